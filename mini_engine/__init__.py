@@ -1,0 +1,1 @@
+"""The engine that the course teaches and the labs cut holes into."""
