@@ -1,0 +1,43 @@
+# Launch Bound. `make demo` shows what it is; `make test` proves it. Both set up .venv themselves.
+
+PYTHON ?= python3
+BIN := .venv/bin
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: help demo test slow bench format clean
+
+help:  ## What can be made
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
+
+demo: .venv/.core  ## Run the main job; ARGS="--help" tells the options
+	$(BIN)/python -m mini_engine demo $(ARGS)
+
+test: .venv/.test  ## Lint, types and the whole suite (under ten minutes on two cores)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -n 2 $(ARGS)
+
+slow: .venv/.test  ## The property tests with 1,000 examples each
+	HYPOTHESIS_PROFILE=slow $(BIN)/python -m pytest -n 2 $(ARGS)
+
+bench: .venv/.core  ## Speed of the serving simulator: steps a second, growth, stride against loop
+	$(BIN)/python -m mini_engine.bench_serve $(ARGS)
+
+format: .venv/.test  ## Let ruff write the layout
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:  ## Remove .venv, caches and out/
+	rm -rf .venv out .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
+
+.venv/.core: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "$$($(PYTHON) --version) is too old: Launch Bound needs Python 3.11 or newer, try make PYTHON=python3.12"; exit 2; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	@touch $@
+
+.venv/.test: .venv/.core
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test]'
+	@touch $@

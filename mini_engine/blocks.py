@@ -1,0 +1,107 @@
+"""Paged KV memory: which block of the cache holds which token of which request.
+
+In:  a request's id and how many tokens of it must have a place.
+Out: its block table, and from that the slot (row of the KV cache) of each position:
+     slot = block_table[position // block_size] * block_size + position % block_size.
+
+The cache is num_blocks x block_size rows. A request's tokens are contiguous by position and
+scattered by block, so nothing is lost to gaps except the tail of its last block
+(PagedAttention: Kwon et al., SOSP 2023, https://arxiv.org/abs/2309.06180).
+
+Block 0 is the **null block**. It is never handed out: a graph replayed at a rung above the
+batch has padded rows, padded rows write K and V somewhere, and that somewhere is block 0.
+"""
+
+from collections.abc import Sequence
+
+NULL_BLOCK = 0
+
+
+class OutOfBlocks(RuntimeError):  # noqa: N818 (the field's name for it)
+    """Too few free blocks. Nothing was handed out: preempt a request and ask again."""
+
+
+def slot_of(block_table: Sequence[int], position: int, block_size: int) -> int:
+    """Row of the KV cache that holds `position`."""
+    return block_table[position // block_size] * block_size + position % block_size
+
+
+class BlockPool:
+    """Hands out the blocks 1 .. num_blocks - 1, and takes them back a request at a time.
+
+    Args:
+        num_blocks: blocks in the cache, the null block included. At least 2.
+        block_size: tokens in a block. At least 1.
+    """
+
+    def __init__(self, num_blocks: int, block_size: int) -> None:
+        if num_blocks < 2 or block_size < 1:
+            raise ValueError(
+                f"num_blocks {num_blocks}, block_size {block_size}: a pool needs the null block, "
+                "at least one block more, and blocks of at least one token"
+            )
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        # A stack: the block freed last is handed out first, so stale contents show up at once.
+        self._free = list(range(num_blocks - 1, NULL_BLOCK, -1))
+        self._tables: dict[str, tuple[int, ...]] = {}
+
+    @property
+    def num_free(self) -> int:
+        """Blocks that can still be handed out."""
+        return len(self._free)
+
+    def blocks_for(self, num_tokens: int) -> int:
+        """Blocks that hold num_tokens tokens of one request."""
+        return -(-num_tokens // self.block_size)
+
+    def allocate(self, request_id: str, num_tokens: int) -> tuple[int, ...]:
+        """Grow the request's table until it holds `num_tokens` tokens, and return the table.
+
+        Blocks that it holds already stay where they are. All or nothing.
+
+        Raises:
+            OutOfBlocks: fewer blocks are free than are missing; nothing has changed.
+        """
+        table = self._tables.get(request_id, ())
+        missing = self.blocks_for(num_tokens) - len(table)
+        if missing > len(self._free):
+            raise OutOfBlocks(
+                f"request {request_id!r}: {num_tokens} tokens need {missing} more blocks of "
+                f"{self.block_size}, {len(self._free)} are free: preempt a request first"
+            )
+        if missing > 0:
+            table += tuple(self._free.pop() for _ in range(missing))
+            self._tables[request_id] = table
+        return table
+
+    def free(self, request_id: str) -> None:
+        """Take back every block of the request.
+
+        Raises:
+            ValueError: it holds none (freed twice, or never allocated here).
+        """
+        if request_id not in self._tables:
+            raise ValueError(
+                f"request {request_id!r} holds no blocks: it was freed before, "
+                "or its blocks come from another pool"
+            )
+        self._free.extend(reversed(self._tables.pop(request_id)))
+
+    def block_table(self, request_id: str) -> tuple[int, ...]:
+        """Blocks of the request in order of position; empty while it holds none."""
+        return self._tables.get(request_id, ())
+
+    def slot(self, request_id: str, position: int) -> int:
+        """Row of the KV cache of one position of the request.
+
+        Raises:
+            ValueError: the position lies beyond the blocks that the request holds.
+        """
+        table = self.block_table(request_id)
+        if not 0 <= position < len(table) * self.block_size:
+            raise ValueError(
+                f"position {position} of request {request_id!r}: its {len(table)} blocks of "
+                f"{self.block_size} hold positions below {len(table) * self.block_size}"
+            )
+        return slot_of(table, position, self.block_size)

@@ -1,0 +1,270 @@
+"""Which captured graph runs this batch?
+
+In: the capture ladder, the mode and the engine's limits; then, once a step, the shape of a batch.
+Out: a `BatchDescriptor`: run eagerly, run the piecewise graphs, or replay one full graph, and
+padded to how many tokens and requests.
+
+    dispatcher = GraphDispatcher("FULL_AND_PIECEWISE", [1, 2, 4, 8], max_num_seqs=8)
+    dispatcher.descriptors()                      # what to capture, in this order
+    dispatcher.dispatch(num_reqs=3, num_tokens=3, uniform_token_count=1)
+    # BatchDescriptor(mode=FULL, num_tokens=4, num_reqs=4, uniform_token_count=1)
+
+The rules are those of vLLM 0.33's default dispatcher, `CudaGraphManager` in
+`vllm/v1/worker/gpu/cudagraph_utils.py`, without LoRA, microbatches and variable-length decode
+graphs. Texts of 2025 describe the older `vllm/v1/cudagraph_dispatcher.py`. `split_pieces` follows
+`split_graph` in `vllm/compilation/backends.py`. Modes live in `mini_engine.modes`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from mini_engine.modes import (
+    AttentionCGSupport,
+    CompilationMode,
+    CUDAGraphMode,
+    parse,
+    resolve_mode,
+)
+
+__all__ = [
+    "DEFAULT_SPLITTING_OPS",
+    "AttentionCGSupport",
+    "BatchDescriptor",
+    "CUDAGraphMode",
+    "CompilationMode",
+    "GraphDispatcher",
+    "Piece",
+    "is_uniform_decode",
+    "resolve_mode",
+    "split_pieces",
+    "uniform_token_count",
+]
+
+# The ops that vLLM 0.33 leaves out of piecewise graphs: attention and what behaves like it
+# (their work depends on the requests, not on the number of tokens alone), and KV-cache writes.
+DEFAULT_SPLITTING_OPS: tuple[str, ...] = (
+    "vllm::unified_attention_with_output",
+    "vllm::unified_mla_attention_with_output",
+    "vllm::mamba_mixer2",
+    "vllm::mamba_mixer",
+    "vllm::short_conv",
+    "vllm::qwen4_exp_ple_short_conv",
+    "vllm::qwen4_exp_qsa_with_output",
+    "vllm::qwen4_exp_qsa_prepare_with_output",
+    "vllm::linear_attention",
+    "vllm::qwen_gdn_attention_core",
+    "vllm::qwen_gdn_attention_core_fused_norm_packed",
+    "vllm::gdn_attention_core_xpu",
+    "vllm::olmo_hybrid_gdn_full_forward",
+    "vllm::sparse_attn_indexer",
+    "vllm::rocm_aiter_sparse_attn_indexer",
+    "vllm::deepseek_v4_attention",
+    "vllm::hpc_rope_norm_forward",
+    "vllm::unified_kv_cache_update",
+    "vllm::unified_mla_kv_cache_update",
+)
+
+
+@dataclass(frozen=True)
+class BatchDescriptor:
+    """The shape of a batch as it runs, and the run-time mode. Also the key of a captured graph.
+
+    `num_reqs` None: the graph does not depend on the number of requests (PIECEWISE: attention
+    runs outside it). `uniform_token_count` None: requests may have any number of tokens.
+    """
+
+    mode: CUDAGraphMode
+    num_tokens: int
+    num_reqs: int | None = None
+    uniform_token_count: int | None = None
+
+    def fits(self, num_reqs: int, num_tokens: int, uniform_token_count: int | None) -> bool:
+        """Can a batch of this shape, padded up, run as this descriptor?"""
+        return (
+            self.num_tokens >= num_tokens
+            and (self.num_reqs is None or self.num_reqs >= num_reqs)
+            and self.uniform_token_count in (None, uniform_token_count)
+        )
+
+
+class GraphDispatcher:
+    """Decides which graphs to capture, and for each batch which of them runs.
+
+    `sizes`: the capture ladder, in tokens; empty means no graphs. `max_num_seqs`: most requests
+    in one batch. `decode_query_len`: tokens of one decoding request, 1 + speculative tokens.
+    Until `graphs_captured` is true every batch runs eagerly.
+
+    Raises ValueError for a size that is not positive or that comes twice, and for limits below 1.
+    """
+
+    def __init__(
+        self,
+        mode: CUDAGraphMode | str,
+        sizes: Iterable[int],
+        max_num_seqs: int,
+        decode_query_len: int = 1,
+        *,
+        graphs_captured: bool = True,
+    ) -> None:
+        self.mode = parse(CUDAGraphMode, mode)
+        self.sizes = sorted(sizes)
+        self.max_num_seqs = max_num_seqs
+        self.decode_query_len = decode_query_len
+        self.graphs_captured = graphs_captured
+        if max_num_seqs < 1 or decode_query_len < 1:
+            raise ValueError(
+                f"max_num_seqs {max_num_seqs} and decode_query_len {decode_query_len}: "
+                "both must be 1 or more"
+            )
+        for below, size in zip([0, *self.sizes], self.sizes, strict=False):
+            if size <= below:
+                fault = "appears twice" if size == below > 0 else "is not positive"
+                raise ValueError(f"capture size {size} {fault}: give each size once, from 1 up")
+        # For each run-time mode its descriptors, smallest first; FULL is tried first.
+        self._ladders = {
+            CUDAGraphMode.FULL: self._full_ladder(),
+            CUDAGraphMode.PIECEWISE: self._piecewise_ladder(),
+        }
+
+    def _piecewise_ladder(self) -> list[BatchDescriptor]:
+        if not self.mode.has_piecewise_cudagraphs():
+            return []
+        return [BatchDescriptor(CUDAGraphMode.PIECEWISE, size) for size in self.sizes]
+
+    def _full_ladder(self) -> list[BatchDescriptor]:
+        if not self.mode.has_full_cudagraphs():
+            return []
+        if self.mode.separate_routine():
+            return self._uniform_decode_ladder()
+        # One ladder for every batch: any mix of prefill and decode, up to a request a token.
+        return [
+            BatchDescriptor(CUDAGraphMode.FULL, size, num_reqs=min(size, self.max_num_seqs))
+            for size in self.sizes
+        ]
+
+    def _uniform_decode_ladder(self) -> list[BatchDescriptor]:
+        """Each size rounded up to whole requests, if that many requests can be."""
+        query_len = self.decode_query_len
+        reqs = sorted({-(-size // query_len) for size in self.sizes})
+        # Off-ladder cliff: with sizes 4, 8 and max_num_seqs 6, the rung of 8 is not captured and
+        # decode batches of 5 and 6 get no FULL graph (vllm-project/vllm PR 57355).
+        return [
+            BatchDescriptor(CUDAGraphMode.FULL, n * query_len, n, query_len)
+            for n in reqs
+            if n <= self.max_num_seqs and n * query_len <= self.sizes[-1]
+        ]
+
+    def descriptors(self) -> list[BatchDescriptor]:
+        """Every graph to capture, in the order of capture: PIECEWISE then FULL, largest first.
+
+        The largest goes first so that the smaller ones fit into the memory it leaves in the
+        shared pool; PIECEWISE first because its activations are larger.
+        """
+        piecewise, full = self._ladders[CUDAGraphMode.PIECEWISE], self._ladders[CUDAGraphMode.FULL]
+        return [*reversed(piecewise), *reversed(full)]
+
+    def mark_captured(self) -> None:
+        """All graphs exist now: from here on, batches may run in them."""
+        self.graphs_captured = True
+
+    def drop(self, descriptor: BatchDescriptor) -> None:
+        """Forget a graph that could not be captured (no memory left): the others serve on.
+
+        Raises ValueError if `descriptor` is not one of `descriptors()`.
+        """
+        ladder = self._ladders.get(descriptor.mode, [])
+        if descriptor not in ladder:
+            raise ValueError(f"{descriptor} is not on the ladder: drop one of descriptors()")
+        ladder.remove(descriptor)
+
+    def dispatch(
+        self, num_reqs: int, num_tokens: int, uniform_token_count: int | None = None
+    ) -> BatchDescriptor:
+        """How to run a batch of `num_reqs` requests with `num_tokens` new tokens in all.
+
+        `uniform_token_count`: see the function of that name. For each run-time mode only the
+        smallest rung that holds the tokens is looked at: if it is not compatible, the next mode
+        is tried, never a larger rung. If nothing fits: NONE, and the batch is not padded.
+        """
+        if self.graphs_captured and num_tokens > 0:
+            for ladder in self._ladders.values():
+                at = bisect_left(ladder, num_tokens, key=lambda rung: rung.num_tokens)
+                if at < len(ladder) and ladder[at].fits(num_reqs, num_tokens, uniform_token_count):
+                    return ladder[at]
+        return BatchDescriptor(CUDAGraphMode.NONE, num_tokens, num_reqs)
+
+
+def uniform_token_count(query_lens: Sequence[int], *, has_prefill: bool = False) -> int | None:
+    """New tokens of each request if all have the same number and none is in prefill, else None.
+
+    `has_prefill` must be said, because a chunk of a prompt can have the shape of a decode: one
+    request with 4 new tokens is a prompt chunk or a decode that verifies 3 drafts.
+    """
+    if has_prefill or not query_lens or min(query_lens) != max(query_lens):
+        return None
+    return query_lens[0]
+
+
+def is_uniform_decode(query_lens: Sequence[int], uniform_decode_query_len: int) -> bool:
+    """The older runner's test: every request has exactly `uniform_decode_query_len` tokens."""
+    return uniform_token_count(query_lens) == uniform_decode_query_len
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One piece of a split forward pass: captured as a graph, or (`splitting`) run live.
+
+    `positions` says where each of `ops` stood in the list that was split.
+    """
+
+    id: int
+    splitting: bool
+    ops: list[str]
+    positions: list[int]
+
+
+def split_pieces(
+    ops: Sequence[str], splitting_ops: Collection[str] = DEFAULT_SPLITTING_OPS
+) -> list[Piece]:
+    """Cut a forward pass at its splitting ops; splitting ops side by side share one piece.
+
+    An `empty` (a bare allocation) alone between two splitting ops would make a graph that holds
+    nothing, so it moves to the captured piece before it. That leaves a gap in the ids, and so
+    does a pass that begins with a splitting op: id 0 is kept for what comes before it.
+
+    An op list has no data flow, so an allocation is taken to depend on nothing (vLLM lets one
+    stay where it is if its input is made later than the piece it would move to).
+    """
+    splits = [_is_in(op, splitting_ops) for op in ops]
+    piece_of: list[int] = []
+    for at, split in enumerate(splits):
+        same_kind = at > 0 and splits[at - 1] == split
+        first = int(split) if at == 0 else piece_of[-1] + 1
+        piece_of.append(piece_of[-1] if same_kind else first)
+
+    captured: int | None = None  # the last captured piece so far
+    for piece in sorted(set(piece_of)):
+        inside = [at for at, owner in enumerate(piece_of) if owner == piece]
+        if len(inside) == 1 and _is_allocation(ops[inside[0]]) and captured is not None:
+            piece_of[inside[0]] = captured
+        elif not splits[inside[0]]:
+            captured = piece
+
+    pieces = []
+    for piece in sorted(set(piece_of)):
+        inside = [at for at, owner in enumerate(piece_of) if owner == piece]
+        pieces.append(Piece(piece, splits[inside[0]], [ops[at] for at in inside], inside))
+    return pieces
+
+
+def _is_in(op: str, splitting_ops: Collection[str]) -> bool:
+    """`ns::name.default` is the op `ns::name`; other overloads are ops of their own."""
+    return op in splitting_ops or op.removesuffix(".default") in splitting_ops
+
+
+def _is_allocation(op: str) -> bool:
+    name = op.removeprefix("aten::").removeprefix("torch.").partition(".")[0]
+    return name in ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")

@@ -1,0 +1,205 @@
+"""Traces of requests: when each arrived, how long its prompt was, how many tokens it got.
+
+In:  a file in one of two formats, told apart by their first character.
+     CSV as the Azure LLM inference traces have it (https://github.com/Azure/AzurePublicDataset):
+         TIMESTAMP,ContextTokens,GeneratedTokens
+         2023-11-16 18:15:46.6805900,374,44
+     JSON lines, one request a line:
+         {"arrival_s": 0.25, "prompt_tokens": 374, "output_tokens": 44}
+Out: a Trace: the requests in order of arrival, the first of them at time 0.
+
+A row that cannot be read is an error that names file, row and field; with `skip_bad_rows` it is
+counted and the others are kept. Rows are counted as an editor does: the header is row 1.
+"""
+
+import json
+import math
+import random
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import chain
+from pathlib import Path
+from statistics import NormalDist
+
+COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+SHIPPED_TRACE = Path(__file__).parent / "traces" / "synthetic.jsonl"  # synthetic_trace(500, seed=0)
+
+
+@dataclass(frozen=True, slots=True)
+class TraceRequest:
+    """One request of a trace; counts are at least 1."""
+
+    arrival_us: float
+    prompt_tokens: int
+    output_tokens: int
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A file's requests, and what could not be read of it."""
+
+    requests: tuple[TraceRequest, ...]
+    num_skipped: int = 0
+    first_skipped: str | None = None  # what was wrong with the first skipped row
+
+
+def read_trace(path: str | Path, *, skip_bad_rows: bool = False) -> Trace:
+    """Read a trace in either format.
+
+    Raises:
+        OSError: the file cannot be opened.
+        ValueError: a bad row (unless skipped), a bad header, or no request at all.
+    """
+    requests: list[TraceRequest] = []
+    num_skipped, first_skipped = 0, None
+    # A byte that is no UTF-8 spoils its own row, not the file; utf-8-sig drops Excel's mark.
+    with open(path, encoding="utf-8-sig", errors="replace") as file:
+        parse, rows = _choose_format(enumerate(file, start=1), str(path))
+        for number, line in rows:
+            if not line.strip():
+                continue
+            try:
+                request = parse(line)
+                if requests and request.arrival_us < requests[-1].arrival_us:
+                    raise ValueError("arrives before the row above it: sort the trace by time")
+                requests.append(request)
+            except ValueError as error:
+                fault = f"{path} row {number}: {error}"
+                if not skip_bad_rows:
+                    raise ValueError(fault) from None
+                num_skipped += 1
+                first_skipped = first_skipped or fault
+    if not requests:
+        raise ValueError(f"{path}: no request in it; expected {','.join(COLUMNS)} or JSON lines")
+    start_us = requests[0].arrival_us
+    return Trace(
+        tuple(
+            TraceRequest(r.arrival_us - start_us, r.prompt_tokens, r.output_tokens)
+            for r in requests
+        ),
+        num_skipped,
+        first_skipped,
+    )
+
+
+def write_trace(path: str | Path, requests: Iterable[TraceRequest]) -> None:
+    """Write JSON lines that `read_trace` reads back, to the microsecond."""
+    with open(path, "w", encoding="utf-8") as file:
+        for r in requests:
+            row = {
+                "arrival_s": round(r.arrival_us / 1e6, 6),
+                "prompt_tokens": r.prompt_tokens,
+                "output_tokens": r.output_tokens,
+            }
+            file.write(json.dumps(row) + "\n")
+
+
+def synthetic_trace(
+    num_requests: int,
+    seed: int,
+    *,
+    requests_per_s: float = 5.0,
+    median_prompt_tokens: int = 600,
+    median_output_tokens: int = 150,
+) -> Iterator[TraceRequest]:
+    """Requests of our own making, one at a time, the same ones for the same arguments.
+
+    Arrivals are a Poisson process (independent users); lengths are log-normal, prompts with
+    sigma 1 cut at 8192, outputs with sigma 0.8 cut at 1000: many short ones and a long tail.
+    Only `random.random` is drawn from, which Python promises to keep as it is.
+    """
+    rng = random.Random(seed)
+    normal = NormalDist()
+    arrival_us = 0.0
+
+    def length(median: int, sigma: float, most: int) -> int:
+        tokens = median * math.exp(sigma * normal.inv_cdf(rng.random() or 0.5))
+        return min(most, max(1, round(tokens)))
+
+    for _ in range(num_requests):
+        yield TraceRequest(
+            round(arrival_us),
+            length(median_prompt_tokens, 1.0, 8192),
+            length(median_output_tokens, 0.8, 1000),
+        )
+        arrival_us += -math.log(1 - rng.random()) / requests_per_s * 1e6
+
+
+Row = tuple[int, str]
+
+
+def _choose_format(
+    rows: Iterator[Row], path: str
+) -> tuple[Callable[[str], TraceRequest], Iterator[Row]]:
+    """The parser of the rows that are left, and those rows."""
+    for number, line in rows:
+        if line.strip().startswith("{"):
+            return _parse_json, chain([(number, line)], rows)
+        if line.strip():
+            return _csv_parser(line, f"{path} row {number}"), rows
+    raise ValueError(f"{path}: the file is empty; expected {','.join(COLUMNS)} or JSON lines")
+
+
+def _csv_parser(header: str, where: str) -> Callable[[str], TraceRequest]:
+    names = [name.strip() for name in header.split(",")]
+    missing = [name for name in COLUMNS if name not in names]
+    if missing:
+        raise ValueError(
+            f"{where}: no column {', '.join(missing)} in the header {header.strip()[:80]!r}; "
+            f"expected {','.join(COLUMNS)}"
+        )
+    time_at, prompt_at, output_at = (names.index(name) for name in COLUMNS)
+
+    def parse(line: str) -> TraceRequest:
+        fields = line.split(",")
+        if len(fields) != len(names):
+            raise ValueError(f"{len(fields)} fields, and the header has {len(names)}")
+        return TraceRequest(
+            _timestamp_us(fields[time_at].strip()),
+            _count("ContextTokens", fields[prompt_at].strip()),
+            _count("GeneratedTokens", fields[output_at].strip()),
+        )
+
+    return parse
+
+
+def _timestamp_us(text: str) -> int:
+    """Microseconds since 1970; digits beyond the sixth are dropped. No zone means UTC."""
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(
+            f"TIMESTAMP {text[:40]!r} is not a time; expected one like 2023-11-16 18:15:46.680590"
+        ) from None
+    return ((time if time.tzinfo else time.replace(tzinfo=UTC)) - EPOCH) // timedelta(
+        microseconds=1
+    )
+
+
+def _count(field: str, text: str) -> int:
+    if not text.isdecimal() or len(text) > 15 or int(text) < 1:
+        raise ValueError(f"{field} {text[:40]!r} is not a whole number of at least 1")
+    return int(text)
+
+
+def _parse_json(line: str) -> TraceRequest:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"not JSON: {error}") from None
+    if not isinstance(row, dict):
+        raise ValueError(f"expected an object, got {line.strip()[:40]!r}")
+    for field in ("arrival_s", "prompt_tokens", "output_tokens"):
+        if field not in row:
+            raise ValueError(f"no field {field!r}")
+    arrival_s = row["arrival_s"]
+    if type(arrival_s) not in (int, float) or not 0 <= arrival_s < 1e12:
+        raise ValueError(f"arrival_s {arrival_s!r} is not a number of seconds from 0 on")
+    prompt_tokens, output_tokens = row["prompt_tokens"], row["output_tokens"]
+    for field, value in (("prompt_tokens", prompt_tokens), ("output_tokens", output_tokens)):
+        if type(value) is not int or not 1 <= value < 10**15:
+            raise ValueError(f"{field} {value!r} is not a whole number of at least 1")
+    # To the nanosecond, so that 0.3 s is 300,000 us and not a little less.
+    return TraceRequest(round(arrival_s * 1e6, 3), prompt_tokens, output_tokens)

@@ -1,0 +1,300 @@
+"""The simulated GPU: a CPU clock, a GPU clock, one in-order stream, and memory.
+
+In: launches. Out: results in device memory, and the time that each side spent.
+
+    device = Device(load_spec("h200"))
+    x = device.upload(np.ones(4, np.float32))
+    device.launch(scale, x, x, by=2.0)     # returns at once: only the CPU clock moves on
+    device.read(x)                         # waits for the GPU, then copies back
+
+Time. A launch costs the CPU `cpu_op_us`. The kernel itself takes, on the GPU's clock
+(`mini_engine/sim/clocks.py` says when it starts),
+
+    max(bytes / bandwidth, flops / peak) + floor
+
+Every figure comes from the `DeviceSpec`; none stands here.
+
+With `compute=False` the device only counts costs: kernels are not run and big buffers take no
+memory, so that a model of any size is predicted in milliseconds. Copies from the host still
+happen, since the cost of attention hangs on the metadata in them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+import numpy as np
+
+from mini_engine.hardware import DeviceSpec
+from mini_engine.sim.capture import BreakableCapture, Capture, CaptureError, Recorder, Tracing
+from mini_engine.sim.clocks import Clocks, Counters
+from mini_engine.sim.launch import Buffer, Kernel, Node, Scalar, kernel
+from mini_engine.sim.memory import DEFAULT_POOL, Memory
+from mini_engine.trace import TraceEvent
+
+HostCopy = tuple[Buffer, np.ndarray]
+
+
+class Device:
+    """One simulated GPU and the CPU thread that feeds it."""
+
+    def __init__(
+        self,
+        spec: DeviceSpec,
+        *,
+        compute: bool = True,
+        memory_bytes: int | None = None,
+        record: bool = False,
+    ) -> None:
+        """`memory_bytes` replaces the card's own; `record` keeps a timeline of every event."""
+        self.spec, self.compute = spec, compute
+        self.memory = Memory(memory_bytes or spec.vram_bytes, poison=compute)
+        self.clocks = Clocks(spec.queue_depth, record=record)
+        self.recorder: Recorder | None = None  # set while capturing or tracing
+        self._pool = DEFAULT_POOL
+
+    @property
+    def cpu_us(self) -> float:
+        """Where the CPU has got to."""
+        return self.clocks.cpu_us
+
+    @property
+    def gpu_us(self) -> float:
+        """Where the GPU will have got to with all that was submitted."""
+        return self.clocks.gpu_us
+
+    @property
+    def counters(self) -> Counters:
+        return self.clocks.counters
+
+    @property
+    def timeline(self) -> list[TraceEvent]:
+        """Every event so far. Empty unless the device records."""
+        return self.clocks.timeline or []
+
+    # -- memory --------------------------------------------------------------------------------
+
+    def empty(
+        self, shape: Sequence[int] | int, dtype: type | str = "float32", pool: int | None = None
+    ) -> Buffer:
+        """New memory, holding garbage. While capturing it comes from the graph's pool."""
+        shape = (shape,) if isinstance(shape, int) else tuple(shape)
+        kind = np.dtype(dtype)
+        if pool is None:
+            pool = self.recorder.pool if self.recorder else self._pool
+        block = self.memory.allocate(int(np.prod(shape, dtype=np.int64)) * kind.itemsize, pool)
+        if self.recorder:
+            self.recorder.allocated.append(block)
+        return Buffer(self.memory, block, block.address, shape, kind)
+
+    def upload(self, array: np.ndarray) -> Buffer:
+        """A new buffer with the contents of `array`."""
+        buffer = self.empty(array.shape, array.dtype.str)
+        self.copy_(buffer, array)
+        return buffer
+
+    def free(self, buffer: Buffer) -> None:
+        """Give the buffer's memory back to its pool.
+
+        While capturing, only what the same capture's pool handed out may be freed: the graph's own
+        later nodes reuse it. Freeing anything else raises `CaptureError`.
+        """
+        buffer.check_alive("free")
+        if self.recorder and buffer.block.pool != self.recorder.pool:
+            self._refuse(f"freeing the buffer at {buffer.address:#x}, which is not the graph's own")
+        self.memory.free(buffer.block, fill=self.recorder is None)
+
+    @contextmanager
+    def allocating_from(self, pool: int) -> Iterator[None]:
+        """New memory comes from `pool` (as with `torch.cuda.use_mem_pool`)."""
+        before, self._pool = self._pool, pool
+        try:
+            yield
+        finally:
+            self._pool = before
+
+    @contextmanager
+    def scratch(self) -> Iterator[Scratch]:
+        """Buffers that are freed together at the end, whatever happens, unless kept."""
+        scratch = Scratch(self)
+        try:
+            yield scratch
+        finally:
+            for buffer in scratch.buffers:
+                if buffer.block.owned_by(buffer.serial):
+                    self.free(buffer)
+
+    # -- work ----------------------------------------------------------------------------------
+
+    def launch(
+        self, kernel: Kernel, *buffers: Buffer, label: str | None = None, **scalars: Scalar
+    ) -> None:
+        """Submit one kernel. Returns at once; scalars are baked into the launch."""
+        for buffer in buffers:
+            buffer.check_alive(f"launch of {label or kernel.name}")
+        self.submit(Node(kernel, buffers, scalars, label or kernel.name))
+
+    def submit(self, node: Node) -> None:
+        """Run `node` in the stream, or record it while capturing or tracing."""
+        if self.recorder:
+            self.recorder.record(node)
+            return
+        self.clocks.submit(node.label, self.spec.cpu_op_us, "launch")
+        self.clocks.gpu(node.label, self.spec.stream_gap_us, self.duration_us(node), "kernel")
+        self.clocks.submitted()
+        self._execute(node)
+
+    def copy_(self, target: Buffer, source: Buffer | np.ndarray) -> None:
+        """Copy into `target`: from another buffer (a kernel) or from the host."""
+        if isinstance(source, Buffer):
+            _check_copy(target, source.shape)
+            self.launch(copy, target, source)
+        else:
+            self.copy_batch([(target, source)])
+
+    def copy_batch(self, copies: Sequence[HostCopy]) -> None:
+        """Copy host arrays into buffers with one call (as `cudaMemcpyBatchAsync` does).
+
+        Refused while capturing: the graph would hold the address of host memory that moves.
+        """
+        if self.recorder:
+            self._refuse("a copy from pageable host memory: copy into a static buffer before it")
+        for target, source in copies:
+            target.check_alive("copy_")
+            _check_copy(target, np.shape(source))
+        spec = self.spec
+        self.clocks.submit("copy to device", spec.copy_us, "copy")
+        self.clocks.gpu("copy to device", spec.stream_gap_us, spec.kernel_floor_us, "copy")
+        self.clocks.submitted()
+        for target, source in copies:
+            if self.compute or target.dtype.kind in "iu":
+                target.array[...] = source
+
+    def run_graph(self, nodes: Sequence[Node], durations_us: Sequence[float], name: str) -> None:
+        """Replay recorded nodes with one CPU call: `graph_launch_us + graph_node_ns × nodes`."""
+        if self.recorder:
+            self._refuse("launching a graph")
+        cost = self.spec.graph_launch_us + self.spec.graph_node_ns * len(nodes) / 1000
+        self.clocks.submit(f"launch {name} ({len(nodes)} nodes)", cost, "graph")
+        self.counters.graphs += 1
+        gap = self.spec.stream_gap_us
+        for node, duration in zip(nodes, durations_us, strict=True):
+            self.clocks.gpu(node.label, gap, duration, "node")
+            gap = self.spec.graph_gap_us
+            self._execute(node)
+        self.clocks.submitted()
+
+    # -- capture -------------------------------------------------------------------------------
+
+    def capture(self, pool: int | None = None, name: str = "graph") -> Capture:
+        """`with device.capture() as graph:` records launches and executes none of them.
+
+        `pool` shares the memory of earlier graphs; without it the graph gets a pool of its own.
+        """
+        return Capture(self, self._pool_for_capture(pool), name)
+
+    def capture_breakable(
+        self, break_on: Collection[str], pool: int | None = None, name: str = "graph"
+    ) -> BreakableCapture:
+        """The same, cut into graphs at each launch whose label is in `break_on`."""
+        return BreakableCapture(self, self._pool_for_capture(pool), name, frozenset(break_on))
+
+    def trace(self, pool: int) -> Tracing:
+        """`with device.trace(pool) as nodes:` lists launches, as a compiler traces them."""
+        if self.recorder:
+            self._refuse("tracing inside a capture")
+        return Tracing(self, pool)
+
+    # -- the host ------------------------------------------------------------------------------
+
+    def synchronize(self) -> None:
+        """Wait until the GPU has done all its work."""
+        if self.recorder:
+            self._refuse("synchronize")
+        self.clocks.drain(self.spec.sync_us)
+
+    def read(self, buffer: Buffer) -> np.ndarray:
+        """Wait for the GPU and copy the buffer to the host: the only way out."""
+        if self.recorder:
+            self._refuse("reading a buffer back, which waits for the GPU")
+        buffer.check_alive("read")
+        self.synchronize()
+        return buffer.array.copy()
+
+    def host_work(self, name: str, duration_us: float) -> None:
+        """CPU time that is not a launch: scheduling, preparing inputs, capturing."""
+        self.clocks.cpu(name, duration_us, "host")
+
+    def idle_until(self, at_us: float) -> None:
+        """Nothing to do before `at_us`."""
+        self.clocks.wait_until(at_us, "idle")
+
+    # -- parts ---------------------------------------------------------------------------------
+
+    def _pool_for_capture(self, pool: int | None) -> int:
+        if self.recorder:
+            self._refuse("beginning a capture inside a capture")
+        return self.memory.new_pool() if pool is None else pool
+
+    def duration_us(self, node: Node) -> float:
+        """GPU time of a node, the gap before it left out. µs"""
+        memory_us = float(node.bytes) / (
+            self.spec.copy_bandwidth_gb_s * 1e3
+        )  # 1 GB/s is 1e3 bytes a µs
+        compute_us = float(node.flops) / (self.spec.peak_tflops * 1e6)  # 1 TFLOP/s is 1e6 a µs
+        return max(memory_us, compute_us) + self.spec.kernel_floor_us
+
+    def _execute(self, node: Node) -> None:
+        self.counters.bytes += node.bytes
+        if self.compute:
+            with np.errstate(all="ignore"):  # padded rows hold garbage, and nobody reads them
+                node.run()
+
+    def _refuse(self, what: str) -> None:
+        """An operation that a capturing stream does not permit: it also kills the capture."""
+        message = f"operation not permitted when the stream is capturing: {what}"
+        if self.recorder:
+            self.recorder.invalid = message
+        raise CaptureError(message)
+
+
+class Scratch:
+    """The buffers of one forward pass, freed together. See `Device.scratch`."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.buffers: list[Buffer] = []
+
+    def empty(self, *shape: int, dtype: type | str = "float32") -> Buffer:
+        """Garbage of this shape, until the end of the scratch."""
+        self.buffers.append(self.device.empty(shape, dtype))
+        return self.buffers[-1]
+
+    def keep(self, buffer: Buffer) -> Buffer:
+        """Take `buffer` out: the caller frees it."""
+        self.buffers.remove(buffer)
+        return buffer
+
+
+@kernel()
+def copy(target: np.ndarray, source: np.ndarray) -> None:
+    """target = source. Bytes: each read once, written once."""
+    target[...] = source
+
+
+def cost_kernel(name: str, bytes: float, flops: float) -> Kernel:
+    """A kernel that costs and computes nothing: for op lists that exist only as figures."""
+    nothing: Callable[..., None] = lambda *_arrays, **_scalars: None  # noqa: E731
+    return Kernel(name, nothing, lambda *_, **__: bytes, lambda *_, **__: flops)
+
+
+def framework_free(spec: DeviceSpec) -> DeviceSpec:
+    """The same card fed by raw kernel launches: no framework between the program and the driver."""
+    return replace(spec, cpu_op_us=spec.cpu_launch_us)
+
+
+def _check_copy(target: Buffer, shape: Sequence[int]) -> None:
+    if tuple(shape) != target.shape:
+        raise ValueError(f"copy_ into {target.shape} from {tuple(shape)}: the shapes must be equal")

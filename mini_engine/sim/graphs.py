@@ -1,0 +1,230 @@
+"""Graph runners: one captured graph a rung, padded batches, static input buffers.
+
+In: a `forward(n)` that launches the kernels of a batch of n rows, and the static buffers it reads.
+Out: a runner that captures it once for each rung of a ladder and replays it for every batch.
+
+    inputs = StaticInputs(device, {"x": ((8, width), "float32")})
+    runner = GraphRunner(device, forward, inputs, [1, 2, 4, 8])
+    runner.capture()                       # largest rung first, all in one pool
+    y = runner.run(3, {"x": rows})         # rung 4: pad, copy in, replay, slice out
+
+`PiecewiseGraphRunner` does the same for a forward with launches that resist capture: it splits the
+list of launches as vLLM does, captures the pieces, and runs the splitting ops live between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from mini_engine.dispatch import split_pieces
+from mini_engine.ladder import CaptureLadder
+from mini_engine.sim.capture import CaptureError, Graph, SegmentedGraph
+from mini_engine.sim.device import Device
+from mini_engine.sim.launch import Buffer
+from mini_engine.sim.memory import DeviceOutOfMemory
+
+Forward = Callable[[int], Buffer]
+
+
+class StaticInputs:
+    """Buffers whose addresses never change; each step's values are copied into them.
+
+    `shapes` gives each input the shape of the largest batch and a dtype. They start as zeros, and
+    zero is what a padded row reads: an engine keeps slot 0 and block 0 for nobody, so that a
+    padded row may write there.
+    """
+
+    def __init__(self, device: Device, shapes: Mapping[str, tuple[tuple[int, ...], str]]) -> None:
+        self.device = device
+        self.buffers = {name: device.empty(shape, dtype) for name, (shape, dtype) in shapes.items()}
+        self.clear()
+
+    def view(self, rows: int) -> dict[str, Buffer]:
+        """What a forward of `rows` rows reads: the same addresses, cut to size."""
+        return {name: buffer[:rows] for name, buffer in self.buffers.items()}
+
+    def clear(self) -> None:
+        """Zeros everywhere: a warm-up must not see the last batch."""
+        self.device.copy_batch([(b, np.zeros(b.shape, b.dtype)) for b in self.buffers.values()])
+
+    def stage(self, rows: int, arrays: Mapping[str, np.ndarray]) -> None:
+        """Copy the batch in, padded with zeros up to `rows`, in one call."""
+        copies = []
+        for name, buffer in self.view(rows).items():
+            padded = np.zeros(buffer.shape, buffer.dtype)
+            padded[: len(arrays[name])] = arrays[name]
+            copies.append((buffer, padded))
+        self.device.copy_batch(copies)
+
+
+@dataclass(frozen=True)
+class RungReport:
+    """What capturing one rung took."""
+
+    rung: int
+    graphs: int
+    nodes: int
+    warmup_us: float
+    capture_us: float  # recording and instantiating
+    pool_bytes: int  # by which the pool grew
+    driver_bytes: int
+
+
+@dataclass
+class CaptureReport:
+    """What capturing a ladder took, in the order of capture."""
+
+    rungs: list[RungReport] = field(default_factory=list)
+    dropped: list[int] = field(default_factory=list)  # rungs that found no memory
+
+    @property
+    def graphs(self) -> int:
+        return sum(r.graphs for r in self.rungs)
+
+    @property
+    def time_us(self) -> float:
+        return sum(r.warmup_us + r.capture_us for r in self.rungs)
+
+    @property
+    def bytes(self) -> int:
+        """Device memory of all graphs: pools and what the driver keeps."""
+        return sum(r.pool_bytes + r.driver_bytes for r in self.rungs)
+
+    def lines(self) -> list[str]:
+        """What was dropped, in words; nothing when all went well."""
+        if not self.dropped:
+            return []
+        top = max((r.rung for r in self.rungs), default=0)
+        what = ", ".join(map(str, self.dropped))
+        return [
+            f"out of memory while capturing: dropped rung {what}; "
+            + (f"batches above {top} run eagerly" if top else "every batch runs eagerly")
+        ]
+
+
+class GraphRunner:
+    """One graph a rung, captured up front."""
+
+    def __init__(
+        self,
+        device: Device,
+        forward: Forward,
+        inputs: StaticInputs,
+        sizes: Sequence[int],
+        *,
+        share_pool: bool = True,
+        pool: int | None = None,
+    ) -> None:
+        """`forward(n)` reads `inputs.view(n)` and returns its output, n rows or fewer.
+
+        `pool` continues a pool that other graphs use; `share_pool=False` gives every rung its own,
+        which only a lesson wants.
+        """
+        self.device, self.forward, self.inputs = device, forward, inputs
+        self.ladder = CaptureLadder(sizes)
+        self.share_pool = share_pool
+        self.pool = device.memory.new_pool() if pool is None else pool
+        self.graphs: dict[int, Graph | SegmentedGraph] = {}
+        self.outputs: dict[int, Buffer] = {}
+
+    def capture(self, order: Sequence[int] | None = None) -> CaptureReport:
+        """Capture every rung, largest first, so that the small ones fit into its memory.
+
+        A rung that finds no memory is dropped and said so; smaller ones are still tried.
+        """
+        report = CaptureReport()
+        for rung in order or sorted(self.ladder.sizes, reverse=True):
+            try:
+                report.rungs.append(self._capture_rung(rung))
+            except DeviceOutOfMemory:
+                report.dropped.append(rung)
+        return report
+
+    def run(self, num_rows: int, arrays: Mapping[str, np.ndarray]) -> Buffer:
+        """Pad to the rung, copy in, replay, and give the output's first `num_rows` rows.
+
+        The output stands in the graph's memory: the next replay overwrites it. Read it first.
+        Raises `CaptureError` where no captured rung fits.
+        """
+        rung = next((r for r in sorted(self.graphs) if r >= num_rows), None)
+        if rung is None:
+            raise CaptureError(
+                f"a batch of {num_rows} fits no captured rung of {sorted(self.graphs)}: "
+                "run it eagerly, or capture larger sizes"
+            )
+        self.inputs.stage(rung, arrays)
+        self.graphs[rung].replay()
+        return self.outputs[rung][: min(num_rows, len(self.outputs[rung]))]
+
+    # -- parts ---------------------------------------------------------------------------------
+
+    def _capture_rung(self, rung: int) -> RungReport:
+        device, memory = self.device, self.device.memory
+        if not self.share_pool:
+            self.pool = memory.new_pool()
+        began, reserved = device.cpu_us, memory.reserved_bytes(self.pool)
+        self._warm_up(rung)
+        warm = device.cpu_us
+        graph, output = self._record(rung)
+        self.graphs[rung], self.outputs[rung] = graph, output
+        return RungReport(
+            rung,
+            len(graph.graphs) if isinstance(graph, SegmentedGraph) else 1,
+            len(graph.nodes),
+            warm - began,
+            device.cpu_us - warm,
+            memory.reserved_bytes(self.pool) - reserved,
+            graph.driver_bytes,
+        )
+
+    def _warm_up(self, rung: int) -> None:
+        """Run once eagerly, on null inputs, so that nothing is initialised inside the capture.
+
+        It runs in the graphs' memory: no replay is under way, and so it needs none of its own.
+        """
+        self.inputs.clear()
+        with self.device.allocating_from(self.pool):
+            self.device.free(self.forward(rung))
+        self.device.synchronize()
+
+    def _record(self, rung: int) -> tuple[Graph | SegmentedGraph, Buffer]:
+        with self.device.capture(self.pool, f"graph of {rung}") as graph:
+            output = self.forward(rung)
+        return graph, output
+
+
+class PiecewiseGraphRunner(GraphRunner):
+    """Captures the pieces between the ops that resist capture, and runs those live."""
+
+    def __init__(
+        self,
+        device: Device,
+        forward: Forward,
+        inputs: StaticInputs,
+        sizes: Sequence[int],
+        splitting_ops: Collection[str],
+        *,
+        share_pool: bool = True,
+        pool: int | None = None,
+    ) -> None:
+        """`splitting_ops` are labels of launches. Adjacent ones share a piece, as in vLLM."""
+        super().__init__(device, forward, inputs, sizes, share_pool=share_pool, pool=pool)
+        self.splitting_ops = frozenset(splitting_ops)
+
+    def _record(self, rung: int) -> tuple[SegmentedGraph, Buffer]:
+        with self.device.trace(self.pool) as nodes:
+            output = self.forward(rung)
+        whole = SegmentedGraph(self.device)
+        for piece in split_pieces([node.label for node in nodes], self.splitting_ops):
+            launches = [nodes[position] for position in piece.positions]
+            if piece.splitting:
+                whole.segments += launches
+                continue
+            with self.device.capture(self.pool, f"piece {piece.id} of {rung}") as graph:
+                for node in launches:
+                    self.device.submit(node)
+            whole.segments.append(graph)
+        return whole, output

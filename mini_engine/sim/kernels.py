@@ -1,0 +1,257 @@
+"""The kernels of a decoder, in numpy: nine a layer, and four at the end of a step.
+
+In: arrays on the device. Out: the out-parameter, always first, written in place.
+
+**Batch invariance.** A row's result must not depend on the rows beside it: otherwise a batch of 5
+and the rung of 8 that replays it differ in the last bits, and eager and graph could not be compared
+bit for bit. BLAS promises that only for calls of one shape, so `linear` multiplies row by row
+(one `(1, K) @ (K, N)` for each row, always the same call) and `attention` does one query at a time
+over exactly the keys it may see. A real engine cannot afford this and compares with a tolerance.
+
+Costs follow one rule: each activation and weight is moved once, and index arrays and rotary tables
+are left out (under 0.1% of the bytes). A KV cache is charged for what is read, not for what is
+there. The same figures stand in `mini_engine/oplists.py` as formulas of the model's shape; a test
+holds the two against each other.
+
+Shapes: T tokens, R requests, H hidden, D head_dim, q = heads × D, kv = kv_heads × D, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mini_engine.sim.launch import Buffer, kernel
+
+F32 = np.float32
+
+# -- once a step, at its start -------------------------------------------------------------------
+
+
+@kernel(bytes=lambda out, ids, table: 2 * out.nbytes)
+def embed(out: np.ndarray, ids: np.ndarray, table: np.ndarray) -> None:
+    """out[t] = table[ids[t]]. out (T, H), ids (T,) int32, table (V, H)."""
+    out[...] = table[ids]
+
+
+# -- nine a layer --------------------------------------------------------------------------------
+
+
+def _normalised(x: np.ndarray, gain: np.ndarray, eps: float) -> np.ndarray:
+    """x / sqrt(mean(x²) + eps) × gain, over the last axis (Zhang & Sennrich 2019)."""
+    mean_square = np.mean(np.square(x), axis=-1, keepdims=True, dtype=F32)
+    normalised: np.ndarray = x * (F32(1) / np.sqrt(mean_square + F32(eps))) * gain
+    return normalised
+
+
+@kernel(
+    bytes=lambda out, x, gain, **_: 2 * out.nbytes + gain.nbytes,
+    flops=lambda out, *_, **__: 4 * out.size,
+)
+def rms_norm(out: np.ndarray, x: np.ndarray, gain: np.ndarray, *, eps: float) -> None:
+    """out = RMSNorm(x) × gain. out, x (T, H), gain (H,)."""
+    out[...] = _normalised(x, gain, eps)
+
+
+@kernel(
+    bytes=lambda out, residual, x, gain, **_: 4 * out.nbytes + gain.nbytes,
+    flops=lambda out, *_, **__: 5 * out.size,
+)
+def add_rms_norm(
+    out: np.ndarray, residual: np.ndarray, x: np.ndarray, gain: np.ndarray, *, eps: float
+) -> None:
+    """residual += x; out = RMSNorm(residual) × gain. All (T, H) but gain (H,)."""
+    residual += x
+    out[...] = _normalised(residual, gain, eps)
+
+
+@kernel(flops=lambda out, x, weight: 2 * out.size * weight.shape[1])
+def linear(out: np.ndarray, x: np.ndarray, weight: np.ndarray) -> None:
+    """out = x @ weightᵀ, row by row. out (T, N), x (T, K), weight (N, K)."""
+    np.matmul(x[:, None, :], weight.T, out=out[:, None, :])
+
+
+@kernel(flops=lambda out, x, weight, bias: 2 * out.size * weight.shape[1])
+def linear_bias(out: np.ndarray, x: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> None:
+    """out = x @ weightᵀ + bias. Shapes as `linear`, bias (N,)."""
+    np.matmul(x[:, None, :], weight.T, out=out[:, None, :])
+    out += bias
+
+
+def _rotated(x: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
+    """RoPE on halves, as Hugging Face stores them. x (T, heads, D), cos and sin (T, 1, D/2)."""
+    left, right = np.split(x, 2, axis=-1)
+    return np.concatenate([left * cos - right * sin, right * cos + left * sin], axis=-1)
+
+
+def _rope_kv_bytes(
+    q: Buffer, k_cache: Buffer, _v: Buffer, qkv: Buffer, *_: Buffer, **__: object
+) -> int:
+    return 2 * qkv.nbytes
+
+
+def _rope_flops(q: Buffer, k_cache: Buffer, *_: Buffer, **__: object) -> int:
+    tokens, kv_size = q.shape[0], k_cache.shape[2] * k_cache.shape[3]
+    return 6 * tokens * (q.shape[1] + kv_size)
+
+
+@kernel(bytes=_rope_kv_bytes, flops=_rope_flops)
+def rope_kv_write(
+    q: np.ndarray,
+    k_cache: np.ndarray,
+    v_cache: np.ndarray,
+    qkv: np.ndarray,
+    positions: np.ndarray,
+    slot_mapping: np.ndarray,
+    cos: np.ndarray,
+    sin: np.ndarray,
+) -> None:
+    """Rotate q and k to their positions; put k and v into the cache slots of their tokens.
+
+    q (T, q), caches (blocks, block_size, kv_heads, D), qkv (T, q + 2kv), positions and
+    slot_mapping (T,) int32, cos and sin (max_position, D/2).
+    """
+    _rope_and_store(q, k_cache, v_cache, qkv, positions, slot_mapping, cos, sin, None)
+
+
+@kernel(
+    bytes=lambda q, k_cache, v, qkv, *rest, **_: 2 * qkv.nbytes + rest[-1].nbytes + rest[-2].nbytes,
+    flops=lambda q, k_cache, *rest, **_: _rope_flops(q, k_cache) // 6 * 10,
+)
+def qk_norm_rope_kv_write(
+    q: np.ndarray,
+    k_cache: np.ndarray,
+    v_cache: np.ndarray,
+    qkv: np.ndarray,
+    positions: np.ndarray,
+    slot_mapping: np.ndarray,
+    cos: np.ndarray,
+    sin: np.ndarray,
+    q_gain: np.ndarray,
+    k_gain: np.ndarray,
+    *,
+    eps: float,
+) -> None:
+    """The same with RMSNorm over each head of q and k before RoPE (Qwen3). Gains (D,)."""
+    _rope_and_store(
+        q, k_cache, v_cache, qkv, positions, slot_mapping, cos, sin, (q_gain, k_gain, eps)
+    )
+
+
+def _rope_and_store(
+    q: np.ndarray,
+    k_cache: np.ndarray,
+    v_cache: np.ndarray,
+    qkv: np.ndarray,
+    positions: np.ndarray,
+    slot_mapping: np.ndarray,
+    cos: np.ndarray,
+    sin: np.ndarray,
+    qk_norm: tuple[np.ndarray, np.ndarray, float] | None,
+) -> None:
+    tokens, (_, _, kv_heads, head_dim) = len(qkv), k_cache.shape
+    q_size, kv_size = q.shape[1], kv_heads * head_dim
+    queries = qkv[:, :q_size].reshape(tokens, -1, head_dim)
+    keys = qkv[:, q_size : q_size + kv_size].reshape(tokens, kv_heads, head_dim)
+    values = qkv[:, q_size + kv_size :].reshape(tokens, kv_heads, head_dim)
+    if qk_norm:
+        q_gain, k_gain, eps = qk_norm
+        queries, keys = _normalised(queries, q_gain, eps), _normalised(keys, k_gain, eps)
+    cos_t, sin_t = cos[positions][:, None, :], sin[positions][:, None, :]
+    q[...] = _rotated(queries, cos_t, sin_t).reshape(tokens, q_size)
+    k_cache.reshape(-1, kv_heads, head_dim)[slot_mapping] = _rotated(keys, cos_t, sin_t)
+    v_cache.reshape(-1, kv_heads, head_dim)[slot_mapping] = values
+
+
+def _attention_bytes(out: Buffer, q: Buffer, k_cache: Buffer, *rest: Buffer, **_: object) -> int:
+    context_lens = rest[3].array
+    kv_row = k_cache.shape[2] * k_cache.shape[3] * k_cache.dtype.itemsize
+    return out.nbytes + q.nbytes + 2 * kv_row * int(context_lens.sum())
+
+
+def _attention_flops(out: Buffer, q: Buffer, k_cache: Buffer, *rest: Buffer, **_: object) -> int:
+    query_lens, context_lens = rest[2].array.astype(np.int64), rest[3].array
+    # token i of a chunk of n at the end of a context of c sees c - n + 1 + i keys
+    pairs = (query_lens * (2 * context_lens - query_lens + 1) // 2).sum()
+    return 4 * out.shape[1] * int(pairs)
+
+
+@kernel(bytes=_attention_bytes, flops=_attention_flops, dynamic=True)
+def attention(
+    out: np.ndarray,
+    q: np.ndarray,
+    k_cache: np.ndarray,
+    v_cache: np.ndarray,
+    block_table: np.ndarray,
+    query_lens: np.ndarray,
+    context_lens: np.ndarray,
+) -> None:
+    """Paged causal attention: query t of a request sees the keys up to its own position.
+
+    out, q (T, q); caches (blocks, block_size, kv_heads, D); block_table (R, max_blocks) int32;
+    query_lens, context_lens (R,) int32: tokens of this step, and of the whole context with them.
+    Rows beyond the last query are padding: they are left as they are, and nobody reads them.
+    """
+    _, block_size, kv_heads, head_dim = k_cache.shape
+    row = 0
+    for blocks, query_len, context_len in zip(block_table, query_lens, context_lens, strict=True):
+        if query_len == 0:
+            continue
+        used = blocks[: -(-context_len // block_size)]
+        keys = k_cache[used].reshape(-1, kv_heads, head_dim)
+        values = v_cache[used].reshape(-1, kv_heads, head_dim)
+        for seen in range(context_len - query_len + 1, context_len + 1):
+            heads = q[row].reshape(kv_heads, -1, head_dim)  # (kv_heads, group, D)
+            out[row] = _attend(heads, keys[:seen], values[:seen]).reshape(-1)
+            row += 1
+
+
+def _attend(q: np.ndarray, keys: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """softmax(q kᵀ / √D) v for one token. q (kv_heads, group, D), keys, values (n, kv_heads, D)."""
+    scores = np.matmul(q, keys.transpose(1, 2, 0)) * F32(q.shape[-1] ** -0.5)
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    weights /= weights.sum(axis=-1, keepdims=True, dtype=F32)
+    attended: np.ndarray = np.matmul(weights, values.transpose(1, 0, 2))
+    return attended
+
+
+@kernel(flops=lambda out, gate_up: 5 * out.size)
+def silu_mul(out: np.ndarray, gate_up: np.ndarray) -> None:
+    """out = gate · σ(gate) · up (SwiGLU; Shazeer 2020). out (T, I), gate_up (T, 2I)."""
+    gate, up = np.split(gate_up, 2, axis=-1)
+    out[...] = gate / (F32(1) + np.exp(-gate)) * up
+
+
+# -- once a step, at its end ---------------------------------------------------------------------
+
+
+@kernel(bytes=lambda out, x, rows: 2 * out.nbytes)
+def select_rows(out: np.ndarray, x: np.ndarray, rows: np.ndarray) -> None:
+    """out[r] = x[rows[r]]: each request's last token. out (R, H), x (T, H), rows (R,) int32."""
+    out[...] = x[rows]
+
+
+@kernel(bytes=lambda out, logits: logits.nbytes, flops=lambda out, logits: logits.size)
+def argmax(out: np.ndarray, logits: np.ndarray) -> None:
+    """out[r] = the first index of the largest logit. out (R,) int32, logits (R, V)."""
+    out[...] = np.argmax(logits, axis=-1)
+
+
+# -- for lessons: the smallest programs that show what a graph does ------------------------------
+
+
+@kernel(flops=lambda out, a, b: out.size)
+def add(out: np.ndarray, a: np.ndarray, b: np.ndarray) -> None:
+    """out = a + b."""
+    np.add(a, b, out=out)
+
+
+@kernel(flops=lambda out, a, b: out.size)
+def multiply(out: np.ndarray, a: np.ndarray, b: np.ndarray) -> None:
+    """out = a · b."""
+    np.multiply(a, b, out=out)
+
+
+@kernel(flops=lambda out, a, **_: out.size)
+def scale(out: np.ndarray, a: np.ndarray, *, by: float) -> None:
+    """out = a · by. `by` is a scalar: a graph bakes it in."""
+    np.multiply(a, F32(by), out=out)

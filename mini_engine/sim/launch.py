@@ -1,0 +1,162 @@
+"""What a launch is made of: buffers, kernels, and the node that binds the two.
+
+In: numpy functions and device memory. Out: `Node`s, which a device runs now or a graph remembers.
+
+    @kernel(flops=lambda out, a, b: out.size)
+    def add(out, a, b):
+        np.add(a, b, out=out)
+
+    device.launch(add, out, a, b)
+
+A kernel is a numpy function that writes its out-parameters, plus its cost. It is called with
+arrays; its `bytes` and `flops` are called with the buffers and the same scalars, so that a device
+that only counts costs never needs the arrays. Where the cost hangs on what a buffer *holds*
+(attention reads as much KV as the context is long), the kernel is marked `dynamic` and its cost
+reads `buffer.array`: metadata that the host wrote, which is there on every device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mini_engine.sim.memory import Block, Memory
+
+Scalar = int | float | bool | None
+
+
+class UseAfterFree(RuntimeError):
+    """A buffer that was freed was given to a launch, a copy or a read."""
+
+
+class Buffer:
+    """A typed range of device memory: an address, a shape and a dtype. Cheap to make and slice.
+
+    It is a handle, not the memory: two buffers may stand at one address, and a graph that has
+    captured the address goes on using it whatever becomes of the handle.
+    """
+
+    __slots__ = ("_array", "_epoch", "address", "block", "dtype", "memory", "serial", "shape")
+
+    def __init__(
+        self, memory: Memory, block: Block, address: int, shape: tuple[int, ...], dtype: np.dtype
+    ) -> None:
+        self.memory, self.block, self.serial = memory, block, block.serial
+        self.address, self.shape, self.dtype = address, shape, dtype
+        self._array: np.ndarray | None = None
+        self._epoch = -1
+
+    @property
+    def size(self) -> int:
+        return int(np.prod(self.shape, dtype=np.int64))
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.dtype.itemsize
+
+    @property
+    def array(self) -> np.ndarray:
+        """What stands at the address now, sharing the device's bytes. For kernels and costs only:
+
+        the host sees device memory through `Device.read`, which waits for the GPU.
+        """
+        if self._array is None or self._epoch != self.memory.epoch:
+            self._array = self.memory.view(self.address, self.shape, self.dtype)
+            self._epoch = self.memory.epoch
+        return self._array
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: slice) -> Buffer:
+        """`buffer[a:b]`: rows a to b of the first dimension, at their own address."""
+        if not isinstance(rows, slice) or rows.step not in (None, 1):
+            raise TypeError(f"buffer[{rows!r}]: only a slice of rows, buffer[a:b], has an address")
+        start, stop, _ = rows.indices(self.shape[0])
+        if rows.stop is not None and rows.stop > self.shape[0]:
+            raise ValueError(f"buffer[:{rows.stop}] of a buffer with {self.shape[0]} rows")
+        row_bytes = self.nbytes // max(self.shape[0], 1)
+        shape = (max(stop - start, 0), *self.shape[1:])
+        return self._at(self.address + start * row_bytes, shape)
+
+    def reshape(self, *shape: int) -> Buffer:
+        """The same bytes in another shape."""
+        if int(np.prod(shape, dtype=np.int64)) != self.size:
+            raise ValueError(f"reshape of {self.shape} to {shape}: the sizes differ")
+        return self._at(self.address, shape)
+
+    def check_alive(self, use: str) -> None:
+        """Raise `UseAfterFree` when the memory was freed since this handle was made."""
+        if not self.block.owned_by(self.serial):
+            raise UseAfterFree(
+                f"{use}: the buffer at {self.address:#x} {self.shape} was freed. "
+                "Keep it until its last use, or allocate a new one"
+            )
+
+    def _at(self, address: int, shape: tuple[int, ...]) -> Buffer:
+        buffer = Buffer(self.memory, self.block, address, shape, self.dtype)
+        buffer.serial = self.serial
+        return buffer
+
+    def __repr__(self) -> str:
+        return f"Buffer({self.address:#x}, {self.shape}, {self.dtype})"
+
+
+Cost = Callable[..., int | float]
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A numpy function with out-parameters, and what it costs."""
+
+    name: str
+    function: Callable[..., None]
+    bytes: Cost  # bytes moved through device memory
+    flops: Cost
+    dynamic: bool = False  # does the cost hang on what a buffer holds?
+
+
+def kernel(
+    *, bytes: Cost | None = None, flops: Cost | None = None, dynamic: bool = False
+) -> Callable[[Callable[..., None]], Kernel]:
+    """Make a kernel of a numpy function. Default cost: each buffer moved once, no arithmetic."""
+
+    def wrap(function: Callable[..., None]) -> Kernel:
+        return Kernel(
+            function.__name__, function, bytes or _each_buffer_once, flops or _no_flops, dynamic
+        )
+
+    return wrap
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """One launch: a kernel, the addresses it was given and the scalars that were baked in."""
+
+    kernel: Kernel
+    buffers: tuple[Buffer, ...]
+    scalars: Mapping[str, Scalar]
+    label: str
+
+    def run(self) -> None:
+        """Do the arithmetic, on whatever stands at the addresses now."""
+        self.kernel.function(*[b.array for b in self.buffers], **self.scalars)
+
+    @property
+    def bytes(self) -> float:
+        return self.kernel.bytes(*self.buffers, **self.scalars)
+
+    @property
+    def flops(self) -> float:
+        return self.kernel.flops(*self.buffers, **self.scalars)
+
+
+def _each_buffer_once(*buffers: Buffer, **_scalars: Any) -> int:
+    return sum(buffer.nbytes for buffer in buffers)
+
+
+def _no_flops(*_buffers: Buffer, **_scalars: Any) -> int:
+    return 0

@@ -1,0 +1,254 @@
+"""Device memory: an address space, a caching allocator and its pools.
+
+In: sizes in bytes. Out: addresses, and numpy views of what stands at an address.
+
+A CUDA graph remembers *addresses*, so the whole course hangs on who owns which address when.
+This room is the smallest allocator in which the real questions can be asked:
+
+* memory is taken from the device in **segments** and handed out in **blocks** (best fit, split,
+  merged again when freed), as PyTorch's caching allocator does;
+* a freed block stays in its pool and is handed out again: a graph that still points at it reads
+  what the next owner wrote. Only `release_cached` gives a segment back; after that the address
+  is nobody's and touching it raises `IllegalAddress`;
+* a **pool** is a set of segments that only its own users draw from. Graphs that never run at the
+  same time may share one: captured largest first, the small ones live inside the large one's room.
+
+What fresh memory holds is nobody's promise. Here every allocation is filled with 0xFF bytes: NaN
+in every float type and -1 in every integer type, so that a read before a write is seen.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from dataclasses import dataclass, field
+
+import numpy as np
+
+BLOCK_BYTES = (
+    512  # allocations are rounded up to this (PyTorch: kMinBlockSize, CUDACachingAllocator)
+)
+SEGMENT_BYTES = 2 * 2**20  # segments are multiples of this (PyTorch: kSmallBuffer, kRoundLarge)
+FIRST_ADDRESS = 0x7F00_0000_0000  # where a CUDA process usually sees its device memory
+POISON = 0xFF
+DEFAULT_POOL = 0
+
+
+class DeviceOutOfMemory(RuntimeError):
+    """The device has no room for another segment."""
+
+
+class IllegalAddress(RuntimeError):
+    """An address that no segment holds was touched (CUDA error 700)."""
+
+
+@dataclass(eq=False)
+class Block:
+    """A run of bytes inside one segment, either handed out or free."""
+
+    address: int
+    nbytes: int
+    pool: int
+    segment: Segment
+    free: bool = False
+    serial: int = 0  # which allocation this is: a stale handle carries an older number
+
+    def owned_by(self, serial: int) -> bool:
+        """Is allocation number `serial` still the owner of this block?"""
+        return not self.free and self.serial == serial
+
+
+@dataclass(eq=False)
+class Segment:
+    """A run of bytes taken from the device. Its bytes exist on the host only once touched."""
+
+    address: int
+    nbytes: int
+    pool: int
+    blocks: list[Block] = field(default_factory=list)  # by address, without holes
+    bytes_on_host: np.ndarray | None = None
+
+    def storage(self) -> np.ndarray:
+        """The bytes of this segment. (nbytes,) uint8"""
+        if self.bytes_on_host is None:
+            self.bytes_on_host = np.full(self.nbytes, POISON, np.uint8)
+        return self.bytes_on_host
+
+
+class Memory:
+    """The memory of one device. `capacity_bytes` is all there is.
+
+    `poison=False` is for a device that only counts costs: nothing is filled, nothing is touched.
+    """
+
+    def __init__(self, capacity_bytes: int, *, poison: bool = True) -> None:
+        if capacity_bytes <= 0:
+            raise ValueError(f"memory of {capacity_bytes} bytes: give the device a positive size")
+        self.capacity_bytes = capacity_bytes
+        self.poison = poison
+        self.epoch = 0  # grows when an address dies: cached views are then out of date
+        self._segments: list[Segment] = []  # by address
+        self._starts: list[int] = []
+        self._live: dict[int, Block] = {}  # address -> block handed out
+        self._free: dict[int, list[tuple[int, int, Block]]] = {DEFAULT_POOL: []}
+        self._graphs: dict[int, int] = {}  # pool -> graphs that remember addresses in it
+        self._next_address = FIRST_ADDRESS
+        self._next_pool = 1
+        self._serial = 0
+
+    # -- pools ---------------------------------------------------------------------------------
+
+    def new_pool(self) -> int:
+        """A pool of its own, empty. Returns its id."""
+        pool, self._next_pool = self._next_pool, self._next_pool + 1
+        self._free[pool] = []
+        return pool
+
+    def pin(self, pool: int, graphs: int = 1) -> None:
+        """Count `graphs` more (or fewer) graphs whose nodes point into `pool`.
+
+        While there are any, its segments stay mapped though all their blocks are free.
+        """
+        self._graphs[pool] = self._graphs.get(pool, 0) + graphs
+
+    def reserved_bytes(self, pool: int | None = None) -> int:
+        """Bytes taken from the device, by `pool` or by all pools."""
+        return sum(s.nbytes for s in self._segments if pool is None or s.pool == pool)
+
+    def allocated_bytes(self, pool: int | None = None) -> int:
+        """Bytes handed out and not yet freed, of `pool` or of all pools."""
+        return sum(b.nbytes for b in self._live.values() if pool is None or b.pool == pool)
+
+    # -- allocate and free ---------------------------------------------------------------------
+
+    def allocate(self, nbytes: int, pool: int = DEFAULT_POOL) -> Block:
+        """A block of at least `nbytes`. Raises `DeviceOutOfMemory`; `ValueError` on bad sizes."""
+        if nbytes < 0:
+            raise ValueError(f"allocation of {nbytes} bytes: the size must not be negative")
+        if pool not in self._free:
+            raise ValueError(f"pool {pool} does not exist: make it with new_pool()")
+        wanted = max(BLOCK_BYTES, round_up(nbytes, BLOCK_BYTES))
+        block = self._best_fit(wanted, pool) or self._grow(wanted, pool)
+        if block.nbytes > wanted:
+            self._split(block, wanted)
+        self._serial += 1
+        block.free, block.serial = False, self._serial
+        self._live[block.address] = block
+        if self.poison:
+            self._fill(block)
+        return block
+
+    def free(self, block: Block, *, fill: bool = True) -> None:
+        """Give `block` back to its pool. Its bytes are poisoned unless `fill` is off."""
+        if self._live.pop(block.address, None) is not block or block.free:
+            raise ValueError(f"address {block.address:#x} is not allocated: freed twice?")
+        if self.poison and fill:
+            self._fill(block)
+        block.free = True
+        self._insert_free(self._merge(block))
+
+    def release_cached(self, pool: int | None = None) -> int:
+        """Give wholly free segments back to the device. Returns the bytes released.
+
+        Those of a pool that captured graphs still use stay.
+        """
+        gone = [
+            s
+            for s in self._segments
+            if len(s.blocks) == 1
+            and s.blocks[0].free
+            and pool in (None, s.pool)
+            and not self._graphs.get(s.pool)
+        ]
+        for segment in gone:
+            self._remove_free(segment.blocks[0])
+            index = self._segments.index(segment)
+            del self._segments[index], self._starts[index]
+        self.epoch += bool(gone)
+        return sum(s.nbytes for s in gone)
+
+    # -- read and write ------------------------------------------------------------------------
+
+    def view(self, address: int, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        """What stands at `address`, as an array that shares the device's bytes.
+
+        It does not ask who owns the address now, because a GPU does not either.
+        Raises `IllegalAddress` when no segment holds the whole range.
+        """
+        nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        index = bisect_right(self._starts, address) - 1
+        segment = self._segments[index] if index >= 0 else None
+        if segment is None or address + nbytes > segment.address + segment.nbytes:
+            raise IllegalAddress(
+                f"an illegal memory access: nothing is mapped at {address:#x}..+{nbytes}. "
+                "Was the buffer's memory released after a graph had captured its address?"
+            )
+        offset = address - segment.address
+        return segment.storage()[offset : offset + nbytes].view(dtype).reshape(shape)
+
+    # -- parts ---------------------------------------------------------------------------------
+
+    def _fill(self, block: Block) -> None:
+        offset = block.address - block.segment.address
+        block.segment.storage()[offset : offset + block.nbytes] = POISON
+
+    def _best_fit(self, wanted: int, pool: int) -> Block | None:
+        free = self._free[pool]  # sorted by size, then address
+        index = bisect_right(free, (wanted, -1), key=lambda entry: entry[:2])
+        return free.pop(index)[2] if index < len(free) else None
+
+    def _grow(self, wanted: int, pool: int) -> Block:
+        nbytes = round_up(wanted, SEGMENT_BYTES)
+        if self.reserved_bytes() + nbytes > self.capacity_bytes:
+            self.release_cached()  # empty segments of any pool are the last reserve
+        if (reserved := self.reserved_bytes()) + nbytes > self.capacity_bytes:
+            raise DeviceOutOfMemory(
+                f"out of device memory: asked for {wanted:,} bytes in a segment of {nbytes:,}, "
+                f"{reserved:,} of {self.capacity_bytes:,} bytes are reserved. "
+                "Free buffers, or use fewer KV blocks or smaller capture sizes"
+            )
+        segment = Segment(self._next_address, nbytes, pool)
+        self._next_address += nbytes + SEGMENT_BYTES  # a hole, so that an overrun is caught
+        index = bisect_right(self._starts, segment.address)
+        self._segments.insert(index, segment)
+        self._starts.insert(index, segment.address)
+        block = Block(segment.address, nbytes, pool, segment, free=True)
+        segment.blocks.append(block)
+        return block
+
+    def _split(self, block: Block, wanted: int) -> None:
+        rest = Block(
+            block.address + wanted, block.nbytes - wanted, block.pool, block.segment, free=True
+        )
+        block.nbytes = wanted
+        block.segment.blocks.insert(block.segment.blocks.index(block) + 1, rest)
+        self._insert_free(rest)
+
+    def _merge(self, block: Block) -> Block:
+        """Join `block` with its free neighbours. Returns the joined block."""
+        blocks = block.segment.blocks
+        index = blocks.index(block)
+        if index + 1 < len(blocks) and blocks[index + 1].free:
+            self._remove_free(blocks[index + 1])
+            block.nbytes += blocks.pop(index + 1).nbytes
+        if index > 0 and blocks[index - 1].free:
+            left = blocks[index - 1]
+            self._remove_free(left)
+            left.nbytes += blocks.pop(index).nbytes
+            return left
+        return block
+
+    def _insert_free(self, block: Block) -> None:
+        insort(
+            self._free[block.pool],
+            (block.nbytes, block.address, block),
+            key=lambda entry: entry[:2],
+        )
+
+    def _remove_free(self, block: Block) -> None:
+        free = self._free[block.pool]
+        del free[bisect_right(free, (block.nbytes, block.address - 1), key=lambda entry: entry[:2])]
+
+
+def round_up(n: int, multiple: int) -> int:
+    """The smallest multiple of `multiple` that is not below `n`."""
+    return -(-n // multiple) * multiple

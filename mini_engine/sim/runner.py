@@ -1,0 +1,202 @@
+"""The engine's runner on the simulated GPU: a scheduled batch in, sampled tokens out.
+
+In: `execute(batch, descriptor)`. Out: one token for each request that reached its last known token.
+
+It owns the device, the model, the KV cache, the static inputs and the captured graphs, and runs a
+batch in the mode that the dispatcher chose:
+
+* NONE: every launch from the CPU, unpadded;
+* FULL: one graph for the body and the head, padded to its rung;
+* PIECEWISE: the pieces of the body as graphs, attention and the head live. The head's shape hangs
+  on the number of requests, which is not in the key of a piecewise graph.
+
+Padded rows read zeros: token 0 at position 0, written to slot 0 of block 0, which is nobody's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import copy
+
+import numpy as np
+
+from mini_engine.blocks import slot_of
+from mini_engine.config import ModelConfig
+from mini_engine.dispatch import BatchDescriptor, CUDAGraphMode, GraphDispatcher
+from mini_engine.scheduler import ScheduledBatch, SchedulerLimits
+from mini_engine.sim.device import Device
+from mini_engine.sim.graphs import (
+    CaptureReport,
+    GraphRunner,
+    PiecewiseGraphRunner,
+    StaticInputs,
+)
+from mini_engine.sim.launch import Buffer
+from mini_engine.sim.model import KVCache, Model, StepInputs
+from mini_engine.sim.weights import Weights
+
+SPLITTING_OPS = frozenset({"attention"})
+
+
+class ModelInputs(StaticInputs):
+    """The static buffers of a step, and the views of them that a graph of n tokens reads.
+
+    A full graph of n tokens holds min(n, max_num_seqs) requests. Piecewise graphs know nothing of
+    requests; their live attention reads the metadata of every seat (`with_all_seats`).
+    """
+
+    def __init__(self, device: Device, limits: SchedulerLimits, max_tokens: int) -> None:
+        self.seats, self.all_seats = limits.max_num_seqs, False
+        max_blocks = -(-limits.max_model_len // limits.block_size)
+        shapes = StepInputs.shapes(max_tokens, self.seats, max_blocks)
+        super().__init__(device, {name: (shape, "int32") for name, shape in shapes.items()})
+
+    def with_all_seats(self) -> ModelInputs:
+        """The same buffers, seen by piecewise graphs."""
+        other = copy(self)
+        other.all_seats = True
+        return other
+
+    def view(self, rows: int) -> dict[str, Buffer]:
+        return vars(self.step(rows, self.seats if self.all_seats else min(rows, self.seats)))
+
+    def step(self, num_tokens: int, num_reqs: int) -> StepInputs:
+        """The inputs of a step of exactly this size."""
+        return StepInputs(**self.buffers).rows(num_tokens, num_reqs)
+
+
+class SimRunner:
+    """Runs batches of one model on one simulated device. Fits `mini_engine.engine.Runner`."""
+
+    def __init__(
+        self,
+        device: Device,
+        config: ModelConfig,
+        weights: Weights | None,
+        limits: SchedulerLimits,
+        dispatcher: GraphDispatcher,
+        *,
+        share_pool: bool = True,
+    ) -> None:
+        """Puts the model on `device` and captures nothing yet: call `capture()`."""
+        self.device, self.limits, self.dispatcher = device, limits, dispatcher
+        cache_dtype = "float32" if weights else "float16"
+        cache = KVCache.allocate(device, config, limits.num_blocks, limits.block_size, cache_dtype)
+        self.model = Model(device, config, weights, cache)
+        self._full_rungs, self._piecewise_rungs = rungs_of(dispatcher)
+        top = max([limits.max_num_batched_tokens, *self._full_rungs, *self._piecewise_rungs])
+        self.inputs = ModelInputs(device, limits, top)
+        self.piecewise_inputs = self.inputs.with_all_seats()
+        self.pool = device.memory.new_pool()
+        self.share_pool = share_pool
+        self.full: GraphRunner | None = None
+        self.piecewise: PiecewiseGraphRunner | None = None
+
+    # -- the engine's protocol -----------------------------------------------------------------
+
+    @property
+    def now_us(self) -> float:
+        return self.device.cpu_us
+
+    def wait_until(self, us: float) -> None:
+        self.device.idle_until(us)
+
+    def execute(self, batch: ScheduledBatch, descriptor: BatchDescriptor) -> list[int]:
+        """One step. Returns the sampled tokens, in the order of the entries that sample."""
+        self.device.host_work("schedule and prepare", self.device.spec.host_step_us)
+        arrays = step_arrays(batch, self.limits)
+        tokens = self._run(batch.num_tokens, batch.num_reqs, arrays, descriptor.mode)
+        return [int(tokens[i]) for i, entry in enumerate(batch.entries) if entry.samples]
+
+    # -- capture -------------------------------------------------------------------------------
+
+    def capture(self) -> CaptureReport:
+        """Capture what the dispatcher may choose: PIECEWISE, then FULL, each largest first.
+
+        Rungs that find no memory are dropped, here and in the dispatcher.
+        """
+        report = CaptureReport()
+        if self._piecewise_rungs:
+            self.piecewise = PiecewiseGraphRunner(
+                self.device, self._piecewise_forward, self.piecewise_inputs,
+                sorted(self._piecewise_rungs), SPLITTING_OPS,
+                share_pool=self.share_pool, pool=self.pool,
+            )  # fmt: skip
+            self._capture(self.piecewise, CUDAGraphMode.PIECEWISE, report)
+        if self._full_rungs:
+            self.full = GraphRunner(
+                self.device, self._full_forward, self.inputs, sorted(self._full_rungs),
+                share_pool=self.share_pool, pool=self.pool,
+            )  # fmt: skip
+            self._capture(self.full, CUDAGraphMode.FULL, report)
+        return report
+
+    def _capture(self, runner: GraphRunner, mode: CUDAGraphMode, into: CaptureReport) -> None:
+        report = runner.capture()
+        into.rungs += report.rungs
+        into.dropped += report.dropped
+        for descriptor in self.dispatcher.descriptors():
+            if descriptor.mode is mode and descriptor.num_tokens in report.dropped:
+                self.dispatcher.drop(descriptor)
+
+    # -- one step ------------------------------------------------------------------------------
+
+    def _run(
+        self, num_tokens: int, num_reqs: int, arrays: Mapping[str, np.ndarray], mode: CUDAGraphMode
+    ) -> np.ndarray:
+        """Sampled tokens of all requests in the batch. (R,) int32"""
+        if mode is CUDAGraphMode.FULL and self.full:
+            return self.device.read(self.full.run(num_tokens, arrays))
+        step = self.inputs.step(num_tokens, num_reqs)
+        if mode is CUDAGraphMode.PIECEWISE and self.piecewise:
+            hidden = self.piecewise.run(num_tokens, arrays)
+            tokens = self.model.head(hidden, step.last_rows)
+        else:
+            self.device.copy_batch([(buffer, arrays[name]) for name, buffer in vars(step).items()])
+            hidden = self.model.body(step)
+            tokens = self.model.head(hidden, step.last_rows)
+            self.device.free(hidden)
+        sampled = self.device.read(tokens)
+        self.device.free(tokens)
+        return sampled
+
+    def _full_forward(self, rung: int) -> Buffer:
+        inputs = StepInputs(**self.inputs.view(rung))
+        hidden = self.model.body(inputs)
+        tokens = self.model.head(hidden, inputs.last_rows)
+        self.device.free(hidden)
+        return tokens
+
+    def _piecewise_forward(self, rung: int) -> Buffer:
+        return self.model.body(StepInputs(**self.piecewise_inputs.view(rung)))
+
+
+def rungs_of(dispatcher: GraphDispatcher) -> tuple[list[int], list[int]]:
+    """The rungs to capture as full graphs and as pieces."""
+    full = [d.num_tokens for d in dispatcher.descriptors() if d.mode is CUDAGraphMode.FULL]
+    pieces = [d.num_tokens for d in dispatcher.descriptors() if d.mode is CUDAGraphMode.PIECEWISE]
+    return full, pieces
+
+
+def step_arrays(batch: ScheduledBatch, limits: SchedulerLimits) -> dict[str, np.ndarray]:
+    """The host side of `StepInputs`: T tokens of R requests, int32, nothing padded."""
+    entries = batch.entries
+    table = np.zeros((len(entries), -(-limits.max_model_len // limits.block_size)), np.int32)
+    tokens: list[int] = []
+    positions: list[int] = []
+    slots: list[int] = []
+    for row, entry in enumerate(entries):
+        table[row, : len(entry.block_table)] = entry.block_table
+        tokens += entry.token_ids
+        own = range(entry.start, entry.context_len)
+        positions += own
+        slots += [slot_of(entry.block_table, p, limits.block_size) for p in own]
+    arrays = {
+        "input_ids": tokens,
+        "positions": positions,
+        "slot_mapping": slots,
+        "query_lens": batch.query_lens,
+        "context_lens": batch.context_lens,
+        "last_rows": np.cumsum(batch.query_lens) - 1,
+    }
+    return {name: np.asarray(a, np.int32) for name, a in arrays.items()} | {"block_table": table}

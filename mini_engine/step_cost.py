@@ -1,0 +1,240 @@
+"""How long a step of a real model takes: the launch model, run over a list of ops.
+
+In:  ops (`mini_engine.oplists`), a `DeviceSpec`, and how the step is launched:
+     "eager"      every op is a launch of its own
+     "piecewise"  runs of ops between splitting ops are graphs, the splitting ops are live launches
+     "full"       one graph
+Out: `StepTime`; what capturing costs; the batch at which eager stops being launch-bound.
+
+A step, exactly as the simulated device runs it. Two clocks; every piece of work moves both:
+
+    cpu   = max(cpu, end of the work queue_depth places before)  + what issuing it costs
+    start = max(cpu, end of the work before + stream_gap_us)
+    end   = start + its GPU time
+
+The CPU begins with `host_step_us` for the engine, then issues one packed copy of the inputs, then
+the model's work; at the end it waits for the GPU and reads a token back (`sync_us`). GPU time of a
+kernel is max(bytes / copy bandwidth, flops / peak) + floor. A graph is one piece of work: its
+nodes, and `graph_gap_us` between them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
+from typing import Literal, get_args
+
+from mini_engine.config import ModelConfig
+from mini_engine.hardware import DeviceSpec
+from mini_engine.launch_model import break_even_replays, crossover, graph_launch_us
+from mini_engine.oplists import OpCost, StepShape, step_ops
+
+Mode = Literal["eager", "piecewise", "full"]
+MODES: tuple[Mode, ...] = get_args(Mode)
+
+
+@dataclass(frozen=True)
+class Work:
+    """One piece of work in the stream: a kernel, a graph or the copy of the inputs."""
+
+    cpu_us: float  # to issue it
+    gpu_us: float  # from its start to its end
+    busy_us: float  # of that, with a kernel running
+    kernels: int
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """One step. `launches` counts kernels, graphs and the copy; `kernels` leaves the copy out."""
+
+    itl_us: float
+    cpu_us: float  # CPU at work before the read-back: engine, copy, launches
+    gpu_busy_us: float  # GPU at work: gaps left out
+    launches: int
+    kernels: int
+
+    @property
+    def utilisation(self) -> float:
+        """The share of the step in which the GPU works, 0 to 1."""
+        return self.gpu_busy_us / self.itl_us
+
+
+def step_time(ops: Sequence[OpCost], spec: DeviceSpec, mode: Mode) -> StepTime:
+    """One step from an idle device. Raises ValueError for no ops or an unknown mode."""
+    works = [input_copy(spec), *launched(ops, spec, mode)]
+    end_us = run(works, spec)
+    return StepTime(
+        itl_us=end_us + spec.sync_us,
+        cpu_us=spec.host_step_us + sum(work.cpu_us for work in works),
+        gpu_busy_us=sum(work.busy_us for work in works),
+        launches=len(works),
+        kernels=len(ops),
+    )
+
+
+def run(works: Iterable[Work], spec: DeviceSpec) -> float:
+    """When the last work has ended on the GPU, in µs from the start of the step."""
+    cpu, end = spec.host_step_us, -math.inf
+    outstanding: deque[float] = deque()  # when each of the last queue_depth works ends
+    for work in works:
+        if len(outstanding) == spec.queue_depth:
+            cpu = max(cpu, outstanding.popleft())
+        cpu += work.cpu_us
+        end = max(cpu, end + spec.stream_gap_us) + work.gpu_us
+        outstanding.append(end)
+    return end
+
+
+# ---------------------------------------------------------------- from ops to work
+
+
+def kernel_us(op: OpCost, spec: DeviceSpec) -> float:
+    """GPU time of one kernel: the slower of memory and arithmetic, and the floor."""
+    memory_us = op.bytes / (spec.copy_bandwidth_gb_s * 1e3)  # 1 GB/s is 1e3 bytes a µs
+    compute_us = op.flops / (spec.peak_tflops * 1e6)  # 1 TFLOP/s is 1e6 a µs
+    return max(memory_us, compute_us) + spec.kernel_floor_us
+
+
+def launched(ops: Sequence[OpCost], spec: DeviceSpec, mode: Mode) -> list[Work]:
+    """The ops as pieces of work. Raises ValueError for no ops or an unknown mode."""
+    if not ops:
+        raise ValueError("a step without ops: give at least one")
+    if mode == "eager":
+        return [_live(op, spec) for op in ops]
+    if mode == "full":
+        return [_graph(list(ops), spec)]
+    if mode != "piecewise":
+        raise ValueError(f"mode {mode!r}: expected one of {', '.join(MODES)}")
+    works: list[Work] = []
+    for splitting, group in groupby(ops, key=lambda op: op.splitting):
+        piece = list(group)
+        works += [_live(op, spec) for op in piece] if splitting else [_graph(piece, spec)]
+    return works
+
+
+def input_copy(spec: DeviceSpec) -> Work:
+    """All inputs of a step in one copy: small, so that on the GPU only its floor counts."""
+    return Work(spec.copy_us, spec.kernel_floor_us, spec.kernel_floor_us, 0)
+
+
+def _live(op: OpCost, spec: DeviceSpec) -> Work:
+    gpu_us = kernel_us(op, spec)
+    return Work(spec.cpu_op_us, gpu_us, gpu_us, 1)
+
+
+def _graph(ops: Sequence[OpCost], spec: DeviceSpec) -> Work:
+    busy_us = sum(kernel_us(op, spec) for op in ops)
+    gaps_us = (len(ops) - 1) * spec.graph_gap_us
+    return Work(graph_launch_us(len(ops), spec), busy_us + gaps_us, busy_us, len(ops))
+
+
+# ---------------------------------------------------------------- what capturing costs
+
+
+@dataclass(frozen=True)
+class CaptureCost:
+    """What it costs to have the graphs of one capture size."""
+
+    warmup_us: float
+    capture_us: float
+    instantiate_us: float
+    graphs: int
+    nodes: int
+    node_bytes: int  # held by the driver; activations come on top, see `mini_engine.capacity`
+
+    @property
+    def total_us(self) -> float:
+        return self.warmup_us + self.capture_us + self.instantiate_us
+
+
+def capture_cost(
+    ops: Sequence[OpCost], spec: DeviceSpec, mode: Mode, warmups: int = 1
+) -> CaptureCost:
+    """Warm up, record and instantiate. Recording goes through the framework as running does.
+
+    One warm-up run, as in vLLM 0.33. Eager needs none of it: all zeros.
+    """
+    if mode == "eager":
+        return CaptureCost(0.0, 0.0, 0.0, 0, 0, 0)
+    pieces = [work for work in launched(ops, spec, mode) if work.kernels > 1 or mode == "full"]
+    nodes = len(ops) if mode == "full" else sum(not op.splitting for op in ops)
+    return CaptureCost(
+        warmup_us=warmups * step_time(ops, spec, "eager").itl_us,
+        capture_us=len(ops) * spec.cpu_op_us + nodes * spec.capture_node_us,
+        instantiate_us=nodes * spec.instantiate_node_us,
+        graphs=len(pieces),
+        nodes=nodes,
+        node_bytes=nodes * spec.graph_node_bytes,
+    )
+
+
+def break_even(ops: Sequence[OpCost], spec: DeviceSpec, mode: Mode) -> float:
+    """After how many replays the graphs have paid for themselves. Infinite if they never do."""
+    eager_us, graph_us = (step_time(ops, spec, m).itl_us for m in ("eager", mode))
+    return break_even_replays(capture_cost(ops, spec, mode).total_us, eager_us, graph_us)
+
+
+# ---------------------------------------------------------------- where graphs stop to matter
+
+
+def is_launch_bound(ops: Sequence[OpCost], spec: DeviceSpec) -> bool:
+    """Does the CPU need longer to issue the ops than the GPU to run them, with their gaps?"""
+    gpu_us = sum(kernel_us(op, spec) + spec.stream_gap_us for op in ops)
+    return gpu_us < len(ops) * spec.cpu_op_us
+
+
+def crossover_batch(config: ModelConfig, spec: DeviceSpec, style: str, context: int) -> int:
+    """The smallest decode batch at which eager launching is not launch-bound any more."""
+
+    def hidden(batch: int) -> bool:
+        return not is_launch_bound(step_ops(config, StepShape.decode(batch, context), style), spec)
+
+    return _smallest(hidden)
+
+
+def crossover_closed_form(config: ModelConfig, spec: DeviceSpec, style: str, context: int) -> int:
+    """The same from two numbers: bytes of a batch of one, and bytes that each request adds.
+
+    Where no op is bound by arithmetic this *is* `crossover_batch`; otherwise it is above it.
+    """
+    one, two = (step_ops(config, StepShape.decode(b, context), style) for b in (1, 2))
+    one_us, two_us = (
+        sum(op.bytes for op in ops) / (spec.copy_bandwidth_gb_s * 1e3) for ops in (one, two)
+    )
+    return crossover(len(one), 2 * one_us - two_us, two_us - one_us, spec)
+
+
+def gain_below(
+    config: ModelConfig, spec: DeviceSpec, style: str, context: int, fraction: float
+) -> int:
+    """The smallest decode batch at which a full graph saves less than `fraction` of eager's ITL.
+
+    Raises ValueError unless 0 < fraction < 1.
+    """
+    if not 0 < fraction < 1:
+        raise ValueError(f"fraction is {fraction}, expected more than 0 and less than 1")
+    return _smallest(lambda b: graph_gain(config, spec, style, context, b) < fraction)
+
+
+def graph_gain(
+    config: ModelConfig, spec: DeviceSpec, style: str, context: int, batch: int
+) -> float:
+    """The share of eager's ITL that one full graph saves, for a decode batch."""
+    ops = step_ops(config, StepShape.decode(batch, context), style)
+    return 1 - step_time(ops, spec, "full").itl_us / step_time(ops, spec, "eager").itl_us
+
+
+def _smallest(holds: Callable[[int], bool]) -> int:
+    """The smallest batch for which it holds, where it goes on holding for every larger one."""
+    top = 1
+    while not holds(top):
+        top *= 2
+    bottom = top // 2  # does not hold here, or is 0
+    while top - bottom > 1:
+        middle = (bottom + top) // 2
+        bottom, top = (bottom, middle) if holds(middle) else (middle, top)
+    return top

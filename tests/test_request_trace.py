@@ -1,0 +1,175 @@
+"""Claims about reading traces: both formats, and what a bad row does."""
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mini_engine.request_trace import (
+    SHIPPED_TRACE,
+    TraceRequest,
+    read_trace,
+    synthetic_trace,
+    write_trace,
+)
+
+HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+
+
+def write(tmp_path: Path, text: str, name: str = "t.csv") -> Path:
+    path = tmp_path / name
+    path.write_bytes(text.encode("utf-8"))
+    return path
+
+
+def test_azure_csv_starts_at_zero_and_keeps_microseconds(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        "TIMESTAMP,ContextTokens,GeneratedTokens\r\n"
+        "2023-11-16 23:59:59.9799600,4808,10\r\n"
+        "2023-11-17 00:00:00.0319609,110,27",  # no line end, and a seventh digit to drop
+    )
+    assert read_trace(path).requests == (TraceRequest(0, 4808, 10), TraceRequest(52_000, 110, 27))
+
+
+def test_azure_csv_of_2024_has_time_zones(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        HEADER + "2024-05-10 00:00:00.009930+00:00,5,6\n2024-05-10 02:00:00.109930+02:00,7,8\n",
+    )
+    assert [r.arrival_us for r in read_trace(path).requests] == [0, 100_000]
+
+
+def test_columns_are_found_by_name_and_a_byte_order_mark_is_no_harm(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        "\ufeffUser,GeneratedTokens,TIMESTAMP,ContextTokens\nx,3,2024-01-01 00:00:00,9\n\n",
+    )
+    assert read_trace(path).requests == (TraceRequest(0, 9, 3),)
+
+
+def test_json_lines(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        '\n{"arrival_s": 1.1, "prompt_tokens": 3, "output_tokens": 4, "user": "x"}\n'
+        '{"arrival_s": 1.4, "prompt_tokens": 5, "output_tokens": 6}\n',
+        "t.jsonl",
+    )
+    first, second = read_trace(path).requests
+    assert first == TraceRequest(0.0, 3, 4)
+    assert second.arrival_us == pytest.approx(300_000, abs=1e-3)  # a nanosecond
+
+
+@given(
+    requests=st.lists(
+        st.builds(
+            TraceRequest, st.integers(0, 10**13), st.integers(1, 10**6), st.integers(1, 10**6)
+        ),
+        min_size=1,
+        max_size=20,
+    )
+)
+def test_what_is_written_is_read_back(
+    requests: list[TraceRequest], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    requests.sort(key=lambda r: r.arrival_us)
+    path = tmp_path_factory.mktemp("trace") / "t.jsonl"
+    write_trace(path, requests)
+    start = requests[0].arrival_us
+    for read, wrote in zip(read_trace(path).requests, requests, strict=True):
+        # 10**13 us in floating-point seconds is known to about a nanosecond
+        assert read.arrival_us == pytest.approx(wrote.arrival_us - start, abs=0.01)
+        assert (read.prompt_tokens, read.output_tokens) == (
+            wrote.prompt_tokens,
+            wrote.output_tokens,
+        )
+
+
+GOOD_CSV = "2023-11-16 18:00:01,5,6\n"
+BAD_CSV = [
+    ("2023-11-16 18:00:02,abc,6", r"ContextTokens 'abc' is not a whole number of at least 1"),
+    ("2023-11-16 18:00:02,0,6", r"ContextTokens '0' is not a whole number of at least 1"),
+    ("2023-11-16 18:00:02,5,-1", r"GeneratedTokens '-1' is not a whole number of at least 1"),
+    ("2023-11-16 18:00:02,5,1.5", r"GeneratedTokens '1.5' is not a whole number"),
+    ("2023-11-16 18:00:02,5," + "9" * 5000, r"GeneratedTokens '999"),
+    ("yesterday,5,6", r"TIMESTAMP 'yesterday' is not a time; expected one like 2023-"),
+    ("2023-11-16 18:00:00,5,6", r"arrives before the row above it: sort the trace by time"),
+    ("2023-11-16 18:00:02,5", r"2 fields, and the header has 3"),
+    ("2023-11-16 18:00:02,5,6,7", r"4 fields, and the header has 3"),
+    ("\udcff", r"1 fields"),
+]
+GOOD_JSON = '{"arrival_s": 1, "prompt_tokens": 5, "output_tokens": 6}\n'
+BAD_JSON = [
+    ('{"arrival_s": 2, "prompt_tokens": 5', "not JSON"),
+    ("[1, 2]", "expected an object"),
+    ('{"arrival_s": 2, "prompt_tokens": 5}', "no field 'output_tokens'"),
+    ('{"arrival_s": -2, "prompt_tokens": 5, "output_tokens": 6}', "arrival_s -2 is not"),
+    ('{"arrival_s": NaN, "prompt_tokens": 5, "output_tokens": 6}', "arrival_s nan is not"),
+    ('{"arrival_s": "2", "prompt_tokens": 5, "output_tokens": 6}', "arrival_s '2' is not"),
+    ('{"arrival_s": 2, "prompt_tokens": 5.0, "output_tokens": 6}', "prompt_tokens 5.0 is not"),
+    ('{"arrival_s": 2, "prompt_tokens": 5, "output_tokens": 0}', "output_tokens 0 is not"),
+    ('{"arrival_s": 2, "prompt_tokens": true, "output_tokens": 6}', "prompt_tokens True is not"),
+    ('{"arrival_s": 0.5, "prompt_tokens": 5, "output_tokens": 6}', "arrives before the row"),
+]
+
+
+@pytest.mark.parametrize(
+    ("start", "good", "bad", "says", "row"),
+    [(HEADER, GOOD_CSV, bad, says, 3) for bad, says in BAD_CSV]
+    + [("", GOOD_JSON, bad, says, 2) for bad, says in BAD_JSON],
+)
+def test_a_bad_row_is_named_and_the_rest_is_kept_when_asked(
+    start: str, good: str, bad: str, says: str, row: int, tmp_path: Path
+) -> None:
+    path = tmp_path / "t"
+    path.write_bytes((start + good + bad + "\n" + good).encode("utf-8", "surrogateescape"))
+    with pytest.raises(ValueError, match=says) as error:
+        read_trace(path)
+    assert str(error.value).startswith(f"{path} row {row}: ")
+    trace = read_trace(path, skip_bad_rows=True)
+    assert len(trace.requests) == 2
+    assert trace.num_skipped == 1
+    assert trace.first_skipped == str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "the file is empty"),
+        ("\n \n", "the file is empty"),
+        (HEADER, "no request in it"),
+        ("2023-11-16 18:00:01,5,6\n", "row 1: no column TIMESTAMP, ContextTokens, GeneratedTok"),
+        ("TIMESTAMP,ContextTokens\n", "no column GeneratedTokens in the header"),
+        (HEADER + "x,5,6\n", "no request in it"),
+    ],
+)
+def test_a_file_without_requests_or_header_is_refused_even_when_skipping(
+    text: str, says: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=says):
+        read_trace(write(tmp_path, text), skip_bad_rows=True)
+
+
+def test_a_missing_file_is_an_os_error(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="nowhere"):
+        read_trace(tmp_path / "nowhere.csv")
+
+
+def test_the_shipped_trace_is_the_synthetic_one() -> None:
+    assert read_trace(SHIPPED_TRACE).requests == tuple(synthetic_trace(500, seed=0))
+
+
+def test_synthetic_requests_arrive_at_their_rate_with_lengths_around_their_medians() -> None:
+    requests = list(synthetic_trace(4000, seed=3, requests_per_s=20.0))
+    assert requests == list(synthetic_trace(4000, seed=3, requests_per_s=20.0))
+    assert requests != list(synthetic_trace(4000, seed=4, requests_per_s=20.0))
+    assert all(a.arrival_us <= b.arrival_us for a, b in pairwise(requests))
+    # Standard error of the mean gap is 1/sqrt(4000) = 1.6%, of the medians below 2.5%: 5 of them.
+    assert requests[-1].arrival_us == pytest.approx(4000 / 20 * 1e6, rel=0.08)
+    prompts = sorted(r.prompt_tokens for r in requests)
+    outputs = sorted(r.output_tokens for r in requests)
+    assert prompts[2000] == pytest.approx(600, rel=0.12)
+    assert outputs[2000] == pytest.approx(150, rel=0.12)
+    assert (prompts[0] >= 1, prompts[-1], outputs[-1]) == (True, 8192, 1000)

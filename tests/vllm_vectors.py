@@ -1,0 +1,28 @@
+"""Inputs and answers of vLLM 0.33's own Python functions: `vllm_0_33.json`, beside this file.
+
+Every answer was computed by vLLM 0.33.0, without a GPU. Where vLLM raises (ValueError, or the
+AssertionError of a configuration check), this project raises ValueError.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+_FILE = json.loads((Path(__file__).parent / "vllm_0_33.json").read_text(encoding="utf-8"))
+VLLM_VERSION: str = _FILE["_meta"]["vllm_version"]
+assert VLLM_VERSION == "0.33.0", "the tests' words speak for vLLM 0.33.0: read them again"
+
+
+def vectors(kind: str) -> list[Any]:
+    """All vectors of one kind: "ladder", "modes", "dispatch", … There is at least one."""
+    found: list[Any] = _FILE[kind]
+    assert found, f"no vectors of kind {kind}"
+    return found
+
+
+def label(vector: Any) -> str:
+    """A short name for a vector, for `pytest.mark.parametrize(…, ids=label)`."""
+    if not isinstance(vector, dict):
+        return str(vector)
+    inputs = vector.get("inputs", vector)
+    return vector.get("name") or "-".join(str(value) for value in inputs.values())[:80]
