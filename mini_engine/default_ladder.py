@@ -63,12 +63,12 @@ def default_capture_sizes(
     if max_num_batched_tokens <= top:
         sizes.add(max_num_batched_tokens)
     if max_capture_size is None:
-        decode_sizes = _decode_sizes(max_num_seqs, query_len, hardware_ceiling)
+        decode_sizes = _decode_sizes(max_num_seqs, query_len)
         sizes.update(size for size in decode_sizes if size <= top)
     return sorted(sizes)
 
 
-def _decode_sizes(max_num_seqs: int, query_len: int, hardware_ceiling: int) -> list[int]:
+def _decode_sizes(max_num_seqs: int, query_len: int) -> list[int]:
     """Sizes for batches in which every request decodes: they need not lie on the grid.
 
     Left out when the user chose a ceiling, since vLLM then takes the ladder to be chosen too: so
@@ -77,8 +77,7 @@ def _decode_sizes(max_num_seqs: int, query_len: int, hardware_ceiling: int) -> l
     """
     if query_len == 1:
         return [max_num_seqs]
-    most_reqs = min(max_num_seqs, hardware_ceiling)
-    return [reqs * query_len for reqs in [*_grid(most_reqs), most_reqs]]
+    return [reqs * query_len for reqs in [*_grid(max_num_seqs), max_num_seqs]]
 
 
 def _grid(top: int) -> list[int]:

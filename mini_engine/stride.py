@@ -1,78 +1,98 @@
 """Many decode steps at once, in closed form.
 
-While the same n requests decode side by side, each step adds n tokens to what attention reads,
-so the GPU needs d us more each step, and the CPU the same as before. The step takes the longer
-of the two (the CPU prepares a step while the GPU works, and neither can get ahead):
+While the same n requests decode side by side, each step adds n keys to what attention reads. A
+step is as long as the slowest of a few chains (the CPU issuing launches, the GPU running kernels,
+and mixtures of both), and each chain is a line in the number of keys. So
 
-    step j (j = 0, 1, …) takes  max(cpu_us, gpu_us + j * growth_us)
+    step j (j = 0, 1, …) takes  max over chains of (first_us + j * growth_us)
 
-That is flat while the CPU is the longer one, and a ramp from the crossover on. Flat and ramp have
-known sums, so the time of a thousand steps costs as much as the time of one. In: the three
-figures of the first step. Out: the time of k steps, how many steps until a moment, and the step
-times themselves, added to a histogram.
+which is a few straight pieces, each steeper than the one before: flat while the CPU is the slowest
+and a ramp once the GPU is. A ramp has a known sum, so the time of a thousand steps costs as much
+as the time of one.
+
+In:  the chains, and how many steps there are at most.
+Out: the time that they take, how many of them fit before a moment, and all the step times, added
+     to a histogram.
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from mini_engine.metrics import LogHistogram
 
+Chain = tuple[float, float]  # us of the first step, and growth a step; both 0 or more
+
 
 @dataclass(frozen=True, slots=True)
-class Stride:
-    """Figures of its first step, in us, all at least 0 and one of the first two above 0."""
+class Ramp:
+    """Steps of first_us, first_us + growth_us, …, `steps` of them."""
 
-    cpu_us: float
-    gpu_us: float
-    growth_us: float  # of gpu_us, per step
+    first_us: float
+    growth_us: float
+    steps: int
 
     def total_us(self, steps: int) -> float:
-        """Time that the first `steps` steps take."""
-        flat = self._flat_steps(steps)
-        ramp = steps - flat
-        first = self.gpu_us + flat * self.growth_us
-        return flat * self.cpu_us + ramp * first + self.growth_us * (ramp * (ramp - 1) // 2)
-
-    def gpu_total_us(self, steps: int) -> float:
-        """Time that the GPU is at work in the first `steps` steps."""
-        return steps * self.gpu_us + self.growth_us * (steps * (steps - 1) // 2)
+        """Time of the first `steps` steps."""
+        return steps * self.first_us + self.growth_us * (steps * (steps - 1) // 2)
 
     def steps_until(self, us: float) -> int:
-        """The least number of steps, at least 1, that take `us` or longer."""
-        steps = max(1, math.ceil(self._estimate(us)))
-        # The estimate is rounded: settle it by the sums themselves.
+        """The least number of steps, at least 1, that take `us` or longer, however many it has."""
+        # k * first + growth * k * (k - 1) / 2 = us, solved for k without cancellation.
+        b = self.first_us - self.growth_us / 2
+        k = 2 * us / (b + math.sqrt(b * b + 2 * self.growth_us * us))
+        steps = max(1, math.ceil(k))
+        # The root is rounded: settle it by the sums themselves.
         while self.total_us(steps) < us:
             steps += 1
         while steps > 1 and self.total_us(steps - 1) >= us:
             steps -= 1
         return steps
 
-    def add_to(self, histogram: LogHistogram, steps: int, weight: int) -> None:
-        """Count the first `steps` step times, each `weight` times (once for each request)."""
-        flat = self._flat_steps(steps)
-        if flat:
-            histogram.add(self.cpu_us, flat * weight)
-        if steps > flat:
-            first = self.gpu_us + flat * self.growth_us
-            histogram.add_ramp(first, self.growth_us, steps - flat, weight)
 
-    def _flat_steps(self, steps: int) -> int:
-        """How many of the first `steps` steps wait for the CPU."""
-        if self.gpu_us > self.cpu_us:
-            return 0
-        if self.gpu_us + (steps - 1) * self.growth_us <= self.cpu_us:
-            return steps
-        return int((self.cpu_us - self.gpu_us) / self.growth_us) + 1
+class Stride:
+    """`steps` decode steps. Raises ValueError unless there is a step, and it takes time."""
 
-    def _estimate(self, us: float) -> float:
-        """The real number k with total_us(k) = us, but for rounding."""
-        flat = 0
-        if self.gpu_us <= self.cpu_us:
-            k = us / self.cpu_us
-            flat = self._flat_steps(math.ceil(k) + 1)
-            if k <= flat:
-                return k
-        # Left: ramp * first + growth * ramp * (ramp - 1) / 2 = rest, a quadratic in ramp.
-        rest = us - flat * self.cpu_us
-        b = self.gpu_us + (flat - 0.5) * self.growth_us
-        return flat + 2 * rest / (b + math.sqrt(max(0.0, b * b + 2 * self.growth_us * rest)))
+    def __init__(self, chains: Iterable[Chain], steps: int) -> None:
+        self.steps = steps
+        self.ramps = _upper_envelope(list(chains), steps)
+        if not self.ramps or self.ramps[0].first_us <= 0:
+            raise ValueError(f"{steps} steps of {list(chains)}: give a step that takes time")
+
+    @property
+    def total_us(self) -> float:
+        return sum(ramp.total_us(ramp.steps) for ramp in self.ramps)
+
+    def cut(self, us: float) -> None:
+        """Keep only the steps that begin before `us` has passed: one at least."""
+        kept: list[Ramp] = []
+        for ramp in self.ramps:
+            steps = min(ramp.steps, ramp.steps_until(us))
+            kept.append(Ramp(ramp.first_us, ramp.growth_us, steps))
+            us -= ramp.total_us(steps)
+            if us <= 0:
+                break
+        self.ramps = kept
+        self.steps = sum(ramp.steps for ramp in kept)
+
+    def add_to(self, histogram: LogHistogram, weight: int) -> None:
+        """Count every step's time `weight` times: once for each request that got a token."""
+        for ramp in self.ramps:
+            histogram.add_ramp(ramp.first_us, ramp.growth_us, ramp.steps, weight)
+
+
+def _upper_envelope(chains: list[Chain], steps: int) -> list[Ramp]:
+    """The slowest chain of each step, as ramps one after another."""
+    ramps: list[Ramp] = []
+    done = 0
+    while done < steps:
+        # Of equally slow chains the steepest: it is the slower one from the next step on.
+        first, growth = max((us + done * rise, rise) for us, rise in chains)
+        until = steps
+        for us, rise in chains:
+            if rise > growth:  # it is behind now and will be ahead one day
+                catches_up = done + (first - us - done * rise) / (rise - growth)
+                until = min(until, max(done, math.floor(catches_up)) + 1)
+        ramps.append(Ramp(first, growth, until - done))
+        done = until
+    return ramps

@@ -1,4 +1,4 @@
-"""Modes, dispatch, splitting and the capture plan: as vLLM 0.33 does, and what must hold beyond.
+"""Which graph a batch runs in, and where a forward pass is cut: as vLLM 0.33 does, and beyond.
 
 `vllm_0_33.json` holds vLLM 0.33.0's answers. An AssertionError there is a ValueError here.
 """
@@ -9,20 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mini_engine.capture_plan import (
-    capture_events,
-    extrapolate_graph_memory,
-    piecewise_graph_count,
-)
 from mini_engine.dispatch import (
     DEFAULT_SPLITTING_OPS,
-    AttentionCGSupport,
     BatchDescriptor,
-    CompilationMode,
     CUDAGraphMode,
     GraphDispatcher,
     is_uniform_decode,
-    resolve_mode,
     split_pieces,
     uniform_token_count,
 )
@@ -31,97 +23,6 @@ from tests.vllm_vectors import label, vectors
 FULL, PIECEWISE, NONE = CUDAGraphMode.FULL, CUDAGraphMode.PIECEWISE, CUDAGraphMode.NONE
 ATTENTION = "vllm::unified_attention_with_output"
 KV_WRITE = "vllm::unified_kv_cache_update"
-
-
-# ── modes ────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize("vector", vectors("modes"), ids=lambda v: v["mode"])
-def test_a_mode_answers_as_in_vllm_0_33(vector):
-    mode = CUDAGraphMode[vector["mode"]]
-    for name in ("decode_mode", "mixed_mode", "max_cudagraph_mode", "without_piecewise"):
-        assert getattr(mode, name)().name == vector[name]
-    for name in (
-        "separate_routine",
-        "has_full_cudagraphs",
-        "has_piecewise_cudagraphs",
-        "requires_piecewise_compilation",
-        "is_valid_runtime_mode",
-    ):
-        assert getattr(mode, name)() is vector[name]
-    assert bool(mode) is vector["bool"]
-    for other, expected in vector["has_mode"].items():
-        assert mode.has_mode(CUDAGraphMode[other]) is expected
-        assert mode.has_mode(other.lower()) is expected
-
-
-def test_only_run_time_modes_can_be_asked_for():
-    with pytest.raises(ValueError, match="FULL_AND_PIECEWISE is not a run-time mode"):
-        FULL.has_mode("FULL_AND_PIECEWISE")
-
-
-def test_a_mode_that_does_not_exist_is_refused_with_the_names_that_do():
-    with pytest.raises(ValueError, match="unknown CUDAGraphMode 'PARTIAL': give one of NONE, "):
-        GraphDispatcher("PARTIAL", [1, 2], max_num_seqs=2)
-
-
-def test_the_compilation_modes_are_numbered_as_in_vllm_0_33():
-    assert [mode.name for mode in CompilationMode] == [
-        "NONE",
-        "STOCK_TORCH_COMPILE",
-        "DYNAMO_TRACE_ONCE",
-        "VLLM_COMPILE",
-    ]
-    assert [int(mode) for mode in CompilationMode] == [0, 1, 2, 3]
-
-
-def test_attention_support_is_ordered_from_never_to_always():
-    support = AttentionCGSupport
-    assert support.NEVER < support.UNIFORM_SINGLE_TOKEN_DECODE
-    assert support.UNIFORM_SINGLE_TOKEN_DECODE < support.UNIFORM_BATCH < support.ALWAYS
-
-
-@pytest.mark.parametrize("vector", vectors("mode_resolution"), ids=label)
-def test_a_mode_is_resolved_as_in_vllm_0_33(vector):
-    inputs = dict(vector["inputs"])
-    mode, support = inputs.pop("cudagraph_mode"), inputs.pop("min_cg_support")
-    if vector["expect"] == "ValueError":
-        with pytest.raises(ValueError, match=f"mode {mode} .* support NEVER: ask for PIECEWISE"):
-            resolve_mode(mode, support, **inputs)
-    else:
-        assert resolve_mode(mode, support, **inputs).name == vector["expect"]
-
-
-@given(
-    mode=st.sampled_from(CUDAGraphMode),
-    support=st.sampled_from(AttentionCGSupport),
-    split=st.booleans(),
-    compilation_mode=st.sampled_from(CompilationMode),
-    query_len=st.integers(1, 5),
-    available=st.booleans(),
-)
-def test_a_resolved_mode_asks_nothing_that_is_not_there(
-    mode, support, split, compilation_mode, query_len, available
-):
-    settings = {
-        "attention_in_splitting_ops": split,
-        "compilation_mode": compilation_mode,
-        "uniform_decode_query_len": query_len,
-        "piecewise_capture_available": available,
-    }
-    try:
-        resolved = resolve_mode(mode, support, **settings)
-    except ValueError:
-        assert (mode, support) == (FULL, AttentionCGSupport.NEVER)
-        return
-    if resolved.mixed_mode() is FULL:
-        assert support is AttentionCGSupport.ALWAYS
-    if resolved.decode_mode() is FULL:
-        needed = AttentionCGSupport.UNIFORM_BATCH if query_len > 1 else 1
-        assert support >= needed
-    if resolved.has_piecewise_cudagraphs():
-        assert available
-    assert resolve_mode(resolved, support, **settings) is resolved, "resolving twice differs"
 
 
 # ── dispatch ─────────────────────────────────────────────────────────────────────────────────
@@ -316,13 +217,6 @@ def test_splitting_loses_no_op_and_captures_no_splitting_op(ops):
         assert all(a.splitting != b.splitting for a, b in itertools.pairwise(pieces))
 
 
-@given(layers=st.integers(1, 40), sizes=st.integers(1, 60))
-def test_l_attention_layers_leave_l_plus_one_graphs_a_size(layers, sizes):
-    ops = ["norm", "qkv", KV_WRITE, ATTENTION, "o_proj", "mlp"] * layers
-    captured = [piece for piece in split_pieces(ops) if not piece.splitting]
-    assert piecewise_graph_count(layers, sizes) == len(captured) * sizes
-
-
 def test_an_allocation_with_no_captured_piece_before_it_stays_where_it_is():
     pieces = split_pieces([KV_WRITE, "empty", ATTENTION, "mlp"])
     assert [(piece.id, piece.ops) for piece in pieces] == [
@@ -342,31 +236,3 @@ def test_only_the_default_overload_goes_by_the_name_of_its_op():
     assert [p.splitting for p in split_pieces(["a", f"{ATTENTION}.default"])] == [False, True]
     assert [p.splitting for p in split_pieces(["a", f"{ATTENTION}.out"])] == [False]
     assert [p.splitting for p in split_pieces(["a", "x::y.out"], ["x::y.out"])] == [False, True]
-
-
-@pytest.mark.parametrize("vector", vectors("piecewise_graph_count"), ids=label)
-def test_piecewise_graphs_are_counted_as_in_vllm_0_33(vector):
-    count = piecewise_graph_count(vector["layers"], vector["sizes"], vector["lora_cases"])
-    assert count == vector["expect_piecewise_cuda_graphs"]
-
-
-# ── the capture plan ─────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize(
-    "vector",
-    vectors("capture_sequence"),
-    ids=lambda v: f"{v['cudagraph_mode']}-{'breakable' if v['breakable'] else 'compiled'}",
-)
-def test_capture_goes_step_by_step_as_in_vllm_0_33(vector):
-    sizes = vector["ladder"]
-    dispatcher = GraphDispatcher(vector["cudagraph_mode"], sizes, max_num_seqs=max(sizes))
-    events = capture_events(dispatcher.descriptors(), breakable=vector["breakable"])
-    assert [list(event) for event in events] == vector["events"]
-    owned = sum(event[0] == "graph_enter" for event in events)
-    assert owned == vector["graphs_owned_by_manager"]
-
-
-@pytest.mark.parametrize("vector", vectors("memory_extrapolation"), ids=label)
-def test_graph_memory_is_extrapolated_as_in_vllm_0_33(vector):
-    assert extrapolate_graph_memory(**vector["inputs"]) == vector["expect"]

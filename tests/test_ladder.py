@@ -286,3 +286,14 @@ def test_a_denser_ladder_pads_less_and_takes_more_to_capture(histogram, max_rung
         assert dense.waste.padded_rows < sparse.waste.padded_rows
     # The curve ends where asked, or where every batch has a rung of its own.
     assert len(curve) == max_rungs or curve[-1].waste.padded_rows == 0
+
+
+def test_the_curve_ends_where_one_more_rung_saves_nothing():
+    curve = ladder_curve(
+        {1: 5, 7: 5, 8: 1},
+        3,
+        capture_us=lambda _: 1.0,
+        memory_bytes=lambda _: 1.0,
+        cost=lambda rung: 10.0 if rung < 8 else 9.0,
+    )
+    assert [point.ladder for point in curve] == [(8,)]

@@ -1,11 +1,11 @@
 """Train the small Qwen3 that ships with the course, on text that every Python has.
 
-In:  the docstrings of the standard library of the Python that runs this file.
+In:  the docstrings of the standard library of the Python that runs this file (docstrings.py).
 Out: a Hugging Face folder: config.json, generation_config.json, model.safetensors (bfloat16,
-     under 4 MB), tokenizer.json, tokenizer_config.json, greedy.json, README.md.
+     under 4 MB), tokenizer.json, tokenizer_config.json, greedy.json, and a record in README.md.
 
-    python train.py                 # the shipped recipe: about 25 minutes on two CPU cores
-    python train.py --steps 100     # a rough model in two minutes
+    python train.py                 # the shipped recipe: some 25 minutes on two CPU cores
+    python train.py --steps 150     # a rough model in a minute or two
     python train.py --greedy-only   # only rewrite greedy.json, from the weights in --out
 
 Needs torch, transformers and tokenizers, which the engine itself does not. The same Python,
@@ -15,14 +15,12 @@ libraries, seed and thread count give the same weights.
 from __future__ import annotations
 
 import argparse
-import ast
 import datetime
 import json
 import math
 import os
 import platform
 import random
-import sysconfig
 import tempfile
 import time
 from dataclasses import dataclass
@@ -30,6 +28,8 @@ from pathlib import Path
 
 import torch
 import transformers
+from docstrings import collect_docstrings
+from muon import Muon
 from rich.progress import Progress
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -41,9 +41,6 @@ PROMPTS = (
     "The default value is",
     "Create a new",
     "If the file",
-)
-SKIPPED_FOLDERS = frozenset(
-    "test tests idlelib idle_test lib2to3 site-packages turtledemo encodings pydoc_data".split()
 )
 
 
@@ -61,46 +58,47 @@ class Recipe:
     vocab_size: int = 1536
     context: int = 512
     batch: int = 4  # rows of `context` tokens a step
-    peak_lr: float = 4e-3
-    warmup_steps: int = 40
+    matrix_lr: float = 1e-2  # Muon
+    other_lr: float = 5e-3  # AdamW: embedding and norms
+    warmup_steps: int = 20
     seed: int = 0
 
 
+def train(folder: Path, recipe: Recipe, steps: int, threads: int) -> None:
+    """Text, tokenizer, model, training, files, record."""
+    started = time.time()
+    docs = collect_docstrings()
+    tokenizer = train_tokenizer(docs, recipe.vocab_size)
+    eos_id = tokenizer.token_to_id(END_OF_TEXT)
+    encoded = [[*e.ids, eos_id] for e in tokenizer.encode_batch(docs)]
+    random.Random(recipe.seed).shuffle(encoded)
+    held_out, train_docs = encoded[: len(encoded) // 50], encoded[len(encoded) // 50 :]
+    model = build_model(recipe, eos_id)
+    train_loss = fit(model, train_docs, recipe, steps)
+    save(folder, model, tokenizer, eos_id)
+    # Judge what was saved: bfloat16 weights, read back, computed in float32.
+    saved = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    with torch.inference_mode():
+        val_loss = loss_of(saved, pack(held_out, recipe.context, random.Random(0))).item()
+    print(f"train loss {train_loss:.3f}, held-out loss {val_loss:.3f} nats a token")
+    num_tokens = sum(map(len, encoded))
+    seen = steps * recipe.batch * recipe.context
+    minutes = (time.time() - started) / 60
+    rows = {
+        "parameters": f"{saved.num_parameters():,}",
+        "text": f"{len(docs):,} docstrings of Python {platform.python_version()}, "
+        f"{num_tokens:,} tokens; {len(held_out)} docstrings held out",
+        "training": f"{steps:,} steps of {recipe.batch} × {recipe.context} tokens "
+        f"({seen / num_tokens:.1f} epochs), float32, seed {recipe.seed}",
+        "loss, nats a token": f"{train_loss:.3f} training (last epoch), {val_loss:.3f} held out",
+        "made": f"{datetime.date.today()}, in {minutes:.0f} minutes on {threads} CPU threads "
+        f"({platform.machine()}), torch {torch.__version__}, transformers "
+        f"{transformers.__version__}",
+    }
+    write_record(folder / "README.md", rows)
+
+
 # ---------------------------------------------------------------- text
-
-
-def collect_docstrings() -> list[str]:
-    """Cleaned, distinct docstrings of the running Python's standard library, in path order."""
-    root = Path(sysconfig.get_paths()["stdlib"])
-    found: dict[str, None] = {}
-    for path in sorted(root.rglob("*.py")):
-        if SKIPPED_FOLDERS & set(path.relative_to(root).parts):
-            continue
-        try:
-            tree = ast.parse(path.read_text("utf-8"))
-        except (SyntaxError, UnicodeDecodeError):
-            continue  # files kept broken on purpose
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-                text = clean(ast.get_docstring(node) or "")
-                if len(text) >= 30:
-                    found[text] = None
-    return list(found)
-
-
-def clean(docstring: str) -> str:
-    """Prose paragraphs only: wrapped lines joined, doctests, tables and listings dropped."""
-    kept = []
-    for paragraph in docstring.split("\n\n"):
-        lines = [line.rstrip() for line in paragraph.strip("\n").splitlines() if line.strip()]
-        text = " ".join(" ".join(lines).split())
-        if not text or ">>>" in text or not text.isascii():
-            continue
-        # Sentences are made of letters; signatures, tables and ASCII art are not.
-        if sum(c.isalpha() or c == " " for c in text) / len(text) < 0.85:
-            continue
-        kept.append(text)
-    return "\n\n".join(kept)
 
 
 def train_tokenizer(docs: list[str], vocab_size: int) -> Tokenizer:
@@ -108,17 +106,13 @@ def train_tokenizer(docs: list[str], vocab_size: int) -> Tokenizer:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.train_from_iterator(
-        docs,
-        trainers.BpeTrainer(
-            vocab_size=vocab_size,
-            special_tokens=[END_OF_TEXT],
-            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-            show_progress=False,
-        ),
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[END_OF_TEXT],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
     )
-    if tokenizer.get_vocab_size() != vocab_size:
-        raise ValueError(f"tokenizer has {tokenizer.get_vocab_size()} tokens, not {vocab_size}")
+    tokenizer.train_from_iterator(docs, trainer)
     return tokenizer
 
 
@@ -169,22 +163,21 @@ def loss_of(model: transformers.Qwen3ForCausalLM, rows: torch.Tensor) -> torch.T
 def fit(
     model: transformers.Qwen3ForCausalLM, docs: list[list[int]], recipe: Recipe, steps: int
 ) -> float:
-    """AdamW, linear warm-up then cosine to 5% of the peak. Returns the last epoch's mean loss."""
-    matrices = [p for p in model.parameters() if p.ndim == 2]
-    gains = [p for p in model.parameters() if p.ndim == 1]
-    groups = [{"params": matrices, "weight_decay": 0.05}, {"params": gains, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, lr=recipe.peak_lr, betas=(0.9, 0.97))
-    warmup = min(recipe.warmup_steps, max(1, steps // 4))
+    """Warm up linearly, decay linearly to 2%. Returns the mean loss of the last epoch."""
+    named = list(model.named_parameters())
+    matrices = [p for name, p in named if p.ndim == 2 and "embed" not in name]
+    others = [p for name, p in named if p.ndim == 1 or "embed" in name]
+    muon = Muon(matrices, lr=recipe.matrix_lr)
+    adam = torch.optim.AdamW(others, lr=recipe.other_lr, betas=(0.9, 0.97), weight_decay=0.0)
 
     def lr_factor(step: int) -> float:
-        if step < warmup:
-            return (step + 1) / warmup
-        return 0.05 + 0.475 * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup)))
+        left = (steps - step) / steps
+        return min((step + 1) / recipe.warmup_steps, 0.02 + 0.98 * left)
 
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lr_factor)
+    schedules = [torch.optim.lr_scheduler.LambdaLR(o, lr_factor) for o in (muon, adam)]
     rng = random.Random(recipe.seed)
-    rows, losses = pack(docs, recipe.context, rng), []
-    per_epoch, at = len(rows) // recipe.batch, 0
+    rows, at = pack(docs, recipe.context, rng), 0
+    per_epoch, losses = len(rows) // recipe.batch, []
     model.train()
     with Progress() as progress:
         task = progress.add_task("train", total=steps)
@@ -193,17 +186,19 @@ def fit(
                 rows, at = pack(docs, recipe.context, rng), 0
             loss = loss_of(model, rows[at : at + recipe.batch])
             at += recipe.batch
-            optimizer.zero_grad(set_to_none=True)
+            model.zero_grad(set_to_none=True)
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            schedule.step()
+            for optimizer, schedule in zip((muon, adam), schedules, strict=True):
+                optimizer.step()
+                schedule.step()
             losses.append(loss.item())
             progress.update(task, advance=1, description=f"train loss {losses[-1]:.3f}")
             if step % 100 == 99:
-                progress.console.print(f"step {step + 1}: train loss {sum(losses[-100:]) / 100:.3f}")
+                mean = sum(losses[-100:]) / 100
+                progress.console.print(f"step {step + 1}: train loss {mean:.3f}")
     recent = losses[-per_epoch:]
-    return sum(recent) / len(recent)
+    return math.fsum(recent) / len(recent)
 
 
 # ---------------------------------------------------------------- files
@@ -214,30 +209,44 @@ def save(
 ) -> None:
     """Write beside the folder, then move each file in: a reader sees an old file or a new one."""
     folder.mkdir(parents=True, exist_ok=True)
-    fast = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        eos_token=END_OF_TEXT,
-        model_max_length=model.config.max_position_embeddings,
-        clean_up_tokenization_spaces=False,
-    )
     model.generation_config = transformers.GenerationConfig(eos_token_id=eos_id, do_sample=False)
+    tokenizer_config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": END_OF_TEXT,
+        "model_max_length": model.config.max_position_embeddings,
+        "clean_up_tokenization_spaces": False,
+    }
     with tempfile.TemporaryDirectory(dir=folder.parent) as fresh:
         model.to(torch.bfloat16).save_pretrained(fresh)
-        fast.save_pretrained(fresh)
+        tokenizer.save(str(Path(fresh) / "tokenizer.json"))
+        text = json.dumps(tokenizer_config, indent=2) + "\n"
+        (Path(fresh) / "tokenizer_config.json").write_text(text, "utf-8")
+        write_greedy(Path(fresh))
         for path in sorted(Path(fresh).iterdir()):
-            os.chmod(path, 0o644)
+            path.chmod(0o644)
             os.replace(path, folder / path.name)
 
 
-def greedy(folder: Path, prompt: str, num_tokens: int = 48) -> dict[str, object]:
-    """The continuation that `transformers` gives in float32, taking the largest logit each time.
+def write_greedy(folder: Path) -> None:
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    record = {
+        "made_by": f"transformers {transformers.__version__}, torch {torch.__version__}",
+        "dtype": "float32",
+        "prompts": [greedy(model, tokenizer, prompt) for prompt in PROMPTS],
+    }
+    (folder / "greedy.json").write_text(json.dumps(record, indent=1) + "\n", "utf-8")
+
+
+def greedy(
+    model: transformers.Qwen3ForCausalLM, tokenizer: Tokenizer, prompt: str, num_tokens: int = 48
+) -> dict[str, object]:
+    """The continuation that `transformers` gives, taking the largest logit each time.
 
     End-of-text does not stop it (another docstring follows), so that every prompt gives
     `num_tokens`. `smallest_margin` is the least gap between the two best logits on the way: an
     implementation whose logits differ by less than half of it must write the same text.
     """
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     prompt_ids = tokenizer.encode(prompt).ids
     ids, margins = list(prompt_ids), []
     with torch.inference_mode():
@@ -254,98 +263,20 @@ def greedy(folder: Path, prompt: str, num_tokens: int = 48) -> dict[str, object]
     }
 
 
-def write_greedy(folder: Path) -> None:
-    record = {
-        "made_by": f"transformers {transformers.__version__}, torch {torch.__version__}",
-        "dtype": "float32",
-        "prompts": [greedy(folder, prompt) for prompt in PROMPTS],
-    }
-    (folder / "greedy.json").write_text(json.dumps(record, indent=1) + "\n", "utf-8")
-
-
-README = """# tiny-qwen3
-
-A Qwen3 of {parameters:,} parameters, small enough to ship and trained enough to tell right from
-wrong: correct code makes it write docstring English, a corrupted KV cache makes it write garbage.
-It knows nothing and is good for nothing else.
-
-| | |
-|---|---|
-| shape | hidden {r.hidden_size}, {r.num_layers} layers, {r.num_heads} heads, {r.num_kv_heads} KV \
-heads of {r.head_dim}, intermediate {r.intermediate_size}, vocabulary {r.vocab_size}, tied head |
-| context | {r.context} tokens, RoPE base 10,000 |
-| weights | bfloat16, {megabytes:.2f} MB |
-| tokenizer | byte-level BPE, trained on the same text; `{eos}` ends a docstring; no BOS |
-| text | {num_docs:,} docstrings of the standard library of Python {python}, {num_tokens:,} tokens; \
-{num_held_out} of them held out |
-| training | {steps:,} steps of {r.batch} × {r.context} tokens ({epochs:.1f} epochs), AdamW, seed \
-{r.seed}, float32 |
-| loss (nats a token) | {train_loss:.3f} training, last epoch · {val_loss:.3f} held out |
-| made | {date}, {minutes:.1f} min on {threads} CPU threads ({machine}); torch {torch}, \
-transformers {transformers} |
-
-Held-out loss lies far above training loss: the model has partly memorised its text. That is
-welcome here: greedy output stays readable for longer.
-
-`python train.py` makes this folder again. `greedy.json` holds what `transformers` writes in float32
-after six prompts; the tests hold every other implementation to it.
-
-## Licence
-
-The training text is documentation of CPython, © Python Software Foundation, under the
-[PSF License Agreement](https://docs.python.org/3/license.html); passages of it can reappear in the
-output. The script and the weights are under this repository's licence.
-"""
-
-
-# ---------------------------------------------------------------- main
-
-
-def train(folder: Path, recipe: Recipe, steps: int, threads: int) -> None:
-    started = time.time()
-    docs = collect_docstrings()
-    tokenizer = train_tokenizer(docs, recipe.vocab_size)
-    eos_id = tokenizer.token_to_id(END_OF_TEXT)
-    encoded = [e.ids + [eos_id] for e in tokenizer.encode_batch(docs)]
-    random.Random(recipe.seed).shuffle(encoded)
-    held_out, train_docs = encoded[: len(encoded) // 50], encoded[len(encoded) // 50 :]
-    model = build_model(recipe, eos_id)
-    train_loss = fit(model, train_docs, recipe, steps)
-    save(folder, model, tokenizer, eos_id)
-    # Judge what was saved: bfloat16 weights, read back, computed in float32.
-    saved = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    with torch.inference_mode():
-        val_loss = loss_of(saved, pack(held_out, recipe.context, random.Random(0))).item()
-    print(f"train loss {train_loss:.3f}, held-out loss {val_loss:.3f} nats a token")
-    write_greedy(folder)
-    num_tokens = sum(map(len, train_docs))
-    text = README.format(
-        r=recipe,
-        eos=END_OF_TEXT,
-        parameters=saved.num_parameters(),
-        megabytes=(folder / "model.safetensors").stat().st_size / 1e6,
-        num_docs=len(docs),
-        num_tokens=sum(map(len, encoded)),
-        num_held_out=len(held_out),
-        steps=steps,
-        epochs=steps * recipe.batch * recipe.context / num_tokens,
-        train_loss=train_loss,
-        val_loss=val_loss,
-        python=platform.python_version(),
-        date=datetime.date.today().isoformat(),
-        minutes=(time.time() - started) / 60,
-        threads=threads,
-        machine=platform.machine(),
-        torch=torch.__version__,
-        transformers=transformers.__version__,
+def write_record(path: Path, rows: dict[str, str]) -> None:
+    """Put how it was made under the README's last heading, which is kept for it."""
+    heading = "## How this copy was made"
+    text = path.read_text("utf-8") if path.exists() else ""
+    table = "\n".join(
+        ["| | |", "|---|---|", *(f"| {key} | {value} |" for key, value in rows.items())]
     )
-    (folder / "README.md").write_text(text, "utf-8")
+    path.write_text(f"{text.split(heading)[0]}{heading}\n\n{table}\n", "utf-8")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Train the tiny Qwen3 on Python's docstrings.")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent, help="folder to write")
-    parser.add_argument("--steps", type=int, default=4000, help="optimizer steps (%(default)s)")
+    parser.add_argument("--steps", type=int, default=2500, help="optimizer steps (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of weights and order (%(default)s)")
     parser.add_argument("--threads", type=int, default=2, help="CPU threads (%(default)s)")
     parser.add_argument("--greedy-only", action="store_true", help="only rewrite greedy.json")
@@ -353,10 +284,10 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)
     torch.use_deterministic_algorithms(True)
-    if not args.greedy_only:
-        train(args.out, Recipe(seed=args.seed), args.steps, args.threads)
-    else:
+    if args.greedy_only:
         write_greedy(args.out)
+    else:
+        train(args.out, Recipe(seed=args.seed), args.steps, args.threads)
     for entry in json.loads((args.out / "greedy.json").read_text("utf-8"))["prompts"]:
         print(f"{entry['prompt']!r} → {entry['text']!r}  margin {entry['smallest_margin']}")
 

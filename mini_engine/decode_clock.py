@@ -1,0 +1,125 @@
+"""The decoding requests of a simulated server, as counts that many steps change at once.
+
+In:  requests that begin to decode; how many steps to take.
+Out: which requests end, how many blocks the steps take, how many KV tokens a step reads.
+
+Every decoding request gets one token every step. So:
+
+* One clock that counts steps tells all contexts: clock - base, with a base for each request that
+  never changes while it decodes.
+* A request knows from the start the clock at which it ends; a heap gives the next ending.
+* It takes a block when its context is a multiple of block_size, that is when clock and base are
+  equal modulo block_size. How many requests have which residue is all one needs to know.
+
+Nothing here costs more when more steps are taken.
+"""
+
+from dataclasses import dataclass
+from heapq import heappop, heappush
+
+
+@dataclass(slots=True, eq=False)
+class Live:
+    """A request on its way through the server."""
+
+    number: int  # in order of arrival
+    arrival_us: float
+    prompt: int
+    output: int  # tokens that it will get
+    generated: int = 0  # tokens that it has got; not kept up while it decodes
+    computed: int = 0  # tokens in the cache; kept up only while it prefills
+    first_token_us: float = 0.0
+    last_token_us: float = 0.0  # not kept up while it decodes
+    base: int = 0  # while it decodes: clock - base tokens are in the cache
+    ends_at: int = 0  # while it decodes: the clock at which it has its last token
+
+    @property
+    def known(self) -> int:
+        """Tokens to prefill: the prompt, and after a preemption what was generated."""
+        return self.prompt + self.generated
+
+
+class DecodeClock:
+    """The clock, and the requests that decode by it."""
+
+    def __init__(self, block_size: int) -> None:
+        self.block_size = block_size
+        self.now = 0  # steps so far
+        self._requests: dict[int, Live] = {}  # by number; the order is that of arrival
+        self._endings: list[tuple[int, int]] = []  # heap of (ends_at, number), some of them stale
+        self._base_sum = 0
+        self._residues = [0] * block_size  # how many requests have which base % block_size
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    @property
+    def kv_tokens(self) -> int:
+        """Context lengths of the next step, its own tokens included, summed."""
+        return len(self._requests) * (self.now + 1) - self._base_sum
+
+    def begin(self, live: Live) -> None:
+        """`live` has sampled `generated` tokens, the last of them not in the cache yet."""
+        live.base = self.now - live.computed
+        live.ends_at = self.now + live.output - live.generated
+        self._requests[live.number] = live
+        heappush(self._endings, (live.ends_at, live.number))
+        self._base_sum += live.base
+        self._residues[live.base % self.block_size] += 1
+
+    def advance(self, steps: int) -> list[Live]:
+        """Let `steps` steps pass, at most until the next ending; who ends, in order of arrival."""
+        self.now += steps
+        ended = []
+        while self._endings and self._endings[0][0] <= self.now:
+            live = self._ending(heappop(self._endings))
+            if live:
+                self._leave(live)
+                ended.append(live)
+        return ended
+
+    def evict_youngest(self) -> Live:
+        """Take out the request that began last."""
+        live = next(reversed(self._requests.values()))
+        self._leave(live)
+        return live
+
+    def steps_to_ending(self) -> int:
+        """Steps until the next request ends."""
+        while not self._ending(self._endings[0]):
+            heappop(self._endings)
+        return self._endings[0][0] - self.now
+
+    def blocks_taken(self, steps: int) -> int:
+        """Blocks that the next `steps` steps take."""
+        cycles, rest = divmod(steps, self.block_size)
+        return cycles * len(self) + sum(
+            self._residues[(self.now + j) % self.block_size] for j in range(rest)
+        )
+
+    def steps_with_blocks(self, free: int, most: int) -> int:
+        """How many of the next `most` steps are served by `free` blocks."""
+        if (most // self.block_size + 1) * len(self) <= free:
+            return most
+        cycles, left = divmod(free, len(self))  # a cycle of block_size steps: a block for each
+        steps = cycles * self.block_size
+        while steps < most:
+            left -= self._residues[(self.now + steps) % self.block_size]
+            if left < 0:
+                break
+            steps += 1
+        return min(steps, most)
+
+    def _ending(self, entry: tuple[int, int]) -> Live | None:
+        """The request of a heap entry; None if it has been evicted since."""
+        ends_at, number = entry
+        live = self._requests.get(number)
+        return live if live and live.ends_at == ends_at else None
+
+    def _leave(self, live: Live) -> None:
+        """From here on its own fields tell where it stands."""
+        del self._requests[live.number]
+        self._base_sum -= live.base
+        self._residues[live.base % self.block_size] -= 1
+        live.computed = self.now - live.base
+        live.generated = live.output - (live.ends_at - self.now)

@@ -1,0 +1,203 @@
+"""What a simulated server is asked for afterwards, and how it is counted on the way.
+
+In:  steps and strides as they are taken, requests as they end (`Tally`).
+Out: a `ServeReport`.
+
+Memory is fixed: latencies go into histograms (percentiles within 0.25%), steps into a count for
+each (mode, rung, rows). It does not matter how many steps or requests there are.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from mini_engine.dispatch import BatchDescriptor, GraphDispatcher
+from mini_engine.ladder import optimal_ladder
+from mini_engine.metrics import LogHistogram, padding_waste
+from mini_engine.modes import CUDAGraphMode
+from mini_engine.request_trace import TraceRequest
+from mini_engine.scheduler import SchedulerLimits
+from mini_engine.stride import Stride
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """One request that has ended; `number` counts the served ones in order of arrival."""
+
+    number: int
+    arrival_us: float
+    first_token_us: float
+    finished_us: float
+
+
+@dataclass(frozen=True)
+class ServeReport:
+    """Times are of the simulated server; rates are over first arrival to last token."""
+
+    mode: str
+    capture_sizes: tuple[int, ...]
+    requests: int  # served to the end
+    refused: int  # the prompt filled the context
+    truncated: int  # the output was cut where the context ended
+    prompt_tokens: int
+    output_tokens: int
+    preemptions: int
+    recomputed_tokens: int  # whose K and V were in the cache and were thrown away
+    elapsed_us: float
+    busy_us: float  # steps were running
+    ttft_p50_us: float | None
+    ttft_p99_us: float | None
+    itl_p50_us: float | None
+    itl_p99_us: float | None
+    itl_max_us: float | None
+    tokens_per_s: float
+    requests_per_s: float
+    steps: int
+    turns: int  # strides and single steps: what the simulation had to do
+    steps_by_mode: dict[str, int]
+    steps_by_rung: dict[str, dict[int, int]]  # mode -> padded rows -> steps
+    rows: int  # tokens computed
+    padded_rows: int  # and rows of padding beside them
+    padding_waste: float  # padded_rows / (rows + padded_rows)
+    steps_by_rows_in_graphs: dict[int, int]  # what a ladder is chosen for
+    kv_blocks: int  # without the null block
+    kv_blocks_peak: int
+
+    def optimal_sizes(self) -> tuple[int, ...] | None:
+        """The ladder with as many rungs and the same top that would have padded least.
+
+        None when nothing ran in a graph. Only steps that did are looked at.
+        """
+        if not self.steps_by_rows_in_graphs:
+            return None
+        return optimal_ladder(
+            self.steps_by_rows_in_graphs, len(self.capture_sizes), top=self.capture_sizes[-1]
+        ).sizes
+
+    def to_dict(self) -> dict[str, Any]:
+        """For json.dumps (which writes the rungs as strings)."""
+        return asdict(self)
+
+
+class Tally:
+    """Counts, one call a turn."""
+
+    def __init__(
+        self,
+        limits: SchedulerLimits,
+        dispatcher: GraphDispatcher,
+        on_served: Callable[[Served], None] | None,
+    ) -> None:
+        self.limits, self.dispatcher, self.on_served = limits, dispatcher, on_served
+        self.read = self.refused = self.truncated = self.served = 0
+        self.prompt_tokens = self.output_tokens = 0
+        self.preemptions = self.recomputed_tokens = 0
+        self.turns = 0
+        self.steps: Counter[tuple[CUDAGraphMode, int, int]] = Counter()  # mode, rung, rows
+        self.ttft, self.itl = LogHistogram(), LogHistogram()
+        self.first_arrival_us = self.end_us = self.busy_us = 0.0
+        self.least_free = limits.num_blocks - 1
+
+    def admissible(self, requests: Iterable[TraceRequest]) -> Iterator[TraceRequest]:
+        """The requests that can be served, as they will be.
+
+        The context that fits is max_model_len, or all of the KV cache if that is less. A prompt
+        that leaves no room for a token is refused; an output that does not fit is cut.
+
+        Raises:
+            ValueError: a request arrives before the one in front of it.
+        """
+        usable = (self.limits.num_blocks - 1) * self.limits.block_size
+        context = min(self.limits.max_model_len, usable)
+        before_us = 0.0
+        for r in requests:
+            if r.arrival_us < before_us:
+                raise ValueError(
+                    f"request {self.read} arrives at {r.arrival_us} us, the one before it at "
+                    f"{before_us} us: sort requests by arrival, from 0 on"
+                )
+            if self.read == 0:
+                self.first_arrival_us = r.arrival_us
+            before_us = r.arrival_us
+            self.read += 1
+            room = context - r.prompt_tokens
+            if room < 1:
+                self.refused += 1
+                continue
+            self.prompt_tokens += r.prompt_tokens
+            if room < r.output_tokens:
+                self.truncated += 1
+                r = TraceRequest(r.arrival_us, r.prompt_tokens, room)
+            yield r
+
+    def book_steps(
+        self, descriptor: BatchDescriptor, rows: int, decodes: int, stride: Stride, free: int
+    ) -> None:
+        """Steps of `rows` rows each, in which `decodes` requests got the token after their last
+        one, which they got at the step's start; `free` blocks were left."""
+        self.turns += 1
+        self.steps[descriptor.mode, descriptor.num_tokens, rows] += stride.steps
+        self.busy_us += stride.total_us
+        self.least_free = min(self.least_free, free)
+        if decodes:
+            stride.add_to(self.itl, decodes)
+
+    def book_preemption(self, tokens: int) -> None:
+        """A request lost its `tokens` tokens of cache."""
+        self.preemptions += 1
+        self.recomputed_tokens += tokens
+
+    def book_served(self, served: Served, output_tokens: int) -> None:
+        self.served += 1
+        self.output_tokens += output_tokens
+        self.ttft.add(served.first_token_us - served.arrival_us)
+        self.end_us = served.finished_us
+        if self.on_served:
+            self.on_served(served)
+
+    def report(self) -> ServeReport:
+        by_mode: Counter[str] = Counter()
+        by_rung: dict[str, Counter[int]] = {}
+        by_rows: Counter[int] = Counter()
+        rows = computed = 0
+        for (mode, rung, real), steps in self.steps.items():
+            by_mode[mode.name] += steps
+            by_rung.setdefault(mode.name, Counter())[rung] += steps
+            if mode is not CUDAGraphMode.NONE:
+                by_rows[real] += steps
+            rows += real * steps
+            computed += rung * steps
+        elapsed_us = self.end_us - self.first_arrival_us
+        per_s = 1e6 / elapsed_us if elapsed_us > 0 else 0.0
+        itl, ttft = self.itl, self.ttft
+        return ServeReport(
+            mode=self.dispatcher.mode.name,
+            capture_sizes=tuple(self.dispatcher.sizes),
+            requests=self.served,
+            refused=self.refused,
+            truncated=self.truncated,
+            prompt_tokens=self.prompt_tokens,
+            output_tokens=self.output_tokens,
+            preemptions=self.preemptions,
+            recomputed_tokens=self.recomputed_tokens,
+            elapsed_us=elapsed_us,
+            busy_us=self.busy_us,
+            ttft_p50_us=ttft.percentile(50) if ttft.count else None,
+            ttft_p99_us=ttft.percentile(99) if ttft.count else None,
+            itl_p50_us=itl.percentile(50) if itl.count else None,
+            itl_p99_us=itl.percentile(99) if itl.count else None,
+            itl_max_us=itl.max if itl.count else None,
+            tokens_per_s=self.output_tokens * per_s,
+            requests_per_s=self.served * per_s,
+            steps=sum(self.steps.values()),
+            turns=self.turns,
+            steps_by_mode=dict(by_mode),
+            steps_by_rung={mode: dict(sorted(rungs.items())) for mode, rungs in by_rung.items()},
+            rows=rows,
+            padded_rows=computed - rows,
+            padding_waste=padding_waste(rows, computed),
+            steps_by_rows_in_graphs=dict(sorted(by_rows.items())),
+            kv_blocks=self.limits.num_blocks - 1,
+            kv_blocks_peak=self.limits.num_blocks - 1 - self.least_free,
+        )
