@@ -90,23 +90,25 @@ class DecodeClock:
             heappop(self._endings)
         return self._endings[0][0] - self.now
 
+    @property
+    def blocks_due(self) -> int:
+        """Blocks that the next step takes."""
+        return self._residues[self.now % self.block_size]
+
     def blocks_taken(self, steps: int) -> int:
         """Blocks that the next `steps` steps take."""
         cycles, rest = divmod(steps, self.block_size)
-        return cycles * len(self) + sum(
-            self._residues[(self.now + j) % self.block_size] for j in range(rest)
-        )
+        start = self.now % self.block_size
+        turned = self._residues[start:] + self._residues[:start]  # by steps from now
+        return cycles * len(self) + sum(turned[:rest])
 
     def steps_with_blocks(self, free: int, most: int) -> int:
         """How many of the next `most` steps are served by `free` blocks."""
         if (most // self.block_size + 1) * len(self) <= free:
             return most
-        cycles, left = divmod(free, len(self))  # a cycle of block_size steps: a block for each
-        steps = cycles * self.block_size
-        while steps < most:
-            left -= self._residues[(self.now + steps) % self.block_size]
-            if left < 0:
-                break
+        # In block_size steps every request takes one block.
+        steps = free // len(self) * self.block_size
+        while steps < most and self.blocks_taken(steps + 1) <= free:
             steps += 1
         return min(steps, most)
 

@@ -3,7 +3,7 @@
 In:  a `ModelConfig`, the shape of the step (how many tokens, requests, keys), and a style.
 Out: one `OpCost` for each kernel, in order of launch.
 
-    step_ops(named_shape("qwen3-0.6b"), StepShape.decode(batch=1, context=1024), "fused9")   # 257 ops
+    step_ops(named_shape("qwen3-0.6b"), StepShape.decode(1, 1024), "fused9")      # 257 ops
 
 The styles are three ways in which the same arithmetic exists in the field:
 

@@ -13,21 +13,20 @@ chunk of a prompt, an arrival, an ending, a preemption.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from typing import Protocol
 
 from mini_engine.decode_clock import DecodeClock, Live
-from mini_engine.dispatch import BatchDescriptor, GraphDispatcher
-from mini_engine.modes import CUDAGraphMode
+from mini_engine.dispatch import BatchDescriptor, CUDAGraphMode, GraphDispatcher
 from mini_engine.oplists import StepShape
 from mini_engine.request_trace import TraceRequest
 from mini_engine.scheduler import SchedulerLimits
-from mini_engine.serve_report import Served, ServeReport, Tally
-from mini_engine.step_cost import Line, Mode
-from mini_engine.stride import Stride
+from mini_engine.serve_report import Ran, Served, ServeReport, Tally
+from mini_engine.step_cost import Mode
+from mini_engine.stride import Chain, Stride
 
-LAUNCHED: dict[CUDAGraphMode, Mode] = {
+LAUNCHED_AS: dict[CUDAGraphMode, Mode] = {
     CUDAGraphMode.NONE: "eager",
     CUDAGraphMode.PIECEWISE: "piecewise",
     CUDAGraphMode.FULL: "full",
@@ -35,14 +34,14 @@ LAUNCHED: dict[CUDAGraphMode, Mode] = {
 
 
 class StepCosts(Protocol):
-    """What a step costs; `step_cost.StepModel` is one."""
+    """What a step costs; `step_model.StepModel` is one."""
 
     def itl_us(self, mode: Mode, shape: StepShape) -> float:
-        """Time of one step."""
+        """Time of one step, whatever is in it."""
         ...
 
-    def lines(self, mode: Mode, num_tokens: int, num_reqs: int) -> tuple[Line, ...]:
-        """The same for decode: max over lines of us + us_per_key * kv_tokens."""
+    def lines(self, mode: Mode, num_tokens: int, num_reqs: int) -> Sequence[Chain]:
+        """The same for decode, as (us, us_per_key): the max of us + us_per_key * kv_tokens."""
         ...
 
 
@@ -80,8 +79,11 @@ def padded_reqs(descriptor: BatchDescriptor, num_reqs: int) -> int:
     return descriptor.num_reqs or num_reqs
 
 
+Chunk = tuple[Live, int]  # a request and its query_len: how many tokens it prefills in this step
+
+
 class _Server:
-    """The scheduler's state, as counts. A turn is one step or one stride."""
+    """The scheduler's state, as counts. A turn is one stride, or one step with prompts in it."""
 
     def __init__(
         self,
@@ -102,61 +104,148 @@ class _Server:
         self.decoding = DecodeClock(limits.block_size)
         self.partial: Live | None = None  # in the middle of its prompt; younger than all those
         self.free = limits.num_blocks - 1  # blocks
-        self.most_reqs = min(limits.max_num_seqs, limits.max_num_batched_tokens)
 
-        @lru_cache(maxsize=None)  # one entry for each batch size
-        def decode_cost(num_reqs: int) -> tuple[BatchDescriptor, tuple[Line, ...]]:
-            descriptor = dispatcher.dispatch(num_reqs, num_reqs, 1)
-            rows, reqs = descriptor.num_tokens, padded_reqs(descriptor, num_reqs)
-            return descriptor, costs.lines(LAUNCHED[descriptor.mode], rows, reqs)
+        @cache  # one entry for each batch size
+        def decode_cost(num_reqs: int) -> tuple[BatchDescriptor, Sequence[Chain]]:
+            descriptor = dispatcher.dispatch(num_reqs, num_reqs, uniform_token_count=1)
+            mode, reqs = LAUNCHED_AS[descriptor.mode], padded_reqs(descriptor, num_reqs)
+            return descriptor, costs.lines(mode, descriptor.num_tokens, reqs)
 
         self.decode_cost = decode_cost
 
     def take_turn(self) -> bool:
         """Take as many steps as can be taken at once; False when all is done."""
-        if not (self.decoding.requests or self.partial or self.preempted):
+        if not (self.decoding or self.partial or self.preempted):
             if self.next is None:
                 return False
             self.now_us = max(self.now_us, self.next.arrival_us)
-        if self.partial or self._can_admit():
-            self._mixed_step()
-        else:
-            self._decode()
+        preemptions = self.tally.preemptions
+        chunks = self._schedule_partial()
+        while self.decoding.blocks_due > self.free:
+            self._send_back(self.decoding.evict_youngest(), self.now_us)
+        preempted = self.tally.preemptions > preemptions
+        if not preempted:
+            self._admit(chunks)
+        if chunks:
+            self._mixed_step(chunks)
+        else:  # a step that preempted admits nobody, but the one after it may
+            self._decode(at_most=1 if preempted else self.decoding.steps_to_ending())
         return True
 
-    # ---- decodes only ----
+    # ---- who is in the next step; as in Scheduler, the running ones first ----
 
-    def _decode(self) -> None:
-        """Decode until a request ends or may come in, or until blocks run out."""
-        if self.decoding.blocks_taken(1) > self.free:
-            self._preempt(self.decoding.blocks_taken(1))
-            most = 1  # a step that preempted admits nobody; the next one may
-        else:
-            most = self.decoding.steps_with_blocks(self.free, self.decoding.steps_to_ending())
-        n = len(self.decoding.requests)
-        descriptor, lines = self.decode_cost(n)
-        keys = self.decoding.kv_tokens
-        stride = Stride([(us + per_key * keys, per_key * n) for us, per_key in lines], most)
-        # Who has come and was not admitted waits for an ending, and so does the line behind him.
-        if self.next and n < self.most_reqs and self._head() is None:
-            stride.cut(self.next.arrival_us - self.now_us)
-        self.free -= self.decoding.blocks_taken(stride.steps)
-        self._advance(descriptor, n, stride)
-
-    def _advance(self, descriptor: BatchDescriptor, rows: int, stride: Stride) -> None:
-        """Let the steps of the stride pass."""
-        self.now_us += stride.total_us
-        self.tally.book_steps(
-            descriptor, rows, len(self.decoding.requests), stride, self.free
+    def _schedule_partial(self) -> list[Chunk]:
+        """The next chunk of the request in the middle of its prompt; or send it back."""
+        live, self.partial = self.partial, None
+        if live is None:
+            return []
+        query_len = min(
+            live.known - live.computed, self.limits.max_num_batched_tokens - len(self.decoding)
         )
+        more = self._blocks(live.computed + query_len) - self._blocks(live.computed)
+        if self.decoding.blocks_due + more > self.free:
+            self._send_back(live, live.last_token_us)
+            return []
+        self.free -= more
+        return [(live, query_len)]
+
+    def _admit(self, chunks: list[Chunk]) -> None:
+        """Add chunks from the front of the line while budget, seats and blocks last."""
+        seats = self.limits.max_num_seqs - len(self.decoding) - len(chunks)
+        budget = self.limits.max_num_batched_tokens - len(self.decoding)
+        budget -= sum(query_len for _, query_len in chunks)
+        while seats > 0 and budget > 0 and (live := self._head()):
+            query_len = min(live.known, budget)
+            blocks = self._blocks(query_len)
+            if blocks + self.decoding.blocks_due > self.free:
+                return
+            if self.preempted:
+                self.preempted.popleft()
+            else:
+                self.next = next(self.arrivals, None)
+            self.free -= blocks
+            chunks.append((live, query_len))
+            seats -= 1
+            budget -= query_len
+
+    def _head(self) -> Live | None:
+        """The first in line, if it has arrived."""
+        if self.preempted:
+            return self.preempted[0]
+        if self.next and self.next.arrival_us <= self.now_us:
+            return self.next
+        return None
+
+    def _send_back(self, live: Live, last_token_us: float) -> None:
+        """Preempt: it keeps its tokens and loses what was computed of them."""
+        self.free += self._blocks(live.computed)
+        self.tally.book_preemption(live.computed)
+        live.computed = 0
+        live.last_token_us = last_token_us
+        self.preempted.appendleft(live)
+
+    # ---- what the step does ----
+
+    def _decode(self, at_most: int) -> None:
+        """Decode until a request ends or may come in, or until blocks run out."""
+        n = len(self.decoding)
+        steps = self.decoding.steps_with_blocks(self.free, at_most)
+        descriptor, lines = self.decode_cost(n)
+        kv_tokens = self.decoding.kv_tokens
+        stride = Stride([(us + per_key * kv_tokens, per_key * n) for us, per_key in lines], steps)
+        room = n < min(self.limits.max_num_seqs, self.limits.max_num_batched_tokens)
+        # Who has come and was not admitted waits for an ending, and so does the line behind him.
+        if self.next and room and self._head() is None:
+            stride.cut(self.next.arrival_us - self.now_us)
+        kv_tokens = kv_tokens * stride.steps + n * (stride.steps * (stride.steps - 1) // 2)
+        self._advance(Ran(descriptor, n, uniform=True), stride, kv_tokens)
+
+    def _mixed_step(self, chunks: list[Chunk]) -> None:
+        """One step of every decoding request and these chunks, whose blocks are taken."""
+        num_tokens = num_reqs = len(self.decoding)
+        kv_tokens = qk_pairs = self.decoding.kv_tokens
+        for live, query_len in chunks:
+            context = live.computed + query_len
+            num_tokens += query_len
+            num_reqs += 1
+            kv_tokens += context
+            qk_pairs += query_len * context - query_len * (query_len - 1) // 2
+        descriptor = self.dispatcher.dispatch(num_reqs, num_tokens)
+        reqs = padded_reqs(descriptor, num_reqs)
+        shape = StepShape(descriptor.num_tokens, reqs, kv_tokens, qk_pairs)
+        us = self.costs.itl_us(LAUNCHED_AS[descriptor.mode], shape)
+        self._advance(Ran(descriptor, num_tokens, uniform=False), Stride([(us, 0.0)], 1), kv_tokens)
+        for live, query_len in chunks:
+            live.computed += query_len
+            if live.computed < live.known:
+                self.partial = live
+            else:
+                self._sample(live)
+
+    def _advance(self, ran: Ran, stride: Stride, kv_tokens: int) -> None:
+        """Let the steps of the stride pass for the decoding requests."""
+        self.free -= self.decoding.blocks_taken(stride.steps)
+        self.now_us += stride.total_us
+        self.tally.book_steps(ran, stride, kv_tokens, len(self.decoding), self.free)
         for live in self.decoding.advance(stride.steps):
             self._end(live)
+
+    def _sample(self, live: Live) -> None:
+        """All its known tokens are computed: it gets the next one, and decodes from here on."""
+        if live.generated == 0:
+            live.first_token_us = self.now_us
+        else:
+            self.tally.itl.add(self.now_us - live.last_token_us)
+        live.generated += 1
+        if live.generated == live.output:
+            self._end(live)
+        else:
+            self.decoding.begin(live)
 
     def _end(self, live: Live) -> None:
         self.free += self._blocks(live.computed)
         served = Served(live.number, live.arrival_us, live.first_token_us, self.now_us)
         self.tally.book_served(served, live.output)
 
-    def _preempt(self, needed: int) -> int:
-        """Throw out the youngest until `needed` blocks, theirs not counted, are free."""
-        ...
+    def _blocks(self, tokens: int) -> int:
+        return -(-tokens // self.limits.block_size)

@@ -4,16 +4,15 @@ In:  steps and strides as they are taken, requests as they end (`Tally`).
 Out: a `ServeReport`.
 
 Memory is fixed: latencies go into histograms (percentiles within 0.25%), steps into a count for
-each (mode, rung, rows). It does not matter how many steps or requests there are.
+each kind of step. It does not matter how many steps or requests there are.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
 
 from mini_engine.dispatch import BatchDescriptor, GraphDispatcher
-from mini_engine.ladder import optimal_ladder
 from mini_engine.metrics import LogHistogram, padding_waste
 from mini_engine.modes import CUDAGraphMode
 from mini_engine.request_trace import TraceRequest
@@ -29,6 +28,14 @@ class Served:
     arrival_us: float
     first_token_us: float
     finished_us: float
+
+
+class Ran(NamedTuple):
+    """A kind of step: what it ran as, its rows before padding, and whether all were decodes."""
+
+    descriptor: BatchDescriptor
+    rows: int
+    uniform: bool
 
 
 @dataclass(frozen=True)
@@ -60,24 +67,13 @@ class ServeReport:
     rows: int  # tokens computed
     padded_rows: int  # and rows of padding beside them
     padding_waste: float  # padded_rows / (rows + padded_rows)
-    steps_by_rows_in_graphs: dict[int, int]  # what a ladder is chosen for
     kv_blocks: int  # without the null block
     kv_blocks_peak: int
-
-    def optimal_sizes(self) -> tuple[int, ...] | None:
-        """The ladder with as many rungs and the same top that would have padded least.
-
-        None when nothing ran in a graph. Only steps that did are looked at.
-        """
-        if not self.steps_by_rows_in_graphs:
-            return None
-        return optimal_ladder(
-            self.steps_by_rows_in_graphs, len(self.capture_sizes), top=self.capture_sizes[-1]
-        ).sizes
+    ran: Mapping[Ran, tuple[int, int]]  # kind of step -> steps, and kv_tokens of all of them
 
     def to_dict(self) -> dict[str, Any]:
-        """For json.dumps (which writes the rungs as strings)."""
-        return asdict(self)
+        """For json.dumps (which writes rungs as strings); without `ran`."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "ran"}
 
 
 class Tally:
@@ -94,7 +90,8 @@ class Tally:
         self.prompt_tokens = self.output_tokens = 0
         self.preemptions = self.recomputed_tokens = 0
         self.turns = 0
-        self.steps: Counter[tuple[CUDAGraphMode, int, int]] = Counter()  # mode, rung, rows
+        self.steps: Counter[Ran] = Counter()
+        self.kv_tokens: Counter[Ran] = Counter()
         self.ttft, self.itl = LogHistogram(), LogHistogram()
         self.first_arrival_us = self.end_us = self.busy_us = 0.0
         self.least_free = limits.num_blocks - 1
@@ -131,13 +128,14 @@ class Tally:
                 r = TraceRequest(r.arrival_us, r.prompt_tokens, room)
             yield r
 
-    def book_steps(
-        self, descriptor: BatchDescriptor, rows: int, decodes: int, stride: Stride, free: int
-    ) -> None:
-        """Steps of `rows` rows each, in which `decodes` requests got the token after their last
-        one, which they got at the step's start; `free` blocks were left."""
+    def book_steps(self, ran: Ran, stride: Stride, kv_tokens: int, decodes: int, free: int) -> None:
+        """Steps of one kind, which read `kv_tokens` in all and left `free` blocks.
+
+        In each of them `decodes` requests got a token, and their last one when the step began.
+        """
         self.turns += 1
-        self.steps[descriptor.mode, descriptor.num_tokens, rows] += stride.steps
+        self.steps[ran] += stride.steps
+        self.kv_tokens[ran] += kv_tokens
         self.busy_us += stride.total_us
         self.least_free = min(self.least_free, free)
         if decodes:
@@ -159,14 +157,13 @@ class Tally:
     def report(self) -> ServeReport:
         by_mode: Counter[str] = Counter()
         by_rung: dict[str, Counter[int]] = {}
-        by_rows: Counter[int] = Counter()
         rows = computed = 0
-        for (mode, rung, real), steps in self.steps.items():
+        for ran, steps in self.steps.items():
+            mode, rung = ran.descriptor.mode, ran.descriptor.num_tokens
             by_mode[mode.name] += steps
-            by_rung.setdefault(mode.name, Counter())[rung] += steps
             if mode is not CUDAGraphMode.NONE:
-                by_rows[real] += steps
-            rows += real * steps
+                by_rung.setdefault(mode.name, Counter())[rung] += steps
+            rows += ran.rows * steps
             computed += rung * steps
         elapsed_us = self.end_us - self.first_arrival_us
         per_s = 1e6 / elapsed_us if elapsed_us > 0 else 0.0
@@ -197,7 +194,7 @@ class Tally:
             rows=rows,
             padded_rows=computed - rows,
             padding_waste=padding_waste(rows, computed),
-            steps_by_rows_in_graphs=dict(sorted(by_rows.items())),
             kv_blocks=self.limits.num_blocks - 1,
             kv_blocks_peak=self.limits.num_blocks - 1 - self.least_free,
+            ran={ran: (steps, self.kv_tokens[ran]) for ran, steps in self.steps.items()},
         )

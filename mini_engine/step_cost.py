@@ -25,7 +25,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 from mini_engine.hardware import DeviceSpec
 from mini_engine.launch_model import graph_launch_us
@@ -33,10 +33,10 @@ from mini_engine.oplists import OpCost
 
 Mode = Literal["eager", "piecewise", "full"]
 MODES: tuple[Mode, ...] = get_args(Mode)
+Line = tuple[float, float]  # us, and us for each key that attention reads: see `step_model`
 
 
-@dataclass(frozen=True)
-class Work:
+class Work(NamedTuple):
     """One piece of work in the stream: a kernel, a graph or the copy of the inputs."""
 
     cpu_us: float  # to issue it

@@ -1,11 +1,11 @@
 """ITL of one model on one device in a few additions, for simulators that take many steps.
 
 In:  a model, a device, an op list; then mode and shape of each step.
-Out: what `step_cost.step_time` says of it, about a microsecond later.
+Out: what `step_cost.step_time` says of it, in microseconds instead of milliseconds.
 
     costs = StepModel(named_shape("qwen3-0.6b"), load_spec("h200"))
     costs.itl_us("full", StepShape.decode(batch=8, context=1000))
-    cpu_us, gpu_us, gpu_us_per_kv_token = costs.linear(CUDAGraphMode.FULL, 8, 8)
+    costs.lines("full", num_tokens=8, num_reqs=8)      # decode: ((us, us for each key), ...)
 
 Why it can be done. Going back from the end of a step, the GPU was busy without a wait until some
 piece of work that had to be waited for: the CPU had just issued it. So a step is as long as the
@@ -23,17 +23,18 @@ from dataclasses import dataclass, replace
 from mini_engine.config import ModelConfig
 from mini_engine.hardware import DeviceSpec
 from mini_engine.launch_model import graph_launch_us
-from mini_engine.modes import CUDAGraphMode
-from mini_engine.oplists import OpCost, StepParts, StepShape, step_ops, step_parts
-from mini_engine.step_cost import Mode, Work, input_copy, kernel_us, launched, step_time
+from mini_engine.oplists import StepParts, StepShape, step_ops, step_parts
+from mini_engine.step_cost import (
+    Line,
+    Mode,
+    Work,
+    input_copy,
+    kernel_us,
+    launched,
+    step_time,
+)
 
-Line = tuple[float, float]  # us, and us for each key that attention reads
 PROBE_KEYS = 1 << 20  # where the slope of a line is read; any number does, lines are straight
-RUN_TIME_MODES: dict[CUDAGraphMode, Mode] = {
-    CUDAGraphMode.NONE: "eager",
-    CUDAGraphMode.PIECEWISE: "piecewise",
-    CUDAGraphMode.FULL: "full",
-}
 
 
 class StepModel:
@@ -48,12 +49,11 @@ class StepModel:
         self._tails: dict[tuple[Mode, int], _Tail] = {}
         self._queue_binds: dict[Mode, bool] = {}
 
-    def itl_us(self, mode: Mode | CUDAGraphMode, shape: StepShape) -> float:
+    def itl_us(self, mode: Mode, shape: StepShape) -> float:
         """What `step_time` says, to rounding.
 
         The prefill of "hf56" is only near: its copies of the cache are scaled as attention is.
         """
-        mode = _mode(mode)
         if self._queue_may_bind(mode):
             return step_time(step_ops(self.config, shape, self.style), self.spec, mode).itl_us
         body, tail = self._body(mode, shape.num_tokens), self._tail(mode, shape.num_reqs)
@@ -61,16 +61,25 @@ class StepModel:
         us = max(us + per_key * keys for us, per_key in body.lines) + tail.gpu_us
         return max(us, body.issued_us + tail.longest_us) + self.spec.sync_us
 
-    def linear(
-        self, mode: Mode | CUDAGraphMode, num_tokens: int, num_reqs: int
-    ) -> tuple[float, float, float]:
-        """(cpu_us, gpu_us, gpu_us_per_kv_token): a decode step by its two outermost lines.
+    def lines(self, mode: Mode, num_tokens: int, num_reqs: int) -> tuple[Line, ...]:
+        """A decode step for any contexts: ITL is the highest of us + us_per_key * kv_tokens.
 
-        ITL is max(cpu_us, gpu_us + gpu_us_per_kv_token * kv_tokens), or above it by at most the
-        time of one layer (the CPU's or the GPU's, whichever is more). A full graph has one line:
-        there it is exact.
+        From the flattest to the steepest, and none that is nowhere the highest. A queue that fills
+        (see `_queue_may_bind`) is left out.
         """
-        mode = _mode(mode)
+        body, tail = self._body(mode, num_tokens), self._tail(mode, num_reqs)
+        sync_us = self.spec.sync_us
+        lines = [(us + tail.gpu_us + sync_us, per_key) for us, per_key in body.lines]
+        return _winners([*lines, (body.issued_us + tail.longest_us + sync_us, 0.0)])
+
+    def linear(self, mode: Mode, num_tokens: int, num_reqs: int) -> tuple[float, float, float]:
+        """(cpu_us, gpu_us, gpu_us_per_kv_token): the same by its two outermost chains alone.
+
+        The first begins after the last attention op, so the CPU was late up to there; the second
+        before the first one, so it was early from there on. max(cpu_us, gpu_us + per_kv_token *
+        kv_tokens) is never above the ITL, and below it by at most the time of one layer (the
+        CPU's or the GPU's, whichever is more). A full graph has one chain: there it is exact.
+        """
         body, tail = self._body(mode, num_tokens), self._tail(mode, num_reqs)
         cpu_us = max(body.flat_us + tail.gpu_us, body.issued_us + tail.longest_us)
         gpu_us, per_key = body.steep
@@ -80,8 +89,9 @@ class StepModel:
 
     def _body(self, mode: Mode, tokens: int) -> _Body:
         if (mode, tokens) not in self._bodies:
-            build = self._one_graph if mode == "full" else self._many_works
-            self._bodies[mode, tokens] = build(mode, tokens)
+            full = mode == "full"
+            body = self._one_graph(tokens) if full else self._many_works(mode, tokens)
+            self._bodies[mode, tokens] = body
         return self._bodies[mode, tokens]
 
     def _many_works(self, mode: Mode, tokens: int) -> _Body:
@@ -110,7 +120,7 @@ class StepModel:
             attention=attention,
         )
 
-    def _one_graph(self, mode: Mode, tokens: int) -> _Body:
+    def _one_graph(self, tokens: int) -> _Body:
         """Full: one chain, in which the launch or the copy of the inputs comes first."""
         spec, layers = self.spec, self.config.num_layers
         bare, probe = self._parts(tokens, 0), self._parts(tokens, PROBE_KEYS)
@@ -133,9 +143,7 @@ class StepModel:
         spec = self.spec
         ops, probe_ops = ([*p.head, *p.layer * layers] for p in (bare, probe))
         works, probes = launched(ops, spec, mode), launched(probe_ops, spec, mode)
-        slopes = [
-            (p.gpu_us - w.gpu_us) / PROBE_KEYS for w, p in zip(works, probes, strict=True)
-        ]
+        slopes = [(p.gpu_us - w.gpu_us) / PROBE_KEYS for w, p in zip(works, probes, strict=True)]
         return [
             (self._in_turn(w), k)
             for w, k in zip([input_copy(spec), *works], [0.0, *slopes], strict=True)
@@ -167,7 +175,7 @@ class StepModel:
         if not self._turns:
             return work
         gpu_us = work.gpu_us + max(work.cpu_us, self.spec.stream_gap_us)
-        return replace(work, cpu_us=0.0, gpu_us=gpu_us)
+        return work._replace(cpu_us=0.0, gpu_us=gpu_us)
 
     def _queue_may_bind(self, mode: Mode) -> bool:
         """Could a full queue leave the GPU without work later in the step?
@@ -263,11 +271,3 @@ def _winners(lines: Iterable[Line]) -> tuple[Line, ...]:
 def _cross(flat: Line, steep: Line) -> float:
     """At how many keys the steeper line overtakes the flatter one."""
     return (flat[0] - steep[0]) / (steep[1] - flat[1])
-
-
-def _mode(mode: Mode | CUDAGraphMode) -> Mode:
-    if not isinstance(mode, CUDAGraphMode):
-        return mode
-    if mode not in RUN_TIME_MODES:
-        raise ValueError(f"{mode.name} is no run-time mode: use NONE, PIECEWISE or FULL")
-    return RUN_TIME_MODES[mode]

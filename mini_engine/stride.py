@@ -58,22 +58,23 @@ class Stride:
         self.ramps = _upper_envelope(list(chains), steps)
         if not self.ramps or self.ramps[0].first_us <= 0:
             raise ValueError(f"{steps} steps of {list(chains)}: give a step that takes time")
-
-    @property
-    def total_us(self) -> float:
-        return sum(ramp.total_us(ramp.steps) for ramp in self.ramps)
+        self.total_us = sum([ramp.total_us(ramp.steps) for ramp in self.ramps])
 
     def cut(self, us: float) -> None:
         """Keep only the steps that begin before `us` has passed: one at least."""
+        if us >= self.total_us:
+            return
         kept: list[Ramp] = []
+        left_us = us
         for ramp in self.ramps:
-            steps = min(ramp.steps, ramp.steps_until(us))
+            steps = min(ramp.steps, ramp.steps_until(left_us))
             kept.append(Ramp(ramp.first_us, ramp.growth_us, steps))
-            us -= ramp.total_us(steps)
-            if us <= 0:
+            left_us -= ramp.total_us(steps)
+            if left_us <= 0:
                 break
         self.ramps = kept
-        self.steps = sum(ramp.steps for ramp in kept)
+        self.steps = sum([ramp.steps for ramp in kept])
+        self.total_us = sum([ramp.total_us(ramp.steps) for ramp in kept])
 
     def add_to(self, histogram: LogHistogram, weight: int) -> None:
         """Count every step's time `weight` times: once for each request that got a token."""

@@ -142,7 +142,13 @@ def test_qwen3_without_head_dim_means_128_and_qwen2_shares_the_hidden_size() -> 
 def test_sliding_window_that_is_not_in_use_is_ignored() -> None:
     # Qwen2.5's released files carry a window and switch it off.
     assert read(sliding_window=32768, use_sliding_window=False) == read()
+    assert read(sliding_window=32768, use_sliding_window=None) == read()
     assert read(layer_types=["full_attention"] * 2) == read()
+
+
+def test_sliding_window_of_a_llama_needs_no_switch_to_be_in_use() -> None:
+    with pytest.raises(ValueError, match="sliding_window is in use"):
+        read(model_type="llama", sliding_window=32, use_sliding_window=None)
 
 
 def test_folder_gives_name_and_generation_config_gives_the_ends(tmp_path: Path) -> None:

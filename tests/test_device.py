@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from mini_engine.sim import kernels as k
-from mini_engine.sim.device import Device, cost_kernel, framework_free
-from mini_engine.sim.launch import UseAfterFree
+from mini_engine.sim.device import Device, framework_free
+from mini_engine.sim.launch import UseAfterFree, cost_kernel
 from mini_engine.trace import CPU, GPU, busy_us
 from tests.sim_helpers import round_spec, small_device
 

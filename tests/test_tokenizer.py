@@ -12,8 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import decoders, models, pre_tokenizers
 
 import mini_engine
 from mini_engine.config import ModelConfig
@@ -66,6 +68,36 @@ def test_character_cut_between_tokens_comes_out_when_it_is_whole(tokenizer: Toke
     assert [stream.push(token) for token in ids] == ["", "é", "", "", "€", "", "", "", "🙂"]
 
 
+@given(text=st.text(alphabet="aé€ "))
+def test_stream_is_exact_when_a_token_ends_inside_a_character(
+    text: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    # "é" is the bytes C3 A9, which byte-level BPE spells "Ã©"; this vocabulary has "aÃ" and "©a".
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocab = {token: i for i, token in enumerate([*letters, "aÃ", "©a"])}
+    library = tokenizers.Tokenizer(models.BPE(vocab, [("a", "Ã"), ("©", "a")]))
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    library.decoder = decoders.ByteLevel()
+    tokenizer = saved(library, tmp_path_factory.mktemp("mixed"))
+    ids = tokenizer.encode(text) if text else []
+    stream = tokenizer.stream()
+    pieces = [stream.push(token) for token in ids]
+    assert "".join(pieces) == text
+    assert all("\ufffd" not in piece for piece in pieces)
+
+
+def test_stream_keeps_the_space_that_a_decoder_drops_at_the_beginning(tmp_path: Path) -> None:
+    # SentencePiece-like vocabularies write a space as a leading "▁" and drop the text's first.
+    vocab = {"▁one": 0, "▁two": 1, "▁": 2, "!": 3}
+    library = tokenizers.Tokenizer(models.WordLevel(vocab, unk_token="!"))
+    library.decoder = decoders.Metaspace()
+    tokenizer = saved(library, tmp_path)
+    ids = [0, 1, 3, 2, 1]
+    stream = tokenizer.stream()
+    assert [stream.push(token) for token in ids] == ["one", " two", "!", " ", " two"]
+    assert tokenizer.decode(ids) == "one two!  two"
+
+
 def test_end_of_text_is_not_text(tokenizer: Tokenizer) -> None:
     (end,) = tokenizer.eos_token_ids
     ids = tokenizer.encode("Return the<|endoftext|>")
@@ -85,6 +117,11 @@ def test_missing_or_broken_tokenizer_is_refused(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text('{"version": "1.0"', "utf-8")
     with pytest.raises(ValueError, match=r"tokenizer\.json: not a tokenizer"):
         Tokenizer(tmp_path, ())
+
+
+def saved(library: tokenizers.Tokenizer, folder: Path) -> Tokenizer:
+    library.save(str(folder / "tokenizer.json"))
+    return Tokenizer(folder, ())
 
 
 # ---------------------------------------------------------------- the checkpoint that ships

@@ -23,7 +23,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from mini_engine.sim.launch import Node
+from mini_engine.sim.launch import Node, NodeCost
 from mini_engine.sim.memory import Block
 
 if TYPE_CHECKING:
@@ -61,26 +61,25 @@ class Graph:
         self.device, self.pool, self.name = device, pool, name
         self.nodes: list[Node] = []
         self.state = "capturing"  # then "ready", "invalid" or "released"
-        self._static_us: list[float | None] = []  # by node; None where the cost hangs on contents
+        self._costs: list[NodeCost | None] = []  # by node; None where it hangs on contents
 
     def replay(self) -> None:
         """One launch for all nodes. Raises `CaptureError` unless the capture ended well."""
         if self.state != "ready":
             raise CaptureError(f"replay of {self.name}, which is {self.state}: capture it first")
-        cost = self.device.duration_us
-        durations = [
-            cost(node) if us is None else us
-            for node, us in zip(self.nodes, self._static_us, strict=True)
+        costs = [
+            known or self.device.cost(node)
+            for node, known in zip(self.nodes, self._costs, strict=True)
         ]
-        self.device.run_graph(self.nodes, durations, self.name)
+        self.device.run_graph(self.nodes, costs, self.name)
 
     def instantiate(self) -> None:
         """Make it ready to launch: costs the CPU `instantiate_node_us` a node."""
         spec = self.device.spec
         cost = spec.instantiate_node_us * len(self.nodes)
         self.device.host_work(f"instantiate {self.name}", cost)
-        self._static_us = [
-            None if node.kernel.dynamic else self.device.duration_us(node) for node in self.nodes
+        self._costs = [
+            None if node.kernel.dynamic else self.device.cost(node) for node in self.nodes
         ]
         self.device.memory.pin(self.pool)
         self.state = "ready"

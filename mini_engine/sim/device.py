@@ -21,7 +21,8 @@ happen, since the cost of attention hangs on the metadata in them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+import math
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -30,7 +31,7 @@ import numpy as np
 from mini_engine.hardware import DeviceSpec
 from mini_engine.sim.capture import BreakableCapture, Capture, CaptureError, Recorder, Tracing
 from mini_engine.sim.clocks import Clocks, Counters
-from mini_engine.sim.launch import Buffer, Kernel, Node, Scalar, kernel
+from mini_engine.sim.launch import Buffer, Kernel, Node, NodeCost, Scalar, kernel
 from mini_engine.sim.memory import DEFAULT_POOL, Memory
 from mini_engine.trace import TraceEvent
 
@@ -84,7 +85,7 @@ class Device:
         kind = np.dtype(dtype)
         if pool is None:
             pool = self.recorder.pool if self.recorder else self._pool
-        block = self.memory.allocate(int(np.prod(shape, dtype=np.int64)) * kind.itemsize, pool)
+        block = self.memory.allocate(math.prod(shape) * kind.itemsize, pool)
         if self.recorder:
             self.recorder.allocated.append(block)
         return Buffer(self.memory, block, block.address, shape, kind)
@@ -141,10 +142,11 @@ class Device:
         if self.recorder:
             self.recorder.record(node)
             return
+        cost = self.cost(node)
         self.clocks.submit(node.label, self.spec.cpu_op_us, "launch")
-        self.clocks.gpu(node.label, self.spec.stream_gap_us, self.duration_us(node), "kernel")
+        self.clocks.gpu(node.label, self.spec.stream_gap_us, cost.duration_us, "kernel")
         self.clocks.submitted()
-        self._execute(node)
+        self._execute(node, cost)
 
     def copy_(self, target: Buffer, source: Buffer | np.ndarray) -> None:
         """Copy into `target`: from another buffer (a kernel) or from the host."""
@@ -172,18 +174,18 @@ class Device:
             if self.compute or target.dtype.kind in "iu":
                 target.array[...] = source
 
-    def run_graph(self, nodes: Sequence[Node], durations_us: Sequence[float], name: str) -> None:
+    def run_graph(self, nodes: Sequence[Node], costs: Sequence[NodeCost], name: str) -> None:
         """Replay recorded nodes with one CPU call: `graph_launch_us + graph_node_ns × nodes`."""
         if self.recorder:
             self._refuse("launching a graph")
-        cost = self.spec.graph_launch_us + self.spec.graph_node_ns * len(nodes) / 1000
-        self.clocks.submit(f"launch {name} ({len(nodes)} nodes)", cost, "graph")
+        launch_us = self.spec.graph_launch_us + self.spec.graph_node_ns * len(nodes) / 1000
+        self.clocks.submit(f"launch {name} ({len(nodes)} nodes)", launch_us, "graph")
         self.counters.graphs += 1
         gap = self.spec.stream_gap_us
-        for node, duration in zip(nodes, durations_us, strict=True):
-            self.clocks.gpu(node.label, gap, duration, "node")
+        for node, cost in zip(nodes, costs, strict=True):
+            self.clocks.gpu(node.label, gap, cost.duration_us, "node")
             gap = self.spec.graph_gap_us
-            self._execute(node)
+            self._execute(node, cost)
         self.clocks.submitted()
 
     # -- capture -------------------------------------------------------------------------------
@@ -238,16 +240,15 @@ class Device:
             self._refuse("beginning a capture inside a capture")
         return self.memory.new_pool() if pool is None else pool
 
-    def duration_us(self, node: Node) -> float:
-        """GPU time of a node, the gap before it left out. µs"""
-        memory_us = float(node.bytes) / (
-            self.spec.copy_bandwidth_gb_s * 1e3
-        )  # 1 GB/s is 1e3 bytes a µs
-        compute_us = float(node.flops) / (self.spec.peak_tflops * 1e6)  # 1 TFLOP/s is 1e6 a µs
-        return max(memory_us, compute_us) + self.spec.kernel_floor_us
+    def cost(self, node: Node) -> NodeCost:
+        """What a node takes on the GPU now, the gap before it left out."""
+        moved, flops = float(node.bytes), float(node.flops)
+        memory_us = moved / (self.spec.copy_bandwidth_gb_s * 1e3)  # 1 GB/s is 1e3 bytes a µs
+        compute_us = flops / (self.spec.peak_tflops * 1e6)  # 1 TFLOP/s is 1e6 a µs
+        return NodeCost(max(memory_us, compute_us) + self.spec.kernel_floor_us, moved)
 
-    def _execute(self, node: Node) -> None:
-        self.counters.bytes += node.bytes
+    def _execute(self, node: Node, cost: NodeCost) -> None:
+        self.counters.bytes += cost.bytes
         if self.compute:
             with np.errstate(all="ignore"):  # padded rows hold garbage, and nobody reads them
                 node.run()
@@ -282,12 +283,6 @@ class Scratch:
 def copy(target: np.ndarray, source: np.ndarray) -> None:
     """target = source. Bytes: each read once, written once."""
     target[...] = source
-
-
-def cost_kernel(name: str, bytes: float, flops: float) -> Kernel:
-    """A kernel that costs and computes nothing: for op lists that exist only as figures."""
-    nothing: Callable[..., None] = lambda *_arrays, **_scalars: None  # noqa: E731
-    return Kernel(name, nothing, lambda *_, **__: bytes, lambda *_, **__: flops)
 
 
 def framework_free(spec: DeviceSpec) -> DeviceSpec:

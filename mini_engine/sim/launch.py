@@ -17,9 +17,10 @@ reads `buffer.array`: metadata that the host wrote, which is there on every devi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -39,23 +40,18 @@ class Buffer:
     captured the address goes on using it whatever becomes of the handle.
     """
 
-    __slots__ = ("_array", "_epoch", "address", "block", "dtype", "memory", "serial", "shape")
+    __slots__ = ("_array", "_epoch", "address", "block", "dtype", "memory")
+    __slots__ += ("nbytes", "serial", "shape", "size")
 
     def __init__(
         self, memory: Memory, block: Block, address: int, shape: tuple[int, ...], dtype: np.dtype
     ) -> None:
         self.memory, self.block, self.serial = memory, block, block.serial
         self.address, self.shape, self.dtype = address, shape, dtype
+        self.size = math.prod(shape)
+        self.nbytes = self.size * dtype.itemsize
         self._array: np.ndarray | None = None
         self._epoch = -1
-
-    @property
-    def size(self) -> int:
-        return int(np.prod(self.shape, dtype=np.int64))
-
-    @property
-    def nbytes(self) -> int:
-        return self.size * self.dtype.itemsize
 
     @property
     def array(self) -> np.ndarray:
@@ -84,7 +80,7 @@ class Buffer:
 
     def reshape(self, *shape: int) -> Buffer:
         """The same bytes in another shape."""
-        if int(np.prod(shape, dtype=np.int64)) != self.size:
+        if math.prod(shape) != self.size:
             raise ValueError(f"reshape of {self.shape} to {shape}: the sizes differ")
         return self._at(self.address, shape)
 
@@ -154,9 +150,25 @@ class Node:
         return self.kernel.flops(*self.buffers, **self.scalars)
 
 
+class NodeCost(NamedTuple):
+    """What one run of a node takes on a device."""
+
+    duration_us: float
+    bytes: float
+
+
 def _each_buffer_once(*buffers: Buffer, **_scalars: Any) -> int:
     return sum(buffer.nbytes for buffer in buffers)
 
 
 def _no_flops(*_buffers: Buffer, **_scalars: Any) -> int:
     return 0
+
+
+def cost_kernel(name: str, bytes: float, flops: float) -> Kernel:
+    """A kernel that costs and computes nothing: for op lists that exist only as figures."""
+    return Kernel(name, _compute_nothing, lambda *_, **__: bytes, lambda *_, **__: flops)
+
+
+def _compute_nothing(*_arrays: np.ndarray, **_scalars: Scalar) -> None:
+    pass

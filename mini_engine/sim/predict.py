@@ -1,0 +1,207 @@
+"""A full-size model on a device that only counts costs: what would each mode take?
+
+In: a shape, a device spec, a mode. Out: a `Prediction`: one decode step taken apart, a small
+service's inter-token latencies, what capturing costs, and a timeline to draw.
+
+The same engine, scheduler, runner and kernels run as for real text; only the arithmetic is left
+out. `hf56` is the exception: the op list of Hugging Face eager decode has no kernels here, so its
+ops are launched as figures (`OpListRunner`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mini_engine.config import ModelConfig
+from mini_engine.dispatch import BatchDescriptor, GraphDispatcher
+from mini_engine.engine import Completion, Engine, Runner, StepRecord
+from mini_engine.hardware import DeviceSpec
+from mini_engine.ladder import default_capture_sizes
+from mini_engine.launch_model import break_even_replays
+from mini_engine.metrics import percentile
+from mini_engine.oplists import StepShape, step_ops
+from mini_engine.scheduler import Request, ScheduledBatch, SchedulerLimits
+from mini_engine.sim.device import Device
+from mini_engine.sim.graphs import CaptureReport
+from mini_engine.sim.launch import cost_kernel
+from mini_engine.sim.runner import SimRunner
+from mini_engine.trace import TraceEvent
+
+HF_EAGER = "HF eager"
+# vLLM's usual sizes on a large card; the cache holds more than any of these workloads.
+LIMITS = SchedulerLimits(
+    max_num_seqs=256,
+    max_num_batched_tokens=2048,
+    num_blocks=4096,
+    block_size=16,
+    max_model_len=4096,
+)
+
+
+@dataclass(frozen=True)
+class Service:
+    """A workload: requests that arrive one after the other and decode side by side."""
+
+    requests: int = 8
+    prompt_tokens: int = 256
+    new_tokens: int = 64
+    every_us: float = 20_000
+
+    def make(self) -> list[Request]:
+        return [
+            Request(
+                str(i), range(self.prompt_tokens), self.new_tokens, arrival_us=i * self.every_us
+            )
+            for i in range(self.requests)
+        ]
+
+    def __str__(self) -> str:
+        return (
+            f"{self.requests} requests of {self.prompt_tokens} tokens, one every "
+            f"{self.every_us / 1000:g} ms, {self.new_tokens} new tokens each"
+        )
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One mode. The first block is one decode step; the second the service; the third capture."""
+
+    mode: str
+    kernels: int
+    launches: int
+    cpu_us: float  # CPU at work
+    gpu_us: float  # GPU at work
+    itl_us: float  # of that step
+    utilisation: float
+
+    itl_p50_us: float
+    itl_p99_us: float
+
+    graphs: int
+    capture_us: float  # warm-up, capture and instantiation of every rung
+    graph_bytes: int
+    timeline: tuple[TraceEvent, ...]  # of the decode step; its time starts at 0
+
+    def break_even(self, eager: Prediction) -> float:
+        """Replays after which capture has paid for itself. Infinite if it never does."""
+        return break_even_replays(self.capture_us, eager.itl_us, self.itl_us)
+
+
+def predict(
+    config: ModelConfig,
+    spec: DeviceSpec,
+    mode: str,
+    *,
+    batch: int = 1,
+    context: int = 512,
+    service: Service | None = None,
+    capture_sizes: Sequence[int] | None = None,
+) -> Prediction:
+    """What `mode` takes: NONE, PIECEWISE, FULL, FULL_AND_PIECEWISE, … or `HF eager`."""
+    device = Device(spec, compute=False)
+    runner, dispatcher, report = _runner(device, config, mode, capture_sizes)
+    capture_us = report.time_us
+    step, timeline = _one_step(device, Engine(runner, LIMITS, dispatcher), batch, context)
+    itls = [
+        itl
+        for completion in _serve(Engine(runner, LIMITS, dispatcher), service or Service())
+        for itl in completion.itls_us
+    ]
+    itl_us = step.ended_us - step.began_us
+    busy = {lane: _busy(timeline, lane) for lane in ("CPU", "GPU")}
+    return Prediction(
+        mode=mode,
+        kernels=sum(e.category in ("kernel", "node") for e in timeline),
+        launches=sum(
+            e.category in ("launch", "graph", "copy") and e.lane == "CPU" for e in timeline
+        ),
+        cpu_us=busy["CPU"],
+        gpu_us=busy["GPU"],
+        itl_us=itl_us,
+        utilisation=busy["GPU"] / itl_us,
+        itl_p50_us=percentile(itls, 50),
+        itl_p99_us=percentile(itls, 99),
+        graphs=report.graphs,
+        capture_us=capture_us,
+        graph_bytes=report.bytes,
+        timeline=tuple(timeline),
+    )
+
+
+def _runner(
+    device: Device, config: ModelConfig, mode: str, capture_sizes: Sequence[int] | None
+) -> tuple[Runner, GraphDispatcher, CaptureReport]:
+    if mode == HF_EAGER:
+        none = GraphDispatcher("NONE", [], LIMITS.max_num_seqs)
+        return OpListRunner(device, config, "hf56"), none, CaptureReport()
+    sizes = default_capture_sizes(
+        LIMITS.max_num_seqs, LIMITS.max_num_batched_tokens, capture_sizes=capture_sizes, mode=mode
+    )
+    dispatcher = GraphDispatcher(mode, sizes, LIMITS.max_num_seqs)
+    runner = SimRunner(device, config, None, LIMITS, dispatcher)
+    return runner, dispatcher, runner.capture()
+
+
+def _one_step(
+    device: Device, engine: Engine, batch: int, context: int
+) -> tuple[StepRecord, list[TraceEvent]]:
+    """A decode step of `batch` requests whose context is `context` with this step's token."""
+    for i in range(batch):
+        engine.submit(Request(f"step {i}", range(context - 1), 2))
+    while True:
+        if decode := not engine.scheduler.waiting and _all_decode(engine):
+            device.clocks.timeline = []
+        record = engine.step()
+        assert record
+        if decode:
+            break
+    events = [
+        TraceEvent(e.lane, e.name, e.start_us - record.began_us, e.duration_us, e.category)
+        for e in device.timeline
+    ]
+    device.clocks.timeline = None
+    return record, events
+
+
+def _all_decode(engine: Engine) -> bool:
+    running = engine.scheduler.running
+    return bool(running) and all(s.num_computed == s.num_tokens - 1 for s in running)
+
+
+def _serve(engine: Engine, service: Service) -> list[Completion]:
+    start = engine.runner.now_us
+    requests = [
+        Request(r.request_id, r.prompt, r.max_new_tokens, arrival_us=start + r.arrival_us)
+        for r in service.make()
+    ]
+    return engine.run(requests)
+
+
+def _busy(timeline: Sequence[TraceEvent], lane: str) -> float:
+    return sum(e.duration_us for e in timeline if e.lane == lane and e.category != "wait")
+
+
+class OpListRunner:
+    """Launches an op list as figures, eagerly. Fits `mini_engine.engine.Runner`."""
+
+    def __init__(self, device: Device, config: ModelConfig, style: str) -> None:
+        self.device, self.config, self.style = device, config, style
+
+    @property
+    def now_us(self) -> float:
+        return self.device.cpu_us
+
+    def wait_until(self, us: float) -> None:
+        self.device.idle_until(us)
+
+    def execute(self, batch: ScheduledBatch, descriptor: BatchDescriptor) -> list[int]:  # noqa: ARG002
+        """Every op a launch of its own, whatever the descriptor: there is nothing to capture."""
+        device = self.device
+        device.host_work("schedule and prepare", device.spec.host_step_us)
+        device.copy_batch([])
+        shape = StepShape.mixed(batch.query_lens, batch.context_lens)
+        for op in step_ops(self.config, shape, self.style):
+            device.launch(cost_kernel(op.name, op.bytes, op.flops))
+        device.synchronize()
+        return [0] * sum(entry.samples for entry in batch.entries)
