@@ -33,7 +33,7 @@ def utilisation(busy_us: float, elapsed_us: float) -> float:
 
 def padding_waste(real_tokens: int, computed_tokens: int) -> float:
     """Share of the computed rows that were padding; 0 when nothing was computed."""
-    return 1 - real_tokens / computed_tokens if computed_tokens else 0.0
+    return (computed_tokens - real_tokens) / computed_tokens if computed_tokens else 0.0
 
 
 class TimedTokens(Protocol):

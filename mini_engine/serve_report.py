@@ -114,14 +114,14 @@ class Tally:
                     f"request {self.read} arrives at {r.arrival_us} us, the one before it at "
                     f"{before_us} us: sort requests by arrival, from 0 on"
                 )
-            if self.read == 0:
-                self.first_arrival_us = r.arrival_us
             before_us = r.arrival_us
             self.read += 1
             room = context - r.prompt_tokens
             if room < 1:
                 self.refused += 1
                 continue
+            if self.prompt_tokens == 0:
+                self.first_arrival_us = r.arrival_us
             self.prompt_tokens += r.prompt_tokens
             if room < r.output_tokens:
                 self.truncated += 1

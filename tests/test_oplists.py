@@ -153,19 +153,11 @@ def test_every_style_reads_all_weights_and_all_keys_and_does_the_same_products(
     matrices -= config.num_layers * (config.q_size + 2 * config.kv_size) * config.qkv_bias
     products = 2 * t * matrices + 2 * shape.num_reqs * embedding
     products += 4 * config.num_layers * config.q_size * shape.qk_pairs
-    assert (
-        products
-        <= sum(op.flops for op in ops)
-        <= products
-        + 200
-        * t
-        * sum(
-            config.num_layers
-            * (config.hidden_size + config.q_size + config.kv_size + config.intermediate_size)
-            for _ in "1"
-        )
-        + shape.num_reqs * (config.vocab_size + 4 * config.hidden_size)
-    )
+    # Everything else is a few operations an element: norms, rotation, SiLU, casts.
+    widths = config.hidden_size + config.q_size + config.kv_size + config.intermediate_size
+    rows = shape.num_reqs * (config.vocab_size + 4 * config.hidden_size)
+    others = 20 * t * (config.num_layers + 1) * (widths + config.num_heads) + rows
+    assert products <= sum(op.flops for op in ops) <= products + others
 
 
 @given(configs, st.integers(1, 40), st.integers(1, 500))
@@ -210,13 +202,15 @@ NO_KERNEL = {"_unsafe_view"}  # a view, though its schema does not say so
 
 
 def dispatched(family: str, config: ModelConfig, batch: int, past: int) -> list[tuple[str, int]]:
-    """One greedy decode step of transformers on the CPU: (op, bytes read and written), views out."""
+    """One greedy decode step of transformers on the CPU: each op that is no view, and its bytes."""
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Record(TorchDispatchMode):
-        ops: list[tuple[str, int]] = []  # noqa: RUF012
+        def __init__(self) -> None:
+            super().__init__()
+            self.ops: list[tuple[str, int]] = []
 
         def __torch_dispatch__(
             self, op: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -278,11 +272,9 @@ def test_transformers_launches_the_ops_of_hf56_in_this_order(family: str, a_laye
     config = tiny(family)
     seen = [name for name, _ in dispatched(family, config, batch=1, past=7)]
     ours = [op.name.split(".")[1] for op in step_ops(config, StepShape.decode(1, 8), "hf56")]
-    assert [
-        name if name in ATEN.get(mine, {mine}) else f"{mine}?" for name, mine in
-        zip(seen, ours, strict=False)
-    ] == seen  # fmt: skip
-    assert len(seen) == len(ours) == 23 + 2 * a_layer
+    for name, mine in zip(seen, ours, strict=True):
+        assert name in ATEN.get(mine, {mine})
+    assert len(ours) == 23 + 2 * a_layer
 
 
 def test_the_bytes_of_hf56_are_those_of_the_tensors_of_transformers() -> None:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mini_engine.capture_plan import capture_events
 from mini_engine.dispatch import CUDAGraphMode
 from mini_engine.engine import StepRecord
 from mini_engine.scheduler import Request, SchedulerLimits
+from mini_engine.sim.launch import Buffer
+from mini_engine.sim.model import StepInputs
 from mini_engine.sim.runner import SimRunner
 from tests.engine_helpers import ROOMY, VOCAB, alone, sim_engine, tokens_by_id
 
@@ -142,6 +146,28 @@ def test_a_step_costs_the_host_its_scheduling() -> None:
     host = engine.runner.device.spec.host_step_us  # type: ignore[attr-defined]
     completion = engine.run([Request("a", (1,), 3)])[0]
     assert all(itl > host for itl in completion.itls_us)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_runner_captures_in_the_order_that_vllm_0_33_does(mode: str) -> None:
+    """`capture_events` is held against vLLM's own sequence; here the runner is held against it."""
+    engine = sim_engine(mode, (1, 2, 4), capture=False)
+    runner = engine.runner
+    assert isinstance(runner, SimRunner)
+    ran: list[tuple[str, int]] = []
+    body = runner.model.body
+
+    def watched(inputs: StepInputs) -> Buffer:
+        ran.append(("record" if runner.device.recorder else "warmup", len(inputs.input_ids)))
+        return body(inputs)
+
+    runner.model.body = watched  # type: ignore[method-assign]
+    runner.capture()
+    planned: list[tuple[str, int]] = []
+    for event in capture_events(engine.dispatcher.descriptors()):
+        if event[0] == "forward":
+            planned.append(("record" if len(planned) % 2 else "warmup", event[2]))
+    assert ran == planned
 
 
 def test_the_limits_of_the_engine_helpers_are_the_models() -> None:

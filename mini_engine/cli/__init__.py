@@ -28,6 +28,10 @@ from rich.console import Console
 COMMANDS = ("demo", "generate", "crossover", "ladder", "capacity", "serve", "trace")
 
 
+class CheckFailed(RuntimeError):
+    """A command found that something is wrong with the engine, not with what it was given."""
+
+
 class Command(Protocol):
     """What each module of this package offers."""
 
@@ -40,7 +44,7 @@ class Command(Protocol):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command. Returns the exit code: 0, or 2 after one line on standard error."""
+    """Run one command. Returns the exit code: 0, 1 if a check failed, 2 on bad input."""
     words = list(sys.argv[1:] if argv is None else argv)
     args = build_parser(words).parse_args(words)
     command = load(args.command)
@@ -49,6 +53,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         print(f"mini_engine {args.command}: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
+    except CheckFailed as error:
+        print(f"mini_engine {args.command}: {error}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print(f"mini_engine {args.command}: interrupted", file=sys.stderr)
         return 130

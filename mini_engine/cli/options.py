@@ -20,7 +20,7 @@ def add_shape(parser: argparse.ArgumentParser, default: str = "qwen3-0.6b") -> N
     parser.add_argument(
         "--shape",
         default=default,
-        help=f"model shape: {', '.join(SHAPES)}, or a folder with a config.json (default: {default})",
+        help=f"{', '.join(SHAPES)}, or a folder with a config.json (default: {default})",
     )
 
 

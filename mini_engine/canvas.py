@@ -1,0 +1,96 @@
+"""The paper that every figure is drawn on: one style, one palette, a title, a caption, a file.
+
+In:  where the PNG goes, its size, the finding (title), and what the numbers are (caption).
+Out: a matplotlib `Figure` to draw into; the file is written when the `with` block ends.
+
+    with canvas(Path("out/x.png"), (12, 7), title="Padding is 4%", caption="qwen3 on h200") as fig:
+        axes = fig.subplots()
+
+Nothing of pyplot is touched, so that figures can be made in any thread of any program. The same
+data give the same bytes: no date, no version, no settings of the reader's own matplotlib.
+
+Colours: Okabe and Ito, "Color Universal Design" (https://jfly.uni-koeln.de/color/), which people
+with any of the common kinds of colour blindness can tell apart.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+BLACK, GREY, PALE = "#000000", "#7F7F7F", "#D9D9D9"
+ORANGE, VERMILION, YELLOW = "#E69F00", "#D55E00", "#F0E442"
+BLUE, SKY, GREEN, PURPLE = "#0072B2", "#56B4E9", "#009E73", "#CC79A7"
+
+MODE_COLOURS = {"eager": VERMILION, "piecewise": GREEN, "full": BLUE}
+PREDICTED = "Predicted by the launch model, not measured"
+
+# Sizes in points at 100 dots an inch: read on a screen, and still read at half of it.
+STYLE: dict[str, object] = {
+    "figure.dpi": 100,
+    "savefig.dpi": 100,
+    "font.family": "DejaVu Sans",  # comes with matplotlib
+    "font.size": 15,
+    "axes.labelsize": 16,
+    "axes.titlesize": 16,
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#E8E8E8",
+    "legend.frameon": False,
+    "legend.fontsize": 15,
+    "lines.linewidth": 2.5,
+}
+TITLE_POINTS, CAPTION_POINTS = 20, 14
+LINE_INCHES = 0.36  # of the title; a line of the caption takes 0.7 of it
+
+
+@contextmanager
+def canvas(
+    path: Path | str, size_inches: tuple[float, float], *, title: str, caption: str
+) -> Iterator[Figure]:
+    """A blank figure in the house style. Raises OSError where the file cannot be written.
+
+    `title` says what the figure shows, `caption` of what, and whether it was predicted or
+    measured; both are broken into lines that fit.
+    """
+    width, height = size_inches
+    head = textwrap.wrap(title, int(width * 6.6))  # characters an inch at that size
+    foot = textwrap.wrap(caption, int(width * 9.4))
+    top = 1 - (len(head) * LINE_INCHES + 0.2) / height
+    bottom = (len(foot) * LINE_INCHES * 0.7 + 0.15) / height
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()  # not the reader's own settings
+        matplotlib.rcParams.update(STYLE)
+        figure = Figure(figsize=size_inches, layout="constrained")
+        FigureCanvasAgg(figure)
+        engine = figure.get_layout_engine()
+        if engine is not None:
+            engine.set(rect=(0.005, bottom, 0.985, top - bottom))  # type: ignore[call-arg]
+        margin, edge = 0.15 / width, 0.12 / height
+        figure.text(
+            margin, 1 - edge, "\n".join(head), size=TITLE_POINTS, weight="bold", va="top"
+        )  # fmt: skip
+        figure.text(margin, edge, "\n".join(foot), size=CAPTION_POINTS, color="#404040")
+        yield figure
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, format="png", metadata={"Software": None})
+
+
+def doubling_ticks(axes: Axes, first: int, last: int) -> None:
+    """Ticks of a logarithmic x axis at `first`, twice that, ... up to `last`."""
+    ticks = [first]
+    while ticks[-1] * 2 <= last:
+        ticks.append(ticks[-1] * 2)
+    axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
+    axes.set_xticks([], minor=True)

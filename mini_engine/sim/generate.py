@@ -1,0 +1,115 @@
+"""A checkpoint folder, prompts and a mode: text, from the engine on the simulated device.
+
+In: `open_checkpoint(folder)`, prompts. Out: a `Generation`: what was written, and what it took.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mini_engine.config import ModelConfig
+from mini_engine.dispatch import GraphDispatcher
+from mini_engine.engine import Completion, Engine
+from mini_engine.hardware import DeviceSpec
+from mini_engine.ladder import default_capture_sizes
+from mini_engine.scheduler import Request, SchedulerLimits
+from mini_engine.sim.clocks import Counters
+from mini_engine.sim.device import Device
+from mini_engine.sim.graphs import CaptureReport
+from mini_engine.sim.runner import SimRunner
+from mini_engine.sim.weights import Weights, load_weights
+from mini_engine.tokenizer import Tokenizer
+
+SHIPPED = Path(__file__).parent.parent / "checkpoints" / "tiny-qwen3"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A Hugging Face folder, loaded."""
+
+    folder: Path
+    config: ModelConfig
+    weights: Weights
+    tokenizer: Tokenizer
+
+
+@dataclass(frozen=True)
+class Generation:
+    """What one run of the engine wrote, in the order of the prompts."""
+
+    mode: str
+    completions: tuple[Completion, ...]
+    texts: tuple[str, ...]
+    counters: Counters  # of serving; capture left out
+    simulated_us: float
+    report: CaptureReport
+
+
+def open_checkpoint(folder: Path | str) -> Checkpoint:
+    """Load config, weights and tokenizer. Raises `ValueError` naming the file that is wrong."""
+    folder = Path(folder)
+    config = ModelConfig.from_folder(folder)
+    weights = load_weights(config, folder)
+    return Checkpoint(folder, config, weights, Tokenizer(folder, config.eos_token_ids))
+
+
+def limits_for(config: ModelConfig, num_prompts: int) -> SchedulerLimits:
+    """Sizes for a handful of prompts on a laptop: chunks of 64 tokens, blocks of 16."""
+    seqs = min(max(num_prompts, 1), 16)
+    blocks = -(-config.max_position_embeddings // 16)
+    return SchedulerLimits(
+        max_num_seqs=seqs,
+        max_num_batched_tokens=64,
+        num_blocks=1 + seqs * min(blocks, 4096),
+        block_size=16,
+        max_model_len=config.max_position_embeddings,
+    )
+
+
+def generate(
+    checkpoint: Checkpoint,
+    spec: DeviceSpec,
+    prompts: Sequence[str],
+    mode: str,
+    *,
+    max_new_tokens: int = 48,
+    capture_sizes: Sequence[int] | None = None,
+    on_token: Callable[[int, int], None] | None = None,
+) -> Generation:
+    """Run all prompts side by side, greedily. `on_token(prompt index, token id)` as they come.
+
+    Raises `ValueError` for an empty prompt and for one that does not fit the context.
+    """
+    config, tokenizer = checkpoint.config, checkpoint.tokenizer
+    limits = limits_for(config, len(prompts))
+    requests = [
+        Request(
+            f"prompt {number}", tokenizer.encode(prompt), max_new_tokens,
+            eos_ids=config.eos_token_ids,
+        )
+        for number, prompt in enumerate(prompts, start=1)
+    ]  # fmt: skip
+    index = {request.request_id: i for i, request in enumerate(requests)}
+    for request in requests:
+        limits.check(request)  # before anything is built: a bad prompt is told at once
+    sizes = default_capture_sizes(
+        limits.max_num_seqs, limits.max_num_batched_tokens, capture_sizes=capture_sizes, mode=mode
+    )
+    dispatcher = GraphDispatcher(mode, sizes, limits.max_num_seqs)
+    device = Device(spec)
+    runner = SimRunner(device, config, checkpoint.weights, limits, dispatcher)
+    report = runner.capture()
+    before, began = device.counters.copy(), device.cpu_us
+    tell = on_token and (lambda request, token: on_token(index[request.request_id], token))
+    done = Engine(runner, limits, dispatcher).run(requests, on_token=tell)
+    completions = sorted(done, key=lambda c: index[c.request_id])
+    return Generation(
+        mode,
+        tuple(completions),
+        tuple(tokenizer.decode(list(c.tokens)) for c in completions),
+        device.counters.since(before),
+        device.cpu_us - began,
+        report,
+    )
