@@ -6,8 +6,8 @@ Out: a matplotlib `Figure` to draw into; the file is written when the `with` blo
     with canvas(Path("out/x.png"), (12, 7), title="Padding is 4%", caption="qwen3 on h200") as fig:
         axes = fig.subplots()
 
-Nothing of pyplot is touched, so that figures can be made in any thread of any program. The same
-data give the same bytes: no date, no version, no settings of the reader's own matplotlib.
+No pyplot: no window, no current figure, nothing left behind. The same data give the same bytes: no
+date, no version, none of the reader's own settings of matplotlib (they are set aside and put back).
 
 Colours: Okabe and Ito, "Color Universal Design" (https://jfly.uni-koeln.de/color/), which people
 with any of the common kinds of colour blindness can tell apart.
@@ -19,11 +19,13 @@ import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
 
 BLACK, GREY, PALE = "#000000", "#7F7F7F", "#D9D9D9"
 ORANGE, VERMILION, YELLOW = "#E69F00", "#D55E00", "#F0E442"
@@ -33,7 +35,7 @@ MODE_COLOURS = {"eager": VERMILION, "piecewise": GREEN, "full": BLUE}
 PREDICTED = "Predicted by the launch model, not measured"
 
 # Sizes in points at 100 dots an inch: read on a screen, and still read at half of it.
-STYLE: dict[str, object] = {
+STYLE: dict[Any, Any] = {  # keys of matplotlib's rcParams
     "figure.dpi": 100,
     "savefig.dpi": 100,
     "font.family": "DejaVu Sans",  # comes with matplotlib
@@ -64,8 +66,8 @@ def canvas(
     measured; both are broken into lines that fit.
     """
     width, height = size_inches
-    head = textwrap.wrap(title, int(width * 6.6))  # characters an inch at that size
-    foot = textwrap.wrap(caption, int(width * 9.4))
+    head = textwrap.wrap(title, int(width * 5.9))  # characters an inch at that size
+    foot = textwrap.wrap(caption, int(width * 9.2))
     top = 1 - (len(head) * LINE_INCHES + 0.2) / height
     bottom = (len(foot) * LINE_INCHES * 0.7 + 0.15) / height
     with matplotlib.rc_context():
@@ -94,3 +96,8 @@ def doubling_ticks(axes: Axes, first: int, last: int) -> None:
         ticks.append(ticks[-1] * 2)
     axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
     axes.set_xticks([], minor=True)
+
+
+def percent_ticks(axes: Axes) -> None:
+    """Ticks of the y axis as percentages, with decimals only where they are needed."""
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _position: f"{100 * share:.3g}%"))

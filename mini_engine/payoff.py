@@ -37,9 +37,7 @@ class CaptureCost:
         return self.warmup_us + self.capture_us + self.instantiate_us
 
 
-def capture_cost(
-    ops: Sequence[OpCost], spec: DeviceSpec, mode: Mode, warmups: int = 1
-) -> CaptureCost:
+def capture_cost(ops: Sequence[OpCost], spec: DeviceSpec, mode: Mode) -> CaptureCost:
     """Warm up, record and instantiate. Recording issues every op as running does, and pays for
     each node on top; splitting ops are issued and not recorded.
 
@@ -51,7 +49,7 @@ def capture_cost(
     live = sum(op.splitting for op in ops) if mode == "piecewise" else 0
     nodes = len(ops) - live
     return CaptureCost(
-        warmup_us=warmups * step_time(ops, spec, "eager").itl_us,
+        warmup_us=step_time(ops, spec, "eager").itl_us,
         capture_us=len(ops) * spec.cpu_op_us + nodes * spec.capture_node_us,
         instantiate_us=nodes * spec.instantiate_node_us,
         graphs=len(works) - live,

@@ -129,7 +129,7 @@ class ScheduledRequest:
 
 @dataclass(frozen=True)
 class ScheduledBatch:
-    """One step's work: decodes first, then prefill chunks, each in order of arrival."""
+    """One step's work, in order of arrival. That puts decodes first and prefill chunks last."""
 
     entries: tuple[ScheduledRequest, ...]
     preempted: tuple[Request, ...] = ()  # sent back to the waiting line by this step
@@ -193,7 +193,6 @@ class Scheduler:
             self._schedule_waiting(scheduled, budget)
         if not scheduled:
             return None
-        scheduled.sort(key=lambda entry: entry.is_prefill)  # stable
         return ScheduledBatch(tuple(scheduled), tuple(preempted))
 
     def update(self, batch: ScheduledBatch, tokens: Sequence[int]) -> list[RequestState]:

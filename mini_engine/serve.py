@@ -193,9 +193,8 @@ class _Server:
         descriptor, lines = self.decode_cost(n)
         kv_tokens = self.decoding.kv_tokens
         stride = Stride([(us + per_key * kv_tokens, per_key * n) for us, per_key in lines], steps)
-        room = n < min(self.limits.max_num_seqs, self.limits.max_num_batched_tokens)
         # Who has come and was not admitted waits for an ending, and so does the line behind him.
-        if self.next and room and self._head() is None:
+        if self.next and self._head() is None:
             stride.cut(self.next.arrival_us - self.now_us)
         kv_tokens = kv_tokens * stride.steps + n * (stride.steps * (stride.steps - 1) // 2)
         self._advance(Ran(descriptor, n, uniform=True), stride, kv_tokens)

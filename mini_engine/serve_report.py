@@ -90,8 +90,7 @@ class Tally:
         self.prompt_tokens = self.output_tokens = 0
         self.preemptions = self.recomputed_tokens = 0
         self.turns = 0
-        self.steps: Counter[Ran] = Counter()
-        self.kv_tokens: Counter[Ran] = Counter()
+        self.ran: dict[Ran, list[int]] = {}  # steps, and kv_tokens of all of them
         self.ttft, self.itl = LogHistogram(), LogHistogram()
         self.first_arrival_us = self.end_us = self.busy_us = 0.0
         self.least_free = limits.num_blocks - 1
@@ -134,8 +133,9 @@ class Tally:
         In each of them `decodes` requests got a token, and their last one when the step began.
         """
         self.turns += 1
-        self.steps[ran] += stride.steps
-        self.kv_tokens[ran] += kv_tokens
+        counts = self.ran.setdefault(ran, [0, 0])
+        counts[0] += stride.steps
+        counts[1] += kv_tokens
         self.busy_us += stride.total_us
         self.least_free = min(self.least_free, free)
         if decodes:
@@ -158,7 +158,7 @@ class Tally:
         by_mode: Counter[str] = Counter()
         by_rung: dict[str, Counter[int]] = {}
         rows = computed = 0
-        for ran, steps in self.steps.items():
+        for ran, (steps, _) in self.ran.items():
             mode, rung = ran.descriptor.mode, ran.descriptor.num_tokens
             by_mode[mode.name] += steps
             if mode is not CUDAGraphMode.NONE:
@@ -187,7 +187,7 @@ class Tally:
             itl_max_us=itl.max if itl.count else None,
             tokens_per_s=self.output_tokens * per_s,
             requests_per_s=self.served * per_s,
-            steps=sum(self.steps.values()),
+            steps=sum(by_mode.values()),
             turns=self.turns,
             steps_by_mode=dict(by_mode),
             steps_by_rung={mode: dict(sorted(rungs.items())) for mode, rungs in by_rung.items()},
@@ -196,5 +196,5 @@ class Tally:
             padding_waste=padding_waste(rows, computed),
             kv_blocks=self.limits.num_blocks - 1,
             kv_blocks_peak=self.limits.num_blocks - 1 - self.least_free,
-            ran={ran: (steps, self.kv_tokens[ran]) for ran, steps in self.steps.items()},
+            ran={ran: (steps, kv_tokens) for ran, (steps, kv_tokens) in self.ran.items()},
         )

@@ -70,7 +70,7 @@ class StepModel:
         body, tail = self._body(mode, num_tokens), self._tail(mode, num_reqs)
         sync_us = self.spec.sync_us
         lines = [(us + tail.gpu_us + sync_us, per_key) for us, per_key in body.lines]
-        return _winners([*lines, (body.issued_us + tail.longest_us + sync_us, 0.0)])
+        return winners([*lines, (body.issued_us + tail.longest_us + sync_us, 0.0)])
 
     def linear(self, mode: Mode, num_tokens: int, num_reqs: int) -> tuple[float, float, float]:
         """(cpu_us, gpu_us, gpu_us_per_kv_token): the same by its two outermost chains alone.
@@ -113,7 +113,7 @@ class StepModel:
             chains, issued_us = first + last, issued_us + (more + 1) * cpu_us
         attention = _Attention.of(bare, probe, self.spec)
         return _Body(
-            lines=_winners(chains),
+            lines=winners(chains),
             steep=max(chains, key=lambda line: (line[1], line[0])),
             flat_us=max(us for us, per_key in chains if per_key == 0),
             issued_us=issued_us,
@@ -256,7 +256,7 @@ def _chains(works: Sequence[tuple[Work, float]], start_us: float, gap_us: float)
     return chains
 
 
-def _winners(lines: Iterable[Line]) -> tuple[Line, ...]:
+def winners(lines: Iterable[Line]) -> tuple[Line, ...]:
     """The lines that are the highest somewhere at 0 or more keys: their upper envelope."""
     kept: list[Line] = []
     for us, slope in sorted(lines, key=lambda line: (line[1], line[0])):

@@ -10,6 +10,7 @@ to do, and its share of the step is written beside the lane.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,7 +75,6 @@ def timeline(
     *,
     title: str | None = None,
     caption: str = PREDICTED,
-    zoom_us: float = ZOOM_US,
 ) -> None:
     """Write the figure to `path`; without a `title` it says what it shows.
 
@@ -85,7 +85,7 @@ def timeline(
     if not steps:
         raise ValueError("no timelines: give the events of at least one step")
     whole_us = max(step.itl_us for step in steps)
-    begin_us = min(step.begin_us for step in steps) - 0.02 * zoom_us
+    begin_us = min(step.begin_us for step in steps) - 0.02 * ZOOM_US
     heights = [CPU_TALL + GPU_TALL] * len(steps) + [CPU_TALL + GPU_ZOOM_TALL] * len(steps)
     size = (WIDTH_INCHES, 3.0 + LANE_INCHES * sum(heights) + 0.7 * len(steps))
     with canvas(path, size, title=title or finding(timelines), caption=caption) as figure:
@@ -96,8 +96,8 @@ def timeline(
             _whole(axes, step, whole_us)
         above[-1].set_xlabel("time since the step began (ms): the whole step")
         for axes, step in zip(below, steps, strict=True):
-            _zoom(axes, step, begin_us, zoom_us)
-        below[-1].set_xlabel(f"time since the step began (µs): the same {zoom_us:g} µs of each")
+            _zoom(axes, step, begin_us)
+        below[-1].set_xlabel(f"time since the step began (µs): the same {ZOOM_US:g} µs of each")
         _hide_ticks([*above[:-1], *below[:-1]])
 
 
@@ -139,20 +139,20 @@ def _whole(axes: Axes, step: _Step, whole_us: float) -> None:
     axes.set_title(f"{_sentence(step.name)}: GPU idle {step.idle:.0%} of the step", pad=3)
 
 
-def _zoom(axes: Axes, step: _Step, begin_us: float, zoom_us: float) -> None:
+def _zoom(axes: Axes, step: _Step, begin_us: float) -> None:
     """A short window, with names in the boxes where they fit."""
-    end_us = begin_us + zoom_us
+    end_us = begin_us + ZOOM_US
     inside = [e for e in step.events if e.end_us > begin_us and e.start_us < end_us]
     _lanes(axes, GPU_ZOOM_TALL)
     _boxes(axes, inside, 1.0, GPU_ZOOM_TALL, edge=0.8)
     axes.set_xlim(begin_us, end_us)
     kernels = step.running(begin_us, end_us)
     axes.set_title(
-        f"{_sentence(step.name)}, from the first kernel on: {kernels} done in {zoom_us:g} µs", pad=3
+        f"{_sentence(step.name)}, from the first kernel on: {kernels} done in {ZOOM_US:g} µs", pad=3
     )
     for event in inside:
         left, right = max(event.start_us, begin_us), min(event.end_us, end_us)
-        inches = (right - left) / zoom_us * PLOT_INCHES
+        inches = (right - left) / ZOOM_US * PLOT_INCHES
         label, turned = _fit(event, inches)
         if label:
             colour = COLOURS.get(event.category, OTHER)[0]
@@ -208,9 +208,9 @@ def _fit(event: TraceEvent, inches: float) -> tuple[str, bool]:
 
 
 def _broken(name: str, tall: int) -> list[str]:
-    """A kernel's name in lines of at most `tall` letters where its underscores allow it."""
+    """A name in lines of at most `tall` letters, broken where it has "_", "." or a space."""
     lines = [""]
-    for part in name.replace("_", "_ ").replace(".", ". ").split(" "):
+    for part in re.findall(r"[^_. ]*[_. ]?", name):
         if lines[-1] and len(lines[-1]) + len(part) > tall:
             lines.append("")
         lines[-1] += part

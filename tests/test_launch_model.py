@@ -78,6 +78,15 @@ def test_piecewise_is_late_at_its_ends_or_not_at_all(
     assert piecewise_itl_us(kernels, live, us, spec) == pytest.approx(counted, rel=1e-9)
 
 
+def test_a_first_or_a_last_live_kernel_can_be_what_one_waits_for() -> None:
+    """Short pieces and slow issuing: the GPU waits for live kernels, not for graphs."""
+    for issue_us, gap_us in ((30.0, 1.0), (9.0, 9.0), (32.0, 9.0), (20.0, 0.1)):
+        spec = replace(H200, cpu_op_us=issue_us, graph_launch_us=0.5, stream_gap_us=gap_us)
+        for us in (0.1, 1.0, 10.0):
+            works = [graph(1, us, spec), *[(issue_us, us), graph(1, us, spec)] * 6]
+            assert piecewise_itl_us(13, 6, us, spec) == pytest.approx(clock(works, spec))
+
+
 def test_the_gpu_is_idle_most_of_an_eager_step_and_busy_in_a_graph() -> None:
     """257 kernels of 2.1 us: what one token of Qwen3-0.6B takes on an H200, about."""
     quick = replace(H200, host_step_us=1e-9, copy_us=1e-9, sync_us=1e-9)

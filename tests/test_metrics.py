@@ -116,6 +116,20 @@ def test_a_ramp_whose_terms_fall_on_an_edge_equals_its_terms(
     assert ramp.bins() == one_by_one.bins()
 
 
+@given(bin_number=st.integers(1000, 6000), terms=st.integers(2, 900), share=st.floats(0.01, 0.9))
+def test_a_ramp_that_just_reaches_an_edge_equals_its_terms(
+    bin_number: int, terms: int, share: float
+) -> None:
+    edge = _EDGES[bin_number]
+    first = edge * share
+    step = (edge - first) / (terms - 1)  # its last term is the edge, or the float below or above
+    ramp, one_by_one = LogHistogram(), LogHistogram()
+    ramp.add_ramp(first, step, terms)
+    for i in range(terms):
+        one_by_one.add(first + i * step)
+    assert ramp.bins() == one_by_one.bins()
+
+
 def test_a_ramp_of_a_billion_terms_is_as_cheap_as_its_bins() -> None:
     histogram = LogHistogram()
     histogram.add_ramp(100.0, 1e-6, 10**9, weight=8)  # 100 us to 1100 us: some 480 bins

@@ -49,6 +49,9 @@ def test_piecewise_records_what_lies_between_the_splitting_ops() -> None:
     cost = capture_cost(ONE, H200, "piecewise")
     attention, tail = 28, 3
     assert (cost.graphs, cost.nodes) == (29, 257 - attention - tail)
+    # what is not recorded is issued all the same: the forward pass needs its output's shape
+    recorded_us = cost.nodes * H200.capture_node_us
+    assert cost.capture_us == pytest.approx(257 * H200.cpu_op_us + recorded_us)
 
 
 def test_eager_has_nothing_to_capture() -> None:

@@ -213,9 +213,10 @@ def test_every_step_keeps_the_rules(
         ids = [e.request.request_id for e in batch.entries]
         assert 1 <= batch.num_tokens <= budget
         assert len(set(ids)) == batch.num_reqs == len(s.running) <= seqs
-        # every running request moves on, in order of arrival, decodes before chunks
-        assert [r.request.request_id for r in s.running] == sorted(ids)
-        assert ids == sorted(ids, key=lambda i: (batch.entries[ids.index(i)].is_prefill, i))
+        # every running request moves on, in order of arrival, and that puts decodes before chunks
+        assert [r.request.request_id for r in s.running] == ids == sorted(ids)
+        chunks = [e.is_prefill for e in batch.entries]
+        assert chunks == sorted(chunks)
         assert sum(not e.samples for e in batch.entries) <= 1
         for e in batch.entries:
             assert e.start == e.state.num_computed
@@ -225,7 +226,7 @@ def test_every_step_keeps_the_rules(
         victims = [r.request_id for r in batch.preempted]
         assert victims == running_before[::-1][: len(victims)]
         if victims:
-            assert set(ids) <= set(running_before)
+            assert set(ids) == set(running_before) - set(victims)
         first_seen += [e.request.request_id for e in batch.entries if not e.state.output]
         s.update(batch, [0] * sum(e.samples for e in batch.entries))
         held = sum(len(s.pool.block_table(f"{i:02}")) for i in range(len(workload)))

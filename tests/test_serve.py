@@ -6,16 +6,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import event, given
+from hypothesis import assume, event, given
 from hypothesis import strategies as st
 
 from mini_engine.config import named_shape
-from mini_engine.dispatch import CUDAGraphMode, GraphDispatcher
+from mini_engine.dispatch import BatchDescriptor, CUDAGraphMode, GraphDispatcher
+from mini_engine.engine import Engine
 from mini_engine.hardware import load_spec
+from mini_engine.metrics import summarize
 from mini_engine.oplists import StepShape
 from mini_engine.request_trace import TraceRequest, synthetic_trace
-from mini_engine.scheduler import SchedulerLimits
-from mini_engine.serve import simulate
+from mini_engine.scheduler import Request, ScheduledBatch, SchedulerLimits
+from mini_engine.serve import LAUNCHED_AS, simulate
 from mini_engine.serve_reference import simulate_step_by_step
 from mini_engine.serve_report import Served, ServeReport
 from mini_engine.step_cost import Mode
@@ -134,6 +136,51 @@ def test_every_request_is_served_or_refused_and_every_token_counted(case: Case) 
     assert report.kv_blocks_peak <= report.kv_blocks
     assert report.busy_us <= report.elapsed_us * (1 + 1e-9)
     assert report.turns <= report.steps
+
+
+class CostRunner:
+    """Runs nothing, and says how long it took."""
+
+    def __init__(self, costs: RandomCosts) -> None:
+        self.costs = costs
+        self.now_us = 0.0
+
+    def wait_until(self, us: float) -> None:
+        self.now_us = max(self.now_us, us)
+
+    def execute(self, batch: ScheduledBatch, descriptor: BatchDescriptor) -> list[int]:
+        shape = StepShape.mixed(batch.query_lens, batch.context_lens)
+        reqs = descriptor.num_reqs or batch.num_reqs
+        shape = StepShape(descriptor.num_tokens, reqs, shape.kv_tokens, shape.qk_pairs)
+        self.now_us += self.costs.itl_us(LAUNCHED_AS[descriptor.mode], shape)
+        return [0] * sum(entry.samples for entry in batch.entries)
+
+
+@given(case=cases)
+def test_the_report_is_what_the_engine_measures(case: Case) -> None:
+    """An independent way to the same numbers: the engine itself, on a runner with these costs."""
+    limits = case.limits
+    context = min(limits.max_model_len, (limits.num_blocks - 1) * limits.block_size)
+    trace = [r for r in case.trace if r.prompt_tokens + r.output_tokens <= context]
+    assume(trace)
+    dispatcher = GraphDispatcher(case.mode, case.sizes, limits.max_num_seqs)
+    engine = Engine(CostRunner(case.costs), limits, dispatcher)
+    done = engine.run(
+        [
+            Request(str(i), range(r.prompt_tokens), r.output_tokens, r.arrival_us)
+            for i, r in enumerate(trace)
+        ]
+    )
+    measured, report = summarize(done), simulate(trace, case.costs, limits, dispatcher)
+    assert report.preemptions == sum(c.num_preemptions for c in done)
+    assert report.output_tokens == measured.tokens
+    assert report.requests == measured.requests
+    for name in ("tokens_per_s", "requests_per_s"):
+        assert getattr(report, name) == pytest.approx(getattr(measured, name), rel=1e-9)
+    for name in ("ttft_p50_us", "ttft_p99_us", "itl_p50_us", "itl_p99_us"):
+        exact = getattr(measured, name)
+        # half a bin of the histogram
+        assert getattr(report, name) == (exact and pytest.approx(exact, rel=0.0025))
 
 
 @pytest.mark.parametrize("mode", ["NONE", "PIECEWISE", "FULL", "FULL_AND_PIECEWISE"])

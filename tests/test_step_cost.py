@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from itertools import groupby
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +16,9 @@ from mini_engine.config import named_shape
 from mini_engine.hardware import DeviceSpec, load_spec
 from mini_engine.launch_model import eager_itl_us, full_itl_us, piecewise_itl_us
 from mini_engine.oplists import STYLES, OpCost, StepShape, step_ops
+from mini_engine.sim.clocks import Counters
+from mini_engine.sim.device import Device
+from mini_engine.sim.launch import cost_kernel
 from mini_engine.step_cost import MODES, Mode, Work, kernel_us, launched, run, step_time
 
 H200 = load_spec("h200")
@@ -91,6 +98,48 @@ def test_with_a_queue_of_one_cpu_and_device_take_turns() -> None:
     spec = replace(H200, queue_depth=1)
     works = [Work(3.0, 4.0, 4.0, 1)] * 10
     assert run(works, spec) == pytest.approx(spec.host_step_us + 10 * (3.0 + 4.0))
+
+
+def on_the_device(ops: list[OpCost], spec: DeviceSpec, mode: Mode) -> tuple[float, Counters]:
+    """The same step on the simulated device: its ITL, and what the device counted."""
+    device = Device(spec, compute=False)
+    inputs = device.empty(4, "int32")
+    pieces: list[Callable[[], None]] = []
+    for live, group in groupby(ops, key=lambda op: mode == "eager" or is_live(op, mode)):
+        kernels = [cost_kernel(op.name, op.bytes, op.flops) for op in group]
+        if live:
+            pieces += [partial(device.launch, kernel) for kernel in kernels]
+            continue
+        with device.capture() as graph:
+            for kernel in kernels:
+                device.launch(kernel)
+        pieces.append(graph.replay)
+    device.synchronize()
+    began_us, before = device.cpu_us, device.counters.copy()
+    device.host_work("schedule", spec.host_step_us)
+    device.copy_(inputs, np.zeros(4, np.int32))
+    for piece in pieces:
+        piece()
+    device.synchronize()
+    return device.cpu_us - began_us, device.counters.since(before)
+
+
+def is_live(op: OpCost, mode: Mode) -> bool:
+    return mode == "piecewise" and op.splitting
+
+
+@given(ops_lists, modes, st.integers(1, 70))
+def test_the_simulated_device_takes_the_same_step(
+    ops: list[OpCost], mode: Mode, queue_depth: int
+) -> None:
+    spec = replace(H200, queue_depth=queue_depth)
+    time = step_time(ops, spec, mode)
+    itl_us, counted = on_the_device(ops, spec, mode)
+    # 1e-9: clocks that have run for a while round differently
+    assert time.itl_us == pytest.approx(itl_us, rel=1e-9)
+    assert time.cpu_us == pytest.approx(counted.cpu_us, rel=1e-9)
+    assert time.gpu_busy_us == pytest.approx(counted.gpu_us, rel=1e-9)
+    assert (time.launches, time.kernels) == (counted.launches, counted.kernels)
 
 
 # ---- what is launched

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import pairwise
 
@@ -13,7 +14,7 @@ from mini_engine.config import ModelConfig, named_shape
 from mini_engine.hardware import DeviceSpec, load_spec
 from mini_engine.oplists import STYLES, StepShape, step_ops
 from mini_engine.step_cost import MODES, Mode, launched, step_time
-from mini_engine.step_model import StepModel
+from mini_engine.step_model import StepModel, winners
 
 H200, LAPTOP = load_spec("h200"), load_spec("laptop-cpu")
 QWEN = named_shape("qwen3-0.6b")
@@ -38,7 +39,11 @@ configs = st.builds(
     qk_norm=st.booleans(),
     qkv_bias=st.booleans(),
 )
-decodes = st.builds(StepShape.decode, st.integers(1, 300), st.integers(1, 40_000))
+decodes = st.builds(  # small ones too, which wait for the CPU
+    StepShape.decode,
+    st.sampled_from([1, 2, 9, 64, 300]),
+    st.integers(1, 64) | st.integers(1, 40_000),
+)
 chunks = st.lists(st.tuples(st.integers(1, 600), st.integers(0, 4000)), min_size=1, max_size=5)
 mixed = chunks.map(lambda c: StepShape.mixed([q for q, _ in c], [q + past for q, past in c]))
 modes = st.sampled_from(MODES)
@@ -128,6 +133,36 @@ def test_a_queue_that_runs_dry_is_noticed() -> None:
     assert model.itl_us("eager", shape) == exact
     lines = model.lines("eager", 64, 64)
     assert max(us + per_key * shape.kv_tokens for us, per_key in lines) < 0.99 * exact
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("context", [1, 1000, 8000, 12_000, 60_000])
+def test_at_full_size_on_an_h200_the_model_is_the_recursion(
+    style: str, mode: Mode, context: int
+) -> None:
+    shape = StepShape.decode(1, context)
+    fast = StepModel(QWEN, H200, style).itl_us(mode, shape)
+    assert fast == pytest.approx(exact_us(QWEN, H200, style, mode, shape), rel=1e-9)
+
+
+@given(st.lists(st.tuples(st.floats(0, 1000), st.floats(0, 10)), min_size=1, max_size=12))
+def test_the_lines_that_are_kept_are_all_that_is_ever_the_highest(
+    lines: list[tuple[float, float]],
+) -> None:
+    def highest(of: Iterable[tuple[float, float]], keys: float) -> float:
+        return max(us + per_key * keys for us, per_key in of)
+
+    kept = winners(lines)
+    assert set(kept) <= set(lines)
+    for keys in (0, 0.5, 1, 3, 10, 100, 1e4, 1e9):
+        assert highest(kept, keys) == pytest.approx(highest(lines, keys), rel=1e-9)
+
+
+def test_a_line_that_is_the_highest_only_in_between_is_kept() -> None:
+    assert winners([(0.0, 2.0), (8.0, 1.0), (10.0, 0.0), (7.0, 0.9)]) == (
+        (10.0, 0.0), (8.0, 1.0), (0.0, 2.0),
+    )  # fmt: skip
 
 
 def test_decode_and_prefill_of_the_same_tokens_are_told_apart() -> None:

@@ -1,11 +1,13 @@
 """Claims about the closed form of many decode steps: it equals the steps one by one."""
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mini_engine.metrics import LogHistogram
-from mini_engine.stride import Chain, Stride
+from mini_engine.stride import Chain, Ramp, Stride
 
 chains = st.lists(
     st.tuples(st.floats(1.0, 500.0), st.one_of(st.just(0.0), st.floats(1e-4, 5.0), st.just(0.5))),
@@ -50,6 +52,20 @@ def test_a_moment_on_the_border_belongs_to_the_step_that_ends_there(us: float, s
     stride = Stride([(10.0, 0.0), (6.0, 2.0)], 100)  # 10, 10, 10, 12, 14, …
     stride.cut(us)
     assert stride.steps == steps
+
+
+@given(
+    first_us=st.floats(1.0, 500.0),
+    growth_us=st.one_of(st.just(0.0), st.floats(1e-4, 5.0)),
+    steps=st.integers(1, 5000),
+)
+def test_not_even_the_last_digit_moves_the_border(
+    first_us: float, growth_us: float, steps: int
+) -> None:
+    ramp = Ramp(first_us, growth_us, steps)
+    exactly = ramp.total_us(steps)
+    assert ramp.steps_until(exactly) == steps
+    assert ramp.steps_until(math.nextafter(exactly, math.inf)) == steps + 1
 
 
 def test_three_chains_take_turns() -> None:

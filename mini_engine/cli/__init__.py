@@ -3,9 +3,9 @@
 In: words. Out: a table or a text for people, JSON with `--json`; exit code 2 and one clear line on
 bad input.
 
-A command is a module with four things:
+A command is a module of this package, imported only when it is asked for, with three things; its
+docstring is the long help:
 
-    HELP                         one line that teaches; the docstring is the long help
     add_arguments(parser)        its options
     run(args, console) -> dict   does the work; what it returns is what `--json` prints
     show(result, console)        prints the same for people
@@ -25,7 +25,15 @@ from typing import Any, Protocol
 
 from rich.console import Console
 
-COMMANDS = ("demo", "generate", "crossover", "ladder", "capacity", "serve", "trace")
+COMMANDS = {
+    "demo": "the main job: same text in every mode, where the time goes, pictures and a trace",
+    "generate": "write text with a checkpoint, eagerly or with graphs: the same tokens either way",
+    "crossover": "ITL against batch: up to where does a graph pay?",
+    "ladder": "which batch sizes get a graph, and why your batch of 33 runs at 40",
+    "capacity": "what fits on a card: weights, KV cache, graphs, context, and the floor of ITL",
+    "serve": "replay a request trace: TTFT, ITL, padding waste, what a better ladder would save",
+    "trace": "write or sum up a timeline of one decode step (opens in Perfetto)",
+}
 
 
 class CheckFailed(RuntimeError):
@@ -33,9 +41,8 @@ class CheckFailed(RuntimeError):
 
 
 class Command(Protocol):
-    """What each module of this package offers."""
+    """What the module of a command offers."""
 
-    HELP: str
     __doc__: str | None
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
@@ -67,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def build_parser(words: Sequence[str]) -> argparse.ArgumentParser:
-    """The parser. Only the command that is asked for is imported in full, to start fast."""
+    """The parser. Only the command that is asked for is imported, to start fast."""
     parser = argparse.ArgumentParser(
         prog="python -m mini_engine",
         description="Predict, run and look at LLM decode: eager, piecewise and as one CUDA graph.",
@@ -75,16 +82,14 @@ def build_parser(words: Sequence[str]) -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     wanted = next((word for word in words if word in COMMANDS), None)
-    for name in COMMANDS:
-        command = load(name)
+    for name, teaches in COMMANDS.items():
         sub = commands.add_parser(
-            name,
-            help=command.HELP,
-            description=command.__doc__,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            name, help=teaches, formatter_class=argparse.RawDescriptionHelpFormatter
         )
         sub.add_argument("--json", action="store_true", help="print the result as JSON")
         if name == wanted:
+            command = load(name)
+            sub.description = command.__doc__
             command.add_arguments(sub)
     return parser
 

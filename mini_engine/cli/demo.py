@@ -19,22 +19,45 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
+from mini_engine import plots
 from mini_engine.cli import CheckFailed, options, prompts
+from mini_engine.config import ModelConfig
 from mini_engine.curves import crossover_curve
-from mini_engine.plots import plot_crossover, plot_timeline
+from mini_engine.default_ladder import default_capture_sizes
+from mini_engine.hardware import DeviceSpec
+from mini_engine.ladder import CaptureLadder
 from mini_engine.sim.generate import SHIPPED, Generation, generate, open_checkpoint
-from mini_engine.sim.predict import HF_EAGER, Prediction, Service, predict
+from mini_engine.sim.predict import HF_EAGER, LIMITS, Prediction, Service, predict
 from mini_engine.trace import write_trace
 
-HELP = "the main job: same text in every mode, where the time goes, pictures and a trace"
 MODES = options.MODES
 DRAWN = {"NONE": "eager", "PIECEWISE": "piecewise", "FULL": "one graph"}
+LABELS = {HF_EAGER: "HF eager¹", "FULL_AND_PIECEWISE": "FULL_AND_\nPIECEWISE"}
+HEADS = {
+    "ker-": "nels",
+    "laun-": "ches",
+    "CPU": "µs",
+    "GPU": "µs",
+    "ITL p50": "ms",
+    "p99": "ms",
+    "GPU ": "busy",
+    "capture": "ms",
+    "graphs": "MB",
+    "pays": "after",
+}
 CONTEXT = 512
+NEXT = {
+    "crossover": "up to which batch does a graph pay?",
+    "ladder --batch 33": "why does my batch of 33 run at 40?",
+    "serve": "a day of requests, under each mode",
+    "--help": "all commands",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -81,7 +104,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
                 predict(shape, spec, mode, batch=args.batch, context=CONTEXT, service=service)
             )
         next_step("drawing")
-        files = _draw(args.out, shape.name, args, predictions, spec)
+        files = draw(args.out, shape, spec, args.batch, predictions)
     return {
         "checkpoint": checkpoint.config.name,
         "prompts": [
@@ -99,6 +122,34 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         "service": str(service),
         "predictions": [_row(p, predictions[1]) for p in predictions],
         "files": files,
+    }
+
+
+def draw(
+    out: Path, shape: ModelConfig, spec: DeviceSpec, batch: int, predictions: Sequence[Prediction]
+) -> dict[str, str]:
+    """Write the pictures and the trace into `out`. Returns what each file shows, by path."""
+    out.mkdir(parents=True, exist_ok=True)
+    steps = {p.mode: p.timeline for p in predictions}
+    plots.timeline(
+        {name: steps[mode] for mode, name in DRAWN.items()},
+        out / "timeline.png",
+        caption=f"{plots.PREDICTED}: a decode step of {shape.name} on {spec.name}, batch {batch}, "
+        f"{CONTEXT} tokens of context, 9 kernels a layer.",
+    )
+    ladder = CaptureLadder(
+        default_capture_sizes(LIMITS.max_num_seqs, LIMITS.max_num_batched_tokens)
+    )
+    curve = crossover_curve(
+        shape, spec, ladder, style="fused9", context=CONTEXT, max_batch=LIMITS.max_num_seqs
+    )
+    plots.crossover(curve, out / "crossover.png")
+    traced = {name: steps[mode] for mode, name in {HF_EAGER: HF_EAGER, **DRAWN}.items()}
+    write_trace(out / "trace.json", traced)
+    return {
+        str(out / "timeline.png"): "CPU lane and GPU lane, eager above graph",
+        str(out / "crossover.png"): "ITL against batch: where the gain of a graph ends",
+        str(out / "trace.json"): "the same step for https://ui.perfetto.dev or chrome://tracing",
     }
 
 
@@ -120,47 +171,43 @@ def check_agreement(texts: Sequence[str], written: Sequence[Generation]) -> None
 
 
 def show(result: dict[str, Any], console: Console) -> None:
-    console.print(
-        f"\n[bold]1. {result['checkpoint']} writes[/bold] (greedy, numpy, simulated GPU)\n"
-    )
+    def say(text: str | Text = "") -> None:
+        console.print(text, soft_wrap=True)
+
+    say(f"\n[bold]1. {result['checkpoint']} writes[/bold] (greedy, in numpy, on a simulated GPU)\n")
     for row in result["prompts"]:
-        words = " ".join((row["prompt"] + "\0" + row["text"]).split())
-        prompt, text = words.split("\0") if "\0" in words else (words, "")
-        console.print(Text.assemble("   ", (prompt, "bold"), text), soft_wrap=False)
+        prompt = Text("   ").append(row["prompt"], "bold")
+        console.print(prompt.append(" ".join(("x" + row["text"]).split())[1:]))
     tokens = sum(len(row["tokens"]) for row in result["prompts"])
     *first, last = result["modes"]
-    console.print(
-        f"\n   {', '.join(first)} and {last} wrote the same {tokens} tokens, one by one.\n"
-    )
-    console.print(
+    say(f"\n   {', '.join(first)} and {last} wrote the same {tokens} tokens, one by one.\n")
+    say(
         f"[bold]2. {result['shape']} on one {result['spec']}, predicted[/bold]: "
-        f"a decode step of batch {result['batch']} with {result['context']} tokens of context"
+        f"a decode step of batch {result['batch']}, {result['context']} tokens of context"
     )
     console.print(_table(result["predictions"]))
-    console.print(f"   ITL: {result['service']}. Capture: vLLM's default ladder.")
-    console.print(f"   {_finding(result['predictions'])}\n")
-    console.print("[bold]3. Look[/bold]")
+    say("   ¹ Hugging Face transformers, 56 ops a layer; the others have 9 kernels a layer.")
+    say(f"   {_finding(result['predictions'])}")
+    say(f"   ITL p50 and p99: {result['service']}.")
+    say("   Capture: vLLM's default ladder; it pays for itself after that many steps.\n")
+    say("[bold]3. Look[/bold]")
     for path, what in result["files"].items():
-        console.print(f"   {path:<20} {what}")
-    console.print(
-        "\n[bold]Next[/bold]: python -m mini_engine crossover --help   when does the gain end?\n"
-        "      python -m mini_engine ladder --batch 33    why does my batch of 33 run at 40?\n"
-        "      python -m mini_engine --help               the other commands"
-    )
+        say(f"   {path:<18} {what}")
+    say("\n[bold]Next[/bold]")
+    for command, why in NEXT.items():
+        say(f"   .venv/bin/python -m mini_engine {command:<18} {why}")
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> Table:
-    table = Table()
-    table.add_column("mode")
-    for head in (
-        "kernels", "launches", "CPU µs", "GPU µs", "ITL p50\nms", "ITL p99\nms", "GPU\nbusy",
-        "capture\nms", "graphs\nMB", "pays\nafter",
-    ):  # fmt: skip
-        table.add_column(head, justify="right")
+    """Fits 80 columns."""
+    table = Table(box=SIMPLE, padding=0)
+    table.add_column("", no_wrap=True)
+    for head, unit in HEADS.items():
+        table.add_column(f"{head}\n{unit}", justify="right", no_wrap=True)
     for row in rows:
         after = row["pays_after_replays"]
         table.add_row(
-            row["mode"],
+            LABELS.get(row["mode"], row["mode"]),
             f"{row['kernels']:,}",
             f"{row['launches']:,}",
             f"{row['cpu_us']:,.0f}",
@@ -170,7 +217,7 @@ def _table(rows: Sequence[dict[str, Any]]) -> Table:
             f"{row['gpu_utilisation']:.0%}",
             f"{row['capture_ms']:,.0f}" if row["graphs"] else "–",
             f"{row['graph_mb']:,.0f}" if row["graphs"] else "–",
-            f"{after:,} steps" if after else "–",
+            f"{after:,}" if after else "–",
         )
     return table
 

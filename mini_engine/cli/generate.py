@@ -21,8 +21,6 @@ from mini_engine.cli import options, prompts
 from mini_engine.modes import CUDAGraphMode
 from mini_engine.sim.generate import SHIPPED, generate, open_checkpoint
 
-HELP = "write text with a checkpoint, eagerly or with graphs: the same tokens either way"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     prompts.add_arguments(parser)
@@ -44,13 +42,13 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     texts = prompts.read(args)
     checkpoint = open_checkpoint(args.model)
     stream, tokenizer = len(texts) == 1 and not args.json, checkpoint.tokenizer.stream()
-    console.print(f"[dim]{checkpoint.config.name}, {args.mode}, on a simulated {args.spec}[/dim]")
-    if stream:
-        print(texts[0], end="", flush=True)
+    shown = 0
 
     def on_token(_index: int, token: int) -> None:
+        nonlocal shown
         if stream:
-            print(tokenizer.push(token), end="", flush=True)
+            print((texts[0] if not shown else "") + tokenizer.push(token), end="", flush=True)
+        shown += 1
 
     done = generate(
         checkpoint,
@@ -66,6 +64,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     return {
         "model": checkpoint.config.name,
         "mode": args.mode,
+        "spec": args.spec,
         "streamed": stream,
         "prompts": [
             {
@@ -88,6 +87,8 @@ def show(result: dict[str, Any], console: Console) -> None:
             console.print(Text.assemble((row["prompt"], "bold"), row["text"]), "")
     tokens = sum(len(row["tokens"]) for row in result["prompts"])
     console.print(
-        f"[dim]{tokens} tokens, {result['launches']:,} launches for {result['kernels']:,} kernels, "
-        f"{result['simulated_ms']:.1f} simulated ms[/dim]"
+        f"[dim]{result['model']}, {result['mode']}: {tokens} tokens, "
+        f"{result['launches']:,} launches for {result['kernels']:,} kernels, "
+        f"{result['simulated_ms']:.1f} ms on a simulated {result['spec']}[/dim]",
+        soft_wrap=True,
     )

@@ -21,8 +21,6 @@ from mini_engine.cli import options
 from mini_engine.sim.predict import HF_EAGER, Service, predict
 from mini_engine.trace import CPU, GPU, TraceEvent, busy_us, read_trace, write_trace
 
-HELP = "write or sum up a timeline of one decode step (opens in Perfetto)"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--read", type=Path, metavar="FILE", help="sum up this trace instead")

@@ -1,0 +1,169 @@
+"""How fast the serving simulation is, how its cost grows, and whether strides tell the truth.
+
+    python -m mini_engine.bench_serve                      # 10^3 to 10^6 requests; over a minute
+    python -m mini_engine.bench_serve --most 100000        # a few seconds
+    python -m mini_engine.bench_serve --trace FILE         # and a trace of yours
+
+In:  requests of our own making (`request_trace.synthetic_trace`, seed 0), Qwen3-0.6B on an H200.
+Out: three tables. Everything runs on one core. Peak memory is that of the whole process so far.
+"""
+
+import argparse
+import resource
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from mini_engine.config import named_shape
+from mini_engine.default_ladder import default_capture_sizes
+from mini_engine.hardware import load_spec
+from mini_engine.request_trace import TraceRequest, read_trace, synthetic_trace
+from mini_engine.serve import simulate
+from mini_engine.serve_reference import simulate_step_by_step
+from mini_engine.serve_report import ServeReport
+from mini_engine.server_plan import ServerPlan, plan_server
+from mini_engine.step_model import StepModel
+
+MODE = "FULL_AND_PIECEWISE"
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m mini_engine.bench_serve", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--most", type=int, default=1_000_000, help="requests in the largest run")
+    parser.add_argument("--trace", help="a request trace (CSV or JSON lines) to run as well")
+    args = parser.parse_args(argv)
+    console = Console()
+    try:
+        console.print(growth_table(args.most))
+        if args.trace:
+            console.print(trace_table(args.trace))
+        console.print(agreement_table(400))
+    except (ValueError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A simulation and what it took."""
+
+    report: ServeReport
+    wall_s: float
+
+    @property
+    def steps_per_s(self) -> float:
+        return self.report.steps / self.wall_s
+
+
+def growth_table(most: int) -> Table:
+    """Cost from 1,000 requests up to `most`, by tens: the same for each request, memory flat."""
+    table = Table(title="Cost of a run: strides, synthetic requests")
+    for column in ("requests", "steps", "turns", "wall s", "µs a request", "steps/s", "peak MB"):
+        table.add_column(column, justify="right")
+    requests = 1000
+    while requests <= most:
+        timed = time_strides(synthetic_trace(requests, seed=0), requests)
+        table.add_row(*_row(timed), f"{peak_mb():.0f}")
+        requests *= 10
+    return table
+
+
+def trace_table(path: str) -> Table:
+    """A trace, reading included."""
+    table = Table(title=f"{path}, reading included")
+    for column in ("requests", "steps", "turns", "wall s", "µs a request", "steps/s"):
+        table.add_column(column, justify="right")
+    began = time.perf_counter()
+    requests = read_trace(path).requests
+    read_s = time.perf_counter() - began
+    timed = time_strides(requests, len(requests))
+    table.add_row(*_row(Timed(timed.report, timed.wall_s + read_s)))
+    return table
+
+
+def agreement_table(requests: int) -> Table:
+    """The same requests in strides and step by step: counts equal, times to rounding."""
+    table = Table(title=f"Strides against the scheduler step by step: {requests} requests")
+    for column in ("", "wall s", "steps/s", "counts differ", "largest relative difference"):
+        table.add_column(column, justify="right")
+    fast = time_strides(synthetic_trace(requests, seed=0), requests)
+    plan, costs = server()
+    began = time.perf_counter()
+    report = simulate_step_by_step(
+        synthetic_trace(requests, seed=0), costs, plan.limits, plan.dispatcher
+    )
+    slow = Timed(report, time.perf_counter() - began)
+    counts, largest = differences(fast.report, slow.report)
+    table.add_row("step by step", f"{slow.wall_s:.2f}", f"{slow.steps_per_s:,.0f}", "", "")
+    table.add_row(
+        "strides",
+        f"{fast.wall_s:.2f}",
+        f"{fast.steps_per_s:,.0f}",
+        ", ".join(counts) or "none",
+        f"{largest:.0e}",
+    )
+    return table
+
+
+def differences(one: ServeReport, other: ServeReport) -> tuple[list[str], float]:
+    """Names of the counts that differ, and the largest relative difference of times and rates."""
+    counts = [] if one.ran == other.ran else ["ran"]
+    largest = 0.0
+    others = other.to_dict()
+    for name, value in one.to_dict().items():
+        if isinstance(value, float) and value:
+            largest = max(largest, abs(others[name] - value) / abs(value))
+        elif value != others[name] and name != "turns":
+            counts.append(name)
+    return counts, largest
+
+
+def time_strides(requests: Iterable[TraceRequest], total: int) -> Timed:
+    """Run them, with a bar where it takes long."""
+    plan, costs = server()
+    with Progress(transient=True, console=Console(stderr=True)) as bar:
+        task = bar.add_task("serving", total=total)
+        began = time.perf_counter()
+        report = simulate(
+            requests,
+            costs,
+            plan.limits,
+            plan.dispatcher,
+            progress=lambda read: bar.update(task, completed=read),
+        )
+        return Timed(report, time.perf_counter() - began)
+
+
+def server() -> tuple[ServerPlan, StepModel]:
+    config, spec = named_shape("qwen3-0.6b"), load_spec("h200")
+    plan = plan_server(config, spec, MODE, default_capture_sizes(256, 8192))
+    return plan, StepModel(config, spec)
+
+
+def peak_mb() -> float:
+    """The most memory that this process has held, in MB (Linux counts in KiB, macOS in bytes)."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / 1e6 if sys.platform == "darwin" else peak * 1024 / 1e6
+
+
+def _row(timed: Timed) -> tuple[str, ...]:
+    report = timed.report
+    return (
+        f"{report.requests:,}",
+        f"{report.steps:,}",
+        f"{report.turns:,}",
+        f"{timed.wall_s:.2f}",
+        f"{timed.wall_s / report.requests * 1e6:.0f}",
+        f"{timed.steps_per_s:,.0f}",
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

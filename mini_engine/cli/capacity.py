@@ -1,0 +1,185 @@
+"""What fits on a card: weights, graphs, activations, KV cache, and the least time of one step.
+
+  python -m mini_engine capacity --gpu rtx4070 --model qwen3-1.7b --context 10000 --quant int4
+
+Decoding one token reads all weights and all keys and values so far. So two sums tell most of what a
+card can do: bytes that must be held, against its memory, and bytes that must be read, against its
+bandwidth. The second is the floor of ITL: no engine, graph or kernel can be faster.
+
+The example says, in words: on an RTX 4070 (12 GB) the layers of Qwen3-1.7B in int4, with embedding
+and head left in bf16, take 1.3 GiB. A token's keys and values take 112 KiB, so 10,000 tokens take
+1.1 GiB, about as much as the weights. Next to CUDA's own share, activations, and the graphs of the
+35 decode sizes that vLLM would capture, 7 such requests fit at once, or one of 77,000 tokens (the
+model itself was made for 40,960). One step of one request cannot take less than 5 ms.
+
+No spec for your card? Say what it has: --vram-gb 12 --bandwidth-gb-s 504. What the driver takes is
+then that of a known card. Sums, not measurements: engines differ in what they keep.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from mini_engine.capacity import (
+    GIB,
+    KV_DTYPE_BYTES,
+    QUANTS,
+    CapacityReport,
+    capacity,
+    floor_ms,
+    read_bytes,
+)
+from mini_engine.cli import options
+from mini_engine.config import SHAPES, ModelConfig
+from mini_engine.default_ladder import default_capture_sizes
+from mini_engine.hardware import spec_names
+
+HELP = "what fits on a card: weights, KV, graphs; longest context, largest batch, ITL's floor"
+DEFAULT_GPU = "h200"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--gpu", metavar="NAME", help=f"{', '.join(spec_names())} (default: {DEFAULT_GPU})"
+    )
+    parser.add_argument("--vram-gb", type=float, metavar="GB", help="memory, instead of --gpu")
+    parser.add_argument(
+        "--bandwidth-gb-s", type=float, metavar="N", help="of that memory, for the floor"
+    )
+    parser.add_argument(
+        "--model",
+        default="qwen3-0.6b",
+        help=f"{', '.join(SHAPES)}, or a checkpoint folder (default: qwen3-0.6b)",
+    )
+    parser.add_argument(
+        "--context",
+        type=options.positive,
+        default=4096,
+        metavar="TOKENS",
+        help="of every request (default: 4096)",
+    )
+    parser.add_argument("--batch", type=options.positive, default=1, metavar="N", help="requests")
+    parser.add_argument(
+        "--quant",
+        default="bf16",
+        choices=QUANTS,
+        help="of the weights; 8 and 4 bits: of the layers' matrices only (default: bf16)",
+    )
+    parser.add_argument(
+        "--kv-dtype", default="bf16", choices=KV_DTYPE_BYTES, help="of the cache (default: bf16)"
+    )
+    parser.add_argument(
+        "--max-num-seqs",
+        type=options.positive,
+        default=256,
+        metavar="N",
+        help="full graphs are held for vLLM's decode sizes up to this (default: 256)",
+    )
+
+
+def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:  # noqa: ARG001
+    check_card(args)
+    config = options.shape_of(args.model)
+    sizes = decode_sizes(args.max_num_seqs)
+    spec = None if args.vram_gb else options.spec_of(args.gpu or DEFAULT_GPU)
+    report = capacity(
+        config,
+        spec or args.vram_gb,
+        context=args.context,
+        batch=args.batch,
+        quant=args.quant,
+        kv_dtype=args.kv_dtype,
+        capture_sizes=sizes,
+    )
+    floors = (report.floor_ms, report.copy_floor_ms)
+    if args.bandwidth_gb_s:
+        floors = (bandwidth_floor_ms(config, report, args.quant, args.bandwidth_gb_s), None)
+    return {
+        "gpu": spec.name if spec else f"a card of {args.vram_gb:g} GB",
+        "model": config.name,
+        "quant": args.quant,
+        "kv_dtype": args.kv_dtype,
+        "context": args.context,
+        "batch": args.batch,
+        "full_graphs": len(sizes),
+        "rows": [
+            {"item": item, "bytes": count, "note": note} for item, count, note in report.rows()
+        ],
+        "kv_bytes_per_token": report.kv_bytes_per_token,
+        "fits": report.fits,
+        "left_bytes": report.left_bytes,
+        "max_context": report.max_context,
+        "model_context": report.model_context,
+        "max_batch": report.max_batch,
+        "floor_ms": floors[0],
+        "copy_floor_ms": floors[1],
+    }
+
+
+def show(result: dict[str, Any], console: Console) -> None:
+    console.print(
+        f"[bold]{result['model']}[/bold] on {result['gpu']}: weights {result['quant']}, "
+        f"cache {result['kv_dtype']}, batch {result['batch']:,}, context {result['context']:,}, "
+        f"{result['full_graphs']} full graphs"
+    )
+    table = Table()
+    table.add_column("item")
+    table.add_column("GiB", justify="right")
+    table.add_column("what it is")
+    for row in result["rows"]:
+        style = "bold" if row["item"] == "left" else None
+        table.add_row(row["item"], f"{row['bytes'] / GIB:,.3f}", row["note"], style=style)
+    console.print(table)
+    if not result["fits"]:
+        console.print("[bold]It does not fit.[/bold]")
+    longest = f"longest context of one request: {result['max_context']:,} tokens"
+    if result["max_context"] > result["model_context"]:
+        longest += f" of memory; the model was made for {result['model_context']:,}"
+    console.print(longest)
+    console.print(f"largest batch at {result['context']:,} tokens: {result['max_batch']:,}")
+    console.print(_floor(result))
+
+
+# ---------------------------------------------------------------- parts
+
+
+def check_card(args: argparse.Namespace) -> None:
+    """One card, by name or by its figures. Raises ValueError otherwise."""
+    if args.gpu and (args.vram_gb is not None or args.bandwidth_gb_s is not None):
+        raise ValueError("--gpu names a card with all its figures: leave out --vram-gb and others")
+    if args.bandwidth_gb_s is not None and args.vram_gb is None:
+        raise ValueError(
+            "--bandwidth-gb-s describes the card of --vram-gb: give that too, or --gpu"
+        )
+    for name in ("vram_gb", "bandwidth_gb_s"):
+        given = getattr(args, name)
+        if given is not None and not 0 < given < math.inf:
+            option = name.replace("_", "-")
+            raise ValueError(f"--{option} {given:g}: expected more than 0")
+
+
+def decode_sizes(max_num_seqs: int) -> list[int]:
+    """The sizes of which vLLM's default settings hold a full graph: those of decode batches."""
+    sizes = default_capture_sizes(max_num_seqs, 8192)
+    return [size for size in sizes if size <= max_num_seqs]
+
+
+def bandwidth_floor_ms(
+    config: ModelConfig, report: CapacityReport, quant: str, bandwidth_gb_s: float
+) -> float:
+    """The floor of a card that is known by its bandwidth alone."""
+    return floor_ms(read_bytes(config, quant) + report.kv_bytes, bandwidth_gb_s)
+
+
+def _floor(result: dict[str, Any]) -> str:
+    if result["floor_ms"] is None:
+        return "floor of ITL: unknown; give --bandwidth-gb-s"
+    told = f"floor of ITL: {result['floor_ms']:.3f} ms at the bandwidth on paper"
+    if result["copy_floor_ms"] is not None:
+        told += f", {result['copy_floor_ms']:.3f} ms at what a copy reaches"
+    return told

@@ -1,0 +1,174 @@
+"""ITL against batch, eager and with graphs: where does the gain of a CUDA graph end?
+
+  python -m mini_engine crossover --shape qwen3-0.6b --spec h200 --style fused9 --context 1024
+
+An eager step is a race: the CPU issues one kernel after another, the GPU runs them. While the batch
+is small the GPU waits for every launch, and ITL is the number of kernels times the cost of a
+launch: more requests cost nothing. At the crossover the kernels have grown as long as the launches.
+Below it a graph, which is launched once, saves what the GPU would have waited; above it only the
+wider gaps between single launches. No step can beat the floor, the time to read weights and KV.
+
+The example says, in words: on one H200, 257 kernels a step and 1,024 tokens of context, eager
+takes the same 2.0 ms for 1 request as for 8, because the CPU is what it waits for. One graph
+takes 1.5 ms for 1 request, a quarter less. At 10 requests the GPU has caught up with the CPU; at 64
+a graph is worth 6%, at 256 it is worth 2%. Try --style hf56 (Hugging Face: 1,591 kernels a step),
+a slower card (--spec l4: the kernels are longer than the launches from the start), or --host-us 0
+(an engine whose own work is hidden).
+
+Batches run at the next rung of the ladder, padded; above its top they run eagerly. All times are
+predicted by the launch model from the figures of the spec, none is measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from mini_engine import plots
+from mini_engine.cli import options
+from mini_engine.curves import CrossoverCurve, CrossoverPoint, crossover_curve
+from mini_engine.default_ladder import default_capture_sizes
+from mini_engine.ladder import CaptureLadder
+
+HELP = "ITL against batch, eager and with graphs: where a graph stops to matter"
+MAX_NUM_SEQS, MAX_NUM_BATCHED_TOKENS = 256, 8192  # of the server whose ladder is the default
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    options.add_shape(parser)
+    options.add_spec(parser)
+    parser.add_argument(
+        "--style",
+        default="fused9",
+        choices=options.STYLES,
+        help="op list: 9 or 5 kernels a layer, or Hugging Face's 56 (default: fused9)",
+    )
+    parser.add_argument(
+        "--context",
+        type=options.positive,
+        default=1024,
+        metavar="TOKENS",
+        help="of every request (default: 1024)",
+    )
+    parser.add_argument(
+        "--max-batch", type=options.positive, default=256, metavar="N", help="(default: 256)"
+    )
+    parser.add_argument(
+        "--ladder",
+        type=_ladder,
+        metavar="1,2,4",
+        help="capture sizes (default: vLLM 0.33's for --max-num-seqs 256)",
+    )
+    parser.add_argument(
+        "--host-us",
+        type=float,
+        metavar="US",
+        help="CPU time of the engine between two steps (default: the spec's)",
+    )
+    parser.add_argument(
+        "-o", "--out", type=Path, default=Path("out/crossover.png"), metavar="PNG", help="picture"
+    )
+
+
+def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
+    shape, spec = options.shape_of(args.shape), options.spec_of(args.spec)
+    if args.host_us is not None:
+        if not 0 <= args.host_us < math.inf:
+            raise ValueError(f"--host-us {args.host_us}: expected 0 µs or more")
+        spec = replace(spec, host_step_us=args.host_us)
+    sizes = args.ladder or default_capture_sizes(
+        max(MAX_NUM_SEQS, args.max_batch), MAX_NUM_BATCHED_TOKENS
+    )
+    with console.status("computing"):
+        curve = crossover_curve(
+            shape,
+            spec,
+            CaptureLadder(sizes),
+            style=args.style,
+            context=args.context,
+            max_batch=args.max_batch,
+        )
+        plots.crossover(curve, args.out)
+    return {
+        "shape": shape.name,
+        "spec": spec.name,
+        "style": args.style,
+        "context": args.context,
+        "host_us": spec.host_step_us,
+        "predicted": True,
+        "capture_sizes": list(sizes),
+        "crossover_batch": curve.crossover,
+        "finding": plots.crossover_finding(curve),
+        "rows": [_row(curve.point(batch)) for batch in _shown(curve)],
+        "picture": str(args.out),
+    }
+
+
+def show(result: dict[str, Any], console: Console) -> None:
+    console.print(
+        f"[bold]{result['shape']}[/bold] on one {result['spec']}, op list {result['style']}, "
+        f"{result['context']:,} tokens of context each, {result['host_us']:,.0f} µs of engine a "
+        "step: predicted\n"
+    )
+    table = Table()
+    for head in (
+        "batch", "rung", "eager\nITL ms", "piecewise\nITL ms", "full\nITL ms", "full\nfaster",
+        "floor\nms", "busy\neager", "busy\nfull",
+    ):  # fmt: skip
+        table.add_column(head, justify="right")
+    for row in result["rows"]:
+        crossed = row["batch"] == result["crossover_batch"]
+        table.add_row(
+            f"{row['batch']:,}",
+            "eager" if row["rung"] is None else f"{row['rung']:,}",
+            f"{row['eager_ms']:.3f}",
+            f"{row['piecewise_ms']:.3f}",
+            f"{row['full_ms']:.3f}",
+            f"× {row['speedup']:.2f}",
+            f"{row['floor_ms']:.3f}",
+            f"{row['eager_utilisation']:.0%}",
+            f"{row['full_utilisation']:.0%}",
+            style="bold" if crossed else None,
+        )
+    console.print(table)
+    console.print("busy: the share of the step in which the GPU runs a kernel\n")
+    console.print(f"{result['finding']}.")
+    if result["crossover_batch"] > result["rows"][-1]["batch"]:
+        console.print(f"The crossover is at batch {result['crossover_batch']:,}.")
+    console.print(f"Picture: {result['picture']}")
+
+
+# ---------------------------------------------------------------- parts
+
+
+def _ladder(word: str) -> list[int] | None:
+    """`default`, or sizes, for `type=`."""
+    return None if word == "default" else options.whole_numbers(word)
+
+
+def _shown(curve: CrossoverCurve) -> list[int]:
+    """The batches of the table: powers of two, the crossover, and the last."""
+    last = curve.points[-1].batch
+    powers = [1 << i for i in range(last.bit_length())]
+    return sorted({*powers, last, min(curve.crossover, last)})
+
+
+def _row(point: CrossoverPoint) -> dict[str, Any]:
+    return {
+        "batch": point.batch,
+        "rung": point.rung,
+        "eager_ms": point.eager.itl_us / 1e3,
+        "piecewise_ms": point.piecewise.itl_us / 1e3,
+        "full_ms": point.full.itl_us / 1e3,
+        "speedup": point.speedup,
+        "floor_ms": point.floor_us / 1e3,
+        "eager_utilisation": point.eager.utilisation,
+        "piecewise_utilisation": point.piecewise.utilisation,
+        "full_utilisation": point.full.utilisation,
+    }

@@ -1,0 +1,258 @@
+"""Which batch sizes does vLLM 0.33 capture, and what does a batch between two of them waste?
+
+  python -m mini_engine ladder --max-num-seqs 256 --max-num-batched-tokens 8192 --batch 33
+
+A graph replays only the shapes it was captured with. So an engine captures a ladder of sizes at
+start-up and pads every batch up to the next rung. Rungs cost start-up time and memory, gaps between
+them cost padding. The ladder here is the one that vLLM 0.33 makes of the same settings.
+
+The example says, in words: with up to 256 requests and 8,192 tokens a step, vLLM captures 51 sizes:
+1, 2, 4, then every 8 up to 256, then every 16 up to 512. In mode FULL_AND_PIECEWISE each size is
+captured in pieces, one more than the model has layers, for steps with prompts in them, and those up
+to 256 once more whole, for steps that only decode. A batch of 33 runs at 40: 32 and 40 have graphs,
+33 has none, and 7 of the 40 rows are computed and thrown away.
+
+With the batch sizes that a server really ran, it also finds the ladder that would have padded
+least, and draws how padding falls as rungs are added:
+
+  python -m mini_engine ladder --histogram "33:100,5:20" --rungs 8
+  python -m mini_engine serve --json > report.json
+  python -m mini_engine ladder --histogram report.json --rungs 16
+
+Capture time and memory are predicted for --shape and --spec; none of it is measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from mini_engine import plots
+from mini_engine.canvas import PREDICTED
+from mini_engine.cli import options
+from mini_engine.cli.histograms import read_histogram
+from mini_engine.default_ladder import PERFORMANCE_MODES, default_capture_sizes
+from mini_engine.dispatch import CUDAGraphMode, GraphDispatcher
+from mini_engine.ladder import CaptureLadder, LadderPoint
+from mini_engine.ladder_cost import LadderCosts
+
+HELP = "the sizes vLLM 0.33 captures, why a batch of 33 runs at 40, and a better ladder"
+MIB = 1 << 20
+SHOWN = (1, 2, 4, 8, 12, 16, 24, 32, 48)  # rungs of the best ladders that the table lists
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    number = options.positive
+    parser.add_argument("--max-num-seqs", type=number, default=256, metavar="N")
+    parser.add_argument("--max-num-batched-tokens", type=number, default=8192, metavar="N")
+    parser.add_argument(
+        "--spec-tokens", type=int, default=0, metavar="N", help="speculative tokens a request"
+    )
+    parser.add_argument(
+        "--mode",
+        default="FULL_AND_PIECEWISE",
+        choices=[mode.name for mode in CUDAGraphMode],
+        help="(default: FULL_AND_PIECEWISE)",
+    )
+    parser.add_argument(
+        "--capture-sizes", type=options.whole_numbers, metavar="1,2,4", help="use these instead"
+    )
+    parser.add_argument("--max-capture-size", type=number, metavar="N", help="another ceiling")
+    parser.add_argument("--performance-mode", default="balanced", choices=PERFORMANCE_MODES)
+    parser.add_argument("--blackwell", action="store_true", help="a data-centre Blackwell GPU")
+    parser.add_argument("--batch", type=number, metavar="N", help="explain this decode batch")
+    parser.add_argument(
+        "--histogram", metavar="FILE|33:100,5:20", help="rows:steps that a server ran"
+    )
+    parser.add_argument("--rungs", type=number, metavar="K", help="of the best ladder to look for")
+    options.add_shape(parser)
+    options.add_spec(parser)
+    parser.add_argument(
+        "-o", "--out", type=Path, default=Path("out/ladder.png"), metavar="PNG", help="picture"
+    )
+
+
+def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
+    shape, spec = options.shape_of(args.shape), options.spec_of(args.spec)
+    histogram = read_histogram(args.histogram) if args.histogram else None
+    if args.rungs and histogram is None:
+        raise ValueError("--rungs looks for the best ladder of a histogram: give --histogram too")
+    if histogram is not None and args.spec_tokens:
+        raise ValueError(
+            "--histogram counts rows and --spec-tokens makes rungs of whole requests: give one"
+        )
+    sizes = default_capture_sizes(
+        args.max_num_seqs,
+        args.max_num_batched_tokens,
+        max_capture_size=args.max_capture_size,
+        capture_sizes=args.capture_sizes,
+        num_speculative_tokens=args.spec_tokens,
+        mode=args.mode,
+        performance_mode=args.performance_mode,
+        data_center_blackwell=args.blackwell,
+    )
+    query_len = 1 + args.spec_tokens
+    costs = LadderCosts(shape, spec, args.mode, args.max_num_seqs, decode_query_len=query_len)
+    result: dict[str, Any] = {
+        "mode": args.mode,
+        "max_num_seqs": args.max_num_seqs,
+        "max_num_batched_tokens": args.max_num_batched_tokens,
+        "num_speculative_tokens": args.spec_tokens,
+        "capture_sizes": sizes,
+        "shape": shape.name,
+        "spec": spec.name,
+        "layers": shape.num_layers,
+        "predicted": True,
+        **_costs(costs, sizes),
+    }
+    if args.batch:
+        dispatcher = GraphDispatcher(args.mode, sizes, args.max_num_seqs, query_len)
+        result["batch"] = explain_batch(dispatcher, args.batch)
+    if not sizes:
+        return result
+    ladder = CaptureLadder(sizes)
+    told = f"{args.mode}, max_num_seqs {args.max_num_seqs}, {shape.name} on {spec.name}, fused9"
+    if histogram is None:
+        rows = args.batch * query_len if args.batch else None
+        mark = rows if rows and rows <= ladder.top else None
+        plots.waste_by_batch(ladder, args.out, caption=f"Ladder of vLLM 0.33: {told}", mark=mark)
+    else:
+        with console.status("looking for the best ladders"):
+            own = costs.point(ladder, histogram)
+            points = costs.curve(histogram, args.rungs or len(ladder), ladder.top)
+        caption = f"{PREDICTED}: {told}; {sum(histogram.values()):,} steps of the histogram given"
+        plots.ladder_curve(points, args.out, caption=caption, reference=("this ladder", own))
+        result["histogram"] = {
+            "steps": sum(histogram.values()),
+            "this_ladder": _point(own),
+            "curve": [_point(point) for point in points],
+        }
+    return result | {"picture": str(args.out)}
+
+
+def show(result: dict[str, Any], console: Console) -> None:
+    sizes = result["capture_sizes"]
+    console.print(
+        f"[bold]vLLM 0.33[/bold], {result['mode']}, max_num_seqs {result['max_num_seqs']:,}, "
+        f"max_num_batched_tokens {result['max_num_batched_tokens']:,}: "
+        f"[bold]{len(sizes)} capture sizes[/bold]"
+    )
+    console.print(f"   {in_runs(sizes)}\n" if sizes else "   no graphs: every step is eager\n")
+    pieces = result["layers"] + 1
+    console.print(f"{result['shape']}, {result['layers']} layers, on one {result['spec']}:")
+    if result["piecewise_rungs"]:
+        rungs, graphs = result["piecewise_rungs"], result["piecewise_graphs"]
+        console.print(f"   PIECEWISE  {rungs} sizes × {pieces} pieces = {graphs:,} graphs")
+    if result["full_graphs"]:
+        console.print(f"   FULL       {result['full_graphs']} graphs")
+    console.print(
+        f"   together   {result['graphs']:,} graphs: {result['capture_ms'] / 1e3:.2f} s to capture "
+        f"and {result['memory_mib']:,.0f} MiB, predicted\n"
+    )
+    if batch := result.get("batch"):
+        console.print(f"[bold]{batch['explanation']}[/bold]")
+        console.print(f"   when all decode: {batch['decode']}")
+        console.print(f"   with a prompt among them: {batch['mixed']}\n")
+    if histogram := result.get("histogram"):
+        _show_histogram(histogram, console)
+    if "picture" in result:
+        console.print(f"Picture: {result['picture']}")
+
+
+def _show_histogram(histogram: dict[str, Any], console: Console) -> None:
+    own, curve = histogram["this_ladder"], histogram["curve"]
+    as_good = next((p for p in curve if p["wasted_fraction"] <= own["wasted_fraction"]), None)
+    table = Table(title=f"{histogram['steps']:,} steps", title_justify="left")
+    for head in ("rungs", "padding", "padded rows", "eager steps", "capture ms", "graphs MiB"):
+        table.add_column(head, justify="right")
+    ladders = [p for p in curve if p["rungs"] in SHOWN or p in (as_good, curve[-1])]
+    for name, point in [("best of", p) for p in ladders] + [("this", own)]:
+        table.add_row(
+            f"{name} {point['rungs']}",
+            f"{point['wasted_fraction']:.1%}",
+            f"{point['padded_rows']:,}",
+            f"{point['eager_steps']:,}",
+            f"{point['capture_ms']:,.0f}",
+            f"{point['memory_mib']:,.0f}",
+            style="bold" if point in (own, as_good) else None,
+        )
+    console.print(table)
+    best = as_good or curve[-1]
+    console.print(f"Best {best['rungs']} rungs: {in_runs(best['capture_sizes'])}")
+    if as_good:
+        console.print(f"They pad no more than the {own['rungs']} rungs of this ladder.")
+
+
+# ---------------------------------------------------------------- parts
+
+
+def explain_batch(dispatcher: GraphDispatcher, batch: int) -> dict[str, str]:
+    """Why a decode batch runs at its rung, and how the dispatcher runs it.
+
+    Raises ValueError above max_num_seqs: no step has so many requests.
+    """
+    if batch > dispatcher.max_num_seqs:
+        raise ValueError(
+            f"batch {batch} > max_num_seqs {dispatcher.max_num_seqs}: no step has so many "
+            "requests; raise --max-num-seqs"
+        )
+    query_len = dispatcher.decode_query_len
+    rows = batch * query_len
+    told = "Mode NONE captures nothing: every batch runs eagerly."
+    if dispatcher.sizes:
+        told = CaptureLadder(dispatcher.sizes).explain(rows)
+    if query_len > 1:
+        told = f"{batch} requests of {query_len} tokens are a batch of {rows} rows. {told}"
+    decode = dispatcher.dispatch(batch, rows, query_len)
+    mixed = dispatcher.dispatch(batch, rows)
+    return {
+        "explanation": told,
+        "decode": f"{decode.mode}, {decode.num_tokens} rows",
+        "mixed": f"{mixed.mode}, {mixed.num_tokens} rows",
+    }
+
+
+def _costs(costs: LadderCosts, sizes: Sequence[int]) -> dict[str, Any]:
+    cost = costs.of(sizes)
+    return {
+        "piecewise_rungs": cost.piecewise_rungs,
+        "piecewise_graphs": cost.piecewise_graphs,
+        "full_graphs": cost.full_graphs,
+        "graphs": cost.graphs,
+        "capture_ms": cost.capture_us / 1e3,
+        "memory_mib": cost.memory_bytes / MIB,
+    }
+
+
+def _point(point: LadderPoint) -> dict[str, Any]:
+    return {
+        "rungs": len(point.ladder),
+        "capture_sizes": list(point.ladder),
+        "wasted_fraction": point.waste.wasted_fraction,
+        "padded_rows": point.waste.padded_rows,
+        "eager_steps": point.waste.eager_steps,
+        "capture_ms": point.capture_us / 1e3,
+        "memory_mib": point.memory_bytes / MIB,
+    }
+
+
+def in_runs(sizes: Sequence[int]) -> str:
+    """1, 2, 4, 8 … 256 (every 8), 272 … 512 (every 16)."""
+    words: list[str] = []
+    at = 0
+    while at < len(sizes):
+        end = at + 1
+        while end + 1 < len(sizes) and sizes[end + 1] - sizes[end] == sizes[at + 1] - sizes[at]:
+            end += 1
+        if end - at >= 3:
+            words.append(f"{sizes[at]} … {sizes[end]} (every {sizes[at + 1] - sizes[at]})")
+            at = end + 1
+        else:
+            words.append(str(sizes[at]))
+            at += 1
+    return ", ".join(words)

@@ -1,0 +1,180 @@
+"""Replay a trace of requests: what would this server have felt like, under each way of launching?
+
+  python -m mini_engine serve --mode FULL_AND_PIECEWISE
+  python -m mini_engine serve --trace AzureLLMInferenceTrace_conv.csv --shape qwen3-0.6b --spec h200
+
+Traces come as CSV in the format of the Azure LLM inference traces
+(https://github.com/Azure/AzurePublicDataset: TIMESTAMP,ContextTokens,GeneratedTokens) or as JSON
+lines (arrival_s, prompt_tokens, output_tokens). Without --trace a small synthetic one runs.
+
+The scheduler's rules are the engine's, token for token; steps are costed by the step-cost model.
+Between two arrivals or endings the batch does not change, so all those steps are taken in one
+stride, in closed form: a trace of 200,000 steps takes about a second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from mini_engine.cli import options
+from mini_engine.default_ladder import default_capture_sizes
+from mini_engine.ladder_saving import optimal_ladder_saving
+from mini_engine.modes import CUDAGraphMode
+from mini_engine.request_trace import SHIPPED_TRACE, read_trace
+from mini_engine.serve import simulate
+from mini_engine.serve_report import ServeReport
+from mini_engine.server_plan import plan_server
+from mini_engine.step_model import StepModel
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--trace", type=Path, default=SHIPPED_TRACE, metavar="FILE")
+    parser.add_argument("--skip-bad-rows", action="store_true", help="count bad rows and go on")
+    options.add_shape(parser)
+    options.add_spec(parser)
+    parser.add_argument("--style", default="fused9", choices=options.STYLES, help="op list")
+    parser.add_argument(
+        "--mode",
+        default="FULL_AND_PIECEWISE",
+        choices=[mode.name for mode in CUDAGraphMode],
+        help="(default: FULL_AND_PIECEWISE)",
+    )
+    parser.add_argument(
+        "--ladder", type=options.whole_numbers, metavar="1,2,4", help="(default: vLLM's)"
+    )
+    parser.add_argument("--max-num-seqs", type=options.positive, default=256, metavar="N")
+    parser.add_argument(
+        "--max-num-batched-tokens", type=options.positive, default=8192, metavar="N"
+    )
+    parser.add_argument("--max-model-len", type=options.positive, metavar="TOKENS")
+    parser.add_argument("--block-size", type=options.positive, default=16, metavar="TOKENS")
+    parser.add_argument("--host-us", type=float, metavar="US", help="CPU time between two steps")
+    parser.add_argument("-o", "--out", type=Path, metavar="PNG", help="draw the rung histogram")
+
+
+def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
+    began = time.perf_counter()
+    shape, spec = options.shape_of(args.shape), options.spec_of(args.spec)
+    if args.host_us is not None:
+        spec = replace(spec, host_step_us=args.host_us)
+    sizes = default_capture_sizes(
+        args.max_num_seqs, args.max_num_batched_tokens, capture_sizes=args.ladder, mode=args.mode
+    )
+    plan = plan_server(
+        shape, spec, args.mode, sizes,
+        style=args.style,
+        max_num_seqs=args.max_num_seqs,
+        max_num_batched_tokens=args.max_num_batched_tokens,
+        block_size=args.block_size,
+        max_model_len=args.max_model_len,
+    )  # fmt: skip
+    trace = read_trace(args.trace, skip_bad_rows=args.skip_bad_rows)
+    costs = StepModel(shape, spec, args.style)
+    with Progress(console=console, transient=True) as progress:
+        task = progress.add_task("serving", total=len(trace.requests))
+        report = simulate(
+            trace.requests, costs, plan.limits, plan.dispatcher,
+            progress=lambda read: progress.update(task, completed=read),
+        )  # fmt: skip
+    saving = optimal_ladder_saving(report, costs, plan.dispatcher)
+    if args.out:
+        _draw(report, args.out, f"{args.trace.name}: {shape.name} on one {spec.name}, {args.mode}")
+    wall_s = time.perf_counter() - began
+    return {
+        "trace": str(args.trace),
+        "shape": shape.name,
+        "spec": spec.name,
+        "style": args.style,
+        "rows_skipped": trace.num_skipped,
+        "first_row_skipped": trace.first_skipped,
+        **report.to_dict(),
+        "graphs": plan.graphs,
+        "graph_memory_bytes": plan.graph_memory_bytes,
+        "capture_us": plan.capture_us,
+        "optimal_ladder": asdict(saving) if saving else None,
+        "wall_s": wall_s,
+        "simulated_steps_per_s": report.steps / wall_s,
+    }
+
+
+def _draw(report: ServeReport, path: Path, caption: str) -> None:
+    from mini_engine import plots  # matplotlib takes as long to import as a trace to run
+
+    plots.rung_histogram(report.steps_by_rung, path, caption=f"{plots.PREDICTED}: {caption}")
+
+
+def show(result: dict[str, Any], console: Console) -> None:
+    console.print(
+        f"[bold]{result['trace']}[/bold]: {result['shape']} on one {result['spec']}, "
+        f"{result['mode']}, op list {result['style']}, predicted"
+    )
+    if result["rows_skipped"]:
+        skipped = f"{result['rows_skipped']} bad rows skipped; the first: "
+        console.print(f"[yellow]{skipped}{result['first_row_skipped']}[/yellow]")
+    table = Table(show_header=False)
+    table.add_column()
+    table.add_column(justify="right")
+    for label, value in _lines(result):
+        table.add_row(label, value)
+    console.print(table)
+    console.print(_rungs(result))
+    console.print(
+        f"{result['steps']:,} steps in {result['wall_s']:.2f} s: "
+        f"{result['simulated_steps_per_s']:,.0f} simulated steps a second, reading included"
+    )
+
+
+def _lines(r: dict[str, Any]) -> list[tuple[str, str]]:
+    def ms(key: str) -> str:
+        return "–" if r[key] is None else f"{r[key] / 1000:,.2f} ms"
+
+    lines = [
+        ("requests served", f"{r['requests']:,}"),
+        ("refused / cut at the context's end", f"{r['refused']:,} / {r['truncated']:,}"),
+        ("TTFT p50 / p99", f"{ms('ttft_p50_us')} / {ms('ttft_p99_us')}"),
+        ("ITL p50 / p99", f"{ms('itl_p50_us')} / {ms('itl_p99_us')}"),
+        ("throughput", f"{r['tokens_per_s']:,.0f} tokens/s, {r['requests_per_s']:.2f} requests/s"),
+        ("steps by run-time mode", _shares(r["steps_by_mode"])),
+        ("padding waste", f"{r['padding_waste']:.1%} of {r['rows'] + r['padded_rows']:,} rows"),
+        ("preemptions", f"{r['preemptions']:,} ({r['recomputed_tokens']:,} tokens computed again)"),
+        ("KV blocks, peak of all", f"{r['kv_blocks_peak']:,} of {r['kv_blocks']:,}"),
+        ("graphs", f"{r['graphs']:,}, {r['graph_memory_bytes'] / 1e6:,.0f} MB"),
+        ("capturing them", ms("capture_us")),
+    ]
+    if best := r["optimal_ladder"]:
+        saved = f"{best['saved_rows']:,} padded rows, {best['saved_us'] / 1e6:,.2f} s"
+        lines.append((f"the optimal ladder of {len(best['capture_sizes'])} rungs saves", saved))
+        lines.append(("  that is of the busy time", f"{best['saved_share']:.2%}"))
+        lines.append(("  its rungs", _short(best["capture_sizes"])))
+    return lines
+
+
+def _rungs(r: dict[str, Any]) -> Table:
+    """The ten rungs that most steps ran at."""
+    counts = [
+        (steps, mode, rung)
+        for mode, rungs in r["steps_by_rung"].items()
+        for rung, steps in rungs.items()
+    ]
+    table = Table("most steps ran at", "rung", "steps", "share")
+    for steps, mode, rung in sorted(counts, reverse=True)[:10]:
+        table.add_row(mode, str(rung), f"{steps:,}", f"{steps / r['steps']:.1%}")
+    return table
+
+
+def _shares(counts: dict[str, int]) -> str:
+    total = sum(counts.values()) or 1
+    return ", ".join(f"{mode} {count / total:.1%}" for mode, count in counts.items() if count)
+
+
+def _short(sizes: list[int]) -> str:
+    words = [str(size) for size in sizes]
+    return ", ".join(words if len(words) <= 14 else [*words[:7], "…", *words[-6:]])

@@ -1,0 +1,219 @@
+"""The figures: each a function of data that writes one PNG.
+
+    timeline         one step on a CPU lane and a GPU lane, launched in several ways
+    crossover        ITL against batch: eager, piecewise, full, the floor, where eager catches up
+    ladder_curve     a denser ladder: padding against capture time and memory
+    waste_by_batch   the staircase: at which rung a batch of n runs
+    rung_histogram   which rungs the steps of a server ran at
+
+In: data that other rooms have computed (`trace`, `curves`, `ladder`, `serve_report`).
+Out: a file. The title states what the figure shows; the caption says of what, and whether it was
+predicted. The same data give the same bytes. Empty data raise ValueError, a path that cannot be
+written OSError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter
+
+from mini_engine.canvas import (
+    BLACK,
+    BLUE,
+    GREEN,
+    GREY,
+    MODE_COLOURS,
+    PREDICTED,
+    VERMILION,
+    canvas,
+    doubling_ticks,
+    percent_ticks,
+)
+from mini_engine.curves import CrossoverCurve, CrossoverPoint
+from mini_engine.ladder_plot import ladder_curve, waste_by_batch
+from mini_engine.timeline_plot import timeline
+
+__all__ = [
+    "PREDICTED",
+    "crossover",
+    "crossover_finding",
+    "ladder_curve",
+    "rung_histogram",
+    "timeline",
+    "waste_by_batch",
+]
+
+RUN_TIME_COLOURS = {"NONE": VERMILION, "PIECEWISE": GREEN, "FULL": BLUE}
+
+
+# ---------------------------------------------------------------- ITL against batch
+
+
+def crossover(curve: CrossoverCurve, path: Path | str, *, title: str | None = None) -> None:
+    """ITL on doubly logarithmic axes, and below it what graphs save of it, rung by rung."""
+    if not curve.points:
+        raise ValueError("the curve has no points: compute it for batch 1 at least")
+    caption = (
+        f"{PREDICTED}: decode steps of {curve.shape} on {curve.spec}, op list {curve.style}, "
+        f"{curve.context:,} tokens of context each, {curve.host_step_us:,.0f} µs of engine a step. "
+        f"Graphs run padded, at the next of {len(curve.ladder)} rungs; "
+        f"above {curve.ladder.top}, eager."
+    )
+    with canvas(path, (13, 10), title=title or crossover_finding(curve), caption=caption) as figure:
+        above, below = figure.subplots(2, 1, sharex=True, height_ratios=[2.4, 1])
+        _itl(above, curve)
+        _saved(below, curve)
+        batches = [point.batch for point in curve.points]
+        below.set_xlim(batches[0] * 0.95, max(batches[-1], 2) * 1.05)
+        doubling_ticks(below, 1, batches[-1])
+        below.set_xlabel("batch (requests that decode together)")
+
+
+def crossover_finding(curve: CrossoverCurve) -> str:
+    """One sentence: where eager is launch-bound, and what one full graph saves there."""
+    first, last = curve.points[0], curve.points[-1]
+    top = max((point for point in curve.points if point.rung), key=lambda p: p.batch, default=first)
+    saves = f"one full graph saves {_percent(first.saved)} of ITL at batch {first.batch}"
+    if top.batch > first.batch:
+        saves += f", {_percent(top.saved)} at {top.batch}"
+    if curve.crossover <= first.batch:
+        return f"Eager is never launch-bound here: {saves}"
+    if curve.crossover > last.batch:
+        return f"Eager is launch-bound at every batch here: {saves}"
+    return f"Eager is launch-bound below a batch of {curve.crossover}: {saves}"
+
+
+def _itl(axes: Axes, curve: CrossoverCurve) -> None:
+    batches = [point.batch for point in curve.points]
+    lines: dict[str, Callable[[CrossoverPoint], float]] = {
+        "eager": lambda p: p.eager.itl_us,
+        "piecewise": lambda p: p.piecewise.itl_us,
+        "full": lambda p: p.full.itl_us,
+    }
+    labels = {"eager": "eager", "piecewise": "piecewise graphs", "full": "one full graph"}
+    for mode, style in (("eager", "-"), ("piecewise", "--"), ("full", "-")):
+        values = [lines[mode](point) / 1e3 for point in curve.points]
+        axes.plot(batches, values, style, color=MODE_COLOURS[mode], label=labels[mode])
+    floor = [point.floor_us / 1e3 for point in curve.points]
+    label = "floor: weights and KV, read once"
+    axes.plot(batches, floor, ":", color=BLACK, label=label)
+    axes.fill_between(batches, floor, [min(floor) * 0.5] * len(floor), color="#F2F2F2")
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    low, high = min(floor) * 0.8, max(p.eager.itl_us for p in curve.points) / 1e3
+    axes.set_ylim(low, high * (high / low) ** 0.2)  # room for the word on the crossover
+    axes.yaxis.set_major_formatter(FuncFormatter(_plain))
+    axes.yaxis.set_minor_formatter(FuncFormatter(_one_two_five))
+    axes.set_ylabel("ITL (ms)")
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=4, borderaxespad=0.2)
+    if 1 < curve.crossover <= batches[-1]:
+        axes.axvline(curve.crossover, color=BLACK, linewidth=1.5)
+        right = curve.crossover**2 > batches[-1]  # beyond the middle of the axis
+        axes.annotate(
+            f"crossover: batch {curve.crossover}\nleft of it the CPU sets eager's pace,\n"
+            "right of it the GPU does",
+            xy=(curve.crossover, 0.98), xycoords=("data", "axes fraction"),
+            xytext=(-10 if right else 10, 0), textcoords="offset points",
+            ha="right" if right else "left", va="top",
+        )  # fmt: skip
+
+
+def _saved(axes: Axes, curve: CrossoverCurve) -> None:
+    """The share of eager's ITL that graphs save, and the rungs that they run at."""
+    batches = [point.batch for point in curve.points]
+    whole = [point.saved for point in curve.points]
+    pieces = [1 - point.piecewise.itl_us / point.eager.itl_us for point in curve.points]
+    axes.plot(batches, pieces, "--", color=MODE_COLOURS["piecewise"])
+    axes.plot(batches, whole, "-", color=MODE_COLOURS["full"])
+    low = min(0.0, *pieces, *whole)
+    rungs = [rung for rung in curve.ladder if rung <= batches[-1]]
+    tick = 0.06 * (max(whole) - low or 1)
+    axes.vlines(rungs, low - 2 * tick, low - tick, color=GREY, linewidth=1.5)
+    axes.set_ylim(low - 2.2 * tick, None)
+    percent_ticks(axes)
+    axes.set_ylabel("saved of eager")
+    axes.text(
+        0.995, 0.94, "ticks below: rungs of the ladder", transform=axes.transAxes,
+        ha="right", va="top", color="#505050",
+    )  # fmt: skip
+    if 1 < curve.crossover <= batches[-1]:
+        axes.axvline(curve.crossover, color=BLACK, linewidth=1.5)
+
+
+def _percent(share: float) -> str:
+    return f"{share:.0%}" if abs(share) >= 0.1 else f"{share:.1%}"
+
+
+def _plain(value: float, _position: int | None = None) -> str:
+    return f"{value:g}"
+
+
+def _one_two_five(value: float, position: int | None = None) -> str:
+    """Labels of 2 and 5 between the decades."""
+    leading = f"{value:e}"[0]
+    return _plain(value, position) if leading in "25" else ""
+
+
+# ---------------------------------------------------------------- what a server ran
+
+
+def rung_histogram(
+    steps_by_rung: Mapping[str, Mapping[int, int]],
+    path: Path | str,
+    *,
+    caption: str = PREDICTED,
+    title: str | None = None,
+) -> None:
+    """The share of steps that ran at each rung, for each run-time mode.
+
+    `steps_by_rung`: mode -> padded rows -> steps, as a serve report has it. Eager steps may have
+    any number of rows, so they are gathered between powers of two.
+    """
+    total = sum(sum(rungs.values()) for rungs in steps_by_rung.values())
+    if not total:
+        raise ValueError("no steps: give a report of a server that ran some")
+    with canvas(
+        path, (13, 7), title=title or _steps_finding(steps_by_rung), caption=caption
+    ) as fig:
+        axes = fig.subplots()
+        top = 2
+        for mode, colour in RUN_TIME_COLOURS.items():
+            steps = _by_power_of_two(steps_by_rung, mode)
+            if steps:
+                shares = [count / total for count in steps.values()]
+                label = f"{mode}: {sum(shares):.0%} of steps" + (
+                    ", up to each power of two" if mode == "NONE" else ""
+                )
+                axes.vlines(list(steps), 0, shares, color=colour, linewidth=4, label=label)
+                top = max(top, *steps)
+        axes.set_xscale("log", base=2)
+        axes.set_xlim(0.9, top * 1.1)
+        doubling_ticks(axes, 1, top)
+        axes.set_ylim(0, None)
+        percent_ticks(axes)
+        axes.set_xlabel("rows that a step ran with (tokens, padding included)")
+        axes.set_ylabel("share of all steps")
+        axes.legend(loc="upper right")
+
+
+def _by_power_of_two(steps_by_rung: Mapping[str, Mapping[int, int]], mode: str) -> dict[int, int]:
+    """Rung -> steps of one mode; eager sizes are rounded up to a power of two."""
+    steps: dict[int, int] = {}
+    for rows, count in sorted(steps_by_rung.get(mode, {}).items()):
+        at = 1 << (rows - 1).bit_length() if mode == "NONE" else rows
+        steps[at] = steps.get(at, 0) + count
+    return steps
+
+
+def _steps_finding(steps_by_rung: Mapping[str, Mapping[int, int]]) -> str:
+    total = sum(sum(rungs.values()) for rungs in steps_by_rung.values())
+    eager = sum(steps_by_rung.get("NONE", {}).values())
+    ran = [(count, rows, mode) for mode, r in steps_by_rung.items() for rows, count in r.items()]
+    count, rows, mode = max(ran)
+    return (
+        f"{1 - eager / total:.0%} of steps ran in graphs; the most common were "
+        f"{mode} at {rows} rows ({count / total:.0%})"
+    )
