@@ -15,7 +15,7 @@ Padded rows read zeros: token 0 at position 0, written to slot 0 of block 0, whi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import copy
 
 import numpy as np
@@ -110,10 +110,11 @@ class SimRunner:
 
     # -- capture -------------------------------------------------------------------------------
 
-    def capture(self) -> CaptureReport:
+    def capture(self, order: Sequence[int] | None = None) -> CaptureReport:
         """Capture what the dispatcher may choose: PIECEWISE, then FULL, each largest first.
 
-        Rungs that find no memory are dropped, here and in the dispatcher.
+        Rungs that find no memory are dropped, here and in the dispatcher. `order` captures the
+        rungs in another order, which only a lesson wants.
         """
         report = CaptureReport()
         if self._piecewise_rungs:
@@ -122,17 +123,23 @@ class SimRunner:
                 sorted(self._piecewise_rungs), SPLITTING_OPS,
                 share_pool=self.share_pool, pool=self.pool,
             )  # fmt: skip
-            self._capture(self.piecewise, CUDAGraphMode.PIECEWISE, report)
+            self._capture(self.piecewise, CUDAGraphMode.PIECEWISE, report, order)
         if self._full_rungs:
             self.full = GraphRunner(
                 self.device, self._full_forward, self.inputs, sorted(self._full_rungs),
                 share_pool=self.share_pool, pool=self.pool,
             )  # fmt: skip
-            self._capture(self.full, CUDAGraphMode.FULL, report)
+            self._capture(self.full, CUDAGraphMode.FULL, report, order)
         return report
 
-    def _capture(self, runner: GraphRunner, mode: CUDAGraphMode, into: CaptureReport) -> None:
-        report = runner.capture()
+    def _capture(
+        self,
+        runner: GraphRunner,
+        mode: CUDAGraphMode,
+        into: CaptureReport,
+        order: Sequence[int] | None,
+    ) -> None:
+        report = runner.capture(order)
         into.rungs += report.rungs
         into.dropped += report.dropped
         for descriptor in self.dispatcher.descriptors():

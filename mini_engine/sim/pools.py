@@ -1,0 +1,62 @@
+"""What one pool for all rungs saves, and why the largest is captured first.
+
+In: a shape, a device spec, a ladder. Out: bytes of graph memory for three ways of capturing it.
+
+    ways = pool_bytes(named_shape("qwen3-0.6b"), load_spec("h200"), [1, 2, 4, …, 512])
+    ways.largest_first < ways.ascending < ways.apart
+
+The figures are those of the simulated allocator on a device that only counts costs: the real
+forward pass, its real buffers, no arithmetic. What the driver keeps for the nodes is left out; it
+does not depend on pools.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mini_engine.config import ModelConfig
+from mini_engine.dispatch import GraphDispatcher
+from mini_engine.hardware import DeviceSpec
+from mini_engine.scheduler import SchedulerLimits
+from mini_engine.sim.device import Device
+from mini_engine.sim.runner import SimRunner
+
+
+@dataclass(frozen=True)
+class PoolBytes:
+    """Graph memory of a whole ladder, in bytes."""
+
+    largest_first: int  # one pool: small rungs live in the room that the large one left
+    ascending: int  # one pool, but no room that was left is ever large enough
+    apart: int  # a pool for each rung
+
+
+def pool_bytes(config: ModelConfig, spec: DeviceSpec, sizes: Sequence[int]) -> PoolBytes:
+    """Capture the ladder as full graphs in the three ways."""
+    ladder = sorted(sizes)
+    return PoolBytes(
+        largest_first=_captured(config, spec, ladder, ladder[::-1], share_pool=True),
+        ascending=_captured(config, spec, ladder, ladder, share_pool=True),
+        apart=_captured(config, spec, ladder, ladder[::-1], share_pool=False),
+    )
+
+
+def _captured(
+    config: ModelConfig,
+    spec: DeviceSpec,
+    sizes: Sequence[int],
+    order: Sequence[int],
+    *,
+    share_pool: bool,
+) -> int:
+    top = max(sizes)
+    limits = SchedulerLimits(
+        max_num_seqs=top, max_num_batched_tokens=top, num_blocks=2, block_size=16, max_model_len=16
+    )
+    dispatcher = GraphDispatcher("FULL", sizes, top)
+    runner = SimRunner(
+        Device(spec, compute=False), config, None, limits, dispatcher, share_pool=share_pool
+    )
+    report = runner.capture(order)
+    return sum(rung.pool_bytes for rung in report.rungs)
