@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help demo test slow bench format clean
+.PHONY: help demo test slow bench figures format clean
 
 help:  ## What can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -23,6 +23,10 @@ slow: .venv/.test  ## The property tests with 1,000 examples each
 
 bench: .venv/.core  ## Speed of the serving simulator: steps a second, growth, stride against loop
 	$(BIN)/python -m mini_engine.bench_serve $(ARGS)
+
+figures: .venv/.core  ## Draw the pictures of the README again
+	$(BIN)/python -m mini_engine demo
+	cp out/timeline.png out/crossover.png course/figures/
 
 format: .venv/.test  ## Let ruff write the layout
 	$(BIN)/ruff check --fix .

@@ -1,0 +1,78 @@
+"""What the documents say is so: commands run, shown output is real, links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+
+ROOT = Path(__file__).parent.parent
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "course/measurements/README.md"]
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^)#]+)(#[^)]*)?\)")
+# These would run this suite inside itself, or for minutes: that they are well-formed is checked
+# with `make --dry-run`, and `make test` is what runs you.
+DRY = ("make test", "make slow", "make bench", "make format")
+
+
+def commands() -> list[tuple[str, str]]:
+    """(document, command) for every line of every `sh` block."""
+    found = [
+        (document.relative_to(ROOT).as_posix(), line.strip())
+        for document in DOCUMENTS
+        for language, body in FENCE.findall(document.read_text())
+        if language == "sh"
+        for line in body.splitlines()
+        if line.strip() and not line.lstrip().startswith("#")
+    ]
+    assert len(found) >= 8
+    return found
+
+
+@pytest.mark.parametrize(("document", "command"), commands(), ids=lambda value: value[:60])
+def test_every_command_in_the_documents_runs(document: str, command: str, tmp_path: Path) -> None:
+    words = shlex.split(command)
+    if command.startswith(DRY):
+        words.insert(1, "--dry-run")
+    elif command == "make demo":  # what the target runs, without setting up a second environment
+        words = [sys.executable, "-m", "mini_engine", "demo", "--out", str(tmp_path)]
+    elif words[0] == ".venv/bin/python":
+        words[0] = sys.executable
+    if "-o" in words:
+        words[words.index("-o") + 1] = str(tmp_path / "file")
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, f"{document}: {command}\n{done.stdout}\n{done.stderr}"
+
+
+def test_the_readme_shows_what_the_demo_prints() -> None:
+    """Fails when the demo says something else now: paste its output into README.md again."""
+    blocks = dict(FENCE.findall((ROOT / "README.md").read_text()))
+    done = subprocess.run(
+        [sys.executable, "-m", "mini_engine", "demo"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    printed = [line.rstrip() for line in done.stdout.strip("\n").splitlines()]
+    shown = [line.rstrip() for line in blocks["text"].strip("\n").splitlines()]
+    assert shown == printed
+    for name in ("timeline.png", "crossover.png"):
+        fresh, kept = imread(ROOT / "out" / name), imread(ROOT / "course/figures" / name)
+        assert fresh.shape == kept.shape, f"course/figures/{name} is stale: make figures"
+        # versions of matplotlib draw letters a little differently; boxes must stand where they did
+        assert np.abs(fresh - kept).mean() < 0.01, f"course/figures/{name} is stale: make figures"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda d: d.relative_to(ROOT).as_posix())
+def test_links_and_paths_lead_somewhere(document: Path) -> None:
+    text = document.read_text()
+    for target, _ in LINK.findall(text):
+        if not target.startswith("http"):
+            assert (document.parent / target).exists(), target
+    prose = FENCE.sub("", text)
+    for path in re.findall(r"`((?:mini_engine|tests|course|labs|notebooks)/[\w./*-]+)`", prose):
+        assert list(ROOT.glob(path.rstrip("/"))), f"{document.name} names {path}"
