@@ -65,7 +65,7 @@ class Timed:
 def growth_table(most: int) -> Table:
     """Cost from 1,000 requests up to `most`, by tens: the same for each request, memory flat."""
     table = Table(title="Cost of a run: strides, synthetic requests")
-    for column in ("requests", "steps", "turns", "wall s", "µs a request", "steps/s", "peak MB"):
+    for column in ("requests", "steps", "turns", "wall s", "µs/req", "steps/s", "peak MB"):
         table.add_column(column, justify="right")
     requests = 1000
     while requests <= most:
@@ -78,7 +78,7 @@ def growth_table(most: int) -> Table:
 def trace_table(path: str) -> Table:
     """A trace, reading included."""
     table = Table(title=f"{path}, reading included")
-    for column in ("requests", "steps", "turns", "wall s", "µs a request", "steps/s"):
+    for column in ("requests", "steps", "turns", "wall s", "µs/req", "steps/s"):
         table.add_column(column, justify="right")
     began = time.perf_counter()
     requests = read_trace(path).requests

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 NULL_BLOCK = 0
 
 
-class OutOfBlocks(RuntimeError):  # noqa: N818 (the field's name for it)
+class OutOfBlocks(RuntimeError):
     """Too few free blocks. Nothing was handed out: preempt a request and ask again."""
 
 

@@ -79,16 +79,16 @@ def layer_parts(config: ModelConfig, index: int) -> dict[str, tuple[str, ...]]:
     parts = {
         "input_norm": (f"{at}.input_layernorm.weight",),
         "qkv": tuple(f"{name}.weight" for name in attention),
-        "o": (f"{at}.self_attn.o_proj.weight",),
-        "post_norm": (f"{at}.post_attention_layernorm.weight",),
-        "gate_up": (f"{at}.mlp.gate_proj.weight", f"{at}.mlp.up_proj.weight"),
-        "down": (f"{at}.mlp.down_proj.weight",),
     }
     if config.qkv_bias:
         parts["qkv_bias"] = tuple(f"{name}.bias" for name in attention)
     if config.qk_norm:
         parts["q_norm"] = (f"{at}.self_attn.q_norm.weight",)
         parts["k_norm"] = (f"{at}.self_attn.k_norm.weight",)
+    parts["o"] = (f"{at}.self_attn.o_proj.weight",)
+    parts["post_norm"] = (f"{at}.post_attention_layernorm.weight",)
+    parts["gate_up"] = (f"{at}.mlp.gate_proj.weight", f"{at}.mlp.up_proj.weight")
+    parts["down"] = (f"{at}.mlp.down_proj.weight",)
     return parts
 
 
@@ -120,14 +120,17 @@ def tensor_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 def random_law(name: str, shape: tuple[int, ...]) -> tuple[float, float]:
     """Mean and standard deviation of a random stand-in for this tensor.
 
-    A matrix keeps activations near 1, and with them the logits, at any width. Gains and biases are
-    random too, so that code that leaves one out gives other logits.
+    A matrix keeps activations near 1, and with them the logits, at any width. But for o: random
+    attention is close to a mean over the context, much the same for all tokens of a text; at full
+    strength it drowns what is their own, and every token is followed by the same one. Gains and
+    biases are random too, so that code that leaves one out gives other logits.
     """
     if name.endswith("norm.weight"):
         return 1.0, 0.2
     if len(shape) == 1:
         return 0.0, 0.2
-    return 0.0, float(shape[1]) ** -0.5
+    strength = 0.3 if name.endswith("o_proj.weight") else 1.0
+    return 0.0, strength * float(shape[1]) ** -0.5
 
 
 # ---------------------------------------------------------------- checks

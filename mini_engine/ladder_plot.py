@@ -101,10 +101,13 @@ def _trade(
     prices = [price(point) for point in points]
     waste = [point.waste.wasted_fraction for point in points]
     axes.plot(prices, waste, "o-", color=BLUE, markersize=7, label="best ladder of n rungs")
-    for i, point in enumerate(points):
-        if i < 4 or i == len(points) - 1 or (i + 1) in (6, 8, 12, 16, 24, 32, 48):
+    right, high = max(prices) or 1.0, max(waste) or 1.0
+    labelled: list[tuple[float, float]] = []
+    for point, x, y in reversed(list(zip(points, prices, waste, strict=True))):
+        if all(abs(x - u) > 0.06 * right or abs(y - v) > 0.06 * high for u, v in labelled):
+            labelled.append((x, y))
             axes.annotate(
-                f"{len(point.ladder)}", (prices[i], waste[i]), xytext=(4, 7),
+                f"{len(point.ladder)}", (x, y), xytext=(4, 7),
                 textcoords="offset points", color=BLUE, weight="bold",
             )  # fmt: skip
     if reference:
@@ -125,7 +128,7 @@ def _curve_finding(points: Sequence[LadderPoint], reference: tuple[str, LadderPo
     best = next((p for p in points if p.waste.wasted_fraction <= own), points[-1])
     return (
         f"{len(best.ladder)} chosen rungs: {best.waste.wasted_fraction:.1%} padding; "
-        f"the {len(point.ladder)} of {name}: {own:.1%}"
+        f"{name} of {len(point.ladder)}: {own:.1%}"
     )
 
 

@@ -116,18 +116,18 @@ def test_a_ramp_whose_terms_fall_on_an_edge_equals_its_terms(
     assert ramp.bins() == one_by_one.bins()
 
 
-@given(bin_number=st.integers(1000, 6000), terms=st.integers(2, 900), share=st.floats(0.01, 0.9))
-def test_a_ramp_that_just_reaches_an_edge_equals_its_terms(
-    bin_number: int, terms: int, share: float
-) -> None:
-    edge = _EDGES[bin_number]
-    first = edge * share
-    step = (edge - first) / (terms - 1)  # its last term is the edge, or the float below or above
-    ramp, one_by_one = LogHistogram(), LogHistogram()
-    ramp.add_ramp(first, step, terms)
-    for i in range(terms):
-        one_by_one.add(first + i * step)
-    assert ramp.bins() == one_by_one.bins()
+@given(seed=st.integers(0, 2**32))
+def test_a_ramp_that_just_reaches_an_edge_equals_its_terms(seed: int) -> None:
+    rng = random.Random(seed)
+    for _ in range(10):  # one in twenty needs the last digit to be right
+        edge = _EDGES[rng.randint(1000, 6000)]
+        first, steps = edge * rng.random(), rng.randint(1, 500)
+        step = (edge - first) / steps  # so that a term is the edge, or the float next to it
+        ramp, one_by_one = LogHistogram(), LogHistogram()
+        ramp.add_ramp(first, step, steps + 2)
+        for i in range(steps + 2):
+            one_by_one.add(first + i * step)
+        assert ramp.bins() == one_by_one.bins()
 
 
 def test_a_ramp_of_a_billion_terms_is_as_cheap_as_its_bins() -> None:

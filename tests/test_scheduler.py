@@ -198,13 +198,13 @@ def test_every_step_keeps_the_rules(
     s = scheduler(seqs=seqs, budget=budget, blocks=blocks, block_size=block_size)
     todo = [request(f"{i:02}", p, n) for i, (p, n) in enumerate(workload)]
     first_seen: list[str] = []
+    known_at_admission: dict[str, int] = {}
     steps = 0
     while todo or s.has_unfinished:
-        if todo and (arrive_every == 0 or steps % arrive_every == 0):
-            s.submit(todo.pop(0))
-            continue_submitting = arrive_every == 0
-            if continue_submitting and todo:
-                continue
+        arriving = todo if arrive_every == 0 else todo[: steps % arrive_every == 0]
+        for r in arriving:
+            s.submit(r)
+        todo = todo[len(arriving) :]
         steps += 1
         running_before = [state.request.request_id for state in s.running]
         batch = s.step()
@@ -220,6 +220,10 @@ def test_every_step_keeps_the_rules(
         assert sum(not e.samples for e in batch.entries) <= 1
         for e in batch.entries:
             assert e.start == e.state.num_computed
+            known_at_admission[e.request.request_id] = (
+                e.state.num_tokens if e.start == 0 else known_at_admission[e.request.request_id]
+            )
+            assert e.is_prefill == (e.start < known_at_admission[e.request.request_id])
             assert (e.query_len == 1) or e.is_prefill
             assert len(e.block_table) * block_size >= e.context_len
         # victims were the youngest, and nobody took their place in the same step

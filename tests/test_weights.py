@@ -1,4 +1,5 @@
-"""sim/weights.py: Hugging Face folders in, float32 arrays out, and one clear line when not."""
+"""checkpoint.py and sim/weights.py: Hugging Face folders in, float32 arrays out, and one clear line
+when not."""
 
 from __future__ import annotations
 
@@ -13,8 +14,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
+from mini_engine.checkpoint import tensor_shapes
 from mini_engine.config import ModelConfig, named_shape
-from mini_engine.sim.weights import Weights, load_weights, random_weights, tensor_shapes
+from mini_engine.sim.weights import Weights, load_weights, random_weights
 
 TINY = replace(
     named_shape("qwen3-0.6b"),

@@ -9,8 +9,8 @@ bandwidth. The second is the floor of ITL: no engine, graph or kernel can be fas
 The example says, in words: on an RTX 4070 (12 GB) the layers of Qwen3-1.7B in int4, with embedding
 and head left in bf16, take 1.3 GiB. A token's keys and values take 112 KiB, so 10,000 tokens take
 1.1 GiB, about as much as the weights. Next to CUDA's own share, activations, and the graphs of the
-35 decode sizes that vLLM would capture, 7 such requests fit at once, or one of 77,000 tokens (the
-model itself was made for 40,960). One step of one request cannot take less than 5 ms.
+35 decode sizes that vLLM would capture, 9 such requests fit at once, or one of 92,102 tokens (the
+model itself was made for 40,960). One step of one request cannot take less than 5.0 ms.
 
 No spec for your card? Say what it has: --vram-gb 12 --bandwidth-gb-s 504. What the driver takes is
 then that of a known card. Sums, not measurements: engines differ in what they keep.
@@ -82,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:  # noqa: ARG001
+def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     check_card(args)
     config = options.shape_of(args.model)
     sizes = decode_sizes(args.max_num_seqs)

@@ -82,9 +82,9 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         if not 0 <= args.host_us < math.inf:
             raise ValueError(f"--host-us {args.host_us}: expected 0 µs or more")
         spec = replace(spec, host_step_us=args.host_us)
-    sizes = args.ladder or default_capture_sizes(
-        max(MAX_NUM_SEQS, args.max_batch), MAX_NUM_BATCHED_TOKENS
-    )
+    sizes = args.ladder
+    if sizes is None:
+        sizes = default_capture_sizes(max(MAX_NUM_SEQS, args.max_batch), MAX_NUM_BATCHED_TOKENS)
     with console.status("computing"):
         curve = crossover_curve(
             shape,

@@ -125,8 +125,9 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         with console.status("looking for the best ladders"):
             own = costs.point(ladder, histogram)
             points = costs.curve(histogram, args.rungs or len(ladder), ladder.top)
+        name = "the ladder given" if args.capture_sizes else "vLLM's ladder"
         caption = f"{PREDICTED}: {told}; {sum(histogram.values()):,} steps of the histogram given"
-        plots.ladder_curve(points, args.out, caption=caption, reference=("this ladder", own))
+        plots.ladder_curve(points, args.out, caption=caption, reference=(name, own))
         result["histogram"] = {
             "steps": sum(histogram.values()),
             "this_ladder": _point(own),
@@ -203,13 +204,19 @@ def explain_batch(dispatcher: GraphDispatcher, batch: int) -> dict[str, str]:
         )
     query_len = dispatcher.decode_query_len
     rows = batch * query_len
-    told = "Mode NONE captures nothing: every batch runs eagerly."
-    if dispatcher.sizes:
-        told = CaptureLadder(dispatcher.sizes).explain(rows)
+    ladder = CaptureLadder(dispatcher.sizes) if dispatcher.sizes else None
+    told = ladder.explain(rows) if ladder else "Without graphs every batch runs eagerly, unpadded."
     if query_len > 1:
         told = f"{batch} requests of {query_len} tokens are a batch of {rows} rows. {told}"
-    decode = dispatcher.dispatch(batch, rows, query_len)
-    mixed = dispatcher.dispatch(batch, rows)
+    decode, mixed = dispatcher.dispatch(batch, rows, query_len), dispatcher.dispatch(batch, rows)
+    full, rung = CUDAGraphMode.FULL, ladder.rung(rows) if ladder else None
+    if decode.mode is full and decode.num_tokens != rung:
+        told += f" Full graphs hold whole requests: here the next has {decode.num_tokens} rows."
+    elif rung and dispatcher.mode.decode_mode() is full and decode.mode is not full:
+        told += (
+            f" No full graph holds {batch} requests within max_num_seqs "
+            f"{dispatcher.max_num_seqs}: capture {rows} itself to have one."
+        )
     return {
         "explanation": told,
         "decode": f"{decode.mode}, {decode.num_tokens} rows",
@@ -250,7 +257,8 @@ def in_runs(sizes: Sequence[int]) -> str:
         while end + 1 < len(sizes) and sizes[end + 1] - sizes[end] == sizes[at + 1] - sizes[at]:
             end += 1
         if end - at >= 3:
-            words.append(f"{sizes[at]} … {sizes[end]} (every {sizes[at + 1] - sizes[at]})")
+            step = sizes[at + 1] - sizes[at]
+            words.append(f"{sizes[at]} … {sizes[end]}" + (f" (every {step})" if step > 1 else ""))
             at = end + 1
         else:
             words.append(str(sizes[at]))

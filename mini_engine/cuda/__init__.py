@@ -1,1 +1,1 @@
-"""The CUDA wing: a real model in PyTorch and Triton, eager and as CUDA graphs."""
+"""The real engine: PyTorch, Triton and CUDA graphs on a GPU; the same code on a CPU, emulated."""

@@ -20,7 +20,6 @@ from copy import copy
 
 import numpy as np
 
-from mini_engine.blocks import slot_of
 from mini_engine.config import ModelConfig
 from mini_engine.dispatch import BatchDescriptor, CUDAGraphMode, GraphDispatcher
 from mini_engine.scheduler import ScheduledBatch, SchedulerLimits
@@ -34,6 +33,7 @@ from mini_engine.sim.graphs import (
 from mini_engine.sim.launch import Buffer
 from mini_engine.sim.model import KVCache, Model, StepInputs
 from mini_engine.sim.weights import Weights
+from mini_engine.step_arrays import max_blocks, step_arrays, step_shapes
 
 SPLITTING_OPS = frozenset({"attention"})
 
@@ -47,8 +47,7 @@ class ModelInputs(StaticInputs):
 
     def __init__(self, device: Device, limits: SchedulerLimits, max_tokens: int) -> None:
         self.seats, self.all_seats = limits.max_num_seqs, False
-        max_blocks = -(-limits.max_model_len // limits.block_size)
-        shapes = StepInputs.shapes(max_tokens, self.seats, max_blocks)
+        shapes = step_shapes(max_tokens, self.seats, max_blocks(limits))
         super().__init__(device, {name: (shape, "int32") for name, shape in shapes.items()})
 
     def with_all_seats(self) -> ModelInputs:
@@ -183,27 +182,3 @@ def rungs_of(dispatcher: GraphDispatcher) -> tuple[list[int], list[int]]:
     full = [d.num_tokens for d in dispatcher.descriptors() if d.mode is CUDAGraphMode.FULL]
     pieces = [d.num_tokens for d in dispatcher.descriptors() if d.mode is CUDAGraphMode.PIECEWISE]
     return full, pieces
-
-
-def step_arrays(batch: ScheduledBatch, limits: SchedulerLimits) -> dict[str, np.ndarray]:
-    """The host side of `StepInputs`: T tokens of R requests, int32, nothing padded."""
-    entries = batch.entries
-    table = np.zeros((len(entries), -(-limits.max_model_len // limits.block_size)), np.int32)
-    tokens: list[int] = []
-    positions: list[int] = []
-    slots: list[int] = []
-    for row, entry in enumerate(entries):
-        table[row, : len(entry.block_table)] = entry.block_table
-        tokens += entry.token_ids
-        own = range(entry.start, entry.context_len)
-        positions += own
-        slots += [slot_of(entry.block_table, p, limits.block_size) for p in own]
-    arrays = {
-        "input_ids": tokens,
-        "positions": positions,
-        "slot_mapping": slots,
-        "query_lens": batch.query_lens,
-        "context_lens": batch.context_lens,
-        "last_rows": np.cumsum(batch.query_lens) - 1,
-    }
-    return {name: np.asarray(a, np.int32) for name, a in arrays.items()} | {"block_table": table}

@@ -2,8 +2,11 @@
 
 In:  the tensors of an op and its `pdl` switch. Out: launch options, or one clear error.
 
-An op runs its Triton kernel on a GPU, and on a CPU under Triton's interpreter (TRITON_INTERPRET=1).
-On a CPU without it, the op computes its PyTorch reference: the same model code runs everywhere.
+An op is a `torch.library.custom_op` that writes its out-parameters and returns nothing, so torch
+traces and captures it without looking inside (and needs no separate fake: there is nothing to
+invent). It runs its Triton kernel on a GPU, and on a CPU under Triton's interpreter
+(TRITON_INTERPRET=1). On a CPU without that it computes its PyTorch reference: the same model code
+runs everywhere.
 
 **Programmatic dependent launch (PDL).** A kernel launched with it may start while the one before
 it still runs. Three rules make that both fast and right:
@@ -21,8 +24,6 @@ not say that it touches memory; ours does ("~{memory}"), so no load can be moved
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
@@ -32,12 +33,9 @@ from mini_engine.cuda.kernels.interpreter import INTERPRETED, install_bf16_guard
 if INTERPRETED:
     install_bf16_guard()
 
-Pointer = Any  # a kernel's argument: a tensor outside of it, the address of its first element inside
-Scalar = Any  # a kernel's argument that is a number
-
 
 @triton.jit
-def pdl_release(PDL: tl.constexpr) -> None:  # noqa: N803 (Triton's way to write a constant)
+def pdl_release(PDL: tl.constexpr) -> None:
     """Let the next kernel's programs start as soon as there is room."""
     if PDL:
         tl.inline_asm_elementwise(
@@ -51,7 +49,7 @@ def pdl_release(PDL: tl.constexpr) -> None:  # noqa: N803 (Triton's way to write
 
 
 @triton.jit
-def pdl_wait(PDL: tl.constexpr) -> None:  # noqa: N803
+def pdl_wait(PDL: tl.constexpr) -> None:
     """Hold until the kernel before has ended and its writes can be seen."""
     if PDL:
         tl.inline_asm_elementwise(

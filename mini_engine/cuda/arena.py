@@ -1,0 +1,186 @@
+"""The memory of emulated graphs: pools of bytes that graphs share, as on a GPU.
+
+In: sizes, strides, dtypes of what a capture computes. Out: tensors on a pool's bytes.
+
+A graph's results stand at fixed addresses, so a pool hands out *bytes*, not tensors:
+
+* a **block** belongs to its tensor as long as any tensor in Python views it. When the last one
+  dies, even in the middle of a capture, the block is free and the next result may stand in it;
+* a graph that has recorded an address does not keep the block: `GraphPool.alias` gives it a second
+  tensor on the same bytes that owns nothing. So later ops, and later graphs of the same pool,
+  overwrite what a graph computed on its way, and whatever of it one forgot to keep;
+* free blocks are split and merged again, best fit first, inside **segments** that stay with the
+  pool. Captured largest first, the small graphs live in the room of the large one; the other way
+  round, each finds the segments too small and takes new ones.
+
+Fresh bytes are filled with 0xFF: NaN in every float type, -1 in every signed integer type. A result
+read before the first replay shows itself. Sizes are rounded to 512 bytes, as in PyTorch's allocator
+(`kMinBlockSize` in c10/cuda/CUDACachingAllocator.cpp). A segment here is as large as the block it
+was taken for; a GPU's come in multiples of 2 MiB, so only its figures are coarser.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from dataclasses import dataclass, field
+from math import prod
+from weakref import WeakSet, finalize
+
+import numpy as np
+import torch
+from torch import Tensor
+
+BLOCK_BYTES = 512
+POISON = 0xFF
+
+
+class HostMemory:
+    """What all pools together may take: `capacity_bytes`, the machine's memory unless told."""
+
+    def __init__(self, capacity_bytes: int | None = None) -> None:
+        self.capacity_bytes = capacity_bytes or physical_memory_bytes()
+        self.pools: WeakSet[GraphPool] = WeakSet()
+
+    @property
+    def reserved_bytes(self) -> int:
+        return sum(pool.reserved_bytes for pool in self.pools)
+
+    def check_room(self, nbytes: int) -> None:
+        """Raises `torch.OutOfMemoryError` where a GPU would."""
+        free = self.capacity_bytes - self.reserved_bytes
+        if nbytes > free:
+            raise torch.OutOfMemoryError(
+                f"out of memory: a graph pool asked for {nbytes:,} bytes and {free:,} of "
+                f"{self.capacity_bytes:,} are free. Capture fewer or smaller sizes"
+            )
+
+
+@dataclass(eq=False)
+class Segment:
+    """A run of bytes that a pool took, cut into blocks without holes."""
+
+    storage: np.ndarray  # (nbytes,) uint8
+    blocks: list[Block] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.tensor = torch.from_numpy(self.storage)
+        self.start = self.tensor.data_ptr()
+        self.blocks.append(Block(self, 0, self.storage.nbytes))
+
+    @property
+    def unused(self) -> bool:
+        return len(self.blocks) == 1 and self.blocks[0].free
+
+
+@dataclass(eq=False)
+class Block:
+    """Bytes [offset, offset + nbytes) of a segment, handed out or free."""
+
+    segment: Segment
+    offset: int
+    nbytes: int
+    free: bool = True
+
+
+class GraphPool:
+    """One pool. It is its own handle: what `graph_pool_handle()` returns and `pool=` takes."""
+
+    def __init__(self, memory: HostMemory) -> None:
+        self.segments: list[Segment] = []
+        self.graphs = 0  # captured and not reset
+        self.spoiled: str | None = None  # why no capture may begin in it any more
+        self._memory = memory
+        self._returned: deque[Block] = deque()  # finalizers may run anywhere, even in allocate()
+        memory.pools.add(self)
+
+    @property
+    def reserved_bytes(self) -> int:
+        """Bytes of all segments: what the pool costs."""
+        return sum(segment.storage.nbytes for segment in self.segments)
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of the blocks that some tensor still views."""
+        self._take_back()
+        return sum(b.nbytes for s in self.segments for b in s.blocks if not b.free)
+
+    def empty(self, size: torch.Size, stride: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """A poisoned tensor that owns a block. Raises `torch.OutOfMemoryError`."""
+        span = 1 + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
+        nbytes = span * dtype.itemsize if prod(size) else 0
+        block = self._allocate(max(round_up(nbytes, BLOCK_BYTES), BLOCK_BYTES))
+        window = block.segment.storage[block.offset : block.offset + block.nbytes]
+        # The storage made of `window` keeps it alive, and dies with the last tensor that views it.
+        finalize(window, self._returned.append, block).atexit = False
+        block.free = False
+        window.fill(1 if dtype == torch.bool else POISON)  # 0xFF is no legal bool
+        storage = torch.from_numpy(window).untyped_storage()
+        return torch.empty(0, dtype=dtype).set_(storage, 0, size, stride)
+
+    def alias(self, tensor: Tensor) -> Tensor:
+        """A second tensor on the same bytes: what a graph remembers of `tensor`.
+
+        It owns no block of this pool. Memory from elsewhere (inputs, weights) it does keep: on a
+        GPU a graph would not, and would read whatever stands there by then.
+        """
+        storage, offset = tensor.untyped_storage(), tensor.storage_offset()
+        for segment in self.segments:
+            distance = storage.data_ptr() - segment.start
+            if 0 <= distance < segment.storage.nbytes:
+                storage = segment.tensor.untyped_storage()
+                offset += distance // tensor.dtype.itemsize
+                break
+        empty = torch.empty(0, dtype=tensor.dtype)
+        return empty.set_(storage, offset, tensor.size(), tensor.stride())
+
+    def release_unused(self) -> None:
+        """Give the segments that nobody views back."""
+        self._take_back()
+        self.segments = [segment for segment in self.segments if not segment.unused]
+
+    # -- parts ---------------------------------------------------------------------------------
+
+    def _allocate(self, nbytes: int) -> Block:
+        """The smallest free block of at least `nbytes`, cut to size."""
+        self._take_back()
+        fitting = (b for s in self.segments for b in s.blocks if b.free and b.nbytes >= nbytes)
+        block = min(fitting, key=lambda b: b.nbytes, default=None) or self._grow(nbytes)
+        if block.nbytes > nbytes:
+            blocks = block.segment.blocks
+            rest = Block(block.segment, block.offset + nbytes, block.nbytes - nbytes)
+            block.nbytes = nbytes
+            blocks.insert(blocks.index(block) + 1, rest)
+        return block
+
+    def _grow(self, nbytes: int) -> Block:
+        self._memory.check_room(nbytes)
+        padded = np.empty(nbytes + BLOCK_BYTES, np.uint8)
+        start = -padded.ctypes.data % BLOCK_BYTES  # as aligned as a GPU's, so kernels behave alike
+        segment = Segment(padded[start : start + nbytes])
+        self.segments.append(segment)
+        return segment.blocks[0]
+
+    def _take_back(self) -> None:
+        """Free the blocks whose last tensor has died, and merge them with free neighbours."""
+        while self._returned:
+            self._free(self._returned.popleft())
+
+    def _free(self, block: Block) -> None:
+        blocks = block.segment.blocks
+        block.free = True
+        index = blocks.index(block)
+        if index + 1 < len(blocks) and blocks[index + 1].free:
+            block.nbytes += blocks.pop(index + 1).nbytes
+        if index > 0 and blocks[index - 1].free:
+            blocks[index - 1].nbytes += blocks.pop(index).nbytes
+
+
+def physical_memory_bytes() -> int:
+    """The machine's memory (POSIX: Linux and macOS have both names)."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def round_up(n: int, multiple: int) -> int:
+    """The smallest multiple of `multiple` that is not below `n`."""
+    return -(-n // multiple) * multiple

@@ -1,0 +1,106 @@
+"""The static inputs of a step: int32 buffers on the device, filled by one copy from the host.
+
+In:  a `ScheduledBatch` and the size it is padded to.
+Out: `StepInputs`, views at fixed addresses, which a captured graph may hold.
+
+All arrays lie in one flat buffer, on the device and in pinned memory on the host, the block table
+last: a step of any size is filled by one copy of the front of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from torch import Tensor
+
+from mini_engine.scheduler import ScheduledBatch, SchedulerLimits
+from mini_engine.step_arrays import max_blocks, step_arrays, step_shapes
+
+
+@dataclass(frozen=True, eq=False)
+class StepInputs:
+    """What a step reads, all int32. T tokens of R requests; `mini_engine/step_arrays.py` says what
+    each one means. Rows beyond the batch are zero."""
+
+    input_ids: Tensor  # (T,)
+    positions: Tensor  # (T,)
+    slot_mapping: Tensor  # (T,)
+    query_lens: Tensor  # (R,)
+    context_lens: Tensor  # (R,)
+    last_rows: Tensor  # (R,)
+    block_table: Tensor  # (R, max_blocks)
+
+    def rows(self, num_tokens: int, num_reqs: int) -> StepInputs:
+        """The same addresses, cut to a step of this size."""
+        return StepInputs(
+            input_ids=self.input_ids[:num_tokens],
+            positions=self.positions[:num_tokens],
+            slot_mapping=self.slot_mapping[:num_tokens],
+            query_lens=self.query_lens[:num_reqs],
+            context_lens=self.context_lens[:num_reqs],
+            last_rows=self.last_rows[:num_reqs],
+            block_table=self.block_table[:num_reqs],
+        )
+
+
+class StaticInputs:
+    """The buffers for steps of up to `max_tokens` tokens of up to max_num_seqs requests."""
+
+    def __init__(self, limits: SchedulerLimits, max_tokens: int, device: torch.device) -> None:
+        self.limits, self.max_tokens = limits, max_tokens
+        self._shapes = step_shapes(max_tokens, limits.max_num_seqs, max_blocks(limits))
+        size = sum(prod(shape) for shape in self._shapes.values())
+        on_gpu = device.type == "cuda"
+        self._device = torch.zeros(size, dtype=torch.int32, device=device)
+        self._staging = torch.zeros(size, dtype=torch.int32, pin_memory=on_gpu)
+        self._copied = torch.cuda.Event() if on_gpu else None  # type: ignore[no-untyped-call]
+        self._host = {name: view.numpy() for name, view in self._views(self._staging).items()}
+        self._whole = StepInputs(**self._views(self._device))
+
+    def view(self, num_tokens: int, num_reqs: int) -> StepInputs:
+        """The buffers, cut to a step of this size: the same addresses at every call.
+
+        Raises ValueError when they are not that large.
+        """
+        seats = self.limits.max_num_seqs
+        if not (0 < num_tokens <= self.max_tokens and 0 < num_reqs <= seats):
+            raise ValueError(
+                f"{num_tokens} tokens of {num_reqs} requests: these buffers hold 1 to "
+                f"{self.max_tokens} tokens of 1 to {seats} requests; make larger ones"
+            )
+        return self._whole.rows(num_tokens, num_reqs)
+
+    def fill(self, batch: ScheduledBatch, num_tokens: int, num_reqs: int) -> StepInputs:
+        """Put the batch into the buffers, padded with zeros to this size, and give their view.
+
+        The copy is queued on the current stream; the host does not wait for it. Raises ValueError
+        when the batch is larger than the size, or the size larger than the buffers.
+        """
+        step = self.view(num_tokens, num_reqs)
+        if batch.num_tokens > num_tokens or batch.num_reqs > num_reqs:
+            raise ValueError(
+                f"a batch of {batch.num_tokens} tokens of {batch.num_reqs} requests does not fit a "
+                f"step of {num_tokens} of {num_reqs}: choose a larger rung"
+            )
+        if self._copied:
+            self._copied.synchronize()  # the copy before this one may still be reading
+        arrays = step_arrays(batch, self.limits)
+        padded = vars(step)
+        for name, array in arrays.items():
+            rows = self._host[name][: len(padded[name])]
+            rows[: len(array)] = array
+            rows[len(array) :] = 0
+        unused = (self.limits.max_num_seqs - num_reqs) * max_blocks(self.limits)
+        front = len(self._staging) - unused  # the block table is last
+        self._device[:front].copy_(self._staging[:front], non_blocking=True)
+        if self._copied:
+            self._copied.record()
+        return step
+
+    def _views(self, flat: Tensor) -> dict[str, Tensor]:
+        """The flat buffer, cut and shaped."""
+        parts = torch.split(flat, [prod(shape) for shape in self._shapes.values()])
+        named = zip(self._shapes.items(), parts, strict=True)
+        return {name: part.view(shape) for (name, shape), part in named}

@@ -1,0 +1,76 @@
+"""SiLU times up: the gate of a SwiGLU feed-forward (Shazeer 2020, arXiv 2002.05202).
+
+    out = gate · σ(gate) · up
+
+In: gate_up (T, 2I), gate in the left half of a row and up in the right, as one merged product
+leaves them. Out: out (T, I), computed in float32. Bytes: two halves in, one out.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from mini_engine.cuda.kernels.launch import (
+    check_shape,
+    launch_options,
+    pdl_release,
+    pdl_wait,
+    runs_triton,
+)
+
+BLOCK = 1024  # columns a program: with four warps, 16 bytes a thread of each half
+
+
+@triton.jit
+def silu(x):  # type: ignore[no-untyped-def]
+    """x · σ(x), in the dtype of x (float32)."""
+    return x / (1.0 + tl.exp(-x))
+
+
+@triton.jit
+def silu_mul_kernel(
+    out: tl.tensor, gate_up: tl.tensor, WIDTH: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr
+) -> None:
+    """A program takes BLOCK columns of one row. WIDTH: I."""
+    pdl_release(PDL)
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = column < WIDTH
+    pdl_wait(PDL)
+    at = gate_up + row * 2 * WIDTH + column
+    gate = tl.load(at, mask=inside, other=0.0).to(tl.float32)
+    up = tl.load(at + WIDTH, mask=inside, other=0.0).to(tl.float32)
+    product = silu(gate) * up
+    tl.store(out + row * WIDTH + column, product.to(out.dtype.element_ty), mask=inside)
+
+
+@torch.library.custom_op("launch_bound::silu_mul", mutates_args=("out",))
+def silu_mul(out: Tensor, gate_up: Tensor, pdl: bool = False) -> None:
+    """out = silu(gate) · up. out (T, I), gate_up (T, 2I). ValueError on misfits and refused PDL."""
+    if gate_up.dim() != 2 or gate_up.shape[1] % 2:
+        raise ValueError(f"gate_up is {tuple(gate_up.shape)}, expected (num_tokens, 2 · I)")
+    rows, width = gate_up.shape[0], gate_up.shape[1] // 2
+    check_shape("gate_up", gate_up, (rows, 2 * width))
+    check_shape("out", out, (rows, width))
+    if not runs_triton(out):
+        out.copy_(silu_mul_reference(gate_up))
+        return
+    block = min(BLOCK, triton.next_power_of_2(width))
+    options = launch_options(pdl, out)
+    silu_mul_kernel[(rows, triton.cdiv(width, block))](
+        out, gate_up, width, block, pdl, num_warps=4, **options
+    )
+
+
+def bytes_moved(num_tokens: int, intermediate_size: int, dtype_bytes: int) -> int:
+    """Gate and up in, their product out."""
+    return 3 * num_tokens * intermediate_size * dtype_bytes
+
+
+def silu_mul_reference(gate_up: Tensor) -> Tensor:
+    """In float32, rounded once at the end."""
+    gate, up = gate_up.float().chunk(2, dim=-1)
+    return (torch.nn.functional.silu(gate) * up).to(gate_up.dtype)

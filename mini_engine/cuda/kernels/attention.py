@@ -1,0 +1,258 @@
+"""Paged decode attention: one query a request, its context split over many programs.
+
+    out = softmax(q kᵀ / √D) v,  over the first context_lens[r] keys of request r
+
+In:  q (R, q) rotated; k_cache, v_cache (num_blocks, block_size, kv_heads, D); block_table
+     (R, max_blocks) and context_lens (R,) int32, the current token included. A padded row has
+     context_len 0: it gets zeros, and no cache row is read for it.
+Out: out (R, q).
+
+`decode_attention_naive` has one program for each query head: 16 programs on a GPU of 132
+multiprocessors, and each KV head is read once for every query head of its group.
+`decode_attention` is flash-decoding (Dao et al. 2023, https://pytorch.org/blog/flash-decoding/):
+a program for each (request, KV head, split) takes the whole group of query heads, padded to 16 rows
+for the tensor cores, and keeps a running softmax (Milakov & Gimelshein 2018, arXiv 1805.02867). It
+leaves a sum of values, the largest score and the sum of weights; a second kernel combines them.
+
+Split s owns the tiles s, s + splits, s + 2·splits, ... of the context. So the number of splits may
+be baked into a graph (it is: a grid is a constant) and any context is still computed rightly, a
+row's result does not depend on the rows beside it, and the work is even.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from mini_engine.cuda.kernels.launch import (
+    check_shape,
+    launch_options,
+    pdl_release,
+    pdl_wait,
+    runs_triton,
+)
+from mini_engine.cuda.kernels.paged import (
+    LOWEST,
+    Heads,
+    cache_rows,
+    combine,
+    gather,
+    new_parts,
+    online_softmax,
+)
+
+TILE = 32  # keys a tile: 8 KB of K at head_dim 128
+
+# ---------------------------------------------------------------- naive
+
+
+@triton.jit
+def decode_naive_kernel(
+    out: tl.tensor,
+    q: tl.tensor,
+    k_cache: tl.tensor,
+    v_cache: tl.tensor,
+    block_table: tl.tensor,
+    context_lens: tl.tensor,
+    scale: tl.tensor,
+    max_blocks: tl.tensor,
+    HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    TILE: tl.constexpr,
+) -> None:
+    """One program a request and query head, tile after tile."""
+    request, head = tl.program_id(0), tl.program_id(1)
+    d = tl.arange(0, HEAD_DIM)
+    query = tl.load(q + (request * HEADS + head) * HEAD_DIM + d).to(tl.float32) * scale
+    context = tl.load(context_lens + request)
+    best = tl.full((), LOWEST, tl.float32)
+    total = tl.zeros((), tl.float32)
+    acc = tl.zeros((HEAD_DIM,), tl.float32)
+    for start in range(0, context, TILE):
+        token = start + tl.arange(0, TILE)
+        inside = token < context
+        row = cache_rows(block_table + request * max_blocks, token, inside, BLOCK_SIZE)
+        at = (row * (HEADS // GROUP) + head // GROUP)[:, None] * HEAD_DIM + d[None, :]
+        keys = tl.load(k_cache + at, mask=inside[:, None], other=0.0).to(tl.float32)
+        scores = tl.where(inside, tl.sum(keys * query[None, :], axis=1), LOWEST)
+        new_best = tl.maximum(best, tl.max(scores, axis=0))
+        weights = tl.exp(scores - new_best)  # of what is outside: exp(-1e30) = 0
+        keep = tl.exp(best - new_best)
+        values = tl.load(v_cache + at, mask=inside[:, None], other=0.0).to(tl.float32)
+        acc = acc * keep + tl.sum(weights[:, None] * values, axis=0)
+        total = total * keep + tl.sum(weights, axis=0)
+        best = new_best
+    result = tl.where(context > 0, acc / total, 0.0)
+    tl.store(out + (request * HEADS + head) * HEAD_DIM + d, result.to(out.dtype.element_ty))
+
+
+# ---------------------------------------------------------------- flash-decoding
+
+
+@triton.jit
+def decode_split_kernel(
+    sums: tl.tensor,
+    stats: tl.tensor,
+    q: tl.tensor,
+    k_cache: tl.tensor,
+    v_cache: tl.tensor,
+    block_table: tl.tensor,
+    context_lens: tl.tensor,
+    scale: tl.tensor,
+    max_blocks: tl.tensor,
+    KV_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    PADDED_GROUP: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    SPLITS: tl.constexpr,
+    TILE: tl.constexpr,
+    PDL: tl.constexpr,
+) -> None:
+    """sums (R, heads, SPLITS, D) and stats (R, heads, SPLITS, 2: largest score, sum), float32."""
+    pdl_release(PDL)
+    request, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    member = tl.arange(0, PADDED_GROUP)
+    d = tl.arange(0, HEAD_DIM)
+    live = member < GROUP
+    head = (request * KV_HEADS + kv_head) * GROUP + member
+    pdl_wait(PDL)
+    context = tl.load(context_lens + request)
+    at = head[:, None] * HEAD_DIM + d[None, :]
+    queries = tl.load(q + at, mask=live[:, None], other=0.0)
+    best = tl.full((PADDED_GROUP,), LOWEST, tl.float32)
+    total = tl.zeros((PADDED_GROUP,), tl.float32)
+    acc = tl.zeros((PADDED_GROUP, HEAD_DIM), tl.float32)
+    for start in range(split * TILE, context, SPLITS * TILE):
+        token = start + tl.arange(0, TILE)
+        inside = token < context
+        row = cache_rows(block_table + request * max_blocks, token, inside, BLOCK_SIZE)
+        at_kv = (row * KV_HEADS + kv_head)[:, None] * HEAD_DIM + d[None, :]
+        keys = tl.load(k_cache + at_kv, mask=inside[:, None], other=0.0)
+        values = tl.load(v_cache + at_kv, mask=inside[:, None], other=0.0)
+        scores = tl.dot(queries, tl.trans(keys), input_precision="ieee") * scale
+        best, total, acc = online_softmax(scores, inside[None, :], values, best, total, acc)
+    part = head * SPLITS + split
+    tl.store(sums + part[:, None] * HEAD_DIM + d[None, :], acc, mask=live[:, None])
+    tl.store(stats + part * 2, best, mask=live)
+    tl.store(stats + part * 2 + 1, total, mask=live)
+
+
+@triton.jit
+def decode_combine_kernel(
+    out: tl.tensor,
+    sums: tl.tensor,
+    stats: tl.tensor,
+    HEAD_DIM: tl.constexpr,
+    SPLITS: tl.constexpr,
+    PADDED: tl.constexpr,
+    PDL: tl.constexpr,
+) -> None:
+    """One program a request and query head. PADDED: the power of two at or above SPLITS."""
+    pdl_release(PDL)
+    pdl_wait(PDL)
+    head = tl.program_id(0)
+    row = combine(sums, stats, head, HEAD_DIM, SPLITS, PADDED)
+    tl.store(out + head * HEAD_DIM + tl.arange(0, HEAD_DIM), row.to(out.dtype.element_ty))
+
+
+# ---------------------------------------------------------------- what the model calls
+
+
+@torch.library.custom_op("launch_bound::decode_attention", mutates_args=("out",))
+def decode_attention(
+    out: Tensor,
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    block_table: Tensor,
+    context_lens: Tensor,
+    splits: int,
+    pdl: bool = False,
+) -> None:
+    """Shapes as at the top of the file. `splits`: from `num_splits`, a constant of the graph.
+
+    Two kernels. Raises ValueError for shapes that do not fit and for PDL where there is none.
+    """
+    heads = Heads.of(q, k_cache, v_cache)
+    heads.check_tables(len(q), block_table, context_lens)
+    check_shape("out", out, tuple(q.shape))
+    if splits < 1:
+        raise ValueError(f"splits is {splits}, expected 1 or more")
+    if not runs_triton(q):
+        out.copy_(decode_reference(q, k_cache, v_cache, block_table, context_lens))
+        return
+    options = launch_options(pdl, q)
+    sums, stats = new_parts(len(q), heads, splits, q.device)
+    decode_split_kernel[(len(q), heads.num_kv_heads, splits)](
+        *(sums, stats, q, k_cache, v_cache, block_table, context_lens),
+        *(heads.head_dim**-0.5, block_table.shape[1]),
+        *(heads.num_kv_heads, heads.group_size, heads.padded_group, heads.head_dim),
+        *(heads.block_size, splits, TILE, pdl),
+        num_warps=1,
+        **options,
+    )
+    decode_combine_kernel[(len(q) * heads.num_heads,)](
+        *(out, sums, stats, heads.head_dim, splits, triton.next_power_of_2(splits), pdl),
+        num_warps=1,
+        **options,
+    )
+
+
+def decode_attention_naive(
+    out: Tensor,
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    block_table: Tensor,
+    context_lens: Tensor,
+) -> None:
+    """The same answer from the naive kernel: for the lesson and its measurement, not an op."""
+    heads = Heads.of(q, k_cache, v_cache)
+    heads.check_tables(len(q), block_table, context_lens)
+    check_shape("out", out, tuple(q.shape))
+    decode_naive_kernel[(len(q), heads.num_heads)](
+        *(out, q, k_cache, v_cache, block_table, context_lens),
+        *(heads.head_dim**-0.5, block_table.shape[1]),
+        *(heads.num_heads, heads.group_size, heads.head_dim, heads.block_size, TILE),
+        num_warps=1,
+    )
+
+
+def num_splits(max_context: int, num_reqs: int, num_kv_heads: int, num_programs: int) -> int:
+    """Splits for a graph that serves contexts up to `max_context`: no more than there are tiles,
+    and no more than make `num_programs` (two or so for each multiprocessor)."""
+    wanted = -(-num_programs // (num_reqs * num_kv_heads))
+    return max(1, min(wanted, -(-max_context // TILE)))
+
+
+def bytes_moved(num_reqs: int, kv_tokens: int, heads: Heads, dtype_bytes: int) -> int:
+    """q in, out out, every key and value once. kv_tokens: the context lengths, summed."""
+    q_size = heads.num_heads * heads.head_dim
+    return (2 * num_reqs * q_size + 2 * kv_tokens * heads.num_kv_heads * heads.head_dim) * dtype_bytes
+
+
+def bytes_of_parts(num_reqs: int, heads: Heads, splits: int) -> int:
+    """What splitting adds: the float32 parts, written once and read once (they stay in L2)."""
+    return 2 * num_reqs * heads.num_heads * splits * (heads.head_dim + 2) * 4
+
+
+def decode_reference(
+    q: Tensor, k_cache: Tensor, v_cache: Tensor, block_table: Tensor, context_lens: Tensor
+) -> Tensor:
+    """Request by request, in float32, rounded once at the end."""
+    heads = Heads.of(q, k_cache, v_cache)
+    out = torch.zeros_like(q)
+    for r, context in enumerate(context_lens.tolist()):
+        if context == 0:
+            continue
+        keys, values = (gather(c, block_table[r], context).float() for c in (k_cache, v_cache))
+        query = q[r].float().view(heads.num_kv_heads, heads.group_size, heads.head_dim)
+        scores = torch.einsum("hgd,nhd->hgn", query, keys) * heads.head_dim**-0.5
+        row = torch.einsum("hgn,nhd->hgd", scores.softmax(dim=-1), values)
+        out[r] = row.flatten().to(q.dtype)
+    return out

@@ -1,0 +1,152 @@
+"""RMSNorm, alone and with the addition before it (Zhang & Sennrich 2019, arXiv 1910.07467).
+
+    rms_norm:      out = x / sqrt(mean(x²) + eps) · gain
+    add_rms_norm:  residual += x;  out = the same of residual
+
+In:  x, residual (T, H), gain (H,). Out: out (T, H), in the dtype of x; computed in float32.
+
+Bytes: `bytes_moved`. The arithmetic is nothing: what a norm costs is its trips to memory and its
+launch. `add_rms_norm_naive` is the lesson: three passes, 9 T·H elements and more; fused it is one
+pass and 4 T·H. A program takes a whole row and keeps it in registers, so nothing is read twice.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from mini_engine.cuda.kernels.launch import (
+    check_shape,
+    launch_options,
+    pdl_release,
+    pdl_wait,
+    runs_triton,
+)
+
+
+@triton.jit
+def rms_norm_kernel(
+    out: tl.tensor,
+    x: tl.tensor,
+    gain: tl.tensor,
+    eps: tl.tensor,
+    WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
+) -> None:
+    """One program a row. BLOCK: the power of two at or above WIDTH."""
+    pdl_release(PDL)
+    column = tl.arange(0, BLOCK)
+    inside = column < WIDTH
+    scale = tl.load(gain + column, mask=inside, other=0.0).to(tl.float32)
+    pdl_wait(PDL)
+    at = tl.program_id(0).to(tl.int64) * WIDTH + column
+    row = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
+    inverse = tl.rsqrt(tl.sum(row * row, axis=0) / WIDTH + eps)
+    tl.store(out + at, (row * inverse * scale).to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def add_rms_norm_kernel(
+    out: tl.tensor,
+    residual: tl.tensor,
+    x: tl.tensor,
+    gain: tl.tensor,
+    eps: tl.tensor,
+    WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
+) -> None:
+    """One program a row, as above. The norm sees the sum as it is stored: rounded."""
+    pdl_release(PDL)
+    column = tl.arange(0, BLOCK)
+    inside = column < WIDTH
+    scale = tl.load(gain + column, mask=inside, other=0.0).to(tl.float32)
+    pdl_wait(PDL)
+    at = tl.program_id(0).to(tl.int64) * WIDTH + column
+    row = tl.load(residual + at, mask=inside, other=0.0).to(tl.float32)
+    row += tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
+    stored = row.to(residual.dtype.element_ty)
+    tl.store(residual + at, stored, mask=inside)
+    row = stored.to(tl.float32)
+    inverse = tl.rsqrt(tl.sum(row * row, axis=0) / WIDTH + eps)
+    tl.store(out + at, (row * inverse * scale).to(out.dtype.element_ty), mask=inside)
+
+
+# ---------------------------------------------------------------- what the model calls
+
+
+@torch.library.custom_op("launch_bound::rms_norm", mutates_args=("out",))
+def rms_norm(out: Tensor, x: Tensor, gain: Tensor, eps: float, pdl: bool = False) -> None:
+    """out = RMSNorm(x) · gain. out, x (T, H), gain (H,). ValueError on misfits and refused PDL."""
+    _check(out, x, gain)
+    if not runs_triton(x):
+        out.copy_(rms_norm_reference(x, gain, eps))
+        return
+    rows, width = x.shape
+    block = triton.next_power_of_2(width)
+    options = launch_options(pdl, x)
+    warps = num_warps(block)
+    rms_norm_kernel[(rows,)](out, x, gain, eps, width, block, pdl, num_warps=warps, **options)
+
+
+@torch.library.custom_op("launch_bound::add_rms_norm", mutates_args=("out", "residual"))
+def add_rms_norm(
+    out: Tensor, residual: Tensor, x: Tensor, gain: Tensor, eps: float, pdl: bool = False
+) -> None:
+    """residual += x, then out = RMSNorm(residual) · gain. All (T, H) but gain (H,)."""
+    _check(out, x, gain)
+    check_shape("residual", residual, tuple(x.shape))
+    if not runs_triton(x):
+        add_rms_norm_naive(out, residual, x, gain, eps)
+        return
+    rows, width = x.shape
+    block = triton.next_power_of_2(width)
+    options = launch_options(pdl, x)
+    add_rms_norm_kernel[(rows,)](
+        out, residual, x, gain, eps, width, block, pdl, num_warps=num_warps(block), **options
+    )
+
+
+def num_warps(block: int) -> int:
+    """Eight elements a thread, so that a bf16 row is loaded 16 bytes at a time; 1 to 8 warps."""
+    return max(1, min(8, block // 256))
+
+
+def bytes_moved(num_tokens: int, hidden_size: int, dtype_bytes: int, *, add: bool) -> int:
+    """x in and out out; with `add` also the residual in and out; the gain once."""
+    return ((4 if add else 2) * num_tokens * hidden_size + hidden_size) * dtype_bytes
+
+
+# ---------------------------------------------------------------- the same in PyTorch
+
+
+def rms_norm_reference(x: Tensor, gain: Tensor, eps: float) -> Tensor:
+    """In float32, rounded once at the end."""
+    row = x.float()
+    inverse = torch.rsqrt(row.square().mean(dim=-1, keepdim=True) + eps)
+    return (row * inverse * gain.float()).to(x.dtype)
+
+
+def add_rms_norm_naive(out: Tensor, residual: Tensor, x: Tensor, gain: Tensor, eps: float) -> None:
+    """The three steps as three passes: add, the mean square of each row, scale.
+
+    As PyTorch ops these are more than three kernels; as three hand-written ones they would read
+    x, residual, residual, residual and write residual and out: 6 T·H elements instead of 4.
+    """
+    residual.add_(x)  # pass 1
+    mean_square = residual.float().square().mean(dim=-1, keepdim=True)  # pass 2
+    out.copy_(residual.float() * torch.rsqrt(mean_square + eps) * gain.float())  # pass 3
+
+
+# ---------------------------------------------------------------- checks
+
+
+def _check(out: Tensor, x: Tensor, gain: Tensor) -> None:
+    if x.dim() != 2:
+        raise ValueError(f"x is {tuple(x.shape)}, expected (num_tokens, hidden_size)")
+    check_shape("x", x, tuple(x.shape))
+    check_shape("out", out, tuple(x.shape))
+    check_shape("gain", gain, (x.shape[1],))

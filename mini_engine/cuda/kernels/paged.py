@@ -1,0 +1,131 @@
+"""What the attention kernels share: the shape of heads and cache, and the pieces of a softmax
+that is computed tile by tile and split by split.
+
+In:  q (T, q) and the two caches (num_blocks, block_size, kv_heads, D) of one layer.
+Out: a `Heads`, or a ValueError that names the misfit; for the references, the keys and values of a
+     request in order of position; for the kernels, `cache_rows`, `online_softmax`, `combine`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from mini_engine.cuda.kernels.launch import check_shape
+
+LOWEST = tl.constexpr(-1e30)  # below every score; LOWEST - LOWEST is 0 where -inf would be NaN
+
+
+@dataclass(frozen=True)
+class Heads:
+    """How a row of q splits into heads, and a block into rows."""
+
+    num_heads: int  # of q
+    num_kv_heads: int  # of k and of v; divides num_heads
+    head_dim: int
+    block_size: int  # tokens a block
+
+    @property
+    def group_size(self) -> int:
+        """Query heads that read one KV head (grouped-query attention, arXiv 2305.13245)."""
+        return self.num_heads // self.num_kv_heads
+
+    @property
+    def padded_group(self) -> int:
+        """Rows of the tile that holds a group: tensor cores multiply 16 rows at a time."""
+        return max(16, triton.next_power_of_2(self.group_size))
+
+    @property
+    def qkv_size(self) -> int:
+        """Columns of the merged product."""
+        return (self.num_heads + 2 * self.num_kv_heads) * self.head_dim
+
+    @classmethod
+    def of(cls, q: Tensor, k_cache: Tensor, v_cache: Tensor) -> Heads:
+        """Raises ValueError unless the three fit together and head_dim is a power of two >= 16."""
+        if k_cache.dim() != 4:
+            raise ValueError(
+                f"k_cache is {tuple(k_cache.shape)}, expected "
+                "(num_blocks, block_size, kv_heads, head_dim)"
+            )
+        check_shape("k_cache", k_cache, tuple(k_cache.shape))
+        check_shape("v_cache", v_cache, tuple(k_cache.shape))
+        _, block_size, kv_heads, head_dim = k_cache.shape
+        if head_dim < 16 or head_dim != triton.next_power_of_2(head_dim):
+            raise ValueError(
+                f"head_dim {head_dim}: these kernels need a power of two of 16 or more; "
+                "use the model without them"
+            )
+        if q.dim() != 2 or q.shape[1] % (kv_heads * head_dim):
+            raise ValueError(
+                f"q is {tuple(q.shape)}, expected (num_tokens, a multiple of {kv_heads} "
+                f"kv_heads · head_dim {head_dim})"
+            )
+        check_shape("q", q, tuple(q.shape))
+        return cls(q.shape[1] // head_dim, kv_heads, head_dim, block_size)
+
+    def check_tables(self, num_reqs: int, block_table: Tensor, context_lens: Tensor) -> None:
+        """Raises ValueError unless there is a row of the table and a length for each request."""
+        if block_table.dim() != 2:
+            raise ValueError(
+                f"block_table is {tuple(block_table.shape)}, expected (num_reqs, max_blocks)"
+            )
+        check_shape("block_table", block_table, (num_reqs, block_table.shape[1]))
+        check_shape("context_lens", context_lens, (num_reqs,))
+
+
+def gather(cache: Tensor, blocks: Tensor, num_tokens: int) -> Tensor:
+    """(num_tokens, kv_heads, D): one request's rows of a cache in order. blocks (max_blocks,)."""
+    used = -(-num_tokens // cache.shape[1])
+    return cache[blocks[:used].long()].flatten(0, 1)[:num_tokens]
+
+
+def new_parts(
+    num_reqs: int, heads: Heads, splits: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Where splits leave what they have: sums of values (R, heads, splits, D), and stats (R, heads,
+    splits, 2): the largest score and the sum of weights. float32, not initialised."""
+    shape = (num_reqs, heads.num_heads, splits)
+    sums = torch.empty(*shape, heads.head_dim, dtype=torch.float32, device=device)
+    return sums, torch.empty(*shape, 2, dtype=torch.float32, device=device)
+
+
+@triton.jit
+def cache_rows(table, token, inside, BLOCK_SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The row of the cache of each token: block_table[token // BLOCK_SIZE], then the offset."""
+    block = tl.load(table + token // BLOCK_SIZE, mask=inside, other=0).to(tl.int64)
+    return block * BLOCK_SIZE + token % BLOCK_SIZE
+
+
+@triton.jit
+def online_softmax(scores, valid, values, best, total, acc):  # type: ignore[no-untyped-def]
+    """One tile more. scores, valid (rows, tile), values (tile, D); best, total (rows,), acc."""
+    scores = tl.where(valid, scores, LOWEST)
+    new_best = tl.maximum(best, tl.max(scores, axis=1))
+    weights = tl.where(valid, tl.exp(scores - new_best[:, None]), 0.0)
+    keep = tl.exp(best - new_best)
+    total = total * keep + tl.sum(weights, axis=1)
+    acc = tl.dot(
+        weights.to(values.dtype), values, acc * keep[:, None], input_precision="ieee"
+    )
+    return new_best, total, acc
+
+
+@triton.jit
+def combine(sums, stats, head, HEAD_DIM: tl.constexpr, SPLITS: tl.constexpr, PADDED: tl.constexpr):  # type: ignore[no-untyped-def]
+    """One head's row of D from its SPLITS parts, in the order of the splits. Zeros without keys."""
+    split = tl.arange(0, PADDED)
+    inside = split < SPLITS
+    d = tl.arange(0, HEAD_DIM)
+    part = head * SPLITS + split
+    best = tl.load(stats + part * 2, mask=inside, other=LOWEST, cache_modifier=".cg")
+    total = tl.load(stats + part * 2 + 1, mask=inside, other=0.0, cache_modifier=".cg")
+    at = part[:, None] * HEAD_DIM + d[None, :]
+    acc = tl.load(sums + at, mask=inside[:, None], other=0.0, cache_modifier=".cg")
+    weight = tl.exp(best - tl.max(best, axis=0))
+    whole = tl.sum(total * weight, axis=0)
+    return tl.where(whole > 0.0, tl.sum(acc * weight[:, None], axis=0) / whole, 0.0)

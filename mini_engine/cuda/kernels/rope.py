@@ -1,0 +1,206 @@
+"""RoPE on q and k, with the norms of Qwen3 before it, and K and V put into the paged cache.
+
+    q, k:  x = RMSNorm(x) · gain, over each head (Qwen3 only; the gains may be None)
+           left  = left · cos - right · sin
+           right = right · cos + left · sin         (Su et al. 2021, RoFormer, arXiv 2104.09864)
+    k, v:  cache[slot_mapping[t]] = the head
+
+A head is rotated by its halves, as Hugging Face stores the weights, not by even and odd columns.
+
+In:  qkv (T, q + 2kv): the merged product; positions, slot_mapping (T,) int32 or int64;
+     cos, sin (max_position, D/2) float32.
+Out: q (T, q) rotated; k_cache, v_cache (num_blocks, block_size, kv_heads, D), written in place.
+
+A slot is block · block_size + offset. Block 0 is the **null block**: padded rows have slot 0, several
+of them may write there in any order, and nobody reads it.
+
+Bytes: qkv in; q, k and v out (PagedAttention's layout: Kwon et al. 2023, arXiv 2309.06180).
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from mini_engine.cuda.kernels.launch import (
+    check_shape,
+    launch_options,
+    pdl_release,
+    pdl_wait,
+    runs_triton,
+)
+from mini_engine.cuda.kernels.norm import rms_norm_reference
+from mini_engine.cuda.kernels.paged import Heads
+
+
+@triton.jit
+def head_norm(left, right, gain_left, gain_right, eps, HEAD_DIM: tl.constexpr):  # type: ignore[no-untyped-def]
+    """RMSNorm over the last axis of a head held as two halves, float32. Returns both halves."""
+    total = tl.sum(left * left + right * right, axis=-1, keep_dims=True)
+    inverse = tl.rsqrt(total / HEAD_DIM + eps)
+    return left * inverse * gain_left, right * inverse * gain_right
+
+
+@triton.jit
+def rope_kv_write_kernel(
+    q: tl.tensor,
+    k_cache: tl.tensor,
+    v_cache: tl.tensor,
+    qkv: tl.tensor,
+    positions: tl.tensor,
+    slot_mapping: tl.tensor,
+    cos: tl.tensor,
+    sin: tl.tensor,
+    q_gain: tl.tensor,
+    k_gain: tl.tensor,
+    eps: tl.tensor,
+    Q_HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    QK_NORM: tl.constexpr,
+    PDL: tl.constexpr,
+) -> None:
+    """One program a token and a head of q or k; the program of a k head also copies its v."""
+    pdl_release(PDL)
+    token = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1)
+    half: tl.constexpr = HEAD_DIM // 2
+    pair = tl.arange(0, half)
+    is_q = head < Q_HEADS
+    if QK_NORM:
+        gain = q_gain if is_q else k_gain
+        gain_left = tl.load(gain + pair).to(tl.float32)
+        gain_right = tl.load(gain + half + pair).to(tl.float32)
+    pdl_wait(PDL)
+    position = tl.load(positions + token).to(tl.int64)
+    c = tl.load(cos + position * half + pair)
+    s = tl.load(sin + position * half + pair)
+    source = qkv + (token * (Q_HEADS + 2 * KV_HEADS) + head) * HEAD_DIM + pair
+    left = tl.load(source).to(tl.float32)
+    right = tl.load(source + half).to(tl.float32)
+    if QK_NORM:
+        left, right = head_norm(left, right, gain_left, gain_right, eps, HEAD_DIM)
+    rotated_left = left * c - right * s
+    rotated_right = right * c + left * s
+    if is_q:
+        target = q + (token * Q_HEADS + head) * HEAD_DIM + pair
+        tl.store(target, rotated_left.to(q.dtype.element_ty))
+        tl.store(target + half, rotated_right.to(q.dtype.element_ty))
+    else:
+        slot = tl.load(slot_mapping + token).to(tl.int64)
+        row = (slot * KV_HEADS + head - Q_HEADS) * HEAD_DIM + pair
+        tl.store(k_cache + row, rotated_left.to(k_cache.dtype.element_ty))
+        tl.store(k_cache + row + half, rotated_right.to(k_cache.dtype.element_ty))
+        values = source + KV_HEADS * HEAD_DIM
+        tl.store(v_cache + row, tl.load(values))
+        tl.store(v_cache + row + half, tl.load(values + half))
+
+
+@torch.library.custom_op("launch_bound::rope_kv_write", mutates_args=("q", "k_cache", "v_cache"))
+def rope_kv_write(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    qkv: Tensor,
+    positions: Tensor,
+    slot_mapping: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    q_gain: Tensor | None = None,
+    k_gain: Tensor | None = None,
+    eps: float = 1e-6,
+    pdl: bool = False,
+) -> None:
+    """Shapes as at the top of the file. `q_gain`, `k_gain` (D,): both, or neither.
+
+    Raises:
+        ValueError: shapes that do not fit, one gain without the other, PDL where there is none.
+    """
+    heads = Heads.of(q, k_cache, v_cache)
+    _check(heads, qkv, positions, slot_mapping, cos, sin)
+    qk_norm = has_gains(heads, q_gain, k_gain)
+    if not runs_triton(q):
+        rotated, keys, values = rope_reference(heads, qkv, positions, cos, sin, q_gain, k_gain, eps)
+        q.copy_(rotated.flatten(1))
+        k_cache.flatten(0, 1)[slot_mapping.long()] = keys
+        v_cache.flatten(0, 1)[slot_mapping.long()] = values
+        return
+    options = launch_options(pdl, q)
+    rope_kv_write_kernel[(len(qkv), heads.num_heads + heads.num_kv_heads)](
+        *(q, k_cache, v_cache, qkv, positions, slot_mapping, cos, sin, q_gain, k_gain, eps),
+        heads.num_heads,
+        heads.num_kv_heads,
+        heads.head_dim,
+        qk_norm,
+        pdl,
+        num_warps=1,
+        **options,
+    )
+
+
+def bytes_moved(num_tokens: int, heads: Heads, dtype_bytes: int, *, qk_norm: bool) -> int:
+    """qkv in; q, k and v out; the two gains. Tables and indices are left out (under 0.1%)."""
+    gains = 2 * heads.head_dim if qk_norm else 0
+    return (2 * num_tokens * heads.qkv_size + gains) * dtype_bytes
+
+
+# ---------------------------------------------------------------- the same in PyTorch
+
+
+def rope_reference(
+    heads: Heads,
+    qkv: Tensor,
+    positions: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    q_gain: Tensor | None,
+    k_gain: Tensor | None,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """q (T, heads, D), k and v (T, kv_heads, D): in float32, each rounded once at the end."""
+    counts = [heads.num_heads, heads.num_kv_heads, heads.num_kv_heads]
+    q, k, v = qkv.unflatten(1, (-1, heads.head_dim)).split(counts, dim=1)
+    if q_gain is not None and k_gain is not None:
+        q = rms_norm_reference(q.float(), q_gain, eps)
+        k = rms_norm_reference(k.float(), k_gain, eps)
+    c, s = cos[positions.long()].unsqueeze(1), sin[positions.long()].unsqueeze(1)  # (T, 1, D/2)
+    return rotate_reference(q, c, s).to(qkv.dtype), rotate_reference(k, c, s).to(qkv.dtype), v
+
+
+def rotate_reference(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """x (T, heads, D) turned by its halves; float32 out."""
+    left, right = x.float().chunk(2, dim=-1)
+    return torch.cat([left * cos - right * sin, right * cos + left * sin], dim=-1)
+
+
+# ---------------------------------------------------------------- checks
+
+
+def has_gains(heads: Heads, q_gain: Tensor | None, k_gain: Tensor | None) -> bool:
+    """Whether q and k are normed. Raises ValueError for one gain without the other."""
+    if q_gain is None and k_gain is None:
+        return False
+    if q_gain is None or k_gain is None:
+        raise ValueError("one of q_gain and k_gain is None: give both (Qwen3) or neither")
+    check_shape("q_gain", q_gain, (heads.head_dim,))
+    check_shape("k_gain", k_gain, (heads.head_dim,))
+    return True
+
+
+def check_rotary(heads: Heads, cos: Tensor, sin: Tensor) -> None:
+    """Raises ValueError unless both tables are (max_position, D/2) float32."""
+    for name, table in (("cos", cos), ("sin", sin)):
+        check_shape(name, table, (len(cos), heads.head_dim // 2))
+        if table.dtype != torch.float32:
+            raise ValueError(f"{name} is {table.dtype}, expected float32: angles need the bits")
+
+
+def _check(
+    heads: Heads, qkv: Tensor, positions: Tensor, slot_mapping: Tensor, cos: Tensor, sin: Tensor
+) -> None:
+    check_shape("qkv", qkv, (len(positions), heads.qkv_size))
+    check_shape("positions", positions, (len(qkv),))
+    check_shape("slot_mapping", slot_mapping, (len(qkv),))
+    check_rotary(heads, cos, sin)

@@ -1,0 +1,176 @@
+"""A decoder of the Qwen2.5, Qwen3 or Llama family in plain PyTorch: the reference of every arm.
+
+In:  `StepInputs` on the device (which tokens, at which positions, in which cache slots), and the
+     `Attention` that fits the step.
+Out: hidden states, then logits and one sampled token for each request.
+
+    hidden = model.body(inputs, attention)             # embed, layers, final norm     (T, H)
+    logits, tokens = model.head(hidden, inputs)        # greedy                        (R, V), (R,)
+    model.advance(inputs, tokens)                      # feed them back, on the device
+
+Nothing here waits for the device or lets a shape hang on its data, so with a static attention all
+of it can stand in a CUDA graph, k decode steps in one (`decode`). Norms, RoPE and softmax compute
+in float32 and round to the weights' dtype; matrices multiply in that dtype.
+
+Shapes: T tokens, R requests, H hidden, D head_dim, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from mini_engine.config import ModelConfig
+from mini_engine.cuda.attention import Attention
+from mini_engine.cuda.inputs import StepInputs
+from mini_engine.cuda.sampling import Sampler, greedy
+from mini_engine.cuda.weights import LayerWeights, Weights
+
+
+@dataclass(frozen=True, eq=False)
+class KVCache:
+    """Paged K and V of every layer, each (num_blocks, block_size, kv_heads, D)."""
+
+    keys: tuple[Tensor, ...]
+    values: tuple[Tensor, ...]
+
+    @staticmethod
+    def allocate(
+        config: ModelConfig,
+        num_blocks: int,
+        block_size: int,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> KVCache:
+        """Zeros; block 0 is the null block, where padded rows write."""
+        shape = (num_blocks, block_size, config.num_kv_heads, config.head_dim)
+
+        def one_kind() -> tuple[Tensor, ...]:
+            layers = range(config.num_layers)
+            return tuple(torch.zeros(shape, dtype=dtype, device=device) for _ in layers)
+
+        return KVCache(one_kind(), one_kind())
+
+    @property
+    def block_size(self) -> int:
+        return self.keys[0].shape[1]
+
+
+class Model:
+    """Weights, a cache and the forward pass over them."""
+
+    def __init__(self, weights: Weights, cache: KVCache) -> None:
+        self.config, self.weights, self.cache = weights.config, weights, cache
+        self.cos, self.sin = rotary_tables(weights.config, weights.embed.device)
+
+    def body(self, inputs: StepInputs, attention: Attention) -> Tensor:
+        """Hidden states after the final norm, (T, H). Writes K and V of every token."""
+        slots = inputs.slot_mapping.long()
+        cos = self.cos.index_select(0, inputs.positions)[:, None]  # (T, 1, D/2)
+        sin = self.sin.index_select(0, inputs.positions)[:, None]
+        attend = attention.begin(inputs)
+        residual = functional.embedding(inputs.input_ids, self.weights.embed)
+        for layer, keys, values in self._layers_with_cache():
+            q, k, v = self._qkv(self._norm(residual, layer.input_norm), layer)
+            keys.flatten(0, 1).index_copy_(0, slots, rotated(k, cos, sin))
+            values.flatten(0, 1).index_copy_(0, slots, v)
+            attended = attend(rotated(q, cos, sin), keys, values)
+            residual = residual + functional.linear(attended.flatten(1), layer.o)
+            gate_up = functional.linear(self._norm(residual, layer.post_norm), layer.gate_up)
+            gate, up = gate_up.chunk(2, dim=-1)
+            residual = residual + functional.linear(functional.silu(gate) * up, layer.down)
+        return self._norm(residual, self.weights.final_norm)
+
+    def head(
+        self, hidden: Tensor, inputs: StepInputs, sample: Sampler = greedy
+    ) -> tuple[Tensor, Tensor]:
+        """Logits of each request's last token (R, V), and the next token of each (R,) int32."""
+        last = hidden.index_select(0, inputs.last_rows)
+        logits = functional.linear(last, self.weights.lm_head)
+        return logits, sample(logits, inputs.context_lens)
+
+    def advance(self, inputs: StepInputs, tokens: Tensor) -> None:
+        """Make `inputs` the next decode step, in place: each request's new token is its input.
+
+        tokens (R,) int32. Padded rows (no context) stay as they are. A request that runs on over
+        its last block writes into the null block, and one that runs on over the end of the model's
+        context stays at its end: both are done, and what they sample is thrown away by the host.
+
+        Raises ValueError, by shapes alone, when a request has more than one token in `inputs`.
+        """
+        num_tokens, num_reqs = len(inputs.input_ids), len(inputs.context_lens)
+        if not num_tokens == num_reqs == len(tokens):
+            raise ValueError(
+                f"{len(tokens)} sampled tokens for a step of {num_tokens} tokens of {num_reqs} "
+                "requests: advance() feeds back one token a request, after a decode step"
+            )
+        block_size = self.cache.block_size
+        room = inputs.block_table.shape[1] * block_size
+        end = min(room, self.config.max_position_embeddings)
+        live = (inputs.context_lens > 0).int()
+        inputs.input_ids.copy_(tokens * live)
+        inputs.positions.add_(live).clamp_(max=end - 1)
+        inputs.context_lens.add_(live).clamp_(max=end)
+        positions = inputs.positions.long()
+        blocks = inputs.block_table.gather(1, (positions // block_size)[:, None])[:, 0]
+        inputs.slot_mapping.copy_(blocks * block_size + positions % block_size)
+
+    def decode(
+        self, inputs: StepInputs, attention: Attention, steps: int, sample: Sampler = greedy
+    ) -> Tensor:
+        """`steps` decode steps without the host, the sampled tokens (steps, R) int32.
+
+        `attention` must reach over the context of the last of them.
+        """
+        written = []
+        for _ in range(steps):
+            _, tokens = self.head(self.body(inputs, attention), inputs, sample)
+            self.advance(inputs, tokens)
+            written.append(tokens)
+        return torch.stack(written)
+
+    # -- parts ---------------------------------------------------------------------------------
+
+    def _layers_with_cache(self) -> Iterator[tuple[LayerWeights, Tensor, Tensor]]:
+        return zip(self.weights.layers, self.cache.keys, self.cache.values, strict=True)
+
+    def _norm(self, x: Tensor, gain: Tensor) -> Tensor:
+        return rms_norm(x, gain, self.config.rms_norm_eps)
+
+    def _qkv(self, normed: Tensor, layer: LayerWeights) -> tuple[Tensor, Tensor, Tensor]:
+        """q (T, heads, D), k and v (T, kv_heads, D), before RoPE."""
+        c = self.config
+        qkv = functional.linear(normed, layer.qkv, layer.qkv_bias).view(len(normed), -1, c.head_dim)
+        q, k, v = torch.split(qkv, [c.num_heads, c.num_kv_heads, c.num_kv_heads], dim=1)
+        if layer.q_norm is not None and layer.k_norm is not None:
+            q, k = self._norm(q, layer.q_norm), self._norm(k, layer.k_norm)
+        return q, k, v
+
+
+def rms_norm(x: Tensor, gain: Tensor, eps: float) -> Tensor:
+    """x / sqrt(mean(x²) + eps) × gain over the last axis (Zhang & Sennrich 2019, arXiv 1910.07467).
+
+    Computed in float32 and rounded before the gain, as transformers does.
+    """
+    wide = x.float()
+    scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+    return (wide * scale).to(x.dtype) * gain
+
+
+def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """RoPE on halves, as Hugging Face stores them. x (T, heads, D), cos and sin (T, 1, D/2)."""
+    left, right = x.float().chunk(2, dim=-1)
+    turned = torch.cat((left * cos - right * sin, right * cos + left * sin), dim=-1)
+    return turned.to(x.dtype)
+
+
+def rotary_tables(config: ModelConfig, device: torch.device) -> tuple[Tensor, Tensor]:
+    """cos and sin of position × frequency, each (max_position, D / 2) float32."""
+    positions = torch.arange(config.max_position_embeddings, dtype=torch.float32, device=device)
+    frequencies = torch.tensor(config.rope_frequencies(), dtype=torch.float32, device=device)
+    angles = torch.outer(positions, frequencies)
+    return angles.cos(), angles.sin()

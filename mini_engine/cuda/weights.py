@@ -1,0 +1,167 @@
+"""The weights of a model as torch tensors: read from a Hugging Face folder, or random.
+
+In:  a `ModelConfig`, and a folder of safetensors (`resolve_model` finds or fetches it) or a seed.
+Out: `Weights` on one device in one dtype; q, k, v merged into one matrix and gate, up into another.
+
+Every merged matrix is allocated once, and each stored tensor is copied straight to its rows: beside
+the model there is never more than one tensor in memory.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from mini_engine.checkpoint import (
+    EMBED,
+    FINAL_NORM,
+    LM_HEAD,
+    StoredTensor,
+    layer_parts,
+    random_law,
+    stored_tensors,
+    tensor_shapes,
+)
+from mini_engine.config import ModelConfig
+
+Fill = Callable[[str, Tensor], None]  # puts the tensor of this name into these rows
+
+
+@dataclass(frozen=True, eq=False)
+class LayerWeights:
+    """One decoder layer; q = num_heads * head_dim and kv = num_kv_heads * head_dim."""
+
+    input_norm: Tensor  # (hidden,)
+    qkv: Tensor  # (q + 2 kv, hidden): rows of q, then of k, then of v
+    qkv_bias: Tensor | None  # (q + 2 kv,), qwen2 only
+    q_norm: Tensor | None  # (head_dim,), qwen3 only: RMSNorm gains, the same for every head
+    k_norm: Tensor | None  # (head_dim,), qwen3 only
+    o: Tensor  # (hidden, q)
+    post_norm: Tensor  # (hidden,)
+    gate_up: Tensor  # (2 intermediate, hidden): rows of gate, then of up
+    down: Tensor  # (hidden, intermediate)
+
+
+@dataclass(frozen=True, eq=False)
+class Weights:
+    """A whole model. `lm_head` is the very tensor `embed` when the head is tied."""
+
+    config: ModelConfig
+    embed: Tensor  # (vocab, hidden)
+    layers: tuple[LayerWeights, ...]
+    final_norm: Tensor  # (hidden,)
+    lm_head: Tensor  # (vocab, hidden)
+
+
+def load_weights(
+    config: ModelConfig, folder: str | Path, device: torch.device, dtype: torch.dtype
+) -> Weights:
+    """Read every tensor of the folder. Raises ValueError as `checkpoint.stored_tensors` does."""
+    stored = stored_tensors(config, folder)
+
+    def fill(name: str, rows: Tensor) -> None:
+        rows.copy_(_as_tensor(stored[name]))
+
+    return _assemble(config, device, dtype, fill)
+
+
+def random_weights(
+    config: ModelConfig, device: torch.device, dtype: torch.dtype, seed: int
+) -> Weights:
+    """Weights of the model's true size, for benchmarks without a download.
+
+    Scaled so that hidden states and logits stay near 1 at any width. The same seed gives the same
+    weights on the same kind of device.
+    """
+    generator = torch.Generator(device).manual_seed(seed)
+    shapes = tensor_shapes(config)
+
+    def fill(name: str, rows: Tensor) -> None:
+        mean, deviation = random_law(name, shapes[name])
+        rows.normal_(mean, deviation, generator=generator)
+
+    return _assemble(config, device, dtype, fill)
+
+
+def resolve_model(folder_or_id: str | Path) -> Path:
+    """The checkpoint folder that is meant: a folder as it is, a hub id ("Qwen/Qwen3-0.6B") fetched
+    or found in the hub's cache. Raises ValueError when it is neither, or cannot be fetched.
+    """
+    folder = Path(folder_or_id)
+    if folder.is_dir():
+        return folder
+    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", str(folder_or_id)):
+        raise ValueError(
+            f"{folder_or_id}: no such folder, and not a hub id either: give a checkpoint folder, "
+            "or an id such as Qwen/Qwen3-0.6B"
+        )
+    try:
+        hub = importlib.import_module("huggingface_hub")
+    except ImportError:
+        raise ValueError(
+            f"{folder_or_id}: no such folder; to fetch it by its id, pip install huggingface_hub, "
+            "or download its files and give the folder"
+        ) from None
+    try:
+        return Path(hub.snapshot_download(str(folder_or_id), allow_patterns=HUB_FILES))
+    except Exception as error:  # the hub's errors come from four packages; all mean the same here
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ValueError(
+            f"{folder_or_id}: not a folder here, and the hub does not give it: {reason}"
+        ) from error
+
+
+# Weights (never a pickle), shape and tokenizer; "original/" and other formats stay where they are.
+HUB_FILES = [
+    "model*.safetensors",
+    "model.safetensors.index.json",
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+]
+
+
+# ---------------------------------------------------------------- parts
+
+
+def _assemble(config: ModelConfig, device: torch.device, dtype: torch.dtype, fill: Fill) -> Weights:
+    shapes = tensor_shapes(config)
+
+    def stack(*names: str) -> Tensor:
+        """The named tensors, row under row."""
+        heights = [shapes[name][0] for name in names]
+        whole = torch.empty((sum(heights), *shapes[names[0]][1:]), dtype=dtype, device=device)
+        for name, rows in zip(names, torch.split(whole, heights), strict=True):
+            fill(name, rows)
+        return whole
+
+    def layer(index: int) -> LayerWeights:
+        merged = {field: stack(*names) for field, names in layer_parts(config, index).items()}
+        return LayerWeights(
+            qkv_bias=merged.pop("qkv_bias", None),
+            q_norm=merged.pop("q_norm", None),
+            k_norm=merged.pop("k_norm", None),
+            **merged,
+        )
+
+    embed = stack(EMBED)
+    return Weights(
+        config=config,
+        embed=embed,
+        layers=tuple(layer(i) for i in range(config.num_layers)),
+        final_norm=stack(FINAL_NORM),
+        lm_head=embed if config.tie_word_embeddings else stack(LM_HEAD),
+    )
+
+
+def _as_tensor(stored: StoredTensor) -> Tensor:
+    """The stored tensor in its own dtype, in mapped memory."""
+    dtype = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}[stored.dtype]
+    return torch.from_numpy(stored.raw()).view(dtype).reshape(stored.shape)

@@ -1,0 +1,338 @@
+"""cuda/model.py and its parts: what transformers says, what the simulator says, and no host."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+torch = pytest.importorskip("torch")
+
+from mini_engine import checkpoint  # noqa: E402
+from mini_engine.blocks import BlockPool  # noqa: E402
+from mini_engine.config import ModelConfig, named_shape  # noqa: E402
+from mini_engine.cuda.attention import (  # noqa: E402
+    Attention,
+    DecodeAttention,
+    HostAttention,
+    RaggedAttention,
+)
+from mini_engine.cuda.inputs import StaticInputs, StepInputs  # noqa: E402
+from mini_engine.cuda.model import Model, rotary_tables  # noqa: E402
+from mini_engine.cuda.weights import Weights, load_weights, random_weights  # noqa: E402
+from mini_engine.dispatch import GraphDispatcher  # noqa: E402
+from mini_engine.engine import Engine  # noqa: E402
+from mini_engine.scheduler import (  # noqa: E402
+    Request,
+    RequestState,
+    ScheduledBatch,
+    ScheduledRequest,
+    SchedulerLimits,
+)
+from mini_engine.sim.weights import load_weights as load_for_sim  # noqa: E402
+from mini_engine.step_arrays import step_arrays  # noqa: E402
+from tests.model_helpers import LoneModel  # noqa: E402
+from tests.test_model import reference  # noqa: E402
+from tests.torch_helpers import (  # noqa: E402
+    DEVICES,
+    FAMILIES,
+    TINY,
+    EagerRunner,
+    LoneTorchModel,
+    random_folder,
+    torch_model,
+)
+
+CHECKPOINT = Path(checkpoint.__file__).parent / "checkpoints/tiny-qwen3"
+CPU = torch.device("cpu")
+# float32 on both sides, but other orders of summation: a few units in the last place of logits
+# whose size is about 1, over at most four layers. The issue's own bar.
+TOLERANCE = 1e-4
+LIMITS = SchedulerLimits(
+    max_num_seqs=4, max_num_batched_tokens=24, num_blocks=40, block_size=4, max_model_len=32
+)
+MAX_BLOCKS = 8
+
+
+# ---------------------------------------------------------------- against others
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_equal_transformers_in_prefill_chunks_and_decode(
+    family: str, seed: int, device: str, tmp_path: Path
+) -> None:
+    theirs = reference(family, seed)
+    theirs.save_pretrained(tmp_path)
+    config = ModelConfig.from_folder(tmp_path)
+    weights = load_weights(config, tmp_path, torch.device(device), torch.float32)
+    ours = LoneTorchModel(weights, seed=seed)
+    ids = np.random.default_rng(seed).integers(0, config.vocab_size, 40).tolist()
+    with torch.no_grad():
+        expected = theirs(torch.tensor([ids])).logits[0].numpy()
+    parts = [ours.logits(ids[:11]), ours.logits(ids[11:12], 11), ours.logits(ids[12:30], 12)]
+    for i in range(30, 40):
+        attention = [DecodeAttention(16, 4), RaggedAttention(10, 4), None][i % 3]
+        parts.append(ours.logits([ids[i]], i, attention))
+    assert np.abs(expected).max() > 0.5  # not a comparison of zeros
+    np.testing.assert_allclose(np.concatenate(parts), expected, atol=TOLERANCE, rtol=0)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_equal_the_simulators_on_the_same_folder(family: str, tmp_path: Path) -> None:
+    config = FAMILIES[family]
+    random_folder(config, tmp_path, seed=7)
+    ids = np.random.default_rng(7).integers(0, config.vocab_size, 20).tolist()
+    theirs = LoneModel(config, load_for_sim(config, tmp_path))
+    ours = LoneTorchModel(load_weights(config, tmp_path, CPU, torch.float32))
+    for start, stop in ((0, 9), (9, 19), (19, 20)):
+        expected = theirs.logits(ids[start:stop], start)
+        got = ours.logits(ids[start:stop], start)
+        np.testing.assert_allclose(got, expected, atol=TOLERANCE, rtol=0)
+
+
+def test_rotary_tables_follow_llama_3s_stretching() -> None:
+    """Positions far out, where one wrong frequency shows; the small models above stay near 0."""
+    from mini_engine.sim.model import rotary_tables as in_numpy
+
+    config = named_shape("llama-3.2-1b")
+    for ours, theirs in zip(rotary_tables(config, CPU), in_numpy(config), strict=True):
+        # Angles are the same float32; cos and sin of two libraries differ in the last place.
+        np.testing.assert_allclose(ours.numpy(), theirs, atol=2e-7, rtol=0)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_the_engine_writes_the_shipped_checkpoints_greedy_text(device: str) -> None:
+    config = ModelConfig.from_folder(CHECKPOINT)
+    weights = load_weights(config, CHECKPOINT, torch.device(device), torch.float32)
+    golden = json.loads((CHECKPOINT / "greedy.json").read_text())["prompts"]
+    assert len(golden) >= 6
+    limits = SchedulerLimits(4, 24, 200, 16, config.max_position_embeddings)
+    requests = [
+        Request(str(i), prompt["prompt_ids"], len(prompt["ids"]))
+        for i, prompt in enumerate(golden)
+    ]  # fmt: skip
+    engine = Engine(EagerRunner(weights, limits), limits, GraphDispatcher("NONE", (), 4))
+    written = {c.request_id: list(c.tokens) for c in engine.run(requests)}
+    assert written == {str(i): prompt["ids"] for i, prompt in enumerate(golden)}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_bfloat16_stays_near_float32(family: str, tmp_path: Path) -> None:
+    config = FAMILIES[family]
+    folder = random_folder(config, tmp_path)
+    ids = list(range(20))
+    exact = LoneTorchModel(load_weights(config, folder, CPU, torch.float32)).logits(ids)
+    rounded = LoneTorchModel(load_weights(config, folder, CPU, torch.bfloat16)).logits(ids)
+    # bfloat16 keeps 8 bits: each of the dozen roundings a layer errs by up to 2^-9 of its size.
+    error = np.abs(rounded - exact)
+    assert 0 < error.max() < 0.15
+    assert error.mean() < 0.03
+
+
+# ---------------------------------------------------------------- batches
+
+
+def batch_of(chunks: Sequence[tuple[int, int]], seed: int = 0) -> ScheduledBatch:
+    """One request for each (start, query_len), tokens and blocks random; decodes first."""
+    rng = np.random.default_rng(seed)
+    pool = BlockPool(LIMITS.num_blocks, LIMITS.block_size)
+    entries = []
+    for name, (start, query_len) in enumerate(sorted(chunks, key=lambda c: c[1] > 1)):
+        prompt = rng.integers(0, TINY.vocab_size, start + query_len).tolist()
+        state = RequestState(Request(str(name), prompt, 9))
+        table = pool.allocate(str(name), start + query_len)
+        entries.append(
+            ScheduledRequest(state, start, query_len, table, is_prefill=query_len > 1, samples=True)
+        )
+    return ScheduledBatch(tuple(entries))
+
+
+def grown(batch: ScheduledBatch, tokens: Sequence[int], pool_tables: dict[str, tuple[int, ...]]):  # type: ignore[no-untyped-def]
+    """The decode batch after this one, as the host would schedule it."""
+    entries = []
+    for entry, token in zip(batch.entries, tokens, strict=True):
+        entry.state.output.append(token)
+        entries.append(
+            ScheduledRequest(
+                entry.state, entry.context_len, 1, pool_tables[entry.request.request_id],
+                is_prefill=False, samples=True,
+            )
+        )  # fmt: skip
+    return ScheduledBatch(tuple(entries))
+
+
+def tiny_weights(device: str = "cpu") -> Weights:
+    return random_weights(TINY, torch.device(device), torch.float32, seed=2)
+
+
+def warm_model(weights: Weights, seed: int = 0) -> Model:
+    """A model whose cache is full of plausible keys and values."""
+    model = torch_model(weights, LIMITS.num_blocks, LIMITS.block_size)
+    generator = torch.Generator(weights.embed.device).manual_seed(seed)
+    for cache in (*model.cache.keys, *model.cache.values):
+        cache.normal_(generator=generator)
+    return model
+
+
+def step(
+    model: Model, batch: ScheduledBatch, attention: Attention, num_tokens: int, num_reqs: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits and tokens of the batch, padded to this size, padding cut off."""
+    inputs = StaticInputs(LIMITS, LIMITS.max_num_batched_tokens, model.weights.embed.device)
+    inputs = inputs.fill(batch, num_tokens, num_reqs)
+    logits, tokens = model.head(model.body(inputs, attention), inputs)
+    return logits[: batch.num_reqs], tokens[: batch.num_reqs]
+
+
+CHUNKS = st.lists(
+    st.integers(1, 8).flatmap(lambda n: st.tuples(st.integers(0, 31 - n), st.just(n))),
+    min_size=1,
+    max_size=3,
+).filter(lambda chunks: sum(n for _, n in chunks) <= 20)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@given(chunks=CHUNKS, padding=st.tuples(st.integers(0, 4), st.integers(0, 1)))
+def test_static_and_host_side_attention_agree_on_every_batch(
+    device: str, chunks: list[tuple[int, int]], padding: tuple[int, int]
+) -> None:
+    batch, weights = batch_of(chunks), tiny_weights(device)
+    size = batch.num_tokens + padding[0], batch.num_reqs + padding[1]
+    host, _ = step(warm_model(weights), batch, HostAttention.of(batch, 4), *size)
+    static, _ = step(warm_model(weights), batch, RaggedAttention(MAX_BLOCKS, 4), *size)
+    torch.testing.assert_close(host, static, atol=TOLERANCE, rtol=0)
+    if set(batch.query_lens) == {1}:
+        size = (batch.num_reqs + padding[1],) * 2
+        decode, _ = step(warm_model(weights), batch, DecodeAttention(MAX_BLOCKS, 4), *size)
+        torch.testing.assert_close(host, decode, atol=TOLERANCE, rtol=0)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("poison", [float("nan"), float("inf"), -3e38])
+def test_padding_and_stale_cache_never_reach_a_live_row(device: str, poison: float) -> None:
+    """Everything that is not some live request's context is poisoned: the null block, free blocks,
+    and the tails of blocks in use. Padded rows then run beside the live ones."""
+    decodes = batch_of([(5, 1), (30, 1), (0, 1)])
+    mixed = batch_of([(5, 1), (7, 6), (0, 9)])
+    for batch, size, attention in (
+        (decodes, (4, 4), DecodeAttention(MAX_BLOCKS, 4)),
+        (mixed, (20, 4), RaggedAttention(MAX_BLOCKS, 4)),
+        (mixed, (20, 4), HostAttention.of(mixed, 4)),
+    ):
+        clean, poisoned = warm_model(tiny_weights(device)), warm_model(tiny_weights(device))
+        live = torch.zeros(LIMITS.num_blocks, 4, dtype=torch.bool)
+        for entry in batch.entries:
+            for p in range(entry.context_len):
+                live[entry.block_table[p // 4], p % 4] = True
+        for cache in (*poisoned.cache.keys, *poisoned.cache.values):
+            cache[~live.to(device)] = poison
+        expected, _ = step(clean, batch, attention, *size)
+        got, _ = step(poisoned, batch, attention, *size)
+        assert torch.equal(got, expected)  # the same operations on the same live values
+
+
+def test_padded_rows_stay_finite_and_write_to_the_null_block_only() -> None:
+    for batch, size, attention in (
+        (batch_of([(5, 1)]), (4, 4), DecodeAttention(MAX_BLOCKS, 4)),
+        (batch_of([(5, 3)]), (9, 2), RaggedAttention(MAX_BLOCKS, 4)),
+        (batch_of([(5, 3)]), (9, 2), HostAttention((3,), (8,), 4)),
+    ):
+        model = torch_model(tiny_weights(), LIMITS.num_blocks, LIMITS.block_size)
+        step(model, batch, attention, *size)
+        table = batch.entries[0].block_table
+        for cache in (*model.cache.keys, *model.cache.values):
+            assert cache.isfinite().all()
+            written = cache.flatten(1).any(1).nonzero().flatten().tolist()
+            assert set(written) <= {0, *table}
+            assert not cache[0, 1:].any()
+
+
+# ---------------------------------------------------------------- feeding back on the device
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@given(
+    starts=st.lists(st.integers(0, 20), min_size=1, max_size=4),
+    steps=st.integers(1, 7),
+    padding=st.integers(0, 3),
+)
+def test_advancing_on_the_device_equals_driving_from_the_host(
+    device: str, starts: list[int], steps: int, padding: int
+) -> None:
+    batch = batch_of([(start, 1) for start in starts])
+    # All blocks that the steps will need, as a host that captures k steps hands them out.
+    pool = BlockPool(LIMITS.num_blocks, LIMITS.block_size)
+    tables = {
+        e.request.request_id: pool.allocate(e.request.request_id, e.context_len + steps)
+        for e in batch.entries
+    }
+    batch = ScheduledBatch(
+        tuple(
+            ScheduledRequest(e.state, e.start, 1, tables[e.request.request_id], False, True)
+            for e in batch.entries
+        )
+    )
+    seats = min(LIMITS.max_num_seqs, batch.num_reqs + padding)
+    attention = DecodeAttention(MAX_BLOCKS, 4)
+    weights = tiny_weights(device)
+    on_device, on_host = warm_model(weights), warm_model(weights)
+    inputs = StaticInputs(LIMITS, LIMITS.max_num_batched_tokens, torch.device(device))
+    fed_back = inputs.fill(batch, seats, seats)
+    written = on_device.decode(fed_back, attention, steps)[:, : batch.num_reqs]
+    for row in written:
+        _, tokens = step(on_host, batch, attention, seats, seats)
+        assert torch.equal(tokens, row)
+        batch = grown(batch, tokens.tolist(), tables)
+    for name, array in step_arrays(batch, LIMITS).items():
+        buffer = getattr(fed_back, name).cpu().numpy()
+        assert np.array_equal(buffer[: len(array)], array), name
+        assert name == "last_rows" or not buffer[len(array) :].any(), name  # padding stays null
+    for ours, theirs in zip(on_device.cache.keys, on_host.cache.keys, strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_running_on_over_the_end_harms_nobody_else() -> None:
+    """Two requests; the first is done and runs on over its blocks and over the model's context."""
+    batch = batch_of([(29, 1), (3, 1)])
+    second = batch.entries[1]
+    alone = ScheduledBatch((second,))
+    attention = DecodeAttention(MAX_BLOCKS, 4)
+    wide, lone = warm_model(tiny_weights()), warm_model(tiny_weights())
+    inputs = StaticInputs(LIMITS, 24, CPU).fill(batch, 2, 2)
+    both = wide.decode(inputs, attention, 5)
+    single = lone.decode(StaticInputs(LIMITS, 24, CPU).fill(alone, 1, 1), attention, 5)
+    # Its own block table ends after block 2: from position 8 on it writes to the null block too.
+    assert both[:, 1].tolist() == single[:, 0].tolist()
+    assert inputs.positions.tolist() == [31, 8]
+    assert inputs.context_lens.tolist() == [32, 9]
+    assert 0 <= int(inputs.slot_mapping[1]) < 4
+
+
+def test_a_step_with_prefill_in_it_cannot_be_advanced() -> None:
+    model = torch_model(tiny_weights(), LIMITS.num_blocks, LIMITS.block_size)
+    batch = batch_of([(4, 1), (0, 3)])
+    inputs = StaticInputs(LIMITS, 24, CPU).fill(batch, 4, 2)
+    with pytest.raises(ValueError, match="2 sampled tokens for a step of 4 tokens of 2 requests"):
+        model.advance(inputs, torch.zeros(2, dtype=torch.int32))
+    with pytest.raises(ValueError, match="4 tokens of 2 requests: DecodeAttention takes one"):
+        model.body(inputs, DecodeAttention(MAX_BLOCKS, 4))
+
+
+@pytest.mark.parametrize("attention", [DecodeAttention(8, 4), RaggedAttention(8, 4)])
+def test_k_decode_steps_trace_into_one_graph_without_the_host(attention: Attention) -> None:
+    """fullgraph refuses what a capture cannot hold: host reads, shapes that hang on data."""
+    batch = batch_of([(5, 1), (9, 1)])
+    eager, traced = warm_model(tiny_weights()), warm_model(tiny_weights())
+    inputs = StaticInputs(LIMITS, 24, CPU).fill(batch, 3, 3)
+    expected = eager.decode(inputs, attention, 2)
+    again: StepInputs = StaticInputs(LIMITS, 24, CPU).fill(batch, 3, 3)
+    compiled = torch.compile(traced.decode, fullgraph=True, backend="eager")
+    assert torch.equal(compiled(again, attention, 2), expected)
+    assert torch.equal(again.slot_mapping, inputs.slot_mapping)

@@ -1,0 +1,137 @@
+"""The torch model driven without graphs: a lone request by hand, and a whole engine eagerly."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from safetensors.numpy import save_file  # noqa: E402
+
+from mini_engine.checkpoint import random_law, tensor_shapes  # noqa: E402
+from mini_engine.config import ModelConfig, named_shape  # noqa: E402
+from mini_engine.cuda.attention import Attention, HostAttention  # noqa: E402
+from mini_engine.cuda.inputs import StaticInputs, StepInputs  # noqa: E402
+from mini_engine.cuda.model import KVCache, Model  # noqa: E402
+from mini_engine.cuda.sampling import Sampler, greedy  # noqa: E402
+from mini_engine.cuda.weights import Weights  # noqa: E402
+from mini_engine.dispatch import BatchDescriptor  # noqa: E402
+from mini_engine.scheduler import ScheduledBatch, SchedulerLimits  # noqa: E402
+
+DEVICES = [
+    "cpu",
+    pytest.param(
+        "cuda",
+        marks=[
+            pytest.mark.gpu,
+            pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU"),
+        ],
+    ),
+]
+TINY = replace(
+    named_shape("qwen3-0.6b"),
+    name="tiny",
+    hidden_size=16,
+    intermediate_size=24,
+    num_layers=2,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=8,
+    vocab_size=37,
+    max_position_embeddings=32,
+    eos_token_ids=(),
+)
+FAMILIES = {
+    "qwen3": TINY,
+    "qwen2": replace(TINY, family="qwen2", qkv_bias=True, qk_norm=False),
+    "llama": replace(TINY, family="llama", qk_norm=False, tie_word_embeddings=False),
+}
+
+
+def random_folder(config: ModelConfig, folder: Path, seed: int = 0) -> Path:
+    """A folder with random float32 weights under Hugging Face's names."""
+    rng = np.random.default_rng(seed)
+    tensors = {}
+    for name, shape in tensor_shapes(config).items():
+        mean, deviation = random_law(name, shape)
+        tensors[name] = rng.normal(mean, deviation, shape).astype(np.float32)
+    save_file(tensors, folder / "model.safetensors")
+    return folder
+
+
+def torch_model(weights: Weights, num_blocks: int, block_size: int) -> Model:
+    """A model with a cache of its own, beside its weights and in their dtype."""
+    table = weights.embed
+    cache = KVCache.allocate(weights.config, num_blocks, block_size, table.device, table.dtype)
+    return Model(weights, cache)
+
+
+class LoneTorchModel:
+    """One request on one model, its blocks handed out in a scattered order."""
+
+    def __init__(self, weights: Weights, *, block_size: int = 4, seed: int = 0) -> None:
+        self.config, self.block_size = weights.config, block_size
+        blocks = 1 + -(-self.config.max_position_embeddings // block_size)
+        self.model = torch_model(weights, blocks, block_size)
+        self.table = 1 + np.random.default_rng(seed).permutation(blocks - 1)
+
+    def inputs(self, token_ids: Sequence[int], start: int) -> StepInputs:
+        """`token_ids` stand at start, start + 1, …; logits of all of them are wanted."""
+        count = len(token_ids)
+        positions = np.arange(start, start + count)
+        slots = self.table[positions // self.block_size] * self.block_size
+        arrays = {
+            "input_ids": token_ids,
+            "positions": positions,
+            "slot_mapping": slots + positions % self.block_size,
+            "query_lens": [count],
+            "context_lens": [start + count],
+            "block_table": self.table[None],
+            "last_rows": np.arange(count),
+        }
+        device = self.model.weights.embed.device
+        return StepInputs(
+            **{n: torch.tensor(np.asarray(a, np.int32), device=device) for n, a in arrays.items()}
+        )
+
+    def logits(
+        self, token_ids: Sequence[int], start: int = 0, attention: Attention | None = None
+    ) -> np.ndarray:
+        """Logits after each of `token_ids`. (T, V) float32"""
+        count = len(token_ids)
+        attention = attention or HostAttention((count,), (start + count,), self.block_size)
+        inputs = self.inputs(token_ids, start)
+        logits, _ = self.model.head(self.model.body(inputs, attention), inputs)
+        written: np.ndarray = logits.float().cpu().numpy()
+        return written
+
+
+class EagerRunner:
+    """Runs the engine's batches unpadded, without graphs. Fits `mini_engine.engine.Runner`."""
+
+    def __init__(self, weights: Weights, limits: SchedulerLimits, sample: Sampler = greedy) -> None:
+        self.limits, self.sample = limits, sample
+        self.model = torch_model(weights, limits.num_blocks, limits.block_size)
+        device = weights.embed.device
+        self.inputs = StaticInputs(limits, limits.max_num_batched_tokens, device)
+
+    @property
+    def now_us(self) -> float:
+        return time.monotonic() * 1e6
+
+    def wait_until(self, us: float) -> None:
+        time.sleep(max(0.0, us - self.now_us) / 1e6)
+
+    def execute(self, batch: ScheduledBatch, descriptor: BatchDescriptor) -> list[int]:
+        del descriptor
+        inputs = self.inputs.fill(batch, batch.num_tokens, batch.num_reqs)
+        hidden = self.model.body(inputs, HostAttention.of(batch, self.limits.block_size))
+        _, tokens = self.model.head(hidden, inputs, self.sample)
+        sampled = tokens.tolist()
+        return [sampled[i] for i, entry in enumerate(batch.entries) if entry.samples]
