@@ -70,6 +70,19 @@ class CrossoverCurve:
                 return point
         raise ValueError(f"no point at batch {batch}: the curve ends at {self.points[-1].batch}")
 
+    def finding(self) -> str:
+        """One sentence: where eager is launch-bound, and what one full graph saves of ITL."""
+        first, last = self.points[0], self.points[-1]
+        top = max((p for p in self.points if p.rung), key=lambda p: p.batch, default=first)
+        saves = f"one full graph saves {_percent(first.saved)} of ITL at batch {first.batch}"
+        if top.batch > first.batch:
+            saves += f", {_percent(top.saved)} at {top.batch}"
+        if self.crossover <= first.batch:
+            return f"Eager is never launch-bound here: {saves}"
+        if self.crossover > last.batch:
+            return f"Eager is launch-bound at every batch here: {saves}"
+        return f"Eager is launch-bound below a batch of {self.crossover}: {saves}"
+
 
 def crossover_curve(
     config: ModelConfig,
@@ -133,3 +146,7 @@ def _batches(max_batch: int, corners: Iterable[int]) -> list[int]:
     """Every batch up to 512, some of those above, and both sides of each corner."""
     sides = {side for corner in corners for side in (corner, corner + 1) if side <= max_batch}
     return sorted({*range(1, max_batch + 1, 1 + max_batch // 513), max_batch, *sides})
+
+
+def _percent(share: float) -> str:
+    return f"{share:.0%}" if abs(share) >= 0.1 else f"{share:.1%}"

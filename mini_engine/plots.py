@@ -14,7 +14,7 @@ written OSError.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -32,14 +32,13 @@ from mini_engine.canvas import (
     doubling_ticks,
     percent_ticks,
 )
-from mini_engine.curves import CrossoverCurve, CrossoverPoint
+from mini_engine.curves import CrossoverCurve
 from mini_engine.ladder_plot import ladder_curve, waste_by_batch
 from mini_engine.timeline_plot import timeline
 
 __all__ = [
     "PREDICTED",
     "crossover",
-    "crossover_finding",
     "ladder_curve",
     "rung_histogram",
     "timeline",
@@ -62,7 +61,7 @@ def crossover(curve: CrossoverCurve, path: Path | str, *, title: str | None = No
         f"Graphs run padded, at the next of {len(curve.ladder)} rungs; "
         f"above {curve.ladder.top}, eager."
     )
-    with canvas(path, (13, 10), title=title or crossover_finding(curve), caption=caption) as figure:
+    with canvas(path, (13, 10), title=title or curve.finding(), caption=caption) as figure:
         above, below = figure.subplots(2, 1, sharex=True, height_ratios=[2.4, 1])
         _itl(above, curve)
         _saved(below, curve)
@@ -72,34 +71,18 @@ def crossover(curve: CrossoverCurve, path: Path | str, *, title: str | None = No
         below.set_xlabel("batch (requests that decode together)")
 
 
-def crossover_finding(curve: CrossoverCurve) -> str:
-    """One sentence: where eager is launch-bound, and what one full graph saves there."""
-    first, last = curve.points[0], curve.points[-1]
-    top = max((point for point in curve.points if point.rung), key=lambda p: p.batch, default=first)
-    saves = f"one full graph saves {_percent(first.saved)} of ITL at batch {first.batch}"
-    if top.batch > first.batch:
-        saves += f", {_percent(top.saved)} at {top.batch}"
-    if curve.crossover <= first.batch:
-        return f"Eager is never launch-bound here: {saves}"
-    if curve.crossover > last.batch:
-        return f"Eager is launch-bound at every batch here: {saves}"
-    return f"Eager is launch-bound below a batch of {curve.crossover}: {saves}"
-
-
 def _itl(axes: Axes, curve: CrossoverCurve) -> None:
     batches = [point.batch for point in curve.points]
-    lines: dict[str, Callable[[CrossoverPoint], float]] = {
-        "eager": lambda p: p.eager.itl_us,
-        "piecewise": lambda p: p.piecewise.itl_us,
-        "full": lambda p: p.full.itl_us,
-    }
-    labels = {"eager": "eager", "piecewise": "piecewise graphs", "full": "one full graph"}
-    for mode, style in (("eager", "-"), ("piecewise", "--"), ("full", "-")):
-        values = [lines[mode](point) / 1e3 for point in curve.points]
-        axes.plot(batches, values, style, color=MODE_COLOURS[mode], label=labels[mode])
+    lines = (
+        ("eager", "eager", "-", [point.eager for point in curve.points]),
+        ("piecewise", "piecewise graphs", "--", [point.piecewise for point in curve.points]),
+        ("full", "one full graph", "-", [point.full for point in curve.points]),
+    )
+    for mode, label, style, steps in lines:
+        itl_ms = [step.itl_us / 1e3 for step in steps]
+        axes.plot(batches, itl_ms, style, color=MODE_COLOURS[mode], label=label)
     floor = [point.floor_us / 1e3 for point in curve.points]
-    label = "floor: weights and KV, read once"
-    axes.plot(batches, floor, ":", color=BLACK, label=label)
+    axes.plot(batches, floor, ":", color=BLACK, label="floor: weights and KV, read once")
     axes.fill_between(batches, floor, [min(floor) * 0.5] * len(floor), color="#F2F2F2")
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
@@ -113,8 +96,8 @@ def _itl(axes: Axes, curve: CrossoverCurve) -> None:
         axes.axvline(curve.crossover, color=BLACK, linewidth=1.5)
         right = curve.crossover**2 > batches[-1]  # beyond the middle of the axis
         axes.annotate(
-            f"crossover: batch {curve.crossover}\nleft of it the CPU sets eager's pace,\n"
-            "right of it the GPU does",
+            f"crossover: batch {curve.crossover}\nleft: issuing the kernels takes longer\n"
+            "right: running them takes longer",
             xy=(curve.crossover, 0.98), xycoords=("data", "axes fraction"),
             xytext=(-10 if right else 10, 0), textcoords="offset points",
             ha="right" if right else "left", va="top",
@@ -141,10 +124,6 @@ def _saved(axes: Axes, curve: CrossoverCurve) -> None:
     )  # fmt: skip
     if 1 < curve.crossover <= batches[-1]:
         axes.axvline(curve.crossover, color=BLACK, linewidth=1.5)
-
-
-def _percent(share: float) -> str:
-    return f"{share:.0%}" if abs(share) >= 0.1 else f"{share:.1%}"
 
 
 def _plain(value: float, _position: int | None = None) -> str:

@@ -178,13 +178,12 @@ def _boxes(
     axes: Axes, events: Sequence[TraceEvent], scale: float, gpu_tall: float, *, edge: float
 ) -> None:
     """One rectangle an event, all of a colour in one collection: quick for thousands."""
+    heights = {GPU: (0.12, gpu_tall - 0.05), CPU: (gpu_tall + 0.05, gpu_tall + CPU_TALL - 0.1)}
     for category in {e.category: None for e in events}:  # in order of appearance, to repeat exactly
         polygons = []
         for e in events:
             if e.category == category:
-                low, high = (0.12, gpu_tall - 0.05) if e.lane == GPU else (gpu_tall + 0.05,) * 2
-                high = high if e.lane == GPU else gpu_tall + CPU_TALL - 0.1
-                left, right = e.start_us * scale, e.end_us * scale
+                (low, high), left, right = heights[e.lane], e.start_us * scale, e.end_us * scale
                 polygons.append([(left, low), (left, high), (right, high), (right, low)])
         colour = COLOURS.get(category, OTHER)[0]
         axes.add_collection(

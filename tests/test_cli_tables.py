@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mini_engine import cli
+from mini_engine import cli, plots
 from mini_engine.capacity import capacity as add_up
 from mini_engine.capacity import floor_ms, kv_bytes_per_token, read_bytes
 from mini_engine.cli import capacity, crossover, ladder
@@ -145,7 +145,7 @@ OPTIONS = {
 def test_ladder_prints_what_vllm_0_33_captures(
     vector: dict[str, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ladder.plots, "waste_by_batch", lambda *_args, **_options: None)
+    monkeypatch.setattr(plots, "waste_by_batch", lambda *_args, **_options: None)
     words = ["ladder"]
     for name, value in vector["inputs"].items():
         if name == "data_center_blackwell":

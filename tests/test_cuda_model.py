@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -154,18 +155,23 @@ def batch_of(chunks: Sequence[tuple[int, int]], seed: int = 0) -> ScheduledBatch
     return ScheduledBatch(tuple(entries))
 
 
-def grown(batch: ScheduledBatch, tokens: Sequence[int], pool_tables: dict[str, tuple[int, ...]]):  # type: ignore[no-untyped-def]
+def with_room(batch: ScheduledBatch, steps: int) -> ScheduledBatch:
+    """The same requests with blocks for `steps` tokens more, as a host that runs k steps in one
+    replay hands them out."""
+    pool = BlockPool(LIMITS.num_blocks, LIMITS.block_size)
+    return ScheduledBatch(
+        tuple(
+            replace(e, block_table=pool.allocate(e.request.request_id, e.context_len + steps))
+            for e in batch.entries
+        )
+    )
+
+
+def grown(batch: ScheduledBatch, tokens: Sequence[int]) -> ScheduledBatch:
     """The decode batch after this one, as the host would schedule it."""
-    entries = []
     for entry, token in zip(batch.entries, tokens, strict=True):
         entry.state.output.append(token)
-        entries.append(
-            ScheduledRequest(
-                entry.state, entry.context_len, 1, pool_tables[entry.request.request_id],
-                is_prefill=False, samples=True,
-            )
-        )  # fmt: skip
-    return ScheduledBatch(tuple(entries))
+    return ScheduledBatch(tuple(replace(e, start=e.context_len) for e in batch.entries))
 
 
 def tiny_weights(device: str = "cpu") -> Weights:
@@ -266,19 +272,7 @@ def test_padded_rows_stay_finite_and_write_to_the_null_block_only() -> None:
 def test_advancing_on_the_device_equals_driving_from_the_host(
     device: str, starts: list[int], steps: int, padding: int
 ) -> None:
-    batch = batch_of([(start, 1) for start in starts])
-    # All blocks that the steps will need, as a host that captures k steps hands them out.
-    pool = BlockPool(LIMITS.num_blocks, LIMITS.block_size)
-    tables = {
-        e.request.request_id: pool.allocate(e.request.request_id, e.context_len + steps)
-        for e in batch.entries
-    }
-    batch = ScheduledBatch(
-        tuple(
-            ScheduledRequest(e.state, e.start, 1, tables[e.request.request_id], False, True)
-            for e in batch.entries
-        )
-    )
+    batch = with_room(batch_of([(start, 1) for start in starts]), steps)
     seats = min(LIMITS.max_num_seqs, batch.num_reqs + padding)
     attention = DecodeAttention(MAX_BLOCKS, 4)
     weights = tiny_weights(device)
@@ -289,7 +283,7 @@ def test_advancing_on_the_device_equals_driving_from_the_host(
     for row in written:
         _, tokens = step(on_host, batch, attention, seats, seats)
         assert torch.equal(tokens, row)
-        batch = grown(batch, tokens.tolist(), tables)
+        batch = grown(batch, tokens.tolist())
     for name, array in step_arrays(batch, LIMITS).items():
         buffer = getattr(fed_back, name).cpu().numpy()
         assert np.array_equal(buffer[: len(array)], array), name
@@ -299,20 +293,20 @@ def test_advancing_on_the_device_equals_driving_from_the_host(
 
 
 def test_running_on_over_the_end_harms_nobody_else() -> None:
-    """Two requests; the first is done and runs on over its blocks and over the model's context."""
-    batch = batch_of([(29, 1), (3, 1)])
-    second = batch.entries[1]
-    alone = ScheduledBatch((second,))
+    """The first request runs on over the model's context, the second over its blocks, the third
+    has room for all its steps."""
+    first, second, third = batch_of([(29, 1), (3, 1), (6, 1)]).entries
     attention = DecodeAttention(MAX_BLOCKS, 4)
-    wide, lone = warm_model(tiny_weights()), warm_model(tiny_weights())
-    inputs = StaticInputs(LIMITS, 24, CPU).fill(batch, 2, 2)
-    both = wide.decode(inputs, attention, 5)
-    single = lone.decode(StaticInputs(LIMITS, 24, CPU).fill(alone, 1, 1), attention, 5)
-    # Its own block table ends after block 2: from position 8 on it writes to the null block too.
-    assert both[:, 1].tolist() == single[:, 0].tolist()
-    assert inputs.positions.tolist() == [31, 8]
-    assert inputs.context_lens.tolist() == [32, 9]
-    assert 0 <= int(inputs.slot_mapping[1]) < 4
+    model, lone = warm_model(tiny_weights()), warm_model(tiny_weights())
+    third = replace(third, block_table=(30, 31, 32, 33))  # nobody else's
+    batch = ScheduledBatch((first, second, third))
+    inputs = StaticInputs(LIMITS, 24, CPU).fill(batch, 3, 3)
+    together = model.decode(inputs, attention, 6)
+    alone_inputs = StaticInputs(LIMITS, 24, CPU).fill(ScheduledBatch((third,)), 1, 1)
+    assert together[:, 2].tolist() == lone.decode(alone_inputs, attention, 6)[:, 0].tolist()
+    assert inputs.positions.tolist() == [31, 9, 12]  # 32 positions are all there are
+    assert inputs.context_lens.tolist() == [32, 10, 13]
+    assert inputs.slot_mapping.tolist()[1] == 9 % 4  # in the null block
 
 
 def test_a_step_with_prefill_in_it_cannot_be_advanced() -> None:

@@ -18,6 +18,7 @@ from mini_engine.scheduler import Request
 from mini_engine.sim.device import Device
 from mini_engine.sim.predict import HF_EAGER, LIMITS, Service, predict
 from mini_engine.sim.runner import SimRunner
+from mini_engine.step_arrays import step_arrays
 from mini_engine.step_cost import Mode, step_time
 
 SPEC = load_spec("h200")

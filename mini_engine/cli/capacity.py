@@ -39,7 +39,6 @@ from mini_engine.config import SHAPES, ModelConfig
 from mini_engine.default_ladder import default_capture_sizes
 from mini_engine.hardware import spec_names
 
-HELP = "what fits on a card: weights, KV, graphs; longest context, largest batch, ITL's floor"
 DEFAULT_GPU = "h200"
 
 

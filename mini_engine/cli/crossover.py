@@ -4,7 +4,7 @@
 
 An eager step is a race: the CPU issues one kernel after another, the GPU runs them. While the batch
 is small the GPU waits for every launch, and ITL is the number of kernels times the cost of a
-launch: more requests cost nothing. At the crossover the kernels have grown as long as the launches.
+launch: more requests cost nothing. At the crossover all kernels take as long as all their launches.
 Below it a graph, which is launched once, saves what the GPU would have waited; above it only the
 wider gaps between single launches. No step can beat the floor, the time to read weights and KV.
 
@@ -36,7 +36,6 @@ from mini_engine.curves import CrossoverCurve, CrossoverPoint, crossover_curve
 from mini_engine.default_ladder import default_capture_sizes
 from mini_engine.ladder import CaptureLadder
 
-HELP = "ITL against batch, eager and with graphs: where a graph stops to matter"
 MAX_NUM_SEQS, MAX_NUM_BATCHED_TOKENS = 256, 8192  # of the server whose ladder is the default
 
 
@@ -104,7 +103,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         "predicted": True,
         "capture_sizes": list(sizes),
         "crossover_batch": curve.crossover,
-        "finding": plots.crossover_finding(curve),
+        "finding": curve.finding(),
         "rows": [_row(curve.point(batch)) for batch in _shown(curve)],
         "picture": str(args.out),
     }

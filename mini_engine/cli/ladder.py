@@ -15,9 +15,8 @@ to 256 once more whole, for steps that only decode. A batch of 33 runs at 40: 32
 With the batch sizes that a server really ran, it also finds the ladder that would have padded
 least, and draws how padding falls as rungs are added:
 
-  python -m mini_engine ladder --histogram "33:100,5:20" --rungs 8
-  python -m mini_engine serve --json > report.json
-  python -m mini_engine ladder --histogram report.json --rungs 16
+  python -m mini_engine ladder --histogram 33:100,5:20 --rungs 2
+  python -m mini_engine ladder --histogram rows_and_steps.json --rungs 16
 
 Capture time and memory are predicted for --shape and --spec; none of it is measured.
 """
@@ -33,7 +32,6 @@ from rich.console import Console
 from rich.table import Table
 
 from mini_engine import plots
-from mini_engine.canvas import PREDICTED
 from mini_engine.cli import options
 from mini_engine.cli.histograms import read_histogram
 from mini_engine.default_ladder import PERFORMANCE_MODES, default_capture_sizes
@@ -41,7 +39,6 @@ from mini_engine.dispatch import CUDAGraphMode, GraphDispatcher
 from mini_engine.ladder import CaptureLadder, LadderPoint
 from mini_engine.ladder_cost import LadderCosts
 
-HELP = "the sizes vLLM 0.33 captures, why a batch of 33 runs at 40, and a better ladder"
 MIB = 1 << 20
 SHOWN = (1, 2, 4, 8, 12, 16, 24, 32, 48)  # rungs of the best ladders that the table lists
 
@@ -126,7 +123,9 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
             own = costs.point(ladder, histogram)
             points = costs.curve(histogram, args.rungs or len(ladder), ladder.top)
         name = "the ladder given" if args.capture_sizes else "vLLM's ladder"
-        caption = f"{PREDICTED}: {told}; {sum(histogram.values()):,} steps of the histogram given"
+        caption = (
+            f"{plots.PREDICTED}: {told}; {sum(histogram.values()):,} steps of the histogram given"
+        )
         plots.ladder_curve(points, args.out, caption=caption, reference=(name, own))
         result["histogram"] = {
             "steps": sum(histogram.values()),

@@ -68,10 +68,6 @@ class Segment:
         self.start = self.tensor.data_ptr()
         self.blocks.append(Block(self, 0, self.storage.nbytes))
 
-    @property
-    def unused(self) -> bool:
-        return len(self.blocks) == 1 and self.blocks[0].free
-
 
 @dataclass(eq=False)
 class Block:
@@ -88,7 +84,7 @@ class GraphPool:
 
     def __init__(self, memory: HostMemory) -> None:
         self.segments: list[Segment] = []
-        self.graphs = 0  # captured and not reset
+        self.graphs = 0  # captured and not reset, or being captured
         self.spoiled: str | None = None  # why no capture may begin in it any more
         self._memory = memory
         self._returned: deque[Block] = deque()  # finalizers may run anywhere, even in allocate()
@@ -96,13 +92,14 @@ class GraphPool:
 
     @property
     def reserved_bytes(self) -> int:
-        """Bytes of all segments: what the pool costs."""
+        """Bytes of all segments: what the pool costs. Without graphs, only those in use stay."""
+        self._settle()
         return sum(segment.storage.nbytes for segment in self.segments)
 
     @property
     def used_bytes(self) -> int:
         """Bytes of the blocks that some tensor still views."""
-        self._take_back()
+        self._settle()
         return sum(b.nbytes for s in self.segments for b in s.blocks if not b.free)
 
     def empty(self, size: torch.Size, stride: tuple[int, ...], dtype: torch.dtype) -> Tensor:
@@ -134,16 +131,11 @@ class GraphPool:
         empty = torch.empty(0, dtype=tensor.dtype)
         return empty.set_(storage, offset, tensor.size(), tensor.stride())
 
-    def release_unused(self) -> None:
-        """Give the segments that nobody views back."""
-        self._take_back()
-        self.segments = [segment for segment in self.segments if not segment.unused]
-
     # -- parts ---------------------------------------------------------------------------------
 
     def _allocate(self, nbytes: int) -> Block:
         """The smallest free block of at least `nbytes`, cut to size."""
-        self._take_back()
+        self._settle()
         fitting = (b for s in self.segments for b in s.blocks if b.free and b.nbytes >= nbytes)
         block = min(fitting, key=lambda b: b.nbytes, default=None) or self._grow(nbytes)
         if block.nbytes > nbytes:
@@ -161,10 +153,12 @@ class GraphPool:
         self.segments.append(segment)
         return segment.blocks[0]
 
-    def _take_back(self) -> None:
-        """Free the blocks whose last tensor has died, and merge them with free neighbours."""
+    def _settle(self) -> None:
+        """Free the blocks whose last tensor has died, and segments that no graph needs."""
         while self._returned:
             self._free(self._returned.popleft())
+        if not self.graphs:
+            self.segments = [s for s in self.segments if len(s.blocks) > 1 or not s.blocks[0].free]
 
     def _free(self, block: Block) -> None:
         blocks = block.segment.blocks

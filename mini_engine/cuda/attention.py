@@ -79,7 +79,7 @@ class RaggedAttention:
         request = (rows[:, None] >= ends).sum(1)  # (T,) R for padded rows
         table = inputs.block_table[:, : self.max_blocks]
         table = table.index_select(0, request.clamp(max=len(ends) - 1))
-        seen = torch.where(rows < ends[-1], inputs.positions + 1, 0)
+        seen = (inputs.positions + 1).masked_fill(rows >= ends[-1], 0)
         return _gathering(table, seen, self.block_size)
 
 

@@ -38,7 +38,7 @@ from mini_engine.cuda.streams import (
     stream,
     synchronize,
 )
-from mini_engine.cuda.tape import CaptureError
+from mini_engine.cuda.tape import CaptureError, Tape
 
 __all__ = [
     "CUDAGraph",
@@ -94,7 +94,7 @@ class CUDAGraph:
             raise CaptureError(
                 f"capture_error_mode {capture_error_mode!r}: expected one of {ERROR_MODES}"
             )
-        pool = pool or graph_pool_handle()
+        pool = graph_pool_handle() if pool is None else pool
         if pool.spoiled:
             raise CaptureError(
                 f"already recording to this pool: {pool.spoiled}, which invalidated a capture. "
@@ -115,7 +115,7 @@ class CUDAGraph:
         if not capture.tape.ops:
             warnings.warn("The CUDA Graph is empty: nothing ran on its stream", stacklevel=2)
         self._tape, self._pool = capture.tape, capture.pool
-        capture.pool.graphs += 1
+        self._pool.graphs += 1
 
     def replay(self) -> None:
         """Run the recorded ops. Raises `CaptureError` without a graph, and while capturing."""
@@ -127,11 +127,9 @@ class CUDAGraph:
 
     def reset(self) -> None:
         """Forget the graph. With its last graph a pool gives back what no tensor views."""
-        pool, self._tape, self._pool = self._pool, None, None
-        if pool is not None:
-            pool.graphs -= 1
-            if pool.graphs == 0:
-                pool.release_unused()
+        if self._pool is not None:
+            self._pool.graphs -= 1
+        self._tape, self._pool = None, None
 
     def pool(self) -> GraphPool:
         """The pool it draws from, for the next graph that shall share it."""

@@ -72,6 +72,10 @@ class StaticInputs:
             )
         return self._whole.rows(num_tokens, num_reqs)
 
+    def clear(self) -> None:
+        """Zeros everywhere: what a warm-up may read."""
+        self._device.zero_()
+
     def fill(self, batch: ScheduledBatch, num_tokens: int, num_reqs: int) -> StepInputs:
         """Put the batch into the buffers, padded with zeros to this size, and give their view.
 

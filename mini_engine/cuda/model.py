@@ -76,8 +76,8 @@ class Model:
         residual = functional.embedding(inputs.input_ids, self.weights.embed)
         for layer, keys, values in self._layers_with_cache():
             q, k, v = self._qkv(self._norm(residual, layer.input_norm), layer)
-            keys.flatten(0, 1).index_copy_(0, slots, rotated(k, cos, sin))
-            values.flatten(0, 1).index_copy_(0, slots, v)
+            keys.view(-1, *k.shape[1:]).index_copy_(0, slots, rotated(k, cos, sin))
+            values.view(-1, *v.shape[1:]).index_copy_(0, slots, v)
             attended = attend(rotated(q, cos, sin), keys, values)
             residual = residual + functional.linear(attended.flatten(1), layer.o)
             gate_up = functional.linear(self._norm(residual, layer.post_norm), layer.gate_up)

@@ -12,12 +12,14 @@ mode, and again after a preemption.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import inf
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-WORD = 0xFFFFFFFF
+WORD, SIGN = 0xFFFFFFFF, 0x80000000
 
 
 class Sampler(Protocol):
@@ -36,14 +38,25 @@ def greedy(logits: Tensor, context_lens: Tensor) -> Tensor:  # noqa: ARG001 (a S
 class TemperatureSampler:
     """Each seat of the batch has a temperature and a seed, in static buffers that graphs may hold.
 
-    `temperatures` (seats,) float32 and `seeds` (seats,) int32: fill them in place when requests
-    change seats. Temperature 0 is greedy.
+    `temperatures` (seats,) float32 and `seeds` (seats,) int32. Temperature 0 is greedy.
     """
 
     def __init__(self, seats: int, vocab_size: int, device: torch.device) -> None:
         self.temperatures = torch.zeros(seats, device=device)
         self.seeds = torch.zeros(seats, dtype=torch.int32, device=device)
         self._token_hash = _mixed(torch.arange(vocab_size, device=device))  # (V,)
+
+    def seat(self, temperatures: Sequence[float], seeds: Sequence[int]) -> None:
+        """Say who sits where, from the first seat on; call it when requests change seats.
+
+        Raises ValueError for a temperature that is negative or not finite.
+        """
+        for temperature in temperatures:
+            if not 0 <= temperature < inf:
+                raise ValueError(f"temperature is {temperature}: give 0 (greedy) or more, as 0.8")
+        words = [(seed & WORD) - (seed & SIGN) * 2 for seed in seeds]  # the low 32 bits, signed
+        self.temperatures[: len(temperatures)] = torch.tensor(temperatures, dtype=torch.float32)
+        self.seeds[: len(words)] = torch.tensor(words, dtype=torch.int32)
 
     def __call__(self, logits: Tensor, context_lens: Tensor) -> Tensor:
         seats = len(logits)

@@ -99,6 +99,7 @@ class Capture:
         self._modes = ExitStack()
 
     def begin(self) -> None:
+        self.pool.graphs += 1
         try:
             self._modes.enter_context(HostReadGuard(self.recorder))
             self._modes.enter_context(self.recorder)
@@ -116,6 +117,7 @@ class Capture:
             self._modes.close()
         finally:
             here.capture = None
+            self.pool.graphs -= 1
         if self._unjoined:
             self.recorder.refuse("the end of a capture with a stream that was not joined back")
         self.pool.spoiled = self.recorder.invalid

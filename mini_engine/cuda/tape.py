@@ -46,6 +46,32 @@ ALLOCATIONS = {
 }
 COPIES = {aten.clone.default, aten._to_copy.default}  # recorded as out.copy_(source)
 TENSOR_OPTIONS = {"dtype", "layout", "device", "pin_memory"}  # an out= tensor has them already
+# torch.mul(a, b, out=o) reads its arguments in half the time that aten.mul.out takes for it.
+FAST = {
+    getattr(aten, name).out: getattr(torch, name)
+    for name in (
+        "_softmax",
+        "add",
+        "addmm",
+        "bmm",
+        "cat",
+        "cos",
+        "div",
+        "exp",
+        "gather",
+        "index_select",
+        "maximum",
+        "mean",
+        "minimum",
+        "mm",
+        "mul",
+        "rsqrt",
+        "sigmoid",
+        "sin",
+        "sqrt",
+        "sub",
+    )
+}
 HOST_READS = {  # reads that a CPU tensor answers without an op
     Tensor.cpu,
     Tensor.numpy,
@@ -83,11 +109,11 @@ class Tape:
                 call()
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Takes the ops of this thread while `listening()`; lets them run while not."""
 
     def __init__(self, tape: Tape, pool: GraphPool, listening: Callable[[], bool]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.tape, self.pool, self.listening = tape, pool, listening
         self.invalid: str | None = None  # what killed the capture
         self.assigning_number = False  # inside x[...] = 0.0
@@ -257,7 +283,8 @@ def _call(func: OpOverload, args: tuple, kwargs: dict, fresh: list[Any]) -> Call
     if variant := _out_variant(func):
         overload, inputs, outs = variant
         options = {name: value for name, value in kwargs.items() if name in inputs}
-        return partial(overload._op, *args, **options, **dict(zip(outs, fresh, strict=True)))
+        call = FAST.get(overload, overload._op)
+        return partial(call, *args, **options, **dict(zip(outs, fresh, strict=True)))
     return partial(_run_and_copy, func, args, kwargs, fresh)
 
 

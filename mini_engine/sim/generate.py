@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from mini_engine.capture_report import CaptureReport
 from mini_engine.config import ModelConfig
 from mini_engine.dispatch import GraphDispatcher
 from mini_engine.engine import Completion, Engine
@@ -17,7 +18,6 @@ from mini_engine.ladder import default_capture_sizes
 from mini_engine.scheduler import Request, SchedulerLimits
 from mini_engine.sim.clocks import Counters
 from mini_engine.sim.device import Device
-from mini_engine.sim.graphs import CaptureReport
 from mini_engine.sim.runner import SimRunner
 from mini_engine.sim.weights import Weights, load_weights
 from mini_engine.tokenizer import Tokenizer
@@ -102,7 +102,11 @@ def generate(
     runner = SimRunner(device, config, checkpoint.weights, limits, dispatcher)
     report = runner.capture()
     before, began = device.counters.copy(), device.cpu_us
-    tell = on_token and (lambda request, token: on_token(index[request.request_id], token))
+
+    def tell(request: Request, token: int) -> None:
+        if on_token:
+            on_token(index[request.request_id], token)
+
     done = Engine(runner, limits, dispatcher).run(requests, on_token=tell)
     completions = sorted(done, key=lambda c: index[c.request_id])
     return Generation(

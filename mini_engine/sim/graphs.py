@@ -15,10 +15,10 @@ list of launches as vLLM does, captures the pieces, and runs the splitting ops l
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 
+from mini_engine.capture_report import CaptureReport, RungReport
 from mini_engine.dispatch import split_pieces
 from mini_engine.ladder import CaptureLadder
 from mini_engine.sim.capture import CaptureError, Graph, SegmentedGraph
@@ -58,51 +58,6 @@ class StaticInputs:
             padded[: len(arrays[name])] = arrays[name]
             copies.append((buffer, padded))
         self.device.copy_batch(copies)
-
-
-@dataclass(frozen=True)
-class RungReport:
-    """What capturing one rung took."""
-
-    rung: int
-    graphs: int
-    nodes: int
-    warmup_us: float
-    capture_us: float  # recording and instantiating
-    pool_bytes: int  # by which the pool grew
-    driver_bytes: int
-
-
-@dataclass
-class CaptureReport:
-    """What capturing a ladder took, in the order of capture."""
-
-    rungs: list[RungReport] = field(default_factory=list)
-    dropped: list[int] = field(default_factory=list)  # rungs that found no memory
-
-    @property
-    def graphs(self) -> int:
-        return sum(r.graphs for r in self.rungs)
-
-    @property
-    def time_us(self) -> float:
-        return sum(r.warmup_us + r.capture_us for r in self.rungs)
-
-    @property
-    def bytes(self) -> int:
-        """Device memory of all graphs: pools and what the driver keeps."""
-        return sum(r.pool_bytes + r.driver_bytes for r in self.rungs)
-
-    def lines(self) -> list[str]:
-        """What was dropped, in words; nothing when all went well."""
-        if not self.dropped:
-            return []
-        top = max((r.rung for r in self.rungs), default=0)
-        what = ", ".join(map(str, self.dropped))
-        return [
-            f"out of memory while capturing: dropped rung {what}; "
-            + (f"batches above {top} run eagerly" if top else "every batch runs eagerly")
-        ]
 
 
 class GraphRunner:

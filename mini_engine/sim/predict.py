@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mini_engine.capture_report import CaptureReport
 from mini_engine.config import ModelConfig
 from mini_engine.dispatch import BatchDescriptor, GraphDispatcher
 from mini_engine.engine import Completion, Engine, Runner, StepRecord
@@ -23,7 +24,6 @@ from mini_engine.metrics import percentile
 from mini_engine.oplists import StepShape, step_ops
 from mini_engine.scheduler import Request, ScheduledBatch, SchedulerLimits
 from mini_engine.sim.device import Device
-from mini_engine.sim.graphs import CaptureReport
 from mini_engine.sim.launch import cost_kernel
 from mini_engine.sim.runner import SimRunner
 from mini_engine.trace import TraceEvent

@@ -20,12 +20,12 @@ from copy import copy
 
 import numpy as np
 
+from mini_engine.capture_report import CaptureReport
 from mini_engine.config import ModelConfig
 from mini_engine.dispatch import BatchDescriptor, CUDAGraphMode, GraphDispatcher
 from mini_engine.scheduler import ScheduledBatch, SchedulerLimits
 from mini_engine.sim.device import Device
 from mini_engine.sim.graphs import (
-    CaptureReport,
     GraphRunner,
     PiecewiseGraphRunner,
     StaticInputs,
@@ -139,8 +139,7 @@ class SimRunner:
         order: Sequence[int] | None,
     ) -> None:
         report = runner.capture(order)
-        into.rungs += report.rungs
-        into.dropped += report.dropped
+        into.add(report)
         for descriptor in self.dispatcher.descriptors():
             if descriptor.mode is mode and descriptor.num_tokens in report.dropped:
                 self.dispatcher.drop(descriptor)

@@ -31,24 +31,22 @@ from mini_engine.cuda.kernels.launch import launch_options, pdl_release, pdl_wai
 def load_rows(
     weight: tl.tensor,
     row: tl.tensor,
-    first: tl.tensor,
     N: tl.constexpr,
     K: tl.constexpr,
-    ROWS: tl.constexpr,
     CHUNK: tl.constexpr,
     CHUNKS: tl.constexpr,
-    WHOLE: tl.constexpr,
 ) -> tl.tuple:
-    """CHUNKS tiles (ROWS, CHUNK) of a weight (N, K), from column `first` on: loads only, so all of
-    them are in flight together. WHOLE: no tile reaches beyond the weight."""
+    """Rows of a weight (N, K) as CHUNKS tiles (len(row), CHUNK): loads only, so all of them are in
+    flight together. For a row beyond the last the last is read; nobody stores its result."""
     chunks = ()
+    real = tl.minimum(row, N - 1).to(tl.int64)
     for c in tl.static_range(CHUNKS):
-        column = first + c * CHUNK + tl.arange(0, CHUNK)
-        at = weight + row[:, None].to(tl.int64) * K + column[None, :]
-        if WHOLE:
+        column = c * CHUNK + tl.arange(0, CHUNK)
+        at = weight + real[:, None] * K + column[None, :]
+        if CHUNK * CHUNKS == K:
             tile = tl.load(at, eviction_policy="evict_first")
         else:
-            inside = (row < N)[:, None] & (column < K)[None, :]
+            inside = (column < K)[None, :]
             tile = tl.load(at, mask=inside, other=0.0, eviction_policy="evict_first")
         chunks = chunks + (tile,)
     return chunks
@@ -133,8 +131,7 @@ def linear_kernel(
     pdl_release(PDL)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     real = row < N
-    whole: tl.constexpr = N % ROWS == 0 and CHUNK * CHUNKS == K
-    rows = load_rows(weight, row, 0, N, K, ROWS, CHUNK, CHUNKS, whole)
+    rows = load_rows(weight, row, N, K, CHUNK, CHUNKS)
     gains = load_vector(gain, K, CHUNK, CHUNKS) if NORM else ()
     offset = tl.load(bias + row, mask=real, other=0.0).to(tl.float32) if BIAS else 0.0
     pdl_wait(PDL)
@@ -168,10 +165,7 @@ def gate_up_kernel(
     pdl_release(PDL)
     each = tl.arange(0, 2 * ROWS)
     row = tl.program_id(0) * ROWS + each // 2
-    whole: tl.constexpr = N % ROWS == 0 and CHUNK * CHUNKS == K
-    # a row beyond N would be read from `up`, or beyond the weight: the last row is read instead
-    of_weight = (each % 2) * N + tl.minimum(row, N - 1)
-    rows = load_rows(weight, of_weight, 0, 2 * N, K, 2 * ROWS, CHUNK, CHUNKS, whole)
+    rows = load_rows(weight, (each % 2) * N + row, 2 * N, K, CHUNK, CHUNKS)
     gains = load_vector(gain, K, CHUNK, CHUNKS)
     pdl_wait(PDL)
     for m in tl.static_range(M):

@@ -38,13 +38,15 @@ class GemvPlan:
 
 @dataclass(frozen=True)
 class SkinnyPlan:
-    """As GemvPlan, for the tensor cores; `splits` programs share a row and their parts are added."""
+    """A program multiplies `rows` rows by `split_width` columns, `chunk` columns at a time, with
+    `stages` chunks on their way; `splits` programs share a row and their parts are added."""
 
     rows: int
-    warps: int
     chunk: int
-    chunks: int
+    split_width: int
     splits: int
+    warps: int = 4
+    stages: int = 4
 
 
 def gemv_plan(num_rows: int, width: int, *, pairs: bool = False) -> GemvPlan:
@@ -61,19 +63,15 @@ def gemv_plan(num_rows: int, width: int, *, pairs: bool = False) -> GemvPlan:
     return GemvPlan(rows, warps, chunk, -(-width // chunk))
 
 
-def skinny_plan(num_rows: int, width: int, *, pairs: bool = False, split: bool = False) -> SkinnyPlan:
-    """The plan for up to 16 tokens. `split` allows several programs a row: for short weights
-    (N 1024 in tiles of 16 rows makes 64 programs, half of the multiprocessors)."""
-    rows = 16
-    chunk = chunk_of(width, 256)
+def skinny_plan(num_rows: int, width: int, *, split: bool = False) -> SkinnyPlan:
+    """The plan for up to 16 tokens. `split` allows several programs a row: a weight of 1024 rows in
+    tiles of 16 makes 64 programs, which is half of the multiprocessors."""
+    rows, chunk = 16, chunk_of(width, 128)
     chunks = -(-width // chunk)
-    tiles = -(-num_rows // rows)
     splits = 1
-    while split and splits < chunks and (tiles * splits < MIN_PROGRAMS // 2 or width > 2048 * splits):
+    while split and 2 * splits <= chunks and -(-num_rows // rows) * splits < MIN_PROGRAMS // 2:
         splits *= 2
-    chunks = -(-chunks // splits)
-    elements = rows * chunks * chunk * (2 if pairs else 1)
-    return SkinnyPlan(rows, 8 if elements > TILE_ELEMENTS else 4, chunk, chunks, splits)
+    return SkinnyPlan(rows, chunk, -(-chunks // splits) * chunk, splits)
 
 
 def chunk_of(width: int, largest: int) -> int:

@@ -1,0 +1,138 @@
+"""The products of a layer as ops: what stands before and after them rides along.
+
+    linear:                 out = x Wᵀ (+ bias)
+    norm_linear:            out = RMSNorm(x) · gain Wᵀ (+ bias)       norm + QKV
+    linear_add:             residual += x Wᵀ                          O, down
+    norm_gate_up_silu_mul:  out = silu(gate) · up of the merged weight (2I, K)
+
+In:  x (M, K), weight (N, K), gain (K,), bias (N,). Out: out (M, N), in the dtype of x.
+
+1 to 4 tokens go to gemv.py and up to 16 to skinny.py: both read each weight once, which is all that
+counts in decode. Above 16 the arithmetic begins to count: use a library's GEMM (cuBLAS, through
+`torch.nn.functional.linear`). The two kernels add in different orders: a token's last bits depend on
+which of them its batch is for, so eager and graph must be compared at one rung, or with a tolerance.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mini_engine.cuda.kernels.activation import silu_mul_reference
+from mini_engine.cuda.kernels.gemv import launch_gate_up, launch_linear
+from mini_engine.cuda.kernels.gemv_plan import MAX_GEMV_TOKENS, MAX_SKINNY_TOKENS
+from mini_engine.cuda.kernels.launch import check_shape, runs_triton
+from mini_engine.cuda.kernels.skinny import launch_skinny, launch_skinny_gate_up
+
+
+@torch.library.custom_op("launch_bound::linear", mutates_args=("out",))
+def linear(
+    out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None = None, pdl: bool = False
+) -> None:
+    """out = x Wᵀ (+ bias). ValueError on misfits, more than 16 tokens and refused PDL."""
+    _product(out, x, None, weight, bias, 0.0, False, pdl)
+
+
+@torch.library.custom_op("launch_bound::norm_linear", mutates_args=("out",))
+def norm_linear(
+    out: Tensor,
+    x: Tensor,
+    gain: Tensor,
+    weight: Tensor,
+    eps: float,
+    bias: Tensor | None = None,
+    pdl: bool = False,
+) -> None:
+    """out = RMSNorm(x) · gain Wᵀ (+ bias). Raises as `linear`."""
+    _product(out, x, gain, weight, bias, eps, False, pdl)
+
+
+@torch.library.custom_op("launch_bound::linear_add", mutates_args=("residual",))
+def linear_add(residual: Tensor, x: Tensor, weight: Tensor, pdl: bool = False) -> None:
+    """residual += x Wᵀ, rounded once. residual (M, N). Raises as `linear`."""
+    _product(residual, x, None, weight, None, 0.0, True, pdl)
+
+
+@torch.library.custom_op("launch_bound::norm_gate_up_silu_mul", mutates_args=("out",))
+def norm_gate_up_silu_mul(
+    out: Tensor, x: Tensor, gain: Tensor, weight: Tensor, eps: float, pdl: bool = False
+) -> None:
+    """out (M, I); weight (2I, K): the rows of gate, then the rows of up. Raises as `linear`."""
+    if weight.dim() != 2 or weight.shape[0] % 2:
+        raise ValueError(f"weight is {tuple(weight.shape)}, expected (2 · I, K)")
+    _check(out, x, weight.shape[0] // 2, weight)
+    check_shape("gain", gain, (weight.shape[1],))
+    if not runs_triton(x):
+        both = product_reference(x.float(), gain, weight, None, eps)
+        out.copy_(silu_mul_reference(both))
+    elif len(x) <= MAX_GEMV_TOKENS:
+        launch_gate_up(out, x, gain, weight, eps, pdl)
+    else:
+        launch_skinny_gate_up(out, x, gain, weight, eps, pdl)
+
+
+def bytes_moved(
+    num_tokens: int,
+    weight_rows: int,
+    width: int,
+    out_columns: int,
+    dtype_bytes: int,
+    *,
+    norm: bool = False,
+    bias: bool = False,
+    add: bool = False,
+) -> int:
+    """The weight once, x in, out out; with `add` out is also read. `out_columns` is the number of
+    weight rows, or half of it where gate and up become one."""
+    activations = width + out_columns * (2 if add else 1)
+    vectors = (width if norm else 0) + (weight_rows if bias else 0)
+    return (weight_rows * width + num_tokens * activations + vectors) * dtype_bytes
+
+
+def product_reference(
+    x: Tensor, gain: Tensor | None, weight: Tensor, bias: Tensor | None, eps: float
+) -> Tensor:
+    """RMSNorm(x) · gain Wᵀ + bias in float32; no gain, no norm. Not rounded: float32 out."""
+    row = x.float()
+    if gain is not None:
+        inverse = torch.rsqrt(row.square().mean(dim=-1, keepdim=True) + eps)
+        row = row * inverse * gain.float()
+    product = row @ weight.float().T
+    return product if bias is None else product + bias.float()
+
+
+def _product(
+    out: Tensor,
+    x: Tensor,
+    gain: Tensor | None,
+    weight: Tensor,
+    bias: Tensor | None,
+    eps: float,
+    add: bool,
+    pdl: bool,
+) -> None:
+    if weight.dim() != 2:
+        raise ValueError(f"weight is {tuple(weight.shape)}, expected (N, K)")
+    _check(out, x, weight.shape[0], weight)
+    if gain is not None:
+        check_shape("gain", gain, (weight.shape[1],))
+    if bias is not None:
+        check_shape("bias", bias, (weight.shape[0],))
+    if not runs_triton(x):
+        product = product_reference(x, gain, weight, bias, eps)
+        out.copy_(product + out.float() if add else product)
+    elif len(x) <= MAX_GEMV_TOKENS:
+        launch_linear(out, x, gain, weight, bias, eps, add, pdl)
+    else:
+        launch_skinny(out, x, gain, weight, bias, eps, add, pdl)
+
+
+def _check(out: Tensor, x: Tensor, out_columns: int, weight: Tensor) -> None:
+    check_shape("weight", weight, tuple(weight.shape))
+    check_shape("x", x, (len(x), weight.shape[1]))
+    check_shape("out", out, (len(x), out_columns))
+    if len(x) > MAX_SKINNY_TOKENS:
+        raise ValueError(
+            f"{len(x)} tokens > {MAX_SKINNY_TOKENS}, the most of one tile: use "
+            "torch.nn.functional.linear, which is better from there on"
+        )

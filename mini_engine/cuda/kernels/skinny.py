@@ -1,0 +1,222 @@
+"""Skinny matrix products on the tensor cores: batches of up to 16 tokens, weights read once.
+
+    skinny_kernel:          out = (RMSNorm(x) · gain or x) Wᵀ (+ bias) (+ out)
+    skinny_gate_up_kernel:  out = silu(gate) · up,  (gate, up) = (RMSNorm(x) · gain) Wᵀ
+    reduce_kernel:          out = parts of split K added in order (+ out)
+
+In, out: as gemv.py, M up to 16. The tokens are padded to a tile of 16; padding costs arithmetic,
+which is free here, and no bytes of the weight. Here K is a loop: a row of 16 tokens does not fit
+beside the rows of a weight (held whole, as gemv.py does, these kernels spill). Triton pipelines the
+loop, so the bytes are in flight; but no weight is loaded above `pdl_wait`.
+
+**Split K.** A weight of 1024 rows makes 64 such programs, half of the multiprocessors. So `splits`
+programs share a row: each leaves float32 parts (splits, M, N), and a second kernel adds them in the
+order of the splits. Atomic adds would save that kernel, and give other last bits every run.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from mini_engine.cuda.kernels.activation import silu
+from mini_engine.cuda.kernels.gemv_plan import MAX_SKINNY_TOKENS, skinny_plan
+from mini_engine.cuda.kernels.launch import launch_options, pdl_release, pdl_wait
+
+TOKENS = tl.constexpr(MAX_SKINNY_TOKENS)  # rows of the tile of x
+REDUCE_BLOCK = 512  # columns a program of the reduction
+
+
+@triton.jit
+def load_tile(
+    matrix: tl.tensor,
+    row: tl.tensor,
+    rows: tl.tensor,
+    column: tl.tensor,
+    K: tl.constexpr,
+) -> tl.tensor:
+    """Tile (len(row), len(column)) of a matrix (rows, K), zeros beyond it."""
+    inside = (row < rows)[:, None] & (column < K)[None, :]
+    at = matrix + row[:, None].to(tl.int64) * K + column[None, :]
+    return tl.load(at, mask=inside, other=0.0)
+
+
+@triton.jit
+def scaled_tokens(
+    tile: tl.tensor,
+    squares: tl.tensor,
+    gain: tl.tensor,
+    column: tl.tensor,
+    K: tl.constexpr,
+    NORM: tl.constexpr,
+) -> tl.tuple:
+    """The tile of x times its gains, in its dtype; and the running sum of squares of each token."""
+    scaled = tile
+    if NORM:
+        value = tile.to(tl.float32)
+        squares += tl.sum(value * value, axis=1)
+        gains = tl.load(gain + column, mask=column < K, other=0.0).to(tl.float32)
+        scaled = (value * gains[None, :]).to(tile.dtype)
+    return scaled, squares
+
+
+@triton.jit
+def skinny_kernel(
+    out: tl.tensor,
+    x: tl.tensor,
+    gain: tl.tensor,
+    weight: tl.tensor,
+    bias: tl.tensor,
+    eps: tl.tensor,
+    M: tl.constexpr,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    ROWS: tl.constexpr,
+    CHUNK: tl.constexpr,
+    SPLIT_WIDTH: tl.constexpr,
+    NORM: tl.constexpr,
+    BIAS: tl.constexpr,
+    ADD: tl.constexpr,
+    PDL: tl.constexpr,
+) -> None:
+    """One program for ROWS rows and SPLIT_WIDTH columns. out: (M, N), or parts (splits, M, N)."""
+    pdl_release(PDL)
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    token = tl.arange(0, TOKENS)
+    start = tl.program_id(1) * SPLIT_WIDTH
+    pdl_wait(PDL)
+    acc = tl.zeros((TOKENS, ROWS), tl.float32)
+    squares = tl.zeros((TOKENS,), tl.float32)
+    for c in range(0, SPLIT_WIDTH, CHUNK):
+        column = start + c + tl.arange(0, CHUNK)
+        tile = load_tile(x, token, M, column, K)
+        tile, squares = scaled_tokens(tile, squares, gain, column, K, NORM)
+        rows = load_tile(weight, row, N, column, K)
+        acc = tl.dot(tile, tl.trans(rows), acc, input_precision="ieee")
+    if NORM:
+        acc *= tl.rsqrt(squares / K + eps)[:, None]
+    if BIAS:
+        acc += tl.load(bias + row, mask=row < N, other=0.0).to(tl.float32)[None, :]
+    inside = (token < M)[:, None] & (row < N)[None, :]
+    at = out + (tl.program_id(1) * M + token)[:, None] * N + row[None, :]
+    if ADD:
+        acc += tl.load(at, mask=inside, other=0.0).to(tl.float32)
+    tl.store(at, acc.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def skinny_gate_up_kernel(
+    out: tl.tensor,
+    x: tl.tensor,
+    gain: tl.tensor,
+    weight: tl.tensor,
+    eps: tl.tensor,
+    M: tl.constexpr,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    ROWS: tl.constexpr,
+    CHUNK: tl.constexpr,
+    PDL: tl.constexpr,
+) -> None:
+    """One program for ROWS rows of gate and the same rows of up. N: I."""
+    pdl_release(PDL)
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    token = tl.arange(0, TOKENS)
+    pdl_wait(PDL)
+    gate = tl.zeros((TOKENS, ROWS), tl.float32)
+    up = tl.zeros((TOKENS, ROWS), tl.float32)
+    squares = tl.zeros((TOKENS,), tl.float32)
+    for c in range(0, K, CHUNK):
+        column = c + tl.arange(0, CHUNK)
+        tile = load_tile(x, token, M, column, K)
+        tile, squares = scaled_tokens(tile, squares, gain, column, K, True)
+        gate_rows = load_tile(weight, row, N, column, K)
+        up_rows = load_tile(weight + N * K, row, N, column, K)
+        gate = tl.dot(tile, tl.trans(gate_rows), gate, input_precision="ieee")
+        up = tl.dot(tile, tl.trans(up_rows), up, input_precision="ieee")
+    inverse = tl.rsqrt(squares / K + eps)[:, None]
+    product = silu(gate * inverse) * (up * inverse)
+    inside = (token < M)[:, None] & (row < N)[None, :]
+    at = out + token[:, None] * N + row[None, :]
+    tl.store(at, product.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def reduce_kernel(
+    out: tl.tensor,
+    parts: tl.tensor,
+    SIZE: tl.constexpr,
+    SPLITS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    ADD: tl.constexpr,
+    PDL: tl.constexpr,
+) -> None:
+    """out (SIZE,) = parts[0] + parts[1] + ... (+ out), in this order."""
+    pdl_release(PDL)
+    pdl_wait(PDL)
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < SIZE
+    total = tl.zeros((BLOCK,), tl.float32)
+    for split in tl.static_range(SPLITS):
+        total += tl.load(parts + split * SIZE + at, mask=inside, other=0.0, cache_modifier=".cg")
+    if ADD:
+        total += tl.load(out + at, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out + at, total.to(out.dtype.element_ty), mask=inside)
+
+
+# ---------------------------------------------------------------- launches (the ops: linear.py)
+
+
+def launch_skinny(
+    out: Tensor,
+    x: Tensor,
+    gain: Tensor | None,
+    weight: Tensor,
+    bias: Tensor | None,
+    eps: float,
+    add: bool,
+    pdl: bool,
+) -> None:
+    """Already checked; M at most MAX_SKINNY_TOKENS. Splits K where there is neither norm nor bias:
+    the norm needs the whole row."""
+    num_rows, width = weight.shape
+    plan = skinny_plan(num_rows, width, split=gain is None and bias is None)
+    options = launch_options(pdl, x)
+    split = plan.splits > 1
+    target = new_parts(plan.splits, out) if split else out
+    skinny_kernel[(triton.cdiv(num_rows, plan.rows), plan.splits)](
+        *(target, x, gain, weight, bias, eps, len(x), num_rows, width),
+        *(plan.rows, plan.chunk, plan.split_width),
+        *(gain is not None, bias is not None, add and not split, pdl),
+        num_warps=plan.warps,
+        num_stages=plan.stages,
+        **options,
+    )
+    if split:
+        size = out.numel()
+        reduce_kernel[(triton.cdiv(size, REDUCE_BLOCK),)](
+            out, target, size, plan.splits, REDUCE_BLOCK, add, pdl, num_warps=4, **options
+        )
+
+
+def launch_skinny_gate_up(
+    out: Tensor, x: Tensor, gain: Tensor, weight: Tensor, eps: float, pdl: bool
+) -> None:
+    """As above, weight (2I, K) and out (M, I)."""
+    num_pairs, width = weight.shape[0] // 2, weight.shape[1]
+    plan = skinny_plan(num_pairs, width)
+    options = launch_options(pdl, x)
+    skinny_gate_up_kernel[(triton.cdiv(num_pairs, plan.rows),)](
+        *(out, x, gain, weight, eps, len(x), num_pairs, width),
+        *(plan.rows, plan.chunk, pdl),
+        num_warps=plan.warps,
+        num_stages=plan.stages,
+        **options,
+    )
+
+
+def new_parts(splits: int, out: Tensor) -> Tensor:
+    """(splits, M, N) float32, not initialised."""
+    return torch.empty(splits, *out.shape, dtype=torch.float32, device=out.device)
