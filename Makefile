@@ -22,7 +22,7 @@ slow: .venv/.test  ## The property tests with 1,000 examples each
 	HYPOTHESIS_PROFILE=slow $(BIN)/python -m pytest -n 2 $(ARGS)
 
 bench: .venv/.core  ## Speed of the serving simulator: steps a second, growth, stride against loop
-	$(BIN)/python -m mini_engine.bench_serve $(ARGS)
+	$(BIN)/python -m mini_engine.serving.bench $(ARGS)
 
 figures: .venv/.core  ## Draw the pictures of the README again
 	$(BIN)/python -m mini_engine demo

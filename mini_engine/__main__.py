@@ -1,4 +1,4 @@
-"""The face of the engine: `python -m mini_engine COMMAND`. The commands live in `mini_engine/cli`."""
+"""The face of the engine: `python -m mini_engine COMMAND`. Commands live in `mini_engine/cli`."""
 
 import sys
 

@@ -24,7 +24,7 @@ from mini_engine.hardware import DeviceSpec
 from mini_engine.ladder import CaptureLadder, LadderPoint, ladder_curve
 from mini_engine.oplists import StepShape, step_ops
 from mini_engine.payoff import capture_cost
-from mini_engine.serve import LAUNCHED_AS, padded_reqs
+from mini_engine.serving.simulate import LAUNCHED_AS, padded_reqs
 
 
 @dataclass(frozen=True)

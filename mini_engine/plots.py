@@ -6,7 +6,7 @@
     waste_by_batch   the staircase: at which rung a batch of n runs
     rung_histogram   which rungs the steps of a server ran at
 
-In: data that other rooms have computed (`trace`, `curves`, `ladder`, `serve_report`).
+In: data that other rooms have computed (`trace`, `curves`, `ladder`, `serving.report`).
 Out: a file. The title states what the figure shows; the caption says of what, and whether it was
 predicted. The same data give the same bytes. Empty data raise ValueError, a path that cannot be
 written OSError.

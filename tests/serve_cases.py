@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from mini_engine.dispatch import CUDAGraphMode, GraphDispatcher
 from mini_engine.oplists import StepShape
-from mini_engine.request_trace import TraceRequest
 from mini_engine.scheduler import SchedulerLimits
-from mini_engine.serve_report import Served, ServeReport
+from mini_engine.serving.report import Served, ServeReport
+from mini_engine.serving.request_trace import TraceRequest
 from mini_engine.step_cost import Mode
 
 

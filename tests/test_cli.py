@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mini_engine.cli import COMMANDS, main
-from mini_engine.request_trace import SHIPPED_TRACE
+from mini_engine.serving.request_trace import SHIPPED_TRACE
 from mini_engine.sim.generate import SHIPPED
 from tests.test_trace import check_chrome_schema
 

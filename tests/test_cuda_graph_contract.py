@@ -452,7 +452,8 @@ def test_custom_ops_are_captured_and_replayed(graphs: GraphBackend) -> None:
 
     def body() -> Tensor:
         accumulate(x * 2, 10.0, total)
-        return doubled_rows(total) + 1
+        rows: Tensor = doubled_rows(total)
+        return rows + 1
 
     graph, y = capture(graphs, body)
     assert total.tolist() == [0, 0, 0, 0]

@@ -33,7 +33,7 @@ def batches(limits: SchedulerLimits, lengths: list[int]) -> list[ScheduledBatch]
 
 
 @given(
-    lengths=st.lists(st.integers(1, 20), min_size=1, max_size=6),
+    lengths=st.lists(st.integers(1, 29), min_size=1, max_size=6),
     pads=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3)), min_size=40, max_size=40),
     max_tokens=st.sampled_from([12, 17]),
 )

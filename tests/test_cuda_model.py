@@ -245,19 +245,37 @@ def test_padding_and_stale_cache_never_reach_a_live_row(device: str, poison: flo
 
 
 def test_padded_rows_stay_finite_and_write_to_the_null_block_only() -> None:
+    """Even where the null block holds NaN: a padded row attends to nothing."""
     for batch, size, attention in (
         (batch_of([(5, 1)]), (4, 4), DecodeAttention(MAX_BLOCKS, 4)),
         (batch_of([(5, 3)]), (9, 2), RaggedAttention(MAX_BLOCKS, 4)),
         (batch_of([(5, 3)]), (9, 2), HostAttention((3,), (8,), 4)),
     ):
         model = torch_model(tiny_weights(), LIMITS.num_blocks, LIMITS.block_size)
-        step(model, batch, attention, *size)
+        for cache in (*model.cache.keys, *model.cache.values):
+            cache[0] = float("nan")
+        inputs = StaticInputs(LIMITS, 24, CPU).fill(batch, *size)
+        assert model.body(inputs, attention).isfinite().all()
         table = batch.entries[0].block_table
         for cache in (*model.cache.keys, *model.cache.values):
-            assert cache.isfinite().all()
-            written = cache.flatten(1).any(1).nonzero().flatten().tolist()
-            assert set(written) <= {0, *table}
-            assert not cache[0, 1:].any()
+            assert cache[0, 0].isfinite().all()
+            assert cache[0, 1:].isnan().all()
+            assert not cache[[b for b in range(1, LIMITS.num_blocks) if b not in table]].any()
+
+
+def test_padded_rows_attend_to_nothing() -> None:
+    full_house = batch_of([(5, 1), (7, 6), (0, 9), (3, 1)])  # no padded request to point to
+    for batch, size, attention in (
+        (batch_of([(5, 1)]), (4, 4), DecodeAttention(MAX_BLOCKS, 4)),
+        (full_house, (20, 4), RaggedAttention(MAX_BLOCKS, 4)),
+        (full_house, (20, 4), HostAttention.of(full_house, 4)),
+    ):
+        cache = warm_model(tiny_weights()).cache
+        inputs = StaticInputs(LIMITS, 24, CPU).fill(batch, *size)
+        attend = attention.begin(inputs)
+        out = attend(torch.ones(size[0], 4, 8), cache.keys[0], cache.values[0])
+        assert out[: batch.num_tokens].flatten(1).any(1).all()
+        assert not out[batch.num_tokens :].any()
 
 
 # ---------------------------------------------------------------- feeding back on the device
@@ -307,6 +325,19 @@ def test_running_on_over_the_end_harms_nobody_else() -> None:
     assert inputs.positions.tolist() == [31, 9, 12]  # 32 positions are all there are
     assert inputs.context_lens.tolist() == [32, 10, 13]
     assert inputs.slot_mapping.tolist()[1] == 9 % 4  # in the null block
+
+
+def test_a_block_table_wider_than_the_context_does_not_lead_beyond_it() -> None:
+    """Blocks of 5 do not divide a context of 32: slots of the last block have no position."""
+    limits = replace(LIMITS, block_size=5)
+    model = torch_model(tiny_weights(), limits.num_blocks, 5)
+    state = RequestState(Request("a", range(31), 9))
+    entry = ScheduledRequest(state, 30, 1, (1, 2, 3, 4, 5, 6, 7), False, samples=True)
+    inputs = StaticInputs(limits, 24, CPU).fill(ScheduledBatch((entry,)), 1, 1)
+    model.decode(inputs, DecodeAttention(7, 5), 4)
+    assert inputs.positions.tolist() == [31]
+    assert inputs.context_lens.tolist() == [32]
+    assert inputs.slot_mapping.tolist() == [7 * 5 + 1]
 
 
 def test_a_step_with_prefill_in_it_cannot_be_advanced() -> None:

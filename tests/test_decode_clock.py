@@ -5,7 +5,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mini_engine.decode_clock import DecodeClock, Live
+from mini_engine.serving.decode_clock import DecodeClock, Live
 
 
 def blocks(tokens: int, block_size: int) -> int:

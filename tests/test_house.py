@@ -1,4 +1,4 @@
-"""The walls of the house: who may import whom. Read from the source with `ast`, not by importing."""
+"""The walls of the house: who may import whom. Read from the source with `ast`."""
 
 from __future__ import annotations
 

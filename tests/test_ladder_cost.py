@@ -13,7 +13,7 @@ from mini_engine.dispatch import GraphDispatcher
 from mini_engine.hardware import load_spec
 from mini_engine.ladder import CaptureLadder, optimal_ladder
 from mini_engine.ladder_cost import LadderCosts
-from mini_engine.server_plan import plan_server
+from mini_engine.serving.plan import plan_server
 
 SHAPE, H200 = named_shape("qwen3-0.6b"), load_spec("h200")
 MODES = ("NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE")

@@ -5,12 +5,12 @@ import pytest
 from mini_engine.config import named_shape
 from mini_engine.dispatch import GraphDispatcher
 from mini_engine.hardware import load_spec
-from mini_engine.ladder_saving import optimal_ladder_saving
 from mini_engine.oplists import StepShape
-from mini_engine.request_trace import TraceRequest, synthetic_trace
 from mini_engine.scheduler import SchedulerLimits
-from mini_engine.serve import simulate
-from mini_engine.serve_report import ServeReport
+from mini_engine.serving.ladder_saving import optimal_ladder_saving
+from mini_engine.serving.report import ServeReport
+from mini_engine.serving.request_trace import TraceRequest, synthetic_trace
+from mini_engine.serving.simulate import simulate
 from mini_engine.step_cost import Mode
 from mini_engine.step_model import StepModel
 

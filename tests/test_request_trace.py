@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mini_engine.request_trace import (
+from mini_engine.serving.request_trace import (
     SHIPPED_TRACE,
     TraceRequest,
     read_trace,

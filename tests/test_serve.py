@@ -12,11 +12,11 @@ from mini_engine.engine import Engine
 from mini_engine.hardware import load_spec
 from mini_engine.metrics import summarize
 from mini_engine.oplists import StepShape
-from mini_engine.request_trace import TraceRequest, synthetic_trace
 from mini_engine.scheduler import Request, ScheduledBatch, SchedulerLimits
-from mini_engine.serve import LAUNCHED_AS, simulate
-from mini_engine.serve_reference import simulate_step_by_step
-from mini_engine.serve_report import Served, ServeReport
+from mini_engine.serving.reference import simulate_step_by_step
+from mini_engine.serving.report import Served, ServeReport
+from mini_engine.serving.request_trace import TraceRequest, synthetic_trace
+from mini_engine.serving.simulate import LAUNCHED_AS, simulate
 from mini_engine.step_cost import Mode
 from mini_engine.step_model import StepModel
 from tests.serve_cases import Case, RandomCosts, cases

@@ -7,7 +7,7 @@ import pytest
 from mini_engine.capacity import activation_bytes, kv_bytes_per_token, logit_bytes, weight_bytes
 from mini_engine.config import named_shape
 from mini_engine.hardware import load_spec
-from mini_engine.server_plan import plan_server
+from mini_engine.serving.plan import plan_server
 
 CONFIG, SPEC = named_shape("qwen3-0.6b"), load_spec("h200")
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mini_engine.metrics import LogHistogram
-from mini_engine.stride import Chain, Ramp, Stride
+from mini_engine.serving.stride import Chain, Ramp, Stride
 
 chains = st.lists(
     st.tuples(st.floats(1.0, 500.0), st.one_of(st.just(0.0), st.floats(1e-4, 5.0), st.just(0.5))),

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
-from mini_engine.checkpoint import tensor_shapes
+from mini_engine.checkpoint import stored_tensors, tensor_shapes
 from mini_engine.config import ModelConfig, named_shape
 from mini_engine.sim.weights import Weights, load_weights, random_weights
 
@@ -182,6 +182,15 @@ def test_harmless_extra_tensors_are_ignored(tmp_path: Path) -> None:
     tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = np.ones(4, np.float32)
     tensors["lm_head.weight"] = np.ones((50, 24), np.float32)  # of a tied head: not used
     assert same(expected, load_weights(TINY, write(tmp_path, tensors)))
+
+
+def test_writing_to_mapped_bytes_leaves_the_file_alone(tmp_path: Path) -> None:
+    file = write(tmp_path, random_tensors(TINY)) / "model.safetensors"
+    before = file.read_bytes()
+    raw = stored_tensors(TINY, tmp_path)[Q0].raw()
+    raw[:] = 255
+    assert (raw == 255).all()
+    assert file.read_bytes() == before
 
 
 # ---------------------------------------------------------------- what is refused

@@ -26,12 +26,12 @@ from rich.table import Table
 
 from mini_engine.cli import options
 from mini_engine.default_ladder import default_capture_sizes
-from mini_engine.ladder_saving import optimal_ladder_saving
 from mini_engine.modes import CUDAGraphMode
-from mini_engine.request_trace import SHIPPED_TRACE, read_trace
-from mini_engine.serve import simulate
-from mini_engine.serve_report import ServeReport
-from mini_engine.server_plan import plan_server
+from mini_engine.serving.ladder_saving import optimal_ladder_saving
+from mini_engine.serving.plan import plan_server
+from mini_engine.serving.report import ServeReport
+from mini_engine.serving.request_trace import SHIPPED_TRACE, read_trace
+from mini_engine.serving.simulate import simulate
 from mini_engine.step_model import StepModel
 
 

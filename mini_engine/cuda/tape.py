@@ -49,28 +49,7 @@ TENSOR_OPTIONS = {"dtype", "layout", "device", "pin_memory"}  # an out= tensor h
 # torch.mul(a, b, out=o) reads its arguments in half the time that aten.mul.out takes for it.
 FAST = {
     getattr(aten, name).out: getattr(torch, name)
-    for name in (
-        "_softmax",
-        "add",
-        "addmm",
-        "bmm",
-        "cat",
-        "cos",
-        "div",
-        "exp",
-        "gather",
-        "index_select",
-        "maximum",
-        "mean",
-        "minimum",
-        "mm",
-        "mul",
-        "rsqrt",
-        "sigmoid",
-        "sin",
-        "sqrt",
-        "sub",
-    )
+    for name in ["_softmax", "add", "addmm", "bmm", "cat", "cos", "div", "exp", "gather", "index_select", "maximum", "mean", "minimum", "mm", "mul", "rsqrt", "sigmoid", "sin", "sqrt", "sub"]
 }
 HOST_READS = {  # reads that a CPU tensor answers without an op
     Tensor.cpu,
@@ -169,7 +148,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Put it on the tape, and give what it returns, uncomputed."""
         if _only_looks(func):
             return func(*args, **kwargs)
-        fresh = tree_map_only(Tensor, self._empty, _shapes(func, args, kwargs))
+        try:
+            shapes = _shapes(func, args, kwargs)
+        except NotImplementedError as error:
+            raise self.refuse(f"{func} has no meta kernel, which tells its shapes") from error
+        fresh = tree_map_only(Tensor, self._empty, shapes)
         if func not in ALLOCATIONS:
             remembered = tree_map_only(Tensor, self.pool.alias, (args, kwargs, fresh))
             self.tape.add(str(func), _call(func, *remembered))

@@ -233,7 +233,9 @@ def num_splits(max_context: int, num_reqs: int, num_kv_heads: int, num_programs:
 def bytes_moved(num_reqs: int, kv_tokens: int, heads: Heads, dtype_bytes: int) -> int:
     """q in, out out, every key and value once. kv_tokens: the context lengths, summed."""
     q_size = heads.num_heads * heads.head_dim
-    return (2 * num_reqs * q_size + 2 * kv_tokens * heads.num_kv_heads * heads.head_dim) * dtype_bytes
+    return (
+        2 * num_reqs * q_size + 2 * kv_tokens * heads.num_kv_heads * heads.head_dim
+    ) * dtype_bytes
 
 
 def bytes_of_parts(num_reqs: int, heads: Heads, splits: int) -> int:

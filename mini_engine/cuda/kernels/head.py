@@ -3,15 +3,15 @@
     logits = RMSNorm(x) · gain Wᵀ;  of each program's rows the best score and its index
 
 In:  x (M, K) with M up to 4, gain (K,), weight (V, K), which may be the tied embedding.
-     For sampling also temperatures, seeds, positions (M,), see sampling.py.
 Out: values float32 and indices int32 (M, `num_programs(V, K)`), for pick.py; and, where asked for,
-     logits (M, V) float32 (the correctness gate of a benchmark needs them, a step does not).
+     logits (M, V) float32: greedy decoding does not need them, sampling (`top_of_logits`) and the
+     correctness gate of a benchmark do.
 
 Bytes: the weight is half of a small model's step (Qwen3-0.6B: 311 of 1,192 MB), and is read once.
 Logits in bf16 would tie often: 8 bits of precision for 151,936 values. Here they stay float32.
 
-A program takes TILES tiles of rows, spread over the vocabulary, the first of them loaded above
-`pdl_wait`; the next tile is asked for before the last one is used. Above 4 tokens use a library's
+A program takes TILES tiles of rows, spread over the vocabulary, so that the norm and the exit are
+paid once for all of them; the first tile is loaded above `pdl_wait`. Above 4 tokens use a library's
 GEMM for the logits and `top_of_logits`.
 """
 
@@ -33,7 +33,7 @@ from mini_engine.cuda.kernels.launch import (
 )
 from mini_engine.cuda.kernels.linear import product_reference
 from mini_engine.cuda.kernels.pick import fill_parts
-from mini_engine.cuda.kernels.sampling import best_of, check_sampling, noisy, sampling_reference
+from mini_engine.cuda.kernels.sampling import best_of
 
 TILES = 4  # tiles of rows a program
 
@@ -47,9 +47,6 @@ def head_kernel(
     gain: tl.tensor,
     weight: tl.tensor,
     eps: tl.tensor,
-    temperatures: tl.tensor,
-    seeds: tl.tensor,
-    positions: tl.tensor,
     M: tl.constexpr,
     V: tl.constexpr,
     K: tl.constexpr,
@@ -58,7 +55,6 @@ def head_kernel(
     CHUNKS: tl.constexpr,
     TILES: tl.constexpr,
     LOGITS: tl.constexpr,
-    SAMPLE: tl.constexpr,
     PDL: tl.constexpr,
 ) -> None:
     """Program p of P takes the tiles p, p + P, p + 2P, ...: their indices rise."""
@@ -74,32 +70,26 @@ def head_kernel(
         inputs = inputs + (scaled_input(x + m * K, gains, eps, K, CHUNK, CHUNKS, True),)
         bests = bests + ((float("-inf"), 0),)
     for t in tl.static_range(TILES):
-        following = load_rows(weight, row + stride, V, K, CHUNK, CHUNKS) if t + 1 < TILES else rows
+        if t > 0:
+            row += stride
+            rows = load_rows(weight, row, V, K, CHUNK, CHUNKS)
         updated = ()
         for m in tl.static_range(M):
             scores = multiply(rows, inputs[m][0], ROWS, CHUNK, CHUNKS) * inputs[m][1]
             if LOGITS:
                 tl.store(logits + m * V + row, scores, mask=row < V)
-            if SAMPLE:
-                position = tl.load(positions + m).to(tl.int32)
-                warmth, seed = tl.load(temperatures + m), tl.load(seeds + m)
-                scores = noisy(scores, row, warmth, seed, position)
             value, index = best_of(scores, row, row < V)
             better = value > bests[m][0]
             best = tl.where(better, value, bests[m][0]), tl.where(better, index, bests[m][1])
             updated = updated + (best,)
         bests = updated
-        rows = following
-        row += stride
     for m in tl.static_range(M):
         part = m * tl.num_programs(0) + tl.program_id(0)
         tl.store(values + part, bests[m][0])
         tl.store(indices + part, bests[m][1])
 
 
-@torch.library.custom_op(
-    "launch_bound::norm_lm_head", mutates_args=("values", "indices", "logits")
-)
+@torch.library.custom_op("launch_bound::norm_lm_head", mutates_args=("values", "indices", "logits"))
 def norm_lm_head(
     values: Tensor,
     indices: Tensor,
@@ -108,9 +98,6 @@ def norm_lm_head(
     weight: Tensor,
     eps: float,
     logits: Tensor | None = None,
-    temperatures: Tensor | None = None,
-    seeds: Tensor | None = None,
-    positions: Tensor | None = None,
     pdl: bool = False,
 ) -> None:
     """Shapes as at the top of the file. Raises ValueError on misfits, more than 4 tokens, and PDL
@@ -121,7 +108,6 @@ def norm_lm_head(
             f"{len(x)} rows > {MAX_GEMV_TOKENS}: compute the logits with "
             "torch.nn.functional.linear and use top_of_logits"
         )
-    sample = check_sampling(len(x), temperatures, seeds, positions)
     programs = num_programs(vocab, width)
     check_shape("x", x, (len(x), width))
     check_shape("gain", gain, (width,))
@@ -134,14 +120,14 @@ def norm_lm_head(
         scores = product_reference(x, gain, weight, None, eps)
         if logits is not None:
             logits.copy_(scores)
-        fill_parts(values, indices, sampling_reference(scores, temperatures, seeds, positions))
+        fill_parts(values, indices, scores)
         return
     plan = head_plan(vocab, width)
     options = launch_options(pdl, x)
     head_kernel[(programs,)](
-        *(values, indices, logits, x, gain, weight, eps, temperatures, seeds, positions),
+        *(values, indices, logits, x, gain, weight, eps),
         *(len(x), vocab, width, plan.rows, plan.chunk, plan.chunks),
-        *(TILES, logits is not None, sample, pdl),
+        *(TILES, logits is not None, pdl),
         num_warps=plan.warps,
         **options,
     )

@@ -109,9 +109,7 @@ def online_softmax(scores, valid, values, best, total, acc):  # type: ignore[no-
     weights = tl.where(valid, tl.exp(scores - new_best[:, None]), 0.0)
     keep = tl.exp(best - new_best)
     total = total * keep + tl.sum(weights, axis=1)
-    acc = tl.dot(
-        weights.to(values.dtype), values, acc * keep[:, None], input_precision="ieee"
-    )
+    acc = tl.dot(weights.to(values.dtype), values, acc * keep[:, None], input_precision="ieee")
     return new_best, total, acc
 
 

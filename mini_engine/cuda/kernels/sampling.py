@@ -24,6 +24,7 @@ from torch import Tensor
 
 from mini_engine.cuda.kernels.launch import check_shape
 
+
 @triton.jit
 def gumbel(seed: tl.tensor, index: tl.tensor, position: tl.tensor) -> tl.tensor:
     """One draw of Gumbel noise for each index of the vocabulary, float32."""

@@ -16,7 +16,7 @@ from mini_engine.hardware import DeviceSpec
 from mini_engine.oplists import StepShape, step_ops
 from mini_engine.payoff import capture_cost
 from mini_engine.scheduler import SchedulerLimits
-from mini_engine.serve import LAUNCHED_AS, padded_reqs
+from mini_engine.serving.simulate import LAUNCHED_AS, padded_reqs
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 from mini_engine.dispatch import BatchDescriptor, GraphDispatcher
 from mini_engine.metrics import LogHistogram, padding_waste
 from mini_engine.modes import CUDAGraphMode
-from mini_engine.request_trace import TraceRequest
 from mini_engine.scheduler import SchedulerLimits
-from mini_engine.stride import Stride
+from mini_engine.serving.request_trace import TraceRequest
+from mini_engine.serving.stride import Stride
 
 
 @dataclass(frozen=True, slots=True)

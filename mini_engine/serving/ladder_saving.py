@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 from mini_engine.dispatch import BatchDescriptor, CUDAGraphMode, GraphDispatcher
 from mini_engine.ladder import optimal_ladder
-from mini_engine.serve import LAUNCHED_AS, StepCosts, padded_reqs
-from mini_engine.serve_report import Ran, ServeReport
+from mini_engine.serving.report import Ran, ServeReport
+from mini_engine.serving.simulate import LAUNCHED_AS, StepCosts, padded_reqs
 
 
 @dataclass(frozen=True)

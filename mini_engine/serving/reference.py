@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable
 
 from mini_engine.dispatch import GraphDispatcher, uniform_token_count
 from mini_engine.oplists import StepShape
-from mini_engine.request_trace import TraceRequest
 from mini_engine.scheduler import Request, ScheduledBatch, Scheduler, SchedulerLimits
-from mini_engine.serve import LAUNCHED_AS, StepCosts, padded_reqs
-from mini_engine.serve_report import Ran, Served, ServeReport, Tally
-from mini_engine.stride import Stride
+from mini_engine.serving.report import Ran, Served, ServeReport, Tally
+from mini_engine.serving.request_trace import TraceRequest
+from mini_engine.serving.simulate import LAUNCHED_AS, StepCosts, padded_reqs
+from mini_engine.serving.stride import Stride
 
 
 def simulate_step_by_step(

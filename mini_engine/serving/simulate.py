@@ -4,7 +4,7 @@ In:  requests (arrival, prompt and output tokens), the cost of a step, the sched
      the dispatcher that picks a graph for each batch.
 Out: a ServeReport: TTFT, ITL, throughput, padding waste, steps per mode and rung.
 
-The rules are those of `scheduler.Scheduler`, exactly: `serve_reference` drives the real one step
+The rules are those of `scheduler.Scheduler`, exactly: `reference` drives the real one step
 by step, and the tests hold the two equal. But until a request arrives, ends or finds no block, the
 batch stays as it is, and all those steps are taken in one **stride**: what they do to the requests
 is counted by `decode_clock.DecodeClock`, and the time that they take is a closed form
@@ -17,14 +17,14 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import Protocol
 
-from mini_engine.decode_clock import DecodeClock, Live
 from mini_engine.dispatch import BatchDescriptor, CUDAGraphMode, GraphDispatcher
 from mini_engine.oplists import StepShape
-from mini_engine.request_trace import TraceRequest
 from mini_engine.scheduler import SchedulerLimits
-from mini_engine.serve_report import Ran, Served, ServeReport, Tally
+from mini_engine.serving.decode_clock import DecodeClock, Live
+from mini_engine.serving.report import Ran, Served, ServeReport, Tally
+from mini_engine.serving.request_trace import TraceRequest
+from mini_engine.serving.stride import Chain, Stride
 from mini_engine.step_cost import Mode
-from mini_engine.stride import Chain, Stride
 
 LAUNCHED_AS: dict[CUDAGraphMode, Mode] = {
     CUDAGraphMode.NONE: "eager",

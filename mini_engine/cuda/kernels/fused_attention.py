@@ -1,0 +1,213 @@
+"""Decode attention in one kernel: q and k normed and rotated, K and V stored, attention, combine.
+
+    rope.py, then attention.py, then its combine, as one: two boundaries less a layer.
+
+In:  qkv (R, q + 2kv), one token a request; cos, sin (max_position, D/2) float32; block_table
+     (R, max_blocks) and context_lens (R,) int32, the current token included, so that its position
+     is context_len - 1 and its slot stands in the block_table; the gains of q and k, or None.
+     counters (R, kv_heads) int32, all zero before the first launch; left zero by every launch.
+Out: out (R, q); the current K and V in k_cache, v_cache (num_blocks, block_size, kv_heads, D).
+     A row with context_len 0 is padding: it gets zeros and stores nothing.
+
+**Current K and V.** Every program makes its request's current K and V itself, in registers, and puts
+them in place where a token is the current one. Split 0 alone stores them. So no program reads what
+another writes: rows of the cache at or beyond the current position are dropped by `tl.where`,
+whatever stands there (0 · NaN would be NaN).
+
+**Past K and V above the wait.** Split s owns the tiles s, s + splits, ...: where its first tile
+begins does not depend on the context length, so it is loaded above `pdl_wait`, through the block
+table. That is right only under two conditions: nothing in the step writes the block table, and one
+kernel in every step is launched without PDL (the embedding lookup, an op of torch), so that all
+writes of the step before have ended before this step's second kernel starts. Beyond a request's
+last block the table must hold valid blocks (0, the null block, is one).
+
+**The combine** is done by the program that arrives last. Why that is right, in the PTX memory model
+(PTX ISA, "Memory consistency model"): every thread stores its part; the block's barrier orders those
+stores before one thread's atomic add; the add is acq_rel at GPU scope, and release is cumulative, so
+it publishes the whole block's stores. The program that reads splits - 1 has acquired all the others'
+adds, and through a second barrier so have its threads; it reads the parts past L1 (.cg). It sets the
+counter back to 0; the next launch's programs touch the counter after `pdl_wait`, or after this grid.
+A test reads this order from the machine code. Sums run in the order of the splits whoever is last.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from mini_engine.cuda.kernels.launch import (
+    pdl_release,
+    pdl_wait,
+)
+from mini_engine.cuda.kernels.paged import (
+    LOWEST,
+    Heads,
+    cache_rows,
+    combine,
+    online_softmax,
+)
+from mini_engine.cuda.kernels.rope import head_norm
+
+TILE = 16  # keys of a split's first tile, and of any further one
+
+
+@triton.jit
+def load_keys(  # type: ignore[no-untyped-def]
+    k_cache, v_cache, row, inside, kv_head, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr
+):
+    """Both halves of K (tile, D/2) and V (tile, D) of some rows of the cache, zeros outside."""
+    half: tl.constexpr = HEAD_DIM // 2
+    at = ((row * KV_HEADS + kv_head) * HEAD_DIM)[:, None]
+    pair, d = tl.arange(0, half)[None, :], tl.arange(0, HEAD_DIM)[None, :]
+    left = tl.load(k_cache + at + pair, mask=inside[:, None], other=0.0)
+    right = tl.load(k_cache + at + half + pair, mask=inside[:, None], other=0.0)
+    return left, right, tl.load(v_cache + at + d, mask=inside[:, None], other=0.0)
+
+
+@triton.jit
+def turn(left, right, gains, c, s, eps, HEAD_DIM: tl.constexpr, QK_NORM: tl.constexpr):  # type: ignore[no-untyped-def]
+    """A head, or rows of heads, in float32 halves: normed and rotated."""
+    if QK_NORM:
+        left, right = head_norm(left, right, gains[0], gains[1], eps, HEAD_DIM)
+    return left * c - right * s, right * c + left * s
+
+
+@triton.jit
+def attend(query, tile, current, token, position, scale, state):  # type: ignore[no-untyped-def]
+    """One tile more. query, tile, current: (left, right) and values; state: online_softmax's."""
+    is_current, is_past = (token == position)[:, None], (token < position)[:, None]
+    left = tl.where(is_current, current[0][None, :], tile[0])
+    right = tl.where(is_current, current[1][None, :], tile[1])
+    past = tl.where(is_past, tile[2], tl.zeros_like(tile[2]))
+    values = tl.where(is_current, current[2][None, :], past)
+    scores = tl.dot(query[0], tl.trans(left), input_precision="ieee")
+    scores = tl.dot(query[1], tl.trans(right), scores, input_precision="ieee") * scale
+    valid = (token <= position)[None, :]
+    return online_softmax(scores, valid, values, state[0], state[1], state[2])
+
+
+@triton.jit
+def fused_attention_kernel(
+    out: tl.tensor,
+    k_cache: tl.tensor,
+    v_cache: tl.tensor,
+    counters: tl.tensor,
+    sums: tl.tensor,
+    stats: tl.tensor,
+    qkv: tl.tensor,
+    block_table: tl.tensor,
+    context_lens: tl.tensor,
+    cos: tl.tensor,
+    sin: tl.tensor,
+    q_gain: tl.tensor,
+    k_gain: tl.tensor,
+    eps: tl.tensor,
+    scale: tl.tensor,
+    max_blocks: tl.tensor,
+    KV_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    PADDED_GROUP: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    SPLITS: tl.constexpr,
+    PADDED_SPLITS: tl.constexpr,
+    TILE: tl.constexpr,
+    QK_NORM: tl.constexpr,
+    PDL: tl.constexpr,
+) -> None:
+    """One program a request, KV head and split."""
+    pdl_release(PDL)
+    request, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    half: tl.constexpr = HEAD_DIM // 2
+    kind = k_cache.dtype.element_ty
+    pair, d = tl.arange(0, half), tl.arange(0, HEAD_DIM)
+    table = block_table + request * max_blocks
+    token = split * TILE + tl.arange(0, TILE)
+    mapped = token < max_blocks * BLOCK_SIZE
+    row = cache_rows(table, token, mapped, BLOCK_SIZE)
+    tile = load_keys(k_cache, v_cache, row, mapped, kv_head, KV_HEADS, HEAD_DIM)
+    q_gains = ()
+    k_gains = ()
+    if QK_NORM:
+        q_gains = (tl.load(q_gain + pair)[None, :], tl.load(q_gain + half + pair)[None, :])
+        k_gains = (tl.load(k_gain + pair), tl.load(k_gain + half + pair))
+    pdl_wait(PDL)
+    position = tl.load(context_lens + request) - 1
+    angle = tl.maximum(position, 0).to(tl.int64) * half + pair
+    c, s = tl.load(cos + angle), tl.load(sin + angle)
+    member = tl.arange(0, PADDED_GROUP)
+    live = (member < GROUP)[:, None]
+    heads_of_q: tl.constexpr = KV_HEADS * GROUP
+    start = qkv + request * (heads_of_q + 2 * KV_HEADS) * HEAD_DIM
+    q_at = start + (kv_head * GROUP + member)[:, None] * HEAD_DIM + pair[None, :]
+    q_left = tl.load(q_at, mask=live, other=0.0).to(tl.float32)
+    q_right = tl.load(q_at + half, mask=live, other=0.0).to(tl.float32)
+    k_at = start + (heads_of_q + kv_head) * HEAD_DIM
+    k_left = tl.load(k_at + pair).to(tl.float32)
+    k_right = tl.load(k_at + half + pair).to(tl.float32)
+    v = tl.load(k_at + KV_HEADS * HEAD_DIM + d)
+    q_left, q_right = turn(
+        q_left, q_right, q_gains, c[None, :], s[None, :], eps, HEAD_DIM, QK_NORM
+    )
+    k_left, k_right = turn(k_left, k_right, k_gains, c, s, eps, HEAD_DIM, QK_NORM)
+    query = (q_left.to(kind), q_right.to(kind))
+    current = (k_left.to(kind), k_right.to(kind), v)
+    if (split == 0) & (position >= 0):
+        block = tl.load(table + position // BLOCK_SIZE).to(tl.int64)
+        slot = block * BLOCK_SIZE + position % BLOCK_SIZE
+        to = (slot * KV_HEADS + kv_head) * HEAD_DIM
+        tl.store(k_cache + to + pair, current[0])
+        tl.store(k_cache + to + half + pair, current[1])
+        tl.store(v_cache + to + d, v)
+    best = tl.full((PADDED_GROUP,), LOWEST, tl.float32)
+    total = tl.zeros((PADDED_GROUP,), tl.float32)
+    acc = tl.zeros((PADDED_GROUP, HEAD_DIM), tl.float32)
+    best, total, acc = attend(
+        query, tile, current, token, position, scale, (best, total, acc)
+    )
+    for first in range((split + SPLITS) * TILE, position + 1, SPLITS * TILE):
+        token = first + tl.arange(0, TILE)
+        row = cache_rows(table, token, token < position, BLOCK_SIZE)
+        tile = load_keys(k_cache, v_cache, row, token < position, kv_head, KV_HEADS, HEAD_DIM)
+        best, total, acc = attend(
+            query, tile, current, token, position, scale, (best, total, acc)
+        )
+    head = (request * KV_HEADS + kv_head) * GROUP
+    part = (head + member) * SPLITS + split
+    tl.store(sums + part[:, None] * HEAD_DIM + d[None, :], acc, mask=live)
+    tl.store(stats + part * 2, best, mask=member < GROUP)
+    tl.store(stats + part * 2 + 1, total, mask=member < GROUP)
+    tl.debug_barrier()
+    counter = counters + request * KV_HEADS + kv_head
+    arrived = tl.atomic_add(counter, 1, sem="acq_rel")
+    if arrived == SPLITS - 1:
+        for i in tl.static_range(GROUP):
+            whole = combine(sums, stats, head + i, HEAD_DIM, SPLITS, PADDED_SPLITS)
+            tl.store(out + (head + i) * HEAD_DIM + d, whole.to(out.dtype.element_ty))
+        tl.store(counter, 0)
+
+
+@torch.library.custom_op(
+    "launch_bound::rope_kv_write_attention",
+    mutates_args=("out", "k_cache", "v_cache", "counters"),
+)
+def rope_kv_write_attention(
+    out: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    counters: Tensor,
+    qkv: Tensor,
+    block_table: Tensor,
+    context_lens: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    splits: int,
+    q_gain: Tensor | None = None,
+    k_gain: Tensor | None = None,
+    eps: float = 1e-6,
+    pdl: bool = False,
+) -> None:
+    """Shapes as at the top of the file. `splits`: from `num_splits`, a constant of the graph."""
+    heads = Heads.of(out, k_cache, v_cache)
