@@ -5,7 +5,7 @@ Out: the ladder with as many rungs and the same top that pads least, the rows of
      saves, and the time.
 
 The steps are taken as they were and only moved to their new rungs. In truth shorter steps would
-also change who meets whom; `serve.simulate` with the new sizes tells that too, at the price of a
+also change who meets whom; `simulate.simulate` with the new sizes tells that too, at the price of a
 second run.
 """
 

@@ -1,6 +1,6 @@
-"""The same simulation as `serve.simulate`, one step at a time, with the engine's own Scheduler.
+"""The same simulation as `simulate.simulate`, one step at a time, with the engine's own Scheduler.
 
-In and out: as `serve.simulate`. Slow and plain: this is what the strides are checked against, in
+In and out: as `simulate.simulate`. Slow and plain: this is what the strides are checked against, in
 the tests and in the bench.
 """
 
@@ -24,7 +24,7 @@ def simulate_step_by_step(
     *,
     on_served: Callable[[Served], None] | None = None,
 ) -> ServeReport:
-    """As `serve.simulate`, but every step is taken, and every request has its block table."""
+    """As `simulate.simulate`, but every step is taken, and every request has its block table."""
     tally = Tally(limits, dispatcher, on_served)
     scheduler = Scheduler(limits)
     arrivals = deque(

@@ -40,8 +40,18 @@ class Buffer:
     captured the address goes on using it whatever becomes of the handle.
     """
 
-    __slots__ = ("_array", "_epoch", "address", "block", "dtype", "memory")
-    __slots__ += ("nbytes", "serial", "shape", "size")
+    __slots__ = (
+        "_array",
+        "_epoch",
+        "address",
+        "block",
+        "dtype",
+        "memory",
+        "nbytes",
+        "serial",
+        "shape",
+        "size",
+    )
 
     def __init__(
         self, memory: Memory, block: Block, address: int, shape: tuple[int, ...], dtype: np.dtype
