@@ -3,6 +3,7 @@
 All numbers are small integers held in float32, and every step clamps them to ±8: sums and products
 are exact in any order, so that an eager run and a replay must agree to the last bit on any device,
 whatever kernel it picks. Programs keep views, drop tensors, and write in place through either.
+Tensors take from one to four of the allocator's 512-byte blocks, so that blocks are split and joined.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-WIDTH = 4
+WIDTH = 64
 LIMIT = 8
 
 
@@ -78,7 +79,7 @@ NEW: dict[str, Step] = {
     "sum": lambda a, b, s: a.sum(-1, keepdim=True) + b,
     "largest": lambda a, b, s: torch.maximum(a, b).amax(0, keepdim=True) - b,
     "choose": lambda a, b, s: torch.where(a > b, a, b),
-    "turn": lambda a, b, s: torch.cat((a[:, 2:], b[:, :2]), dim=1),
+    "turn": lambda a, b, s: torch.cat((a[:, 9:], b[:, :9]), dim=1),
     "through int": lambda a, b, s: (a.to(torch.int32) // 2).to(torch.bfloat16).float(),
     "read the cache": lambda a, b, s: s.state.index_select(0, s.slots) + a,
     "transpose": lambda a, b, s: (a.t().contiguous().view(-1) * 2).view(a.shape),
@@ -100,4 +101,4 @@ IN_PLACE: dict[str, Step] = {
 
 _names = st.sampled_from([*NEW, *VIEWS, *IN_PLACE, "drop", "drop", "drop"])
 _steps = st.lists(st.tuples(_names, st.integers(0, 7), st.integers(0, 7)), min_size=1, max_size=12)
-programs = st.builds(Program, st.integers(1, 4), _steps.map(tuple))
+programs = st.builds(Program, st.integers(1, 8), _steps.map(tuple))

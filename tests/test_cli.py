@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from mini_engine.cli import COMMANDS, main
+from mini_engine.generation import SHIPPED
 from mini_engine.serving.request_trace import SHIPPED_TRACE
-from mini_engine.sim.generate import SHIPPED
 from tests.test_trace import check_chrome_schema
 
 ROOT = Path(__file__).parent.parent
@@ -208,6 +208,18 @@ def test_serve_reports_on_the_shipped_trace(
     assert (tmp_path / "rungs.png").read_bytes().startswith(b"\x89PNG")
     assert main(["serve"]) == 0
     assert "simulated steps a second" in capsys.readouterr().out
+
+
+def test_the_ladder_command_reads_what_serve_prints(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    report = json_of(capsys, "serve")
+    assert sum(report["steps_by_rows"].values()) == report["steps"]
+    path = tmp_path / "report.json"
+    path.write_text(json.dumps(report))
+    out = str(tmp_path / "l.png")
+    words = ["ladder", "--histogram", str(path), "--rungs", "4", "-o", out]
+    assert json_of(capsys, *words)["histogram"]["steps"] == report["steps"]
 
 
 def test_serve_under_none_pays_with_its_latency(capsys: pytest.CaptureFixture[str]) -> None:

@@ -268,12 +268,23 @@ def test_the_last_graph_to_go_gives_the_memory_back() -> None:
     assert emulator.pool_bytes(pool) == 0
 
 
-def test_free_neighbours_are_joined_again() -> None:
+@pytest.mark.parametrize("newest_first", [True, False])
+def test_free_neighbours_are_joined_again(newest_first: bool) -> None:
     x, pool = torch.ones(16 * BLOCK_BYTES), emulator.graph_pool_handle()
     graphs = [capture(partial(chain, x, 8), pool)[0]]
     for blocks in ([4, 4, 4, 4], [8], [1] * 16, [2, 6, 8]):
-        graphs.append(capture(partial(each_doubled, x, blocks), pool)[0])
+        graph, results = capture(partial(each_doubled, x, blocks), pool)
+        graphs.append(graph)
+        while results:
+            results.pop(-1 if newest_first else 0)
     assert emulator.pool_bytes(pool) == 16 * BLOCK_BYTES
+
+
+def test_a_result_takes_the_smallest_block_that_fits() -> None:
+    x, pool = torch.ones(16 * BLOCK_BYTES), emulator.graph_pool_handle()
+    large_and_small, _ = capture(lambda: len(each_doubled(x, [8, 4])), pool)
+    small_and_large, _ = capture(lambda: len(each_doubled(x, [4, 8])), pool)
+    assert emulator.pool_bytes(pool) == 12 * BLOCK_BYTES
 
 
 def test_running_out_of_memory_ends_a_capture_and_no_more() -> None:

@@ -18,7 +18,7 @@ from mini_engine.curves import CrossoverCurve, crossover_curve
 from mini_engine.hardware import load_spec
 from mini_engine.ladder import CaptureLadder, LadderPoint
 from mini_engine.ladder_cost import LadderCosts
-from mini_engine.timeline_plot import finding
+from mini_engine.plots.timeline import finding
 from mini_engine.trace import GPU, TraceEvent, busy_us
 from tests.figure_helpers import panels, png_size, step, watch, words
 

@@ -18,7 +18,6 @@ from mini_engine.scheduler import Request
 from mini_engine.sim.device import Device
 from mini_engine.sim.predict import HF_EAGER, LIMITS, Service, predict
 from mini_engine.sim.runner import SimRunner
-from mini_engine.step_arrays import step_arrays
 from mini_engine.step_cost import Mode, step_time
 
 SPEC = load_spec("h200")
@@ -98,17 +97,3 @@ def test_hugging_face_eager_launches_its_own_op_list() -> None:
     ops = step_ops(shape, StepShape.decode(1, 512), "hf56")
     model = step_time(ops, SPEC, "eager")
     assert prediction.itl_us == pytest.approx(model.itl_us, rel=1e-9)
-
-
-def test_step_arrays_are_what_the_batch_says() -> None:
-    engine, _ = cost_only_engine("NONE")
-    engine.submit(Request("a", (7, 8, 9), 2))
-    batch = engine.scheduler.step()
-    assert batch
-    arrays = step_arrays(batch, LIMITS)
-    assert arrays["input_ids"].tolist() == [7, 8, 9]
-    assert arrays["positions"].tolist() == [0, 1, 2]
-    table = batch.entries[0].block_table
-    assert arrays["slot_mapping"].tolist() == [table[0] * 16 + i for i in range(3)]
-    assert arrays["last_rows"].tolist() == [2]
-    assert arrays["block_table"][0, 0] == table[0]

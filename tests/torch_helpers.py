@@ -1,4 +1,4 @@
-"""The torch model driven without graphs: a lone request by hand, and a whole engine eagerly."""
+"""The torch model driven without graphs: a lone request, a batch built by hand, a whole engine."""
 
 from __future__ import annotations
 
@@ -14,15 +14,22 @@ torch = pytest.importorskip("torch")
 
 from safetensors.numpy import save_file  # noqa: E402
 
+from mini_engine.blocks import BlockPool  # noqa: E402
 from mini_engine.checkpoint import random_law, tensor_shapes  # noqa: E402
 from mini_engine.config import ModelConfig, named_shape  # noqa: E402
 from mini_engine.cuda.attention import Attention, HostAttention  # noqa: E402
 from mini_engine.cuda.inputs import StaticInputs, StepInputs  # noqa: E402
 from mini_engine.cuda.model import KVCache, Model  # noqa: E402
 from mini_engine.cuda.sampling import Sampler, greedy  # noqa: E402
-from mini_engine.cuda.weights import Weights  # noqa: E402
+from mini_engine.cuda.weights import Weights, random_weights  # noqa: E402
 from mini_engine.dispatch import BatchDescriptor  # noqa: E402
-from mini_engine.scheduler import ScheduledBatch, SchedulerLimits  # noqa: E402
+from mini_engine.scheduler import (  # noqa: E402
+    Request,
+    RequestState,
+    ScheduledBatch,
+    ScheduledRequest,
+    SchedulerLimits,
+)
 
 DEVICES = [
     "cpu",
@@ -52,6 +59,14 @@ FAMILIES = {
     "qwen2": replace(TINY, family="qwen2", qkv_bias=True, qk_norm=False),
     "llama": replace(TINY, family="llama", qk_norm=False, tie_word_embeddings=False),
 }
+CPU = torch.device("cpu")
+# float32 on both sides, but other orders of summation: a few units in the last place of logits
+# whose size is about 1, over at most four layers.
+TOLERANCE = 1e-4
+LIMITS = SchedulerLimits(
+    max_num_seqs=4, max_num_batched_tokens=24, num_blocks=40, block_size=4, max_model_len=32
+)
+MAX_BLOCKS = 8
 
 
 def random_folder(config: ModelConfig, folder: Path, seed: int = 0) -> Path:
@@ -135,3 +150,41 @@ class EagerRunner:
         _, tokens = self.model.head(hidden, inputs, self.sample)
         sampled = tokens.tolist()
         return [sampled[i] for i, entry in enumerate(batch.entries) if entry.samples]
+
+
+def batch_of(chunks: Sequence[tuple[int, int]], seed: int = 0) -> ScheduledBatch:
+    """One request for each (start, query_len), tokens and blocks random; decodes first."""
+    rng = np.random.default_rng(seed)
+    pool = BlockPool(LIMITS.num_blocks, LIMITS.block_size)
+    entries = []
+    for name, (start, query_len) in enumerate(sorted(chunks, key=lambda c: c[1] > 1)):
+        prompt = rng.integers(0, TINY.vocab_size, start + query_len).tolist()
+        state = RequestState(Request(str(name), prompt, 9))
+        table = pool.allocate(str(name), start + query_len)
+        entries.append(
+            ScheduledRequest(state, start, query_len, table, is_prefill=query_len > 1, samples=True)
+        )
+    return ScheduledBatch(tuple(entries))
+
+
+def tiny_weights(device: str = "cpu") -> Weights:
+    return random_weights(TINY, torch.device(device), torch.float32, seed=2)
+
+
+def warm_model(weights: Weights, seed: int = 0) -> Model:
+    """A model whose cache is full of plausible keys and values."""
+    model = torch_model(weights, LIMITS.num_blocks, LIMITS.block_size)
+    generator = torch.Generator(weights.embed.device).manual_seed(seed)
+    for cache in (*model.cache.keys, *model.cache.values):
+        cache.normal_(generator=generator)
+    return model
+
+
+def step(
+    model: Model, batch: ScheduledBatch, attention: Attention, num_tokens: int, num_reqs: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits and tokens of the batch, padded to this size, padding cut off."""
+    inputs = StaticInputs(LIMITS, LIMITS.max_num_batched_tokens, model.weights.embed.device)
+    inputs = inputs.fill(batch, num_tokens, num_reqs)
+    logits, tokens = model.head(model.body(inputs, attention), inputs)
+    return logits[: batch.num_reqs], tokens[: batch.num_reqs]

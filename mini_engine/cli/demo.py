@@ -30,9 +30,10 @@ from mini_engine.cli import CheckFailed, options, prompts
 from mini_engine.config import ModelConfig
 from mini_engine.curves import crossover_curve
 from mini_engine.default_ladder import default_capture_sizes
+from mini_engine.generation import SHIPPED
 from mini_engine.hardware import DeviceSpec
 from mini_engine.ladder import CaptureLadder
-from mini_engine.sim.generate import SHIPPED, Generation, generate, open_checkpoint
+from mini_engine.sim.generate import Generation, generate, open_checkpoint
 from mini_engine.sim.predict import HF_EAGER, LIMITS, Prediction, Service, predict
 from mini_engine.trace import write_trace
 

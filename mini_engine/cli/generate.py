@@ -18,8 +18,9 @@ from rich.console import Console
 from rich.text import Text
 
 from mini_engine.cli import options, prompts
+from mini_engine.generation import SHIPPED
 from mini_engine.modes import CUDAGraphMode
-from mini_engine.sim.generate import SHIPPED, generate, open_checkpoint
+from mini_engine.sim.generate import generate, open_checkpoint
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

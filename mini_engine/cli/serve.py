@@ -96,6 +96,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         "rows_skipped": trace.num_skipped,
         "first_row_skipped": trace.first_skipped,
         **report.to_dict(),
+        "steps_by_rows": _steps_by_rows(report),
         "graphs": plan.graphs,
         "graph_memory_bytes": plan.graph_memory_bytes,
         "capture_us": plan.capture_us,
@@ -103,6 +104,14 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         "wall_s": wall_s,
         "simulated_steps_per_s": report.steps / wall_s,
     }
+
+
+def _steps_by_rows(report: ServeReport) -> dict[int, int]:
+    """Rows before padding -> steps: what `ladder --histogram` takes."""
+    counts: dict[int, int] = {}
+    for ran, (steps, _) in report.ran.items():
+        counts[ran.rows] = counts.get(ran.rows, 0) + steps
+    return dict(sorted(counts.items()))
 
 
 def _draw(report: ServeReport, path: Path, caption: str) -> None:

@@ -48,8 +48,12 @@ COPIES = {aten.clone.default, aten._to_copy.default}  # recorded as out.copy_(so
 TENSOR_OPTIONS = {"dtype", "layout", "device", "pin_memory"}  # an out= tensor has them already
 # torch.mul(a, b, out=o) reads its arguments in half the time that aten.mul.out takes for it.
 FAST = {
-    getattr(aten, name).out: getattr(torch, name)
-    for name in ["_softmax", "add", "addmm", "bmm", "cat", "cos", "div", "exp", "gather", "index_select", "maximum", "mean", "minimum", "mm", "mul", "rsqrt", "sigmoid", "sin", "sqrt", "sub"]
+    op.out: getattr(torch, op.__name__)
+    for op in (
+        *(aten._softmax, aten.add, aten.addmm, aten.bmm, aten.cat, aten.cos, aten.div, aten.exp),
+        *(aten.gather, aten.index_select, aten.maximum, aten.mean, aten.minimum, aten.mm),
+        *(aten.mul, aten.rsqrt, aten.sigmoid, aten.sin, aten.sqrt, aten.sub),
+    )
 }
 HOST_READS = {  # reads that a CPU tensor answers without an op
     Tensor.cpu,

@@ -5,7 +5,7 @@ In: `open_checkpoint(folder)`, prompts. Out: a `Generation`: what was written, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,16 +13,14 @@ from mini_engine.capture_report import CaptureReport
 from mini_engine.config import ModelConfig
 from mini_engine.dispatch import GraphDispatcher
 from mini_engine.engine import Completion, Engine
+from mini_engine.generation import OnToken, limits_for, requests_for, run_all
 from mini_engine.hardware import DeviceSpec
 from mini_engine.ladder import default_capture_sizes
-from mini_engine.scheduler import Request, SchedulerLimits
 from mini_engine.sim.clocks import Counters
 from mini_engine.sim.device import Device
 from mini_engine.sim.runner import SimRunner
 from mini_engine.sim.weights import Weights, load_weights
 from mini_engine.tokenizer import Tokenizer
-
-SHIPPED = Path(__file__).parent.parent / "checkpoints" / "tiny-qwen3"
 
 
 @dataclass(frozen=True)
@@ -55,19 +53,6 @@ def open_checkpoint(folder: Path | str) -> Checkpoint:
     return Checkpoint(folder, config, weights, Tokenizer(folder, config.eos_token_ids))
 
 
-def limits_for(config: ModelConfig, num_prompts: int) -> SchedulerLimits:
-    """Sizes for a handful of prompts on a laptop: chunks of 64 tokens, blocks of 16."""
-    seqs = min(max(num_prompts, 1), 16)
-    blocks = -(-config.max_position_embeddings // 16)
-    return SchedulerLimits(
-        max_num_seqs=seqs,
-        max_num_batched_tokens=64,
-        num_blocks=1 + seqs * min(blocks, 4096),
-        block_size=16,
-        max_model_len=config.max_position_embeddings,
-    )
-
-
 def generate(
     checkpoint: Checkpoint,
     spec: DeviceSpec,
@@ -76,7 +61,7 @@ def generate(
     *,
     max_new_tokens: int = 48,
     capture_sizes: Sequence[int] | None = None,
-    on_token: Callable[[int, int], None] | None = None,
+    on_token: OnToken | None = None,
 ) -> Generation:
     """Run all prompts side by side, greedily. `on_token(prompt index, token id)` as they come.
 
@@ -84,16 +69,7 @@ def generate(
     """
     config, tokenizer = checkpoint.config, checkpoint.tokenizer
     limits = limits_for(config, len(prompts))
-    requests = [
-        Request(
-            f"prompt {number}", tokenizer.encode(prompt), max_new_tokens,
-            eos_ids=config.eos_token_ids,
-        )
-        for number, prompt in enumerate(prompts, start=1)
-    ]  # fmt: skip
-    index = {request.request_id: i for i, request in enumerate(requests)}
-    for request in requests:
-        limits.check(request)  # before anything is built: a bad prompt is told at once
+    requests = requests_for(prompts, tokenizer, limits, max_new_tokens)
     sizes = default_capture_sizes(
         limits.max_num_seqs, limits.max_num_batched_tokens, capture_sizes=capture_sizes, mode=mode
     )
@@ -102,16 +78,10 @@ def generate(
     runner = SimRunner(device, config, checkpoint.weights, limits, dispatcher)
     report = runner.capture()
     before, began = device.counters.copy(), device.cpu_us
-
-    def tell(request: Request, token: int) -> None:
-        if on_token:
-            on_token(index[request.request_id], token)
-
-    done = Engine(runner, limits, dispatcher).run(requests, on_token=tell)
-    completions = sorted(done, key=lambda c: index[c.request_id])
+    completions = run_all(Engine(runner, limits, dispatcher), requests, on_token)
     return Generation(
         mode,
-        tuple(completions),
+        completions,
         tuple(tokenizer.decode(list(c.tokens)) for c in completions),
         device.counters.since(before),
         device.cpu_us - began,

@@ -86,7 +86,7 @@ def decode_naive_kernel(
         acc = acc * keep + tl.sum(weights[:, None] * values, axis=0)
         total = total * keep + tl.sum(weights, axis=0)
         best = new_best
-    result = tl.where(context > 0, acc / total, 0.0)
+    result = acc / tl.where(context > 0, total, 1.0)
     tl.store(out + (request * HEADS + head) * HEAD_DIM + d, result.to(out.dtype.element_ty))
 
 

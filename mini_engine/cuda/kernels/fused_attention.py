@@ -50,7 +50,8 @@ from mini_engine.cuda.kernels.paged import (
 )
 from mini_engine.cuda.kernels.rope import head_norm
 
-TILE = 16  # keys of a split's first tile, and of any further one
+TILE = 16  # keys of a tile: with 32, one warp of head_dim 128 spills
+MAX_SPLITS = 32  # parts of a head that the combine holds in one warp's registers
 
 
 @triton.jit
@@ -127,7 +128,9 @@ def fused_attention_kernel(
     token = split * TILE + tl.arange(0, TILE)
     mapped = token < max_blocks * BLOCK_SIZE
     row = cache_rows(table, token, mapped, BLOCK_SIZE)
-    tile = load_keys(k_cache, v_cache, row, mapped, kv_head, KV_HEADS, HEAD_DIM)
+    left, right, values = load_keys(
+        k_cache, v_cache, row, mapped, kv_head, KV_HEADS, HEAD_DIM
+    )
     q_gains = ()
     k_gains = ()
     if QK_NORM:
@@ -164,15 +167,16 @@ def fused_attention_kernel(
     best = tl.full((PADDED_GROUP,), LOWEST, tl.float32)
     total = tl.zeros((PADDED_GROUP,), tl.float32)
     acc = tl.zeros((PADDED_GROUP, HEAD_DIM), tl.float32)
-    best, total, acc = attend(
-        query, tile, current, token, position, scale, (best, total, acc)
-    )
-    for first in range((split + SPLITS) * TILE, position + 1, SPLITS * TILE):
+    for first in tl.range(split * TILE, position + 1, SPLITS * TILE, num_stages=1):
         token = first + tl.arange(0, TILE)
+        state = attend(
+            query, (left, right, values), current, token, position, scale, (best, total, acc)
+        )
+        best, total, acc = state
+        token += SPLITS * TILE  # of a bucket's context nothing is left: these loads are masked off
         row = cache_rows(table, token, token < position, BLOCK_SIZE)
-        tile = load_keys(k_cache, v_cache, row, token < position, kv_head, KV_HEADS, HEAD_DIM)
-        best, total, acc = attend(
-            query, tile, current, token, position, scale, (best, total, acc)
+        left, right, values = load_keys(
+            k_cache, v_cache, row, token < position, kv_head, KV_HEADS, HEAD_DIM
         )
     head = (request * KV_HEADS + kv_head) * GROUP
     part = (head + member) * SPLITS + split
@@ -183,7 +187,7 @@ def fused_attention_kernel(
     counter = counters + request * KV_HEADS + kv_head
     arrived = tl.atomic_add(counter, 1, sem="acq_rel")
     if arrived == SPLITS - 1:
-        for i in tl.static_range(GROUP):
+        for i in range(GROUP):
             whole = combine(sums, stats, head + i, HEAD_DIM, SPLITS, PADDED_SPLITS)
             tl.store(out + (head + i) * HEAD_DIM + d, whole.to(out.dtype.element_ty))
         tl.store(counter, 0)
@@ -209,5 +213,75 @@ def rope_kv_write_attention(
     eps: float = 1e-6,
     pdl: bool = False,
 ) -> None:
-    """Shapes as at the top of the file. `splits`: from `num_splits`, a constant of the graph."""
+    """Shapes as at the top of the file. `splits`: from `num_splits`, a constant of the graph.
+
+    Raises ValueError for shapes that do not fit, more than MAX_SPLITS splits, and refused PDL.
+    """
     heads = Heads.of(out, k_cache, v_cache)
+    heads.check_tables(len(out), block_table, context_lens)
+    check_shape("qkv", qkv, (len(out), heads.qkv_size))
+    check_shape("counters", counters, (len(out), heads.num_kv_heads))
+    check_rotary(heads, cos, sin)
+    qk_norm = has_gains(heads, q_gain, k_gain)
+    if not 1 <= splits <= MAX_SPLITS:
+        raise ValueError(f"splits is {splits}, expected 1 to {MAX_SPLITS}")
+    if not runs_triton(out):
+        out.copy_(
+            fused_reference(
+                *(k_cache, v_cache, qkv, block_table, context_lens, cos, sin),
+                *(q_gain, k_gain, eps),
+            )
+        )
+        return
+    options = launch_options(pdl, out)
+    sums, stats = new_parts(len(out), heads, splits, out.device)
+    fused_attention_kernel[(len(out), heads.num_kv_heads, splits)](
+        *(out, k_cache, v_cache, counters, sums, stats, qkv, block_table, context_lens),
+        *(cos, sin, q_gain, k_gain, eps, heads.head_dim**-0.5, block_table.shape[1]),
+        *(heads.num_kv_heads, heads.group_size, heads.padded_group, heads.head_dim),
+        *(heads.block_size, splits, triton.next_power_of_2(splits), TILE, qk_norm, pdl),
+        num_warps=1,
+        **options,
+    )
+
+
+def num_splits(max_context: int, num_reqs: int, num_kv_heads: int, num_programs: int) -> int:
+    """Splits for a graph that serves contexts up to `max_context`: one tile each if that is no more
+    than MAX_SPLITS and makes no more than `num_programs` (say four for each multiprocessor)."""
+    wanted = num_programs // (num_reqs * num_kv_heads)
+    return max(1, min(wanted, MAX_SPLITS, -(-max_context // TILE)))
+
+
+def bytes_moved(
+    num_reqs: int, kv_tokens: int, heads: Heads, dtype_bytes: int, *, qk_norm: bool
+) -> int:
+    """qkv in, out out, the current K and V stored, every key and value read once, the gains."""
+    q_size, kv_size = heads.num_heads * heads.head_dim, heads.num_kv_heads * heads.head_dim
+    gains = 2 * heads.head_dim if qk_norm else 0
+    activations = num_reqs * (heads.qkv_size + q_size + 2 * kv_size)
+    return (activations + 2 * (kv_tokens - num_reqs) * kv_size + gains) * dtype_bytes
+
+
+def fused_reference(
+    k_cache: Tensor,
+    v_cache: Tensor,
+    qkv: Tensor,
+    block_table: Tensor,
+    context_lens: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    q_gain: Tensor | None,
+    k_gain: Tensor | None,
+    eps: float,
+) -> Tensor:
+    """rope.py's reference, then attention.py's: out (R, q). Stores into the caches."""
+    block_size, kv_heads, head_dim = k_cache.shape[1:]
+    q_size = qkv.shape[1] - 2 * kv_heads * head_dim
+    heads = Heads(q_size // head_dim, kv_heads, head_dim, block_size)
+    positions = (context_lens.long() - 1).clamp(min=0)
+    q, k, v = rope_reference(heads, qkv, positions, cos, sin, q_gain, k_gain, eps)
+    block = block_table.gather(1, (positions // block_size).unsqueeze(1)).squeeze(1).long()
+    slot, live = block * block_size + positions % block_size, context_lens > 0
+    k_cache.flatten(0, 1)[slot[live]] = k[live]
+    v_cache.flatten(0, 1)[slot[live]] = v[live]
+    return decode_reference(q.flatten(1), k_cache, v_cache, block_table, context_lens)

@@ -126,4 +126,4 @@ def combine(sums, stats, head, HEAD_DIM: tl.constexpr, SPLITS: tl.constexpr, PAD
     acc = tl.load(sums + at, mask=inside[:, None], other=0.0, cache_modifier=".cg")
     weight = tl.exp(best - tl.max(best, axis=0))
     whole = tl.sum(total * weight, axis=0)
-    return tl.where(whole > 0.0, tl.sum(acc * weight[:, None], axis=0) / whole, 0.0)
+    return tl.sum(acc * weight[:, None], axis=0) / tl.where(whole > 0.0, whole, 1.0)

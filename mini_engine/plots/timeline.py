@@ -19,7 +19,7 @@ from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.patches import Patch
 
-from mini_engine.canvas import (
+from mini_engine.plots.canvas import (
     BLUE,
     GREY,
     ORANGE,

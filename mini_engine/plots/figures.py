@@ -1,15 +1,6 @@
-"""The figures: each a function of data that writes one PNG.
+"""ITL against batch, and the rungs of a server.
 
-    timeline         one step on a CPU lane and a GPU lane, launched in several ways
-    crossover        ITL against batch: eager, piecewise, full, the floor, where eager catches up
-    ladder_curve     a denser ladder: padding against capture time and memory
-    waste_by_batch   the staircase: at which rung a batch of n runs
-    rung_histogram   which rungs the steps of a server ran at
-
-In: data that other rooms have computed (`trace`, `curves`, `ladder`, `serving.report`).
-Out: a file. The title states what the figure shows; the caption says of what, and whether it was
-predicted. The same data give the same bytes. Empty data raise ValueError, a path that cannot be
-written OSError.
+In: data that other rooms have computed (`curves`, `serving.report`). Out: a file each.
 """
 
 from __future__ import annotations
@@ -20,7 +11,8 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
 
-from mini_engine.canvas import (
+from mini_engine.curves import CrossoverCurve
+from mini_engine.plots.canvas import (
     BLACK,
     BLUE,
     GREEN,
@@ -32,18 +24,6 @@ from mini_engine.canvas import (
     doubling_ticks,
     percent_ticks,
 )
-from mini_engine.curves import CrossoverCurve
-from mini_engine.ladder_plot import ladder_curve, waste_by_batch
-from mini_engine.timeline_plot import timeline
-
-__all__ = [
-    "PREDICTED",
-    "crossover",
-    "ladder_curve",
-    "rung_histogram",
-    "timeline",
-    "waste_by_batch",
-]
 
 RUN_TIME_COLOURS = {"NONE": VERMILION, "PIECEWISE": GREEN, "FULL": BLUE}
 

@@ -11,8 +11,16 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 
-from mini_engine.canvas import BLACK, BLUE, ORANGE, VERMILION, canvas, doubling_ticks, percent_ticks
 from mini_engine.ladder import CaptureLadder, LadderPoint
+from mini_engine.plots.canvas import (
+    BLACK,
+    BLUE,
+    ORANGE,
+    VERMILION,
+    canvas,
+    doubling_ticks,
+    percent_ticks,
+)
 
 MIB = 1 << 20
 

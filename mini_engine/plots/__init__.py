@@ -1,0 +1,27 @@
+"""The figures: each a function of data that writes one PNG.
+
+    timeline         one step on a CPU lane and a GPU lane, launched in several ways
+    crossover        ITL against batch: eager, piecewise, full, the floor, where eager catches up
+    ladder_curve     a denser ladder: padding against capture time and memory
+    waste_by_batch   the staircase: at which rung a batch of n runs
+    rung_histogram   which rungs the steps of a server ran at
+
+In: data that other rooms have computed (`trace`, `curves`, `ladder`, `serving.report`).
+Out: a file. The title states what the figure shows; the caption says of what, and whether it was
+predicted. The same data give the same bytes. Empty data raise ValueError, a path that cannot be
+written OSError.
+"""
+
+from mini_engine.plots.canvas import PREDICTED
+from mini_engine.plots.figures import crossover, rung_histogram
+from mini_engine.plots.ladders import ladder_curve, waste_by_batch
+from mini_engine.plots.timeline import timeline
+
+__all__ = [
+    "PREDICTED",
+    "crossover",
+    "ladder_curve",
+    "rung_histogram",
+    "timeline",
+    "waste_by_batch",
+]
