@@ -3,7 +3,7 @@
 All numbers are small integers held in float32, and every step clamps them to ±8: sums and products
 are exact in any order, so that an eager run and a replay must agree to the last bit on any device,
 whatever kernel it picks. Programs keep views, drop tensors, and write in place through either.
-Tensors take from one to four of the allocator's 512-byte blocks, so that blocks are split and joined.
+Tensors take one to four of the allocator's 512-byte blocks, so that blocks are split and joined.
 """
 
 from __future__ import annotations

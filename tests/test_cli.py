@@ -178,6 +178,13 @@ def test_generate_gives_the_same_tokens_in_every_mode(
     assert other["prompts"][0]["tokens"] == default["prompts"][0]["tokens"]
 
 
+def test_both_backends_write_the_same_text(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torch")
+    words = ["generate", "--max-new-tokens", "12", "--prompt", "Create a", "--prompt", "Return"]
+    sim, torch = (json_of(capsys, *words, "--backend", backend) for backend in ("sim", "cuda"))
+    assert [p["tokens"] for p in torch["prompts"]] == [p["tokens"] for p in sim["prompts"]]
+
+
 # -- the other commands --------------------------------------------------------------------------
 
 

@@ -172,12 +172,10 @@ FAST_ARGUMENTS: dict[str, tuple[object, ...]] = {
     "addmm": (rand(4), rand(4, 4), rand(4, 4)),
     "bmm": (rand(2, 4, 4), rand(2, 4, 4)),
     "cat": ([rand(4, 4), rand(2, 4)], 0),
-    "gather": (rand(4, 4), 1, torch.ones(4, 1, dtype=torch.int64)),
     "index_select": (rand(4, 4), 0, torch.tensor([2, 0])),
     "mean": (rand(4, 4), [-1], True),
-    **{name: (rand(4, 4),) for name in ("cos", "exp", "rsqrt", "sigmoid", "sin", "sqrt")},
-    **{name: (rand(4, 4), rand(4, 4)) for name in ("maximum", "minimum", "mm")},
-    **{name: (rand(4, 4), 3.0) for name in ("add", "sub", "mul", "div")},
+    "rsqrt": (rand(4, 4),),
+    **{name: (rand(4, 4), rand(4, 4)) for name in ("add", "mm", "mul")},
 }
 
 
@@ -282,8 +280,8 @@ def test_free_neighbours_are_joined_again(newest_first: bool) -> None:
 
 def test_a_result_takes_the_smallest_block_that_fits() -> None:
     x, pool = torch.ones(16 * BLOCK_BYTES), emulator.graph_pool_handle()
-    large_and_small, _ = capture(lambda: len(each_doubled(x, [8, 4])), pool)
-    small_and_large, _ = capture(lambda: len(each_doubled(x, [4, 8])), pool)
+    graphs = [capture(lambda: len(each_doubled(x, [8, 4])), pool)]
+    graphs.append(capture(lambda: len(each_doubled(x, [4, 8])), pool))
     assert emulator.pool_bytes(pool) == 12 * BLOCK_BYTES
 
 

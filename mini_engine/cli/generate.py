@@ -1,31 +1,39 @@
-"""Write text with a checkpoint, on the simulated GPU.
+"""Write text with a checkpoint.
 
   python -m mini_engine generate --prompt "Return the" --mode FULL
+  python -m mini_engine generate --backend cuda --model Qwen/Qwen3-0.6B --prompt "Once"
 
 Any Hugging Face folder of a Qwen2.5, Qwen3 or Llama model works with --model; without it, the small
 checkpoint that ships with the course writes (it has read the docstrings of Python's standard
-library). The numpy decoder computes in float32, a row at a time, so that every mode gives the same
-bits: a model of 0.5 billion parameters is slow here. One prompt streams; several run side by side.
+library). One prompt streams; several run side by side.
+
+--backend sim   numpy on the simulated GPU, in float32 and a row at a time, so that every mode gives
+                the same bits: slow for a model of 0.5 billion parameters
+--backend cuda  PyTorch (install it first): on a GPU in bf16 with captured graphs, on a CPU in
+                float32 without graphs; takes hub ids too
 """
 
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
 from mini_engine.cli import options, prompts
+from mini_engine.engine import Completion
 from mini_engine.generation import SHIPPED
 from mini_engine.modes import CUDAGraphMode
 from mini_engine.sim.generate import generate, open_checkpoint
+from mini_engine.tokenizer import Tokenizer
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     prompts.add_arguments(parser)
-    parser.add_argument("--model", type=Path, default=SHIPPED, help="checkpoint folder")
+    parser.add_argument("--model", default=str(SHIPPED), help="checkpoint folder, or a hub id")
+    parser.add_argument("--backend", default="sim", choices=("sim", "cuda"))
     parser.add_argument(
         "--mode",
         default="FULL_AND_PIECEWISE",
@@ -41,45 +49,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     texts = prompts.read(args)
-    checkpoint = open_checkpoint(args.model)
-    stream, tokenizer = len(texts) == 1 and not args.json, checkpoint.tokenizer.stream()
-    shown = 0
-
-    def on_token(_index: int, token: int) -> None:
-        nonlocal shown
-        if stream:
-            print((texts[0] if not shown else "") + tokenizer.push(token), end="", flush=True)
-        shown += 1
-
-    done = generate(
-        checkpoint,
-        options.spec_of(args.spec),
-        texts,
-        args.mode,
-        max_new_tokens=args.max_new_tokens,
-        capture_sizes=args.capture_sizes,
-        on_token=on_token,
+    stream = len(texts) == 1 and not args.json
+    result = (
+        _with_torch(args, texts, stream) if args.backend == "cuda" else _sim(args, texts, stream)
     )
-    if stream:
-        print(tokenizer.finish(), flush=True)
-    return {
-        "model": checkpoint.config.name,
-        "mode": args.mode,
-        "spec": args.spec,
-        "streamed": stream,
-        "prompts": [
-            {
-                "prompt": prompt,
-                "text": text,
-                "tokens": list(completion.tokens),
-                "finish_reason": completion.finish_reason,
-            }
-            for prompt, text, completion in zip(texts, done.texts, done.completions, strict=True)
-        ],
-        "launches": done.counters.launches,
-        "kernels": done.counters.kernels,
-        "simulated_ms": done.simulated_us / 1000,
-    }
+    return {"backend": args.backend, "streamed": stream, **result}
 
 
 def show(result: dict[str, Any], console: Console) -> None:
@@ -87,9 +61,94 @@ def show(result: dict[str, Any], console: Console) -> None:
         for row in result["prompts"]:
             console.print(Text.assemble((row["prompt"], "bold"), row["text"]), "")
     tokens = sum(len(row["tokens"]) for row in result["prompts"])
-    console.print(
-        f"[dim]{result['model']}, {result['mode']}: {tokens} tokens, "
-        f"{result['launches']:,} launches for {result['kernels']:,} kernels, "
-        f"{result['simulated_ms']:.1f} ms on a simulated {result['spec']}[/dim]",
-        soft_wrap=True,
+    what = f"{result['model']}, {result['mode']}: {tokens} tokens"
+    if result["backend"] == "sim":
+        what += (
+            f", {result['launches']:,} launches for {result['kernels']:,} kernels, "
+            f"{result['simulated_ms']:.1f} ms on a simulated {result['spec']}"
+        )
+    else:
+        what += f" on {result['device']}, {result['graphs']} graphs captured"
+    console.print(f"[dim]{what}[/dim]", soft_wrap=True)
+
+
+class _Printer:
+    """Prints one prompt and its tokens as they come, once there is a first one."""
+
+    def __init__(self, prompt: str, tokenizer: Tokenizer) -> None:
+        self._before, self._stream = prompt, tokenizer.stream()
+
+    def on_token(self, _index: int, token: int) -> None:
+        print(self._before + self._stream.push(token), end="", flush=True)
+        self._before = ""
+
+    def finish(self) -> None:
+        print(self._stream.finish(), flush=True)
+
+
+def _sim(args: argparse.Namespace, texts: Sequence[str], stream: bool) -> dict[str, Any]:
+    checkpoint = open_checkpoint(args.model)
+    printer = _Printer(texts[0], checkpoint.tokenizer)
+    done = generate(
+        checkpoint,
+        options.spec_of(args.spec),
+        texts,
+        args.mode,
+        max_new_tokens=args.max_new_tokens,
+        capture_sizes=args.capture_sizes,
+        on_token=printer.on_token if stream else None,
     )
+    if stream:
+        printer.finish()
+    return {
+        "model": checkpoint.config.name,
+        "mode": args.mode,
+        "spec": args.spec,
+        "prompts": _rows(texts, done.texts, done.completions),
+        "launches": done.counters.launches,
+        "kernels": done.counters.kernels,
+        "simulated_ms": done.simulated_us / 1000,
+    }
+
+
+def _with_torch(args: argparse.Namespace, texts: Sequence[str], stream: bool) -> dict[str, Any]:
+    try:
+        from mini_engine.cuda.generate import generate as torch_generate
+        from mini_engine.cuda.generate import open_tokenizer
+    except ImportError as error:
+        raise ValueError(
+            f"--backend cuda needs PyTorch ({error}): pip install 'torch>=2.11,<2.14'"
+        ) from None
+    printer = _Printer(texts[0], open_tokenizer(args.model))
+    done = torch_generate(
+        args.model,
+        texts,
+        args.mode,
+        max_new_tokens=args.max_new_tokens,
+        capture_sizes=args.capture_sizes,
+        on_token=printer.on_token if stream else None,
+    )
+    if stream:
+        printer.finish()
+    return {
+        "model": done.model,
+        "mode": done.mode,
+        "device": done.device,
+        "prompts": _rows(texts, done.texts, done.completions),
+        "graphs": done.report.graphs,
+        "capture_ms": done.report.time_us / 1000,
+    }
+
+
+def _rows(
+    prompts: Sequence[str], texts: Sequence[str], completions: Sequence[Completion]
+) -> list[dict[str, Any]]:
+    return [
+        {
+            "prompt": prompt,
+            "text": text,
+            "tokens": list(completion.tokens),
+            "finish_reason": completion.finish_reason,
+        }
+        for prompt, text, completion in zip(prompts, texts, completions, strict=True)
+    ]

@@ -47,14 +47,8 @@ ALLOCATIONS = {
 COPIES = {aten.clone.default, aten._to_copy.default}  # recorded as out.copy_(source)
 TENSOR_OPTIONS = {"dtype", "layout", "device", "pin_memory"}  # an out= tensor has them already
 # torch.mul(a, b, out=o) reads its arguments in half the time that aten.mul.out takes for it.
-FAST = {
-    op.out: getattr(torch, op.__name__)
-    for op in (
-        *(aten._softmax, aten.add, aten.addmm, aten.bmm, aten.cat, aten.cos, aten.div, aten.exp),
-        *(aten.gather, aten.index_select, aten.maximum, aten.mean, aten.minimum, aten.mm),
-        *(aten.mul, aten.rsqrt, aten.sigmoid, aten.sin, aten.sqrt, aten.sub),
-    )
-}
+USUAL = ("_softmax", "add", "addmm", "bmm", "cat", "index_select", "mean", "mm", "mul", "rsqrt")
+FAST = {getattr(aten, name).out: getattr(torch, name) for name in USUAL}
 HOST_READS = {  # reads that a CPU tensor answers without an op
     Tensor.cpu,
     Tensor.numpy,

@@ -25,15 +25,13 @@ BLOCK = 1024  # columns a program: with four warps, 16 bytes a thread of each ha
 
 
 @triton.jit
-def silu(x):  # type: ignore[no-untyped-def]
+def silu(x):
     """x · σ(x), in the dtype of x (float32)."""
     return x / (1.0 + tl.exp(-x))
 
 
 @triton.jit
-def silu_mul_kernel(
-    out: tl.tensor, gate_up: tl.tensor, WIDTH: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr
-) -> None:
+def silu_mul_kernel(out, gate_up, WIDTH: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr):
     """A program takes BLOCK columns of one row. WIDTH: I."""
     pdl_release(PDL)
     row = tl.program_id(0).to(tl.int64)

@@ -50,20 +50,20 @@ TILE = 32  # keys a tile: 8 KB of K at head_dim 128
 
 @triton.jit
 def decode_naive_kernel(
-    out: tl.tensor,
-    q: tl.tensor,
-    k_cache: tl.tensor,
-    v_cache: tl.tensor,
-    block_table: tl.tensor,
-    context_lens: tl.tensor,
-    scale: tl.tensor,
-    max_blocks: tl.tensor,
+    out,
+    q,
+    k_cache,
+    v_cache,
+    block_table,
+    context_lens,
+    scale,
+    max_blocks,
     HEADS: tl.constexpr,
     GROUP: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     TILE: tl.constexpr,
-) -> None:
+):
     """One program a request and query head, tile after tile."""
     request, head = tl.program_id(0), tl.program_id(1)
     d = tl.arange(0, HEAD_DIM)
@@ -95,15 +95,15 @@ def decode_naive_kernel(
 
 @triton.jit
 def decode_split_kernel(
-    sums: tl.tensor,
-    stats: tl.tensor,
-    q: tl.tensor,
-    k_cache: tl.tensor,
-    v_cache: tl.tensor,
-    block_table: tl.tensor,
-    context_lens: tl.tensor,
-    scale: tl.tensor,
-    max_blocks: tl.tensor,
+    sums,
+    stats,
+    q,
+    k_cache,
+    v_cache,
+    block_table,
+    context_lens,
+    scale,
+    max_blocks,
     KV_HEADS: tl.constexpr,
     GROUP: tl.constexpr,
     PADDED_GROUP: tl.constexpr,
@@ -112,7 +112,7 @@ def decode_split_kernel(
     SPLITS: tl.constexpr,
     TILE: tl.constexpr,
     PDL: tl.constexpr,
-) -> None:
+):
     """sums (R, heads, SPLITS, D) and stats (R, heads, SPLITS, 2: largest score, sum), float32."""
     pdl_release(PDL)
     request, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -144,14 +144,14 @@ def decode_split_kernel(
 
 @triton.jit
 def decode_combine_kernel(
-    out: tl.tensor,
-    sums: tl.tensor,
-    stats: tl.tensor,
+    out,
+    sums,
+    stats,
     HEAD_DIM: tl.constexpr,
     SPLITS: tl.constexpr,
     PADDED: tl.constexpr,
     PDL: tl.constexpr,
-) -> None:
+):
     """One program a request and query head. PADDED: the power of two at or above SPLITS."""
     pdl_release(PDL)
     pdl_wait(PDL)

@@ -37,25 +37,30 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from mini_engine.cuda.kernels.attention import decode_reference
 from mini_engine.cuda.kernels.launch import (
+    check_shape,
+    launch_options,
     pdl_release,
     pdl_wait,
+    runs_triton,
 )
 from mini_engine.cuda.kernels.paged import (
     LOWEST,
     Heads,
     cache_rows,
     combine,
+    new_parts,
     online_softmax,
 )
-from mini_engine.cuda.kernels.rope import head_norm
+from mini_engine.cuda.kernels.rope import check_rotary, has_gains, head_norm, rope_reference
 
 TILE = 16  # keys of a tile: with 32, one warp of head_dim 128 spills
 MAX_SPLITS = 32  # parts of a head that the combine holds in one warp's registers
 
 
 @triton.jit
-def load_keys(  # type: ignore[no-untyped-def]
+def load_keys(
     k_cache, v_cache, row, inside, kv_head, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr
 ):
     """Both halves of K (tile, D/2) and V (tile, D) of some rows of the cache, zeros outside."""
@@ -68,7 +73,7 @@ def load_keys(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def turn(left, right, gains, c, s, eps, HEAD_DIM: tl.constexpr, QK_NORM: tl.constexpr):  # type: ignore[no-untyped-def]
+def turn(left, right, gains, c, s, eps, HEAD_DIM: tl.constexpr, QK_NORM: tl.constexpr):
     """A head, or rows of heads, in float32 halves: normed and rotated."""
     if QK_NORM:
         left, right = head_norm(left, right, gains[0], gains[1], eps, HEAD_DIM)
@@ -76,7 +81,7 @@ def turn(left, right, gains, c, s, eps, HEAD_DIM: tl.constexpr, QK_NORM: tl.cons
 
 
 @triton.jit
-def attend(query, tile, current, token, position, scale, state):  # type: ignore[no-untyped-def]
+def attend(query, tile, current, token, position, scale, state):
     """One tile more. query, tile, current: (left, right) and values; state: online_softmax's."""
     is_current, is_past = (token == position)[:, None], (token < position)[:, None]
     left = tl.where(is_current, current[0][None, :], tile[0])
@@ -91,22 +96,22 @@ def attend(query, tile, current, token, position, scale, state):  # type: ignore
 
 @triton.jit
 def fused_attention_kernel(
-    out: tl.tensor,
-    k_cache: tl.tensor,
-    v_cache: tl.tensor,
-    counters: tl.tensor,
-    sums: tl.tensor,
-    stats: tl.tensor,
-    qkv: tl.tensor,
-    block_table: tl.tensor,
-    context_lens: tl.tensor,
-    cos: tl.tensor,
-    sin: tl.tensor,
-    q_gain: tl.tensor,
-    k_gain: tl.tensor,
-    eps: tl.tensor,
-    scale: tl.tensor,
-    max_blocks: tl.tensor,
+    out,
+    k_cache,
+    v_cache,
+    counters,
+    sums,
+    stats,
+    qkv,
+    block_table,
+    context_lens,
+    cos,
+    sin,
+    q_gain,
+    k_gain,
+    eps,
+    scale,
+    max_blocks,
     KV_HEADS: tl.constexpr,
     GROUP: tl.constexpr,
     PADDED_GROUP: tl.constexpr,
@@ -117,7 +122,7 @@ def fused_attention_kernel(
     TILE: tl.constexpr,
     QK_NORM: tl.constexpr,
     PDL: tl.constexpr,
-) -> None:
+):
     """One program a request, KV head and split."""
     pdl_release(PDL)
     request, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -128,9 +133,7 @@ def fused_attention_kernel(
     token = split * TILE + tl.arange(0, TILE)
     mapped = token < max_blocks * BLOCK_SIZE
     row = cache_rows(table, token, mapped, BLOCK_SIZE)
-    left, right, values = load_keys(
-        k_cache, v_cache, row, mapped, kv_head, KV_HEADS, HEAD_DIM
-    )
+    left, right, values = load_keys(k_cache, v_cache, row, mapped, kv_head, KV_HEADS, HEAD_DIM)
     q_gains = ()
     k_gains = ()
     if QK_NORM:
@@ -151,9 +154,7 @@ def fused_attention_kernel(
     k_left = tl.load(k_at + pair).to(tl.float32)
     k_right = tl.load(k_at + half + pair).to(tl.float32)
     v = tl.load(k_at + KV_HEADS * HEAD_DIM + d)
-    q_left, q_right = turn(
-        q_left, q_right, q_gains, c[None, :], s[None, :], eps, HEAD_DIM, QK_NORM
-    )
+    q_left, q_right = turn(q_left, q_right, q_gains, c[None, :], s[None, :], eps, HEAD_DIM, QK_NORM)
     k_left, k_right = turn(k_left, k_right, k_gains, c, s, eps, HEAD_DIM, QK_NORM)
     query = (q_left.to(kind), q_right.to(kind))
     current = (k_left.to(kind), k_right.to(kind), v)

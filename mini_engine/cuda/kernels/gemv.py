@@ -16,6 +16,7 @@ so the sum of squares is taken beside the product and divides it at the end. A p
 over the chunks element by element first and across threads once: a reduction is two barriers.
 """
 
+# ruff: noqa: RUF005 (Triton has no (*tuple, item))
 from __future__ import annotations
 
 import triton
@@ -29,13 +30,8 @@ from mini_engine.cuda.kernels.launch import launch_options, pdl_release, pdl_wai
 
 @triton.jit
 def load_rows(
-    weight: tl.tensor,
-    row: tl.tensor,
-    N: tl.constexpr,
-    K: tl.constexpr,
-    CHUNK: tl.constexpr,
-    CHUNKS: tl.constexpr,
-) -> tl.tuple:
+    weight, row, N: tl.constexpr, K: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr
+):
     """Rows of a weight (N, K) as CHUNKS tiles (len(row), CHUNK): loads only, so all of them are in
     flight together. For a row beyond the last the last is read; nobody stores its result."""
     chunks = ()
@@ -53,9 +49,7 @@ def load_rows(
 
 
 @triton.jit
-def load_vector(
-    vector: tl.tensor, K: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr
-) -> tl.tuple:
+def load_vector(vector, K: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr):
     """A vector (K,) as a tuple of chunks, zeros beyond its end."""
     chunks = ()
     for c in tl.static_range(CHUNKS):
@@ -66,14 +60,8 @@ def load_vector(
 
 @triton.jit
 def scaled_input(
-    x: tl.tensor,
-    gains: tl.tuple,
-    eps: tl.tensor,
-    K: tl.constexpr,
-    CHUNK: tl.constexpr,
-    CHUNKS: tl.constexpr,
-    NORM: tl.constexpr,
-) -> tl.tuple:
+    x, gains, eps, K: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr, NORM: tl.constexpr
+):
     """x (K,) in float32 chunks, times the gains with NORM; and 1 / rms(x), 1 without NORM."""
     raw = ()
     for c in tl.static_range(CHUNKS):  # every load before any use
@@ -94,13 +82,7 @@ def scaled_input(
 
 
 @triton.jit
-def multiply(
-    rows: tl.tuple,
-    x: tl.tuple,
-    ROWS: tl.constexpr,
-    CHUNK: tl.constexpr,
-    CHUNKS: tl.constexpr,
-) -> tl.tensor:
+def multiply(rows, x, ROWS: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr):
     """(ROWS,): each row of the weight times x, float32."""
     products = tl.zeros((ROWS, CHUNK), tl.float32)
     for c in tl.static_range(CHUNKS):
@@ -110,12 +92,12 @@ def multiply(
 
 @triton.jit
 def linear_kernel(
-    out: tl.tensor,
-    x: tl.tensor,
-    gain: tl.tensor,
-    weight: tl.tensor,
-    bias: tl.tensor,
-    eps: tl.tensor,
+    out,
+    x,
+    gain,
+    weight,
+    bias,
+    eps,
     M: tl.constexpr,
     N: tl.constexpr,
     K: tl.constexpr,
@@ -126,7 +108,7 @@ def linear_kernel(
     BIAS: tl.constexpr,
     ADD: tl.constexpr,
     PDL: tl.constexpr,
-) -> None:
+):
     """One program for ROWS rows of the weight and all M tokens. ADD: onto what `out` holds."""
     pdl_release(PDL)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
@@ -145,11 +127,11 @@ def linear_kernel(
 
 @triton.jit
 def gate_up_kernel(
-    out: tl.tensor,
-    x: tl.tensor,
-    gain: tl.tensor,
-    weight: tl.tensor,
-    eps: tl.tensor,
+    out,
+    x,
+    gain,
+    weight,
+    eps,
     M: tl.constexpr,
     N: tl.constexpr,
     K: tl.constexpr,
@@ -157,7 +139,7 @@ def gate_up_kernel(
     CHUNK: tl.constexpr,
     CHUNKS: tl.constexpr,
     PDL: tl.constexpr,
-) -> None:
+):
     """One program for ROWS rows of gate and the same rows of up. N: I, half of the weight's rows.
 
     The tile holds them in turn, gate, up, gate, up, ...: one product and one reduction for both.

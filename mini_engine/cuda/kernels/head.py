@@ -15,6 +15,7 @@ paid once for all of them; the first tile is loaded above `pdl_wait`. Above 4 to
 GEMM for the logits and `top_of_logits`.
 """
 
+# ruff: noqa: RUF005 (Triton has no (*tuple, item))
 from __future__ import annotations
 
 import torch
@@ -40,13 +41,13 @@ TILES = 4  # tiles of rows a program
 
 @triton.jit
 def head_kernel(
-    values: tl.tensor,
-    indices: tl.tensor,
-    logits: tl.tensor,
-    x: tl.tensor,
-    gain: tl.tensor,
-    weight: tl.tensor,
-    eps: tl.tensor,
+    values,
+    indices,
+    logits,
+    x,
+    gain,
+    weight,
+    eps,
     M: tl.constexpr,
     V: tl.constexpr,
     K: tl.constexpr,
@@ -56,7 +57,7 @@ def head_kernel(
     TILES: tl.constexpr,
     LOGITS: tl.constexpr,
     PDL: tl.constexpr,
-) -> None:
+):
     """Program p of P takes the tiles p, p + P, p + 2P, ...: their indices rise."""
     pdl_release(PDL)
     stride = tl.num_programs(0) * ROWS

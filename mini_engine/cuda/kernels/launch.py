@@ -35,7 +35,7 @@ if INTERPRETED:
 
 
 @triton.jit
-def pdl_release(PDL: tl.constexpr) -> None:
+def pdl_release(PDL: tl.constexpr):
     """Let the next kernel's programs start as soon as there is room."""
     if PDL:
         tl.inline_asm_elementwise(
@@ -49,7 +49,7 @@ def pdl_release(PDL: tl.constexpr) -> None:
 
 
 @triton.jit
-def pdl_wait(PDL: tl.constexpr) -> None:
+def pdl_wait(PDL: tl.constexpr):
     """Hold until the kernel before has ended and its writes can be seen."""
     if PDL:
         tl.inline_asm_elementwise(

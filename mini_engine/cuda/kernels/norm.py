@@ -27,15 +27,7 @@ from mini_engine.cuda.kernels.launch import (
 
 
 @triton.jit
-def rms_norm_kernel(
-    out: tl.tensor,
-    x: tl.tensor,
-    gain: tl.tensor,
-    eps: tl.tensor,
-    WIDTH: tl.constexpr,
-    BLOCK: tl.constexpr,
-    PDL: tl.constexpr,
-) -> None:
+def rms_norm_kernel(out, x, gain, eps, WIDTH: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr):
     """One program a row. BLOCK: the power of two at or above WIDTH."""
     pdl_release(PDL)
     column = tl.arange(0, BLOCK)
@@ -50,15 +42,8 @@ def rms_norm_kernel(
 
 @triton.jit
 def add_rms_norm_kernel(
-    out: tl.tensor,
-    residual: tl.tensor,
-    x: tl.tensor,
-    gain: tl.tensor,
-    eps: tl.tensor,
-    WIDTH: tl.constexpr,
-    BLOCK: tl.constexpr,
-    PDL: tl.constexpr,
-) -> None:
+    out, residual, x, gain, eps, WIDTH: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr
+):
     """One program a row, as above. The norm sees the sum as it is stored: rounded."""
     pdl_release(PDL)
     column = tl.arange(0, BLOCK)

@@ -95,14 +95,14 @@ def new_parts(
 
 
 @triton.jit
-def cache_rows(table, token, inside, BLOCK_SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
+def cache_rows(table, token, inside, BLOCK_SIZE: tl.constexpr):
     """The row of the cache of each token: block_table[token // BLOCK_SIZE], then the offset."""
     block = tl.load(table + token // BLOCK_SIZE, mask=inside, other=0).to(tl.int64)
     return block * BLOCK_SIZE + token % BLOCK_SIZE
 
 
 @triton.jit
-def online_softmax(scores, valid, values, best, total, acc):  # type: ignore[no-untyped-def]
+def online_softmax(scores, valid, values, best, total, acc):
     """One tile more. scores, valid (rows, tile), values (tile, D); best, total (rows,), acc."""
     scores = tl.where(valid, scores, LOWEST)
     new_best = tl.maximum(best, tl.max(scores, axis=1))
@@ -114,7 +114,7 @@ def online_softmax(scores, valid, values, best, total, acc):  # type: ignore[no-
 
 
 @triton.jit
-def combine(sums, stats, head, HEAD_DIM: tl.constexpr, SPLITS: tl.constexpr, PADDED: tl.constexpr):  # type: ignore[no-untyped-def]
+def combine(sums, stats, head, HEAD_DIM: tl.constexpr, SPLITS: tl.constexpr, PADDED: tl.constexpr):
     """One head's row of D from its SPLITS parts, in the order of the splits. Zeros without keys."""
     split = tl.arange(0, PADDED)
     inside = split < SPLITS

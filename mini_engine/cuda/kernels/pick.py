@@ -34,17 +34,17 @@ PICK_BLOCK = 1024  # partials read at a time
 
 @triton.jit
 def logits_kernel(
-    values: tl.tensor,
-    indices: tl.tensor,
-    logits: tl.tensor,
-    temperatures: tl.tensor,
-    seeds: tl.tensor,
-    positions: tl.tensor,
+    values,
+    indices,
+    logits,
+    temperatures,
+    seeds,
+    positions,
     V: tl.constexpr,
     BLOCK: tl.constexpr,
     SAMPLE: tl.constexpr,
     PDL: tl.constexpr,
-) -> None:
+):
     """One program a row and BLOCK logits."""
     pdl_release(PDL)
     pdl_wait(PDL)
@@ -63,20 +63,20 @@ def logits_kernel(
 
 @triton.jit
 def pick_kernel(
-    tokens: tl.tensor,
-    values: tl.tensor,
-    indices: tl.tensor,
-    positions: tl.tensor,
-    context_lens: tl.tensor,
-    slot_mapping: tl.tensor,
-    block_table: tl.tensor,
-    max_blocks: tl.tensor,
+    tokens,
+    values,
+    indices,
+    positions,
+    context_lens,
+    slot_mapping,
+    block_table,
+    max_blocks,
     PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     ADVANCE: tl.constexpr,
     PDL: tl.constexpr,
-) -> None:
+):
     """One program a row: the best of its PARTS partials; with ADVANCE the next step's metadata."""
     pdl_release(PDL)
     pdl_wait(PDL)

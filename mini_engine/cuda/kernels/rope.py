@@ -36,7 +36,7 @@ from mini_engine.cuda.kernels.paged import Heads
 
 
 @triton.jit
-def head_norm(left, right, gain_left, gain_right, eps, HEAD_DIM: tl.constexpr):  # type: ignore[no-untyped-def]
+def head_norm(left, right, gain_left, gain_right, eps, HEAD_DIM: tl.constexpr):
     """RMSNorm over the last axis of a head held as two halves, float32. Returns both halves."""
     total = tl.sum(left * left + right * right, axis=-1, keep_dims=True)
     inverse = tl.rsqrt(total / HEAD_DIM + eps)
@@ -45,23 +45,23 @@ def head_norm(left, right, gain_left, gain_right, eps, HEAD_DIM: tl.constexpr): 
 
 @triton.jit
 def rope_kv_write_kernel(
-    q: tl.tensor,
-    k_cache: tl.tensor,
-    v_cache: tl.tensor,
-    qkv: tl.tensor,
-    positions: tl.tensor,
-    slot_mapping: tl.tensor,
-    cos: tl.tensor,
-    sin: tl.tensor,
-    q_gain: tl.tensor,
-    k_gain: tl.tensor,
-    eps: tl.tensor,
+    q,
+    k_cache,
+    v_cache,
+    qkv,
+    positions,
+    slot_mapping,
+    cos,
+    sin,
+    q_gain,
+    k_gain,
+    eps,
     Q_HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     QK_NORM: tl.constexpr,
     PDL: tl.constexpr,
-) -> None:
+):
     """One program a token and a head of q or k; the program of a k head also copies its v."""
     pdl_release(PDL)
     token = tl.program_id(0).to(tl.int64)

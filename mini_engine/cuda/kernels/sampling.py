@@ -26,7 +26,7 @@ from mini_engine.cuda.kernels.launch import check_shape
 
 
 @triton.jit
-def gumbel(seed: tl.tensor, index: tl.tensor, position: tl.tensor) -> tl.tensor:
+def gumbel(seed, index, position):
     """One draw of Gumbel noise for each index of the vocabulary, float32."""
     zero = index * 0
     bits, _, _, _ = tl.philox(seed, index, zero + position, zero, zero)
@@ -35,13 +35,7 @@ def gumbel(seed: tl.tensor, index: tl.tensor, position: tl.tensor) -> tl.tensor:
 
 
 @triton.jit
-def noisy(
-    scores: tl.tensor,
-    index: tl.tensor,
-    temperature: tl.tensor,
-    seed: tl.tensor,
-    position: tl.tensor,
-) -> tl.tensor:
+def noisy(scores, index, temperature, seed, position):
     """What the argmax is taken of: the scores themselves where the temperature is 0."""
     warm = temperature > 0.0
     sampled = scores / tl.where(warm, temperature, 1.0) + gumbel(seed, index, position)
@@ -49,7 +43,7 @@ def noisy(
 
 
 @triton.jit
-def best_of(scores: tl.tensor, index: tl.tensor, inside: tl.tensor) -> tl.tuple:
+def best_of(scores, index, inside):
     """(largest score, the lowest index that has it). NaN never wins; without a number: (-inf, 0)."""
     scores = tl.where(inside & (scores == scores), scores, float("-inf"))
     value = tl.max(scores, axis=0)

@@ -30,13 +30,7 @@ REDUCE_BLOCK = 512  # columns a program of the reduction
 
 
 @triton.jit
-def load_tile(
-    matrix: tl.tensor,
-    row: tl.tensor,
-    rows: tl.tensor,
-    column: tl.tensor,
-    K: tl.constexpr,
-) -> tl.tensor:
+def load_tile(matrix, row, rows, column, K: tl.constexpr):
     """Tile (len(row), len(column)) of a matrix (rows, K), zeros beyond it."""
     inside = (row < rows)[:, None] & (column < K)[None, :]
     at = matrix + row[:, None].to(tl.int64) * K + column[None, :]
@@ -44,14 +38,7 @@ def load_tile(
 
 
 @triton.jit
-def scaled_tokens(
-    tile: tl.tensor,
-    squares: tl.tensor,
-    gain: tl.tensor,
-    column: tl.tensor,
-    K: tl.constexpr,
-    NORM: tl.constexpr,
-) -> tl.tuple:
+def scaled_tokens(tile, squares, gain, column, K: tl.constexpr, NORM: tl.constexpr):
     """The tile of x times its gains, in its dtype; and the running sum of squares of each token."""
     scaled = tile
     if NORM:
@@ -64,12 +51,12 @@ def scaled_tokens(
 
 @triton.jit
 def skinny_kernel(
-    out: tl.tensor,
-    x: tl.tensor,
-    gain: tl.tensor,
-    weight: tl.tensor,
-    bias: tl.tensor,
-    eps: tl.tensor,
+    out,
+    x,
+    gain,
+    weight,
+    bias,
+    eps,
     M: tl.constexpr,
     N: tl.constexpr,
     K: tl.constexpr,
@@ -80,7 +67,7 @@ def skinny_kernel(
     BIAS: tl.constexpr,
     ADD: tl.constexpr,
     PDL: tl.constexpr,
-) -> None:
+):
     """One program for ROWS rows and SPLIT_WIDTH columns. out: (M, N), or parts (splits, M, N)."""
     pdl_release(PDL)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
@@ -108,18 +95,18 @@ def skinny_kernel(
 
 @triton.jit
 def skinny_gate_up_kernel(
-    out: tl.tensor,
-    x: tl.tensor,
-    gain: tl.tensor,
-    weight: tl.tensor,
-    eps: tl.tensor,
+    out,
+    x,
+    gain,
+    weight,
+    eps,
     M: tl.constexpr,
     N: tl.constexpr,
     K: tl.constexpr,
     ROWS: tl.constexpr,
     CHUNK: tl.constexpr,
     PDL: tl.constexpr,
-) -> None:
+):
     """One program for ROWS rows of gate and the same rows of up. N: I."""
     pdl_release(PDL)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
@@ -145,14 +132,14 @@ def skinny_gate_up_kernel(
 
 @triton.jit
 def reduce_kernel(
-    out: tl.tensor,
-    parts: tl.tensor,
+    out,
+    parts,
     SIZE: tl.constexpr,
     SPLITS: tl.constexpr,
     BLOCK: tl.constexpr,
     ADD: tl.constexpr,
     PDL: tl.constexpr,
-) -> None:
+):
     """out (SIZE,) = parts[0] + parts[1] + ... (+ out), in this order."""
     pdl_release(PDL)
     pdl_wait(PDL)
