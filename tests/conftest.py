@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -28,9 +29,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         if "gpu" in r.keywords
     ]
     if skipped:
+        checks = Counter(report.nodeid.partition("[")[0] for report in skipped)
         terminalreporter.write_line(f"GPU checks skipped, no NVIDIA GPU here ({len(skipped)}):")
-        for report in skipped:
-            terminalreporter.write_line(f"  {report.nodeid}")
+        for check, cases in checks.items():
+            terminalreporter.write_line(f"  {check}" + (f" × {cases}" if cases > 1 else ""))
         terminalreporter.write_line("Run them on a machine with a GPU: make test ARGS='-m gpu'")
     elif not ran:
         terminalreporter.write_line("GPU checks: none exist yet in this suite; nothing was skipped")

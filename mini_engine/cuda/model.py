@@ -4,8 +4,8 @@ In:  `StepInputs` on the device (which tokens, at which positions, in which cach
      `Attention` that fits the step.
 Out: hidden states, then logits and one sampled token for each request.
 
-    hidden = model.body(inputs, attention)             # embed, layers, final norm     (T, H)
-    logits, tokens = model.head(hidden, inputs)        # greedy                        (R, V), (R,)
+    hidden = model.body(inputs, attention)             # embed, layers                 (T, H)
+    logits, tokens = model.head(hidden, inputs)        # final norm, greedy            (R, V), (R,)
     model.advance(inputs, tokens)                      # feed them back, on the device
 
 Nothing here waits for the device or lets a shape hang on its data, so with a static attention all
@@ -68,7 +68,7 @@ class Model:
         self.cos, self.sin = rotary_tables(weights.config, weights.embed.device)
 
     def body(self, inputs: StepInputs, attention: Attention) -> Tensor:
-        """Hidden states after the final norm, (T, H). Writes K and V of every token."""
+        """Hidden states after the last layer, (T, H). Writes K and V of every token."""
         slots = inputs.slot_mapping.long()
         cos = self.cos.index_select(0, inputs.positions)[:, None]  # (T, 1, D/2)
         sin = self.sin.index_select(0, inputs.positions)[:, None]
@@ -83,13 +83,13 @@ class Model:
             gate_up = functional.linear(self._norm(residual, layer.post_norm), layer.gate_up)
             gate, up = gate_up.chunk(2, dim=-1)
             residual = residual + functional.linear(functional.silu(gate) * up, layer.down)
-        return self._norm(residual, self.weights.final_norm)
+        return residual
 
     def head(
         self, hidden: Tensor, inputs: StepInputs, sample: Sampler = greedy
     ) -> tuple[Tensor, Tensor]:
         """Logits of each request's last token (R, V), and the next token of each (R,) int32."""
-        last = hidden.index_select(0, inputs.last_rows)
+        last = self._norm(hidden.index_select(0, inputs.last_rows), self.weights.final_norm)
         logits = functional.linear(last, self.weights.lm_head)
         return logits, sample(logits, inputs.context_lens)
 

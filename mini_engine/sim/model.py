@@ -39,20 +39,6 @@ class StepInputs:
     block_table: Buffer  # (R, max_blocks) its cache blocks, in order
     last_rows: Buffer  # (R,) row of its last token, whose logits are sampled
 
-    @staticmethod
-    def shapes(num_tokens: int, num_reqs: int, max_blocks: int) -> dict[str, tuple[int, ...]]:
-        """The shape of each, for steps of up to this size."""
-        per_token, per_request = (num_tokens,), (num_reqs,)
-        return {
-            "input_ids": per_token,
-            "positions": per_token,
-            "slot_mapping": per_token,
-            "query_lens": per_request,
-            "context_lens": per_request,
-            "block_table": (num_reqs, max_blocks),
-            "last_rows": per_request,
-        }
-
     def rows(self, num_tokens: int, num_reqs: int) -> StepInputs:
         """The same addresses, cut to a step of this size."""
         return StepInputs(

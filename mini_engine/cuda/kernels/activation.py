@@ -39,8 +39,8 @@ def silu_mul_kernel(out, gate_up, WIDTH: tl.constexpr, BLOCK: tl.constexpr, PDL:
     inside = column < WIDTH
     pdl_wait(PDL)
     at = gate_up + row * 2 * WIDTH + column
-    gate = tl.load(at, mask=inside, other=0.0).to(tl.float32)
-    up = tl.load(at + WIDTH, mask=inside, other=0.0).to(tl.float32)
+    gate = tl.load(at, mask=inside, other=0.0, cache_modifier=".cg").to(tl.float32)
+    up = tl.load(at + WIDTH, mask=inside, other=0.0, cache_modifier=".cg").to(tl.float32)
     product = silu(gate) * up
     tl.store(out + row * WIDTH + column, product.to(out.dtype.element_ty), mask=inside)
 

@@ -121,9 +121,9 @@ def decode_split_kernel(
     live = member < GROUP
     head = (request * KV_HEADS + kv_head) * GROUP + member
     pdl_wait(PDL)
-    context = tl.load(context_lens + request)
+    context = tl.load(context_lens + request, cache_modifier=".cg")
     at = head[:, None] * HEAD_DIM + d[None, :]
-    queries = tl.load(q + at, mask=live[:, None], other=0.0)
+    queries = tl.load(q + at, mask=live[:, None], other=0.0, cache_modifier=".cg")
     best = tl.full((PADDED_GROUP,), LOWEST, tl.float32)
     total = tl.zeros((PADDED_GROUP,), tl.float32)
     acc = tl.zeros((PADDED_GROUP, HEAD_DIM), tl.float32)

@@ -5,29 +5,30 @@
 In:  qkv (R, q + 2kv), one token a request; cos, sin (max_position, D/2) float32; block_table
      (R, max_blocks) and context_lens (R,) int32, the current token included, so that its position
      is context_len - 1 and its slot stands in the block_table; the gains of q and k, or None.
-     counters (R, kv_heads) int32, all zero before the first launch; left zero by every launch.
+     counters (R, kv_heads) int32, all zero before the first launch, left zero by every launch; one
+     serves all layers.
 Out: out (R, q); the current K and V in k_cache, v_cache (num_blocks, block_size, kv_heads, D).
      A row with context_len 0 is padding: it gets zeros and stores nothing.
 
-**Current K and V.** Every program makes its request's current K and V itself, in registers, and puts
-them in place where a token is the current one. Split 0 alone stores them. So no program reads what
-another writes: rows of the cache at or beyond the current position are dropped by `tl.where`,
+**Current K and V.** Every program makes its request's current K and V itself, in registers, and
+puts them in place where a token is the current one; split 0 alone stores them. So no program reads
+what another writes. Rows of the cache at or beyond the current position are dropped by `tl.where`,
 whatever stands there (0 · NaN would be NaN).
 
 **Past K and V above the wait.** Split s owns the tiles s, s + splits, ...: where its first tile
 begins does not depend on the context length, so it is loaded above `pdl_wait`, through the block
-table. That is right only under two conditions: nothing in the step writes the block table, and one
-kernel in every step is launched without PDL (the embedding lookup, an op of torch), so that all
+table. That is right under two conditions. Nothing in the step writes the block table. And one
+kernel of every step is launched without PDL (the embedding lookup, an op of torch), so that all
 writes of the step before have ended before this step's second kernel starts. Beyond a request's
 last block the table must hold valid blocks (0, the null block, is one).
 
-**The combine** is done by the program that arrives last. Why that is right, in the PTX memory model
-(PTX ISA, "Memory consistency model"): every thread stores its part; the block's barrier orders those
-stores before one thread's atomic add; the add is acq_rel at GPU scope, and release is cumulative, so
-it publishes the whole block's stores. The program that reads splits - 1 has acquired all the others'
-adds, and through a second barrier so have its threads; it reads the parts past L1 (.cg). It sets the
-counter back to 0; the next launch's programs touch the counter after `pdl_wait`, or after this grid.
-A test reads this order from the machine code. Sums run in the order of the splits whoever is last.
+**The combine** is done by the program that arrives last. Why that is right (PTX ISA, "Memory
+Consistency Model"): the block's barrier orders the stores of all its threads before one thread's
+atomic add, and release is cumulative, so the add (acq_rel, GPU scope) publishes them. The program
+that reads splits - 1 has acquired every other's add, and through a second barrier so have its
+threads, which read the parts past L1. A test reads this order from the machine code. The counter
+goes back to 0 there; the next launch touches it after `pdl_wait`, or after this grid. Sums run in
+the order of the splits, whoever is last: the last bits do not depend on who that is.
 """
 
 from __future__ import annotations
@@ -140,7 +141,7 @@ def fused_attention_kernel(
         q_gains = (tl.load(q_gain + pair)[None, :], tl.load(q_gain + half + pair)[None, :])
         k_gains = (tl.load(k_gain + pair), tl.load(k_gain + half + pair))
     pdl_wait(PDL)
-    position = tl.load(context_lens + request) - 1
+    position = tl.load(context_lens + request, cache_modifier=".cg") - 1
     angle = tl.maximum(position, 0).to(tl.int64) * half + pair
     c, s = tl.load(cos + angle), tl.load(sin + angle)
     member = tl.arange(0, PADDED_GROUP)
@@ -148,12 +149,12 @@ def fused_attention_kernel(
     heads_of_q: tl.constexpr = KV_HEADS * GROUP
     start = qkv + request * (heads_of_q + 2 * KV_HEADS) * HEAD_DIM
     q_at = start + (kv_head * GROUP + member)[:, None] * HEAD_DIM + pair[None, :]
-    q_left = tl.load(q_at, mask=live, other=0.0).to(tl.float32)
-    q_right = tl.load(q_at + half, mask=live, other=0.0).to(tl.float32)
+    q_left = tl.load(q_at, mask=live, other=0.0, cache_modifier=".cg").to(tl.float32)
+    q_right = tl.load(q_at + half, mask=live, other=0.0, cache_modifier=".cg").to(tl.float32)
     k_at = start + (heads_of_q + kv_head) * HEAD_DIM
-    k_left = tl.load(k_at + pair).to(tl.float32)
-    k_right = tl.load(k_at + half + pair).to(tl.float32)
-    v = tl.load(k_at + KV_HEADS * HEAD_DIM + d)
+    k_left = tl.load(k_at + pair, cache_modifier=".cg").to(tl.float32)
+    k_right = tl.load(k_at + half + pair, cache_modifier=".cg").to(tl.float32)
+    v = tl.load(k_at + KV_HEADS * HEAD_DIM + d, cache_modifier=".cg")
     q_left, q_right = turn(q_left, q_right, q_gains, c[None, :], s[None, :], eps, HEAD_DIM, QK_NORM)
     k_left, k_right = turn(k_left, k_right, k_gains, c, s, eps, HEAD_DIM, QK_NORM)
     query = (q_left.to(kind), q_right.to(kind))

@@ -70,7 +70,7 @@ def scaled_input(
     scaled = ()
     squares = tl.zeros((CHUNK,), tl.float32)
     for c in tl.static_range(CHUNKS):
-        value = raw[c].to(tl.float32)
+        value = raw[c].to(tl.float32)  # type: ignore[var-annotated]
         if NORM:
             squares += value * value
             value = value * gains[c].to(tl.float32)
@@ -119,7 +119,9 @@ def linear_kernel(
     pdl_wait(PDL)
     for m in tl.static_range(M):
         at = out + m * N + row
-        before = tl.load(at, mask=real, other=0.0).to(tl.float32) if ADD else 0.0
+        before = (
+            tl.load(at, mask=real, other=0.0, cache_modifier=".cg").to(tl.float32) if ADD else 0.0
+        )
         xs, inverse = scaled_input(x + m * K, gains, eps, K, CHUNK, CHUNKS, NORM)
         result = multiply(rows, xs, ROWS, CHUNK, CHUNKS) * inverse + offset + before
         tl.store(at, result.to(out.dtype.element_ty), mask=real)

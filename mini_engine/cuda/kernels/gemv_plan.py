@@ -24,7 +24,7 @@ MAX_IDLE = 0.15  # of a program's columns that may lie beyond K
 
 @dataclass(frozen=True)
 class GemvPlan:
-    """A program multiplies `rows` rows of the weight, each in `chunks` pieces of `chunk` columns."""
+    """A program multiplies `rows` rows of the weight, in `chunks` chunks of `chunk` columns."""
 
     rows: int
     warps: int

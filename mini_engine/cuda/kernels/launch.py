@@ -13,7 +13,8 @@ it still runs. Three rules make that both fast and right:
 
 1. `pdl_release` comes first: the next kernel's programs may take free slots at once.
 2. Above `pdl_wait` a kernel reads only what no kernel of the step writes: weights and gains.
-   That is the gain: the weights are on their way while the kernel before ends.
+   That is the gain: the weights are on their way while the kernel before ends. What a kernel of
+   the step did write is loaded past L1 (".cg"), and by that the tests know it in the machine code.
 3. Everything else, and every write, comes after `pdl_wait`, and **every** kernel waits. The wait is
    for the end of the previous kernel, which itself waited: so one wait covers the whole past.
 

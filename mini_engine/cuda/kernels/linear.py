@@ -9,8 +9,8 @@ In:  x (M, K), weight (N, K), gain (K,), bias (N,). Out: out (M, N), in the dtyp
 
 1 to 4 tokens go to gemv.py and up to 16 to skinny.py: both read each weight once, which is all that
 counts in decode. Above 16 the arithmetic begins to count: use a library's GEMM (cuBLAS, through
-`torch.nn.functional.linear`). The two kernels add in different orders: a token's last bits depend on
-which of them its batch is for, so eager and graph must be compared at one rung, or with a tolerance.
+`torch.nn.functional.linear`). The two kernels add in different orders, so a token's last bits
+depend on which of them its batch gets: compare eager and graph at one rung, or with a tolerance.
 """
 
 from __future__ import annotations

@@ -51,10 +51,15 @@ def logits_kernel(
     row = tl.program_id(0)
     index = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     at = logits + row.to(tl.int64) * V + index
-    scores = tl.load(at, mask=index < V, other=float("-inf")).to(tl.float32)
+    scores = tl.load(at, mask=index < V, other=float("-inf"), cache_modifier=".cg").to(tl.float32)
     if SAMPLE:
-        warmth, seed = tl.load(temperatures + row), tl.load(seeds + row)
-        scores = noisy(scores, index, warmth, seed, tl.load(positions + row).to(tl.int32))
+        warmth, seed = (
+            tl.load(temperatures + row, cache_modifier=".cg"),
+            tl.load(seeds + row, cache_modifier=".cg"),
+        )
+        scores = noisy(
+            scores, index, warmth, seed, tl.load(positions + row, cache_modifier=".cg").to(tl.int32)
+        )
     value, found = best_of(scores, index, index < V)
     part = row * tl.num_programs(1) + tl.program_id(1)
     tl.store(values + part, value)
@@ -86,15 +91,17 @@ def pick_kernel(
     for start in range(0, PARTS, BLOCK):
         part = start + tl.arange(0, BLOCK)
         inside = part < PARTS
-        value = tl.load(values + row * PARTS + part, mask=inside, other=float("-inf"))
-        index = tl.load(indices + row * PARTS + part, mask=inside, other=0)
+        value = tl.load(
+            values + row * PARTS + part, mask=inside, other=float("-inf"), cache_modifier=".cg"
+        )
+        index = tl.load(indices + row * PARTS + part, mask=inside, other=0, cache_modifier=".cg")
         better = (value > best) | ((value == best) & (index < winner))
         best = tl.where(better, value, best)
         winner = tl.where(better, index, winner)
     _, token = best_of(best, winner, best == best)
     tl.store(tokens + row, token.to(tl.int64))
     if ADVANCE:
-        context = tl.load(context_lens + row)
+        context = tl.load(context_lens + row, cache_modifier=".cg")
         if context > 0:  # a padded row stays a padded row
             table = block_table + row * max_blocks
             block = tl.load(table + context // BLOCK_SIZE)

@@ -60,18 +60,20 @@ def prefill_kernel(
     start, head, request = tl.program_id(0) * TILE_Q, tl.program_id(1), tl.program_id(2)
     d = tl.arange(0, HEAD_DIM)
     pdl_wait(PDL)
-    query_len = tl.load(query_lens + request)
+    query_len = tl.load(query_lens + request, cache_modifier=".cg")
     if start >= query_len:
         return
-    context = tl.load(context_lens + request)
+    context = tl.load(context_lens + request, cache_modifier=".cg")
     other = tl.arange(0, REQS)
-    before = tl.sum(tl.load(query_lens + other, mask=other < request, other=0), axis=0)
+    before = tl.sum(
+        tl.load(query_lens + other, mask=other < request, other=0, cache_modifier=".cg"), axis=0
+    )
     token = start + tl.arange(0, TILE_Q)
     real = token < query_len
     position = context - query_len + token
     row = (before + token).to(tl.int64) * KV_HEADS * GROUP + head
     at = row[:, None] * HEAD_DIM + d[None, :]
-    queries = tl.load(q + at, mask=real[:, None], other=0.0)
+    queries = tl.load(q + at, mask=real[:, None], other=0.0, cache_modifier=".cg")
     best = tl.full((TILE_Q,), LOWEST, tl.float32)
     total = tl.zeros((TILE_Q,), tl.float32)
     acc = tl.zeros((TILE_Q, HEAD_DIM), tl.float32)

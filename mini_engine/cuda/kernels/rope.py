@@ -11,8 +11,8 @@ In:  qkv (T, q + 2kv): the merged product; positions, slot_mapping (T,) int32 or
      cos, sin (max_position, D/2) float32.
 Out: q (T, q) rotated; k_cache, v_cache (num_blocks, block_size, kv_heads, D), written in place.
 
-A slot is block · block_size + offset. Block 0 is the **null block**: padded rows have slot 0, several
-of them may write there in any order, and nobody reads it.
+A slot is block · block_size + offset. Block 0 is the **null block**: padded rows have slot 0, they
+write there in any order, and nobody reads it.
 
 Bytes: qkv in; q, k and v out (PagedAttention's layout: Kwon et al. 2023, arXiv 2309.06180).
 """
@@ -74,12 +74,12 @@ def rope_kv_write_kernel(
         gain_left = tl.load(gain + pair).to(tl.float32)
         gain_right = tl.load(gain + half + pair).to(tl.float32)
     pdl_wait(PDL)
-    position = tl.load(positions + token).to(tl.int64)
+    position = tl.load(positions + token, cache_modifier=".cg").to(tl.int64)
     c = tl.load(cos + position * half + pair)
     s = tl.load(sin + position * half + pair)
     source = qkv + (token * (Q_HEADS + 2 * KV_HEADS) + head) * HEAD_DIM + pair
-    left = tl.load(source).to(tl.float32)
-    right = tl.load(source + half).to(tl.float32)
+    left = tl.load(source, cache_modifier=".cg").to(tl.float32)
+    right = tl.load(source + half, cache_modifier=".cg").to(tl.float32)
     if QK_NORM:
         left, right = head_norm(left, right, gain_left, gain_right, eps, HEAD_DIM)
     rotated_left = left * c - right * s
@@ -89,13 +89,13 @@ def rope_kv_write_kernel(
         tl.store(target, rotated_left.to(q.dtype.element_ty))
         tl.store(target + half, rotated_right.to(q.dtype.element_ty))
     else:
-        slot = tl.load(slot_mapping + token).to(tl.int64)
+        slot = tl.load(slot_mapping + token, cache_modifier=".cg").to(tl.int64)
         row = (slot * KV_HEADS + head - Q_HEADS) * HEAD_DIM + pair
         tl.store(k_cache + row, rotated_left.to(k_cache.dtype.element_ty))
         tl.store(k_cache + row + half, rotated_right.to(k_cache.dtype.element_ty))
         values = source + KV_HEADS * HEAD_DIM
-        tl.store(v_cache + row, tl.load(values))
-        tl.store(v_cache + row + half, tl.load(values + half))
+        tl.store(v_cache + row, tl.load(values, cache_modifier=".cg"))
+        tl.store(v_cache + row + half, tl.load(values + half, cache_modifier=".cg"))
 
 
 @torch.library.custom_op("launch_bound::rope_kv_write", mutates_args=("q", "k_cache", "v_cache"))
@@ -161,7 +161,7 @@ def rope_reference(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """q (T, heads, D), k and v (T, kv_heads, D): in float32, each rounded once at the end."""
     counts = [heads.num_heads, heads.num_kv_heads, heads.num_kv_heads]
-    q, k, v = qkv.unflatten(1, (-1, heads.head_dim)).split(counts, dim=1)
+    q, k, v = torch.split(qkv.view(len(qkv), -1, heads.head_dim), counts, dim=1)
     if q_gain is not None and k_gain is not None:
         q = rms_norm_reference(q.float(), q_gain, eps)
         k = rms_norm_reference(k.float(), k_gain, eps)

@@ -44,7 +44,7 @@ def noisy(scores, index, temperature, seed, position):
 
 @triton.jit
 def best_of(scores, index, inside):
-    """(largest score, the lowest index that has it). NaN never wins; without a number: (-inf, 0)."""
+    """(largest score, the lowest index that has it). NaN never wins; no number: (-inf, 0)."""
     scores = tl.where(inside & (scores == scores), scores, float("-inf"))
     value = tl.max(scores, axis=0)
     found = tl.min(tl.where(scores == value, index, 2147483647), axis=0)

@@ -89,7 +89,7 @@ def skinny_kernel(
     inside = (token < M)[:, None] & (row < N)[None, :]
     at = out + (tl.program_id(1) * M + token)[:, None] * N + row[None, :]
     if ADD:
-        acc += tl.load(at, mask=inside, other=0.0).to(tl.float32)
+        acc += tl.load(at, mask=inside, other=0.0, cache_modifier=".cg").to(tl.float32)
     tl.store(at, acc.to(out.dtype.element_ty), mask=inside)
 
 
@@ -149,7 +149,7 @@ def reduce_kernel(
     for split in tl.static_range(SPLITS):
         total += tl.load(parts + split * SIZE + at, mask=inside, other=0.0, cache_modifier=".cg")
     if ADD:
-        total += tl.load(out + at, mask=inside, other=0.0).to(tl.float32)
+        total += tl.load(out + at, mask=inside, other=0.0, cache_modifier=".cg").to(tl.float32)
     tl.store(out + at, total.to(out.dtype.element_ty), mask=inside)
 
 

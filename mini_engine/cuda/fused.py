@@ -1,0 +1,145 @@
+"""The decode step in Triton kernels: nine a layer, or five.
+
+In: what `Model` takes. Out: what `Model` gives; only the way there is shorter.
+
+    model = FusedModel(weights, cache, kernels_per_layer=5, pdl=True)
+
+    nine   norm · QKV · RoPE and KV write · attention (and its combine) · O · norm · gate/up ·
+           SiLU·mul · down
+    five   norm+QKV · RoPE, KV write and attention · O+residual · norm+gate/up+SiLU·mul ·
+           down+residual
+
+A step of up to 16 requests that all decode takes this way; everything else (prompts, larger
+batches) goes the plain one, where a library's matrix product is better. On a CPU each kernel's
+PyTorch reference runs in its place, so that the wiring is tested without a GPU.
+
+With `pdl` each kernel starts while the one before it drains (programmatic dependent launch, sm_90
+and up): `mini_engine/cuda/kernels/launch.py` says what that asks of them. The embedding lookup, the
+first op of a step, is PyTorch's and waits as usual: the full boundary that it needs.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from mini_engine.cuda.attention import Attention, DecodeAttention
+from mini_engine.cuda.inputs import StepInputs
+from mini_engine.cuda.kernels import attention as decode
+from mini_engine.cuda.kernels import fused_attention as fused
+from mini_engine.cuda.kernels.activation import silu_mul
+from mini_engine.cuda.kernels.gemv_plan import MAX_GEMV_TOKENS, MAX_SKINNY_TOKENS
+from mini_engine.cuda.kernels.head import norm_lm_head, num_programs
+from mini_engine.cuda.kernels.linear import linear, linear_add, norm_gate_up_silu_mul, norm_linear
+from mini_engine.cuda.kernels.norm import add_rms_norm, rms_norm
+from mini_engine.cuda.kernels.pick import pick_tokens
+from mini_engine.cuda.kernels.rope import rope_kv_write
+from mini_engine.cuda.model import KVCache, Model
+from mini_engine.cuda.sampling import Sampler, greedy
+from mini_engine.cuda.weights import Weights
+
+PROGRAMS = 528  # of attention at once: four for each of the 132 multiprocessors of an H100 or H200
+
+
+class FusedModel(Model):
+    """`Model`, with decode steps in Triton kernels."""
+
+    def __init__(
+        self,
+        weights: Weights,
+        cache: KVCache,
+        *,
+        kernels_per_layer: Literal[9, 5],
+        pdl: bool = False,
+    ) -> None:
+        super().__init__(weights, cache)
+        if kernels_per_layer not in (9, 5):
+            raise ValueError(f"kernels_per_layer is {kernels_per_layer}, expected 9 or 5")
+        self.kernels_per_layer, self.pdl = kernels_per_layer, pdl
+
+    def body(self, inputs: StepInputs, attention: Attention) -> Tensor:
+        """Hidden states after the last layer, (T, H). Writes K and V of every token."""
+        num_tokens = len(inputs.input_ids)
+        if not isinstance(attention, DecodeAttention) or num_tokens > MAX_SKINNY_TOKENS:
+            return super().body(inputs, attention)
+        residual = functional.embedding(inputs.input_ids, self.weights.embed)
+        if self.kernels_per_layer == 5:
+            self._five(residual, inputs, attention)
+        else:
+            self._nine(residual, inputs, attention)
+        return residual
+
+    def head(
+        self, hidden: Tensor, inputs: StepInputs, sample: Sampler = greedy
+    ) -> tuple[Tensor, Tensor]:
+        """Logits of each request's last token (R, V), and the next token of each (R,) int32."""
+        rows = len(inputs.last_rows)
+        if sample is not greedy or not rows == len(hidden) <= MAX_GEMV_TOKENS:
+            return super().head(hidden, inputs, sample)
+        vocab, width = self.weights.lm_head.shape
+        parts = num_programs(vocab, width)
+        values = hidden.new_empty(rows, parts, dtype=torch.float32)
+        indices = hidden.new_empty(rows, parts, dtype=torch.int32)
+        logits = hidden.new_empty(rows, vocab, dtype=torch.float32)
+        tokens = hidden.new_empty(rows, dtype=torch.int64)
+        eps = self.config.rms_norm_eps
+        norm_lm_head(
+            values, indices, hidden, self.weights.final_norm, self.weights.lm_head, eps,
+            logits, self.pdl,
+        )  # fmt: skip
+        pick_tokens(tokens, values, indices, self.pdl)
+        return logits, tokens.to(torch.int32)
+
+    # -- the layers ----------------------------------------------------------------------------
+
+    def _five(self, residual: Tensor, inputs: StepInputs, attention: DecodeAttention) -> None:
+        c, pdl, rows = self.config, self.pdl, len(residual)
+        eps, context = c.rms_norm_eps, attention.max_blocks * attention.block_size
+        splits = fused.num_splits(context, rows, c.num_kv_heads, PROGRAMS)
+        qkv = residual.new_empty(rows, c.q_size + 2 * c.kv_size)
+        attended = residual.new_empty(rows, c.q_size)
+        activated = residual.new_empty(rows, c.intermediate_size)
+        counters = torch.zeros(rows, c.num_kv_heads, dtype=torch.int32, device=residual.device)
+        table = inputs.block_table[:, : attention.max_blocks].contiguous()
+        for layer, keys, values in self._layers_with_cache():
+            norm_linear(qkv, residual, layer.input_norm, layer.qkv, eps, layer.qkv_bias, pdl)
+            fused.rope_kv_write_attention(
+                attended, keys, values, counters, qkv, table, inputs.context_lens,
+                self.cos, self.sin, splits, layer.q_norm, layer.k_norm, eps, pdl,
+            )  # fmt: skip
+            linear_add(residual, attended, layer.o, pdl)
+            norm_gate_up_silu_mul(activated, residual, layer.post_norm, layer.gate_up, eps, pdl)
+            linear_add(residual, activated, layer.down, pdl)
+
+    def _nine(self, residual: Tensor, inputs: StepInputs, attention: DecodeAttention) -> None:
+        c, pdl, rows = self.config, self.pdl, len(residual)
+        eps, context = c.rms_norm_eps, attention.max_blocks * attention.block_size
+        splits = decode.num_splits(context, rows, c.num_kv_heads, PROGRAMS)
+        normed, out = torch.empty_like(residual), torch.empty_like(residual)
+        qkv = residual.new_empty(rows, c.q_size + 2 * c.kv_size)
+        q, attended = residual.new_empty(2, rows, c.q_size)
+        gate_up = residual.new_empty(rows, 2 * c.intermediate_size)
+        activated = residual.new_empty(rows, c.intermediate_size)
+        table = inputs.block_table[:, : attention.max_blocks].contiguous()
+        for index, (layer, keys, values) in enumerate(self._layers_with_cache()):
+            if index:
+                add_rms_norm(normed, residual, out, layer.input_norm, eps, pdl)
+            else:
+                rms_norm(normed, residual, layer.input_norm, eps, pdl)
+            linear(qkv, normed, layer.qkv, layer.qkv_bias, pdl)
+            rope_kv_write(
+                q, keys, values, qkv, inputs.positions, inputs.slot_mapping,
+                self.cos, self.sin, layer.q_norm, layer.k_norm, eps, pdl,
+            )  # fmt: skip
+            decode.decode_attention(
+                attended, q, keys, values, table, inputs.context_lens, splits, pdl
+            )  # fmt: skip
+            linear(out, attended, layer.o, None, pdl)
+            add_rms_norm(normed, residual, out, layer.post_norm, eps, pdl)
+            linear(gate_up, normed, layer.gate_up, None, pdl)
+            silu_mul(activated, gate_up, pdl)
+            linear(out, activated, layer.down, None, pdl)
+        residual.add_(out)

@@ -1,0 +1,186 @@
+"""Times that can be believed: laps on the device's clock and on the wall, in balanced order.
+
+In:  something that runs decode steps, a `GraphBackend`. Out: microseconds a step, with intervals.
+
+    one, other = paired_laps(graphs, ours, theirs, steps=32, rounds=8)     # AB BA AB BA ...
+    median_interval([lap.event_us for lap in one])                         # median, 95% interval
+    ratio_interval(one, other)                                             # theirs / ours, paired
+
+On a GPU the time between two CUDA events is what the device took; the wall clock around them, from
+the first call until all is done, is what a caller waits. The emulator's events are a
+`perf_counter`: the same code runs, its times mean nothing.
+
+The order AB BA cancels a drift (clocks, heat) that is even over a round; a null arm, the same thing
+twice, shows what is left. Intervals are bootstrap percentiles (Efron 1979), of the paired log
+ratios where two are compared.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Protocol
+
+import numpy as np
+
+from mini_engine.cuda.backend import GraphBackend
+
+RESAMPLES = 2000
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A median with its 95% interval, of `samples` samples."""
+
+    median: float
+    low: float
+    high: float
+    samples: int
+
+    def as_dict(self) -> dict[str, float]:
+        """Rounded to six digits: no clock here has more."""
+        return {name: float(f"{value:.6g}") for name, value in asdict(self).items()}
+
+
+@dataclass(frozen=True)
+class Lap:
+    """One lap, for each of its decode steps. Steps of a lap depend on one another."""
+
+    event_us: float
+    wall_us: float
+
+
+class Runnable(Protocol):
+    """What can be timed."""
+
+    @property
+    def steps_a_call(self) -> int:
+        """Decode steps that one call of `step` queues."""
+        ...
+
+    def rewind(self) -> None:
+        """Back to the start, so that each lap does the same."""
+        ...
+
+    def step(self) -> None:
+        """Queue the next step; its input is the last one's output."""
+        ...
+
+
+def lap(backend: GraphBackend, runnable: Runnable, steps: int) -> Lap:
+    """At least `steps` dependent decode steps, from an idle device until it is idle again."""
+    calls = -(-steps // runnable.steps_a_call)
+    runnable.rewind()
+    backend.synchronize()
+    first, last = backend.Event(enable_timing=True), backend.Event(enable_timing=True)
+    began = time.perf_counter()
+    first.record()
+    for _ in range(calls):
+        runnable.step()
+    last.record()
+    last.synchronize()
+    wall_us = (time.perf_counter() - began) * 1e6
+    done = calls * runnable.steps_a_call
+    return Lap(first.elapsed_time(last) * 1e3 / done, wall_us / done)
+
+
+def paired_laps(
+    backend: GraphBackend, one: Runnable, other: Runnable, *, steps: int, rounds: int
+) -> tuple[list[Lap], list[Lap]]:
+    """`rounds` laps of each, in balanced order, one lap each before that does not count."""
+    laps: dict[str, list[Lap]] = {"one": [], "other": []}
+    runnables = {"one": one, "other": other}
+    with no_garbage_collection():
+        for name in ("one", "other"):
+            lap(backend, runnables[name], steps)
+        for name in balanced_order("one", "other", rounds):
+            laps[name].append(lap(backend, runnables[name], steps))
+    return laps["one"], laps["other"]
+
+
+def balanced_order(one: str, other: str, rounds: int) -> list[str]:
+    """one other, other one, one other ...: each comes first equally often.
+
+    Raises ValueError for an odd number of rounds, or none.
+    """
+    if rounds < 2 or rounds % 2:
+        raise ValueError(f"{rounds} rounds: give an even number, 2 or more, to balance the order")
+    return [name for i in range(rounds) for name in ((one, other), (other, one))[i % 2]]
+
+
+def median_interval(samples: Sequence[float], seed: int = 0) -> Interval:
+    """The median and its 95% bootstrap interval. Raises ValueError for no samples."""
+    if not len(samples):
+        raise ValueError("no samples: nothing was measured")
+    values = np.asarray(samples, dtype=float)
+    picks = np.random.default_rng(seed).integers(0, len(values), (RESAMPLES, len(values)))
+    low, high = np.percentile(np.median(values[picks], axis=1), [2.5, 97.5])
+    return Interval(float(np.median(values)), float(low), float(high), len(values))
+
+
+def ratio_interval(one: Sequence[Lap], other: Sequence[Lap], seed: int = 0) -> Interval:
+    """How many times as long `other` takes, paired lap by lap, by the device's clock.
+
+    Raises ValueError unless there are equally many of both.
+    """
+    if len(one) != len(other):
+        raise ValueError(f"{len(one)} and {len(other)} laps: pairs need equally many")
+    logs = [np.log(b.event_us / a.event_us) for a, b in zip(one, other, strict=True)]
+    middle = median_interval(logs, seed)
+    low, high = float(np.exp(middle.low)), float(np.exp(middle.high))
+    return Interval(float(np.exp(middle.median)), low, high, len(logs))
+
+
+def device_us(
+    backend: GraphBackend, work: Callable[[], object], calls: int, repeats: int
+) -> list[float]:
+    """µs of the device's time for each call of `work`, `calls` of them in a row, so often."""
+    times = []
+    for repeat in range(repeats + 1):
+        first, last = backend.Event(enable_timing=True), backend.Event(enable_timing=True)
+        backend.synchronize()
+        first.record()
+        for _ in range(calls):
+            work()
+        last.record()
+        last.synchronize()
+        if repeat:  # the first one warms up
+            times.append(first.elapsed_time(last) * 1e3 / calls)
+    return times
+
+
+def host_us(
+    backend: GraphBackend, work: Callable[[], object], calls: int, repeats: int
+) -> list[float]:
+    """µs of the CPU's time to issue each call: from an idle device, its end not waited for.
+
+    `calls` must stay below the launches that the driver queues, or the CPU is made to wait.
+    """
+    times = []
+    with no_garbage_collection():
+        for repeat in range(repeats + 1):
+            backend.synchronize()
+            began = time.perf_counter()
+            for _ in range(calls):
+                work()
+            took = time.perf_counter() - began
+            if repeat:
+                times.append(took * 1e6 / calls)
+    backend.synchronize()
+    return times
+
+
+@contextmanager
+def no_garbage_collection() -> Iterator[None]:
+    """Collect now, then not until the end: a collection costs as much as a step."""
+    enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

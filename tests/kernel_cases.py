@@ -1,0 +1,173 @@
+"""What the kernel tests share: random paged batches, tolerances, and compiling without a GPU."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+NAN = float("nan")
+
+# ---------------------------------------------------------------- random inputs
+
+
+@dataclass(frozen=True)
+class Paged:
+    """A KV cache with some requests in it, scattered over shuffled blocks."""
+
+    k_cache: Tensor  # (num_blocks, block_size, kv_heads, D)
+    v_cache: Tensor
+    block_table: Tensor  # (R, max_blocks) int32, the null block beyond a request's last
+    context_lens: Tensor  # (R,) int32
+    slots: list[list[int]]  # of each request, the slot of each position
+
+
+def paged(
+    contexts: list[int],
+    kv_heads: int,
+    head_dim: int,
+    block_size: int,
+    dtype: torch.dtype,
+) -> Paged:
+    """Only rows of live positions hold numbers: everything else, the null block too, is NaN."""
+    needed = [-(-context // block_size) for context in contexts]
+    free = (torch.randperm(sum(needed)) + 1).tolist()
+    table = torch.zeros(len(contexts), max(needed) + 1, dtype=torch.int32)
+    shape = (sum(needed) + 1, block_size, kv_heads, head_dim)
+    k_cache, v_cache = (torch.full(shape, NAN, dtype=dtype) for _ in range(2))
+    slots = []
+    for r, (context, blocks) in enumerate(zip(contexts, needed, strict=True)):
+        own = [free.pop() for _ in range(blocks)]
+        table[r, :blocks] = torch.tensor(own)
+        slots.append([own[p // block_size] * block_size + p % block_size for p in range(context)])
+        for cache in (k_cache, v_cache):
+            rows = torch.randn(context, kv_heads, head_dim).to(dtype)
+            cache.flatten(0, 1)[slots[r]] = rows
+    return Paged(k_cache, v_cache, table, torch.tensor(contexts, dtype=torch.int32), slots)
+
+
+def rotary(head_dim: int, positions: int = 256) -> tuple[Tensor, Tensor]:
+    """cos and sin (positions, D/2) float32."""
+    frequency = 10_000.0 ** (-torch.arange(head_dim // 2) * 2 / head_dim)
+    angle = torch.arange(positions).unsqueeze(1) * frequency
+    return angle.cos(), angle.sin()
+
+
+def assert_close(got: Tensor, expected: Tensor, *, terms: int = 1) -> None:
+    """Equal up to the order of a float32 sum of `terms` terms of size 1, and, in bf16, up to one
+    rounding either way of the reference's last bit (8 bits of precision) plus, where a kernel must
+    round its tensor-core operands too, those of `terms` random operands."""
+    if got.dtype == torch.float32:
+        torch.testing.assert_close(got, expected, rtol=2e-5, atol=4e-7 * (1 + terms) ** 0.5)
+    else:
+        noise = 2**-8 * (1 + (terms > 1))
+        torch.testing.assert_close(got, expected, rtol=2**-7, atol=noise)
+
+
+# ---------------------------------------------------------------- ahead of time
+
+TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
+BF16, F32, I32, I64 = "*bf16", "*fp32", "*i32", "*i64"
+COMPILE_TIMEOUT_S = 60  # a badly shaped kernel keeps ptxas busy for longer
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What the compiler made of a kernel."""
+
+    registers: int  # of a thread
+    spilled_bytes: int  # stack and local memory of a thread
+    shared_bytes: int  # of a program
+    threads: int  # of a program
+    sass: tuple[str, ...]  # the instructions, in order
+
+    @property
+    def resident(self) -> int:
+        """Programs that a multiprocessor of sm_90 holds at once: 65,536 registers, given out in
+        eights, 2,048 threads, 227 KB of shared memory, 32 programs."""
+        by_registers = 65_536 // (-(-self.registers // 8) * 8 * self.threads)
+        by_shared = 227 * 1024 // (self.shared_bytes + 1024)
+        return min(by_registers, 2048 // self.threads, by_shared, 32)
+
+    def where(self, pattern: str) -> list[int]:
+        """Places of the instructions that match."""
+        return [i for i, line in enumerate(self.sass) if re.search(pattern, line)]
+
+
+def compile_for(
+    kernel: Any,
+    pointers: dict[str, str],
+    constants: dict[str, Any],
+    *,
+    capability: int,
+    num_warps: int,
+    num_stages: int = 3,
+    scalars: dict[str, str] | None = None,
+) -> Compiled:
+    """`pointers` and `scalars`: the types of the arguments; `constants`: the values of the others,
+    None where an optional tensor is absent. A pointer is aligned to 16 bytes, as torch aligns it."""
+    types = {**pointers, **(scalars or {})}
+    names = kernel.arg_names
+    signature = {n: "constexpr" if n in constants else types[n] for n in names}
+    place = names.index
+    aligned = [n for n in pointers if n in names and n not in constants]
+    source = ASTSource(
+        fn=kernel,
+        signature=signature,
+        constexprs={(place(name),): value for name, value in constants.items()},
+        attrs={(place(name),): [["tt.divisibility", 16]] for name in aligned},
+    )
+    options = {"num_warps": num_warps, "num_stages": num_stages}
+    with _time_limit(COMPILE_TIMEOUT_S):
+        made = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(made.asm["cubin"])
+        file.flush()
+        usage = _cuobjdump("--dump-resource-usage", file.name)
+        listing = _cuobjdump("-sass", file.name)
+    used = {key: int(value) for key, value in re.findall(r"(REG|STACK|LOCAL):(\d+)", usage)}
+    return Compiled(
+        registers=used["REG"],
+        spilled_bytes=used["STACK"] + used["LOCAL"],
+        shared_bytes=made.metadata.shared,
+        threads=32 * num_warps,
+        sass=tuple(re.findall(r"/\*[0-9a-f]{4,}\*/\s+(.*?)\s*;", listing)),
+    )
+
+
+def _cuobjdump(*arguments: str) -> str:
+    command = [str(TOOLS / "cuobjdump"), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+@contextmanager
+def _time_limit(seconds: int) -> Iterator[None]:
+    def stop(*_: object) -> None:
+        raise TimeoutError(f"compiling took more than {seconds} s: give the kernel smaller tiles")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def interpreting_environment() -> dict[str, str]:
+    """This process's environment with the interpreter on, and without pytest's own traces."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "COV"))}
+    return {**kept, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
