@@ -91,6 +91,27 @@ def test_views_and_bare_allocations_are_no_ops_of_a_graph() -> None:
     assert graph.ops == ("aten.clone.default", "aten.cat.out")
 
 
+@torch.library.custom_op("launch_bound_tests::running_sum", mutates_args=("total",))
+def running_sum(x: Tensor, total: Tensor) -> Tensor:
+    total.add_(x).add_(0)
+    return total * 1
+
+
+@running_sum.register_fake
+def _(x: Tensor, total: Tensor) -> Tensor:
+    return torch.empty_like(torch.maximum(x, total))
+
+
+def test_a_custom_op_is_one_op_whatever_it_does_inside() -> None:
+    x, total = torch.ones(4), torch.zeros(4)
+    graph, y = capture(lambda: running_sum(x, total))
+    assert graph.ops == ("launch_bound_tests.running_sum.default",)
+    assert y.isnan().all()
+    for replays in (1, 2):
+        graph.replay()
+        assert y.tolist() == total.tolist() == [replays] * 4
+
+
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, torch.enable_grad])
 def test_every_autograd_mode_records_the_same_ops(
     mode: Callable[[], AbstractContextManager[None]],

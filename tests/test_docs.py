@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -37,31 +38,33 @@ def commands() -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize(("document", "command"), commands(), ids=lambda value: value[:60])
 def test_every_command_in_the_documents_runs(document: str, command: str, tmp_path: Path) -> None:
-    words = shlex.split(command)
+    words, where = shlex.split(command), ROOT
     if command.startswith(DRY):
         words.insert(1, "--dry-run")
     elif command == "make demo":  # what the target runs, without setting up a second environment
-        words = [sys.executable, "-m", "mini_engine", "demo", "--out", str(tmp_path)]
+        words, where = [sys.executable, "-m", "mini_engine", "demo"], tmp_path
     elif words[0] == ".venv/bin/python":
-        words[0] = sys.executable
-    if "-o" in words:
-        words[words.index("-o") + 1] = str(tmp_path / "file")
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=120)
+        words[0], where = sys.executable, tmp_path
+    done = run(words, where)
     assert done.returncode == 0, f"{document}: {command}\n{done.stdout}\n{done.stderr}"
 
 
-def test_the_readme_shows_what_the_demo_prints() -> None:
+def run(words: list[str], where: Path) -> subprocess.CompletedProcess[str]:
+    """Run in a folder of its own, so that nothing is written over what another test looks at."""
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    return subprocess.run(words, cwd=where, env=env, capture_output=True, text=True, timeout=120)
+
+
+def test_the_readme_shows_what_the_demo_prints(tmp_path: Path) -> None:
     """Fails when the demo says something else now: paste its output into README.md again."""
     blocks = dict(FENCE.findall((ROOT / "README.md").read_text()))
-    done = subprocess.run(
-        [sys.executable, "-m", "mini_engine", "demo"], cwd=ROOT, capture_output=True, text=True
-    )
+    done = run([sys.executable, "-m", "mini_engine", "demo"], tmp_path)
     assert done.returncode == 0, done.stderr
     printed = [line.rstrip() for line in done.stdout.strip("\n").splitlines()]
     shown = [line.rstrip() for line in blocks["text"].strip("\n").splitlines()]
     assert shown == printed
     for name in ("timeline.png", "crossover.png"):
-        fresh, kept = imread(ROOT / "out" / name), imread(ROOT / "course/figures" / name)
+        fresh, kept = imread(tmp_path / "out" / name), imread(ROOT / "course/figures" / name)
         assert fresh.shape == kept.shape, f"course/figures/{name} is stale: make figures"
         # versions of matplotlib draw letters a little differently; boxes must stand where they did
         assert np.abs(fresh - kept).mean() < 0.01, f"course/figures/{name} is stale: make figures"

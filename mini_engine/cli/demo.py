@@ -21,6 +21,7 @@ from typing import Any
 
 from rich.box import SIMPLE
 from rich.console import Console
+from rich.padding import Padding
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
@@ -177,8 +178,10 @@ def show(result: dict[str, Any], console: Console) -> None:
 
     say(f"\n[bold]1. {result['checkpoint']} writes[/bold] (greedy, in numpy, on a simulated GPU)\n")
     for row in result["prompts"]:
-        prompt = Text("   ").append(row["prompt"], "bold")
-        console.print(prompt.append(" ".join(("x" + row["text"]).split())[1:]))
+        text = Text(row["prompt"], "bold").append(
+            " ".join(("x" + row["text"]).split())[1:], "not bold"
+        )
+        console.print(Padding(text, (0, 0, 0, 3)))
     tokens = sum(len(row["tokens"]) for row in result["prompts"])
     *first, last = result["modes"]
     say(f"\n   {', '.join(first)} and {last} wrote the same {tokens} tokens, one by one.\n")

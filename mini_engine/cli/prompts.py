@@ -10,11 +10,11 @@ import sys
 from pathlib import Path
 
 BUILT_IN = (
-    "Return the",
-    "Raise ValueError if",
-    "This function",
-    "Create a new",
-    "Read a line from",
+    "Return True if",
+    "Remove the",
+    "Return a list of",
+    "Return the number of",
+    "Convert a",
 )
 
 

@@ -10,10 +10,9 @@ is given one runs on either without an `if`.
         y = model(x)
     g.replay()
 
-Running out of memory raises `torch.OutOfMemoryError` on both. After it, or after any exception that
-is no fault of CUDA, the pool can be used again, once the graph was `reset()` (on a GPU it holds
-what was captured until then). A capture that CUDA itself invalidated has spoiled its pool for good:
-take a new handle.
+Running out of memory raises `torch.OutOfMemoryError` on both. After it, as after any exception that
+is no fault of CUDA, the pool can be used again. A capture that CUDA itself invalidated has spoiled
+its pool for good: take a new handle.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The recorder of the CPU emulator: ops go on a tape instead of being run.
 
 In: every PyTorch op that runs while the recorder is on. Out: a `Tape`, whose `replay()` is a flat
-loop over calls that are ready to make: no model code, no shapes to work out, nothing to allocate.
+loop over calls that are ready to make: no model code, no shapes to work out.
 
 What happens to an op, in this order:
 

@@ -24,7 +24,7 @@ import triton.language as tl
 from torch import Tensor
 
 from mini_engine.cuda.kernels.activation import silu
-from mini_engine.cuda.kernels.gemv_plan import gemv_plan
+from mini_engine.cuda.kernels.gemv_plan import GemvPlan
 from mini_engine.cuda.kernels.launch import launch_options, pdl_release, pdl_wait
 
 
@@ -173,10 +173,10 @@ def launch_linear(
     eps: float,
     add: bool,
     pdl: bool,
+    plan: GemvPlan,
 ) -> None:
     """Shapes as at the top of the file, already checked; M at most MAX_GEMV_TOKENS."""
     num_rows, width = weight.shape
-    plan = gemv_plan(num_rows, width)
     options = launch_options(pdl, x)
     linear_kernel[(plan.num_programs(num_rows),)](
         *(out, x, gain, weight, bias, eps),
@@ -188,11 +188,10 @@ def launch_linear(
 
 
 def launch_gate_up(
-    out: Tensor, x: Tensor, gain: Tensor, weight: Tensor, eps: float, pdl: bool
+    out: Tensor, x: Tensor, gain: Tensor, weight: Tensor, eps: float, pdl: bool, plan: GemvPlan
 ) -> None:
-    """As above, weight (2I, K) and out (M, I)."""
+    """As above, weight (2I, K), out (M, I), and a plan for pairs."""
     num_pairs, width = weight.shape[0] // 2, weight.shape[1]
-    plan = gemv_plan(num_pairs, width, pairs=True)
     options = launch_options(pdl, x)
     gate_up_kernel[(plan.num_programs(num_pairs),)](
         *(out, x, gain, weight, eps),

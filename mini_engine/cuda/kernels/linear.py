@@ -20,7 +20,12 @@ from torch import Tensor
 
 from mini_engine.cuda.kernels.activation import silu_mul_reference
 from mini_engine.cuda.kernels.gemv import launch_gate_up, launch_linear
-from mini_engine.cuda.kernels.gemv_plan import MAX_GEMV_TOKENS, MAX_SKINNY_TOKENS
+from mini_engine.cuda.kernels.gemv_plan import (
+    MAX_GEMV_TOKENS,
+    MAX_SKINNY_TOKENS,
+    gemv_plan,
+    skinny_plan,
+)
 from mini_engine.cuda.kernels.launch import check_shape, runs_triton
 from mini_engine.cuda.kernels.skinny import launch_skinny, launch_skinny_gate_up
 
@@ -66,9 +71,11 @@ def norm_gate_up_silu_mul(
         both = product_reference(x.float(), gain, weight, None, eps)
         out.copy_(silu_mul_reference(both))
     elif len(x) <= MAX_GEMV_TOKENS:
-        launch_gate_up(out, x, gain, weight, eps, pdl)
+        plan = gemv_plan(weight.shape[0] // 2, weight.shape[1], pairs=True)
+        launch_gate_up(out, x, gain, weight, eps, pdl, plan)
     else:
-        launch_skinny_gate_up(out, x, gain, weight, eps, pdl)
+        skinny = skinny_plan(weight.shape[0] // 2, weight.shape[1])
+        launch_skinny_gate_up(out, x, gain, weight, eps, pdl, skinny)
 
 
 def bytes_moved(
@@ -122,9 +129,10 @@ def _product(
         product = product_reference(x, gain, weight, bias, eps)
         out.copy_(product + out.float() if add else product)
     elif len(x) <= MAX_GEMV_TOKENS:
-        launch_linear(out, x, gain, weight, bias, eps, add, pdl)
+        launch_linear(out, x, gain, weight, bias, eps, add, pdl, gemv_plan(*weight.shape))
     else:
-        launch_skinny(out, x, gain, weight, bias, eps, add, pdl)
+        plan = skinny_plan(*weight.shape, split=gain is None and bias is None)
+        launch_skinny(out, x, gain, weight, bias, eps, add, pdl, plan)
 
 
 def _check(out: Tensor, x: Tensor, out_columns: int, weight: Tensor) -> None:

@@ -22,7 +22,7 @@ import triton.language as tl
 from torch import Tensor
 
 from mini_engine.cuda.kernels.activation import silu
-from mini_engine.cuda.kernels.gemv_plan import MAX_SKINNY_TOKENS, skinny_plan
+from mini_engine.cuda.kernels.gemv_plan import MAX_SKINNY_TOKENS, SkinnyPlan
 from mini_engine.cuda.kernels.launch import launch_options, pdl_release, pdl_wait
 
 TOKENS = tl.constexpr(MAX_SKINNY_TOKENS)  # rows of the tile of x
@@ -165,11 +165,11 @@ def launch_skinny(
     eps: float,
     add: bool,
     pdl: bool,
+    plan: SkinnyPlan,
 ) -> None:
-    """Already checked; M at most MAX_SKINNY_TOKENS. Splits K where there is neither norm nor bias:
-    the norm needs the whole row."""
+    """Already checked; M at most MAX_SKINNY_TOKENS. A plan with splits only where there is neither
+    norm, which needs the whole row, nor bias."""
     num_rows, width = weight.shape
-    plan = skinny_plan(num_rows, width, split=gain is None and bias is None)
     options = launch_options(pdl, x)
     split = plan.splits > 1
     target = new_parts(plan.splits, out) if split else out
@@ -189,11 +189,10 @@ def launch_skinny(
 
 
 def launch_skinny_gate_up(
-    out: Tensor, x: Tensor, gain: Tensor, weight: Tensor, eps: float, pdl: bool
+    out: Tensor, x: Tensor, gain: Tensor, weight: Tensor, eps: float, pdl: bool, plan: SkinnyPlan
 ) -> None:
-    """As above, weight (2I, K) and out (M, I)."""
+    """As above, weight (2I, K) and out (M, I). The plan has no splits."""
     num_pairs, width = weight.shape[0] // 2, weight.shape[1]
-    plan = skinny_plan(num_pairs, width)
     options = launch_options(pdl, x)
     skinny_gate_up_kernel[(triton.cdiv(num_pairs, plan.rows),)](
         *(out, x, gain, weight, eps, len(x), num_pairs, width),
