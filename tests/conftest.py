@@ -29,10 +29,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         if "gpu" in r.keywords
     ]
     if skipped:
-        checks = Counter(report.nodeid.partition("[")[0] for report in skipped)
+        files = Counter(report.nodeid.partition("::")[0] for report in skipped)
         terminalreporter.write_line(f"GPU checks skipped, no NVIDIA GPU here ({len(skipped)}):")
-        for check, cases in checks.items():
-            terminalreporter.write_line(f"  {check}" + (f" × {cases}" if cases > 1 else ""))
+        for file, checks in sorted(files.items()):
+            terminalreporter.write_line(f"  {file}: {checks}")
         terminalreporter.write_line("Run them on a machine with a GPU: make test ARGS='-m gpu'")
     elif not ran:
         terminalreporter.write_line("GPU checks: none exist yet in this suite; nothing was skipped")

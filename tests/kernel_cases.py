@@ -118,7 +118,7 @@ def compile_for(
     scalars: dict[str, str] | None = None,
 ) -> Compiled:
     """`pointers` and `scalars`: the types of the arguments; `constants`: the values of the others,
-    None where an optional tensor is absent. A pointer is aligned to 16 bytes, as torch aligns it."""
+    None where an optional tensor is absent. A pointer is aligned to 16 bytes, as torch does it."""
     types = {**pointers, **(scalars or {})}
     names = kernel.arg_names
     signature = {n: "constexpr" if n in constants else types[n] for n in names}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from mini_engine.cuda.kernels import attention, fused_attention, prefill, rope
+from mini_engine.cuda.kernels import attention, attention_naive, fused_attention, prefill, rope
 from mini_engine.cuda.kernels.paged import Heads
 from tests.kernel_cases import NAN, Paged, assert_close, paged, rotary
 
@@ -25,10 +25,12 @@ def batch(heads: Heads, contexts: list[int], dtype: torch.dtype) -> tuple[torch.
     return q, paged(contexts, heads.num_kv_heads, heads.head_dim, heads.block_size, dtype)
 
 
-def decode(q: torch.Tensor, kv: Paged, splits: int) -> torch.Tensor:
+def decode(
+    q: torch.Tensor, kv: Paged, splits: int, counters: torch.Tensor | None = None
+) -> torch.Tensor:
     out = torch.full_like(q, NAN)
     attention.decode_attention(
-        out, q, kv.k_cache, kv.v_cache, kv.block_table, kv.context_lens, splits
+        out, q, kv.k_cache, kv.v_cache, kv.block_table, kv.context_lens, splits, counters
     )
     return out
 
@@ -52,7 +54,7 @@ def test_the_naive_kernel_gives_the_same_answer() -> None:
     heads, contexts, splits = CASES[0]
     q, kv = batch(heads, contexts, torch.float32)
     out = torch.full_like(q, NAN)
-    attention.decode_attention_naive(
+    attention_naive.decode_attention_naive(
         out, q, kv.k_cache, kv.v_cache, kv.block_table, kv.context_lens
     )
     assert_close(out, decode(q, kv, splits), terms=64)
@@ -68,6 +70,17 @@ def test_a_padded_row_gets_zeros_and_changes_no_other() -> None:
             kv.k_cache, kv.v_cache, kv.block_table[[row]], kv.context_lens[[row]], kv.slots
         )
         torch.testing.assert_close(decode(q[[row]], alone, 3)[0], out[row], rtol=0, atol=0)
+
+
+def test_the_last_program_combines_what_a_second_kernel_would() -> None:
+    """Bitwise, and twice: the counters are left at zero."""
+    heads, contexts, splits = CASES[0]
+    q, kv = batch(heads, contexts, torch.float32)
+    counters = torch.zeros(len(contexts), heads.num_kv_heads, dtype=torch.int32)
+    for _ in range(2):
+        one_launch = decode(q, kv, splits, counters)
+        torch.testing.assert_close(one_launch, decode(q, kv, splits), rtol=0, atol=0)
+        assert (counters == 0).all()
 
 
 def test_more_splits_than_tiles_leave_the_rest_idle() -> None:
@@ -106,7 +119,9 @@ def test_the_fused_kernel_equals_rope_then_attention(
     for cache in (kv.k_cache, kv.v_cache):
         cache.flatten(0, 1)[current] = NAN
     qkv = torch.randn(len(contexts), heads.qkv_size).to(dtype)
-    gains = [torch.rand(heads.head_dim).to(dtype) + 0.5 for _ in range(2)] if qk_norm else [None] * 2
+    gains = (
+        [torch.rand(heads.head_dim).to(dtype) + 0.5 for _ in range(2)] if qk_norm else [None] * 2
+    )
     k_cache, v_cache = kv.k_cache.clone(), kv.v_cache.clone()
     q = torch.empty(len(contexts), heads.num_heads * heads.head_dim, dtype=dtype)
     live = [r for r, context in enumerate(contexts) if context]
@@ -127,7 +142,7 @@ def test_the_fused_kernel_equals_rope_then_attention(
 
 
 def test_the_fused_kernel_can_be_launched_again_and_again() -> None:
-    """The counters go back to zero, and a decode of the next token sees the one before."""
+    """The counters go back to zero, and storing the same K and V again changes nothing."""
     heads = Heads(2, 1, 32, 4)
     _, kv = batch(heads, [18], torch.float32)
     qkv = torch.randn(1, heads.qkv_size)

@@ -20,10 +20,10 @@ both = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str
 
 
 @triton.jit
-def careless_kernel(out, x, SUM: tl.constexpr):
+def careless_kernel(out, x, reduces: tl.constexpr):
     at = tl.arange(0, 8)
     value = tl.load(x + at)  # bf16, and not widened
-    tl.store(out + at, tl.sum(value, axis=0) + value * 0 if SUM else value + value)
+    tl.store(out + at, tl.sum(value, axis=0) + value * 0 if reduces else value + value)
 
 
 @pytest.mark.parametrize("reduces", [False, True])

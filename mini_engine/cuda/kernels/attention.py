@@ -7,12 +7,12 @@ In:  q (R, q) rotated; k_cache, v_cache (num_blocks, block_size, kv_heads, D); b
      context_len 0: it gets zeros, and no cache row is read for it.
 Out: out (R, q).
 
-`decode_attention_naive` has one program for each query head: 16 programs on a GPU of 132
-multiprocessors, and each KV head is read once for every query head of its group.
-`decode_attention` is flash-decoding (Dao et al. 2023, https://pytorch.org/blog/flash-decoding/):
-a program for each (request, KV head, split) takes the whole group of query heads, padded to 16 rows
-for the tensor cores, and keeps a running softmax (Milakov & Gimelshein 2018, arXiv 1805.02867). It
-leaves a sum of values, the largest score and the sum of weights; a second kernel combines them.
+This is flash-decoding (Dao et al. 2023, https://pytorch.org/blog/flash-decoding; attention_naive.py
+is the step before it). A program for each (request, KV head, split) takes the whole group of query
+heads, padded to 16 rows for the tensor cores, and keeps a running softmax (Milakov & Gimelshein
+2018, arXiv 1805.02867). It leaves a sum of values, the largest score and the sum of weights. These
+parts are combined by a second kernel; or, where the op is given counters, by the program that
+arrives last: one launch.
 
 Split s owns the tiles s, s + splits, s + 2·splits, ... of the context. So the number of splits may
 be baked into a graph (it is: a grid is a constant) and any context is still computed rightly, a
@@ -38,65 +38,23 @@ from mini_engine.cuda.kernels.paged import (
     Heads,
     cache_rows,
     combine,
+    combine_if_last,
     gather,
     new_parts,
     online_softmax,
+    store_part,
 )
 
 TILE = 32  # keys a tile: 8 KB of K at head_dim 128
-
-# ---------------------------------------------------------------- naive
-
-
-@triton.jit
-def decode_naive_kernel(
-    out,
-    q,
-    k_cache,
-    v_cache,
-    block_table,
-    context_lens,
-    scale,
-    max_blocks,
-    HEADS: tl.constexpr,
-    GROUP: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
-    TILE: tl.constexpr,
-):
-    """One program a request and query head, tile after tile."""
-    request, head = tl.program_id(0), tl.program_id(1)
-    d = tl.arange(0, HEAD_DIM)
-    query = tl.load(q + (request * HEADS + head) * HEAD_DIM + d).to(tl.float32) * scale
-    context = tl.load(context_lens + request)
-    best = tl.full((), LOWEST, tl.float32)
-    total = tl.zeros((), tl.float32)
-    acc = tl.zeros((HEAD_DIM,), tl.float32)
-    for start in range(0, context, TILE):
-        token = start + tl.arange(0, TILE)
-        inside = token < context
-        row = cache_rows(block_table + request * max_blocks, token, inside, BLOCK_SIZE)
-        at = (row * (HEADS // GROUP) + head // GROUP)[:, None] * HEAD_DIM + d[None, :]
-        keys = tl.load(k_cache + at, mask=inside[:, None], other=0.0).to(tl.float32)
-        scores = tl.where(inside, tl.sum(keys * query[None, :], axis=1), LOWEST)
-        new_best = tl.maximum(best, tl.max(scores, axis=0))
-        weights = tl.exp(scores - new_best)  # of what is outside: exp(-1e30) = 0
-        keep = tl.exp(best - new_best)
-        values = tl.load(v_cache + at, mask=inside[:, None], other=0.0).to(tl.float32)
-        acc = acc * keep + tl.sum(weights[:, None] * values, axis=0)
-        total = total * keep + tl.sum(weights, axis=0)
-        best = new_best
-    result = acc / tl.where(context > 0, total, 1.0)
-    tl.store(out + (request * HEADS + head) * HEAD_DIM + d, result.to(out.dtype.element_ty))
-
-
-# ---------------------------------------------------------------- flash-decoding
+MAX_SPLITS = 64  # parts of a head that the combine holds in registers
 
 
 @triton.jit
 def decode_split_kernel(
+    out,
     sums,
     stats,
+    counters,
     q,
     k_cache,
     v_cache,
@@ -110,10 +68,12 @@ def decode_split_kernel(
     HEAD_DIM: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     SPLITS: tl.constexpr,
+    PADDED_SPLITS: tl.constexpr,
     TILE: tl.constexpr,
+    COMBINE: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """sums (R, heads, SPLITS, D) and stats (R, heads, SPLITS, 2: largest score, sum), float32."""
+    """One program a request, KV head and split. Without COMBINE out and counters are not used."""
     pdl_release(PDL)
     request, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     member = tl.arange(0, PADDED_GROUP)
@@ -136,10 +96,11 @@ def decode_split_kernel(
         values = tl.load(v_cache + at_kv, mask=inside[:, None], other=0.0)
         scores = tl.dot(queries, tl.trans(keys), input_precision="ieee") * scale
         best, total, acc = online_softmax(scores, inside[None, :], values, best, total, acc)
-    part = head * SPLITS + split
-    tl.store(sums + part[:, None] * HEAD_DIM + d[None, :], acc, mask=live[:, None])
-    tl.store(stats + part * 2, best, mask=live)
-    tl.store(stats + part * 2 + 1, total, mask=live)
+    store_part(sums, stats, head * SPLITS + split, live, best, total, acc, HEAD_DIM)
+    if COMBINE:
+        counter = counters + request * KV_HEADS + kv_head
+        first = (request * KV_HEADS + kv_head) * GROUP
+        combine_if_last(out, sums, stats, counter, first, GROUP, HEAD_DIM, SPLITS, PADDED_SPLITS)
 
 
 @triton.jit
@@ -163,7 +124,7 @@ def decode_combine_kernel(
 # ---------------------------------------------------------------- what the model calls
 
 
-@torch.library.custom_op("launch_bound::decode_attention", mutates_args=("out",))
+@torch.library.custom_op("launch_bound::decode_attention", mutates_args=("out", "counters"))
 def decode_attention(
     out: Tensor,
     q: Tensor,
@@ -172,62 +133,46 @@ def decode_attention(
     block_table: Tensor,
     context_lens: Tensor,
     splits: int,
+    counters: Tensor | None = None,
     pdl: bool = False,
 ) -> None:
     """Shapes as at the top of the file. `splits`: from `num_splits`, a constant of the graph.
 
-    Two kernels. Raises ValueError for shapes that do not fit and for PDL where there is none.
+    Two kernels; one with `counters` (R, kv_heads) int32, all zero, and left so: one buffer serves
+    all layers. Raises ValueError for shapes that do not fit and for PDL where there is none.
     """
     heads = Heads.of(q, k_cache, v_cache)
     heads.check_tables(len(q), block_table, context_lens)
     check_shape("out", out, tuple(q.shape))
-    if splits < 1:
-        raise ValueError(f"splits is {splits}, expected 1 or more")
+    if counters is not None:
+        check_shape("counters", counters, (len(q), heads.num_kv_heads))
+    if not 1 <= splits <= MAX_SPLITS:
+        raise ValueError(f"splits is {splits}, expected 1 to {MAX_SPLITS}")
     if not runs_triton(q):
         out.copy_(decode_reference(q, k_cache, v_cache, block_table, context_lens))
         return
     options = launch_options(pdl, q)
     sums, stats = new_parts(len(q), heads, splits, q.device)
+    padded = triton.next_power_of_2(splits)
     decode_split_kernel[(len(q), heads.num_kv_heads, splits)](
-        *(sums, stats, q, k_cache, v_cache, block_table, context_lens),
+        *(out, sums, stats, counters, q, k_cache, v_cache, block_table, context_lens),
         *(heads.head_dim**-0.5, block_table.shape[1]),
         *(heads.num_kv_heads, heads.group_size, heads.padded_group, heads.head_dim),
-        *(heads.block_size, splits, TILE, pdl),
-        num_warps=1,
+        *(heads.block_size, splits, padded, TILE, counters is not None, pdl),
+        num_warps=4,
         **options,
     )
-    decode_combine_kernel[(len(q) * heads.num_heads,)](
-        *(out, sums, stats, heads.head_dim, splits, triton.next_power_of_2(splits), pdl),
-        num_warps=1,
-        **options,
-    )
-
-
-def decode_attention_naive(
-    out: Tensor,
-    q: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    block_table: Tensor,
-    context_lens: Tensor,
-) -> None:
-    """The same answer from the naive kernel: for the lesson and its measurement, not an op."""
-    heads = Heads.of(q, k_cache, v_cache)
-    heads.check_tables(len(q), block_table, context_lens)
-    check_shape("out", out, tuple(q.shape))
-    decode_naive_kernel[(len(q), heads.num_heads)](
-        *(out, q, k_cache, v_cache, block_table, context_lens),
-        *(heads.head_dim**-0.5, block_table.shape[1]),
-        *(heads.num_heads, heads.group_size, heads.head_dim, heads.block_size, TILE),
-        num_warps=1,
-    )
+    if counters is None:
+        decode_combine_kernel[(len(q) * heads.num_heads,)](
+            *(out, sums, stats, heads.head_dim, splits, padded, pdl), num_warps=4, **options
+        )
 
 
 def num_splits(max_context: int, num_reqs: int, num_kv_heads: int, num_programs: int) -> int:
     """Splits for a graph that serves contexts up to `max_context`: no more than there are tiles,
     and no more than make `num_programs` (two or so for each multiprocessor)."""
     wanted = -(-num_programs // (num_reqs * num_kv_heads))
-    return max(1, min(wanted, -(-max_context // TILE)))
+    return max(1, min(wanted, MAX_SPLITS, -(-max_context // TILE)))
 
 
 def bytes_moved(num_reqs: int, kv_tokens: int, heads: Heads, dtype_bytes: int) -> int:

@@ -22,13 +22,7 @@ kernel of every step is launched without PDL (the embedding lookup, an op of tor
 writes of the step before have ended before this step's second kernel starts. Beyond a request's
 last block the table must hold valid blocks (0, the null block, is one).
 
-**The combine** is done by the program that arrives last. Why that is right (PTX ISA, "Memory
-Consistency Model"): the block's barrier orders the stores of all its threads before one thread's
-atomic add, and release is cumulative, so the add (acq_rel, GPU scope) publishes them. The program
-that reads splits - 1 has acquired every other's add, and through a second barrier so have its
-threads, which read the parts past L1. A test reads this order from the machine code. The counter
-goes back to 0 there; the next launch touches it after `pdl_wait`, or after this grid. Sums run in
-the order of the splits, whoever is last: the last bits do not depend on who that is.
+**The combine** is done by the program that arrives last: see `combine_if_last` in paged.py.
 """
 
 from __future__ import annotations
@@ -50,9 +44,10 @@ from mini_engine.cuda.kernels.paged import (
     LOWEST,
     Heads,
     cache_rows,
-    combine,
+    combine_if_last,
     new_parts,
     online_softmax,
+    store_part,
 )
 from mini_engine.cuda.kernels.rope import check_rotary, has_gains, head_norm, rope_reference
 
@@ -182,17 +177,9 @@ def fused_attention_kernel(
         )
     head = (request * KV_HEADS + kv_head) * GROUP
     part = (head + member) * SPLITS + split
-    tl.store(sums + part[:, None] * HEAD_DIM + d[None, :], acc, mask=live)
-    tl.store(stats + part * 2, best, mask=member < GROUP)
-    tl.store(stats + part * 2 + 1, total, mask=member < GROUP)
-    tl.debug_barrier()
+    store_part(sums, stats, part, member < GROUP, best, total, acc, HEAD_DIM)
     counter = counters + request * KV_HEADS + kv_head
-    arrived = tl.atomic_add(counter, 1, sem="acq_rel")
-    if arrived == SPLITS - 1:
-        for i in range(GROUP):
-            whole = combine(sums, stats, head + i, HEAD_DIM, SPLITS, PADDED_SPLITS)
-            tl.store(out + (head + i) * HEAD_DIM + d, whole.to(out.dtype.element_ty))
-        tl.store(counter, 0)
+    combine_if_last(out, sums, stats, counter, head, GROUP, HEAD_DIM, SPLITS, PADDED_SPLITS)
 
 
 @torch.library.custom_op(

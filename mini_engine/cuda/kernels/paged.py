@@ -3,7 +3,7 @@ that is computed tile by tile and split by split.
 
 In:  q (T, q) and the two caches (num_blocks, block_size, kv_heads, D) of one layer.
 Out: a `Heads`, or a ValueError that names the misfit; for the references, the keys and values of a
-     request in order of position; for the kernels, `cache_rows`, `online_softmax`, `combine`.
+     request in order of position; for the kernels, the pieces.
 """
 
 from __future__ import annotations
@@ -114,6 +114,15 @@ def online_softmax(scores, valid, values, best, total, acc):
 
 
 @triton.jit
+def store_part(sums, stats, part, live, best, total, acc, HEAD_DIM: tl.constexpr):
+    """What a split has of some heads. part (rows,): head · splits + split; live: real rows."""
+    at = sums + part[:, None] * HEAD_DIM + tl.arange(0, HEAD_DIM)[None, :]
+    tl.store(at, acc, mask=live[:, None])
+    tl.store(stats + part * 2, best, mask=live)
+    tl.store(stats + part * 2 + 1, total, mask=live)
+
+
+@triton.jit
 def combine(sums, stats, head, HEAD_DIM: tl.constexpr, SPLITS: tl.constexpr, PADDED: tl.constexpr):
     """One head's row of D from its SPLITS parts, in the order of the splits. Zeros without keys."""
     split = tl.arange(0, PADDED)
@@ -127,3 +136,34 @@ def combine(sums, stats, head, HEAD_DIM: tl.constexpr, SPLITS: tl.constexpr, PAD
     weight = tl.exp(best - tl.max(best, axis=0))
     whole = tl.sum(total * weight, axis=0)
     return tl.sum(acc * weight[:, None], axis=0) / tl.where(whole > 0.0, whole, 1.0)
+
+
+@triton.jit
+def combine_if_last(
+    out,
+    sums,
+    stats,
+    counter,
+    head,
+    GROUP: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    SPLITS: tl.constexpr,
+    PADDED: tl.constexpr,
+):
+    """After `store_part`: the program that arrives last combines GROUP heads from `head` on.
+
+    Why that is right (PTX ISA, "Memory Consistency Model"): the block's barrier orders the stores
+    of all its threads before one thread's atomic add, and release is cumulative, so the add
+    (acq_rel, GPU scope) publishes them. The program that reads SPLITS - 1 has acquired every
+    other's add, and through a second barrier so have its threads, which read the parts past L1. A
+    test reads this order from the machine code. The counter goes back to 0 for the next launch.
+    Sums run in the order of the splits, whoever is last: the last bits do not depend on who it is.
+    """
+    tl.debug_barrier()
+    arrived = tl.atomic_add(counter, 1, sem="acq_rel")
+    if arrived == SPLITS - 1:
+        at = tl.arange(0, HEAD_DIM)
+        for i in range(GROUP):
+            row = combine(sums, stats, head + i, HEAD_DIM, SPLITS, PADDED)
+            tl.store(out + (head + i) * HEAD_DIM + at, row.to(out.dtype.element_ty))
+        tl.store(counter, 0)

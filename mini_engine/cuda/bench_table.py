@@ -1,0 +1,83 @@
+"""The benchmark's rows as a Markdown table, made from the measurement file alone.
+
+In:  a `Measurement` of kind "bench". Out: Markdown: one table a shape, batch and context. No torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from mini_engine.cuda.evidence import Measurement
+
+HEADER = ("arm", "ITL µs (95%)", "wall µs", "× anchor (95%)", "kernels", "launches", "GB/s",
+          "% of copy", "predicted µs", "off", "gate", "tokens agree")  # fmt: skip
+EMULATED = "**Emulated on a CPU: these times say nothing about any GPU and are no evidence.**"
+
+
+def markdown(measurement: Measurement) -> str:
+    """The tables, under a line that says of what. Raises ValueError for another kind of file."""
+    if measurement.kind != "bench":
+        raise ValueError(f"a {measurement.kind}, expected a bench: give the file of a benchmark")
+    figures = measurement.figures
+    copy = figures["copy_bandwidth_gb_s"]["median"]
+    lines = [
+        f"{measurement.gpu}, driver {measurement.driver}, torch {measurement.torch}, "
+        f"triton {measurement.triton}, commit {measurement.commit}, {measurement.date}: "
+        f"`{measurement.command}`",
+        "",
+        f"A copy reaches {copy:,.0f} GB/s. Predicted with the spec of {figures['spec']}. "
+        f"Medians of {figures['rounds']} laps of {figures['steps']} dependent steps, in turns with "
+        f"the anchor `{figures['anchor']}`.",
+        "",
+    ]
+    if measurement.emulated:
+        lines = [EMULATED, "", *lines]
+    for (shape, batch, context), rows in groupby(ordered(figures["rows"]), key=_point):
+        lines += [f"### {shape}, batch {batch}, context {context:,}", ""]
+        lines += [_line(HEADER), _line(["---", *["---:"] * (len(HEADER) - 1)])]
+        lines += [_line(cells(row)) for row in rows]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def ordered(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Points as they came, each with all of its arms as they came."""
+    points = list(dict.fromkeys(_point(row) for row in rows))
+    return sorted(rows, key=lambda row: points.index(_point(row)))
+
+
+def cells(row: Mapping[str, Any]) -> list[str]:
+    """One arm."""
+    if row["status"] != "measured":
+        return [row["arm"], f"not run: {row['reason']}", *[""] * (len(HEADER) - 2)]
+    itl, ratio, gate = row["itl_us"], row["times_the_anchor"], row["gate"]
+    agree = [path["agreement"] for path in (gate["forced"], gate["produced"]) if path]
+    return [
+        row["arm"],
+        f"{itl['median']:,.1f} ({itl['low']:,.1f} to {itl['high']:,.1f})",
+        f"{row['wall_us']['median']:,.1f}",
+        f"{ratio['median']:.3f} ({ratio['low']:.3f} to {ratio['high']:.3f})",
+        _count(row["kernels_a_call"], row["steps_a_call"]),
+        _count(row["launches_a_call"], row["steps_a_call"]),
+        f"{row['achieved_gb_s']:,.0f}",
+        f"{row['percent_of_copy']:.1f}",
+        f"{row['predicted_us']:,.1f}",
+        f"{row['predicted_percent_off']:+.0f}%",
+        "passed" if gate["passed"] else "failed",
+        f"{min(agree):.1%}" if agree else "-",
+    ]
+
+
+def _count(number: int | None, steps: int) -> str:
+    """For one step."""
+    return "-" if number is None else f"{number / steps:g}"
+
+
+def _point(row: Mapping[str, Any]) -> tuple[str, int, int]:
+    return row["shape"], row["batch"], row["context"]
+
+
+def _line(columns: Sequence[str]) -> str:
+    return "| " + " | ".join(column.replace("|", "\\|") for column in columns) + " |"

@@ -1,0 +1,88 @@
+"""Decode attention as one would first write it: a program for each query head. A teaching version.
+
+    out = softmax(q kᵀ / √D) v,  over the first context_lens[r] keys of request r
+
+In, out: as attention.py. Two faults, which that file mends:
+
+* 16 query heads are 16 programs on a GPU of 132 multiprocessors, and each walks its whole context
+  alone, so the time grows with the context while most of the GPU is idle;
+* each KV head is read once for every query head of its group, twice for Qwen3-0.6B.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from mini_engine.cuda.kernels.attention import TILE
+from mini_engine.cuda.kernels.launch import check_shape
+from mini_engine.cuda.kernels.paged import LOWEST, Heads, cache_rows
+
+
+@triton.jit
+def decode_naive_kernel(
+    out,
+    q,
+    k_cache,
+    v_cache,
+    block_table,
+    context_lens,
+    scale,
+    max_blocks,
+    HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    """One program a request and query head, tile after tile."""
+    request, head = tl.program_id(0), tl.program_id(1)
+    d = tl.arange(0, HEAD_DIM)
+    query = tl.load(q + (request * HEADS + head) * HEAD_DIM + d).to(tl.float32) * scale
+    context = tl.load(context_lens + request)
+    best = tl.full((), LOWEST, tl.float32)
+    total = tl.zeros((), tl.float32)
+    acc = tl.zeros((HEAD_DIM,), tl.float32)
+    for start in range(0, context, TILE):
+        token = start + tl.arange(0, TILE)
+        inside = token < context
+        row = cache_rows(block_table + request * max_blocks, token, inside, BLOCK_SIZE)
+        at = (row * (HEADS // GROUP) + head // GROUP)[:, None] * HEAD_DIM + d[None, :]
+        keys = tl.load(k_cache + at, mask=inside[:, None], other=0.0).to(tl.float32)
+        scores = tl.where(inside, tl.sum(keys * query[None, :], axis=1), LOWEST)
+        new_best = tl.maximum(best, tl.max(scores, axis=0))
+        weights = tl.exp(scores - new_best)  # of what is outside: exp(-1e30) = 0
+        keep = tl.exp(best - new_best)
+        values = tl.load(v_cache + at, mask=inside[:, None], other=0.0).to(tl.float32)
+        acc = acc * keep + tl.sum(weights[:, None] * values, axis=0)
+        total = total * keep + tl.sum(weights, axis=0)
+        best = new_best
+    result = acc / tl.where(context > 0, total, 1.0)
+    tl.store(out + (request * HEADS + head) * HEAD_DIM + d, result.to(out.dtype.element_ty))
+
+
+def decode_attention_naive(
+    out: Tensor,
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    block_table: Tensor,
+    context_lens: Tensor,
+) -> None:
+    """The same answer from the naive kernel: for the lesson and its measurement, not an op."""
+    heads = Heads.of(q, k_cache, v_cache)
+    heads.check_tables(len(q), block_table, context_lens)
+    check_shape("out", out, tuple(q.shape))
+    decode_naive_kernel[(len(q), heads.num_heads)](
+        *(out, q, k_cache, v_cache, block_table, context_lens),
+        *(heads.head_dim**-0.5, block_table.shape[1]),
+        *(heads.num_heads, heads.group_size, heads.head_dim, heads.block_size, TILE),
+        num_warps=1,
+    )
+
+
+def bytes_moved(num_reqs: int, kv_tokens: int, heads: Heads, dtype_bytes: int) -> int:
+    """q in, out out, and every key and value once for each query head of its group."""
+    q_size = heads.num_heads * heads.head_dim
+    return (2 * num_reqs * q_size + 2 * kv_tokens * q_size) * dtype_bytes
