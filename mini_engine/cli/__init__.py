@@ -32,6 +32,8 @@ COMMANDS = {
     "ladder": "which batch sizes get a graph, and why your batch of 33 runs at 40",
     "capacity": "what fits on a card: weights, KV cache, graphs, context, and the floor of ITL",
     "serve": "replay a request trace: TTFT, ITL, padding waste, what a better ladder would save",
+    "calibrate": "measure what this machine's GPU and CPU charge, and write a spec of it",
+    "bench": "time real decode steps: transformers, eager, graphs, torch.compile, kernel by kernel",
     "trace": "write or sum up a timeline of one decode step (opens in Perfetto)",
 }
 

@@ -18,21 +18,20 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from mini_engine.cli import options
+from mini_engine.cli import measuring
 from mini_engine.hardware import load_spec, spec_names
-
-MEASUREMENTS = Path("course/measurements")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quick", action="store_true", help="fewer repeats and smaller buffers")
-    options.add_device(parser)
+    measuring.add_device(parser)
     parser.add_argument(
         "--base",
         metavar="SPEC",
@@ -43,17 +42,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o", "--out", type=Path, default=Path("out/spec.json"), metavar="JSON", help="the spec"
     )
     parser.add_argument(
-        "--evidence", type=Path, metavar="JSON", help="the measurements (default: by the GPU's name)"
+        "--evidence",
+        type=Path,
+        metavar="JSON",
+        help="the measurements (default: by the GPU's name)",
     )
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
-    backend = options.backend_of(args.device, "calibrate")
+    backend = measuring.backend_of(args.device, "calibrate")
     from mini_engine.cuda import spec_fit
     from mini_engine.cuda.calibrate import measure, sizes_for
     from mini_engine.cuda.evidence import new_measurement, write_measurement
 
-    command = options.command_line("calibrate", args)
+    command = measuring.command_line("calibrate", args)
     measurement = new_measurement("calibration", backend.device.type, command, {})
     own = None if measurement.emulated else spec_fit.base_name(measurement.gpu)
     if not (measurement.emulated or args.base or own):
@@ -68,8 +70,8 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
             figures[name] = figure
             status.update(f"measured {name}")
     device = "emulated" if measurement.emulated else own or base.name
-    evidence = args.evidence or options.measurement_path("calibration", device, backend.emulated)
-    write_measurement(evidence, options.with_figures(measurement, figures))
+    evidence = args.evidence or measuring.measurement_path("calibration", device, backend.emulated)
+    write_measurement(evidence, replace(measurement, figures=figures))
     spec = spec_fit.spec_json(
         figures,
         base,
@@ -88,7 +90,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         "spec": str(args.out),
         "base": base.name,
         "largest_residual": spec_fit.residuals(figures),
-        "kept_from_base": spec_fit.kept_from_base(spec),
+        "kept_from_base": spec_fit.kept_from_base(figures, base),
         "fitted": {name: spec[name]["value"] for name in spec if name != "name"},
     }
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mini_engine.hardware import FIGURE_NAMES, DeviceSpec, Figure, spec_names
+from mini_engine.hardware import FIGURE_NAMES, DeviceSpec, spec_names
 
 WHOLE = ("vram_bytes", "sm_count", "l2_bytes", "queue_depth", "graph_node_bytes", "reserved_bytes")
 
@@ -54,6 +54,12 @@ def spec_json(
                 source += f" (our measurement, {fit.value:.3g}, is not above 0: {fit.how})"
         spec[figure] = {"value": value, "kind": kind, "source": source}
     return spec
+
+
+def kept_from_base(figures: Mapping[str, Any], base: DeviceSpec) -> list[str]:
+    """Names of the figures that are not of this calibration."""
+    fits = fitted(figures, base)
+    return [name for name in FIGURE_NAMES if name not in fits or fits[name].value <= 0]
 
 
 def fitted(figures: Mapping[str, Any], base: DeviceSpec) -> dict[str, Fitted]:
@@ -153,10 +159,3 @@ def _interval(figure: Mapping[str, float]) -> str:
 def _line(fit: Mapping[str, Any]) -> str:
     worst = max(abs(residual) for residual in fit["residuals_us"])
     return f"line through {len(fit['nodes'])} sizes, largest residual {worst:.3g} µs"
-
-
-def kept_from_base(spec: Mapping[str, Any]) -> list[str]:
-    """Names of the figures that are not of this calibration."""
-    ours = "course/measurements/"
-    known = {n: f for n, f in spec.items() if n != "name"}
-    return [n for n, f in known.items() if ours not in Figure(**f).source.rsplit(";", 1)[-1]]
