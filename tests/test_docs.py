@@ -13,8 +13,20 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
+from mini_engine.config import named_shape
+from mini_engine.hardware import load_spec
+from mini_engine.oplists import StepShape, step_parts
+
 ROOT = Path(__file__).parent.parent
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "course/measurements/README.md"]
+DOCUMENTS = [
+    ROOT / name
+    for name in (
+        "README.md",
+        "CONTRIBUTING.md",
+        "course/measurements/README.md",
+        "mini_engine/README.md",
+    )
+]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#]+)(#[^)]*)?\)")
 # These would run this suite inside itself, or for minutes: that they are well-formed is checked
@@ -68,6 +80,17 @@ def test_the_readme_shows_what_the_demo_prints(tmp_path: Path) -> None:
         assert fresh.shape == kept.shape, f"course/figures/{name} is stale: make figures"
         # versions of matplotlib draw letters a little differently; boxes must stand where they did
         assert np.abs(fresh - kept).mean() < 0.01, f"course/figures/{name} is stale: make figures"
+
+
+def test_the_table_of_kernels_is_what_the_op_list_says() -> None:
+    spec = load_spec("h200")
+    parts = step_parts(named_shape("qwen3-0.6b"), StepShape.decode(1, 512), "fused5")
+    text = (ROOT / "mini_engine/README.md").read_text()
+    for op in (*parts.layer, parts.tail[0]):
+        floor_us = op.bytes / spec.copy_bandwidth_gb_s / 1e3
+        row = re.search(rf"^\| {op.name}\b[^|]*\| ([\d,]+) \| ([\d.]+) \|", text, re.MULTILINE)
+        assert row, op.name
+        assert row.groups() == (f"{op.bytes:,}", f"{floor_us:.2f}")
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda d: d.relative_to(ROOT).as_posix())

@@ -2,9 +2,9 @@
 
   python -m mini_engine bench --quick
 
-The arms: transformers eager; transformers with StaticCache and torch.compile; our plain model eager,
-in pieces, as one graph, eight steps in one graph; torch.compile of our plain model. Before an arm is
-timed it passes a gate: its logits are compared with float32, and may be no worse than plain bf16's.
+The arms: transformers eager; transformers with StaticCache and torch.compile; our plain model
+eager, in pieces, as one graph, eight steps in one graph; torch.compile of our plain model. Before
+an arm is timed it passes a gate: held against float32, its logits may be no worse than plain bf16.
 Then it runs in turns with one and the same anchor arm, only dependent decode steps, and its median
 stands in the table with its interval, the kernels and launches that the profiler counts, the share
 of a copy's bandwidth that it reaches, and what the simulator predicts (--spec: a spec that
@@ -18,22 +18,23 @@ on the CPU emulator: the file says so, and nothing reads it as evidence.
 from __future__ import annotations
 
 import argparse
+import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.markdown import Markdown
+from rich.table import Table
 
 from mini_engine.cli import measuring, options
 from mini_engine.config import ModelConfig, named_shape
-from mini_engine.hardware import load_spec
+from mini_engine.cuda.bench_table import ordered, point_of
+from mini_engine.hardware import DeviceSpec, load_spec
 
 if TYPE_CHECKING:
     from mini_engine.cuda.backend import GraphBackend
-    from mini_engine.cuda.bench import Effort
     from mini_engine.cuda.evidence import Measurement
     from mini_engine.cuda.weights import Weights
 
@@ -81,31 +82,31 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     out = args.out or measuring.measurement_path("bench", known or "gpu", backend.emulated)
     bench.check_names(args.arms)
     measurement = _header(measurement, args, backend, spec.name)
-    rows = {}
+    rows: dict[tuple[str, int, int, str], dict[str, Any]] = {}
     if args.resume and out.exists():
         measurement, rows = _resumed(out, measurement)
-    deadline = time.monotonic() + QUICK_SECONDS if args.quick else None
-    effort = bench.Effort(args.rounds, args.steps, deadline)
-    copy_gb_s = measurement.figures["copy_bandwidth_gb_s"]["median"]
-    for config, weights, batch, context in _points(args, backend, effort):
-        point = bench.Point(config.name, batch, context)
-        todo = [name for name in args.arms if (*_key(point), name) not in rows]
-        if not todo:
-            continue
-        for row in bench.bench_point(backend, weights(), point, todo, effort, spec, copy_gb_s):
-            rows[bench.key_of(row)] = row
-            measurement = _write(out, measurement, list(rows.values()))
-            console.print(f"{point.shape} batch {batch} context {context}: {_told(row)}")
+    for row in _measured(args, backend, measurement.figures, spec, set(rows)):
+        rows[bench.key_of(row)] = row
+        measurement = _write(out, measurement, list(rows.values()))
+        console.print(f"{row['shape']} batch {row['batch']} context {row['context']}: {_told(row)}")
     measurement = _write(out, measurement, list(rows.values()))
     table = bench_table.markdown(measurement)
     out.with_suffix(".md").write_text(without_paths(table), encoding="utf-8")
-    return {"out": str(out), "table": table, "emulated": backend.emulated,
-            "rows": list(rows.values())}  # fmt: skip
+    return {"out": str(out), "emulated": backend.emulated, "rows": list(rows.values())}
 
 
 def show(result: dict[str, Any], console: Console) -> None:
-    console.print(Markdown(result["table"]))
-    console.print(f"measurements: {result['out']}")
+    if result["emulated"]:
+        console.print("[bold]Emulated on a CPU: no evidence about any GPU.[/bold]")
+    for (shape, batch, context), rows in itertools.groupby(ordered(result["rows"]), key=point_of):
+        console.print(f"[bold]{shape}[/bold], batch {batch}, context {context:,}")
+        table = Table()
+        for column in ("arm", "ITL µs", "× anchor", "% of copy", "predicted µs", "gate"):
+            table.add_column(column, justify="left" if column == "arm" else "right")
+        for row in rows:
+            table.add_row(*_cells(row))
+        console.print(table)
+    console.print(f"measurements: {result['out']}, with everything in a table beside it (.md)")
 
 
 # ---------------------------------------------------------------- parts
@@ -175,26 +176,28 @@ def _resumed(
     return old, {key_of(row): row for row in done}
 
 
-def _points(
-    args: argparse.Namespace, backend: GraphBackend, effort: Effort
-) -> Iterator[tuple[ModelConfig, Any, int, int]]:
-    """(config, weights(), batch, context); a shape's weights are made when first asked for."""
-    del effort
+def _measured(
+    args: argparse.Namespace,
+    backend: GraphBackend,
+    figures: Mapping[str, Any],
+    spec: DeviceSpec,
+    done: Set[tuple[str, int, int, str]],
+) -> Iterator[dict[str, Any]]:
+    """The rows that are not done, shape after shape; a shape's weights are made when needed."""
+    from mini_engine.cuda.bench import Effort, Point, bench_point
+
+    deadline = time.monotonic() + QUICK_SECONDS if args.quick else None
+    effort = Effort(args.rounds, args.steps, deadline)
     for word in args.shape:
         config = tiny_shape() if word == "tiny" else options.shape_of(word)
-        config = replace(config, dtype="bfloat16")
-        loaded: list[Weights] = []
-
-        def weights(
-            word: str = word, config: ModelConfig = config, loaded: list[Weights] = loaded
-        ) -> Weights:
-            if not loaded:
-                loaded.append(_weights(word, config, backend))
-            return loaded[0]
-
-        for batch in args.batch:
-            for context in args.context:
-                yield config, weights, batch, context
+        config, weights = replace(config, dtype="bfloat16"), None
+        for batch, context in itertools.product(args.batch, args.context):
+            point = Point(config.name, batch, context)
+            todo = [name for name in args.arms if (config.name, batch, context, name) not in done]
+            if todo:
+                weights = weights or _weights(word, config, backend)
+                copy_gb_s = figures["copy_bandwidth_gb_s"]["median"]
+                yield from bench_point(backend, weights, point, todo, effort, spec, copy_gb_s)
 
 
 def _weights(word: str, config: ModelConfig, backend: GraphBackend) -> Weights:
@@ -215,8 +218,17 @@ def _write(out: Path, measurement: Measurement, rows: list[dict[str, Any]]) -> M
     return measurement
 
 
-def _key(point: Any) -> tuple[str, int, int]:
-    return point.shape, point.batch, point.context
+def _cells(row: Mapping[str, Any]) -> list[str]:
+    if row["status"] != "measured":
+        return [row["arm"], "not run"]
+    return [
+        row["arm"],
+        f"{row['itl_us']['median']:,.1f}",
+        f"{row['times_the_anchor']['median']:.3f}",
+        f"{row['percent_of_copy']:.1f}",
+        f"{row['predicted_us']:,.1f}",
+        "passed" if row["gate"]["passed"] else "failed",
+    ]
 
 
 def _told(row: dict[str, Any]) -> str:

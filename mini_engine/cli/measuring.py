@@ -1,7 +1,7 @@
 """What the two measuring commands share: the device, the line that was typed, where files go.
 
-In: parsed words. Out: a `GraphBackend`, a command line, a path; `ValueError` where there is no torch
-or no GPU that will do. torch is imported here only when a device is asked for.
+In: parsed words. Out: a `GraphBackend`, a command line, a path; `ValueError` where there is no
+torch or no GPU that will do. torch is imported here only when a device is asked for.
 """
 
 from __future__ import annotations

@@ -8,7 +8,9 @@ gate; laps in turns with the anchor, AB BA; what the profiler counts; what the s
 Only dependent decode steps are timed: the sampled token is fed back on the device, and no lap
 contains a prefill, a copy from the host or a read-back. The prediction leaves those out, too.
 
-    rows = list(bench_point(graphs, weights, Point("qwen3-0.6b", 1, 512), names, effort, spec, 4300))
+    point = Point("qwen3-0.6b", batch=1, context=512)
+    for row in bench_point(graphs, weights, point, list(ARMS), effort, spec, copy_gb_s=4300):
+        print(row["arm"], row["status"])
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import torch
+from torch._C._autograd import DeviceType
 
 from mini_engine.capacity import kv_bytes_per_token, read_bytes
 from mini_engine.config import ModelConfig
@@ -259,11 +262,14 @@ def count_launches(
 
 def counted(events: Iterable[Any]) -> tuple[int | None, int | None]:
     """Kernels and launches among a profiler's events; None for a kind that it did not see."""
-    device = torch.autograd.DeviceType.CUDA
     events = [event for event in events if not event.is_user_annotation]
     copies = ("Memcpy", "Memset")
-    kernels = [e for e in events if e.device_type == device and not e.name.startswith(copies)]
-    launches = [e for e in events if e.device_type != device and e.name.startswith(LAUNCHES)]
+    kernels = [
+        e for e in events if e.device_type == DeviceType.CUDA and not e.name.startswith(copies)
+    ]
+    launches = [
+        e for e in events if e.device_type != DeviceType.CUDA and e.name.startswith(LAUNCHES)
+    ]
     return len(kernels) or None, len(launches) or None
 
 

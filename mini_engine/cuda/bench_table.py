@@ -34,7 +34,7 @@ def markdown(measurement: Measurement) -> str:
     ]
     if measurement.emulated:
         lines = [EMULATED, "", *lines]
-    for (shape, batch, context), rows in groupby(ordered(figures["rows"]), key=_point):
+    for (shape, batch, context), rows in groupby(ordered(figures["rows"]), key=point_of):
         lines += [f"### {shape}, batch {batch}, context {context:,}", ""]
         lines += [_line(HEADER), _line(["---", *["---:"] * (len(HEADER) - 1)])]
         lines += [_line(cells(row)) for row in rows]
@@ -44,8 +44,8 @@ def markdown(measurement: Measurement) -> str:
 
 def ordered(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Points as they came, each with all of its arms as they came."""
-    points = list(dict.fromkeys(_point(row) for row in rows))
-    return sorted(rows, key=lambda row: points.index(_point(row)))
+    points = list(dict.fromkeys(point_of(row) for row in rows))
+    return sorted(rows, key=lambda row: points.index(point_of(row)))
 
 
 def cells(row: Mapping[str, Any]) -> list[str]:
@@ -75,7 +75,8 @@ def _count(number: int | None, steps: int) -> str:
     return "-" if number is None else f"{number / steps:g}"
 
 
-def _point(row: Mapping[str, Any]) -> tuple[str, int, int]:
+def point_of(row: Mapping[str, Any]) -> tuple[str, int, int]:
+    """What a row is of: shape, batch, context."""
     return row["shape"], row["batch"], row["context"]
 
 

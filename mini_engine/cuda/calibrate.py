@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch._C._autograd import DeviceType
 
 from mini_engine.config import ModelConfig, named_shape
 from mini_engine.cuda.backend import Graph, GraphBackend, graphs_for
@@ -239,8 +240,11 @@ def null_kernel_us(dummy: Dummy) -> list[float]:
         for _ in range(200):
             dummy(0)
         torch.cuda.synchronize()
-    device = torch.autograd.DeviceType.CUDA
-    return [e.time_range.elapsed_us() for e in profiler.events() or () if e.device_type == device]
+    return [
+        e.time_range.elapsed_us()
+        for e in profiler.events() or ()
+        if e.device_type == DeviceType.CUDA
+    ]
 
 
 def queue_depth(dummy: Dummy) -> int | None:

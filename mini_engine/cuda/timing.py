@@ -42,7 +42,8 @@ class Interval:
 
     def as_dict(self) -> dict[str, float]:
         """Rounded to six digits: no clock here has more."""
-        return {name: float(f"{value:.6g}") for name, value in asdict(self).items()}
+        six = {name: float(f"{value:.6g}") for name, value in asdict(self).items()}
+        return {**six, "samples": self.samples}
 
 
 @dataclass(frozen=True)

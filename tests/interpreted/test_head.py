@@ -68,8 +68,9 @@ def test_a_row_of_nan_still_gives_a_token_of_the_vocabulary() -> None:
 
 def test_the_best_of_many_partials_is_found_over_several_reads() -> None:
     torch.manual_seed(0)
-    values = torch.randint(0, 50, (2, 2500)).float()  # many ties
-    indices = torch.randperm(5000).view(2, 2500).int()
+    values = torch.randint(0, 50, (3, 2500)).float()  # many ties
+    values[2] = 1.0  # and nothing else
+    indices = torch.randperm(7500).view(3, 2500).int()
     for row, token in enumerate(token_of(values, indices)):
         assert token == int(indices[row][values[row] == values[row].max()].min())
 
