@@ -119,7 +119,8 @@ def rope_kv_write(
         ValueError: shapes that do not fit, one gain without the other, PDL where there is none.
     """
     heads = Heads.of(q, k_cache, v_cache)
-    _check(heads, qkv, positions, slot_mapping, cos, sin)
+    _check(heads, q, qkv, positions, slot_mapping)
+    check_rotary(heads, cos, sin)
     qk_norm = has_gains(heads, q_gain, k_gain)
     if not runs_triton(q):
         rotated, keys, values = rope_reference(heads, qkv, positions, cos, sin, q_gain, k_gain, eps)
@@ -197,10 +198,7 @@ def check_rotary(heads: Heads, cos: Tensor, sin: Tensor) -> None:
             raise ValueError(f"{name} is {table.dtype}, expected float32: angles need the bits")
 
 
-def _check(
-    heads: Heads, qkv: Tensor, positions: Tensor, slot_mapping: Tensor, cos: Tensor, sin: Tensor
-) -> None:
-    check_shape("qkv", qkv, (len(positions), heads.qkv_size))
-    check_shape("positions", positions, (len(qkv),))
-    check_shape("slot_mapping", slot_mapping, (len(qkv),))
-    check_rotary(heads, cos, sin)
+def _check(heads: Heads, q: Tensor, qkv: Tensor, positions: Tensor, slot_mapping: Tensor) -> None:
+    check_shape("qkv", qkv, (len(q), heads.qkv_size))
+    check_shape("positions", positions, (len(q),))
+    check_shape("slot_mapping", slot_mapping, (len(q),))
