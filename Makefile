@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help demo test slow bench figures format clean
+.PHONY: help demo test slow bench gpu figures format clean
 
 help:  ## What can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -23,6 +23,11 @@ slow: .venv/.test  ## The property tests with 1,000 examples each
 
 bench: .venv/.core  ## Speed of the serving simulator: steps a second, growth, stride against loop
 	$(BIN)/python -m mini_engine.serving.bench $(ARGS)
+
+gpu: .venv/.test  ## On a machine with an NVIDIA GPU: its tests, a calibration, a quick benchmark
+	$(BIN)/python -m pytest -m gpu
+	$(BIN)/python -m mini_engine calibrate --quick --device cuda -o out/this-gpu.json
+	$(BIN)/python -m mini_engine bench --quick --device cuda --spec out/this-gpu.json
 
 figures: .venv/.core  ## Draw the pictures of the README again
 	$(BIN)/python -m mini_engine demo

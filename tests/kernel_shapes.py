@@ -39,7 +39,7 @@ POINTERS = {
     "tokens": I64,
     "seeds": I64,
 }
-SCALARS = {"eps": "fp32", "scale": "fp32", "max_blocks": "i32"}
+SCALARS = {"eps": "fp32", "scale": "fp32", "table_stride": "i32"}
 
 
 @dataclass(frozen=True)

@@ -175,10 +175,8 @@ CONFIGS = [named_shape("qwen3-0.6b"), named_shape("llama-3.2-1b")]
 @pytest.mark.parametrize("c", CONFIGS, ids=lambda c: c.name)
 def test_bytes_moved_agree_with_the_nine_a_layer(c: ModelConfig) -> None:
     batch_size, context = 3, 100
-    layer = {
-        op.name: op.bytes
-        for op in step_parts(c, StepShape.decode(batch_size, context), "fused9").layer
-    }
+    parts = step_parts(c, StepShape.decode(batch_size, context), "fused9")
+    layer = {op.name: op.bytes for op in parts.layer}
     heads, e = Heads(c.num_heads, c.num_kv_heads, c.head_dim, 16), c.dtype_bytes
     rope_name = "qk_norm_rope_kv_write" if c.qk_norm else "rope_kv_write"
     ours = {

@@ -9,7 +9,7 @@ In:  a `Stage`. Out: an `Arm` (`stage.py`): prepare, place, step, release.
         arm.step()                      # the sampled token is fed back on the device
 
 A new arm is one class and one entry in `ARMS`. The classes: `plain_arms.py` runs our plain model,
-`hf_arms.py` runs transformers.
+`fused_arms.py` the Triton kernels, `hf_arms.py` transformers.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import torch
 
 from mini_engine.cuda.backend import GraphBackend
+from mini_engine.cuda.fused_arms import fused, no_pdl
 from mini_engine.cuda.hf_arms import HuggingFaceEager, HuggingFaceStatic, no_transformers
 from mini_engine.cuda.plain_arms import (
     Compiler,
@@ -97,6 +98,22 @@ ARMS: dict[str, ArmKind] = {
         "full",
         lambda stage: OursGraph(stage, steps_a_call=8),
         _anywhere,
+        True,
+    ),
+    "graph-9": ArmKind("nine Triton kernels a layer, one graph", "full", fused(9), _anywhere, True),
+    "graph-5": ArmKind("five Triton kernels a layer, one graph", "full", fused(5), _anywhere, True),
+    "graph-5-pdl": ArmKind(
+        "five a layer, each starting while the last drains",
+        "full",
+        fused(5, pdl=True),
+        no_pdl,
+        True,
+    ),
+    "graph-5-pdl-k8": ArmKind(
+        "the same, eight steps in one graph",
+        "full",
+        fused(5, pdl=True, steps_a_call=8),
+        no_pdl,
         True,
     ),
     "compile-default": _ours_compiled("default"),

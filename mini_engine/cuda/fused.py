@@ -4,8 +4,7 @@ In: what `Model` takes. Out: what `Model` gives; only the way there is shorter.
 
     model = FusedModel(weights, cache, kernels_per_layer=5, pdl=True)
 
-    nine   norm · QKV · RoPE and KV write · attention (and its combine) · O · norm · gate/up ·
-           SiLU·mul · down
+    nine   norm · QKV · RoPE and KV write · attention · O · norm · gate/up · SiLU·mul · down
     five   norm+QKV · RoPE, KV write and attention · O+residual · norm+gate/up+SiLU·mul ·
            down+residual
 
@@ -123,6 +122,7 @@ class FusedModel(Model):
         q, attended = residual.new_empty(2, rows, c.q_size)
         gate_up = residual.new_empty(rows, 2 * c.intermediate_size)
         activated = residual.new_empty(rows, c.intermediate_size)
+        counters = torch.zeros(rows, c.num_kv_heads, dtype=torch.int32, device=residual.device)
         table = inputs.block_table[:, : attention.max_blocks].contiguous()
         for index, (layer, keys, values) in enumerate(self._layers_with_cache()):
             if index:
@@ -135,7 +135,7 @@ class FusedModel(Model):
                 self.cos, self.sin, layer.q_norm, layer.k_norm, eps, pdl,
             )  # fmt: skip
             decode.decode_attention(
-                attended, q, keys, values, table, inputs.context_lens, splits, pdl
+                attended, q, keys, values, table, inputs.context_lens, splits, counters, pdl
             )  # fmt: skip
             linear(out, attended, layer.o, None, pdl)
             add_rms_norm(normed, residual, out, layer.post_norm, eps, pdl)

@@ -30,7 +30,7 @@ def decode(
 ) -> torch.Tensor:
     out = torch.full_like(q, NAN)
     attention.decode_attention(
-        out, q, kv.k_cache, kv.v_cache, kv.block_table, kv.context_lens, splits, counters
+        out, q, kv.k_cache, kv.v_cache, kv.block_table, kv.context_lens, splits, False, counters
     )
     return out
 
@@ -81,6 +81,16 @@ def test_the_last_program_combines_what_a_second_kernel_would() -> None:
         one_launch = decode(q, kv, splits, counters)
         torch.testing.assert_close(one_launch, decode(q, kv, splits), rtol=0, atol=0)
         assert (counters == 0).all()
+
+
+def test_the_table_may_be_the_left_part_of_a_wider_one() -> None:
+    """A graph for short contexts reads the first columns of the engine's table where they are."""
+    heads, contexts, splits = CASES[2]
+    q, kv = batch(heads, contexts, torch.float32)
+    columns = kv.block_table.shape[1]
+    wider = torch.cat([kv.block_table, torch.full((3, 4), 2**30, dtype=torch.int32)], dim=1)
+    left = Paged(kv.k_cache, kv.v_cache, wider[:, :columns], kv.context_lens, kv.slots)
+    torch.testing.assert_close(decode(q, left, splits), decode(q, kv, splits), rtol=0, atol=0)
 
 
 def test_more_splits_than_tiles_leave_the_rest_idle() -> None:

@@ -61,7 +61,7 @@ def decode_split_kernel(
     block_table,
     context_lens,
     scale,
-    max_blocks,
+    table_stride,
     KV_HEADS: tl.constexpr,
     GROUP: tl.constexpr,
     PADDED_GROUP: tl.constexpr,
@@ -90,7 +90,7 @@ def decode_split_kernel(
     for start in range(split * TILE, context, SPLITS * TILE):
         token = start + tl.arange(0, TILE)
         inside = token < context
-        row = cache_rows(block_table + request * max_blocks, token, inside, BLOCK_SIZE)
+        row = cache_rows(block_table + request * table_stride, token, inside, BLOCK_SIZE)
         at_kv = (row * KV_HEADS + kv_head)[:, None] * HEAD_DIM + d[None, :]
         keys = tl.load(k_cache + at_kv, mask=inside[:, None], other=0.0)
         values = tl.load(v_cache + at_kv, mask=inside[:, None], other=0.0)
@@ -133,8 +133,8 @@ def decode_attention(
     block_table: Tensor,
     context_lens: Tensor,
     splits: int,
-    counters: Tensor | None = None,
     pdl: bool = False,
+    counters: Tensor | None = None,
 ) -> None:
     """Shapes as at the top of the file. `splits`: from `num_splits`, a constant of the graph.
 
@@ -156,7 +156,7 @@ def decode_attention(
     padded = triton.next_power_of_2(splits)
     decode_split_kernel[(len(q), heads.num_kv_heads, splits)](
         *(out, sums, stats, counters, q, k_cache, v_cache, block_table, context_lens),
-        *(heads.head_dim**-0.5, block_table.shape[1]),
+        *(heads.head_dim**-0.5, block_table.stride(0)),
         *(heads.num_kv_heads, heads.group_size, heads.padded_group, heads.head_dim),
         *(heads.block_size, splits, padded, TILE, counters is not None, pdl),
         num_warps=4,

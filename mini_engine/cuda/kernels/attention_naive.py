@@ -29,7 +29,7 @@ def decode_naive_kernel(
     block_table,
     context_lens,
     scale,
-    max_blocks,
+    table_stride,
     HEADS: tl.constexpr,
     GROUP: tl.constexpr,
     HEAD_DIM: tl.constexpr,
@@ -47,7 +47,7 @@ def decode_naive_kernel(
     for start in range(0, context, TILE):
         token = start + tl.arange(0, TILE)
         inside = token < context
-        row = cache_rows(block_table + request * max_blocks, token, inside, BLOCK_SIZE)
+        row = cache_rows(block_table + request * table_stride, token, inside, BLOCK_SIZE)
         at = (row * (HEADS // GROUP) + head // GROUP)[:, None] * HEAD_DIM + d[None, :]
         keys = tl.load(k_cache + at, mask=inside[:, None], other=0.0).to(tl.float32)
         scores = tl.where(inside, tl.sum(keys * query[None, :], axis=1), LOWEST)
@@ -76,7 +76,7 @@ def decode_attention_naive(
     check_shape("out", out, tuple(q.shape))
     decode_naive_kernel[(len(q), heads.num_heads)](
         *(out, q, k_cache, v_cache, block_table, context_lens),
-        *(heads.head_dim**-0.5, block_table.shape[1]),
+        *(heads.head_dim**-0.5, block_table.stride(0)),
         *(heads.num_heads, heads.group_size, heads.head_dim, heads.block_size, TILE),
         num_warps=1,
     )

@@ -107,7 +107,7 @@ def fused_attention_kernel(
     k_gain,
     eps,
     scale,
-    max_blocks,
+    table_stride,
     KV_HEADS: tl.constexpr,
     GROUP: tl.constexpr,
     PADDED_GROUP: tl.constexpr,
@@ -125,9 +125,9 @@ def fused_attention_kernel(
     half: tl.constexpr = HEAD_DIM // 2
     kind = k_cache.dtype.element_ty
     pair, d = tl.arange(0, half), tl.arange(0, HEAD_DIM)
-    table = block_table + request * max_blocks
+    table = block_table + request * table_stride
     token = split * TILE + tl.arange(0, TILE)
-    mapped = token < max_blocks * BLOCK_SIZE
+    mapped = token < table_stride * BLOCK_SIZE
     row = cache_rows(table, token, mapped, BLOCK_SIZE)
     left, right, values = load_keys(k_cache, v_cache, row, mapped, kv_head, KV_HEADS, HEAD_DIM)
     q_gains = ()
@@ -226,7 +226,7 @@ def rope_kv_write_attention(
     sums, stats = new_parts(len(out), heads, splits, out.device)
     fused_attention_kernel[(len(out), heads.num_kv_heads, splits)](
         *(out, k_cache, v_cache, counters, sums, stats, qkv, block_table, context_lens),
-        *(cos, sin, q_gain, k_gain, eps, heads.head_dim**-0.5, block_table.shape[1]),
+        *(cos, sin, q_gain, k_gain, eps, heads.head_dim**-0.5, block_table.stride(0)),
         *(heads.num_kv_heads, heads.group_size, heads.padded_group, heads.head_dim),
         *(heads.block_size, splits, triton.next_power_of_2(splits), TILE, qk_norm, pdl),
         num_warps=1,

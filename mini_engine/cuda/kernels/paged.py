@@ -70,12 +70,18 @@ class Heads:
 
     def check_tables(self, num_reqs: int, block_table: Tensor, context_lens: Tensor) -> None:
         """Raises ValueError unless there is a row of the table and a length for each request."""
-        if block_table.dim() != 2:
-            raise ValueError(
-                f"block_table is {tuple(block_table.shape)}, expected (num_reqs, max_blocks)"
-            )
-        check_shape("block_table", block_table, (num_reqs, block_table.shape[1]))
+        check_table(block_table, num_reqs)
         check_shape("context_lens", context_lens, (num_reqs,))
+
+
+def check_table(block_table: Tensor, num_reqs: int) -> None:
+    """Raises ValueError unless it is (num_reqs, max_blocks). It may be the left part of a wider
+    table: rows are found by their stride, and a graph need not copy the part that it uses."""
+    if block_table.dim() != 2 or block_table.shape[0] != num_reqs or block_table.stride(1) != 1:
+        raise ValueError(
+            f"block_table is {tuple(block_table.shape)} with strides {block_table.stride()}, "
+            f"expected ({num_reqs}, max_blocks), each row contiguous"
+        )
 
 
 def gather(cache: Tensor, blocks: Tensor, num_tokens: int) -> Tensor:

@@ -5,7 +5,7 @@
     pick_and_advance:  the same, then positions, context_lens and slot_mapping of the next step
 
 In:  logits in float32 or bf16, or the partials that head.py leaves: values float32, indices int32.
-Out: tokens (M,) int64, of equal scores the lowest index. With the token and the metadata on the
+Out: tokens (M,) int32 or int64, of equal scores the lowest index. With the token and the metadata on the
      device, k decode steps fit one graph.
 
 Two kernels because every piece of the vocabulary must be done before the best is known. Bytes: the
@@ -26,6 +26,7 @@ from mini_engine.cuda.kernels.launch import (
     pdl_wait,
     runs_triton,
 )
+from mini_engine.cuda.kernels.paged import check_table
 from mini_engine.cuda.kernels.sampling import best_of, check_sampling, noisy, sampling_reference
 
 LOGITS_BLOCK = 4096  # logits that leave one partial
@@ -75,7 +76,7 @@ def pick_kernel(
     context_lens,
     slot_mapping,
     block_table,
-    max_blocks,
+    table_stride,
     PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
@@ -99,11 +100,11 @@ def pick_kernel(
         best = tl.where(better, value, best)
         winner = tl.where(better, index, winner)
     _, token = best_of(best, winner, best == best)
-    tl.store(tokens + row, token.to(tl.int64))
+    tl.store(tokens + row, token.to(tokens.dtype.element_ty))
     if ADVANCE:
         context = tl.load(context_lens + row, cache_modifier=".cg")
         if context > 0:  # a padded row stays a padded row
-            table = block_table + row * max_blocks
+            table = block_table + row * table_stride
             block = tl.load(table + context // BLOCK_SIZE)
             tl.store(slot_mapping + row, block * BLOCK_SIZE + context % BLOCK_SIZE)
             tl.store(positions + row, context)
@@ -148,7 +149,7 @@ def top_of_logits(
 
 @torch.library.custom_op("launch_bound::pick_tokens", mutates_args=("tokens",))
 def pick_tokens(tokens: Tensor, values: Tensor, indices: Tensor, pdl: bool = False) -> None:
-    """tokens (M,) int64 of partials (M, P). Raises ValueError on misfits and refused PDL."""
+    """tokens (M,) of partials (M, P). Raises ValueError on misfits and refused PDL."""
     _check_parts(tokens, values, indices)
     if not runs_triton(values):
         tokens.copy_(pick_reference(values, indices))
@@ -185,7 +186,7 @@ def pick_and_advance(
     for name, vector in (("positions", positions), ("slot_mapping", slot_mapping)):
         check_shape(name, vector, (len(tokens),))
     check_shape("context_lens", context_lens, (len(tokens),))
-    check_shape("block_table", block_table, (len(tokens), block_table.shape[-1]))
+    check_table(block_table, len(tokens))
     if not runs_triton(values):
         tokens.copy_(pick_reference(values, indices))
         advance_reference(positions, context_lens, slot_mapping, block_table, block_size)
@@ -193,7 +194,7 @@ def pick_and_advance(
     options = launch_options(pdl, values)
     pick_kernel[(len(tokens),)](
         *(tokens, values, indices, positions, context_lens, slot_mapping, block_table),
-        *(block_table.shape[1], values.shape[1], PICK_BLOCK, block_size, True, pdl),
+        *(block_table.stride(0), values.shape[1], PICK_BLOCK, block_size, True, pdl),
         num_warps=4,
         **options,
     )

@@ -44,7 +44,7 @@ def prefill_kernel(
     query_lens,
     context_lens,
     scale,
-    max_blocks,
+    table_stride,
     KV_HEADS: tl.constexpr,
     GROUP: tl.constexpr,
     HEAD_DIM: tl.constexpr,
@@ -81,7 +81,7 @@ def prefill_kernel(
     for first in range(0, end, TILE_K):
         key = first + tl.arange(0, TILE_K)
         inside = key < end
-        slot = cache_rows(block_table + request * max_blocks, key, inside, BLOCK_SIZE)
+        slot = cache_rows(block_table + request * table_stride, key, inside, BLOCK_SIZE)
         at_kv = (slot * KV_HEADS + head // GROUP)[:, None] * HEAD_DIM + d[None, :]
         keys = tl.load(k_cache + at_kv, mask=inside[:, None], other=0.0)
         values = tl.load(v_cache + at_kv, mask=inside[:, None], other=0.0)
@@ -120,7 +120,7 @@ def prefill_attention(
     options = launch_options(pdl, q)
     prefill_kernel[(triton.cdiv(max_query_len, TILE_Q), heads.num_heads, num_reqs)](
         *(out, q, k_cache, v_cache, block_table, query_lens, context_lens),
-        *(heads.head_dim**-0.5, block_table.shape[1]),
+        *(heads.head_dim**-0.5, block_table.stride(0)),
         *(heads.num_kv_heads, heads.group_size, heads.head_dim, heads.block_size),
         *(triton.next_power_of_2(num_reqs), TILE_Q, TILE_K, pdl),
         num_warps=4,

@@ -1,0 +1,29 @@
+"""The Triton kernels of a decode step, one family a file, each beside its PyTorch reference.
+
+A model calls the ops (`torch.library.custom_op`), never a kernel. What an op computes on a CPU, and
+the `pdl` switch that each has, is told in launch.py.
+
+    file                 ops                                                in a layer of
+    norm.py              rms_norm, add_rms_norm                             nine
+    activation.py        silu_mul                                           nine
+    rope.py              rope_kv_write (with the norms of q and k)          nine
+    attention.py         decode_attention; before it: attention_naive.py    nine
+    linear.py            linear                                             nine (or cuBLAS)
+                         norm_linear, linear_add, norm_gate_up_silu_mul     five
+      gemv.py            its kernels for 1 to 4 tokens; plans: gemv_plan.py
+      skinny.py          its kernels for up to 16 tokens, with split K
+    fused_attention.py   rope_kv_write_attention                            five
+    prefill.py           prefill_attention
+    head.py              norm_lm_head                                       the end of a step
+    pick.py              top_of_logits, pick_tokens, pick_and_advance       the end of a step
+    sampling.py          the noise of pick.py
+    paged.py             the pieces of the attention kernels
+    interpreter.py       the guard that makes Triton's interpreter honest about bf16
+
+Nine:  (add_)rms_norm, linear, rope_kv_write, decode_attention, linear, add_rms_norm, linear,
+       silu_mul, linear.
+Five:  norm_linear, rope_kv_write_attention, linear_add, norm_gate_up_silu_mul, linear_add.
+
+Every kernel computes in float32 and rounds where it stores. Rounding differs from an unfused model
+only by being done less often.
+"""
