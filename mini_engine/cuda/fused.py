@@ -58,6 +58,9 @@ class FusedModel(Model):
         if kernels_per_layer not in (9, 5):
             raise ValueError(f"kernels_per_layer is {kernels_per_layer}, expected 9 or 5")
         self.kernels_per_layer, self.pdl = kernels_per_layer, pdl
+        # Who arrives last at a combine; every launch leaves it zero, so all layers share it.
+        shape = (MAX_SKINNY_TOKENS, self.config.num_kv_heads)
+        self.counters = torch.zeros(shape, dtype=torch.int32, device=weights.embed.device)
 
     def body(self, inputs: StepInputs, attention: Attention) -> Tensor:
         """Hidden states after the last layer, (T, H). Writes K and V of every token."""
@@ -101,8 +104,7 @@ class FusedModel(Model):
         qkv = residual.new_empty(rows, c.q_size + 2 * c.kv_size)
         attended = residual.new_empty(rows, c.q_size)
         activated = residual.new_empty(rows, c.intermediate_size)
-        counters = torch.zeros(rows, c.num_kv_heads, dtype=torch.int32, device=residual.device)
-        table = inputs.block_table[:, : attention.max_blocks].contiguous()
+        table, counters = inputs.block_table[:, : attention.max_blocks], self.counters[:rows]
         for layer, keys, values in self._layers_with_cache():
             norm_linear(qkv, residual, layer.input_norm, layer.qkv, eps, layer.qkv_bias, pdl)
             fused.rope_kv_write_attention(
@@ -122,8 +124,7 @@ class FusedModel(Model):
         q, attended = residual.new_empty(2, rows, c.q_size)
         gate_up = residual.new_empty(rows, 2 * c.intermediate_size)
         activated = residual.new_empty(rows, c.intermediate_size)
-        counters = torch.zeros(rows, c.num_kv_heads, dtype=torch.int32, device=residual.device)
-        table = inputs.block_table[:, : attention.max_blocks].contiguous()
+        table, counters = inputs.block_table[:, : attention.max_blocks], self.counters[:rows]
         for index, (layer, keys, values) in enumerate(self._layers_with_cache()):
             if index:
                 add_rms_norm(normed, residual, out, layer.input_norm, eps, pdl)

@@ -30,7 +30,7 @@ def decode(
 ) -> torch.Tensor:
     out = torch.full_like(q, NAN)
     attention.decode_attention(
-        out, q, kv.k_cache, kv.v_cache, kv.block_table, kv.context_lens, splits, False, counters
+        out, q, kv.k_cache, kv.v_cache, kv.block_table, kv.context_lens, splits, counters
     )
     return out
 

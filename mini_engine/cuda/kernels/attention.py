@@ -133,8 +133,8 @@ def decode_attention(
     block_table: Tensor,
     context_lens: Tensor,
     splits: int,
-    pdl: bool = False,
     counters: Tensor | None = None,
+    pdl: bool = False,
 ) -> None:
     """Shapes as at the top of the file. `splits`: from `num_splits`, a constant of the graph.
 

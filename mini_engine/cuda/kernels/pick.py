@@ -5,8 +5,8 @@
     pick_and_advance:  the same, then positions, context_lens and slot_mapping of the next step
 
 In:  logits in float32 or bf16, or the partials that head.py leaves: values float32, indices int32.
-Out: tokens (M,) int32 or int64, of equal scores the lowest index. With the token and the metadata on the
-     device, k decode steps fit one graph.
+Out: tokens (M,) int32 or int64, of equal scores the lowest index. With the token and the metadata
+     on the device, k decode steps fit one graph.
 
 Two kernels because every piece of the vocabulary must be done before the best is known. Bytes: the
 logits once; the partials are P = V / 4096 pairs of 8 bytes a row.
