@@ -145,7 +145,8 @@ def _point(
 def _batches(max_batch: int, corners: Iterable[int]) -> list[int]:
     """Every batch up to 512, some of those above, and both sides of each corner."""
     sides = {side for corner in corners for side in (corner, corner + 1) if side <= max_batch}
-    return sorted({*range(1, max_batch + 1, 1 + max_batch // 513), max_batch, *sides})
+    doublings = {2**k for k in range(max_batch.bit_length())}
+    return sorted({*range(1, max_batch + 1, 1 + max_batch // 513), max_batch, *sides, *doublings})
 
 
 def _percent(share: float) -> str:

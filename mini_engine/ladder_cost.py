@@ -67,7 +67,7 @@ class LadderCosts:
         def costs_of(graph: BatchDescriptor) -> tuple[int, float, int, int]:
             """graphs, capture_us, node_bytes, pool_bytes."""
             reqs = padded_reqs(graph, 1)
-            ops = step_ops(config, StepShape(graph.num_tokens, reqs, reqs, reqs), style)
+            ops = step_ops(config, StepShape(graph.num_tokens, reqs, 0, 0), style)
             cost = capture_cost(ops, spec, LAUNCHED_AS[graph.mode])
             logits = reqs if graph.mode is CUDAGraphMode.FULL else 0
             pool = activation_bytes(config, graph.num_tokens) + logits * logit_bytes(config)

@@ -38,19 +38,22 @@ class CaptureCost:
 
 
 def capture_cost(ops: Sequence[OpCost], spec: DeviceSpec, mode: Mode) -> CaptureCost:
-    """Warm up, record and instantiate. Recording issues every op as running does, and pays for
-    each node on top; splitting ops are issued and not recorded.
+    """Warm up, record and instantiate. Recording issues each captured op as running does, and pays
+    for its node on top. In pieces, the ops after the last one (the head) belong to no capture.
 
-    One warm-up run, as in vLLM 0.33. Eager needs none of it: all zeros.
+    One warm-up run, as in vLLM 0.33, without the engine around it. Eager needs none: all zeros.
     """
     if mode == "eager":
         return CaptureCost(0.0, 0.0, 0.0, 0, 0, 0)
+    if mode == "piecewise":
+        while ops[-1].splitting:
+            ops = ops[:-1]
     works = launched(ops, spec, mode)
     live = sum(op.splitting for op in ops) if mode == "piecewise" else 0
     nodes = len(ops) - live
     return CaptureCost(
-        warmup_us=step_time(ops, spec, "eager").itl_us,
-        capture_us=len(ops) * spec.cpu_op_us + nodes * spec.capture_node_us,
+        warmup_us=step_time(ops, spec, "eager").itl_us - spec.host_step_us,
+        capture_us=nodes * (spec.cpu_op_us + spec.capture_node_us),
         instantiate_us=nodes * spec.instantiate_node_us,
         graphs=len(works) - live,
         nodes=nodes,

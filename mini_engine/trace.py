@@ -67,7 +67,7 @@ def read_trace(path: Path) -> dict[str, list[TraceEvent]]:
     """
     try:
         document = json.loads(Path(path).read_text())
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: not JSON ({error})") from error
     rows = document.get("traceEvents") if isinstance(document, dict) else None
     if not isinstance(rows, list):

@@ -146,6 +146,35 @@ def test_replay_inside_its_own_capture_is_refused() -> None:
         graph.replay()
 
 
+def test_a_capture_made_before_another_began_cannot_begin_inside_it() -> None:
+    device = small_device()
+    x, first, second = device.upload(ONES), device.capture(), device.capture()
+    with pytest.raises(CaptureError, match="a capture inside a capture"), first:
+        with second:
+            device.launch(k.scale, x, x, by=3.0)
+    assert (device.read(x) == 1).all()
+    with pytest.raises(CaptureError, match="was begun before"), first:
+        pass
+
+
+def test_memory_pressure_inside_a_capture_leaves_its_addresses_mapped() -> None:
+    device = small_device(megabytes=8)
+    x = device.upload(np.ones(600_000, np.float32))
+    with device.capture() as graph:
+        y = device.empty(600_000)
+        device.launch(k.scale, y, x, by=2.0)
+        device.free(y)
+        device.memory.release_cached()
+    graph.replay()
+
+
+def test_an_index_out_of_its_buffer_is_an_illegal_access() -> None:
+    device = small_device()
+    table, ids = device.upload(np.ones((4, 8), np.float32)), device.upload(np.array([9], np.int32))
+    with pytest.raises(IllegalAddress, match="illegal memory access in embed"):
+        device.launch(k.embed, device.empty((1, 8)), ids, table)
+
+
 def test_a_failed_capture_leaves_no_memory_behind() -> None:
     device = small_device()
     before = device.memory.allocated_bytes()

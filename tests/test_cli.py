@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -267,6 +269,12 @@ def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixtu
         (["trace", "--context", "1"], "needs at least one token before it"),
         (["trace", "--batch", "0"], "0 is not 1 or more"),
         (["serve", "--trace", "/nowhere.csv"], "/nowhere.csv"),
+        (["trace", "--batch", "257"], "batch 257: expected 1 to 256"),
+        (["trace", "--shape", "qwen3-8b", "--spec", "rtx4070"], "out of device memory"),
+        (["demo", "--host-us", "nan"], "nan is not a time"),
+        (["serve", "--host-us", "-3"], "-3 is not a time"),
+        (["crossover", "--host-us", "1e300"], "1e300 is not a time"),
+        (["serve", "--max-model-len", "10"], "none of 500 requests fits a context of 10"),
         (["fly"], "invalid choice: 'fly'"),
     ],
     ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else "",
@@ -296,6 +304,27 @@ def test_a_bad_row_of_a_trace_is_named_and_can_be_skipped(
     assert "ContextTokens" in result["first_row_skipped"]
 
 
+def test_text_that_is_not_utf8_is_told_by_its_file(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "latin1.txt"
+    path.write_bytes("déjà".encode("latin-1"))
+    assert "latin1.txt: not UTF-8" in refused(capsys, "generate", "--prompts", str(path))
+    assert "latin1.txt: not JSON" in refused(capsys, "trace", "--read", str(path))
+
+
+def test_a_reader_that_stops_early_is_no_error() -> None:
+    done = subprocess.run(
+        f"{sys.executable} -m mini_engine serve --json | head -1",
+        shell=True,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout == "{\n"
+    assert done.stderr == ""
+
+
 def test_a_broken_checkpoint_is_told_apart_from_a_missing_one(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -310,9 +339,6 @@ def test_a_broken_checkpoint_is_told_apart_from_a_missing_one(
 
 
 def test_the_module_itself_can_be_run() -> None:
-    import subprocess
-    import sys
-
     done = subprocess.run(
         [sys.executable, "-m", "mini_engine", "--help"], cwd=ROOT, capture_output=True, text=True
     )

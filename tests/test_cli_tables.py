@@ -368,8 +368,6 @@ def test_capacity_help_tells_what_the_command_finds(capsys: pytest.CaptureFixtur
         ("crossover --ladder 4,2", "rung 2 comes after 4"),
         ("crossover --ladder=-1,2", "rung -1 is not positive"),
         ("crossover --ladder ,", "at least one rung"),
-        ("crossover --host-us -5", "--host-us -5"),
-        ("crossover --host-us nan", "--host-us nan"),
         ("crossover --max-batch 2 -o /dev/null/x.png", "/dev/null"),
         ("ladder --batch 257", "batch 257 > max_num_seqs 256"),
         ("ladder --rungs 4", "give --histogram too"),

@@ -97,13 +97,13 @@ def test_a_stale_block_table_reads_somebody_elses_context() -> None:
 
 
 class RebindsTheInput(ModelInputs):
-    """`self.input_ids = new` in place of `self.input_ids.copy_(new)`."""
+    """`self.input_ids = new` in place of `self.input_ids.copy_(new)`; all else is copied."""
 
     def stage(self, rows: int, arrays: Mapping[str, np.ndarray]) -> None:
-        kept = dict(self.buffers)
-        super().stage(rows, {**arrays, "input_ids": np.zeros(rows, np.int32)})
-        self.buffers["input_ids"] = self.device.upload(arrays["input_ids"])
-        self.buffers = kept | {"input_ids": kept["input_ids"]}
+        new = np.zeros(len(self.buffers["input_ids"]), np.int32)
+        new[: len(arrays["input_ids"])] = arrays["input_ids"]
+        self.buffers["input_ids"] = self.device.upload(new)
+        super().stage(rows, arrays)  # into the new buffer, which no graph knows
 
 
 def test_an_input_rebound_instead_of_copied_replays_the_old_one() -> None:

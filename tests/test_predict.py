@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -14,6 +15,7 @@ from mini_engine.engine import Engine
 from mini_engine.hardware import load_spec
 from mini_engine.launch_model import break_even_replays
 from mini_engine.oplists import StepShape, step_ops
+from mini_engine.payoff import capture_cost
 from mini_engine.scheduler import Request
 from mini_engine.sim.device import Device
 from mini_engine.sim.predict import HF_EAGER, LIMITS, Service, predict
@@ -25,8 +27,10 @@ SHAPE = replace(named_shape("qwen3-0.6b"), num_layers=3)
 MODES: dict[str, Mode] = {"NONE": "eager", "PIECEWISE": "piecewise", "FULL": "full"}
 
 
-def cost_only_engine(mode: str, shape: object = SHAPE) -> tuple[Engine, SimRunner]:
-    dispatcher = GraphDispatcher(mode, [1, 2, 4, 8, 16], LIMITS.max_num_seqs)
+def cost_only_engine(
+    mode: str, shape: object = SHAPE, sizes: Sequence[int] = (1, 2, 4, 8, 16)
+) -> tuple[Engine, SimRunner]:
+    dispatcher = GraphDispatcher(mode, sizes, LIMITS.max_num_seqs)
     runner = SimRunner(Device(SPEC, compute=False), shape, None, LIMITS, dispatcher)  # type: ignore[arg-type]
     runner.capture()
     return Engine(runner, LIMITS, dispatcher), runner
@@ -87,6 +91,41 @@ def test_a_prediction_counts_what_the_step_launches() -> None:
         assert prediction.timeline[0].start_us == 0
         ends = max(e.end_us for e in prediction.timeline)
         assert ends == pytest.approx(prediction.itl_us)
+
+
+@given(
+    st.sampled_from(list(MODES)), st.sampled_from([1, 2, 4, 8, 16, 64, 256]), st.integers(2, 900)
+)
+def test_a_predicted_step_is_the_models_at_any_batch(mode: str, batch: int, context: int) -> None:
+    service = Service(requests=1, new_tokens=2)
+    sizes = [1, 2, 4, 8, 16, 64, 256]
+    prediction = predict(
+        SHAPE, SPEC, mode, batch=batch, context=context, service=service, capture_sizes=sizes
+    )
+    ops = step_ops(SHAPE, StepShape.decode(batch, context), "fused9")
+    model = step_time(ops, SPEC, MODES[mode])
+    assert prediction.itl_us == pytest.approx(model.itl_us, rel=1e-9)
+    assert prediction.gpu_us - SPEC.kernel_floor_us == pytest.approx(
+        model.gpu_busy_us - SPEC.kernel_floor_us, rel=1e-9
+    )
+    assert prediction.cpu_us == pytest.approx(model.cpu_us, rel=1e-9)
+
+
+@pytest.mark.parametrize(("batch", "context"), [(0, 8), (257, 8), (1, 1), (1, 5000)])
+def test_a_step_that_the_engine_cannot_hold_is_refused(batch: int, context: int) -> None:
+    with pytest.raises(ValueError, match=r"batch|context"):
+        predict(SHAPE, SPEC, "NONE", batch=batch, context=context)
+
+
+@pytest.mark.parametrize("mode", ["PIECEWISE", "FULL"])
+def test_capturing_takes_on_the_device_what_the_formula_says(mode: str) -> None:
+    sizes = [1, 8, 64]
+    _, runner = cost_only_engine(mode, sizes=sizes)
+    device_us = {r.rung: r.warmup_us + r.capture_us for r in runner.capture().rungs}
+    for size in sizes:
+        ops = step_ops(SHAPE, StepShape(size, size, 0, 0), "fused9")
+        cost = capture_cost(ops, SPEC, MODES[mode])
+        assert device_us[size] == pytest.approx(cost.total_us, rel=1e-9)
 
 
 def test_hugging_face_eager_launches_its_own_op_list() -> None:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -59,7 +60,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = load(args.command)
     try:
         result = command.run(args, Console(stderr=True, quiet=args.json, highlight=False))
-    except (ValueError, OSError) as error:
+        if args.json:
+            print(json.dumps(result, indent=2), flush=True)
+        else:
+            command.show(result, Console(highlight=False, soft_wrap=False))
+    except BrokenPipeError:  # whoever was reading has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (ValueError, OSError, MemoryError) as error:
         print(f"mini_engine {args.command}: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except CheckFailed as error:
@@ -68,10 +75,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"mini_engine {args.command}: interrupted", file=sys.stderr)
         return 130
-    if args.json:
-        print(json.dumps(result, indent=2))
-    else:
-        command.show(result, Console(highlight=False, soft_wrap=False))
     return 0
 
 

@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--host-us",
-        type=float,
+        type=options.microseconds,
         metavar="US",
         help="CPU time of the engine between two steps (default: the spec's)",
     )

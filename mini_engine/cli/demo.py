@@ -57,7 +57,7 @@ CONTEXT = 512
 NEXT = {
     "crossover": "up to which batch does a graph pay?",
     "ladder --batch 33": "why does my batch of 33 run at 40?",
-    "serve": "a day of requests, under each mode",
+    "serve": "a trace of requests: TTFT, ITL, padding",
     "--help": "all commands",
 }
 
@@ -71,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch", type=options.positive, default=1, help="of the predicted step")
     parser.add_argument(
         "--host-us",
-        type=float,
+        type=options.microseconds,
         metavar="US",
         help="CPU time of the engine between two steps (default: the spec's)",
     )

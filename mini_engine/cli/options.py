@@ -55,6 +55,14 @@ def positive(word: str) -> int:
     return value
 
 
+def microseconds(word: str) -> float:
+    """A time of 0 µs or more and at most a minute, for `type=`."""
+    value = float(word)
+    if not 0 <= value <= 60e6:
+        raise argparse.ArgumentTypeError(f"{word} is not a time from 0 to 60,000,000 µs")
+    return value
+
+
 def whole_numbers(word: str) -> list[int]:
     """`1,2,4,8` as a list, for `type=`."""
     try:

@@ -39,7 +39,12 @@ def read(args: argparse.Namespace) -> list[str]:
             raise ValueError(f"--prompt number {number} is empty: give it some text")
     if args.prompts:
         name = "standard input" if args.prompts == "-" else args.prompts
-        text = sys.stdin.read() if args.prompts == "-" else Path(args.prompts).read_text("utf-8")
+        try:
+            text = (
+                sys.stdin.read() if args.prompts == "-" else Path(args.prompts).read_text("utf-8")
+            )
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{name}: not UTF-8 text ({error})") from None
         lines = [line for line in text.splitlines() if line.strip()]
         if not lines:
             raise ValueError(f"{name}: no prompt in it; expected one on each line")

@@ -1,4 +1,4 @@
-"""Replay a trace of requests: what would this server have felt like, under each way of launching?
+"""Replay a trace of requests: what would this server have felt like?
 
   python -m mini_engine serve --mode FULL_AND_PIECEWISE
   python -m mini_engine serve --trace AzureLLMInferenceTrace_conv.csv --shape qwen3-0.6b --spec h200
@@ -36,7 +36,13 @@ from mini_engine.step_model import StepModel
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--trace", type=Path, default=SHIPPED_TRACE, metavar="FILE")
+    parser.add_argument(
+        "--trace",
+        type=Path,
+        default=SHIPPED_TRACE,
+        metavar="FILE",
+        help="CSV or JSON lines (default: a synthetic one)",
+    )
     parser.add_argument("--skip-bad-rows", action="store_true", help="count bad rows and go on")
     options.add_shape(parser)
     options.add_spec(parser)
@@ -56,7 +62,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--max-model-len", type=options.positive, metavar="TOKENS")
     parser.add_argument("--block-size", type=options.positive, default=16, metavar="TOKENS")
-    parser.add_argument("--host-us", type=float, metavar="US", help="CPU time between two steps")
+    parser.add_argument(
+        "--host-us", type=options.microseconds, metavar="US", help="CPU time between two steps"
+    )
     parser.add_argument("-o", "--out", type=Path, metavar="PNG", help="draw the rung histogram")
 
 
@@ -84,6 +92,11 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
             trace.requests, costs, plan.limits, plan.dispatcher,
             progress=lambda read: progress.update(task, completed=read),
         )  # fmt: skip
+    if not report.requests:
+        raise ValueError(
+            f"{args.trace}: none of {len(trace.requests)} requests fits a context of "
+            f"{plan.limits.max_model_len} tokens with room for an answer: raise --max-model-len"
+        )
     saving = optimal_ladder_saving(report, costs, plan.dispatcher)
     if args.out:
         _draw(report, args.out, f"{args.trace.name}: {shape.name} on one {spec.name}, {args.mode}")

@@ -45,7 +45,6 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     shape, spec = options.shape_of(args.shape), options.spec_of(args.spec)
     timelines: dict[str, Sequence[TraceEvent]] = {}
     for mode in args.mode or ("NONE", "PIECEWISE", "FULL"):
-        console.print(f"[dim]predicting {mode}[/dim]")
         step = predict(
             shape, spec, mode, batch=args.batch, context=args.context,
             service=Service(requests=1, new_tokens=2),

@@ -58,7 +58,9 @@ def plan_server(
     pool_bytes = 0
     for descriptor in dispatcher.descriptors():
         reqs = padded_reqs(descriptor, 1)
-        ops = step_ops(config, StepShape(descriptor.num_tokens, reqs, reqs, reqs), style)
+        ops = step_ops(
+            config, StepShape(descriptor.num_tokens, reqs, 0, 0), style
+        )  # on null inputs
         cost = capture_cost(ops, spec, LAUNCHED_AS[descriptor.mode])
         graphs += cost.graphs
         node_bytes += cost.node_bytes

@@ -41,13 +41,25 @@ class Recorder:
         self.device, self.pool = device, pool
         self.allocated: list[Block] = []  # while recording
         self.invalid: str | None = None  # what killed the recording
+        self._used = False
 
     def record(self, node: Node) -> None:
         raise NotImplementedError
 
+    def _start(self) -> None:
+        """Begin the recording. What its pool hands out stays mapped, freed or not, to the end."""
+        if self.device.recorder:
+            self.device.refuse("beginning a capture inside a capture")
+        if self._used:
+            raise CaptureError("this capture was begun before: call capture() for another one")
+        self._used = True
+        self.device.memory.pin(self.pool)
+        self.device.recorder = self
+
     def _stop(self, failed: bool) -> None:
         """End the recording. A failed one leaves no memory behind."""
         self.device.recorder = None
+        self.device.memory.pin(self.pool, -1)
         if failed:
             for block in self.allocated:
                 if not block.free and block in block.segment.blocks:
@@ -142,7 +154,7 @@ class Capture(Recorder):
         self.graphs = [Graph(device, pool, name)]
 
     def __enter__(self) -> Graph:
-        self.device.recorder = self
+        self._start()
         return self.graphs[0]
 
     def record(self, node: Node) -> None:
@@ -215,7 +227,7 @@ class Tracing(Recorder):
         self.nodes: list[Node] = []
 
     def __enter__(self) -> list[Node]:
-        self.device.recorder = self
+        self._start()
         return self.nodes
 
     def record(self, node: Node) -> None:

@@ -32,7 +32,7 @@ from mini_engine.hardware import DeviceSpec
 from mini_engine.sim.capture import BreakableCapture, Capture, CaptureError, Recorder, Tracing
 from mini_engine.sim.clocks import Clocks, Counters
 from mini_engine.sim.launch import Buffer, Kernel, Node, NodeCost, Scalar, kernel
-from mini_engine.sim.memory import DEFAULT_POOL, Memory
+from mini_engine.sim.memory import DEFAULT_POOL, IllegalAddress, Memory
 from mini_engine.trace import TraceEvent
 
 HostCopy = tuple[Buffer, np.ndarray]
@@ -51,7 +51,9 @@ class Device:
     ) -> None:
         """`memory_bytes` replaces the card's own; `record` keeps a timeline of every event."""
         self.spec, self.compute = spec, compute
-        self.memory = Memory(memory_bytes or spec.vram_bytes, poison=compute)
+        self.memory = Memory(
+            spec.vram_bytes if memory_bytes is None else memory_bytes, poison=compute
+        )
         self.clocks = Clocks(spec.queue_depth, record=record)
         self.recorder: Recorder | None = None  # set while capturing or tracing
         self._pool = DEFAULT_POOL
@@ -104,7 +106,7 @@ class Device:
         """
         buffer.check_alive("free")
         if self.recorder and buffer.block.pool != self.recorder.pool:
-            self._refuse(f"freeing the buffer at {buffer.address:#x}, which is not the graph's own")
+            self.refuse(f"freeing the buffer at {buffer.address:#x}, which is not the graph's own")
         self.memory.free(buffer.block, fill=self.recorder is None)
 
     @contextmanager
@@ -162,7 +164,7 @@ class Device:
         Refused while capturing: the graph would hold the address of host memory that moves.
         """
         if self.recorder:
-            self._refuse("a copy from pageable host memory: copy into a static buffer before it")
+            self.refuse("a copy from pageable host memory: copy into a static buffer before it")
         for target, source in copies:
             target.check_alive("copy_")
             _check_copy(target, np.shape(source))
@@ -177,7 +179,7 @@ class Device:
     def run_graph(self, nodes: Sequence[Node], costs: Sequence[NodeCost], name: str) -> None:
         """Replay recorded nodes with one CPU call: `graph_launch_us + graph_node_ns × nodes`."""
         if self.recorder:
-            self._refuse("launching a graph")
+            self.refuse("launching a graph")
         launch_us = self.spec.graph_launch_us + self.spec.graph_node_ns * len(nodes) / 1000
         self.clocks.submit(f"launch {name} ({len(nodes)} nodes)", launch_us, "graph")
         self.counters.graphs += 1
@@ -206,7 +208,7 @@ class Device:
     def trace(self, pool: int) -> Tracing:
         """`with device.trace(pool) as nodes:` lists launches, as a compiler traces them."""
         if self.recorder:
-            self._refuse("tracing inside a capture")
+            self.refuse("tracing inside a capture")
         return Tracing(self, pool)
 
     # -- the host ------------------------------------------------------------------------------
@@ -214,13 +216,13 @@ class Device:
     def synchronize(self) -> None:
         """Wait until the GPU has done all its work."""
         if self.recorder:
-            self._refuse("synchronize")
+            self.refuse("synchronize")
         self.clocks.drain(self.spec.sync_us)
 
     def read(self, buffer: Buffer) -> np.ndarray:
         """Wait for the GPU and copy the buffer to the host: the only way out."""
         if self.recorder:
-            self._refuse("reading a buffer back, which waits for the GPU")
+            self.refuse("reading a buffer back, which waits for the GPU")
         buffer.check_alive("read")
         self.synchronize()
         return buffer.array.copy()
@@ -237,7 +239,7 @@ class Device:
 
     def _pool_for_capture(self, pool: int | None) -> int:
         if self.recorder:
-            self._refuse("beginning a capture inside a capture")
+            self.refuse("beginning a capture inside a capture")
         return self.memory.new_pool() if pool is None else pool
 
     def cost(self, node: Node) -> NodeCost:
@@ -250,10 +252,13 @@ class Device:
     def _execute(self, node: Node, cost: NodeCost) -> None:
         self.counters.bytes += cost.bytes
         if self.compute:
-            with np.errstate(all="ignore"):  # padded rows hold garbage, and nobody reads them
-                node.run()
+            try:
+                with np.errstate(all="ignore"):  # padded rows hold garbage, and nobody reads them
+                    node.run()
+            except IndexError as error:
+                raise IllegalAddress(f"an illegal memory access in {node.label}: {error}") from None
 
-    def _refuse(self, what: str) -> None:
+    def refuse(self, what: str) -> None:
         """An operation that a capturing stream does not permit: it also kills the capture."""
         message = f"operation not permitted when the stream is capturing: {what}"
         if self.recorder:

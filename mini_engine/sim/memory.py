@@ -34,7 +34,7 @@ POISON = 0xFF
 DEFAULT_POOL = 0
 
 
-class DeviceOutOfMemory(RuntimeError):
+class DeviceOutOfMemory(MemoryError):
     """The device has no room for another segment."""
 
 

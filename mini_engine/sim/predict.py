@@ -16,20 +16,26 @@ from dataclasses import dataclass
 from mini_engine.capture_report import CaptureReport
 from mini_engine.config import ModelConfig
 from mini_engine.dispatch import BatchDescriptor, GraphDispatcher
-from mini_engine.engine import Completion, Engine, Runner, StepRecord
+from mini_engine.engine import Completion, Engine, Runner
 from mini_engine.hardware import DeviceSpec
 from mini_engine.ladder import default_capture_sizes
 from mini_engine.launch_model import break_even_replays
 from mini_engine.metrics import percentile
 from mini_engine.oplists import StepShape, step_ops
-from mini_engine.scheduler import Request, ScheduledBatch, SchedulerLimits
+from mini_engine.scheduler import (
+    Request,
+    RequestState,
+    ScheduledBatch,
+    ScheduledRequest,
+    SchedulerLimits,
+)
 from mini_engine.sim.device import Device
 from mini_engine.sim.launch import cost_kernel
 from mini_engine.sim.runner import SimRunner
 from mini_engine.trace import TraceEvent
 
 HF_EAGER = "HF eager"
-# vLLM's usual sizes on a large card; the cache holds more than any of these workloads.
+# vLLM's usual sizes on a large card; the cache holds more than the service asks for.
 LIMITS = SchedulerLimits(
     max_num_seqs=256,
     max_num_batched_tokens=2048,
@@ -99,16 +105,22 @@ def predict(
     capture_sizes: Sequence[int] | None = None,
 ) -> Prediction:
     """What `mode` takes: NONE, PIECEWISE, FULL, FULL_AND_PIECEWISE, … or `HF eager`."""
+    if not 1 <= batch <= LIMITS.max_num_seqs:
+        raise ValueError(f"batch {batch}: expected 1 to {LIMITS.max_num_seqs} requests")
+    if not 2 <= context <= LIMITS.max_model_len:
+        raise ValueError(
+            f"context {context}: expected 2 to {LIMITS.max_model_len} tokens, this step's included"
+        )
     device = Device(spec, compute=False)
     runner, dispatcher, report = _runner(device, config, mode, capture_sizes)
     capture_us = report.time_us
-    step, timeline = _one_step(device, Engine(runner, LIMITS, dispatcher), batch, context)
+    timeline = _one_step(device, runner, dispatcher, batch, context)
     itls = [
         itl
         for completion in _serve(Engine(runner, LIMITS, dispatcher), service or Service())
         for itl in completion.itls_us
     ]
-    itl_us = step.ended_us - step.began_us
+    itl_us = max(event.end_us for event in timeline)
     busy = {lane: _busy(timeline, lane) for lane in ("CPU", "GPU")}
     return Prediction(
         mode=mode,
@@ -144,29 +156,29 @@ def _runner(
 
 
 def _one_step(
-    device: Device, engine: Engine, batch: int, context: int
-) -> tuple[StepRecord, list[TraceEvent]]:
-    """A decode step of `batch` requests whose context is `context` with this step's token."""
-    for i in range(batch):
-        engine.submit(Request(f"step {i}", range(context - 1), 2))
-    while True:
-        if decode := not engine.scheduler.waiting and _all_decode(engine):
-            device.clocks.timeline = []
-        record = engine.step()
-        assert record
-        if decode:
-            break
+    device: Device, runner: Runner, dispatcher: GraphDispatcher, batch: int, context: int
+) -> list[TraceEvent]:
+    """A decode step of `batch` requests whose context is `context` with this step's token.
+
+    The batch is made by hand: nothing is computed here, so there is nothing to prefill.
+    """
+    blocks = (1,) * -(-context // LIMITS.block_size)
+    decodes = tuple(
+        ScheduledRequest(
+            RequestState(Request(str(i), range(context), 1)), context - 1, 1, blocks,
+            is_prefill=False, samples=True,
+        )
+        for i in range(batch)
+    )  # fmt: skip
+    began_us = runner.now_us
+    device.clocks.timeline = []
+    runner.execute(ScheduledBatch(decodes), dispatcher.dispatch(batch, batch, 1))
     events = [
-        TraceEvent(e.lane, e.name, e.start_us - record.began_us, e.duration_us, e.category)
+        TraceEvent(e.lane, e.name, e.start_us - began_us, e.duration_us, e.category)
         for e in device.timeline
     ]
     device.clocks.timeline = None
-    return record, events
-
-
-def _all_decode(engine: Engine) -> bool:
-    running = engine.scheduler.running
-    return bool(running) and all(s.num_computed == s.num_tokens - 1 for s in running)
+    return events
 
 
 def _serve(engine: Engine, service: Service) -> list[Completion]:
