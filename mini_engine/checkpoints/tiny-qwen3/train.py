@@ -4,7 +4,7 @@ In:  the docstrings of the standard library of the Python that runs this file (d
 Out: a Hugging Face folder: config.json, generation_config.json, model.safetensors (bfloat16,
      under 4 MB), tokenizer.json, tokenizer_config.json, greedy.json, and a record in README.md.
 
-    python train.py                 # the shipped recipe: 70 minutes on two cores that others used too
+    python train.py                 # the shipped recipe: 70 minutes on two busy cores
     python train.py --steps 150     # a rough model in a minute or two
     python train.py --greedy-only   # only rewrite greedy.json, from the weights in --out
 
