@@ -17,16 +17,15 @@ ratios where two are compared.
 
 from __future__ import annotations
 
-import gc
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Protocol
 
 import numpy as np
 
 from mini_engine.cuda.backend import GraphBackend
+from mini_engine.cuda.graphs import no_garbage_collection
 
 RESAMPLES = 2000
 
@@ -172,16 +171,3 @@ def host_us(
                 times.append(took * 1e6 / calls)
     backend.synchronize()
     return times
-
-
-@contextmanager
-def no_garbage_collection() -> Iterator[None]:
-    """Collect now, then not until the end: a collection costs as much as a step."""
-    enabled = gc.isenabled()
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
