@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shlex
-import subprocess
 import sys
 from pathlib import Path
 
@@ -16,19 +13,19 @@ from matplotlib.image import imread
 from mini_engine.config import named_shape
 from mini_engine.hardware import load_spec
 from mini_engine.oplists import StepShape, step_parts
+from tests.documents import LINK, ROOT, fences, prose, run, run_command
 
-ROOT = Path(__file__).parent.parent
 DOCUMENTS = [
     ROOT / name
     for name in (
         "README.md",
         "CONTRIBUTING.md",
+        "course/README.md",
         "course/measurements/README.md",
         "mini_engine/README.md",
     )
 ]
-FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-LINK = re.compile(r"\]\(([^)#]+)(#[^)]*)?\)")
+PATH = re.compile(r"`((?:mini_engine|tests|course|labs|notebooks)/[\w./*-]+)`")
 # These would run this suite inside itself, or for minutes: that they are well-formed is checked
 # with `make --dry-run`, and `make test` is what runs you.
 DRY = ("make test", "make slow", "make bench", "make format")
@@ -37,12 +34,11 @@ DRY = ("make test", "make slow", "make bench", "make format")
 def commands() -> list[tuple[str, str]]:
     """(document, command) for every line of every `sh` block."""
     found = [
-        (document.relative_to(ROOT).as_posix(), line.strip())
+        (document.relative_to(ROOT).as_posix(), command)
         for document in DOCUMENTS
-        for language, body in FENCE.findall(document.read_text())
-        if language == "sh"
-        for line in body.splitlines()
-        if line.strip() and not line.lstrip().startswith("#")
+        for fence in fences(document.read_text())
+        if fence.info == "sh"
+        for command in fence.commands
     ]
     assert len(found) >= 8
     return found
@@ -50,26 +46,17 @@ def commands() -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize(("document", "command"), commands(), ids=lambda value: value[:60])
 def test_every_command_in_the_documents_runs(document: str, command: str, tmp_path: Path) -> None:
-    words, where = shlex.split(command), ROOT
     if command.startswith(DRY):
-        words.insert(1, "--dry-run")
+        command = command.replace("make", "make --dry-run", 1)
     elif command == "make demo":  # what the target runs, without setting up a second environment
-        words, where = [sys.executable, "-m", "mini_engine", "demo"], tmp_path
-    elif words[0] == ".venv/bin/python":
-        words[0], where = sys.executable, tmp_path
-    done = run(words, where)
+        command = "python -m mini_engine demo"
+    done = run_command(command, tmp_path)
     assert done.returncode == 0, f"{document}: {command}\n{done.stdout}\n{done.stderr}"
-
-
-def run(words: list[str], where: Path) -> subprocess.CompletedProcess[str]:
-    """Run in a folder of its own, so that nothing is written over what another test looks at."""
-    env = os.environ | {"PYTHONPATH": str(ROOT)}
-    return subprocess.run(words, cwd=where, env=env, capture_output=True, text=True, timeout=120)
 
 
 def test_the_readme_shows_what_the_demo_prints(tmp_path: Path) -> None:
     """Fails when the demo says something else now: paste its output into README.md again."""
-    blocks = dict(FENCE.findall((ROOT / "README.md").read_text()))
+    blocks = {fence.info: fence.body for fence in fences((ROOT / "README.md").read_text())}
     done = run([sys.executable, "-m", "mini_engine", "demo"], tmp_path)
     assert done.returncode == 0, done.stderr
     printed = [line.rstrip() for line in done.stdout.strip("\n").splitlines()]
@@ -97,8 +84,7 @@ def test_the_table_of_kernels_is_what_the_op_list_says() -> None:
 def test_links_and_paths_lead_somewhere(document: Path) -> None:
     text = document.read_text()
     for target, _ in LINK.findall(text):
-        if not target.startswith("http"):
+        if target and not target.startswith("http"):
             assert (document.parent / target).exists(), target
-    prose = FENCE.sub("", text)
-    for path in re.findall(r"`((?:mini_engine|tests|course|labs|notebooks)/[\w./*-]+)`", prose):
+    for path in PATH.findall(prose(text)):
         assert list(ROOT.glob(path.rstrip("/"))), f"{document.name} names {path}"
