@@ -1,0 +1,8 @@
+"""The face of the labs: `python -m labs COMMAND`."""
+
+import sys
+
+from labs.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,75 @@
+"""What is here: versions, a GPU or none, and what the labs will do about it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import platform
+import shutil
+import subprocess
+from typing import Any
+
+PACKAGES = ("numpy", "pytest", "matplotlib", "torch", "triton", "transformers", "vllm")
+INSTALL = ".venv/bin/python -m pip install -e '.[torch]'"
+
+
+def missing(packages: tuple[str, ...]) -> list[str]:
+    """Those that cannot be imported here, without importing them."""
+    return [name for name in packages if importlib.util.find_spec(name) is None]
+
+
+def examine() -> dict[str, Any]:
+    """Findings: `versions`, `gpu` and a list of sentences on what is emulated and why."""
+    versions = {"python": platform.python_version(), "system": platform.platform(terse=True)}
+    for name in PACKAGES:
+        versions[name] = "" if missing((name,)) else importlib.metadata.version(name)
+    gpu = nvidia_gpu()
+    return {"versions": versions, "gpu": gpu, "sentences": _sentences(versions, gpu)}
+
+
+def nvidia_gpu() -> dict[str, str]:
+    """Name, driver and memory of the first NVIDIA GPU, empty without one. Asks nvidia-smi."""
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return {}
+    fields = ("name", "driver_version", "memory.total", "compute_cap")
+    command = [tool, f"--query-gpu={','.join(fields)}", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    first = done.stdout.strip().splitlines()[:1]
+    return (
+        dict(zip(fields, (w.strip() for w in first[0].split(",")), strict=False)) if first else {}
+    )
+
+
+def _sentences(versions: dict[str, str], gpu: dict[str, str]) -> list[str]:
+    said = []
+    for name in ("numpy", "pytest"):
+        if not versions[name]:
+            said.append(f"{name} is missing: run `make labs`, which sets up .venv with it.")
+    if not versions["torch"]:
+        said.append(f"Labs 11 to 16 need torch: {INSTALL}. Labs 1 to 10, 18 and 19 run without it.")
+    elif not versions["triton"]:
+        said.append(
+            "Triton is missing (it has wheels for Linux only): labs 11 to 13 and 16 cannot run "
+            "here. On Windows, use WSL; on a Mac, a Linux container."
+        )
+    if gpu:
+        said.append(
+            f"{gpu['name']} (driver {gpu['driver_version']}): GPU labs measure for real. Their "
+            "tests of correctness run in the interpreter and the emulator all the same."
+        )
+        if float(gpu.get("compute_cap", "0") or 0) < 8.0:
+            said.append("It is older than Ampere (compute capability 8.0): no bfloat16, no lab 13.")
+    else:
+        said += [
+            "No NVIDIA GPU here. Nothing is lost but the stopwatch:",
+            "  labs 11 to 13 run their Triton kernels in Triton's interpreter, on the CPU;",
+            "  lab 14 captures into the CPU emulator of CUDA graphs: same API, same faults;",
+            "  labs 15 to 17 read captured runs, and say so where there is none yet.",
+        ]
+    if not versions["vllm"]:
+        said.append("vllm is not installed: lab 17 works from a captured run.")
+    return said
