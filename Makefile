@@ -4,13 +4,20 @@ PYTHON ?= python3
 BIN := .venv/bin
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help demo test slow bench gpu figures format clean
+.PHONY: help demo labs lab test slow bench gpu figures format clean
 
 help:  ## What can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
 
 demo: .venv/.core  ## Run the main job; ARGS="--help" tells the options
 	$(BIN)/python -m mini_engine demo $(ARGS)
+
+labs: .venv/.core  ## Where you stand in the labs, and the next step
+	@$(BIN)/python -m labs
+
+lab: .venv/.core  ## One lab: make lab N=5 cuts it (or keeps yours) and checks it
+	@$(BIN)/python -m labs start $(N)
+	@$(BIN)/python -m labs check $(N)
 
 test: .venv/.test  ## Lint, types and the whole suite (under ten minutes on two cores)
 	$(BIN)/ruff check .
@@ -29,9 +36,10 @@ gpu: .venv/.test  ## On a machine with an NVIDIA GPU: its tests, a calibration, 
 	$(BIN)/python -m mini_engine calibrate --quick --device cuda -o out/this-gpu.json
 	$(BIN)/python -m mini_engine bench --quick --device cuda --spec out/this-gpu.json
 
-figures: .venv/.core  ## Draw the pictures of the README again
+figures: .venv/.core  ## Draw the pictures of the README and of the chapters again
 	$(BIN)/python -m mini_engine demo
 	cp out/timeline.png out/crossover.png course/figures/
+	$(BIN)/python -m course.draw
 
 format: .venv/.test  ## Let ruff write the layout
 	$(BIN)/ruff check --fix .

@@ -126,10 +126,13 @@ class Lab:
         texts = self.reference()
         for hole in self.holes if holes is None else holes:
             text = texts[hole.file]
-            if hole.broken:
-                texts[hole.file] = splice(text, (self.folder / hole.broken).read_text())
-            else:
-                texts[hole.file] = cut(text, {hole.name: (hole.number, hole.task)})
+            try:
+                if hole.broken:
+                    texts[hole.file] = splice(text, (self.folder / hole.broken).read_text())
+                else:
+                    texts[hole.file] = cut(text, {hole.name: (hole.number, hole.task)})
+            except CutError as error:
+                raise CutError(f"{self.name}/lab.toml: hole {hole.number}: {error}") from error
         return texts
 
     def filled(self, fragment: Path) -> dict[str, str]:
@@ -207,6 +210,9 @@ def _hole(number: int, data: dict[str, Any], files: dict[str, str]) -> Hole:
         return Hole(
             number, data["to"], data["task"], tuple(data["hints"]), data["to"], data["broken"]
         )
+    unknown = set(data) - {"name", "task", "hints", "source"}
+    if unknown:
+        raise CutError(f"hole {data.get('name')}: unknown field {', '.join(sorted(unknown))}")
     source = data.get("source") or next(iter(files.values()))
     name, file = data["name"], Path(source).name
     if file not in files:

@@ -1,8 +1,8 @@
 """Cutting holes into a file of the engine, and filling them: text in, text out.
 
-    cut(source, {"GraphRunner.run": (1, "Pad, copy, replay.")})   what a learner gets
+    cut(source, {"GraphRunner.run": (1, "Pad, replay.")})     what a learner gets
     splice(source, fragment)        the source with some definitions replaced by those of a fragment
-    changed(source, mine)           the definitions of `mine` that differ from the source, a fragment
+    changed(source, mine)           a fragment: the definitions of `mine` that the source has not
 
 A *hole* is a function or method whose body is `raise NotImplementedError("TODO(1): …")`; its
 signature, its docstring and everything around it stay as they are. A *fragment* is a few lines of

@@ -36,7 +36,7 @@ def play(words: Sequence[str], console: Console) -> int:
         for module in texts:
             console.print(f"  {module}")
     console.print()
-    return _run("mini_engine", words, texts)
+    return run("mini_engine", words, texts)
 
 
 def measure(lab: Lab, words: Sequence[str], console: Console) -> int:
@@ -48,7 +48,7 @@ def measure(lab: Lab, words: Sequence[str], console: Console) -> int:
     mine = workspace.solved(lab, progress.of(lab))
     if not mine:
         console.print("You have not passed this lab yet, so the engine's own code is measured.\n")
-    return _run(f"labs.{lab.name}.measure", words, merged([lab] if mine else []))
+    return run(f"labs.{lab.name}.measure", words, merged([lab] if mine else []))
 
 
 def of_the_engine(lab: Lab) -> list[str]:
@@ -68,7 +68,8 @@ def merged(labs: Sequence[Lab]) -> dict[str, str]:
     return texts
 
 
-def _run(module: str, words: Sequence[str], texts: Mapping[str, str]) -> int:
+def run(module: str, words: Sequence[str], texts: Mapping[str, str]) -> int:
+    """`python -m MODULE WORDS` with these texts in the place of modules. Returns its exit code."""
     with tempfile.TemporaryDirectory(prefix="labs-") as folder:
         pairs = []
         for name, text in texts.items():

@@ -155,6 +155,8 @@ def _failure(lab: Lab, outcome: Outcome, console: Console, *, full: bool) -> Non
         console.print(f"    [dim]{escape(outcome.asserted)}[/]")
     for line in outcome.message.splitlines()[:12]:
         console.print(f"    {escape(line)}")
+    if outcome.message.startswith("MemoryError"):
+        console.print(f"    This lab may use {lab.memory_gb:g} GB: how large is what is allocated?")
     console.print(f"    [dim]{escape(_place(outcome.where))}[/]")
     for id in outcome.catches:
         belief = lab.misconception(id)

@@ -18,6 +18,7 @@ from mini_engine.cli import main  # noqa: E402
 from mini_engine.cli.bench import tiny_shape  # noqa: E402
 from mini_engine.config import named_shape  # noqa: E402
 from mini_engine.cuda import profile as profile_room  # noqa: E402
+from mini_engine.cuda import weights as weights_room  # noqa: E402
 from mini_engine.cuda.backend import graphs_for  # noqa: E402
 from mini_engine.cuda.profile import Profile, process_name, profile_step  # noqa: E402
 from mini_engine.cuda.profile_rows import STEP, events_of_profile  # noqa: E402
@@ -177,15 +178,18 @@ def test_only_the_step_of_median_length_is_taken() -> None:
     before = [call("cudaLaunchKernel", -10, 4, 90), kernel("straggler", 5, 2, 90)]
     after = [call("cudaLaunchKernel", 110, 4, 91), kernel("early", 99.5, 2, 91)]
     elsewhere = [op("backward", 20, 40, thread=5000)]
-    rows = [*short, *before, *FULL_STEP, *after, *elsewhere, *long]
+    others = [step_row(-300, 10), step_row(800, 600)]
+    rows = [*short, *before, *FULL_STEP, *after, *elsewhere, *long, *others]
     assert events_of_profile(rows) == events_of_profile(FULL_STEP)
 
 
 def test_a_kernel_that_no_call_is_known_for_is_taken_by_its_time() -> None:
-    rows = [*FULL_STEP, kernel("inside", 40, 1, 777), kernel("outside", 140, 1, 778)]
-    names = [e.name for e in events_of_profile(rows) if e.lane == GPU]
-    assert "inside" in names
-    assert "outside" not in names
+    strangers = [kernel("alone", 47, 1, 777), kernel("in a graph", 48, 1, 778, node=4)]
+    events = events_of_profile([*FULL_STEP, *strangers, kernel("outside", 140, 1, 779)])
+    kinds = {e.name: e.category for e in events if e.lane == GPU}
+    assert kinds["alone"] == "kernel"
+    assert kinds["in a graph"] == "node"
+    assert "outside" not in kinds
 
 
 def test_kernels_that_overlap_stand_one_after_the_other_and_the_lane_is_as_busy() -> None:
@@ -338,6 +342,25 @@ def test_a_rung_that_finds_no_memory_is_no_measurement(
         profile_step(graphs_for("cpu"), weights, "FULL", batch=2, context=40)
 
 
+def test_graphs_are_given_back_even_when_a_step_fails(
+    weights: Weights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runners: list[Any] = []
+    execute = profile_room.TorchRunner.execute
+
+    def broken(self: Any, batch: Any, descriptor: Any) -> list[int]:
+        runners.append(self)
+        assert self.full.captured
+        if len(runners) == 3:
+            raise RuntimeError("a kernel broke")
+        return execute(self, batch, descriptor)
+
+    monkeypatch.setattr(profile_room.TorchRunner, "execute", broken)
+    with pytest.raises(RuntimeError, match="a kernel broke"):
+        profile_step(graphs_for("cpu"), weights, "FULL", batch=2, context=40)
+    assert not runners[0].full.captured
+
+
 # ---------------------------------------------------------------- the command
 
 
@@ -402,6 +425,15 @@ def test_bad_input_gets_one_line(
     main(["trace", "--backend", "cuda", "--device", "cpu", "-o", out, *words])
     assert line in capsys.readouterr().err.splitlines()[-1]
     assert not Path(out).exists()
+
+
+def test_a_model_that_does_not_fit_is_told_before_it_is_made(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(weights_room, "no_room", lambda *_: "tiny needs more bytes than there are")
+    out = str(tmp_path / "t.json")
+    assert main(["trace", "--backend", "cuda", "--device", "cpu", "-o", out]) == 2
+    assert "tiny needs more bytes than there are" in capsys.readouterr().err
 
 
 def test_a_device_is_for_measuring(capsys: pytest.CaptureFixture[str]) -> None:
