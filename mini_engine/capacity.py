@@ -37,7 +37,8 @@ class Quant:
     scale_bytes: float  # of each group: the scale, and the zero point where there is one
 
     def matrix_bytes(self, outputs: int, inputs: int) -> float:
-        """Bytes of one (outputs, inputs) matrix."""
+        """Bytes of one (outputs, inputs) matrix: its numbers, and a scale for each group of
+        inputs in each output row. The last group of a row may be smaller; its scale is not."""
         groups = -(-inputs // self.group) if self.group else 1
         return outputs * (inputs * self.bits / 8 + groups * self.scale_bytes)
 
@@ -128,7 +129,7 @@ def capacity(
     pool += top * logit_bytes(config)
     free = vram - spec.reserved_bytes - weights - eager - pool - node_bytes
     a_request = context * per_token + logit_bytes(config)
-    must_read = read_bytes(config, quant) + batch * context * per_token
+    must_read = step_read_bytes(config, [context] * batch, quant, kv_dtype)
     return CapacityReport(
         context=context,
         batch=batch,
@@ -141,9 +142,9 @@ def capacity(
         kv_bytes_per_token=per_token,
         kv_bytes=batch * context * per_token,
         left_bytes=free - batch * a_request,
-        max_context=max(0, (free - logit_bytes(config)) // per_token),
+        max_context=longest_context(free, per_token, logit_bytes(config)),
         model_context=config.max_position_embeddings,
-        max_batch=max(0, free // a_request),
+        max_batch=largest_batch(free, context, per_token, logit_bytes(config)),
         floor_ms=floor_ms(must_read, known.bandwidth_gb_s) if known else None,
         copy_floor_ms=floor_ms(must_read, known.copy_bandwidth_gb_s) if known else None,
     )
@@ -153,9 +154,12 @@ def capacity(
 
 
 def weight_bytes(config: ModelConfig, quant: str = "bf16") -> int:
-    """Bytes of all weights; a tied head once. "bf16", "fp16" and "fp32" store everything so.
+    """Bytes of all weights; a tied head once, as `config.num_parameters` counts it.
 
-    Raises ValueError for an unknown quant.
+    The four matrices of each layer (QKV, O, gate and up together, down) are stored as the quant
+    says. All else is plain: in the quant's own width for "bf16", "fp16" and "fp32", which store
+    everything so, and `config.dtype_bytes` each for the others. Raises ValueError for an unknown
+    quant.
     """
     if quant not in QUANTS:
         raise ValueError(f"quant {quant!r}: expected one of {', '.join(QUANTS)}")
@@ -173,17 +177,47 @@ def weight_bytes(config: ModelConfig, quant: str = "bf16") -> int:
 
 
 def read_bytes(config: ModelConfig, quant: str = "bf16") -> int:
-    """Bytes of weights that a step reads: all but an embedding table that is not also the head."""
+    """Bytes of weights that a step reads: all but an embedding table that is not also the head.
+
+    A step looks up a few rows of the embedding, which is nothing; the head it reads whole.
+    """
     table = 0 if config.tie_word_embeddings else config.vocab_size * config.hidden_size
     plain = QUANTS[quant].bits // 8 if QUANTS[quant].bits >= 16 else config.dtype_bytes
     return weight_bytes(config, quant) - table * plain
 
 
 def kv_bytes_per_token(config: ModelConfig, kv_dtype: str = "bf16") -> int:
-    """A key and a value in every layer. Raises ValueError for an unknown kv_dtype."""
+    """Bytes of one token's cache: a key and a value, of all KV heads, in every layer.
+
+    Raises ValueError for an unknown kv_dtype.
+    """
     if kv_dtype not in KV_DTYPE_BYTES:
         raise ValueError(f"kv_dtype {kv_dtype!r}: expected one of {', '.join(KV_DTYPE_BYTES)}")
     return 2 * config.num_layers * config.kv_size * KV_DTYPE_BYTES[kv_dtype]
+
+
+def step_read_bytes(
+    config: ModelConfig, contexts: Sequence[int], quant: str = "bf16", kv_dtype: str = "bf16"
+) -> int:
+    """What a decode step of these requests must read, whatever the engine: weights and keys.
+
+    The weights once, however many requests; and the cached keys and values of each of them,
+    `contexts` tokens long.
+    """
+    return read_bytes(config, quant) + sum(contexts) * kv_bytes_per_token(config, kv_dtype)
+
+
+def largest_batch(free_bytes: int, context: int, per_token: int, per_request: int) -> int:
+    """How many requests of `context` tokens fit into what is free; 0 when not one does.
+
+    Each takes `per_token` bytes of cache for every token, and `per_request` whatever its length.
+    """
+    return max(0, free_bytes // (context * per_token + per_request))
+
+
+def longest_context(free_bytes: int, per_token: int, per_request: int) -> int:
+    """Tokens of one request alone in what is free; 0 when not even one token fits."""
+    return max(0, (free_bytes - per_request) // per_token)
 
 
 def activation_bytes(config: ModelConfig, num_tokens: int) -> int:
@@ -203,5 +237,5 @@ def logit_bytes(config: ModelConfig) -> int:
 
 
 def floor_ms(bytes_read: float, bandwidth_gb_s: float) -> float:
-    """No step that reads these bytes can take less."""
+    """The least time of a step that reads these bytes, in ms. 1 GB is 1e9 bytes."""
     return bytes_read / (bandwidth_gb_s * 1e6)  # 1 GB/s is 1e6 bytes a ms
