@@ -128,11 +128,10 @@ def report(
     if report.passed:
         _green(lab, whose, counted, console, progress)
         return
-    names = {hole.number: hole.name for hole in lab.holes}
-    for todo, tests in report.todos.items():
-        number, _, task = todo.removeprefix("TODO(").partition("): ")
-        label = f"TODO({number}) [bold]{names.get(int(number), '')}[/]: {escape(task)}"
-        waiting = f"{tests} test{'s wait' if tests > 1 else ' waits'}"
+    for number, tests in report.todos.items():
+        hole = lab.holes[number - 1]
+        waiting = f"{tests} test{'s wait' if tests > 1 else ' waits'}" if tests else "later"
+        label = f"TODO({number}) [bold]{hole.name}[/]: {escape(hole.task)}"
         console.print(f"[yellow]○[/] {label} [dim]({waiting})[/]")
     wrong = [outcome for outcome in report.failed if not outcome.todo]
     for index, outcome in enumerate(wrong):

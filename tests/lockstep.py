@@ -26,6 +26,9 @@ from mini_engine.engine import Engine
 from mini_engine.scheduler import Request, ScheduledBatch, SchedulerLimits
 
 
+JOIN = 0.3  # how likely someone joins before a step
+
+
 class Watch:
     """Takes down the logits of every step, in static buffers: a graph that holds it does, too."""
 
@@ -122,7 +125,7 @@ def random_traffic(engine: Engine, steps: int, vocab_size: int, seed: int) -> Tr
     scheduler, limits = engine.scheduler, engine.scheduler.limits
     while seen.decode_steps < steps or scheduler.has_unfinished:
         crowded = len(scheduler.waiting) > 2 or seen.decode_steps >= steps
-        if not crowded and (not scheduler.has_unfinished or rng.random() < 0.2):
+        if not crowded and (not scheduler.has_unfinished or rng.random() < JOIN):
             engine.submit(_random_request(seen.requests, rng, limits, vocab_size))
             seen.requests += 1
         record = engine.step()

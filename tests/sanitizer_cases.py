@@ -2,7 +2,8 @@
 small enough to be watched by NVIDIA's compute-sanitizer.
 
     compute-sanitizer --tool memcheck python -m tests.sanitizer_cases        on a machine with a GPU
-    TRITON_INTERPRET=1 python -m tests.sanitizer_cases --device cpu          in the interpreter
+    TRITON_INTERPRET=1 python -m tests.sanitizer_cases --device cpu          in the interpreter,
+                                                                             in part: it is slow
 
 In: nothing, seeds are fixed. Out: a line that says how many cases agreed, or the first that did
 not. `--overrun` reads on purpose beyond a tensor: a sanitizer that does not cry then is of no use.
@@ -114,7 +115,7 @@ def activations(make: Make) -> list[Tensor]:
 def products(make: Make) -> list[Tensor]:
     """1 and 3 tokens take the kernels of gemv.py, 5 and 16 those of skinny.py."""
     outputs = []
-    for tokens in (1, 3, 5, 16):
+    for tokens in (1, 3, 5, 16) if make.device == "cuda" else (3, 5):
         x, gain, bias = make.randn(tokens, 100), make.gain(100), make.randn(12)
         plain, normed, gated = (make.unset(tokens, n) for n in (12, 12, 6))
         residual, weight = make.randn(tokens, 12), make.matrix(12, 100)
@@ -243,9 +244,9 @@ def whole_steps(make: Make) -> list[Tensor]:
 def step_of(make: Make, rows: int) -> StepInputs:
     """Contexts of several lengths, the last row of more than one padded."""
     contexts = torch.randint(1, 10, (rows,))
-    if rows > 1:
-        contexts[-1] = 0
     table = 1 + torch.randperm(3 * rows).view(rows, 3)
+    if rows > 1:
+        contexts[-1], table[-1] = 0, 0
     positions = (contexts - 1).clamp(min=0)
     slots = table.gather(1, (positions // 4)[:, None])[:, 0] * 4 + positions % 4
     slots = torch.where(contexts > 0, slots, 0)
@@ -279,26 +280,35 @@ def references_only() -> Iterator[None]:
 
 def run(device: str) -> int:
     """How many cases there are. AssertionError for one that is not its reference."""
-    count = 0
-    for case in CASES:
-        for dtype in (torch.float32, torch.bfloat16):
-            if case is whole_steps and dtype == torch.bfloat16:
-                continue  # plain PyTorch rounds more often: tests/test_cuda_reliability.py
-            got = case(Make(device, dtype, kernels=True))
-            with references_only():
-                expected = case(Make("cpu", dtype, kernels=False))
-            for ours, theirs in zip(got, expected, strict=True):
-                agree(ours.cpu(), theirs)
-            count += 1
-    return count
+    single = [case for case in CASES if case is not whole_steps]
+    todo = [(case, torch.float32) for case in (CASES if device == "cuda" else single)]
+    if device == "cuda":  # in bf16 plain PyTorch rounds more often than the kernels of a whole step
+        todo += [(case, torch.bfloat16) for case in single]
+    for case, dtype in todo:
+        check(case, device, dtype)
+    return len(todo)
 
 
-def agree(got: Tensor, expected: Tensor) -> None:
-    if not got.is_floating_point():
-        assert got.tolist() == expected.tolist()
-        return
+def check(case: Callable[[Make], list[Tensor]], device: str, dtype: torch.dtype) -> None:
+    """One case on the device, against the references on the CPU."""
+    got = case(Make(device, dtype, kernels=True))
+    with references_only():
+        expected = case(Make("cpu", dtype, kernels=False))
+    for ours, theirs in zip(got, expected, strict=True):
+        if ours.is_floating_point():
+            agree(ours.cpu(), theirs, whole=case is whole_steps)
+        else:
+            assert ours.tolist() == theirs.tolist()
+
+
+def agree(got: Tensor, expected: Tensor, *, whole: bool) -> None:
+    """`whole`: float32 sums in another order, over the layers of a model."""
     assert got.isnan().equal(expected.isnan())  # nothing was written that should not be
-    assert_close(got.nan_to_num(), expected.nan_to_num(), terms=100)
+    got, expected = got.nan_to_num(), expected.nan_to_num()
+    if whole:
+        torch.testing.assert_close(got, expected, atol=2e-4, rtol=0)
+    else:
+        assert_close(got, expected, terms=100)
 
 
 @triton.jit

@@ -1,26 +1,35 @@
 """Time real decode steps on this machine's GPU, arm against arm, and hold the simulator to them.
 
-  python -m mini_engine bench --quick
+  python -m mini_engine bench --quick               # four minutes: batch 1 and 8 of one shape
+  python -m mini_engine bench --resume              # all of it, for hours; goes on where it stood
+  python -m mini_engine bench --plot FILE.json      # table and pictures again, nothing measured
 
 The arms: transformers eager; transformers with StaticCache and torch.compile; our plain model
-eager, in pieces, as one graph, eight steps in one graph; torch.compile of our plain model. Before
-an arm is timed it passes a gate: held against float32, its logits may be no worse than plain bf16.
-Then it runs in turns with one and the same anchor arm, only dependent decode steps, and its median
-stands in the table with its interval, the kernels and launches that the profiler counts, the share
-of a copy's bandwidth that it reaches, and what the simulator predicts (--spec: a spec that
-`calibrate` wrote predicts best). The null arm is the anchor against itself: what it shows is noise.
+eager, in pieces, as one graph, eight steps in one graph; our Triton kernels in one graph, nine or
+five a layer, with programmatic dependent launch, eight steps a replay; torch.compile of our plain
+model. Before an arm is timed it passes a gate: held against float32, its logits may be no worse
+than plain bf16's. An arm that fails has no time. Then it runs in turns with one and the same anchor
+arm, only dependent decode steps, in several fresh processes (--processes), and its median stands in
+the table with an interval over laps and processes, the kernels and launches that the profiler
+counts, the share of a copy's bandwidth that it reaches, and what the simulator predicts (--spec: a
+spec that `calibrate` wrote predicts best). The null arm is the anchor against itself: what it shows
+is noise.
+
+Beside the JSON file: a table (.md), and three pictures: ITL and throughput against batch down to
+the physical floor (-itl.png), eager against graph with the crossover, measured and predicted
+(-crossover.png), what each idea takes off a step (-waterfall.png). At the end each bar that the
+project has set itself is told: reached, missed, or not measured.
 
 Weights are random in the true shape unless --shape is a checkpoint folder. Every row is written as
 soon as it is known: --resume goes on with what is not yet measured. Without a GPU a tiny model runs
-on the CPU emulator: the file says so, and nothing reads it as evidence.
+on the CPU emulator: file and pictures say so, and nothing reads them as evidence.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
-import time
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,19 +38,16 @@ from rich.console import Console
 from rich.table import Table
 
 from mini_engine.cli import measuring, options
-from mini_engine.config import ModelConfig, named_shape
 from mini_engine.cuda.bench_table import ordered, point_of
-from mini_engine.hardware import DeviceSpec, load_spec
+from mini_engine.cuda.intervals import MAX_PROCESSES
+from mini_engine.hardware import load_spec
 
 if TYPE_CHECKING:
     from mini_engine.cuda.backend import GraphBackend
-    from mini_engine.cuda.evidence import Measurement
-    from mini_engine.cuda.weights import Weights
 
 SHAPES = ["qwen3-0.6b", "qwen3-1.7b", "qwen2.5-1.5b", "llama-3.2-1b"]
 BATCHES = [1, 2, 4, 8, 16, 32, 64, 128, 256]
 CONTEXTS = [128, 512, 2048, 8192]
-QUICK_SECONDS = 200  # no arm starts after this, and none but max-autotune takes longer than 40
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,43 +65,83 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--arms", type=_words, metavar="NAME,...", help="(default: all)")
     parser.add_argument("--rounds", type=options.positive, metavar="N", help="laps, an even number")
     parser.add_argument("--steps", type=options.positive, metavar="N", help="decode steps a lap")
+    parser.add_argument(
+        "--processes",
+        type=options.positive,
+        metavar="N",
+        help="fresh processes that measure the same (default: 3; 1 with --quick or emulated)",
+    )
+    parser.add_argument("--process", type=options.positive, help=argparse.SUPPRESS)
     parser.add_argument("--spec", help="predict with this spec (default: by the GPU's name)")
     measuring.add_device(parser)
     parser.add_argument("--resume", action="store_true", help="keep what the file has measured")
     parser.add_argument(
-        "-o", "--out", type=Path, metavar="JSON", help="measurements; a table goes beside it as .md"
+        "--plot",
+        type=Path,
+        metavar="JSON",
+        help="measure nothing: make table and pictures of this file again, of --shape and "
+        "--context if given, beside it or where -o says",
+    )
+    parser.add_argument(
+        "-o",
+        "--out",
+        type=Path,
+        metavar="JSON",
+        help="measurements; the table (.md) and the pictures (.png) go beside it",
     )
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
-    backend = measuring.backend_of(args.device, "bench")
-    from mini_engine.cuda import bench, bench_table
-    from mini_engine.cuda.evidence import new_measurement, without_paths
+    from mini_engine.cli.bench_report import report
+
+    if args.plot:
+        return report(args.plot, args.out, _only(args, "shape"), _only(args, "context"))
+    out = _measure(args, console)
+    return {"out": str(out)} if args.process else report(_judged(out))
+
+
+def _measure(args: argparse.Namespace, console: Console) -> Path:
+    """The file, with all that was asked for in it."""
+    backend = measuring.backend_of(args.device, "bench", None if args.process else console)
+    from mini_engine.cli import bench_file
+    from mini_engine.cuda.bench import check_names
+    from mini_engine.cuda.evidence import new_measurement
     from mini_engine.cuda.spec_fit import base_name
 
-    _fill_in(args, backend.emulated)
+    _fill_in(args, backend)
     measurement = new_measurement(
         "bench", backend.device.type, measuring.command_line("bench", args), {}
     )
     known = "laptop-cpu" if backend.emulated else base_name(measurement.gpu)
     spec = load_spec(args.spec or known or "h200")
-    out = args.out or measuring.measurement_path("bench", known or "gpu", backend.emulated)
-    bench.check_names(args.arms)
-    measurement = _header(measurement, args, backend, spec.name)
-    rows: dict[tuple[str, int, int, str], dict[str, Any]] = {}
-    if args.resume and out.exists():
-        measurement, rows = _resumed(out, measurement)
-    for row in _measured(args, backend, measurement.figures, spec, set(rows)):
-        rows[bench.key_of(row)] = row
-        measurement = _write(out, measurement, list(rows.values()))
-        console.print(f"{row['shape']} batch {row['batch']} context {row['context']}: {_told(row)}")
-    measurement = _write(out, measurement, list(rows.values()))
-    table = bench_table.markdown(measurement)
-    out.with_suffix(".md").write_text(without_paths(table), encoding="utf-8")
-    return {"out": str(out), "emulated": backend.emulated, "rows": list(rows.values())}
+    out: Path = args.out or measuring.measurement_path("bench", known or "gpu", backend.emulated)
+    check_names(args.arms)
+    for word in args.shape:
+        bench_file.config_of(word)  # raises before anything is measured
+    if args.processes > 1 and not args.process:
+        bench_file.in_fresh_processes(args, out)
+        return out
+    before = f"process {args.process} of {args.processes}, " if args.process else ""
+    for row, number in bench_file.measure(args, backend, spec, measurement, out):
+        point = f"{row['shape']} batch {row['batch']} context {row['context']:,}"
+        console.print(f"{before}{number}: {point}: {_told(row)}", soft_wrap=True)
+    return out
+
+
+def _judged(out: Path) -> Path:
+    """The bars, written into the file."""
+    from mini_engine.cuda.bars import judged
+    from mini_engine.cuda.evidence import read_measurement, write_measurement
+
+    measurement = read_measurement(out)
+    found = [result.as_dict() for result in judged(measurement)]
+    write_measurement(out, replace(measurement, figures={**measurement.figures, "bars": found}))
+    return out
 
 
 def show(result: dict[str, Any], console: Console) -> None:
+    if "rows" not in result:  # one process of several: the one that started it tells
+        return
     if result["emulated"]:
         console.print("[bold]Emulated on a CPU: no evidence about any GPU.[/bold]")
     for (shape, batch, context), rows in itertools.groupby(ordered(result["rows"]), key=point_of):
@@ -106,26 +152,33 @@ def show(result: dict[str, Any], console: Console) -> None:
         for row in rows:
             table.add_row(*_cells(row))
         console.print(table)
-    console.print(f"measurements: {result['out']}, with everything in a table beside it (.md)")
+    console.print("[bold]What the project has set itself, on one H200[/bold]")
+    for bar in result["bars"]:
+        console.print(f"{bar['status']:>12}  {bar['says']} ({bar['why']})", soft_wrap=True)
+    console.print(f"measurements: {result['out']}, with everything in a table: {result['table']}")
+    for picture in result["pictures"]:
+        console.print(f"picture: {picture}")
+    for name, why in result["not_drawn"].items():
+        console.print(f"no {name}: {why}", soft_wrap=True)
 
 
 # ---------------------------------------------------------------- parts
 
 
-def tiny_shape() -> ModelConfig:
-    """What the emulator can run in seconds."""
-    return replace(
-        named_shape("qwen3-0.6b"), name="tiny", hidden_size=64, intermediate_size=96, num_layers=2,
-        num_heads=4, num_kv_heads=2, head_dim=16, vocab_size=256, max_position_embeddings=512,
-        eos_token_ids=(),
-    )  # fmt: skip
+def _only(args: argparse.Namespace, name: str) -> Any:
+    """The one value of a list option, None where it is not given."""
+    values = getattr(args, name) or [None]
+    if len(values) > 1:
+        raise ValueError(f"--{name} {','.join(map(str, values))}: with --plot, give one")
+    return values[0]
 
 
-def _fill_in(args: argparse.Namespace, emulated: bool) -> None:
+def _fill_in(args: argparse.Namespace, backend: GraphBackend) -> None:
     """Defaults that hang on the device and on --quick, so that the written command names them."""
-    small = args.quick or emulated
     from mini_engine.cuda.arms import ARMS
 
+    emulated = backend.emulated
+    small = args.quick or emulated
     slow = {"compile-max-autotune", "compile-default"} if args.quick else set()
     args.shape = args.shape or (["tiny"] if emulated else SHAPES[:1] if small else SHAPES)
     args.batch = args.batch or ([1, 2] if emulated else [1, 8] if small else BATCHES)
@@ -133,107 +186,31 @@ def _fill_in(args: argparse.Namespace, emulated: bool) -> None:
     args.arms = args.arms or [name for name in ARMS if name not in slow]
     args.rounds = args.rounds or (2 if emulated else 8 if small else 20)
     args.steps = args.steps or (4 if emulated else 32)
+    args.processes = args.processes or (1 if small else 3)
     if min(args.batch + args.context) < 1:
         raise ValueError("--batch and --context: expected numbers of 1 or more")
     if args.rounds % 2:
         raise ValueError(f"--rounds {args.rounds}: expected an even number, to balance the order")
-
-
-def _header(
-    measurement: Measurement, args: argparse.Namespace, backend: GraphBackend, spec: str
-) -> Measurement:
-    """The measurement with what all rows share; the copy's bandwidth is measured now."""
-    from mini_engine.cuda.arms import ANCHOR
-    from mini_engine.cuda.calibrate import copy_bandwidth, sizes_for
-
-    figures = {
-        "copy_bandwidth_gb_s": copy_bandwidth(backend, sizes_for(backend, quick=True)),
-        "spec": spec,
-        "rounds": args.rounds,
-        "steps": args.steps,
-        "anchor": ANCHOR,
-        "rows": [],
-    }
-    return replace(measurement, figures=figures)
-
-
-def _resumed(
-    out: Path, measurement: Measurement
-) -> tuple[Measurement, dict[tuple[str, int, int, str], dict[str, Any]]]:
-    """The file's own header and its measured rows. ValueError where they do not fit this run."""
-    from mini_engine.cuda.bench import key_of
-    from mini_engine.cuda.evidence import check_same_machine, read_measurement
-
-    old = read_measurement(out)
-    check_same_machine(out, old, measurement)
-    for name in ("spec", "rounds", "steps", "anchor"):
-        if old.figures.get(name) != measurement.figures[name]:
-            raise ValueError(
-                f"{out}: measured with {name} {old.figures.get(name)}, this is "
-                f"{measurement.figures[name]}: write to another file, or leave out --resume"
-            )
-    done = [row for row in old.figures["rows"] if row["status"] == "measured"]
-    return old, {key_of(row): row for row in done}
-
-
-def _measured(
-    args: argparse.Namespace,
-    backend: GraphBackend,
-    figures: Mapping[str, Any],
-    spec: DeviceSpec,
-    done: Set[tuple[str, int, int, str]],
-) -> Iterator[dict[str, Any]]:
-    """The rows that are not done, shape after shape; a shape's weights are made when needed."""
-    from mini_engine.cuda.bench import Effort, Point, bench_point
-
-    deadline = time.monotonic() + QUICK_SECONDS if args.quick else None
-    effort = Effort(args.rounds, args.steps, deadline)
-    for word in args.shape:
-        config = tiny_shape() if word == "tiny" else options.shape_of(word)
-        config, weights = replace(config, dtype="bfloat16"), None
-        for batch, context in itertools.product(args.batch, args.context):
-            point = Point(config.name, batch, context)
-            todo = [name for name in args.arms if (config.name, batch, context, name) not in done]
-            if todo:
-                weights = weights or _weights(word, config, backend)
-                copy_gb_s = figures["copy_bandwidth_gb_s"]["median"]
-                yield from bench_point(backend, weights, point, todo, effort, spec, copy_gb_s)
-
-
-def _weights(word: str, config: ModelConfig, backend: GraphBackend) -> Weights:
-    import torch
-
-    from mini_engine.cuda.weights import load_weights, random_weights
-
-    if Path(word).is_dir():
-        return load_weights(config, word, backend.device, torch.bfloat16)
-    return random_weights(config, backend.device, torch.bfloat16, seed=0)
-
-
-def _write(out: Path, measurement: Measurement, rows: list[dict[str, Any]]) -> Measurement:
-    from mini_engine.cuda.evidence import write_measurement
-
-    measurement = replace(measurement, figures={**measurement.figures, "rows": rows})
-    write_measurement(out, measurement)
-    return measurement
+    if args.processes > MAX_PROCESSES:
+        raise ValueError(f"--processes {args.processes}: expected 1 to {MAX_PROCESSES}")
 
 
 def _cells(row: Mapping[str, Any]) -> list[str]:
     if row["status"] != "measured":
-        return [row["arm"], "not run"]
+        return [row["arm"], row["status"]]
     return [
         row["arm"],
         f"{row['itl_us']['median']:,.1f}",
         f"{row['times_the_anchor']['median']:.3f}",
         f"{row['percent_of_copy']:.1f}",
         f"{row['predicted_us']:,.1f}",
-        "passed" if row["gate"]["passed"] else "failed",
+        "passed" if row["gate"]["passed"] else "FAILED",
     ]
 
 
 def _told(row: dict[str, Any]) -> str:
     if row["status"] != "measured":
-        return f"{row['arm']} not run: {row['reason']}"
+        return f"{row['arm']} {row['status']}: {row['reason']}"
     return f"{row['arm']} {row['itl_us']['median']:,.1f} µs a step"
 
 

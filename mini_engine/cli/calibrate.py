@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
-    backend = measuring.backend_of(args.device, "calibrate")
+    backend = measuring.backend_of(args.device, "calibrate", console)
     from mini_engine.cuda import spec_fit
     from mini_engine.cuda.calibrate import measure, sizes_for
     from mini_engine.cuda.evidence import new_measurement, write_measurement

@@ -10,7 +10,7 @@ library). One prompt streams; several run side by side.
 --backend sim   numpy on the simulated GPU, in float32 and a row at a time, so that every mode gives
                 the same bits: slow for a model of 0.5 billion parameters
 --backend cuda  PyTorch (install it first): on a GPU in bf16 with captured graphs, on a CPU in
-                float32 without graphs; takes hub ids too
+                float32 without graphs; takes hub ids too; says so where it has to do with less
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     texts = prompts.read(args)
     stream = len(texts) == 1 and not args.json
     result = (
-        _with_torch(args, texts, stream) if args.backend == "cuda" else _sim(args, texts, stream)
+        _with_torch(args, texts, stream, console)
+        if args.backend == "cuda"
+        else _sim(args, texts, stream)
     )
     return {"backend": args.backend, "streamed": stream, **result}
 
@@ -111,7 +113,9 @@ def _sim(args: argparse.Namespace, texts: Sequence[str], stream: bool) -> dict[s
     }
 
 
-def _with_torch(args: argparse.Namespace, texts: Sequence[str], stream: bool) -> dict[str, Any]:
+def _with_torch(
+    args: argparse.Namespace, texts: Sequence[str], stream: bool, console: Console
+) -> dict[str, Any]:
     try:
         from mini_engine.cuda.generate import generate as torch_generate
         from mini_engine.cuda.generate import open_tokenizer
@@ -119,7 +123,12 @@ def _with_torch(args: argparse.Namespace, texts: Sequence[str], stream: bool) ->
         raise ValueError(
             f"--backend cuda needs PyTorch ({error}): pip install 'torch>=2.11,<2.14'"
         ) from None
-    printer = _Printer(texts[0], open_tokenizer(args.model))
+    printer, notes = _Printer(texts[0], open_tokenizer(args.model)), list[str]()
+
+    def tell(note: str) -> None:
+        notes.append(note)
+        console.print(note, soft_wrap=True, markup=False)
+
     done = torch_generate(
         args.model,
         texts,
@@ -127,6 +136,7 @@ def _with_torch(args: argparse.Namespace, texts: Sequence[str], stream: bool) ->
         max_new_tokens=args.max_new_tokens,
         capture_sizes=args.capture_sizes,
         on_token=printer.on_token if stream else None,
+        tell=tell,
     )
     if stream:
         printer.finish()
@@ -135,6 +145,7 @@ def _with_torch(args: argparse.Namespace, texts: Sequence[str], stream: bool) ->
         "mode": done.mode,
         "device": done.device,
         "prompts": _rows(texts, done.texts, done.completions),
+        "notes": notes,
         "graphs": done.report.graphs,
         "capture_ms": done.report.time_us / 1000,
     }

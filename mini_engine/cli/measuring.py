@@ -12,7 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from mini_engine.cuda.backend import GraphBackend
+
+NOT_WRITTEN = ("command", "json", "resume", "process")  # options that change no figure
 
 
 def add_device(parser: argparse.ArgumentParser) -> None:
@@ -26,39 +30,51 @@ def add_device(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def backend_of(word: str, command: str) -> GraphBackend:
-    """The device that `--device` means. Raises ValueError, in one line, where it cannot be had."""
+def backend_of(word: str, command: str, console: Console | None = None) -> GraphBackend:
+    """The device that `--device` means: `auto` is a GPU where one will do, else the emulator, and a
+    line on the console why. Raises ValueError, in one line, where `cuda` cannot be had."""
     try:
-        import torch
+        import torch  # noqa: F401
     except ImportError:
         raise ValueError(
             f"{command} needs PyTorch, which is not installed: pip install 'torch>=2.11,<2.14'; "
             "the commands demo, crossover and serve predict without it"
         ) from None
-    from mini_engine.cuda.backend import graphs_for
+    from mini_engine.cuda.backend import graphs_for, why_no_bf16, why_no_gpu
 
-    found = torch.cuda.is_available()
-    backend = graphs_for("cuda" if word == "cuda" or (word == "auto" and found) else "cpu")
-    if not backend.emulated and not torch.cuda.is_bf16_supported(including_emulation=False):
-        raise ValueError(
-            f"{torch.cuda.get_device_name()} has no bf16 and {command} measures bf16: it needs "
-            "sm_80 or newer; see what works with --device cpu"
-        )
-    return backend
+    if word == "cpu":
+        return graphs_for("cpu")
+    reason = why_no_gpu()
+    if word == "cuda" or not reason:
+        backend = graphs_for("cuda")
+        reason = why_no_bf16(backend)
+        if not reason:
+            return backend
+        reason = f"{reason}, and {command} measures bf16"
+    if word == "cuda":
+        raise ValueError(f"{reason}: see what works with --device cpu")
+    if console:
+        console.print(f"{reason}: the CPU emulator runs instead", soft_wrap=True, markup=False)
+    return graphs_for("cpu")
 
 
 def command_line(command: str, args: argparse.Namespace) -> str:
     """The line that runs the same again, defaults written out."""
-    words = ["python", "-m", "mini_engine", command]
+    return shlex.join(["python", *command_words(command, args)])
+
+
+def command_words(command: str, args: argparse.Namespace) -> list[str]:
+    """The words of that line, from -m on, for any Python."""
+    words = ["-m", "mini_engine", command]
     for name, value in vars(args).items():
-        if name in ("command", "json", "resume") or value is None or value is False:
+        if name in NOT_WRITTEN or value is None or value is False:
             continue
         words.append("--" + name.replace("_", "-"))
         if isinstance(value, list):
             words.append(",".join(str(one) for one in value))
         elif value is not True:
             words.append(str(value))
-    return shlex.join(words)
+    return words
 
 
 def measurement_path(kind: str, device: str, emulated: bool) -> Path:

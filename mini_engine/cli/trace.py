@@ -1,10 +1,19 @@
 """Look at one decode step: where the CPU was, where the GPU was, who waited for whom.
 
   python -m mini_engine trace --mode NONE --mode FULL --batch 4 -o out/step.json
+  python -m mini_engine trace --backend cuda --mode FULL -o out/step.json
   python -m mini_engine trace --read out/step.json
 
 The first predicts a decode step of a full-size model in each mode and writes a file that
-https://ui.perfetto.dev and chrome://tracing open. The second sums up any such file.
+https://ui.perfetto.dev and chrome://tracing open. The second runs the real engine under PyTorch's
+profiler, too, and puts two processes into the file for each mode, with the same two tracks:
+"measured FULL", and above it "predicted FULL", the same ops on the simulated device. Look for the
+launches on track CPU (one for each kernel, or one for a graph), for what track GPU does below them,
+and for the gaps in it. The third sums up any such file.
+
+A profiler takes time itself: what a step takes without one, `bench` tells.
+Weights are random in the true shape unless --shape is a checkpoint folder. Without a GPU a tiny
+model runs on the CPU emulator: its kernels are on track CPU, and track GPU stays empty.
 """
 
 from __future__ import annotations
@@ -12,53 +21,81 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 
-from mini_engine.cli import options
+from mini_engine.cli import measuring, options
+from mini_engine.cli.bench import tiny_shape
+from mini_engine.config import SHAPES, ModelConfig
+from mini_engine.hardware import load_spec, spec_names
+from mini_engine.sim.op_timeline import op_timeline
 from mini_engine.sim.predict import HF_EAGER, Service, predict
 from mini_engine.trace import CPU, GPU, TraceEvent, busy_us, read_trace, write_trace
+
+if TYPE_CHECKING:
+    from mini_engine.cuda.backend import GraphBackend
+    from mini_engine.cuda.weights import Weights
+
+Timelines = Mapping[str, Sequence[TraceEvent]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--read", type=Path, metavar="FILE", help="sum up this trace instead")
+    parser.add_argument(
+        "--backend",
+        default="sim",
+        choices=("sim", "cuda"),
+        help="sim: predict. cuda: predict and measure, side by side (default: sim)",
+    )
     parser.add_argument(
         "--mode",
         action="append",
         choices=[*options.MODES, HF_EAGER],
         help="a mode to trace; give it again for more (default: NONE, PIECEWISE and FULL)",
     )
-    options.add_shape(parser)
-    options.add_spec(parser)
+    parser.add_argument(
+        "--shape",
+        help=f"{', '.join(SHAPES)}, tiny, or a folder with a config.json "
+        "(default: qwen3-0.6b; emulated: tiny)",
+    )
+    parser.add_argument(
+        "--spec",
+        help=f"predict for: {', '.join(spec_names())}, or a JSON file (default: h200; measured: by "
+        "the GPU's name; emulated: laptop-cpu)",
+    )
     parser.add_argument("--batch", type=options.positive, default=1, metavar="N")
-    parser.add_argument("--context", type=options.positive, default=512, metavar="TOKENS")
+    parser.add_argument(
+        "--context",
+        type=options.positive,
+        metavar="TOKENS",
+        help="of each request, this step's token included (default: 512; emulated: 40)",
+    )
+    measuring.add_device(parser)
     parser.add_argument("-o", "--out", type=Path, default=Path("out/trace.json"), metavar="FILE")
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     if args.read:
         return {"file": str(args.read), "timelines": _summary(read_trace(args.read))}
-    if args.context < 2:
-        raise ValueError("--context 1: a decode step needs at least one token before it, so 2")
-    shape, spec = options.shape_of(args.shape), options.spec_of(args.spec)
-    timelines: dict[str, Sequence[TraceEvent]] = {}
-    for mode in args.mode or ("NONE", "PIECEWISE", "FULL"):
-        step = predict(
-            shape, spec, mode, batch=args.batch, context=args.context,
-            service=Service(requests=1, new_tokens=2),
-        )  # fmt: skip
-        timelines[mode] = step.timeline
+    modes = args.mode or ["NONE", "PIECEWISE", "FULL"]
+    if args.backend == "cuda":
+        timelines, about = _side_by_side(args, modes, console)
+    else:
+        timelines, about = _predicted(args, modes), {}
     write_trace(args.out, timelines)
-    return {"file": str(args.out), "timelines": _summary(timelines)}
+    return {"file": str(args.out), "timelines": _summary(timelines), **about}
 
 
 def show(result: dict[str, Any], console: Console) -> None:
     table = Table("timeline", "events", "length µs", "CPU at work µs", "GPU at work µs", "GPU busy")
+    remarks = {}
     for name, row in result["timelines"].items():
+        short, _, remark = name.partition(" (")
+        remarks[remark.removesuffix(")")] = short.split()[0]
         table.add_row(
-            name,
+            short,
             f"{row['events']:,}",
             f"{row['length_us']:,.1f}",
             f"{row['cpu_us']:,.1f}",
@@ -66,10 +103,92 @@ def show(result: dict[str, Any], console: Console) -> None:
             f"{row['utilisation']:.0%}",
         )
     console.print(table)
+    for remark, whose in remarks.items():
+        if remark:
+            console.print(f"{whose}: {remark}")
+    if "measured_on" in result:
+        console.print(
+            f"{result['shape']}. Measured on: {result['measured_on']}, slowed down by the "
+            f"profiler. Predicted: the same ops with the spec of {result['spec']}."
+        )
     console.print(f"{result['file']}: open it at https://ui.perfetto.dev or chrome://tracing")
 
 
-def _summary(timelines: Mapping[str, Sequence[TraceEvent]]) -> dict[str, dict[str, float]]:
+# ---------------------------------------------------------------- parts
+
+
+def _predicted(args: argparse.Namespace, modes: Sequence[str]) -> Timelines:
+    """A step of a full-size model in each mode, on the simulated device."""
+    if args.device != "auto":
+        raise ValueError(f"--device {args.device}: a prediction runs nowhere; add --backend cuda")
+    context = args.context or 512
+    if context < 2:
+        raise ValueError("--context 1: a decode step needs at least one token before it, so 2")
+    shape, spec = _shape_of(args.shape or "qwen3-0.6b"), load_spec(args.spec or "h200")
+    service = Service(requests=1, new_tokens=2)
+    return {
+        mode: predict(
+            shape, spec, mode, batch=args.batch, context=context, service=service
+        ).timeline
+        for mode in modes
+    }
+
+
+def _side_by_side(
+    args: argparse.Namespace, modes: Sequence[str], console: Console
+) -> tuple[Timelines, dict[str, Any]]:
+    """For each mode what the profiler saw, under what the simulator says of the same ops."""
+    if HF_EAGER in modes:
+        raise ValueError(
+            f"--mode {HF_EAGER!r} is not of this engine: leave out --backend cuda, or time it with "
+            "bench --arms hf-eager"
+        )
+    backend = measuring.backend_of(args.device, "trace --backend cuda", console)
+    from mini_engine.cuda.evidence import new_measurement
+    from mini_engine.cuda.profile import process_name, profile_step
+    from mini_engine.cuda.spec_fit import base_name
+
+    gpu = new_measurement("trace", backend.device.type, "", {}).gpu
+    known = "laptop-cpu" if backend.emulated else base_name(gpu)
+    spec = load_spec(args.spec or known or "h200")
+    word = args.shape or ("tiny" if backend.emulated else "qwen3-0.6b")
+    context = args.context or (40 if backend.emulated else 512)
+    config = _shape_of(word)
+    weights = _weights(word, config, backend)
+    timelines: dict[str, Sequence[TraceEvent]] = {}
+    for mode in modes:
+        console.print(f"{config.name} {mode}: running under the profiler")
+        step = profile_step(backend, weights, mode, batch=args.batch, context=context)
+        timelines[f"predicted {mode}"] = op_timeline(step.ops, spec, step.launched)
+        timelines[process_name(mode, emulated=backend.emulated)] = step.timeline
+    about = {
+        "shape": f"{config.name}, batch {args.batch}, context {context:,}",
+        "measured_on": gpu,
+        "emulated": backend.emulated,
+        "spec": spec.name,
+    }
+    return timelines, about
+
+
+def _shape_of(word: str) -> ModelConfig:
+    return tiny_shape() if word == "tiny" else options.shape_of(word)
+
+
+def _weights(word: str, config: ModelConfig, backend: GraphBackend) -> Weights:
+    """bf16 on a GPU, float32 on a CPU, as `generate` has them. ValueError where they do not fit."""
+    import torch
+
+    from mini_engine.cuda.weights import load_weights, no_room, random_weights
+
+    if reason := no_room(config, backend, "fp32" if backend.emulated else "bf16"):
+        raise ValueError(reason)
+    dtype = torch.float32 if backend.emulated else torch.bfloat16
+    if Path(word).is_dir():
+        return load_weights(config, word, backend.device, dtype)
+    return random_weights(config, backend.device, dtype, seed=0)
+
+
+def _summary(timelines: Timelines) -> dict[str, dict[str, float]]:
     summary = {}
     for name, events in timelines.items():
         if not events:

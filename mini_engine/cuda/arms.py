@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import torch
 
 from mini_engine.cuda.backend import GraphBackend
-from mini_engine.cuda.fused_arms import fused, no_pdl
+from mini_engine.cuda.fused_arms import fused, no_pdl, no_triton
 from mini_engine.cuda.hf_arms import HuggingFaceEager, HuggingFaceStatic, no_transformers
 from mini_engine.cuda.plain_arms import (
     Compiler,
@@ -100,8 +100,8 @@ ARMS: dict[str, ArmKind] = {
         _anywhere,
         True,
     ),
-    "graph-9": ArmKind("nine Triton kernels a layer, one graph", "full", fused(9), _anywhere, True),
-    "graph-5": ArmKind("five Triton kernels a layer, one graph", "full", fused(5), _anywhere, True),
+    "graph-9": ArmKind("nine Triton kernels a layer, one graph", "full", fused(9), no_triton, True),
+    "graph-5": ArmKind("five Triton kernels a layer, one graph", "full", fused(5), no_triton, True),
     "graph-5-pdl": ArmKind(
         "five a layer, each starting while the last drains",
         "full",

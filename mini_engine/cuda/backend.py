@@ -92,19 +92,50 @@ class GraphBackend:
 def graphs_for(device: torch.device | str) -> GraphBackend:
     """The graphs of `device`: "cuda", or "cpu" for emulated ones.
 
-    Raises ValueError for another kind of device, for "cuda" where there is none, and for a CUDA
-    device that is not the current one.
+    Raises ValueError for another kind of device, for "cuda" where there is none that will do, and
+    for a CUDA device that is not the current one.
     """
     device = torch.device(device)
     if device.type == "cpu":
         return _emulated(device)
     if device.type != "cuda":
         raise ValueError(f"no graphs on {device}: expected cuda, or cpu for emulated ones")
-    if not torch.cuda.is_available():
-        raise ValueError(f"no graphs on {device}: PyTorch finds no CUDA GPU here; use cpu")
+    if reason := why_no_gpu():
+        advice = (
+            "use cpu" if torch.version.cuda else "use cpu, or a PyTorch that is built with CUDA"
+        )
+        raise ValueError(f"no graphs on {device}: {reason}; {advice}")
     if device.index not in (None, torch.cuda.current_device()):
         raise ValueError(f"{device} is not current: call torch.cuda.set_device({device.index})")
     return _real(device)
+
+
+def why_no_gpu() -> str | None:
+    """Why PyTorch can run nothing on a GPU here, in one line; None where it can."""
+    if not torch.cuda.is_available():
+        return "PyTorch finds no CUDA GPU here"
+    # "sm_75", "sm_90a", "compute_120": what this build has kernels for
+    built = [int("".join(filter(str.isdigit, arch))) for arch in torch.cuda.get_arch_list()]
+    major, minor = torch.cuda.get_device_capability()
+    if built and 10 * major + minor < min(built):
+        name = torch.cuda.get_device_name()
+        return f"{name} is sm_{major}{minor}, and this PyTorch needs sm_{min(built)} or newer"
+    return None
+
+
+def why_no_bf16(backend: GraphBackend) -> str | None:
+    """Why the device cannot compute in bf16, in one line; None where it can. A CPU can, slowly."""
+    if backend.emulated or torch.cuda.is_bf16_supported(including_emulation=False):
+        return None
+    major, minor = torch.cuda.get_device_capability()
+    return f"{torch.cuda.get_device_name()} is sm_{major}{minor} and has no bf16, as sm_80 has"
+
+
+def free_bytes(backend: GraphBackend) -> int:
+    """What can still be allocated: the device's free memory, and what PyTorch's cache holds."""
+    free, _ = backend.mem_get_info()
+    cached = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+    return free + (0 if backend.emulated else cached)
 
 
 def _emulated(device: torch.device) -> GraphBackend:

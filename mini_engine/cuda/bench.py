@@ -11,6 +11,8 @@ contains a prefill, a copy from the host or a read-back. The prediction leaves t
     point = Point("qwen3-0.6b", batch=1, context=512)
     for row in bench_point(graphs, weights, point, list(ARMS), effort, spec, copy_gb_s=4300):
         print(row["arm"], row["status"])
+
+These are the rows of one process; `bench_rows.py` joins those of several.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -30,29 +32,20 @@ from mini_engine.config import ModelConfig
 from mini_engine.cuda import gate
 from mini_engine.cuda.arms import ANCHOR, ARMS, ArmKind
 from mini_engine.cuda.backend import GraphBackend
+from mini_engine.cuda.bench_rows import Point, Row, Run, gate_failed, measured_row, not_run
 from mini_engine.cuda.evidence import gpu_state
 from mini_engine.cuda.gate import Gate
 from mini_engine.cuda.plain_arms import OursEager
 from mini_engine.cuda.stage import BLOCK_SIZE, Arm, Stage, float32_stage, set_stage
-from mini_engine.cuda.timing import median_interval, paired_laps, ratio_interval
+from mini_engine.cuda.timing import paired_laps
 from mini_engine.cuda.weights import Weights
 from mini_engine.curves import STORED_AS
 from mini_engine.hardware import DeviceSpec
 from mini_engine.oplists import OpCost
 from mini_engine.step_cost import Mode, step_time
 
-Row = dict[str, Any]
 LAUNCHES = ("cudaLaunch", "cuLaunch", "cudaGraphLaunch", "cuGraphLaunch", "cudaMemcpyAsync",
             "cudaMemsetAsync")  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Point:
-    """What all arms of a comparison decode."""
-
-    shape: str
-    batch: int
-    context: int
 
 
 @dataclass(frozen=True)
@@ -77,7 +70,7 @@ def bench_point(
     spec: DeviceSpec,
     copy_gb_s: float,
 ) -> Iterator[Row]:
-    """A row for each arm: "measured", or "not run" and why. Raises ValueError for unknown arms."""
+    """A row for each arm: measured, or why it was not. Raises ValueError for unknown arms."""
     check_names(names)
     room = max(point.context + effort.steps + BLOCK_SIZE, gate.room_of(point.batch))
     try:
@@ -101,16 +94,6 @@ def check_names(names: Iterable[str]) -> None:
     for name in names:
         if name not in ARMS:
             raise ValueError(f"no arm {name!r}: use some of {', '.join(ARMS)}")
-
-
-def not_run(point: Point, name: str, reason: str) -> Row:
-    """The row of an arm that has no figures."""
-    return {**asdict(point), "arm": name, "status": "not run", "reason": reason}
-
-
-def key_of(row: Row) -> tuple[str, int, int, str]:
-    """What a row is of: a row with the same key replaces it."""
-    return row["shape"], row["batch"], row["context"], row["arm"]
 
 
 def must_move_bytes(config: ModelConfig, batch: int, context: int) -> int:
@@ -186,17 +169,10 @@ def _bench_arm(
         prepare_s = time.perf_counter() - began
         verdict = judge.judge(arm)
         if kind.gated and not verdict.passed:
-            return {**not_run(point, name, verdict.reason), "gate": verdict.as_dict()}
-        return {
-            **asdict(point),
-            "arm": name,
-            "status": "measured",
-            "date": datetime.now(UTC).isoformat(timespec="seconds"),
-            "prepare_s": round(prepare_s, 3),
-            **_figures(stage, anchor, arm, kind, effort, spec, copy_gb_s),
-            "gate": verdict.as_dict(),
-            "gpu_state": {} if stage.backend.emulated else gpu_state(),
-        }
+            return gate_failed(point, name, verdict.reason, verdict.as_dict())
+        run = _timed(stage, anchor, arm, effort, prepare_s)
+        facts = {**_facts(stage, arm, kind, spec), "gate": verdict.as_dict()}
+        return measured_row(point, name, facts, run, copy_gb_s)
     except Exception as error:  # one arm that breaks must not take the others' figures with it
         return not_run(point, name, first_line(error))
     finally:
@@ -204,40 +180,38 @@ def _bench_arm(
             arm.release()
 
 
-def _figures(
-    stage: Stage,
-    anchor: Arm,
-    arm: Arm,
-    kind: ArmKind,
-    effort: Effort,
-    spec: DeviceSpec,
-    copy_gb_s: float,
-) -> Row:
-    backend = stage.backend
+def _timed(stage: Stage, anchor: Arm, arm: Arm, effort: Effort, prepare_s: float) -> Run:
+    """Laps in turns with the anchor."""
     anchors, laps = paired_laps(
-        backend, _Laps(stage, anchor), _Laps(stage, arm), steps=effort.steps, rounds=effort.rounds
+        stage.backend,
+        _Laps(stage, anchor),
+        _Laps(stage, arm),
+        steps=effort.steps,
+        rounds=effort.rounds,
     )
-    itl = median_interval([lap.event_us for lap in laps])
-    moved = must_move_bytes(stage.model.config, stage.batch, stage.context)
-    gb_s = moved / itl.median / 1e3
-    kernels, launches = count_launches(backend, arm.step)
+    return Run(
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        prepare_s=round(prepare_s, 3),
+        itl_laps_us=[lap.event_us for lap in laps],
+        anchor_laps_us=[lap.event_us for lap in anchors],
+        wall_laps_us=[lap.wall_us for lap in laps],
+        gpu_state={} if stage.backend.emulated else gpu_state(),
+    )
+
+
+def _facts(stage: Stage, arm: Arm, kind: ArmKind, spec: DeviceSpec) -> Row:
+    """What an arm launches and moves, and what the simulator says of that."""
+    kernels, launches = count_launches(stage.backend, arm.step)
     arm.place(stage.first_tokens, stage.context)
     ops = arm.ops()
-    predicted = predicted_us(ops, arm.steps_a_call, spec, kind.mode)
     return {
-        "itl_us": itl.as_dict(),
-        "wall_us": median_interval([lap.wall_us for lap in laps]).as_dict(),
-        "times_the_anchor": ratio_interval(anchors, laps).as_dict(),
         "steps_a_call": arm.steps_a_call,
         "kernels_a_call": kernels,
         "launches_a_call": launches,
         "ops_a_call": len(ops),
-        "bytes_to_move": moved,
+        "bytes_to_move": must_move_bytes(stage.model.config, stage.batch, stage.context),
         "bytes_by_op_list": round(sum(op.bytes for op in ops) / arm.steps_a_call),
-        "achieved_gb_s": round(gb_s, 3),
-        "percent_of_copy": round(100 * gb_s / copy_gb_s, 3),
-        "predicted_us": round(predicted, 3),
-        "predicted_percent_off": round(100 * (predicted / itl.median - 1), 2),
+        "predicted_us": round(predicted_us(ops, arm.steps_a_call, spec, kind.mode), 3),
     }
 
 

@@ -1,6 +1,9 @@
 """The benchmark's rows as a Markdown table, made from the measurement file alone.
 
-In:  a `Measurement` of kind "bench". Out: Markdown: one table a shape, batch and context. No torch.
+In:  a `Measurement` of kind "bench". Out: Markdown: the bars, then one table a shape, batch and
+context. An arm that failed the gate is there, in bold, and its time is not: what a wrong program
+takes is no result. (A baseline's time stands, since it is not ours to mend, and so does the word.)
+No torch.
 """
 
 from __future__ import annotations
@@ -9,9 +12,11 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
+from mini_engine.cuda.bars import judged
 from mini_engine.cuda.evidence import Measurement
+from mini_engine.measured import failed_gate, laps_of
 
-HEADER = ("arm", "ITL µs (95%)", "wall µs", "× anchor (95%)", "kernels", "launches", "GB/s",
+HEADER = ("arm", "ITL µs (95%)", "each process", "wall µs", "× anchor (95%)", "kernels", "launches", "GB/s",
           "% of copy", "predicted µs", "off", "gate", "tokens agree")  # fmt: skip
 EMULATED = "**Emulated on a CPU: these times say nothing about any GPU and are no evidence.**"
 
@@ -28,10 +33,17 @@ def markdown(measurement: Measurement) -> str:
         f"`{measurement.command}`",
         "",
         f"A copy reaches {copy:,.0f} GB/s. Predicted with the spec of {figures['spec']}. "
-        f"Medians of {figures['rounds']} laps of {figures['steps']} dependent steps, in turns with "
-        f"the anchor `{figures['anchor']}`.",
+        f"Times: {laps_of(figures)}, in turns with the anchor `{figures['anchor']}`; intervals "
+        "cover laps and processes.",
         "",
+        _line(("bar", "", "value", "why")),
+        _line(["---"] * 4),
     ]
+    lines += [
+        _line((result.bar.says, result.status, _value(result.value), result.why))
+        for result in judged(measurement)
+    ]
+    lines.append("")
     if measurement.emulated:
         lines = [EMULATED, "", *lines]
     for (shape, batch, context), rows in groupby(ordered(figures["rows"]), key=point_of):
@@ -51,12 +63,14 @@ def ordered(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 def cells(row: Mapping[str, Any]) -> list[str]:
     """One arm."""
     if row["status"] != "measured":
-        return [row["arm"], f"not run: {row['reason']}", *[""] * (len(HEADER) - 2)]
+        word = f"**{row['status']}**" if failed_gate(row) else row["status"]
+        return [row["arm"], f"{word}: {row['reason']}", *[""] * (len(HEADER) - 2)]
     itl, ratio, gate = row["itl_us"], row["times_the_anchor"], row["gate"]
     agree = [path["agreement"] for path in (gate["forced"], gate["produced"]) if path]
     return [
         row["arm"],
         f"{itl['median']:,.1f} ({itl['low']:,.1f} to {itl['high']:,.1f})",
+        " · ".join(f"{us:,.1f}" for us in row["process_medians_us"]),
         f"{row['wall_us']['median']:,.1f}",
         f"{ratio['median']:.3f} ({ratio['low']:.3f} to {ratio['high']:.3f})",
         _count(row["kernels_a_call"], row["steps_a_call"]),
@@ -65,9 +79,13 @@ def cells(row: Mapping[str, Any]) -> list[str]:
         f"{row['percent_of_copy']:.1f}",
         f"{row['predicted_us']:,.1f}",
         f"{row['predicted_percent_off']:+.0f}%",
-        "passed" if gate["passed"] else "failed",
+        "passed" if gate["passed"] else f"**failed**: {gate['reason']}",
         f"{min(agree):.1%}" if agree else "-",
     ]
+
+
+def _value(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.4g}"
 
 
 def _count(number: int | None, steps: int) -> str:

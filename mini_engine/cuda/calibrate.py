@@ -21,10 +21,11 @@ import torch
 from torch._C._autograd import DeviceType
 
 from mini_engine.config import ModelConfig, named_shape
-from mini_engine.cuda.backend import Graph, GraphBackend, graphs_for
+from mini_engine.cuda.backend import Graph, GraphBackend, free_bytes, graphs_for
+from mini_engine.cuda.intervals import median_interval
 from mini_engine.cuda.plain_arms import OursEager
 from mini_engine.cuda.stage import set_stage
-from mini_engine.cuda.timing import device_us, host_us, median_interval
+from mini_engine.cuda.timing import device_us, host_us
 from mini_engine.cuda.weights import random_weights
 
 Figure = dict[str, Any]  # median, low, high, samples; fits: value and residuals
@@ -45,12 +46,22 @@ class Sizes:
 
 FULL = Sizes(30, 4 << 30, 8192, (1, 16, 64, 256, 1024, 4096), 400, 40_000)
 QUICK = Sizes(12, 1 << 30, 8192, (1, 64, 256, 1024), 400, 40_000)
+LEAST_COPY_BYTES = 256 << 20  # some times the largest L2 cache
 EMULATED = Sizes(4, 1 << 16, 32, (1, 8, 32), 16, 1)
 
 
 def sizes_for(backend: GraphBackend, quick: bool) -> Sizes:
-    """As large as makes sense here."""
-    return EMULATED if backend.emulated else QUICK if quick else FULL
+    """As large as makes sense here. Raises ValueError when a GPU has too little memory free."""
+    if backend.emulated:
+        return EMULATED
+    sizes, free = QUICK if quick else FULL, free_bytes(backend)
+    copy_bytes = min(sizes.copy_bytes, free // 4 // 4096 * 4096)  # a copy takes two of these
+    if copy_bytes < LEAST_COPY_BYTES:
+        raise ValueError(
+            f"{free:,} bytes of the GPU are free: bandwidth is measured with buffers of "
+            f"{LEAST_COPY_BYTES:,} and takes four times that; end what else runs on it"
+        )
+    return replace(sizes, copy_bytes=copy_bytes)
 
 
 def measure(backend: GraphBackend, sizes: Sizes) -> Iterator[tuple[str, Figure]]:

@@ -3,27 +3,39 @@
 In: a folder or an id, prompts. Out: a `Generation`: what was written, and how long it took.
 
 On a GPU the steps run in bf16 and in captured graphs; on a CPU in float32 and without graphs, where
-they would only be emulated.
+they would only be emulated. What is not as one might expect (no GPU, no bf16, little memory) is
+told in a line each, and the nearest thing that works is done.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 
+from mini_engine.capacity import kv_bytes_per_token, weight_bytes
 from mini_engine.capture_report import CaptureReport
 from mini_engine.config import ModelConfig
-from mini_engine.cuda.backend import graphs_for
+from mini_engine.cuda.backend import (
+    GraphBackend,
+    free_bytes,
+    graphs_for,
+    why_no_bf16,
+    why_no_gpu,
+)
 from mini_engine.cuda.model import KVCache, Model
 from mini_engine.cuda.runner import TorchRunner
-from mini_engine.cuda.weights import load_weights, resolve_model
+from mini_engine.cuda.weights import load_weights, no_room, resolve_model
 from mini_engine.dispatch import GraphDispatcher
 from mini_engine.engine import Completion, Engine
 from mini_engine.generation import OnToken, limits_for, requests_for, run_all
 from mini_engine.ladder import default_capture_sizes
+from mini_engine.scheduler import SchedulerLimits
 from mini_engine.tokenizer import Tokenizer
+
+Tell = Callable[[str], object]
+LEFT_FREE = 0.1  # of what is free: for activations, graphs and libraries
 
 
 @dataclass(frozen=True)
@@ -38,9 +50,26 @@ class Generation:
     report: CaptureReport
 
 
-def default_device() -> torch.device:
-    """The GPU where there is one."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+def nearest_backend(tell: Tell) -> GraphBackend:
+    """The GPU; where none will do the CPU, and a line about it."""
+    if reason := why_no_gpu():
+        tell(f"{reason}: running on the CPU, in float32 and without graphs")
+        return graphs_for("cpu")
+    return graphs_for("cuda")
+
+
+def dtype_for(backend: GraphBackend, tell: Tell) -> torch.dtype:
+    """bf16 on a GPU; float32 on a CPU, and, with a line about it, on a GPU that has no bf16.
+
+    Not float16: models that were trained in bf16 may overflow it, and then write nothing but "!"
+    (QwenLM/Qwen3 issues 670 and 761). In float32 they are right, and take twice the bytes.
+    """
+    if backend.emulated:
+        return torch.float32
+    if reason := why_no_bf16(backend):
+        tell(f"{reason}: running in float32, which takes twice the bytes")
+        return torch.float32
+    return torch.bfloat16
 
 
 def open_tokenizer(model: str) -> Tokenizer:
@@ -55,39 +84,89 @@ def generate(
     prompts: Sequence[str],
     mode: str,
     *,
-    device: torch.device | None = None,
+    backend: GraphBackend | None = None,
     max_new_tokens: int = 48,
     capture_sizes: Sequence[int] | None = None,
     on_token: OnToken | None = None,
+    tell: Tell = print,
 ) -> Generation:
     """Run all prompts side by side, greedily. `on_token(prompt index, token id)` as they come.
 
-    Raises `ValueError` for a folder that is no checkpoint, an empty prompt and one that does not
-    fit the context.
+    Without a `backend` it takes the best that this machine has; `tell` is given a line where that
+    is less than a GPU with bf16 and enough memory. On an emulating backend the mode is NONE.
+
+    Raises `ValueError` for a folder that is no checkpoint, an empty prompt, one that does not fit
+    the context, and a model that does not fit the memory.
     """
-    device = device or default_device()
-    on_gpu = device.type == "cuda"
-    mode = mode if on_gpu else "NONE"
+    backend = backend or nearest_backend(tell)
+    dtype = dtype_for(backend, tell)
+    mode = "NONE" if backend.emulated else mode
     folder = resolve_model(model)
     config = ModelConfig.from_folder(folder)
     tokenizer = Tokenizer(folder, config.eos_token_ids)
-    limits = limits_for(config, len(prompts))
+    limits = limits_that_fit(config, limits_for(config, len(prompts)), backend, dtype, tell)
     requests = requests_for(prompts, tokenizer, limits, max_new_tokens)
-    dtype = torch.bfloat16 if on_gpu else torch.float32
-    weights = load_weights(config, folder, device, dtype)
-    cache = KVCache.allocate(config, limits.num_blocks, limits.block_size, device, dtype)
-    sizes = default_capture_sizes(
-        limits.max_num_seqs, limits.max_num_batched_tokens, capture_sizes=capture_sizes, mode=mode
-    )
-    dispatcher = GraphDispatcher(mode, sizes, limits.max_num_seqs)
-    runner = TorchRunner(Model(weights, cache), limits, dispatcher, graphs_for(device))
-    report = runner.capture()
-    completions = run_all(Engine(runner, limits, dispatcher), requests, on_token)
+    try:
+        weights = load_weights(config, folder, backend.device, dtype)
+        cache = KVCache.allocate(
+            config, limits.num_blocks, limits.block_size, backend.device, dtype
+        )
+        sizes = default_capture_sizes(
+            limits.max_num_seqs,
+            limits.max_num_batched_tokens,
+            capture_sizes=capture_sizes,
+            mode=mode,
+        )
+        dispatcher = GraphDispatcher(mode, sizes, limits.max_num_seqs)
+        runner = TorchRunner(Model(weights, cache), limits, dispatcher, backend)
+        report = runner.capture()
+        for line in report.lines():
+            tell(line)
+        completions = run_all(Engine(runner, limits, dispatcher), requests, on_token)
+    except torch.OutOfMemoryError as error:
+        raise ValueError(
+            f"{config.name} ran out of memory on {backend.device} ({_first_line(error)}): "
+            "ask for fewer prompts at once, or use a smaller model"
+        ) from error
     return Generation(
         config.name,
-        str(device),
+        str(backend.device),
         mode,
         completions,
         tuple(tokenizer.decode(list(c.tokens)) for c in completions),
         report,
     )
+
+
+def limits_that_fit(
+    config: ModelConfig,
+    limits: SchedulerLimits,
+    backend: GraphBackend,
+    dtype: torch.dtype,
+    tell: Tell,
+) -> SchedulerLimits:
+    """`limits` with as many KV blocks as there is room for beside the weights; tells when that is
+    fewer than they ask for. Raises ValueError when the weights or the least cache do not fit."""
+    stored = "bf16" if dtype == torch.bfloat16 else "fp32"
+    if reason := no_room(config, backend, stored):
+        raise ValueError(reason)
+    free, weights = free_bytes(backend), weight_bytes(config, stored)
+    block = limits.block_size * kv_bytes_per_token(config, stored)
+    blocks = int((1 - LEFT_FREE) * free - weights) // block
+    if blocks >= limits.num_blocks:
+        return limits
+    if blocks < 2:
+        raise ValueError(
+            f"{config.name} takes {weights:,} bytes of the {free:,} that are free and leaves no "
+            "room for a KV cache: use a smaller model"
+        )
+    tell(
+        f"KV cache of {blocks - 1:,} blocks of {limits.block_size} tokens, "
+        f"{limits.num_blocks - 1:,} were wanted: {free:,} bytes are free, {weights:,} of them go "
+        "to the weights"
+    )
+    return replace(limits, num_blocks=blocks)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -6,9 +6,9 @@ between the attentions, which run live), both filled by `capture()` and run by `
 
 What PyTorch asks of a capture is all here: a warm-up on a side stream, capture on that stream, one
 memory pool, static inputs, outputs kept by whoever wants to read them, no garbage collection
-meanwhile (a collected graph or tensor could free memory in the middle of a capture). Sources:
-PyTorch, "CUDA semantics: CUDA Graphs"; `capture_model` in vLLM's `gpu_model_runner.py` for the
-garbage collector.
+meanwhile (a collected graph or tensor could free memory in the middle of a capture), no Ctrl-C in
+the middle of a rung. Sources: PyTorch, "CUDA semantics: CUDA Graphs"; `capture_model` in vLLM's
+`gpu_model_runner.py` for the garbage collector.
 """
 
 from __future__ import annotations
@@ -26,9 +26,14 @@ from mini_engine.capture_report import CaptureReport, RungReport
 from mini_engine.cuda.attention import Attend, Attention
 from mini_engine.cuda.backend import Graph, GraphBackend, PoolHandle
 from mini_engine.cuda.inputs import StepInputs
+from mini_engine.cuda.interrupts import interrupts_wait
 
 Forward = Callable[[int], Tensor]
 Progress = Callable[[int], None]
+
+# After a capture that CUDA gave up, PyTorch's allocator goes on asking its graph (the filter that
+# `CUDAGraph::capture_begin` hands to `beginAllocateToPool` points to it): it must not be freed.
+_GIVEN_UP: list[Graph] = []
 
 
 class Pieces:
@@ -66,15 +71,18 @@ class Pieces:
     @contextmanager
     def capture(self) -> Iterator[None]:
         """Capture the body; when it fails, nothing is left."""
-        self._begin()
         try:
+            self._begin()
             yield
+            self._end()
         except BaseException as error:
             if self._open:
-                self._open.__exit__(type(error), error, error.__traceback__)
+                try:
+                    self._open.__exit__(type(error), error, error.__traceback__)
+                except RuntimeError:  # CUDA has given up this capture already; `error` tells why
+                    _GIVEN_UP.append(self.graphs[-1])
             self.reset()
             raise
-        self._end()
 
     def _begin(self) -> None:
         graph = self._backend.CUDAGraph()
@@ -83,9 +91,9 @@ class Pieces:
         self._open.__enter__()
 
     def _end(self) -> None:
-        opened, self._open = self._open, None
-        assert opened
-        opened.__exit__(None, None, None)
+        assert self._open
+        self._open.__exit__(None, None, None)
+        self._open = None
 
 
 @dataclass(eq=False)
@@ -138,21 +146,26 @@ class GraphRunner:
     def capture(self, progress: Progress | None = None) -> CaptureReport:
         """Capture every rung, largest first. A rung that finds no memory is dropped.
 
-        An interrupt or any other error leaves no graph behind, and goes on up.
+        An error leaves no graph behind, and goes on up; so does Ctrl-C, after the rung it meets.
         """
-        report = CaptureReport()
-        stream = self.backend.Stream()
-        with no_garbage_collection():
-            for rung in reversed(self.sizes):
-                try:
-                    report.rungs.append(self._capture_rung(rung, stream))
-                except torch.OutOfMemoryError:
-                    report.dropped.append(rung)
-                except BaseException:
-                    self.reset()
-                    raise
-                if progress:
-                    progress(rung)
+        report, before = CaptureReport(), self.backend.current_stream()
+        try:
+            # `torch.cuda.graph` leaves its stream current when a capture fails: hence `stream`
+            with interrupts_wait() as check, no_garbage_collection(), self.backend.stream(before):
+                stream = self.backend.Stream()
+                for rung in reversed(self.sizes):
+                    check()
+                    try:
+                        report.rungs.append(self._capture_rung(rung, stream))
+                    except RuntimeError as error:
+                        if not is_out_of_memory(error):
+                            raise
+                        report.dropped.append(rung)
+                    if progress:
+                        progress(rung)
+        except BaseException:
+            self.reset()
+            raise
         return report
 
     def replay(self, rung: int) -> Tensor:
@@ -221,6 +234,10 @@ class PiecewiseGraphRunner(GraphRunner):
         self._live[rung].attend = attend
         return self.replay(rung)
 
+    def reset(self) -> None:
+        super().reset()
+        self._live.clear()
+
     def _record(self, rung: int, pieces: Pieces) -> Tensor:
         live = LiveAttention(pieces)
         with pieces.capture():
@@ -229,13 +246,19 @@ class PiecewiseGraphRunner(GraphRunner):
         return output
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """PyTorch's allocator has an error of its own for it; the driver, which keeps the nodes of a
+    graph, gives an ordinary one (cudaErrorMemoryAllocation)."""
+    return isinstance(error, torch.OutOfMemoryError) or "CUDA error: out of memory" in str(error)
+
+
 @contextmanager
 def no_garbage_collection() -> Iterator[None]:
     """Collect now, then not until the end: a collection frees memory and takes a step's time."""
     enabled = gc.isenabled()
     gc.collect()
-    gc.disable()
     try:
+        gc.disable()
         yield
     finally:
         if enabled:

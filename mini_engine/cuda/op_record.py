@@ -16,12 +16,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from mini_engine.cuda.attention import Attend, Attention
+from mini_engine.cuda.inputs import StepInputs
 from mini_engine.oplists import OpCost
 
 LOOKUPS = {"embedding", "index_select", "gather", "index"}  # read as many rows as they write
@@ -59,6 +62,24 @@ class OpRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             moved = _bytes(name, given, written, args)
             self.ops.append(OpCost(name, moved, _flops(name, given, written), self._live))
         return out
+
+
+@dataclass(frozen=True)
+class WatchedAttention:
+    """Attention whose ops the recorder takes down as live. Fits `attention.Attention`."""
+
+    attention: Attention
+    recorder: OpRecorder
+
+    def begin(self, inputs: StepInputs) -> Attend:
+        with self.recorder.live():
+            attend = self.attention.begin(inputs)
+
+        def live(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+            with self.recorder.live():
+                return attend(q, keys, values)
+
+        return live
 
 
 def _tensors(values: Any) -> list[Tensor]:

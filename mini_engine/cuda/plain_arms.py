@@ -6,17 +6,14 @@ In:  a `Stage`. Out: arms that run `Model` on it (`stage.Arm`), all of them the 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mini_engine.cuda.attention import Attend, DecodeAttention
 from mini_engine.cuda.graphs import GraphRunner, PiecewiseGraphRunner
 from mini_engine.cuda.hf_arms import new_step
-from mini_engine.cuda.inputs import StepInputs
-from mini_engine.cuda.op_record import OpRecorder
+from mini_engine.cuda.op_record import OpRecorder, WatchedAttention
 from mini_engine.cuda.runner import NullAttention
 from mini_engine.cuda.stage import Stage
 from mini_engine.oplists import OpCost, StepShape, step_ops
@@ -143,7 +140,7 @@ class OursPiecewise(OursEager):
     def ops(self) -> list[OpCost]:
         recorder = OpRecorder()
         with recorder:
-            hidden = self.model.body(self.inputs, _LiveAttention(self.stage.attention, recorder))
+            hidden = self.model.body(self.inputs, WatchedAttention(self.stage.attention, recorder))
             with recorder.live():
                 self._head(hidden)
         return recorder.ops
@@ -198,21 +195,3 @@ class OursCompiled(OursEager):
 
     def _decode_once(self) -> tuple[Tensor, Tensor]:
         return self._head(self.model.body(self.inputs, self.stage.attention))
-
-
-@dataclass(frozen=True)
-class _LiveAttention:
-    """Attention whose ops the recorder takes down as live."""
-
-    attention: DecodeAttention
-    recorder: OpRecorder
-
-    def begin(self, inputs: StepInputs) -> Attend:
-        with self.recorder.live():
-            attend = self.attention.begin(inputs)
-
-        def live(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-            with self.recorder.live():
-                return attend(q, keys, values)
-
-        return live

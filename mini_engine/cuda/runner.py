@@ -53,8 +53,9 @@ class TorchRunner:
         *,
         sample: Sampler = greedy,
     ) -> None:
-        """Captures nothing yet: call `capture()`. Until then the dispatcher must say NONE."""
+        """Captures nothing yet: call `capture()`. Until then the dispatcher is made to say NONE."""
         self.model, self.limits, self.dispatcher = model, limits, dispatcher
+        dispatcher.graphs_captured = False
         self.backend, self.sample = backend, sample
         rungs = [descriptor.num_tokens for descriptor in dispatcher.descriptors()]
         top = max([limits.max_num_batched_tokens, *rungs])
@@ -90,22 +91,34 @@ class TorchRunner:
     def capture(self, progress: Progress | None = None) -> CaptureReport:
         """Capture what the dispatcher may choose: PIECEWISE, then FULL, each largest first.
 
-        Rungs that find no memory are dropped, here and in the dispatcher. After an interrupt no
-        graph is left and the dispatcher sends every batch to NONE.
+        Rungs that find no memory are dropped, here and in the dispatcher. After an interrupt or an
+        error no graph is left and the dispatcher sends every batch to NONE, until the next call.
         """
         report = CaptureReport()
-        ready, self.dispatcher.graphs_captured = self.dispatcher.graphs_captured, False
-        self.inputs.clear()
-        for mode, runner in (
-            (CUDAGraphMode.PIECEWISE, self.piecewise),
-            (CUDAGraphMode.FULL, self.full),
-        ):
-            report.add(captured := runner.capture(progress))
-            for descriptor in self.dispatcher.descriptors():
-                if descriptor.mode is mode and descriptor.num_tokens in captured.dropped:
-                    self.dispatcher.drop(descriptor)
-        self.dispatcher.graphs_captured = ready
+        self.dispatcher.graphs_captured = False
+        try:
+            self.inputs.clear()
+            for mode, runner in (
+                (CUDAGraphMode.PIECEWISE, self.piecewise),
+                (CUDAGraphMode.FULL, self.full),
+            ):
+                report.add(captured := runner.capture(progress))
+                for descriptor in self.dispatcher.descriptors():
+                    if descriptor.mode is mode and descriptor.num_tokens in captured.dropped:
+                        self.dispatcher.drop(descriptor)
+            self.dispatcher.mark_captured()
+        except BaseException:
+            self.release()
+            raise
         return report
+
+    def release(self) -> None:
+        """Give all graphs and their memory back: from here on every batch runs eagerly."""
+        self.dispatcher.graphs_captured = False
+        for runner in (self.piecewise, self.full):
+            runner.reset()
+        # A capture that CUDA gave up has spoiled the pool: the next one gets another.
+        self.piecewise.pool = self.full.pool = self.pool = self.backend.graph_pool_handle()
 
     # -- one step ------------------------------------------------------------------------------
 

@@ -1,49 +1,27 @@
 """Times that can be believed: laps on the device's clock and on the wall, in balanced order.
 
-In:  something that runs decode steps, a `GraphBackend`. Out: microseconds a step, with intervals.
+In:  something that runs decode steps, a `GraphBackend`. Out: microseconds a step, lap by lap
+(`intervals.py` says how sure they are).
 
     one, other = paired_laps(graphs, ours, theirs, steps=32, rounds=8)     # AB BA AB BA ...
-    median_interval([lap.event_us for lap in one])                         # median, 95% interval
-    ratio_interval(one, other)                                             # theirs / ours, paired
 
 On a GPU the time between two CUDA events is what the device took; the wall clock around them, from
 the first call until all is done, is what a caller waits. The emulator's events are a
 `perf_counter`: the same code runs, its times mean nothing.
 
 The order AB BA cancels a drift (clocks, heat) that is even over a round; a null arm, the same thing
-twice, shows what is left. Intervals are bootstrap percentiles (Efron 1979), of the paired log
-ratios where two are compared.
+twice, shows what is left.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
-
-import numpy as np
 
 from mini_engine.cuda.backend import GraphBackend
 from mini_engine.cuda.graphs import no_garbage_collection
-
-RESAMPLES = 2000
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A median with its 95% interval, of `samples` samples."""
-
-    median: float
-    low: float
-    high: float
-    samples: int
-
-    def as_dict(self) -> dict[str, float]:
-        """Rounded to six digits: no clock here has more."""
-        six = {name: float(f"{value:.6g}") for name, value in asdict(self).items()}
-        return {**six, "samples": self.samples}
-
 
 @dataclass(frozen=True)
 class Lap:
@@ -109,29 +87,6 @@ def balanced_order(one: str, other: str, rounds: int) -> list[str]:
     if rounds < 2 or rounds % 2:
         raise ValueError(f"{rounds} rounds: give an even number, 2 or more, to balance the order")
     return [name for i in range(rounds) for name in ((one, other), (other, one))[i % 2]]
-
-
-def median_interval(samples: Sequence[float], seed: int = 0) -> Interval:
-    """The median and its 95% bootstrap interval. Raises ValueError for no samples."""
-    if not len(samples):
-        raise ValueError("no samples: nothing was measured")
-    values = np.asarray(samples, dtype=float)
-    picks = np.random.default_rng(seed).integers(0, len(values), (RESAMPLES, len(values)))
-    low, high = np.percentile(np.median(values[picks], axis=1), [2.5, 97.5])
-    return Interval(float(np.median(values)), float(low), float(high), len(values))
-
-
-def ratio_interval(one: Sequence[Lap], other: Sequence[Lap], seed: int = 0) -> Interval:
-    """How many times as long `other` takes, paired lap by lap, by the device's clock.
-
-    Raises ValueError unless there are equally many of both.
-    """
-    if len(one) != len(other):
-        raise ValueError(f"{len(one)} and {len(other)} laps: pairs need equally many")
-    logs = [np.log(b.event_us / a.event_us) for a, b in zip(one, other, strict=True)]
-    middle = median_interval(logs, seed)
-    low, high = float(np.exp(middle.low)), float(np.exp(middle.high))
-    return Interval(float(np.exp(middle.median)), low, high, len(logs))
 
 
 def device_us(

@@ -18,6 +18,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from mini_engine.capacity import weight_bytes
 from mini_engine.checkpoint import (
     EMBED,
     FINAL_NORM,
@@ -28,7 +29,8 @@ from mini_engine.checkpoint import (
     stored_tensors,
     tensor_shapes,
 )
-from mini_engine.config import ModelConfig
+from mini_engine.config import SHAPES, ModelConfig
+from mini_engine.cuda.backend import GraphBackend, free_bytes
 
 Fill = Callable[[str, Tensor], None]  # puts the tensor of this name into these rows
 
@@ -115,6 +117,26 @@ def resolve_model(folder_or_id: str | Path) -> Path:
         raise ValueError(
             f"{folder_or_id}: not a folder here, and the hub does not give it: {reason}"
         ) from error
+
+
+def no_room(config: ModelConfig, backend: GraphBackend, *stored: str) -> str | None:
+    """Why the weights, stored in all these ways ("bf16", "fp32"), do not fit into what is free, in
+    one line that says what would; None where they fit."""
+
+    def needed(shape: ModelConfig) -> int:
+        return sum(weight_bytes(shape, way) for way in stored)
+
+    free = free_bytes(backend)
+    if needed(config) <= free:
+        return None
+    fitting = [shape for shape in SHAPES.values() if needed(shape) <= free]
+    largest = max(fitting, key=needed, default=None)
+    where = "this machine" if backend.emulated else "the GPU"
+    return (
+        f"{config.name} needs {needed(config):,} bytes for its weights ({' + '.join(stored)}) and "
+        f"{where} has {free:,} free: "
+        + (f"{largest.name} would fit" if largest else "no shape that we know would fit")
+    )
 
 
 # Weights (never a pickle), shape and tokenizer; "original/" and other formats stay where they are.
