@@ -71,6 +71,10 @@ def default_capture_sizes(
 def _decode_sizes(max_num_seqs: int, query_len: int) -> list[int]:
     """Sizes for batches in which every request decodes: they need not lie on the grid.
 
+    A request that decodes has `query_len` tokens: 1, or more with speculation. Without speculation
+    one size is added, the largest batch of all; with it, the sizes of every number of requests on
+    the grid and of `max_num_seqs`.
+
     Left out when the user chose a ceiling, since vLLM then takes the ladder to be chosen too: so
     `max_capture_size=42` with 6 requests of 7 tokens tops out at 40, and the widest batch of all
     runs eagerly (vLLM issue 54933).

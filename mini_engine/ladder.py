@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import operator
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -79,7 +79,11 @@ class CaptureLadder(tuple[int, ...]):
         return self[at] if at < len(self) else None
 
     def waste(self, histogram: Mapping[int, int]) -> Waste:
-        """What padding costs for `histogram`: rows in a batch -> steps that had that many."""
+        """What padding costs for `histogram`: rows in a batch -> steps that had that many.
+
+        A batch above the top is neither padded nor in a graph: it counts as eager, and as real.
+        Raises ValueError for a negative entry (`_checked_histogram`).
+        """
         real = padded = eager_rows = eager_steps = 0
         for rows, steps in _checked_histogram(histogram).items():
             rung = self.rung(rows)
@@ -189,41 +193,55 @@ def ladder_curve(
     return points
 
 
-def _best_ladders(
-    histogram: Mapping[int, int], rungs: int, cost: PerRung | None, top: int | None
-) -> list[CaptureLadder]:
-    """The best ladder of at most 1, 2 … rungs, until `rungs` or until every candidate is a rung.
+def cheapest_rungs(
+    candidates: Sequence[int], price: Sequence[float], steps: Sequence[int], rungs: int
+) -> list[tuple[int, ...]]:
+    """The cheapest choice of at most 1, 2 … `rungs` of the candidates, each a rising tuple.
+
+    `candidates`: sizes, rising; the last one is always chosen. `steps[i]`: how many steps fit
+    candidate i and not the one before it. `price[i]`: what one step costs at candidate i, rising
+    or not. A step runs at the smallest chosen candidate that it fits. Of equally cheap choices,
+    one with the fewest rungs. Where there are fewer candidates than `rungs`, the list ends early.
 
     Let least[j][i] be the least cost of all steps that fit candidate i, if it is rung number j.
     If rung j - 1 is candidate p, then i serves the steps between them:
-        least[j][i] = min over p < i of least[j - 1][p] + cost(i) * (steps up to i - steps up to p)
+        least[j][i] = min over p < i of least[j - 1][p] + price[i] * (steps after p, up to i)
     """
-    steps = _checked_histogram(histogram)
+    upto = np.cumsum([0, *steps])  # with candidate 0 in front: "no rung yet"
+    least = np.full(len(candidates) + 1, np.inf)
+    least[0] = 0.0
+    choices: list[list[int]] = []  # for each number of rungs: the p that was best for each i
+    best, found = np.inf, list[tuple[int, ...]]()
+    for _ in range(min(rungs, len(candidates))):  # one more rung each time
+        before, least = least, np.full(len(candidates) + 1, np.inf)
+        choices.append([0] * (len(candidates) + 1))
+        for i in range(1, len(candidates) + 1):
+            ways = before[:i] + price[i - 1] * (upto[i] - upto[:i])
+            choices[-1][i] = int(ways.argmin())
+            least[i] = ways.min()
+        better = least[-1] < best
+        best = min(best, least[-1])
+        found.append(_walk_back(choices, candidates) if better else found[-1])
+    return found
+
+
+def _best_ladders(
+    histogram: Mapping[int, int], rungs: int, cost: PerRung | None, top: int | None
+) -> list[CaptureLadder]:
+    """The best ladder of at most 1, 2 … rungs, until `rungs` or until every candidate is a rung."""
+    ran = _checked_histogram(histogram)
     if rungs < 1:
         raise ValueError(f"a ladder of {rungs} rungs: give 1 or more")
-    if not steps and top is None:
+    if not ran and top is None:
         raise ValueError("the histogram has no steps: give batch sizes that ran, or a top")
-    top = max(steps) if top is None else top
-    candidates = [0, *_candidates([rows for rows in steps if rows <= top], cost, top)]
+    top = max(ran) if top is None else top
+    candidates = _candidates([rows for rows in ran if rows <= top], cost, top)
     price = [_checked_cost(cost, rung) for rung in candidates]
-    counts = np.cumsum([0, *steps.values()])
-    upto = counts[np.searchsorted(list(steps), candidates, side="right")]  # steps that fit a rung
-
-    least = np.full(len(candidates), np.inf)
-    least[0] = 0.0  # candidate 0 is "no rung yet"
-    parents: list[list[int]] = []  # for each number of rungs: the choice p made for each i
-    best_cost, ladders = np.inf, list[CaptureLadder]()
-    for _ in range(min(rungs, len(candidates) - 1)):  # one more rung each time
-        before, least = least, np.full(len(candidates), np.inf)
-        parents.append([0] * len(candidates))
-        for i in range(1, len(candidates)):
-            ways = before[:i] + price[i] * (upto[i] - upto[:i])
-            parents[-1][i] = int(ways.argmin())
-            least[i] = ways.min()
-        better = least[-1] < best_cost
-        best_cost = min(best_cost, least[-1])
-        ladders.append(_walk_back(parents, candidates) if better else ladders[-1])
-    return ladders
+    steps = [0] * len(candidates)
+    for rows, count in ran.items():
+        if rows <= top:
+            steps[bisect_left(candidates, rows)] += count
+    return [CaptureLadder(rungs) for rungs in cheapest_rungs(candidates, price, steps, rungs)]
 
 
 def _candidates(sizes: list[int], cost: PerRung | None, top: int) -> list[int]:
@@ -236,19 +254,19 @@ def _candidates(sizes: list[int], cost: PerRung | None, top: int) -> list[int]:
 
 
 def _checked_cost(cost: PerRung | None, rung: int) -> float:
-    price = float(cost(rung)) if cost and rung else float(rung)
+    price = float(cost(rung)) if cost else float(rung)
     if not 0 <= price < np.inf:
         raise ValueError(f"cost of rung {rung} is {price}: it must be finite and not negative")
     return price
 
 
-def _walk_back(parents: list[list[int]], candidates: list[int]) -> CaptureLadder:
-    """The ladder that ends at the last candidate, read off from the choices made on the way."""
-    at, rungs = len(candidates) - 1, []
-    for choice in reversed(parents):
-        rungs.append(candidates[at])
+def _walk_back(choices: list[list[int]], candidates: Sequence[int]) -> tuple[int, ...]:
+    """The rungs that end at the last candidate, read off from the choices made on the way."""
+    at, rungs = len(candidates), []
+    for choice in reversed(choices):
+        rungs.append(candidates[at - 1])
         at = choice[at]
-    return CaptureLadder(reversed(rungs))
+    return tuple(reversed(rungs))
 
 
 def _checked_histogram(histogram: Mapping[int, int]) -> dict[int, int]:
