@@ -1,0 +1,184 @@
+"""Figures of chapter 3: what a KV cache saves, and how its rows lie in memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
+
+from mini_engine.blocks import NULL_BLOCK, BlockPool, slot_of
+from mini_engine.config import named_shape
+from mini_engine.hardware import load_spec
+from mini_engine.oplists import OpCost, StepShape, step_ops
+from mini_engine.plots.canvas import (
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    PALE,
+    PURPLE,
+    VERMILION,
+    canvas,
+    doubling_ticks,
+)
+from mini_engine.step_cost import step_time
+
+CONTEXTS = [128 << i for i in range(9)]  # 128 to 32,768 tokens, this step's included
+RUNNING = 512  # the course's own step
+# (request, tokens that it has when it asks): they grow in turns, so that blocks get mixed
+GROWTH = [("A", 16), ("B", 11), ("C", 30), ("A", 37), ("D", 20), ("C", 52)]
+LONGEST, BLOCK_SIZE, NUM_BLOCKS = 64, 16, 12
+WHITE = "#FFFFFF"
+COLOURS = {"A": BLUE, "B": ORANGE, "C": GREEN, "D": PURPLE}
+
+
+# ---------------------------------------------------------------- work
+
+
+def work(path: Path) -> None:
+    """Arithmetic and predicted GPU time of the next token, with and without a cache."""
+    config, spec = named_shape("qwen3-0.6b"), load_spec("h200")
+    cached = [step_ops(config, StepShape.decode(1, n), "fused9") for n in CONTEXTS]
+    again = [step_ops(config, StepShape.mixed([n], [n]), "fused9") for n in CONTEXTS]
+    title = "With a cache, the next token costs attention O(n) and all else O(1)"
+    caption = (
+        "Left: counted from the op list fused9 of qwen3-0.6b, batch 1. Right: predicted by the "
+        "launch model for h200, not measured; products are taken at the card's peak, which "
+        "flatters the line without a cache."
+    )
+    with canvas(path, (12, 6), title=title, caption=caption) as figure:
+        left, right = figure.subplots(1, 2)
+        for ops, colour, name in ((again, VERMILION, "no cache"), (cached, BLUE, "cache")):
+            left.plot(CONTEXTS, _gflop(ops, attention=True), "--", color=colour)
+            left.plot(CONTEXTS, _gflop(ops, attention=False), "-", color=colour)
+            gpu_ms = [step_time(o, spec, "full").gpu_busy_us / 1e3 for o in ops]
+            right.plot(CONTEXTS, gpu_ms, "-", color=colour)
+            right.annotate(
+                name, (CONTEXTS[-1], gpu_ms[-1]), xytext=(-4, 8), textcoords="offset points",
+                ha="right", color=colour, weight="bold",
+            )  # fmt: skip
+        for ops, colour, slope in ((again, VERMILION, ("n²", "n")), (cached, BLUE, ("n", "1"))):
+            _name(
+                left, _gflop(ops, attention=True), f"attention: O({slope[0]})", colour, below=True
+            )
+            _name(left, _gflop(ops, attention=False), f"all else: O({slope[1]})", colour)
+        right.annotate(
+            f"the course's step:\nn = {RUNNING}", (RUNNING, 60), xytext=(8, 0),
+            textcoords="offset points", size=13, color=GREY,
+        )  # fmt: skip
+        _axes(left, "arithmetic of one token (GFLOP)")
+        left.set_title("red: no cache · blue: cache")
+        _axes(right, "GPU at work for one token (ms)")
+        right.set_title("the same step, in time")
+
+
+def _gflop(steps: list[list[OpCost]], *, attention: bool) -> list[float]:
+    return [sum(op.flops for op in s if (op.name == "attention") is attention) / 1e9 for s in steps]
+
+
+def _name(axes: Axes, ys: list[float], text: str, colour: str, *, below: bool = False) -> None:
+    """A line's name: left above it, or right below it, where a rising line leaves room."""
+    at = 3 if below else 4
+    axes.annotate(
+        text, (CONTEXTS[at], ys[at]), xytext=(0, -20) if below else (-6, 8),
+        textcoords="offset points", ha="left" if below else "right", color=colour,
+    )  # fmt: skip
+
+
+def _axes(axes: Axes, label: str) -> None:
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    doubling_ticks(axes, CONTEXTS[0], CONTEXTS[-1])
+    axes.tick_params(axis="x", labelrotation=45)
+    axes.axvline(RUNNING, color=GREY, linewidth=1.2, linestyle=":")
+    axes.set_xlabel("n: tokens of context")
+    axes.set_ylabel(label)
+
+
+# ---------------------------------------------------------------- layouts
+
+
+def layouts(path: Path) -> None:
+    """The same four requests in a padded cache and in a paged one."""
+    pool = BlockPool(NUM_BLOCKS, BLOCK_SIZE)
+    lengths: dict[str, int] = {}
+    for name, tokens in GROWTH:
+        pool.allocate(name, tokens)
+        lengths[name] = tokens
+    used = sum(lengths.values())
+    padded = len(lengths) * LONGEST
+    paged = sum(len(pool.block_table(name)) for name in lengths) * BLOCK_SIZE
+    title = f"{used} tokens take {padded} rows of a padded cache, {paged} of a paged one"
+    caption = (
+        f"Drawn from mini_engine/blocks.py: requests that grow in turns, blocks of {BLOCK_SIZE} "
+        f"tokens, contexts of up to {LONGEST}. Each small box is one row: K and V of one token in "
+        "one layer. Pale: reserved and empty. Block 0 is nobody's: padded rows of a graph write "
+        "there."
+    )
+    with canvas(path, (13, 7), title=title, caption=caption) as figure:
+        above, below = figure.subplots(2, 1, height_ratios=[1, 1.15])
+        _padded(above, lengths)
+        _paged(below, pool, lengths)
+
+
+def _padded(axes: Axes, lengths: dict[str, int]) -> None:
+    for row, (name, tokens) in enumerate(lengths.items()):
+        for position in range(LONGEST):
+            _cell(axes, position, -row, COLOURS[name] if position < tokens else PALE)
+        axes.text(-0.8, -row + 0.4, name, ha="right", va="center", weight="bold")
+    axes.set_title(f"padded: {LONGEST} rows for each request, at a fixed place")
+    _blank(axes, (-3, LONGEST + 1), (-len(lengths) + 0.8, 1.2))
+
+
+def _paged(axes: Axes, pool: BlockPool, lengths: dict[str, int]) -> None:
+    per_line = 4
+    owner: dict[int, str] = {}
+    for name, tokens in lengths.items():
+        table = pool.block_table(name)
+        for position in range(tokens):
+            owner[slot_of(table, position, BLOCK_SIZE)] = name
+    free = [b for b in range(1, NUM_BLOCKS) if all(b not in pool.block_table(n) for n in lengths)]
+
+    def colour(slot: int) -> str:
+        empty = WHITE if slot // BLOCK_SIZE in free else PALE
+        return COLOURS[owner[slot]] if slot in owner else empty
+
+    for slot in range(NUM_BLOCKS * BLOCK_SIZE):
+        block, offset = divmod(slot, BLOCK_SIZE)
+        column, line = block % per_line, block // per_line
+        x = column * (BLOCK_SIZE + 1) * 0.66 + offset * 0.66
+        _cell(axes, x, -1.8 * line, GREY if block == NULL_BLOCK else colour(slot), 0.66)
+        if offset == 0:
+            said = {NULL_BLOCK: ": nobody's"} | dict.fromkeys(free, ": free")
+            note = f"block {block}{said.get(block, '')}"
+            axes.text(x, -1.8 * line + 0.95, note, size=12.5, va="bottom")
+    lines = [f"{n}: {list(pool.block_table(n))}" for n in lengths]
+    right = per_line * (BLOCK_SIZE + 1) * 0.66 + 1
+    axes.text(right, 1.5, "block tables", weight="bold", va="top")
+    for i, (name, text) in enumerate(zip(lengths, lines, strict=True)):
+        axes.text(right, 0.55 - 1.05 * i, text, color=COLOURS[name], weight="bold", va="top")
+    axes.set_title("paged: blocks from one pool, found through a table")
+    _blank(axes, (-3, LONGEST + 1), (-4.0, 1.6))
+
+
+def _cell(axes: Axes, x: float, y: float, colour: str, width: float = 1.0) -> None:
+    axes.add_patch(
+        Rectangle(
+            (x, y),
+            width,
+            0.8,
+            facecolor=colour,
+            edgecolor=PALE if colour == WHITE else WHITE,
+            linewidth=0.6,
+        )
+    )
+
+
+def _blank(axes: Axes, x: tuple[float, float], y: tuple[float, float]) -> None:
+    axes.set_xlim(*x)
+    axes.set_ylim(*y)
+    axes.set_axis_off()
+
+
+FIGURES = {"03-work.png": work, "03-layouts.png": layouts}
