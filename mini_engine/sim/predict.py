@@ -35,7 +35,8 @@ from mini_engine.sim.runner import SimRunner
 from mini_engine.trace import TraceEvent
 
 HF_EAGER = "HF eager"
-# vLLM's usual sizes on a large card; the cache holds more than the service asks for.
+# vLLM 0.33's defaults on most cards (EngineArgs.get_batch_defaults; 1,024 and 8,192 for a server on
+# an H100 or H200); the cache holds more than the service asks for.
 LIMITS = SchedulerLimits(
     max_num_seqs=256,
     max_num_batched_tokens=2048,
