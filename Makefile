@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help demo labs lab test slow bench gpu figures format clean
+.PHONY: help demo labs lab notebooks book test slow bench gpu figures format clean
 
 help:  ## What can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -18,6 +18,13 @@ labs: .venv/.core  ## Where you stand in the labs, and the next step
 lab: .venv/.core  ## One lab: make lab N=5 cuts it (or keeps yours) and checks it
 	@$(BIN)/python -m labs start $(N)
 	@$(BIN)/python -m labs check $(N)
+
+notebooks: .venv/.test  ## Run the notebooks again and keep their outputs; ARGS="03" runs one
+	$(BIN)/python -m notebooks $(ARGS)
+
+book: .venv/.test  ## The site: chapters, notebooks, labs and the API in one place
+	$(BIN)/python -m sphinx -W --keep-going -b html course out/book
+	@echo "open out/book/index.html"
 
 test: .venv/.test  ## Lint, types and the whole suite (under ten minutes on two cores)
 	$(BIN)/ruff check .

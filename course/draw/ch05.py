@@ -1,0 +1,228 @@
+"""Figures of chapter 5: the life of a graph on two lanes, and what a graph holds on to.
+
+`life` is one rung of the decode step: warm-up, capture, two replays. `addresses` is the smallest
+worked example of the chapter, with the addresses that it prints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
+from matplotlib.patches import FancyArrowPatch, Patch, Rectangle
+from PIL import Image
+
+from mini_engine.config import named_shape
+from mini_engine.dispatch import GraphDispatcher
+from mini_engine.hardware import load_spec
+from mini_engine.plots.canvas import (
+    BLACK,
+    BLUE,
+    GREY,
+    ORANGE,
+    PALE,
+    PREDICTED,
+    PURPLE,
+    SKY,
+    VERMILION,
+    canvas,
+)
+from mini_engine.sim import kernels as k
+from mini_engine.sim.capture import Graph
+from mini_engine.sim.device import Device
+from mini_engine.sim.launch import Buffer
+from mini_engine.sim.predict import LIMITS
+from mini_engine.sim.runner import SimRunner
+from mini_engine.trace import CPU, TraceEvent
+
+CONTEXT = 512
+LABELS = {
+    "launch": "CPU: a launch each",
+    "host": "CPU: records, instantiates",
+    "graph": "CPU: launches the graph",
+    "wait": "CPU: waits",
+    "kernel": "GPU: kernel launched alone",
+    "node": "GPU: kernel in the graph",
+}
+COLOURS = {
+    "launch": ORANGE,
+    "host": GREY,
+    "copy": PURPLE,
+    "graph": VERMILION,
+    "wait": PALE,
+    "kernel": BLUE,
+    "node": SKY,
+}
+
+
+@dataclass(frozen=True)
+class Life:
+    """One rung, from warm-up to second replay. Times in µs from the warm-up's first launch."""
+
+    events: tuple[TraceEvent, ...]
+    phases: tuple[tuple[str, float, float], ...]  # name, begin, end
+    nodes: int
+    launch_us: float  # of a replay, on the CPU
+
+
+def one_rung() -> Life:
+    """Capture the decode step of batch 1 as one graph and replay it twice."""
+    device = Device(load_spec("h200"), compute=False, record=True)
+    dispatcher = GraphDispatcher("FULL", [1], 1)
+    runner = SimRunner(device, named_shape("qwen3-0.6b"), None, LIMITS, dispatcher)
+    device.clocks.timeline = []
+    runner.capture()
+    assert runner.full
+    graph = runner.full.graphs[1]
+    assert isinstance(graph, Graph)
+    warm_end = next(e.end_us for e in device.timeline if e.name == "synchronize")
+    instantiate = next(e for e in device.timeline if e.name.startswith("instantiate"))
+    begin = min(e.start_us for e in device.timeline)
+    marks = [
+        ("warm-up", begin, warm_end),
+        ("capture", warm_end, instantiate.start_us),
+        ("instantiate", instantiate.start_us, instantiate.end_us),
+    ]
+    seats = runner.inputs.buffers["context_lens"]
+    for name in ("replay", "replay again"):
+        began = device.cpu_us
+        lens = np.zeros(seats.shape, np.int32)
+        lens[0] = CONTEXT
+        device.copy_(seats, lens)
+        graph.replay()
+        device.synchronize()
+        marks.append((name, began, device.cpu_us))
+    zero = begin
+    events = tuple(
+        TraceEvent(e.lane, e.name, e.start_us - zero, e.duration_us, e.category)
+        for e in device.timeline
+    )
+    launch_us = next(e.duration_us for e in events if e.category == "graph")
+    phases = tuple((name, a - zero, b - zero) for name, a, b in marks)
+    return Life(events, phases, len(graph.nodes), launch_us)
+
+
+def life(path: Path) -> None:
+    """Warm-up, capture, instantiation and two replays of one rung, CPU above GPU."""
+    rung = one_rung()
+    captured = next(phase for phase in rung.phases if phase[0] == "capture")
+    title = (
+        f"Capture: {(captured[2] - captured[1]) / 1e3:.1f} ms of CPU, no GPU. "
+        f"Replay: one call of {rung.launch_us:.1f} µs for {rung.nodes} kernels"
+    )
+    caption = (
+        f"{PREDICTED}: one rung (batch 1) of qwen3-0.6b as one graph on the simulated h200. The "
+        f"warm-up reads null inputs; the replays have {CONTEXT} tokens of context. What an engine "
+        "does between two steps is left out."
+    )
+    with canvas(path, (13, 5.6), title=title, caption=caption) as figure:
+        key, axes = figure.subplots(2, 1, height_ratios=[0.36, 1])
+        key.set_axis_off()
+        key.legend(
+            handles=[Patch(color=COLOURS[kind], label=LABELS[kind]) for kind in LABELS],
+            loc="upper left", ncols=3, borderaxespad=0,
+        )  # fmt: skip
+        lanes(axes, rung.events)
+        for name, begin, end in rung.phases:
+            axes.axvline(begin / 1e3, color=BLACK, linewidth=1)
+            tall = 2.42 if name == "instantiate" else 2.06
+            axes.text(
+                (begin + end) / 2e3, tall, name, ha="center", va="bottom", weight="bold", size=14,
+                bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
+            )  # fmt: skip
+            if name.startswith("replay"):
+                axes.plot(begin / 1e3, 1.5, marker=9, markersize=14, color=COLOURS["graph"])
+        axes.set(xlim=(0, rung.phases[-1][2] / 1e3), ylim=(0, 2.8))
+        axes.set_xlabel("time (ms)")
+    Image.open(path).convert("RGB").quantize(96).save(path, optimize=True)  # half the bytes
+
+
+def lanes(axes: Axes, events: Sequence[TraceEvent]) -> None:
+    """The events of a timeline as boxes, CPU above GPU. x in ms."""
+    for category in COLOURS:
+        boxes = []
+        for event in events:
+            if event.category == category:
+                left, right = event.start_us / 1e3, event.end_us / 1e3
+                low = 1.08 if event.lane == CPU else 0.08
+                boxes.append([(left, low), (right, low), (right, low + 0.84), (left, low + 0.84)])
+        axes.add_collection(PolyCollection(boxes, facecolors=COLOURS[category], linewidths=0))
+    axes.set_yticks([0.5, 1.5], ["GPU", "CPU"], weight="bold")
+    axes.tick_params(axis="y", length=0)
+    axes.grid(visible=False, axis="y")
+
+
+# ---------------------------------------------------------------- addresses
+
+
+def addresses(path: Path) -> None:
+    """Names on the left, memory in the middle, the graph's node on the right."""
+    device = Device(load_spec("h200"), memory_bytes=64 * 2**20)
+    x, y = device.upload(np.ones(4, np.float32)), device.empty(4)
+    with device.capture() as graph:
+        device.launch(k.scale, y, x, by=2.0)
+    graph.replay()
+    rebound = device.upload(np.full(4, 5, np.float32))
+    (node,) = graph.nodes
+    cells = [
+        (x, "1 1 1 1", "what x named while capturing"),
+        (y, "2 2 2 2", "the output"),
+        (rebound, "5 5 5 5", "where x points after x = ..."),
+    ]
+    title = "The name x has moved on; the graph still reads the address it was given"
+    caption = (
+        "The chapter's worked example: addresses and contents as the simulated device has them "
+        "after x was rebound and the graph replayed."
+    )
+    with canvas(path, (13, 4.6), title=title, caption=caption) as figure:
+        axes = figure.subplots()
+        axes.set_axis_off()
+        axes.set(xlim=(0, 13), ylim=(-0.35, 3.45))
+        for text, at in (
+            ("Python names", 1.2),
+            ("device memory", 6.0),
+            ("node in the graph", 11.2),
+        ):
+            axes.text(at, 3.4, text, ha="center", va="top", weight="bold")
+        for row, (buffer, contents, what) in enumerate(cells):
+            _cell(axes, 2.3 - row, buffer, contents, what)
+        axes.text(1.2, 0.55, "x", size=22, ha="center", va="center", family="monospace")
+        axes.text(1.2, 1.55, "y", size=22, ha="center", va="center", family="monospace")
+        _arrow(axes, (1.5, 0.55), (4.0, 0.55), BLUE)
+        _arrow(axes, (1.5, 1.55), (4.0, 1.55), BLUE)
+        axes.text(1.2, 2.55, "x", size=22, ha="center", va="center", family="monospace", color=GREY)
+        _arrow(axes, (1.5, 2.55), (4.0, 2.55), GREY, style="--")
+        axes.text(2.7, 2.66, "until the rebind", ha="center", va="bottom", color=GREY, size=13)
+        axes.add_patch(Rectangle((9.7, 1.15), 3.0, 1.8, facecolor="#E8F1F8", edgecolor=BLUE))
+        lines = [f"kernel  {node.label}", f"in   {node.buffers[1].address:#x}"]
+        lines += [f"out  {node.buffers[0].address:#x}", f"by   {node.scalars['by']}"]
+        axes.text(9.85, 2.05, "\n".join(lines), va="center", family="monospace", size=13)
+        _arrow(axes, (8.0, 2.55), (9.7, 2.45), VERMILION)
+        _arrow(axes, (9.7, 1.6), (8.0, 1.55), VERMILION)
+
+
+def _cell(axes: Axes, bottom: float, buffer: Buffer, contents: str, what: str) -> None:
+    axes.add_patch(Rectangle((4.0, bottom), 4.0, 0.5, facecolor="#F4F4F4", edgecolor=GREY))
+    text = f"{buffer.address:#x}: {contents}"
+    axes.text(6.0, bottom + 0.25, text, ha="center", va="center", family="monospace", size=13)
+    axes.text(6.0, bottom - 0.04, what, ha="center", va="top", size=12, color="#404040")
+
+
+def _arrow(
+    axes: Axes,
+    begin: tuple[float, float],
+    end: tuple[float, float],
+    colour: str,
+    *,
+    style: str = "-",
+) -> None:
+    arrow = FancyArrowPatch(begin, end, arrowstyle="-|>", mutation_scale=18, linewidth=2)
+    arrow.set(color=colour, linestyle=style)
+    axes.add_patch(arrow)
+
+
+FIGURES = {"05-life-of-a-graph.png": life, "05-addresses.png": addresses}

@@ -1,0 +1,1 @@
+"""The notebooks, committed with their outputs. `python -m notebooks` runs them again."""

@@ -1,0 +1,66 @@
+"""Running a notebook without a browser: nbclient, in this environment, from the repository's root.
+
+`fresh` gives a notebook with new outputs, `save` writes it so that two runs of a notebook whose
+numbers do not vary give the same file. Cells tagged `varies` (timings) may say something else each
+time; `spoken` leaves them out.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import nbformat
+from nbclient import NotebookClient
+from nbformat import NotebookNode
+
+FOLDER = Path(__file__).parent
+TIME_LIMIT_S = 60
+ADDRESS = re.compile(r"0x[0-9a-f]{6,}|model_id|[0-9a-f]{32}")
+
+
+def notebooks(chosen: Sequence[str] = ()) -> list[Path]:
+    """All notebooks, or those whose names begin with one of these digits."""
+    found = sorted(FOLDER.glob("[0-9][0-9]-*.ipynb"))
+    kept = [path for path in found if not chosen or path.name[:2] in chosen]
+    if not kept:
+        names = ", ".join(path.name[:2] for path in found)
+        raise ValueError(f"no notebook {' '.join(chosen)}: there are {names}")
+    return kept
+
+
+def fresh(path: Path) -> NotebookNode:
+    """Run every cell. Raises `nbclient.exceptions.CellExecutionError`, or TimeoutError."""
+    book = nbformat.read(path, as_version=4)
+    os.environ["PYTHONPATH"] = str(FOLDER.parent)  # of the kernel that is about to start
+    resources = {"metadata": {"path": str(FOLDER.parent)}}
+    NotebookClient(book, timeout=TIME_LIMIT_S, kernel_name="python3", resources=resources).execute()
+    return book
+
+
+def save(book: NotebookNode, path: Path) -> None:
+    """Write it without what differs from run to run."""
+    book.metadata = NotebookNode(
+        kernelspec={"display_name": "Python 3", "language": "python", "name": "python3"},
+        language_info={"name": "python"},
+    )
+    for index, cell in enumerate(book.cells):
+        cell.id = f"cell-{index:02d}"
+        cell.metadata = NotebookNode({k: v for k, v in cell.metadata.items() if k == "tags"})
+    nbformat.validate(book)
+    nbformat.write(book, path)
+
+
+def spoken(book: NotebookNode) -> Iterator[tuple[int, str]]:
+    """(cell, what it printed or showed as text) of every code cell that does not vary."""
+    for index, cell in enumerate(book.cells):
+        if cell.cell_type != "code" or "varies" in cell.metadata.get("tags", []):
+            continue
+        said = []
+        for output in cell.outputs:
+            text = output.get("text") or output.get("data", {}).get("text/plain", "")
+            if not ADDRESS.search(text):
+                said.append(text)
+        yield index, "".join(said)
