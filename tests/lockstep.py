@@ -138,7 +138,8 @@ def random_traffic(engine: Engine, steps: int, vocab_size: int, seed: int) -> Tr
 
 
 def _random_request(number: int, rng: Random, limits: SchedulerLimits, vocab_size: int) -> Request:
-    longest = limits.max_model_len // 2
+    """A short prompt and many tokens: it is the decode steps that are wanted."""
+    longest = limits.max_model_len // 4
     prompt = [rng.randrange(vocab_size) for _ in range(rng.randint(1, longest))]
-    new = rng.randint(1, longest)
-    return Request(str(number), prompt, new, eos_ids={rng.randrange(vocab_size)})
+    new = rng.randint(1, limits.max_model_len - longest)
+    return Request(str(number), prompt, new, eos_ids=rng.sample(range(vocab_size), 3))

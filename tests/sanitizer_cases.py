@@ -54,6 +54,7 @@ from tests.torch_helpers import TINY
 
 EPS = 1e-6
 CRIED = 9  # compute-sanitizer's exit code when it found something, as we ask it to
+TOOLKITS = Path("/usr/local")  # where CUDA toolkits install themselves
 INSTALL = (
     "compute-sanitizer is not in PATH, CUDA_HOME, /usr/local/cuda* or this environment: "
     "pip install nvidia-cuda-sanitizer-api (CUDA 13), or install the CUDA toolkit"
@@ -330,10 +331,19 @@ def find_sanitizer() -> str | None:
         return found
     toolkits = [os.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH")]
     places = [Path(toolkit) / "bin" for toolkit in toolkits if toolkit]
-    places += sorted(Path("/usr/local").glob("cuda*/bin"), reverse=True)
+    places += sorted(TOOLKITS.glob("cuda*/bin"), reverse=True)
     places += Path(sysconfig.get_path("purelib")).glob("nvidia/*/bin")
     programs = (place / "compute-sanitizer" for place in places)
     return next((str(program) for program in programs if os.access(program, os.X_OK)), None)
+
+
+def under(sanitizer: str) -> list[str]:
+    """The command line of a Python that is watched. Calls of the CUDA API that fail are left out:
+    PyTorch asks for functions that a driver may not have."""
+    return [
+        *(sanitizer, "--tool", "memcheck", "--error-exitcode", str(CRIED)),
+        *("--report-api-errors", "no", "--target-processes", "application-only", sys.executable),
+    ]
 
 
 def main() -> None:

@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 from mini_engine.cli import measuring, options
-from mini_engine.cli.bench import tiny_shape
+from mini_engine.cli.bench_file import tiny_shape
 from mini_engine.config import SHAPES, ModelConfig
 from mini_engine.hardware import load_spec, spec_names
 from mini_engine.sim.op_timeline import op_timeline

@@ -1,0 +1,113 @@
+"""Figures of chapter 1: who waits for whom, on a CPU lane and a GPU lane.
+
+`examples` is the smallest worked example of the chapter; `steps` is its decode step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.patches import Patch, Rectangle
+from PIL import Image
+
+from mini_engine import plots
+from mini_engine.config import named_shape
+from mini_engine.hardware import load_spec
+from mini_engine.plots.canvas import BLUE, ORANGE, PALE, PREDICTED, canvas
+from mini_engine.sim.device import Device
+from mini_engine.sim.launch import kernel
+from mini_engine.sim.predict import HF_EAGER, Service, predict
+from mini_engine.trace import CPU, GPU, TraceEvent
+
+LAUNCHES = 4
+COLOURS = {"launch": ORANGE, "wait": PALE, "kernel": BLUE}
+LABELS = {"launch": "CPU issues a launch", "kernel": "GPU runs a kernel", "wait": "CPU waits"}
+
+
+@kernel()
+def double(out: np.ndarray, x: np.ndarray) -> None:
+    """out = 2 x."""
+    np.multiply(x, 2, out=out)
+
+
+def four_launches(floats: int) -> list[TraceEvent]:
+    """The chapter's example: four launches over arrays of so many floats, and a read-back."""
+    device = Device(load_spec("h200"), record=True)
+    x, out = device.empty(floats), device.empty(floats)
+    for _ in range(LAUNCHES):
+        device.launch(double, out, x)
+    device.read(out)
+    return device.timeline
+
+
+def two_clocks(path: Path) -> None:
+    """The same four launches of a short kernel and of a long one."""
+    small, large = four_launches(2**20), four_launches(2**24)
+    with canvas(
+        path,
+        (13, 6.2),
+        title="Short kernels: the GPU waits for every launch. Long ones: the CPU runs ahead and "
+        "waits once, when it wants the result",
+        caption=f"{PREDICTED}: {LAUNCHES} launches and a read-back on the simulated h200.",
+    ) as figure:
+        key, above, below = figure.subplots(3, 1, height_ratios=[0.35, 1, 1])
+        key.set_axis_off()
+        key.legend(
+            handles=[Patch(color=COLOURS[kind], label=LABELS[kind]) for kind in COLOURS],
+            loc="upper left", ncols=3, borderaxespad=0,
+        )  # fmt: skip
+        right_us = max(event.end_us for event in large) * 1.04
+        _lanes(above, small, "4 MiB in, 4 MiB out", right_us)
+        _lanes(below, large, "64 MiB in, 64 MiB out", right_us)
+        above.tick_params(axis="x", labelbottom=False)
+        below.set_xlabel("time (µs)")
+
+
+def _lanes(axes: Axes, events: Sequence[TraceEvent], what: str, right_us: float) -> None:
+    """CPU above, GPU below."""
+    for event in events:
+        low = 1.08 if event.lane == CPU else 0.08
+        box = Rectangle((event.start_us, low), event.duration_us, 0.84)
+        box.set(facecolor=COLOURS[event.category], edgecolor="white", linewidth=1)
+        axes.add_patch(box)
+    done_us = max(event.end_us for event in events if event.lane == GPU)
+    known_us = max(event.end_us for event in events)
+    busy_us = sum(event.duration_us for event in events if event.lane == GPU)
+    axes.set_title(
+        f"{what}: the GPU works {busy_us:.0f} of {done_us:.0f} µs, the CPU knows at "
+        f"{known_us:.0f} µs"
+    )
+    axes.set(xlim=(0, right_us), ylim=(0, 2))
+    axes.set_yticks([0.5, 1.5], [GPU, CPU], weight="bold")
+    axes.tick_params(axis="y", length=0)
+    axes.grid(visible=False, axis="y")
+
+
+def two_lanes(path: Path) -> None:
+    """One decode step as transformers launches it, and as an engine of 9 kernels a layer does."""
+    config, spec = named_shape("qwen3-0.6b"), load_spec("h200")
+    names = {
+        HF_EAGER: "transformers, 1,591 launches",
+        "NONE": "an engine's kernels, 257 launches",
+    }
+    steps = {
+        name: predict(
+            config, spec, mode, batch=1, context=512, service=Service(requests=1, new_tokens=2)
+        ).timeline
+        for mode, name in names.items()
+    }
+    plots.timeline(
+        steps,
+        path,
+        title="The GPU is idle most of the step, however the step is cut into kernels: it waits "
+        "for launches",
+        caption=f"{PREDICTED}: one decode step of {config.name} on {spec.name}, batch 1, 512 "
+        "tokens of context, every op launched from Python.",
+    )
+    Image.open(path).convert("RGB").quantize(96).save(path, optimize=True)  # half the bytes
+
+
+FIGURES = {"01-two-clocks.png": two_clocks, "01-two-lanes.png": two_lanes}

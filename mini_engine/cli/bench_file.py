@@ -1,0 +1,175 @@
+"""Measure into a file: what stands in it already, what is missing, which process measures that.
+
+In:  the arguments of `bench`, a device. Out: a measurement file, written after every row.
+
+    for row in measure(args, backend, spec, out, console): ...        # in this process
+    in_fresh_processes(args, out)                                     # in several, one by one
+
+A fresh process is `bench` itself with --process K: it goes on with the file as --resume does, and
+adds its laps to the rows that have fewer than K processes in them. Whatever ends a run, the file
+holds all that was measured, and --resume measures the rest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mini_engine.cli import measuring, options
+from mini_engine.config import ModelConfig, named_shape
+from mini_engine.cuda.bench_rows import Point, Row, joined, key_of, wants
+from mini_engine.cuda.evidence import (
+    Measurement,
+    check_same_machine,
+    read_measurement,
+    write_measurement,
+)
+from mini_engine.hardware import DeviceSpec
+
+if TYPE_CHECKING:
+    from mini_engine.cuda.backend import GraphBackend
+    from mini_engine.cuda.weights import Weights
+
+QUICK_SECONDS = 200  # no arm starts after this, and none but max-autotune takes longer than 40
+
+
+def measure(
+    args: argparse.Namespace,
+    backend: GraphBackend,
+    spec: DeviceSpec,
+    measurement: Measurement,
+    out: Path,
+) -> Iterator[tuple[Row, str]]:
+    """(row, "3 of 24") for everything that is missing, each when it is in the file."""
+    process = args.process or 1
+    measurement = _header(measurement, args, backend, spec.name)
+    if (args.resume or process > 1) and out.exists():
+        measurement = _resumed(out, measurement)
+    rows = {key_of(row): row for row in measurement.figures["rows"]}
+    copy_gb_s = measurement.figures["copy_bandwidth_gb_s"]["median"]
+    todo = _missing(args, rows, process)
+    count = sum(len(names) for *_, names in todo)
+    for number, row in enumerate(_measured(args, backend, spec, copy_gb_s, todo), 1):
+        key = key_of(row)
+        rows[key] = joined(rows.get(key), row, copy_gb_s)
+        figures = {**measurement.figures, "rows": list(rows.values())}
+        measurement = replace(measurement, figures=figures)
+        write_measurement(out, measurement)
+        yield row, f"{number} of {count}"
+
+
+def in_fresh_processes(args: argparse.Namespace, out: Path) -> None:
+    """One process after the other; each prints what it measures to standard error.
+
+    Raises ValueError when one of them fails, KeyboardInterrupt when one is interrupted.
+    """
+    for process in range(1, args.processes + 1):
+        words = measuring.command_words("bench", argparse.Namespace(**{**vars(args), "out": out}))
+        words += ["--process", str(process)]
+        words += ["--resume"] if args.resume else []
+        words += ["--json"] if args.json else []  # which also keeps it quiet
+        code = subprocess.run([sys.executable, *words], stdout=subprocess.DEVNULL).returncode
+        if code == 130:
+            raise KeyboardInterrupt
+        if code:
+            raise ValueError(
+                f"process {process} of {args.processes} ended with code {code}: what it measured "
+                f"is in {out}, go on with --resume"
+            )
+
+
+def config_of(word: str) -> ModelConfig:
+    """What a word of --shape means, in bf16. Raises ValueError for one that means nothing."""
+    config = tiny_shape() if word == "tiny" else options.shape_of(word)
+    return replace(config, dtype="bfloat16")
+
+
+def tiny_shape() -> ModelConfig:
+    """What the emulator can run in seconds."""
+    return replace(
+        named_shape("qwen3-0.6b"), name="tiny", hidden_size=64, intermediate_size=96, num_layers=2,
+        num_heads=4, num_kv_heads=2, head_dim=16, vocab_size=256, max_position_embeddings=512,
+        eos_token_ids=(),
+    )  # fmt: skip
+
+
+# ---------------------------------------------------------------- parts
+
+Todo = list[tuple[str, ModelConfig, Point, list[str]]]  # --shape's word, its shape, where, arms
+
+
+def _header(
+    measurement: Measurement, args: argparse.Namespace, backend: GraphBackend, spec: str
+) -> Measurement:
+    """The measurement with what all rows share; the copy's bandwidth is measured now."""
+    from mini_engine.cuda.arms import ANCHOR
+    from mini_engine.cuda.calibrate import copy_bandwidth, sizes_for
+
+    figures = {
+        "copy_bandwidth_gb_s": copy_bandwidth(backend, sizes_for(backend, quick=True)),
+        "spec": spec,
+        "rounds": args.rounds,
+        "steps": args.steps,
+        "anchor": ANCHOR,
+        "rows": [],
+    }
+    return replace(measurement, figures=figures)
+
+
+def _resumed(out: Path, measurement: Measurement) -> Measurement:
+    """The file that is there. ValueError where its figures do not fit this run's."""
+    old = read_measurement(out)
+    check_same_machine(out, old, measurement)
+    for name in ("spec", "rounds", "steps", "anchor"):
+        if old.figures.get(name) != measurement.figures[name]:
+            raise ValueError(
+                f"{out}: measured with {name} {old.figures.get(name)}, this is "
+                f"{measurement.figures[name]}: write to another file, or leave out --resume"
+            )
+    return old
+
+
+def _missing(
+    args: argparse.Namespace, rows: dict[tuple[str, int, int, str], Row], process: int
+) -> Todo:
+    """What this process has to measure, shape after shape."""
+    todo = []
+    for word in args.shape:
+        config = config_of(word)
+        for batch, context in itertools.product(args.batch, args.context):
+            key = config.name, batch, context
+            names = [name for name in args.arms if wants(rows.get((*key, name)), process)]
+            if names:
+                todo.append((word, config, Point(*key), names))
+    return todo
+
+
+def _measured(
+    args: argparse.Namespace, backend: GraphBackend, spec: DeviceSpec, copy_gb_s: float, todo: Todo
+) -> Iterator[Row]:
+    """The rows of this process; a shape's weights are made when they are needed."""
+    from mini_engine.cuda.bench import Effort, bench_point
+
+    deadline = time.monotonic() + QUICK_SECONDS if args.quick else None
+    effort = Effort(args.rounds, args.steps, deadline)
+    for (word, config), points in itertools.groupby(todo, key=lambda one: one[:2]):
+        weights = _weights(word, config, backend)
+        for _, _, point, names in points:
+            yield from bench_point(backend, weights, point, names, effort, spec, copy_gb_s)
+
+
+def _weights(word: str, config: ModelConfig, backend: GraphBackend) -> Weights:
+    import torch
+
+    from mini_engine.cuda.weights import load_weights, random_weights
+
+    if Path(word).is_dir():
+        return load_weights(config, word, backend.device, torch.bfloat16)
+    return random_weights(config, backend.device, torch.bfloat16, seed=0)

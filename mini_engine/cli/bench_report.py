@@ -1,0 +1,88 @@
+"""What is made of a benchmark's file, again and again and without measuring: table, pictures, bars.
+
+In:  the path of a measurement file. Out: `NAME.md`, `NAME-itl.png`, `NAME-crossover.png` and
+`NAME-waterfall.png` beside it, or where `out` says; a picture for which the file has too few points
+is left out, with the reason. No torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mini_engine import plots
+from mini_engine.cuda import bars, bench_table
+from mini_engine.cuda.evidence import Measurement, read_measurement, without_paths
+from mini_engine.measured import (
+    MeasuredStep,
+    Origin,
+    ablation,
+    measured_steps,
+    of_one_place,
+    origin_of,
+)
+
+Draw = Callable[[Sequence[MeasuredStep], Path, Origin], None]
+
+
+def report(
+    path: Path, out: Path | None = None, shape: str | None = None, context: int | None = None
+) -> dict[str, Any]:
+    """Read the file and write all that can be made of it.
+
+    The pictures are of one shape at one context: those given, or the place with the most batches.
+    Raises ValueError for a file that is no benchmark, and where a shape or context has no result.
+    """
+    measurement = read_measurement(path)
+    out = out or path
+    table = out.with_suffix(".md")
+    table.parent.mkdir(parents=True, exist_ok=True)
+    table.write_text(without_paths(bench_table.markdown(measurement)), encoding="utf-8")
+    drawn, not_drawn = _pictures(measurement, out, shape, context)
+    return {
+        "out": str(path),
+        "emulated": measurement.emulated,
+        "rows": measurement.figures["rows"],
+        "bars": [result.as_dict() for result in bars.judged(measurement)],
+        "table": str(table),
+        "pictures": [str(picture) for picture in drawn],
+        "not_drawn": not_drawn,
+    }
+
+
+def _pictures(
+    measurement: Measurement, out: Path, shape: str | None, context: int | None
+) -> tuple[list[Path], dict[str, str]]:
+    """(paths, file name -> why it is not there). An older picture that no longer holds is removed."""
+    origin, drawn, not_drawn = origin_of(vars(measurement)), [], {}
+    try:
+        steps = of_one_place(measured_steps(measurement.figures["rows"]), shape, context)
+    except ValueError as error:
+        if shape or context:
+            raise
+        steps, reason = [], str(error)
+    for name, draw in PICTURES.items():
+        path = out.with_name(f"{out.stem}-{name}.png")
+        try:
+            if not steps:
+                raise ValueError(reason)
+            draw(steps, path, origin)
+            drawn.append(path)
+        except ValueError as error:
+            path.unlink(missing_ok=True)
+            not_drawn[path.name] = str(error)
+    return drawn, not_drawn
+
+
+def _waterfall(steps: Sequence[MeasuredStep], path: Path, origin: Origin) -> None:
+    """At the smallest batch: there launches weigh most."""
+    batch = min(step.batch for step in steps)
+    plots.waterfall(ablation(steps, batch, origin.copy_gb_s), path, origin)
+
+
+PICTURES: Mapping[str, Draw] = {
+    "itl": plots.itl_against_batch,
+    "crossover": plots.measured_crossover,
+    "waterfall": _waterfall,
+}

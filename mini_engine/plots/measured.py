@@ -1,0 +1,245 @@
+"""What a benchmark measured: ITL and throughput against batch, and where a graph stops to pay.
+
+In:  steps of one shape and context, and where they come from (`mini_engine.measured`).
+Out: a file each. ValueError, which says what is missing, for too few points.
+
+Every arm has a marker of its own, so that the figures can be read without colours. What the
+emulator wrote is drawn too, under a watermark: it shows what the figure will look like.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
+
+from mini_engine.measured import (
+    PAYS,
+    MeasuredStep,
+    Origin,
+    crossing_batch,
+    curve,
+    floor_curve,
+)
+from mini_engine.plots.canvas import (
+    BLACK,
+    BLUE,
+    GREEN,
+    MODE_COLOURS,
+    PURPLE,
+    SKY,
+    VERMILION,
+    canvas,
+    doubling_ticks,
+    percent_ticks,
+)
+
+STYLES = {
+    "hf-eager": (VERMILION, "-", "o"),
+    "hf-compile": (VERMILION, "--", "s"),
+    "ours-eager": (PURPLE, "-", "^"),
+    "ours-piecewise": (PURPLE, "--", "v"),
+    "ours-graph": (PURPLE, "-.", "D"),
+    "ours-graph-k8": (PURPLE, ":", "d"),
+    "compile-default": (GREEN, "-", "<"),
+    "compile-reduce-overhead": (GREEN, "--", ">"),
+    "compile-max-autotune": (GREEN, ":", "p"),
+    "graph-9": (SKY, "-", "P"),
+    "graph-5": (BLUE, "-", "X"),
+    "graph-5-pdl": (BLUE, "--", "*"),
+    "graph-5-pdl-k8": (BLUE, ":", "h"),
+}
+EAGER, GRAPH = "ours-eager", "ours-graph"
+
+
+def itl_against_batch(steps: Sequence[MeasuredStep], path: Path | str, origin: Origin) -> None:
+    """ITL above, tokens a second below, a line for each arm, and the floor."""
+    arms = [arm for arm in _arms(steps) if len(curve(steps, arm)) > 1]
+    if not arms:
+        raise ValueError("it takes an arm with results at two batches or more")
+    floor = floor_curve(steps, origin.copy_gb_s)
+    title = titled(_itl_finding(steps, floor), origin)
+    caption = f"{_of(steps, origin)} {origin.floor_caption()}"
+    with canvas(path, (14, 12), title=title, caption=caption) as figure:
+        grid = figure.add_gridspec(2, 2, width_ratios=[2.9, 1])
+        above = figure.add_subplot(grid[0, 0])
+        below = figure.add_subplot(grid[1, 0], sharex=above)
+        for arm in arms:
+            points = curve(steps, arm)
+            batches = [point.batch for point in points]
+            colour, line, marker = STYLES.get(arm, (BLACK, "-", "+"))
+            style = {"color": colour, "linestyle": line, "marker": marker, "markersize": 9,
+                     "linewidth": 1.8}  # fmt: skip
+            above.errorbar(
+                batches, [p.itl_us / 1e3 for p in points], yerr=_bars_ms(points), label=arm,
+                capsize=3, elinewidth=1, **style,
+            )  # fmt: skip
+            below.plot(batches, [p.tokens_per_s for p in points], **style)
+        batches = [batch for batch, _ in floor]
+        black = {"color": BLACK, "linewidth": 3, "linestyle": (0, (1, 1))}
+        above.plot(batches, [us / 1e3 for _, us in floor], label="physical floor", **black)
+        below.plot(batches, [batch / us * 1e6 for batch, us in floor], **black)
+        for axes, name in ((above, "ITL (ms)"), (below, "throughput (tokens/s)")):
+            _log_log(axes, batches, name)
+        below.set_xlabel("batch (requests that decode together)")
+        _legend(figure, grid[:, 1], above)
+        watermark(figure, origin)
+
+
+def measured_crossover(steps: Sequence[MeasuredStep], path: Path | str, origin: Origin) -> None:
+    """Our plain model eager and as one graph, measured and predicted; below, what the graph saves."""
+    pairs = _pairs(steps)
+    if len(pairs) < 2:
+        raise ValueError(
+            f"it takes {EAGER} and {GRAPH} with results at two batches, there are {len(pairs)}"
+        )
+    batches = [eager.batch for eager, _ in pairs]
+    saved = [1 - graph.itl_us / eager.itl_us for eager, graph in pairs]
+    told = [1 - graph.predicted_us / eager.predicted_us for eager, graph in pairs]
+    marks = (crossing_batch(batches, saved), crossing_batch(batches, told))
+    caption = (
+        f"{_of(steps, origin)} Predicted with {origin.spec}. The crossover lies where a graph saves "
+        f"less than {PAYS:.0%}, on a straight line between the batches measured."
+    )
+    title = titled(_crossover_finding(batches, saved, marks[0]), origin)
+    with canvas(path, (13, 11), title=title, caption=caption) as figure:
+        above, below = figure.subplots(2, 1, sharex=True, height_ratios=[2, 1])
+        for index, (name, mode) in enumerate(((EAGER, "eager"), (GRAPH, "full"))):
+            points, colour = [pair[index] for pair in pairs], MODE_COLOURS[mode]
+            above.errorbar(
+                batches, [p.itl_us / 1e3 for p in points], yerr=_bars_ms(points), color=colour,
+                linestyle="none", marker="os"[index], markersize=(9, 14)[index], capsize=4,
+                elinewidth=1.5, markeredgewidth=2, markerfacecolor=(colour, "none")[index],
+                label=f"{name}, measured",
+            )  # fmt: skip
+            above.plot(
+                batches, [p.predicted_us / 1e3 for p in points], ("-", "--")[index], color=colour,
+                label=f"{name}, predicted",
+            )  # fmt: skip
+        below.plot(batches, saved, "D", color=BLACK, markersize=9, label="measured")
+        below.plot(batches, told, "-.", color=BLACK, linewidth=1.8, label="predicted")
+        below.axhline(PAYS, color="#808080", linewidth=1)
+        percent_ticks(below)
+        below.set_ylabel("saved of eager")
+        below.set_xlabel("batch (requests that decode together)")
+        below.legend(loc="lower left", frameon=True, edgecolor="none", framealpha=0.9)
+        _log_log(above, batches, "ITL (ms)")
+        _mark(above, below, batches, marks)
+        above.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0.2)
+        watermark(figure, origin)
+
+
+# ---------------------------------------------------------------- shared with the waterfall
+
+
+def titled(finding: str, origin: Origin) -> str:
+    """The finding, which is none when the emulator wrote the numbers."""
+    return f"Emulated, no evidence: {finding}" if origin.emulated else finding
+
+
+def watermark(figure: Figure, origin: Origin) -> None:
+    """Across the page, where the numbers are no evidence; the data stay readable through it."""
+    if origin.emulated:
+        figure.text(
+            0.5, 0.5, "emulated: no evidence", size=64, rotation=30, ha="center", va="center",
+            color="#B0B0B0", alpha=0.35, zorder=10,
+        )  # fmt: skip
+
+
+def milliseconds(us: float) -> str:
+    """With three digits."""
+    return f"{us / 1e3:.3g} ms" if us < 1e6 else f"{us / 1e3:,.0f} ms"
+
+
+# ---------------------------------------------------------------- parts
+
+
+def _arms(steps: Sequence[MeasuredStep]) -> list[str]:
+    """In the order of STYLES, so that a line looks the same in every figure; the null arm is noise."""
+    there = {step.arm for step in steps} - {"null"}
+    return [arm for arm in STYLES if arm in there] + sorted(there - set(STYLES))
+
+
+def _pairs(steps: Sequence[MeasuredStep]) -> list[tuple[MeasuredStep, MeasuredStep]]:
+    """(eager, graph) at every batch that has both."""
+    graphs = {step.batch: step for step in curve(steps, GRAPH)}
+    return [(e, graphs[e.batch]) for e in curve(steps, EAGER) if e.batch in graphs]
+
+
+def _bars_ms(points: Sequence[MeasuredStep]) -> list[list[float]]:
+    """Down and up, as errorbar wants them."""
+    return [
+        [max(0.0, p.itl_us - p.low_us) / 1e3 for p in points],
+        [max(0.0, p.high_us - p.itl_us) / 1e3 for p in points],
+    ]
+
+
+def _log_log(axes: Axes, batches: Sequence[int], name: str) -> None:
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xlim(batches[0] * 0.9, batches[-1] * 1.12)
+    doubling_ticks(axes, batches[0], batches[-1])
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+    axes.yaxis.set_minor_formatter(
+        FuncFormatter(lambda value, _: f"{value:,g}" if f"{value:e}"[0] in "25" else "")
+    )
+    axes.set_ylabel(name)
+
+
+def _legend(figure: Figure, place: object, of: Axes) -> None:
+    axes = figure.add_subplot(place)
+    axes.set_axis_off()
+    handles, names = of.get_legend_handles_labels()
+    axes.legend(handles, names, loc="upper left", borderaxespad=0, handlelength=2.6)
+
+
+def _mark(
+    above: Axes, below: Axes, batches: Sequence[int], marks: tuple[float | None, float | None]
+) -> None:
+    """Lines at both crossovers that are on the page, and a word at the measured one."""
+    for at, style in zip(marks, ("-", "-."), strict=True):
+        if at is not None and batches[0] < at <= batches[-1]:
+            for axes in (above, below):
+                axes.axvline(at, color=BLACK, linewidth=1.5, linestyle=style)
+    told = ", ".join(
+        f"{who} {'none' if at is None else f'at batch {at:.0f}'}"
+        for who, at in zip(("measured", "predicted"), marks, strict=True)
+    )
+    above.text(
+        0.02, 0.96, f"crossover: {told}", transform=above.transAxes, va="top",
+        bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8},
+    )  # fmt: skip
+
+
+def _of(steps: Sequence[MeasuredStep], origin: Origin) -> str:
+    first = steps[0]
+    return f"{first.shape}, {first.context:,} tokens of context. {origin.caption()}"
+
+
+def _itl_finding(steps: Sequence[MeasuredStep], floor: list[tuple[int, float]]) -> str:
+    batch, floor_us = floor[0]
+    there = sorted((s for s in steps if s.batch == batch and s.arm != "null"),
+                   key=lambda s: s.itl_us)  # fmt: skip
+    best, slowest = there[0], there[-1]
+    against = f", {slowest.itl_us / best.itl_us:.1f}× as fast as {slowest.arm}"
+    return (
+        f"Batch {batch}: {best.arm} takes {milliseconds(best.itl_us)} a token"
+        f"{against if slowest is not best else ''}; the floor is {milliseconds(floor_us)}"
+    )
+
+
+def _crossover_finding(batches: Sequence[int], saved: Sequence[float], mark: float | None) -> str:
+    begins = f"it takes {_less(saved[0])} than eager at batch {batches[0]}"
+    ends = f"{_less(saved[-1])} at {batches[-1]}"
+    if mark is None:
+        return f"A graph pays at every batch measured: {begins}, {ends}"
+    if mark <= batches[0]:
+        return f"A graph never pays here: {begins}, {ends}"
+    return f"A graph pays up to a batch of about {mark:.0f}: {begins}, {ends}"
+
+
+def _less(share: float) -> str:
+    return f"{share:.0%} less" if share >= 0 else f"{-share:.0%} more"

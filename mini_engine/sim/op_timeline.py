@@ -1,0 +1,70 @@
+"""One decode step of any list of ops on the simulated GPU, as a timeline.
+
+In:  ops (`mini_engine.oplists`, or recorded from a model that runs), a `DeviceSpec`, and how the
+     step is launched: "eager", "piecewise" or "full".
+Out: what the CPU and the GPU would do, as `TraceEvent`s; time 0 is the start of the step.
+
+    events = op_timeline(step_ops(shape, StepShape.decode(1, 512), "fused5"), spec, "full")
+
+The ops are figures: nothing is computed. `mini_engine.step_cost` gives the length of the same step
+without a timeline, to the µs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import groupby
+
+from mini_engine.hardware import DeviceSpec
+from mini_engine.oplists import OpCost
+from mini_engine.sim.device import Device
+from mini_engine.sim.launch import cost_kernel
+from mini_engine.step_cost import MODES, Mode
+from mini_engine.trace import TraceEvent
+
+
+def op_timeline(ops: Sequence[OpCost], spec: DeviceSpec, mode: Mode) -> tuple[TraceEvent, ...]:
+    """Engine, copy of the inputs, `ops`, read-back. ValueError for no ops or an unknown mode."""
+    if not ops:
+        raise ValueError("a step without ops: give at least one")
+    if mode not in MODES:
+        raise ValueError(f"mode {mode!r}: expected one of {', '.join(MODES)}")
+    device = Device(spec, compute=False)
+    pieces = _pieces(device, ops, mode)  # captured here, which no step waits for
+    began_us, device.clocks.timeline = device.cpu_us, []
+    device.host_work("schedule and prepare", spec.host_step_us)
+    device.copy_batch([])
+    for run in pieces:
+        run()
+    device.synchronize()
+    return tuple(
+        TraceEvent(e.lane, e.name, e.start_us - began_us, e.duration_us, e.category)
+        for e in device.timeline
+    )
+
+
+def _pieces(device: Device, ops: Sequence[OpCost], mode: Mode) -> list[Callable[[], None]]:
+    """What the CPU does in turn: live launches, and replays of graphs."""
+    if mode == "eager":
+        return [lambda: _launch(device, ops)]
+    if mode == "full":
+        return [_captured(device, ops, "graph")]
+    pieces: list[Callable[[], None]] = []
+    for number, (splitting, group) in enumerate(groupby(ops, key=lambda op: op.splitting)):
+        piece = list(group)
+        if splitting:
+            pieces.append(lambda live=piece: _launch(device, live))  # type: ignore[misc]
+        else:
+            pieces.append(_captured(device, piece, f"piece {number // 2 + 1}"))
+    return pieces
+
+
+def _captured(device: Device, ops: Sequence[OpCost], name: str) -> Callable[[], None]:
+    with device.capture(name=name) as graph:
+        _launch(device, ops)
+    return graph.replay
+
+
+def _launch(device: Device, ops: Sequence[OpCost]) -> None:
+    for op in ops:
+        device.launch(cost_kernel(op.name, op.bytes, op.flops))
