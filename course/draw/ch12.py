@@ -1,0 +1,204 @@
+"""The figures of chapter 12: what a step is made of, rung by rung, and one layer in a graph.
+
+In:  op lists and the H200's spec. Out: two PNGs, predicted; the drawing of dependent launch says
+that it is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.patches import Patch, Rectangle
+
+from course.draw.ch10 import CONFIG, DECODE, H200, RUNNING
+from mini_engine.oplists import OpCost, step_ops, step_parts
+from mini_engine.plots.canvas import BLACK, BLUE, GREY, ORANGE, PALE, VERMILION, canvas
+from mini_engine.step_cost import Mode, step_time
+
+PDL_US = 0.96  # at most, of a boundary: https://github.com/pegainfer-project/pegainfer/issues/569
+SHOWN_MS = 2.15
+PARTS = ("engine", "launches", "starts", "bytes")
+COLOURS = {"engine": GREY, "launches": ORANGE, "starts": VERMILION, "bytes": BLUE}
+TOLD = {
+    "engine": "engine, copy of inputs, read-back",
+    "launches": "GPU waits for launches",
+    "starts": "starting kernels",
+    "bytes": "moving bytes",
+}
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One way to run the step. `parts_us` add up to the time of one token."""
+
+    label: str
+    parts_us: dict[str, float]
+
+    @property
+    def itl_us(self) -> float:
+        return sum(self.parts_us.values())
+
+
+def rung(label: str, ops: Sequence[OpCost], mode: Mode, steps: int = 1) -> Rung:
+    """`steps` of the step in one launch, per token; taken apart."""
+    itl_us = step_time([*ops] * steps, H200, mode).itl_us
+    engine_us = H200.host_step_us + H200.copy_us + H200.sync_us
+    bytes_us = sum(op.bytes for op in ops) * steps / H200.copy_bandwidth_gb_s / 1e3
+    count = len(ops) * steps
+    starts_us = count * H200.kernel_floor_us + (count - 1) * H200.graph_gap_us * (mode == "full")
+    waits_us = itl_us - engine_us - bytes_us - starts_us
+    every = (engine_us, waits_us, starts_us, bytes_us)
+    return Rung(label, {part: us / steps for part, us in zip(PARTS, every, strict=True)})
+
+
+def rungs() -> list[Rung]:
+    """From transformers to eight steps a replay."""
+    hf, nine, five = (step_ops(CONFIG, DECODE, style) for style in ("hf56", "fused9", "fused5"))
+    return [
+        rung("transformers, eager", hf, "eager"),
+        rung("9 kernels a layer", nine, "eager"),
+        rung("… in one graph", nine, "full"),
+        rung("5 kernels a layer", five, "full"),
+        rung("… 8 steps a replay", five, "full", steps=8),
+    ]
+
+
+def ablation(path: Path) -> None:
+    """What a token's time is made of, rung by rung, down to the bytes."""
+    climb = rungs()
+    kernels = len(step_ops(CONFIG, DECODE, "fused5"))
+    caption = (
+        f"Predicted, not measured. {RUNNING}. Dependent launch (PDL) is not in the model: hatched "
+        f"is all that {kernels} boundaries could save at {PDL_US} µs each, the most that has been "
+        "published for one."
+    )
+    title = "Each rung takes another part of the step away; the bytes stay"
+    with canvas(path, (13, 7), title=title, caption=caption) as figure:
+        axes = figure.subplots()
+        for row, one in enumerate(climb):
+            _stack(axes, row, one.parts_us, f"{one.itl_us / 1e3:.2f} ms")
+        last = climb[-1].parts_us
+        saved_us = kernels * PDL_US
+        _stack(axes, len(climb), last | {"starts": last["starts"] - saved_us}, "")
+        left_ms = (climb[-1].itl_us - saved_us) / 1e3
+        axes.barh(
+            len(climb),
+            saved_us / 1e3,
+            left=left_ms,
+            color="white",
+            edgecolor=VERMILION,
+            hatch="///",
+        )
+        axes.text(left_ms + saved_us / 1e3, len(climb), "  not yet measured", va="center")
+        bytes_us = last["bytes"]
+        _stack(axes, len(climb) + 1, {"bytes": bytes_us}, f"{bytes_us / 1e3:.2f} ms")
+        labels = [*(one.label for one in climb), "… with PDL", "the bytes alone"]
+        axes.set_yticks(range(len(labels)), labels)
+        axes.invert_yaxis()
+        axes.set_xlim(0, SHOWN_MS)
+        axes.set_xlabel("time of one token (ms)")
+        axes.grid(visible=False, axis="y")
+        axes.legend(
+            handles=[Patch(color=COLOURS[part], label=TOLD[part]) for part in PARTS],
+            loc="center right", bbox_to_anchor=(1, 0.3),
+        )  # fmt: skip
+
+
+def _stack(axes: Axes, row: int, parts_us: dict[str, float], told: str) -> None:
+    """One bar; what is beyond the axis is cut, and its length said."""
+    left = 0.0
+    for part in PARTS:
+        width = parts_us.get(part, 0.0) / 1e3
+        if left < SHOWN_MS:
+            axes.barh(row, min(width, SHOWN_MS - left), left=left, color=COLOURS[part])
+        left += width
+    if left > SHOWN_MS:
+        axes.text(
+            SHOWN_MS - 0.02, row, f"{told} →", ha="right", va="center", weight="bold",
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 3},
+        )  # fmt: skip
+    else:
+        axes.text(left, row, f"  {told}", va="center", weight="bold")
+
+
+# ---------------------------------------------------------------- one layer
+
+
+def layer_in_a_graph(path: Path) -> None:
+    """Above, the five kernels of a layer as the model has them. Below, what PDL moves."""
+    layer = step_parts(CONFIG, DECODE, "fused5").layer
+    bytes_us = [op.bytes / H200.copy_bandwidth_gb_s / 1e3 for op in layer]
+    share = sum(bytes_us) / (
+        sum(bytes_us) + len(layer) * (H200.kernel_floor_us + H200.graph_gap_us)
+    )
+    caption = (
+        f"Above: predicted, not measured. {RUNNING}; the graph's one launch lies before the first "
+        "layer. Below: a drawing of the idea, not a prediction. What it gains is not yet measured."
+    )
+    title = f"In a graph, a layer of five kernels moves bytes for {share:.0%} of its time"
+    with canvas(path, (13, 7.6), title=title, caption=caption) as figure:
+        above, below = figure.subplots(2, 1, sharex=True, height_ratios=[1, 1.4])
+        at = 0.0
+        for op, us in zip(layer, bytes_us, strict=True):
+            _box(above, at, H200.kernel_floor_us, 0, VERMILION)
+            _box(above, at + H200.kernel_floor_us, us, 0, BLUE)
+            _box(above, at + H200.kernel_floor_us + us, H200.graph_gap_us, 0, PALE)
+            name = op.name.replace("norm_gate_up_silu_mul", "norm_gate_up\n_silu_mul")
+            name = name.replace("rope_kv_write_attention", "rope_kv_write\n_attention")
+            middle = at + (H200.kernel_floor_us + us) / 2
+            above.text(middle, -0.08, name, ha="center", va="top", size=12)
+            at += H200.kernel_floor_us + us + H200.graph_gap_us
+        _dress(above, at, ["GPU", "CPU"], "graph: a kernel starts when the one before has ended")
+        above.set_ylim(-0.75, 2)
+        above.text(0.1, 1.5, "nothing to do: one launch for all kernels", va="center", size=13)
+        loaded = ended = 0.0
+        rows = len(layer)
+        for place, us in enumerate(bytes_us):
+            lane, began = rows - 1 - place, loaded
+            loaded = began + us
+            goes_on = max(loaded, ended)  # the wait is for the end of the kernel before
+            _box(below, began, us, lane, BLUE)
+            _box(below, loaded, goes_on - loaded, lane, PALE)
+            _box(below, goes_on, H200.kernel_floor_us, lane, VERMILION)
+            below.plot([goes_on, goes_on], [lane, lane + 1], color=BLACK, linewidth=3)
+            ended = goes_on + H200.kernel_floor_us
+        below.text(
+            ended + 0.9, rows / 2,
+            "A kernel loads its weights while the one before\n"
+            "still computes. Black: its wait for that one's end.\n"
+            "Only what depends on it comes after the wait.",
+            va="center", size=14, linespacing=1.5,
+        )  # fmt: skip
+        names = [op.name.split("_silu")[0].split("_write")[0] for op in reversed(layer)]
+        _dress(below, at, names, "with PDL and weights above the wait: a drawing of the idea")
+        below.tick_params(axis="x", labelbottom=True)
+        below.set_xlabel("time since the layer began (µs); below, only the blue is to scale")
+        above.legend(
+            handles=[
+                Patch(color=BLUE, label="moving bytes"),
+                Patch(color=VERMILION, label="starting, reducing, ending"),
+                Patch(color=PALE, label="nothing: boundary, wait"),
+            ],
+            loc="lower left", bbox_to_anchor=(0, 1.16), ncols=3, borderaxespad=0.2,
+        )  # fmt: skip
+
+
+def _box(axes: Axes, at: float, wide: float, lane: int, colour: str) -> None:
+    axes.add_patch(
+        Rectangle((at, lane + 0.05), wide, 0.9, facecolor=colour, edgecolor="white", linewidth=0.6)
+    )
+
+
+def _dress(axes: Axes, end: float, lanes: Sequence[str], title: str) -> None:
+    axes.set_xlim(0, end)
+    axes.set_ylim(0, len(lanes))
+    axes.set_yticks([lane + 0.5 for lane in range(len(lanes))], lanes, weight="bold", size=13)
+    axes.tick_params(axis="y", length=0)
+    axes.grid(visible=False, axis="y")
+    axes.set_title(title, pad=4)
+
+
+FIGURES = {"12-ablation.png": ablation, "12-layer-in-a-graph.png": layer_in_a_graph}
