@@ -31,7 +31,7 @@ MULTIPROCESSORS = 132  # of an H200
 
 BF16_NAMES = "out x residual gain weight bias gate_up q k_cache v_cache qkv q_gain k_gain"
 F32_NAMES = "cos sin sums stats parts values logits temperatures"
-I32_NAMES = "positions slot_mapping block_table context_lens query_lens counters indices"
+I32_NAMES = "input_ids positions slot_mapping block_table context_lens query_lens counters indices"
 POINTERS = {
     **dict.fromkeys(BF16_NAMES.split(), BF16),
     **dict.fromkeys(F32_NAMES.split(), F32),
@@ -39,7 +39,7 @@ POINTERS = {
     "tokens": I64,
     "seeds": I64,
 }
-SCALARS = {"eps": "fp32", "scale": "fp32", "table_stride": "i32"}
+SCALARS = {"eps": "fp32", "scale": "fp32", "table_stride": "i32", "end": "i32"}
 
 
 @dataclass(frozen=True)

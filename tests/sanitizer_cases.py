@@ -21,7 +21,7 @@ import shutil
 import sys
 import sysconfig
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from unittest import mock
@@ -52,6 +52,7 @@ from mini_engine.cuda.weights import random_weights
 from tests.kernel_cases import NAN, Paged, assert_close, paged, rotary
 from tests.torch_helpers import TINY
 
+ROOMS = (activation, attention, fused_attention, head, linear, norm, pick, prefill, rope)
 EPS = 1e-6
 CRIED = 9  # compute-sanitizer's exit code when it found something, as we ask it to
 TOOLKITS = Path("/usr/local")  # where CUDA toolkits install themselves
@@ -208,8 +209,9 @@ def tokens(make: Make) -> list[Tensor]:
     warm = make.there(torch.tensor([0.7, 0.0, 1.5]))
     seeds = make.ints([5, 7, 2**40 + 3], torch.int64)
     pick.top_of_logits(values, indices, wide, warm, seeds, positions)
-    pick.pick_and_advance(advanced, positions, lens, slots, values, indices, table, 4)
-    return [logits, picked, advanced, positions, lens, slots]
+    fed = make.ints([1, 2, 0])
+    pick.pick_and_advance(advanced, fed, positions, lens, slots, values, indices, table, 4, 12)
+    return [logits, picked, advanced, fed, positions, lens, slots]
 
 
 def whole_steps(make: Make) -> list[Tensor]:
@@ -267,16 +269,10 @@ CASES: list[Callable[[Make], list[Tensor]]] = [
 @contextmanager
 def references_only() -> Iterator[None]:
     """Ops compute their references, even where the interpreter could run their kernels."""
-    rooms = (activation, attention, fused_attention, head, linear, norm, pick, prefill, rope)
-    with mock.patch.multiple(rooms[0], runs_triton=lambda _: False):
-        patches = [mock.patch.object(room, "runs_triton", lambda _: False) for room in rooms[1:]]
-        for patch in patches:
-            patch.start()
-        try:
-            yield
-        finally:
-            for patch in patches:
-                patch.stop()
+    with ExitStack() as patches:
+        for room in ROOMS:
+            patches.enter_context(mock.patch.object(room, "runs_triton", return_value=False))
+        yield
 
 
 def run(device: str) -> int:
@@ -313,9 +309,9 @@ def agree(got: Tensor, expected: Tensor, *, whole: bool) -> None:
 
 
 @triton.jit
-def overrun_kernel(out, x, BEYOND: tl.constexpr):
+def overrun_kernel(out, x, beyond: tl.constexpr):
     at = tl.arange(0, 32)
-    tl.store(out + at, tl.load(x + BEYOND + at))
+    tl.store(out + at, tl.load(x + beyond + at))
 
 
 def overrun() -> None:

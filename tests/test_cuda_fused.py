@@ -25,6 +25,7 @@ from mini_engine.cuda.runner import TorchRunner  # noqa: E402
 from mini_engine.cuda.weights import Weights, random_weights  # noqa: E402
 from mini_engine.dispatch import GraphDispatcher  # noqa: E402
 from mini_engine.engine import Engine  # noqa: E402
+from mini_engine.oplists import StepShape, step_ops  # noqa: E402
 from mini_engine.scheduler import Request, SchedulerLimits  # noqa: E402
 from tests.torch_helpers import DEVICES, FAMILIES, EagerRunner  # noqa: E402
 
@@ -95,6 +96,31 @@ def test_a_decode_step_equals_the_plain_one(
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("per_layer", PER_LAYER)
+def test_steps_that_feed_themselves_equal_the_plain_ones(
+    per_layer: Literal[9, 5], device: str
+) -> None:
+    """Tokens and all that the next step reads, until requests stand at the end of their room."""
+    weights = weights_of("qwen3", device)
+    inputs, cache = random_step(weights, 3)
+    theirs = StepInputs(**{name: t.clone() for name, t in vars(inputs).items()})
+    copied = KVCache(tuple(k.clone() for k in cache.keys), tuple(v.clone() for v in cache.values))
+    attention = DecodeAttention(8, 4)
+    plain, fused = Model(weights, cache), FusedModel(weights, copied, kernels_per_layer=per_layer)
+    live = inputs.context_lens > 0
+    for _ in range(36):
+        _, want = plain.next_step(plain.body(theirs, attention), theirs)
+        _, got = fused.next_step(fused.body(inputs, attention), inputs)
+        assert torch.equal(got[live], want[live])
+        for name, mine in vars(inputs).items():
+            assert torch.equal(mine[live], getattr(theirs, name)[live]), name
+    padded = StepInputs(**{name: t[2:] for name, t in vars(random_step(weights, 3)[0]).items()})
+    for name, was in vars(padded).items():
+        assert torch.equal(vars(inputs)[name][2:], was), f"{name} of the padded row has changed"
+    assert int(inputs.context_lens.max()) == 32
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("per_layer", PER_LAYER)
 def test_the_engine_writes_the_same_with_fused_kernels_in_its_graphs(
     per_layer: Literal[9, 5], device: str
 ) -> None:
@@ -122,6 +148,8 @@ def test_a_layer_has_nine_kernels_or_five() -> None:
     for per_layer in PER_LAYER:
         model = FusedModel(weights, cache, kernels_per_layer=per_layer)
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-            model.body(inputs, DecodeAttention(8, 4))
+            model.next_step(model.body(inputs, DecodeAttention(8, 4)), inputs)
         ours = sum(e.count for e in profile.key_averages() if e.key.startswith("launch_bound::"))
-        assert ours == per_layer * weights.config.num_layers
+        assert ours == per_layer * weights.config.num_layers + 2, "the head, and what picks from it"
+        listed = step_ops(weights.config, StepShape.decode(1, 30), f"fused{per_layer}")
+        assert per_layer == 9 or ours + 1 == len(listed), "and the embedding: the list, no more"

@@ -55,6 +55,7 @@ def every_call() -> dict[str, tuple[Callable[..., None], tuple[object, ...]]]:
     parts = head.num_programs(12, 32)
     found, where = rows(3, parts), torch.zeros(3, parts, dtype=torch.int32)
     tokens = torch.zeros(3, dtype=torch.int64)
+    advanced = (ints.clone(), ints.clone(), ones.clone(), ints.clone())
     turned = rotary(HEADS.head_dim)
     return {
         "rms_norm": (norm.rms_norm, (rows(3, 32), rows(3, 32), gain, EPS)),
@@ -82,7 +83,7 @@ def every_call() -> dict[str, tuple[Callable[..., None], tuple[object, ...]]]:
         "pick_tokens": (pick.pick_tokens, (tokens, found, where)),
         "pick_and_advance": (
             pick.pick_and_advance,
-            (tokens, ints, ones, ints.clone(), found, where, kv.block_table, 4),
+            (tokens, *advanced, found, where, kv.block_table, 4, 4 * kv.block_table.shape[1]),
         ),
     }
 

@@ -34,7 +34,7 @@ from mini_engine.cuda.kernels.gemv_plan import MAX_GEMV_TOKENS, MAX_SKINNY_TOKEN
 from mini_engine.cuda.kernels.head import norm_lm_head, num_programs
 from mini_engine.cuda.kernels.linear import linear, linear_add, norm_gate_up_silu_mul, norm_linear
 from mini_engine.cuda.kernels.norm import add_rms_norm, rms_norm
-from mini_engine.cuda.kernels.pick import pick_tokens
+from mini_engine.cuda.kernels.pick import pick_and_advance, pick_tokens
 from mini_engine.cuda.kernels.rope import rope_kv_write
 from mini_engine.cuda.model import KVCache, Model
 from mini_engine.cuda.sampling import Sampler, greedy
@@ -78,22 +78,48 @@ class FusedModel(Model):
         self, hidden: Tensor, inputs: StepInputs, sample: Sampler = greedy
     ) -> tuple[Tensor, Tensor]:
         """Logits of each request's last token (R, V), and the next token of each (R,) int32."""
-        rows = len(inputs.last_rows)
-        if sample is not greedy or not rows == len(hidden) <= MAX_GEMV_TOKENS:
+        if not self._fits(hidden, inputs, sample):
             return super().head(hidden, inputs, sample)
+        logits, values, indices = self._scores(hidden)
+        tokens = inputs.last_rows.new_empty(len(hidden))
+        pick_tokens(tokens, values, indices, self.pdl)
+        return logits, tokens
+
+    def next_step(
+        self, hidden: Tensor, inputs: StepInputs, sample: Sampler = greedy
+    ) -> tuple[Tensor, Tensor]:
+        """`head` and `advance` in two kernels. Logits (R, V) and tokens (R,) int32."""
+        if not self._fits(hidden, inputs, sample):
+            return super().next_step(hidden, inputs, sample)
+        logits, values, indices = self._scores(hidden)
+        tokens = inputs.last_rows.new_empty(len(hidden))
+        pick_and_advance(
+            tokens, inputs.input_ids, inputs.positions, inputs.context_lens, inputs.slot_mapping,
+            values, indices, inputs.block_table, self.cache.block_size,
+            self.end_of_context(inputs), self.pdl,
+        )  # fmt: skip
+        return logits, tokens
+
+    # -- the head ------------------------------------------------------------------------------
+
+    def _fits(self, hidden: Tensor, inputs: StepInputs, sample: Sampler) -> bool:
+        """Is it a greedy decode step that the head's kernel takes?"""
+        return sample is greedy and len(inputs.last_rows) == len(hidden) <= MAX_GEMV_TOKENS
+
+    def _scores(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Logits (R, V), and the best value and index of each piece of them (R, P)."""
+        rows = len(hidden)
         vocab, width = self.weights.lm_head.shape
         parts = num_programs(vocab, width)
         values = hidden.new_empty(rows, parts, dtype=torch.float32)
         indices = hidden.new_empty(rows, parts, dtype=torch.int32)
         logits = hidden.new_empty(rows, vocab, dtype=torch.float32)
-        tokens = hidden.new_empty(rows, dtype=torch.int64)
         eps = self.config.rms_norm_eps
         norm_lm_head(
             values, indices, hidden, self.weights.final_norm, self.weights.lm_head, eps,
             logits, self.pdl,
         )  # fmt: skip
-        pick_tokens(tokens, values, indices, self.pdl)
-        return logits, tokens.to(torch.int32)
+        return logits, values, indices
 
     # -- the layers ----------------------------------------------------------------------------
 

@@ -108,9 +108,7 @@ class Model:
                 f"{len(tokens)} sampled tokens for a step of {num_tokens} tokens of {num_reqs} "
                 "requests: advance() feeds back one token a request, after a decode step"
             )
-        block_size = self.cache.block_size
-        room = inputs.block_table.shape[1] * block_size
-        end = min(room, self.config.max_position_embeddings)
+        block_size, end = self.cache.block_size, self.end_of_context(inputs)
         live = (inputs.context_lens > 0).int()
         inputs.input_ids.copy_(tokens * live)
         inputs.positions.add_(live).clamp_(max=end - 1)
@@ -118,6 +116,19 @@ class Model:
         positions = inputs.positions.long()
         blocks = inputs.block_table.gather(1, (positions // block_size)[:, None])[:, 0]
         inputs.slot_mapping.copy_(blocks * block_size + positions % block_size)
+
+    def next_step(
+        self, hidden: Tensor, inputs: StepInputs, sample: Sampler = greedy
+    ) -> tuple[Tensor, Tensor]:
+        """`head`, then `advance` by what it sampled: logits (R, V) and tokens (R,) int32."""
+        logits, tokens = self.head(hidden, inputs, sample)
+        self.advance(inputs, tokens)
+        return logits, tokens
+
+    def end_of_context(self, inputs: StepInputs) -> int:
+        """Tokens that a request can have: as many as its blocks and the model have places for."""
+        room = inputs.block_table.shape[1] * self.cache.block_size
+        return min(room, self.config.max_position_embeddings)
 
     def decode(
         self, inputs: StepInputs, attention: Attention, steps: int, sample: Sampler = greedy
@@ -128,8 +139,7 @@ class Model:
         """
         written = []
         for _ in range(steps):
-            _, tokens = self.head(self.body(inputs, attention), inputs, sample)
-            self.advance(inputs, tokens)
+            _, tokens = self.next_step(self.body(inputs, attention), inputs, sample)
             written.append(tokens)
         return torch.stack(written)
 

@@ -60,14 +60,10 @@ class OursEager:
 
     def _decode(self) -> Tensor:
         """One step, from embed to the token written and fed back."""
-        logits, tokens = self._head(self.model.body(self.inputs, self.stage.attention))
+        hidden = self.model.body(self.inputs, self.stage.attention)
+        logits, tokens = self.model.next_step(hidden, self.inputs)
         self._logits, self._tokens = [logits], [tokens]
         return logits
-
-    def _head(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        logits, tokens = self.model.head(hidden, self.inputs)
-        self.model.advance(self.inputs, tokens)
-        return logits, tokens
 
 
 class OursGraph(OursEager):
@@ -134,7 +130,8 @@ class OursPiecewise(OursEager):
 
     def step(self) -> None:
         attend = self.stage.attention.begin(self.inputs)
-        logits, tokens = self._head(self.graphs.run(self.stage.batch, attend))
+        hidden = self.graphs.run(self.stage.batch, attend)
+        logits, tokens = self.model.next_step(hidden, self.inputs)
         self._logits, self._tokens = [logits], [tokens]
 
     def ops(self) -> list[OpCost]:
@@ -142,7 +139,7 @@ class OursPiecewise(OursEager):
         with recorder:
             hidden = self.model.body(self.inputs, WatchedAttention(self.stage.attention, recorder))
             with recorder.live():
-                self._head(hidden)
+                self.model.next_step(hidden, self.inputs)
         return recorder.ops
 
     def release(self) -> None:
@@ -194,4 +191,5 @@ class OursCompiled(OursEager):
         torch.compiler.reset()
 
     def _decode_once(self) -> tuple[Tensor, Tensor]:
-        return self._head(self.model.body(self.inputs, self.stage.attention))
+        hidden = self.model.body(self.inputs, self.stage.attention)
+        return self.model.next_step(hidden, self.inputs)

@@ -125,15 +125,27 @@ def test_a_picked_token_advances_its_row_and_a_padded_row_stays() -> None:
     context_lens = torch.tensor([8, 3, 0], dtype=torch.int32)  # block_size 4: row 0 enters block 9
     positions = torch.tensor([7, 2, 0], dtype=torch.int32)
     slot_mapping = torch.tensor([11, 18, 0], dtype=torch.int32)
-    tokens = torch.zeros(3, dtype=torch.int64)
+    tokens, input_ids = torch.zeros(3, dtype=torch.int64), torch.zeros(3, dtype=torch.int32)
     mine = [t.clone() for t in (positions, context_lens, slot_mapping)]
-    pick.pick_and_advance(
-        tokens, positions, context_lens, slot_mapping, values, indices, block_table, 4
-    )
+    step = (input_ids, positions, context_lens, slot_mapping)
+    pick.pick_and_advance(tokens, *step, values, indices, block_table, 4, 12)
     assert tokens.tolist() == [8, 15, 2]
+    assert input_ids.tolist() == [8, 15, 0]
     assert positions.tolist() == [8, 3, 0]
     assert context_lens.tolist() == [9, 4, 0]
     assert slot_mapping.tolist() == [36, 19, 0]
-    pick.advance_reference(*mine, block_table, 4)
+    pick.advance_reference(*mine, block_table, 4, 12)
     for ours, theirs in zip((positions, context_lens, slot_mapping), mine, strict=True):
         assert ours.tolist() == theirs.tolist()
+
+
+def test_a_row_at_the_end_of_its_room_stays_there() -> None:
+    values, indices = torch.ones(1, 1), torch.full((1, 1), 5, dtype=torch.int32)
+    table = torch.tensor([[7, 2]], dtype=torch.int32)
+    vectors = [torch.tensor([n], dtype=torch.int32) for n in (1, 6, 7, 10)]
+    for context in (8, 8):
+        pick.pick_and_advance(torch.zeros(1).int(), *vectors, values, indices, table, 4, 8)
+        input_ids, positions, context_lens, slots = (int(v) for v in vectors)
+        assert (input_ids, positions, context_lens, slots) == (5, 7, context, 2 * 4 + 3)
+    with pytest.raises(ValueError, match="end is 9, expected 1 to 8"):
+        pick.pick_and_advance(torch.zeros(1).int(), *vectors, values, indices, table, 4, 9)

@@ -2,7 +2,7 @@
 
     top_of_logits:     logits (M, V) -> partials: the best value and its index of each piece
     pick_tokens:       partials (M, P) -> tokens (M,)
-    pick_and_advance:  the same, then positions, context_lens and slot_mapping of the next step
+    pick_and_advance:  the same, then all that the next step reads, so that it can follow at once
 
 In:  logits in float32 or bf16, or the partials that head.py leaves: values float32, indices int32.
 Out: tokens (M,) int32 or int64, of equal scores the lowest index. With the token and the metadata
@@ -72,11 +72,13 @@ def pick_kernel(
     tokens,
     values,
     indices,
+    input_ids,
     positions,
     context_lens,
     slot_mapping,
     block_table,
     table_stride,
+    end,
     PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
@@ -104,11 +106,12 @@ def pick_kernel(
     if ADVANCE:
         context = tl.load(context_lens + row, cache_modifier=".cg")
         if context > 0:  # a padded row stays a padded row
-            table = block_table + row * table_stride
-            block = tl.load(table + context // BLOCK_SIZE)
-            tl.store(slot_mapping + row, block * BLOCK_SIZE + context % BLOCK_SIZE)
-            tl.store(positions + row, context)
-            tl.store(context_lens + row, context + 1)
+            place = tl.minimum(context, end - 1)
+            block = tl.load(block_table + row * table_stride + place // BLOCK_SIZE)
+            tl.store(input_ids + row, token)
+            tl.store(slot_mapping + row, block * BLOCK_SIZE + place % BLOCK_SIZE)
+            tl.store(positions + row, place)
+            tl.store(context_lens + row, tl.minimum(context + 1, end))
 
 
 # ---------------------------------------------------------------- what the model calls
@@ -156,7 +159,7 @@ def pick_tokens(tokens: Tensor, values: Tensor, indices: Tensor, pdl: bool = Fal
         return
     options = launch_options(pdl, values)
     pick_kernel[(len(tokens),)](
-        *(tokens, values, indices, None, None, None, None, 0),
+        *(tokens, values, indices, None, None, None, None, None, 0, 0),
         *(values.shape[1], PICK_BLOCK, 1, False, pdl),
         num_warps=4,
         **options,
@@ -165,10 +168,11 @@ def pick_tokens(tokens: Tensor, values: Tensor, indices: Tensor, pdl: bool = Fal
 
 @torch.library.custom_op(
     "launch_bound::pick_and_advance",
-    mutates_args=("tokens", "positions", "context_lens", "slot_mapping"),
+    mutates_args=("tokens", "input_ids", "positions", "context_lens", "slot_mapping"),
 )
 def pick_and_advance(
     tokens: Tensor,
+    input_ids: Tensor,
     positions: Tensor,
     context_lens: Tensor,
     slot_mapping: Tensor,
@@ -176,25 +180,36 @@ def pick_and_advance(
     indices: Tensor,
     block_table: Tensor,
     block_size: int,
+    end: int,
     pdl: bool = False,
 ) -> None:
-    """`pick_tokens`, and each row moves on by the token it got: its position becomes the old
-    context length, the context grows by one, the slot is looked up in block_table (M, max_blocks),
-    which must have room for it. A padded row (context_len 0) stays as it is.
+    """`pick_tokens`, and each row moves on by the token it got: the token is its next input, its
+    position becomes the old context length, the context grows by one, the slot is looked up in
+    block_table (M, max_blocks). A padded row (context_len 0) stays as it is, and a row that has
+    come to `end`, the longest context there is room for, stays there.
+
+    All but tokens, values and indices are the (M,) int32 inputs of the step. Raises ValueError on
+    misfits, on an `end` that the table has no blocks for, and on refused PDL.
     """
     _check_parts(tokens, values, indices)
-    for name, vector in (("positions", positions), ("slot_mapping", slot_mapping)):
+    step = {"input_ids": input_ids, "positions": positions, "slot_mapping": slot_mapping}
+    for name, vector in (step | {"context_lens": context_lens}).items():
         check_shape(name, vector, (len(tokens),))
-    check_shape("context_lens", context_lens, (len(tokens),))
     check_table(block_table, len(tokens))
+    if not 0 < end <= block_table.shape[1] * block_size:
+        raise ValueError(
+            f"end is {end}, expected 1 to {block_table.shape[1] * block_size}: "
+            f"{block_table.shape[1]} blocks of {block_size}"
+        )
     if not runs_triton(values):
         tokens.copy_(pick_reference(values, indices))
-        advance_reference(positions, context_lens, slot_mapping, block_table, block_size)
+        input_ids.copy_(torch.where(context_lens > 0, tokens, input_ids))
+        advance_reference(positions, context_lens, slot_mapping, block_table, block_size, end)
         return
     options = launch_options(pdl, values)
     pick_kernel[(len(tokens),)](
-        *(tokens, values, indices, positions, context_lens, slot_mapping, block_table),
-        *(block_table.stride(0), values.shape[1], PICK_BLOCK, block_size, True, pdl),
+        *(tokens, values, indices, input_ids, positions, context_lens, slot_mapping, block_table),
+        *(block_table.stride(0), end, values.shape[1], PICK_BLOCK, block_size, True, pdl),
         num_warps=4,
         **options,
     )
@@ -233,14 +248,16 @@ def advance_reference(
     slot_mapping: Tensor,
     block_table: Tensor,
     block_size: int,
+    end: int,
 ) -> None:
     """The metadata of the next step, in place."""
     live = context_lens > 0
     context = context_lens.long()
-    block = block_table.gather(1, (context // block_size * live).unsqueeze(1)).squeeze(1)
-    slot_mapping.copy_(torch.where(live, block * block_size + context % block_size, slot_mapping))
-    positions.copy_(torch.where(live, context, positions))
-    context_lens.copy_(torch.where(live, context + 1, context))
+    place = context.clamp(max=end - 1)
+    block = block_table.gather(1, (place // block_size * live).unsqueeze(1)).squeeze(1)
+    slot_mapping.copy_(torch.where(live, block * block_size + place % block_size, slot_mapping))
+    positions.copy_(torch.where(live, place, positions))
+    context_lens.copy_(torch.where(live, (context + 1).clamp(max=end), context))
 
 
 def _check_parts(tokens: Tensor, values: Tensor, indices: Tensor) -> None:
