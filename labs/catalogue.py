@@ -3,6 +3,7 @@
 In: a folder `labs/labNN_name`. Out: a `Lab` with its holes, hints and misconceptions.
 
     title = "Capture and replay"
+    builds = "capture, replay, static buffers, the shape key"
     chapter = "course/05-capture-and-replay.md"
     notebook = "notebooks/01-eager-against-graph.ipynb"   # optional
     needs = "cpu"                     # cpu | gpu: a gpu lab is still solved in emulation
@@ -78,6 +79,7 @@ class Lab:
     sources: dict[str, str]  # the learner's file name -> path of the engine's file
     holes: tuple[Hole, ...]
     misconceptions: tuple[Misconception, ...]
+    builds: str = ""  # for the map, in a few words
     notebook: str = ""
     without: str = ""
     limit_s: float = 60

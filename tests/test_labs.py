@@ -167,3 +167,16 @@ def test_reading_that_a_misconception_points_to_exists(lab: Lab) -> None:
         file, _, anchor = belief.read.partition("#")
         assert (ROOT / file).exists(), belief.read
         assert not anchor or anchor in anchors((ROOT / file).read_text()), belief.read
+
+
+# ---------------------------------------------------------------- the map
+
+
+@each_lab
+def test_the_map_of_the_labs_has_the_lab_with_its_minutes_and_needs(lab: Lab) -> None:
+    chapter = lab.chapter.rpartition("/")[2]
+    row = (
+        f"| [{lab.number} {lab.title}]({lab.name}/README.md) | {lab.builds} | {lab.minutes} | "
+        f"{lab.needs} | {lab.without} | [{int(chapter[:2])}](../{lab.chapter}) |"
+    )
+    assert row in (ROOT / "labs/README.md").read_text(), f"labs/README.md wants:\n{row}"
