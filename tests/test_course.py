@@ -124,3 +124,20 @@ def test_every_kept_figure_is_drawn_by_code_and_shown_somewhere() -> None:
         for target, _ in LINK.findall(document.read_text())
     }
     assert kept <= shown
+
+
+def test_every_chapter_lab_and_notebook_has_its_place_on_the_path() -> None:
+    text = (COURSE / "README.md").read_text()
+    targets = {target for target, _ in LINK.findall(text)}
+    labs = {f"../labs/{path.name}/README.md" for path in (ROOT / "labs").glob("lab[0-9]*_*")}
+    books = {f"../notebooks/{path.name}" for path in (ROOT / "notebooks").glob("[0-9]*.ipynb")}
+    assert {path.name for path in CHAPTERS} | labs | books <= targets
+
+
+def test_every_topic_of_the_map_has_a_chapter_and_a_lab() -> None:
+    table = (COURSE / "README.md").read_text().partition("## Where each topic has its home")[2]
+    rows = [row.strip("|").split("|") for row in table.splitlines() if row.startswith("| ")][1:]
+    assert len(rows) >= 20
+    for topic, chapter, lab, _ in rows:
+        assert ".md)" in chapter, topic
+        assert "README.md)" in lab, topic

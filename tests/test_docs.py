@@ -13,7 +13,7 @@ from matplotlib.image import imread
 from mini_engine.config import named_shape
 from mini_engine.hardware import load_spec
 from mini_engine.oplists import StepShape, step_parts
-from tests.documents import LINK, ROOT, fences, prose, run, run_command
+from tests.documents import LINK, ROOT, anchors, fences, prose, run, run_command
 
 DOCUMENTS = [
     ROOT / name
@@ -80,11 +80,30 @@ def test_the_table_of_kernels_is_what_the_op_list_says() -> None:
         assert row.groups() == (f"{op.bytes:,}", f"{floor_us:.2f}")
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda d: d.relative_to(ROOT).as_posix())
-def test_links_and_paths_lead_somewhere(document: Path) -> None:
-    text = document.read_text()
-    for target, _ in LINK.findall(text):
-        if target and not target.startswith("http"):
-            assert (document.parent / target).exists(), target
-    for path in PATH.findall(prose(text)):
-        assert list(ROOT.glob(path.rstrip("/"))), f"{document.name} names {path}"
+EVERY_DOCUMENT = sorted(
+    path
+    for pattern in (
+        "*.md",
+        "course/*.md",
+        "course/*/*.md",
+        "labs/*.md",
+        "labs/*/*.md",
+        "mini_engine/*.md",
+    )
+    for path in ROOT.glob(pattern)
+)
+
+
+@pytest.mark.parametrize("document", EVERY_DOCUMENT, ids=lambda d: d.relative_to(ROOT).as_posix())
+def test_links_anchors_and_paths_lead_somewhere(document: Path) -> None:
+    text = prose(document.read_text())
+    for target, anchor in LINK.findall(text):
+        if target.startswith(("http", "mailto:")):
+            continue
+        there = (document.parent / target).resolve() if target else document
+        assert there.exists(), target
+        if anchor and there.suffix == ".md":
+            assert anchor[1:] in anchors(there.read_text()), f"{target}{anchor}"
+    for path in PATH.findall(text):
+        if not path.startswith("labs/mine"):
+            assert list(ROOT.glob(path.rstrip("/"))), f"{document.name} names {path}"
