@@ -64,7 +64,8 @@ def prose(text: str) -> str:
 
 def run(words: list[str], where: Path) -> subprocess.CompletedProcess[str]:
     """Run in a folder of its own, so that nothing is written over what another test looks at."""
-    env = os.environ | {"PYTHONPATH": str(ROOT), "PYTHON": sys.executable, "COLUMNS": "100"}
+    env = {"LABS_HOME": str(where / "mine"), **os.environ}  # what a lab cuts is cut there, too
+    env |= {"PYTHONPATH": str(ROOT), "PYTHON": sys.executable, "COLUMNS": "100"}
     return subprocess.run(
         words, cwd=where, env=env, capture_output=True, text=True, timeout=TIME_LIMIT_S
     )

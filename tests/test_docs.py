@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
+from mini_engine.capacity import floor_ms, kv_bytes_per_token, read_bytes
 from mini_engine.config import named_shape
 from mini_engine.hardware import load_spec
-from mini_engine.oplists import StepShape, step_parts
+from mini_engine.oplists import StepShape, step_ops, step_parts
+from mini_engine.step_cost import step_time
 from tests.documents import LINK, ROOT, anchors, fences, prose, run, run_command
 
 DOCUMENTS = [
@@ -21,37 +23,34 @@ DOCUMENTS = [
         "README.md",
         "CONTRIBUTING.md",
         "course/README.md",
+        "course/CHEATSHEET.md",
         "course/measurements/README.md",
+        "labs/README.md",
         "mini_engine/README.md",
     )
 ]
 PATH = re.compile(r"`((?:mini_engine|tests|course|labs|notebooks)/[\w./*-]+)`")
 # These would run this suite inside itself, or for minutes: that they are well-formed is checked
 # with `make --dry-run`, and `make test` is what runs you.
-DRY = ("make test", "make slow", "make bench", "make format")
+DRY = ("make test", "make slow", "make bench", "make format", "make gpu", "make book")
+DRY += ("make notebooks", "make figures", "make labs")
 
 
-def commands() -> list[tuple[str, str]]:
-    """(document, command) for every line of every `sh` block."""
-    found = [
-        (document.relative_to(ROOT).as_posix(), command)
-        for document in DOCUMENTS
-        for fence in fences(document.read_text())
-        if fence.info == "sh"
-        for command in fence.commands
-    ]
-    assert len(found) >= 8
-    return found
+each_document = pytest.mark.parametrize(
+    "document", DOCUMENTS, ids=lambda d: d.relative_to(ROOT).as_posix()
+)
 
 
-@pytest.mark.parametrize(("document", "command"), commands(), ids=lambda value: value[:60])
-def test_every_command_in_the_documents_runs(document: str, command: str, tmp_path: Path) -> None:
-    if command.startswith(DRY):
-        command = command.replace("make", "make --dry-run", 1)
-    elif command == "make demo":  # what the target runs, without setting up a second environment
-        command = "python -m mini_engine demo"
-    done = run_command(command, tmp_path)
-    assert done.returncode == 0, f"{document}: {command}\n{done.stdout}\n{done.stderr}"
+@each_document
+def test_every_command_in_a_document_runs(document: Path, tmp_path: Path) -> None:
+    for fence in fences(document.read_text()):
+        for command in fence.commands if fence.info == "sh" else ():
+            if command.startswith(DRY):
+                command = command.replace("make", "make --dry-run", 1)
+            elif command == "make demo":  # what it runs, without setting up an environment again
+                command = "python -m mini_engine demo"
+            done = run_command(command, tmp_path)
+            assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
 
 
 def test_the_readme_shows_what_the_demo_prints(tmp_path: Path) -> None:
@@ -67,6 +66,24 @@ def test_the_readme_shows_what_the_demo_prints(tmp_path: Path) -> None:
         assert fresh.shape == kept.shape, f"course/figures/{name} is stale: make figures"
         # versions of matplotlib draw letters a little differently; boxes must stand where they did
         assert np.abs(fresh - kept).mean() < 0.01, f"course/figures/{name} is stale: make figures"
+
+
+def test_the_numbers_of_the_cheat_sheet_are_what_the_engine_says() -> None:
+    spec, text = load_spec("h200"), (ROOT / "course/CHEATSHEET.md").read_text()
+    for name in ("qwen3-0.6b", "qwen3-1.7b", "qwen2.5-1.5b", "llama-3.2-1b"):
+        config, shape = named_shape(name), StepShape.decode(1, 512)
+        read = read_bytes(config)
+        lists = [step_ops(config, shape, style) for style in ("hf56", "fused9", "fused5")]
+        times = [step_time(lists[1], spec, mode).itl_us / 1e3 for mode in ("eager", "full")]
+        row = (
+            f"| {name} | {read / 1e9:.2f} | {kv_bytes_per_token(config) // 1024} "
+            f"| {floor_ms(read, spec.copy_bandwidth_gb_s):.3f} "
+            f"| {', '.join(f'{len(ops):,}' for ops in lists)} "
+            f"| {times[0]:.2f}, {times[1]:.2f} |"
+        )
+        assert row in text, row
+    for figure in ("cpu_op_us", "stream_gap_us", "graph_gap_us", "graph_launch_us"):
+        assert f"{getattr(spec, figure):g}" in text, figure
 
 
 def test_the_table_of_kernels_is_what_the_op_list_says() -> None:
