@@ -26,6 +26,15 @@ def slot_of(block_table: Sequence[int], position: int, block_size: int) -> int:
     return block_table[position // block_size] * block_size + position % block_size
 
 
+def usable_blocks(num_blocks: int) -> list[int]:
+    """Every block that may belong to a request, of a cache of num_blocks (at least 2), once each.
+
+    It becomes the pool's stack of free blocks: the last in the list is handed out first, and a
+    block that is freed goes to the end, so stale contents show up at once.
+    """
+    return list(range(num_blocks - 1, NULL_BLOCK, -1))
+
+
 class BlockPool:
     """Hands out the blocks 1 .. num_blocks - 1, and takes them back a request at a time.
 
@@ -42,9 +51,8 @@ class BlockPool:
             )
         self.num_blocks = num_blocks
         self.block_size = block_size
-        # A stack: the block freed last is handed out first, so stale contents show up at once.
-        self._free = list(range(num_blocks - 1, NULL_BLOCK, -1))
-        self._tables: dict[str, tuple[int, ...]] = {}
+        self._free = usable_blocks(num_blocks)
+        self._tables: dict[str, tuple[int, ...]] = {}  # of the requests that hold blocks
 
     @property
     def num_free(self) -> int:
@@ -58,7 +66,9 @@ class BlockPool:
     def allocate(self, request_id: str, num_tokens: int) -> tuple[int, ...]:
         """Grow the request's table until it holds `num_tokens` tokens, and return the table.
 
-        Blocks that it holds already stay where they are. All or nothing.
+        Blocks that it holds already stay where they are, and only the missing ones are taken, from
+        the end of `self._free`; a request may hold none yet. Asked for less than it has, nothing
+        happens. All or nothing.
 
         Raises:
             OutOfBlocks: fewer blocks are free than are missing; nothing has changed.

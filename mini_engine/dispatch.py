@@ -82,7 +82,11 @@ class BatchDescriptor:
     uniform_token_count: int | None = None
 
     def fits(self, num_reqs: int, num_tokens: int, uniform_token_count: int | None) -> bool:
-        """Can a batch of this shape, padded up, run as this descriptor?"""
+        """Can a batch of this shape, padded up, run as this descriptor?
+
+        It needs room for its tokens, room for its requests where the graph counts them, and
+        where the graph was made for a token count of each request, exactly that one.
+        """
         return (
             self.num_tokens >= num_tokens
             and (self.num_reqs is None or self.num_reqs >= num_reqs)
@@ -130,27 +134,44 @@ class GraphDispatcher:
         }
 
     def _piecewise_ladder(self) -> list[BatchDescriptor]:
+        """A descriptor for each size, smallest first; none if the mode has no pieces.
+
+        Attention runs outside the pieces, and nothing else in them asks who owns which token: any
+        number of requests may come, with any number of tokens each.
+        """
         if not self.mode.has_piecewise_cudagraphs():
             return []
         return [BatchDescriptor(CUDAGraphMode.PIECEWISE, size) for size in self.sizes]
 
     def _full_ladder(self) -> list[BatchDescriptor]:
+        """The FULL descriptors, smallest first; none if the mode has no full graphs.
+
+        Where decode batches have graphs of their own (`separate_routine`), the uniform decode
+        ladder. Otherwise one rung for each size, for any mix of prefill and decode: each request
+        has a token or more, so a rung has room for as many requests as tokens, and for no more
+        than `max_num_seqs`.
+        """
         if not self.mode.has_full_cudagraphs():
             return []
         if self.mode.separate_routine():
             return self._uniform_decode_ladder()
-        # One ladder for every batch: any mix of prefill and decode, up to a request a token.
         return [
             BatchDescriptor(CUDAGraphMode.FULL, size, num_reqs=min(size, self.max_num_seqs))
             for size in self.sizes
         ]
 
     def _uniform_decode_ladder(self) -> list[BatchDescriptor]:
-        """Each size rounded up to whole requests, if that many requests can be."""
+        """Rungs for batches in which every request has exactly `decode_query_len` tokens.
+
+        Each size is rounded up to whole requests: with requests of 7 tokens a size of 40 is a rung
+        of 6 requests and 42 tokens. Rungs of more than `max_num_seqs` requests, or of more tokens
+        than the largest size, are left out, and each number of requests comes once. Smallest first.
+
+        This has a cliff: with sizes 4, 8 and max_num_seqs 6, the rung of 8 is not captured and
+        decode batches of 5 and 6 get no FULL graph (vllm-project/vllm PR 57355).
+        """
         query_len = self.decode_query_len
         reqs = sorted({-(-size // query_len) for size in self.sizes})
-        # Off-ladder cliff: with sizes 4, 8 and max_num_seqs 6, the rung of 8 is not captured and
-        # decode batches of 5 and 6 get no FULL graph (vllm-project/vllm PR 57355).
         return [
             BatchDescriptor(CUDAGraphMode.FULL, n * query_len, n, query_len)
             for n in reqs
@@ -187,7 +208,8 @@ class GraphDispatcher:
 
         `uniform_token_count`: see the function of that name. For each run-time mode only the
         smallest rung that holds the tokens is looked at: if it is not compatible, the next mode
-        is tried, never a larger rung. If nothing fits: NONE, and the batch is not padded.
+        is tried, never a larger rung. If nothing fits: NONE, and the batch is not padded. So it is
+        before the graphs are captured, and for a step without tokens.
         """
         if self.graphs_captured and num_tokens > 0:
             for ladder in self._ladders.values():
@@ -199,6 +221,8 @@ class GraphDispatcher:
 
 def uniform_token_count(query_lens: Sequence[int], *, has_prefill: bool = False) -> int | None:
     """New tokens of each request if all have the same number and none is in prefill, else None.
+
+    Of no requests at all: None.
 
     `has_prefill` must be said, because a chunk of a prompt can have the shape of a decode: one
     request with 4 new tokens is a prompt chunk or a decode that verifies 3 drafts.

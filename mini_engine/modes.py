@@ -146,14 +146,22 @@ def resolve_mode(
     `piecewise_capture_available`: something can cut the forward pass into pieces, be it the
     compiler or breakable capture.
 
-    Raises ValueError for FULL on a backend that bears no capture at all, as vLLM does.
+    Four questions in a row, each about the mode that the one before it left:
+
+    1. Mixed batches are to run FULL, which only support ALWAYS bears. Less: FULL_AND_PIECEWISE
+       if split at attention, else FULL_DECODE_ONLY. NEVER: ValueError that says to ask for
+       PIECEWISE, as vLLM raises it.
+    2. Decode batches are to run FULL, and support is NEVER: PIECEWISE if the compiler cuts the
+       model (compilation mode VLLM_COMPILE) and at attention, else NONE.
+    3. Decode batches are to run FULL with several tokens a request, and support is less than
+       UNIFORM_BATCH: PIECEWISE if split at attention, else NONE.
+    4. Nothing can cut the forward pass: the same `without_piecewise()`.
     """
     mode, support = parse(CUDAGraphMode, mode), parse(AttentionCGSupport, support)
     compilation_mode = parse(CompilationMode, compilation_mode)
     full, piecewise = CUDAGraphMode.FULL, CUDAGraphMode.PIECEWISE
     split = attention_in_splitting_ops
 
-    # A full graph of a mixed batch holds prefill attention: only ALWAYS bears that.
     if mode.mixed_mode() is full and support < AttentionCGSupport.ALWAYS:
         if support is AttentionCGSupport.NEVER:
             raise ValueError(
@@ -162,12 +170,10 @@ def resolve_mode(
             )
         mode = CUDAGraphMode.FULL_AND_PIECEWISE if split else CUDAGraphMode.FULL_DECODE_ONLY
 
-    # A full graph of a decode batch still holds decode attention.
     if mode.decode_mode() is full and support is AttentionCGSupport.NEVER:
         cut_by_compiler = compilation_mode is CompilationMode.VLLM_COMPILE and split
         mode = piecewise if cut_by_compiler else CUDAGraphMode.NONE
 
-    # Speculation puts several tokens of one request into a decode batch.
     several_tokens = uniform_decode_query_len > 1
     if mode.decode_mode() is full and several_tokens and support < AttentionCGSupport.UNIFORM_BATCH:
         mode = piecewise if split else CUDAGraphMode.NONE

@@ -220,7 +220,12 @@ class Scheduler:
         return finished
 
     def _schedule_running(self, scheduled: list[ScheduledRequest], preempted: list[Request]) -> int:
-        """Give each running request its tokens; returns the budget that is left."""
+        """Give each running request its tokens, oldest first; returns the budget that is left.
+
+        Appends to `scheduled` until the budget, max_num_batched_tokens to begin with, is spent.
+        Whoever finds no blocks tries again after each preemption (appended to `preempted`), until
+        there are enough or the victim was itself. `self.running` is in order of arrival.
+        """
         budget = self.limits.max_num_batched_tokens
         index = 0
         while index < len(self.running) and budget > 0:
@@ -236,7 +241,12 @@ class Scheduler:
         return budget
 
     def _schedule_waiting(self, scheduled: list[ScheduledRequest], budget: int) -> None:
-        """Admit from the front of the line while budget, seats and blocks last."""
+        """Admit from the front of the line while budget, seats and blocks last.
+
+        Whoever is admitted leaves `self.waiting`, joins `self.running` at its end and is appended
+        to `scheduled`; its num_prefill is what is known of it now, generated tokens included. The
+        first who finds no blocks ends it: nobody overtakes. There are max_num_seqs seats.
+        """
         while self.waiting and budget > 0 and len(self.running) < self.limits.max_num_seqs:
             state = self.waiting[0]
             state.num_prefill = state.num_tokens
@@ -248,7 +258,12 @@ class Scheduler:
             budget -= entry.query_len
 
     def _try_schedule(self, state: RequestState, budget: int) -> ScheduledRequest | None:
-        """The request's next chunk with blocks to hold it; None when blocks are short."""
+        """The request's next chunk with blocks to hold it; None when blocks are short.
+
+        It gets the tokens that are known and not computed, at most `budget` (1 or more) of them,
+        and blocks for these and all before them, none for later. The fields of the result are as
+        `ScheduledRequest` says. Nothing has changed when blocks are short.
+        """
         start = state.num_computed
         query_len = min(state.num_tokens - start, budget)
         try:
@@ -265,6 +280,11 @@ class Scheduler:
         )
 
     def _preempt_youngest(self) -> Request:
+        """Take the youngest running request's memory, for good; returns the request.
+
+        It gives all its blocks back and goes to the front of the waiting line. What it has
+        generated stays; nothing of it is computed any more. num_preemptions counts it.
+        """
         state = self.running.pop()
         self.pool.free(state.request.request_id)
         state.num_computed = 0

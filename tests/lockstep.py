@@ -25,7 +25,6 @@ from mini_engine.dispatch import BatchDescriptor, CUDAGraphMode, uniform_token_c
 from mini_engine.engine import Engine
 from mini_engine.scheduler import Request, ScheduledBatch, SchedulerLimits
 
-
 JOIN = 0.3  # how likely someone joins before a step
 
 

@@ -17,8 +17,10 @@ torch = pytest.importorskip("torch")
 from mini_engine.cuda import gate  # noqa: E402
 from mini_engine.cuda import model as model_room  # noqa: E402
 from mini_engine.cuda.arms import ARMS  # noqa: E402
+from mini_engine.cuda.inputs import StepInputs  # noqa: E402
 from mini_engine.cuda.model import Model, rotary_tables  # noqa: E402
 from mini_engine.cuda.plain_arms import OursEager  # noqa: E402
+from mini_engine.cuda.sampling import Sampler, greedy  # noqa: E402
 from mini_engine.cuda.stage import Arm, Stage, float32_stage  # noqa: E402
 from tests.gate_helpers import Spoiled, gate_of, stage_of  # noqa: E402
 
@@ -48,7 +50,8 @@ def reordered(stage: Stage) -> Arm:
         )
         for layer in weights.layers
     )
-    return OursEager(replace(stage, model=Model(replace(weights, layers=layers), stage.model.cache)))
+    model = Model(replace(weights, layers=layers), stage.model.cache)
+    return OursEager(replace(stage, model=model))
 
 
 RIGHT: dict[str, Callable[[Stage], Arm]] = {
@@ -59,7 +62,7 @@ RIGHT: dict[str, Callable[[Stage], Arm]] = {
 
 @pytest.mark.parametrize("family", ["qwen3", "qwen2", "llama"])
 def test_right_arms_pass_whatever_order_they_round_in(family: str) -> None:
-    stage = stage_of(family, BF16, seed=len(family))
+    stage = stage_of(family, BF16, hidden_size=64)
     judge = gate_of(stage)
     for name, make in RIGHT.items():
         arm = make(stage)
@@ -68,7 +71,7 @@ def test_right_arms_pass_whatever_order_they_round_in(family: str) -> None:
         assert verdict.passed, f"{name}: {verdict.reason}"
         if name in ("graph-9", "graph-5"):  # they round less often than plain bf16
             assert verdict.forced is not None
-            assert verdict.forced.kl < 0.9 * verdict.forced.plain_kl
+            assert verdict.forced.kl < 0.8 * verdict.forced.plain_kl
         arm.release()
 
 
@@ -161,7 +164,7 @@ def test_a_real_fault_fails_on_both_paths(fault: Callable[[Stage], Model]) -> No
     for path in (verdict.forced, verdict.produced):
         assert path is not None
         assert not path.passed
-        assert path.kl > 2 * path.plain_kl
+        assert path.kl > 10 * path.plain_kl
 
 
 def test_a_token_that_is_not_the_best_of_the_arms_own_logits_fails() -> None:
@@ -178,21 +181,22 @@ def test_a_best_token_may_have_been_chosen_before_the_logits_were_rounded() -> N
     assert not gate.are_best(logits, torch.tensor([[0, 0]]))
 
 
-class Noisy(OursEager):
+class Noisy(Model):
     """Logits with noise on them, and the tokens that are best of those."""
 
-    def _head(self, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        logits, _ = self.model.head(hidden, self.inputs)
-        generator = torch.Generator().manual_seed(int(self.inputs.positions[0]))
+    def head(
+        self, hidden: torch.Tensor, inputs: StepInputs, sample: Sampler = greedy
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        logits, _ = super().head(hidden, inputs, sample)
+        generator = torch.Generator().manual_seed(int(inputs.positions[0]))
         logits = logits.float() + 0.05 * torch.randn(logits.shape, generator=generator)
-        tokens = logits.argmax(-1).int()
-        self.model.advance(self.inputs, tokens)
-        return logits, tokens
+        return logits, sample(logits, inputs.context_lens)
 
 
 def test_noise_on_the_logits_fails() -> None:
     stage = stage_of("qwen3", BF16)
-    verdict = gate_of(stage).judge(Noisy(stage))
+    noisy = Noisy(stage.model.weights, stage.model.cache)
+    verdict = gate_of(stage).judge(OursEager(replace(stage, model=noisy)))
     assert not verdict.passed
     assert verdict.reason.startswith("gate: teacher-forced: KL")
     assert verdict.reason.endswith("allowed +25%")

@@ -20,11 +20,11 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mini_engine.cli import measuring, options
 from mini_engine.config import ModelConfig, named_shape
-from mini_engine.cuda.bench_rows import Point, Row, joined, key_of, wants
+from mini_engine.cuda.bench_rows import Point, Row, joined, key_of, not_run, wants
 from mini_engine.cuda.evidence import (
     Measurement,
     check_same_machine,
@@ -75,7 +75,7 @@ def in_fresh_processes(args: argparse.Namespace, out: Path) -> None:
         words += ["--process", str(process)]
         words += ["--resume"] if args.resume else []
         words += ["--json"] if args.json else []  # which also keeps it quiet
-        code = subprocess.run([sys.executable, *words], stdout=subprocess.DEVNULL).returncode
+        code = run_python(words)
         if code == 130:
             raise KeyboardInterrupt
         if code:
@@ -83,6 +83,11 @@ def in_fresh_processes(args: argparse.Namespace, out: Path) -> None:
                 f"process {process} of {args.processes} ended with code {code}: what it measured "
                 f"is in {out}, go on with --resume"
             )
+
+
+def run_python(words: list[str]) -> int:
+    """A process of this Python; its exit code. What it prints to standard output is dropped."""
+    return subprocess.run([sys.executable, *words], stdout=subprocess.DEVNULL).returncode
 
 
 def config_of(word: str) -> ModelConfig:
@@ -156,13 +161,19 @@ def _measured(
 ) -> Iterator[Row]:
     """The rows of this process; a shape's weights are made when they are needed."""
     from mini_engine.cuda.bench import Effort, bench_point
+    from mini_engine.cuda.weights import no_room
 
     deadline = time.monotonic() + QUICK_SECONDS if args.quick else None
     effort = Effort(args.rounds, args.steps, deadline)
     for (word, config), points in itertools.groupby(todo, key=lambda one: one[:2]):
+        if reason := no_room(config, backend, "bf16", "fp32"):  # the gate's reference is a copy
+            for _, _, point, names in points:
+                yield from (not_run(point, name, reason) for name in names)
+            continue
         weights = _weights(word, config, backend)
         for _, _, point, names in points:
             yield from bench_point(backend, weights, point, names, effort, spec, copy_gb_s)
+        del weights  # before the next shape's are made
 
 
 def _weights(word: str, config: ModelConfig, backend: GraphBackend) -> Weights:

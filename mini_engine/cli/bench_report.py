@@ -54,7 +54,7 @@ def report(
 def _pictures(
     measurement: Measurement, out: Path, shape: str | None, context: int | None
 ) -> tuple[list[Path], dict[str, str]]:
-    """(paths, file name -> why it is not there). An older picture that no longer holds is removed."""
+    """(paths, file name -> why it is not there). An older picture of that name is removed."""
     origin, drawn, not_drawn = origin_of(vars(measurement)), [], {}
     try:
         steps = of_one_place(measured_steps(measurement.figures["rows"]), shape, context)

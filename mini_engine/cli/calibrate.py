@@ -3,8 +3,9 @@
   python -m mini_engine calibrate --quick -o out/spec.json
 
 Measured: a launch with and without a framework, a graph launch against its number of nodes, the gap
-between kernels in a stream and in a graph, bandwidth of a copy and of reading, the rate of a matrix
-product, recording and instantiating a graph, the small copies around a step. Two files are written:
+between kernels in a stream and in a graph, what programmatic dependent launch (PDL) takes off it,
+bandwidth of a copy and of reading, the rate of a matrix product, recording and instantiating a
+graph, the small copies around a step. Two files are written:
 the measurements (under course/measurements/ on a GPU), and the spec made of them, in which every
 figure names that file and its interval, or keeps the base's source where it was not measured. Then
 
@@ -54,6 +55,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     from mini_engine.cuda import spec_fit
     from mini_engine.cuda.calibrate import measure, sizes_for
     from mini_engine.cuda.evidence import new_measurement, write_measurement
+    from mini_engine.cuda.pdl_gap import PDL, PLAIN, SAVED
 
     command = measuring.command_line("calibrate", args)
     measurement = new_measurement("calibration", backend.device.type, command, {})
@@ -89,6 +91,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         "evidence": str(evidence),
         "spec": str(args.out),
         "base": base.name,
+        "pdl": {name: figures[name] for name in (PLAIN, PDL, SAVED)},
         "largest_residual": spec_fit.residuals(figures),
         "kept_from_base": spec_fit.kept_from_base(figures, base),
         "fitted": {name: spec[name]["value"] for name in spec if name != "name"},
@@ -108,5 +111,17 @@ def show(result: dict[str, Any], console: Console) -> None:
     console.print(table)
     for name, share in result["largest_residual"].items():
         console.print(f"{name}: largest residual of its straight line {share:.0%}")
+    console.print(_pdl_line(*result["pdl"].values()))
     console.print(f"measurements: {result['evidence']}")
     console.print(f"spec: {result['spec']} (use it: --spec {result['spec']})")
+
+
+def _pdl_line(plain: dict[str, Any], early: dict[str, Any], saved: dict[str, Any]) -> str:
+    """What PDL takes off a node, or why nobody knows."""
+    if early["median"] is None:
+        return f"PDL not measured: {early['reason']}"
+    return (
+        f"PDL: a node (an RMSNorm of one row) takes {plain['median']:.2f} µs without and "
+        f"{early['median']:.2f} µs with it: {saved['median']:.2f} µs saved "
+        f"({saved['low']:.2f} to {saved['high']:.2f})"
+    )

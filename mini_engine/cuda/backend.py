@@ -10,9 +10,10 @@ is given one runs on either without an `if`.
         y = model(x)
     g.replay()
 
-Running out of memory raises `torch.OutOfMemoryError` on both. After it, as after any exception that
-is no fault of CUDA, the pool can be used again. A capture that CUDA itself invalidated has spoiled
-its pool for good: take a new handle.
+Running out of memory raises `torch.OutOfMemoryError` on both; a driver that has no room for a
+graph's nodes raises a plain RuntimeError ("CUDA error: out of memory"). After it, as after any
+exception that is no fault of CUDA, the pool can be used again. A capture that CUDA itself
+invalidated has spoiled its pool for good: take a new handle.
 """
 
 from __future__ import annotations
@@ -128,7 +129,7 @@ def why_no_bf16(backend: GraphBackend) -> str | None:
     if backend.emulated or torch.cuda.is_bf16_supported(including_emulation=False):
         return None
     major, minor = torch.cuda.get_device_capability()
-    return f"{torch.cuda.get_device_name()} is sm_{major}{minor} and has no bf16, as sm_80 has"
+    return f"{torch.cuda.get_device_name()} (sm_{major}{minor}) has no bf16, which came with sm_80"
 
 
 def free_bytes(backend: GraphBackend) -> int:

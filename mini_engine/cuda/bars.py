@@ -29,6 +29,11 @@ BASELINES = ("hf-eager", "hf-compile", "compile-default", "compile-reduce-overhe
 PREDICTED_ARMS = ("hf-eager", "ours-eager", "ours-piecewise", "ours-graph", "ours-graph-k8",
                   "graph-9", "graph-5")  # fmt: skip
 WITHIN_PERCENT = 10.0
+CALIBRATE = "python -m mini_engine calibrate -o out/h200.json"  # once, before any of them
+BENCH = (
+    "python -m mini_engine bench --resume --spec out/h200.json "
+    "-o course/measurements/bars-h200.json"
+)
 
 
 @dataclass(frozen=True)
@@ -39,7 +44,12 @@ class Bar:
     says: str
     source: str  # where the number comes from
     judge: Callable[[Sequence[MeasuredStep], str], tuple[str, float | None, str]]
-    command: str  # what measures it; `python -m mini_engine` stands before it
+    points: str  # what measures it: options that stand behind BENCH
+
+    @property
+    def command(self) -> str:
+        """The one line that measures it. One file holds them all: each goes on with --resume."""
+        return f"{BENCH} {self.points}".rstrip()
 
 
 @dataclass(frozen=True)
@@ -59,6 +69,7 @@ class Result:
             "status": self.status,
             "value": None if self.value is None else float(f"{self.value:.6g}"),
             "why": self.why,
+            "command": self.bar.command,
         }
 
 
@@ -124,9 +135,7 @@ def _never_slower(steps: Sequence[MeasuredStep], _spec: str) -> Judged:
     for shape in SHAPES:
         for batch in BATCHES:
             ours = _best_at(steps, shape, batch)
-            theirs = [
-                s for s in steps if ours and s.arm in BASELINES and _place(s) == _place(ours)
-            ]
+            theirs = [s for s in steps if ours and s.arm in BASELINES and _place(s) == _place(ours)]
             if ours is None or not theirs:
                 continue
             fastest = min(theirs, key=lambda s: s.itl_us)
@@ -144,7 +153,7 @@ def _never_slower(steps: Sequence[MeasuredStep], _spec: str) -> Judged:
 
 
 def _prediction(steps: Sequence[MeasuredStep], spec: str) -> Judged:
-    """No ITL is ever fitted: a calibration fits launches, gaps and bandwidth, so all are held out."""
+    """No ITL is ever fitted: a calibration fits launches, gaps, bandwidth. So all are held out."""
     if not spec.endswith("-calibrated"):
         why = f"predicted with {spec}, which is not fitted to this machine: calibrate, then --spec"
         return NOT_MEASURED, None, why
@@ -185,59 +194,59 @@ def _told(step: MeasuredStep) -> str:
 
 # ---------------------------------------------------------------- the bars
 
-_COPY = "of the 4.3 TB/s that a copy reaches on an H200 (mini_engine/specs/h200.json)"
+_COPY = "the 4.3 TB/s that a copy reaches on an H200 (mini_engine/specs/h200.json)"
 _MEGAKERNELS = "https://github.com/msaroufim/megakernels-vs-cuda-graphs"
-_AIM = "an aim of this project; nobody has published this ratio"
+_AIM = "an aim of this project"
 
 BARS: tuple[Bar, ...] = (
     Bar(
         "itl-qwen3-1.7b",
         "Qwen3-1.7B: ITL of 1.00 ms or less, 0.89 as a stretch",
-        f"3.44 GB at 80% {_COPY} take 1.00 ms, at 90% 0.89 ms",
+        f"3.44 GB at 80% of {_COPY} take 1.00 ms, at 90% 0.89 ms",
         _itl("qwen3-1.7b", 1000, 890),
-        "bench --shape qwen3-1.7b --batch 1 --context 512",
+        "--shape qwen3-1.7b --batch 1 --context 512",
     ),
     Bar(
         "itl-qwen3-0.6b",
         "Qwen3-0.6B: ITL of 0.42 ms or less, 0.36 as a stretch",
-        f"1.19 GB take 0.28 ms {_COPY}, and 143 kernels 1 µs each; 0.36 ms is 77% of the copy",
+        f"1.19 GB at {_COPY} take 0.28 ms, and 143 kernels 1 µs each; 0.36 ms is 77% of a copy",
         _itl("qwen3-0.6b", 420, 360),
-        "bench --shape qwen3-0.6b --batch 1 --context 512",
+        "--shape qwen3-0.6b --batch 1 --context 512",
     ),
     Bar(
         "itl-llama-3.2-1b",
         "Llama-3.2-1B shape: ITL of 0.76 ms or less, 0.68 as a stretch",
         f"0.760 ms is a published megakernel's step on an H200, {_MEGAKERNELS}; "
-        "0.68 ms is 84% of the copy",
+        "0.68 ms is 84% of a copy",
         _itl("llama-3.2-1b", 760, 680),
-        "bench --shape llama-3.2-1b --batch 1 --context 512",
+        "--shape llama-3.2-1b --batch 1 --context 512",
     ),
     Bar(
         "times-transformers",
         "8 times as fast as transformers eager, or more, at batch 1",
         _AIM,
         _times("hf-eager", 8.0),
-        "bench --batch 1 --context 512",
+        "--batch 1 --context 512",
     ),
     Bar(
         "times-compile",
         "1.3 times as fast as torch.compile (reduce-overhead) of our plain model, at batch 1",
         _AIM,
         _times("compile-reduce-overhead", 1.3),
-        "bench --batch 1 --context 512",
+        "--batch 1 --context 512",
     ),
     Bar(
         "never-slower",
         "no slower than any baseline at any batch up to 256",
-        "an aim of this project: where a library's product wins, ours is to use it",
+        f"{_AIM}: where a library's product wins, ours is to use it",
         _never_slower,
-        "bench --context 512",
+        "--context 512",
     ),
     Bar(
         "prediction",
         f"the simulator's ITL within {WITHIN_PERCENT:.0f}% of every measured one (without PDL)",
-        "an aim of this project",
+        _AIM,
         _prediction,
-        "calibrate -o out/spec.json && python -m mini_engine bench --spec out/spec.json",
+        "",
     ),
 )

@@ -6,8 +6,8 @@ cover all processes that stand in it. No torch.
     row = measured_row(point, "ours-graph", facts, run)     # of one process
     row = joined(row, measured_row(...), copy_gb_s)         # of the next one, beside it
 
-`status` is "measured", "not run" or "gate failed". A gate that failed in one process has failed: the
-row loses its times, and nothing but another file gets rid of it.
+`status` is "measured", "not run" or "gate failed". A gate that failed in one process has failed:
+the row loses its times, and nothing but another file gets rid of it.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ from torch._C._autograd import DeviceType
 from mini_engine.config import ModelConfig, named_shape
 from mini_engine.cuda.backend import Graph, GraphBackend, free_bytes, graphs_for
 from mini_engine.cuda.intervals import median_interval
+from mini_engine.cuda.pdl_gap import pdl_figures
 from mini_engine.cuda.plain_arms import OursEager
 from mini_engine.cuda.stage import set_stage
 from mini_engine.cuda.timing import device_us, host_us
@@ -72,6 +73,7 @@ def measure(backend: GraphBackend, sizes: Sizes) -> Iterator[tuple[str, Figure]]
     yield "cpu_op_us", decoder_op_us(backend, sizes)
     yield "add_op_us", add_op_us(backend, sizes)
     yield from _graph_figures(backend, sizes, dummy, statistics.median(raw))
+    yield from pdl_figures(backend, max(sizes.nodes), sizes.repeats).items()
     yield "copy_bandwidth_gb_s", copy_bandwidth(backend, sizes)
     yield "read_bandwidth_gb_s", read_bandwidth(backend, sizes)
     yield "matmul_tflops", matmul_rate(backend, sizes)
@@ -144,12 +146,11 @@ def _graph_figures(
         launch.append(statistics.median(host_us(backend, graph.replay, 1, sizes.repeats)))
         device.append(statistics.median(device_us(backend, graph.replay, 1, sizes.repeats)))
         graph.reset()
-    counts = sizes.nodes
-    yield "graph_launch", line_fit(counts, launch)  # base: µs, slope: µs a node, on the CPU
-    yield "graph_device", line_fit(counts, device)  # slope: kernel_floor_us + graph_gap_us
-    recorded = line_fit(counts, record)
+    yield "graph_launch", line_fit(sizes.nodes, launch)  # base: µs, slope: µs a node, on the CPU
+    yield "graph_device", line_fit(sizes.nodes, device)  # slope: kernel_floor_us + graph_gap_us
+    recorded = line_fit(sizes.nodes, record)
     yield "capture", {**recorded, "slope_over_a_launch": recorded["slope"] - raw_us}
-    yield "instantiate", line_fit(counts, make)
+    yield "instantiate", line_fit(sizes.nodes, make)
     yield "gap_difference_us", gap_difference(backend, sizes, dummy)
 
 

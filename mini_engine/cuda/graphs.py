@@ -32,7 +32,8 @@ Forward = Callable[[int], Tensor]
 Progress = Callable[[int], None]
 
 # After a capture that CUDA gave up, PyTorch's allocator goes on asking its graph (the filter that
-# `CUDAGraph::capture_begin` hands to `beginAllocateToPool` points to it): it must not be freed.
+# `CUDAGraph::capture_begin` hands to `beginAllocateToPool` points to it; pytorch/pytorch PR 180395
+# mends it): it must not be freed.
 _GIVEN_UP: list[Graph] = []
 
 

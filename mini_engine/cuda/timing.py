@@ -23,6 +23,7 @@ from typing import Protocol
 from mini_engine.cuda.backend import GraphBackend
 from mini_engine.cuda.graphs import no_garbage_collection
 
+
 @dataclass(frozen=True)
 class Lap:
     """One lap, for each of its decode steps. Steps of a lap depend on one another."""

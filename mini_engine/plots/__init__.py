@@ -9,8 +9,8 @@
 
 In: data that other rooms have computed (`trace`, `curves`, `ladder`, `serving.report`, `measured`).
 Out: a file. The title states what the figure shows; the caption says of what, and whether it was
-predicted or measured. The same data give the same bytes. Empty data raise ValueError, a path that cannot be
-written OSError.
+predicted or measured. The same data give the same bytes. Empty data raise ValueError, a path that
+cannot be written OSError.
 """
 
 from mini_engine.plots.canvas import PREDICTED

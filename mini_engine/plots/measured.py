@@ -11,9 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.gridspec import SubplotSpec
 from matplotlib.ticker import FuncFormatter
 
 from mini_engine.measured import (
@@ -53,6 +55,7 @@ STYLES = {
     "graph-5-pdl-k8": (BLUE, ":", "h"),
 }
 EAGER, GRAPH = "ours-eager", "ours-graph"
+STRAIGHT = 8  # times the smallest: a span below this is drawn on a straight axis, from 0
 
 
 def itl_against_batch(steps: Sequence[MeasuredStep], path: Path | str, origin: Origin) -> None:
@@ -71,26 +74,28 @@ def itl_against_batch(steps: Sequence[MeasuredStep], path: Path | str, origin: O
             points = curve(steps, arm)
             batches = [point.batch for point in points]
             colour, line, marker = STYLES.get(arm, (BLACK, "-", "+"))
-            style = {"color": colour, "linestyle": line, "marker": marker, "markersize": 9,
-                     "linewidth": 1.8}  # fmt: skip
+            style: dict[str, Any] = {
+                "color": colour, "linestyle": line, "marker": marker, "markersize": 9,
+                "linewidth": 1.8,
+            }  # fmt: skip
             above.errorbar(
                 batches, [p.itl_us / 1e3 for p in points], yerr=_bars_ms(points), label=arm,
                 capsize=3, elinewidth=1, **style,
             )  # fmt: skip
             below.plot(batches, [p.tokens_per_s for p in points], **style)
         batches = [batch for batch, _ in floor]
-        black = {"color": BLACK, "linewidth": 3, "linestyle": (0, (1, 1))}
+        black: dict[str, Any] = {"color": BLACK, "linewidth": 3, "linestyle": (0, (1, 1))}
         above.plot(batches, [us / 1e3 for _, us in floor], label="physical floor", **black)
         below.plot(batches, [batch / us * 1e6 for batch, us in floor], **black)
         for axes, name in ((above, "ITL (ms)"), (below, "throughput (tokens/s)")):
-            _log_log(axes, batches, name)
+            _scale(axes, batches, name)
         below.set_xlabel("batch (requests that decode together)")
         _legend(figure, grid[:, 1], above)
         watermark(figure, origin)
 
 
 def measured_crossover(steps: Sequence[MeasuredStep], path: Path | str, origin: Origin) -> None:
-    """Our plain model eager and as one graph, measured and predicted; below, what the graph saves."""
+    """Our plain model eager and in one graph, measured and predicted; below, what graphs save."""
     pairs = _pairs(steps)
     if len(pairs) < 2:
         raise ValueError(
@@ -101,8 +106,8 @@ def measured_crossover(steps: Sequence[MeasuredStep], path: Path | str, origin: 
     told = [1 - graph.predicted_us / eager.predicted_us for eager, graph in pairs]
     marks = (crossing_batch(batches, saved), crossing_batch(batches, told))
     caption = (
-        f"{_of(steps, origin)} Predicted with {origin.spec}. The crossover lies where a graph saves "
-        f"less than {PAYS:.0%}, on a straight line between the batches measured."
+        f"{_of(steps, origin)} Predicted with {origin.spec}. The crossover lies where a graph "
+        f"saves less than {PAYS:.0%}, on a straight line between the batches measured."
     )
     title = titled(_crossover_finding(batches, saved, marks[0]), origin)
     with canvas(path, (13, 11), title=title, caption=caption) as figure:
@@ -125,8 +130,8 @@ def measured_crossover(steps: Sequence[MeasuredStep], path: Path | str, origin: 
         percent_ticks(below)
         below.set_ylabel("saved of eager")
         below.set_xlabel("batch (requests that decode together)")
-        below.legend(loc="lower left", frameon=True, edgecolor="none", framealpha=0.9)
-        _log_log(above, batches, "ITL (ms)")
+        below.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0.2)
+        _scale(above, batches, "ITL (ms)", room=0.12)  # for the word on the crossover
         _mark(above, below, batches, marks)
         above.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0.2)
         watermark(figure, origin)
@@ -158,7 +163,7 @@ def milliseconds(us: float) -> str:
 
 
 def _arms(steps: Sequence[MeasuredStep]) -> list[str]:
-    """In the order of STYLES, so that a line looks the same in every figure; the null arm is noise."""
+    """In the order of STYLES, so that legends repeat it; the null arm is noise."""
     there = {step.arm for step in steps} - {"null"}
     return [arm for arm in STYLES if arm in there] + sorted(there - set(STYLES))
 
@@ -177,19 +182,28 @@ def _bars_ms(points: Sequence[MeasuredStep]) -> list[list[float]]:
     ]
 
 
-def _log_log(axes: Axes, batches: Sequence[int], name: str) -> None:
+def _scale(axes: Axes, batches: Sequence[int], name: str, room: float = 0.0) -> None:
+    """Batches double; times are logarithmic, unless they lie so close that few ticks would be left.
+    `room`: the share of the height to leave free at the top."""
     axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
     axes.set_xlim(batches[0] * 0.9, batches[-1] * 1.12)
     doubling_ticks(axes, batches[0], batches[-1])
+    axes.set_ylabel(name)
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    if high / low < STRAIGHT:
+        axes.set_yscale("linear")
+        axes.set_ylim(0, high * (1 + room))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+        return
+    axes.set_ylim(low, high * (high / low) ** room)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
     axes.yaxis.set_minor_formatter(
         FuncFormatter(lambda value, _: f"{value:,g}" if f"{value:e}"[0] in "25" else "")
     )
-    axes.set_ylabel(name)
 
 
-def _legend(figure: Figure, place: object, of: Axes) -> None:
+def _legend(figure: Figure, place: SubplotSpec, of: Axes) -> None:
     axes = figure.add_subplot(place)
     axes.set_axis_off()
     handles, names = of.get_legend_handles_labels()
@@ -205,7 +219,7 @@ def _mark(
             for axes in (above, below):
                 axes.axvline(at, color=BLACK, linewidth=1.5, linestyle=style)
     told = ", ".join(
-        f"{who} {'none' if at is None else f'at batch {at:.0f}'}"
+        f"{who} {f'beyond batch {batches[-1]}' if at is None else f'at batch {at:.0f}'}"
         for who, at in zip(("measured", "predicted"), marks, strict=True)
     )
     above.text(

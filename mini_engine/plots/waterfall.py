@@ -25,7 +25,8 @@ def waterfall(ladder: Ablation, path: Path | str, origin: Origin) -> None:
     first, last = rungs[0].step, rungs[-1].step
     caption = (
         f"{first.shape}, batch {first.batch}, {first.context:,} tokens of context. "
-        f"{origin.caption()} {origin.floor_caption()} Logarithmic axis; a bar is what a rung saves (hatched: loses)."
+        f"{origin.caption()} {origin.floor_caption()} Logarithmic axis; a bar is what a rung saves "
+        "(hatched: loses)."
     )
     if ladder.left_out:
         caption += f" Without a result, left out: {', '.join(ladder.left_out)}."
@@ -94,8 +95,9 @@ def _dress(axes: Axes, labels: list[str], floor_us: float, top_us: float) -> Non
 
 
 def _finding(first: MeasuredStep, last: MeasuredStep, floor_us: float) -> str:
+    over = last.itl_us / floor_us
     return (
         f"From {milliseconds(first.itl_us)} to {milliseconds(last.itl_us)} a token: "
-        f"{first.itl_us / last.itl_us:.1f}× as fast, and {last.itl_us / floor_us - 1:.0%} "
-        "above the floor"
+        f"{first.itl_us / last.itl_us:.1f}× as fast, and "
+        + (f"{over - 1:.0%} above the floor" if over < 2 else f"{over:,.0f} times the floor")
     )

@@ -43,7 +43,10 @@ class StaticInputs:
         self.clear()
 
     def view(self, rows: int) -> dict[str, Buffer]:
-        """What a forward of `rows` rows reads: the same addresses, cut to size."""
+        """What a forward of `rows` rows reads: of each buffer its first rows, where they stand.
+
+        Every rung so reads the same addresses, from the first row on.
+        """
         return {name: buffer[:rows] for name, buffer in self.buffers.items()}
 
     def clear(self) -> None:
@@ -51,7 +54,11 @@ class StaticInputs:
         self.device.copy_batch([(b, np.zeros(b.shape, b.dtype)) for b in self.buffers.values()])
 
     def stage(self, rows: int, arrays: Mapping[str, np.ndarray]) -> None:
-        """Copy the batch in, padded with zeros up to `rows`, in one call."""
+        """Copy the batch in, padded with zeros up to `rows`, in one call.
+
+        `arrays`: for each name in `view(rows)` the batch's own rows, which may be fewer than the
+        view has. The rows after them become zeros; rows beyond `rows` are nobody's business.
+        """
         copies = []
         for name, buffer in self.view(rows).items():
             padded = np.zeros(buffer.shape, buffer.dtype)
@@ -88,7 +95,9 @@ class GraphRunner:
     def capture(self, order: Sequence[int] | None = None) -> CaptureReport:
         """Capture every rung, largest first, so that the small ones fit into its memory.
 
-        A rung that finds no memory is dropped and said so; smaller ones are still tried.
+        `order` is another order of rungs, for a lesson. A rung that finds no memory
+        (`DeviceOutOfMemory`) is dropped and said so: the others are still tried. Returns what
+        `_capture_rung` reports of each rung, in the order of capture, and the dropped ones.
         """
         report = CaptureReport()
         for rung in order or sorted(self.ladder.sizes, reverse=True):
@@ -101,8 +110,12 @@ class GraphRunner:
     def run(self, num_rows: int, arrays: Mapping[str, np.ndarray]) -> Buffer:
         """Pad to the rung, copy in, replay, and give the output's first `num_rows` rows.
 
+        The rung is the smallest captured one that the batch fits: `graphs` and `outputs` are keyed
+        by rung. A rung of the ladder may be missing there, if it found no memory. A forward may
+        give fewer rows than the batch has; then all of them are returned.
+
         The output stands in the graph's memory: the next replay overwrites it. Read it first.
-        Raises `CaptureError` where no captured rung fits.
+        Raises `CaptureError` where no captured rung fits, naming the batch and the rungs.
         """
         rung = next((r for r in sorted(self.graphs) if r >= num_rows), None)
         if rung is None:
@@ -117,6 +130,7 @@ class GraphRunner:
     # -- parts ---------------------------------------------------------------------------------
 
     def _capture_rung(self, rung: int) -> RungReport:
+        """Warm up, record, keep the graph under its rung; and what that took."""
         device, memory = self.device, self.device.memory
         if not self.share_pool:
             self.pool = memory.new_pool()
@@ -138,7 +152,9 @@ class GraphRunner:
     def _warm_up(self, rung: int) -> None:
         """Run once eagerly, on null inputs, so that nothing is initialised inside the capture.
 
-        It runs in the graphs' memory: no replay is under way, and so it needs none of its own.
+        A warm-up is a real step: what it computes from the last batch's inputs would be counted
+        again. It allocates from the graphs' pool, since no replay is under way, and frees its
+        output, so that the capture finds that memory free. Ends when the GPU has done it.
         """
         self.inputs.clear()
         with self.device.allocating_from(self.pool):
@@ -146,6 +162,11 @@ class GraphRunner:
         self.device.synchronize()
 
     def _record(self, rung: int) -> tuple[Graph | SegmentedGraph, Buffer]:
+        """Capture one forward of `rung` rows in the runner's pool, named after its rung.
+
+        Returns the graph and the buffer that its replays write. It holds garbage until the first:
+        a capture executes nothing.
+        """
         with self.device.capture(self.pool, f"graph of {rung}") as graph:
             output = self.forward(rung)
         return graph, output
@@ -170,6 +191,12 @@ class PiecewiseGraphRunner(GraphRunner):
         self.splitting_ops = frozenset(splitting_ops)
 
     def _record(self, rung: int) -> tuple[SegmentedGraph, Buffer]:
+        """List the launches of one forward, capture those between splitting ops, keep the rest.
+
+        Returns the graph, whose `segments` stand in the order of the launches: a `Graph` for each
+        piece that is captured, each launch of a splitting piece as the `Node` it was listed as, to
+        be run live at every replay. All pieces use the runner's pool. Nothing executes here.
+        """
         with self.device.trace(self.pool) as nodes:
             output = self.forward(rung)
         whole = SegmentedGraph(self.device)

@@ -6,7 +6,8 @@ In: arrays on the device. Out: the out-parameter, always first, written in place
 and the rung of 8 that replays it differ in the last bits, and eager and graph could not be compared
 bit for bit. BLAS promises that only for calls of one shape, so `linear` multiplies row by row
 (one `(1, K) @ (K, N)` for each row, always the same call) and `attention` does one query at a time
-over exactly the keys it may see. A real engine cannot afford this and compares with a tolerance.
+over exactly the keys it may see, in tiles that begin at its first key. A real engine cannot
+afford this and compares with a tolerance.
 
 Costs follow one rule: each activation and weight is moved once, and index arrays and rotary tables
 are left out (under 0.1% of the bytes). A KV cache is charged for what is read, not for what is
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from mini_engine.sim.attention import attend_tiled
 from mini_engine.sim.launch import Buffer, kernel
 
 F32 = np.float32
@@ -148,18 +150,35 @@ def _rope_and_store(
     sin: np.ndarray,
     qk_norm: tuple[np.ndarray, np.ndarray, float] | None,
 ) -> None:
-    tokens, (_, _, kv_heads, head_dim) = len(qkv), k_cache.shape
-    q_size, kv_size = q.shape[1], kv_heads * head_dim
-    queries = qkv[:, :q_size].reshape(tokens, -1, head_dim)
-    keys = qkv[:, q_size : q_size + kv_size].reshape(tokens, kv_heads, head_dim)
-    values = qkv[:, q_size + kv_size :].reshape(tokens, kv_heads, head_dim)
+    """Write q, rotated, and put the keys, rotated, and the values into their cache slots.
+
+    Shapes as in `rope_kv_write`. Row t stands at positions[t] in its request, and that is how far
+    its q and k are turned, whatever row or slot it has. A cache seen as rows, (blocks ×
+    block_size, kv_heads, D), has slot s in row s; no other row changes. Values are stored as they
+    come. `qk_norm` is (q_gain, k_gain, eps): RMSNorm over each head of q and k, before they are
+    turned; None leaves it out.
+    """
+    kv_heads, head_dim = k_cache.shape[2:]
+    queries, keys, values = _heads_of(qkv, q.shape[1], kv_heads, head_dim)
     if qk_norm:
         q_gain, k_gain, eps = qk_norm
         queries, keys = _normalised(queries, q_gain, eps), _normalised(keys, k_gain, eps)
     cos_t, sin_t = cos[positions][:, None, :], sin[positions][:, None, :]
-    q[...] = _rotated(queries, cos_t, sin_t).reshape(tokens, q_size)
+    q[...] = _rotated(queries, cos_t, sin_t).reshape(q.shape)
     k_cache.reshape(-1, kv_heads, head_dim)[slot_mapping] = _rotated(keys, cos_t, sin_t)
     v_cache.reshape(-1, kv_heads, head_dim)[slot_mapping] = values
+
+
+def _heads_of(
+    qkv: np.ndarray, q_size: int, kv_heads: int, head_dim: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """qkv (T, q + 2kv) cut into queries (T, heads, D), keys and values (T, kv_heads, D)."""
+    queries, keys, values = np.split(qkv, [q_size, q_size + kv_heads * head_dim], axis=1)
+    return (
+        queries.reshape(len(qkv), -1, head_dim),
+        keys.reshape(len(qkv), kv_heads, head_dim),
+        values.reshape(len(qkv), kv_heads, head_dim),
+    )
 
 
 def _attention_bytes(out: Buffer, q: Buffer, k_cache: Buffer, *rest: Buffer, **_: object) -> int:
@@ -169,10 +188,20 @@ def _attention_bytes(out: Buffer, q: Buffer, k_cache: Buffer, *rest: Buffer, **_
 
 
 def _attention_flops(out: Buffer, q: Buffer, k_cache: Buffer, *rest: Buffer, **_: object) -> int:
-    query_lens, context_lens = rest[2].array.astype(np.int64), rest[3].array
-    # token i of a chunk of n at the end of a context of c sees c - n + 1 + i keys
-    pairs = (query_lens * (2 * context_lens - query_lens + 1) // 2).sum()
-    return 4 * out.shape[1] * int(pairs)
+    return 4 * out.shape[1] * attention_pairs(rest[2].array, rest[3].array)
+
+
+def attention_pairs(query_lens: np.ndarray, context_lens: np.ndarray) -> int:
+    """How many pairs (query, key) the step's attention compares, in one head of one layer.
+
+    query_lens, context_lens (R,) int32, as `attention` has them: a request brings query_len
+    queries, the last tokens of a context of context_len, and each sees the keys up to and with
+    its own. Linear in the context where query_len is 1, quadratic where it is the whole context.
+    A padded request has query_len 0. No loop over tokens or requests: every launch asks this.
+    """
+    queries = query_lens.astype(np.int64)  # the sum of a long prompt's pairs outgrows int32
+    # query i of n at the end of a context of c sees c - n + 1 + i keys
+    return int((queries * (2 * context_lens - queries + 1) // 2).sum())
 
 
 @kernel(bytes=_attention_bytes, flops=_attention_flops, dynamic=True)
@@ -189,29 +218,34 @@ def attention(
 
     out, q (T, q); caches (blocks, block_size, kv_heads, D); block_table (R, max_blocks) int32;
     query_lens, context_lens (R,) int32: tokens of this step, and of the whole context with them.
+    Requests stand one after the other in q, each with its query_len rows, the last tokens of its
+    context; a padded request has query_len 0. One token's attention is `attend_tiled(q, keys,
+    values)`, with q as (kv_heads, group, D) and the keys and values that it sees.
     Rows beyond the last query are padding: they are left as they are, and nobody reads them.
     """
-    _, block_size, kv_heads, head_dim = k_cache.shape
+    kv_heads, head_dim = k_cache.shape[2:]
     row = 0
     for blocks, query_len, context_len in zip(block_table, query_lens, context_lens, strict=True):
         if query_len == 0:
             continue
-        used = blocks[: -(-context_len // block_size)]
-        keys = k_cache[used].reshape(-1, kv_heads, head_dim)
-        values = v_cache[used].reshape(-1, kv_heads, head_dim)
+        keys = _context_rows(k_cache, blocks, context_len)
+        values = _context_rows(v_cache, blocks, context_len)
         for seen in range(context_len - query_len + 1, context_len + 1):
             heads = q[row].reshape(kv_heads, -1, head_dim)  # (kv_heads, group, D)
-            out[row] = _attend(heads, keys[:seen], values[:seen]).reshape(-1)
+            out[row] = attend_tiled(heads, keys[:seen], values[:seen]).reshape(-1)
             row += 1
 
 
-def _attend(q: np.ndarray, keys: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """softmax(q kᵀ / √D) v for one token. q (kv_heads, group, D), keys, values (n, kv_heads, D)."""
-    scores = np.matmul(q, keys.transpose(1, 2, 0)) * F32(q.shape[-1] ** -0.5)
-    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    weights /= weights.sum(axis=-1, keepdims=True, dtype=F32)
-    attended: np.ndarray = np.matmul(weights, values.transpose(1, 0, 2))
-    return attended
+def _context_rows(cache: np.ndarray, blocks: np.ndarray, context_len: int) -> np.ndarray:
+    """One request's rows of a cache in order of position, (context_len, kv_heads, D).
+
+    cache (num_blocks, block_size, kv_heads, D); blocks (max_blocks,) int32, the request's row of
+    the block table: block i holds the positions i · block_size and on, and behind the last one in
+    use stand zeros. What is nobody's, or another request's, is not looked at.
+    """
+    used = blocks[: -(-context_len // cache.shape[1])]
+    rows: np.ndarray = cache[used].reshape(-1, *cache.shape[2:])
+    return rows[:context_len]
 
 
 @kernel(flops=lambda out, gate_up: 5 * out.size)

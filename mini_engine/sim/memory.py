@@ -122,7 +122,13 @@ class Memory:
     # -- allocate and free ---------------------------------------------------------------------
 
     def allocate(self, nbytes: int, pool: int = DEFAULT_POOL) -> Block:
-        """A block of at least `nbytes`. Raises `DeviceOutOfMemory`; `ValueError` on bad sizes."""
+        """A block of `nbytes`, rounded up to whole `BLOCK_BYTES`, and never less than one of them.
+
+        It is the free block of `pool` that fits best, or the begin of a new segment where none
+        does; what is too much of it is split off and stays free. A block in use is not `free`, has
+        a serial that no allocation had before, and stands in `_live` under its address. Its bytes
+        are poison. Raises `DeviceOutOfMemory`; `ValueError` for a negative size or unknown pool.
+        """
         if nbytes < 0:
             raise ValueError(f"allocation of {nbytes} bytes: the size must not be negative")
         if pool not in self._free:
@@ -139,18 +145,24 @@ class Memory:
         return block
 
     def free(self, block: Block, *, fill: bool = True) -> None:
-        """Give `block` back to its pool. Its bytes are poisoned unless `fill` is off."""
-        if self._live.pop(block.address, None) is not block or block.free:
+        """Give `block` back to its pool, joined with its free neighbours, to be handed out again.
+
+        Nothing goes back to the device: the address stays mapped. The bytes are poisoned unless
+        `fill` is off. Raises `ValueError` for a block that is not in use, and changes nothing then.
+        """
+        if self._live.get(block.address) is not block:
             raise ValueError(f"address {block.address:#x} is not allocated: freed twice?")
+        del self._live[block.address]
         if self.poison and fill:
             self._fill(block)
         block.free = True
         self._insert_free(self._merge(block))
 
     def release_cached(self, pool: int | None = None) -> int:
-        """Give wholly free segments back to the device. Returns the bytes released.
+        """Give segments that are one free block back to the device. Returns the bytes released.
 
-        Those of a pool that captured graphs still use stay.
+        Of `pool`, or of all pools. Those of a pool that captured graphs still use (`pin`) stay:
+        the graphs remember addresses in it, whether its blocks are free or not.
         """
         gone = [
             s
@@ -161,10 +173,7 @@ class Memory:
             and not self._graphs.get(s.pool)
         ]
         for segment in gone:
-            self._remove_free(segment.blocks[0])
-            index = self._segments.index(segment)
-            del self._segments[index], self._starts[index]
-        self.epoch += bool(gone)
+            self._unmap(segment)
         return sum(s.nbytes for s in gone)
 
     # -- read and write ------------------------------------------------------------------------
@@ -193,11 +202,17 @@ class Memory:
         block.segment.storage()[offset : offset + block.nbytes] = POISON
 
     def _best_fit(self, wanted: int, pool: int) -> Block | None:
-        free = self._free[pool]  # sorted by size, then address
+        """Take the smallest free block of `wanted` bytes or more out of the free list of `pool`.
+
+        Of equally large ones the one at the lowest address. None where none is large enough:
+        other pools are not asked. `_free[pool]` holds (nbytes, address, block), rising.
+        """
+        free = self._free[pool]
         index = bisect_right(free, (wanted, -1), key=lambda entry: entry[:2])
         return free.pop(index)[2] if index < len(free) else None
 
     def _grow(self, wanted: int, pool: int) -> Block:
+        """A new segment for `pool`: one block, not yet in the free list."""
         nbytes = round_up(wanted, SEGMENT_BYTES)
         if self.reserved_bytes() + nbytes > self.capacity_bytes:
             self.release_cached()  # empty segments of any pool are the last reserve
@@ -216,7 +231,15 @@ class Memory:
         segment.blocks.append(block)
         return block
 
+    def _unmap(self, segment: Segment) -> None:
+        """Give a wholly free segment back: its addresses are nobody's from now on."""
+        self._remove_free(segment.blocks[0])
+        index = self._segments.index(segment)
+        del self._segments[index], self._starts[index]
+        self.epoch += 1
+
     def _split(self, block: Block, wanted: int) -> None:
+        """Cut `block` down to `wanted` bytes. The rest becomes a free block behind it."""
         rest = Block(
             block.address + wanted, block.nbytes - wanted, block.pool, block.segment, free=True
         )
@@ -225,7 +248,11 @@ class Memory:
         self._insert_free(rest)
 
     def _merge(self, block: Block) -> Block:
-        """Join `block` with its free neighbours. Returns the joined block."""
+        """Join `block` with its free neighbours in the segment. Returns the joined block.
+
+        `block` stands in no free list, and the joined one does not either; a neighbour that was
+        joined leaves its list and the segment's `blocks`, which stay in order and without holes.
+        """
         blocks = block.segment.blocks
         index = blocks.index(block)
         if index + 1 < len(blocks) and blocks[index + 1].free:

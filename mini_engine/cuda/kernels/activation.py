@@ -32,7 +32,11 @@ def silu(x):
 
 @triton.jit
 def silu_mul_kernel(out, gate_up, WIDTH: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr):
-    """A program takes BLOCK columns of one row. WIDTH: I."""
+    """Program (row, i) takes columns i · BLOCK to (i + 1) · BLOCK of one row of out, in float32.
+
+    WIDTH: I, the columns of a row of out; there are none from WIDTH on. A row of gate_up has
+    2 · WIDTH. `pdl_release(PDL)` comes first, and no load stands above `pdl_wait(PDL)`.
+    """
     pdl_release(PDL)
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)

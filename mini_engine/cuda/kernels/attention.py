@@ -73,7 +73,19 @@ def decode_split_kernel(
     COMBINE: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """One program a request, KV head and split. Without COMBINE out and counters are not used."""
+    """Program (request, KV head, split): the query heads of that KV head, and tiles of TILE keys
+    split, split + SPLITS, split + 2 · SPLITS, ... as far as the context goes.
+
+    Rows of q and out hold KV_HEADS · GROUP heads, of which head h reads KV head h // GROUP. `tl.dot`
+    wants 16 rows at least, so the tile has PADDED_GROUP of them; those from GROUP on are nobody's.
+    The key at position t of a request lies in row `cache_rows(...)` of k_cache, and a row has
+    KV_HEADS heads; table_stride leads from one request's row of block_table to the next. Scores
+    are q · k · scale, float32. `store_part` takes what is found: as part head · SPLITS + split,
+    heads counted over all requests; a split without tiles leaves LOWEST, 0 and zeros. With COMBINE
+    the program that arrives last also combines the group (`combine_if_last`; a counter for each
+    request and KV head); without, out and counters are not used. `pdl_release(PDL)` comes first,
+    and no load stands above `pdl_wait(PDL)`.
+    """
     pdl_release(PDL)
     request, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     member = tl.arange(0, PADDED_GROUP)
@@ -169,8 +181,9 @@ def decode_attention(
 
 
 def num_splits(max_context: int, num_reqs: int, num_kv_heads: int, num_programs: int) -> int:
-    """Splits for a graph that serves contexts up to `max_context`: no more than there are tiles,
-    and no more than make `num_programs` (two or so for each multiprocessor)."""
+    """Splits for a graph that serves contexts up to `max_context`: the fewest that make
+    `num_programs` programs (two or so for each multiprocessor), but no more than the context has
+    tiles, and no more than MAX_SPLITS. One at least."""
     wanted = -(-num_programs // (num_reqs * num_kv_heads))
     return max(1, min(wanted, MAX_SPLITS, -(-max_context // TILE)))
 

@@ -32,8 +32,12 @@ from mini_engine.cuda.kernels.launch import launch_options, pdl_release, pdl_wai
 def load_rows(
     weight, row, N: tl.constexpr, K: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr
 ):
-    """Rows of a weight (N, K) as CHUNKS tiles (len(row), CHUNK): loads only, so all of them are in
-    flight together. For a row beyond the last the last is read; nobody stores its result."""
+    """Rows of a weight (N, K), in its dtype, as a tuple of CHUNKS tiles (len(row), CHUNK): tile c
+    has columns c · CHUNK and on, zeros beyond K. Loads only, so all are in flight together.
+
+    `row` (len(row),) may go beyond N - 1: what such a row holds is free, since nobody stores its
+    result, but nothing outside the weight is read. Offsets in int64.
+    """
     chunks = ()
     real = tl.minimum(row, N - 1).to(tl.int64)
     for c in tl.static_range(CHUNKS):
@@ -62,7 +66,12 @@ def load_vector(vector, K: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constex
 def scaled_input(
     x, gains, eps, K: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr, NORM: tl.constexpr
 ):
-    """x (K,) in float32 chunks, times the gains with NORM; and 1 / rms(x), 1 without NORM."""
+    """(scaled, inverse): x (K,) as a tuple of CHUNKS float32 chunks (CHUNK,), zeros beyond K,
+    with NORM times the gains; and 1 / sqrt(mean(x²) + eps), a float32, or 1.0 without NORM.
+
+    The mean is of the K numbers of the row, before the gains. `gains`: what `load_vector` gave, ()
+    without NORM. x is what the kernel before wrote, so it is loaded past L1 (".cg").
+    """
     raw = ()
     for c in tl.static_range(CHUNKS):  # every load before any use
         column = c * CHUNK + tl.arange(0, CHUNK)
@@ -83,7 +92,10 @@ def scaled_input(
 
 @triton.jit
 def multiply(rows, x, ROWS: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr):
-    """(ROWS,): each row of the weight times x, float32."""
+    """(ROWS,) float32: each row of the weight times x, all products and sums in float32.
+
+    rows: CHUNKS tiles (ROWS, CHUNK) in the weight's dtype; x: CHUNKS float32 chunks (CHUNK,).
+    """
     products = tl.zeros((ROWS, CHUNK), tl.float32)
     for c in tl.static_range(CHUNKS):
         products += rows[c].to(tl.float32) * x[c][None, :]
@@ -109,7 +121,15 @@ def linear_kernel(
     ADD: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """One program for ROWS rows of the weight and all M tokens. ADD: onto what `out` holds."""
+    """One program for ROWS rows of the weight (the last may lie beyond N) and all M tokens.
+
+        out[m, row] = x[m] · weight[row], x[m] normed with NORM (+ bias[row] with BIAS)
+                      (+ what out[m, row] held with ADD: a residual that the step wrote)
+
+    All of it in float32, rounded once, into the dtype of `out`. gain and bias are None without
+    NORM and BIAS. First the release; then, above the wait, what no kernel writes, read once for
+    all tokens; below it all that the step writes: x and out.
+    """
     pdl_release(PDL)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     real = row < N
@@ -144,7 +164,11 @@ def gate_up_kernel(
 ):
     """One program for ROWS rows of gate and the same rows of up. N: I, half of the weight's rows.
 
-    The tile holds them in turn, gate, up, gate, up, ...: one product and one reduction for both.
+        out[m, i] = silu(gate) · up
+        gate = normed x[m] · weight[i], up = normed x[m] · weight[N + i]
+
+    In float32, rounded once; above and below the wait as in `linear_kernel`. The tile holds the
+    rows in turn, gate, up, gate, up, ...: one product and one reduction for both.
     """
     pdl_release(PDL)
     each = tl.arange(0, 2 * ROWS)

@@ -51,7 +51,13 @@ class SkinnyPlan:
 
 def gemv_plan(num_rows: int, width: int, *, pairs: bool = False) -> GemvPlan:
     """The plan for a weight (num_rows, width); with `pairs`, of (2 · num_rows, width), where a
-    program takes row i of both halves (gate and up)."""
+    program takes row i of both halves (gate and up), so that its tile is twice as large.
+
+    rows: the largest of 8, 4, 2, 1 (with pairs of 4, 2, 1) whose tile has at most TILE_ELEMENTS
+    elements and that leaves at least MIN_PROGRAMS programs; 1 if none does. chunk: `chunk_of` the
+    width, up to 2048; chunks: as many as cover it. warps: 8 where each of their 8 · 32 threads gets
+    THREAD_ELEMENTS or more of the tile (of rows · width elements, twice that with pairs), else 4.
+    """
     halves = 2 if pairs else 1
     rows = 8 // halves
     while rows > 1 and (

@@ -28,7 +28,12 @@ from mini_engine.cuda.kernels.launch import (
 
 @triton.jit
 def rms_norm_kernel(out, x, gain, eps, WIDTH: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr):
-    """One program a row. BLOCK: the power of two at or above WIDTH."""
+    """One program a row, `tl.program_id(0)`: out = RMSNorm(x) · gain of that row, in float32.
+
+    BLOCK: the power of two at or above WIDTH. Columns from WIDTH on are the next row's: not read,
+    not written, no part of the mean. `pdl_release(PDL)` comes first; above `pdl_wait(PDL)` nothing
+    is loaded but the gain, which no kernel writes.
+    """
     pdl_release(PDL)
     column = tl.arange(0, BLOCK)
     inside = column < WIDTH
@@ -44,7 +49,11 @@ def rms_norm_kernel(out, x, gain, eps, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
 def add_rms_norm_kernel(
     out, residual, x, gain, eps, WIDTH: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr
 ):
-    """One program a row, as above. The norm sees the sum as it is stored: rounded."""
+    """One program a row, as above: residual = residual + x, then out = the norm of residual.
+
+    The addition is in float32 and is stored in the residual's dtype. The norm sees the sum as it
+    is stored, rounded: that is what the next layer adds to.
+    """
     pdl_release(PDL)
     column = tl.arange(0, BLOCK)
     inside = column < WIDTH

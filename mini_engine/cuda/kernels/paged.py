@@ -102,14 +102,26 @@ def new_parts(
 
 @triton.jit
 def cache_rows(table, token, inside, BLOCK_SIZE: tl.constexpr):
-    """The row of the cache of each token: block_table[token // BLOCK_SIZE], then the offset."""
+    """The row of the cache, int64, of each token of a request; block b has BLOCK_SIZE rows, from
+    b · BLOCK_SIZE on.
+
+    table: the request's row of the block table, int32, a block for every BLOCK_SIZE tokens. Of a
+    token that is not `inside` no block is loaded, and its row means nothing.
+    """
     block = tl.load(table + token // BLOCK_SIZE, mask=inside, other=0).to(tl.int64)
     return block * BLOCK_SIZE + token % BLOCK_SIZE
 
 
 @triton.jit
 def online_softmax(scores, valid, values, best, total, acc):
-    """One tile more. scores, valid (rows, tile), values (tile, D); best, total (rows,), acc."""
+    """One tile more. Returns best, total and acc with it.
+
+    scores (rows, tile) float32; valid, which of them count: of that shape, or broadcast to it;
+    values (tile, D). So far: best (rows,), the largest score, at first LOWEST; total (rows,), the
+    sum of exp(score - best); acc (rows, D), the same sum of values; all float32. A score that is
+    not valid has weight 0, whatever it is. The two operands of `tl.dot` must have one dtype: weights go
+    to that of values. "ieee": float32 stays float32 on tensor cores.
+    """
     scores = tl.where(valid, scores, LOWEST)
     new_best = tl.maximum(best, tl.max(scores, axis=1))
     weights = tl.where(valid, tl.exp(scores - new_best[:, None]), 0.0)
@@ -130,7 +142,12 @@ def store_part(sums, stats, part, live, best, total, acc, HEAD_DIM: tl.constexpr
 
 @triton.jit
 def combine(sums, stats, head, HEAD_DIM: tl.constexpr, SPLITS: tl.constexpr, PADDED: tl.constexpr):
-    """One head's row of D from its SPLITS parts, in the order of the splits. Zeros without keys."""
+    """One head's row of HEAD_DIM, float32: softmax · values over all keys of its SPLITS parts.
+
+    Part head · SPLITS + s lies in sums (HEAD_DIM numbers: acc) and in stats (2: best, total), as
+    `store_part` left it; a split without keys has LOWEST, 0 and zeros, and a head without keys gets
+    zeros. PADDED: the power of two at or above SPLITS; there are no parts from SPLITS on.
+    """
     split = tl.arange(0, PADDED)
     inside = split < SPLITS
     d = tl.arange(0, HEAD_DIM)

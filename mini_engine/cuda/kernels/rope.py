@@ -62,7 +62,15 @@ def rope_kv_write_kernel(
     QK_NORM: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """One program a token and a head of q or k; the program of a k head also copies its v."""
+    """Program (token, head): heads 0 to Q_HEADS - 1 are those of q, the next KV_HEADS those of k.
+
+    The program of a k head also copies its v, unchanged. A row of qkv has Q_HEADS heads of q, then
+    KV_HEADS of k, then KV_HEADS of v, each HEAD_DIM wide; a row of the caches, slot_mapping[token],
+    has KV_HEADS heads. cos and sin have a row of HEAD_DIM // 2 for each position. With QK_NORM a
+    head of q or k goes through `head_norm` before it is turned, with q_gain or k_gain (HEAD_DIM,).
+    All in float32, rounded where it is stored. `pdl_release(PDL)` comes first; above
+    `pdl_wait(PDL)` nothing is loaded but gains.
+    """
     pdl_release(PDL)
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
