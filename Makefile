@@ -22,9 +22,8 @@ lab: .venv/.core  ## One lab: make lab N=5 cuts it (or keeps yours) and checks i
 notebooks: .venv/.test  ## Run the notebooks again and keep their outputs; ARGS="03" runs one
 	$(BIN)/python -m notebooks $(ARGS)
 
-book: .venv/.test  ## The site: chapters, notebooks, labs and the API in one place
-	$(BIN)/python -m sphinx -W --keep-going -b html course out/book
-	@echo "open out/book/index.html"
+book: .venv/.test  ## Build the site into out/book; ARGS="--serve" shows it on localhost:8000
+	$(BIN)/python -m course.site $(ARGS)
 
 test: .venv/.test  ## Lint, types and the whole suite (under ten minutes on two cores)
 	$(BIN)/ruff check .

@@ -1,0 +1,45 @@
+"""Lay out the sources, then run Sphinx: `python -m course.site`."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import http.server
+import sys
+from pathlib import Path
+
+from sphinx.cmd.build import main as sphinx_build
+
+from course.site.layout import lay_out
+
+ROOT = Path(__file__).parent.parent.parent
+SITE = Path(__file__).parent
+
+
+def build(into: Path) -> int:
+    """Returns Sphinx's exit code; 0 is a site without a warning."""
+    sources = lay_out(ROOT, into.with_name(f"{into.name}-source"))
+    words = ["-b", "html", "-W", "--keep-going", "-q", "-j", "auto", "-c", str(SITE)]
+    return sphinx_build([*words, str(sources), str(into)])
+
+
+def main() -> int:
+    """Returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m course.site", description="Build the site.")
+    parser.add_argument(
+        "-o", "--out", type=Path, default=Path("out/book"), help="default: %(default)s"
+    )
+    parser.add_argument("--serve", action="store_true", help="then show it on localhost:8000")
+    args = parser.parse_args()
+    code = build(args.out)
+    if code == 0:
+        print(f"the site: {args.out}/index.html")
+    if code == 0 and args.serve:
+        handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(args.out))
+        print("http://localhost:8000, Ctrl-C to stop")
+        http.server.ThreadingHTTPServer(("localhost", 8000), handler).serve_forever()
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

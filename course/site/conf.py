@@ -1,0 +1,51 @@
+"""Sphinx's configuration of the site: MyST-NB for the pages, furo for their looks, no network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from latex2mathml.converter import convert
+
+project = "Launch Bound"
+author = "The Launch Bound authors"
+copyright = "MIT licence"
+root_doc = "index"
+extensions = ["myst_nb"]
+myst_enable_extensions = ["dollarmath", "colon_fence"]
+myst_heading_anchors = 4
+nb_execution_mode = "off"  # notebooks are committed with their outputs
+nb_ipywidgets_js: dict[
+    str, dict[str, str]
+] = {}  # sliders need a kernel, and their scripts a network
+html_theme = "furo"
+html_title = "Launch Bound"
+html_static_path = [str(Path(__file__).parent / "static")]
+html_css_files = ["site.css"]
+html_js_files = ["timeline.js"]
+html_show_sourcelink = False
+html_math_renderer = "mathml"
+highlight_language = "text"
+suppress_warnings = ["myst.header", "misc.highlighting_failure"]
+html_theme_options = {"navigation_with_keys": True, "top_of_page_buttons": []}
+
+
+def setup(app: Any) -> None:
+    """Formulas become MathML when the site is built: browsers draw it, no script is needed."""
+
+    def inline(self: Any, node: Any) -> None:
+        self.body.append(convert(node.astext()))
+        raise _skip()
+
+    def block(self: Any, node: Any) -> None:
+        math = convert(node.astext(), display="block")
+        self.body.append(f'<div class="math-block">{math}</div>')
+        raise _skip()
+
+    app.add_html_math_renderer("mathml", (inline, None), (block, None))
+
+
+def _skip() -> Exception:
+    from docutils.nodes import SkipNode
+
+    return SkipNode()

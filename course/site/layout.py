@@ -1,0 +1,126 @@
+"""Lay the site's sources out in a folder of their own.
+
+In:  the repository. Out: a folder with the same layout: documents, figures, notebooks; an index
+that has them all in order; a page for each module of the engine, written from its docstrings.
+
+A fence such as `python from FILE:SYMBOL` gets the name of a language that a highlighter knows; the
+rest of a document is not touched.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+from course.site.reference import module_page
+from mini_engine.capacity import floor_ms, kv_bytes_per_token
+from mini_engine.config import named_shape
+from mini_engine.hardware import load_spec
+
+DOCUMENTS = ("*.md", "course/*.md", "course/measurements/*.md", "labs/*.md", "labs/*/README.md")
+PLAIN = ("course/figures/*.png", "notebooks/*.ipynb", "course/measurements/*.json")
+SKIPPED = ("CLAUDE.md", "AGENTS.md")
+FENCE = re.compile(r"^(```+)([^\n`]+)$", re.MULTILINE)
+# Links to a file that is no page lead to its page in the reference, or become plain text.
+SOURCE_LINK = re.compile(r"\[([^\]]+)\]\(((?!https?:)[^)#\s]+)(#[^)]*)?\)")
+
+
+def lay_out(root: Path, into: Path) -> Path:
+    """Returns the folder, made anew."""
+    shutil.rmtree(into, ignore_errors=True)
+    modules = sorted(
+        path
+        for path in (root / "mini_engine").rglob("*.py")
+        if "checkpoints" not in path.parts and path.name != "__main__.py"
+    )
+    pages = {_page_of(path.relative_to(root)): path for path in modules}
+    pages = {page: path for page, path in pages.items() if path.read_text().strip()}
+    for page, path in pages.items():
+        write(into / page, module_page(path, path.relative_to(root)))
+    found = [path for pattern in DOCUMENTS for path in sorted(root.glob(pattern))]
+    for path in (*found, root / "mini_engine/README.md"):
+        if path.name not in SKIPPED:
+            write(into / path.relative_to(root), prepared(path, root))
+    for pattern in PLAIN:
+        for path in sorted(root.glob(pattern)):
+            (into / path.relative_to(root)).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, into / path.relative_to(root))
+    for path in sorted((into / "notebooks").glob("*.ipynb")):
+        path.write_text(without_widgets(path.read_text()))
+    write(into / "reference/index.md", _reference_index(sorted(pages)))
+    for path in sorted(Path(__file__).parent.glob("pages/*.md")):
+        write(into / path.name, path.read_text().replace("FIGURES", json.dumps(step_figures())))
+    return into
+
+
+def prepared(path: Path, root: Path) -> str:
+    """The document, with fences and links as a page can have them."""
+
+    def language(match: re.Match[str]) -> str:
+        return f"{match[1]}{match[2].split()[0]}"
+
+    def link(match: re.Match[str]) -> str:
+        text, target, anchor = match[1], match[2], match[3] or ""
+        there = (path.parent / target).resolve()
+        inside = there.relative_to(root) if there.is_relative_to(root) else None
+        if inside is None or there.suffix in (".md", ".ipynb", ".png"):
+            return match[0]
+        if there.suffix == ".py" and inside.parts[0] == "mini_engine":
+            up = "../" * (len(path.relative_to(root).parts) - 1)
+            return f"[{text}]({up}{_page_of(inside)}{anchor})"
+        return f"{text} (`{inside.as_posix()}`)"
+
+    text = FENCE.sub(language, path.read_text())
+    return SOURCE_LINK.sub(link, text)
+
+
+def without_widgets(book: str) -> str:
+    """A notebook whose sliders are left to those who run it: a page has no kernel behind it."""
+    data = json.loads(book)
+    for cell in data["cells"]:
+        cell["outputs"] = (
+            [
+                output
+                for output in cell.get("outputs", [])
+                if "application/vnd.jupyter.widget-view+json" not in output.get("data", {})
+            ]
+            if cell["cell_type"] == "code"
+            else []
+        )
+        if cell["cell_type"] != "code":
+            del cell["outputs"]
+    return json.dumps(data)
+
+
+def step_figures() -> dict[str, float]:
+    """What the interactive page computes with, in µs and ns: an H200, and what a request adds.
+
+    `request_us`: the time to read the cached keys and values of 512 tokens of Qwen3-0.6B.
+    """
+    spec = load_spec("h200")
+    names = ("host_step_us", "copy_us", "sync_us", "kernel_floor_us", "stream_gap_us")
+    names += ("graph_gap_us", "graph_launch_us", "graph_node_ns")
+    kv_bytes = 512 * kv_bytes_per_token(named_shape("qwen3-0.6b"))
+    request_us = 1e3 * floor_ms(kv_bytes, spec.copy_bandwidth_gb_s)
+    return {name: getattr(spec, name) for name in names} | {"request_us": round(request_us, 3)}
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def _page_of(module: Path) -> str:
+    """`mini_engine/sim/graphs.py` -> `reference/mini_engine.sim.graphs.md`"""
+    dotted = ".".join(module.with_suffix("").parts).removesuffix(".__init__")
+    return f"reference/{dotted}.md"
+
+
+def _reference_index(pages: list[str]) -> str:
+    names = "\n".join(Path(page).stem for page in pages)
+    return (
+        "# Reference of the engine\n\nEvery module of `mini_engine`, from its own docstrings.\n\n"
+        f"```{{toctree}}\n:maxdepth: 1\n\n{names}\n```\n"
+    )
