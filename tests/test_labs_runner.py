@@ -337,7 +337,7 @@ def test_plain_pytest_works_on_one_lab_and_refuses_two(tmp_path: Path) -> None:
     [
         (("minutes = 45\n", ""), "minutes"),
         (('name = "utilisation"', 'name = "utilization"'), "there is no function utilization"),
-        (("needs = ", "needs "), "line 4"),
+        (("needs = ", "needs "), "at line"),
         (("[[hole]]\n", "[[hole]]\nhintz = 1\n"), "hintz"),
     ],
 )
