@@ -11,14 +11,14 @@ padded to how many tokens and requests.
 
 The rules are those of vLLM 0.33's default dispatcher, `CudaGraphManager` in
 `vllm/v1/worker/gpu/cudagraph_utils.py`, without LoRA, microbatches and variable-length decode
-graphs. Texts of 2025 describe the older `vllm/v1/cudagraph_dispatcher.py`. `split_pieces` follows
-`split_graph` in `vllm/compilation/backends.py`. Modes live in `mini_engine.modes`.
+graphs. Texts of 2025 describe the older `vllm/v1/cudagraph_dispatcher.py`. Modes live in
+`mini_engine.modes`, pieces in `mini_engine.pieces`.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from mini_engine.modes import (
@@ -28,6 +28,7 @@ from mini_engine.modes import (
     parse,
     resolve_mode,
 )
+from mini_engine.pieces import DEFAULT_SPLITTING_OPS, Piece, split_pieces
 
 __all__ = [
     "DEFAULT_SPLITTING_OPS",
@@ -42,30 +43,6 @@ __all__ = [
     "split_pieces",
     "uniform_token_count",
 ]
-
-# The ops that vLLM 0.33 leaves out of piecewise graphs: attention and what behaves like it
-# (their work depends on the requests, not on the number of tokens alone), and KV-cache writes.
-DEFAULT_SPLITTING_OPS: tuple[str, ...] = (
-    "vllm::unified_attention_with_output",
-    "vllm::unified_mla_attention_with_output",
-    "vllm::mamba_mixer2",
-    "vllm::mamba_mixer",
-    "vllm::short_conv",
-    "vllm::qwen4_exp_ple_short_conv",
-    "vllm::qwen4_exp_qsa_with_output",
-    "vllm::qwen4_exp_qsa_prepare_with_output",
-    "vllm::linear_attention",
-    "vllm::qwen_gdn_attention_core",
-    "vllm::qwen_gdn_attention_core_fused_norm_packed",
-    "vllm::gdn_attention_core_xpu",
-    "vllm::olmo_hybrid_gdn_full_forward",
-    "vllm::sparse_attn_indexer",
-    "vllm::rocm_aiter_sparse_attn_indexer",
-    "vllm::deepseek_v4_attention",
-    "vllm::hpc_rope_norm_forward",
-    "vllm::unified_kv_cache_update",
-    "vllm::unified_mla_kv_cache_update",
-)
 
 
 @dataclass(frozen=True)
@@ -208,8 +185,9 @@ class GraphDispatcher:
 
         `uniform_token_count`: see the function of that name. For each run-time mode only the
         smallest rung that holds the tokens is looked at: if it is not compatible, the next mode
-        is tried, never a larger rung. If nothing fits: NONE, and the batch is not padded. So it is
-        before the graphs are captured, and for a step without tokens.
+        is tried, never a larger rung. If nothing fits: NONE, with the batch's own tokens and
+        requests, since it is not padded, and with no uniform count, since no graph was made for
+        one. So it is before the graphs are captured, and for a step without tokens.
         """
         if self.graphs_captured and num_tokens > 0:
             for ladder in self._ladders.values():
@@ -235,60 +213,3 @@ def uniform_token_count(query_lens: Sequence[int], *, has_prefill: bool = False)
 def is_uniform_decode(query_lens: Sequence[int], uniform_decode_query_len: int) -> bool:
     """The older runner's test: every request has exactly `uniform_decode_query_len` tokens."""
     return uniform_token_count(query_lens) == uniform_decode_query_len
-
-
-@dataclass(frozen=True)
-class Piece:
-    """One piece of a split forward pass: captured as a graph, or (`splitting`) run live.
-
-    `positions` says where each of `ops` stood in the list that was split.
-    """
-
-    id: int
-    splitting: bool
-    ops: list[str]
-    positions: list[int]
-
-
-def split_pieces(
-    ops: Sequence[str], splitting_ops: Collection[str] = DEFAULT_SPLITTING_OPS
-) -> list[Piece]:
-    """Cut a forward pass at its splitting ops; splitting ops side by side share one piece.
-
-    An `empty` (a bare allocation) alone between two splitting ops would make a graph that holds
-    nothing, so it moves to the captured piece before it. That leaves a gap in the ids, and so
-    does a pass that begins with a splitting op: id 0 is kept for what comes before it.
-
-    An op list has no data flow, so an allocation is taken to depend on nothing (vLLM lets one
-    stay where it is if its input is made later than the piece it would move to).
-    """
-    splits = [_is_in(op, splitting_ops) for op in ops]
-    piece_of: list[int] = []
-    for at, split in enumerate(splits):
-        same_kind = at > 0 and splits[at - 1] == split
-        first = int(split) if at == 0 else piece_of[-1] + 1
-        piece_of.append(piece_of[-1] if same_kind else first)
-
-    captured: int | None = None  # the last captured piece so far
-    for piece in sorted(set(piece_of)):
-        inside = [at for at, owner in enumerate(piece_of) if owner == piece]
-        if len(inside) == 1 and _is_allocation(ops[inside[0]]) and captured is not None:
-            piece_of[inside[0]] = captured
-        elif not splits[inside[0]]:
-            captured = piece
-
-    pieces = []
-    for piece in sorted(set(piece_of)):
-        inside = [at for at, owner in enumerate(piece_of) if owner == piece]
-        pieces.append(Piece(piece, splits[inside[0]], [ops[at] for at in inside], inside))
-    return pieces
-
-
-def _is_in(op: str, splitting_ops: Collection[str]) -> bool:
-    """`ns::name.default` is the op `ns::name`; other overloads are ops of their own."""
-    return op in splitting_ops or op.removesuffix(".default") in splitting_ops
-
-
-def _is_allocation(op: str) -> bool:
-    name = op.removeprefix("aten::").removeprefix("torch.").partition(".")[0]
-    return name in ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")

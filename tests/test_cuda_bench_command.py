@@ -338,7 +338,10 @@ def test_a_picture_of_another_place_is_drawn_when_asked_for_and_only_where_there
     arms = ("ours-eager", "ours-graph")
     rows = [made_up_row(arm, 1, context) for context in (128, 2048) for arm in arms]
     write_measurement(out, made_up(rows))
+    stale = tmp_path / "bench-itl.png"
+    stale.write_bytes(b"of an older file, with more batches")
     assert main(["bench", "--plot", str(out), "--context", "2048", "--json"]) == 0
+    assert not stale.exists()
     told = json.loads(capsys.readouterr().out)
     assert told["pictures"] == [str(tmp_path / "bench-waterfall.png")]
     assert main(["bench", "--plot", str(out), "--context", "4096"]) == 2
@@ -346,6 +349,9 @@ def test_a_picture_of_another_place_is_drawn_when_asked_for_and_only_where_there
     assert "no arm has a result of any shape at context 4096" in error
     assert main(["bench", "--plot", str(out), "--context", "128,2048"]) == 2
     assert "--context 128,2048: with --plot, give one" in capsys.readouterr().err
+    write_measurement(out, made_up([rows[0], {"shape": "x"}]))
+    assert main(["bench", "--plot", str(out)]) == 2
+    assert "another version wrote it: measure again" in capsys.readouterr().err
     assert main(["bench", "--plot", str(tmp_path / "none.json")]) == 2
     assert "none.json" in capsys.readouterr().err
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -104,6 +105,23 @@ def test_figures_of_two_machines_do_not_share_a_file(name: str) -> None:
         check_same_machine(Path("x.json"), ON_A_GPU, other)
     later = replace(ON_A_GPU, date="2027", command="bench", figures={})
     check_same_machine(Path("x.json"), ON_A_GPU, later)
+
+
+def test_a_run_that_writes_into_a_tracked_file_is_still_of_the_same_commit(tmp_path: Path) -> None:
+    """Else the second process of a benchmark would refuse the file of the first."""
+    code, measured = tmp_path / "mini_engine/a.py", tmp_path / "course/measurements/b.json"
+    for path in (code, measured):
+        path.parent.mkdir(parents=True)
+        path.write_text("1")
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b.c"]
+    for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "one"]):
+        subprocess.run([*git, *words], check=True)
+    before = evidence._commit(code.parent)
+    assert len(before) >= 7
+    measured.write_text("2")
+    assert evidence._commit(code.parent) == before
+    code.write_text("2")
+    assert evidence._commit(code.parent) == before + "+"
 
 
 segment = st.text("abcdefghij-_.0123456789", min_size=1, max_size=8).filter(lambda s: s.strip("."))

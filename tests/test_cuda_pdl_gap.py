@@ -33,7 +33,7 @@ def test_where_there_is_no_pdl_the_plain_chain_is_measured_and_the_rest_is_none(
     figures = pdl_gap.pdl_figures(graphs_for("cpu"), nodes=8, rounds=4)
     assert list(figures) == ["norm_node_us", "norm_node_pdl_us", "pdl_saves_us"]
     assert figures["norm_node_us"]["median"] > 0
-    reason = "programmatic dependent launch is a GPU's"
+    reason = "programmatic dependent launch is a GPU's: it came with sm_90"
     for name in ("norm_node_pdl_us", "pdl_saves_us"):
         assert figures[name] == {"median": None, "reason": reason}
     assert command._pdl_line(*figures.values()) == f"PDL not measured: {reason}"
@@ -43,7 +43,8 @@ def test_an_older_gpu_is_told_that_it_has_none(monkeypatch: pytest.MonkeyPatch) 
     line = "sm_80 has no programmatic dependent launch: this arm needs sm_90"
     monkeypatch.setattr(pdl_gap, "no_pdl", lambda _: line)
     figures = pdl_gap.pdl_figures(graphs_for("cpu"), nodes=4, rounds=2)
-    assert figures["pdl_saves_us"]["reason"] == "sm_80 has no programmatic dependent launch"
+    told = "sm_80 has no programmatic dependent launch: it came with sm_90"
+    assert figures["pdl_saves_us"]["reason"] == told
 
 
 def test_without_triton_nothing_is_measured_and_said_so(monkeypatch: pytest.MonkeyPatch) -> None:

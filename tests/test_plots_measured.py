@@ -216,6 +216,26 @@ def test_points_are_measured_and_lines_predicted(
     assert f"A graph pays up to a batch of about {at:.0f}" in words(figures[0])
 
 
+@pytest.mark.parametrize("batches", [(1, 2, 4, 8, 16, 32, 64, 128, 256), (1, 8)])
+def test_no_word_lies_over_a_measured_point(
+    batches: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures = watch(monkeypatch)
+    steps = [step for step in STEPS if step.batch in batches]
+    plots.measured_crossover(steps, tmp_path / "x.png", ON_A_GPU)
+    plots.itl_against_batch(steps, tmp_path / "y.png", ON_A_GPU)
+    for figure in figures:
+        boxes = [text.get_window_extent() for axes in figure.axes for text in axes.texts]
+        boxes += [axes.get_legend().get_window_extent() for axes in figure.axes
+                  if axes.get_legend()]  # fmt: skip
+        for axes in panels(figure):
+            for line in (*axes.get_lines(), *(c.lines[0] for c in axes.containers)):
+                if line.get_marker() in ("None", "", None):
+                    continue
+                for x, y in axes.transData.transform(line.get_xydata()):
+                    assert not any(box.contains(x, y) for box in boxes), line.get_label()
+
+
 def test_the_crossover_takes_both_arms_at_two_batches(tmp_path: Path) -> None:
     some = [s for s in STEPS if s.batch == 1 or s.arm == "ours-eager"]
     with pytest.raises(ValueError, match="ours-eager and ours-graph with results at two batch"):
@@ -296,8 +316,12 @@ def test_one_rung_is_no_ladder() -> None:
 
 
 def test_pictures_are_of_the_place_with_the_most_batches() -> None:
-    rows = [made_up_row("ours-graph", 1, 128), made_up_row("ours-graph", 1, 512),
-            made_up_row("ours-graph", 2, 512), made_up_row("ours-graph", 1, 128, "qwen3-1.7b")]
+    rows = [
+        made_up_row("ours-graph", 1, 128),
+        made_up_row("ours-graph", 1, 512),
+        made_up_row("ours-graph", 2, 512),
+        made_up_row("ours-graph", 1, 128, "qwen3-1.7b"),
+    ]
     steps = measured_steps(rows)
     assert {(s.shape, s.context) for s in of_one_place(steps)} == {("qwen3-0.6b", 512)}
     assert len(of_one_place(steps, shape="qwen3-1.7b")) == 1

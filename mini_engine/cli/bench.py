@@ -8,12 +8,13 @@ The arms: transformers eager; transformers with StaticCache and torch.compile; o
 eager, in pieces, as one graph, eight steps in one graph; our Triton kernels in one graph, nine or
 five a layer, with programmatic dependent launch, eight steps a replay; torch.compile of our plain
 model. Before an arm is timed it passes a gate: held against float32, its logits may be no worse
-than plain bf16's. An arm that fails has no time. Then it runs in turns with one and the same anchor
-arm, only dependent decode steps, in several fresh processes (--processes), and its median stands in
-the table with an interval over laps and processes, the kernels and launches that the profiler
-counts, the share of a copy's bandwidth that it reaches, and what the simulator predicts (--spec: a
-spec that `calibrate` wrote predicts best). The null arm is the anchor against itself: what it shows
-is noise.
+than plain bf16's, give or take a margin for chance. An arm of ours that fails is not timed; a
+baseline that fails is marked, and nothing is compared with it. Then an arm runs in turns with one
+and the same anchor arm, only dependent decode steps, in several fresh processes (--processes), and
+its median stands in the table with an interval over laps and processes, the kernels and launches
+that the profiler counts, the share of a copy's bandwidth that it reaches, and what the simulator
+predicts (--spec: a spec that `calibrate` wrote predicts best). The null arm is the anchor against
+itself: what it shows is noise.
 
 Beside the JSON file: a table (.md), and three pictures: ITL and throughput against batch down to
 the physical floor (-itl.png), eager against graph with the crossover, measured and predicted
@@ -62,7 +63,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--batch", type=options.whole_numbers, metavar="1,8", help="batches")
     parser.add_argument("--context", type=options.whole_numbers, metavar="512", help="contexts")
-    parser.add_argument("--arms", type=_words, metavar="NAME,...", help="(default: all)")
+    parser.add_argument(
+        "--arms",
+        type=_words,
+        metavar="NAME,...",
+        help="(default: all; any other word tells which there are)",
+    )
     parser.add_argument("--rounds", type=options.positive, metavar="N", help="laps, an even number")
     parser.add_argument("--steps", type=options.positive, metavar="N", help="decode steps a lap")
     parser.add_argument(

@@ -35,7 +35,17 @@ def report(
     Raises ValueError for a file that is no benchmark, and where a shape or context has no result.
     """
     measurement = read_measurement(path)
-    out = out or path
+    try:
+        return _report(measurement, path, out or path, shape, context)
+    except KeyError as error:
+        raise ValueError(
+            f"{path}: no {error} in it, another version wrote it: measure again"
+        ) from None
+
+
+def _report(
+    measurement: Measurement, path: Path, out: Path, shape: str | None, context: int | None
+) -> dict[str, Any]:
     table = out.with_suffix(".md")
     table.parent.mkdir(parents=True, exist_ok=True)
     table.write_text(without_paths(bench_table.markdown(measurement)), encoding="utf-8")

@@ -93,6 +93,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         "base": base.name,
         "pdl": {name: figures[name] for name in (PLAIN, PDL, SAVED)},
         "largest_residual": spec_fit.residuals(figures),
+        "worst_held_out": spec_fit.held_out(figures),
         "kept_from_base": spec_fit.kept_from_base(figures, base),
         "fitted": {name: spec[name]["value"] for name in spec if name != "name"},
     }
@@ -110,7 +111,9 @@ def show(result: dict[str, Any], console: Console) -> None:
         table.add_row(name, f"{value:,.6g}", result["base"] if kept else "measured here")
     console.print(table)
     for name, share in result["largest_residual"].items():
-        console.print(f"{name}: largest residual of its straight line {share:.0%}")
+        held = result["worst_held_out"].get(name)
+        doubt = "" if held is None else f", a point that it has not seen is missed by {held:.0%}"
+        console.print(f"{name}: largest residual of its straight line {share:.0%}{doubt}")
     console.print(_pdl_line(*result["pdl"].values()))
     console.print(f"measurements: {result['evidence']}")
     console.print(f"spec: {result['spec']} (use it: --spec {result['spec']})")

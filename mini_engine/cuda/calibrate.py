@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch._C._autograd import DeviceType
 
@@ -26,6 +25,7 @@ from mini_engine.cuda.intervals import median_interval
 from mini_engine.cuda.pdl_gap import pdl_figures
 from mini_engine.cuda.plain_arms import OursEager
 from mini_engine.cuda.stage import set_stage
+from mini_engine.cuda.straight_line import line_fit
 from mini_engine.cuda.timing import device_us, host_us
 from mini_engine.cuda.weights import random_weights
 
@@ -180,23 +180,6 @@ def gap_difference(backend: GraphBackend, sizes: Sizes, dummy: Dummy) -> Figure:
     graph.reset()
     differences = [s - g / count for s, g in zip(in_stream, in_graph, strict=True)]
     return median_interval(differences).as_dict()
-
-
-def line_fit(counts: tuple[int, ...], times_us: list[float]) -> Figure:
-    """Least squares of µs against nodes: base and slope in µs, the points, the residuals.
-
-    Weighted by 1 / µs: a graph of 4,096 nodes must not drown one of 16.
-    """
-    weights = 1 / np.maximum(np.asarray(times_us), 1e-3)
-    slope, base = np.polyfit(counts, times_us, 1, w=weights)
-    residuals = [float(t - (base + slope * n)) for n, t in zip(counts, times_us, strict=True)]
-    return {
-        "base": float(base),
-        "slope": float(slope),
-        "nodes": list(counts),
-        "us": [float(t) for t in times_us],
-        "residuals_us": residuals,
-    }
 
 
 # ---------------------------------------------------------------- the memory and the cores

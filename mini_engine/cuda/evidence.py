@@ -165,10 +165,13 @@ def _version(package: str) -> str:
         return "none"
 
 
-def _commit() -> str:
-    root = str(Path(__file__).parent)
-    commit = _output(["git", "-C", root, "rev-parse", "--short", "HEAD"])
-    changed = _output(["git", "-C", root, "status", "--porcelain", "--untracked-files=no"])
+def _commit(folder: Path = Path(__file__).parent) -> str:
+    """The commit, "+" behind it where the tree has changes. Measurements do not count: a run that
+    writes into a file that is tracked must not change the commit that the file is of."""
+    git = ["git", "-C", str(folder)]
+    commit = _output([*git, "rev-parse", "--short", "HEAD"])
+    code = ["--", ":(top)", ":(top,exclude)course/measurements"]
+    changed = _output([*git, "status", "--porcelain", "--untracked-files=no", *code])
     return commit + ("+" if changed else "") if commit else "unknown"
 
 

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from mini_engine.capture_report import CaptureReport, RungReport
 from mini_engine.cuda.attention import Attend, Attention
-from mini_engine.cuda.backend import Graph, GraphBackend, PoolHandle
+from mini_engine.cuda.backend import Graph, GraphBackend, PoolHandle, StreamLike
 from mini_engine.cuda.inputs import StepInputs
 from mini_engine.cuda.interrupts import interrupts_wait
 
@@ -40,7 +40,7 @@ _GIVEN_UP: list[Graph] = []
 class Pieces:
     """Graphs and live calls in turn: what one capture of a forward with live ops leaves."""
 
-    def __init__(self, backend: GraphBackend, pool: PoolHandle, stream: object) -> None:
+    def __init__(self, backend: GraphBackend, pool: PoolHandle, stream: StreamLike) -> None:
         self._backend, self._pool, self._stream = backend, pool, stream
         self.steps: list[Graph | Callable[[], object]] = []
         self._open: AbstractContextManager[None] | None = None
@@ -149,25 +149,14 @@ class GraphRunner:
 
         An error leaves no graph behind, and goes on up; so does Ctrl-C, after the rung it meets.
         """
-        report, before = CaptureReport(), self.backend.current_stream()
+        before = self.backend.current_stream()
         try:
             # `torch.cuda.graph` leaves its stream current when a capture fails: hence `stream`
             with interrupts_wait() as check, no_garbage_collection(), self.backend.stream(before):
-                stream = self.backend.Stream()
-                for rung in reversed(self.sizes):
-                    check()
-                    try:
-                        report.rungs.append(self._capture_rung(rung, stream))
-                    except RuntimeError as error:
-                        if not is_out_of_memory(error):
-                            raise
-                        report.dropped.append(rung)
-                    if progress:
-                        progress(rung)
+                return self._capture_ladder(check, progress or (lambda rung: None))
         except BaseException:
             self.reset()
             raise
-        return report
 
     def replay(self, rung: int) -> Tensor:
         """Run the rung on what its static inputs hold. Raises KeyError for one not captured."""
@@ -181,18 +170,38 @@ class GraphRunner:
             captured.pieces.reset()
         self.captured.clear()
 
-    def _capture_rung(self, rung: int, stream: object) -> RungReport:
+    def _capture_ladder(self, check: Callable[[], None], progress: Progress) -> CaptureReport:
+        """`_capture_rung` for each of the sizes, all on one new stream: the small ones then find
+        room in what the largest has made the pool take.
+
+        A rung that finds no memory (`is_out_of_memory`) is dropped and noted in the report; any
+        other error goes on up. Call `check()` before each rung, which is where Ctrl-C may end it,
+        and `progress(rung)` after it, dropped or not.
+        """
+        report, stream = CaptureReport(), self.backend.Stream()
+        for rung in reversed(self.sizes):
+            check()
+            try:
+                report.rungs.append(self._capture_rung(rung, stream))
+            except RuntimeError as error:
+                if not is_out_of_memory(error):
+                    raise
+                report.dropped.append(rung)
+            progress(rung)
+        return report
+
+    def _capture_rung(self, rung: int, stream: StreamLike) -> RungReport:
+        """Warm up and capture on `stream`; with what it took."""
         before, began = self.backend.pool_bytes(self.pool), time.perf_counter()
         self._warm_up(rung, stream)
         warm = time.perf_counter()
-        pieces = Pieces(self.backend, self.pool, stream)
-        output = self._record(rung, pieces)
+        captured = self._record(rung, stream)
         self.backend.synchronize()
         done = time.perf_counter()
-        self.captured[rung] = Captured(pieces, output)
+        self.captured[rung] = captured
         return RungReport(
             rung=rung,
-            graphs=len(pieces.graphs),
+            graphs=len(captured.pieces.graphs),
             nodes=0,  # PyTorch does not tell; the profiler of the bench counts them
             warmup_us=(warm - began) * 1e6,
             capture_us=(done - warm) * 1e6,
@@ -200,19 +209,27 @@ class GraphRunner:
             driver_bytes=0,
         )
 
-    def _warm_up(self, rung: int, stream: object) -> None:
-        """Once eagerly, beside the default stream: libraries load and allocate here, not later."""
-        side = stream
-        side.wait_stream(self.backend.current_stream())  # type: ignore[attr-defined]
-        with self.backend.stream(side):
+    def _warm_up(self, rung: int, stream: StreamLike) -> None:
+        """`forward(rung)` once, eagerly, on `stream`: libraries load and allocate here, not later.
+
+        `stream` first waits for the current one, which may still be writing the static inputs;
+        the current one then waits for it, and the host for all.
+        """
+        stream.wait_stream(self.backend.current_stream())
+        with self.backend.stream(stream):
             self.forward(rung)
-        self.backend.current_stream().wait_stream(side)
+        self.backend.current_stream().wait_stream(stream)
         self.backend.synchronize()
 
-    def _record(self, rung: int, pieces: Pieces) -> Tensor:
+    def _record(self, rung: int, stream: StreamLike) -> Captured:
+        """`forward(rung)` captured on `stream` into the pool of this runner, in `Pieces`.
+
+        Nothing is computed. The output is kept where the graph will put it.
+        """
+        pieces = Pieces(self.backend, self.pool, stream)
         with pieces.capture():
             output = self.forward(rung)
-        return output
+        return Captured(pieces, output)
 
 
 class PiecewiseGraphRunner(GraphRunner):
@@ -239,12 +256,13 @@ class PiecewiseGraphRunner(GraphRunner):
         super().reset()
         self._live.clear()
 
-    def _record(self, rung: int, pieces: Pieces) -> Tensor:
+    def _record(self, rung: int, stream: StreamLike) -> Captured:
+        pieces = Pieces(self.backend, self.pool, stream)
         live = LiveAttention(pieces)
         with pieces.capture():
             output = self._with_attention(rung, live)
         self._live[rung] = live
-        return output
+        return Captured(pieces, output)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -9,10 +9,13 @@ last: a step of any size is filled by one copy of the front of it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from mini_engine.scheduler import ScheduledBatch, SchedulerLimits
@@ -90,18 +93,26 @@ class StaticInputs:
             )
         if self._copied:
             self._copied.synchronize()  # the copy before this one may still be reading
-        arrays = step_arrays(batch, self.limits)
+        self._write(step_arrays(batch, self.limits), step)
+        if self._copied:
+            self._copied.record()
+        return step
+
+    def _write(self, arrays: Mapping[str, NDArray[np.int32]], step: StepInputs) -> None:
+        """Put each array into the first rows of the tensor of its name in `step`, zeros into all
+        rows after them. The tensors stay where they are: graphs hold their addresses.
+
+        By one copy: first on the host, where `self._host[name]` is a view of `self._staging`; then
+        its front to `self._device`, as far as `step` reaches, queued and not waited for.
+        """
         padded = vars(step)
         for name, array in arrays.items():
             rows = self._host[name][: len(padded[name])]
             rows[: len(array)] = array
             rows[len(array) :] = 0
-        unused = (self.limits.max_num_seqs - num_reqs) * max_blocks(self.limits)
+        unused = (self.limits.max_num_seqs - len(step.context_lens)) * max_blocks(self.limits)
         front = len(self._staging) - unused  # the block table is last
         self._device[:front].copy_(self._staging[:front], non_blocking=True)
-        if self._copied:
-            self._copied.record()
-        return step
 
     def _views(self, flat: Tensor) -> dict[str, Tensor]:
         """The flat buffer, cut and shaped."""

@@ -46,7 +46,12 @@ class Interval:
 
 
 def median_interval(samples: Sequence[float], seed: int = 0) -> Interval:
-    """The median and its 95% bootstrap interval. Raises ValueError for no samples."""
+    """The median and its 95% bootstrap interval. Raises ValueError for no samples.
+
+    As many samples as there are, drawn from them with replacement, RESAMPLES times: the interval is
+    from the 2.5th to the 97.5th percentile of the medians of these draws. One process. The same
+    samples and `seed` give the same interval.
+    """
     if not len(samples):
         raise ValueError("no samples: nothing was measured")
     values = np.asarray(samples, dtype=float)
@@ -58,7 +63,10 @@ def median_interval(samples: Sequence[float], seed: int = 0) -> Interval:
 def pooled_interval(groups: Sequence[Sequence[float]]) -> Interval:
     """Of the laps of each process. One process: its median and bootstrap interval.
 
-    Raises ValueError for no processes, more than MAX_PROCESSES, or one without laps.
+    Several: each counts once, with the median of its laps. The mean of these n medians stands for
+    all, with the interval mean ± t × s / √n: s is their standard deviation (n - 1 in it), t is
+    STUDENT_T for n - 1 degrees of freedom. `samples` counts all laps. Raises ValueError for no
+    processes, more than MAX_PROCESSES, or one without laps.
     """
     if len(groups) == 1:
         return median_interval(groups[0])
@@ -75,6 +83,8 @@ def pooled_interval(groups: Sequence[Sequence[float]]) -> Interval:
 def pooled_ratio(ones: Sequence[Sequence[float]], others: Sequence[Sequence[float]]) -> Interval:
     """How many times as long the others take: of log ratios, paired lap by lap, process by process.
 
+    log(other / one) of each pair, pooled by `pooled_interval`; median and interval are then raised
+    by exp. So what slows both laps of a pair down cancels, and swapping the two gives one over it.
     Raises ValueError unless there are equally many of both.
     """
     counts = [len(group) for group in ones], [len(group) for group in others]

@@ -96,9 +96,11 @@ class Model:
     def advance(self, inputs: StepInputs, tokens: Tensor) -> None:
         """Make `inputs` the next decode step, in place: each request's new token is its input.
 
-        tokens (R,) int32. Padded rows (no context) stay as they are. A request that runs on over
-        its last block writes into the null block, and one that runs on over the end of the model's
-        context stays at its end: both are done, and what they sample is thrown away by the host.
+        tokens (R,) int32. Position and context grow by one; the slot is that of the new position,
+        in the block that block_table has for it. Padded rows (no context) stay all zeros. A request
+        that runs on over its last block writes into the null block, and one that runs on over
+        `end_of_context` stays at its end: both are done, and what they sample is thrown away by
+        the host.
 
         Raises ValueError, by shapes alone, when a request has more than one token in `inputs`.
         """
@@ -133,9 +135,10 @@ class Model:
     def decode(
         self, inputs: StepInputs, attention: Attention, steps: int, sample: Sampler = greedy
     ) -> Tensor:
-        """`steps` decode steps without the host, the sampled tokens (steps, R) int32.
+        """`steps` decode steps without the host: body and `next_step`, again and again.
 
-        `attention` must reach over the context of the last of them.
+        Returns the tokens that each step sampled, (steps, R) int32; `inputs` then are those of the
+        step after the last. `attention` must reach over the context of the last step.
         """
         written = []
         for _ in range(steps):

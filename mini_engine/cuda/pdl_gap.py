@@ -39,7 +39,8 @@ def pdl_figures(backend: GraphBackend, nodes: int, rounds: int) -> dict[str, dic
             backend, _Replays(plain, nodes), _Replays(plain, nodes), steps=nodes, rounds=rounds
         )
         plain.reset()
-        return _without({PLAIN: _figure(alone)}, reason.partition(":")[0])  # less what an arm needs
+        device = reason.partition(":")[0]  # the rest of the reason is an arm's
+        return _without({PLAIN: _figure(alone)}, f"{device}: it came with sm_90")
     early = _captured(backend, norm_chain(backend, nodes, pdl=True))
     ones, others = paired_laps(
         backend, _Replays(plain, nodes), _Replays(early, nodes), steps=nodes, rounds=rounds

@@ -50,7 +50,16 @@ class Runnable(Protocol):
 
 
 def lap(backend: GraphBackend, runnable: Runnable, steps: int) -> Lap:
-    """At least `steps` dependent decode steps, from an idle device until it is idle again."""
+    """At least `steps` dependent decode steps, from an idle device until it is idle again.
+
+    Rewinds, which may queue work, then waits for the device; only then do clocks start. Whole calls
+    only, of `steps_a_call` steps each; both times are divided by the steps really done.
+
+    `event_us`: the device's time between two events, `backend.Event(enable_timing=True)`; they are
+    `record()`ed around the calls, and `first.elapsed_time(last)` is in ms, once
+    `last.synchronize()` has waited. `wall_us`: by `time.perf_counter()` (s), from before the first
+    event until that wait is over.
+    """
     calls = -(-steps // runnable.steps_a_call)
     runnable.rewind()
     backend.synchronize()
@@ -81,9 +90,10 @@ def paired_laps(
 
 
 def balanced_order(one: str, other: str, rounds: int) -> list[str]:
-    """one other, other one, one other ...: each comes first equally often.
+    """one other, other one, one other ...: `rounds` of each, and each comes first equally often.
 
-    Raises ValueError for an odd number of rounds, or none.
+    So a drift that goes on evenly weighs on both the same. Raises ValueError for an odd number of
+    rounds, or none.
     """
     if rounds < 2 or rounds % 2:
         raise ValueError(f"{rounds} rounds: give an even number, 2 or more, to balance the order")

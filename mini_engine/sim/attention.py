@@ -98,8 +98,9 @@ def add_tile(part: Part, q: np.ndarray, keys: np.ndarray, values: np.ndarray) ->
 def walk(q: np.ndarray, keys: np.ndarray, values: np.ndarray, tiles: Iterable[slice]) -> Part:
     """The part of the keys in these tiles, seen one tile after another.
 
-    Each tile is a slice of 0 .. n. With no tiles, the part of no keys at all, in q's shape:
-    best and total (kv_heads, group, 1), acc (kv_heads, group, D), float32.
+    Each tile is a slice of 0 .. n with one key at least. Its keys and values are read when its turn
+    comes and never again: a small memory may hold the next tile in their place. With no tiles, the
+    part of no keys, in shapes that fit q: best and total (kv_heads, group, 1), acc like q, float32.
     """
     no_scores = np.zeros((*q.shape[:-1], 1), F32)
     part = Part(no_scores - F32(np.inf), no_scores, np.zeros_like(q))

@@ -116,7 +116,11 @@ class SegmentedGraph:
         self.segments: list[Graph | Node] = []
 
     def replay(self) -> None:
-        """Replay each graph and submit each live launch, in order."""
+        """Replay each graph and submit each live launch, in the order of `segments`.
+
+        The GPU runs them in the order in which they are submitted: a live launch reads what the
+        graph before it wrote, and the graph after it reads what the live launch wrote.
+        """
         for segment in self.segments:
             if isinstance(segment, Graph):
                 segment.replay()
@@ -212,6 +216,13 @@ class _CutAtBreaks(Capture):
         self.cut.segments.append(self.graphs[0])
 
     def _append(self, node: Node) -> None:
+        """Put a launch where it belongs: a marked one into the cut, any other into a graph.
+
+        `graphs` are all graphs of this capture; the open one is the last. `cut.segments` holds the
+        same graphs, with the marked launches, which will run live, between them. A marked launch
+        ends the open graph and opens the next, even if no other launch follows or lies between.
+        Every graph has the name of the first, and the pool.
+        """
         if node.label not in self.break_on:
             super()._append(node)
             return

@@ -57,7 +57,9 @@ class StaticInputs:
         """Copy the batch in, padded with zeros up to `rows`, in one call.
 
         `arrays`: for each name in `view(rows)` the batch's own rows, which may be fewer than the
-        view has. The rows after them become zeros; rows beyond `rows` are nobody's business.
+        view has. The rows after them become zeros; what lies behind the view is nobody's business.
+        The engine's view (`ModelInputs`) gives inputs that have a row a request fewer rows than
+        those that have a row a token.
         """
         copies = []
         for name, buffer in self.view(rows).items():

@@ -76,8 +76,8 @@ def decode_split_kernel(
     """Program (request, KV head, split): the query heads of that KV head, and tiles of TILE keys
     split, split + SPLITS, split + 2 · SPLITS, ... as far as the context goes.
 
-    Rows of q and out hold KV_HEADS · GROUP heads, of which head h reads KV head h // GROUP. `tl.dot`
-    wants 16 rows at least, so the tile has PADDED_GROUP of them; those from GROUP on are nobody's.
+    A row of q or out has KV_HEADS · GROUP heads, and head h reads KV head h // GROUP. `tl.dot`
+    wants 16 rows at least: the tile has PADDED_GROUP of them, and those from GROUP on are nobody's.
     The key at position t of a request lies in row `cache_rows(...)` of k_cache, and a row has
     KV_HEADS heads; table_stride leads from one request's row of block_table to the next. Scores
     are q · k · scale, float32. `store_part` takes what is found: as part head · SPLITS + split,

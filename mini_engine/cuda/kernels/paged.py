@@ -119,8 +119,8 @@ def online_softmax(scores, valid, values, best, total, acc):
     scores (rows, tile) float32; valid, which of them count: of that shape, or broadcast to it;
     values (tile, D). So far: best (rows,), the largest score, at first LOWEST; total (rows,), the
     sum of exp(score - best); acc (rows, D), the same sum of values; all float32. A score that is
-    not valid has weight 0, whatever it is. The two operands of `tl.dot` must have one dtype: weights go
-    to that of values. "ieee": float32 stays float32 on tensor cores.
+    not valid has weight 0, whatever it is. Both operands of `tl.dot` must have one dtype, that of
+    values; input_precision="ieee" keeps float32 whole on tensor cores.
     """
     scores = tl.where(valid, scores, LOWEST)
     new_best = tl.maximum(best, tl.max(scores, axis=1))
@@ -147,6 +147,7 @@ def combine(sums, stats, head, HEAD_DIM: tl.constexpr, SPLITS: tl.constexpr, PAD
     Part head · SPLITS + s lies in sums (HEAD_DIM numbers: acc) and in stats (2: best, total), as
     `store_part` left it; a split without keys has LOWEST, 0 and zeros, and a head without keys gets
     zeros. PADDED: the power of two at or above SPLITS; there are no parts from SPLITS on.
+    Other programs wrote the parts, perhaps just now (`combine_if_last`): load them with ".cg".
     """
     split = tl.arange(0, PADDED)
     inside = split < SPLITS
