@@ -39,7 +39,9 @@ RUNNABLE = ("sh", "python")
 each_chapter = pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda path: path.stem)
 
 
-@each_chapter
+@pytest.mark.parametrize(
+    "chapter", [*CHAPTERS, COURSE / "EXERCISES.md"], ids=lambda path: path.stem
+)
 def test_commands_and_code_of_a_chapter_run_and_print_what_it_shows(
     chapter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,3 +143,14 @@ def test_every_topic_of_the_map_has_a_chapter_and_a_lab() -> None:
     for topic, chapter, lab, _ in rows:
         assert ".md)" in chapter, topic
         assert "README.md)" in lab, topic
+
+
+def test_there_are_forty_exercises_with_folded_answers_and_forty_questions() -> None:
+    exercises = (COURSE / "EXERCISES.md").read_text()
+    assert re.findall(r"^\*\*(\d+)\.\*\*", exercises, re.MULTILINE) == [
+        str(n) for n in range(1, 41)
+    ]
+    assert exercises.count("<details>") == exercises.count("</details>") == 40
+    questions = (COURSE / "INTERVIEW.md").read_text()
+    numbers = re.findall(r"^\*\*(\d+)\. .+\*\*$", questions, re.MULTILINE)
+    assert numbers == [str(n) for n in range(1, 41)]
