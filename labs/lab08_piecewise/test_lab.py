@@ -1,0 +1,391 @@
+"""Lab 8: pieces around live attention. What you write is held against the same steps, eager."""
+
+from __future__ import annotations
+
+import random
+import re
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from mini_engine.hardware import load_spec
+from mini_engine.pieces import number_pieces, split_pieces, without_graphs_of_nothing
+from mini_engine.sim import kernels as k
+from mini_engine.sim.capture import Graph, SegmentedGraph
+from mini_engine.sim.device import Device
+from mini_engine.sim.graphs import PiecewiseGraphRunner, StaticInputs
+from mini_engine.sim.launch import Buffer, Node, kernel
+
+MIB = 2**20
+
+
+def random_words(seed: int, letters: str, number: int) -> list[str]:
+    """Forward passes as words: a letter an op. `a` and `k` split, `e` is a bare allocation."""
+    rng = random.Random(seed)
+    return ["".join(rng.choices(letters, k=rng.randint(0, 14))) for _ in range(number)]
+
+
+def splits_of(word: str) -> list[bool]:
+    return [letter in "ak" for letter in word]
+
+
+# ---------------------------------------------------------------- where to cut
+
+
+@pytest.mark.catches("every-attention-its-own-piece")
+def test_splitting_ops_side_by_side_share_a_piece() -> None:
+    for word, side_by_side in (("kakk", (0, 1, 2, 3)), ("nkan", (1, 2)), ("nnanka", (4, 5))):
+        numbers = number_pieces(splits_of(word))
+        assert len({numbers[at] for at in side_by_side}) == 1, f"pieces of {word}: {numbers}"
+
+
+@pytest.mark.catches("pieces-by-kind")
+def test_a_piece_ends_where_the_kind_of_op_changes() -> None:
+    assert number_pieces(splits_of("nnannka")) == [0, 0, 1, 2, 2, 3, 3]
+    for word in random_words(1, "nma", 60):
+        numbers = number_pieces(splits_of(word))
+        assert len(numbers) == len(word)
+        for (one, other), (before, after) in zip(pairwise(word), pairwise(numbers), strict=True):
+            step = int((one == "a") != (other == "a"))
+            assert after - before == step, f"pieces between {one} and {other} in {word}: {numbers}"
+
+
+def test_number_0_is_kept_for_what_comes_before_the_first_splitting_op() -> None:
+    assert number_pieces([]) == []
+    assert number_pieces(splits_of("nn")) == [0, 0]
+    assert number_pieces(splits_of("an")) == [1, 2]
+
+
+@pytest.mark.catches("a-graph-of-nothing")
+def test_an_allocation_alone_between_splitting_ops_joins_the_captured_piece_before_it() -> None:
+    ops = ["norm", "kv_write", "aten::empty", "attention", "mlp"]
+    pieces = split_pieces(ops, {"kv_write", "attention"})
+    assert [(p.splitting, p.ops) for p in pieces] == [
+        (False, ["norm", "aten::empty"]),
+        (True, ["kv_write"]),
+        (True, ["attention"]),
+        (False, ["mlp"]),
+    ]
+    assert [p.id for p in pieces] == [0, 1, 3, 4], "the number that was left is not used again"
+
+
+@pytest.mark.catches("a-graph-of-nothing")
+def test_only_a_lone_allocation_moves_and_only_to_a_captured_piece_before_it() -> None:
+    for word, moved in (
+        ("nkea", [0, 1, 0, 3]),
+        ("nkeea", [0, 1, 2, 2, 3]),  # two make a piece like any other
+        ("kea", [1, 2, 3]),  # none before it
+        ("keaea", [1, 2, 3, 2, 5]),  # the first one stayed, so the second joins it
+        ("nkeaea", [0, 1, 0, 3, 0, 5]),  # and one that has moved is no piece to join
+        ("nkenea", [0, 1, 2, 2, 2, 3]),
+    ):
+        found = without_graphs_of_nothing(
+            number_pieces(splits_of(word)), splits_of(word), [letter == "e" for letter in word]
+        )
+        assert found == moved, f"pieces of {word}"
+
+
+def test_every_op_is_in_one_piece_and_the_pieces_are_the_runs_of_the_pass() -> None:
+    for word in random_words(2, "nnak", 60):
+        pieces = split_pieces(list(word), {"a", "k"})
+        assert ["".join(piece.ops) for piece in pieces] == re.findall("[ak]+|[^ak]+", word)
+        assert [at for piece in pieces for at in piece.positions] == list(range(len(word)))
+
+
+def test_l_layers_of_attention_leave_l_plus_one_graphs() -> None:
+    for layers in (1, 2, 28):
+        ops = ["embed", *["norm", "qkv", "kv_write", "attention", "o", "mlp"] * layers]
+        pieces = split_pieces(ops, {"kv_write", "attention"})
+        assert sum(not piece.splitting for piece in pieces) == layers + 1
+        assert sum(piece.splitting for piece in pieces) == layers
+
+
+# ---------------------------------------------------------------- what a replay does
+
+
+@pytest.mark.catches("live-ops-last")
+def test_a_replay_goes_through_graphs_and_live_launches_in_their_order() -> None:
+    device = Device(load_spec("h200"), memory_bytes=64 * MIB)
+    x, y, z = device.empty(4), device.empty(4), device.empty(4)
+    with device.capture() as first:
+        device.launch(k.scale, y, x, by=2.0)
+    live = Node(k.add, (z, y, x), {}, "live")
+    with device.capture() as second:
+        device.launch(k.scale, y, z, by=10.0)
+    whole = SegmentedGraph(device)
+    whole.segments += [first, live, second]
+    for value in (1.0, 5.0):
+        device.copy_(x, np.full(4, value, np.float32))
+        before = device.counters.copy()
+        whole.replay()
+        did = device.counters.since(before)
+        assert (did.graphs, did.launches, did.kernels) == (2, 3, 3)
+        assert device.read(y).tolist() == [30 * value] * 4, "10 × (2x + x)"
+
+
+# ---------------------------------------------------------------- a decoder, eager and in pieces
+
+WIDTH, SEATS, LONGEST, TOP = 5, 9, 12, 8
+Batch = dict[str, np.ndarray]
+
+
+@kernel()
+def embed(h: np.ndarray, x: np.ndarray) -> None:
+    h[...] = x
+
+
+@kernel()
+def project(q: np.ndarray, h: np.ndarray) -> None:
+    q[...] = h * np.float32(0.5) + np.float32(1)
+
+
+@kernel()
+def kv_write(cache: np.ndarray, q: np.ndarray, seats: np.ndarray, lens: np.ndarray) -> None:
+    cache[seats, lens - 1] = q  # a padded row has seat 0, which is nobody's
+
+
+@kernel()
+def attention(out: np.ndarray, cache: np.ndarray, seats: np.ndarray, lens: np.ndarray) -> None:
+    for row, (seat, length) in enumerate(zip(seats, lens, strict=True)):
+        out[row] = cache[seat, :length].sum(axis=0) / np.float32(max(length, 1))
+
+
+@kernel()
+def mlp(h: np.ndarray, attended: np.ndarray) -> None:
+    h[...] = h * np.float32(0.5) + attended
+
+
+class Decoder:
+    """Some layers of attention over a cache; seat 0 is nobody's. `run` is a runner's, or eager."""
+
+    def __init__(self, layers: int, sizes: list[int] | None = None, *splitting: str) -> None:
+        self.device = Device(load_spec("h200"), memory_bytes=64 * MIB, record=True)
+        shape = (SEATS, LONGEST, WIDTH)
+        zeros = np.zeros(shape, np.float32)
+        self.caches = [self.device.upload(zeros) for _ in range(layers)]
+        self.inputs = StaticInputs(
+            self.device,
+            {
+                "x": ((TOP, WIDTH), "float32"),
+                "seats": ((TOP,), "int32"),
+                "lens": ((TOP,), "int32"),
+            },
+        )
+        self.runner = None
+        if sizes:
+            self.runner = PiecewiseGraphRunner(
+                self.device, self.forward, self.inputs, sizes, splitting
+            )
+
+    def forward(self, rows: int) -> Buffer:
+        launch, batch = self.device.launch, self.inputs.view(rows)
+        seats, lens = batch["seats"], batch["lens"]
+        with self.device.scratch() as scratch:
+            h, q, attended = (scratch.empty(rows, WIDTH) for _ in range(3))
+            launch(embed, h, batch["x"])
+            for cache in self.caches:
+                launch(project, q, h)
+                launch(kv_write, cache, q, seats, lens)
+                launch(attention, attended, cache, seats, lens)
+                launch(mlp, h, attended)
+            return scratch.keep(h)
+
+    def run(self, batch: Batch) -> np.ndarray:
+        rows = len(batch["seats"])
+        if self.runner:
+            return self.device.read(self.runner.run(rows, batch))
+        self.inputs.stage(rows, batch)
+        return self.device.read(self.forward(rows))
+
+    def gpu_since(self, event: int) -> list[tuple[str, str]]:
+        """(name, "node" of a graph or live "kernel") of what the GPU has run, from an event on."""
+        done = self.device.timeline[event:]
+        return [(e.name, e.category) for e in done if e.category in ("node", "kernel")]
+
+
+def captured(layers: int, sizes: list[int], *splitting: str) -> Decoder:
+    decoder = Decoder(layers, sizes, *splitting)
+    assert decoder.runner
+    decoder.runner.capture()
+    return decoder
+
+
+def random_steps(rng: random.Random, number: int, most: int) -> list[Batch]:
+    """Decode steps: a few seats each, and each seat's context is longer by one than before."""
+    lens, steps = dict.fromkeys(range(1, SEATS), 0), []
+    for _ in range(number):
+        growing = [seat for seat, length in lens.items() if length < LONGEST]
+        seats = rng.sample(growing, min(len(growing), rng.randint(1, most)))
+        for seat in seats:
+            lens[seat] += 1
+        x = [[rng.uniform(-3, 3) for _ in range(WIDTH)] for _ in seats]
+        steps.append(
+            {
+                "x": np.array(x, np.float32),
+                "seats": np.array(seats, np.int32),
+                "lens": np.array([lens[seat] for seat in seats], np.int32),
+            }
+        )
+    return steps
+
+
+WAYS = [
+    ("attention",),
+    ("attention", "kv_write"),
+    ("attention", "mlp"),
+    ("embed",),
+    (),
+    ("embed", "project", "kv_write", "attention", "mlp"),
+]
+
+
+@pytest.mark.catches("attention-at-capture")
+def test_recording_runs_nothing_on_the_gpu() -> None:
+    decoder = Decoder(2, [4], "attention")
+    assert decoder.runner
+    before = decoder.device.counters.copy()
+    decoder.runner._record(4)
+    did = decoder.device.counters.since(before)
+    assert (did.kernels, did.graphs) == (0, 0), "kernels and graphs that ran while recording"
+
+
+@pytest.mark.catches("attention-captured-too")
+def test_splitting_ops_are_launched_live_and_all_others_are_nodes_of_graphs() -> None:
+    for splitting in WAYS:
+        decoder = captured(3, [4], *splitting)
+        (batch,) = random_steps(random.Random(3), 1, 4)
+        event = len(decoder.device.timeline)
+        decoder.run(batch)
+        ran = decoder.gpu_since(event)
+        live = {name for name, category in ran if category == "kernel"}
+        assert live == set(splitting), "what was launched live"
+        assert not live & {name for name, category in ran if category == "node"}
+
+
+@pytest.mark.catches("a-kernel-left-outside")
+def test_a_replay_runs_the_same_kernels_in_the_same_order_as_the_eager_step() -> None:
+    for layers, splitting in [(n, way) for n in (1, 3) for way in WAYS]:
+        eager, pieces = Decoder(layers), captured(layers, [4], *splitting)
+        (batch,) = random_steps(random.Random(4), 1, 4)
+        ran = []
+        for decoder in (eager, pieces):
+            event = len(decoder.device.timeline)
+            decoder.run(batch)
+            ran.append([name for name, _ in decoder.gpu_since(event)])
+        assert ran[1] == ran[0], f"kernels of {layers} layers, split at {', '.join(splitting)}"
+
+
+@pytest.mark.catches("every-attention-its-own-piece")
+def test_a_step_is_one_copy_a_launch_for_each_piece_and_one_for_each_live_op() -> None:
+    for layers in (1, 2, 5):
+        for splitting in (("attention",), ("kv_write", "attention")):
+            decoder = captured(layers, [4], *splitting)
+            assert decoder.runner
+            (batch,) = random_steps(random.Random(5), 1, 4)
+            before = decoder.device.counters.copy()
+            decoder.runner.run(len(batch["seats"]), batch)
+            did = decoder.device.counters.since(before)
+            assert did.graphs == layers + 1, "graphs of a step"
+            assert did.launches == 1 + did.graphs + layers * len(splitting), "launches of a step"
+
+
+@pytest.mark.catches("attention-at-capture")
+def test_attention_sees_the_context_of_this_step_and_not_of_the_capture() -> None:
+    eager, pieces = Decoder(2), captured(2, [4], "attention")
+    for batch in random_steps(random.Random(6), 12, 4):
+        np.testing.assert_array_equal(pieces.run(batch), eager.run(batch))
+
+
+def test_whatever_splits_and_whatever_comes_the_pieces_compute_what_the_eager_step_does() -> None:
+    rng = random.Random(7)
+    for _ in range(20):
+        layers, sizes = rng.randint(1, 3), sorted(rng.sample(range(1, TOP), 3))
+        eager, pieces = Decoder(layers), captured(layers, sizes, *rng.choice(WAYS))
+        for batch in random_steps(rng, 8, sizes[-1]):
+            np.testing.assert_array_equal(pieces.run(batch), eager.run(batch))
+
+
+# ---------------------------------------------------------------- memory
+
+
+def wide_runner(sizes: list[int]) -> PiecewiseGraphRunner:
+    """y = 12x in three launches over 4 MiB of scratch a row, split in the middle."""
+    device = Device(load_spec("h200"), memory_bytes=128 * MIB)
+    inputs = StaticInputs(device, {"x": ((max(sizes), 4), "float32")})
+
+    def forward(rows: int) -> Buffer:
+        with device.scratch() as scratch:
+            wide, out = scratch.empty(rows, MIB), scratch.empty(rows, 4)
+            inside = wide.reshape(rows * MIB // 4, 4)[:rows]
+            device.launch(k.scale, inside, inputs.view(rows)["x"], by=2.0)
+            device.launch(k.scale, inside, inside, by=2.0, label="attention")
+            device.launch(k.scale, out, inside, by=3.0)
+            return scratch.keep(out)
+
+    return PiecewiseGraphRunner(device, forward, inputs, sizes, {"attention"})
+
+
+@pytest.mark.catches("pieces-in-separate-pools")
+def test_all_pieces_of_all_rungs_belong_to_the_pool_of_the_runner() -> None:
+    runner = wide_runner([1, 2, 4])
+    runner.capture()
+    for rung, whole in runner.graphs.items():
+        assert isinstance(whole, SegmentedGraph)
+        assert {graph.pool for graph in whole.graphs} == {runner.pool}, f"pools of rung {rung}"
+    assert runner.device.memory.reserved_bytes(runner.pool) == (4 * 4 + 2) * MIB
+
+
+@pytest.mark.catches("pieces-in-separate-pools")
+def test_pieces_replay_after_the_device_has_taken_back_what_is_only_cached() -> None:
+    runner = wide_runner([2])
+    runner.capture()
+    runner.device.memory.release_cached()  # their scratch is free, and the graphs point there
+    out = runner.device.read(runner.run(2, {"x": np.ones((2, 4), np.float32)}))
+    assert out.tolist() == [[12.0] * 4] * 2
+
+
+# ---------------------------------------------------------------- breakable captures
+
+
+def breakable(word: str) -> tuple[Device, SegmentedGraph]:
+    """One launch a letter, captured with breaks at `a` and `k`."""
+    device = Device(load_spec("h200"), memory_bytes=64 * MIB, record=True)
+    x = device.upload(np.ones(4, np.float32))
+    with device.capture_breakable("ak") as whole:
+        for letter in word:
+            device.launch(k.scale, x, x, by=1.0, label=letter)
+    return device, whole
+
+
+@pytest.mark.catches("a-break-runs-twice")
+def test_marked_launches_are_live_and_in_no_graph() -> None:
+    for word in ("nnann", "anka", *random_words(9, "nak", 40)):
+        _, whole = breakable(word)
+        live = "".join(node.label for node in whole.live)
+        in_graphs = "".join(node.label for node in whole.nodes)
+        assert live == re.sub("[^ak]", "", word), f"live launches of {word}"
+        assert in_graphs == re.sub("[ak]", "", word), f"launches of {word} that graphs hold"
+
+
+@pytest.mark.catches("a-break-leaves-the-graph-open")
+def test_each_marked_launch_ends_a_graph_and_opens_the_next() -> None:
+    for word in ("nnann", "nn", "anan", "nka", "", *random_words(8, "nma", 40)):
+        _, whole = breakable(word)
+        found = ["".join(node.label for node in graph.nodes) for graph in whole.graphs]
+        assert found == re.split("[ak]", word), f"graphs of {word}, split at a and k"
+        kinds = [isinstance(segment, Graph) for segment in whole.segments]
+        assert kinds == [True, *[False, True] * len(whole.live)], "segments: is it a graph?"
+        assert {graph.name for graph in whole.graphs} == {whole.graphs[0].name}
+        assert {graph.pool for graph in whole.graphs} == {whole.graphs[0].pool}
+
+
+@pytest.mark.catches("a-break-leaves-the-graph-open", "a-break-runs-twice")
+def test_a_broken_capture_replays_every_launch_once_and_in_order() -> None:
+    for word in ("nnanmk", *random_words(10, "nmak", 30)):
+        device, whole = breakable(word)
+        event = len(device.timeline)
+        whole.replay()
+        events = device.timeline[event:]
+        ran = "".join(e.name for e in events if e.category in ("node", "kernel"))
+        assert ran == word

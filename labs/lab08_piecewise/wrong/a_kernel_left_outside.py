@@ -1,0 +1,20 @@
+"""a-kernel-left-outside: closes a graph at each splitting op, and none at the end (cf. tvm 15839)."""
+
+
+class PiecewiseGraphRunner:
+    def _record(self, rung):
+        with self.device.trace(self.pool) as nodes:
+            output = self.forward(rung)
+        whole, waiting = SegmentedGraph(self.device), []
+        for node in nodes:
+            if node.label not in self.splitting_ops:
+                waiting.append(node)
+                continue
+            if waiting:
+                with self.device.capture(self.pool, f"piece of {rung}") as graph:
+                    for earlier in waiting:
+                        self.device.submit(earlier)
+                whole.segments.append(graph)
+                waiting = []
+            whole.segments.append(node)
+        return whole, output

@@ -1,0 +1,18 @@
+"""pieces-in-separate-pools: a graph has its own pool by default, and so has each piece."""
+
+
+class PiecewiseGraphRunner:
+    def _record(self, rung):
+        with self.device.trace(self.pool) as nodes:
+            output = self.forward(rung)
+        whole = SegmentedGraph(self.device)
+        for piece in split_pieces([node.label for node in nodes], self.splitting_ops):
+            launches = [nodes[position] for position in piece.positions]
+            if piece.splitting:
+                whole.segments += launches
+                continue
+            with self.device.capture(name=f"piece {piece.id} of {rung}") as graph:
+                for node in launches:
+                    self.device.submit(node)
+            whole.segments.append(graph)
+        return whole, output
