@@ -203,7 +203,9 @@ def run_demo(args: argparse.Namespace, console: Console) -> int:
 def run_measure(args: argparse.Namespace, console: Console) -> int:
     from labs.play import measure
 
-    return measure(lab_number(args.number), args.words, console)
+    lab = lab_number(args.number)
+    show.refuse_missing_packages(lab)
+    return measure(lab, args.words, console)
 
 
 def run_diff(args: argparse.Namespace, console: Console) -> Any:

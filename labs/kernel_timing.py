@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -31,7 +30,7 @@ from mini_engine.step_cost import kernel_us
 
 YOURS = "yours"
 MOST_SETS = 64  # of buffers: a small call finds its bytes in L2 all the same, as in a decode step
-Calls = Mapping[str, Callable[[], object]]
+Calls = Mapping[str, Callable[[], tuple[torch.Tensor, ...]]]  # each returns all its results
 
 
 @dataclass(frozen=True)

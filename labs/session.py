@@ -46,6 +46,7 @@ class Job:
 def run_job(job: Job) -> None:
     """Run pytest on the job. Returns when it is over; ends the process on nothing."""
     os.environ.update(job.environment)
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # plugins of others: slow, and not used
     sys.dont_write_bytecode = True
     sys.path.insert(0, str(ROOT))
     limit_memory(job.memory_gb)
@@ -54,7 +55,8 @@ def run_job(job: Job) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what pytest and the learner print
         os.dup2(1, 2)
         teller = Teller(out, job.only, list(job.modules.values()))
-        words = [job.test_file, "-q", "-p", "no:cacheprovider", "--import-mode=importlib"]
+        words = [job.test_file, "-q", "--tb=native", "--import-mode=importlib"]
+        words += ["-p", "no:cacheprovider", "-p", "no:unraisableexception"]  # it collects garbage
         code = pytest.main([*words, "--rootdir", str(ROOT), "-c", os.devnull], plugins=[teller])
         teller.tell(event="over", code=int(code))
 

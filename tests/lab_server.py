@@ -11,7 +11,7 @@ import os
 from functools import cache
 from multiprocessing.context import BaseContext
 
-HEAVY = ["numpy", "pytest", "_pytest.assertion.rewrite", "labs.session", "torch", "triton"]
+HEAVY = ["numpy", "pytest", "_pytest.assertion.rewrite", "labs.session", "tests.lab_preload"]
 
 
 @cache

@@ -1,0 +1,14 @@
+"""eps-outside-the-root: adds eps to the root, as one does to keep a division safe."""
+
+
+@triton.jit
+def rms_norm_kernel(out, x, gain, eps, WIDTH: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr):
+    pdl_release(PDL)
+    column = tl.arange(0, BLOCK)
+    inside = column < WIDTH
+    scale = tl.load(gain + column, mask=inside, other=0.0).to(tl.float32)
+    pdl_wait(PDL)
+    at = tl.program_id(0).to(tl.int64) * WIDTH + column
+    row = tl.load(x + at, mask=inside, other=0.0, cache_modifier=".cg").to(tl.float32)
+    inverse = 1.0 / (tl.sqrt(tl.sum(row * row, axis=0) / WIDTH) + eps)
+    tl.store(out + at, (row * inverse * scale).to(out.dtype.element_ty), mask=inside)

@@ -1,0 +1,19 @@
+"""norm-before-the-addition: norms x, then adds it to the residual."""
+
+
+@triton.jit
+def add_rms_norm_kernel(
+    out, residual, x, gain, eps, WIDTH: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr
+):
+    pdl_release(PDL)
+    column = tl.arange(0, BLOCK)
+    inside = column < WIDTH
+    scale = tl.load(gain + column, mask=inside, other=0.0).to(tl.float32)
+    pdl_wait(PDL)
+    at = tl.program_id(0).to(tl.int64) * WIDTH + column
+    old = tl.load(residual + at, mask=inside, other=0.0, cache_modifier=".cg").to(tl.float32)
+    row = tl.load(x + at, mask=inside, other=0.0, cache_modifier=".cg").to(tl.float32)
+    inverse = tl.rsqrt(tl.sum(row * row, axis=0) / WIDTH + eps)
+    total = old + row * inverse * scale
+    tl.store(residual + at, total.to(residual.dtype.element_ty), mask=inside)
+    tl.store(out + at, total.to(out.dtype.element_ty), mask=inside)

@@ -1,0 +1,14 @@
+"""reads-before-the-wait: loads everything first, so that it is there when the wait is over."""
+
+
+@triton.jit
+def rms_norm_kernel(out, x, gain, eps, WIDTH: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr):
+    pdl_release(PDL)
+    column = tl.arange(0, BLOCK)
+    inside = column < WIDTH
+    scale = tl.load(gain + column, mask=inside, other=0.0).to(tl.float32)
+    at = tl.program_id(0).to(tl.int64) * WIDTH + column
+    row = tl.load(x + at, mask=inside, other=0.0, cache_modifier=".cg").to(tl.float32)
+    pdl_wait(PDL)
+    inverse = tl.rsqrt(tl.sum(row * row, axis=0) / WIDTH + eps)
+    tl.store(out + at, (row * inverse * scale).to(out.dtype.element_ty), mask=inside)

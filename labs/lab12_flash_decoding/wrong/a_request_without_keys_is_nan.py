@@ -1,0 +1,16 @@
+"""a-request-without-keys-is-nan: divides by the whole, which is never zero: each request has a key."""
+
+
+@triton.jit
+def combine(sums, stats, head, HEAD_DIM: tl.constexpr, SPLITS: tl.constexpr, PADDED: tl.constexpr):
+    split = tl.arange(0, PADDED)
+    inside = split < SPLITS
+    d = tl.arange(0, HEAD_DIM)
+    part = head * SPLITS + split
+    best = tl.load(stats + part * 2, mask=inside, other=LOWEST, cache_modifier=".cg")
+    total = tl.load(stats + part * 2 + 1, mask=inside, other=0.0, cache_modifier=".cg")
+    at = part[:, None] * HEAD_DIM + d[None, :]
+    acc = tl.load(sums + at, mask=inside[:, None], other=0.0, cache_modifier=".cg")
+    weight = tl.exp(best - tl.max(best, axis=0))
+    whole = tl.sum(total * weight, axis=0)
+    return tl.sum(acc * weight[:, None], axis=0) / whole
