@@ -29,10 +29,10 @@ test: .venv/.test  ## Lint, types and the whole suite (under ten minutes on two 
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -n 2 $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
 
 slow: .venv/.test  ## The property tests with 1,000 examples each
-	HYPOTHESIS_PROFILE=slow $(BIN)/python -m pytest -n 2 $(ARGS)
+	HYPOTHESIS_PROFILE=slow $(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
 
 bench: .venv/.core  ## Speed of the serving simulator: steps a second, growth, stride against loop
 	$(BIN)/python -m mini_engine.serving.bench $(ARGS)

@@ -20,6 +20,7 @@ from mini_engine.launch_model import eager_itl_us, full_itl_us
 from tests.documents import ROOT
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+pytestmark = pytest.mark.xdist_group("site")  # built once, by one worker
 PHONE, DESKTOP = {"width": 390, "height": 844}, {"width": 1400, "height": 900}
 
 

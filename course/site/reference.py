@@ -33,7 +33,7 @@ def module_page(path: Path, shown: Path) -> str:
 def prose(docstring: str) -> str:
     """A docstring as Markdown: indented lines are code, the rest is text that means what it says.
 
-    What Markdown would take for markup in running text (`*`, `_`, `<`, `|`, `[`) is escaped, but not
+    What Markdown would take for markup in running text (`*`, `_`, `<`, `|`, `[`) is escaped, except
     between backticks.
     """
     out, code = [], False
