@@ -137,6 +137,11 @@ class Lab:
                 raise CutError(f"{self.name}/lab.toml: hole {hole.number}: {error}") from error
         return texts
 
+    def to_mend(self) -> dict[str, str]:
+        """The files that are given broken, as they are given: file name -> text."""
+        files = {hole.file for hole in self.holes if hole.broken}
+        return {file: text for file, text in self.cut().items() if file in files}
+
     def filled(self, fragment: Path) -> dict[str, str]:
         """The reference with a fragment spliced in: a wrong answer or a second right one."""
         texts = self.reference()

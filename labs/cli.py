@@ -211,12 +211,16 @@ def run_measure(args: argparse.Namespace, console: Console) -> int:
 def run_diff(args: argparse.Namespace, console: Console) -> Any:
     lab = _chosen(args, workspace.load_progress())
     lines: list[str] = []
+    to_mend = lab.to_mend()  # the engine's own text would give the fault away
     for file, path in workspace.my_files(lab).items():
         if not path.exists():
             raise ValueError(f"lab {lab.number} is not started: python -m labs start {lab.number}")
-        mine, engine = path.read_text().splitlines(), lab.reference()[file].splitlines()
-        lines += difflib.unified_diff(mine, engine, shown(path), lab.sources[file], lineterm="")
-    show.diff(lines, console)
+        mine = path.read_text()
+        if file in to_mend:
+            lines += _diff(to_mend[file], mine, f"{file} as it was given", shown(path))
+        else:
+            lines += _diff(mine, lab.reference()[file], shown(path), lab.sources[file])
+    show.diff(lines, console, "what you were given" if to_mend else "the engine's")
     return lines
 
 
@@ -236,10 +240,13 @@ def run_solution(args: argparse.Namespace, console: Console) -> Any:
     if args.hole is not None and not 1 <= args.hole <= len(lab.holes):
         raise ValueError(f"lab {lab.number} has holes 1 to {len(lab.holes)}, given {args.hole}")
     holes = [lab.holes[args.hole - 1]] if args.hole else list(lab.holes)
-    texts = lab.reference()
-    found = {h.name: texts[h.file] if h.broken else body_of(texts[h.file], h.name) for h in holes}
-    if any(hole.broken for hole in holes):
-        found = {shown(path): "" for path in sorted(set(lab.sources.values()))}  # type: ignore[misc]
+    texts, to_mend = lab.reference(), lab.to_mend()
+    found = {
+        hole.name: "\n".join(_diff(to_mend[hole.file], texts[hole.file], "broken", "mended"))
+        if hole.broken
+        else body_of(texts[hole.file], hole.name)
+        for hole in holes
+    }
     show.solution(lab, found, console)
     return found
 
@@ -269,11 +276,21 @@ def _chosen(args: argparse.Namespace, progress: Progress) -> Lab:
     return lab_number(progress.current)
 
 
+def _diff(before: str, after: str, left: str, right: str) -> list[str]:
+    lines = before.splitlines(), after.splitlines()
+    return list(difflib.unified_diff(*lines, left, right, lineterm=""))
+
+
 def _first_open(lab: Lab) -> Any:
     """The first hole that is still open in the learner's file; the first one if none is."""
+    to_mend = lab.to_mend()
     for hole in lab.holes:
         path = workspace.my_files(lab)[hole.file]
-        if hole.broken or not path.exists():
+        if not path.exists():
+            continue
+        if hole.broken:
+            if path.read_text() == to_mend[hole.file]:
+                return hole
             continue
         try:
             if open_holes(path.read_text(), [hole.name]):

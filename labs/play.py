@@ -29,7 +29,7 @@ def play(words: Sequence[str], console: Console) -> int:
     solved = [lab for lab in all_labs() if workspace.solved(lab, progress.of(lab))]
     texts = merged(solved)
     if not texts:
-        console.print("No lab is solved yet, so this is the engine's own code.")
+        console.print("No lab about the engine is solved yet, so this is its own code.")
     else:
         labs = ", ".join(str(lab.number) for lab in solved if of_the_engine(lab))
         console.print(f"Your code of lab {labs} runs in the place of the engine's:")

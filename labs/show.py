@@ -13,6 +13,7 @@ from labs import workspace
 from labs.catalogue import Hole, Lab, all_labs
 from labs.checking import Outcome, Report, shown
 from labs.doctor import INSTALL, missing
+from labs.play import of_the_engine
 from labs.workspace import Progress
 
 RUN = "python -m labs"
@@ -131,7 +132,9 @@ def report(
     for number, tests in report.todos.items():
         hole = lab.holes[number - 1]
         waiting = f"{tests} test{'s wait' if tests > 1 else ' waits'}" if tests else "later"
-        label = f"TODO({number}) [bold]{hole.name}[/]: {escape(hole.task)}"
+        waiting = "as it was given" if hole.broken else waiting
+        verb = "MEND" if hole.broken else "TODO"
+        label = f"{verb}({number}) [bold]{hole.name}[/]: {escape(hole.task)}"
         console.print(f"[yellow]○[/] {label} [dim]({waiting})[/]")
     wrong = [outcome for outcome in report.failed if not outcome.todo]
     for index, outcome in enumerate(wrong):
@@ -175,7 +178,8 @@ def _green(lab: Lab, whose: str, counted: str, console: Console, progress: Progr
     console.print(f"\nYou have shown: {escape(lab.proves)}")
     if (lab.folder / "measure.py").exists():
         console.print(f"\nMeasure it: [bold].venv/bin/{RUN} measure {lab.number}[/]")
-    console.print(f"\nYour own code in the engine: [bold].venv/bin/{RUN} demo[/]")
+    if of_the_engine(lab):
+        console.print(f"\nYour own code in the engine: [bold].venv/bin/{RUN} demo[/]")
     console.print(next_step(all_labs(), progress))
 
 
@@ -190,14 +194,14 @@ def hints(lab: Lab, hole: Hole, seen: int, console: Console) -> None:
         console.print(f"[dim]No more hints. The answer: {RUN} solution --hole {hole.number}[/]")
 
 
-def diff(lines: Sequence[str], console: Console) -> None:
-    """- is yours, + is the engine's."""
+def diff(lines: Sequence[str], console: Console, other: str) -> None:
+    """- is yours, + is the engine's; of a file to mend: - is what was given, + is yours."""
     colours = {"+": "green", "-": "red", "@": "cyan"}
     for line in lines:
         colour = colours.get(line[:1], "")
         console.print(f"[{colour}]{escape(line)}[/]" if colour else escape(line))
     if not lines:
-        console.print("Your file and the engine's are the same.")
+        console.print(f"Your file and {other} are the same.")
 
 
 def solution(lab: Lab, found: Mapping[str, str], console: Console) -> None:

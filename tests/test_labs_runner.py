@@ -282,7 +282,7 @@ def test_demo_runs_the_engine_with_the_solved_file_in_its_place(
     assert play.run("timeit", ["-n1", "-r1", probe], play.merged([LAB])) == 0
     assert "mine: 0.75" in capfd.readouterr().out
     assert main(["demo", "capacity", "--gpu", "h200"]) == 0
-    assert "No lab is solved yet" in capfd.readouterr().out
+    assert "No lab about the engine is solved yet" in capfd.readouterr().out
     solve()
     assert main(["check"]) == 0
     assert main(["demo", "capacity", "--gpu", "h200"]) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
 
 import numpy as np
@@ -146,3 +147,25 @@ def test_the_pairs_of_a_long_prompt_do_not_overflow() -> None:
     n = 100_000
     lens = np.asarray([n], np.int32)
     assert attention_pairs(lens, lens) == n * (n + 1) // 2
+
+
+def test_a_head_with_small_scores_stands_beside_one_with_large_ones() -> None:
+    q, keys, values = case(1, 20)
+    q = np.concatenate([q * np.float32(0.01), q * np.float32(100)], axis=1)
+    for out in (attend_tiled(q, keys, values, 8), attend_split(q, keys, values, 3, 4)):
+        # scores of some hundred are known to 500 · 2^-24 = 3e-5 in float32
+        np.testing.assert_allclose(out, by_loops(q, keys, values), atol=1e-3)
+
+
+def test_a_tile_is_not_looked_at_again() -> None:
+    q, keys, values = case(2, 40)
+    expected = attend_plain(q, keys, values)
+
+    def overwritten() -> Iterator[slice]:
+        for tile in tiles_of(40, 16):
+            yield tile
+            keys[tile] = values[tile] = np.nan
+
+    np.testing.assert_allclose(
+        finished(walk(q, keys, values, overwritten())), expected, **TOLERANCE
+    )

@@ -1,0 +1,13 @@
+"""The first capture did no harm. After the second, last words count double.
+
+Fault: the inputs are cleared before the first capture only.
+"""
+
+
+class GraphRunner:
+    def _warm_up(self, rung):
+        if len(self.graphs) < len(self.ladder.sizes):
+            self.inputs.clear()
+        with self.device.allocating_from(self.pool):
+            self.device.free(self.forward(rung))
+        self.device.synchronize()

@@ -1,0 +1,124 @@
+"""A suite of tests for graph runners: yours to write.
+
+In: a module with runners: the engine's own, another that is right, or one with a fault. Out:
+nothing where the claim of a test holds, an error where it does not.
+
+Every function here is one test. Its docstring is the claim; what is not claimed must not be tested,
+or a runner that is right will fail. `Service` is the one of lab 18, in
+`labs/lab18_debug_the_graph/service.py`: users own slots 1 to 23 of a cache, and slot 0 is nobody's.
+
+    service = Service(graphs, SIZES)            captured; capture=False: not yet
+    service.step({3: 5.0})                      the user of slot 3 says 5: the answers, by slot
+    service.expected({3: 5.0})                  the same computed on the host; once for each step
+    service.eager_step({3: 5.0})                the same step without a graph
+    service.runner, service.device              .capture(), .run(); .read(), .upload(), .counters …
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from labs.lab18_debug_the_graph.service import OPS, SLOTS, Service
+from mini_engine.sim.capture import CaptureError
+
+SIZES = (1, 2, 4, 8)
+
+
+def users(number: int, first: int = 1, says: float = 1.0) -> dict[int, float]:
+    """So many users from slot `first` on, each of whom says something else."""
+    return {slot: says + slot for slot in range(first, first + number)}
+
+
+def every_batch_is_answered_as_the_host_computes_it(graphs: ModuleType) -> None:
+    """Batches of 1 to 8 users, in any order and again and again: each user gets its own answer."""
+    service = Service(graphs, SIZES)
+    for step, number in enumerate([1, 2, 3, 4, 5, 6, 7, 8, 8, 7, 7, 6, 3, 3, 1, 1]):
+        said = users(number, says=step)
+        assert service.step(said) == service.expected(said), f"step {step}: {said}"
+
+
+def silent_users_are_left_alone(graphs: ModuleType) -> None:
+    """Whoever says nothing in a step finds its slot as it was, whatever size the step ran at.
+
+    Nothing is claimed about slot 0.
+    """
+    for number in range(1, 8):
+        service = Service(graphs, SIZES)
+        for said in (users(8), users(number, first=9), users(8, says=5.0)):
+            assert service.step(said) == service.expected(said), f"{number} spoke, 8 were silent"
+
+
+def capturing_counts_nobodys_words(graphs: ModuleType) -> None:
+    """A capture may come at any time, also while people talk, also again: no slot changes by it.
+
+    Nothing is claimed about slot 0, nor about what the static inputs hold afterwards.
+    """
+    service = Service(graphs, SIZES, capture=False)
+    said = users(3)
+    assert service.eager_step(said) == service.expected(said)
+    for _ in range(2):
+        service.runner.capture()
+        assert service.step(said) == service.expected(said), "the words before the capture count"
+
+
+def a_batch_is_one_replay_at_the_smallest_size(graphs: ModuleType) -> None:
+    """Each step replays one graph, of the smallest of SIZES that holds the batch.
+
+    No kernel is launched beside it. `counters` of the device counts graphs, kernels (those of a
+    graph included), and the bytes that kernels move: a batch of 3 moves what one of 4 does.
+    Nothing is claimed about how many copies bring the inputs in.
+    """
+    service, moved = Service(graphs, SIZES), {}
+    for number in range(1, 9):
+        before = service.device.counters.copy()
+        service.step(users(number))
+        done = service.device.counters.since(before)
+        assert (done.graphs, done.kernels) == (1, len(OPS)), f"{number} users: {done}"
+        moved[number] = done.bytes
+    assert moved[1] < moved[2] < moved[4] < moved[8], moved
+    for number in moved:
+        assert moved[number] == moved[min(size for size in SIZES if size >= number)], moved
+
+
+def too_large_a_batch_is_refused(graphs: ModuleType) -> None:
+    """More users than the largest size: a `CaptureError` that names their number."""
+    for number in (9, 10, 17, SLOTS - 1):
+        service = Service(graphs, SIZES)
+        with pytest.raises(CaptureError, match=str(number)):
+            service.step(users(number))
+
+
+def memory_of_others_is_not_touched(graphs: ModuleType) -> None:
+    """What is uploaded after the capture stays as it is, however many steps follow.
+
+    And no step takes device memory that it does not give back (`device.memory.allocated_bytes()`).
+    """
+    for size in SIZES:
+        service = Service(graphs, (size,))
+        weights = np.arange(size * 4, dtype=np.float32).reshape(size, 4)
+        adapters = [service.device.upload(weights) for _ in range(6)]
+        allocated = service.device.memory.allocated_bytes()
+        for _ in range(3):
+            service.step(users(size))
+        assert all((service.device.read(adapter) == weights).all() for adapter in adapters)
+        assert service.device.memory.allocated_bytes() == allocated
+
+
+def live_ops_run_live_and_all_of_them(graphs: ModuleType) -> None:
+    """In pieces, the live ops are launched at every step, all others are nodes of graphs.
+
+    `Service(graphs, SIZES, live=…)` names the live ones: one or several, side by side or not. All
+    run in the order of OPS, and answers are right. Events of `device.timeline` have a `lane` (CPU,
+    GPU), a `name` and a `category`: kernel (launched), node (of a graph), copy.
+    """
+    for live in (("recall",), ("remember", "recall"), ("forget", "remember", "recall")):
+        service = Service(graphs, SIZES, live=live)
+        for number in (3, 1, 8, 5):
+            since, said = len(service.device.timeline), users(number, says=number)
+            assert service.step(said) == service.expected(said), f"{live} live"
+            ran = [(e.name, e.category) for e in service.device.timeline[since:] if e.lane == "GPU"]
+            wanted = [(op, "kernel" if op in live else "node") for op in OPS]
+            assert [event for event in ran if event[1] != "copy"] == wanted

@@ -1,0 +1,183 @@
+"""Lab 19: your tests, tested. Right runners must pass them, and every broken one must fail one."""
+
+from __future__ import annotations
+
+import ast
+import traceback
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from labs.cutter import TODO, splice
+from labs.lab19_write_the_tests import suite
+
+HERE = Path(__file__).parent
+ENGINE = (HERE.parent.parent / "mini_engine/sim/graphs.py").read_text()
+CLAIMS = [
+    "every_batch_is_answered_as_the_host_computes_it",
+    "silent_users_are_left_alone",
+    "capturing_counts_nobodys_words",
+    "a_batch_is_one_replay_at_the_smallest_size",
+    "too_large_a_batch_is_refused",
+    "memory_of_others_is_not_touched",
+    "live_ops_run_live_and_all_of_them",
+]
+# Each broken runner, and the weakness of a suite that it most often slips through.
+SLIPS_THROUGH = {
+    "turned_away": ["one-batch-size"],
+    "a_step_late": ["only-shapes", "compares-with-itself"],
+    "same_company": ["first-batch-only"],
+    "rush_hour_echo": ["compares-with-itself"],
+    "silent_users": ["fills-its-rung"],
+    "user_one": ["fills-its-rung"],
+    "said_twice": ["captures-too-early"],
+    "second_capture": ["captures-too-early"],
+    "lonely": ["right-is-enough", "one-batch-size"],
+    "big_bill": ["right-is-enough", "one-batch-size"],
+    "missing_size": ["one-batch-size"],
+    "short_answers": ["any-error-will-do", "passes-without-running"],
+    "dies_without_a_word": ["any-error-will-do"],
+    "nonsense_adapter": ["only-the-answers"],
+    "fills_up": ["only-the-answers"],
+    "no_memory": ["one-live-op"],
+    "frozen": ["right-is-enough"],
+}
+ERRORS = (Exception, pytest.fail.Exception, pytest.skip.Exception, pytest.xfail.Exception)
+each_claim = pytest.mark.parametrize("claim", CLAIMS, ids=lambda name: name.replace("_", " "))
+
+
+def runner(fragment: Path | None = None) -> ModuleType:
+    """A module of runners: the engine's, with the definitions of a fragment in place of its own."""
+    text = splice(ENGINE, fragment.read_text()) if fragment else ENGINE
+    name = fragment.stem if fragment else "graphs"
+    module = ModuleType(f"runner_{name}")
+    exec(compile(text, f"{name}.py", "exec"), vars(module))
+    return module
+
+
+@cache
+def broken(name: str) -> ModuleType:
+    return runner(HERE / "mutants" / f"{name}.py")
+
+
+@cache
+def incident(name: str) -> str:
+    """What people saw: the first paragraph of the broken runner's docstring."""
+    said = ast.get_docstring(ast.parse((HERE / "mutants" / f"{name}.py").read_text())) or ""
+    return " ".join(said.partition("\n\n")[0].split())
+
+
+def function(claim: str) -> Callable[[ModuleType], object]:
+    found = getattr(suite, claim, None)
+    assert callable(found), f"your suite has no test {claim} any more: every claim needs its own"
+    return found
+
+
+@cache
+def verdict(claim: str, name: str) -> BaseException | None:
+    """What a test says of a broken runner: its error, None if it passes or does not want to say."""
+    try:
+        function(claim)(broken(name))
+    except (pytest.skip.Exception, pytest.xfail.Exception):
+        return None
+    except ERRORS as error:
+        return error
+    return None
+
+
+def open_todo(error: BaseException | None) -> bool:
+    return isinstance(error, NotImplementedError) and bool(TODO.search(str(error)))
+
+
+def where(error: BaseException) -> str:
+    """The line of the suite at which an error came up."""
+    frames = traceback.extract_tb(error.__traceback__)
+    mine = [frame for frame in frames if frame.filename == suite.__file__]
+    return f"line {mine[-1].lineno}: {mine[-1].line}" if mine else "outside of the suite"
+
+
+def must_pass(claim: str, right: ModuleType, why: str) -> None:
+    try:
+        function(claim)(right)
+    except ERRORS as error:
+        if open_todo(error):
+            raise
+        said = f"{type(error).__name__}: {error}".rstrip(": ")
+        pytest.fail(f"{why} Yet your test fails on it at {where(error)}\n{said}")
+
+
+# ---------------------------------------------------------------- a right runner passes
+
+
+@each_claim
+@pytest.mark.catches("reads-too-late")
+def test_the_engines_runner_passes(claim: str) -> None:
+    must_pass(claim, runner(), "The engine's runner is right.")
+
+
+@each_claim
+@pytest.mark.catches("pins-the-way")
+def test_a_right_runner_of_another_make_passes(claim: str) -> None:
+    other = runner(HERE / "right" / "another_make.py")
+    must_pass(claim, other, "This runner is right too: it keeps every claim, in another way.")
+
+
+# ---------------------------------------------------------------- it looks at the runner at all
+
+
+@each_claim
+@pytest.mark.catches("passes-without-running")
+def test_each_test_runs_what_it_tests(claim: str) -> None:
+    watched, calls = runner(), []
+    run = watched.GraphRunner.run
+
+    def counted(self: object, *args: object, **named: object) -> object:
+        calls.append(args)
+        return run(self, *args, **named)
+
+    watched.GraphRunner.run = counted
+    try:
+        function(claim)(watched)
+    except ERRORS as error:
+        if open_todo(error):
+            raise
+        return  # the test above says what is wrong with it
+    assert calls, "your test never runs a batch: it passes whatever the runner does"
+
+
+# ---------------------------------------------------------------- a broken one fails
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, id=name.replace("_", " "), marks=pytest.mark.catches(*ids))
+        for name, ids in SLIPS_THROUGH.items()
+    ],
+)
+def test_somebody_notices(name: str) -> None:
+    verdicts = [verdict(claim, name) for claim in CLAIMS]
+    if any(error and not open_todo(error) for error in verdicts):
+        return
+    for error in verdicts:
+        if error:
+            raise error  # a test that is still to be written: this incident waits for it
+    pytest.fail(f"All your tests pass on a broken runner. The incident: {incident(name)}")
+
+
+@each_claim
+@pytest.mark.catches("passes-without-running")
+def test_each_test_fails_on_some_broken_runner(claim: str) -> None:
+    verdicts = [verdict(claim, name) for name in SLIPS_THROUGH]
+    for error in verdicts:
+        if error and open_todo(error):
+            raise error
+    seen = len([error for error in verdicts if error])
+    assert seen, f"{len(verdicts)} broken runners, and this test passes on every one of them"
+
+
+def test_every_broken_runner_in_the_folder_is_asked() -> None:
+    assert {path.stem for path in (HERE / "mutants").glob("*.py")} == set(SLIPS_THROUGH)
