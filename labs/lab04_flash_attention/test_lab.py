@@ -1,0 +1,354 @@
+"""Lab 4: attention in tiles. What you write is held against the formula in 64 bits, all at once."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from mini_engine.dispatch import GraphDispatcher
+from mini_engine.engine import Engine
+from mini_engine.generation import SHIPPED, limits_for
+from mini_engine.hardware import load_spec
+from mini_engine.scheduler import Request
+from mini_engine.sim.attention import (
+    Part,
+    add_tile,
+    attend_plain,
+    attend_split,
+    attend_tiled,
+    combine,
+    scores_of,
+    tiles_of,
+    walk,
+)
+from mini_engine.sim.device import Device
+from mini_engine.sim.generate import open_checkpoint
+from mini_engine.sim.runner import SimRunner
+
+F32 = np.float32
+# Scores up to 100 in float32 are known to 100 · 2^-24 = 6e-6; a weight e^score carries that as its
+# relative error, and sums of some hundred terms run in whatever order you choose.
+CLOSE = {"rtol": 2e-4, "atol": 2e-4}
+
+Inputs = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
+def random_inputs(rng: np.random.Generator, n: int) -> Inputs:
+    """q (kv_heads, group, D), keys and values (n, kv_heads, D). Scores of size 1, 3 or 10."""
+    kv_heads, group, dim = rng.choice([1, 2, 3]), rng.choice([1, 2, 4]), rng.choice([4, 8, 16])
+    q = rng.standard_normal((kv_heads, group, dim), F32) * F32(rng.choice([1, 3, 10]))
+    keys, values = rng.standard_normal((2, n, kv_heads, dim), F32)
+    return q, keys, values
+
+
+def formula(q: np.ndarray, keys: np.ndarray, values: np.ndarray) -> Part:
+    """Best, total and acc of all these keys, head by head, in float64."""
+    kv_heads, group, dim = q.shape
+    best, total = np.full((2, kv_heads, group, 1), -np.inf)
+    acc = np.zeros((kv_heads, group, dim))
+    for head in range(kv_heads if len(keys) else 0):
+        for member in range(group):
+            scores = keys[:, head].astype(float) @ q[head, member].astype(float) / dim**0.5
+            weights = np.exp(scores - scores.max())
+            best[head, member], total[head, member] = scores.max(), weights.sum()
+            acc[head, member] = weights @ values[:, head].astype(float)
+    return Part(best, np.maximum(total, 0), acc)
+
+
+def attention(q: np.ndarray, keys: np.ndarray, values: np.ndarray) -> np.ndarray:
+    part = formula(q, keys, values)
+    return part.acc / part.total
+
+
+def nothing_seen(q: np.ndarray) -> Part:
+    zeros = np.zeros((*q.shape[:2], 1), F32)
+    return Part(zeros - F32(np.inf), zeros, np.zeros_like(q))
+
+
+def assert_part(part: Part, expected: Part) -> None:
+    for name in Part._fields:
+        mine, right = getattr(part, name), getattr(expected, name)
+        assert mine.shape == right.shape, f"the shape of {name}"
+        np.testing.assert_allclose(mine, right, **CLOSE, err_msg=f"{name} of the part")
+
+
+def has_nan(array: np.ndarray) -> bool:
+    return bool(np.isnan(array).any())
+
+
+def cuts(rng: random.Random, n: int) -> list[slice]:
+    """0 .. n in tiles of random lengths."""
+    ends = [*sorted(rng.sample(range(1, n), rng.randint(0, min(n - 1, 6)))), n]
+    return [slice(a, b) for a, b in zip([0, *ends], ends, strict=False)]
+
+
+# ---------------------------------------------------------------- all at once
+
+
+@pytest.mark.catches("scale-forgotten")
+def test_a_score_is_query_times_key_over_the_root_of_the_heads_length() -> None:
+    q = np.array([[[1, 2, 3, 4]], [[0, 0, 0, 8]]], F32)  # two KV heads, one query head each
+    keys = np.array([[[1, 1, 1, 1], [0, 0, 0, 1]], [[2, 0, 0, 0], [9, 9, 9, 0]]], F32)
+    right = [[[5.0, 1.0]], [[4.0, 0.0]]]  # (1+2+3+4) / 2, (1·2) / 2; 8 / 2, 0
+    np.testing.assert_allclose(scores_of(q, keys), right)
+
+
+def test_every_query_head_looks_at_the_keys_of_its_own_kv_head() -> None:
+    rng = np.random.default_rng(1)
+    for n in (1, 2, 7, 40):
+        q, keys, _ = random_inputs(rng, n)
+        scores = scores_of(q, keys)
+        assert scores.shape == (*q.shape[:2], n)
+        for head, member, key in np.ndindex(*scores.shape):
+            one = float(q[head, member] @ keys[key, head]) / q.shape[-1] ** 0.5
+            np.testing.assert_allclose(scores[head, member, key], one, **CLOSE)
+
+
+def test_plain_attention_is_the_formula() -> None:
+    rng = np.random.default_rng(2)
+    for n in (1, 2, 3, 20, 100):
+        inputs = random_inputs(rng, n)
+        np.testing.assert_allclose(attend_plain(*inputs), attention(*inputs), **CLOSE)
+
+
+@pytest.mark.catches("max-not-subtracted")
+@pytest.mark.parametrize("size", [150.0, -150.0])
+def test_plain_attention_bears_scores_that_exp_does_not(size: float) -> None:
+    inputs = all_scores_near(size)
+    out = attend_plain(*inputs)
+    assert not has_nan(out), f"NaN for scores near {size:g}"
+    np.testing.assert_allclose(out, attention(*inputs), **CLOSE)
+
+
+def all_scores_near(size: float) -> Inputs:
+    """One head of 4 numbers, 50 keys, every score between size and size + 6."""
+    rng = np.random.default_rng(3)
+    q, (keys, values) = np.ones((1, 1, 4), F32), np.zeros((2, 50, 1, 4), F32)
+    keys[:, 0, 1] = 2 * size + rng.uniform(0, 12, 50)
+    values[:] = rng.standard_normal(values.shape)
+    return q, keys, values
+
+
+# ---------------------------------------------------------------- a tile at a time
+
+
+@pytest.mark.catches("one-max-for-all-heads")
+def test_every_query_head_has_a_best_of_its_own() -> None:
+    rng = np.random.default_rng(4)
+    for n in (1, 5, 20):
+        q, keys, values = random_inputs(rng, n)
+        q[0, 0] *= 50  # one head with large scores beside the others
+        part = add_tile(nothing_seen(q), q, keys, values)
+        assert part.total.min() > 0, "a head whose weights are all zero"
+        np.testing.assert_allclose(part.best, formula(q, keys, values).best, rtol=1e-4)
+
+
+@pytest.mark.catches("divides-each-tile")
+def test_the_first_tile_is_summed_up_and_not_divided() -> None:
+    rng = np.random.default_rng(5)
+    for n in (1, 2, 9, 30):
+        q, keys, values = random_inputs(rng, n)
+        part = add_tile(nothing_seen(q), q, keys, values)
+        assert_part(part, formula(q, keys, values))
+
+
+def two_keys(scores: list[float]) -> tuple[Part, Part]:
+    """Two tiles of one key each, with these scores and values 10 and 20: yours, and what is right.
+
+    Where the second score is larger, all that was summed before it was summed under a best that
+    is not the best any more.
+    """
+    q, values = np.ones((1, 1, 1), F32), np.array([10, 20], F32).reshape(2, 1, 1)
+    keys = np.array(scores, F32).reshape(2, 1, 1)
+    first = add_tile(nothing_seen(q), q, keys[:1], values[:1])
+    return add_tile(first, q, keys[1:], values[1:]), formula(q, keys, values)
+
+
+@pytest.mark.catches("never-rescaled")
+@pytest.mark.parametrize("scores", [[4.0, 1.0], [1.0, 4.0]], ids=["falling", "rising"])
+def test_the_sum_of_weights_is_kept_under_the_newest_best(scores: list[float]) -> None:
+    mine, right = two_keys(scores)
+    np.testing.assert_allclose(mine.best, right.best)
+    np.testing.assert_allclose(mine.total, right.total, **CLOSE, err_msg=f"total, scores {scores}")
+
+
+@pytest.mark.catches("values-not-rescaled")
+@pytest.mark.parametrize("scores", [[4.0, 1.0], [1.0, 4.0]], ids=["falling", "rising"])
+def test_the_sum_of_weighted_values_is_kept_under_the_newest_best(scores: list[float]) -> None:
+    mine, right = two_keys(scores)
+    np.testing.assert_allclose(mine.acc, right.acc, **CLOSE, err_msg=f"acc, scores {scores}")
+
+
+def test_the_part_of_two_tiles_is_what_both_would_give_at_once() -> None:
+    rng = np.random.default_rng(6)
+    for _ in range(30):
+        n = int(rng.integers(2, 30))
+        q, keys, values = random_inputs(rng, n)
+        cut = int(rng.integers(1, n))
+        first = add_tile(nothing_seen(q), q, keys[:cut], values[:cut])
+        assert_part(add_tile(first, q, keys[cut:], values[cut:]), formula(q, keys, values))
+
+
+def test_the_part_that_a_tile_is_added_to_stays_as_it_is() -> None:
+    q, keys, values = random_inputs(np.random.default_rng(6), 8)
+    part = add_tile(nothing_seen(q), q, keys[:4], values[:4])
+    before = [array.copy() for array in part]
+    add_tile(part, q, keys[4:], values[4:])
+    for array, kept in zip(part, before, strict=True):
+        np.testing.assert_array_equal(array, kept)
+
+
+@pytest.mark.catches("best-starts-at-zero")
+def test_a_walk_over_no_tiles_has_seen_nothing() -> None:
+    q, keys, values = random_inputs(np.random.default_rng(7), 8)
+    part = walk(q, keys, values, [])
+    one = (*q.shape[:2], 1)
+    np.testing.assert_array_equal(part.best, np.full(one, -np.inf), "the largest score of no keys")
+    np.testing.assert_array_equal(part.total, np.zeros(one), "the weights of no keys")
+    np.testing.assert_array_equal(part.acc, np.zeros(q.shape), "the values of no keys")
+
+
+@pytest.mark.catches("best-starts-at-zero")
+def test_a_walk_bears_scores_far_below_zero_and_far_above() -> None:
+    for size in (-150.0, 150.0):
+        inputs = all_scores_near(size)
+        part = walk(*inputs, [slice(0, 20), slice(20, 50)])
+        assert part.total.min() > 0, f"all weights are zero for scores near {size:g}"
+        np.testing.assert_allclose(part.acc / part.total, attention(*inputs), **CLOSE)
+
+
+def test_a_walk_leaves_the_part_of_all_its_tiles_however_they_are_cut() -> None:
+    rng, cut_rng = np.random.default_rng(8), random.Random(8)
+    for _ in range(30):
+        n = int(rng.integers(1, 60))
+        inputs = random_inputs(rng, n)
+        assert_part(walk(*inputs, cuts(cut_rng, n)), formula(*inputs))
+
+
+@pytest.mark.catches("keeps-the-whole-row")
+def test_a_tile_is_read_in_its_turn_and_never_again() -> None:
+    """The memory for tiles is small: the next tile is put where the last one was."""
+    rng = np.random.default_rng(9)
+    for _ in range(10):
+        q, keys, values = random_inputs(rng, 40)
+        right = formula(q, keys, values)
+        part = walk(q, keys, values, one_after_another(keys, values, 16))
+        assert not has_nan(part.acc), "a tile was read after its turn"
+        assert_part(part, right)
+
+
+def one_after_another(keys: np.ndarray, values: np.ndarray, tile: int) -> Iterator[slice]:
+    for start in range(0, len(keys), tile):
+        rows = slice(start, min(start + tile, len(keys)))
+        yield rows
+        keys[rows] = values[rows] = np.nan
+
+
+# ---------------------------------------------------------------- which tiles
+
+
+@pytest.mark.catches("last-tile-is-full")
+def test_the_tiles_of_one_walker_end_at_the_last_key() -> None:
+    assert tiles_of(8, 4) == [slice(0, 4), slice(4, 8)]
+    assert tiles_of(10, 4) == [slice(0, 4), slice(4, 8), slice(8, 10)]
+    assert tiles_of(3, 8) == [slice(0, 3)]
+    assert tiles_of(0, 8) == []
+
+
+@pytest.mark.catches("one-tile-a-split")
+def test_every_key_is_in_one_tile_of_one_walker() -> None:
+    rng = random.Random(10)
+    for _ in range(100):
+        n, tile, splits = rng.randint(0, 300), rng.randint(1, 64), rng.randint(1, 20)
+        rows: list[int] = []
+        for split in range(splits):
+            tiles = tiles_of(n, tile, split, splits)
+            assert all(part.start < part.stop <= part.start + tile for part in tiles)
+            starts = [part.start for part in tiles]
+            assert starts == sorted(starts)
+            assert all(start % tile == 0 for start in starts)
+            rows += [row for part in tiles for row in range(part.start, part.stop)]
+        assert sorted(rows) == list(range(n)), f"{n} keys, tiles of {tile}, {splits} walkers"
+
+
+@pytest.mark.catches("one-tile-a-split")
+def test_shares_differ_by_one_tile_at_most_whatever_the_context() -> None:
+    for tiles in range(1, 60):
+        shares = [len(tiles_of(16 * tiles, 16, split, 8)) for split in range(8)]
+        assert sum(shares) == tiles, f"tiles that 8 splits take of {tiles}"
+        assert max(shares) - min(shares) <= 1
+
+
+# ---------------------------------------------------------------- split and combined
+
+
+@pytest.mark.catches("parts-are-averaged")
+def test_a_split_with_large_scores_weighs_more_than_one_that_saw_as_many_keys() -> None:
+    one = np.ones((1, 1, 1), F32)
+    low, high = Part(0 * one, 2 * one, 2 * one), Part(5 * one, 2 * one, 20 * one)
+    both = combine([low, high])
+    share = 2 * np.exp(-5.0)
+    right = (share * 1 + 2 * 10) / (share + 2)  # 1 from the first, 10 from the second
+    np.testing.assert_allclose(both.acc / both.total, right, **CLOSE)
+
+
+def test_parts_combine_to_the_part_of_all_their_keys() -> None:
+    rng, cut_rng = np.random.default_rng(11), random.Random(11)
+    for _ in range(30):
+        n = int(rng.integers(1, 40))
+        q, keys, values = random_inputs(rng, n)
+        parts = [formula32(q, keys[rows], values[rows]) for rows in cuts(cut_rng, n)]
+        cut_rng.shuffle(parts)
+        assert_part(combine(parts), formula(q, keys, values))
+
+
+def formula32(q: np.ndarray, keys: np.ndarray, values: np.ndarray) -> Part:
+    return Part(*(array.astype(F32) for array in formula(q, keys, values)))
+
+
+@pytest.mark.catches("empty-part-is-nan")
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_parts_that_saw_no_key_change_nothing_wherever_they_stand() -> None:
+    rng = np.random.default_rng(12)
+    q, keys, values = random_inputs(rng, 12)
+    empty, seen = nothing_seen(q), formula32(q, keys, values)
+    for parts in ([seen, empty], [empty, seen], [empty, empty, seen], [empty, seen, empty, empty]):
+        both = combine(parts)
+        assert not has_nan(both.acc), f"NaN from {len(parts)} parts, one with keys"
+        assert_part(both, formula(q, keys, values))
+
+
+def test_parts_may_be_combined_in_two_goes() -> None:
+    q, keys, values = random_inputs(np.random.default_rng(13), 30)
+    parts = [formula32(q, keys[i : i + 5], values[i : i + 5]) for i in range(0, 30, 5)]
+    twice = combine([combine(parts[:2]), combine(parts[2:])])
+    assert_part(twice, formula(q, keys, values))
+
+
+# ---------------------------------------------------------------- all together
+
+
+def test_three_ways_give_one_attention() -> None:
+    rng = np.random.default_rng(14)
+    for _ in range(40):
+        n = int(rng.integers(1, 200))
+        tile, splits = int(rng.integers(1, 64)), int(rng.integers(1, 12))
+        inputs = random_inputs(rng, n)
+        right = attention(*inputs)
+        np.testing.assert_allclose(attend_plain(*inputs), right, **CLOSE)
+        np.testing.assert_allclose(attend_tiled(*inputs, tile), right, **CLOSE)
+        np.testing.assert_allclose(attend_split(*inputs, splits, tile), right, **CLOSE)
+
+
+def test_the_engine_writes_with_your_attention_what_it_should() -> None:
+    """The shipped checkpoint against the text that transformers wrote with it."""
+    golden = json.loads((SHIPPED / "greedy.json").read_text())["prompts"][0]
+    tiny = open_checkpoint(SHIPPED)
+    eager, limits = GraphDispatcher("NONE", [], 1), limits_for(tiny.config, 1)
+    runner = SimRunner(Device(load_spec("h200")), tiny.config, tiny.weights, limits, eager)
+    request = Request("r", golden["prompt_ids"], len(golden["ids"]))
+    assert list(Engine(runner, limits, eager).run([request])[0].tokens) == golden["ids"]

@@ -1,0 +1,443 @@
+"""Lab 10: who runs when, and in whose memory. What you write is held against the rules, played by
+hand, and against a text that comes out wrong when one token lies in the wrong place.
+"""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from mini_engine.blocks import NULL_BLOCK, BlockPool, OutOfBlocks, usable_blocks
+from mini_engine.scheduler import Request, ScheduledBatch, Scheduler, SchedulerLimits
+
+STEPS = 3000  # no workload here takes a tenth of it
+
+
+def scheduler(
+    *, seqs: int = 8, budget: int = 16, blocks: int = 100, block_size: int = 4
+) -> Scheduler:
+    return Scheduler(SchedulerLimits(seqs, budget, blocks, block_size, max_model_len=400))
+
+
+def request(name: str, prompt: int, new: int) -> Request:
+    return Request(name, range(prompt), new)
+
+
+def run_step(s: Scheduler) -> ScheduledBatch:
+    """One step in which every entry that samples gets token 0."""
+    batch = s.step()
+    assert batch is not None, "step() has nothing to do, and requests are unfinished"
+    s.update(batch, [0] * sum(entry.samples for entry in batch.entries))
+    return batch
+
+
+def shares(batch: ScheduledBatch) -> list[tuple[str, int, int]]:
+    """(request, first position, tokens) of each entry."""
+    return [(e.request.request_id, e.start, e.query_len) for e in batch.entries]
+
+
+def names(requests: Sequence[Request]) -> list[str]:
+    return [r.request_id for r in requests]
+
+
+# ---------------------------------------------------------------- blocks
+
+
+@pytest.mark.catches("null-block-is-handed-out")
+def test_every_block_but_the_null_block_is_usable() -> None:
+    for num_blocks in (2, 3, 10, 500):
+        assert sorted(usable_blocks(num_blocks)) == list(range(1, num_blocks))
+
+
+@pytest.mark.catches("table-is-made-anew")
+def test_a_table_that_grows_keeps_its_blocks_and_takes_only_what_is_missing() -> None:
+    pool, table = BlockPool(20, 4), ()
+    for num_tokens in range(1, 30):
+        longer = pool.allocate("a", num_tokens)
+        assert longer[: len(table)] == table, "blocks that hold its keys were taken away"
+        assert len(longer) == -(-num_tokens // 4), f"blocks of 4 for {num_tokens} tokens"
+        assert longer == pool.block_table("a")
+        assert pool.num_free == 19 - len(longer)
+        table = longer
+    assert pool.allocate("a", 3) == table, "asked for less, it gives nothing back"
+
+
+@pytest.mark.catches("takes-what-there-is")
+def test_who_finds_too_few_blocks_gets_none_of_them() -> None:
+    pool = BlockPool(4, 2)
+    table = pool.allocate("a", 2)
+    for name, num_tokens in (("a", 9), ("b", 5)):
+        with pytest.raises(OutOfBlocks):
+            pool.allocate(name, num_tokens)
+        assert (pool.block_table("a"), pool.block_table("b")) == (table, ())
+        assert pool.num_free == 2, f"free blocks after {name} was refused"
+    assert len(pool.allocate("b", 4)) == 2  # all that is left is still to be had
+
+
+def test_no_block_has_two_owners_whatever_is_asked_and_given_back() -> None:
+    rng = random.Random(1)
+    for _ in range(30):
+        num_blocks, block_size = rng.randint(2, 20), rng.randint(1, 5)
+        pool = BlockPool(num_blocks, block_size)
+        for _ in range(40):
+            name = rng.choice("abcd")
+            try:
+                if pool.block_table(name) and rng.random() < 0.3:
+                    pool.free(name)
+                else:
+                    pool.allocate(name, rng.randint(1, 2 * num_blocks))
+            except OutOfBlocks:
+                pass
+            held = [block for name in "abcd" for block in pool.block_table(name)]
+            assert len(set(held)) == len(held), "a block has two owners"
+            assert NULL_BLOCK not in held
+            assert len(held) + pool.num_free == num_blocks - 1, "blocks were lost"
+
+
+# ---------------------------------------------------------------- a request's share
+
+
+@pytest.mark.catches("chunk-exceeds-the-budget")
+def test_no_step_has_more_tokens_than_the_budget() -> None:
+    s = scheduler(budget=5)
+    s.submit(request("a", 12, 1))
+    s.submit(request("b", 9, 3))
+    while s.has_unfinished:
+        tokens = run_step(s).num_tokens
+        assert tokens <= 5, "tokens of a step with a budget of 5"
+
+
+@pytest.mark.catches("every-chunk-samples")
+def test_a_chunk_samples_when_it_reaches_the_last_known_token() -> None:
+    s = scheduler(budget=5)
+    s.submit(request("a", 12, 3))
+    for tokens, samples in ((5, False), (5, False), (2, True), (1, True), (1, True)):
+        (entry,) = run_step(s).entries
+        assert (entry.query_len, entry.samples) == (tokens, samples)
+    assert not s.has_unfinished
+
+
+@pytest.mark.catches("blocks-for-the-longest-answer")
+def test_a_request_holds_blocks_for_what_is_computed_and_no_more() -> None:
+    s = scheduler(budget=6, block_size=4)
+    s.submit(request("a", 10, 50))
+    held = [len(run_step(s).entries[0].block_table) for _ in range(4)]
+    assert held == [2, 3, 3, 3]  # for 6, 10, 11 and 12 tokens
+    assert len(run_step(s).entries[0].block_table) == 4
+
+
+def test_a_decode_is_one_token_behind_those_that_are_computed() -> None:
+    s = scheduler()
+    s.submit(request("a", 3, 4))
+    assert [shares(run_step(s)) for _ in range(4)] == [
+        [("a", 0, 3)],
+        [("a", 3, 1)],
+        [("a", 4, 1)],
+        [("a", 5, 1)],
+    ]
+
+
+def test_a_chunk_of_one_token_is_prefill_and_a_decode_is_not() -> None:
+    s = scheduler(budget=4)
+    s.submit(request("a", 5, 3))
+    assert [run_step(s).has_prefill for _ in range(4)] == [True, True, False, False]
+
+
+# ---------------------------------------------------------------- when blocks run out
+
+
+def two_that_collide() -> Scheduler:
+    """4 blocks of 2. a and b have two blocks each; with its 5th token, a needs one more."""
+    s = scheduler(blocks=5, block_size=2)
+    s.submit(request("a", 3, 4))
+    s.submit(request("b", 3, 4))
+    run_step(s)
+    run_step(s)
+    return s
+
+
+@pytest.mark.catches("preempts-the-oldest")
+def test_the_youngest_makes_room_for_the_oldest() -> None:
+    s = two_that_collide()
+    s.step()
+    assert s.waiting, "nobody was preempted"
+    assert s.waiting[-1].request.request_id == "b"
+
+
+@pytest.mark.catches("victim-keeps-its-blocks")
+def test_a_victim_gives_all_its_blocks_back() -> None:
+    s = two_that_collide()
+    batch = s.step()
+    victim = s.waiting[-1].request.request_id
+    assert s.pool.block_table(victim) == (), f"blocks that {victim} still holds"
+    assert batch is not None, "in spite of the preemption, nobody runs"
+    assert (shares(batch), names(batch.preempted)) == ([("a", 4, 1)], ["b"])
+
+
+@pytest.mark.catches("victim-keeps-its-place")
+def test_a_victim_has_nothing_computed_and_keeps_what_it_wrote() -> None:
+    s = two_that_collide()
+    run_step(s)
+    (victim,) = s.waiting
+    computed, written = victim.num_computed, len(victim.output)
+    assert computed == 0, "tokens that are computed, though their keys and values are gone"
+    assert (written, victim.num_preemptions) == (2, 1)
+
+
+@pytest.mark.catches("victim-goes-to-the-back")
+def test_a_victim_stands_at_the_front_of_the_line() -> None:
+    s = two_that_collide()
+    s.submit(request("c", 1, 1))
+    run_step(s)
+    assert [state.request.request_id for state in s.waiting] == ["b", "c"]
+
+
+@pytest.mark.catches("recomputes-the-prompt-alone")
+def test_a_victim_computes_its_prompt_and_what_it_wrote_again() -> None:
+    s = two_that_collide()
+    seen = []
+    while s.has_unfinished:
+        seen += [share for share in shares(run_step(s)) if share[0] == "b"]
+    assert seen == [("b", 0, 5), ("b", 5, 1)]  # 3 tokens of its prompt and 2 of its own
+
+
+@pytest.mark.catches("a-resumed-request-decodes")
+def test_what_a_victim_computes_again_is_prefill_to_its_last_token() -> None:
+    """6 blocks of 2. When a needs a fourth, b has 3 prompt tokens and 4 of its own: 6 + 1."""
+    s = scheduler(budget=6, blocks=7, block_size=2)
+    s.submit(request("a", 3, 5))
+    s.submit(request("b", 3, 7))
+    again = []
+    while s.has_unfinished:
+        for e in run_step(s).entries:
+            if e.state.num_preemptions:
+                again.append((e.start, e.query_len, "prefill" if e.is_prefill else "decode"))
+    assert again == [(0, 6, "prefill"), (6, 1, "prefill"), (7, 1, "decode"), (8, 1, "decode")]
+
+
+def test_several_are_preempted_if_one_is_not_enough_and_at_last_oneself() -> None:
+    # 6 blocks of 1: a holds 2, b and c hold 2 each; a's third token takes c's, and so on
+    s = scheduler(blocks=7, block_size=1)
+    for name in "abc":
+        s.submit(request(name, 2, 4))
+    run_step(s)
+    second = run_step(s)  # a takes the place of c; b then takes the other
+    assert (shares(second), names(second.preempted)) == ([("a", 2, 1), ("b", 2, 1)], ["c"])
+    third = run_step(s)  # 6 blocks: a has 3 and needs 4, so b goes
+    assert (shares(third), names(third.preempted)) == ([("a", 3, 1)], ["b"])
+
+
+def test_a_step_that_preempts_admits_nobody() -> None:
+    s = two_that_collide()
+    s.submit(request("c", 1, 1))  # would fit into the blocks of b
+    assert shares(run_step(s)) == [("a", 4, 1)]
+
+
+# ---------------------------------------------------------------- who comes first
+
+
+@pytest.mark.catches("prompts-first")
+def test_decodes_are_served_before_the_rest_of_a_prompt() -> None:
+    s = scheduler(budget=4)
+    s.submit(request("a", 2, 9))
+    s.submit(request("b", 30, 2))
+    assert shares(run_step(s)) == [("a", 0, 2), ("b", 0, 2)]
+    for i in range(5):
+        assert shares(run_step(s)) == [("a", 2 + i, 1), ("b", 2 + 3 * i, 3)]
+
+
+def test_prompts_share_a_step_until_the_budget_is_spent() -> None:
+    s = scheduler(budget=16)
+    for name, prompt in (("a", 10), ("b", 10), ("c", 3)):
+        s.submit(request(name, prompt, 2))
+    assert shares(run_step(s)) == [("a", 0, 10), ("b", 0, 6)]
+    assert shares(run_step(s)) == [("a", 10, 1), ("b", 6, 4), ("c", 0, 3)]
+
+
+@pytest.mark.catches("small-requests-overtake")
+def test_nobody_overtakes_one_who_waits_for_blocks() -> None:
+    s = scheduler(budget=40, blocks=7, block_size=4)  # 6 blocks: 24 tokens
+    s.submit(request("a", 10, 6))
+    s.submit(request("large", 14, 2))
+    s.submit(request("small", 2, 1))
+    arrived: list[str] = []
+    while s.has_unfinished:
+        arrived += [name for name, start, _ in shares(run_step(s)) if start == 0]
+    assert arrived == ["a", "large", "small"]
+
+
+def test_seats_bound_the_batch() -> None:
+    s = scheduler(seqs=2)
+    for name in "abc":
+        s.submit(request(name, 1, 2))
+    seen = [[name for name, *_ in shares(run_step(s))] for _ in range(3)]
+    assert seen == [["a", "b"], ["a", "b"], ["c"]]
+
+
+# ---------------------------------------------------------------- all together
+
+
+@dataclass
+class Counted:
+    """A request as the rules see it: numbers, no tokens and no blocks."""
+
+    name: str
+    known: int
+    left: int  # tokens it still wants
+    done: int = 0
+    blocks: int = 0
+
+
+@dataclass
+class ByHand:
+    """The rules at the top of scheduler.py, played with numbers alone."""
+
+    limits: SchedulerLimits
+    free: int
+    waiting: list[Counted] = field(default_factory=list)
+    running: list[Counted] = field(default_factory=list)
+
+    def step(self) -> tuple[list[tuple[str, int, int]], list[str]]:
+        """(name, start, query_len) of all who run, and who was preempted; then books the step."""
+        budget, ran, out = self.limits.max_num_batched_tokens, [], []
+        for one in list(self.running):
+            if budget == 0 or one not in self.running:
+                break
+            tokens = min(budget, one.known - one.done)
+            while self.missing(one, tokens) > self.free and one in self.running:
+                victim = self.running[-1]
+                self.running.remove(victim)
+                self.free, victim.blocks, victim.done = self.free + victim.blocks, 0, 0
+                self.waiting.insert(0, victim)
+                out.append(victim.name)
+            if one in self.running:
+                ran.append(self.give(one, tokens))
+                budget -= tokens
+        while self.waiting and budget and not out and len(self.running) < self.limits.max_num_seqs:
+            tokens = min(budget, self.waiting[0].known)
+            if self.missing(self.waiting[0], tokens) > self.free:
+                break
+            self.running.append(self.waiting.pop(0))
+            ran.append(self.give(self.running[-1], tokens))
+            budget -= tokens
+        for one in list(self.running):
+            if one.done == one.known:
+                one.known, one.left = one.known + 1, one.left - 1
+                if one.left == 0:
+                    self.running.remove(one)
+                    self.free += one.blocks
+        return ran, out
+
+    def missing(self, one: Counted, tokens: int) -> int:
+        return -(-(one.done + tokens) // self.limits.block_size) - one.blocks
+
+    def give(self, one: Counted, tokens: int) -> tuple[str, int, int]:
+        self.free -= self.missing(one, tokens)
+        one.blocks += self.missing(one, tokens)
+        one.done += tokens
+        return one.name, one.done - tokens, tokens
+
+
+def random_case(rng: random.Random) -> tuple[SchedulerLimits, list[Request]]:
+    """Little memory, so that many are preempted; every request fits when it is alone."""
+    requests = []
+    for i in range(rng.randint(1, 12)):
+        prompt = [rng.randrange(100) for _ in range(rng.randint(1, 20))]
+        requests.append(Request(f"{i:02}", prompt, rng.randint(1, 12)))
+    block_size = rng.randint(1, 5)
+    needed = max(-(-(len(r.prompt) + r.max_new_tokens - 1) // block_size) for r in requests)
+    blocks = 1 + needed + rng.randint(0, 6)
+    limits = SchedulerLimits(rng.randint(1, 6), rng.randint(1, 24), blocks, block_size, 400)
+    return limits, requests
+
+
+def test_every_step_is_the_one_that_the_rules_give() -> None:
+    rng = random.Random(2)
+    for _ in range(60):
+        limits, todo = random_case(rng)
+        s, rules, steps = Scheduler(limits), ByHand(limits, limits.num_blocks - 1), 0
+        while todo or s.has_unfinished:
+            for one in [todo.pop(0) for _ in range(min(len(todo), rng.randint(0, 3)))]:
+                s.submit(one)
+                rules.waiting.append(Counted(one.request_id, len(one.prompt), one.max_new_tokens))
+            if s.has_unfinished:
+                ran, out = rules.step()
+                batch = run_step(s)
+                assert shares(batch) == ran, f"(request, start, tokens) of step {steps}: {limits}"
+                assert names(batch.preempted) == out, f"preempted in step {steps}: {limits}"
+            steps += 1
+            assert steps < STEPS, "requests that never end"
+        assert s.pool.num_free == limits.num_blocks - 1, "blocks that nobody gave back"
+
+
+def next_token(context: Sequence[int]) -> int:
+    return zlib.crc32(bytes(context)) % 100
+
+
+def alone(one: Request) -> list[int]:
+    """What a request writes with no batch, no cache and no scheduler."""
+    text = list(one.prompt)
+    for _ in range(one.max_new_tokens):
+        text.append(next_token(text))
+    return text[len(one.prompt) :]
+
+
+class Cache:
+    """Runs batches as a model does that knows nothing but its KV cache.
+
+    Each token is written to its slot; the next token is made of all that the block table finds.
+    A graph pads the batch, and padded rows write to block 0.
+    """
+
+    def __init__(self, limits: SchedulerLimits) -> None:
+        self.limits = limits
+        self.rows: list[tuple[int, int]] = [(-1, -1)] * (limits.num_blocks * limits.block_size)
+
+    def slot(self, table: Sequence[int], position: int) -> int:
+        block, offset = divmod(position, self.limits.block_size)
+        return table[block] * self.limits.block_size + offset
+
+    def run(self, batch: ScheduledBatch) -> list[int]:
+        for entry in batch.entries:
+            for position, token in enumerate(entry.token_ids, start=entry.start):
+                self.rows[self.slot(entry.block_table, position)] = (position, token)
+        for padded in range(self.limits.block_size):
+            self.rows[NULL_BLOCK * self.limits.block_size + padded] = (-1, -1)
+        return [self.sample(e.block_table, e.context_len) for e in batch.entries if e.samples]
+
+    def sample(self, table: Sequence[int], length: int) -> int:
+        found = [self.rows[self.slot(table, position)] for position in range(length)]
+        for position, (stored, _) in enumerate(found):
+            assert stored != -1, (
+                f"position {position} was overwritten by a padded row, or never set"
+            )
+            assert stored == position, f"at position {position} stands a token of another place"
+        return next_token([token for _, token in found])
+
+
+@pytest.mark.catches("null-block-is-handed-out")
+def test_every_request_writes_what_it_would_write_alone() -> None:
+    rng = random.Random(3)
+    preempted = 0
+    for _ in range(40):
+        limits, requests = random_case(rng)
+        s, cache, written, steps = Scheduler(limits), Cache(limits), {}, 0
+        for one in requests:
+            s.submit(one)
+        while s.has_unfinished:
+            batch = s.step()
+            assert batch is not None, "step() has nothing to do, and requests are unfinished"
+            assert batch.num_tokens <= limits.max_num_batched_tokens, "tokens over the budget"
+            assert batch.num_reqs <= limits.max_num_seqs
+            preempted += len(batch.preempted)
+            for state in s.update(batch, cache.run(batch)):
+                written[state.request.request_id] = state.output
+            steps += 1
+            assert steps < STEPS, "requests that never end"
+        assert written == {one.request_id: alone(one) for one in requests}
+        assert s.pool.num_free == limits.num_blocks - 1, "blocks that nobody gave back"
+    assert preempted > 50, "these workloads are meant to run out of blocks"
