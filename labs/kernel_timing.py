@@ -1,4 +1,4 @@
-"""How long a kernel takes, beside the same in PyTorch: the measuring step of labs 11 and 12.
+"""How long a kernel takes, beside the same in PyTorch: the measuring step of labs 11 to 13.
 
 In:  `Case`s: what a kernel must move, and its calls on buffers of their own. Out: a table of µs,
 GB/s and percent of this GPU's own copy; without a GPU what a spec predicts, marked as predicted.

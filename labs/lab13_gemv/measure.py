@@ -1,0 +1,158 @@
+"""The measuring step of lab 13: the four products of a layer beside PyTorch's, and as machine code.
+
+In:  the learner's kernels, where the engine's would stand. Out: see labs/kernel_timing.py; then
+what a compiler tells without a GPU: registers, spills, and what is loaded above the wait. Shapes:
+Qwen3-0.6B in bf16, one token.
+
+The times are without dependent launch. With it, calls of one chain in a row run into each other
+and look faster than any decode step is: the bench's `graph-5` and `graph-5-pdl` tell what it gains.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+from torch.nn import functional
+
+from labs.kernel_timing import YOURS, Calls, Case, main
+from mini_engine.config import ModelConfig, named_shape
+from mini_engine.cuda.kernels import linear
+from mini_engine.cuda.kernels.interpreter import INTERPRETED
+from mini_engine.hardware import DeviceSpec
+from mini_engine.oplists import OpCost
+from tests import kernel_shapes
+
+EPS, TYPE = 1e-6, torch.bfloat16
+WAIT, WIDE_LOAD = r"\bACQBULK\b", r"\bLDG\.\S*128"
+PAST_L1 = r"\bLD(G|GSTS)\.\S*(STRONG\.GPU|BYPASS)"  # .cg: what the step wrote
+
+
+def cases(config: ModelConfig) -> list[Case]:
+    """norm + QKV first: that is the one to predict."""
+    hidden, inner = config.hidden_size, config.intermediate_size
+    return [
+        _norm_linear("norm + QKV", config.q_size + 2 * config.kv_size, hidden),
+        _linear_add("O + residual", hidden, config.q_size),
+        _gate_up("norm + gate/up + SiLU·mul", inner, hidden),
+        _linear_add("down + residual", hidden, inner),
+    ]
+
+
+def _norm_linear(name: str, rows: int, width: int) -> Case:
+    def calls(device: torch.device) -> Calls:
+        x, gain, weight = _tensors(device, width, rows)
+        out = torch.empty(1, rows, device=device, dtype=TYPE)
+
+        def in_triton() -> tuple[Tensor, ...]:
+            linear.norm_linear(out, x, gain, weight, EPS)
+            return (out,)
+
+        def in_pytorch() -> tuple[Tensor, ...]:
+            return (functional.linear(functional.rms_norm(x, (width,), gain, EPS), weight),)
+
+        return {YOURS: in_triton, "PyTorch, 2 ops": in_pytorch}
+
+    return _case(name, linear.bytes_moved(1, rows, width, rows, TYPE.itemsize, norm=True), calls)
+
+
+def _linear_add(name: str, rows: int, width: int) -> Case:
+    def calls(device: torch.device) -> Calls:
+        x, _, weight = _tensors(device, width, rows)
+        residual = torch.zeros(1, rows, device=device, dtype=TYPE)
+
+        def in_triton() -> tuple[Tensor, ...]:
+            linear.linear_add(residual, x, weight)
+            return (residual,)
+
+        def in_pytorch() -> tuple[Tensor, ...]:
+            return (residual.add_(functional.linear(x, weight)),)
+
+        return {YOURS: in_triton, "PyTorch, 2 ops": in_pytorch}
+
+    return _case(name, linear.bytes_moved(1, rows, width, rows, TYPE.itemsize, add=True), calls)
+
+
+def _gate_up(name: str, inner: int, width: int) -> Case:
+    def calls(device: torch.device) -> Calls:
+        x, gain, weight = _tensors(device, width, 2 * inner)
+        out = torch.empty(1, inner, device=device, dtype=TYPE)
+
+        def in_triton() -> tuple[Tensor, ...]:
+            linear.norm_gate_up_silu_mul(out, x, gain, weight, EPS)
+            return (out,)
+
+        def in_pytorch() -> tuple[Tensor, ...]:
+            both = functional.linear(functional.rms_norm(x, (width,), gain, EPS), weight)
+            gate, up = both.chunk(2, dim=-1)
+            return (functional.silu(gate) * up,)
+
+        return {YOURS: in_triton, "PyTorch, 4 ops": in_pytorch}
+
+    size = linear.bytes_moved(1, 2 * inner, width, inner, TYPE.itemsize, norm=True)
+    return _case(name, size, calls)
+
+
+def _case(name: str, size: int, calls: object) -> Case:
+    return Case(name, (OpCost(name, size, 0),), calls)
+
+
+def _tensors(device: torch.device, width: int, rows: int) -> list[Tensor]:
+    """x (1, K), gain (K,), weight (N, K)."""
+    shapes = ((1, width), (width,), (rows, width))
+    return [torch.randn(shape, device=device, dtype=TYPE) / width**0.25 for shape in shapes]
+
+
+def for_spec(_spec: DeviceSpec) -> list[Case]:
+    return cases(named_shape("qwen3-0.6b"))
+
+
+# ---------------------------------------------------------------- without a GPU
+
+
+def show_machine_code(console: Console) -> None:
+    """Your kernels compiled for sm_90 (Hopper), with dependent launch: a line each."""
+    console.print("\nYour kernels compiled for sm_90 with dependent launch; no GPU is needed:\n")
+    heads = ("", "programs", "on an SM", "registers", "spilled", "KB above wait", "too early")
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for head in heads:
+        table.add_column(head, justify="right" if head else "left", no_wrap=True)
+    found = {c.name: c for c in kernel_shapes.cases(named_shape("qwen3-0.6b"))}
+    complaints = []
+    for name in ("norm_qkv", "o_add", "norm_gate_up", "down_add"):
+        try:
+            table.add_row(name, *_compiled(found[f"{name}_m1"]))
+        except Exception as error:  # the compiler refuses some of what the interpreter takes
+            table.add_row(name, "-")
+            complaints.append(f"\n{name} does not compile: {error}")
+    console.print(table)
+    console.print(
+        "\nspilled: bytes a thread. KB above wait: weights of a program, already on their way."
+        "\ntoo early: loads of what the step wrote (.cg) that stand above the wait."
+    )
+    for complaint in complaints:
+        console.print(complaint, markup=False)
+
+
+def _compiled(case: kernel_shapes.Case) -> list[str]:
+    """The figures of one kernel."""
+    made = case.compile(90, pdl=True)
+    waits = made.where(WAIT)
+    wait = waits[0] if waits else 0
+    above = sum(at < wait for at in made.where(WIDE_LOAD)) * 16 * made.threads
+    early = sum(at < wait for at in made.where(PAST_L1))
+    constants = dict(case.constants)
+    programs = -(-constants["N"] // constants["ROWS"])
+    share = f"{min(above, case.prefetched) / 1e3:.1f} of {case.prefetched / 1e3:.1f}"
+    numbers = (programs, made.resident, made.registers, made.spilled_bytes)
+    return [*map(str, numbers), share, str(early)]
+
+
+if __name__ == "__main__":
+    code = main(13, for_spec, sys.argv[1:])
+    if code == 0 and not INTERPRETED:
+        show_machine_code(Console(highlight=False))
+    sys.exit(code)

@@ -1,0 +1,491 @@
+"""Lab 14: capture of a real decode step, on the CPU emulator, whose API and rules are a GPU's.
+
+A Qwen3 of two layers decodes through your code; what it writes is held to the same model without a
+cache, without a batch and without graphs. LAB_DEVICE=cuda runs this file on real graphs.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import cache
+
+import pytest
+import torch
+from torch import Tensor
+
+from mini_engine.config import named_shape
+from mini_engine.cuda import streams
+from mini_engine.cuda.attention import DecodeAttention, HostAttention
+from mini_engine.cuda.backend import GraphBackend, graphs_for
+from mini_engine.cuda.graphs import GraphRunner
+from mini_engine.cuda.inputs import StaticInputs, StepInputs
+from mini_engine.cuda.model import KVCache, Model
+from mini_engine.cuda.runner import TorchRunner
+from mini_engine.cuda.weights import Weights, random_weights
+from mini_engine.dispatch import CUDAGraphMode, GraphDispatcher
+from mini_engine.engine import Engine
+from mini_engine.scheduler import (
+    Request,
+    RequestState,
+    ScheduledBatch,
+    ScheduledRequest,
+    SchedulerLimits,
+)
+
+gc.freeze()  # each capture collects garbage first: it need not look through PyTorch's modules
+DEVICE = os.environ.get("LAB_DEVICE", "cpu")
+TINY = replace(
+    named_shape("qwen3-0.6b"),
+    name="tiny",
+    hidden_size=16,
+    intermediate_size=24,
+    num_layers=2,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=8,
+    vocab_size=61,
+    max_position_embeddings=40,
+    eos_token_ids=(),
+)
+BLOCK_SIZE, BLOCKS = 4, 8  # of a request: room for 32 tokens
+LIMITS = SchedulerLimits(
+    max_num_seqs=4, max_num_batched_tokens=16, num_blocks=64, block_size=4, max_model_len=32
+)
+EMULATED = pytest.mark.skipif(
+    DEVICE != "cpu", reason="the emulator counts what a GPU's allocator rounds: run it there, too"
+)
+
+
+@pytest.fixture(autouse=True)
+def inference() -> Iterator[None]:
+    with torch.inference_mode():
+        yield
+
+
+@cache
+def graphs() -> GraphBackend:
+    return graphs_for(DEVICE)
+
+
+@cache
+def weights() -> Weights:
+    return random_weights(TINY, graphs().device, torch.float32, seed=3)
+
+
+def new_model(num_blocks: int) -> Model:
+    device = graphs().device
+    return Model(weights(), KVCache.allocate(TINY, num_blocks, BLOCK_SIZE, device, torch.float32))
+
+
+def ints(values: Sequence[object]) -> Tensor:
+    return torch.tensor(values, dtype=torch.int32, device=graphs().device)
+
+
+def prompt_step(tokens: Sequence[int], table: Sequence[int]) -> StepInputs:
+    """A whole prompt of one request as one step."""
+    positions = range(len(tokens))
+    slots = [table[p // BLOCK_SIZE] * BLOCK_SIZE + p % BLOCK_SIZE for p in positions]
+    return StepInputs(
+        input_ids=ints(tokens),
+        positions=ints(positions),
+        slot_mapping=ints(slots),
+        query_lens=ints([len(tokens)]),
+        context_lens=ints([len(tokens)]),
+        last_rows=ints([len(tokens) - 1]),
+        block_table=ints([table]),
+    )
+
+
+def next_token(model: Model, tokens: Sequence[int], table: Sequence[int]) -> int:
+    """Compute a prompt, fill its cache, sample."""
+    step = prompt_step(tokens, table)
+    attention = HostAttention((len(tokens),), (len(tokens),), BLOCK_SIZE)
+    return int(model.head(model.body(step, attention), step)[1])
+
+
+@cache
+def alone(prompt: tuple[int, ...], count: int) -> list[int]:
+    """The next `count` tokens of a prompt, all of it computed anew for each of them."""
+    model, tokens = new_model(1 + BLOCKS), list(prompt)
+    for _ in range(count):
+        tokens.append(next_token(model, tokens, range(1, 1 + BLOCKS)))
+    return tokens[len(prompt) :]
+
+
+def decoding(prompts: Sequence[tuple[int, ...]], rows: int) -> tuple[Model, StepInputs]:
+    """Prompts in the cache, and the decode step after them, padded with zeros to `rows`."""
+    order = random.Random(len(prompts)).sample(range(1, 1 + rows * BLOCKS), rows * BLOCKS)
+    tables = [order[i * BLOCKS : (i + 1) * BLOCKS] for i in range(len(prompts))]
+    model = new_model(1 + rows * BLOCKS)
+    first = [next_token(model, p, table) for p, table in zip(prompts, tables, strict=True)]
+    lengths, padding = [len(p) for p in prompts], [0] * (rows - len(prompts))
+    slots = [t[n // BLOCK_SIZE] * BLOCK_SIZE + n % BLOCK_SIZE
+             for n, t in zip(lengths, tables, strict=True)]  # fmt: skip
+    return model, StepInputs(
+        input_ids=ints(first + padding),
+        positions=ints(lengths + padding),
+        slot_mapping=ints(slots + padding),
+        query_lens=ints([1] * len(prompts) + padding),
+        context_lens=ints([n + 1 for n in lengths] + padding),
+        last_rows=ints([*range(len(prompts)), *padding]),
+        block_table=ints(tables + [[0] * BLOCKS for _ in padding]),
+    )
+
+
+def assert_alone(written: list[int], prompt: tuple[int, ...]) -> None:
+    """The tokens of decode steps; the first token of a request comes from its prompt's step."""
+    wanted = alone(prompt, 1 + len(written))[1:]
+    wrong = [
+        step for step, pair in enumerate(zip(written, wanted, strict=True)) if len({*pair}) > 1
+    ]
+    said = f"wrote {written}, alone the model writes {wanted}"
+    assert not wrong, f"wrong from decode step {wrong[0] + 1} of {len(written)} on: {said}"
+
+
+def some_prompts(count: int, seed: int) -> list[tuple[int, ...]]:
+    rng = random.Random(seed)
+    return [
+        tuple(rng.randrange(TINY.vocab_size) for _ in range(rng.randint(1, 9)))
+        for _ in range(count)
+    ]
+
+
+def batch_of(*contexts: int) -> ScheduledBatch:
+    """A decode step of requests with such contexts. Request i has blocks 8·i + 1 and on."""
+    entries = []
+    for i, context in enumerate(contexts):
+        state = RequestState(Request(str(i), tuple(range(5, 5 + context)), 9))
+        table = list(range(8 * i + 1, 8 * i + 1 + -(-context // BLOCK_SIZE)))
+        entries.append(
+            ScheduledRequest(state, context - 1, 1, table, is_prefill=False, samples=True)
+        )
+    return ScheduledBatch(tuple(entries))
+
+
+def runner_of(
+    forward: Callable[[int], Tensor], sizes: Sequence[int], backend: GraphBackend | None = None
+) -> GraphRunner:
+    backend = backend or graphs()
+    return GraphRunner(backend, forward, sizes, backend.graph_pool_handle())
+
+
+# ---------------------------------------------------------------- capture
+
+
+@pytest.mark.catches("capture-computes")
+def test_a_replay_computes_what_its_inputs_hold_by_then() -> None:
+    x = torch.zeros(4, device=graphs().device)
+    runner = runner_of(lambda rung: x[:rung] * 2 + 1, [2, 4])
+    runner.capture()
+    for value in (3.0, 5.0):
+        x.fill_(value)
+        assert runner.replay(4).tolist() == [2 * value + 1] * 4
+        assert runner.replay(2).tolist() == [2 * value + 1] * 2
+
+
+@pytest.mark.catches("no-warm-up")
+def test_what_a_library_does_at_its_first_call_is_not_in_the_graph() -> None:
+    """A first call for a shape reads from the device, as one that loads or tunes a kernel does."""
+    x, loaded = torch.ones(4, device=graphs().device), set()
+
+    def forward(rung: int) -> Tensor:
+        if rung not in loaded:
+            loaded.add(rung)
+            x[0].item()
+        return x[:rung] * 2
+
+    runner = runner_of(forward, [1, 2, 4])
+    runner.capture()
+    assert sorted(runner.captured) == [1, 2, 4]
+    assert runner.replay(2).tolist() == [2, 2]
+
+
+@pytest.mark.catches("warm-up-on-the-default-stream")
+def test_a_rung_is_warmed_up_on_the_stream_it_is_captured_on() -> None:
+    """What is set up for one stream is not set up for another: PyTorch's workspaces of cuBLAS are
+    kept by handle and stream (`cublas_handle_stream_to_workspace` in CublasHandlePool.cpp)."""
+    x, warm, captured = torch.ones(4, device=graphs().device), {}, {}
+
+    def forward(rung: int) -> Tensor:
+        seen = captured if graphs().is_current_stream_capturing() else warm
+        seen[rung] = graphs().current_stream()
+        return x[:rung] * 2
+
+    outside = graphs().current_stream()
+    runner_of(forward, [1, 2]).capture()
+    assert warm.keys() == captured.keys() == {1, 2}
+    for rung, stream in warm.items():
+        assert stream != outside, f"rung {rung} was warmed up on the caller's stream"
+        assert stream == captured[rung], f"rung {rung} was captured on another stream"
+    assert graphs().current_stream() == outside
+
+
+@EMULATED
+@pytest.mark.catches("unordered-side-stream")
+def test_the_side_stream_waits_for_whoever_writes_the_inputs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The emulator has no races. So this asks whether anything at all has ordered the two."""
+    x, waits, at_warm_up = torch.ones(4), [], []
+
+    def noted(inner: Callable[..., None]) -> Callable[..., None]:
+        def wait(*given: object) -> None:
+            waits.append(given)
+            inner(*given)
+
+        return wait
+
+    for name in ("wait_stream", "synchronize"):
+        monkeypatch.setattr(streams.Stream, name, noted(getattr(streams.Stream, name)))
+    backend = replace(graphs(), synchronize=noted(graphs().synchronize))
+
+    def forward(rung: int) -> Tensor:
+        if not backend.is_current_stream_capturing():
+            at_warm_up.append(len(waits))
+        return x[:rung] * 2
+
+    runner_of(forward, [4], backend).capture()
+    assert at_warm_up[0] > 0, "the warm-up began while the inputs may still be written"
+
+
+def bytes_taken(sizes: Sequence[int]) -> int:
+    """What a ladder costs, in bytes of the device."""
+    x = torch.ones(max(sizes), 1024, device=graphs().device)
+
+    def forward(rung: int) -> Tensor:
+        return ((x[:rung] * 2).sin() + x[:rung]).sum(1)
+
+    before, _ = graphs().mem_get_info()
+    runner = runner_of(forward, sizes)
+    runner.capture()
+    assert sorted(runner.captured) == sorted(sizes)
+    after, _ = graphs().mem_get_info()
+    runner.reset()
+    return before - after
+
+
+@EMULATED
+@pytest.mark.catches("smallest-first", "a-pool-for-each-rung")
+def test_the_whole_ladder_lives_in_the_memory_of_its_largest_rung() -> None:
+    largest, ladder = bytes_taken([64]), bytes_taken([1, 2, 4, 8, 16, 32, 64])
+    assert ladder <= 1.1 * largest, f"{ladder:,} bytes for all rungs, {largest:,} for the largest"
+
+
+@pytest.mark.catches("out-of-memory-ends-it")
+def test_a_rung_without_memory_is_dropped_and_the_others_are_captured() -> None:
+    x, told = torch.ones(8, device=graphs().device), []
+
+    def forward(rung: int) -> Tensor:
+        if rung == 8:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return x[:rung] * 2
+
+    runner = runner_of(forward, [1, 4, 8])
+    report = runner.capture(told.append)
+    assert report.dropped == [8]
+    assert [r.rung for r in report.rungs] == [4, 1]
+    assert told == [8, 4, 1]
+    assert runner.replay(4).tolist() == [2] * 4
+
+
+@pytest.mark.catches("every-error-is-memory")
+def test_a_mistake_in_the_model_is_not_taken_for_missing_memory() -> None:
+    x = torch.ones(4, device=graphs().device)
+
+    def forward(rung: int) -> Tensor:
+        return x[:rung] * (2 if x.sum().item() > 0 else 3)  # a branch on what the device holds
+
+    runner = runner_of(forward, [2, 4])
+    with pytest.raises(RuntimeError, match="captur"):
+        report = runner.capture()
+        pytest.fail(f"a capture that cannot work ended well, with {report.dropped} dropped")
+    assert not runner.captured, "a graph was left behind"
+
+
+def test_ctrl_c_ends_the_capture_between_two_rungs_and_leaves_no_graph() -> None:
+    x, begun, checks = torch.ones(4, device=graphs().device), set(), []
+
+    def forward(rung: int) -> Tensor:
+        begun.add(rung)
+        return x[:rung] * 2
+
+    def check() -> None:
+        checks.append(len(begun))
+        if len(checks) == 2:
+            raise KeyboardInterrupt
+
+    runner = runner_of(forward, [1, 2, 4])
+    with pytest.raises(KeyboardInterrupt):
+        runner._capture_ladder(check, lambda _: None)
+    assert checks == [0, 1], "check() comes before each rung"
+
+    def pressed(_: int) -> None:
+        raise KeyboardInterrupt
+
+    runner.reset()
+    with pytest.raises(KeyboardInterrupt):
+        runner.capture(pressed)
+    assert not runner.captured
+    runner.capture()
+    assert runner.replay(2).tolist() == [2, 2]
+
+
+# ---------------------------------------------------------------- static inputs
+
+
+@pytest.mark.catches("stale-padding")
+def test_a_batch_is_written_into_the_first_rows_and_zeros_into_the_others() -> None:
+    inputs = StaticInputs(LIMITS, 16, graphs().device)
+    rng = random.Random(5)
+    for _ in range(30):
+        contexts = [rng.randint(1, 30) for _ in range(rng.randint(1, 4))]
+        rung = rng.randint(len(contexts), 4)
+        step = inputs.fill(batch_of(*contexts), rung, rung)
+        padding = [0] * (rung - len(contexts))
+        assert step.context_lens.tolist() == contexts + padding
+        assert step.positions.tolist() == [c - 1 for c in contexts] + padding
+        assert step.input_ids.tolist() == [4 + c for c in contexts] + padding
+        assert step.last_rows.tolist() == [*range(len(contexts)), *padding]
+        assert step.query_lens.tolist() == [1] * len(contexts) + padding
+        for i, row in enumerate(step.block_table.tolist()):
+            used = -(-contexts[i] // BLOCK_SIZE) if i < len(contexts) else 0
+            assert row == [8 * i + 1 + b for b in range(used)] + [0] * (8 - used)
+
+
+@pytest.mark.catches("input-rebound")
+def test_a_graph_sees_each_new_batch() -> None:
+    inputs = StaticInputs(LIMITS, 16, graphs().device)
+    runner = runner_of(lambda rung: inputs.view(rung, rung).slot_mapping * 1, [4])
+    addresses = [tensor.data_ptr() for tensor in vars(inputs.view(4, 4)).values()]
+    runner.capture()
+    for contexts in ((3, 9, 14, 30), (4, 10, 15), (1,)):
+        step = inputs.fill(batch_of(*contexts), 4, 4)
+        seen = runner.replay(4).tolist()
+        slots = [(8 * i + 1) * BLOCK_SIZE + c - 1 for i, c in enumerate(contexts)]
+        assert seen == slots + [0] * (4 - len(slots)), "the graph read another batch"
+        assert [tensor.data_ptr() for tensor in vars(step).values()] == addresses
+
+
+@pytest.mark.catches("stale-padding")
+def test_padded_rows_write_to_the_null_block_whoever_sat_there_before() -> None:
+    inputs = StaticInputs(LIMITS, 16, graphs().device)
+    inputs.fill(batch_of(9, 17, 30, 5), 4, 4)
+    step = inputs.fill(batch_of(10, 18), 4, 4)
+    blocks = [slot // BLOCK_SIZE for slot in step.slot_mapping[2:].tolist()]
+    assert blocks == [0, 0], f"padded rows write into blocks {blocks}, which are somebody's"
+    assert step.context_lens[2:].tolist() == [0, 0], "padded rows have a context to attend to"
+
+
+@pytest.mark.catches("stale-padding", "input-rebound")
+@pytest.mark.parametrize("seed", range(3))
+def test_every_request_of_a_server_gets_the_tokens_it_gets_alone(seed: int) -> None:
+    """Requests come and go, so a rung of 4 is full, then padded; whole engine, FULL graphs."""
+    rng = random.Random(seed)
+    requests = [
+        Request(str(i), prompt, rng.randint(2, 9)) for i, prompt in enumerate(some_prompts(6, seed))
+    ]
+    dispatcher = GraphDispatcher("FULL_DECODE_ONLY", [2, 4], LIMITS.max_num_seqs)
+    runner = TorchRunner(new_model(LIMITS.num_blocks), LIMITS, dispatcher, graphs())
+    runner.capture()
+    modes = set()
+    serving = Engine(runner, LIMITS, dispatcher)
+    done = serving.run(requests, on_step=lambda r: modes.add(r.descriptor.mode))
+    assert CUDAGraphMode.FULL in modes
+    for completion in done:
+        prompt = tuple(completion.request.prompt)
+        assert list(completion.tokens) == alone(prompt, completion.request.max_new_tokens)
+
+
+# ---------------------------------------------------------------- k steps a replay
+
+
+@pytest.mark.catches("token-not-fed-back", "position-not-advanced", "slot-not-moved")
+@pytest.mark.parametrize("requests", [1, 2, 3])
+def test_a_step_is_followed_by_the_next_on_the_device_alone(requests: int) -> None:
+    prompts = some_prompts(requests, seed=requests)
+    model, inputs = decoding(prompts, rows=4)
+    written = []
+    for _ in range(9):
+        hidden = model.body(inputs, DecodeAttention(BLOCKS, BLOCK_SIZE))
+        tokens = model.head(hidden, inputs)[1]
+        written.append(tokens.tolist())
+        model.advance(inputs, tokens)
+    for row, prompt in enumerate(prompts):
+        assert_alone([tokens[row] for tokens in written], prompt)
+
+
+@pytest.mark.catches("token-not-fed-back", "position-not-advanced", "slot-not-moved")
+def test_the_inputs_of_the_next_step_are_those_that_a_host_would_have_sent() -> None:
+    prompts = some_prompts(3, seed=8)
+    model, inputs = decoding(prompts, rows=4)
+    tables, start = inputs.block_table.tolist(), [len(p) for p in prompts]
+    addresses = [tensor.data_ptr() for tensor in vars(inputs).values()]
+    for step in range(1, 15):
+        sampled = [7 * step % 61, 11 * step % 61, step, 0]
+        model.advance(inputs, ints(sampled))
+        positions = [n + step for n in start]
+        slots = [t[p // BLOCK_SIZE] * BLOCK_SIZE + p % BLOCK_SIZE
+                 for p, t in zip(positions, tables, strict=False)]  # fmt: skip
+        assert inputs.input_ids.tolist() == sampled
+        assert inputs.positions.tolist() == [*positions, 0]
+        assert inputs.context_lens.tolist() == [*(p + 1 for p in positions), 0]
+        assert inputs.slot_mapping.tolist() == [*slots, 0]
+    assert [tensor.data_ptr() for tensor in vars(inputs).values()] == addresses
+    assert inputs.block_table.tolist() == tables
+
+
+@pytest.mark.catches("padded-rows-come-alive")
+def test_a_padded_row_stays_a_padded_row_whatever_it_samples() -> None:
+    model, inputs = decoding(some_prompts(1, seed=9), rows=3)
+    for _ in range(3):
+        model.advance(inputs, ints([5, 6, 7]))
+        for name in ("input_ids", "positions", "context_lens", "slot_mapping"):
+            assert getattr(inputs, name)[1:].tolist() == [0, 0], f"{name} of padded rows"
+
+
+def test_a_request_stays_in_its_room_when_steps_go_on_over_its_end() -> None:
+    """Room for 32 tokens. What is written beyond it is nobody's, and nothing is read outside."""
+    model, inputs = decoding([tuple(range(29))], rows=1)
+    for _ in range(6):
+        model.advance(inputs, ints([1]))
+        assert int(inputs.positions) < 32
+        assert int(inputs.context_lens) <= 32
+        assert int(inputs.slot_mapping) < len(model.cache.keys[0]) * BLOCK_SIZE
+
+
+def test_advance_refuses_a_step_with_more_tokens_than_requests() -> None:
+    model = new_model(9)
+    step = prompt_step([1, 2, 3], range(1, 9))
+    with pytest.raises(ValueError):
+        model.advance(step, ints([4]))
+
+
+@pytest.mark.catches("item-in-capture", "kept-buffer")
+@pytest.mark.parametrize(("steps", "replays"), [(1, 6), (3, 3), (8, 1)])
+def test_replays_of_k_steps_write_what_the_model_writes_alone(steps: int, replays: int) -> None:
+    prompts = some_prompts(2, seed=10 + steps)
+    model, inputs = decoding(prompts, rows=3)
+    start = [tensor.clone() for tensor in vars(inputs).values()]
+    attention = DecodeAttention(BLOCKS, BLOCK_SIZE)
+    runner = runner_of(lambda _: model.decode(inputs, attention, steps), [3])
+    runner.capture()
+    for tensor, value in zip(vars(inputs).values(), start, strict=True):
+        tensor.copy_(value)  # the warm-up has run k steps
+    written = torch.cat([runner.replay(3).clone() for _ in range(replays)])
+    assert written.shape == (steps * replays, 3)
+    for row, prompt in enumerate(prompts):
+        assert_alone(written[:, row].tolist(), prompt)
+
+
+@pytest.mark.catches("kept-buffer")
+def test_the_tokens_of_every_step_come_back() -> None:
+    (prompt,) = prompts = some_prompts(1, seed=20)
+    model, inputs = decoding(prompts, rows=1)
+    tokens = model.decode(inputs, DecodeAttention(BLOCKS, BLOCK_SIZE), 7)
+    assert tokens.shape == (7, 1)
+    assert_alone(tokens[:, 0].tolist(), prompt)
+    assert inputs.context_lens.tolist() == [len(prompt) + 8]

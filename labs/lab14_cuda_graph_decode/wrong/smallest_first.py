@@ -1,0 +1,16 @@
+"""smallest-first: captures in the order in which the ladder is written."""
+
+
+class GraphRunner:
+    def _capture_ladder(self, check, progress):
+        report, stream = CaptureReport(), self.backend.Stream()
+        for rung in self.sizes:
+            check()
+            try:
+                report.rungs.append(self._capture_rung(rung, stream))
+            except RuntimeError as error:
+                if not is_out_of_memory(error):
+                    raise
+                report.dropped.append(rung)
+            progress(rung)
+        return report
