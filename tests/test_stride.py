@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mini_engine.metrics import LogHistogram
@@ -30,6 +30,7 @@ def test_the_time_of_k_steps_is_the_sum_of_the_steps(chains: list[Chain], steps:
 
 
 @given(chains=chains, steps=st.integers(1, 600), us=st.floats(0.0, 200_000.0))
+@example(chains=[(1.0, 2.0)], steps=1, us=0.0)  # a growth of twice the first step, and no time
 def test_a_cut_keeps_the_steps_that_begin_before_the_moment(
     chains: list[Chain], steps: int, us: float
 ) -> None:

@@ -38,6 +38,8 @@ class Ramp:
 
     def steps_until(self, us: float) -> int:
         """The least number of steps, at least 1, that take `us` or longer, however many it has."""
+        if us <= self.first_us:
+            return 1
         # k * first + growth * k * (k - 1) / 2 = us, solved for k without cancellation.
         b = self.first_us - self.growth_us / 2
         k = 2 * us / (b + math.sqrt(b * b + 2 * self.growth_us * us))
