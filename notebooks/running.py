@@ -18,6 +18,7 @@ from nbformat import NotebookNode
 
 FOLDER = Path(__file__).parent
 TIME_LIMIT_S = 60
+WIDGET = "application/vnd.jupyter.widget-view+json"
 ADDRESS = re.compile(r"0x[0-9a-f]{6,}|model_id|[0-9a-f]{32}")
 
 
@@ -49,6 +50,8 @@ def save(book: NotebookNode, path: Path) -> None:
     for index, cell in enumerate(book.cells):
         cell.id = f"cell-{index:02d}"
         cell.metadata = NotebookNode({k: v for k, v in cell.metadata.items() if k == "tags"})
+        if cell.cell_type == "code":  # a slider has a random name, and nothing behind it once saved
+            cell.outputs = [out for out in cell.outputs if WIDGET not in out.get("data", {})]
     nbformat.validate(book)
     nbformat.write(book, path)
 
@@ -60,6 +63,8 @@ def spoken(book: NotebookNode) -> Iterator[tuple[int, str]]:
             continue
         said = []
         for output in cell.outputs:
+            if output.get("name") == "stderr":  # warnings of a machine, not words of the notebook
+                continue
             text = output.get("text") or output.get("data", {}).get("text/plain", "")
             if not ADDRESS.search(text):
                 said.append(text)

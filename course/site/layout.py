@@ -47,8 +47,6 @@ def lay_out(root: Path, into: Path) -> Path:
         for path in sorted(root.glob(pattern)):
             (into / path.relative_to(root)).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(path, into / path.relative_to(root))
-    for path in sorted((into / "notebooks").glob("*.ipynb")):
-        path.write_text(without_widgets(path.read_text()))
     write(into / "reference/index.md", _reference_index(sorted(pages)))
     for path in sorted(Path(__file__).parent.glob("pages/*.md")):
         write(into / path.name, path.read_text().replace("FIGURES", json.dumps(step_figures())))
@@ -74,24 +72,6 @@ def prepared(path: Path, root: Path) -> str:
 
     text = FENCE.sub(language, path.read_text())
     return SOURCE_LINK.sub(link, text)
-
-
-def without_widgets(book: str) -> str:
-    """A notebook whose sliders are left to those who run it: a page has no kernel behind it."""
-    data = json.loads(book)
-    for cell in data["cells"]:
-        cell["outputs"] = (
-            [
-                output
-                for output in cell.get("outputs", [])
-                if "application/vnd.jupyter.widget-view+json" not in output.get("data", {})
-            ]
-            if cell["cell_type"] == "code"
-            else []
-        )
-        if cell["cell_type"] != "code":
-            del cell["outputs"]
-    return json.dumps(data)
 
 
 def step_figures() -> dict[str, float]:
