@@ -125,6 +125,14 @@ def test_a_page_fits_its_screen_and_complains_of_nothing(
     opened.context.close()
 
 
+def test_the_cheat_sheet_is_two_printed_pages(site: Path, browser: Any) -> None:
+    opened, _ = page(browser, f"file://{site}/course/CHEATSHEET.html")
+    side = {name: "1cm" for name in ("top", "bottom", "left", "right")}
+    printed = opened.pdf(format="A4", margin=side)
+    assert len(re.findall(rb"/Type\s*/Page[^s]", printed)) == 2
+    opened.context.close()
+
+
 def test_the_search_finds_without_a_network(site: Path, browser: Any) -> None:
     opened, complaints = page(browser, f"file://{site}/search.html?q=crossover", viewport=DESKTOP)
     opened.locator("#search-results li").first.wait_for(timeout=20_000)
