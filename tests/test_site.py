@@ -127,7 +127,7 @@ def test_a_page_fits_its_screen_and_complains_of_nothing(
 
 def test_the_cheat_sheet_is_two_printed_pages(site: Path, browser: Any) -> None:
     opened, _ = page(browser, f"file://{site}/course/CHEATSHEET.html")
-    side = {name: "1cm" for name in ("top", "bottom", "left", "right")}
+    side = dict.fromkeys(("top", "bottom", "left", "right"), "1cm")
     printed = opened.pdf(format="A4", margin=side)
     assert len(re.findall(rb"/Type\s*/Page[^s]", printed)) == 2
     opened.context.close()
