@@ -1,0 +1,140 @@
+"""The measuring step of lab 15: our decode step as torch.compile sees it, counted by your harness.
+
+In:  words: --inductor also asks the Inductor of this machine's CPU (a minute or two, needs a C++
+     compiler); --predict and --spec as in `labs/step_timing.py`.
+Out: graphs, breaks and launches of a step; how a ladder of shapes is served; then, on a GPU, the
+     compiled arms against the hand-written ones, and without one the captured run or how to get it.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+from labs.step_timing import Race
+from labs.step_timing import main as race_main
+from mini_engine.cli.bench_file import tiny_shape
+from mini_engine.config import ModelConfig, named_shape
+from mini_engine.cuda.backend import graphs_for
+from mini_engine.cuda.compile_report import graph_breaks, launches, over_calls
+from mini_engine.cuda.stage import set_stage
+from mini_engine.cuda.weights import random_weights
+from mini_engine.default_ladder import default_capture_sizes
+from mini_engine.oplists import StepShape, step_ops
+
+MODES = ("eager", "default", "reduce-overhead")
+RACE = Race(
+    Path(__file__).parent,
+    {
+        "compile": "compile-default",
+        "compile-graph": "compile-reduce-overhead",
+        "nine": "graph-9",
+        "five": "graph-5",
+    },
+    required=False,
+)
+
+
+def decode_step(layers: int) -> Callable[[], tuple[Tensor, Tensor]]:
+    """A decode step of our plain model, small and narrow, with its token fed back."""
+    config = replace(tiny_shape(), num_layers=layers, dtype="bfloat16")
+    weights = random_weights(config, torch.device("cpu"), torch.bfloat16, seed=0)
+    stage = set_stage(graphs_for("cpu"), weights, batch=1, context=40, room=64)
+    model, inputs = stage.model, stage.inputs()
+    return lambda: model.next_step(model.body(inputs, stage.attention), inputs)
+
+
+def show_step(console: Console) -> None:
+    """Two depths, so that what a layer costs is known, and from that what 28 cost."""
+    found: dict[str, list[int]] = {mode: [] for mode in MODES}
+    with torch.no_grad():
+        for layers in (1, 2):
+            calls = over_calls(decode_step(layers), [(), ()], fullgraph=True)
+            for mode in MODES:
+                found[mode].append(launches(calls[-1], mode))
+    hows = ", then ".join(call.how for call in calls)
+    console.print(
+        f"Our decode step, two layers: {hows}; {len(calls[0].graphs)} graph, "
+        f"{len(graph_breaks(calls))} breaks.\n"
+    )
+    qwen = named_shape("qwen3-0.6b")
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("launches of a step", "2 layers", "a layer", f"{qwen.num_layers} layers"):
+        table.add_column(name, justify="left" if name.endswith("step") else "right", no_wrap=True)
+    said = {"eager": "eager, op by op", "default": "default, at best"}
+    for mode, (one, two) in found.items():
+        a_layer = two - one
+        deep = one + a_layer * (qwen.num_layers - 1)
+        table.add_row(said.get(mode, mode), str(two), str(a_layer), f"{deep:,}")
+    for style, name in (("fused9", "nine a layer, by hand"), ("fused5", "five a layer, by hand")):
+        one, two = (by_hand(replace(qwen, num_layers=n), style) for n in (1, 2))
+        table.add_row(name, str(two), str(two - one), f"{by_hand(qwen, style):,}")
+    console.print(table)
+    console.print("By hand and in a graph of one's own: 1, as reduce-overhead.\n")
+
+
+def by_hand(config: ModelConfig, style: str) -> int:
+    return len(step_ops(config, StepShape.decode(1, 512), style))
+
+
+def add_rms_norm(residual: Tensor, x: Tensor, gain: Tensor) -> tuple[Tensor, Tensor]:
+    """What stands between two products."""
+    residual = residual + x
+    wide = residual.float()
+    scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-6)
+    return residual, (wide * scale).to(x.dtype) * gain
+
+
+def show_ladder(console: Console) -> None:
+    """A server's batch sizes, one call each."""
+    sizes = default_capture_sizes(256, 2048)
+    calls = [(torch.ones(n, 64), torch.ones(n, 64), torch.ones(64)) for n in sizes]
+    console.print(f"add+RMSNorm over {len(sizes)} batch sizes, {sizes[0]} to {sizes[-1]}:")
+    for dynamic in (None, True, False):
+        served = Counter(call.how for call in over_calls(add_rms_norm, calls, dynamic=dynamic))
+        told = ", ".join(f"{how} {served[how]}" for how in ("compiled", "reused", "eager"))
+        console.print(f"  dynamic={dynamic!s:6}{told}")
+    console.print()
+
+
+def show_inductor(console: Console) -> None:
+    """How many kernels Inductor writes for the two-layer step on this CPU. Products are no part."""
+    if not any(map(shutil.which, ("g++", "clang++"))):
+        console.print("--inductor: no C++ compiler here (g++ or clang++), so it cannot be asked.\n")
+        return
+    import torch._inductor.metrics as metrics
+
+    torch.compiler.reset()
+    metrics.reset()
+    step: Any = torch.compile(decode_step(2), fullgraph=True)
+    with torch.no_grad():
+        step()
+    console.print(
+        f"Inductor {torch.__version__} wrote {metrics.generated_kernel_count} C++ kernels for the "
+        "two layers, products not counted.\nCompare with “default, at best” above, which counts "
+        "products too. For a GPU it decides otherwise.\n"
+    )
+
+
+def main(words: list[str]) -> int:
+    console = Console(highlight=False)
+    if not {"-h", "--help"} & set(words):
+        show_step(console)
+        show_ladder(console)
+        if "--inductor" in words:
+            show_inductor(console)
+    return race_main(RACE, [word for word in words if word != "--inductor"])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

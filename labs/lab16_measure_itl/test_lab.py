@@ -1,0 +1,352 @@
+"""Lab 16: measuring. The stopwatch is held against a GPU that is played on two clocks, intervals
+against thousands of experiments whose truth is known."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mini_engine.cuda.intervals import (
+    MAX_PROCESSES,
+    STUDENT_T,
+    median_interval,
+    pooled_interval,
+    pooled_ratio,
+)
+from mini_engine.cuda.straight_line import held_out_percent, line
+from mini_engine.cuda.timing import Lap, balanced_order, lap, paired_laps
+
+TRUTH = 100.0
+
+
+# ---------------------------------------------------------------- a GPU on two clocks
+
+
+class TwoClocks:
+    """Stands in for a backend: calls return at once, the device works on. Times in µs."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.cpu = self.gpu = 0.0
+        monkeypatch.setattr(time, "perf_counter", lambda: self.cpu * 1e-6)
+        monkeypatch.setattr(time, "perf_counter_ns", lambda: int(self.cpu * 1e3))
+
+    def queue(self, issue_us: float, work_us: float) -> None:
+        """The CPU issues; the device begins when it has been issued and is free."""
+        self.cpu += issue_us
+        self.gpu = max(self.cpu, self.gpu) + work_us
+
+    def synchronize(self) -> None:
+        self.cpu = max(self.cpu, self.gpu)
+
+    def Event(self, enable_timing: bool = False) -> Stamp:  # noqa: N802 (torch's name)
+        assert enable_timing, "an event without enable_timing=True has no time"
+        return Stamp(self)
+
+
+class Stamp:
+    """An event: the device notes when it gets to it."""
+
+    def __init__(self, clocks: TwoClocks) -> None:
+        self.clocks, self.at_us, self.waited = clocks, None, False
+
+    def record(self, stream: Any = None) -> None:
+        del stream
+        self.at_us = max(self.clocks.cpu, self.clocks.gpu)
+
+    def synchronize(self) -> None:
+        self.clocks.cpu = max(self.clocks.cpu, self.at_us)
+        self.waited = True
+
+    def elapsed_time(self, end: Stamp) -> float:
+        assert self.at_us is not None and end.at_us is not None, "an event was not recorded"  # noqa: PT018
+        assert self.clocks.cpu >= end.at_us, "asked before the last event was waited for"
+        return (end.at_us - self.at_us) / 1e3
+
+
+@dataclass
+class Decode:
+    """Something to time: each step takes `work_us`, and `drift` of it longer from lap to lap."""
+
+    clocks: TwoClocks
+    issue_us: float
+    work_us: float
+    steps_a_call: int = 1
+    shared: list[int] | None = None  # laps so far, of all contestants
+    drift: float = 0.0
+    calls: int = 0
+    rewinds: int = 0
+
+    def rewind(self) -> None:
+        self.rewinds += 1
+        self.clocks.queue(3.0, 7.0)  # copies the first tokens back
+        if self.shared is not None:
+            self.shared.append(1)
+
+    def step(self) -> None:
+        self.calls += 1
+        slower = 1 + self.drift * len(self.shared or ())
+        self.clocks.queue(self.issue_us, self.work_us * self.steps_a_call * slower)
+
+
+def chain_us(decode: Decode, calls: int) -> float:
+    """From an idle device until it is idle again, by the later of the two chains."""
+    issued, free = 0.0, 0.0
+    for _ in range(calls):
+        issued += decode.issue_us
+        free = max(issued, free) + decode.work_us * decode.steps_a_call
+    return free
+
+
+CASES = [(2.0, 50.0, 1), (20.0, 3.0, 1), (5.0, 5.0, 1), (4.0, 30.0, 8), (60.0, 2.0, 8)]
+
+
+@pytest.mark.catches("calls-are-work")
+@pytest.mark.parametrize(("issue_us", "work_us", "k"), CASES)
+def test_the_wall_clock_stops_when_the_device_is_idle_again(
+    issue_us: float, work_us: float, k: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clocks = TwoClocks(monkeypatch)
+    decode = Decode(clocks, issue_us, work_us, k)
+    found = lap(clocks, decode, 32)
+    assert found.wall_us == pytest.approx(chain_us(decode, 32 // k) / 32)
+
+
+@pytest.mark.parametrize(("issue_us", "work_us", "k"), CASES)
+def test_the_events_tell_what_the_device_took_waiting_included(
+    issue_us: float, work_us: float, k: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clocks = TwoClocks(monkeypatch)
+    decode = Decode(clocks, issue_us, work_us, k)
+    assert lap(clocks, decode, 64).event_us == pytest.approx(chain_us(decode, 64 // k) / 64)
+
+
+@pytest.mark.catches("starts-on-a-busy-device")
+def test_what_was_queued_before_the_lap_and_the_rewind_itself_do_not_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clocks = TwoClocks(monkeypatch)
+    decode = Decode(clocks, 2.0, 50.0)
+    alone = lap(clocks, decode, 16)
+    clocks.queue(1.0, 90_000.0)
+    after_much_work = lap(clocks, decode, 16)
+    assert after_much_work.wall_us == pytest.approx(alone.wall_us)
+    assert after_much_work.event_us == pytest.approx(alone.event_us)
+    assert alone.wall_us == pytest.approx(chain_us(decode, 16) / 16)
+    assert decode.rewinds == 2
+
+
+@pytest.mark.catches("a-call-is-a-step")
+@pytest.mark.parametrize(("steps", "k", "calls"), [(32, 8, 4), (33, 8, 5), (1, 8, 1), (7, 1, 7)])
+def test_whole_calls_are_made_and_the_time_is_for_each_step_really_done(
+    steps: int, k: int, calls: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clocks = TwoClocks(monkeypatch)
+    decode = Decode(clocks, 1.0, 40.0, k)
+    found = lap(clocks, decode, steps)
+    assert decode.calls == calls
+    assert found.event_us == pytest.approx(chain_us(decode, calls) / (calls * k))
+
+
+# ---------------------------------------------------------------- order
+
+
+@pytest.mark.catches("alternating-is-balanced")
+def test_each_comes_first_equally_often_and_their_places_add_up_to_the_same() -> None:
+    for rounds in (2, 4, 6, 8, 20):
+        order = balanced_order("A", "B", rounds)
+        assert order.count("A") == order.count("B") == rounds
+        firsts = order[::2]
+        assert firsts.count("A") == firsts.count("B")
+        assert all({*order[i : i + 2]} == {"A", "B"} for i in range(0, 2 * rounds, 2))
+        places = {name: [i for i, n in enumerate(order) if n == name] for name in "AB"}
+        assert sum(places["A"]) == sum(places["B"])
+
+
+@pytest.mark.parametrize("rounds", [0, 1, 3, -2])
+def test_an_order_that_cannot_be_balanced_is_refused(rounds: int) -> None:
+    with pytest.raises(ValueError, match=str(rounds)):
+        balanced_order("A", "B", rounds)
+
+
+@pytest.mark.catches("alternating-is-balanced")
+def test_two_equal_arms_come_out_equal_on_a_gpu_that_gets_slower(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for rounds in (2, 4, 8):
+        clocks, shared = TwoClocks(monkeypatch), []
+        one, other = (Decode(clocks, 1.0, 50.0, 1, shared, drift=0.002) for _ in "AB")
+        laps = paired_laps(clocks, one, other, steps=16, rounds=rounds)
+        ours, theirs = (statistics.median(lap.event_us for lap in side) for side in laps)
+        assert ours == pytest.approx(theirs, rel=1e-9)
+        assert all(isinstance(one_lap, Lap) for side in laps for one_lap in side)
+        assert [len(side) for side in laps] == [rounds, rounds]
+
+
+# ---------------------------------------------------------------- how sure
+
+
+def test_an_interval_holds_its_median_and_the_same_samples_give_the_same_one() -> None:
+    rng = np.random.default_rng(1)
+    for count in (1, 2, 5, 40):
+        samples = rng.lognormal(3, 0.5, count).tolist()
+        found = median_interval(samples)
+        assert found == median_interval(samples)
+        assert found.median == pytest.approx(float(np.median(samples)))
+        assert min(samples) <= found.low <= found.median <= found.high <= max(samples)
+        assert (found.samples, found.processes) == (count, 1)
+    with pytest.raises(ValueError, match="no samples"):
+        median_interval([])
+
+
+@pytest.mark.catches("scatter-is-the-interval")
+def test_more_laps_narrow_the_interval() -> None:
+    rng = np.random.default_rng(2)
+    widths = {}
+    for count in (25, 400):
+        found = [median_interval(rng.normal(TRUTH, 5, count).tolist()) for _ in range(20)]
+        widths[count] = statistics.fmean(one.high - one.low for one in found)
+    assert widths[400] < 0.4 * widths[25]  # 16 times the laps: about a quarter
+
+
+@pytest.mark.catches("scatter-is-the-interval")
+def test_an_interval_covers_the_truth_about_as_often_as_it_says() -> None:
+    rng, covered = np.random.default_rng(3), 0
+    for _ in range(200):
+        found = median_interval(rng.normal(TRUTH, 5, 25).tolist())
+        covered += found.low <= TRUTH <= found.high
+    # 95% of 200, give or take three deviations; a bootstrap of 25 is a little too narrow
+    assert 0.88 <= covered / 200 <= 0.995
+
+
+def some_processes(rng: np.random.Generator, count: int) -> list[list[float]]:
+    """Processes that differ by 1% of each other, their laps by half a µs."""
+    offsets = TRUTH * (1 + 0.01 * rng.standard_normal(count))
+    return [rng.normal(offset, 0.5, 20).tolist() for offset in offsets]
+
+
+@pytest.mark.catches("laps-are-independent")
+@pytest.mark.parametrize("count", [2, 3, 6])
+def test_an_interval_over_processes_covers_what_processes_differ_by(count: int) -> None:
+    rng, covered = np.random.default_rng(count), 0
+    for _ in range(400):
+        found = pooled_interval(some_processes(rng, count))
+        covered += found.low <= TRUTH <= found.high
+    assert 0.91 <= covered / 400 <= 0.99  # 95%, give or take three deviations of 400
+
+
+@pytest.mark.catches("laps-are-independent")
+def test_each_process_counts_once_whatever_number_of_laps_it_has() -> None:
+    few, many = [90.0, 100.0, 110.0], [120.0] * 60
+    found = pooled_interval([few, many])
+    assert found.median == pytest.approx(110)
+    half = STUDENT_T[0] * statistics.stdev([100.0, 120.0]) / 2**0.5
+    assert (found.low, found.high) == pytest.approx((110 - half, 110 + half))
+    assert (found.samples, found.processes) == (63, 2)
+
+
+def test_one_process_has_the_interval_of_its_laps_and_none_or_too_many_are_refused() -> None:
+    laps = [3.0, 1.0, 2.0, 5.0]
+    assert pooled_interval([laps]) == median_interval(laps)
+    assert pooled_interval([laps] * MAX_PROCESSES).processes == MAX_PROCESSES
+    for groups in ([], [laps] * (MAX_PROCESSES + 1), [laps, []]):
+        with pytest.raises(ValueError):
+            pooled_interval(groups)
+
+
+@pytest.mark.catches("ratio-of-medians")
+def test_what_slows_both_laps_of_a_pair_cancels_in_their_ratio() -> None:
+    rng = np.random.default_rng(4)
+    ones = [rng.uniform(50, 500, 12).tolist() for _ in range(3)]
+    found = pooled_ratio(ones, [[1.25 * us for us in one] for one in ones])
+    assert (found.low, found.median, found.high) == pytest.approx((1.25, 1.25, 1.25))
+    assert (found.samples, found.processes) == (36, 3)
+
+
+@pytest.mark.catches("ratio-of-medians")
+def test_turning_a_ratio_round_gives_one_over_it() -> None:
+    rng = np.random.default_rng(5)
+    ones, others = some_processes(rng, 4), some_processes(rng, 4)
+    there, back = pooled_ratio(ones, others), pooled_ratio(others, ones)
+    turned = (1 / back.high, 1 / back.median, 1 / back.low)
+    assert (there.low, there.median, there.high) == pytest.approx(turned)
+    medians = [statistics.median(np.log(b) - np.log(a)) for a, b in zip(ones, others, strict=True)]
+    assert np.log(there.median) == pytest.approx(statistics.fmean(medians))
+
+
+def test_laps_without_a_partner_are_refused() -> None:
+    with pytest.raises(ValueError):
+        pooled_ratio([[1.0, 2.0]], [[1.0]])
+    with pytest.raises(ValueError):
+        pooled_ratio([[1.0], [2.0]], [[1.0]])
+
+
+# ---------------------------------------------------------------- a line, and its error
+
+NODES = (1, 16, 64, 256, 1024, 4096)
+
+
+def best_line(counts: list[int], times: list[float]) -> tuple[float, float]:
+    """Least relative squares by a solver: each row divided by its time."""
+    times_us = np.asarray(times)
+    rows = np.stack([np.ones(len(counts)), np.asarray(counts)], axis=1) / times_us[:, None]
+    (base, slope), *_ = np.linalg.lstsq(rows, np.ones(len(counts)), rcond=None)
+    return float(base), float(slope)
+
+
+def noisy(rng: np.random.Generator, base: float, slope: float, noise: float = 0.03) -> list[float]:
+    times = (base + slope * np.asarray(NODES)) * (1 + noise * rng.uniform(-1, 1, len(NODES)))
+    return [float(us) for us in times]
+
+
+def test_a_straight_line_is_found_again() -> None:
+    rng = np.random.default_rng(6)
+    for _ in range(50):
+        base, slope = rng.uniform(0.5, 20), rng.uniform(1e-3, 3)
+        assert line(NODES, noisy(rng, base, slope, 0)) == pytest.approx((base, slope), rel=1e-6)
+
+
+@pytest.mark.catches("large-graphs-drown-small-ones")
+def test_what_a_launch_costs_at_all_is_found_beside_a_graph_that_is_a_thousand_times_longer() -> (
+    None
+):
+    rng = np.random.default_rng(7)
+    for _ in range(20):
+        base, _ = line(NODES, noisy(rng, 2.5, 1.3))
+        assert base == pytest.approx(2.5, rel=0.25)  # 3% of 3.8 µs, at one node, and a little more
+
+
+@pytest.mark.catches("large-graphs-drown-small-ones")
+def test_no_other_line_has_smaller_relative_misses() -> None:
+    rng = np.random.default_rng(8)
+    for _ in range(30):
+        times = noisy(rng, rng.uniform(1, 20), rng.uniform(0.01, 2), 0.2)
+        assert line(NODES, times) == pytest.approx(best_line(list(NODES), times), rel=1e-6)
+
+
+@pytest.mark.catches("judged-where-it-was-fitted")
+def test_a_point_is_judged_by_the_line_through_the_others() -> None:
+    rng = np.random.default_rng(9)
+    for _ in range(30):
+        times = noisy(rng, rng.uniform(1, 20), rng.uniform(0.01, 2), 0.1)
+        wanted = []
+        for i in range(len(NODES)):
+            others = [n for n in NODES if n != NODES[i]]
+            base, slope = best_line(others, times[:i] + times[i + 1 :])
+            wanted.append(100 * ((base + slope * NODES[i]) / times[i] - 1))
+        assert held_out_percent(NODES, times) == pytest.approx(wanted, abs=1e-6)
+
+
+def test_three_points_on_a_line_tell_each_other_and_two_tell_nothing() -> None:
+    assert held_out_percent((1, 10, 100), [3.0, 12.0, 102.0]) == pytest.approx([0, 0, 0], abs=1e-9)
+    assert held_out_percent((1, 10), [3.0, 12.0]) == []
+
+
+@pytest.mark.catches("judged-where-it-was-fitted")
+def test_a_bend_at_the_end_shows_where_it_was_not_fitted() -> None:
+    bent = [3.0, 12.0, 150.0]  # the last is half as long again as the others say
+    assert held_out_percent((1, 10, 100), bent)[-1] == pytest.approx(100 * (102 / 150 - 1))

@@ -1,0 +1,298 @@
+"""The measuring step of lab 17: a real vLLM three ways, its ladder, its modes, its ITL.
+
+In:  --predict "batch=1 eager=… compiled=… graphs=…" in ms; model, limits and batches as options.
+Out: predictions in the ledger; then, with vLLM and a GPU, each arm is served and measured, and
+     everything that was read stands beside what this engine's policy and model say. Without them
+     the captured run, or "not yet measured" and the exact commands.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from labs import ledger, workspace
+from labs.doctor import nvidia_gpu
+from labs.lab17_vllm.vllm_run import (
+    ARMS,
+    Setup,
+    bench_command,
+    captured_graphs,
+    expected_graphs,
+    latency,
+    predicted_itl_ms,
+    read_startup,
+    serve_command,
+)
+from labs.step_timing import Predictions, parsed
+from mini_engine.cuda.evidence import (
+    Measurement,
+    load_evidence,
+    new_measurement,
+    write_measurement,
+)
+from mini_engine.default_ladder import default_capture_sizes
+from mini_engine.fields import read_json_object
+from mini_engine.hardware import load_spec
+
+HERE = Path(__file__).parent
+BATCHES, CONTEXT, TOKENS = (1, 8), 512, 128
+READY_S, BENCH_S = 1200, 900  # a first start compiles for minutes
+
+
+def main(words: Sequence[str]) -> int:
+    """Run it. Returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m labs measure 17")
+    parser.add_argument(
+        "--predict", action="append", default=[], metavar="WORDS",
+        help='"batch=1 eager=… compiled=… graphs=…", in ms',
+    )  # fmt: skip
+    known = Setup()
+    parser.add_argument("--model", default=known.model, help=f"(default: {known.model})")
+    parser.add_argument("--shape", default=known.shape, help="the same, as mini_engine names it")
+    parser.add_argument("--max-num-seqs", type=int, default=known.max_num_seqs, metavar="N")
+    parser.add_argument("--port", type=int, default=known.port)
+    parser.add_argument("--spec", default="h200", help="predict with this spec (default: h200)")
+    args = parser.parse_args(list(words))
+    setup = Setup(args.model, args.shape, args.max_num_seqs, port=args.port)
+    console = Console(highlight=False)
+    try:
+        said = parsed(args.predict, ARMS)
+        for (batch, arm), ms in said.items():
+            ledger.predict(title(setup, batch, arm), ms, "ms")
+        reason = why_not()
+        if reason:
+            without(setup, said, reason, args.spec, console)
+            return 0
+        line = shlex.join(["python", "-m", "labs", "measure", "17", *words])
+        measurement = measured(setup, args.spec, line, console)
+    except (ValueError, OSError, subprocess.SubprocessError) as error:
+        print(f"labs measure 17: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    show(measurement, said, console)
+    close(measurement, said, measurement.gpu)
+    return 0
+
+
+def title(setup: Setup, batch: int, arm: str) -> str:
+    """What stands in the ledger."""
+    return f"ITL vLLM {setup.shape}, batch {batch}, {arm}"
+
+
+def why_not() -> str | None:
+    """Why nothing can be measured here, in one line; None where it can."""
+    if shutil.which("vllm") is None:
+        return "there is no `vllm` here (pip install vllm, into an environment of its own)"
+    return None if nvidia_gpu() else "there is no NVIDIA GPU here"
+
+
+# ---------------------------------------------------------------- measured
+
+
+def measured(setup: Setup, spec: str, line: str, console: Console) -> Measurement:
+    """Serve and measure every arm. What was read goes into a file, and stays in it arm by arm."""
+    folder = workspace.home() / HERE.name
+    folder.mkdir(parents=True, exist_ok=True)
+    arms: dict[str, Any] = {}
+    for arm in ARMS:
+        console.print(f"{arm}: {shlex.join(serve_command(setup, arm))}", soft_wrap=True)
+        arms[arm] = run_arm(setup, arm, folder)
+        figures = {"setup": asdict(setup), "context": CONTEXT, "tokens": TOKENS, "spec": spec,
+                   "arms": arms}  # fmt: skip
+        measurement = new_measurement("vllm", "cuda", line, figures)
+        write_measurement(folder / "vllm.json", measurement)
+    console.print(f"\nlogs, results and figures: {folder}\n")
+    return measurement
+
+
+def run_arm(setup: Setup, arm: str, folder: Path) -> dict[str, Any]:
+    """One server, its log, and a benchmark at each batch."""
+    log = folder / f"{arm}.log"
+    found = {}
+    with served(serve_command(setup, arm), setup.port, log):
+        for batch in BATCHES:
+            out = folder / f"{arm}-{batch}.json"
+            out.unlink(missing_ok=True)
+            words = bench_command(setup, batch, CONTEXT, TOKENS, str(out))
+            done = subprocess.run(words, capture_output=True, text=True, timeout=BENCH_S)
+            if done.returncode or not out.exists():
+                raise ValueError(f"{shlex.join(words)}: {last_lines(done.stdout + done.stderr)}")
+            found[str(batch)] = asdict(latency(read_json_object(out)))
+    text = log.read_text(encoding="utf-8", errors="replace")
+    return {
+        "start_up": asdict(read_startup(text)),
+        "captured": captured_graphs(text),
+        "latency": found,
+    }
+
+
+@contextmanager
+def served(words: Sequence[str], port: int, log: Path) -> Iterator[None]:
+    """A server while the body runs; ended with all that it started. ValueError if none comes."""
+    with socket.socket() as client:  # or another server would be measured
+        if client.connect_ex(("127.0.0.1", port)) == 0:
+            raise ValueError(f"port {port} is in use: give another with --port")
+    with log.open("wb") as out:
+        server = subprocess.Popen(words, stdout=out, stderr=out, start_new_session=True)
+    try:
+        wait_until_ready(server, port, log)
+        yield
+    finally:
+        for blow in (signal.SIGINT, signal.SIGKILL):
+            try:
+                os.killpg(server.pid, blow)  # its own group: nobody else's processes
+                server.wait(timeout=60)
+            except ProcessLookupError:
+                break
+            except subprocess.TimeoutExpired:
+                continue
+        server.wait()
+
+
+def wait_until_ready(server: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    """Until /health answers."""
+    until = time.monotonic() + READY_S
+    while time.monotonic() < until:
+        if server.poll() is not None:
+            said = last_lines(log.read_text(encoding="utf-8", errors="replace"))
+            raise ValueError(f"vLLM ended with code {server.returncode}: {said} (all of it: {log})")
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.5)
+    raise ValueError(f"vLLM is not ready after {READY_S} s: see {log}")
+
+
+def last_lines(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return " | ".join(lines[-3:])[-400:]
+
+
+# ---------------------------------------------------------------- shown
+
+
+def without(setup: Setup, said: Predictions, reason: str, spec: str, console: Console) -> None:
+    """The captured run if there is one; else what to type, and what to expect of it."""
+    runs = sorted((HERE / "captured").glob("*.json"))
+    for index, path in enumerate(runs):
+        measurement = load_evidence(path)
+        console.print(f"[bold]Captured[/bold] on {measurement.gpu}, {measurement.date[:10]}, by")
+        console.print(f"  {measurement.command}\n", soft_wrap=True)
+        show(measurement, said, console)
+        if index == 0:
+            close(measurement, said, f"{measurement.gpu}, captured {measurement.date[:10]}")
+    if runs:
+        return
+    console.print("[bold]Not yet measured[/bold]: no run on a GPU has been kept, and here")
+    console.print(f"{reason}.\n", soft_wrap=True)
+    sizes = default_capture_sizes(setup.max_num_seqs, setup.max_num_batched_tokens)
+    graphs = expected_graphs(sizes, "FULL_AND_PIECEWISE", setup.max_num_seqs)
+    console.print(f"vLLM 0.33 should capture {len(sizes)} sizes, up to {sizes[-1]}: {graphs}.")
+    console.print(f"Our model for {spec}, ITL in ms (no HTTP, no client):\n")
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("arm", *(f"batch {batch}" for batch in BATCHES), "compile and graphs"):
+        table.add_column(name, justify="right" if name.startswith("batch") else "left")
+    for arm, on in ARMS.items():
+        table.add_row(arm, *(f"{ours(setup, arm, b, spec):.2f}" for b in BATCHES), on)
+    console.print(table)
+    console.print("\nWith vLLM 0.33 and a GPU, `labs measure 17` runs for each arm and batch:")
+    for arm in ARMS:
+        console.print(f"  {shlex.join(serve_command(setup, arm))}", soft_wrap=True)
+    for batch in BATCHES:
+        words = bench_command(setup, batch, CONTEXT, TOKENS, f"ARM-{batch}.json")
+        console.print(f"  {shlex.join(words)}", soft_wrap=True)
+
+
+def ours(setup: Setup, arm: str, batch: int, spec: str) -> float:
+    """Predicted, in ms, in the middle of the answers."""
+    return predicted_itl_ms(setup, arm, batch, CONTEXT + TOKENS // 2, load_spec(spec))
+
+
+def show(measurement: Measurement, said: Predictions, console: Console) -> None:
+    """What vLLM said and did, beside what our policy and our model say."""
+    figures = measurement.figures
+    setup = Setup(**figures["setup"])
+    for arm, found in figures["arms"].items():
+        start = found["start_up"]
+        sizes, mode = start["capture_sizes"], start["cudagraph_mode"]
+        asked = "FULL_AND_PIECEWISE" if arm == "graphs" else "NONE"
+        wanted = default_capture_sizes(setup.max_num_seqs, setup.max_num_batched_tokens, mode=asked)
+        graphs = expected_graphs(sizes, mode, setup.max_num_seqs)
+        agree = {True: "as our policy says", False: "NOT as our policy says"}
+        console.print(
+            f"{arm}: vLLM {start['version']}, compile {start['compilation_mode']}, graphs {mode}; "
+            f"{len(sizes)} sizes ({agree[list(sizes) == wanted]}), captured {found['captured']} "
+            f"({agree[found['captured'] == graphs]})", soft_wrap=True,
+        )  # fmt: skip
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("", no_wrap=True)
+    for name in ("you said", "our model", "ITL p50", "mean", "p99", "TPOT", "you", "model"):
+        table.add_column(name, justify="right")
+    for batch in BATCHES:
+        for arm, found in figures["arms"].items():
+            row, mine = found["latency"][str(batch)], said.get((batch, arm))
+            ms, model = row["median_itl_ms"], ours(setup, arm, batch, figures["spec"])
+            times = [row[f"{name}_ms"] for name in ("mean_itl", "p99_itl", "mean_tpot")]
+            table.add_row(
+                f"batch {batch} {arm}", "" if mine is None else f"{mine:.3g}", f"{model:.3g}",
+                f"{ms:.3f}", *(f"{value:.3f}" for value in times),
+                "" if mine is None else f"{100 * (mine / ms - 1):+.0f}%",
+                f"{100 * (model / ms - 1):+.0f}%",
+            )  # fmt: skip
+    console.print("\nms, seen by the client; our model has no HTTP and no client in it")
+    console.print(table)
+    for arm, found in figures["arms"].items():
+        for batch, row in found["latency"].items():
+            if row["tokens_per_gap"] > 1.01:
+                console.print(
+                    f"{arm}, batch {batch}: {row['tokens_per_gap']:.2f} tokens a gap: the stream "
+                    "bundles tokens, so its gaps are longer than an ITL", soft_wrap=True
+                )  # fmt: skip
+    for name in our_own(setup):
+        console.print(name)
+
+
+def our_own(setup: Setup) -> list[str]:
+    """What lab 16 measured of this engine on this machine, if it has."""
+    path = workspace.home() / "lab16_measure_itl" / "bench.json"
+    if not path.exists():
+        return ["This engine's own ITL: python -m labs measure 16"]
+    told = [f"This engine's own, by lab 16 on {load_evidence(path).gpu}, on the device's clock:"]
+    for row in load_evidence(path).figures["rows"]:
+        if row["status"] == "measured" and row["shape"] == setup.shape:
+            itl = row["itl_us"]["median"] / 1e3
+            told.append(f"  batch {row['batch']} {row['arm']}: {itl:.3f} ms")
+    return told
+
+
+def close(measurement: Measurement, said: Mapping[tuple[int, str], float], on: str) -> None:
+    """Medians into the ledger."""
+    setup = Setup(**measurement.figures["setup"])
+    for batch, arm in said:
+        row = measurement.figures["arms"][arm]["latency"][str(batch)]
+        ledger.measure(
+            title(setup, batch, arm), row["median_itl_ms"], "ms", on=on,
+            command=measurement.command,
+        )  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,324 @@
+"""Lab 17: a real vLLM, by what it says. Logs are put together here in the format of vLLM 0.33;
+latencies are held against its own `calculate_metrics`, on requests that were made up.
+
+The config is what vLLM 0.33's `CompilationConfig.__repr__` printed; the frame around it is from
+`VllmConfig.__str__`, `EngineCore.__init__` and `_FORMAT` in vllm/logger.py; bars are tqdm's, with
+the words of `CudaGraphManager.capture` and, for the older runner, of `_capture_cudagraphs`.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import statistics
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from labs.lab17_vllm.vllm_run import (
+    ARMS,
+    Setup,
+    captured_graphs,
+    expected_graphs,
+    latency,
+    read_startup,
+    serve_command,
+)
+from mini_engine.default_ladder import default_capture_sizes
+from mini_engine.dispatch import CUDAGraphMode, GraphDispatcher
+
+CASES = json.loads((Path(__file__).parent / "results_vllm_0_33.json").read_text())
+VALUES = {
+    "NONE": "0", "PIECEWISE": "1", "FULL": "2", "FULL_DECODE_ONLY": "(2, 0)",
+    "FULL_AND_PIECEWISE": "(2, 1)",
+}  # fmt: skip
+
+
+# ---------------------------------------------------------------- three arms
+
+
+def effect(words: list[str]) -> tuple[bool, bool]:
+    """(compiles, has graphs): what vLLM 0.33 makes of these options, however they are spelt."""
+    compiles = graphs = True
+    options = list(words)
+    for i, word in enumerate(options):
+        name, _, value = word.partition("=")
+        name = name.lstrip("-").replace("_", "-")
+        if name == "enforce-eager":
+            compiles = graphs = False
+        if name in ("cc", "compilation-config"):
+            config = json.loads(value or options[i + 1])
+            graphs &= str(config.get("cudagraph_mode", "FULL")).upper() != "NONE"
+            compiles &= str(config.get("mode", 3)).upper() not in ("NONE", "0")
+        if name in ("cc.cudagraph-mode", "compilation-config.cudagraph-mode"):
+            graphs &= (value or options[i + 1]).upper() != "NONE"
+        if name in ("cc.mode", "compilation-config.mode"):
+            compiles &= (value or options[i + 1]).upper() not in ("NONE", "0")
+    return compiles, graphs
+
+
+@pytest.mark.catches("eager-turns-off-graphs-only")
+def test_neighbouring_arms_differ_by_one_thing_compiling_or_graphs() -> None:
+    setup = Setup()
+    assert effect(serve_command(setup, "eager")) == (False, False)
+    assert effect(serve_command(setup, "compiled")) == (True, False)
+    assert effect(serve_command(setup, "graphs")) == (True, True)
+
+
+def test_all_else_is_the_same_for_every_arm_and_stands_in_the_command() -> None:
+    setup = Setup("Qwen/Qwen3-1.7B", "qwen3-1.7b", 96, 4096, 2048, 9000)
+    common = set.intersection(*(set(serve_command(setup, arm)) for arm in ARMS))
+    for arm in ARMS:
+        words = serve_command(setup, arm)
+        assert words[:3] == ["vllm", "serve", setup.model]
+        assert len(set(words) - common) <= 2
+        given = " ".join(words).replace("=", " ").split()
+        for name, value in (
+            ("--max-num-seqs", "96"), ("--max-num-batched-tokens", "4096"),
+            ("--max-model-len", "2048"), ("--port", "9000"),
+        ):  # fmt: skip
+            assert given[given.index(name) + 1] == value
+        assert "--no-enable-prefix-caching" in words
+        assert all(isinstance(word, str) for word in words), "subprocess takes words only"
+
+
+def test_an_unknown_arm_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="turbo"):
+        serve_command(Setup(), "turbo")
+
+
+# ---------------------------------------------------------------- the log
+
+
+def config_line(
+    mode: str, cudagraph_mode: str, sizes: list[int], other_sizes: list[int] | None = None
+) -> str:
+    config = (
+        f"{{'mode': <CompilationMode.{mode}: {3 if mode == 'VLLM_COMPILE' else 0}>, "
+        "'debug_dump_path': None, 'cache_dir': '', 'compile_cache_save_format': 'binary', "
+        "'backend': 'inductor', 'custom_ops': ['none'], 'ir_enable_torch_wrap': None, "
+        "'splitting_ops': ['vllm::unified_attention_with_output', 'vllm::mamba_mixer2'], "
+        "'compile_mm_encoder': False, 'cudagraph_mm_encoder': False, "
+        "'encoder_cudagraph_token_budgets': [], "
+        "'encoder_cudagraph_max_vision_items_per_batch': 0, "
+        "'encoder_cudagraph_max_frames_per_batch': None, 'cudagraph_decoder_replay': True, "
+        f"'decoder_replay_cudagraph_capture_sizes': {other_sizes or []}, "
+        "'decoder_replay_trim_threshold': 768, 'compile_sizes': [], "
+        "'compile_ranges_endpoints': [2048], 'inductor_compile_config': "
+        "{'enable_auto_functionalized_v2': False, 'combo_kernels': True}, 'inductor_passes': {}, "
+        f"'cudagraph_mode': <CUDAGraphMode.{cudagraph_mode}: {VALUES[cudagraph_mode]}>, "
+        f"'cudagraph_num_of_warmups': 1, 'cudagraph_capture_sizes': {sizes}, "
+        "'cudagraph_copy_inputs': False, 'cudagraph_specialize_lora': True, "
+        "'use_inductor_graph_partition': None, 'pass_config': {}, "
+        f"'max_cudagraph_capture_size': {max(sizes, default=0)}, 'dynamic_shapes_config': "
+        "{'type': <DynamicShapesType.BACKED: 'backed'>, 'evaluate_guards': False, "
+        "'assume_32_bit_indexing': False}, 'local_cache_dir': None, 'fast_moe_cold_start': None, "
+        "'static_all_moe_layers': []}"
+    )
+    return (
+        "(EngineCore pid=4711) INFO 11-21 09:00:07 [core.py:134] Initializing a V1 LLM engine "
+        "(v0.33.0) with config: model='Qwen/Qwen3-0.6B', speculative_config=None, "
+        "tokenizer='Qwen/Qwen3-0.6B', dtype=torch.bfloat16, max_seq_len=4096, "
+        f"tensor_parallel_size=1, enforce_eager={mode == 'NONE'}, kv_cache_dtype=auto, seed=0, "
+        f"enable_prefix_caching=False, compilation_config={config}, kernel_config=None\n"
+    )
+
+
+def bar(words: str, total: int, done: int | None = None, end: str = "\r") -> str:
+    """A progress bar as tqdm prints it, from its first state to its last."""
+    done = total if done is None else done
+    states = [0, *(i for i in range(3, total, 3) if i < done), done]
+    told = [
+        f"Capturing CUDA graphs ({words}): {100 * i // max(total, 1):3d}%|{'█' * (i // 6):10}| "
+        f"{i}/{total} [00:0{i % 9}<00:01, 29.65it/s]"
+        for i in states
+    ]
+    return end.join(told) + "\n"
+
+
+def start_up(
+    mode: str,
+    cudagraph_mode: str,
+    sizes: list[int],
+    later: str = "",
+    other: list[int] | None = None,
+) -> str:
+    before = (
+        "(APIServer pid=4700) INFO 11-21 09:00:00 [api_server.py:1991] vLLM API server "
+        "version 0.33.0\n(APIServer pid=4700) INFO 11-21 09:00:01 [model.py:744] Resolved "
+        "architecture: Qwen3ForCausalLM\n(APIServer pid=4700) INFO 11-21 09:00:01 "
+        "[vllm.py:1997] Overriding cudagraph_mode from FULL to FULL_AND_PIECEWISE.\n"
+    )
+    after = "(APIServer pid=4700) INFO:     Application startup complete.\n"
+    return before + config_line(mode, cudagraph_mode, sizes, other) + later + after
+
+
+DOWNGRADED = (
+    "(EngineCore pid=4711) WARNING 11-21 09:00:14 [compilation.py:1446] "
+    "CUDAGraphMode.FULL_AND_PIECEWISE is not supported with SomeMetadataBuilder backend (support: "
+    "AttentionCGSupport.NEVER); setting cudagraph_mode=PIECEWISE because attention is compiled "
+    "piecewise\n"
+)
+NO_PIECES = (
+    "(EngineCore pid=4711) WARNING 11-21 09:00:15 [compilation.py:1474] Cudagraph mode PIECEWISE "
+    "requires piecewise capture, but the loaded model provides neither a compiled submodule nor "
+    "breakable CUDA graphs. Overriding to NONE.\n"
+)
+
+
+def test_modes_and_the_ladder_are_read_from_the_config_line() -> None:
+    rng = random.Random(1)
+    for cudagraph_mode in VALUES:
+        sizes = sorted(rng.sample(range(1, 513), 9)) if cudagraph_mode != "NONE" else []
+        start = read_startup(start_up("VLLM_COMPILE", cudagraph_mode, sizes))
+        assert (start.version, start.compilation_mode) == ("0.33.0", "VLLM_COMPILE")
+        assert (start.cudagraph_mode, start.capture_sizes) == (cudagraph_mode, tuple(sizes))
+    eager = read_startup(start_up("NONE", "NONE", []))
+    assert (eager.compilation_mode, eager.cudagraph_mode) == ("NONE", "NONE")
+    assert eager.capture_sizes == ()
+
+
+@pytest.mark.catches("any-list-of-sizes-will-do")
+def test_the_ladder_is_not_the_list_of_another_feature() -> None:
+    sizes = [1, 2, 4, 8, 16]
+    for other in ([], [3, 5, 7]):
+        start = read_startup(start_up("VLLM_COMPILE", "FULL_AND_PIECEWISE", sizes, other=other))
+        assert start.capture_sizes == (1, 2, 4, 8, 16)
+
+
+@pytest.mark.catches("asked-is-what-runs")
+def test_a_mode_that_the_attention_backend_cannot_do_is_not_what_runs() -> None:
+    sizes = [1, 2, 4, 8]
+    start = read_startup(start_up("VLLM_COMPILE", "FULL_AND_PIECEWISE", sizes, DOWNGRADED))
+    assert (start.cudagraph_mode, start.capture_sizes) == ("PIECEWISE", (1, 2, 4, 8))
+    both = DOWNGRADED + NO_PIECES
+    none = read_startup(start_up("VLLM_COMPILE", "FULL_AND_PIECEWISE", sizes, both))
+    assert (none.cudagraph_mode, none.capture_sizes) == ("NONE", ())
+
+
+def test_what_was_changed_before_the_config_line_stands_in_it_already() -> None:
+    start = read_startup(start_up("VLLM_COMPILE", "PIECEWISE", [1, 2]))
+    assert start.cudagraph_mode == "PIECEWISE"  # and not what an earlier line speaks of
+
+
+def test_a_log_that_never_got_that_far_is_refused() -> None:
+    with pytest.raises(ValueError, match="Initializing"):
+        read_startup("(APIServer pid=1) ERROR 11-21 09:00:00 [x.py:1] no GPU\n")
+
+
+# ---------------------------------------------------------------- captures
+
+
+@pytest.mark.parametrize("end", ["\r", "\n"])
+def test_bars_tell_how_many_captures_there_were_in_each_mode(end: str) -> None:
+    rng = random.Random(2)
+    for _ in range(20):
+        pieces, full = rng.randint(1, 60), rng.randint(1, 60)
+        log = bar("PIECEWISE", pieces, end=end) + bar("FULL", full, end=end)
+        assert captured_graphs(log) == {"PIECEWISE": pieces, "FULL": full}
+        older = bar("mixed prefill-decode, PIECEWISE", pieces, end=end)
+        older += bar("decode, FULL", full, end=end)
+        assert captured_graphs(older) == {"PIECEWISE": pieces, "FULL": full}
+    assert captured_graphs(start_up("NONE", "NONE", [])) == {}
+
+
+@pytest.mark.catches("practice-counts")
+def test_the_captures_for_practice_are_thrown_away() -> None:
+    finished = "(EngineCore pid=4711) INFO 11-21 09:00:20 [model_runner.py:1164] Graph capturing "
+    finished += "finished in 1 secs, took 0.31 GiB\n"
+    practice = bar("PIECEWISE", 51) + bar("FULL", 2) + finished
+    real = bar("PIECEWISE", 51) + bar("FULL", 35) + finished
+    assert captured_graphs(practice + real) == {"PIECEWISE": 51, "FULL": 35}
+
+
+def test_a_capture_that_did_not_end_is_no_count() -> None:
+    log = bar("PIECEWISE", 51) + bar("FULL", 35, done=21)
+    with pytest.raises(ValueError, match="21 of 35"):
+        captured_graphs(log)
+
+
+@pytest.mark.catches("every-size-twice")
+def test_as_many_captures_are_expected_as_the_engines_own_dispatcher_has_graphs() -> None:
+    rng = random.Random(3)
+    for _ in range(60):
+        max_num_seqs = rng.choice([1, 3, 8, 20, 64, 256, 300])
+        sizes = default_capture_sizes(max_num_seqs, rng.choice([256, 2048]))
+        if rng.random() < 0.5:
+            sizes = sorted(rng.sample(range(1, 600), rng.randint(1, 20)))
+        for mode in CUDAGraphMode:
+            graphs = GraphDispatcher(mode, sizes, max_num_seqs).descriptors()
+            wanted: dict[str, int] = {}
+            for graph in graphs:
+                wanted[graph.mode.name] = wanted.get(graph.mode.name, 0) + 1
+            assert expected_graphs(sizes, mode.name, max_num_seqs) == wanted, (sizes, mode)
+
+
+@pytest.mark.catches("every-size-twice")
+def test_256_requests_make_51_piecewise_captures_and_35_full_ones() -> None:
+    sizes = default_capture_sizes(256, 8192)
+    found = expected_graphs(sizes, "FULL_AND_PIECEWISE", 256)
+    assert found == {"PIECEWISE": 51, "FULL": 35}  # as vLLM's own bars tell, pull request 46389
+
+
+# ---------------------------------------------------------------- latency
+
+
+def without_summary(result: dict[str, Any]) -> dict[str, Any]:
+    """As saved when no metric was selected; the lists are there."""
+    return {name: value for name, value in result.items() if not name.endswith("_ms")}
+
+
+@pytest.mark.catches("itl-is-tpot", "failed-requests-count", "the-first-token-is-a-gap")
+@pytest.mark.parametrize("name", [name for name in CASES if name != "_meta"])
+def test_itl_and_tpot_are_those_of_vllms_own_summary(name: str) -> None:
+    result = CASES[name]
+    found = latency(without_summary(result))
+    assert found.mean_itl_ms == pytest.approx(result["mean_itl_ms"])
+    assert found.median_itl_ms == pytest.approx(result["median_itl_ms"])
+    assert found.p99_itl_ms == pytest.approx(result["p99_itl_ms"])
+    assert found.mean_tpot_ms == pytest.approx(result["mean_tpot_ms"])
+
+
+@pytest.mark.catches("itl-is-tpot")
+def test_a_stall_is_seen_in_p99_and_hidden_in_the_mean_of_each_request() -> None:
+    rng = np.random.default_rng(4)
+    gaps = rng.uniform(0.0010, 0.0012, (20, 50))
+    gaps[7, 20] = 0.400
+    whole = {
+        "itls": gaps.tolist(), "ttfts": [0.03] * 20, "output_lens": [51] * 20,
+        "latencies": (0.03 + gaps.sum(axis=1)).tolist(), "errors": [""] * 20,
+    }  # fmt: skip
+    found = latency(whole)
+    assert found.gaps == 1000
+    assert found.median_itl_ms == pytest.approx(1.1, rel=0.02)
+    assert found.mean_itl_ms == pytest.approx(1e3 * gaps.mean())
+    stretched = [statistics.fmean(request) for request in gaps.tolist()]
+    assert found.mean_tpot_ms == pytest.approx(1e3 * statistics.fmean(stretched))
+    assert max(gaps.ravel()) > 300 * found.median_itl_ms / 1e3
+
+
+def test_it_is_noticed_when_a_piece_of_the_stream_holds_several_tokens() -> None:
+    assert latency(CASES["steady"]).tokens_per_gap == 1
+    assert latency(CASES["several tokens a chunk"]).tokens_per_gap > 1.2
+    doubled = dict(CASES["steady"])
+    doubled["output_lens"] = [2 * n - 1 for n in doubled["output_lens"]]
+    assert latency(doubled).tokens_per_gap == 2
+
+
+@pytest.mark.catches("failed-requests-count")
+def test_a_request_that_failed_has_no_gaps() -> None:
+    failed = CASES["a failed request"]
+    kept = [i for i, tokens in enumerate(failed["output_lens"]) if tokens]
+    assert len(kept) < len(failed["itls"])
+    assert latency(failed).gaps == sum(len(failed["itls"][i]) for i in kept)
+
+
+def test_a_file_without_the_gaps_is_refused_and_says_how_to_get_them() -> None:
+    summary = {k: v for k, v in CASES["steady"].items() if k not in ("itls", "ttfts")}
+    with pytest.raises(ValueError, match="save-detailed"):
+        latency(summary)
+    alone = {"itls": [[]], "ttfts": [0.1], "latencies": [0.1], "output_lens": [1], "errors": [""]}
+    with pytest.raises(ValueError):
+        latency(alone)
