@@ -12,7 +12,7 @@ import runpy
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -48,7 +48,7 @@ def measure(lab: Lab, words: Sequence[str], console: Console) -> int:
     mine = workspace.solved(lab, progress.of(lab))
     if not mine:
         console.print("You have not passed this lab yet, so the engine's own code is measured.\n")
-    return run(f"labs.{lab.name}.measure", words, merged([lab] if mine else []))
+    return run(f"labs.{lab.name}.measure", words, merged([lab] if mine else [], whole_modules))
 
 
 def of_the_engine(lab: Lab) -> list[str]:
@@ -56,12 +56,20 @@ def of_the_engine(lab: Lab) -> list[str]:
     return [file for file in lab.sources if lab.module(file).startswith("mini_engine.")]
 
 
-def merged(labs: Sequence[Lab]) -> dict[str, str]:
+def whole_modules(lab: Lab) -> list[str]:
+    """Those, and files that stand for a module of the lab itself."""
+    own = {f: path.removesuffix(".py").replace("/", ".") for f, path in lab.sources.items()}
+    return [file for file, module in own.items() if lab.module(file) == module]
+
+
+def merged(
+    labs: Sequence[Lab], files_of: Callable[[Lab], list[str]] = of_the_engine
+) -> dict[str, str]:
     """Module -> the engine's text with what the learner wrote in these labs."""
     texts: dict[str, str] = {}
     for lab in labs:
         files, reference = workspace.my_files(lab), lab.reference()
-        for file in of_the_engine(lab):
+        for file in files_of(lab):
             module = lab.module(file)
             fragment = changed(reference[file], files[file].read_text())
             texts[module] = splice(texts.get(module, reference[file]), fragment)

@@ -35,4 +35,4 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             terminalreporter.write_line(f"  {file}: {checks}")
         terminalreporter.write_line("Run them on a machine with a GPU: make test ARGS='-m gpu'")
     elif not ran:
-        terminalreporter.write_line("GPU checks: none exist yet in this suite; nothing was skipped")
+        terminalreporter.write_line("GPU checks: none among these tests")

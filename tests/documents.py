@@ -62,10 +62,13 @@ def prose(text: str) -> str:
     return FENCE.sub("", text)
 
 
-def run(words: list[str], where: Path) -> subprocess.CompletedProcess[str]:
-    """Run in a folder of its own, so that nothing is written over what another test looks at."""
+def run(words: list[str], where: Path, columns: int = 100) -> subprocess.CompletedProcess[str]:
+    """Run in a folder of its own, so that nothing is written over what another test looks at.
+
+    `columns`: of the terminal that it believes to write to.
+    """
     env = {"LABS_HOME": str(where / "mine"), **os.environ}  # what a lab cuts is cut there, too
-    env |= {"PYTHONPATH": str(ROOT), "PYTHON": sys.executable, "COLUMNS": "100"}
+    env |= {"PYTHONPATH": str(ROOT), "PYTHON": sys.executable, "COLUMNS": str(columns)}
     return subprocess.run(
         words, cwd=where, env=env, capture_output=True, text=True, timeout=TIME_LIMIT_S
     )

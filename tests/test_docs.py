@@ -56,7 +56,7 @@ def test_every_command_in_a_document_runs(document: Path, tmp_path: Path) -> Non
 def test_the_readme_shows_what_the_demo_prints(tmp_path: Path) -> None:
     """Fails when the demo says something else now: paste its output into README.md again."""
     blocks = {fence.info: fence.body for fence in fences((ROOT / "README.md").read_text())}
-    done = run([sys.executable, "-m", "mini_engine", "demo"], tmp_path)
+    done = run([sys.executable, "-m", "mini_engine", "demo"], tmp_path, columns=80)
     assert done.returncode == 0, done.stderr
     printed = [line.rstrip() for line in done.stdout.strip("\n").splitlines()]
     shown = [line.rstrip() for line in blocks["text"].strip("\n").splitlines()]

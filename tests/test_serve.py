@@ -166,7 +166,7 @@ def test_a_report_worked_out_by_hand() -> None:
     assert report.ttft_p99_us == pytest.approx(40.0, rel=0.0025)
     assert report.itl_p50_us == report.itl_max_us == 14.0
     assert report.steps_by_mode == {"NONE": 1, "PIECEWISE": 2, "FULL": 4}
-    assert report.steps_by_rung == {"PIECEWISE": {4: 2}, "FULL": {4: 4}}
+    assert report.steps_by_rung == {"NONE": {16: 1}, "PIECEWISE": {4: 2}, "FULL": {4: 4}}
     assert (report.rows, report.padded_rows) == (16 + 4 + 4 + 3, 4 * 3 + 1)
     assert report.padding_waste == 13 / 40
     assert report.elapsed_us == 1014.0

@@ -24,6 +24,7 @@ html_static_path = [str(Path(__file__).parent / "static")]
 html_css_files = ["site.css"]
 html_js_files = ["timeline.js"]
 html_show_sourcelink = False
+html_show_search_summary = False  # it would fetch pages, which a browser refuses for local files
 html_math_renderer = "mathml"
 highlight_language = "text"
 suppress_warnings = ["myst.header", "misc.highlighting_failure"]

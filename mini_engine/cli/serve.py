@@ -184,6 +184,7 @@ def _rungs(r: dict[str, Any]) -> Table:
     counts = [
         (steps, mode, rung)
         for mode, rungs in r["steps_by_rung"].items()
+        if mode != "NONE"  # eager steps have no rung
         for rung, steps in rungs.items()
     ]
     table = Table("most steps ran at", "rung", "steps", "share")

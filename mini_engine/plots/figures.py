@@ -174,5 +174,5 @@ def _steps_finding(steps_by_rung: Mapping[str, Mapping[int, int]]) -> str:
     count, rows, mode = max(ran)
     return (
         f"{1 - eager / total:.0%} of steps ran in graphs; the most common were "
-        f"{mode} at {rows} rows ({count / total:.0%})"
+        f"{mode} at {rows} row{'s' * (rows != 1)} ({count / total:.0%})"
     )

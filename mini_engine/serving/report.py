@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 from mini_engine.dispatch import BatchDescriptor, GraphDispatcher
 from mini_engine.metrics import LogHistogram, padding_waste
-from mini_engine.modes import CUDAGraphMode
 from mini_engine.scheduler import SchedulerLimits
 from mini_engine.serving.request_trace import TraceRequest
 from mini_engine.serving.stride import Stride
@@ -63,7 +62,7 @@ class ServeReport:
     steps: int
     turns: int  # strides and single steps: what the simulation had to do
     steps_by_mode: dict[str, int]
-    steps_by_rung: dict[str, dict[int, int]]  # mode -> padded rows -> steps
+    steps_by_rung: dict[str, dict[int, int]]  # mode -> padded rows (NONE: rows) -> steps
     rows: int  # tokens computed
     padded_rows: int  # and rows of padding beside them
     padding_waste: float  # padded_rows / (rows + padded_rows)
@@ -161,8 +160,7 @@ class Tally:
         for ran, (steps, _) in self.ran.items():
             mode, rung = ran.descriptor.mode, ran.descriptor.num_tokens
             by_mode[mode.name] += steps
-            if mode is not CUDAGraphMode.NONE:
-                by_rung.setdefault(mode.name, Counter())[rung] += steps
+            by_rung.setdefault(mode.name, Counter())[rung] += steps
             rows += ran.rows * steps
             computed += rung * steps
         elapsed_us = self.end_us - self.first_arrival_us

@@ -7,7 +7,7 @@ Out: values float32 and indices int32 (M, `num_programs(V, K)`), for pick.py; an
      logits (M, V) float32: greedy decoding does not need them, sampling (`top_of_logits`) and the
      correctness gate of a benchmark do.
 
-Bytes: the weight is a quarter of a small model's step (Qwen3-0.6B: 311 of 1,192 MB), and is read once.
+Bytes: the weight is a quarter of a small model's step (Qwen3-0.6B: 311 of 1,192 MB), read once.
 Logits in bf16 would tie often: 8 bits of precision for 151,936 values. Here they stay float32.
 
 A program takes TILES tiles of rows, spread over the vocabulary, so that the norm and the exit are
