@@ -17,7 +17,7 @@ labs: .venv/.core  ## Where you stand in the labs, and the next step
 
 lab: .venv/.core  ## One lab: make lab N=5 cuts it (or keeps yours) and checks it
 	@$(BIN)/python -m labs start $(N)
-	@$(BIN)/python -m labs check $(N)
+	@$(BIN)/python -m labs check $(N) || true  # red is no error of make
 
 notebooks: .venv/.test  ## Run the notebooks again and keep their outputs; ARGS="03" runs one
 	$(BIN)/python -m notebooks $(ARGS)
