@@ -14,6 +14,7 @@ import pytest
 from matplotlib.image import imread
 
 from course.draw import KEPT, figures
+from labs.catalogue import all_labs
 from tests.documents import (
     LINK,
     ROOT,
@@ -180,3 +181,14 @@ def test_the_claims_are_counted_as_the_table_has_them_and_name_evidence_that_exi
             assert f"def {name}(" in tests, f"{claim}: no test is called {name}"
         for path in re.findall(r"`((?:mini_engine|tests)/[\w./]+)`", why):
             assert (ROOT / path).exists(), f"{claim}: there is no {path}"
+
+
+def test_the_hours_of_the_path_are_those_of_reading_and_of_the_labs() -> None:
+    minutes: dict[str, int] = {}
+    for lab in all_labs():
+        chapter = Path(lab.chapter).name
+        minutes[chapter] = minutes.get(chapter, 0) + lab.minutes
+    text = (COURSE / "README.md").read_text()
+    for chapter in CHAPTERS:
+        hours = round((45 + minutes.get(chapter.name, 0)) / 30) / 2
+        assert re.search(rf"\]\({chapter.name}\).*\| {hours:g} \|$", text, re.MULTILINE), chapter
