@@ -37,7 +37,14 @@ def fresh(path: Path) -> NotebookNode:
     book = nbformat.read(path, as_version=4)
     os.environ["PYTHONPATH"] = str(FOLDER.parent)  # of the kernel that is about to start
     resources = {"metadata": {"path": str(FOLDER.parent)}}
-    NotebookClient(book, timeout=TIME_LIMIT_S, kernel_name="python3", resources=resources).execute()
+    client = NotebookClient(
+        book,
+        timeout=TIME_LIMIT_S,
+        kernel_name="python3",
+        resources=resources,
+        coalesce_streams=True,  # as one text, however it arrived
+    )
+    client.execute()
     return book
 
 
