@@ -21,7 +21,6 @@ from mini_engine.hardware import load_spec
 
 DOCUMENTS = ("*.md", "course/*.md", "course/measurements/*.md", "labs/*.md", "labs/*/README.md")
 PLAIN = ("course/figures/*.png", "notebooks/*.ipynb", "course/measurements/*.json")
-SKIPPED = ("CLAUDE.md", "AGENTS.md")
 FENCE = re.compile(r"^(```+)([^\n`]+)$", re.MULTILINE)
 # Links to a file that is no page lead to its page in the reference, or become plain text.
 SOURCE_LINK = re.compile(r"\[([^\]]+)\]\(((?!https?:)[^)#\s]+)(#[^)]*)?\)")
@@ -41,8 +40,7 @@ def lay_out(root: Path, into: Path) -> Path:
         write(into / page, module_page(path, path.relative_to(root)))
     found = [path for pattern in DOCUMENTS for path in sorted(root.glob(pattern))]
     for path in (*found, root / "mini_engine/README.md"):
-        if path.name not in SKIPPED:
-            write(into / path.relative_to(root), prepared(path, root))
+        write(into / path.relative_to(root), prepared(path, root))
     for pattern in PLAIN:
         for path in sorted(root.glob(pattern)):
             (into / path.relative_to(root)).parent.mkdir(parents=True, exist_ok=True)
