@@ -24,7 +24,7 @@ def fuse_or_replay(path: Path) -> None:
         "between matrix products can do; unfused: the 56 ops of transformers, as if a graph could "
         "hold them. How near a compiler comes to that, only a GPU can tell."
     )
-    title = "Fusing makes kernels fewer, a graph makes launches free"
+    title = "Fusing makes kernels fewer, a graph makes launches cheap"
     with canvas(path, (13, 8.2), title=title, caption=caption) as figure:
         rows = figure.subplots(len(WAYS), 1, sharex=True)
         for axes, (name, style, mode) in zip(rows, WAYS, strict=True):
