@@ -2,7 +2,7 @@
 
 import sys
 
-from labs.cli import main
+from labs.runner.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

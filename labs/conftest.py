@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from labs import workspace
-from labs.catalogue import Lab, read_lab
-from labs.session import CATCHES, Teller
-from labs.substitute import substitute
+from labs.runner import workspace
+from labs.runner.catalogue import Lab, read_lab
+from labs.runner.session import CATCHES, Teller
+from labs.runner.substitute import substitute
 
 
 def pytest_configure(config: pytest.Config) -> None:

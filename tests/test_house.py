@@ -1,92 +1,226 @@
-"""The walls of the house: who may import whom. Read from the source with `ast`."""
+"""The walls of the house: which room may import which, and why. Read from the source with `ast`."""
 
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
 ENGINE = ROOT / "mini_engine"
-FACE = ("__main__.py", "cli/")
 CHECKPOINTS = "checkpoints/"  # training scripts: run by hand, imported by nobody
 MAX_LINES = 300
+ROOMS = {"engine", "dispatch", "model", "predict", "records", "serving", "plots", "cli"}
+ROOMS |= {"specs", "checkpoints", "sim", "cuda"}
+TORCH = ("torch", "triton", "transformers")
 
 
-def room(path: Path) -> str:
-    """face, sim, cuda or policy."""
-    inside = path.relative_to(ENGINE).as_posix()
-    if inside.startswith(FACE):
-        return "face"
-    return next((wing for wing in ("sim", "cuda") if inside.startswith(f"{wing}/")), "policy")
+@dataclass(frozen=True)
+class Wall:
+    """What stands around a room: which other rooms it may import, and whether torch."""
+
+    room: str  # a module's name, or the beginning of it: the longest that fits counts
+    doors: tuple[str, ...]  # rooms, by the names of their walls
+    reason: str
+    torch: bool = False
 
 
-def sources() -> list[Path]:
-    found = [p for p in ENGINE.rglob("*.py") if CHECKPOINTS not in p.as_posix()]
-    assert len(found) > 20
-    return sorted(found)
+GROUND = ("mini_engine.dispatch", "mini_engine.model", "mini_engine.records")
+FLOORS = (*GROUND, "mini_engine.engine", "mini_engine.predict")
+CUDA, KERNELS = "mini_engine.cuda", "mini_engine.cuda.kernels"
+MEASURE = "mini_engine.cuda.measure"
+RESULTS = tuple(f"{MEASURE}.{file}" for file in ("rows", "intervals", "bars", "evidence"))
+WINGS = ("mini_engine.sim", "mini_engine.serving", "mini_engine.plots", CUDA, KERNELS)
+ENGINE_ROOMS = (*FLOORS, *WINGS, MEASURE, *RESULTS, "mini_engine.cli")
+
+WALLS = (
+    Wall("mini_engine.dispatch", (), "which graph runs a batch depends on its shape alone"),
+    Wall("mini_engine.model", (), "what a model is depends on its files alone"),
+    Wall("mini_engine.records", (), "what a run leaves behind is read without the run"),
+    Wall(
+        "mini_engine.engine",
+        ("mini_engine.dispatch", "mini_engine.model"),
+        "who runs next is decided without knowing how long it takes or on what",
+    ),
+    Wall("mini_engine.predict", GROUND, "a prediction needs figures and shapes, and no engine"),
+    Wall("mini_engine.serving", FLOORS, "a simulated server runs on the step model alone"),
+    Wall("mini_engine.plots", FLOORS, "a figure is a function of data"),
+    Wall("mini_engine.sim", FLOORS, "the simulated GPU runs on a laptop, in numpy"),
+    Wall(CUDA, (*FLOORS, KERNELS), "the engine serves without what measures it", torch=True),
+    Wall(KERNELS, (), "a kernel is read, compiled and tested by itself", torch=True),
+    Wall(MEASURE, (*FLOORS, CUDA, KERNELS, *RESULTS), "it measures this wing", torch=True),
+    *(
+        Wall(room, (*GROUND, *RESULTS), "results are read where there is no torch")
+        for room in RESULTS
+    ),
+    Wall("mini_engine.cli", ENGINE_ROOMS, "the face shows the engine, and no lab", torch=True),
+    Wall("mini_engine.__main__", ("mini_engine.cli",), "it only opens the face"),
+    Wall("mini_engine", (), "on the ground floor there are rooms, and no code"),
+    Wall("labs", (*ENGINE_ROOMS, "tests.support"), "labs cut the engine", torch=True),
+    Wall("tests.support", (), "the tests' helpers"),
+    *(Wall(room, (), "outside") for room in ("tests", "course", "notebooks")),
+)
 
 
-def imports(path: Path) -> set[str]:
-    """Every module that a file imports, wherever in the file, by its full name."""
-    return imports_of(path.read_text(), path.relative_to(ROOT).with_suffix("").parts[:-1])
+def wall_of(module: str) -> Wall | None:
+    """The wall that stands around a module; None for a module of somebody else."""
+    around = [wall for wall in WALLS if inside(module, wall.room)]
+    return max(around, key=lambda wall: len(wall.room), default=None)
 
 
-def imports_of(source: str, package: tuple[str, ...]) -> set[str]:
+def inside(module: str, *rooms: str) -> bool:
+    return any(module == room or module.startswith(f"{room}.") for room in rooms)
+
+
+def module_of(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def imports_of(source: str, module: str, *, package: bool = False) -> set[str]:
+    """Every module that a source imports, wherever in the file, by its full name."""
+    parts = module.split(".") if package else module.split(".")[:-1]
     names: set[str] = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            base = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
-            module = ".".join(filter(None, [base, node.module]))
-            names |= {module} | {f"{module}.{alias.name}" for alias in node.names}
+            base = ".".join(parts[: len(parts) - node.level + 1]) if node.level else ""
+            origin = ".".join(filter(None, [base, node.module]))
+            # in `from mini_engine.cuda import measure` the room is what is imported
+            names |= {f"{origin}.{alias.name}" for alias in node.names}
     return names
 
 
-def touches(names: set[str], *modules: str) -> set[str]:
-    return {n for n in names for m in modules if n == m or n.startswith(f"{m}.")}
+def breaches(source: str, module: str, *, package: bool = False) -> list[str]:
+    """What a module imports and its wall forbids, in words."""
+    wall, found = wall_of(module), []
+    assert wall
+    for name in sorted(imports_of(source, module, package=package)):
+        other = wall_of(name)
+        closed = other and other.room not in (wall.room, *wall.doors)
+        if closed or (inside(name, *TORCH) and not wall.torch):
+            found.append(f"{module} must not import {name}: {wall.reason}")
+    return found
 
 
-@pytest.mark.parametrize("path", sources(), ids=lambda p: p.relative_to(ENGINE).as_posix())
+def sources() -> list[Path]:
+    found = [p for p in ENGINE.rglob("*.py") if CHECKPOINTS not in p.as_posix()]
+    found += [p for p in (ROOT / "labs").rglob("*.py") if "/mine/" not in p.as_posix()]
+    assert len(found) > 200
+    return sorted(found)
+
+
+each_source = pytest.mark.parametrize(
+    "path", sources(), ids=lambda p: p.relative_to(ROOT).as_posix()
+)
+
+
+@each_source
 def test_no_room_imports_what_it_must_not(path: Path) -> None:
-    names, where = imports(path), room(path)
-    assert not touches(names, "labs"), "mini_engine must not import labs"
-    if where == "policy":
-        wings = touches(names, "mini_engine.sim", "mini_engine.cuda", "mini_engine.cli")
-        assert not wings, "policy must not import a wing or the face"
-        assert not touches(names, "torch", "triton"), "policy must run without torch"
-    if where == "sim":
-        assert not touches(names, "torch", "triton", "transformers"), "sim must not import torch"
-        assert not touches(names, "mini_engine.cuda", "mini_engine.cli"), "one wing, no face"
-    if where == "cuda":
-        assert not touches(names, "mini_engine.sim", "mini_engine.cli"), "one wing, no face"
-
-
-def test_the_engine_knows_scheduler_dispatch_and_metrics_and_no_other_room() -> None:
-    used = {name.split(".")[1] for name in touches(imports(ENGINE / "engine.py"), "mini_engine")}
-    assert used <= {"scheduler", "dispatch", "metrics"}
+    assert not breaches(path.read_text(), module_of(path), package=path.name == "__init__.py")
 
 
 @pytest.mark.parametrize(
-    ("source", "forbidden"),
+    ("module", "source"),
     [
-        ("from mini_engine.sim import device", "mini_engine.sim"),
-        ("import mini_engine.cuda.graphs as g", "mini_engine.cuda"),
-        ("def f():\n    from . import sim", "mini_engine.sim"),
-        ("from torch.nn import functional", "torch"),
+        ("mini_engine.dispatch.modes", "from mini_engine.model.config import ModelConfig"),
+        ("mini_engine.model.config", "from mini_engine.records import trace"),
+        ("mini_engine.records.trace", "import mini_engine.dispatch.modes as m"),
+        ("mini_engine.records.trace", "def late():\n    import numpy, torch"),
+        ("mini_engine.engine.engine", "from mini_engine.predict.step_cost import step_time"),
+        ("mini_engine.engine.engine", "from mini_engine.records import metrics"),
+        ("mini_engine.engine.engine", "from ..sim import device"),
+        ("mini_engine.predict.payoff", "from mini_engine.engine.scheduler import Request"),
+        ("mini_engine.predict.payoff", "from mini_engine import sim"),
+        ("mini_engine.serving.plan", "from mini_engine.sim.device import Device"),
+        ("mini_engine.serving.plan", "from mini_engine import plots"),
+        ("mini_engine.plots.figures", "from mini_engine.serving.report import ServeReport"),
+        ("mini_engine.plots.figures", "from torch.nn import functional"),
+        ("mini_engine.sim.device", "from mini_engine.cuda.graphs import capture"),
+        ("mini_engine.sim.device", "def f():\n    from .. import cuda"),
+        ("mini_engine.sim.device", "import triton.language as tl"),
+        ("mini_engine.sim.device", "from mini_engine.plots import timeline"),
+        ("mini_engine.cuda.runner", "from mini_engine.sim.runner import SimRunner"),
+        ("mini_engine.cuda.runner", "from mini_engine.cuda.measure.timing import paired_laps"),
+        ("mini_engine.cuda.runner", "from mini_engine.cuda import measure"),
+        ("mini_engine.cuda.runner", "from mini_engine.cli import main"),
+        ("mini_engine.cuda.graphs.tape", "from mini_engine.cuda.measure import stage"),
+        ("mini_engine.cuda.kernels.norm", "from mini_engine.cuda.model import Model"),
+        ("mini_engine.cuda.kernels.norm", "from mini_engine.model.config import ModelConfig"),
+        ("mini_engine.cuda.measure.rows", "import torch"),
+        ("mini_engine.cuda.measure.rows", "from mini_engine.cuda.measure.stage import Stage"),
+        ("mini_engine.cuda.measure.bench", "from mini_engine.sim import device"),
+        ("mini_engine.cuda.measure.bench", "from mini_engine.serving import plan"),
+        ("mini_engine.cli.demo", "from labs.runner import cli"),
+        ("mini_engine.cuda.model", "import labs"),
+        ("mini_engine", "from mini_engine.engine.engine import Engine"),
+        ("labs.runner.cli", "from course import draw"),
     ],
 )
-def test_the_reader_of_imports_sees_every_way_to_write_one(source: str, forbidden: str) -> None:
-    assert touches(imports_of(source, ("mini_engine",)), forbidden)
+def test_a_wall_that_is_broken_is_noticed(module: str, source: str) -> None:
+    (breach, *_) = breaches(source, module)
+    wall = wall_of(module)
+    assert wall
+    assert wall.reason in breach
 
 
-@pytest.mark.parametrize("path", sources(), ids=lambda p: p.relative_to(ENGINE).as_posix())
-def test_a_room_reads_in_one_sitting(path: Path) -> None:
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("mini_engine.engine.engine", "from mini_engine.dispatch.dispatcher import fits"),
+        ("mini_engine.dispatch.modes", "from . import pieces"),
+        ("mini_engine.cuda.kernels.norm", "from mini_engine.cuda.kernels.launch import grid"),
+        ("mini_engine.cuda.measure.bench", "from mini_engine.cuda.measure.stage import Stage"),
+        ("mini_engine.cuda.measure.rows", "from mini_engine.cuda.measure.intervals import t"),
+        ("mini_engine.cli.bench", "from mini_engine.cuda.measure.bench import bench_point"),
+        ("labs.measuring.ledger", "from mini_engine.cuda.measure import calibrate"),
+        ("mini_engine.plots.figures", "import matplotlib.pyplot"),
+    ],
+)
+def test_an_open_door_stays_open(module: str, source: str) -> None:
+    assert not breaches(source, module)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [p for p in sources() if not re.search(r"/lab\d\d_", p.as_posix())],
+    ids=lambda p: p.relative_to(ROOT).as_posix(),
+)
+def test_a_file_reads_in_one_sitting(path: Path) -> None:
     assert len(path.read_text().splitlines()) <= MAX_LINES
+
+
+def rooms_and_files(folder: Path) -> tuple[set[str], set[str]]:
+    seen = [p for p in folder.iterdir() if p.name not in ("__pycache__", "mine")]
+    return {p.name for p in seen if p.is_dir()}, {p.name for p in seen if p.is_file()}
+
+
+def test_the_ground_floors_hold_rooms_and_no_loose_files() -> None:
+    rooms, files = rooms_and_files(ENGINE)
+    assert rooms == ROOMS
+    assert files == {"__init__.py", "__main__.py", "README.md"}
+    rooms, files = rooms_and_files(ENGINE / "cuda")
+    assert rooms == {"graphs", "kernels", "measure"}
+    rooms, files = rooms_and_files(ROOT / "labs")
+    assert {room for room in rooms if not re.match(r"lab\d\d_", room)} == {"runner", "measuring"}
+    assert files == {"__init__.py", "__main__.py", "README.md", "conftest.py"}
+
+
+def test_every_test_lives_in_the_room_of_what_it_tests() -> None:
+    rooms, files = rooms_and_files(ROOT / "tests")
+    assert files == {"__init__.py", "conftest.py", "test_house.py"}
+    engine, _ = rooms_and_files(ENGINE)
+    assert rooms <= engine | {"labs", "course", "support"}
+    for room in (ROOT / "tests" / "cuda", ROOT / "tests" / "labs"):
+        beside, _ = rooms_and_files(
+            ROOT / ("mini_engine" if room.name == "cuda" else "") / room.name
+        )
+        assert rooms_and_files(room)[0] <= beside | {"answers"}
 
 
 def test_the_demo_runs_without_torch() -> None:

@@ -4,8 +4,8 @@
     python -m course.draw 05           those of chapter 5
 
 A module `chNN` has `FIGURES`: the file's name and a function that draws it into a path. Nothing in
-a figure is typed in by hand that the engine can compute; `tests/test_course.py` draws every figure
-again and compares it with the one that is kept.
+a figure is typed in by hand that the engine can compute; `tests/course/test_course.py` draws every
+figure again and compares it with the one that is kept.
 """
 
 from __future__ import annotations

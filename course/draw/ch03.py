@@ -7,10 +7,8 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
-from mini_engine.blocks import NULL_BLOCK, BlockPool, slot_of
-from mini_engine.config import named_shape
-from mini_engine.hardware import load_spec
-from mini_engine.oplists import OpCost, StepShape, step_ops
+from mini_engine.engine.blocks import NULL_BLOCK, BlockPool, slot_of
+from mini_engine.model.config import named_shape
 from mini_engine.plots.canvas import (
     BLUE,
     GREEN,
@@ -22,7 +20,9 @@ from mini_engine.plots.canvas import (
     canvas,
     doubling_ticks,
 )
-from mini_engine.step_cost import step_time
+from mini_engine.predict.hardware import load_spec
+from mini_engine.predict.oplists import OpCost, StepShape, step_ops
+from mini_engine.predict.step_cost import step_time
 
 CONTEXTS = [128 << i for i in range(9)]  # 128 to 32,768 tokens, this step's included
 RUNNING = 512  # the course's own step
@@ -111,7 +111,8 @@ def layouts(path: Path) -> None:
     paged = sum(len(pool.block_table(name)) for name in lengths) * BLOCK_SIZE
     title = f"{used} tokens take {padded} rows of a padded cache, {paged} of a paged one"
     caption = (
-        f"Drawn from mini_engine/blocks.py: requests that grow in turns, blocks of {BLOCK_SIZE} "
+        f"Drawn from mini_engine/engine/blocks.py: requests that grow in turns, blocks of "
+        f"{BLOCK_SIZE} "
         f"tokens, contexts of up to {LONGEST}. Each small box is one row: K and V of one token in "
         "one layer. Pale: reserved and empty. Block 0 is nobody's: padded rows of a graph write "
         "there."

@@ -7,9 +7,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
-from mini_engine.config import named_shape
-from mini_engine.hardware import load_spec
-from mini_engine.oplists import StepShape, step_ops
+from mini_engine.model.config import named_shape
 from mini_engine.plots.canvas import (
     BLACK,
     BLUE,
@@ -23,6 +21,8 @@ from mini_engine.plots.canvas import (
     canvas,
     doubling_ticks,
 )
+from mini_engine.predict.hardware import load_spec
+from mini_engine.predict.oplists import StepShape, step_ops
 
 LENGTHS = [128 << i for i in range(9)]  # 128 to 32,768 tokens
 CONTEXT = 512  # of the course's own step

@@ -16,9 +16,8 @@ from matplotlib.collections import PolyCollection
 from matplotlib.patches import FancyArrowPatch, Patch, Rectangle
 from PIL import Image
 
-from mini_engine.config import named_shape
-from mini_engine.dispatch import GraphDispatcher
-from mini_engine.hardware import load_spec
+from mini_engine.dispatch.dispatcher import GraphDispatcher
+from mini_engine.model.config import named_shape
 from mini_engine.plots.canvas import (
     BLACK,
     BLUE,
@@ -31,13 +30,14 @@ from mini_engine.plots.canvas import (
     VERMILION,
     canvas,
 )
+from mini_engine.predict.hardware import load_spec
+from mini_engine.records.trace import CPU, TraceEvent
 from mini_engine.sim import kernels as k
 from mini_engine.sim.capture import Graph
 from mini_engine.sim.device import Device
 from mini_engine.sim.launch import Buffer
 from mini_engine.sim.predict import LIMITS
 from mini_engine.sim.runner import SimRunner
-from mini_engine.trace import CPU, TraceEvent
 
 CONTEXT = 512
 LABELS = {

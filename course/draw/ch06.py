@@ -14,12 +14,12 @@ from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from PIL import Image
 
-from mini_engine.config import named_shape
-from mini_engine.dispatch import GraphDispatcher
-from mini_engine.hardware import load_spec
-from mini_engine.ladder import default_capture_sizes
+from mini_engine.dispatch.default_ladder import default_capture_sizes
+from mini_engine.dispatch.dispatcher import GraphDispatcher
+from mini_engine.engine.scheduler import SchedulerLimits
+from mini_engine.model.config import named_shape
 from mini_engine.plots.canvas import BLUE, GREEN, GREY, ORANGE, VERMILION, canvas
-from mini_engine.scheduler import SchedulerLimits
+from mini_engine.predict.hardware import load_spec
 from mini_engine.sim.device import Device
 from mini_engine.sim.runner import SimRunner
 

@@ -14,20 +14,20 @@ from pathlib import Path
 from matplotlib.axes import Axes
 
 from course.draw.ch08 import draw_lanes, laid_out, lane_legend
-from mini_engine.config import named_shape
-from mini_engine.default_ladder import default_capture_sizes
-from mini_engine.dispatch import GraphDispatcher
-from mini_engine.hardware import load_spec
-from mini_engine.ladder import CaptureLadder
-from mini_engine.ladder_cost import LadderCosts
-from mini_engine.oplists import StepShape, step_ops
+from mini_engine.dispatch.default_ladder import default_capture_sizes
+from mini_engine.dispatch.dispatcher import GraphDispatcher
+from mini_engine.dispatch.ladder import CaptureLadder
+from mini_engine.model.config import named_shape
 from mini_engine.plots.canvas import BLACK, BLUE, ORANGE, PREDICTED, VERMILION, canvas
+from mini_engine.predict.hardware import load_spec
+from mini_engine.predict.oplists import StepShape, step_ops
+from mini_engine.predict.step_cost import Mode
+from mini_engine.predict.step_model import StepModel
+from mini_engine.serving.ladder_cost import LadderCosts
 from mini_engine.serving.plan import plan_server
 from mini_engine.serving.report import ServeReport
 from mini_engine.serving.request_trace import SHIPPED_TRACE, read_trace
 from mini_engine.serving.simulate import LAUNCHED_AS, padded_reqs, simulate
-from mini_engine.step_cost import Mode
-from mini_engine.step_model import StepModel
 
 MODE, TOP_SEQS, CONTEXT, BATCH = "FULL_AND_PIECEWISE", 256, 512, 33
 SHAPE, SPEC = named_shape("qwen3-0.6b"), load_spec("h200")

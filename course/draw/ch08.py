@@ -1,7 +1,7 @@
 """Figures of chapter 8: one layer on two lanes in each mode, and which graph runs which batch.
 
-`laid_out` puts a step on the two lanes by the rule of `mini_engine.step_cost`; chapters 7 and 15
-draw with it too.
+`laid_out` puts a step on the two lanes by the rule of `mini_engine.predict.step_cost`; chapters 7
+and 15 draw with it too.
 """
 
 from __future__ import annotations
@@ -14,12 +14,10 @@ from typing import NamedTuple
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch, Rectangle
 
-from mini_engine.config import named_shape
-from mini_engine.default_ladder import default_capture_sizes
-from mini_engine.dispatch import GraphDispatcher, resolve_mode
-from mini_engine.hardware import DeviceSpec, load_spec
-from mini_engine.modes import AttentionCGSupport, CUDAGraphMode
-from mini_engine.oplists import OpCost, StepShape, step_ops
+from mini_engine.dispatch.default_ladder import default_capture_sizes
+from mini_engine.dispatch.dispatcher import GraphDispatcher
+from mini_engine.dispatch.modes import AttentionCGSupport, CUDAGraphMode, resolve_mode
+from mini_engine.model.config import named_shape
 from mini_engine.plots.canvas import (
     BLUE,
     GREEN,
@@ -32,7 +30,9 @@ from mini_engine.plots.canvas import (
     VERMILION,
     canvas,
 )
-from mini_engine.step_cost import Mode, Work, input_copy, kernel_us, launched, step_time
+from mini_engine.predict.hardware import DeviceSpec, load_spec
+from mini_engine.predict.oplists import OpCost, StepShape, step_ops
+from mini_engine.predict.step_cost import Mode, Work, input_copy, kernel_us, launched, step_time
 
 COLOURS = {
     "engine": (GREY, "CPU: engine"),
@@ -188,7 +188,7 @@ def modes(path: Path) -> None:
     with canvas(
         path, (13, 6.6),
         title="A mode is asked for, the attention backend has a veto, the batch decides",
-        caption="Rules of vLLM 0.33 as mini_engine/modes.py and dispatch.py have them: model split "
+        caption="Rules of vLLM 0.33 as mini_engine/dispatch has them: model split "
         "at attention, compiled with VLLM_COMPILE, no speculation; max_num_seqs 256.",
     ) as figure:  # fmt: skip
         left, right = figure.subplots(1, 2, width_ratios=[1.25, 1])

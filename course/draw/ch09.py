@@ -9,11 +9,11 @@ from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.patches import Patch, Rectangle
 
-from mini_engine.config import named_shape
-from mini_engine.default_ladder import default_capture_sizes
-from mini_engine.dispatch import GraphDispatcher
-from mini_engine.engine import Engine, StepRecord
-from mini_engine.hardware import load_spec
+from mini_engine.dispatch.default_ladder import default_capture_sizes
+from mini_engine.dispatch.dispatcher import GraphDispatcher
+from mini_engine.engine.engine import Engine, StepRecord
+from mini_engine.engine.scheduler import Request, SchedulerLimits
+from mini_engine.model.config import named_shape
 from mini_engine.plots.canvas import (
     MODE_COLOURS,
     ORANGE,
@@ -23,10 +23,10 @@ from mini_engine.plots.canvas import (
     canvas,
 )
 from mini_engine.plots.timeline import COLOURS
-from mini_engine.scheduler import Request, SchedulerLimits
+from mini_engine.predict.hardware import load_spec
+from mini_engine.records.trace import CPU, GPU, TraceEvent
 from mini_engine.sim.device import Device
 from mini_engine.sim.runner import SimRunner
-from mini_engine.trace import CPU, GPU, TraceEvent
 
 # (name, prompt tokens, new tokens, arrival in ms)
 REQUESTS = [("A", 200, 18, 0.0), ("B", 800, 12, 2.0), ("C", 300, 6, 9.0)]

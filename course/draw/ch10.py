@@ -1,6 +1,6 @@
 """The figures of chapter 10: fewer launches, fewer bytes. `lanes` serves chapters 11 and 12, too.
 
-In:  op lists (`mini_engine.oplists`) and a device spec. Out: two PNGs, all of it predicted.
+In:  op lists (`mini_engine.predict.oplists`) and a device spec. Out: two PNGs, all of it predicted.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.patches import Patch
 
-from mini_engine.config import named_shape
-from mini_engine.hardware import DeviceSpec, load_spec
-from mini_engine.oplists import OpCost, StepShape, step_ops, step_parts
+from mini_engine.model.config import named_shape
 from mini_engine.plots.canvas import BLUE, GREEN, GREY, ORANGE, PALE, SKY, VERMILION, canvas
-from mini_engine.step_cost import Mode, input_copy, kernel_us, launched, step_time
+from mini_engine.predict.hardware import DeviceSpec, load_spec
+from mini_engine.predict.oplists import OpCost, StepShape, step_ops, step_parts
+from mini_engine.predict.step_cost import Mode, input_copy, kernel_us, launched, step_time
 
 CONFIG, H200 = named_shape("qwen3-0.6b"), load_spec("h200")
 DECODE = StepShape.decode(1, 512)

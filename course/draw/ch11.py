@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from course.draw.ch10 import CONFIG, DECODE, H200, RUNNING, draw_lanes, lanes, legend
-from mini_engine.oplists import step_ops
 from mini_engine.plots.canvas import canvas
-from mini_engine.step_cost import Mode
+from mini_engine.predict.oplists import step_ops
+from mini_engine.predict.step_cost import Mode
 
 WAYS: tuple[tuple[str, str, Mode], ...] = (
     ("neither: eager", "hf56", "eager"),

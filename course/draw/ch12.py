@@ -14,9 +14,9 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch, Rectangle
 
 from course.draw.ch10 import CONFIG, DECODE, H200, RUNNING
-from mini_engine.oplists import OpCost, step_ops, step_parts
 from mini_engine.plots.canvas import BLACK, BLUE, GREY, ORANGE, PALE, VERMILION, canvas
-from mini_engine.step_cost import Mode, step_time
+from mini_engine.predict.oplists import OpCost, step_ops, step_parts
+from mini_engine.predict.step_cost import Mode, step_time
 
 PDL_US = 0.96  # at most, of a boundary: https://github.com/pegainfer-project/pegainfer/issues/569
 SHOWN_MS = 2.15

@@ -9,9 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from course.draw.ch01 import COLOURS, four_launches
-from mini_engine.metrics import percentile
 from mini_engine.plots.canvas import BLACK, BLUE, PREDICTED, VERMILION, canvas
-from mini_engine.trace import CPU, GPU, TraceEvent
+from mini_engine.records.metrics import percentile
+from mini_engine.records.trace import CPU, GPU, TraceEvent
 
 REQUESTS, EVERY_MS, SERVICE_MS, STALL_MS, STALLED = 1000, 4.0, 2.0, 400.0, 500
 

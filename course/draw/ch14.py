@@ -14,9 +14,7 @@ from matplotlib.patches import Patch
 from PIL import Image
 
 from course.draw.ch05 import COLOURS, lanes
-from mini_engine.config import named_shape
-from mini_engine.hardware import load_spec
-from mini_engine.oplists import StepShape, step_ops
+from mini_engine.model.config import named_shape
 from mini_engine.plots.canvas import (
     BLUE,
     GREEN,
@@ -26,8 +24,10 @@ from mini_engine.plots.canvas import (
     doubling_ticks,
     percent_ticks,
 )
+from mini_engine.predict.hardware import load_spec
+from mini_engine.predict.oplists import StepShape, step_ops
+from mini_engine.predict.step_cost import step_time
 from mini_engine.sim.predict import Service, predict
-from mini_engine.step_cost import step_time
 
 CONTEXT = 512
 SMALL, LARGE = 1, 256

@@ -15,9 +15,9 @@ import shutil
 from pathlib import Path
 
 from course.site.reference import module_page
-from mini_engine.capacity import floor_ms, kv_bytes_per_token
-from mini_engine.config import named_shape
-from mini_engine.hardware import load_spec
+from mini_engine.model.config import named_shape
+from mini_engine.predict.capacity import floor_ms, kv_bytes_per_token
+from mini_engine.predict.hardware import load_spec
 
 DOCUMENTS = ("*.md", "course/*.md", "course/measurements/*.md", "labs/*.md", "labs/*/README.md")
 PLAIN = ("course/figures/*.png", "notebooks/*.ipynb", "course/measurements/*.json")

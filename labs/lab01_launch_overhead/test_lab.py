@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from mini_engine.hardware import DeviceSpec, load_spec
-from mini_engine.launch_model import (
+from mini_engine.predict.hardware import DeviceSpec, load_spec
+from mini_engine.predict.launch_model import (
     break_even_replays,
     crossover,
     eager_itl_us,

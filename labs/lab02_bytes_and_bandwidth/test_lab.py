@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from mini_engine.capacity import (
+from mini_engine.model.config import SHAPES, ModelConfig, named_shape
+from mini_engine.predict.capacity import (
     KV_DTYPE_BYTES,
     QUANTS,
     Quant,
@@ -20,7 +21,6 @@ from mini_engine.capacity import (
     step_read_bytes,
     weight_bytes,
 )
-from mini_engine.config import SHAPES, ModelConfig, named_shape
 
 QWEN = named_shape("qwen3-0.6b")
 

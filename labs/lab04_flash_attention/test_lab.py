@@ -9,11 +9,11 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from mini_engine.dispatch import GraphDispatcher
-from mini_engine.engine import Engine
-from mini_engine.generation import SHIPPED, limits_for
-from mini_engine.hardware import load_spec
-from mini_engine.scheduler import Request
+from mini_engine.dispatch.dispatcher import GraphDispatcher
+from mini_engine.engine.engine import Engine
+from mini_engine.engine.generation import SHIPPED, limits_for
+from mini_engine.engine.scheduler import Request
+from mini_engine.predict.hardware import load_spec
 from mini_engine.sim.attention import (
     Part,
     add_tile,

@@ -7,8 +7,8 @@ from itertools import combinations
 
 import pytest
 
-from mini_engine.default_ladder import default_capture_sizes
-from mini_engine.ladder import (
+from mini_engine.dispatch.default_ladder import default_capture_sizes
+from mini_engine.dispatch.ladder import (
     CaptureLadder,
     LadderPoint,
     Waste,

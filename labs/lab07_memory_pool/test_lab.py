@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from mini_engine.hardware import load_spec
+from mini_engine.predict.hardware import load_spec
 from mini_engine.sim import kernels as k
 from mini_engine.sim.device import Device
 from mini_engine.sim.graphs import GraphRunner, StaticInputs

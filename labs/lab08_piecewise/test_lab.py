@@ -9,8 +9,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from mini_engine.hardware import load_spec
-from mini_engine.pieces import number_pieces, split_pieces, without_graphs_of_nothing
+from mini_engine.dispatch.pieces import number_pieces, split_pieces, without_graphs_of_nothing
+from mini_engine.predict.hardware import load_spec
 from mini_engine.sim import kernels as k
 from mini_engine.sim.capture import Graph, SegmentedGraph
 from mini_engine.sim.device import Device

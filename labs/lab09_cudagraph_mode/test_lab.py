@@ -6,14 +6,14 @@ import random
 
 import pytest
 
-from mini_engine.default_ladder import default_capture_sizes
-from mini_engine.dispatch import (
-    BatchDescriptor,
+from mini_engine.dispatch.default_ladder import default_capture_sizes
+from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher, uniform_token_count
+from mini_engine.dispatch.modes import (
+    AttentionCGSupport,
+    CompilationMode,
     CUDAGraphMode,
-    GraphDispatcher,
-    uniform_token_count,
+    resolve_mode,
 )
-from mini_engine.modes import AttentionCGSupport, CompilationMode, resolve_mode
 
 NONE, PIECEWISE, FULL = CUDAGraphMode.NONE, CUDAGraphMode.PIECEWISE, CUDAGraphMode.FULL
 # What a decode batch and a mixed batch run as: the table of chapter 8.

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from mini_engine.blocks import NULL_BLOCK, BlockPool, OutOfBlocks, usable_blocks
-from mini_engine.scheduler import Request, ScheduledBatch, Scheduler, SchedulerLimits
+from mini_engine.engine.blocks import NULL_BLOCK, BlockPool, OutOfBlocks, usable_blocks
+from mini_engine.engine.scheduler import Request, ScheduledBatch, Scheduler, SchedulerLimits
 
 STEPS = 3000  # no workload here takes a tenth of it
 

@@ -1,7 +1,8 @@
 """The measuring step of lab 11: your kernels beside the same in PyTorch, op by op.
 
-In:  the learner's kernels, where the engine's would stand. Out: see labs/kernel_timing.py. Shapes:
-Qwen3-0.6B in bf16, a prompt of 2,048 tokens (bytes decide) and one token (they do not).
+In:  the learner's kernels, where the engine's would stand. Out: see
+labs/measuring/kernel_timing.py. Shapes: Qwen3-0.6B in bf16, a prompt of 2,048 tokens (bytes decide)
+and one token (they do not).
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from labs.kernel_timing import YOURS, Calls, Case, main
-from mini_engine.config import ModelConfig, named_shape
+from labs.measuring.kernel_timing import YOURS, Calls, Case, main
 from mini_engine.cuda.kernels import activation, norm, rope
 from mini_engine.cuda.kernels.paged import Heads
-from mini_engine.hardware import DeviceSpec
-from mini_engine.oplists import OpCost
+from mini_engine.model.config import ModelConfig, named_shape
+from mini_engine.predict.hardware import DeviceSpec
+from mini_engine.predict.oplists import OpCost
 
 BLOCK_SIZE, EPS, TYPE = 16, 1e-6, torch.bfloat16
 

@@ -1,8 +1,9 @@
 """The measuring step of lab 12: your flash-decoding, the naive kernel and PyTorch's attention.
 
-In:  the learner's kernels, where the engine's would stand. Out: see labs/kernel_timing.py. Shapes:
-Qwen3-0.6B in bf16, one request of 4,096 tokens (the one to predict), one of 512, and 16 of 4,096.
-PyTorch's gets its keys and values in order, unpaged: an easier task.
+In:  the learner's kernels, where the engine's would stand. Out: see
+labs/measuring/kernel_timing.py. Shapes: Qwen3-0.6B in bf16, one request of 4,096 tokens (the one to
+predict), one of 512, and 16 of 4,096. PyTorch's gets its keys and values in order, unpaged: an
+easier task.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from labs.kernel_timing import YOURS, Calls, Case, main
-from mini_engine.config import ModelConfig, named_shape
+from labs.measuring.kernel_timing import YOURS, Calls, Case, main
 from mini_engine.cuda.kernels import attention, attention_naive
 from mini_engine.cuda.kernels.paged import Heads
-from mini_engine.hardware import DeviceSpec
-from mini_engine.oplists import OpCost
+from mini_engine.model.config import ModelConfig, named_shape
+from mini_engine.predict.hardware import DeviceSpec
+from mini_engine.predict.oplists import OpCost
 
 BLOCK_SIZE, TYPE = 16, torch.bfloat16
 POINTS = ((1, 4096), (1, 512), (16, 4096))  # requests, tokens of context each

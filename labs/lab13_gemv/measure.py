@@ -1,8 +1,8 @@
 """The measuring step of lab 13: the four products of a layer beside PyTorch's, and as machine code.
 
-In:  the learner's kernels, where the engine's would stand. Out: see labs/kernel_timing.py; then
-what a compiler tells without a GPU: registers, spills, and what is loaded above the wait. Shapes:
-Qwen3-0.6B in bf16, one token.
+In:  the learner's kernels, where the engine's would stand. Out: see
+labs/measuring/kernel_timing.py; then what a compiler tells without a GPU: registers, spills, and
+what is loaded above the wait. Shapes: Qwen3-0.6B in bf16, one token.
 
 The times are without dependent launch. With it, calls of one chain in a row run into each other
 and look faster than any decode step is: the bench's `graph-5` and `graph-5-pdl` tell what it gains.
@@ -18,13 +18,13 @@ from rich.table import Table
 from torch import Tensor
 from torch.nn import functional
 
-from labs.kernel_timing import YOURS, Calls, Case, main
-from mini_engine.config import ModelConfig, named_shape
+from labs.measuring.kernel_timing import YOURS, Calls, Case, main
 from mini_engine.cuda.kernels import linear
 from mini_engine.cuda.kernels.interpreter import INTERPRETED
-from mini_engine.hardware import DeviceSpec
-from mini_engine.oplists import OpCost
-from tests import kernel_shapes
+from mini_engine.model.config import ModelConfig, named_shape
+from mini_engine.predict.hardware import DeviceSpec
+from mini_engine.predict.oplists import OpCost
+from tests.support import kernel_shapes
 
 EPS, TYPE = 1e-6, torch.bfloat16
 WAIT, WIDE_LOAD = r"\bACQBULK\b", r"\bLDG\.\S*128"

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 from triton.runtime.interpreter import InterpreterBuilder
 
-from mini_engine.config import named_shape
 from mini_engine.cuda.kernels import gemv
 from mini_engine.cuda.kernels.gemv_plan import (
     MIN_PROGRAMS,
@@ -26,6 +25,7 @@ from mini_engine.cuda.kernels.gemv_plan import (
     GemvPlan,
     gemv_plan,
 )
+from mini_engine.model.config import named_shape
 
 EPS = 1e-6
 NAN = float("nan")

@@ -22,18 +22,18 @@ from rich.console import Console
 from rich.table import Table
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from labs import ledger
-from mini_engine.config import ModelConfig, named_shape
-from mini_engine.cuda.backend import GraphBackend, graphs_for, why_no_bf16, why_no_gpu
-from mini_engine.cuda.fused_arms import fused
-from mini_engine.cuda.graphs import no_garbage_collection
-from mini_engine.cuda.intervals import Interval, median_interval
-from mini_engine.cuda.plain_arms import OursEager, OursGraph
-from mini_engine.cuda.stage import Arm, Stage, set_stage
+from labs.measuring import ledger
+from mini_engine.cuda.graphs.backend import GraphBackend, graphs_for, why_no_bf16, why_no_gpu
+from mini_engine.cuda.graphs.capture import no_garbage_collection
+from mini_engine.cuda.measure.fused_arms import fused
+from mini_engine.cuda.measure.intervals import Interval, median_interval
+from mini_engine.cuda.measure.plain_arms import OursEager, OursGraph
+from mini_engine.cuda.measure.stage import Arm, Stage, set_stage
 from mini_engine.cuda.weights import random_weights
-from mini_engine.hardware import DeviceSpec, load_spec
-from mini_engine.oplists import OpCost, StepShape, step_ops
-from mini_engine.step_cost import Mode, step_time
+from mini_engine.model.config import ModelConfig, named_shape
+from mini_engine.predict.hardware import DeviceSpec, load_spec
+from mini_engine.predict.oplists import OpCost, StepShape, step_ops
+from mini_engine.predict.step_cost import Mode, step_time
 
 SHAPE, BATCH, CONTEXT, STEPS, ROUNDS = "qwen3-0.6b", 1, 512, 64, 8
 ONE_GRAPH = "one graph"  # what `--predict` is about
@@ -92,7 +92,7 @@ def main(words: Sequence[str]) -> int:
             )
     if args.predict is not None:
         console.print(f"\n{judged(args.predict, found, who)}")
-        console.print("It stands in your ledger: .venv/bin/python -m labs.ledger")
+        console.print("It stands in your ledger: .venv/bin/python -m labs.measuring.ledger")
     if reason:
         console.print(f"\nOn a machine with an NVIDIA GPU this line measures:\n  {command}")
     return 0

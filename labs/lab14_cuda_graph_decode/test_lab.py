@@ -17,24 +17,25 @@ import pytest
 import torch
 from torch import Tensor
 
-from mini_engine.config import named_shape
-from mini_engine.cuda import streams
 from mini_engine.cuda.attention import DecodeAttention, HostAttention
-from mini_engine.cuda.backend import GraphBackend, graphs_for
-from mini_engine.cuda.graphs import GraphRunner
+from mini_engine.cuda.graphs import streams
+from mini_engine.cuda.graphs.backend import GraphBackend, graphs_for
+from mini_engine.cuda.graphs.capture import GraphRunner
 from mini_engine.cuda.inputs import StaticInputs, StepInputs
 from mini_engine.cuda.model import KVCache, Model
 from mini_engine.cuda.runner import TorchRunner
 from mini_engine.cuda.weights import Weights, random_weights
-from mini_engine.dispatch import CUDAGraphMode, GraphDispatcher
-from mini_engine.engine import Engine
-from mini_engine.scheduler import (
+from mini_engine.dispatch.dispatcher import GraphDispatcher
+from mini_engine.dispatch.modes import CUDAGraphMode
+from mini_engine.engine.engine import Engine
+from mini_engine.engine.scheduler import (
     Request,
     RequestState,
     ScheduledBatch,
     ScheduledRequest,
     SchedulerLimits,
 )
+from mini_engine.model.config import named_shape
 
 gc.freeze()  # each capture collects garbage first: it need not look through PyTorch's modules
 DEVICE = os.environ.get("LAB_DEVICE", "cpu")

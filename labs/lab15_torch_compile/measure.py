@@ -1,7 +1,7 @@
 """The measuring step of lab 15: our decode step as torch.compile sees it, counted by your harness.
 
 In:  words: --inductor also asks the Inductor of this machine's CPU (a minute or two, needs a C++
-     compiler); --predict and --spec as in `labs/step_timing.py`.
+     compiler); --predict and --spec as in `labs/measuring/step_timing.py`.
 Out: graphs, breaks and launches of a step; how a ladder of shapes is served; then, on a GPU, the
      compiled arms against the hand-written ones, and without one the captured run or how to get it.
 """
@@ -21,16 +21,16 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from labs.step_timing import Race
-from labs.step_timing import main as race_main
+from labs.measuring.step_timing import Race
+from labs.measuring.step_timing import main as race_main
 from mini_engine.cli.bench_file import tiny_shape
-from mini_engine.config import ModelConfig, named_shape
-from mini_engine.cuda.backend import graphs_for
-from mini_engine.cuda.compile_report import graph_breaks, launches, over_calls
-from mini_engine.cuda.stage import set_stage
+from mini_engine.cuda.graphs.backend import graphs_for
+from mini_engine.cuda.measure.compile_report import graph_breaks, launches, over_calls
+from mini_engine.cuda.measure.stage import set_stage
 from mini_engine.cuda.weights import random_weights
-from mini_engine.default_ladder import default_capture_sizes
-from mini_engine.oplists import StepShape, step_ops
+from mini_engine.dispatch.default_ladder import default_capture_sizes
+from mini_engine.model.config import ModelConfig, named_shape
+from mini_engine.predict.oplists import StepShape, step_ops
 
 MODES = ("eager", "default", "reduce-overhead")
 RACE = Race(

@@ -1,7 +1,8 @@
 """The measuring step of lab 16: eager against graph against fused, each predicted first.
 
 In:  --predict "batch=1 eager=… full=… fused=…" in ms, once a batch (1 and 8); asked for at a
-     terminal. Out: see `labs/step_timing.py`. The stopwatch and the intervals are the learner's.
+     terminal. Out: see `labs/measuring/step_timing.py`. The stopwatch and the intervals are the
+     learner's.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from labs.step_timing import Race, main
+from labs.measuring.step_timing import Race, main
 
 RACE = Race(
     Path(__file__).parent,

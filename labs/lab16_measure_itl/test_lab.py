@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mini_engine.cuda.intervals import (
+from mini_engine.cuda.measure.intervals import (
     MAX_PROCESSES,
     STUDENT_T,
     median_interval,
     pooled_interval,
     pooled_ratio,
 )
-from mini_engine.cuda.straight_line import held_out_percent, line
-from mini_engine.cuda.timing import Lap, balanced_order, lap, paired_laps
+from mini_engine.cuda.measure.straight_line import held_out_percent, line
+from mini_engine.cuda.measure.timing import Lap, balanced_order, lap, paired_laps
 
 TRUTH = 100.0
 

@@ -28,8 +28,6 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from labs import ledger, workspace
-from labs.doctor import nvidia_gpu
 from labs.lab17_vllm.vllm_run import (
     ARMS,
     Setup,
@@ -41,16 +39,19 @@ from labs.lab17_vllm.vllm_run import (
     read_startup,
     serve_command,
 )
-from labs.step_timing import Predictions, parsed
-from mini_engine.cuda.evidence import (
+from labs.measuring import ledger
+from labs.measuring.step_timing import Predictions, parsed
+from labs.runner import workspace
+from labs.runner.doctor import nvidia_gpu
+from mini_engine.cuda.measure.evidence import (
     Measurement,
     load_evidence,
     new_measurement,
     write_measurement,
 )
-from mini_engine.default_ladder import default_capture_sizes
-from mini_engine.fields import read_json_object
-from mini_engine.hardware import load_spec
+from mini_engine.dispatch.default_ladder import default_capture_sizes
+from mini_engine.model.fields import read_json_object
+from mini_engine.predict.hardware import load_spec
 
 HERE = Path(__file__).parent
 BATCHES, CONTEXT, TOKENS = (1, 8), 512, 128

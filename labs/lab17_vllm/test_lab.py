@@ -26,8 +26,9 @@ from labs.lab17_vllm.vllm_run import (
     read_startup,
     serve_command,
 )
-from mini_engine.default_ladder import default_capture_sizes
-from mini_engine.dispatch import CUDAGraphMode, GraphDispatcher
+from mini_engine.dispatch.default_ladder import default_capture_sizes
+from mini_engine.dispatch.dispatcher import GraphDispatcher
+from mini_engine.dispatch.modes import CUDAGraphMode
 
 CASES = json.loads((Path(__file__).parent / "results_vllm_0_33.json").read_text())
 VALUES = {

@@ -21,10 +21,10 @@ from typing import Any
 
 import numpy as np
 
-from mini_engine.config import named_shape
-from mini_engine.hardware import DeviceSpec
-from mini_engine.oplists import StepShape, step_ops
-from mini_engine.step_cost import Mode, step_time
+from mini_engine.model.config import named_shape
+from mini_engine.predict.hardware import DeviceSpec
+from mini_engine.predict.oplists import StepShape, step_ops
+from mini_engine.predict.step_cost import Mode, step_time
 
 # What is on: torch.compile and CUDA graphs. Neighbours differ by one switch.
 ARMS = {
@@ -39,7 +39,7 @@ class Setup:
     """What is the same for all arms. The ladder hangs on both limits, so they are always given."""
 
     model: str = "Qwen/Qwen3-0.6B"
-    shape: str = "qwen3-0.6b"  # the same model, as `mini_engine.config` names it
+    shape: str = "qwen3-0.6b"  # the same model, as `mini_engine.model.config` names it
     max_num_seqs: int = 64
     max_num_batched_tokens: int = 2048
     max_model_len: int = 4096
@@ -177,7 +177,7 @@ def expected_graphs(
     (FULL_DECODE_ONLY, FULL_AND_PIECEWISE) has FULL ones for sizes up to max_num_seqs: a decode
     batch has a token for each request, so no larger one can come. NONE: {}. A mode that captures
     nothing is left out. Source: `CudaGraphManager._init_candidates` in
-    vllm/v1/worker/gpu/cudagraph_utils.py. `mini_engine.dispatch` has the whole rule.
+    vllm/v1/worker/gpu/cudagraph_utils.py. `mini_engine.dispatch.dispatcher` has the whole rule.
     """
     decodes = sum(size <= max_num_seqs for size in capture_sizes)
     every = len(capture_sizes)

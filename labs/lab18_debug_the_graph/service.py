@@ -21,11 +21,11 @@ from types import ModuleType
 
 import numpy as np
 
-from mini_engine.config import named_shape
-from mini_engine.dispatch import GraphDispatcher
-from mini_engine.engine import Engine
-from mini_engine.hardware import load_spec
-from mini_engine.scheduler import SchedulerLimits
+from mini_engine.dispatch.dispatcher import GraphDispatcher
+from mini_engine.engine.engine import Engine
+from mini_engine.engine.scheduler import SchedulerLimits
+from mini_engine.model.config import named_shape
+from mini_engine.predict.hardware import load_spec
 from mini_engine.sim.device import Device
 from mini_engine.sim.kernels import scale
 from mini_engine.sim.launch import Buffer, kernel

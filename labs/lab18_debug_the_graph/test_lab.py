@@ -18,7 +18,7 @@ from labs.lab18_debug_the_graph import (
     runner_f,
 )
 from labs.lab18_debug_the_graph.service import OPS, SLOTS, Service, text_engine
-from mini_engine.scheduler import Request
+from mini_engine.engine.scheduler import Request
 from mini_engine.sim import graphs as engines_own
 from mini_engine.sim.capture import CaptureError
 

@@ -11,8 +11,8 @@ from types import ModuleType
 
 import pytest
 
-from labs.cutter import TODO, splice
 from labs.lab19_write_the_tests import suite
+from labs.runner.cutter import TODO, splice
 
 HERE = Path(__file__).parent
 ENGINE = (HERE.parent.parent / "mini_engine/sim/graphs.py").read_text()

@@ -39,12 +39,12 @@ from rich.console import Console
 from rich.table import Table
 
 from mini_engine.cli import measuring, options
-from mini_engine.cuda.bench_table import ordered, point_of
-from mini_engine.cuda.intervals import MAX_PROCESSES
-from mini_engine.hardware import load_spec
+from mini_engine.cuda.measure.intervals import MAX_PROCESSES
+from mini_engine.cuda.measure.table import ordered, point_of
+from mini_engine.predict.hardware import load_spec
 
 if TYPE_CHECKING:
-    from mini_engine.cuda.backend import GraphBackend
+    from mini_engine.cuda.graphs.backend import GraphBackend
 
 SHAPES = ["qwen3-0.6b", "qwen3-1.7b", "qwen2.5-1.5b", "llama-3.2-1b"]
 BATCHES = [1, 2, 4, 8, 16, 32, 64, 128, 256]
@@ -110,9 +110,9 @@ def _measure(args: argparse.Namespace, console: Console) -> Path:
     """The file, with all that was asked for in it."""
     backend = measuring.backend_of(args.device, "bench", None if args.process else console)
     from mini_engine.cli import bench_file
-    from mini_engine.cuda.bench import check_names
-    from mini_engine.cuda.evidence import new_measurement
-    from mini_engine.cuda.spec_fit import base_name
+    from mini_engine.cuda.measure.bench import check_names
+    from mini_engine.cuda.measure.evidence import new_measurement
+    from mini_engine.cuda.measure.spec_fit import base_name
 
     _fill_in(args, backend)
     measurement = new_measurement(
@@ -136,8 +136,8 @@ def _measure(args: argparse.Namespace, console: Console) -> Path:
 
 def _judged(out: Path) -> Path:
     """The bars, written into the file."""
-    from mini_engine.cuda.bars import judged
-    from mini_engine.cuda.evidence import read_measurement, write_measurement
+    from mini_engine.cuda.measure.bars import judged
+    from mini_engine.cuda.measure.evidence import read_measurement, write_measurement
 
     measurement = read_measurement(out)
     found = [result.as_dict() for result in judged(measurement)]
@@ -181,7 +181,7 @@ def _only(args: argparse.Namespace, name: str) -> Any:
 
 def _fill_in(args: argparse.Namespace, backend: GraphBackend) -> None:
     """Defaults that hang on the device and on --quick, so that the written command names them."""
-    from mini_engine.cuda.arms import ARMS
+    from mini_engine.cuda.measure.arms import ARMS
 
     emulated = backend.emulated
     small = args.quick or emulated

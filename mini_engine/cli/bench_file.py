@@ -23,18 +23,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mini_engine.cli import measuring, options
-from mini_engine.config import ModelConfig, named_shape
-from mini_engine.cuda.bench_rows import Point, Row, joined, key_of, not_run, wants
-from mini_engine.cuda.evidence import (
+from mini_engine.cuda.measure.evidence import (
     Measurement,
     check_same_machine,
     read_measurement,
     write_measurement,
 )
-from mini_engine.hardware import DeviceSpec
+from mini_engine.cuda.measure.rows import Point, Row, joined, key_of, not_run, wants
+from mini_engine.model.config import ModelConfig, named_shape
+from mini_engine.predict.hardware import DeviceSpec
 
 if TYPE_CHECKING:
-    from mini_engine.cuda.backend import GraphBackend
+    from mini_engine.cuda.graphs.backend import GraphBackend
     from mini_engine.cuda.weights import Weights
 
 QUICK_SECONDS = 200  # no arm starts after this, and none but max-autotune takes longer than 40
@@ -114,8 +114,8 @@ def _header(
     measurement: Measurement, args: argparse.Namespace, backend: GraphBackend, spec: str
 ) -> Measurement:
     """The measurement with what all rows share; the copy's bandwidth is measured now."""
-    from mini_engine.cuda.arms import ANCHOR
-    from mini_engine.cuda.calibrate import copy_bandwidth, sizes_for
+    from mini_engine.cuda.measure.arms import ANCHOR
+    from mini_engine.cuda.measure.calibrate import copy_bandwidth, sizes_for
 
     figures = {
         "copy_bandwidth_gb_s": copy_bandwidth(backend, sizes_for(backend, quick=True)),
@@ -160,7 +160,7 @@ def _measured(
     args: argparse.Namespace, backend: GraphBackend, spec: DeviceSpec, copy_gb_s: float, todo: Todo
 ) -> Iterator[Row]:
     """The rows of this process; a shape's weights are made when they are needed."""
-    from mini_engine.cuda.bench import Effort, bench_point
+    from mini_engine.cuda.measure.bench import Effort, bench_point
     from mini_engine.cuda.weights import no_room
 
     deadline = time.monotonic() + QUICK_SECONDS if args.quick else None

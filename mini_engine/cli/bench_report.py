@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from mini_engine import plots
-from mini_engine.cuda import bars, bench_table
-from mini_engine.cuda.evidence import Measurement, read_measurement, without_paths
-from mini_engine.measured import (
+from mini_engine.cuda.measure import bars
+from mini_engine.cuda.measure import table as bench_table
+from mini_engine.cuda.measure.evidence import Measurement, read_measurement, without_paths
+from mini_engine.records.measured import (
     MeasuredStep,
     Origin,
     ablation,

@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 from mini_engine.cli import measuring
-from mini_engine.hardware import load_spec, spec_names
+from mini_engine.predict.hardware import load_spec, spec_names
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,10 +52,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     backend = measuring.backend_of(args.device, "calibrate", console)
-    from mini_engine.cuda import spec_fit
-    from mini_engine.cuda.calibrate import measure, sizes_for
-    from mini_engine.cuda.evidence import new_measurement, write_measurement
-    from mini_engine.cuda.pdl_gap import PDL, PLAIN, SAVED
+    from mini_engine.cuda.measure import spec_fit
+    from mini_engine.cuda.measure.calibrate import measure, sizes_for
+    from mini_engine.cuda.measure.evidence import new_measurement, write_measurement
+    from mini_engine.cuda.measure.pdl_gap import PDL, PLAIN, SAVED
 
     command = measuring.command_line("calibrate", args)
     measurement = new_measurement("calibration", backend.device.type, command, {})

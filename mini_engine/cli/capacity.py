@@ -25,7 +25,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from mini_engine.capacity import (
+from mini_engine.cli import options
+from mini_engine.dispatch.default_ladder import default_capture_sizes
+from mini_engine.model.config import SHAPES, ModelConfig
+from mini_engine.predict.capacity import (
     GIB,
     KV_DTYPE_BYTES,
     QUANTS,
@@ -34,10 +37,7 @@ from mini_engine.capacity import (
     floor_ms,
     read_bytes,
 )
-from mini_engine.cli import options
-from mini_engine.config import SHAPES, ModelConfig
-from mini_engine.default_ladder import default_capture_sizes
-from mini_engine.hardware import spec_names
+from mini_engine.predict.hardware import spec_names
 
 DEFAULT_GPU = "h200"
 

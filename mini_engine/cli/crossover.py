@@ -32,9 +32,9 @@ from rich.table import Table
 
 from mini_engine import plots
 from mini_engine.cli import options
-from mini_engine.curves import CrossoverCurve, CrossoverPoint, crossover_curve
-from mini_engine.default_ladder import default_capture_sizes
-from mini_engine.ladder import CaptureLadder
+from mini_engine.dispatch.default_ladder import default_capture_sizes
+from mini_engine.dispatch.ladder import CaptureLadder
+from mini_engine.predict.curves import CrossoverCurve, CrossoverPoint, crossover_curve
 
 MAX_NUM_SEQS, MAX_NUM_BATCHED_TOKENS = 256, 8192  # of the server whose ladder is the default
 

@@ -28,15 +28,15 @@ from rich.text import Text
 
 from mini_engine import plots
 from mini_engine.cli import CheckFailed, options, prompts
-from mini_engine.config import ModelConfig
-from mini_engine.curves import crossover_curve
-from mini_engine.default_ladder import default_capture_sizes
-from mini_engine.generation import SHIPPED
-from mini_engine.hardware import DeviceSpec
-from mini_engine.ladder import CaptureLadder
+from mini_engine.dispatch.default_ladder import default_capture_sizes
+from mini_engine.dispatch.ladder import CaptureLadder
+from mini_engine.engine.generation import SHIPPED
+from mini_engine.model.config import ModelConfig
+from mini_engine.predict.curves import crossover_curve
+from mini_engine.predict.hardware import DeviceSpec
+from mini_engine.records.trace import write_trace
 from mini_engine.sim.generate import Generation, generate, open_checkpoint
 from mini_engine.sim.predict import HF_EAGER, LIMITS, Prediction, Service, predict
-from mini_engine.trace import write_trace
 
 MODES = options.MODES
 DRAWN = {"NONE": "eager", "PIECEWISE": "piecewise", "FULL": "one graph"}

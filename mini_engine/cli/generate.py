@@ -23,11 +23,11 @@ from rich.console import Console
 from rich.text import Text
 
 from mini_engine.cli import options, prompts
-from mini_engine.engine import Completion
-from mini_engine.generation import SHIPPED
-from mini_engine.modes import CUDAGraphMode
+from mini_engine.dispatch.modes import CUDAGraphMode
+from mini_engine.engine.engine import Completion
+from mini_engine.engine.generation import SHIPPED
+from mini_engine.model.tokenizer import Tokenizer
 from mini_engine.sim.generate import generate, open_checkpoint
-from mini_engine.tokenizer import Tokenizer
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from mini_engine.fields import read_json_object
+from mini_engine.model.fields import read_json_object
 
 KEY = "steps_by_rows"
 

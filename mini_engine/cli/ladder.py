@@ -34,10 +34,11 @@ from rich.table import Table
 from mini_engine import plots
 from mini_engine.cli import options
 from mini_engine.cli.histograms import read_histogram
-from mini_engine.default_ladder import PERFORMANCE_MODES, default_capture_sizes
-from mini_engine.dispatch import CUDAGraphMode, GraphDispatcher
-from mini_engine.ladder import CaptureLadder, LadderPoint
-from mini_engine.ladder_cost import LadderCosts
+from mini_engine.dispatch.default_ladder import PERFORMANCE_MODES, default_capture_sizes
+from mini_engine.dispatch.dispatcher import GraphDispatcher
+from mini_engine.dispatch.ladder import CaptureLadder, LadderPoint
+from mini_engine.dispatch.modes import CUDAGraphMode
+from mini_engine.serving.ladder_cost import LadderCosts
 
 MIB = 1 << 20
 SHOWN = (1, 2, 4, 8, 12, 16, 24, 32, 48)  # rungs of the best ladders that the table lists

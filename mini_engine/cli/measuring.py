@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from mini_engine.cuda.backend import GraphBackend
+    from mini_engine.cuda.graphs.backend import GraphBackend
 
 NOT_WRITTEN = ("command", "json", "resume", "process")  # options that change no figure
 
@@ -40,7 +40,7 @@ def backend_of(word: str, command: str, console: Console | None = None) -> Graph
             f"{command} needs PyTorch, which is not installed: pip install 'torch>=2.11,<2.14'; "
             "the commands demo, crossover and serve predict without it"
         ) from None
-    from mini_engine.cuda.backend import graphs_for, why_no_bf16, why_no_gpu
+    from mini_engine.cuda.graphs.backend import graphs_for, why_no_bf16, why_no_gpu
 
     if word == "cpu":
         return graphs_for("cpu")

@@ -8,8 +8,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from mini_engine.config import SHAPES, ModelConfig, named_shape
-from mini_engine.hardware import DeviceSpec, load_spec, spec_names
+from mini_engine.model.config import SHAPES, ModelConfig, named_shape
+from mini_engine.predict.hardware import DeviceSpec, load_spec, spec_names
 
 STYLES = ("fused9", "fused5", "hf56")
 MODES = ("NONE", "PIECEWISE", "FULL", "FULL_AND_PIECEWISE")

@@ -25,14 +25,14 @@ from rich.progress import Progress
 from rich.table import Table
 
 from mini_engine.cli import options
-from mini_engine.default_ladder import default_capture_sizes
-from mini_engine.modes import CUDAGraphMode
+from mini_engine.dispatch.default_ladder import default_capture_sizes
+from mini_engine.dispatch.modes import CUDAGraphMode
+from mini_engine.predict.step_model import StepModel
 from mini_engine.serving.ladder_saving import optimal_ladder_saving
 from mini_engine.serving.plan import plan_server
 from mini_engine.serving.report import ServeReport
 from mini_engine.serving.request_trace import SHIPPED_TRACE, read_trace
 from mini_engine.serving.simulate import simulate
-from mini_engine.step_model import StepModel
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

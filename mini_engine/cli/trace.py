@@ -28,14 +28,14 @@ from rich.table import Table
 
 from mini_engine.cli import measuring, options
 from mini_engine.cli.bench_file import tiny_shape
-from mini_engine.config import SHAPES, ModelConfig
-from mini_engine.hardware import load_spec, spec_names
+from mini_engine.model.config import SHAPES, ModelConfig
+from mini_engine.predict.hardware import load_spec, spec_names
+from mini_engine.records.trace import CPU, GPU, TraceEvent, busy_us, read_trace, write_trace
 from mini_engine.sim.op_timeline import op_timeline
 from mini_engine.sim.predict import HF_EAGER, Service, predict
-from mini_engine.trace import CPU, GPU, TraceEvent, busy_us, read_trace, write_trace
 
 if TYPE_CHECKING:
-    from mini_engine.cuda.backend import GraphBackend
+    from mini_engine.cuda.graphs.backend import GraphBackend
     from mini_engine.cuda.weights import Weights
 
 Timelines = Mapping[str, Sequence[TraceEvent]]
@@ -144,9 +144,9 @@ def _side_by_side(
             "bench --arms hf-eager"
         )
     backend = measuring.backend_of(args.device, "trace --backend cuda", console)
-    from mini_engine.cuda.evidence import new_measurement
-    from mini_engine.cuda.profile import process_name, profile_step
-    from mini_engine.cuda.spec_fit import base_name
+    from mini_engine.cuda.measure.evidence import new_measurement
+    from mini_engine.cuda.measure.profile import process_name, profile_step
+    from mini_engine.cuda.measure.spec_fit import base_name
 
     gpu = new_measurement("trace", backend.device.type, "", {}).gpu
     known = "laptop-cpu" if backend.emulated else base_name(gpu)

@@ -29,7 +29,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from mini_engine.cuda.inputs import StepInputs
-from mini_engine.scheduler import ScheduledBatch
+from mini_engine.engine.scheduler import ScheduledBatch
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 

@@ -14,10 +14,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from mini_engine.capacity import kv_bytes_per_token, weight_bytes
-from mini_engine.capture_report import CaptureReport
-from mini_engine.config import ModelConfig
-from mini_engine.cuda.backend import (
+from mini_engine.cuda.graphs.backend import (
     GraphBackend,
     free_bytes,
     graphs_for,
@@ -27,12 +24,15 @@ from mini_engine.cuda.backend import (
 from mini_engine.cuda.model import KVCache, Model
 from mini_engine.cuda.runner import TorchRunner
 from mini_engine.cuda.weights import load_weights, no_room, resolve_model
-from mini_engine.dispatch import GraphDispatcher
-from mini_engine.engine import Completion, Engine
-from mini_engine.generation import OnToken, limits_for, requests_for, run_all
-from mini_engine.ladder import default_capture_sizes
-from mini_engine.scheduler import SchedulerLimits
-from mini_engine.tokenizer import Tokenizer
+from mini_engine.dispatch.capture_report import CaptureReport
+from mini_engine.dispatch.default_ladder import default_capture_sizes
+from mini_engine.dispatch.dispatcher import GraphDispatcher
+from mini_engine.engine.engine import Completion, Engine
+from mini_engine.engine.generation import OnToken, limits_for, requests_for, run_all
+from mini_engine.engine.scheduler import SchedulerLimits
+from mini_engine.model.config import ModelConfig
+from mini_engine.model.tokenizer import Tokenizer
+from mini_engine.predict.capacity import kv_bytes_per_token, weight_bytes
 
 Tell = Callable[[str], object]
 LEFT_FREE = 0.1  # of what is free: for activations, graphs and libraries

@@ -18,14 +18,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mini_engine.scheduler import ScheduledBatch, SchedulerLimits
-from mini_engine.step_arrays import max_blocks, step_arrays, step_shapes
+from mini_engine.engine.scheduler import ScheduledBatch, SchedulerLimits
+from mini_engine.engine.step_arrays import max_blocks, step_arrays, step_shapes
 
 
 @dataclass(frozen=True, eq=False)
 class StepInputs:
-    """What a step reads, all int32. T tokens of R requests; `mini_engine/step_arrays.py` says what
-    each one means. Rows beyond the batch are zero."""
+    """What a step reads, all int32. T tokens of R requests; `mini_engine/engine/step_arrays.py`
+    says what each one means. Rows beyond the batch are zero."""
 
     input_ids: Tensor  # (T,)
     positions: Tensor  # (T,)

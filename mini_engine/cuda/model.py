@@ -24,11 +24,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from mini_engine.config import ModelConfig
 from mini_engine.cuda.attention import Attention
 from mini_engine.cuda.inputs import StepInputs
 from mini_engine.cuda.sampling import Sampler, greedy
 from mini_engine.cuda.weights import LayerWeights, Weights
+from mini_engine.model.config import ModelConfig
 
 
 @dataclass(frozen=True, eq=False)

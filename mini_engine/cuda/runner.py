@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from mini_engine.capture_report import CaptureReport
 from mini_engine.cuda.attention import (
     Attend,
     Attention,
@@ -23,14 +22,16 @@ from mini_engine.cuda.attention import (
     HostAttention,
     RaggedAttention,
 )
-from mini_engine.cuda.backend import GraphBackend
-from mini_engine.cuda.graphs import GraphRunner, PiecewiseGraphRunner, Progress
+from mini_engine.cuda.graphs.backend import GraphBackend
+from mini_engine.cuda.graphs.capture import GraphRunner, PiecewiseGraphRunner, Progress
 from mini_engine.cuda.inputs import StaticInputs, StepInputs
 from mini_engine.cuda.model import Model
 from mini_engine.cuda.sampling import Sampler, greedy
-from mini_engine.dispatch import BatchDescriptor, CUDAGraphMode, GraphDispatcher
-from mini_engine.scheduler import ScheduledBatch, SchedulerLimits
-from mini_engine.step_arrays import max_blocks
+from mini_engine.dispatch.capture_report import CaptureReport
+from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher
+from mini_engine.dispatch.modes import CUDAGraphMode
+from mini_engine.engine.scheduler import ScheduledBatch, SchedulerLimits
+from mini_engine.engine.step_arrays import max_blocks
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class NullAttention:
 
 
 class TorchRunner:
-    """Runs batches of one model. Fits `mini_engine.engine.Runner`."""
+    """Runs batches of one model. Fits `mini_engine.engine.engine.Runner`."""
 
     def __init__(
         self,

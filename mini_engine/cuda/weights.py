@@ -18,8 +18,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from mini_engine.capacity import weight_bytes
-from mini_engine.checkpoint import (
+from mini_engine.cuda.graphs.backend import GraphBackend, free_bytes
+from mini_engine.model.checkpoint import (
     EMBED,
     FINAL_NORM,
     LM_HEAD,
@@ -29,8 +29,8 @@ from mini_engine.checkpoint import (
     stored_tensors,
     tensor_shapes,
 )
-from mini_engine.config import SHAPES, ModelConfig
-from mini_engine.cuda.backend import GraphBackend, free_bytes
+from mini_engine.model.config import SHAPES, ModelConfig
+from mini_engine.predict.capacity import weight_bytes
 
 Fill = Callable[[str, Tensor], None]  # puts the tensor of this name into these rows
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
 
-from mini_engine.curves import CrossoverCurve
 from mini_engine.plots.canvas import (
     BLACK,
     BLUE,
@@ -24,6 +23,7 @@ from mini_engine.plots.canvas import (
     doubling_ticks,
     percent_ticks,
 )
+from mini_engine.predict.curves import CrossoverCurve
 
 RUN_TIME_COLOURS = {"NONE": VERMILION, "PIECEWISE": GREEN, "FULL": BLUE}
 

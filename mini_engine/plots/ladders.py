@@ -11,7 +11,7 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 
-from mini_engine.ladder import CaptureLadder, LadderPoint
+from mini_engine.dispatch.ladder import CaptureLadder, LadderPoint
 from mini_engine.plots.canvas import (
     BLACK,
     BLUE,

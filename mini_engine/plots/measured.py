@@ -1,6 +1,6 @@
 """What a benchmark measured: ITL and throughput against batch, and where a graph stops to pay.
 
-In:  steps of one shape and context, and where they come from (`mini_engine.measured`).
+In:  steps of one shape and context, and where they come from (`mini_engine.records.measured`).
 Out: a file each. ValueError, which says what is missing, for too few points.
 
 Every arm has a marker of its own, so that the figures can be read without colours. What the
@@ -18,14 +18,6 @@ from matplotlib.figure import Figure
 from matplotlib.gridspec import SubplotSpec
 from matplotlib.ticker import FuncFormatter
 
-from mini_engine.measured import (
-    PAYS,
-    MeasuredStep,
-    Origin,
-    crossing_batch,
-    curve,
-    floor_curve,
-)
 from mini_engine.plots.canvas import (
     BLACK,
     BLUE,
@@ -37,6 +29,14 @@ from mini_engine.plots.canvas import (
     canvas,
     doubling_ticks,
     percent_ticks,
+)
+from mini_engine.records.measured import (
+    PAYS,
+    MeasuredStep,
+    Origin,
+    crossing_batch,
+    curve,
+    floor_curve,
 )
 
 STYLES = {

@@ -1,6 +1,6 @@
 """The ablation ladder as a waterfall: what each idea takes off a decode step, down to the floor.
 
-In:  an `Ablation` (`mini_engine.measured`). Out: a file.
+In:  an `Ablation` (`mini_engine.records.measured`). Out: a file.
 
 The axis is logarithmic: from transformers to the floor it is a factor of some thirty, and on a
 straight axis all that comes after the graph would be a hair. A bar is what a rung saves, from the
@@ -14,9 +14,9 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
 
-from mini_engine.measured import Ablation, MeasuredStep, Origin
 from mini_engine.plots.canvas import BLACK, BLUE, VERMILION, canvas
 from mini_engine.plots.measured import milliseconds, titled, watermark
+from mini_engine.records.measured import Ablation, MeasuredStep, Origin
 
 
 def waterfall(ladder: Ablation, path: Path | str, origin: Origin) -> None:

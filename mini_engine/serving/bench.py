@@ -19,15 +19,15 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from mini_engine.config import named_shape
-from mini_engine.default_ladder import default_capture_sizes
-from mini_engine.hardware import load_spec
+from mini_engine.dispatch.default_ladder import default_capture_sizes
+from mini_engine.model.config import named_shape
+from mini_engine.predict.hardware import load_spec
+from mini_engine.predict.step_model import StepModel
 from mini_engine.serving.plan import ServerPlan, plan_server
 from mini_engine.serving.reference import simulate_step_by_step
 from mini_engine.serving.report import ServeReport
 from mini_engine.serving.request_trace import TraceRequest, read_trace, synthetic_trace
 from mini_engine.serving.simulate import simulate
-from mini_engine.step_model import StepModel
 
 MODE = "FULL_AND_PIECEWISE"
 

@@ -13,8 +13,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mini_engine.dispatch import BatchDescriptor, CUDAGraphMode, GraphDispatcher
-from mini_engine.ladder import optimal_ladder
+from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher
+from mini_engine.dispatch.ladder import optimal_ladder
+from mini_engine.dispatch.modes import CUDAGraphMode
 from mini_engine.serving.report import Ran, ServeReport
 from mini_engine.serving.simulate import LAUNCHED_AS, StepCosts, padded_reqs
 

@@ -9,13 +9,19 @@ Out: a ServerPlan: the scheduler's limits, the dispatcher, and what its graphs c
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mini_engine.capacity import activation_bytes, kv_bytes_per_token, logit_bytes, weight_bytes
-from mini_engine.config import ModelConfig
-from mini_engine.dispatch import CUDAGraphMode, GraphDispatcher
-from mini_engine.hardware import DeviceSpec
-from mini_engine.oplists import StepShape, step_ops
-from mini_engine.payoff import capture_cost
-from mini_engine.scheduler import SchedulerLimits
+from mini_engine.dispatch.dispatcher import GraphDispatcher
+from mini_engine.dispatch.modes import CUDAGraphMode
+from mini_engine.engine.scheduler import SchedulerLimits
+from mini_engine.model.config import ModelConfig
+from mini_engine.predict.capacity import (
+    activation_bytes,
+    kv_bytes_per_token,
+    logit_bytes,
+    weight_bytes,
+)
+from mini_engine.predict.hardware import DeviceSpec
+from mini_engine.predict.oplists import StepShape, step_ops
+from mini_engine.predict.payoff import capture_cost
 from mini_engine.serving.simulate import LAUNCHED_AS, padded_reqs
 
 

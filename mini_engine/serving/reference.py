@@ -7,9 +7,9 @@ the tests and in the bench.
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from mini_engine.dispatch import GraphDispatcher, uniform_token_count
-from mini_engine.oplists import StepShape
-from mini_engine.scheduler import Request, ScheduledBatch, Scheduler, SchedulerLimits
+from mini_engine.dispatch.dispatcher import GraphDispatcher, uniform_token_count
+from mini_engine.engine.scheduler import Request, ScheduledBatch, Scheduler, SchedulerLimits
+from mini_engine.predict.oplists import StepShape
 from mini_engine.serving.report import Ran, Served, ServeReport, Tally
 from mini_engine.serving.request_trace import TraceRequest
 from mini_engine.serving.simulate import LAUNCHED_AS, StepCosts, padded_reqs

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
-from mini_engine.dispatch import BatchDescriptor, GraphDispatcher
-from mini_engine.metrics import LogHistogram, padding_waste
-from mini_engine.scheduler import SchedulerLimits
+from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher
+from mini_engine.engine.scheduler import SchedulerLimits
+from mini_engine.records.metrics import LogHistogram, padding_waste
 from mini_engine.serving.request_trace import TraceRequest
 from mini_engine.serving.stride import Stride
 

@@ -17,14 +17,15 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import Protocol
 
-from mini_engine.dispatch import BatchDescriptor, CUDAGraphMode, GraphDispatcher
-from mini_engine.oplists import StepShape
-from mini_engine.scheduler import SchedulerLimits
+from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher
+from mini_engine.dispatch.modes import CUDAGraphMode
+from mini_engine.engine.scheduler import SchedulerLimits
+from mini_engine.predict.oplists import StepShape
+from mini_engine.predict.step_cost import Mode
 from mini_engine.serving.decode_clock import DecodeClock, Live
 from mini_engine.serving.report import Ran, Served, ServeReport, Tally
 from mini_engine.serving.request_trace import TraceRequest
 from mini_engine.serving.stride import Chain, Stride
-from mini_engine.step_cost import Mode
 
 LAUNCHED_AS: dict[CUDAGraphMode, Mode] = {
     CUDAGraphMode.NONE: "eager",

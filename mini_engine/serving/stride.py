@@ -19,7 +19,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from mini_engine.metrics import LogHistogram
+from mini_engine.records.metrics import LogHistogram
 
 Chain = tuple[float, float]  # us of the first step, and growth a step; both 0 or more
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from mini_engine.trace import CPU, GPU, TraceEvent
+from mini_engine.records.trace import CPU, GPU, TraceEvent
 
 
 @dataclass

@@ -28,12 +28,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from mini_engine.hardware import DeviceSpec
+from mini_engine.predict.hardware import DeviceSpec
+from mini_engine.records.trace import TraceEvent
 from mini_engine.sim.capture import BreakableCapture, Capture, CaptureError, Recorder, Tracing
 from mini_engine.sim.clocks import Clocks, Counters
 from mini_engine.sim.launch import Buffer, Kernel, Node, NodeCost, Scalar, kernel
 from mini_engine.sim.memory import DEFAULT_POOL, IllegalAddress, Memory
-from mini_engine.trace import TraceEvent
 
 HostCopy = tuple[Buffer, np.ndarray]
 

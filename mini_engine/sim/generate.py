@@ -9,18 +9,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mini_engine.capture_report import CaptureReport
-from mini_engine.config import ModelConfig
-from mini_engine.dispatch import GraphDispatcher
-from mini_engine.engine import Completion, Engine
-from mini_engine.generation import OnToken, limits_for, requests_for, run_all
-from mini_engine.hardware import DeviceSpec
-from mini_engine.ladder import default_capture_sizes
+from mini_engine.dispatch.capture_report import CaptureReport
+from mini_engine.dispatch.default_ladder import default_capture_sizes
+from mini_engine.dispatch.dispatcher import GraphDispatcher
+from mini_engine.engine.engine import Completion, Engine
+from mini_engine.engine.generation import OnToken, limits_for, requests_for, run_all
+from mini_engine.model.config import ModelConfig
+from mini_engine.model.tokenizer import Tokenizer
+from mini_engine.predict.hardware import DeviceSpec
 from mini_engine.sim.clocks import Counters
 from mini_engine.sim.device import Device
 from mini_engine.sim.runner import SimRunner
 from mini_engine.sim.weights import Weights, load_weights
-from mini_engine.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)

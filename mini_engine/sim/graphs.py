@@ -18,9 +18,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 
-from mini_engine.capture_report import CaptureReport, RungReport
-from mini_engine.dispatch import split_pieces
-from mini_engine.ladder import CaptureLadder
+from mini_engine.dispatch.capture_report import CaptureReport, RungReport
+from mini_engine.dispatch.ladder import CaptureLadder
+from mini_engine.dispatch.pieces import split_pieces
 from mini_engine.sim.capture import CaptureError, Graph, SegmentedGraph
 from mini_engine.sim.device import Device
 from mini_engine.sim.launch import Buffer

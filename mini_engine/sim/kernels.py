@@ -11,8 +11,8 @@ afford this and compares with a tolerance.
 
 Costs follow one rule: each activation and weight is moved once, and index arrays and rotary tables
 are left out (under 0.1% of the bytes). A KV cache is charged for what is read, not for what is
-there. The same figures stand in `mini_engine/oplists.py` as formulas of the model's shape; a test
-holds the two against each other.
+there. The same figures stand in `mini_engine/predict/oplists.py` as formulas of the model's shape;
+a test holds the two against each other.
 
 Shapes: T tokens, R requests, H hidden, D head_dim, q = heads × D, kv = kv_heads × D, V vocabulary.
 """

@@ -6,9 +6,10 @@ Out: hidden states, then one sampled token for each request.
     hidden = model.body(inputs)        # embed, layers, final norm        (T, H)
     tokens = model.head(hidden, inputs.last_rows)      # greedy           (R,)
 
-Nine kernels a layer, the list of `mini_engine/oplists.py` named "fused9". The split into body and
-head is where piecewise graphs need it: the body's shapes hang on the number of tokens alone.
-All buffers of a pass come from one `scratch`, so that a capture puts them into the graph's pool.
+Nine kernels a layer, the list of `mini_engine/predict/oplists.py` named "fused9". The split into
+body and head is where piecewise graphs need it: the body's shapes hang on the number of tokens
+alone. All buffers of a pass come from one `scratch`, so that a capture puts them into the graph's
+pool.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mini_engine.config import ModelConfig
+from mini_engine.model.config import ModelConfig
 from mini_engine.sim import kernels as k
 from mini_engine.sim.device import Device
 from mini_engine.sim.launch import Buffer

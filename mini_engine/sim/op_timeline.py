@@ -1,13 +1,13 @@
 """One decode step of any list of ops on the simulated GPU, as a timeline.
 
-In:  ops (`mini_engine.oplists`, or recorded from a model that runs), a `DeviceSpec`, and how the
-     step is launched: "eager", "piecewise" or "full".
+In:  ops (`mini_engine.predict.oplists`, or recorded from a model that runs), a `DeviceSpec`, and
+     how the step is launched: "eager", "piecewise" or "full".
 Out: what the CPU and the GPU would do, as `TraceEvent`s; time 0 is the start of the step.
 
     events = op_timeline(step_ops(shape, StepShape.decode(1, 512), "fused5"), spec, "full")
 
-The ops are figures: nothing is computed. `mini_engine.step_cost` gives the length of the same step
-without a timeline, to the µs.
+The ops are figures: nothing is computed. `mini_engine.predict.step_cost` gives the length of the
+same step without a timeline, to the µs.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import groupby
 
-from mini_engine.hardware import DeviceSpec
-from mini_engine.oplists import OpCost
+from mini_engine.predict.hardware import DeviceSpec
+from mini_engine.predict.oplists import OpCost
+from mini_engine.predict.step_cost import MODES, Mode
+from mini_engine.records.trace import TraceEvent
 from mini_engine.sim.device import Device
 from mini_engine.sim.launch import cost_kernel
-from mini_engine.step_cost import MODES, Mode
-from mini_engine.trace import TraceEvent
 
 
 def op_timeline(ops: Sequence[OpCost], spec: DeviceSpec, mode: Mode) -> tuple[TraceEvent, ...]:

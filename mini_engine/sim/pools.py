@@ -15,10 +15,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mini_engine.config import ModelConfig
-from mini_engine.dispatch import GraphDispatcher
-from mini_engine.hardware import DeviceSpec
-from mini_engine.scheduler import SchedulerLimits
+from mini_engine.dispatch.dispatcher import GraphDispatcher
+from mini_engine.engine.scheduler import SchedulerLimits
+from mini_engine.model.config import ModelConfig
+from mini_engine.predict.hardware import DeviceSpec
 from mini_engine.sim.device import Device
 from mini_engine.sim.runner import SimRunner
 

@@ -13,26 +13,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mini_engine.capture_report import CaptureReport
-from mini_engine.config import ModelConfig
-from mini_engine.dispatch import BatchDescriptor, GraphDispatcher
-from mini_engine.engine import Completion, Engine, Runner
-from mini_engine.hardware import DeviceSpec
-from mini_engine.ladder import default_capture_sizes
-from mini_engine.launch_model import break_even_replays
-from mini_engine.metrics import percentile
-from mini_engine.oplists import StepShape, step_ops
-from mini_engine.scheduler import (
+from mini_engine.dispatch.capture_report import CaptureReport
+from mini_engine.dispatch.default_ladder import default_capture_sizes
+from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher
+from mini_engine.engine.engine import Completion, Engine, Runner
+from mini_engine.engine.scheduler import (
     Request,
     RequestState,
     ScheduledBatch,
     ScheduledRequest,
     SchedulerLimits,
 )
+from mini_engine.model.config import ModelConfig
+from mini_engine.predict.hardware import DeviceSpec
+from mini_engine.predict.launch_model import break_even_replays
+from mini_engine.predict.oplists import StepShape, step_ops
+from mini_engine.records.metrics import percentile
+from mini_engine.records.trace import TraceEvent
 from mini_engine.sim.device import Device
 from mini_engine.sim.launch import cost_kernel
 from mini_engine.sim.runner import SimRunner
-from mini_engine.trace import TraceEvent
 
 HF_EAGER = "HF eager"
 # vLLM 0.33's defaults on most cards (EngineArgs.get_batch_defaults; 1,024 and 8,192 for a server on
@@ -196,7 +196,7 @@ def _busy(timeline: Sequence[TraceEvent], lane: str) -> float:
 
 
 class OpListRunner:
-    """Launches an op list as figures, eagerly. Fits `mini_engine.engine.Runner`."""
+    """Launches an op list as figures, eagerly. Fits `mini_engine.engine.engine.Runner`."""
 
     def __init__(self, device: Device, config: ModelConfig, style: str) -> None:
         self.device, self.config, self.style = device, config, style

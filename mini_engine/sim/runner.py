@@ -20,10 +20,12 @@ from copy import copy
 
 import numpy as np
 
-from mini_engine.capture_report import CaptureReport
-from mini_engine.config import ModelConfig
-from mini_engine.dispatch import BatchDescriptor, CUDAGraphMode, GraphDispatcher
-from mini_engine.scheduler import ScheduledBatch, SchedulerLimits
+from mini_engine.dispatch.capture_report import CaptureReport
+from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher
+from mini_engine.dispatch.modes import CUDAGraphMode
+from mini_engine.engine.scheduler import ScheduledBatch, SchedulerLimits
+from mini_engine.engine.step_arrays import max_blocks, step_arrays, step_shapes
+from mini_engine.model.config import ModelConfig
 from mini_engine.sim.device import Device
 from mini_engine.sim.graphs import (
     GraphRunner,
@@ -33,7 +35,6 @@ from mini_engine.sim.graphs import (
 from mini_engine.sim.launch import Buffer
 from mini_engine.sim.model import KVCache, Model, StepInputs
 from mini_engine.sim.weights import Weights
-from mini_engine.step_arrays import max_blocks, step_arrays, step_shapes
 
 SPLITTING_OPS = frozenset({"attention"})
 
@@ -65,7 +66,7 @@ class ModelInputs(StaticInputs):
 
 
 class SimRunner:
-    """Runs batches of one model on one simulated device. Fits `mini_engine.engine.Runner`."""
+    """Runs batches of one model on one simulated device. An `engine.Runner`."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """The weights of a model as float32 numpy arrays: read from a Hugging Face folder, or random.
 
-In:  a `ModelConfig`, and a folder that `mini_engine/checkpoint.py` can read: F32, F16 and BF16
-     tensors; no torch, and never a pickle.
+In:  a `ModelConfig`, and a folder that `mini_engine/model/checkpoint.py` can read: F32, F16 and
+     BF16 tensors; no torch, and never a pickle.
 Out: `Weights`: q, k, v merged into one matrix and gate, up into another.
 
 Matrices are kept as the file has them, (out, in): y = x @ W.T.
@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from mini_engine.checkpoint import (
+from mini_engine.model.checkpoint import (
     EMBED,
     FINAL_NORM,
     LM_HEAD,
@@ -26,7 +26,7 @@ from mini_engine.checkpoint import (
     stored_tensors,
     tensor_shapes,
 )
-from mini_engine.config import ModelConfig
+from mini_engine.model.config import ModelConfig
 
 Array = NDArray[np.float32]
 

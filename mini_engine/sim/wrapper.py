@@ -15,7 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from mini_engine.dispatch import BatchDescriptor, CUDAGraphMode
+from mini_engine.dispatch.dispatcher import BatchDescriptor
+from mini_engine.dispatch.modes import CUDAGraphMode
 from mini_engine.sim.capture import Graph
 from mini_engine.sim.device import Device
 from mini_engine.sim.launch import Buffer

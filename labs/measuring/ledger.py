@@ -1,0 +1,273 @@
+"""The prediction ledger: what you said beforehand, and what was measured then.
+
+In:  predictions, and later measurements of the same things. Out: one file of lines of JSON in
+`labs/mine`, which git ignores; a table; a picture of predicted against measured.
+
+    predict("ITL qwen3-0.6b, batch 1, eager", 2.0, "ms")
+    measure("ITL qwen3-0.6b, batch 1, eager", 2.31, "ms", on="NVIDIA H200", command="…")
+    entries()[0].percent_off            # -13.4: predicted too short
+
+The file only ever grows: a prediction cannot be mended when its measurement is known. Saying
+something else while nothing is measured is allowed, and both lines stay. Numbers of an emulator are
+refused: they measure nothing. `python -m labs.measuring.ledger` prints the table and draws the
+picture.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from labs.runner import workspace
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+NEAR = 10.0  # percent: a prediction that is nearer than this is called near
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A prediction, with its measurement when there is one. Dates are ISO 8601."""
+
+    what: str
+    unit: str
+    predicted: float
+    date: str
+    revised: bool = False  # another prediction came before any measurement
+    measured: float | None = None
+    low: float | None = None  # the 95% interval of the measurement, where it is known
+    high: float | None = None
+    measured_date: str = ""
+    on: str = ""  # the GPU
+    command: str = ""
+
+    @property
+    def open(self) -> bool:
+        """Waits for its measurement."""
+        return self.measured is None and not self.revised
+
+    @property
+    def percent_off(self) -> float | None:
+        """How much the prediction is above (+) or below (-) what was measured, in percent of it."""
+        return None if self.measured is None else 100 * (self.predicted / self.measured - 1)
+
+
+def ledger_file() -> Path:
+    """Where it lies; it need not exist yet."""
+    return workspace.home() / "ledger.jsonl"
+
+
+def predict(what: str, value: float, unit: str) -> Entry:
+    """Write a prediction down, dated now. An open one of the same thing is marked as revised.
+
+    Raises ValueError for a value that is not above zero, and for words that are missing or take
+    more than one line.
+    """
+    entries()  # a file that cannot be read is not written to
+    _check(what=what, unit=unit)
+    _check_value("predicted", value)
+    _append({"event": "predicted", "what": what, "unit": unit, "value": value})
+    return entries()[-1]
+
+
+def measure(
+    what: str,
+    value: float,
+    unit: str,
+    *,
+    on: str,
+    command: str,
+    low: float | None = None,
+    high: float | None = None,
+) -> Entry:
+    """Close the open prediction of `what` with what was measured, `on` which GPU, by which command.
+
+    Raises ValueError where nothing is predicted or its measurement is there already, for another
+    unit than the prediction's, for a value that is not above zero, and for an emulated GPU.
+    """
+    _check(what=what, unit=unit, on=on, command=command)
+    _check_value("measured", value)
+    if "emulat" in on.lower():
+        raise ValueError(f"{what}: {on!r} measures nothing, so nothing goes into the ledger")
+    index, entry = _open_entry(what)
+    if entry.unit != unit:
+        raise ValueError(f"{what}: predicted in {entry.unit}, measured in {unit}: use {entry.unit}")
+    _append(
+        {"event": "measured", "what": what, "unit": unit, "value": value, "low": low, "high": high,
+         "on": on, "command": command}
+    )  # fmt: skip
+    return entries()[index]
+
+
+def entries() -> list[Entry]:
+    """All predictions in the order in which they were made. ValueError names an unreadable line."""
+    path, found = ledger_file(), list[Entry]()
+    if not path.exists():
+        return found
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        try:
+            _replay(found, json.loads(line))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(
+                f"{path}:{number} is no line of a ledger ({error}): mend it, or move the file away "
+                "to begin anew"
+            ) from error
+    return found
+
+
+# ---------------------------------------------------------------- shown
+
+
+def table(found: Sequence[Entry]) -> Table:
+    """For a terminal. What a newer prediction has taken the place of is left out."""
+    from rich.table import Table
+
+    shown = Table(box=None, pad_edge=False, header_style="bold")
+    shown.add_column("what", no_wrap=True)
+    for name in ("predicted", "measured (95%)", "off", "on"):
+        shown.add_column(name, justify="right")
+    for entry in found:
+        if entry.revised:
+            continue
+        off, measured = entry.percent_off, "not yet measured"
+        if entry.measured is not None:
+            measured = f"{entry.measured:.4g} {entry.unit}"
+        if entry.low is not None and entry.high is not None:
+            measured += f" ({entry.low:.4g} to {entry.high:.4g})"
+        shown.add_row(
+            entry.what,
+            f"{entry.predicted:.4g} {entry.unit}",
+            measured,
+            "" if off is None else f"{off:+.1f}%",
+            entry.on,
+        )
+    return shown
+
+
+def plot(found: Sequence[Entry], path: Path, unit: str = "ms") -> None:
+    """Predicted against measured, all entries in this unit. ValueError where nothing is measured.
+
+    On the diagonal a prediction was right; in the band it was within NEAR percent.
+    """
+    from matplotlib.ticker import FuncFormatter
+
+    from mini_engine.plots.canvas import BLACK, BLUE, PALE, canvas
+
+    pairs = [(e, e.measured) for e in found if e.measured is not None and e.unit == unit]
+    if not pairs:
+        raise ValueError(f"nothing is measured in {unit} yet: there is nothing to draw")
+    near = sum(abs(e.percent_off or 0) <= NEAR for e, _ in pairs)
+    worst = max((e for e, _ in pairs), key=lambda e: abs(math.log(e.predicted / (e.measured or 1))))
+    title = f"{near} of {len(pairs)} predictions were within {NEAR:.0f}%"
+    gpus = ", ".join(sorted({e.on for e, _ in pairs}))
+    caption = (
+        f"Measured on {gpus}, bars: 95%. Furthest off: {worst.what}, {worst.percent_off:+.0f}%. "
+        f"Grey: within {NEAR:.0f}%."
+    )
+    ends = [value for e, measured in pairs for value in (e.predicted, measured)]
+    low, high = min(ends) / 1.4, max(ends) * 1.4
+    with canvas(path, (13, 8.5), title=title, caption=caption) as figure:
+        axes = figure.subplots()
+        axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high), aspect="equal")
+        share = NEAR / 100
+        axes.fill_between([low, high], [low * (1 - share), high * (1 - share)],
+                          [low * (1 + share), high * (1 + share)], color=PALE)  # fmt: skip
+        axes.plot([low, high], [low, high], color=BLACK, linewidth=1.2)
+        for i, (entry, measured) in enumerate(pairs, start=1):
+            bars = [[measured - (entry.low or measured)], [(entry.high or measured) - measured]]
+            axes.errorbar(measured, entry.predicted, xerr=bars, fmt="o", color=BLUE, markersize=9,
+                          capsize=4)  # fmt: skip
+            axes.annotate(str(i), (measured, entry.predicted), (8, 6), textcoords="offset points")
+        names = "\n".join(f"{i}  {entry.what}" for i, (entry, _) in enumerate(pairs, start=1))
+        axes.text(1.04, 1, names, transform=axes.transAxes, va="top", fontsize=13, linespacing=1.5)
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            axis.set_minor_formatter(
+                FuncFormatter(lambda value, _: f"{value:g}" if f"{value:e}"[0] in "25" else "")
+            )
+        axes.set_xlabel(f"measured ({unit})")
+        axes.set_ylabel(f"predicted ({unit})")
+
+
+# ---------------------------------------------------------------- parts
+
+
+def _replay(found: list[Entry], event: dict[str, Any]) -> None:
+    """One line of the file, put into effect."""
+    what, unit, value, date = event["what"], event["unit"], float(event["value"]), event["date"]
+    places = [i for i, entry in enumerate(found) if entry.open and entry.what == what]
+    if event["event"] == "predicted":
+        for i in places:
+            found[i] = replace(found[i], revised=True)
+        found.append(Entry(what, unit, value, date))
+    elif event["event"] == "measured":
+        if not places:
+            raise ValueError(f"a measurement of {what!r} without a prediction")
+        found[places[0]] = replace(
+            found[places[0]], measured=value, low=event["low"], high=event["high"],
+            measured_date=date, on=event["on"], command=event["command"],
+        )  # fmt: skip
+    else:
+        raise ValueError(f"event {event['event']!r}")
+
+
+def _open_entry(what: str) -> tuple[int, Entry]:
+    """The open prediction of `what`, and where it stands in `entries()`."""
+    found = entries()
+    for i, entry in enumerate(found):
+        if entry.open and entry.what == what:
+            return i, entry
+    if any(entry.what == what for entry in found):
+        raise ValueError(f"{what}: its prediction has been measured: predict again first")
+    raise ValueError(f"{what}: nothing is predicted: say first, measure then")
+
+
+def _append(event: dict[str, Any]) -> None:
+    path = ledger_file()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    line = json.dumps({"date": workspace.now(), **event}, ensure_ascii=False, allow_nan=False)
+    before = path.read_text(encoding="utf-8") if path.exists() else ""
+    torn = before and not before.endswith("\n")  # edited by hand, or cut short
+    with path.open("a", encoding="utf-8") as out:
+        out.write(("\n" if torn else "") + line + "\n")
+
+
+def _check(**words: str) -> None:
+    for name, word in words.items():
+        if not word.strip() or "\n" in word:
+            raise ValueError(f"{name} is {word!r}: expected words on one line")
+
+
+def _check_value(name: str, value: float) -> None:
+    if not (math.isfinite(value) and value > 0):
+        raise ValueError(f"{name} {value}: expected a number above zero")
+
+
+def main() -> int:
+    """The table, and the picture of what is measured in ms."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    found = entries()
+    if not found:
+        console.print("The ledger is empty. Lab 16 is where it begins: python -m labs start 16")
+        return 0
+    console.print(table(found))
+    picture = workspace.home() / "ledger.png"
+    try:
+        plot(found, picture)
+    except ValueError as error:
+        console.print(f"\nno picture: {error}")
+    else:
+        console.print(f"\npicture: {picture}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,268 @@
+"""Decode steps, arm against arm, each predicted before it is shown: labs 15 and 16 measure.
+
+In:  a `Race`: which of the bench's arms run, under which names. Words:
+     --predict "batch=1 eager=2.0 full=0.6" (ms, once a batch); asked for where it is not given.
+Out: predictions in the ledger, then
+     on a GPU      `mini_engine bench --quick` with the learner's stopwatch in it; each prediction
+                   beside what was measured; the ledger's lines closed, and its picture
+     without one   the same program on the CPU emulator, which shows that it runs and measures
+                   nothing; then the captured run, or "not yet measured" and the line that measures
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import itertools
+import shlex
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from labs.measuring import ledger
+from labs.runner import workspace
+from mini_engine import cli
+from mini_engine.cuda.measure.evidence import Measurement, load_evidence, read_measurement
+
+SHAPE, BATCHES, CONTEXT = "qwen3-0.6b", (1, 8), 512
+Predictions = dict[tuple[int, str], float]  # (batch, name) -> ms
+
+
+@dataclass(frozen=True)
+class Race:
+    """What runs against what."""
+
+    folder: Path  # of the lab; its captured runs lie in captured/*.json
+    arms: Mapping[str, str]  # what the learner says -> the bench's arm, slowest expected first
+    emulated: tuple[str, ...] = ()  # the names that the CPU emulator runs in seconds
+    required: bool = True  # nothing is shown to who has not predicted
+
+    @property
+    def lab(self) -> int:
+        return int(self.folder.name[3:5])
+
+    @property
+    def example(self) -> str:
+        """Of --predict; its numbers are no answer."""
+        return "batch=1 " + " ".join(f"{name}=3.0" for name in self.arms)
+
+
+def main(race: Race, words: Sequence[str]) -> int:
+    """Run it. Returns the exit code: 2 where nothing was predicted."""
+    parser = argparse.ArgumentParser(prog=f"python -m labs measure {race.lab}")
+    parser.add_argument(
+        "--predict", action="append", default=[], metavar="WORDS", help=f'"{race.example}", in ms'
+    )
+    parser.add_argument("--spec", help="what the simulator predicts with: a file of calibrate")
+    args = parser.parse_args(list(words))
+    console = Console(highlight=False)
+    try:
+        said = parsed(args.predict, race.arms) or asked(race)
+        if not said and race.required:
+            print(f'Say first: --predict "{race.example}" (ms a token)', file=sys.stderr)
+            return 2
+        for (batch, name), ms in said.items():
+            ledger.predict(title(batch, name), ms, "ms")
+        if said:
+            console.print(
+                f"Your {len(said)} predictions are in the ledger: python -m labs.measuring.ledger\n"
+            )
+        reason = why_not()
+        if reason is None:
+            return on_the_gpu(race, said, args.spec, console)
+        if race.emulated:
+            emulated(race, reason, console)
+        captured(race, said, console)
+    except ValueError as error:
+        print(f"labs measure {race.lab}: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def parsed(texts: Iterable[str], names: Iterable[str]) -> Predictions:
+    """`["batch=1 eager=2.0"]` as numbers. ValueError says which word is none."""
+    known, found = list(names), Predictions()
+    for text in texts:
+        batch = None
+        for word in text.replace(",", " ").split():
+            name, _, value = word.partition("=")
+            try:
+                if name == "batch":
+                    batch = int(value)
+                elif name in known and batch is not None:
+                    found[batch, name] = float(value)
+                else:
+                    raise ValueError
+            except ValueError:
+                raise ValueError(
+                    f"--predict: {word!r} is not understood; expected batch=1 first, then ms for "
+                    f"some of {', '.join(f'{n}=…' for n in known)}"
+                ) from None
+    wrong = [batch for batch, _ in found if batch not in BATCHES]
+    if wrong:
+        raise ValueError(f"--predict: batch={wrong[0]}, measured are {BATCHES[0]} and {BATCHES[1]}")
+    return found
+
+
+def asked(race: Race) -> Predictions:
+    """Asked one by one where somebody sits at a terminal; else none."""
+    if not sys.stdin.isatty():
+        return {}
+    print(f"ITL of {SHAPE} at {CONTEXT} tokens of context, in ms. An empty line: no prediction.")
+    texts = []
+    for batch in BATCHES:
+        for name in race.arms:
+            value = input(f"  batch {batch}, {name}: ").strip()
+            texts += [f"batch={batch} {name}={value}"] if value else []
+    return parsed(texts, race.arms)
+
+
+def title(batch: int, name: str) -> str:
+    """What stands in the ledger."""
+    return f"ITL {SHAPE}, batch {batch}, {name}"
+
+
+def why_not() -> str | None:
+    """Why nothing can be measured here, in one line; None where it can."""
+    from mini_engine.cuda.graphs.backend import graphs_for, why_no_bf16, why_no_gpu
+
+    return why_no_gpu() or why_no_bf16(graphs_for("cuda"))
+
+
+# ---------------------------------------------------------------- measured, emulated, captured
+
+
+def on_the_gpu(race: Race, said: Predictions, spec: str | None, console: Console) -> int:
+    """Measure, compare, close the ledger's lines, draw."""
+    out = workspace.home() / race.folder.name / "bench.json"
+    code = cli.main(bench_words(race, spec, out))
+    if code:
+        return code
+    measurement = load_evidence(out)
+    compare(race, said, measurement, console)
+    close(race, said, measurement, measurement.gpu)
+    picture = workspace.home() / "ledger.png"
+    with contextlib.suppress(ValueError):  # no arm that was predicted could run
+        ledger.plot(ledger.entries(), picture)
+        console.print(f"\nall that you ever said, and what came of it: {picture}")
+    return 0
+
+
+def bench_words(race: Race, spec: str | None, out: Path) -> list[str]:
+    """The command that measures."""
+    batches = ",".join(map(str, BATCHES))
+    words = ["bench", "--quick", "--device", "cuda", "--shape", SHAPE, "--batch", batches]
+    words += ["--context", str(CONTEXT), "--arms", ",".join(race.arms.values())]
+    return words + (["--spec", spec] if spec else []) + ["-o", str(out)]
+
+
+def emulated(race: Race, reason: str, console: Console) -> None:
+    """The same program on the CPU: it runs. Nothing of it goes into the ledger."""
+    import torch
+
+    torch.set_num_threads(1)  # tiny ops: threads would only wait for each other
+    out = workspace.home() / race.folder.name / "bench-emulated.json"
+    arms = ",".join(race.arms[name] for name in race.emulated)
+    words = ["bench", "--device", "cpu", "--batch", "1", "--arms", arms, "-o", str(out), "--json"]
+    with contextlib.redirect_stdout(io.StringIO()):
+        code = cli.main(words)
+    if code:
+        raise ValueError(f"the emulated run ended with code {code}")
+    rows = read_measurement(out).figures["rows"]
+    console.print(f"[bold]EMULATED[/bold]: {reason}.")
+    console.print("A tiny model on the CPU emulator shows that everything runs. Its times say")
+    console.print("nothing about a GPU, and the ledger takes none of them:")
+    for name in race.emulated:
+        row = row_of(rows, race.arms[name], 1)
+        told = row["reason"] if row["status"] != "measured" else (
+            f"{row['itl_us']['median']:,.0f} µs a step of this CPU, gate "
+            f"{'passed' if row['gate']['passed'] else 'FAILED'}"
+        )  # fmt: skip
+        console.print(f"  {name:10} {told}", soft_wrap=True)
+    console.print()
+
+
+def captured(race: Race, said: Predictions, console: Console) -> None:
+    """A run of this project on a real GPU, if one is kept."""
+    runs = sorted((race.folder / "captured").glob("*.json"))
+    for index, path in enumerate(runs):
+        measurement = load_evidence(path)
+        console.print(f"[bold]Captured[/bold] on {measurement.gpu}, {measurement.date[:10]}, by")
+        console.print(f"  {measurement.command}", soft_wrap=True)
+        compare(race, said, measurement, console)
+        if index == 0:  # a prediction is closed once
+            close(race, said, measurement, f"{measurement.gpu}, captured {measurement.date[:10]}")
+    if not runs:
+        line = shlex.join([".venv/bin/python", "-m", "mini_engine", *bench_words(race, None, OUT)])
+        console.print("[bold]Not yet measured[/bold]: no run on a GPU has been kept. On a machine")
+        console.print(f"with one, `labs measure {race.lab}` closes your predictions. It runs:")
+        console.print(f"  {line}", soft_wrap=True)
+
+
+OUT = Path("out/bench.json")
+
+
+def compare(race: Race, said: Predictions, measurement: Measurement, console: Console) -> None:
+    """What you said, what the simulator said, what it was."""
+    rows = measurement.figures["rows"]
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("", no_wrap=True)
+    for column in ("kernels", "you said ms", "simulator ms", "measured ms", "you", "simulator"):
+        table.add_column(column, justify="right")
+    for batch in BATCHES:
+        for name, arm in race.arms.items():
+            row, mine = row_of(rows, arm, batch), said.get((batch, name))
+            first = [f"batch {batch} {name}", str(row.get("kernels_a_call") or "")]
+            first.append("" if mine is None else f"{mine:.3g}")
+            if row["status"] != "measured":
+                table.add_row(*first, "", row["status"])
+                continue
+            ms, predicted = row["itl_us"]["median"] / 1e3, row["predicted_us"] / 1e3
+            off = "" if mine is None else f"{100 * (mine / ms - 1):+.0f}%"
+            table.add_row(
+                *first, f"{predicted:.3g}", f"{ms:.4g}", off, f"{100 * (predicted / ms - 1):+.0f}%"
+            )
+    console.print(table)
+    for line in notes(race, rows):
+        console.print(line, soft_wrap=True)
+
+
+def notes(race: Race, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What to see in it: each contestant against the one before, at each batch."""
+    told = []
+    for batch in BATCHES:
+        found = [(name, row_of(rows, arm, batch)) for name, arm in race.arms.items()]
+        ran = [(name, row["itl_us"]) for name, row in found if row["status"] == "measured"]
+        for (before, old), (name, new) in itertools.pairwise(ran):
+            percent = 100 * (new["median"] / old["median"] - 1)
+            line = f"batch {batch}: {name} takes {abs(percent):.0f}% "
+            line += f"{'less' if percent < 0 else 'more'} than {before}"
+            apart = new["high"] < old["low"] or new["low"] > old["high"]
+            told.append(line if apart else f"{line}, but the intervals overlap: no difference")
+    return told
+
+
+def close(race: Race, said: Predictions, measurement: Measurement, on: str) -> None:
+    """Write what was measured into the ledger, for each prediction whose arm ran."""
+    for batch, name in said:
+        row = row_of(measurement.figures["rows"], race.arms[name], batch)
+        if row["status"] == "measured":
+            itl = row["itl_us"]
+            ledger.measure(
+                title(batch, name), itl["median"] / 1e3, "ms", on=on, command=measurement.command,
+                low=itl["low"] / 1e3, high=itl["high"] / 1e3,
+            )  # fmt: skip
+
+
+def row_of(rows: Iterable[Mapping[str, Any]], arm: str, batch: int) -> Mapping[str, Any]:
+    """The row of an arm at a batch; one that says "not there" where the file has none."""
+    for row in rows:
+        if (row["arm"], row["batch"]) == (arm, batch):
+            return row
+    return {"status": "not there", "reason": "the run has no such row"}

@@ -1,0 +1,227 @@
+"""What a lab is: its `lab.toml`, read and checked.
+
+In: a folder `labs/labNN_name`. Out: a `Lab` with its holes, hints and misconceptions.
+
+    title = "Capture and replay"
+    builds = "capture, replay, static buffers, the shape key"
+    chapter = "course/05-capture-and-replay.md"
+    notebook = "notebooks/01-eager-against-graph.ipynb"   # optional
+    needs = "cpu"                     # cpu | gpu: a gpu lab is still solved in emulation
+    without = "emulator"              # what stands in for a GPU: interpreter, emulator, capture
+    minutes = 60
+    limit_s = 60                      # of wall time for all its tests; then they are stopped
+    memory_gb = 4
+    packages = ["torch", "triton"]    # beside the core's
+    environment = { TRITON_INTERPRET = "1" }
+    source = ["mini_engine/sim/graphs.py"]
+    proves = "One sentence: what passing shows."
+    [[hole]]
+    name = "GraphRunner.run"          # of the source (`source` names it where there are several)
+    task = "Pad to the rung, copy the batch in, replay, slice."
+    hints = ["a question", "a pointer", "nearly the code"]
+    [[misconception]]
+    id = "rebind-input"               # of wrong/rebind_input.py and @pytest.mark.catches
+    says = "A graph reads addresses. …"
+    read = "course/05-capture-and-replay.md#static-buffers"
+
+A hole with `broken = "faults/x.py"` is not cut: the learner's file is the source with that fragment
+spliced in, a runner to be mended. `to` then names the learner's file.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from labs.runner.cutter import CutError, cut, find_source, splice
+
+LABS = Path(__file__).parent.parent
+ROOT = LABS.parent
+ANSWERS = ROOT / "tests" / "labs" / "answers"  # second right answers, one fragment a lab
+
+
+@dataclass(frozen=True)
+class Hole:
+    """One thing to write. `number` counts from 1 in the order of lab.toml."""
+
+    number: int
+    name: str
+    task: str
+    hints: tuple[str, ...]
+    file: str  # of the learner, without a folder: "graphs.py"
+    broken: str = ""  # a fragment with a fault in it: mend instead of write
+
+
+@dataclass(frozen=True)
+class Misconception:
+    """A belief that a wrong answer holds and a test kills."""
+
+    id: str
+    says: str
+    read: str
+
+
+@dataclass(frozen=True)
+class Lab:
+    """One lab, as its folder tells."""
+
+    number: int
+    folder: Path
+    title: str
+    chapter: str
+    needs: str
+    minutes: int
+    proves: str
+    sources: dict[str, str]  # the learner's file name -> path of the engine's file
+    holes: tuple[Hole, ...]
+    misconceptions: tuple[Misconception, ...]
+    builds: str = ""  # for the map, in a few words
+    notebook: str = ""
+    without: str = ""
+    limit_s: float = 60
+    memory_gb: float = 4
+    packages: tuple[str, ...] = ()
+    environment: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+    @property
+    def test_file(self) -> Path:
+        return self.folder / "test_lab.py"
+
+    @cached_property
+    def wrong(self) -> dict[str, Path]:
+        """Name of a wrong answer -> its fragment."""
+        return {path.stem: path for path in sorted((self.folder / "wrong").glob("*.py"))}
+
+    @property
+    def second_answer(self) -> Path:
+        return ANSWERS / f"{self.name}.py"
+
+    def misconception(self, id: str) -> Misconception:
+        return next(m for m in self.misconceptions if m.id == id)
+
+    def module(self, file: str) -> str:
+        """The module that the learner's file stands for: `mini_engine.sim.graphs`.
+
+        Several learner's files made of one engine file are modules of the lab itself.
+        """
+        path = self.sources[file]
+        if Path(path).name != file:
+            return f"labs.{self.name}.{Path(file).stem}"
+        return path.removesuffix(".py").replace("/", ".")
+
+    # -- texts of the files, by implementation ---------------------------------------------------
+
+    def reference(self) -> dict[str, str]:
+        """The learner's file name -> the engine's own text."""
+        return {file: (ROOT / path).read_text() for file, path in self.sources.items()}
+
+    def cut(self, holes: tuple[Hole, ...] | None = None) -> dict[str, str]:
+        """The same with holes in it: all of them, or those given."""
+        texts = self.reference()
+        for hole in self.holes if holes is None else holes:
+            text = texts[hole.file]
+            try:
+                if hole.broken:
+                    texts[hole.file] = splice(text, (self.folder / hole.broken).read_text())
+                else:
+                    texts[hole.file] = cut(text, {hole.name: (hole.number, hole.task)})
+            except CutError as error:
+                raise CutError(f"{self.name}/lab.toml: hole {hole.number}: {error}") from error
+        return texts
+
+    def to_mend(self) -> dict[str, str]:
+        """The files that are given broken, as they are given: file name -> text."""
+        files = {hole.file for hole in self.holes if hole.broken}
+        return {file: text for file, text in self.cut().items() if file in files}
+
+    def filled(self, fragment: Path) -> dict[str, str]:
+        """The reference with a fragment spliced in: a wrong answer or a second right one."""
+        texts = self.reference()
+        text = fragment.read_text()
+        target = re.search(r"^# to: (\S+)$", text, re.MULTILINE)  # where several files have a name
+        parts = {target[1]: text} if target else find_source(text, texts)
+        return texts | {file: splice(texts[file], part) for file, part in parts.items()}
+
+    def texts(self, implementation: str) -> dict[str, str]:
+        """`reference`, `hole/2`, `wrong/rebind_input` or `second`: file name -> text."""
+        kind, _, which = implementation.partition("/")
+        if kind == "reference":
+            return self.reference()
+        if kind == "hole" and which.isdigit() and 1 <= int(which) <= len(self.holes):
+            return self.cut((self.holes[int(which) - 1],))
+        if kind == "wrong" and which.replace("-", "_") in self.wrong:
+            return self.filled(self.wrong[which.replace("-", "_")])
+        if kind == "second" and self.second_answer.exists():
+            return self.filled(self.second_answer)
+        known = ["mine", "reference", *(f"wrong/{name}" for name in self.wrong)]
+        raise ValueError(f"lab {self.number} has no {implementation!r}: {', '.join(known)}")
+
+
+def all_labs() -> list[Lab]:
+    """Every lab, in the order of study, which is the order of the folders."""
+    return [read_lab(path.parent) for path in sorted(LABS.glob("lab[0-9][0-9]_*/lab.toml"))]
+
+
+def lab_number(number: int) -> Lab:
+    """Raises ValueError where there is no such lab."""
+    labs = all_labs()
+    for lab in labs:
+        if lab.number == number:
+            return lab
+    raise ValueError(
+        f"there is no lab {number}: labs go from {labs[0].number} to {labs[-1].number}"
+    )
+
+
+def read_lab(folder: Path) -> Lab:
+    """Read `lab.toml`. A missing, misspelt or misplaced field raises ValueError that names it."""
+    place = f"{folder.name}/lab.toml"
+    try:
+        data = tomllib.loads((folder / "lab.toml").read_text())
+        return _lab(folder, data)
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{place}: {error}") from error
+    except KeyError as error:
+        raise ValueError(f"{place}: field {error} is missing") from error
+    except (TypeError, CutError) as error:
+        raise ValueError(f"{place}: {error}") from error
+
+
+def _lab(folder: Path, data: dict[str, Any]) -> Lab:
+    sources, holes = data.pop("source"), data.pop("hole")
+    sources = [sources] if isinstance(sources, str) else sources
+    files = {Path(path).name: path for path in sources}
+    made = {hole["to"]: sources[0] for hole in holes if "broken" in hole}
+    misconceptions = data.pop("misconception")
+    return Lab(
+        number=int(folder.name[3:5]),
+        folder=folder,
+        sources=made or files,
+        holes=tuple(_hole(i, hole, files) for i, hole in enumerate(holes, start=1)),
+        misconceptions=tuple(Misconception(**item) for item in misconceptions),
+        packages=tuple(data.pop("packages", ())),
+        **data,
+    )
+
+
+def _hole(number: int, data: dict[str, Any], files: dict[str, str]) -> Hole:
+    if "broken" in data:
+        return Hole(
+            number, data["to"], data["task"], tuple(data["hints"]), data["to"], data["broken"]
+        )
+    unknown = set(data) - {"name", "task", "hints", "source"}
+    if unknown:
+        raise CutError(f"hole {data.get('name')}: unknown field {', '.join(sorted(unknown))}")
+    source = data.get("source") or next(iter(files.values()))
+    name, file = data["name"], Path(source).name
+    if file not in files:
+        raise CutError(f"hole {name}: {source} is not a source of this lab")
+    return Hole(number, name, data["task"], tuple(data["hints"]), file)

@@ -1,0 +1,238 @@
+"""What the runner says: one screen each, and one next step at the end of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from labs.runner import workspace
+from labs.runner.catalogue import Hole, Lab, all_labs
+from labs.runner.checking import Outcome, Report, shown
+from labs.runner.doctor import INSTALL, missing
+from labs.runner.play import of_the_engine
+from labs.runner.workspace import Progress
+
+RUN = "python -m labs"
+
+
+def welcome(lab: Lab, console: Console) -> None:
+    """The first minute."""
+    (path,) = workspace.my_files(lab).values()
+    console.print(
+        f"""[bold]Welcome to Launch Bound.[/] {len(all_labs())} labs, each a file of a real engine \
+with holes in it.
+You need no GPU. You fill the holes in your own copy, until the tests are green.
+
+Lab 1 is cut for you: [bold]{lab.title}[/], about {lab.minutes} minutes
+  read    {lab.chapter}
+          labs/{lab.name}/README.md
+  edit    {shown(path)}
+
+Now run this. It is red, and says in one line each what is to do:
+
+  [bold].venv/bin/{RUN} check[/]
+"""
+    )
+
+
+def listing(labs: Sequence[Lab], progress: Progress, console: Console) -> None:
+    """All labs in a table, and the next step."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("", "lab", "min", "needs", "without a GPU"):
+        table.add_column(name, justify="right" if name == "min" else "left")
+    signs = {"passed": "[green]✓[/]", "edited": "[yellow]~[/]", "started": "[yellow]·[/]", "": " "}
+    for lab in labs:
+        where = standing(lab, progress)["state"]
+        here = "[bold]" if lab.number == progress.current else ""
+        table.add_row(
+            signs[where],
+            f"{here}{lab.number:>2} {lab.title}",
+            str(lab.minutes),
+            lab.needs,
+            lab.without,
+        )
+    console.print(table)
+    states = [standing(lab, progress)["state"] for lab in labs]
+    console.print(f"\n{states.count('passed')} of {len(labs)} passed. {next_step(labs, progress)}")
+
+
+def standing(lab: Lab, progress: Progress) -> dict[str, Any]:
+    """One lab for `--json`: state is "", started, passed, or edited after it had passed."""
+    state = progress.labs.get(str(lab.number))
+    where = ""
+    if state is not None and workspace.started(lab):
+        where = "started"
+        if state.passed:
+            where = "passed" if workspace.solved(lab, state) else "edited"
+    return {
+        "lab": lab.name,
+        "title": lab.title,
+        "state": where,
+        "minutes": lab.minutes,
+        "needs": lab.needs,
+        "without": lab.without,
+        "current": lab.number == progress.current,
+    }
+
+
+def next_step(labs: Sequence[Lab], progress: Progress) -> str:
+    """The one command to run now."""
+    current = next((lab for lab in labs if lab.number == progress.current), None)
+    if current is not None and standing(current, progress)["state"] != "passed":
+        return f"You are in lab {current.number}: [bold].venv/bin/{RUN} check[/]"
+    open_labs = [lab for lab in labs if standing(lab, progress)["state"] != "passed"]
+    if not open_labs:
+        return f"All of them. Now run your own engine: [bold].venv/bin/{RUN} demo[/]"
+    later = [lab for lab in open_labs if lab.number > progress.current] or open_labs
+    return f"Next: [bold].venv/bin/{RUN} start {later[0].number}[/] ({later[0].title})"
+
+
+def started(lab: Lab, fresh: bool, console: Console) -> None:
+    """What to read, what to edit, what to run."""
+    console.print(f"[bold]Lab {lab.number}: {lab.title}[/], about {lab.minutes} minutes")
+    console.print(f"  read    {lab.chapter}\n          labs/{lab.name}/README.md")
+    for path in workspace.my_files(lab).values():
+        console.print(f"  edit    {shown(path)}{'' if fresh else '  (yours, kept as it is)'}")
+    for hole in lab.holes:
+        verb = "mend " if hole.broken else "write"
+        console.print(f"  {verb}   [bold]{hole.name}[/]: {escape(hole.task)}")
+    console.print(f"\nThen: [bold].venv/bin/{RUN} check[/]   stuck: [bold].venv/bin/{RUN} hint[/]")
+
+
+def refuse_missing_packages(lab: Lab) -> None:
+    """Raises ValueError with the line to type, before anything runs."""
+    absent = missing(lab.packages)
+    if absent:
+        raise ValueError(
+            f"lab {lab.number} needs {' and '.join(absent)}, not installed here: {INSTALL}"
+        )
+
+
+def report(
+    report: Report, console: Console, *, whose: str, every: bool, progress: Progress
+) -> None:
+    """A check's outcome: TODOs in a line each, then the first failure with what it may mean."""
+    lab = report.lab
+    whose = "" if whose == "mine" else f" ({whose})"
+    passed = sum(o.outcome == "passed" for o in report.outcomes)
+    counted = f"{passed} of {len(report.outcomes)} tests pass"
+    if report.stopped:
+        console.print(f"[red]✗[/] lab {lab.number}{whose}: {escape(report.stopped)}")
+        return
+    for outcome in report.outcomes:
+        if outcome.outcome == "skipped":
+            console.print(f"[yellow]–[/] {escape(outcome.sentence)}: {escape(outcome.reason)}")
+    if report.passed:
+        _green(lab, whose, counted, console, progress)
+        return
+    for number, tests in report.todos.items():
+        hole = lab.holes[number - 1]
+        waiting = f"{tests} test{'s wait' if tests > 1 else ' waits'}" if tests else "later"
+        waiting = "as it was given" if hole.broken else waiting
+        verb = "MEND" if hole.broken else "TODO"
+        label = f"{verb}({number}) [bold]{hole.name}[/]: {escape(hole.task)}"
+        console.print(f"[yellow]○[/] {label} [dim]({waiting})[/]")
+    wrong = [outcome for outcome in report.failed if not outcome.todo]
+    for index, outcome in enumerate(wrong):
+        _failure(lab, outcome, console, full=every or index == 0)
+    console.print(f"\nlab {lab.number}{whose}: {counted}.", end="")
+    console.print(f" Stuck: [bold].venv/bin/{RUN} hint[/]" if not whose else "")
+    state = progress.of(lab)
+    if not whose and workspace.source_changed(lab, state):
+        console.print(
+            f"[dim]The engine's file has changed since yours was cut. If tests ask for something "
+            f"that your file has no place for: {RUN} reset {lab.number} (keeps a backup).[/]"
+        )
+
+
+def _failure(lab: Lab, outcome: Outcome, console: Console, *, full: bool) -> None:
+    console.print(f"[red]✗[/] {escape(outcome.sentence)}")
+    if not full:
+        return
+    if outcome.asserted:
+        console.print(f"    [dim]{escape(outcome.asserted)}[/]")
+    for line in outcome.message.splitlines()[:12]:
+        console.print(f"    {escape(line)}")
+    if outcome.message.startswith("MemoryError"):
+        console.print(f"    This lab may use {lab.memory_gb:g} GB: how large is what is allocated?")
+    console.print(f"    [dim]{escape(_place(outcome.where))}[/]")
+    for id in outcome.catches:
+        belief = lab.misconception(id)
+        console.print(f"    [bold]A likely cause[/] ({id}): {escape(belief.says)}")
+        console.print(f"    Read {belief.read}")
+
+
+def _place(where: str) -> str:
+    path, _, line = where.rpartition(":")
+    return f"{shown(path)}:{line}" if path else where
+
+
+def _green(lab: Lab, whose: str, counted: str, console: Console, progress: Progress) -> None:
+    console.print(f"[green]✓[/] [bold]lab {lab.number}: {lab.title}[/]{whose}: {counted}")
+    if whose:
+        return
+    console.print(f"\nYou have shown: {escape(lab.proves)}")
+    if (lab.folder / "measure.py").exists():
+        console.print(f"\nMeasure it: [bold].venv/bin/{RUN} measure {lab.number}[/]")
+    if of_the_engine(lab):
+        console.print(f"\nYour own code in the engine: [bold].venv/bin/{RUN} demo[/]")
+    console.print(next_step(all_labs(), progress))
+
+
+def hints(lab: Lab, hole: Hole, seen: int, console: Console) -> None:
+    """The hints so far, the newest last. They stay readable after the lab is passed."""
+    console.print(f"[bold]lab {lab.number}, {hole.name}[/]: {escape(hole.task)}")
+    for level, hint in enumerate(hole.hints[:seen], start=1):
+        console.print(f"  hint {level} of {len(hole.hints)}: {escape(hint)}")
+    if seen == 0:
+        console.print(f"  no hint shown yet: {RUN} hint {lab.number} --hole {hole.number}")
+    elif seen == len(hole.hints):
+        console.print(f"[dim]No more hints. The answer: {RUN} solution --hole {hole.number}[/]")
+
+
+def diff(lines: Sequence[str], console: Console, other: str) -> None:
+    """- is yours, + is the engine's; of a file to mend: - is what was given, + is yours."""
+    colours = {"+": "green", "-": "red", "@": "cyan"}
+    for line in lines:
+        colour = colours.get(line[:1], "")
+        console.print(f"[{colour}]{escape(line)}[/]" if colour else escape(line))
+    if not lines:
+        console.print(f"Your file and {other} are the same.")
+
+
+def solution(lab: Lab, found: Mapping[str, str], console: Console) -> None:
+    """The engine's way, which is not the only one: the tests do not look at how."""
+    console.print(f"[bold]Lab {lab.number}[/], the engine's way. Another may be as right.")
+    for name, text in found.items():
+        console.print(f"\n[bold]{name}[/]" + (f"\n{escape(text)}" if text else ""))
+
+
+def findings(found: Mapping[str, Any], console: Console) -> None:
+    """Versions in a table, then sentences."""
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for name, version in found["versions"].items():
+        table.add_row(name, version or "[yellow]not installed[/]")
+    table.add_row("GPU", found["gpu"].get("name", "none"))
+    console.print(table)
+    console.print()
+    for sentence in found["sentences"]:
+        console.print(escape(sentence))
+
+
+def as_json(report: Report) -> dict[str, Any]:
+    """A report for machines."""
+    return {
+        "lab": report.lab.name,
+        "passed": report.passed,
+        "stopped": report.stopped,
+        "todos": report.todos,
+        "tests": [
+            {"test": o.test, "outcome": o.outcome, "catches": list(o.catches), "todo": o.todo,
+             "message": o.message, "where": o.where}
+            for o in report.outcomes
+        ],
+    }  # fmt: skip

@@ -1,0 +1,294 @@
+"""The recorder of the CPU emulator: ops go on a tape instead of being run.
+
+In: every PyTorch op that runs while the recorder is on. Out: a `Tape`, whose `replay()` is a flat
+loop over calls that are ready to make: no model code, no shapes to work out.
+
+What happens to an op, in this order:
+
+* it wants an answer from the device (`.item()`, `nonzero`, host data): refused, `CaptureError`;
+* it is made of other ops (`linear`, `reshape`): those are taken instead;
+* it only looks at memory (`view`, `transpose`): done at once, as it costs a GPU nothing;
+* anything else is recorded and **not run**. The `meta` device tells which shapes come out; the
+  results are poisoned bytes of the graph's pool, and in-place ops leave their targets as they were.
+
+A custom op (a Triton kernel wrapped by `torch.library.custom_op`) is one op like any other.
+
+What a CPU cannot show: all tensors are on one device, so `.to("cpu")` and a `copy_` from a host
+tensor pass, which a GPU refuses (`.cpu()` is refused). And the body of a custom op runs at each
+replay instead of once while capturing: what it does that a capture forbids goes unseen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from mini_engine.cuda.graphs.arena import GraphPool
+
+aten = torch.ops.aten
+HOST_DATA = aten.lift_fresh.default  # what torch.tensor([1.0]), from_numpy and x[[0, 2]] begin with
+UNDECLARED_VIEWS = {aten._unsafe_view.default}  # views by nature, not by their schema
+ALLOCATIONS = {
+    aten.empty.memory_format,
+    aten.empty_like.default,
+    aten.empty_permuted.default,
+    aten.empty_strided.default,
+    aten.new_empty.default,
+    aten.new_empty_strided.default,
+}
+COPIES = {aten.clone.default, aten._to_copy.default}  # recorded as out.copy_(source)
+TENSOR_OPTIONS = {"dtype", "layout", "device", "pin_memory"}  # an out= tensor has them already
+# torch.mul(a, b, out=o) reads its arguments in half the time that aten.mul.out takes for it.
+USUAL = ("_softmax", "add", "addmm", "bmm", "cat", "index_select", "mean", "mm", "mul", "rsqrt")
+FAST = {getattr(aten, name).out: getattr(torch, name) for name in USUAL}
+HOST_READS = {  # reads that a CPU tensor answers without an op
+    Tensor.cpu,
+    Tensor.numpy,
+    Tensor.tolist,
+    Tensor.__array__,
+    Tensor.__repr__,
+    Tensor.__format__,
+}
+
+
+class CaptureError(RuntimeError):
+    """Something that a capturing stream does not permit, or a graph that cannot be replayed."""
+
+
+def not_permitted(what: str) -> CaptureError:
+    """CUDA's words (cudaErrorStreamCaptureUnsupported), and which of the rules was broken."""
+    return CaptureError(f"operation not permitted when stream is capturing: {what}")
+
+
+class Tape:
+    """Recorded calls, in order. `ops` are their names."""
+
+    def __init__(self) -> None:
+        self.ops: list[str] = []
+        self._calls: list[Callable[[], object]] = []
+
+    def add(self, op: str, call: Callable[[], object]) -> None:
+        self.ops.append(op)
+        self._calls.append(call)
+
+    def replay(self) -> None:
+        """Run the calls on whatever their addresses hold by now."""
+        with torch.inference_mode():  # no autograd, and fewer stops on the way to a kernel
+            for call in self._calls:
+                call()
+
+
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Takes the ops of this thread while `listening()`; lets them run while not."""
+
+    def __init__(self, tape: Tape, pool: GraphPool, listening: Callable[[], bool]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.tape, self.pool, self.listening = tape, pool, listening
+        self.invalid: str | None = None  # what killed the capture
+        self.assigning_number = False  # inside x[...] = 0.0
+
+    def refuse(self, what: str) -> CaptureError:
+        """The error to raise. The capture is dead from here, even if someone swallows it."""
+        self.invalid = self.invalid or what
+        return not_permitted(what)
+
+    def __torch_dispatch__(
+        self,
+        func: OpOverload,
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if not self.listening():
+            return func(*args, **kwargs)
+        if self.invalid:
+            raise not_permitted(f"{func} in a capture that is dead already: {self.invalid}")
+        if reason := self._refusal(func, args, kwargs):
+            raise self.refuse(f"{func} {reason}")
+        with self:  # inference mode leaves it to us to take a composite op apart
+            result = func.decompose(*args, **kwargs)
+        return self._record(func, args, kwargs) if result is NotImplemented else result
+
+    def _refusal(self, func: OpOverload, args: tuple, kwargs: dict) -> str | None:
+        """Why a capturing stream does not permit it, or None."""
+        if func is HOST_DATA and not (self.assigning_number and args[0].dim() == 0):
+            return "copies host data to the device: put it in a static buffer before the capture"
+        if torch.Tag.data_dependent_output in func.tags:
+            return "copies a value back to the CPU: keep it in a tensor, or read it after a replay"
+        if self._shape_hangs_on_data(func, args, kwargs):
+            return "needs a shape that depends on data: use a fixed shape, torch.where or a mask"
+        for x in tree_leaves((args, kwargs)):
+            if isinstance(x, Tensor) and (x.device.type != "cpu" or x.layout != torch.strided):
+                return f"got a {x.layout} tensor on {x.device}: expected a strided one on the CPU"
+            if isinstance(x, torch.Generator) and x is not torch.default_generator:
+                return "draws from a generator of its own: use the default one"
+        return None
+
+    def _shape_hangs_on_data(self, func: OpOverload, args: tuple, kwargs: dict) -> bool:
+        if func is aten.index.Tensor:
+            return _has_mask(args[1])
+        if func is aten.index_put_.default:  # x[mask] = number is a masked fill, x[mask] = y is not
+            return _has_mask(args[1]) and not self.assigning_number
+        if func is aten.repeat_interleave.Tensor and kwargs.get("output_size") is not None:
+            return False
+        return torch.Tag.dynamic_output_shape in func.tags
+
+    def _record(self, func: OpOverload, args: tuple, kwargs: dict) -> Any:
+        """Put it on the tape, and give what it returns, uncomputed."""
+        if _only_looks(func):
+            return func(*args, **kwargs)
+        try:
+            shapes = _shapes(func, args, kwargs)
+        except NotImplementedError as error:
+            raise self.refuse(f"{func} has no meta kernel, which tells its shapes") from error
+        fresh = tree_map_only(Tensor, self._empty, shapes)
+        if func not in ALLOCATIONS:
+            remembered = tree_map_only(Tensor, self.pool.alias, (args, kwargs, fresh))
+            self.tape.add(str(func), _call(func, *remembered))
+        given = dict(zip((a.name for a in func._schema.arguments), args, strict=False)) | kwargs
+        names = zip(fresh, _returned_arguments(func), strict=True)
+        returned = [x if name is None else given[name] for x, name in names]
+        return returned[0] if len(returned) == 1 else tuple(returned) or None
+
+    def _empty(self, shape: Tensor) -> Tensor:
+        return self.pool.empty(shape.size(), shape.stride(), shape.dtype)
+
+
+class HostReadGuard(TorchFunctionMode):
+    """Refuses the reads that reach no op on a CPU: `tolist`, `numpy`, `cpu`, `print`."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self.recorder = recorder
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        if func in HOST_READS and self.recorder.listening():
+            name = getattr(func, "__name__", str(func))
+            raise self.recorder.refuse(f"Tensor.{name} reads the device: read after a replay")
+        before = self.recorder.assigning_number
+        number = func is Tensor.__setitem__ and not isinstance(args[2], Tensor)
+        self.recorder.assigning_number = number
+        try:
+            return func(*args, **(kwargs or {}))
+        finally:
+            self.recorder.assigning_number = before
+
+
+# -- what a schema tells of an op --------------------------------------------------------------
+
+
+def _has_mask(indices: Sequence[Tensor | None]) -> bool:
+    return any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in indices)
+
+
+@cache
+def _only_looks(func: OpOverload) -> bool:
+    """Does it touch metadata alone: views, in-place views, questions about shapes?"""
+    schema = func._schema
+    if func in UNDECLARED_VIEWS or torch.Tag.inplace_view in func.tags:
+        return True
+    if schema.is_mutable or not schema.returns:
+        return False
+    if func.namespace == "aten" and not any("Tensor" in str(r.type) for r in schema.returns):
+        return True
+    return all(r.alias_info is not None for r in schema.returns)
+
+
+@cache
+def _returned_arguments(func: OpOverload) -> list[str | None]:
+    """For each return the name of the argument that it is, as `add_` returns self; None if new."""
+    written = {
+        str(a.alias_info.before_set): a.name
+        for a in func._schema.arguments
+        if a.alias_info is not None and a.alias_info.is_write
+    }
+    returns = func._schema.returns
+    return [written.get(str(r.alias_info.before_set)) if r.alias_info else None for r in returns]
+
+
+def _shapes(func: OpOverload, args: tuple, kwargs: dict) -> list[Any]:
+    """One `meta` tensor (or list, or number) for each new return, None for each returned argument.
+
+    Raises what the op raises on arguments that do not fit together.
+    """
+
+    def shape_of(x: Tensor) -> Tensor:
+        return torch.empty_strided(x.size(), x.stride(), dtype=x.dtype, device="meta")
+
+    meta_args, meta_kwargs = tree_map_only(Tensor, shape_of, (args, kwargs))
+    given, left = tree_leaves((args, kwargs)), tree_leaves((meta_args, meta_kwargs))
+    names = {argument.name for argument in func._schema.arguments}
+    for name in names & {"generator", "pin_memory"}:
+        meta_kwargs.pop(name, None)
+    if "device" in names:
+        meta_kwargs["device"] = "meta"
+    returned = func(*meta_args, **meta_kwargs)
+    for old, new in zip(given, left, strict=True):
+        if isinstance(old, Tensor) and old.size() != new.size():
+            raise not_permitted(
+                f"{func} would resize its output from {list(old.size())} to {list(new.size())}: "
+                "give out= the right shape"
+            )
+    arguments = _returned_arguments(func)
+    returned = [returned] if len(arguments) == 1 else returned or ()
+    return [x if name is None else None for x, name in zip(returned, arguments, strict=True)]
+
+
+# -- how it is called at replay ----------------------------------------------------------------
+
+
+def _call(func: OpOverload, args: tuple, kwargs: dict, fresh: list[Any]) -> Callable[[], object]:
+    """A call without arguments that does what `func` does and puts new results into `fresh`.
+
+    `_op` is the op itself, one Python call less than the `OpOverload` around it.
+    """
+    if all(out is None for out in fresh):
+        return partial(func._op, *args, **kwargs)
+    if func in COPIES:
+        return partial(fresh[0].copy_, args[0])
+    if variant := _out_variant(func):
+        overload, inputs, outs = variant
+        options = {name: value for name, value in kwargs.items() if name in inputs}
+        call = FAST.get(overload, overload._op)
+        return partial(call, *args, **options, **dict(zip(outs, fresh, strict=True)))
+    return partial(_run_and_copy, func, args, kwargs, fresh)
+
+
+@cache
+def _out_variant(func: OpOverload) -> tuple[OpOverload, list[str], list[str]] | None:
+    """`func` as an op that writes into given tensors, its inputs' names and its outputs' names."""
+    wanted = [(a.name, str(a.type)) for a in func._schema.arguments]
+    for name in func.overloadpacket.overloads():
+        overload = getattr(func.overloadpacket, name)
+        arguments = overload._schema.arguments
+        outs = [a.name for a in arguments if a.is_out]
+        inputs = [(a.name, str(a.type)) for a in arguments if not a.is_out]
+        expected = [w for w in wanted if w in inputs or w[0] not in TENSOR_OPTIONS]
+        if outs and len(outs) == len(func._schema.returns) and inputs == expected:
+            return overload, [name for name, _ in inputs], outs
+    return None
+
+
+def _run_and_copy(func: OpOverload, args: tuple, kwargs: dict, fresh: list[Any]) -> None:
+    """For an op without an out= form: run it, then put its new results where they belong."""
+    returned = func._op(*args, **kwargs)
+    returned = [returned] if len(fresh) == 1 else returned
+    for outs, news in zip(fresh, returned, strict=True):
+        for out, new in zip(tree_leaves(outs), tree_leaves(news), strict=True):
+            if isinstance(out, Tensor):
+                out.copy_(new)

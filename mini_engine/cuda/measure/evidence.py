@@ -1,0 +1,177 @@
+"""Measurement files: what was measured, on which machine, with which code. Written, read, doubted.
+
+In:  figures, and what they are of. Out: one JSON file a run, as course/measurements/README.md says.
+
+    measurement = new_measurement("bench", device, "python -m mini_engine bench", figures)
+    write_measurement(path, measurement)
+    load_evidence(path)                  # refuses what the CPU emulator wrote
+
+Reading needs no torch. A file tells versions and the GPU, and nothing of whose machine it was:
+paths are cut down to their last part before anything is written.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import re
+import subprocess
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from mini_engine.model.fields import Fields, read_json_object
+
+EMULATED_GPU = "none: CPU emulation"
+_PATH = re.compile(r"(?<![:/\w.])(?:~|/[\w.+@-]+)(?:/[\w.+@-]+)+/?|(?<![\w])[A-Za-z]:\\\S+")
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One file. `figures` hold the numbers: units in their names, medians with intervals."""
+
+    kind: str  # "bench" | "calibration"
+    emulated: bool  # written with the CPU emulator: no evidence of anything
+    gpu: str
+    driver: str
+    torch: str
+    triton: str
+    date: str  # of its first figure, ISO 8601
+    commit: str  # "+" behind it: the tree had changes
+    command: str
+    figures: Mapping[str, Any]
+
+
+FIELDS = tuple(f.name for f in fields(Measurement))
+MACHINE = ("emulated", "gpu", "driver", "torch", "triton", "commit")  # must agree to go on
+
+
+def new_measurement(
+    kind: str, device: str, command: str, figures: Mapping[str, Any]
+) -> Measurement:
+    """A measurement of today on `device` ("cuda" or "cpu"), with this machine's versions."""
+    emulated = device == "cpu"
+    return Measurement(
+        kind=kind,
+        emulated=emulated,
+        gpu=EMULATED_GPU if emulated else _gpu("name"),
+        driver="none" if emulated else _gpu("driver_version"),
+        torch=_version("torch"),
+        triton=_version("triton"),
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        commit=_commit(),
+        command=command,
+        figures=figures,
+    )
+
+
+def write_measurement(path: Path, measurement: Measurement) -> None:
+    """Write it whole or not at all; folders are made. OSError where that cannot be done."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(without_paths(asdict(measurement)), indent=1, allow_nan=False)
+    beside = path.with_name(path.name + ".part")
+    beside.write_text(text + "\n", encoding="utf-8")
+    os.replace(beside, path)  # an interrupt leaves the old file
+
+
+def read_measurement(path: Path) -> Measurement:
+    """Any measurement file, emulated or not. ValueError names the file and what is wrong with it:
+    every missing field, or the first of another kind."""
+    data = read_json_object(path)
+    missing = [name for name in FIELDS if data.get(name) in (None, "")]
+    if missing:
+        raise ValueError(f"{path}: no measurement, {', '.join(missing)} missing: measure again")
+    try:
+        given = Fields(data)
+        words = {f.name: given.text(f.name) for f in fields(Measurement) if f.type == "str"}
+        emulated = given.boolean("emulated")
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    figures = data["figures"]
+    if not isinstance(figures, dict) or not figures:
+        raise ValueError(f"{path}: figures is {figures!r}, expected an object with figures in it")
+    return Measurement(emulated=emulated, figures=figures, **words)
+
+
+def load_evidence(path: Path) -> Measurement:
+    """A measurement of a real GPU. ValueError for an emulated one, or as `read_measurement`."""
+    measurement = read_measurement(path)
+    if measurement.emulated or measurement.gpu == EMULATED_GPU:
+        raise ValueError(
+            f"{path}: the CPU emulator wrote it, so it is no evidence: measure on a GPU with "
+            f"`{measurement.command}`"
+        )
+    return measurement
+
+
+def check_same_machine(path: Path, old: Measurement, new: Measurement) -> None:
+    """Raises ValueError, naming the field, unless figures of both may stand in one file."""
+    for name in ("kind", *MACHINE):
+        before, now = getattr(old, name), getattr(new, name)
+        if before != now:
+            raise ValueError(
+                f"{path}: measured with {name} {before!r}, this is {now!r}: "
+                "write to another file, or leave out --resume"
+            )
+
+
+def without_paths(value: Any) -> Any:
+    """`value` with every path inside of it cut down to its last part."""
+    if isinstance(value, str):
+        return _PATH.sub(lambda match: re.split(r"[/\\]", match[0].rstrip("/\\"))[-1], value)
+    if isinstance(value, Mapping):
+        return {key: without_paths(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_paths(inner) for inner in value]
+    return value
+
+
+def gpu_state() -> dict[str, str]:
+    """Clocks, temperature and power just now; {} where nvidia-smi is not to be had."""
+    names = ("clocks.sm", "clocks.mem", "temperature.gpu", "power.draw")
+    values = [value.strip() for value in _gpu(",".join(names)).split(",")]
+    return dict(zip(names, values, strict=True)) if len(values) == len(names) else {}
+
+
+# ---------------------------------------------------------------- of this machine
+
+_CSV = ("--format=csv,noheader",)
+
+
+def _gpu_id() -> str:
+    """The one GPU in use, as nvidia-smi counts or names them."""
+    return os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0] or "0"
+
+
+def _gpu(what: str) -> str:
+    """One field of the GPU in use, as nvidia-smi calls it: "name", "driver_version"."""
+    return _output(["nvidia-smi", "-i", _gpu_id(), f"--query-gpu={what}", *_CSV]) or "unknown"
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "none"
+
+
+def _commit(folder: Path = Path(__file__).parent) -> str:
+    """The commit, "+" behind it where the tree has changes. Measurements do not count: a run that
+    writes into a file that is tracked must not change the commit that the file is of."""
+    git = ["git", "-C", str(folder)]
+    commit = _output([*git, "rev-parse", "--short", "HEAD"])
+    code = ["--", ":(top)", ":(top,exclude)course/measurements"]
+    changed = _output([*git, "status", "--porcelain", "--untracked-files=no", *code])
+    return commit + ("+" if changed else "") if commit else "unknown"
+
+
+def _output(words: list[str]) -> str:
+    """What a program says, "" when it is not there or fails."""
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""

@@ -1,0 +1,121 @@
+"""The op list of anything that runs in PyTorch, by watching it: as `oplists` has of known engines.
+
+In:  code that runs eagerly. Out: one `OpCost` for each op that wrote something, in order.
+
+    recorder = OpRecorder()
+    with recorder:
+        model.body(inputs, attention)
+    step_time(recorder.ops, spec, "eager")         # the prediction for exactly this code
+
+Views launch nothing and are left out. Bytes: each tensor read once, each result written once; of a
+table that is looked up in, only the rows. Flops are counted for matrix products, which alone are
+ever bound by them here. A few ops launch two kernels (a long argmax), which is not seen from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from mini_engine.cuda.attention import Attend, Attention
+from mini_engine.cuda.inputs import StepInputs
+from mini_engine.predict.oplists import OpCost
+
+LOOKUPS = {"embedding", "index_select", "gather", "index"}  # read as many rows as they write
+SCATTERS = {"index_copy_", "index_put_", "index_copy", "index_put"}  # write only the source's rows
+FILLS = {"zero_", "fill_", "normal_", "zeros_like", "zeros", "full", "full_like", "ones"}
+NOTHING = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
+
+
+class OpRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """`with recorder:` puts the ops of the body into `recorder.ops`."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.ops: list[OpCost] = []
+        self._live = False
+
+    @contextmanager
+    def live(self) -> Iterator[None]:
+        """Ops of the body stay out of piecewise graphs."""
+        before, self._live = self._live, True
+        try:
+            yield
+        finally:
+            self._live = before
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        del types
+        out = func(*args, **(kwargs or {}))
+        given = _tensors((args, kwargs or {}))
+        written = _written(func, given, _tensors(out), args)
+        name = func.overloadpacket.__name__
+        if written and name not in NOTHING:
+            moved = _bytes(name, given, written, args)
+            self.ops.append(OpCost(name, moved, _flops(name, given, written), self._live))
+        return out
+
+
+@dataclass(frozen=True)
+class WatchedAttention:
+    """Attention whose ops the recorder takes down as live. Fits `attention.Attention`."""
+
+    attention: Attention
+    recorder: OpRecorder
+
+    def begin(self, inputs: StepInputs) -> Attend:
+        with self.recorder.live():
+            attend = self.attention.begin(inputs)
+
+        def live(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+            with self.recorder.live():
+                return attend(q, keys, values)
+
+        return live
+
+
+def _tensors(values: Any) -> list[Tensor]:
+    return [value for value in tree_leaves(values) if isinstance(value, Tensor)]
+
+
+def _written(func: Any, given: list[Tensor], out: list[Tensor], args: Any) -> list[Tensor]:
+    """What the op wrote: arguments that its schema says it writes, or results in new memory."""
+    writes = [a.alias_info is not None and a.alias_info.is_write for a in func._schema.arguments]
+    mutated = [x for x, write in zip(args, writes, strict=False) if write]
+    if any(writes):
+        return _tensors(mutated) or out
+    known = {tensor.untyped_storage()._cdata for tensor in given}
+    return [tensor for tensor in out if tensor.untyped_storage()._cdata not in known]
+
+
+def _bytes(name: str, given: list[Tensor], written: list[Tensor], args: Any) -> int:
+    if name in LOOKUPS:
+        return 2 * _size(written) + _size(x for x in given if not x.is_floating_point())
+    if name in SCATTERS:
+        source = _tensors(args[1:])
+        return _size(source) + _size(x for x in source if x.is_floating_point())
+    if name in FILLS:
+        return _size(written)
+    out_of_place = [x for x in written if all(x is not y for y in given)]
+    overwritten = name == "copy_"  # its target is written and not read
+    read = _size(given) - (_size(written) if overwritten else 0)
+    return read + _size(out_of_place or written)
+
+
+def _size(tensors: Iterable[Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def _flops(name: str, given: list[Tensor], written: list[Tensor]) -> int:
+    """2 · m · n · k of a product; `given` ends with its two matrices."""
+    if name not in ("mm", "bmm", "addmm", "baddbmm"):
+        return 0
+    return 2 * written[0].numel() * given[-1].shape[-2]

@@ -1,0 +1,188 @@
+"""What all arms of one comparison share: weights, a filled KV cache, where a decode step starts.
+
+In:  a `GraphBackend`, `Weights`, a batch, a context.
+Out: `Stage`, and `Arm`, the protocol of everything that can decode on it.
+
+The cache holds random keys and values up to the context: a decode step costs the same whatever
+they say, and no prompt has to be prefilled. Arms of this project write into the stage's own cache,
+one after the other; each writes a position before it reads it, so none sees another's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from mini_engine.cuda.attention import DecodeAttention
+from mini_engine.cuda.graphs.backend import GraphBackend
+from mini_engine.cuda.inputs import StepInputs
+from mini_engine.cuda.model import KVCache, Model
+from mini_engine.cuda.weights import LayerWeights, Weights
+from mini_engine.predict.oplists import OpCost
+
+BLOCK_SIZE = 16
+
+
+class Arm(Protocol):
+    """One way to decode. B requests; V the vocabulary."""
+
+    @property
+    def steps_a_call(self) -> int:
+        """Decode steps that one call of `step` queues."""
+        ...
+
+    def prepare(self) -> None:
+        """Compile, capture: all that a server does once. May run steps."""
+        ...
+
+    def place(self, tokens: Tensor, context: int) -> None:
+        """The next step feeds tokens (B,) int32; with them each request has `context` tokens."""
+        ...
+
+    def step(self) -> None:
+        """Queue steps_a_call decode steps; the host waits for nothing."""
+        ...
+
+    def feed(self, tokens: Tensor) -> None:
+        """Teacher forcing: the next step gets these, and not what was sampled. One step a call."""
+        ...
+
+    def logits(self) -> Sequence[Tensor]:
+        """Of the last call, (B, V) for each of its steps. The next call may overwrite them."""
+        ...
+
+    def tokens(self) -> Sequence[Tensor]:
+        """Sampled in the last call, (B,) for each of its steps."""
+        ...
+
+    def ops(self) -> list[OpCost]:
+        """What one call runs, for the simulator."""
+        ...
+
+    def release(self) -> None:
+        """Give graphs and memory back."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """One batch of requests, each of `context` tokens, with room for more."""
+
+    backend: GraphBackend
+    model: Model
+    batch: int
+    context: int
+    room: int  # tokens a request may grow to: whole blocks
+    block_table: Tensor  # (batch, room / BLOCK_SIZE) int32
+    first_tokens: Tensor  # (batch,) int32: the last of the context, fed by the first step
+
+    @property
+    def attention(self) -> DecodeAttention:
+        """Reads no more blocks than a request can have."""
+        return DecodeAttention(self.block_table.shape[1], BLOCK_SIZE)
+
+    def inputs(self) -> StepInputs:
+        """New static inputs, at the start."""
+        device, batch = self.backend.device, self.batch
+
+        def row() -> Tensor:
+            return torch.zeros(batch, dtype=torch.int32, device=device)
+
+        step = StepInputs(
+            input_ids=row(),
+            positions=row(),
+            slot_mapping=row(),
+            query_lens=row() + 1,
+            context_lens=row(),
+            last_rows=torch.arange(batch, dtype=torch.int32, device=device),
+            block_table=self.block_table.clone(),
+        )
+        self.place(step, self.first_tokens, self.context)
+        return step
+
+    def place(self, inputs: StepInputs, tokens: Tensor, context: int) -> None:
+        """`inputs` start a step, in place. Raises ValueError for a context beyond the room."""
+        if not 1 <= context <= self.room:
+            raise ValueError(f"context {context}: this stage has room for 1 to {self.room} tokens")
+        last = context - 1
+        block = self.block_table[:, last // BLOCK_SIZE]
+        inputs.input_ids.copy_(tokens)
+        inputs.positions.fill_(last)
+        inputs.context_lens.fill_(context)
+        inputs.slot_mapping.copy_(block * BLOCK_SIZE + last % BLOCK_SIZE)
+
+    def cached(self, length: int) -> list[tuple[Tensor, Tensor]]:
+        """K and V of each layer's first `length` tokens, copied: (batch, kv_heads, length, D)."""
+        blocks = self.block_table[:, : -(-length // BLOCK_SIZE)].long()
+
+        def gathered(cache: Tensor) -> Tensor:
+            # (batch, blocks, block_size, kv_heads, D)
+            return cache[blocks].flatten(1, 2)[:, :length].transpose(1, 2).contiguous()
+
+        caches = zip(self.model.cache.keys, self.model.cache.values, strict=True)
+        return [(gathered(keys), gathered(values)) for keys, values in caches]
+
+
+def set_stage(
+    backend: GraphBackend, weights: Weights, batch: int, context: int, room: int
+) -> Stage:
+    """Fill a cache for `batch` requests. Raises ValueError when the model cannot reach `room`."""
+    config, device = weights.config, weights.embed.device
+    blocks = -(-room // BLOCK_SIZE)
+    if blocks * BLOCK_SIZE > config.max_position_embeddings:
+        raise ValueError(
+            f"context {context} needs room for {blocks * BLOCK_SIZE} tokens: {config.name} reaches "
+            f"{config.max_position_embeddings}"
+        )
+    cache = KVCache.allocate(config, 1 + batch * blocks, BLOCK_SIZE, device, weights.embed.dtype)
+    generator = torch.Generator(device).manual_seed(1)
+    for one in (*cache.keys, *cache.values):
+        one.normal_(generator=generator)
+    # Scattered, as the blocks of a server that has run for a while; block 0 is the null block.
+    order = torch.randperm(batch * blocks, generator=torch.Generator().manual_seed(2)) + 1
+    table = order.view(batch, blocks).to(device, torch.int32)
+    first = torch.randint(config.vocab_size, (batch,), generator=torch.Generator().manual_seed(3))
+    return Stage(
+        backend=backend,
+        model=Model(weights, cache),
+        batch=batch,
+        context=context,
+        room=blocks * BLOCK_SIZE,
+        block_table=table,
+        first_tokens=first.to(device, torch.int32),
+    )
+
+
+def float32_stage(stage: Stage, context: int, room: int) -> Stage:
+    """The same requests with the same weights and keys in float32: the reference of the gate."""
+    wide = set_stage(stage.backend, as_float32(stage.model.weights), stage.batch, context, room)
+    kept = min(wide.room, stage.room)
+    blocks = wide.block_table[:, : -(-kept // BLOCK_SIZE)].long()
+    for layer, both in enumerate(stage.cached(kept)):
+        for cache, values in zip(
+            (wide.model.cache.keys[layer], wide.model.cache.values[layer]), both, strict=True
+        ):
+            rows = values.transpose(1, 2).float()  # (batch, kept, kv_heads, D)
+            cache[blocks] = rows.reshape(*blocks.shape, BLOCK_SIZE, *rows.shape[2:])
+    return wide
+
+
+def as_float32(weights: Weights) -> Weights:
+    """The same numbers, wider."""
+
+    def layer(one: LayerWeights) -> LayerWeights:
+        parts = {name: part for name, part in vars(one).items() if part is not None}
+        return replace(one, **{name: part.float() for name, part in parts.items()})
+
+    embed = weights.embed.float()
+    return Weights(
+        config=weights.config,
+        embed=embed,
+        layers=tuple(layer(one) for one in weights.layers),
+        final_norm=weights.final_norm.float(),
+        lm_head=embed if weights.lm_head is weights.embed else weights.lm_head.float(),
+    )

@@ -1,0 +1,139 @@
+"""Times that can be believed: laps on the device's clock and on the wall, in balanced order.
+
+In:  something that runs decode steps, a `GraphBackend`. Out: microseconds a step, lap by lap
+(`intervals.py` says how sure they are).
+
+    one, other = paired_laps(graphs, ours, theirs, steps=32, rounds=8)     # AB BA AB BA ...
+
+On a GPU the time between two CUDA events is what the device took; the wall clock around them, from
+the first call until all is done, is what a caller waits. The emulator's events are a
+`perf_counter`: the same code runs, its times mean nothing.
+
+The order AB BA cancels a drift (clocks, heat) that is even over a round; a null arm, the same thing
+twice, shows what is left.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from mini_engine.cuda.graphs.backend import GraphBackend
+from mini_engine.cuda.graphs.capture import no_garbage_collection
+
+
+@dataclass(frozen=True)
+class Lap:
+    """One lap, for each of its decode steps. Steps of a lap depend on one another."""
+
+    event_us: float
+    wall_us: float
+
+
+class Runnable(Protocol):
+    """What can be timed."""
+
+    @property
+    def steps_a_call(self) -> int:
+        """Decode steps that one call of `step` queues."""
+        ...
+
+    def rewind(self) -> None:
+        """Back to the start, so that each lap does the same."""
+        ...
+
+    def step(self) -> None:
+        """Queue the next step; its input is the last one's output."""
+        ...
+
+
+def lap(backend: GraphBackend, runnable: Runnable, steps: int) -> Lap:
+    """At least `steps` dependent decode steps, from an idle device until it is idle again.
+
+    Rewinds, which may queue work, then waits for the device; only then do clocks start. Whole calls
+    only, of `steps_a_call` steps each; both times are divided by the steps really done.
+
+    `event_us`: the device's time between two events, `backend.Event(enable_timing=True)`; they are
+    `record()`ed around the calls, and `first.elapsed_time(last)` is in ms, once
+    `last.synchronize()` has waited. `wall_us`: by `time.perf_counter()` (s), from before the first
+    event until that wait is over.
+    """
+    calls = -(-steps // runnable.steps_a_call)
+    runnable.rewind()
+    backend.synchronize()
+    first, last = backend.Event(enable_timing=True), backend.Event(enable_timing=True)
+    began = time.perf_counter()
+    first.record()
+    for _ in range(calls):
+        runnable.step()
+    last.record()
+    last.synchronize()
+    wall_us = (time.perf_counter() - began) * 1e6
+    done = calls * runnable.steps_a_call
+    return Lap(first.elapsed_time(last) * 1e3 / done, wall_us / done)
+
+
+def paired_laps(
+    backend: GraphBackend, one: Runnable, other: Runnable, *, steps: int, rounds: int
+) -> tuple[list[Lap], list[Lap]]:
+    """`rounds` laps of each, in balanced order, one lap each before that does not count."""
+    laps: dict[str, list[Lap]] = {"one": [], "other": []}
+    runnables = {"one": one, "other": other}
+    with no_garbage_collection():
+        for name in ("one", "other"):
+            lap(backend, runnables[name], steps)
+        for name in balanced_order("one", "other", rounds):
+            laps[name].append(lap(backend, runnables[name], steps))
+    return laps["one"], laps["other"]
+
+
+def balanced_order(one: str, other: str, rounds: int) -> list[str]:
+    """one other, other one, one other ...: `rounds` of each, and each comes first equally often.
+
+    So a drift that goes on evenly weighs on both the same. Raises ValueError for an odd number of
+    rounds, or none.
+    """
+    if rounds < 2 or rounds % 2:
+        raise ValueError(f"{rounds} rounds: give an even number, 2 or more, to balance the order")
+    return [name for i in range(rounds) for name in ((one, other), (other, one))[i % 2]]
+
+
+def device_us(
+    backend: GraphBackend, work: Callable[[], object], calls: int, repeats: int
+) -> list[float]:
+    """µs of the device's time for each call of `work`, `calls` of them in a row, so often."""
+    times = []
+    for repeat in range(repeats + 1):
+        first, last = backend.Event(enable_timing=True), backend.Event(enable_timing=True)
+        backend.synchronize()
+        first.record()
+        for _ in range(calls):
+            work()
+        last.record()
+        last.synchronize()
+        if repeat:  # the first one warms up
+            times.append(first.elapsed_time(last) * 1e3 / calls)
+    return times
+
+
+def host_us(
+    backend: GraphBackend, work: Callable[[], object], calls: int, repeats: int
+) -> list[float]:
+    """µs of the CPU's time to issue each call: from an idle device, its end not waited for.
+
+    `calls` must stay below the launches that the driver queues, or the CPU is made to wait.
+    """
+    times = []
+    with no_garbage_collection():
+        for repeat in range(repeats + 1):
+            backend.synchronize()
+            began = time.perf_counter()
+            for _ in range(calls):
+                work()
+            took = time.perf_counter() - began
+            if repeat:
+                times.append(took * 1e6 / calls)
+    backend.synchronize()
+    return times

@@ -1,0 +1,106 @@
+"""The sizes that vLLM captures when nobody says otherwise.
+
+In: the engine's limits and settings. Out: the capture sizes, in tokens, rising.
+
+    default_capture_sizes(256, 8192)     # 1, 2, 4, 8, 16, 24 … 256, 272 … 512: 51 sizes
+    default_capture_sizes(6, 8192)       # 1, 2, 4, 6, 8: the largest decode batch has a rung
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mini_engine.dispatch.modes import CUDAGraphMode, parse
+
+PERFORMANCE_MODES = ("balanced", "interactivity", "throughput")
+
+
+def default_capture_sizes(
+    max_num_seqs: int,
+    max_num_batched_tokens: int,
+    *,
+    max_capture_size: int | None = None,
+    capture_sizes: Sequence[int] | None = None,
+    num_speculative_tokens: int = 0,
+    mode: CUDAGraphMode | str = CUDAGraphMode.FULL_AND_PIECEWISE,
+    enforce_eager: bool = False,
+    performance_mode: str = "balanced",
+    data_center_blackwell: bool = False,
+) -> list[int]:
+    """The sizes, in tokens and rising, that vLLM 0.33 captures when started with these settings.
+
+    `capture_sizes` overrides the whole rule; sizes above `max_num_batched_tokens` are dropped
+    from it. `max_capture_size` overrides the ceiling only. Mode NONE and `enforce_eager` give [].
+
+    Source: `VllmConfig._set_cudagraph_sizes`, `vllm/config/vllm.py`. Raises ValueError where vLLM
+    raises ValueError or AssertionError, and for a size or a setting that has no meaning.
+    """
+    if performance_mode not in PERFORMANCE_MODES:
+        raise ValueError(f"performance mode {performance_mode!r}: give one of {PERFORMANCE_MODES}")
+    if enforce_eager or not parse(CUDAGraphMode, mode):
+        return []
+
+    if num_speculative_tokens < 0:
+        raise ValueError(f"num_speculative_tokens {num_speculative_tokens}: give 0 or more")
+    query_len = 1 + num_speculative_tokens
+    hardware_ceiling = 1024 if data_center_blackwell else 512
+    ceiling = max_capture_size
+    if ceiling is None:
+        ceiling = min(2 * max_num_seqs * query_len, hardware_ceiling)
+    top = min(ceiling, max_num_batched_tokens)
+    if top < 1:
+        raise ValueError(
+            f"largest capture size {top} (ceiling {ceiling}, max_num_batched_tokens "
+            f"{max_num_batched_tokens}): give 1 or more, or mode NONE"
+        )
+
+    if capture_sizes is not None:
+        return _given_sizes(capture_sizes, max_num_batched_tokens, max_capture_size)
+
+    sizes = set(_grid(top))
+    if performance_mode == "interactivity":
+        sizes.update(range(1, min(top, 32) + 1))
+    if max_num_batched_tokens <= top:
+        sizes.add(max_num_batched_tokens)
+    if max_capture_size is None:
+        decode_sizes = _decode_sizes(max_num_seqs, query_len)
+        sizes.update(size for size in decode_sizes if size <= top)
+    return sorted(sizes)
+
+
+def _decode_sizes(max_num_seqs: int, query_len: int) -> list[int]:
+    """Sizes for batches in which every request decodes: they need not lie on the grid.
+
+    A request that decodes has `query_len` tokens: 1, or more with speculation. Without speculation
+    one size is added, the largest batch of all; with it, the sizes of every number of requests on
+    the grid and of `max_num_seqs`.
+
+    Left out when the user chose a ceiling, since vLLM then takes the ladder to be chosen too: so
+    `max_capture_size=42` with 6 requests of 7 tokens tops out at 40, and the widest batch of all
+    runs eagerly (vLLM issue 54933).
+    """
+    if query_len == 1:
+        return [max_num_seqs]
+    return [reqs * query_len for reqs in [*_grid(max_num_seqs), max_num_seqs]]
+
+
+def _grid(top: int) -> list[int]:
+    """1, 2, 4, then every 8 below 256, then every 16, as far as `top`."""
+    grid = [1, 2, 4, *range(8, 256, 8), *range(256, top + 1, 16)]
+    return [size for size in grid if size <= top]
+
+
+def _given_sizes(sizes: Sequence[int], max_tokens: int, max_capture_size: int | None) -> list[int]:
+    """Sizes a user gave: once each, rising, none above `max_tokens`."""
+    if not sizes:
+        raise ValueError("capture_sizes is empty: give at least one size, or mode NONE")
+    if min(sizes) < 1:
+        raise ValueError(f"capture size {min(sizes)} is not positive: give sizes from 1 up")
+    kept = sorted({size for size in sizes if size <= max_tokens})
+    largest = kept[-1] if kept else 0
+    if max_capture_size not in (None, largest):
+        raise ValueError(
+            f"max_capture_size {max_capture_size} but the largest of capture_sizes is {largest}: "
+            "make them equal, or give only one of the two"
+        )
+    return kept

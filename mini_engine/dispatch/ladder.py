@@ -1,0 +1,276 @@
+"""Which batch sizes to capture, and what a batch between two of them wastes.
+
+A graph replays exactly the shapes it was captured with, so an engine captures a *ladder* of sizes
+and pads each batch up to the next *rung*. In: the engine's limits, or a histogram of the batch
+sizes a server really ran. Out: a ladder; the rung of a batch; the padding that a ladder costs.
+
+    ladder = CaptureLadder(default_capture_sizes(256, 8192))   # vLLM's: 1, 2, 4, 8, 16, 24 … 512
+    ladder.rung(33)                                            # 40
+    ladder.waste({33: 100}).padded_rows                        # 700
+    optimal_ladder({33: 100, 1: 7}, rungs=2)                   # rungs 1 and 33
+"""
+
+from __future__ import annotations
+
+import operator
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+PerRung = Callable[[int], float]
+"""A figure of one rung, from its size: µs of a step, µs to capture it, bytes that it holds."""
+
+
+class CaptureLadder(tuple[int, ...]):
+    """Capture sizes, rising: a tuple of them that knows which rung a batch runs at.
+
+    Raises ValueError, naming the size, if there is none, if one is not a whole number from 1 up,
+    if one comes twice, or if they do not rise.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, sizes: Iterable[int]) -> CaptureLadder:
+        ladder = super().__new__(cls, (_whole_number(size) for size in sizes))
+        if not ladder:
+            raise ValueError("a ladder needs at least one rung: give the sizes to capture")
+        for below, size in zip((0, *ladder), ladder, strict=False):
+            if size < 1:
+                raise ValueError(f"rung {size} is not positive: capture sizes start at 1")
+            if size == below:
+                raise ValueError(f"rung {size} appears twice: give each capture size once")
+            if size < below:
+                raise ValueError(f"rung {size} comes after {below}: give capture sizes rising")
+        return ladder
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return tuple(self)
+
+    @property
+    def top(self) -> int:
+        """The largest batch that runs in a graph."""
+        return self[-1]
+
+    def rung(self, n: int) -> int | None:
+        """The size that a batch of `n` rows is padded to; None above the top: it runs eagerly.
+
+        0 rows need 0 (a step without work runs nothing). Raises ValueError for a negative `n`.
+        """
+        if n < 0:
+            raise ValueError(f"batch of {n} rows: a batch has 0 rows or more")
+        if n == 0:
+            return 0
+        at = bisect_left(self, n)
+        return self[at] if at < len(self) else None
+
+    def waste(self, histogram: Mapping[int, int]) -> Waste:
+        """What padding costs for `histogram`: rows in a batch -> steps that had that many.
+
+        A batch above the top is neither padded nor in a graph: it counts as eager, and as real.
+        Raises ValueError for a negative entry (`_checked_histogram`).
+        """
+        real = padded = eager_rows = eager_steps = 0
+        for rows, steps in _checked_histogram(histogram).items():
+            rung = self.rung(rows)
+            real += rows * steps
+            if rung is None:
+                eager_rows += rows * steps
+                eager_steps += steps
+            else:
+                padded += (rung - rows) * steps
+        return Waste(padded, real, eager_rows, eager_steps)
+
+    def explain(self, n: int) -> str:
+        """One sentence for "why does my batch of `n` run at this size?"."""
+        rung = self.rung(n)
+        if n == 0:
+            return "A batch of 0 rows has nothing to run: no graph is replayed."
+        if rung is None:
+            return (
+                f"A batch of {n} runs eagerly and unpadded: it is above the top rung {self.top}, "
+                f"so capture sizes up to {n} if it should run in a graph."
+            )
+        if rung == n:
+            return f"A batch of {n} runs at {n}, unpadded: a graph was captured for this very size."
+        below = [size for size in self if size < n]
+        gap = f"the next rung down is {below[-1]}" if below else "there is no smaller rung"
+        return (
+            f"A batch of {n} runs at {rung}: a graph replays only the size it was captured with, "
+            f"{gap}, so {rung - n} of the {rung} rows ({(rung - n) / rung:.0%}) are padding."
+        )
+
+
+@dataclass(frozen=True)
+class Waste:
+    """The rows of a workload on a ladder. Rows are summed over steps.
+
+    `real_rows`: rows asked for. `padded_rows`: rows added to reach a rung. `eager_rows`, and the
+    `eager_steps` they came in: the real rows that were above the top, so neither padded nor in a
+    graph.
+    """
+
+    padded_rows: int
+    real_rows: int
+    eager_rows: int
+    eager_steps: int
+
+    @property
+    def wasted_fraction(self) -> float:
+        """Padding as a part of all rows that the GPU worked on; 0.0 if there were none."""
+        computed = self.real_rows + self.padded_rows
+        return self.padded_rows / computed if computed else 0.0
+
+
+def optimal_ladder(
+    histogram: Mapping[int, int],
+    rungs: int,
+    *,
+    cost: PerRung | None = None,
+    top: int | None = None,
+) -> CaptureLadder:
+    """The ladder of at most `rungs` rungs on which the work of `histogram` costs least. Exact.
+
+    `histogram`: rows in a batch -> steps that had it. `cost(rung)`: what one step at that rung
+    costs, in µs say; any function, rising or not. Without it the cost is the rung itself, and the
+    ladder is the one with the fewest padded rows. `top`: the rung the ladder must end at, say
+    max_num_seqs; batches above it run eagerly whatever the rungs and so are left out. Without
+    it: the largest batch in the histogram. Of equally good ladders, the one with fewest rungs.
+
+    Raises ValueError for `rungs` or `top` below 1, for an empty histogram without a `top`, and
+    for a cost that is negative or not finite.
+    """
+    return _best_ladders(histogram, rungs, cost, top)[-1]
+
+
+@dataclass(frozen=True)
+class LadderPoint:
+    """One density on the curve: the best ladder of so many rungs, and what having it takes.
+
+    `capture_us` and `memory_bytes` are summed over the rungs.
+    """
+
+    ladder: CaptureLadder
+    waste: Waste
+    capture_us: float
+    memory_bytes: float
+
+
+def ladder_curve(
+    histogram: Mapping[int, int],
+    max_rungs: int,
+    *,
+    capture_us: PerRung,
+    memory_bytes: PerRung,
+    cost: PerRung | None = None,
+    top: int | None = None,
+) -> list[LadderPoint]:
+    """Denser ladder against capture time and memory: the best ladder of 1, 2 … `max_rungs` rungs.
+
+    `capture_us(rung)`: µs to capture that rung, `memory_bytes(rung)`: bytes it adds to the pool.
+    The rest is as in `optimal_ladder`. A point appears once: where one more rung would save
+    nothing, none is added.
+    """
+    points: list[LadderPoint] = []
+    for ladder in _best_ladders(histogram, max_rungs, cost, top):
+        if not points or ladder != points[-1].ladder:
+            time, memory = sum(map(capture_us, ladder)), sum(map(memory_bytes, ladder))
+            points.append(LadderPoint(ladder, ladder.waste(histogram), time, memory))
+    return points
+
+
+def cheapest_rungs(
+    candidates: Sequence[int], price: Sequence[float], steps: Sequence[int], rungs: int
+) -> list[tuple[int, ...]]:
+    """The cheapest choice of at most 1, 2 … `rungs` of the candidates, each a rising tuple.
+
+    `candidates`: sizes, rising; the last one is always chosen. `steps[i]`: how many steps fit
+    candidate i and not the one before it. `price[i]`: what one step costs at candidate i, rising
+    or not. A step runs at the smallest chosen candidate that it fits. Of equally cheap choices,
+    one with the fewest rungs. Where there are fewer candidates than `rungs`, the list ends early.
+
+    Let least[j][i] be the least cost of all steps that fit candidate i, if it is rung number j.
+    If rung j - 1 is candidate p, then i serves the steps between them:
+        least[j][i] = min over p < i of least[j - 1][p] + price[i] * (steps after p, up to i)
+    """
+    upto = np.cumsum([0, *steps])  # with candidate 0 in front: "no rung yet"
+    least = np.full(len(candidates) + 1, np.inf)
+    least[0] = 0.0
+    choices: list[list[int]] = []  # for each number of rungs: the p that was best for each i
+    best, found = np.inf, list[tuple[int, ...]]()
+    for _ in range(min(rungs, len(candidates))):  # one more rung each time
+        before, least = least, np.full(len(candidates) + 1, np.inf)
+        choices.append([0] * (len(candidates) + 1))
+        for i in range(1, len(candidates) + 1):
+            ways = before[:i] + price[i - 1] * (upto[i] - upto[:i])
+            choices[-1][i] = int(ways.argmin())
+            least[i] = ways.min()
+        better = least[-1] < best
+        best = min(best, least[-1])
+        found.append(_walk_back(choices, candidates) if better else found[-1])
+    return found
+
+
+def _best_ladders(
+    histogram: Mapping[int, int], rungs: int, cost: PerRung | None, top: int | None
+) -> list[CaptureLadder]:
+    """The best ladder of at most 1, 2 … rungs, until `rungs` or until every candidate is a rung."""
+    ran = _checked_histogram(histogram)
+    if rungs < 1:
+        raise ValueError(f"a ladder of {rungs} rungs: give 1 or more")
+    if not ran and top is None:
+        raise ValueError("the histogram has no steps: give batch sizes that ran, or a top")
+    top = max(ran) if top is None else top
+    candidates = _candidates([rows for rows in ran if rows <= top], cost, top)
+    price = [_checked_cost(cost, rung) for rung in candidates]
+    steps = [0] * len(candidates)
+    for rows, count in ran.items():
+        if rows <= top:
+            steps[bisect_left(candidates, rows)] += count
+    return [CaptureLadder(rungs) for rungs in cheapest_rungs(candidates, price, steps, rungs)]
+
+
+def _candidates(sizes: list[int], cost: PerRung | None, top: int) -> list[int]:
+    """The rungs worth having. All rungs from one batch size to below the next serve the same
+    batches, so the cheapest of them will do: without a cost function, the batch size itself."""
+    if top < 1:
+        raise ValueError(f"top rung {top}: give 1 or more")
+    spans = (range(size, end) for size, end in pairwise([*sizes, top]) if size < end)
+    return sorted({min(span, key=cost) if cost else span[0] for span in spans} | {top})
+
+
+def _checked_cost(cost: PerRung | None, rung: int) -> float:
+    price = float(cost(rung)) if cost else float(rung)
+    if not 0 <= price < np.inf:
+        raise ValueError(f"cost of rung {rung} is {price}: it must be finite and not negative")
+    return price
+
+
+def _walk_back(choices: list[list[int]], candidates: Sequence[int]) -> tuple[int, ...]:
+    """The rungs that end at the last candidate, read off from the choices made on the way."""
+    at, rungs = len(candidates), []
+    for choice in reversed(choices):
+        rungs.append(candidates[at - 1])
+        at = choice[at]
+    return tuple(reversed(rungs))
+
+
+def _checked_histogram(histogram: Mapping[int, int]) -> dict[int, int]:
+    """`histogram` in order of batch size, without what never ran.
+
+    Raises ValueError for a batch size or a number of steps that is negative.
+    """
+    for rows, steps in histogram.items():
+        if rows < 0 or steps < 0:
+            raise ValueError(f"histogram entry {rows}: {steps}: rows and steps must be 0 or more")
+    return {rows: steps for rows, steps in sorted(histogram.items()) if rows and steps}
+
+
+def _whole_number(size: int) -> int:
+    try:
+        return operator.index(size)
+    except TypeError:
+        raise ValueError(f"rung {size!r} is not a whole number") from None

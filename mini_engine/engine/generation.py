@@ -1,0 +1,67 @@
+"""From prompts to requests and from completions to texts: what both wings do around the engine.
+
+In: a tokenizer, prompts, a model's config. Out: limits, requests, and the texts in their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from mini_engine.engine.engine import Completion, Engine
+from mini_engine.engine.scheduler import Request, SchedulerLimits
+from mini_engine.model.config import ModelConfig
+from mini_engine.model.tokenizer import Tokenizer
+
+SHIPPED = Path(__file__).parent.parent / "checkpoints" / "tiny-qwen3"
+MAX_CONTEXT = 16_384  # tokens a request may have here: a KV cache for 16 such prompts stays small
+OnToken = Callable[[int, int], None]  # (index of the prompt, token id)
+
+
+def limits_for(config: ModelConfig, num_prompts: int) -> SchedulerLimits:
+    """Sizes for a handful of prompts: chunks of 64 tokens, blocks of 16."""
+    seqs = min(max(num_prompts, 1), 16)
+    context = min(config.max_position_embeddings, MAX_CONTEXT)
+    return SchedulerLimits(
+        max_num_seqs=seqs,
+        max_num_batched_tokens=64,
+        num_blocks=1 + seqs * -(-context // 16),
+        block_size=16,
+        max_model_len=context,
+    )
+
+
+def requests_for(
+    prompts: Sequence[str], tokenizer: Tokenizer, limits: SchedulerLimits, max_new_tokens: int
+) -> list[Request]:
+    """A request for each prompt, called `prompt 1`, `prompt 2`, …
+
+    Raises `ValueError` for an empty prompt and for one that does not fit the context: before
+    anything is built, so that a bad prompt is told at once.
+    """
+    requests = [
+        Request(
+            f"prompt {number}",
+            tokenizer.encode(prompt),
+            max_new_tokens,
+            eos_ids=tokenizer.eos_token_ids,
+        )
+        for number, prompt in enumerate(prompts, start=1)
+    ]
+    for request in requests:
+        limits.check(request)
+    return requests
+
+
+def run_all(
+    engine: Engine, requests: Sequence[Request], on_token: OnToken | None
+) -> tuple[Completion, ...]:
+    """Serve them side by side. Completions in the order of the requests."""
+    index = {request.request_id: i for i, request in enumerate(requests)}
+
+    def tell(request: Request, token: int) -> None:
+        if on_token:
+            on_token(index[request.request_id], token)
+
+    done = engine.run(requests, on_token=tell)
+    return tuple(sorted(done, key=lambda completion: index[completion.request_id]))

@@ -1,0 +1,219 @@
+"""Hugging Face checkpoint folders: which tensors a model has, and where in which file each lies.
+
+In:  a `ModelConfig` and a folder with model.safetensors, or with model.safetensors.index.json and
+     the shards that it names. Never a pickle.
+Out: `stored_tensors`: every tensor of the model by name, checked against the config, not yet read.
+     `layer_parts`: which of them make up one layer, and which are merged row under row: q, k, v
+     into one matrix and gate, up into another, since one wide kernel reads the same bytes as three
+     narrow ones and pays for one launch.
+
+Both wings load from here, each into arrays of its own kind. Matrices are (out, in): y = x @ W.T.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+
+from mini_engine.model.config import ModelConfig
+from mini_engine.model.fields import Fields, read_json_object
+
+EMBED, FINAL_NORM, LM_HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
+DTYPES = ("F32", "F16", "BF16")
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """One tensor in a safetensors file: bytes start .. stop - 1 of the file, little-endian."""
+
+    file: Path
+    name: str
+    dtype: str  # as safetensors spells it: "F32", "F16", "BF16"
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+
+    def raw(self) -> NDArray[np.uint8]:
+        """The bytes, mapped and not read: a page comes off the disk when it is first touched.
+
+        Writing to the array does not write to the file.
+        """
+        size = self.stop - self.start
+        return np.memmap(self.file, np.uint8, mode="c", offset=self.start, shape=(size,))
+
+
+def stored_tensors(config: ModelConfig, folder: str | Path) -> dict[str, StoredTensor]:
+    """Find and check every tensor of the model. Raises ValueError, naming the file and the tensor,
+    when the folder or its weights are missing, a file is cut short, a shard or a tensor is missing,
+    a tensor has another shape or dtype, or there is a tensor that the model has no use for (weights
+    that nobody reads mean a config of another model), but for the two kinds in `_is_harmless`.
+    """
+    folder = Path(folder)
+    found = _read_folder(folder)
+    expected = tensor_shapes(config)
+    for name, shape in expected.items():
+        if name not in found:
+            raise ValueError(f"{folder}: tensor {name} is missing; expected shape {shape}")
+        _check(found[name], shape)
+    for name in found.keys() - expected.keys():
+        if not _is_harmless(name, config):
+            raise ValueError(
+                f"{found[name].file}: tensor {name} has no place in a {config.family} of "
+                f"{config.num_layers} layers: does config.json belong to these weights?"
+            )
+    return {name: found[name] for name in expected}
+
+
+def layer_parts(config: ModelConfig, index: int) -> dict[str, tuple[str, ...]]:
+    """The weights of layer `index`: field of `LayerWeights` -> the tensors whose rows it stacks.
+
+    Fields that the family has not (a bias outside of qwen2, qk-norm outside of qwen3) are left out.
+    """
+    at = f"model.layers.{index}"
+    attention = [f"{at}.self_attn.{part}_proj" for part in "qkv"]
+    parts = {
+        "input_norm": (f"{at}.input_layernorm.weight",),
+        "qkv": tuple(f"{name}.weight" for name in attention),
+    }
+    if config.qkv_bias:
+        parts["qkv_bias"] = tuple(f"{name}.bias" for name in attention)
+    if config.qk_norm:
+        parts["q_norm"] = (f"{at}.self_attn.q_norm.weight",)
+        parts["k_norm"] = (f"{at}.self_attn.k_norm.weight",)
+    parts["o"] = (f"{at}.self_attn.o_proj.weight",)
+    parts["post_norm"] = (f"{at}.post_attention_layernorm.weight",)
+    parts["gate_up"] = (f"{at}.mlp.gate_proj.weight", f"{at}.mlp.up_proj.weight")
+    parts["down"] = (f"{at}.mlp.down_proj.weight",)
+    return parts
+
+
+def tensor_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """Every tensor that a Hugging Face file of this model must hold: name -> shape."""
+    hidden, inter, head_dim = config.hidden_size, config.intermediate_size, config.head_dim
+    qkv_rows = (config.q_size, config.kv_size, config.kv_size)
+    of_field: dict[str, list[tuple[int, ...]]] = {
+        "input_norm": [(hidden,)],
+        "qkv": [(rows, hidden) for rows in qkv_rows],
+        "qkv_bias": [(rows,) for rows in qkv_rows],
+        "q_norm": [(head_dim,)],
+        "k_norm": [(head_dim,)],
+        "o": [(hidden, config.q_size)],
+        "post_norm": [(hidden,)],
+        "gate_up": [(inter, hidden), (inter, hidden)],
+        "down": [(hidden, inter)],
+    }
+    shapes: dict[str, tuple[int, ...]] = {EMBED: (config.vocab_size, hidden)}
+    for index in range(config.num_layers):
+        for field, names in layer_parts(config, index).items():
+            shapes.update(zip(names, of_field[field], strict=True))
+    shapes[FINAL_NORM] = (hidden,)
+    if not config.tie_word_embeddings:
+        shapes[LM_HEAD] = (config.vocab_size, hidden)
+    return shapes
+
+
+def random_law(name: str, shape: tuple[int, ...]) -> tuple[float, float]:
+    """Mean and standard deviation of a random stand-in for this tensor.
+
+    A matrix keeps activations near 1, and with them the logits, at any width. But for o: random
+    attention is close to a mean over the context, much the same for all tokens of a text; at full
+    strength it drowns what is their own, and every token is followed by the same one. Gains and
+    biases are random too, so that code that leaves one out gives other logits.
+    """
+    if name.endswith("norm.weight"):
+        return 1.0, 0.2
+    if len(shape) == 1:
+        return 0.0, 0.2
+    strength = 0.3 if name.endswith("o_proj.weight") else 1.0
+    return 0.0, strength * float(shape[1]) ** -0.5
+
+
+# ---------------------------------------------------------------- checks
+
+
+def _check(tensor: StoredTensor, shape: tuple[int, ...]) -> None:
+    if tensor.shape != shape:
+        raise ValueError(
+            f"{tensor.file}: tensor {tensor.name} has shape {tensor.shape}, expected {shape} "
+            "from config.json"
+        )
+    if tensor.dtype not in DTYPES:
+        raise ValueError(
+            f"{tensor.file}: tensor {tensor.name} has dtype {tensor.dtype}, expected F32, F16 or "
+            "BF16: use an unquantised checkpoint"
+        )
+
+
+def _is_harmless(name: str, config: ModelConfig) -> bool:
+    """RoPE frequencies, which old Llama files store and config.json gives; and the copy of the
+    embedding that some writers store for a tied head. transformers ignores both."""
+    tied_copy = config.tie_word_embeddings and name == LM_HEAD
+    return tied_copy or name.endswith("rotary_emb.inv_freq")
+
+
+# ---------------------------------------------------------------- files
+
+
+def _read_folder(folder: Path) -> dict[str, StoredTensor]:
+    if not folder.is_dir():
+        raise ValueError(f"{folder}: no such folder; expected a Hugging Face checkpoint folder")
+    single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+    if single.is_file():
+        return _read_header(single)
+    if index.is_file():
+        return _read_shards(index)
+    raise ValueError(
+        f"{folder}: no weights; expected model.safetensors or model.safetensors.index.json "
+        "(.bin files are pickles and are not read)"
+    )
+
+
+def _read_shards(index: Path) -> dict[str, StoredTensor]:
+    """`weight_map` of the index: tensor name -> the file beside the index that holds it."""
+    fields = Fields(read_json_object(index))
+    try:
+        weight_map = fields.object("weight_map")
+        shard_of = {name: weight_map.text(name) for name in weight_map.names()}
+    except ValueError as error:
+        raise ValueError(f"{index}: {error}") from None
+    tensors: dict[str, StoredTensor] = {}
+    for shard in sorted(set(shard_of.values())):
+        # Only names, never paths: an index must not reach outside of its folder.
+        if Path(shard).name != shard or not (index.parent / shard).is_file():
+            named = next(name for name, file in shard_of.items() if file == shard)
+            raise ValueError(f"{index}: shard {shard!r} is missing; it should hold {named}")
+        tensors.update(_read_header(index.parent / shard))
+    for name, shard in shard_of.items():
+        if name not in tensors:
+            raise ValueError(f"{index.parent / shard}: tensor {name} is missing; the index has it")
+    return tensors
+
+
+def _read_header(path: Path) -> dict[str, StoredTensor]:
+    """The file's tensors: 8 bytes of header length, a JSON header, then data at its offsets
+    (https://huggingface.co/docs/safetensors/index#format)."""
+    try:
+        # Opening checks all of it: the header, that offsets fit the shapes, and the file's length.
+        with safe_open(path, framework="np"):
+            pass
+    except SafetensorError as error:
+        raise ValueError(
+            f"{path}: not a whole safetensors file ({error}): download or write it again"
+        ) from None
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(length))
+    header.pop("__metadata__", None)
+    data = 8 + length
+    return {
+        name: StoredTensor(
+            path, name, entry["dtype"], tuple(entry["shape"]),
+            data + entry["data_offsets"][0], data + entry["data_offsets"][1],
+        )
+        for name, entry in header.items()
+    }  # fmt: skip

@@ -1,0 +1,278 @@
+"""The shape of a model, read from a Hugging Face `config.json`.
+
+In:  a checkpoint folder, the dictionary of its config.json, or the name of a known model.
+Out: a frozen `ModelConfig`: sizes, RoPE, norms, what is tied, which tokens end a text.
+
+    ModelConfig.from_folder("checkpoints/tiny-qwen3").hidden_size      # 160
+    named_shape("qwen3-0.6b").num_parameters                           # 596_049_920
+
+Three families of dense decoders are read: qwen2 (Qwen2.5 too: bias on q, k, v), qwen3 (RMSNorm on
+each head of q and k) and llama. What the engine does not compute is refused by name: a model that
+loads and answers nonsense is worse than one that does not load.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from mini_engine.model.fields import Fields, read_json_object
+from mini_engine.model.rope import RopeScaling, read_rope_scaling, read_rope_theta, rope_frequencies
+
+FAMILIES = ("qwen2", "qwen3", "llama")
+DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """One dense decoder. `hidden_size` is the width of the residual stream; it is not always
+    num_heads * head_dim (Qwen3-0.6B: 1024 and 2048), so code must use `q_size` for attention.
+
+    Raises ValueError, naming the field, when the sizes do not fit together.
+    """
+
+    name: str
+    family: str  # "qwen2" | "qwen3" | "llama"
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int  # of q
+    num_kv_heads: int  # of k and of v; divides num_heads
+    head_dim: int
+    vocab_size: int
+    max_position_embeddings: int
+    rope_theta: float
+    rope_scaling: RopeScaling | None
+    rms_norm_eps: float
+    qkv_bias: bool
+    qk_norm: bool
+    tie_word_embeddings: bool
+    dtype: str  # of the weights on the GPU: "float32" | "float16" | "bfloat16"
+    eos_token_ids: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if self.family not in FAMILIES:
+            raise ValueError(_unsupported(self.family))
+        sizes = ("hidden_size", "intermediate_size", "num_layers", "num_heads", "num_kv_heads")
+        more = ("head_dim", "vocab_size", "max_position_embeddings", "rope_theta", "rms_norm_eps")
+        for field in sizes + more:
+            if not 0 < getattr(self, field) < math.inf:
+                raise ValueError(f"{field} is {getattr(self, field)}, expected more than 0")
+        if self.num_heads % self.num_kv_heads:
+            raise ValueError(
+                f"num_heads {self.num_heads} is not a multiple of num_kv_heads "
+                f"{self.num_kv_heads}: every KV head serves the same number of query heads"
+            )
+        if self.head_dim % 2:
+            raise ValueError(f"head_dim is {self.head_dim}, expected even: RoPE turns pairs")
+        if self.dtype not in DTYPE_BYTES:
+            raise ValueError(f"dtype is {self.dtype!r}, expected one of {', '.join(DTYPE_BYTES)}")
+        for token in self.eos_token_ids:
+            if not 0 <= token < self.vocab_size:
+                raise ValueError(f"eos_token_id {token} is outside of vocab_size {self.vocab_size}")
+
+    @property
+    def q_size(self) -> int:
+        """Columns of q: num_heads * head_dim."""
+        return self.num_heads * self.head_dim
+
+    @property
+    def kv_size(self) -> int:
+        """Columns of k, and of v: num_kv_heads * head_dim."""
+        return self.num_kv_heads * self.head_dim
+
+    @property
+    def group_size(self) -> int:
+        """Query heads that share one KV head."""
+        return self.num_heads // self.num_kv_heads
+
+    @property
+    def dtype_bytes(self) -> int:
+        return DTYPE_BYTES[self.dtype]
+
+    @property
+    def num_parameters(self) -> int:
+        """Elements of all weights; a tied head is counted once."""
+        qkv = self.q_size + 2 * self.kv_size
+        layer = 2 * self.hidden_size  # the two norms
+        layer += qkv * self.hidden_size + self.hidden_size * self.q_size
+        layer += 3 * self.hidden_size * self.intermediate_size  # gate, up, down
+        layer += qkv if self.qkv_bias else 0
+        layer += 2 * self.head_dim if self.qk_norm else 0
+        vocabularies = 1 if self.tie_word_embeddings else 2
+        matrices = vocabularies * self.vocab_size * self.hidden_size
+        return matrices + self.num_layers * layer + self.hidden_size
+
+    def rope_frequencies(self) -> tuple[float, ...]:
+        """Radians that each pair of a head turns per position: head_dim / 2 floats (64-bit)."""
+        return rope_frequencies(self.head_dim, self.rope_theta, self.rope_scaling)
+
+    @classmethod
+    def from_folder(cls, folder: str | Path) -> ModelConfig:
+        """Read config.json, and the end-of-text ids of generation_config.json where it has some
+        (they win in transformers too: a chat model ends on more tokens than its base).
+
+        Raises ValueError, naming the file and the field.
+        """
+        folder = Path(folder)
+        if not folder.is_dir():
+            raise ValueError(f"{folder}: no such folder; expected a Hugging Face checkpoint folder")
+        path = folder / "config.json"
+        if not path.is_file():
+            raise ValueError(f"{path}: missing; a checkpoint folder holds one beside its weights")
+        config = cls.from_dict(read_json_object(path), str(path), folder.resolve().name)
+        generation = folder / "generation_config.json"
+        if not generation.is_file():
+            return config
+        ends = Fields(read_json_object(generation))
+        try:
+            return replace(
+                config, eos_token_ids=ends.integers("eos_token_id") or config.eos_token_ids
+            )
+        except ValueError as error:
+            raise ValueError(f"{generation}: {error}") from None
+
+    @classmethod
+    def from_dict(cls, d: Mapping[str, object], where: str, name: str = "") -> ModelConfig:
+        """`d` is a parsed config.json; `where` begins every error; `name` defaults to `where`."""
+        try:
+            return _read(Fields(d), name or where)
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from None
+
+
+def named_shape(name: str) -> ModelConfig:
+    """A known model by name, such as "qwen3-0.6b"; upper and lower case are the same."""
+    try:
+        return SHAPES[name.lower()]
+    except KeyError:
+        raise ValueError(f"no shape named {name!r}: use one of {', '.join(SHAPES)}") from None
+
+
+# ---------------------------------------------------------------- reading
+
+
+def _read(f: Fields, name: str) -> ModelConfig:
+    """An absent field is refused, unless what transformers takes for the family is also what
+    released checkpoints without it mean; those few are said here. (Its class defaults in general
+    are the shape of some 7B model, so a missing size would give a wrong model, not an error.)
+    """
+    family = f.text("model_type")
+    if family not in FAMILIES:
+        raise ValueError(_unsupported(family))
+    _refuse_what_is_not_computed(f, family)
+    num_heads = f.integer("num_attention_heads")
+    return ModelConfig(
+        name=name,
+        family=family,
+        hidden_size=f.integer("hidden_size"),
+        intermediate_size=f.integer("intermediate_size"),
+        num_layers=f.integer("num_hidden_layers"),
+        num_heads=num_heads,
+        # Llama 1 has no such field, and one KV head for each head.
+        num_kv_heads=f.integer("num_key_value_heads", num_heads if family == "llama" else None),
+        head_dim=_head_dim(f, family, num_heads),
+        vocab_size=f.integer("vocab_size"),
+        max_position_embeddings=f.integer("max_position_embeddings"),
+        # The same: Llama 1 and 2 mean 10,000. Qwen means 1,000,000 and always says so.
+        rope_theta=read_rope_theta(f, absent=10_000.0 if family == "llama" else None),
+        rope_scaling=read_rope_scaling(f),
+        rms_norm_eps=f.number("rms_norm_eps"),
+        qkv_bias=family == "qwen2",
+        qk_norm=family == "qwen3",
+        tie_word_embeddings=f.boolean("tie_word_embeddings", False),
+        # transformers 4 wrote torch_dtype and 5 writes dtype; neither means torch's own default.
+        dtype=f.text("dtype" if f.given("dtype") else "torch_dtype", "float32"),
+        eos_token_ids=f.integers("eos_token_id"),
+    )
+
+
+def _unsupported(family: str) -> str:
+    return f"model_type {family!r} is not supported: this engine runs {', '.join(FAMILIES)}"
+
+
+def _refuse_what_is_not_computed(f: Fields, family: str) -> None:
+    for field in ("attention_bias", "mlp_bias"):
+        # qwen2 has its bias on q, k and v whatever the file says, as in transformers.
+        if family != "qwen2" and f.boolean(field, False):
+            raise ValueError(f"{field} is true: not supported for {family}, only qwen2 has a bias")
+    if f.given("sliding_window") and f.boolean("use_sliding_window", family == "llama"):
+        raise ValueError("sliding_window is in use: not supported, every layer attends to all")
+    if f.given("layer_types"):
+        types = f.value("layer_types")
+        others = set(types) - {"full_attention"} if isinstance(types, list) else {types}
+        if others:
+            raise ValueError(f"layer_types has {others}: only 'full_attention' is supported")
+    for field in ("num_experts", "num_local_experts"):
+        if f.integer(field, 0):
+            raise ValueError(f"{field} is set: mixtures of experts are not supported")
+    if f.given("quantization_config"):
+        raise ValueError("quantization_config is set: use the unquantised checkpoint")
+    if f.text("hidden_act", "silu") != "silu":
+        raise ValueError(f"hidden_act is {f.value('hidden_act')!r}: only 'silu' is supported")
+
+
+def _head_dim(f: Fields, family: str, num_heads: int) -> int:
+    """Absent: 128 in qwen3 (its class has no other rule), else the hidden size shared out."""
+    if f.given("head_dim"):
+        return f.integer("head_dim")
+    if family == "qwen3":
+        return 128
+    hidden_size = f.integer("hidden_size")
+    if num_heads < 1 or hidden_size % num_heads:
+        raise ValueError(
+            f"hidden_size {hidden_size} is not a multiple of num_attention_heads {num_heads}, "
+            "and head_dim is missing"
+        )
+    return hidden_size // num_heads
+
+
+# ---------------------------------------------------------------- known shapes
+
+
+def _qwen3(name: str, hidden: int, inter: int, layers: int, heads: int, tied: bool) -> ModelConfig:
+    """https://huggingface.co/Qwen/Qwen3-0.6B/blob/main/config.json, and -1.7B, -4B, -8B."""
+    return ModelConfig(
+        name, "qwen3", hidden, inter, layers, heads, num_kv_heads=8, head_dim=128,
+        vocab_size=151_936, max_position_embeddings=40_960, rope_theta=1e6, rope_scaling=None,
+        rms_norm_eps=1e-6, qkv_bias=False, qk_norm=True, tie_word_embeddings=tied,
+        dtype="bfloat16", eos_token_ids=(151_645,),
+    )  # fmt: skip
+
+
+def _qwen2(
+    name: str, hidden: int, inter: int, layers: int, heads: int, context: int
+) -> ModelConfig:
+    """https://huggingface.co/Qwen/Qwen2.5-0.5B/blob/main/config.json, and -1.5B (base models)."""
+    return ModelConfig(
+        name, "qwen2", hidden, inter, layers, heads, num_kv_heads=2, head_dim=hidden // heads,
+        vocab_size=151_936, max_position_embeddings=context, rope_theta=1e6, rope_scaling=None,
+        rms_norm_eps=1e-6, qkv_bias=True, qk_norm=False, tie_word_embeddings=True,
+        dtype="bfloat16", eos_token_ids=(151_643,),
+    )  # fmt: skip
+
+
+def _llama_1b() -> ModelConfig:
+    """https://huggingface.co/meta-llama/Llama-3.2-1B/blob/main/config.json."""
+    return ModelConfig(
+        "llama-3.2-1b", "llama", 2048, 8192, 16, 32, num_kv_heads=8, head_dim=64,
+        vocab_size=128_256, max_position_embeddings=131_072, rope_theta=5e5,
+        rope_scaling=RopeScaling(32.0, 1.0, 4.0, 8192), rms_norm_eps=1e-5, qkv_bias=False,
+        qk_norm=False, tie_word_embeddings=True, dtype="bfloat16", eos_token_ids=(128_001,),
+    )  # fmt: skip
+
+
+SHAPES: dict[str, ModelConfig] = {
+    shape.name: shape
+    for shape in (
+        _qwen3("qwen3-0.6b", 1024, 3072, 28, 16, tied=True),
+        _qwen3("qwen3-1.7b", 2048, 6144, 28, 16, tied=True),
+        _qwen3("qwen3-4b", 2560, 9728, 36, 32, tied=True),
+        _qwen3("qwen3-8b", 4096, 12_288, 36, 32, tied=False),
+        _qwen2("qwen2.5-0.5b", 896, 4864, 24, 14, context=32_768),
+        _qwen2("qwen2.5-1.5b", 1536, 8960, 28, 12, context=131_072),
+        _llama_1b(),
+    )
+}

@@ -1,0 +1,86 @@
+"""How fast RoPE turns each pair of a head, plain and stretched as Llama 3 does it.
+
+In:  head_dim, the base (theta), and Llama 3's four numbers or None.
+Out: head_dim / 2 frequencies in radians per position. At position p, pair i is turned by
+     p * frequencies[i] (Su et al., RoFormer, arXiv 2104.09864, eq. 15).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from mini_engine.model.fields import Fields
+
+
+@dataclass(frozen=True)
+class RopeScaling:
+    """rope_type "llama3". Raises ValueError when the numbers do not fit together."""
+
+    factor: float  # how much slower the slow pairs turn
+    low_freq_factor: float  # fewer turns in the original context than this: slow
+    high_freq_factor: float  # more turns than this: fast, left alone
+    original_max_position_embeddings: int  # the context before it was stretched, tokens
+
+    def __post_init__(self) -> None:
+        if not 0 < self.low_freq_factor < self.high_freq_factor:
+            raise ValueError(
+                f"rope_scaling needs 0 < low_freq_factor < high_freq_factor, not "
+                f"{self.low_freq_factor} and {self.high_freq_factor}"
+            )
+        if self.factor < 1 or self.original_max_position_embeddings < 1:
+            raise ValueError(
+                "rope_scaling needs factor >= 1 and original_max_position_embeddings >= 1, not "
+                f"{self.factor} and {self.original_max_position_embeddings}"
+            )
+
+
+def rope_frequencies(head_dim: int, theta: float, scaling: RopeScaling | None) -> tuple[float, ...]:
+    """head_dim / 2 floats, 64-bit, fastest first.
+
+    Llama 3 divides the slow ones by `factor`, keeps the fast ones and blends in between; see
+    transformers, `modeling_rope_utils._compute_llama3_parameters`.
+    """
+    plain = tuple(theta ** (-2 * i / head_dim) for i in range(head_dim // 2))
+    if scaling is None:
+        return plain
+    low, high = scaling.low_freq_factor, scaling.high_freq_factor
+    stretched = []
+    for frequency in plain:
+        turns = scaling.original_max_position_embeddings * frequency / (2 * math.pi)
+        keep = min(1.0, max(0.0, (turns - low) / (high - low)))
+        stretched.append(keep * frequency + (1 - keep) * frequency / scaling.factor)
+    return tuple(stretched)
+
+
+def read_rope_theta(config: Fields, absent: float | None) -> float:
+    """The base, from a config.json; `absent` is what its absence means, None if it is an error."""
+    rope = _rope(config)
+    return (rope if rope.given("rope_theta") else config).number("rope_theta", absent)
+
+
+def read_rope_scaling(config: Fields) -> RopeScaling | None:
+    """The stretching, from a config.json. ValueError names a type that is not computed here."""
+    rope = _rope(config)
+    # Before rope_type the key was type; transformers still reads both.
+    rope_type = rope.text("rope_type" if rope.given("rope_type") else "type", "default")
+    if (
+        rope.number("partial_rotary_factor", 1.0) != 1.0
+        or config.number("partial_rotary_factor", 1.0) != 1.0
+    ):
+        raise ValueError("partial_rotary_factor is set: not supported, RoPE turns whole heads")
+    if rope_type == "default":
+        return None
+    if rope_type != "llama3":
+        raise ValueError(f"rope_type {rope_type!r} is not supported: only 'default' and 'llama3'")
+    return RopeScaling(
+        factor=rope.number("factor"),
+        low_freq_factor=rope.number("low_freq_factor"),
+        high_freq_factor=rope.number("high_freq_factor"),
+        original_max_position_embeddings=rope.integer("original_max_position_embeddings"),
+    )
+
+
+def _rope(config: Fields) -> Fields:
+    """transformers 4 writes rope_theta and rope_scaling, 5 both together in rope_parameters."""
+    return config.object("rope_scaling" if config.given("rope_scaling") else "rope_parameters")

@@ -1,0 +1,241 @@
+"""What fits on a card: weights, graphs, activations, and how much KV cache that leaves.
+
+In:  a model, a device (or just its memory), the context that is wanted, how the weights and the
+     cache are stored.
+Out: a `CapacityReport`: bytes of each item, the longest context, the largest batch, and the least
+     time that one step can take, since it must read all weights and all keys.
+
+    report = capacity(named_shape("qwen3-1.7b"), load_spec("rtx4070"), context=10_000, quant="int4")
+    report.max_batch, report.floor_ms          # requests at that context; ms a step
+
+Sums, not measurements: allocators round up, engines differ in what they keep alive. KV blocks of
+16 tokens round each request up by 15 tokens at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mini_engine.model.config import ModelConfig
+from mini_engine.predict.hardware import DeviceSpec, load_spec
+from mini_engine.predict.oplists import StepShape, step_ops
+
+GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class Quant:
+    """How the matrices of the layers are stored, scales included.
+
+    Embedding, head, norms and biases stay in the model's own dtype, as in the checkpoints that
+    AWQ (arXiv:2306.00978), GPTQ (arXiv:2210.17323) and vLLM's fp8 write by default.
+    """
+
+    bits: int
+    group: int  # inputs that share a scale; 0: all inputs of an output row
+    scale_bytes: float  # of each group: the scale, and the zero point where there is one
+
+    def matrix_bytes(self, outputs: int, inputs: int) -> float:
+        """Bytes of one (outputs, inputs) matrix: its numbers, and a scale for each group of
+        inputs in each output row. The last group of a row may be smaller; its scale is not."""
+        groups = -(-inputs // self.group) if self.group else 1
+        return outputs * (inputs * self.bits / 8 + groups * self.scale_bytes)
+
+
+QUANTS = {
+    "fp32": Quant(32, 0, 0),
+    "bf16": Quant(16, 0, 0),
+    "fp16": Quant(16, 0, 0),
+    "fp8": Quant(8, 0, 4),  # a float32 scale for each output row
+    "int8": Quant(8, 0, 4),
+    "int4": Quant(4, 128, 2.5),  # a float16 scale and a 4-bit zero point for every 128 inputs
+}
+KV_DTYPE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1}
+
+
+@dataclass(frozen=True)
+class CapacityReport:
+    """Bytes on the card. `kv_bytes` is the cache of `batch` requests of `context` tokens."""
+
+    context: int
+    batch: int
+    vram_bytes: int
+    reserved_bytes: int
+    weight_bytes: int
+    activation_bytes: int  # the largest step outside graphs, logits included
+    graph_pool_bytes: int  # activations of the largest rung; smaller ones share them
+    graph_node_bytes: int  # what the driver keeps for the nodes of all rungs
+    kv_bytes_per_token: int
+    kv_bytes: int
+    left_bytes: int  # below 0: it does not fit
+    max_context: int  # of one request alone, by memory; 0 when not even one token fits
+    model_context: int  # what the model was made for: positions beyond it are not to be trusted
+    max_batch: int  # at `context`; 0 when not even one request fits
+    floor_ms: float | None  # of the step asked for, at the datasheet's bandwidth
+    copy_floor_ms: float | None  # the same at the bandwidth that a copy reaches
+
+    @property
+    def fits(self) -> bool:
+        return self.left_bytes >= 0
+
+    def rows(self) -> list[tuple[str, int, str]]:
+        """(label, bytes, note) of every item, in the order in which memory is taken."""
+        cache = f"{self.batch} x {self.context:,} tokens, {self.kv_bytes_per_token:,} bytes each"
+        return [
+            ("card", self.vram_bytes, "all there is"),
+            ("reserved", self.reserved_bytes, "CUDA context and libraries"),
+            ("weights", self.weight_bytes, "scales included"),
+            ("activations", self.activation_bytes, "of the largest eager step"),
+            ("graph pool", self.graph_pool_bytes, "activations of the largest rung, shared"),
+            ("graph nodes", self.graph_node_bytes, "kept by the driver"),
+            ("KV cache", self.kv_bytes, cache),
+            ("left", self.left_bytes, "free" if self.fits else "missing: it does not fit"),
+        ]
+
+
+def capacity(
+    config: ModelConfig,
+    device: DeviceSpec | float,
+    *,
+    context: int,
+    batch: int = 1,
+    quant: str = "bf16",
+    kv_dtype: str = "bf16",
+    capture_sizes: Sequence[int] = (),
+    max_num_batched_tokens: int = 2048,
+    style: str = "fused9",
+) -> CapacityReport:
+    """Add it all up.
+
+    `device` is a spec, or GiB of memory alone: then there is no floor, and what the driver takes
+    is that of an H200's host. `capture_sizes` are the rungs of full graphs; none means eager.
+    Raises ValueError for a number below 1 or an unknown quant or kv_dtype.
+    """
+    for name, number in (("context", context), ("batch", batch)):
+        if number < 1:
+            raise ValueError(f"{name} is {number}, expected 1 or more")
+    if not isinstance(device, DeviceSpec) and not 0 < device < 1e6:
+        raise ValueError(f"{device} GiB of memory: expected more than 0")
+    known = device if isinstance(device, DeviceSpec) else None
+    spec = known or load_spec("h200")
+    vram = known.vram_bytes if known else int(device * GIB)  # type: ignore[operator]
+
+    weights, per_token = weight_bytes(config, quant), kv_bytes_per_token(config, kv_dtype)
+    top = max(capture_sizes, default=0)
+    nodes = len(step_ops(config, StepShape.decode(1, 1), style)) * len(capture_sizes)
+    node_bytes = nodes * spec.graph_node_bytes
+    eager, pool = activation_bytes(config, max_num_batched_tokens), activation_bytes(config, top)
+    pool += top * logit_bytes(config)
+    free = vram - spec.reserved_bytes - weights - eager - pool - node_bytes
+    a_request = context * per_token + logit_bytes(config)
+    must_read = step_read_bytes(config, [context] * batch, quant, kv_dtype)
+    return CapacityReport(
+        context=context,
+        batch=batch,
+        vram_bytes=vram,
+        reserved_bytes=spec.reserved_bytes,
+        weight_bytes=weights,
+        activation_bytes=eager + batch * logit_bytes(config),
+        graph_pool_bytes=pool,
+        graph_node_bytes=node_bytes,
+        kv_bytes_per_token=per_token,
+        kv_bytes=batch * context * per_token,
+        left_bytes=free - batch * a_request,
+        max_context=longest_context(free, per_token, logit_bytes(config)),
+        model_context=config.max_position_embeddings,
+        max_batch=largest_batch(free, context, per_token, logit_bytes(config)),
+        floor_ms=floor_ms(must_read, known.bandwidth_gb_s) if known else None,
+        copy_floor_ms=floor_ms(must_read, known.copy_bandwidth_gb_s) if known else None,
+    )
+
+
+# ---------------------------------------------------------------- parts
+
+
+def weight_bytes(config: ModelConfig, quant: str = "bf16") -> int:
+    """Bytes of all weights; a tied head once, as `config.num_parameters` counts it.
+
+    The four matrices of each layer (QKV, O, gate and up together, down) are stored as the quant
+    says. All else is plain: in the quant's own width for "bf16", "fp16" and "fp32", which store
+    everything so, and `config.dtype_bytes` each for the others. Raises ValueError for an unknown
+    quant.
+    """
+    if quant not in QUANTS:
+        raise ValueError(f"quant {quant!r}: expected one of {', '.join(QUANTS)}")
+    kind, c = QUANTS[quant], config
+    plain = kind.bits // 8 if kind.bits >= 16 else c.dtype_bytes
+    matrices = (
+        (c.q_size + 2 * c.kv_size, c.hidden_size),
+        (c.hidden_size, c.q_size),
+        (2 * c.intermediate_size, c.hidden_size),
+        (c.hidden_size, c.intermediate_size),
+    )
+    in_matrices = c.num_layers * sum(outputs * inputs for outputs, inputs in matrices)
+    stored = c.num_layers * sum(kind.matrix_bytes(*matrix) for matrix in matrices)
+    return round(stored) + (c.num_parameters - in_matrices) * plain
+
+
+def read_bytes(config: ModelConfig, quant: str = "bf16") -> int:
+    """Bytes of weights that a step reads: all but an embedding table that is not also the head.
+
+    A step looks up a few rows of the embedding, which is nothing; the head it reads whole.
+    """
+    table = 0 if config.tie_word_embeddings else config.vocab_size * config.hidden_size
+    plain = QUANTS[quant].bits // 8 if QUANTS[quant].bits >= 16 else config.dtype_bytes
+    return weight_bytes(config, quant) - table * plain
+
+
+def kv_bytes_per_token(config: ModelConfig, kv_dtype: str = "bf16") -> int:
+    """Bytes of one token's cache: a key and a value, of all KV heads, in every layer.
+
+    Raises ValueError for an unknown kv_dtype.
+    """
+    if kv_dtype not in KV_DTYPE_BYTES:
+        raise ValueError(f"kv_dtype {kv_dtype!r}: expected one of {', '.join(KV_DTYPE_BYTES)}")
+    return 2 * config.num_layers * config.kv_size * KV_DTYPE_BYTES[kv_dtype]
+
+
+def step_read_bytes(
+    config: ModelConfig, contexts: Sequence[int], quant: str = "bf16", kv_dtype: str = "bf16"
+) -> int:
+    """What a decode step of these requests must read, whatever the engine: weights and keys.
+
+    The weights once, however many requests; and the cached keys and values of each of them,
+    `contexts` tokens long.
+    """
+    return read_bytes(config, quant) + sum(contexts) * kv_bytes_per_token(config, kv_dtype)
+
+
+def largest_batch(free_bytes: int, context: int, per_token: int, per_request: int) -> int:
+    """How many requests of `context` tokens fit into what is free; 0 when not one does.
+
+    Each takes `per_token` bytes of cache for every token, and `per_request` whatever its length.
+    """
+    return max(0, free_bytes // (context * per_token + per_request))
+
+
+def longest_context(free_bytes: int, per_token: int, per_request: int) -> int:
+    """Tokens of one request alone in what is free; 0 when not even one token fits."""
+    return max(0, (free_bytes - per_request) // per_token)
+
+
+def activation_bytes(config: ModelConfig, num_tokens: int) -> int:
+    """The most that is alive at once in a forward pass, logits left out.
+
+    For each token the residual, a normed row, and the widest buffers that stand side by side:
+    gate, up and their product, or q, k, v and what attention makes of them.
+    """
+    c = config
+    widest = max(3 * c.intermediate_size, 2 * c.q_size + 2 * c.kv_size)
+    return num_tokens * (2 * c.hidden_size + widest) * c.dtype_bytes
+
+
+def logit_bytes(config: ModelConfig) -> int:
+    """Logits of one request, and a float32 copy of them to sample from."""
+    return config.vocab_size * (config.dtype_bytes + 4)
+
+
+def floor_ms(bytes_read: float, bandwidth_gb_s: float) -> float:
+    """The least time of a step that reads these bytes, in ms. 1 GB is 1e9 bytes."""
+    return bytes_read / (bandwidth_gb_s * 1e6)  # 1 GB/s is 1e6 bytes a ms

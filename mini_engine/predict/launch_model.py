@@ -1,0 +1,115 @@
+"""How long a decode step takes, on the back of an envelope: the arithmetic of launch overhead.
+
+In:  how many kernels a step launches, how long one of them runs, and the figures of a device.
+Out: ITL when they are launched one by one, as pieces, or as one graph; how busy the GPU is; up
+     to which batch launching is what one waits for; after how many replays a graph has paid.
+
+    h200 = load_spec("h200")
+    eager_itl_us(257, 2.2, h200)      # the CPU is late for every kernel: 257 x cpu_op_us and a bit
+    full_itl_us(257, 2.2, h200)       # the GPU is never waited for
+
+CPU and GPU work side by side. The CPU issues kernel after kernel; a kernel starts when it has
+been issued *and* the one before it has ended, plus a gap. So a step is as long as the later of
+two chains: the CPU issuing everything, or the GPU running everything. Nothing else is in here.
+
+Here all kernels are equally long, which makes every formula exact. `mini_engine.predict.step_cost`
+does the same for real lists of ops. A step begins with the engine's own work and one copy of its
+inputs, and ends with reading a token back.
+"""
+
+from __future__ import annotations
+
+import math
+
+from mini_engine.predict.hardware import DeviceSpec
+
+
+def eager_itl_us(kernels: int, kernel_us: float, spec: DeviceSpec) -> float:
+    """One launch for each kernel. `kernel_us`: GPU time of one, its floor included, no gap."""
+    _check(kernels, kernel_us)
+    issue, gap = spec.cpu_op_us, spec.stream_gap_us
+    cpu_late = kernels * issue + kernel_us  # the GPU waits for every launch, the last one too
+    gpu_late = _first_start_us(issue, spec) + kernels * kernel_us + (kernels - 1) * gap
+    return _around_us(spec) + max(cpu_late, gpu_late)
+
+
+def full_itl_us(kernels: int, kernel_us: float, spec: DeviceSpec) -> float:
+    """One launch for all kernels: the CPU pays once, the gaps are those between graph nodes."""
+    _check(kernels, kernel_us)
+    start = _first_start_us(graph_launch_us(kernels, spec), spec)
+    return _around_us(spec) + start + graph_us(kernels, kernel_us, spec)
+
+
+def piecewise_itl_us(kernels: int, live: int, kernel_us: float, spec: DeviceSpec) -> float:
+    """`live` of the kernels are launched one by one, with equal graphs before, between and after.
+
+    The chain can be late at four places: at the first or the last piece, and at the first or the
+    last live kernel. In between, each layer only repeats the same amount of early or late.
+    """
+    _check(kernels, kernel_us)
+    if not 1 <= live < kernels:
+        raise ValueError(f"live is {live}, expected 1 to {kernels - 1}: fewer than all kernels")
+    nodes = (kernels - live) / (live + 1)
+    launch, issue, gap = graph_launch_us(nodes, spec), spec.cpu_op_us, spec.stream_gap_us
+    piece_us = graph_us(nodes, kernel_us, spec)
+    layer_cpu, layer_gpu = launch + issue, kernel_us + piece_us + 2 * gap
+    chains = (
+        _first_start_us(launch, spec) + piece_us + live * layer_gpu,
+        layer_cpu + live * layer_gpu - gap,
+        live * layer_cpu + layer_gpu - gap,
+        live * layer_cpu + launch + piece_us,
+    )
+    return _around_us(spec) + max(chains)
+
+
+def utilisation(kernels: int, kernel_us: float, itl_us: float) -> float:
+    """The share of the step in which the GPU runs a kernel, 0 to 1."""
+    return kernels * kernel_us / itl_us
+
+
+def crossover(kernels: int, base_us: float, request_us: float, spec: DeviceSpec) -> int:
+    """The smallest batch at which eager launching no longer holds the GPU up.
+
+    The kernels of a batch of b run for base_us + b * request_us together: weights, which are read
+    once whatever the batch, and what each request adds (its KV). Floors and gaps come on top.
+    """
+    hidden_us = kernels * (spec.cpu_op_us - spec.kernel_floor_us - spec.stream_gap_us)
+    return max(1, math.ceil((hidden_us - base_us) / request_us))
+
+
+def break_even_replays(capture_us: float, eager_us: float, graph_us: float) -> float:
+    """After how many replays a graph has paid for its warm-up, capture and instantiation.
+
+    Infinite when a replay saves nothing.
+    """
+    saved_us = eager_us - graph_us
+    return math.ceil(capture_us / saved_us) if saved_us > 0 else math.inf
+
+
+# ---------------------------------------------------------------- parts
+
+
+def graph_launch_us(nodes: float, spec: DeviceSpec) -> float:
+    """CPU time to launch a graph: nearly the same for 10 nodes and for 1,000."""
+    return spec.graph_launch_us + spec.graph_node_ns * nodes / 1000
+
+
+def graph_us(nodes: float, kernel_us: float, spec: DeviceSpec) -> float:
+    """GPU time from the start of the first node to the end of the last."""
+    return nodes * kernel_us + (nodes - 1) * spec.graph_gap_us
+
+
+def _first_start_us(issue_us: float, spec: DeviceSpec) -> float:
+    """When the first work can start, counted from the copy of the inputs being started: it must
+    have been issued, and the copy, itself a piece of work on the GPU, must have ended."""
+    return max(issue_us, spec.kernel_floor_us + spec.stream_gap_us)
+
+
+def _around_us(spec: DeviceSpec) -> float:
+    """What a step costs before and after its kernels: engine, start of the copy, reading back."""
+    return spec.host_step_us + spec.copy_us + spec.sync_us
+
+
+def _check(kernels: int, kernel_us: float) -> None:
+    if kernels < 1 or kernel_us <= 0:
+        raise ValueError(f"{kernels} kernels of {kernel_us} us: expected 1 or more, above 0 us")

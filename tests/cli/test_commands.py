@@ -1,0 +1,346 @@
+"""The command line: the main job, JSON for machines, and one clear line on bad input."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mini_engine.cli import COMMANDS, main
+from mini_engine.engine.generation import SHIPPED
+from mini_engine.serving.request_trace import SHIPPED_TRACE
+from tests.records.test_trace import check_chrome_schema
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def json_of(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    """What a command prints with --json."""
+    assert main([*words, "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    result = json.loads(out)
+    assert isinstance(result, dict)
+    return result
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """The one line that bad input gets."""
+    try:
+        code = main(list(words))
+    except SystemExit as error:  # argparse's own
+        code = int(error.code or 0)
+    out, err = capsys.readouterr()
+    assert code == 2
+    assert out == ""
+    lines = err.strip().splitlines()
+    assert len([line for line in lines if not line.startswith(("usage:", " "))]) == 1, err
+    return lines[-1]
+
+
+# -- the main job --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path, str]:
+    """The demo, once: its JSON, its folder, and what it shows to people."""
+    from rich.console import Console
+
+    from mini_engine.cli import build_parser, load
+
+    out = tmp_path_factory.mktemp("demo") / "out"
+    words = ["demo", "--out", str(out), "--json"]
+    command = load("demo")
+    result = command.run(build_parser(words).parse_args(words), Console(stderr=True, quiet=True))
+    screen = Console(file=io.StringIO(), width=80)
+    command.show(result, screen)
+    file = screen.file
+    assert isinstance(file, io.StringIO)
+    return result, out, file.getvalue()
+
+
+def test_the_demo_writes_the_same_text_in_all_four_modes(
+    demo: tuple[dict[str, Any], Path, str],
+) -> None:
+    result, _, screen = demo
+    assert result["modes"] == ["NONE", "PIECEWISE", "FULL", "FULL_AND_PIECEWISE"]
+    assert result["modes_agree"]
+    assert len(result["prompts"]) >= 3
+    tokens = sum(len(p["tokens"]) for p in result["prompts"])
+    assert f"wrote the same {tokens} tokens" in screen
+
+
+def test_the_demo_predicts_every_mode_at_full_size(
+    demo: tuple[dict[str, Any], Path, str],
+) -> None:
+    rows = {row["mode"]: row for row in demo[0]["predictions"]}
+    assert [*rows] == ["HF eager", "NONE", "PIECEWISE", "FULL", "FULL_AND_PIECEWISE"]
+    assert rows["HF eager"]["kernels"] == 1591
+    assert rows["NONE"]["launches"] == 258
+    assert rows["FULL"]["launches"] == 2
+    assert rows["FULL"]["itl_us"] < rows["PIECEWISE"]["itl_us"] < rows["NONE"]["itl_us"]
+    for mode in ("PIECEWISE", "FULL", "FULL_AND_PIECEWISE"):
+        row = rows[mode]
+        saved_us = rows["NONE"]["itl_us"] - row["itl_us"]
+        replays = row["pays_after_replays"]
+        assert (replays - 1) * saved_us < row["capture_ms"] * 1000 <= replays * saved_us
+        assert row["graph_mb"] > 0
+    # FULL_AND_PIECEWISE holds both kinds of graph: 51 rungs of 28 + 1 pieces, and 51 decode graphs
+    # up to max_num_seqs = 256, which are 35
+    assert rows["FULL_AND_PIECEWISE"]["graphs"] == 51 * 29 + 35
+
+
+def test_the_demo_writes_two_pictures_and_a_trace(
+    demo: tuple[dict[str, Any], Path, str],
+) -> None:
+    result, out, screen = demo
+    assert {Path(f).name for f in result["files"]} == {
+        "timeline.png",
+        "crossover.png",
+        "trace.json",
+    }
+    for name in ("timeline.png", "crossover.png"):
+        data = (out / name).read_bytes()
+        assert data.startswith(b"\x89PNG")
+        assert len(data) > 20_000
+    document = json.loads((out / "trace.json").read_text())
+    check_chrome_schema(document)
+    assert "ui.perfetto.dev" in screen
+
+
+def test_the_demo_fits_a_terminal_of_80_columns_and_says_what_is_next(
+    demo: tuple[dict[str, Any], Path, str],
+) -> None:
+    screen = demo[2]
+    table = screen[screen.index("ker-") : screen.index("¹ Hugging")]
+    assert "…" not in table
+    assert max(map(len, table.splitlines())) <= 80
+    assert "crossover" in screen[screen.index("Next") :]
+
+
+def test_a_mode_that_writes_other_tokens_fails_the_demo(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    from mini_engine.cli import demo as module
+    from mini_engine.sim import generate as sim
+
+    def tampered(*args: Any, **kwargs: Any) -> sim.Generation:
+        done = sim.generate(*args, **kwargs)
+        if done.mode == "FULL":
+            from dataclasses import replace
+
+            first = done.completions[0]
+            changed = replace(first, tokens=(*first.tokens[:-1], 7))
+            done = replace(done, completions=(changed, *done.completions[1:]))
+        return done
+
+    monkeypatch.setattr(module, "generate", tampered)
+    assert main(["demo", "--out", str(tmp_path), "--prompt", "Return the"]) == 1
+    assert "NONE and FULL disagree on prompt 1 ('Return the') from token" in capsys.readouterr().err
+
+
+# -- prompts -------------------------------------------------------------------------------------
+
+
+def test_prompts_come_from_the_line_a_file_and_standard_input(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "prompts.txt"
+    file.write_text("Return a\n\nRaise an\n")
+    words = ["generate", "--max-new-tokens", "3", "--prompt", "This function"]
+    result = json_of(capsys, *words, "--prompts", str(file))
+    assert [p["prompt"] for p in result["prompts"]] == ["This function", "Return a", "Raise an"]
+    monkeypatch.setattr("sys.stdin", io.StringIO("Read a\nWrite a\n"))
+    result = json_of(capsys, "generate", "--max-new-tokens", "3", "--prompts", "-")
+    assert [p["prompt"] for p in result["prompts"]] == ["Read a", "Write a"]
+
+
+def test_one_prompt_streams_and_several_are_printed_apart(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["generate", "--max-new-tokens", "4", "--prompt", "Return the"]
+    text = json_of(capsys, *words)["prompts"][0]["text"]
+    assert main(words) == 0
+    assert capsys.readouterr().out.startswith("Return the" + text)
+
+
+@pytest.mark.parametrize("mode", ["NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY"])
+def test_generate_gives_the_same_tokens_in_every_mode(
+    mode: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["generate", "--max-new-tokens", "12", "--prompt", "Create a"]
+    default = json_of(capsys, *words)
+    other = json_of(capsys, *words, "--mode", mode, "--capture-sizes", "1,3,64")
+    assert other["prompts"][0]["tokens"] == default["prompts"][0]["tokens"]
+
+
+def test_both_backends_write_the_same_text(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torch")
+    words = ["generate", "--max-new-tokens", "12", "--prompt", "Create a", "--prompt", "Return"]
+    sim, torch = (json_of(capsys, *words, "--backend", backend) for backend in ("sim", "cuda"))
+    assert [p["tokens"] for p in torch["prompts"]] == [p["tokens"] for p in sim["prompts"]]
+
+
+# -- the other commands --------------------------------------------------------------------------
+
+
+def test_trace_writes_a_timeline_and_sums_it_up(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    out = tmp_path / "t.json"
+    written = json_of(capsys, "trace", "--mode", "NONE", "--mode", "FULL", "-o", str(out))
+    check_chrome_schema(json.loads(out.read_text()))
+    read = json_of(capsys, "trace", "--read", str(out))
+    assert list(read["timelines"]) == ["NONE", "FULL"]
+    for mode, row in written["timelines"].items():
+        assert read["timelines"][mode]["gpu_us"] == pytest.approx(row["gpu_us"], abs=0.1)
+    assert main(["trace", "--read", str(out)]) == 0
+    assert "GPU busy" in capsys.readouterr().out
+
+
+def test_serve_reports_on_the_shipped_trace(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    result = json_of(capsys, "serve", "-o", str(tmp_path / "rungs.png"))
+    assert result["requests"] == len(SHIPPED_TRACE.read_text().splitlines())
+    assert result["ttft_p50_us"] <= result["ttft_p99_us"]
+    assert result["itl_p50_us"] <= result["itl_p99_us"]
+    assert result["steps"] == sum(result["steps_by_mode"].values())
+    assert result["graph_memory_bytes"] > 0
+    assert result["optimal_ladder"]["saved_rows"] >= 0
+    assert (tmp_path / "rungs.png").read_bytes().startswith(b"\x89PNG")
+    assert main(["serve"]) == 0
+    assert "simulated steps a second" in capsys.readouterr().out
+
+
+def test_the_ladder_command_reads_what_serve_prints(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    report = json_of(capsys, "serve")
+    assert sum(report["steps_by_rows"].values()) == report["steps"]
+    path = tmp_path / "report.json"
+    path.write_text(json.dumps(report))
+    out = str(tmp_path / "l.png")
+    words = ["ladder", "--histogram", str(path), "--rungs", "4", "-o", out]
+    assert json_of(capsys, *words)["histogram"]["steps"] == report["steps"]
+
+
+def test_serve_under_none_pays_with_its_latency(capsys: pytest.CaptureFixture[str]) -> None:
+    eager = json_of(capsys, "serve", "--mode", "NONE")
+    graphs = json_of(capsys, "serve", "--mode", "FULL_AND_PIECEWISE")
+    assert eager["itl_p50_us"] > graphs["itl_p50_us"]
+    assert eager["padding_waste"] == 0
+    assert eager["optimal_ladder"] is None
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as done:
+        main([command, "--help"])
+    assert done.value.code == 0
+    text = capsys.readouterr().out
+    assert "--json" in text
+    assert f"python -m mini_engine {command}" in text  # at least one example
+
+
+# -- bad input -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["generate", "--prompt", "  "], "--prompt number 1 is empty"),
+        (
+            ["generate", "--prompts", "/nowhere/p.txt"],
+            "No such file or directory: '/nowhere/p.txt'",
+        ),
+        (["generate", "--model", "/nowhere"], "/nowhere: no such folder"),
+        (["generate", "--prompt", "x " * 900], "context of 512: shorten the prompt"),
+        (["generate", "--capture-sizes", "1,-2"], "-2"),
+        (["generate", "--capture-sizes", "1,two"], "'1,two' is not a list like 1,2,4,8"),
+        (["demo", "--shape", "gpt-7"], "shape 'gpt-7': expected one of"),
+        (["demo", "--spec", "abacus"], "abacus"),
+        (["trace", "--context", "1"], "needs at least one token before it"),
+        (["trace", "--batch", "0"], "0 is not 1 or more"),
+        (["serve", "--trace", "/nowhere.csv"], "/nowhere.csv"),
+        (["trace", "--batch", "257"], "batch 257: expected 1 to 256"),
+        (["trace", "--shape", "qwen3-8b", "--spec", "rtx4070"], "out of device memory"),
+        (["demo", "--host-us", "nan"], "nan is not a time"),
+        (["serve", "--host-us", "-3"], "-3 is not a time"),
+        (["crossover", "--host-us", "1e300"], "1e300 is not a time"),
+        (["serve", "--max-model-len", "10"], "none of 500 requests fits a context of 10"),
+        (["fly"], "invalid choice: 'fly'"),
+    ],
+    ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else "",
+)
+def test_bad_input_gets_exit_code_2_and_one_line(
+    words: list[str], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert line in refused(capsys, *words)
+
+
+def test_a_bad_row_of_a_trace_is_named_and_can_be_skipped(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text(
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+        "2023-11-16 18:15:46.68,374,44\n"
+        "2023-11-16 18:15:47.68,many,44\n"
+        "2023-11-16 18:15:48.68,30,4\n"
+    )
+    line = refused(capsys, "serve", "--trace", str(path))
+    assert "trace.csv" in line
+    assert "ContextTokens" in line
+    assert "3" in line
+    result = json_of(capsys, "serve", "--trace", str(path), "--skip-bad-rows")
+    assert (result["requests"], result["rows_skipped"]) == (2, 1)
+    assert "ContextTokens" in result["first_row_skipped"]
+
+
+def test_text_that_is_not_utf8_is_told_by_its_file(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "latin1.txt"
+    path.write_bytes("déjà".encode("latin-1"))
+    assert "latin1.txt: not UTF-8" in refused(capsys, "generate", "--prompts", str(path))
+    assert "latin1.txt: not JSON" in refused(capsys, "trace", "--read", str(path))
+
+
+def test_a_reader_that_stops_early_is_no_error() -> None:
+    done = subprocess.run(
+        f"{sys.executable} -m mini_engine serve --json | head -1",
+        shell=True,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout == "{\n"
+    assert done.stderr == ""
+
+
+def test_a_broken_checkpoint_is_told_apart_from_a_missing_one(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    folder = tmp_path / "broken"
+    shutil.copytree(SHIPPED, folder)
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    line = refused(capsys, "generate", "--model", str(folder))
+    assert "model.safetensors" in line
+    (folder / "config.json").unlink()
+    assert "config.json: missing" in refused(capsys, "generate", "--model", str(folder))
+
+
+def test_the_module_itself_can_be_run() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "mini_engine", "--help"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0
+    assert all(command in done.stdout for command in COMMANDS)

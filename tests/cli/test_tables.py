@@ -1,0 +1,440 @@
+"""crossover, ladder and capacity: their tables hold the rooms' own numbers, their help is true."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from mini_engine import cli, plots
+from mini_engine.cli import capacity, crossover, ladder
+from mini_engine.cli.histograms import read_histogram
+from mini_engine.dispatch.default_ladder import default_capture_sizes
+from mini_engine.dispatch.dispatcher import GraphDispatcher
+from mini_engine.dispatch.ladder import CaptureLadder, optimal_ladder
+from mini_engine.model.config import named_shape
+from mini_engine.predict.capacity import capacity as add_up
+from mini_engine.predict.capacity import floor_ms, kv_bytes_per_token, read_bytes
+from mini_engine.predict.curves import crossover_curve
+from mini_engine.predict.hardware import load_spec
+from mini_engine.serving.ladder_cost import LadderCosts
+from tests.support.figure_helpers import png_size
+from tests.support.vllm_vectors import label, vectors
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")  # so that no line of output is broken
+
+
+def answer(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    """What a command prints with --json."""
+    assert cli.main([*words, "--json"]) == 0
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    found = json.loads(printed.out)
+    assert isinstance(found, dict)
+    return found
+
+
+def exit_code(words: list[str]) -> int:
+    """Of `main`, whether the parser or the command refuses."""
+    try:
+        return cli.main(words)
+    except SystemExit as stop:
+        return int(stop.code or 0)
+
+
+def shown(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """What a command prints for people, in single spaces."""
+    assert cli.main(list(words)) == 0
+    return " ".join(capsys.readouterr().out.split())
+
+
+# ---------------------------------------------------------------- crossover
+
+
+def test_crossover_rows_are_points_of_the_curve(capsys: pytest.CaptureFixture[str]) -> None:
+    found = answer(
+        capsys, "crossover", "--spec", "a100", "--context", "300", "--max-batch", "70",
+        "--host-us", "50", "--style", "fused5",
+    )  # fmt: skip
+    spec = replace(load_spec("a100"), host_step_us=50.0)
+    sizes = default_capture_sizes(256, 8192)
+    curve = crossover_curve(
+        named_shape("qwen3-0.6b"), spec, CaptureLadder(sizes),
+        style="fused5", context=300, max_batch=70,
+    )  # fmt: skip
+    batches = [row["batch"] for row in found["rows"]]
+    assert {1, 2, 4, 8, 16, 32, 64, 70, min(curve.crossover, 70)} == set(batches)
+    for row in found["rows"]:
+        point = curve.point(row["batch"])
+        assert row["rung"] == point.rung
+        assert row["eager_ms"] == pytest.approx(point.eager.itl_us / 1e3)
+        assert row["piecewise_ms"] == pytest.approx(point.piecewise.itl_us / 1e3)
+        assert row["full_ms"] == pytest.approx(point.full.itl_us / 1e3)
+        assert row["speedup"] == pytest.approx(row["eager_ms"] / row["full_ms"])
+        assert row["floor_ms"] == pytest.approx(point.floor_us / 1e3)
+        assert row["eager_utilisation"] == pytest.approx(point.eager.utilisation)
+        assert row["full_utilisation"] == pytest.approx(point.full.utilisation)
+    assert found["crossover_batch"] == curve.crossover
+    assert found["capture_sizes"] == sizes
+    assert found["host_us"] == 50
+
+
+def test_crossover_draws_where_it_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    answer(capsys, "crossover", "--max-batch", "4", "-o", "here/x.png")
+    assert png_size(Path("here/x.png"))[0] > 1000
+    answer(capsys, "crossover", "--max-batch", "4")
+    assert Path("out/crossover.png").read_bytes() == Path("here/x.png").read_bytes()
+
+
+def test_crossover_above_a_given_ladder_is_eager(capsys: pytest.CaptureFixture[str]) -> None:
+    found = answer(capsys, "crossover", "--max-batch", "16", "--ladder", "1,4,8")
+    rungs = {row["batch"]: row["rung"] for row in found["rows"]}
+    assert (rungs[2], rungs[8], rungs[16]) == (4, 8, None)
+    assert found["rows"][-1]["speedup"] == 1.0
+
+
+def test_crossover_prints_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("crossover", "--max-batch", "16", "--ladder", "1,4,8")
+    told = shown(capsys, *words)
+    row = next(row for row in answer(capsys, *words)["rows"] if row["batch"] == 4)
+    cells = f"│ 4 │ 4 │ {row['eager_ms']:.3f} │ {row['piecewise_ms']:.3f} │ {row['full_ms']:.3f} │"
+    assert cells in told
+    assert "predicted" in told
+    assert "Eager is launch-bound below a batch of 10" in told
+    far = shown(capsys, "crossover", "--max-batch", "4")
+    assert "The crossover is at batch 10." in far
+
+
+def test_crossover_help_tells_what_the_command_finds(capsys: pytest.CaptureFixture[str]) -> None:
+    found = answer(capsys, "crossover")
+    rows = {row["batch"]: row for row in found["rows"]}
+    text = " ".join((crossover.__doc__ or "").split())
+    assert f"eager takes the same {rows[1]['eager_ms']:.1f} ms for 1 request as for 8" in text
+    assert rows[8]["eager_ms"] == pytest.approx(rows[1]["eager_ms"], rel=1e-3)
+    assert f"One graph takes {rows[1]['full_ms']:.1f} ms for 1 request, a quarter less" in text
+    assert 1 / rows[1]["speedup"] == pytest.approx(0.75, abs=0.01)
+    assert f"At {found['crossover_batch']} requests" in text
+    for batch in (64, 256):
+        saved = 1 - rows[batch]["full_ms"] / rows[batch]["eager_ms"]
+        assert f"at {batch} " in text
+        assert f"worth {saved:.0%}" in text
+
+
+# ---------------------------------------------------------------- ladder
+
+
+OPTIONS = {
+    "max_num_seqs": "--max-num-seqs",
+    "max_num_batched_tokens": "--max-num-batched-tokens",
+    "num_speculative_tokens": "--spec-tokens",
+    "performance_mode": "--performance-mode",
+    "user_max": "--max-capture-size",
+    "user_sizes": "--capture-sizes",
+}
+
+
+@pytest.mark.parametrize("vector", vectors("ladder"), ids=label)
+def test_ladder_prints_what_vllm_0_33_captures(
+    vector: dict[str, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plots, "waste_by_batch", lambda *_args, **_options: None)
+    words = ["ladder"]
+    for name, value in vector["inputs"].items():
+        if name == "data_center_blackwell":
+            words += ["--blackwell"] if value else []
+        else:
+            given = ",".join(map(str, value)) or "," if isinstance(value, list) else str(value)
+            words += [OPTIONS[name], given]
+    if "error" in vector["expect"]:
+        assert exit_code(words) == 2
+    else:
+        assert answer(capsys, *words)["capture_sizes"] == vector["expect"]["sizes"]
+
+
+def test_ladder_counts_graphs(capsys: pytest.CaptureFixture[str]) -> None:
+    found = answer(capsys, "ladder", "--shape", "qwen3-8b", "--spec", "h100")
+    sizes = default_capture_sizes(256, 8192)
+    assert found["capture_sizes"] == sizes
+    cost = LadderCosts(named_shape("qwen3-8b"), load_spec("h100"), found["mode"], 256).of(sizes)
+    assert found["piecewise_graphs"] == 51 * 37
+    assert found["full_graphs"] == 35
+    assert found["graphs"] == cost.graphs
+    assert found["capture_ms"] == pytest.approx(cost.capture_us / 1e3)
+    assert found["memory_mib"] == pytest.approx(cost.memory_bytes / 2**20)
+    told = shown(capsys, "ladder", "--shape", "qwen3-8b", "--spec", "h100")
+    assert "1, 2, 4, 8 … 256 (every 8), 272 … 512 (every 16)" in told
+    assert "51 sizes × 37 pieces = 1,887 graphs" in told
+    assert "FULL 35 graphs" in told
+
+
+def test_ladder_explains_why_33_runs_at_40(capsys: pytest.CaptureFixture[str]) -> None:
+    found = answer(capsys, "ladder", "--batch", "33")["batch"]
+    assert found["explanation"] == CaptureLadder(default_capture_sizes(256, 8192)).explain(33)
+    assert (found["decode"], found["mixed"]) == ("FULL, 40 rows", "PIECEWISE, 40 rows")
+    assert "A batch of 33 runs at 40" in shown(capsys, "ladder", "--batch", "33")
+
+
+@pytest.mark.parametrize(
+    ("words", "decode", "says"),
+    [
+        (["--spec-tokens", "2", "--max-num-seqs", "6", "--batch", "5"], "FULL, 18", "whole req"),
+        (["--capture-sizes", "4,8", "--max-num-seqs", "6", "--batch", "5"], "PIECEWISE, 8", "No f"),
+        (["--capture-sizes", "4,8", "--batch", "9"], "NONE, 9", "above the top rung 8"),
+        (["--mode", "NONE", "--batch", "9"], "NONE, 9", "Without graphs"),
+        (["--mode", "FULL_DECODE_ONLY", "--batch", "9"], "FULL, 16", "7 of the 16 rows"),
+    ],
+)
+def test_ladder_explains_what_the_dispatcher_does(
+    words: list[str], decode: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = answer(capsys, "ladder", *words)["batch"]
+    assert found["decode"] == f"{decode} rows"
+    assert says in found["explanation"]
+
+
+def test_the_explanation_is_for_every_batch_the_dispatchers_answer() -> None:
+    dispatcher = GraphDispatcher("FULL_AND_PIECEWISE", [1, 2, 4, 8, 16], 6)
+    for batch in range(1, 7):
+        chosen = dispatcher.dispatch(batch, batch, 1)
+        told = ladder.explain_batch(dispatcher, batch)
+        assert told["decode"] == f"{chosen.mode.name}, {chosen.num_tokens} rows"
+        assert ("No full graph" in told["explanation"]) is (chosen.mode.name != "FULL")
+
+
+def test_ladder_compares_with_the_best_ladders_of_a_histogram(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    histogram = {33: 100, 5: 20, 17: 7, 300: 1, 600: 2}
+    words = ",".join(f"{rows}:{steps}" for rows, steps in histogram.items())
+    found = answer(capsys, "ladder", "--histogram", words, "--rungs", "3")["histogram"]
+    own = CaptureLadder(default_capture_sizes(256, 8192))
+    waste = own.waste(histogram)
+    assert found["steps"] == 130
+    assert found["this_ladder"]["padded_rows"] == waste.padded_rows
+    assert found["this_ladder"]["wasted_fraction"] == pytest.approx(waste.wasted_fraction)
+    assert found["this_ladder"]["eager_steps"] == waste.eager_steps == 2
+    assert [point["rungs"] for point in found["curve"]] == [1, 2, 3]
+    for point in found["curve"]:
+        best = optimal_ladder(histogram, point["rungs"], top=own.top)
+        assert point["capture_sizes"] == list(best)
+        assert point["padded_rows"] == best.waste(histogram).padded_rows
+    told = shown(capsys, "ladder", "--histogram", words, "--rungs", "3")
+    assert "130 steps" in told
+    assert f"this 51 │ {waste.wasted_fraction:.1%} │ {waste.padded_rows:,} │" in told
+
+
+def test_ladder_looks_for_as_many_rungs_as_the_ladder_has_unless_told(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    every = ",".join(f"{rows}:1" for rows in range(1, 9))
+    found = answer(capsys, "ladder", "--capture-sizes", "2,5,8", "--histogram", every)
+    assert [point["rungs"] for point in found["histogram"]["curve"]] == [1, 2, 3]
+
+
+def test_a_histogram_is_read_from_words_or_from_a_file(tmp_path: Path) -> None:
+    assert read_histogram("33:100, 5:20,33:1") == {33: 101, 5: 20}
+    plain, nested = tmp_path / "plain.json", tmp_path / "nested.json"
+    plain.write_text('{"33": 100, "5": 20}')
+    nested.write_text('{"mode": "FULL", "steps_by_rows": {"33": 100, "5": 20}}')
+    assert read_histogram(str(plain)) == read_histogram(str(nested)) == {33: 100, 5: 20}
+
+
+def test_ladder_draws_the_staircase_or_the_curve(capsys: pytest.CaptureFixture[str]) -> None:
+    answer(capsys, "ladder", "-o", "plain.png")
+    answer(capsys, "ladder", "--batch", "33", "-o", "marked.png")
+    answer(capsys, "ladder", "--histogram", "33:1,3:2", "-o", "curve.png")
+    pictures = [Path(f"{name}.png") for name in ("plain", "marked", "curve")]
+    assert [png_size(picture) for picture in pictures] == [(1300, 900), (1300, 900), (1300, 700)]
+    assert len({picture.read_bytes() for picture in pictures}) == 3
+
+
+def test_without_graphs_there_is_no_picture(capsys: pytest.CaptureFixture[str]) -> None:
+    found = answer(capsys, "ladder", "--mode", "NONE")
+    assert (found["capture_sizes"], found["graphs"], found["capture_ms"]) == ([], 0, 0)
+    assert "picture" not in found
+    assert "no graphs: every step is eager" in shown(capsys, "ladder", "--mode", "NONE")
+    assert not list(Path().iterdir())
+
+
+@pytest.mark.parametrize(
+    ("sizes", "told"),
+    [
+        ([1, 2, 4], "1, 2, 4"),
+        ([1, 2, 3, 4], "1 … 4"),
+        ([8, 16, 24, 32, 33], "8 … 32 (every 8), 33"),
+        ([5], "5"),
+        ([], ""),
+    ],
+)
+def test_sizes_are_told_in_runs(sizes: list[int], told: str) -> None:
+    assert ladder.in_runs(sizes) == told
+
+
+def test_ladder_help_tells_what_the_command_finds(capsys: pytest.CaptureFixture[str]) -> None:
+    found = answer(capsys, "ladder", "--batch", "33")
+    text = " ".join((ladder.__doc__ or "").split())
+    assert f"vLLM captures {len(found['capture_sizes'])} sizes" in text
+    assert "A batch of 33 runs at 40" in text
+    assert "7 of the 40 rows" in found["batch"]["explanation"]
+    assert "7 of the 40 rows" in text
+
+
+# ---------------------------------------------------------------- capacity
+
+
+def test_capacity_rows_are_those_of_the_report(capsys: pytest.CaptureFixture[str]) -> None:
+    found = answer(
+        capsys, "capacity", "--gpu", "rtx4070", "--model", "qwen3-1.7b", "--context", "10000",
+        "--quant", "int4", "--kv-dtype", "fp8", "--batch", "3", "--max-num-seqs", "32",
+    )  # fmt: skip
+    sizes = [size for size in default_capture_sizes(32, 8192) if size <= 32]
+    report = add_up(
+        named_shape("qwen3-1.7b"), load_spec("rtx4070"), context=10_000, batch=3,
+        quant="int4", kv_dtype="fp8", capture_sizes=sizes,
+    )  # fmt: skip
+    assert [(row["item"], row["bytes"], row["note"]) for row in found["rows"]] == report.rows()
+    for key in ("max_context", "max_batch", "floor_ms", "copy_floor_ms", "left_bytes", "fits"):
+        assert found[key] == getattr(report, key)
+    assert found["full_graphs"] == len(sizes) == 7
+
+
+def test_the_items_of_a_card_add_up_to_the_card(capsys: pytest.CaptureFixture[str]) -> None:
+    found = answer(capsys, "capacity", "--gpu", "l4", "--batch", "5")
+    card, *items = [row["bytes"] for row in found["rows"]]
+    assert sum(items) == card
+
+
+def test_a_card_by_its_figures_is_a_card_by_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+    named = answer(capsys, "capacity", "--gpu", "rtx4090", "--context", "9000")
+    spec = load_spec("rtx4090")
+    figures = [
+        "--vram-gb", str(spec.vram_bytes / 2**30), "--bandwidth-gb-s", str(spec.bandwidth_gb_s)
+    ]  # fmt: skip
+    bare = answer(capsys, "capacity", *figures, "--context", "9000")
+    assert bare["floor_ms"] == pytest.approx(named["floor_ms"])
+    assert bare["copy_floor_ms"] is None
+    config = named_shape("qwen3-0.6b")
+    read = read_bytes(config) + 9000 * kv_bytes_per_token(config)
+    assert bare["floor_ms"] == pytest.approx(floor_ms(read, spec.bandwidth_gb_s))
+    sums = {row["item"]: row["bytes"] for row in bare["rows"]}
+    known = {row["item"]: row["bytes"] for row in named["rows"]}
+    for item in ("card", "weights", "KV cache", "graph pool"):
+        assert sums[item] == pytest.approx(known[item])
+
+
+def test_capacity_prints_the_table_and_says_when_it_does_not_fit(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    told = shown(capsys, "capacity", "--gpu", "rtx4070", "--model", "qwen3-8b")
+    assert "It does not fit." in told
+    assert "largest batch at 4,096 tokens: 0" in told
+    fits = shown(capsys, "capacity", "--vram-gb", "12", "--model", "qwen3-0.6b")
+    assert "│ card │ 12.000 │" in fits
+    assert "floor of ITL: unknown; give --bandwidth-gb-s" in fits
+    assert "the model was made for 40,960" in fits
+
+
+def test_capacity_help_tells_what_the_command_finds(capsys: pytest.CaptureFixture[str]) -> None:
+    line = next(line for line in (capacity.__doc__ or "").splitlines() if "--gpu rtx4070" in line)
+    found = answer(capsys, *line.split()[3:])
+    text = " ".join((capacity.__doc__ or "").split())
+    size = {row["item"]: row["bytes"] / 2**30 for row in found["rows"]}
+    assert f"take {size['weights']:.1f} GiB" in text
+    assert f"take {size['KV cache']:.1f} GiB" in text
+    assert f"{found['kv_bytes_per_token'] // 1024} KiB" in text
+    assert f"the {found['full_graphs']} decode sizes" in text
+    assert f"{found['max_batch']} such requests fit" in text
+    assert f"one of {found['max_context']:,} tokens" in text
+    assert f"made for {found['model_context']:,}" in text
+    assert f"cannot take less than {found['floor_ms']:.1f} ms" in text
+
+
+# ---------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("crossover --shape gpt-5", "gpt-5"),
+        ("crossover --spec nope", "no device 'nope'"),
+        ("crossover --ladder 4,2", "rung 2 comes after 4"),
+        ("crossover --ladder=-1,2", "rung -1 is not positive"),
+        ("crossover --ladder ,", "at least one rung"),
+        ("crossover --max-batch 2 -o /dev/null/x.png", "/dev/null"),
+        ("ladder --batch 257", "batch 257 > max_num_seqs 256"),
+        ("ladder --rungs 4", "give --histogram too"),
+        ("ladder --histogram 1:2 --spec-tokens 3", "give one"),
+        ("ladder --histogram 33", "33"),
+        ("ladder --histogram 33:x", "entry 33:x"),
+        ("ladder --histogram 0:5", "entry 0:5"),
+        ("ladder --histogram ,:", "rows:steps"),
+        ("ladder --histogram missing.json", "missing.json"),
+        ("ladder --histogram bad.json", "steps_by_rows"),
+        ("ladder --histogram empty.json", "no entries"),
+        ("ladder --capture-sizes 0,2", "capture size 0"),
+        ("ladder --capture-sizes ,", "at least one"),
+        ("ladder --spec-tokens -1", "num_speculative_tokens -1"),
+        ("capacity --gpu nope", "no device 'nope'"),
+        ("capacity --model gpt-5", "gpt-5"),
+        ("capacity --gpu l4 --vram-gb 3", "leave out --vram-gb"),
+        ("capacity --bandwidth-gb-s 100", "--vram-gb"),
+        ("capacity --vram-gb 0", "--vram-gb 0"),
+        ("capacity --vram-gb 8 --bandwidth-gb-s nan", "--bandwidth-gb-s nan"),
+        ("capacity --vram-gb inf", "--vram-gb inf"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(
+    words: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("bad.json").write_text('{"steps_by_rows": [1, 2]}')
+    Path("empty.json").write_text("{}")
+    assert cli.main(words.split()) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.count("\n") == 1
+    assert printed.err.startswith(f"mini_engine {words.split()[0]}: ")
+    assert says in printed.err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "crossover --style fused7",
+        "crossover --max-batch 0",
+        "crossover --ladder 1,x",
+        "ladder --mode SOMETIMES",
+        "ladder --max-num-seqs none",
+        "capacity --quant int3",
+        "capacity --context 0",
+    ],
+)
+def test_words_that_the_parser_refuses_are_exit_code_2(
+    words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        cli.main(words.split())
+    assert stop.value.code == 2
+    assert "error: argument" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [crossover, ladder, capacity])
+def test_help_is_a_lesson_with_a_command_that_runs(
+    command: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = command.__name__.rpartition(".")[2]
+    with pytest.raises(SystemExit) as stop:
+        cli.main([name, "--help"])
+    assert stop.value.code == 0
+    printed = capsys.readouterr().out
+    assert (command.__doc__ or "").strip() in printed
+    assert "in words:" in printed
+    example = next(line for line in printed.splitlines() if line.startswith("  python -m"))
+    assert cli.main([*example.split()[3:], "--json"]) == 0

@@ -1,0 +1,194 @@
+"""What the chapters say is so: commands run, shown output is real, excerpts are the code's own,
+figures are what the engine draws today, and every chapter has all its parts."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+
+from course.draw import KEPT, figures
+from labs.runner.catalogue import all_labs
+from tests.support.documents import (
+    LINK,
+    ROOT,
+    fences,
+    missing_lines,
+    prose,
+    run_command,
+    symbol_source,
+)
+
+COURSE = ROOT / "course"
+CHAPTERS = sorted(COURSE.glob("[0-9][0-9]-*.md"))
+PARTS = (
+    "Predict before you run",
+    "In vLLM, nano-vllm and SGLang",
+    "When it does not help",
+    "Check yourself",
+    "Misconceptions",
+    "Where to go next",
+)
+WORDS = (900, 1600)
+RUNNABLE = ("sh", "python")
+
+each_chapter = pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda path: path.stem)
+
+
+@pytest.mark.parametrize(
+    "chapter", [*CHAPTERS, COURSE / "EXERCISES.md"], ids=lambda path: path.stem
+)
+def test_commands_and_code_of_a_chapter_run_and_print_what_it_shows(
+    chapter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {"__name__": "chapter"}
+    for fence in fences(chapter.read_text()):
+        where = f"{chapter.name}:{fence.line}"
+        if fence.info == "sh":
+            printed = ""
+            for command in fence.commands:
+                done = run_command(command, tmp_path)
+                assert done.returncode == 0, f"{where}: {command}\n{done.stdout}\n{done.stderr}"
+                printed += done.stdout
+        elif fence.info == "python":
+            with contextlib.redirect_stdout(io.StringIO()) as out:
+                exec(compile(fence.body, where, "exec"), names)
+            printed = out.getvalue()
+        else:
+            continue
+        if fence.shows is not None:
+            missing = missing_lines(fence.shows, printed)
+            assert not missing, f"{where} shows what was not printed: {missing}\n{printed}"
+
+
+@each_chapter
+def test_excerpts_are_the_lines_of_the_code_that_they_name(chapter: Path) -> None:
+    for fence in fences(chapter.read_text()):
+        if fence.info.startswith("python from "):
+            source = symbol_source(fence.info.removeprefix("python from ").strip())
+            wanted = "\n".join(line.strip() for line in fence.body.splitlines())
+            stripped = "\n".join(line.strip() for line in source.splitlines())
+            missing = missing_lines(wanted, stripped)
+            assert not missing, f"{chapter.name}:{fence.line} is not in {fence.info}: {missing}"
+
+
+@each_chapter
+def test_every_fence_says_what_it_is(chapter: Path) -> None:
+    for fence in fences(chapter.read_text()):
+        known = (*RUNNABLE, "sh gpu", "python gpu", "sh slow", "text")
+        assert fence.info in known or fence.info.startswith("python from "), (
+            f"{chapter.name}:{fence.line}: ```{fence.info}: see tests/support/documents.py"
+        )
+
+
+@each_chapter
+def test_a_chapter_has_all_its_parts_in_order(chapter: Path) -> None:
+    text = chapter.read_text()
+    number = int(chapter.name[:2])
+    assert re.match(rf"# {number}\. \S", text), "the title is '# N. Title'"
+    headings = re.findall(r"^## (.+?)\s*$", prose(text), re.MULTILINE)
+    assert [h for h in headings if h in PARTS] == list(PARTS), headings
+    self_checks = text.partition("\n## Check yourself")[2].partition("\n## ")[0]
+    assert self_checks.count("<details>") == self_checks.count("</details>") == 3
+    assert re.search(r"!\[[^\]]+\]\(figures/[\w-]+\.png\)", text), "a generated figure"
+
+
+@each_chapter
+def test_a_chapter_is_read_in_one_sitting(chapter: Path) -> None:
+    words = len(re.findall(r"[\w'’]+", prose(chapter.read_text())))
+    assert WORDS[0] <= words <= WORDS[1] * 1.25, (
+        f"{chapter.name} has {words} words; links and answers are counted too, "
+        f"so {WORDS[1]} may be exceeded by a quarter"
+    )
+
+
+@pytest.mark.parametrize("name", sorted(figures()))
+def test_a_kept_figure_is_what_the_engine_draws_today(name: str, tmp_path: Path) -> None:
+    figures()[name](tmp_path / name)
+    fresh, kept = imread(tmp_path / name), imread(KEPT / name)
+    assert fresh.shape == kept.shape, f"course/figures/{name} is stale: make figures"
+    # versions of matplotlib draw letters a little differently; shapes must stand where they did
+    assert np.abs(fresh - kept).mean() < 0.01, f"course/figures/{name} is stale: make figures"
+
+
+def test_every_kept_figure_is_drawn_by_code_and_shown_somewhere() -> None:
+    of_the_demo = {"timeline.png", "crossover.png"}  # tests/course/test_docs.py
+    kept = {path.name for path in KEPT.iterdir()}
+    assert kept == set(figures()) | of_the_demo
+    shown = {
+        Path(target).name
+        for document in (ROOT / "README.md", *COURSE.glob("*.md"))
+        for target, _ in LINK.findall(document.read_text())
+    }
+    assert kept <= shown
+
+
+def test_every_chapter_lab_and_notebook_has_its_place_on_the_path() -> None:
+    text = (COURSE / "README.md").read_text()
+    targets = {target for target, _ in LINK.findall(text)}
+    labs = {f"../labs/{path.name}/README.md" for path in (ROOT / "labs").glob("lab[0-9]*_*")}
+    books = {f"../notebooks/{path.name}" for path in (ROOT / "notebooks").glob("[0-9]*.ipynb")}
+    assert {path.name for path in CHAPTERS} | labs | books <= targets
+
+
+def test_every_topic_of_the_map_has_a_chapter_and_a_lab() -> None:
+    table = (COURSE / "README.md").read_text().partition("## Where each topic has its home")[2]
+    rows = [row.strip("|").split("|") for row in table.splitlines() if row.startswith("| ")][1:]
+    assert len(rows) >= 20
+    for topic, chapter, lab, _ in rows:
+        assert ".md)" in chapter, topic
+        assert "README.md)" in lab, topic
+
+
+def test_there_are_forty_exercises_with_folded_answers_and_forty_questions() -> None:
+    exercises = (COURSE / "EXERCISES.md").read_text()
+    assert re.findall(r"^\*\*(\d+)\.\*\*", exercises, re.MULTILINE) == [
+        str(n) for n in range(1, 41)
+    ]
+    assert exercises.count("<details>") == exercises.count("</details>") == 40
+    questions = (COURSE / "INTERVIEW.md").read_text()
+    numbers = re.findall(r"^\*\*(\d+)\. .+\*\*$", questions, re.MULTILINE)
+    assert numbers == [str(n) for n in range(1, 41)]
+
+
+VERDICTS = {
+    *("right", "wrong", "depends", "outdated"),
+    *("no source", "not yet measured", "judgement"),
+}
+
+
+def test_the_claims_are_counted_as_the_table_has_them_and_name_evidence_that_exists() -> None:
+    text = (COURSE / "CLAIMS.md").read_text()
+    rows = re.findall(r"^\| (.+) \| (.+) \| (.+) \|$", text, re.MULTILINE)
+    rows = [row for row in rows if row[0] != "claim"]
+    counted = Counter(verdict for _, verdict, _ in rows)
+    (shown,) = [fence.body for fence in fences(text)]
+    lines = [line.split(maxsplit=1) for line in shown.splitlines()]
+    assert {verdict: int(count) for count, verdict in lines} == counted
+    assert set(counted) <= VERDICTS
+    assert len({claim for claim, _, _ in rows}) == len(rows), "a claim appears twice"
+    tests = "".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    for claim, verdict, why in rows:
+        assert not why.lower().startswith(verdict), f"{claim}: say why, not the verdict again"
+        for name in re.findall(r"`(test_\w+)`", why):
+            assert f"def {name}(" in tests, f"{claim}: no test is called {name}"
+        for path in re.findall(r"`((?:mini_engine|tests)/[\w./]+)`", why):
+            assert (ROOT / path).exists(), f"{claim}: there is no {path}"
+
+
+def test_the_hours_of_the_path_are_those_of_reading_and_of_the_labs() -> None:
+    minutes: dict[str, int] = {}
+    for lab in all_labs():
+        chapter = Path(lab.chapter).name
+        minutes[chapter] = minutes.get(chapter, 0) + lab.minutes
+    text = (COURSE / "README.md").read_text()
+    for chapter in CHAPTERS:
+        hours = round((45 + minutes.get(chapter.name, 0)) / 30) / 2
+        assert re.search(rf"\]\({chapter.name}\).*\| {hours:g} \|$", text, re.MULTILINE), chapter

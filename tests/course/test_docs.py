@@ -1,0 +1,126 @@
+"""What the documents say is so: commands run, shown output is real, links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+
+from mini_engine.model.config import named_shape
+from mini_engine.predict.capacity import floor_ms, kv_bytes_per_token, read_bytes
+from mini_engine.predict.hardware import load_spec
+from mini_engine.predict.oplists import StepShape, step_ops, step_parts
+from mini_engine.predict.step_cost import step_time
+from tests.support.documents import LINK, ROOT, anchors, fences, prose, run, run_command
+
+DOCUMENTS = [
+    ROOT / name
+    for name in (
+        "README.md",
+        "CONTRIBUTING.md",
+        "course/README.md",
+        "course/CHEATSHEET.md",
+        "course/measurements/README.md",
+        "labs/README.md",
+        "mini_engine/README.md",
+    )
+]
+PATH = re.compile(r"`((?:mini_engine|tests|course|labs|notebooks)/[\w./*-]+)`")
+# These would run this suite inside itself, or for minutes: that they are well-formed is checked
+# with `make --dry-run`, and `make test` is what runs you.
+DRY = ("make test", "make slow", "make bench", "make format", "make gpu", "make book")
+DRY += ("make notebooks", "make figures", "make labs")
+
+
+each_document = pytest.mark.parametrize(
+    "document", DOCUMENTS, ids=lambda d: d.relative_to(ROOT).as_posix()
+)
+
+
+@each_document
+def test_every_command_in_a_document_runs(document: Path, tmp_path: Path) -> None:
+    for fence in fences(document.read_text()):
+        for command in fence.commands if fence.info == "sh" else ():
+            if command.startswith(DRY):
+                command = command.replace("make", "make --dry-run", 1)
+            elif command == "make demo":  # what it runs, without setting up an environment again
+                command = "python -m mini_engine demo"
+            done = run_command(command, tmp_path)
+            assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+
+
+def test_the_readme_shows_what_the_demo_prints(tmp_path: Path) -> None:
+    """Fails when the demo says something else now: paste its output into README.md again."""
+    blocks = {fence.info: fence.body for fence in fences((ROOT / "README.md").read_text())}
+    done = run([sys.executable, "-m", "mini_engine", "demo"], tmp_path, columns=80)
+    assert done.returncode == 0, done.stderr
+    printed = [line.rstrip() for line in done.stdout.strip("\n").splitlines()]
+    shown = [line.rstrip() for line in blocks["text"].strip("\n").splitlines()]
+    assert shown == printed
+    for name in ("timeline.png", "crossover.png"):
+        fresh, kept = imread(tmp_path / "out" / name), imread(ROOT / "course/figures" / name)
+        assert fresh.shape == kept.shape, f"course/figures/{name} is stale: make figures"
+        # versions of matplotlib draw letters a little differently; boxes must stand where they did
+        assert np.abs(fresh - kept).mean() < 0.01, f"course/figures/{name} is stale: make figures"
+
+
+def test_the_numbers_of_the_cheat_sheet_are_what_the_engine_says() -> None:
+    spec, text = load_spec("h200"), (ROOT / "course/CHEATSHEET.md").read_text()
+    for name in ("qwen3-0.6b", "qwen3-1.7b", "qwen2.5-1.5b", "llama-3.2-1b"):
+        config, shape = named_shape(name), StepShape.decode(1, 512)
+        read = read_bytes(config)
+        lists = [step_ops(config, shape, style) for style in ("hf56", "fused9", "fused5")]
+        times = [step_time(lists[1], spec, mode).itl_us / 1e3 for mode in ("eager", "full")]
+        row = (
+            f"| {name} | {read / 1e9:.2f} | {kv_bytes_per_token(config) // 1024} "
+            f"| {floor_ms(read, spec.copy_bandwidth_gb_s):.3f} "
+            f"| {', '.join(f'{len(ops):,}' for ops in lists)} "
+            f"| {times[0]:.2f}, {times[1]:.2f} |"
+        )
+        assert row in text, row
+    for figure in ("cpu_op_us", "stream_gap_us", "graph_gap_us", "graph_launch_us"):
+        assert f"{getattr(spec, figure):g}" in text, figure
+
+
+def test_the_table_of_kernels_is_what_the_op_list_says() -> None:
+    spec = load_spec("h200")
+    parts = step_parts(named_shape("qwen3-0.6b"), StepShape.decode(1, 512), "fused5")
+    text = (ROOT / "mini_engine/README.md").read_text()
+    for op in (*parts.layer, parts.tail[0]):
+        floor_us = op.bytes / spec.copy_bandwidth_gb_s / 1e3
+        row = re.search(rf"^\| {op.name}\b[^|]*\| ([\d,]+) \| ([\d.]+) \|", text, re.MULTILINE)
+        assert row, op.name
+        assert row.groups() == (f"{op.bytes:,}", f"{floor_us:.2f}")
+
+
+EVERY_DOCUMENT = sorted(
+    path
+    for pattern in (
+        "*.md",
+        "course/*.md",
+        "course/*/*.md",
+        "labs/*.md",
+        "labs/*/*.md",
+        "mini_engine/*.md",
+    )
+    for path in ROOT.glob(pattern)
+)
+
+
+@pytest.mark.parametrize("document", EVERY_DOCUMENT, ids=lambda d: d.relative_to(ROOT).as_posix())
+def test_links_anchors_and_paths_lead_somewhere(document: Path) -> None:
+    text = prose(document.read_text())
+    for target, anchor in LINK.findall(text):
+        if target.startswith(("http", "mailto:")):
+            continue
+        there = (document.parent / target).resolve() if target else document
+        assert there.exists(), target
+        if anchor and there.suffix == ".md":
+            assert anchor[1:] in anchors(there.read_text()), f"{target}{anchor}"
+    for path in PATH.findall(text):
+        if not path.startswith("labs/mine"):
+            assert list(ROOT.glob(path.rstrip("/"))), f"{document.name} names {path}"

@@ -1,0 +1,51 @@
+"""The notebooks run, say what they are committed with, and show pictures."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from notebooks.running import FOLDER, fresh, spoken
+from tests.support.documents import ROOT
+
+NOTEBOOKS = sorted(FOLDER.glob("[0-9][0-9]-*.ipynb"))
+LINK = re.compile(r"\]\(([^)#]+)(#[^)]*)?\)")
+
+each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+
+
+@each_notebook
+def test_a_notebook_runs_and_says_what_it_is_committed_with(path: Path) -> None:
+    """Predictions are the same everywhere; cells tagged `varies` hold timings."""
+    kept = dict(spoken(nbformat.read(path, as_version=4)))
+    for cell, said in spoken(fresh(path)):
+        assert said == kept[cell], f"{path.name}, cell {cell}: run `make notebooks` again"
+
+
+@each_notebook
+def test_a_notebook_is_committed_with_outputs_and_a_picture(path: Path) -> None:
+    book = nbformat.read(path, as_version=4)
+    code = [cell for cell in book.cells if cell.cell_type == "code"]
+    assert all(cell.execution_count for cell in code)
+    shown = [output for cell in code for output in cell.outputs]
+    assert not [output for output in shown if output.output_type == "error"]
+    assert any("image/png" in output.get("data", {}) for output in shown)
+    assert path.stat().st_size < 1_000_000
+
+
+@each_notebook
+def test_a_notebook_begins_with_its_question_and_links_lead_somewhere(path: Path) -> None:
+    book = nbformat.read(path, as_version=4)
+    first = book.cells[0]
+    assert first.cell_type == "markdown"
+    assert re.match(r"# \d+\. .+\n", first.source)
+    text = "\n".join(cell.source for cell in book.cells if cell.cell_type == "markdown")
+    assert "../course/" in text, "it belongs to a chapter"
+    assert "Predict" in text, "first a prediction, then the picture"
+    for target, _ in LINK.findall(text):
+        if not target.startswith("http"):
+            assert (path.parent / target).exists(), target
+            assert (path.parent / target).resolve().is_relative_to(ROOT)

@@ -1,0 +1,147 @@
+"""The site is built without a warning, works without a network, and its sliders say what the
+engine says. The browser is a Chromium of the system; where there is none, that part says so."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from course.site.__main__ import build
+from course.site.layout import step_figures
+from course.site.reference import prose
+from mini_engine.predict.hardware import load_spec
+from mini_engine.predict.launch_model import eager_itl_us, full_itl_us
+from tests.support.documents import ROOT
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+pytestmark = pytest.mark.xdist_group("site")  # built once, by one worker
+PHONE, DESKTOP = {"width": 390, "height": 844}, {"width": 1400, "height": 900}
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    into = tmp_path_factory.mktemp("site") / "book"
+    assert build(into) == 0, "Sphinx warns: see above"
+    return into
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    program = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if program is None:
+        pytest.skip("no Chromium here: install one (apt install chromium) to drive the pages")
+    api = pytest.importorskip("playwright.sync_api")
+    with api.sync_playwright() as driver:
+        flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+        with driver.chromium.launch(executable_path=program, args=flags) as opened:
+            yield opened
+
+
+def page(browser: Any, url: str, **options: Any) -> tuple[Any, list[str]]:
+    """An open page without a network, and everything that it complains of."""
+    context = browser.new_context(offline=True, **options)
+    opened, complaints = context.new_page(), []
+    opened.on("console", lambda m: complaints.append(m.text) if m.type == "error" else None)
+    opened.on("pageerror", lambda error: complaints.append(str(error)))
+    opened.on("requestfailed", lambda request: complaints.append(request.url))
+    opened.goto(url)
+    return opened, complaints
+
+
+def test_the_site_has_every_chapter_notebook_lab_and_module(site: Path) -> None:
+    pages = {path.relative_to(site).with_suffix("").as_posix() for path in site.rglob("*.html")}
+    for path in (*ROOT.glob("course/[0-9]*.md"), *ROOT.glob("labs/lab*/README.md")):
+        assert path.relative_to(ROOT).with_suffix("").as_posix() in pages
+    for path in ROOT.glob("notebooks/*.ipynb"):
+        assert path.relative_to(ROOT).with_suffix("").as_posix() in pages
+    assert {"index", "timeline", "search", "reference/mini_engine.sim.graphs"} <= pages
+
+
+def test_no_page_loads_anything_from_a_network(site: Path) -> None:
+    loads = re.compile(r"<(?:script|link|img|iframe)[^>]+(?:src|href)=\"(https?:)?//")
+    for path in site.rglob("*.html"):
+        assert not loads.search(path.read_text()), path
+
+
+def test_formulas_are_drawn_by_the_browser_itself(site: Path) -> None:
+    text = (site / "course/02-bytes-and-bandwidth.html").read_text()
+    assert "<mfrac>" in text
+    assert "$$" not in text
+
+
+@pytest.mark.parametrize(
+    ("kernels", "launch", "kernel", "batch"),
+    [(257, 5.1, 2.0, 1), (1591, 5.1, 1.1, 1), (143, 2.1, 3.4, 32), (20, 20, 40, 256)],
+)
+def test_the_sliders_say_what_the_launch_model_says(
+    site: Path, browser: Any, kernels: int, launch: float, kernel: float, batch: int
+) -> None:
+    opened, complaints = page(browser, f"file://{site}/timeline.html", viewport=DESKTOP)
+    chosen = {"kernels": kernels, "launch": launch, "kernel": kernel, "batch": batch}
+    for name, value in chosen.items():
+        opened.locator(f"#{name}").fill(str(value))
+    spec = replace(load_spec("h200"), cpu_op_us=launch)
+    kernel_us = kernel + (batch - 1) * step_figures()["request_us"] / kernels
+    eager, graph = eager_itl_us(kernels, kernel_us, spec), full_itl_us(kernels, kernel_us, spec)
+    assert opened.locator("#eager-itl").inner_text() == f"{eager / 1e3:.2f}"
+    assert opened.locator("#graph-itl").inner_text() == f"{graph / 1e3:.2f}"
+    saved = opened.locator("#saved").inner_text()
+    assert int(saved) == pytest.approx(100 * (eager - graph) / eager, abs=0.51)
+    assert opened.locator("#step-lanes svg").count() == 2
+    assert complaints == []
+    opened.context.close()
+
+
+def test_the_keyboard_moves_a_slider(site: Path, browser: Any) -> None:
+    opened, _ = page(browser, f"file://{site}/timeline.html", viewport=DESKTOP)
+    opened.locator("#kernels").focus()
+    before = opened.locator("#eager-itl").inner_text()
+    for _ in range(20):
+        opened.keyboard.press("ArrowRight")
+    assert opened.locator("#kernels-value").inner_text() == "277"
+    assert opened.locator("#eager-itl").inner_text() > before
+    opened.context.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("viewport", [PHONE, DESKTOP], ids=["phone", "desktop"])
+@pytest.mark.parametrize(
+    "name", ["index", "timeline", "course/01-why-the-gpu-waits", "course/CHEATSHEET", "search"]
+)
+def test_a_page_fits_its_screen_and_complains_of_nothing(
+    site: Path, browser: Any, name: str, viewport: dict[str, int], scheme: str
+) -> None:
+    url = f"file://{site}/{name}.html"
+    opened, complaints = page(browser, url, viewport=viewport, color_scheme=scheme)
+    wide = opened.evaluate("document.documentElement.scrollWidth")
+    assert wide <= viewport["width"], "the page scrolls sideways"
+    assert complaints == []
+    opened.context.close()
+
+
+def test_the_cheat_sheet_is_two_printed_pages(site: Path, browser: Any) -> None:
+    opened, _ = page(browser, f"file://{site}/course/CHEATSHEET.html")
+    side = dict.fromkeys(("top", "bottom", "left", "right"), "1cm")
+    printed = opened.pdf(format="A4", margin=side)
+    assert len(re.findall(rb"/Type\s*/Page[^s]", printed)) == 2
+    opened.context.close()
+
+
+def test_the_search_finds_without_a_network(site: Path, browser: Any) -> None:
+    opened, complaints = page(browser, f"file://{site}/search.html?q=crossover", viewport=DESKTOP)
+    opened.locator("#search-results li").first.wait_for(timeout=20_000)
+    assert opened.locator("#search-results li").count() >= 3
+    assert complaints == []
+    opened.context.close()
+
+
+def test_a_docstring_becomes_text_that_means_what_it_says() -> None:
+    page_text = prose("Give a * b of `c_d` <now>.\n\n    code(x)\n\nAfter.")
+    assert "a \\* b of `c_d` \\<now\\>." in page_text
+    assert "\n```text\ncode(x)\n```\n" in page_text

@@ -1,0 +1,518 @@
+"""What only the emulated CUDA graphs promise: poison, counts, figures of pools, plain words.
+
+`test_cuda_graph_contract.py` has what they share with the real ones.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
+from functools import partial
+from types import FrameType
+from typing import TypeVar
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+from torch.utils._pytree import tree_leaves
+
+from mini_engine.cuda.graphs import emulator
+from mini_engine.cuda.graphs.arena import BLOCK_BYTES
+from mini_engine.cuda.graphs.backend import graphs_for
+from mini_engine.cuda.graphs.emulator import CaptureError, CUDAGraph, GraphPool
+from mini_engine.cuda.graphs.tape import FAST
+
+pytestmark = pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+NOT_PERMITTED = "operation not permitted when stream is capturing: "
+
+
+T = TypeVar("T")
+
+
+def capture(body: Callable[[], T], pool: GraphPool | None = None) -> tuple[CUDAGraph, T]:
+    graph = CUDAGraph()
+    with emulator.graph(graph, pool=pool):
+        result = body()
+    return graph, result
+
+
+def rand(*shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+# -- poison --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+def test_a_float_is_nan_until_the_first_replay(dtype: torch.dtype) -> None:
+    graph, y = capture(lambda: torch.ones(4).to(dtype))
+    assert y.isnan().all()
+    graph.replay()
+    assert y.tolist() == [1, 1, 1, 1]
+
+
+def test_integers_and_bools_are_poisoned_too() -> None:
+    x = torch.zeros(3)
+    graph, (long, byte, boolean) = capture(lambda: (x.long(), x.to(torch.uint8), x > 0))
+    assert (long.tolist(), byte.tolist(), boolean.tolist()) == ([-1] * 3, [255] * 3, [True] * 3)
+    graph.replay()
+    assert (long.tolist(), byte.tolist(), boolean.tolist()) == ([0] * 3, [0] * 3, [False] * 3)
+
+
+def test_memory_that_is_handed_out_again_is_poisoned_again() -> None:
+    x, pool = torch.ones(4), emulator.graph_pool_handle()
+    graph, y = capture(lambda: x * 2, pool)
+    graph.replay()
+    del y
+    _, z = capture(lambda: x * 3, pool)
+    assert z.isnan().all()
+
+
+# -- what is recorded ----------------------------------------------------------------------------
+
+
+def test_views_and_bare_allocations_are_no_ops_of_a_graph() -> None:
+    x = rand(4, 6)
+
+    def body() -> Tensor:
+        out = torch.empty(4, 6)
+        left, right = x.t().reshape(4, 6).chunk(2)
+        torch.cat((right, left), out=out)
+        return out[None].squeeze(0).unsqueeze(1).detach()
+
+    graph, _ = capture(body)
+    assert graph.ops == ("aten.clone.default", "aten.cat.out")
+
+
+@torch.library.custom_op("launch_bound_tests::running_sum", mutates_args=("total",))
+def running_sum(x: Tensor, total: Tensor) -> Tensor:
+    total.add_(x).add_(0)
+    return total * 1
+
+
+@running_sum.register_fake
+def _(x: Tensor, total: Tensor) -> Tensor:
+    return torch.empty_like(torch.maximum(x, total))
+
+
+def test_a_custom_op_is_one_op_whatever_it_does_inside() -> None:
+    x, total = torch.ones(4), torch.zeros(4)
+    graph, y = capture(lambda: running_sum(x, total))
+    assert graph.ops == ("launch_bound_tests.running_sum.default",)
+    assert y.isnan().all()
+    for replays in (1, 2):
+        graph.replay()
+        assert y.tolist() == total.tolist() == [replays] * 4
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, torch.enable_grad])
+def test_every_autograd_mode_records_the_same_ops(
+    mode: Callable[[], AbstractContextManager[None]],
+) -> None:
+    linear, x = torch.nn.Linear(6, 4), rand(2, 6)
+    with mode():
+        graph, y = capture(lambda: functional.silu(linear(x)).contiguous().flatten())
+    assert graph.ops == ("aten.addmm.default", "aten.silu.default")
+    graph.replay()
+    assert torch.equal(y, functional.silu(linear(x)).flatten())
+
+
+def attend(x: Tensor) -> Tensor:
+    return functional.scaled_dot_product_attention(x, x, x, is_causal=True)
+
+
+def assigned(x: Tensor) -> Tensor:
+    x[x > 0] = 0.5
+    x[1] = 7
+    return x
+
+
+EXACT: dict[str, Callable[[Tensor], object]] = {
+    "layer_norm": lambda x: functional.layer_norm(x, (8,)),
+    "rms_norm": lambda x: functional.rms_norm(x, (8,)),
+    "softmax": lambda x: x.softmax(-1),
+    "attention": lambda x: attend(x.view(1, 2, 2, 8)),
+    "half attention": lambda x: attend(x.view(1, 2, 2, 8).bfloat16()),
+    "embedding": lambda x: functional.embedding(x.argmax(-1), x.repeat(2, 1)),
+    "gelu": functional.gelu,
+    "conv1d": lambda x: functional.conv1d(x[None], x.view(2, 4, 4)),
+    "batch_norm": lambda x: functional.batch_norm(x, torch.zeros(8), torch.ones(8), training=True),
+    "einsum": lambda x: torch.einsum("ij,kj->ik", x, x),
+    "topk": lambda x: torch.topk(x, 3),
+    "sort": lambda x: x.sort(descending=True),
+    "max": lambda x: x.max(0),
+    "cumsum": lambda x: x.cumsum(0),
+    "gather": lambda x: x.gather(1, x.argsort(1)),
+    "scatter": lambda x: x.scatter(1, x.argsort(1), x),
+    "index": lambda x: x[x.argmax(0) % 4, 1],
+    "index_put": lambda x: x.clone().index_put_((x.argmax(1) % 4,), x, accumulate=True),
+    "assign": lambda x: assigned(x.clone()),
+    "where": lambda x: torch.where(x > 0, x, -1.0),
+    "arange": lambda x: torch.arange(4)[:, None] + torch.full((4, 8), 2) + x,
+    "tril": lambda x: x.tril(),
+    "split_copy": lambda x: torch.split_copy(x, 3, 1),
+    "foreach": lambda x: torch._foreach_add([x, x[0]], 1.0),
+    "unbind and stack": lambda x: torch.stack(x.unbind(1)),
+    "repeat_interleave": lambda x: x.repeat_interleave((x > 9).sum(1) + 1, 0, output_size=4),
+    "norm": lambda x: torch.linalg.vector_norm(x, dim=1),
+    "var_mean": lambda x: torch.var_mean(x, dim=0),
+    "empty": lambda x: x[:0] * 2,
+    "scalar": lambda x: x.sum() / x.numel(),
+    "logits": lambda x: functional.log_softmax(x.bfloat16(), -1, dtype=torch.float32),
+    "nan_to_num": lambda x: (x / 0).nan_to_num(0.0, 1.0, -1.0),
+    "strided": lambda x: x.as_strided((4, 4), (8, 2)) ** 2,
+}
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("what", EXACT)
+def test_a_replay_equals_the_eager_run_to_the_last_bit(
+    what: str, mode: Callable[[], AbstractContextManager[None]]
+) -> None:
+    with mode():
+        x = rand(4, 8)
+        graph, got = capture(lambda: EXACT[what](x))
+        for seed in range(2):
+            x.copy_(rand(4, 8) + seed)
+            graph.replay()
+            for y, expected in zip(tree_leaves(got), tree_leaves(EXACT[what](x)), strict=True):
+                if isinstance(y, Tensor):
+                    assert torch.equal(y, expected)
+                    assert (y.dtype, y.stride()) == (expected.dtype, expected.stride())
+
+
+FAST_ARGUMENTS: dict[str, tuple[object, ...]] = {
+    "_softmax": (rand(4, 4), -1, False),
+    "addmm": (rand(4), rand(4, 4), rand(4, 4)),
+    "bmm": (rand(2, 4, 4), rand(2, 4, 4)),
+    "cat": ([rand(4, 4), rand(2, 4)], 0),
+    "index_select": (rand(4, 4), 0, torch.tensor([2, 0])),
+    "mean": (rand(4, 4), [-1], True),
+    "rsqrt": (rand(4, 4),),
+    **{name: (rand(4, 4), rand(4, 4)) for name in ("add", "mm", "mul")},
+}
+
+
+@pytest.mark.parametrize("op", FAST, ids=str)
+def test_the_fast_way_to_call_an_op_is_the_op(op: torch._ops.OpOverload) -> None:
+    arguments = FAST_ARGUMENTS[op.overloadpacket.__name__]
+    expected, got = torch.empty(0), torch.empty(0)
+    op(*arguments, out=expected)
+    FAST[op](*arguments, out=got)
+    torch.testing.assert_close(got, expected, rtol=0, atol=0, equal_nan=True)  # the same kernel
+
+
+def test_a_replay_runs_no_python_of_the_model() -> None:
+    def layers(n: int, x: Tensor) -> Tensor:
+        for _ in range(n):
+            x = functional.silu(functional.linear(functional.layer_norm(x, (8,)), weight)) + x
+        return x
+
+    def python_calls(work: Callable[[], object]) -> int:
+        calls = Counter[str]()
+
+        def count(_frame: FrameType, event: str, _argument: object) -> None:
+            calls[event] += 1
+
+        sys.setprofile(count)
+        try:
+            work()
+        finally:
+            sys.setprofile(None)
+        return calls["call"]
+
+    weight, x = rand(8, 8), rand(2, 8)
+    eager = [python_calls(partial(layers, n, x)) for n in (4, 8)]
+    replay = [python_calls(capture(partial(layers, n, x))[0].replay) for n in (4, 8)]
+    assert eager[1] > eager[0] + 8
+    assert replay[1] == replay[0] < eager[0]
+
+
+# -- pools ---------------------------------------------------------------------------------------
+
+
+def each_doubled(x: Tensor, blocks: list[int]) -> list[Tensor]:
+    return [x[: n * BLOCK_BYTES // 4] * 2 for n in blocks]
+
+
+def chain(x: Tensor, blocks: int) -> Tensor:
+    """Three results of so many blocks one after the other; two of them live at any time."""
+    rows = x[: blocks * BLOCK_BYTES // 4]
+    return rows * 2 * 3 * 4
+
+
+def bytes_of(order: list[int], *, shared: bool) -> int:
+    """What graphs of these sizes hold when captured in this order."""
+    x, pool = torch.ones(16 * BLOCK_BYTES), emulator.graph_pool_handle()
+    graphs = [capture(partial(chain, x, size), pool if shared else None)[0] for size in order]
+    return sum(emulator.pool_bytes(p) for p in {g.pool() for g in graphs})
+
+
+def test_the_order_of_capture_decides_what_a_shared_pool_holds() -> None:
+    assert bytes_of([8, 4, 2, 1], shared=True) == 2 * 8 * BLOCK_BYTES
+    assert bytes_of([1, 2, 4, 8], shared=True) == 2 * (1 + 2 + 4 + 8) * BLOCK_BYTES
+    assert bytes_of([8, 4, 2, 1], shared=False) == 2 * (1 + 2 + 4 + 8) * BLOCK_BYTES
+
+
+def test_only_what_someone_holds_counts_as_used() -> None:
+    x, pool = torch.ones(16 * BLOCK_BYTES), emulator.graph_pool_handle()
+    graph, y = capture(lambda: chain(x, 8), pool)
+    assert pool.used_bytes == 8 * BLOCK_BYTES
+    last = y[-1:]
+    del y
+    assert pool.used_bytes == 8 * BLOCK_BYTES  # a view holds all of what it views
+    del last
+    assert (pool.used_bytes, pool.reserved_bytes) == (0, 16 * BLOCK_BYTES)
+    graph.replay()
+
+
+def test_the_last_graph_to_go_gives_the_memory_back() -> None:
+    x, pool = torch.ones(16 * BLOCK_BYTES), emulator.graph_pool_handle()
+    first, y = capture(lambda: chain(x, 8), pool)
+    second = capture(lambda: chain(x, 8), pool)[0]
+    held = emulator.pool_bytes(pool)
+    first.reset()
+    assert emulator.pool_bytes(pool) == held
+    del second
+    assert emulator.pool_bytes(pool) == 8 * BLOCK_BYTES  # y stands there
+    assert y.isnan().all()
+    del y
+    assert emulator.pool_bytes(pool) == 0
+
+
+@pytest.mark.parametrize("newest_first", [True, False])
+def test_free_neighbours_are_joined_again(newest_first: bool) -> None:
+    x, pool = torch.ones(16 * BLOCK_BYTES), emulator.graph_pool_handle()
+    graphs = [capture(partial(chain, x, 8), pool)[0]]
+    for blocks in ([4, 4, 4, 4], [8], [1] * 16, [2, 6, 8]):
+        graph, results = capture(partial(each_doubled, x, blocks), pool)
+        graphs.append(graph)
+        while results:
+            results.pop(-1 if newest_first else 0)
+    assert emulator.pool_bytes(pool) == 16 * BLOCK_BYTES
+
+
+def test_a_result_takes_the_smallest_block_that_fits() -> None:
+    x, pool = torch.ones(16 * BLOCK_BYTES), emulator.graph_pool_handle()
+    graphs = [capture(lambda: len(each_doubled(x, [8, 4])), pool)]
+    graphs.append(capture(lambda: len(each_doubled(x, [4, 8])), pool))
+    assert emulator.pool_bytes(pool) == 12 * BLOCK_BYTES
+
+
+def test_running_out_of_memory_ends_a_capture_and_no_more() -> None:
+    x, pool = torch.ones(16 * BLOCK_BYTES), emulator.graph_pool_handle()
+    before = emulator.mem_get_info()
+    graph = CUDAGraph()
+    used = before[1] - before[0]
+    with emulator.memory_limit(used + 9 * BLOCK_BYTES):
+        with pytest.raises(torch.OutOfMemoryError, match="Capture fewer or smaller sizes"):
+            with emulator.graph(graph, pool=pool):
+                chain(x, 8)
+        with pytest.raises(CaptureError, match="without a preceding"):
+            graph.replay()
+        smaller, y = capture(lambda: chain(x, 4), pool)
+        assert emulator.mem_get_info() == (BLOCK_BYTES, used + 9 * BLOCK_BYTES)
+    smaller.replay()
+    assert (y == 24).all()
+    assert emulator.mem_get_info()[1] == before[1]
+
+
+# -- refusals in plain words ---------------------------------------------------------------------
+
+SPARSE = torch.eye(2).to_sparse()
+REFUSED: dict[str, tuple[str, Callable[[Tensor], object]]] = {
+    "item": ("copies a value back to the CPU", lambda x: x[0].item()),
+    "index by tensor": ("copies a value back", lambda x: x[x.argmax()]),
+    "allclose": ("copies a value back to the CPU", lambda x: torch.allclose(x, x)),
+    "numpy": ("Tensor.numpy reads the device", lambda x: x.numpy()),
+    "format": ("Tensor.__format__ reads the device", lambda x: f"{x[0]}"),
+    "masked_select": ("shape that depends on data", lambda x: x.masked_select(x > 0)),
+    "where": ("shape that depends on data", lambda x: torch.where(x > 0)),
+    "list": ("copies host data to the device", lambda x: x[[0, 1]]),
+    "assign by list": ("copies host data to the device", lambda x: x.__setitem__([0], 1.0)),
+    "from_numpy": ("copies host data", lambda x: torch.from_numpy(np.ones(2))),
+    "no meta kernel": ("has no meta kernel", lambda x: x.to_sparse()),
+    "generator": ("generator of its own", lambda x: x.normal_(generator=torch.Generator())),
+    "sparse": ("expected a strided one", lambda _: SPARSE * 2),
+    "small out": ("give out= the right shape", lambda x: torch.mul(x, x, out=torch.empty(1))),
+    "replay": ("launching a graph", lambda _: CUDAGraph().replay()),
+    "event": ("Event.synchronize waits", lambda x: emulator.Event().synchronize()),
+    "foreign stream": (
+        "waiting for a stream that is not part",
+        lambda x: emulator.current_stream().wait_stream(emulator.Stream()),
+    ),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_a_refusal_says_what_is_not_permitted(
+    what: str, mode: Callable[[], AbstractContextManager[None]]
+) -> None:
+    reason, body = REFUSED[what]
+    with mode(), pytest.raises(CaptureError, match=f"^{NOT_PERMITTED}.*{reason}"):
+        capture(partial(body, torch.ones(4)))
+
+
+def test_an_op_after_a_swallowed_error_is_refused_with_the_first_reason() -> None:
+    def body() -> None:
+        with suppress(CaptureError):
+            x.tolist()
+        x.add_(1)
+
+    x = torch.ones(4)
+    with pytest.raises(CaptureError, match=r"dead already: Tensor.tolist reads the device"):
+        capture(body)
+
+
+def test_a_capture_that_was_invalidated_has_spoiled_its_pool() -> None:
+    x, pool = torch.ones(4), emulator.graph_pool_handle()
+    with pytest.raises(CaptureError):
+        capture(lambda: x.tolist(), pool)
+    with pytest.raises(CaptureError, match="Take a new graph_pool_handle"):
+        capture(lambda: x * 2, pool)
+
+
+def test_an_unknown_error_mode_is_refused() -> None:
+    with pytest.raises(CaptureError, match="'local': expected one of"):
+        with emulator.graph(CUDAGraph(), capture_error_mode="local"):
+            pass
+
+
+def test_a_capture_of_nothing_is_warned_of() -> None:
+    with pytest.warns(UserWarning, match="The CUDA Graph is empty"):
+        graph, _ = capture(lambda: None)
+    graph.replay()
+
+
+def test_an_op_that_eager_refuses_is_refused_while_capturing() -> None:
+    x, y = torch.ones(4), torch.ones(3)
+    for body in (lambda: x + y, lambda: x.add_(y), lambda: x.copy_(y), lambda: x.view(3)):
+        with pytest.raises(RuntimeError, match=r"size|shape"):
+            capture(body)
+
+
+# -- a capture that fails leaves nothing behind --------------------------------------------------
+
+
+@torch.library.custom_op("launch_bound_tests::interrupting", mutates_args=())
+def interrupting(x: Tensor) -> Tensor:
+    return x.clone()
+
+
+@interrupting.register_fake
+def _(x: Tensor) -> Tensor:
+    raise KeyboardInterrupt(f"while {x} was captured")
+
+
+def assert_nothing_left() -> None:
+    assert not _get_current_dispatch_mode_stack()
+    assert not _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
+    assert not emulator.is_current_stream_capturing()
+    assert emulator.current_stream() is not emulator.graph.default_capture_stream
+    assert torch.ones(3).tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_ctrl_c_in_the_middle_of_an_op_leaves_nothing_behind(
+    mode: Callable[[], AbstractContextManager[None]],
+) -> None:
+    x, pool, graph = torch.ones(4), emulator.graph_pool_handle(), CUDAGraph()
+    with mode(), pytest.raises(KeyboardInterrupt), emulator.graph(graph, pool=pool):
+        interrupting(functional.linear(x, x[None]) + 1)
+    assert_nothing_left()
+    assert emulator.pool_bytes(pool) == 0
+    assert graph.ops == ()
+    with pytest.raises(CaptureError, match="without a preceding successful capture"):
+        graph.replay()
+    graph, y = capture(lambda: x * 2, pool)
+    graph.replay()
+    assert y.tolist() == [2, 2, 2, 2]
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_a_refusal_leaves_nothing_behind(what: str) -> None:
+    with pytest.raises(CaptureError):
+        capture(partial(REFUSED[what][1], torch.ones(4)))
+    assert_nothing_left()
+
+
+def test_a_capture_that_cannot_begin_leaves_nothing_behind() -> None:
+    graph, _ = capture(lambda: torch.ones(1))
+    with pytest.raises(CaptureError, match="already owns a captured graph"):
+        with emulator.graph(graph):
+            pass
+    assert_nothing_left()
+    with pytest.raises(CaptureError, match="before capture_begin"):
+        graph.capture_end()
+
+
+# -- streams, threads, devices -------------------------------------------------------------------
+
+
+def test_work_on_a_stream_that_did_not_fork_is_left_out_of_the_graph() -> None:
+    x, other = torch.ones(4), emulator.Stream()
+
+    def body() -> Tensor:
+        with emulator.stream(other):
+            x.add_(1)  # runs now, and never again
+        return x * 2
+
+    graph, y = capture(body)
+    assert x.tolist() == [2, 2, 2, 2]
+    graph.replay()
+    assert (x.tolist(), y.tolist()) == ([2] * 4, [4] * 4)
+    assert graph.ops == ("aten.mul.Tensor",)
+
+
+def test_another_thread_goes_on_computing_during_a_capture() -> None:
+    answers: list[object] = []
+
+    def body() -> Tensor:
+        def work() -> None:
+            answers.extend([emulator.is_current_stream_capturing(), (torch.ones(2) * 3).tolist()])
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        return torch.ones(2) * 2
+
+    graph, _ = capture(body)
+    assert answers == [False, [3, 3]]
+    assert len(graph.ops) == 2
+
+
+def test_an_event_without_a_time_says_so() -> None:
+    timed, untimed = emulator.Event(enable_timing=True), emulator.Event()
+    timed.record()
+    untimed.record()
+    with pytest.raises(RuntimeError, match="enable_timing=True"):
+        timed.elapsed_time(untimed)
+    late = emulator.Event(enable_timing=True)
+    with emulator.graph(CUDAGraph()):
+        torch.ones(1)
+        late.record()
+    with pytest.raises(RuntimeError, match="outside a capture"):
+        timed.elapsed_time(late)
+
+
+def test_results_stand_where_a_gpu_would_put_them() -> None:
+    _, (x, y) = capture(lambda: (torch.ones(3), torch.ones(5)))
+    assert (y.data_ptr() % BLOCK_BYTES, x.data_ptr() % BLOCK_BYTES) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("device", "reason"), [("meta", "expected cuda, or cpu"), ("cuda", "PyTorch finds no CUDA GPU")]
+)
+def test_a_device_without_graphs_is_refused_in_one_line(device: str, reason: str) -> None:
+    if device == "cuda" and torch.cuda.is_available():
+        pytest.skip("there is a GPU here")
+    with pytest.raises(ValueError, match=reason):
+        graphs_for(device)

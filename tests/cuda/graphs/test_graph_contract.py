@@ -1,0 +1,548 @@
+"""What a CUDA graph does and does not do. One file for the emulated graphs and for the real ones.
+
+Every test runs on the CPU emulator, and unchanged on `torch.cuda` where there is a GPU. Left out,
+because versions of PyTorch differ or nobody promises it: what a result holds before the first
+replay; whether a capture that a Python exception ended leaves half a graph (on a GPU it does);
+launching a graph inside a capture; a pool in which a capture was invalidated; generators other than
+the default one; what ascending capture costs (the allocator's settings decide); host data that a
+CPU cannot tell from the device's. `test_cuda_emulator.py` says what the emulator does there.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, suppress
+from functools import partial
+from typing import TypeVar
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from mini_engine.cuda.graphs.backend import Graph, GraphBackend, PoolHandle, graphs_for
+from tests.support.graph_programs import Inputs, Program, programs
+
+T = TypeVar("T")
+NO_GPU = "no NVIDIA GPU here; on a machine with one: make test ARGS='-m gpu'"
+GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason=NO_GPU)]
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param("cpu", id="emulator"), pytest.param("cuda", id="gpu", marks=GPU)],
+)
+def graphs(request: pytest.FixtureRequest) -> GraphBackend:
+    return graphs_for(request.param)
+
+
+@pytest.fixture(autouse=True)
+def _stream_restored(graphs: GraphBackend) -> Iterator[None]:
+    """`torch.cuda.graph` leaves its side stream current when a capture fails."""
+    with graphs.stream(graphs.current_stream()):
+        yield
+
+
+_failed: list[Graph] = []  # PyTorch's allocator goes on asking a graph whose capture failed
+
+
+def doomed(graphs: GraphBackend) -> Graph:
+    """A graph whose capture will fail. It stays alive."""
+    _failed.append(graphs.CUDAGraph())
+    return _failed[-1]
+
+
+def filled(graphs: GraphBackend, value: float = 1.0, size: int = 4) -> Tensor:
+    return torch.full((size,), value, device=graphs.device)
+
+
+def capture(
+    graphs: GraphBackend, body: Callable[[], T], pool: PoolHandle = None
+) -> tuple[Graph, T]:
+    """A graph of `body`, and what body returned."""
+    graph = graphs.CUDAGraph()
+    with graphs.graph(graph, pool=pool):
+        result = body()
+    return graph, result
+
+
+# -- what a graph remembers ----------------------------------------------------------------------
+
+
+def test_capture_executes_nothing_and_a_replay_executes_it_once(graphs: GraphBackend) -> None:
+    x, cache, slot = filled(graphs), filled(graphs, 0.0), torch.tensor([2], device=graphs.device)
+
+    def step() -> None:
+        x.add_(1)
+        cache.index_copy_(0, slot, x[:1])
+
+    graph, _ = capture(graphs, step)
+    assert x.tolist() == [1, 1, 1, 1]
+    assert cache.tolist() == [0, 0, 0, 0]
+    graph.replay()
+    assert x.tolist() == [2, 2, 2, 2]
+    assert cache.tolist() == [0, 0, 2, 0]
+
+
+def test_replay_reads_what_stands_at_the_addresses_now(graphs: GraphBackend) -> None:
+    x = filled(graphs)
+    graph, y = capture(graphs, lambda: x * 2)
+    graph.replay()
+    assert y.tolist() == [2, 2, 2, 2]
+    x.copy_(filled(graphs, 5.0))
+    graph.replay()
+    assert y.tolist() == [10, 10, 10, 10]
+
+
+def test_replay_ignores_a_rebound_input(graphs: GraphBackend) -> None:
+    x = filled(graphs)
+    static = x
+    graph, y = capture(graphs, lambda: x * 2)
+    x = filled(graphs, 5.0)
+    graph.replay()
+    assert y.tolist() == [2, 2, 2, 2]
+    assert static.tolist() == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("how", ["attribute", "data"])
+def test_replay_ignores_a_replaced_weight(graphs: GraphBackend, how: str) -> None:
+    layer = torch.nn.Linear(4, 1, bias=False, device=graphs.device).requires_grad_(False)
+    layer.weight.fill_(1.0)
+    old, x = layer.weight.data, filled(graphs)  # `old` keeps the memory: the graph does not
+    new = torch.full_like(old, 7.0)
+    layer(x)
+    graph, y = capture(graphs, lambda: layer(x))
+    if how == "attribute":
+        layer.weight = torch.nn.Parameter(new, requires_grad=False)
+    else:
+        layer.weight.data = new
+    graph.replay()
+    assert y.tolist() == [4]
+    old.fill_(3.0)
+    graph.replay()
+    assert y.tolist() == [12]
+
+
+def test_a_python_scalar_is_baked_in(graphs: GraphBackend) -> None:
+    x, factor = filled(graphs), 2.0
+    graph, y = capture(graphs, lambda: x * factor)
+    factor = 7.0
+    graph.replay()
+    assert y.tolist() == [2, 2, 2, 2]
+
+
+def test_a_branch_is_frozen_and_python_runs_once(graphs: GraphBackend) -> None:
+    x, double, calls = filled(graphs), True, []
+
+    def forward() -> Tensor:
+        calls.append("forward")
+        return x * 2 if double else x * 100
+
+    graph, y = capture(graphs, forward)
+    double = False
+    graph.replay()
+    graph.replay()
+    assert y.tolist() == [2, 2, 2, 2]
+    assert calls == ["forward"]
+
+
+def test_a_kept_output_is_overwritten_by_the_next_replay(graphs: GraphBackend) -> None:
+    x = filled(graphs)
+    graph, y = capture(graphs, lambda: x * 2)
+    graph.replay()
+    kept, saved = y, y.clone()
+    x.fill_(5.0)
+    graph.replay()
+    assert kept.tolist() == [10, 10, 10, 10]
+    assert saved.tolist() == [2, 2, 2, 2]
+
+
+def test_views_and_writes_through_them_are_captured(graphs: GraphBackend) -> None:
+    x = torch.arange(6.0, device=graphs.device).view(2, 3)
+
+    def body() -> tuple[Tensor, Tensor]:
+        x.t()[0].add_(10)
+        y = x.view(-1)[2:] * 1
+        y.view(2, 2)[1].zero_()
+        return y, x.t().reshape(-1)
+
+    graph, (y, turned) = capture(graphs, body)
+    graph.replay()
+    assert x.tolist() == [[10, 1, 2], [13, 4, 5]]
+    assert y.tolist() == [2, 13, 0, 0]
+    assert turned.tolist() == [10, 13, 1, 4, 2, 5]
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_a_decode_loop_in_a_graph_equals_the_eager_one(
+    graphs: GraphBackend, mode: Callable[[], AbstractContextManager[None]]
+) -> None:
+    def state() -> tuple[Tensor, Tensor, Tensor]:
+        position, token = torch.zeros(2, 1, dtype=torch.int64, device=graphs.device)
+        return position, token, torch.zeros(8, 16, device=graphs.device)
+
+    def step(position: Tensor, token: Tensor, cache: Tensor) -> Tensor:
+        hidden = torch.nn.functional.embedding(token, table)
+        cache.index_copy_(0, position, hidden)
+        seen = torch.arange(8, device=graphs.device) <= position
+        weights = torch.where(seen, hidden @ cache.t(), float("-inf")).softmax(-1)
+        logits = torch.nn.functional.linear(weights @ cache, table)
+        token.copy_(logits.argmax(-1))
+        position.add_(1)
+        return logits
+
+    with mode():
+        torch.manual_seed(0)
+        table = torch.randn(32, 16, device=graphs.device)
+        eager, static = state(), state()
+        want = [(step(*eager).clone(), eager[1].clone()) for _ in range(8)]
+        graph, logits = capture(graphs, lambda: step(*static))
+        for expected, token in want:
+            graph.replay()
+            # cuBLAS may split the sum otherwise in a capture, which has a workspace of its own
+            torch.testing.assert_close(logits, expected, rtol=1e-5, atol=1e-5)
+            assert torch.equal(static[1], token)
+
+
+@given(
+    st.lists(programs, min_size=1, max_size=3),
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 999)), min_size=1, max_size=6),
+)
+def test_random_programs_in_one_pool_equal_eager_in_any_order_of_replay(
+    graphs: GraphBackend, sources: list[Program], replays: list[tuple[int, int]]
+) -> None:
+    pool, device = graphs.graph_pool_handle(), graphs.device
+    static = [Inputs.random(p.rows, 0, device) for p in sources]
+    for program, inputs in zip(sources, static, strict=True):
+        program.run(inputs)  # kernels that are loaded lazily must not be loaded in a capture
+    captured = [
+        capture(graphs, partial(program.run, inputs), pool)
+        for program, inputs in zip(sources, static, strict=True)
+    ]
+    for which, seed in replays:
+        which %= len(sources)
+        program, (graph, results) = sources[which], captured[which]
+        fresh = Inputs.random(program.rows, seed, device)
+        static[which].copy_(fresh)
+        graph.replay()
+        for got, expected in zip(results, program.run(fresh), strict=True):
+            assert torch.equal(got, expected)
+        assert torch.equal(static[which].state, fresh.state)
+
+
+# -- what may not be captured --------------------------------------------------------------------
+
+FORBIDDEN: dict[str, Callable[[GraphBackend, Tensor], object]] = {
+    "item": lambda _, x: x.sum().item(),
+    "float": lambda _, x: float(x[0]),
+    "if": lambda _, x: 1 if (x > 0).all() else 0,
+    "tolist": lambda _, x: x.tolist(),
+    "cpu": lambda _, x: x.cpu(),
+    "cpu().numpy": lambda _, x: x.cpu().numpy(),
+    "equal": lambda _, x: torch.equal(x, x + 1),
+    "print": lambda _, x: repr(x),
+    "nonzero": lambda _, x: x.nonzero(),
+    "boolean mask": lambda _, x: x[x > 0],
+    "write under a mask": lambda _, x: x.__setitem__(x > 0, x),
+    "unique": lambda _, x: torch.unique(x),
+    "host data": lambda g, x: x + torch.tensor([1.0], device=g.device),
+    "synchronize": lambda g, _: g.synchronize(),
+    "stream.synchronize": lambda g, _: g.current_stream().synchronize(),
+    "capture in a capture": lambda g, x: capture(g, lambda: x + 1),
+}
+
+
+def assert_usable(graphs: GraphBackend, pool: PoolHandle = None) -> None:
+    """Eager work and a new capture are as good as ever."""
+    assert not graphs.is_current_stream_capturing()
+    x = filled(graphs)
+    graph, y = capture(graphs, lambda: x * 3, pool)
+    graph.replay()
+    assert y.tolist() == [3, 3, 3, 3]
+    assert (x + 1).tolist() == [2, 2, 2, 2]
+
+
+@pytest.mark.parametrize("what", FORBIDDEN)
+def test_what_waits_for_the_device_ends_the_capture(graphs: GraphBackend, what: str) -> None:
+    x, graph = filled(graphs), doomed(graphs)
+    with pytest.raises(RuntimeError), graphs.graph(graph):
+        FORBIDDEN[what](graphs, x)
+    with pytest.raises(RuntimeError):
+        graph.replay()
+    assert_usable(graphs)
+
+
+def test_swallowing_the_error_does_not_save_the_capture(graphs: GraphBackend) -> None:
+    x, graph = filled(graphs), doomed(graphs)
+    with pytest.raises(RuntimeError), graphs.graph(graph), suppress(RuntimeError):
+        x.sum().item()
+    with pytest.raises(RuntimeError):
+        graph.replay()
+    assert_usable(graphs)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
+def test_any_exception_leaves_device_and_pool_usable(
+    graphs: GraphBackend, error: type[BaseException]
+) -> None:
+    x, graph, pool = filled(graphs), graphs.CUDAGraph(), graphs.graph_pool_handle()
+    with pytest.raises(error), graphs.graph(graph, pool=pool):
+        x.add_(1)
+        raise error
+    assert x.tolist() == [1, 1, 1, 1]
+    assert_usable(graphs, pool)
+
+
+def test_a_number_may_be_written_under_a_mask(graphs: GraphBackend) -> None:
+    x = filled(graphs, -1.0)
+    graph, _ = capture(graphs, lambda: x.__setitem__(x < 0, 7.0))
+    graph.replay()
+    assert x.tolist() == [7, 7, 7, 7]
+
+
+# -- the life of a graph -------------------------------------------------------------------------
+
+
+def test_there_is_nothing_to_replay_before_a_capture_or_after_a_reset(graphs: GraphBackend) -> None:
+    x, graph = filled(graphs), graphs.CUDAGraph()
+    with pytest.raises(RuntimeError):
+        graph.replay()
+    with pytest.raises(RuntimeError):
+        graph.pool()
+    with graphs.graph(graph):
+        y = x * 2
+    graph.reset()
+    with pytest.raises(RuntimeError):
+        graph.replay()
+    with graphs.graph(graph):
+        y = x * 3
+    graph.replay()
+    assert y.tolist() == [3, 3, 3, 3]
+
+
+def test_a_graph_captures_once(graphs: GraphBackend) -> None:
+    x = filled(graphs)
+    graph, y = capture(graphs, lambda: x * 2)
+    with pytest.raises(RuntimeError), graphs.graph(graph):
+        pass
+    graph.replay()
+    assert y.tolist() == [2, 2, 2, 2]
+
+
+def test_the_default_stream_captures_nothing(graphs: GraphBackend) -> None:
+    with pytest.raises(RuntimeError, match="non-default stream"):
+        graphs.CUDAGraph().capture_begin()
+    assert_usable(graphs)
+
+
+def test_begin_and_end_capture_by_hand(graphs: GraphBackend) -> None:
+    x, graph = filled(graphs), graphs.CUDAGraph()
+    graphs.synchronize()
+    with graphs.stream(graphs.Stream()):
+        assert not graphs.is_current_stream_capturing()
+        graph.capture_begin(capture_error_mode="thread_local")
+        assert graphs.is_current_stream_capturing()
+        y = x * 2
+        graph.capture_end()
+        assert not graphs.is_current_stream_capturing()
+    graph.replay()
+    assert y.tolist() == [2, 2, 2, 2]
+
+
+def test_random_numbers_move_on_with_each_replay(graphs: GraphBackend) -> None:
+    torch.manual_seed(1)
+    eager = [torch.rand(4, device=graphs.device) for _ in range(2)]
+    torch.manual_seed(1)
+    graph, y = capture(graphs, lambda: torch.rand(4, device=graphs.device))
+    for expected in eager:  # so the capture has drawn nothing
+        graph.replay()
+        assert torch.equal(y, expected)
+    assert not torch.equal(*eager)
+
+
+def test_garbage_collected_while_capturing_does_no_harm(graphs: GraphBackend) -> None:
+    x = filled(graphs)
+
+    def body() -> Tensor:
+        ring: list[object] = [x * 2]
+        ring.append(ring)
+        y = x * 3
+        del ring
+        gc.collect()
+        return torch.add(y, x, alpha=4)
+
+    gc.collect()
+    graph, y = capture(graphs, body)
+    graph.replay()
+    assert y.tolist() == [7, 7, 7, 7]
+
+
+# -- streams and events --------------------------------------------------------------------------
+
+
+def test_warm_up_on_a_side_stream_then_capture(graphs: GraphBackend) -> None:
+    x, side = filled(graphs), graphs.Stream()
+    side.wait_stream(graphs.current_stream())
+    with graphs.stream(side):
+        for _ in range(3):
+            x * 2
+    graphs.current_stream().wait_stream(side)
+    graph, y = capture(graphs, lambda: x * 2)
+    graph.replay()
+    assert y.tolist() == [2, 2, 2, 2]
+
+
+def test_a_stream_that_forks_and_joins_is_captured_too(graphs: GraphBackend) -> None:
+    x, side = filled(graphs), graphs.Stream()
+
+    def body() -> Tensor:
+        side.wait_stream(graphs.current_stream())
+        with graphs.stream(side):
+            doubled = x * 2
+        tripled = x * 3
+        graphs.current_stream().wait_stream(side)
+        return doubled + tripled
+
+    graph, y = capture(graphs, body)
+    x.fill_(10.0)
+    graph.replay()
+    assert y.tolist() == [50, 50, 50, 50]
+
+
+def test_a_fork_that_is_not_joined_ends_the_capture(graphs: GraphBackend) -> None:
+    x, side, graph = filled(graphs), graphs.Stream(), doomed(graphs)
+    with pytest.raises(RuntimeError), graphs.graph(graph):
+        side.wait_stream(graphs.current_stream())
+        with graphs.stream(side):
+            x.add_(1)
+    assert_usable(graphs)
+
+
+def test_events_tell_the_time_between_them(graphs: GraphBackend) -> None:
+    begin, end = (graphs.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    filled(graphs).add_(1)
+    end.record()
+    end.synchronize()
+    assert begin.elapsed_time(end) >= 0
+
+
+# -- custom ops: the way of a Triton kernel into a graph -----------------------------------------
+
+
+@torch.library.custom_op("launch_bound_tests::accumulate", mutates_args=("total",))
+def accumulate(x: Tensor, by: float, total: Tensor) -> None:
+    total.add_(x, alpha=by)
+
+
+@torch.library.custom_op("launch_bound_tests::doubled_rows", mutates_args=())
+def doubled_rows(x: Tensor) -> Tensor:
+    return torch.cat((x, x))
+
+
+@doubled_rows.register_fake
+def _(x: Tensor) -> Tensor:
+    return x.new_empty(2 * x.shape[0])
+
+
+def test_custom_ops_are_captured_and_replayed(graphs: GraphBackend) -> None:
+    x, total = filled(graphs), filled(graphs, 0.0)
+
+    def body() -> Tensor:
+        accumulate(x * 2, 10.0, total)
+        rows: Tensor = doubled_rows(total)
+        return rows + 1
+
+    graph, y = capture(graphs, body)
+    assert total.tolist() == [0, 0, 0, 0]
+    graph.replay()
+    x.fill_(2.0)
+    graph.replay()
+    assert total.tolist() == [60, 60, 60, 60]
+    assert y.tolist() == [61] * 8
+
+
+# -- pools ---------------------------------------------------------------------------------------
+
+
+def test_the_memory_of_a_dead_result_is_handed_out_again(graphs: GraphBackend) -> None:
+    x = filled(graphs)
+
+    def body() -> tuple[int, Tensor]:
+        address = (x * 2).data_ptr()
+        return address, x * 3
+
+    graph, (address, y) = capture(graphs, body)
+    assert y.data_ptr() == address
+    graph.replay()
+    assert y.tolist() == [3, 3, 3, 3]
+
+
+def test_a_view_keeps_the_memory_of_what_it_views(graphs: GraphBackend) -> None:
+    x = filled(graphs)
+
+    def body() -> list[Tensor]:
+        last = (x * 2)[3:]
+        return [last, *(x * 3 for _ in range(4))]
+
+    graph, (last, *_) = capture(graphs, body)
+    graph.replay()
+    assert last.tolist() == [2]
+
+
+def test_a_kept_output_is_overwritten_by_another_graph_of_the_pool(graphs: GraphBackend) -> None:
+    x, pool = filled(graphs), graphs.graph_pool_handle()
+
+    def body() -> tuple[int, Tensor]:
+        passing = x * 2
+        return passing.data_ptr(), passing.sum()
+
+    first, (address, _) = capture(graphs, body, pool)
+    second, y = capture(graphs, lambda: x * 3, pool)
+    assert y.data_ptr() == address
+    second.replay()
+    assert y.tolist() == [3, 3, 3, 3]
+    first.replay()
+    assert y.tolist() == [2, 2, 2, 2]
+    second.replay()
+    assert y.tolist() == [3, 3, 3, 3]
+
+
+def test_an_output_that_someone_holds_is_not_handed_out(graphs: GraphBackend) -> None:
+    x, pool = filled(graphs), graphs.graph_pool_handle()
+    first, y = capture(graphs, lambda: x * 2, pool)
+    second, z = capture(graphs, lambda: x * 3, pool)
+    first.replay()
+    second.replay()
+    assert y.tolist() == [2, 2, 2, 2]
+    assert z.tolist() == [3, 3, 3, 3]
+
+
+def test_one_graph_of_a_pool_outlives_the_other(graphs: GraphBackend) -> None:
+    x = filled(graphs)
+    first, _ = capture(graphs, lambda: (x * 2).sum())
+    second, y = capture(graphs, lambda: x * 3, first.pool())
+    assert second.pool() == first.pool()
+    first.reset()
+    second.replay()
+    assert y.tolist() == [3, 3, 3, 3]
+
+
+def test_captured_largest_first_the_smaller_graph_costs_nothing(graphs: GraphBackend) -> None:
+    x, pool = filled(graphs, size=2**20), graphs.graph_pool_handle()
+    kept, costs = [], []
+
+    def body(size: int) -> Tensor:
+        return x[:size] * 2 * 3 * 4
+
+    for size in (2**20, 2**18, 2**16):
+        kept.append(capture(graphs, partial(body, size), pool))
+        costs.append(graphs.pool_bytes(pool))
+    assert costs[0] == costs[1] == costs[2] >= 2 * 4 * 2**20
+
+
+def test_free_memory_is_part_of_all_memory(graphs: GraphBackend) -> None:
+    free, total = graphs.mem_get_info()
+    assert 0 < free <= total

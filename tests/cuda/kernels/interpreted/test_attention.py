@@ -1,0 +1,206 @@
+"""attention.py, fused_attention.py and prefill.py. Every cache row that nobody may read is NaN."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from mini_engine.cuda.kernels import attention, attention_naive, fused_attention, prefill, rope
+from mini_engine.cuda.kernels.paged import Heads
+from tests.support.kernel_cases import NAN, Paged, assert_close, paged, rotary
+
+both = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+# heads, contexts (not multiples of the block or the tile; 0 is a padded row), splits
+CASES = [
+    (Heads(4, 2, 64, 5), [1, 0, 37, 70], 2),
+    (Heads(6, 1, 128, 16), [65], 1),
+    (Heads(2, 2, 32, 7), [33, 32, 31], 5),
+]
+cases = pytest.mark.parametrize(("heads", "contexts", "splits"), CASES)
+
+
+def batch(heads: Heads, contexts: list[int], dtype: torch.dtype) -> tuple[torch.Tensor, Paged]:
+    torch.manual_seed(sum(contexts))
+    q = torch.randn(len(contexts), heads.num_heads * heads.head_dim).to(dtype)
+    return q, paged(contexts, heads.num_kv_heads, heads.head_dim, heads.block_size, dtype)
+
+
+def decode(
+    q: torch.Tensor, kv: Paged, splits: int, counters: torch.Tensor | None = None
+) -> torch.Tensor:
+    out = torch.full_like(q, NAN)
+    attention.decode_attention(
+        out, q, kv.k_cache, kv.v_cache, kv.block_table, kv.context_lens, splits, counters
+    )
+    return out
+
+
+# ---- decode
+
+
+@both
+@cases
+def test_split_decode_equals_its_reference(
+    dtype: torch.dtype, heads: Heads, contexts: list[int], splits: int
+) -> None:
+    q, kv = batch(heads, contexts, dtype)
+    expected = attention.decode_reference(
+        q, kv.k_cache, kv.v_cache, kv.block_table, kv.context_lens
+    )
+    assert_close(decode(q, kv, splits), expected, terms=64)
+
+
+def test_the_naive_kernel_gives_the_same_answer() -> None:
+    heads, contexts, splits = CASES[0]
+    q, kv = batch(heads, contexts, torch.float32)
+    out = torch.full_like(q, NAN)
+    attention_naive.decode_attention_naive(
+        out, q, kv.k_cache, kv.v_cache, kv.block_table, kv.context_lens
+    )
+    assert_close(out, decode(q, kv, splits), terms=64)
+
+
+def test_a_padded_row_gets_zeros_and_changes_no_other() -> None:
+    heads = Heads(4, 2, 32, 5)
+    q, kv = batch(heads, [40, 0, 7], torch.float32)
+    out = decode(q, kv, 3)
+    assert (out[1] == 0).all()
+    for row in (0, 2):
+        alone = Paged(
+            kv.k_cache, kv.v_cache, kv.block_table[[row]], kv.context_lens[[row]], kv.slots
+        )
+        torch.testing.assert_close(decode(q[[row]], alone, 3)[0], out[row], rtol=0, atol=0)
+
+
+def test_the_last_program_combines_what_a_second_kernel_would() -> None:
+    """Bitwise, and twice: the counters are left at zero."""
+    heads, contexts, splits = CASES[0]
+    q, kv = batch(heads, contexts, torch.float32)
+    counters = torch.zeros(len(contexts), heads.num_kv_heads, dtype=torch.int32)
+    for _ in range(2):
+        one_launch = decode(q, kv, splits, counters)
+        torch.testing.assert_close(one_launch, decode(q, kv, splits), rtol=0, atol=0)
+        assert (counters == 0).all()
+
+
+def test_the_table_may_be_the_left_part_of_a_wider_one() -> None:
+    """A graph for short contexts reads the first columns of the engine's table where they are."""
+    heads, contexts, splits = CASES[2]
+    q, kv = batch(heads, contexts, torch.float32)
+    columns = kv.block_table.shape[1]
+    wider = torch.cat([kv.block_table, torch.full((3, 4), 2**30, dtype=torch.int32)], dim=1)
+    left = Paged(kv.k_cache, kv.v_cache, wider[:, :columns], kv.context_lens, kv.slots)
+    torch.testing.assert_close(decode(q, left, splits), decode(q, kv, splits), rtol=0, atol=0)
+
+
+def test_more_splits_than_tiles_leave_the_rest_idle() -> None:
+    q, kv = batch(Heads(2, 1, 32, 4), [attention.TILE + 1], torch.float32)
+    assert_close(decode(q, kv, 8), decode(q, kv, 1), terms=64)
+
+
+# ---- decode, fused with RoPE and the KV write
+
+
+def fused(
+    heads: Heads, kv: Paged, qkv: torch.Tensor, splits: int, gains: list[torch.Tensor | None]
+) -> torch.Tensor:
+    """Runs the kernel on copies of nothing: `kv` is written. The last position of each request is
+    the current token, and its rows are NaN until the kernel stores them."""
+    out = torch.full((len(qkv), heads.num_heads * heads.head_dim), NAN, dtype=qkv.dtype)
+    counters = torch.zeros(len(qkv), heads.num_kv_heads, dtype=torch.int32)
+    fused_attention.rope_kv_write_attention(
+        *(out, kv.k_cache, kv.v_cache, counters, qkv, kv.block_table, kv.context_lens),
+        *(*rotary(heads.head_dim), splits, *gains),
+    )
+    assert (counters == 0).all()
+    return out
+
+
+@both
+@pytest.mark.parametrize("qk_norm", [True, False])
+@cases
+def test_the_fused_kernel_equals_rope_then_attention(
+    dtype: torch.dtype, heads: Heads, contexts: list[int], splits: int, qk_norm: bool
+) -> None:
+    if qk_norm and heads.head_dim == 128:
+        pytest.skip("the slowest shape once is enough")
+    _, kv = batch(heads, contexts, dtype)
+    current = [slots[-1] for slots in kv.slots if slots]
+    for cache in (kv.k_cache, kv.v_cache):
+        cache.flatten(0, 1)[current] = NAN
+    qkv = torch.randn(len(contexts), heads.qkv_size).to(dtype)
+    gains = (
+        [torch.rand(heads.head_dim).to(dtype) + 0.5 for _ in range(2)] if qk_norm else [None] * 2
+    )
+    k_cache, v_cache = kv.k_cache.clone(), kv.v_cache.clone()
+    q = torch.empty(len(contexts), heads.num_heads * heads.head_dim, dtype=dtype)
+    live = [r for r, context in enumerate(contexts) if context]
+    positions = (kv.context_lens - 1).clamp(min=0)
+    expected_q, keys, values = rope.rope_reference(
+        heads, qkv, positions, *rotary(heads.head_dim), *gains, 1e-6
+    )
+    k_cache.flatten(0, 1)[current], v_cache.flatten(0, 1)[current] = keys[live], values[live]
+    q.copy_(expected_q.flatten(1))
+    expected = attention.decode_reference(q, k_cache, v_cache, kv.block_table, kv.context_lens)
+
+    out = fused(heads, kv, qkv, splits, gains)
+
+    assert_close(out, expected, terms=64)
+    assert_close(kv.k_cache.flatten(0, 1)[current], keys[live])
+    torch.testing.assert_close(kv.v_cache, v_cache, rtol=0, atol=0, equal_nan=True)
+    assert kv.k_cache.isnan().equal(k_cache.isnan())  # and nothing else was stored
+
+
+def test_the_fused_kernel_can_be_launched_again_and_again() -> None:
+    """The counters go back to zero, and storing the same K and V again changes nothing."""
+    heads = Heads(2, 1, 32, 4)
+    _, kv = batch(heads, [18], torch.float32)
+    qkv = torch.randn(1, heads.qkv_size)
+    first = fused(heads, kv, qkv, 3, [None, None])
+    torch.testing.assert_close(fused(heads, kv, qkv, 3, [None, None]), first, rtol=0, atol=0)
+
+
+# ---- prefill
+
+
+@both
+def test_prefill_of_ragged_chunks_equals_its_reference(dtype: torch.dtype) -> None:
+    heads = Heads(4, 2, 32, 5)
+    contexts, query_lens = [70, 9, 0, 41], [70, 1, 0, 6]
+    _, kv = batch(heads, contexts, dtype)
+    q = torch.randn(sum(query_lens) + 2, heads.num_heads * heads.head_dim).to(dtype)
+    out, expected = torch.full_like(q, 9.0), torch.full_like(q, 9.0)
+    lens = torch.tensor(query_lens, dtype=torch.int32)
+    inputs = (q, kv.k_cache, kv.v_cache, kv.block_table, lens, kv.context_lens)
+    prefill.prefill_attention(out, *inputs, max_query_len=70)
+    prefill.prefill_reference(expected, *inputs)
+    assert_close(out, expected, terms=64)
+    assert (out[-2:] == 9.0).all()  # rows beyond the last token are left alone
+
+
+def test_prefill_of_single_tokens_is_decode() -> None:
+    heads = Heads(2, 1, 64, 16)
+    q, kv = batch(heads, [50, 3], torch.float32)
+    out = torch.full_like(q, NAN)
+    ones = torch.ones(2, dtype=torch.int32)
+    prefill.prefill_attention(
+        out, q, kv.k_cache, kv.v_cache, kv.block_table, ones, kv.context_lens, 1
+    )
+    assert_close(out, decode(q, kv, 2), terms=64)
+
+
+def test_a_prompt_in_chunks_equals_the_prompt_in_one() -> None:
+    heads, length = Heads(2, 1, 32, 8), 75
+    _, kv = batch(heads, [length], torch.float32)
+    q = torch.randn(length, heads.num_heads * heads.head_dim)
+
+    def chunk(first: int, last: int) -> torch.Tensor:
+        out = torch.full_like(q[first:last], NAN)
+        lens = torch.tensor([[last - first], [last]], dtype=torch.int32)
+        prefill.prefill_attention(
+            *(out, q[first:last].clone(), kv.k_cache, kv.v_cache, kv.block_table, *lens),
+            max_query_len=last - first,
+        )
+        return out
+
+    assert_close(torch.cat([chunk(0, 20), chunk(20, 75)]), chunk(0, 75), terms=64)

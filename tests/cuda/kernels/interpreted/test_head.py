@@ -1,0 +1,151 @@
+"""head.py, pick.py and sampling.py: the token, and the step after it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from mini_engine.cuda.kernels import head, pick, sampling
+from mini_engine.cuda.kernels.linear import product_reference
+from tests.support.kernel_cases import NAN, assert_close
+
+both = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+
+
+def partials(rows: int, parts: int) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.full((rows, parts), NAN), torch.full((rows, parts), -1, dtype=torch.int32)
+
+
+def token_of(values: torch.Tensor, indices: torch.Tensor) -> list[int]:
+    tokens = torch.full((len(values),), -1)
+    pick.pick_tokens(tokens, values, indices)
+    return tokens.tolist()
+
+
+@both
+@pytest.mark.parametrize(("rows", "vocab", "width"), [(1, 21, 64), (3, 14, 48)])
+def test_the_head_finds_the_argmax_of_the_logits_it_would_write(
+    dtype: torch.dtype, rows: int, vocab: int, width: int
+) -> None:
+    torch.manual_seed(vocab)
+    x, gain = torch.randn(rows, width).to(dtype), (torch.rand(width) + 0.5).to(dtype)
+    weight = (torch.randn(vocab, width) / width**0.5).to(dtype)
+    values, indices = partials(rows, head.num_programs(vocab, width))
+    logits = torch.full((rows, vocab), NAN)
+    head.norm_lm_head(values, indices, x, gain, weight, 1e-6, logits)
+    assert_close(logits, product_reference(x, gain, weight, None, 1e-6), terms=4)
+    assert token_of(values, indices) == logits.argmax(dim=-1).tolist()
+    head.norm_lm_head(values, indices, x, gain, weight, 1e-6)  # and without writing them
+    assert token_of(values, indices) == logits.argmax(dim=-1).tolist()
+
+
+def test_of_equal_logits_the_lowest_index_wins_in_a_tile_between_tiles_and_programs() -> None:
+    weight = torch.zeros(13, 16)
+    weight[[5, 9, 12]] = 1.0  # one row a tile: 13 tiles in 4 programs
+    values, indices = partials(1, head.num_programs(13, 16))
+    head.norm_lm_head(values, indices, torch.ones(1, 16), torch.ones(16), weight, 0.0)
+    assert token_of(values, indices) == [5]
+    logits = torch.zeros(1, 9000)
+    logits[0, [4100, 4200, 8999]] = 2.0
+    values, indices = partials(1, pick.num_parts(9000))
+    pick.top_of_logits(values, indices, logits)
+    assert token_of(values, indices) == [4100]
+
+
+def test_a_row_of_nan_still_gives_a_token_of_the_vocabulary() -> None:
+    """A poisoned row must not turn into an address outside of the embedding."""
+    logits = torch.randn(3, 50)
+    logits[1] = NAN
+    logits[2, :30] = NAN
+    values, indices = partials(3, pick.num_parts(50))
+    pick.top_of_logits(values, indices, logits)
+    tokens = token_of(values, indices)
+    assert tokens[0] == int(logits[0].argmax())
+    assert tokens[1] == 0
+    assert tokens[2] == 30 + int(logits[2, 30:].argmax())
+
+
+def test_the_best_of_many_partials_is_found_over_several_reads() -> None:
+    torch.manual_seed(0)
+    values = torch.randint(0, 50, (3, 2500)).float()  # many ties
+    values[2] = 1.0  # and nothing else
+    indices = torch.randperm(7500).view(3, 2500).int()
+    for row, token in enumerate(token_of(values, indices)):
+        assert token == int(indices[row][values[row] == values[row].max()].min())
+
+
+# ---- sampling
+
+
+def test_philox_gives_the_numbers_of_its_authors() -> None:
+    """Known answers for philox4x32-10 in Random123 (tests/kat_vectors): all zeros, all ones."""
+    ones = 0xFFFFFFFF
+    counter = np.array([[0, ones]] * 4, np.uint32)
+    zeros = sampling.philox(0, counter)[:, 0]
+    assert [hex(v) for v in zeros] == ["0x6627e8d5", "0xe169c58d", "0xbc57ac4c", "0x9b00dbd8"]
+    full = sampling.philox(2**64 - 1, counter)[:, 1]
+    assert [hex(v) for v in full] == ["0x408f276d", "0x41c83b0e", "0xa20bc7c6", "0x6d5451fd"]
+
+
+@both
+def test_sampled_tokens_are_those_of_the_reference(dtype: torch.dtype) -> None:
+    """Seeds of all sizes, greedy and warm rows in one batch."""
+    torch.manual_seed(3)
+    logits = torch.randn(4, 300).to(dtype)
+    temperatures = torch.tensor([0.7, 0.0, 1.5, 1.0])
+    seeds = torch.tensor([5, 7, -(2**62), 2**40 + 3])
+    positions = torch.tensor([0, 9, 100_000, 41], dtype=torch.int32)
+    values, indices = partials(4, pick.num_parts(300))
+    pick.top_of_logits(values, indices, logits, temperatures, seeds, positions)
+    scores = sampling.sampling_reference(logits, temperatures, seeds, positions)
+    torch.testing.assert_close(values[:, 0], scores.amax(dim=-1), rtol=1e-5, atol=1e-5)
+    assert token_of(values, indices) == scores.argmax(dim=-1).tolist()
+    assert token_of(values, indices)[1] == int(logits[1].float().argmax())
+
+
+def test_gumbel_noise_makes_the_argmax_a_draw_from_the_softmax() -> None:
+    """4,000 positions: each frequency within four standard deviations of its probability."""
+    logits = torch.tensor([[0.0, 1.0, 2.0, -1.0]])
+    draws, temperature = 4000, 0.8
+    noise = torch.stack([sampling.gumbel_reference(11, p, 4) for p in range(draws)])
+    tokens = (logits / temperature + noise).argmax(dim=-1)
+    p = (logits[0] / temperature).softmax(dim=-1)
+    frequency = torch.bincount(tokens, minlength=4) / draws
+    assert (frequency - p).abs().le(4 * (p * (1 - p) / draws).sqrt()).all()
+
+
+# ---- the step after
+
+
+def test_a_picked_token_advances_its_row_and_a_padded_row_stays() -> None:
+    values = torch.tensor([[1.0, 3.0], [5.0, 2.0], [0.0, 0.0]])
+    indices = torch.tensor([[4, 8], [15, 16], [2, 3]], dtype=torch.int32)
+    block_table = torch.tensor([[7, 2, 9], [4, 0, 0], [0, 0, 0]], dtype=torch.int32)
+    context_lens = torch.tensor([8, 3, 0], dtype=torch.int32)  # block_size 4: row 0 enters block 9
+    positions = torch.tensor([7, 2, 0], dtype=torch.int32)
+    slot_mapping = torch.tensor([11, 18, 0], dtype=torch.int32)
+    tokens, input_ids = torch.zeros(3, dtype=torch.int64), torch.zeros(3, dtype=torch.int32)
+    mine = [t.clone() for t in (positions, context_lens, slot_mapping)]
+    step = (input_ids, positions, context_lens, slot_mapping)
+    pick.pick_and_advance(tokens, *step, values, indices, block_table, 4, 12)
+    assert tokens.tolist() == [8, 15, 2]
+    assert input_ids.tolist() == [8, 15, 0]
+    assert positions.tolist() == [8, 3, 0]
+    assert context_lens.tolist() == [9, 4, 0]
+    assert slot_mapping.tolist() == [36, 19, 0]
+    pick.advance_reference(*mine, block_table, 4, 12)
+    for ours, theirs in zip((positions, context_lens, slot_mapping), mine, strict=True):
+        assert ours.tolist() == theirs.tolist()
+
+
+def test_a_row_at_the_end_of_its_room_stays_there() -> None:
+    values, indices = torch.ones(1, 1), torch.full((1, 1), 5, dtype=torch.int32)
+    table = torch.tensor([[7, 2]], dtype=torch.int32)
+    vectors = [torch.tensor([n], dtype=torch.int32) for n in (1, 6, 7, 10)]
+    for context in (8, 8):
+        pick.pick_and_advance(torch.zeros(1).int(), *vectors, values, indices, table, 4, 8)
+        input_ids, positions, context_lens, slots = (int(v) for v in vectors)
+        assert (input_ids, positions, context_lens, slots) == (5, 7, context, 2 * 4 + 3)
+    with pytest.raises(ValueError, match="end is 9, expected 1 to 8"):
+        pick.pick_and_advance(torch.zeros(1).int(), *vectors, values, indices, table, 4, 9)

@@ -1,0 +1,113 @@
+"""A layer of a decoder out of nine kernels and out of five: the same numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+
+from mini_engine.cuda.kernels import (
+    activation,
+    attention,
+    fused_attention,
+    linear,
+    norm,
+    rope,
+)
+from mini_engine.cuda.kernels.paged import Heads
+from tests.support.kernel_cases import Paged, assert_close, paged, rotary
+
+EPS = 1e-6
+HEADS = Heads(4, 2, 32, 4)
+HIDDEN, INNER = 16, 12  # small: the interpreter runs a program for each row of these weights
+
+
+@dataclass(frozen=True)
+class Weights:
+    """One layer, Qwen3's kind."""
+
+    norm_1: Tensor
+    qkv: Tensor
+    q_gain: Tensor
+    k_gain: Tensor
+    o: Tensor
+    norm_2: Tensor
+    gate_up: Tensor
+    down: Tensor
+
+
+def weights() -> Weights:
+    q_size = HEADS.num_heads * HEADS.head_dim
+
+    def matrix(rows: int, width: int) -> Tensor:
+        return torch.randn(rows, width) / width**0.5
+
+    gains = [torch.rand(n) + 0.5 for n in (HIDDEN, HEADS.head_dim, HEADS.head_dim, HIDDEN)]
+    return Weights(
+        gains[0],
+        matrix(HEADS.qkv_size, HIDDEN),
+        gains[1],
+        gains[2],
+        matrix(HIDDEN, q_size),
+        gains[3],
+        matrix(2 * INNER, HIDDEN),
+        matrix(HIDDEN, INNER),
+    )
+
+
+def nine(w: Weights, hidden: Tensor, kv: Paged, qkv: Tensor) -> Tensor:
+    """Norm and QKV (given: the same in both), RoPE and KV write, attention, O, add and norm, gate
+    and up, SiLU · mul, down; the closing addition belongs to the norm of the next layer."""
+    slots = torch.tensor([own[-1] if own else 0 for own in kv.slots], dtype=torch.int32)
+    positions = (kv.context_lens - 1).clamp(min=0)
+    q = torch.empty(len(hidden), HEADS.num_heads * HEADS.head_dim)
+    rope.rope_kv_write(
+        *(q, kv.k_cache, kv.v_cache, qkv, positions, slots, *rotary(HEADS.head_dim)),
+        *(w.q_gain, w.k_gain, EPS),
+    )
+    mixed = torch.empty_like(q)
+    counters = torch.zeros(len(hidden), HEADS.num_kv_heads, dtype=torch.int32)
+    attention.decode_attention(
+        *(mixed, q, kv.k_cache, kv.v_cache, kv.block_table, kv.context_lens, 2, counters)
+    )
+    projected, normed = torch.empty_like(hidden), torch.empty_like(hidden)
+    linear.linear(projected, mixed, w.o)
+    norm.add_rms_norm(normed, hidden, projected, w.norm_2, EPS)
+    both, inner = torch.empty(len(hidden), 2 * INNER), torch.empty(len(hidden), INNER)
+    linear.linear(both, normed, w.gate_up)
+    activation.silu_mul(inner, both)
+    linear.linear(projected, inner, w.down)
+    return hidden + projected
+
+
+def five(w: Weights, hidden: Tensor, kv: Paged, qkv: Tensor) -> Tensor:
+    """Norm + QKV (given), RoPE to attention, O + residual, norm to SiLU · mul, down + residual."""
+    mixed = torch.empty(len(hidden), HEADS.num_heads * HEADS.head_dim)
+    counters = torch.zeros(len(hidden), HEADS.num_kv_heads, dtype=torch.int32)
+    fused_attention.rope_kv_write_attention(
+        *(mixed, kv.k_cache, kv.v_cache, counters, qkv, kv.block_table, kv.context_lens),
+        *(*rotary(HEADS.head_dim), 3, w.q_gain, w.k_gain, EPS),
+    )
+    linear.linear_add(hidden, mixed, w.o)
+    inner = torch.empty(len(hidden), INNER)
+    linear.norm_gate_up_silu_mul(inner, hidden, w.norm_2, w.gate_up, EPS)
+    linear.linear_add(hidden, inner, w.down)
+    return hidden
+
+
+@pytest.mark.parametrize("contexts", [[21], [1, 18, 0, 6, 33]], ids=["gemv", "skinny"])
+def test_five_kernels_a_layer_compute_what_nine_do(contexts: list[int]) -> None:
+    torch.manual_seed(len(contexts))
+    w, hidden = weights(), torch.randn(len(contexts), HIDDEN)
+    kv = paged(contexts, HEADS.num_kv_heads, HEADS.head_dim, HEADS.block_size, torch.float32)
+    other = Paged(kv.k_cache.clone(), kv.v_cache.clone(), kv.block_table, kv.context_lens, kv.slots)
+    qkv = linear.product_reference(hidden, w.norm_1, w.qkv, None, EPS)
+    # by nine, padded rows write to slot 0: they are not compared, and nobody reads the null block
+    live = kv.context_lens > 0
+    separate, merged = nine(w, hidden.clone(), kv, qkv), five(w, hidden.clone(), other, qkv)
+    assert_close(merged[live], separate[live], terms=64)
+    assert not merged.isnan().any()
+    torch.testing.assert_close(other.k_cache[1:], kv.k_cache[1:], equal_nan=True)
+    torch.testing.assert_close(other.v_cache[1:], kv.v_cache[1:], equal_nan=True)

@@ -1,0 +1,33 @@
+"""Every kernel against its reference, in Triton's interpreter: each file in its own process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton", reason="Triton has no wheel for this platform")
+
+from tests.support.kernel_cases import interpreting_environment
+
+HERE = Path(__file__).parent
+FILES = sorted((HERE / "interpreted").glob("test_*.py"))
+
+
+def test_there_is_something_to_run() -> None:
+    assert len(FILES) >= 5
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem.removeprefix("test_"))
+def test_kernels_equal_their_references_in_the_interpreter(path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(path)],
+        cwd=HERE.parent,
+        env=interpreting_environment(),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, f"\n{done.stdout[-6000:]}\n{done.stderr[-2000:]}"

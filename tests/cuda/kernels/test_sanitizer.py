@@ -1,0 +1,78 @@
+"""The kernels under NVIDIA's compute-sanitizer, where there is one; and its cases by themselves."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton", reason="Triton has no wheel for this platform")
+if os.environ.get("TRITON_INTERPRET") == "1":
+    pytest.skip("the interpreter is on in this process", allow_module_level=True)
+
+from tests.support import sanitizer_cases  # noqa: E402
+from tests.support.kernel_cases import interpreting_environment  # noqa: E402
+
+ROOT = Path(__file__).parent.parent.parent.parent
+
+
+def test_the_cases_for_the_sanitizer_agree_in_the_interpreter() -> None:
+    words = [sys.executable, "-m", "tests.support.sanitizer_cases", "--device", "cpu"]
+    done = subprocess.run(
+        words, cwd=ROOT, env=interpreting_environment(), capture_output=True, text=True, timeout=300
+    )
+    assert done.stdout == "8 cases agree with their references\n", done.stderr[-2000:]
+
+
+@torch.inference_mode()
+def test_whole_steps_for_the_sanitizer_are_wired_up() -> None:
+    with sanitizer_cases.references_only():
+        sanitizer_cases.check(sanitizer_cases.whole_steps, "cpu", torch.float32)
+
+
+def test_the_sanitizer_is_looked_for_where_it_may_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheels, toolkit = tmp_path / "nvidia/cu13/bin", tmp_path / "cuda/bin"
+    monkeypatch.setattr(sanitizer_cases.shutil, "which", lambda _: None)
+    monkeypatch.setattr(sanitizer_cases.sysconfig, "get_path", lambda _: str(tmp_path))
+    monkeypatch.setattr(sanitizer_cases, "TOOLKITS", tmp_path / "nowhere")
+    monkeypatch.delenv("CUDA_HOME", raising=False)
+    monkeypatch.delenv("CUDA_PATH", raising=False)
+    assert sanitizer_cases.find_sanitizer() is None
+    for place in (wheels, toolkit):
+        place.mkdir(parents=True)
+        (place / "compute-sanitizer").touch()
+    assert sanitizer_cases.find_sanitizer() is None  # no program
+    (wheels / "compute-sanitizer").chmod(0o755)
+    assert sanitizer_cases.find_sanitizer() == str(wheels / "compute-sanitizer")
+    monkeypatch.setenv("CUDA_HOME", str(toolkit.parent))
+    (toolkit / "compute-sanitizer").chmod(0o755)
+    assert sanitizer_cases.find_sanitizer() == str(toolkit / "compute-sanitizer")
+    monkeypatch.setattr(sanitizer_cases.shutil, "which", lambda _: "/bin/compute-sanitizer")
+    assert sanitizer_cases.find_sanitizer() == "/bin/compute-sanitizer"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU")
+def test_every_kernel_is_clean_under_memcheck() -> None:
+    sanitizer = sanitizer_cases.find_sanitizer()
+    if sanitizer is None:
+        pytest.skip(sanitizer_cases.INSTALL)
+
+    def watched(*more: str) -> subprocess.CompletedProcess[str]:
+        words = [*sanitizer_cases.under(sanitizer), "-m", "tests.support.sanitizer_cases", *more]
+        env = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+        return subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, timeout=600)
+
+    done = watched("--overrun")  # a sanitizer that sees nothing proves nothing
+    assert done.returncode == sanitizer_cases.CRIED, done.stdout[-3000:]
+    assert "Invalid __global__ read" in done.stdout
+    done = watched()
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    assert "17 cases agree with their references" in done.stdout
+    assert "ERROR SUMMARY: 0 errors" in done.stdout

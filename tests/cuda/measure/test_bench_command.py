@@ -1,0 +1,432 @@
+"""The benchmark from a row to the command: what is written when, what is kept, what is told."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch._C._autograd import DeviceType  # noqa: E402
+
+from mini_engine.cli import bench_file, main  # noqa: E402
+from mini_engine.cli.bench_file import config_of  # noqa: E402
+from mini_engine.cuda.graphs.backend import graphs_for  # noqa: E402
+from mini_engine.cuda.measure import arms as arms_room  # noqa: E402
+from mini_engine.cuda.measure import bench, gate  # noqa: E402
+from mini_engine.cuda.measure import rows as bench_rows  # noqa: E402
+from mini_engine.cuda.measure import table as bench_table  # noqa: E402
+from mini_engine.cuda.measure.arms import ARMS, ArmKind  # noqa: E402
+from mini_engine.cuda.measure.bars import BARS  # noqa: E402
+from mini_engine.cuda.measure.evidence import load_evidence, read_measurement, write_measurement  # noqa: E402
+from mini_engine.cuda.measure.plain_arms import OursEager  # noqa: E402
+from mini_engine.cuda.measure.stage import Arm, Stage  # noqa: E402
+from mini_engine.cuda.weights import random_weights  # noqa: E402
+from mini_engine.model.config import named_shape  # noqa: E402
+from mini_engine.predict.capacity import kv_bytes_per_token, read_bytes  # noqa: E402
+from mini_engine.predict.hardware import load_spec  # noqa: E402
+from mini_engine.predict.oplists import StepShape, step_ops  # noqa: E402
+from mini_engine.records.measured import measured_steps  # noqa: E402
+from tests.support.bench_rows import made_up, made_up_row  # noqa: E402
+from tests.support.gate_helpers import Spoiled  # noqa: E402
+from tests.support.torch_helpers import CPU  # noqa: E402
+
+ROOT = Path(__file__).parent.parent.parent.parent
+H200 = load_spec("h200")
+QUICK = bench.Effort(rounds=2, steps=2)
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No gradients, and a gate of few steps: `test_cuda_gate.py` is about the gate."""
+    monkeypatch.setattr(gate, "STEPS", (4, 16))
+    with torch.no_grad():
+        yield
+
+
+# ---------------------------------------------------------------- rows
+
+
+def rows_of(names: list[str], effort: bench.Effort = QUICK, **point: Any) -> list[bench_rows.Row]:
+    config = config_of("tiny")
+    weights = random_weights(config, CPU, torch.bfloat16, seed=0)
+    where = bench_rows.Point("tiny", **{"batch": 1, "context": 40, **point})
+    backend = graphs_for("cpu")
+    return list(bench.bench_point(backend, weights, where, names, effort, H200, 4300.0))
+
+
+def test_a_row_holds_what_a_reader_needs_to_doubt_it() -> None:
+    (row,) = rows_of(["ours-graph-k8"])
+    assert row["status"] == "measured"
+    assert row["steps_a_call"] == 8
+    config = config_of("tiny")
+    assert row["bytes_to_move"] == read_bytes(config) + 40 * kv_bytes_per_token(config)
+    gb_s = row["bytes_to_move"] / row["itl_us"]["median"] / 1e3
+    assert row["achieved_gb_s"] == pytest.approx(gb_s, abs=1e-3)
+    assert row["percent_of_copy"] == pytest.approx(100 * gb_s / 4300, abs=1e-3)
+    assert row["itl_us"]["samples"] == 2
+    assert row["gate"]["passed"]
+    assert row["kernels_a_call"] is None  # no profiler sees kernels on a CPU
+
+
+def test_the_prediction_leaves_out_what_no_lap_contains() -> None:
+    ops = step_ops(named_shape("qwen3-0.6b"), StepShape.decode(1, 512), "fused9")
+    full = bench.predicted_us(ops, 1, H200, "full")
+    busy = sum(op.bytes for op in ops) / (H200.copy_bandwidth_gb_s * 1e3)
+    gaps = len(ops) * (H200.kernel_floor_us + H200.graph_gap_us)
+    # one launch, 2.8 µs, may stand before the first kernel; a copy would be 6 µs and more
+    assert full == pytest.approx(busy + gaps, abs=4)
+    assert bench.predicted_us(ops * 8, 8, H200, "full") == pytest.approx(full, rel=0.01)
+    eager = bench.predicted_us(ops, 1, H200, "eager")
+    head_us = ops[-2].bytes / (H200.copy_bandwidth_gb_s * 1e3)  # the CPU is ahead after this one
+    assert eager == pytest.approx(len(ops) * H200.cpu_op_us + head_us, rel=0.01)
+
+
+def test_an_arm_that_breaks_does_not_take_the_others_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def breaks(_: Stage) -> Arm:
+        raise RuntimeError("it broke\nin many lines")
+
+    def no_room(_: Stage) -> Arm:
+        raise torch.OutOfMemoryError("Tried to allocate")
+
+    def add(name: str, make: Callable[[Stage], Arm], gated: bool) -> None:
+        kind = ArmKind("", "full", make, lambda _: None, gated)
+        monkeypatch.setitem(arms_room.ARMS, name, kind)
+
+    add("broken", breaks, True)
+    add("large", no_room, True)
+    add("wrong", lambda s: Spoiled(OursEager(s), lambda x: x * 1.1), True)  # type: ignore[arg-type]
+    add("wrong-baseline", lambda s: Spoiled(OursEager(s), lambda x: x * 1.1), False)  # type: ignore[arg-type]
+    names = ["broken", "large", "wrong", "wrong-baseline", "ours-eager"]
+    rows = {row["arm"]: row for row in rows_of(names)}
+    assert rows["broken"]["reason"] == "RuntimeError: it broke"
+    assert rows["large"]["reason"] == "out of memory: Tried to allocate"
+    assert rows["wrong"]["status"] == "gate failed"
+    assert rows["wrong"]["reason"].startswith("gate: ")
+    assert "itl_us" not in rows["wrong"]  # a wrong arm has no time
+    assert rows["wrong-baseline"]["status"] == "measured"
+    assert not rows["wrong-baseline"]["gate"]["passed"]
+    assert rows["ours-eager"]["status"] == "measured"
+    told = bench_table.markdown(made_up(list(rows.values())))
+    assert "| wrong | **gate failed**: gate: " in told
+    (baseline,) = [line for line in told.splitlines() if line.startswith("| wrong-baseline ")]
+    assert "| **failed**: gate: " in baseline
+    assert {step.arm for step in measured_steps(list(rows.values()))} == {"ours-eager"}
+
+
+def test_a_point_that_cannot_be_set_up_is_told_arm_by_arm() -> None:
+    rows = rows_of(["ours-eager", "ours-graph"], context=5000)
+    assert [row["status"] for row in rows] == ["not run"] * 2
+    assert "tiny reaches 512" in rows[0]["reason"]
+
+
+def test_when_the_time_is_over_no_arm_is_started() -> None:
+    rows = rows_of(["ours-eager"], bench.Effort(2, 2, deadline=0.0))
+    assert rows[0]["reason"].endswith("go on with --resume")
+
+
+def test_kernels_and_launches_are_counted_and_copies_are_no_kernels() -> None:
+    def event(name: str, on_gpu: bool, user: bool = False) -> Any:
+        kind = DeviceType.CUDA if on_gpu else DeviceType.CPU
+        return SimpleNamespace(name=name, device_type=kind, is_user_annotation=user)
+
+    events = [
+        event("cudaGraphLaunch", False), event("cudaLaunchKernelExC", False),
+        event("cudaMemcpyAsync", False), event("aten::mm", False),
+        event("cudaStreamSynchronize", False), event("gemv_kernel", True),
+        event("gemv_kernel", True), event("Memcpy HtoD (Pinned -> Device)", True),
+        event("ProfilerStep", True, user=True),
+    ]  # fmt: skip
+    assert bench.counted(events) == (2, 3)
+    assert bench.counted([]) == (None, None)
+
+
+# ---------------------------------------------------------------- table and command
+
+
+def test_the_table_shows_every_row_the_bars_and_why_an_arm_did_not_run() -> None:
+    point = bench_rows.Point("qwen3-0.6b", 1, 512)
+    rows = [made_up_row("hf-eager", 1), made_up_row("ours-graph", 1, processes=3)]
+    rows.append(bench_rows.not_run(point, "odd|arm", "no | GPU"))
+    rows.insert(1, bench_rows.not_run(replace(point, batch=2), "ours-graph", "why"))
+    made = made_up(rows)
+    text = bench_table.markdown(made)
+    assert text.startswith("**Emulated on a CPU")
+    tables = [line for line in text.splitlines() if line.startswith("| ")]
+    bar_lines, tables = tables[: 2 + len(BARS)], tables[2 + len(BARS) :]
+    assert all("| not measured |" in line for line in bar_lines[2:])
+    assert len(tables) == 2 + 3 + 2 + 1  # two heads with their rules, the rows of two points
+    assert {line.replace("\\|", "").count("|") for line in tables} == {len(bench_table.HEADER) + 1}
+    assert "not run: no \\| GPU" in text
+    medians = " · ".join(f"{us:,.1f}" for us in rows[2]["process_medians_us"])
+    assert f"| {medians} |" in text
+    assert "means over 1 to 3 processes of medians of 8 laps" in text
+    assert not bench_table.markdown(replace(made, emulated=False)).startswith("**")
+    with pytest.raises(ValueError, match="a calibration, expected a bench"):
+        bench_table.markdown(replace(made, kind="calibration"))
+
+
+# ---------------------------------------------------------------- rows of several processes
+
+
+def test_a_row_of_three_processes_keeps_each_and_covers_all() -> None:
+    one, three = (made_up_row("ours-graph", 1, processes=n) for n in (1, 3))
+    assert len(one["runs"]) == 1
+    assert len(three["runs"]) == 3
+    assert len(three["process_medians_us"]) == 3
+    itl = three["itl_us"]
+    assert itl["median"] == pytest.approx(sum(three["process_medians_us"]) / 3)
+    assert (itl["samples"], itl["processes"]) == (24, 3)
+    assert itl["low"] < min(three["process_medians_us"])
+    assert itl["high"] > max(three["process_medians_us"])
+    gb_s = three["bytes_to_move"] / itl["median"] / 1e3
+    assert three["achieved_gb_s"] == pytest.approx(gb_s, rel=1e-5)  # six digits of the median
+
+
+def test_a_gate_that_failed_in_one_process_has_failed() -> None:
+    point = bench_rows.Point("qwen3-0.6b", 1, 512)
+    good = made_up_row("ours-graph", 1)
+    bad = bench_rows.gate_failed(point, "ours-graph", "gate: why", {"passed": False})
+    for old, new in ((good, bad), (bad, good)):
+        row = bench_rows.joined(old, new, 4300.0)
+        assert row["status"] == "gate failed"
+        assert "itl_us" not in row
+    assert not bench_rows.wants(bad, 1)
+    assert not bench_rows.wants(bad, 2)
+
+
+def test_a_process_that_breaks_leaves_what_others_measured() -> None:
+    point = bench_rows.Point("qwen3-0.6b", 1, 512)
+    good, broken = made_up_row("ours-graph", 1), bench_rows.not_run(point, "ours-graph", "no room")
+    row = bench_rows.joined(good, broken, 4300.0)
+    assert row["itl_us"] == good["itl_us"]
+    assert row["failed_in_another_process"] == "no room"
+    assert bench_rows.joined(broken, good, 4300.0) == good
+
+
+def test_a_process_measures_what_has_fewer_runs_than_its_number() -> None:
+    twice = made_up_row("ours-graph", 1, processes=2)
+    assert [bench_rows.wants(twice, process) for process in (1, 2, 3)] == [False, False, True]
+    assert [bench_rows.wants(None, process) for process in (1, 2)] == [True, True]
+    missing = bench_rows.not_run(bench_rows.Point("tiny", 1, 40), "x", "no")
+    assert [bench_rows.wants(missing, process) for process in (1, 2)] == [True, False]
+
+
+# ---------------------------------------------------------------- the command
+
+WORDS = ["bench", "--device", "cpu", "--quick", "--batch", "1", "--rounds", "2", "--steps", "2"]
+
+
+def test_the_command_measures_marks_its_file_and_resumes_what_is_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "bench.json"
+    words = [*WORDS, "-o", str(out)]
+    assert main([*words, "--arms", "ours-graph,compile-default"]) == 0
+    told, progress = capsys.readouterr()
+    assert "no evidence about any GPU" in told
+    assert "not measured  Qwen3-1.7B: ITL of 1.00 ms or less" in told
+    assert "no bench-waterfall.png: 1 of its arms with a result at batch 1, it takes two" in told
+    assert progress.startswith("1 of 2: tiny batch 1 context 40: ours-graph ")
+    with pytest.raises(ValueError, match="no evidence"):
+        load_evidence(out)
+    first = {row["arm"]: row for row in read_measurement(out).figures["rows"]}
+    assert first["ours-graph"]["status"] == "measured"
+    assert first["compile-default"]["reason"].endswith("needs an NVIDIA GPU")
+    assert main([*words, "--arms", "null,ours-graph,ours-eager", "--resume", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    figures = read_measurement(out).figures
+    rows = {row["arm"]: row for row in figures["rows"]}
+    assert list(rows) == ["ours-graph", "compile-default", "null", "ours-eager"]
+    assert rows["ours-graph"] == first["ours-graph"]  # kept, not measured again
+    assert told["rows"] == list(rows.values())
+    assert told["bars"] == figures["bars"]
+    assert {bar["status"] for bar in figures["bars"]} == {"not measured"}
+    assert told["pictures"] == [str(tmp_path / "bench-waterfall.png")]
+    assert set(told["not_drawn"]) == {"bench-itl.png", "bench-crossover.png"}
+    table = out.with_suffix(".md").read_text()
+    assert "| ours-eager |" in table
+    assert str(tmp_path) not in table + out.read_text()
+
+
+def test_fresh_processes_measure_the_same_one_after_the_other(tmp_path: Path) -> None:
+    out = tmp_path / "bench.json"
+    words = [*WORDS, "--arms", "ours-graph", "--processes", "2", "-o", str(out)]
+    done = subprocess.run(
+        [sys.executable, "-m", "mini_engine", *words], capture_output=True, text=True, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr
+    assert "process 1 of 2, 1 of 1: tiny batch 1 context 40: ours-graph" in done.stderr
+    assert "process 2 of 2, 1 of 1: tiny" in done.stderr
+    measurement = read_measurement(out)
+    (row,) = measurement.figures["rows"]
+    assert row["itl_us"]["processes"] == len(row["runs"]) == 2
+    assert "--processes 2" in measurement.command
+    assert "--process " not in measurement.command
+
+
+def in_this_process(words: list[str]) -> int:
+    """Stands in for a fresh process where what counts is who measures what."""
+    assert words[:3] == ["-m", "mini_engine", "bench"]
+    return main(words[2:])
+
+
+def test_an_interrupted_process_ends_the_run_and_a_resumed_one_measures_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls = []
+
+    def run(words: list[str]) -> int:
+        calls.append(words[words.index("--process") + 1])
+        return 130 if len(calls) == 2 else in_this_process(words)
+
+    monkeypatch.setattr(bench_file, "run_python", run)
+    out = tmp_path / "bench.json"
+    words = [*WORDS, "--arms", "ours-eager,null", "--processes", "2", "-o", str(out)]
+    assert main(words) == 130
+    rows = read_measurement(out).figures["rows"]
+    assert [len(row["runs"]) for row in rows] == [1, 1]
+    capsys.readouterr()
+    assert main([*words, "--resume"]) == 0
+    assert calls == ["1", "2", "1", "2"]
+    progress = capsys.readouterr().err
+    assert "process 1" not in progress  # it had nothing to do
+    assert "process 2 of 2, 2 of 2" in progress
+    assert [len(row["runs"]) for row in read_measurement(out).figures["rows"]] == [2, 2]
+
+
+def test_a_process_that_dies_is_told_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bench_file, "run_python", lambda _: -9)
+    out = tmp_path / "bench.json"
+    assert main([*WORDS, "--processes", "2", "-o", str(out)]) == 2
+    assert "process 1 of 2 ended with code -9: what it measured is in" in capsys.readouterr().err
+
+
+def test_table_and_pictures_are_made_again_without_torch_and_without_measuring(
+    tmp_path: Path,
+) -> None:
+    out = tmp_path / "bench.json"
+    rows = [made_up_row(arm, b) for arm in ("ours-eager", "ours-graph", "graph-5") for b in (1, 8)]
+    write_measurement(out, made_up(rows))
+    before = out.read_bytes()
+    code = (
+        "import sys; from mini_engine.cli import main; code = main(sys.argv[1:]); "
+        "sys.exit(code or 'torch' in sys.modules)"
+    )
+    words = ["bench", "--plot", str(out), "-o", str(tmp_path / "again" / "x.json")]
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    made = {path.name for path in (tmp_path / "again").iterdir()}
+    assert made == {"x.md", "x-itl.png", "x-crossover.png", "x-waterfall.png"}
+    assert out.read_bytes() == before
+
+
+def test_a_picture_of_another_place_is_drawn_when_asked_for_and_only_where_there_is_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "bench.json"
+    arms = ("ours-eager", "ours-graph")
+    rows = [made_up_row(arm, 1, context) for context in (128, 2048) for arm in arms]
+    write_measurement(out, made_up(rows))
+    stale = tmp_path / "bench-itl.png"
+    stale.write_bytes(b"of an older file, with more batches")
+    assert main(["bench", "--plot", str(out), "--context", "2048", "--json"]) == 0
+    assert not stale.exists()
+    told = json.loads(capsys.readouterr().out)
+    assert told["pictures"] == [str(tmp_path / "bench-waterfall.png")]
+    assert main(["bench", "--plot", str(out), "--context", "4096"]) == 2
+    error = capsys.readouterr().err
+    assert "no arm has a result of any shape at context 4096" in error
+    assert main(["bench", "--plot", str(out), "--context", "128,2048"]) == 2
+    assert "--context 128,2048: with --plot, give one" in capsys.readouterr().err
+    write_measurement(out, made_up([rows[0], {"shape": "x"}]))
+    assert main(["bench", "--plot", str(out)]) == 2
+    assert "another version wrote it: measure again" in capsys.readouterr().err
+    assert main(["bench", "--plot", str(tmp_path / "none.json")]) == 2
+    assert "none.json" in capsys.readouterr().err
+
+
+def test_the_help_tells_of_arms_gate_processes_and_pictures(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["bench", "--help"])
+    told = capsys.readouterr().out
+    for word in ("--plot", "--processes", "-itl.png", "-crossover.png", "-waterfall.png", "gate",
+                 "reached, missed, or not measured", "--resume"):  # fmt: skip
+        assert word in told
+    assert "--process K" not in told
+
+
+def test_rows_are_on_disk_before_the_next_arm_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_: Stage) -> Arm:
+        raise KeyboardInterrupt
+
+    kind = ArmKind("", "full", interrupted, lambda _: None, True)
+    monkeypatch.setitem(arms_room.ARMS, "interrupted", kind)
+    out = tmp_path / "bench.json"
+    assert main([*WORDS, "-o", str(out), "--arms", "ours-eager,interrupted,null"]) == 130
+    rows = read_measurement(out).figures["rows"]
+    assert [row["arm"] for row in rows] == ["ours-eager"]
+
+
+def test_resuming_refuses_another_effort(tmp_path: Path, capsys: Any) -> None:
+    words = [*WORDS, "-o", str(tmp_path / "b.json"), "--arms", "ours-eager"]
+    assert main(words) == 0
+    assert main([*words, "--resume", "--rounds", "4"]) == 2
+    assert "measured with rounds 2, this is 4" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["--arms", "ours-grpah"], "no arm 'ours-grpah': use some of null, hf-eager"),
+        (["--rounds", "3"], "--rounds 3: expected an even number"),
+        (["--batch", "0"], "--batch and --context: expected numbers of 1 or more"),
+        (["--shape", "qwen9"], "shape 'qwen9': expected one of"),
+        (["--spec", "h900"], "no device 'h900'"),
+        (["--processes", "11"], "--processes 11: expected 1 to 10"),
+    ],
+)
+def test_bad_input_is_one_clear_line(words: list[str], line: str, capsys: Any) -> None:
+    assert main(["bench", "--device", "cpu", *words]) == 2
+    assert line in capsys.readouterr().err
+
+
+def test_without_torch_the_command_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "torch", None)
+    for command in ("bench", "calibrate"):
+        assert main([command]) == 2
+        error = capsys.readouterr().err
+        assert f"{command} needs PyTorch, which is not installed: pip install" in error
+        assert error.count("\n") == 1
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU")
+def test_on_a_gpu_every_arm_runs_and_the_profiler_sees_its_kernels(tmp_path: Path) -> None:
+    out = tmp_path / "bench.json"
+    arms = [name for name in ARMS if name != "compile-max-autotune"]  # minutes
+    words = ["--shape", "tiny", "--batch", "2", "--context", "40", "--rounds", "2"]
+    assert main(["bench", *words, "--arms", ",".join(arms), "-o", str(out)]) == 0
+    rows = {row["arm"]: row for row in load_evidence(out).figures["rows"]}
+    assert {name: row.get("reason") for name, row in rows.items()} == dict.fromkeys(arms)
+    assert rows["ours-graph"]["launches_a_call"] == 1
+    assert rows["ours-graph"]["kernels_a_call"] > 50
+    assert rows["ours-eager"]["launches_a_call"] >= rows["ours-eager"]["kernels_a_call"]

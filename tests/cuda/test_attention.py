@@ -1,0 +1,108 @@
+"""cuda/attention.py: three ways, one answer; and nothing but a request's own context in it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+torch = pytest.importorskip("torch")
+
+from mini_engine.cuda.attention import (  # noqa: E402
+    DecodeAttention,
+    HostAttention,
+    RaggedAttention,
+)
+from mini_engine.cuda.inputs import StaticInputs  # noqa: E402
+from tests.support.torch_helpers import (  # noqa: E402
+    CPU,
+    DEVICES,
+    LIMITS,
+    MAX_BLOCKS,
+    TOLERANCE,
+    batch_of,
+    step,
+    tiny_weights,
+    torch_model,
+    warm_model,
+)
+
+CHUNKS = st.lists(
+    st.integers(1, 8).flatmap(lambda n: st.tuples(st.integers(0, 31 - n), st.just(n))),
+    min_size=1,
+    max_size=3,
+).filter(lambda chunks: sum(n for _, n in chunks) <= 20)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@given(chunks=CHUNKS, padding=st.tuples(st.integers(0, 4), st.integers(0, 1)))
+def test_static_and_host_side_attention_agree_on_every_batch(
+    device: str, chunks: list[tuple[int, int]], padding: tuple[int, int]
+) -> None:
+    batch, weights = batch_of(chunks), tiny_weights(device)
+    size = batch.num_tokens + padding[0], batch.num_reqs + padding[1]
+    host, _ = step(warm_model(weights), batch, HostAttention.of(batch, 4), *size)
+    static, _ = step(warm_model(weights), batch, RaggedAttention(MAX_BLOCKS, 4), *size)
+    torch.testing.assert_close(host, static, atol=TOLERANCE, rtol=0)
+    if set(batch.query_lens) == {1}:
+        size = (batch.num_reqs + padding[1],) * 2
+        decode, _ = step(warm_model(weights), batch, DecodeAttention(MAX_BLOCKS, 4), *size)
+        torch.testing.assert_close(host, decode, atol=TOLERANCE, rtol=0)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("poison", [float("nan"), float("inf"), -3e38])
+def test_padding_and_stale_cache_never_reach_a_live_row(device: str, poison: float) -> None:
+    """Everything that is not some live request's context is poisoned: the null block, free blocks,
+    and the tails of blocks in use. Padded rows then run beside the live ones."""
+    decodes = batch_of([(5, 1), (30, 1), (0, 1)])
+    mixed = batch_of([(5, 1), (7, 6), (0, 9)])
+    for batch, size, attention in (
+        (decodes, (4, 4), DecodeAttention(MAX_BLOCKS, 4)),
+        (mixed, (20, 4), RaggedAttention(MAX_BLOCKS, 4)),
+        (mixed, (20, 4), HostAttention.of(mixed, 4)),
+    ):
+        clean, poisoned = warm_model(tiny_weights(device)), warm_model(tiny_weights(device))
+        live = torch.zeros(LIMITS.num_blocks, 4, dtype=torch.bool)
+        for entry in batch.entries:
+            for p in range(entry.context_len):
+                live[entry.block_table[p // 4], p % 4] = True
+        for cache in (*poisoned.cache.keys, *poisoned.cache.values):
+            cache[~live.to(device)] = poison
+        expected, _ = step(clean, batch, attention, *size)
+        got, _ = step(poisoned, batch, attention, *size)
+        assert torch.equal(got, expected)  # the same operations on the same live values
+
+
+def test_padded_rows_stay_finite_and_write_to_the_null_block_only() -> None:
+    """Even where the null block holds NaN: a padded row attends to nothing."""
+    for batch, size, attention in (
+        (batch_of([(5, 1)]), (4, 4), DecodeAttention(MAX_BLOCKS, 4)),
+        (batch_of([(5, 3)]), (9, 2), RaggedAttention(MAX_BLOCKS, 4)),
+        (batch_of([(5, 3)]), (9, 2), HostAttention((3,), (8,), 4)),
+    ):
+        model = torch_model(tiny_weights(), LIMITS.num_blocks, LIMITS.block_size)
+        for cache in (*model.cache.keys, *model.cache.values):
+            cache[0] = float("nan")
+        inputs = StaticInputs(LIMITS, 24, CPU).fill(batch, *size)
+        assert model.body(inputs, attention).isfinite().all()
+        table = batch.entries[0].block_table
+        for cache in (*model.cache.keys, *model.cache.values):
+            assert cache[0, 0].isfinite().all()
+            assert cache[0, 1:].isnan().all()
+            assert not cache[[b for b in range(1, LIMITS.num_blocks) if b not in table]].any()
+
+
+def test_padded_rows_attend_to_nothing() -> None:
+    full_house = batch_of([(5, 1), (7, 6), (0, 9), (3, 1)])  # no padded request to point to
+    for batch, size, attention in (
+        (batch_of([(5, 1)]), (4, 4), DecodeAttention(MAX_BLOCKS, 4)),
+        (full_house, (20, 4), RaggedAttention(MAX_BLOCKS, 4)),
+        (full_house, (20, 4), HostAttention.of(full_house, 4)),
+    ):
+        cache = warm_model(tiny_weights()).cache
+        inputs = StaticInputs(LIMITS, 24, CPU).fill(batch, *size)
+        attend = attention.begin(inputs)
+        out = attend(torch.ones(size[0], 4, 8), cache.keys[0], cache.values[0])
+        assert out[: batch.num_tokens].flatten(1).any(1).all()
+        assert not out[batch.num_tokens :].any()

@@ -1,0 +1,304 @@
+"""A GPU that is absent, too old or too small gets one clear line, and the nearest thing that works.
+
+No GPU is needed: what PyTorch would say about one is made up, and the emulator stands in its place.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from mini_engine.cli import main
+from mini_engine.cli.measuring import backend_of
+from mini_engine.engine.generation import SHIPPED
+from mini_engine.model.config import ModelConfig, named_shape
+from mini_engine.predict.capacity import kv_bytes_per_token, weight_bytes
+
+torch = pytest.importorskip("torch")
+
+from mini_engine.cuda import generate as generate_room  # noqa: E402
+from mini_engine.cuda.graphs import backend as backend_room  # noqa: E402
+from mini_engine.cuda.graphs import emulator  # noqa: E402
+from mini_engine.cuda.graphs.backend import GraphBackend, graphs_for  # noqa: E402
+from mini_engine.cuda.measure import calibrate  # noqa: E402
+from mini_engine.cuda.measure.arms import ARMS  # noqa: E402
+from mini_engine.cuda.model import Model  # noqa: E402
+from mini_engine.cuda.weights import no_room  # noqa: E402
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+class PretendGpu:
+    """`torch.cuda` as it would be with another GPU, as far as decisions go: nothing runs on it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._patch = monkeypatch
+
+    def __call__(
+        self,
+        name: str,
+        capability: tuple[int, int],
+        free: int = 80 << 30,
+        built: str = "sm_75 sm_90",
+    ) -> GraphBackend:
+        """The backend of this GPU: the emulator in its place, with so many bytes free."""
+        answers: dict[str, object] = {
+            "is_available": True,
+            "get_device_name": name,
+            "get_device_capability": capability,
+            "get_arch_list": built.split(),
+            "is_bf16_supported": capability >= (8, 0),
+            "mem_get_info": (free, free),
+            "memory_reserved": 0,
+            "memory_allocated": 0,
+            "current_device": 0,
+        }
+        for question, answer in answers.items():
+            self._patch.setattr(torch.cuda, question, lambda *_, said=answer, **__: said)
+        emulated = replace(graphs_for("cpu"), emulated=False, mem_get_info=lambda: (free, free))
+        self._patch.setattr(
+            backend_room, "_real", lambda _: emulated
+        )  # what graphs_for("cuda") gives
+        return emulated
+
+
+@pytest.fixture
+def pretend(monkeypatch: pytest.MonkeyPatch) -> PretendGpu:
+    return PretendGpu(monkeypatch)
+
+
+T4, A100 = ("Tesla T4", (7, 5)), ("NVIDIA A100", (8, 0))
+WORDS = ["generate", "--backend", "cuda", "--prompt", "Return the", "--max-new-tokens", "8"]
+
+
+def one_line(capsys: pytest.CaptureFixture[str]) -> str:
+    """What a command said on standard error, which must be one line."""
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1, said
+    return said
+
+
+def generated(capsys: pytest.CaptureFixture[str], *more: str) -> dict[str, Any]:
+    assert main([*WORDS, "--json", *more]) == 0
+    told: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return told
+
+
+@pytest.fixture(scope="module")
+def written() -> list[int]:
+    """The tokens that the simulator writes for WORDS."""
+    done = subprocess.run(
+        [sys.executable, "-m", "mini_engine", "generate", *WORDS[3:], "--json"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    tokens: list[int] = json.loads(done.stdout)["prompts"][0]["tokens"]
+    return tokens
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_generate_says_so_and_writes_on_the_cpu(
+    written: list[int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = generated(capsys)
+    assert told["prompts"][0]["tokens"] == written
+    [note] = told["notes"]
+    assert (
+        note == "PyTorch finds no CUDA GPU here: running on the CPU, in float32 and without graphs"
+    )
+    assert main(WORDS) == 0
+    assert one_line(capsys) == note + "\n"
+
+
+def test_a_gpu_older_than_this_pytorch_is_named_and_the_cpu_does_it(
+    written: list[int], pretend: PretendGpu, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pretend("GeForce GTX 1080", (6, 1), built="sm_75 sm_80 sm_90a compute_120")
+    told = generated(capsys)
+    assert told["prompts"][0]["tokens"] == written
+    assert "GeForce GTX 1080 is sm_61, and this PyTorch needs sm_75 or newer" in told["notes"][0]
+    assert "running on the CPU" in told["notes"][0]
+
+
+def test_a_gpu_without_bf16_writes_in_float32_from_graphs(
+    written: list[int], pretend: PretendGpu, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pretend(*T4)
+    told = generated(capsys)
+    assert told["prompts"][0]["tokens"] == written
+    assert told["graphs"] > 0
+    assert told["notes"] == [
+        "Tesla T4 (sm_75) has no bf16, which came with sm_80: running in float32, which takes "
+        "twice the bytes"
+    ]
+
+
+def test_a_gpu_with_bf16_writes_in_bf16_and_needs_no_word(
+    pretend: PretendGpu, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pretend(*A100)
+    used: list[torch.dtype] = []
+    load = generate_room.load_weights
+    monkeypatch.setattr(
+        generate_room, "load_weights", lambda *args: used.append(args[-1]) or load(*args)
+    )
+    assert generated(capsys)["notes"] == []
+    assert used == [torch.bfloat16]
+
+
+def test_weights_that_do_not_fit_are_told_in_bytes_with_a_shape_that_would(
+    pretend: PretendGpu, capsys: pytest.CaptureFixture[str]
+) -> None:
+    backend, large = pretend(*A100, free=8_000_000_000), named_shape("qwen3-4b")
+    assert no_room(large, backend, "bf16") == (
+        f"qwen3-4b needs {weight_bytes(large):,} bytes for its weights (bf16) and the GPU has "
+        "8,000,000,000 free: qwen3-1.7b would fit"
+    )
+    assert no_room(named_shape("qwen3-1.7b"), backend, "bf16") is None
+    pretend(*A100, free=1_000_000)
+    assert main(WORDS) == 2
+    said = one_line(capsys)
+    assert said.startswith("mini_engine generate: tiny-qwen3 needs ")
+    assert "the GPU has 1,000,000 free: no shape that we know would fit" in said
+
+
+def test_a_cache_that_does_not_fit_is_made_smaller_and_told(
+    written: list[int], pretend: PretendGpu, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = ModelConfig.from_folder(SHIPPED)
+    weights, block = weight_bytes(config), 16 * kv_bytes_per_token(config)
+    pretend(*A100, free=int((weights + 5 * block) / 0.9) + 10)
+    told = generated(capsys)
+    assert len(told["prompts"][0]["tokens"]) == len(written)
+    [note] = told["notes"]
+    assert note.startswith("KV cache of 4 blocks of 16 tokens, ")
+    assert f"{weights:,} of them go to the weights" in note
+    assert main([*WORDS[:-1], "90"]) == 2  # more tokens than the cache can take
+    assert "the cache has 4 beside the null block" in capsys.readouterr().err
+    pretend(*A100, free=int((weights + block) / 0.9))
+    assert main(WORDS) == 2
+    assert "leaves no room for a KV cache: use a smaller model" in one_line(capsys)
+
+
+def test_rungs_that_find_no_memory_are_told_by_generate(
+    written: list[int],
+    pretend: PretendGpu,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    backend = pretend(*T4)  # float32: the simulator's tokens
+
+    def no_graphs(*_: Any, **__: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB.")
+
+    monkeypatch.setattr(backend_room, "_real", lambda _: replace(backend, graph=no_graphs))
+    told = generated(capsys)
+    assert told["prompts"][0]["tokens"] == written
+    assert told["graphs"] == 0
+    assert "out of memory while capturing: dropped rung" in told["notes"][-1]
+    assert "every batch runs eagerly" in told["notes"][-1]
+
+
+def test_memory_that_ends_while_serving_is_one_line(
+    pretend: PretendGpu, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pretend(*A100)
+
+    def full(*_: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nSee more")
+
+    monkeypatch.setattr(Model, "head", full)
+    assert main([*WORDS, "--mode", "NONE"]) == 2
+    said = one_line(capsys)
+    assert (
+        "tiny-qwen3 ran out of memory on cpu (CUDA out of memory. Tried to allocate 2.00 GiB.)"
+        in said
+    )
+    assert "use a smaller model" in said
+
+
+# -- the commands that measure
+
+
+@pytest.mark.parametrize("command", ["bench", "calibrate"])
+def test_measuring_without_bf16_is_refused_and_offered_the_emulator(
+    command: str, pretend: PretendGpu, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pretend(*T4)
+    assert main([command, "--device", "cuda"]) == 2
+    said = one_line(capsys)
+    assert (
+        f"Tesla T4 (sm_75) has no bf16, which came with sm_80, and {command} measures bf16" in said
+    )
+    assert "--device cpu" in said
+    console = Console(stderr=True, width=60)
+    assert backend_of("auto", command, console).emulated
+    assert one_line(capsys).endswith("measures bf16: the CPU emulator runs instead\n")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize("command", ["bench", "calibrate"])
+def test_measuring_without_a_gpu_says_that_it_emulates(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert backend_of("auto", command, Console(stderr=True)).emulated
+    assert one_line(capsys) == "PyTorch finds no CUDA GPU here: the CPU emulator runs instead\n"
+    assert main([command, "--device", "cuda"]) == 2
+    assert "PyTorch finds no CUDA GPU here; use cpu" in one_line(capsys)
+
+
+def test_programmatic_launch_is_for_gpus_that_have_it(pretend: PretendGpu) -> None:
+    old, new = pretend(*A100), ("NVIDIA H200", (9, 0))
+    for name, kind in ARMS.items():
+        reason = kind.why_not(old)
+        if name.startswith("graph-5-pdl"):
+            assert reason == ("sm_80 has no programmatic dependent launch: this arm needs sm_90")
+        elif name.startswith(("graph-", "ours-")):
+            assert reason is None
+    assert ARMS["graph-5-pdl"].why_not(pretend(*new)) is None
+
+
+def test_without_triton_the_other_arms_are_still_there() -> None:
+    program = (
+        "import sys; sys.modules['triton'] = None\n"
+        "from mini_engine.cuda.measure.arms import ARMS\n"
+        "from mini_engine.cuda.graphs.backend import graphs_for\n"
+        "for name in ('ours-graph', 'graph-9', 'graph-5', 'graph-5-pdl'):\n"
+        "    print(ARMS[name].why_not(graphs_for('cpu')))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    first, *others = done.stdout.splitlines()
+    assert first == "None", done.stderr
+    reason = "this arm's kernels are written in Triton, which is not installed: pip install triton"
+    assert others == [reason] * 3
+
+
+def test_a_shape_too_large_for_the_benchmark_is_told_arm_by_arm_and_the_next_one_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(emulator, "mem_get_info", lambda: (4_000_000_000, 4_000_000_000))
+    out = tmp_path / "bench.json"
+    words = ["bench", "--device", "cpu", "--shape", "qwen3-1.7b,tiny", "--arms", "ours-eager"]
+    words += ["--batch", "1", "--rounds", "2", "--steps", "2", "--context", "40", "-o", str(out)]
+    assert main(words) == 0
+    large, tiny = json.loads(out.read_text())["figures"]["rows"]
+    assert large["status"] == "not run"
+    assert large["reason"].endswith("4,000,000,000 free: qwen3-0.6b would fit")
+    assert large["reason"].startswith("qwen3-1.7b needs 10,")
+    assert tiny["status"] == "measured"
+
+
+def test_a_small_gpu_is_calibrated_with_smaller_buffers_and_a_full_one_not(
+    pretend: PretendGpu,
+) -> None:
+    assert calibrate.sizes_for(pretend(*A100), quick=False) == calibrate.FULL
+    small = calibrate.sizes_for(pretend(*A100, free=6 << 30), quick=False)
+    assert small == replace(calibrate.FULL, copy_bytes=3 << 29)
+    with pytest.raises(ValueError, match="500,000,000 bytes of the GPU are free"):
+        calibrate.sizes_for(pretend(*A100, free=500_000_000), quick=True)

@@ -1,0 +1,155 @@
+"""The layer at nine kernels and at five gives what the plain model gives.
+
+On a CPU every kernel's PyTorch reference stands in for it (its own tests compare the two in
+Triton's interpreter): what is proven here is that the kernels are wired up as the model says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Literal
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+from mini_engine.cuda.attention import DecodeAttention  # noqa: E402
+from mini_engine.cuda.fused import FusedModel  # noqa: E402
+from mini_engine.cuda.graphs.backend import graphs_for  # noqa: E402
+from mini_engine.cuda.inputs import StepInputs  # noqa: E402
+from mini_engine.cuda.model import KVCache, Model  # noqa: E402
+from mini_engine.cuda.runner import TorchRunner  # noqa: E402
+from mini_engine.cuda.weights import Weights, random_weights  # noqa: E402
+from mini_engine.dispatch.dispatcher import GraphDispatcher  # noqa: E402
+from mini_engine.engine.engine import Engine  # noqa: E402
+from mini_engine.engine.scheduler import Request, SchedulerLimits  # noqa: E402
+from mini_engine.model.config import ModelConfig  # noqa: E402
+from mini_engine.predict.oplists import StepShape, step_ops  # noqa: E402
+from tests.support.torch_helpers import DEVICES, FAMILIES, EagerRunner  # noqa: E402
+
+LIMITS = SchedulerLimits(
+    max_num_seqs=4, max_num_batched_tokens=16, num_blocks=40, block_size=4, max_model_len=32
+)
+PER_LAYER: list[Literal[9, 5]] = [9, 5]
+
+
+@pytest.fixture(autouse=True)
+def inference() -> Iterator[None]:
+    with torch.inference_mode():
+        yield
+
+
+def weights_of(family: str, device: str) -> Weights:
+    config: ModelConfig = replace(FAMILIES[family], head_dim=16)
+    if family == "qwen2":
+        config = replace(config, hidden_size=64)
+    return random_weights(config, torch.device(device), torch.float32, seed=7)
+
+
+def random_step(weights: Weights, rows: int) -> tuple[StepInputs, KVCache]:
+    """A decode step over contexts of several lengths, one row of it padding, and a full cache."""
+    config, device = weights.config, weights.embed.device
+    g = torch.Generator().manual_seed(1)
+    contexts = torch.randint(1, 30, (rows,), generator=g)
+    contexts[-1] = 0 if rows > 1 else contexts[-1]
+    table = 1 + torch.randperm(8 * rows, generator=g).view(rows, 8)
+    positions = (contexts - 1).clamp(min=0)
+    slots = table.gather(1, (positions // 4)[:, None])[:, 0] * 4 + positions % 4
+    slots = torch.where(contexts > 0, slots, 0)
+    ids = torch.randint(0, config.vocab_size, (rows,), generator=g)
+    arrays = (ids, positions, slots, contexts.clamp(max=1), contexts, torch.arange(rows), table)
+    inputs = StepInputs(*[a.to(device=device, dtype=torch.int32) for a in arrays])
+    shape = (8 * rows + 1, 4, config.num_kv_heads, config.head_dim)
+    layers = range(config.num_layers)
+    keys, values = (
+        tuple(torch.randn(shape, generator=g).to(device) for _ in layers) for _ in range(2)
+    )
+    return inputs, KVCache(keys, values)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("rows", [1, 3, 7])
+@pytest.mark.parametrize("per_layer", PER_LAYER)
+@pytest.mark.parametrize("family", ["qwen3", "qwen2", "llama"])
+def test_a_decode_step_equals_the_plain_one(
+    family: str, per_layer: Literal[9, 5], rows: int, device: str
+) -> None:
+    weights = weights_of(family, device)
+    inputs, cache = random_step(weights, rows)
+    copied = KVCache(tuple(k.clone() for k in cache.keys), tuple(v.clone() for v in cache.values))
+    attention = DecodeAttention(8, 4)
+    plain, fused = Model(weights, cache), FusedModel(weights, copied, kernels_per_layer=per_layer)
+    want, want_tokens = plain.head(plain.body(inputs, attention), inputs)
+    got, got_tokens = fused.head(fused.body(inputs, attention), inputs)
+    live = inputs.context_lens > 0
+    # float32 sums in another order over a few layers of unit-sized values
+    torch.testing.assert_close(got[live], want[live], atol=2e-4, rtol=0)
+    assert torch.equal(got_tokens[live], want_tokens[live])
+    for ours, theirs in zip(
+        (*copied.keys, *copied.values), (*cache.keys, *cache.values), strict=True
+    ):
+        # block 0 is the null block: what padding leaves there is nobody's business
+        torch.testing.assert_close(ours[1:], theirs[1:], atol=2e-4, rtol=0)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("per_layer", PER_LAYER)
+def test_steps_that_feed_themselves_equal_the_plain_ones(
+    per_layer: Literal[9, 5], device: str
+) -> None:
+    """Tokens and all that the next step reads, until requests stand at the end of their room."""
+    weights = weights_of("qwen3", device)
+    inputs, cache = random_step(weights, 3)
+    theirs = StepInputs(**{name: t.clone() for name, t in vars(inputs).items()})
+    copied = KVCache(tuple(k.clone() for k in cache.keys), tuple(v.clone() for v in cache.values))
+    attention = DecodeAttention(8, 4)
+    plain, fused = Model(weights, cache), FusedModel(weights, copied, kernels_per_layer=per_layer)
+    live = inputs.context_lens > 0
+    for _ in range(36):
+        _, want = plain.next_step(plain.body(theirs, attention), theirs)
+        _, got = fused.next_step(fused.body(inputs, attention), inputs)
+        assert torch.equal(got[live], want[live])
+        for name, mine in vars(inputs).items():
+            assert torch.equal(mine[live], getattr(theirs, name)[live]), name
+    padded = StepInputs(**{name: t[2:] for name, t in vars(random_step(weights, 3)[0]).items()})
+    for name, was in vars(padded).items():
+        assert torch.equal(vars(inputs)[name][2:], was), f"{name} of the padded row has changed"
+    assert int(inputs.context_lens.max()) == 32
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("per_layer", PER_LAYER)
+def test_the_engine_writes_the_same_with_fused_kernels_in_its_graphs(
+    per_layer: Literal[9, 5], device: str
+) -> None:
+    weights = weights_of("qwen3", device)
+    requests = [Request(str(i), (i + 1, 3, 5, 7), 8) for i in range(3)]
+    none = GraphDispatcher("NONE", [], LIMITS.max_num_seqs)
+    eager = Engine(EagerRunner(weights, LIMITS), LIMITS, none).run(requests)
+    cache = KVCache.allocate(
+        weights.config, LIMITS.num_blocks, LIMITS.block_size, torch.device(device), torch.float32
+    )
+    model = FusedModel(weights, cache, kernels_per_layer=per_layer)
+    dispatcher = GraphDispatcher("FULL_AND_PIECEWISE", [1, 2, 4, 8], LIMITS.max_num_seqs)
+    runner = TorchRunner(model, LIMITS, dispatcher, graphs_for(device))
+    runner.capture()
+    graphs = Engine(runner, LIMITS, dispatcher).run(requests)
+    tokens = {c.request_id: c.tokens for c in graphs}
+    assert tokens == {c.request_id: c.tokens for c in eager}
+
+
+def test_a_layer_has_nine_kernels_or_five() -> None:
+    weights = weights_of("qwen3", "cpu")
+    inputs, cache = random_step(weights, 1)
+    with pytest.raises(ValueError, match="expected 9 or 5"):
+        FusedModel(weights, cache, kernels_per_layer=7)  # type: ignore[arg-type]
+    for per_layer in PER_LAYER:
+        model = FusedModel(weights, cache, kernels_per_layer=per_layer)
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+            model.next_step(model.body(inputs, DecodeAttention(8, 4)), inputs)
+        ours = sum(e.count for e in profile.key_averages() if e.key.startswith("launch_bound::"))
+        assert ours == per_layer * weights.config.num_layers + 2, "the head, and what picks from it"
+        listed = step_ops(weights.config, StepShape.decode(1, 30), f"fused{per_layer}")
+        assert per_layer == 9 or ours + 1 == len(listed), "and the embedding: the list, no more"

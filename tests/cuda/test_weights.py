@@ -1,0 +1,241 @@
+"""cuda/weights.py: the same folders as the simulator reads, as torch tensors; and random models."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import fields, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+torch = pytest.importorskip("torch")
+
+from mini_engine.cuda.weights import (  # noqa: E402
+    Weights,
+    load_weights,
+    random_weights,
+)
+from mini_engine.engine.generation import SHIPPED as CHECKPOINT  # noqa: E402
+from mini_engine.model import checkpoint  # noqa: E402
+from mini_engine.model.config import ModelConfig, named_shape  # noqa: E402
+from mini_engine.sim import weights as sim_weights  # noqa: E402
+from tests.support.torch_helpers import (  # noqa: E402
+    CPU,
+    DEVICES,
+    FAMILIES,
+    TINY,
+    LoneTorchModel,
+    random_folder,
+)
+
+DTYPES = [torch.float32, torch.float16, torch.bfloat16]
+
+
+def by_name(weights: Weights | sim_weights.Weights) -> dict[str, object]:
+    """Every array of the model; an absent one is None."""
+    named = {n: getattr(weights, n) for n in ("embed", "final_norm", "lm_head")}
+    for i, layer in enumerate(weights.layers):
+        named |= {f"{i}.{field.name}": getattr(layer, field.name) for field in fields(layer)}
+    return named
+
+
+# ---------------------------------------------------------------- loading
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_both_wings_read_the_same_numbers_from_a_folder(family: str, tmp_path: Path) -> None:
+    config = FAMILIES[family]
+    folder = random_folder(config, tmp_path)
+    ours = by_name(load_weights(config, folder, CPU, torch.float32))
+    theirs = by_name(sim_weights.load_weights(config, folder))
+    assert ours.keys() == theirs.keys()
+    for name, tensor in ours.items():
+        if tensor is None:
+            assert theirs[name] is None
+        else:
+            assert np.array_equal(tensor.numpy(), theirs[name]), name  # type: ignore[attr-defined]
+
+
+def test_a_tied_head_is_the_embedding_itself(tmp_path: Path) -> None:
+    tied = load_weights(TINY, random_folder(TINY, tmp_path), CPU, torch.float32)
+    assert tied.lm_head is tied.embed
+    untied = FAMILIES["llama"]
+    weights = load_weights(untied, random_folder(untied, tmp_path), CPU, torch.float32)
+    assert not torch.equal(weights.lm_head, weights.embed)
+
+
+@pytest.mark.parametrize("wanted", DTYPES)
+@pytest.mark.parametrize("stored", DTYPES)
+@pytest.mark.parametrize("device", DEVICES)
+def test_every_dtype_loads_into_every_other(
+    device: str, stored: torch.dtype, wanted: torch.dtype, tmp_path: Path
+) -> None:
+    save_torch = pytest.importorskip("safetensors.torch").save_file
+    torch.manual_seed(1)
+    shapes = checkpoint.tensor_shapes(TINY)
+    tensors = {name: torch.randn(shape).to(stored) for name, shape in shapes.items()}
+    save_torch(tensors, str(tmp_path / "model.safetensors"))
+    weights = load_weights(TINY, tmp_path, torch.device(device), wanted)
+    for name, tensor in by_name(weights).items():
+        assert tensor is None or (tensor.dtype, tensor.device.type) == (wanted, device), name  # type: ignore[attr-defined]
+    assert torch.equal(weights.embed.cpu(), tensors[checkpoint.EMBED].to(wanted))
+    q = tensors["model.layers.1.self_attn.q_proj.weight"].to(wanted)
+    assert torch.equal(weights.layers[1].qkv[: TINY.q_size].cpu(), q)
+
+
+def test_shards_give_what_one_file_gives(tmp_path: Path) -> None:
+    folder = random_folder(TINY, tmp_path)
+    whole = by_name(load_weights(TINY, folder, CPU, torch.float32))
+    stored = checkpoint.stored_tensors(TINY, folder)
+    shards: dict[str, dict[str, np.ndarray]] = {"a.safetensors": {}, "b.safetensors": {}}
+    for i, (name, tensor) in enumerate(stored.items()):
+        values = tensor.raw().copy().view(np.float32).reshape(tensor.shape)
+        shards["ab"[i % 2] + ".safetensors"][name] = values
+    weight_map = {name: shard for shard, inside in shards.items() for name in inside}
+    for shard, inside in shards.items():
+        save_file(inside, folder / shard)
+    (folder / "model.safetensors").unlink()
+    index = str({"weight_map": weight_map}).replace("'", '"')
+    (folder / "model.safetensors.index.json").write_text(index, "utf-8")
+    sharded = by_name(load_weights(TINY, folder, CPU, torch.float32))
+    assert all(t is None or torch.equal(t, sharded[n]) for n, t in whole.items())  # type: ignore[arg-type]
+
+
+def test_every_stored_tensor_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: Counter[str] = Counter()
+    raw = checkpoint.StoredTensor.raw
+
+    def counted(self: checkpoint.StoredTensor) -> np.ndarray:
+        reads[self.name] += 1
+        return raw(self)
+
+    monkeypatch.setattr(checkpoint.StoredTensor, "raw", counted)
+    load_weights(TINY, random_folder(TINY, tmp_path), CPU, torch.bfloat16)
+    assert reads == dict.fromkeys(checkpoint.tensor_shapes(TINY), 1)
+
+
+def test_a_loaded_model_outlives_its_file(tmp_path: Path) -> None:
+    folder = random_folder(TINY, tmp_path)
+    weights = load_weights(TINY, folder, CPU, torch.float32)
+    before = weights.embed.clone()
+    file = folder / "model.safetensors"
+    with file.open("r+b") as opened:  # the same file, zeroed in place
+        opened.write(bytes(file.stat().st_size))
+    assert torch.equal(weights.embed, before)
+
+
+def test_the_shipped_checkpoint_loads_in_bfloat16() -> None:
+    config = ModelConfig.from_folder(CHECKPOINT)
+    logits = LoneTorchModel(load_weights(config, CHECKPOINT, CPU, torch.bfloat16)).logits([1, 2])
+    assert np.isfinite(logits).all()
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+def no_folder(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    folder.rmdir()
+
+
+def pickle_only(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+
+
+def cut_short(folder: Path) -> None:
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-1])
+
+
+def more_layers(folder: Path) -> None:
+    random_folder(replace(TINY, num_layers=3), folder)
+
+
+def fewer_layers(folder: Path) -> None:
+    random_folder(replace(TINY, num_layers=1), folder)
+
+
+def wider(folder: Path) -> None:
+    random_folder(replace(TINY, intermediate_size=25), folder)
+
+
+def doubles(folder: Path) -> None:
+    shapes = checkpoint.tensor_shapes(TINY)
+    save_file({n: np.zeros(s) for n, s in shapes.items()}, folder / "model.safetensors")
+
+
+SPOILT = {
+    no_folder: "no such folder",
+    pickle_only: r"no weights; expected model\.safetensors",
+    cut_short: "not a whole safetensors file",
+    more_layers: r"layers\.2\..* has no place in a qwen3 of 2 layers",
+    fewer_layers: r"tensor model\.layers\.1\..* is missing",
+    wider: r"gate_proj\.weight has shape \(25, 16\), expected \(24, 16\)",
+    doubles: "has dtype F64, expected F32, F16 or BF16",
+}
+
+
+@pytest.mark.parametrize("spoil", SPOILT, ids=lambda f: f.__name__)
+def test_a_bad_folder_gets_the_same_line_from_both_wings(spoil: object, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    random_folder(TINY, folder)
+    spoil(folder)  # type: ignore[operator]
+    with pytest.raises(ValueError, match=SPOILT[spoil]) as ours:  # type: ignore[index]
+        load_weights(TINY, folder, CPU, torch.float32)
+    with pytest.raises(ValueError) as theirs:
+        sim_weights.load_weights(TINY, folder)
+    assert str(ours.value) == str(theirs.value)
+
+
+# ---------------------------------------------------------------- random weights
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("tied", [True, False])
+def test_random_weights_have_the_true_size(family: str, tied: bool) -> None:
+    config = replace(FAMILIES[family], tie_word_embeddings=tied)
+    weights = random_weights(config, CPU, torch.bfloat16, 0)
+    tensors = {id(t): t for t in by_name(weights).values() if t is not None}
+    assert sum(t.numel() for t in tensors.values()) == config.num_parameters  # type: ignore[attr-defined]
+    assert all(t.dtype == torch.bfloat16 and t.is_contiguous() for t in tensors.values())  # type: ignore[attr-defined]
+
+
+def test_random_weights_depend_on_the_seed_only() -> None:
+    one, again, other = (random_weights(TINY, CPU, torch.float32, seed) for seed in (3, 3, 4))
+    for name, tensor in by_name(one).items():
+        if tensor is not None:
+            assert torch.equal(tensor, by_name(again)[name])  # type: ignore[arg-type]
+            assert not torch.equal(tensor, by_name(other)[name])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", ["qwen3-0.6b", "qwen2.5-0.5b", "llama-3.2-1b"])
+@pytest.mark.parametrize("device", DEVICES)
+def test_random_weights_write_varied_text_that_hangs_on_its_context(
+    device: str, shape: str, dtype: torch.dtype
+) -> None:
+    """An eighth of the width, and all the layers: over depth is where activations run away, or
+    become the same for every token."""
+    full = named_shape(shape)
+    config = replace(
+        full,
+        hidden_size=full.hidden_size // 8,
+        intermediate_size=full.intermediate_size // 8,
+        vocab_size=2000,
+        max_position_embeddings=32,
+        eos_token_ids=(),
+    )
+    lone = LoneTorchModel(random_weights(config, torch.device(device), dtype, seed=5))
+    logits = lone.logits([3, 1, 4, 1, 5, 9, 2, 6])
+    # A normal law of deviation 1 in theory; far from it softmax is flat or knows one token only.
+    assert np.isfinite(logits).all()
+    assert 0.5 < logits.std() < 2
+    text = [int(logits[-1].argmax())]
+    for position in range(8, 24):
+        text.append(int(lone.logits(text[-1:], position)[-1].argmax()))
+    assert len(set(text)) > 10
+    other = lone.logits([7, 1, 4, 1, 5, 9, 2, 6])
+    assert np.abs(other[-1] - logits[-1]).max() > 0.1  # the first token is seen from the last

@@ -1,0 +1,296 @@
+"""The ladder: vLLM 0.33's default sizes, rungs and waste, and the best ladder for a workload.
+
+`vllm_0_33.json` holds vLLM 0.33.0's answers. An AssertionError there is a ValueError here.
+"""
+
+import itertools
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mini_engine.dispatch.default_ladder import default_capture_sizes
+from mini_engine.dispatch.dispatcher import GraphDispatcher
+from mini_engine.dispatch.ladder import CaptureLadder, ladder_curve, optimal_ladder
+from mini_engine.dispatch.modes import CUDAGraphMode
+from tests.support.vllm_vectors import label, vectors
+
+# ── vLLM's default sizes ─────────────────────────────────────────────────────────────────────
+
+OUR_NAMES = {"user_max": "max_capture_size", "user_sizes": "capture_sizes"}
+
+
+@pytest.mark.parametrize("vector", vectors("ladder"), ids=label)
+def test_the_default_ladder_is_that_of_vllm_0_33(vector):
+    settings = {OUR_NAMES.get(name, name): value for name, value in vector["inputs"].items()}
+    expect = vector["expect"]
+    if "error" in expect:  # ValueError or AssertionError in vLLM, always ValueError here
+        with pytest.raises(ValueError, match=r"give|make"):
+            default_capture_sizes(**settings)
+        return
+    sizes = default_capture_sizes(**settings)
+    assert sizes == expect["sizes"]
+    assert len(sizes) == expect["len"]
+    assert sizes[-1] == expect["max_cudagraph_capture_size"]
+
+
+@given(
+    max_num_seqs=st.integers(1, 1500),
+    max_tokens=st.integers(1, 20_000),
+    blackwell=st.booleans(),
+)
+def test_every_decode_batch_up_to_the_top_has_a_full_graph_by_default(
+    max_num_seqs, max_tokens, blackwell
+):
+    sizes = default_capture_sizes(max_num_seqs, max_tokens, data_center_blackwell=blackwell)
+    assert CaptureLadder(sizes).sizes == tuple(sizes), "the default must be a lawful ladder"
+    assert sizes[-1] <= min(max_tokens, 1024 if blackwell else 512)
+    dispatcher = GraphDispatcher("FULL_AND_PIECEWISE", sizes, max_num_seqs)
+    for reqs in range(1, min(max_num_seqs, sizes[-1]) + 1):
+        assert dispatcher.dispatch(reqs, reqs, 1).mode is CUDAGraphMode.FULL
+
+
+def test_speculation_leaves_the_widest_decode_batches_without_a_full_graph():
+    """510 tokens fit below the top of 512, but 512 in whole requests of 3 would be 513."""
+    sizes = default_capture_sizes(256, 8192, num_speculative_tokens=2)
+    dispatcher = GraphDispatcher("FULL_AND_PIECEWISE", sizes, 256, decode_query_len=3)
+    assert dispatcher.dispatch(168, 504, 3).mode is CUDAGraphMode.FULL
+    assert dispatcher.dispatch(169, 507, 3).mode is CUDAGraphMode.PIECEWISE
+    assert dispatcher.dispatch(170, 510, 3).mode is CUDAGraphMode.PIECEWISE
+
+
+def test_no_ladder_where_nothing_is_captured():
+    assert default_capture_sizes(256, 8192, mode="NONE") == []
+    assert default_capture_sizes(256, 8192, mode="none", capture_sizes=[1, 2]) == []
+    assert default_capture_sizes(256, 8192, enforce_eager=True) == []
+
+
+def test_sizes_that_can_never_occur_leave_an_empty_ladder():
+    assert default_capture_sizes(8, 8, capture_sizes=[9, 16]) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"performance_mode": "speed"}, "performance mode 'speed': give one of"),
+        ({"mode": "ALL"}, "unknown CUDAGraphMode 'ALL'"),
+        ({"num_speculative_tokens": -1}, "num_speculative_tokens -1: give 0 or more"),
+        ({"capture_sizes": [4, 0]}, "capture size 0 is not positive"),
+        ({"capture_sizes": []}, "capture_sizes is empty"),
+        ({"max_capture_size": 0}, r"largest capture size 0 \(ceiling 0"),
+        ({"max_capture_size": 8, "capture_sizes": [1, 4]}, "max_capture_size 8 but the largest"),
+    ],
+)
+def test_settings_without_a_ladder_are_refused(settings, words):
+    with pytest.raises(ValueError, match=words):
+        default_capture_sizes(8, 64, **settings)
+
+
+# ── rungs ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_batch_is_padded_to_the_rung_of_vllm_0_33():
+    table, samples = vectors("padding")
+    ladder = CaptureLadder(table["ladder"])
+    assert [ladder.rung(n) for n in range(len(table["table"]))] == table["table"]
+    assert ladder.rung(ladder.top + 1) is None
+    default = CaptureLadder(default_capture_sizes(256, 8192))
+    for n, rung in samples["samples"].items():
+        assert default.rung(int(n)) == rung
+
+
+histograms = st.dictionaries(st.integers(1, 14), st.integers(0, 50), min_size=1)
+ladders = st.sets(st.integers(1, 20), min_size=1, max_size=8).map(
+    lambda s: CaptureLadder(sorted(s))
+)
+
+
+@given(ladder=ladders, n=st.integers(1, 25))
+def test_the_rung_is_the_smallest_size_that_holds_the_batch(ladder, n):
+    assert ladder.rung(n) == min((size for size in ladder if size >= n), default=None)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "words"),
+    [
+        ([], "needs at least one rung"),
+        ([1, 4, 2], "rung 2 comes after 4"),
+        ([1, 2, 2], "rung 2 appears twice"),
+        ([-1, 2], "rung -1 is not positive"),
+        ([0, 2], "rung 0 is not positive"),
+        ([1, -4], "rung -4 is not positive"),
+        ([1, 2.5], "rung 2.5 is not a whole number"),
+    ],
+)
+def test_a_ladder_refuses_rungs_that_are_none(sizes, words):
+    with pytest.raises(ValueError, match=words):
+        CaptureLadder(sizes)
+
+
+def test_a_batch_has_no_fewer_than_zero_rows():
+    with pytest.raises(ValueError, match="batch of -1 rows"):
+        CaptureLadder([1]).rung(-1)
+
+
+@pytest.mark.parametrize(
+    ("n", "words"),
+    [
+        (33, ["runs at 40", "next rung down is 32", "7 of the 40 rows (18%) are padding"]),
+        (40, ["runs at 40, unpadded"]),
+        (513, ["runs eagerly", "above the top rung 512", "up to 513"]),
+        (0, ["nothing to run"]),
+    ],
+)
+def test_the_ladder_explains_why_a_batch_runs_where_it_does(n, words):
+    sentence = CaptureLadder(default_capture_sizes(256, 8192)).explain(n)
+    assert sentence.count(".") == 1, "one sentence"
+    for word in words:
+        assert word in sentence
+
+
+def test_a_batch_below_the_lowest_rung_is_explained_too():
+    assert "there is no smaller rung" in CaptureLadder([8]).explain(3)
+
+
+# ── waste ────────────────────────────────────────────────────────────────────────────────────
+
+
+@given(ladder=ladders, histogram=histograms)
+def test_waste_is_what_counting_every_step_gives(ladder, histogram):
+    steps = [rows for rows, times in histogram.items() for _ in range(times)]
+    in_graph = [rows for rows in steps if rows <= ladder.top]
+    eager = [rows for rows in steps if rows > ladder.top]
+    waste = ladder.waste(histogram)
+    assert waste.real_rows == sum(steps)
+    assert waste.padded_rows == sum(ladder.rung(rows) - rows for rows in in_graph)
+    assert (waste.eager_rows, waste.eager_steps) == (sum(eager), len(eager))
+    computed = sum(ladder.rung(rows) for rows in in_graph) + sum(eager)
+    assert waste.wasted_fraction == (waste.padded_rows / computed if computed else 0.0)
+
+
+def test_waste_of_a_worked_example():
+    waste = CaptureLadder([8, 32, 40]).waste({33: 2, 8: 5, 41: 1, 0: 9})
+    assert (waste.padded_rows, waste.real_rows) == (2 * 7, 2 * 33 + 5 * 8 + 41)
+    assert (waste.eager_rows, waste.eager_steps) == (41, 1)
+    assert waste.wasted_fraction == 14 / (14 + 147)
+
+
+@pytest.mark.parametrize("histogram", [{-1: 3}, {4: -1}])
+def test_a_histogram_counts_real_things(histogram):
+    with pytest.raises(ValueError, match=r"histogram entry .* must be 0 or more"):
+        CaptureLadder([8]).waste(histogram)
+
+
+# ── the best ladder for a workload ───────────────────────────────────────────────────────────
+
+
+def work(ladder, histogram, cost):
+    """What the steps that fit cost on this ladder."""
+    served = {rows: times for rows, times in histogram.items() if 0 < rows <= ladder.top}
+    return sum(times * cost(ladder.rung(rows)) for rows, times in served.items())
+
+
+def every_ladder(rungs, top):
+    """All ladders of at most `rungs` rungs that end at `top`."""
+    for count in range(min(rungs, top)):
+        for below in itertools.combinations(range(1, top), count):
+            yield CaptureLadder([*below, top])
+
+
+@given(histogram=histograms, rungs=st.integers(1, 5))
+def test_no_ladder_of_so_many_rungs_pads_less(histogram, rungs):
+    if not any(histogram.values()):
+        return
+    best = optimal_ladder(histogram, rungs)
+    top = max(rows for rows, times in histogram.items() if times)
+    assert best.top == top
+    assert len(best) == min(rungs, sum(times > 0 for times in histogram.values()))
+    padded = best.waste(histogram).padded_rows
+    assert padded == min(ladder.waste(histogram).padded_rows for ladder in every_ladder(rungs, top))
+
+
+@given(
+    histogram=histograms,
+    rungs=st.integers(1, 4),
+    top=st.integers(1, 12),
+    costs=st.lists(st.integers(0, 9), min_size=13, max_size=13),
+)
+def test_no_ladder_costs_less_whatever_a_rung_costs(histogram, rungs, top, costs):
+    """Costs that fall as well as rise: a kernel may run 16 rows faster than 15."""
+    best = optimal_ladder(histogram, rungs, cost=costs.__getitem__, top=top)
+    assert best.top == top
+    least = min(
+        (work(ladder, histogram, costs.__getitem__), len(ladder))
+        for ladder in every_ladder(rungs, top)
+    )
+    assert (work(best, histogram, costs.__getitem__), len(best)) == least
+
+
+def test_the_best_ladder_of_a_server_at_full_size_beats_the_default_one():
+    rng = random.Random(0)
+    histogram = {rows: rng.randrange(1, 200) for rows in range(1, 257)}
+    default = CaptureLadder(default_capture_sizes(128, 8192))
+    best = optimal_ladder(histogram, len(default), top=default.top)
+    assert len(best) == len(default)
+    assert best.top == default.top == 256
+    assert best.waste(histogram).padded_rows < default.waste(histogram).padded_rows
+
+
+def test_batches_above_the_top_are_left_to_run_eagerly():
+    assert optimal_ladder({3: 1, 9: 1000}, 2, top=4) == (3, 4)
+    assert optimal_ladder({9: 1}, 3, top=4) == (4,)
+
+
+def test_a_top_above_every_batch_takes_a_rung():
+    assert optimal_ladder({3: 5, 2: 5}, 2, top=16) == (3, 16)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (({4: 1}, 0, None, None), "a ladder of 0 rungs"),
+        (({}, 2, None, None), "the histogram has no steps"),
+        (({4: 0}, 2, None, None), "the histogram has no steps"),
+        (({4: 1}, 2, None, 0), "top rung 0"),
+        (({4: -1}, 2, None, None), "histogram entry 4: -1"),
+        (({4: 1}, 2, lambda _: -1.0, None), "cost of rung 4 is -1.0"),
+        (({4: 1}, 2, lambda _: float("nan"), None), "cost of rung 4 is nan"),
+    ],
+)
+def test_a_workload_that_says_nothing_is_refused(arguments, words):
+    histogram, rungs, cost, top = arguments
+    with pytest.raises(ValueError, match=words):
+        optimal_ladder(histogram, rungs, cost=cost, top=top)
+
+
+@given(histogram=histograms, max_rungs=st.integers(1, 8), top=st.integers(1, 16))
+def test_a_denser_ladder_pads_less_and_takes_more_to_capture(histogram, max_rungs, top):
+    curve = ladder_curve(
+        histogram,
+        max_rungs,
+        capture_us=lambda rung: 500.0 + 2 * rung,
+        memory_bytes=lambda rung: 4096 * rung if rung == top else 1 << 20,
+        top=top,
+    )
+    for rungs, point in enumerate(curve, 1):
+        assert point.ladder == optimal_ladder(histogram, rungs, top=top)
+        assert len(point.ladder) == rungs
+        assert point.waste == point.ladder.waste(histogram)
+        assert point.capture_us == 500 * rungs + 2 * sum(point.ladder)
+        assert point.memory_bytes == 4096 * top + (rungs - 1) * 2**20
+    for sparse, dense in itertools.pairwise(curve):
+        assert dense.waste.padded_rows < sparse.waste.padded_rows
+    # The curve ends where asked, or where every batch has a rung of its own.
+    assert len(curve) == max_rungs or curve[-1].waste.padded_rows == 0
+
+
+def test_the_curve_ends_where_one_more_rung_saves_nothing():
+    curve = ladder_curve(
+        {1: 5, 7: 5, 8: 1},
+        3,
+        capture_us=lambda _: 1.0,
+        memory_bytes=lambda _: 1.0,
+        cost=lambda rung: 10.0 if rung < 8 else 9.0,
+    )
+    assert [point.ladder for point in curve] == [(8,)]

@@ -1,0 +1,118 @@
+"""Modes and what becomes of them on a backend that bears less: as vLLM 0.33 answers.
+
+`vllm_0_33.json` holds vLLM 0.33.0's answers. An AssertionError there is a ValueError here.
+"""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mini_engine.dispatch.dispatcher import GraphDispatcher
+from mini_engine.dispatch.modes import (
+    AttentionCGSupport,
+    CompilationMode,
+    CUDAGraphMode,
+    resolve_mode,
+)
+from tests.support.vllm_vectors import label, vectors
+
+FULL, PIECEWISE, NONE = CUDAGraphMode.FULL, CUDAGraphMode.PIECEWISE, CUDAGraphMode.NONE
+
+
+@pytest.mark.parametrize("vector", vectors("modes"), ids=lambda v: v["mode"])
+def test_a_mode_answers_as_in_vllm_0_33(vector):
+    mode = CUDAGraphMode[vector["mode"]]
+    for name in ("decode_mode", "mixed_mode", "max_cudagraph_mode", "without_piecewise"):
+        assert getattr(mode, name)().name == vector[name]
+    for name in (
+        "separate_routine",
+        "has_full_cudagraphs",
+        "has_piecewise_cudagraphs",
+        "requires_piecewise_compilation",
+        "is_valid_runtime_mode",
+    ):
+        assert getattr(mode, name)() is vector[name]
+    assert bool(mode) is vector["bool"]
+    for other, expected in vector["has_mode"].items():
+        assert mode.has_mode(CUDAGraphMode[other]) is expected
+        assert mode.has_mode(other.lower()) is expected
+
+
+def test_only_run_time_modes_can_be_asked_for():
+    with pytest.raises(ValueError, match="FULL_AND_PIECEWISE is not a run-time mode"):
+        FULL.has_mode("FULL_AND_PIECEWISE")
+
+
+def test_a_mode_that_does_not_exist_is_refused_with_the_names_that_do():
+    with pytest.raises(ValueError, match="unknown CUDAGraphMode 'PARTIAL': give one of NONE, "):
+        GraphDispatcher("PARTIAL", [1, 2], max_num_seqs=2)
+
+
+def test_the_compilation_modes_are_numbered_as_in_vllm_0_33():
+    assert [mode.name for mode in CompilationMode] == [
+        "NONE",
+        "STOCK_TORCH_COMPILE",
+        "DYNAMO_TRACE_ONCE",
+        "VLLM_COMPILE",
+    ]
+    assert [int(mode) for mode in CompilationMode] == [0, 1, 2, 3]
+
+
+def test_attention_support_is_ordered_from_never_to_always():
+    support = AttentionCGSupport
+    assert support.NEVER < support.UNIFORM_SINGLE_TOKEN_DECODE
+    assert support.UNIFORM_SINGLE_TOKEN_DECODE < support.UNIFORM_BATCH < support.ALWAYS
+
+
+@pytest.mark.parametrize("vector", vectors("mode_resolution"), ids=label)
+def test_a_mode_is_resolved_as_in_vllm_0_33(vector):
+    inputs = dict(vector["inputs"])
+    mode, support = inputs.pop("cudagraph_mode"), inputs.pop("min_cg_support")
+    if vector["expect"] == "ValueError":
+        with pytest.raises(ValueError, match=f"mode {mode} .* support NEVER: ask for PIECEWISE"):
+            resolve_mode(mode, support, **inputs)
+    else:
+        assert resolve_mode(mode, support, **inputs).name == vector["expect"]
+
+
+def test_without_graph_support_only_a_model_cut_by_the_compiler_keeps_its_pieces():
+    for compilation_mode in CompilationMode:
+        resolved = resolve_mode(
+            "FULL_AND_PIECEWISE",
+            "NEVER",
+            attention_in_splitting_ops=True,
+            compilation_mode=compilation_mode,
+        )
+        assert resolved is (PIECEWISE if compilation_mode == 3 else NONE)
+
+
+@given(
+    mode=st.sampled_from(CUDAGraphMode),
+    support=st.sampled_from(AttentionCGSupport),
+    split=st.booleans(),
+    compilation_mode=st.sampled_from(CompilationMode),
+    query_len=st.integers(1, 5),
+    available=st.booleans(),
+)
+def test_a_resolved_mode_asks_nothing_that_is_not_there(
+    mode, support, split, compilation_mode, query_len, available
+):
+    settings = {
+        "attention_in_splitting_ops": split,
+        "compilation_mode": compilation_mode,
+        "uniform_decode_query_len": query_len,
+        "piecewise_capture_available": available,
+    }
+    try:
+        resolved = resolve_mode(mode, support, **settings)
+    except ValueError:
+        assert (mode, support) == (FULL, AttentionCGSupport.NEVER)
+        return
+    if resolved.mixed_mode() is FULL:
+        assert support is AttentionCGSupport.ALWAYS
+    if resolved.decode_mode() is FULL:
+        needed = AttentionCGSupport.UNIFORM_BATCH if query_len > 1 else 1
+        assert support >= needed
+    if resolved.has_piecewise_cudagraphs():
+        assert available
+    assert resolve_mode(resolved, support, **settings) is resolved, "resolving twice differs"

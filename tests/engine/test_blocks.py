@@ -1,0 +1,101 @@
+"""Claims about the pool of KV blocks."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mini_engine.engine.blocks import NULL_BLOCK, BlockPool, OutOfBlocks
+
+
+def test_null_block_is_never_handed_out() -> None:
+    pool = BlockPool(num_blocks=5, block_size=2)
+    table = pool.allocate("a", 8)
+    assert sorted(table) == [1, 2, 3, 4]
+    assert pool.num_free == 0
+
+
+def test_slot_follows_the_block_table() -> None:
+    pool = BlockPool(num_blocks=9, block_size=4)
+    pool.allocate("a", 3)
+    pool.allocate("b", 1)
+    table = pool.allocate("a", 9)  # its blocks are not neighbours now
+    assert table == pool.block_table("a") == (1, 3, 4)
+    assert [pool.slot("a", p) for p in (0, 3, 4, 8)] == [4, 7, 12, 16]
+
+
+def test_growing_inside_the_last_block_takes_nothing() -> None:
+    pool = BlockPool(num_blocks=4, block_size=4)
+    table = pool.allocate("a", 1)
+    assert pool.allocate("a", 4) is table
+    assert pool.num_free == 2
+    assert len(pool.allocate("a", 5)) == 2
+
+
+def test_out_of_blocks_changes_nothing() -> None:
+    pool = BlockPool(num_blocks=4, block_size=2)
+    table = pool.allocate("a", 2)
+    with pytest.raises(OutOfBlocks, match=r"'a': 9 tokens need 4 more blocks of 2, 2 are free"):
+        pool.allocate("a", 9)
+    assert pool.block_table("a") == table
+    assert pool.num_free == 2
+    pool.allocate("a", 6)
+
+
+def test_double_and_foreign_free_are_refused() -> None:
+    pool = BlockPool(num_blocks=4, block_size=2)
+    pool.allocate("a", 2)
+    pool.free("a")
+    with pytest.raises(ValueError, match="'a' holds no blocks: it was freed before"):
+        pool.free("a")
+    with pytest.raises(ValueError, match="'b' holds no blocks"):
+        pool.free("b")
+    assert pool.num_free == 3
+
+
+def test_slot_beyond_the_blocks_is_refused() -> None:
+    pool = BlockPool(num_blocks=4, block_size=2)
+    pool.allocate("a", 1)
+    assert pool.slot("a", 1) == 3
+    for position in (2, -1):
+        with pytest.raises(ValueError, match=f"position {position} of request 'a'"):
+            pool.slot("a", position)
+
+
+@pytest.mark.parametrize(("num_blocks", "block_size"), [(1, 4), (0, 4), (4, 0), (-1, -1)])
+def test_a_pool_without_room_is_refused(num_blocks: int, block_size: int) -> None:
+    with pytest.raises(ValueError, match=f"num_blocks {num_blocks}, block_size {block_size}"):
+        BlockPool(num_blocks, block_size)
+
+
+@given(num_blocks=st.integers(2, 20), block_size=st.integers(1, 5), seed=st.integers(0, 2**32 - 1))
+def test_every_block_has_one_owner_whatever_is_asked(
+    num_blocks: int, block_size: int, seed: int
+) -> None:
+    pool, rng = BlockPool(num_blocks, block_size), random.Random(seed)
+    wanted: dict[str, int] = {}  # tokens each owner has a place for
+    for _ in range(60):
+        owner = rng.choice("abcde")
+        if owner in wanted and rng.random() < 0.3:
+            pool.free(owner)
+            del wanted[owner]
+        else:
+            tokens = rng.randint(max(1, wanted.get(owner, 0)), 2 * num_blocks)
+            before = {name: pool.block_table(name) for name in "abcde"}
+            try:
+                table = pool.allocate(owner, tokens)
+            except OutOfBlocks:
+                assert {name: pool.block_table(name) for name in "abcde"} == before
+            else:
+                wanted[owner] = tokens
+                assert table[: len(before[owner])] == before[owner]
+                assert len(table) == -(-tokens // block_size)
+        slots = [pool.slot(name, p) for name, n in wanted.items() for p in range(n)]
+        assert len(set(slots)) == len(slots)
+        assert all(slot // block_size != NULL_BLOCK for slot in slots)
+        held = sum(len(pool.block_table(name)) for name in "abcde")
+        assert held + pool.num_free == num_blocks - 1
+    for owner in wanted:
+        pool.free(owner)
+    assert pool.num_free == num_blocks - 1

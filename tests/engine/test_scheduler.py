@@ -1,0 +1,240 @@
+"""Claims about who runs when. Prompts are ranges: the scheduler looks at counts only."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mini_engine.engine.scheduler import Request, ScheduledBatch, Scheduler, SchedulerLimits
+
+
+def scheduler(
+    *, seqs: int = 8, budget: int = 16, blocks: int = 100, block_size: int = 4, context: int = 400
+) -> Scheduler:
+    return Scheduler(SchedulerLimits(seqs, budget, blocks, block_size, context))
+
+
+def request(name: str, prompt: int, new: int) -> Request:
+    return Request(name, range(prompt), new)
+
+
+def run_step(s: Scheduler) -> ScheduledBatch:
+    batch = s.step()
+    assert batch is not None
+    s.update(batch, [0] * sum(entry.samples for entry in batch.entries))
+    return batch
+
+
+def shape(batch: ScheduledBatch) -> list[tuple[str, int, int]]:
+    return [(e.request.request_id, e.start, e.query_len) for e in batch.entries]
+
+
+def test_nothing_to_do_is_none() -> None:
+    assert scheduler().step() is None
+
+
+def test_prompts_share_a_step_until_the_budget_is_spent() -> None:
+    s = scheduler(budget=16)
+    for name, prompt in (("a", 10), ("b", 10), ("c", 3)):
+        s.submit(request(name, prompt, 2))
+    first = run_step(s)
+    assert shape(first) == [("a", 0, 10), ("b", 0, 6)]
+    assert [e.samples for e in first.entries] == [True, False]
+    assert (first.num_reqs, first.num_tokens) == (2, 16)
+    second = run_step(s)  # a decodes first, b's next chunk follows, c comes in
+    assert shape(second) == [("a", 10, 1), ("b", 6, 4), ("c", 0, 3)]
+    assert second.query_lens == (1, 4, 3)
+    assert second.context_lens == (11, 10, 3)
+
+
+def test_a_long_prompt_is_chunked_and_samples_once_at_its_end() -> None:
+    s = scheduler(budget=5)
+    s.submit(request("a", 12, 1))
+    batches = [run_step(s) for _ in range(3)]
+    assert [shape(b)[0] for b in batches] == [("a", 0, 5), ("a", 5, 5), ("a", 10, 2)]
+    assert [b.entries[0].samples for b in batches] == [False, False, True]
+    assert not s.has_unfinished
+
+
+def test_seats_bound_the_batch() -> None:
+    s = scheduler(seqs=2)
+    for name in "abc":
+        s.submit(request(name, 1, 2))
+    assert [name for name, *_ in shape(run_step(s))] == ["a", "b"]
+    assert [name for name, *_ in shape(run_step(s))] == ["a", "b"]
+    assert [name for name, *_ in shape(run_step(s))] == ["c"]
+
+
+def test_a_chunk_of_one_token_is_still_prefill() -> None:
+    s = scheduler(budget=4)
+    s.submit(request("a", 5, 3))
+    assert run_step(s).has_prefill
+    tail = run_step(s)
+    assert tail.query_lens == (1,)
+    assert tail.has_prefill
+    assert not run_step(s).has_prefill
+
+
+def test_blocks_are_taken_as_chunks_are_scheduled() -> None:
+    s = scheduler(budget=4, block_size=4)
+    s.submit(request("a", 10, 2))
+    assert [len(run_step(s).entries[0].block_table) for _ in range(3)] == [1, 2, 3]
+
+
+def test_out_of_blocks_preempts_the_youngest_and_puts_it_first_in_line() -> None:
+    # 4 blocks of 2. a and b hold two blocks each; a's fifth token needs one more.
+    s = scheduler(blocks=5, block_size=2)
+    s.submit(request("a", 3, 4))
+    s.submit(request("b", 3, 4))
+    s.submit(request("c", 1, 1))
+    run_step(s)
+    run_step(s)
+    third = run_step(s)
+    assert shape(third) == [("a", 4, 1)]
+    assert [r.request_id for r in third.preempted] == ["b"]
+    assert [state.request.request_id for state in s.waiting] == ["b", "c"]
+    state = s.waiting[0]
+    assert (state.num_computed, state.num_preemptions, len(state.output)) == (0, 1, 2)
+    # b comes back when a is done, and prefills its prompt and its two tokens again.
+    assert shape(run_step(s)) == [("a", 5, 1)]
+    resumed = run_step(s)
+    assert shape(resumed) == [("b", 0, 5), ("c", 0, 1)]
+    assert resumed.entries[0].is_prefill
+    run_step(s)
+    assert not s.has_unfinished
+    assert s.pool.num_free == 4
+
+
+def test_a_step_that_preempts_admits_nobody() -> None:
+    s = scheduler(blocks=5, block_size=2)
+    s.submit(request("a", 3, 4))
+    s.submit(request("b", 3, 4))
+    run_step(s)
+    run_step(s)
+    s.submit(request("c", 1, 1))  # would fit in b's freed blocks
+    assert [name for name, *_ in shape(run_step(s))] == ["a"]
+
+
+def test_eos_ends_a_request_early_and_frees_its_blocks() -> None:
+    s = scheduler()
+    s.submit(Request("a", [1, 2], 9, eos_ids={7}))
+    for token in (3, 7):
+        batch = s.step()
+        assert batch is not None
+        finished = s.update(batch, [token])
+    assert [(f.output, f.finish_reason) for f in finished] == [([3, 7], "stop")]
+    assert s.pool.num_free == 99
+    s.submit(Request("a", [1], 1))  # the id is free again
+
+
+def test_update_wants_a_token_for_each_entry_that_samples() -> None:
+    s = scheduler()
+    s.submit(request("a", 3, 2))
+    batch = s.step()
+    assert batch is not None
+    with pytest.raises(ValueError, match="2 tokens for 1 entries that sample"):
+        s.update(batch, [1, 2])
+
+
+@pytest.mark.parametrize(
+    ("prompt", "new", "says"),
+    [
+        (0, 1, "'x': the prompt is empty"),
+        (1, 0, "'x': max_new_tokens is 0"),
+        (391, 10, r"prompt of 391 \+ max_new_tokens 10 > context of 400"),
+        (38, 4, r"needs 11 blocks of 4, and the cache has 10 beside the null block"),
+    ],
+)
+def test_a_request_that_can_never_run_is_refused(prompt: int, new: int, says: str) -> None:
+    s = scheduler(blocks=11)
+    with pytest.raises(ValueError, match=says):
+        s.submit(request("x", prompt, new))
+    assert not s.has_unfinished
+
+
+def test_the_largest_request_that_fits_runs_through() -> None:
+    s = scheduler(blocks=11)
+    s.submit(request("x", 38, 3))  # the last token needs no place: 40 rows
+    while s.has_unfinished:
+        run_step(s)
+    assert s.pool.num_free == 10
+
+
+def test_an_id_in_use_is_refused() -> None:
+    s = scheduler()
+    s.submit(request("a", 1, 1))
+    with pytest.raises(ValueError, match="'a' is being served: give each request its own id"):
+        s.submit(request("a", 1, 1))
+
+
+@pytest.mark.parametrize("field", range(5))
+def test_limits_below_the_least_are_refused(field: int) -> None:
+    sizes = [1, 1, 2, 1, 1]
+    SchedulerLimits(*sizes)
+    sizes[field] -= 1
+    with pytest.raises(ValueError, match="at least"):
+        SchedulerLimits(*sizes)
+
+
+workloads = st.lists(st.tuples(st.integers(1, 20), st.integers(1, 12)), min_size=1, max_size=12)
+
+
+@given(
+    workload=workloads,
+    seqs=st.integers(1, 6),
+    budget=st.integers(1, 24),
+    block_size=st.integers(1, 5),
+    spare=st.integers(0, 12),
+    arrive_every=st.integers(0, 4),
+)
+def test_every_step_keeps_the_rules(
+    workload: list[tuple[int, int]],
+    seqs: int,
+    budget: int,
+    block_size: int,
+    spare: int,
+    arrive_every: int,
+) -> None:
+    blocks = 1 + spare + max(-(-(p + n - 1) // block_size) for p, n in workload)
+    s = scheduler(seqs=seqs, budget=budget, blocks=blocks, block_size=block_size)
+    todo = [request(f"{i:02}", p, n) for i, (p, n) in enumerate(workload)]
+    first_seen: list[str] = []
+    known_at_admission: dict[str, int] = {}
+    steps = 0
+    while todo or s.has_unfinished:
+        arriving = todo if arrive_every == 0 else todo[: steps % arrive_every == 0]
+        for r in arriving:
+            s.submit(r)
+        todo = todo[len(arriving) :]
+        steps += 1
+        running_before = [state.request.request_id for state in s.running]
+        batch = s.step()
+        if batch is None:
+            continue
+        ids = [e.request.request_id for e in batch.entries]
+        assert 1 <= batch.num_tokens <= budget
+        assert len(set(ids)) == batch.num_reqs == len(s.running) <= seqs
+        # every running request moves on, in order of arrival, and that puts decodes before chunks
+        assert [r.request.request_id for r in s.running] == ids == sorted(ids)
+        chunks = [e.is_prefill for e in batch.entries]
+        assert chunks == sorted(chunks)
+        assert sum(not e.samples for e in batch.entries) <= 1
+        for e in batch.entries:
+            assert e.start == e.state.num_computed
+            known_at_admission[e.request.request_id] = (
+                e.state.num_tokens if e.start == 0 else known_at_admission[e.request.request_id]
+            )
+            assert e.is_prefill == (e.start < known_at_admission[e.request.request_id])
+            assert (e.query_len == 1) or e.is_prefill
+            assert len(e.block_table) * block_size >= e.context_len
+        # victims were the youngest, and nobody took their place in the same step
+        victims = [r.request_id for r in batch.preempted]
+        assert victims == running_before[::-1][: len(victims)]
+        if victims:
+            assert set(ids) == set(running_before) - set(victims)
+        first_seen += [e.request.request_id for e in batch.entries if not e.state.output]
+        s.update(batch, [0] * sum(e.samples for e in batch.entries))
+        held = sum(len(s.pool.block_table(f"{i:02}")) for i in range(len(workload)))
+        assert held + s.pool.num_free == blocks - 1
+    assert list(dict.fromkeys(first_seen)) == sorted(set(first_seen))  # nobody overtakes
+    assert len(set(first_seen)) == len(workload)
+    assert s.pool.num_free == blocks - 1

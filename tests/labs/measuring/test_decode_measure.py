@@ -1,0 +1,150 @@
+"""The measuring steps of labs 13 and 14: what they say without a GPU, and their stopwatch on the
+emulator, whose times mean nothing."""
+
+from __future__ import annotations
+
+import io
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton", reason="Triton has no wheel for this platform")
+
+import torch
+from rich.console import Console
+
+from labs.lab13_gemv import measure as lab13
+from labs.lab14_cuda_graph_decode import measure as lab14
+from labs.measuring import ledger
+from labs.measuring.kernel_timing import YOURS, Case, time_calls
+from mini_engine.cuda.graphs.backend import graphs_for
+from mini_engine.model.config import named_shape
+from mini_engine.predict.hardware import load_spec
+from mini_engine.predict.oplists import StepShape, step_parts
+
+CPU, H200, QWEN = torch.device("cpu"), load_spec("h200"), named_shape("qwen3-0.6b")
+SMALL = replace(
+    QWEN,
+    hidden_size=32,
+    intermediate_size=48,
+    num_layers=1,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=16,
+    vocab_size=61,
+    max_position_embeddings=128,
+    eos_token_ids=(),
+)
+small_products = pytest.mark.parametrize("case", lab13.cases(SMALL), ids=lambda case: case.name)
+
+
+@small_products
+def test_each_product_and_pytorchs_compute_the_same(case: Case) -> None:
+    """Up to the roundings to bf16 between the ops of PyTorch."""
+    results = []
+    for name in case.calls(CPU):
+        torch.manual_seed(0)
+        results.append(case.calls(CPU)[name]())
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=2**-5, atol=2**-5)
+
+
+@small_products
+def test_each_product_is_captured_and_timed(case: Case) -> None:
+    timed = time_calls(graphs_for("cpu"), case, rounds=2)
+    assert next(iter(timed)) == YOURS
+    assert all(us.median > 0 for us in timed.values())
+
+
+def test_the_products_move_the_bytes_of_the_op_list() -> None:
+    ops = {op.name: op.bytes for op in step_parts(QWEN, StepShape.decode(1, 512), "fused5").layer}
+    names = ["norm_qkv_proj", "o_proj_add", "norm_gate_up_silu_mul", "down_proj_add"]
+    assert [case.bytes for case in lab13.cases(QWEN)] == [ops[name] for name in names]
+
+
+@pytest.mark.skipif(
+    os.environ.get("TRITON_INTERPRET") == "1", reason="the interpreter is on in this process"
+)
+def test_the_machine_code_of_a_kernel_is_told_and_so_is_one_that_does_not_compile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refused(case: object) -> list[str]:
+        if case.name != "o_add_m1":
+            raise ValueError(f"unsupported [op] in {case.name}")
+        return inner(case)
+
+    inner = lab13._compiled
+    monkeypatch.setattr(lab13, "_compiled", refused)
+    lab13.show_machine_code(Console(file=(out := io.StringIO()), width=80))
+    lines = [line.split() for line in out.getvalue().splitlines()]
+    (o_add,) = [line for line in lines if line[:1] == ["o_add"] and len(line) > 2]
+    assert o_add[1] == "512"
+    assert o_add[4:] == ["0", "8.2", "of", "8.2", "0"]  # nothing spilled, all above, none too early
+    assert "down_add does not compile: unsupported [op] in down_add_m1" in out.getvalue()
+
+
+@pytest.fixture
+def small_lab14(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("LABS_HOME", str(tmp_path))
+    monkeypatch.setattr(lab14, "named_shape", lambda _: SMALL)
+    for name, value in {"STEPS": 16, "ROUNDS": 2, "CONTEXT": 24}.items():
+        monkeypatch.setattr(lab14, name, value)
+
+
+@pytest.mark.usefixtures("small_lab14")
+def test_every_way_to_decode_is_timed_and_writes_the_same_tokens() -> None:
+    timed, same = lab14.measured(graphs_for("cpu"), SMALL, torch.float32)
+    assert list(timed) == [way.name for way in lab14.WAYS]
+    assert same == dict.fromkeys(timed, 16)
+    assert all(us.median > 0 and us.samples == 2 for us in timed.values())
+
+
+@pytest.mark.usefixtures("small_lab14")
+def test_a_prediction_shares_one_graph_among_its_steps() -> None:
+    predicted = lab14.predicted_ms(SMALL, H200)
+    ops = {name: count for name, (count, _) in predicted.items()}
+    ms = {name: time for name, (_, time) in predicted.items()}
+    assert ops["eager"] == ops["one graph"] == ops["8 steps a graph"]
+    assert ops["5 kernels a layer"] == 5 + 3
+    assert ms["eager"] > ms["one graph"] > ms["8 steps a graph"] > ms["5 kernels a layer"]
+    once = (H200.graph_launch_us + H200.sync_us) / 1e3  # a replay: its launch and its read-back
+    assert 0 < ms["one graph"] - ms["8 steps a graph"] <= once
+
+
+@pytest.mark.usefixtures("small_lab14")
+def test_without_a_gpu_lab_14_says_so_and_what_measures(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(lab14, "why_not", lambda: "there is no GPU")
+    assert lab14.main(["--predict", "3.5"]) == 0
+    said = capsys.readouterr().out
+    assert "Not yet measured: no run on a GPU has been kept, and here: there is no GPU." in said
+    assert "Predicted for h200" in said
+    assert ".venv/bin/python -m labs measure 14 --predict 3.5" in said
+    assert said.count("not yet") == len(lab14.WAYS)
+    (entry,) = ledger.entries()
+    assert (entry.predicted, entry.unit, entry.measured) == (3.5, "ms", None)
+
+
+@pytest.mark.usefixtures("small_lab14")
+def test_with_a_gpu_lab_14_measures_judges_and_closes_the_line_of_the_ledger(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The whole way, with the emulator in the GPU's place."""
+    monkeypatch.setattr(lab14, "why_not", lambda: None)
+    monkeypatch.setattr(lab14, "graphs_for", lambda _device: graphs_for("cpu"))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "no real GPU")
+    assert lab14.main(["--predict", "3.5"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("no real GPU; predicted for h200")
+    assert "ot yet" not in said
+    (entry,) = ledger.entries()
+    assert entry.measured
+    assert entry.on == "no real GPU"
+
+
+def test_a_prediction_of_lab_14_must_be_a_time() -> None:
+    with pytest.raises(SystemExit, match="2"):
+        lab14.main(["--predict", "0"])

@@ -1,0 +1,148 @@
+"""Cutting and splicing move text: what is not cut is kept to the letter."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from labs.runner.cutter import CutError, body_of, changed, cut, find_source, open_holes, splice
+
+SOURCE = '''"""A module."""
+
+from __future__ import annotations
+
+import math
+
+LIMIT = 3  # of something
+
+
+def area(r: float) -> float:
+    """Of a circle."""
+    # the old way
+    return math.pi * r * r  # exact
+
+
+class Box:
+    """Holds."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    @property
+    def half(self) -> float:
+        """Half of it."""
+        # why: because
+        whole = self.size
+        return whole / 2
+'''
+
+
+def test_a_cut_keeps_signature_docstring_and_everything_around() -> None:
+    text = cut(SOURCE, {"Box.half": (1, "Return half."), "area": (2, "Say 'pi'.")})
+    assert "    @property\n    def half(self) -> float:\n" in text
+    assert (
+        '        """Half of it."""\n        raise NotImplementedError("TODO(1): Return half.")'
+        in text
+    )
+    assert "whole" not in text
+    assert "the old way" not in text, "a comment in a body may give the answer away"
+    assert "LIMIT = 3  # of something" in text
+    assert open_holes(text, ["Box.half", "area"]) == ["Box.half", "area"]
+    assert open_holes(SOURCE, ["Box.half", "area"]) == []
+
+
+def test_what_is_cut_fails_with_its_task_even_when_that_takes_two_lines() -> None:
+    task = " ".join(["word"] * 40)
+    names: dict[str, object] = {}
+    exec(cut(SOURCE, {"area": (7, task)}), names)
+    with pytest.raises(NotImplementedError) as error:
+        names["area"](1.0)  # type: ignore[operator]
+    assert str(error.value) == f"TODO(7): {task}"
+
+
+@pytest.mark.parametrize("name", ["nothing", "Box.nothing", "Box", "LIMIT", "Box.half.deep"])
+def test_a_hole_that_is_no_function_is_refused_by_name(name: str) -> None:
+    with pytest.raises(CutError, match=name):
+        cut(SOURCE, {name: (1, "x")})
+
+
+def test_a_fragment_replaces_methods_functions_and_constants_and_adds_the_rest() -> None:
+    fragment = '''"""An answer."""
+import os
+
+
+LIMIT = 4
+
+
+class Box:
+    def __init__(self, size):
+        self.size = size + LIMIT
+
+    def third(self):
+        return helper(self.size)
+
+
+def helper(x):
+    return x / 3
+'''
+    text = splice(SOURCE, fragment)
+    names: dict = {}
+    exec(text, names)
+    assert names["Box"](2).half == 3.0
+    assert names["Box"](2).third() == 2.0
+    assert names["os"] is not None
+    assert "# why: because" in text
+    assert text.startswith('"""A module."""')
+
+
+def test_what_a_learner_changed_is_a_fragment_that_gives_it_back() -> None:
+    mine = SOURCE.replace("return whole / 2", "return helper(whole)") + (
+        "\n\nimport os\n\n\ndef helper(x):\n    return x * 0.5 + 0 * len(os.sep)\n"
+    )
+    fragment = changed(SOURCE, mine)
+    assert "area" not in fragment
+    assert "LIMIT" not in fragment
+    names: dict = {}
+    exec(splice(SOURCE, fragment), names)
+    assert names["Box"](5).half == 2.5
+    assert changed(SOURCE, SOURCE).strip() == ""
+
+
+def test_a_fragment_is_split_by_the_sources_that_have_its_names() -> None:
+    other = "def far():\n    return 1\n"
+    fragment = (
+        "import os\n\ndef far():\n    return 2\n\nclass Box:\n    pass\n\ndef new():\n    pass\n"
+    )
+    parts = find_source(fragment, {"a.py": SOURCE, "b.py": other})
+    assert parts["a.py"].startswith("class Box")
+    assert parts["b.py"].splitlines()[0] == "import os"
+    assert "def new" in parts["b.py"]
+    with pytest.raises(CutError, match="replaces nothing"):
+        find_source("def new():\n    pass\n", {"a.py": SOURCE})
+
+
+NAMES = st.sampled_from(["f", "g", "h", "k"])
+BODIES = st.lists(
+    st.sampled_from(
+        ["x = 1", "# a remark\n    y = 2", "return 3", '"""text"""', "if x:\n        z = 4"]
+    ),
+    min_size=1,
+    max_size=4,
+).map(lambda lines: "\n    ".join(lines))
+
+
+@given(st.dictionaries(NAMES, BODIES, min_size=1), st.data())
+def test_for_every_module_a_cut_function_is_all_that_changes(
+    functions: dict[str, str], data: st.DataObject
+) -> None:
+    source = "\n\n".join(f"def {name}(x):\n    {body}" for name, body in functions.items()) + "\n"
+    source = source.replace("# a remark\n    y = 2", "y = 2  # a remark")
+    chosen = data.draw(st.sampled_from(sorted(functions)))
+    before, after = ast.parse(source), ast.parse(cut(source, {chosen: (1, "Do it.")}))
+    for old, new in zip(before.body, after.body, strict=True):
+        same = ast.dump(old) == ast.dump(new)
+        assert same == (getattr(old, "name", "") != chosen)
+    assert splice(cut(source, {chosen: (1, "Do it.")}), body_of(source, chosen)) == source

@@ -1,0 +1,358 @@
+"""The runner of the labs, as a learner meets it: lab 1 from the first minute to the last."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from labs.runner import play, workspace
+from labs.runner.catalogue import Lab, all_labs, lab_number, read_lab
+from labs.runner.checking import check_files
+from labs.runner.cli import COMMANDS, main
+from tests.support.documents import ROOT
+
+LAB = lab_number(1)
+Say = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture(autouse=True)
+def _a_learner_of_our_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LABS_HOME", str(tmp_path / "mine"))
+    monkeypatch.setenv("COLUMNS", "500")
+
+
+@pytest.fixture
+def say(capsys: pytest.CaptureFixture[str]) -> Say:
+    """Type a command into the runner: exit code, and what it said on one line each."""
+
+    def run(*words: str) -> tuple[int, str]:
+        code = main(list(words))
+        captured = capsys.readouterr()
+        return code, captured.out + captured.err
+
+    return run
+
+
+def mine(lab: Lab = LAB) -> Path:
+    return next(iter(workspace.my_files(lab).values()))
+
+
+def solve(lab: Lab = LAB) -> None:
+    for file, text in lab.reference().items():
+        workspace.my_files(lab)[file].write_text(text)
+
+
+# ---------------------------------------------------------------- the first minute
+
+
+def test_the_first_word_cuts_lab_1_and_names_the_one_command_to_run(say: Say) -> None:
+    code, said = say()
+    assert code == 0
+    assert "python -m labs check" in said
+    assert LAB.chapter in said
+    assert mine().exists()
+    code, said = say()
+    assert code == 0
+    assert "0 of" in said
+    assert "You are in lab 1" in said
+
+
+def test_before_a_line_is_written_a_check_is_red_and_says_each_task_once(say: Say) -> None:
+    say()
+    code, said = say("check")
+    assert code == 1
+    assert "Traceback" not in said
+    for hole in LAB.holes:
+        assert said.count(f"TODO({hole.number}) {hole.name}: {hole.task}") == 1
+
+
+def test_after_it_passes_it_says_what_was_proven_and_what_comes_next(say: Say) -> None:
+    say()
+    solve()
+    code, said = say("check")
+    assert code == 0
+    assert f"You have shown: {LAB.proves}" in said
+    assert "python -m labs demo" in said
+    code, said = say("list", "--json")
+    assert code == 0
+    assert json.loads(said)[0]["state"] == "passed"
+    mine().write_text(mine().read_text() + "\n# a thought\n")
+    assert json.loads(say("list", "--json")[1])[0]["state"] == "edited"
+
+
+def test_a_failing_test_names_the_misconception_and_where_to_read(say: Say) -> None:
+    say()
+    mine().write_text(LAB.texts("wrong/graph_is_free")["launch_model.py"])
+    code, said = say("check")
+    assert code == 1
+    belief = LAB.misconception("graph-is-free")
+    assert belief.says in said
+    assert belief.read in said
+    assert said.count("AssertionError") == 1, "one failure in full, the others in a line"
+    assert say("check", "--all")[1].count("AssertionError") == 2
+
+
+def test_a_known_wrong_answer_or_the_reference_can_be_checked_by_name(say: Say) -> None:
+    assert say("check", "1", "--impl", "reference")[0] == 0
+    assert say("check", "1", "--impl", "wrong/graph-is-free")[0] == 1
+    code, said = say("check", "1", "--impl", "wrong/nothing")
+    assert code == 2
+    assert "wrong/graph_is_free" in said
+
+
+def test_a_check_for_machines_is_json_red_or_green(say: Say) -> None:
+    say()
+    code, said = say("check", "--json")
+    assert code == 1
+    assert len(json.loads(said)["todos"]) == len(LAB.holes)
+
+
+# ---------------------------------------------------------------- safety
+
+
+def test_a_syntax_error_is_one_line_with_its_place(say: Say) -> None:
+    say()
+    lines = mine().read_text().splitlines()
+    lines[40:40] = ["def broken(:"]
+    mine().write_text("\n".join(lines))
+    code, said = say("check")
+    assert code == 1
+    assert "launch_model.py:41: SyntaxError" in said
+    assert "Traceback" not in said
+
+
+def test_a_name_that_is_gone_is_said_not_traced(say: Say) -> None:
+    say()
+    mine().write_text(mine().read_text().replace("def utilisation", "def utilization"))
+    code, said = say("check")
+    assert code == 1
+    assert "cannot import name 'utilisation'" in said
+    assert "Traceback" not in said
+
+
+def test_an_endless_loop_is_stopped_and_the_test_it_hung_in_is_named(say: Say) -> None:
+    say()
+    solve()
+    loop = "def utilisation(kernels, kernel_us, itl_us):\n    while True:\n        pass\n"
+    mine().write_text(mine().read_text() + "\n\n" + loop)
+    report = check_files(replace(LAB, limit_s=8), workspace.my_files(LAB))
+    assert not report.passed
+    assert "stopped after 8 s in “utilisation counts kernels and nothing else”" in report.stopped
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is limited by Linux's RLIMIT_AS")
+def test_a_huge_allocation_ends_as_a_failed_test_that_says_so(say: Say) -> None:
+    say()
+    solve()
+    huge = "def utilisation(kernels, kernel_us, itl_us):\n    return bytearray(10**14)[0]\n"
+    mine().write_text(mine().read_text() + "\n\n" + huge)
+    code, said = say("check")
+    assert code == 1
+    assert "MemoryError" in said
+    assert f"{LAB.memory_gb:g} GB" in said
+
+
+def test_a_process_that_dies_is_told_with_the_test_it_died_in(say: Say) -> None:
+    say()
+    solve()
+    crash = "def utilisation(kernels, kernel_us, itl_us):\n    import os\n    os._exit(11)\n"
+    mine().write_text(mine().read_text() + "\n\n" + crash)
+    code, said = say("check")
+    assert code == 1
+    assert "in “utilisation counts kernels and nothing else” with code 11" in said
+
+
+def test_reset_keeps_what_was_written_and_no_tracked_file_changes(say: Say) -> None:
+    before = LAB.reference()
+    say()
+    mine().write_text("# hours of work\n")
+    assert say("start", "1")[0] == 0
+    assert mine().read_text() == "# hours of work\n", "start keeps what is there"
+    code, said = say("reset", "1")
+    assert code == 0
+    (backup,) = mine().parent.glob("*.bak")
+    assert backup.name in said
+    assert backup.read_text() == "# hours of work\n"
+    assert "TODO(1)" in mine().read_text()
+    assert LAB.reference() == before
+
+
+def test_an_engine_that_changed_since_is_reported_by_its_hash(say: Say) -> None:
+    say()
+    progress = workspace.load_progress()
+    progress.of(LAB).source_hash = "an older one"
+    workspace.save_progress(progress)
+    code, said = say("check")
+    assert code == 1
+    assert "has changed since yours was cut" in said
+
+
+def test_unreadable_progress_is_refused_and_left_alone(say: Say) -> None:
+    say()
+    path = workspace.home() / "progress.json"
+    path.write_text("{not json")
+    code, said = say("list")
+    assert code == 2
+    assert str(path) in said.replace("\n", "")
+    assert path.read_text() == "{not json"
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["check"], "no lab is started yet: python -m labs start 1"),
+        (["start", "99"], "there is no lab 99"),
+        (["check", "1"], "lab 1 is not started: python -m labs start 1"),
+        (["hint", "1", "--hole", "9"], "given 9"),
+        (["measure", "1"], "nothing to measure"),
+    ],
+)
+def test_a_wrong_word_gets_one_line_that_says_what_to_do(
+    say: Say, words: list[str], says: str
+) -> None:
+    code, said = say(*words)
+    assert code == 2
+    assert says in said
+    assert len(said.strip().splitlines()) == 1
+
+
+# ---------------------------------------------------------------- help on the way
+
+
+def test_hints_come_one_at_a_time_and_stay_readable_after_passing(say: Say) -> None:
+    say()
+    hole = LAB.holes[0]
+    for level in (1, 2, 3, 3):
+        code, said = say("hint")
+        assert code == 0
+        assert [hint in said for hint in hole.hints] == [n < level for n in range(3)]
+    solve()
+    say("check")
+    assert all(hint in say("hint", "1", "--hole", "1", "--all")[1] for hint in hole.hints)
+
+
+def test_a_hint_is_for_the_first_hole_that_is_still_open(say: Say) -> None:
+    say()
+    mine().write_text(LAB.cut(LAB.holes[2:])["launch_model.py"])
+    assert LAB.holes[2].name in say("hint")[1]
+
+
+def test_diff_and_solution_show_the_engines_way(say: Say) -> None:
+    say()
+    code, said = say("diff")
+    assert code == 0
+    assert "return kernels * kernel_us / itl_us" in said
+    code, said = say("solution", "--hole", "3")
+    assert code == 0
+    assert "return kernels * kernel_us / itl_us" in said
+    assert "cpu_late" not in said
+    solve()
+    assert "are the same" in say("diff")[1]
+
+
+def test_watch_checks_again_when_the_file_is_saved_and_ends_when_it_is_green(say: Say) -> None:
+    say()
+    command = [sys.executable, "-m", "labs", "watch"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as watching:
+        assert watching.stdout is not None
+        for line in watching.stdout:
+            if "save to check again" in line:
+                solve()
+                break
+        rest = watching.stdout.read()
+        assert watching.wait(timeout=60) == 0
+    assert "You have shown" in rest
+
+
+def test_demo_runs_the_engine_with_the_solved_file_in_its_place(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    main([])
+    solve()
+    text = mine().read_text().replace("return kernels * kernel_us / itl_us", "return 0.5 + 0.25")
+    mine().write_text(text)
+    probe = "import mini_engine.predict.launch_model as m; print('mine:', m.utilisation(1, 1, 9))"
+    assert play.run("timeit", ["-n1", "-r1", probe], play.merged([LAB])) == 0
+    assert "mine: 0.75" in capfd.readouterr().out
+    assert main(["demo", "capacity", "--gpu", "h200"]) == 0
+    assert "No lab about the engine is solved yet" in capfd.readouterr().out
+    solve()
+    assert main(["check"]) == 0
+    assert main(["demo", "capacity", "--gpu", "h200"]) == 0
+    said = capfd.readouterr().out
+    assert "Your code of lab 1 runs" in said
+    assert "h200" in said
+
+
+def test_doctor_says_what_is_emulated_here_and_why(say: Say) -> None:
+    code, said = say("doctor")
+    assert code == 0
+    assert "numpy" in said
+    found = json.loads(say("doctor", "--json")[1])
+    assert bool(found["gpu"]) != any("No NVIDIA GPU" in line for line in found["sentences"])
+
+
+def test_every_command_teaches(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in COMMANDS:
+        with pytest.raises(SystemExit) as ended:
+            main([name, "--help"])
+        assert ended.value.code == 0
+        assert len(capsys.readouterr().out) > 80
+
+
+# ---------------------------------------------------------------- around it
+
+
+def test_the_runner_starts_without_numpy_and_torch() -> None:
+    program = (
+        "import sys, labs.runner.cli, labs.runner.show\n"
+        "labs.runner.cli.all_labs()\n"
+        "print({'torch', 'numpy', 'matplotlib', 'mini_engine'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.strip() == "set()", done.stderr
+
+
+def test_plain_pytest_works_on_one_lab_and_refuses_two(tmp_path: Path) -> None:
+    def pytest_on(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *words]
+        environment = os.environ | {"LABS_HOME": str(tmp_path)} | env
+        return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+
+    assert pytest_on(f"labs/{LAB.name}", LAB_IMPL="reference").returncode == 0
+    assert pytest_on(f"labs/{LAB.name}", LAB_IMPL="wrong/graph_is_free").returncode == 1
+    assert "make lab N=1" in pytest_on(f"labs/{LAB.name}").stderr
+    assert "one lab a run" in pytest_on("labs").stderr
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (("minutes = 45\n", ""), "minutes"),
+        (('name = "utilisation"', 'name = "utilization"'), "there is no function utilization"),
+        (("needs = ", "needs "), "at line"),
+        (("[[hole]]\n", "[[hole]]\nhintz = 1\n"), "hintz"),
+    ],
+)
+def test_a_lab_that_is_described_wrongly_says_which_field(
+    tmp_path: Path, damage: tuple[str, str], says: str
+) -> None:
+    folder = tmp_path / LAB.name
+    folder.mkdir()
+    text = (LAB.folder / "lab.toml").read_text()
+    assert damage[0] in text
+    (folder / "lab.toml").write_text(text.replace(*damage))
+    with pytest.raises(ValueError, match=f"{LAB.name}/lab.toml: .*{says}"):
+        read_lab(folder).cut()
+
+
+def test_labs_are_made_of_files_that_git_tracks() -> None:
+    assert all((ROOT / path).exists() for lab in all_labs() for path in lab.sources.values())
+    assert "labs/mine/" in (ROOT / ".gitignore").read_text()

@@ -1,0 +1,182 @@
+"""The labs from both sides: the reference passes, every hole alone fails with its TODO, a wrong
+answer is killed by a test that names its misconception, and another right answer passes too.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from labs.runner.catalogue import Hole, Lab, all_labs
+from labs.runner.checking import check_implementation
+from labs.runner.cutter import open_holes
+from tests.support.documents import LINK, ROOT, fences, prose, run_command
+from tests.support.lab_server import context
+
+LABS = all_labs()
+WRITTEN_TWICE = range(1, 15)  # labs with a second right answer
+README_PARTS = [
+    "Why",
+    "Background",
+    "What to build",
+    "Run",
+    "What the tests prove",
+    "Notes",
+    "Going further",
+]
+
+each_lab = pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.name)
+HOLES = [
+    pytest.param(lab, hole, id=f"{lab.name}-{hole.number}-{hole.name}")
+    for lab in LABS
+    for hole in lab.holes
+]
+WRONG = [
+    pytest.param(lab, name, id=f"{lab.name}-{name}") for lab in LABS for name in sorted(lab.wrong)
+]
+
+
+# ---------------------------------------------------------------- the tests of a lab
+
+
+@each_lab
+def test_the_reference_passes(lab: Lab) -> None:
+    report = check_implementation(lab, "reference", context=context())
+    assert report.passed, report.stopped or report.failed
+
+
+@pytest.mark.parametrize(("lab", "hole"), HOLES)
+def test_a_hole_alone_fails_and_says_what_is_to_do(lab: Lab, hole: Hole) -> None:
+    report = check_implementation(lab, f"hole/{hole.number}", context=context())
+    assert not report.stopped
+    assert report.failed, "no test notices that it is open"
+    if hole.broken:  # nothing to write, something to mend: the failing test says what to look for
+        assert all(outcome.catches for outcome in report.failed)
+    else:
+        wanted = f"TODO({hole.number}): {hole.task}".replace('"', "'")
+        assert {outcome.todo for outcome in report.failed} == {wanted}
+
+
+@pytest.mark.parametrize(("lab", "name"), WRONG)
+def test_a_wrong_answer_is_killed_by_a_test_that_names_its_misconception(
+    lab: Lab, name: str
+) -> None:
+    id = name.replace("_", "-")
+    report = check_implementation(lab, f"wrong/{name}", only=id, context=context())
+    assert report.killed(id), report.stopped or f"no test that catches {id} fails"
+
+
+@pytest.mark.parametrize(
+    "lab", [lab for lab in LABS if lab.number in WRITTEN_TWICE], ids=lambda lab: lab.name
+)
+def test_another_right_answer_passes_too(lab: Lab) -> None:
+    report = check_implementation(lab, "second", context=context())
+    assert report.passed, report.stopped or report.failed
+    second = lab.texts("second")
+    for hole in lab.holes:
+        assert second[hole.file] != lab.reference()[hole.file], f"{hole.name} is not written anew"
+
+
+# ---------------------------------------------------------------- what a lab is made of
+
+
+def test_the_order_of_folders_is_the_order_of_study() -> None:
+    assert [lab.number for lab in LABS] == list(range(1, len(LABS) + 1))
+
+
+@each_lab
+def test_every_misconception_has_a_wrong_answer_and_a_place_to_read(lab: Lab) -> None:
+    ids = {m.id for m in lab.misconceptions}
+    assert ids == {name.replace("_", "-") for name in lab.wrong}
+    assert len(ids) >= (3 if 15 <= lab.number <= 17 else 5)
+    for name, path in lab.wrong.items():
+        first = path.read_text().splitlines()[0]
+        assert first.startswith(f'"""{name.replace("_", "-")}: '), f"{path}: say what it believes"
+
+
+@each_lab
+def test_every_hole_has_a_task_and_three_hints(lab: Lab) -> None:
+    for hole in lab.holes:
+        assert len(hole.hints) == 3, hole.name
+        assert "\n" not in hole.task
+        assert hole.task.endswith((".", "?"))
+
+
+@each_lab
+def test_holes_are_cut_reproducibly_and_nothing_else_is(lab: Lab) -> None:
+    texts, reference = lab.cut(), lab.reference()
+    assert texts == lab.cut()
+    for file, text in texts.items():
+        holes = [hole.name for hole in lab.holes if hole.file == file and not hole.broken]
+        assert open_holes(text, holes) == holes
+        kept = [line for line in text.splitlines() if "TODO(" not in line]
+        outside = set(reference[file].splitlines())
+        added = [line for line in kept if line not in outside]
+        if not any(hole.broken for hole in lab.holes):
+            assert all(
+                '"' in line or line.strip() in {"raise NotImplementedError(", ")"} for line in added
+            )
+        compile(text, file, "exec")
+
+
+# ---------------------------------------------------------------- its page
+
+
+@each_lab
+def test_the_page_of_a_lab_has_all_its_parts(lab: Lab) -> None:
+    text = (lab.folder / "README.md").read_text()
+    assert text.startswith(f"# Lab {lab.number}: {lab.title}\n")
+    headings = re.findall(r"^## (.+?)\s*$", prose(text), re.MULTILINE)
+    assert [h for h in headings if h in README_PARTS] == README_PARTS
+    for hole in lab.holes:
+        assert hole.name in text, f"the page does not speak of {hole.name}"
+    for target, _ in LINK.findall(text):
+        if target and not target.startswith("http"):
+            assert (lab.folder / target).resolve().exists(), target
+
+
+@each_lab
+def test_the_commands_on_the_page_of_a_lab_run(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LABS_HOME", str(tmp_path / "mine"))
+    commands = [c for f in fences((lab.folder / "README.md").read_text()) if f.info == "sh"
+                for c in f.commands]  # fmt: skip
+    assert any(f"labs start {lab.number}" in command for command in commands)
+    for command in commands:
+        done = run_command(command, tmp_path)
+        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+
+
+@each_lab
+def test_a_lab_and_its_chapter_link_each_other(lab: Lab) -> None:
+    chapter = ROOT / lab.chapter
+    assert f"../../{lab.chapter}" in (lab.folder / "README.md").read_text()
+    assert f"../labs/{lab.name}/README.md" in chapter.read_text()
+    if lab.notebook:
+        assert (ROOT / lab.notebook).exists(), lab.notebook
+
+
+@each_lab
+def test_reading_that_a_misconception_points_to_exists(lab: Lab) -> None:
+    from tests.support.documents import anchors
+
+    for belief in lab.misconceptions:
+        file, _, anchor = belief.read.partition("#")
+        assert (ROOT / file).exists(), belief.read
+        assert not anchor or anchor in anchors((ROOT / file).read_text()), belief.read
+
+
+# ---------------------------------------------------------------- the map
+
+
+@each_lab
+def test_the_map_of_the_labs_has_the_lab_with_its_minutes_and_needs(lab: Lab) -> None:
+    chapter = lab.chapter.rpartition("/")[2]
+    row = (
+        f"| [{lab.number} {lab.title}]({lab.name}/README.md) | {lab.builds} | {lab.minutes} | "
+        f"{lab.needs} | {lab.without} | [{int(chapter[:2])}](../{lab.chapter}) |"
+    )
+    assert row in (ROOT / "labs/README.md").read_text(), f"labs/README.md wants:\n{row}"

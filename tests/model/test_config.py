@@ -1,0 +1,381 @@
+"""config.py, fields.py and rope.py: what is read, and what is refused by name."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mini_engine.model.config import SHAPES, ModelConfig, named_shape
+from mini_engine.model.rope import RopeScaling, rope_frequencies
+
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 32.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+
+
+def config_json(**changes: Any) -> dict[str, Any]:
+    """A valid config.json of a small Qwen3, as transformers 4 writes it; None removes a field."""
+    fields: dict[str, Any] = {
+        "architectures": ["Qwen3ForCausalLM"],
+        "attention_bias": False,
+        "eos_token_id": 7,
+        "head_dim": 16,
+        "hidden_act": "silu",
+        "hidden_size": 48,
+        "intermediate_size": 80,
+        "max_position_embeddings": 64,
+        "model_type": "qwen3",
+        "num_attention_heads": 4,
+        "num_hidden_layers": 2,
+        "num_key_value_heads": 2,
+        "rms_norm_eps": 1e-6,
+        "rope_scaling": None,
+        "rope_theta": 1000000,
+        "sliding_window": None,
+        "tie_word_embeddings": True,
+        "torch_dtype": "bfloat16",
+        "use_sliding_window": False,
+        "vocab_size": 100,
+    }
+    fields.update(changes)
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def read(**changes: Any) -> ModelConfig:
+    return ModelConfig.from_dict(config_json(**changes), "config.json")
+
+
+def write(folder: Path, name: str, value: object) -> None:
+    (folder / name).write_text(json.dumps(value), "utf-8")
+
+
+# ---------------------------------------------------------------- what is read
+
+
+def test_every_field_comes_from_the_file() -> None:
+    assert read() == ModelConfig(
+        name="config.json",
+        family="qwen3",
+        hidden_size=48,
+        intermediate_size=80,
+        num_layers=2,
+        num_heads=4,
+        num_kv_heads=2,
+        head_dim=16,
+        vocab_size=100,
+        max_position_embeddings=64,
+        rope_theta=1e6,
+        rope_scaling=None,
+        rms_norm_eps=1e-6,
+        qkv_bias=False,
+        qk_norm=True,
+        tie_word_embeddings=True,
+        dtype="bfloat16",
+        eos_token_ids=(7,),
+    )
+
+
+def test_attention_width_is_not_the_hidden_size() -> None:
+    config = read()
+    assert (config.q_size, config.kv_size, config.group_size) == (64, 32, 2)
+    assert named_shape("qwen3-0.6b").q_size == 2048 != named_shape("qwen3-0.6b").hidden_size
+
+
+@pytest.mark.parametrize(
+    ("family", "bias", "norm"), [("qwen2", True, False), ("llama", False, False)]
+)
+def test_family_decides_bias_and_qk_norm(family: str, bias: bool, norm: bool) -> None:
+    config = read(model_type=family)
+    assert (config.qkv_bias, config.qk_norm) == (bias, norm)
+
+
+def test_rope_parameters_of_transformers_5_are_read() -> None:
+    rope = {"rope_type": "default", "rope_theta": 5000.0}
+    assert read(rope_theta=None, rope_parameters=rope).rope_theta == 5000.0
+    llama = read(model_type="llama", rope_theta=None, rope_parameters=LLAMA3 | {"rope_theta": 5e5})
+    assert llama == read(model_type="llama", rope_theta=5e5, rope_scaling=LLAMA3)
+    assert llama.rope_scaling == RopeScaling(32.0, 1.0, 4.0, 8192)
+
+
+def test_old_key_of_the_rope_type_is_read() -> None:
+    assert read(rope_scaling={"type": "default"}).rope_scaling is None
+    with pytest.raises(ValueError, match="rope_type 'linear'"):
+        read(rope_scaling={"type": "linear", "factor": 2.0})
+
+
+def test_dtype_is_read_under_its_new_and_its_old_name() -> None:
+    assert read(torch_dtype="float16").dtype == "float16"
+    assert read(torch_dtype=None, dtype="float16").dtype == "float16"
+    assert read(torch_dtype=None).dtype == "float32"
+    assert [read(torch_dtype=t).dtype_bytes for t in ("float32", "float16", "bfloat16")] == [
+        4,
+        2,
+        2,
+    ]
+
+
+def test_several_end_of_text_ids_are_kept() -> None:
+    assert read(eos_token_id=[3, 9]).eos_token_ids == (3, 9)
+    assert read(eos_token_id=None).eos_token_ids == ()
+
+
+def test_llama_without_kv_heads_head_dim_and_theta_means_those_of_llama_1() -> None:
+    config = read(model_type="llama", num_key_value_heads=None, head_dim=None, rope_theta=None)
+    assert (config.num_kv_heads, config.head_dim, config.rope_theta) == (4, 12, 10_000.0)
+
+
+def test_qwen3_without_head_dim_means_128_and_qwen2_shares_the_hidden_size() -> None:
+    assert read(head_dim=None).head_dim == 128
+    assert read(model_type="qwen2", head_dim=None).head_dim == 12
+
+
+def test_sliding_window_that_is_not_in_use_is_ignored() -> None:
+    # Qwen2.5's released files carry a window and switch it off.
+    assert read(sliding_window=32768, use_sliding_window=False) == read()
+    assert read(sliding_window=32768, use_sliding_window=None) == read()
+    assert read(layer_types=["full_attention"] * 2) == read()
+
+
+def test_sliding_window_of_a_llama_needs_no_switch_to_be_in_use() -> None:
+    with pytest.raises(ValueError, match="sliding_window is in use"):
+        read(model_type="llama", sliding_window=32, use_sliding_window=None)
+
+
+def test_folder_gives_name_and_generation_config_gives_the_ends(tmp_path: Path) -> None:
+    folder = tmp_path / "my-model"
+    folder.mkdir()
+    write(folder, "config.json", config_json())
+    config = ModelConfig.from_folder(folder)
+    assert (config.name, config.eos_token_ids) == ("my-model", (7,))
+    write(folder, "generation_config.json", {"eos_token_id": [7, 8]})
+    assert ModelConfig.from_folder(str(folder)).eos_token_ids == (7, 8)
+    write(folder, "generation_config.json", {"do_sample": False})
+    assert ModelConfig.from_folder(folder).eos_token_ids == (7,)
+
+
+# ---------------------------------------------------------------- what is refused
+
+REQUIRED = [
+    "model_type",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "vocab_size",
+    "max_position_embeddings",
+    "rms_norm_eps",
+    "rope_theta",
+]
+
+
+@pytest.mark.parametrize("field", REQUIRED)
+def test_missing_field_is_named_with_its_file(field: str) -> None:
+    with pytest.raises(ValueError, match=f"^config.json: {field} is missing$"):
+        read(**{field: None})
+
+
+@pytest.mark.parametrize("field", [name for name in REQUIRED if name != "model_type"])
+@pytest.mark.parametrize("value", ["8", True, [8], {}])
+def test_wrong_type_is_named_with_its_value(field: str, value: object) -> None:
+    with pytest.raises(ValueError, match=f"^config.json: {field} is .*, expected a"):
+        read(**{field: value})
+
+
+def test_a_fraction_is_not_a_size() -> None:
+    with pytest.raises(ValueError, match=r"hidden_size is 48\.0, expected an integer"):
+        read(hidden_size=48.0)
+
+
+@pytest.mark.parametrize(
+    ("field", "ours"),
+    [
+        ("hidden_size", "hidden_size"),
+        ("intermediate_size", "intermediate_size"),
+        ("num_hidden_layers", "num_layers"),
+        ("num_attention_heads", "num_heads"),
+        ("num_key_value_heads", "num_kv_heads"),
+        ("head_dim", "head_dim"),
+        ("vocab_size", "vocab_size"),
+        ("max_position_embeddings", "max_position_embeddings"),
+        ("rope_theta", "rope_theta"),
+        ("rms_norm_eps", "rms_norm_eps"),
+    ],
+)
+@given(value=st.integers(max_value=0))
+def test_sizes_must_be_positive(field: str, ours: str, value: int) -> None:
+    with pytest.raises(ValueError, match=rf"^config.json: {ours} is -?\d.*, expected more than 0"):
+        read(**{field: value})
+
+
+def test_nan_and_infinity_are_not_numbers_of_a_model() -> None:
+    for value in (math.nan, math.inf):
+        with pytest.raises(ValueError, match="rope_theta is"):
+            read(rope_theta=value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_key_value_heads": 3}, "num_heads 4 is not a multiple of num_kv_heads 3"),
+        ({"head_dim": 15}, "head_dim is 15, expected even"),
+        ({"torch_dtype": "float8_e4m3fn"}, "dtype is 'float8_e4m3fn', expected one of float32"),
+        ({"eos_token_id": 100}, "eos_token_id 100 is outside of vocab_size 100"),
+        ({"eos_token_id": ["</s>"]}, "eos_token_id is .*, expected an integer or a list"),
+        ({"attention_bias": True}, "attention_bias is true: not supported for qwen3"),
+        ({"model_type": "llama", "mlp_bias": True}, "mlp_bias is true: not supported for llama"),
+        ({"sliding_window": 32, "use_sliding_window": True}, "sliding_window is in use"),
+        ({"layer_types": ["full_attention", "linear_attention"]}, "layer_types has .*linear"),
+        ({"num_experts": 8}, "num_experts is set: mixtures"),
+        ({"num_local_experts": 8}, "num_local_experts is set: mixtures"),
+        ({"quantization_config": {"quant_method": "awq"}}, "quantization_config is set"),
+        ({"hidden_act": "gelu"}, "hidden_act is 'gelu': only 'silu'"),
+        (
+            {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}},
+            "rope_type 'yarn' is not supported",
+        ),
+        ({"rope_scaling": LLAMA3 | {"factor": "8"}}, "factor is '8', expected a number"),
+        ({"rope_scaling": {"rope_type": "llama3"}}, "factor is missing"),
+        (
+            {"rope_scaling": LLAMA3 | {"high_freq_factor": 1.0}},
+            "low_freq_factor < high_freq_factor",
+        ),
+        ({"rope_scaling": LLAMA3 | {"factor": 0.5}}, "factor >= 1"),
+        ({"rope_scaling": "llama3"}, "rope_scaling is 'llama3', expected an object"),
+        ({"rope_scaling": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor is set"),
+        ({"tie_word_embeddings": "no"}, "tie_word_embeddings is 'no', expected true or false"),
+        ({"model_type": 3}, "model_type is 3, expected a string"),
+        ({"model_type": "qwen2", "head_dim": None, "hidden_size": 50}, "50 is not a multiple of"),
+        ({"model_type": "qwen2", "head_dim": None, "num_attention_heads": 0}, "heads 0"),
+    ],
+)
+def test_what_the_engine_does_not_compute_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^config.json: .*{message}"):
+        read(**changes)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "qwen3_moe", "qwen3_5", "mistral"])
+def test_unsupported_family_names_the_supported_ones(family: str) -> None:
+    with pytest.raises(ValueError, match=f"'{family}' is not supported.*qwen2, qwen3, llama"):
+        read(model_type=family)
+
+
+def test_folder_errors_name_the_file(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="nowhere: no such folder"):
+        ModelConfig.from_folder(tmp_path / "nowhere")
+    with pytest.raises(ValueError, match=r"config\.json: missing"):
+        ModelConfig.from_folder(tmp_path)
+    (tmp_path / "config.json").write_bytes(b'{"hidden_size": \xff')
+    with pytest.raises(ValueError, match=r"config\.json: not JSON"):
+        ModelConfig.from_folder(tmp_path)
+    write(tmp_path, "config.json", [1, 2])
+    with pytest.raises(ValueError, match=r"config\.json: expected a JSON object .* found list"):
+        ModelConfig.from_folder(tmp_path)
+    write(tmp_path, "config.json", config_json(vocab_size=None))
+    with pytest.raises(ValueError, match=r"config\.json: vocab_size is missing"):
+        ModelConfig.from_folder(tmp_path)
+    write(tmp_path, "config.json", config_json())
+    write(tmp_path, "generation_config.json", {"eos_token_id": 1000})
+    with pytest.raises(ValueError, match=r"generation_config\.json: eos_token_id 1000"):
+        ModelConfig.from_folder(tmp_path)
+
+
+# ---------------------------------------------------------------- known shapes and arithmetic
+
+
+@pytest.mark.parametrize(
+    ("name", "weights_gb", "kv_kib_per_token"),
+    [
+        # Bytes of one decode step in bfloat16, counted from the released files.
+        ("qwen3-0.6b", 1.192, 112),
+        ("qwen3-1.7b", 3.441, 112),
+        ("qwen2.5-0.5b", 0.988, 12),
+        ("qwen2.5-1.5b", 3.087, 28),
+        ("llama-3.2-1b", 2.472, 32),
+    ],
+)
+def test_known_shapes_weigh_what_their_files_weigh(
+    name: str, weights_gb: float, kv_kib_per_token: int
+) -> None:
+    config = named_shape(name)
+    assert round(config.num_parameters * config.dtype_bytes / 1e9, 3) == weights_gb
+    kv_bytes = 2 * config.num_layers * config.kv_size * config.dtype_bytes
+    assert kv_bytes == kv_kib_per_token * 1024
+
+
+def test_larger_known_shapes_have_the_published_number_of_parameters() -> None:
+    # Qwen3 model cards: 4.0B and 8.2B.
+    assert round(named_shape("qwen3-4b").num_parameters / 1e9, 1) == 4.0
+    assert round(named_shape("qwen3-8b").num_parameters / 1e9, 1) == 8.2
+
+
+def test_names_of_shapes_ignore_case_and_unknown_ones_list_the_known() -> None:
+    assert named_shape("Qwen3-0.6B") is SHAPES["qwen3-0.6b"]
+    assert all(shape.name == name for name, shape in SHAPES.items())
+    with pytest.raises(ValueError, match=r"no shape named 'gpt-4': use one of qwen3-0.6b, "):
+        named_shape("gpt-4")
+
+
+@pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama"])
+@pytest.mark.parametrize("tied", [True, False])
+def test_transformers_counts_the_same_parameters(family: str, tied: bool) -> None:
+    transformers = pytest.importorskip("transformers")
+    fields = config_json(model_type=family, tie_word_embeddings=tied)
+    theirs = transformers.AutoConfig.for_model(**fields)
+    model = transformers.AutoModelForCausalLM.from_config(theirs)
+    ours = ModelConfig.from_dict(fields, "config.json")
+    assert ours.num_parameters == model.num_parameters()
+
+
+@given(
+    head_dim=st.integers(1, 64).map(lambda half: 2 * half),
+    theta=st.floats(100, 1e7),
+    factor=st.floats(1, 64),
+)
+def test_llama3_frequencies_lie_between_the_stretched_and_the_plain(
+    head_dim: int, theta: float, factor: float
+) -> None:
+    plain = rope_frequencies(head_dim, theta, None)
+    scaled = rope_frequencies(head_dim, theta, RopeScaling(factor, 1.0, 4.0, 8192))
+    assert plain[0] == 1.0
+    assert len(plain) == len(scaled) == head_dim // 2
+    rounding = 1e-12  # one multiplication and one division apart
+    for one, other in zip(plain, scaled, strict=True):
+        assert one / factor * (1 - rounding) <= other <= one * (1 + rounding)
+
+
+@pytest.mark.parametrize("name", ["qwen3-0.6b", "qwen2.5-0.5b", "llama-3.2-1b"])
+def test_frequencies_are_those_of_transformers(name: str) -> None:
+    torch = pytest.importorskip("torch")
+    rope_utils = pytest.importorskip("transformers.modeling_rope_utils")
+    from transformers import LlamaConfig
+
+    shape = named_shape(name)
+    rope: dict[str, Any] = {"rope_type": "default", "rope_theta": shape.rope_theta}
+    if shape.rope_scaling is not None:
+        rope |= LLAMA3
+    theirs = LlamaConfig(
+        hidden_size=shape.num_heads * shape.head_dim,
+        num_attention_heads=shape.num_heads,
+        head_dim=shape.head_dim,
+        rope_parameters=rope,
+    )
+    if shape.rope_scaling is None:
+        from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+        expected = LlamaRotaryEmbedding(theirs).inv_freq
+    else:
+        expected, _ = rope_utils.ROPE_INIT_FUNCTIONS["llama3"](theirs, "cpu")
+    ours = torch.tensor(shape.rope_frequencies(), dtype=torch.float64)
+    # They compute in float32: a few units of its last place.
+    assert ((ours - expected.double()).abs() / ours).max().item() < 1e-6

@@ -1,0 +1,202 @@
+"""tokenizer.py, and the checkpoint that ships: its tokenizer, its files, its greedy text."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import tokenizers
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import decoders, models, pre_tokenizers
+
+from mini_engine.engine.generation import SHIPPED as CHECKPOINT
+from mini_engine.model.config import ModelConfig
+from mini_engine.model.tokenizer import Tokenizer
+from mini_engine.sim.weights import load_weights
+
+GREEDY: dict[str, Any] = json.loads((CHECKPOINT / "greedy.json").read_text("utf-8"))
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer(CHECKPOINT, ModelConfig.from_folder(CHECKPOINT).eos_token_ids)
+
+
+# ---------------------------------------------------------------- text and ids
+
+
+@given(text=st.text(min_size=1))
+def test_decode_undoes_encode_for_every_text(tokenizer: Tokenizer, text: str) -> None:
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+@given(text=st.text(min_size=1))
+def test_stream_gives_the_text_and_never_half_a_character(tokenizer: Tokenizer, text: str) -> None:
+    stream = tokenizer.stream()
+    pieces = [stream.push(token) for token in tokenizer.encode(text)]
+    # U+FFFD in the text itself is held back until something follows it.
+    assert "".join(pieces) + stream.finish() == text
+    if "\ufffd" not in text:
+        assert "\ufffd" not in "".join(pieces)
+        assert "".join(pieces) == text
+
+
+@given(ids=st.lists(st.integers(0, 1535), max_size=40))
+def test_stream_of_any_ids_equals_decoding_them_at_once(
+    tokenizer: Tokenizer, ids: list[int]
+) -> None:
+    # Random ids are mostly broken UTF-8 here and there, as a bad model writes it.
+    stream = tokenizer.stream()
+    text = "".join([stream.push(token) for token in ids]) + stream.finish()
+    assert text == tokenizer.decode(ids)
+    assert stream.finish() == ""
+
+
+def test_character_cut_between_tokens_comes_out_when_it_is_whole(tokenizer: Tokenizer) -> None:
+    ids = tokenizer.encode("é€🙂")
+    assert len(ids) == 2 + 3 + 4  # the training text is ASCII: a byte a token
+    stream = tokenizer.stream()
+    assert [stream.push(token) for token in ids] == ["", "é", "", "", "€", "", "", "", "🙂"]
+
+
+@given(text=st.text(alphabet="aé€ "))
+def test_stream_is_exact_when_a_token_ends_inside_a_character(
+    text: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    # "é" is the bytes C3 A9, which byte-level BPE spells "Ã©"; this vocabulary has "aÃ" and "©a".
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocab = {token: i for i, token in enumerate([*letters, "aÃ", "©a"])}
+    library = tokenizers.Tokenizer(models.BPE(vocab, [("a", "Ã"), ("©", "a")]))
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    library.decoder = decoders.ByteLevel()
+    tokenizer = saved(library, tmp_path_factory.mktemp("mixed"))
+    ids = tokenizer.encode(text) if text else []
+    stream = tokenizer.stream()
+    pieces = [stream.push(token) for token in ids]
+    assert "".join(pieces) == text
+    assert all("\ufffd" not in piece for piece in pieces)
+
+
+def test_stream_keeps_the_space_that_a_decoder_drops_at_the_beginning(tmp_path: Path) -> None:
+    # SentencePiece-like vocabularies write a space as a leading "▁" and drop the text's first.
+    vocab = {"▁one": 0, "▁two": 1, "▁": 2, "!": 3}
+    library = tokenizers.Tokenizer(models.WordLevel(vocab, unk_token="!"))
+    library.decoder = decoders.Metaspace()
+    tokenizer = saved(library, tmp_path)
+    ids = [0, 1, 3, 2, 1]
+    stream = tokenizer.stream()
+    assert [stream.push(token) for token in ids] == ["one", " two", "!", " ", " two"]
+    assert tokenizer.decode(ids) == "one two!  two"
+
+
+def test_end_of_text_is_not_text(tokenizer: Tokenizer) -> None:
+    (end,) = tokenizer.eos_token_ids
+    ids = tokenizer.encode("Return the<|endoftext|>")
+    assert ids[-1] == end
+    assert tokenizer.decode(ids) == "Return the"
+    assert tokenizer.vocab_size == ModelConfig.from_folder(CHECKPOINT).vocab_size
+
+
+def test_empty_prompt_is_refused(tokenizer: Tokenizer) -> None:
+    with pytest.raises(ValueError, match="the prompt is empty"):
+        tokenizer.encode("")
+
+
+def test_missing_or_broken_tokenizer_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"tokenizer\.json: missing"):
+        Tokenizer(tmp_path, ())
+    (tmp_path / "tokenizer.json").write_text('{"version": "1.0"', "utf-8")
+    with pytest.raises(ValueError, match=r"tokenizer\.json: not a tokenizer"):
+        Tokenizer(tmp_path, ())
+
+
+def saved(library: tokenizers.Tokenizer, folder: Path) -> Tokenizer:
+    library.save(str(folder / "tokenizer.json"))
+    return Tokenizer(folder, ())
+
+
+# ---------------------------------------------------------------- the checkpoint that ships
+
+
+def test_checkpoint_is_a_small_qwen3_whose_q_is_not_as_wide_as_its_hidden_state() -> None:
+    config = ModelConfig.from_folder(CHECKPOINT)
+    assert config.family == "qwen3"
+    assert config.q_size != config.hidden_size
+    assert (CHECKPOINT / "model.safetensors").stat().st_size <= 4_000_000
+    weights = load_weights(config, CHECKPOINT)
+    assert np.isfinite(weights.embed).all()
+    for layer in weights.layers:
+        assert np.isfinite(layer.qkv).all()
+        assert np.isfinite(layer.gate_up).all()
+
+
+def test_greedy_record_belongs_to_the_tokenizer(tokenizer: Tokenizer) -> None:
+    assert len(GREEDY["prompts"]) == 6
+    for entry in GREEDY["prompts"]:
+        assert tokenizer.encode(entry["prompt"]) == entry["prompt_ids"]
+        assert len(entry["ids"]) == 48
+        assert tokenizer.decode(entry["ids"]) == entry["text"].replace("<|endoftext|>", "")
+
+
+def test_greedy_text_has_margins_that_float32_rounding_cannot_bridge() -> None:
+    # Two float32 implementations of this model differ by about 1e-5 in a logit.
+    assert min(entry["smallest_margin"] for entry in GREEDY["prompts"]) > 1e-3
+
+
+def test_greedy_text_reads_like_text() -> None:
+    for entry in GREEDY["prompts"]:
+        words = entry["text"].replace("<|endoftext|>", " ").split()
+        assert len(words) >= 20  # 48 tokens of broken weights give few, long words
+        assert len(set(words)) >= len(words) / 3  # and a stuck model gives the same ones
+
+
+def test_transformers_loads_the_folder_and_writes_the_same_greedy_text() -> None:
+    train = load_train_script()
+    torch, transformers = train.torch, train.transformers
+    model = transformers.AutoModelForCausalLM.from_pretrained(CHECKPOINT, dtype=torch.float32)
+    auto = transformers.AutoTokenizer.from_pretrained(CHECKPOINT)
+    for entry in GREEDY["prompts"]:
+        prompt = torch.tensor([auto(entry["prompt"]).input_ids])
+        assert prompt[0].tolist() == entry["prompt_ids"]
+        # The library's own loop with its KV cache, where train.py computes each step afresh.
+        out = model.generate(prompt, max_new_tokens=48, eos_token_id=-1, do_sample=False)
+        assert out[0, prompt.shape[1] :].tolist() == entry["ids"]
+        assert auto.decode(entry["ids"]) == entry["text"]
+
+
+def test_train_script_rewrites_the_greedy_record_it_ships(tmp_path: Path) -> None:
+    train = load_train_script()
+    for name in ("config.json", "model.safetensors", "tokenizer.json"):
+        shutil.copy(CHECKPOINT / name, tmp_path / name)
+    train.write_greedy(tmp_path)
+    again = json.loads((tmp_path / "greedy.json").read_text("utf-8"))
+    for new, old in zip(again["prompts"], GREEDY["prompts"], strict=True):
+        assert new["ids"] == old["ids"]
+        # Another machine sums in another order; its logits move in the fifth place.
+        assert new["smallest_margin"] == pytest.approx(old["smallest_margin"], abs=1e-3)
+
+
+def load_train_script() -> ModuleType:
+    """train.py is a script in a folder that is no package; it imports its neighbours by name."""
+    for library in ("torch", "transformers"):
+        pytest.importorskip(library)
+    if "tiny_qwen3_train" not in sys.modules:
+        spec = importlib.util.spec_from_file_location("tiny_qwen3_train", CHECKPOINT / "train.py")
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules["tiny_qwen3_train"] = module
+        sys.path.insert(0, str(CHECKPOINT))
+        try:
+            spec.loader.exec_module(module)
+        finally:
+            sys.path.remove(str(CHECKPOINT))
+    return sys.modules["tiny_qwen3_train"]

@@ -1,0 +1,379 @@
+"""Figures: what is drawn is what was given, and the files repeat to the byte."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import matplotlib
+import pytest
+from matplotlib.collections import PolyCollection
+
+from mini_engine import plots
+from mini_engine.dispatch.ladder import CaptureLadder, LadderPoint
+from mini_engine.model.config import named_shape
+from mini_engine.plots.timeline import finding
+from mini_engine.predict.curves import CrossoverCurve, crossover_curve
+from mini_engine.predict.hardware import load_spec
+from mini_engine.records.trace import GPU, TraceEvent, busy_us
+from mini_engine.serving.ladder_cost import LadderCosts
+from tests.support.figure_helpers import panels, png_size, step, watch, words
+
+LADDER = CaptureLadder([1, 2, 4, 8, 16, 24, 32])
+STEPS = {"eager": step(5.0), "piecewise": step(3.0), "one graph": step(2.5, category="node")}
+HISTOGRAM = {3: 40, 9: 100, 17: 20, 32: 5}
+STEPS_BY_RUNG = {"FULL": {8: 70, 16: 20}, "PIECEWISE": {32: 5}, "NONE": {300: 2, 400: 2, 128: 1}}
+
+
+def curve(max_batch: int = 32, context: int = 1024, spec: str = "h200") -> CrossoverCurve:
+    shape, device = named_shape("qwen3-0.6b"), load_spec(spec)
+    return crossover_curve(
+        shape, device, LADDER, style="fused9", context=context, max_batch=max_batch
+    )
+
+
+CURVE = curve()
+COSTS = LadderCosts(named_shape("qwen3-0.6b"), load_spec("h200"), "FULL", 32)
+POINTS = COSTS.curve(HISTOGRAM, 4, 32)
+OWN = COSTS.point(LADDER, HISTOGRAM)
+
+DRAWINGS: dict[str, Callable[[Path], None]] = {
+    "timeline": lambda path: plots.timeline(STEPS, path),
+    "crossover": lambda path: plots.crossover(CURVE, path),
+    "ladder_curve": lambda path: plots.ladder_curve(
+        POINTS, path, caption="predicted", reference=("vLLM's", OWN)
+    ),
+    "waste_by_batch": lambda path: plots.waste_by_batch(LADDER, path, caption="vLLM", mark=9),
+    "rung_histogram": lambda path: plots.rung_histogram(STEPS_BY_RUNG, path, caption="served"),
+}
+each_figure = pytest.mark.parametrize("draw", DRAWINGS.values(), ids=DRAWINGS)
+
+
+# ---------------------------------------------------------------- of every figure
+
+
+@each_figure
+def test_a_figure_is_a_large_png_in_a_folder_that_need_not_exist(
+    draw: Callable[[Path], None], tmp_path: Path
+) -> None:
+    path = tmp_path / "new" / "figure.png"
+    draw(path)
+    width, height = png_size(path)
+    assert width >= 1200  # so that half of it still fills half a page
+    assert height >= 600
+    assert path.stat().st_size > 20_000  # a blank page of that size takes about 5 kB
+
+
+@each_figure
+def test_a_figure_made_twice_is_the_same_file_whatever_the_readers_settings(
+    draw: Callable[[Path], None], tmp_path: Path
+) -> None:
+    once, again = tmp_path / "1.png", tmp_path / "2.png"
+    draw(once)
+    with matplotlib.rc_context({"font.size": 31, "axes.facecolor": "yellow"}):
+        draw(again)
+        assert matplotlib.rcParams["font.size"] == 31  # and they are put back
+    assert once.read_bytes() == again.read_bytes()
+    assert b"Software" not in once.read_bytes()
+
+
+@each_figure
+def test_every_panel_has_a_name_on_its_axes_and_the_title_is_a_sentence_of_words(
+    draw: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures = watch(monkeypatch)
+    draw(tmp_path / "x.png")
+    (figure,) = figures
+    title, caption = (text.get_text() for text in figure.texts[:2])
+    assert len(title.split()) > 3
+    assert caption
+    drawn = panels(figure)
+    assert drawn[-1].get_xlabel()
+    left = min(axes.get_position().x0 for axes in drawn)
+    for axes in drawn:
+        lanes = [label.get_text() for label in axes.get_yticklabels()] == ["GPU", "CPU"]
+        if axes.get_position().x0 < left + 0.01:
+            assert lanes or axes.get_ylabel()
+
+
+@each_figure
+def test_words_stay_on_the_page(
+    draw: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures = watch(monkeypatch)
+    draw(tmp_path / "x.png")
+    (figure,) = figures
+    page = figure.bbox
+    texts = [*figure.texts, *(text for axes in panels(figure) for text in axes.texts)]
+    for text in texts:
+        box = text.get_window_extent()
+        assert box.x0 >= page.x0, text.get_text()
+        assert box.x1 <= page.x1, text.get_text()
+        assert box.y0 >= page.y0, text.get_text()
+        assert box.y1 <= page.y1, text.get_text()
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda path: plots.timeline({}, path),
+        lambda path: plots.timeline({"eager": []}, path),
+        lambda path: plots.timeline({"eager": [e for e in step(5.0) if e.lane != GPU]}, path),
+        lambda path: plots.crossover(replace(CURVE, points=()), path),
+        lambda path: plots.ladder_curve([], path, caption=""),
+        lambda path: plots.waste_by_batch(LADDER, path, caption="", mark=33),
+        lambda path: plots.waste_by_batch(LADDER, path, caption="", mark=0),
+        lambda path: plots.rung_histogram({}, path),
+        lambda path: plots.rung_histogram({"FULL": {}}, path),
+    ],
+)
+def test_empty_data_is_an_error_and_leaves_no_file(
+    draw: Callable[[Path], None], tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError):
+        draw(tmp_path / "x.png")
+    assert not list(tmp_path.iterdir())
+
+
+def test_pyplot_is_not_loaded() -> None:
+    code = "import sys, mini_engine.plots; sys.exit('matplotlib.pyplot' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+# ---------------------------------------------------------------- timeline
+
+
+def test_the_timeline_draws_eager_above_graph_on_one_axis_and_the_same_window_of_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures = watch(monkeypatch)
+    plots.timeline(STEPS, tmp_path / "x.png")
+    above, below = panels(figures[0])[:3], panels(figures[0])[3:]
+    for group in (above, below):
+        names = [axes._left_title.get_text().split(":")[0].split(",")[0] for axes in group]
+        assert names == ["Eager", "Piecewise", "One graph"]
+        assert len({axes.get_xlim() for axes in group}) == 1
+    begin, end = below[0].get_xlim()
+    assert end - begin == pytest.approx(60)
+    assert begin < 100 < end  # the engine is done and the first kernel is launched in the window
+
+
+def test_the_gpu_lane_is_filled_while_a_kernel_runs_and_empty_for_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures = watch(monkeypatch)
+    plots.timeline(STEPS, tmp_path / "x.png")
+    for axes, events in zip(panels(figures[0]), STEPS.values(), strict=False):
+        gpu_ms = cpu_ms = 0.0
+        for boxes in axes.collections:
+            assert isinstance(boxes, PolyCollection)
+            for path in boxes.get_paths():
+                (left, low), (right, high) = path.vertices.min(axis=0), path.vertices.max(axis=0)
+                assert len({tuple(corner) for corner in path.vertices}) == 4
+                if high < 1.01:  # the lane of the GPU is the lower one
+                    gpu_ms += right - left
+                else:
+                    assert low > 1.0
+                    cpu_ms += right - left
+        assert gpu_ms * 1e3 == pytest.approx(busy_us(events, GPU))
+        assert cpu_ms * 1e3 == pytest.approx(sum(e.duration_us for e in events if e.lane != GPU))
+
+
+def test_the_timeline_writes_itl_idle_share_and_the_kernels_done_in_the_window(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures = watch(monkeypatch)
+    plots.timeline(STEPS, tmp_path / "x.png")
+    told = words(figures[0])
+    # 100 of engine, 40 launches of 5, the last kernel, 10 to read back: 312 µs, 80 of them busy.
+    assert "0.31 ms" in told
+    assert f"Eager: GPU idle {1 - 80 / 312:.0%} of the step" in told
+    # From 98.8 µs on, kernels end at 107, 112 ... 157; those launched every 2.5 µs, at 104.5 ...
+    assert "Eager, from the first kernel on: 11 done in 60 µs" in told
+    assert "One graph, from the first kernel on: 22 done in 60 µs" in told
+
+
+def test_the_legend_names_what_is_there_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures = watch(monkeypatch)
+    plots.timeline({"eager": step(5.0)}, tmp_path / "x.png")
+    plots.timeline({"eager": [*step(5.0), TraceEvent(GPU, "?", 0.0, 1.0, "new")]}, tmp_path / "y")
+    first, second = (words(figure) for figure in figures)
+    assert "GPU: kernel launched alone" in first
+    assert "GPU: kernel in a graph" not in first
+    assert "other" not in first
+    assert "other" in second
+
+
+def test_kernel_names_are_written_where_they_fit_and_left_out_where_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures = watch(monkeypatch)
+    launches = step(5.0)
+    long = [replace(e, name="a_name_that_is_much_too_long_for_its_box") for e in launches]
+    plots.timeline({"short": launches}, tmp_path / "x.png")
+    plots.timeline({"long": long}, tmp_path / "y.png")
+    short_names, long_names = (
+        [text for text in panels(figure)[-1].texts if text.get_text()] for figure in figures
+    )
+    assert len(short_names) > 10
+    assert not [text for text in long_names if text.get_text().startswith("a_name")]
+    edge = panels(figures[0])[-1].get_window_extent()
+    for text in short_names:
+        box = text.get_window_extent()
+        assert edge.x0 - 2 <= box.x0 <= box.x1 <= edge.x1 + 2
+        assert edge.y0 <= box.y0 <= box.y1 <= edge.y1
+
+
+def test_the_finding_compares_the_first_way_with_the_last() -> None:
+    assert finding(STEPS) == ("Eager: ITL 0.31 ms, the GPU idle 74%. One graph: 0.21 ms, idle 62%")
+    assert finding({"eager": step(5.0)}) == "Eager: ITL 0.31 ms, the GPU idle 74%"
+
+
+# ---------------------------------------------------------------- crossover
+
+
+def test_the_lines_are_the_curve_in_ms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    figures = watch(monkeypatch)
+    plots.crossover(CURVE, tmp_path / "x.png")
+    above = panels(figures[0])[0]
+    lines = {str(line.get_label()): line for line in above.get_lines()}
+    given = {
+        "eager": [p.eager.itl_us for p in CURVE.points],
+        "piecewise graphs": [p.piecewise.itl_us for p in CURVE.points],
+        "one full graph": [p.full.itl_us for p in CURVE.points],
+        "floor: weights and KV, read once": [p.floor_us for p in CURVE.points],
+    }
+    for label, values in given.items():
+        assert list(lines[label].get_xdata()) == [p.batch for p in CURVE.points]
+        assert list(lines[label].get_ydata()) == pytest.approx([us / 1e3 for us in values])
+    assert (above.get_xscale(), above.get_yscale()) == ("log", "log")
+    low, high = above.get_ylim()
+    assert low < min(p.floor_us for p in CURVE.points) / 1e3
+    assert high > max(p.eager.itl_us for p in CURVE.points) / 1e3
+
+
+@pytest.mark.parametrize(
+    ("curve", "says"),
+    [
+        (CURVE, "launch-bound below a batch of 10"),
+        (curve(max_batch=8), "launch-bound at every batch"),
+        (curve(spec="l4"), "never launch-bound"),
+    ],
+)
+def test_the_crossover_is_marked_where_it_is_on_the_page_and_told_in_any_case(
+    curve: CrossoverCurve, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures = watch(monkeypatch)
+    plots.crossover(curve, tmp_path / "x.png")
+    lines = [list(line.get_xdata()) for line in panels(figures[0])[0].get_lines()]
+    marks = [at for at in lines if len(at) == 2]
+    inside = 1 < curve.crossover <= curve.points[-1].batch
+    assert marks == ([[curve.crossover] * 2] if inside else [])
+    told = words(figures[0]).replace("\n", " ")
+    assert says in told
+    assert (f"crossover: batch {curve.crossover}" in told) is inside
+
+
+def test_the_crossover_caption_names_shape_device_op_list_and_that_it_is_a_prediction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures = watch(monkeypatch)
+    plots.crossover(CURVE, tmp_path / "x.png")
+    told = words(figures[0]).replace("\n", " ")
+    for word in ("not measured", "qwen3-0.6b", "h200", "fused9", "1,024", "620 µs", "7 rungs"):
+        assert word in told
+
+
+def test_the_finding_quotes_the_savings_of_the_curve() -> None:
+    first, last = CURVE.points[0], CURVE.points[-1]
+    told = CURVE.finding()
+    assert f"{first.saved:.0%} of ITL at batch 1" in told
+    assert f"{last.saved:.1%} at {last.batch}" in told
+    beyond = curve(max_batch=40)  # above the top of the ladder there is nothing to save
+    assert beyond.finding() == told
+
+
+# ---------------------------------------------------------------- ladders
+
+
+def test_the_ladder_curve_has_padding_against_time_and_against_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures = watch(monkeypatch)
+    DRAWINGS["ladder_curve"](tmp_path / "x.png")
+    left, right = figures[0].axes
+    for axes, price in (
+        (left, lambda point: point.capture_us / 1e3),
+        (right, lambda point: point.memory_bytes / 2**20),
+    ):
+        line, star = axes.get_lines()
+        assert list(line.get_xdata()) == pytest.approx([price(p) for p in POINTS])
+        assert list(line.get_ydata()) == pytest.approx([p.waste.wasted_fraction for p in POINTS])
+        assert list(star.get_xdata()) == pytest.approx([price(OWN)])
+    assert (left.get_xlabel(), right.get_xlabel()) == ("capture time (ms)", "graph memory (MiB)")
+
+
+def test_the_title_of_the_ladder_curve_is_the_smallest_ladder_that_is_as_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures = watch(monkeypatch)
+    DRAWINGS["ladder_curve"](tmp_path / "x.png")
+    as_good = next(p for p in POINTS if p.waste.wasted_fraction <= OWN.waste.wasted_fraction)
+    assert words(figures[0]).startswith(f"{len(as_good.ladder)} chosen rungs")
+    lone = [LadderPoint(LADDER, LADDER.waste(HISTOGRAM), 1.0, 1.0)]
+    plots.ladder_curve(lone, tmp_path / "y.png", caption="x")
+    assert words(figures[1]).startswith(f"7 chosen rungs: {lone[0].waste.wasted_fraction:.1%}")
+
+
+def test_the_staircase_is_the_rung_of_each_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures = watch(monkeypatch)
+    DRAWINGS["waste_by_batch"](tmp_path / "x.png")
+    above, below = panels(figures[0])
+    rungs, batches = above.get_lines()[:2]
+    assert list(rungs.get_ydata()) == [LADDER.rung(int(n)) for n in batches.get_ydata()]
+    assert rungs.get_drawstyle() == "steps-pre"
+    (wasted, *_) = below.get_lines()
+    assert wasted.get_ydata()[8] == pytest.approx(7 / 16)  # a batch of 9 runs at 16
+    told = words(figures[0])
+    assert told.startswith("A batch of 9 runs at 16: 7 rows of padding")
+    assert "44%" in told
+
+
+def test_without_a_mark_the_staircase_names_the_worst_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures = watch(monkeypatch)
+    plots.waste_by_batch(LADDER, tmp_path / "x.png", caption="x")
+    plots.waste_by_batch(CaptureLadder([1, 2, 3]), tmp_path / "y.png", caption="x")
+    assert words(figures[0]).startswith("Padding is worst at batch 9: 44% of its 16 rows")
+    assert words(figures[1]).startswith("Every batch has a rung of its own")
+
+
+# ---------------------------------------------------------------- rungs of a server
+
+
+def test_the_rung_histogram_shows_shares_of_all_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures = watch(monkeypatch)
+    DRAWINGS["rung_histogram"](tmp_path / "x.png")
+    (axes,) = panels(figures[0])
+    stems = {
+        path.vertices[1][0]: path.vertices[1][1]
+        for lines in axes.collections
+        for path in lines.get_paths()
+    }
+    # 300 and 400 rows are above 256 and up to 512: one stem. 128 is a power of two itself.
+    assert stems == pytest.approx({8: 0.7, 16: 0.2, 32: 0.05, 512: 0.04, 128: 0.01})
+    told = words(figures[0])
+    assert "95% of steps ran in graphs; the most common were FULL at 8 rows (70%)" in told.replace(
+        "\n", " "
+    )
+    assert "FULL: 90% of steps" in told

@@ -1,0 +1,238 @@
+"""Claims about the replay of traces, above all: strides and single steps tell the same story."""
+
+import json
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import assume, event, given
+
+from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher
+from mini_engine.engine.engine import Engine
+from mini_engine.engine.scheduler import Request, ScheduledBatch, SchedulerLimits
+from mini_engine.model.config import named_shape
+from mini_engine.predict.hardware import load_spec
+from mini_engine.predict.oplists import StepShape
+from mini_engine.predict.step_cost import Mode
+from mini_engine.predict.step_model import StepModel
+from mini_engine.records.metrics import summarize
+from mini_engine.serving.reference import simulate_step_by_step
+from mini_engine.serving.report import Served, ServeReport
+from mini_engine.serving.request_trace import TraceRequest, synthetic_trace
+from mini_engine.serving.simulate import LAUNCHED_AS, simulate
+from tests.support.serve_cases import Case, RandomCosts, cases
+
+
+def assert_same(fast: ServeReport, slow: ServeReport) -> None:
+    assert fast.ran == slow.ran
+    fast_dict, slow_dict = fast.to_dict(), slow.to_dict()
+    for field in fast_dict:
+        if field == "turns":
+            continue  # the one thing in which they should differ
+        if isinstance(fast_dict[field], float):
+            # The same times, added up in another order.
+            assert fast_dict[field] == pytest.approx(slow_dict[field], rel=1e-9), field
+        else:
+            assert fast_dict[field] == slow_dict[field], field
+
+
+@given(case=cases)
+def test_strides_equal_the_scheduler_step_by_step(case: Case) -> None:
+    fast, fast_order = case.run(simulate)
+    slow, slow_order = case.run(simulate_step_by_step)
+    event("preempted" if slow.preemptions else "not preempted")
+    assert_same(fast, slow)
+    assert [s.number for s in fast_order] == [s.number for s in slow_order]
+    for mine, theirs in zip(fast_order, slow_order, strict=True):
+        assert mine.arrival_us == theirs.arrival_us
+        assert mine.first_token_us == pytest.approx(theirs.first_token_us, rel=1e-9)
+        assert mine.finished_us == pytest.approx(theirs.finished_us, rel=1e-9)
+
+
+@given(case=cases)
+def test_every_request_is_served_or_refused_and_every_token_counted(case: Case) -> None:
+    report, served = case.run(simulate)
+    limits = case.limits
+    context = min(limits.max_model_len, (limits.num_blocks - 1) * limits.block_size)
+    fitting = [r for r in case.trace if r.prompt_tokens < context]
+    assert report.requests == len(served) == len(fitting)
+    assert report.refused == len(case.trace) - len(fitting)
+    assert report.truncated == sum(r.prompt_tokens + r.output_tokens > context for r in fitting)
+    assert report.prompt_tokens == sum(r.prompt_tokens for r in fitting)
+    assert report.output_tokens == sum(
+        min(r.output_tokens, context - r.prompt_tokens) for r in fitting
+    )
+    assert sorted(s.number for s in served) == list(range(len(fitting)))
+    assert all(s.arrival_us < s.first_token_us <= s.finished_us for s in served)
+    assert [s.finished_us for s in served] == sorted(s.finished_us for s in served)
+    # Each token but the last of a request goes through the model once, and again if it was lost.
+    once = report.prompt_tokens + report.output_tokens - report.requests
+    assert report.rows == once + report.recomputed_tokens
+    assert report.kv_blocks_peak <= report.kv_blocks
+    assert report.busy_us <= report.elapsed_us * (1 + 1e-9)
+    assert report.turns <= report.steps
+
+
+class CostRunner:
+    """Runs nothing, and says how long it took."""
+
+    def __init__(self, costs: RandomCosts) -> None:
+        self.costs = costs
+        self.now_us = 0.0
+
+    def wait_until(self, us: float) -> None:
+        self.now_us = max(self.now_us, us)
+
+    def execute(self, batch: ScheduledBatch, descriptor: BatchDescriptor) -> list[int]:
+        shape = StepShape.mixed(batch.query_lens, batch.context_lens)
+        reqs = descriptor.num_reqs or batch.num_reqs
+        shape = StepShape(descriptor.num_tokens, reqs, shape.kv_tokens, shape.qk_pairs)
+        self.now_us += self.costs.itl_us(LAUNCHED_AS[descriptor.mode], shape)
+        return [0] * sum(entry.samples for entry in batch.entries)
+
+
+@given(case=cases)
+def test_the_report_is_what_the_engine_measures(case: Case) -> None:
+    """An independent way to the same numbers: the engine itself, on a runner with these costs."""
+    limits = case.limits
+    context = min(limits.max_model_len, (limits.num_blocks - 1) * limits.block_size)
+    trace = [r for r in case.trace if r.prompt_tokens + r.output_tokens <= context]
+    assume(trace)
+    dispatcher = GraphDispatcher(case.mode, case.sizes, limits.max_num_seqs)
+    engine = Engine(CostRunner(case.costs), limits, dispatcher)
+    done = engine.run(
+        [
+            Request(str(i), range(r.prompt_tokens), r.output_tokens, r.arrival_us)
+            for i, r in enumerate(trace)
+        ]
+    )
+    measured, report = summarize(done), simulate(trace, case.costs, limits, dispatcher)
+    assert report.preemptions == sum(c.num_preemptions for c in done)
+    assert report.output_tokens == measured.tokens
+    assert report.requests == measured.requests
+    for name in ("tokens_per_s", "requests_per_s"):
+        assert getattr(report, name) == pytest.approx(getattr(measured, name), rel=1e-9)
+    for name in ("ttft_p50_us", "ttft_p99_us", "itl_p50_us", "itl_p99_us"):
+        exact = getattr(measured, name)
+        # half a bin of the histogram
+        assert getattr(report, name) == (exact and pytest.approx(exact, rel=0.0025))
+
+
+@pytest.mark.parametrize("mode", ["NONE", "PIECEWISE", "FULL", "FULL_AND_PIECEWISE"])
+def test_strides_equal_single_steps_on_a_real_model(mode: str) -> None:
+    """A laptop-sized cache, so that it preempts, and lines that cross."""
+    costs = StepModel(named_shape("qwen3-0.6b"), load_spec("h200"))
+    limits = SchedulerLimits(24, 512, 900, 16, 40_960)
+    trace = list(synthetic_trace(60, seed=1, requests_per_s=40.0))
+    sizes = [1, 2, 4, 8, 16, 24, 64, 128, 256, 512]
+    fast = simulate(trace, costs, limits, GraphDispatcher(mode, sizes, 24))
+    slow = simulate_step_by_step(trace, costs, limits, GraphDispatcher(mode, sizes, 24))
+    assert_same(fast, slow)
+    assert fast.preemptions > 0
+    assert fast.turns < fast.steps / 2
+
+
+def one_rung(num_seqs: int = 4) -> GraphDispatcher:
+    return GraphDispatcher("FULL_AND_PIECEWISE", [4, 8], num_seqs)
+
+
+@dataclass(frozen=True)
+class PlainCosts:
+    """10 us a step, 1 us a row, padding included, and something for each key."""
+
+    us_per_key: float = 0.0
+
+    def itl_us(self, mode: Mode, shape: StepShape) -> float:
+        assert mode in ("eager", "piecewise", "full")
+        return 10.0 + shape.num_tokens + self.us_per_key * shape.kv_tokens
+
+    def lines(self, mode: Mode, num_tokens: int, num_reqs: int) -> list[tuple[float, float]]:
+        assert mode in ("eager", "piecewise", "full")
+        assert num_reqs <= num_tokens
+        return [(10.0 + num_tokens, self.us_per_key), (11.0, 0.0)]
+
+
+LIMITS = SchedulerLimits(
+    max_num_seqs=4, max_num_batched_tokens=16, num_blocks=101, block_size=4, max_model_len=200
+)
+
+
+def test_a_report_worked_out_by_hand() -> None:
+    # Prompt of 20: 16 rows eagerly (26 us), 4 rows in the piecewise rung of 4 (14 us), first
+    # token at 40. Four decodes more, each at the full rung of 4: 14 us.
+    # At 1000 us the other: 3 rows at rung 4, that is all.
+    trace = [TraceRequest(0.0, 20, 5), TraceRequest(1000.0, 3, 1)]
+    report = simulate(trace, PlainCosts(), LIMITS, one_rung())
+    assert report.ttft_p50_us == pytest.approx(14.0, rel=0.0025)  # a histogram's bin
+    assert report.ttft_p99_us == pytest.approx(40.0, rel=0.0025)
+    assert report.itl_p50_us == report.itl_max_us == 14.0
+    assert report.steps_by_mode == {"NONE": 1, "PIECEWISE": 2, "FULL": 4}
+    assert report.steps_by_rung == {"NONE": {16: 1}, "PIECEWISE": {4: 2}, "FULL": {4: 4}}
+    assert (report.rows, report.padded_rows) == (16 + 4 + 4 + 3, 4 * 3 + 1)
+    assert report.padding_waste == 13 / 40
+    assert report.elapsed_us == 1014.0
+    assert report.busy_us == 26 + 14 + 4 * 14 + 14
+    assert report.tokens_per_s == pytest.approx(6 / 1014e-6)
+    assert report.requests_per_s == pytest.approx(2 / 1014e-6)
+    assert report.kv_blocks_peak == 6  # 24 tokens in blocks of 4
+    assert (report.steps, report.turns) == (7, 4)
+
+
+def test_a_million_tokens_cost_as_many_turns_as_ten() -> None:
+    limits = SchedulerLimits(4, 16, 2_000_000, 4, 4_000_000)
+    few, many = (
+        simulate([TraceRequest(0.0, 5, n)], PlainCosts(1e-3), limits, one_rung())
+        for n in (10, 1_000_000)
+    )
+    assert few.turns == many.turns == 2
+    assert many.steps == 1_000_000
+    # Prefill pads 5 rows to 8, decode 1 row to 4; contexts run from 5 to 1,000,004.
+    keys_us = sum(range(5, 1_000_005)) / 1000
+    assert many.busy_us == pytest.approx(18 + 999_999 * 14 + keys_us, rel=1e-9)
+
+
+def test_requests_out_of_order_are_refused() -> None:
+    trace = [TraceRequest(5.0, 1, 1), TraceRequest(4.0, 1, 1)]
+    with pytest.raises(ValueError, match=r"request 1 arrives at 4.0 us, the one before it at 5.0"):
+        simulate(trace, PlainCosts(), LIMITS, one_rung())
+
+
+def test_nothing_to_serve_is_an_empty_report() -> None:
+    for trace in ([], [TraceRequest(0.0, 500, 1)]):
+        report = simulate(trace, PlainCosts(), LIMITS, one_rung())
+        assert (report.requests, report.refused) == (0, len(trace))
+        assert (report.ttft_p50_us, report.itl_p99_us, report.tokens_per_s) == (None, None, 0.0)
+
+
+def test_progress_counts_up_to_the_whole_trace() -> None:
+    seen: list[int] = []
+    trace = list(synthetic_trace(3000, seed=2))
+    report = simulate(
+        trace,
+        PlainCosts(),
+        SchedulerLimits(64, 512, 9000, 16, 9999),
+        one_rung(),
+        progress=seen.append,
+    )
+    assert seen == sorted(seen)
+    assert len(seen) == report.turns // 1024
+    assert 0 < seen[0] < seen[-1] <= 3000
+
+
+def test_a_trace_may_be_a_generator_and_is_read_as_it_is_served() -> None:
+    ahead: list[int] = []
+    served: list[Served] = []
+
+    def watched():  # type: ignore[no-untyped-def]
+        for i, request in enumerate(synthetic_trace(300, seed=5, requests_per_s=1.0)):
+            ahead.append(i - len(served))
+            yield request
+
+    limits = SchedulerLimits(64, 512, 9000, 16, 9999)
+    simulate(watched(), PlainCosts(), limits, one_rung(), on_served=served.append)
+    assert len(served) == 300
+    assert max(ahead) < 20  # those being served, and one
+
+
+def test_to_dict_has_only_plain_values() -> None:
+    report = simulate([TraceRequest(0.0, 3, 3)], PlainCosts(), LIMITS, one_rung())
+    assert json.loads(json.dumps(report.to_dict()))["steps_by_rung"]["FULL"] == {"4": 2}

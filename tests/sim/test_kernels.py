@@ -1,0 +1,273 @@
+"""The kernels' ops as the model sees them: on a CPU without the interpreter, before a launch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="Triton has no wheel for this platform")
+if os.environ.get("TRITON_INTERPRET") == "1":
+    pytest.skip("the interpreter is on in this process", allow_module_level=True)
+
+from mini_engine.cuda.kernels import (
+    activation,
+    attention,
+    fused_attention,
+    head,
+    linear,
+    norm,
+    pick,
+    prefill,
+    rope,
+)
+from mini_engine.cuda.kernels.gemv_plan import GemvPlan, chunk_of, gemv_plan, skinny_plan
+from mini_engine.cuda.kernels.launch import launch_options, require_pdl
+from mini_engine.cuda.kernels.paged import Heads
+from mini_engine.model.config import ModelConfig, named_shape
+from mini_engine.predict.oplists import StepShape, step_parts
+from tests.support.kernel_cases import NAN, Paged, paged, rotary
+
+HEADS = Heads(4, 2, 16, 4)
+EPS = 1e-6
+
+
+def rows(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape)
+
+
+def batch() -> tuple[Paged, torch.Tensor]:
+    torch.manual_seed(0)
+    kv = paged([9, 0, 6], HEADS.num_kv_heads, HEADS.head_dim, HEADS.block_size, torch.float32)
+    return kv, rows(3, HEADS.qkv_size)
+
+
+def every_call() -> dict[str, tuple[Callable[..., None], tuple[object, ...]]]:
+    """Each op with arguments that fit."""
+    kv, qkv = batch()
+    cache, lens = (kv.k_cache, kv.v_cache), (kv.block_table, kv.context_lens)
+    q, counters = rows(3, 64), torch.zeros(3, 2, dtype=torch.int32)
+    ints = torch.zeros(3, dtype=torch.int32)
+    ones, matrix, gain = torch.ones(3, dtype=torch.int32), rows(12, 32), rows(32)
+    parts = head.num_programs(12, 32)
+    found, where = rows(3, parts), torch.zeros(3, parts, dtype=torch.int32)
+    tokens = torch.zeros(3, dtype=torch.int64)
+    advanced = (ints.clone(), ints.clone(), ones.clone(), ints.clone())
+    turned = rotary(HEADS.head_dim)
+    return {
+        "rms_norm": (norm.rms_norm, (rows(3, 32), rows(3, 32), gain, EPS)),
+        "add_rms_norm": (norm.add_rms_norm, (*rows(3, 3, 32), gain, EPS)),
+        "silu_mul": (activation.silu_mul, (rows(3, 8), rows(3, 16))),
+        "rope_kv_write": (rope.rope_kv_write, (q, *cache, qkv, ints, ints, *turned)),
+        "decode_attention": (attention.decode_attention, (rows(3, 64), q, *cache, *lens, 2)),
+        "prefill_attention": (
+            prefill.prefill_attention,
+            (rows(3, 64), q, *cache, kv.block_table, ones, kv.context_lens, 1),
+        ),
+        "rope_kv_write_attention": (
+            fused_attention.rope_kv_write_attention,
+            (q, *cache, counters, qkv, *lens, *turned, 2),
+        ),
+        "linear": (linear.linear, (rows(3, 12), rows(3, 32), matrix)),
+        "norm_linear": (linear.norm_linear, (rows(3, 12), rows(3, 32), gain, matrix, EPS)),
+        "linear_add": (linear.linear_add, (rows(3, 12), rows(3, 32), matrix)),
+        "norm_gate_up_silu_mul": (
+            linear.norm_gate_up_silu_mul,
+            (rows(3, 6), rows(3, 32), gain, matrix, EPS),
+        ),
+        "norm_lm_head": (head.norm_lm_head, (found, where, rows(3, 32), gain, matrix, EPS)),
+        "top_of_logits": (pick.top_of_logits, (rows(3, 1), where[:, :1].clone(), rows(3, 12))),
+        "pick_tokens": (pick.pick_tokens, (tokens, found, where)),
+        "pick_and_advance": (
+            pick.pick_and_advance,
+            (tokens, *advanced, found, where, kv.block_table, 4, 4 * kv.block_table.shape[1]),
+        ),
+    }
+
+
+NAMES = list(every_call())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_torch_may_trace_and_capture_the_op(name: str) -> None:
+    """Its schema names what it writes, and it runs on fake tensors."""
+    op, arguments = every_call()[name]
+    torch.library.opcheck(op, arguments, test_utils=("test_schema", "test_faketensor"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_op_on_a_cpu_needs_no_interpreter_and_leaves_numbers(name: str) -> None:
+    op, arguments = every_call()[name]
+    out = arguments[0]
+    assert isinstance(out, torch.Tensor)
+    before = out.clone()
+    if name not in ("linear_add", "pick_tokens", "pick_and_advance"):
+        out.fill_(NAN)
+    op(*arguments)
+    assert not out.isnan().any()
+    assert name.startswith("pick") or not out.equal(before)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_misshapen_output_is_refused_in_one_line(name: str) -> None:
+    op, (out, *rest) = every_call()[name]
+    assert isinstance(out, torch.Tensor)
+    with pytest.raises(ValueError, match=r"expected") as refused:
+        op(torch.cat([out, out]), *rest)
+    assert "\n" not in str(refused.value)
+
+
+def test_what_does_not_fit_is_named() -> None:
+    calls = every_call()
+    op, arguments = calls["rms_norm"]
+    with pytest.raises(ValueError, match=r"gain is \(31,\), expected \(32,\)"):
+        op(*arguments[:2], rows(31), EPS)
+    with pytest.raises(ValueError, match="not contiguous"):
+        op(rows(32, 3).T, *arguments[1:])
+    op, arguments = calls["rope_kv_write"]
+    with pytest.raises(ValueError, match="one of q_gain and k_gain is None"):
+        op(*arguments, rows(16))
+    with pytest.raises(ValueError, match=r"cos is torch\.float64, expected float32"):
+        op(*arguments[:6], arguments[6].double(), arguments[7])
+    op, arguments = calls["decode_attention"]
+    with pytest.raises(ValueError, match="splits is 65, expected 1 to 64"):
+        op(*arguments[:-1], 65)
+    op, arguments = calls["top_of_logits"]
+    with pytest.raises(ValueError, match="seeds is None: sampling needs"):
+        op(*arguments, torch.ones(3))
+    with pytest.raises(ValueError, match="head_dim 24: these kernels need a power of two"):
+        Heads.of(rows(1, 24), rows(2, 4, 1, 24), rows(2, 4, 1, 24))
+
+
+@pytest.mark.parametrize(("op", "most"), [(linear.linear_add, 16), (head.norm_lm_head, 4)])
+def test_a_batch_too_large_for_a_kernel_is_told_what_to_use(
+    op: Callable[..., None], most: int
+) -> None:
+    x, gain, weight = rows(most + 1, 32), rows(32), rows(12, 32)
+    parts = torch.empty(most + 1, head.num_programs(12, 32))
+    arguments = {16: (rows(most + 1, 12), x, weight), 4: (parts, parts.int(), x, gain, weight, EPS)}
+    with pytest.raises(ValueError, match=rf"{most + 1} .* > {most}.*torch.nn.functional.linear"):
+        op(*arguments[most])
+
+
+# ---- programmatic dependent launch
+
+
+def test_pdl_is_refused_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="pdl=True needs a GPU of sm_90 or newer, got cpu"):
+        launch_options(True, rows(1))
+    assert launch_options(False, rows(1)) == {}
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "A100")
+    with pytest.raises(ValueError, match="A100 is sm_80: use pdl=False"):
+        require_pdl(torch.device("cuda"))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
+    require_pdl(torch.device("cuda"))
+
+
+# ---- bytes: the formulas beside the kernels are those of the op lists
+
+CONFIGS = [named_shape("qwen3-0.6b"), named_shape("llama-3.2-1b")]
+
+
+@pytest.mark.parametrize("c", CONFIGS, ids=lambda c: c.name)
+def test_bytes_moved_agree_with_the_nine_a_layer(c: ModelConfig) -> None:
+    batch_size, context = 3, 100
+    parts = step_parts(c, StepShape.decode(batch_size, context), "fused9")
+    layer = {op.name: op.bytes for op in parts.layer}
+    heads, e = Heads(c.num_heads, c.num_kv_heads, c.head_dim, 16), c.dtype_bytes
+    rope_name = "qk_norm_rope_kv_write" if c.qk_norm else "rope_kv_write"
+    ours = {
+        "add_rms_norm": norm.bytes_moved(batch_size, c.hidden_size, e, add=True),
+        "silu_mul": activation.bytes_moved(batch_size, c.intermediate_size, e),
+        rope_name: rope.bytes_moved(batch_size, heads, e, qk_norm=c.qk_norm),
+        "attention": attention.bytes_moved(batch_size, batch_size * context, heads, e),
+        "o_proj": linear.bytes_moved(batch_size, c.hidden_size, c.q_size, c.hidden_size, e),
+    }
+    assert ours == {name: layer[name] for name in ours}
+    assert prefill.bytes_moved(batch_size, 300, heads, e) == ours["attention"]
+    first = norm.bytes_moved(batch_size, c.hidden_size, e, add=False)
+    assert first == parts.head[1].bytes
+
+
+@pytest.mark.parametrize("c", CONFIGS, ids=lambda c: c.name)
+def test_bytes_moved_agree_with_the_five_a_layer(c: ModelConfig) -> None:
+    batch_size, context, e = 2, 100, c.dtype_bytes
+    parts = step_parts(c, StepShape.decode(batch_size, context), "fused5")
+    layer = {op.name: op.bytes for op in parts.layer}
+    heads = Heads(c.num_heads, c.num_kv_heads, c.head_dim, 16)
+    h, i, qkv = c.hidden_size, c.intermediate_size, c.q_size + 2 * c.kv_size
+    ours = {
+        "norm_qkv_proj": linear.bytes_moved(batch_size, qkv, h, qkv, e, norm=True),
+        "o_proj_add": linear.bytes_moved(batch_size, h, c.q_size, h, e, add=True),
+        "norm_gate_up_silu_mul": linear.bytes_moved(batch_size, 2 * i, h, i, e, norm=True),
+        "down_proj_add": linear.bytes_moved(batch_size, h, i, h, e, add=True),
+    }
+    assert ours == {name: layer[name] for name in ours}
+    attended = fused_attention.bytes_moved(
+        batch_size, batch_size * context, heads, e, qk_norm=c.qk_norm
+    )
+    assert attended == layer["rope_kv_write_attention"]
+    ours_head = head.bytes_moved(batch_size, c.vocab_size, h, e)
+    assert ours_head == pytest.approx(parts.tail[0].bytes, rel=1e-3)
+
+
+# ---- plans
+
+
+@pytest.mark.parametrize(
+    ("shape", "pairs", "rows_warps_chunks"),
+    [
+        ((4096, 2048), False, (8, 8, 1)),  # Qwen3-1.7B: QKV
+        ((2048, 2048), False, (4, 4, 1)),  # O, Llama's too
+        ((6144, 2048), True, (4, 8, 1)),  # gate and up
+        ((2048, 6144), False, (2, 4, 3)),  # down
+        ((4096, 1024), False, (8, 4, 1)),  # Qwen3-0.6B: QKV
+        ((1024, 2048), False, (2, 4, 1)),
+        ((3072, 1024), True, (4, 4, 1)),
+        ((1024, 3072), False, (2, 4, 3)),
+        ((3072, 2048), False, (4, 4, 1)),  # Llama-3.2-1B: QKV
+        ((8192, 2048), True, (4, 8, 1)),
+        ((2048, 8192), False, (2, 8, 4)),
+        ((151_936, 2048), False, (8, 8, 1)),  # heads
+        ((151_936, 1024), False, (8, 4, 1)),
+    ],
+)
+def test_the_rule_gives_the_plans_that_were_found_by_compiling(
+    shape: tuple[int, int], pairs: bool, rows_warps_chunks: tuple[int, int, int]
+) -> None:
+    plan = gemv_plan(*shape, pairs=pairs)
+    assert (plan.rows, plan.warps, plan.chunks) == rows_warps_chunks
+    assert plan.chunk * plan.chunks == shape[1]
+
+
+@pytest.mark.parametrize("width", [16, 17, 64, 896, 1000, 1536, 4864, 8960, 11_008])
+def test_chunks_cover_the_width_and_waste_little(width: int) -> None:
+    for largest in (128, 2048):
+        chunk = chunk_of(width, largest)
+        covered = -(-width // chunk) * chunk
+        assert width <= covered
+        assert chunk == 16 or covered <= 1.15 * width
+    assert GemvPlan(3, 4, 16, 1).num_programs(10) == 4
+
+
+def test_split_k_makes_programs_where_rows_are_few_and_never_more_than_chunks() -> None:
+    few = skinny_plan(1024, 2048, split=True)
+    assert few.splits == 4
+    assert few.splits * few.split_width == 2048
+    assert skinny_plan(1024, 2048).splits == 1
+    assert skinny_plan(16, 64, split=True).splits == 1
+    assert replace(few, splits=1).rows == 16
+
+
+@pytest.mark.parametrize("context", [1, 16, 100, 8192])
+@pytest.mark.parametrize("requests", [1, 8, 200])
+def test_splits_are_no_more_than_tiles_nor_than_the_combine_can_hold(
+    context: int, requests: int
+) -> None:
+    for module in (attention, fused_attention):
+        splits = module.num_splits(context, requests, 8, 528)
+        assert 1 <= splits <= min(module.MAX_SPLITS, -(-context // module.TILE))

@@ -1,0 +1,64 @@
+"""Checkpoint folders of tiny models, written as Hugging Face writes them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import save_file
+
+from mini_engine.model.checkpoint import tensor_shapes
+from mini_engine.model.config import ModelConfig, named_shape
+
+TINY = replace(
+    named_shape("qwen3-0.6b"),
+    name="tiny",
+    hidden_size=24,
+    intermediate_size=40,
+    num_layers=2,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=8,
+    vocab_size=50,
+    eos_token_ids=(),
+)
+FAMILIES = {
+    "qwen3": TINY,
+    "qwen2": replace(TINY, family="qwen2", qkv_bias=True, qk_norm=False),
+    "llama": replace(TINY, family="llama", qk_norm=False),
+}
+Q0 = "model.layers.0.self_attn.q_proj.weight"
+Tensors = dict[str, NDArray[np.float32]]
+
+
+def random_tensors(config: ModelConfig, seed: int = 0) -> Tensors:
+    """Tensors under Hugging Face's names."""
+    rng = np.random.default_rng(seed)
+    shapes = tensor_shapes(config).items()
+    return {name: rng.standard_normal(shape, dtype=np.float32) for name, shape in shapes}
+
+
+def write(folder: Path, tensors: Tensors) -> Path:
+    save_file(tensors, folder / "model.safetensors")
+    return folder
+
+
+def write_shards(folder: Path, tensors: Tensors, num_shards: int = 3) -> dict[str, str]:
+    """Every third tensor to the same shard; returns the weight_map."""
+    weight_map = {
+        name: f"model-{i % num_shards + 1:05}-of-{num_shards:05}.safetensors"
+        for i, name in enumerate(tensors)
+    }
+    for shard in set(weight_map.values()):
+        inside = {name: tensors[name] for name in tensors if weight_map[name] == shard}
+        save_file(inside, folder / shard)
+    write_index(folder, weight_map)
+    return weight_map
+
+
+def write_index(folder: Path, weight_map: object) -> None:
+    text = json.dumps({"metadata": {}, "weight_map": weight_map})
+    (folder / "model.safetensors.index.json").write_text(text, "utf-8")

@@ -1,0 +1,123 @@
+"""How the tests read the Markdown of this repository: fences, commands, shown output, links.
+
+What the word after the three backticks means, in every document:
+
+    sh          commands, each line is run; a `text` fence right after it is what they print
+    python      run, all of a document in order and in one namespace; `text` after it likewise
+    python from FILE:SYMBOL    an excerpt: every line stands in that symbol's source, in order
+    sh gpu, python gpu         needs an NVIDIA GPU: not run elsewhere, listed by name
+    sh slow     runs for minutes or would run this suite inside itself: only looked at
+    text        shown output, or a drawing that no command made when nothing runs before it
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shlex
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent.parent
+FENCE = re.compile(r"^(```+)([^\n`]*)\n(.*?)^\1[ ]*$\n?", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(<?([^)#>\s]*)(#[^)>\s]*)?>?\)")
+ELLIPSIS = ("…", "...")
+TIME_LIMIT_S = 120
+
+
+@dataclass(frozen=True)
+class Fence:
+    """A fenced block. `shows` is the text of the `text` fence that follows it at once."""
+
+    info: str
+    body: str
+    line: int
+    shows: str | None = None
+
+    @property
+    def commands(self) -> list[str]:
+        """The lines of a shell block that are commands, continued lines joined."""
+        joined = self.body.replace("\\\n", " ")
+        lines = (line.strip() for line in joined.splitlines())
+        return [line for line in lines if line and not line.startswith("#")]
+
+
+def fences(text: str) -> list[Fence]:
+    """Every fenced block of a document, in order; shown output is folded into what made it."""
+    found: list[tuple[Fence, int]] = []
+    for match in FENCE.finditer(text):
+        fence = Fence(match[2].strip(), match[3], text.count("\n", 0, match.start()) + 1)
+        if fence.info == "text" and found and not text[found[-1][1] : match.start()].strip():
+            before, _ = found.pop()
+            fence = Fence(before.info, before.body, before.line, fence.body)
+        found.append((fence, match.end()))
+    return [fence for fence, _ in found]
+
+
+def prose(text: str) -> str:
+    """A document without its fenced blocks."""
+    return FENCE.sub("", text)
+
+
+def run(words: list[str], where: Path, columns: int = 100) -> subprocess.CompletedProcess[str]:
+    """Run in a folder of its own, so that nothing is written over what another test looks at.
+
+    `columns`: of the terminal that it believes to write to.
+    """
+    env = {"LABS_HOME": str(where / "mine"), **os.environ}  # what a lab cuts is cut there, too
+    env |= {"PYTHONPATH": str(ROOT), "PYTHON": sys.executable, "COLUMNS": str(columns)}
+    return subprocess.run(
+        words, cwd=where, env=env, capture_output=True, text=True, timeout=TIME_LIMIT_S
+    )
+
+
+def run_command(command: str, where: Path) -> subprocess.CompletedProcess[str]:
+    """A command of a document, with this interpreter in the place of the one in .venv."""
+    words = shlex.split(command)
+    if words[0] in (".venv/bin/python", "python"):
+        words[0] = sys.executable
+    elif words[0] == ".venv/bin/pytest":
+        words[:1] = [sys.executable, "-m", "pytest"]
+    elif words[0] == "make":
+        where = ROOT
+    return run(words, where)
+
+
+def missing_lines(shown: str, printed: str) -> list[str]:
+    """Lines that a document shows and that were not printed, or not in that order."""
+    rest = iter([line.rstrip() for line in printed.splitlines()])
+    wanted = [line.rstrip() for line in shown.splitlines()]
+    wanted = [line for line in wanted if line and line.strip() not in ELLIPSIS]
+    return [line for line in wanted if line not in rest]
+
+
+def symbol_source(where: str) -> str:
+    """The source of `mini_engine/sim/graphs.py:GraphRunner.run`, or of a whole file."""
+    file, _, symbol = where.partition(":")
+    text = (ROOT / file).read_text()
+    node: ast.AST = ast.parse(text)
+    for name in filter(None, symbol.split(".")):
+        inside = [child for child in ast.iter_child_nodes(node) if name in _names(child)]
+        if not inside:
+            raise LookupError(f"{file} has no {symbol}")
+        node = inside[0]
+    return text if isinstance(node, ast.Module) else ast.get_source_segment(text, node) or ""
+
+
+def _names(node: ast.AST) -> list[str | None]:
+    """What a definition or an assignment gives a name to."""
+    targets = [*getattr(node, "targets", []), getattr(node, "target", None)]
+    return [getattr(node, "name", None), *(getattr(target, "id", None) for target in targets)]
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors that a forge gives to the headings of a document (GitHub's rule)."""
+    found: set[str] = set()
+    for heading in re.findall(r"^#{1,6}\s+(.+?)\s*$", prose(text), re.MULTILINE):
+        plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
+        slug = re.sub(r"[^\w\- ]", "", plain.lower()).replace(" ", "-")
+        found.add(slug if slug not in found else f"{slug}-1")
+    return found

@@ -1,0 +1,69 @@
+"""The engine on the simulated device with a model small enough to run thousands of times."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+
+from mini_engine.dispatch.dispatcher import GraphDispatcher
+from mini_engine.engine.engine import Completion, Engine
+from mini_engine.engine.scheduler import Request, SchedulerLimits
+from mini_engine.model.config import ModelConfig, named_shape
+from mini_engine.sim.runner import SimRunner
+from mini_engine.sim.weights import Weights, random_weights
+from tests.support.sim_helpers import small_device
+
+VOCAB = 37
+ROOMY = SchedulerLimits(
+    max_num_seqs=4, max_num_batched_tokens=16, num_blocks=64, block_size=4, max_model_len=32
+)
+
+
+@cache
+def tiny_model() -> tuple[ModelConfig, Weights]:
+    """Two layers, width 16, vocabulary of 37; the shape of a Qwen3, random weights."""
+    config = replace(
+        named_shape("qwen3-0.6b"),
+        name="tiny",
+        hidden_size=16,
+        intermediate_size=24,
+        num_layers=2,
+        num_heads=4,
+        num_kv_heads=2,
+        head_dim=8,
+        vocab_size=VOCAB,
+        max_position_embeddings=32,
+        eos_token_ids=(),
+    )
+    return config, random_weights(config, seed=11)
+
+
+def sim_engine(
+    mode: str = "FULL_AND_PIECEWISE",
+    sizes: Sequence[int] = (1, 2, 4, 8),
+    limits: SchedulerLimits = ROOMY,
+    *,
+    capture: bool = True,
+    megabytes: int = 64,
+) -> Engine:
+    """An engine whose runner has captured what it may use."""
+    config, weights = tiny_model()
+    dispatcher = GraphDispatcher(mode, sizes, limits.max_num_seqs)
+    device = small_device(megabytes=megabytes)
+    runner = SimRunner(device, config, weights, limits, dispatcher)
+    if capture:
+        runner.capture()
+    return Engine(runner, limits, dispatcher)
+
+
+@cache
+def alone(prompt: tuple[int, ...], max_new_tokens: int) -> tuple[int, ...]:
+    """The tokens of a request that has the device for itself, eagerly, in one chunk."""
+    limits = replace(ROOMY, max_num_batched_tokens=32)
+    engine = sim_engine("NONE", (), limits)
+    return engine.run([Request("alone", prompt, max_new_tokens)])[0].tokens
+
+
+def tokens_by_id(completions: Sequence[Completion]) -> dict[str, tuple[int, ...]]:
+    return {c.request_id: c.tokens for c in completions}

@@ -1,0 +1,80 @@
+"""A runner with no model: its "K and V" are token ids and its next token is a hash of them all.
+
+It writes each input token into its slot of a paged cache and, to sample, reads the whole context
+back through the block table. A wrong position, a shared or stale block, a chunk left out or a
+padded row that writes where it should not all change the hash, and so the tokens.
+"""
+
+import zlib
+from collections.abc import Sequence
+
+from mini_engine.dispatch.dispatcher import BatchDescriptor
+from mini_engine.engine.blocks import NULL_BLOCK, slot_of
+from mini_engine.engine.scheduler import Request, ScheduledBatch, SchedulerLimits
+
+VOCAB = 31
+POISON = (-7, -7)
+
+
+def next_token(context: Sequence[int]) -> int:
+    return zlib.crc32(",".join(map(str, context)).encode()) % VOCAB
+
+
+def tokens_alone(request: Request) -> tuple[int, ...]:
+    """What the request must end with: no batch, no cache, no scheduler."""
+    context, output = list(request.prompt), []
+    while len(output) < request.max_new_tokens:
+        output.append(next_token([*context, *output]))
+        if output[-1] in request.eos_ids:
+            break
+    return tuple(output)
+
+
+class FakeRunner:
+    """Satisfies mini_engine.engine.engine.Runner. A step takes 10 us and 1 us a token."""
+
+    def __init__(self, limits: SchedulerLimits, padding_block: int = NULL_BLOCK) -> None:
+        self.block_size = limits.block_size
+        self.padding_block = padding_block
+        # (position, token id) of each slot
+        self.cache = [POISON] * (limits.num_blocks * limits.block_size)
+        self.clock_us = 0.0
+        self.descriptors: list[BatchDescriptor] = []
+        self.batches: list[ScheduledBatch] = []
+
+    @property
+    def now_us(self) -> float:
+        return self.clock_us
+
+    def wait_until(self, us: float) -> None:
+        self.clock_us = max(self.clock_us, us)
+
+    def execute(self, batch: ScheduledBatch, descriptor: BatchDescriptor) -> list[int]:
+        self.batches.append(batch)
+        self.descriptors.append(descriptor)
+        self.clock_us += 10.0 + descriptor.num_tokens
+        # All rows write before any row reads, as the kernels of one layer do.
+        for entry in batch.entries:
+            assert entry.query_len > 0
+            assert NULL_BLOCK not in entry.block_table
+            for position, token in enumerate(entry.token_ids, start=entry.start):
+                self.cache[slot_of(entry.block_table, position, self.block_size)] = (
+                    position,
+                    token,
+                )
+        assert descriptor.num_tokens >= batch.num_tokens
+        for row in range(batch.num_tokens, descriptor.num_tokens):
+            self.cache[slot_of([self.padding_block], row % self.block_size, self.block_size)] = (
+                POISON
+            )
+        return [
+            next_token(self.read_back(entry.block_table, entry.context_len))
+            for entry in batch.entries
+            if entry.samples
+        ]
+
+    def read_back(self, block_table: Sequence[int], length: int) -> list[int]:
+        """Token ids at positions 0 .. length - 1, as attention would read them."""
+        rows = [self.cache[slot_of(block_table, p, self.block_size)] for p in range(length)]
+        assert [position for position, _ in rows] == list(range(length)), "cache corrupted"
+        return [token for _, token in rows]

@@ -1,0 +1,249 @@
+"""The kernels of a decode step at the sizes of real models: what to compile, and what to ask of it.
+
+`cases(config)` gives one `Case` a kernel; two models that need the same kernel give equal cases.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from mini_engine.cuda.kernels import (
+    activation,
+    attention,
+    fused_attention,
+    gemv,
+    head,
+    norm,
+    pick,
+    prefill,
+    rope,
+    skinny,
+)
+from mini_engine.cuda.kernels.gemv_plan import gemv_plan, skinny_plan
+from mini_engine.cuda.kernels.paged import Heads
+from mini_engine.model.config import ModelConfig
+from tests.support.kernel_cases import BF16, F32, I32, I64, Compiled, compile_for
+
+BLOCK_SIZE = 16
+CONTEXT = 512  # the bucket of the decode graph
+MULTIPROCESSORS = 132  # of an H200
+
+BF16_NAMES = "out x residual gain weight bias gate_up q k_cache v_cache qkv q_gain k_gain"
+F32_NAMES = "cos sin sums stats parts values logits temperatures"
+I32_NAMES = "input_ids positions slot_mapping block_table context_lens query_lens counters indices"
+POINTERS = {
+    **dict.fromkeys(BF16_NAMES.split(), BF16),
+    **dict.fromkeys(F32_NAMES.split(), F32),
+    **dict.fromkeys(I32_NAMES.split(), I32),
+    "tokens": I64,
+    "seeds": I64,
+}
+SCALARS = {"eps": "fp32", "scale": "fp32", "table_stride": "i32", "end": "i32"}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One kernel at one shape. `constants` are pairs, so that a case can be a key."""
+
+    name: str
+    kernel: Any
+    constants: tuple[tuple[str, Any], ...]
+    warps: int
+    stages: int = 3
+    pointers: tuple[tuple[str, str], ...] = ()  # that differ from POINTERS
+    programs: int = 0  # 0: any number of waves will do
+    prefetched: int = 0  # bytes of weights (or past K and V) that a program loads above the wait
+
+    def compile(self, capability: int, *, pdl: bool) -> Compiled:
+        return compile_for(
+            self.kernel,
+            {**POINTERS, **dict(self.pointers)},
+            {**dict(self.constants), "PDL": pdl},
+            capability=capability,
+            num_warps=self.warps,
+            num_stages=self.stages,
+            scalars=SCALARS,
+        )
+
+
+def case(name: str, kernel: Any, warps: int, constants: dict[str, Any], **more: Any) -> Case:
+    return Case(name, kernel, tuple(constants.items()), warps, **more)
+
+
+def cases(c: ModelConfig) -> list[Case]:
+    """Every kernel that a decode step of this model may launch, and the prefill."""
+    return [*_elementwise(c), *_products(c), *_attention(c), *_head(c)]
+
+
+def _elementwise(c: ModelConfig) -> list[Case]:
+    block = 1 << (c.hidden_size - 1).bit_length()
+    row = {"WIDTH": c.hidden_size, "BLOCK": block}
+    rope_shape = {
+        "Q_HEADS": c.num_heads,
+        "KV_HEADS": c.num_kv_heads,
+        "HEAD_DIM": c.head_dim,
+        "QK_NORM": c.qk_norm,
+    }
+    return [
+        case("rms_norm", norm.rms_norm_kernel, norm.num_warps(block), row),
+        case("add_rms_norm", norm.add_rms_norm_kernel, norm.num_warps(block), row),
+        case(
+            "silu_mul",
+            activation.silu_mul_kernel,
+            4,
+            {"WIDTH": c.intermediate_size, "BLOCK": activation.BLOCK},
+        ),
+        case("rope_kv_write", rope.rope_kv_write_kernel, 1, rope_shape | _no_gains(c)),
+    ]
+
+
+def _products(c: ModelConfig) -> list[Case]:
+    hidden, inner, q = c.hidden_size, c.intermediate_size, c.q_size
+    qkv = q + 2 * c.kv_size
+    made = []
+    for tokens in (1, 4):
+        for name, rows, width, normed in (
+            ("norm_qkv", qkv, hidden, True),
+            ("o_add", hidden, q, False),
+            ("down_add", hidden, inner, False),
+        ):
+            plan = gemv_plan(rows, width)
+            shape = {"M": tokens, "N": rows, "K": width, "ROWS": plan.rows}
+            shape |= {"CHUNK": plan.chunk, "CHUNKS": plan.chunks}
+            flags = {"NORM": normed, "BIAS": False, "ADD": not normed, "bias": None}
+            made.append(
+                case(
+                    f"{name}_m{tokens}",
+                    gemv.linear_kernel,
+                    plan.warps,
+                    shape | flags | ({} if normed else {"gain": None}),
+                    programs=plan.num_programs(rows) if name == "o_add" and tokens == 1 else 0,
+                    prefetched=plan.rows * width * c.dtype_bytes,
+                )
+            )
+        plan = gemv_plan(inner, hidden, pairs=True)
+        shape = {"M": tokens, "N": inner, "K": hidden, "ROWS": plan.rows}
+        made.append(
+            case(
+                f"norm_gate_up_m{tokens}",
+                gemv.gate_up_kernel,
+                plan.warps,
+                shape | {"CHUNK": plan.chunk, "CHUNKS": plan.chunks},
+                prefetched=2 * plan.rows * hidden * c.dtype_bytes,
+            )
+        )
+    return made + _skinny(c)
+
+
+def _skinny(c: ModelConfig) -> list[Case]:
+    hidden, inner = c.hidden_size, c.intermediate_size
+    qkv = c.q_size + 2 * c.kv_size
+    norms, down = skinny_plan(qkv, hidden), skinny_plan(hidden, inner, split=True)
+    pair = skinny_plan(inner, hidden)
+    common = {"M": 16, "BIAS": False, "bias": None}
+    first = common | {"N": qkv, "K": hidden, "NORM": True, "ADD": False}
+    second = common | {"N": hidden, "K": inner, "NORM": False, "ADD": False, "gain": None}
+    return [
+        case(
+            "norm_qkv_m16",
+            skinny.skinny_kernel,
+            norms.warps,
+            first | {"ROWS": norms.rows, "CHUNK": norms.chunk, "SPLIT_WIDTH": norms.split_width},
+            stages=norms.stages,
+        ),
+        case(
+            "down_split_m16",
+            skinny.skinny_kernel,
+            down.warps,
+            second | {"ROWS": down.rows, "CHUNK": down.chunk, "SPLIT_WIDTH": down.split_width},
+            stages=down.stages,
+            pointers=(("out", F32),),
+        ),
+        case(
+            "down_reduce_m16",
+            skinny.reduce_kernel,
+            4,
+            {"SIZE": 16 * hidden, "SPLITS": down.splits, "BLOCK": skinny.REDUCE_BLOCK, "ADD": True},
+        ),
+        case(
+            "norm_gate_up_m16",
+            skinny.skinny_gate_up_kernel,
+            pair.warps,
+            {"M": 16, "N": inner, "K": hidden, "ROWS": pair.rows, "CHUNK": pair.chunk},
+            stages=pair.stages,
+        ),
+    ]
+
+
+def _attention(c: ModelConfig) -> list[Case]:
+    heads = Heads(c.num_heads, c.num_kv_heads, c.head_dim, BLOCK_SIZE)
+    shape = {
+        "KV_HEADS": c.num_kv_heads,
+        "GROUP": heads.group_size,
+        "HEAD_DIM": c.head_dim,
+        "BLOCK_SIZE": BLOCK_SIZE,
+    }
+    grouped = shape | {"PADDED_GROUP": heads.padded_group}
+    splits = attention.MAX_SPLITS
+    many = {"SPLITS": splits, "PADDED_SPLITS": splits, "TILE": attention.TILE}
+    bucket = fused_attention.num_splits(CONTEXT, 1, c.num_kv_heads, 4 * MULTIPROCESSORS)
+    fused = {"SPLITS": bucket, "PADDED_SPLITS": bucket, "TILE": fused_attention.TILE}
+    tile_bytes = 2 * fused_attention.TILE * c.head_dim * c.dtype_bytes
+    tiles = {"REQS": 256, "TILE_Q": prefill.TILE_Q, "TILE_K": prefill.TILE_K}
+    return [
+        case(
+            "decode_split",
+            attention.decode_split_kernel,
+            4,
+            grouped | many | {"COMBINE": False, "out": None, "counters": None},
+        ),
+        case(
+            "decode_attention", attention.decode_split_kernel, 4, grouped | many | {"COMBINE": True}
+        ),
+        case(
+            "decode_combine",
+            attention.decode_combine_kernel,
+            4,
+            {"HEAD_DIM": c.head_dim, "SPLITS": splits, "PADDED": splits},
+        ),
+        case(
+            "fused_attention",
+            fused_attention.fused_attention_kernel,
+            1,
+            grouped | fused | {"QK_NORM": c.qk_norm} | _no_gains(c),
+            programs=c.num_kv_heads * bucket,
+            prefetched=tile_bytes,
+        ),
+        case("prefill", prefill.prefill_kernel, 4, shape | tiles),
+    ]
+
+
+def _head(c: ModelConfig) -> list[Case]:
+    plan = head.head_plan(c.vocab_size, c.hidden_size)
+    parts = head.num_programs(c.vocab_size, c.hidden_size)
+    made = []
+    for tokens in (1, 4):
+        shape = {"M": tokens, "V": c.vocab_size, "K": c.hidden_size, "ROWS": plan.rows}
+        shape |= {"CHUNK": plan.chunk, "CHUNKS": plan.chunks, "TILES": head.TILES}
+        made.append(
+            case(
+                f"norm_lm_head_m{tokens}",
+                head.head_kernel,
+                plan.warps,
+                shape | {"LOGITS": False, "logits": None},
+                pointers=(("logits", F32),),
+                prefetched=plan.rows * c.hidden_size * c.dtype_bytes,
+            )
+        )
+    sampled = {"V": c.vocab_size, "BLOCK": pick.LOGITS_BLOCK, "SAMPLE": True}
+    advanced = {"PARTS": parts, "BLOCK": pick.PICK_BLOCK, "BLOCK_SIZE": BLOCK_SIZE, "ADVANCE": True}
+    return [
+        *made,
+        case("top_of_logits", pick.logits_kernel, 4, sampled),
+        case("pick_and_advance", pick.pick_kernel, 4, advanced),
+    ]
+
+
+def _no_gains(c: ModelConfig) -> dict[str, None]:
+    return {} if c.qk_norm else {"q_gain": None, "k_gain": None}

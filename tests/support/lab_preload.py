@@ -1,0 +1,14 @@
+"""torch and Triton for the server of tests/support/lab_server.py, as a lab's process needs them.
+
+With TRITON_INTERPRET=1 at import, Triton's own functions (`tl.sum`, ...) are made for the
+interpreter; else a kernel interpreted later cannot call them. For its kernels the lab decides.
+"""
+
+import os
+
+os.environ["TRITON_INTERPRET"] = "1"
+try:
+    import torch._dynamo  # noqa: F401  (each process's first custom op would import it)
+    import triton  # noqa: F401
+finally:
+    del os.environ["TRITON_INTERPRET"]

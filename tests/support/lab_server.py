@@ -1,0 +1,29 @@
+"""Processes for the labs' meta-tests, forked from one that has imported the heavy packages.
+
+A lab's tests run in a process of their own. A fresh interpreter with torch takes seconds to start,
+a fork of one that has it takes milliseconds; there are hundreds of runs.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from functools import cache
+from multiprocessing.context import BaseContext
+
+HEAVY = [
+    "numpy",
+    "pytest",
+    "_pytest.assertion.rewrite",
+    "labs.runner.session",
+    "tests.support.lab_preload",
+]
+
+
+@cache
+def context() -> BaseContext:
+    """A context whose processes are forks of one server. Never imports the engine itself."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    server = multiprocessing.get_context("forkserver")
+    server.set_forkserver_preload(HEAVY)
+    return server

@@ -1,0 +1,359 @@
+"""Every kernel once, at shapes that fill no tile, held against its reference: a program of its own,
+small enough to be watched by NVIDIA's compute-sanitizer.
+
+    compute-sanitizer --tool memcheck python -m tests.support.sanitizer_cases   with a GPU
+    TRITON_INTERPRET=1 python -m tests.support.sanitizer_cases --device cpu     in the interpreter,
+                                                                                in part: it is slow
+
+In: nothing, seeds are fixed. Out: a line that says how many cases agreed, or the first that did
+not. `--overrun` reads on purpose beyond a tensor: a sanitizer that does not cry then is of no use.
+
+memcheck knows what was allocated, and PyTorch's allocator takes memory in pieces of megabytes: set
+PYTORCH_NO_CUDA_MEMORY_CACHING=1, so that a byte beyond a tensor is a byte beyond an allocation
+(`forceUncachedAllocator` in c10/cuda/CUDACachingAllocator.cpp says that it is for this).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from unittest import mock
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from mini_engine.cuda.attention import DecodeAttention
+from mini_engine.cuda.fused import FusedModel
+from mini_engine.cuda.inputs import StepInputs
+from mini_engine.cuda.kernels import (
+    activation,
+    attention,
+    attention_naive,
+    fused_attention,
+    head,
+    linear,
+    norm,
+    pick,
+    prefill,
+    rope,
+)
+from mini_engine.cuda.kernels.paged import Heads
+from mini_engine.cuda.model import KVCache, Model
+from mini_engine.cuda.weights import random_weights
+from tests.support.kernel_cases import NAN, Paged, assert_close, paged, rotary
+from tests.support.torch_helpers import TINY
+
+ROOMS = (activation, attention, fused_attention, head, linear, norm, pick, prefill, rope)
+EPS = 1e-6
+CRIED = 9  # compute-sanitizer's exit code when it found something, as we ask it to
+TOOLKITS = Path("/usr/local")  # where CUDA toolkits install themselves
+INSTALL = (
+    "compute-sanitizer is not in PATH, CUDA_HOME, /usr/local/cuda* or this environment: "
+    "pip install nvidia-cuda-sanitizer-api (CUDA 13), or install the CUDA toolkit"
+)
+
+
+class Make:
+    """Makes the inputs of a case: the same random numbers on every device."""
+
+    def __init__(self, device: str, dtype: torch.dtype, *, kernels: bool) -> None:
+        self.device, self.dtype, self.kernels = device, dtype, kernels
+        torch.manual_seed(0)
+
+    def randn(self, *shape: int) -> Tensor:
+        return self.there(torch.randn(*shape).to(self.dtype))
+
+    def matrix(self, rows: int, width: int) -> Tensor:
+        return self.there((torch.randn(rows, width) / width**0.5).to(self.dtype))
+
+    def gain(self, width: int) -> Tensor:
+        return self.there((torch.rand(width) + 0.5).to(self.dtype))
+
+    def unset(self, *shape: int) -> Tensor:
+        return torch.full(shape, NAN, dtype=self.dtype, device=self.device)
+
+    def ints(self, values: list[int] | list[list[int]], dtype: torch.dtype = torch.int32) -> Tensor:
+        return self.there(torch.tensor(values, dtype=dtype))
+
+    def there(self, tensor: Tensor) -> Tensor:
+        return tensor.to(self.device)
+
+    def paged(self, contexts: list[int], heads: Heads) -> Paged:
+        kv = paged(contexts, heads.num_kv_heads, heads.head_dim, heads.block_size, self.dtype)
+        names = ("k_cache", "v_cache", "block_table", "context_lens")
+        return replace(kv, **{name: self.there(getattr(kv, name)) for name in names})
+
+    def rotary(self, head_dim: int) -> tuple[Tensor, Tensor]:
+        cos, sin = rotary(head_dim)
+        return self.there(cos), self.there(sin)
+
+
+# ---------------------------------------------------------------- the cases: outputs to compare
+
+
+def norms(make: Make) -> list[Tensor]:
+    x, residual, gain = make.randn(3, 100), make.randn(3, 100), make.gain(100)
+    first, second = make.unset(3, 100), make.unset(3, 100)
+    norm.rms_norm(first, x, gain, EPS)
+    norm.add_rms_norm(second, residual, x, gain, EPS)
+    return [first, second, residual]
+
+
+def activations(make: Make) -> list[Tensor]:
+    out = make.unset(3, 100)
+    activation.silu_mul(out, make.randn(3, 200))
+    return [out]
+
+
+def products(make: Make) -> list[Tensor]:
+    """1 and 3 tokens take the kernels of gemv.py, 5 and 16 those of skinny.py."""
+    outputs = []
+    for tokens in (1, 3, 5, 16) if make.device == "cuda" else (3, 5):
+        x, gain, bias = make.randn(tokens, 100), make.gain(100), make.randn(12)
+        plain, normed, gated = (make.unset(tokens, n) for n in (12, 12, 6))
+        residual, weight = make.randn(tokens, 12), make.matrix(12, 100)
+        linear.linear(plain, x, weight, bias)
+        linear.norm_linear(normed, x, gain, weight, EPS, bias)
+        linear.linear_add(residual, x, weight)
+        linear.norm_gate_up_silu_mul(gated, x, gain, weight, EPS)
+        outputs += [plain, normed, residual, gated]
+    return outputs
+
+
+HEADS = Heads(4, 2, 32, 5)
+CONTEXTS = [1, 0, 37, 20]  # no multiples of a block or a tile; 0 is a padded row
+Q = HEADS.num_heads * HEADS.head_dim
+
+
+def last_slots(make: Make, kv: Paged) -> Tensor:
+    return make.ints([own[-1] if own else 0 for own in kv.slots])
+
+
+def rope_and_write(make: Make) -> list[Tensor]:
+    outputs = []
+    for gains in ([], [make.gain(HEADS.head_dim), make.gain(HEADS.head_dim)]):
+        kv, q = make.paged(CONTEXTS, HEADS), make.unset(4, Q)
+        positions = (kv.context_lens - 1).clamp(min=0)
+        rope.rope_kv_write(
+            *(q, kv.k_cache, kv.v_cache, make.randn(4, HEADS.qkv_size), positions),
+            *(last_slots(make, kv), *make.rotary(HEADS.head_dim), *gains),
+        )
+        outputs += [q, kv.k_cache[1:], kv.v_cache[1:]]  # block 0 is nobody's
+    return outputs
+
+
+def decode(make: Make) -> list[Tensor]:
+    kv, q = make.paged(CONTEXTS, HEADS), make.randn(4, Q)
+    inputs = (q, kv.k_cache, kv.v_cache, kv.block_table, kv.context_lens)
+    counters = make.ints([[0] * HEADS.num_kv_heads] * 4)
+    outs = [make.unset(4, Q) for _ in range(3)]
+    attention.decode_attention(outs[0], *inputs, 2)
+    attention.decode_attention(outs[1], *inputs, 3, counters)
+    if make.kernels:
+        attention_naive.decode_attention_naive(outs[2], *inputs)
+    else:
+        outs[2] = attention.decode_reference(*inputs)
+    return [*outs, counters]
+
+
+def fused_decode(make: Make) -> list[Tensor]:
+    outputs = []
+    for gains in ([], [make.gain(HEADS.head_dim), make.gain(HEADS.head_dim)]):
+        kv, out = make.paged(CONTEXTS, HEADS), make.unset(4, Q)
+        counters = make.ints([[0] * HEADS.num_kv_heads] * 4)
+        fused_attention.rope_kv_write_attention(
+            *(out, kv.k_cache, kv.v_cache, counters, make.randn(4, HEADS.qkv_size)),
+            *(kv.block_table, kv.context_lens, *make.rotary(HEADS.head_dim), 2, *gains),
+        )
+        outputs += [out, kv.k_cache[1:], kv.v_cache[1:], counters]
+    return outputs
+
+
+def prompts(make: Make) -> list[Tensor]:
+    contexts, query_lens = [37, 9, 0, 20], [37, 1, 0, 6]
+    kv, q = make.paged(contexts, HEADS), make.randn(sum(query_lens), Q)
+    out = make.unset(len(q), Q)
+    prefill.prefill_attention(
+        *(out, q, kv.k_cache, kv.v_cache, kv.block_table),
+        *(make.ints(query_lens), kv.context_lens, 37),
+    )
+    return [out]
+
+
+def tokens(make: Make) -> list[Tensor]:
+    """The head, and both ways from logits to the next step."""
+    rows, vocab, width = 3, 21, 100
+    parts = head.num_programs(vocab, width)
+    values = torch.full((rows, parts), NAN, device=make.device)
+    indices, logits = make.ints([[0] * parts] * rows), torch.full((rows, vocab), NAN)
+    logits, picked = make.there(logits), make.ints([0] * rows, torch.int64)
+    x, gain, weight = make.randn(rows, width), make.gain(width), make.matrix(vocab, width)
+    head.norm_lm_head(values, indices, x, gain, weight, EPS, logits)
+    pick.pick_tokens(picked, values, indices)
+
+    wide = make.randn(rows, 300)
+    parts = pick.num_parts(300)
+    values = torch.full((rows, parts), NAN, device=make.device)
+    indices, advanced = make.ints([[0] * parts] * rows), make.ints([0] * rows, torch.int64)
+    positions, lens = make.ints([7, 2, 0]), make.ints([8, 3, 0])
+    slots, table = make.ints([11, 18, 0]), make.ints([[7, 2, 9], [4, 0, 0], [0, 0, 0]])
+    warm = make.there(torch.tensor([0.7, 0.0, 1.5]))
+    seeds = make.ints([5, 7, 2**40 + 3], torch.int64)
+    pick.top_of_logits(values, indices, wide, warm, seeds, positions)
+    fed = make.ints([1, 2, 0])
+    pick.pick_and_advance(advanced, fed, positions, lens, slots, values, indices, table, 4, 12)
+    return [logits, picked, advanced, fed, positions, lens, slots]
+
+
+def whole_steps(make: Make) -> list[Tensor]:
+    """Decode steps of a model at nine kernels a layer and at five; with PDL where there is some."""
+    config = replace(TINY, num_layers=2, head_dim=16)
+    weights = random_weights(config, torch.device("cpu"), torch.float32, seed=3)
+    weights = replace(
+        weights,
+        **{name: make.there(getattr(weights, name)) for name in ("embed", "final_norm", "lm_head")},
+        layers=tuple(
+            replace(layer, **{k: make.there(v) for k, v in vars(layer).items() if v is not None})
+            for layer in weights.layers
+        ),
+    )
+    hopper = make.device == "cuda" and torch.cuda.get_device_capability() >= (9, 0)
+    outputs = []
+    for rows in (1, 3, 5):
+        for kernels_per_layer, pdl in ((9, False), (5, False), (9, hopper), (5, hopper)):
+            shape = (1 + 3 * rows, 4, config.num_kv_heads, config.head_dim)
+            keys, values = (tuple(torch.randn(shape) for _ in range(2)) for _ in range(2))
+            cache = KVCache(tuple(map(make.there, keys)), tuple(map(make.there, values)))
+            step = step_of(make, rows)
+            model = (
+                FusedModel(weights, cache, kernels_per_layer=kernels_per_layer, pdl=pdl)
+                if make.kernels
+                else Model(weights, cache)
+            )
+            live = max(rows - 1, 1)  # what a padded row samples is nobody's
+            outputs.append(model.decode(step, DecodeAttention(3, 4), 2)[:, :live])
+            outputs += [one[1:] for one in (*cache.keys, *cache.values)]
+    return outputs
+
+
+def step_of(make: Make, rows: int) -> StepInputs:
+    """Contexts of several lengths, the last row of more than one padded."""
+    contexts = torch.randint(1, 10, (rows,))
+    table = 1 + torch.randperm(3 * rows).view(rows, 3)
+    if rows > 1:
+        contexts[-1], table[-1] = 0, 0
+    positions = (contexts - 1).clamp(min=0)
+    slots = table.gather(1, (positions // 4)[:, None])[:, 0] * 4 + positions % 4
+    slots = torch.where(contexts > 0, slots, 0)
+    ids = torch.randint(TINY.vocab_size, (rows,))
+    arrays = (ids, positions, slots, contexts.clamp(max=1), contexts, torch.arange(rows), table)
+    return StepInputs(*[make.there(array.int()) for array in arrays])
+
+
+CASES: list[Callable[[Make], list[Tensor]]] = [
+    norms, activations, products, rope_and_write, decode, fused_decode, prompts, tokens, whole_steps
+]  # fmt: skip
+
+
+# ---------------------------------------------------------------- running them
+
+
+@contextmanager
+def references_only() -> Iterator[None]:
+    """Ops compute their references, even where the interpreter could run their kernels."""
+    with ExitStack() as patches:
+        for room in ROOMS:
+            patches.enter_context(mock.patch.object(room, "runs_triton", return_value=False))
+        yield
+
+
+def run(device: str) -> int:
+    """How many cases there are. AssertionError for one that is not its reference."""
+    single = [case for case in CASES if case is not whole_steps]
+    todo = [(case, torch.float32) for case in (CASES if device == "cuda" else single)]
+    if device == "cuda":  # in bf16 plain PyTorch rounds more often than the kernels of a whole step
+        todo += [(case, torch.bfloat16) for case in single]
+    for case, dtype in todo:
+        check(case, device, dtype)
+    return len(todo)
+
+
+def check(case: Callable[[Make], list[Tensor]], device: str, dtype: torch.dtype) -> None:
+    """One case on the device, against the references on the CPU."""
+    got = case(Make(device, dtype, kernels=True))
+    with references_only():
+        expected = case(Make("cpu", dtype, kernels=False))
+    for ours, theirs in zip(got, expected, strict=True):
+        if ours.is_floating_point():
+            agree(ours.cpu(), theirs, whole=case is whole_steps)
+        else:
+            assert ours.tolist() == theirs.tolist()
+
+
+def agree(got: Tensor, expected: Tensor, *, whole: bool) -> None:
+    """`whole`: float32 sums in another order, over the layers of a model."""
+    assert got.isnan().equal(expected.isnan())  # nothing was written that should not be
+    got, expected = got.nan_to_num(), expected.nan_to_num()
+    if whole:
+        torch.testing.assert_close(got, expected, atol=2e-4, rtol=0)
+    else:
+        assert_close(got, expected, terms=100)
+
+
+@triton.jit
+def overrun_kernel(out, x, beyond: tl.constexpr):
+    at = tl.arange(0, 32)
+    tl.store(out + at, tl.load(x + beyond + at))
+
+
+def overrun() -> None:
+    """Reads 32 numbers far behind the last one of a tensor."""
+    x, out = torch.zeros(32, device="cuda"), torch.zeros(32, device="cuda")
+    overrun_kernel[(1,)](out, x, 1024)
+    torch.cuda.synchronize()
+
+
+def find_sanitizer() -> str | None:
+    """The program: in PATH, in a CUDA toolkit, or in this environment's wheels."""
+    if found := shutil.which("compute-sanitizer"):
+        return found
+    toolkits = [os.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH")]
+    places = [Path(toolkit) / "bin" for toolkit in toolkits if toolkit]
+    places += sorted(TOOLKITS.glob("cuda*/bin"), reverse=True)
+    places += Path(sysconfig.get_path("purelib")).glob("nvidia/*/bin")
+    programs = (place / "compute-sanitizer" for place in places)
+    return next((str(program) for program in programs if os.access(program, os.X_OK)), None)
+
+
+def under(sanitizer: str) -> list[str]:
+    """The command line of a Python that is watched. Calls of the CUDA API that fail are left out:
+    PyTorch asks for functions that a driver may not have."""
+    return [
+        *(sanitizer, "--tool", "memcheck", "--error-exitcode", str(CRIED)),
+        *("--report-api-errors", "no", "--target-processes", "application-only", sys.executable),
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
+    parser.add_argument("--overrun", action="store_true", help="read beyond a tensor")
+    args = parser.parse_args()
+    if args.overrun:
+        overrun()
+        return
+    with torch.inference_mode():
+        print(f"{run(args.device)} cases agree with their references")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

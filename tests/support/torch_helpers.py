@@ -1,0 +1,190 @@
+"""The torch model driven without graphs: a lone request, a batch built by hand, a whole engine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from safetensors.numpy import save_file  # noqa: E402
+
+from mini_engine.cuda.attention import Attention, HostAttention  # noqa: E402
+from mini_engine.cuda.inputs import StaticInputs, StepInputs  # noqa: E402
+from mini_engine.cuda.model import KVCache, Model  # noqa: E402
+from mini_engine.cuda.sampling import Sampler, greedy  # noqa: E402
+from mini_engine.cuda.weights import Weights, random_weights  # noqa: E402
+from mini_engine.dispatch.dispatcher import BatchDescriptor  # noqa: E402
+from mini_engine.engine.blocks import BlockPool  # noqa: E402
+from mini_engine.engine.scheduler import (  # noqa: E402
+    Request,
+    RequestState,
+    ScheduledBatch,
+    ScheduledRequest,
+    SchedulerLimits,
+)
+from mini_engine.model.checkpoint import random_law, tensor_shapes  # noqa: E402
+from mini_engine.model.config import ModelConfig, named_shape  # noqa: E402
+
+DEVICES = [
+    "cpu",
+    pytest.param(
+        "cuda",
+        marks=[
+            pytest.mark.gpu,
+            pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU"),
+        ],
+    ),
+]
+TINY = replace(
+    named_shape("qwen3-0.6b"),
+    name="tiny",
+    hidden_size=16,
+    intermediate_size=24,
+    num_layers=2,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=8,
+    vocab_size=37,
+    max_position_embeddings=32,
+    eos_token_ids=(),
+)
+FAMILIES = {
+    "qwen3": TINY,
+    "qwen2": replace(TINY, family="qwen2", qkv_bias=True, qk_norm=False),
+    "llama": replace(TINY, family="llama", qk_norm=False, tie_word_embeddings=False),
+}
+CPU = torch.device("cpu")
+# float32 on both sides, but other orders of summation: a few units in the last place of logits
+# whose size is about 1, over at most four layers.
+TOLERANCE = 1e-4
+LIMITS = SchedulerLimits(
+    max_num_seqs=4, max_num_batched_tokens=24, num_blocks=40, block_size=4, max_model_len=32
+)
+MAX_BLOCKS = 8
+
+
+def random_folder(config: ModelConfig, folder: Path, seed: int = 0) -> Path:
+    """A folder with random float32 weights under Hugging Face's names."""
+    rng = np.random.default_rng(seed)
+    tensors = {}
+    for name, shape in tensor_shapes(config).items():
+        mean, deviation = random_law(name, shape)
+        tensors[name] = rng.normal(mean, deviation, shape).astype(np.float32)
+    save_file(tensors, folder / "model.safetensors")
+    return folder
+
+
+def torch_model(weights: Weights, num_blocks: int, block_size: int) -> Model:
+    """A model with a cache of its own, beside its weights and in their dtype."""
+    table = weights.embed
+    cache = KVCache.allocate(weights.config, num_blocks, block_size, table.device, table.dtype)
+    return Model(weights, cache)
+
+
+class LoneTorchModel:
+    """One request on one model, its blocks handed out in a scattered order."""
+
+    def __init__(self, weights: Weights, *, block_size: int = 4, seed: int = 0) -> None:
+        self.config, self.block_size = weights.config, block_size
+        blocks = 1 + -(-self.config.max_position_embeddings // block_size)
+        self.model = torch_model(weights, blocks, block_size)
+        self.table = 1 + np.random.default_rng(seed).permutation(blocks - 1)
+
+    def inputs(self, token_ids: Sequence[int], start: int) -> StepInputs:
+        """`token_ids` stand at start, start + 1, …; logits of all of them are wanted."""
+        count = len(token_ids)
+        positions = np.arange(start, start + count)
+        slots = self.table[positions // self.block_size] * self.block_size
+        arrays = {
+            "input_ids": token_ids,
+            "positions": positions,
+            "slot_mapping": slots + positions % self.block_size,
+            "query_lens": [count],
+            "context_lens": [start + count],
+            "block_table": self.table[None],
+            "last_rows": np.arange(count),
+        }
+        device = self.model.weights.embed.device
+        return StepInputs(
+            **{n: torch.tensor(np.asarray(a, np.int32), device=device) for n, a in arrays.items()}
+        )
+
+    def logits(
+        self, token_ids: Sequence[int], start: int = 0, attention: Attention | None = None
+    ) -> np.ndarray:
+        """Logits after each of `token_ids`. (T, V) float32"""
+        count = len(token_ids)
+        attention = attention or HostAttention((count,), (start + count,), self.block_size)
+        inputs = self.inputs(token_ids, start)
+        logits, _ = self.model.head(self.model.body(inputs, attention), inputs)
+        written: np.ndarray = logits.float().cpu().numpy()
+        return written
+
+
+class EagerRunner:
+    """Runs the engine's batches unpadded, without graphs. An `engine.Runner`."""
+
+    def __init__(self, weights: Weights, limits: SchedulerLimits, sample: Sampler = greedy) -> None:
+        self.limits, self.sample = limits, sample
+        self.model = torch_model(weights, limits.num_blocks, limits.block_size)
+        device = weights.embed.device
+        self.inputs = StaticInputs(limits, limits.max_num_batched_tokens, device)
+
+    @property
+    def now_us(self) -> float:
+        return time.monotonic() * 1e6
+
+    def wait_until(self, us: float) -> None:
+        time.sleep(max(0.0, us - self.now_us) / 1e6)
+
+    def execute(self, batch: ScheduledBatch, descriptor: BatchDescriptor) -> list[int]:
+        del descriptor
+        inputs = self.inputs.fill(batch, batch.num_tokens, batch.num_reqs)
+        hidden = self.model.body(inputs, HostAttention.of(batch, self.limits.block_size))
+        _, tokens = self.model.head(hidden, inputs, self.sample)
+        sampled = tokens.tolist()
+        return [sampled[i] for i, entry in enumerate(batch.entries) if entry.samples]
+
+
+def batch_of(chunks: Sequence[tuple[int, int]], seed: int = 0) -> ScheduledBatch:
+    """One request for each (start, query_len), tokens and blocks random; decodes first."""
+    rng = np.random.default_rng(seed)
+    pool = BlockPool(LIMITS.num_blocks, LIMITS.block_size)
+    entries = []
+    for name, (start, query_len) in enumerate(sorted(chunks, key=lambda c: c[1] > 1)):
+        prompt = rng.integers(0, TINY.vocab_size, start + query_len).tolist()
+        state = RequestState(Request(str(name), prompt, 9))
+        table = pool.allocate(str(name), start + query_len)
+        entries.append(
+            ScheduledRequest(state, start, query_len, table, is_prefill=query_len > 1, samples=True)
+        )
+    return ScheduledBatch(tuple(entries))
+
+
+def tiny_weights(device: str = "cpu") -> Weights:
+    return random_weights(TINY, torch.device(device), torch.float32, seed=2)
+
+
+def warm_model(weights: Weights, seed: int = 0) -> Model:
+    """A model whose cache is full of plausible keys and values."""
+    model = torch_model(weights, LIMITS.num_blocks, LIMITS.block_size)
+    generator = torch.Generator(weights.embed.device).manual_seed(seed)
+    for cache in (*model.cache.keys, *model.cache.values):
+        cache.normal_(generator=generator)
+    return model
+
+
+def step(
+    model: Model, batch: ScheduledBatch, attention: Attention, num_tokens: int, num_reqs: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits and tokens of the batch, padded to this size, padding cut off."""
+    inputs = StaticInputs(LIMITS, LIMITS.max_num_batched_tokens, model.weights.embed.device)
+    inputs = inputs.fill(batch, num_tokens, num_reqs)
+    logits, tokens = model.head(model.body(inputs, attention), inputs)
+    return logits[: batch.num_reqs], tokens[: batch.num_reqs]
