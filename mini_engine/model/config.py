@@ -243,24 +243,29 @@ def _qwen3(name: str, hidden: int, inter: int, layers: int, heads: int, tied: bo
 
 
 def _qwen2(
-    name: str, hidden: int, inter: int, layers: int, heads: int, context: int
+    name: str, hidden: int, inter: int, layers: int, heads: int, kv: int, context: int, vocab: int
 ) -> ModelConfig:
-    """https://huggingface.co/Qwen/Qwen2.5-0.5B/blob/main/config.json, and -1.5B (base models)."""
+    """https://huggingface.co/Qwen/Qwen2.5-0.5B/blob/main/config.json, and -1.5B, -3B, -7B (base)."""
     return ModelConfig(
-        name, "qwen2", hidden, inter, layers, heads, num_kv_heads=2, head_dim=hidden // heads,
-        vocab_size=151_936, max_position_embeddings=context, rope_theta=1e6, rope_scaling=None,
-        rms_norm_eps=1e-6, qkv_bias=True, qk_norm=False, tie_word_embeddings=True,
+        name, "qwen2", hidden, inter, layers, heads, num_kv_heads=kv, head_dim=hidden // heads,
+        vocab_size=vocab, max_position_embeddings=context, rope_theta=1e6, rope_scaling=None,
+        rms_norm_eps=1e-6, qkv_bias=True, qk_norm=False, tie_word_embeddings=hidden < 3584,
         dtype="bfloat16", eos_token_ids=(151_643,),
     )  # fmt: skip
 
 
-def _llama_1b() -> ModelConfig:
-    """https://huggingface.co/meta-llama/Llama-3.2-1B/blob/main/config.json."""
+def _llama(
+    name: str, hidden: int, inter: int, layers: int, heads: int, kv: int, head_dim: int,
+    vocab: int = 128_256, context: int = 131_072, theta: float = 5e5,
+    scaling: RopeScaling | None = None, eps: float = 1e-5, eos: int = 128_001, tied: bool = False,
+) -> ModelConfig:  # fmt: skip
+    """https://huggingface.co/meta-llama/Llama-3.2-1B/blob/main/config.json, Meta-Llama-3-8B,
+    Llama-2-7b-hf."""
     return ModelConfig(
-        "llama-3.2-1b", "llama", 2048, 8192, 16, 32, num_kv_heads=8, head_dim=64,
-        vocab_size=128_256, max_position_embeddings=131_072, rope_theta=5e5,
-        rope_scaling=RopeScaling(32.0, 1.0, 4.0, 8192), rms_norm_eps=1e-5, qkv_bias=False,
-        qk_norm=False, tie_word_embeddings=True, dtype="bfloat16", eos_token_ids=(128_001,),
+        name, "llama", hidden, inter, layers, heads, num_kv_heads=kv, head_dim=head_dim,
+        vocab_size=vocab, max_position_embeddings=context, rope_theta=theta, rope_scaling=scaling,
+        rms_norm_eps=eps, qkv_bias=False, qk_norm=False, tie_word_embeddings=tied,
+        dtype="bfloat16", eos_token_ids=(eos,),
     )  # fmt: skip
 
 
@@ -271,8 +276,34 @@ SHAPES: dict[str, ModelConfig] = {
         _qwen3("qwen3-1.7b", 2048, 6144, 28, 16, tied=True),
         _qwen3("qwen3-4b", 2560, 9728, 36, 32, tied=True),
         _qwen3("qwen3-8b", 4096, 12_288, 36, 32, tied=False),
-        _qwen2("qwen2.5-0.5b", 896, 4864, 24, 14, context=32_768),
-        _qwen2("qwen2.5-1.5b", 1536, 8960, 28, 12, context=131_072),
-        _llama_1b(),
+        _qwen2("qwen2.5-0.5b", 896, 4864, 24, 14, 2, context=32_768, vocab=151_936),
+        _qwen2("qwen2.5-1.5b", 1536, 8960, 28, 12, 2, context=131_072, vocab=151_936),
+        _qwen2("qwen2.5-3b", 2048, 11_008, 36, 16, 2, context=32_768, vocab=151_936),
+        _qwen2("qwen2.5-7b", 3584, 18_944, 28, 28, 4, context=131_072, vocab=152_064),
+        _llama(
+            "llama-3.2-1b",
+            2048,
+            8192,
+            16,
+            32,
+            8,
+            64,
+            scaling=RopeScaling(32.0, 1.0, 4.0, 8192),
+            tied=True,
+        ),
+        _llama("llama-3-8b", 4096, 14_336, 32, 32, 8, 128, context=8192),
+        _llama(
+            "llama-2-7b",
+            4096,
+            11_008,
+            32,
+            32,
+            32,
+            128,
+            vocab=32_000,
+            context=4096,
+            theta=1e4,
+            eos=2,
+        ),
     )
 }

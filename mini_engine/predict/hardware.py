@@ -1,67 +1,59 @@
-"""What a device can do and what it charges: one JSON file a device, every figure with its source.
+"""A step is card x host x engine: three files of figures, put together for one prediction.
 
-In:  the name of a device ("h200") or the path of a spec file.
+In:  the names of a card ("h200"), a host ("server") and an engine ("vllm"), or paths of their files.
 Out: a frozen `DeviceSpec` of bare numbers, which can also say where each of them comes from.
 
-    spec = load_spec("h200")
-    spec.copy_bandwidth_gb_s               # 4300
-    spec.source("copy_bandwidth_gb_s")     # "copy within the memory of one H200 SXM ..."
+    spec = load_spec("h200", host="desktop-2025", engine="transformers")
+    spec.cpu_op_us                    # the engine's work for one kernel, at the speed of this host
+    spec.source("cpu_op_us")          # "engine transformers, kernel_ops: ... x host ..."
 
-In the file a figure is an object: {"value": 4300, "kind": "measured", "source": "..."}. The kinds:
-
-    datasheet   the vendor says so
-    measured    somebody with this project measured it; the source says on what and when
-    quoted      somebody else measured it on this device; the source says who
-    borrowed    measured on another device, and not yet on this one
-    derived     computed from other figures; the source says how
-
-No figure of any device stands in code. Loading refuses a file with a figure missing, without a
-source, unknown, or not positive, and names the file and the figure.
+`specs/` holds the cards, `hosts/` and `engines/` the other two; `figures.py` says what stands where.
+An engine's CPU work is counted in ops of the host, so that the same engine takes longer on a slower
+host, as it does.
 """
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
-SPEC_FOLDER = Path(__file__).parent.parent / "specs"
-KINDS = ("datasheet", "measured", "quoted", "borrowed", "derived")
+from mini_engine.predict.figures import Figure, Sheet, load_sheet, names
 
-
-@dataclass(frozen=True)
-class Figure:
-    """One number of a spec file, with where it comes from."""
-
-    value: float
-    kind: str
-    source: str
+DEFAULT_ENGINE = "vllm"
 
 
 @dataclass(frozen=True)
 class DeviceSpec:
-    """One device and the CPU that feeds it. Times in µs unless the name says otherwise."""
+    """One card, the host that feeds it and the engine that runs on them. Times in µs unless the
+    name says otherwise."""
 
-    name: str
+    name: str  # of the card
+    host: str
+    engine: str
+    ops: str  # how the engine cuts a step into kernels: a style of `oplists`
     vram_bytes: int
-    bandwidth_gb_s: float  # of the device's memory, by the datasheet
-    copy_bandwidth_gb_s: float  # what a copy reaches: kernels are timed with this one
-    peak_tflops: float  # dense bf16, fp32 accumulate
+    bandwidth_gb_s: float  # of the card's memory, by the datasheet
+    copy_bandwidth_gb_s: float  # what a copy reaches
+    product_gb_s: float  # what a matrix product of few rows reaches
+    attention_gb_s: float  # what attention reaches when it reads the KV cache
+    peak_tflops: float  # dense bf16, fp32 accumulate, by the datasheet
+    product_tflops: float  # what a large matrix product reaches
     sm_count: int
-    l2_bytes: int
-    cpu_op_us: float  # CPU: issue one op from an eager framework, the launch included
+    cpu_op_us: float  # CPU: issue one kernel from the engine's Python, the launch included
+    live_op_us: float  # CPU: the same for an op between two pieces, its metadata included
     cpu_launch_us: float  # CPU: one raw kernel launch, no framework
-    stream_gap_us: float  # GPU: end of a kernel to the start of the next one in a stream
+    stream_gap_us: float  # GPU: from kernel to kernel in a stream; an empty one takes no more
     graph_gap_us: float  # GPU: the same between two nodes of a graph
-    kernel_floor_us: float  # GPU: ramp-up and drain, added to every kernel
+    kernel_floor_us: float  # GPU: ramp-up and drain of a kernel that moves anything
     graph_launch_us: float  # CPU: launch a graph of any size ...
     graph_node_ns: float  # ... and this much more for each of its nodes (ns)
     queue_depth: int  # launches that may be outstanding before the CPU blocks
     copy_us: float  # CPU: start one small copy from the host
     sync_us: float  # CPU: read a small result back once the GPU is done
-    host_step_us: float  # CPU: an engine between two steps: schedule, prepare inputs, detokenise
+    host_step_us: float  # CPU: an engine between two steps, while the GPU waits
+    ahead_us: float  # CPU: an engine between two steps, beside the GPU (scheduling ahead)
+    request_us: float  # CPU: what each request of the batch adds to it
     capture_node_us: float  # CPU: record one node, on top of issuing the op
     instantiate_node_us: float  # CPU: make one recorded node ready to launch
     graph_node_bytes: int  # driver memory that one node holds
@@ -77,68 +69,77 @@ class DeviceSpec:
             raise ValueError(f"no figure {figure!r}: use one of {', '.join(FIGURE_NAMES)}")
         known = self.figures.get(figure)
         if known is None or known.value != getattr(self, figure):
-            return "set by the program: not from a spec file"
+            return "set by the program: not from a file"
         return f"{known.kind}: {known.source}"
 
 
-_TYPES = {f.name: f.type for f in fields(DeviceSpec) if f.name not in ("name", "figures")}
-FIGURE_NAMES = tuple(_TYPES)
+TEXTS = ("name", "host", "engine", "ops", "figures")
+FIGURE_NAMES = tuple(f.name for f in fields(DeviceSpec) if f.name not in TEXTS)
 
 
 def spec_names() -> list[str]:
-    """Names of the devices that ship with the project."""
-    return sorted(path.stem for path in SPEC_FOLDER.glob("*.json"))
+    """Names of the cards that ship with the project."""
+    return names("card")
 
 
-def load_spec(name_or_path: str | Path) -> DeviceSpec:
-    """The spec of a named device, or of any spec file.
+def load_spec(
+    card: str | Path, host: str | Path | None = None, engine: str | Path = DEFAULT_ENGINE
+) -> DeviceSpec:
+    """A card, a host and an engine, each by name or by the path of a file.
 
-    Raises ValueError for an unknown name or a bad file (with file and figure), OSError where the
-    file cannot be read.
+    Without a host it is the one that the engine usually runs on (its file names it). Raises
+    ValueError for an unknown name or a bad file (with file and figure), OSError where a file cannot
+    be read.
     """
-    if str(name_or_path).lower() in spec_names():
-        return _read(SPEC_FOLDER / f"{str(name_or_path).lower()}.json")
-    path = Path(name_or_path)
-    if path.suffix != ".json":
-        names = ", ".join(spec_names())
-        raise ValueError(f"no device {str(name_or_path)!r}: use {names}, or the path of a .json")
-    return _read(path)
+    runs = load_sheet("engine", engine)
+    return put_together(
+        load_sheet("card", card), load_sheet("host", host or runs.texts["host"]), runs
+    )
 
 
-# ---------------------------------------------------------------- reading
+def put_together(card: Sheet, host: Sheet, engine: Sheet) -> DeviceSpec:
+    """The figures of one prediction."""
+    figures = {
+        name: sheet.figures[name]
+        for sheet, wanted in ((card, _OF_CARD), (host, _OF_HOST), (engine, ("kernel_floor_us",)))
+        for name in wanted
+    }
+    figures["cpu_launch_us"] = host.figures["launch_us"]
+    for name, (one, other) in _PRODUCTS.items():
+        sheets = {"card": card, "host": host, "engine": engine}
+        (a, left), (b, right) = ((sheets[kind].figures[f], (kind, f)) for kind, f in (one, other))
+        said = (f"{sheets[k].name} {f} {x.value:g}" for x, (k, f) in ((a, left), (b, right)))
+        source = f"{' x '.join(said)} ({a.kind}: {a.source}; {b.kind}: {b.source})"
+        figures[name] = Figure(a.value * b.value, "derived", source)
+    values = {name: figure.value for name, figure in figures.items()}
+    return DeviceSpec(
+        card.name, host.name, engine.name, engine.texts["ops"], **values, figures=figures
+    )  # type: ignore[arg-type]
 
 
-def _read(path: Path) -> DeviceSpec:
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path}: not a JSON file: {error}") from None
-    if not isinstance(data, dict):
-        raise ValueError(f"{path}: holds {type(data).__name__}, expected an object of figures")
-    unknown = sorted(set(data) - {"name", *FIGURE_NAMES})
+_OF_CARD = (
+    "vram_bytes", "bandwidth_gb_s", "copy_bandwidth_gb_s", "peak_tflops", "sm_count",
+    "stream_gap_us", "graph_gap_us", "queue_depth", "graph_node_bytes", "reserved_bytes",
+)  # fmt: skip
+_OF_HOST = (
+    "graph_launch_us", "graph_node_ns", "copy_us", "sync_us",
+    "capture_node_us", "instantiate_node_us",
+)  # fmt: skip
+_PRODUCTS = {
+    "product_gb_s": (("card", "bandwidth_gb_s"), ("card", "product_share")),
+    "attention_gb_s": (("card", "bandwidth_gb_s"), ("engine", "attention_share")),
+    "product_tflops": (("card", "peak_tflops"), ("card", "peak_share")),
+    "cpu_op_us": (("engine", "kernel_ops"), ("host", "op_us")),
+    "live_op_us": (("engine", "live_ops"), ("host", "op_us")),
+    "host_step_us": (("engine", "step_ops"), ("host", "op_us")),
+    "ahead_us": (("engine", "ahead_ops"), ("host", "op_us")),
+    "request_us": (("engine", "request_ops"), ("host", "op_us")),
+}
+
+
+def with_figures(spec: DeviceSpec, **values: float) -> DeviceSpec:
+    """`spec` with other values. Raises ValueError for a name that is not a figure."""
+    unknown = sorted(set(values) - set(FIGURE_NAMES))
     if unknown:
-        raise ValueError(f"{path}: unknown figure {unknown[0]!r}: take it out or mend its name")
-    name = data.get("name")
-    if not isinstance(name, str) or not name:
-        raise ValueError(f"{path}: 'name' is {name!r}, expected the device's name")
-    figures = {figure: _figure(data, figure, path) for figure in FIGURE_NAMES}
-    return DeviceSpec(name, **{k: f.value for k, f in figures.items()}, figures=figures)  # type: ignore[arg-type]
-
-
-def _figure(data: Mapping[str, object], figure: str, path: Path) -> Figure:
-    where = f"{path}: {figure}"
-    if figure not in data:
-        raise ValueError(f"{where} is missing: a spec gives every figure")
-    given = data[figure]
-    if not isinstance(given, dict) or set(given) != {"value", "kind", "source"}:
-        raise ValueError(f'{where} must be {{"value": ..., "kind": ..., "source": ...}}')
-    value, kind, source = given["value"], given["kind"], given["source"]
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise ValueError(f"{where} is {value!r}, expected a number above 0")
-    if _TYPES[figure] == "int" and value != int(value):
-        raise ValueError(f"{where} is {value!r}, expected a whole number")
-    if kind not in KINDS:
-        raise ValueError(f"{where} is of kind {kind!r}, expected one of {', '.join(KINDS)}")
-    if not isinstance(source, str) or not source.strip():
-        raise ValueError(f"{where} has no source: say where {value} comes from")
-    return Figure(int(value) if _TYPES[figure] == "int" else float(value), kind, source)
+        raise ValueError(f"no figure {unknown[0]!r}: use one of {', '.join(FIGURE_NAMES)}")
+    return replace(spec, **values)  # type: ignore[arg-type]

@@ -20,8 +20,9 @@ and of k (or v).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, repeat
+from typing import Literal
 
 from mini_engine.model.config import ModelConfig
 
@@ -38,6 +39,7 @@ class OpCost:
     bytes: float
     flops: float
     splitting: bool = False
+    kind: Literal["product", "attention", "other"] = "other"  # whose bandwidth it reaches
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,13 @@ def _fused9(c: ModelConfig, s: StepShape) -> StepParts:
     layer = (
         _linear("qkv_proj", t, h, qkv, e, bias=c.qkv_bias),
         OpCost(rope, (2 * t * qkv + per_head) * e, (10 if c.qk_norm else 6) * t * (q + kv)),
-        OpCost("attention", (2 * t * q + 2 * kv * s.kv_tokens) * e, 4 * q * s.qk_pairs, True),
+        OpCost(
+            "attention",
+            (2 * t * q + 2 * kv * s.kv_tokens) * e,
+            4 * q * s.qk_pairs,
+            True,
+            "attention",
+        ),
         _linear("o_proj", t, q, h, e),
         add_norm,
         _linear("gate_up_proj", t, h, 2 * i, e),
@@ -152,17 +160,30 @@ def _fused5(c: ModelConfig, s: StepShape) -> StepParts:
     tiles = r * -(-v // HEAD_TILE_ROWS) * 8  # float32 value and int32 index
     layer = (
         _add(_linear("norm_qkv_proj", t, h, qkv, e, bias=c.qkv_bias), h * e, 4 * t * h),
-        OpCost("rope_kv_write_attention", attention_bytes, rotate + 4 * q * s.qk_pairs, True),
+        OpCost(
+            "rope_kv_write_attention",
+            attention_bytes,
+            rotate + 4 * q * s.qk_pairs,
+            True,
+            "attention",
+        ),
         _add(_linear("o_proj_add", t, q, h, e), t * h * e, t * h),
         OpCost(
             "norm_gate_up_silu_mul",
             (t * h + h + 2 * i * h + t * i) * e,
             4 * t * h + 4 * t * h * i + 5 * t * i,
+            kind="product",
         ),
         _add(_linear("down_proj_add", t, i, h, e), t * h * e, t * h),
     )
     tail = (
-        OpCost("norm_lm_head", (r * h + h + v * h) * e + tiles, 4 * r * h + 2 * r * h * v, True),
+        OpCost(
+            "norm_lm_head",
+            (r * h + h + v * h) * e + tiles,
+            4 * r * h + 2 * r * h * v,
+            True,
+            "product",
+        ),
         OpCost("argmax", tiles, tiles / 8, True),
     )
     return StepParts((_embed(t, h, e),), layer, c.num_layers, tail)
@@ -193,7 +214,7 @@ def _hf56(c: ModelConfig, s: StepShape) -> StepParts:
         *_hf_rotate("k", t * kv, e),
         OpCost("key_cache.cat", cache, 0),
         OpCost("value_cache.cat", cache, 0),
-        OpCost("attention.sdpa", 2 * t * q * e + cache, 4 * q * s.qk_pairs, True),
+        OpCost("attention.sdpa", 2 * t * q * e + cache, 4 * q * s.qk_pairs, True, "attention"),
         _linear("o_proj.linear", t, q, h, e),
         OpCost("attention_residual.add", 3 * t * h * e, t * h),
         *_hf_norm("post_attention_norm", t, h, e),
@@ -267,12 +288,12 @@ def _linear(
 ) -> OpCost:
     """(rows, k) times (k, n) weights."""
     moved = rows * k + n * k + rows * n + (n if bias else 0)
-    return OpCost(name, moved * e, 2 * rows * k * n, splitting)
+    return OpCost(name, moved * e, 2 * rows * k * n, splitting, "product")
 
 
 def _add(op: OpCost, bytes: float, flops: float) -> OpCost:
     """`op` with something fused into it."""
-    return OpCost(op.name, op.bytes + bytes, op.flops + flops, op.splitting)
+    return replace(op, bytes=op.bytes + bytes, flops=op.flops + flops)
 
 
 _STYLES: dict[str, Callable[[ModelConfig, StepShape], StepParts]] = {

@@ -62,22 +62,35 @@ class StepTime:
         return self.gpu_busy_us / self.itl_us
 
 
-def step_time(ops: Sequence[OpCost], spec: DeviceSpec, mode: Mode) -> StepTime:
+def step_time(ops: Sequence[OpCost], spec: DeviceSpec, mode: Mode, requests: int = 1) -> StepTime:
     """One step from an idle device. Raises ValueError for no ops or an unknown mode."""
     works = [input_copy(spec), *launched(ops, spec, mode)]
-    end_us = run(works, spec)
+    cpu_us = sum(work.cpu_us for work in works)
+    serial_us, ahead_us = around(spec, requests)
+    end_us = max(run(works, spec), cpu_us + ahead_us)
     return StepTime(
-        itl_us=end_us + spec.sync_us,
-        cpu_us=spec.host_step_us + sum(work.cpu_us for work in works),
+        itl_us=serial_us + end_us + spec.sync_us,
+        cpu_us=serial_us + cpu_us + ahead_us,
         gpu_busy_us=sum(work.busy_us for work in works),
         launches=len(works),
         kernels=len(ops),
     )
 
 
+def around(spec: DeviceSpec, requests: int) -> tuple[float, float]:
+    """The engine's CPU time between two steps: while the GPU waits, and beside it (µs).
+
+    What it does for each request goes with the larger of the two.
+    """
+    per_request_us = spec.request_us * requests
+    if spec.ahead_us > spec.host_step_us:
+        return spec.host_step_us, spec.ahead_us + per_request_us
+    return spec.host_step_us + per_request_us, spec.ahead_us
+
+
 def run(works: Iterable[Work], spec: DeviceSpec) -> float:
-    """When the last work has ended on the GPU, in µs from the start of the step."""
-    cpu, end = spec.host_step_us, -math.inf
+    """When the last work has ended on the GPU, in µs from the first launch."""
+    cpu, end = 0.0, -math.inf
     outstanding: deque[float] = deque()  # when each of the last queue_depth works ends
     for work in works:
         if len(outstanding) == spec.queue_depth:
@@ -92,10 +105,23 @@ def run(works: Iterable[Work], spec: DeviceSpec) -> float:
 
 
 def kernel_us(op: OpCost, spec: DeviceSpec) -> float:
-    """GPU time of one kernel: the slower of memory and arithmetic, and the floor."""
-    memory_us = op.bytes / (spec.copy_bandwidth_gb_s * 1e3)  # 1 GB/s is 1e3 bytes a µs
-    compute_us = op.flops / (spec.peak_tflops * 1e6)  # 1 TFLOP/s is 1e6 a µs
+    """GPU time of one kernel: the slower of memory and arithmetic, and the floor. An empty kernel
+    takes none: what it costs is the gap to the next."""
+    if not op.bytes and not op.flops:
+        return 0.0
+    bandwidth, tflops = rates(op, spec)
+    memory_us = op.bytes / (bandwidth * 1e3)  # 1 GB/s is 1e3 bytes a µs
+    compute_us = op.flops / (tflops * 1e6)  # 1 TFLOP/s is 1e6 a µs
     return max(memory_us, compute_us) + spec.kernel_floor_us
+
+
+def rates(op: OpCost, spec: DeviceSpec) -> tuple[float, float]:
+    """GB/s and TFLOP/s that this kind of kernel reaches."""
+    if op.kind == "product":
+        return spec.product_gb_s, spec.product_tflops
+    if op.kind == "attention":
+        return spec.attention_gb_s, spec.product_tflops
+    return spec.copy_bandwidth_gb_s, spec.product_tflops
 
 
 def launched(ops: Sequence[OpCost], spec: DeviceSpec, mode: Mode) -> list[Work]:
@@ -103,7 +129,7 @@ def launched(ops: Sequence[OpCost], spec: DeviceSpec, mode: Mode) -> list[Work]:
     if not ops:
         raise ValueError("a step without ops: give at least one")
     if mode == "eager":
-        return [_live(op, spec) for op in ops]
+        return [_live(op, spec, spec.cpu_op_us) for op in ops]
     if mode == "full":
         return [_graph(list(ops), spec)]
     if mode != "piecewise":
@@ -111,7 +137,11 @@ def launched(ops: Sequence[OpCost], spec: DeviceSpec, mode: Mode) -> list[Work]:
     works: list[Work] = []
     for splitting, group in groupby(ops, key=lambda op: op.splitting):
         piece = list(group)
-        works += [_live(op, spec) for op in piece] if splitting else [_graph(piece, spec)]
+        works += (
+            [_live(op, spec, spec.live_op_us) for op in piece]
+            if splitting
+            else [_graph(piece, spec)]
+        )
     return works
 
 
@@ -120,9 +150,9 @@ def input_copy(spec: DeviceSpec) -> Work:
     return Work(spec.copy_us, spec.kernel_floor_us, spec.kernel_floor_us, 0)
 
 
-def _live(op: OpCost, spec: DeviceSpec) -> Work:
+def _live(op: OpCost, spec: DeviceSpec, cpu_us: float) -> Work:
     gpu_us = kernel_us(op, spec)
-    return Work(spec.cpu_op_us, gpu_us, gpu_us, 1)
+    return Work(cpu_us, gpu_us, gpu_us, 1)
 
 
 def _graph(ops: Sequence[OpCost], spec: DeviceSpec) -> Work:

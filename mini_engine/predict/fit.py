@@ -1,0 +1,196 @@
+"""Fit the figures that nobody publishes to the decode steps that somebody has measured.
+
+In:  points, the sheets of cards, hosts and engines, and the table of parameters below.
+Out: `Fit`: a value for each parameter with its 90% interval, and what the data cannot separate.
+
+    fit = fit_points(points, Sheets.shipped())
+    fit.sheets                         # the sheets with the fitted values in them
+    left_out(points, fit)              # each source predicted by a fit that has not seen it
+
+Every parameter is a positive figure with a prior, what was published about it or what is usual, and
+a spread around it. The fit minimises, over theta = log(value / prior) / spread,
+
+    sum over points of huber(log(predicted / measured) / sigma) + sum of theta^2 / 2
+
+by Gauss-Newton steps with Levenberg's damping. sigma is 4 to 10%, by how sure the point is, and a
+source with many points counts as the square root of their number: its points share one machine.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mini_engine.predict.published import Point, Sheets, predicted
+
+SIGMA = {"high": 0.04, "medium": 0.06, "low": 0.10}
+HUBER = 1.5  # beyond so many sigmas a point pulls with constant force
+Z90 = 1.645
+STEPS = 30
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One number to fit, which may stand in several files: `where` are pairs (kind, name)."""
+
+    name: str
+    figure: str
+    where: tuple[tuple[str, str], ...]
+    prior: float
+    spread: float  # of the log
+    why: str  # where the prior comes from
+    top: float = math.inf
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What a fit found. Parameters in the order of `parameters`."""
+
+    parameters: tuple[Parameter, ...]
+    theta: NDArray[np.float64]
+    covariance: NDArray[np.float64]
+    sheets: Sheets
+
+    def value(self, index: int) -> float:
+        parameter = self.parameters[index]
+        return _value(parameter, float(self.theta[index]))
+
+    def interval(self, index: int) -> tuple[float, float]:
+        """90%, from the curvature at the end of the fit."""
+        half = Z90 * math.sqrt(self.covariance[index, index])
+        low, high = (self.theta[index] + sign * half for sign in (-1, 1))
+        return _value(self.parameters[index], low), _value(self.parameters[index], high)
+
+    def told_by_data(self, index: int) -> float:
+        """0: the data say nothing, the prior stands; 1: the data alone decide."""
+        return max(0.0, 1 - float(self.covariance[index, index]))
+
+    def inseparable(self, above: float = 0.9) -> list[tuple[str, str, float]]:
+        """Pairs of parameters that the data move together only, with their correlation."""
+        sd = np.sqrt(np.diag(self.covariance))
+        correlation = self.covariance / np.outer(sd, sd)
+        return [
+            (a.name, b.name, float(correlation[i, j]))
+            for i, a in enumerate(self.parameters)
+            for j, b in enumerate(self.parameters)
+            if i < j and abs(correlation[i, j]) > above
+        ]
+
+
+def fit_points(
+    points: Sequence[Point],
+    sheets: Sheets,
+    parameters: Sequence[Parameter],
+    start: NDArray[np.float64] | None = None,
+    progress: Callable[[], None] = lambda: None,
+) -> Fit:
+    """Fit all parameters to the points. Raises ValueError for no points."""
+    if not points:
+        raise ValueError("nothing to fit: no point is left")
+    problem = _Problem(points, sheets, tuple(parameters))
+    theta = np.zeros(len(parameters)) if start is None else start.copy()
+    residuals, damping = problem.residuals(theta), 1e-2
+    for _ in range(STEPS):
+        progress()
+        jacobian = problem.jacobian(theta, residuals)
+        weights = np.minimum(1, HUBER / np.maximum(np.abs(residuals), 1e-12)) * problem.counts
+        normal = (jacobian.T * weights) @ jacobian + np.eye(len(theta))
+        gradient = (jacobian.T * weights) @ residuals + theta
+        step = np.linalg.solve(normal + damping * np.diag(np.diag(normal)), -gradient)
+        tried = problem.residuals(theta + step)
+        before, after = problem.loss(residuals, theta), problem.loss(tried, theta + step)
+        if after < before:
+            theta, residuals, damping = theta + step, tried, damping / 4
+            if before - after < 1e-6 * before:
+                break
+        else:
+            damping *= 8
+            if damping > 1e8:
+                break
+    covariance = np.linalg.inv(normal)
+    return Fit(problem.parameters, theta, covariance, problem.sheets_at(theta))
+
+
+def left_out(
+    points: Sequence[Point], fit: Fit, progress: Callable[[], None] = lambda: None
+) -> dict[str, float]:
+    """For each point, the prediction in ms of a fit that has not seen its source."""
+    found = {}
+    for source in sorted({point.source for point in points}):
+        others = [point for point in points if point.source != source]
+        if not others:
+            continue
+        without = fit_points(others, fit.sheets, fit.parameters)
+        for point in points:
+            if point.source == source:
+                found[point.id] = predicted(point, without.sheets).itl_us / 1e3
+        progress()
+    return found
+
+
+class _Problem:
+    """The points as residuals of theta. A parameter is tried on the points that it can move."""
+
+    def __init__(
+        self, points: Sequence[Point], sheets: Sheets, parameters: tuple[Parameter, ...]
+    ) -> None:
+        self.points, self.sheets, self.parameters = list(points), sheets, parameters
+        per_source: dict[str, int] = {}
+        for point in points:
+            per_source[point.source] = per_source.get(point.source, 0) + 1
+        self.counts = np.array([1 / math.sqrt(per_source[point.source]) for point in points])
+        self.sigma = np.array([SIGMA.get(point.confidence, 0.06) for point in points])
+        self.moved = [self._moved_by(parameter) for parameter in parameters]
+
+    def _moved_by(self, parameter: Parameter) -> list[int]:
+        moved = []
+        for index, point in enumerate(self.points):
+            engine, _ = self.sheets.engine_of[point.cls]
+            host = self.sheets.host_of.get(point.host) or self.sheets.hosts[engine.texts["host"]]
+            uses = {("card", point.card), ("host", host.name), ("engine", engine.name)}
+            if uses & set(parameter.where):
+                moved.append(index)
+        return moved
+
+    def sheets_at(self, theta: NDArray[np.float64]) -> Sheets:
+        sheets = self.sheets
+        for parameter, t in zip(self.parameters, theta, strict=True):
+            for kind, name in parameter.where:
+                value = _value(parameter, float(t))
+                sheets = sheets.with_figure(kind, name, parameter.figure, value)
+        return sheets
+
+    def residuals(
+        self, theta: NDArray[np.float64], which: Sequence[int] | None = None
+    ) -> NDArray[np.float64]:
+        sheets = self.sheets_at(theta)
+        chosen = range(len(self.points)) if which is None else which
+        return np.array(
+            [
+                math.log(predicted(p, sheets).itl_us / 1e3 / p.itl_ms) / self.sigma[i]
+                for i in chosen
+                for p in (self.points[i],)
+            ]
+        )
+
+    def jacobian(self, theta: NDArray[np.float64], at: NDArray[np.float64]) -> NDArray[np.float64]:
+        found = np.zeros((len(self.points), len(theta)))
+        for column, moved in enumerate(self.moved):
+            if moved:
+                nudged = theta.copy()
+                nudged[column] += 0.02
+                found[moved, column] = (self.residuals(nudged, moved) - at[moved]) / 0.02
+        return found
+
+    def loss(self, residuals: NDArray[np.float64], theta: NDArray[np.float64]) -> float:
+        size = np.abs(residuals)
+        huber = np.where(size < HUBER, size**2 / 2, HUBER * size - HUBER**2 / 2)
+        return float((huber * self.counts).sum() + (theta**2).sum() / 2)
+
+
+def _value(parameter: Parameter, theta: float) -> float:
+    return min(parameter.prior * math.exp(parameter.spread * theta), parameter.top)

@@ -1,0 +1,153 @@
+"""Decode steps that others have measured, and what the model says of each.
+
+In:  a file of points: a JSON list, one object a point, as in `published/decode_points.json`.
+Out: `Point`s, and for each its prediction: card, host and engine chosen by the point's own words.
+
+    points, unknown = read_points(SHIPPED_POINTS)
+    predicted_ms(points[0], Sheets.shipped())
+
+A point whose card, model or class is not known is named in a line of its own and left out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+from mini_engine.model.config import SHAPES
+from mini_engine.predict.figures import Sheet, load_sheet, names
+from mini_engine.predict.hardware import DeviceSpec, put_together
+from mini_engine.predict.oplists import OpCost, StepShape, step_ops
+from mini_engine.predict.step_cost import Mode, StepTime, step_time
+
+SHIPPED_POINTS = Path(__file__).parent / "published" / "decode_points.json"
+LAUNCHES: dict[str, Mode] = {"NONE": "eager", "PIECEWISE": "piecewise", "FULL": "full"}
+
+
+@dataclass(frozen=True)
+class Point:
+    """One measured decode step."""
+
+    id: str
+    cls: str  # the engine and how it launches: "vLLM eager"; `class` in the file
+    model: str
+    card: str
+    batch: int
+    context: int  # tokens of each request, the new one included
+    itl_ms: float
+    host: str  # whose machine: the source's name, where nothing better is known
+    source: str
+    confidence: str = "high"
+
+
+@dataclass(frozen=True)
+class Sheets:
+    """All cards, hosts and engines, by name."""
+
+    cards: Mapping[str, Sheet]
+    hosts: Mapping[str, Sheet]
+    engines: Mapping[str, Sheet]
+
+    @classmethod
+    def shipped(cls) -> Sheets:
+        kinds = ("card", "host", "engine")
+        return cls(*({name: load_sheet(kind, name) for name in names(kind)} for kind in kinds))
+
+    @cached_property
+    def engine_of(self) -> Mapping[str, tuple[Sheet, Mode]]:
+        """Class of a point -> its engine, and how that launches."""
+        return {
+            words: (sheet, LAUNCHES[mode])
+            for sheet in self.engines.values()
+            for words, mode in sheet.extras["classes"].items()
+        }
+
+    @cached_property
+    def host_of(self) -> Mapping[str, Sheet]:
+        """Host of a point -> its file."""
+        return {word: s for s in self.hosts.values() for word in s.extras["sources"] or ()}
+
+    def spec(self, point: Point, host: Sheet | None = None) -> tuple[DeviceSpec, Mode, bool]:
+        """What predicts a point, and whether its host is known: else it is the engine's usual."""
+        engine, mode = self.engine_of[point.cls]
+        known = host or self.host_of.get(point.host)
+        feeds = known or self.hosts[engine.texts["host"]]
+        return put_together(self.cards[point.card], feeds, engine), mode, known is not None
+
+    def complaint(self, point: Point) -> str | None:
+        """What is not known of a point, in one line."""
+        for what, word, known in (
+            ("card", point.card, self.cards),
+            ("model", point.model, SHAPES),
+            ("engine", point.cls, self.engine_of),
+        ):
+            if word not in known:
+                return f"{point.id}: no {what} {word!r}, known are {', '.join(sorted(known))}"
+        return None
+
+    def with_figure(self, kind: str, name: str, figure: str, value: float) -> Sheets:
+        """The same with one other value."""
+        field = f"{kind}s"
+        sheets: Mapping[str, Sheet] = getattr(self, field)
+        sheet = sheets[name]
+        figures = {**sheet.figures, figure: replace(sheet.figures[figure], value=value)}
+        changed = {**sheets, name: replace(sheet, figures=figures)}
+        return replace(self, **{field: changed})
+
+
+def predicted(point: Point, sheets: Sheets, host: Sheet | None = None) -> StepTime:
+    """The step of a point, as the model has it. The point must be known to the sheets."""
+    spec, mode, _ = sheets.spec(point, host)
+    ops = _ops(point.model, point.batch, point.context, spec.ops)
+    return step_time(ops, spec, mode, point.batch)
+
+
+@cache
+def _ops(model: str, batch: int, context: int, style: str) -> tuple[OpCost, ...]:
+    return tuple(step_ops(SHAPES[model], StepShape.decode(batch, context), style))
+
+
+def read_points(path: Path, sheets: Sheets) -> tuple[list[Point], list[str]]:
+    """The points that the sheets know, and a line for each that they do not.
+
+    Raises ValueError, naming file, point and field, for what is no file of points.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path}: not a JSON file: {error}") from None
+    if not isinstance(data, list) or not data:
+        raise ValueError(f"{path}: expected a list of points")
+    points = [_point(item, f"{path}: point {n}") for n, item in enumerate(data, start=1)]
+    complaints = [sheets.complaint(point) for point in points]
+    known = [p for p, complaint in zip(points, complaints, strict=True) if complaint is None]
+    return known, [complaint for complaint in complaints if complaint]
+
+
+def _point(item: Any, where: str) -> Point:
+    if not isinstance(item, dict):
+        raise ValueError(f"{where} is {item!r}, expected an object")
+    texts = {}
+    for name in ("id", "class", "model", "gpu", "source"):
+        texts[name] = item.get(name)
+        if not isinstance(texts[name], str) or not texts[name]:
+            raise ValueError(f"{where}: {name} is {texts[name]!r}, expected words")
+    numbers = {}
+    for name, whole in (("batch", True), ("context", True), ("itl_ms", False)):
+        value = item.get(name)
+        fits = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
+        if not fits or not 0 < value < 1e9:  # type: ignore[operator]
+            kind = "a whole number" if whole else "a number"
+            raise ValueError(
+                f"{where} ({texts['id']}): {name} is {value!r}, expected {kind} above 0"
+            )
+        numbers[name] = value
+    return Point(
+        texts["id"], texts["class"], texts["model"].lower(), texts["gpu"].lower(),
+        **numbers, host=str(item.get("host") or texts["source"]), source=texts["source"],
+        confidence=str(item.get("confidence") or "high"),
+    )  # fmt: skip

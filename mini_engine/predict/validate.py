@@ -1,0 +1,202 @@
+"""How far the model is from what others have measured: rows, classes, and what a graph buys.
+
+In:  points, sheets, and what was predicted of each point by a fit that had not seen its source.
+Out: `Row`s, a `ClassSummary` for each class, and `Pair`s: the same step launched in two ways.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+from mini_engine.predict.figures import Sheet
+from mini_engine.predict.published import Point, Sheets, predicted
+
+WITHIN = 0.10
+GROUPS = {"eager": "NONE", "piecewise": "PIECEWISE", "full": "FULL"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One point beside its prediction."""
+
+    point: Point
+    predicted_ms: float
+    low_ms: float
+    high_ms: float
+    host: str  # the file that stands for the point's host
+    host_known: bool  # else it is the one that the engine usually runs on
+    launched: str  # NONE, PIECEWISE or FULL
+    left_out_ms: float | None = None  # by a fit that has not seen the point's source
+
+    @property
+    def error(self) -> float:
+        """Predicted over measured, less one."""
+        return self.predicted_ms / self.point.itl_ms - 1
+
+    @property
+    def left_out_error(self) -> float | None:
+        return None if self.left_out_ms is None else self.left_out_ms / self.point.itl_ms - 1
+
+    def as_json(self) -> dict[str, object]:
+        return {
+            "id": self.point.id,
+            "class": self.point.cls,
+            "itl_ms": self.point.itl_ms,
+            "predicted_ms": self.predicted_ms,
+            "low_ms": self.low_ms,
+            "high_ms": self.high_ms,
+            "error": self.error,
+            "left_out_ms": self.left_out_ms,
+            "host": self.host,
+            "host_known": self.host_known,
+        }
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Errors of some points. Shares, not percent."""
+
+    name: str
+    points: int
+    sources: int
+    median_error: float  # of the absolute values
+    p90_error: float
+    bias: float  # the median with its sign
+    within: float  # share of points within 10%
+    left_out_median: float | None  # the median, each source left out of the fit
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The same step on the same host and card, launched in two ways."""
+
+    slow: Row
+    fast: Row
+
+    @property
+    def measured(self) -> float:
+        return self.slow.point.itl_ms / self.fast.point.itl_ms
+
+    @property
+    def predicted(self) -> float:
+        return self.slow.predicted_ms / self.fast.predicted_ms
+
+
+def rows_of(
+    points: Sequence[Point],
+    sheets: Sheets,
+    left_out: Mapping[str, float] | None = None,
+    hosts: Mapping[str, Sheet] | None = None,
+) -> list[Row]:
+    """Every point beside its prediction. `hosts`: files for hosts of points that have none."""
+    rows = []
+    for point in points:
+        given = (hosts or {}).get(point.host)
+        spec, mode, known = sheets.spec(point, given)
+        ms = predicted(point, sheets, given).itl_us / 1e3
+        factor = math.exp(missed(sheets, point))
+        rows.append(
+            Row(
+                point,
+                ms,
+                ms / factor,
+                ms * factor,
+                spec.host,
+                known,
+                GROUPS[mode],
+                (left_out or {}).get(point.id),
+            )  # fmt: skip
+        )
+    return rows
+
+
+def missed(sheets: Sheets, point: Point) -> float:
+    """Half the width of a prediction's interval, as a log: what 80% of the points of sources that
+    were left out of the fit were missed by, at most."""
+    engine, mode = sheets.engine_of[point.cls]
+    figure = engine.extras["missed"].get(GROUPS[mode])
+    return float(figure["value"]) if figure else math.log(2)
+
+
+def summary(name: str, rows: Sequence[Row]) -> Summary:
+    """Raises ValueError for no rows."""
+    if not rows:
+        raise ValueError(f"{name}: no points to sum up")
+    errors = sorted(abs(row.error) for row in rows)
+    others = [abs(row.left_out_error) for row in rows if row.left_out_error is not None]
+    return Summary(
+        name,
+        len(rows),
+        len({row.point.source for row in rows}),
+        median(errors),
+        quantile(errors, 0.9),
+        median(row.error for row in rows),
+        sum(error <= WITHIN for error in errors) / len(errors),
+        median(others) if others else None,
+    )
+
+
+def by_class(rows: Sequence[Row]) -> list[Summary]:
+    """One summary for each class, in alphabetical order."""
+    classes = sorted({row.point.cls for row in rows})
+    return [summary(name, [row for row in rows if row.point.cls == name]) for name in classes]
+
+
+def quantile(ordered: Sequence[float], share: float) -> float:
+    """Of sorted numbers, with linear interpolation."""
+    place = share * (len(ordered) - 1)
+    low = math.floor(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+
+
+def pairs(rows: Sequence[Row]) -> list[Pair]:
+    """What a graph bought somebody: eager to piecewise or full, piecewise to full; the same maker,
+    host, model, card, batch and context."""
+    order = ["NONE", "PIECEWISE", "FULL"]
+    found = []
+    for slow in rows:
+        for fast in rows:
+            if order.index(slow.launched) < order.index(fast.launched) and _alike(slow, fast):
+                found.append(Pair(slow, fast))
+    return found
+
+
+def _alike(one: Row, other: Row) -> bool:
+    a, b = one.point, other.point
+    keys = [(p.cls.split()[0], p.host, p.model, p.card, p.batch, p.context) for p in (a, b)]
+    return keys[0] == keys[1]
+
+
+def host_from(point: Point, sheets: Sheets) -> Sheet:
+    """The host that makes the prediction of one eager point exact: its op_us is solved for.
+
+    Raises ValueError for a point that its host's speed does not decide.
+    """
+    engine, mode = sheets.engine_of[point.cls]
+    if mode != "eager":
+        raise ValueError(f"{point.id} is {point.cls}: a host is told from an eager step")
+    usual = sheets.hosts[engine.texts["host"]]
+
+    def with_op(op_us: float) -> Sheet:
+        figure = replace(
+            usual.figures["op_us"], value=op_us, kind="derived", source=f"from point {point.id}"
+        )
+        figures = {**usual.figures, "op_us": figure}
+        return replace(usual, name=f"the host of {point.id}", figures=figures)
+
+    low, high = math.log(0.1), math.log(1000)
+    for _ in range(60):
+        middle = (low + high) / 2
+        slow = predicted(point, sheets, with_op(math.exp(middle))).itl_us / 1e3 > point.itl_ms
+        low, high = (low, middle) if slow else (middle, high)
+    found = with_op(math.exp(low))
+    if abs(predicted(point, sheets, found).itl_us / 1e3 / point.itl_ms - 1) > 0.01:
+        raise ValueError(
+            f"{point.id}: the GPU decides how long this step takes, and not its host: "
+            "choose an eager step of a smaller model or batch"
+        )
+    return found
