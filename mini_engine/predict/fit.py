@@ -124,10 +124,12 @@ def left_out(
         others = [point for point in points if point.source != source]
         if not others:
             continue
-        without = fit_points(others, fit.sheets, fit.parameters)
+        without = fit_points(others, fit.sheets, fit.parameters, fit.theta).sheets
+        seen = {point.host for point in others}
         for point in points:
             if point.source == source:
-                found[point.id] = predicted(point, without.sheets).itl_us / 1e3
+                host = None if point.host in seen else without.usual_host(point)
+                found[point.id] = predicted(point, without, host).itl_us / 1e3
         progress()
     return found
 
@@ -150,7 +152,7 @@ class _Problem:
         moved = []
         for index, point in enumerate(self.points):
             engine, _ = self.sheets.engine_of[point.cls]
-            host = self.sheets.host_of.get(point.host) or self.sheets.hosts[engine.texts["host"]]
+            host = self.sheets.host_of.get(point.host) or self.sheets.usual_host(point)
             uses = {("card", point.card), ("host", host.name), ("engine", engine.name)}
             if uses & set(parameter.where):
                 moved.append(index)

@@ -71,11 +71,15 @@ class Sheets:
         """Host of a point -> its file."""
         return {word: s for s in self.hosts.values() for word in s.extras["sources"] or ()}
 
+    def usual_host(self, point: Point) -> Sheet:
+        """The host that the point's engine usually runs on."""
+        return self.hosts[self.engine_of[point.cls][0].texts["host"]]
+
     def spec(self, point: Point, host: Sheet | None = None) -> tuple[DeviceSpec, Mode, bool]:
         """What predicts a point, and whether its host is known: else it is the engine's usual."""
         engine, mode = self.engine_of[point.cls]
         known = host or self.host_of.get(point.host)
-        feeds = known or self.hosts[engine.texts["host"]]
+        feeds = known or self.usual_host(point)
         return put_together(self.cards[point.card], feeds, engine), mode, known is not None
 
     def complaint(self, point: Point) -> str | None:

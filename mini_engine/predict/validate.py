@@ -108,7 +108,7 @@ def rows_of(
                 known,
                 GROUPS[mode],
                 (left_out or {}).get(point.id),
-            )  # fmt: skip
+            )
         )
     return rows
 
@@ -179,7 +179,7 @@ def host_from(point: Point, sheets: Sheets) -> Sheet:
     engine, mode = sheets.engine_of[point.cls]
     if mode != "eager":
         raise ValueError(f"{point.id} is {point.cls}: a host is told from an eager step")
-    usual = sheets.hosts[engine.texts["host"]]
+    usual = sheets.usual_host(point)
 
     def with_op(op_us: float) -> Sheet:
         figure = replace(

@@ -1,0 +1,179 @@
+"""Hold the model against what others have measured: how far off is it, and what does a graph buy?
+
+  python -m mini_engine validate
+  python -m mini_engine validate --points mine.json --json
+  python -m mini_engine validate --points mine.json --host-from my-eager-point
+  python -m mini_engine validate --fit
+
+A prediction multiplies three things: a card (bytes, flops, gaps), the host that feeds it (what an op
+costs its CPU) and the engine (how many kernels, how much Python). `validate` puts every published
+decode step beside its prediction and sums up each class of engines: points, sources, the median and
+the ninetieth percentile of the error, the bias, and how many points are within 10%. "left out" is
+the honest column: each source predicted by a fit that had never seen it.
+
+A point of an unknown card, model or engine is named in a line of its own; the rest goes on. A host
+that nobody has measured gets the one that the engine usually runs on, and the row says so;
+`--host-from` solves for it from one eager point of the file, which then is judged no more.
+
+`--fit` finds the figures that nobody publishes from the shipped points, each source also left out in
+turn, and writes them, with their intervals, into specs/, hosts/ and engines/. It takes minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from mini_engine.predict.published import SHIPPED_POINTS, Sheets, read_points
+from mini_engine.predict.validate import (
+    by_class,
+    host_from,
+    pairs,
+    rows_of,
+    summary,
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--points", type=Path, metavar="FILE",
+        help="measured points, as predict/published/decode_points.json has them (default: those)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--host-from", metavar="ID,ID",
+        help="eager points of the file from which to tell the speed of their hosts",
+    )  # fmt: skip
+    parser.add_argument(
+        "--fit", action="store_true", help="fit the figures to the shipped points, and keep them"
+    )
+    parser.add_argument(
+        "-o", "--out", type=Path, default=Path("out"), metavar="DIR", help="for the two pictures"
+    )
+
+
+def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
+    from mini_engine.plots import validation  # matplotlib takes a second to import
+    from mini_engine.predict.kept_fit import read_kept
+
+    if args.fit:
+        _fit(args, console)
+    sheets, shipped = Sheets.shipped(), args.points is None
+    points, unknown = read_points(args.points or SHIPPED_POINTS, sheets)
+    hosts = {}
+    for word in (args.host_from or "").split(","):
+        if word:
+            point = next((p for p in points if p.id == word), None)
+            if point is None:
+                raise ValueError(
+                    f"--host-from {word}: no such point in {args.points or 'the file'}"
+                )
+            hosts[point.host] = host_from(point, sheets)
+            points.remove(point)
+    kept = read_kept()
+    rows = rows_of(points, sheets, kept["left_out_ms"] if shipped else None, hosts)
+    if not rows:
+        raise ValueError(f"nothing to judge: {'; '.join(unknown) or 'no point is left'}")
+    pictures = args.out / "validate-points.png", args.out / "validate-errors.png"
+    classes = by_class(rows)
+    validation.predicted_against_measured(rows, pictures[0])
+    validation.errors_by_class(rows, classes, pictures[1])
+    return {
+        "points": [row.as_json() for row in rows],
+        "unknown": unknown,
+        "classes": [asdict(one) for one in classes],
+        "summary": asdict(summary("all", rows)),
+        "pairs": [
+            {
+                "slow": pair.slow.point.id,
+                "fast": pair.fast.point.id,
+                "measured_ratio": pair.measured,
+                "predicted_ratio": pair.predicted,
+            }
+            for pair in pairs(rows)
+        ],
+        "parameters": kept["parameters"],
+        "inseparable": kept["inseparable"],
+        "pictures": [str(path) for path in pictures],
+    }
+
+
+def _fit(args: argparse.Namespace, console: Console) -> None:
+    from mini_engine.predict.fit import fit_points, left_out
+    from mini_engine.predict.kept_fit import keep
+    from mini_engine.predict.parameters import parameters
+
+    if args.points:
+        raise ValueError("--fit uses the shipped points: leave out --points, or judge first")
+    sheets = Sheets.shipped()
+    points, _ = read_points(SHIPPED_POINTS, sheets)
+    with console.status("fitting"):
+        fit = fit_points(points, sheets, parameters(sheets))
+    sources = len({point.source for point in points})
+    with Progress(console=console, transient=True) as bar:
+        task = bar.add_task("each source left out", total=sources)
+        without = left_out(points, fit, lambda: bar.advance(task))
+    keep(fit, points, without)
+
+
+def show(result: dict[str, Any], console: Console) -> None:
+    for line in result["unknown"]:
+        console.print(f"left out: {line}", markup=False)
+    points = Table(title="Measured by others, predicted here: ITL in ms")
+    for head in ("point", "class", "measured", "predicted", "interval", "error", "host"):
+        right = head in ("measured", "predicted", "interval", "error")
+        points.add_column(head, justify="right" if right else "left", no_wrap=right)
+    for row in result["points"]:
+        points.add_row(
+            row["id"],
+            row["class"],
+            f"{row['itl_ms']:.2f}",
+            f"{row['predicted_ms']:.2f}",
+            f"{row['low_ms']:.2f} to {row['high_ms']:.2f}",
+            f"{row['error']:+.0%}",
+            row["host"] + ("" if row["host_known"] else ", the usual one"),
+        )
+    console.print(points)
+    table = Table(title="By class")
+    for head in ("class", "points", "sources", "median", "p90", "bias", "within 10%", "left out"):
+        table.add_column(head, justify="left" if head == "class" else "right")
+    for one in [*result["classes"], result["summary"]]:
+        left = one["left_out_median"]
+        table.add_row(
+            one["name"],
+            str(one["points"]),
+            str(one["sources"]),
+            f"{one['median_error']:.1%}",
+            f"{one['p90_error']:.1%}",
+            f"{one['bias']:+.1%}",
+            f"{one['within']:.0%}",
+            "–" if left is None else f"{left:.1%}",
+            style="bold" if one["name"] == "all" else None,
+        )
+    console.print(table)
+    if result["pairs"]:
+        table = Table(title="What a graph buys, pair by pair")
+        for head in ("slow", "fast", "measured", "predicted"):
+            table.add_column(head, justify="right" if head.endswith("ed") else "left")
+        for pair in result["pairs"]:
+            ratios = (pair["measured_ratio"], pair["predicted_ratio"])
+            table.add_row(pair["slow"], pair["fast"], *(f"{ratio:.2f} x" for ratio in ratios))
+        console.print(table)
+    table = Table(title="Fitted, with 90% intervals")
+    for head in ("parameter", "figure", "value", "low", "high", "prior", "told by data"):
+        left = head in ("parameter", "figure")
+        table.add_column(head, justify="left" if left else "right")
+    for one in result["parameters"]:
+        numbers = (f"{one[k]:g}" for k in ("value", "low", "high", "prior"))
+        table.add_row(one["name"], one["figure"], *numbers, f"{one['told_by_data']:.0%}")
+    console.print(table)
+    for one, other, correlation in result["inseparable"]:
+        console.print(
+            f"The data cannot separate {one} from {other} (correlation {correlation:+.2f})."
+        )
+    console.print(f"Pictures: {', '.join(result['pictures'])}")
