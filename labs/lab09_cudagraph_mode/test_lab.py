@@ -104,7 +104,7 @@ def test_until_the_graphs_are_captured_every_batch_runs_eagerly() -> None:
         dispatcher = GraphDispatcher(mode, POWERS, max_num_seqs=16, graphs_captured=False)
         for tokens in range(1, 17):
             assert dispatcher.dispatch(tokens, tokens, 1) == BatchDescriptor(NONE, tokens, tokens)
-        dispatcher.mark_captured()
+        dispatcher.graphs_captured = True
         assert dispatcher.dispatch(3, 3, 1).mode is ANSWERS[mode][0]
 
 
