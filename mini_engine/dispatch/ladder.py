@@ -22,8 +22,7 @@ from itertools import pairwise
 
 import numpy as np
 
-PerRung = Callable[[int], float]
-"""A cost of one rung: µs of a step, µs to capture it, bytes that it holds."""
+PerRung = Callable[[int], float]  # the cost of a step at a rung, for example in µs
 
 
 class CaptureLadder(tuple[int, ...]):
@@ -140,39 +139,45 @@ def optimal_ladder(
     Raises ValueError for `rungs` or `top` below 1, for an empty histogram without a `top`, and
     for a cost that is negative or not finite.
     """
-    return _best_ladders(histogram, rungs, cost, top)[-1]
+    return best_ladders(histogram, rungs, cost=cost, top=top)[-1]
+
+
+def best_ladders(
+    histogram: Mapping[int, int],
+    max_rungs: int,
+    *,
+    cost: PerRung | None = None,
+    top: int | None = None,
+) -> list[CaptureLadder]:
+    """The best ladders of 1, 2 … `max_rungs` rungs, without those whose last rung saves nothing.
+
+    Arguments and errors are those of `optimal_ladder`.
+    """
+    ran = _checked_histogram(histogram)
+    if max_rungs < 1:
+        raise ValueError(f"a ladder of {max_rungs} rungs: give 1 or more")
+    if not ran and top is None:
+        raise ValueError("the histogram has no steps: give batch sizes that ran, or a top")
+    top = max(ran) if top is None else top
+    candidates = _candidates([rows for rows in ran if rows <= top], cost, top)
+    price = [_checked_cost(cost, rung) for rung in candidates]
+    steps = [0] * len(candidates)
+    for rows, count in ran.items():
+        if rows <= top:
+            steps[bisect_left(candidates, rows)] += count
+    return [
+        CaptureLadder(r) for r in dict.fromkeys(cheapest_rungs(candidates, price, steps, max_rungs))
+    ]
 
 
 @dataclass(frozen=True)
 class LadderPoint:
-    """A point on the curve: the best ladder of so many rungs, and its costs over all rungs."""
+    """A ladder, the rows that it pads, and what capturing and holding its graphs costs."""
 
     ladder: CaptureLadder
     waste: Waste
     capture_us: float
     memory_bytes: float
-
-
-def ladder_curve(
-    histogram: Mapping[int, int],
-    max_rungs: int,
-    *,
-    capture_us: PerRung,
-    memory_bytes: PerRung,
-    cost: PerRung | None = None,
-    top: int | None = None,
-) -> list[LadderPoint]:
-    """The best ladder of 1, 2 … `max_rungs` rungs: padding against capture time and memory.
-
-    `capture_us(rung)`: µs to capture that rung. `memory_bytes(rung)`: bytes that it adds to the
-    pool. The rest is as in `optimal_ladder`. A rung that would save nothing adds no point.
-    """
-    points: list[LadderPoint] = []
-    for ladder in _best_ladders(histogram, max_rungs, cost, top):
-        if not points or ladder != points[-1].ladder:
-            time, memory = sum(map(capture_us, ladder)), sum(map(memory_bytes, ladder))
-            points.append(LadderPoint(ladder, ladder.waste(histogram), time, memory))
-    return points
 
 
 def cheapest_rungs(
@@ -205,25 +210,6 @@ def cheapest_rungs(
         best = min(best, least[-1])
         found.append(_walk_back(choices, candidates) if better else found[-1])
     return found
-
-
-def _best_ladders(
-    histogram: Mapping[int, int], rungs: int, cost: PerRung | None, top: int | None
-) -> list[CaptureLadder]:
-    """The best ladder of at most 1, 2 … rungs, up to `rungs` or to the number of candidates."""
-    ran = _checked_histogram(histogram)
-    if rungs < 1:
-        raise ValueError(f"a ladder of {rungs} rungs: give 1 or more")
-    if not ran and top is None:
-        raise ValueError("the histogram has no steps: give batch sizes that ran, or a top")
-    top = max(ran) if top is None else top
-    candidates = _candidates([rows for rows in ran if rows <= top], cost, top)
-    price = [_checked_cost(cost, rung) for rung in candidates]
-    steps = [0] * len(candidates)
-    for rows, count in ran.items():
-        if rows <= top:
-            steps[bisect_left(candidates, rows)] += count
-    return [CaptureLadder(rungs) for rungs in cheapest_rungs(candidates, price, steps, rungs)]
 
 
 def _candidates(sizes: list[int], cost: PerRung | None, top: int) -> list[int]:

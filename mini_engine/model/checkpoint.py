@@ -68,51 +68,42 @@ def stored_tensors(config: ModelConfig, folder: str | Path) -> dict[str, StoredT
     return {name: found[name] for name in expected}
 
 
-def layer_parts(config: ModelConfig, index: int) -> dict[str, tuple[str, ...]]:
-    """The weights of layer `index`: field of `LayerWeights` -> the tensors whose rows it stacks.
+def layer_parts(config: ModelConfig, index: int) -> dict[str, dict[str, tuple[int, ...]]]:
+    """The weights of layer `index`: field of `LayerWeights` -> name and shape of the tensors whose
+    rows it stacks.
 
     Fields that the family lacks (bias except in qwen2, qk-norm except in qwen3) are left out.
     """
-    at = f"model.layers.{index}"
-    attention = [f"{at}.self_attn.{part}_proj" for part in "qkv"]
-    parts = {
-        "input_norm": (f"{at}.input_layernorm.weight",),
-        "qkv": tuple(f"{name}.weight" for name in attention),
+    layer, hidden, inter = f"model.layers.{index}", config.hidden_size, config.intermediate_size
+    attention, head_dim = f"{layer}.self_attn", config.head_dim
+    rows = {"q": config.q_size, "k": config.kv_size, "v": config.kv_size}
+    parts: dict[str, dict[str, tuple[int, ...]]] = {
+        "input_norm": {f"{layer}.input_layernorm.weight": (hidden,)},
+        "qkv": {f"{attention}.{part}_proj.weight": (rows[part], hidden) for part in rows},
     }
     if config.qkv_bias:
-        parts["qkv_bias"] = tuple(f"{name}.bias" for name in attention)
+        parts["qkv_bias"] = {f"{attention}.{part}_proj.bias": (rows[part],) for part in rows}
     if config.qk_norm:
-        parts["q_norm"] = (f"{at}.self_attn.q_norm.weight",)
-        parts["k_norm"] = (f"{at}.self_attn.k_norm.weight",)
-    parts["o"] = (f"{at}.self_attn.o_proj.weight",)
-    parts["post_norm"] = (f"{at}.post_attention_layernorm.weight",)
-    parts["gate_up"] = (f"{at}.mlp.gate_proj.weight", f"{at}.mlp.up_proj.weight")
-    parts["down"] = (f"{at}.mlp.down_proj.weight",)
+        parts["q_norm"] = {f"{attention}.q_norm.weight": (head_dim,)}
+        parts["k_norm"] = {f"{attention}.k_norm.weight": (head_dim,)}
+    parts["o"] = {f"{attention}.o_proj.weight": (hidden, config.q_size)}
+    parts["post_norm"] = {f"{layer}.post_attention_layernorm.weight": (hidden,)}
+    parts["gate_up"] = {
+        f"{layer}.mlp.{part}_proj.weight": (inter, hidden) for part in ("gate", "up")
+    }
+    parts["down"] = {f"{layer}.mlp.down_proj.weight": (hidden, inter)}
     return parts
 
 
 def tensor_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Every tensor that a Hugging Face checkpoint of this model must have: name -> shape."""
-    hidden, inter, head_dim = config.hidden_size, config.intermediate_size, config.head_dim
-    qkv_rows = (config.q_size, config.kv_size, config.kv_size)
-    of_field: dict[str, list[tuple[int, ...]]] = {
-        "input_norm": [(hidden,)],
-        "qkv": [(rows, hidden) for rows in qkv_rows],
-        "qkv_bias": [(rows,) for rows in qkv_rows],
-        "q_norm": [(head_dim,)],
-        "k_norm": [(head_dim,)],
-        "o": [(hidden, config.q_size)],
-        "post_norm": [(hidden,)],
-        "gate_up": [(inter, hidden), (inter, hidden)],
-        "down": [(hidden, inter)],
-    }
-    shapes: dict[str, tuple[int, ...]] = {EMBED: (config.vocab_size, hidden)}
+    shapes: dict[str, tuple[int, ...]] = {EMBED: (config.vocab_size, config.hidden_size)}
     for index in range(config.num_layers):
-        for field, names in layer_parts(config, index).items():
-            shapes.update(zip(names, of_field[field], strict=True))
-    shapes[FINAL_NORM] = (hidden,)
+        for tensors in layer_parts(config, index).values():
+            shapes |= tensors
+    shapes[FINAL_NORM] = (config.hidden_size,)
     if not config.tie_word_embeddings:
-        shapes[LM_HEAD] = (config.vocab_size, hidden)
+        shapes[LM_HEAD] = (config.vocab_size, config.hidden_size)
     return shapes
 
 
