@@ -23,21 +23,20 @@ def default_capture_sizes(
     capture_sizes: Sequence[int] | None = None,
     num_speculative_tokens: int = 0,
     mode: CUDAGraphMode | str = CUDAGraphMode.FULL_AND_PIECEWISE,
-    enforce_eager: bool = False,
     performance_mode: str = "balanced",
     data_center_blackwell: bool = False,
 ) -> list[int]:
     """The sizes, in tokens and rising, that vLLM 0.33 captures when started with these settings.
 
     `capture_sizes` replaces the whole rule; those above `max_num_batched_tokens` are dropped.
-    `max_capture_size` replaces only the ceiling. Mode NONE and `enforce_eager` give [].
+    `max_capture_size` replaces only the ceiling. Mode NONE gives [].
 
     Source: `VllmConfig._set_cudagraph_sizes`, `vllm/config/vllm.py`. Raises ValueError where vLLM
     raises ValueError or AssertionError, and for a setting that has no meaning.
     """
     if performance_mode not in PERFORMANCE_MODES:
         raise ValueError(f"performance mode {performance_mode!r}: give one of {PERFORMANCE_MODES}")
-    if enforce_eager or parse(CUDAGraphMode, mode) is CUDAGraphMode.NONE:
+    if parse(CUDAGraphMode, mode) is CUDAGraphMode.NONE:
         return []
 
     if num_speculative_tokens < 0:

@@ -66,14 +66,12 @@ class GraphDispatcher:
         sizes: Iterable[int],
         max_num_seqs: int,
         decode_query_len: int = 1,
-        *,
-        graphs_captured: bool = True,
     ) -> None:
         self.mode = parse(CUDAGraphMode, mode)
         self.sizes = tuple(sorted(sizes))
         self.max_num_seqs = max_num_seqs
         self.decode_query_len = decode_query_len
-        self.graphs_captured = graphs_captured
+        self.graphs_captured = True
         if max_num_seqs < 1 or decode_query_len < 1:
             raise ValueError(
                 f"max_num_seqs {max_num_seqs} and decode_query_len {decode_query_len}: "

@@ -125,13 +125,13 @@ def optimal_ladder(
     histogram: Mapping[int, int],
     rungs: int,
     *,
-    cost: PerRung | None = None,
+    cost: PerRung = float,
     top: int | None = None,
 ) -> CaptureLadder:
     """The ladder of at most `rungs` rungs on which the steps of `histogram` cost least. Exact.
 
     `histogram`: rows in a batch -> number of such steps. `cost(rung)`: of one step at that rung,
-    for example in µs; any function, rising or not. The default is the rung itself, which gives the
+    for example in µs; any function, rising or not. By default it is the rung, which gives the
     fewest padded rows. `top`: the last rung, by default the largest batch in the histogram; larger
     batches run eagerly on any ladder and are left out. Of equally good ladders, the one with the
     fewest rungs.
@@ -146,7 +146,7 @@ def best_ladders(
     histogram: Mapping[int, int],
     max_rungs: int,
     *,
-    cost: PerRung | None = None,
+    cost: PerRung = float,
     top: int | None = None,
 ) -> list[CaptureLadder]:
     """The best ladders of 1, 2 … `max_rungs` rungs, without those whose last rung saves nothing.
@@ -160,14 +160,18 @@ def best_ladders(
         raise ValueError("the histogram has no steps: give batch sizes that ran, or a top")
     top = max(ran) if top is None else top
     candidates = _candidates([rows for rows in ran if rows <= top], cost, top)
-    price = [_checked_cost(cost, rung) for rung in candidates]
+    price = [float(cost(rung)) for rung in candidates]
+    for rung, step_cost in zip(candidates, price, strict=True):
+        if not 0 <= step_cost < np.inf:
+            raise ValueError(
+                f"cost of rung {rung} is {step_cost}: it must be finite and not negative"
+            )
     steps = [0] * len(candidates)
     for rows, count in ran.items():
         if rows <= top:
             steps[bisect_left(candidates, rows)] += count
-    return [
-        CaptureLadder(r) for r in dict.fromkeys(cheapest_rungs(candidates, price, steps, max_rungs))
-    ]
+    found = cheapest_rungs(candidates, price, steps, max_rungs)
+    return [CaptureLadder(rungs) for rungs in dict.fromkeys(found)]
 
 
 @dataclass(frozen=True)
@@ -212,20 +216,13 @@ def cheapest_rungs(
     return found
 
 
-def _candidates(sizes: list[int], cost: PerRung | None, top: int) -> list[int]:
+def _candidates(sizes: list[int], cost: PerRung, top: int) -> list[int]:
     """The rungs worth considering: the cheapest from each batch size to below the next, since all
-    of these serve the same batches. Without a cost function it is the batch size itself."""
+    of these serve the same batches."""
     if top < 1:
         raise ValueError(f"top rung {top}: give 1 or more")
     spans = (range(size, end) for size, end in pairwise([*sizes, top]) if size < end)
-    return sorted({min(span, key=cost) if cost else span[0] for span in spans} | {top})
-
-
-def _checked_cost(cost: PerRung | None, rung: int) -> float:
-    price = float(cost(rung)) if cost else float(rung)
-    if not 0 <= price < np.inf:
-        raise ValueError(f"cost of rung {rung} is {price}: it must be finite and not negative")
-    return price
+    return sorted({min(span, key=cost) for span in spans} | {top})
 
 
 def _walk_back(choices: list[list[int]], candidates: Sequence[int]) -> tuple[int, ...]:

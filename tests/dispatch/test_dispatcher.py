@@ -36,13 +36,14 @@ def as_in_vector(descriptor):
 
 
 def dispatcher_of(vector):
-    return GraphDispatcher(
+    dispatcher = GraphDispatcher(
         vector["cudagraph_mode"],
         vector["ladder"],
         vector["max_num_seqs"],
         vector["decode_query_len"],
-        graphs_captured=vector["graphs_captured"],
     )
+    dispatcher.graphs_captured = vector["graphs_captured"]
+    return dispatcher
 
 
 @pytest.mark.parametrize("vector", vectors("dispatch"), ids=label)
@@ -59,7 +60,8 @@ def test_batches_are_dispatched_as_in_vllm_0_33(vector):
 
 
 def test_nothing_runs_in_a_graph_until_the_graphs_are_captured():
-    dispatcher = GraphDispatcher("FULL", [1, 2, 4], max_num_seqs=4, graphs_captured=False)
+    dispatcher = GraphDispatcher("FULL", [1, 2, 4], max_num_seqs=4)
+    dispatcher.graphs_captured = False
     assert dispatcher.dispatch(3, 3, 1) == BatchDescriptor(NONE, 3, 3)
     dispatcher.graphs_captured = True
     assert dispatcher.dispatch(3, 3, 1) == BatchDescriptor(FULL, 4, 4)

@@ -63,7 +63,6 @@ def test_speculation_leaves_the_widest_decode_batches_without_a_full_graph():
 def test_no_ladder_where_nothing_is_captured():
     assert default_capture_sizes(256, 8192, mode="NONE") == []
     assert default_capture_sizes(256, 8192, mode="none", capture_sizes=[1, 2]) == []
-    assert default_capture_sizes(256, 8192, enforce_eager=True) == []
 
 
 def test_sizes_that_can_never_occur_leave_an_empty_ladder():
@@ -249,11 +248,11 @@ def test_a_top_above_every_batch_takes_a_rung():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (({4: 1}, 0, None, None), "a ladder of 0 rungs"),
-        (({}, 2, None, None), "the histogram has no steps"),
-        (({4: 0}, 2, None, None), "the histogram has no steps"),
-        (({4: 1}, 2, None, 0), "top rung 0"),
-        (({4: -1}, 2, None, None), "histogram entry 4: -1"),
+        (({4: 1}, 0, float, None), "a ladder of 0 rungs"),
+        (({}, 2, float, None), "the histogram has no steps"),
+        (({4: 0}, 2, float, None), "the histogram has no steps"),
+        (({4: 1}, 2, float, 0), "top rung 0"),
+        (({4: -1}, 2, float, None), "histogram entry 4: -1"),
         (({4: 1}, 2, lambda _: -1.0, None), "cost of rung 4 is -1.0"),
         (({4: 1}, 2, lambda _: float("nan"), None), "cost of rung 4 is nan"),
     ],
