@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher
-from mini_engine.dispatch.ladder import CaptureLadder, LadderPoint, ladder_curve
+from mini_engine.dispatch.ladder import CaptureLadder, LadderPoint, best_ladders
 from mini_engine.dispatch.modes import CUDAGraphMode
 from mini_engine.model.config import ModelConfig
 from mini_engine.predict.capacity import activation_bytes, logit_bytes
@@ -104,12 +104,7 @@ class LadderCosts:
     def curve(self, histogram: Mapping[int, int], max_rungs: int, top: int) -> list[LadderPoint]:
         """The best ladders of 1, 2 ... `max_rungs` rungs that end at `top`, each as a point.
 
-        Raises ValueError as `ladder.ladder_curve` does.
+        Raises ValueError as `best_ladders` does.
         """
-        best = ladder_curve(histogram, max_rungs, top=top, capture_us=_zero, memory_bytes=_zero)
-        return [self.point(found.ladder, histogram) for found in best]
-
-
-def _zero(_rung: int) -> float:
-    """Costs are not summed over rungs here: the pool is shared, and not every rung is FULL."""
-    return 0.0
+        best = best_ladders(histogram, max_rungs, top=top)
+        return [self.point(ladder, histogram) for ladder in best]

@@ -138,15 +138,12 @@ class GraphRunner:
             self.pool = memory.new_pool()
         began, reserved = device.cpu_us, memory.reserved_bytes(self.pool)
         self._warm_up(rung)
-        warm = device.cpu_us
         graph, output = self._record(rung)
         self.graphs[rung], self.outputs[rung] = graph, output
         return RungReport(
             rung,
             len(graph.graphs) if isinstance(graph, SegmentedGraph) else 1,
-            len(graph.nodes),
-            warm - began,
-            device.cpu_us - warm,
+            device.cpu_us - began,
             memory.reserved_bytes(self.pool) - reserved,
             graph.driver_bytes,
         )

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mini_engine.dispatch.capture_plan import capture_events
 from mini_engine.dispatch.modes import CUDAGraphMode
 from mini_engine.engine.engine import StepRecord
 from mini_engine.engine.scheduler import Request, SchedulerLimits
 from mini_engine.sim.launch import Buffer
 from mini_engine.sim.model import StepInputs
 from mini_engine.sim.runner import SimRunner
+from tests.support.capture_events import capture_events
 from tests.support.engine_helpers import ROOMY, VOCAB, alone, sim_engine, tokens_by_id
 
 MODES = ["NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"]
@@ -132,7 +132,7 @@ def test_capturing_while_requests_are_in_flight_changes_nothing() -> None:
     for _ in range(4):
         engine.step()
     engine.runner.capture()  # type: ignore[attr-defined]
-    engine.dispatcher.mark_captured()
+    engine.dispatcher.graphs_captured = True
     tokens = {}
     while engine.scheduler.has_unfinished:
         record = engine.step()

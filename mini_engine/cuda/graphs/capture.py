@@ -194,19 +194,14 @@ class GraphRunner:
         """Warm up and capture on `stream`; with what it took."""
         before, began = self.backend.pool_bytes(self.pool), time.perf_counter()
         self._warm_up(rung, stream)
-        warm = time.perf_counter()
         captured = self._record(rung, stream)
         self.backend.synchronize()
-        done = time.perf_counter()
         self.captured[rung] = captured
         return RungReport(
             rung=rung,
             graphs=len(captured.pieces.graphs),
-            nodes=0,  # PyTorch does not tell; the profiler of the bench counts them
-            warmup_us=(warm - began) * 1e6,
-            capture_us=(done - warm) * 1e6,
-            pool_bytes=self.backend.pool_bytes(self.pool) - before,
-            driver_bytes=0,
+            time_us=(time.perf_counter() - began) * 1e6,
+            pool_growth_bytes=self.backend.pool_bytes(self.pool) - before,
         )
 
     def _warm_up(self, rung: int, stream: StreamLike) -> None:
