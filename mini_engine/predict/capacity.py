@@ -125,8 +125,7 @@ def capacity(
     top = max(capture_sizes, default=0)
     nodes = len(step_ops(config, StepShape.decode(1, 1), style)) * len(capture_sizes)
     node_bytes = nodes * spec.graph_node_bytes
-    eager, pool = activation_bytes(config, max_num_batched_tokens), activation_bytes(config, top)
-    pool += top * logit_bytes(config)
+    eager, pool = activation_bytes(config, max_num_batched_tokens), step_bytes(config, top, top)
     free = vram - spec.reserved_bytes - weights - eager - pool - node_bytes
     a_request = context * per_token + logit_bytes(config)
     must_read = step_read_bytes(config, [context] * batch, quant, kv_dtype)
@@ -229,6 +228,11 @@ def activation_bytes(config: ModelConfig, num_tokens: int) -> int:
     c = config
     widest = max(3 * c.intermediate_size, 2 * c.q_size + 2 * c.kv_size)
     return num_tokens * (2 * c.hidden_size + widest) * c.dtype_bytes
+
+
+def step_bytes(config: ModelConfig, num_tokens: int, num_reqs: int) -> int:
+    """What a step holds beside weights and KV cache: activations, and logits of each request."""
+    return activation_bytes(config, num_tokens) + num_reqs * logit_bytes(config)
 
 
 def logit_bytes(config: ModelConfig) -> int:

@@ -28,12 +28,19 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal, NamedTuple, get_args
 
+from mini_engine.dispatch.dispatcher import BatchDescriptor
+from mini_engine.dispatch.modes import CUDAGraphMode
 from mini_engine.predict.hardware import DeviceSpec
 from mini_engine.predict.launch_model import graph_launch_us
-from mini_engine.predict.oplists import OpCost
+from mini_engine.predict.oplists import OpCost, StepShape
 
 Mode = Literal["eager", "piecewise", "full"]
 MODES: tuple[Mode, ...] = get_args(Mode)
+LAUNCHED_AS: dict[CUDAGraphMode, Mode] = {  # of a batch's run-time mode
+    CUDAGraphMode.NONE: "eager",
+    CUDAGraphMode.PIECEWISE: "piecewise",
+    CUDAGraphMode.FULL: "full",
+}
 
 
 class Work(NamedTuple):
@@ -88,7 +95,20 @@ def run(works: Iterable[Work], spec: DeviceSpec) -> float:
     return end
 
 
-# ---------------------------------------------------------------- from ops to work
+# ---------------------------------------------------------------- from batches to ops to work
+
+
+def padded_step(
+    descriptor: BatchDescriptor, num_reqs: int, kv_tokens: int = 0, qk_pairs: int = 0
+) -> tuple[Mode, StepShape]:
+    """How a batch runs as this descriptor: the way its work is launched, and its padded shape.
+
+    Rows of padding have no keys to read. A full graph contains the head, so the rows that get
+    logits are padded too.
+    """
+    reqs = descriptor.num_reqs or num_reqs
+    shape = StepShape(descriptor.num_tokens, reqs, kv_tokens, qk_pairs)
+    return LAUNCHED_AS[descriptor.mode], shape
 
 
 def kernel_us(op: OpCost, spec: DeviceSpec) -> float:

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher
 from mini_engine.dispatch.ladder import optimal_ladder
 from mini_engine.dispatch.modes import CUDAGraphMode
+from mini_engine.predict.step_cost import padded_step
 from mini_engine.serving.report import Ran, ServeReport
-from mini_engine.serving.simulate import LAUNCHED_AS, StepCosts, padded_reqs
+from mini_engine.serving.simulate import StepCosts
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,6 @@ def best_sizes(histogram: Counter[int], sizes: Sequence[int]) -> list[int]:
 
 def _step_us(costs: StepCosts, ran: Ran, descriptor: BatchDescriptor, kv_tokens: float) -> float:
     """Such a step with an average of kv_tokens to read."""
-    reqs = padded_reqs(descriptor, ran.rows if ran.uniform else 1)
-    lines = costs.lines(LAUNCHED_AS[descriptor.mode], descriptor.num_tokens, reqs)
+    mode, shape = padded_step(descriptor, ran.rows if ran.uniform else 1)
+    lines = costs.lines(mode, shape.num_tokens, shape.num_reqs)
     return max(us + per_key * kv_tokens for us, per_key in lines)

@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterable
 from mini_engine.dispatch.dispatcher import GraphDispatcher, uniform_token_count
 from mini_engine.engine.scheduler import Request, ScheduledBatch, Scheduler, SchedulerLimits
 from mini_engine.predict.oplists import StepShape
+from mini_engine.predict.step_cost import padded_step
 from mini_engine.serving.report import Ran, Served, ServeReport, Tally
 from mini_engine.serving.request_trace import TraceRequest
-from mini_engine.serving.simulate import LAUNCHED_AS, StepCosts, padded_reqs
+from mini_engine.serving.simulate import StepCosts
 from mini_engine.serving.stride import Stride
 
 
@@ -68,9 +69,7 @@ def _book_step(
     uniform = uniform_token_count(batch.query_lens, has_prefill=batch.has_prefill)
     descriptor = dispatcher.dispatch(batch.num_reqs, batch.num_tokens, uniform)
     real = StepShape.mixed(batch.query_lens, batch.context_lens)
-    reqs = padded_reqs(descriptor, batch.num_reqs)
-    padded = StepShape(descriptor.num_tokens, reqs, real.kv_tokens, real.qk_pairs)
-    us = costs.itl_us(LAUNCHED_AS[descriptor.mode], padded)
+    us = costs.itl_us(*padded_step(descriptor, batch.num_reqs, real.kv_tokens, real.qk_pairs))
     decodes = sum(not entry.is_prefill for entry in batch.entries)
     ran = Ran(descriptor, batch.num_tokens, uniform=not batch.has_prefill)
     tally.book_steps(ran, Stride([(us, 0.0)], 1), real.kv_tokens, decodes, free)

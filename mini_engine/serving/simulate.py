@@ -18,20 +18,13 @@ from functools import cache
 from typing import Protocol
 
 from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher
-from mini_engine.dispatch.modes import CUDAGraphMode
 from mini_engine.engine.scheduler import SchedulerLimits
 from mini_engine.predict.oplists import StepShape
-from mini_engine.predict.step_cost import Mode
+from mini_engine.predict.step_cost import Mode, padded_step
 from mini_engine.serving.decode_clock import DecodeClock, Live
 from mini_engine.serving.report import Ran, Served, ServeReport, Tally
 from mini_engine.serving.request_trace import TraceRequest
 from mini_engine.serving.stride import Chain, Stride
-
-LAUNCHED_AS: dict[CUDAGraphMode, Mode] = {
-    CUDAGraphMode.NONE: "eager",
-    CUDAGraphMode.PIECEWISE: "piecewise",
-    CUDAGraphMode.FULL: "full",
-}
 
 
 class StepCosts(Protocol):
@@ -75,11 +68,6 @@ def simulate(
     return tally.report()
 
 
-def padded_reqs(descriptor: BatchDescriptor, num_reqs: int) -> int:
-    """Rows of logits: in a full graph the head is part of the graph, so they are padded too."""
-    return descriptor.num_reqs or num_reqs
-
-
 Chunk = tuple[Live, int]  # a request and its query_len: how many tokens it prefills in this step
 
 
@@ -109,8 +97,8 @@ class _Server:
         @cache  # one entry for each batch size
         def decode_cost(num_reqs: int) -> tuple[BatchDescriptor, Sequence[Chain]]:
             descriptor = dispatcher.dispatch(num_reqs, num_reqs, uniform_token_count=1)
-            mode, reqs = LAUNCHED_AS[descriptor.mode], padded_reqs(descriptor, num_reqs)
-            return descriptor, costs.lines(mode, descriptor.num_tokens, reqs)
+            mode, shape = padded_step(descriptor, num_reqs)
+            return descriptor, costs.lines(mode, shape.num_tokens, shape.num_reqs)
 
         self.decode_cost = decode_cost
 
@@ -211,9 +199,7 @@ class _Server:
             kv_tokens += context
             qk_pairs += query_len * context - query_len * (query_len - 1) // 2
         descriptor = self.dispatcher.dispatch(num_reqs, num_tokens)
-        reqs = padded_reqs(descriptor, num_reqs)
-        shape = StepShape(descriptor.num_tokens, reqs, kv_tokens, qk_pairs)
-        us = self.costs.itl_us(LAUNCHED_AS[descriptor.mode], shape)
+        us = self.costs.itl_us(*padded_step(descriptor, num_reqs, kv_tokens, qk_pairs))
         self._advance(Ran(descriptor, num_tokens, uniform=False), Stride([(us, 0.0)], 1), kv_tokens)
         for live, query_len in chunks:
             live.computed += query_len
