@@ -39,9 +39,9 @@ def plan_server(
 ) -> ServerPlan:
     """All memory that nothing else needs becomes KV blocks.
 
-    256 requests, as in the engines that this course reads, in steps of 8,192 tokens, as vLLM 0.33
-    serves on a card of 70 GiB or more (EngineArgs.get_batch_defaults; it allows 1,024 requests
-    there); the default context is the model's own.
+    The defaults: 256 requests, as in the engines that this course reads; steps of 8,192 tokens, as
+    in vLLM 0.33 on a card of 70 GiB or more (EngineArgs.get_batch_defaults; it allows 1,024
+    requests there); the model's own context.
 
     Raises:
         ValueError: not even one block is left, or a number is out of range.

@@ -1,7 +1,7 @@
 """The same simulation as `simulate.simulate`, one step at a time, with the engine's own Scheduler.
 
-In and out: as `simulate.simulate`. Slow and plain: this is what the strides are checked against, in
-the tests and in the bench.
+In and out: as `simulate.simulate`. It is slow and plain: the tests and the bench check the strides
+against it.
 """
 
 from collections import deque
@@ -25,7 +25,7 @@ def simulate_step_by_step(
     *,
     on_served: Callable[[Served], None] | None = None,
 ) -> ServeReport:
-    """As `simulate.simulate`, but every step is taken, and every request has its block table."""
+    """As `simulate.simulate`, but step by step and with a block table for every request."""
     tally = Tally(limits, dispatcher, on_served)
     scheduler = Scheduler(limits)
     arrivals = deque(
@@ -50,7 +50,7 @@ def simulate_step_by_step(
         sampled = [entry.request.request_id for entry in batch.entries if entry.samples]
         for request_id in sampled:
             first_token_us.setdefault(request_id, now_us)
-            # Tokens of a step's decodes were booked with the step.
+            # The tokens of a step's decodes were booked with the step.
             if last_token_us.get(request_id, began_us) != began_us:
                 tally.itl.add(now_us - last_token_us[request_id])
             last_token_us[request_id] = now_us
