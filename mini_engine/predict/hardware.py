@@ -1,7 +1,7 @@
-"""What a device can do and what it charges: one JSON file a device, every figure with its source.
+"""What a device can do and what it charges: a JSON file for each, every figure with its source.
 
 In:  the name of a device ("h200") or the path of a spec file.
-Out: a frozen `DeviceSpec` of bare numbers, which can also say where each of them comes from.
+Out: a frozen `DeviceSpec` of plain numbers, which can also say where each of them comes from.
 
     spec = load_spec("h200")
     spec.copy_bandwidth_gb_s               # 4300
@@ -12,11 +12,11 @@ In the file a figure is an object: {"value": 4300, "kind": "measured", "source":
     datasheet   the vendor says so
     measured    somebody with this project measured it; the source says on what and when
     quoted      somebody else measured it on this device; the source says who
-    borrowed    measured on another device, and not yet on this one
+    borrowed    measured on another device, not yet on this one
     derived     computed from other figures; the source says how
 
-No figure of any device stands in code. Loading refuses a file with a figure missing, without a
-source, unknown, or not positive, and names the file and the figure.
+No figure of any device is in the code. A figure that is missing, unknown, not positive or without a
+source is refused, by the names of the file and the figure.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class DeviceSpec:
     figures: Mapping[str, Figure] = field(default_factory=dict, compare=False, repr=False)
 
     def source(self, figure: str) -> str:
-        """Kind and source of one figure; says so when `dataclasses.replace` has changed it.
+        """Kind and source of one figure, or that the program has set it (`dataclasses.replace`).
 
         Raises ValueError for a name that is not a figure.
         """
