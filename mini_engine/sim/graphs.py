@@ -110,13 +110,13 @@ class GraphRunner:
         return report
 
     def run(self, num_rows: int, arrays: Mapping[str, np.ndarray]) -> Buffer:
-        """Pad to the rung, copy in, replay, and give the output's first `num_rows` rows.
+        """`run_at` the smallest captured rung that fits."""
+        return self.run_at(self.rung_for(num_rows), num_rows, arrays)
 
-        The rung is the smallest captured one that the batch fits: `graphs` and `outputs` are keyed
-        by rung. A rung of the ladder may be missing there, if it found no memory. A forward may
-        give fewer rows than the batch has; then all of them are returned.
+    def rung_for(self, num_rows: int) -> int:
+        """The smallest captured rung that holds `num_rows` rows.
 
-        The output stands in the graph's memory: the next replay overwrites it. Read it first.
+        A rung of the ladder that found no memory is not in `graphs`, which is keyed by rung.
         Raises `CaptureError` where no captured rung fits, naming the batch and the rungs.
         """
         rung = next((r for r in sorted(self.graphs) if r >= num_rows), None)
@@ -125,6 +125,14 @@ class GraphRunner:
                 f"a batch of {num_rows} fits no captured rung of {sorted(self.graphs)}: "
                 "run it eagerly, or capture larger sizes"
             )
+        return rung
+
+    def run_at(self, rung: int, num_rows: int, arrays: Mapping[str, np.ndarray]) -> Buffer:
+        """Copy the batch in, padded to `rung`; replay; return the output's first `num_rows` rows.
+
+        A forward may give fewer rows than the batch has; then all of them are returned. They stand
+        in the graph's memory, which the next replay overwrites: read them first.
+        """
         self.inputs.stage(rung, arrays)
         self.graphs[rung].replay()
         return self.outputs[rung][: min(num_rows, len(self.outputs[rung]))]

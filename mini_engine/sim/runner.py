@@ -15,7 +15,7 @@ Padded rows read zeros: token 0 at position 0, written to slot 0 of block 0, whi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from copy import copy
 
 import numpy as np
@@ -104,8 +104,7 @@ class SimRunner:
     def execute(self, batch: ScheduledBatch, descriptor: BatchDescriptor) -> list[int]:
         """One step. Returns the sampled tokens, in the order of the entries that sample."""
         self.device.host_work("schedule and prepare", self.device.spec.host_step_us)
-        arrays = step_arrays(batch, self.limits)
-        tokens = self._run(batch.num_tokens, batch.num_reqs, arrays, descriptor.mode)
+        tokens = self._run(batch, descriptor)
         return [int(tokens[i]) for i, entry in enumerate(batch.entries) if entry.samples]
 
     # -- capture -------------------------------------------------------------------------------
@@ -147,15 +146,15 @@ class SimRunner:
 
     # -- one step ------------------------------------------------------------------------------
 
-    def _run(
-        self, num_tokens: int, num_reqs: int, arrays: Mapping[str, np.ndarray], mode: CUDAGraphMode
-    ) -> np.ndarray:
+    def _run(self, batch: ScheduledBatch, descriptor: BatchDescriptor) -> np.ndarray:
         """Sampled tokens of all requests in the batch. (R,) int32"""
+        mode, rung, num_tokens = descriptor.mode, descriptor.num_tokens, batch.num_tokens
+        arrays = step_arrays(batch, self.limits)
         if mode is CUDAGraphMode.FULL and self.full:
-            return self.device.read(self.full.run(num_tokens, arrays))
-        step = self.inputs.step(num_tokens, num_reqs)
+            return self.device.read(self.full.run_at(rung, num_tokens, arrays))
+        step = self.inputs.step(num_tokens, batch.num_reqs)
         if mode is CUDAGraphMode.PIECEWISE and self.piecewise:
-            hidden = self.piecewise.run(num_tokens, arrays)
+            hidden = self.piecewise.run_at(rung, num_tokens, arrays)
             tokens = self.model.head(hidden, step.last_rows)
         else:
             self.device.copy_batch([(buffer, arrays[name]) for name, buffer in vars(step).items()])
