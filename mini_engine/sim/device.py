@@ -23,14 +23,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 
 import numpy as np
 
 from mini_engine.predict.hardware import DeviceSpec
 from mini_engine.records.trace import TraceEvent
-from mini_engine.sim.capture import BreakableCapture, Capture, CaptureError, Recorder, Tracing
+from mini_engine.sim.capture import (
+    BreakableGraph,
+    CaptureError,
+    Graph,
+    Recorder,
+    capturing,
+    recording,
+)
 from mini_engine.sim.clocks import Clocks, Counters
 from mini_engine.sim.launch import Buffer, Kernel, Node, NodeCost, Scalar, kernel
 from mini_engine.sim.memory import DEFAULT_POOL, IllegalAddress, Memory
@@ -192,24 +199,28 @@ class Device:
 
     # -- capture -------------------------------------------------------------------------------
 
-    def capture(self, pool: int | None = None, name: str = "graph") -> Capture:
+    def capture(
+        self, pool: int | None = None, name: str = "graph"
+    ) -> AbstractContextManager[Graph]:
         """`with device.capture() as graph:` records launches and executes none of them.
 
         `pool` shares the memory of earlier graphs; without it the graph gets a pool of its own.
         """
-        return Capture(self, self._pool_for_capture(pool), name)
+        return capturing(self, Graph(self, self._pool_for_capture(pool), name))
 
     def capture_breakable(
         self, break_on: Collection[str], pool: int | None = None, name: str = "graph"
-    ) -> BreakableCapture:
+    ) -> AbstractContextManager[BreakableGraph]:
         """The same, cut into graphs at each launch whose label is in `break_on`."""
-        return BreakableCapture(self, self._pool_for_capture(pool), name, frozenset(break_on))
+        pool = self._pool_for_capture(pool)
+        return capturing(self, BreakableGraph(self, pool, name, frozenset(break_on)))
 
-    def trace(self, pool: int) -> Tracing:
+    @contextmanager
+    def trace(self, pool: int) -> Iterator[list[Node]]:
         """`with device.trace(pool) as nodes:` lists launches, as a compiler traces them."""
-        if self.recorder:
-            self.refuse("tracing inside a capture")
-        return Tracing(self, pool)
+        nodes: list[Node] = []
+        with recording(self, pool, nodes.append):
+            yield nodes
 
     # -- the host ------------------------------------------------------------------------------
 

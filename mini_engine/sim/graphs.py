@@ -21,7 +21,7 @@ import numpy as np
 from mini_engine.dispatch.capture_report import CaptureReport, RungReport
 from mini_engine.dispatch.ladder import CaptureLadder
 from mini_engine.dispatch.pieces import split_pieces
-from mini_engine.sim.capture import CaptureError, Graph, SegmentedGraph
+from mini_engine.sim.capture import CaptureError, Graph, PiecewiseGraph
 from mini_engine.sim.device import Device
 from mini_engine.sim.launch import Buffer
 from mini_engine.sim.memory import DeviceOutOfMemory
@@ -91,7 +91,7 @@ class GraphRunner:
         self.ladder = CaptureLadder(sizes)
         self.share_pool = share_pool
         self.pool = device.memory.new_pool() if pool is None else pool
-        self.graphs: dict[int, Graph | SegmentedGraph] = {}
+        self.graphs: dict[int, Graph | PiecewiseGraph] = {}
         self.outputs: dict[int, Buffer] = {}
 
     def capture(self, order: Sequence[int] | None = None) -> CaptureReport:
@@ -151,7 +151,7 @@ class GraphRunner:
         self.graphs[rung], self.outputs[rung] = graph, output
         return RungReport(
             rung,
-            len(graph.graphs) if isinstance(graph, SegmentedGraph) else 1,
+            len(graph.graphs),
             len(graph.nodes),
             warm - began,
             device.cpu_us - warm,
@@ -171,7 +171,7 @@ class GraphRunner:
             self.device.free(self.forward(rung))
         self.device.synchronize()
 
-    def _record(self, rung: int) -> tuple[Graph | SegmentedGraph, Buffer]:
+    def _record(self, rung: int) -> tuple[Graph | PiecewiseGraph, Buffer]:
         """Capture one forward of `rung` rows in the runner's pool, named after its rung.
 
         Returns the graph and the buffer that its replays write. It holds garbage until the first:
@@ -200,23 +200,23 @@ class PiecewiseGraphRunner(GraphRunner):
         super().__init__(device, forward, inputs, sizes, share_pool=share_pool, pool=pool)
         self.splitting_ops = frozenset(splitting_ops)
 
-    def _record(self, rung: int) -> tuple[SegmentedGraph, Buffer]:
+    def _record(self, rung: int) -> tuple[PiecewiseGraph, Buffer]:
         """List the launches of one forward, capture those between splitting ops, keep the rest.
 
-        Returns the graph, whose `segments` stand in the order of the launches: a `Graph` for each
-        piece that is captured, each launch of a splitting piece as the `Node` it was listed as, to
-        be run live at every replay. All pieces use the runner's pool. Nothing executes here.
+        The graph's `launches` stand in the order of that list: a `Graph` for each captured piece,
+        and each launch of a splitting piece as its `Node`, to run live at every replay. All pieces
+        use the runner's pool. Nothing executes here.
         """
         with self.device.trace(self.pool) as nodes:
             output = self.forward(rung)
-        whole = SegmentedGraph(self.device)
+        whole = PiecewiseGraph(self.device)
         for piece in split_pieces([node.label for node in nodes], self.splitting_ops):
-            launches = [nodes[position] for position in piece.positions]
+            inside = [nodes[position] for position in piece.positions]
             if piece.splitting:
-                whole.segments += launches
+                whole.launches += inside
                 continue
             with self.device.capture(self.pool, f"piece {piece.id} of {rung}") as graph:
-                for node in launches:
+                for node in inside:
                     self.device.submit(node)
-            whole.segments.append(graph)
+            whole.launches.append(graph)
         return whole, output

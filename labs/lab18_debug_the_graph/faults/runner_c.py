@@ -22,7 +22,7 @@ class GraphRunner:
         self.ladder = CaptureLadder([size for size in sizes if size <= 8 or size % 8 == 0])
         self.share_pool = share_pool
         self.pool = device.memory.new_pool() if pool is None else pool
-        self.graphs: dict[int, Graph | SegmentedGraph] = {}
+        self.graphs: dict[int, Graph | PiecewiseGraph] = {}
         self.outputs: dict[int, Buffer] = {}
 
     def rung_for(self, num_rows: int) -> int:
