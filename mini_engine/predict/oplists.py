@@ -113,7 +113,7 @@ def step_ops(config: ModelConfig, shape: StepShape, style: str) -> list[OpCost]:
 def _fused9(c: ModelConfig, s: StepShape) -> StepParts:
     e, t, r, h, i, v = _sizes(c, s)
     q, kv, qkv = c.q_size, c.kv_size, c.q_size + 2 * c.kv_size
-    per_head = 2 * c.head_dim if c.qk_norm else 0  # gains of the q and k norms
+    per_head = 2 * c.head_dim if c.qk_norm else 0  # weights of the q and k norms
     norm = OpCost("rms_norm", (2 * t * h + h) * e, 4 * t * h)
     add_norm = OpCost("add_rms_norm", (4 * t * h + h) * e, 5 * t * h)
     rope = "qk_norm_rope_kv_write" if c.qk_norm else "rope_kv_write"

@@ -72,7 +72,7 @@ class Playground:
         self.program = program
         self.device = small_device()
         self.weight = self.device.upload(program.weight)
-        self.gain = self.device.upload(np.ones(WIDTH, np.float32))
+        self.norm_weight = self.device.upload(np.ones(WIDTH, np.float32))
         self.inputs = StaticInputs(self.device, {"x": ((TOP, WIDTH), "float32")})
 
     def forward(self, rows: int) -> Buffer:
@@ -101,7 +101,7 @@ class Playground:
             elif step.op == "scale":
                 launch(k.scale, out, a, by=0.7, label=label)
             elif step.op == "rms_norm":
-                launch(k.rms_norm, out, a, self.gain, eps=1e-6, label=label)
+                launch(k.rms_norm, out, a, self.norm_weight, eps=1e-6, label=label)
             elif step.op == "linear":
                 launch(copy, other := scratch.empty(*a.shape), a)  # out may be a
                 launch(k.linear, out, other, self.weight, label=label)
