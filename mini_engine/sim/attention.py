@@ -9,9 +9,9 @@ Out: softmax(q kᵀ / √D) v, (kv_heads, group, D), each query head over all n 
     attend_split    several walkers, each over tiles of its own; their parts are combined at the end
 
 The three differ in the last bits, because each sums in another order. The kernel `attention` takes
-`attend_tiled`, whose order depends on n alone and never on the batch. That order is
-FlashAttention's (Dao et al. 2022, arXiv 2205.14135); the split is flash-decoding's (Dao et al. 2023,
-https://pytorch.org/blog/flash-decoding/); both rest on the online softmax of Milakov and
+`attend_tiled`, whose order depends on n alone and never on the batch: it is FlashAttention's
+(Dao et al. 2022, arXiv 2205.14135). The split is flash-decoding's (Dao et al. 2023,
+https://pytorch.org/blog/flash-decoding/). Both rest on the online softmax of Milakov and
 Gimelshein 2018, arXiv 1805.02867. numpy has one memory, so nothing is faster here for it.
 """
 

@@ -155,8 +155,7 @@ def recording(device: Device, pool: int, record: Callable[[Node], None]) -> Iter
     Memory of the pool stays mapped meanwhile, freed or not. A recording that fails leaves no
     memory behind.
     """
-    if device.recorder:
-        device.refuse("beginning a capture inside a capture")
+    device.refuse_in_capture("beginning a capture inside a capture")
     recorder = device.recorder = Recorder(record, pool)
     device.memory.pin(pool)
     failed = True

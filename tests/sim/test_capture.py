@@ -109,7 +109,7 @@ FORBIDDEN: dict[str, Callable[[Device, Buffer, Graph], object]] = {
     "synchronize": lambda device, *_: device.synchronize(),
     "freeing the buffer": lambda device, x, _: device.free(x),
     "pageable host memory": lambda device, x, _: device.copy_(x, ONES),
-    "a capture inside a capture": lambda device, *_: device.capture(),
+    "a capture inside a capture": lambda device, *_: device.capture().__enter__(),
     "beginning a capture": lambda device, *_: device.trace(0).__enter__(),
     "launching a graph": lambda _device, _x, graph: graph.replay(),
 }
