@@ -1,4 +1,4 @@
-"""Graph runners: one captured graph a rung, padded batches, static input buffers.
+"""Graph runners: one captured graph for each rung, padded batches, static input buffers.
 
 In: a `forward(n)` that launches the kernels of a batch of n rows, and the static buffers it reads.
 Out: a runner that captures it once for each rung of a ladder and replays it for every batch.
@@ -8,8 +8,9 @@ Out: a runner that captures it once for each rung of a ladder and replays it for
     runner.capture()                       # largest rung first, all in one pool
     y = runner.run(3, {"x": rows})         # rung 4: pad, copy in, replay, slice out
 
-`PiecewiseGraphRunner` does the same for a forward with launches that resist capture: it splits the
-list of launches as vLLM does, captures the pieces, and runs the splitting ops live between them.
+`PiecewiseGraphRunner` does the same for a forward with launches that resist capture: it cuts the
+list of launches at these *splitting ops*, as vLLM does, captures the pieces between them as graphs,
+and runs the splitting ops *live*: launched at each replay.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ class StaticInputs:
     """Buffers whose addresses never change; each step's values are copied into them.
 
     `shapes` gives each input the shape of the largest batch and a dtype. They start as zeros, and
-    zero is what a padded row reads: an engine keeps slot 0 and block 0 for nobody, so that a
-    padded row may write there.
+    zero is what a padded row reads: an engine gives slot 0 and block 0 to nobody, so that a padded
+    row may write there.
     """
 
     def __init__(self, device: Device, shapes: Mapping[str, tuple[tuple[int, ...], str]]) -> None:
@@ -43,23 +44,23 @@ class StaticInputs:
         self.clear()
 
     def view(self, rows: int) -> dict[str, Buffer]:
-        """What a forward of `rows` rows reads: of each buffer its first rows, where they stand.
+        """What a forward of `rows` rows reads: the first rows of each buffer, at their own address.
 
-        Every rung so reads the same addresses, from the first row on.
+        So every rung reads the same addresses, from the first row on.
         """
         return {name: buffer[:rows] for name, buffer in self.buffers.items()}
 
     def clear(self) -> None:
-        """Zeros everywhere: a warm-up must not see the last batch."""
+        """Fill all buffers with zeros: a warm-up must not see the last batch."""
         self.device.copy_batch([(b, np.zeros(b.shape, b.dtype)) for b in self.buffers.values()])
 
     def stage(self, rows: int, arrays: Mapping[str, np.ndarray]) -> None:
         """Copy the batch in, padded with zeros up to `rows`, in one call.
 
-        `arrays`: for each name in `view(rows)` the batch's own rows, which may be fewer than the
-        view has. The rows after them become zeros; what lies behind the view is nobody's business.
-        The engine's view (`ModelInputs`) gives inputs that have a row a request fewer rows than
-        those that have a row a token.
+        `arrays` has the batch's own rows for each name in `view(rows)`, perhaps fewer than the view
+        has. The view's other rows become zeros; what lies behind the view stays as it is. Not all
+        inputs have equally many rows: in the engine (`ModelInputs`) some have one for each token,
+        others one for each request.
         """
         copies = []
         for name, buffer in self.view(rows).items():
@@ -70,7 +71,7 @@ class StaticInputs:
 
 
 class GraphRunner:
-    """One graph a rung, captured up front."""
+    """One graph for each rung, captured up front."""
 
     def __init__(
         self,
@@ -84,8 +85,8 @@ class GraphRunner:
     ) -> None:
         """`forward(n)` reads `inputs.view(n)` and returns its output, n rows or fewer.
 
-        `pool` continues a pool that other graphs use; `share_pool=False` gives every rung its own,
-        which only a lesson wants.
+        `pool` continues a pool that other graphs use. `share_pool=False` gives every rung a pool of
+        its own, which only a lesson wants.
         """
         self.device, self.forward, self.inputs = device, forward, inputs
         self.ladder = CaptureLadder(sizes)
@@ -98,8 +99,8 @@ class GraphRunner:
         """Capture every rung, largest first, so that the small ones fit into its memory.
 
         `order` is another order of rungs, for a lesson. A rung that finds no memory
-        (`DeviceOutOfMemory`) is dropped and said so: the others are still tried. Returns what
-        `_capture_rung` reports of each rung, in the order of capture, and the dropped ones.
+        (`DeviceOutOfMemory`) is dropped, and the others are still tried. Returns the report of each
+        captured rung (`_capture_rung`), in the order of capture, and the dropped rungs.
         """
         report = CaptureReport()
         for rung in order or sorted(self.ladder.sizes, reverse=True):
@@ -140,7 +141,7 @@ class GraphRunner:
     # -- parts ---------------------------------------------------------------------------------
 
     def _capture_rung(self, rung: int) -> RungReport:
-        """Warm up, record, keep the graph under its rung; and what that took."""
+        """Warm up, record, keep the graph under its rung. Returns what that took."""
         device, memory = self.device, self.device.memory
         if not self.share_pool:
             self.pool = memory.new_pool()
@@ -162,9 +163,9 @@ class GraphRunner:
     def _warm_up(self, rung: int) -> None:
         """Run once eagerly, on null inputs, so that nothing is initialised inside the capture.
 
-        A warm-up is a real step: what it computes from the last batch's inputs would be counted
+        A warm-up is a real step: on the inputs of the last batch, it would process their tokens
         again. It allocates from the graphs' pool, since no replay is under way, and frees its
-        output, so that the capture finds that memory free. Ends when the GPU has done it.
+        output, so that the capture finds that memory free. Returns once the GPU is done.
         """
         self.inputs.clear()
         with self.device.allocating_from(self.pool):
@@ -174,8 +175,8 @@ class GraphRunner:
     def _record(self, rung: int) -> tuple[Graph | PiecewiseGraph, Buffer]:
         """Capture one forward of `rung` rows in the runner's pool, named after its rung.
 
-        Returns the graph and the buffer that its replays write. It holds garbage until the first:
-        a capture executes nothing.
+        Returns the graph and the buffer that its replays write. A capture executes nothing, so the
+        buffer holds garbage until the first replay.
         """
         with self.device.capture(self.pool, f"graph of {rung}") as graph:
             output = self.forward(rung)
@@ -196,7 +197,7 @@ class PiecewiseGraphRunner(GraphRunner):
         share_pool: bool = True,
         pool: int | None = None,
     ) -> None:
-        """`splitting_ops` are labels of launches. Adjacent ones share a piece, as in vLLM."""
+        """`splitting_ops` are labels of launches; neighbours share a piece, as in vLLM."""
         super().__init__(device, forward, inputs, sizes, share_pool=share_pool, pool=pool)
         self.splitting_ops = frozenset(splitting_ops)
 
