@@ -16,7 +16,7 @@ In: a folder `labs/labNN_name`. Out: a `Lab` with its holes, hints and misconcep
     source = ["mini_engine/sim/graphs.py"]
     proves = "One sentence: what passing shows."
     [[hole]]
-    name = "GraphRunner.run"          # of the source (`source` names it where there are several)
+    name = "GraphRunner.run_at"       # of the source (`source` names it where there are several)
     task = "Pad to the rung, copy the batch in, replay, slice."
     hints = ["a question", "a pointer", "nearly the code"]
     [[misconception]]

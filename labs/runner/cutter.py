@@ -1,6 +1,6 @@
 """Cutting holes into a file of the engine, and filling them: text in, text out.
 
-    cut(source, {"GraphRunner.run": (1, "Pad, replay.")})     what a learner gets
+    cut(source, {"GraphRunner.run_at": (1, "Pad, replay.")})     what a learner gets
     splice(source, fragment)        the source with some definitions replaced by those of a fragment
     changed(source, mine)           a fragment: the definitions of `mine` that the source has not
 

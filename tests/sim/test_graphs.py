@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mini_engine.sim import kernels as k
-from mini_engine.sim.capture import CaptureError, SegmentedGraph
+from mini_engine.sim.capture import CaptureError, PiecewiseGraph
 from mini_engine.sim.device import Device, copy
 from mini_engine.sim.graphs import GraphRunner, PiecewiseGraphRunner, StaticInputs
 from mini_engine.sim.launch import Buffer, kernel
@@ -72,7 +72,7 @@ class Playground:
         self.program = program
         self.device = small_device()
         self.weight = self.device.upload(program.weight)
-        self.gain = self.device.upload(np.ones(WIDTH, np.float32))
+        self.norm_weight = self.device.upload(np.ones(WIDTH, np.float32))
         self.inputs = StaticInputs(self.device, {"x": ((TOP, WIDTH), "float32")})
 
     def forward(self, rows: int) -> Buffer:
@@ -101,7 +101,7 @@ class Playground:
             elif step.op == "scale":
                 launch(k.scale, out, a, by=0.7, label=label)
             elif step.op == "rms_norm":
-                launch(k.rms_norm, out, a, self.gain, eps=1e-6, label=label)
+                launch(k.rms_norm, out, a, self.norm_weight, eps=1e-6, label=label)
             elif step.op == "linear":
                 launch(copy, other := scratch.empty(*a.shape), a)  # out may be a
                 launch(k.linear, out, other, self.weight, label=label)
@@ -128,7 +128,7 @@ def runners_of(playground: Playground, splitting: frozenset[str]) -> dict[str, G
 class BreakableGraphRunner(PiecewiseGraphRunner):
     """The same pieces from one breakable capture, without a list of launches to split."""
 
-    def _record(self, rung: int) -> tuple[SegmentedGraph, Buffer]:
+    def _record(self, rung: int) -> tuple[PiecewiseGraph, Buffer]:
         with self.device.capture_breakable(self.splitting_ops, self.pool) as graph:
             output = self.forward(rung)
         return graph, output
@@ -154,7 +154,7 @@ def test_eager_full_piecewise_and_breakable_are_bitwise_equal(
             np.testing.assert_array_equal(together, replayed, err_msg=name)
     pieces, broken = runners["piecewise"].graphs, runners["breakable"].graphs
     for rung in SIZES:
-        assert isinstance(pieces[rung], SegmentedGraph)
+        assert isinstance(pieces[rung], PiecewiseGraph)
         assert [n.label for n in pieces[rung].live] == [n.label for n in broken[rung].live]
         assert len(broken[rung].graphs) == len(broken[rung].live) + 1
 
