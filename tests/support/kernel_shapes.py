@@ -30,14 +30,13 @@ CONTEXT = 512  # the bucket of the decode graph
 MULTIPROCESSORS = 132  # of an H200
 
 BF16_NAMES = "out x residual gain weight bias gate_up q k_cache v_cache qkv q_gain k_gain"
-F32_NAMES = "cos sin sums stats parts values logits temperatures"
+F32_NAMES = "cos sin sums stats parts values logits"
 I32_NAMES = "input_ids positions slot_mapping block_table context_lens query_lens counters indices"
 POINTERS = {
     **dict.fromkeys(BF16_NAMES.split(), BF16),
     **dict.fromkeys(F32_NAMES.split(), F32),
     **dict.fromkeys(I32_NAMES.split(), I32),
     "tokens": I64,
-    "seeds": I64,
 }
 SCALARS = {"eps": "fp32", "scale": "fp32", "table_stride": "i32", "end": "i32"}
 
@@ -236,13 +235,8 @@ def _head(c: ModelConfig) -> list[Case]:
                 prefetched=plan.rows * c.hidden_size * c.dtype_bytes,
             )
         )
-    sampled = {"V": c.vocab_size, "BLOCK": pick.LOGITS_BLOCK, "SAMPLE": True}
     advanced = {"PARTS": parts, "BLOCK": pick.PICK_BLOCK, "BLOCK_SIZE": BLOCK_SIZE, "ADVANCE": True}
-    return [
-        *made,
-        case("top_of_logits", pick.logits_kernel, 4, sampled),
-        case("pick_and_advance", pick.pick_kernel, 4, advanced),
-    ]
+    return [*made, case("pick_and_advance", pick.pick_kernel, 4, advanced)]
 
 
 def _no_gains(c: ModelConfig) -> dict[str, None]:

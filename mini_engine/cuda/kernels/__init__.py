@@ -15,8 +15,7 @@ the `pdl` switch that each has, is told in launch.py.
     fused_attention.py   rope_kv_write_attention                            five
     prefill.py           prefill_attention
     head.py              norm_lm_head                                       the end of a step
-    pick.py              top_of_logits, pick_tokens, pick_and_advance       the end of a step
-    sampling.py          the noise of pick.py
+    pick.py              pick_tokens, pick_and_advance                      the end of a step
     paged.py             the pieces of the attention kernels
     interpreter.py       the guard that makes Triton's interpreter honest about bf16
 

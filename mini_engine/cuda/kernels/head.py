@@ -4,15 +4,14 @@
 
 In:  x (M, K) with M up to 4, gain (K,), weight (V, K), which may be the tied embedding.
 Out: values float32 and indices int32 (M, `num_programs(V, K)`), for pick.py; and, where asked for,
-     logits (M, V) float32: greedy decoding does not need them, sampling (`top_of_logits`) and the
-     correctness gate of a benchmark do.
+     logits (M, V) float32: greedy decoding does not need them, a benchmark's correctness gate does.
 
 Bytes: the weight is a quarter of a small model's step (Qwen3-0.6B: 311 of 1,192 MB), read once.
 Logits in bf16 would tie often: 8 bits of precision for 151,936 values. Here they stay float32.
 
 A program takes TILES tiles of rows, spread over the vocabulary, so that the norm and the exit are
 paid once for all of them; the first tile is loaded above `pdl_wait`. Above 4 tokens use a library's
-GEMM for the logits and `top_of_logits`.
+GEMM for the logits and take their argmax.
 """
 
 # ruff: noqa: RUF005 (Triton has no (*tuple, item))
@@ -33,8 +32,7 @@ from mini_engine.cuda.kernels.launch import (
     runs_triton,
 )
 from mini_engine.cuda.kernels.linear import product_reference
-from mini_engine.cuda.kernels.pick import fill_parts
-from mini_engine.cuda.kernels.sampling import best_of
+from mini_engine.cuda.kernels.pick import best_of, fill_parts
 
 TILES = 4  # tiles of rows a program
 
@@ -107,7 +105,7 @@ def norm_lm_head(
     if len(x) > MAX_GEMV_TOKENS:
         raise ValueError(
             f"{len(x)} rows > {MAX_GEMV_TOKENS}: compute the logits with "
-            "torch.nn.functional.linear and use top_of_logits"
+            "torch.nn.functional.linear and take their argmax"
         )
     programs = num_programs(vocab, width)
     check_shape("x", x, (len(x), width))

@@ -79,7 +79,6 @@ def every_call() -> dict[str, tuple[Callable[..., None], tuple[object, ...]]]:
             (rows(3, 6), rows(3, 32), gain, matrix, EPS),
         ),
         "norm_lm_head": (head.norm_lm_head, (found, where, rows(3, 32), gain, matrix, EPS)),
-        "top_of_logits": (pick.top_of_logits, (rows(3, 1), where[:, :1].clone(), rows(3, 12))),
         "pick_tokens": (pick.pick_tokens, (tokens, found, where)),
         "pick_and_advance": (
             pick.pick_and_advance,
@@ -135,9 +134,6 @@ def test_what_does_not_fit_is_named() -> None:
     op, arguments = calls["decode_attention"]
     with pytest.raises(ValueError, match="splits is 65, expected 1 to 64"):
         op(*arguments[:-1], 65)
-    op, arguments = calls["top_of_logits"]
-    with pytest.raises(ValueError, match="seeds is None: sampling needs"):
-        op(*arguments, torch.ones(3))
     with pytest.raises(ValueError, match="head_dim 24: these kernels need a power of two"):
         Heads.of(rows(1, 24), rows(2, 4, 1, 24), rows(2, 4, 1, 24))
 
