@@ -162,7 +162,7 @@ class FusedModel(Model):
                 self.cos, self.sin, layer.q_norm, layer.k_norm, eps, pdl,
             )  # fmt: skip
             decode.decode_attention(
-                attended, q, keys, values, table, inputs.context_lens, splits, counters, pdl
+                attended, counters, q, keys, values, table, inputs.context_lens, splits, pdl
             )  # fmt: skip
             linear(out, attended, layer.o, None, pdl)
             add_rms_norm(normed, residual, out, layer.post_norm, eps, pdl)

@@ -191,21 +191,7 @@ def _attention(c: ModelConfig) -> list[Case]:
     tile_bytes = 2 * fused_attention.TILE * c.head_dim * c.dtype_bytes
     tiles = {"REQS": 256, "TILE_Q": prefill.TILE_Q, "TILE_K": prefill.TILE_K}
     return [
-        case(
-            "decode_split",
-            attention.decode_split_kernel,
-            4,
-            grouped | many | {"COMBINE": False, "out": None, "counters": None},
-        ),
-        case(
-            "decode_attention", attention.decode_split_kernel, 4, grouped | many | {"COMBINE": True}
-        ),
-        case(
-            "decode_combine",
-            attention.decode_combine_kernel,
-            4,
-            {"HEAD_DIM": c.head_dim, "SPLITS": splits, "PADDED": splits},
-        ),
+        case("decode_attention", attention.decode_split_kernel, 4, grouped | many),
         case(
             "fused_attention",
             fused_attention.fused_attention_kernel,

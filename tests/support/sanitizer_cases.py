@@ -155,14 +155,13 @@ def decode(make: Make) -> list[Tensor]:
     kv, q = make.paged(CONTEXTS, HEADS), make.randn(4, Q)
     inputs = (q, kv.k_cache, kv.v_cache, kv.block_table, kv.context_lens)
     counters = make.ints([[0] * HEADS.num_kv_heads] * 4)
-    outs = [make.unset(4, Q) for _ in range(3)]
-    attention.decode_attention(outs[0], *inputs, 2)
-    attention.decode_attention(outs[1], *inputs, 3, counters)
+    out, naive = make.unset(4, Q), make.unset(4, Q)
+    attention.decode_attention(out, counters, *inputs, 3)
     if make.kernels:
-        attention_naive.decode_attention_naive(outs[2], *inputs)
+        attention_naive.decode_attention_naive(naive, *inputs)
     else:
-        outs[2] = attention.decode_reference(*inputs)
-    return [*outs, counters]
+        naive = attention.decode_reference(*inputs)
+    return [out, naive, counters]
 
 
 def fused_decode(make: Make) -> list[Tensor]:

@@ -33,7 +33,7 @@ PICK_BLOCK = 1024  # partials read at a time
 
 @triton.jit
 def best_of(scores, index, inside):
-    """(largest score, the lowest index that has it). NaN never wins; without a number: (-inf, 0)."""
+    """(largest score, lowest index that has it). NaN never wins; without a number: (-inf, 0)."""
     scores = tl.where(inside & (scores == scores), scores, float("-inf"))
     value = tl.max(scores, axis=0)
     found = tl.min(tl.where(scores == value, index, 2147483647), axis=0)

@@ -62,7 +62,10 @@ def every_call() -> dict[str, tuple[Callable[..., None], tuple[object, ...]]]:
         "add_rms_norm": (norm.add_rms_norm, (*rows(3, 3, 32), gain, EPS)),
         "silu_mul": (activation.silu_mul, (rows(3, 8), rows(3, 16))),
         "rope_kv_write": (rope.rope_kv_write, (q, *cache, qkv, ints, ints, *turned)),
-        "decode_attention": (attention.decode_attention, (rows(3, 64), q, *cache, *lens, 2)),
+        "decode_attention": (
+            attention.decode_attention,
+            (rows(3, 64), counters, q, *cache, *lens, 2),
+        ),
         "prefill_attention": (
             prefill.prefill_attention,
             (rows(3, 64), q, *cache, kv.block_table, ones, kv.context_lens, 1),
