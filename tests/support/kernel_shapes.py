@@ -20,14 +20,14 @@ from mini_engine.cuda.kernels import (
     rope,
     skinny,
 )
-from mini_engine.cuda.kernels.gemv_plan import gemv_plan, skinny_plan
+from mini_engine.cuda.kernels.gemv import gemv_plan
+from mini_engine.cuda.kernels.launch import H200_SM_COUNT as MULTIPROCESSORS
 from mini_engine.cuda.kernels.paged import Heads
 from mini_engine.model.config import ModelConfig
 from tests.support.kernel_cases import BF16, F32, I32, I64, Compiled, compile_for
 
 BLOCK_SIZE = 16
 CONTEXT = 512  # the bucket of the decode graph
-MULTIPROCESSORS = 132  # of an H200
 
 BF16_NAMES = "out x residual gain weight bias gate_up q k_cache v_cache qkv q_gain k_gain"
 F32_NAMES = "cos sin sums stats parts values logits"
@@ -138,8 +138,8 @@ def _products(c: ModelConfig) -> list[Case]:
 def _skinny(c: ModelConfig) -> list[Case]:
     hidden, inner = c.hidden_size, c.intermediate_size
     qkv = c.q_size + 2 * c.kv_size
-    norms, down = skinny_plan(qkv, hidden), skinny_plan(hidden, inner, split=True)
-    pair = skinny_plan(inner, hidden)
+    norms, pair = skinny.skinny_plan(qkv, hidden), skinny.skinny_plan(inner, hidden)
+    down = skinny.skinny_plan(hidden, inner, split=True)
     common = {"M": 16, "BIAS": False, "bias": None}
     first = common | {"N": qkv, "K": hidden, "NORM": True, "ADD": False}
     second = common | {"N": hidden, "K": inner, "NORM": False, "ADD": False, "gain": None}
@@ -147,16 +147,16 @@ def _skinny(c: ModelConfig) -> list[Case]:
         case(
             "norm_qkv_m16",
             skinny.skinny_kernel,
-            norms.warps,
-            first | {"ROWS": norms.rows, "CHUNK": norms.chunk, "SPLIT_WIDTH": norms.split_width},
-            stages=norms.stages,
+            skinny.WARPS,
+            first | {"ROWS": skinny.ROWS, "CHUNK": norms.chunk, "SPLIT_WIDTH": norms.split_width},
+            stages=skinny.STAGES,
         ),
         case(
             "down_split_m16",
             skinny.skinny_kernel,
-            down.warps,
-            second | {"ROWS": down.rows, "CHUNK": down.chunk, "SPLIT_WIDTH": down.split_width},
-            stages=down.stages,
+            skinny.WARPS,
+            second | {"ROWS": skinny.ROWS, "CHUNK": down.chunk, "SPLIT_WIDTH": down.split_width},
+            stages=skinny.STAGES,
             pointers=(("out", F32),),
         ),
         case(
@@ -168,21 +168,16 @@ def _skinny(c: ModelConfig) -> list[Case]:
         case(
             "norm_gate_up_m16",
             skinny.skinny_gate_up_kernel,
-            pair.warps,
-            {"M": 16, "N": inner, "K": hidden, "ROWS": pair.rows, "CHUNK": pair.chunk},
-            stages=pair.stages,
+            skinny.WARPS,
+            {"M": 16, "N": inner, "K": hidden, "ROWS": skinny.ROWS, "CHUNK": pair.chunk},
+            stages=skinny.STAGES,
         ),
     ]
 
 
 def _attention(c: ModelConfig) -> list[Case]:
     heads = Heads(c.num_heads, c.num_kv_heads, c.head_dim, BLOCK_SIZE)
-    shape = {
-        "KV_HEADS": c.num_kv_heads,
-        "GROUP": heads.group_size,
-        "HEAD_DIM": c.head_dim,
-        "BLOCK_SIZE": BLOCK_SIZE,
-    }
+    shape = heads.constants
     grouped = shape | {"PADDED_GROUP": heads.padded_group}
     splits = attention.MAX_SPLITS
     many = {"SPLITS": splits, "PADDED_SPLITS": splits, "TILE": attention.TILE}
@@ -205,7 +200,7 @@ def _attention(c: ModelConfig) -> list[Case]:
 
 
 def _head(c: ModelConfig) -> list[Case]:
-    plan = head.head_plan(c.vocab_size, c.hidden_size)
+    plan = gemv_plan(c.vocab_size, c.hidden_size)
     parts = head.num_programs(c.vocab_size, c.hidden_size)
     made = []
     for tokens in (1, 4):

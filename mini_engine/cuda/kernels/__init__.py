@@ -10,7 +10,7 @@ the `pdl` switch that each has, is told in launch.py.
     attention.py         decode_attention; before it: attention_naive.py    nine
     linear.py            linear                                             nine (or cuBLAS)
                          norm_linear, linear_add, norm_gate_up_silu_mul     five
-      gemv.py            its kernels for 1 to 4 tokens; plans: gemv_plan.py
+      gemv.py            its kernels for 1 to 4 tokens
       skinny.py          its kernels for up to 16 tokens, with split K
     fused_attention.py   rope_kv_write_attention                            five
     prefill.py           prefill_attention

@@ -139,17 +139,13 @@ def decode_attention(
     if not runs_triton(q):
         out.copy_(decode_reference(q, k_cache, v_cache, block_table, context_lens))
         return
-    options = launch_options(pdl, q)
     sums, stats = new_parts(len(q), heads, splits, q.device)
-    padded = triton.next_power_of_2(splits)
     decode_split_kernel[(len(q), heads.num_kv_heads, splits)](
-        *(out, sums, stats, counters, q, k_cache, v_cache, block_table, context_lens),
-        *(heads.head_dim**-0.5, block_table.stride(0)),
-        *(heads.num_kv_heads, heads.group_size, heads.padded_group, heads.head_dim),
-        *(heads.block_size, splits, padded, TILE, pdl),
-        num_warps=4,
-        **options,
-    )
+        out, sums, stats, counters, q, k_cache, v_cache, block_table, context_lens,
+        scale=heads.head_dim**-0.5, table_stride=block_table.stride(0), **heads.constants,
+        PADDED_GROUP=heads.padded_group, SPLITS=splits, TILE=TILE,
+        PADDED_SPLITS=triton.next_power_of_2(splits), num_warps=4, **launch_options(pdl, q),
+    )  # fmt: skip
 
 
 def num_splits(max_context: int, num_reqs: int, num_kv_heads: int, num_programs: int) -> int:

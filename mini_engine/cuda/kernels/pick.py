@@ -97,13 +97,11 @@ def pick_tokens(tokens: Tensor, values: Tensor, indices: Tensor, pdl: bool = Fal
     if not runs_triton(values):
         tokens.copy_(pick_reference(values, indices))
         return
-    options = launch_options(pdl, values)
     pick_kernel[(len(tokens),)](
-        *(tokens, values, indices, None, None, None, None, None, 0, 0),
-        *(values.shape[1], PICK_BLOCK, 1, False, pdl),
-        num_warps=4,
-        **options,
-    )
+        tokens, values, indices, None, None, None, None, None, table_stride=0, end=0,
+        PARTS=values.shape[1], BLOCK=PICK_BLOCK, BLOCK_SIZE=1, ADVANCE=False,
+        num_warps=4, **launch_options(pdl, values),
+    )  # fmt: skip
 
 
 @torch.library.custom_op(
@@ -146,13 +144,12 @@ def pick_and_advance(
         input_ids.copy_(torch.where(context_lens > 0, tokens, input_ids))
         advance_reference(positions, context_lens, slot_mapping, block_table, block_size, end)
         return
-    options = launch_options(pdl, values)
     pick_kernel[(len(tokens),)](
-        *(tokens, values, indices, input_ids, positions, context_lens, slot_mapping, block_table),
-        *(block_table.stride(0), end, values.shape[1], PICK_BLOCK, block_size, True, pdl),
-        num_warps=4,
-        **options,
-    )
+        tokens, values, indices, input_ids, positions, context_lens, slot_mapping, block_table,
+        table_stride=block_table.stride(0), end=end,
+        PARTS=values.shape[1], BLOCK=PICK_BLOCK, BLOCK_SIZE=block_size, ADVANCE=True,
+        num_warps=4, **launch_options(pdl, values),
+    )  # fmt: skip
 
 
 # ---------------------------------------------------------------- the same in PyTorch
