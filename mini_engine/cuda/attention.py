@@ -132,6 +132,14 @@ class HostAttention:
         return -(-context_len // self.block_size)
 
 
+@dataclass(frozen=True)
+class NullAttention:
+    """Attends to nothing: for the warm-up of pieces, whose graphs hold no attention."""
+
+    def begin(self, inputs: StepInputs) -> Attend:  # noqa: ARG002 (an Attention)
+        return lambda q, _keys, _values: q
+
+
 # ---------------------------------------------------------------- parts
 
 
