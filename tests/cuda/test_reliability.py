@@ -173,7 +173,7 @@ def test_the_long_run_notices_a_padded_row_that_keeps_its_old_slot(
     fill = StaticInputs.fill
 
     def careless(self: StaticInputs, batch: ScheduledBatch, *size: int) -> Any:
-        kept = self._whole.slot_mapping.clone()
+        kept = self._whole["slot_mapping"].clone()
         step = fill(self, batch, *size)
         step.slot_mapping[batch.num_tokens :] = kept[batch.num_tokens : len(step.slot_mapping)]
         return step

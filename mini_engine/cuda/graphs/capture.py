@@ -5,10 +5,9 @@ Out: `GraphRunner` (one graph for a whole step) and `PiecewiseGraphRunner` (grap
      between the attentions, which run live), both filled by `capture()` and run by `replay(rung)`.
 
 All that PyTorch asks of a capture is here: a warm-up on a side stream, the capture on that stream,
-one memory pool, static inputs, outputs kept alive for whoever reads them, no garbage collection
-meanwhile (a collected graph or tensor could free memory in the middle of a capture), and no Ctrl-C
-in the middle of a rung. Sources: PyTorch, "CUDA semantics: CUDA Graphs"; `capture_model` in vLLM's
-`gpu_model_runner.py` for the garbage collector.
+one memory pool, static inputs, outputs that are kept alive, no garbage collection meanwhile (it
+could free memory in the middle of a capture), and no Ctrl-C in the middle of a rung. Sources:
+PyTorch, "CUDA semantics: CUDA Graphs"; `capture_model` in vLLM's `gpu_model_runner.py`.
 """
 
 from __future__ import annotations
@@ -22,22 +21,20 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mini_engine.cuda.attention import Attend, Attention, NullAttention
+from mini_engine.cuda.attention import Attend, Attention
 from mini_engine.cuda.graphs.backend import Graph, GraphBackend, PoolHandle, Stream
 from mini_engine.cuda.graphs.interrupts import interrupts_wait
 from mini_engine.cuda.inputs import StepInputs
 from mini_engine.dispatch.capture_report import CaptureReport, RungReport
+
+Forward = Callable[[int], Tensor]  # of a rung
 
 
 class GraphRunner:
     """One graph for each rung, of the whole of `forward`."""
 
     def __init__(
-        self,
-        backend: GraphBackend,
-        forward: Callable[[int], Tensor],
-        rungs: Sequence[int],
-        pool: PoolHandle,
+        self, backend: GraphBackend, forward: Forward, rungs: Sequence[int], pool: PoolHandle
     ) -> None:
         """`forward(rung)` reads static inputs, which hold zeros during the warm-up."""
         self.backend, self.forward, self.pool = backend, forward, pool
@@ -141,7 +138,7 @@ class PiecewiseGraphRunner(GraphRunner):
         rungs: Sequence[int],
         pool: PoolHandle,
     ) -> None:
-        super().__init__(backend, lambda rung: forward(rung, NullAttention()), rungs, pool)
+        super().__init__(backend, lambda rung: forward(rung, LiveAttention(self)), rungs, pool)
         self._with_attention = forward
         self.attend: Attend | None = None  # of the batch that is running
 
@@ -153,22 +150,24 @@ class PiecewiseGraphRunner(GraphRunner):
     def _record(self, rung: int, stream: Stream) -> Pieces:
         pieces = Pieces(self.backend, self.pool, stream)
         with pieces.capture():
-            pieces.output = self._with_attention(rung, LiveAttention(pieces, self))
+            pieces.output = self._with_attention(rung, LiveAttention(self, pieces))
         return pieces
 
 
 @dataclass(frozen=True)
 class LiveAttention:
-    """Attention outside the graphs: while capturing it ends the piece, at a replay it runs."""
+    """Attention outside the graphs: a capture ends its graph here, and a replay runs it live."""
 
-    pieces: Pieces
     runner: PiecewiseGraphRunner
+    pieces: Pieces | None = None  # of the capture; a warm-up leaves attention out
 
     def begin(self, inputs: StepInputs) -> Attend:  # noqa: ARG002 (an Attention)
         return self._cut
 
     def _cut(self, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        """Called once a layer while capturing. q and the output stay in the graphs' pool."""
+        """Called once a layer. q and the output stay in the graphs' pool."""
+        if self.pieces is None:
+            return q
         out = torch.empty_like(q)
 
         def attend_live() -> None:
@@ -224,8 +223,8 @@ class Pieces:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """PyTorch's allocator has an error of its own for it; the driver, which keeps the nodes of a
-    graph, gives an ordinary one (cudaErrorMemoryAllocation)."""
+    """PyTorch's allocator raises an error of its own; the driver, which keeps the nodes of a graph,
+    an ordinary one (cudaErrorMemoryAllocation)."""
     return isinstance(error, torch.OutOfMemoryError) or "CUDA error: out of memory" in str(error)
 
 
