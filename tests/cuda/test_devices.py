@@ -10,6 +10,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -33,6 +34,7 @@ from mini_engine.cuda.model import Model  # noqa: E402
 from mini_engine.cuda.weights import no_room  # noqa: E402
 
 ROOT = Path(__file__).parent.parent.parent
+REAL = backend_room._backend_of
 
 
 class PretendGpu:
@@ -63,10 +65,16 @@ class PretendGpu:
         for question, answer in answers.items():
             self._patch.setattr(torch.cuda, question, lambda *_, said=answer, **__: said)
         emulated = replace(graphs_for("cpu"), emulated=False, mem_get_info=lambda: (free, free))
-        self._patch.setattr(
-            backend_room, "_real", lambda _: emulated
-        )  # what graphs_for("cuda") gives
+        self.stands_in(emulated)
         return emulated
+
+    def stands_in(self, backend: GraphBackend) -> None:
+        """`backend` is what `graphs_for("cuda")` gives from here on."""
+
+        def given(device: torch.device, cuda: ModuleType) -> GraphBackend:
+            return backend if cuda is torch.cuda else REAL(device, cuda)
+
+        self._patch.setattr(backend_room, "_backend_of", given)
 
 
 @pytest.fixture
@@ -187,17 +195,14 @@ def test_a_cache_that_does_not_fit_is_made_smaller_and_told(
 
 
 def test_rungs_that_find_no_memory_are_told_by_generate(
-    written: list[int],
-    pretend: PretendGpu,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    written: list[int], pretend: PretendGpu, capsys: pytest.CaptureFixture[str]
 ) -> None:
     backend = pretend(*T4)  # float32: the simulator's tokens
 
     def no_graphs(*_: Any, **__: Any) -> Any:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB.")
 
-    monkeypatch.setattr(backend_room, "_real", lambda _: replace(backend, graph=no_graphs))
+    pretend.stands_in(replace(backend, graph=no_graphs))
     told = generated(capsys)
     assert told["prompts"][0]["tokens"] == written
     assert told["graphs"] == 0

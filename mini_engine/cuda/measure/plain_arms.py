@@ -15,7 +15,6 @@ from mini_engine.cuda.graphs.capture import GraphRunner, PiecewiseGraphRunner
 from mini_engine.cuda.measure.hf_arms import new_step
 from mini_engine.cuda.measure.op_record import OpRecorder, WatchedAttention
 from mini_engine.cuda.measure.stage import Stage
-from mini_engine.cuda.runner import NullAttention
 from mini_engine.predict.oplists import OpCost, StepShape, step_ops
 
 Compiler = Callable[[Any], Any]
@@ -121,7 +120,6 @@ class OursPiecewise(OursEager):
             lambda _, attention: self.model.body(self.inputs, attention),
             [stage.batch],
             pool,
-            NullAttention(),
         )
 
     def prepare(self) -> None:
