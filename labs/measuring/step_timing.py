@@ -1,6 +1,6 @@
-"""Decode steps, arm against arm, each predicted before it is shown: labs 15 and 16 measure.
+"""Decode steps, variant against variant, each predicted before it is shown: labs 15 and 16 measure.
 
-In:  a `Race`: which of the bench's arms run, under which names. Words:
+In:  a `Race`: which of the bench's variants run, under which names. Words:
      --predict "batch=1 eager=2.0 full=0.6" (ms, once a batch); asked for where it is not given.
 Out: predictions in the ledger, then
      on a GPU      `mini_engine bench --quick` with the learner's stopwatch in it; each prediction
@@ -39,7 +39,9 @@ class Race:
     """What runs against what."""
 
     folder: Path  # of the lab; its captured runs lie in captured/*.json
-    arms: Mapping[str, str]  # what the learner says -> the bench's arm, slowest expected first
+    variants: Mapping[
+        str, str
+    ]  # what the learner says -> the bench's variant, slowest expected first
     emulated: tuple[str, ...] = ()  # the names that the CPU emulator runs in seconds
     required: bool = True  # nothing is shown to who has not predicted
 
@@ -50,7 +52,7 @@ class Race:
     @property
     def example(self) -> str:
         """Of --predict; its numbers are no answer."""
-        return "batch=1 " + " ".join(f"{name}=3.0" for name in self.arms)
+        return "batch=1 " + " ".join(f"{name}=3.0" for name in self.variants)
 
 
 def main(race: Race, words: Sequence[str]) -> int:
@@ -63,7 +65,7 @@ def main(race: Race, words: Sequence[str]) -> int:
     args = parser.parse_args(list(words))
     console = Console(highlight=False)
     try:
-        said = parsed(args.predict, race.arms) or asked(race)
+        said = parsed(args.predict, race.variants) or asked(race)
         if not said and race.required:
             print(f'Say first: --predict "{race.example}" (ms a token)', file=sys.stderr)
             return 2
@@ -117,10 +119,10 @@ def asked(race: Race) -> Predictions:
     print(f"ITL of {SHAPE} at {CONTEXT} tokens of context, in ms. An empty line: no prediction.")
     texts = []
     for batch in BATCHES:
-        for name in race.arms:
+        for name in race.variants:
             value = input(f"  batch {batch}, {name}: ").strip()
             texts += [f"batch={batch} {name}={value}"] if value else []
-    return parsed(texts, race.arms)
+    return parsed(texts, race.variants)
 
 
 def title(batch: int, name: str) -> str:
@@ -148,7 +150,7 @@ def on_the_gpu(race: Race, said: Predictions, spec: str | None, console: Console
     compare(race, said, measurement, console)
     close(race, said, measurement, measurement.gpu)
     picture = workspace.home() / "ledger.png"
-    with contextlib.suppress(ValueError):  # no arm that was predicted could run
+    with contextlib.suppress(ValueError):  # no variant that was predicted could run
         ledger.plot(ledger.entries(), picture)
         console.print(f"\nall that you ever said, and what came of it: {picture}")
     return 0
@@ -158,7 +160,7 @@ def bench_words(race: Race, spec: str | None, out: Path) -> list[str]:
     """The command that measures."""
     batches = ",".join(map(str, BATCHES))
     words = ["bench", "--quick", "--device", "cuda", "--shape", SHAPE, "--batch", batches]
-    words += ["--context", str(CONTEXT), "--arms", ",".join(race.arms.values())]
+    words += ["--context", str(CONTEXT), "--variants", ",".join(race.variants.values())]
     return words + (["--spec", spec] if spec else []) + ["-o", str(out)]
 
 
@@ -168,8 +170,19 @@ def emulated(race: Race, reason: str, console: Console) -> None:
 
     torch.set_num_threads(1)  # tiny ops: threads would only wait for each other
     out = workspace.home() / race.folder.name / "bench-emulated.json"
-    arms = ",".join(race.arms[name] for name in race.emulated)
-    words = ["bench", "--device", "cpu", "--batch", "1", "--arms", arms, "-o", str(out), "--json"]
+    variants = ",".join(race.variants[name] for name in race.emulated)
+    words = [
+        "bench",
+        "--device",
+        "cpu",
+        "--batch",
+        "1",
+        "--variants",
+        variants,
+        "-o",
+        str(out),
+        "--json",
+    ]
     with contextlib.redirect_stdout(io.StringIO()):
         code = cli.main(words)
     if code:
@@ -179,7 +192,7 @@ def emulated(race: Race, reason: str, console: Console) -> None:
     console.print("A tiny model on the CPU emulator shows that everything runs. Its times say")
     console.print("nothing about a GPU, and the ledger takes none of them:")
     for name in race.emulated:
-        row = row_of(rows, race.arms[name], 1)
+        row = row_of(rows, race.variants[name], 1)
         told = row["reason"] if row["status"] != "measured" else (
             f"{row['itl_us']['median']:,.0f} µs a step of this CPU, gate "
             f"{'passed' if row['gate']['passed'] else 'FAILED'}"
@@ -216,8 +229,8 @@ def compare(race: Race, said: Predictions, measurement: Measurement, console: Co
     for column in ("kernels", "you said ms", "simulator ms", "measured ms", "you", "simulator"):
         table.add_column(column, justify="right")
     for batch in BATCHES:
-        for name, arm in race.arms.items():
-            row, mine = row_of(rows, arm, batch), said.get((batch, name))
+        for name, variant in race.variants.items():
+            row, mine = row_of(rows, variant, batch), said.get((batch, name))
             first = [f"batch {batch} {name}", str(row.get("kernels_a_call") or "")]
             first.append("" if mine is None else f"{mine:.3g}")
             if row["status"] != "measured":
@@ -237,7 +250,7 @@ def notes(race: Race, rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """What to see in it: each contestant against the one before, at each batch."""
     told = []
     for batch in BATCHES:
-        found = [(name, row_of(rows, arm, batch)) for name, arm in race.arms.items()]
+        found = [(name, row_of(rows, variant, batch)) for name, variant in race.variants.items()]
         ran = [(name, row["itl_us"]) for name, row in found if row["status"] == "measured"]
         for (before, old), (name, new) in itertools.pairwise(ran):
             percent = 100 * (new["median"] / old["median"] - 1)
@@ -249,9 +262,9 @@ def notes(race: Race, rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def close(race: Race, said: Predictions, measurement: Measurement, on: str) -> None:
-    """Write what was measured into the ledger, for each prediction whose arm ran."""
+    """Write what was measured into the ledger, for each prediction whose variant ran."""
     for batch, name in said:
-        row = row_of(measurement.figures["rows"], race.arms[name], batch)
+        row = row_of(measurement.figures["rows"], race.variants[name], batch)
         if row["status"] == "measured":
             itl = row["itl_us"]
             ledger.measure(
@@ -260,9 +273,9 @@ def close(race: Race, said: Predictions, measurement: Measurement, on: str) -> N
             )  # fmt: skip
 
 
-def row_of(rows: Iterable[Mapping[str, Any]], arm: str, batch: int) -> Mapping[str, Any]:
-    """The row of an arm at a batch; one that says "not there" where the file has none."""
+def row_of(rows: Iterable[Mapping[str, Any]], variant: str, batch: int) -> Mapping[str, Any]:
+    """The row of a variant at a batch; one that says "not there" where the file has none."""
     for row in rows:
-        if (row["arm"], row["batch"]) == (arm, batch):
+        if (row["variant"], row["batch"]) == (variant, batch):
             return row
     return {"status": "not there", "reason": "the run has no such row"}

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from mini_engine.cuda.graphs.backend import GraphBackend
     from mini_engine.cuda.weights import Weights
 
-QUICK_SECONDS = 200  # no arm starts after this, and none but max-autotune takes longer than 40
+QUICK_SECONDS = 200  # no variant starts after this, and none but max-autotune takes longer than 40
 
 
 def measure(
@@ -107,15 +107,15 @@ def tiny_shape() -> ModelConfig:
 
 # ---------------------------------------------------------------- parts
 
-Todo = list[tuple[str, ModelConfig, Point, list[str]]]  # --shape's word, its shape, where, arms
+Todo = list[tuple[str, ModelConfig, Point, list[str]]]  # --shape's word, its shape, where, variants
 
 
 def _header(
     measurement: Measurement, args: argparse.Namespace, backend: GraphBackend, spec: str
 ) -> Measurement:
     """The measurement with what all rows share; the copy's bandwidth is measured now."""
-    from mini_engine.cuda.measure.arms import ANCHOR
     from mini_engine.cuda.measure.calibrate import copy_bandwidth, sizes_for
+    from mini_engine.cuda.measure.variants import ANCHOR
 
     figures = {
         "copy_bandwidth_gb_s": copy_bandwidth(backend, sizes_for(backend, quick=True)),
@@ -150,7 +150,7 @@ def _missing(
         config = config_of(word)
         for batch, context in itertools.product(args.batch, args.context):
             key = config.name, batch, context
-            names = [name for name in args.arms if wants(rows.get((*key, name)), process)]
+            names = [name for name in args.variants if wants(rows.get((*key, name)), process)]
             if names:
                 todo.append((word, config, Point(*key), names))
     return todo

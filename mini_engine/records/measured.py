@@ -9,7 +9,7 @@ Out: `MeasuredStep`s; of one shape and context; the ladder of ablations; where a
     climb = ablation(steps, batch=1)                  # transformers eager -> ... -> the floor
     crossing_batch(batches, saved)                    # where a graph saves less than 5%
 
-An arm that failed the gate has no step here, whoever wrote it: its time is no result.
+A variant that failed the gate has no step here, whoever wrote it: its time is no result.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ PAYS = 0.05  # of eager's ITL: what a graph saves while it pays
 
 @dataclass(frozen=True)
 class MeasuredStep:
-    """A decode step of one arm, medians in µs, with the 95% interval of the ITL."""
+    """A decode step of one variant, medians in µs, with the 95% interval of the ITL."""
 
-    arm: str
+    variant: str
     shape: str
     batch: int
     context: int
@@ -62,7 +62,7 @@ class Origin:
     copy_gb_s: float
     spec: str  # predicted with
     laps: str  # "medians of 8 laps of 32 dependent steps"
-    failed: tuple[str, ...]  # arms that failed the gate, at some point at least
+    failed: tuple[str, ...]  # variants that failed the gate, at some point at least
 
     def caption(self) -> str:
         """For under a picture: of what, when, how; and what is not shown because it is wrong."""
@@ -94,7 +94,7 @@ class Ablation:
     """The ladder at one point, down to the floor."""
 
     rungs: tuple[Rung, ...]
-    left_out: tuple[str, ...]  # arms that the file has no figure for
+    left_out: tuple[str, ...]  # variants that the file has no figure for
     floor_us: float
 
     @property
@@ -113,7 +113,7 @@ def origin_of(measurement: Mapping[str, Any]) -> Origin:
         copy_gb_s=figures["copy_bandwidth_gb_s"]["median"],
         spec=figures["spec"],
         laps=laps_of(figures),
-        failed=tuple(dict.fromkeys(row["arm"] for row in figures["rows"] if failed_gate(row))),
+        failed=tuple(dict.fromkeys(row["variant"] for row in figures["rows"] if failed_gate(row))),
     )
 
 
@@ -138,7 +138,7 @@ def measured_steps(rows: Sequence[Mapping[str, Any]]) -> list[MeasuredStep]:
     """The rows that have a time which is a result: measured, and past the gate."""
     return [
         MeasuredStep(
-            arm=row["arm"],
+            variant=row["variant"],
             shape=row["shape"],
             batch=row["batch"],
             context=row["context"],
@@ -165,14 +165,14 @@ def of_one_place(
             batches.setdefault((step.shape, step.context), set()).add(step.batch)
     if not batches:
         wanted = f" of {shape or 'any shape'} at context {context or 'any'}"
-        raise ValueError(f"no arm has a result{wanted if shape or context else ''}")
+        raise ValueError(f"no variant has a result{wanted if shape or context else ''}")
     place = max(batches, key=lambda one: len(batches[one]))  # the first of equals
     return [step for step in steps if (step.shape, step.context) == place]
 
 
-def curve(steps: Sequence[MeasuredStep], arm: str) -> list[MeasuredStep]:
-    """One arm's steps, batch rising."""
-    return sorted((s for s in steps if s.arm == arm), key=lambda s: s.batch)
+def curve(steps: Sequence[MeasuredStep], variant: str) -> list[MeasuredStep]:
+    """One variant's steps, batch rising."""
+    return sorted((s for s in steps if s.variant == variant), key=lambda s: s.batch)
 
 
 def floor_curve(steps: Sequence[MeasuredStep], copy_gb_s: float) -> list[tuple[int, float]]:
@@ -183,18 +183,18 @@ def floor_curve(steps: Sequence[MeasuredStep], copy_gb_s: float) -> list[tuple[i
 
 def ablation(steps: Sequence[MeasuredStep], batch: int, copy_gb_s: float) -> Ablation:
     """The ladder at one batch. ValueError unless two of its rungs have a result there."""
-    there = {step.arm: step for step in steps if step.batch == batch}
+    there = {step.variant: step for step in steps if step.batch == batch}
     rungs: list[Rung] = []
-    for arm, label in ABLATION:
-        if arm in there:
-            before = rungs[-1].step.itl_us if rungs else there[arm].itl_us
-            rungs.append(Rung(label, there[arm], before - there[arm].itl_us))
+    for variant, label in ABLATION:
+        if variant in there:
+            before = rungs[-1].step.itl_us if rungs else there[variant].itl_us
+            rungs.append(Rung(label, there[variant], before - there[variant].itl_us))
     if len(rungs) < 2:
         raise ValueError(
-            f"{len(rungs)} of its arms with a result at batch {batch}, it takes two: "
-            f"{', '.join(arm for arm, _ in ABLATION)}"
+            f"{len(rungs)} of its variants with a result at batch {batch}, it takes two: "
+            f"{', '.join(variant for variant, _ in ABLATION)}"
         )
-    left_out = tuple(label for arm, label in ABLATION if arm not in there)
+    left_out = tuple(label for variant, label in ABLATION if variant not in there)
     return Ablation(tuple(rungs), left_out, rungs[0].step.bytes_to_move / copy_gb_s / 1e3)
 
 

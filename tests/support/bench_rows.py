@@ -16,7 +16,7 @@ from mini_engine.predict.oplists import StepShape, step_ops
 from mini_engine.predict.step_cost import step_time
 
 COPY_GB_S = 4300.0
-# arm -> op list, mode, and how many times the simulator's µs it "takes"
+# variant -> op list, mode, and how many times the simulator's µs it "takes"
 LAWS: dict[str, tuple[str, Any, float]] = {
     "null": ("fused9", "full", 1.3),
     "hf-eager": ("hf56", "eager", 1.05),
@@ -36,21 +36,21 @@ PASSED = {"passed": True, "reason": "", "forced": None, "produced": None}
 
 
 def made_up_row(
-    arm: str, batch: int, context: int = 512, shape: str = "qwen3-0.6b", *, processes: int = 1,
+    variant: str, batch: int, context: int = 512, shape: str = "qwen3-0.6b", *, processes: int = 1,
     us: float | None = None,
 ) -> Row:  # fmt: skip
     """A measured row; `us` instead of the law's own time."""
     config, spec = named_shape(shape), load_spec("h200")
-    style, mode, factor = LAWS[arm]
+    style, mode, factor = LAWS[variant]
     on_device = replace(spec, host_step_us=0.0, copy_us=0.0, sync_us=0.0)
     ops = step_ops(config, StepShape.decode(batch, context), style)
     predicted = step_time(ops, on_device, mode).itl_us
     centre_us = us or predicted * factor
-    if arm == "ours-eager" and us is None:  # the same kernels as ours-graph: no faster than it
+    if variant == "ours-eager" and us is None:  # the same kernels as ours-graph: no faster than it
         same = step_time(ops, on_device, "full").itl_us
         centre_us = max(centre_us, 1.005 * same * LAWS["ours-graph"][2])
     moved = read_bytes(config) + batch * context * kv_bytes_per_token(config)
-    rng = np.random.default_rng([batch, context, sorted(LAWS).index(arm)])
+    rng = np.random.default_rng([batch, context, sorted(LAWS).index(variant)])
     row: Row | None = None
     for _ in range(processes):
         centre = centre_us * (1 + 0.002 * rng.standard_normal())
@@ -58,15 +58,15 @@ def made_up_row(
         run = Run("2026-11-21T09:00:00+00:00", 1.0, laps, [centre] * 8, laps, {})
         facts = {"steps_a_call": 1, "kernels_a_call": len(ops), "launches_a_call": 1,
                  "bytes_to_move": moved, "predicted_us": predicted, "gate": PASSED}  # fmt: skip
-        new = measured_row(Point(shape, batch, context), arm, facts, run, COPY_GB_S)
+        new = measured_row(Point(shape, batch, context), variant, facts, run, COPY_GB_S)
         row = joined(row, new, COPY_GB_S)
     assert row is not None
     return row
 
 
 def made_up_rows(batches: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256)) -> list[Row]:
-    """Every arm at every batch."""
-    return [made_up_row(arm, batch) for batch in batches for arm in LAWS]
+    """Every variant at every batch."""
+    return [made_up_row(variant, batch) for batch in batches for variant in LAWS]
 
 
 def made_up(

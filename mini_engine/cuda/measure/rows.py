@@ -1,7 +1,7 @@
-"""The rows of a benchmark: one for each arm at a point, with what each process measured in it.
+"""The rows of a benchmark: one for each variant at a point, with what each process measured in it.
 
-In:  what one process found out about one arm. Out: a row (a dict that JSON can hold), whose figures
-cover all processes that stand in it. No torch.
+In:  what one process found out about one variant. Out: a row, whose figures cover all processes in
+it. No torch.
 
     row = measured_row(point, "ours-graph", facts, run)     # of one process
     row = joined(row, measured_row(...), copy_gb_s)         # of the next one, beside it
@@ -24,7 +24,7 @@ MEASURED, NOT_RUN, GATE_FAILED = "measured", "not run", "gate failed"
 
 @dataclass(frozen=True)
 class Point:
-    """What all arms of a comparison decode."""
+    """What all variants of a comparison decode."""
 
     shape: str
     batch: int
@@ -33,7 +33,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Run:
-    """One arm in one process. Laps: µs a decode step; the anchor's are paired with the arm's."""
+    """One variant in one process. Laps: µs a decode step, paired with the anchor's."""
 
     date: str
     prepare_s: float
@@ -44,12 +44,12 @@ class Run:
 
 
 def not_run(point: Point, name: str, reason: str) -> Row:
-    """The row of an arm that has no figures."""
-    return {**asdict(point), "arm": name, "status": NOT_RUN, "reason": reason}
+    """The row of a variant that has no figures."""
+    return {**asdict(point), "variant": name, "status": NOT_RUN, "reason": reason}
 
 
 def gate_failed(point: Point, name: str, reason: str, verdict: Mapping[str, Any]) -> Row:
-    """The row of an arm whose times are of no interest: what it computes is wrong."""
+    """The row of a variant whose times are of no interest: what it computes is wrong."""
     return {**not_run(point, name, reason), "status": GATE_FAILED, "gate": dict(verdict)}
 
 
@@ -60,12 +60,12 @@ def measured_row(
     predicted_us, gate and whatever else is to stand in the row."""
     laps = {key: [_six(us) for us in value] if isinstance(value, list) else value
             for key, value in asdict(run).items()}  # fmt: skip
-    row = {**asdict(point), "arm": name, "status": MEASURED, **facts, "runs": [laps]}
+    row = {**asdict(point), "variant": name, "status": MEASURED, **facts, "runs": [laps]}
     return _with_figures(row, copy_gb_s)
 
 
 def joined(old: Row | None, new: Row, copy_gb_s: float) -> Row:
-    """What stood in the file, and what the next process says of the same arm."""
+    """What stood in the file, and what the next process says of the same variant."""
     if old is None or GATE_FAILED in (old["status"], new["status"]):
         return old if old is not None and old["status"] == GATE_FAILED else new
     if old["status"] != MEASURED:
@@ -91,7 +91,7 @@ def wants(row: Row | None, process: int) -> bool:
 
 def key_of(row: Mapping[str, Any]) -> tuple[str, int, int, str]:
     """What a row is of."""
-    return row["shape"], row["batch"], row["context"], row["arm"]
+    return row["shape"], row["batch"], row["context"], row["variant"]
 
 
 def _with_figures(row: Row, copy_gb_s: float) -> Row:

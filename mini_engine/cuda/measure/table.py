@@ -1,7 +1,7 @@
 """The benchmark's rows as a Markdown table, made from the measurement file alone.
 
 In:  a `Measurement` of kind "bench". Out: Markdown: the bars, then one table a shape, batch and
-context. An arm that failed the gate is there, in bold, and its time is not: what a wrong program
+context. A variant that failed the gate is there, in bold, and its time is not: what a wrong program
 takes is no result. (A baseline's time stands, since it is not ours to mend, and so does the word.)
 No torch.
 """
@@ -17,7 +17,15 @@ from mini_engine.cuda.measure.evidence import Measurement
 from mini_engine.records.measured import failed_gate, laps_of
 
 HEADER = (
-    *("arm", "ITL µs (95%)", "each process", "wall µs", "× anchor (95%)", "kernels", "launches"),
+    *(
+        "variant",
+        "ITL µs (95%)",
+        "each process",
+        "wall µs",
+        "× anchor (95%)",
+        "kernels",
+        "launches",
+    ),
     *("GB/s", "% of copy", "predicted µs", "off", "gate", "tokens agree"),
 )
 EMULATED = "**Emulated on a CPU: these times say nothing about any GPU and are no evidence.**"
@@ -57,20 +65,20 @@ def markdown(measurement: Measurement) -> str:
 
 
 def ordered(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Points as they came, each with all of its arms as they came."""
+    """Points as they came, each with all of its variants as they came."""
     points = list(dict.fromkeys(point_of(row) for row in rows))
     return sorted(rows, key=lambda row: points.index(point_of(row)))
 
 
 def cells(row: Mapping[str, Any]) -> list[str]:
-    """One arm."""
+    """One variant."""
     if row["status"] != "measured":
         word = f"**{row['status']}**" if failed_gate(row) else row["status"]
-        return [row["arm"], f"{word}: {row['reason']}", *[""] * (len(HEADER) - 2)]
+        return [row["variant"], f"{word}: {row['reason']}", *[""] * (len(HEADER) - 2)]
     itl, ratio, gate = row["itl_us"], row["times_the_anchor"], row["gate"]
     agree = [path["agreement"] for path in (gate["forced"], gate["produced"]) if path]
     return [
-        row["arm"],
+        row["variant"],
         f"{itl['median']:,.1f} ({itl['low']:,.1f} to {itl['high']:,.1f})",
         " · ".join(f"{us:,.1f}" for us in row["process_medians_us"]),
         f"{row['wall_us']['median']:,.1f}",

@@ -20,15 +20,15 @@ from torch._C._autograd import DeviceType  # noqa: E402
 from mini_engine.cli import bench_file, main  # noqa: E402
 from mini_engine.cli.bench_file import config_of  # noqa: E402
 from mini_engine.cuda.graphs.backend import graphs_for  # noqa: E402
-from mini_engine.cuda.measure import arms as arms_room  # noqa: E402
 from mini_engine.cuda.measure import bench, gate  # noqa: E402
 from mini_engine.cuda.measure import rows as bench_rows  # noqa: E402
 from mini_engine.cuda.measure import table as bench_table  # noqa: E402
-from mini_engine.cuda.measure.arms import ARMS, ArmKind  # noqa: E402
+from mini_engine.cuda.measure import variants as variants_room  # noqa: E402
 from mini_engine.cuda.measure.bars import BARS  # noqa: E402
+from mini_engine.cuda.measure.decode_setup import DecodeSetup, Variant  # noqa: E402
 from mini_engine.cuda.measure.evidence import load_evidence, read_measurement, write_measurement  # noqa: E402
-from mini_engine.cuda.measure.plain_arms import OursEager  # noqa: E402
-from mini_engine.cuda.measure.stage import Arm, Stage  # noqa: E402
+from mini_engine.cuda.measure.plain_variants import OursEager  # noqa: E402
+from mini_engine.cuda.measure.variants import VARIANTS, VariantKind  # noqa: E402
 from mini_engine.cuda.weights import random_weights  # noqa: E402
 from mini_engine.model.config import named_shape  # noqa: E402
 from mini_engine.predict.capacity import kv_bytes_per_token, read_bytes  # noqa: E402
@@ -90,30 +90,30 @@ def test_the_prediction_leaves_out_what_no_lap_contains() -> None:
     assert eager == pytest.approx(len(ops) * H200.cpu_op_us + head_us, rel=0.01)
 
 
-def test_an_arm_that_breaks_does_not_take_the_others_with_it(
+def test_a_variant_that_breaks_does_not_take_the_others_with_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def breaks(_: Stage) -> Arm:
+    def breaks(_: DecodeSetup) -> Variant:
         raise RuntimeError("it broke\nin many lines")
 
-    def no_room(_: Stage) -> Arm:
+    def no_room(_: DecodeSetup) -> Variant:
         raise torch.OutOfMemoryError("Tried to allocate")
 
-    def add(name: str, make: Callable[[Stage], Arm], gated: bool) -> None:
-        kind = ArmKind("", "full", make, lambda _: None, gated)
-        monkeypatch.setitem(arms_room.ARMS, name, kind)
+    def add(name: str, make: Callable[[DecodeSetup], Variant], gated: bool) -> None:
+        kind = VariantKind("", "full", make, lambda _: None, gated)
+        monkeypatch.setitem(variants_room.VARIANTS, name, kind)
 
     add("broken", breaks, True)
     add("large", no_room, True)
     add("wrong", lambda s: Spoiled(OursEager(s), lambda x: x * 1.1), True)  # type: ignore[arg-type]
     add("wrong-baseline", lambda s: Spoiled(OursEager(s), lambda x: x * 1.1), False)  # type: ignore[arg-type]
     names = ["broken", "large", "wrong", "wrong-baseline", "ours-eager"]
-    rows = {row["arm"]: row for row in rows_of(names)}
+    rows = {row["variant"]: row for row in rows_of(names)}
     assert rows["broken"]["reason"] == "RuntimeError: it broke"
     assert rows["large"]["reason"] == "out of memory: Tried to allocate"
     assert rows["wrong"]["status"] == "gate failed"
     assert rows["wrong"]["reason"].startswith("gate: ")
-    assert "itl_us" not in rows["wrong"]  # a wrong arm has no time
+    assert "itl_us" not in rows["wrong"]  # a wrong variant has no time
     assert rows["wrong-baseline"]["status"] == "measured"
     assert not rows["wrong-baseline"]["gate"]["passed"]
     assert rows["ours-eager"]["status"] == "measured"
@@ -121,16 +121,16 @@ def test_an_arm_that_breaks_does_not_take_the_others_with_it(
     assert "| wrong | **gate failed**: gate: " in told
     (baseline,) = [line for line in told.splitlines() if line.startswith("| wrong-baseline ")]
     assert "| **failed**: gate: " in baseline
-    assert {step.arm for step in measured_steps(list(rows.values()))} == {"ours-eager"}
+    assert {step.variant for step in measured_steps(list(rows.values()))} == {"ours-eager"}
 
 
-def test_a_point_that_cannot_be_set_up_is_told_arm_by_arm() -> None:
+def test_a_point_that_cannot_be_set_up_is_told_variant_by_variant() -> None:
     rows = rows_of(["ours-eager", "ours-graph"], context=5000)
     assert [row["status"] for row in rows] == ["not run"] * 2
     assert "tiny reaches 512" in rows[0]["reason"]
 
 
-def test_when_the_time_is_over_no_arm_is_started() -> None:
+def test_when_the_time_is_over_no_variant_is_started() -> None:
     rows = rows_of(["ours-eager"], bench.Effort(2, 2, deadline=0.0))
     assert rows[0]["reason"].endswith("go on with --resume")
 
@@ -154,10 +154,10 @@ def test_kernels_and_launches_are_counted_and_copies_are_no_kernels() -> None:
 # ---------------------------------------------------------------- table and command
 
 
-def test_the_table_shows_every_row_the_bars_and_why_an_arm_did_not_run() -> None:
+def test_the_table_shows_every_row_the_bars_and_why_a_variant_did_not_run() -> None:
     point = bench_rows.Point("qwen3-0.6b", 1, 512)
     rows = [made_up_row("hf-eager", 1), made_up_row("ours-graph", 1, processes=3)]
-    rows.append(bench_rows.not_run(point, "odd|arm", "no | GPU"))
+    rows.append(bench_rows.not_run(point, "odd|variant", "no | GPU"))
     rows.insert(1, bench_rows.not_run(replace(point, batch=2), "ours-graph", "why"))
     made = made_up(rows)
     text = bench_table.markdown(made)
@@ -232,21 +232,23 @@ def test_the_command_measures_marks_its_file_and_resumes_what_is_missing(
 ) -> None:
     out = tmp_path / "bench.json"
     words = [*WORDS, "-o", str(out)]
-    assert main([*words, "--arms", "ours-graph,compile-default"]) == 0
+    assert main([*words, "--variants", "ours-graph,compile-default"]) == 0
     told, progress = capsys.readouterr()
     assert "no evidence about any GPU" in told
     assert "not measured  Qwen3-1.7B: ITL of 1.00 ms or less" in told
-    assert "no bench-waterfall.png: 1 of its arms with a result at batch 1, it takes two" in told
+    assert (
+        "no bench-waterfall.png: 1 of its variants with a result at batch 1, it takes two" in told
+    )
     assert progress.startswith("1 of 2: tiny batch 1 context 40: ours-graph ")
     with pytest.raises(ValueError, match="no evidence"):
         load_evidence(out)
-    first = {row["arm"]: row for row in read_measurement(out).figures["rows"]}
+    first = {row["variant"]: row for row in read_measurement(out).figures["rows"]}
     assert first["ours-graph"]["status"] == "measured"
     assert first["compile-default"]["reason"].endswith("needs an NVIDIA GPU")
-    assert main([*words, "--arms", "null,ours-graph,ours-eager", "--resume", "--json"]) == 0
+    assert main([*words, "--variants", "null,ours-graph,ours-eager", "--resume", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     figures = read_measurement(out).figures
-    rows = {row["arm"]: row for row in figures["rows"]}
+    rows = {row["variant"]: row for row in figures["rows"]}
     assert list(rows) == ["ours-graph", "compile-default", "null", "ours-eager"]
     assert rows["ours-graph"] == first["ours-graph"]  # kept, not measured again
     assert told["rows"] == list(rows.values())
@@ -261,7 +263,7 @@ def test_the_command_measures_marks_its_file_and_resumes_what_is_missing(
 
 def test_fresh_processes_measure_the_same_one_after_the_other(tmp_path: Path) -> None:
     out = tmp_path / "bench.json"
-    words = [*WORDS, "--arms", "ours-graph", "--processes", "2", "-o", str(out)]
+    words = [*WORDS, "--variants", "ours-graph", "--processes", "2", "-o", str(out)]
     done = subprocess.run(
         [sys.executable, "-m", "mini_engine", *words], capture_output=True, text=True, cwd=ROOT
     )
@@ -292,7 +294,7 @@ def test_an_interrupted_process_ends_the_run_and_a_resumed_one_measures_the_rest
 
     monkeypatch.setattr(bench_file, "run_python", run)
     out = tmp_path / "bench.json"
-    words = [*WORDS, "--arms", "ours-eager,null", "--processes", "2", "-o", str(out)]
+    words = [*WORDS, "--variants", "ours-eager,null", "--processes", "2", "-o", str(out)]
     assert main(words) == 130
     rows = read_measurement(out).figures["rows"]
     assert [len(row["runs"]) for row in rows] == [1, 1]
@@ -318,7 +320,11 @@ def test_table_and_pictures_are_made_again_without_torch_and_without_measuring(
     tmp_path: Path,
 ) -> None:
     out = tmp_path / "bench.json"
-    rows = [made_up_row(arm, b) for arm in ("ours-eager", "ours-graph", "graph-5") for b in (1, 8)]
+    rows = [
+        made_up_row(variant, b)
+        for variant in ("ours-eager", "ours-graph", "graph-5")
+        for b in (1, 8)
+    ]
     write_measurement(out, made_up(rows))
     before = out.read_bytes()
     code = (
@@ -337,8 +343,8 @@ def test_a_picture_of_another_place_is_drawn_when_asked_for_and_only_where_there
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "bench.json"
-    arms = ("ours-eager", "ours-graph")
-    rows = [made_up_row(arm, 1, context) for context in (128, 2048) for arm in arms]
+    variants = ("ours-eager", "ours-graph")
+    rows = [made_up_row(variant, 1, context) for context in (128, 2048) for variant in variants]
     write_measurement(out, made_up(rows))
     stale = tmp_path / "bench-itl.png"
     stale.write_bytes(b"of an older file, with more batches")
@@ -348,7 +354,7 @@ def test_a_picture_of_another_place_is_drawn_when_asked_for_and_only_where_there
     assert told["pictures"] == [str(tmp_path / "bench-waterfall.png")]
     assert main(["bench", "--plot", str(out), "--context", "4096"]) == 2
     error = capsys.readouterr().err
-    assert "no arm has a result of any shape at context 4096" in error
+    assert "no variant has a result of any shape at context 4096" in error
     assert main(["bench", "--plot", str(out), "--context", "128,2048"]) == 2
     assert "--context 128,2048: with --plot, give one" in capsys.readouterr().err
     write_measurement(out, made_up([rows[0], {"shape": "x"}]))
@@ -358,7 +364,7 @@ def test_a_picture_of_another_place_is_drawn_when_asked_for_and_only_where_there
     assert "none.json" in capsys.readouterr().err
 
 
-def test_the_help_tells_of_arms_gate_processes_and_pictures(
+def test_the_help_tells_of_variants_gate_processes_and_pictures(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with pytest.raises(SystemExit):
@@ -370,22 +376,22 @@ def test_the_help_tells_of_arms_gate_processes_and_pictures(
     assert "--process K" not in told
 
 
-def test_rows_are_on_disk_before_the_next_arm_starts(
+def test_rows_are_on_disk_before_the_next_variant_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(_: Stage) -> Arm:
+    def interrupted(_: DecodeSetup) -> Variant:
         raise KeyboardInterrupt
 
-    kind = ArmKind("", "full", interrupted, lambda _: None, True)
-    monkeypatch.setitem(arms_room.ARMS, "interrupted", kind)
+    kind = VariantKind("", "full", interrupted, lambda _: None, True)
+    monkeypatch.setitem(variants_room.VARIANTS, "interrupted", kind)
     out = tmp_path / "bench.json"
-    assert main([*WORDS, "-o", str(out), "--arms", "ours-eager,interrupted,null"]) == 130
+    assert main([*WORDS, "-o", str(out), "--variants", "ours-eager,interrupted,null"]) == 130
     rows = read_measurement(out).figures["rows"]
-    assert [row["arm"] for row in rows] == ["ours-eager"]
+    assert [row["variant"] for row in rows] == ["ours-eager"]
 
 
 def test_resuming_refuses_another_effort(tmp_path: Path, capsys: Any) -> None:
-    words = [*WORDS, "-o", str(tmp_path / "b.json"), "--arms", "ours-eager"]
+    words = [*WORDS, "-o", str(tmp_path / "b.json"), "--variants", "ours-eager"]
     assert main(words) == 0
     assert main([*words, "--resume", "--rounds", "4"]) == 2
     assert "measured with rounds 2, this is 4" in capsys.readouterr().err
@@ -394,7 +400,7 @@ def test_resuming_refuses_another_effort(tmp_path: Path, capsys: Any) -> None:
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["--arms", "ours-grpah"], "no arm 'ours-grpah': use some of null, hf-eager"),
+        (["--variants", "ours-grpah"], "no variant 'ours-grpah': use some of null, hf-eager"),
         (["--rounds", "3"], "--rounds 3: expected an even number"),
         (["--batch", "0"], "--batch and --context: expected numbers of 1 or more"),
         (["--shape", "qwen9"], "shape 'qwen9': expected one of"),
@@ -420,13 +426,13 @@ def test_without_torch_the_command_says_what_to_install(
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU")
-def test_on_a_gpu_every_arm_runs_and_the_profiler_sees_its_kernels(tmp_path: Path) -> None:
+def test_on_a_gpu_every_variant_runs_and_the_profiler_sees_its_kernels(tmp_path: Path) -> None:
     out = tmp_path / "bench.json"
-    arms = [name for name in ARMS if name != "compile-max-autotune"]  # minutes
+    variants = [name for name in VARIANTS if name != "compile-max-autotune"]  # minutes
     words = ["--shape", "tiny", "--batch", "2", "--context", "40", "--rounds", "2"]
-    assert main(["bench", *words, "--arms", ",".join(arms), "-o", str(out)]) == 0
-    rows = {row["arm"]: row for row in load_evidence(out).figures["rows"]}
-    assert {name: row.get("reason") for name, row in rows.items()} == dict.fromkeys(arms)
+    assert main(["bench", *words, "--variants", ",".join(variants), "-o", str(out)]) == 0
+    rows = {row["variant"]: row for row in load_evidence(out).figures["rows"]}
+    assert {name: row.get("reason") for name, row in rows.items()} == dict.fromkeys(variants)
     assert rows["ours-graph"]["launches_a_call"] == 1
     assert rows["ours-graph"]["kernels_a_call"] > 50
     assert rows["ours-eager"]["launches_a_call"] >= rows["ours-eager"]["kernels_a_call"]

@@ -1,7 +1,7 @@
-"""transformers as an arm: the same weights, the same keys and values, its own code.
+"""transformers as a variant: the same weights, the same keys and values, its own code.
 
-In:  a `Stage`. Out: arms that decode with `transformers`, eagerly over a growing cache, or with a
-static cache and torch.compile, the way its own documentation does it
+In:  a `DecodeSetup`. Out: variants that decode with `transformers`, eagerly over a growing cache,
+or with a static cache and torch.compile, the way its own documentation does it
 (https://huggingface.co/docs/transformers/llm_optims, "Static kv-cache and torch.compile").
 
 No weight is stored twice: the parameters of the transformers model are rows of our merged matrices.
@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from mini_engine.cuda.graphs.backend import GraphBackend
+from mini_engine.cuda.measure.decode_setup import DecodeSetup
 from mini_engine.cuda.measure.op_record import OpRecorder
-from mini_engine.cuda.measure.stage import Stage
 from mini_engine.cuda.weights import Weights
 from mini_engine.model.checkpoint import EMBED, FINAL_NORM, LM_HEAD, layer_parts, tensor_shapes
 from mini_engine.model.config import ModelConfig
@@ -30,7 +30,7 @@ Compiler = Callable[[Any], Any]
 
 
 def no_transformers(backend: GraphBackend) -> str | None:  # noqa: ARG001 (a `why_not`)
-    """The reason why these arms cannot run, if there is one."""
+    """The reason why these variants cannot run, if there is one."""
     if importlib.util.find_spec("transformers") is None:
         return "transformers is not installed: pip install 'transformers>=5.17,<6'"
     return None
@@ -41,17 +41,17 @@ class HuggingFaceEager:
 
     steps_a_call = 1
 
-    def __init__(self, stage: Stage) -> None:
-        self.stage = stage
-        self.model = transformers_model(stage.model.weights)
-        device = stage.backend.device
-        self.input_ids = torch.zeros((stage.batch, 1), dtype=torch.long, device=device)
+    def __init__(self, setup: DecodeSetup) -> None:
+        self.setup = setup
+        self.model = transformers_model(setup.model.weights)
+        device = setup.backend.device
+        self.input_ids = torch.zeros((setup.batch, 1), dtype=torch.long, device=device)
         self.positions = torch.zeros_like(self.input_ids)
         self.cache: Any = None
         self._logits: list[Tensor] = []
 
     def prepare(self) -> None:
-        self.place(self.stage.first_tokens, self.stage.context)
+        self.place(self.setup.first_tokens, self.setup.context)
         self.step()
 
     def place(self, tokens: Tensor, context: int) -> None:
@@ -59,7 +59,7 @@ class HuggingFaceEager:
         self.positions.fill_(context - 1)
         self._empty_cache()
         if context > 1:
-            for layer, (keys, values) in enumerate(self.stage.cached(context - 1)):
+            for layer, (keys, values) in enumerate(self.setup.cached(context - 1)):
                 self.cache.update(keys, values, layer)
 
     def step(self) -> None:
@@ -102,10 +102,10 @@ class HuggingFaceEager:
 
 
 class HuggingFaceStatic(HuggingFaceEager):
-    """`model.forward` compiled, with a `StaticCache` of the stage's room."""
+    """`model.forward` compiled, with a `StaticCache` of the setup's room."""
 
-    def __init__(self, stage: Stage, compiler: Compiler) -> None:
-        super().__init__(stage)
+    def __init__(self, setup: DecodeSetup, compiler: Compiler) -> None:
+        super().__init__(setup)
         self._compiler = compiler
 
     def prepare(self) -> None:
@@ -114,7 +114,7 @@ class HuggingFaceStatic(HuggingFaceEager):
         The cache is filled before: that marks its addresses as static, without which there are no
         CUDA graphs (transformers/cache_utils.py, StaticLayer.lazy_initialization).
         """
-        self.place(self.stage.first_tokens, self.stage.context)
+        self.place(self.setup.first_tokens, self.setup.context)
         for tensor in (self.input_ids, self.positions):
             torch._dynamo.mark_static_address(tensor)
         self.model.forward = self._compiler(self.model.forward)
@@ -132,7 +132,7 @@ class HuggingFaceStatic(HuggingFaceEager):
     def _empty_cache(self) -> None:
         if self.cache is None:
             static = importlib.import_module("transformers").StaticCache
-            self.cache = static(config=self.model.config, max_cache_len=self.stage.room)
+            self.cache = static(config=self.model.config, max_cache_len=self.setup.room)
         else:
             self.cache.reset()
 

@@ -1,6 +1,6 @@
-"""Our plain model as an arm: eager, one graph, pieces around live attention, torch.compile.
+"""Our plain model as a variant: eager, one graph, pieces around live attention, torch.compile.
 
-In:  a `Stage`. Out: arms that run `Model` on it (`stage.Arm`), all of them the same arithmetic.
+In:  a `DecodeSetup`. Out: variants that run `Model` on it, all of them with the same arithmetic.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from mini_engine.cuda.graphs.capture import GraphRunner, PiecewiseGraphRunner
-from mini_engine.cuda.measure.hf_arms import new_step
+from mini_engine.cuda.measure.decode_setup import DecodeSetup
+from mini_engine.cuda.measure.hf_variants import new_step
 from mini_engine.cuda.measure.op_record import OpRecorder, WatchedAttention
-from mini_engine.cuda.measure.stage import Stage
 from mini_engine.cuda.runner import NullAttention
 from mini_engine.predict.oplists import OpCost, StepShape, step_ops
 
@@ -26,8 +26,8 @@ class OursEager:
 
     steps_a_call = 1
 
-    def __init__(self, stage: Stage) -> None:
-        self.stage, self.model, self.inputs = stage, stage.model, stage.inputs()
+    def __init__(self, setup: DecodeSetup) -> None:
+        self.setup, self.model, self.inputs = setup, setup.model, setup.inputs()
         self._logits: list[Tensor] = []
         self._tokens: list[Tensor] = []
 
@@ -35,7 +35,7 @@ class OursEager:
         self.step()
 
     def place(self, tokens: Tensor, context: int) -> None:
-        self.stage.place(self.inputs, tokens, context)
+        self.setup.place(self.inputs, tokens, context)
 
     def step(self) -> None:
         self._decode()
@@ -60,7 +60,7 @@ class OursEager:
 
     def _decode(self) -> Tensor:
         """One step, from embed to the token written and fed back."""
-        hidden = self.model.body(self.inputs, self.stage.attention)
+        hidden = self.model.body(self.inputs, self.setup.attention)
         logits, tokens = self.model.next_step(hidden, self.inputs)
         self._logits, self._tokens = [logits], [tokens]
         return logits
@@ -69,18 +69,18 @@ class OursEager:
 class OursGraph(OursEager):
     """The same in one graph; with `steps_a_call` above 1, that many steps in one replay."""
 
-    def __init__(self, stage: Stage, steps_a_call: int = 1) -> None:
-        super().__init__(stage)
+    def __init__(self, setup: DecodeSetup, steps_a_call: int = 1) -> None:
+        super().__init__(setup)
         self.steps_a_call = steps_a_call
-        pool = stage.backend.graph_pool_handle()
-        self.graphs = GraphRunner(stage.backend, self._forward, [stage.batch], pool)
+        pool = setup.backend.graph_pool_handle()
+        self.graphs = GraphRunner(setup.backend, self._forward, [setup.batch], pool)
 
     def prepare(self) -> None:
         if self.graphs.capture().dropped:
-            raise torch.OutOfMemoryError(f"no memory to capture batch {self.stage.batch}")
+            raise torch.OutOfMemoryError(f"no memory to capture batch {self.setup.batch}")
 
     def step(self) -> None:
-        self.graphs.replay(self.stage.batch)
+        self.graphs.replay(self.setup.batch)
 
     def feed(self, tokens: Tensor) -> None:
         if self.steps_a_call > 1:
@@ -91,7 +91,7 @@ class OursGraph(OursEager):
         kept = self._logits, self._tokens  # in the graph's memory
         recorder = OpRecorder()
         with recorder:
-            self._forward(self.stage.batch)
+            self._forward(self.setup.batch)
         self._logits, self._tokens = kept
         return recorder.ops
 
@@ -113,31 +113,31 @@ class OursGraph(OursEager):
 class OursPiecewise(OursEager):
     """Graphs between the attentions; attention, head and feedback are launched live."""
 
-    def __init__(self, stage: Stage) -> None:
-        super().__init__(stage)
-        pool = stage.backend.graph_pool_handle()
+    def __init__(self, setup: DecodeSetup) -> None:
+        super().__init__(setup)
+        pool = setup.backend.graph_pool_handle()
         self.graphs = PiecewiseGraphRunner(
-            stage.backend,
+            setup.backend,
             lambda _, attention: self.model.body(self.inputs, attention),
-            [stage.batch],
+            [setup.batch],
             pool,
             NullAttention(),
         )
 
     def prepare(self) -> None:
         if self.graphs.capture().dropped:
-            raise torch.OutOfMemoryError(f"no memory to capture batch {self.stage.batch}")
+            raise torch.OutOfMemoryError(f"no memory to capture batch {self.setup.batch}")
 
     def step(self) -> None:
-        attend = self.stage.attention.begin(self.inputs)
-        hidden = self.graphs.run(self.stage.batch, attend)
+        attend = self.setup.attention.begin(self.inputs)
+        hidden = self.graphs.run(self.setup.batch, attend)
         logits, tokens = self.model.next_step(hidden, self.inputs)
         self._logits, self._tokens = [logits], [tokens]
 
     def ops(self) -> list[OpCost]:
         recorder = OpRecorder()
         with recorder:
-            hidden = self.model.body(self.inputs, WatchedAttention(self.stage.attention, recorder))
+            hidden = self.model.body(self.inputs, WatchedAttention(self.setup.attention, recorder))
             with recorder.live():
                 self.model.next_step(hidden, self.inputs)
         return recorder.ops
@@ -150,8 +150,8 @@ class OursPiecewise(OursEager):
 class OursCompiled(OursEager):
     """torch.compile of the whole step of our plain model."""
 
-    def __init__(self, stage: Stage, compiler: Compiler) -> None:
-        super().__init__(stage)
+    def __init__(self, setup: DecodeSetup, compiler: Compiler) -> None:
+        super().__init__(setup)
         self._compiled = compiler(self._decode_once)
 
     def prepare(self) -> None:
@@ -183,7 +183,7 @@ class OursCompiled(OursEager):
 
     def ops(self) -> list[OpCost]:
         """What a compiler is expected to leave: the usual nine kernels a layer."""
-        shape = StepShape.decode(self.stage.batch, self.stage.context)
+        shape = StepShape.decode(self.setup.batch, self.setup.context)
         return step_ops(self.model.config, shape, "fused9")
 
     def release(self) -> None:
@@ -191,5 +191,5 @@ class OursCompiled(OursEager):
         torch.compiler.reset()
 
     def _decode_once(self) -> tuple[Tensor, Tensor]:
-        hidden = self.model.body(self.inputs, self.stage.attention)
+        hidden = self.model.body(self.inputs, self.setup.attention)
         return self.model.next_step(hidden, self.inputs)
