@@ -22,11 +22,11 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
+from labs.lab15_torch_compile.compile_report import graph_breaks, launches, over_calls
 from labs.measuring.step_timing import Race
 from labs.measuring.step_timing import main as race_main
 from mini_engine.cli.bench_file import tiny_shape
 from mini_engine.cuda.graphs.backend import graphs_for
-from mini_engine.cuda.measure.compile_report import graph_breaks, launches, over_calls
 from mini_engine.cuda.measure.decode_setup import build_setup
 from mini_engine.cuda.weights import random_weights
 from mini_engine.dispatch.default_ladder import default_capture_sizes

@@ -1,4 +1,4 @@
-"""cuda/compile_report.py on the engine's own step: one graph, no breaks, and what a bound is worth.
+"""Lab 15's compile_report.py on the engine's own step: one graph, no breaks, and a bound.
 
 Random programs with known ops and breaks are lab 15's tests, which run on this file too.
 """
@@ -13,9 +13,9 @@ torch = pytest.importorskip("torch")
 
 from torch import Tensor  # noqa: E402
 
+from labs.lab15_torch_compile.compile_report import Call, graph_breaks, launches, ops_of, over_calls  # noqa: E402
 from mini_engine.cli.bench_file import tiny_shape  # noqa: E402
 from mini_engine.cuda.graphs.backend import graphs_for  # noqa: E402
-from mini_engine.cuda.measure.compile_report import Call, graph_breaks, launches, ops_of, over_calls  # noqa: E402
 from mini_engine.cuda.measure.decode_setup import DecodeSetup, build_setup  # noqa: E402
 from mini_engine.cuda.measure.op_record import OpRecorder  # noqa: E402
 from mini_engine.cuda.weights import random_weights  # noqa: E402
