@@ -27,13 +27,14 @@ from mini_engine.cuda.graphs.backend import GraphBackend, graphs_for, why_no_bf1
 from mini_engine.cuda.graphs.capture import no_garbage_collection
 from mini_engine.cuda.measure.decode_setup import DecodeSetup, Variant, build_setup
 from mini_engine.cuda.measure.fused_variants import fused
-from mini_engine.cuda.measure.intervals import Interval, median_interval
+from mini_engine.cuda.measure.intervals import median_interval
 from mini_engine.cuda.measure.plain_variants import OursEager, OursGraph
 from mini_engine.cuda.weights import random_weights
 from mini_engine.model.config import ModelConfig, named_shape
 from mini_engine.predict.hardware import DeviceSpec, load_spec
 from mini_engine.predict.oplists import OpCost, StepShape, step_ops
 from mini_engine.predict.step_cost import Mode, step_time
+from mini_engine.records.rows import Interval
 
 SHAPE, BATCH, CONTEXT, STEPS, ROUNDS = "qwen3-0.6b", 1, 512, 64, 8
 ONE_GRAPH = "one graph"  # what `--predict` is about
@@ -142,12 +143,12 @@ def measured(
         for variant in variants.values():
             variant.prepare()
         wrote = {
-            name: lap(backend, setup, variant)[1] for name, variant in variants.items()
+            name: lap(backend, variant)[1] for name, variant in variants.items()
         }  # and warms up
         with no_garbage_collection():
             for i in range(ROUNDS):
                 for name in list(variants)[:: -1 if i % 2 else 1]:
-                    laps[name].append(lap(backend, setup, variants[name])[0])
+                    laps[name].append(lap(backend, variants[name])[0])
         for variant in variants.values():
             variant.release()
     first = wrote[ways[0].name]
@@ -155,11 +156,9 @@ def measured(
     return {name: median_interval(times) for name, times in laps.items()}, same
 
 
-def lap(
-    backend: GraphBackend, setup: DecodeSetup, variant: Variant
-) -> tuple[float, list[list[int]]]:
+def lap(backend: GraphBackend, variant: Variant) -> tuple[float, list[list[int]]]:
     """STEPS decode steps from the start: µs a token, and the tokens of each step."""
-    variant.place(setup.first_tokens, setup.context)
+    variant.rewind()
     backend.synchronize()
     wrote, began = [], time.perf_counter()
     for _ in range(STEPS // variant.steps_a_call):

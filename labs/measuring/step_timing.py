@@ -20,7 +20,6 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -29,6 +28,7 @@ from labs.measuring import ledger
 from labs.runner import workspace
 from mini_engine import cli
 from mini_engine.cuda.measure.evidence import Measurement, load_evidence, read_measurement
+from mini_engine.records.rows import MEASURED, Row
 
 SHAPE, BATCHES, CONTEXT = "qwen3-0.6b", (1, 8), 512
 Predictions = dict[tuple[int, str], float]  # (batch, name) -> ms
@@ -187,16 +187,16 @@ def emulated(race: Race, reason: str, console: Console) -> None:
         code = cli.main(words)
     if code:
         raise ValueError(f"the emulated run ended with code {code}")
-    rows = read_measurement(out).figures["rows"]
+    rows = rows_of(read_measurement(out))
     console.print(f"[bold]EMULATED[/bold]: {reason}.")
     console.print("A tiny model on the CPU emulator shows that everything runs. Its times say")
     console.print("nothing about a GPU, and the ledger takes none of them:")
     for name in race.emulated:
         row = row_of(rows, race.variants[name], 1)
-        told = row["reason"] if row["status"] != "measured" else (
-            f"{row['itl_us']['median']:,.0f} µs a step of this CPU, gate "
-            f"{'passed' if row['gate']['passed'] else 'FAILED'}"
-        )  # fmt: skip
+        told = row.reason
+        if row.status == MEASURED:
+            gate = "FAILED" if row.failed_gate else "passed"
+            told = f"{row.itl_us:,.0f} µs a step of this CPU, gate {gate}"
         console.print(f"  {name:10} {told}", soft_wrap=True)
     console.print()
 
@@ -223,7 +223,7 @@ OUT = Path("out/bench.json")
 
 def compare(race: Race, said: Predictions, measurement: Measurement, console: Console) -> None:
     """What you said, what the simulator said, what it was."""
-    rows = measurement.figures["rows"]
+    rows = rows_of(measurement)
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("", no_wrap=True)
     for column in ("kernels", "you said ms", "simulator ms", "measured ms", "you", "simulator"):
@@ -231,12 +231,12 @@ def compare(race: Race, said: Predictions, measurement: Measurement, console: Co
     for batch in BATCHES:
         for name, variant in race.variants.items():
             row, mine = row_of(rows, variant, batch), said.get((batch, name))
-            first = [f"batch {batch} {name}", str(row.get("kernels_a_call") or "")]
+            first = [f"batch {batch} {name}", str(row.kernels_a_call or "")]
             first.append("" if mine is None else f"{mine:.3g}")
-            if row["status"] != "measured":
-                table.add_row(*first, "", row["status"])
+            if row.status != MEASURED:
+                table.add_row(*first, "", row.status)
                 continue
-            ms, predicted = row["itl_us"]["median"] / 1e3, row["predicted_us"] / 1e3
+            ms, predicted = row.itl_us / 1e3, row.predicted_us / 1e3
             off = "" if mine is None else f"{100 * (mine / ms - 1):+.0f}%"
             table.add_row(
                 *first, f"{predicted:.3g}", f"{ms:.4g}", off, f"{100 * (predicted / ms - 1):+.0f}%"
@@ -246,17 +246,17 @@ def compare(race: Race, said: Predictions, measurement: Measurement, console: Co
         console.print(line, soft_wrap=True)
 
 
-def notes(race: Race, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def notes(race: Race, rows: Sequence[Row]) -> list[str]:
     """What to see in it: each contestant against the one before, at each batch."""
     told = []
     for batch in BATCHES:
         found = [(name, row_of(rows, variant, batch)) for name, variant in race.variants.items()]
-        ran = [(name, row["itl_us"]) for name, row in found if row["status"] == "measured"]
+        ran = [(name, row.itl) for name, row in found if row.status == MEASURED]
         for (before, old), (name, new) in itertools.pairwise(ran):
-            percent = 100 * (new["median"] / old["median"] - 1)
+            percent = 100 * (new.median / old.median - 1)
             line = f"batch {batch}: {name} takes {abs(percent):.0f}% "
             line += f"{'less' if percent < 0 else 'more'} than {before}"
-            apart = new["high"] < old["low"] or new["low"] > old["high"]
+            apart = new.high < old.low or new.low > old.high
             told.append(line if apart else f"{line}, but the intervals overlap: no difference")
     return told
 
@@ -264,18 +264,21 @@ def notes(race: Race, rows: Sequence[Mapping[str, Any]]) -> list[str]:
 def close(race: Race, said: Predictions, measurement: Measurement, on: str) -> None:
     """Write what was measured into the ledger, for each prediction whose variant ran."""
     for batch, name in said:
-        row = row_of(measurement.figures["rows"], race.variants[name], batch)
-        if row["status"] == "measured":
-            itl = row["itl_us"]
+        row = row_of(rows_of(measurement), race.variants[name], batch)
+        if row.status == MEASURED:
             ledger.measure(
-                title(batch, name), itl["median"] / 1e3, "ms", on=on, command=measurement.command,
-                low=itl["low"] / 1e3, high=itl["high"] / 1e3,
+                title(batch, name), row.itl_us / 1e3, "ms", on=on, command=measurement.command,
+                low=row.itl.low / 1e3, high=row.itl.high / 1e3,
             )  # fmt: skip
 
 
-def row_of(rows: Iterable[Mapping[str, Any]], variant: str, batch: int) -> Mapping[str, Any]:
+def rows_of(measurement: Measurement) -> list[Row]:
+    return [Row.from_json(row) for row in measurement.figures["rows"]]
+
+
+def row_of(rows: Iterable[Row], variant: str, batch: int) -> Row:
     """The row of a variant at a batch; one that says "not there" where the file has none."""
     for row in rows:
-        if (row["variant"], row["batch"]) == (variant, batch):
+        if (row.variant, row.batch) == (variant, batch):
             return row
-    return {"status": "not there", "reason": "the run has no such row"}
+    return Row(SHAPE, batch, CONTEXT, variant, "not there", "the run has no such row")

@@ -29,8 +29,6 @@ the CPU emulator: file and pictures say so, and nothing reads them as evidence.
 from __future__ import annotations
 
 import argparse
-import itertools
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,8 +38,8 @@ from rich.table import Table
 
 from mini_engine.cli import measuring, options
 from mini_engine.cuda.measure.intervals import MAX_PROCESSES
-from mini_engine.cuda.measure.table import ordered, point_of
 from mini_engine.predict.hardware import load_spec
+from mini_engine.records.rows import MEASURED, Row, by_point
 
 if TYPE_CHECKING:
     from mini_engine.cuda.graphs.backend import GraphBackend
@@ -129,7 +127,7 @@ def _measure(args: argparse.Namespace, console: Console) -> Path:
         return out
     before = f"process {args.process} of {args.processes}, " if args.process else ""
     for row, number in bench_file.measure(args, backend, spec, measurement, out):
-        point = f"{row['shape']} batch {row['batch']} context {row['context']:,}"
+        point = f"{row.shape} batch {row.batch} context {row.context:,}"
         console.print(f"{before}{number}: {point}: {_told(row)}", soft_wrap=True)
     return out
 
@@ -150,7 +148,8 @@ def show(result: dict[str, Any], console: Console) -> None:
         return
     if result["emulated"]:
         console.print("[bold]Emulated on a CPU: no evidence about any GPU.[/bold]")
-    for (shape, batch, context), rows in itertools.groupby(ordered(result["rows"]), key=point_of):
+    points = by_point(map(Row.from_json, result["rows"]))
+    for (shape, batch, context), rows in points.items():
         console.print(f"[bold]{shape}[/bold], batch {batch}, context {context:,}")
         table = Table()
         for column in ("variant", "ITL µs", "× anchor", "% of copy", "predicted µs", "gate"):
@@ -201,23 +200,23 @@ def _fill_in(args: argparse.Namespace, backend: GraphBackend) -> None:
         raise ValueError(f"--processes {args.processes}: expected 1 to {MAX_PROCESSES}")
 
 
-def _cells(row: Mapping[str, Any]) -> list[str]:
-    if row["status"] != "measured":
-        return [row["variant"], row["status"]]
+def _cells(row: Row) -> list[str]:
+    if row.status != MEASURED:
+        return [row.variant, row.status]
     return [
-        row["variant"],
-        f"{row['itl_us']['median']:,.1f}",
-        f"{row['times_the_anchor']['median']:.3f}",
-        f"{row['percent_of_copy']:.1f}",
-        f"{row['predicted_us']:,.1f}",
-        "passed" if row["gate"]["passed"] else "FAILED",
+        row.variant,
+        f"{row.itl_us:,.1f}",
+        f"{row.times_the_anchor.median:.3f}",
+        f"{row.percent_of_copy:.1f}",
+        f"{row.predicted_us:,.1f}",
+        "FAILED" if row.failed_gate else "passed",
     ]
 
 
-def _told(row: dict[str, Any]) -> str:
-    if row["status"] != "measured":
-        return f"{row['variant']} {row['status']}: {row['reason']}"
-    return f"{row['variant']} {row['itl_us']['median']:,.1f} µs a step"
+def _told(row: Row) -> str:
+    if row.status != MEASURED:
+        return f"{row.variant} {row.status}: {row.reason}"
+    return f"{row.variant} {row.itl_us:,.1f} µs a step"
 
 
 def _words(word: str) -> list[str]:

@@ -29,9 +29,10 @@ from mini_engine.cuda.measure.evidence import (
     read_measurement,
     write_measurement,
 )
-from mini_engine.cuda.measure.rows import Point, Row, joined, key_of, not_run, wants
+from mini_engine.cuda.measure.table import joined, wants
 from mini_engine.model.config import ModelConfig, named_shape
 from mini_engine.predict.hardware import DeviceSpec
+from mini_engine.records.rows import NOT_RUN, Point, Row
 
 if TYPE_CHECKING:
     from mini_engine.cuda.graphs.backend import GraphBackend
@@ -52,14 +53,16 @@ def measure(
     measurement = _header(measurement, args, backend, spec.name)
     if (args.resume or process > 1) and out.exists():
         measurement = _resumed(out, measurement)
-    rows = {key_of(row): row for row in measurement.figures["rows"]}
+    before = map(Row.from_json, measurement.figures["rows"])
+    rows = {(row.point, row.variant): row for row in before}
     copy_gb_s = measurement.figures["copy_bandwidth_gb_s"]["median"]
     todo = _missing(args, rows, process)
     count = sum(len(names) for *_, names in todo)
     for number, row in enumerate(_measured(args, backend, spec, copy_gb_s, todo), 1):
-        key = key_of(row)
+        key = row.point, row.variant
         rows[key] = joined(rows.get(key), row, copy_gb_s)
-        figures = {**measurement.figures, "rows": list(rows.values())}
+        in_json = [one.as_json() for one in rows.values()]
+        figures = {**measurement.figures, "rows": in_json}
         measurement = replace(measurement, figures=figures)
         write_measurement(out, measurement)
         yield row, f"{number} of {count}"
@@ -141,18 +144,16 @@ def _resumed(out: Path, measurement: Measurement) -> Measurement:
     return old
 
 
-def _missing(
-    args: argparse.Namespace, rows: dict[tuple[str, int, int, str], Row], process: int
-) -> Todo:
+def _missing(args: argparse.Namespace, rows: dict[tuple[Point, str], Row], process: int) -> Todo:
     """What this process has to measure, shape after shape."""
     todo = []
     for word in args.shape:
         config = config_of(word)
         for batch, context in itertools.product(args.batch, args.context):
-            key = config.name, batch, context
-            names = [name for name in args.variants if wants(rows.get((*key, name)), process)]
+            point = Point(config.name, batch, context)
+            names = [name for name in args.variants if wants(rows.get((point, name)), process)]
             if names:
-                todo.append((word, config, Point(*key), names))
+                todo.append((word, config, point, names))
     return todo
 
 
@@ -168,7 +169,7 @@ def _measured(
     for (word, config), points in itertools.groupby(todo, key=lambda one: one[:2]):
         if reason := no_room(config, backend, "bf16", "fp32"):  # the gate's reference is a copy
             for _, _, point, names in points:
-                yield from (not_run(point, name, reason) for name in names)
+                yield from (Row(*point, name, NOT_RUN, reason) for name in names)
             continue
         weights = _weights(word, config, backend)
         for _, _, point, names in points:

@@ -32,12 +32,12 @@ from mini_engine.plots.canvas import (
 )
 from mini_engine.records.measured import (
     PAYS,
-    MeasuredStep,
     Origin,
     crossing_batch,
     curve,
     floor_curve,
 )
+from mini_engine.records.rows import Row
 
 STYLES = {
     "hf-eager": (VERMILION, "-", "o"),
@@ -58,7 +58,7 @@ EAGER, GRAPH = "ours-eager", "ours-graph"
 STRAIGHT = 8  # times the smallest: a span below this is drawn on a straight axis, from 0
 
 
-def itl_against_batch(steps: Sequence[MeasuredStep], path: Path | str, origin: Origin) -> None:
+def itl_against_batch(steps: Sequence[Row], path: Path | str, origin: Origin) -> None:
     """ITL above, tokens a second below, a line for each variant, and the floor."""
     variants = [variant for variant in _variants(steps) if len(curve(steps, variant)) > 1]
     if not variants:
@@ -94,7 +94,7 @@ def itl_against_batch(steps: Sequence[MeasuredStep], path: Path | str, origin: O
         watermark(figure, origin)
 
 
-def measured_crossover(steps: Sequence[MeasuredStep], path: Path | str, origin: Origin) -> None:
+def measured_crossover(steps: Sequence[Row], path: Path | str, origin: Origin) -> None:
     """Our plain model eager and in one graph, measured and predicted; below, what graphs save."""
     pairs = _pairs(steps)
     if len(pairs) < 2:
@@ -162,23 +162,23 @@ def milliseconds(us: float) -> str:
 # ---------------------------------------------------------------- parts
 
 
-def _variants(steps: Sequence[MeasuredStep]) -> list[str]:
+def _variants(steps: Sequence[Row]) -> list[str]:
     """In the order of STYLES, so that legends repeat it; the null variant is noise."""
     there = {step.variant for step in steps} - {"null"}
     return [variant for variant in STYLES if variant in there] + sorted(there - set(STYLES))
 
 
-def _pairs(steps: Sequence[MeasuredStep]) -> list[tuple[MeasuredStep, MeasuredStep]]:
+def _pairs(steps: Sequence[Row]) -> list[tuple[Row, Row]]:
     """(eager, graph) at every batch that has both."""
     graphs = {step.batch: step for step in curve(steps, GRAPH)}
     return [(e, graphs[e.batch]) for e in curve(steps, EAGER) if e.batch in graphs]
 
 
-def _bars_ms(points: Sequence[MeasuredStep]) -> list[list[float]]:
+def _bars_ms(points: Sequence[Row]) -> list[list[float]]:
     """Down and up, as errorbar wants them."""
     return [
-        [max(0.0, p.itl_us - p.low_us) / 1e3 for p in points],
-        [max(0.0, p.high_us - p.itl_us) / 1e3 for p in points],
+        [max(0.0, p.itl_us - p.itl.low) / 1e3 for p in points],
+        [max(0.0, p.itl.high - p.itl_us) / 1e3 for p in points],
     ]
 
 
@@ -228,12 +228,12 @@ def _mark(
     )  # fmt: skip
 
 
-def _of(steps: Sequence[MeasuredStep], origin: Origin) -> str:
+def _of(steps: Sequence[Row], origin: Origin) -> str:
     first = steps[0]
     return f"{first.shape}, {first.context:,} tokens of context. {origin.caption()}"
 
 
-def _itl_finding(steps: Sequence[MeasuredStep], floor: list[tuple[int, float]]) -> str:
+def _itl_finding(steps: Sequence[Row], floor: list[tuple[int, float]]) -> str:
     batch, floor_us = floor[0]
     there = sorted((s for s in steps if s.batch == batch and s.variant != "null"),
                    key=lambda s: s.itl_us)  # fmt: skip

@@ -15,12 +15,10 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
 from mini_engine import plots
-from mini_engine.cuda.measure.rows import Row
 from mini_engine.plots.measured import STYLES
 from mini_engine.records.measured import (
     ABLATION,
     PAYS,
-    MeasuredStep,
     Origin,
     ablation,
     crossing_batch,
@@ -30,6 +28,7 @@ from mini_engine.records.measured import (
     of_one_place,
     origin_of,
 )
+from mini_engine.records.rows import Row
 from tests.support.bench_rows import COPY_GB_S, LAWS, made_up, made_up_row, made_up_rows
 from tests.support.figure_helpers import panels, png_size, watch, words
 
@@ -37,18 +36,18 @@ ROWS = made_up_rows()
 STEPS = measured_steps(ROWS)
 
 
-def origin(rows: list[Row] = ROWS, **given: Any) -> Origin:
+def origin(rows: list[dict[str, Any]] = ROWS, **given: Any) -> Origin:
     return origin_of(vars(made_up(rows, **given)))
 
 
 ON_A_GPU = origin(emulated=False)
 
 
-def draw_waterfall(steps: list[MeasuredStep], path: Path, of: Origin) -> None:
+def draw_waterfall(steps: list[Row], path: Path, of: Origin) -> None:
     plots.waterfall(ablation(steps, 1, COPY_GB_S), path, of)
 
 
-DRAWINGS: dict[str, Callable[[list[MeasuredStep], Path, Origin], None]] = {
+DRAWINGS: dict[str, Callable[[list[Row], Path, Origin], None]] = {
     "itl": plots.itl_against_batch,
     "crossover": plots.measured_crossover,
     "waterfall": draw_waterfall,
@@ -270,34 +269,34 @@ def test_after_the_crossover_no_measured_batch_pays(saved: list[float]) -> None:
 
 def test_the_ladder_goes_down_to_the_floor_and_its_savings_add_up() -> None:
     ladder = ablation(STEPS, 1, COPY_GB_S)
-    assert [rung.step.variant for rung in ladder.rungs] == [variant for variant, _ in ABLATION]
-    first, last = ladder.rungs[0].step, ladder.rungs[-1].step
-    assert sum(rung.saved_us for rung in ladder.rungs) == pytest.approx(first.itl_us - last.itl_us)
+    assert [idea.row.variant for idea in ladder.ideas] == [variant for variant, _ in ABLATION]
+    first, last = ladder.ideas[0].row, ladder.ideas[-1].row
+    assert sum(idea.saved_us for idea in ladder.ideas) == pytest.approx(first.itl_us - last.itl_us)
     assert ladder.to_the_floor_us == pytest.approx(last.itl_us - ladder.floor_us)
     assert ladder.left_out == ()
 
 
-def test_each_rung_is_labelled_with_what_it_saves_and_its_share_of_a_copy(
+def test_each_idea_is_labelled_with_what_it_saves_and_its_share_of_a_copy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     figures = watch(monkeypatch)
     ladder = ablation(STEPS, 1, COPY_GB_S)
     plots.waterfall(ladder, tmp_path / "x.png", ON_A_GPU)
     told = words(figures[0]).splitlines()
-    for rung in ladder.rungs[1:]:
-        assert f"{rung.saved_us:,.0f}" in told
-        assert f"{rung.step.percent_of_copy:.0f}%" in told
-        assert f"{rung.step.itl_us:,.0f}" in told
+    for idea in ladder.ideas[1:]:
+        assert f"{idea.saved_us:,.0f}" in told
+        assert f"{idea.row.percent_of_copy:.0f}%" in told
+        assert f"{idea.row.itl_us:,.0f}" in told
     assert f"{ladder.to_the_floor_us:,.0f} left" in told
     labels = [tick.get_text() for tick in panels(figures[0])[0].get_yticklabels()]
     assert labels[:-1] == [label for _, label in ABLATION]
     bars = [bar for bar in panels(figures[0])[0].patches if bar.get_height() > 0]
-    for bar, rung in zip(bars, ladder.rungs[1:], strict=False):
+    for bar, idea in zip(bars, ladder.ideas[1:], strict=False):
         ends = bar.get_x(), bar.get_x() + bar.get_width()
-        assert ends == pytest.approx((rung.step.itl_us, rung.step.itl_us + rung.saved_us))
+        assert ends == pytest.approx((idea.row.itl_us, idea.row.itl_us + idea.saved_us))
 
 
-def test_a_rung_that_loses_is_hatched_and_one_without_a_result_is_named(
+def test_an_idea_that_loses_is_hatched_and_one_without_a_result_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     figures = watch(monkeypatch)
@@ -311,7 +310,7 @@ def test_a_rung_that_loses_is_hatched_and_one_without_a_result_is_named(
     assert "−" in told
 
 
-def test_one_rung_is_no_ladder() -> None:
+def test_one_idea_is_no_ladder() -> None:
     with pytest.raises(
         ValueError, match="1 of its variants with a result at batch 1, it takes two"
     ):

@@ -11,9 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from mini_engine.cuda.graphs.backend import graphs_for  # noqa: E402
-from mini_engine.cuda.measure import gate  # noqa: E402
-from mini_engine.cuda.measure.decode_setup import DecodeSetup, Variant, build_setup, float32_setup  # noqa: E402
-from mini_engine.cuda.measure.plain_variants import OursEager  # noqa: E402
+from mini_engine.cuda.measure.decode_setup import DecodeSetup, Variant, build_setup  # noqa: E402
 from mini_engine.cuda.weights import random_weights  # noqa: E402
 from tests.support.torch_helpers import FAMILIES  # noqa: E402
 
@@ -36,11 +34,6 @@ def setup_of(
     )  # fmt: skip
     weights = random_weights(config, torch.device(device), dtype, seed=seed)
     return build_setup(graphs_for(device), weights, batch, context, room)
-
-
-def gate_of(setup: DecodeSetup) -> gate.Gate:
-    wide = float32_setup(setup, gate.CONTEXT, gate.room_of(setup.batch))
-    return gate.Gate(setup, OursEager(setup), OursEager(wide))
 
 
 @dataclass

@@ -10,10 +10,10 @@ device, and no lap contains a prefill, a copy from the host or a read-back. The 
 those out, too.
 
     point = Point("qwen3-0.6b", batch=1, context=512)
-    for row in bench_point(graphs, weights, point, list(VARIANTS), effort, spec, copy_gb_s=4300):
-        print(row["variant"], row["status"])
+    for row in bench_point(graphs, weights, point, list(VARIANTS), effort, spec, 4300):
+        print(row.variant, row.status)
 
-These are the rows of one process; `rows.py` joins those of several.
+These are the rows of one process; `table.py` joins those of several.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from mini_engine.cuda.measure.decode_setup import (
 from mini_engine.cuda.measure.evidence import gpu_state
 from mini_engine.cuda.measure.gate import Gate
 from mini_engine.cuda.measure.plain_variants import OursEager
-from mini_engine.cuda.measure.rows import Point, Row, Run, gate_failed, measured_row, not_run
+from mini_engine.cuda.measure.table import with_figures
 from mini_engine.cuda.measure.timing import paired_laps
-from mini_engine.cuda.measure.variants import ANCHOR, VARIANTS, VariantKind
+from mini_engine.cuda.measure.variants import ANCHOR, VARIANTS
 from mini_engine.cuda.weights import Weights
 from mini_engine.model.config import ModelConfig
 from mini_engine.predict.capacity import kv_bytes_per_token, read_bytes
@@ -50,6 +50,7 @@ from mini_engine.predict.curves import STORED_AS
 from mini_engine.predict.hardware import DeviceSpec
 from mini_engine.predict.oplists import OpCost
 from mini_engine.predict.step_cost import Mode, step_time
+from mini_engine.records.rows import GATE_FAILED, MEASURED, NOT_RUN, Point, Row, Run, six
 
 LAUNCHES = ("cudaLaunch", "cuLaunch", "cudaGraphLaunch", "cuGraphLaunch", "cudaMemcpyAsync",
             "cudaMemsetAsync")  # fmt: skip
@@ -83,10 +84,10 @@ def bench_point(
     try:
         with torch.no_grad():
             setup = build_setup(backend, weights, point.batch, point.context, room)
-            judge, anchor = _gate_of(setup), VARIANTS[ANCHOR].make(setup)
+            judge, anchor = gate_of(setup), VARIANTS[ANCHOR].make(setup)
             anchor.prepare()
     except (torch.OutOfMemoryError, ValueError) as error:
-        yield from (not_run(point, name, first_line(error)) for name in names)
+        yield from (Row(*point, name, NOT_RUN, first_line(error)) for name in names)
         return
     for name in names:
         with torch.no_grad():
@@ -104,13 +105,13 @@ def check_names(names: Iterable[str]) -> None:
 
 
 def must_move_bytes(config: ModelConfig, batch: int, context: int) -> int:
-    """What no decode step can avoid to read: all weights and all keys and values, once."""
+    """What every decode step has to read: all weights and all keys and values, once."""
     stored = STORED_AS[config.dtype]
     return read_bytes(config, stored) + batch * context * kv_bytes_per_token(config, stored)
 
 
 def predicted_us(ops: Sequence[OpCost], steps: int, spec: DeviceSpec, mode: Mode) -> float:
-    """The simulator's µs for one of `steps` decode steps that `ops` are.
+    """The simulator's µs for one decode step, where `ops` are `steps` of them.
 
     Steps follow one another on the device: engine, copy of the inputs and read-back are left out.
     """
@@ -128,25 +129,8 @@ def first_line(error: BaseException) -> str:
 # ---------------------------------------------------------------- one variant
 
 
-@dataclass(frozen=True)
-class _Laps:
-    """A variant as `timing` wants it."""
-
-    setup: DecodeSetup
-    variant: Variant
-
-    @property
-    def steps_a_call(self) -> int:
-        return self.variant.steps_a_call
-
-    def rewind(self) -> None:
-        self.variant.place(self.setup.first_tokens, self.setup.context)
-
-    def step(self) -> None:
-        self.variant.step()
-
-
-def _gate_of(setup: DecodeSetup) -> Gate:
+def gate_of(setup: DecodeSetup) -> Gate:
+    """The gate for everything that decodes on this setup."""
     wide = float32_setup(setup, gate.CONTEXT, gate.room_of(setup.batch))
     return Gate(setup, OursEager(setup), OursEager(wide))
 
@@ -162,11 +146,10 @@ def _bench_variant(
     copy_gb_s: float,
 ) -> Row:
     kind = VARIANTS[name]
-    reason = kind.why_not(setup.backend)
     if effort.over:
-        reason = "the time of this run was over: go on with --resume"
-    if reason:
-        return not_run(point, name, reason)
+        return Row(*point, name, NOT_RUN, "the time of this run was over: go on with --resume")
+    if reason := kind.why_not(setup.backend):
+        return Row(*point, name, NOT_RUN, reason)
     variant: Variant | None = None
     try:
         began = time.perf_counter()
@@ -176,52 +159,46 @@ def _bench_variant(
         prepare_s = time.perf_counter() - began
         verdict = judge.judge(variant)
         if kind.gated and not verdict.passed:
-            return gate_failed(point, name, verdict.reason, verdict.as_dict())
-        run = _timed(setup, anchor, variant, effort, prepare_s)
-        facts = {**_facts(setup, variant, kind, spec), "gate": verdict.as_dict()}
-        return measured_row(point, name, facts, run, copy_gb_s)
-    except Exception as error:  # one variant that breaks must not take the others' figures with it
-        return not_run(point, name, first_line(error))
+            return Row(*point, name, GATE_FAILED, verdict.reason, verdict.as_dict())
+        run = _timed(setup.backend, anchor, variant, effort, prepare_s)
+        kernels, launches = count_launches(setup.backend, variant.step)
+        variant.rewind()
+        ops, steps = variant.ops(), variant.steps_a_call
+        row = Row(
+            *point,
+            name,
+            MEASURED,
+            gate=verdict.as_dict(),
+            steps_a_call=steps,
+            kernels_a_call=kernels,
+            launches_a_call=launches,
+            ops_a_call=len(ops),
+            bytes_to_move=must_move_bytes(setup.model.config, setup.batch, setup.context),
+            bytes_by_op_list=round(sum(op.bytes for op in ops) / steps),
+            predicted_us=round(predicted_us(ops, steps, spec, kind.mode), 3),
+            runs=(run,),
+        )
+        return with_figures(row, copy_gb_s)
+    except Exception as error:  # a variant that breaks must not take the others' figures with it
+        return Row(*point, name, NOT_RUN, first_line(error))
     finally:
         if variant is not None:
             variant.release()
 
 
 def _timed(
-    setup: DecodeSetup, anchor: Variant, variant: Variant, effort: Effort, prepare_s: float
+    backend: GraphBackend, anchor: Variant, variant: Variant, effort: Effort, prepare_s: float
 ) -> Run:
     """Laps in turns with the anchor."""
-    anchors, laps = paired_laps(
-        setup.backend,
-        _Laps(setup, anchor),
-        _Laps(setup, variant),
-        steps=effort.steps,
-        rounds=effort.rounds,
-    )
+    anchors, laps = paired_laps(backend, anchor, variant, steps=effort.steps, rounds=effort.rounds)
     return Run(
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         prepare_s=round(prepare_s, 3),
-        itl_laps_us=[lap.event_us for lap in laps],
-        anchor_laps_us=[lap.event_us for lap in anchors],
-        wall_laps_us=[lap.wall_us for lap in laps],
-        gpu_state={} if setup.backend.emulated else gpu_state(),
+        itl_laps_us=tuple(six(lap.event_us) for lap in laps),
+        anchor_laps_us=tuple(six(lap.event_us) for lap in anchors),
+        wall_laps_us=tuple(six(lap.wall_us) for lap in laps),
+        gpu_state={} if backend.emulated else gpu_state(),
     )
-
-
-def _facts(setup: DecodeSetup, variant: Variant, kind: VariantKind, spec: DeviceSpec) -> Row:
-    """What a variant launches and moves, and what the simulator says of that."""
-    kernels, launches = count_launches(setup.backend, variant.step)
-    variant.place(setup.first_tokens, setup.context)
-    ops = variant.ops()
-    return {
-        "steps_a_call": variant.steps_a_call,
-        "kernels_a_call": kernels,
-        "launches_a_call": launches,
-        "ops_a_call": len(ops),
-        "bytes_to_move": must_move_bytes(setup.model.config, setup.batch, setup.context),
-        "bytes_by_op_list": round(sum(op.bytes for op in ops) / variant.steps_a_call),
-        "predicted_us": round(predicted_us(ops, variant.steps_a_call, spec, kind.mode), 3),
-    }
 
 
 def count_launches(
@@ -257,7 +234,7 @@ def counted(events: Iterable[Any]) -> tuple[int | None, int | None]:
 
 
 def _clean(backend: GraphBackend) -> None:
-    """Give a variant's memory back before the next one."""
+    """Give a variant's memory back before the next variant."""
     gc.collect()
     if not backend.emulated:
         torch.cuda.empty_cache()

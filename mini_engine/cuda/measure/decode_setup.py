@@ -20,6 +20,7 @@ from torch import Tensor
 from mini_engine.cuda.attention import DecodeAttention
 from mini_engine.cuda.graphs.backend import GraphBackend
 from mini_engine.cuda.inputs import StepInputs
+from mini_engine.cuda.measure.timing import Runnable
 from mini_engine.cuda.model import KVCache, Model
 from mini_engine.cuda.weights import LayerWeights, Weights
 from mini_engine.predict.oplists import OpCost
@@ -27,28 +28,20 @@ from mini_engine.predict.oplists import OpCost
 BLOCK_SIZE = 16
 
 
-class Variant(Protocol):
-    """One way to decode. B requests; V the vocabulary."""
-
-    @property
-    def steps_a_call(self) -> int:
-        """Decode steps that one call of `step` queues."""
-        ...
+class Variant(Runnable, Protocol):
+    """One way to decode, which `timing` can time. B requests; V the vocabulary."""
 
     def prepare(self) -> None:
-        """Compile, capture: all that a server does once. May run steps."""
+        """Compile, capture: everything that a server does once. May run steps."""
         ...
 
     def place(self, tokens: Tensor, context: int) -> None:
-        """The next step feeds tokens (B,) int32; with them each request has `context` tokens."""
-        ...
-
-    def step(self) -> None:
-        """Queue steps_a_call decode steps; the host waits for nothing."""
+        """The next step is fed tokens (B,) int32, the last of `context` in each request."""
         ...
 
     def feed(self, tokens: Tensor) -> None:
-        """Teacher forcing: the next step gets these, and not what was sampled. One step a call."""
+        """Teacher forcing: the next step is fed these instead of what was sampled. Only where one
+        call is one step."""
         ...
 
     def logits(self) -> Sequence[Tensor]:
@@ -105,7 +98,7 @@ class DecodeSetup:
         return step
 
     def place(self, inputs: StepInputs, tokens: Tensor, context: int) -> None:
-        """`inputs` start a step, in place. Raises ValueError for a context beyond the room."""
+        """Fill `inputs` for a step, in place. Raises ValueError for a context beyond the room."""
         if not 1 <= context <= self.room:
             raise ValueError(f"context {context}: this setup has room for 1 to {self.room} tokens")
         last = context - 1

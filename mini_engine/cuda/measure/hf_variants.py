@@ -51,8 +51,11 @@ class HuggingFaceEager:
         self._logits: list[Tensor] = []
 
     def prepare(self) -> None:
-        self.place(self.setup.first_tokens, self.setup.context)
+        self.rewind()
         self.step()
+
+    def rewind(self) -> None:
+        self.place(self.setup.first_tokens, self.setup.context)
 
     def place(self, tokens: Tensor, context: int) -> None:
         self.input_ids.copy_(tokens[:, None])
@@ -114,7 +117,7 @@ class HuggingFaceStatic(HuggingFaceEager):
         The cache is filled before: that marks its addresses as static, without which there are no
         CUDA graphs (transformers/cache_utils.py, StaticLayer.lazy_initialization).
         """
-        self.place(self.setup.first_tokens, self.setup.context)
+        self.rewind()
         for tensor in (self.input_ids, self.positions):
             torch._dynamo.mark_static_address(tensor)
         self.model.forward = self._compiler(self.model.forward)

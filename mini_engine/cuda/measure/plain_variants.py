@@ -37,6 +37,9 @@ class OursEager:
     def place(self, tokens: Tensor, context: int) -> None:
         self.setup.place(self.inputs, tokens, context)
 
+    def rewind(self) -> None:
+        self.place(self.setup.first_tokens, self.setup.context)
+
     def step(self) -> None:
         self._decode()
 

@@ -17,9 +17,10 @@ from mini_engine.cuda.measure.bars import (
     Result,
     judged,
 )
-from mini_engine.cuda.measure.rows import Row
 from tests.support.bench_rows import made_up, made_up_row
 from tests.support.documents import ROOT, fences
+
+Row = dict[str, Any]  # of a file
 
 
 def results(rows: list[Row], **given: Any) -> dict[str, Result]:

@@ -20,9 +20,11 @@ from torch._C._autograd import DeviceType  # noqa: E402
 from mini_engine.cli import bench_file, main  # noqa: E402
 from mini_engine.cli.bench_file import config_of  # noqa: E402
 from mini_engine.cuda.graphs.backend import graphs_for  # noqa: E402
-from mini_engine.cuda.measure import bench, gate  # noqa: E402
-from mini_engine.cuda.measure import rows as bench_rows  # noqa: E402
-from mini_engine.cuda.measure import table as bench_table  # noqa: E402
+from mini_engine.cuda.measure import (  # noqa: E402
+    bench,
+    gate,
+    table,
+)
 from mini_engine.cuda.measure import variants as variants_room  # noqa: E402
 from mini_engine.cuda.measure.bars import BARS  # noqa: E402
 from mini_engine.cuda.measure.decode_setup import DecodeSetup, Variant  # noqa: E402
@@ -35,6 +37,7 @@ from mini_engine.predict.capacity import kv_bytes_per_token, read_bytes  # noqa:
 from mini_engine.predict.hardware import load_spec  # noqa: E402
 from mini_engine.predict.oplists import StepShape, step_ops  # noqa: E402
 from mini_engine.records.measured import measured_steps  # noqa: E402
+from mini_engine.records.rows import GATE_FAILED, NOT_RUN, Point, Row  # noqa: E402
 from tests.support.bench_rows import made_up, made_up_row  # noqa: E402
 from tests.support.gate_helpers import Spoiled  # noqa: E402
 from tests.support.torch_helpers import CPU  # noqa: E402
@@ -55,26 +58,38 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 # ---------------------------------------------------------------- rows
 
 
-def rows_of(names: list[str], effort: bench.Effort = QUICK, **point: Any) -> list[bench_rows.Row]:
+def rows_of(names: list[str], effort: bench.Effort = QUICK, **point: Any) -> list[Row]:
     config = config_of("tiny")
     weights = random_weights(config, CPU, torch.bfloat16, seed=0)
-    where = bench_rows.Point("tiny", **{"batch": 1, "context": 40, **point})
+    where = Point("tiny", **{"batch": 1, "context": 40, **point})
     backend = graphs_for("cpu")
     return list(bench.bench_point(backend, weights, where, names, effort, H200, 4300.0))
 
 
 def test_a_row_holds_what_a_reader_needs_to_doubt_it() -> None:
     (row,) = rows_of(["ours-graph-k8"])
-    assert row["status"] == "measured"
-    assert row["steps_a_call"] == 8
+    assert row.status == "measured"
+    assert row.steps_a_call == 8
     config = config_of("tiny")
-    assert row["bytes_to_move"] == read_bytes(config) + 40 * kv_bytes_per_token(config)
-    gb_s = row["bytes_to_move"] / row["itl_us"]["median"] / 1e3
-    assert row["achieved_gb_s"] == pytest.approx(gb_s, abs=1e-3)
-    assert row["percent_of_copy"] == pytest.approx(100 * gb_s / 4300, abs=1e-3)
-    assert row["itl_us"]["samples"] == 2
-    assert row["gate"]["passed"]
-    assert row["kernels_a_call"] is None  # no profiler sees kernels on a CPU
+    assert row.bytes_to_move == read_bytes(config) + 40 * kv_bytes_per_token(config)
+    gb_s = row.bytes_to_move / row.itl_us / 1e3
+    assert row.achieved_gb_s == pytest.approx(gb_s, abs=1e-3)
+    assert row.percent_of_copy == pytest.approx(100 * gb_s / 4300, abs=1e-3)
+    assert row.itl.samples == 2
+    assert row.is_result
+    assert row.kernels_a_call is None  # no profiler sees kernels on a CPU
+
+
+def test_a_row_is_read_as_it_was_written() -> None:
+    (measured,) = rows_of(["ours-eager"])
+    absent = Row("tiny", 1, 40, "x", NOT_RUN, "no room")
+    wrong = replace(absent, status=GATE_FAILED, gate={"passed": False})
+    for row in (measured, replace(measured, failed_in_another_process="why"), absent, wrong):
+        assert Row.from_json(json.loads(json.dumps(row.as_json()))) == row
+    assert "reason" not in measured.as_json()
+    assert list(absent.as_json()) == ["shape", "batch", "context", "variant", "status", "reason"]
+    with pytest.raises(KeyError, match="itl_us"):
+        Row.from_json({k: v for k, v in measured.as_json().items() if k != "itl_us"})
 
 
 def test_the_prediction_leaves_out_what_no_lap_contains() -> None:
@@ -108,31 +123,32 @@ def test_a_variant_that_breaks_does_not_take_the_others_with_it(
     add("wrong", lambda s: Spoiled(OursEager(s), lambda x: x * 1.1), True)  # type: ignore[arg-type]
     add("wrong-baseline", lambda s: Spoiled(OursEager(s), lambda x: x * 1.1), False)  # type: ignore[arg-type]
     names = ["broken", "large", "wrong", "wrong-baseline", "ours-eager"]
-    rows = {row["variant"]: row for row in rows_of(names)}
-    assert rows["broken"]["reason"] == "RuntimeError: it broke"
-    assert rows["large"]["reason"] == "out of memory: Tried to allocate"
-    assert rows["wrong"]["status"] == "gate failed"
-    assert rows["wrong"]["reason"].startswith("gate: ")
-    assert "itl_us" not in rows["wrong"]  # a wrong variant has no time
-    assert rows["wrong-baseline"]["status"] == "measured"
-    assert not rows["wrong-baseline"]["gate"]["passed"]
-    assert rows["ours-eager"]["status"] == "measured"
-    told = bench_table.markdown(made_up(list(rows.values())))
+    rows = {row.variant: row for row in rows_of(names)}
+    assert rows["broken"].reason == "RuntimeError: it broke"
+    assert rows["large"].reason == "out of memory: Tried to allocate"
+    assert rows["wrong"].status == "gate failed"
+    assert rows["wrong"].reason.startswith("gate: ")
+    assert "itl_us" not in rows["wrong"].as_json()  # a wrong variant has no time
+    assert rows["wrong-baseline"].status == "measured"
+    assert rows["wrong-baseline"].failed_gate
+    assert rows["ours-eager"].status == "measured"
+    in_file = [row.as_json() for row in rows.values()]
+    told = table.markdown(made_up(in_file))
     assert "| wrong | **gate failed**: gate: " in told
     (baseline,) = [line for line in told.splitlines() if line.startswith("| wrong-baseline ")]
     assert "| **failed**: gate: " in baseline
-    assert {step.variant for step in measured_steps(list(rows.values()))} == {"ours-eager"}
+    assert {step.variant for step in measured_steps(in_file)} == {"ours-eager"}
 
 
 def test_a_point_that_cannot_be_set_up_is_told_variant_by_variant() -> None:
     rows = rows_of(["ours-eager", "ours-graph"], context=5000)
-    assert [row["status"] for row in rows] == ["not run"] * 2
-    assert "tiny reaches 512" in rows[0]["reason"]
+    assert [row.status for row in rows] == ["not run"] * 2
+    assert "tiny reaches 512" in rows[0].reason
 
 
 def test_when_the_time_is_over_no_variant_is_started() -> None:
     rows = rows_of(["ours-eager"], bench.Effort(2, 2, deadline=0.0))
-    assert rows[0]["reason"].endswith("go on with --resume")
+    assert rows[0].reason.endswith("go on with --resume")
 
 
 def test_kernels_and_launches_are_counted_and_copies_are_no_kernels() -> None:
@@ -155,71 +171,85 @@ def test_kernels_and_launches_are_counted_and_copies_are_no_kernels() -> None:
 
 
 def test_the_table_shows_every_row_the_bars_and_why_a_variant_did_not_run() -> None:
-    point = bench_rows.Point("qwen3-0.6b", 1, 512)
     rows = [made_up_row("hf-eager", 1), made_up_row("ours-graph", 1, processes=3)]
-    rows.append(bench_rows.not_run(point, "odd|variant", "no | GPU"))
-    rows.insert(1, bench_rows.not_run(replace(point, batch=2), "ours-graph", "why"))
+    rows.append(Row("qwen3-0.6b", 1, 512, "odd|variant", NOT_RUN, "no | GPU").as_json())
+    rows.insert(1, Row("qwen3-0.6b", 2, 512, "ours-graph", NOT_RUN, "why").as_json())
     made = made_up(rows)
-    text = bench_table.markdown(made)
+    text = table.markdown(made)
     assert text.startswith("**Emulated on a CPU")
     tables = [line for line in text.splitlines() if line.startswith("| ")]
     bar_lines, tables = tables[: 2 + len(BARS)], tables[2 + len(BARS) :]
     assert all("| not measured |" in line for line in bar_lines[2:])
     assert len(tables) == 2 + 3 + 2 + 1  # two heads with their rules, the rows of two points
-    assert {line.replace("\\|", "").count("|") for line in tables} == {len(bench_table.HEADER) + 1}
+    assert {line.replace("\\|", "").count("|") for line in tables} == {len(table.HEADER) + 1}
     assert "not run: no \\| GPU" in text
     medians = " · ".join(f"{us:,.1f}" for us in rows[2]["process_medians_us"])
     assert f"| {medians} |" in text
     assert "means over 1 to 3 processes of medians of 8 laps" in text
-    assert not bench_table.markdown(replace(made, emulated=False)).startswith("**")
+    assert not table.markdown(replace(made, emulated=False)).startswith("**")
     with pytest.raises(ValueError, match="a calibration, expected a bench"):
-        bench_table.markdown(replace(made, kind="calibration"))
+        table.markdown(replace(made, kind="calibration"))
 
 
 # ---------------------------------------------------------------- rows of several processes
 
 
+def row_of(variant: str, processes: int = 1) -> Row:
+    return Row.from_json(made_up_row(variant, 1, processes=processes))
+
+
+def without_time(status: str, reason: str) -> Row:
+    gate = {"passed": False} if status == GATE_FAILED else {}
+    return Row("qwen3-0.6b", 1, 512, "ours-graph", status, reason, gate)
+
+
 def test_a_row_of_three_processes_keeps_each_and_covers_all() -> None:
-    one, three = (made_up_row("ours-graph", 1, processes=n) for n in (1, 3))
-    assert len(one["runs"]) == 1
-    assert len(three["runs"]) == 3
-    assert len(three["process_medians_us"]) == 3
-    itl = three["itl_us"]
-    assert itl["median"] == pytest.approx(sum(three["process_medians_us"]) / 3)
-    assert (itl["samples"], itl["processes"]) == (24, 3)
-    assert itl["low"] < min(three["process_medians_us"])
-    assert itl["high"] > max(three["process_medians_us"])
-    gb_s = three["bytes_to_move"] / itl["median"] / 1e3
-    assert three["achieved_gb_s"] == pytest.approx(gb_s, rel=1e-5)  # six digits of the median
+    one, three = (row_of("ours-graph", n) for n in (1, 3))
+    assert len(one.runs) == 1
+    assert len(three.runs) == 3
+    assert len(three.process_medians_us) == 3
+    itl = three.itl
+    assert itl.median == pytest.approx(sum(three.process_medians_us) / 3)
+    assert (itl.samples, itl.processes) == (24, 3)
+    assert itl.low < min(three.process_medians_us)
+    assert itl.high > max(three.process_medians_us)
+    gb_s = three.bytes_to_move / itl.median / 1e3
+    assert three.achieved_gb_s == pytest.approx(gb_s, rel=1e-5)  # six digits of the median
 
 
 def test_a_gate_that_failed_in_one_process_has_failed() -> None:
-    point = bench_rows.Point("qwen3-0.6b", 1, 512)
-    good = made_up_row("ours-graph", 1)
-    bad = bench_rows.gate_failed(point, "ours-graph", "gate: why", {"passed": False})
+    good, bad = row_of("ours-graph"), without_time(GATE_FAILED, "gate: why")
     for old, new in ((good, bad), (bad, good)):
-        row = bench_rows.joined(old, new, 4300.0)
-        assert row["status"] == "gate failed"
-        assert "itl_us" not in row
-    assert not bench_rows.wants(bad, 1)
-    assert not bench_rows.wants(bad, 2)
+        row = table.joined(old, new, 4300.0)
+        assert row.status == "gate failed"
+        assert "itl_us" not in row.as_json()
+    assert not table.wants(bad, 1)
+    assert not table.wants(bad, 2)
+
+
+def test_a_baseline_that_failed_the_gate_in_one_process_has_failed() -> None:
+    good = row_of("hf-eager")
+    bad = replace(good, gate={**good.gate, "passed": False})
+    for old, new in ((good, bad), (bad, good)):
+        row = table.joined(old, new, 4300.0)
+        assert len(row.runs) == 2
+        assert row.failed_gate
 
 
 def test_a_process_that_breaks_leaves_what_others_measured() -> None:
-    point = bench_rows.Point("qwen3-0.6b", 1, 512)
-    good, broken = made_up_row("ours-graph", 1), bench_rows.not_run(point, "ours-graph", "no room")
-    row = bench_rows.joined(good, broken, 4300.0)
-    assert row["itl_us"] == good["itl_us"]
-    assert row["failed_in_another_process"] == "no room"
-    assert bench_rows.joined(broken, good, 4300.0) == good
+    good, broken = row_of("ours-graph"), without_time(NOT_RUN, "no room")
+    row = table.joined(good, broken, 4300.0)
+    assert row.itl == good.itl
+    assert row.failed_in_another_process == "no room"
+    assert table.joined(broken, good, 4300.0) == good
 
 
 def test_a_process_measures_what_has_fewer_runs_than_its_number() -> None:
-    twice = made_up_row("ours-graph", 1, processes=2)
-    assert [bench_rows.wants(twice, process) for process in (1, 2, 3)] == [False, False, True]
-    assert [bench_rows.wants(None, process) for process in (1, 2)] == [True, True]
-    missing = bench_rows.not_run(bench_rows.Point("tiny", 1, 40), "x", "no")
-    assert [bench_rows.wants(missing, process) for process in (1, 2)] == [True, False]
+    twice = row_of("ours-graph", processes=2)
+    assert [table.wants(twice, process) for process in (1, 2, 3)] == [False, False, True]
+    assert [table.wants(None, process) for process in (1, 2)] == [True, True]
+    missing = without_time(NOT_RUN, "no")
+    assert [table.wants(missing, process) for process in (1, 2)] == [True, False]
 
 
 # ---------------------------------------------------------------- the command

@@ -17,12 +17,13 @@ torch = pytest.importorskip("torch")
 from mini_engine.cuda import model as model_room  # noqa: E402
 from mini_engine.cuda.inputs import StepInputs  # noqa: E402
 from mini_engine.cuda.measure import gate  # noqa: E402
+from mini_engine.cuda.measure.bench import gate_of  # noqa: E402
 from mini_engine.cuda.measure.decode_setup import DecodeSetup, Variant, float32_setup  # noqa: E402
 from mini_engine.cuda.measure.plain_variants import OursEager  # noqa: E402
 from mini_engine.cuda.measure.variants import VARIANTS  # noqa: E402
 from mini_engine.cuda.model import Model, rotary_tables  # noqa: E402
 from mini_engine.cuda.sampling import Sampler, greedy  # noqa: E402
-from tests.support.gate_helpers import Spoiled, gate_of, setup_of  # noqa: E402
+from tests.support.gate_helpers import Spoiled, setup_of  # noqa: E402
 
 BF16 = torch.bfloat16
 GOOD = gate.PathErrors(64, 1.0, 1.0, 0.0, 1.0, 1.0, 0.0, 1.0, 1.0)

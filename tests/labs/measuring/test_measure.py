@@ -31,9 +31,9 @@ from labs.measuring import ledger, step_timing
 from labs.measuring.step_timing import Race, title
 from mini_engine.cli import build_parser
 from mini_engine.cuda.measure import evidence
-from mini_engine.cuda.measure.rows import Point, gate_failed
 from mini_engine.cuda.measure.variants import VARIANTS
 from mini_engine.predict.hardware import load_spec
+from mini_engine.records.rows import GATE_FAILED, Interval, Row
 from tests.support.bench_rows import made_up, made_up_row
 from tests.support.documents import ROOT
 
@@ -195,8 +195,8 @@ def test_a_captured_run_of_the_emulator_is_refused(
 def test_a_variant_that_failed_its_gate_has_no_time_and_its_prediction_stays_open(
     race: Race, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bad = gate_failed(Point("qwen3-0.6b", 1, 512), "graph-5", "wrong logits", {"passed": False})
-    rows = [bad if (r["variant"], r["batch"]) == ("graph-5", 1) else r for r in ROWS]
+    bad = Row("qwen3-0.6b", 1, 512, "graph-5", GATE_FAILED, "wrong logits", {"passed": False})
+    rows = [bad.as_json() if (r["variant"], r["batch"]) == ("graph-5", 1) else r for r in ROWS]
     bench_that_writes(monkeypatch, rows, emulated=False)
     assert step_timing.main(race, SAID) == 0
     assert [entry.what for entry in ledger.entries() if entry.open] == [title(1, "fused")]
@@ -204,11 +204,11 @@ def test_a_variant_that_failed_its_gate_has_no_time_and_its_prediction_stays_ope
 
 
 def test_intervals_that_overlap_are_called_no_difference(race: Race) -> None:
-    same = [{**row, "itl_us": {"median": 100.0, "low": 90.0, "high": 110.0}} for row in ROWS]
+    rows = [Row.from_json(row) for row in ROWS]
+    same = [replace(row, itl=Interval(100.0, 90.0, 110.0, 8)) for row in rows]
     assert all("no difference" in line for line in step_timing.notes(race, same))
     apart = [
-        {**row, "itl_us": {"median": 100.0 / (i + 1), "low": 99.0 / (i + 1), "high": 101 / (i + 1)}}
-        for i, row in enumerate(ROWS)
+        replace(row, itl=Interval(100.0 / i, 99.0 / i, 101 / i, 8)) for i, row in enumerate(rows, 1)
     ]
     assert not any("no difference" in line for line in step_timing.notes(race, apart))
 
