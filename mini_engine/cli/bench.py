@@ -113,9 +113,9 @@ def _measure(args: argparse.Namespace, console: Console) -> Path:
     from mini_engine.cuda.measure.spec_fit import base_name
 
     _fill_in(args, backend)
-    measurement = new_measurement(
-        "bench", backend.device.type, measuring.command_line("bench", args), {}
-    )
+    typed = args.typed[:-2] if args.process else args.typed  # `in_fresh_processes` appended two
+    line = measuring.command_line(typed)
+    measurement = new_measurement("bench", backend.device.type, line, {})
     known = "laptop-cpu" if backend.emulated else base_name(measurement.gpu)
     spec = load_spec(args.spec or known or "h200")
     out: Path = args.out or measuring.measurement_path("bench", known or "gpu", backend.emulated)
@@ -179,7 +179,7 @@ def _only(args: argparse.Namespace, name: str) -> Any:
 
 
 def _fill_in(args: argparse.Namespace, backend: GraphBackend) -> None:
-    """Defaults that hang on the device and on --quick, so that the written command names them."""
+    """Defaults that depend on the device and on --quick."""
     from mini_engine.cuda.measure.variants import VARIANTS
 
     emulated = backend.emulated

@@ -1,13 +1,13 @@
-"""Measure into a file: what stands in it already, what is missing, which process measures that.
+"""Measure into a file: what it holds already, what is missing, which process measures that.
 
 In:  the arguments of `bench`, a device. Out: a measurement file, written after every row.
 
-    for row in measure(args, backend, spec, out, console): ...        # in this process
+    for row, number in measure(args, backend, spec, measurement, out): ...   # in this process
     in_fresh_processes(args, out)                                     # in several, one by one
 
-A fresh process is `bench` itself with --process K: it goes on with the file as --resume does, and
-adds its laps to the rows that have fewer than K processes in them. Whatever ends a run, the file
-holds all that was measured, and --resume measures the rest.
+A fresh process runs the line that was typed, with --process K behind it: it continues the file as
+--resume does, and adds its laps to the rows that have fewer than K processes in them. Whatever ends
+a run, the file holds everything that was measured, and --resume measures the rest.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mini_engine.cli import measuring, options
+from mini_engine.cli import options
 from mini_engine.cuda.measure.evidence import (
     Measurement,
     check_same_machine,
@@ -48,7 +48,7 @@ def measure(
     measurement: Measurement,
     out: Path,
 ) -> Iterator[tuple[Row, str]]:
-    """(row, "3 of 24") for everything that is missing, each when it is in the file."""
+    """(row, "3 of 24") for everything that is missing, each once it is in the file."""
     process = args.process or 1
     measurement = _header(measurement, args, backend, spec.name)
     if (args.resume or process > 1) and out.exists():
@@ -74,11 +74,7 @@ def in_fresh_processes(args: argparse.Namespace, out: Path) -> None:
     Raises ValueError when one of them fails, KeyboardInterrupt when one is interrupted.
     """
     for process in range(1, args.processes + 1):
-        words = measuring.command_words("bench", argparse.Namespace(**{**vars(args), "out": out}))
-        words += ["--process", str(process)]
-        words += ["--resume"] if args.resume else []
-        words += ["--json"] if args.json else []  # which also keeps it quiet
-        code = run_python(words)
+        code = run_python(["-m", "mini_engine", *args.typed, "--process", str(process)])
         if code == 130:
             raise KeyboardInterrupt
         if code:
@@ -89,7 +85,7 @@ def in_fresh_processes(args: argparse.Namespace, out: Path) -> None:
 
 
 def run_python(words: list[str]) -> int:
-    """A process of this Python; its exit code. What it prints to standard output is dropped."""
+    """Run this Python; its exit code. What it prints to standard output is dropped."""
     return subprocess.run([sys.executable, *words], stdout=subprocess.DEVNULL).returncode
 
 
@@ -116,7 +112,7 @@ Todo = list[tuple[str, ModelConfig, Point, list[str]]]  # --shape's word, its sh
 def _header(
     measurement: Measurement, args: argparse.Namespace, backend: GraphBackend, spec: str
 ) -> Measurement:
-    """The measurement with what all rows share; the copy's bandwidth is measured now."""
+    """The measurement with what all rows share. Measures the bandwidth of a copy."""
     from mini_engine.cuda.measure.calibrate import copy_bandwidth, sizes_for
     from mini_engine.cuda.measure.variants import ANCHOR
 
@@ -132,7 +128,7 @@ def _header(
 
 
 def _resumed(out: Path, measurement: Measurement) -> Measurement:
-    """The file that is there. ValueError where its figures do not fit this run's."""
+    """The existing file. ValueError where it was measured in another way than this run does."""
     old = read_measurement(out)
     check_same_machine(out, old, measurement)
     for name in ("spec", "rounds", "steps", "anchor"):

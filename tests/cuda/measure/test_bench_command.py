@@ -286,9 +286,9 @@ def test_the_command_measures_marks_its_file_and_resumes_what_is_missing(
     assert {bar["status"] for bar in figures["bars"]} == {"not measured"}
     assert told["pictures"] == [str(tmp_path / "bench-waterfall.png")]
     assert set(told["not_drawn"]) == {"bench-itl.png", "bench-crossover.png"}
-    table = out.with_suffix(".md").read_text()
-    assert "| ours-eager |" in table
-    assert str(tmp_path) not in table + out.read_text()
+    text = out.with_suffix(".md").read_text()
+    assert "| ours-eager |" in text
+    assert str(tmp_path) not in text + out.read_text()
 
 
 def test_fresh_processes_measure_the_same_one_after_the_other(tmp_path: Path) -> None:
