@@ -26,9 +26,8 @@ from labs.measuring import ledger
 from mini_engine.cuda.graphs.backend import GraphBackend, graphs_for, why_no_bf16, why_no_gpu
 from mini_engine.cuda.graphs.capture import no_garbage_collection
 from mini_engine.cuda.measure.decode_setup import DecodeSetup, Variant, build_setup
-from mini_engine.cuda.measure.fused_variants import fused
 from mini_engine.cuda.measure.intervals import median_interval
-from mini_engine.cuda.measure.plain_variants import OursEager, OursGraph
+from mini_engine.cuda.measure.our_variants import OursEager, OursGraph, fused
 from mini_engine.cuda.weights import random_weights
 from mini_engine.model.config import ModelConfig, named_shape
 from mini_engine.predict.hardware import DeviceSpec, load_spec

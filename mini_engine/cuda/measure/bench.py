@@ -39,7 +39,7 @@ from mini_engine.cuda.measure.decode_setup import (
 )
 from mini_engine.cuda.measure.evidence import gpu_state
 from mini_engine.cuda.measure.gate import Gate
-from mini_engine.cuda.measure.plain_variants import OursEager
+from mini_engine.cuda.measure.our_variants import OursEager
 from mini_engine.cuda.measure.table import with_figures
 from mini_engine.cuda.measure.timing import paired_laps
 from mini_engine.cuda.measure.variants import ANCHOR, VARIANTS

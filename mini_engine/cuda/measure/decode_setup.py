@@ -164,6 +164,11 @@ def float32_setup(setup: DecodeSetup, context: int, room: int) -> DecodeSetup:
     return wide
 
 
+def new_step() -> None:
+    """Tell torch.compile that nobody will read the outputs of the last step again."""
+    torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
+
+
 def as_float32(weights: Weights) -> Weights:
     """The same numbers, wider."""
 

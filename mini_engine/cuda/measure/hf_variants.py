@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from mini_engine.cuda.graphs.backend import GraphBackend
-from mini_engine.cuda.measure.decode_setup import DecodeSetup
+from mini_engine.cuda.measure.decode_setup import DecodeSetup, new_step
 from mini_engine.cuda.measure.op_record import OpRecorder
 from mini_engine.cuda.weights import Weights
 from mini_engine.model.checkpoint import EMBED, FINAL_NORM, LM_HEAD, layer_parts, tensor_shapes
@@ -26,18 +26,17 @@ from mini_engine.model.config import ModelConfig
 from mini_engine.predict.oplists import OpCost
 
 CLASSES = {"qwen2": "Qwen2", "qwen3": "Qwen3", "llama": "Llama"}
-Compiler = Callable[[Any], Any]
 
 
-def no_transformers(backend: GraphBackend) -> str | None:  # noqa: ARG001 (a `why_not`)
-    """The reason why these variants cannot run, if there is one."""
+def no_transformers(backend: GraphBackend) -> str | None:  # noqa: ARG001 (as every `why_not`)
+    """Why these variants cannot run here, in one line; None where they can."""
     if importlib.util.find_spec("transformers") is None:
         return "transformers is not installed: pip install 'transformers>=5.17,<6'"
     return None
 
 
 class HuggingFaceEager:
-    """`model(...)` with a `DynamicCache`, argmax, and on."""
+    """`model(...)` with a `DynamicCache`, then argmax."""
 
     steps_a_call = 1
 
@@ -105,16 +104,16 @@ class HuggingFaceEager:
 
 
 class HuggingFaceStatic(HuggingFaceEager):
-    """`model.forward` compiled, with a `StaticCache` of the setup's room."""
+    """`model.forward` compiled, with a `StaticCache` as large as the setup's room."""
 
-    def __init__(self, setup: DecodeSetup, compiler: Compiler) -> None:
+    def __init__(self, setup: DecodeSetup, compiler: Callable[[Any], Any]) -> None:
         super().__init__(setup)
         self._compiler = compiler
 
     def prepare(self) -> None:
         """Compiles at the first step; CUDA graphs are recorded at the second, run from the third.
 
-        The cache is filled before: that marks its addresses as static, without which there are no
+        The cache is filled first: that marks its addresses as static, without which there are no
         CUDA graphs (transformers/cache_utils.py, StaticLayer.lazy_initialization).
         """
         self.rewind()
@@ -140,11 +139,6 @@ class HuggingFaceStatic(HuggingFaceEager):
             self.cache.reset()
 
 
-def new_step() -> None:
-    """Tells torch.compile that nobody reads the outputs of the step before any more."""
-    torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
-
-
 def transformers_model(weights: Weights) -> Any:
     """The `...ForCausalLM` of these weights, in their dtype, on their device."""
     transformers = importlib.import_module("transformers")
@@ -160,14 +154,14 @@ def transformers_model(weights: Weights) -> Any:
     state = named_tensors(weights)
     missing, unknown = model.load_state_dict(state, strict=False, assign=True)
     if unknown or set(missing) - {LM_HEAD}:
-        raise ValueError(f"transformers names its tensors otherwise: {missing} {unknown}")
+        raise ValueError(f"transformers has other tensors: missing {missing}, unknown {unknown}")
     if weights.config.tie_word_embeddings:
         model.lm_head.weight = model.model.embed_tokens.weight
     return model.requires_grad_(False).eval()
 
 
 def transformers_config(config: ModelConfig) -> Any:
-    """Our shape in its words."""
+    """Our shape as a transformers config."""
     c = config
     rope: dict[str, object] = {"rope_type": "default", "rope_theta": c.rope_theta}
     if c.rope_scaling is not None:

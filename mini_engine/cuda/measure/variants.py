@@ -1,15 +1,15 @@
-"""The variants of the benchmark: ways to run the same decode step, behind one small protocol.
+"""The benchmark's variants: ways to run the same decode step, behind one small protocol.
 
 In:  a `DecodeSetup`. Out: a `Variant` (`decode_setup.py`): prepare, place, step, release.
 
     variant = VARIANTS["ours-graph"].make(setup)
     variant.prepare()
-    variant.place(setup.first_tokens, setup.context)
+    variant.rewind()
     for _ in range(32):
-        variant.step()                      # the sampled token is fed back on the device
+        variant.step()                  # the sampled token is fed back on the device
 
-A new variant is one class and one entry in `VARIANTS`. The classes: `plain_variants.py` runs our
-plain model, `fused_variants.py` the Triton kernels, `hf_variants.py` transformers.
+A new variant is one class and one entry in `VARIANTS`. The classes are in `our_variants.py` and
+`hf_variants.py`.
 """
 
 from __future__ import annotations
@@ -21,36 +21,27 @@ import torch
 
 from mini_engine.cuda.graphs.backend import GraphBackend
 from mini_engine.cuda.measure.decode_setup import DecodeSetup, Variant
-from mini_engine.cuda.measure.fused_variants import fused, no_pdl, no_triton
 from mini_engine.cuda.measure.hf_variants import (
     HuggingFaceEager,
     HuggingFaceStatic,
     no_transformers,
 )
-from mini_engine.cuda.measure.plain_variants import (
+from mini_engine.cuda.measure.our_variants import (
     Compiler,
     OursCompiled,
     OursEager,
     OursGraph,
     OursPiecewise,
+    fused,
+    no_pdl,
+    no_triton,
 )
 from mini_engine.predict.step_cost import Mode
 
 ANCHOR = "ours-graph"  # every variant is timed in turns with this one
 
 
-@dataclass(frozen=True)
-class VariantKind:
-    """An entry of the registry."""
-
-    about: str
-    mode: Mode  # how the simulator is told that its ops are launched
-    make: Callable[[DecodeSetup], Variant]
-    why_not: Callable[[GraphBackend], str | None]  # one line when it cannot run here
-    gated: bool  # ours: no speed without passing the gate. A baseline's verdict is only reported.
-
-
-def _anywhere(backend: GraphBackend) -> str | None:  # noqa: ARG001 (a `why_not`)
+def _runs_anywhere(backend: GraphBackend) -> str | None:  # noqa: ARG001 (as every `why_not`)
     return None
 
 
@@ -60,71 +51,47 @@ def _needs_a_gpu(backend: GraphBackend) -> str | None:
     return None
 
 
-def _hugging_face_compiled(backend: GraphBackend) -> str | None:
-    return no_transformers(backend) or _needs_a_gpu(backend)
+@dataclass(frozen=True)
+class VariantKind:
+    """An entry of the registry."""
+
+    make: Callable[[DecodeSetup], Variant]
+    mode: Mode  # how its ops are launched, for the simulator
+    why_not: Callable[[GraphBackend], str | None] = _runs_anywhere  # one line if it cannot run here
+    gated: bool = True  # ours: not timed unless it passes the gate. A baseline is only marked.
 
 
 def _inductor(mode: str, fullgraph: bool) -> Compiler:
     return lambda step: torch.compile(step, mode=mode, fullgraph=fullgraph, dynamic=False)
 
 
-def _ours_compiled(mode: str) -> VariantKind:
-    return VariantKind(
-        f"our plain model under torch.compile, mode {mode}",
-        "eager" if mode == "default" else "full",  # the other two put CUDA graphs around it
-        lambda setup: OursCompiled(setup, _inductor(mode, fullgraph=True)),
-        _needs_a_gpu,
-        gated=False,
-    )
+def _ours_compiled(torch_mode: str, mode: Mode) -> VariantKind:
+    compiler = _inductor(torch_mode, fullgraph=True)
+    return VariantKind(lambda setup: OursCompiled(setup, compiler), mode, _needs_a_gpu, gated=False)
 
 
 VARIANTS: dict[str, VariantKind] = {
-    "null": VariantKind(
-        "the anchor against itself: what differs is noise", "full", OursGraph, _anywhere, True
-    ),
-    "hf-eager": VariantKind(
-        "transformers, DynamicCache, eager", "eager", HuggingFaceEager, no_transformers, False
-    ),
+    "null": VariantKind(OursGraph, "full"),  # the anchor against itself: any difference is noise
+    # transformers: eager with a DynamicCache; torch.compile with a StaticCache
+    "hf-eager": VariantKind(HuggingFaceEager, "eager", no_transformers, gated=False),
     "hf-compile": VariantKind(
-        "transformers, StaticCache, torch.compile reduce-overhead",
-        "full",
         lambda setup: HuggingFaceStatic(setup, _inductor("reduce-overhead", fullgraph=False)),
-        _hugging_face_compiled,
-        False,
-    ),
-    "ours-eager": VariantKind("our plain model, eager", "eager", OursEager, _anywhere, True),
-    "ours-piecewise": VariantKind(
-        "our plain model, graphs around live attention", "piecewise", OursPiecewise, _anywhere, True
-    ),
-    "ours-graph": VariantKind("our plain model, one graph", "full", OursGraph, _anywhere, True),
-    "ours-graph-k8": VariantKind(
-        "our plain model, eight steps in one graph",
         "full",
-        lambda setup: OursGraph(setup, steps_a_call=8),
-        _anywhere,
-        True,
+        lambda backend: no_transformers(backend) or _needs_a_gpu(backend),
+        gated=False,
     ),
-    "graph-9": VariantKind(
-        "nine Triton kernels a layer, one graph", "full", fused(9), no_triton, True
-    ),
-    "graph-5": VariantKind(
-        "five Triton kernels a layer, one graph", "full", fused(5), no_triton, True
-    ),
-    "graph-5-pdl": VariantKind(
-        "five a layer, each starting while the last drains",
-        "full",
-        fused(5, pdl=True),
-        no_pdl,
-        True,
-    ),
-    "graph-5-pdl-k8": VariantKind(
-        "the same, eight steps in one graph",
-        "full",
-        fused(5, pdl=True, steps_a_call=8),
-        no_pdl,
-        True,
-    ),
-    "compile-default": _ours_compiled("default"),
-    "compile-reduce-overhead": _ours_compiled("reduce-overhead"),
-    "compile-max-autotune": _ours_compiled("max-autotune"),
+    # our plain model: eager, graphs around live attention, one graph, eight steps in one graph
+    "ours-eager": VariantKind(OursEager, "eager"),
+    "ours-piecewise": VariantKind(OursPiecewise, "piecewise"),
+    "ours-graph": VariantKind(OursGraph, "full"),
+    "ours-graph-k8": VariantKind(lambda setup: OursGraph(setup, steps_a_call=8), "full"),
+    # one graph of Triton kernels, nine or five a layer; with PDL each starts while the last drains
+    "graph-9": VariantKind(fused(9), "full", no_triton),
+    "graph-5": VariantKind(fused(5), "full", no_triton),
+    "graph-5-pdl": VariantKind(fused(5, pdl=True), "full", no_pdl),
+    "graph-5-pdl-k8": VariantKind(fused(5, pdl=True, steps_a_call=8), "full", no_pdl),
+    # torch.compile of our plain model; the last two modes put CUDA graphs around it
+    "compile-default": _ours_compiled("default", "eager"),
+    "compile-reduce-overhead": _ours_compiled("reduce-overhead", "full"),
+    "compile-max-autotune": _ours_compiled("max-autotune", "full"),
 }

@@ -18,7 +18,7 @@ from mini_engine.cuda.measure import gate, timing  # noqa: E402
 from mini_engine.cuda.measure.decode_setup import DecodeSetup, Variant  # noqa: E402
 from mini_engine.cuda.measure.hf_variants import HuggingFaceStatic  # noqa: E402
 from mini_engine.cuda.measure.op_record import OpRecorder  # noqa: E402
-from mini_engine.cuda.measure.plain_variants import OursCompiled, OursEager, OursGraph  # noqa: E402
+from mini_engine.cuda.measure.our_variants import OursCompiled, OursEager, OursGraph  # noqa: E402
 from mini_engine.cuda.measure.variants import VARIANTS  # noqa: E402
 from mini_engine.predict.oplists import StepShape, step_ops  # noqa: E402
 from tests.support.gate_helpers import setup_of  # noqa: E402

@@ -29,7 +29,7 @@ from mini_engine.cuda.measure import variants as variants_room  # noqa: E402
 from mini_engine.cuda.measure.bars import BARS  # noqa: E402
 from mini_engine.cuda.measure.decode_setup import DecodeSetup, Variant  # noqa: E402
 from mini_engine.cuda.measure.evidence import load_evidence, read_measurement, write_measurement  # noqa: E402
-from mini_engine.cuda.measure.plain_variants import OursEager  # noqa: E402
+from mini_engine.cuda.measure.our_variants import OursEager  # noqa: E402
 from mini_engine.cuda.measure.variants import VARIANTS, VariantKind  # noqa: E402
 from mini_engine.cuda.weights import random_weights  # noqa: E402
 from mini_engine.model.config import named_shape  # noqa: E402
@@ -115,7 +115,7 @@ def test_a_variant_that_breaks_does_not_take_the_others_with_it(
         raise torch.OutOfMemoryError("Tried to allocate")
 
     def add(name: str, make: Callable[[DecodeSetup], Variant], gated: bool) -> None:
-        kind = VariantKind("", "full", make, lambda _: None, gated)
+        kind = VariantKind(make, "full", gated=gated)
         monkeypatch.setitem(variants_room.VARIANTS, name, kind)
 
     add("broken", breaks, True)
@@ -412,7 +412,7 @@ def test_rows_are_on_disk_before_the_next_variant_starts(
     def interrupted(_: DecodeSetup) -> Variant:
         raise KeyboardInterrupt
 
-    kind = VariantKind("", "full", interrupted, lambda _: None, True)
+    kind = VariantKind(interrupted, "full")
     monkeypatch.setitem(variants_room.VARIANTS, "interrupted", kind)
     out = tmp_path / "bench.json"
     assert main([*WORDS, "-o", str(out), "--variants", "ours-eager,interrupted,null"]) == 130

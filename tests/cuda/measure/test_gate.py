@@ -19,7 +19,7 @@ from mini_engine.cuda.inputs import StepInputs  # noqa: E402
 from mini_engine.cuda.measure import gate  # noqa: E402
 from mini_engine.cuda.measure.bench import gate_of  # noqa: E402
 from mini_engine.cuda.measure.decode_setup import DecodeSetup, Variant, float32_setup  # noqa: E402
-from mini_engine.cuda.measure.plain_variants import OursEager  # noqa: E402
+from mini_engine.cuda.measure.our_variants import OursEager  # noqa: E402
 from mini_engine.cuda.measure.variants import VARIANTS  # noqa: E402
 from mini_engine.cuda.model import Model, rotary_tables  # noqa: E402
 from mini_engine.cuda.sampling import Sampler, greedy  # noqa: E402

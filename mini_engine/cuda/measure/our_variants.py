@@ -1,24 +1,27 @@
-"""Our plain model as a variant: eager, one graph, pieces around live attention, torch.compile.
+"""Our own variants: the plain model eager, in graphs, in pieces, compiled; the Triton kernels.
 
-In:  a `DecodeSetup`. Out: variants that run `Model` on it, all of them with the same arithmetic.
+In:  a `DecodeSetup`. Out: variants that run its `Model`, or a `FusedModel` on the same weights and
+     cache.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from mini_engine.cuda.graphs.backend import GraphBackend
 from mini_engine.cuda.graphs.capture import GraphRunner, PiecewiseGraphRunner
-from mini_engine.cuda.measure.decode_setup import DecodeSetup
-from mini_engine.cuda.measure.hf_variants import new_step
+from mini_engine.cuda.measure.decode_setup import DecodeSetup, Variant, new_step
 from mini_engine.cuda.measure.op_record import OpRecorder, WatchedAttention
 from mini_engine.cuda.runner import NullAttention
 from mini_engine.predict.oplists import OpCost, StepShape, step_ops
 
-Compiler = Callable[[Any], Any]
+Compiler = Callable[[Any], Any]  # a function, compiled
 
 
 class OursEager:
@@ -70,7 +73,7 @@ class OursEager:
 
 
 class OursGraph(OursEager):
-    """The same in one graph; with `steps_a_call` above 1, that many steps in one replay."""
+    """The same in one graph, which holds `steps_a_call` steps."""
 
     def __init__(self, setup: DecodeSetup, steps_a_call: int = 1) -> None:
         super().__init__(setup)
@@ -87,7 +90,7 @@ class OursGraph(OursEager):
 
     def feed(self, tokens: Tensor) -> None:
         if self.steps_a_call > 1:
-            raise ValueError(f"{self.steps_a_call} steps a replay feed themselves: no way in")
+            raise ValueError(f"{self.steps_a_call} steps a replay feed themselves: none can be fed")
         super().feed(tokens)
 
     def ops(self) -> list[OpCost]:
@@ -103,7 +106,7 @@ class OursGraph(OursEager):
         self.graphs.reset()
 
     def _forward(self, rung: int) -> Tensor:  # noqa: ARG002 (there is one rung)
-        """Keeps every step's logits: they are computed anyway, and the gate wants to see them."""
+        """Keeps the logits of every step for the gate: they are computed anyway."""
         logits, tokens = [], []
         for _ in range(self.steps_a_call):
             last = self._decode()
@@ -160,19 +163,14 @@ class OursCompiled(OursEager):
     def prepare(self) -> None:
         """Compiles at the first call; CUDA graphs are recorded at the second, run from the third.
 
-        Static addresses: else Inductor takes weights, cache and inputs for arguments that may
-        move, copies them in before each replay, and gives up on graphs that write to them
+        Addresses are marked as static. Otherwise Inductor expects weights, cache and inputs to
+        move: it copies them in before each replay, and makes no graph that writes to them
         (torch/_inductor/cudagraph_utils.py, check_for_mutation).
         """
         weights, cache = self.model.weights, self.model.cache
         layers = [t for layer in weights.layers for t in vars(layer).values() if t is not None]
-        tables = (
-            weights.embed,
-            weights.final_norm,
-            weights.lm_head,
-            self.model.cos,
-            self.model.sin,
-        )
+        rope = self.model.cos, self.model.sin
+        tables = (weights.embed, weights.final_norm, weights.lm_head, *rope)
         inputs = vars(self.inputs).values()
         for tensor in (*layers, *tables, *cache.keys, *cache.values, *inputs):
             torch._dynamo.mark_static_address(tensor)
@@ -196,3 +194,48 @@ class OursCompiled(OursEager):
     def _decode_once(self) -> tuple[Tensor, Tensor]:
         hidden = self.model.body(self.inputs, self.setup.attention)
         return self.model.next_step(hidden, self.inputs)
+
+
+class FusedGraph(OursGraph):
+    """`OursGraph` with the layer in Triton kernels, with or without PDL."""
+
+    def __init__(
+        self, setup: DecodeSetup, kernels_per_layer: Literal[9, 5], pdl: bool, steps_a_call: int
+    ) -> None:
+        from mini_engine.cuda.fused import FusedModel  # imports Triton, which not every system has
+
+        plain = setup.model
+        model = FusedModel(plain.weights, plain.cache, kernels_per_layer=kernels_per_layer, pdl=pdl)
+        super().__init__(replace(setup, model=model), steps_a_call)
+        self.style = f"fused{kernels_per_layer}"
+
+    def ops(self) -> list[OpCost]:
+        """The op list that the kernels were written to."""
+        shape = StepShape.decode(self.setup.batch, self.setup.context)
+        return step_ops(self.model.config, shape, self.style) * self.steps_a_call
+
+
+def fused(
+    kernels_per_layer: Literal[9, 5], *, pdl: bool = False, steps_a_call: int = 1
+) -> Callable[[DecodeSetup], Variant]:
+    """What makes a `FusedGraph` of a setup."""
+    return lambda setup: FusedGraph(setup, kernels_per_layer, pdl, steps_a_call)
+
+
+def no_triton(backend: GraphBackend) -> str | None:  # noqa: ARG001 (as every `why_not`)
+    """Why the kernels cannot run here, in one line; None where they can."""
+    if find_spec("triton") is None:
+        return "the kernels are written in Triton, which is not installed: pip install triton"
+    return None
+
+
+def no_pdl(backend: GraphBackend) -> str | None:
+    """Why programmatic dependent launch cannot run here, in one line; None where it can."""
+    if reason := no_triton(backend):
+        return reason
+    if backend.emulated:
+        return "programmatic dependent launch is a GPU's: this variant needs sm_90 or newer"
+    major, minor = torch.cuda.get_device_capability(backend.device)
+    if major < 9:
+        return f"sm_{major}{minor} has no programmatic dependent launch: this variant needs sm_90"
+    return None
