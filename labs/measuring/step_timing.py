@@ -1,6 +1,6 @@
-"""Decode steps, arm against arm, each predicted before it is shown: labs 15 and 16 measure.
+"""Decode steps, variant against variant, each predicted before it is shown: labs 15 and 16 measure.
 
-In:  a `Race`: which of the bench's arms run, under which names. Words:
+In:  a `Race`: which of the bench's variants run, under which names. Words:
      --predict "batch=1 eager=2.0 full=0.6" (ms, once a batch); asked for where it is not given.
 Out: predictions in the ledger, then
      on a GPU      `mini_engine bench --quick` with the learner's stopwatch in it; each prediction
@@ -20,7 +20,6 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -29,6 +28,7 @@ from labs.measuring import ledger
 from labs.runner import workspace
 from mini_engine import cli
 from mini_engine.cuda.measure.evidence import Measurement, load_evidence, read_measurement
+from mini_engine.records.rows import MEASURED, Row
 
 SHAPE, BATCHES, CONTEXT = "qwen3-0.6b", (1, 8), 512
 Predictions = dict[tuple[int, str], float]  # (batch, name) -> ms
@@ -39,7 +39,9 @@ class Race:
     """What runs against what."""
 
     folder: Path  # of the lab; its captured runs lie in captured/*.json
-    arms: Mapping[str, str]  # what the learner says -> the bench's arm, slowest expected first
+    variants: Mapping[
+        str, str
+    ]  # what the learner says -> the bench's variant, slowest expected first
     emulated: tuple[str, ...] = ()  # the names that the CPU emulator runs in seconds
     required: bool = True  # nothing is shown to who has not predicted
 
@@ -50,7 +52,7 @@ class Race:
     @property
     def example(self) -> str:
         """Of --predict; its numbers are no answer."""
-        return "batch=1 " + " ".join(f"{name}=3.0" for name in self.arms)
+        return "batch=1 " + " ".join(f"{name}=3.0" for name in self.variants)
 
 
 def main(race: Race, words: Sequence[str]) -> int:
@@ -63,7 +65,7 @@ def main(race: Race, words: Sequence[str]) -> int:
     args = parser.parse_args(list(words))
     console = Console(highlight=False)
     try:
-        said = parsed(args.predict, race.arms) or asked(race)
+        said = parsed(args.predict, race.variants) or asked(race)
         if not said and race.required:
             print(f'Say first: --predict "{race.example}" (ms a token)', file=sys.stderr)
             return 2
@@ -117,10 +119,10 @@ def asked(race: Race) -> Predictions:
     print(f"ITL of {SHAPE} at {CONTEXT} tokens of context, in ms. An empty line: no prediction.")
     texts = []
     for batch in BATCHES:
-        for name in race.arms:
+        for name in race.variants:
             value = input(f"  batch {batch}, {name}: ").strip()
             texts += [f"batch={batch} {name}={value}"] if value else []
-    return parsed(texts, race.arms)
+    return parsed(texts, race.variants)
 
 
 def title(batch: int, name: str) -> str:
@@ -148,7 +150,7 @@ def on_the_gpu(race: Race, said: Predictions, spec: str | None, console: Console
     compare(race, said, measurement, console)
     close(race, said, measurement, measurement.gpu)
     picture = workspace.home() / "ledger.png"
-    with contextlib.suppress(ValueError):  # no arm that was predicted could run
+    with contextlib.suppress(ValueError):  # no variant that was predicted could run
         ledger.plot(ledger.entries(), picture)
         console.print(f"\nall that you ever said, and what came of it: {picture}")
     return 0
@@ -158,7 +160,7 @@ def bench_words(race: Race, spec: str | None, out: Path) -> list[str]:
     """The command that measures."""
     batches = ",".join(map(str, BATCHES))
     words = ["bench", "--quick", "--device", "cuda", "--shape", SHAPE, "--batch", batches]
-    words += ["--context", str(CONTEXT), "--arms", ",".join(race.arms.values())]
+    words += ["--context", str(CONTEXT), "--variants", ",".join(race.variants.values())]
     return words + (["--spec", spec] if spec else []) + ["-o", str(out)]
 
 
@@ -168,22 +170,33 @@ def emulated(race: Race, reason: str, console: Console) -> None:
 
     torch.set_num_threads(1)  # tiny ops: threads would only wait for each other
     out = workspace.home() / race.folder.name / "bench-emulated.json"
-    arms = ",".join(race.arms[name] for name in race.emulated)
-    words = ["bench", "--device", "cpu", "--batch", "1", "--arms", arms, "-o", str(out), "--json"]
+    variants = ",".join(race.variants[name] for name in race.emulated)
+    words = [
+        "bench",
+        "--device",
+        "cpu",
+        "--batch",
+        "1",
+        "--variants",
+        variants,
+        "-o",
+        str(out),
+        "--json",
+    ]
     with contextlib.redirect_stdout(io.StringIO()):
         code = cli.main(words)
     if code:
         raise ValueError(f"the emulated run ended with code {code}")
-    rows = read_measurement(out).figures["rows"]
+    rows = rows_of(read_measurement(out))
     console.print(f"[bold]EMULATED[/bold]: {reason}.")
     console.print("A tiny model on the CPU emulator shows that everything runs. Its times say")
     console.print("nothing about a GPU, and the ledger takes none of them:")
     for name in race.emulated:
-        row = row_of(rows, race.arms[name], 1)
-        told = row["reason"] if row["status"] != "measured" else (
-            f"{row['itl_us']['median']:,.0f} µs a step of this CPU, gate "
-            f"{'passed' if row['gate']['passed'] else 'FAILED'}"
-        )  # fmt: skip
+        row = row_of(rows, race.variants[name], 1)
+        told = row.reason
+        if row.status == MEASURED:
+            gate = "FAILED" if row.failed_gate else "passed"
+            told = f"{row.itl_us:,.0f} µs a step of this CPU, gate {gate}"
         console.print(f"  {name:10} {told}", soft_wrap=True)
     console.print()
 
@@ -210,20 +223,20 @@ OUT = Path("out/bench.json")
 
 def compare(race: Race, said: Predictions, measurement: Measurement, console: Console) -> None:
     """What you said, what the simulator said, what it was."""
-    rows = measurement.figures["rows"]
+    rows = rows_of(measurement)
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("", no_wrap=True)
     for column in ("kernels", "you said ms", "simulator ms", "measured ms", "you", "simulator"):
         table.add_column(column, justify="right")
     for batch in BATCHES:
-        for name, arm in race.arms.items():
-            row, mine = row_of(rows, arm, batch), said.get((batch, name))
-            first = [f"batch {batch} {name}", str(row.get("kernels_a_call") or "")]
+        for name, variant in race.variants.items():
+            row, mine = row_of(rows, variant, batch), said.get((batch, name))
+            first = [f"batch {batch} {name}", str(row.kernels_a_call or "")]
             first.append("" if mine is None else f"{mine:.3g}")
-            if row["status"] != "measured":
-                table.add_row(*first, "", row["status"])
+            if row.status != MEASURED:
+                table.add_row(*first, "", row.status)
                 continue
-            ms, predicted = row["itl_us"]["median"] / 1e3, row["predicted_us"] / 1e3
+            ms, predicted = row.itl_us / 1e3, row.predicted_us / 1e3
             off = "" if mine is None else f"{100 * (mine / ms - 1):+.0f}%"
             table.add_row(
                 *first, f"{predicted:.3g}", f"{ms:.4g}", off, f"{100 * (predicted / ms - 1):+.0f}%"
@@ -233,36 +246,39 @@ def compare(race: Race, said: Predictions, measurement: Measurement, console: Co
         console.print(line, soft_wrap=True)
 
 
-def notes(race: Race, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def notes(race: Race, rows: Sequence[Row]) -> list[str]:
     """What to see in it: each contestant against the one before, at each batch."""
     told = []
     for batch in BATCHES:
-        found = [(name, row_of(rows, arm, batch)) for name, arm in race.arms.items()]
-        ran = [(name, row["itl_us"]) for name, row in found if row["status"] == "measured"]
+        found = [(name, row_of(rows, variant, batch)) for name, variant in race.variants.items()]
+        ran = [(name, row.itl) for name, row in found if row.status == MEASURED]
         for (before, old), (name, new) in itertools.pairwise(ran):
-            percent = 100 * (new["median"] / old["median"] - 1)
+            percent = 100 * (new.median / old.median - 1)
             line = f"batch {batch}: {name} takes {abs(percent):.0f}% "
             line += f"{'less' if percent < 0 else 'more'} than {before}"
-            apart = new["high"] < old["low"] or new["low"] > old["high"]
+            apart = new.high < old.low or new.low > old.high
             told.append(line if apart else f"{line}, but the intervals overlap: no difference")
     return told
 
 
 def close(race: Race, said: Predictions, measurement: Measurement, on: str) -> None:
-    """Write what was measured into the ledger, for each prediction whose arm ran."""
+    """Write what was measured into the ledger, for each prediction whose variant ran."""
     for batch, name in said:
-        row = row_of(measurement.figures["rows"], race.arms[name], batch)
-        if row["status"] == "measured":
-            itl = row["itl_us"]
+        row = row_of(rows_of(measurement), race.variants[name], batch)
+        if row.status == MEASURED:
             ledger.measure(
-                title(batch, name), itl["median"] / 1e3, "ms", on=on, command=measurement.command,
-                low=itl["low"] / 1e3, high=itl["high"] / 1e3,
+                title(batch, name), row.itl_us / 1e3, "ms", on=on, command=measurement.command,
+                low=row.itl.low / 1e3, high=row.itl.high / 1e3,
             )  # fmt: skip
 
 
-def row_of(rows: Iterable[Mapping[str, Any]], arm: str, batch: int) -> Mapping[str, Any]:
-    """The row of an arm at a batch; one that says "not there" where the file has none."""
+def rows_of(measurement: Measurement) -> list[Row]:
+    return [Row.from_json(row) for row in measurement.figures["rows"]]
+
+
+def row_of(rows: Iterable[Row], variant: str, batch: int) -> Row:
+    """The row of a variant at a batch; one that says "not there" where the file has none."""
     for row in rows:
-        if (row["arm"], row["batch"]) == (arm, batch):
+        if (row.variant, row.batch) == (variant, batch):
             return row
-    return {"status": "not there", "reason": "the run has no such row"}
+    return Row(SHAPE, batch, CONTEXT, variant, "not there", "the run has no such row")

@@ -457,7 +457,7 @@ def test_an_error_in_the_last_rung_takes_back_the_ones_before_it(
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_ladder_that_fails_leaves_no_graph_behind(device: str) -> None:
-    """Also without an engine around it, as in the arms of the benchmark."""
+    """Also without an engine around it, as in the variants of the benchmark."""
     backend = graphs_for(device)
     x = torch.ones(8, device=backend.device)
 
