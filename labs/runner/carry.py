@@ -183,16 +183,16 @@ def broken_imports(text: str) -> list[str]:
     missing = []
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
-            missing += [alias.name for alias in node.names if not _exists(alias.name)]
+            missing += [alias.name for alias in node.names if not exists(alias.name)]
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             names = [alias.name for alias in node.names]
-            missing += [f"{node.module}.{n}" for n in names if not _exists(node.module, n)]
+            missing += [f"{node.module}.{n}" for n in names if not exists(node.module, n)]
     return missing
 
 
 def module_of(module: str, name: str) -> str | None:
     """Where `name` of a module stands today: there, or in the one module that defines it now."""
-    if _exists(module, name):
+    if exists(module, name):
         return module
     definition = re.compile(rf"^(?:def|class) {name}\b|^{name}\b[^=\n]*=[^=]", re.MULTILINE)
     found = [
@@ -203,17 +203,18 @@ def module_of(module: str, name: str) -> str | None:
     return found[0] if len(found) == 1 else None
 
 
-def _exists(module: str, name: str = "") -> bool:
+def exists(module: str, name: str = "") -> bool:
     """Does a module exist and define this name? A package of somebody else's counts as there."""
     if module.partition(".")[0] not in OURS:
         return True
     place = ROOT / module.replace(".", "/")
     file = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
     if not name or not file.exists():
-        return file.exists() or (place.is_dir() and _exists(f"{module}.{name}"))
-    return name == "*" or name in _names(file) or _exists(f"{module}.{name}")
+        return file.exists() or (place.is_dir() and exists(f"{module}.{name}"))
+    return name == "*" or name in names_in(file) or exists(f"{module}.{name}")
 
 
 @cache
-def _names(file: Path) -> set[str]:
+def names_in(file: Path) -> set[str]:
+    """What a file of Python defines or imports at its top level."""
     return set().union(*map(bound, ast.parse(file.read_text()).body))

@@ -24,8 +24,8 @@ In: a folder `labs/labNN_name`. Out: a `Lab` with its holes, hints and misconcep
     says = "A graph reads addresses. …"
     read = "course/05-capture-and-replay.md#static-buffers"
 
-A hole with `broken = "faults/x.py"` is not cut: the learner mends the source with that fragment
-spliced in. `to` then names the learner's file.
+A hole with `broken = "faults/runner_a.py"` is not cut: the learner mends the source with that
+fragment spliced in. `to` then names the learner's file.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""cuda/compile_report.py on the engine's own step: one graph, no breaks, and what a bound is worth.
+"""compile_report.py on the engine's own step: one graph, no breaks, and what a bound is worth.
 
 Random programs with known ops and breaks are lab 15's tests, which run on this file too.
 """

@@ -1,4 +1,4 @@
-"""cuda/gate.py: arms that are right pass, whatever order they round in; arms that are wrong do not.
+"""gate.py: arms that are right pass, whatever order they round in; arms that are wrong do not.
 
 Rounding here is a CPU's: the arms are the PyTorch references of the kernels. What the margin lets
 through and what it stops is what was frozen before the first measurement on a GPU.

@@ -79,7 +79,7 @@ def test_the_best_of_many_partials_is_found_over_several_reads() -> None:
 
 
 def test_philox_gives_the_numbers_of_its_authors() -> None:
-    """Known answers for philox4x32-10 in Random123 (tests/kat_vectors): all zeros, all ones."""
+    """Known answers for philox4x32-10 in Random123 (its kat_vectors): all zeros, all ones."""
     ones = 0xFFFFFFFF
     counter = np.array([[0, ones]] * 4, np.uint32)
     zeros = sampling.philox(0, counter)[:, 0]
