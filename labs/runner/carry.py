@@ -68,7 +68,9 @@ def carry(
     placed = set().union(*map(_definitions, done.texts.values()))
     for file in old:
         lost = sorted(_definitions(old[file]) - placed)
-        if lost and (file in fresh or file in done.used):
+        if file not in fresh and file not in done.used:
+            done.remarks.append(f"{file} has no hole of this lab and stays where it is")
+        elif lost:
             done.remarks.append(f"nothing in the new files is called {', '.join(lost)} ({file})")
     return done
 
@@ -141,14 +143,13 @@ def _missing(old: str, text: str, classes: Mapping[str, ast.ClassDef]) -> list[U
         if isinstance(node, ast.ClassDef) and node.name in classes:
             there = _members(classes[node.name])
             found += [Unit(node.name, member) for member in node.body if not bound(member) & there]
-        elif isinstance(node, ast.ImportFrom):
+            continue
+        parts: list[ast.stmt] = [node]
+        if isinstance(node, ast.ImportFrom):
             parts = [ast.ImportFrom(node.module, [alias], node.level) for alias in node.names]
-            found += [Unit("", part) for part in parts if not bound(part) & known]
         elif isinstance(node, ast.Import):
-            singles = [ast.Import([alias]) for alias in node.names]
-            found += [Unit("", part) for part in singles if not bound(part) & known]
-        elif not bound(node) & known:
-            found.append(Unit("", node))
+            parts = [ast.Import([alias]) for alias in node.names]
+        found += [Unit("", part) for part in parts if not bound(part) & known]
     return found
 
 

@@ -119,7 +119,7 @@ def updated(
 ) -> None:
     """What was carried over, what is left to write, and where the old files are."""
     console.print(f"[bold]Lab {lab.number}: {lab.title}[/]")
-    console.print(f"  carried over   {', '.join(done.holes) or 'nothing was written yet'}")
+    console.print(f"  carried over   {', '.join(done.holes) or 'nothing: no hole was filled'}")
     if done.helpers:
         console.print(f"  with them      {', '.join(done.helpers)}")
     for hole in still:

@@ -128,8 +128,8 @@ def _back_up(path: Path) -> Path:
 def stale(lab: Lab, progress: Progress) -> bool:
     """Do the learner's files no longer fit the engine?
 
-    Either a file that the lab needs is missing and others lie in its place; or the engine has
-    changed, and a file imports from it what no longer exists or has no function for a hole.
+    Either a file that the lab needs is missing while others are there; or the engine has changed,
+    and a file imports from it what no longer exists, or lacks the function of a hole.
     """
     if not started(lab):
         return any((home() / lab.name).glob("*.py"))
@@ -183,7 +183,10 @@ def update(lab: Lab, progress: Progress) -> tuple[Carried, list[Path]]:
     had_passed = state.passed and (stale(lab, progress) or solved(lab, progress))
     done = carry(lab.cut(), old, lab.definitions())
     for name, text in done.texts.items():
-        compile(text, name, "exec")
+        try:
+            compile(text, name, "exec")
+        except SyntaxError as error:
+            raise ValueError(f"lab {lab.number} is left as it is: {error}") from error
     backups = [_back_up(folder / name) for name in old if name in files or name in done.used]
     for file, path in files.items():
         path.write_text(done.texts[file])

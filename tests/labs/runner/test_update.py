@@ -184,12 +184,25 @@ def test_a_file_that_is_not_python_is_named_with_its_line_and_kept(say) -> None:
     assert not standing(say, labs[0])["stale"], "the others are updated all the same"
 
 
+def test_code_that_cannot_be_compiled_is_left_alone_with_one_line(say) -> None:
+    lab = lab_number(1)
+    texts = {f: t.replace("return kernels", "yield; break  #") for f, t in lab.reference().items()}
+    written = old_home(lab, texts)
+    code, said = say("update")
+    assert code == 2
+    assert "lab 1 is left as it is: 'break' outside loop" in said
+    assert len(said.strip().splitlines()) == 1
+    assert {p: p.read_text() for p in (workspace.home() / lab.name).iterdir()} == written
+
+
 def test_a_file_of_the_learners_that_has_no_hole_stays_where_it_is(say) -> None:
     lab = lab_number(1)
     old_home(lab, lab.reference())
     notes = workspace.home() / lab.name / "notes.py"
     notes.write_text("print('an experiment')\n")
-    assert say("update")[0] == 0
+    code, said = say("update")
+    assert code == 0
+    assert "notes.py has no hole of this lab and stays where it is" in said
     assert notes.read_text() == "print('an experiment')\n"
     assert len(backups(lab)) == 1
 
