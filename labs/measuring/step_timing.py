@@ -1,12 +1,12 @@
-"""Decode steps, variant against variant, each predicted before it is shown: labs 15 and 16 measure.
+"""Decode steps, one variant against another, predicted before they are shown: labs 15 and 16.
 
 In:  a `Race`: which of the bench's variants run, under which names. Words:
-     --predict "batch=1 eager=2.0 full=0.6" (ms, once a batch); asked for where it is not given.
+     --predict "batch=1 eager=2.0 full=0.6" (ms, once for each batch); asked for if not given.
 Out: predictions in the ledger, then
      on a GPU      `mini_engine bench --quick` with the learner's stopwatch in it; each prediction
-                   beside what was measured; the ledger's lines closed, and its picture
+                   next to its measurement, which goes into the ledger; and the ledger's picture
      without one   the same program on the CPU emulator, which shows that it runs and measures
-                   nothing; then the captured run, or "not yet measured" and the line that measures
+                   nothing; then the captured run, or "not yet measured" and the command that does
 """
 
 from __future__ import annotations
@@ -36,14 +36,12 @@ Predictions = dict[tuple[int, str], float]  # (batch, name) -> ms
 
 @dataclass(frozen=True)
 class Race:
-    """What runs against what."""
+    """Which variants run against each other."""
 
     folder: Path  # of the lab; its captured runs lie in captured/*.json
-    variants: Mapping[
-        str, str
-    ]  # what the learner says -> the bench's variant, slowest expected first
-    emulated: tuple[str, ...] = ()  # the names that the CPU emulator runs in seconds
-    required: bool = True  # nothing is shown to who has not predicted
+    variants: Mapping[str, str]  # the learner's name -> the bench's, slowest expected first
+    emulated: tuple[str, ...] = ()  # names of those that the CPU emulator runs within seconds
+    required: bool = True  # without a prediction nothing is shown
 
     @property
     def lab(self) -> int:
@@ -51,17 +49,19 @@ class Race:
 
     @property
     def example(self) -> str:
-        """Of --predict; its numbers are no answer."""
+        """An example of --predict; its numbers give nothing away."""
         return "batch=1 " + " ".join(f"{name}=3.0" for name in self.variants)
 
 
 def main(race: Race, words: Sequence[str]) -> int:
-    """Run it. Returns the exit code: 2 where nothing was predicted."""
+    """Run it. Returns the exit code, which is 2 if nothing was predicted."""
     parser = argparse.ArgumentParser(prog=f"python -m labs measure {race.lab}")
     parser.add_argument(
         "--predict", action="append", default=[], metavar="WORDS", help=f'"{race.example}", in ms'
     )
-    parser.add_argument("--spec", help="what the simulator predicts with: a file of calibrate")
+    parser.add_argument(
+        "--spec", help="the spec for the simulator's prediction: a file of `calibrate`"
+    )
     args = parser.parse_args(list(words))
     console = Console(highlight=False)
     try:
@@ -88,7 +88,7 @@ def main(race: Race, words: Sequence[str]) -> int:
 
 
 def parsed(texts: Iterable[str], names: Iterable[str]) -> Predictions:
-    """`["batch=1 eager=2.0"]` as numbers. ValueError says which word is none."""
+    """`["batch=1 eager=2.0"]` as numbers. Raises ValueError for a word it cannot read."""
     known, found = list(names), Predictions()
     for text in texts:
         batch = None
@@ -113,7 +113,7 @@ def parsed(texts: Iterable[str], names: Iterable[str]) -> Predictions:
 
 
 def asked(race: Race) -> Predictions:
-    """Asked one by one where somebody sits at a terminal; else none."""
+    """Ask for the predictions one by one if somebody is at the terminal."""
     if not sys.stdin.isatty():
         return {}
     print(f"ITL of {SHAPE} at {CONTEXT} tokens of context, in ms. An empty line: no prediction.")
@@ -126,12 +126,12 @@ def asked(race: Race) -> Predictions:
 
 
 def title(batch: int, name: str) -> str:
-    """What stands in the ledger."""
+    """What the ledger calls it."""
     return f"ITL {SHAPE}, batch {batch}, {name}"
 
 
 def why_not() -> str | None:
-    """Why nothing can be measured here, in one line; None where it can."""
+    """Why nothing can be measured here, in one line; None if it can."""
     from mini_engine.cuda.graphs.backend import graphs_for, why_no_bf16, why_no_gpu
 
     return why_no_gpu() or why_no_bf16(graphs_for("cuda"))
@@ -141,7 +141,7 @@ def why_not() -> str | None:
 
 
 def on_the_gpu(race: Race, said: Predictions, spec: str | None, console: Console) -> int:
-    """Measure, compare, close the ledger's lines, draw."""
+    """Measure, compare, close the predictions in the ledger, draw."""
     out = workspace.home() / race.folder.name / "bench.json"
     code = cli.main(bench_words(race, spec, out))
     if code:
@@ -150,9 +150,9 @@ def on_the_gpu(race: Race, said: Predictions, spec: str | None, console: Console
     compare(race, said, measurement, console)
     close(race, said, measurement, measurement.gpu)
     picture = workspace.home() / "ledger.png"
-    with contextlib.suppress(ValueError):  # no variant that was predicted could run
+    with contextlib.suppress(ValueError):  # none of the predicted variants could run
         ledger.plot(ledger.entries(), picture)
-        console.print(f"\nall that you ever said, and what came of it: {picture}")
+        console.print(f"\nall your predictions so far, and what was measured: {picture}")
     return 0
 
 
@@ -165,7 +165,7 @@ def bench_words(race: Race, spec: str | None, out: Path) -> list[str]:
 
 
 def emulated(race: Race, reason: str, console: Console) -> None:
-    """The same program on the CPU: it runs. Nothing of it goes into the ledger."""
+    """Show on the CPU that the same program runs. None of it goes into the ledger."""
     import torch
 
     torch.set_num_threads(1)  # tiny ops: threads would only wait for each other
@@ -202,7 +202,7 @@ def emulated(race: Race, reason: str, console: Console) -> None:
 
 
 def captured(race: Race, said: Predictions, console: Console) -> None:
-    """A run of this project on a real GPU, if one is kept."""
+    """Show this project's runs on a real GPU, if any are kept."""
     runs = sorted((race.folder / "captured").glob("*.json"))
     for index, path in enumerate(runs):
         measurement = load_evidence(path)
@@ -222,7 +222,7 @@ OUT = Path("out/bench.json")
 
 
 def compare(race: Race, said: Predictions, measurement: Measurement, console: Console) -> None:
-    """What you said, what the simulator said, what it was."""
+    """Print what you predicted, what the simulator predicted, and what was measured."""
     rows = rows_of(measurement)
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("", no_wrap=True)
@@ -247,7 +247,7 @@ def compare(race: Race, said: Predictions, measurement: Measurement, console: Co
 
 
 def notes(race: Race, rows: Sequence[Row]) -> list[str]:
-    """What to see in it: each contestant against the one before, at each batch."""
+    """What the table shows: each variant against the one before, at each batch size."""
     told = []
     for batch in BATCHES:
         found = [(name, row_of(rows, variant, batch)) for name, variant in race.variants.items()]
@@ -262,7 +262,7 @@ def notes(race: Race, rows: Sequence[Row]) -> list[str]:
 
 
 def close(race: Race, said: Predictions, measurement: Measurement, on: str) -> None:
-    """Write what was measured into the ledger, for each prediction whose variant ran."""
+    """Write the measurements into the ledger, for each prediction whose variant ran."""
     for batch, name in said:
         row = row_of(rows_of(measurement), race.variants[name], batch)
         if row.status == MEASURED:
@@ -277,7 +277,7 @@ def rows_of(measurement: Measurement) -> list[Row]:
 
 
 def row_of(rows: Iterable[Row], variant: str, batch: int) -> Row:
-    """The row of a variant at a batch; one that says "not there" where the file has none."""
+    """The row of a variant at a batch size, or one that says "not there"."""
     for row in rows:
         if (row.variant, row.batch) == (variant, batch):
             return row

@@ -1,4 +1,4 @@
-"""cuda/bars.py: what a file says of each bar, and what it may not say. Rows are made up."""
+"""measure/bars.py: what a file says of each bar, and what it may not say. Rows are made up."""
 
 from __future__ import annotations
 

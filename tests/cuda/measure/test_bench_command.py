@@ -49,7 +49,7 @@ QUICK = bench.Effort(rounds=2, steps=2)
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No gradients, and a gate of few steps: `test_cuda_gate.py` is about the gate."""
+    """No gradients, and a gate of few steps: `test_gate.py` is about the gate."""
     monkeypatch.setattr(gate, "STEPS", (4, 16))
     with torch.no_grad():
         yield

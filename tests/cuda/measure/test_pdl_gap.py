@@ -1,4 +1,4 @@
-"""cuda/pdl_gap.py: a chain of dependent norms, with and without PDL in turns, or one line why not.
+"""pdl_gap.py: a chain of dependent norms, with and without PDL in turns, or one line why not.
 
 What PDL saves only a GPU can tell. Here the same code runs over emulated graphs: without PDL, since
 a CPU has none, and with the refusal set aside and the clock replaced, to see what it counts.
