@@ -1,4 +1,4 @@
-"""The face of the labs: `python -m labs COMMAND`."""
+"""`python -m labs COMMAND`."""
 
 import sys
 

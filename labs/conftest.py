@@ -1,8 +1,8 @@
-"""`pytest labs/lab05_capture_replay` straight away: on the learner's file, or on LAB_IMPL.
+"""Lets plain pytest run a lab: `pytest labs/lab05_capture_replay`.
 
-`python -m labs check` says more; this is for who wants pytest's own options (`-x`, `--pdb`, `-k`).
-LAB_IMPL is `mine` (default), `reference` or `wrong/NAME`. One lab a run: labs put different files
-in the place of the same modules.
+`python -m labs check` explains more; use pytest for its own options (`-x`, `--pdb`, `-k`).
+LAB_IMPL says whose code is tested: `mine` (default), `reference` or `wrong/NAME`. Run one lab at a
+time, because labs put different files in the place of the same modules.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import pytest
 
 from labs.runner import workspace
 from labs.runner.catalogue import Lab, read_lab
-from labs.runner.session import CATCHES, Teller
+from labs.runner.session import CATCHES, Reporter
 from labs.runner.substitute import substitute
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if any(isinstance(plugin, Teller) for plugin in config.pluginmanager.get_plugins()):
-        return  # the runner has done all this
+    if any(isinstance(plugin, Reporter) for plugin in config.pluginmanager.get_plugins()):
+        return  # labs.runner.session has set up everything
     config.addinivalue_line("markers", CATCHES)
     lab = _asked_for(config)
     if lab is None:
@@ -30,8 +30,11 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.update(lab.environment)
     which = os.environ.get("LAB_IMPL", "mine")
     files = workspace.my_files(lab)
-    if which == "mine" and not workspace.started(lab):
-        raise pytest.UsageError(f"lab {lab.number} is not started: make lab N={lab.number}")
+    if which == "mine":
+        try:
+            workspace.refuse_unready(lab, workspace.load_progress())
+        except ValueError as error:
+            raise pytest.UsageError(str(error)) from error
     if which != "mine":
         folder = Path(tempfile.mkdtemp(prefix="lab-"))
         files = {file: folder / file for file in lab.sources}
@@ -42,7 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _asked_for(config: pytest.Config) -> Lab | None:
-    """The one lab that the words of the command line lie in."""
+    """The one lab whose folder holds every path of the command line."""
     folders = set()
     for word in config.args:
         path = (config.invocation_params.dir / word.partition("::")[0]).resolve()

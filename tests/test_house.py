@@ -34,7 +34,7 @@ GROUND = ("mini_engine.dispatch", "mini_engine.model", "mini_engine.records")
 FLOORS = (*GROUND, "mini_engine.engine", "mini_engine.predict")
 CUDA, KERNELS = "mini_engine.cuda", "mini_engine.cuda.kernels"
 MEASURE = "mini_engine.cuda.measure"
-RESULTS = tuple(f"{MEASURE}.{file}" for file in ("rows", "intervals", "bars", "evidence"))
+RESULTS = tuple(f"{MEASURE}.{file}" for file in ("table", "intervals", "bars", "evidence"))
 WINGS = ("mini_engine.sim", "mini_engine.serving", "mini_engine.plots", CUDA, KERNELS)
 ENGINE_ROOMS = (*FLOORS, *WINGS, MEASURE, *RESULTS, "mini_engine.cli")
 
@@ -149,11 +149,14 @@ def test_no_room_imports_what_it_must_not(path: Path) -> None:
         ("mini_engine.cuda.runner", "from mini_engine.cuda.measure.timing import paired_laps"),
         ("mini_engine.cuda.runner", "from mini_engine.cuda import measure"),
         ("mini_engine.cuda.runner", "from mini_engine.cli import main"),
-        ("mini_engine.cuda.graphs.tape", "from mini_engine.cuda.measure import stage"),
+        ("mini_engine.cuda.graphs.tape", "from mini_engine.cuda.measure import decode_setup"),
         ("mini_engine.cuda.kernels.norm", "from mini_engine.cuda.model import Model"),
         ("mini_engine.cuda.kernels.norm", "from mini_engine.model.config import ModelConfig"),
-        ("mini_engine.cuda.measure.rows", "import torch"),
-        ("mini_engine.cuda.measure.rows", "from mini_engine.cuda.measure.stage import Stage"),
+        ("mini_engine.cuda.measure.table", "import torch"),
+        (
+            "mini_engine.cuda.measure.table",
+            "from mini_engine.cuda.measure.decode_setup import DecodeSetup",
+        ),
         ("mini_engine.cuda.measure.bench", "from mini_engine.sim import device"),
         ("mini_engine.cuda.measure.bench", "from mini_engine.serving import plan"),
         ("mini_engine.cli.demo", "from labs.runner import cli"),
@@ -175,8 +178,11 @@ def test_a_wall_that_is_broken_is_noticed(module: str, source: str) -> None:
         ("mini_engine.engine.engine", "from mini_engine.dispatch.dispatcher import fits"),
         ("mini_engine.dispatch.modes", "from . import pieces"),
         ("mini_engine.cuda.kernels.norm", "from mini_engine.cuda.kernels.launch import grid"),
-        ("mini_engine.cuda.measure.bench", "from mini_engine.cuda.measure.stage import Stage"),
-        ("mini_engine.cuda.measure.rows", "from mini_engine.cuda.measure.intervals import t"),
+        (
+            "mini_engine.cuda.measure.bench",
+            "from mini_engine.cuda.measure.decode_setup import DecodeSetup",
+        ),
+        ("mini_engine.cuda.measure.table", "from mini_engine.cuda.measure.intervals import t"),
         ("mini_engine.cli.bench", "from mini_engine.cuda.measure.bench import bench_point"),
         ("labs.measuring.ledger", "from mini_engine.cuda.measure import calibrate"),
         ("mini_engine.plots.figures", "import matplotlib.pyplot"),

@@ -43,7 +43,7 @@ def captured(
     dispatcher = GraphDispatcher("FULL", sizes, top)
     config = named_shape("qwen3-0.6b")
     runner = SimRunner(device, config, None, limits, dispatcher, share_pool=share)
-    return runner, [rung.pool_bytes / MIB for rung in runner.capture(order).rungs]
+    return runner, [rung.pool_growth_bytes / MIB for rung in runner.capture(order).rungs]
 
 
 def pools(path: Path) -> None:

@@ -21,13 +21,13 @@ from mini_engine.model.config import named_shape
 from mini_engine.plots.canvas import BLACK, BLUE, ORANGE, PREDICTED, VERMILION, canvas
 from mini_engine.predict.hardware import load_spec
 from mini_engine.predict.oplists import StepShape, step_ops
-from mini_engine.predict.step_cost import Mode
+from mini_engine.predict.step_cost import Mode, padded_step
 from mini_engine.predict.step_model import StepModel
 from mini_engine.serving.ladder_cost import LadderCosts
 from mini_engine.serving.plan import plan_server
 from mini_engine.serving.report import ServeReport
 from mini_engine.serving.request_trace import SHIPPED_TRACE, read_trace
-from mini_engine.serving.simulate import LAUNCHED_AS, padded_reqs, simulate
+from mini_engine.serving.simulate import simulate
 
 MODE, TOP_SEQS, CONTEXT, BATCH = "FULL_AND_PIECEWISE", 256, 512, 33
 SHAPE, SPEC = named_shape("qwen3-0.6b"), load_spec("h200")
@@ -67,8 +67,8 @@ def busy_us(report: ServeReport, sizes: Sequence[int]) -> float:
         # a graph for any mix of requests does not depend on how many there were
         reqs, uniform = (ran.rows, 1) if ran.uniform else (1, None)
         descriptor = dispatcher.dispatch(reqs, ran.rows, uniform)
-        rows = padded_reqs(descriptor, reqs)
-        lines = COSTS.lines(LAUNCHED_AS[descriptor.mode], descriptor.num_tokens, rows)
+        launched_as, shape = padded_step(descriptor, reqs)
+        lines = COSTS.lines(launched_as, shape.num_tokens, shape.num_reqs)
         total += steps * max(us + per_key * kv_tokens / steps for us, per_key in lines)
     return total
 

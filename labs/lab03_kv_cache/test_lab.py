@@ -122,9 +122,9 @@ class Uncached:
         return norm(x, w.final_norm) @ w.lm_head.T
 
 
-def norm(x: np.ndarray, gain: np.ndarray | None) -> np.ndarray:
-    assert gain is not None
-    return x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + TINY.rms_norm_eps) * gain
+def norm(x: np.ndarray, weight: np.ndarray | None) -> np.ndarray:
+    assert weight is not None
+    return x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + TINY.rms_norm_eps) * weight
 
 
 # ---------------------------------------------------------------- where a token stands
@@ -274,17 +274,17 @@ def test_padded_rows_write_to_slot_0_and_to_no_other() -> None:
 def test_with_qk_norm_heads_are_normed_before_they_are_turned() -> None:
     rng = np.random.default_rng(7)
     qkv = rng.standard_normal((3, TINY.q_size + 2 * TINY.kv_size), F32)
-    q_gain, k_gain = rng.uniform(0.2, 2, (2, TINY.head_dim)).astype(F32)
+    q_weight, k_weight = rng.uniform(0.2, 2, (2, TINY.head_dim)).astype(F32)
     slots, positions = np.array([30, 9, 17], np.int32), np.array([2, 5, 0], np.int32)
     q, caches = np.zeros((3, TINY.q_size), F32), np.zeros((2, 10, 4, 2, 8), F32)
     angles = np.outer(np.arange(64), ANGLES)
     k.qk_norm_rope_kv_write.function(
-        q, *caches, qkv, positions, slots, np.cos(angles), np.sin(angles), q_gain, k_gain,
+        q, *caches, qkv, positions, slots, np.cos(angles), np.sin(angles), q_weight, k_weight,
         eps=TINY.rms_norm_eps,
     )  # fmt: skip
     raw_q, raw_keys, _ = np.split(qkv.astype(float), [TINY.q_size, TINY.q_size + 16], axis=1)
-    right_q = turned(norm(raw_q.reshape(3, -1, 8), q_gain), positions)
-    right_keys = turned(norm(raw_keys.reshape(3, -1, 8), k_gain), positions)
+    right_q = turned(norm(raw_q.reshape(3, -1, 8), q_weight), positions)
+    right_keys = turned(norm(raw_keys.reshape(3, -1, 8), k_weight), positions)
     same(q.reshape(3, -1, 8), right_q, "queries")
     same(caches[0].reshape(-1, 2, 8)[slots], right_keys, "keys in the cache")
 

@@ -46,22 +46,22 @@ def random_inputs(rng: np.random.Generator, n: int) -> Inputs:
 
 
 def formula(q: np.ndarray, keys: np.ndarray, values: np.ndarray) -> Part:
-    """Best, total and acc of all these keys, head by head, in float64."""
+    """m, l and acc of all these keys, head by head, in float64."""
     kv_heads, group, dim = q.shape
-    best, total = np.full((2, kv_heads, group, 1), -np.inf)
+    m, l = np.full((2, kv_heads, group, 1), -np.inf)
     acc = np.zeros((kv_heads, group, dim))
     for head in range(kv_heads if len(keys) else 0):
         for member in range(group):
             scores = keys[:, head].astype(float) @ q[head, member].astype(float) / dim**0.5
             weights = np.exp(scores - scores.max())
-            best[head, member], total[head, member] = scores.max(), weights.sum()
+            m[head, member], l[head, member] = scores.max(), weights.sum()
             acc[head, member] = weights @ values[:, head].astype(float)
-    return Part(best, np.maximum(total, 0), acc)
+    return Part(m, np.maximum(l, 0), acc)
 
 
 def attention(q: np.ndarray, keys: np.ndarray, values: np.ndarray) -> np.ndarray:
     part = formula(q, keys, values)
-    return part.acc / part.total
+    return part.acc / part.l
 
 
 def nothing_seen(q: np.ndarray) -> Part:
@@ -137,14 +137,14 @@ def all_scores_near(size: float) -> Inputs:
 
 
 @pytest.mark.catches("one-max-for-all-heads")
-def test_every_query_head_has_a_best_of_its_own() -> None:
+def test_every_query_head_has_a_largest_score_of_its_own() -> None:
     rng = np.random.default_rng(4)
     for n in (1, 5, 20):
         q, keys, values = random_inputs(rng, n)
         q[0, 0] *= 50  # one head with large scores beside the others
         part = add_tile(nothing_seen(q), q, keys, values)
-        assert part.total.min() > 0, "a head whose weights are all zero"
-        np.testing.assert_allclose(part.best, formula(q, keys, values).best, rtol=1e-4)
+        assert part.l.min() > 0, "a head whose weights are all zero"
+        np.testing.assert_allclose(part.m, formula(q, keys, values).m, rtol=1e-4)
 
 
 @pytest.mark.catches("divides-each-tile")
@@ -159,8 +159,8 @@ def test_the_first_tile_is_summed_up_and_not_divided() -> None:
 def two_keys(scores: list[float]) -> tuple[Part, Part]:
     """Two tiles of one key each, with these scores and values 10 and 20: yours, and what is right.
 
-    Where the second score is larger, all that was summed before it was summed under a best that
-    is not the best any more.
+    Where the second score is larger, everything before it was summed under an m that is out of
+    date.
     """
     q, values = np.ones((1, 1, 1), F32), np.array([10, 20], F32).reshape(2, 1, 1)
     keys = np.array(scores, F32).reshape(2, 1, 1)
@@ -170,15 +170,15 @@ def two_keys(scores: list[float]) -> tuple[Part, Part]:
 
 @pytest.mark.catches("never-rescaled")
 @pytest.mark.parametrize("scores", [[4.0, 1.0], [1.0, 4.0]], ids=["falling", "rising"])
-def test_the_sum_of_weights_is_kept_under_the_newest_best(scores: list[float]) -> None:
+def test_the_sum_of_weights_is_kept_under_the_newest_m(scores: list[float]) -> None:
     mine, right = two_keys(scores)
-    np.testing.assert_allclose(mine.best, right.best)
-    np.testing.assert_allclose(mine.total, right.total, **CLOSE, err_msg=f"total, scores {scores}")
+    np.testing.assert_allclose(mine.m, right.m)
+    np.testing.assert_allclose(mine.l, right.l, **CLOSE, err_msg=f"l, scores {scores}")
 
 
 @pytest.mark.catches("values-not-rescaled")
 @pytest.mark.parametrize("scores", [[4.0, 1.0], [1.0, 4.0]], ids=["falling", "rising"])
-def test_the_sum_of_weighted_values_is_kept_under_the_newest_best(scores: list[float]) -> None:
+def test_the_sum_of_weighted_values_is_kept_under_the_newest_m(scores: list[float]) -> None:
     mine, right = two_keys(scores)
     np.testing.assert_allclose(mine.acc, right.acc, **CLOSE, err_msg=f"acc, scores {scores}")
 
@@ -202,23 +202,23 @@ def test_the_part_that_a_tile_is_added_to_stays_as_it_is() -> None:
         np.testing.assert_array_equal(array, kept)
 
 
-@pytest.mark.catches("best-starts-at-zero")
+@pytest.mark.catches("max-starts-at-zero")
 def test_a_walk_over_no_tiles_has_seen_nothing() -> None:
     q, keys, values = random_inputs(np.random.default_rng(7), 8)
     part = walk(q, keys, values, [])
     one = (*q.shape[:2], 1)
-    np.testing.assert_array_equal(part.best, np.full(one, -np.inf), "the largest score of no keys")
-    np.testing.assert_array_equal(part.total, np.zeros(one), "the weights of no keys")
+    np.testing.assert_array_equal(part.m, np.full(one, -np.inf), "the largest score of no keys")
+    np.testing.assert_array_equal(part.l, np.zeros(one), "the weights of no keys")
     np.testing.assert_array_equal(part.acc, np.zeros(q.shape), "the values of no keys")
 
 
-@pytest.mark.catches("best-starts-at-zero")
+@pytest.mark.catches("max-starts-at-zero")
 def test_a_walk_bears_scores_far_below_zero_and_far_above() -> None:
     for size in (-150.0, 150.0):
         inputs = all_scores_near(size)
         part = walk(*inputs, [slice(0, 20), slice(20, 50)])
-        assert part.total.min() > 0, f"all weights are zero for scores near {size:g}"
-        np.testing.assert_allclose(part.acc / part.total, attention(*inputs), **CLOSE)
+        assert part.l.min() > 0, f"all weights are zero for scores near {size:g}"
+        np.testing.assert_allclose(part.acc / part.l, attention(*inputs), **CLOSE)
 
 
 def test_a_walk_leaves_the_part_of_all_its_tiles_however_they_are_cut() -> None:
@@ -293,7 +293,7 @@ def test_a_split_with_large_scores_weighs_more_than_one_that_saw_as_many_keys() 
     both = combine([low, high])
     share = 2 * np.exp(-5.0)
     right = (share * 1 + 2 * 10) / (share + 2)  # 1 from the first, 10 from the second
-    np.testing.assert_allclose(both.acc / both.total, right, **CLOSE)
+    np.testing.assert_allclose(both.acc / both.l, right, **CLOSE)
 
 
 def test_parts_combine_to_the_part_of_all_their_keys() -> None:

@@ -323,7 +323,7 @@ def wide_runner(sizes: list[int], megabytes: int = 512, *, compute: bool = False
 
 def pool_mib(runner: GraphRunner) -> float:
     """Captures, and says by how much the pool has grown."""
-    return sum(report.pool_bytes for report in runner.capture().rungs) / MIB
+    return sum(report.pool_growth_bytes for report in runner.capture().rungs) / MIB
 
 
 LADDERS = [[1, 2, 4, 8], [3, 5, 6], [1, 8, 9, 10, 16], [7]]
@@ -359,7 +359,7 @@ def test_another_order_is_kept_to_and_costs_the_sum() -> None:
     runner = wide_runner([1, 2, 4])
     report = runner.capture(order=[1, 2, 4])
     assert [rung.rung for rung in report.rungs] == [1, 2, 4]
-    grown = sum(rung.pool_bytes for rung in report.rungs) / MIB
+    grown = sum(rung.pool_growth_bytes for rung in report.rungs) / MIB
     assert grown == 4 * (1 + 2 + 4) + 2, "MiB: the scratch of every rung, and the outputs' segment"
 
 

@@ -12,7 +12,7 @@ import pytest
 from mini_engine.dispatch.pieces import number_pieces, split_pieces, without_graphs_of_nothing
 from mini_engine.predict.hardware import load_spec
 from mini_engine.sim import kernels as k
-from mini_engine.sim.capture import Graph, SegmentedGraph
+from mini_engine.sim.capture import Graph, PiecewiseGraph
 from mini_engine.sim.device import Device
 from mini_engine.sim.graphs import PiecewiseGraphRunner, StaticInputs
 from mini_engine.sim.launch import Buffer, Node, kernel
@@ -113,8 +113,8 @@ def test_a_replay_goes_through_graphs_and_live_launches_in_their_order() -> None
     live = Node(k.add, (z, y, x), {}, "live")
     with device.capture() as second:
         device.launch(k.scale, y, z, by=10.0)
-    whole = SegmentedGraph(device)
-    whole.segments += [first, live, second]
+    whole = PiecewiseGraph(device)
+    whole.launches += [first, live, second]
     for value in (1.0, 5.0):
         device.copy_(x, np.full(4, value, np.float32))
         before = device.counters.copy()
@@ -331,7 +331,7 @@ def test_all_pieces_of_all_rungs_belong_to_the_pool_of_the_runner() -> None:
     runner = wide_runner([1, 2, 4])
     runner.capture()
     for rung, whole in runner.graphs.items():
-        assert isinstance(whole, SegmentedGraph)
+        assert isinstance(whole, PiecewiseGraph)
         assert {graph.pool for graph in whole.graphs} == {runner.pool}, f"pools of rung {rung}"
     assert runner.device.memory.reserved_bytes(runner.pool) == (4 * 4 + 2) * MIB
 
@@ -348,7 +348,7 @@ def test_pieces_replay_after_the_device_has_taken_back_what_is_only_cached() -> 
 # ---------------------------------------------------------------- breakable captures
 
 
-def breakable(word: str) -> tuple[Device, SegmentedGraph]:
+def breakable(word: str) -> tuple[Device, PiecewiseGraph]:
     """One launch a letter, captured with breaks at `a` and `k`."""
     device = Device(load_spec("h200"), memory_bytes=64 * MIB, record=True)
     x = device.upload(np.ones(4, np.float32))
@@ -374,8 +374,10 @@ def test_each_marked_launch_ends_a_graph_and_opens_the_next() -> None:
         _, whole = breakable(word)
         found = ["".join(node.label for node in graph.nodes) for graph in whole.graphs]
         assert found == re.split("[ak]", word), f"graphs of {word}, split at a and k"
-        kinds = [isinstance(segment, Graph) for segment in whole.segments]
-        assert kinds == [True, *[False, True] * len(whole.live)], "segments: is it a graph?"
+        kinds = [isinstance(launch, Graph) for launch in whole.launches]
+        assert kinds == [True, *[False, True] * len(whole.live)], (
+            "launches of a replay: is it a graph?"
+        )
         assert {graph.name for graph in whole.graphs} == {whole.graphs[0].name}
         assert {graph.pool for graph in whole.graphs} == {whole.graphs[0].pool}
 

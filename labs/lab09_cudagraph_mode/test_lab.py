@@ -101,10 +101,11 @@ def test_an_eager_batch_is_not_padded() -> None:
 @pytest.mark.catches("graphs-before-capture")
 def test_until_the_graphs_are_captured_every_batch_runs_eagerly() -> None:
     for mode in ANSWERS:
-        dispatcher = GraphDispatcher(mode, POWERS, max_num_seqs=16, graphs_captured=False)
+        dispatcher = GraphDispatcher(mode, POWERS, max_num_seqs=16)
+        dispatcher.graphs_captured = False
         for tokens in range(1, 17):
             assert dispatcher.dispatch(tokens, tokens, 1) == BatchDescriptor(NONE, tokens, tokens)
-        dispatcher.mark_captured()
+        dispatcher.graphs_captured = True
         assert dispatcher.dispatch(3, 3, 1).mode is ANSWERS[mode][0]
 
 

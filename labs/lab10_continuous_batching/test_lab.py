@@ -270,7 +270,7 @@ def test_nobody_overtakes_one_who_waits_for_blocks() -> None:
     assert arrived == ["a", "large", "small"]
 
 
-def test_seats_bound_the_batch() -> None:
+def test_max_num_seqs_bounds_the_batch() -> None:
     s = scheduler(seqs=2)
     for name in "abc":
         s.submit(request(name, 1, 2))

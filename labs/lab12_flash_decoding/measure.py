@@ -32,7 +32,7 @@ def cases(spec: DeviceSpec) -> list[Case]:
 
 
 def decode_case(config: ModelConfig, reqs: int, context: int, num_programs: int) -> Case:
-    """Blocks are scattered, as in a server. Two kernels: the splits, and their combine."""
+    """Blocks are scattered, as in a server. One kernel: splits, and the last one combines."""
     heads = Heads(config.num_heads, config.num_kv_heads, config.head_dim, BLOCK_SIZE)
     splits = attention.num_splits(context, reqs, heads.num_kv_heads, num_programs)
 
@@ -43,7 +43,8 @@ def decode_case(config: ModelConfig, reqs: int, context: int, num_programs: int)
         k_cache, v_cache = _random(device, *shape)
         table = torch.randperm(reqs * blocks, device=device).to(torch.int32).view(reqs, blocks)
         lens = torch.full((reqs,), context, dtype=torch.int32, device=device)
-        inputs = (out, q, k_cache, v_cache, table, lens)
+        inputs = (q, k_cache, v_cache, table, lens)
+        counters = torch.zeros(reqs, heads.num_kv_heads, dtype=torch.int32, device=device)
         query = q.view(reqs, heads.num_heads, 1, heads.head_dim)
         keys, values = (
             cache[table.long()].flatten(1, 2).transpose(1, 2).contiguous()
@@ -51,11 +52,11 @@ def decode_case(config: ModelConfig, reqs: int, context: int, num_programs: int)
         )  # (R, kv_heads, context, D)
 
         def with_splits() -> tuple[Tensor, ...]:
-            attention.decode_attention(*inputs, splits)
+            attention.decode_attention(out, counters, *inputs, splits)
             return (out,)
 
         def naive() -> tuple[Tensor, ...]:
-            attention_naive.decode_attention_naive(*inputs)
+            attention_naive.decode_attention_naive(out, *inputs)
             return (out,)
 
         def in_pytorch() -> tuple[Tensor, ...]:
@@ -64,10 +65,9 @@ def decode_case(config: ModelConfig, reqs: int, context: int, num_programs: int)
 
         return {YOURS: with_splits, "naive": naive, "PyTorch, unpaged": in_pytorch}
 
-    parts = attention.bytes_of_parts(reqs, heads, splits) // 2  # written once, read once
-    result = reqs * config.q_size * TYPE.itemsize
     moved = attention.bytes_moved(reqs, reqs * context, heads, TYPE.itemsize)
-    ops = (OpCost("splits", moved - result + parts, 0), OpCost("combine", parts + result, 0))
+    moved += attention.bytes_of_parts(reqs, heads, splits)
+    ops = (OpCost("decode_attention", moved, 0),)
     return Case(f"{reqs} × {context:,} tokens, {splits} splits", ops, calls)
 
 

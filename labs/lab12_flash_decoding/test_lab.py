@@ -11,6 +11,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.runtime.interpreter import InterpreterBuilder
 
 from mini_engine.cuda.kernels import attention
 from mini_engine.cuda.kernels.paged import LOWEST, Heads, cache_rows, combine, online_softmax
@@ -233,12 +234,11 @@ def batch(
     return Batch(heads, q, caches[0].clone(), caches[1].clone(), wide, lens)
 
 
-def decode(b: Batch, splits: int, *, one_launch: bool = False) -> Tensor:
+def decode(b: Batch, splits: int) -> Tensor:
     out = torch.full_like(b.q, NAN)
     counters = torch.zeros(len(b.q), b.heads.num_kv_heads, dtype=torch.int32)
     attention.decode_attention(
-        *(out, b.q, b.k_cache, b.v_cache, b.table, b.contexts, splits),
-        counters if one_launch else None,
+        out, counters, b.q, b.k_cache, b.v_cache, b.table, b.contexts, splits
     )
     assert (counters == 0).all(), "the counters must be left at zero"
     return out
@@ -319,9 +319,19 @@ def test_in_bf16_all_but_the_operands_of_products_is_float32(splits: int) -> Non
     assert_close(decode(b, splits), exact(b), "out")
 
 
-def test_the_program_that_arrives_last_combines_what_a_second_kernel_would() -> None:
+def test_whichever_program_arrives_last_combines_to_the_same_bits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The interpreter runs one program after another: here from the last split to the first."""
     b = batch([70, 2], Heads(4, 2, 16, 5))
-    assert_same(decode(b, 2, one_launch=True), decode(b, 2), "out of one launch")
+    forwards = decode(b, 2)
+    begin = InterpreterBuilder.set_grid_idx
+
+    def backwards(self: InterpreterBuilder, x: int, y: int, z: int) -> None:
+        begin(self, x, y, self.grid_dim[2] - 1 - z)
+
+    monkeypatch.setattr(InterpreterBuilder, "set_grid_idx", backwards)
+    assert_same(decode(b, 2), forwards, "out with the first split last")
 
 
 @pytest.mark.catches("reads-before-the-wait")

@@ -18,11 +18,11 @@ from torch import Tensor
 from triton.runtime.interpreter import InterpreterBuilder
 
 from mini_engine.cuda.kernels import gemv
-from mini_engine.cuda.kernels.gemv_plan import (
-    MIN_PROGRAMS,
+from mini_engine.cuda.kernels.gemv import (
     THREAD_ELEMENTS,
     TILE_ELEMENTS,
     GemvPlan,
+    enough_programs,
     gemv_plan,
 )
 from mini_engine.model.config import named_shape
@@ -196,14 +196,15 @@ WIDTHS = [16, 100, 896, 1024, 1536, 2048, 3072, 4864, 6144, 8192, 18_944]
 @pytest.mark.parametrize("pairs", [False, True], ids=["rows", "pairs"])
 def test_a_program_takes_as_many_rows_as_leave_work_for_all_multiprocessors(pairs: bool) -> None:
     halves = 2 if pairs else 1
-    for num_rows, width in itertools.product(SIZES, WIDTHS):
+    for num_rows, width, sms in itertools.product(SIZES, WIDTHS, (132, 58)):  # H200, L4
 
-        def fits(rows: int, n: int = num_rows, k: int = width) -> bool:
-            return rows * halves * k <= TILE_ELEMENTS and -(-n // rows) >= MIN_PROGRAMS
+        def fits(rows: int, n: int = num_rows, k: int = width, sms: int = sms) -> bool:
+            return rows * halves * k <= TILE_ELEMENTS and -(-n // rows) >= enough_programs(sms)
 
         wanted = next((r for r in (8, 4, 2, 1) if r * halves <= 8 and fits(r)), 1)
-        rows = gemv_plan(num_rows, width, pairs=pairs).rows
-        assert rows == wanted, f"{num_rows} rows of {width}: {rows} a program, expected {wanted}"
+        rows = gemv_plan(num_rows, width, pairs=pairs, sm_count=sms).rows
+        case = f"{num_rows} rows of {width} on {sms} multiprocessors"
+        assert rows == wanted, f"{case}: {rows} a program, expected {wanted}"
 
 
 def test_a_programs_chunks_cover_the_row_and_its_threads_have_enough_to_do() -> None:

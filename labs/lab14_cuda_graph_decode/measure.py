@@ -25,15 +25,15 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from labs.measuring import ledger
 from mini_engine.cuda.graphs.backend import GraphBackend, graphs_for, why_no_bf16, why_no_gpu
 from mini_engine.cuda.graphs.capture import no_garbage_collection
-from mini_engine.cuda.measure.fused_arms import fused
-from mini_engine.cuda.measure.intervals import Interval, median_interval
-from mini_engine.cuda.measure.plain_arms import OursEager, OursGraph
-from mini_engine.cuda.measure.stage import Arm, Stage, set_stage
+from mini_engine.cuda.measure.decode_setup import DecodeSetup, Variant, build_setup
+from mini_engine.cuda.measure.intervals import median_interval
+from mini_engine.cuda.measure.our_variants import OursEager, OursGraph, fused
 from mini_engine.cuda.weights import random_weights
 from mini_engine.model.config import ModelConfig, named_shape
 from mini_engine.predict.hardware import DeviceSpec, load_spec
 from mini_engine.predict.oplists import OpCost, StepShape, step_ops
 from mini_engine.predict.step_cost import Mode, step_time
+from mini_engine.records.rows import Interval
 
 SHAPE, BATCH, CONTEXT, STEPS, ROUNDS = "qwen3-0.6b", 1, 512, 64, 8
 ONE_GRAPH = "one graph"  # what `--predict` is about
@@ -45,7 +45,7 @@ class Way:
     """One way to decode, and how the simulator is told of it."""
 
     name: str
-    make: Callable[[Stage], Arm]
+    make: Callable[[DecodeSetup], Variant]
     mode: Mode
     fused: bool = False  # five Triton kernels a layer, and not PyTorch's ops
     steps: int = 1  # a call
@@ -54,7 +54,7 @@ class Way:
 WAYS = (
     Way("eager", OursEager, "eager"),
     Way(ONE_GRAPH, OursGraph, "full"),
-    Way("8 steps a graph", lambda stage: OursGraph(stage, 8), "full", steps=8),
+    Way("8 steps a graph", lambda setup: OursGraph(setup, 8), "full", steps=8),
     Way("5 kernels a layer", fused(5), "full", fused=True),
     Way("5 a layer, 8 steps", fused(5, steps_a_call=8), "full", fused=True, steps=8),
 )
@@ -119,12 +119,12 @@ def predicted_ms(config: ModelConfig, spec: DeviceSpec) -> dict[str, tuple[int, 
 def watched_ops(config: ModelConfig) -> list[OpCost]:
     """The ops of a step of the plain model, watched on tensors that have shapes and no numbers."""
     with torch.inference_mode(), FakeTensorMode(allow_non_fake_inputs=True):
-        return OursEager(stage_of(graphs_for("cpu"), config, torch.bfloat16)).ops()
+        return OursEager(setup_of(graphs_for("cpu"), config, torch.bfloat16)).ops()
 
 
-def stage_of(backend: GraphBackend, config: ModelConfig, dtype: torch.dtype) -> Stage:
+def setup_of(backend: GraphBackend, config: ModelConfig, dtype: torch.dtype) -> DecodeSetup:
     weights = random_weights(config, backend.device, dtype, seed=0)
-    return set_stage(backend, weights, BATCH, CONTEXT, CONTEXT + STEPS + 16)
+    return build_setup(backend, weights, BATCH, CONTEXT, CONTEXT + STEPS + 16)
 
 
 # ---------------------------------------------------------------- the stopwatch
@@ -137,30 +137,32 @@ def measured(
     ways = [way for way in WAYS if not way.fused or find_spec("triton")]
     laps: dict[str, list[float]] = {way.name: [] for way in ways}
     with torch.inference_mode():
-        stage = stage_of(backend, config, dtype)
-        arms = {way.name: way.make(stage) for way in ways}
-        for arm in arms.values():
-            arm.prepare()
-        wrote = {name: lap(backend, stage, arm)[1] for name, arm in arms.items()}  # and warms up
+        setup = setup_of(backend, config, dtype)
+        variants = {way.name: way.make(setup) for way in ways}
+        for variant in variants.values():
+            variant.prepare()
+        wrote = {
+            name: lap(backend, variant)[1] for name, variant in variants.items()
+        }  # and warms up
         with no_garbage_collection():
             for i in range(ROUNDS):
-                for name in list(arms)[:: -1 if i % 2 else 1]:
-                    laps[name].append(lap(backend, stage, arms[name])[0])
-        for arm in arms.values():
-            arm.release()
+                for name in list(variants)[:: -1 if i % 2 else 1]:
+                    laps[name].append(lap(backend, variants[name])[0])
+        for variant in variants.values():
+            variant.release()
     first = wrote[ways[0].name]
     same = {name: sum(a == b for a, b in zip(w, first, strict=True)) for name, w in wrote.items()}
     return {name: median_interval(times) for name, times in laps.items()}, same
 
 
-def lap(backend: GraphBackend, stage: Stage, arm: Arm) -> tuple[float, list[list[int]]]:
+def lap(backend: GraphBackend, variant: Variant) -> tuple[float, list[list[int]]]:
     """STEPS decode steps from the start: µs a token, and the tokens of each step."""
-    arm.place(stage.first_tokens, stage.context)
+    variant.rewind()
     backend.synchronize()
     wrote, began = [], time.perf_counter()
-    for _ in range(STEPS // arm.steps_a_call):
-        arm.step()
-        wrote += torch.stack(list(arm.tokens())).tolist()  # waits for the device
+    for _ in range(STEPS // variant.steps_a_call):
+        variant.step()
+        wrote += torch.stack(list(variant.tokens())).tolist()  # waits for the device
     return (time.perf_counter() - began) * 1e6 / STEPS, wrote
 
 

@@ -3,7 +3,8 @@
 In:  words: --inductor also asks the Inductor of this machine's CPU (a minute or two, needs a C++
      compiler); --predict and --spec as in `labs/measuring/step_timing.py`.
 Out: graphs, breaks and launches of a step; how a ladder of shapes is served; then, on a GPU, the
-     compiled arms against the hand-written ones, and without one the captured run or how to get it.
+     compiled variants against the hand-written ones, and without one the captured run or how to
+     get it.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
+from labs.lab15_torch_compile.compile_report import graph_breaks, launches, over_calls
 from labs.measuring.step_timing import Race
 from labs.measuring.step_timing import main as race_main
 from mini_engine.cli.bench_file import tiny_shape
 from mini_engine.cuda.graphs.backend import graphs_for
-from mini_engine.cuda.measure.compile_report import graph_breaks, launches, over_calls
-from mini_engine.cuda.measure.stage import set_stage
+from mini_engine.cuda.measure.decode_setup import build_setup
 from mini_engine.cuda.weights import random_weights
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.model.config import ModelConfig, named_shape
@@ -49,9 +50,9 @@ def decode_step(layers: int) -> Callable[[], tuple[Tensor, Tensor]]:
     """A decode step of our plain model, small and narrow, with its token fed back."""
     config = replace(tiny_shape(), num_layers=layers, dtype="bfloat16")
     weights = random_weights(config, torch.device("cpu"), torch.bfloat16, seed=0)
-    stage = set_stage(graphs_for("cpu"), weights, batch=1, context=40, room=64)
-    model, inputs = stage.model, stage.inputs()
-    return lambda: model.next_step(model.body(inputs, stage.attention), inputs)
+    setup = build_setup(graphs_for("cpu"), weights, batch=1, context=40, room=64)
+    model, inputs = setup.model, setup.inputs()
+    return lambda: model.next_step(model.body(inputs, setup.attention), inputs)
 
 
 def show_step(console: Console) -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from mini_engine.cuda.measure.compile_report import (
+from labs.lab15_torch_compile.compile_report import (
     PRODUCTS,
     Call,
     Watch,

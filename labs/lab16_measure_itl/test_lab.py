@@ -174,7 +174,7 @@ def test_an_order_that_cannot_be_balanced_is_refused(rounds: int) -> None:
 
 
 @pytest.mark.catches("alternating-is-balanced")
-def test_two_equal_arms_come_out_equal_on_a_gpu_that_gets_slower(
+def test_two_equal_variants_come_out_equal_on_a_gpu_that_gets_slower(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for rounds in (2, 4, 8):

@@ -1,7 +1,7 @@
 """The measuring step of lab 17: a real vLLM three ways, its ladder, its modes, its ITL.
 
 In:  --predict "batch=1 eager=… compiled=… graphs=…" in ms; model, limits and batches as options.
-Out: predictions in the ledger; then, with vLLM and a GPU, each arm is served and measured, and
+Out: predictions in the ledger; then, with vLLM and a GPU, each variant is served and measured, and
      everything that was read stands beside what this engine's policy and model say. Without them
      the captured run, or "not yet measured" and the exact commands.
 """
@@ -29,7 +29,7 @@ from rich.console import Console
 from rich.table import Table
 
 from labs.lab17_vllm.vllm_run import (
-    ARMS,
+    VARIANTS,
     Setup,
     bench_command,
     captured_graphs,
@@ -75,9 +75,9 @@ def main(words: Sequence[str]) -> int:
     setup = Setup(args.model, args.shape, args.max_num_seqs, port=args.port)
     console = Console(highlight=False)
     try:
-        said = parsed(args.predict, ARMS)
-        for (batch, arm), ms in said.items():
-            ledger.predict(title(setup, batch, arm), ms, "ms")
+        said = parsed(args.predict, VARIANTS)
+        for (batch, variant), ms in said.items():
+            ledger.predict(title(setup, batch, variant), ms, "ms")
         reason = why_not()
         if reason:
             without(setup, said, reason, args.spec, console)
@@ -92,9 +92,9 @@ def main(words: Sequence[str]) -> int:
     return 0
 
 
-def title(setup: Setup, batch: int, arm: str) -> str:
+def title(setup: Setup, batch: int, variant: str) -> str:
     """What stands in the ledger."""
-    return f"ITL vLLM {setup.shape}, batch {batch}, {arm}"
+    return f"ITL vLLM {setup.shape}, batch {batch}, {variant}"
 
 
 def why_not() -> str | None:
@@ -108,28 +108,28 @@ def why_not() -> str | None:
 
 
 def measured(setup: Setup, spec: str, line: str, console: Console) -> Measurement:
-    """Serve and measure every arm. What was read goes into a file, and stays in it arm by arm."""
+    """Serve and measure every variant. The file is written after each one."""
     folder = workspace.home() / HERE.name
     folder.mkdir(parents=True, exist_ok=True)
-    arms: dict[str, Any] = {}
-    for arm in ARMS:
-        console.print(f"{arm}: {shlex.join(serve_command(setup, arm))}", soft_wrap=True)
-        arms[arm] = run_arm(setup, arm, folder)
+    variants: dict[str, Any] = {}
+    for variant in VARIANTS:
+        console.print(f"{variant}: {shlex.join(serve_command(setup, variant))}", soft_wrap=True)
+        variants[variant] = run_variant(setup, variant, folder)
         figures = {"setup": asdict(setup), "context": CONTEXT, "tokens": TOKENS, "spec": spec,
-                   "arms": arms}  # fmt: skip
+                   "variants": variants}  # fmt: skip
         measurement = new_measurement("vllm", "cuda", line, figures)
         write_measurement(folder / "vllm.json", measurement)
     console.print(f"\nlogs, results and figures: {folder}\n")
     return measurement
 
 
-def run_arm(setup: Setup, arm: str, folder: Path) -> dict[str, Any]:
+def run_variant(setup: Setup, variant: str, folder: Path) -> dict[str, Any]:
     """One server, its log, and a benchmark at each batch."""
-    log = folder / f"{arm}.log"
+    log = folder / f"{variant}.log"
     found = {}
-    with served(serve_command(setup, arm), setup.port, log):
+    with served(serve_command(setup, variant), setup.port, log):
         for batch in BATCHES:
-            out = folder / f"{arm}-{batch}.json"
+            out = folder / f"{variant}-{batch}.json"
             out.unlink(missing_ok=True)
             words = bench_command(setup, batch, CONTEXT, TOKENS, str(out))
             done = subprocess.run(words, capture_output=True, text=True, timeout=BENCH_S)
@@ -209,63 +209,63 @@ def without(setup: Setup, said: Predictions, reason: str, spec: str, console: Co
     console.print(f"vLLM 0.33 should capture {len(sizes)} sizes, up to {sizes[-1]}: {graphs}.")
     console.print(f"Our model for {spec}, ITL in ms (no HTTP, no client):\n")
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("arm", *(f"batch {batch}" for batch in BATCHES), "compile and graphs"):
+    for name in ("variant", *(f"batch {batch}" for batch in BATCHES), "compile and graphs"):
         table.add_column(name, justify="right" if name.startswith("batch") else "left")
-    for arm, on in ARMS.items():
-        table.add_row(arm, *(f"{ours(setup, arm, b, spec):.2f}" for b in BATCHES), on)
+    for variant, on in VARIANTS.items():
+        table.add_row(variant, *(f"{ours(setup, variant, b, spec):.2f}" for b in BATCHES), on)
     console.print(table)
-    console.print("\nWith vLLM 0.33 and a GPU, `labs measure 17` runs for each arm and batch:")
-    for arm in ARMS:
-        console.print(f"  {shlex.join(serve_command(setup, arm))}", soft_wrap=True)
+    console.print("\nWith vLLM 0.33 and a GPU, `labs measure 17` runs for each variant and batch:")
+    for variant in VARIANTS:
+        console.print(f"  {shlex.join(serve_command(setup, variant))}", soft_wrap=True)
     for batch in BATCHES:
-        words = bench_command(setup, batch, CONTEXT, TOKENS, f"ARM-{batch}.json")
+        words = bench_command(setup, batch, CONTEXT, TOKENS, f"VARIANT-{batch}.json")
         console.print(f"  {shlex.join(words)}", soft_wrap=True)
 
 
-def ours(setup: Setup, arm: str, batch: int, spec: str) -> float:
+def ours(setup: Setup, variant: str, batch: int, spec: str) -> float:
     """Predicted, in ms, in the middle of the answers."""
-    return predicted_itl_ms(setup, arm, batch, CONTEXT + TOKENS // 2, load_spec(spec))
+    return predicted_itl_ms(setup, variant, batch, CONTEXT + TOKENS // 2, load_spec(spec))
 
 
 def show(measurement: Measurement, said: Predictions, console: Console) -> None:
     """What vLLM said and did, beside what our policy and our model say."""
     figures = measurement.figures
     setup = Setup(**figures["setup"])
-    for arm, found in figures["arms"].items():
+    for variant, found in figures["variants"].items():
         start = found["start_up"]
         sizes, mode = start["capture_sizes"], start["cudagraph_mode"]
-        asked = "FULL_AND_PIECEWISE" if arm == "graphs" else "NONE"
+        asked = "FULL_AND_PIECEWISE" if variant == "graphs" else "NONE"
         wanted = default_capture_sizes(setup.max_num_seqs, setup.max_num_batched_tokens, mode=asked)
         graphs = expected_graphs(sizes, mode, setup.max_num_seqs)
         agree = {True: "as our policy says", False: "NOT as our policy says"}
         console.print(
-            f"{arm}: vLLM {start['version']}, compile {start['compilation_mode']}, graphs {mode}; "
-            f"{len(sizes)} sizes ({agree[list(sizes) == wanted]}), captured {found['captured']} "
-            f"({agree[found['captured'] == graphs]})", soft_wrap=True,
+            f"{variant}: vLLM {start['version']}, compile {start['compilation_mode']}, "
+            f"graphs {mode}; {len(sizes)} sizes ({agree[list(sizes) == wanted]}), "
+            f"captured {found['captured']} ({agree[found['captured'] == graphs]})", soft_wrap=True,
         )  # fmt: skip
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("", no_wrap=True)
     for name in ("you said", "our model", "ITL p50", "mean", "p99", "TPOT", "you", "model"):
         table.add_column(name, justify="right")
     for batch in BATCHES:
-        for arm, found in figures["arms"].items():
-            row, mine = found["latency"][str(batch)], said.get((batch, arm))
-            ms, model = row["median_itl_ms"], ours(setup, arm, batch, figures["spec"])
+        for variant, found in figures["variants"].items():
+            row, mine = found["latency"][str(batch)], said.get((batch, variant))
+            ms, model = row["median_itl_ms"], ours(setup, variant, batch, figures["spec"])
             times = [row[f"{name}_ms"] for name in ("mean_itl", "p99_itl", "mean_tpot")]
             table.add_row(
-                f"batch {batch} {arm}", "" if mine is None else f"{mine:.3g}", f"{model:.3g}",
+                f"batch {batch} {variant}", "" if mine is None else f"{mine:.3g}", f"{model:.3g}",
                 f"{ms:.3f}", *(f"{value:.3f}" for value in times),
                 "" if mine is None else f"{100 * (mine / ms - 1):+.0f}%",
                 f"{100 * (model / ms - 1):+.0f}%",
             )  # fmt: skip
     console.print("\nms, seen by the client; our model has no HTTP and no client in it")
     console.print(table)
-    for arm, found in figures["arms"].items():
+    for variant, found in figures["variants"].items():
         for batch, row in found["latency"].items():
             if row["tokens_per_gap"] > 1.01:
                 console.print(
-                    f"{arm}, batch {batch}: {row['tokens_per_gap']:.2f} tokens a gap: the stream "
-                    "bundles tokens, so its gaps are longer than an ITL", soft_wrap=True
+                    f"{variant}, batch {batch}: {row['tokens_per_gap']:.2f} tokens a gap: the "
+                    "stream bundles tokens, so its gaps are longer than an ITL", soft_wrap=True
                 )  # fmt: skip
     for name in our_own(setup):
         console.print(name)
@@ -280,17 +280,17 @@ def our_own(setup: Setup) -> list[str]:
     for row in load_evidence(path).figures["rows"]:
         if row["status"] == "measured" and row["shape"] == setup.shape:
             itl = row["itl_us"]["median"] / 1e3
-            told.append(f"  batch {row['batch']} {row['arm']}: {itl:.3f} ms")
+            told.append(f"  batch {row['batch']} {row['variant']}: {itl:.3f} ms")
     return told
 
 
 def close(measurement: Measurement, said: Mapping[tuple[int, str], float], on: str) -> None:
     """Medians into the ledger."""
     setup = Setup(**measurement.figures["setup"])
-    for batch, arm in said:
-        row = measurement.figures["arms"][arm]["latency"][str(batch)]
+    for batch, variant in said:
+        row = measurement.figures["variants"][variant]["latency"][str(batch)]
         ledger.measure(
-            title(setup, batch, arm), row["median_itl_ms"], "ms", on=on,
+            title(setup, batch, variant), row["median_itl_ms"], "ms", on=on,
             command=measurement.command,
         )  # fmt: skip
 

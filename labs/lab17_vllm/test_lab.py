@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from labs.lab17_vllm.vllm_run import (
-    ARMS,
+    VARIANTS,
     Setup,
     captured_graphs,
     expected_graphs,
@@ -37,7 +37,7 @@ VALUES = {
 }  # fmt: skip
 
 
-# ---------------------------------------------------------------- three arms
+# ---------------------------------------------------------------- three variants
 
 
 def effect(words: list[str]) -> tuple[bool, bool]:
@@ -61,18 +61,18 @@ def effect(words: list[str]) -> tuple[bool, bool]:
 
 
 @pytest.mark.catches("eager-turns-off-graphs-only")
-def test_neighbouring_arms_differ_by_one_thing_compiling_or_graphs() -> None:
+def test_neighbouring_variants_differ_by_one_thing_compiling_or_graphs() -> None:
     setup = Setup()
     assert effect(serve_command(setup, "eager")) == (False, False)
     assert effect(serve_command(setup, "compiled")) == (True, False)
     assert effect(serve_command(setup, "graphs")) == (True, True)
 
 
-def test_all_else_is_the_same_for_every_arm_and_stands_in_the_command() -> None:
+def test_all_else_is_the_same_for_every_variant_and_stands_in_the_command() -> None:
     setup = Setup("Qwen/Qwen3-1.7B", "qwen3-1.7b", 96, 4096, 2048, 9000)
-    common = set.intersection(*(set(serve_command(setup, arm)) for arm in ARMS))
-    for arm in ARMS:
-        words = serve_command(setup, arm)
+    common = set.intersection(*(set(serve_command(setup, variant)) for variant in VARIANTS))
+    for variant in VARIANTS:
+        words = serve_command(setup, variant)
         assert words[:3] == ["vllm", "serve", setup.model]
         assert len(set(words) - common) <= 2
         given = " ".join(words).replace("=", " ").split()
@@ -85,7 +85,7 @@ def test_all_else_is_the_same_for_every_arm_and_stands_in_the_command() -> None:
         assert all(isinstance(word, str) for word in words), "subprocess takes words only"
 
 
-def test_an_unknown_arm_is_refused_by_name() -> None:
+def test_an_unknown_variant_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="turbo"):
         serve_command(Setup(), "turbo")
 

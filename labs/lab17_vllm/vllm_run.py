@@ -27,7 +27,7 @@ from mini_engine.predict.oplists import StepShape, step_ops
 from mini_engine.predict.step_cost import Mode, step_time
 
 # What is on: torch.compile and CUDA graphs. Neighbours differ by one switch.
-ARMS = {
+VARIANTS = {
     "eager": "neither",
     "compiled": "torch.compile, no graphs",
     "graphs": "both: vLLM as it comes",
@@ -36,7 +36,7 @@ ARMS = {
 
 @dataclass(frozen=True)
 class Setup:
-    """What is the same for all arms. The ladder hangs on both limits, so they are always given."""
+    """What is the same for all variants. The ladder depends on both limits: always give them."""
 
     model: str = "Qwen/Qwen3-0.6B"
     shape: str = "qwen3-0.6b"  # the same model, as `mini_engine.model.config` names it
@@ -68,18 +68,18 @@ class Latency:
     tokens_per_gap: float  # 1.0: each piece of the stream was one token
 
 
-def serve_command(setup: Setup, arm: str) -> list[str]:
-    """The words that start a server: `vllm serve MODEL …`, the setup's limits, the arm's switch.
+def serve_command(setup: Setup, variant: str) -> list[str]:
+    """The words that start a server: `vllm serve MODEL …`, the limits, the variant's switch.
 
     Options: --max-num-seqs, --max-num-batched-tokens, --max-model-len, --port, and
-    --no-enable-prefix-caching, so that no prompt is answered from an earlier one. Arms (`ARMS`):
-    "graphs" adds nothing. "compiled" adds -cc.cudagraph_mode=NONE, which leaves torch.compile as it
-    is. "eager" adds --enforce-eager, which turns *both* off (`ModelConfig.enforce_eager`:
-    "equivalent to setting `-cc.mode=none -cc.cudagraph_mode=none`"). Raises ValueError, naming
-    them, for another arm.
+    --no-enable-prefix-caching, so that no prompt is answered from an earlier one. The variants
+    (`VARIANTS`): "graphs" adds nothing. "compiled" adds -cc.cudagraph_mode=NONE, which leaves
+    torch.compile as it is. "eager" adds --enforce-eager, which turns *both* off
+    (`ModelConfig.enforce_eager`: "equivalent to setting `-cc.mode=none -cc.cudagraph_mode=none`").
+    Raises ValueError, naming them, for another variant.
     """
-    if arm not in ARMS:
-        raise ValueError(f"arm {arm!r}: expected one of {', '.join(ARMS)}")
+    if variant not in VARIANTS:
+        raise ValueError(f"variant {variant!r}: expected one of {', '.join(VARIANTS)}")
     switch = {"eager": ["--enforce-eager"], "compiled": ["-cc.cudagraph_mode=NONE"], "graphs": []}
     return [
         "vllm", "serve", setup.model,
@@ -88,7 +88,7 @@ def serve_command(setup: Setup, arm: str) -> list[str]:
         "--max-model-len", str(setup.max_model_len),
         "--port", str(setup.port),
         "--no-enable-prefix-caching",
-        *switch[arm],
+        *switch[variant],
     ]  # fmt: skip
 
 
@@ -230,10 +230,12 @@ def latency(result: Mapping[str, Any]) -> Latency:
 # ---------------------------------------------------------------- our side
 
 
-def predicted_itl_ms(setup: Setup, arm: str, batch: int, context: int, spec: DeviceSpec) -> float:
+def predicted_itl_ms(
+    setup: Setup, variant: str, batch: int, context: int, spec: DeviceSpec
+) -> float:
     """What our model says of such a step: nine kernels a layer, an engine's work between steps, no
     HTTP, no client. It knows no difference between an engine's own kernels and Inductor's."""
-    mode: Mode = "full" if arm == "graphs" else "eager"
+    mode: Mode = "full" if variant == "graphs" else "eager"
     ops = step_ops(named_shape(setup.shape), StepShape.decode(batch, context), "fused9")
     return step_time(ops, spec, mode).itl_us / 1e3
 

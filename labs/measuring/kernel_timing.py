@@ -1,11 +1,11 @@
-"""How long a kernel takes, beside the same in PyTorch: the measuring step of labs 11 to 13.
+"""How long a kernel takes, next to the same in PyTorch: the measuring step of labs 11 to 13.
 
-In:  `Case`s: what a kernel must move, and its calls on buffers of their own. Out: a table of µs,
-GB/s and percent of this GPU's own copy; without a GPU what a spec predicts, marked as predicted.
+In:  `Case`s: what a kernel must move, and calls of it on their own buffers. Out: a table of µs,
+GB/s and percent of this GPU's own copy; without a GPU, what a spec predicts, marked as predicted.
 
-A call lasts a few µs, less than Python needs to launch it. So the calls are captured into a CUDA
-graph, each on other buffers (together larger than the L2 cache, or 64 of them), and whole replays
-are timed, the contestants in turns.
+A call takes a few µs, less than Python needs to launch it. So the calls are captured into a CUDA
+graph, each on different buffers (together larger than the L2 cache, or 64 sets), and whole replays
+are timed, alternating between the contestants.
 """
 
 from __future__ import annotations
@@ -22,20 +22,21 @@ from rich.table import Table
 from mini_engine.cuda.graphs.backend import Graph, GraphBackend, graphs_for, why_no_bf16, why_no_gpu
 from mini_engine.cuda.kernels.interpreter import INTERPRETED
 from mini_engine.cuda.measure.calibrate import copy_bandwidth, sizes_for
-from mini_engine.cuda.measure.intervals import Interval, median_interval
+from mini_engine.cuda.measure.intervals import median_interval
 from mini_engine.cuda.measure.timing import device_us
 from mini_engine.predict.hardware import DeviceSpec, load_spec
 from mini_engine.predict.oplists import OpCost
 from mini_engine.predict.step_cost import kernel_us
+from mini_engine.records.rows import Interval
 
 YOURS = "yours"
-MOST_SETS = 64  # of buffers: a small call finds its bytes in L2 all the same, as in a decode step
+MOST_SETS = 64  # of buffers; a small call still finds its bytes in L2, as it does in a decode step
 Calls = Mapping[str, Callable[[], tuple[torch.Tensor, ...]]]  # each returns all its results
 
 
 @dataclass(frozen=True)
 class Case:
-    """One thing to time. `calls` makes new buffers on a device, and a call for each contestant."""
+    """One thing to time. `calls` makes new buffers on a device and a call for each contestant."""
 
     name: str
     ops: tuple[OpCost, ...]  # the kernels of YOURS
@@ -46,15 +47,17 @@ class Case:
         return sum(op.bytes for op in self.ops)
 
     def predicted_us(self, spec: DeviceSpec) -> float:
-        """As nodes of a graph: each kernel, and the gap after it."""
+        """The time as nodes of a graph: each kernel and the gap after it."""
         return sum(kernel_us(op, spec) + spec.graph_gap_us for op in self.ops)
 
 
 def main(lab: int, cases: Callable[[DeviceSpec], Sequence[Case]], words: Sequence[str]) -> int:
-    """The command. `cases`: for a spec; the first one is what `--predict` is about."""
+    """The command. `cases` lists the cases for a spec; `--predict` is about the first one."""
     parser = argparse.ArgumentParser(prog=f"python -m labs measure {lab}")
-    parser.add_argument("--predict", type=float, metavar="µs", help="of the first line: say first")
-    parser.add_argument("--spec", default="h200", help="whose prediction (default: h200)")
+    parser.add_argument(
+        "--predict", type=float, metavar="µs", help="your prediction for the first line"
+    )
+    parser.add_argument("--spec", default="h200", help="the GPU to predict for (default: h200)")
     args = parser.parse_args(list(words))
     if args.predict is not None and not args.predict > 0:
         parser.error(f"--predict {args.predict:g}: a time in µs is above zero")
@@ -82,7 +85,7 @@ def main(lab: int, cases: Callable[[DeviceSpec], Sequence[Case]], words: Sequenc
 
 
 def why_not() -> str | None:
-    """Why nothing can be measured here, in one line; None where it can."""
+    """Why nothing can be measured here, in one line; None if it can."""
     if INTERPRETED:
         return "TRITON_INTERPRET is set, so kernels run in Python: unset it"
     return why_no_gpu() or why_no_bf16(graphs_for("cuda"))
@@ -92,7 +95,7 @@ def why_not() -> str | None:
 
 
 def time_calls(backend: GraphBackend, case: Case, rounds: int = 4) -> dict[str, Interval]:
-    """µs a call of each contestant, on the device's clock, in the order AB BA AB BA."""
+    """µs per call of each contestant, by the device's clock, in the order AB BA AB BA."""
     graphs, calls = captured(backend, case)
     times: dict[str, list[float]] = {name: [] for name in graphs}
     for i in range(rounds):
@@ -102,7 +105,7 @@ def time_calls(backend: GraphBackend, case: Case, rounds: int = 4) -> dict[str, 
 
 
 def captured(backend: GraphBackend, case: Case) -> tuple[dict[str, Graph], int]:
-    """A graph for each contestant, in which it is called once for each set of buffers; how many."""
+    """A graph for each contestant that calls it once per set of buffers, and how many sets."""
     l2_bytes = 0 if backend.emulated else torch.cuda.get_device_properties().L2_cache_size
     count = min(MOST_SETS, 2 + int(2 * l2_bytes / case.bytes))
     sets = [case.calls(backend.device) for _ in range(count)]
@@ -118,11 +121,11 @@ def captured(backend: GraphBackend, case: Case) -> tuple[dict[str, Graph], int]:
     return graphs, count
 
 
-# ---------------------------------------------------------------- what is said
+# ---------------------------------------------------------------- what is printed
 
 
 def prediction_table(cases: Sequence[Case], spec: DeviceSpec) -> Table:
-    """What the spec says: bytes at the speed of a copy, a floor and a gap for each kernel."""
+    """What the spec predicts: bytes at the speed of a copy, with a floor and a gap per kernel."""
     table = _table("", "kernels", "bytes", "predicted µs", "measured µs")
     for case in cases:
         kernels, us = str(len(case.ops)), f"{case.predicted_us(spec):.1f}"
@@ -136,7 +139,7 @@ def measured_table(
     copy_gb_s: float,
     spec: DeviceSpec,
 ) -> Table:
-    """A line for each contestant: µs with their 95% interval, GB/s of the bytes of YOURS."""
+    """A row for each contestant: µs with the 95% interval; for YOURS also GB/s."""
     table = _table("", "µs", "95%", "bytes", "GB/s", "% of copy", "predicted µs")
     for case, times in zip(cases, timed, strict=True):
         for name, us in times.items():
@@ -155,7 +158,7 @@ def measured_table(
 
 
 def judged(said_us: float, us: float, who: str) -> str:
-    """The learner's prediction beside a time."""
+    """The learner's prediction next to a time."""
     factor = max(said_us, us) / min(said_us, us)
     how = "longer" if said_us > us else "shorter"
     off = "as said" if factor < 1.005 else f"you said {factor:.2f} times {how}"

@@ -1,16 +1,15 @@
-"""The prediction ledger: what you said beforehand, and what was measured then.
+"""The prediction ledger: what you predicted, and what was measured afterwards.
 
-In:  predictions, and later measurements of the same things. Out: one file of lines of JSON in
-`labs/mine`, which git ignores; a table; a picture of predicted against measured.
+In:  predictions, and later measurements of the same things. Out: a file with a line of JSON for
+each, in `labs/mine`, which git ignores; a table; a picture of predicted against measured.
 
     predict("ITL qwen3-0.6b, batch 1, eager", 2.0, "ms")
     measure("ITL qwen3-0.6b, batch 1, eager", 2.31, "ms", on="NVIDIA H200", command="…")
     entries()[0].percent_off            # -13.4: predicted too short
 
-The file only ever grows: a prediction cannot be mended when its measurement is known. Saying
-something else while nothing is measured is allowed, and both lines stay. Numbers of an emulator are
-refused: they measure nothing. `python -m labs.measuring.ledger` prints the table and draws the
-picture.
+The file only ever grows: a prediction cannot be changed once its measurement is known. Until then
+you may predict again, and both lines stay. Numbers from an emulator are refused, because they
+measure nothing. `python -m labs.measuring.ledger` prints the table and draws the picture.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ from labs.runner import workspace
 if TYPE_CHECKING:
     from rich.table import Table
 
-NEAR = 10.0  # percent: a prediction that is nearer than this is called near
+NEAR = 10.0  # percent: how far off a prediction may be and still be called near
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A prediction, with its measurement when there is one. Dates are ISO 8601."""
+    """A prediction, with its measurement once there is one. Dates are ISO 8601."""
 
     what: str
     unit: str
@@ -41,7 +40,7 @@ class Entry:
     date: str
     revised: bool = False  # another prediction came before any measurement
     measured: float | None = None
-    low: float | None = None  # the 95% interval of the measurement, where it is known
+    low: float | None = None  # the 95% interval of the measurement, if it is known
     high: float | None = None
     measured_date: str = ""
     on: str = ""  # the GPU
@@ -49,25 +48,25 @@ class Entry:
 
     @property
     def open(self) -> bool:
-        """Waits for its measurement."""
+        """Is it still waiting for its measurement?"""
         return self.measured is None and not self.revised
 
     @property
     def percent_off(self) -> float | None:
-        """How much the prediction is above (+) or below (-) what was measured, in percent of it."""
+        """How far the prediction is above (+) or below (-) the measurement, in percent of that."""
         return None if self.measured is None else 100 * (self.predicted / self.measured - 1)
 
 
 def ledger_file() -> Path:
-    """Where it lies; it need not exist yet."""
+    """The path of the ledger, which need not exist yet."""
     return workspace.home() / "ledger.jsonl"
 
 
 def predict(what: str, value: float, unit: str) -> Entry:
     """Write a prediction down, dated now. An open one of the same thing is marked as revised.
 
-    Raises ValueError for a value that is not above zero, and for words that are missing or take
-    more than one line.
+    Raises ValueError if the value is not above zero, or if words are missing or take more than one
+    line.
     """
     entries()  # a file that cannot be read is not written to
     _check(what=what, unit=unit)
@@ -86,10 +85,10 @@ def measure(
     low: float | None = None,
     high: float | None = None,
 ) -> Entry:
-    """Close the open prediction of `what` with what was measured, `on` which GPU, by which command.
+    """Close the open prediction of `what` with a measurement on a GPU by a command.
 
-    Raises ValueError where nothing is predicted or its measurement is there already, for another
-    unit than the prediction's, for a value that is not above zero, and for an emulated GPU.
+    Raises ValueError if there is no open prediction, if its unit differs, if the value is not
+    above zero, or if the GPU is emulated.
     """
     _check(what=what, unit=unit, on=on, command=command)
     _check_value("measured", value)
@@ -106,7 +105,7 @@ def measure(
 
 
 def entries() -> list[Entry]:
-    """All predictions in the order in which they were made. ValueError names an unreadable line."""
+    """All predictions in the order they were made. ValueError names a line it cannot read."""
     path, found = ledger_file(), list[Entry]()
     if not path.exists():
         return found
@@ -125,7 +124,7 @@ def entries() -> list[Entry]:
 
 
 def table(found: Sequence[Entry]) -> Table:
-    """For a terminal. What a newer prediction has taken the place of is left out."""
+    """A table for the terminal, without revised predictions."""
     from rich.table import Table
 
     shown = Table(box=None, pad_edge=False, header_style="bold")
@@ -151,9 +150,9 @@ def table(found: Sequence[Entry]) -> Table:
 
 
 def plot(found: Sequence[Entry], path: Path, unit: str = "ms") -> None:
-    """Predicted against measured, all entries in this unit. ValueError where nothing is measured.
+    """Draw predicted against measured for this unit. Raises ValueError if nothing is measured.
 
-    On the diagonal a prediction was right; in the band it was within NEAR percent.
+    A prediction on the diagonal was right; in the band it was within NEAR percent.
     """
     from matplotlib.ticker import FuncFormatter
 
@@ -199,7 +198,7 @@ def plot(found: Sequence[Entry], path: Path, unit: str = "ms") -> None:
 
 
 def _replay(found: list[Entry], event: dict[str, Any]) -> None:
-    """One line of the file, put into effect."""
+    """Apply one line of the file to the entries so far."""
     what, unit, value, date = event["what"], event["unit"], float(event["value"]), event["date"]
     places = [i for i, entry in enumerate(found) if entry.open and entry.what == what]
     if event["event"] == "predicted":
@@ -218,7 +217,7 @@ def _replay(found: list[Entry], event: dict[str, Any]) -> None:
 
 
 def _open_entry(what: str) -> tuple[int, Entry]:
-    """The open prediction of `what`, and where it stands in `entries()`."""
+    """The open prediction of `what`, with its index in `entries()`."""
     found = entries()
     for i, entry in enumerate(found):
         if entry.open and entry.what == what:
@@ -250,13 +249,13 @@ def _check_value(name: str, value: float) -> None:
 
 
 def main() -> int:
-    """The table, and the picture of what is measured in ms."""
+    """Print the table, and draw what is measured in ms."""
     from rich.console import Console
 
     console = Console(highlight=False)
     found = entries()
     if not found:
-        console.print("The ledger is empty. Lab 16 is where it begins: python -m labs start 16")
+        console.print("The ledger is empty. It begins in lab 16: python -m labs start 16")
         return 0
     console.print(table(found))
     picture = workspace.home() / "ledger.png"

@@ -1,12 +1,12 @@
-"""Decode steps, arm against arm, each predicted before it is shown: labs 15 and 16 measure.
+"""Decode steps, one variant against another, predicted before they are shown: labs 15 and 16.
 
-In:  a `Race`: which of the bench's arms run, under which names. Words:
-     --predict "batch=1 eager=2.0 full=0.6" (ms, once a batch); asked for where it is not given.
+In:  a `Race`: which of the bench's variants run, under which names. Words:
+     --predict "batch=1 eager=2.0 full=0.6" (ms, once for each batch); asked for if not given.
 Out: predictions in the ledger, then
      on a GPU      `mini_engine bench --quick` with the learner's stopwatch in it; each prediction
-                   beside what was measured; the ledger's lines closed, and its picture
+                   next to its measurement, which goes into the ledger; and the ledger's picture
      without one   the same program on the CPU emulator, which shows that it runs and measures
-                   nothing; then the captured run, or "not yet measured" and the line that measures
+                   nothing; then the captured run, or "not yet measured" and the command that does
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -29,6 +28,7 @@ from labs.measuring import ledger
 from labs.runner import workspace
 from mini_engine import cli
 from mini_engine.cuda.measure.evidence import Measurement, load_evidence, read_measurement
+from mini_engine.records.rows import MEASURED, Row
 
 SHAPE, BATCHES, CONTEXT = "qwen3-0.6b", (1, 8), 512
 Predictions = dict[tuple[int, str], float]  # (batch, name) -> ms
@@ -36,12 +36,12 @@ Predictions = dict[tuple[int, str], float]  # (batch, name) -> ms
 
 @dataclass(frozen=True)
 class Race:
-    """What runs against what."""
+    """Which variants run against each other."""
 
     folder: Path  # of the lab; its captured runs lie in captured/*.json
-    arms: Mapping[str, str]  # what the learner says -> the bench's arm, slowest expected first
-    emulated: tuple[str, ...] = ()  # the names that the CPU emulator runs in seconds
-    required: bool = True  # nothing is shown to who has not predicted
+    variants: Mapping[str, str]  # the learner's name -> the bench's, slowest expected first
+    emulated: tuple[str, ...] = ()  # names of those that the CPU emulator runs within seconds
+    required: bool = True  # without a prediction nothing is shown
 
     @property
     def lab(self) -> int:
@@ -49,21 +49,23 @@ class Race:
 
     @property
     def example(self) -> str:
-        """Of --predict; its numbers are no answer."""
-        return "batch=1 " + " ".join(f"{name}=3.0" for name in self.arms)
+        """An example of --predict; its numbers give nothing away."""
+        return "batch=1 " + " ".join(f"{name}=3.0" for name in self.variants)
 
 
 def main(race: Race, words: Sequence[str]) -> int:
-    """Run it. Returns the exit code: 2 where nothing was predicted."""
+    """Run it. Returns the exit code, which is 2 if nothing was predicted."""
     parser = argparse.ArgumentParser(prog=f"python -m labs measure {race.lab}")
     parser.add_argument(
         "--predict", action="append", default=[], metavar="WORDS", help=f'"{race.example}", in ms'
     )
-    parser.add_argument("--spec", help="what the simulator predicts with: a file of calibrate")
+    parser.add_argument(
+        "--spec", help="the spec for the simulator's prediction: a file of `calibrate`"
+    )
     args = parser.parse_args(list(words))
     console = Console(highlight=False)
     try:
-        said = parsed(args.predict, race.arms) or asked(race)
+        said = parsed(args.predict, race.variants) or asked(race)
         if not said and race.required:
             print(f'Say first: --predict "{race.example}" (ms a token)', file=sys.stderr)
             return 2
@@ -86,7 +88,7 @@ def main(race: Race, words: Sequence[str]) -> int:
 
 
 def parsed(texts: Iterable[str], names: Iterable[str]) -> Predictions:
-    """`["batch=1 eager=2.0"]` as numbers. ValueError says which word is none."""
+    """`["batch=1 eager=2.0"]` as numbers. Raises ValueError for a word it cannot read."""
     known, found = list(names), Predictions()
     for text in texts:
         batch = None
@@ -111,25 +113,25 @@ def parsed(texts: Iterable[str], names: Iterable[str]) -> Predictions:
 
 
 def asked(race: Race) -> Predictions:
-    """Asked one by one where somebody sits at a terminal; else none."""
+    """Ask for the predictions one by one if somebody is at the terminal."""
     if not sys.stdin.isatty():
         return {}
     print(f"ITL of {SHAPE} at {CONTEXT} tokens of context, in ms. An empty line: no prediction.")
     texts = []
     for batch in BATCHES:
-        for name in race.arms:
+        for name in race.variants:
             value = input(f"  batch {batch}, {name}: ").strip()
             texts += [f"batch={batch} {name}={value}"] if value else []
-    return parsed(texts, race.arms)
+    return parsed(texts, race.variants)
 
 
 def title(batch: int, name: str) -> str:
-    """What stands in the ledger."""
+    """What the ledger calls it."""
     return f"ITL {SHAPE}, batch {batch}, {name}"
 
 
 def why_not() -> str | None:
-    """Why nothing can be measured here, in one line; None where it can."""
+    """Why nothing can be measured here, in one line; None if it can."""
     from mini_engine.cuda.graphs.backend import graphs_for, why_no_bf16, why_no_gpu
 
     return why_no_gpu() or why_no_bf16(graphs_for("cuda"))
@@ -139,7 +141,7 @@ def why_not() -> str | None:
 
 
 def on_the_gpu(race: Race, said: Predictions, spec: str | None, console: Console) -> int:
-    """Measure, compare, close the ledger's lines, draw."""
+    """Measure, compare, close the predictions in the ledger, draw."""
     out = workspace.home() / race.folder.name / "bench.json"
     code = cli.main(bench_words(race, spec, out))
     if code:
@@ -148,9 +150,9 @@ def on_the_gpu(race: Race, said: Predictions, spec: str | None, console: Console
     compare(race, said, measurement, console)
     close(race, said, measurement, measurement.gpu)
     picture = workspace.home() / "ledger.png"
-    with contextlib.suppress(ValueError):  # no arm that was predicted could run
+    with contextlib.suppress(ValueError):  # none of the predicted variants could run
         ledger.plot(ledger.entries(), picture)
-        console.print(f"\nall that you ever said, and what came of it: {picture}")
+        console.print(f"\nall your predictions so far, and what was measured: {picture}")
     return 0
 
 
@@ -158,38 +160,49 @@ def bench_words(race: Race, spec: str | None, out: Path) -> list[str]:
     """The command that measures."""
     batches = ",".join(map(str, BATCHES))
     words = ["bench", "--quick", "--device", "cuda", "--shape", SHAPE, "--batch", batches]
-    words += ["--context", str(CONTEXT), "--arms", ",".join(race.arms.values())]
+    words += ["--context", str(CONTEXT), "--variants", ",".join(race.variants.values())]
     return words + (["--spec", spec] if spec else []) + ["-o", str(out)]
 
 
 def emulated(race: Race, reason: str, console: Console) -> None:
-    """The same program on the CPU: it runs. Nothing of it goes into the ledger."""
+    """Show on the CPU that the same program runs. None of it goes into the ledger."""
     import torch
 
     torch.set_num_threads(1)  # tiny ops: threads would only wait for each other
     out = workspace.home() / race.folder.name / "bench-emulated.json"
-    arms = ",".join(race.arms[name] for name in race.emulated)
-    words = ["bench", "--device", "cpu", "--batch", "1", "--arms", arms, "-o", str(out), "--json"]
+    variants = ",".join(race.variants[name] for name in race.emulated)
+    words = [
+        "bench",
+        "--device",
+        "cpu",
+        "--batch",
+        "1",
+        "--variants",
+        variants,
+        "-o",
+        str(out),
+        "--json",
+    ]
     with contextlib.redirect_stdout(io.StringIO()):
         code = cli.main(words)
     if code:
         raise ValueError(f"the emulated run ended with code {code}")
-    rows = read_measurement(out).figures["rows"]
+    rows = rows_of(read_measurement(out))
     console.print(f"[bold]EMULATED[/bold]: {reason}.")
     console.print("A tiny model on the CPU emulator shows that everything runs. Its times say")
     console.print("nothing about a GPU, and the ledger takes none of them:")
     for name in race.emulated:
-        row = row_of(rows, race.arms[name], 1)
-        told = row["reason"] if row["status"] != "measured" else (
-            f"{row['itl_us']['median']:,.0f} µs a step of this CPU, gate "
-            f"{'passed' if row['gate']['passed'] else 'FAILED'}"
-        )  # fmt: skip
+        row = row_of(rows, race.variants[name], 1)
+        told = row.reason
+        if row.status == MEASURED:
+            gate = "FAILED" if row.failed_gate else "passed"
+            told = f"{row.itl_us:,.0f} µs a step of this CPU, gate {gate}"
         console.print(f"  {name:10} {told}", soft_wrap=True)
     console.print()
 
 
 def captured(race: Race, said: Predictions, console: Console) -> None:
-    """A run of this project on a real GPU, if one is kept."""
+    """Show this project's runs on a real GPU, if any are kept."""
     runs = sorted((race.folder / "captured").glob("*.json"))
     for index, path in enumerate(runs):
         measurement = load_evidence(path)
@@ -209,21 +222,21 @@ OUT = Path("out/bench.json")
 
 
 def compare(race: Race, said: Predictions, measurement: Measurement, console: Console) -> None:
-    """What you said, what the simulator said, what it was."""
-    rows = measurement.figures["rows"]
+    """Print what you predicted, what the simulator predicted, and what was measured."""
+    rows = rows_of(measurement)
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("", no_wrap=True)
     for column in ("kernels", "you said ms", "simulator ms", "measured ms", "you", "simulator"):
         table.add_column(column, justify="right")
     for batch in BATCHES:
-        for name, arm in race.arms.items():
-            row, mine = row_of(rows, arm, batch), said.get((batch, name))
-            first = [f"batch {batch} {name}", str(row.get("kernels_a_call") or "")]
+        for name, variant in race.variants.items():
+            row, mine = row_of(rows, variant, batch), said.get((batch, name))
+            first = [f"batch {batch} {name}", str(row.kernels_a_call or "")]
             first.append("" if mine is None else f"{mine:.3g}")
-            if row["status"] != "measured":
-                table.add_row(*first, "", row["status"])
+            if row.status != MEASURED:
+                table.add_row(*first, "", row.status)
                 continue
-            ms, predicted = row["itl_us"]["median"] / 1e3, row["predicted_us"] / 1e3
+            ms, predicted = row.itl_us / 1e3, row.predicted_us / 1e3
             off = "" if mine is None else f"{100 * (mine / ms - 1):+.0f}%"
             table.add_row(
                 *first, f"{predicted:.3g}", f"{ms:.4g}", off, f"{100 * (predicted / ms - 1):+.0f}%"
@@ -233,36 +246,39 @@ def compare(race: Race, said: Predictions, measurement: Measurement, console: Co
         console.print(line, soft_wrap=True)
 
 
-def notes(race: Race, rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What to see in it: each contestant against the one before, at each batch."""
+def notes(race: Race, rows: Sequence[Row]) -> list[str]:
+    """What the table shows: each variant against the one before, at each batch size."""
     told = []
     for batch in BATCHES:
-        found = [(name, row_of(rows, arm, batch)) for name, arm in race.arms.items()]
-        ran = [(name, row["itl_us"]) for name, row in found if row["status"] == "measured"]
+        found = [(name, row_of(rows, variant, batch)) for name, variant in race.variants.items()]
+        ran = [(name, row.itl) for name, row in found if row.status == MEASURED]
         for (before, old), (name, new) in itertools.pairwise(ran):
-            percent = 100 * (new["median"] / old["median"] - 1)
+            percent = 100 * (new.median / old.median - 1)
             line = f"batch {batch}: {name} takes {abs(percent):.0f}% "
             line += f"{'less' if percent < 0 else 'more'} than {before}"
-            apart = new["high"] < old["low"] or new["low"] > old["high"]
+            apart = new.high < old.low or new.low > old.high
             told.append(line if apart else f"{line}, but the intervals overlap: no difference")
     return told
 
 
 def close(race: Race, said: Predictions, measurement: Measurement, on: str) -> None:
-    """Write what was measured into the ledger, for each prediction whose arm ran."""
+    """Write the measurements into the ledger, for each prediction whose variant ran."""
     for batch, name in said:
-        row = row_of(measurement.figures["rows"], race.arms[name], batch)
-        if row["status"] == "measured":
-            itl = row["itl_us"]
+        row = row_of(rows_of(measurement), race.variants[name], batch)
+        if row.status == MEASURED:
             ledger.measure(
-                title(batch, name), itl["median"] / 1e3, "ms", on=on, command=measurement.command,
-                low=itl["low"] / 1e3, high=itl["high"] / 1e3,
+                title(batch, name), row.itl_us / 1e3, "ms", on=on, command=measurement.command,
+                low=row.itl.low / 1e3, high=row.itl.high / 1e3,
             )  # fmt: skip
 
 
-def row_of(rows: Iterable[Mapping[str, Any]], arm: str, batch: int) -> Mapping[str, Any]:
-    """The row of an arm at a batch; one that says "not there" where the file has none."""
+def rows_of(measurement: Measurement) -> list[Row]:
+    return [Row.from_json(row) for row in measurement.figures["rows"]]
+
+
+def row_of(rows: Iterable[Row], variant: str, batch: int) -> Row:
+    """The row of a variant at a batch size, or one that says "not there"."""
     for row in rows:
-        if (row["arm"], row["batch"]) == (arm, batch):
+        if (row.variant, row.batch) == (variant, batch):
             return row
-    return {"status": "not there", "reason": "the run has no such row"}
+    return Row(SHAPE, batch, CONTEXT, variant, "not there", "the run has no such row")

@@ -1,4 +1,4 @@
-"""What a lab is: its `lab.toml`, read and checked.
+"""What a lab is: reads and checks its `lab.toml`.
 
 In: a folder `labs/labNN_name`. Out: a `Lab` with its holes, hints and misconceptions.
 
@@ -9,23 +9,23 @@ In: a folder `labs/labNN_name`. Out: a `Lab` with its holes, hints and misconcep
     needs = "cpu"                     # cpu | gpu: a gpu lab is still solved in emulation
     without = "emulator"              # what stands in for a GPU: interpreter, emulator, capture
     minutes = 60
-    limit_s = 60                      # of wall time for all its tests; then they are stopped
+    limit_s = 60                      # wall time for all its tests; then they are stopped
     memory_gb = 4
-    packages = ["torch", "triton"]    # beside the core's
+    packages = ["torch", "triton"]    # besides the core's
     environment = { TRITON_INTERPRET = "1" }
     source = ["mini_engine/sim/graphs.py"]
     proves = "One sentence: what passing shows."
     [[hole]]
-    name = "GraphRunner.run"          # of the source (`source` names it where there are several)
+    name = "GraphRunner.run_at"       # with several sources, `source` says in which
     task = "Pad to the rung, copy the batch in, replay, slice."
     hints = ["a question", "a pointer", "nearly the code"]
     [[misconception]]
-    id = "rebind-input"               # of wrong/rebind_input.py and @pytest.mark.catches
+    id = "rebind-input"               # as in wrong/rebind_input.py and @pytest.mark.catches
     says = "A graph reads addresses. …"
     read = "course/05-capture-and-replay.md#static-buffers"
 
-A hole with `broken = "faults/x.py"` is not cut: the learner's file is the source with that fragment
-spliced in, a runner to be mended. `to` then names the learner's file.
+A hole with `broken = "faults/runner_a.py"` is not cut: the learner mends the source with that
+fragment spliced in. `to` then names the learner's file.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from labs.runner.cutter import CutError, cut, find_source, splice
+from labs.runner.cutter import CutError, cut, find_source, functions, splice
 
 LABS = Path(__file__).parent.parent
 ROOT = LABS.parent
-ANSWERS = ROOT / "tests" / "labs" / "answers"  # second right answers, one fragment a lab
+ANSWERS = ROOT / "tests" / "labs" / "answers"  # second right answers, one fragment for each lab
 
 
 @dataclass(frozen=True)
@@ -52,13 +52,13 @@ class Hole:
     name: str
     task: str
     hints: tuple[str, ...]
-    file: str  # of the learner, without a folder: "graphs.py"
-    broken: str = ""  # a fragment with a fault in it: mend instead of write
+    file: str  # the learner's file, without its folder: "graphs.py"
+    broken: str = ""  # a fragment with a fault: the learner mends instead of writing
 
 
 @dataclass(frozen=True)
 class Misconception:
-    """A belief that a wrong answer holds and a test kills."""
+    """A belief that a wrong answer holds and that a test refutes."""
 
     id: str
     says: str
@@ -67,7 +67,7 @@ class Misconception:
 
 @dataclass(frozen=True)
 class Lab:
-    """One lab, as its folder tells."""
+    """One lab, as its folder describes it."""
 
     number: int
     folder: Path
@@ -79,7 +79,7 @@ class Lab:
     sources: dict[str, str]  # the learner's file name -> path of the engine's file
     holes: tuple[Hole, ...]
     misconceptions: tuple[Misconception, ...]
-    builds: str = ""  # for the map, in a few words
+    builds: str = ""  # in a few words, for the map of the labs
     notebook: str = ""
     without: str = ""
     limit_s: float = 60
@@ -97,7 +97,7 @@ class Lab:
 
     @cached_property
     def wrong(self) -> dict[str, Path]:
-        """Name of a wrong answer -> its fragment."""
+        """Name of a wrong answer -> the file with its fragment."""
         return {path.stem: path for path in sorted((self.folder / "wrong").glob("*.py"))}
 
     @property
@@ -110,7 +110,7 @@ class Lab:
     def module(self, file: str) -> str:
         """The module that the learner's file stands for: `mini_engine.sim.graphs`.
 
-        Several learner's files made of one engine file are modules of the lab itself.
+        Where several learner's files are made from one engine file, they are modules of the lab.
         """
         path = self.sources[file]
         if Path(path).name != file:
@@ -124,7 +124,7 @@ class Lab:
         return {file: (ROOT / path).read_text() for file, path in self.sources.items()}
 
     def cut(self, holes: tuple[Hole, ...] | None = None) -> dict[str, str]:
-        """The same with holes in it: all of them, or those given."""
+        """The same with holes: all of them, or those given."""
         texts = self.reference()
         for hole in self.holes if holes is None else holes:
             text = texts[hole.file]
@@ -137,8 +137,17 @@ class Lab:
                 raise CutError(f"{self.name}/lab.toml: hole {hole.number}: {error}") from error
         return texts
 
+    def definitions(self) -> list[tuple[Hole, list[str]]]:
+        """Each hole with the functions that it consists of: itself, or those of its fault."""
+        return [
+            (hole, list(functions((self.folder / hole.broken).read_text())))
+            if hole.broken
+            else (hole, [hole.name])
+            for hole in self.holes
+        ]
+
     def to_mend(self) -> dict[str, str]:
-        """The files that are given broken, as they are given: file name -> text."""
+        """The files that the learner is given broken: file name -> text."""
         files = {hole.file for hole in self.holes if hole.broken}
         return {file: text for file, text in self.cut().items() if file in files}
 
@@ -146,7 +155,7 @@ class Lab:
         """The reference with a fragment spliced in: a wrong answer or a second right one."""
         texts = self.reference()
         text = fragment.read_text()
-        target = re.search(r"^# to: (\S+)$", text, re.MULTILINE)  # where several files have a name
+        target = re.search(r"^# to: (\S+)$", text, re.MULTILINE)  # if several files define a name
         parts = {target[1]: text} if target else find_source(text, texts)
         return texts | {file: splice(texts[file], part) for file, part in parts.items()}
 
@@ -166,12 +175,12 @@ class Lab:
 
 
 def all_labs() -> list[Lab]:
-    """Every lab, in the order of study, which is the order of the folders."""
+    """Every lab in the order of study, which is the order of the folders."""
     return [read_lab(path.parent) for path in sorted(LABS.glob("lab[0-9][0-9]_*/lab.toml"))]
 
 
 def lab_number(number: int) -> Lab:
-    """Raises ValueError where there is no such lab."""
+    """Raises ValueError if there is no such lab."""
     labs = all_labs()
     for lab in labs:
         if lab.number == number:

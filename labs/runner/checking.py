@@ -1,7 +1,7 @@
-"""Run a lab's tests on somebody's files, and say what came of it.
+"""Run the tests of a lab and report the outcome.
 
-In:  a `Lab`, an implementation: the learner's files, or texts made from the engine's.
-Out: a `Report`: what passed, which TODOs are open, what failed and which misconception it points
+In:  a `Lab` and an implementation: the learner's files, or texts made from the engine's.
+Out: a `Report`: what passed, which TODOs are open, what failed and which misconception that points
 to, or why nothing ran (a syntax error, time, memory).
 
 The tests run in a process of their own, under the lab's limits of time and memory.
@@ -28,7 +28,7 @@ from labs.runner.session import Job, run_job, sentence
 
 @dataclass(frozen=True)
 class Outcome:
-    """One test. `todo` is the open hole that it fell into."""
+    """One test. `todo` is the open hole that made it fail."""
 
     test: str
     outcome: str  # passed | failed | skipped
@@ -46,12 +46,12 @@ class Outcome:
 
 @dataclass
 class Report:
-    """What came of a run. `stopped` says why it did not end, or did not begin."""
+    """The outcome of a run. `stopped` says why it did not finish, or did not begin."""
 
     lab: Lab
     outcomes: list[Outcome] = field(default_factory=list)
     stopped: str = ""
-    open: list[Hole] = field(default_factory=list)  # holes that nobody has filled
+    open: list[Hole] = field(default_factory=list)  # holes that are not filled yet
 
     @property
     def passed(self) -> bool:
@@ -64,22 +64,17 @@ class Report:
 
     @property
     def todos(self) -> dict[int, int]:
-        """Number of each open hole -> how many tests fell into it. 0: others come before it."""
+        """Number of each open hole -> how many tests fail because of it, 0 if others fail first."""
         fallen = Counter(_number(outcome.todo) for outcome in self.failed if outcome.todo)
         return {n: fallen[n] for n in sorted({*fallen, *(hole.number for hole in self.open)})}
 
-    def killed(self, misconception: str) -> bool:
-        """Did a test that names this misconception fail, and not because of an open hole?"""
-        return any(misconception in o.catches and not o.todo for o in self.failed)
 
-
-def check_files(lab: Lab, files: Mapping[str, Path], context: BaseContext | None = None) -> Report:
-    """Run the lab's tests with these files (learner's file name -> path)."""
+def check_files(lab: Lab, files: Mapping[str, Path]) -> Report:
+    """Run the lab's tests on these files (learner's file name -> path)."""
     for path in files.values():
-        stopped = syntax_error(path)
-        if stopped:
+        if stopped := syntax_error(path):
             return Report(lab, stopped=stopped)
-    report = _run(lab, files, "", context)
+    report = _run(lab, files)
     report.open = still_open(lab, files)
     return report
 
@@ -89,18 +84,18 @@ def check_implementation(
 ) -> Report:
     """Run the lab's tests on the reference, a wrong answer or another made from the engine.
 
-    `only` keeps the tests that catch this misconception.
+    `only` keeps the tests that catch this misconception; `context` starts the process.
     """
     with tempfile.TemporaryDirectory(prefix="lab-") as folder:
         files = {}
         for file, text in lab.texts(implementation).items():
             files[file] = Path(folder) / file
             files[file].write_text(text)
-        return _run(lab, files, only, context)
+        return _run(lab, files, only=only, context=context)
 
 
 def still_open(lab: Lab, files: Mapping[str, Path]) -> list[Hole]:
-    """The holes that nobody has filled yet, read from the files; a function that is gone is not."""
+    """The holes that are not filled yet; a function that is missing from its file is not one."""
     found, to_mend = [], lab.to_mend()
     for hole in lab.holes:
         text = files[hole.file].read_text()
@@ -123,7 +118,7 @@ def syntax_error(path: Path) -> str:
 
 
 def shown(path: Path | str) -> str:
-    """A path as one would type it: from the folder of the project where it is inside."""
+    """A path as one would type it: relative to the project if it is inside."""
     path = Path(path)
     return path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else str(path)
 
@@ -131,7 +126,9 @@ def shown(path: Path | str) -> str:
 # ---------------------------------------------------------------- parts
 
 
-def _run(lab: Lab, files: Mapping[str, Path], only: str, context: BaseContext | None) -> Report:
+def _run(
+    lab: Lab, files: Mapping[str, Path], *, only: str = "", context: BaseContext | None = None
+) -> Report:
     context = context or multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory(prefix="lab-") as folder:
         events = Path(folder) / "events.jsonl"
@@ -156,23 +153,25 @@ def _run(lab: Lab, files: Mapping[str, Path], only: str, context: BaseContext | 
     return _report(lab, told, late, process.exitcode)
 
 
-def _report(lab: Lab, told: list[dict[str, Any]], late: bool, code: int | None) -> Report:
+def _report(lab: Lab, events: list[dict[str, Any]], late: bool, code: int | None) -> Report:
     report = Report(lab)
-    for event in told:
+    for event in events:
         if event["event"] == "end":
             fields = {k: v for k, v in event.items() if k not in ("event", "catches")}
+            if not 1 <= _number(fields.get("todo", "")) <= len(lab.holes):
+                fields["todo"] = ""  # cut from an older engine, whose lab had more holes
             report.outcomes.append(Outcome(catches=tuple(event["catches"]), **fields))
         elif event["event"] == "broken":
             report.stopped = event["message"]
-    if report.stopped or (told and told[-1]["event"] == "over"):
+    if report.stopped or (events and events[-1]["event"] == "over"):
         return report
-    started = [event["test"] for event in told if event["event"] == "start"]
+    started = [event["test"] for event in events if event["event"] == "start"]
     ended = [outcome.test for outcome in report.outcomes]
     running = f" in “{sentence(started[-1])}”" if started and started[-1] not in ended else ""
     if late:
         report.stopped = (
             f"stopped after {lab.limit_s:g} s{running}: does a loop never end? "
-            f"The whole lab takes its own solution a few seconds"
+            f"The engine's own solution takes a few seconds for the whole lab"
         )
     else:
         report.stopped = (

@@ -1,20 +1,19 @@
 """Cutting holes into a file of the engine, and filling them: text in, text out.
 
-    cut(source, {"GraphRunner.run": (1, "Pad, replay.")})     what a learner gets
+    cut(source, {"GraphRunner.run_at": (1, "Pad, replay.")})     what a learner gets
     splice(source, fragment)        the source with some definitions replaced by those of a fragment
-    changed(source, mine)           a fragment: the definitions of `mine` that the source has not
+    changed(source, mine)           a fragment: the definitions in which `mine` differs from it
 
 A *hole* is a function or method whose body is `raise NotImplementedError("TODO(1): …")`; its
-signature, its docstring and everything around it stay as they are. A *fragment* is a few lines of
-Python with the definitions that it wants to replace; a wrong answer and a second right answer are
-fragments:
+signature, its docstring and everything around it stay as they are. A *fragment* is a piece of
+Python that has only the definitions to be replaced. Wrong answers are fragments, for example:
 
     class GraphRunner:
         def run(self, num_rows, arrays):
             self.inputs = arrays          # the rest of GraphRunner stays
 
-Definitions that the source does not have are added; so are imports. Line comments survive, since
-text is moved and nothing is printed from a syntax tree.
+Definitions and imports that the source lacks are added. Comments survive, because lines of text are
+moved and nothing is printed from a syntax tree.
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ from collections.abc import Iterable, Mapping
 WIDTH = 100
 TODO = re.compile(r'TODO\((\d+)\): ?([^\n"]*)')
 
-Definition = ast.FunctionDef | ast.ClassDef
 Lines = list[str]
 
 
@@ -36,31 +34,39 @@ class CutError(ValueError):
 
 def cut(source: str, holes: Mapping[str, tuple[int, str]]) -> str:
     """Replace the body of each named function by its TODO. `holes`: name -> (number, task)."""
+    todos = {}
+    for name, (number, task) in holes.items():
+        indent = " " * _function(ast.parse(source), name).body[0].col_offset
+        todos[name] = _todo(number, task, indent)
+    return fill(source, todos)
+
+
+def fill(source: str, bodies: Mapping[str, Lines]) -> str:
+    """Put these lines in the place of functions' bodies; signatures and docstrings stay."""
     lines, tree = source.splitlines(), ast.parse(source)
     edits = []
-    for name, (number, task) in holes.items():
+    for name, body in bodies.items():
         node = _function(tree, name)
         first = _body_begins(node, lines)
-        indent = " " * node.body[0].col_offset
-        edits.append((first, node.end_lineno or first, _todo(number, task, indent)))
+        edits.append((first, node.end_lineno or first, _indented(body, node.body[0].col_offset)))
     return _replaced(lines, edits)
 
 
 def open_holes(text: str, names: Iterable[str]) -> list[str]:
-    """Those of the named functions whose body still is a TODO. Missing ones raise `CutError`."""
+    """Those of the named functions that still raise their TODO. Missing ones raise `CutError`."""
     tree = ast.parse(text)
-    return [name for name in names if _is_open(_function(tree, name))]
+    return [name for name in names if _raises_todo(_function(tree, name))]
 
 
 def splice(source: str, fragment: str) -> str:
-    """The source with the definitions of the fragment in the place of its own."""
+    """The source with the definitions of the fragment in place of its own."""
     lines, tree = source.splitlines(), ast.parse(source)
     new_lines, new = fragment.splitlines(), ast.parse(fragment)
     edits: list[tuple[int, int, Lines]] = []
     imports: Lines = []
     added: Lines = []
     for node in new.body:
-        text = new_lines[_start(node) - 1 : node.end_lineno]
+        text = lines_of(node, new_lines)
         if isinstance(node, ast.Import | ast.ImportFrom):
             imports += [] if _is_future(node) else text
         elif isinstance(node, ast.ClassDef) and (old := _find(tree, node.name)) is not None:
@@ -76,7 +82,7 @@ def splice(source: str, fragment: str) -> str:
 
 
 def changed(source: str, mine: str) -> str:
-    """A fragment with every definition of `mine` that says something else than the source's."""
+    """A fragment with every definition of `mine` that differs from the source's."""
     tree, other, lines = ast.parse(source), ast.parse(mine), mine.splitlines()
     known = {ast.dump(node) for node in tree.body if _is_import(node)}
     out: Lines = []
@@ -87,21 +93,21 @@ def changed(source: str, mine: str) -> str:
         if (_is_import(node) and ast.dump(node) in known) or _is_docstring(node):
             continue
         if not (isinstance(node, ast.ClassDef) and isinstance(old, ast.ClassDef)):
-            out += lines[_start(node) - 1 : node.end_lineno]
+            out += lines_of(node, lines)
             continue
         same = {ast.dump(member) for member in old.body}
         out.append(f"class {node.name}:")
         for member in node.body:
             if ast.dump(member) not in same and not _is_docstring(member):
-                out += lines[_start(member) - 1 : member.end_lineno]
+                out += lines_of(member, lines)
     return "\n".join(out) + "\n"
 
 
 def find_source(fragment: str, sources: Mapping[str, str]) -> dict[str, str]:
-    """Which part of a fragment belongs to which source: file -> fragment.
+    """Split a fragment by the sources that its parts belong to: file -> fragment.
 
-    Each definition goes to the source that has it; what none has, and imports, go to the file that
-    the first known definition went to. A fragment that replaces nothing raises `CutError`.
+    Each definition goes to the source that has it. Imports, and definitions that no source has, go
+    with the first one that is known. A fragment that replaces nothing raises `CutError`.
     """
     lines, tree = fragment.splitlines(), ast.parse(fragment)
     trees = {file: ast.parse(text) for file, text in sources.items()}
@@ -115,15 +121,46 @@ def find_source(fragment: str, sources: Mapping[str, str]) -> dict[str, str]:
     parts: dict[str, Lines] = {}
     for node, home in zip(tree.body, homes, strict=True):
         if not _is_docstring(node):
-            text = lines[_start(node) - 1 : node.end_lineno]
+            text = lines_of(node, lines)
             parts.setdefault(home or first, []).extend(text)
     return {file: "\n".join(text) + "\n" for file, text in parts.items()}
 
 
-def body_of(source: str, name: str) -> str:
+def definition_of(source: str, name: str) -> str:
     """The text of one function or method, as it stands."""
-    node = _function(ast.parse(source), name)
-    return "\n".join(source.splitlines()[_start(node) - 1 : node.end_lineno])
+    return "\n".join(lines_of(_function(ast.parse(source), name), source.splitlines()))
+
+
+def body_of(source: str, name: str) -> Lines:
+    """The lines of a function below its signature and docstring."""
+    lines, node = source.splitlines(), functions(source)[name]
+    code = _code(node)
+    if code and lines[code[0].lineno - 1][: code[0].col_offset].strip():  # `def f(x): return x`
+        return [line for statement in code for line in ast.unparse(statement).splitlines()]
+    return lines[_body_begins(node, lines) - 1 : node.end_lineno] if code else []
+
+
+def is_unwritten(source: str, name: str) -> bool:
+    """Does a function only raise its TODO, without so much as a comment of the learner's?"""
+    code = _code(functions(source)[name])
+    if any(line.lstrip().startswith("#") for line in body_of(source, name)):
+        return False
+    return not code or (len(code) == 1 and isinstance(code[0], ast.Raise) and _raises_todo(code[0]))
+
+
+def functions(source: str) -> dict[str, ast.FunctionDef]:
+    """Every function and method by its full name. As in Python, the last definition counts."""
+    found: dict[str, ast.FunctionDef] = {}
+    for node in ast.parse(source).body:
+        members = node.body if isinstance(node, ast.ClassDef) else [node]
+        owner = f"{node.name}." if isinstance(node, ast.ClassDef) else ""
+        found |= {owner + m.name: m for m in members if isinstance(m, ast.FunctionDef)}
+    return found
+
+
+def lines_of(node: ast.stmt, lines: Lines) -> Lines:
+    """The lines of a statement, decorators included."""
+    return lines[_start(node) - 1 : node.end_lineno]
 
 
 # ---------------------------------------------------------------- parts
@@ -144,21 +181,36 @@ def _todo(number: int, task: str, indent: str) -> Lines:
     return [f"{indent}raise NotImplementedError(", *inner, f"{indent})"]
 
 
-def _is_open(node: ast.FunctionDef) -> bool:
-    """A body that raises its TODO, wherever in it: half a solution is still a hole."""
-    raised = [n for n in ast.walk(node) if isinstance(n, ast.Raise) and n.exc is not None]
-    return any("NotImplementedError" in ast.dump(n) and "TODO(" in ast.dump(n) for n in raised)
+def _raises_todo(node: ast.AST) -> bool:
+    """Is a TODO raised anywhere in it? Half a solution is still a hole."""
+    raised = [ast.dump(n) for n in ast.walk(node) if isinstance(n, ast.Raise)]
+    return any("NotImplementedError" in text and "TODO(" in text for text in raised)
+
+
+def _code(node: ast.FunctionDef) -> list[ast.stmt]:
+    """The statements of a function without its docstring."""
+    return node.body[1:] if _is_docstring(node.body[0]) else node.body
+
+
+def _indented(body: Lines, width: int) -> Lines:
+    """A body moved to another indentation; lines that stand further left are part of a string."""
+    code = [line for line in body if line.strip() and not line.lstrip().startswith("#")]
+    old = code[0][: len(code[0]) - len(code[0].lstrip())] if code else ""
+    return [
+        " " * width + line[len(old) :] if line.strip() and line.startswith(old) else line
+        for line in body
+    ]
 
 
 def _members(old: ast.stmt, new: ast.ClassDef, lines: Lines) -> list[tuple[int, int, Lines]]:
-    """Edits that put the members of `new` in the place of those of `old`, or at its end."""
+    """Edits that replace the members of `old` by those of `new`, or add them at its end."""
     if not isinstance(old, ast.ClassDef):
         raise CutError(f"{new.name} is not a class in the source")
     edits = []
     for member in new.body:
         if _is_docstring(member) or isinstance(member, ast.Pass):
             continue
-        text = lines[_start(member) - 1 : member.end_lineno]
+        text = lines_of(member, lines)
         there = _find(old, _name(member))
         if there is not None:
             edits.append((_start(there), there.end_lineno or 0, text))
@@ -169,9 +221,9 @@ def _members(old: ast.stmt, new: ast.ClassDef, lines: Lines) -> list[tuple[int, 
 
 
 def _replaced(lines: Lines, edits: list[tuple[int, int, Lines]]) -> str:
-    """Lines `first` to `last` (from 1, both in) replaced; last = first - 1 inserts before first."""
+    """Replace lines first to last, counted from 1 and inclusive; last = first - 1 inserts."""
     out = list(lines)
-    for first, last, text in sorted(edits, key=lambda edit: edit[0], reverse=True):
+    for first, last, text in sorted(edits, key=lambda edit: edit[:2])[::-1]:
         out[first - 1 : last] = text
     return "\n".join(out) + "\n"
 
@@ -191,7 +243,7 @@ def _find(parent: ast.AST, name: str | None) -> ast.stmt | None:
 
 
 def _name(node: ast.AST) -> str | None:
-    """What a definition or an assignment gives a name to."""
+    """The name that a definition or an assignment defines."""
     if isinstance(node, ast.FunctionDef | ast.ClassDef):
         return node.name
     target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
@@ -205,7 +257,7 @@ def _start(node: ast.stmt) -> int:
 
 
 def _body_begins(node: ast.FunctionDef, lines: Lines) -> int:
-    """The line after the docstring, or after the signature where there is none."""
+    """The line after the docstring, or after the signature if there is none."""
     if _is_docstring(node.body[0]):
         return (node.body[0].end_lineno or 0) + 1
     first = _start(node.body[0])

@@ -1,4 +1,4 @@
-"""What is here: versions, a GPU or none, and what the labs will do about it."""
+"""What this machine has: versions, a GPU or none, and how the labs make do with it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ INSTALL = ".venv/bin/python -m pip install -e '.[torch]'"
 
 
 def missing(packages: tuple[str, ...]) -> list[str]:
-    """Those that cannot be imported here, without importing them."""
+    """The packages that cannot be imported here; finds out without importing them."""
     return [name for name in packages if importlib.util.find_spec(name) is None]
 
 
 def examine() -> dict[str, Any]:
-    """Findings: `versions`, `gpu` and a list of sentences on what is emulated and why."""
+    """Returns `versions`, `gpu` and `sentences`, which say what is emulated here and why."""
     versions = {"python": platform.python_version(), "system": platform.platform(terse=True)}
     for name in PACKAGES:
         versions[name] = "" if missing((name,)) else importlib.metadata.version(name)
@@ -28,7 +28,7 @@ def examine() -> dict[str, Any]:
 
 
 def nvidia_gpu() -> dict[str, str]:
-    """Name, driver and memory of the first NVIDIA GPU, empty without one. Asks nvidia-smi."""
+    """Name, driver and memory of the first NVIDIA GPU by nvidia-smi; empty without one."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return {}
@@ -48,7 +48,7 @@ def _sentences(versions: dict[str, str], gpu: dict[str, str]) -> list[str]:
     said = []
     for name in ("numpy", "pytest"):
         if not versions[name]:
-            said.append(f"{name} is missing: run `make labs`, which sets up .venv with it.")
+            said.append(f"{name} is missing: run `make labs`, which installs it into .venv.")
     if not versions["torch"]:
         said.append(f"Labs 11 to 16 need torch: {INSTALL}. Labs 1 to 10, 18 and 19 run without it.")
     elif not versions["triton"]:
@@ -59,17 +59,17 @@ def _sentences(versions: dict[str, str], gpu: dict[str, str]) -> list[str]:
     if gpu:
         said.append(
             f"{gpu['name']} (driver {gpu['driver_version']}): GPU labs measure for real. Their "
-            "tests of correctness run in the interpreter and the emulator all the same."
+            "tests of correctness still run in the interpreter and the emulator."
         )
         if float(gpu.get("compute_cap", "0") or 0) < 8.0:
             said.append("It is older than Ampere (compute capability 8.0): no bfloat16, no lab 13.")
     else:
         said += [
-            "No NVIDIA GPU here. Nothing is lost but the stopwatch:",
+            "No NVIDIA GPU here. You only miss the measurements:",
             "  labs 11 to 13 run their Triton kernels in Triton's interpreter, on the CPU;",
             "  lab 14 captures into the CPU emulator of CUDA graphs: same API, same faults;",
-            "  labs 15 to 17 read captured runs, and say so where there is none yet.",
+            "  labs 15 to 17 read captured runs, and say so if there is none yet.",
         ]
     if not versions["vllm"]:
-        said.append("vllm is not installed: lab 17 works from a captured run.")
+        said.append("vllm is not installed: lab 17 uses a captured run.")
     return said

@@ -2,17 +2,18 @@
 
 In:  a command of `mini_engine`, or the measuring script of a lab. Out: what it prints.
 
-Every lab that is passed takes part: of the learner's file, the definitions that differ from the
-engine's are put into the engine's text, so that two labs about one file do not shut each other out.
+Every lab that has passed takes part. Only the definitions that differ from the engine's are put
+into the engine's text, so that two labs about one file can run together.
 """
 
 from __future__ import annotations
 
+import os
 import runpy
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -26,13 +27,17 @@ from labs.runner.substitute import substitute
 def play(words: Sequence[str], console: Console) -> int:
     """Run `python -m mini_engine WORDS` with every solved lab in place. Returns its exit code."""
     progress = workspace.load_progress()
-    solved = [lab for lab in all_labs() if workspace.solved(lab, progress.of(lab))]
+    labs = [lab for lab in all_labs() if of_the_engine(lab)]
+    solved = [lab for lab in labs if workspace.solved(lab, progress)]
+    stale = [lab for lab in labs if workspace.stale(lab, progress)]
+    if stale:
+        console.print(f"Left out: {workspace.ask_for_update(*stale)}.")
     texts = merged(solved)
     if not texts:
         console.print("No lab about the engine is solved yet, so this is its own code.")
     else:
-        labs = ", ".join(str(lab.number) for lab in solved if of_the_engine(lab))
-        console.print(f"Your code of lab {labs} runs in the place of the engine's:")
+        numbers = ", ".join(str(lab.number) for lab in solved)
+        console.print(f"Your code of lab {numbers} runs in the place of the engine's:")
         for module in texts:
             console.print(f"  {module}")
     console.print()
@@ -40,39 +45,37 @@ def play(words: Sequence[str], console: Console) -> int:
 
 
 def measure(lab: Lab, words: Sequence[str], console: Console) -> int:
-    """Run a lab's `measure.py` with the learner's file of that lab in place, if it is passed."""
+    """Run a lab's `measure.py` with the learner's file of that lab in place, if it has passed."""
     script = lab.folder / "measure.py"
     if not script.exists():
-        raise ValueError(f"lab {lab.number} has nothing to measure: it is proven by its tests")
+        raise ValueError(f"lab {lab.number} has nothing to measure: its tests are the proof")
     progress = workspace.load_progress()
-    mine = workspace.solved(lab, progress.of(lab))
+    if workspace.stale(lab, progress):
+        raise ValueError(workspace.ask_for_update(lab))
+    mine = workspace.solved(lab, progress)
     if not mine:
         console.print("You have not passed this lab yet, so the engine's own code is measured.\n")
-    return run(f"labs.{lab.name}.measure", words, merged([lab] if mine else [], whole_modules))
+    return run(f"labs.{lab.name}.measure", words, merged([lab] if mine else []))
 
 
-def of_the_engine(lab: Lab) -> list[str]:
-    """The learner's files of a lab that stand for modules of the engine."""
-    return [file for file in lab.sources if lab.module(file).startswith("mini_engine.")]
+def of_the_engine(lab: Lab) -> bool:
+    """Does the learner's code stand for modules of the engine, and not only for the lab's own?"""
+    return any(lab.module(file).startswith("mini_engine.") for file in lab.sources)
 
 
-def whole_modules(lab: Lab) -> list[str]:
-    """Those, and files that stand for a module of the lab itself."""
-    own = {f: path.removesuffix(".py").replace("/", ".") for f, path in lab.sources.items()}
-    return [file for file, module in own.items() if lab.module(file) == module]
+def merged(labs: Sequence[Lab]) -> dict[str, str]:
+    """Module -> the engine's text with what the learner wrote in these labs.
 
-
-def merged(
-    labs: Sequence[Lab], files_of: Callable[[Lab], list[str]] = of_the_engine
-) -> dict[str, str]:
-    """Module -> the engine's text with what the learner wrote in these labs."""
+    A file that the learner was given broken stands for no module that anything else imports.
+    """
     texts: dict[str, str] = {}
     for lab in labs:
         files, reference = workspace.my_files(lab), lab.reference()
-        for file in files_of(lab):
-            module = lab.module(file)
-            fragment = changed(reference[file], files[file].read_text())
-            texts[module] = splice(texts.get(module, reference[file]), fragment)
+        for file, path in lab.sources.items():
+            if Path(path).name == file:
+                module = lab.module(file)
+                fragment = changed(reference[file], files[file].read_text())
+                texts[module] = splice(texts.get(module, reference[file]), fragment)
     return texts
 
 
@@ -85,14 +88,8 @@ def run(module: str, words: Sequence[str], texts: Mapping[str, str]) -> int:
             file.write_text(text)
             pairs.append(f"{name}={file}")
         command = [sys.executable, "-m", "labs.runner.play", module, ",".join(pairs), *words]
-        return subprocess.run(command, env=_environment()).returncode
-
-
-def _environment() -> dict[str, str]:
-    import os
-
-    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+        return subprocess.run(command, env=os.environ | {"PYTHONPATH": path}).returncode
 
 
 if __name__ == "__main__":

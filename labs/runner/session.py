@@ -1,13 +1,13 @@
-"""One run of a lab's tests, in a process of its own, told event by event.
+"""One run of a lab's tests in a process of its own, reported event by event.
 
 In:  the test file, the files that stand in for the engine's modules, limits. Out: lines of JSON,
-written as they happen, so that whoever waits knows which test was running when time ran out.
+written at once, so that the waiting process knows which test was running when time ran out.
 
     {"event": "start", "test": "test_replay_ignores_a_rebound_input"}
     {"event": "end", "test": "…", "outcome": "failed", "todo": "", "catches": ["rebind-input"], …}
     {"event": "broken", "message": "…"}           the tests could not even be collected
 
-The process belongs to the run: modules are substituted, memory is limited, and it may be killed.
+The process serves this run alone: it substitutes modules, limits its memory and may be killed.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from typing import Any
 
 import pytest
 
+from labs.runner.catalogue import ROOT
 from labs.runner.cutter import TODO
 from labs.runner.substitute import substitute
 
-ROOT = Path(__file__).parent.parent.parent
-CATCHES = "catches(*ids): a test that fails for who believes one of these misconceptions"
+CATCHES = "catches(*ids): a test that fails if the code holds one of these misconceptions"
 
 
 @dataclass(frozen=True)
@@ -44,27 +44,32 @@ class Job:
 
 
 def run_job(job: Job) -> None:
-    """Run pytest on the job. Returns when it is over; ends the process on nothing."""
+    """Run pytest on the job. Returns when pytest is done, whatever the tests did."""
     os.environ.update(job.environment)
-    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # plugins of others: slow, and not used
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # slow to load, and none is used
     sys.dont_write_bytecode = True
     sys.path.insert(0, str(ROOT))
     limit_memory(job.memory_gb)
     substitute({module: Path(file) for module, file in job.modules.items()})
     with open(job.events, "a", encoding="utf-8") as out:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what pytest and the learner print
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # drops what pytest and the learner print
         os.dup2(1, 2)
-        teller = Teller(out, job.only, list(job.modules.values()))
+        reporter = Reporter(out, job.only, list(job.modules.values()))
         words = [job.test_file, "-q", "--tb=native", "--import-mode=importlib"]
-        words += ["-p", "no:cacheprovider", "-p", "no:unraisableexception"]  # it collects garbage
-        code = pytest.main([*words, "--rootdir", str(ROOT), "-c", os.devnull], plugins=[teller])
-        teller.tell(event="over", code=int(code))
+        words += [
+            "-p",
+            "no:cacheprovider",
+            "-p",
+            "no:unraisableexception",
+        ]  # this one collects garbage after each test
+        code = pytest.main([*words, "--rootdir", str(ROOT), "-c", os.devnull], plugins=[reporter])
+        reporter.write(event="over", code=int(code))
 
 
 def limit_memory(gigabytes: float) -> None:
-    """Refuse this process more address space: a huge allocation becomes a MemoryError.
+    """Limit the address space of this process, so that a huge allocation raises MemoryError.
 
-    Where the system has no such limit (Windows, macOS) nothing happens.
+    Does nothing on systems without such a limit (Windows, macOS).
     """
     if sys.platform != "linux":
         return
@@ -74,13 +79,13 @@ def limit_memory(gigabytes: float) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (size, size))
 
 
-class Teller:
-    """A pytest plugin that writes what happens."""
+class Reporter:
+    """A pytest plugin that writes each event as a line of JSON."""
 
     def __init__(self, out: Any, only: str = "", files: list[str] | None = None) -> None:
         self.out, self.only, self.files = out, only, files or []
 
-    def tell(self, **event: Any) -> None:
+    def write(self, **event: Any) -> None:
         self.out.write(json.dumps(event) + "\n")
         self.out.flush()
 
@@ -93,7 +98,7 @@ class Teller:
             items[:] = [item for item in items if self.only in misconceptions(item)]
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        self.tell(event="start", test=nodeid.rpartition("::")[2])
+        self.write(event="start", test=nodeid.rpartition("::")[2])
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
@@ -102,7 +107,7 @@ class Teller:
         report = yield
         if report.when == "call" or (report.when == "setup" and not report.passed):
             error = call.excinfo.value if call.excinfo and not report.skipped else None
-            self.tell(
+            self.write(
                 event="end",
                 test=item.name,
                 outcome=report.outcome,
@@ -121,18 +126,18 @@ class Teller:
             lines = str(report.longrepr).strip().splitlines()
             last = [line.removeprefix("E").strip() for line in lines if line.startswith("E")]
             message = (last or lines)[-1]
-            self.tell(event="broken", message=message, detail=str(report.longrepr))
+            self.write(event="broken", message=message, detail=str(report.longrepr))
 
 
 def misconceptions(item: pytest.Item) -> list[str]:
-    """The ids that a test catches."""
+    """The ids of the misconceptions that a test catches."""
     return [str(id) for mark in item.iter_markers("catches") for id in mark.args]
 
 
 def explained(error: BaseException, files: list[str]) -> dict[str, str]:
-    """An error in a few words: its TODO if it is one, what was said, where in whose file.
+    """An error in a few words: its TODO if it is one, its message, and where it was raised.
 
-    Errors that were raised from others are followed: an interpreter of kernels wraps them.
+    Follows errors back to those they were raised from, because Triton's interpreter wraps them.
     """
     chain: list[BaseException] = []
     link: BaseException | None = error
@@ -160,7 +165,7 @@ def _same(one: str, other: str) -> bool:
 
 
 def sentence(test: str) -> str:
-    """`test_replay_ignores_a_rebound_input[3]` as words."""
+    """The name of a test as words: `test_a_b[3]` becomes `a b (3)`."""
     name, bracket, case = test.partition("[")
     words = re.sub(r"_+", " ", name.removeprefix("test_"))
     return f"{words} ({case.rstrip(']')})" if bracket else words

@@ -1,8 +1,9 @@
-"""What the runner says: one screen each, and one next step at the end of it."""
+"""What the runner prints: at most a screen, with the next step as its last line."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -10,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from labs.runner import workspace
+from labs.runner.carry import Carried
 from labs.runner.catalogue import Hole, Lab, all_labs
 from labs.runner.checking import Outcome, Report, shown
 from labs.runner.doctor import INSTALL, missing
@@ -25,14 +27,14 @@ def welcome(lab: Lab, console: Console) -> None:
     console.print(
         f"""[bold]Welcome to Launch Bound.[/] {len(all_labs())} labs, each a file of a real engine \
 with holes in it.
-You need no GPU. You fill the holes in your own copy, until the tests are green.
+You need no GPU. You fill the holes in your own copy until every test passes.
 
 Lab 1 is cut for you: [bold]{lab.title}[/], about {lab.minutes} minutes
   read    {lab.chapter}
           labs/{lab.name}/README.md
   edit    {shown(path)}
 
-Now run this. It is red, and says in one line each what is to do:
+Now run this. It fails, and tells you in one line each what to write:
 
   [bold].venv/bin/{RUN} check[/]
 """
@@ -45,33 +47,40 @@ def listing(labs: Sequence[Lab], progress: Progress, console: Console) -> None:
     for name in ("", "lab", "min", "needs", "without a GPU"):
         table.add_column(name, justify="right" if name == "min" else "left")
     signs = {"passed": "[green]✓[/]", "edited": "[yellow]~[/]", "started": "[yellow]·[/]", "": " "}
-    for lab in labs:
-        where = standing(lab, progress)["state"]
-        here = "[bold]" if lab.number == progress.current else ""
+    standings = [standing(lab, progress) for lab in labs]
+    for lab, where in zip(labs, standings, strict=True):
+        here = "[bold]" if where["current"] else ""
         table.add_row(
-            signs[where],
+            signs[where["state"]],
             f"{here}{lab.number:>2} {lab.title}",
             str(lab.minutes),
             lab.needs,
             lab.without,
         )
     console.print(table)
-    states = [standing(lab, progress)["state"] for lab in labs]
-    console.print(f"\n{states.count('passed')} of {len(labs)} passed. {next_step(labs, progress)}")
+    passed = sum(where["state"] == "passed" for where in standings)
+    console.print(f"\n{passed} of {len(labs)} passed. {next_step(labs, progress)}")
+    stale = [lab for lab, where in zip(labs, standings, strict=True) if where["stale"]]
+    if stale:
+        console.print(f"[yellow]Attention: {workspace.ask_for_update(*stale)}.[/]")
 
 
 def standing(lab: Lab, progress: Progress) -> dict[str, Any]:
-    """One lab for `--json`: state is "", started, passed, or edited after it had passed."""
-    state = progress.labs.get(str(lab.number))
-    where = ""
-    if state is not None and workspace.started(lab):
-        where = "started"
-        if state.passed:
-            where = "passed" if workspace.solved(lab, state) else "edited"
+    """One lab for `--json`: state is "", started, passed, or edited since it passed.
+
+    A stale lab that had passed counts as passed until its carried-over files fail.
+    """
+    stale, where = workspace.stale(lab, progress), ""
+    if stale or workspace.started(lab):
+        passed = progress.of(lab).passed
+        where = "edited" if passed else "started"
+        if passed and (stale or workspace.solved(lab, progress)):
+            where = "passed"
     return {
         "lab": lab.name,
         "title": lab.title,
         "state": where,
+        "stale": stale,
         "minutes": lab.minutes,
         "needs": lab.needs,
         "without": lab.without,
@@ -82,17 +91,19 @@ def standing(lab: Lab, progress: Progress) -> dict[str, Any]:
 def next_step(labs: Sequence[Lab], progress: Progress) -> str:
     """The one command to run now."""
     current = next((lab for lab in labs if lab.number == progress.current), None)
+    if current is not None and standing(current, progress)["stale"]:
+        return f"You are in lab {current.number}: [bold].venv/bin/{RUN} update {current.number}[/]"
     if current is not None and standing(current, progress)["state"] != "passed":
         return f"You are in lab {current.number}: [bold].venv/bin/{RUN} check[/]"
     open_labs = [lab for lab in labs if standing(lab, progress)["state"] != "passed"]
     if not open_labs:
-        return f"All of them. Now run your own engine: [bold].venv/bin/{RUN} demo[/]"
+        return f"That is all. Now run your own engine: [bold].venv/bin/{RUN} demo[/]"
     later = [lab for lab in open_labs if lab.number > progress.current] or open_labs
     return f"Next: [bold].venv/bin/{RUN} start {later[0].number}[/] ({later[0].title})"
 
 
 def started(lab: Lab, fresh: bool, console: Console) -> None:
-    """What to read, what to edit, what to run."""
+    """What to read, what to edit and what to run."""
     console.print(f"[bold]Lab {lab.number}: {lab.title}[/], about {lab.minutes} minutes")
     console.print(f"  read    {lab.chapter}\n          labs/{lab.name}/README.md")
     for path in workspace.my_files(lab).values():
@@ -103,8 +114,26 @@ def started(lab: Lab, fresh: bool, console: Console) -> None:
     console.print(f"\nThen: [bold].venv/bin/{RUN} check[/]   stuck: [bold].venv/bin/{RUN} hint[/]")
 
 
+def updated(
+    lab: Lab, done: Carried, backups: Sequence[Path], still: Sequence[Hole], console: Console
+) -> None:
+    """What was carried over, what is left to write, and where the old files are."""
+    console.print(f"[bold]Lab {lab.number}: {lab.title}[/]")
+    console.print(f"  carried over   {', '.join(done.holes) or 'nothing: no hole was filled'}")
+    if done.helpers:
+        console.print(f"  with them      {', '.join(done.helpers)}")
+    for hole in still:
+        console.print(f"  {'to mend ' if hole.broken else 'to write'}       [bold]{hole.name}[/]")
+    for backup in backups:
+        console.print(f"  kept           {shown(backup)}")
+    for remark in done.remarks:
+        console.print(f"  [yellow]look at[/]        {escape(remark)}")
+    console.print("  What you changed outside the holes is in the kept files only.")
+    console.print(f"Now: [bold].venv/bin/{RUN} check {lab.number}[/]\n")
+
+
 def refuse_missing_packages(lab: Lab) -> None:
-    """Raises ValueError with the line to type, before anything runs."""
+    """Raises ValueError with the command that installs what is missing, before anything runs."""
     absent = missing(lab.packages)
     if absent:
         raise ValueError(
@@ -115,13 +144,15 @@ def refuse_missing_packages(lab: Lab) -> None:
 def report(
     report: Report, console: Console, *, whose: str, every: bool, progress: Progress
 ) -> None:
-    """A check's outcome: TODOs in a line each, then the first failure with what it may mean."""
+    """The outcome of a check: open holes, then the first failure with its likely cause."""
     lab = report.lab
     whose = "" if whose == "mine" else f" ({whose})"
     passed = sum(o.outcome == "passed" for o in report.outcomes)
     counted = f"{passed} of {len(report.outcomes)} tests pass"
     if report.stopped:
         console.print(f"[red]✗[/] lab {lab.number}{whose}: {escape(report.stopped)}")
+        if not whose:
+            _engine_changed(lab, console, progress)
         return
     for outcome in report.outcomes:
         if outcome.outcome == "skipped":
@@ -141,11 +172,15 @@ def report(
         _failure(lab, outcome, console, full=every or index == 0)
     console.print(f"\nlab {lab.number}{whose}: {counted}.", end="")
     console.print(f" Stuck: [bold].venv/bin/{RUN} hint[/]" if not whose else "")
-    state = progress.of(lab)
-    if not whose and workspace.source_changed(lab, state):
+    if not whose:
+        _engine_changed(lab, console, progress)
+
+
+def _engine_changed(lab: Lab, console: Console, progress: Progress) -> None:
+    if workspace.source_changed(lab, progress):
         console.print(
-            f"[dim]The engine's file has changed since yours was cut. If tests ask for something "
-            f"that your file has no place for: {RUN} reset {lab.number} (keeps a backup).[/]"
+            f"[dim]The engine's file has changed since yours was cut. If a test asks for something "
+            f"that your file has no place for: {RUN} update {lab.number} (keeps a backup).[/]"
         )
 
 
@@ -158,7 +193,9 @@ def _failure(lab: Lab, outcome: Outcome, console: Console, *, full: bool) -> Non
     for line in outcome.message.splitlines()[:12]:
         console.print(f"    {escape(line)}")
     if outcome.message.startswith("MemoryError"):
-        console.print(f"    This lab may use {lab.memory_gb:g} GB: how large is what is allocated?")
+        console.print(
+            f"    This lab may use {lab.memory_gb:g} GB: how much does your code allocate?"
+        )
     console.print(f"    [dim]{escape(_place(outcome.where))}[/]")
     for id in outcome.catches:
         belief = lab.misconception(id)
@@ -184,7 +221,7 @@ def _green(lab: Lab, whose: str, counted: str, console: Console, progress: Progr
 
 
 def hints(lab: Lab, hole: Hole, seen: int, console: Console) -> None:
-    """The hints so far, the newest last. They stay readable after the lab is passed."""
+    """The hints shown so far, the newest last; also after the lab has passed."""
     console.print(f"[bold]lab {lab.number}, {hole.name}[/]: {escape(hole.task)}")
     for level, hint in enumerate(hole.hints[:seen], start=1):
         console.print(f"  hint {level} of {len(hole.hints)}: {escape(hint)}")
@@ -195,7 +232,7 @@ def hints(lab: Lab, hole: Hole, seen: int, console: Console) -> None:
 
 
 def diff(lines: Sequence[str], console: Console, other: str) -> None:
-    """- is yours, + is the engine's; of a file to mend: - is what was given, + is yours."""
+    """`-` is yours and `+` the engine's; in a file to mend, `-` was given and `+` is yours."""
     colours = {"+": "green", "-": "red", "@": "cyan"}
     for line in lines:
         colour = colours.get(line[:1], "")
@@ -205,8 +242,8 @@ def diff(lines: Sequence[str], console: Console, other: str) -> None:
 
 
 def solution(lab: Lab, found: Mapping[str, str], console: Console) -> None:
-    """The engine's way, which is not the only one: the tests do not look at how."""
-    console.print(f"[bold]Lab {lab.number}[/], the engine's way. Another may be as right.")
+    """The engine's way, one of many: the tests look at what comes out."""
+    console.print(f"[bold]Lab {lab.number}[/], the engine's way. Yours may differ and be as right.")
     for name, text in found.items():
         console.print(f"\n[bold]{name}[/]" + (f"\n{escape(text)}" if text else ""))
 
@@ -224,7 +261,7 @@ def findings(found: Mapping[str, Any], console: Console) -> None:
 
 
 def as_json(report: Report) -> dict[str, Any]:
-    """A report for machines."""
+    """A report as JSON."""
     return {
         "lab": report.lab.name,
         "passed": report.passed,

@@ -1,7 +1,7 @@
-"""Other files in the place of the engine's own modules, for one process.
+"""Put other files in the place of the engine's modules, for one process.
 
-In:  module name -> file. Out: from then on `import mini_engine.sim.graphs` loads that file, for the
-lab's tests and for every part of the engine that imports it. Nothing on disk is changed.
+In:  module name -> file. Out: from then on `import mini_engine.sim.graphs` loads the given file, in
+the lab's tests and in every part of the engine. Nothing on disk changes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from types import ModuleType
 
 
 class Substitutes:
-    """A finder that stands before all others."""
+    """A finder of modules that is asked before all others."""
 
     def __init__(self, files: Mapping[str, Path]) -> None:
         self.files = dict(files)
@@ -28,7 +28,7 @@ class Substitutes:
 
 
 def substitute(files: Mapping[str, Path]) -> None:
-    """Install them. Raises RuntimeError where one of the modules has been imported already."""
+    """Install them. Raises RuntimeError if one of the modules has already been imported."""
     late = sorted(set(files) & set(sys.modules))
     if late:
         raise RuntimeError(f"{', '.join(late)} imported before it could be substituted")

@@ -1,10 +1,10 @@
-"""The learner's own files: cut from the engine, kept, backed up, never a tracked file.
+"""The learner's own files: cut from the engine, kept, backed up and brought up to date.
 
 In:  a `Lab`. Out: files under `labs/mine/labNN_name/`, which git ignores, and beside them
-`progress.json`: when each lab was started and passed, which hints were shown, and of which state of
-the engine the files were cut.
+`progress.json`: when each lab was started and passed, which hints were shown, and from which
+version of the engine the files were cut.
 
-`LABS_HOME` in the environment puts all of it into another folder.
+The environment variable `LABS_HOME` names another folder for all of it.
 """
 
 from __future__ import annotations
@@ -13,16 +13,20 @@ import hashlib
 import json
 import os
 import shutil
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
 
+from labs.runner.carry import Carried, broken_imports, carry
 from labs.runner.catalogue import LABS, Lab
+from labs.runner.checking import still_open, syntax_error
+from labs.runner.cutter import functions
 
 
 @dataclass
 class LabState:
-    """What is known of a learner and one lab. Times are ISO 8601, empty where it did not happen."""
+    """How far a learner is in one lab. Times are ISO 8601, empty for what has not happened."""
 
     started: str = ""
     passed: str = ""
@@ -34,22 +38,23 @@ class LabState:
 
 @dataclass
 class Progress:
-    """Where the learner stands."""
+    """Where the learner stands. `current` is the number of the lab last worked on, 0 for none."""
 
     labs: dict[str, LabState] = field(default_factory=dict)
     current: int = 0
 
     def of(self, lab: Lab) -> LabState:
+        """The state of a lab, to read or to change. A lab never touched is not written down."""
         return self.labs.setdefault(str(lab.number), LabState())
 
 
 def home() -> Path:
-    """The folder that everything of the learner is in."""
+    """The folder with everything that belongs to the learner."""
     return Path(os.environ.get("LABS_HOME") or LABS / "mine")
 
 
 def load_progress() -> Progress:
-    """An unreadable file raises ValueError; it is never overwritten."""
+    """Raises ValueError for an unreadable file, which is never overwritten."""
     path = home() / "progress.json"
     if not path.exists():
         return Progress()
@@ -59,7 +64,7 @@ def load_progress() -> Progress:
         return Progress(labs, data["current"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
-            f"{path} is not readable as progress ({error}): mend it, or move it away to begin "
+            f"{path} cannot be read as progress ({error}): mend it, or move it away to begin "
             "anew; your files beside it are not touched"
         ) from error
 
@@ -68,7 +73,8 @@ def save_progress(progress: Progress) -> None:
     home().mkdir(parents=True, exist_ok=True)
     path = home() / "progress.json"
     fresh = path.with_suffix(".new")
-    fresh.write_text(json.dumps(asdict(progress), indent=2) + "\n")
+    touched = {n: asdict(state) for n, state in progress.labs.items() if state != LabState()}
+    fresh.write_text(json.dumps({"labs": touched, "current": progress.current}, indent=2) + "\n")
     fresh.replace(path)  # a run that is cut short leaves the old file whole
 
 
@@ -82,7 +88,7 @@ def started(lab: Lab) -> bool:
 
 
 def start(lab: Lab, progress: Progress) -> list[Path]:
-    """Cut the holes into the learner's files. Files that are there already are kept as they are.
+    """Cut the holes into the learner's files. Files that exist already are kept as they are.
 
     Returns the files that were written.
     """
@@ -101,32 +107,111 @@ def start(lab: Lab, progress: Progress) -> list[Path]:
 
 
 def reset(lab: Lab, progress: Progress) -> list[Path]:
-    """Cut anew; what was there is kept beside it. Returns the backups."""
-    backups = []
-    for path in my_files(lab).values():
-        if path.exists():
-            stamp = datetime.now().strftime("%Y%m%d-%H%M%S-%f")
-            backup = path.with_name(f"{path.stem}.{stamp}.bak")
-            shutil.move(path, backup)
-            backups.append(backup)
+    """Cut anew and keep what was there as a backup beside it. Returns the backups."""
+    backups = [_back_up(path) for path in my_files(lab).values() if path.exists()]
     state = progress.of(lab)
     state.passed = state.passed_hash = ""
     start(lab, progress)
     return backups
 
 
-def source_changed(lab: Lab, state: LabState) -> bool:
+def _back_up(path: Path) -> Path:
+    stamp = datetime.now().strftime("%Y%m%d-%H%M%S-%f")
+    backup = path.with_name(f"{path.stem}.{stamp}.bak")
+    shutil.move(path, backup)
+    return backup
+
+
+# ---------------------------------------------------------------- files cut from an older engine
+
+
+def stale(lab: Lab, progress: Progress) -> bool:
+    """Do the learner's files no longer fit the engine?
+
+    Either a file that the lab needs is missing while others are there; or the engine has changed,
+    and a file imports from it what no longer exists, or lacks the function of a hole.
+    """
+    if not started(lab):
+        return any((home() / lab.name).glob("*.py"))
+    return source_changed(lab, progress) and not all(
+        _fits(path, [hole.name for hole in lab.holes if hole.file == file and not hole.broken])
+        for file, path in my_files(lab).items()
+    )
+
+
+def _fits(path: Path, holes: Sequence[str]) -> bool:
+    try:
+        text = path.read_text()
+        return set(holes) <= set(functions(text)) and not broken_imports(text)
+    except (SyntaxError, ValueError):
+        return True  # a check shows the line
+
+
+def ask_for_update(*labs: Lab) -> str:
+    """The one line about stale labs."""
+    which = f"lab{'s' * (len(labs) > 1)} {', '.join(str(lab.number) for lab in labs)}"
+    number = f" {labs[0].number}" if len(labs) == 1 else ""
+    return (
+        f"your files of {which} were cut from an older engine: .venv/bin/python -m labs "
+        f"update{number} carries your code over and keeps the old files"
+    )
+
+
+def refuse_unready(lab: Lab, progress: Progress) -> None:
+    """Raises ValueError with the line to type, unless the learner's files can be used."""
+    if stale(lab, progress):
+        raise ValueError(ask_for_update(lab))
+    if not started(lab):
+        raise ValueError(f"lab {lab.number} is not started: python -m labs start {lab.number}")
+
+
+def update(lab: Lab, progress: Progress) -> tuple[Carried, list[Path]]:
+    """Cut anew with the learner's code carried over. Returns what became of it, and the backups.
+
+    Old files that hold nothing of this lab stay where they are. A lab that had passed stays passed
+    if all its holes were carried over. Raises ValueError if an old file is not Python; then, as
+    after any error, nothing has been changed.
+    """
+    files, folder = my_files(lab), home() / lab.name
+    expected = [path for path in files.values() if path.exists()]
+    old = {}
+    for path in [*expected, *sorted(set(folder.glob("*.py")) - set(expected))]:
+        if broken := syntax_error(path):
+            raise ValueError(f"lab {lab.number} is left as it is, mend this first: {broken}")
+        old[path.name] = path.read_text()
+    state = progress.of(lab)
+    had_passed = state.passed and (stale(lab, progress) or solved(lab, progress))
+    done = carry(lab.cut(), old, lab.definitions())
+    for name, text in done.texts.items():
+        try:
+            compile(text, name, "exec")
+        except SyntaxError as error:
+            raise ValueError(f"lab {lab.number} is left as it is: {error}") from error
+    backups = [_back_up(folder / name) for name in old if name in files or name in done.used]
+    for file, path in files.items():
+        path.write_text(done.texts[file])
+    state.started = state.started or now()
+    state.source_hash = digest(lab.reference())
+    state.passed_hash = my_digest(lab) if had_passed and not still_open(lab, files) else ""
+    progress.current = lab.number
+    return done, backups
+
+
+def source_changed(lab: Lab, progress: Progress) -> bool:
     """Has the engine's file changed since the learner's was cut from it?"""
-    return bool(state.source_hash) and state.source_hash != digest(lab.reference())
+    cut_from = progress.of(lab).source_hash
+    return bool(cut_from) and cut_from != digest(lab.reference())
 
 
 def my_digest(lab: Lab) -> str:
     return digest({file: path.read_text() for file, path in my_files(lab).items()})
 
 
-def solved(lab: Lab, state: LabState) -> bool:
-    """Passed, and not edited since."""
-    return bool(state.passed) and started(lab) and my_digest(lab) == state.passed_hash
+def solved(lab: Lab, progress: Progress) -> bool:
+    """Passed, and neither edited nor stale since."""
+    state = progress.of(lab)
+    unedited = bool(state.passed) and started(lab) and my_digest(lab) == state.passed_hash
+    return unedited and not stale(lab, progress)
 
 
 def digest(texts: dict[str, str]) -> str:

@@ -57,7 +57,7 @@ class Command(Protocol):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Returns the exit code: 0, 1 if a check failed, 2 on bad input."""
     words = list(sys.argv[1:] if argv is None else argv)
-    args = build_parser(words).parse_args(words)
+    args = build_parser(words).parse_args(words, argparse.Namespace(typed=words))
     command = load(args.command)
     try:
         result = command.run(args, Console(stderr=True, quiet=args.json, highlight=False))

@@ -1,36 +1,34 @@
-"""Time real decode steps on this machine's GPU, arm against arm, and hold the simulator to them.
+"""Time real decode steps on this machine's GPU, variant by variant, and test the simulator on them.
 
   python -m mini_engine bench --quick               # four minutes: batch 1 and 8 of one shape
   python -m mini_engine bench --resume              # all of it, for hours; goes on where it stood
   python -m mini_engine bench --plot FILE.json      # table and pictures again, nothing measured
 
-The arms: transformers eager; transformers with StaticCache and torch.compile; our plain model
+The variants: transformers eager; transformers with StaticCache and torch.compile; our plain model
 eager, in pieces, as one graph, eight steps in one graph; our Triton kernels in one graph, nine or
 five a layer, with programmatic dependent launch, eight steps a replay; torch.compile of our plain
-model. Before an arm is timed it passes a gate: held against float32, its logits may be no worse
-than plain bf16's, give or take a margin for chance. An arm of ours that fails is not timed; a
-baseline that fails is marked, and nothing is compared with it. Then an arm runs in turns with one
-and the same anchor arm, only dependent decode steps, in several fresh processes (--processes), and
-its median stands in the table with an interval over laps and processes, the kernels and launches
-that the profiler counts, the share of a copy's bandwidth that it reaches, and what the simulator
-predicts (--spec: a spec that `calibrate` wrote predicts best). The null arm is the anchor against
-itself: what it shows is noise.
+model. A variant passes a gate before it is timed: measured against float32, its logits may be no
+worse than plain bf16's, up to a margin for chance. A variant of ours that fails is not timed; a
+baseline that fails is marked, and nothing is compared with it. Then the variant takes turns with
+the anchor, always the same one, in several fresh processes (--processes); only dependent decode
+steps are timed. The table gives its median with an interval over laps and processes, the kernels
+and launches that the profiler counts, its share of a copy's bandwidth, and the simulator's
+prediction (--spec: one that `calibrate` wrote predicts best). The null variant is the anchor
+against itself: it shows the noise.
 
 Beside the JSON file: a table (.md), and three pictures: ITL and throughput against batch down to
 the physical floor (-itl.png), eager against graph with the crossover, measured and predicted
-(-crossover.png), what each idea takes off a step (-waterfall.png). At the end each bar that the
-project has set itself is told: reached, missed, or not measured.
+(-crossover.png), what each idea takes off a step (-waterfall.png). At the end, each bar that the
+project has set itself is reported: reached, missed, or not measured.
 
-Weights are random in the true shape unless --shape is a checkpoint folder. Every row is written as
-soon as it is known: --resume goes on with what is not yet measured. Without a GPU a tiny model runs
-on the CPU emulator: file and pictures say so, and nothing reads them as evidence.
+Weights are random in the true shape unless --shape is a checkpoint folder. Each row is written as
+soon as it is known; --resume measures what is still missing. Without a GPU, a tiny model runs on
+the CPU emulator: file and pictures say so, and nothing reads them as evidence.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,8 +38,8 @@ from rich.table import Table
 
 from mini_engine.cli import measuring, options
 from mini_engine.cuda.measure.intervals import MAX_PROCESSES
-from mini_engine.cuda.measure.table import ordered, point_of
 from mini_engine.predict.hardware import load_spec
+from mini_engine.records.rows import MEASURED, Row, by_point
 
 if TYPE_CHECKING:
     from mini_engine.cuda.graphs.backend import GraphBackend
@@ -64,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch", type=options.whole_numbers, metavar="1,8", help="batches")
     parser.add_argument("--context", type=options.whole_numbers, metavar="512", help="contexts")
     parser.add_argument(
-        "--arms",
+        "--variants",
         type=_words,
         metavar="NAME,...",
         help="(default: all; any other word tells which there are)",
@@ -115,13 +113,13 @@ def _measure(args: argparse.Namespace, console: Console) -> Path:
     from mini_engine.cuda.measure.spec_fit import base_name
 
     _fill_in(args, backend)
-    measurement = new_measurement(
-        "bench", backend.device.type, measuring.command_line("bench", args), {}
-    )
+    typed = args.typed[:-2] if args.process else args.typed  # `in_fresh_processes` appended two
+    line = measuring.command_line(typed)
+    measurement = new_measurement("bench", backend.device.type, line, {})
     known = "laptop-cpu" if backend.emulated else base_name(measurement.gpu)
     spec = load_spec(args.spec or known or "h200")
     out: Path = args.out or measuring.measurement_path("bench", known or "gpu", backend.emulated)
-    check_names(args.arms)
+    check_names(args.variants)
     for word in args.shape:
         bench_file.config_of(word)  # raises before anything is measured
     if args.processes > 1 and not args.process:
@@ -129,7 +127,7 @@ def _measure(args: argparse.Namespace, console: Console) -> Path:
         return out
     before = f"process {args.process} of {args.processes}, " if args.process else ""
     for row, number in bench_file.measure(args, backend, spec, measurement, out):
-        point = f"{row['shape']} batch {row['batch']} context {row['context']:,}"
+        point = f"{row.shape} batch {row.batch} context {row.context:,}"
         console.print(f"{before}{number}: {point}: {_told(row)}", soft_wrap=True)
     return out
 
@@ -150,11 +148,12 @@ def show(result: dict[str, Any], console: Console) -> None:
         return
     if result["emulated"]:
         console.print("[bold]Emulated on a CPU: no evidence about any GPU.[/bold]")
-    for (shape, batch, context), rows in itertools.groupby(ordered(result["rows"]), key=point_of):
+    points = by_point(map(Row.from_json, result["rows"]))
+    for (shape, batch, context), rows in points.items():
         console.print(f"[bold]{shape}[/bold], batch {batch}, context {context:,}")
         table = Table()
-        for column in ("arm", "ITL µs", "× anchor", "% of copy", "predicted µs", "gate"):
-            table.add_column(column, justify="left" if column == "arm" else "right")
+        for column in ("variant", "ITL µs", "× anchor", "% of copy", "predicted µs", "gate"):
+            table.add_column(column, justify="left" if column == "variant" else "right")
         for row in rows:
             table.add_row(*_cells(row))
         console.print(table)
@@ -180,8 +179,8 @@ def _only(args: argparse.Namespace, name: str) -> Any:
 
 
 def _fill_in(args: argparse.Namespace, backend: GraphBackend) -> None:
-    """Defaults that hang on the device and on --quick, so that the written command names them."""
-    from mini_engine.cuda.measure.arms import ARMS
+    """Defaults that depend on the device and on --quick."""
+    from mini_engine.cuda.measure.variants import VARIANTS
 
     emulated = backend.emulated
     small = args.quick or emulated
@@ -189,7 +188,7 @@ def _fill_in(args: argparse.Namespace, backend: GraphBackend) -> None:
     args.shape = args.shape or (["tiny"] if emulated else SHAPES[:1] if small else SHAPES)
     args.batch = args.batch or ([1, 2] if emulated else [1, 8] if small else BATCHES)
     args.context = args.context or ([40] if emulated else [512] if small else CONTEXTS)
-    args.arms = args.arms or [name for name in ARMS if name not in slow]
+    args.variants = args.variants or [name for name in VARIANTS if name not in slow]
     args.rounds = args.rounds or (2 if emulated else 8 if small else 20)
     args.steps = args.steps or (4 if emulated else 32)
     args.processes = args.processes or (1 if small else 3)
@@ -201,23 +200,23 @@ def _fill_in(args: argparse.Namespace, backend: GraphBackend) -> None:
         raise ValueError(f"--processes {args.processes}: expected 1 to {MAX_PROCESSES}")
 
 
-def _cells(row: Mapping[str, Any]) -> list[str]:
-    if row["status"] != "measured":
-        return [row["arm"], row["status"]]
+def _cells(row: Row) -> list[str]:
+    if row.status != MEASURED:
+        return [row.variant, row.status]
     return [
-        row["arm"],
-        f"{row['itl_us']['median']:,.1f}",
-        f"{row['times_the_anchor']['median']:.3f}",
-        f"{row['percent_of_copy']:.1f}",
-        f"{row['predicted_us']:,.1f}",
-        "passed" if row["gate"]["passed"] else "FAILED",
+        row.variant,
+        f"{row.itl_us:,.1f}",
+        f"{row.times_the_anchor.median:.3f}",
+        f"{row.percent_of_copy:.1f}",
+        f"{row.predicted_us:,.1f}",
+        "FAILED" if row.failed_gate else "passed",
     ]
 
 
-def _told(row: dict[str, Any]) -> str:
-    if row["status"] != "measured":
-        return f"{row['arm']} {row['status']}: {row['reason']}"
-    return f"{row['arm']} {row['itl_us']['median']:,.1f} µs a step"
+def _told(row: Row) -> str:
+    if row.status != MEASURED:
+        return f"{row.variant} {row.status}: {row.reason}"
+    return f"{row.variant} {row.itl_us:,.1f} µs a step"
 
 
 def _words(word: str) -> list[str]:

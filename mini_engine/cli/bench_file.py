@@ -1,13 +1,13 @@
-"""Measure into a file: what stands in it already, what is missing, which process measures that.
+"""Measure into a file: what it holds already, what is missing, which process measures that.
 
 In:  the arguments of `bench`, a device. Out: a measurement file, written after every row.
 
-    for row in measure(args, backend, spec, out, console): ...        # in this process
+    for row, number in measure(args, backend, spec, measurement, out): ...   # in this process
     in_fresh_processes(args, out)                                     # in several, one by one
 
-A fresh process is `bench` itself with --process K: it goes on with the file as --resume does, and
-adds its laps to the rows that have fewer than K processes in them. Whatever ends a run, the file
-holds all that was measured, and --resume measures the rest.
+A fresh process runs the line that was typed, with --process K behind it: it continues the file as
+--resume does, and adds its laps to the rows that have fewer than K processes in them. Whatever ends
+a run, the file holds everything that was measured, and --resume measures the rest.
 """
 
 from __future__ import annotations
@@ -22,22 +22,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mini_engine.cli import measuring, options
+from mini_engine.cli import options
 from mini_engine.cuda.measure.evidence import (
     Measurement,
     check_same_machine,
     read_measurement,
     write_measurement,
 )
-from mini_engine.cuda.measure.rows import Point, Row, joined, key_of, not_run, wants
+from mini_engine.cuda.measure.table import joined, wants
 from mini_engine.model.config import ModelConfig, named_shape
 from mini_engine.predict.hardware import DeviceSpec
+from mini_engine.records.rows import NOT_RUN, Point, Row
 
 if TYPE_CHECKING:
     from mini_engine.cuda.graphs.backend import GraphBackend
     from mini_engine.cuda.weights import Weights
 
-QUICK_SECONDS = 200  # no arm starts after this, and none but max-autotune takes longer than 40
+QUICK_SECONDS = 200  # no variant starts after this, and none but max-autotune takes longer than 40
 
 
 def measure(
@@ -47,19 +48,21 @@ def measure(
     measurement: Measurement,
     out: Path,
 ) -> Iterator[tuple[Row, str]]:
-    """(row, "3 of 24") for everything that is missing, each when it is in the file."""
+    """(row, "3 of 24") for everything that is missing, each once it is in the file."""
     process = args.process or 1
     measurement = _header(measurement, args, backend, spec.name)
     if (args.resume or process > 1) and out.exists():
         measurement = _resumed(out, measurement)
-    rows = {key_of(row): row for row in measurement.figures["rows"]}
+    before = map(Row.from_json, measurement.figures["rows"])
+    rows = {(row.point, row.variant): row for row in before}
     copy_gb_s = measurement.figures["copy_bandwidth_gb_s"]["median"]
     todo = _missing(args, rows, process)
     count = sum(len(names) for *_, names in todo)
     for number, row in enumerate(_measured(args, backend, spec, copy_gb_s, todo), 1):
-        key = key_of(row)
+        key = row.point, row.variant
         rows[key] = joined(rows.get(key), row, copy_gb_s)
-        figures = {**measurement.figures, "rows": list(rows.values())}
+        in_json = [one.as_json() for one in rows.values()]
+        figures = {**measurement.figures, "rows": in_json}
         measurement = replace(measurement, figures=figures)
         write_measurement(out, measurement)
         yield row, f"{number} of {count}"
@@ -71,11 +74,7 @@ def in_fresh_processes(args: argparse.Namespace, out: Path) -> None:
     Raises ValueError when one of them fails, KeyboardInterrupt when one is interrupted.
     """
     for process in range(1, args.processes + 1):
-        words = measuring.command_words("bench", argparse.Namespace(**{**vars(args), "out": out}))
-        words += ["--process", str(process)]
-        words += ["--resume"] if args.resume else []
-        words += ["--json"] if args.json else []  # which also keeps it quiet
-        code = run_python(words)
+        code = run_python(["-m", "mini_engine", *args.typed, "--process", str(process)])
         if code == 130:
             raise KeyboardInterrupt
         if code:
@@ -86,7 +85,7 @@ def in_fresh_processes(args: argparse.Namespace, out: Path) -> None:
 
 
 def run_python(words: list[str]) -> int:
-    """A process of this Python; its exit code. What it prints to standard output is dropped."""
+    """Run this Python; its exit code. What it prints to standard output is dropped."""
     return subprocess.run([sys.executable, *words], stdout=subprocess.DEVNULL).returncode
 
 
@@ -107,15 +106,15 @@ def tiny_shape() -> ModelConfig:
 
 # ---------------------------------------------------------------- parts
 
-Todo = list[tuple[str, ModelConfig, Point, list[str]]]  # --shape's word, its shape, where, arms
+Todo = list[tuple[str, ModelConfig, Point, list[str]]]  # --shape's word, its shape, where, variants
 
 
 def _header(
     measurement: Measurement, args: argparse.Namespace, backend: GraphBackend, spec: str
 ) -> Measurement:
-    """The measurement with what all rows share; the copy's bandwidth is measured now."""
-    from mini_engine.cuda.measure.arms import ANCHOR
+    """The measurement with what all rows share. Measures the bandwidth of a copy."""
     from mini_engine.cuda.measure.calibrate import copy_bandwidth, sizes_for
+    from mini_engine.cuda.measure.variants import ANCHOR
 
     figures = {
         "copy_bandwidth_gb_s": copy_bandwidth(backend, sizes_for(backend, quick=True)),
@@ -129,7 +128,7 @@ def _header(
 
 
 def _resumed(out: Path, measurement: Measurement) -> Measurement:
-    """The file that is there. ValueError where its figures do not fit this run's."""
+    """The existing file. ValueError where it was measured in another way than this run does."""
     old = read_measurement(out)
     check_same_machine(out, old, measurement)
     for name in ("spec", "rounds", "steps", "anchor"):
@@ -141,18 +140,16 @@ def _resumed(out: Path, measurement: Measurement) -> Measurement:
     return old
 
 
-def _missing(
-    args: argparse.Namespace, rows: dict[tuple[str, int, int, str], Row], process: int
-) -> Todo:
+def _missing(args: argparse.Namespace, rows: dict[tuple[Point, str], Row], process: int) -> Todo:
     """What this process has to measure, shape after shape."""
     todo = []
     for word in args.shape:
         config = config_of(word)
         for batch, context in itertools.product(args.batch, args.context):
-            key = config.name, batch, context
-            names = [name for name in args.arms if wants(rows.get((*key, name)), process)]
+            point = Point(config.name, batch, context)
+            names = [name for name in args.variants if wants(rows.get((point, name)), process)]
             if names:
-                todo.append((word, config, Point(*key), names))
+                todo.append((word, config, point, names))
     return todo
 
 
@@ -168,7 +165,7 @@ def _measured(
     for (word, config), points in itertools.groupby(todo, key=lambda one: one[:2]):
         if reason := no_room(config, backend, "bf16", "fp32"):  # the gate's reference is a copy
             for _, _, point, names in points:
-                yield from (not_run(point, name, reason) for name in names)
+                yield from (Row(*point, name, NOT_RUN, reason) for name in names)
             continue
         weights = _weights(word, config, backend)
         for _, _, point, names in points:

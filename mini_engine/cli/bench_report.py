@@ -13,18 +13,18 @@ from typing import Any
 
 from mini_engine import plots
 from mini_engine.cuda.measure import bars
-from mini_engine.cuda.measure import table as bench_table
 from mini_engine.cuda.measure.evidence import Measurement, read_measurement, without_paths
+from mini_engine.cuda.measure.table import markdown
 from mini_engine.records.measured import (
-    MeasuredStep,
     Origin,
     ablation,
     measured_steps,
     of_one_place,
     origin_of,
 )
+from mini_engine.records.rows import Row
 
-Draw = Callable[[Sequence[MeasuredStep], Path, Origin], None]
+Draw = Callable[[Sequence[Row], Path, Origin], None]
 
 
 def report(
@@ -49,7 +49,7 @@ def _report(
 ) -> dict[str, Any]:
     table = out.with_suffix(".md")
     table.parent.mkdir(parents=True, exist_ok=True)
-    table.write_text(without_paths(bench_table.markdown(measurement)), encoding="utf-8")
+    table.write_text(without_paths(markdown(measurement)), encoding="utf-8")
     drawn, not_drawn = _pictures(measurement, out, shape, context)
     return {
         "out": str(path),
@@ -86,7 +86,7 @@ def _pictures(
     return drawn, not_drawn
 
 
-def _waterfall(steps: Sequence[MeasuredStep], path: Path, origin: Origin) -> None:
+def _waterfall(steps: Sequence[Row], path: Path, origin: Origin) -> None:
     """At the smallest batch: there launches weigh most."""
     batch = min(step.batch for step in steps)
     plots.waterfall(ablation(steps, batch, origin.copy_gb_s), path, origin)

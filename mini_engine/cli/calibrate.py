@@ -57,7 +57,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     from mini_engine.cuda.measure.evidence import new_measurement, write_measurement
     from mini_engine.cuda.measure.pdl_gap import PDL, PLAIN, SAVED
 
-    command = measuring.command_line("calibrate", args)
+    command = measuring.command_line(args.typed)
     measurement = new_measurement("calibration", backend.device.type, command, {})
     own = None if measurement.emulated else spec_fit.base_name(measurement.gpu)
     if not (measurement.emulated or args.base or own):

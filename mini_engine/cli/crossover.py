@@ -34,7 +34,7 @@ from mini_engine import plots
 from mini_engine.cli import options
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.ladder import CaptureLadder
-from mini_engine.predict.curves import CrossoverCurve, CrossoverPoint, crossover_curve
+from mini_engine.predict.curves import ItlCurve, ItlPoint, itl_curve
 
 MAX_NUM_SEQS, MAX_NUM_BATCHED_TOKENS = 256, 8192  # of the server whose ladder is the default
 
@@ -85,7 +85,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     if sizes is None:
         sizes = default_capture_sizes(max(MAX_NUM_SEQS, args.max_batch), MAX_NUM_BATCHED_TOKENS)
     with console.status("computing"):
-        curve = crossover_curve(
+        curve = itl_curve(
             shape,
             spec,
             CaptureLadder(sizes),
@@ -93,7 +93,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
             context=args.context,
             max_batch=args.max_batch,
         )
-        plots.crossover(curve, args.out)
+        plots.itl_curve(curve, args.out)
     return {
         "shape": shape.name,
         "spec": spec.name,
@@ -151,14 +151,14 @@ def _ladder(word: str) -> list[int] | None:
     return None if word == "default" else options.whole_numbers(word)
 
 
-def _shown(curve: CrossoverCurve) -> list[int]:
+def _shown(curve: ItlCurve) -> list[int]:
     """The batches of the table: powers of two, the crossover, and the last."""
     last = curve.points[-1].batch
     powers = [1 << i for i in range(last.bit_length())]
     return sorted({*powers, last, min(curve.crossover, last)})
 
 
-def _row(point: CrossoverPoint) -> dict[str, Any]:
+def _row(point: ItlPoint) -> dict[str, Any]:
     return {
         "batch": point.batch,
         "rung": point.rung,

@@ -32,7 +32,7 @@ from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.ladder import CaptureLadder
 from mini_engine.engine.generation import SHIPPED
 from mini_engine.model.config import ModelConfig
-from mini_engine.predict.curves import crossover_curve
+from mini_engine.predict.curves import itl_curve
 from mini_engine.predict.hardware import DeviceSpec
 from mini_engine.records.trace import write_trace
 from mini_engine.sim.generate import Generation, generate, open_checkpoint
@@ -142,10 +142,10 @@ def draw(
     ladder = CaptureLadder(
         default_capture_sizes(LIMITS.max_num_seqs, LIMITS.max_num_batched_tokens)
     )
-    curve = crossover_curve(
+    curve = itl_curve(
         shape, spec, ladder, style="fused9", context=CONTEXT, max_batch=LIMITS.max_num_seqs
     )
-    plots.crossover(curve, out / "crossover.png")
+    plots.itl_curve(curve, out / "crossover.png")
     traced = {name: steps[mode] for mode, name in {HF_EAGER: HF_EAGER, **DRAWN}.items()}
     write_trace(out / "trace.json", traced)
     return {

@@ -1,13 +1,14 @@
-"""What the two measuring commands share: the device, the line that was typed, where files go.
+"""What the measuring commands share: the device, the line that was typed, where files go.
 
 In: parsed words. Out: a `GraphBackend`, a command line, a path; `ValueError` where there is no
-torch or no GPU that will do. torch is imported here only when a device is asked for.
+torch or no suitable GPU. torch is imported only when a device is asked for.
 """
 
 from __future__ import annotations
 
 import argparse
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
 
     from mini_engine.cuda.graphs.backend import GraphBackend
 
-NOT_WRITTEN = ("command", "json", "resume", "process")  # options that change no figure
-
 
 def add_device(parser: argparse.ArgumentParser) -> None:
     """`--device`: a GPU, or the emulator."""
@@ -25,14 +24,14 @@ def add_device(parser: argparse.ArgumentParser) -> None:
         "--device",
         default="auto",
         choices=("auto", "cuda", "cpu"),
-        help="cpu: the emulator, which shows that all works and measures nothing (default: a GPU "
-        "where there is one)",
+        help="cpu: the emulator, which shows that everything works and measures nothing (default: "
+        "a GPU where there is one)",
     )
 
 
 def backend_of(word: str, command: str, console: Console | None = None) -> GraphBackend:
-    """The device that `--device` means: `auto` is a GPU where one will do, else the emulator, and a
-    line on the console why. Raises ValueError, in one line, where `cuda` cannot be had."""
+    """The device that `--device` names. `auto` is a suitable GPU; without one, it is the emulator,
+    and the console is told why. Raises ValueError, in one line, where `cuda` cannot be had."""
     try:
         import torch  # noqa: F401
     except ImportError:
@@ -58,27 +57,13 @@ def backend_of(word: str, command: str, console: Console | None = None) -> Graph
     return graphs_for("cpu")
 
 
-def command_line(command: str, args: argparse.Namespace) -> str:
-    """The line that runs the same again, defaults written out."""
-    return shlex.join(["python", *command_words(command, args)])
-
-
-def command_words(command: str, args: argparse.Namespace) -> list[str]:
-    """The words of that line, from -m on, for any Python."""
-    words = ["-m", "mini_engine", command]
-    for name, value in vars(args).items():
-        if name in NOT_WRITTEN or value is None or value is False:
-            continue
-        words.append("--" + name.replace("_", "-"))
-        if isinstance(value, list):
-            words.append(",".join(str(one) for one in value))
-        elif value is not True:
-            words.append(str(value))
-    return words
+def command_line(typed: Sequence[str]) -> str:
+    """The line that runs the same again."""
+    return shlex.join(["python", "-m", "mini_engine", *typed])
 
 
 def measurement_path(kind: str, device: str, emulated: bool) -> Path:
-    """Where a measurement goes unless it is told: what is no evidence stays out of the course."""
+    """Where a measurement is written by default: what is no evidence stays out of the course."""
     if emulated:
         return Path("out") / f"{kind}-emulated.json"
     return Path("course/measurements") / f"{kind}-{device}.json"

@@ -1,7 +1,7 @@
 """Paged causal attention in plain PyTorch, three ways; a step is given the one that fits it.
 
 In:  the step's `StepInputs`, then for each layer q (T, heads, D) and the caches of K and V, which
-     hold this step's tokens already.
+     already hold this step's tokens.
 Out: attended values (T, heads, D), one row for each token.
 
     attend = attention.begin(inputs)         # what all layers share, once a step
@@ -14,8 +14,8 @@ Out: attended values (T, heads, D), one row for each token.
 | `HostAttention`    | any                 | of the batch      | no              |
 
 The static ones gather as many blocks as they are told, whatever the context: they read too much,
-and in exchange no shape hangs on data. What lies beyond a context is dropped by selection, never by
-multiplying with zero: it may be anything, NaN too, and 0 × NaN is NaN.
+and in exchange no shape depends on data. What lies beyond a context is dropped by selection, never
+by multiplying with zero: it may be anything, NaN too, and 0 × NaN is NaN.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Attention(Protocol):
 
 @dataclass(frozen=True)
 class DecodeAttention:
-    """One token a request. Contexts up to max_blocks blocks; what lies beyond is not seen."""
+    """One token a request. It sees up to max_blocks blocks of each context, and nothing beyond."""
 
     max_blocks: int
     block_size: int
@@ -65,9 +65,9 @@ class DecodeAttention:
 
 @dataclass(frozen=True)
 class RaggedAttention:
-    """Any mix of prefill chunks and decodes, each token on its own: T × max_blocks gathered blocks.
+    """Any mix of prefill chunks and decodes, so that one full graph can take a mixed batch.
 
-    Dear in memory, so for small rungs; it is what lets one full graph take a mixed batch.
+    Each token gathers its max_blocks blocks on its own, so it needs much memory: for small rungs.
     """
 
     max_blocks: int
@@ -87,11 +87,11 @@ class RaggedAttention:
 class HostAttention:
     """Any batch, by lengths that the host knows: decodes together, then chunk by chunk.
 
-    Nothing is read that is not needed, and shapes hang on the batch: for eager steps, and for live
+    It reads only what it needs, with shapes that depend on the batch: for eager steps, and for live
     attention between the pieces of a piecewise graph. Rows beyond the last query come out as zeros.
     """
 
-    query_lens: tuple[int, ...]  # (R,) of the requests in the batch, padding left out
+    query_lens: tuple[int, ...]  # (R,) of the requests in the batch, without padding
     context_lens: tuple[int, ...]  # (R,) this step's tokens included
     block_size: int
 
@@ -100,7 +100,9 @@ class HostAttention:
         return HostAttention(batch.query_lens, batch.context_lens, block_size)
 
     def begin(self, inputs: StepInputs) -> Attend:
-        decodes = self._leading_decodes()
+        num_reqs = len(self.query_lens)
+        # The scheduler puts decodes first.
+        decodes = next((i for i, n in enumerate(self.query_lens) if n != 1), num_reqs)
         together = None
         if decodes:
             table = inputs.block_table[:decodes, : self._blocks(max(self.context_lens[:decodes]))]
@@ -111,7 +113,7 @@ class HostAttention:
             if together:
                 out[:decodes] = together(q[:decodes], keys, values)
             row = decodes
-            for request in range(decodes, len(self.query_lens)):
+            for request in range(decodes, num_reqs):
                 chunk = slice(row, row := row + self.query_lens[request])
                 context_len = self.context_lens[request]
                 blocks = inputs.block_table[request, : self._blocks(context_len)]
@@ -121,22 +123,12 @@ class HostAttention:
 
         return attend
 
-    def _leading_decodes(self) -> int:
-        """How many requests from the first on have one token. The scheduler puts decodes first."""
-        for request, query_len in enumerate(self.query_lens):
-            if query_len != 1:
-                return request
-        return len(self.query_lens)
-
     def _blocks(self, context_len: int) -> int:
         return -(-context_len // self.block_size)
 
 
-# ---------------------------------------------------------------- parts
-
-
 def _gathering(table: Tensor, seen: Tensor, block_size: int) -> Attend:
-    """Token t sees the first seen[t] keys of the blocks table[t]; none for padding, which gets 0.
+    """Token t sees the first seen[t] keys of the blocks table[t]. Padding sees none and gets 0.
 
     table (T, blocks) int32, seen (T,) int32.
     """
@@ -165,9 +157,9 @@ def _gathering(table: Tensor, seen: Tensor, block_size: int) -> Attend:
 def _attend_chunk(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """The last n tokens of a context of c. q (n, heads, D); k, v (c, kv_heads, D)."""
     (query_len, heads, _), (context_len, kv_heads, _) = q.shape, k.shape
-    # Heads of q that share a head of k and v stand side by side. Repeating costs bytes; every
-    # backend of scaled_dot_product_attention takes it, and grouped heads with a mask only the
-    # slowest does.
+    # Heads of q that share a head of k and v stand side by side. Repeating costs bytes, but every
+    # backend of scaled_dot_product_attention takes it; only the slowest takes grouped heads with a
+    # mask.
     k, v = (x.repeat_interleave(heads // kv_heads, dim=1).transpose(0, 1)[None] for x in (k, v))
     mask = None
     if query_len not in (1, context_len):

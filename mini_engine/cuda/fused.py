@@ -30,17 +30,17 @@ from mini_engine.cuda.inputs import StepInputs
 from mini_engine.cuda.kernels import attention as decode
 from mini_engine.cuda.kernels import fused_attention as fused
 from mini_engine.cuda.kernels.activation import silu_mul
-from mini_engine.cuda.kernels.gemv_plan import MAX_GEMV_TOKENS, MAX_SKINNY_TOKENS
+from mini_engine.cuda.kernels.gemv import MAX_GEMV_TOKENS
 from mini_engine.cuda.kernels.head import norm_lm_head, num_programs
+from mini_engine.cuda.kernels.launch import sm_count
 from mini_engine.cuda.kernels.linear import linear, linear_add, norm_gate_up_silu_mul, norm_linear
 from mini_engine.cuda.kernels.norm import add_rms_norm, rms_norm
 from mini_engine.cuda.kernels.pick import pick_and_advance, pick_tokens
 from mini_engine.cuda.kernels.rope import rope_kv_write
+from mini_engine.cuda.kernels.skinny import MAX_SKINNY_TOKENS
 from mini_engine.cuda.model import KVCache, Model
 from mini_engine.cuda.sampling import Sampler, greedy
 from mini_engine.cuda.weights import Weights
-
-PROGRAMS = 528  # of attention at once: four for each of the 132 multiprocessors of an H100 or H200
 
 
 class FusedModel(Model):
@@ -58,6 +58,7 @@ class FusedModel(Model):
         if kernels_per_layer not in (9, 5):
             raise ValueError(f"kernels_per_layer is {kernels_per_layer}, expected 9 or 5")
         self.kernels_per_layer, self.pdl = kernels_per_layer, pdl
+        self.sm_count = sm_count(weights.embed.device)
         # Who arrives last at a combine; every launch leaves it zero, so all layers share it.
         shape = (MAX_SKINNY_TOKENS, self.config.num_kv_heads)
         self.counters = torch.zeros(shape, dtype=torch.int32, device=weights.embed.device)
@@ -110,7 +111,7 @@ class FusedModel(Model):
         """Logits (R, V), and the best value and index of each piece of them (R, P)."""
         rows = len(hidden)
         vocab, width = self.weights.lm_head.shape
-        parts = num_programs(vocab, width)
+        parts = num_programs(vocab, width, self.sm_count)
         values = hidden.new_empty(rows, parts, dtype=torch.float32)
         indices = hidden.new_empty(rows, parts, dtype=torch.int32)
         logits = hidden.new_empty(rows, vocab, dtype=torch.float32)
@@ -126,7 +127,7 @@ class FusedModel(Model):
     def _five(self, residual: Tensor, inputs: StepInputs, attention: DecodeAttention) -> None:
         c, pdl, rows = self.config, self.pdl, len(residual)
         eps, context = c.rms_norm_eps, attention.max_blocks * attention.block_size
-        splits = fused.num_splits(context, rows, c.num_kv_heads, PROGRAMS)
+        splits = fused.num_splits(context, rows, c.num_kv_heads, 4 * self.sm_count)
         qkv = residual.new_empty(rows, c.q_size + 2 * c.kv_size)
         attended = residual.new_empty(rows, c.q_size)
         activated = residual.new_empty(rows, c.intermediate_size)
@@ -144,7 +145,7 @@ class FusedModel(Model):
     def _nine(self, residual: Tensor, inputs: StepInputs, attention: DecodeAttention) -> None:
         c, pdl, rows = self.config, self.pdl, len(residual)
         eps, context = c.rms_norm_eps, attention.max_blocks * attention.block_size
-        splits = decode.num_splits(context, rows, c.num_kv_heads, PROGRAMS)
+        splits = decode.num_splits(context, rows, c.num_kv_heads, 4 * self.sm_count)
         normed, out = torch.empty_like(residual), torch.empty_like(residual)
         qkv = residual.new_empty(rows, c.q_size + 2 * c.kv_size)
         q, attended = residual.new_empty(2, rows, c.q_size)
@@ -162,7 +163,7 @@ class FusedModel(Model):
                 self.cos, self.sin, layer.q_norm, layer.k_norm, eps, pdl,
             )  # fmt: skip
             decode.decode_attention(
-                attended, q, keys, values, table, inputs.context_lens, splits, counters, pdl
+                attended, counters, q, keys, values, table, inputs.context_lens, splits, pdl
             )  # fmt: skip
             linear(out, attended, layer.o, None, pdl)
             add_rms_norm(normed, residual, out, layer.post_norm, eps, pdl)

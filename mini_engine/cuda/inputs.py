@@ -3,8 +3,8 @@
 In:  a `ScheduledBatch` and the size it is padded to.
 Out: `StepInputs`, views at fixed addresses, which a captured graph may hold.
 
-All arrays lie in one flat buffer, on the device and in pinned memory on the host, the block table
-last: a step of any size is filled by one copy of the front of it.
+All arrays share one flat buffer, on the device and in pinned memory on the host. The block table
+comes last, so one copy of the front of the buffer fills a step of any size.
 """
 
 from __future__ import annotations
@@ -35,21 +35,9 @@ class StepInputs:
     last_rows: Tensor  # (R,)
     block_table: Tensor  # (R, max_blocks)
 
-    def rows(self, num_tokens: int, num_reqs: int) -> StepInputs:
-        """The same addresses, cut to a step of this size."""
-        return StepInputs(
-            input_ids=self.input_ids[:num_tokens],
-            positions=self.positions[:num_tokens],
-            slot_mapping=self.slot_mapping[:num_tokens],
-            query_lens=self.query_lens[:num_reqs],
-            context_lens=self.context_lens[:num_reqs],
-            last_rows=self.last_rows[:num_reqs],
-            block_table=self.block_table[:num_reqs],
-        )
-
 
 class StaticInputs:
-    """The buffers for steps of up to `max_tokens` tokens of up to max_num_seqs requests."""
+    """The buffers for steps of up to `max_tokens` tokens of up to `max_num_seqs` requests."""
 
     def __init__(self, limits: SchedulerLimits, max_tokens: int, device: torch.device) -> None:
         self.limits, self.max_tokens = limits, max_tokens
@@ -60,27 +48,29 @@ class StaticInputs:
         self._staging = torch.zeros(size, dtype=torch.int32, pin_memory=on_gpu)
         self._copied = torch.cuda.Event() if on_gpu else None  # type: ignore[no-untyped-call]
         self._host = {name: view.numpy() for name, view in self._views(self._staging).items()}
-        self._whole = StepInputs(**self._views(self._device))
+        self._whole = self._views(self._device)
 
     def view(self, num_tokens: int, num_reqs: int) -> StepInputs:
         """The buffers, cut to a step of this size: the same addresses at every call.
 
-        Raises ValueError when they are not that large.
+        Raises ValueError for a size that the buffers cannot hold.
         """
-        seats = self.limits.max_num_seqs
-        if not (0 < num_tokens <= self.max_tokens and 0 < num_reqs <= seats):
+        most = self.limits.max_num_seqs
+        if not (0 < num_tokens <= self.max_tokens and 0 < num_reqs <= most):
             raise ValueError(
                 f"{num_tokens} tokens of {num_reqs} requests: these buffers hold 1 to "
-                f"{self.max_tokens} tokens of 1 to {seats} requests; make larger ones"
+                f"{self.max_tokens} tokens of 1 to {most} requests; make larger ones"
             )
-        return self._whole.rows(num_tokens, num_reqs)
+        shapes = step_shapes(num_tokens, num_reqs, max_blocks(self.limits))
+        cut = {name: self._whole[name][:rows] for name, (rows, *_) in shapes.items()}
+        return StepInputs(**cut)
 
     def clear(self) -> None:
         """Zeros everywhere: what a warm-up may read."""
         self._device.zero_()
 
     def fill(self, batch: ScheduledBatch, num_tokens: int, num_reqs: int) -> StepInputs:
-        """Put the batch into the buffers, padded with zeros to this size, and give their view.
+        """Put the batch into the buffers, padded with zeros to this size; returns their view.
 
         The copy is queued on the current stream; the host does not wait for it. Raises ValueError
         when the batch is larger than the size, or the size larger than the buffers.
@@ -99,11 +89,11 @@ class StaticInputs:
         return step
 
     def _write(self, arrays: Mapping[str, NDArray[np.int32]], step: StepInputs) -> None:
-        """Put each array into the first rows of the tensor of its name in `step`, zeros into all
-        rows after them. The tensors stay where they are: graphs hold their addresses.
+        """Put each array into the first rows of the tensor of its name in `step`, and zeros into
+        the rows after them. The tensors stay where they are: graphs hold their addresses.
 
-        By one copy: first on the host, where `self._host[name]` is a view of `self._staging`; then
-        its front to `self._device`, as far as `step` reaches, queued and not waited for.
+        The host's side comes first (`self._host[name]` is a view of `self._staging`). Then one copy
+        of its front, as far as `step` reaches, is queued to `self._device`; nobody waits for it.
         """
         padded = vars(step)
         for name, array in arrays.items():

@@ -1,4 +1,4 @@
-"""A decoder of the Qwen2.5, Qwen3 or Llama family in plain PyTorch: the reference of every arm.
+"""A decoder of the Qwen2.5, Qwen3 or Llama family in plain PyTorch: the reference of every variant.
 
 In:  `StepInputs` on the device (which tokens, at which positions, in which cache slots), and the
      `Attention` that fits the step.
@@ -8,10 +8,9 @@ Out: hidden states, then logits and one sampled token for each request.
     logits, tokens = model.head(hidden, inputs)        # final norm, greedy            (R, V), (R,)
     model.advance(inputs, tokens)                      # feed them back, on the device
 
-Nothing here waits for the device or lets a shape hang on its data, so with a static attention all
-of it can stand in a CUDA graph, k decode steps in one (`decode`). Norms, RoPE and softmax compute
-in float32 and round to the weights' dtype; matrices multiply in that dtype.
-
+Nothing here waits for the device, and no shape depends on its data. So with a static attention all
+of it can be captured in a CUDA graph, even k decode steps in one (`decode`). Norms, RoPE and
+softmax compute in float32 and round to the weights' dtype; matrices multiply in that dtype.
 Shapes: T tokens, R requests, H hidden, D head_dim, V vocabulary.
 """
 
@@ -48,12 +47,11 @@ class KVCache:
     ) -> KVCache:
         """Zeros; block 0 is the null block, where padded rows write."""
         shape = (num_blocks, block_size, config.num_kv_heads, config.head_dim)
-
-        def one_kind() -> tuple[Tensor, ...]:
-            layers = range(config.num_layers)
-            return tuple(torch.zeros(shape, dtype=dtype, device=device) for _ in layers)
-
-        return KVCache(one_kind(), one_kind())
+        keys, values = (
+            tuple(torch.zeros(shape, dtype=dtype, device=device) for _ in range(config.num_layers))
+            for _ in range(2)
+        )
+        return KVCache(keys, values)
 
     @property
     def block_size(self) -> int:
@@ -98,11 +96,9 @@ class Model:
 
         tokens (R,) int32. Position and context grow by one; the slot is that of the new position,
         in the block that block_table has for it. Padded rows (no context) stay all zeros. A request
-        that runs on over its last block writes into the null block, and one that runs on over
-        `end_of_context` stays at its end: both are done, and what they sample is thrown away by
-        the host.
-
-        Raises ValueError, by shapes alone, when a request has more than one token in `inputs`.
+        that goes on after its last block writes into the null block, and one that reaches
+        `end_of_context` stays there: both are done, and the host throws away what they sample.
+        Raises ValueError when a request has more than one token in `inputs`.
         """
         num_tokens, num_reqs = len(inputs.input_ids), len(inputs.context_lens)
         if not num_tokens == num_reqs == len(tokens):
@@ -128,7 +124,7 @@ class Model:
         return logits, tokens
 
     def end_of_context(self, inputs: StepInputs) -> int:
-        """Tokens that a request can have: as many as its blocks and the model have places for."""
+        """Tokens that a request can have: the model's limit, or that of its blocks if less."""
         room = inputs.block_table.shape[1] * self.cache.block_size
         return min(room, self.config.max_position_embeddings)
 
@@ -137,8 +133,8 @@ class Model:
     ) -> Tensor:
         """`steps` decode steps without the host: body and `next_step`, again and again.
 
-        Returns the tokens that each step sampled, (steps, R) int32; `inputs` then are those of the
-        step after the last. `attention` must reach over the context of the last step.
+        Returns the tokens of each step, (steps, R) int32, and leaves in `inputs` those of the step
+        after the last. `attention` must cover the context of the last step.
         """
         written = []
         for _ in range(steps):
@@ -146,13 +142,11 @@ class Model:
             written.append(tokens)
         return torch.stack(written)
 
-    # -- parts ---------------------------------------------------------------------------------
-
     def _layers_with_cache(self) -> Iterator[tuple[LayerWeights, Tensor, Tensor]]:
         return zip(self.weights.layers, self.cache.keys, self.cache.values, strict=True)
 
-    def _norm(self, x: Tensor, gain: Tensor) -> Tensor:
-        return rms_norm(x, gain, self.config.rms_norm_eps)
+    def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
+        return rms_norm(x, weight, self.config.rms_norm_eps)
 
     def _qkv(self, normed: Tensor, layer: LayerWeights) -> tuple[Tensor, Tensor, Tensor]:
         """q (T, heads, D), k and v (T, kv_heads, D), before RoPE."""
@@ -164,14 +158,12 @@ class Model:
         return q, k, v
 
 
-def rms_norm(x: Tensor, gain: Tensor, eps: float) -> Tensor:
-    """x / sqrt(mean(x²) + eps) × gain over the last axis (Zhang & Sennrich 2019, arXiv 1910.07467).
-
-    Computed in float32 and rounded before the gain, as transformers does.
-    """
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """x / sqrt(mean(x²) + eps) × weight over the last axis (Zhang & Sennrich, arXiv 1910.07467).
+    Computed in float32 and rounded before the weight comes in, as transformers does."""
     wide = x.float()
     scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
-    return (wide * scale).to(x.dtype) * gain
+    return (wide * scale).to(x.dtype) * weight
 
 
 def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -42,7 +42,7 @@ class LayerWeights:
     input_norm: Tensor  # (hidden,)
     qkv: Tensor  # (q + 2 kv, hidden): rows of q, then of k, then of v
     qkv_bias: Tensor | None  # (q + 2 kv,), qwen2 only
-    q_norm: Tensor | None  # (head_dim,), qwen3 only: RMSNorm gains, the same for every head
+    q_norm: Tensor | None  # (head_dim,), qwen3 only: one norm for every head
     k_norm: Tensor | None  # (head_dim,), qwen3 only
     o: Tensor  # (hidden, q)
     post_norm: Tensor  # (hidden,)

@@ -1,4 +1,4 @@
-"""What capturing a ladder took, and what found no memory. Both wings report with it."""
+"""What capturing a ladder took, and which rungs found no memory. Both wings report with it."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ class RungReport:
     """What capturing one rung took."""
 
     rung: int  # tokens
-    graphs: int  # one, or a piece each
-    nodes: int
-    warmup_us: float
-    capture_us: float  # recording and instantiating
-    pool_bytes: int  # by which the pool grew
-    driver_bytes: int  # what the driver keeps for the nodes; 0 where nobody can tell
+    graphs: int  # 1 for FULL, one for each captured piece for PIECEWISE
+    time_us: float  # to warm up, record and instantiate
+    pool_growth_bytes: int
+    driver_bytes: int = 0  # held by the driver for the nodes; unknown, hence 0, in PyTorch
 
 
 @dataclass
@@ -31,20 +29,20 @@ class CaptureReport:
 
     @property
     def time_us(self) -> float:
-        return sum(r.warmup_us + r.capture_us for r in self.rungs)
+        return sum(r.time_us for r in self.rungs)
 
     @property
     def bytes(self) -> int:
-        """Device memory of all graphs: pools and what the driver keeps."""
-        return sum(r.pool_bytes + r.driver_bytes for r in self.rungs)
+        """Device memory of all graphs, in the pool and in the driver."""
+        return sum(r.pool_growth_bytes + r.driver_bytes for r in self.rungs)
 
     def add(self, other: CaptureReport) -> None:
-        """Count another ladder, captured after this one."""
+        """Append the report of a ladder that was captured after this one."""
         self.rungs += other.rungs
         self.dropped += other.dropped
 
     def lines(self) -> list[str]:
-        """What was dropped, in words; nothing when all went well."""
+        """A sentence about the dropped rungs, or nothing when all went well."""
         if not self.dropped:
             return []
         top = max((r.rung for r in self.rungs), default=0)

@@ -1,6 +1,6 @@
 """The sizes that vLLM captures when nobody says otherwise.
 
-In: the engine's limits and settings. Out: the capture sizes, in tokens, rising.
+In: the engine's limits and settings. Out: the capture sizes, in tokens, in rising order.
 
     default_capture_sizes(256, 8192)     # 1, 2, 4, 8, 16, 24 … 256, 272 … 512: 51 sizes
     default_capture_sizes(6, 8192)       # 1, 2, 4, 6, 8: the largest decode batch has a rung
@@ -23,21 +23,20 @@ def default_capture_sizes(
     capture_sizes: Sequence[int] | None = None,
     num_speculative_tokens: int = 0,
     mode: CUDAGraphMode | str = CUDAGraphMode.FULL_AND_PIECEWISE,
-    enforce_eager: bool = False,
     performance_mode: str = "balanced",
     data_center_blackwell: bool = False,
 ) -> list[int]:
     """The sizes, in tokens and rising, that vLLM 0.33 captures when started with these settings.
 
-    `capture_sizes` overrides the whole rule; sizes above `max_num_batched_tokens` are dropped
-    from it. `max_capture_size` overrides the ceiling only. Mode NONE and `enforce_eager` give [].
+    `capture_sizes` replaces the whole rule; those above `max_num_batched_tokens` are dropped.
+    `max_capture_size` replaces only the ceiling. Mode NONE gives [].
 
     Source: `VllmConfig._set_cudagraph_sizes`, `vllm/config/vllm.py`. Raises ValueError where vLLM
-    raises ValueError or AssertionError, and for a size or a setting that has no meaning.
+    raises ValueError or AssertionError, and for a setting that has no meaning.
     """
     if performance_mode not in PERFORMANCE_MODES:
         raise ValueError(f"performance mode {performance_mode!r}: give one of {PERFORMANCE_MODES}")
-    if enforce_eager or not parse(CUDAGraphMode, mode):
+    if parse(CUDAGraphMode, mode) is CUDAGraphMode.NONE:
         return []
 
     if num_speculative_tokens < 0:
@@ -69,15 +68,14 @@ def default_capture_sizes(
 
 
 def _decode_sizes(max_num_seqs: int, query_len: int) -> list[int]:
-    """Sizes for batches in which every request decodes: they need not lie on the grid.
+    """Sizes of decode batches, in which each request has `query_len` tokens (1 + speculative ones).
 
-    A request that decodes has `query_len` tokens: 1, or more with speculation. Without speculation
-    one size is added, the largest batch of all; with it, the sizes of every number of requests on
-    the grid and of `max_num_seqs`.
+    They need not lie on the grid. Without speculation only the fullest batch is added: one token
+    for each of `max_num_seqs` requests. With speculation there is a size for every number of
+    requests on the grid, and for `max_num_seqs`.
 
-    Left out when the user chose a ceiling, since vLLM then takes the ladder to be chosen too: so
-    `max_capture_size=42` with 6 requests of 7 tokens tops out at 40, and the widest batch of all
-    runs eagerly (vLLM issue 54933).
+    vLLM skips these sizes if the user sets a ceiling. So `max_capture_size=42` with 6 requests of
+    7 tokens stops at 40, and the fullest batch runs eagerly (vLLM issue 54933).
     """
     if query_len == 1:
         return [max_num_seqs]
@@ -85,13 +83,13 @@ def _decode_sizes(max_num_seqs: int, query_len: int) -> list[int]:
 
 
 def _grid(top: int) -> list[int]:
-    """1, 2, 4, then every 8 below 256, then every 16, as far as `top`."""
+    """1, 2, 4, then every 8 below 256, then every 16, up to `top`."""
     grid = [1, 2, 4, *range(8, 256, 8), *range(256, top + 1, 16)]
     return [size for size in grid if size <= top]
 
 
 def _given_sizes(sizes: Sequence[int], max_tokens: int, max_capture_size: int | None) -> list[int]:
-    """Sizes a user gave: once each, rising, none above `max_tokens`."""
+    """The user's sizes: once each, rising, none above `max_tokens`."""
     if not sizes:
         raise ValueError("capture_sizes is empty: give at least one size, or mode NONE")
     if min(sizes) < 1:

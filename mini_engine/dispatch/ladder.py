@@ -1,8 +1,10 @@
 """Which batch sizes to capture, and what a batch between two of them wastes.
 
-A graph replays exactly the shapes it was captured with, so an engine captures a *ladder* of sizes
-and pads each batch up to the next *rung*. In: the engine's limits, or a histogram of the batch
-sizes a server really ran. Out: a ladder; the rung of a batch; the padding that a ladder costs.
+A graph replays only the shapes it was captured with. So an engine captures a *ladder* of sizes, and
+pads each batch to the next *rung*: the smallest size that holds it.
+
+In: sizes, or a histogram of the batches that a server ran. Out: the rung of a batch, what padding
+costs, and the best ladder for the histogram.
 
     ladder = CaptureLadder(default_capture_sizes(256, 8192))   # vLLM's: 1, 2, 4, 8, 16, 24 … 512
     ladder.rung(33)                                            # 40
@@ -20,15 +22,14 @@ from itertools import pairwise
 
 import numpy as np
 
-PerRung = Callable[[int], float]
-"""A figure of one rung, from its size: µs of a step, µs to capture it, bytes that it holds."""
+PerRung = Callable[[int], float]  # the cost of a step at a rung, for example in µs
 
 
 class CaptureLadder(tuple[int, ...]):
-    """Capture sizes, rising: a tuple of them that knows which rung a batch runs at.
+    """A tuple of capture sizes, in rising order, that knows which rung a batch runs at.
 
-    Raises ValueError, naming the size, if there is none, if one is not a whole number from 1 up,
-    if one comes twice, or if they do not rise.
+    Raises ValueError, naming the size, unless there is at least one, each is a whole number from 1
+    up, and they rise.
     """
 
     __slots__ = ()
@@ -56,9 +57,9 @@ class CaptureLadder(tuple[int, ...]):
         return self[-1]
 
     def rung(self, n: int) -> int | None:
-        """The size that a batch of `n` rows is padded to; None above the top: it runs eagerly.
+        """The size that a batch of `n` rows is padded to. None above the top: it runs eagerly.
 
-        0 rows need 0 (a step without work runs nothing). Raises ValueError for a negative `n`.
+        0 for 0 rows: a step without work runs nothing. Raises ValueError for a negative `n`.
         """
         if n < 0:
             raise ValueError(f"batch of {n} rows: a batch has 0 rows or more")
@@ -68,9 +69,9 @@ class CaptureLadder(tuple[int, ...]):
         return self[at] if at < len(self) else None
 
     def waste(self, histogram: Mapping[int, int]) -> Waste:
-        """What padding costs for `histogram`: rows in a batch -> steps that had that many.
+        """What padding costs for `histogram`: rows in a batch -> number of such steps.
 
-        A batch above the top is neither padded nor in a graph: it counts as eager, and as real.
+        A batch above the top runs eagerly and unpadded: its rows count as real and as eager.
         Raises ValueError for a negative entry (`_checked_histogram`).
         """
         real = padded = eager_rows = eager_steps = 0
@@ -106,21 +107,16 @@ class CaptureLadder(tuple[int, ...]):
 
 @dataclass(frozen=True)
 class Waste:
-    """The rows of a workload on a ladder. Rows are summed over steps.
+    """The rows of a workload on a ladder, summed over its steps."""
 
-    `real_rows`: rows asked for. `padded_rows`: rows added to reach a rung. `eager_rows`, and the
-    `eager_steps` they came in: the real rows that were above the top, so neither padded nor in a
-    graph.
-    """
-
-    padded_rows: int
-    real_rows: int
-    eager_rows: int
-    eager_steps: int
+    padded_rows: int  # added to reach a rung
+    real_rows: int  # asked for
+    eager_rows: int  # those of real_rows in batches above the top
+    eager_steps: int  # batches above the top
 
     @property
     def wasted_fraction(self) -> float:
-        """Padding as a part of all rows that the GPU worked on; 0.0 if there were none."""
+        """Share of padding in the rows that the GPU computed; 0.0 if there were none."""
         computed = self.real_rows + self.padded_rows
         return self.padded_rows / computed if computed else 0.0
 
@@ -129,29 +125,58 @@ def optimal_ladder(
     histogram: Mapping[int, int],
     rungs: int,
     *,
-    cost: PerRung | None = None,
+    cost: PerRung = float,
     top: int | None = None,
 ) -> CaptureLadder:
-    """The ladder of at most `rungs` rungs on which the work of `histogram` costs least. Exact.
+    """The ladder of at most `rungs` rungs on which the steps of `histogram` cost least. Exact.
 
-    `histogram`: rows in a batch -> steps that had it. `cost(rung)`: what one step at that rung
-    costs, in µs say; any function, rising or not. Without it the cost is the rung itself, and the
-    ladder is the one with the fewest padded rows. `top`: the rung the ladder must end at, say
-    max_num_seqs; batches above it run eagerly whatever the rungs and so are left out. Without
-    it: the largest batch in the histogram. Of equally good ladders, the one with fewest rungs.
+    `histogram`: rows in a batch -> number of such steps. `cost(rung)`: of one step at that rung,
+    for example in µs; any function, rising or not. By default it is the rung, which gives the
+    fewest padded rows. `top`: the last rung, by default the largest batch in the histogram; larger
+    batches run eagerly on any ladder and are left out. Of equally good ladders, the one with the
+    fewest rungs.
 
     Raises ValueError for `rungs` or `top` below 1, for an empty histogram without a `top`, and
     for a cost that is negative or not finite.
     """
-    return _best_ladders(histogram, rungs, cost, top)[-1]
+    return best_ladders(histogram, rungs, cost=cost, top=top)[-1]
+
+
+def best_ladders(
+    histogram: Mapping[int, int],
+    max_rungs: int,
+    *,
+    cost: PerRung = float,
+    top: int | None = None,
+) -> list[CaptureLadder]:
+    """The best ladders of 1, 2 … `max_rungs` rungs, without those whose last rung saves nothing.
+
+    Arguments and errors are those of `optimal_ladder`.
+    """
+    ran = _checked_histogram(histogram)
+    if max_rungs < 1:
+        raise ValueError(f"a ladder of {max_rungs} rungs: give 1 or more")
+    if not ran and top is None:
+        raise ValueError("the histogram has no steps: give batch sizes that ran, or a top")
+    top = max(ran) if top is None else top
+    candidates = _candidates([rows for rows in ran if rows <= top], cost, top)
+    price = [float(cost(rung)) for rung in candidates]
+    for rung, step_cost in zip(candidates, price, strict=True):
+        if not 0 <= step_cost < np.inf:
+            raise ValueError(
+                f"cost of rung {rung} is {step_cost}: it must be finite and not negative"
+            )
+    steps = [0] * len(candidates)
+    for rows, count in ran.items():
+        if rows <= top:
+            steps[bisect_left(candidates, rows)] += count
+    found = cheapest_rungs(candidates, price, steps, max_rungs)
+    return [CaptureLadder(rungs) for rungs in dict.fromkeys(found)]
 
 
 @dataclass(frozen=True)
 class LadderPoint:
-    """One density on the curve: the best ladder of so many rungs, and what having it takes.
-
-    `capture_us` and `memory_bytes` are summed over the rungs.
-    """
+    """A ladder, the rows that it pads, and what capturing and holding its graphs costs."""
 
     ladder: CaptureLadder
     waste: Waste
@@ -159,38 +184,15 @@ class LadderPoint:
     memory_bytes: float
 
 
-def ladder_curve(
-    histogram: Mapping[int, int],
-    max_rungs: int,
-    *,
-    capture_us: PerRung,
-    memory_bytes: PerRung,
-    cost: PerRung | None = None,
-    top: int | None = None,
-) -> list[LadderPoint]:
-    """Denser ladder against capture time and memory: the best ladder of 1, 2 … `max_rungs` rungs.
-
-    `capture_us(rung)`: µs to capture that rung, `memory_bytes(rung)`: bytes it adds to the pool.
-    The rest is as in `optimal_ladder`. A point appears once: where one more rung would save
-    nothing, none is added.
-    """
-    points: list[LadderPoint] = []
-    for ladder in _best_ladders(histogram, max_rungs, cost, top):
-        if not points or ladder != points[-1].ladder:
-            time, memory = sum(map(capture_us, ladder)), sum(map(memory_bytes, ladder))
-            points.append(LadderPoint(ladder, ladder.waste(histogram), time, memory))
-    return points
-
-
 def cheapest_rungs(
     candidates: Sequence[int], price: Sequence[float], steps: Sequence[int], rungs: int
 ) -> list[tuple[int, ...]]:
     """The cheapest choice of at most 1, 2 … `rungs` of the candidates, each a rising tuple.
 
-    `candidates`: sizes, rising; the last one is always chosen. `steps[i]`: how many steps fit
-    candidate i and not the one before it. `price[i]`: what one step costs at candidate i, rising
+    `candidates`: sizes, rising; the last one is always chosen. `steps[i]`: number of steps that
+    fit candidate i but not candidate i - 1. `price[i]`: cost of one step at candidate i, rising
     or not. A step runs at the smallest chosen candidate that it fits. Of equally cheap choices,
-    one with the fewest rungs. Where there are fewer candidates than `rungs`, the list ends early.
+    one with the fewest rungs. With fewer candidates than `rungs`, the list ends early.
 
     Let least[j][i] be the least cost of all steps that fit candidate i, if it is rung number j.
     If rung j - 1 is candidate p, then i serves the steps between them:
@@ -214,43 +216,17 @@ def cheapest_rungs(
     return found
 
 
-def _best_ladders(
-    histogram: Mapping[int, int], rungs: int, cost: PerRung | None, top: int | None
-) -> list[CaptureLadder]:
-    """The best ladder of at most 1, 2 … rungs, until `rungs` or until every candidate is a rung."""
-    ran = _checked_histogram(histogram)
-    if rungs < 1:
-        raise ValueError(f"a ladder of {rungs} rungs: give 1 or more")
-    if not ran and top is None:
-        raise ValueError("the histogram has no steps: give batch sizes that ran, or a top")
-    top = max(ran) if top is None else top
-    candidates = _candidates([rows for rows in ran if rows <= top], cost, top)
-    price = [_checked_cost(cost, rung) for rung in candidates]
-    steps = [0] * len(candidates)
-    for rows, count in ran.items():
-        if rows <= top:
-            steps[bisect_left(candidates, rows)] += count
-    return [CaptureLadder(rungs) for rungs in cheapest_rungs(candidates, price, steps, rungs)]
-
-
-def _candidates(sizes: list[int], cost: PerRung | None, top: int) -> list[int]:
-    """The rungs worth having. All rungs from one batch size to below the next serve the same
-    batches, so the cheapest of them will do: without a cost function, the batch size itself."""
+def _candidates(sizes: list[int], cost: PerRung, top: int) -> list[int]:
+    """The rungs worth considering: the cheapest from each batch size to below the next, since all
+    of these serve the same batches."""
     if top < 1:
         raise ValueError(f"top rung {top}: give 1 or more")
     spans = (range(size, end) for size, end in pairwise([*sizes, top]) if size < end)
-    return sorted({min(span, key=cost) if cost else span[0] for span in spans} | {top})
-
-
-def _checked_cost(cost: PerRung | None, rung: int) -> float:
-    price = float(cost(rung)) if cost else float(rung)
-    if not 0 <= price < np.inf:
-        raise ValueError(f"cost of rung {rung} is {price}: it must be finite and not negative")
-    return price
+    return sorted({min(span, key=cost) for span in spans} | {top})
 
 
 def _walk_back(choices: list[list[int]], candidates: Sequence[int]) -> tuple[int, ...]:
-    """The rungs that end at the last candidate, read off from the choices made on the way."""
+    """The chosen rungs, read back from the last candidate through the choice made at each."""
     at, rungs = len(candidates), []
     for choice in reversed(choices):
         rungs.append(candidates[at - 1])
@@ -259,9 +235,9 @@ def _walk_back(choices: list[list[int]], candidates: Sequence[int]) -> tuple[int
 
 
 def _checked_histogram(histogram: Mapping[int, int]) -> dict[int, int]:
-    """`histogram` in order of batch size, without what never ran.
+    """`histogram` in order of batch size, without empty batches and those that never ran.
 
-    Raises ValueError for a batch size or a number of steps that is negative.
+    Raises ValueError for a negative batch size or number of steps.
     """
     for rows, steps in histogram.items():
         if rows < 0 or steps < 0:

@@ -1,16 +1,17 @@
-"""Which kind of CUDA graph runs which kind of batch, and what a backend allows.
+"""Which kind of CUDA graph runs which kind of batch, and what an attention backend allows.
 
-In: the mode that was asked for ("FULL_AND_PIECEWISE"), how much graph capture the attention
-backend bears, and how the model was compiled. Out: the mode that will really be used.
+In: the mode that was asked for ("FULL_AND_PIECEWISE"), the attention backend's support for graph
+capture, and how the model was compiled. Out: the mode that will be used.
 
-A *mode* answers two questions at once, one for each kind of batch:
+A step runs as NONE (eagerly, without graphs), as PIECEWISE (graphs between the attention ops) or
+as FULL (one graph). A mode says which of the three for each kind of batch:
 
-    mode                  decode-only batch   mixed batch (some prefill)
-    NONE                  eager               eager
-    PIECEWISE             piecewise           piecewise
-    FULL                  full                full
-    FULL_DECODE_ONLY      full                eager
-    FULL_AND_PIECEWISE    full                piecewise          <- vLLM's default
+    mode                  decode batch    mixed batch (some request in prefill)
+    NONE                  NONE            NONE
+    PIECEWISE             PIECEWISE       PIECEWISE
+    FULL                  FULL            FULL
+    FULL_DECODE_ONLY      FULL            NONE
+    FULL_AND_PIECEWISE    FULL            PIECEWISE          <- vLLM's default
 
 Behaviour is vLLM 0.33's: `vllm/config/compilation.py` (`CUDAGraphMode`,
 `CompilationConfig.resolve_cudagraph_mode_and_sizes`) and `vllm/v1/attention/backend.py`
@@ -36,11 +37,7 @@ def parse(kind: type[E], given: E | int | str) -> E:
 
 
 class CUDAGraphMode(Enum):
-    """How batches run.
-
-    A mode with two answers holds them as a pair (decode batches, mixed batches). Only the three
-    plain modes are *run-time* modes: one step is eager, or piecewise, or one full graph.
-    """
+    """How batches run: a run-time mode for all, or a pair (decode batches, mixed batches)."""
 
     NONE = 0
     PIECEWISE = 1
@@ -48,61 +45,31 @@ class CUDAGraphMode(Enum):
     FULL_DECODE_ONLY = (FULL, NONE)
     FULL_AND_PIECEWISE = (FULL, PIECEWISE)
 
-    def _answers(self) -> tuple[CUDAGraphMode, CUDAGraphMode]:
-        decode, mixed = self.value if isinstance(self.value, tuple) else (self.value, self.value)
-        return CUDAGraphMode(decode), CUDAGraphMode(mixed)
-
-    def decode_mode(self) -> CUDAGraphMode:
-        """What a batch runs as when every request decodes."""
-        return self._answers()[0]
-
-    def mixed_mode(self) -> CUDAGraphMode:
-        """What a batch runs as when some request is still in prefill."""
-        return self._answers()[1]
-
     def separate_routine(self) -> bool:
         """Do decode batches get graphs of their own?"""
         return isinstance(self.value, tuple)
 
-    def has_mode(self, mode: CUDAGraphMode | str) -> bool:
-        """Is the run-time mode `mode` one of the two answers? ValueError for a pair."""
-        mode = parse(CUDAGraphMode, mode)
-        if mode.separate_routine():
-            raise ValueError(f"{mode} is not a run-time mode: ask for NONE, PIECEWISE or FULL")
-        return mode in self._answers()
+    def decode_mode(self) -> CUDAGraphMode:
+        """The run-time mode of a batch in which every request decodes."""
+        return CUDAGraphMode(self.value[0]) if self.separate_routine() else self
 
-    def max_cudagraph_mode(self) -> CUDAGraphMode:
-        """The larger of the two answers: NONE < PIECEWISE < FULL."""
-        return max(self._answers(), key=lambda mode: mode.value)
+    def mixed_mode(self) -> CUDAGraphMode:
+        """The run-time mode of a batch in which some request is still in prefill."""
+        return CUDAGraphMode(self.value[1]) if self.separate_routine() else self
 
     def has_full_cudagraphs(self) -> bool:
-        return self.has_mode(CUDAGraphMode.FULL)
+        return self.decode_mode() is CUDAGraphMode.FULL
 
     def has_piecewise_cudagraphs(self) -> bool:
-        return self.has_mode(CUDAGraphMode.PIECEWISE)
-
-    def requires_piecewise_compilation(self) -> bool:
-        """Must the model be cut into pieces (by the compiler, or by breaks while capturing)?"""
-        return self.has_piecewise_cudagraphs()
+        return self.mixed_mode() is CUDAGraphMode.PIECEWISE
 
     def without_piecewise(self) -> CUDAGraphMode:
-        """The same mode for a model that nothing has cut into pieces."""
+        """The same mode for a model whose forward pass nothing can cut into pieces."""
         if self is CUDAGraphMode.PIECEWISE:
             return CUDAGraphMode.NONE
         if self is CUDAGraphMode.FULL_AND_PIECEWISE:
             return CUDAGraphMode.FULL_DECODE_ONLY
         return self
-
-    @classmethod
-    def valid_runtime_modes(cls) -> frozenset[CUDAGraphMode]:
-        """The modes that one step can run as."""
-        return frozenset(mode for mode in cls if not mode.separate_routine())
-
-    def is_valid_runtime_mode(self) -> bool:
-        return self in self.valid_runtime_modes()
-
-    def __bool__(self) -> bool:
-        return self is not CUDAGraphMode.NONE
 
     def __str__(self) -> str:
         return self.name
@@ -118,15 +85,12 @@ class CompilationMode(IntEnum):
 
 
 class AttentionCGSupport(IntEnum):
-    """Which batches an attention backend can run inside a captured graph; more is greater."""
+    """Which batches an attention backend can run inside a captured graph, in rising order."""
 
     NEVER = 0
-    UNIFORM_SINGLE_TOKEN_DECODE = 1
-    """Every request has one new token."""
-    UNIFORM_BATCH = 2
-    """Every request has the same number of new tokens: enough for speculative decoding."""
-    ALWAYS = 3
-    """Any batch, prefill and decode mixed."""
+    UNIFORM_SINGLE_TOKEN_DECODE = 1  # every request has one new token
+    UNIFORM_BATCH = 2  # all have equally many new tokens: enough for speculative decoding
+    ALWAYS = 3  # any mix of prefill and decode
 
 
 def resolve_mode(
@@ -138,24 +102,23 @@ def resolve_mode(
     uniform_decode_query_len: int = 1,
     piecewise_capture_available: bool = True,
 ) -> CUDAGraphMode:
-    """The mode that will really be used, after each thing that cannot be has been taken away.
+    """The mode that will be used, given what attention backend and compiler can do.
 
-    `support` is that of the weakest attention backend in the model.
+    `support`: of the weakest attention backend in the model.
     `attention_in_splitting_ops`: the model is split at its attention ops.
-    `uniform_decode_query_len` = 1 + speculative tokens.
-    `piecewise_capture_available`: something can cut the forward pass into pieces, be it the
-    compiler or breakable capture.
+    `uniform_decode_query_len`: 1 + speculative tokens.
+    `piecewise_capture_available`: the compiler or breakable capture can cut the forward pass.
 
-    Four questions in a row, each about the mode that the one before it left:
+    Four rules in order, each applied to the mode that the one before it left:
 
-    1. Mixed batches are to run FULL, which only support ALWAYS bears. Less: FULL_AND_PIECEWISE
-       if split at attention, else FULL_DECODE_ONLY. NEVER: ValueError that says to ask for
-       PIECEWISE, as vLLM raises it.
-    2. Decode batches are to run FULL, and support is NEVER: PIECEWISE if the compiler cuts the
-       model (compilation mode VLLM_COMPILE) and at attention, else NONE.
-    3. Decode batches are to run FULL with several tokens a request, and support is less than
-       UNIFORM_BATCH: PIECEWISE if split at attention, else NONE.
-    4. Nothing can cut the forward pass: the same `without_piecewise()`.
+    1. FULL for mixed batches needs support ALWAYS. With less, the mode becomes FULL_AND_PIECEWISE
+       if the model is split at attention, else FULL_DECODE_ONLY. With NEVER, as in vLLM, it is a
+       ValueError that says to ask for PIECEWISE.
+    2. FULL for decode batches needs more than NEVER. Otherwise the mode becomes PIECEWISE if the
+       compiler splits the model at attention (compilation mode VLLM_COMPILE), else NONE.
+    3. FULL for decode batches with several tokens a request needs UNIFORM_BATCH. Otherwise the
+       mode becomes PIECEWISE if the model is split at attention, else NONE.
+    4. If nothing can cut the forward pass, PIECEWISE goes: `without_piecewise()`.
     """
     mode, support = parse(CUDAGraphMode, mode), parse(AttentionCGSupport, support)
     compilation_mode = parse(CompilationMode, compilation_mode)

@@ -1,6 +1,6 @@
-"""Where a forward pass is cut into pieces: graphs between the ops that resist capture.
+"""Where a forward pass is cut into pieces: graphs, and between them the ops that resist capture.
 
-In: the names of the ops, in order, and which of them split. Out: `Piece`s, in order.
+In: the names of the ops, in order, and the *splitting* ops, at which to cut. Out: `Piece`s.
 
     split_pieces(["qkv", "kv_update", "attention", "o"], {"kv_update", "attention"})
     # Piece(0, ["qkv"]) · Piece(1, ["kv_update", "attention"], splitting) · Piece(2, ["o"])
@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-# The ops that vLLM 0.33 leaves out of piecewise graphs: attention and what behaves like it
-# (their work depends on the requests, not on the number of tokens alone), and KV-cache writes.
+# The ops that vLLM 0.33 leaves out of piecewise graphs: attention and its like, whose work depends
+# on the requests and not on the number of tokens alone, and KV-cache writes.
 DEFAULT_SPLITTING_OPS: tuple[str, ...] = (
     "vllm::unified_attention_with_output",
     "vllm::unified_mla_attention_with_output",
@@ -40,28 +40,25 @@ DEFAULT_SPLITTING_OPS: tuple[str, ...] = (
 
 @dataclass(frozen=True)
 class Piece:
-    """One piece of a split forward pass: captured as a graph, or (`splitting`) run live.
-
-    `positions` says where each of `ops` stood in the list that was split.
-    """
+    """One piece of a split forward pass."""
 
     id: int
-    splitting: bool
+    splitting: bool  # its ops run live; otherwise they are captured as a graph
     ops: list[str]
-    positions: list[int]
+    positions: list[int]  # of its ops in the list that was split
 
 
 def split_pieces(
     ops: Sequence[str], splitting_ops: Collection[str] = DEFAULT_SPLITTING_OPS
 ) -> list[Piece]:
-    """Cut a forward pass at its splitting ops; splitting ops side by side share one piece.
+    """Cut a forward pass at its splitting ops. Adjacent splitting ops share one piece.
 
-    An `empty` (a bare allocation) alone between two splitting ops would make a graph that holds
-    nothing, so it moves to the captured piece before it. That leaves a gap in the ids, and so
-    does a pass that begins with a splitting op: id 0 is kept for what comes before it.
+    A bare allocation (`empty`) alone between two splitting ops would make a graph of nothing, so
+    it moves to the captured piece before it. Ids may have gaps: such a move leaves one, and id 0
+    is missing if the pass begins with a splitting op.
 
-    An op list has no data flow, so an allocation is taken to depend on nothing (vLLM lets one
-    stay where it is if its input is made later than the piece it would move to).
+    An op list has no data flow, so allocations are assumed to have no inputs. (vLLM keeps one in
+    place if its input is made after the piece that it would move to.)
     """
     splits = [_is_in(op, splitting_ops) for op in ops]
     bare = [_is_allocation(op) for op in ops]
@@ -76,8 +73,8 @@ def split_pieces(
 def number_pieces(splits: Sequence[bool]) -> list[int]:
     """The number of the piece that each op belongs to. `splits`: is it a splitting op?
 
-    Neighbours of one kind share a piece, and each further piece has the next number. Number 0 is
-    kept for what comes before the first splitting op: a pass that begins with one begins with 1.
+    Adjacent ops of one kind share a piece, and the next piece has the next number. Number 0 is
+    kept for ops before the first splitting op: a pass that begins with one starts at 1.
     """
     numbers: list[int] = []
     for at, split in enumerate(splits):
@@ -90,12 +87,12 @@ def number_pieces(splits: Sequence[bool]) -> list[int]:
 def without_graphs_of_nothing(
     numbers: Sequence[int], splits: Sequence[bool], bare: Sequence[bool]
 ) -> list[int]:
-    """The same numbers, but a piece that is one bare allocation joins an earlier captured piece.
+    """The same numbers, but a piece of a single bare allocation joins an earlier captured piece.
 
-    `bare`: is the op a bare allocation, which launches nothing? One that is a piece all alone gets
-    the number of the last captured piece before it (one of ops that do not split, and not moved
-    itself). If there is none it stays, and is one that later ones join. Two allocations are a piece
-    like any other. All other numbers stay as they are, so that there are gaps in them.
+    `bare`: is the op a bare allocation, which launches nothing? If it is alone in its piece, it
+    gets the number of the last captured piece before it, that is, of ops that do not split and have
+    not moved. If there is none, it stays, and later allocations may join it. Two allocations are
+    a piece like any other. All other numbers stay as they are, even if that leaves gaps.
     """
     numbers = list(numbers)
     captured: int | None = None  # the last captured piece so far
@@ -109,7 +106,7 @@ def without_graphs_of_nothing(
 
 
 def _is_in(op: str, splitting_ops: Collection[str]) -> bool:
-    """`ns::name.default` is the op `ns::name`; other overloads are ops of their own."""
+    """`ns::name.default` counts as `ns::name`; other overloads are different ops."""
     return op in splitting_ops or op.removesuffix(".default") in splitting_ops
 
 

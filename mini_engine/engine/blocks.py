@@ -1,15 +1,14 @@
 """Paged KV memory: which block of the cache holds which token of which request.
 
-In:  a request's id and how many tokens of it must have a place.
-Out: its block table, and from that the slot (row of the KV cache) of each position:
-     slot = block_table[position // block_size] * block_size + position % block_size.
+In:  a request's id and the number of its tokens that the cache must hold.
+Out: its block table, and from that the slot (row of the KV cache) of each position.
 
-The cache is num_blocks x block_size rows. A request's tokens are contiguous by position and
-scattered by block, so nothing is lost to gaps except the tail of its last block
+The cache has num_blocks x block_size rows. A request's blocks may lie anywhere in it, so no memory
+is wasted except the rest of its last block
 (PagedAttention: Kwon et al., SOSP 2023, https://arxiv.org/abs/2309.06180).
 
-Block 0 is the **null block**. It is never handed out: a graph replayed at a rung above the
-batch has padded rows, padded rows write K and V somewhere, and that somewhere is block 0.
+Block 0 is the **null block** and is never handed out. A graph replayed at a rung above the batch
+computes padded rows too, and they write their K and V to block 0.
 """
 
 from collections.abc import Sequence
@@ -18,7 +17,7 @@ NULL_BLOCK = 0
 
 
 class OutOfBlocks(RuntimeError):
-    """Too few free blocks. Nothing was handed out: preempt a request and ask again."""
+    """Too few blocks are free. None was handed out: preempt a request and try again."""
 
 
 def slot_of(block_table: Sequence[int], position: int, block_size: int) -> int:
@@ -27,20 +26,18 @@ def slot_of(block_table: Sequence[int], position: int, block_size: int) -> int:
 
 
 def usable_blocks(num_blocks: int) -> list[int]:
-    """Every block that may belong to a request, of a cache of num_blocks (at least 2), once each.
+    """Every block of a cache of num_blocks (at least 2) that may belong to a request, once each.
 
-    It becomes the pool's stack of free blocks: the last in the list is handed out first, and a
-    block that is freed goes to the end, so stale contents show up at once.
+    It becomes the pool's stack of free blocks: the last is handed out first, and freed blocks go
+    to the end. So a block is soon used again, and a read of stale contents shows up early.
     """
     return list(range(num_blocks - 1, NULL_BLOCK, -1))
 
 
 class BlockPool:
-    """Hands out the blocks 1 .. num_blocks - 1, and takes them back a request at a time.
+    """Hands out blocks 1 .. num_blocks - 1, and takes back all blocks of a request at once.
 
-    Args:
-        num_blocks: blocks in the cache, the null block included. At least 2.
-        block_size: tokens in a block. At least 1.
+    `num_blocks` counts the null block: at least 2. `block_size`: tokens in a block, at least 1.
     """
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
@@ -56,19 +53,18 @@ class BlockPool:
 
     @property
     def num_free(self) -> int:
-        """Blocks that can still be handed out."""
+        """Number of blocks that can still be handed out."""
         return len(self._free)
 
     def blocks_for(self, num_tokens: int) -> int:
-        """Blocks that hold num_tokens tokens of one request."""
+        """Number of blocks that hold num_tokens tokens of one request."""
         return -(-num_tokens // self.block_size)
 
     def allocate(self, request_id: str, num_tokens: int) -> tuple[int, ...]:
         """Grow the request's table until it holds `num_tokens` tokens, and return the table.
 
-        Blocks that it holds already stay where they are, and only the missing ones are taken, from
-        the end of `self._free`; a request may hold none yet. Asked for less than it has, nothing
-        happens. All or nothing.
+        A request may hold no blocks yet. Those that it holds stay in place; the missing ones are
+        taken from the end of `self._free`. If none is missing, nothing changes.
 
         Raises:
             OutOfBlocks: fewer blocks are free than are missing; nothing has changed.
@@ -86,11 +82,7 @@ class BlockPool:
         return table
 
     def free(self, request_id: str) -> None:
-        """Take back every block of the request.
-
-        Raises:
-            ValueError: it holds none (freed twice, or never allocated here).
-        """
+        """Take back every block of the request. Raises ValueError if it holds none."""
         if request_id not in self._tables:
             raise ValueError(
                 f"request {request_id!r} holds no blocks: it was freed before, "
@@ -99,19 +91,5 @@ class BlockPool:
         self._free.extend(reversed(self._tables.pop(request_id)))
 
     def block_table(self, request_id: str) -> tuple[int, ...]:
-        """Blocks of the request in order of position; empty while it holds none."""
+        """Blocks of the request in order of position; empty if it holds none."""
         return self._tables.get(request_id, ())
-
-    def slot(self, request_id: str, position: int) -> int:
-        """Row of the KV cache of one position of the request.
-
-        Raises:
-            ValueError: the position lies beyond the blocks that the request holds.
-        """
-        table = self.block_table(request_id)
-        if not 0 <= position < len(table) * self.block_size:
-            raise ValueError(
-                f"position {position} of request {request_id!r}: its {len(table)} blocks of "
-                f"{self.block_size} hold positions below {len(table) * self.block_size}"
-            )
-        return slot_of(table, position, self.block_size)

@@ -3,12 +3,12 @@
 In:  requests, each with the time at which it arrives.
 Out: a Completion for each: its tokens, why it ended, and the time of every token.
 
-One step is one pass along the way of the data, and no stage reaches back:
+In a step, data flows one way:
 
     Scheduler.step() -> batch -> GraphDispatcher.dispatch() -> descriptor
                      -> runner.execute(batch, descriptor) -> tokens -> Scheduler.update()
 
-The engine knows no clock, no device and no model. A runner brings all three: the simulated GPU,
+The engine knows no clock, no device and no model. The runner has all three: the simulated GPU,
 a real one, or a fake in the tests.
 """
 
@@ -33,18 +33,18 @@ class Runner(Protocol):
 
     @property
     def now_us(self) -> float:
-        """The clock, simulated or real, in microseconds. Never goes back."""
+        """The clock, simulated or real, in microseconds. It never runs backwards."""
         ...
 
     def wait_until(self, us: float) -> None:
-        """Idle until the clock shows at least `us`: nothing to run before the next arrival."""
+        """Idle until the clock shows at least `us`: there is nothing to run before."""
         ...
 
     def execute(self, batch: ScheduledBatch, descriptor: BatchDescriptor) -> list[int]:
         """Run one step in the descriptor's mode, padded to descriptor.num_tokens.
 
-        K and V of entry e, position p go to slot_of(e.block_table, p, block_size); padded rows
-        write to the null block. Returns one token id for each entry with `samples`, in order.
+        K and V of position p of entry e go to slot_of(e.block_table, p, block_size); padded rows
+        write to the null block. Returns a token id for each entry that `samples`, in order.
         """
         ...
 
@@ -57,7 +57,7 @@ class Completion:
     tokens: tuple[int, ...]
     finish_reason: str  # "stop": sampled one of eos_ids | "length": max_new_tokens reached
     arrival_us: float
-    token_times_us: tuple[float, ...]  # when each token was known, same length as tokens
+    token_times_us: tuple[float, ...]  # when each of tokens was known
     num_preemptions: int
 
     @property
@@ -66,7 +66,7 @@ class Completion:
 
     @property
     def ttft_us(self) -> float:
-        """Time to first token, waiting included."""
+        """Time to first token, from arrival."""
         return self.token_times_us[0] - self.arrival_us
 
     @property
@@ -89,7 +89,7 @@ class StepRecord:
 
 
 class Engine:
-    """Drives one runner. `run` for a whole workload; `submit` and `step` to hold the reins."""
+    """Drives one runner: `run` serves a whole workload; `submit` and `step` go step by step."""
 
     def __init__(
         self, runner: Runner, limits: SchedulerLimits, dispatcher: GraphDispatcher
@@ -100,11 +100,7 @@ class Engine:
         self._times: dict[str, list[float]] = {}  # of the requests being served
 
     def submit(self, request: Request) -> None:
-        """Hand the request to the scheduler now.
-
-        Raises:
-            ValueError: it could never be served: empty prompt, longer than the context, …
-        """
+        """Put the request in the waiting line. Raises ValueError as `Scheduler.submit` does."""
         self.scheduler.submit(request)
         self._times[request.request_id] = []
 
@@ -132,10 +128,9 @@ class Engine:
         on_token: Callable[[Request, int], None] | None = None,
         on_step: Callable[[StepRecord], None] | None = None,
     ) -> list[Completion]:
-        """Serve them all, each from its arrival_us on; completions in the order they end.
+        """Serve all requests, each from its arrival_us on. Completions come in the order they end.
 
-        Raises:
-            ValueError: one of them could never be served (see `submit`); none has run then.
+        Raises ValueError before any runs if one could never be served, or two share an id.
         """
         arrivals = deque(sorted(requests, key=lambda request: request.arrival_us))
         for request in arrivals:

@@ -1,7 +1,4 @@
-"""From prompts to requests and from completions to texts: what both wings do around the engine.
-
-In: a tokenizer, prompts, a model's config. Out: limits, requests, and the texts in their order.
-"""
+"""Prompts through the engine, in both wings: limits, requests, and completions in prompt order."""
 
 from __future__ import annotations
 
@@ -14,12 +11,12 @@ from mini_engine.model.config import ModelConfig
 from mini_engine.model.tokenizer import Tokenizer
 
 SHIPPED = Path(__file__).parent.parent / "checkpoints" / "tiny-qwen3"
-MAX_CONTEXT = 16_384  # tokens a request may have here: a KV cache for 16 such prompts stays small
+MAX_CONTEXT = 16_384  # tokens of a request: a KV cache for 16 such requests stays small
 OnToken = Callable[[int, int], None]  # (index of the prompt, token id)
 
 
 def limits_for(config: ModelConfig, num_prompts: int) -> SchedulerLimits:
-    """Sizes for a handful of prompts: chunks of 64 tokens, blocks of 16."""
+    """Limits for a few prompts: a budget of 64 tokens a step, blocks of 16 tokens."""
     seqs = min(max(num_prompts, 1), 16)
     context = min(config.max_position_embeddings, MAX_CONTEXT)
     return SchedulerLimits(
@@ -34,10 +31,10 @@ def limits_for(config: ModelConfig, num_prompts: int) -> SchedulerLimits:
 def requests_for(
     prompts: Sequence[str], tokenizer: Tokenizer, limits: SchedulerLimits, max_new_tokens: int
 ) -> list[Request]:
-    """A request for each prompt, called `prompt 1`, `prompt 2`, …
+    """A request for each prompt, with ids `prompt 1`, `prompt 2`, …
 
-    Raises `ValueError` for an empty prompt and for one that does not fit the context: before
-    anything is built, so that a bad prompt is told at once.
+    Raises ValueError for an empty prompt and for one that does not fit the context, before a
+    model is loaded.
     """
     requests = [
         Request(
@@ -56,7 +53,7 @@ def requests_for(
 def run_all(
     engine: Engine, requests: Sequence[Request], on_token: OnToken | None
 ) -> tuple[Completion, ...]:
-    """Serve them side by side. Completions in the order of the requests."""
+    """Serve the requests side by side. Completions come in the order of the requests."""
     index = {request.request_id: i for i, request in enumerate(requests)}
 
     def tell(request: Request, token: int) -> None:

@@ -1,24 +1,24 @@
 """Which requests run in this step, and how many tokens of each.
 
-In:  requests (`submit`), and after each step the tokens that were sampled (`update`).
-Out: `step()` gives a ScheduledBatch: for each request in it, where its new tokens start,
+In:  requests (`submit`), and after each step the sampled tokens (`update`).
+Out: `step()` returns a ScheduledBatch: for each request in it, where its new tokens start,
      how many there are, and the block table that says where their K and V go.
 
 The rules are those of vLLM V1's scheduler (vllm/v1/core/sched/scheduler.py, `Scheduler.schedule`):
 
-1. One token budget a step, shared by prefill and decode. There is no prefill phase and no decode
-   phase: a request has `num_computed` tokens done of `num_tokens` known, and gets the difference,
-   as far as the budget goes. Decode is the case where the difference is 1.
-2. Running requests come first, oldest first; then waiting ones, first come first served.
+1. Each step has one token budget for prefill and decode together; there are no phases. A request
+   has computed `num_computed` of its `num_tokens` known tokens and gets the rest, or as much of it
+   as the budget allows. Decode is the case in which 1 token is missing.
+2. Running requests come first, oldest first; then waiting ones, first come, first served.
 3. A prompt longer than the budget is prefilled in chunks (chunked prefill, always on).
-4. When blocks run out, the youngest running request is preempted: its blocks are freed, it goes
-   to the *front* of the waiting line, and everything it had is computed again later, its own
-   generated tokens included. A step that preempted admits nobody.
+4. When blocks run out, the youngest running request is preempted: its blocks are freed and it goes
+   to the *front* of the waiting line. All its tokens, generated ones included, are computed again
+   later. A step that preempts a request admits none.
 
-Only counts are looked at, never token values, so a prompt may be `range(4096)`: that is how
-`serve` replays a million requests. Two consequences are worth knowing. The order of the running
-list is the order of arrival, always. And at most one running request is in the middle of its
-prompt, and it is the last: a chunk that stopped short took the whole budget.
+Only the number of tokens matters, never their values, so a prompt may be `range(4096)`. Two
+invariants follow from the rules. The running list is always in order of arrival. And at most one
+running request, the last, is in the middle of its prompt, since a partial chunk takes the whole
+rest of the budget.
 """
 
 from collections import deque
@@ -30,7 +30,7 @@ from mini_engine.engine.blocks import BlockPool, OutOfBlocks
 
 @dataclass(frozen=True)
 class Request:
-    """What a user asks for. Never changes, so the same one can be run again in another mode."""
+    """What a user asks for. It never changes, so it can be run again in another mode."""
 
     request_id: str
     prompt: Sequence[int]  # token ids
@@ -41,13 +41,13 @@ class Request:
 
 @dataclass(frozen=True)
 class SchedulerLimits:
-    """The sizes that bound a batch. `num_blocks` counts the null block."""
+    """The sizes that bound a batch and its KV cache."""
 
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    num_blocks: int
-    block_size: int
-    max_model_len: int
+    max_num_seqs: int  # running requests
+    max_num_batched_tokens: int  # the token budget of a step
+    num_blocks: int  # of the KV cache, the null block included
+    block_size: int  # tokens in a block
+    max_model_len: int  # tokens of a request, prompt and output
 
     def __post_init__(self) -> None:
         for name in ("max_num_seqs", "max_num_batched_tokens", "block_size", "max_model_len"):
@@ -69,7 +69,7 @@ class SchedulerLimits:
             raise ValueError(
                 f"{size} > context of {self.max_model_len}: shorten the prompt or ask for less"
             )
-        # The last token is sampled and never fed back, so it needs no place.
+        # The last token is sampled but never fed back, so its K and V need no slot.
         needed = -(-(num_prompt + max_new - 1) // self.block_size)
         if needed > self.num_blocks - 1:
             raise ValueError(
@@ -80,12 +80,12 @@ class SchedulerLimits:
 
 @dataclass(eq=False, slots=True)
 class RequestState:
-    """How far a request has come. The scheduler owns it; runners only read it."""
+    """The progress of a request. The scheduler owns it; runners only read it."""
 
     request: Request
     output: list[int] = field(default_factory=list)  # tokens generated so far
     num_computed: int = 0  # tokens whose K and V are in the cache
-    num_prefill: int = 0  # tokens known when it was last admitted; below this it prefills
+    num_prefill: int = 0  # tokens known at its last admission; it prefills up to here
     num_preemptions: int = 0
     finish_reason: str | None = None  # "stop" | "length", None while it runs
 
@@ -110,8 +110,8 @@ class ScheduledRequest:
     start: int  # = num_computed
     query_len: int
     block_table: tuple[int, ...]  # long enough for start + query_len tokens
-    is_prefill: bool  # not past the tokens it was admitted with: a chunk, even one of length 1
-    samples: bool  # reaches the last known token, so its last row gives the next one
+    is_prefill: bool  # starts below num_prefill: a chunk, even if only one token long
+    samples: bool  # includes the last known token, whose row gives the next one
 
     @property
     def request(self) -> Request:
@@ -129,10 +129,10 @@ class ScheduledRequest:
 
 @dataclass(frozen=True)
 class ScheduledBatch:
-    """One step's work, in order of arrival. That puts decodes first and prefill chunks last."""
+    """One step's work in order of arrival, which puts decodes first and prefill chunks last."""
 
     entries: tuple[ScheduledRequest, ...]
-    preempted: tuple[Request, ...] = ()  # sent back to the waiting line by this step
+    preempted: tuple[Request, ...] = ()  # by this step
 
     @property
     def num_reqs(self) -> int:
@@ -148,7 +148,7 @@ class ScheduledBatch:
 
     @property
     def context_lens(self) -> tuple[int, ...]:
-        """Tokens that each request attends to: those before this step and its own."""
+        """Tokens that each request attends to, those of this step included."""
         return tuple(entry.context_len for entry in self.entries)
 
     @property
@@ -157,14 +157,14 @@ class ScheduledBatch:
 
 
 class Scheduler:
-    """Continuous batching over one block pool. `step()`, run it, `update()`, and again."""
+    """Continuous batching over one block pool: call `step()`, run the batch, call `update()`."""
 
     def __init__(self, limits: SchedulerLimits) -> None:
         self.limits = limits
         self.pool = BlockPool(limits.num_blocks, limits.block_size)
         self.waiting: deque[RequestState] = deque()
         self.running: list[RequestState] = []
-        self._live: set[str] = set()
+        self._ids: set[str] = set()  # of waiting and running requests
 
     @property
     def has_unfinished(self) -> bool:
@@ -177,15 +177,15 @@ class Scheduler:
             ValueError: it could never be served (`SchedulerLimits.check`), or its id is in use.
         """
         self.limits.check(request)
-        if request.request_id in self._live:
+        if request.request_id in self._ids:
             raise ValueError(
                 f"request {request.request_id!r} is being served: give each request its own id"
             )
-        self._live.add(request.request_id)
+        self._ids.add(request.request_id)
         self.waiting.append(RequestState(request))
 
     def step(self) -> ScheduledBatch | None:
-        """Choose the next batch; None when nothing is left to do."""
+        """Choose the next batch; None if nothing is left to do."""
         scheduled: list[ScheduledRequest] = []
         preempted: list[Request] = []
         budget = self._schedule_running(scheduled, preempted)
@@ -196,9 +196,9 @@ class Scheduler:
         return ScheduledBatch(tuple(scheduled), tuple(preempted))
 
     def update(self, batch: ScheduledBatch, tokens: Sequence[int]) -> list[RequestState]:
-        """Book what the step did; `tokens` are the sampled ones, in order of the entries.
+        """Record what the step did. `tokens` are the sampled ones, in order of the entries.
 
-        Returns the requests that ended here, their blocks already free.
+        Returns the requests that have ended; their blocks are free.
         """
         sampling = [entry.state for entry in batch.entries if entry.samples]
         if len(tokens) != len(sampling):
@@ -214,17 +214,18 @@ class Scheduler:
         finished = [state for state in sampling if state.finish_reason]
         for state in finished:
             self.pool.free(state.request.request_id)
-            self._live.remove(state.request.request_id)
+            self._ids.remove(state.request.request_id)
         if finished:
             self.running = [state for state in self.running if not state.finish_reason]
         return finished
 
     def _schedule_running(self, scheduled: list[ScheduledRequest], preempted: list[Request]) -> int:
-        """Give each running request its tokens, oldest first; returns the budget that is left.
+        """Give each running request its tokens, oldest first; return the remaining budget.
 
-        Appends to `scheduled` until the budget, max_num_batched_tokens to begin with, is spent.
-        Whoever finds no blocks tries again after each preemption (appended to `preempted`), until
-        there are enough or the victim was itself. `self.running` is in order of arrival.
+        Appends to `scheduled` until the budget, at first max_num_batched_tokens, is spent. While
+        blocks are short for a request, the youngest is preempted (appended to `preempted`) and the
+        request tries again, unless it was the youngest itself. `self.running` is in order of
+        arrival.
         """
         budget = self.limits.max_num_batched_tokens
         index = 0
@@ -232,7 +233,7 @@ class Scheduler:
             state = self.running[index]
             entry = self._try_schedule(state, budget)
             if entry is None:
-                # The victim may be `state` itself, when no one younger is left: the loop then ends.
+                # `state` may be the youngest itself; then the loop ends.
                 preempted.append(self._preempt_youngest())
                 continue
             scheduled.append(entry)
@@ -241,11 +242,12 @@ class Scheduler:
         return budget
 
     def _schedule_waiting(self, scheduled: list[ScheduledRequest], budget: int) -> None:
-        """Admit from the front of the line while budget, seats and blocks last.
+        """Admit requests from the front of the waiting line while budget and blocks last.
 
-        Whoever is admitted leaves `self.waiting`, joins `self.running` at its end and is appended
-        to `scheduled`; its num_prefill is what is known of it now, generated tokens included. The
-        first who finds no blocks ends it: nobody overtakes. There are max_num_seqs seats.
+        At most max_num_seqs requests run at once. An admitted request moves from `self.waiting` to
+        the end of `self.running` and is appended to `scheduled`; its num_prefill becomes the number
+        of its known tokens, generated ones included. Admission stops at the first request for
+        which blocks are short, even if a later one would fit.
         """
         while self.waiting and budget > 0 and len(self.running) < self.limits.max_num_seqs:
             state = self.waiting[0]
@@ -258,11 +260,11 @@ class Scheduler:
             budget -= entry.query_len
 
     def _try_schedule(self, state: RequestState, budget: int) -> ScheduledRequest | None:
-        """The request's next chunk with blocks to hold it; None when blocks are short.
+        """The request's next tokens, with blocks to hold them; None if blocks are short.
 
-        It gets the tokens that are known and not computed, at most `budget` (1 or more) of them,
-        and blocks for these and all before them, none for later. The fields of the result are as
-        `ScheduledRequest` says. Nothing has changed when blocks are short.
+        It gets its known tokens that are not computed yet, at most `budget` (1 or more) of them,
+        and blocks for all tokens up to these, but none for later ones. For the fields of the
+        result see `ScheduledRequest`. If blocks are short, nothing has changed.
         """
         start = state.num_computed
         query_len = min(state.num_tokens - start, budget)
@@ -280,10 +282,10 @@ class Scheduler:
         )
 
     def _preempt_youngest(self) -> Request:
-        """Take the youngest running request's memory, for good; returns the request.
+        """Free all blocks of the youngest running request, and return the request.
 
-        It gives all its blocks back and goes to the front of the waiting line. What it has
-        generated stays; nothing of it is computed any more. num_preemptions counts it.
+        It goes to the front of the waiting line and keeps its generated tokens, but none of its
+        tokens counts as computed any more. num_preemptions goes up by one.
         """
         state = self.running.pop()
         self.pool.free(state.request.request_id)

@@ -1,16 +1,16 @@
-"""What a step reads, on the host: the integers that tell a model which token stands where.
+"""What a step reads, on the host: the integers that describe its T tokens of R requests.
 
-In:  a `ScheduledBatch`. Out: `step_arrays`, int32, by the names that `StepInputs` has in each wing.
+In:  a `ScheduledBatch`. Out: int32 arrays, named as in the `StepInputs` of each wing.
 
     input_ids      (T,)  the tokens of all requests, one request after the other
-    positions      (T,)  place of each token in its request
-    slot_mapping   (T,)  cache slot that takes the token's K and V; slot 0 is nobody's
+    positions      (T,)  position of each token in its request
+    slot_mapping   (T,)  cache slot for the token's K and V; slot 0 belongs to no request
     query_lens     (R,)  tokens of each request in this step
     context_lens   (R,)  tokens of its whole context, this step's included
     last_rows      (R,)  row of its last token, whose logits are sampled
     block_table    (R, max_blocks)  its cache blocks, in order
 
-Zero is the null of each: a padded row reads token 0 at position 0 and writes to slot 0.
+Zero is null in each: a padded row reads token 0 at position 0 and writes to slot 0.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from mini_engine.engine.scheduler import ScheduledBatch, ScheduledRequest, Sched
 
 
 def max_blocks(limits: SchedulerLimits) -> int:
-    """Width of the block table: blocks of the longest context."""
+    """Width of the block table: the blocks of the longest context."""
     return -(-limits.max_model_len // limits.block_size)
 
 
 def step_shapes(num_tokens: int, num_reqs: int, blocks: int) -> dict[str, tuple[int, ...]]:
-    """The shape of each array, for steps of up to this size. The block table comes last."""
+    """The shape of each array for a step of this size. The block table comes last."""
     per_token, per_request = (num_tokens,), (num_reqs,)
     return {
         "input_ids": per_token,
@@ -44,19 +44,18 @@ def step_shapes(num_tokens: int, num_reqs: int, blocks: int) -> dict[str, tuple[
 
 
 def step_arrays(batch: ScheduledBatch, limits: SchedulerLimits) -> dict[str, NDArray[np.int32]]:
-    """T tokens of R requests, nothing padded."""
-    of_tokens = token_arrays(batch.entries, limits.block_size)
-    of_requests = request_arrays(batch.entries, max_blocks(limits))
-    return {name: np.asarray(a, np.int32) for name, a in {**of_tokens, **of_requests}.items()}
+    """All arrays of a batch, without padding."""
+    arrays = token_arrays(batch.entries, limits.block_size)
+    arrays |= request_arrays(batch.entries, max_blocks(limits))
+    return {name: np.asarray(array, np.int32) for name, array in arrays.items()}
 
 
 def token_arrays(entries: Sequence[ScheduledRequest], block_size: int) -> dict[str, ArrayLike]:
-    """What is said of each token, T of them: input_ids, positions, slot_mapping.
+    """The arrays with one number for each of T tokens: input_ids, positions, slot_mapping.
 
-    Request after request; in a request, its tokens of this step in order. They are `query_len`
-    tokens (`token_ids`) at the positions from `start` on, since those before `start` are in the
-    cache already, and position p's K and V belong into the slot that the request's block table
-    says (`slot_of`).
+    Requests come one after the other, and the tokens of a request (`token_ids`) in order. They
+    have the `query_len` positions from `start` on; those before are in the cache already. K and V
+    of a position go to its slot (`slot_of`) in the request's block table.
     """
     tokens: list[int] = []
     positions: list[int] = []
@@ -70,11 +69,12 @@ def token_arrays(entries: Sequence[ScheduledRequest], block_size: int) -> dict[s
 
 
 def request_arrays(entries: Sequence[ScheduledRequest], width: int) -> dict[str, ArrayLike]:
-    """What is said of each request, R of them: query_lens, context_lens, last_rows, block_table.
+    """The arrays with a row for each of R requests: query_lens, context_lens, last_rows,
+    block_table.
 
-    context_lens counts the tokens in the cache once this step has written its own: attention reads
-    them all. last_rows are rows of the step's T tokens. block_table is (R, width): a request's
-    blocks from the left, zeros behind them.
+    context_lens counts the tokens that attention reads: those in the cache, this step's included.
+    last_rows are rows among the step's T tokens. block_table is (R, width): the blocks of a
+    request from the left, then zeros.
     """
     query_lens = [entry.query_len for entry in entries]
     table = np.zeros((len(entries), width), np.int32)
@@ -82,7 +82,7 @@ def request_arrays(entries: Sequence[ScheduledRequest], width: int) -> dict[str,
         row[: len(entry.block_table)] = entry.block_table
     return {
         "query_lens": query_lens,
-        "context_lens": [entry.start + entry.query_len for entry in entries],
+        "context_lens": [entry.context_len for entry in entries],
         "last_rows": np.cumsum(query_lens) - 1,
         "block_table": table,
     }

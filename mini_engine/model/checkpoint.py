@@ -1,13 +1,13 @@
-"""Hugging Face checkpoint folders: which tensors a model has, and where in which file each lies.
+"""Hugging Face checkpoint folders: which tensors a model has, and where they are stored.
 
 In:  a `ModelConfig` and a folder with model.safetensors, or with model.safetensors.index.json and
-     the shards that it names. Never a pickle.
+     its shards. Never a pickle.
 Out: `stored_tensors`: every tensor of the model by name, checked against the config, not yet read.
-     `layer_parts`: which of them make up one layer, and which are merged row under row: q, k, v
-     into one matrix and gate, up into another, since one wide kernel reads the same bytes as three
-     narrow ones and pays for one launch.
+     `layer_parts`: the tensors of a layer, and which of them are stacked by rows: q, k, v into one
+     matrix and gate, up into another. One wide kernel reads the same bytes as several narrow ones
+     and takes one launch.
 
-Both wings load from here, each into arrays of its own kind. Matrices are (out, in): y = x @ W.T.
+Both wings load from here, each into its own arrays. Matrices are (out, in): y = x @ W.T.
 """
 
 from __future__ import annotations
@@ -39,19 +39,18 @@ class StoredTensor:
     stop: int
 
     def raw(self) -> NDArray[np.uint8]:
-        """The bytes, mapped and not read: a page comes off the disk when it is first touched.
-
-        Writing to the array does not write to the file.
-        """
+        """The bytes, memory-mapped: read when first touched. Writes stay in memory."""
         size = self.stop - self.start
         return np.memmap(self.file, np.uint8, mode="c", offset=self.start, shape=(size,))
 
 
 def stored_tensors(config: ModelConfig, folder: str | Path) -> dict[str, StoredTensor]:
-    """Find and check every tensor of the model. Raises ValueError, naming the file and the tensor,
-    when the folder or its weights are missing, a file is cut short, a shard or a tensor is missing,
-    a tensor has another shape or dtype, or there is a tensor that the model has no use for (weights
-    that nobody reads mean a config of another model), but for the two kinds in `_is_harmless`.
+    """Find and check every tensor of the model.
+
+    Raises ValueError, naming the file and the tensor, if the folder, its weights, a shard or a
+    tensor is missing, a file is cut short, or a tensor has the wrong shape or dtype. A tensor that
+    the model does not use is an error too, except for `_is_harmless` ones: it suggests that the
+    config belongs to another model.
     """
     folder = Path(folder)
     found = _read_folder(folder)
@@ -69,61 +68,52 @@ def stored_tensors(config: ModelConfig, folder: str | Path) -> dict[str, StoredT
     return {name: found[name] for name in expected}
 
 
-def layer_parts(config: ModelConfig, index: int) -> dict[str, tuple[str, ...]]:
-    """The weights of layer `index`: field of `LayerWeights` -> the tensors whose rows it stacks.
+def layer_parts(config: ModelConfig, index: int) -> dict[str, dict[str, tuple[int, ...]]]:
+    """The weights of layer `index`: field of `LayerWeights` -> name and shape of the tensors whose
+    rows it stacks.
 
-    Fields that the family has not (a bias outside of qwen2, qk-norm outside of qwen3) are left out.
+    Fields that the family lacks (bias except in qwen2, qk-norm except in qwen3) are left out.
     """
-    at = f"model.layers.{index}"
-    attention = [f"{at}.self_attn.{part}_proj" for part in "qkv"]
-    parts = {
-        "input_norm": (f"{at}.input_layernorm.weight",),
-        "qkv": tuple(f"{name}.weight" for name in attention),
+    layer, hidden, inter = f"model.layers.{index}", config.hidden_size, config.intermediate_size
+    attention, head_dim = f"{layer}.self_attn", config.head_dim
+    rows = {"q": config.q_size, "k": config.kv_size, "v": config.kv_size}
+    parts: dict[str, dict[str, tuple[int, ...]]] = {
+        "input_norm": {f"{layer}.input_layernorm.weight": (hidden,)},
+        "qkv": {f"{attention}.{part}_proj.weight": (rows[part], hidden) for part in rows},
     }
     if config.qkv_bias:
-        parts["qkv_bias"] = tuple(f"{name}.bias" for name in attention)
+        parts["qkv_bias"] = {f"{attention}.{part}_proj.bias": (rows[part],) for part in rows}
     if config.qk_norm:
-        parts["q_norm"] = (f"{at}.self_attn.q_norm.weight",)
-        parts["k_norm"] = (f"{at}.self_attn.k_norm.weight",)
-    parts["o"] = (f"{at}.self_attn.o_proj.weight",)
-    parts["post_norm"] = (f"{at}.post_attention_layernorm.weight",)
-    parts["gate_up"] = (f"{at}.mlp.gate_proj.weight", f"{at}.mlp.up_proj.weight")
-    parts["down"] = (f"{at}.mlp.down_proj.weight",)
+        parts["q_norm"] = {f"{attention}.q_norm.weight": (head_dim,)}
+        parts["k_norm"] = {f"{attention}.k_norm.weight": (head_dim,)}
+    parts["o"] = {f"{attention}.o_proj.weight": (hidden, config.q_size)}
+    parts["post_norm"] = {f"{layer}.post_attention_layernorm.weight": (hidden,)}
+    parts["gate_up"] = {
+        f"{layer}.mlp.{part}_proj.weight": (inter, hidden) for part in ("gate", "up")
+    }
+    parts["down"] = {f"{layer}.mlp.down_proj.weight": (hidden, inter)}
     return parts
 
 
 def tensor_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Every tensor that a Hugging Face file of this model must hold: name -> shape."""
-    hidden, inter, head_dim = config.hidden_size, config.intermediate_size, config.head_dim
-    qkv_rows = (config.q_size, config.kv_size, config.kv_size)
-    of_field: dict[str, list[tuple[int, ...]]] = {
-        "input_norm": [(hidden,)],
-        "qkv": [(rows, hidden) for rows in qkv_rows],
-        "qkv_bias": [(rows,) for rows in qkv_rows],
-        "q_norm": [(head_dim,)],
-        "k_norm": [(head_dim,)],
-        "o": [(hidden, config.q_size)],
-        "post_norm": [(hidden,)],
-        "gate_up": [(inter, hidden), (inter, hidden)],
-        "down": [(hidden, inter)],
-    }
-    shapes: dict[str, tuple[int, ...]] = {EMBED: (config.vocab_size, hidden)}
+    """Every tensor that a Hugging Face checkpoint of this model must have: name -> shape."""
+    shapes: dict[str, tuple[int, ...]] = {EMBED: (config.vocab_size, config.hidden_size)}
     for index in range(config.num_layers):
-        for field, names in layer_parts(config, index).items():
-            shapes.update(zip(names, of_field[field], strict=True))
-    shapes[FINAL_NORM] = (hidden,)
+        for tensors in layer_parts(config, index).values():
+            shapes |= tensors
+    shapes[FINAL_NORM] = (config.hidden_size,)
     if not config.tie_word_embeddings:
-        shapes[LM_HEAD] = (config.vocab_size, hidden)
+        shapes[LM_HEAD] = (config.vocab_size, config.hidden_size)
     return shapes
 
 
 def random_law(name: str, shape: tuple[int, ...]) -> tuple[float, float]:
     """Mean and standard deviation of a random stand-in for this tensor.
 
-    A matrix keeps activations near 1, and with them the logits, at any width. But for o: random
-    attention is close to a mean over the context, much the same for all tokens of a text; at full
-    strength it drowns what is their own, and every token is followed by the same one. Gains and
-    biases are random too, so that code that leaves one out gives other logits.
+    Matrices keep activations and logits near 1 at any width, except o, which is weaker. Random
+    attention is close to a mean over the context and so almost equal for all tokens; at full
+    strength it would drown their differences, and the same token would follow each. Norm weights
+    and biases are random, so that code that leaves one out gives different logits.
     """
     if name.endswith("norm.weight"):
         return 1.0, 0.2
@@ -150,8 +140,8 @@ def _check(tensor: StoredTensor, shape: tuple[int, ...]) -> None:
 
 
 def _is_harmless(name: str, config: ModelConfig) -> bool:
-    """RoPE frequencies, which old Llama files store and config.json gives; and the copy of the
-    embedding that some writers store for a tied head. transformers ignores both."""
+    """Tensors that transformers ignores too: RoPE frequencies, stored in old Llama files although
+    config.json determines them, and a tied head's copy of the embedding."""
     tied_copy = config.tie_word_embeddings and name == LM_HEAD
     return tied_copy or name.endswith("rotary_emb.inv_freq")
 
@@ -174,7 +164,7 @@ def _read_folder(folder: Path) -> dict[str, StoredTensor]:
 
 
 def _read_shards(index: Path) -> dict[str, StoredTensor]:
-    """`weight_map` of the index: tensor name -> the file beside the index that holds it."""
+    """The tensors of all shards. The index's `weight_map`: tensor name -> file beside the index."""
     fields = Fields(read_json_object(index))
     try:
         weight_map = fields.object("weight_map")
@@ -183,7 +173,7 @@ def _read_shards(index: Path) -> dict[str, StoredTensor]:
         raise ValueError(f"{index}: {error}") from None
     tensors: dict[str, StoredTensor] = {}
     for shard in sorted(set(shard_of.values())):
-        # Only names, never paths: an index must not reach outside of its folder.
+        # A name, not a path: an index must not reach outside its folder.
         if Path(shard).name != shard or not (index.parent / shard).is_file():
             named = next(name for name, file in shard_of.items() if file == shard)
             raise ValueError(f"{index}: shard {shard!r} is missing; it should hold {named}")
@@ -198,7 +188,7 @@ def _read_header(path: Path) -> dict[str, StoredTensor]:
     """The file's tensors: 8 bytes of header length, a JSON header, then data at its offsets
     (https://huggingface.co/docs/safetensors/index#format)."""
     try:
-        # Opening checks all of it: the header, that offsets fit the shapes, and the file's length.
+        # Opening checks the header, the offsets against the shapes, and the file's length.
         with safe_open(path, framework="np"):
             pass
     except SafetensorError as error:

@@ -6,9 +6,9 @@ Out: a frozen `ModelConfig`: sizes, RoPE, norms, what is tied, which tokens end 
     ModelConfig.from_folder("checkpoints/tiny-qwen3").hidden_size      # 160
     named_shape("qwen3-0.6b").num_parameters                           # 596_049_920
 
-Three families of dense decoders are read: qwen2 (Qwen2.5 too: bias on q, k, v), qwen3 (RMSNorm on
-each head of q and k) and llama. What the engine does not compute is refused by name: a model that
-loads and answers nonsense is worse than one that does not load.
+It reads three families of dense decoders: qwen2 and Qwen2.5 (bias on q, k, v), qwen3 (RMSNorm on
+each head of q and k) and llama. A config with a feature that the engine does not compute is refused
+by the feature's name, since the model would load and write nonsense.
 """
 
 from __future__ import annotations
@@ -23,14 +23,18 @@ from mini_engine.model.rope import RopeScaling, read_rope_scaling, read_rope_the
 
 FAMILIES = ("qwen2", "qwen3", "llama")
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+_POSITIVE = (
+    "hidden_size", "intermediate_size", "num_layers", "num_heads", "num_kv_heads", "head_dim",
+    "vocab_size", "max_position_embeddings", "rope_theta", "rms_norm_eps",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """One dense decoder. `hidden_size` is the width of the residual stream; it is not always
-    num_heads * head_dim (Qwen3-0.6B: 1024 and 2048), so code must use `q_size` for attention.
+    """One dense decoder. Raises ValueError, naming the field, if the sizes do not fit together.
 
-    Raises ValueError, naming the field, when the sizes do not fit together.
+    `hidden_size` is the width of the residual stream. It may differ from num_heads * head_dim
+    (Qwen3-0.6B: 1024 and 2048), so code must use `q_size` for attention.
     """
 
     name: str
@@ -55,9 +59,7 @@ class ModelConfig:
     def __post_init__(self) -> None:
         if self.family not in FAMILIES:
             raise ValueError(_unsupported(self.family))
-        sizes = ("hidden_size", "intermediate_size", "num_layers", "num_heads", "num_kv_heads")
-        more = ("head_dim", "vocab_size", "max_position_embeddings", "rope_theta", "rms_norm_eps")
-        for field in sizes + more:
+        for field in _POSITIVE:
             if not 0 < getattr(self, field) < math.inf:
                 raise ValueError(f"{field} is {getattr(self, field)}, expected more than 0")
         if self.num_heads % self.num_kv_heads:
@@ -106,13 +108,14 @@ class ModelConfig:
         return matrices + self.num_layers * layer + self.hidden_size
 
     def rope_frequencies(self) -> tuple[float, ...]:
-        """Radians that each pair of a head turns per position: head_dim / 2 floats (64-bit)."""
+        """The angle in radians by which each pair of a head turns per position: head_dim / 2 floats
+        (64-bit)."""
         return rope_frequencies(self.head_dim, self.rope_theta, self.rope_scaling)
 
     @classmethod
     def from_folder(cls, folder: str | Path) -> ModelConfig:
-        """Read config.json, and the end-of-text ids of generation_config.json where it has some
-        (they win in transformers too: a chat model ends on more tokens than its base).
+        """Read config.json, and the end-of-text ids of generation_config.json, if it has any.
+        These take precedence, as in transformers: a chat model has more of them than its base.
 
         Raises ValueError, naming the file and the field.
         """
@@ -136,7 +139,7 @@ class ModelConfig:
 
     @classmethod
     def from_dict(cls, d: Mapping[str, object], where: str, name: str = "") -> ModelConfig:
-        """`d` is a parsed config.json; `where` begins every error; `name` defaults to `where`."""
+        """`d`: a parsed config.json. `where` starts each error message; `name` defaults to it."""
         try:
             return _read(Fields(d), name or where)
         except ValueError as error:
@@ -144,7 +147,7 @@ class ModelConfig:
 
 
 def named_shape(name: str) -> ModelConfig:
-    """A known model by name, such as "qwen3-0.6b"; upper and lower case are the same."""
+    """A known model by name, such as "qwen3-0.6b", in upper or lower case."""
     try:
         return SHAPES[name.lower()]
     except KeyError:
@@ -155,9 +158,9 @@ def named_shape(name: str) -> ModelConfig:
 
 
 def _read(f: Fields, name: str) -> ModelConfig:
-    """An absent field is refused, unless what transformers takes for the family is also what
-    released checkpoints without it mean; those few are said here. (Its class defaults in general
-    are the shape of some 7B model, so a missing size would give a wrong model, not an error.)
+    """Read all fields. An absent one is an error, unless released checkpoints of the family rely
+    on the default of transformers. (Other defaults there are the shape of some 7B model: a missing
+    size would give a wrong model instead of an error.)
     """
     family = f.text("model_type")
     if family not in FAMILIES:
@@ -171,19 +174,19 @@ def _read(f: Fields, name: str) -> ModelConfig:
         intermediate_size=f.integer("intermediate_size"),
         num_layers=f.integer("num_hidden_layers"),
         num_heads=num_heads,
-        # Llama 1 has no such field, and one KV head for each head.
+        # Llama 1 lacks this field and has a KV head for each head.
         num_kv_heads=f.integer("num_key_value_heads", num_heads if family == "llama" else None),
         head_dim=_head_dim(f, family, num_heads),
         vocab_size=f.integer("vocab_size"),
         max_position_embeddings=f.integer("max_position_embeddings"),
-        # The same: Llama 1 and 2 mean 10,000. Qwen means 1,000,000 and always says so.
+        # Llama 1 and 2 lack it and mean 10,000. Qwen means 1,000,000 and always has the field.
         rope_theta=read_rope_theta(f, absent=10_000.0 if family == "llama" else None),
         rope_scaling=read_rope_scaling(f),
         rms_norm_eps=f.number("rms_norm_eps"),
         qkv_bias=family == "qwen2",
         qk_norm=family == "qwen3",
         tie_word_embeddings=f.boolean("tie_word_embeddings", False),
-        # transformers 4 wrote torch_dtype and 5 writes dtype; neither means torch's own default.
+        # transformers 4 wrote torch_dtype, 5 writes dtype; torch's own default if both are absent.
         dtype=f.text("dtype" if f.given("dtype") else "torch_dtype", "float32"),
         eos_token_ids=f.integers("eos_token_id"),
     )
@@ -195,7 +198,7 @@ def _unsupported(family: str) -> str:
 
 def _refuse_what_is_not_computed(f: Fields, family: str) -> None:
     for field in ("attention_bias", "mlp_bias"):
-        # qwen2 has its bias on q, k and v whatever the file says, as in transformers.
+        # As in transformers, qwen2 has a bias on q, k and v whatever the file says.
         if family != "qwen2" and f.boolean(field, False):
             raise ValueError(f"{field} is true: not supported for {family}, only qwen2 has a bias")
     if f.given("sliding_window") and f.boolean("use_sliding_window", family == "llama"):
@@ -215,7 +218,7 @@ def _refuse_what_is_not_computed(f: Fields, family: str) -> None:
 
 
 def _head_dim(f: Fields, family: str, num_heads: int) -> int:
-    """Absent: 128 in qwen3 (its class has no other rule), else the hidden size shared out."""
+    """If absent: 128 in qwen3, as in its class; else the hidden size over the heads."""
     if f.given("head_dim"):
         return f.integer("head_dim")
     if family == "qwen3":

@@ -1,9 +1,8 @@
-"""Fields of a JSON object, read with errors that name the field, what it holds and what it should.
+"""Typed fields of a JSON object.
 
 In:  a JSON file, or the dictionary parsed from one.
-Out: typed values; ValueError("hidden_size is 'big', expected an integer") where one cannot be had.
-
-The caller of `Fields` knows the file and puts its name in front.
+Out: typed values, or ValueError("hidden_size is 'big', expected an integer"). The caller, who knows
+     the file, puts its name in front.
 """
 
 from __future__ import annotations
@@ -11,6 +10,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 def read_json_object(path: Path) -> dict[str, object]:
@@ -25,9 +27,9 @@ def read_json_object(path: Path) -> dict[str, object]:
 
 
 class Fields:
-    """A JSON object. A field that is null counts as absent, as in Hugging Face's files.
+    """A JSON object. A null field counts as absent, as in Hugging Face's files.
 
-    Each reader takes the value to use when the field is absent; without one, absence is an error.
+    `absent` is the value of an absent field; without it, absence is an error.
     """
 
     def __init__(self, values: Mapping[str, object]) -> None:
@@ -45,37 +47,16 @@ class Fields:
         return self._values[name]
 
     def integer(self, name: str, absent: int | None = None) -> int:
-        if absent is not None and not self.given(name):
-            return absent
-        value = self.value(name)
-        # JSON true is a Python int; no size is true.
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise ValueError(f"{name} is {value!r}, expected an integer")
-        return value
+        return self._read(name, absent, "an integer", int)
 
     def number(self, name: str, absent: float | None = None) -> float:
-        if absent is not None and not self.given(name):
-            return absent
-        value = self.value(name)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ValueError(f"{name} is {value!r}, expected a number")
-        return float(value)
+        return float(self._read(name, absent, "a number", int, float))
 
     def boolean(self, name: str, absent: bool | None = None) -> bool:
-        if absent is not None and not self.given(name):
-            return absent
-        value = self.value(name)
-        if not isinstance(value, bool):
-            raise ValueError(f"{name} is {value!r}, expected true or false")
-        return value
+        return self._read(name, absent, "true or false", bool)
 
     def text(self, name: str, absent: str | None = None) -> str:
-        if absent is not None and not self.given(name):
-            return absent
-        value = self.value(name)
-        if not isinstance(value, str):
-            raise ValueError(f"{name} is {value!r}, expected a string")
-        return value
+        return self._read(name, absent, "a string", str)
 
     def object(self, name: str) -> Fields:
         """A nested object; an empty one when the field is absent."""
@@ -94,3 +75,12 @@ class Fields:
             if isinstance(one, bool) or not isinstance(one, int):
                 raise ValueError(f"{name} is {value!r}, expected an integer or a list of them")
         return tuple(listed)
+
+    def _read(self, name: str, absent: T | None, expected: str, *types: type[T]) -> T:
+        if absent is not None and not self.given(name):
+            return absent
+        value = self.value(name)
+        # JSON true is a Python int, but no number.
+        if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
+            raise ValueError(f"{name} is {value!r}, expected {expected}")
+        return value

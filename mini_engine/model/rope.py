@@ -1,7 +1,7 @@
-"""How fast RoPE turns each pair of a head, plain and stretched as Llama 3 does it.
+"""How fast RoPE turns each pair of a head, plain or scaled as in Llama 3.
 
 In:  head_dim, the base (theta), and Llama 3's four numbers or None.
-Out: head_dim / 2 frequencies in radians per position. At position p, pair i is turned by
+Out: head_dim / 2 frequencies in radians per position. At position p, pair i turns by
      p * frequencies[i] (Su et al., RoFormer, arXiv 2104.09864, eq. 15).
 """
 
@@ -15,12 +15,12 @@ from mini_engine.model.fields import Fields
 
 @dataclass(frozen=True)
 class RopeScaling:
-    """rope_type "llama3". Raises ValueError when the numbers do not fit together."""
+    """rope_type "llama3". Raises ValueError if the numbers do not fit together."""
 
-    factor: float  # how much slower the slow pairs turn
-    low_freq_factor: float  # fewer turns in the original context than this: slow
-    high_freq_factor: float  # more turns than this: fast, left alone
-    original_max_position_embeddings: int  # the context before it was stretched, tokens
+    factor: float  # by which slow pairs turn more slowly
+    low_freq_factor: float  # slow: fewer turns than this in the original context
+    high_freq_factor: float  # fast, and left alone: more turns than this
+    original_max_position_embeddings: int  # tokens of the original context
 
     def __post_init__(self) -> None:
         if not 0 < self.low_freq_factor < self.high_freq_factor:
@@ -38,7 +38,7 @@ class RopeScaling:
 def rope_frequencies(head_dim: int, theta: float, scaling: RopeScaling | None) -> tuple[float, ...]:
     """head_dim / 2 floats, 64-bit, fastest first.
 
-    Llama 3 divides the slow ones by `factor`, keeps the fast ones and blends in between; see
+    Llama 3 divides slow ones by `factor`, keeps fast ones and interpolates between them; see
     transformers, `modeling_rope_utils._compute_llama3_parameters`.
     """
     plain = tuple(theta ** (-2 * i / head_dim) for i in range(head_dim // 2))
@@ -54,15 +54,15 @@ def rope_frequencies(head_dim: int, theta: float, scaling: RopeScaling | None) -
 
 
 def read_rope_theta(config: Fields, absent: float | None) -> float:
-    """The base, from a config.json; `absent` is what its absence means, None if it is an error."""
+    """The base, from a config.json. `absent` is its value if the file lacks it; None: an error."""
     rope = _rope(config)
     return (rope if rope.given("rope_theta") else config).number("rope_theta", absent)
 
 
 def read_rope_scaling(config: Fields) -> RopeScaling | None:
-    """The stretching, from a config.json. ValueError names a type that is not computed here."""
+    """The scaling, from a config.json. ValueError for a type that is not computed here."""
     rope = _rope(config)
-    # Before rope_type the key was type; transformers still reads both.
+    # The older key is type; transformers reads both.
     rope_type = rope.text("rope_type" if rope.given("rope_type") else "type", "default")
     if (
         rope.number("partial_rotary_factor", 1.0) != 1.0
@@ -82,5 +82,5 @@ def read_rope_scaling(config: Fields) -> RopeScaling | None:
 
 
 def _rope(config: Fields) -> Fields:
-    """transformers 4 writes rope_theta and rope_scaling, 5 both together in rope_parameters."""
+    """transformers 4 writes rope_theta and rope_scaling; 5 writes both in rope_parameters."""
     return config.object("rope_scaling" if config.given("rope_scaling") else "rope_parameters")

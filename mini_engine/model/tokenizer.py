@@ -1,7 +1,7 @@
 """Text to token ids and back: a thin wrapper over the `tokenizers` library.
 
 In:  the tokenizer.json of a Hugging Face folder.
-Out: ids of a prompt, text of ids, and text piece by piece while ids arrive one at a time.
+Out: ids of a prompt, text of ids, and text in parts as ids arrive one at a time.
 """
 
 from __future__ import annotations
@@ -10,15 +10,17 @@ from pathlib import Path
 
 import tokenizers
 
-# What decoding gives for bytes that are not (yet) whole UTF-8 characters.
+# Decoded from bytes that are not, or not yet, a whole UTF-8 character.
 _REPLACEMENT = "\ufffd"
 
 
 class Tokenizer:
-    """Raises ValueError when the folder has no tokenizer.json, or one that cannot be read."""
+    """Raises ValueError if the folder has no tokenizer.json, or one that cannot be read.
+
+    `eos_token_ids`: the ids that end a text, from `ModelConfig`.
+    """
 
     def __init__(self, folder: str | Path, eos_token_ids: tuple[int, ...]) -> None:
-        """`eos_token_ids` are those of `ModelConfig`: the ids that end a text."""
         path = Path(folder) / "tokenizer.json"
         if not path.is_file():
             raise ValueError(f"{path}: missing; prompts can then only be given as token ids")
@@ -28,13 +30,8 @@ class Tokenizer:
             raise ValueError(f"{path}: not a tokenizer: {error}") from None
         self.eos_token_ids = eos_token_ids
 
-    @property
-    def vocab_size(self) -> int:
-        """Number of ids, special tokens included. A model's vocab_size may be padded above it."""
-        return int(self._tokenizer.get_vocab_size(with_added_tokens=True))
-
     def encode(self, text: str) -> list[int]:
-        """Token ids of a prompt. ValueError when there are none: decoding starts from a token."""
+        """Token ids of a prompt. ValueError if there are none: generation needs a first token."""
         ids = list(self._tokenizer.encode(text).ids)
         if not ids:
             raise ValueError("the prompt is empty: give at least one character")
@@ -50,25 +47,24 @@ class Tokenizer:
 
 
 class TextStream:
-    """Decodes ids as they come. A character of several bytes may be cut between two tokens: what
-    is not whole is held back.
+    """Decodes ids as they come. Bytes of a character that continues in the next token wait for it.
 
         stream = tokenizer.stream()
         text = "".join(stream.push(i) for i in ids) + stream.finish()    # == decode(ids)
 
-    Exact for byte-level BPE, which Qwen and Llama 3 use. A step decodes a few ids, not all.
+    Exact for byte-level BPE, which Qwen and Llama 3 use. Each push decodes a few ids, not all.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        # The ids decoded at each step: those that gave the last text and those since. Text before
-        # the new ids is needed because some decoders drop a space at the very beginning.
+        # The ids to decode at each push: those of the text returned last, and all newer ones. The
+        # old ones are needed because some decoders drop a space at the very beginning.
         self._window: list[int] = []
-        self._num_old = 0  # of _window: ids whose text has all been given out
-        self._num_given = 0  # characters of _window's text that have been given out
+        self._num_old = 0  # of _window: ids whose text has all been returned
+        self._num_given = 0  # characters of _window's text that have been returned
 
     def push(self, token_id: int) -> str:
-        """The text that this id completes; "" while a character is unfinished."""
+        """The text that this id completes; "" while a character is incomplete."""
         self._window.append(token_id)
         text = self._tokenizer.decode(self._window)
         whole = text.rstrip(_REPLACEMENT)
@@ -81,7 +77,7 @@ class TextStream:
         return new
 
     def finish(self) -> str:
-        """What was held back, when no more ids will come: broken characters, as U+FFFD."""
+        """What is still held back after the last id: incomplete characters, as U+FFFD."""
         rest = self._tokenizer.decode(self._window)[self._num_given :]
         self._num_given += len(rest)
         return rest

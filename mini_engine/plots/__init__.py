@@ -1,7 +1,7 @@
 """The figures: each a function of data that writes one PNG.
 
     timeline         one step on a CPU lane and a GPU lane, launched in several ways
-    crossover        ITL against batch: eager, piecewise, full, the floor, where eager catches up
+    itl_curve        ITL against batch: eager, piecewise, full, the floor, where eager catches up
     ladder_curve     a denser ladder: padding against capture time and memory
     waste_by_batch   the staircase: at which rung a batch of n runs
     rung_histogram   which rungs the steps of a server ran at
@@ -14,7 +14,7 @@ cannot be written OSError.
 """
 
 from mini_engine.plots.canvas import PREDICTED
-from mini_engine.plots.figures import crossover, rung_histogram
+from mini_engine.plots.figures import itl_curve, rung_histogram
 from mini_engine.plots.ladders import ladder_curve, waste_by_batch
 from mini_engine.plots.measured import itl_against_batch, measured_crossover
 from mini_engine.plots.timeline import timeline
@@ -22,8 +22,8 @@ from mini_engine.plots.waterfall import waterfall
 
 __all__ = [
     "PREDICTED",
-    "crossover",
     "itl_against_batch",
+    "itl_curve",
     "ladder_curve",
     "measured_crossover",
     "rung_histogram",

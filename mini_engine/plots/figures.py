@@ -23,7 +23,7 @@ from mini_engine.plots.canvas import (
     doubling_ticks,
     percent_ticks,
 )
-from mini_engine.predict.curves import CrossoverCurve
+from mini_engine.predict.curves import ItlCurve
 
 RUN_TIME_COLOURS = {"NONE": VERMILION, "PIECEWISE": GREEN, "FULL": BLUE}
 
@@ -31,7 +31,7 @@ RUN_TIME_COLOURS = {"NONE": VERMILION, "PIECEWISE": GREEN, "FULL": BLUE}
 # ---------------------------------------------------------------- ITL against batch
 
 
-def crossover(curve: CrossoverCurve, path: Path | str, *, title: str | None = None) -> None:
+def itl_curve(curve: ItlCurve, path: Path | str, *, title: str | None = None) -> None:
     """ITL on doubly logarithmic axes, and below it what graphs save of it, rung by rung."""
     if not curve.points:
         raise ValueError("the curve has no points: compute it for batch 1 at least")
@@ -51,7 +51,7 @@ def crossover(curve: CrossoverCurve, path: Path | str, *, title: str | None = No
         below.set_xlabel("batch (requests that decode together)")
 
 
-def _itl(axes: Axes, curve: CrossoverCurve) -> None:
+def _itl(axes: Axes, curve: ItlCurve) -> None:
     batches = [point.batch for point in curve.points]
     lines = (
         ("eager", "eager", "-", [point.eager for point in curve.points]),
@@ -84,7 +84,7 @@ def _itl(axes: Axes, curve: CrossoverCurve) -> None:
         )  # fmt: skip
 
 
-def _saved(axes: Axes, curve: CrossoverCurve) -> None:
+def _saved(axes: Axes, curve: ItlCurve) -> None:
     """The share of eager's ITL that graphs save, and the rungs that they run at."""
     batches = [point.batch for point in curve.points]
     whole = [point.saved for point in curve.points]

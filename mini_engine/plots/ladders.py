@@ -1,6 +1,6 @@
 """Two figures of capture ladders: what padding wastes, and what less of it would cost.
 
-In:  a ladder; or the best ladders of more and more rungs for a histogram (`ladder.ladder_curve`).
+In:  a ladder; or the best ladders of more and more rungs for a histogram (`LadderCosts.curve`).
 Out: a PNG each. `mini_engine.plots` offers both.
 """
 

@@ -3,7 +3,7 @@
 In:  steps of one shape and context, and where they come from (`mini_engine.records.measured`).
 Out: a file each. ValueError, which says what is missing, for too few points.
 
-Every arm has a marker of its own, so that the figures can be read without colours. What the
+Every variant has a marker of its own, so that the figures can be read without colours. What the
 emulator wrote is drawn too, under a watermark: it shows what the figure will look like.
 """
 
@@ -32,12 +32,12 @@ from mini_engine.plots.canvas import (
 )
 from mini_engine.records.measured import (
     PAYS,
-    MeasuredStep,
     Origin,
     crossing_batch,
     curve,
     floor_curve,
 )
+from mini_engine.records.rows import Row
 
 STYLES = {
     "hf-eager": (VERMILION, "-", "o"),
@@ -58,11 +58,11 @@ EAGER, GRAPH = "ours-eager", "ours-graph"
 STRAIGHT = 8  # times the smallest: a span below this is drawn on a straight axis, from 0
 
 
-def itl_against_batch(steps: Sequence[MeasuredStep], path: Path | str, origin: Origin) -> None:
-    """ITL above, tokens a second below, a line for each arm, and the floor."""
-    arms = [arm for arm in _arms(steps) if len(curve(steps, arm)) > 1]
-    if not arms:
-        raise ValueError("it takes an arm with results at two batches or more")
+def itl_against_batch(steps: Sequence[Row], path: Path | str, origin: Origin) -> None:
+    """ITL above, tokens a second below, a line for each variant, and the floor."""
+    variants = [variant for variant in _variants(steps) if len(curve(steps, variant)) > 1]
+    if not variants:
+        raise ValueError("it takes a variant with results at two batches or more")
     floor = floor_curve(steps, origin.copy_gb_s)
     title = titled(_itl_finding(steps, floor), origin)
     caption = f"{_of(steps, origin)} {origin.floor_caption()}"
@@ -70,16 +70,16 @@ def itl_against_batch(steps: Sequence[MeasuredStep], path: Path | str, origin: O
         grid = figure.add_gridspec(2, 2, width_ratios=[2.9, 1])
         above = figure.add_subplot(grid[0, 0])
         below = figure.add_subplot(grid[1, 0], sharex=above)
-        for arm in arms:
-            points = curve(steps, arm)
+        for variant in variants:
+            points = curve(steps, variant)
             batches = [point.batch for point in points]
-            colour, line, marker = STYLES.get(arm, (BLACK, "-", "+"))
+            colour, line, marker = STYLES.get(variant, (BLACK, "-", "+"))
             style: dict[str, Any] = {
                 "color": colour, "linestyle": line, "marker": marker, "markersize": 9,
                 "linewidth": 1.8,
             }  # fmt: skip
             above.errorbar(
-                batches, [p.itl_us / 1e3 for p in points], yerr=_bars_ms(points), label=arm,
+                batches, [p.itl_us / 1e3 for p in points], yerr=_bars_ms(points), label=variant,
                 capsize=3, elinewidth=1, **style,
             )  # fmt: skip
             below.plot(batches, [p.tokens_per_s for p in points], **style)
@@ -94,7 +94,7 @@ def itl_against_batch(steps: Sequence[MeasuredStep], path: Path | str, origin: O
         watermark(figure, origin)
 
 
-def measured_crossover(steps: Sequence[MeasuredStep], path: Path | str, origin: Origin) -> None:
+def measured_crossover(steps: Sequence[Row], path: Path | str, origin: Origin) -> None:
     """Our plain model eager and in one graph, measured and predicted; below, what graphs save."""
     pairs = _pairs(steps)
     if len(pairs) < 2:
@@ -162,23 +162,23 @@ def milliseconds(us: float) -> str:
 # ---------------------------------------------------------------- parts
 
 
-def _arms(steps: Sequence[MeasuredStep]) -> list[str]:
-    """In the order of STYLES, so that legends repeat it; the null arm is noise."""
-    there = {step.arm for step in steps} - {"null"}
-    return [arm for arm in STYLES if arm in there] + sorted(there - set(STYLES))
+def _variants(steps: Sequence[Row]) -> list[str]:
+    """In the order of STYLES, so that legends repeat it; the null variant is noise."""
+    there = {step.variant for step in steps} - {"null"}
+    return [variant for variant in STYLES if variant in there] + sorted(there - set(STYLES))
 
 
-def _pairs(steps: Sequence[MeasuredStep]) -> list[tuple[MeasuredStep, MeasuredStep]]:
+def _pairs(steps: Sequence[Row]) -> list[tuple[Row, Row]]:
     """(eager, graph) at every batch that has both."""
     graphs = {step.batch: step for step in curve(steps, GRAPH)}
     return [(e, graphs[e.batch]) for e in curve(steps, EAGER) if e.batch in graphs]
 
 
-def _bars_ms(points: Sequence[MeasuredStep]) -> list[list[float]]:
+def _bars_ms(points: Sequence[Row]) -> list[list[float]]:
     """Down and up, as errorbar wants them."""
     return [
-        [max(0.0, p.itl_us - p.low_us) / 1e3 for p in points],
-        [max(0.0, p.high_us - p.itl_us) / 1e3 for p in points],
+        [max(0.0, p.itl_us - p.itl.low) / 1e3 for p in points],
+        [max(0.0, p.itl.high - p.itl_us) / 1e3 for p in points],
     ]
 
 
@@ -228,19 +228,19 @@ def _mark(
     )  # fmt: skip
 
 
-def _of(steps: Sequence[MeasuredStep], origin: Origin) -> str:
+def _of(steps: Sequence[Row], origin: Origin) -> str:
     first = steps[0]
     return f"{first.shape}, {first.context:,} tokens of context. {origin.caption()}"
 
 
-def _itl_finding(steps: Sequence[MeasuredStep], floor: list[tuple[int, float]]) -> str:
+def _itl_finding(steps: Sequence[Row], floor: list[tuple[int, float]]) -> str:
     batch, floor_us = floor[0]
-    there = sorted((s for s in steps if s.batch == batch and s.arm != "null"),
+    there = sorted((s for s in steps if s.batch == batch and s.variant != "null"),
                    key=lambda s: s.itl_us)  # fmt: skip
     best, slowest = there[0], there[-1]
-    against = f", {slowest.itl_us / best.itl_us:.1f}× as fast as {slowest.arm}"
+    against = f", {slowest.itl_us / best.itl_us:.1f}× as fast as {slowest.variant}"
     return (
-        f"Batch {batch}: {best.arm} takes {milliseconds(best.itl_us)} a token"
+        f"Batch {batch}: {best.variant} takes {milliseconds(best.itl_us)} a token"
         f"{against if slowest is not best else ''}; the floor is {milliseconds(floor_us)}"
     )
 

@@ -3,7 +3,7 @@
 In:  an `Ablation` (`mini_engine.records.measured`). Out: a file.
 
 The axis is logarithmic: from transformers to the floor it is a factor of some thirty, and on a
-straight axis all that comes after the graph would be a hair. A bar is what a rung saves, from the
+straight axis all that comes after the graph would be a hair. A bar is what a idea saves, from the
 ITL before it to its own.
 """
 
@@ -16,36 +16,37 @@ from matplotlib.ticker import FuncFormatter
 
 from mini_engine.plots.canvas import BLACK, BLUE, VERMILION, canvas
 from mini_engine.plots.measured import milliseconds, titled, watermark
-from mini_engine.records.measured import Ablation, MeasuredStep, Origin
+from mini_engine.records.measured import Ablation, Origin
+from mini_engine.records.rows import Row
 
 
 def waterfall(ladder: Ablation, path: Path | str, origin: Origin) -> None:
-    """One row a rung, with µs saved and the share of a copy's bandwidth; the floor at the end."""
-    rungs, floor_us = ladder.rungs, ladder.floor_us
-    first, last = rungs[0].step, rungs[-1].step
+    """One row a idea, with µs saved and the share of a copy's bandwidth; the floor at the end."""
+    ideas, floor_us = ladder.ideas, ladder.floor_us
+    first, last = ideas[0].row, ideas[-1].row
     caption = (
         f"{first.shape}, batch {first.batch}, {first.context:,} tokens of context. "
-        f"{origin.caption()} {origin.floor_caption()} Logarithmic axis; a bar is what a rung saves "
+        f"{origin.caption()} {origin.floor_caption()} Logarithmic axis; a bar is what a idea saves "
         "(hatched: loses)."
     )
     if ladder.left_out:
         caption += f" Without a result, left out: {', '.join(ladder.left_out)}."
     title = titled(_finding(first, last, floor_us), origin)
-    with canvas(path, (14, 3.4 + 0.75 * len(rungs)), title=title, caption=caption) as figure:
+    with canvas(path, (14, 3.4 + 0.75 * len(ideas)), title=title, caption=caption) as figure:
         grid = figure.add_gridspec(1, 2, width_ratios=[1.7, 1])
         axes = figure.add_subplot(grid[0, 0])
         beside = figure.add_subplot(grid[0, 1], sharey=axes)
         beside.set_axis_off()
         _head(beside)
-        for row, rung in enumerate(rungs):
-            now, before = rung.step.itl_us, rung.step.itl_us + rung.saved_us
+        for row, idea in enumerate(ideas):
+            now, before = idea.row.itl_us, idea.row.itl_us + idea.saved_us
             if row:
                 _bar(axes, row, before, now)
                 axes.plot([before, before], [row - 1, row], color=BLACK, linewidth=1)
             axes.plot(now, row, "D", color=BLACK, markersize=9)
-            saved = f"{rung.saved_us:,.0f}".replace("-", "−") if row else ""
-            _words(beside, row, f"{now:,.0f}", saved, f"{rung.step.percent_of_copy:.0f}%")
-        bottom = len(rungs)
+            saved = f"{idea.saved_us:,.0f}".replace("-", "−") if row else ""
+            _words(beside, row, f"{now:,.0f}", saved, f"{idea.row.percent_of_copy:.0f}%")
+        bottom = len(ideas)
         axes.plot([last.itl_us] * 2, [bottom - 1, bottom], color=BLACK, linewidth=1)
         axes.barh(
             bottom, last.itl_us - floor_us, left=floor_us, height=0.55, color="white",
@@ -54,7 +55,9 @@ def waterfall(ladder: Ablation, path: Path | str, origin: Origin) -> None:
         axes.plot(floor_us, bottom, "|", color=BLACK, markersize=26, markeredgewidth=3)
         _words(beside, bottom, f"{floor_us:,.0f}", f"{ladder.to_the_floor_us:,.0f} left", "100%")
         axes.axvline(floor_us, color=BLACK, linestyle=(0, (1, 1)), linewidth=2.5)
-        _dress(axes, [rung.label for rung in rungs], floor_us, max(r.step.itl_us for r in rungs))
+        _dress(
+            axes, [idea.label for idea in ideas], floor_us, max(idea.row.itl_us for idea in ideas)
+        )
         watermark(figure, origin)
 
 
@@ -94,7 +97,7 @@ def _dress(axes: Axes, labels: list[str], floor_us: float, top_us: float) -> Non
     axes.set_xlabel("µs a token (ITL)")
 
 
-def _finding(first: MeasuredStep, last: MeasuredStep, floor_us: float) -> str:
+def _finding(first: Row, last: Row, floor_us: float) -> str:
     over = last.itl_us / floor_us
     return (
         f"From {milliseconds(first.itl_us)} to {milliseconds(last.itl_us)} a token: "

@@ -1,15 +1,14 @@
 """What fits on a card: weights, graphs, activations, and how much KV cache that leaves.
 
-In:  a model, a device (or just its memory), the context that is wanted, how the weights and the
-     cache are stored.
+In:  a model, a device (or just its memory), the context wanted, how weights and cache are stored.
 Out: a `CapacityReport`: bytes of each item, the longest context, the largest batch, and the least
      time that one step can take, since it must read all weights and all keys.
 
     report = capacity(named_shape("qwen3-1.7b"), load_spec("rtx4070"), context=10_000, quant="int4")
     report.max_batch, report.floor_ms          # requests at that context; ms a step
 
-Sums, not measurements: allocators round up, engines differ in what they keep alive. KV blocks of
-16 tokens round each request up by 15 tokens at most.
+These are sums, not measurements: allocators round up, and engines differ in what they keep alive.
+KV blocks of 16 tokens round each request up by 15 tokens at most.
 """
 
 from __future__ import annotations
@@ -22,14 +21,15 @@ from mini_engine.predict.hardware import DeviceSpec, load_spec
 from mini_engine.predict.oplists import StepShape, step_ops
 
 GIB = 1 << 30
+EAGER_TOKENS = 2048  # of the largest step: vLLM 0.33's max_num_batched_tokens on most cards
 
 
 @dataclass(frozen=True)
 class Quant:
     """How the matrices of the layers are stored, scales included.
 
-    Embedding, head, norms and biases stay in the model's own dtype, as in the checkpoints that
-    AWQ (arXiv:2306.00978), GPTQ (arXiv:2210.17323) and vLLM's fp8 write by default.
+    Embedding, head, norms and biases stay in the model's own dtype, as in the checkpoints of AWQ
+    (arXiv:2306.00978), GPTQ (arXiv:2210.17323) and vLLM's fp8 by default.
     """
 
     bits: int
@@ -38,7 +38,7 @@ class Quant:
 
     def matrix_bytes(self, outputs: int, inputs: int) -> float:
         """Bytes of one (outputs, inputs) matrix: its numbers, and a scale for each group of
-        inputs in each output row. The last group of a row may be smaller; its scale is not."""
+        inputs in each output row. The last group of a row may be smaller, but has a scale."""
         groups = -(-inputs // self.group) if self.group else 1
         return outputs * (inputs * self.bits / 8 + groups * self.scale_bytes)
 
@@ -70,9 +70,9 @@ class CapacityReport:
     kv_bytes: int
     left_bytes: int  # below 0: it does not fit
     max_context: int  # of one request alone, by memory; 0 when not even one token fits
-    model_context: int  # what the model was made for: positions beyond it are not to be trusted
+    model_context: int  # what the model was made for: do not trust positions beyond it
     max_batch: int  # at `context`; 0 when not even one request fits
-    floor_ms: float | None  # of the step asked for, at the datasheet's bandwidth
+    floor_ms: float | None  # of a step of this batch, at the datasheet's bandwidth
     copy_floor_ms: float | None  # the same at the bandwidth that a copy reaches
 
     @property
@@ -103,14 +103,12 @@ def capacity(
     quant: str = "bf16",
     kv_dtype: str = "bf16",
     capture_sizes: Sequence[int] = (),
-    max_num_batched_tokens: int = 2048,
-    style: str = "fused9",
 ) -> CapacityReport:
     """Add it all up.
 
-    `device` is a spec, or GiB of memory alone: then there is no floor, and what the driver takes
-    is that of an H200's host. `capture_sizes` are the rungs of full graphs; none means eager.
-    Raises ValueError for a number below 1 or an unknown quant or kv_dtype.
+    `device` is a spec, or GiB of memory alone: then there is no floor, and the driver takes as much
+    as on an H200. `capture_sizes` are the rungs of full graphs; none means eager. Raises ValueError
+    for a number below 1 and for an unknown quant or kv_dtype.
     """
     for name, number in (("context", context), ("batch", batch)):
         if number < 1:
@@ -123,10 +121,9 @@ def capacity(
 
     weights, per_token = weight_bytes(config, quant), kv_bytes_per_token(config, kv_dtype)
     top = max(capture_sizes, default=0)
-    nodes = len(step_ops(config, StepShape.decode(1, 1), style)) * len(capture_sizes)
+    nodes = len(step_ops(config, StepShape.decode(1, 1), "fused9")) * len(capture_sizes)
     node_bytes = nodes * spec.graph_node_bytes
-    eager, pool = activation_bytes(config, max_num_batched_tokens), activation_bytes(config, top)
-    pool += top * logit_bytes(config)
+    eager, pool = activation_bytes(config, EAGER_TOKENS), step_bytes(config, top, top)
     free = vram - spec.reserved_bytes - weights - eager - pool - node_bytes
     a_request = context * per_token + logit_bytes(config)
     must_read = step_read_bytes(config, [context] * batch, quant, kv_dtype)
@@ -154,12 +151,11 @@ def capacity(
 
 
 def weight_bytes(config: ModelConfig, quant: str = "bf16") -> int:
-    """Bytes of all weights; a tied head once, as `config.num_parameters` counts it.
+    """Bytes of all weights; a tied head counts once, as in `config.num_parameters`.
 
     The four matrices of each layer (QKV, O, gate and up together, down) are stored as the quant
-    says. All else is plain: in the quant's own width for "bf16", "fp16" and "fp32", which store
-    everything so, and `config.dtype_bytes` each for the others. Raises ValueError for an unknown
-    quant.
+    says. The rest is plain: as wide as the quant for "bf16", "fp16" and "fp32", which apply to
+    everything, and `config.dtype_bytes` each for the others. ValueError for an unknown quant.
     """
     if quant not in QUANTS:
         raise ValueError(f"quant {quant!r}: expected one of {', '.join(QUANTS)}")
@@ -179,7 +175,7 @@ def weight_bytes(config: ModelConfig, quant: str = "bf16") -> int:
 def read_bytes(config: ModelConfig, quant: str = "bf16") -> int:
     """Bytes of weights that a step reads: all but an embedding table that is not also the head.
 
-    A step looks up a few rows of the embedding, which is nothing; the head it reads whole.
+    A step looks up a few rows of the embedding, which is next to nothing, and reads the whole head.
     """
     table = 0 if config.tie_word_embeddings else config.vocab_size * config.hidden_size
     plain = QUANTS[quant].bits // 8 if QUANTS[quant].bits >= 16 else config.dtype_bytes
@@ -199,16 +195,16 @@ def kv_bytes_per_token(config: ModelConfig, kv_dtype: str = "bf16") -> int:
 def step_read_bytes(
     config: ModelConfig, contexts: Sequence[int], quant: str = "bf16", kv_dtype: str = "bf16"
 ) -> int:
-    """What a decode step of these requests must read, whatever the engine: weights and keys.
+    """What a decode step of these requests must read, whatever the engine.
 
-    The weights once, however many requests; and the cached keys and values of each of them,
-    `contexts` tokens long.
+    That is the weights, once for all requests, and the cached keys and values of each request,
+    over as many tokens as `contexts` says.
     """
     return read_bytes(config, quant) + sum(contexts) * kv_bytes_per_token(config, kv_dtype)
 
 
 def largest_batch(free_bytes: int, context: int, per_token: int, per_request: int) -> int:
-    """How many requests of `context` tokens fit into what is free; 0 when not one does.
+    """How many requests of `context` tokens fit into what is free; 0 when none does.
 
     Each takes `per_token` bytes of cache for every token, and `per_request` whatever its length.
     """
@@ -221,14 +217,19 @@ def longest_context(free_bytes: int, per_token: int, per_request: int) -> int:
 
 
 def activation_bytes(config: ModelConfig, num_tokens: int) -> int:
-    """The most that is alive at once in a forward pass, logits left out.
+    """The most that is alive at once in a forward pass, without the logits.
 
-    For each token the residual, a normed row, and the widest buffers that stand side by side:
-    gate, up and their product, or q, k, v and what attention makes of them.
+    For each token that is the residual, a normalised row, and the widest buffers needed together:
+    gate, up and their product, or q, k, v and the output of attention.
     """
     c = config
     widest = max(3 * c.intermediate_size, 2 * c.q_size + 2 * c.kv_size)
     return num_tokens * (2 * c.hidden_size + widest) * c.dtype_bytes
+
+
+def step_bytes(config: ModelConfig, num_tokens: int, num_reqs: int) -> int:
+    """What a step holds beside weights and KV cache: activations, and logits of its requests."""
+    return activation_bytes(config, num_tokens) + num_reqs * logit_bytes(config)
 
 
 def logit_bytes(config: ModelConfig) -> int:

@@ -1,14 +1,14 @@
-"""The data behind the figure of the course: ITL against batch, launched in three ways.
+"""ITL against batch, launched in three ways: the data behind the course's main figure.
 
-In:  a model, a device, an op list, a context, a capture ladder.
+In:  a model, a device, a capture ladder, an op list, a context.
 Out: for each decode batch the rung it runs at, the step launched each way, and the floor.
 
-    curve = crossover_curve(named_shape("qwen3-0.6b"), load_spec("h200"), ladder,
-                            style="fused9", context=1024, max_batch=256)
+    curve = itl_curve(named_shape("qwen3-0.6b"), load_spec("h200"), ladder,
+                      style="fused9", context=1024, max_batch=256)
     curve.crossover                        # 10: from here on eager is not launch-bound
     curve.points[0].speedup                # of one full graph, at batch 1
 
-Graphs run at the rung: a full graph pads every row, logits too; a piecewise one only what is
+Graphs run at the rung: a full graph pads every row, logits too; a piecewise one pads only what is
 inside the graphs. Padding rows have no keys to read. Above the ladder every step is eager.
 """
 
@@ -23,13 +23,13 @@ from mini_engine.predict.capacity import floor_ms, kv_bytes_per_token, read_byte
 from mini_engine.predict.hardware import DeviceSpec
 from mini_engine.predict.oplists import StepShape, step_ops
 from mini_engine.predict.payoff import crossover_batch
-from mini_engine.predict.step_cost import StepTime, step_time
+from mini_engine.predict.step_cost import Mode, StepTime, step_time
 
 STORED_AS = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}  # names of `capacity`
 
 
 @dataclass(frozen=True)
-class CrossoverPoint:
+class ItlPoint:
     """One decode batch."""
 
     batch: int
@@ -51,7 +51,7 @@ class CrossoverPoint:
 
 
 @dataclass(frozen=True)
-class CrossoverCurve:
+class ItlCurve:
     """ITL against batch, with what it was computed for."""
 
     shape: str
@@ -61,9 +61,9 @@ class CrossoverCurve:
     host_step_us: float
     ladder: CaptureLadder
     crossover: int  # the smallest batch at which eager is not launch-bound; may be off the curve
-    points: tuple[CrossoverPoint, ...]  # batch rising
+    points: tuple[ItlPoint, ...]  # batch rising
 
-    def point(self, batch: int) -> CrossoverPoint:
+    def point(self, batch: int) -> ItlPoint:
         """The point of one batch. Raises ValueError where the curve has none."""
         for point in self.points:
             if point.batch == batch:
@@ -84,7 +84,7 @@ class CrossoverCurve:
         return f"Eager is launch-bound below a batch of {self.crossover}: {saves}"
 
 
-def crossover_curve(
+def itl_curve(
     config: ModelConfig,
     spec: DeviceSpec,
     ladder: CaptureLadder,
@@ -92,16 +92,29 @@ def crossover_curve(
     style: str,
     context: int,
     max_batch: int,
-) -> CrossoverCurve:
-    """The curve from batch 1 to `max_batch`; every request has `context` tokens.
+) -> ItlCurve:
+    """From batch 1 to `max_batch`; every request has `context` tokens.
 
     Raises ValueError for a context or a batch below 1, and for an unknown style.
     """
     if max_batch < 1:
         raise ValueError(f"max_batch is {max_batch}, expected 1 or more")
+
+    def point(batch: int) -> ItlPoint:
+        keys, rung = batch * context, ladder.rung(batch)
+        eager = piecewise = full = step(StepShape.decode(batch, context), "eager")
+        if rung is not None:
+            piecewise = step(StepShape(rung, batch, keys, keys), "piecewise")
+            full = step(StepShape(rung, rung, keys, keys), "full")
+        floor_us = step_floor_us(config, spec, batch, context)
+        return ItlPoint(batch, rung, eager, piecewise, full, floor_us)
+
+    def step(shape: StepShape, mode: Mode) -> StepTime:
+        return step_time(step_ops(config, shape, style), spec, mode)
+
     crossover = crossover_batch(config, spec, style, context)
     batches = _batches(max_batch, [*ladder, crossover])
-    return CrossoverCurve(
+    return ItlCurve(
         shape=config.name,
         spec=spec.name,
         style=style,
@@ -109,37 +122,18 @@ def crossover_curve(
         host_step_us=spec.host_step_us,
         ladder=ladder,
         crossover=crossover,
-        points=tuple(_point(config, spec, ladder, style, context, batch) for batch in batches),
+        points=tuple(point(batch) for batch in batches),
     )
 
 
 def step_floor_us(config: ModelConfig, spec: DeviceSpec, batch: int, context: int) -> float:
-    """No decode step can take less: all weights and all keys, read once, as fast as a copy."""
+    """No decode step takes less: all weights and all keys are read once, as fast as a copy."""
     stored = STORED_AS[config.dtype]
     kv_bytes = batch * context * kv_bytes_per_token(config, stored)
     return 1e3 * floor_ms(read_bytes(config, stored) + kv_bytes, spec.copy_bandwidth_gb_s)
 
 
 # ---------------------------------------------------------------- parts
-
-
-def _point(
-    config: ModelConfig,
-    spec: DeviceSpec,
-    ladder: CaptureLadder,
-    style: str,
-    context: int,
-    batch: int,
-) -> CrossoverPoint:
-    shape, keys, rung = StepShape.decode(batch, context), batch * context, ladder.rung(batch)
-    eager = piecewise = full = step_time(step_ops(config, shape, style), spec, "eager")
-    if rung is not None:
-        pieces = step_ops(config, StepShape(rung, batch, keys, keys), style)
-        whole = step_ops(config, StepShape(rung, rung, keys, keys), style)
-        piecewise = step_time(pieces, spec, "piecewise")
-        full = step_time(whole, spec, "full")
-    floor_us = step_floor_us(config, spec, batch, context)
-    return CrossoverPoint(batch, rung, eager, piecewise, full, floor_us)
 
 
 def _batches(max_batch: int, corners: Iterable[int]) -> list[int]:

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from mini_engine.predict.published import Point, Sheets, predicted
+from mini_engine.predict.published import Point, Sheets, predicted_ms
 
 SIGMA = {"high": 0.04, "medium": 0.06, "low": 0.10}
 HUBER = 1.5  # beyond so many sigmas a point pulls with constant force
@@ -129,7 +129,7 @@ def left_out(
         for point in points:
             if point.source == source:
                 host = None if point.host in seen else without.usual_host(point)
-                found[point.id] = predicted(point, without, host).itl_us / 1e3
+                found[point.id] = predicted_ms(point, without, host)
         progress()
     return found
 
@@ -173,7 +173,7 @@ class _Problem:
         chosen = range(len(self.points)) if which is None else which
         return np.array(
             [
-                math.log(predicted(p, sheets).itl_us / 1e3 / p.itl_ms) / self.sigma[i]
+                math.log(predicted_ms(p, sheets) / p.itl_ms) / self.sigma[i]
                 for i in chosen
                 for p in (self.points[i],)
             ]

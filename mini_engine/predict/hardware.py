@@ -61,7 +61,7 @@ class DeviceSpec:
     figures: Mapping[str, Figure] = field(default_factory=dict, compare=False, repr=False)
 
     def source(self, figure: str) -> str:
-        """Kind and source of one figure; says so when `dataclasses.replace` has changed it.
+        """Kind and source of one figure, or that the program has set it (`dataclasses.replace`).
 
         Raises ValueError for a name that is not a figure.
         """

@@ -1,20 +1,20 @@
 """How long a decode step takes, on the back of an envelope: the arithmetic of launch overhead.
 
 In:  how many kernels a step launches, how long one of them runs, and the figures of a device.
-Out: ITL when they are launched one by one, as pieces, or as one graph; how busy the GPU is; up
-     to which batch launching is what one waits for; after how many replays a graph has paid.
+Out: ITL when they are launched one by one, in pieces, or as one graph; how busy the GPU is; the
+     batch up to which launching sets the pace; the replays after which a graph has paid.
 
     h200 = load_spec("h200")
     eager_itl_us(257, 2.2, h200)      # the CPU is late for every kernel: 257 x cpu_op_us and a bit
-    full_itl_us(257, 2.2, h200)       # the GPU is never waited for
+    full_itl_us(257, 2.2, h200)       # one launch: the GPU never waits for another
 
 CPU and GPU work side by side. The CPU issues kernel after kernel; a kernel starts when it has
 been issued *and* the one before it has ended, plus a gap. So a step is as long as the later of
-two chains: the CPU issuing everything, or the GPU running everything. Nothing else is in here.
+two chains: the CPU issuing everything, or the GPU running everything.
 
-Here all kernels are equally long, which makes every formula exact. `mini_engine.predict.step_cost`
-does the same for real lists of ops. A step begins with the engine's own work and one copy of its
-inputs, and ends with reading a token back.
+All kernels are equally long here, which makes every formula exact; `step_cost` does the same for
+real lists of ops. A step begins with the engine's own work and one copy of its inputs, and ends
+with reading a token back.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def full_itl_us(kernels: int, kernel_us: float, spec: DeviceSpec) -> float:
 def piecewise_itl_us(kernels: int, live: int, kernel_us: float, spec: DeviceSpec) -> float:
     """`live` of the kernels are launched one by one, with equal graphs before, between and after.
 
-    The chain can be late at four places: at the first or the last piece, and at the first or the
-    last live kernel. In between, each layer only repeats the same amount of early or late.
+    The GPU may wait for the CPU at the first or the last piece, or at the first or the last live
+    kernel. In between, every layer adds the same lead or the same delay.
     """
     _check(kernels, kernel_us)
     if not 1 <= live < kernels:
@@ -70,15 +70,15 @@ def utilisation(kernels: int, kernel_us: float, itl_us: float) -> float:
 def crossover(kernels: int, base_us: float, request_us: float, spec: DeviceSpec) -> int:
     """The smallest batch at which eager launching no longer holds the GPU up.
 
-    The kernels of a batch of b run for base_us + b * request_us together: weights, which are read
-    once whatever the batch, and what each request adds (its KV). Floors and gaps come on top.
+    Together, the kernels of a batch of b run for base_us + b * request_us: the weights, which are
+    read once whatever the batch, and what each request adds (its KV). Floors and gaps come on top.
     """
     hidden_us = kernels * (spec.cpu_op_us - spec.kernel_floor_us - spec.stream_gap_us)
     return max(1, math.ceil((hidden_us - base_us) / request_us))
 
 
 def break_even_replays(capture_us: float, eager_us: float, graph_us: float) -> float:
-    """After how many replays a graph has paid for its warm-up, capture and instantiation.
+    """The number of replays after which a graph has paid for warm-up, capture and instantiation.
 
     Infinite when a replay saves nothing.
     """
@@ -100,13 +100,15 @@ def graph_us(nodes: float, kernel_us: float, spec: DeviceSpec) -> float:
 
 
 def _first_start_us(issue_us: float, spec: DeviceSpec) -> float:
-    """When the first work can start, counted from the copy of the inputs being started: it must
-    have been issued, and the copy, itself a piece of work on the GPU, must have ended."""
+    """When the first work can start, counted from when the copy of the inputs is issued.
+
+    It must have been issued itself, and the copy, which is work for the GPU too, must have ended.
+    """
     return max(issue_us, spec.kernel_floor_us + spec.stream_gap_us)
 
 
 def _around_us(spec: DeviceSpec) -> float:
-    """What a step costs before and after its kernels: engine, start of the copy, reading back."""
+    """What a step costs before and after its kernels: engine, issuing the copy, reading back."""
     return spec.host_step_us + spec.copy_us + spec.sync_us
 
 

@@ -5,15 +5,15 @@ Out: one `OpCost` for each kernel, in order of launch.
 
     step_ops(named_shape("qwen3-0.6b"), StepShape.decode(1, 1024), "fused9")      # 257 ops
 
-The styles are three ways in which the same arithmetic exists in the field:
+The three styles are three ways in which engines do the same arithmetic:
 
     hf56     Hugging Face eager: 56 ops a layer for Qwen3, 40 without qk-norm; 1,591 a step
-    fused9   an engine's usual kernels: 9 a layer; the kernels of the simulator, name for name
-    fused5   everything that fuses, fused: 5 a layer, 143 a step
+    fused9   an engine's usual kernels, those of the simulator name for name: 9 a layer
+    fused5   everything fused that can be: 5 a layer, 143 a step
 
-Bytes: each input read once, each output written once; index arrays and rotary tables left out.
-Weights are read once whatever the number of tokens. `e` is the bytes of an element, T the tokens,
-R the requests, H, I, V the hidden, intermediate and vocabulary sizes, q and kv the columns of q
+Bytes: each input is read once and each output written once, weights too, whatever the number of
+tokens; index arrays and rotary tables are left out. e is the bytes of an element, t the tokens,
+r the requests, h, i, v the hidden, intermediate and vocabulary sizes, q and kv the columns of q
 and of k (or v).
 """
 
@@ -31,8 +31,8 @@ from mini_engine.model.config import ModelConfig
 class OpCost:
     """One kernel. `splitting`: it stays out of piecewise graphs and is launched live.
 
-    That is attention, whose metadata changes every step, and whatever has num_reqs rows: a
-    piecewise graph is chosen by num_tokens alone.
+    Attention is, because its metadata changes every step; so is all that works on num_reqs rows,
+    because a piecewise graph is chosen by num_tokens alone.
     """
 
     name: str
@@ -82,11 +82,11 @@ class StepShape:
 
 @dataclass(frozen=True)
 class StepParts:
-    """A step in the shape that models have: `head`, the same `layer` again and again, `tail`.
+    """A step as models are built: `head`, the same `layer` again and again, `tail`.
 
     `head` and `layer` work on num_tokens rows, and only `layer` reads the KV cache. `tail` works
-    on num_reqs rows and is all splitting ops. A layer's own first norm is counted with the part
-    before it, so that each repetition is the same and the last one closes with the final norm.
+    on num_reqs rows and is all splitting ops. A layer's first norm is counted with the part before
+    it, so that all layers are the same and the last one ends with the final norm.
     """
 
     head: tuple[OpCost, ...]
@@ -115,7 +115,7 @@ def step_ops(config: ModelConfig, shape: StepShape, style: str) -> list[OpCost]:
 def _fused9(c: ModelConfig, s: StepShape) -> StepParts:
     e, t, r, h, i, v = _sizes(c, s)
     q, kv, qkv = c.q_size, c.kv_size, c.q_size + 2 * c.kv_size
-    per_head = 2 * c.head_dim if c.qk_norm else 0  # gains of the q and k norms
+    per_head = 2 * c.head_dim if c.qk_norm else 0  # weights of the q and k norms
     norm = OpCost("rms_norm", (2 * t * h + h) * e, 4 * t * h)
     add_norm = OpCost("add_rms_norm", (4 * t * h + h) * e, 5 * t * h)
     rope = "qk_norm_rope_kv_write" if c.qk_norm else "rope_kv_write"
@@ -150,8 +150,8 @@ HEAD_TILE_ROWS = 32  # rows of the head that leave one (value, index) pair for t
 
 
 def _fused5(c: ModelConfig, s: StepShape) -> StepParts:
-    """Norms in the prologue of the product after them, residuals in the epilogue before them;
-    rotation, the KV write and attention in one; the head leaves only each tile's best."""
+    """Norms are fused into the product after them and residuals into the one before; rotation, KV
+    write and attention are one kernel; the head writes only the best token of each tile."""
     e, t, r, h, i, v = _sizes(c, s)
     q, kv, qkv = c.q_size, c.kv_size, c.q_size + 2 * c.kv_size
     per_head = 2 * c.head_dim if c.qk_norm else 0
@@ -193,11 +193,10 @@ def _fused5(c: ModelConfig, s: StepShape) -> StepParts:
 
 
 def _hf56(c: ModelConfig, s: StepShape) -> StepParts:
-    """transformers 5.23, sdpa, `DynamicCache`, a bf16 model: counted by dispatch, views left out.
+    """transformers 5.23, sdpa, `DynamicCache`, a bf16 model: what torch dispatches, without views.
 
-    Each op is named place.op; tests/predict/test_oplists.py counts them again on the version
-    installed. Between two steps `generate` does more than this, which the host's share of a step
-    stands for.
+    Each op is named place.op; tests/predict/test_oplists.py counts them on the installed version.
+    What `generate` does between two steps is not here but in the host's share of a step.
     """
     e, t, r, h, i, v = _sizes(c, s)
     q, kv = c.q_size, c.kv_size
@@ -256,9 +255,9 @@ def _hf_rotate(place: str, n: int, e: int) -> tuple[OpCost, ...]:
 
 
 def _hf_rotary(t: int, head_dim: int, e: int) -> tuple[OpCost, ...]:
-    """Positions, and cos and sin of every pair, made anew each step: twelve ops.
+    """Positions, and cos and sin of every pair, computed anew each step: twelve ops.
 
-    The frequencies are cast because the model is: where they were loaded as float32, eleven.
+    One of them casts the frequencies back from bf16; loaded as float32, they need no cast.
     """
     half, table = head_dim // 2, t * head_dim
     costs = (

@@ -1,9 +1,8 @@
-"""Does a graph pay: what capturing costs, after how many replays it is earned, up to which batch.
+"""Does a graph pay: what capturing costs, after how many replays it pays, up to which batch.
 
-In:  the ops of a step (`mini_engine.predict.oplists`), a `DeviceSpec`; for batches, a model and a
-context.
-Out: the cost of one capture size, the break-even in replays, the batch at which eager stops being
-     launch-bound, and the batch from which a graph is hardly worth having.
+In:  the ops of a step (`oplists`) and a `DeviceSpec`; for batches, a model and a context.
+Out: the cost of one capture size; the break-even in replays; the crossover, that is the batch at
+     which eager stops being launch-bound; the batch from which a graph is hardly worth having.
 
     ops = step_ops(named_shape("qwen3-0.6b"), StepShape.decode(1, 1024), "fused9")
     break_even(ops, load_spec("h200"), "full")       # replays
@@ -31,7 +30,7 @@ class CaptureCost:
     instantiate_us: float
     graphs: int
     nodes: int
-    node_bytes: int  # held by the driver; activations come on top (`capacity.py`)
+    node_bytes: int  # held by the driver; activations come on top (`capacity`)
 
     @property
     def total_us(self) -> float:
@@ -39,10 +38,10 @@ class CaptureCost:
 
 
 def capture_cost(ops: Sequence[OpCost], spec: DeviceSpec, mode: Mode) -> CaptureCost:
-    """Warm up, record and instantiate. Recording issues each captured op as running does, and pays
-    for its node on top. In pieces, the ops after the last one (the head) belong to no capture.
+    """Warm up, record and instantiate. Recording an op costs as much as issuing it, and a node.
 
-    One warm-up run, as in vLLM 0.33, without the engine around it. Eager needs none: all zeros.
+    There is one warm-up run, as in vLLM 0.33, without the engine around it. In pieces, the ops
+    after the last piece (the head) belong to no capture. Eager captures nothing: all zeros.
     """
     if mode == "eager":
         return CaptureCost(0.0, 0.0, 0.0, 0, 0, 0)
@@ -63,37 +62,35 @@ def capture_cost(ops: Sequence[OpCost], spec: DeviceSpec, mode: Mode) -> Capture
 
 
 def break_even(ops: Sequence[OpCost], spec: DeviceSpec, mode: Mode) -> float:
-    """After how many replays the graphs have paid for themselves. Infinite if they never do."""
+    """The number of replays after which the graphs have paid for themselves, or infinity."""
     eager_us, graph_us = (step_time(ops, spec, m).itl_us for m in ("eager", mode))
     return break_even_replays(capture_cost(ops, spec, mode).total_us, eager_us, graph_us)
 
 
-# ---------------------------------------------------------------- where graphs stop to matter
+# ---------------------------------------------------------------- where graphs stop mattering
 
 
 def is_launch_bound(ops: Sequence[OpCost], spec: DeviceSpec) -> bool:
-    """Does the CPU need longer to issue the ops than the GPU to run them, with their gaps?"""
+    """Does the CPU take longer to issue the ops than the GPU takes to run them, gaps included?"""
     gpu_us = sum(kernel_us(op, spec) + spec.stream_gap_us for op in ops)
     return gpu_us < len(ops) * spec.cpu_op_us
 
 
 def crossover_batch(config: ModelConfig, spec: DeviceSpec, style: str, context: int) -> int:
-    """The smallest decode batch at which eager launching is not launch-bound any more.
+    """The smallest decode batch at which eager launching is no longer launch-bound.
 
-    There the GPU, gaps included, needs as long for the ops as the CPU needs to issue them: below
-    it more batch is free, above it a graph saves only the wider gaps. Every request has `context`.
+    Below it a larger batch costs no time; above it a graph saves only the wider gaps. Every request
+    has `context` tokens.
     """
-
-    def hidden(batch: int) -> bool:
-        return not is_launch_bound(step_ops(config, StepShape.decode(batch, context), style), spec)
-
-    return _smallest(hidden)
+    return _smallest(
+        lambda b: not is_launch_bound(step_ops(config, StepShape.decode(b, context), style), spec)
+    )
 
 
 def crossover_closed_form(config: ModelConfig, spec: DeviceSpec, style: str, context: int) -> int:
-    """The same from two numbers: bytes of a batch of one, and bytes that each request adds.
+    """The same from two numbers: the bytes of a batch of one, and those that each request adds.
 
-    Where no op is bound by arithmetic this *is* `crossover_batch`; otherwise it is above it.
+    Equal to `crossover_batch` where no op is bound by arithmetic, and above it otherwise.
     """
     one, two = (step_ops(config, StepShape.decode(b, context), style) for b in (1, 2))
     one_us, two_us = (
@@ -123,7 +120,7 @@ def graph_gain(
 
 
 def _smallest(holds: Callable[[int], bool]) -> int:
-    """The smallest batch for which it holds, where it goes on holding for every larger one."""
+    """The smallest batch for which `holds`, given that it holds for every larger one."""
     top = 1
     while not holds(top):
         top *= 2

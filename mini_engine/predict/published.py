@@ -14,15 +14,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from mini_engine.model.config import SHAPES
 from mini_engine.predict.figures import Sheet, load_sheet, names
 from mini_engine.predict.hardware import DeviceSpec, put_together
-from mini_engine.predict.oplists import OpCost, StepShape, step_ops
-from mini_engine.predict.step_cost import Mode, StepTime, step_time
+from mini_engine.predict.oplists import StepShape
+from mini_engine.predict.step_cost import Mode
+from mini_engine.predict.step_model import StepModel
 
 SHIPPED_POINTS = Path(__file__).parent / "published" / "decode_points.json"
 LAUNCHES: dict[str, Mode] = {"NONE": "eager", "PIECEWISE": "piecewise", "FULL": "full"}
@@ -103,16 +104,11 @@ class Sheets:
         return replace(self, **{field: changed})
 
 
-def predicted(point: Point, sheets: Sheets, host: Sheet | None = None) -> StepTime:
-    """The step of a point, as the model has it. The point must be known to the sheets."""
+def predicted_ms(point: Point, sheets: Sheets, host: Sheet | None = None) -> float:
+    """ITL of a point, as the model has it. The point must be known to the sheets."""
     spec, mode, _ = sheets.spec(point, host)
-    ops = _ops(point.model, point.batch, point.context, spec.ops)
-    return step_time(ops, spec, mode, point.batch)
-
-
-@cache
-def _ops(model: str, batch: int, context: int, style: str) -> tuple[OpCost, ...]:
-    return tuple(step_ops(SHAPES[model], StepShape.decode(batch, context), style))
+    shape = StepShape.decode(point.batch, point.context)
+    return StepModel(SHAPES[point.model], spec, spec.ops).itl_us(mode, shape) / 1e3
 
 
 def read_points(path: Path, sheets: Sheets) -> tuple[list[Point], list[str]]:

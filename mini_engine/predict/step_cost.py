@@ -4,19 +4,21 @@ In:  ops (`mini_engine.predict.oplists`), a `DeviceSpec`, and how the step is la
      "eager"      every op is a launch of its own
      "piecewise"  runs of ops between splitting ops are graphs, the splitting ops are live launches
      "full"       one graph
-Out: `StepTime`. `mini_engine.predict.step_model` gives the same numbers at the price of a few
-additions.
+Out: `StepTime`. `mini_engine.predict.step_model` gives the same ITL in a fraction of the time.
 
-A step, exactly as the simulated device runs it. Two clocks; every piece of work moves both:
+A step runs exactly as on the simulated device. There are two clocks, and every piece of work moves
+both:
 
     cpu   = max(cpu, end of the work queue_depth places before)  + what issuing it costs
     start = max(cpu, end of the work before + stream_gap_us)
     end   = start + its GPU time
 
-The CPU begins with `host_step_us` for the engine, then issues one packed copy of the inputs, then
-the model's work; at the end it waits for the GPU and reads a token back (`sync_us`). GPU time of a
-kernel is max(bytes / copy bandwidth, flops / peak) + floor. A graph is one piece of work: its
-nodes, and `graph_gap_us` between them.
+The CPU spends `host_step_us` in the engine, issues one packed copy of the inputs, and then the
+model's work. An engine that schedules ahead then prepares the next step beside the GPU (`ahead_us`).
+At the end it waits for the GPU and reads a token back (`sync_us`). The GPU time of a kernel is
+max(bytes / bandwidth, flops / peak) + floor, with what its kind of kernel reaches of each; an empty
+kernel takes nothing but the gap to the next. A graph is one piece of work: its nodes, with
+`graph_gap_us` between them.
 """
 
 from __future__ import annotations
@@ -28,13 +30,19 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal, NamedTuple, get_args
 
+from mini_engine.dispatch.dispatcher import BatchDescriptor
+from mini_engine.dispatch.modes import CUDAGraphMode
 from mini_engine.predict.hardware import DeviceSpec
 from mini_engine.predict.launch_model import graph_launch_us
-from mini_engine.predict.oplists import OpCost
+from mini_engine.predict.oplists import OpCost, StepShape
 
 Mode = Literal["eager", "piecewise", "full"]
 MODES: tuple[Mode, ...] = get_args(Mode)
-Line = tuple[float, float]  # us, and us for each key that attention reads: see `step_model`
+LAUNCHED_AS: dict[CUDAGraphMode, Mode] = {  # of a batch's run-time mode
+    CUDAGraphMode.NONE: "eager",
+    CUDAGraphMode.PIECEWISE: "piecewise",
+    CUDAGraphMode.FULL: "full",
+}
 
 
 class Work(NamedTuple):
@@ -62,46 +70,64 @@ class StepTime:
         return self.gpu_busy_us / self.itl_us
 
 
-def step_time(ops: Sequence[OpCost], spec: DeviceSpec, mode: Mode, requests: int = 1) -> StepTime:
+def step_time(ops: Sequence[OpCost], spec: DeviceSpec, mode: Mode, num_reqs: int = 1) -> StepTime:
     """One step from an idle device. Raises ValueError for no ops or an unknown mode."""
     works = [input_copy(spec), *launched(ops, spec, mode)]
-    cpu_us = sum(work.cpu_us for work in works)
-    serial_us, ahead_us = around(spec, requests)
-    end_us = max(run(works, spec), cpu_us + ahead_us)
     return StepTime(
-        itl_us=serial_us + end_us + spec.sync_us,
-        cpu_us=serial_us + cpu_us + ahead_us,
+        itl_us=itl_us(works, spec, num_reqs),
+        cpu_us=sum(around(spec, num_reqs)) + sum(work.cpu_us for work in works),
         gpu_busy_us=sum(work.busy_us for work in works),
         launches=len(works),
         kernels=len(ops),
     )
 
 
-def around(spec: DeviceSpec, requests: int) -> tuple[float, float]:
-    """The engine's CPU time between two steps: while the GPU waits, and beside it (µs).
+def around(spec: DeviceSpec, num_reqs: int) -> tuple[float, float]:
+    """The engine's CPU time around a step: before it, while the GPU waits, and beside it (µs).
 
-    What it does for each request goes with the larger of the two.
+    What each request costs goes with the larger of the two.
     """
-    per_request_us = spec.request_us * requests
+    requests_us = spec.request_us * num_reqs
     if spec.ahead_us > spec.host_step_us:
-        return spec.host_step_us, spec.ahead_us + per_request_us
-    return spec.host_step_us + per_request_us, spec.ahead_us
+        return spec.host_step_us, spec.ahead_us + requests_us
+    return spec.host_step_us + requests_us, spec.ahead_us
 
 
-def run(works: Iterable[Work], spec: DeviceSpec) -> float:
-    """When the last work has ended on the GPU, in µs from the first launch."""
-    cpu, end = 0.0, -math.inf
+def itl_us(works: Iterable[Work], spec: DeviceSpec, num_reqs: int) -> float:
+    """From the start of one step to the start of the next."""
+    before_us, beside_us = around(spec, num_reqs)
+    cpu_us, end_us = run(works, spec)
+    return before_us + max(end_us, cpu_us + beside_us) + spec.sync_us
+
+
+def run(works: Iterable[Work], spec: DeviceSpec) -> tuple[float, float]:
+    """When the CPU has issued the last work, and when that has ended on the GPU (µs)."""
+    cpu, end, gap = 0.0, -math.inf, spec.stream_gap_us
     outstanding: deque[float] = deque()  # when each of the last queue_depth works ends
-    for work in works:
+    for cpu_us, gpu_us, _, _ in works:
         if len(outstanding) == spec.queue_depth:
             cpu = max(cpu, outstanding.popleft())
-        cpu += work.cpu_us
-        end = max(cpu, end + spec.stream_gap_us) + work.gpu_us
+        cpu += cpu_us
+        end += gap
+        end = (cpu if cpu > end else end) + gpu_us  # max() would take as long as all the rest
         outstanding.append(end)
-    return end
+    return cpu, end
 
 
-# ---------------------------------------------------------------- from ops to work
+# ---------------------------------------------------------------- from batches to ops to work
+
+
+def padded_step(
+    descriptor: BatchDescriptor, num_reqs: int, kv_tokens: int = 0, qk_pairs: int = 0
+) -> tuple[Mode, StepShape]:
+    """How a batch runs as this descriptor: the way its work is launched, and its padded shape.
+
+    Rows of padding have no keys to read. A full graph contains the head, so the rows that get
+    logits are padded too.
+    """
+    reqs = descriptor.num_reqs or num_reqs
+    shape = StepShape(descriptor.num_tokens, reqs, kv_tokens, qk_pairs)
+    return LAUNCHED_AS[descriptor.mode], shape
 
 
 def kernel_us(op: OpCost, spec: DeviceSpec) -> float:
@@ -128,20 +154,18 @@ def launched(ops: Sequence[OpCost], spec: DeviceSpec, mode: Mode) -> list[Work]:
     """The ops as pieces of work. Raises ValueError for no ops or an unknown mode."""
     if not ops:
         raise ValueError("a step without ops: give at least one")
-    if mode == "eager":
-        return [_live(op, spec, spec.cpu_op_us) for op in ops]
-    if mode == "full":
-        return [_graph(list(ops), spec)]
-    if mode != "piecewise":
+    if mode not in MODES:
         raise ValueError(f"mode {mode!r}: expected one of {', '.join(MODES)}")
+    if mode == "full":
+        return [graph_work([kernel_us(op, spec) for op in ops], spec)]
     works: list[Work] = []
     for splitting, group in groupby(ops, key=lambda op: op.splitting):
-        piece = list(group)
-        works += (
-            [_live(op, spec, spec.live_op_us) for op in piece]
-            if splitting
-            else [_graph(piece, spec)]
-        )
+        times_us = [kernel_us(op, spec) for op in group]
+        if mode == "eager" or splitting:
+            cpu_us = spec.cpu_op_us if mode == "eager" else spec.live_op_us
+            works += [Work(cpu_us, us, us, 1) for us in times_us]
+        else:
+            works.append(graph_work(times_us, spec))
     return works
 
 
@@ -150,12 +174,8 @@ def input_copy(spec: DeviceSpec) -> Work:
     return Work(spec.copy_us, spec.kernel_floor_us, spec.kernel_floor_us, 0)
 
 
-def _live(op: OpCost, spec: DeviceSpec, cpu_us: float) -> Work:
-    gpu_us = kernel_us(op, spec)
-    return Work(cpu_us, gpu_us, gpu_us, 1)
-
-
-def _graph(ops: Sequence[OpCost], spec: DeviceSpec) -> Work:
-    busy_us = sum(kernel_us(op, spec) for op in ops)
-    gaps_us = (len(ops) - 1) * spec.graph_gap_us
-    return Work(graph_launch_us(len(ops), spec), busy_us + gaps_us, busy_us, len(ops))
+def graph_work(times_us: Sequence[float], spec: DeviceSpec) -> Work:
+    """One graph, from the GPU time of each of its kernels."""
+    nodes, busy_us = len(times_us), sum(times_us)
+    gpu_us = busy_us + (nodes - 1) * spec.graph_gap_us
+    return Work(graph_launch_us(nodes, spec), gpu_us, busy_us, nodes)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from mini_engine.predict.figures import Sheet
-from mini_engine.predict.published import Point, Sheets, predicted
+from mini_engine.predict.published import Point, Sheets, predicted_ms
 
 WITHIN = 0.10
 GROUPS = {"eager": "NONE", "piecewise": "PIECEWISE", "full": "FULL"}
@@ -96,7 +96,7 @@ def rows_of(
     for point in points:
         given = (hosts or {}).get(point.host)
         spec, mode, known = sheets.spec(point, given)
-        ms = predicted(point, sheets, given).itl_us / 1e3
+        ms = predicted_ms(point, sheets, given)
         factor = math.exp(missed(sheets, point))
         rows.append(
             Row(
@@ -191,10 +191,10 @@ def host_from(point: Point, sheets: Sheets) -> Sheet:
     low, high = math.log(0.1), math.log(1000)
     for _ in range(60):
         middle = (low + high) / 2
-        slow = predicted(point, sheets, with_op(math.exp(middle))).itl_us / 1e3 > point.itl_ms
+        slow = predicted_ms(point, sheets, with_op(math.exp(middle))) > point.itl_ms
         low, high = (low, middle) if slow else (middle, high)
     found = with_op(math.exp(low))
-    if abs(predicted(point, sheets, found).itl_us / 1e3 / point.itl_ms - 1) > 0.01:
+    if abs(predicted_ms(point, sheets, found) / point.itl_ms - 1) > 0.01:
         raise ValueError(
             f"{point.id}: the GPU decides how long this step takes, and not its host: "
             "choose an eager step of a smaller model or batch"

@@ -1,23 +1,26 @@
 """What a benchmark's file holds, as data to draw and to judge: no wing, no torch, no matplotlib.
 
 In:  the rows of a measurement (`course/measurements/README.md`).
-Out: `MeasuredStep`s; of one shape and context; the ladder of ablations; where a graph stops to pay.
+Out: the `Row`s whose time is a result; those of one shape and context; the ablation ladder; the
+     batch from which on a graph does not pay.
 
-    origin = origin_of(vars(measurement))             # of what, when, on what
+    origin = origin_of(vars(measurement))             # what was measured, when, on what
     steps = measured_steps(figures["rows"])
     steps = of_one_place(steps)                       # the shape and context with the most batches
-    climb = ablation(steps, batch=1)                  # transformers eager -> ... -> the floor
+    ladder = ablation(steps, 1, copy_gb_s)            # transformers eager -> ... -> the floor
     crossing_batch(batches, saved)                    # where a graph saves less than 5%
 
-An arm that failed the gate has no step here, whoever wrote it: its time is no result.
+The time of a variant that failed the gate is no result, whoever wrote the variant.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from mini_engine.records.rows import Row
 
 ABLATION = (
     ("hf-eager", "transformers, eager"),
@@ -32,40 +35,20 @@ PAYS = 0.05  # of eager's ITL: what a graph saves while it pays
 
 
 @dataclass(frozen=True)
-class MeasuredStep:
-    """A decode step of one arm, medians in µs, with the 95% interval of the ITL."""
-
-    arm: str
-    shape: str
-    batch: int
-    context: int
-    itl_us: float
-    low_us: float
-    high_us: float
-    predicted_us: float
-    bytes_to_move: int  # weights and KV, read once
-    percent_of_copy: float
-
-    @property
-    def tokens_per_s(self) -> float:
-        return self.batch / self.itl_us * 1e6
-
-
-@dataclass(frozen=True)
 class Origin:
-    """What the numbers of a file are of."""
+    """Where the numbers of a file come from."""
 
     gpu: str
     date: str
     commit: str
     emulated: bool  # a CPU wrote them: no evidence
     copy_gb_s: float
-    spec: str  # predicted with
+    spec: str  # of the predictions
     laps: str  # "medians of 8 laps of 32 dependent steps"
-    failed: tuple[str, ...]  # arms that failed the gate, at some point at least
+    failed: tuple[str, ...]  # variants that failed the gate, at some point at least
 
     def caption(self) -> str:
-        """For under a picture: of what, when, how; and what is not shown because it is wrong."""
+        """For a picture: what, when, how, and which variants it leaves out as wrong."""
         who = f"Measured on {self.gpu}"
         if self.emulated:
             who = "Emulated on a CPU: no evidence about any GPU"
@@ -81,30 +64,31 @@ class Origin:
 
 
 @dataclass(frozen=True)
-class Rung:
+class Idea:
     """One step of the ablation ladder."""
 
     label: str
-    step: MeasuredStep
-    saved_us: float  # against the rung before; 0 for the first, below 0 when it is slower
+    row: Row
+    saved_us: float  # against the idea before; 0 for the first, below 0 where it is slower
 
 
 @dataclass(frozen=True)
 class Ablation:
     """The ladder at one point, down to the floor."""
 
-    rungs: tuple[Rung, ...]
-    left_out: tuple[str, ...]  # arms that the file has no figure for
+    ideas: tuple[Idea, ...]
+    left_out: tuple[str, ...]  # labels without a result in the file
     floor_us: float
 
     @property
     def to_the_floor_us(self) -> float:
-        return self.rungs[-1].step.itl_us - self.floor_us
+        return self.ideas[-1].row.itl_us - self.floor_us
 
 
 def origin_of(measurement: Mapping[str, Any]) -> Origin:
     """From the fields of a measurement of kind "bench"."""
     figures = measurement["figures"]
+    rows = [Row.from_json(row) for row in figures["rows"]]
     return Origin(
         gpu=measurement["gpu"],
         date=measurement["date"],
@@ -112,21 +96,14 @@ def origin_of(measurement: Mapping[str, Any]) -> Origin:
         emulated=measurement["emulated"],
         copy_gb_s=figures["copy_bandwidth_gb_s"]["median"],
         spec=figures["spec"],
-        laps=laps_of(figures),
-        failed=tuple(dict.fromkeys(row["arm"] for row in figures["rows"] if failed_gate(row))),
+        laps=laps_of(figures, rows),
+        failed=tuple(dict.fromkeys(row.variant for row in rows if row.failed_gate)),
     )
 
 
-def failed_gate(row: Mapping[str, Any]) -> bool:
-    """Whether what it computes is not what it should be: its time, if it has one, is no result."""
-    return row["status"] == "gate failed" or (
-        row["status"] == "measured" and not row["gate"]["passed"]
-    )
-
-
-def laps_of(figures: Mapping[str, Any]) -> str:
-    """How its figures were come by, in words."""
-    runs = {len(row["runs"]) for row in figures["rows"] if row["status"] == "measured"}
+def laps_of(figures: Mapping[str, Any], rows: Iterable[Row]) -> str:
+    """How the figures of these rows were obtained, in words."""
+    runs = {len(row.runs) for row in rows if row.runs}
     laps = f"medians of {figures['rounds']} laps of {figures['steps']} dependent steps"
     if runs <= {1}:
         return laps
@@ -134,29 +111,14 @@ def laps_of(figures: Mapping[str, Any]) -> str:
     return f"means over {several} processes of {laps}"
 
 
-def measured_steps(rows: Sequence[Mapping[str, Any]]) -> list[MeasuredStep]:
-    """The rows that have a time which is a result: measured, and past the gate."""
-    return [
-        MeasuredStep(
-            arm=row["arm"],
-            shape=row["shape"],
-            batch=row["batch"],
-            context=row["context"],
-            itl_us=row["itl_us"]["median"],
-            low_us=row["itl_us"]["low"],
-            high_us=row["itl_us"]["high"],
-            predicted_us=row["predicted_us"],
-            bytes_to_move=row["bytes_to_move"],
-            percent_of_copy=row["percent_of_copy"],
-        )
-        for row in rows
-        if row["status"] == "measured" and row["gate"]["passed"]
-    ]
+def measured_steps(rows: Iterable[Mapping[str, Any]]) -> list[Row]:
+    """Those of a file's rows whose time is a result: measured, and past the gate."""
+    return [row for row in map(Row.from_json, rows) if row.is_result]
 
 
 def of_one_place(
-    steps: Sequence[MeasuredStep], shape: str | None = None, context: int | None = None
-) -> list[MeasuredStep]:
+    steps: Sequence[Row], shape: str | None = None, context: int | None = None
+) -> list[Row]:
     """The steps of one shape at one context: of those that fit, the place with the most batches,
     and the first of these. Raises ValueError where nothing fits."""
     batches: dict[tuple[str, int], set[int]] = {}
@@ -165,43 +127,43 @@ def of_one_place(
             batches.setdefault((step.shape, step.context), set()).add(step.batch)
     if not batches:
         wanted = f" of {shape or 'any shape'} at context {context or 'any'}"
-        raise ValueError(f"no arm has a result{wanted if shape or context else ''}")
+        raise ValueError(f"no variant has a result{wanted if shape or context else ''}")
     place = max(batches, key=lambda one: len(batches[one]))  # the first of equals
     return [step for step in steps if (step.shape, step.context) == place]
 
 
-def curve(steps: Sequence[MeasuredStep], arm: str) -> list[MeasuredStep]:
-    """One arm's steps, batch rising."""
-    return sorted((s for s in steps if s.arm == arm), key=lambda s: s.batch)
+def curve(steps: Sequence[Row], variant: str) -> list[Row]:
+    """One variant's steps, batch rising."""
+    return sorted((s for s in steps if s.variant == variant), key=lambda s: s.batch)
 
 
-def floor_curve(steps: Sequence[MeasuredStep], copy_gb_s: float) -> list[tuple[int, float]]:
-    """(batch, µs): nothing can be faster than the bytes at the speed of a copy. Batch rising."""
+def floor_curve(steps: Sequence[Row], copy_gb_s: float) -> list[tuple[int, float]]:
+    """(batch, µs): no step is faster than its bytes at a copy's speed. Batch rising."""
     moved = {step.batch: step.bytes_to_move for step in steps}
     return [(batch, moved[batch] / copy_gb_s / 1e3) for batch in sorted(moved)]
 
 
-def ablation(steps: Sequence[MeasuredStep], batch: int, copy_gb_s: float) -> Ablation:
-    """The ladder at one batch. ValueError unless two of its rungs have a result there."""
-    there = {step.arm: step for step in steps if step.batch == batch}
-    rungs: list[Rung] = []
-    for arm, label in ABLATION:
-        if arm in there:
-            before = rungs[-1].step.itl_us if rungs else there[arm].itl_us
-            rungs.append(Rung(label, there[arm], before - there[arm].itl_us))
-    if len(rungs) < 2:
+def ablation(steps: Sequence[Row], batch: int, copy_gb_s: float) -> Ablation:
+    """The ladder at one batch. ValueError unless two of its variants have a result there."""
+    there = {step.variant: step for step in steps if step.batch == batch}
+    ideas: list[Idea] = []
+    for variant, label in ABLATION:
+        if variant in there:
+            row = there[variant]
+            ideas.append(Idea(label, row, ideas[-1].row.itl_us - row.itl_us if ideas else 0.0))
+    if len(ideas) < 2:
         raise ValueError(
-            f"{len(rungs)} of its arms with a result at batch {batch}, it takes two: "
-            f"{', '.join(arm for arm, _ in ABLATION)}"
+            f"{len(ideas)} of its variants with a result at batch {batch}, it takes two: "
+            f"{', '.join(variant for variant, _ in ABLATION)}"
         )
-    left_out = tuple(label for arm, label in ABLATION if arm not in there)
-    return Ablation(tuple(rungs), left_out, rungs[0].step.bytes_to_move / copy_gb_s / 1e3)
+    left_out = tuple(label for variant, label in ABLATION if variant not in there)
+    return Ablation(tuple(ideas), left_out, ideas[0].row.bytes_to_move / copy_gb_s / 1e3)
 
 
 def crossing_batch(batches: Sequence[int], saved: Sequence[float]) -> float | None:
-    """The batch from which on a graph saves less than PAYS, on a straight line between measured
-    batches over log(batch); None when it still pays at the last one, the first batch when it never
-    does. `saved`: shares of eager's ITL, batch rising."""
+    """The batch beyond which a graph saves less than PAYS, interpolated between measured batches
+    over log(batch). None when it still pays at the last one, the first batch when it never does.
+    `saved`: shares of eager's ITL, batch rising."""
     late = [i for i, share in enumerate(saved) if share >= PAYS]
     if not late:
         return float(batches[0])

@@ -1,23 +1,20 @@
-"""What a user and an operator feel: TTFT, ITL, throughput, utilisation, padding waste.
+"""Percentiles of latencies, exact or of a stream, and the share of padding.
 
-In:  times and counts.
-Out: numbers, each with one definition, used by the engine, the simulator and the bench alike.
+In: times, or counts of rows. Out: numbers, each with one definition for all rooms.
 
 **Percentile** means nearest rank everywhere: the p-th percentile of n values is the smallest
 value that at least p% of them do not exceed, the ceil(p/100 * n)-th in order. It is always a
 value that occurred, and it needs no interpolation rule
 (Hyndman & Fan 1996, "Sample Quantiles in Statistical Packages", definition 1).
 
-`percentile` sorts values that are at hand. `LogHistogram` answers the same question about a
-stream too long to keep: its bins are 0.5% wide, so a percentile is within 0.25% of the exact one.
+`percentile` sorts values in memory. `LogHistogram` serves streams too long to keep: its bins are
+0.5% wide, so its percentiles are within 0.25% of the exact ones.
 """
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from itertools import accumulate
-from typing import Protocol
 
 
 def percentile(values: Iterable[float], percent: float) -> float:
@@ -26,61 +23,9 @@ def percentile(values: Iterable[float], percent: float) -> float:
     return ordered[_rank(len(ordered), percent) - 1]
 
 
-def utilisation(busy_us: float, elapsed_us: float) -> float:
-    """Share of the elapsed time that a device was busy; 0 when no time has passed."""
-    return busy_us / elapsed_us if elapsed_us > 0 else 0.0
-
-
 def padding_waste(real_tokens: int, computed_tokens: int) -> float:
     """Share of the computed rows that were padding; 0 when nothing was computed."""
     return (computed_tokens - real_tokens) / computed_tokens if computed_tokens else 0.0
-
-
-class TimedTokens(Protocol):
-    """A finished request, as far as its times go (`engine.Completion` is one)."""
-
-    @property
-    def arrival_us(self) -> float: ...
-    @property
-    def token_times_us(self) -> tuple[float, ...]: ...
-    @property
-    def ttft_us(self) -> float: ...
-    @property
-    def itls_us(self) -> tuple[float, ...]: ...
-
-
-@dataclass(frozen=True)
-class LatencySummary:
-    """Latencies in us, rates per second over the time from first arrival to last token."""
-
-    requests: int
-    tokens: int
-    ttft_p50_us: float
-    ttft_p99_us: float
-    itl_p50_us: float | None  # None when no request had a second token
-    itl_p99_us: float | None
-    tokens_per_s: float
-    requests_per_s: float
-
-
-def summarize(completions: Sequence[TimedTokens]) -> LatencySummary:
-    """Exact summary of requests at hand. Raises ValueError when there are none."""
-    ttfts = [c.ttft_us for c in completions]
-    itls = [itl for c in completions for itl in c.itls_us]
-    tokens = sum(len(c.token_times_us) for c in completions)
-    ttft_p50_us = percentile(ttfts, 50)
-    began_us = min(c.arrival_us for c in completions)
-    seconds = (max(c.token_times_us[-1] for c in completions) - began_us) / 1e6
-    return LatencySummary(
-        requests=len(completions),
-        tokens=tokens,
-        ttft_p50_us=ttft_p50_us,
-        ttft_p99_us=percentile(ttfts, 99),
-        itl_p50_us=percentile(itls, 50) if itls else None,
-        itl_p99_us=percentile(itls, 99) if itls else None,
-        tokens_per_s=tokens / seconds,
-        requests_per_s=len(completions) / seconds,
-    )
 
 
 GROWTH = 1.005  # ratio of a bin's edges
@@ -92,9 +37,9 @@ _EDGES = tuple(LOWEST * GROWTH**i for i in range(_NUM_BINS + 1))
 class LogHistogram:
     """Counts of positive values in bins of constant ratio: fixed memory for any stream.
 
-    Bin i holds _EDGES[i-1] <= value < _EDGES[i], _EDGES[i] = LOWEST * GROWTH**i; values outside
-    [LOWEST, HIGHEST) share one bin at either end. Count, total, min and max are exact (total to
-    floating-point rounding). Weights are whole numbers: a value that occurred `weight` times.
+    Bin i holds _EDGES[i-1] <= value < _EDGES[i], _EDGES[i] = LOWEST * GROWTH**i; the first and the
+    last bin hold the values outside [LOWEST, HIGHEST). Count, min, max and, up to rounding, total
+    are exact. A value of whole-numbered weight w counts as w equal values.
     """
 
     def __init__(self) -> None:
@@ -116,11 +61,8 @@ class LogHistogram:
     def add_ramp(self, first: float, step: float, terms: int, weight: int = 1) -> None:
         """Add first, first + step, …, first + (terms - 1) * step, each `weight` times.
 
-        Same bins as adding them one by one; the work is one division a bin, not one an element.
-
-        Args:
-            step: 0 or more.
-            terms: 1 or more.
+        The bins are the same as adding one term after the other gives, but the work is one
+        division for each bin. `step`: 0 or more. `terms`: 1 or more.
         """
         last = first + (terms - 1) * step
         last_bin = bisect_right(_EDGES, last)
@@ -133,11 +75,6 @@ class LogHistogram:
         total = terms * first + step * (terms * (terms - 1) // 2)
         self._book(terms * weight, total * weight, first, last)
 
-    def merge(self, other: "LogHistogram") -> None:
-        """Take in everything the other one has counted."""
-        self._counts = [a + b for a, b in zip(self._counts, other._counts, strict=True)]
-        self._book(other.count, other.total, other.min, other.max)
-
     def percentile(self, percent: float) -> float:
         """Nearest-rank percentile, within 0.25%. Raises ValueError while empty."""
         rank = _rank(self.count, percent)
@@ -148,11 +85,6 @@ class LogHistogram:
             return self.max
         middle = math.sqrt(_EDGES[i - 1] * _EDGES[i])
         return min(max(middle, self.min), self.max)
-
-    def bins(self) -> list[tuple[float, float, int]]:
-        """The bins that hold something: (from, to, count), lowest first."""
-        edges = (0.0, *_EDGES, math.inf)
-        return [(edges[i], edges[i + 1], c) for i, c in enumerate(self._counts) if c]
 
     def _book(self, count: int, total: float, low: float, high: float) -> None:
         self.count += count
@@ -170,9 +102,9 @@ def _rank(count: int, percent: float) -> int:
 
 
 def _terms_below(edge: float, first: float, step: float) -> int:
-    """How many terms of the ramp lie below the edge, as floats compare."""
+    """Number of terms of the ramp below the edge, by floating-point comparison."""
     n = math.ceil((edge - first) / step)
-    # The quotient is rounded, the terms are too: settle the border by looking at its neighbours.
+    # Quotient and terms are rounded: check the terms on both sides of the edge.
     while first + (n - 1) * step >= edge:
         n -= 1
     while first + n * step < edge:

@@ -2,8 +2,8 @@
 
 In: what the CPU and the GPU did, as `TraceEvent`s. Out: Chrome trace JSON, written and read.
 
-Format: "Trace Event Format" (Google, 2016), complete events `ph: "X"` with `ts` and `dur` in µs
-and metadata events `ph: "M"` that name processes and threads. Perfetto reads it as it is.
+Format: "Trace Event Format" (Google, 2016): complete events `ph: "X"` with `ts` and `dur` in µs,
+and metadata events `ph: "M"` that name processes and threads.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class TraceEvent:
 
 
 def to_chrome(timelines: Mapping[str, Sequence[TraceEvent]]) -> dict[str, object]:
-    """`{"eager": events, "graph": events}` as one trace: a process each, a thread for each lane."""
+    """`{"NONE": events, "FULL": events}` as one trace: a process each, with a thread a lane."""
     rows: list[dict[str, object]] = []
     for pid, (process, events) in enumerate(timelines.items(), start=1):
         rows.append(_metadata("process_name", pid, 0, process))
@@ -63,7 +63,7 @@ def write_trace(path: Path, timelines: Mapping[str, Sequence[TraceEvent]]) -> No
 def read_trace(path: Path) -> dict[str, list[TraceEvent]]:
     """The timelines of a trace file, by process name.
 
-    Raises `ValueError` naming the file, the event and the field when it is not such a trace.
+    Raises ValueError, naming the file, the event and the field, if it is no such trace.
     """
     try:
         document = json.loads(Path(path).read_text())
@@ -89,7 +89,7 @@ def read_trace(path: Path) -> dict[str, list[TraceEvent]]:
 
 
 def busy_us(events: Iterable[TraceEvent], lane: str) -> float:
-    """Time in which `lane` is at work: the union of its events, without waits. µs"""
+    """Time in µs during which `lane` is at work: the union of its events, without waits."""
     total, until = 0.0, float("-inf")
     for event in sorted(events, key=lambda e: e.start_us):
         if event.lane != lane or event.category == "wait":

@@ -3,15 +3,15 @@
 In:  requests that begin to decode; how many steps to take.
 Out: which requests end, how many blocks the steps take, how many KV tokens a step reads.
 
-Every decoding request gets one token every step. So:
+Every decoding request gets one token in every step. So:
 
-* One clock that counts steps tells all contexts: clock - base, with a base for each request that
-  never changes while it decodes.
-* A request knows from the start the clock at which it ends; a heap gives the next ending.
-* It takes a block when its context is a multiple of block_size, that is when clock and base are
-  equal modulo block_size. How many requests have which residue is all one needs to know.
+* One clock that counts steps gives all contexts: clock - base, where a request's base does not
+  change while it decodes.
+* The clock at which a request ends is known from its start; a heap gives the next ending.
+* A request takes a block when its context is a multiple of block_size, that is when clock and base
+  are equal modulo block_size. So it is enough to count how many requests have which residue.
 
-Nothing here costs more when more steps are taken.
+More steps at once cost no more time.
 """
 
 from dataclasses import dataclass
@@ -26,16 +26,16 @@ class Live:
     arrival_us: float
     prompt: int
     output: int  # tokens that it will get
-    generated: int = 0  # tokens that it has got; not kept up while it decodes
-    computed: int = 0  # tokens in the cache; kept up only while it prefills
+    generated: int = 0  # tokens that it has got; out of date while it decodes
+    computed: int = 0  # tokens in the cache; up to date only while it prefills
     first_token_us: float = 0.0
-    last_token_us: float = 0.0  # not kept up while it decodes
+    last_token_us: float = 0.0  # out of date while it decodes
     base: int = 0  # while it decodes: clock - base tokens are in the cache
     ends_at: int = 0  # while it decodes: the clock at which it has its last token
 
     @property
     def known(self) -> int:
-        """Tokens to prefill: the prompt, and after a preemption what was generated."""
+        """Tokens to prefill: the prompt and, after a preemption, what was generated."""
         return self.prompt + self.generated
 
 
@@ -45,8 +45,8 @@ class DecodeClock:
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size
         self.now = 0  # steps so far
-        self._requests: dict[int, Live] = {}  # by number; the order is that of arrival
-        self._endings: list[tuple[int, int]] = []  # heap of (ends_at, number), some of them stale
+        self._requests: dict[int, Live] = {}  # by number, in order of arrival
+        self._endings: list[tuple[int, int]] = []  # heap of (ends_at, number); some are out of date
         self._base_sum = 0
         self._residues = [0] * block_size  # how many requests have which base % block_size
 
@@ -55,7 +55,7 @@ class DecodeClock:
 
     @property
     def kv_tokens(self) -> int:
-        """Context lengths of the next step, its own tokens included, summed."""
+        """The sum of the contexts in the next step, its own tokens included."""
         return len(self._requests) * (self.now + 1) - self._base_sum
 
     def begin(self, live: Live) -> None:
@@ -68,7 +68,8 @@ class DecodeClock:
         self._residues[live.base % self.block_size] += 1
 
     def advance(self, steps: int) -> list[Live]:
-        """Let `steps` steps pass, at most until the next ending; who ends, in order of arrival."""
+        """Let `steps` steps pass, at most up to the next ending; returns those that end, in order
+        of arrival."""
         self.now += steps
         ended = []
         while self._endings and self._endings[0][0] <= self.now:
@@ -79,7 +80,7 @@ class DecodeClock:
         return ended
 
     def evict_youngest(self) -> Live:
-        """Take out the request that began last."""
+        """Remove the request that began last, and return it."""
         live = next(reversed(self._requests.values()))
         self._leave(live)
         return live
@@ -103,7 +104,7 @@ class DecodeClock:
         return cycles * len(self) + sum(turned[:rest])
 
     def steps_with_blocks(self, free: int, most: int) -> int:
-        """How many of the next `most` steps are served by `free` blocks."""
+        """How many of the next `most` steps `free` blocks suffice for."""
         if (most // self.block_size + 1) * len(self) <= free:
             return most
         # In block_size steps every request takes one block.
@@ -113,13 +114,13 @@ class DecodeClock:
         return min(steps, most)
 
     def _ending(self, entry: tuple[int, int]) -> Live | None:
-        """The request of a heap entry; None if it has been evicted since."""
+        """The request of a heap entry, or None if it has been evicted since."""
         ends_at, number = entry
         live = self._requests.get(number)
         return live if live and live.ends_at == ends_at else None
 
     def _leave(self, live: Live) -> None:
-        """From here on its own fields tell where it stands."""
+        """Stop counting it here: from now on its own fields are up to date."""
         del self._requests[live.number]
         self._base_sum -= live.base
         self._residues[live.base % self.block_size] -= 1

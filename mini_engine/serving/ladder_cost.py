@@ -7,8 +7,8 @@ Out: `GraphCosts` of a ladder; the curve of denser ladder against padding, time 
     costs.of([1, 2, 4, 8]).capture_us
     costs.curve({33: 100, 5: 20}, max_rungs=8, top=512)
 
-Nodes and capture time add up over graphs; activations do not: all graphs share one pool, which the
-one that needs most has to itself and the others fit into.
+Nodes and capture time add up over the graphs. Activations do not: all graphs share one pool, which
+is as large as the graph that needs most.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from dataclasses import dataclass
 from functools import cache
 
 from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher
-from mini_engine.dispatch.ladder import CaptureLadder, LadderPoint, ladder_curve
+from mini_engine.dispatch.ladder import CaptureLadder, LadderPoint, best_ladders
 from mini_engine.dispatch.modes import CUDAGraphMode
 from mini_engine.model.config import ModelConfig
-from mini_engine.predict.capacity import activation_bytes, logit_bytes
+from mini_engine.predict.capacity import step_bytes
 from mini_engine.predict.hardware import DeviceSpec
-from mini_engine.predict.oplists import StepShape, step_ops
-from mini_engine.predict.payoff import capture_cost
-from mini_engine.serving.simulate import LAUNCHED_AS, padded_reqs
+from mini_engine.predict.oplists import step_ops
+from mini_engine.predict.payoff import CaptureCost, capture_cost
+from mini_engine.predict.step_cost import padded_step
 
 
 @dataclass(frozen=True)
@@ -64,52 +64,39 @@ class LadderCosts:
         """`decode_query_len`: 1 + speculative tokens. Limits are checked by `of`."""
         self.mode, self.max_num_seqs, self.decode_query_len = mode, max_num_seqs, decode_query_len
 
-        @cache
-        def costs_of(graph: BatchDescriptor) -> tuple[int, float, int, int]:
-            """graphs, capture_us, node_bytes, pool_bytes."""
-            reqs = padded_reqs(graph, 1)
-            ops = step_ops(config, StepShape(graph.num_tokens, reqs, 0, 0), style)
-            cost = capture_cost(ops, spec, LAUNCHED_AS[graph.mode])
-            logits = reqs if graph.mode is CUDAGraphMode.FULL else 0
-            pool = activation_bytes(config, graph.num_tokens) + logits * logit_bytes(config)
-            return cost.graphs, cost.total_us, cost.node_bytes, pool
+        @cache  # the ladders of a curve share most of their rungs
+        def costs_of(graph: BatchDescriptor) -> tuple[CaptureCost, int]:
+            """Of one rung: what capturing costs, and the bytes that it needs of the pool."""
+            launched_as, shape = padded_step(graph, 1)
+            logits = shape.num_reqs if graph.mode is CUDAGraphMode.FULL else 0
+            cost = capture_cost(step_ops(config, shape, style), spec, launched_as)
+            return cost, step_bytes(config, shape.num_tokens, logits)
 
         self._costs_of = costs_of
 
     def of(self, sizes: Sequence[int]) -> GraphCosts:
         """What the graphs of these capture sizes cost. Raises ValueError as `GraphDispatcher`."""
         dispatcher = GraphDispatcher(self.mode, sizes, self.max_num_seqs, self.decode_query_len)
-        descriptors = dispatcher.descriptors()
-        each = [self._costs_of(graph) for graph in descriptors]
-        piecewise = [graph.mode is CUDAGraphMode.PIECEWISE for graph in descriptors]
-        held = sum(
-            graphs for (graphs, *_), is_piece in zip(each, piecewise, strict=True) if is_piece
-        )
+        rungs = [(graph.mode, *self._costs_of(graph)) for graph in dispatcher.descriptors()]
+        pieces = [cost.graphs for mode, cost, _ in rungs if mode is CUDAGraphMode.PIECEWISE]
         return GraphCosts(
-            piecewise_rungs=sum(piecewise),
-            piecewise_graphs=held,
-            full_graphs=sum(graphs for graphs, *_ in each) - held,
-            capture_us=sum(us for _, us, _, _ in each),
-            node_bytes=sum(nodes for _, _, nodes, _ in each),
-            pool_bytes=max((pool for *_, pool in each), default=0),
+            piecewise_rungs=len(pieces),
+            piecewise_graphs=sum(pieces),
+            full_graphs=len(rungs) - len(pieces),
+            capture_us=sum(cost.total_us for _, cost, _ in rungs),
+            node_bytes=sum(cost.node_bytes for _, cost, _ in rungs),
+            pool_bytes=max((pool for *_, pool in rungs), default=0),
         )
 
     def point(self, ladder: CaptureLadder, histogram: Mapping[int, int]) -> LadderPoint:
         """A ladder with what it pads of a histogram (rows -> steps) and what its graphs cost."""
-        cost = self.of(ladder)
-        return LadderPoint(
-            ladder, ladder.waste(histogram), cost.capture_us, float(cost.memory_bytes)
-        )
+        cost, waste = self.of(ladder), ladder.waste(histogram)
+        return LadderPoint(ladder, waste, cost.capture_us, float(cost.memory_bytes))
 
     def curve(self, histogram: Mapping[int, int], max_rungs: int, top: int) -> list[LadderPoint]:
         """The best ladders of 1, 2 ... `max_rungs` rungs that end at `top`, each as a point.
 
-        Raises ValueError as `ladder.ladder_curve` does.
+        Raises ValueError as `best_ladders` does.
         """
-        best = ladder_curve(histogram, max_rungs, top=top, capture_us=_zero, memory_bytes=_zero)
-        return [self.point(found.ladder, histogram) for found in best]
-
-
-def _zero(_rung: int) -> float:
-    """Costs are not summed over rungs here: the pool is shared, and not every rung is FULL."""
-    return 0.0
+        best = best_ladders(histogram, max_rungs, top=top)
+        return [self.point(ladder, histogram) for ladder in best]

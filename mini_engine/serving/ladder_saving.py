@@ -4,20 +4,19 @@ In:  the report of a run, with every kind of step it took, and what steps cost.
 Out: the ladder with as many rungs and the same top that pads least, the rows of padding that it
      saves, and the time.
 
-The steps are taken as they were and only moved to their new rungs. In truth shorter steps would
-also change who meets whom; `simulate.simulate` with the new sizes tells that too, at the price of a
-second run.
+The steps stay as they were and only move to their new rungs. In truth, shorter steps would also
+change which requests meet; a second run of `simulate.simulate` with the new sizes shows that too.
 """
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher
 from mini_engine.dispatch.ladder import optimal_ladder
 from mini_engine.dispatch.modes import CUDAGraphMode
+from mini_engine.predict.step_cost import padded_step
 from mini_engine.serving.report import Ran, ServeReport
-from mini_engine.serving.simulate import LAUNCHED_AS, StepCosts, padded_reqs
+from mini_engine.serving.simulate import StepCosts
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,8 @@ def optimal_ladder_saving(
     histogram: Counter[int] = Counter()
     for ran, (steps, _) in in_graphs.items():
         histogram[ran.rows] += steps
-    sizes = best_sizes(histogram, dispatcher.sizes)
+    # as many rungs, the same top, the fewest padded rows
+    sizes = optimal_ladder(histogram, len(dispatcher.sizes), top=max(dispatcher.sizes))
     better = GraphDispatcher(
         dispatcher.mode, sizes, dispatcher.max_num_seqs, dispatcher.decode_query_len
     )
@@ -66,13 +66,8 @@ def optimal_ladder_saving(
     return LadderSaving(tuple(sizes), padded_rows, saved_rows, saved_us, share)
 
 
-def best_sizes(histogram: Counter[int], sizes: Sequence[int]) -> list[int]:
-    """As many rungs, the same top, the fewest padded rows."""
-    return list(optimal_ladder(histogram, len(sizes), top=max(sizes)))
-
-
 def _step_us(costs: StepCosts, ran: Ran, descriptor: BatchDescriptor, kv_tokens: float) -> float:
     """Such a step with an average of kv_tokens to read."""
-    reqs = padded_reqs(descriptor, ran.rows if ran.uniform else 1)
-    lines = costs.lines(LAUNCHED_AS[descriptor.mode], descriptor.num_tokens, reqs)
+    mode, shape = padded_step(descriptor, ran.rows if ran.uniform else 1)
+    lines = costs.lines(mode, shape.num_tokens, shape.num_reqs)
     return max(us + per_key * kv_tokens for us, per_key in lines)

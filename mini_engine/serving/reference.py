@@ -1,7 +1,7 @@
 """The same simulation as `simulate.simulate`, one step at a time, with the engine's own Scheduler.
 
-In and out: as `simulate.simulate`. Slow and plain: this is what the strides are checked against, in
-the tests and in the bench.
+In and out: as `simulate.simulate`. It is slow and plain: the tests and the bench check the strides
+against it.
 """
 
 from collections import deque
@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterable
 from mini_engine.dispatch.dispatcher import GraphDispatcher, uniform_token_count
 from mini_engine.engine.scheduler import Request, ScheduledBatch, Scheduler, SchedulerLimits
 from mini_engine.predict.oplists import StepShape
+from mini_engine.predict.step_cost import padded_step
 from mini_engine.serving.report import Ran, Served, ServeReport, Tally
 from mini_engine.serving.request_trace import TraceRequest
-from mini_engine.serving.simulate import LAUNCHED_AS, StepCosts, padded_reqs
+from mini_engine.serving.simulate import StepCosts
 from mini_engine.serving.stride import Stride
 
 
@@ -24,7 +25,7 @@ def simulate_step_by_step(
     *,
     on_served: Callable[[Served], None] | None = None,
 ) -> ServeReport:
-    """As `simulate.simulate`, but every step is taken, and every request has its block table."""
+    """As `simulate.simulate`, but step by step and with a block table for every request."""
     tally = Tally(limits, dispatcher, on_served)
     scheduler = Scheduler(limits)
     arrivals = deque(
@@ -49,7 +50,7 @@ def simulate_step_by_step(
         sampled = [entry.request.request_id for entry in batch.entries if entry.samples]
         for request_id in sampled:
             first_token_us.setdefault(request_id, now_us)
-            # Tokens of a step's decodes were booked with the step.
+            # The tokens of a step's decodes were booked with the step.
             if last_token_us.get(request_id, began_us) != began_us:
                 tally.itl.add(now_us - last_token_us[request_id])
             last_token_us[request_id] = now_us
@@ -68,9 +69,7 @@ def _book_step(
     uniform = uniform_token_count(batch.query_lens, has_prefill=batch.has_prefill)
     descriptor = dispatcher.dispatch(batch.num_reqs, batch.num_tokens, uniform)
     real = StepShape.mixed(batch.query_lens, batch.context_lens)
-    reqs = padded_reqs(descriptor, batch.num_reqs)
-    padded = StepShape(descriptor.num_tokens, reqs, real.kv_tokens, real.qk_pairs)
-    us = costs.itl_us(LAUNCHED_AS[descriptor.mode], padded)
+    us = costs.itl_us(*padded_step(descriptor, batch.num_reqs, real.kv_tokens, real.qk_pairs))
     decodes = sum(not entry.is_prefill for entry in batch.entries)
     ran = Ran(descriptor, batch.num_tokens, uniform=not batch.has_prefill)
     tally.book_steps(ran, Stride([(us, 0.0)], 1), real.kv_tokens, decodes, free)

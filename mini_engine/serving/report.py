@@ -1,10 +1,10 @@
-"""What a simulated server is asked for afterwards, and how it is counted on the way.
+"""The report of a simulated server, and the counts that it is made from.
 
 In:  steps and strides as they are taken, requests as they end (`Tally`).
 Out: a `ServeReport`.
 
-Memory is fixed: latencies go into histograms (percentiles within 0.25%), steps into a count for
-each kind of step. It does not matter how many steps or requests there are.
+Memory does not grow with steps or requests: latencies go into histograms (percentiles within
+0.25%), steps into one count for each kind of step.
 """
 
 from collections import Counter
@@ -39,7 +39,7 @@ class Ran(NamedTuple):
 
 @dataclass(frozen=True)
 class ServeReport:
-    """Times are of the simulated server; rates are over first arrival to last token."""
+    """Times are the simulated server's; rates are from the first arrival to the last token."""
 
     mode: str
     capture_sizes: tuple[int, ...]
@@ -49,9 +49,9 @@ class ServeReport:
     prompt_tokens: int
     output_tokens: int
     preemptions: int
-    recomputed_tokens: int  # whose K and V were in the cache and were thrown away
+    recomputed_tokens: int  # their K and V were in the cache and were thrown away
     elapsed_us: float
-    busy_us: float  # steps were running
+    busy_us: float  # while steps were running
     ttft_p50_us: float | None
     ttft_p99_us: float | None
     itl_p50_us: float | None
@@ -95,10 +95,10 @@ class Tally:
         self.least_free = limits.num_blocks - 1
 
     def admissible(self, requests: Iterable[TraceRequest]) -> Iterator[TraceRequest]:
-        """The requests that can be served, as they will be.
+        """The requests that can be served, each as it will be.
 
-        The context that fits is max_model_len, or all of the KV cache if that is less. A prompt
-        that leaves no room for a token is refused; an output that does not fit is cut.
+        A context fits into max_model_len, or into the whole KV cache if that is less. A prompt that
+        leaves no room for a token is refused; an output that does not fit is cut.
 
         Raises:
             ValueError: a request arrives before the one in front of it.
@@ -129,7 +129,8 @@ class Tally:
     def book_steps(self, ran: Ran, stride: Stride, kv_tokens: int, decodes: int, free: int) -> None:
         """Steps of one kind, which read `kv_tokens` in all and left `free` blocks.
 
-        In each of them `decodes` requests got a token, and their last one when the step began.
+        Each step gave a token to `decodes` requests, which got the one before it when the step
+        began.
         """
         self.turns += 1
         counts = self.ran.setdefault(ran, [0, 0])

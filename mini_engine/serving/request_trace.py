@@ -9,13 +9,13 @@ In:  a file in one of two formats, told apart by their first character.
 Out: a Trace: the requests in order of arrival, the first of them at time 0.
 
 A row that cannot be read is an error that names file, row and field; with `skip_bad_rows` it is
-counted and the others are kept. Rows are counted as an editor does: the header is row 1.
+counted and left out. Rows are numbered as in an editor: the header is row 1.
 """
 
 import json
 import math
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import chain
@@ -54,7 +54,7 @@ def read_trace(path: str | Path, *, skip_bad_rows: bool = False) -> Trace:
     """
     requests: list[TraceRequest] = []
     num_skipped, first_skipped = 0, None
-    # A byte that is no UTF-8 spoils its own row, not the file; utf-8-sig drops Excel's mark.
+    # A byte that is not UTF-8 spoils its own row, not the file; utf-8-sig drops Excel's mark.
     with open(path, encoding="utf-8-sig", errors="replace") as file:
         parse, rows = _choose_format(enumerate(file, start=1), str(path))
         for number, line in rows:
@@ -84,18 +84,6 @@ def read_trace(path: str | Path, *, skip_bad_rows: bool = False) -> Trace:
     )
 
 
-def write_trace(path: str | Path, requests: Iterable[TraceRequest]) -> None:
-    """Write JSON lines that `read_trace` reads back, to the microsecond."""
-    with open(path, "w", encoding="utf-8") as file:
-        for r in requests:
-            row = {
-                "arrival_s": round(r.arrival_us / 1e6, 6),
-                "prompt_tokens": r.prompt_tokens,
-                "output_tokens": r.output_tokens,
-            }
-            file.write(json.dumps(row) + "\n")
-
-
 def synthetic_trace(
     num_requests: int,
     seed: int,
@@ -104,11 +92,11 @@ def synthetic_trace(
     median_prompt_tokens: int = 600,
     median_output_tokens: int = 150,
 ) -> Iterator[TraceRequest]:
-    """Requests of our own making, one at a time, the same ones for the same arguments.
+    """Random requests, one at a time; the same arguments give the same requests.
 
-    Arrivals are a Poisson process (independent users); lengths are log-normal, prompts with
-    sigma 1 cut at 8192, outputs with sigma 0.8 cut at 1000: many short ones and a long tail.
-    Only `random.random` is drawn from, which Python promises to keep as it is.
+    Arrivals are a Poisson process (independent users). Lengths are log-normal, with many short ones
+    and a long tail: prompts with sigma 1, cut at 8192, outputs with sigma 0.8, cut at 1000. All
+    randomness comes from `random.random`, which Python promises not to change.
     """
     rng = random.Random(seed)
     normal = NormalDist()
@@ -133,7 +121,7 @@ Row = tuple[int, str]
 def _choose_format(
     rows: Iterator[Row], path: str
 ) -> tuple[Callable[[str], TraceRequest], Iterator[Row]]:
-    """The parser of the rows that are left, and those rows."""
+    """The parser for the remaining rows, and these rows."""
     for number, line in rows:
         if line.strip().startswith("{"):
             return _parse_json, chain([(number, line)], rows)

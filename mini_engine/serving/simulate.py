@@ -4,11 +4,11 @@ In:  requests (arrival, prompt and output tokens), the cost of a step, the sched
      the dispatcher that picks a graph for each batch.
 Out: a ServeReport: TTFT, ITL, throughput, padding waste, steps per mode and rung.
 
-The rules are those of `scheduler.Scheduler`, exactly: `reference` drives the real one step
-by step, and the tests hold the two equal. But until a request arrives, ends or finds no block, the
-batch stays as it is, and all those steps are taken in one **stride**: what they do to the requests
-is counted by `decode_clock.DecodeClock`, and the time that they take is a closed form
-(`stride.Stride`). So a decode step is free, and memory does not grow with steps. What costs is a
+The rules are exactly those of `scheduler.Scheduler`: `reference` drives the real one step by step,
+and the tests hold the two equal. But until a request arrives, ends or finds no block, the batch
+stays as it is, and all the steps until then are taken in one **stride**. `decode_clock.DecodeClock`
+counts what they do to the requests; the time that they take is a closed form (`stride.Stride`). So
+a decode step costs nothing to simulate, and memory does not grow with steps. What takes time is a
 chunk of a prompt, an arrival, an ending, a preemption.
 """
 
@@ -18,20 +18,14 @@ from functools import cache
 from typing import Protocol
 
 from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher
-from mini_engine.dispatch.modes import CUDAGraphMode
 from mini_engine.engine.scheduler import SchedulerLimits
 from mini_engine.predict.oplists import StepShape
-from mini_engine.predict.step_cost import Mode
+from mini_engine.predict.step_cost import Mode, padded_step
+from mini_engine.predict.step_model import Line
 from mini_engine.serving.decode_clock import DecodeClock, Live
 from mini_engine.serving.report import Ran, Served, ServeReport, Tally
 from mini_engine.serving.request_trace import TraceRequest
-from mini_engine.serving.stride import Chain, Stride
-
-LAUNCHED_AS: dict[CUDAGraphMode, Mode] = {
-    CUDAGraphMode.NONE: "eager",
-    CUDAGraphMode.PIECEWISE: "piecewise",
-    CUDAGraphMode.FULL: "full",
-}
+from mini_engine.serving.stride import Stride
 
 
 class StepCosts(Protocol):
@@ -41,8 +35,8 @@ class StepCosts(Protocol):
         """Time of one step, whatever is in it."""
         ...
 
-    def lines(self, mode: Mode, num_tokens: int, num_reqs: int) -> Sequence[Chain]:
-        """The same for decode, as (us, us_per_key): the max of us + us_per_key * kv_tokens."""
+    def lines(self, mode: Mode, num_tokens: int, num_reqs: int) -> Sequence[Line]:
+        """The same for a decode step: the highest of us + us_per_key * kv_tokens."""
         ...
 
 
@@ -55,9 +49,9 @@ def simulate(
     on_served: Callable[[Served], None] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> ServeReport:
-    """Serve the requests, given in order of arrival; a generator may yield millions.
+    """Serve the requests, which come in order of arrival; a generator may yield millions.
 
-    A request whose prompt fills the context is refused, and an output that would run over its end
+    A request whose prompt fills the context is refused, and an output that would run past its end
     is cut there; the report counts both (`Tally.admissible`).
 
     Args:
@@ -73,11 +67,6 @@ def simulate(
         if progress and tally.turns % 1024 == 0:
             progress(tally.read)
     return tally.report()
-
-
-def padded_reqs(descriptor: BatchDescriptor, num_reqs: int) -> int:
-    """Rows of logits: in a full graph the head is part of the graph, so they are padded too."""
-    return descriptor.num_reqs or num_reqs
 
 
 Chunk = tuple[Live, int]  # a request and its query_len: how many tokens it prefills in this step
@@ -100,22 +89,22 @@ class _Server:
             Live(number, r.arrival_us, r.prompt_tokens, r.output_tokens)
             for number, r in enumerate(tally.admissible(requests))
         )
-        self.next = next(self.arrivals, None)  # nothing behind it is looked at
-        self.preempted: deque[Live] = deque()  # wait in front of it
+        self.next = next(self.arrivals, None)  # the first in line; nobody looks further
+        self.preempted: deque[Live] = deque()  # they wait in front of it
         self.decoding = DecodeClock(limits.block_size)
-        self.partial: Live | None = None  # in the middle of its prompt; younger than all those
+        self.partial: Live | None = None  # in the middle of its prompt; younger than all decoding
         self.free = limits.num_blocks - 1  # blocks
 
         @cache  # one entry for each batch size
-        def decode_cost(num_reqs: int) -> tuple[BatchDescriptor, Sequence[Chain]]:
+        def decode_cost(num_reqs: int) -> tuple[BatchDescriptor, Sequence[Line]]:
             descriptor = dispatcher.dispatch(num_reqs, num_reqs, uniform_token_count=1)
-            mode, reqs = LAUNCHED_AS[descriptor.mode], padded_reqs(descriptor, num_reqs)
-            return descriptor, costs.lines(mode, descriptor.num_tokens, reqs)
+            mode, shape = padded_step(descriptor, num_reqs)
+            return descriptor, costs.lines(mode, shape.num_tokens, shape.num_reqs)
 
         self.decode_cost = decode_cost
 
     def take_turn(self) -> bool:
-        """Take as many steps as can be taken at once; False when all is done."""
+        """Take as many steps as can be taken at once; False when everything is done."""
         if not (self.decoding or self.partial or self.preempted):
             if self.next is None:
                 return False
@@ -129,14 +118,14 @@ class _Server:
             self._admit(chunks)
         if chunks:
             self._mixed_step(chunks)
-        else:  # a step that preempted admits nobody, but the one after it may
+        else:  # a step that preempts admits nobody, but the step after it may
             self._decode(at_most=1 if preempted else self.decoding.steps_to_ending())
         return True
 
-    # ---- who is in the next step; as in Scheduler, the running ones first ----
+    # ---- who is in the next step; as in Scheduler, running requests come first ----
 
     def _schedule_partial(self) -> list[Chunk]:
-        """The next chunk of the request in the middle of its prompt; or send it back."""
+        """The next chunk of the request in the middle of its prompt, or none: send it back."""
         live, self.partial = self.partial, None
         if live is None:
             return []
@@ -151,11 +140,11 @@ class _Server:
         return [(live, query_len)]
 
     def _admit(self, chunks: list[Chunk]) -> None:
-        """Add chunks from the front of the line while budget, seats and blocks last."""
-        seats = self.limits.max_num_seqs - len(self.decoding) - len(chunks)
+        """Add chunks from the front of the line while requests, tokens and blocks may be added."""
+        places = self.limits.max_num_seqs - len(self.decoding) - len(chunks)
         budget = self.limits.max_num_batched_tokens - len(self.decoding)
         budget -= sum(query_len for _, query_len in chunks)
-        while seats > 0 and budget > 0 and (live := self._head()):
+        while places > 0 and budget > 0 and (live := self._head()):
             query_len = min(live.known, budget)
             blocks = self._blocks(query_len)
             if blocks + self.decoding.blocks_due > self.free:
@@ -166,7 +155,7 @@ class _Server:
                 self.next = next(self.arrivals, None)
             self.free -= blocks
             chunks.append((live, query_len))
-            seats -= 1
+            places -= 1
             budget -= query_len
 
     def _head(self) -> Live | None:
@@ -178,7 +167,7 @@ class _Server:
         return None
 
     def _send_back(self, live: Live, last_token_us: float) -> None:
-        """Preempt: it keeps its tokens and loses what was computed of them."""
+        """Preempt: it keeps its tokens and loses its cache."""
         self.free += self._blocks(live.computed)
         self.tally.book_preemption(live.computed)
         live.computed = 0
@@ -194,14 +183,14 @@ class _Server:
         descriptor, lines = self.decode_cost(n)
         kv_tokens = self.decoding.kv_tokens
         stride = Stride([(us + per_key * kv_tokens, per_key * n) for us, per_key in lines], steps)
-        # Who has come and was not admitted waits for an ending, and so does the line behind him.
+        # A request that has arrived and was not admitted waits for an ending; so do all behind it.
         if self.next and self._head() is None:
             stride.cut(self.next.arrival_us - self.now_us)
         kv_tokens = kv_tokens * stride.steps + n * (stride.steps * (stride.steps - 1) // 2)
         self._advance(Ran(descriptor, n, uniform=True), stride, kv_tokens)
 
     def _mixed_step(self, chunks: list[Chunk]) -> None:
-        """One step of every decoding request and these chunks, whose blocks are taken."""
+        """One step of every decoding request and these chunks, which have their blocks."""
         num_tokens = num_reqs = len(self.decoding)
         kv_tokens = qk_pairs = self.decoding.kv_tokens
         for live, query_len in chunks:
@@ -211,9 +200,7 @@ class _Server:
             kv_tokens += context
             qk_pairs += query_len * context - query_len * (query_len - 1) // 2
         descriptor = self.dispatcher.dispatch(num_reqs, num_tokens)
-        reqs = padded_reqs(descriptor, num_reqs)
-        shape = StepShape(descriptor.num_tokens, reqs, kv_tokens, qk_pairs)
-        us = self.costs.itl_us(LAUNCHED_AS[descriptor.mode], shape)
+        us = self.costs.itl_us(*padded_step(descriptor, num_reqs, kv_tokens, qk_pairs))
         self._advance(Ran(descriptor, num_tokens, uniform=False), Stride([(us, 0.0)], 1), kv_tokens)
         for live, query_len in chunks:
             live.computed += query_len
@@ -231,7 +218,7 @@ class _Server:
             self._end(live)
 
     def _sample(self, live: Live) -> None:
-        """All its known tokens are computed: it gets the next one, and decodes from here on."""
+        """All its known tokens are computed: it gets the next one and decodes from here on."""
         if live.generated == 0:
             live.first_token_us = self.now_us
         else:

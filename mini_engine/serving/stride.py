@@ -1,27 +1,26 @@
 """Many decode steps at once, in closed form.
 
-While the same n requests decode side by side, each step adds n keys to what attention reads. A
-step is as long as the slowest of a few chains (the CPU issuing launches, the GPU running kernels,
-and mixtures of both), and each chain is a line in the number of keys. So
+While the same n requests decode side by side, each step adds n keys to what attention reads. The
+time of a step is the highest of a few lines in the number of keys (`step_model.StepModel.lines`),
+and so it is the highest of a few lines in the number of steps:
 
-    step j (j = 0, 1, …) takes  max over chains of (first_us + j * growth_us)
+    step j (j = 0, 1, …) takes  max over lines of (first_us + j * growth_us)
 
-which is a few straight pieces, each steeper than the one before: flat while the CPU is the slowest
-and a ramp once the GPU is. A ramp has a known sum, so the time of a thousand steps costs as much
-as the time of one.
+That is a few straight pieces, each steeper than the one before: flat while the CPU is the slower
+one, and a ramp once the GPU is. A ramp has a known sum, so the time of a thousand steps costs as
+little to compute as the time of one.
 
-In:  the chains, and how many steps there are at most.
-Out: the time that they take, how many of them fit before a moment, and all the step times, added
-     to a histogram.
+In:  the lines, and how many steps there are at most.
+Out: the time that they take, how many of them begin before a given moment, and all the step times,
+     added to a histogram.
 """
 
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from mini_engine.predict.step_model import Line
 from mini_engine.records.metrics import LogHistogram
-
-Chain = tuple[float, float]  # us of the first step, and growth a step; both 0 or more
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +36,14 @@ class Ramp:
         return steps * self.first_us + self.growth_us * (steps * (steps - 1) // 2)
 
     def steps_until(self, us: float) -> int:
-        """The least number of steps, at least 1, that take `us` or longer, however many it has."""
+        """The least number of steps, 1 or more, that take `us` or longer; may exceed `steps`."""
         if us <= self.first_us:
             return 1
         # k * first + growth * k * (k - 1) / 2 = us, solved for k without cancellation.
         b = self.first_us - self.growth_us / 2
         k = 2 * us / (b + math.sqrt(b * b + 2 * self.growth_us * us))
         steps = max(1, math.ceil(k))
-        # The root is rounded: settle it by the sums themselves.
+        # The root is rounded: let the sums themselves decide.
         while self.total_us(steps) < us:
             steps += 1
         while steps > 1 and self.total_us(steps - 1) >= us:
@@ -53,13 +52,16 @@ class Ramp:
 
 
 class Stride:
-    """`steps` decode steps. Raises ValueError unless there is a step, and it takes time."""
+    """`steps` decode steps; a line is (us of the first step, growth per step), both 0 or more.
 
-    def __init__(self, chains: Iterable[Chain], steps: int) -> None:
+    Raises ValueError unless there is a step and it takes time.
+    """
+
+    def __init__(self, lines: Iterable[Line], steps: int) -> None:
         self.steps = steps
-        self.ramps = _upper_envelope(list(chains), steps)
+        self.ramps = _ramps(list(lines), steps)
         if not self.ramps or self.ramps[0].first_us <= 0:
-            raise ValueError(f"{steps} steps of {list(chains)}: give a step that takes time")
+            raise ValueError(f"{steps} steps of {list(lines)}: give a step that takes time")
         self.total_us = sum([ramp.total_us(ramp.steps) for ramp in self.ramps])
 
     def cut(self, us: float) -> None:
@@ -84,16 +86,16 @@ class Stride:
             histogram.add_ramp(ramp.first_us, ramp.growth_us, ramp.steps, weight)
 
 
-def _upper_envelope(chains: list[Chain], steps: int) -> list[Ramp]:
-    """The slowest chain of each step, as ramps one after another."""
+def _ramps(lines: list[Line], steps: int) -> list[Ramp]:
+    """The highest line of each step, as ramps one after another."""
     ramps: list[Ramp] = []
     done = 0
     while done < steps:
-        # Of equally slow chains the steepest: it is the slower one from the next step on.
-        first, growth = max((us + done * rise, rise) for us, rise in chains)
+        # Of equally high lines the steepest: it is the highest from the next step on.
+        first, growth = max((us + done * rise, rise) for us, rise in lines)
         until = steps
-        for us, rise in chains:
-            if rise > growth:  # it is behind now and will be ahead one day
+        for us, rise in lines:
+            if rise > growth:  # lower now, and higher one day
                 catches_up = done + (first - us - done * rise) / (rise - growth)
                 until = min(until, max(done, math.floor(catches_up)) + 1)
         ramps.append(Ramp(first, growth, until - done))

@@ -7,13 +7,15 @@ before it, plus the gap between kernels:
 
     start = max(cpu, gpu + gap)
 
-When `queue_depth` submissions have not yet ended, the CPU blocks until one has.
+While `queue_depth` submissions have not ended, the CPU waits with the next one.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
 from mini_engine.records.trace import CPU, GPU, TraceEvent
 
@@ -46,6 +48,15 @@ class Clocks:
         self.timeline: list[TraceEvent] | None = [] if record else None
         self._queue_depth = queue_depth
         self._ends: deque[float] = deque()  # when each submission will have run
+
+    @contextmanager
+    def recorded(self) -> Iterator[list[TraceEvent]]:
+        """The events of the body, complete at its end; time 0 is its beginning."""
+        events: list[TraceEvent] = []
+        before, began_us, self.timeline = self.timeline, self.cpu_us, events
+        yield events
+        self.timeline = before
+        events[:] = [replace(event, start_us=event.start_us - began_us) for event in events]
 
     def cpu(self, name: str, duration_us: float, category: str) -> None:
         """The CPU works for `duration_us`."""

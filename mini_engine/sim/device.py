@@ -16,21 +16,27 @@ Every figure comes from the `DeviceSpec`; none stands here.
 
 With `compute=False` the device only counts costs: kernels are not run and big buffers take no
 memory, so that a model of any size is predicted in milliseconds. Copies from the host still
-happen, since the cost of attention hangs on the metadata in them.
+happen, since the cost of attention depends on the metadata that they bring.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import AbstractContextManager, contextmanager
 
 import numpy as np
 
 from mini_engine.predict.hardware import DeviceSpec
 from mini_engine.records.trace import TraceEvent
-from mini_engine.sim.capture import BreakableCapture, Capture, CaptureError, Recorder, Tracing
+from mini_engine.sim.capture import (
+    BreakableGraph,
+    CaptureError,
+    Graph,
+    Recorder,
+    capturing,
+    recording,
+)
 from mini_engine.sim.clocks import Clocks, Counters
 from mini_engine.sim.launch import Buffer, Kernel, Node, NodeCost, Scalar, kernel
 from mini_engine.sim.memory import DEFAULT_POOL, IllegalAddress, Memory
@@ -106,7 +112,9 @@ class Device:
         """
         buffer.check_alive("free")
         if self.recorder and buffer.block.pool != self.recorder.pool:
-            self.refuse(f"freeing the buffer at {buffer.address:#x}, which is not the graph's own")
+            self.refuse_in_capture(
+                f"freeing the buffer at {buffer.address:#x}, which is not the graph's own"
+            )
         self.memory.free(buffer.block, fill=self.recorder is None)
 
     @contextmanager
@@ -163,8 +171,9 @@ class Device:
 
         Refused while capturing: the graph would hold the address of host memory that moves.
         """
-        if self.recorder:
-            self.refuse("a copy from pageable host memory: copy into a static buffer before it")
+        self.refuse_in_capture(
+            "a copy from pageable host memory: copy into a static buffer before it"
+        )
         for target, source in copies:
             target.check_alive("copy_")
             _check_copy(target, np.shape(source))
@@ -178,8 +187,7 @@ class Device:
 
     def run_graph(self, nodes: Sequence[Node], costs: Sequence[NodeCost], name: str) -> None:
         """Replay recorded nodes with one CPU call: `graph_launch_us + graph_node_ns × nodes`."""
-        if self.recorder:
-            self.refuse("launching a graph")
+        self.refuse_in_capture("launching a graph")
         launch_us = self.spec.graph_launch_us + self.spec.graph_node_ns * len(nodes) / 1000
         self.clocks.submit(f"launch {name} ({len(nodes)} nodes)", launch_us, "graph")
         self.counters.graphs += 1
@@ -192,37 +200,39 @@ class Device:
 
     # -- capture -------------------------------------------------------------------------------
 
-    def capture(self, pool: int | None = None, name: str = "graph") -> Capture:
+    def capture(
+        self, pool: int | None = None, name: str = "graph"
+    ) -> AbstractContextManager[Graph]:
         """`with device.capture() as graph:` records launches and executes none of them.
 
         `pool` shares the memory of earlier graphs; without it the graph gets a pool of its own.
         """
-        return Capture(self, self._pool_for_capture(pool), name)
+        return capturing(self, Graph(self, self._given_or_new(pool), name))
 
     def capture_breakable(
         self, break_on: Collection[str], pool: int | None = None, name: str = "graph"
-    ) -> BreakableCapture:
+    ) -> AbstractContextManager[BreakableGraph]:
         """The same, cut into graphs at each launch whose label is in `break_on`."""
-        return BreakableCapture(self, self._pool_for_capture(pool), name, frozenset(break_on))
+        graph = BreakableGraph(self, self._given_or_new(pool), name, frozenset(break_on))
+        return capturing(self, graph)
 
-    def trace(self, pool: int) -> Tracing:
+    @contextmanager
+    def trace(self, pool: int) -> Iterator[list[Node]]:
         """`with device.trace(pool) as nodes:` lists launches, as a compiler traces them."""
-        if self.recorder:
-            self.refuse("tracing inside a capture")
-        return Tracing(self, pool)
+        nodes: list[Node] = []
+        with recording(self, pool, nodes.append):
+            yield nodes
 
     # -- the host ------------------------------------------------------------------------------
 
     def synchronize(self) -> None:
         """Wait until the GPU has done all its work."""
-        if self.recorder:
-            self.refuse("synchronize")
+        self.refuse_in_capture("synchronize")
         self.clocks.drain(self.spec.sync_us)
 
     def read(self, buffer: Buffer) -> np.ndarray:
         """Wait for the GPU and copy the buffer to the host: the only way out."""
-        if self.recorder:
-            self.refuse("reading a buffer back, which waits for the GPU")
+        self.refuse_in_capture("reading a buffer back, which waits for the GPU")
         buffer.check_alive("read")
         self.synchronize()
         return buffer.array.copy()
@@ -237,9 +247,7 @@ class Device:
 
     # -- parts ---------------------------------------------------------------------------------
 
-    def _pool_for_capture(self, pool: int | None) -> int:
-        if self.recorder:
-            self.refuse("beginning a capture inside a capture")
+    def _given_or_new(self, pool: int | None) -> int:
         return self.memory.new_pool() if pool is None else pool
 
     def cost(self, node: Node) -> NodeCost:
@@ -258,12 +266,12 @@ class Device:
             except IndexError as error:
                 raise IllegalAddress(f"an illegal memory access in {node.label}: {error}") from None
 
-    def refuse(self, what: str) -> None:
-        """An operation that a capturing stream does not permit: it also kills the capture."""
-        message = f"operation not permitted when the stream is capturing: {what}"
+    def refuse_in_capture(self, what: str) -> None:
+        """Raise `CaptureError` if a capture is under way, which is then lost too."""
         if self.recorder:
+            message = f"operation not permitted when the stream is capturing: {what}"
             self.recorder.invalid = message
-        raise CaptureError(message)
+            raise CaptureError(message)
 
 
 class Scratch:
@@ -288,11 +296,6 @@ class Scratch:
 def copy(target: np.ndarray, source: np.ndarray) -> None:
     """target = source. Bytes: each read once, written once."""
     target[...] = source
-
-
-def framework_free(spec: DeviceSpec) -> DeviceSpec:
-    """The same card fed by raw kernel launches: no framework between the program and the driver."""
-    return replace(spec, cpu_op_us=spec.cpu_launch_us)
 
 
 def _check_copy(target: Buffer, shape: Sequence[int]) -> None:

@@ -1,4 +1,4 @@
-"""Graph runners: one captured graph a rung, padded batches, static input buffers.
+"""Graph runners: one captured graph for each rung, padded batches, static input buffers.
 
 In: a `forward(n)` that launches the kernels of a batch of n rows, and the static buffers it reads.
 Out: a runner that captures it once for each rung of a ladder and replays it for every batch.
@@ -8,8 +8,9 @@ Out: a runner that captures it once for each rung of a ladder and replays it for
     runner.capture()                       # largest rung first, all in one pool
     y = runner.run(3, {"x": rows})         # rung 4: pad, copy in, replay, slice out
 
-`PiecewiseGraphRunner` does the same for a forward with launches that resist capture: it splits the
-list of launches as vLLM does, captures the pieces, and runs the splitting ops live between them.
+`PiecewiseGraphRunner` does the same for a forward with launches that resist capture: it cuts the
+list of launches at these *splitting ops*, as vLLM does, captures the pieces between them as graphs,
+and runs the splitting ops *live*: launched at each replay.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import numpy as np
 from mini_engine.dispatch.capture_report import CaptureReport, RungReport
 from mini_engine.dispatch.ladder import CaptureLadder
 from mini_engine.dispatch.pieces import split_pieces
-from mini_engine.sim.capture import CaptureError, Graph, SegmentedGraph
+from mini_engine.sim.capture import CaptureError, Graph, PiecewiseGraph
 from mini_engine.sim.device import Device
 from mini_engine.sim.launch import Buffer
 from mini_engine.sim.memory import DeviceOutOfMemory
@@ -33,8 +34,8 @@ class StaticInputs:
     """Buffers whose addresses never change; each step's values are copied into them.
 
     `shapes` gives each input the shape of the largest batch and a dtype. They start as zeros, and
-    zero is what a padded row reads: an engine keeps slot 0 and block 0 for nobody, so that a
-    padded row may write there.
+    zero is what a padded row reads: an engine gives slot 0 and block 0 to nobody, so that a padded
+    row may write there.
     """
 
     def __init__(self, device: Device, shapes: Mapping[str, tuple[tuple[int, ...], str]]) -> None:
@@ -43,23 +44,23 @@ class StaticInputs:
         self.clear()
 
     def view(self, rows: int) -> dict[str, Buffer]:
-        """What a forward of `rows` rows reads: of each buffer its first rows, where they stand.
+        """What a forward of `rows` rows reads: the first rows of each buffer, at their own address.
 
-        Every rung so reads the same addresses, from the first row on.
+        So every rung reads the same addresses, from the first row on.
         """
         return {name: buffer[:rows] for name, buffer in self.buffers.items()}
 
     def clear(self) -> None:
-        """Zeros everywhere: a warm-up must not see the last batch."""
+        """Fill all buffers with zeros: a warm-up must not see the last batch."""
         self.device.copy_batch([(b, np.zeros(b.shape, b.dtype)) for b in self.buffers.values()])
 
     def stage(self, rows: int, arrays: Mapping[str, np.ndarray]) -> None:
         """Copy the batch in, padded with zeros up to `rows`, in one call.
 
-        `arrays`: for each name in `view(rows)` the batch's own rows, which may be fewer than the
-        view has. The rows after them become zeros; what lies behind the view is nobody's business.
-        The engine's view (`ModelInputs`) gives inputs that have a row a request fewer rows than
-        those that have a row a token.
+        `arrays` has the batch's own rows for each name in `view(rows)`, perhaps fewer than the view
+        has. The view's other rows become zeros; what lies behind the view stays as it is. Not all
+        inputs have equally many rows: in the engine (`ModelInputs`) some have one for each token,
+        others one for each request.
         """
         copies = []
         for name, buffer in self.view(rows).items():
@@ -70,7 +71,7 @@ class StaticInputs:
 
 
 class GraphRunner:
-    """One graph a rung, captured up front."""
+    """One graph for each rung, captured up front."""
 
     def __init__(
         self,
@@ -84,22 +85,22 @@ class GraphRunner:
     ) -> None:
         """`forward(n)` reads `inputs.view(n)` and returns its output, n rows or fewer.
 
-        `pool` continues a pool that other graphs use; `share_pool=False` gives every rung its own,
-        which only a lesson wants.
+        `pool` continues a pool that other graphs use. `share_pool=False` gives every rung a pool of
+        its own, which only a lesson wants.
         """
         self.device, self.forward, self.inputs = device, forward, inputs
         self.ladder = CaptureLadder(sizes)
         self.share_pool = share_pool
         self.pool = device.memory.new_pool() if pool is None else pool
-        self.graphs: dict[int, Graph | SegmentedGraph] = {}
+        self.graphs: dict[int, Graph | PiecewiseGraph] = {}
         self.outputs: dict[int, Buffer] = {}
 
     def capture(self, order: Sequence[int] | None = None) -> CaptureReport:
         """Capture every rung, largest first, so that the small ones fit into its memory.
 
         `order` is another order of rungs, for a lesson. A rung that finds no memory
-        (`DeviceOutOfMemory`) is dropped and said so: the others are still tried. Returns what
-        `_capture_rung` reports of each rung, in the order of capture, and the dropped ones.
+        (`DeviceOutOfMemory`) is dropped, and the others are still tried. Returns the report of each
+        captured rung (`_capture_rung`), in the order of capture, and the dropped rungs.
         """
         report = CaptureReport()
         for rung in order or sorted(self.ladder.sizes, reverse=True):
@@ -110,13 +111,13 @@ class GraphRunner:
         return report
 
     def run(self, num_rows: int, arrays: Mapping[str, np.ndarray]) -> Buffer:
-        """Pad to the rung, copy in, replay, and give the output's first `num_rows` rows.
+        """`run_at` the smallest captured rung that fits."""
+        return self.run_at(self.rung_for(num_rows), num_rows, arrays)
 
-        The rung is the smallest captured one that the batch fits: `graphs` and `outputs` are keyed
-        by rung. A rung of the ladder may be missing there, if it found no memory. A forward may
-        give fewer rows than the batch has; then all of them are returned.
+    def rung_for(self, num_rows: int) -> int:
+        """The smallest captured rung that holds `num_rows` rows.
 
-        The output stands in the graph's memory: the next replay overwrites it. Read it first.
+        A rung of the ladder that found no memory is not in `graphs`, which is keyed by rung.
         Raises `CaptureError` where no captured rung fits, naming the batch and the rungs.
         """
         rung = next((r for r in sorted(self.graphs) if r >= num_rows), None)
@@ -125,6 +126,14 @@ class GraphRunner:
                 f"a batch of {num_rows} fits no captured rung of {sorted(self.graphs)}: "
                 "run it eagerly, or capture larger sizes"
             )
+        return rung
+
+    def run_at(self, rung: int, num_rows: int, arrays: Mapping[str, np.ndarray]) -> Buffer:
+        """Copy the batch in, padded to `rung`; replay; return the output's first `num_rows` rows.
+
+        A forward may give fewer rows than the batch has; then all of them are returned. They stand
+        in the graph's memory, which the next replay overwrites: read them first.
+        """
         self.inputs.stage(rung, arrays)
         self.graphs[rung].replay()
         return self.outputs[rung][: min(num_rows, len(self.outputs[rung]))]
@@ -132,21 +141,18 @@ class GraphRunner:
     # -- parts ---------------------------------------------------------------------------------
 
     def _capture_rung(self, rung: int) -> RungReport:
-        """Warm up, record, keep the graph under its rung; and what that took."""
+        """Warm up, record, keep the graph under its rung. Returns what that took."""
         device, memory = self.device, self.device.memory
         if not self.share_pool:
             self.pool = memory.new_pool()
         began, reserved = device.cpu_us, memory.reserved_bytes(self.pool)
         self._warm_up(rung)
-        warm = device.cpu_us
         graph, output = self._record(rung)
         self.graphs[rung], self.outputs[rung] = graph, output
         return RungReport(
             rung,
-            len(graph.graphs) if isinstance(graph, SegmentedGraph) else 1,
-            len(graph.nodes),
-            warm - began,
-            device.cpu_us - warm,
+            len(graph.graphs),
+            device.cpu_us - began,
             memory.reserved_bytes(self.pool) - reserved,
             graph.driver_bytes,
         )
@@ -154,20 +160,20 @@ class GraphRunner:
     def _warm_up(self, rung: int) -> None:
         """Run once eagerly, on null inputs, so that nothing is initialised inside the capture.
 
-        A warm-up is a real step: what it computes from the last batch's inputs would be counted
+        A warm-up is a real step: on the inputs of the last batch, it would process their tokens
         again. It allocates from the graphs' pool, since no replay is under way, and frees its
-        output, so that the capture finds that memory free. Ends when the GPU has done it.
+        output, so that the capture finds that memory free. Returns once the GPU is done.
         """
         self.inputs.clear()
         with self.device.allocating_from(self.pool):
             self.device.free(self.forward(rung))
         self.device.synchronize()
 
-    def _record(self, rung: int) -> tuple[Graph | SegmentedGraph, Buffer]:
+    def _record(self, rung: int) -> tuple[Graph | PiecewiseGraph, Buffer]:
         """Capture one forward of `rung` rows in the runner's pool, named after its rung.
 
-        Returns the graph and the buffer that its replays write. It holds garbage until the first:
-        a capture executes nothing.
+        Returns the graph and the buffer that its replays write. A capture executes nothing, so the
+        buffer holds garbage until the first replay.
         """
         with self.device.capture(self.pool, f"graph of {rung}") as graph:
             output = self.forward(rung)
@@ -188,27 +194,27 @@ class PiecewiseGraphRunner(GraphRunner):
         share_pool: bool = True,
         pool: int | None = None,
     ) -> None:
-        """`splitting_ops` are labels of launches. Adjacent ones share a piece, as in vLLM."""
+        """`splitting_ops` are labels of launches; neighbours share a piece, as in vLLM."""
         super().__init__(device, forward, inputs, sizes, share_pool=share_pool, pool=pool)
         self.splitting_ops = frozenset(splitting_ops)
 
-    def _record(self, rung: int) -> tuple[SegmentedGraph, Buffer]:
+    def _record(self, rung: int) -> tuple[PiecewiseGraph, Buffer]:
         """List the launches of one forward, capture those between splitting ops, keep the rest.
 
-        Returns the graph, whose `segments` stand in the order of the launches: a `Graph` for each
-        piece that is captured, each launch of a splitting piece as the `Node` it was listed as, to
-        be run live at every replay. All pieces use the runner's pool. Nothing executes here.
+        The graph's `launches` stand in the order of that list: a `Graph` for each captured piece,
+        and each launch of a splitting piece as its `Node`, to run live at every replay. All pieces
+        use the runner's pool. Nothing executes here.
         """
         with self.device.trace(self.pool) as nodes:
             output = self.forward(rung)
-        whole = SegmentedGraph(self.device)
+        whole = PiecewiseGraph(self.device)
         for piece in split_pieces([node.label for node in nodes], self.splitting_ops):
-            launches = [nodes[position] for position in piece.positions]
+            inside = [nodes[position] for position in piece.positions]
             if piece.splitting:
-                whole.segments += launches
+                whole.launches += inside
                 continue
             with self.device.capture(self.pool, f"piece {piece.id} of {rung}") as graph:
-                for node in launches:
+                for node in inside:
                     self.device.submit(node)
-            whole.segments.append(graph)
+            whole.launches.append(graph)
         return whole, output

@@ -38,32 +38,32 @@ def embed(out: np.ndarray, ids: np.ndarray, table: np.ndarray) -> None:
 # -- nine a layer --------------------------------------------------------------------------------
 
 
-def _normalised(x: np.ndarray, gain: np.ndarray, eps: float) -> np.ndarray:
-    """x / sqrt(mean(x²) + eps) × gain, over the last axis (Zhang & Sennrich 2019)."""
+def _normalised(x: np.ndarray, weight: np.ndarray, eps: float) -> np.ndarray:
+    """x / sqrt(mean(x²) + eps) × weight, over the last axis (Zhang & Sennrich 2019)."""
     mean_square = np.mean(np.square(x), axis=-1, keepdims=True, dtype=F32)
-    normalised: np.ndarray = x * (F32(1) / np.sqrt(mean_square + F32(eps))) * gain
+    normalised: np.ndarray = x * (F32(1) / np.sqrt(mean_square + F32(eps))) * weight
     return normalised
 
 
 @kernel(
-    bytes=lambda out, x, gain, **_: 2 * out.nbytes + gain.nbytes,
+    bytes=lambda out, x, weight, **_: 2 * out.nbytes + weight.nbytes,
     flops=lambda out, *_, **__: 4 * out.size,
 )
-def rms_norm(out: np.ndarray, x: np.ndarray, gain: np.ndarray, *, eps: float) -> None:
-    """out = RMSNorm(x) × gain. out, x (T, H), gain (H,)."""
-    out[...] = _normalised(x, gain, eps)
+def rms_norm(out: np.ndarray, x: np.ndarray, weight: np.ndarray, *, eps: float) -> None:
+    """out = RMSNorm(x) × weight. out, x (T, H), weight (H,)."""
+    out[...] = _normalised(x, weight, eps)
 
 
 @kernel(
-    bytes=lambda out, residual, x, gain, **_: 4 * out.nbytes + gain.nbytes,
+    bytes=lambda out, residual, x, weight, **_: 4 * out.nbytes + weight.nbytes,
     flops=lambda out, *_, **__: 5 * out.size,
 )
 def add_rms_norm(
-    out: np.ndarray, residual: np.ndarray, x: np.ndarray, gain: np.ndarray, *, eps: float
+    out: np.ndarray, residual: np.ndarray, x: np.ndarray, weight: np.ndarray, *, eps: float
 ) -> None:
-    """residual += x; out = RMSNorm(residual) × gain. All (T, H) but gain (H,)."""
+    """residual += x; out = RMSNorm(residual) × weight. All (T, H) but weight (H,)."""
     residual += x
-    out[...] = _normalised(residual, gain, eps)
+    out[...] = _normalised(residual, weight, eps)
 
 
 @kernel(flops=lambda out, x, weight: 2 * out.size * weight.shape[1])
@@ -128,14 +128,14 @@ def qk_norm_rope_kv_write(
     slot_mapping: np.ndarray,
     cos: np.ndarray,
     sin: np.ndarray,
-    q_gain: np.ndarray,
-    k_gain: np.ndarray,
+    q_weight: np.ndarray,
+    k_weight: np.ndarray,
     *,
     eps: float,
 ) -> None:
-    """The same with RMSNorm over each head of q and k before RoPE (Qwen3). Gains (D,)."""
+    """The same with RMSNorm over each head of q and k before RoPE (Qwen3). Weights (D,)."""
     _rope_and_store(
-        q, k_cache, v_cache, qkv, positions, slot_mapping, cos, sin, (q_gain, k_gain, eps)
+        q, k_cache, v_cache, qkv, positions, slot_mapping, cos, sin, (q_weight, k_weight, eps)
     )
 
 
@@ -155,14 +155,14 @@ def _rope_and_store(
     Shapes as in `rope_kv_write`. Row t stands at positions[t] in its request, and that is how far
     its q and k are turned, whatever row or slot it has. A cache seen as rows, (blocks ×
     block_size, kv_heads, D), has slot s in row s; no other row changes. Values are stored as they
-    come. `qk_norm` is (q_gain, k_gain, eps): RMSNorm over each head of q and k, before they are
+    come. `qk_norm` is (q_weight, k_weight, eps): RMSNorm over each head of q and k, before they are
     turned; None leaves it out.
     """
     kv_heads, head_dim = k_cache.shape[2:]
     queries, keys, values = _heads_of(qkv, q.shape[1], kv_heads, head_dim)
     if qk_norm:
-        q_gain, k_gain, eps = qk_norm
-        queries, keys = _normalised(queries, q_gain, eps), _normalised(keys, k_gain, eps)
+        q_weight, k_weight, eps = qk_norm
+        queries, keys = _normalised(queries, q_weight, eps), _normalised(keys, k_weight, eps)
     cos_t, sin_t = cos[positions][:, None, :], sin[positions][:, None, :]
     q[...] = _rotated(queries, cos_t, sin_t).reshape(q.shape)
     k_cache.reshape(-1, kv_heads, head_dim)[slot_mapping] = _rotated(keys, cos_t, sin_t)

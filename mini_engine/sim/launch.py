@@ -8,11 +8,11 @@ In: numpy functions and device memory. Out: `Node`s, which a device runs now or 
 
     device.launch(add, out, a, b)
 
-A kernel is a numpy function that writes its out-parameters, plus its cost. It is called with
-arrays; its `bytes` and `flops` are called with the buffers and the same scalars, so that a device
-that only counts costs never needs the arrays. Where the cost hangs on what a buffer *holds*
+A kernel is a numpy function that writes its out-parameters, plus its cost. The function is called
+with arrays; `bytes` and `flops` are called with the buffers and the same scalars, so that a device
+that only counts costs needs no arrays. Where the cost depends on the *contents* of a buffer
 (attention reads as much KV as the context is long), the kernel is marked `dynamic` and its cost
-reads `buffer.array`: metadata that the host wrote, which is there on every device.
+reads `buffer.array`: metadata that the host wrote, which every device has.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -40,19 +40,6 @@ class Buffer:
     captured the address goes on using it whatever becomes of the handle.
     """
 
-    __slots__ = (
-        "_array",
-        "_epoch",
-        "address",
-        "block",
-        "dtype",
-        "memory",
-        "nbytes",
-        "serial",
-        "shape",
-        "size",
-    )
-
     def __init__(
         self, memory: Memory, block: Block, address: int, shape: tuple[int, ...], dtype: np.dtype
     ) -> None:
@@ -65,9 +52,9 @@ class Buffer:
 
     @property
     def array(self) -> np.ndarray:
-        """What stands at the address now, sharing the device's bytes. For kernels and costs only:
+        """What stands at the address now, sharing the device's bytes.
 
-        the host sees device memory through `Device.read`, which waits for the GPU.
+        For kernels and costs only: the host reads with `Device.read`, which waits for the GPU.
         """
         if self._array is None or self._epoch != self.memory.epoch:
             self._array = self.memory.view(self.address, self.shape, self.dtype)
@@ -114,6 +101,10 @@ class Buffer:
 Cost = Callable[..., int | float]
 
 
+def _each_buffer_once(*buffers: Buffer, **_: Scalar) -> int:
+    return sum(buffer.nbytes for buffer in buffers)
+
+
 @dataclass(frozen=True)
 class Kernel:
     """A numpy function with out-parameters, and what it costs."""
@@ -122,20 +113,17 @@ class Kernel:
     function: Callable[..., None]
     bytes: Cost  # bytes moved through device memory
     flops: Cost
-    dynamic: bool = False  # does the cost hang on what a buffer holds?
+    dynamic: bool = False  # does the cost depend on the contents of a buffer?
 
 
 def kernel(
-    *, bytes: Cost | None = None, flops: Cost | None = None, dynamic: bool = False
+    *,
+    bytes: Cost = _each_buffer_once,
+    flops: Cost = lambda *_, **__: 0,
+    dynamic: bool = False,
 ) -> Callable[[Callable[..., None]], Kernel]:
     """Make a kernel of a numpy function. Default cost: each buffer moved once, no arithmetic."""
-
-    def wrap(function: Callable[..., None]) -> Kernel:
-        return Kernel(
-            function.__name__, function, bytes or _each_buffer_once, flops or _no_flops, dynamic
-        )
-
-    return wrap
+    return lambda function: Kernel(function.__name__, function, bytes, flops, dynamic)
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,18 +155,6 @@ class NodeCost(NamedTuple):
     bytes: float
 
 
-def _each_buffer_once(*buffers: Buffer, **_scalars: Any) -> int:
-    return sum(buffer.nbytes for buffer in buffers)
-
-
-def _no_flops(*_buffers: Buffer, **_scalars: Any) -> int:
-    return 0
-
-
 def cost_kernel(name: str, bytes: float, flops: float) -> Kernel:
     """A kernel that costs and computes nothing: for op lists that exist only as figures."""
-    return Kernel(name, _compute_nothing, lambda *_, **__: bytes, lambda *_, **__: flops)
-
-
-def _compute_nothing(*_arrays: np.ndarray, **_scalars: Scalar) -> None:
-    pass
+    return Kernel(name, lambda *_, **__: None, lambda *_, **__: bytes, lambda *_, **__: flops)

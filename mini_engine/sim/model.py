@@ -168,13 +168,13 @@ class Model:
     def _layers_with_cache(self) -> Iterator[tuple[DeviceLayer, Buffer, Buffer]]:
         return zip(self.layers, self.cache.keys, self.cache.values, strict=True)
 
-    def _norm(self, out: Buffer, residual: Buffer, x: Buffer | None, gain: Buffer) -> None:
+    def _norm(self, out: Buffer, residual: Buffer, x: Buffer | None, weight: Buffer) -> None:
         """out = RMSNorm(residual + x): the first norm of a step has nothing to add."""
         eps = self.config.rms_norm_eps
         if x is None:
-            self.device.launch(k.rms_norm, out, residual, gain, eps=eps)
+            self.device.launch(k.rms_norm, out, residual, weight, eps=eps)
         else:
-            self.device.launch(k.add_rms_norm, out, residual, x, gain, eps=eps)
+            self.device.launch(k.add_rms_norm, out, residual, x, weight, eps=eps)
 
     def _qkv(self, qkv: Buffer, normed: Buffer, layer: DeviceLayer) -> None:
         if layer.qkv_bias:

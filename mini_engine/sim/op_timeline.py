@@ -13,6 +13,7 @@ same step without a timeline, to the µs.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import groupby
 
 from mini_engine.predict.hardware import DeviceSpec
@@ -31,32 +32,27 @@ def op_timeline(ops: Sequence[OpCost], spec: DeviceSpec, mode: Mode) -> tuple[Tr
         raise ValueError(f"mode {mode!r}: expected one of {', '.join(MODES)}")
     device = Device(spec, compute=False)
     pieces = _pieces(device, ops, mode)  # captured here, which no step waits for
-    began_us, device.clocks.timeline = device.cpu_us, []
-    device.host_work("schedule and prepare", spec.host_step_us)
-    device.copy_batch([])
-    for run in pieces:
-        run()
-    device.synchronize()
-    return tuple(
-        TraceEvent(e.lane, e.name, e.start_us - began_us, e.duration_us, e.category)
-        for e in device.timeline
-    )
+    with device.clocks.recorded() as events:
+        device.host_work("schedule and prepare", spec.host_step_us)
+        device.copy_batch([])
+        for run in pieces:
+            run()
+        device.synchronize()
+    return tuple(events)
 
 
 def _pieces(device: Device, ops: Sequence[OpCost], mode: Mode) -> list[Callable[[], None]]:
     """What the CPU does in turn: live launches, and replays of graphs."""
     if mode == "eager":
-        return [lambda: _launch(device, ops)]
+        return [partial(_launch, device, ops)]
     if mode == "full":
         return [_captured(device, ops, "graph")]
-    pieces: list[Callable[[], None]] = []
-    for number, (splitting, group) in enumerate(groupby(ops, key=lambda op: op.splitting)):
-        piece = list(group)
-        if splitting:
-            pieces.append(lambda live=piece: _launch(device, live))  # type: ignore[misc]
-        else:
-            pieces.append(_captured(device, piece, f"piece {number // 2 + 1}"))
-    return pieces
+    return [
+        partial(_launch, device, list(group))
+        if splitting
+        else _captured(device, list(group), f"piece {number // 2 + 1}")
+        for number, (splitting, group) in enumerate(groupby(ops, key=lambda op: op.splitting))
+    ]
 
 
 def _captured(device: Device, ops: Sequence[OpCost], name: str) -> Callable[[], None]:

@@ -59,4 +59,4 @@ def _captured(
         Device(spec, compute=False), config, None, limits, dispatcher, share_pool=share_pool
     )
     report = runner.capture(order)
-    return sum(rung.pool_bytes for rung in report.rungs)
+    return sum(rung.pool_growth_bytes for rung in report.rungs)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from mini_engine.dispatch.capture_report import CaptureReport
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher
-from mini_engine.engine.engine import Completion, Engine, Runner
+from mini_engine.engine.engine import Engine, Runner
 from mini_engine.engine.scheduler import (
     Request,
     RequestState,
@@ -55,11 +55,11 @@ class Service:
     new_tokens: int = 64
     every_us: float = 20_000
 
-    def make(self) -> list[Request]:
+    def make(self, from_us: float) -> list[Request]:
+        """The requests, the first of which arrives at `from_us`."""
+        prompt = range(self.prompt_tokens)
         return [
-            Request(
-                str(i), range(self.prompt_tokens), self.new_tokens, arrival_us=i * self.every_us
-            )
+            Request(str(i), prompt, self.new_tokens, arrival_us=from_us + i * self.every_us)
             for i in range(self.requests)
         ]
 
@@ -114,13 +114,10 @@ def predict(
         )
     device = Device(spec, compute=False)
     runner, dispatcher, report = _runner(device, config, mode, capture_sizes)
-    capture_us = report.time_us
     timeline = _one_step(device, runner, dispatcher, batch, context)
-    itls = [
-        itl
-        for completion in _serve(Engine(runner, LIMITS, dispatcher), service or Service())
-        for itl in completion.itls_us
-    ]
+    requests = (service or Service()).make(runner.now_us)
+    served = Engine(runner, LIMITS, dispatcher).run(requests)
+    itls = [itl for completion in served for itl in completion.itls_us]
     itl_us = max(event.end_us for event in timeline)
     busy = {lane: _busy(timeline, lane) for lane in ("CPU", "GPU")}
     return Prediction(
@@ -136,7 +133,7 @@ def predict(
         itl_p50_us=percentile(itls, 50),
         itl_p99_us=percentile(itls, 99),
         graphs=report.graphs,
-        capture_us=capture_us,
+        capture_us=report.time_us,
         graph_bytes=report.bytes,
         timeline=tuple(timeline),
     )
@@ -171,24 +168,9 @@ def _one_step(
         )
         for i in range(batch)
     )  # fmt: skip
-    began_us = runner.now_us
-    device.clocks.timeline = []
-    runner.execute(ScheduledBatch(decodes), dispatcher.dispatch(batch, batch, 1))
-    events = [
-        TraceEvent(e.lane, e.name, e.start_us - began_us, e.duration_us, e.category)
-        for e in device.timeline
-    ]
-    device.clocks.timeline = None
+    with device.clocks.recorded() as events:
+        runner.execute(ScheduledBatch(decodes), dispatcher.dispatch(batch, batch, 1))
     return events
-
-
-def _serve(engine: Engine, service: Service) -> list[Completion]:
-    start = engine.runner.now_us
-    requests = [
-        Request(r.request_id, r.prompt, r.max_new_tokens, arrival_us=start + r.arrival_us)
-        for r in service.make()
-    ]
-    return engine.run(requests)
 
 
 def _busy(timeline: Sequence[TraceEvent], lane: str) -> float:

@@ -3,11 +3,11 @@
 In: `execute(batch, descriptor)`. Out: one token for each request that reached its last known token.
 
 It owns the device, the model, the KV cache, the static inputs and the captured graphs, and runs a
-batch in the mode that the dispatcher chose:
+batch as the dispatcher's descriptor says:
 
 * NONE: every launch from the CPU, unpadded;
 * FULL: one graph for the body and the head, padded to its rung;
-* PIECEWISE: the pieces of the body as graphs, attention and the head live. The head's shape hangs
+* PIECEWISE: the pieces of the body as graphs, attention and the head live. The head's shape depends
   on the number of requests, which is not in the key of a piecewise graph.
 
 Padded rows read zeros: token 0 at position 0, written to slot 0 of block 0, which is nobody's.
@@ -15,8 +15,7 @@ Padded rows read zeros: token 0 at position 0, written to slot 0 of block 0, whi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from copy import copy
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -27,38 +26,26 @@ from mini_engine.engine.scheduler import ScheduledBatch, SchedulerLimits
 from mini_engine.engine.step_arrays import max_blocks, step_arrays, step_shapes
 from mini_engine.model.config import ModelConfig
 from mini_engine.sim.device import Device
-from mini_engine.sim.graphs import (
-    GraphRunner,
-    PiecewiseGraphRunner,
-    StaticInputs,
-)
+from mini_engine.sim.graphs import GraphRunner, PiecewiseGraphRunner, StaticInputs
 from mini_engine.sim.launch import Buffer
 from mini_engine.sim.model import KVCache, Model, StepInputs
 from mini_engine.sim.weights import Weights
 
 SPLITTING_OPS = frozenset({"attention"})
+FULL, PIECEWISE = CUDAGraphMode.FULL, CUDAGraphMode.PIECEWISE
 
 
 class ModelInputs(StaticInputs):
-    """The static buffers of a step, and the views of them that a graph of n tokens reads.
-
-    A full graph of n tokens holds min(n, max_num_seqs) requests. Piecewise graphs know nothing of
-    requests; their live attention reads the metadata of every seat (`with_all_seats`).
-    """
+    """The static buffers of a step. A graph of n tokens reads those of min(n, max_num_seqs)
+    requests: a batch has no more, since each request brings at least one token."""
 
     def __init__(self, device: Device, limits: SchedulerLimits, max_tokens: int) -> None:
-        self.seats, self.all_seats = limits.max_num_seqs, False
-        shapes = step_shapes(max_tokens, self.seats, max_blocks(limits))
+        self.max_num_seqs = limits.max_num_seqs
+        shapes = step_shapes(max_tokens, self.max_num_seqs, max_blocks(limits))
         super().__init__(device, {name: (shape, "int32") for name, shape in shapes.items()})
 
-    def with_all_seats(self) -> ModelInputs:
-        """The same buffers, seen by piecewise graphs."""
-        other = copy(self)
-        other.all_seats = True
-        return other
-
     def view(self, rows: int) -> dict[str, Buffer]:
-        return vars(self.step(rows, self.seats if self.all_seats else min(rows, self.seats)))
+        return vars(self.step(rows, min(rows, self.max_num_seqs)))
 
     def step(self, num_tokens: int, num_reqs: int) -> StepInputs:
         """The inputs of a step of exactly this size."""
@@ -83,10 +70,8 @@ class SimRunner:
         cache_dtype = "float32" if weights else "float16"
         cache = KVCache.allocate(device, config, limits.num_blocks, limits.block_size, cache_dtype)
         self.model = Model(device, config, weights, cache)
-        self._full_rungs, self._piecewise_rungs = rungs_of(dispatcher)
-        top = max([limits.max_num_batched_tokens, *self._full_rungs, *self._piecewise_rungs])
-        self.inputs = ModelInputs(device, limits, top)
-        self.piecewise_inputs = self.inputs.with_all_seats()
+        rungs = [descriptor.num_tokens for descriptor in dispatcher.descriptors()]
+        self.inputs = ModelInputs(device, limits, max([limits.max_num_batched_tokens, *rungs]))
         self.pool = device.memory.new_pool()
         self.share_pool = share_pool
         self.full: GraphRunner | None = None
@@ -104,8 +89,7 @@ class SimRunner:
     def execute(self, batch: ScheduledBatch, descriptor: BatchDescriptor) -> list[int]:
         """One step. Returns the sampled tokens, in the order of the entries that sample."""
         self.device.host_work("schedule and prepare", self.device.spec.host_step_us)
-        arrays = step_arrays(batch, self.limits)
-        tokens = self._run(batch.num_tokens, batch.num_reqs, arrays, descriptor.mode)
+        tokens = self._run(batch, descriptor)
         return [int(tokens[i]) for i, entry in enumerate(batch.entries) if entry.samples]
 
     # -- capture -------------------------------------------------------------------------------
@@ -117,45 +101,44 @@ class SimRunner:
         rungs in another order, which only a lesson wants.
         """
         report = CaptureReport()
-        if self._piecewise_rungs:
+        if rungs := self._rungs(PIECEWISE):
             self.piecewise = PiecewiseGraphRunner(
-                self.device, self._piecewise_forward, self.piecewise_inputs,
-                sorted(self._piecewise_rungs), SPLITTING_OPS,
+                self.device, self._piecewise_forward, self.inputs, rungs, SPLITTING_OPS,
                 share_pool=self.share_pool, pool=self.pool,
             )  # fmt: skip
-            self._capture(self.piecewise, CUDAGraphMode.PIECEWISE, report, order)
-        if self._full_rungs:
+            report.add(self._captured(self.piecewise, PIECEWISE, order))
+        if rungs := self._rungs(FULL):
             self.full = GraphRunner(
-                self.device, self._full_forward, self.inputs, sorted(self._full_rungs),
+                self.device, self._full_forward, self.inputs, rungs,
                 share_pool=self.share_pool, pool=self.pool,
             )  # fmt: skip
-            self._capture(self.full, CUDAGraphMode.FULL, report, order)
+            report.add(self._captured(self.full, FULL, order))
         return report
 
-    def _capture(
-        self,
-        runner: GraphRunner,
-        mode: CUDAGraphMode,
-        into: CaptureReport,
-        order: Sequence[int] | None,
-    ) -> None:
+    def _captured(
+        self, runner: GraphRunner, mode: CUDAGraphMode, order: Sequence[int] | None
+    ) -> CaptureReport:
         report = runner.capture(order)
-        into.add(report)
         for descriptor in self.dispatcher.descriptors():
             if descriptor.mode is mode and descriptor.num_tokens in report.dropped:
                 self.dispatcher.drop(descriptor)
+        return report
+
+    def _rungs(self, mode: CUDAGraphMode) -> list[int]:
+        """What to capture in a mode, smallest first."""
+        return sorted(d.num_tokens for d in self.dispatcher.descriptors() if d.mode is mode)
 
     # -- one step ------------------------------------------------------------------------------
 
-    def _run(
-        self, num_tokens: int, num_reqs: int, arrays: Mapping[str, np.ndarray], mode: CUDAGraphMode
-    ) -> np.ndarray:
+    def _run(self, batch: ScheduledBatch, descriptor: BatchDescriptor) -> np.ndarray:
         """Sampled tokens of all requests in the batch. (R,) int32"""
-        if mode is CUDAGraphMode.FULL and self.full:
-            return self.device.read(self.full.run(num_tokens, arrays))
-        step = self.inputs.step(num_tokens, num_reqs)
-        if mode is CUDAGraphMode.PIECEWISE and self.piecewise:
-            hidden = self.piecewise.run(num_tokens, arrays)
+        mode, rung, num_tokens = descriptor.mode, descriptor.num_tokens, batch.num_tokens
+        arrays = step_arrays(batch, self.limits)
+        if mode is FULL and self.full:
+            return self.device.read(self.full.run_at(rung, num_tokens, arrays))
+        step = self.inputs.step(num_tokens, batch.num_reqs)
+        if mode is PIECEWISE and self.piecewise:
+            hidden = self.piecewise.run_at(rung, num_tokens, arrays)
             tokens = self.model.head(hidden, step.last_rows)
         else:
             self.device.copy_batch([(buffer, arrays[name]) for name, buffer in vars(step).items()])
@@ -174,11 +157,4 @@ class SimRunner:
         return tokens
 
     def _piecewise_forward(self, rung: int) -> Buffer:
-        return self.model.body(StepInputs(**self.piecewise_inputs.view(rung)))
-
-
-def rungs_of(dispatcher: GraphDispatcher) -> tuple[list[int], list[int]]:
-    """The rungs to capture as full graphs and as pieces."""
-    full = [d.num_tokens for d in dispatcher.descriptors() if d.mode is CUDAGraphMode.FULL]
-    pieces = [d.num_tokens for d in dispatcher.descriptors() if d.mode is CUDAGraphMode.PIECEWISE]
-    return full, pieces
+        return self.model.body(StepInputs(**self.inputs.view(rung)))

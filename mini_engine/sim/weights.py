@@ -38,7 +38,7 @@ class LayerWeights:
     input_norm: Array  # (hidden,)
     qkv: Array  # (q + 2 kv, hidden): rows of q, then of k, then of v
     qkv_bias: Array | None  # (q + 2 kv,), qwen2 only
-    q_norm: Array | None  # (head_dim,), qwen3 only: RMSNorm gains, the same for every head
+    q_norm: Array | None  # (head_dim,), qwen3 only: RMSNorm weights, the same for every head
     k_norm: Array | None  # (head_dim,), qwen3 only
     o: Array  # (hidden, q)
     post_norm: Array  # (hidden,)

@@ -19,7 +19,7 @@ from mini_engine.dispatch.ladder import CaptureLadder, optimal_ladder
 from mini_engine.model.config import named_shape
 from mini_engine.predict.capacity import capacity as add_up
 from mini_engine.predict.capacity import floor_ms, kv_bytes_per_token, read_bytes
-from mini_engine.predict.curves import crossover_curve
+from mini_engine.predict.curves import itl_curve
 from mini_engine.predict.hardware import load_spec
 from mini_engine.serving.ladder_cost import LadderCosts
 from tests.support.figure_helpers import png_size
@@ -66,7 +66,7 @@ def test_crossover_rows_are_points_of_the_curve(capsys: pytest.CaptureFixture[st
     )  # fmt: skip
     spec = replace(load_spec("a100"), host_step_us=50.0)
     sizes = default_capture_sizes(256, 8192)
-    curve = crossover_curve(
+    curve = itl_curve(
         named_shape("qwen3-0.6b"), spec, CaptureLadder(sizes),
         style="fused5", context=300, max_batch=70,
     )  # fmt: skip

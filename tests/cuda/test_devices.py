@@ -10,6 +10,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -28,11 +29,12 @@ from mini_engine.cuda.graphs import backend as backend_room  # noqa: E402
 from mini_engine.cuda.graphs import emulator  # noqa: E402
 from mini_engine.cuda.graphs.backend import GraphBackend, graphs_for  # noqa: E402
 from mini_engine.cuda.measure import calibrate  # noqa: E402
-from mini_engine.cuda.measure.arms import ARMS  # noqa: E402
+from mini_engine.cuda.measure.variants import VARIANTS  # noqa: E402
 from mini_engine.cuda.model import Model  # noqa: E402
 from mini_engine.cuda.weights import no_room  # noqa: E402
 
 ROOT = Path(__file__).parent.parent.parent
+REAL = backend_room._backend_of
 
 
 class PretendGpu:
@@ -63,10 +65,16 @@ class PretendGpu:
         for question, answer in answers.items():
             self._patch.setattr(torch.cuda, question, lambda *_, said=answer, **__: said)
         emulated = replace(graphs_for("cpu"), emulated=False, mem_get_info=lambda: (free, free))
-        self._patch.setattr(
-            backend_room, "_real", lambda _: emulated
-        )  # what graphs_for("cuda") gives
+        self.stands_in(emulated)
         return emulated
+
+    def stands_in(self, backend: GraphBackend) -> None:
+        """`backend` is what `graphs_for("cuda")` gives from here on."""
+
+        def given(device: torch.device, cuda: ModuleType) -> GraphBackend:
+            return backend if cuda is torch.cuda else REAL(device, cuda)
+
+        self._patch.setattr(backend_room, "_backend_of", given)
 
 
 @pytest.fixture
@@ -187,17 +195,14 @@ def test_a_cache_that_does_not_fit_is_made_smaller_and_told(
 
 
 def test_rungs_that_find_no_memory_are_told_by_generate(
-    written: list[int],
-    pretend: PretendGpu,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    written: list[int], pretend: PretendGpu, capsys: pytest.CaptureFixture[str]
 ) -> None:
     backend = pretend(*T4)  # float32: the simulator's tokens
 
     def no_graphs(*_: Any, **__: Any) -> Any:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB.")
 
-    monkeypatch.setattr(backend_room, "_real", lambda _: replace(backend, graph=no_graphs))
+    pretend.stands_in(replace(backend, graph=no_graphs))
     told = generated(capsys)
     assert told["prompts"][0]["tokens"] == written
     assert told["graphs"] == 0
@@ -255,36 +260,38 @@ def test_measuring_without_a_gpu_says_that_it_emulates(
 
 def test_programmatic_launch_is_for_gpus_that_have_it(pretend: PretendGpu) -> None:
     old, new = pretend(*A100), ("NVIDIA H200", (9, 0))
-    for name, kind in ARMS.items():
+    for name, kind in VARIANTS.items():
         reason = kind.why_not(old)
         if name.startswith("graph-5-pdl"):
-            assert reason == ("sm_80 has no programmatic dependent launch: this arm needs sm_90")
+            assert reason == (
+                "sm_80 has no programmatic dependent launch: this variant needs sm_90"
+            )
         elif name.startswith(("graph-", "ours-")):
             assert reason is None
-    assert ARMS["graph-5-pdl"].why_not(pretend(*new)) is None
+    assert VARIANTS["graph-5-pdl"].why_not(pretend(*new)) is None
 
 
-def test_without_triton_the_other_arms_are_still_there() -> None:
+def test_without_triton_the_other_variants_are_still_there() -> None:
     program = (
         "import sys; sys.modules['triton'] = None\n"
-        "from mini_engine.cuda.measure.arms import ARMS\n"
+        "from mini_engine.cuda.measure.variants import VARIANTS\n"
         "from mini_engine.cuda.graphs.backend import graphs_for\n"
         "for name in ('ours-graph', 'graph-9', 'graph-5', 'graph-5-pdl'):\n"
-        "    print(ARMS[name].why_not(graphs_for('cpu')))\n"
+        "    print(VARIANTS[name].why_not(graphs_for('cpu')))\n"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
     first, *others = done.stdout.splitlines()
     assert first == "None", done.stderr
-    reason = "this arm's kernels are written in Triton, which is not installed: pip install triton"
+    reason = "the kernels are written in Triton, which is not installed: pip install triton"
     assert others == [reason] * 3
 
 
-def test_a_shape_too_large_for_the_benchmark_is_told_arm_by_arm_and_the_next_one_runs(
+def test_a_shape_too_large_for_the_benchmark_is_told_variant_by_variant_and_the_next_one_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(emulator, "mem_get_info", lambda: (4_000_000_000, 4_000_000_000))
     out = tmp_path / "bench.json"
-    words = ["bench", "--device", "cpu", "--shape", "qwen3-1.7b,tiny", "--arms", "ours-eager"]
+    words = ["bench", "--device", "cpu", "--shape", "qwen3-1.7b,tiny", "--variants", "ours-eager"]
     words += ["--batch", "1", "--rounds", "2", "--steps", "2", "--context", "40", "-o", str(out)]
     assert main(words) == 0
     large, tiny = json.loads(out.read_text())["figures"]["rows"]

@@ -31,6 +31,7 @@ from mini_engine.cuda.graphs.interrupts import interrupts_wait  # noqa: E402
 from mini_engine.cuda.model import KVCache, Model  # noqa: E402
 from mini_engine.cuda.runner import TorchRunner  # noqa: E402
 from mini_engine.cuda.weights import Weights, random_weights  # noqa: E402
+from mini_engine.dispatch.capture_report import RungReport  # noqa: E402
 from mini_engine.dispatch.dispatcher import GraphDispatcher  # noqa: E402
 from mini_engine.dispatch.modes import CUDAGraphMode  # noqa: E402
 from mini_engine.engine.engine import Engine  # noqa: E402
@@ -172,7 +173,7 @@ def test_the_long_run_notices_a_padded_row_that_keeps_its_old_slot(
     fill = StaticInputs.fill
 
     def careless(self: StaticInputs, batch: ScheduledBatch, *size: int) -> Any:
-        kept = self._whole.slot_mapping.clone()
+        kept = self._whole["slot_mapping"].clone()
         step = fill(self, batch, *size)
         step.slot_mapping[batch.num_tokens :] = kept[batch.num_tokens : len(step.slot_mapping)]
         return step
@@ -386,12 +387,12 @@ def test_ctrl_c_before_any_line_of_a_capture_leaves_no_broken_state(device: str)
 def test_ctrl_c_inside_a_rung_comes_when_the_rung_is_done(
     device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runner, told = runner_of("FULL_AND_PIECEWISE", device, rungs=LADDER), list[int]()
+    runner = runner_of("FULL_AND_PIECEWISE", device, rungs=LADDER)
     pool = runner.pool
-    press_in_capture(runner, monkeypatch, times=1)
+    captured = press_in_capture(runner, monkeypatch, times=1)
     with pytest.raises(KeyboardInterrupt):
-        runner.capture(told.append)
-    assert told == [12]  # the largest piecewise rung was captured, the next not begun
+        runner.capture()
+    assert captured == [12]  # the largest piecewise rung was captured, the next not begun
     monkeypatch.undo()
     assert_as_before_a_capture(runner, pool, device)
 
@@ -400,19 +401,22 @@ def test_ctrl_c_inside_a_rung_comes_when_the_rung_is_done(
 def test_ctrl_c_pressed_twice_does_not_wait_and_leaves_no_broken_state_either(
     device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runner, told = runner_of("FULL_AND_PIECEWISE", device, rungs=LADDER), list[int]()
+    runner = runner_of("FULL_AND_PIECEWISE", device, rungs=LADDER)
     pool = runner.pool
-    press_in_capture(runner, monkeypatch, times=2)
+    captured = press_in_capture(runner, monkeypatch, times=2)
     with pytest.raises(KeyboardInterrupt):
-        runner.capture(told.append)
-    assert told == []
+        runner.capture()
+    assert captured == []
     monkeypatch.undo()
     assert_as_before_a_capture(runner, pool, device)
 
 
-def press_in_capture(runner: TorchRunner, monkeypatch: pytest.MonkeyPatch, times: int) -> None:
-    """Press Ctrl-C in the middle of each capture of the body, not in its warm-ups."""
-    body = runner.model.body
+def press_in_capture(runner: TorchRunner, monkeypatch: pytest.MonkeyPatch, times: int) -> list[int]:
+    """Press Ctrl-C in the middle of each capture of the body, not in its warm-ups.
+
+    Returns a list that will hold the piecewise rungs whose capture came to its end.
+    """
+    body, capture_rung, captured = runner.model.body, runner.piecewise._capture_rung, list[int]()
 
     def pressed(*args: Any) -> Tensor:
         hidden = body(*args)
@@ -421,7 +425,14 @@ def press_in_capture(runner: TorchRunner, monkeypatch: pytest.MonkeyPatch, times
                 signal.raise_signal(signal.SIGINT)
         return hidden
 
+    def noted(rung: int, *args: Any) -> RungReport:
+        report = capture_rung(rung, *args)
+        captured.append(rung)
+        return report
+
     monkeypatch.setattr(runner.model, "body", pressed)
+    monkeypatch.setattr(runner.piecewise, "_capture_rung", noted)
+    return captured
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -446,7 +457,7 @@ def test_an_error_in_the_last_rung_takes_back_the_ones_before_it(
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_ladder_that_fails_leaves_no_graph_behind(device: str) -> None:
-    """Also without an engine around it, as in the arms of the benchmark."""
+    """Also without an engine around it, as in the variants of the benchmark."""
     backend = graphs_for(device)
     x = torch.ones(8, device=backend.device)
 

@@ -152,8 +152,8 @@ def test_the_largest_first_makes_the_pool_and_the_others_live_in_it(device: str)
     report = runner.capture()
     first, *others = report.rungs
     assert first.rung == 4
-    assert first.pool_bytes > 0
-    assert sum(r.pool_bytes for r in others) <= first.pool_bytes
+    assert first.pool_growth_bytes > 0
+    assert sum(r.pool_growth_bytes for r in others) <= first.pool_growth_bytes
 
 
 class Stop(BaseException):
@@ -187,7 +187,7 @@ def test_an_interrupt_while_capturing_leaves_no_broken_state(
     done = serving.run([Request("a", (1, 2, 3), 5)])  # eagerly
     assert done[0].tokens == alone(device, (1, 2, 3), 5)
     runner.capture()
-    serving.dispatcher.mark_captured()
+    serving.dispatcher.graphs_captured = True
     used: list[CUDAGraphMode] = []
     done = serving.run(
         [Request("b", (1, 2, 3), 5)], on_step=lambda r: used.append(r.descriptor.mode)

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from mini_engine.dispatch.dispatcher import (
     BatchDescriptor,
     GraphDispatcher,
-    is_uniform_decode,
     uniform_token_count,
 )
 from mini_engine.dispatch.modes import CUDAGraphMode
@@ -37,13 +36,14 @@ def as_in_vector(descriptor):
 
 
 def dispatcher_of(vector):
-    return GraphDispatcher(
+    dispatcher = GraphDispatcher(
         vector["cudagraph_mode"],
         vector["ladder"],
         vector["max_num_seqs"],
         vector["decode_query_len"],
-        graphs_captured=vector["graphs_captured"],
     )
+    dispatcher.graphs_captured = vector["graphs_captured"]
+    return dispatcher
 
 
 @pytest.mark.parametrize("vector", vectors("dispatch"), ids=label)
@@ -60,9 +60,10 @@ def test_batches_are_dispatched_as_in_vllm_0_33(vector):
 
 
 def test_nothing_runs_in_a_graph_until_the_graphs_are_captured():
-    dispatcher = GraphDispatcher("FULL", [1, 2, 4], max_num_seqs=4, graphs_captured=False)
+    dispatcher = GraphDispatcher("FULL", [1, 2, 4], max_num_seqs=4)
+    dispatcher.graphs_captured = False
     assert dispatcher.dispatch(3, 3, 1) == BatchDescriptor(NONE, 3, 3)
-    dispatcher.mark_captured()
+    dispatcher.graphs_captured = True
     assert dispatcher.dispatch(3, 3, 1) == BatchDescriptor(FULL, 4, 4)
 
 
@@ -150,9 +151,9 @@ def test_a_rung_that_is_not_on_the_ladder_cannot_be_dropped():
 @pytest.mark.parametrize(
     ("sizes", "words"),
     [
-        ([1, 2, 2], "capture size 2 appears twice"),
-        ([0, 1], "capture size 0 is not positive"),
-        ([4, -3], "capture size -3 is not positive"),
+        ([1, 2, 2], "rung 2 appears twice"),
+        ([0, 1], "rung 0 is not positive"),
+        ([4, -3], "rung -3 is not positive"),
     ],
 )
 def test_a_dispatcher_refuses_sizes_that_cannot_be_captured(sizes, words):
@@ -171,7 +172,7 @@ def test_a_dispatcher_refuses_limits_below_one():
 def test_uniform_decode_is_judged_as_in_vllm_0_33(vector):
     """Both of vLLM 0.33's model runners: v1 compares with a fixed length, v2 reports the length."""
     lens, fixed = vector["inputs"]["query_lens"], vector["inputs"]["uniform_decode_query_len"]
-    assert is_uniform_decode(lens, fixed) is vector["expect_mrv1_uniform_decode"]
+    assert (uniform_token_count(lens) == fixed) is vector["expect_mrv1_uniform_decode"]
     assert uniform_token_count(lens) == vector["expect_mrv2_uniform_token_count_if_eligible"]
     with_prefill = uniform_token_count(lens, has_prefill=True)
     assert with_prefill == vector["expect_mrv2_if_has_prefill"]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.dispatcher import GraphDispatcher
-from mini_engine.dispatch.ladder import CaptureLadder, ladder_curve, optimal_ladder
+from mini_engine.dispatch.ladder import CaptureLadder, best_ladders, optimal_ladder
 from mini_engine.dispatch.modes import CUDAGraphMode
 from tests.support.vllm_vectors import label, vectors
 
@@ -63,7 +63,6 @@ def test_speculation_leaves_the_widest_decode_batches_without_a_full_graph():
 def test_no_ladder_where_nothing_is_captured():
     assert default_capture_sizes(256, 8192, mode="NONE") == []
     assert default_capture_sizes(256, 8192, mode="none", capture_sizes=[1, 2]) == []
-    assert default_capture_sizes(256, 8192, enforce_eager=True) == []
 
 
 def test_sizes_that_can_never_occur_leave_an_empty_ladder():
@@ -249,11 +248,11 @@ def test_a_top_above_every_batch_takes_a_rung():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (({4: 1}, 0, None, None), "a ladder of 0 rungs"),
-        (({}, 2, None, None), "the histogram has no steps"),
-        (({4: 0}, 2, None, None), "the histogram has no steps"),
-        (({4: 1}, 2, None, 0), "top rung 0"),
-        (({4: -1}, 2, None, None), "histogram entry 4: -1"),
+        (({4: 1}, 0, float, None), "a ladder of 0 rungs"),
+        (({}, 2, float, None), "the histogram has no steps"),
+        (({4: 0}, 2, float, None), "the histogram has no steps"),
+        (({4: 1}, 2, float, 0), "top rung 0"),
+        (({4: -1}, 2, float, None), "histogram entry 4: -1"),
         (({4: 1}, 2, lambda _: -1.0, None), "cost of rung 4 is -1.0"),
         (({4: 1}, 2, lambda _: float("nan"), None), "cost of rung 4 is nan"),
     ],
@@ -265,32 +264,17 @@ def test_a_workload_that_says_nothing_is_refused(arguments, words):
 
 
 @given(histogram=histograms, max_rungs=st.integers(1, 8), top=st.integers(1, 16))
-def test_a_denser_ladder_pads_less_and_takes_more_to_capture(histogram, max_rungs, top):
-    curve = ladder_curve(
-        histogram,
-        max_rungs,
-        capture_us=lambda rung: 500.0 + 2 * rung,
-        memory_bytes=lambda rung: 4096 * rung if rung == top else 1 << 20,
-        top=top,
-    )
-    for rungs, point in enumerate(curve, 1):
-        assert point.ladder == optimal_ladder(histogram, rungs, top=top)
-        assert len(point.ladder) == rungs
-        assert point.waste == point.ladder.waste(histogram)
-        assert point.capture_us == 500 * rungs + 2 * sum(point.ladder)
-        assert point.memory_bytes == 4096 * top + (rungs - 1) * 2**20
-    for sparse, dense in itertools.pairwise(curve):
-        assert dense.waste.padded_rows < sparse.waste.padded_rows
-    # The curve ends where asked, or where every batch has a rung of its own.
-    assert len(curve) == max_rungs or curve[-1].waste.padded_rows == 0
+def test_a_denser_ladder_pads_less(histogram, max_rungs, top):
+    found = best_ladders(histogram, max_rungs, top=top)
+    padded = [ladder.waste(histogram).padded_rows for ladder in found]
+    for rungs, ladder in enumerate(found, 1):
+        assert ladder == optimal_ladder(histogram, rungs, top=top)
+        assert len(ladder) == rungs
+    assert all(dense < sparse for sparse, dense in itertools.pairwise(padded))
+    # They end where asked, or where every batch has a rung of its own.
+    assert len(found) == max_rungs or padded[-1] == 0
 
 
-def test_the_curve_ends_where_one_more_rung_saves_nothing():
-    curve = ladder_curve(
-        {1: 5, 7: 5, 8: 1},
-        3,
-        capture_us=lambda _: 1.0,
-        memory_bytes=lambda _: 1.0,
-        cost=lambda rung: 10.0 if rung < 8 else 9.0,
-    )
-    assert [point.ladder for point in curve] == [(8,)]
+def test_a_rung_that_saves_nothing_adds_no_ladder():
+    found = best_ladders({1: 5, 7: 5, 8: 1}, 3, cost=lambda rung: 10.0 if rung < 8 else 9.0)
+    assert found == [(8,)]

@@ -55,7 +55,7 @@ def test_a_long_prompt_is_chunked_and_samples_once_at_its_end() -> None:
     assert not s.has_unfinished
 
 
-def test_seats_bound_the_batch() -> None:
+def test_max_num_seqs_bounds_the_batch() -> None:
     s = scheduler(seqs=2)
     for name in "abc":
         s.submit(request(name, 1, 2))

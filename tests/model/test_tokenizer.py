@@ -102,7 +102,6 @@ def test_end_of_text_is_not_text(tokenizer: Tokenizer) -> None:
     ids = tokenizer.encode("Return the<|endoftext|>")
     assert ids[-1] == end
     assert tokenizer.decode(ids) == "Return the"
-    assert tokenizer.vocab_size == ModelConfig.from_folder(CHECKPOINT).vocab_size
 
 
 def test_empty_prompt_is_refused(tokenizer: Tokenizer) -> None:

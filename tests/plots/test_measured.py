@@ -15,12 +15,10 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
 from mini_engine import plots
-from mini_engine.cuda.measure.rows import Row
 from mini_engine.plots.measured import STYLES
 from mini_engine.records.measured import (
     ABLATION,
     PAYS,
-    MeasuredStep,
     Origin,
     ablation,
     crossing_batch,
@@ -30,6 +28,7 @@ from mini_engine.records.measured import (
     of_one_place,
     origin_of,
 )
+from mini_engine.records.rows import Row
 from tests.support.bench_rows import COPY_GB_S, LAWS, made_up, made_up_row, made_up_rows
 from tests.support.figure_helpers import panels, png_size, watch, words
 
@@ -37,18 +36,18 @@ ROWS = made_up_rows()
 STEPS = measured_steps(ROWS)
 
 
-def origin(rows: list[Row] = ROWS, **given: Any) -> Origin:
+def origin(rows: list[dict[str, Any]] = ROWS, **given: Any) -> Origin:
     return origin_of(vars(made_up(rows, **given)))
 
 
 ON_A_GPU = origin(emulated=False)
 
 
-def draw_waterfall(steps: list[MeasuredStep], path: Path, of: Origin) -> None:
+def draw_waterfall(steps: list[Row], path: Path, of: Origin) -> None:
     plots.waterfall(ablation(steps, 1, COPY_GB_S), path, of)
 
 
-DRAWINGS: dict[str, Callable[[list[MeasuredStep], Path, Origin], None]] = {
+DRAWINGS: dict[str, Callable[[list[Row], Path, Origin], None]] = {
     "itl": plots.itl_against_batch,
     "crossover": plots.measured_crossover,
     "waterfall": draw_waterfall,
@@ -135,7 +134,7 @@ def lines_of(axes: Any) -> dict[str, Any]:
     return found | {str(line.get_label()): line for line in axes.get_lines()}
 
 
-def test_each_arm_is_a_line_of_its_medians_above_and_of_its_throughput_below(
+def test_each_variant_is_a_line_of_its_medians_above_and_of_its_throughput_below(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     figures: list[Figure] = watch(monkeypatch)
@@ -146,10 +145,10 @@ def test_each_arm_is_a_line_of_its_medians_above_and_of_its_throughput_below(
     assert set(lines) >= shown | {"physical floor"}
     assert "null" not in lines
     throughput = [list(line.get_ydata()) for line in below.get_lines()]
-    for arm in shown:
-        points = curve(STEPS, arm)
-        assert list(lines[arm].get_xdata()) == [p.batch for p in points]
-        assert list(lines[arm].get_ydata()) == pytest.approx([p.itl_us / 1e3 for p in points])
+    for variant in shown:
+        points = curve(STEPS, variant)
+        assert list(lines[variant].get_xdata()) == [p.batch for p in points]
+        assert list(lines[variant].get_ydata()) == pytest.approx([p.itl_us / 1e3 for p in points])
         tokens = [p.batch * 1e6 / p.itl_us for p in points]
         assert any(line == pytest.approx(tokens) for line in throughput)
     floor = [us / 1e3 for _, us in floor_curve(STEPS, COPY_GB_S)]
@@ -163,24 +162,28 @@ def test_the_floor_is_the_bytes_at_the_speed_of_a_copy() -> None:
         assert floor_us == pytest.approx(moved / 4.3e6)
 
 
-def test_every_arm_can_be_told_without_colours() -> None:
+def test_every_variant_can_be_told_without_colours() -> None:
     assert len({marker for _, _, marker in STYLES.values()}) == len(STYLES)
 
 
-def test_an_arm_of_one_batch_is_no_line_and_a_file_of_one_batch_no_picture(tmp_path: Path) -> None:
+def test_a_variant_of_one_batch_is_no_line_and_a_file_of_one_batch_no_picture(
+    tmp_path: Path,
+) -> None:
     alone = [step for step in STEPS if step.batch == 1]
-    with pytest.raises(ValueError, match="an arm with results at two batches or more"):
+    with pytest.raises(ValueError, match="a variant with results at two batches or more"):
         plots.itl_against_batch(alone, tmp_path / "x.png", ON_A_GPU)
     assert not list(tmp_path.iterdir())
 
 
-def test_an_arm_that_failed_the_gate_is_not_drawn_and_is_named(
+def test_a_variant_that_failed_the_gate_is_not_drawn_and_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     figures = watch(monkeypatch)
     wrong = {"gate": {"passed": False}}
-    rows = [{**row, **wrong} if row["arm"] == "hf-compile" else row for row in ROWS]
-    rows = [{**row, "status": "gate failed"} if row["arm"] == "graph-9" else row for row in rows]
+    rows = [{**row, **wrong} if row["variant"] == "hf-compile" else row for row in ROWS]
+    rows = [
+        {**row, "status": "gate failed"} if row["variant"] == "graph-9" else row for row in rows
+    ]
     of = origin(rows, emulated=False)
     plots.itl_against_batch(measured_steps(rows), tmp_path / "x.png", of)
     lines = lines_of(panels(figures[0])[0])
@@ -199,9 +202,9 @@ def test_points_are_measured_and_lines_predicted(
     plots.measured_crossover(STEPS, tmp_path / "x.png", ON_A_GPU)
     above, below = panels(figures[0])
     lines = lines_of(above)
-    for arm in ("ours-eager", "ours-graph"):
-        points = curve(STEPS, arm)
-        measured, predicted = lines[f"{arm}, measured"], lines[f"{arm}, predicted"]
+    for variant in ("ours-eager", "ours-graph"):
+        points = curve(STEPS, variant)
+        measured, predicted = lines[f"{variant}, measured"], lines[f"{variant}, predicted"]
         assert measured.get_linestyle() == "None"
         assert list(measured.get_ydata()) == pytest.approx([p.itl_us / 1e3 for p in points])
         assert list(predicted.get_ydata()) == pytest.approx([p.predicted_us / 1e3 for p in points])
@@ -236,8 +239,8 @@ def test_no_word_lies_over_a_measured_point(
                     assert not any(box.contains(x, y) for box in boxes), line.get_label()
 
 
-def test_the_crossover_takes_both_arms_at_two_batches(tmp_path: Path) -> None:
-    some = [s for s in STEPS if s.batch == 1 or s.arm == "ours-eager"]
+def test_the_crossover_takes_both_variants_at_two_batches(tmp_path: Path) -> None:
+    some = [s for s in STEPS if s.batch == 1 or s.variant == "ours-eager"]
     with pytest.raises(ValueError, match="ours-eager and ours-graph with results at two batch"):
         plots.measured_crossover(some, tmp_path / "x.png", ON_A_GPU)
 
@@ -266,38 +269,38 @@ def test_after_the_crossover_no_measured_batch_pays(saved: list[float]) -> None:
 
 def test_the_ladder_goes_down_to_the_floor_and_its_savings_add_up() -> None:
     ladder = ablation(STEPS, 1, COPY_GB_S)
-    assert [rung.step.arm for rung in ladder.rungs] == [arm for arm, _ in ABLATION]
-    first, last = ladder.rungs[0].step, ladder.rungs[-1].step
-    assert sum(rung.saved_us for rung in ladder.rungs) == pytest.approx(first.itl_us - last.itl_us)
+    assert [idea.row.variant for idea in ladder.ideas] == [variant for variant, _ in ABLATION]
+    first, last = ladder.ideas[0].row, ladder.ideas[-1].row
+    assert sum(idea.saved_us for idea in ladder.ideas) == pytest.approx(first.itl_us - last.itl_us)
     assert ladder.to_the_floor_us == pytest.approx(last.itl_us - ladder.floor_us)
     assert ladder.left_out == ()
 
 
-def test_each_rung_is_labelled_with_what_it_saves_and_its_share_of_a_copy(
+def test_each_idea_is_labelled_with_what_it_saves_and_its_share_of_a_copy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     figures = watch(monkeypatch)
     ladder = ablation(STEPS, 1, COPY_GB_S)
     plots.waterfall(ladder, tmp_path / "x.png", ON_A_GPU)
     told = words(figures[0]).splitlines()
-    for rung in ladder.rungs[1:]:
-        assert f"{rung.saved_us:,.0f}" in told
-        assert f"{rung.step.percent_of_copy:.0f}%" in told
-        assert f"{rung.step.itl_us:,.0f}" in told
+    for idea in ladder.ideas[1:]:
+        assert f"{idea.saved_us:,.0f}" in told
+        assert f"{idea.row.percent_of_copy:.0f}%" in told
+        assert f"{idea.row.itl_us:,.0f}" in told
     assert f"{ladder.to_the_floor_us:,.0f} left" in told
     labels = [tick.get_text() for tick in panels(figures[0])[0].get_yticklabels()]
     assert labels[:-1] == [label for _, label in ABLATION]
     bars = [bar for bar in panels(figures[0])[0].patches if bar.get_height() > 0]
-    for bar, rung in zip(bars, ladder.rungs[1:], strict=False):
+    for bar, idea in zip(bars, ladder.ideas[1:], strict=False):
         ends = bar.get_x(), bar.get_x() + bar.get_width()
-        assert ends == pytest.approx((rung.step.itl_us, rung.step.itl_us + rung.saved_us))
+        assert ends == pytest.approx((idea.row.itl_us, idea.row.itl_us + idea.saved_us))
 
 
-def test_a_rung_that_loses_is_hatched_and_one_without_a_result_is_named(
+def test_an_idea_that_loses_is_hatched_and_one_without_a_result_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     figures = watch(monkeypatch)
-    rows = [made_up_row(arm, 1, us=us) for arm, us in
+    rows = [made_up_row(variant, 1, us=us) for variant, us in
             (("ours-eager", 2000.0), ("ours-graph", 700.0), ("graph-5", 750.0))]  # fmt: skip
     plots.waterfall(ablation(measured_steps(rows), 1, COPY_GB_S), tmp_path / "x.png", ON_A_GPU)
     hatched = [bar.get_hatch() for bar in panels(figures[0])[0].patches]
@@ -307,9 +310,11 @@ def test_a_rung_that_loses_is_hatched_and_one_without_a_result_is_named(
     assert "−" in told
 
 
-def test_one_rung_is_no_ladder() -> None:
-    with pytest.raises(ValueError, match="1 of its arms with a result at batch 1, it takes two"):
-        ablation([s for s in STEPS if s.arm == "ours-graph"], 1, COPY_GB_S)
+def test_one_idea_is_no_ladder() -> None:
+    with pytest.raises(
+        ValueError, match="1 of its variants with a result at batch 1, it takes two"
+    ):
+        ablation([s for s in STEPS if s.variant == "ours-graph"], 1, COPY_GB_S)
 
 
 # ---------------------------------------------------------------- which rows
@@ -326,9 +331,9 @@ def test_pictures_are_of_the_place_with_the_most_batches() -> None:
     assert {(s.shape, s.context) for s in of_one_place(steps)} == {("qwen3-0.6b", 512)}
     assert len(of_one_place(steps, shape="qwen3-1.7b")) == 1
     assert len(of_one_place(steps, context=128)) == 1  # the first of two equals
-    with pytest.raises(ValueError, match="no arm has a result of qwen3-9b at context any"):
+    with pytest.raises(ValueError, match="no variant has a result of qwen3-9b at context any"):
         of_one_place(steps, shape="qwen3-9b")
-    with pytest.raises(ValueError, match=r"no arm has a result$"):
+    with pytest.raises(ValueError, match=r"no variant has a result$"):
         of_one_place([])
 
 

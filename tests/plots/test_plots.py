@@ -16,7 +16,7 @@ from mini_engine import plots
 from mini_engine.dispatch.ladder import CaptureLadder, LadderPoint
 from mini_engine.model.config import named_shape
 from mini_engine.plots.timeline import finding
-from mini_engine.predict.curves import CrossoverCurve, crossover_curve
+from mini_engine.predict.curves import ItlCurve, itl_curve
 from mini_engine.predict.hardware import load_spec
 from mini_engine.records.trace import GPU, TraceEvent, busy_us
 from mini_engine.serving.ladder_cost import LadderCosts
@@ -28,11 +28,9 @@ HISTOGRAM = {3: 40, 9: 100, 17: 20, 32: 5}
 STEPS_BY_RUNG = {"FULL": {8: 70, 16: 20}, "PIECEWISE": {32: 5}, "NONE": {300: 2, 400: 2, 128: 1}}
 
 
-def curve(max_batch: int = 32, context: int = 1024, spec: str = "h200") -> CrossoverCurve:
+def curve(max_batch: int = 32, context: int = 1024, spec: str = "h200") -> ItlCurve:
     shape, device = named_shape("qwen3-0.6b"), load_spec(spec)
-    return crossover_curve(
-        shape, device, LADDER, style="fused9", context=context, max_batch=max_batch
-    )
+    return itl_curve(shape, device, LADDER, style="fused9", context=context, max_batch=max_batch)
 
 
 CURVE = curve()
@@ -42,7 +40,7 @@ OWN = COSTS.point(LADDER, HISTOGRAM)
 
 DRAWINGS: dict[str, Callable[[Path], None]] = {
     "timeline": lambda path: plots.timeline(STEPS, path),
-    "crossover": lambda path: plots.crossover(CURVE, path),
+    "crossover": lambda path: plots.itl_curve(CURVE, path),
     "ladder_curve": lambda path: plots.ladder_curve(
         POINTS, path, caption="predicted", reference=("vLLM's", OWN)
     ),
@@ -122,7 +120,7 @@ def test_words_stay_on_the_page(
         lambda path: plots.timeline({}, path),
         lambda path: plots.timeline({"eager": []}, path),
         lambda path: plots.timeline({"eager": [e for e in step(5.0) if e.lane != GPU]}, path),
-        lambda path: plots.crossover(replace(CURVE, points=()), path),
+        lambda path: plots.itl_curve(replace(CURVE, points=()), path),
         lambda path: plots.ladder_curve([], path, caption=""),
         lambda path: plots.waste_by_batch(LADDER, path, caption="", mark=33),
         lambda path: plots.waste_by_batch(LADDER, path, caption="", mark=0),
@@ -239,7 +237,7 @@ def test_the_finding_compares_the_first_way_with_the_last() -> None:
 
 def test_the_lines_are_the_curve_in_ms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     figures = watch(monkeypatch)
-    plots.crossover(CURVE, tmp_path / "x.png")
+    plots.itl_curve(CURVE, tmp_path / "x.png")
     above = panels(figures[0])[0]
     lines = {str(line.get_label()): line for line in above.get_lines()}
     given = {
@@ -266,10 +264,10 @@ def test_the_lines_are_the_curve_in_ms(tmp_path: Path, monkeypatch: pytest.Monke
     ],
 )
 def test_the_crossover_is_marked_where_it_is_on_the_page_and_told_in_any_case(
-    curve: CrossoverCurve, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    curve: ItlCurve, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     figures = watch(monkeypatch)
-    plots.crossover(curve, tmp_path / "x.png")
+    plots.itl_curve(curve, tmp_path / "x.png")
     lines = [list(line.get_xdata()) for line in panels(figures[0])[0].get_lines()]
     marks = [at for at in lines if len(at) == 2]
     inside = 1 < curve.crossover <= curve.points[-1].batch
@@ -283,7 +281,7 @@ def test_the_crossover_caption_names_shape_device_op_list_and_that_it_is_a_predi
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     figures = watch(monkeypatch)
-    plots.crossover(CURVE, tmp_path / "x.png")
+    plots.itl_curve(CURVE, tmp_path / "x.png")
     told = words(figures[0]).replace("\n", " ")
     for word in ("not measured", "qwen3-0.6b", "h200", "fused9", "1,024", "620 µs", "7 rungs"):
         assert word in told

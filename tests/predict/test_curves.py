@@ -13,7 +13,7 @@ from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.dispatch.ladder import CaptureLadder
 from mini_engine.model.config import named_shape
 from mini_engine.predict.capacity import kv_bytes_per_token, read_bytes
-from mini_engine.predict.curves import crossover_curve, step_floor_us
+from mini_engine.predict.curves import itl_curve, step_floor_us
 from mini_engine.predict.hardware import load_spec
 from mini_engine.predict.oplists import STYLES, StepShape, step_ops
 from mini_engine.predict.payoff import crossover_batch
@@ -30,7 +30,7 @@ ladders = st.sets(st.integers(1, 40), min_size=1, max_size=6).map(
 
 @pytest.mark.parametrize("style", STYLES)
 def test_at_a_rung_every_number_is_that_of_the_step_itself(style: str) -> None:
-    curve = crossover_curve(SHAPE, H200, LADDER, style=style, context=700, max_batch=16)
+    curve = itl_curve(SHAPE, H200, LADDER, style=style, context=700, max_batch=16)
     for batch in (1, 2, 4, 8, 16):
         ops = step_ops(SHAPE, StepShape.decode(batch, 700), style)
         point = curve.point(batch)
@@ -45,7 +45,7 @@ def test_between_rungs_graphs_run_the_rung_with_the_keys_of_the_batch(
     ladder: CaptureLadder, batch: int, context: int
 ) -> None:
     tiny = replace(SHAPE, num_layers=2)
-    curve = crossover_curve(tiny, H200, ladder, style="fused9", context=context, max_batch=batch)
+    curve = itl_curve(tiny, H200, ladder, style="fused9", context=context, max_batch=batch)
     point, model, keys = curve.point(batch), StepModel(tiny, H200), batch * context
     assert point.eager.itl_us == pytest.approx(
         model.itl_us("eager", StepShape.decode(batch, context))
@@ -63,7 +63,7 @@ def test_between_rungs_graphs_run_the_rung_with_the_keys_of_the_batch(
 
 def test_the_rungs_are_those_that_the_dispatcher_chooses_for_decode() -> None:
     dispatcher = GraphDispatcher("FULL_AND_PIECEWISE", LADDER, max_num_seqs=64)
-    curve = crossover_curve(SHAPE, H200, LADDER, style="fused5", context=64, max_batch=64)
+    curve = itl_curve(SHAPE, H200, LADDER, style="fused5", context=64, max_batch=64)
     for point in curve.points:
         chosen = dispatcher.dispatch(point.batch, point.batch, 1)
         assert (chosen.mode.name, chosen.num_tokens) == ("FULL", point.rung)
@@ -99,7 +99,7 @@ def test_the_floor_knows_how_the_model_is_stored() -> None:
 
 
 def test_the_crossover_of_the_curve_is_that_of_the_launch_model_and_has_a_point() -> None:
-    curve = crossover_curve(SHAPE, H200, LADDER, style="fused9", context=1024, max_batch=64)
+    curve = itl_curve(SHAPE, H200, LADDER, style="fused9", context=1024, max_batch=64)
     assert curve.crossover == crossover_batch(SHAPE, H200, "fused9", 1024) == 10
     # Left of it the CPU sets the pace: eager's ITL does not depend on the batch, up to the part
     # of the last kernel that the CPU cannot hide. Right of it ITL grows.
@@ -113,7 +113,7 @@ def test_the_curve_rises_from_one_to_the_last_batch_past_both_sides_of_every_cor
     ladder: CaptureLadder, max_batch: int
 ) -> None:
     tiny = replace(SHAPE, num_layers=1)
-    curve = crossover_curve(tiny, H200, ladder, style="fused5", context=9, max_batch=max_batch)
+    curve = itl_curve(tiny, H200, ladder, style="fused5", context=9, max_batch=max_batch)
     batches = [point.batch for point in curve.points]
     assert batches == sorted(set(batches))
     assert (batches[0], batches[-1]) == (1, max_batch)
@@ -126,7 +126,7 @@ def test_the_curve_rises_from_one_to_the_last_batch_past_both_sides_of_every_cor
 
 
 def test_a_batch_off_the_curve_is_an_error_that_says_where_it_ends() -> None:
-    curve = crossover_curve(SHAPE, H200, LADDER, style="fused5", context=9, max_batch=4)
+    curve = itl_curve(SHAPE, H200, LADDER, style="fused5", context=9, max_batch=4)
     with pytest.raises(ValueError, match="no point at batch 5: the curve ends at 4"):
         curve.point(5)
 
@@ -137,4 +137,4 @@ def test_a_batch_off_the_curve_is_an_error_that_says_where_it_ends() -> None:
 )
 def test_bad_numbers_are_named(style: str, context: int, max_batch: int, words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        crossover_curve(SHAPE, H200, LADDER, style=style, context=context, max_batch=max_batch)
+        itl_curve(SHAPE, H200, LADDER, style=style, context=context, max_batch=max_batch)

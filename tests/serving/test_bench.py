@@ -21,7 +21,7 @@ def test_differences_between_two_runs_are_named() -> None:
 
 def test_the_server_of_the_bench_has_graphs() -> None:
     plan, _ = server()
-    assert plan.graphs > 0
+    assert plan.graph_costs.graphs > 0
 
 
 def test_a_missing_trace_is_one_line_and_exit_code_2(

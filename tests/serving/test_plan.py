@@ -20,7 +20,7 @@ CONFIG, SPEC = named_shape("qwen3-0.6b"), load_spec("h200")
 def test_what_nothing_else_needs_is_kv_cache() -> None:
     plan = plan_server(CONFIG, SPEC, "FULL_AND_PIECEWISE", [1, 2, 4, 8])
     largest_step = activation_bytes(CONFIG, 8192) + 256 * logit_bytes(CONFIG)
-    used = SPEC.reserved_bytes + weight_bytes(CONFIG) + largest_step + plan.graph_memory_bytes
+    used = SPEC.reserved_bytes + weight_bytes(CONFIG) + largest_step + plan.graph_costs.memory_bytes
     kv_bytes = plan.limits.num_blocks * 16 * kv_bytes_per_token(CONFIG)
     assert 0 <= SPEC.vram_bytes - used - kv_bytes < 16 * kv_bytes_per_token(CONFIG)
     assert plan.limits.max_model_len == 40_960
@@ -31,24 +31,25 @@ def test_graphs_are_counted_as_they_are_captured() -> None:
         plan_server(CONFIG, SPEC, mode, [1, 2, 4])
         for mode in ("NONE", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE")
     )
-    assert (none.graphs, none.graph_memory_bytes, none.capture_us) == (0, 0, 0.0)
+    nothing = none.graph_costs
+    assert (nothing.graphs, nothing.memory_bytes, nothing.capture_us) == (0, 0, 0.0)
     # 28 layers leave 29 pieces at each of 3 sizes, beside the full ones
-    assert (full.graphs, both.graphs) == (3, 3 + 3 * 29)
-    assert full.graph_node_bytes == 3 * 257 * SPEC.graph_node_bytes
+    assert (full.graph_costs.graphs, both.graph_costs.graphs) == (3, 3 + 3 * 29)
+    assert full.graph_costs.node_bytes == 3 * 257 * SPEC.graph_node_bytes
     assert none.limits.num_blocks > full.limits.num_blocks > both.limits.num_blocks
-    assert both.capture_us > full.capture_us > 0
+    assert both.graph_costs.capture_us > full.graph_costs.capture_us > 0
 
 
 def test_the_pool_holds_the_largest_rung_once() -> None:
     small = plan_server(CONFIG, SPEC, "FULL_DECODE_ONLY", [8])
     more = plan_server(CONFIG, SPEC, "FULL_DECODE_ONLY", [1, 2, 4, 8])
-    assert small.graph_pool_bytes == more.graph_pool_bytes
-    assert small.graph_pool_bytes == activation_bytes(CONFIG, 8) + 8 * logit_bytes(CONFIG)
+    assert small.graph_costs.pool_bytes == more.graph_costs.pool_bytes
+    assert small.graph_costs.pool_bytes == activation_bytes(CONFIG, 8) + 8 * logit_bytes(CONFIG)
 
 
 def test_piecewise_graphs_hold_no_logits() -> None:
     plan = plan_server(CONFIG, SPEC, "PIECEWISE", [4, 64])
-    assert plan.graph_pool_bytes == activation_bytes(CONFIG, 64)
+    assert plan.graph_costs.pool_bytes == activation_bytes(CONFIG, 64)
 
 
 def test_a_model_that_does_not_fit_is_refused_in_one_line() -> None:

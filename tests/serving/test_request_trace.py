@@ -1,5 +1,7 @@
 """Claims about reading traces: both formats, and what a bad row does."""
 
+import json
+from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,7 +14,6 @@ from mini_engine.serving.request_trace import (
     TraceRequest,
     read_trace,
     synthetic_trace,
-    write_trace,
 )
 
 HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
@@ -60,6 +61,18 @@ def test_json_lines(tmp_path: Path) -> None:
     first, second = read_trace(path).requests
     assert first == TraceRequest(0.0, 3, 4)
     assert second.arrival_us == pytest.approx(300_000, abs=1e-3)  # a nanosecond
+
+
+def write_trace(path: Path, requests: Iterable[TraceRequest]) -> None:
+    """JSON lines, to the microsecond."""
+    with open(path, "w", encoding="utf-8") as file:
+        for r in requests:
+            row = {
+                "arrival_s": round(r.arrival_us / 1e6, 6),
+                "prompt_tokens": r.prompt_tokens,
+                "output_tokens": r.output_tokens,
+            }
+            file.write(json.dumps(row) + "\n")
 
 
 @given(

@@ -6,38 +6,39 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from mini_engine.predict.step_model import Line
 from mini_engine.records.metrics import LogHistogram
-from mini_engine.serving.stride import Chain, Ramp, Stride
+from mini_engine.serving.stride import Ramp, Stride
 
-chains = st.lists(
+lines = st.lists(
     st.tuples(st.floats(1.0, 500.0), st.one_of(st.just(0.0), st.floats(1e-4, 5.0), st.just(0.5))),
     min_size=1,
     max_size=5,
 )
 
 
-def one_by_one(chains: list[Chain], steps: int) -> list[float]:
-    return [max(us + j * rise for us, rise in chains) for j in range(steps)]
+def one_by_one(lines: list[Line], steps: int) -> list[float]:
+    return [max(us + j * rise for us, rise in lines) for j in range(steps)]
 
 
-@given(chains=chains, steps=st.integers(1, 600))
-def test_the_time_of_k_steps_is_the_sum_of_the_steps(chains: list[Chain], steps: int) -> None:
-    stride = Stride(chains, steps)
+@given(lines=lines, steps=st.integers(1, 600))
+def test_the_time_of_k_steps_is_the_sum_of_the_steps(lines: list[Line], steps: int) -> None:
+    stride = Stride(lines, steps)
     # 600 additions in another order: at most 600 roundings of 1e-16 each
-    assert stride.total_us == pytest.approx(sum(one_by_one(chains, steps)), rel=1e-12)
+    assert stride.total_us == pytest.approx(sum(one_by_one(lines, steps)), rel=1e-12)
     assert sum(ramp.steps for ramp in stride.ramps) == stride.steps == steps
-    assert len(stride.ramps) <= len(chains)
+    assert len(stride.ramps) <= len(lines)
 
 
-@given(chains=chains, steps=st.integers(1, 600), us=st.floats(0.0, 200_000.0))
-@example(chains=[(1.0, 2.0)], steps=1, us=0.0)  # a growth of twice the first step, and no time
+@given(lines=lines, steps=st.integers(1, 600), us=st.floats(0.0, 200_000.0))
+@example(lines=[(1.0, 2.0)], steps=1, us=0.0)  # a growth of twice the first step, and no time
 def test_a_cut_keeps_the_steps_that_begin_before_the_moment(
-    chains: list[Chain], steps: int, us: float
+    lines: list[Line], steps: int, us: float
 ) -> None:
-    stride = Stride(chains, steps)
+    stride = Stride(lines, steps)
     stride.cut(us)
     begins, now = 0, 0.0
-    for step_us in one_by_one(chains, steps):
+    for step_us in one_by_one(lines, steps):
         if begins and now >= us:
             break
         begins, now = begins + 1, now + step_us
@@ -69,7 +70,7 @@ def test_not_even_the_last_digit_moves_the_border(
     assert ramp.steps_until(math.nextafter(exactly, math.inf)) == steps + 1
 
 
-def test_three_chains_take_turns() -> None:
+def test_three_lines_take_turns() -> None:
     # The one of growth 1 is the slowest from step 3 (10 = 10) to 9, that of growth 4 after it.
     stride = Stride([(10.0, 0.0), (7.0, 1.0), (-20.0, 4.0)], 12)
     assert [(r.first_us, r.growth_us, r.steps) for r in stride.ramps] == [
@@ -79,13 +80,13 @@ def test_three_chains_take_turns() -> None:
     ]
 
 
-@given(chains=chains, steps=st.integers(1, 300), weight=st.integers(1, 20))
+@given(lines=lines, steps=st.integers(1, 300), weight=st.integers(1, 20))
 def test_the_histogram_of_a_stride_is_that_of_its_steps(
-    chains: list[Chain], steps: int, weight: int
+    lines: list[Line], steps: int, weight: int
 ) -> None:
     closed, stepped = LogHistogram(), LogHistogram()
-    Stride(chains, steps).add_to(closed, weight)
-    for us in one_by_one(chains, steps):
+    Stride(lines, steps).add_to(closed, weight)
+    for us in one_by_one(lines, steps):
         stepped.add(us, weight)
     assert closed.count == stepped.count
     # A ramp starts in the middle of its chain, so its values may differ in the last digit.
@@ -97,7 +98,7 @@ def test_the_histogram_of_a_stride_is_that_of_its_steps(
         assert closed.percentile(percent) == pytest.approx(stepped.percentile(percent), rel=0.0051)
 
 
-@pytest.mark.parametrize(("chains", "steps"), [([(1.0, 0.0)], 0), ([(0.0, 1.0)], 5)])
-def test_steps_that_take_no_time_are_refused(chains: list[Chain], steps: int) -> None:
+@pytest.mark.parametrize(("lines", "steps"), [([(1.0, 0.0)], 0), ([(0.0, 1.0)], 5)])
+def test_steps_that_take_no_time_are_refused(lines: list[Line], steps: int) -> None:
     with pytest.raises(ValueError, match="give a step that takes time"):
-        Stride(chains, steps)
+        Stride(lines, steps)

@@ -85,7 +85,7 @@ def test_parts_combine_in_any_order_and_in_two_goes(seed: int, n: int, splits: i
     shares = [tiles_of(n, 8, split, splits) for split in range(splits)]
     order = np.random.default_rng(seed).permutation(splits)
     parts = [walk(*inputs, shares[i]) for i in order]
-    seeing = next(i for i, part in enumerate(parts) if part.total.all())
+    seeing = next(i for i, part in enumerate(parts) if part.l.all())
     once = finished(combine(parts))
     twice = finished(combine([combine(parts[: seeing + 1]), *parts[seeing + 1 :]]))
     for out in (once, twice):
@@ -97,8 +97,8 @@ def test_a_walk_over_no_tiles_is_the_part_of_no_keys() -> None:
     part = walk(q, keys, values, [])
     one = (*q.shape[:2], 1)
     assert [a.shape for a in part] == [one, one, q.shape]
-    assert (part.best == -np.inf).all()
-    assert not part.total.any()
+    assert (part.m == -np.inf).all()
+    assert not part.l.any()
     assert not part.acc.any()
     with np.errstate(all="raise"):
         whole = combine([part, Part(*walk(q, keys, values, [slice(0, 5)])), part])

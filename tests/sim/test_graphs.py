@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mini_engine.sim import kernels as k
-from mini_engine.sim.capture import CaptureError, SegmentedGraph
+from mini_engine.sim.capture import CaptureError, PiecewiseGraph
 from mini_engine.sim.device import Device, copy
 from mini_engine.sim.graphs import GraphRunner, PiecewiseGraphRunner, StaticInputs
 from mini_engine.sim.launch import Buffer, kernel
@@ -72,7 +72,7 @@ class Playground:
         self.program = program
         self.device = small_device()
         self.weight = self.device.upload(program.weight)
-        self.gain = self.device.upload(np.ones(WIDTH, np.float32))
+        self.norm_weight = self.device.upload(np.ones(WIDTH, np.float32))
         self.inputs = StaticInputs(self.device, {"x": ((TOP, WIDTH), "float32")})
 
     def forward(self, rows: int) -> Buffer:
@@ -101,7 +101,7 @@ class Playground:
             elif step.op == "scale":
                 launch(k.scale, out, a, by=0.7, label=label)
             elif step.op == "rms_norm":
-                launch(k.rms_norm, out, a, self.gain, eps=1e-6, label=label)
+                launch(k.rms_norm, out, a, self.norm_weight, eps=1e-6, label=label)
             elif step.op == "linear":
                 launch(copy, other := scratch.empty(*a.shape), a)  # out may be a
                 launch(k.linear, out, other, self.weight, label=label)
@@ -128,7 +128,7 @@ def runners_of(playground: Playground, splitting: frozenset[str]) -> dict[str, G
 class BreakableGraphRunner(PiecewiseGraphRunner):
     """The same pieces from one breakable capture, without a list of launches to split."""
 
-    def _record(self, rung: int) -> tuple[SegmentedGraph, Buffer]:
+    def _record(self, rung: int) -> tuple[PiecewiseGraph, Buffer]:
         with self.device.capture_breakable(self.splitting_ops, self.pool) as graph:
             output = self.forward(rung)
         return graph, output
@@ -154,7 +154,7 @@ def test_eager_full_piecewise_and_breakable_are_bitwise_equal(
             np.testing.assert_array_equal(together, replayed, err_msg=name)
     pieces, broken = runners["piecewise"].graphs, runners["breakable"].graphs
     for rung in SIZES:
-        assert isinstance(pieces[rung], SegmentedGraph)
+        assert isinstance(pieces[rung], PiecewiseGraph)
         assert [n.label for n in pieces[rung].live] == [n.label for n in broken[rung].live]
         assert len(broken[rung].graphs) == len(broken[rung].live) + 1
 
@@ -265,19 +265,19 @@ def wide_runner(sizes: list[int], *, share_pool: bool = True, megabytes: int = 5
 
 
 def graph_bytes(runner: GraphRunner) -> int:
-    return sum(r.pool_bytes for r in runner.capture().rungs)
+    return sum(r.pool_growth_bytes for r in runner.capture().rungs)
 
 
 def test_captured_largest_first_the_small_rungs_cost_nothing() -> None:
     report = wide_runner(SIZES).capture()
     assert [r.rung for r in report.rungs] == [8, 4, 2, 1]
-    assert report.rungs[0].pool_bytes == 32 * 2**20 + SEGMENT_BYTES
-    assert [r.pool_bytes for r in report.rungs[1:]] == [0, 0, 0]
+    assert report.rungs[0].pool_growth_bytes == 32 * 2**20 + SEGMENT_BYTES
+    assert [r.pool_growth_bytes for r in report.rungs[1:]] == [0, 0, 0]
 
 
 def test_ascending_order_and_private_pools_both_pay_for_every_rung() -> None:
     descending = graph_bytes(wide_runner(SIZES))
-    ascending = sum(r.pool_bytes for r in wide_runner(SIZES).capture(order=SIZES).rungs)
+    ascending = sum(r.pool_growth_bytes for r in wide_runner(SIZES).capture(order=SIZES).rungs)
     private = graph_bytes(wide_runner(SIZES, share_pool=False))
     scratch = (1 + 2 + 4 + 8) * 4 * 2**20
     assert descending == 8 * 4 * 2**20 + SEGMENT_BYTES
@@ -318,7 +318,7 @@ def test_adjacent_splitting_ops_share_a_piece_and_layers_make_one_piece_more() -
     runner = PiecewiseGraphRunner(device, forward, inputs, [4], {"attention", "kv_write"})
     report = runner.capture()
     assert report.graphs == 3
-    assert report.rungs[0].nodes == 6
+    assert len(runner.graphs[4].nodes) == 6
     launches = device.counters.launches
     device.read(runner.run(4, rows(4)))
     assert device.counters.launches - launches == 1 + 3 + 4  # a copy, the pieces, the live ops

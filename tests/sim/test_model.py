@@ -66,7 +66,7 @@ def random_configs(family: str, seed: int) -> Any:
 
 
 def reference(family: str, seed: int) -> Any:
-    """The transformers model, with gains and biases that are not all ones and zeros."""
+    """The transformers model, with norm weights and biases that are not all ones and zeros."""
     torch.manual_seed(seed)
     model = transformers.AutoModelForCausalLM.from_config(random_configs(family, seed)).float()
     with torch.no_grad():

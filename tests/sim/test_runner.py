@@ -8,13 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mini_engine.dispatch.capture_plan import capture_events
+from mini_engine.dispatch.dispatcher import BatchDescriptor
 from mini_engine.dispatch.modes import CUDAGraphMode
 from mini_engine.engine.engine import StepRecord
 from mini_engine.engine.scheduler import Request, SchedulerLimits
 from mini_engine.sim.launch import Buffer
 from mini_engine.sim.model import StepInputs
 from mini_engine.sim.runner import SimRunner
+from tests.support.capture_events import capture_events
 from tests.support.engine_helpers import ROOMY, VOCAB, alone, sim_engine, tokens_by_id
 
 MODES = ["NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"]
@@ -89,6 +90,25 @@ def test_each_step_runs_in_the_mode_it_was_dispatched_to() -> None:
     assert graphs[CUDAGraphMode.NONE] > 0  # the first prefill is longer than the top rung
 
 
+@pytest.mark.parametrize("mode", ["FULL", "PIECEWISE"])
+def test_a_batch_runs_at_the_rung_it_was_ordered_to(mode: str) -> None:
+    """Ordered to run 3 rows at 8, the runner must not replay 4, which they would fit as well."""
+    engine = sim_engine(mode)
+    runner = engine.runner
+    assert isinstance(runner, SimRunner)
+    for i in range(3):
+        engine.submit(Request(str(i), (i + 1,), 4))
+    batch = engine.scheduler.step()
+    assert batch
+    expected = runner.execute(batch, BatchDescriptor(CUDAGraphMode.NONE, 3, 3))
+    order = next(d for d in engine.dispatcher.descriptors() if d.num_tokens == 8)
+    runner.device.clocks.timeline = []
+    assert runner.execute(batch, order) == expected
+    replays = [e.name.split(" (")[0] for e in runner.device.timeline if e.category == "graph"]
+    assert replays
+    assert all(name.endswith(" of 8") for name in replays)
+
+
 def test_a_mixed_full_graph_serves_prefill_and_decode_together() -> None:
     requests = [Request("a", (1, 2), 6), Request("b", (3, 4, 5), 6, arrival_us=300)]
     modes = {
@@ -132,7 +152,7 @@ def test_capturing_while_requests_are_in_flight_changes_nothing() -> None:
     for _ in range(4):
         engine.step()
     engine.runner.capture()  # type: ignore[attr-defined]
-    engine.dispatcher.mark_captured()
+    engine.dispatcher.graphs_captured = True
     tokens = {}
     while engine.scheduler.has_unfinished:
         record = engine.step()

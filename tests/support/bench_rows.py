@@ -1,4 +1,4 @@
-"""Rows as a benchmark writes them, made up: times of the simulator with seeded noise on top."""
+"""Made-up rows as a benchmark writes them: the simulator's times with seeded noise on top."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from typing import Any
 import numpy as np
 
 from mini_engine.cuda.measure.evidence import EMULATED_GPU, Measurement
-from mini_engine.cuda.measure.rows import Point, Row, Run, joined, measured_row
+from mini_engine.cuda.measure.table import joined, with_figures
 from mini_engine.model.config import named_shape
 from mini_engine.predict.capacity import kv_bytes_per_token, read_bytes
 from mini_engine.predict.hardware import load_spec
 from mini_engine.predict.oplists import StepShape, step_ops
 from mini_engine.predict.step_cost import step_time
+from mini_engine.records.rows import MEASURED, Row, Run, six
 
 COPY_GB_S = 4300.0
-# arm -> op list, mode, and how many times the simulator's µs it "takes"
+InFile = dict[str, Any]  # a row as the file has it
+# variant -> op list, mode, and how many times the simulator's µs it "takes"
 LAWS: dict[str, tuple[str, Any, float]] = {
     "null": ("fused9", "full", 1.3),
     "hf-eager": ("hf56", "eager", 1.05),
@@ -36,41 +38,47 @@ PASSED = {"passed": True, "reason": "", "forced": None, "produced": None}
 
 
 def made_up_row(
-    arm: str, batch: int, context: int = 512, shape: str = "qwen3-0.6b", *, processes: int = 1,
+    variant: str, batch: int, context: int = 512, shape: str = "qwen3-0.6b", *, processes: int = 1,
     us: float | None = None,
-) -> Row:  # fmt: skip
-    """A measured row; `us` instead of the law's own time."""
+) -> InFile:  # fmt: skip
+    """A measured row of a file; `us` instead of the law's own time."""
     config, spec = named_shape(shape), load_spec("h200")
-    style, mode, factor = LAWS[arm]
+    style, mode, factor = LAWS[variant]
     on_device = replace(spec, host_step_us=0.0, copy_us=0.0, sync_us=0.0)
     ops = step_ops(config, StepShape.decode(batch, context), style)
     predicted = step_time(ops, on_device, mode).itl_us
     centre_us = us or predicted * factor
-    if arm == "ours-eager" and us is None:  # the same kernels as ours-graph: no faster than it
+    if variant == "ours-eager" and us is None:  # the same kernels as ours-graph: no faster than it
         same = step_time(ops, on_device, "full").itl_us
         centre_us = max(centre_us, 1.005 * same * LAWS["ours-graph"][2])
     moved = read_bytes(config) + batch * context * kv_bytes_per_token(config)
-    rng = np.random.default_rng([batch, context, sorted(LAWS).index(arm)])
+    rng = np.random.default_rng([batch, context, sorted(LAWS).index(variant)])
     row: Row | None = None
     for _ in range(processes):
         centre = centre_us * (1 + 0.002 * rng.standard_normal())
-        laps = (centre * (1 + 0.004 * rng.standard_normal(8))).tolist()
-        run = Run("2026-11-21T09:00:00+00:00", 1.0, laps, [centre] * 8, laps, {})
-        facts = {"steps_a_call": 1, "kernels_a_call": len(ops), "launches_a_call": 1,
-                 "bytes_to_move": moved, "predicted_us": predicted, "gate": PASSED}  # fmt: skip
-        new = measured_row(Point(shape, batch, context), arm, facts, run, COPY_GB_S)
-        row = joined(row, new, COPY_GB_S)
+        laps = tuple(six(us) for us in centre * (1 + 0.004 * rng.standard_normal(8)))
+        run = Run("2026-11-21T09:00:00+00:00", 1.0, laps, (six(centre),) * 8, laps, {})
+        new = Row(shape, batch, context, variant, MEASURED, gate=PASSED, kernels_a_call=len(ops),
+                  launches_a_call=1, ops_a_call=len(ops), bytes_to_move=moved,
+                  predicted_us=predicted, runs=(run,))  # fmt: skip
+        row = joined(row, with_figures(new, COPY_GB_S), COPY_GB_S)
     assert row is not None
-    return row
+    return row.as_json()
 
 
-def made_up_rows(batches: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256)) -> list[Row]:
-    """Every arm at every batch."""
-    return [made_up_row(arm, batch) for batch in batches for arm in LAWS]
+def made_up_rows(
+    batches: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256),
+) -> list[InFile]:
+    """Every variant at every batch."""
+    return [made_up_row(variant, batch) for batch in batches for variant in LAWS]
 
 
 def made_up(
-    rows: list[Row], *, emulated: bool = True, gpu: str = "NVIDIA H200", spec: str = "h200"
+    rows: list[InFile],
+    *,
+    emulated: bool = True,
+    gpu: str = "NVIDIA H200",
+    spec: str = "h200",
 ) -> Measurement:
     """A file of them. It says that it is emulated, for they are no evidence of anything."""
     figures = {"copy_bandwidth_gb_s": {"median": COPY_GB_S}, "spec": spec, "rounds": 8,

@@ -95,7 +95,7 @@ def missing_lines(shown: str, printed: str) -> list[str]:
 
 
 def symbol_source(where: str) -> str:
-    """The source of `mini_engine/sim/graphs.py:GraphRunner.run`, or of a whole file."""
+    """The source of `mini_engine/sim/graphs.py:GraphRunner.run_at`, or of a whole file."""
     file, _, symbol = where.partition(":")
     text = (ROOT / file).read_text()
     node: ast.AST = ast.parse(text)

@@ -1,4 +1,4 @@
-"""Stages for the gate and the arms, a gate on one, and arms that are spoiled on purpose."""
+"""Setups for the gate and the variants, a gate on one, and variants that are spoiled on purpose."""
 
 from __future__ import annotations
 
@@ -11,14 +11,12 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from mini_engine.cuda.graphs.backend import graphs_for  # noqa: E402
-from mini_engine.cuda.measure import gate  # noqa: E402
-from mini_engine.cuda.measure.plain_arms import OursEager  # noqa: E402
-from mini_engine.cuda.measure.stage import Arm, Stage, float32_stage, set_stage  # noqa: E402
+from mini_engine.cuda.measure.decode_setup import DecodeSetup, Variant, build_setup  # noqa: E402
 from mini_engine.cuda.weights import random_weights  # noqa: E402
 from tests.support.torch_helpers import FAMILIES  # noqa: E402
 
 
-def stage_of(
+def setup_of(
     family: str = "qwen3",
     dtype: torch.dtype = torch.float32,
     *,
@@ -28,35 +26,30 @@ def stage_of(
     device: str = "cpu",
     seed: int = 0,
     hidden_size: int = 16,
-) -> Stage:
+) -> DecodeSetup:
     # head_dim 16: the least that the Triton kernels take
     config = replace(
         FAMILIES[family], max_position_embeddings=256, vocab_size=200, head_dim=16,
         hidden_size=hidden_size,
     )  # fmt: skip
     weights = random_weights(config, torch.device(device), dtype, seed=seed)
-    return set_stage(graphs_for(device), weights, batch, context, room)
-
-
-def gate_of(stage: Stage) -> gate.Gate:
-    wide = float32_stage(stage, gate.CONTEXT, gate.room_of(stage.batch))
-    return gate.Gate(stage, OursEager(stage), OursEager(wide))
+    return build_setup(graphs_for(device), weights, batch, context, room)
 
 
 @dataclass
 class Spoiled:
-    """An arm with something done to its logits or to the tokens that it says it sampled."""
+    """A variant with something done to its logits or to the tokens that it says it sampled."""
 
-    arm: Arm
+    variant: Variant
     spoil: Callable[[torch.Tensor], torch.Tensor] = lambda logits: logits
     spoil_tokens: Callable[[torch.Tensor], torch.Tensor] = lambda tokens: tokens
     steps_a_call: int = 1
 
     def logits(self) -> list[torch.Tensor]:
-        return [self.spoil(one) for one in self.arm.logits()]
+        return [self.spoil(one) for one in self.variant.logits()]
 
     def tokens(self) -> list[torch.Tensor]:
-        return [self.spoil_tokens(one) for one in self.arm.tokens()]
+        return [self.spoil_tokens(one) for one in self.variant.tokens()]
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.arm, name)
+        return getattr(self.variant, name)

@@ -20,24 +20,23 @@ from mini_engine.cuda.kernels import (
     rope,
     skinny,
 )
-from mini_engine.cuda.kernels.gemv_plan import gemv_plan, skinny_plan
+from mini_engine.cuda.kernels.gemv import gemv_plan
+from mini_engine.cuda.kernels.launch import H200_SM_COUNT as MULTIPROCESSORS
 from mini_engine.cuda.kernels.paged import Heads
 from mini_engine.model.config import ModelConfig
 from tests.support.kernel_cases import BF16, F32, I32, I64, Compiled, compile_for
 
 BLOCK_SIZE = 16
 CONTEXT = 512  # the bucket of the decode graph
-MULTIPROCESSORS = 132  # of an H200
 
 BF16_NAMES = "out x residual gain weight bias gate_up q k_cache v_cache qkv q_gain k_gain"
-F32_NAMES = "cos sin sums stats parts values logits temperatures"
+F32_NAMES = "cos sin sums stats parts values logits"
 I32_NAMES = "input_ids positions slot_mapping block_table context_lens query_lens counters indices"
 POINTERS = {
     **dict.fromkeys(BF16_NAMES.split(), BF16),
     **dict.fromkeys(F32_NAMES.split(), F32),
     **dict.fromkeys(I32_NAMES.split(), I32),
     "tokens": I64,
-    "seeds": I64,
 }
 SCALARS = {"eps": "fp32", "scale": "fp32", "table_stride": "i32", "end": "i32"}
 
@@ -139,8 +138,8 @@ def _products(c: ModelConfig) -> list[Case]:
 def _skinny(c: ModelConfig) -> list[Case]:
     hidden, inner = c.hidden_size, c.intermediate_size
     qkv = c.q_size + 2 * c.kv_size
-    norms, down = skinny_plan(qkv, hidden), skinny_plan(hidden, inner, split=True)
-    pair = skinny_plan(inner, hidden)
+    norms, pair = skinny.skinny_plan(qkv, hidden), skinny.skinny_plan(inner, hidden)
+    down = skinny.skinny_plan(hidden, inner, split=True)
     common = {"M": 16, "BIAS": False, "bias": None}
     first = common | {"N": qkv, "K": hidden, "NORM": True, "ADD": False}
     second = common | {"N": hidden, "K": inner, "NORM": False, "ADD": False, "gain": None}
@@ -148,16 +147,16 @@ def _skinny(c: ModelConfig) -> list[Case]:
         case(
             "norm_qkv_m16",
             skinny.skinny_kernel,
-            norms.warps,
-            first | {"ROWS": norms.rows, "CHUNK": norms.chunk, "SPLIT_WIDTH": norms.split_width},
-            stages=norms.stages,
+            skinny.WARPS,
+            first | {"ROWS": skinny.ROWS, "CHUNK": norms.chunk, "SPLIT_WIDTH": norms.split_width},
+            stages=skinny.STAGES,
         ),
         case(
             "down_split_m16",
             skinny.skinny_kernel,
-            down.warps,
-            second | {"ROWS": down.rows, "CHUNK": down.chunk, "SPLIT_WIDTH": down.split_width},
-            stages=down.stages,
+            skinny.WARPS,
+            second | {"ROWS": skinny.ROWS, "CHUNK": down.chunk, "SPLIT_WIDTH": down.split_width},
+            stages=skinny.STAGES,
             pointers=(("out", F32),),
         ),
         case(
@@ -169,21 +168,16 @@ def _skinny(c: ModelConfig) -> list[Case]:
         case(
             "norm_gate_up_m16",
             skinny.skinny_gate_up_kernel,
-            pair.warps,
-            {"M": 16, "N": inner, "K": hidden, "ROWS": pair.rows, "CHUNK": pair.chunk},
-            stages=pair.stages,
+            skinny.WARPS,
+            {"M": 16, "N": inner, "K": hidden, "ROWS": skinny.ROWS, "CHUNK": pair.chunk},
+            stages=skinny.STAGES,
         ),
     ]
 
 
 def _attention(c: ModelConfig) -> list[Case]:
     heads = Heads(c.num_heads, c.num_kv_heads, c.head_dim, BLOCK_SIZE)
-    shape = {
-        "KV_HEADS": c.num_kv_heads,
-        "GROUP": heads.group_size,
-        "HEAD_DIM": c.head_dim,
-        "BLOCK_SIZE": BLOCK_SIZE,
-    }
+    shape = heads.constants
     grouped = shape | {"PADDED_GROUP": heads.padded_group}
     splits = attention.MAX_SPLITS
     many = {"SPLITS": splits, "PADDED_SPLITS": splits, "TILE": attention.TILE}
@@ -192,21 +186,7 @@ def _attention(c: ModelConfig) -> list[Case]:
     tile_bytes = 2 * fused_attention.TILE * c.head_dim * c.dtype_bytes
     tiles = {"REQS": 256, "TILE_Q": prefill.TILE_Q, "TILE_K": prefill.TILE_K}
     return [
-        case(
-            "decode_split",
-            attention.decode_split_kernel,
-            4,
-            grouped | many | {"COMBINE": False, "out": None, "counters": None},
-        ),
-        case(
-            "decode_attention", attention.decode_split_kernel, 4, grouped | many | {"COMBINE": True}
-        ),
-        case(
-            "decode_combine",
-            attention.decode_combine_kernel,
-            4,
-            {"HEAD_DIM": c.head_dim, "SPLITS": splits, "PADDED": splits},
-        ),
+        case("decode_attention", attention.decode_split_kernel, 4, grouped | many),
         case(
             "fused_attention",
             fused_attention.fused_attention_kernel,
@@ -220,7 +200,7 @@ def _attention(c: ModelConfig) -> list[Case]:
 
 
 def _head(c: ModelConfig) -> list[Case]:
-    plan = head.head_plan(c.vocab_size, c.hidden_size)
+    plan = gemv_plan(c.vocab_size, c.hidden_size)
     parts = head.num_programs(c.vocab_size, c.hidden_size)
     made = []
     for tokens in (1, 4):
@@ -236,13 +216,8 @@ def _head(c: ModelConfig) -> list[Case]:
                 prefetched=plan.rows * c.hidden_size * c.dtype_bytes,
             )
         )
-    sampled = {"V": c.vocab_size, "BLOCK": pick.LOGITS_BLOCK, "SAMPLE": True}
     advanced = {"PARTS": parts, "BLOCK": pick.PICK_BLOCK, "BLOCK_SIZE": BLOCK_SIZE, "ADVANCE": True}
-    return [
-        *made,
-        case("top_of_logits", pick.logits_kernel, 4, sampled),
-        case("pick_and_advance", pick.pick_kernel, 4, advanced),
-    ]
+    return [*made, case("pick_and_advance", pick.pick_kernel, 4, advanced)]
 
 
 def _no_gains(c: ModelConfig) -> dict[str, None]:

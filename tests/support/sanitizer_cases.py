@@ -155,14 +155,13 @@ def decode(make: Make) -> list[Tensor]:
     kv, q = make.paged(CONTEXTS, HEADS), make.randn(4, Q)
     inputs = (q, kv.k_cache, kv.v_cache, kv.block_table, kv.context_lens)
     counters = make.ints([[0] * HEADS.num_kv_heads] * 4)
-    outs = [make.unset(4, Q) for _ in range(3)]
-    attention.decode_attention(outs[0], *inputs, 2)
-    attention.decode_attention(outs[1], *inputs, 3, counters)
+    out, naive = make.unset(4, Q), make.unset(4, Q)
+    attention.decode_attention(out, counters, *inputs, 3)
     if make.kernels:
-        attention_naive.decode_attention_naive(outs[2], *inputs)
+        attention_naive.decode_attention_naive(naive, *inputs)
     else:
-        outs[2] = attention.decode_reference(*inputs)
-    return [*outs, counters]
+        naive = attention.decode_reference(*inputs)
+    return [out, naive, counters]
 
 
 def fused_decode(make: Make) -> list[Tensor]:
@@ -190,7 +189,7 @@ def prompts(make: Make) -> list[Tensor]:
 
 
 def tokens(make: Make) -> list[Tensor]:
-    """The head, and both ways from logits to the next step."""
+    """The head, and both ways from its partials to a token."""
     rows, vocab, width = 3, 21, 100
     parts = head.num_programs(vocab, width)
     values = torch.full((rows, parts), NAN, device=make.device)
@@ -200,15 +199,9 @@ def tokens(make: Make) -> list[Tensor]:
     head.norm_lm_head(values, indices, x, gain, weight, EPS, logits)
     pick.pick_tokens(picked, values, indices)
 
-    wide = make.randn(rows, 300)
-    parts = pick.num_parts(300)
-    values = torch.full((rows, parts), NAN, device=make.device)
-    indices, advanced = make.ints([[0] * parts] * rows), make.ints([0] * rows, torch.int64)
+    advanced = make.ints([0] * rows, torch.int64)
     positions, lens = make.ints([7, 2, 0]), make.ints([8, 3, 0])
     slots, table = make.ints([11, 18, 0]), make.ints([[7, 2, 9], [4, 0, 0], [0, 0, 0]])
-    warm = make.there(torch.tensor([0.7, 0.0, 1.5]))
-    seeds = make.ints([5, 7, 2**40 + 3], torch.int64)
-    pick.top_of_logits(values, indices, wide, warm, seeds, positions)
     fed = make.ints([1, 2, 0])
     pick.pick_and_advance(advanced, fed, positions, lens, slots, values, indices, table, 4, 12)
     return [logits, picked, advanced, fed, positions, lens, slots]

@@ -5,8 +5,8 @@ def _rope_and_store(q, k_cache, v_cache, qkv, positions, slot_mapping, cos, sin,
     kv_heads, head_dim = k_cache.shape[2:]
     queries, keys, values = _heads_of(qkv, q.shape[1], kv_heads, head_dim)
     if qk_norm:
-        q_gain, k_gain, eps = qk_norm
-        queries, keys = _normalised(queries, q_gain, eps), _normalised(keys, k_gain, eps)
+        q_weight, k_weight, eps = qk_norm
+        queries, keys = _normalised(queries, q_weight, eps), _normalised(keys, k_weight, eps)
     cos_t, sin_t = cos[: len(qkv), None, :], sin[: len(qkv), None, :]
     q[...] = _rotated(queries, cos_t, sin_t).reshape(q.shape)
     k_cache.reshape(-1, kv_heads, head_dim)[slot_mapping] = _rotated(keys, cos_t, sin_t)

@@ -3,8 +3,8 @@
 
 def add_tile(part, q, keys, values):
     scores = scores_of(q, keys)
-    best = np.maximum(part.best, scores.max(axis=-1, keepdims=True))
-    keep, weights = np.exp(part.best - best), np.exp(scores - best)
+    m = np.maximum(part.m, scores.max(axis=-1, keepdims=True))
+    keep, weights = np.exp(part.m - m), np.exp(scores - m)
     sums = weights.sum(axis=-1, keepdims=True)
     acc = part.acc * keep + np.matmul(weights, values.transpose(1, 0, 2)) / sums
-    return Part(best, part.total * keep + sums, acc)
+    return Part(m, part.l * keep + sums, acc)

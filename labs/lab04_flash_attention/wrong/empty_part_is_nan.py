@@ -5,9 +5,9 @@ from functools import reduce
 
 def combine(parts):
     def merged(a, b):
-        best = np.maximum(a.best, b.best)
-        keep_a, keep_b = np.exp(a.best - best), np.exp(b.best - best)
-        total = a.total * keep_a + b.total * keep_b
-        return Part(best, total, a.acc * keep_a + b.acc * keep_b)
+        m = np.maximum(a.m, b.m)
+        keep_a, keep_b = np.exp(a.m - m), np.exp(b.m - m)
+        l = a.l * keep_a + b.l * keep_b
+        return Part(m, l, a.acc * keep_a + b.acc * keep_b)
 
     return reduce(merged, parts)

@@ -3,7 +3,7 @@
 
 def add_tile(part, q, keys, values):
     scores = scores_of(q, keys)
-    best = np.maximum(part.best, scores.max())
-    keep, weights = np.exp(part.best - best), np.exp(scores - best)
-    total = part.total * keep + weights.sum(axis=-1, keepdims=True)
-    return Part(best, total, part.acc * keep + np.matmul(weights, values.transpose(1, 0, 2)))
+    m = np.maximum(part.m, scores.max())
+    keep, weights = np.exp(part.m - m), np.exp(scores - m)
+    l = part.l * keep + weights.sum(axis=-1, keepdims=True)
+    return Part(m, l, part.acc * keep + np.matmul(weights, values.transpose(1, 0, 2)))

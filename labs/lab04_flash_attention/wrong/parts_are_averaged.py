@@ -2,7 +2,7 @@
 
 
 def combine(parts):
-    seen = [part for part in parts if part.total.all()]
-    best = np.maximum.reduce([part.best for part in seen])
-    found = sum(part.acc / part.total for part in seen) / len(seen)
-    return Part(best, np.ones_like(best), found)
+    seen = [part for part in parts if part.l.all()]
+    m = np.maximum.reduce([part.m for part in seen])
+    found = sum(part.acc / part.l for part in seen) / len(seen)
+    return Part(m, np.ones_like(m), found)

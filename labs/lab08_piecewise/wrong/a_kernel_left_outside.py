@@ -5,7 +5,7 @@ class PiecewiseGraphRunner:
     def _record(self, rung):
         with self.device.trace(self.pool) as nodes:
             output = self.forward(rung)
-        whole, waiting = SegmentedGraph(self.device), []
+        whole, waiting = PiecewiseGraph(self.device), []
         for node in nodes:
             if node.label not in self.splitting_ops:
                 waiting.append(node)
@@ -14,7 +14,7 @@ class PiecewiseGraphRunner:
                 with self.device.capture(self.pool, f"piece of {rung}") as graph:
                     for earlier in waiting:
                         self.device.submit(earlier)
-                whole.segments.append(graph)
+                whole.launches.append(graph)
                 waiting = []
-            whole.segments.append(node)
+            whole.launches.append(node)
         return whole, output

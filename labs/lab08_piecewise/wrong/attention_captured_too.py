@@ -5,10 +5,10 @@ class PiecewiseGraphRunner:
     def _record(self, rung):
         with self.device.trace(self.pool) as nodes:
             output = self.forward(rung)
-        whole = SegmentedGraph(self.device)
+        whole = PiecewiseGraph(self.device)
         for piece in split_pieces([node.label for node in nodes], self.splitting_ops):
             with self.device.capture(self.pool, f"piece {piece.id} of {rung}") as graph:
                 for position in piece.positions:
                     self.device.submit(nodes[position])
-            whole.segments.append(graph)
+            whole.launches.append(graph)
         return whole, output

@@ -1,7 +1,7 @@
 """live-ops-last: replays the graphs one after another, then runs what resisted capture."""
 
 
-class SegmentedGraph:
+class PiecewiseGraph:
     def replay(self):
         for graph in self.graphs:
             graph.replay()

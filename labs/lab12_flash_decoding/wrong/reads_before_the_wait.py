@@ -22,7 +22,6 @@ def decode_split_kernel(
     SPLITS: tl.constexpr,
     PADDED_SPLITS: tl.constexpr,
     TILE: tl.constexpr,
-    COMBINE: tl.constexpr,
     PDL: tl.constexpr,
 ):
     pdl_release(PDL)
@@ -48,7 +47,6 @@ def decode_split_kernel(
         scores = tl.dot(queries, tl.trans(keys), input_precision="ieee") * scale
         best, total, acc = online_softmax(scores, inside[None, :], values, best, total, acc)
     store_part(sums, stats, head * SPLITS + split, live, best, total, acc, HEAD_DIM)
-    if COMBINE:
-        counter = counters + request * KV_HEADS + kv_head
-        first = (request * KV_HEADS + kv_head) * GROUP
-        combine_if_last(out, sums, stats, counter, first, GROUP, HEAD_DIM, SPLITS, PADDED_SPLITS)
+    counter = counters + request * KV_HEADS + kv_head
+    first = (request * KV_HEADS + kv_head) * GROUP
+    combine_if_last(out, sums, stats, counter, first, GROUP, HEAD_DIM, SPLITS, PADDED_SPLITS)

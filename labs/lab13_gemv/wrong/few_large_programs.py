@@ -1,7 +1,7 @@
 """few-large-programs: gives every program as many rows as its registers take, and counts no programs."""
 
 
-def gemv_plan(num_rows, width, *, pairs=False):
+def gemv_plan(num_rows, width, *, pairs=False, sm_count=H200_SM_COUNT):
     halves = 2 if pairs else 1
     rows = 8 // halves
     while rows > 1 and rows * halves * width > TILE_ELEMENTS:

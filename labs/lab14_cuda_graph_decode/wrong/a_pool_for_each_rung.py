@@ -5,5 +5,5 @@ class GraphRunner:
     def _record(self, rung, stream):
         pieces = Pieces(self.backend, self.backend.graph_pool_handle(), stream)
         with pieces.capture():
-            output = self.forward(rung)
-        return Captured(pieces, output)
+            pieces.output = self.forward(rung)
+        return pieces

@@ -2,13 +2,12 @@
 
 
 class GraphRunner:
-    def _capture_ladder(self, check, progress):
+    def _capture_ladder(self, check):
         report, stream = CaptureReport(), self.backend.Stream()
-        for rung in reversed(self.sizes):
+        for rung in reversed(self.rungs):
             check()
             try:
                 report.rungs.append(self._capture_rung(rung, stream))
             except RuntimeError:
                 report.dropped.append(rung)
-            progress(rung)
         return report

@@ -9,4 +9,4 @@ class StaticInputs:
             rows[: len(array)] = array
             rows[len(array) :] = 0
         self._device = self._staging.to(self._device.device, copy=True)
-        self._whole = StepInputs(**self._views(self._device))
+        self._whole = self._views(self._device)

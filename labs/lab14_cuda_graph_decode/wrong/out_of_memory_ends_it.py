@@ -2,10 +2,9 @@
 
 
 class GraphRunner:
-    def _capture_ladder(self, check, progress):
+    def _capture_ladder(self, check):
         report, stream = CaptureReport(), self.backend.Stream()
-        for rung in reversed(self.sizes):
+        for rung in reversed(self.rungs):
             check()
             report.rungs.append(self._capture_rung(rung, stream))
-            progress(rung)
         return report

@@ -2,9 +2,9 @@
 
 
 class GraphRunner:
-    def _capture_ladder(self, check, progress):
+    def _capture_ladder(self, check):
         report, stream = CaptureReport(), self.backend.Stream()
-        for rung in self.sizes:
+        for rung in self.rungs:
             check()
             try:
                 report.rungs.append(self._capture_rung(rung, stream))
@@ -12,5 +12,4 @@ class GraphRunner:
                 if not is_out_of_memory(error):
                     raise
                 report.dropped.append(rung)
-            progress(rung)
         return report

@@ -22,15 +22,9 @@ class GraphRunner:
         self.ladder = CaptureLadder([size for size in sizes if size <= 8 or size % 8 == 0])
         self.share_pool = share_pool
         self.pool = device.memory.new_pool() if pool is None else pool
-        self.graphs: dict[int, Graph | SegmentedGraph] = {}
+        self.graphs: dict[int, Graph | PiecewiseGraph] = {}
         self.outputs: dict[int, Buffer] = {}
 
-    def run(self, num_rows: int, arrays: Mapping[str, np.ndarray]) -> Buffer:
-        """Pad to the rung, copy in, replay, and give the output's first `num_rows` rows.
-
-        The output stands in the graph's memory: the next replay overwrites it. Read it first.
-        """
-        rung = next(r for r in sorted(self.graphs) if r >= num_rows)
-        self.inputs.stage(rung, arrays)
-        self.graphs[rung].replay()
-        return self.outputs[rung][: min(num_rows, len(self.outputs[rung]))]
+    def rung_for(self, num_rows: int) -> int:
+        """The smallest captured rung that holds `num_rows` rows."""
+        return next(r for r in sorted(self.graphs) if r >= num_rows)

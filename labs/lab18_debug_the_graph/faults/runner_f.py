@@ -10,7 +10,7 @@ class GraphRunner:
         self.device.free(self.forward(rung))
         self.device.synchronize()
 
-    def _record(self, rung: int) -> tuple[Graph | SegmentedGraph, Buffer]:
+    def _record(self, rung: int) -> tuple[Graph | PiecewiseGraph, Buffer]:
         """Capture one forward. It takes what eager steps have freed, and no memory of its own."""
         with self.device.capture(DEFAULT_POOL, f"graph of {rung}") as graph:
             output = self.forward(rung)
@@ -18,18 +18,18 @@ class GraphRunner:
 
 
 class PiecewiseGraphRunner:
-    def _record(self, rung: int) -> tuple[SegmentedGraph, Buffer]:
+    def _record(self, rung: int) -> tuple[PiecewiseGraph, Buffer]:
         """List the launches of one forward, capture those between splitting ops, keep the rest."""
         with self.device.trace(DEFAULT_POOL) as nodes:
             output = self.forward(rung)
-        whole = SegmentedGraph(self.device)
+        whole = PiecewiseGraph(self.device)
         for piece in split_pieces([node.label for node in nodes], self.splitting_ops):
-            launches = [nodes[position] for position in piece.positions]
+            inside = [nodes[position] for position in piece.positions]
             if piece.splitting:
-                whole.segments += launches
+                whole.launches += inside
                 continue
             with self.device.capture(DEFAULT_POOL, f"piece {piece.id} of {rung}") as graph:
-                for node in launches:
+                for node in inside:
                     self.device.submit(node)
-            whole.segments.append(graph)
+            whole.launches.append(graph)
         return whole, output

@@ -7,14 +7,14 @@ class PiecewiseGraphRunner:
     def _record(self, rung):
         with self.device.trace(self.pool) as nodes:
             output = self.forward(rung)
-        whole = SegmentedGraph(self.device)
+        whole = PiecewiseGraph(self.device)
         for piece in split_pieces([node.label for node in nodes], self.splitting_ops):
-            launches = [nodes[position] for position in piece.positions]
-            live = [launches.pop()] if piece.splitting else []
-            if launches:
+            inside = [nodes[position] for position in piece.positions]
+            live = [inside.pop()] if piece.splitting else []
+            if inside:
                 with self.device.capture(self.pool, f"piece {piece.id} of {rung}") as graph:
-                    for node in launches:
+                    for node in inside:
                         self.device.submit(node)
-                whole.segments.append(graph)
-            whole.segments += live
+                whole.launches.append(graph)
+            whole.launches += live
         return whole, output

@@ -9,14 +9,14 @@ class PiecewiseGraphRunner:
     def _record(self, rung):
         with self.device.trace(DEFAULT_POOL) as nodes:
             output = self.forward(rung)
-        whole = SegmentedGraph(self.device)
+        whole = PiecewiseGraph(self.device)
         for piece in split_pieces([node.label for node in nodes], self.splitting_ops):
-            launches = [nodes[position] for position in piece.positions]
+            inside = [nodes[position] for position in piece.positions]
             if piece.splitting:
-                whole.segments += launches
+                whole.launches += inside
                 continue
             with self.device.capture(DEFAULT_POOL, f"piece {piece.id} of {rung}") as graph:
-                for node in launches:
+                for node in inside:
                     self.device.submit(node)
-            whole.segments.append(graph)
+            whole.launches.append(graph)
         return whole, output

@@ -7,16 +7,16 @@ class PiecewiseGraphRunner:
     def _record(self, rung):
         with self.device.trace(self.pool) as nodes:
             output = self.forward(rung)
-        whole = SegmentedGraph(self.device)
+        whole = PiecewiseGraph(self.device)
         for piece in split_pieces([node.label for node in nodes], self.splitting_ops):
-            launches = [nodes[position] for position in piece.positions]
+            inside = [nodes[position] for position in piece.positions]
             if piece.splitting:
-                whole.segments.append(launches[0])
-                if len(launches) > 1:
-                    whole.segments.append(launches[-1])
+                whole.launches.append(inside[0])
+                if len(inside) > 1:
+                    whole.launches.append(inside[-1])
                 continue
             with self.device.capture(self.pool, f"piece {piece.id} of {rung}") as graph:
-                for node in launches:
+                for node in inside:
                     self.device.submit(node)
-            whole.segments.append(graph)
+            whole.launches.append(graph)
         return whole, output

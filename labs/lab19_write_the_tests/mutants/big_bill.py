@@ -5,10 +5,8 @@ Fault: every batch runs at the largest rung.
 
 
 class GraphRunner:
-    def run(self, num_rows, arrays):
+    def rung_for(self, num_rows):
         rung = max(self.graphs)
         if rung < num_rows:
             raise CaptureError(f"a batch of {num_rows} fits no captured rung")
-        self.inputs.stage(rung, arrays)
-        self.graphs[rung].replay()
-        return self.outputs[rung][:num_rows]
+        return rung

@@ -8,6 +8,6 @@ class PiecewiseGraphRunner:
     def _record(self, rung):
         with self.device.capture(self.pool, f"graph of {rung}") as graph:
             output = self.forward(rung)
-        whole = SegmentedGraph(self.device)
-        whole.segments.append(graph)
+        whole = PiecewiseGraph(self.device)
+        whole.launches.append(graph)
         return whole, output

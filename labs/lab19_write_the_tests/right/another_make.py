@@ -32,7 +32,7 @@ class GraphRunner:
             graph, output = self._record(rung)
             found[rung] = graph, output
             took = self.device.cpu_us - began
-            report.rungs.append(RungReport(rung, 1, len(graph.nodes), 0.0, took, 0, 0))
+            report.rungs.append(RungReport(rung, 1, took, 0))
         self.rungs = sorted(found)
         self.recorded = [found[rung] for rung in self.rungs]
         return report

@@ -1,8 +1,8 @@
-"""One way to capture and replay, whatever the device: the real graphs or the emulated ones.
+"""One way to capture and replay on any device: real CUDA graphs, or emulated ones.
 
-In: a device. Out: a `GraphBackend`, which holds all that an engine needs from `torch.cuda` around
-a capture, and nothing else. On "cuda" it is `torch.cuda` itself, on "cpu" the emulator; code that
-is given one runs on either without an `if`.
+In: a device. Out: a `GraphBackend`, which holds what an engine needs of `torch.cuda` around a
+capture, and nothing else. On "cuda" its functions are those of `torch.cuda`, on "cpu" those of the
+emulator; code that is given a backend runs on either without an `if`.
 
     graphs = graphs_for("cpu")
     g = graphs.CUDAGraph()
@@ -11,8 +11,8 @@ is given one runs on either without an `if`.
     g.replay()
 
 Running out of memory raises `torch.OutOfMemoryError` on both; a driver that has no room for a
-graph's nodes raises a plain RuntimeError ("CUDA error: out of memory"). After it, as after any
-exception that is no fault of CUDA, the pool can be used again. A capture that CUDA itself
+graph's nodes raises a plain RuntimeError ("CUDA error: out of memory"). The pool can be used again
+afterwards, as it can after any exception that was not CUDA's. A capture that CUDA itself
 invalidated has spoiled its pool for good: take a new handle.
 """
 
@@ -20,55 +20,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from dataclasses import dataclass, fields
+from types import ModuleType
+from typing import Any, ClassVar, TypeAlias
 
 import torch
 
 from mini_engine.cuda.graphs import emulator
 
+# The emulator has the methods of `torch.cuda` that we use and no others: its types stand for both.
+Graph: TypeAlias = emulator.CUDAGraph
+Stream: TypeAlias = emulator.Stream
 PoolHandle: TypeAlias = Any  # an opaque token: two numbers on a GPU, a `GraphPool` on a CPU
-
-
-class Graph(Protocol):
-    """A captured graph."""
-
-    def replay(self) -> None: ...
-    def reset(self) -> None: ...
-    def pool(self) -> PoolHandle: ...
-    def capture_begin(self, pool: PoolHandle = ..., capture_error_mode: str = ...) -> None: ...
-    def capture_end(self) -> None: ...
-
-
-class StreamLike(Protocol):
-    """A stream to warm up and to capture on."""
-
-    def wait_stream(self, stream: Any) -> None: ...
-    def synchronize(self) -> None: ...
-
-
-class EventLike(Protocol):
-    """A moment on a stream."""
-
-    def record(self, stream: Any = ...) -> None: ...
-    def synchronize(self) -> None: ...
-    def elapsed_time(self, end_event: Any) -> float: ...  # milliseconds
-
-
-class NewEvent(Protocol):
-    def __call__(self, enable_timing: bool = ...) -> EventLike: ...
-
-
-class Capture(Protocol):
-    """`with graph(g, pool=..., stream=...)`: captures its body into g."""
-
-    def __call__(
-        self,
-        cuda_graph: Any,
-        pool: PoolHandle = ...,
-        stream: Any = ...,
-        capture_error_mode: str = ...,
-    ) -> AbstractContextManager[None]: ...
 
 
 @dataclass(frozen=True)
@@ -77,28 +40,39 @@ class GraphBackend:
 
     device: torch.device
     emulated: bool  # times measured on it say nothing about a GPU
-    CUDAGraph: Callable[[], Graph]
-    graph: Capture
+    CUDAGraph: type[emulator.CUDAGraph]
+    graph: Callable[..., AbstractContextManager[None]]  # (graph, pool=..., stream=...)
     graph_pool_handle: Callable[[], PoolHandle]
-    Stream: Callable[[], StreamLike]
-    Event: NewEvent
-    stream: Callable[[Any], AbstractContextManager[None]]
-    current_stream: Callable[[], StreamLike]
+    Stream: type[emulator.Stream]
+    Event: type[emulator.Event]
+    stream: Callable[[emulator.Stream], AbstractContextManager[None]]
+    current_stream: Callable[[], emulator.Stream]
     synchronize: Callable[[], None]
     is_current_stream_capturing: Callable[[], bool]
     mem_get_info: Callable[[], tuple[int, int]]  # (free, total) bytes
-    pool_bytes: Callable[[PoolHandle], int]  # what the pool holds, used or not
+
+    # Graphs whose capture failed. PyTorch's allocator, one for the whole process, may go on asking
+    # such a graph (the filter that `CUDAGraph::capture_begin` hands to `beginAllocateToPool` points
+    # to it; pytorch/pytorch PR 180395 mends it), so they are never freed.
+    failed: ClassVar[list[Graph]] = []
+
+    def pool_bytes(self, pool: PoolHandle) -> int:
+        """Bytes that the pool holds, used or not."""
+        if isinstance(pool, emulator.GraphPool):
+            return pool.reserved_bytes
+        segments = torch.cuda.memory_snapshot()  # type: ignore[no-untyped-call]
+        return sum(s["total_size"] for s in segments if tuple(s["segment_pool_id"]) == tuple(pool))
 
 
 def graphs_for(device: torch.device | str) -> GraphBackend:
     """The graphs of `device`: "cuda", or "cpu" for emulated ones.
 
-    Raises ValueError for another kind of device, for "cuda" where there is none that will do, and
-    for a CUDA device that is not the current one.
+    Raises ValueError for another kind of device, for "cuda" where no GPU can be used, and for a
+    CUDA device that is not the current one.
     """
     device = torch.device(device)
     if device.type == "cpu":
-        return _emulated(device)
+        return _backend_of(device, emulator)
     if device.type != "cuda":
         raise ValueError(f"no graphs on {device}: expected cuda, or cpu for emulated ones")
     if reason := why_no_gpu():
@@ -108,7 +82,7 @@ def graphs_for(device: torch.device | str) -> GraphBackend:
         raise ValueError(f"no graphs on {device}: {reason}; {advice}")
     if device.index not in (None, torch.cuda.current_device()):
         raise ValueError(f"{device} is not current: call torch.cuda.set_device({device.index})")
-    return _real(device)
+    return _backend_of(device, torch.cuda)
 
 
 def why_no_gpu() -> str | None:
@@ -135,47 +109,13 @@ def why_no_bf16(backend: GraphBackend) -> str | None:
 def free_bytes(backend: GraphBackend) -> int:
     """What can still be allocated: the device's free memory, and what PyTorch's cache holds."""
     free, _ = backend.mem_get_info()
-    cached = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
-    return free + (0 if backend.emulated else cached)
+    if backend.emulated:
+        return free
+    return free + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
 
 
-def _emulated(device: torch.device) -> GraphBackend:
-    return GraphBackend(
-        device=device,
-        emulated=True,
-        CUDAGraph=emulator.CUDAGraph,
-        graph=emulator.graph,
-        graph_pool_handle=emulator.graph_pool_handle,
-        Stream=emulator.Stream,
-        Event=emulator.Event,
-        stream=emulator.stream,
-        current_stream=emulator.current_stream,
-        synchronize=emulator.synchronize,
-        is_current_stream_capturing=emulator.is_current_stream_capturing,
-        mem_get_info=emulator.mem_get_info,
-        pool_bytes=emulator.pool_bytes,
-    )
-
-
-def _real(device: torch.device) -> GraphBackend:
-    return GraphBackend(
-        device=device,
-        emulated=False,
-        CUDAGraph=torch.cuda.CUDAGraph,
-        graph=torch.cuda.graph,
-        graph_pool_handle=torch.cuda.graph_pool_handle,
-        Stream=torch.cuda.Stream,
-        Event=torch.cuda.Event,
-        stream=torch.cuda.stream,
-        current_stream=torch.cuda.current_stream,
-        synchronize=torch.cuda.synchronize,
-        is_current_stream_capturing=torch.cuda.is_current_stream_capturing,
-        mem_get_info=torch.cuda.mem_get_info,
-        pool_bytes=_cuda_pool_bytes,
-    )
-
-
-def _cuda_pool_bytes(pool: PoolHandle) -> int:
-    """Bytes of the allocator's segments that belong to a graph pool."""
-    segments = torch.cuda.memory_snapshot()  # type: ignore[no-untyped-call]
-    return sum(s["total_size"] for s in segments if tuple(s["segment_pool_id"]) == tuple(pool))
+def _backend_of(device: torch.device, cuda: ModuleType) -> GraphBackend:
+    """`cuda` is `torch.cuda`, or the emulator under the same names."""
+    _, _, *functions = fields(GraphBackend)  # all but device and emulated
+    named = {function.name: getattr(cuda, function.name) for function in functions}
+    return GraphBackend(device, cuda is emulator, **named)

@@ -10,13 +10,12 @@ the `pdl` switch that each has, is told in launch.py.
     attention.py         decode_attention; before it: attention_naive.py    nine
     linear.py            linear                                             nine (or cuBLAS)
                          norm_linear, linear_add, norm_gate_up_silu_mul     five
-      gemv.py            its kernels for 1 to 4 tokens; plans: gemv_plan.py
+      gemv.py            its kernels for 1 to 4 tokens
       skinny.py          its kernels for up to 16 tokens, with split K
     fused_attention.py   rope_kv_write_attention                            five
     prefill.py           prefill_attention
     head.py              norm_lm_head                                       the end of a step
-    pick.py              top_of_logits, pick_tokens, pick_and_advance       the end of a step
-    sampling.py          the noise of pick.py
+    pick.py              pick_tokens, pick_and_advance                      the end of a step
     paged.py             the pieces of the attention kernels
     interpreter.py       the guard that makes Triton's interpreter honest about bf16
 

@@ -61,9 +61,8 @@ def silu_mul(out: Tensor, gate_up: Tensor, pdl: bool = False) -> None:
         out.copy_(silu_mul_reference(gate_up))
         return
     block = min(BLOCK, triton.next_power_of_2(width))
-    options = launch_options(pdl, out)
     silu_mul_kernel[(rows, triton.cdiv(width, block))](
-        out, gate_up, width, block, pdl, num_warps=4, **options
+        out, gate_up, WIDTH=width, BLOCK=block, num_warps=4, **launch_options(pdl, out)
     )
 
 

@@ -10,9 +10,8 @@ Out: out (R, q).
 This is flash-decoding (Dao et al. 2023, https://pytorch.org/blog/flash-decoding; attention_naive.py
 is the step before it). A program for each (request, KV head, split) takes the whole group of query
 heads, padded to 16 rows for the tensor cores, and keeps a running softmax (Milakov & Gimelshein
-2018, arXiv 1805.02867). It leaves a sum of values, the largest score and the sum of weights. These
-parts are combined by a second kernel; or, where the op is given counters, by the program that
-arrives last: one launch.
+2018, arXiv 1805.02867). It leaves a sum of values, the largest score and the sum of weights. The
+program that arrives last combines these parts, so one launch is enough.
 
 Split s owns the tiles s, s + splits, s + 2·splits, ... of the context. So the number of splits may
 be baked into a graph (it is: a grid is a constant) and any context is still computed rightly, a
@@ -37,7 +36,6 @@ from mini_engine.cuda.kernels.paged import (
     LOWEST,
     Heads,
     cache_rows,
-    combine,
     combine_if_last,
     gather,
     new_parts,
@@ -70,7 +68,6 @@ def decode_split_kernel(
     SPLITS: tl.constexpr,
     PADDED_SPLITS: tl.constexpr,
     TILE: tl.constexpr,
-    COMBINE: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """Program (request, KV head, split): the query heads of that KV head, and tiles of TILE keys
@@ -81,10 +78,9 @@ def decode_split_kernel(
     The key at position t of a request lies in row `cache_rows(...)` of k_cache, and a row has
     KV_HEADS heads; table_stride leads from one request's row of block_table to the next. Scores
     are q · k · scale, float32. `store_part` takes what is found: as part head · SPLITS + split,
-    heads counted over all requests; a split without tiles leaves LOWEST, 0 and zeros. With COMBINE
-    the program that arrives last also combines the group (`combine_if_last`; a counter for each
-    request and KV head); without, out and counters are not used. `pdl_release(PDL)` comes first,
-    and no load stands above `pdl_wait(PDL)`.
+    heads counted over all requests; a split without tiles leaves LOWEST, 0 and zeros. The program
+    that arrives last also combines the group (`combine_if_last`; a counter for each request and KV
+    head). `pdl_release(PDL)` comes first, and no load stands above `pdl_wait(PDL)`.
     """
     pdl_release(PDL)
     request, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -109,28 +105,9 @@ def decode_split_kernel(
         scores = tl.dot(queries, tl.trans(keys), input_precision="ieee") * scale
         best, total, acc = online_softmax(scores, inside[None, :], values, best, total, acc)
     store_part(sums, stats, head * SPLITS + split, live, best, total, acc, HEAD_DIM)
-    if COMBINE:
-        counter = counters + request * KV_HEADS + kv_head
-        first = (request * KV_HEADS + kv_head) * GROUP
-        combine_if_last(out, sums, stats, counter, first, GROUP, HEAD_DIM, SPLITS, PADDED_SPLITS)
-
-
-@triton.jit
-def decode_combine_kernel(
-    out,
-    sums,
-    stats,
-    HEAD_DIM: tl.constexpr,
-    SPLITS: tl.constexpr,
-    PADDED: tl.constexpr,
-    PDL: tl.constexpr,
-):
-    """One program a request and query head. PADDED: the power of two at or above SPLITS."""
-    pdl_release(PDL)
-    pdl_wait(PDL)
-    head = tl.program_id(0)
-    row = combine(sums, stats, head, HEAD_DIM, SPLITS, PADDED)
-    tl.store(out + head * HEAD_DIM + tl.arange(0, HEAD_DIM), row.to(out.dtype.element_ty))
+    counter = counters + request * KV_HEADS + kv_head
+    first = (request * KV_HEADS + kv_head) * GROUP
+    combine_if_last(out, sums, stats, counter, first, GROUP, HEAD_DIM, SPLITS, PADDED_SPLITS)
 
 
 # ---------------------------------------------------------------- what the model calls
@@ -139,45 +116,36 @@ def decode_combine_kernel(
 @torch.library.custom_op("launch_bound::decode_attention", mutates_args=("out", "counters"))
 def decode_attention(
     out: Tensor,
+    counters: Tensor,
     q: Tensor,
     k_cache: Tensor,
     v_cache: Tensor,
     block_table: Tensor,
     context_lens: Tensor,
     splits: int,
-    counters: Tensor | None = None,
     pdl: bool = False,
 ) -> None:
     """Shapes as at the top of the file. `splits`: from `num_splits`, a constant of the graph.
 
-    Two kernels; one with `counters` (R, kv_heads) int32, all zero, and left so: one buffer serves
-    all layers. Raises ValueError for shapes that do not fit and for PDL where there is none.
+    counters (R, kv_heads) int32: all zero, and every launch leaves them so, so that one buffer
+    serves all layers. Raises ValueError for shapes that do not fit and for PDL where there is none.
     """
     heads = Heads.of(q, k_cache, v_cache)
     heads.check_tables(len(q), block_table, context_lens)
     check_shape("out", out, tuple(q.shape))
-    if counters is not None:
-        check_shape("counters", counters, (len(q), heads.num_kv_heads))
+    check_shape("counters", counters, (len(q), heads.num_kv_heads))
     if not 1 <= splits <= MAX_SPLITS:
         raise ValueError(f"splits is {splits}, expected 1 to {MAX_SPLITS}")
     if not runs_triton(q):
         out.copy_(decode_reference(q, k_cache, v_cache, block_table, context_lens))
         return
-    options = launch_options(pdl, q)
     sums, stats = new_parts(len(q), heads, splits, q.device)
-    padded = triton.next_power_of_2(splits)
     decode_split_kernel[(len(q), heads.num_kv_heads, splits)](
-        *(out, sums, stats, counters, q, k_cache, v_cache, block_table, context_lens),
-        *(heads.head_dim**-0.5, block_table.stride(0)),
-        *(heads.num_kv_heads, heads.group_size, heads.padded_group, heads.head_dim),
-        *(heads.block_size, splits, padded, TILE, counters is not None, pdl),
-        num_warps=4,
-        **options,
-    )
-    if counters is None:
-        decode_combine_kernel[(len(q) * heads.num_heads,)](
-            *(out, sums, stats, heads.head_dim, splits, padded, pdl), num_warps=4, **options
-        )
+        out, sums, stats, counters, q, k_cache, v_cache, block_table, context_lens,
+        scale=heads.head_dim**-0.5, table_stride=block_table.stride(0), **heads.constants,
+        PADDED_GROUP=heads.padded_group, SPLITS=splits, TILE=TILE,
+        PADDED_SPLITS=triton.next_power_of_2(splits), num_warps=4, **launch_options(pdl, q),
+    )  # fmt: skip
 
 
 def num_splits(max_context: int, num_reqs: int, num_kv_heads: int, num_programs: int) -> int:

@@ -30,7 +30,7 @@ def decode_naive_kernel(
     context_lens,
     scale,
     table_stride,
-    HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
     GROUP: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
@@ -39,7 +39,8 @@ def decode_naive_kernel(
     """One program a request and query head, tile after tile."""
     request, head = tl.program_id(0), tl.program_id(1)
     d = tl.arange(0, HEAD_DIM)
-    query = tl.load(q + (request * HEADS + head) * HEAD_DIM + d).to(tl.float32) * scale
+    mine = (request * KV_HEADS * GROUP + head) * HEAD_DIM + d
+    query = tl.load(q + mine).to(tl.float32) * scale
     context = tl.load(context_lens + request)
     best = tl.full((), LOWEST, tl.float32)
     total = tl.zeros((), tl.float32)
@@ -48,7 +49,7 @@ def decode_naive_kernel(
         token = start + tl.arange(0, TILE)
         inside = token < context
         row = cache_rows(block_table + request * table_stride, token, inside, BLOCK_SIZE)
-        at = (row * (HEADS // GROUP) + head // GROUP)[:, None] * HEAD_DIM + d[None, :]
+        at = (row * KV_HEADS + head // GROUP)[:, None] * HEAD_DIM + d[None, :]
         keys = tl.load(k_cache + at, mask=inside[:, None], other=0.0).to(tl.float32)
         scores = tl.where(inside, tl.sum(keys * query[None, :], axis=1), LOWEST)
         new_best = tl.maximum(best, tl.max(scores, axis=0))
@@ -59,7 +60,7 @@ def decode_naive_kernel(
         total = total * keep + tl.sum(weights, axis=0)
         best = new_best
     result = acc / tl.where(context > 0, total, 1.0)
-    tl.store(out + (request * HEADS + head) * HEAD_DIM + d, result.to(out.dtype.element_ty))
+    tl.store(out + mine, result.to(out.dtype.element_ty))
 
 
 def decode_attention_naive(
@@ -75,14 +76,6 @@ def decode_attention_naive(
     heads.check_tables(len(q), block_table, context_lens)
     check_shape("out", out, tuple(q.shape))
     decode_naive_kernel[(len(q), heads.num_heads)](
-        *(out, q, k_cache, v_cache, block_table, context_lens),
-        *(heads.head_dim**-0.5, block_table.stride(0)),
-        *(heads.num_heads, heads.group_size, heads.head_dim, heads.block_size, TILE),
-        num_warps=1,
-    )
-
-
-def bytes_moved(num_reqs: int, kv_tokens: int, heads: Heads, dtype_bytes: int) -> int:
-    """q in, out out, and every key and value once for each query head of its group."""
-    q_size = heads.num_heads * heads.head_dim
-    return (2 * num_reqs * q_size + 2 * kv_tokens * q_size) * dtype_bytes
+        out, q, k_cache, v_cache, block_table, context_lens, scale=heads.head_dim**-0.5,
+        table_stride=block_table.stride(0), **heads.constants, TILE=TILE, num_warps=1,
+    )  # fmt: skip

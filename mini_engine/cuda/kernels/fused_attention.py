@@ -217,21 +217,19 @@ def rope_kv_write_attention(
     if not runs_triton(out):
         out.copy_(
             fused_reference(
-                *(k_cache, v_cache, qkv, block_table, context_lens, cos, sin),
-                *(q_gain, k_gain, eps),
+                k_cache, v_cache, qkv, block_table, context_lens, cos, sin, q_gain, k_gain, eps
             )
         )
         return
-    options = launch_options(pdl, out)
     sums, stats = new_parts(len(out), heads, splits, out.device)
     fused_attention_kernel[(len(out), heads.num_kv_heads, splits)](
-        *(out, k_cache, v_cache, counters, sums, stats, qkv, block_table, context_lens),
-        *(cos, sin, q_gain, k_gain, eps, heads.head_dim**-0.5, block_table.stride(0)),
-        *(heads.num_kv_heads, heads.group_size, heads.padded_group, heads.head_dim),
-        *(heads.block_size, splits, triton.next_power_of_2(splits), TILE, qk_norm, pdl),
-        num_warps=1,
-        **options,
-    )
+        out, k_cache, v_cache, counters, sums, stats, qkv, block_table, context_lens,
+        cos, sin, q_gain, k_gain, eps, scale=heads.head_dim**-0.5,
+        table_stride=block_table.stride(0), **heads.constants,
+        PADDED_GROUP=heads.padded_group, SPLITS=splits, TILE=TILE,
+        PADDED_SPLITS=triton.next_power_of_2(splits), QK_NORM=qk_norm,
+        num_warps=1, **launch_options(pdl, out),
+    )  # fmt: skip
 
 
 def num_splits(max_context: int, num_reqs: int, num_kv_heads: int, num_programs: int) -> int:
@@ -239,16 +237,6 @@ def num_splits(max_context: int, num_reqs: int, num_kv_heads: int, num_programs:
     than MAX_SPLITS and makes no more than `num_programs` (say four for each multiprocessor)."""
     wanted = num_programs // (num_reqs * num_kv_heads)
     return max(1, min(wanted, MAX_SPLITS, -(-max_context // TILE)))
-
-
-def bytes_moved(
-    num_reqs: int, kv_tokens: int, heads: Heads, dtype_bytes: int, *, qk_norm: bool
-) -> int:
-    """qkv in, out out, the current K and V stored, every key and value read once, the gains."""
-    q_size, kv_size = heads.num_heads * heads.head_dim, heads.num_kv_heads * heads.head_dim
-    gains = 2 * heads.head_dim if qk_norm else 0
-    activations = num_reqs * (heads.qkv_size + q_size + 2 * kv_size)
-    return (activations + 2 * (kv_tokens - num_reqs) * kv_size + gains) * dtype_bytes
 
 
 def fused_reference(

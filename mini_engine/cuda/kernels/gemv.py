@@ -19,13 +19,77 @@ over the chunks element by element first and across threads once: a reduction is
 # ruff: noqa: RUF005 (Triton has no (*tuple, item))
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from mini_engine.cuda.kernels.activation import silu
-from mini_engine.cuda.kernels.gemv_plan import GemvPlan
-from mini_engine.cuda.kernels.launch import launch_options, pdl_release, pdl_wait
+from mini_engine.cuda.kernels.launch import (
+    H200_SM_COUNT,
+    launch_options,
+    pdl_release,
+    pdl_wait,
+)
+
+MAX_GEMV_TOKENS = 4  # above it, multiplying in registers costs more than the tensor cores' layout
+TILE_ELEMENTS = 16_384  # of a weight in one program: 32 KB in bf16
+THREAD_ELEMENTS = 64  # of a weight in one thread: 32 registers in bf16, eight 16-byte loads
+MAX_IDLE = 0.15  # of a program's columns that may lie beyond K
+
+
+@dataclass(frozen=True)
+class GemvPlan:
+    """A program multiplies `rows` rows of the weight, in `chunks` chunks of `chunk` columns."""
+
+    rows: int
+    warps: int
+    chunk: int
+    chunks: int
+
+    def num_programs(self, num_rows: int) -> int:
+        """Programs for a weight of `num_rows` rows (pairs of rows, where the plan is for pairs)."""
+        return -(-num_rows // self.rows)
+
+
+def gemv_plan(
+    num_rows: int, width: int, *, pairs: bool = False, sm_count: int = H200_SM_COUNT
+) -> GemvPlan:
+    """The plan for a weight (num_rows, width) on a GPU of `sm_count` multiprocessors; with `pairs`,
+    of (2 · num_rows, width), where a program takes row i of both halves (gate and up), so that its
+    tile is twice as large.
+
+    rows: the largest of 8, 4, 2, 1 (with pairs of 4, 2, 1) whose tile has at most TILE_ELEMENTS
+    elements and that leaves `enough_programs`; 1 if none does. chunk: `chunk_of` the width, up to
+    2048; chunks: as many as cover it. warps: 8 where each of their 8 · 32 threads gets
+    THREAD_ELEMENTS or more of the tile (of rows · width elements, twice that with pairs), else 4.
+    """
+    halves = 2 if pairs else 1
+    rows, enough = 8 // halves, enough_programs(sm_count)
+    while rows > 1 and (rows * halves * width > TILE_ELEMENTS or -(-num_rows // rows) < enough):
+        rows //= 2
+    chunk = chunk_of(width, 2048)
+    warps = 8 if rows * halves * width >= 8 * 32 * THREAD_ELEMENTS else 4
+    return GemvPlan(rows, warps, chunk, -(-width // chunk))
+
+
+def enough_programs(sm_count: int) -> int:
+    """Four for each multiprocessor, less what exceeds a multiple of 32: the rows of a weight are
+    round numbers, and 4096 rows in eights (512) shall be enough for 132 multiprocessors (528)."""
+    return 4 * sm_count // 32 * 32
+
+
+def chunk_of(width: int, largest: int) -> int:
+    """The largest power of two from 16 to `largest` whose multiple at or above `width` leaves no
+    more than MAX_IDLE of itself unused; 16 if none does."""
+    chunk = largest
+    while chunk > 16 and -(-width // chunk) * chunk > width * (1 + MAX_IDLE):
+        chunk //= 2
+    return chunk
+
+
+# ---------------------------------------------------------------- the kernels
 
 
 @triton.jit
@@ -201,14 +265,12 @@ def launch_linear(
 ) -> None:
     """Shapes as at the top of the file, already checked; M at most MAX_GEMV_TOKENS."""
     num_rows, width = weight.shape
-    options = launch_options(pdl, x)
     linear_kernel[(plan.num_programs(num_rows),)](
-        *(out, x, gain, weight, bias, eps),
-        *(len(x), num_rows, width, plan.rows, plan.chunk, plan.chunks),
-        *(gain is not None, bias is not None, add, pdl),
-        num_warps=plan.warps,
-        **options,
-    )
+        out, x, gain, weight, bias, eps, M=len(x), N=num_rows, K=width,
+        ROWS=plan.rows, CHUNK=plan.chunk, CHUNKS=plan.chunks,
+        NORM=gain is not None, BIAS=bias is not None, ADD=add,
+        num_warps=plan.warps, **launch_options(pdl, x),
+    )  # fmt: skip
 
 
 def launch_gate_up(
@@ -216,10 +278,8 @@ def launch_gate_up(
 ) -> None:
     """As above, weight (2I, K), out (M, I), and a plan for pairs."""
     num_pairs, width = weight.shape[0] // 2, weight.shape[1]
-    options = launch_options(pdl, x)
     gate_up_kernel[(plan.num_programs(num_pairs),)](
-        *(out, x, gain, weight, eps),
-        *(len(x), num_pairs, width, plan.rows, plan.chunk, plan.chunks, pdl),
-        num_warps=plan.warps,
-        **options,
-    )
+        out, x, gain, weight, eps, M=len(x), N=num_pairs, K=width,
+        ROWS=plan.rows, CHUNK=plan.chunk, CHUNKS=plan.chunks,
+        num_warps=plan.warps, **launch_options(pdl, x),
+    )  # fmt: skip

@@ -4,15 +4,14 @@
 
 In:  x (M, K) with M up to 4, gain (K,), weight (V, K), which may be the tied embedding.
 Out: values float32 and indices int32 (M, `num_programs(V, K)`), for pick.py; and, where asked for,
-     logits (M, V) float32: greedy decoding does not need them, sampling (`top_of_logits`) and the
-     correctness gate of a benchmark do.
+     logits (M, V) float32: greedy decoding does not need them, a benchmark's correctness gate does.
 
 Bytes: the weight is a quarter of a small model's step (Qwen3-0.6B: 311 of 1,192 MB), read once.
 Logits in bf16 would tie often: 8 bits of precision for 151,936 values. Here they stay float32.
 
 A program takes TILES tiles of rows, spread over the vocabulary, so that the norm and the exit are
 paid once for all of them; the first tile is loaded above `pdl_wait`. Above 4 tokens use a library's
-GEMM for the logits and `top_of_logits`.
+GEMM for the logits and take their argmax.
 """
 
 # ruff: noqa: RUF005 (Triton has no (*tuple, item))
@@ -23,18 +22,25 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from mini_engine.cuda.kernels.gemv import load_rows, load_vector, multiply, scaled_input
-from mini_engine.cuda.kernels.gemv_plan import MAX_GEMV_TOKENS, GemvPlan, gemv_plan
+from mini_engine.cuda.kernels.gemv import (
+    MAX_GEMV_TOKENS,
+    gemv_plan,
+    load_rows,
+    load_vector,
+    multiply,
+    scaled_input,
+)
 from mini_engine.cuda.kernels.launch import (
+    H200_SM_COUNT,
     check_shape,
     launch_options,
     pdl_release,
     pdl_wait,
     runs_triton,
+    sm_count,
 )
 from mini_engine.cuda.kernels.linear import product_reference
-from mini_engine.cuda.kernels.pick import fill_parts
-from mini_engine.cuda.kernels.sampling import best_of
+from mini_engine.cuda.kernels.pick import best_of, fill_parts
 
 TILES = 4  # tiles of rows a program
 
@@ -107,9 +113,10 @@ def norm_lm_head(
     if len(x) > MAX_GEMV_TOKENS:
         raise ValueError(
             f"{len(x)} rows > {MAX_GEMV_TOKENS}: compute the logits with "
-            "torch.nn.functional.linear and use top_of_logits"
+            "torch.nn.functional.linear and take their argmax"
         )
-    programs = num_programs(vocab, width)
+    sms = sm_count(x.device)
+    programs = num_programs(vocab, width, sms)
     check_shape("x", x, (len(x), width))
     check_shape("gain", gain, (width,))
     check_shape("weight", weight, (vocab, width))
@@ -123,28 +130,15 @@ def norm_lm_head(
             logits.copy_(scores)
         fill_parts(values, indices, scores)
         return
-    plan = head_plan(vocab, width)
-    options = launch_options(pdl, x)
+    plan = gemv_plan(vocab, width, sm_count=sms)
     head_kernel[(programs,)](
-        *(values, indices, logits, x, gain, weight, eps),
-        *(len(x), vocab, width, plan.rows, plan.chunk, plan.chunks),
-        *(TILES, logits is not None, pdl),
-        num_warps=plan.warps,
-        **options,
-    )
+        values, indices, logits, x, gain, weight, eps, M=len(x), V=vocab, K=width,
+        ROWS=plan.rows, CHUNK=plan.chunk, CHUNKS=plan.chunks, TILES=TILES,
+        LOGITS=logits is not None, num_warps=plan.warps, **launch_options(pdl, x),
+    )  # fmt: skip
 
 
-def head_plan(vocab_size: int, width: int) -> GemvPlan:
-    """Rows, chunks and warps of a tile: those of a product of the same shape."""
-    return gemv_plan(vocab_size, width)
-
-
-def num_programs(vocab_size: int, width: int) -> int:
-    """Programs of the head, and so partials a row."""
-    return -(-head_plan(vocab_size, width).num_programs(vocab_size) // TILES)
-
-
-def bytes_moved(num_rows: int, vocab_size: int, width: int, dtype_bytes: int) -> int:
-    """The weight and the gain once, x in, the partials out."""
-    partials = num_rows * num_programs(vocab_size, width) * 8
-    return (vocab_size * width + width + num_rows * width) * dtype_bytes + partials
+def num_programs(vocab_size: int, width: int, sm_count: int = H200_SM_COUNT) -> int:
+    """Programs of the head, and so partials a row. A tile is that of a product of this shape."""
+    plan = gemv_plan(vocab_size, width, sm_count=sm_count)
+    return -(-plan.num_programs(vocab_size) // TILES)

@@ -25,11 +25,15 @@ not say that it touches memory; ours does ("~{memory}"), so no load can be moved
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 import triton
 import triton.language as tl
 
 from mini_engine.cuda.kernels.interpreter import INTERPRETED, install_bf16_guard
+
+H200_SM_COUNT = 132
 
 if INTERPRETED:
     install_bf16_guard()
@@ -69,15 +73,14 @@ def runs_triton(tensor: torch.Tensor) -> bool:
 
 
 def launch_options(pdl: bool, tensor: torch.Tensor) -> dict[str, bool]:
-    """Keyword arguments of a launch.
+    """Keyword arguments of a launch: the kernel's constant PDL, and the launch's attribute.
 
-    Raises:
-        ValueError: `pdl` on a device that has none (it came with Hopper, sm_90).
+    Raises ValueError for `pdl` on a device that has none (it came with Hopper, sm_90).
     """
     if not pdl:
-        return {}
+        return {"PDL": False}
     require_pdl(tensor.device)
-    return {"launch_pdl": True}
+    return {"PDL": True, "launch_pdl": True}
 
 
 def require_pdl(device: torch.device) -> None:
@@ -90,6 +93,15 @@ def require_pdl(device: torch.device) -> None:
         raise ValueError(
             f"pdl=True needs a GPU of sm_90 or newer, {name} is sm_{major}{minor}: use pdl=False"
         )
+
+
+@cache
+def sm_count(device: torch.device) -> int:
+    """Multiprocessors of a GPU; for any other device those of an H200, so that what is planned
+    without a GPU (in tests, or to compile ahead of time) is the same everywhere."""
+    if device.type != "cuda":
+        return H200_SM_COUNT
+    return torch.cuda.get_device_properties(device).multi_processor_count
 
 
 def check_shape(name: str, tensor: torch.Tensor, expected: tuple[int, ...]) -> None:

@@ -19,15 +19,19 @@ import torch
 from torch import Tensor
 
 from mini_engine.cuda.kernels.activation import silu_mul_reference
-from mini_engine.cuda.kernels.gemv import launch_gate_up, launch_linear
-from mini_engine.cuda.kernels.gemv_plan import (
+from mini_engine.cuda.kernels.gemv import (
     MAX_GEMV_TOKENS,
-    MAX_SKINNY_TOKENS,
     gemv_plan,
+    launch_gate_up,
+    launch_linear,
+)
+from mini_engine.cuda.kernels.launch import check_shape, runs_triton, sm_count
+from mini_engine.cuda.kernels.skinny import (
+    MAX_SKINNY_TOKENS,
+    launch_skinny,
+    launch_skinny_gate_up,
     skinny_plan,
 )
-from mini_engine.cuda.kernels.launch import check_shape, runs_triton
-from mini_engine.cuda.kernels.skinny import launch_skinny, launch_skinny_gate_up
 
 
 @torch.library.custom_op("launch_bound::linear", mutates_args=("out",))
@@ -70,11 +74,13 @@ def norm_gate_up_silu_mul(
     if not runs_triton(x):
         both = product_reference(x.float(), gain, weight, None, eps)
         out.copy_(silu_mul_reference(both))
-    elif len(x) <= MAX_GEMV_TOKENS:
-        plan = gemv_plan(weight.shape[0] // 2, weight.shape[1], pairs=True)
+        return
+    num_pairs, width, sms = weight.shape[0] // 2, weight.shape[1], sm_count(x.device)
+    if len(x) <= MAX_GEMV_TOKENS:
+        plan = gemv_plan(num_pairs, width, pairs=True, sm_count=sms)
         launch_gate_up(out, x, gain, weight, eps, pdl, plan)
     else:
-        skinny = skinny_plan(weight.shape[0] // 2, weight.shape[1])
+        skinny = skinny_plan(num_pairs, width, sm_count=sms)
         launch_skinny_gate_up(out, x, gain, weight, eps, pdl, skinny)
 
 
@@ -128,11 +134,14 @@ def _product(
     if not runs_triton(x):
         product = product_reference(x, gain, weight, bias, eps)
         out.copy_(product + out.float() if add else product)
-    elif len(x) <= MAX_GEMV_TOKENS:
-        launch_linear(out, x, gain, weight, bias, eps, add, pdl, gemv_plan(*weight.shape))
+        return
+    sms = sm_count(x.device)
+    if len(x) <= MAX_GEMV_TOKENS:
+        plan = gemv_plan(*weight.shape, sm_count=sms)
+        launch_linear(out, x, gain, weight, bias, eps, add, pdl, plan)
     else:
-        plan = skinny_plan(*weight.shape, split=gain is None and bias is None)
-        launch_skinny(out, x, gain, weight, bias, eps, add, pdl, plan)
+        skinny = skinny_plan(*weight.shape, split=gain is None and bias is None, sm_count=sms)
+        launch_skinny(out, x, gain, weight, bias, eps, add, pdl, skinny)
 
 
 def _check(out: Tensor, x: Tensor, out_columns: int, weight: Tensor) -> None:

@@ -79,11 +79,7 @@ def rms_norm(out: Tensor, x: Tensor, gain: Tensor, eps: float, pdl: bool = False
     if not runs_triton(x):
         out.copy_(rms_norm_reference(x, gain, eps))
         return
-    rows, width = x.shape
-    block = triton.next_power_of_2(width)
-    options = launch_options(pdl, x)
-    warps = num_warps(block)
-    rms_norm_kernel[(rows,)](out, x, gain, eps, width, block, pdl, num_warps=warps, **options)
+    rms_norm_kernel[(len(x),)](out, x, gain, eps, **_row_of(x), **launch_options(pdl, x))
 
 
 @torch.library.custom_op("launch_bound::add_rms_norm", mutates_args=("out", "residual"))
@@ -96,12 +92,13 @@ def add_rms_norm(
     if not runs_triton(x):
         add_rms_norm_naive(out, residual, x, gain, eps)
         return
-    rows, width = x.shape
-    block = triton.next_power_of_2(width)
     options = launch_options(pdl, x)
-    add_rms_norm_kernel[(rows,)](
-        out, residual, x, gain, eps, width, block, pdl, num_warps=num_warps(block), **options
-    )
+    add_rms_norm_kernel[(len(x),)](out, residual, x, gain, eps, **_row_of(x), **options)
+
+
+def _row_of(x: Tensor) -> dict[str, int]:
+    block = triton.next_power_of_2(x.shape[1])
+    return {"WIDTH": x.shape[1], "BLOCK": block, "num_warps": num_warps(block)}
 
 
 def num_warps(block: int) -> int:

@@ -44,6 +44,16 @@ class Heads:
         """Columns of the merged product."""
         return (self.num_heads + 2 * self.num_kv_heads) * self.head_dim
 
+    @property
+    def constants(self) -> dict[str, int]:
+        """What the attention kernels are compiled for."""
+        return {
+            "KV_HEADS": self.num_kv_heads,
+            "GROUP": self.group_size,
+            "HEAD_DIM": self.head_dim,
+            "BLOCK_SIZE": self.block_size,
+        }
+
     @classmethod
     def of(cls, q: Tensor, k_cache: Tensor, v_cache: Tensor) -> Heads:
         """Raises ValueError unless the three fit together and head_dim is a power of two >= 16."""

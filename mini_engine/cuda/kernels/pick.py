@@ -1,15 +1,15 @@
-"""From scores to tokens without leaving the device, and the metadata of the step after.
+"""From partial argmaxes to greedy tokens on the device, and the metadata of the next step.
 
-    top_of_logits:     logits (M, V) -> partials: the best value and its index of each piece
     pick_tokens:       partials (M, P) -> tokens (M,)
-    pick_and_advance:  the same, then all that the next step reads, so that it can follow at once
+    pick_and_advance:  the same, and everything that the next step reads, so it can follow at once
 
-In:  logits in float32 or bf16, or the partials that head.py leaves: values float32, indices int32.
-Out: tokens (M,) int32 or int64, of equal scores the lowest index. With the token and the metadata
-     on the device, k decode steps fit one graph.
+In:  the partials that head.py leaves: for each of P programs the best score (float32) of its part
+     of the vocabulary, and that score's index (int32).
+Out: tokens (M,) int32 or int64; of equal scores, the lowest index wins. Since the tokens and the
+     metadata stay on the device, k decode steps fit in one graph.
 
-Two kernels because every piece of the vocabulary must be done before the best is known. Bytes: the
-logits once; the partials are P = V / 4096 pairs of 8 bytes a row.
+This is a second kernel because every program of the head must finish before the best is known.
+Bytes: 8 for each partial.
 """
 
 from __future__ import annotations
@@ -27,44 +27,17 @@ from mini_engine.cuda.kernels.launch import (
     runs_triton,
 )
 from mini_engine.cuda.kernels.paged import check_table
-from mini_engine.cuda.kernels.sampling import best_of, check_sampling, noisy, sampling_reference
 
-LOGITS_BLOCK = 4096  # logits that leave one partial
 PICK_BLOCK = 1024  # partials read at a time
 
 
 @triton.jit
-def logits_kernel(
-    values,
-    indices,
-    logits,
-    temperatures,
-    seeds,
-    positions,
-    V: tl.constexpr,
-    BLOCK: tl.constexpr,
-    SAMPLE: tl.constexpr,
-    PDL: tl.constexpr,
-):
-    """One program a row and BLOCK logits."""
-    pdl_release(PDL)
-    pdl_wait(PDL)
-    row = tl.program_id(0)
-    index = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    at = logits + row.to(tl.int64) * V + index
-    scores = tl.load(at, mask=index < V, other=float("-inf"), cache_modifier=".cg").to(tl.float32)
-    if SAMPLE:
-        warmth, seed = (
-            tl.load(temperatures + row, cache_modifier=".cg"),
-            tl.load(seeds + row, cache_modifier=".cg"),
-        )
-        scores = noisy(
-            scores, index, warmth, seed, tl.load(positions + row, cache_modifier=".cg").to(tl.int32)
-        )
-    value, found = best_of(scores, index, index < V)
-    part = row * tl.num_programs(1) + tl.program_id(1)
-    tl.store(values + part, value)
-    tl.store(indices + part, found)
+def best_of(scores, index, inside):
+    """(largest score, lowest index that has it). NaN never wins; without a number: (-inf, 0)."""
+    scores = tl.where(inside & (scores == scores), scores, float("-inf"))
+    value = tl.max(scores, axis=0)
+    found = tl.min(tl.where(scores == value, index, 2147483647), axis=0)
+    return value, tl.where(value > float("-inf"), found, 0)
 
 
 @triton.jit
@@ -117,39 +90,6 @@ def pick_kernel(
 # ---------------------------------------------------------------- what the model calls
 
 
-@torch.library.custom_op("launch_bound::top_of_logits", mutates_args=("values", "indices"))
-def top_of_logits(
-    values: Tensor,
-    indices: Tensor,
-    logits: Tensor,
-    temperatures: Tensor | None = None,
-    seeds: Tensor | None = None,
-    positions: Tensor | None = None,
-    pdl: bool = False,
-) -> None:
-    """Partials of logits (M, V): values and indices (M, `num_parts(V)`).
-
-    temperatures (M,) float32, seeds (M,) int64, positions (M,) int32: all three to sample, none for
-    greedy. Raises ValueError on misfits and refused PDL.
-    """
-    rows, vocab = logits.shape
-    parts = num_parts(vocab)
-    sample = check_sampling(rows, temperatures, seeds, positions)
-    check_shape("logits", logits, (rows, vocab))
-    check_shape("values", values, (rows, parts))
-    check_shape("indices", indices, (rows, parts))
-    if not runs_triton(logits):
-        fill_parts(values, indices, sampling_reference(logits, temperatures, seeds, positions))
-        return
-    options = launch_options(pdl, logits)
-    logits_kernel[(rows, parts)](
-        *(values, indices, logits, temperatures, seeds, positions),
-        *(vocab, LOGITS_BLOCK, sample, pdl),
-        num_warps=4,
-        **options,
-    )
-
-
 @torch.library.custom_op("launch_bound::pick_tokens", mutates_args=("tokens",))
 def pick_tokens(tokens: Tensor, values: Tensor, indices: Tensor, pdl: bool = False) -> None:
     """tokens (M,) of partials (M, P). Raises ValueError on misfits and refused PDL."""
@@ -157,13 +97,11 @@ def pick_tokens(tokens: Tensor, values: Tensor, indices: Tensor, pdl: bool = Fal
     if not runs_triton(values):
         tokens.copy_(pick_reference(values, indices))
         return
-    options = launch_options(pdl, values)
     pick_kernel[(len(tokens),)](
-        *(tokens, values, indices, None, None, None, None, None, 0, 0),
-        *(values.shape[1], PICK_BLOCK, 1, False, pdl),
-        num_warps=4,
-        **options,
-    )
+        tokens, values, indices, None, None, None, None, None, table_stride=0, end=0,
+        PARTS=values.shape[1], BLOCK=PICK_BLOCK, BLOCK_SIZE=1, ADVANCE=False,
+        num_warps=4, **launch_options(pdl, values),
+    )  # fmt: skip
 
 
 @torch.library.custom_op(
@@ -206,23 +144,12 @@ def pick_and_advance(
         input_ids.copy_(torch.where(context_lens > 0, tokens, input_ids))
         advance_reference(positions, context_lens, slot_mapping, block_table, block_size, end)
         return
-    options = launch_options(pdl, values)
     pick_kernel[(len(tokens),)](
-        *(tokens, values, indices, input_ids, positions, context_lens, slot_mapping, block_table),
-        *(block_table.stride(0), end, values.shape[1], PICK_BLOCK, block_size, True, pdl),
-        num_warps=4,
-        **options,
-    )
-
-
-def num_parts(vocab_size: int) -> int:
-    """Partials a row that `top_of_logits` leaves."""
-    return -(-vocab_size // LOGITS_BLOCK)
-
-
-def bytes_moved(num_rows: int, num_partials: int) -> int:
-    """Of `pick_tokens`: the partials, a float32 and an int32 each."""
-    return num_rows * num_partials * 8
+        tokens, values, indices, input_ids, positions, context_lens, slot_mapping, block_table,
+        table_stride=block_table.stride(0), end=end,
+        PARTS=values.shape[1], BLOCK=PICK_BLOCK, BLOCK_SIZE=block_size, ADVANCE=True,
+        num_warps=4, **launch_options(pdl, values),
+    )  # fmt: skip
 
 
 # ---------------------------------------------------------------- the same in PyTorch

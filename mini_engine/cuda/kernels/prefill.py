@@ -117,21 +117,12 @@ def prefill_attention(
     if not runs_triton(q):
         prefill_reference(out, q, k_cache, v_cache, block_table, query_lens, context_lens)
         return
-    options = launch_options(pdl, q)
     prefill_kernel[(triton.cdiv(max_query_len, TILE_Q), heads.num_heads, num_reqs)](
-        *(out, q, k_cache, v_cache, block_table, query_lens, context_lens),
-        *(heads.head_dim**-0.5, block_table.stride(0)),
-        *(heads.num_kv_heads, heads.group_size, heads.head_dim, heads.block_size),
-        *(triton.next_power_of_2(num_reqs), TILE_Q, TILE_K, pdl),
-        num_warps=4,
-        **options,
-    )
-
-
-def bytes_moved(num_tokens: int, kv_tokens: int, heads: Heads, dtype_bytes: int) -> int:
-    """q in, out out, every key and value once; programs of other tiles find them in L2."""
-    q_size, kv_size = heads.num_heads * heads.head_dim, heads.num_kv_heads * heads.head_dim
-    return (2 * num_tokens * q_size + 2 * kv_tokens * kv_size) * dtype_bytes
+        out, q, k_cache, v_cache, block_table, query_lens, context_lens,
+        scale=heads.head_dim**-0.5, table_stride=block_table.stride(0), **heads.constants,
+        REQS=triton.next_power_of_2(num_reqs), TILE_Q=TILE_Q, TILE_K=TILE_K,
+        num_warps=4, **launch_options(pdl, q),
+    )  # fmt: skip
 
 
 def prefill_reference(

@@ -136,17 +136,11 @@ def rope_kv_write(
         k_cache.flatten(0, 1)[slot_mapping.long()] = keys
         v_cache.flatten(0, 1)[slot_mapping.long()] = values
         return
-    options = launch_options(pdl, q)
     rope_kv_write_kernel[(len(qkv), heads.num_heads + heads.num_kv_heads)](
-        *(q, k_cache, v_cache, qkv, positions, slot_mapping, cos, sin, q_gain, k_gain, eps),
-        heads.num_heads,
-        heads.num_kv_heads,
-        heads.head_dim,
-        qk_norm,
-        pdl,
-        num_warps=1,
-        **options,
-    )
+        q, k_cache, v_cache, qkv, positions, slot_mapping, cos, sin, q_gain, k_gain, eps,
+        Q_HEADS=heads.num_heads, KV_HEADS=heads.num_kv_heads, HEAD_DIM=heads.head_dim,
+        QK_NORM=qk_norm, num_warps=1, **launch_options(pdl, q),
+    )  # fmt: skip
 
 
 def bytes_moved(num_tokens: int, heads: Heads, dtype_bytes: int, *, qk_norm: bool) -> int:

@@ -16,17 +16,53 @@ order of the splits. Atomic adds would save that kernel, and give other last bit
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from mini_engine.cuda.kernels.activation import silu
-from mini_engine.cuda.kernels.gemv_plan import MAX_SKINNY_TOKENS, SkinnyPlan
-from mini_engine.cuda.kernels.launch import launch_options, pdl_release, pdl_wait
+from mini_engine.cuda.kernels.gemv import chunk_of, enough_programs
+from mini_engine.cuda.kernels.launch import (
+    H200_SM_COUNT,
+    launch_options,
+    pdl_release,
+    pdl_wait,
+)
 
+MAX_SKINNY_TOKENS = 16  # rows of one tensor-core tile; above it a library's GEMM is better
 TOKENS = tl.constexpr(MAX_SKINNY_TOKENS)  # rows of the tile of x
+ROWS = 16  # of the weight in one program
+WARPS, STAGES = 4, 4  # stages: chunks of the loop over K that are in flight
 REDUCE_BLOCK = 512  # columns a program of the reduction
+
+
+@dataclass(frozen=True)
+class SkinnyPlan:
+    """A program multiplies ROWS rows by `split_width` columns, `chunk` columns at a time; `splits`
+    programs share the rows, and their parts are added."""
+
+    chunk: int
+    split_width: int
+    splits: int
+
+
+def skinny_plan(
+    num_rows: int, width: int, *, split: bool = False, sm_count: int = H200_SM_COUNT
+) -> SkinnyPlan:
+    """The plan for up to 16 tokens. `split` allows several programs a row: a weight of 1024 rows in
+    tiles of 16 makes 64 programs, too few for a large GPU."""
+    chunk = chunk_of(width, 128)
+    chunks, splits = -(-width // chunk), 1
+    enough = enough_programs(sm_count) // 2
+    while split and 2 * splits <= chunks and -(-num_rows // ROWS) * splits < enough:
+        splits *= 2
+    return SkinnyPlan(chunk, -(-chunks // splits) * chunk, splits)
+
+
+# ---------------------------------------------------------------- the kernels
 
 
 @triton.jit
@@ -170,21 +206,19 @@ def launch_skinny(
     """Already checked; M at most MAX_SKINNY_TOKENS. A plan with splits only where there is neither
     norm, which needs the whole row, nor bias."""
     num_rows, width = weight.shape
-    options = launch_options(pdl, x)
-    split = plan.splits > 1
-    target = new_parts(plan.splits, out) if split else out
-    skinny_kernel[(triton.cdiv(num_rows, plan.rows), plan.splits)](
-        *(target, x, gain, weight, bias, eps, len(x), num_rows, width),
-        *(plan.rows, plan.chunk, plan.split_width),
-        *(gain is not None, bias is not None, add and not split, pdl),
-        num_warps=plan.warps,
-        num_stages=plan.stages,
-        **options,
-    )
-    if split:
+    options, splits, target = launch_options(pdl, x), plan.splits, out
+    if splits > 1:
+        target = torch.empty(splits, *out.shape, dtype=torch.float32, device=out.device)
+    skinny_kernel[(triton.cdiv(num_rows, ROWS), splits)](
+        target, x, gain, weight, bias, eps, M=len(x), N=num_rows, K=width,
+        ROWS=ROWS, CHUNK=plan.chunk, SPLIT_WIDTH=plan.split_width,
+        NORM=gain is not None, BIAS=bias is not None, ADD=add and splits == 1,
+        num_warps=WARPS, num_stages=STAGES, **options,
+    )  # fmt: skip
+    if splits > 1:
         size = out.numel()
         reduce_kernel[(triton.cdiv(size, REDUCE_BLOCK),)](
-            out, target, size, plan.splits, REDUCE_BLOCK, add, pdl, num_warps=4, **options
+            out, target, SIZE=size, SPLITS=splits, BLOCK=REDUCE_BLOCK, ADD=add, **options
         )
 
 
@@ -193,16 +227,7 @@ def launch_skinny_gate_up(
 ) -> None:
     """As above, weight (2I, K) and out (M, I). The plan has no splits."""
     num_pairs, width = weight.shape[0] // 2, weight.shape[1]
-    options = launch_options(pdl, x)
-    skinny_gate_up_kernel[(triton.cdiv(num_pairs, plan.rows),)](
-        *(out, x, gain, weight, eps, len(x), num_pairs, width),
-        *(plan.rows, plan.chunk, pdl),
-        num_warps=plan.warps,
-        num_stages=plan.stages,
-        **options,
-    )
-
-
-def new_parts(splits: int, out: Tensor) -> Tensor:
-    """(splits, M, N) float32, not initialised."""
-    return torch.empty(splits, *out.shape, dtype=torch.float32, device=out.device)
+    skinny_gate_up_kernel[(triton.cdiv(num_pairs, ROWS),)](
+        out, x, gain, weight, eps, M=len(x), N=num_pairs, K=width, ROWS=ROWS, CHUNK=plan.chunk,
+        num_warps=WARPS, num_stages=STAGES, **launch_options(pdl, x),
+    )  # fmt: skip

@@ -6,9 +6,9 @@ why. No torch.
     for result in judged(measurement):
         print(result.bar.says, result.status, result.why)
 
-A bar is reached when the whole 95% interval is on its good side; the interval of a median that lies
-across it is a miss. What the emulator wrote, another GPU, an arm that failed the gate (a baseline
-too) and a point that is not in the file measure nothing.
+A bar is reached when the whole 95% interval is on its good side; an interval that lies across the
+bar is a miss. Nothing is measured by the emulator, by another GPU, by a variant that failed the
+gate (baselines included), or where the file lacks the point.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from mini_engine.cuda.measure.evidence import Measurement
-from mini_engine.records.measured import MeasuredStep, measured_steps
+from mini_engine.records.measured import measured_steps
+from mini_engine.records.rows import Row, six
 
 REACHED, MISSED, NOT_MEASURED = "reached", "missed", "not measured"
 GPU, MAX_CONTEXT = "H200", 512
@@ -26,7 +27,7 @@ SHAPES = ("qwen3-0.6b", "qwen3-1.7b", "qwen2.5-1.5b", "llama-3.2-1b")
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 BASELINES = ("hf-eager", "hf-compile", "compile-default", "compile-reduce-overhead",
              "compile-max-autotune")  # fmt: skip
-PREDICTED_ARMS = ("hf-eager", "ours-eager", "ours-piecewise", "ours-graph", "ours-graph-k8",
+PREDICTED_VARIANTS = ("hf-eager", "ours-eager", "ours-piecewise", "ours-graph", "ours-graph-k8",
                   "graph-9", "graph-5")  # fmt: skip
 WITHIN_PERCENT = 10.0
 CALIBRATE = "python -m mini_engine calibrate -o out/h200.json"  # once, before any of them
@@ -43,7 +44,7 @@ class Bar:
     name: str
     says: str
     source: str  # where the number comes from
-    judge: Callable[[Sequence[MeasuredStep], str], tuple[str, float | None, str]]
+    judge: Callable[[Sequence[Row], str], tuple[str, float | None, str]]
     points: str  # what measures it: options that stand behind BENCH
 
     @property
@@ -67,7 +68,7 @@ class Result:
             "says": self.bar.says,
             "source": self.bar.source,
             "status": self.status,
-            "value": None if self.value is None else float(f"{self.value:.6g}"),
+            "value": None if self.value is None else six(self.value),
             "why": self.why,
             "command": self.bar.command,
         }
@@ -95,32 +96,32 @@ Judged = tuple[str, float | None, str]
 
 
 def _itl(shape: str, bar_us: float, stretch_us: float) -> Callable[..., Judged]:
-    def judge(steps: Sequence[MeasuredStep], _spec: str) -> Judged:
+    def judge(steps: Sequence[Row], _spec: str) -> Judged:
         best = _best_at(steps, shape)
         if best is None:
-            return NOT_MEASURED, None, f"no arm of ours at batch 1 and context <= {MAX_CONTEXT}"
-        at = f"{best.arm} at context {best.context}: {_told(best)}"
-        if best.high_us <= stretch_us:
+            return NOT_MEASURED, None, f"no variant of ours at batch 1 and context <= {MAX_CONTEXT}"
+        at = f"{best.variant} at context {best.context}: {_told(best)}"
+        if best.itl.high <= stretch_us:
             return REACHED, best.itl_us, f"{at}; so is the stretch of {stretch_us:,.0f} µs"
-        return (REACHED if best.high_us <= bar_us else MISSED), best.itl_us, at
+        return (REACHED if best.itl.high <= bar_us else MISSED), best.itl_us, at
 
     return judge
 
 
 def _times(baseline: str, bar: float) -> Callable[..., Judged]:
-    def judge(steps: Sequence[MeasuredStep], _spec: str) -> Judged:
+    def judge(steps: Sequence[Row], _spec: str) -> Judged:
         """The shape that gains least, by the ends of both intervals that speak against us."""
         gains = []
         for shape in SHAPES:
             ours = _best_at(steps, shape)
-            theirs = [s for s in steps if ours and s.arm == baseline and _place(s) == _place(ours)]
+            theirs = [s for s in steps if ours and s.variant == baseline and s.point == ours.point]
             if ours and theirs:
-                least = theirs[0].low_us / ours.high_us
-                gains.append((least, theirs[0].itl_us / ours.itl_us, shape, ours.arm))
+                least = theirs[0].itl.low / ours.itl.high
+                gains.append((least, theirs[0].itl_us / ours.itl_us, shape, ours.variant))
         if not gains:
-            return NOT_MEASURED, None, f"no shape with {baseline} and an arm of ours at batch 1"
-        least, value, shape, arm = min(gains)
-        of = f"{shape}, {arm}: {value:.2f}× (at least {least:.2f}×)"
+            return NOT_MEASURED, None, f"no shape with {baseline} and a variant of ours at batch 1"
+        least, value, shape, variant = min(gains)
+        of = f"{shape}, {variant}: {value:.2f}× (at least {least:.2f}×)"
         if len(gains) < len(SHAPES):
             of += f"; {len(gains)} of {len(SHAPES)} shapes measured"
         return (REACHED if least >= bar else MISSED), value, of
@@ -128,55 +129,58 @@ def _times(baseline: str, bar: float) -> Callable[..., Judged]:
     return judge
 
 
-def _never_slower(steps: Sequence[MeasuredStep], _spec: str) -> Judged:
+def _never_slower(steps: Sequence[Row], _spec: str) -> Judged:
     """Every shape and batch, at the largest context up to MAX_CONTEXT. A miss is where even the
     best of ours is slower than a baseline beyond both intervals. Reached takes all points."""
     held, worst = 0, (0.0, "")
     for shape in SHAPES:
         for batch in BATCHES:
             ours = _best_at(steps, shape, batch)
-            theirs = [s for s in steps if ours and s.arm in BASELINES and _place(s) == _place(ours)]
+            theirs = [s for s in steps if ours and s.variant in BASELINES and s.point == ours.point]
             if ours is None or not theirs:
                 continue
             fastest = min(theirs, key=lambda s: s.itl_us)
-            at = f"{shape}, batch {batch}: {ours.arm} {_told(ours)}, {fastest.arm} {_told(fastest)}"
+            at = f"{shape}, batch {batch}: {ours.variant} {_told(ours)}, "
+            at += f"{fastest.variant} {_told(fastest)}"
             worst = max(worst, (ours.itl_us / fastest.itl_us, at))
-            if ours.low_us > fastest.high_us:
+            if ours.itl.low > fastest.itl.high:
                 return MISSED, ours.itl_us / fastest.itl_us, at
             held += 1
     if not held:
-        return NOT_MEASURED, None, "no point with a baseline and an arm of ours"
+        return NOT_MEASURED, None, "no point with a baseline and a variant of ours"
     points = len(SHAPES) * len(BATCHES)
     if held < points:
         return NOT_MEASURED, worst[0], f"holds at {held} of {points} points so far; {worst[1]}"
     return REACHED, worst[0], f"closest: {worst[1]}"
 
 
-def _prediction(steps: Sequence[MeasuredStep], spec: str) -> Judged:
+def _prediction(steps: Sequence[Row], spec: str) -> Judged:
     """No ITL is ever fitted: a calibration fits launches, gaps, bandwidth. So all are held out."""
     if not spec.endswith("-calibrated"):
         why = f"predicted with {spec}, which is not fitted to this machine: calibrate, then --spec"
         return NOT_MEASURED, None, why
     off = [
-        (abs(100 * (s.predicted_us / s.itl_us - 1)), s) for s in steps if s.arm in PREDICTED_ARMS
+        (abs(100 * (s.predicted_us / s.itl_us - 1)), s)
+        for s in steps
+        if s.variant in PREDICTED_VARIANTS
     ]
     if not off:
-        return NOT_MEASURED, None, f"none of {', '.join(PREDICTED_ARMS)} has a result"
+        return NOT_MEASURED, None, f"none of {', '.join(PREDICTED_VARIANTS)} has a result"
     worst, step = max(off, key=lambda pair: pair[0])
     inside = sum(percent <= WITHIN_PERCENT for percent, _ in off)
     at = (
-        f"{inside} of {len(off)} points within {WITHIN_PERCENT:.0f}%; worst {step.arm}, "
+        f"{inside} of {len(off)} points within {WITHIN_PERCENT:.0f}%; worst {step.variant}, "
         f"{step.shape}, batch {step.batch}, context {step.context:,}: {worst:.1f}% off"
     )
     return (REACHED if worst <= WITHIN_PERCENT else MISSED), worst, at
 
 
-def _best_at(steps: Sequence[MeasuredStep], shape: str, batch: int = 1) -> MeasuredStep | None:
-    """The fastest arm of ours at the largest context up to MAX_CONTEXT."""
+def _best_at(steps: Sequence[Row], shape: str, batch: int = 1) -> Row | None:
+    """The fastest variant of ours at the largest context up to MAX_CONTEXT."""
     ours = [
         s for s in steps
         if (s.shape, s.batch) == (shape, batch)
-        and s.context <= MAX_CONTEXT and s.arm not in (*BASELINES, "null")
+        and s.context <= MAX_CONTEXT and s.variant not in (*BASELINES, "null")
     ]  # fmt: skip
     if not ours:
         return None
@@ -184,12 +188,8 @@ def _best_at(steps: Sequence[MeasuredStep], shape: str, batch: int = 1) -> Measu
     return min((s for s in ours if s.context == context), key=lambda s: s.itl_us)
 
 
-def _place(step: MeasuredStep) -> tuple[str, int, int]:
-    return step.shape, step.batch, step.context
-
-
-def _told(step: MeasuredStep) -> str:
-    return f"{step.itl_us:,.1f} µs ({step.low_us:,.1f} to {step.high_us:,.1f})"
+def _told(step: Row) -> str:
+    return f"{step.itl_us:,.1f} µs ({step.itl.low:,.1f} to {step.itl.high:,.1f})"
 
 
 # ---------------------------------------------------------------- the bars

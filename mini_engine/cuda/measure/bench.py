@@ -1,18 +1,19 @@
-"""The benchmark: how long a decode step takes, arm after arm, and why one may believe it.
+"""The benchmark: how long a decode step takes, variant by variant, and why to believe it.
 
-In:  a model, batches, contexts, arms, a `DeviceSpec` to predict with. Out: one row an arm, told as
-soon as it is known, so that a run which is cut short keeps what it has measured.
+In:  a model, batches, contexts, variants, a `DeviceSpec` to predict with. Out: one row per variant,
+     yielded as soon as it is known, so that an interrupted run keeps what it has measured.
 
-For each (shape, batch, context) a stage is set; then for each arm: can it run here? prepare; the
-gate; laps in turns with the anchor, AB BA; what the profiler counts; what the simulator says.
-Only dependent decode steps are timed: the sampled token is fed back on the device, and no lap
-contains a prefill, a copy from the host or a read-back. The prediction leaves those out, too.
+Each (shape, batch, context) gets one `DecodeSetup`. Then, for each variant: can it run here?
+prepare; the gate; laps in turns with the anchor, AB BA; what the profiler counts; what the
+simulator predicts. Only dependent decode steps are timed: the sampled token is fed back on the
+device, and no lap contains a prefill, a copy from the host or a read-back. The prediction leaves
+those out, too.
 
     point = Point("qwen3-0.6b", batch=1, context=512)
-    for row in bench_point(graphs, weights, point, list(ARMS), effort, spec, copy_gb_s=4300):
-        print(row["arm"], row["status"])
+    for row in bench_point(graphs, weights, point, list(VARIANTS), effort, spec, 4300):
+        print(row.variant, row.status)
 
-These are the rows of one process; `bench_rows.py` joins those of several.
+These are the rows of one process; `table.py` joins those of several.
 """
 
 from __future__ import annotations
@@ -29,13 +30,19 @@ from torch._C._autograd import DeviceType
 
 from mini_engine.cuda.graphs.backend import GraphBackend
 from mini_engine.cuda.measure import gate
-from mini_engine.cuda.measure.arms import ANCHOR, ARMS, ArmKind
+from mini_engine.cuda.measure.decode_setup import (
+    BLOCK_SIZE,
+    DecodeSetup,
+    Variant,
+    build_setup,
+    float32_setup,
+)
 from mini_engine.cuda.measure.evidence import gpu_state
 from mini_engine.cuda.measure.gate import Gate
-from mini_engine.cuda.measure.plain_arms import OursEager
-from mini_engine.cuda.measure.rows import Point, Row, Run, gate_failed, measured_row, not_run
-from mini_engine.cuda.measure.stage import BLOCK_SIZE, Arm, Stage, float32_stage, set_stage
+from mini_engine.cuda.measure.our_variants import OursEager
+from mini_engine.cuda.measure.table import with_figures
 from mini_engine.cuda.measure.timing import paired_laps
+from mini_engine.cuda.measure.variants import ANCHOR, VARIANTS
 from mini_engine.cuda.weights import Weights
 from mini_engine.model.config import ModelConfig
 from mini_engine.predict.capacity import kv_bytes_per_token, read_bytes
@@ -43,6 +50,7 @@ from mini_engine.predict.curves import STORED_AS
 from mini_engine.predict.hardware import DeviceSpec
 from mini_engine.predict.oplists import OpCost
 from mini_engine.predict.step_cost import Mode, step_time
+from mini_engine.records.rows import GATE_FAILED, MEASURED, NOT_RUN, Point, Row, Run, six
 
 LAUNCHES = ("cudaLaunch", "cuLaunch", "cudaGraphLaunch", "cuGraphLaunch", "cudaMemcpyAsync",
             "cudaMemsetAsync")  # fmt: skip
@@ -52,7 +60,7 @@ LAUNCHES = ("cudaLaunch", "cuLaunch", "cudaGraphLaunch", "cuGraphLaunch", "cudaM
 class Effort:
     """How long to measure. `deadline` is a moment of `time.monotonic()`, None for no limit."""
 
-    rounds: int  # laps of each arm; even
+    rounds: int  # laps of each variant; even
     steps: int  # decode steps a lap
     deadline: float | None = None
 
@@ -70,40 +78,40 @@ def bench_point(
     spec: DeviceSpec,
     copy_gb_s: float,
 ) -> Iterator[Row]:
-    """A row for each arm: measured, or why it was not. Raises ValueError for unknown arms."""
+    """A row for each variant: measured, or why it was not. ValueError for an unknown variant."""
     check_names(names)
     room = max(point.context + effort.steps + BLOCK_SIZE, gate.room_of(point.batch))
     try:
         with torch.no_grad():
-            stage = set_stage(backend, weights, point.batch, point.context, room)
-            judge, anchor = _gate_of(stage), ARMS[ANCHOR].make(stage)
+            setup = build_setup(backend, weights, point.batch, point.context, room)
+            judge, anchor = gate_of(setup), VARIANTS[ANCHOR].make(setup)
             anchor.prepare()
     except (torch.OutOfMemoryError, ValueError) as error:
-        yield from (not_run(point, name, first_line(error)) for name in names)
+        yield from (Row(*point, name, NOT_RUN, first_line(error)) for name in names)
         return
     for name in names:
         with torch.no_grad():
-            row = _bench_arm(stage, judge, anchor, point, name, effort, spec, copy_gb_s)
+            row = _bench_variant(setup, judge, anchor, point, name, effort, spec, copy_gb_s)
         _clean(backend)
         yield row
     anchor.release()
 
 
 def check_names(names: Iterable[str]) -> None:
-    """Raises ValueError for a name that is no arm."""
+    """Raises ValueError for a name that is no variant."""
     for name in names:
-        if name not in ARMS:
-            raise ValueError(f"no arm {name!r}: use some of {', '.join(ARMS)}")
+        if name not in VARIANTS:
+            raise ValueError(f"no variant {name!r}: use some of {', '.join(VARIANTS)}")
 
 
 def must_move_bytes(config: ModelConfig, batch: int, context: int) -> int:
-    """What no decode step can avoid to read: all weights and all keys and values, once."""
+    """What every decode step has to read: all weights and all keys and values, once."""
     stored = STORED_AS[config.dtype]
     return read_bytes(config, stored) + batch * context * kv_bytes_per_token(config, stored)
 
 
 def predicted_us(ops: Sequence[OpCost], steps: int, spec: DeviceSpec, mode: Mode) -> float:
-    """The simulator's µs for one of `steps` decode steps that `ops` are.
+    """The simulator's µs for one decode step, where `ops` are `steps` of them.
 
     Steps follow one another on the device: engine, copy of the inputs and read-back are left out.
     """
@@ -118,101 +126,79 @@ def first_line(error: BaseException) -> str:
     return f"{kind}: {lines[0]}"[:300] if lines else kind
 
 
-# ---------------------------------------------------------------- one arm
+# ---------------------------------------------------------------- one variant
 
 
-@dataclass(frozen=True)
-class _Laps:
-    """An arm as `timing` wants it."""
-
-    stage: Stage
-    arm: Arm
-
-    @property
-    def steps_a_call(self) -> int:
-        return self.arm.steps_a_call
-
-    def rewind(self) -> None:
-        self.arm.place(self.stage.first_tokens, self.stage.context)
-
-    def step(self) -> None:
-        self.arm.step()
+def gate_of(setup: DecodeSetup) -> Gate:
+    """The gate for everything that decodes on this setup."""
+    wide = float32_setup(setup, gate.CONTEXT, gate.room_of(setup.batch))
+    return Gate(setup, OursEager(setup), OursEager(wide))
 
 
-def _gate_of(stage: Stage) -> Gate:
-    wide = float32_stage(stage, gate.CONTEXT, gate.room_of(stage.batch))
-    return Gate(stage, OursEager(stage), OursEager(wide))
-
-
-def _bench_arm(
-    stage: Stage,
+def _bench_variant(
+    setup: DecodeSetup,
     judge: Gate,
-    anchor: Arm,
+    anchor: Variant,
     point: Point,
     name: str,
     effort: Effort,
     spec: DeviceSpec,
     copy_gb_s: float,
 ) -> Row:
-    kind = ARMS[name]
-    reason = kind.why_not(stage.backend)
+    kind = VARIANTS[name]
     if effort.over:
-        reason = "the time of this run was over: go on with --resume"
-    if reason:
-        return not_run(point, name, reason)
-    arm: Arm | None = None
+        return Row(*point, name, NOT_RUN, "the time of this run was over: go on with --resume")
+    if reason := kind.why_not(setup.backend):
+        return Row(*point, name, NOT_RUN, reason)
+    variant: Variant | None = None
     try:
         began = time.perf_counter()
-        arm = kind.make(stage)
-        arm.prepare()
-        stage.backend.synchronize()
+        variant = kind.make(setup)
+        variant.prepare()
+        setup.backend.synchronize()
         prepare_s = time.perf_counter() - began
-        verdict = judge.judge(arm)
+        verdict = judge.judge(variant)
         if kind.gated and not verdict.passed:
-            return gate_failed(point, name, verdict.reason, verdict.as_dict())
-        run = _timed(stage, anchor, arm, effort, prepare_s)
-        facts = {**_facts(stage, arm, kind, spec), "gate": verdict.as_dict()}
-        return measured_row(point, name, facts, run, copy_gb_s)
-    except Exception as error:  # one arm that breaks must not take the others' figures with it
-        return not_run(point, name, first_line(error))
+            return Row(*point, name, GATE_FAILED, verdict.reason, verdict.as_dict())
+        run = _timed(setup.backend, anchor, variant, effort, prepare_s)
+        kernels, launches = count_launches(setup.backend, variant.step)
+        variant.rewind()
+        ops, steps = variant.ops(), variant.steps_a_call
+        row = Row(
+            *point,
+            name,
+            MEASURED,
+            gate=verdict.as_dict(),
+            steps_a_call=steps,
+            kernels_a_call=kernels,
+            launches_a_call=launches,
+            ops_a_call=len(ops),
+            bytes_to_move=must_move_bytes(setup.model.config, setup.batch, setup.context),
+            bytes_by_op_list=round(sum(op.bytes for op in ops) / steps),
+            predicted_us=round(predicted_us(ops, steps, spec, kind.mode), 3),
+            runs=(run,),
+        )
+        return with_figures(row, copy_gb_s)
+    except Exception as error:  # a variant that breaks must not take the others' figures with it
+        return Row(*point, name, NOT_RUN, first_line(error))
     finally:
-        if arm is not None:
-            arm.release()
+        if variant is not None:
+            variant.release()
 
 
-def _timed(stage: Stage, anchor: Arm, arm: Arm, effort: Effort, prepare_s: float) -> Run:
+def _timed(
+    backend: GraphBackend, anchor: Variant, variant: Variant, effort: Effort, prepare_s: float
+) -> Run:
     """Laps in turns with the anchor."""
-    anchors, laps = paired_laps(
-        stage.backend,
-        _Laps(stage, anchor),
-        _Laps(stage, arm),
-        steps=effort.steps,
-        rounds=effort.rounds,
-    )
+    anchors, laps = paired_laps(backend, anchor, variant, steps=effort.steps, rounds=effort.rounds)
     return Run(
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         prepare_s=round(prepare_s, 3),
-        itl_laps_us=[lap.event_us for lap in laps],
-        anchor_laps_us=[lap.event_us for lap in anchors],
-        wall_laps_us=[lap.wall_us for lap in laps],
-        gpu_state={} if stage.backend.emulated else gpu_state(),
+        itl_laps_us=tuple(six(lap.event_us) for lap in laps),
+        anchor_laps_us=tuple(six(lap.event_us) for lap in anchors),
+        wall_laps_us=tuple(six(lap.wall_us) for lap in laps),
+        gpu_state={} if backend.emulated else gpu_state(),
     )
-
-
-def _facts(stage: Stage, arm: Arm, kind: ArmKind, spec: DeviceSpec) -> Row:
-    """What an arm launches and moves, and what the simulator says of that."""
-    kernels, launches = count_launches(stage.backend, arm.step)
-    arm.place(stage.first_tokens, stage.context)
-    ops = arm.ops()
-    return {
-        "steps_a_call": arm.steps_a_call,
-        "kernels_a_call": kernels,
-        "launches_a_call": launches,
-        "ops_a_call": len(ops),
-        "bytes_to_move": must_move_bytes(stage.model.config, stage.batch, stage.context),
-        "bytes_by_op_list": round(sum(op.bytes for op in ops) / arm.steps_a_call),
-        "predicted_us": round(predicted_us(ops, arm.steps_a_call, spec, kind.mode), 3),
-    }
 
 
 def count_launches(
@@ -248,7 +234,7 @@ def counted(events: Iterable[Any]) -> tuple[int | None, int | None]:
 
 
 def _clean(backend: GraphBackend) -> None:
-    """Give an arm's memory back before the next one."""
+    """Give a variant's memory back before the next variant."""
     gc.collect()
     if not backend.emulated:
         torch.cuda.empty_cache()

@@ -20,10 +20,10 @@ import torch
 from torch._C._autograd import DeviceType
 
 from mini_engine.cuda.graphs.backend import Graph, GraphBackend, free_bytes, graphs_for
+from mini_engine.cuda.measure.decode_setup import build_setup
 from mini_engine.cuda.measure.intervals import median_interval
+from mini_engine.cuda.measure.our_variants import OursEager
 from mini_engine.cuda.measure.pdl_gap import pdl_figures
-from mini_engine.cuda.measure.plain_arms import OursEager
-from mini_engine.cuda.measure.stage import set_stage
 from mini_engine.cuda.measure.straight_line import line_fit
 from mini_engine.cuda.measure.timing import device_us, host_us
 from mini_engine.cuda.weights import random_weights
@@ -99,9 +99,9 @@ def decoder_op_us(backend: GraphBackend, sizes: Sizes) -> Figure:
     shared out among its ops. Its kernels are small, so that the CPU never waits for them."""
     with torch.no_grad():
         weights = random_weights(_small_decoder(), backend.device, torch.bfloat16, seed=0)
-        arm = OursEager(set_stage(backend, weights, batch=1, context=16, room=64))
-        ops = len(arm.ops())
-        step_us = host_us(backend, arm.step, 1, sizes.repeats)
+        variant = OursEager(build_setup(backend, weights, batch=1, context=16, room=64))
+        ops = len(variant.ops())
+        step_us = host_us(backend, variant.step, 1, sizes.repeats)
     return {**median_interval([us / ops for us in step_us]).as_dict(), "ops": ops}
 
 

@@ -1,43 +1,43 @@
-"""The gate before every clock: is an arm as near to the truth as plain bf16 is?
+"""The gate before every clock: is a variant as near to the truth as plain bf16 is?
 
-In:  an arm, the plain arm (our eager model in bf16), the reference (the same in float32).
+In:  a variant, the plain variant (our eager model in bf16), the reference (the same in float32).
 Out: `Verdict`.
 
-Rounding to bf16 makes errors that nobody asks a decoder to avoid; they are the allowance. Each arm
-decodes twice: fed with the same random tokens as the others (teacher-forced), and on the tokens
-that it really produces, where reference and plain arm are fed those. At every position
+Rounding to bf16 makes errors that nobody asks a decoder to avoid; they are the allowance. Each
+variant decodes twice: fed with the same random tokens as the others (teacher-forced), and on the
+tokens that it really produces, where reference and plain variant are fed those. At every position
 
-    KL    = sum p log(p / q)                   p of the reference, q of the arm
+    KL    = sum p log(p / q)                   p of the reference, q of the variant
     |NLL| = sum p | log p - log q |            of the next token, in expectation
 
-are compared with those of the plain arm, position by position. (The |NLL| of one drawn token would
-scatter by about its own mean, and need many times the positions to say as much.) An arm passes
-when
+are compared with those of the plain variant, position by position. (The |NLL| of one drawn token
+would scatter by about its own mean and need many times the positions to say as much.) A variant
+passes when
 
 1. nothing is NaN or infinite;
 2. every token that it sampled is a best one of its own logits, but for bf16's rounding of them:
-   an arm could show fine logits and feed back another token;
+   a variant could show fine logits and feed back another token;
 3. for both errors, on both paths, the upper 95% bound (bootstrap) of the mean difference
-   arm - plain is no more than MARGIN of plain bf16's own mean error.
+   variant - plain is no more than MARGIN of plain bf16's own mean error.
 
-Why a margin, and this one. With none (the bound at 0 or less) an arm of the very same arithmetic
-passes, its differences being 0; but of arms that are as good and only round in another order, one
-in twenty would pass each of the four tests: correct baselines would be stopped by chance. So it is
-a test of non-inferiority, and its margin was set before the first measurement on a GPU:
+Why a margin, and why this one. Without one (the bound at 0 or less) a variant of the very same
+arithmetic passes, its differences being 0; but of variants that are as good and only round in
+another order, one in twenty would pass each of the four tests: chance would stop correct baselines.
+So this is a test of non-inferiority, and its margin was set before the first measurement on a GPU:
 
 - 25% more KL is 12% more error in the logits, since KL grows with its square: a sixth of a bit.
   Two right implementations lie as far apart: the arithmetic of the fused kernels has less than
   0.8 times the KL of plain bf16 (random weights, on a CPU).
-- It parts the two: with 128 positions, 97 or more of 100 arms just as good as plain bf16 pass all
-  four tests, and 3 or fewer of those with half as much KL again.
-- Faults are far beyond it: a wrong RoPE base in the whole model, an eps of 1e-3 in one layer, a
-  gain left out in one layer have ten times the KL of plain bf16 and more.
+- It separates the two: with 128 positions, 97 or more of 100 variants just as good as plain bf16
+  pass all four tests, and 3 or fewer of those with half as much KL again.
+- Faults are far beyond it: a wrong RoPE base in the whole model, an eps of 1e-3 in one layer, or a
+  norm weight left out in one layer has ten times the KL of plain bf16 or more.
 
-`tests/cuda/measure/test_gate.py` asserts each of these. What moves the logits by less than bf16's
-own rounding is let through, by design: nobody could measure it.
+`tests/cuda/measure/test_gate.py` asserts each of these. A fault that moves the logits by less than
+bf16's own rounding passes, by design: nobody could measure it.
 
-How often the arm's best token is the reference's is reported and not judged: near ties are decided
-by rounding.
+How often the variant's best token is the reference's is reported but not judged: rounding decides
+near ties.
 """
 
 from __future__ import annotations
@@ -49,10 +49,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mini_engine.cuda.measure.stage import Arm, Stage
+from mini_engine.cuda.measure.decode_setup import DecodeSetup, Variant
 
 MARGIN = 0.25  # of plain bf16's own mean error; frozen before the first measurement, see above
-CONTEXT = 32  # where both paths start: everything behind it is the same random cache for all arms
+CONTEXT = (
+    32  # where both paths start: everything behind it is the same random cache for all variants
+)
 POSITIONS = 1024  # to look at, on each path, where the batch is large ...
 STEPS = (4, 128)  # ... but never fewer or more steps than this
 BF16_ROUNDING = 2.0**-8  # of two numbers that are rounded to eight bits each, by half a unit
@@ -61,7 +63,7 @@ RESAMPLES = 2000
 
 @dataclass(frozen=True)
 class PathErrors:
-    """One path. Means over its positions, in nats; `upper`: 95% bound of mean(arm - plain)."""
+    """One path. Means over its positions, in nats; `upper`: 95% bound of mean(variant - plain)."""
 
     positions: int
     kl: float
@@ -70,7 +72,7 @@ class PathErrors:
     nll: float
     plain_nll: float
     nll_upper: float
-    agreement: float  # share of positions where the arm's best token is the reference's
+    agreement: float  # share of positions where the variant's best token is the reference's
     plain_agreement: float
 
     @property
@@ -85,8 +87,8 @@ class PathErrors:
             ("|NLL|", self.nll, self.plain_nll, self.nll_upper),
         )
         return "; ".join(
-            f"{name} {arm:.3g} against {plain:.3g} of plain bf16, bound {_share(upper, plain)}"
-            for name, arm, plain, upper in pairs
+            f"{name} {variant:.3g} against {plain:.3g} of plain bf16, bound {_share(upper, plain)}"
+            for name, variant, plain, upper in pairs
         )
 
 
@@ -121,34 +123,34 @@ class Verdict:
 
 
 class Gate:
-    """The truth and the allowance for one stage; judges arm after arm."""
+    """The truth and the allowance for one setup; judges variant after variant."""
 
-    def __init__(self, stage: Stage, plain: Arm, reference: Arm) -> None:
-        """`plain` stands on `stage`, `reference` on its float32 twin, both prepared."""
-        self.stage, self.plain, self.reference = stage, plain, reference
-        self.steps = steps_of(stage.batch)
-        shape, vocab = (self.steps, stage.batch), stage.model.config.vocab_size
+    def __init__(self, setup: DecodeSetup, plain: Variant, reference: Variant) -> None:
+        """`plain` stands on `setup`, `reference` on its float32 twin, both prepared."""
+        self.setup, self.plain, self.reference = setup, plain, reference
+        self.steps = steps_of(setup.batch)
+        shape, vocab = (self.steps, setup.batch), setup.model.config.vocab_size
         draw = torch.randint(vocab, shape, generator=torch.Generator().manual_seed(4))
-        self._forced = draw.to(stage.backend.device, torch.int32)
+        self._forced = draw.to(setup.backend.device, torch.int32)
         self._known: dict[bytes, tuple[Tensor, Tensor]] = {}  # path -> logits of truth and plain
 
-    def judge(self, arm: Arm) -> Verdict:
+    def judge(self, variant: Variant) -> Verdict:
         """Decode on both paths and compare."""
-        logits, tokens = walk(arm, self.stage.first_tokens, self.steps)
+        logits, tokens = walk(variant, self.setup.first_tokens, self.steps)
         if not bool(torch.isfinite(logits).all()):
             return Verdict(finite=False, own_best=True, forced=None, produced=None)
         if not are_best(logits, tokens):
             return Verdict(finite=True, own_best=False, forced=None, produced=None)
         produced = self._compare(logits, tokens)
-        if arm.steps_a_call > 1:
+        if variant.steps_a_call > 1:
             return Verdict(True, True, forced=None, produced=produced)
-        logits, _ = walk(arm, self.stage.first_tokens, self.steps, self._forced)
+        logits, _ = walk(variant, self.setup.first_tokens, self.steps, self._forced)
         if not bool(torch.isfinite(logits).all()):
             return Verdict(finite=False, own_best=True, forced=None, produced=produced)
         return Verdict(True, True, self._compare(logits, self._forced), produced)
 
     def _compare(self, logits: Tensor, path: Tensor) -> PathErrors:
-        """logits (steps, B, V) of the arm; path (steps, B): the token that followed each."""
+        """logits (steps, B, V) of the variant; path (steps, B): the token that followed each."""
         truth, plain = self._both(path)
         ours, theirs = errors(truth, logits), errors(truth, plain)
         return PathErrors(
@@ -164,14 +166,14 @@ class Gate:
         )
 
     def _both(self, path: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits of reference and plain arm on a path. Two paths are kept: the forced one, and the
-        last one produced, since arms of the same arithmetic produce the same tokens."""
+        """Logits of reference and plain variant on a path. Two paths are kept, the forced one and
+        the last one produced: variants of the same arithmetic produce the same tokens."""
         forced, key = _key(self._forced), _key(path)
         if key not in self._known:
             if key != forced:  # the one produced before makes room
                 self._known = {kept: both for kept, both in self._known.items() if kept == forced}
-            truth, _ = walk(self.reference, self.stage.first_tokens, len(path), path)
-            plain, _ = walk(self.plain, self.stage.first_tokens, len(path), path)
+            truth, _ = walk(self.reference, self.setup.first_tokens, len(path), path)
+            plain, _ = walk(self.plain, self.setup.first_tokens, len(path), path)
             self._known[key] = truth, plain
         return self._known[key]
 
@@ -182,32 +184,32 @@ def steps_of(batch: int) -> int:
 
 
 def room_of(batch: int) -> int:
-    """Tokens that a request must have room for; arms of several steps a call run over by some."""
+    """Tokens that a request must have room for; several steps a call overshoot by some."""
     return CONTEXT + steps_of(batch) + 16
 
 
 def walk(
-    arm: Arm, first: Tensor, steps: int, forced: Tensor | None = None
+    variant: Variant, first: Tensor, steps: int, forced: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Decode from CONTEXT on: logits (steps, B, V) float32, and tokens (steps, B) as sampled.
 
     With `forced` (steps, B), step i + 1 is fed forced[i] and not what step i sampled.
     """
-    arm.place(first, CONTEXT)
+    variant.place(first, CONTEXT)
     logits: list[Tensor] = []
     tokens: list[Tensor] = []
     while len(logits) < steps:
-        arm.step()
-        logits += [one.float().clone() for one in arm.logits()]
-        tokens += [one.to(torch.int32).clone() for one in arm.tokens()]
+        variant.step()
+        logits += [one.float().clone() for one in variant.logits()]
+        tokens += [one.to(torch.int32).clone() for one in variant.tokens()]
         if forced is not None:
-            arm.feed(forced[len(logits) - 1])
+            variant.feed(forced[len(logits) - 1])
     return torch.stack(logits[:steps]), torch.stack(tokens[:steps])
 
 
 def are_best(logits: Tensor, tokens: Tensor) -> bool:
-    """Whether each token has the largest of its logits, give or take a rounding to bf16: an arm may
-    choose before it rounds. logits (n, B, V), tokens (n, B)."""
+    """Whether each token has the largest of its logits, up to a rounding to bf16, since a variant
+    may choose before it rounds. logits (n, B, V), tokens (n, B)."""
     best = logits.amax(-1)
     own = logits.gather(-1, tokens.long()[..., None])[..., 0]
     return bool((own >= best - BF16_ROUNDING * best.abs()).all())

@@ -19,30 +19,15 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 
 import numpy as np
+
+from mini_engine.records.rows import Interval
 
 RESAMPLES = 2000
 # Student's t, 97.5%, for 1, 2, ... degrees of freedom (any table of it; checked in the tests).
 STUDENT_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 MAX_PROCESSES = len(STUDENT_T) + 1
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A median with its 95% interval; of several processes, the mean of their medians."""
-
-    median: float
-    low: float
-    high: float
-    samples: int  # in all
-    processes: int = 1
-
-    def as_dict(self) -> dict[str, float]:
-        """Rounded to six digits: no clock here has more."""
-        whole = {"samples": self.samples, "processes": self.processes}
-        return {**{k: _six(v) for k, v in asdict(self).items() if k not in whole}, **whole}
 
 
 def median_interval(samples: Sequence[float], seed: int = 0) -> Interval:
@@ -98,7 +83,3 @@ def pooled_ratio(ones: Sequence[Sequence[float]], others: Sequence[Sequence[floa
     )
     low, high = math.exp(found.low), math.exp(found.high)
     return Interval(math.exp(found.median), low, high, found.samples, found.processes)
-
-
-def _six(value: float) -> float:
-    return float(f"{value:.6g}")

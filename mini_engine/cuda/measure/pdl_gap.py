@@ -20,8 +20,8 @@ from typing import Any
 import torch
 
 from mini_engine.cuda.graphs.backend import Graph, GraphBackend
-from mini_engine.cuda.measure.fused_arms import no_pdl, no_triton
 from mini_engine.cuda.measure.intervals import median_interval
+from mini_engine.cuda.measure.our_variants import no_pdl, no_triton
 from mini_engine.cuda.measure.timing import Lap, paired_laps
 
 WIDTH = 1024  # of the row: one program, one pass, nothing that memory would slow down
@@ -39,7 +39,7 @@ def pdl_figures(backend: GraphBackend, nodes: int, rounds: int) -> dict[str, dic
             backend, _Replays(plain, nodes), _Replays(plain, nodes), steps=nodes, rounds=rounds
         )
         plain.reset()
-        device = reason.partition(":")[0]  # the rest of the reason is an arm's
+        device = reason.partition(":")[0]  # the rest of the reason is a variant's
         return _without({PLAIN: _figure(alone)}, f"{device}: it came with sm_90")
     early = _captured(backend, norm_chain(backend, nodes, pdl=True))
     ones, others = paired_laps(

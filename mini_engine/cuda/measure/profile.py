@@ -38,16 +38,11 @@ from mini_engine.dispatch.modes import CUDAGraphMode
 from mini_engine.engine.engine import Engine, StepRecord
 from mini_engine.engine.scheduler import Request, SchedulerLimits
 from mini_engine.predict.oplists import OpCost
-from mini_engine.predict.step_cost import Mode
+from mini_engine.predict.step_cost import LAUNCHED_AS, Mode
 from mini_engine.records.trace import GPU, TraceEvent
 
 BLOCK_SIZE = 16
 WARM_UP, STEPS = 3, 5  # decode steps before the profiler, and under it
-LAUNCHED: dict[CUDAGraphMode, Mode] = {
-    CUDAGraphMode.NONE: "eager",
-    CUDAGraphMode.PIECEWISE: "piecewise",
-    CUDAGraphMode.FULL: "full",
-}
 
 
 @dataclass(frozen=True)
@@ -90,7 +85,7 @@ def profile_step(
             "the profiler saw nothing on the GPU: end other profilers, or set KINETO_LOG_LEVEL=1 "
             "to hear what CUPTI says"
         )
-    return Profile(tuple(timeline), tuple(ops), LAUNCHED[record.descriptor.mode])
+    return Profile(tuple(timeline), tuple(ops), LAUNCHED_AS[record.descriptor.mode])
 
 
 def process_name(mode: str, *, emulated: bool) -> str:

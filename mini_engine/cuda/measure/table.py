@@ -1,33 +1,86 @@
-"""The benchmark's rows as a Markdown table, made from the measurement file alone.
+"""A benchmark's rows: completed with figures, joined over processes, printed as a table.
 
-In:  a `Measurement` of kind "bench". Out: Markdown: the bars, then one table a shape, batch and
-context. An arm that failed the gate is there, in bold, and its time is not: what a wrong program
-takes is no result. (A baseline's time stands, since it is not ours to mend, and so does the word.)
-No torch.
+In:  what one process found out about one variant. Out: a `Row` whose figures cover all processes
+     in it; of a whole file, Markdown.
+
+    row = with_figures(row, copy_gb_s)              # of one process
+    row = joined(row, other, copy_gb_s)             # and of the next one
+    text = markdown(measurement)                    # the bars, then one table a point
+
+A gate that failed in one process has failed: the row loses its times, and only a new file gets rid
+of it. No torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import groupby
-from typing import Any
+import statistics
+from collections.abc import Sequence
+from dataclasses import replace
 
 from mini_engine.cuda.measure.bars import judged
 from mini_engine.cuda.measure.evidence import Measurement
-from mini_engine.records.measured import failed_gate, laps_of
+from mini_engine.cuda.measure.intervals import pooled_interval, pooled_ratio
+from mini_engine.records.measured import laps_of
+from mini_engine.records.rows import GATE_FAILED, MEASURED, NOT_RUN, Row, by_point, six
 
 HEADER = (
-    *("arm", "ITL µs (95%)", "each process", "wall µs", "× anchor (95%)", "kernels", "launches"),
-    *("GB/s", "% of copy", "predicted µs", "off", "gate", "tokens agree"),
+    *("variant", "ITL µs (95%)", "each process", "wall µs", "× anchor (95%)", "kernels"),
+    *("launches", "GB/s", "% of copy", "predicted µs", "off", "gate", "tokens agree"),
 )
 EMULATED = "**Emulated on a CPU: these times say nothing about any GPU and are no evidence.**"
 
 
+def with_figures(row: Row, copy_gb_s: float) -> Row:
+    """A measured row with the figures that follow from the laps of all its runs."""
+    laps = [run.itl_laps_us for run in row.runs]
+    itl = pooled_interval(laps)
+    gb_s = row.bytes_to_move / itl.median / 1e3
+    return replace(
+        row,
+        itl=itl.rounded(),
+        wall=pooled_interval([run.wall_laps_us for run in row.runs]).rounded(),
+        times_the_anchor=pooled_ratio([run.anchor_laps_us for run in row.runs], laps).rounded(),
+        process_medians_us=tuple(six(statistics.median(one)) for one in laps),
+        achieved_gb_s=round(gb_s, 3),
+        percent_of_copy=round(100 * gb_s / copy_gb_s, 3),
+        predicted_percent_off=round(100 * (row.predicted_us / itl.median - 1), 2),
+    )
+
+
+def joined(old: Row | None, new: Row, copy_gb_s: float) -> Row:
+    """The row that the file holds, with what the next process found out about the variant."""
+    if old is None or old.status == NOT_RUN:
+        return new
+    if GATE_FAILED in (old.status, new.status):
+        return old if old.status == GATE_FAILED else new
+    if new.status != MEASURED:
+        return replace(old, failed_in_another_process=new.reason)
+    gate = new.gate if old.gate["passed"] else old.gate  # the worse verdict stays
+    return with_figures(replace(old, gate=gate, runs=(*old.runs, *new.runs)), copy_gb_s)
+
+
+def wants(row: Row | None, process: int) -> bool:
+    """Whether process number `process`, from 1, has to measure this row.
+
+    The first process of a resumed run tries again what could not run.
+    """
+    if row is None:
+        return True
+    if row.status == MEASURED:
+        return len(row.runs) < process
+    return row.status == NOT_RUN and process == 1
+
+
+# ---------------------------------------------------------------- as Markdown
+
+
 def markdown(measurement: Measurement) -> str:
-    """The tables, under a line that says of what. Raises ValueError for another kind of file."""
+    """The bars and the tables, under a line that names the machine. ValueError for another kind of
+    file. Where the gate failed, the table says so in bold; only a baseline's time stands there."""
     if measurement.kind != "bench":
         raise ValueError(f"a {measurement.kind}, expected a bench: give the file of a benchmark")
     figures = measurement.figures
+    rows = [Row.from_json(row) for row in figures["rows"]]
     copy = figures["copy_bandwidth_gb_s"]["median"]
     lines = [
         f"{measurement.gpu}, driver {measurement.driver}, torch {measurement.torch}, "
@@ -35,69 +88,49 @@ def markdown(measurement: Measurement) -> str:
         f"`{measurement.command}`",
         "",
         f"A copy reaches {copy:,.0f} GB/s. Predicted with the spec of {figures['spec']}. "
-        f"Times: {laps_of(figures)}, in turns with the anchor `{figures['anchor']}`; intervals "
-        "cover laps and processes.",
+        f"Times: {laps_of(figures, rows)}, in turns with the anchor `{figures['anchor']}`; "
+        "intervals cover laps and processes.",
         "",
         _line(("bar", "", "value", "why")),
         _line(["---"] * 4),
     ]
-    lines += [
-        _line((result.bar.says, result.status, _value(result.value), result.why))
-        for result in judged(measurement)
-    ]
+    for result in judged(measurement):
+        value = "-" if result.value is None else f"{result.value:,.4g}"
+        lines.append(_line((result.bar.says, result.status, value, result.why)))
     lines.append("")
     if measurement.emulated:
         lines = [EMULATED, "", *lines]
-    for (shape, batch, context), rows in groupby(ordered(figures["rows"]), key=point_of):
+    for (shape, batch, context), of_point in by_point(rows).items():
         lines += [f"### {shape}, batch {batch}, context {context:,}", ""]
         lines += [_line(HEADER), _line(["---", *["---:"] * (len(HEADER) - 1)])]
-        lines += [_line(cells(row)) for row in rows]
-        lines.append("")
+        lines += [*(_line(_cells(row)) for row in of_point), ""]
     return "\n".join(lines)
 
 
-def ordered(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Points as they came, each with all of its arms as they came."""
-    points = list(dict.fromkeys(point_of(row) for row in rows))
-    return sorted(rows, key=lambda row: points.index(point_of(row)))
-
-
-def cells(row: Mapping[str, Any]) -> list[str]:
-    """One arm."""
-    if row["status"] != "measured":
-        word = f"**{row['status']}**" if failed_gate(row) else row["status"]
-        return [row["arm"], f"{word}: {row['reason']}", *[""] * (len(HEADER) - 2)]
-    itl, ratio, gate = row["itl_us"], row["times_the_anchor"], row["gate"]
+def _cells(row: Row) -> list[str]:
+    if row.status != MEASURED:
+        status = f"**{row.status}**" if row.failed_gate else row.status
+        return [row.variant, f"{status}: {row.reason}", *[""] * (len(HEADER) - 2)]
+    itl, ratio, gate = row.itl, row.times_the_anchor, row.gate
     agree = [path["agreement"] for path in (gate["forced"], gate["produced"]) if path]
+    counts = [
+        "-" if count is None else f"{count / row.steps_a_call:g}"
+        for count in (row.kernels_a_call, row.launches_a_call)
+    ]
     return [
-        row["arm"],
-        f"{itl['median']:,.1f} ({itl['low']:,.1f} to {itl['high']:,.1f})",
-        " · ".join(f"{us:,.1f}" for us in row["process_medians_us"]),
-        f"{row['wall_us']['median']:,.1f}",
-        f"{ratio['median']:.3f} ({ratio['low']:.3f} to {ratio['high']:.3f})",
-        _count(row["kernels_a_call"], row["steps_a_call"]),
-        _count(row["launches_a_call"], row["steps_a_call"]),
-        f"{row['achieved_gb_s']:,.0f}",
-        f"{row['percent_of_copy']:.1f}",
-        f"{row['predicted_us']:,.1f}",
-        f"{row['predicted_percent_off']:+.0f}%",
+        row.variant,
+        f"{itl.median:,.1f} ({itl.low:,.1f} to {itl.high:,.1f})",
+        " · ".join(f"{us:,.1f}" for us in row.process_medians_us),
+        f"{row.wall.median:,.1f}",
+        f"{ratio.median:.3f} ({ratio.low:.3f} to {ratio.high:.3f})",
+        *counts,
+        f"{row.achieved_gb_s:,.0f}",
+        f"{row.percent_of_copy:.1f}",
+        f"{row.predicted_us:,.1f}",
+        f"{row.predicted_percent_off:+.0f}%",
         "passed" if gate["passed"] else f"**failed**: {gate['reason']}",
         f"{min(agree):.1%}" if agree else "-",
     ]
-
-
-def _value(value: float | None) -> str:
-    return "-" if value is None else f"{value:,.4g}"
-
-
-def _count(number: int | None, steps: int) -> str:
-    """For one step."""
-    return "-" if number is None else f"{number / steps:g}"
-
-
-def point_of(row: Mapping[str, Any]) -> tuple[str, int, int]:
-    """What a row is of: shape, batch, context."""
-    return row["shape"], row["batch"], row["context"]
 
 
 def _line(columns: Sequence[str]) -> str:

@@ -9,8 +9,8 @@ On a GPU the time between two CUDA events is what the device took; the wall cloc
 the first call until all is done, is what a caller waits. The emulator's events are a
 `perf_counter`: the same code runs, its times mean nothing.
 
-The order AB BA cancels a drift (clocks, heat) that is even over a round; a null arm, the same thing
-twice, shows what is left.
+The order AB BA cancels a drift (clocks, heat) that is even over a round; a null variant, the anchor
+against itself, shows what is left.
 """
 
 from __future__ import annotations

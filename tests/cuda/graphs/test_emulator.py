@@ -1,6 +1,6 @@
 """What only the emulated CUDA graphs promise: poison, counts, figures of pools, plain words.
 
-`test_cuda_graph_contract.py` has what they share with the real ones.
+`test_graph_contract.py` has what they share with the real ones.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""cuda/bars.py: what a file says of each bar, and what it may not say. Rows are made up."""
+"""measure/bars.py: what a file says of each bar, and what it may not say. Rows are made up."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from mini_engine.cuda.measure.bars import (
     Result,
     judged,
 )
-from mini_engine.cuda.measure.rows import Row
 from tests.support.bench_rows import made_up, made_up_row
 from tests.support.documents import ROOT, fences
+
+Row = dict[str, Any]  # of a file
 
 
 def results(rows: list[Row], **given: Any) -> dict[str, Result]:
@@ -27,8 +28,10 @@ def results(rows: list[Row], **given: Any) -> dict[str, Result]:
     return {result.bar.name: result for result in judged(measurement)}
 
 
-def row(arm: str, us: float, batch: int = 1, shape: str = "qwen3-1.7b", context: int = 512) -> Row:
-    return made_up_row(arm, batch, context, shape, us=us)
+def row(
+    variant: str, us: float, batch: int = 1, shape: str = "qwen3-1.7b", context: int = 512
+) -> Row:
+    return made_up_row(variant, batch, context, shape, us=us)
 
 
 def failed(one: Row) -> Row:
@@ -76,8 +79,8 @@ def test_another_machine_measures_no_bar(given: dict[str, Any], why: str) -> Non
     assert all(result.why.startswith(why) and result.value is None for result in found.values())
 
 
-def test_an_arm_of_somebody_else_or_past_no_gate_reaches_nothing() -> None:
-    rows = [row(arm, 500.0) for arm in ("hf-compile", "compile-reduce-overhead", "null")]
+def test_a_variant_of_somebody_else_or_past_no_gate_reaches_nothing() -> None:
+    rows = [row(variant, 500.0) for variant in ("hf-compile", "compile-reduce-overhead", "null")]
     rows.append({**row("graph-5", 500.0), "status": "gate failed"})
     rows.append(failed(row("graph-9", 500.0)))
     assert results(rows)["itl-qwen3-1.7b"].status == "not measured"

@@ -20,21 +20,24 @@ from torch._C._autograd import DeviceType  # noqa: E402
 from mini_engine.cli import bench_file, main  # noqa: E402
 from mini_engine.cli.bench_file import config_of  # noqa: E402
 from mini_engine.cuda.graphs.backend import graphs_for  # noqa: E402
-from mini_engine.cuda.measure import arms as arms_room  # noqa: E402
-from mini_engine.cuda.measure import bench, gate  # noqa: E402
-from mini_engine.cuda.measure import rows as bench_rows  # noqa: E402
-from mini_engine.cuda.measure import table as bench_table  # noqa: E402
-from mini_engine.cuda.measure.arms import ARMS, ArmKind  # noqa: E402
+from mini_engine.cuda.measure import (  # noqa: E402
+    bench,
+    gate,
+    table,
+)
+from mini_engine.cuda.measure import variants as variants_room  # noqa: E402
 from mini_engine.cuda.measure.bars import BARS  # noqa: E402
+from mini_engine.cuda.measure.decode_setup import DecodeSetup, Variant  # noqa: E402
 from mini_engine.cuda.measure.evidence import load_evidence, read_measurement, write_measurement  # noqa: E402
-from mini_engine.cuda.measure.plain_arms import OursEager  # noqa: E402
-from mini_engine.cuda.measure.stage import Arm, Stage  # noqa: E402
+from mini_engine.cuda.measure.our_variants import OursEager  # noqa: E402
+from mini_engine.cuda.measure.variants import VARIANTS, VariantKind  # noqa: E402
 from mini_engine.cuda.weights import random_weights  # noqa: E402
 from mini_engine.model.config import named_shape  # noqa: E402
 from mini_engine.predict.capacity import kv_bytes_per_token, read_bytes  # noqa: E402
 from mini_engine.predict.hardware import load_spec  # noqa: E402
 from mini_engine.predict.oplists import StepShape, step_ops  # noqa: E402
 from mini_engine.records.measured import measured_steps  # noqa: E402
+from mini_engine.records.rows import GATE_FAILED, NOT_RUN, Point, Row  # noqa: E402
 from tests.support.bench_rows import made_up, made_up_row  # noqa: E402
 from tests.support.gate_helpers import Spoiled  # noqa: E402
 from tests.support.torch_helpers import CPU  # noqa: E402
@@ -46,7 +49,7 @@ QUICK = bench.Effort(rounds=2, steps=2)
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No gradients, and a gate of few steps: `test_cuda_gate.py` is about the gate."""
+    """No gradients, and a gate of few steps: `test_gate.py` is about the gate."""
     monkeypatch.setattr(gate, "STEPS", (4, 16))
     with torch.no_grad():
         yield
@@ -55,26 +58,38 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 # ---------------------------------------------------------------- rows
 
 
-def rows_of(names: list[str], effort: bench.Effort = QUICK, **point: Any) -> list[bench_rows.Row]:
+def rows_of(names: list[str], effort: bench.Effort = QUICK, **point: Any) -> list[Row]:
     config = config_of("tiny")
     weights = random_weights(config, CPU, torch.bfloat16, seed=0)
-    where = bench_rows.Point("tiny", **{"batch": 1, "context": 40, **point})
+    where = Point("tiny", **{"batch": 1, "context": 40, **point})
     backend = graphs_for("cpu")
     return list(bench.bench_point(backend, weights, where, names, effort, H200, 4300.0))
 
 
 def test_a_row_holds_what_a_reader_needs_to_doubt_it() -> None:
     (row,) = rows_of(["ours-graph-k8"])
-    assert row["status"] == "measured"
-    assert row["steps_a_call"] == 8
+    assert row.status == "measured"
+    assert row.steps_a_call == 8
     config = config_of("tiny")
-    assert row["bytes_to_move"] == read_bytes(config) + 40 * kv_bytes_per_token(config)
-    gb_s = row["bytes_to_move"] / row["itl_us"]["median"] / 1e3
-    assert row["achieved_gb_s"] == pytest.approx(gb_s, abs=1e-3)
-    assert row["percent_of_copy"] == pytest.approx(100 * gb_s / 4300, abs=1e-3)
-    assert row["itl_us"]["samples"] == 2
-    assert row["gate"]["passed"]
-    assert row["kernels_a_call"] is None  # no profiler sees kernels on a CPU
+    assert row.bytes_to_move == read_bytes(config) + 40 * kv_bytes_per_token(config)
+    gb_s = row.bytes_to_move / row.itl_us / 1e3
+    assert row.achieved_gb_s == pytest.approx(gb_s, abs=1e-3)
+    assert row.percent_of_copy == pytest.approx(100 * gb_s / 4300, abs=1e-3)
+    assert row.itl.samples == 2
+    assert row.is_result
+    assert row.kernels_a_call is None  # no profiler sees kernels on a CPU
+
+
+def test_a_row_is_read_as_it_was_written() -> None:
+    (measured,) = rows_of(["ours-eager"])
+    absent = Row("tiny", 1, 40, "x", NOT_RUN, "no room")
+    wrong = replace(absent, status=GATE_FAILED, gate={"passed": False})
+    for row in (measured, replace(measured, failed_in_another_process="why"), absent, wrong):
+        assert Row.from_json(json.loads(json.dumps(row.as_json()))) == row
+    assert "reason" not in measured.as_json()
+    assert list(absent.as_json()) == ["shape", "batch", "context", "variant", "status", "reason"]
+    with pytest.raises(KeyError, match="itl_us"):
+        Row.from_json({k: v for k, v in measured.as_json().items() if k != "itl_us"})
 
 
 def test_the_prediction_leaves_out_what_no_lap_contains() -> None:
@@ -90,49 +105,50 @@ def test_the_prediction_leaves_out_what_no_lap_contains() -> None:
     assert eager == pytest.approx(len(ops) * H200.cpu_op_us + head_us, rel=0.01)
 
 
-def test_an_arm_that_breaks_does_not_take_the_others_with_it(
+def test_a_variant_that_breaks_does_not_take_the_others_with_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def breaks(_: Stage) -> Arm:
+    def breaks(_: DecodeSetup) -> Variant:
         raise RuntimeError("it broke\nin many lines")
 
-    def no_room(_: Stage) -> Arm:
+    def no_room(_: DecodeSetup) -> Variant:
         raise torch.OutOfMemoryError("Tried to allocate")
 
-    def add(name: str, make: Callable[[Stage], Arm], gated: bool) -> None:
-        kind = ArmKind("", "full", make, lambda _: None, gated)
-        monkeypatch.setitem(arms_room.ARMS, name, kind)
+    def add(name: str, make: Callable[[DecodeSetup], Variant], gated: bool) -> None:
+        kind = VariantKind(make, "full", gated=gated)
+        monkeypatch.setitem(variants_room.VARIANTS, name, kind)
 
     add("broken", breaks, True)
     add("large", no_room, True)
     add("wrong", lambda s: Spoiled(OursEager(s), lambda x: x * 1.1), True)  # type: ignore[arg-type]
     add("wrong-baseline", lambda s: Spoiled(OursEager(s), lambda x: x * 1.1), False)  # type: ignore[arg-type]
     names = ["broken", "large", "wrong", "wrong-baseline", "ours-eager"]
-    rows = {row["arm"]: row for row in rows_of(names)}
-    assert rows["broken"]["reason"] == "RuntimeError: it broke"
-    assert rows["large"]["reason"] == "out of memory: Tried to allocate"
-    assert rows["wrong"]["status"] == "gate failed"
-    assert rows["wrong"]["reason"].startswith("gate: ")
-    assert "itl_us" not in rows["wrong"]  # a wrong arm has no time
-    assert rows["wrong-baseline"]["status"] == "measured"
-    assert not rows["wrong-baseline"]["gate"]["passed"]
-    assert rows["ours-eager"]["status"] == "measured"
-    told = bench_table.markdown(made_up(list(rows.values())))
+    rows = {row.variant: row for row in rows_of(names)}
+    assert rows["broken"].reason == "RuntimeError: it broke"
+    assert rows["large"].reason == "out of memory: Tried to allocate"
+    assert rows["wrong"].status == "gate failed"
+    assert rows["wrong"].reason.startswith("gate: ")
+    assert "itl_us" not in rows["wrong"].as_json()  # a wrong variant has no time
+    assert rows["wrong-baseline"].status == "measured"
+    assert rows["wrong-baseline"].failed_gate
+    assert rows["ours-eager"].status == "measured"
+    in_file = [row.as_json() for row in rows.values()]
+    told = table.markdown(made_up(in_file))
     assert "| wrong | **gate failed**: gate: " in told
     (baseline,) = [line for line in told.splitlines() if line.startswith("| wrong-baseline ")]
     assert "| **failed**: gate: " in baseline
-    assert {step.arm for step in measured_steps(list(rows.values()))} == {"ours-eager"}
+    assert {step.variant for step in measured_steps(in_file)} == {"ours-eager"}
 
 
-def test_a_point_that_cannot_be_set_up_is_told_arm_by_arm() -> None:
+def test_a_point_that_cannot_be_set_up_is_told_variant_by_variant() -> None:
     rows = rows_of(["ours-eager", "ours-graph"], context=5000)
-    assert [row["status"] for row in rows] == ["not run"] * 2
-    assert "tiny reaches 512" in rows[0]["reason"]
+    assert [row.status for row in rows] == ["not run"] * 2
+    assert "tiny reaches 512" in rows[0].reason
 
 
-def test_when_the_time_is_over_no_arm_is_started() -> None:
+def test_when_the_time_is_over_no_variant_is_started() -> None:
     rows = rows_of(["ours-eager"], bench.Effort(2, 2, deadline=0.0))
-    assert rows[0]["reason"].endswith("go on with --resume")
+    assert rows[0].reason.endswith("go on with --resume")
 
 
 def test_kernels_and_launches_are_counted_and_copies_are_no_kernels() -> None:
@@ -154,72 +170,86 @@ def test_kernels_and_launches_are_counted_and_copies_are_no_kernels() -> None:
 # ---------------------------------------------------------------- table and command
 
 
-def test_the_table_shows_every_row_the_bars_and_why_an_arm_did_not_run() -> None:
-    point = bench_rows.Point("qwen3-0.6b", 1, 512)
+def test_the_table_shows_every_row_the_bars_and_why_a_variant_did_not_run() -> None:
     rows = [made_up_row("hf-eager", 1), made_up_row("ours-graph", 1, processes=3)]
-    rows.append(bench_rows.not_run(point, "odd|arm", "no | GPU"))
-    rows.insert(1, bench_rows.not_run(replace(point, batch=2), "ours-graph", "why"))
+    rows.append(Row("qwen3-0.6b", 1, 512, "odd|variant", NOT_RUN, "no | GPU").as_json())
+    rows.insert(1, Row("qwen3-0.6b", 2, 512, "ours-graph", NOT_RUN, "why").as_json())
     made = made_up(rows)
-    text = bench_table.markdown(made)
+    text = table.markdown(made)
     assert text.startswith("**Emulated on a CPU")
     tables = [line for line in text.splitlines() if line.startswith("| ")]
     bar_lines, tables = tables[: 2 + len(BARS)], tables[2 + len(BARS) :]
     assert all("| not measured |" in line for line in bar_lines[2:])
     assert len(tables) == 2 + 3 + 2 + 1  # two heads with their rules, the rows of two points
-    assert {line.replace("\\|", "").count("|") for line in tables} == {len(bench_table.HEADER) + 1}
+    assert {line.replace("\\|", "").count("|") for line in tables} == {len(table.HEADER) + 1}
     assert "not run: no \\| GPU" in text
     medians = " · ".join(f"{us:,.1f}" for us in rows[2]["process_medians_us"])
     assert f"| {medians} |" in text
     assert "means over 1 to 3 processes of medians of 8 laps" in text
-    assert not bench_table.markdown(replace(made, emulated=False)).startswith("**")
+    assert not table.markdown(replace(made, emulated=False)).startswith("**")
     with pytest.raises(ValueError, match="a calibration, expected a bench"):
-        bench_table.markdown(replace(made, kind="calibration"))
+        table.markdown(replace(made, kind="calibration"))
 
 
 # ---------------------------------------------------------------- rows of several processes
 
 
+def row_of(variant: str, processes: int = 1) -> Row:
+    return Row.from_json(made_up_row(variant, 1, processes=processes))
+
+
+def without_time(status: str, reason: str) -> Row:
+    gate = {"passed": False} if status == GATE_FAILED else {}
+    return Row("qwen3-0.6b", 1, 512, "ours-graph", status, reason, gate)
+
+
 def test_a_row_of_three_processes_keeps_each_and_covers_all() -> None:
-    one, three = (made_up_row("ours-graph", 1, processes=n) for n in (1, 3))
-    assert len(one["runs"]) == 1
-    assert len(three["runs"]) == 3
-    assert len(three["process_medians_us"]) == 3
-    itl = three["itl_us"]
-    assert itl["median"] == pytest.approx(sum(three["process_medians_us"]) / 3)
-    assert (itl["samples"], itl["processes"]) == (24, 3)
-    assert itl["low"] < min(three["process_medians_us"])
-    assert itl["high"] > max(three["process_medians_us"])
-    gb_s = three["bytes_to_move"] / itl["median"] / 1e3
-    assert three["achieved_gb_s"] == pytest.approx(gb_s, rel=1e-5)  # six digits of the median
+    one, three = (row_of("ours-graph", n) for n in (1, 3))
+    assert len(one.runs) == 1
+    assert len(three.runs) == 3
+    assert len(three.process_medians_us) == 3
+    itl = three.itl
+    assert itl.median == pytest.approx(sum(three.process_medians_us) / 3)
+    assert (itl.samples, itl.processes) == (24, 3)
+    assert itl.low < min(three.process_medians_us)
+    assert itl.high > max(three.process_medians_us)
+    gb_s = three.bytes_to_move / itl.median / 1e3
+    assert three.achieved_gb_s == pytest.approx(gb_s, rel=1e-5)  # six digits of the median
 
 
 def test_a_gate_that_failed_in_one_process_has_failed() -> None:
-    point = bench_rows.Point("qwen3-0.6b", 1, 512)
-    good = made_up_row("ours-graph", 1)
-    bad = bench_rows.gate_failed(point, "ours-graph", "gate: why", {"passed": False})
+    good, bad = row_of("ours-graph"), without_time(GATE_FAILED, "gate: why")
     for old, new in ((good, bad), (bad, good)):
-        row = bench_rows.joined(old, new, 4300.0)
-        assert row["status"] == "gate failed"
-        assert "itl_us" not in row
-    assert not bench_rows.wants(bad, 1)
-    assert not bench_rows.wants(bad, 2)
+        row = table.joined(old, new, 4300.0)
+        assert row.status == "gate failed"
+        assert "itl_us" not in row.as_json()
+    assert not table.wants(bad, 1)
+    assert not table.wants(bad, 2)
+
+
+def test_a_baseline_that_failed_the_gate_in_one_process_has_failed() -> None:
+    good = row_of("hf-eager")
+    bad = replace(good, gate={**good.gate, "passed": False})
+    for old, new in ((good, bad), (bad, good)):
+        row = table.joined(old, new, 4300.0)
+        assert len(row.runs) == 2
+        assert row.failed_gate
 
 
 def test_a_process_that_breaks_leaves_what_others_measured() -> None:
-    point = bench_rows.Point("qwen3-0.6b", 1, 512)
-    good, broken = made_up_row("ours-graph", 1), bench_rows.not_run(point, "ours-graph", "no room")
-    row = bench_rows.joined(good, broken, 4300.0)
-    assert row["itl_us"] == good["itl_us"]
-    assert row["failed_in_another_process"] == "no room"
-    assert bench_rows.joined(broken, good, 4300.0) == good
+    good, broken = row_of("ours-graph"), without_time(NOT_RUN, "no room")
+    row = table.joined(good, broken, 4300.0)
+    assert row.itl == good.itl
+    assert row.failed_in_another_process == "no room"
+    assert table.joined(broken, good, 4300.0) == good
 
 
 def test_a_process_measures_what_has_fewer_runs_than_its_number() -> None:
-    twice = made_up_row("ours-graph", 1, processes=2)
-    assert [bench_rows.wants(twice, process) for process in (1, 2, 3)] == [False, False, True]
-    assert [bench_rows.wants(None, process) for process in (1, 2)] == [True, True]
-    missing = bench_rows.not_run(bench_rows.Point("tiny", 1, 40), "x", "no")
-    assert [bench_rows.wants(missing, process) for process in (1, 2)] == [True, False]
+    twice = row_of("ours-graph", processes=2)
+    assert [table.wants(twice, process) for process in (1, 2, 3)] == [False, False, True]
+    assert [table.wants(None, process) for process in (1, 2)] == [True, True]
+    missing = without_time(NOT_RUN, "no")
+    assert [table.wants(missing, process) for process in (1, 2)] == [True, False]
 
 
 # ---------------------------------------------------------------- the command
@@ -232,21 +262,23 @@ def test_the_command_measures_marks_its_file_and_resumes_what_is_missing(
 ) -> None:
     out = tmp_path / "bench.json"
     words = [*WORDS, "-o", str(out)]
-    assert main([*words, "--arms", "ours-graph,compile-default"]) == 0
+    assert main([*words, "--variants", "ours-graph,compile-default"]) == 0
     told, progress = capsys.readouterr()
     assert "no evidence about any GPU" in told
     assert "not measured  Qwen3-1.7B: ITL of 1.00 ms or less" in told
-    assert "no bench-waterfall.png: 1 of its arms with a result at batch 1, it takes two" in told
+    assert (
+        "no bench-waterfall.png: 1 of its variants with a result at batch 1, it takes two" in told
+    )
     assert progress.startswith("1 of 2: tiny batch 1 context 40: ours-graph ")
     with pytest.raises(ValueError, match="no evidence"):
         load_evidence(out)
-    first = {row["arm"]: row for row in read_measurement(out).figures["rows"]}
+    first = {row["variant"]: row for row in read_measurement(out).figures["rows"]}
     assert first["ours-graph"]["status"] == "measured"
     assert first["compile-default"]["reason"].endswith("needs an NVIDIA GPU")
-    assert main([*words, "--arms", "null,ours-graph,ours-eager", "--resume", "--json"]) == 0
+    assert main([*words, "--variants", "null,ours-graph,ours-eager", "--resume", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     figures = read_measurement(out).figures
-    rows = {row["arm"]: row for row in figures["rows"]}
+    rows = {row["variant"]: row for row in figures["rows"]}
     assert list(rows) == ["ours-graph", "compile-default", "null", "ours-eager"]
     assert rows["ours-graph"] == first["ours-graph"]  # kept, not measured again
     assert told["rows"] == list(rows.values())
@@ -254,14 +286,14 @@ def test_the_command_measures_marks_its_file_and_resumes_what_is_missing(
     assert {bar["status"] for bar in figures["bars"]} == {"not measured"}
     assert told["pictures"] == [str(tmp_path / "bench-waterfall.png")]
     assert set(told["not_drawn"]) == {"bench-itl.png", "bench-crossover.png"}
-    table = out.with_suffix(".md").read_text()
-    assert "| ours-eager |" in table
-    assert str(tmp_path) not in table + out.read_text()
+    text = out.with_suffix(".md").read_text()
+    assert "| ours-eager |" in text
+    assert str(tmp_path) not in text + out.read_text()
 
 
 def test_fresh_processes_measure_the_same_one_after_the_other(tmp_path: Path) -> None:
     out = tmp_path / "bench.json"
-    words = [*WORDS, "--arms", "ours-graph", "--processes", "2", "-o", str(out)]
+    words = [*WORDS, "--variants", "ours-graph", "--processes", "2", "-o", str(out)]
     done = subprocess.run(
         [sys.executable, "-m", "mini_engine", *words], capture_output=True, text=True, cwd=ROOT
     )
@@ -292,7 +324,7 @@ def test_an_interrupted_process_ends_the_run_and_a_resumed_one_measures_the_rest
 
     monkeypatch.setattr(bench_file, "run_python", run)
     out = tmp_path / "bench.json"
-    words = [*WORDS, "--arms", "ours-eager,null", "--processes", "2", "-o", str(out)]
+    words = [*WORDS, "--variants", "ours-eager,null", "--processes", "2", "-o", str(out)]
     assert main(words) == 130
     rows = read_measurement(out).figures["rows"]
     assert [len(row["runs"]) for row in rows] == [1, 1]
@@ -318,7 +350,11 @@ def test_table_and_pictures_are_made_again_without_torch_and_without_measuring(
     tmp_path: Path,
 ) -> None:
     out = tmp_path / "bench.json"
-    rows = [made_up_row(arm, b) for arm in ("ours-eager", "ours-graph", "graph-5") for b in (1, 8)]
+    rows = [
+        made_up_row(variant, b)
+        for variant in ("ours-eager", "ours-graph", "graph-5")
+        for b in (1, 8)
+    ]
     write_measurement(out, made_up(rows))
     before = out.read_bytes()
     code = (
@@ -337,8 +373,8 @@ def test_a_picture_of_another_place_is_drawn_when_asked_for_and_only_where_there
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "bench.json"
-    arms = ("ours-eager", "ours-graph")
-    rows = [made_up_row(arm, 1, context) for context in (128, 2048) for arm in arms]
+    variants = ("ours-eager", "ours-graph")
+    rows = [made_up_row(variant, 1, context) for context in (128, 2048) for variant in variants]
     write_measurement(out, made_up(rows))
     stale = tmp_path / "bench-itl.png"
     stale.write_bytes(b"of an older file, with more batches")
@@ -348,7 +384,7 @@ def test_a_picture_of_another_place_is_drawn_when_asked_for_and_only_where_there
     assert told["pictures"] == [str(tmp_path / "bench-waterfall.png")]
     assert main(["bench", "--plot", str(out), "--context", "4096"]) == 2
     error = capsys.readouterr().err
-    assert "no arm has a result of any shape at context 4096" in error
+    assert "no variant has a result of any shape at context 4096" in error
     assert main(["bench", "--plot", str(out), "--context", "128,2048"]) == 2
     assert "--context 128,2048: with --plot, give one" in capsys.readouterr().err
     write_measurement(out, made_up([rows[0], {"shape": "x"}]))
@@ -358,7 +394,7 @@ def test_a_picture_of_another_place_is_drawn_when_asked_for_and_only_where_there
     assert "none.json" in capsys.readouterr().err
 
 
-def test_the_help_tells_of_arms_gate_processes_and_pictures(
+def test_the_help_tells_of_variants_gate_processes_and_pictures(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with pytest.raises(SystemExit):
@@ -370,22 +406,22 @@ def test_the_help_tells_of_arms_gate_processes_and_pictures(
     assert "--process K" not in told
 
 
-def test_rows_are_on_disk_before_the_next_arm_starts(
+def test_rows_are_on_disk_before_the_next_variant_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(_: Stage) -> Arm:
+    def interrupted(_: DecodeSetup) -> Variant:
         raise KeyboardInterrupt
 
-    kind = ArmKind("", "full", interrupted, lambda _: None, True)
-    monkeypatch.setitem(arms_room.ARMS, "interrupted", kind)
+    kind = VariantKind(interrupted, "full")
+    monkeypatch.setitem(variants_room.VARIANTS, "interrupted", kind)
     out = tmp_path / "bench.json"
-    assert main([*WORDS, "-o", str(out), "--arms", "ours-eager,interrupted,null"]) == 130
+    assert main([*WORDS, "-o", str(out), "--variants", "ours-eager,interrupted,null"]) == 130
     rows = read_measurement(out).figures["rows"]
-    assert [row["arm"] for row in rows] == ["ours-eager"]
+    assert [row["variant"] for row in rows] == ["ours-eager"]
 
 
 def test_resuming_refuses_another_effort(tmp_path: Path, capsys: Any) -> None:
-    words = [*WORDS, "-o", str(tmp_path / "b.json"), "--arms", "ours-eager"]
+    words = [*WORDS, "-o", str(tmp_path / "b.json"), "--variants", "ours-eager"]
     assert main(words) == 0
     assert main([*words, "--resume", "--rounds", "4"]) == 2
     assert "measured with rounds 2, this is 4" in capsys.readouterr().err
@@ -394,7 +430,7 @@ def test_resuming_refuses_another_effort(tmp_path: Path, capsys: Any) -> None:
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["--arms", "ours-grpah"], "no arm 'ours-grpah': use some of null, hf-eager"),
+        (["--variants", "ours-grpah"], "no variant 'ours-grpah': use some of null, hf-eager"),
         (["--rounds", "3"], "--rounds 3: expected an even number"),
         (["--batch", "0"], "--batch and --context: expected numbers of 1 or more"),
         (["--shape", "qwen9"], "shape 'qwen9': expected one of"),
@@ -420,13 +456,13 @@ def test_without_torch_the_command_says_what_to_install(
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU")
-def test_on_a_gpu_every_arm_runs_and_the_profiler_sees_its_kernels(tmp_path: Path) -> None:
+def test_on_a_gpu_every_variant_runs_and_the_profiler_sees_its_kernels(tmp_path: Path) -> None:
     out = tmp_path / "bench.json"
-    arms = [name for name in ARMS if name != "compile-max-autotune"]  # minutes
+    variants = [name for name in VARIANTS if name != "compile-max-autotune"]  # minutes
     words = ["--shape", "tiny", "--batch", "2", "--context", "40", "--rounds", "2"]
-    assert main(["bench", *words, "--arms", ",".join(arms), "-o", str(out)]) == 0
-    rows = {row["arm"]: row for row in load_evidence(out).figures["rows"]}
-    assert {name: row.get("reason") for name, row in rows.items()} == dict.fromkeys(arms)
+    assert main(["bench", *words, "--variants", ",".join(variants), "-o", str(out)]) == 0
+    rows = {row["variant"]: row for row in load_evidence(out).figures["rows"]}
+    assert {name: row.get("reason") for name, row in rows.items()} == dict.fromkeys(variants)
     assert rows["ours-graph"]["launches_a_call"] == 1
     assert rows["ours-graph"]["kernels_a_call"] > 50
     assert rows["ours-eager"]["launches_a_call"] >= rows["ours-eager"]["kernels_a_call"]

@@ -1,4 +1,4 @@
-"""cuda/calibrate.py, spec_fit.py and the command: what is measured, what a spec makes of it."""
+"""measure/calibrate.py, spec_fit.py and the command: what is measured, what a spec makes of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""cuda/evidence.py: what a measurement file must say, what is refused, and what it never tells."""
+"""evidence.py: what a measurement file must say, what is refused, and what it never tells."""
 
 from __future__ import annotations
 

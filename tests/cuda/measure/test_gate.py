@@ -1,7 +1,7 @@
-"""cuda/gate.py: arms that are right pass, whatever order they round in; arms that are wrong do not.
+"""measure/gate.py: right variants pass, whatever order they round in; wrong variants do not.
 
-Rounding here is a CPU's: the arms are the PyTorch references of the kernels. What the margin lets
-through and what it stops is what was frozen before the first measurement on a GPU.
+Rounding here is a CPU's: the variants are the PyTorch references of the kernels. What the margin
+lets through and what it stops was frozen before the first measurement on a GPU.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ torch = pytest.importorskip("torch")
 from mini_engine.cuda import model as model_room  # noqa: E402
 from mini_engine.cuda.inputs import StepInputs  # noqa: E402
 from mini_engine.cuda.measure import gate  # noqa: E402
-from mini_engine.cuda.measure.arms import ARMS  # noqa: E402
-from mini_engine.cuda.measure.plain_arms import OursEager  # noqa: E402
-from mini_engine.cuda.measure.stage import Arm, Stage, float32_stage  # noqa: E402
+from mini_engine.cuda.measure.bench import gate_of  # noqa: E402
+from mini_engine.cuda.measure.decode_setup import DecodeSetup, Variant, float32_setup  # noqa: E402
+from mini_engine.cuda.measure.our_variants import OursEager  # noqa: E402
+from mini_engine.cuda.measure.variants import VARIANTS  # noqa: E402
 from mini_engine.cuda.model import Model, rotary_tables  # noqa: E402
 from mini_engine.cuda.sampling import Sampler, greedy  # noqa: E402
-from tests.support.gate_helpers import Spoiled, gate_of, stage_of  # noqa: E402
+from tests.support.gate_helpers import Spoiled, setup_of  # noqa: E402
 
 BF16 = torch.bfloat16
 GOOD = gate.PathErrors(64, 1.0, 1.0, 0.0, 1.0, 1.0, 0.0, 1.0, 1.0)
@@ -34,12 +35,12 @@ def _no_gradients() -> Iterator[None]:
         yield
 
 
-# ---------------------------------------------------------------- right arms
+# ---------------------------------------------------------------- right variants
 
 
-def reordered(stage: Stage) -> Arm:
+def reordered(setup: DecodeSetup) -> Variant:
     """The same model with its hidden units in another order: its sums run in another order."""
-    weights = stage.model.weights
+    weights = setup.model.weights
     width = weights.config.intermediate_size
     order = torch.randperm(width, generator=torch.Generator().manual_seed(7))
     layers = tuple(
@@ -50,34 +51,34 @@ def reordered(stage: Stage) -> Arm:
         )
         for layer in weights.layers
     )
-    model = Model(replace(weights, layers=layers), stage.model.cache)
-    return OursEager(replace(stage, model=model))
+    model = Model(replace(weights, layers=layers), setup.model.cache)
+    return OursEager(replace(setup, model=model))
 
 
-RIGHT: dict[str, Callable[[Stage], Arm]] = {
+RIGHT: dict[str, Callable[[DecodeSetup], Variant]] = {
     "reordered": reordered,
-    **{name: ARMS[name].make for name in ("hf-eager", "ours-graph", "graph-9", "graph-5")},
+    **{name: VARIANTS[name].make for name in ("hf-eager", "ours-graph", "graph-9", "graph-5")},
 }
 
 
 @pytest.mark.parametrize("family", ["qwen3", "qwen2", "llama"])
-def test_right_arms_pass_whatever_order_they_round_in(family: str) -> None:
-    stage = stage_of(family, BF16, hidden_size=64)
-    judge = gate_of(stage)
+def test_right_variants_pass_whatever_order_they_round_in(family: str) -> None:
+    setup = setup_of(family, BF16, hidden_size=64)
+    judge = gate_of(setup)
     for name, make in RIGHT.items():
-        arm = make(stage)
-        arm.prepare()
-        verdict = judge.judge(arm)
+        variant = make(setup)
+        variant.prepare()
+        verdict = judge.judge(variant)
         assert verdict.passed, f"{name}: {verdict.reason}"
         if name in ("graph-9", "graph-5"):  # they round less often than plain bf16
             assert verdict.forced is not None
             assert verdict.forced.kl < 0.8 * verdict.forced.plain_kl
-        arm.release()
+        variant.release()
 
 
-def test_an_arm_of_the_very_same_arithmetic_differs_by_nothing() -> None:
-    stage = stage_of("qwen3", BF16)
-    verdict = gate_of(stage).judge(OursEager(stage))
+def test_a_variant_of_the_very_same_arithmetic_differs_by_nothing() -> None:
+    setup = setup_of("qwen3", BF16)
+    verdict = gate_of(setup).judge(OursEager(setup))
     assert verdict.passed
     for path in (verdict.forced, verdict.produced):
         assert path is not None
@@ -87,8 +88,8 @@ def test_an_arm_of_the_very_same_arithmetic_differs_by_nothing() -> None:
 
 
 def test_float32_is_better_than_the_allowance() -> None:
-    stage = stage_of("qwen3", BF16)
-    better = gate_of(stage).judge(OursEager(float32_stage(stage, 32, gate.room_of(2))))
+    setup = setup_of("qwen3", BF16)
+    better = gate_of(setup).judge(OursEager(float32_setup(setup, 32, gate.room_of(2))))
     assert better.passed
     assert better.produced is not None
     assert better.produced.kl < 1e-9 < better.produced.plain_kl
@@ -96,38 +97,38 @@ def test_float32_is_better_than_the_allowance() -> None:
 
 
 def as_good_as_plain(rng: np.random.Generator, worse: float = 1.0) -> gate.PathErrors:
-    """A path of 128 positions where the arm's errors follow plain bf16's own law, independently,
+    """A path of 128 positions where the variant's errors follow plain bf16's law, independently,
     with `worse` times its KL.
 
     Logits err in some 16 directions that matter, by an amount that differs from position to
-    position: that gives the scatter which the arms above have, some 0.55 of the mean.
+    position: that gives the scatter which the variants above have, some 0.55 of the mean.
     """
     size = rng.lognormal(0, 0.3, 128)
     square = [size**2 * rng.chisquare(16, 128) / 16 * factor for factor in (1.0, worse)]
-    plain, arm = ({"kl": s / 2, "nll": 0.8 * np.sqrt(s)} for s in square)
-    bounds = {name: gate.upper_bound(arm[name] - plain[name]) for name in plain}
-    means = [float(errors[name].mean()) for name in plain for errors in (arm, plain)]
+    plain, variant = ({"kl": s / 2, "nll": 0.8 * np.sqrt(s)} for s in square)
+    bounds = {name: gate.upper_bound(variant[name] - plain[name]) for name in plain}
+    means = [float(errors[name].mean()) for name in plain for errors in (variant, plain)]
     return gate.PathErrors(
         128, means[0], means[1], bounds["kl"], means[2], means[3], bounds["nll"], 1.0, 1.0
     )
 
 
 def share_that(passes: Callable[[gate.PathErrors], bool], worse: float = 1.0) -> float:
-    """Of 200 arms, the share that passes on both paths."""
+    """Of 200 variants, the share that passes on both paths."""
     rng = np.random.default_rng(0)
-    arms = [[as_good_as_plain(rng, worse) for _ in range(2)] for _ in range(200)]
-    return sum(all(passes(path) for path in paths) for paths in arms) / len(arms)
+    variants = [[as_good_as_plain(rng, worse) for _ in range(2)] for _ in range(200)]
+    return sum(all(passes(path) for path in paths) for paths in variants) / len(variants)
 
 
-def test_the_margin_lets_arms_pass_that_are_as_good_and_no_margin_would_not() -> None:
+def test_the_margin_lets_variants_pass_that_are_as_good_and_no_margin_would_not() -> None:
     assert share_that(lambda path: path.passed) >= 0.97
     # 1 in 20 of one test: both errors go together, the paths do not
     assert share_that(lambda path: path.kl_upper <= 0 and path.nll_upper <= 0) <= 0.02
     half_again = share_that(lambda path: path.passed, worse=1.5)
-    assert half_again <= 0.03  # beyond the margin: an arm with half as much KL again is stopped
+    assert half_again <= 0.03  # beyond the margin: a variant with half as much KL again is stopped
 
 
-# ---------------------------------------------------------------- wrong arms
+# ---------------------------------------------------------------- wrong variants
 
 
 class OtherEps(Model):
@@ -138,28 +139,28 @@ class OtherEps(Model):
         return model_room.rms_norm(x, gain, eps)
 
 
-def wrong_eps(stage: Stage) -> Model:
-    return OtherEps(stage.model.weights, stage.model.cache)
+def wrong_eps(setup: DecodeSetup) -> Model:
+    return OtherEps(setup.model.weights, setup.model.cache)
 
 
-def wrong_theta(stage: Stage) -> Model:
-    model = Model(stage.model.weights, stage.model.cache)
+def wrong_theta(setup: DecodeSetup) -> Model:
+    model = Model(setup.model.weights, setup.model.cache)
     config = replace(model.config, rope_theta=1e4)  # Qwen3 has 1e6
-    model.cos, model.sin = rotary_tables(config, stage.backend.device)
+    model.cos, model.sin = rotary_tables(config, setup.backend.device)
     return model
 
 
-def no_gain(stage: Stage) -> Model:
-    first, *others = stage.model.weights.layers
+def no_gain(setup: DecodeSetup) -> Model:
+    first, *others = setup.model.weights.layers
     first = replace(first, post_norm=torch.ones_like(first.post_norm))
-    weights = replace(stage.model.weights, layers=(first, *others))
-    return Model(weights, stage.model.cache)
+    weights = replace(setup.model.weights, layers=(first, *others))
+    return Model(weights, setup.model.cache)
 
 
 @pytest.mark.parametrize("fault", [wrong_eps, wrong_theta, no_gain])
-def test_a_real_fault_fails_on_both_paths(fault: Callable[[Stage], Model]) -> None:
-    stage = stage_of("qwen3", BF16, hidden_size=128)
-    verdict = gate_of(stage).judge(OursEager(replace(stage, model=fault(stage))))
+def test_a_real_fault_fails_on_both_paths(fault: Callable[[DecodeSetup], Model]) -> None:
+    setup = setup_of("qwen3", BF16, hidden_size=128)
+    verdict = gate_of(setup).judge(OursEager(replace(setup, model=fault(setup))))
     assert not verdict.passed
     for path in (verdict.forced, verdict.produced):
         assert path is not None
@@ -167,10 +168,10 @@ def test_a_real_fault_fails_on_both_paths(fault: Callable[[Stage], Model]) -> No
         assert path.kl > 10 * path.plain_kl
 
 
-def test_a_token_that_is_not_the_best_of_the_arms_own_logits_fails() -> None:
-    stage = stage_of("qwen3", BF16)
-    arm = Spoiled(OursEager(stage), spoil_tokens=lambda tokens: (tokens + 1) % 200)
-    verdict = gate_of(stage).judge(arm)
+def test_a_token_that_is_not_the_best_of_the_variants_own_logits_fails() -> None:
+    setup = setup_of("qwen3", BF16)
+    variant = Spoiled(OursEager(setup), spoil_tokens=lambda tokens: (tokens + 1) % 200)
+    verdict = gate_of(setup).judge(variant)
     assert not verdict.passed
     assert verdict.reason == "gate: it sampled tokens that are not the best of its own logits"
 
@@ -194,27 +195,27 @@ class Noisy(Model):
 
 
 def test_noise_on_the_logits_fails() -> None:
-    stage = stage_of("qwen3", BF16)
-    noisy = Noisy(stage.model.weights, stage.model.cache)
-    verdict = gate_of(stage).judge(OursEager(replace(stage, model=noisy)))
+    setup = setup_of("qwen3", BF16)
+    noisy = Noisy(setup.model.weights, setup.model.cache)
+    verdict = gate_of(setup).judge(OursEager(replace(setup, model=noisy)))
     assert not verdict.passed
     assert verdict.reason.startswith("gate: teacher-forced: KL")
     assert verdict.reason.endswith("allowed +25%")
 
 
-def test_an_arm_that_mixes_up_its_requests_fails() -> None:
-    stage = stage_of("qwen3", BF16)
-    arm = Spoiled(
-        OursEager(stage), lambda logits: logits.roll(1, 0), lambda tokens: tokens.roll(1, 0)
+def test_a_variant_that_mixes_up_its_requests_fails() -> None:
+    setup = setup_of("qwen3", BF16)
+    variant = Spoiled(
+        OursEager(setup), lambda logits: logits.roll(1, 0), lambda tokens: tokens.roll(1, 0)
     )
-    assert not gate_of(stage).judge(arm).passed
+    assert not gate_of(setup).judge(variant).passed
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_what_is_not_finite_fails(value: float) -> None:
-    stage = stage_of("qwen3", BF16)
-    arm = Spoiled(OursEager(stage), lambda logits: logits.index_fill(1, torch.tensor(7), value))
-    verdict = gate_of(stage).judge(arm)
+    setup = setup_of("qwen3", BF16)
+    variant = Spoiled(OursEager(setup), lambda logits: logits.index_fill(1, torch.tensor(7), value))
+    verdict = gate_of(setup).judge(variant)
     assert not verdict.passed
     assert verdict.reason == "gate: its logits are not all finite"
 
@@ -253,15 +254,15 @@ def test_a_large_batch_is_looked_at_for_fewer_steps_and_never_for_none() -> None
 
 
 def test_truth_and_allowance_are_computed_once_for_a_path() -> None:
-    stage = stage_of("qwen3", BF16)
-    judge, steps = gate_of(stage), [0]
+    setup = setup_of("qwen3", BF16)
+    judge, steps = gate_of(setup), [0]
 
     class Counting(OursEager):
         def step(self) -> None:
             steps[0] += 1
             super().step()
 
-    judge.plain = Counting(stage)
+    judge.plain = Counting(setup)
     for _ in range(3):
-        assert judge.judge(OursEager(stage)).passed
+        assert judge.judge(OursEager(setup)).passed
     assert steps[0] == 2 * judge.steps  # the forced path, and the one that all three produce

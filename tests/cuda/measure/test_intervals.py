@@ -1,4 +1,4 @@
-"""cuda/intervals.py: intervals that hold what they say, within a process and across several."""
+"""measure/intervals.py: intervals that hold what they say, within a process and across several."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""cuda/pdl_gap.py: a chain of dependent norms, with and without PDL in turns, or one line why not.
+"""pdl_gap.py: a chain of dependent norms, with and without PDL in turns, or one line why not.
 
 What PDL saves only a GPU can tell. Here the same code runs over emulated graphs: without PDL, since
 a CPU has none, and with the refusal set aside and the clock replaced, to see what it counts.
@@ -40,7 +40,7 @@ def test_where_there_is_no_pdl_the_plain_chain_is_measured_and_the_rest_is_none(
 
 
 def test_an_older_gpu_is_told_that_it_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    line = "sm_80 has no programmatic dependent launch: this arm needs sm_90"
+    line = "sm_80 has no programmatic dependent launch: this variant needs sm_90"
     monkeypatch.setattr(pdl_gap, "no_pdl", lambda _: line)
     figures = pdl_gap.pdl_figures(graphs_for("cpu"), nodes=4, rounds=2)
     told = "sm_80 has no programmatic dependent launch: it came with sm_90"

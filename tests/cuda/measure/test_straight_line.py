@@ -1,4 +1,4 @@
-"""cuda/straight_line.py: the line with the least relative misses, and its error where it was not
+"""measure/straight_line.py: the line with the least relative misses, and its error where it was not
 fitted. What a calibration makes of it: tests/cuda/measure/test_calibrate.py."""
 
 from __future__ import annotations

@@ -21,11 +21,11 @@ def add_tile(part, q, keys, values):
 
 def walk(q, keys, values, tiles):
     kv_heads, group, _ = q.shape
-    best = np.full((kv_heads, group, 1), -np.inf, F32)
-    total, acc = np.zeros((kv_heads, group, 1), F32), np.zeros(q.shape, F32)
+    m = np.full((kv_heads, group, 1), -np.inf, F32)
+    l, acc = np.zeros((kv_heads, group, 1), F32), np.zeros(q.shape, F32)
     for tile in tiles:
-        best, total, acc = add_tile(Part(best, total, acc), q, keys[tile], values[tile])
-    return Part(best, total, acc)
+        m, l, acc = add_tile(Part(m, l, acc), q, keys[tile], values[tile])
+    return Part(m, l, acc)
 
 
 def tiles_of(n, tile, split=0, splits=1):
@@ -35,11 +35,11 @@ def tiles_of(n, tile, split=0, splits=1):
 
 
 def combine(parts):
-    best = np.stack([part.best for part in parts]).max(axis=0)
-    total, acc = np.zeros_like(best), np.zeros_like(parts[0].acc)
+    m = np.stack([part.m for part in parts]).max(axis=0)
+    l, acc = np.zeros_like(m), np.zeros_like(parts[0].acc)
     for part in parts:
-        seen = np.isfinite(part.best)
-        keep = np.where(seen, np.exp(np.where(seen, part.best, best) - best), 0)
-        total = total + keep * part.total
+        seen = np.isfinite(part.m)
+        keep = np.where(seen, np.exp(np.where(seen, part.m, m) - m), 0)
+        l = l + keep * part.l
         acc = acc + keep * part.acc
-    return Part(best, total, acc)
+    return Part(m, l, acc)

@@ -45,11 +45,13 @@ class GraphRunner:
         capture.__exit__(None, None, None)
         return graph, output
 
-    def run(self, num_rows, arrays):
+    def rung_for(self, num_rows):
         fitting = [rung for rung in self.graphs if rung >= num_rows]
         if not fitting:
             raise CaptureError(f"{num_rows} rows, and graphs of {sorted(self.graphs)} only")
-        rung = min(fitting)
+        return min(fitting)
+
+    def run_at(self, rung, num_rows, arrays):
         graph, output = self.graphs[rung], self.outputs[rung]
         self.inputs.stage(rung, arrays)
         graph.replay()

@@ -31,16 +31,16 @@ class PiecewiseGraphRunner:
     def _record(self, rung):
         with self.device.trace(self.pool) as nodes:
             output = self.forward(rung)
-        whole, waiting = SegmentedGraph(self.device), []
+        whole, waiting = PiecewiseGraph(self.device), []
         for node in [*nodes, None]:  # None: the end, which closes the last graph
             if node is not None and node.label not in self.splitting_ops:
                 waiting.append(node)
                 continue
             if waiting:
-                whole.segments.append(self._captured(waiting, rung))
+                whole.launches.append(self._captured(waiting, rung))
                 waiting = []
             if node is not None:
-                whole.segments.append(node)
+                whole.launches.append(node)
         return whole, output
 
     def _captured(self, nodes, rung):
@@ -50,19 +50,17 @@ class PiecewiseGraphRunner:
         return graph
 
 
-class SegmentedGraph:
+class PiecewiseGraph:
     def replay(self):
         run = {Graph: Graph.replay, Node: self.device.submit}
-        for segment in self.segments:
-            run[type(segment)](segment)
+        for launch in self.launches:
+            run[type(launch)](launch)
 
 
-class _CutAtBreaks:
-    def _append(self, node):
-        segments = self.cut.segments
+class BreakableGraph:
+    def append(self, node):
         if node.label in self.break_on:
-            fresh = Graph(self.device, self.pool, segments[0].name)
-            segments.extend((node, fresh))
-            self.graphs[len(self.graphs) :] = [fresh]
+            fresh = Graph(self.device, self.pool, self.launches[0].name)
+            self.launches.extend((node, fresh))
         else:
-            segments[-1].nodes.append(node)
+            self.launches[-1].nodes.append(node)

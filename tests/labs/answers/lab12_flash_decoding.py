@@ -43,7 +43,6 @@ def decode_split_kernel(
     SPLITS: tl.constexpr,
     PADDED_SPLITS: tl.constexpr,
     TILE: tl.constexpr,
-    COMBINE: tl.constexpr,
     PDL: tl.constexpr,
 ):
     pdl_release(PDL)
@@ -73,11 +72,10 @@ def decode_split_kernel(
         tile += SPLITS
     part = (pair * GROUP + member) * SPLITS + split
     store_part(sums, stats, part, member < GROUP, best, total, acc, HEAD_DIM)
-    if COMBINE:
-        combine_if_last(
-            *(out, sums, stats, counters + pair, pair * GROUP),
-            *(GROUP, HEAD_DIM, SPLITS, PADDED_SPLITS),
-        )
+    combine_if_last(
+        *(out, sums, stats, counters + pair, pair * GROUP),
+        *(GROUP, HEAD_DIM, SPLITS, PADDED_SPLITS),
+    )
 
 
 @triton.jit

@@ -3,12 +3,13 @@
 # ruff: noqa: RUF005 (Triton has no (*tuple, item))
 
 
-def gemv_plan(num_rows, width, *, pairs=False):
+def gemv_plan(num_rows, width, *, pairs=False, sm_count=H200_SM_COUNT):
     height = 2 if pairs else 1
     rows = 1
     for more in (2, 4, 8):
         small = more * height * width <= TILE_ELEMENTS
-        if more * height <= 8 and small and (num_rows + more - 1) // more >= MIN_PROGRAMS:
+        enough = (num_rows + more - 1) // more >= enough_programs(sm_count)
+        if more * height <= 8 and small and enough:
             rows = more
     chunk = chunk_of(width, 2048)
     each = rows * height * width / 256

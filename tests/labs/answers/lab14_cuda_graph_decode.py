@@ -4,10 +4,10 @@ from contextlib import ExitStack
 
 
 class GraphRunner:
-    def _capture_ladder(self, check, progress):
+    def _capture_ladder(self, check):
         report = CaptureReport()
         side = self.backend.Stream()
-        waiting = list(self.sizes)
+        waiting = list(self.rungs)
         while waiting:
             check()
             rung = waiting.pop()
@@ -22,7 +22,6 @@ class GraphRunner:
                 report.dropped = [*report.dropped, rung]
             else:
                 raise failure
-            progress(rung)
         return report
 
     def _warm_up(self, rung, stream):
@@ -36,8 +35,8 @@ class GraphRunner:
         with ExitStack() as open_ones:
             pieces = Pieces(self.backend, self.pool, stream)
             open_ones.enter_context(pieces.capture())
-            captured = Captured(output=self.forward(rung), pieces=pieces)
-        return captured
+            pieces.output = self.forward(rung)
+        return pieces
 
 
 class StaticInputs:

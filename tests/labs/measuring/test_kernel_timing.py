@@ -19,10 +19,10 @@ from labs.lab12_flash_decoding import measure as lab12
 from labs.measuring import kernel_timing
 from labs.measuring.kernel_timing import YOURS, Case, judged, measured_table, time_calls
 from mini_engine.cuda.graphs.backend import graphs_for
-from mini_engine.cuda.measure.intervals import Interval
 from mini_engine.model.config import named_shape
 from mini_engine.predict.hardware import load_spec
 from mini_engine.predict.oplists import OpCost, StepShape, step_parts
+from mini_engine.records.rows import Interval
 
 CPU, H200, QWEN = torch.device("cpu"), load_spec("h200"), named_shape("qwen3-0.6b")
 SMALL = replace(

@@ -54,7 +54,7 @@ def test_a_prediction_waits_for_its_measurement_and_is_closed_by_it(home: Path) 
 
 def test_each_measurement_closes_the_prediction_of_the_same_thing() -> None:
     rng = random.Random(1)
-    names = [f"arm {i}" for i in range(12)]
+    names = [f"variant {i}" for i in range(12)]
     said = {name: rng.uniform(0.1, 9) for name in names}
     for name in names:
         ledger.predict(name, said[name], "ms")
@@ -194,8 +194,8 @@ def test_the_picture_shows_every_measured_prediction(tmp_path: Path) -> None:
         ledger.plot(ledger.entries(), path)
     pictures = []
     for i, (said, found) in enumerate([(2.0, 2.05), (0.5, 1.5), (8.0, 7.0)]):
-        ledger.predict(f"arm {i}", said, "ms")
-        measure(f"arm {i}", found, low=0.9 * found, high=1.1 * found)
+        ledger.predict(f"variant {i}", said, "ms")
+        measure(f"variant {i}", found, low=0.9 * found, high=1.1 * found)
         ledger.plot(ledger.entries(), path)
         pictures.append(imread(path))
     assert not np.array_equal(pictures[0], pictures[1])

@@ -31,14 +31,14 @@ from labs.measuring import ledger, step_timing
 from labs.measuring.step_timing import Race, title
 from mini_engine.cli import build_parser
 from mini_engine.cuda.measure import evidence
-from mini_engine.cuda.measure.arms import ARMS
-from mini_engine.cuda.measure.rows import Point, gate_failed
+from mini_engine.cuda.measure.variants import VARIANTS
 from mini_engine.predict.hardware import load_spec
+from mini_engine.records.rows import GATE_FAILED, Interval, Row
 from tests.support.bench_rows import made_up, made_up_row
 from tests.support.documents import ROOT
 
 SAID = ["--predict", "batch=1 eager=2.0 full=1.5 fused=0.5", "--predict", "batch=8 full=2"]
-ROWS = [made_up_row(arm, batch) for batch in (1, 8) for arm in ITL_RACE.arms.values()]
+ROWS = [made_up_row(variant, batch) for batch in (1, 8) for variant in ITL_RACE.variants.values()]
 Words = list[str]
 
 
@@ -122,13 +122,15 @@ def test_a_prediction_that_is_none_is_refused_by_its_word(
 
 
 @pytest.mark.parametrize("which", [COMPILE_RACE, ITL_RACE], ids=["lab15", "lab16"])
-def test_what_runs_are_arms_of_the_bench_and_its_command_line_is_understood(which: Race) -> None:
-    assert set(which.arms.values()) <= set(ARMS)
-    assert set(which.emulated) <= set(which.arms)
+def test_what_runs_are_variants_of_the_bench_and_its_command_line_is_understood(
+    which: Race,
+) -> None:
+    assert set(which.variants.values()) <= set(VARIANTS)
+    assert set(which.emulated) <= set(which.variants)
     words = step_timing.bench_words(which, "h200", Path("out/x.json"))
     args = build_parser(words).parse_args(words)
     assert (args.batch, args.context) == ([1, 8], [512])
-    assert step_timing.parsed([which.example], which.arms)
+    assert step_timing.parsed([which.example], which.variants)
 
 
 # ---------------------------------------------------------------- measured, or not
@@ -145,7 +147,7 @@ def test_on_a_gpu_predictions_are_closed_by_the_medians_of_the_run(
     assert len(entries) == 4
     for entry in entries:
         name, batch = entry.what.rpartition(" ")[2], 1 if "batch 1," in entry.what else 8
-        (row,) = (r for r in ROWS if (r["arm"], r["batch"]) == (race.arms[name], batch))
+        (row,) = (r for r in ROWS if (r["variant"], r["batch"]) == (race.variants[name], batch))
         assert entry.measured == pytest.approx(row["itl_us"]["median"] / 1e3)
         assert entry.low == pytest.approx(row["itl_us"]["low"] / 1e3)
         assert entry.on == "NVIDIA H200"
@@ -190,11 +192,11 @@ def test_a_captured_run_of_the_emulator_is_refused(
     assert all(entry.open for entry in ledger.entries())
 
 
-def test_an_arm_that_failed_its_gate_has_no_time_and_its_prediction_stays_open(
+def test_a_variant_that_failed_its_gate_has_no_time_and_its_prediction_stays_open(
     race: Race, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bad = gate_failed(Point("qwen3-0.6b", 1, 512), "graph-5", "wrong logits", {"passed": False})
-    rows = [bad if (r["arm"], r["batch"]) == ("graph-5", 1) else r for r in ROWS]
+    bad = Row("qwen3-0.6b", 1, 512, "graph-5", GATE_FAILED, "wrong logits", {"passed": False})
+    rows = [bad.as_json() if (r["variant"], r["batch"]) == ("graph-5", 1) else r for r in ROWS]
     bench_that_writes(monkeypatch, rows, emulated=False)
     assert step_timing.main(race, SAID) == 0
     assert [entry.what for entry in ledger.entries() if entry.open] == [title(1, "fused")]
@@ -202,11 +204,11 @@ def test_an_arm_that_failed_its_gate_has_no_time_and_its_prediction_stays_open(
 
 
 def test_intervals_that_overlap_are_called_no_difference(race: Race) -> None:
-    same = [{**row, "itl_us": {"median": 100.0, "low": 90.0, "high": 110.0}} for row in ROWS]
+    rows = [Row.from_json(row) for row in ROWS]
+    same = [replace(row, itl=Interval(100.0, 90.0, 110.0, 8)) for row in rows]
     assert all("no difference" in line for line in step_timing.notes(race, same))
     apart = [
-        {**row, "itl_us": {"median": 100.0 / (i + 1), "low": 99.0 / (i + 1), "high": 101 / (i + 1)}}
-        for i, row in enumerate(ROWS)
+        replace(row, itl=Interval(100.0 / i, 99.0 / i, 101 / i, 8)) for i, row in enumerate(rows, 1)
     ]
     assert not any("no difference" in line for line in step_timing.notes(race, apart))
 
@@ -304,11 +306,11 @@ def test_three_servers_are_started_read_measured_and_ended(
     assert "{'PIECEWISE': 19, 'FULL': 11}" in said
     assert [entry.open for entry in ledger.entries()] == [False] * 4
     kept = evidence.load_evidence(home / "lab17_vllm" / "vllm.json")
-    arms = kept.figures["arms"]
-    assert list(arms) == ["eager", "compiled", "graphs"]
+    variants = kept.figures["variants"]
+    assert list(variants) == ["eager", "compiled", "graphs"]
     for entry in ledger.entries():
-        arm, batch = entry.what.rpartition(" ")[2], "1" if "batch 1," in entry.what else "8"
-        assert entry.measured == pytest.approx(arms[arm]["latency"][batch]["median_itl_ms"])
+        variant, batch = entry.what.rpartition(" ")[2], "1" if "batch 1," in entry.what else "8"
+        assert entry.measured == pytest.approx(variants[variant]["latency"][batch]["median_itl_ms"])
         assert entry.measured == pytest.approx(1.5, rel=0.1)
 
 
@@ -318,10 +320,10 @@ def test_a_ladder_that_is_not_ours_is_said_to_be_so(
     install()
     assert vllm_measure.main(["--port", str(port)]) == 0
     kept = evidence.load_evidence(home / "lab17_vllm" / "vllm.json")
-    arms = json.loads(json.dumps(kept.figures["arms"]))
-    arms["graphs"]["start_up"]["capture_sizes"].remove(64)
+    variants = json.loads(json.dumps(kept.figures["variants"]))
+    variants["graphs"]["start_up"]["capture_sizes"].remove(64)
     console = Console(file=io.StringIO(), width=200)
-    other = replace(kept, figures={**kept.figures, "arms": arms})
+    other = replace(kept, figures={**kept.figures, "variants": variants})
     vllm_measure.show(other, {}, console)
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert text.count("NOT as our policy says") == 2  # the ladder, and the graphs for it
@@ -354,7 +356,8 @@ def test_without_vllm_every_command_and_what_to_expect_are_told(
 def test_the_model_predicts_graphs_to_help_and_says_the_same_as_the_engine() -> None:
     h200 = load_spec("h200")
     eager, compiled, graphs = (
-        predicted_itl_ms(Setup(), arm, 1, 512, h200) for arm in ("eager", "compiled", "graphs")
+        predicted_itl_ms(Setup(), variant, 1, 512, h200)
+        for variant in ("eager", "compiled", "graphs")
     )
     assert eager == compiled == pytest.approx(2.0185, rel=1e-3)  # chapter 13's table, NONE
     assert graphs == pytest.approx(1.4953, rel=1e-3)  # and FULL

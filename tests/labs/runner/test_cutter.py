@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labs.runner.cutter import CutError, body_of, changed, cut, find_source, open_holes, splice
+from labs.runner.cutter import (
+    CutError,
+    changed,
+    cut,
+    definition_of,
+    find_source,
+    open_holes,
+    splice,
+)
 
 SOURCE = '''"""A module."""
 
@@ -145,4 +153,4 @@ def test_for_every_module_a_cut_function_is_all_that_changes(
     for old, new in zip(before.body, after.body, strict=True):
         same = ast.dump(old) == ast.dump(new)
         assert same == (getattr(old, "name", "") != chosen)
-    assert splice(cut(source, {chosen: (1, "Do it.")}), body_of(source, chosen)) == source
+    assert splice(cut(source, {chosen: (1, "Do it.")}), definition_of(source, chosen)) == source

@@ -300,7 +300,7 @@ def test_doctor_says_what_is_emulated_here_and_why(say: Say) -> None:
 
 
 def test_every_command_teaches(capsys: pytest.CaptureFixture[str]) -> None:
-    for name in COMMANDS:
+    for name, *_ in COMMANDS:
         with pytest.raises(SystemExit) as ended:
             main([name, "--help"])
         assert ended.value.code == 0
@@ -313,7 +313,7 @@ def test_every_command_teaches(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_runner_starts_without_numpy_and_torch() -> None:
     program = (
         "import sys, labs.runner.cli, labs.runner.show\n"
-        "labs.runner.cli.all_labs()\n"
+        "labs.runner.show.all_labs()\n"
         "print({'torch', 'numpy', 'matplotlib', 'mini_engine'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
@@ -328,7 +328,7 @@ def test_plain_pytest_works_on_one_lab_and_refuses_two(tmp_path: Path) -> None:
 
     assert pytest_on(f"labs/{LAB.name}", LAB_IMPL="reference").returncode == 0
     assert pytest_on(f"labs/{LAB.name}", LAB_IMPL="wrong/graph_is_free").returncode == 1
-    assert "make lab N=1" in pytest_on(f"labs/{LAB.name}").stderr
+    assert "labs start 1" in pytest_on(f"labs/{LAB.name}").stderr
     assert "one lab a run" in pytest_on("labs").stderr
 
 

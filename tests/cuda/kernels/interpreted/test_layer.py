@@ -70,7 +70,7 @@ def nine(w: Weights, hidden: Tensor, kv: Paged, qkv: Tensor) -> Tensor:
     mixed = torch.empty_like(q)
     counters = torch.zeros(len(hidden), HEADS.num_kv_heads, dtype=torch.int32)
     attention.decode_attention(
-        *(mixed, q, kv.k_cache, kv.v_cache, kv.block_table, kv.context_lens, 2, counters)
+        *(mixed, counters, q, kv.k_cache, kv.v_cache, kv.block_table, kv.context_lens, 2)
     )
     projected, normed = torch.empty_like(hidden), torch.empty_like(hidden)
     linear.linear(projected, mixed, w.o)

@@ -9,8 +9,9 @@ import torch
 
 from mini_engine.cuda.kernels import gemv, linear, skinny
 from mini_engine.cuda.kernels.activation import silu_mul_reference
-from mini_engine.cuda.kernels.gemv_plan import GemvPlan, SkinnyPlan
+from mini_engine.cuda.kernels.gemv import GemvPlan
 from mini_engine.cuda.kernels.linear import product_reference
+from mini_engine.cuda.kernels.skinny import SkinnyPlan
 from tests.support.kernel_cases import NAN, assert_close
 
 both = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -33,8 +34,8 @@ GEMV_CASES = [
     (4, 4, 96, GemvPlan(rows=2, warps=4, chunk=32, chunks=3)),
 ]
 SKINNY_CASES = [
-    (16, 20, 64, SkinnyPlan(rows=16, chunk=32, split_width=64, splits=1)),
-    (5, 16, 100, SkinnyPlan(rows=16, chunk=16, split_width=112, splits=1)),
+    (16, 20, 64, SkinnyPlan(chunk=32, split_width=64, splits=1)),
+    (5, 16, 100, SkinnyPlan(chunk=16, split_width=112, splits=1)),
 ]
 
 
@@ -72,7 +73,7 @@ def test_gate_and_up_in_one_product_equal_the_reference(
 def test_split_k_adds_its_parts_in_a_fixed_order(add: bool) -> None:
     """5 chunks over 4 splits: the last splits have nothing, and every run gives the same bits."""
     x, _, weight, _, residual = tensors(7, 16, 80, torch.float32)
-    plan = SkinnyPlan(rows=16, chunk=16, split_width=32, splits=4)
+    plan = SkinnyPlan(chunk=16, split_width=32, splits=4)
     outs = []
     for _ in range(2):
         outs.append(residual.clone() if add else torch.full_like(residual, NAN))

@@ -1,4 +1,4 @@
-"""The plan of the captures, their number and their memory: as vLLM 0.33 has them.
+"""The order of the captures and the number of graphs: as vLLM 0.33 has them.
 
 `vllm_0_33.json` holds vLLM 0.33.0's answers.
 """
@@ -7,14 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mini_engine.dispatch.capture_plan import (
-    capture_events,
-    extrapolate_graph_memory,
-    piecewise_graph_count,
-)
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.dispatch.pieces import split_pieces
+from tests.support.capture_events import capture_events
 from tests.support.vllm_vectors import label, vectors
+
+LAYER = ["norm", "qkv", "vllm::unified_kv_cache_update", "vllm::unified_attention_with_output"]
 
 
 @pytest.mark.parametrize(
@@ -31,26 +29,17 @@ def test_capture_goes_step_by_step_as_in_vllm_0_33(vector):
     assert owned == vector["graphs_owned_by_manager"]
 
 
-@pytest.mark.parametrize("vector", vectors("memory_extrapolation"), ids=label)
-def test_graph_memory_is_extrapolated_as_in_vllm_0_33(vector):
-    assert extrapolate_graph_memory(**vector["inputs"]) == vector["expect"]
+def captured_pieces(layers):
+    pieces = split_pieces([*LAYER, "o_proj", "mlp"] * layers)
+    return sum(not piece.splitting for piece in pieces)
 
 
 @pytest.mark.parametrize("vector", vectors("piecewise_graph_count"), ids=label)
 def test_piecewise_graphs_are_counted_as_in_vllm_0_33(vector):
-    count = piecewise_graph_count(vector["layers"], vector["sizes"], vector["lora_cases"])
-    assert count == vector["expect_piecewise_cuda_graphs"]
+    graphs = captured_pieces(vector["layers"]) * vector["sizes"] * vector["lora_cases"]
+    assert graphs == vector["expect_piecewise_cuda_graphs"]
 
 
-@given(layers=st.integers(1, 40), sizes=st.integers(1, 60))
-def test_l_attention_layers_leave_l_plus_one_graphs_a_size(layers, sizes):
-    ops = [
-        "norm",
-        "qkv",
-        "vllm::unified_kv_cache_update",
-        "vllm::unified_attention_with_output",
-        "o_proj",
-        "mlp",
-    ] * layers
-    captured = [piece for piece in split_pieces(ops) if not piece.splitting]
-    assert piecewise_graph_count(layers, sizes) == len(captured) * sizes
+@given(layers=st.integers(1, 40))
+def test_l_attention_layers_leave_l_plus_one_graphs_a_size(layers):
+    assert captured_pieces(layers) == layers + 1

@@ -1,4 +1,4 @@
-"""cuda/compile_report.py on the engine's own step: one graph, no breaks, and what a bound is worth.
+"""Lab 15's compile_report.py on the engine's own step: one graph, no breaks, and a bound.
 
 Random programs with known ops and breaks are lab 15's tests, which run on this file too.
 """
@@ -13,42 +13,42 @@ torch = pytest.importorskip("torch")
 
 from torch import Tensor  # noqa: E402
 
+from labs.lab15_torch_compile.compile_report import Call, graph_breaks, launches, ops_of, over_calls  # noqa: E402
 from mini_engine.cli.bench_file import tiny_shape  # noqa: E402
 from mini_engine.cuda.graphs.backend import graphs_for  # noqa: E402
-from mini_engine.cuda.measure.compile_report import Call, graph_breaks, launches, ops_of, over_calls  # noqa: E402
+from mini_engine.cuda.measure.decode_setup import DecodeSetup, build_setup  # noqa: E402
 from mini_engine.cuda.measure.op_record import OpRecorder  # noqa: E402
-from mini_engine.cuda.measure.stage import Stage, set_stage  # noqa: E402
 from mini_engine.cuda.weights import random_weights  # noqa: E402
 from mini_engine.dispatch.default_ladder import default_capture_sizes  # noqa: E402
 from mini_engine.predict.oplists import StepShape, step_ops  # noqa: E402
 
 
-def stage_of(layers: int) -> Stage:
+def setup_of(layers: int) -> DecodeSetup:
     config = replace(tiny_shape(), num_layers=layers, dtype="bfloat16")
     weights = random_weights(config, torch.device("cpu"), torch.bfloat16, seed=0)
-    return set_stage(graphs_for("cpu"), weights, batch=1, context=40, room=64)
+    return build_setup(graphs_for("cpu"), weights, batch=1, context=40, room=64)
 
 
-def traced(stage: Stage) -> list[Call]:
-    inputs = stage.inputs()
+def traced(setup: DecodeSetup) -> list[Call]:
+    inputs = setup.inputs()
 
     def step() -> tuple[Tensor, Tensor]:
-        return stage.model.next_step(stage.model.body(inputs, stage.attention), inputs)
+        return setup.model.next_step(setup.model.body(inputs, setup.attention), inputs)
 
     with torch.no_grad():
         return over_calls(step, [(), ()], fullgraph=True)
 
 
 def test_our_step_is_one_graph_with_the_ops_that_it_launches_eagerly() -> None:
-    stage = stage_of(2)
-    calls = traced(stage)
+    setup = setup_of(2)
+    calls = traced(setup)
     assert [call.how for call in calls] == ["compiled", "reused"]
     assert graph_breaks(calls) == []
     (graph,) = calls[0].graphs
     assert ops_of(graph).count("linear") == 4 * 2 + 1
-    inputs, recorder = stage.inputs(), OpRecorder()
+    inputs, recorder = setup.inputs(), OpRecorder()
     with torch.no_grad(), recorder:
-        stage.model.next_step(stage.model.body(inputs, stage.attention), inputs)
+        setup.model.next_step(setup.model.body(inputs, setup.attention), inputs)
     assert calls[1].ran == (tuple(op.name for op in recorder.ops),)
     assert launches(calls[1], "eager") == len(recorder.ops)
 
@@ -56,7 +56,7 @@ def test_our_step_is_one_graph_with_the_ops_that_it_launches_eagerly() -> None:
 def test_fused_at_best_a_layer_is_eleven_kernels_two_more_than_by_hand() -> None:
     """Four products with weights, two in attention, and five stretches: attention in plain PyTorch
     is a product, a softmax and a product, where by hand it is one kernel."""
-    one, two = (traced(stage_of(layers))[1] for layers in (1, 2))
+    one, two = (traced(setup_of(layers))[1] for layers in (1, 2))
     assert launches(two, "default") - launches(one, "default") == 11
     config = tiny_shape()
     by_hand = [

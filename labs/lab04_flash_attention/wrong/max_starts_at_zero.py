@@ -1,4 +1,4 @@
-"""best-starts-at-zero: starts the running maximum like the running sums."""
+"""max-starts-at-zero: starts the running maximum like the running sums."""
 
 
 def walk(q, keys, values, tiles):

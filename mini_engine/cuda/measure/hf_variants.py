@@ -1,7 +1,7 @@
-"""transformers as an arm: the same weights, the same keys and values, its own code.
+"""transformers as a variant: the same weights, the same keys and values, its own code.
 
-In:  a `Stage`. Out: arms that decode with `transformers`, eagerly over a growing cache, or with a
-static cache and torch.compile, the way its own documentation does it
+In:  a `DecodeSetup`. Out: variants that decode with `transformers`, eagerly over a growing cache,
+or with a static cache and torch.compile, the way its own documentation does it
 (https://huggingface.co/docs/transformers/llm_optims, "Static kv-cache and torch.compile").
 
 No weight is stored twice: the parameters of the transformers model are rows of our merged matrices.
@@ -18,48 +18,50 @@ import torch
 from torch import Tensor
 
 from mini_engine.cuda.graphs.backend import GraphBackend
+from mini_engine.cuda.measure.decode_setup import DecodeSetup, new_step
 from mini_engine.cuda.measure.op_record import OpRecorder
-from mini_engine.cuda.measure.stage import Stage
 from mini_engine.cuda.weights import Weights
 from mini_engine.model.checkpoint import EMBED, FINAL_NORM, LM_HEAD, layer_parts, tensor_shapes
 from mini_engine.model.config import ModelConfig
 from mini_engine.predict.oplists import OpCost
 
 CLASSES = {"qwen2": "Qwen2", "qwen3": "Qwen3", "llama": "Llama"}
-Compiler = Callable[[Any], Any]
 
 
-def no_transformers(backend: GraphBackend) -> str | None:  # noqa: ARG001 (a `why_not`)
-    """The reason why these arms cannot run, if there is one."""
+def no_transformers(backend: GraphBackend) -> str | None:  # noqa: ARG001 (as every `why_not`)
+    """Why these variants cannot run here, in one line; None where they can."""
     if importlib.util.find_spec("transformers") is None:
         return "transformers is not installed: pip install 'transformers>=5.17,<6'"
     return None
 
 
 class HuggingFaceEager:
-    """`model(...)` with a `DynamicCache`, argmax, and on."""
+    """`model(...)` with a `DynamicCache`, then argmax."""
 
     steps_a_call = 1
 
-    def __init__(self, stage: Stage) -> None:
-        self.stage = stage
-        self.model = transformers_model(stage.model.weights)
-        device = stage.backend.device
-        self.input_ids = torch.zeros((stage.batch, 1), dtype=torch.long, device=device)
+    def __init__(self, setup: DecodeSetup) -> None:
+        self.setup = setup
+        self.model = transformers_model(setup.model.weights)
+        device = setup.backend.device
+        self.input_ids = torch.zeros((setup.batch, 1), dtype=torch.long, device=device)
         self.positions = torch.zeros_like(self.input_ids)
         self.cache: Any = None
         self._logits: list[Tensor] = []
 
     def prepare(self) -> None:
-        self.place(self.stage.first_tokens, self.stage.context)
+        self.rewind()
         self.step()
+
+    def rewind(self) -> None:
+        self.place(self.setup.first_tokens, self.setup.context)
 
     def place(self, tokens: Tensor, context: int) -> None:
         self.input_ids.copy_(tokens[:, None])
         self.positions.fill_(context - 1)
         self._empty_cache()
         if context > 1:
-            for layer, (keys, values) in enumerate(self.stage.cached(context - 1)):
+            for layer, (keys, values) in enumerate(self.setup.cached(context - 1)):
                 self.cache.update(keys, values, layer)
 
     def step(self) -> None:
@@ -102,19 +104,19 @@ class HuggingFaceEager:
 
 
 class HuggingFaceStatic(HuggingFaceEager):
-    """`model.forward` compiled, with a `StaticCache` of the stage's room."""
+    """`model.forward` compiled, with a `StaticCache` as large as the setup's room."""
 
-    def __init__(self, stage: Stage, compiler: Compiler) -> None:
-        super().__init__(stage)
+    def __init__(self, setup: DecodeSetup, compiler: Callable[[Any], Any]) -> None:
+        super().__init__(setup)
         self._compiler = compiler
 
     def prepare(self) -> None:
         """Compiles at the first step; CUDA graphs are recorded at the second, run from the third.
 
-        The cache is filled before: that marks its addresses as static, without which there are no
+        The cache is filled first: that marks its addresses as static, without which there are no
         CUDA graphs (transformers/cache_utils.py, StaticLayer.lazy_initialization).
         """
-        self.place(self.stage.first_tokens, self.stage.context)
+        self.rewind()
         for tensor in (self.input_ids, self.positions):
             torch._dynamo.mark_static_address(tensor)
         self.model.forward = self._compiler(self.model.forward)
@@ -132,14 +134,9 @@ class HuggingFaceStatic(HuggingFaceEager):
     def _empty_cache(self) -> None:
         if self.cache is None:
             static = importlib.import_module("transformers").StaticCache
-            self.cache = static(config=self.model.config, max_cache_len=self.stage.room)
+            self.cache = static(config=self.model.config, max_cache_len=self.setup.room)
         else:
             self.cache.reset()
-
-
-def new_step() -> None:
-    """Tells torch.compile that nobody reads the outputs of the step before any more."""
-    torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
 
 
 def transformers_model(weights: Weights) -> Any:
@@ -157,14 +154,14 @@ def transformers_model(weights: Weights) -> Any:
     state = named_tensors(weights)
     missing, unknown = model.load_state_dict(state, strict=False, assign=True)
     if unknown or set(missing) - {LM_HEAD}:
-        raise ValueError(f"transformers names its tensors otherwise: {missing} {unknown}")
+        raise ValueError(f"transformers has other tensors: missing {missing}, unknown {unknown}")
     if weights.config.tie_word_embeddings:
         model.lm_head.weight = model.model.embed_tokens.weight
     return model.requires_grad_(False).eval()
 
 
 def transformers_config(config: ModelConfig) -> Any:
-    """Our shape in its words."""
+    """Our shape as a transformers config."""
     c = config
     rope: dict[str, object] = {"rope_type": "default", "rope_theta": c.rope_theta}
     if c.rope_scaling is not None:

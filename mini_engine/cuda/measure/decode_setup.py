@@ -1,11 +1,11 @@
-"""What all arms of one comparison share: weights, a filled KV cache, where a decode step starts.
+"""What all variants of one comparison share: model, filled KV cache, where a decode step starts.
 
 In:  a `GraphBackend`, `Weights`, a batch, a context.
-Out: `Stage`, and `Arm`, the protocol of everything that can decode on it.
+Out: `DecodeSetup`, and `Variant`, the protocol of everything that can decode on it.
 
-The cache holds random keys and values up to the context: a decode step costs the same whatever
-they say, and no prompt has to be prefilled. Arms of this project write into the stage's own cache,
-one after the other; each writes a position before it reads it, so none sees another's.
+The cache holds random keys and values up to the context: they do not change what a decode step
+costs, and no prompt has to be prefilled. Our own variants write into the setup's cache, one after
+the other; each writes a position before it reads it, so none sees another's.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from torch import Tensor
 from mini_engine.cuda.attention import DecodeAttention
 from mini_engine.cuda.graphs.backend import GraphBackend
 from mini_engine.cuda.inputs import StepInputs
+from mini_engine.cuda.measure.timing import Runnable
 from mini_engine.cuda.model import KVCache, Model
 from mini_engine.cuda.weights import LayerWeights, Weights
 from mini_engine.predict.oplists import OpCost
@@ -27,28 +28,20 @@ from mini_engine.predict.oplists import OpCost
 BLOCK_SIZE = 16
 
 
-class Arm(Protocol):
-    """One way to decode. B requests; V the vocabulary."""
-
-    @property
-    def steps_a_call(self) -> int:
-        """Decode steps that one call of `step` queues."""
-        ...
+class Variant(Runnable, Protocol):
+    """One way to decode, which `timing` can time. B requests; V the vocabulary."""
 
     def prepare(self) -> None:
-        """Compile, capture: all that a server does once. May run steps."""
+        """Compile, capture: everything that a server does once. May run steps."""
         ...
 
     def place(self, tokens: Tensor, context: int) -> None:
-        """The next step feeds tokens (B,) int32; with them each request has `context` tokens."""
-        ...
-
-    def step(self) -> None:
-        """Queue steps_a_call decode steps; the host waits for nothing."""
+        """The next step is fed tokens (B,) int32, the last of `context` in each request."""
         ...
 
     def feed(self, tokens: Tensor) -> None:
-        """Teacher forcing: the next step gets these, and not what was sampled. One step a call."""
+        """Teacher forcing: the next step is fed these instead of what was sampled. Only where one
+        call is one step."""
         ...
 
     def logits(self) -> Sequence[Tensor]:
@@ -69,7 +62,7 @@ class Arm(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Stage:
+class DecodeSetup:
     """One batch of requests, each of `context` tokens, with room for more."""
 
     backend: GraphBackend
@@ -105,9 +98,9 @@ class Stage:
         return step
 
     def place(self, inputs: StepInputs, tokens: Tensor, context: int) -> None:
-        """`inputs` start a step, in place. Raises ValueError for a context beyond the room."""
+        """Fill `inputs` for a step, in place. Raises ValueError for a context beyond the room."""
         if not 1 <= context <= self.room:
-            raise ValueError(f"context {context}: this stage has room for 1 to {self.room} tokens")
+            raise ValueError(f"context {context}: this setup has room for 1 to {self.room} tokens")
         last = context - 1
         block = self.block_table[:, last // BLOCK_SIZE]
         inputs.input_ids.copy_(tokens)
@@ -127,9 +120,9 @@ class Stage:
         return [(gathered(keys), gathered(values)) for keys, values in caches]
 
 
-def set_stage(
+def build_setup(
     backend: GraphBackend, weights: Weights, batch: int, context: int, room: int
-) -> Stage:
+) -> DecodeSetup:
     """Fill a cache for `batch` requests. Raises ValueError when the model cannot reach `room`."""
     config, device = weights.config, weights.embed.device
     blocks = -(-room // BLOCK_SIZE)
@@ -146,7 +139,7 @@ def set_stage(
     order = torch.randperm(batch * blocks, generator=torch.Generator().manual_seed(2)) + 1
     table = order.view(batch, blocks).to(device, torch.int32)
     first = torch.randint(config.vocab_size, (batch,), generator=torch.Generator().manual_seed(3))
-    return Stage(
+    return DecodeSetup(
         backend=backend,
         model=Model(weights, cache),
         batch=batch,
@@ -157,18 +150,23 @@ def set_stage(
     )
 
 
-def float32_stage(stage: Stage, context: int, room: int) -> Stage:
+def float32_setup(setup: DecodeSetup, context: int, room: int) -> DecodeSetup:
     """The same requests with the same weights and keys in float32: the reference of the gate."""
-    wide = set_stage(stage.backend, as_float32(stage.model.weights), stage.batch, context, room)
-    kept = min(wide.room, stage.room)
+    wide = build_setup(setup.backend, as_float32(setup.model.weights), setup.batch, context, room)
+    kept = min(wide.room, setup.room)
     blocks = wide.block_table[:, : -(-kept // BLOCK_SIZE)].long()
-    for layer, both in enumerate(stage.cached(kept)):
+    for layer, both in enumerate(setup.cached(kept)):
         for cache, values in zip(
             (wide.model.cache.keys[layer], wide.model.cache.values[layer]), both, strict=True
         ):
             rows = values.transpose(1, 2).float()  # (batch, kept, kv_heads, D)
             cache[blocks] = rows.reshape(*blocks.shape, BLOCK_SIZE, *rows.shape[2:])
     return wide
+
+
+def new_step() -> None:
+    """Tell torch.compile that nobody will read the outputs of the last step again."""
+    torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
 
 
 def as_float32(weights: Weights) -> Weights:

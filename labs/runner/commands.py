@@ -1,0 +1,239 @@
+"""What the commands of the labs do.
+
+In:  the parsed words and a console to write on. Out: a `Done`. Wrong input raises ValueError with
+one line that says what to do.
+"""
+
+from __future__ import annotations
+
+import difflib
+import time
+from argparse import Namespace
+from typing import Any, NamedTuple
+
+from rich.console import Console
+
+from labs.runner import show, workspace
+from labs.runner.catalogue import Hole, Lab, all_labs, lab_number
+from labs.runner.checking import Report, check_files, check_implementation, shown, still_open
+from labs.runner.cutter import definition_of
+from labs.runner.workspace import Progress
+
+
+class Done(NamedTuple):
+    """What a command leaves: its result as JSON would show it, and the exit code."""
+
+    result: Any = None
+    code: int = 0
+
+
+def run_list(args: Namespace, console: Console) -> Done:
+    labs, progress = all_labs(), workspace.load_progress()
+    if not progress.labs and not args.json:  # the first minute: lab 1 is cut, one command to run
+        workspace.start(labs[0], progress)
+        workspace.save_progress(progress)
+        show.welcome(labs[0], console)
+        return Done()
+    show.listing(labs, progress, console)
+    return Done([show.standing(lab, progress) for lab in labs])
+
+
+def run_start(args: Namespace, console: Console) -> Done:
+    progress = workspace.load_progress()
+    lab = _chosen(args, progress)
+    if workspace.stale(lab, progress):
+        raise ValueError(workspace.ask_for_update(lab))
+    written = workspace.start(lab, progress)
+    workspace.save_progress(progress)
+    show.started(lab, bool(written), console)
+    return Done({"lab": lab.name, "files": [str(p) for p in workspace.my_files(lab).values()]})
+
+
+def run_check(args: Namespace, console: Console) -> Done:
+    progress = workspace.load_progress()
+    lab = _chosen(args, progress)
+    show.refuse_missing_packages(lab)
+    with console.status(f"lab {lab.number}: running its tests"):
+        if args.impl == "mine":
+            report = check_mine(lab, progress)
+        else:
+            report = check_implementation(lab, args.impl)
+    show.report(report, console, whose=args.impl, every=args.all, progress=progress)
+    return Done(show.as_json(report), 0 if report.passed else 1)
+
+
+def check_mine(lab: Lab, progress: Progress) -> Report:
+    """Check the learner's files and write down what came of it."""
+    workspace.refuse_unready(lab, progress)
+    report = check_files(lab, workspace.my_files(lab))
+    state = progress.of(lab)
+    state.checks += 1
+    if report.passed:
+        state.passed = state.passed or workspace.now()
+        state.passed_hash = workspace.my_digest(lab)
+    elif state.passed_hash == workspace.my_digest(lab):  # passed before, on an older engine
+        state.passed_hash = ""
+    progress.current = lab.number
+    workspace.save_progress(progress)
+    return report
+
+
+def run_hint(args: Namespace, console: Console) -> Done:
+    progress = workspace.load_progress()
+    lab = _chosen(args, progress)
+    hole = _hole(args, lab) or _first_open(lab)
+    hints = progress.of(lab).hints
+    seen = hints.get(str(hole.number), 0)
+    if not args.all:
+        seen = hints[str(hole.number)] = min(seen + 1, len(hole.hints))
+        workspace.save_progress(progress)
+    show.hints(lab, hole, seen, console)
+    return Done({"hole": hole.name, "hints": list(hole.hints[:seen])})
+
+
+def run_watch(args: Namespace, console: Console) -> Done:
+    progress = workspace.load_progress()
+    lab = _chosen(args, progress)
+    show.refuse_missing_packages(lab)
+    before = None
+    while True:
+        files = workspace.my_files(lab).values()
+        stamps = [path.stat().st_mtime_ns if path.exists() else 0 for path in files]
+        if stamps != before:
+            before = stamps
+            report = check_mine(lab, progress)
+            show.report(report, console, whose="mine", every=False, progress=progress)
+            if report.passed:
+                return Done(show.as_json(report))
+            console.print("[dim]watching: save to check again, Ctrl-C to stop[/]")
+        time.sleep(0.3)
+
+
+def run_demo(args: Namespace, console: Console) -> Done:
+    from labs.runner.play import play
+
+    return Done(code=play(args.words or ["demo"], console))
+
+
+def run_measure(args: Namespace, console: Console) -> Done:
+    from labs.runner.play import measure
+
+    lab = lab_number(args.number)
+    show.refuse_missing_packages(lab)
+    return Done(code=measure(lab, args.words, console))
+
+
+def run_diff(args: Namespace, console: Console) -> Done:
+    progress = workspace.load_progress()
+    lab = _chosen(args, progress)
+    workspace.refuse_unready(lab, progress)
+    lines: list[str] = []
+    to_mend = lab.to_mend()  # the engine's own text would give the fault away
+    for file, path in workspace.my_files(lab).items():
+        mine = path.read_text()
+        if file in to_mend:
+            lines += _diff(to_mend[file], mine, f"{file} as it was given", shown(path))
+        else:
+            lines += _diff(mine, lab.reference()[file], shown(path), lab.sources[file])
+    show.diff(lines, console, "what you were given" if to_mend else "the engine's")
+    return Done(lines)
+
+
+def run_reset(args: Namespace, console: Console) -> Done:
+    progress = workspace.load_progress()
+    lab = _chosen(args, progress)
+    backups = workspace.reset(lab, progress)
+    workspace.save_progress(progress)
+    for backup in backups:
+        console.print(f"kept what you had: {shown(backup)}")
+    show.started(lab, True, console)
+    return Done({"lab": lab.name, "backups": [str(path) for path in backups]})
+
+
+def run_update(args: Namespace, console: Console) -> Done:
+    progress = workspace.load_progress()
+    if args.number is None:
+        labs = [lab for lab in all_labs() if workspace.stale(lab, progress)]
+    else:
+        lab = lab_number(args.number)
+        stale = workspace.stale(lab, progress)
+        if not stale:
+            workspace.refuse_unready(lab, progress)
+        labs = [lab] if stale or workspace.source_changed(lab, progress) else []
+    if not labs:
+        console.print("Nothing to do: your files fit this version of the engine.")
+    results, refused = [], []
+    for lab in labs:
+        try:
+            done, backups = workspace.update(lab, progress)
+        except ValueError as error:
+            refused.append(str(error))
+            continue
+        workspace.save_progress(progress)
+        still = still_open(lab, workspace.my_files(lab))
+        show.updated(lab, done, backups, still, console)
+        results.append(
+            {"lab": lab.name, "holes": done.holes, "helpers": done.helpers,
+             "open": [hole.name for hole in still], "remarks": done.remarks,
+             "backups": [str(path) for path in backups]}
+        )  # fmt: skip
+    if refused:
+        raise ValueError("; ".join(refused))
+    return Done(results)
+
+
+def run_solution(args: Namespace, console: Console) -> Done:
+    lab = _chosen(args, workspace.load_progress())
+    chosen = _hole(args, lab)
+    texts, to_mend = lab.reference(), lab.to_mend()
+    found = {
+        hole.name: "\n".join(_diff(to_mend[hole.file], texts[hole.file], "broken", "mended"))
+        if hole.broken
+        else definition_of(texts[hole.file], hole.name)
+        for hole in ([chosen] if chosen else lab.holes)
+    }
+    show.solution(lab, found, console)
+    return Done(found)
+
+
+def run_doctor(_args: Namespace, console: Console) -> Done:
+    from labs.runner.doctor import examine
+
+    findings = examine()
+    show.findings(findings, console)
+    return Done(findings)
+
+
+# ---------------------------------------------------------------- parts
+
+
+def _chosen(args: Namespace, progress: Progress) -> Lab:
+    """The lab that was asked for, or the current one."""
+    if args.number is not None:
+        return lab_number(args.number)
+    if not progress.current:
+        raise ValueError("no lab is started yet: python -m labs start 1")
+    return lab_number(progress.current)
+
+
+def _hole(args: Namespace, lab: Lab) -> Hole | None:
+    """The hole that `--hole` asks for, if it does."""
+    if args.hole is None:
+        return None
+    number: int = args.hole
+    if not 1 <= number <= len(lab.holes):
+        raise ValueError(f"lab {lab.number} has holes 1 to {len(lab.holes)}, given {number}")
+    return lab.holes[number - 1]
+
+
+def _first_open(lab: Lab) -> Hole:
+    """The first hole that is still open in the learner's files; the first one if none is."""
+    try:
+        return (still_open(lab, workspace.my_files(lab)) or lab.holes)[0]
+    except (SyntaxError, OSError):
+        return lab.holes[0]
+
+
+def _diff(before: str, after: str, left: str, right: str) -> list[str]:
+    lines = before.splitlines(), after.splitlines()
+    return list(difflib.unified_diff(*lines, left, right, lineterm=""))

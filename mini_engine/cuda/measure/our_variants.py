@@ -1,0 +1,239 @@
+"""Our own variants: the plain model eager, in graphs, in pieces, compiled; the Triton kernels.
+
+In:  a `DecodeSetup`. Out: variants that run its `Model`, or a `FusedModel` on the same weights and
+     cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from mini_engine.cuda.graphs.backend import GraphBackend
+from mini_engine.cuda.graphs.capture import GraphRunner, PiecewiseGraphRunner
+from mini_engine.cuda.measure.decode_setup import DecodeSetup, Variant, new_step
+from mini_engine.cuda.measure.op_record import OpRecorder, WatchedAttention
+from mini_engine.predict.oplists import OpCost, StepShape, step_ops
+
+Compiler = Callable[[Any], Any]  # a function, compiled
+
+
+class OursEager:
+    """Our plain model, every op launched from Python."""
+
+    steps_a_call = 1
+
+    def __init__(self, setup: DecodeSetup) -> None:
+        self.setup, self.model, self.inputs = setup, setup.model, setup.inputs()
+        self._logits: list[Tensor] = []
+        self._tokens: list[Tensor] = []
+
+    def prepare(self) -> None:
+        self.step()
+
+    def place(self, tokens: Tensor, context: int) -> None:
+        self.setup.place(self.inputs, tokens, context)
+
+    def rewind(self) -> None:
+        self.place(self.setup.first_tokens, self.setup.context)
+
+    def step(self) -> None:
+        self._decode()
+
+    def feed(self, tokens: Tensor) -> None:
+        self.inputs.input_ids.copy_(tokens)
+
+    def logits(self) -> Sequence[Tensor]:
+        return self._logits
+
+    def tokens(self) -> Sequence[Tensor]:
+        return self._tokens
+
+    def ops(self) -> list[OpCost]:
+        recorder = OpRecorder()
+        with recorder:
+            self._decode()
+        return recorder.ops
+
+    def release(self) -> None:
+        self._logits, self._tokens = [], []
+
+    def _decode(self) -> Tensor:
+        """One step, from embed to the token written and fed back."""
+        hidden = self.model.body(self.inputs, self.setup.attention)
+        logits, tokens = self.model.next_step(hidden, self.inputs)
+        self._logits, self._tokens = [logits], [tokens]
+        return logits
+
+
+class OursGraph(OursEager):
+    """The same in one graph, which holds `steps_a_call` steps."""
+
+    def __init__(self, setup: DecodeSetup, steps_a_call: int = 1) -> None:
+        super().__init__(setup)
+        self.steps_a_call = steps_a_call
+        pool = setup.backend.graph_pool_handle()
+        self.graphs = GraphRunner(setup.backend, self._forward, [setup.batch], pool)
+
+    def prepare(self) -> None:
+        if self.graphs.capture().dropped:
+            raise torch.OutOfMemoryError(f"no memory to capture batch {self.setup.batch}")
+
+    def step(self) -> None:
+        self.graphs.replay(self.setup.batch)
+
+    def feed(self, tokens: Tensor) -> None:
+        if self.steps_a_call > 1:
+            raise ValueError(f"{self.steps_a_call} steps a replay feed themselves: none can be fed")
+        super().feed(tokens)
+
+    def ops(self) -> list[OpCost]:
+        kept = self._logits, self._tokens  # in the graph's memory
+        recorder = OpRecorder()
+        with recorder:
+            self._forward(self.setup.batch)
+        self._logits, self._tokens = kept
+        return recorder.ops
+
+    def release(self) -> None:
+        super().release()
+        self.graphs.reset()
+
+    def _forward(self, rung: int) -> Tensor:  # noqa: ARG002 (there is one rung)
+        """Keeps the logits of every step for the gate: they are computed anyway."""
+        logits, tokens = [], []
+        for _ in range(self.steps_a_call):
+            last = self._decode()
+            logits += self._logits
+            tokens += self._tokens
+        self._logits, self._tokens = logits, tokens
+        return last
+
+
+class OursPiecewise(OursEager):
+    """Graphs between the attentions; attention, head and feedback are launched live."""
+
+    def __init__(self, setup: DecodeSetup) -> None:
+        super().__init__(setup)
+        pool = setup.backend.graph_pool_handle()
+        self.graphs = PiecewiseGraphRunner(
+            setup.backend,
+            lambda _, attention: self.model.body(self.inputs, attention),
+            [setup.batch],
+            pool,
+        )
+
+    def prepare(self) -> None:
+        if self.graphs.capture().dropped:
+            raise torch.OutOfMemoryError(f"no memory to capture batch {self.setup.batch}")
+
+    def step(self) -> None:
+        attend = self.setup.attention.begin(self.inputs)
+        hidden = self.graphs.run(self.setup.batch, attend)
+        logits, tokens = self.model.next_step(hidden, self.inputs)
+        self._logits, self._tokens = [logits], [tokens]
+
+    def ops(self) -> list[OpCost]:
+        recorder = OpRecorder()
+        with recorder:
+            hidden = self.model.body(self.inputs, WatchedAttention(self.setup.attention, recorder))
+            with recorder.live():
+                self.model.next_step(hidden, self.inputs)
+        return recorder.ops
+
+    def release(self) -> None:
+        super().release()
+        self.graphs.reset()
+
+
+class OursCompiled(OursEager):
+    """torch.compile of the whole step of our plain model."""
+
+    def __init__(self, setup: DecodeSetup, compiler: Compiler) -> None:
+        super().__init__(setup)
+        self._compiled = compiler(self._decode_once)
+
+    def prepare(self) -> None:
+        """Compiles at the first call; CUDA graphs are recorded at the second, run from the third.
+
+        Addresses are marked as static. Otherwise Inductor expects weights, cache and inputs to
+        move: it copies them in before each replay, and makes no graph that writes to them
+        (torch/_inductor/cudagraph_utils.py, check_for_mutation).
+        """
+        weights, cache = self.model.weights, self.model.cache
+        layers = [t for layer in weights.layers for t in vars(layer).values() if t is not None]
+        rope = self.model.cos, self.model.sin
+        tables = (weights.embed, weights.final_norm, weights.lm_head, *rope)
+        inputs = vars(self.inputs).values()
+        for tensor in (*layers, *tables, *cache.keys, *cache.values, *inputs):
+            torch._dynamo.mark_static_address(tensor)
+        for _ in range(3):
+            self.step()
+
+    def step(self) -> None:
+        new_step()  # the last step's outputs may be overwritten
+        logits, tokens = self._compiled()
+        self._logits, self._tokens = [logits], [tokens]
+
+    def ops(self) -> list[OpCost]:
+        """What a compiler is expected to leave: the usual nine kernels a layer."""
+        shape = StepShape.decode(self.setup.batch, self.setup.context)
+        return step_ops(self.model.config, shape, "fused9")
+
+    def release(self) -> None:
+        super().release()
+        torch.compiler.reset()
+
+    def _decode_once(self) -> tuple[Tensor, Tensor]:
+        hidden = self.model.body(self.inputs, self.setup.attention)
+        return self.model.next_step(hidden, self.inputs)
+
+
+class FusedGraph(OursGraph):
+    """`OursGraph` with the layer in Triton kernels, with or without PDL."""
+
+    def __init__(
+        self, setup: DecodeSetup, kernels_per_layer: Literal[9, 5], pdl: bool, steps_a_call: int
+    ) -> None:
+        from mini_engine.cuda.fused import FusedModel  # imports Triton, which not every system has
+
+        plain = setup.model
+        model = FusedModel(plain.weights, plain.cache, kernels_per_layer=kernels_per_layer, pdl=pdl)
+        super().__init__(replace(setup, model=model), steps_a_call)
+        self.style = f"fused{kernels_per_layer}"
+
+    def ops(self) -> list[OpCost]:
+        """The op list that the kernels were written to."""
+        shape = StepShape.decode(self.setup.batch, self.setup.context)
+        return step_ops(self.model.config, shape, self.style) * self.steps_a_call
+
+
+def fused(
+    kernels_per_layer: Literal[9, 5], *, pdl: bool = False, steps_a_call: int = 1
+) -> Callable[[DecodeSetup], Variant]:
+    """What makes a `FusedGraph` of a setup."""
+    return lambda setup: FusedGraph(setup, kernels_per_layer, pdl, steps_a_call)
+
+
+def no_triton(backend: GraphBackend) -> str | None:  # noqa: ARG001 (as every `why_not`)
+    """Why the kernels cannot run here, in one line; None where they can."""
+    if find_spec("triton") is None:
+        return "the kernels are written in Triton, which is not installed: pip install triton"
+    return None
+
+
+def no_pdl(backend: GraphBackend) -> str | None:
+    """Why programmatic dependent launch cannot run here, in one line; None where it can."""
+    if reason := no_triton(backend):
+        return reason
+    if backend.emulated:
+        return "programmatic dependent launch is a GPU's: this variant needs sm_90 or newer"
+    major, minor = torch.cuda.get_device_capability(backend.device)
+    if major < 9:
+        return f"sm_{major}{minor} has no programmatic dependent launch: this variant needs sm_90"
+    return None

@@ -1,0 +1,368 @@
+"""A learner who started before the engine's files moved loses nothing: `labs update`."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from labs.runner import workspace
+from labs.runner.carry import broken_imports, carry, module_of
+from labs.runner.catalogue import Hole, Lab, lab_number
+from labs.runner.cli import main
+from labs.runner.cutter import body_of, cut
+from labs.runner.workspace import LabState, Progress
+
+IMPORT = re.compile(r"^from mini_engine\.(?:\w+\.)+(\w+) import", re.MULTILINE)
+
+
+@pytest.fixture(autouse=True)
+def _a_learner_of_our_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LABS_HOME", str(tmp_path / "mine"))
+    monkeypatch.setenv("COLUMNS", "500")
+
+
+@pytest.fixture
+def say(capsys: pytest.CaptureFixture[str]):
+    def run(*words: str) -> tuple[int, str]:
+        code = main(list(words))
+        captured = capsys.readouterr()
+        return code, captured.out + captured.err
+
+    return run
+
+
+def old_home(lab: Lab, texts: dict[str, str], *, passed: bool = False) -> dict[Path, str]:
+    """Write files as an older engine had them: all modules in one folder, other file names.
+
+    Returns what was written.
+    """
+    folder = workspace.home() / lab.name
+    folder.mkdir(parents=True)
+    written = {
+        folder / f"old_{file}": IMPORT.sub(r"from mini_engine.\1 import", text)
+        for file, text in texts.items()
+    }
+    for path, text in written.items():
+        path.write_text(text)
+    state = LabState(started="2026-01-01", source_hash="older", passed="2026-01-02" * passed)
+    workspace.save_progress(Progress({str(lab.number): state}, lab.number))
+    return written
+
+
+def standing(say, lab: Lab) -> dict:
+    return json.loads(say("list", "--json")[1])[lab.number - 1]
+
+
+def backups(lab: Lab) -> list[str]:
+    return sorted(p.read_text() for p in (workspace.home() / lab.name).glob("*.bak"))
+
+
+# ---------------------------------------------------------------- as the learner meets it
+
+
+@pytest.mark.parametrize("number", [3, 9, 10])
+def test_an_answer_with_helpers_of_its_own_survives_and_passes(say, number: int) -> None:
+    lab = lab_number(number)
+    written = old_home(lab, lab.texts("second"), passed=True)
+    code, said = say("update", str(number))
+    assert code == 0
+    assert all(hole.name in said for hole in lab.holes)
+    assert backups(lab) == sorted(written.values())
+    assert standing(say, lab) | {"state": "passed", "stale": False} == standing(say, lab)
+    code, said = say("check", str(number))
+    assert code == 0, said
+    assert not list((workspace.home() / lab.name).glob("old_*.py"))
+
+
+@pytest.mark.parametrize("number", [3, 9])
+def test_a_half_solved_lab_keeps_its_half_and_names_the_rest(say, number: int) -> None:
+    lab = lab_number(number)
+    undone = lab.holes[1::2]
+    old_home(lab, lab.cut(undone))
+    assert say("update")[0] == 0
+    code, said = say("check", "--json")
+    assert code == 1
+    assert [int(n) for n in json.loads(said)["todos"]] == [hole.number for hole in undone]
+    assert (
+        "TODO"
+        not in workspace.my_files(lab)[lab.holes[0].file]
+        .read_text()
+        .partition(lab.holes[1].name.rpartition(".")[2])[0]
+    )
+
+
+def test_a_mended_file_keeps_what_was_mended_and_the_others_stay_to_be_mended(say) -> None:
+    lab = lab_number(18)
+    given = lab.cut()
+    first = lab.holes[0].file
+    texts = given | {first: lab.reference()[first]}
+    folder = workspace.home() / lab.name
+    old_home(lab, texts)
+    for path in list(folder.glob("old_*.py")):
+        path.rename(folder / path.name.removeprefix("old_"))
+    assert standing(say, lab)["stale"], "the imports of these files lead nowhere"
+    found = json.loads(say("update", "18", "--json")[1])[0]
+    assert found["open"] == [hole.name for hole in lab.holes[1:]]
+    for name in lab.definitions()[0][1]:
+        assert body_of((folder / first).read_text(), name) == body_of(texts[first], name)
+
+
+@pytest.mark.parametrize("words", [["check"], ["start", "9"], ["diff"], ["watch"], ["check", "9"]])
+def test_until_then_every_command_says_what_to_do_and_touches_nothing(
+    say, words: list[str]
+) -> None:
+    lab = lab_number(9)
+    written = old_home(lab, lab.reference(), passed=True)
+    code, said = say(*words)
+    assert code == 2
+    assert "python -m labs update 9" in said
+    assert len(said.strip().splitlines()) == 1
+    found = {p: p.read_text() for p in (workspace.home() / lab.name).iterdir()}
+    assert found == written
+
+
+def test_the_list_names_a_stale_lab_and_counts_it_as_passed(say) -> None:
+    lab = lab_number(9)
+    old_home(lab, lab.reference(), passed=True)
+    for words in ([], ["list"]):
+        code, said = say(*words)
+        assert code == 0
+        assert "1 of 19 passed" in said
+        assert "python -m labs update 9" in said
+    shutil.rmtree(workspace.home() / lab.name)
+    assert standing(say, lab)["state"] == "", "a lab whose folder was removed can be started anew"
+    assert say("start", "9")[0] == 0
+
+
+def test_the_demo_runs_without_a_stale_lab_and_says_so(capfd: pytest.CaptureFixture[str]) -> None:
+    lab = lab_number(9)
+    old_home(lab, lab.reference(), passed=True)
+    assert main(["demo", "capacity", "--gpu", "h200"]) == 0
+    said = capfd.readouterr().out
+    assert "Left out: your files of lab 9" in said
+    assert "h200" in said
+
+
+def test_a_lab_stays_passed_until_its_carried_over_file_fails(say) -> None:
+    lab = lab_number(1)
+    old_home(lab, lab.texts("wrong/graph_is_free"), passed=True)
+    assert say("update")[0] == 0
+    assert standing(say, lab)["state"] == "passed"
+    assert say("check")[0] == 1
+    assert standing(say, lab)["state"] == "edited"
+
+
+def test_a_hole_that_is_new_or_has_a_new_name_is_left_to_write(say) -> None:
+    lab = lab_number(1)
+    texts = {f: t.replace("def utilisation", "def busy_share") for f, t in lab.reference().items()}
+    old_home(lab, texts, passed=True)
+    code, said = say("update")
+    assert code == 0
+    assert "to write       utilisation" in said
+    assert "nothing in the new files is called busy_share" in said
+    assert standing(say, lab)["state"] == "edited"
+
+
+def test_a_file_that_is_not_python_is_named_with_its_line_and_kept(say) -> None:
+    labs = [lab_number(1), lab_number(9)]
+    for lab in labs:
+        written = old_home(lab, lab.reference())
+    state = LabState(started="2026-01-01", source_hash="older")
+    workspace.save_progress(Progress({"1": state, "9": state}, 9))
+    broken = next(path for path in written if "dispatcher" in path.name)
+    broken.write_text("x = 1\ndef broken(:\n")
+    code, said = say("update")
+    assert code == 2
+    assert "labs update: lab 9 is left as it is" in said
+    assert f"{broken.name}:2: SyntaxError" in said
+    assert broken.read_text() == "x = 1\ndef broken(:\n"
+    assert {path.name for path in broken.parent.iterdir()} == {path.name for path in written}
+    assert not standing(say, labs[0])["stale"], "the others are updated all the same"
+
+
+def test_code_that_cannot_be_compiled_is_left_alone_with_one_line(say) -> None:
+    lab = lab_number(1)
+    texts = {f: t.replace("return kernels", "yield; break  #") for f, t in lab.reference().items()}
+    written = old_home(lab, texts)
+    code, said = say("update")
+    assert code == 2
+    assert "lab 1 is left as it is: 'break' outside loop" in said
+    assert len(said.strip().splitlines()) == 1
+    assert {p: p.read_text() for p in (workspace.home() / lab.name).iterdir()} == written
+
+
+def test_a_file_of_the_learners_that_has_no_hole_stays_where_it_is(say) -> None:
+    lab = lab_number(1)
+    old_home(lab, lab.reference())
+    notes = workspace.home() / lab.name / "notes.py"
+    notes.write_text("print('an experiment')\n")
+    code, said = say("update")
+    assert code == 0
+    assert "notes.py has no hole of this lab and stays where it is" in said
+    assert notes.read_text() == "print('an experiment')\n"
+    assert len(backups(lab)) == 1
+
+
+def test_without_need_nothing_is_touched(say) -> None:
+    say("start", "1")
+    lab = lab_number(1)
+    (path,) = workspace.my_files(lab).values()
+    before = path.read_text()
+    for words in (["update"], ["update", "1"]):
+        code, said = say(*words)
+        assert code == 0
+        assert "Nothing to do" in said
+    assert path.read_text() == before
+    code, said = say("update", "2")
+    assert code == 2
+    assert "lab 2 is not started" in said
+
+
+# ---------------------------------------------------------------- what is carried over
+
+
+ENGINE = '''"""Of the engine."""
+
+from __future__ import annotations
+
+from mini_engine.model.config import ModelConfig
+
+
+class Box:
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def half(self, exact: bool) -> float:
+        """Half of it."""
+        return self.size / 2
+
+
+def area(r: float) -> float:
+    """Of a circle."""
+    return 3.0 * r * r
+'''
+TASKS = {"Box.half": (1, "Return half."), "area": (2, "Say pi.")}
+HOLES = [(Hole(i, name, task, (), "box.py"), [name]) for name, (i, task) in TASKS.items()]
+FRESH = {"box.py": cut(ENGINE, TASKS)}
+
+
+def carried(old: str):
+    return carry(FRESH, {"case.py": old}, HOLES)
+
+
+def test_what_the_code_uses_comes_along_and_what_nobody_uses_does_not() -> None:
+    done = carried("""
+import math, os
+from mini_engine.config import ModelConfig
+from mini_engine.hardware import load_spec
+from mini_engine.hardware import never_was
+
+PARTS = 2
+UNUSED = 3
+
+
+class Box:
+    def __init__(self, size):
+        self.size = size
+
+    def half(self, exact):
+        # why: because
+        whole = self._whole(self.size)
+        return whole / PARTS  # exact
+
+    def _whole(self, size):
+        return Helper().of(size) + never_was + 0 * len(load_spec.__name__)
+
+    def nobody_asks(self):
+        return os.sep
+
+
+def area(r): return math.pi * r * r
+
+
+class Helper:
+    def of(self, size):
+        return size
+""")
+    text = done.texts["box.py"]
+    assert "        # why: because\n        whole = self._whole(self.size)" in text
+    assert "return whole / PARTS  # exact" in text
+    assert '"""Half of it."""' in text
+    assert "import math\n" in text
+    assert "from mini_engine.predict.hardware import load_spec" in text
+    assert "import os" not in text
+    assert "UNUSED" not in text
+    assert "nobody_asks" not in text
+    assert done.helpers == ["math", "load_spec", "PARTS", "Box._whole", "Helper"]
+    assert any("never_was, which came from mini_engine.hardware" in r for r in done.remarks)
+    assert any("is called Box.nobody_asks (case.py)" in r for r in done.remarks)
+    names: dict = {"never_was": 0}
+    exec(text, names)
+    assert names["Box"](5).half(True) == 2.5
+    assert 3.14 < names["area"](1) < 3.15
+
+
+def test_half_a_solution_is_carried_over_under_the_number_that_its_hole_has_now() -> None:
+    done = carried("""
+def area(r):
+    square = r * r
+    raise NotImplementedError("TODO(7): Say pi.")
+""")
+    assert (
+        'square = r * r\n    raise NotImplementedError("TODO(2): Say pi.")' in done.texts["box.py"]
+    )
+    assert done.holes == ["area"]
+
+
+def test_a_hole_that_nobody_wrote_in_has_the_task_of_today() -> None:
+    old = cut(ENGINE, dict.fromkeys(TASKS, (9, "An old task.")))
+    done = carried(old)
+    assert done.texts == FRESH
+    assert done.holes == []
+    noted = carried(old.replace("    raise", "    # an idea\n    raise"))
+    assert "# an idea" in noted.texts["box.py"], "a remark is the learner's, too"
+
+
+def test_other_parameters_are_pointed_out() -> None:
+    done = carried(ENGINE.replace("exact: bool", "precise: bool"))
+    assert "Box.half now takes (self, exact); yours took (self, precise)" in done.remarks
+    assert "def half(self, exact: bool)" in done.texts["box.py"]
+
+
+def test_the_last_of_two_definitions_is_the_one_that_counts_as_in_python() -> None:
+    done = carried(ENGINE + "\n\ndef area(r):\n  text = '''a\nb'''\n  return len(text)\n")
+    names: dict = {}
+    exec(done.texts["box.py"], names)
+    assert names["area"](1) == 3
+
+
+def test_of_several_old_files_the_first_that_has_the_hole_is_taken() -> None:
+    other = "def area(r):\n    return 7\n"
+    done = carry(FRESH, {"box.py": cut(ENGINE, {"area": TASKS["area"]}), "try.py": other}, HOLES)
+    assert done.holes == ["Box.half"]
+    assert done.used == {"box.py"}
+
+
+@pytest.mark.parametrize(
+    ("line", "gone"),
+    [
+        ("from mini_engine.model.config import ModelConfig", []),
+        ("from mini_engine.model import config", []),
+        ("import mini_engine.model.config as c, numpy.nothing", []),
+        ("from labs.runner.catalogue import LABS, ROOT", []),
+        ("from mini_engine.config import ModelConfig", ["mini_engine.config.ModelConfig"]),
+        ("from mini_engine.model.config import nothing", ["mini_engine.model.config.nothing"]),
+        ("import mini_engine.config", ["mini_engine.config"]),
+    ],
+)
+def test_imports_that_lead_nowhere_are_found_without_importing(line: str, gone: list[str]) -> None:
+    assert broken_imports(line) == gone
+
+
+def test_a_name_is_looked_up_where_it_is_defined_today() -> None:
+    assert module_of("mini_engine.blocks", "BlockPool") == "mini_engine.engine.blocks"
+    assert module_of("mini_engine.blocks", "NothingOfThatName") is None
