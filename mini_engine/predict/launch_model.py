@@ -30,14 +30,15 @@ def eager_itl_us(kernels: int, kernel_us: float, spec: DeviceSpec) -> float:
     issue, gap = spec.cpu_op_us, spec.stream_gap_us
     cpu_late = kernels * issue + kernel_us  # the GPU waits for every launch, the last one too
     gpu_late = _first_start_us(issue, spec) + kernels * kernel_us + (kernels - 1) * gap
-    return _around_us(spec) + max(cpu_late, gpu_late)
+    return _step_us(kernels * issue, max(cpu_late, gpu_late), spec)
 
 
 def full_itl_us(kernels: int, kernel_us: float, spec: DeviceSpec) -> float:
     """One launch for all kernels: the CPU pays once, the gaps are those between graph nodes."""
     _check(kernels, kernel_us)
-    start = _first_start_us(graph_launch_us(kernels, spec), spec)
-    return _around_us(spec) + start + graph_us(kernels, kernel_us, spec)
+    launch = graph_launch_us(kernels, spec)
+    end = _first_start_us(launch, spec) + graph_us(kernels, kernel_us, spec)
+    return _step_us(launch, end, spec)
 
 
 def piecewise_itl_us(kernels: int, live: int, kernel_us: float, spec: DeviceSpec) -> float:
@@ -50,7 +51,7 @@ def piecewise_itl_us(kernels: int, live: int, kernel_us: float, spec: DeviceSpec
     if not 1 <= live < kernels:
         raise ValueError(f"live is {live}, expected 1 to {kernels - 1}: fewer than all kernels")
     nodes = (kernels - live) / (live + 1)
-    launch, issue, gap = graph_launch_us(nodes, spec), spec.cpu_op_us, spec.stream_gap_us
+    launch, issue, gap = graph_launch_us(nodes, spec), spec.live_op_us, spec.stream_gap_us
     piece_us = graph_us(nodes, kernel_us, spec)
     layer_cpu, layer_gpu = launch + issue, kernel_us + piece_us + 2 * gap
     chains = (
@@ -59,7 +60,7 @@ def piecewise_itl_us(kernels: int, live: int, kernel_us: float, spec: DeviceSpec
         live * layer_cpu + layer_gpu - gap,
         live * layer_cpu + launch + piece_us,
     )
-    return _around_us(spec) + max(chains)
+    return _step_us(live * layer_cpu + launch, max(chains), spec)
 
 
 def utilisation(kernels: int, kernel_us: float, itl_us: float) -> float:
@@ -107,9 +108,14 @@ def _first_start_us(issue_us: float, spec: DeviceSpec) -> float:
     return max(issue_us, spec.kernel_floor_us + spec.stream_gap_us)
 
 
-def _around_us(spec: DeviceSpec) -> float:
-    """What a step costs before and after its kernels: engine, issuing the copy, reading back."""
-    return spec.host_step_us + spec.copy_us + spec.sync_us
+def _step_us(issued_us: float, ended_us: float, spec: DeviceSpec) -> float:
+    """A whole step, from when the CPU has issued its kernels and when the GPU has ended the last.
+
+    Both count from when the copy of the inputs is issued. Around them stand the engine before the
+    step, issuing the copy, and reading back; beside the GPU, what the engine does ahead.
+    """
+    before_us = spec.host_step_us + spec.copy_us
+    return before_us + max(ended_us, issued_us + spec.ahead_us) + spec.sync_us
 
 
 def _check(kernels: int, kernel_us: float) -> None:

@@ -26,6 +26,8 @@ from typing import Literal
 
 from mini_engine.model.config import ModelConfig
 
+Kind = Literal["product", "attention", "other"]  # kernels of a kind reach the same bandwidth
+
 
 @dataclass(frozen=True)
 class OpCost:
@@ -39,7 +41,7 @@ class OpCost:
     bytes: float
     flops: float
     splitting: bool = False
-    kind: Literal["product", "attention", "other"] = "other"  # whose bandwidth it reaches
+    kind: Kind = "other"
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,14 @@ from mini_engine.model.config import ModelConfig
 from mini_engine.predict.hardware import DeviceSpec
 from mini_engine.predict.launch_model import break_even_replays, crossover
 from mini_engine.predict.oplists import OpCost, StepShape, step_ops
-from mini_engine.predict.step_cost import Mode, kernel_us, launched, step_time
+from mini_engine.predict.step_cost import (
+    Mode,
+    input_copy,
+    kernel_us,
+    launched,
+    run,
+    step_time,
+)
 
 
 @dataclass(frozen=True)
@@ -51,8 +58,9 @@ def capture_cost(ops: Sequence[OpCost], spec: DeviceSpec, mode: Mode) -> Capture
     works = launched(ops, spec, mode)
     live = sum(op.splitting for op in ops) if mode == "piecewise" else 0
     nodes = len(ops) - live
+    _, warm_us = run([input_copy(spec), *launched(ops, spec, "eager")], spec)
     return CaptureCost(
-        warmup_us=step_time(ops, spec, "eager").itl_us - spec.host_step_us,
+        warmup_us=warm_us + spec.sync_us,
         capture_us=nodes * (spec.cpu_op_us + spec.capture_node_us),
         instantiate_us=nodes * spec.instantiate_node_us,
         graphs=len(works) - live,

@@ -7,7 +7,7 @@ In: launches. Out: results in device memory, and the time that each side spent.
     device.launch(scale, x, x, by=2.0)     # returns at once: only the CPU clock moves on
     device.read(x)                         # waits for the GPU, then copies back
 
-Time. A launch costs the CPU `cpu_op_us`. The kernel itself takes, on the GPU's clock
+Time. A launch costs the CPU `cpu_op_us`, between graphs `live_op_us`. The kernel itself takes, on the GPU's clock
 (`mini_engine/sim/clocks.py` says when it starts),
 
     max(bytes / bandwidth, flops / peak) + floor
@@ -28,6 +28,8 @@ from contextlib import AbstractContextManager, contextmanager
 import numpy as np
 
 from mini_engine.predict.hardware import DeviceSpec
+from mini_engine.predict.oplists import OpCost
+from mini_engine.predict.step_cost import kernel_us
 from mini_engine.records.trace import TraceEvent
 from mini_engine.sim.capture import (
     BreakableGraph,
@@ -61,6 +63,7 @@ class Device:
             spec.vram_bytes if memory_bytes is None else memory_bytes, poison=compute
         )
         self.clocks = Clocks(spec.queue_depth, record=record)
+        self._live = False
         self.recorder: Recorder | None = None  # set while capturing or tracing
         self._pool = DEFAULT_POOL
 
@@ -153,7 +156,8 @@ class Device:
             self.recorder.record(node)
             return
         cost = self.cost(node)
-        self.clocks.submit(node.label, self.spec.cpu_op_us, "launch")
+        launch_us = self.spec.live_op_us if self._live else self.spec.cpu_op_us
+        self.clocks.submit(node.label, launch_us, "launch")
         self.clocks.gpu(node.label, self.spec.stream_gap_us, cost.duration_us, "kernel")
         self.clocks.submitted()
         self._execute(node, cost)
@@ -225,6 +229,15 @@ class Device:
 
     # -- the host ------------------------------------------------------------------------------
 
+    @contextmanager
+    def live(self) -> Iterator[None]:
+        """Launches here stand between graphs, where an engine does more for each of them."""
+        self._live = True
+        try:
+            yield
+        finally:
+            self._live = False
+
     def synchronize(self) -> None:
         """Wait until the GPU has done all its work."""
         self.refuse_in_capture("synchronize")
@@ -239,7 +252,8 @@ class Device:
 
     def host_work(self, name: str, duration_us: float) -> None:
         """CPU time that is not a launch: scheduling, preparing inputs, capturing."""
-        self.clocks.cpu(name, duration_us, "host")
+        if duration_us > 0:
+            self.clocks.cpu(name, duration_us, "host")
 
     def idle_until(self, at_us: float) -> None:
         """Nothing to do before `at_us`."""
@@ -252,10 +266,8 @@ class Device:
 
     def cost(self, node: Node) -> NodeCost:
         """What a node takes on the GPU now, the gap before it left out."""
-        moved, flops = float(node.bytes), float(node.flops)
-        memory_us = moved / (self.spec.copy_bandwidth_gb_s * 1e3)  # 1 GB/s is 1e3 bytes a µs
-        compute_us = flops / (self.spec.peak_tflops * 1e6)  # 1 TFLOP/s is 1e6 a µs
-        return NodeCost(max(memory_us, compute_us) + self.spec.kernel_floor_us, moved)
+        op = OpCost(node.label, float(node.bytes), float(node.flops), kind=node.kernel.kind)
+        return NodeCost(kernel_us(op, self.spec), op.bytes)
 
     def _execute(self, node: Node, cost: NodeCost) -> None:
         self.counters.bytes += cost.bytes

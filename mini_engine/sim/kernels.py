@@ -66,13 +66,13 @@ def add_rms_norm(
     out[...] = _normalised(residual, weight, eps)
 
 
-@kernel(flops=lambda out, x, weight: 2 * out.size * weight.shape[1])
+@kernel(flops=lambda out, x, weight: 2 * out.size * weight.shape[1], kind="product")
 def linear(out: np.ndarray, x: np.ndarray, weight: np.ndarray) -> None:
     """out = x @ weightᵀ, row by row. out (T, N), x (T, K), weight (N, K)."""
     np.matmul(x[:, None, :], weight.T, out=out[:, None, :])
 
 
-@kernel(flops=lambda out, x, weight, bias: 2 * out.size * weight.shape[1])
+@kernel(flops=lambda out, x, weight, bias: 2 * out.size * weight.shape[1], kind="product")
 def linear_bias(out: np.ndarray, x: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> None:
     """out = x @ weightᵀ + bias. Shapes as `linear`, bias (N,)."""
     np.matmul(x[:, None, :], weight.T, out=out[:, None, :])
@@ -204,7 +204,7 @@ def attention_pairs(query_lens: np.ndarray, context_lens: np.ndarray) -> int:
     return int((queries * (2 * context_lens - queries + 1) // 2).sum())
 
 
-@kernel(bytes=_attention_bytes, flops=_attention_flops, dynamic=True)
+@kernel(bytes=_attention_bytes, flops=_attention_flops, dynamic=True, kind="attention")
 def attention(
     out: np.ndarray,
     q: np.ndarray,

@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from mini_engine.predict.oplists import Kind
 from mini_engine.sim.memory import Block, Memory
 
 Scalar = int | float | bool | None
@@ -114,6 +115,7 @@ class Kernel:
     bytes: Cost  # bytes moved through device memory
     flops: Cost
     dynamic: bool = False  # does the cost depend on the contents of a buffer?
+    kind: Kind = "other"  # which bandwidth it reaches
 
 
 def kernel(
@@ -121,9 +123,10 @@ def kernel(
     bytes: Cost = _each_buffer_once,
     flops: Cost = lambda *_, **__: 0,
     dynamic: bool = False,
+    kind: Kind = "other",
 ) -> Callable[[Callable[..., None]], Kernel]:
     """Make a kernel of a numpy function. Default cost: each buffer moved once, no arithmetic."""
-    return lambda function: Kernel(function.__name__, function, bytes, flops, dynamic)
+    return lambda function: Kernel(function.__name__, function, bytes, flops, dynamic, kind)
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,6 +158,7 @@ class NodeCost(NamedTuple):
     bytes: float
 
 
-def cost_kernel(name: str, bytes: float, flops: float) -> Kernel:
+def cost_kernel(name: str, bytes: float, flops: float, kind: Kind = "other") -> Kernel:
     """A kernel that costs and computes nothing: for op lists that exist only as figures."""
-    return Kernel(name, lambda *_, **__: None, lambda *_, **__: bytes, lambda *_, **__: flops)
+    nothing = lambda *_, **__: None  # noqa: E731
+    return Kernel(name, nothing, lambda *_, **__: bytes, lambda *_, **__: flops, kind=kind)

@@ -13,18 +13,21 @@ same step without a timeline, to the µs.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from itertools import groupby
 
 from mini_engine.predict.hardware import DeviceSpec
 from mini_engine.predict.oplists import OpCost
-from mini_engine.predict.step_cost import MODES, Mode
+from mini_engine.predict.step_cost import MODES, Mode, around
 from mini_engine.records.trace import TraceEvent
 from mini_engine.sim.device import Device
 from mini_engine.sim.launch import cost_kernel
 
 
-def op_timeline(ops: Sequence[OpCost], spec: DeviceSpec, mode: Mode) -> tuple[TraceEvent, ...]:
+def op_timeline(
+    ops: Sequence[OpCost], spec: DeviceSpec, mode: Mode, num_reqs: int = 1
+) -> tuple[TraceEvent, ...]:
     """Engine, copy of the inputs, `ops`, read-back. ValueError for no ops or an unknown mode."""
     if not ops:
         raise ValueError("a step without ops: give at least one")
@@ -33,10 +36,13 @@ def op_timeline(ops: Sequence[OpCost], spec: DeviceSpec, mode: Mode) -> tuple[Tr
     device = Device(spec, compute=False)
     pieces = _pieces(device, ops, mode)  # captured here, which no step waits for
     with device.clocks.recorded() as events:
-        device.host_work("schedule and prepare", spec.host_step_us)
+        before_us, beside_us = around(spec, num_reqs)
+        device.host_work("schedule and prepare", before_us)
         device.copy_batch([])
-        for run in pieces:
-            run()
+        with device.live() if mode == "piecewise" else nullcontext():
+            for run in pieces:
+                run()
+        device.host_work("schedule the next step", beside_us)
         device.synchronize()
     return tuple(events)
 
@@ -63,4 +69,4 @@ def _captured(device: Device, ops: Sequence[OpCost], name: str) -> Callable[[], 
 
 def _launch(device: Device, ops: Sequence[OpCost]) -> None:
     for op in ops:
-        device.launch(cost_kernel(op.name, op.bytes, op.flops))
+        device.launch(cost_kernel(op.name, op.bytes, op.flops, op.kind))

@@ -28,6 +28,7 @@ from mini_engine.model.config import ModelConfig
 from mini_engine.predict.hardware import DeviceSpec
 from mini_engine.predict.launch_model import break_even_replays
 from mini_engine.predict.oplists import StepShape, step_ops
+from mini_engine.predict.step_cost import around
 from mini_engine.records.metrics import percentile
 from mini_engine.records.trace import TraceEvent
 from mini_engine.sim.device import Device
@@ -193,10 +194,12 @@ class OpListRunner:
     def execute(self, batch: ScheduledBatch, descriptor: BatchDescriptor) -> list[int]:  # noqa: ARG002
         """Every op a launch of its own, whatever the descriptor: there is nothing to capture."""
         device = self.device
-        device.host_work("schedule and prepare", device.spec.host_step_us)
+        before_us, beside_us = around(device.spec, batch.num_reqs)
+        device.host_work("schedule and prepare", before_us)
         device.copy_batch([])
         shape = StepShape.mixed(batch.query_lens, batch.context_lens)
         for op in step_ops(self.config, shape, self.style):
-            device.launch(cost_kernel(op.name, op.bytes, op.flops))
+            device.launch(cost_kernel(op.name, op.bytes, op.flops, op.kind))
+        device.host_work("schedule the next step", beside_us)
         device.synchronize()
         return [0] * sum(entry.samples for entry in batch.entries)

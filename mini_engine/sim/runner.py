@@ -17,14 +17,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from mini_engine.dispatch.capture_report import CaptureReport
 from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher
 from mini_engine.dispatch.modes import CUDAGraphMode
 from mini_engine.engine.scheduler import ScheduledBatch, SchedulerLimits
 from mini_engine.engine.step_arrays import max_blocks, step_arrays, step_shapes
 from mini_engine.model.config import ModelConfig
+from mini_engine.predict.step_cost import around
 from mini_engine.sim.device import Device
 from mini_engine.sim.graphs import GraphRunner, PiecewiseGraphRunner, StaticInputs
 from mini_engine.sim.launch import Buffer
@@ -88,9 +87,15 @@ class SimRunner:
 
     def execute(self, batch: ScheduledBatch, descriptor: BatchDescriptor) -> list[int]:
         """One step. Returns the sampled tokens, in the order of the entries that sample."""
-        self.device.host_work("schedule and prepare", self.device.spec.host_step_us)
-        tokens = self._run(batch, descriptor)
-        return [int(tokens[i]) for i, entry in enumerate(batch.entries) if entry.samples]
+        device, num_reqs = self.device, descriptor.num_reqs or batch.num_reqs
+        before_us, beside_us = around(device.spec, num_reqs)
+        device.host_work("schedule and prepare", before_us)
+        tokens = self._launch(batch, descriptor)
+        device.host_work("schedule the next step", beside_us)
+        sampled = device.read(tokens)
+        if descriptor.mode is not FULL or not self.full:  # a graph keeps its output
+            device.free(tokens)
+        return [int(sampled[i]) for i, entry in enumerate(batch.entries) if entry.samples]
 
     # -- capture -------------------------------------------------------------------------------
 
@@ -130,24 +135,22 @@ class SimRunner:
 
     # -- one step ------------------------------------------------------------------------------
 
-    def _run(self, batch: ScheduledBatch, descriptor: BatchDescriptor) -> np.ndarray:
-        """Sampled tokens of all requests in the batch. (R,) int32"""
+    def _launch(self, batch: ScheduledBatch, descriptor: BatchDescriptor) -> Buffer:
+        """Launch a step. Its sampled tokens, (R,) int32, once the GPU is done."""
         mode, rung, num_tokens = descriptor.mode, descriptor.num_tokens, batch.num_tokens
         arrays = step_arrays(batch, self.limits)
         if mode is FULL and self.full:
-            return self.device.read(self.full.run_at(rung, num_tokens, arrays))
+            return self.full.run_at(rung, num_tokens, arrays)
         step = self.inputs.step(num_tokens, batch.num_reqs)
         if mode is PIECEWISE and self.piecewise:
-            hidden = self.piecewise.run_at(rung, num_tokens, arrays)
-            tokens = self.model.head(hidden, step.last_rows)
-        else:
-            self.device.copy_batch([(buffer, arrays[name]) for name, buffer in vars(step).items()])
-            hidden = self.model.body(step)
-            tokens = self.model.head(hidden, step.last_rows)
-            self.device.free(hidden)
-        sampled = self.device.read(tokens)
-        self.device.free(tokens)
-        return sampled
+            with self.device.live():
+                hidden = self.piecewise.run_at(rung, num_tokens, arrays)
+                return self.model.head(hidden, step.last_rows)
+        self.device.copy_batch([(buffer, arrays[name]) for name, buffer in vars(step).items()])
+        hidden = self.model.body(step)
+        tokens = self.model.head(hidden, step.last_rows)
+        self.device.free(hidden)
+        return tokens
 
     def _full_forward(self, rung: int) -> Buffer:
         inputs = StepInputs(**self.inputs.view(rung))
