@@ -12,7 +12,7 @@ a spread around it. The fit minimises, over theta = log(value / prior) / spread,
 
     sum over points of huber(log(predicted / measured) / sigma) + sum of theta^2 / 2
 
-by Gauss-Newton steps with Levenberg's damping. sigma is 4 to 10%, by how sure the point is, and a
+by Gauss-Newton steps with Levenberg's damping. sigma is 4 to 20%, by how sure the point is, and a
 source with many points counts as the square root of their number: its points share one machine.
 """
 
@@ -25,9 +25,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from mini_engine.predict.published import Point, Sheets, predicted_ms
+from mini_engine.model.config import SHAPES
+from mini_engine.predict.fast_step import FastStep
+from mini_engine.predict.oplists import StepShape
+from mini_engine.predict.published import USUAL_HOST, Point, Sheets, predicted_ms
 
-SIGMA = {"high": 0.04, "medium": 0.06, "low": 0.10}
+SIGMA = {"high": 0.04, "medium": 0.08, "low": 0.20}
 HUBER = 1.5  # beyond so many sigmas a point pulls with constant force
 Z90 = 1.645
 STEPS = 30
@@ -79,6 +82,17 @@ class Fit:
             for j, b in enumerate(self.parameters)
             if i < j and abs(correlation[i, j]) > above
         ]
+
+
+def hosts_to_fit(points: Sequence[Point], sheets: Sheets) -> Sheets:
+    """The sheets with a host for each machine whose CPU some point waited for."""
+    words = {
+        point.host
+        for point in points
+        if point.host not in sheets.host_of and sheets.engine_of[point.cls][1] != "full"
+    }
+    usual = sheets.hosts[USUAL_HOST]["op_us"]
+    return sheets.with_hosts(dict.fromkeys(sorted(words), usual))
 
 
 def fit_points(
@@ -147,6 +161,14 @@ class _Problem:
         self.counts = np.array([1 / math.sqrt(per_source[point.source]) for point in points])
         self.sigma = np.array([SIGMA.get(point.confidence, 0.06) for point in points])
         self.moved = [self._moved_by(parameter) for parameter in parameters]
+        self.steps = [
+            FastStep(
+                SHAPES[point.model], StepShape.decode(point.batch, point.context),
+                engine.texts["ops"], mode,
+            )
+            for point in points
+            for engine, mode in [sheets.engine_of[point.cls]]
+        ]  # fmt: skip
 
     def _moved_by(self, parameter: Parameter) -> list[int]:
         moved = []
@@ -173,11 +195,14 @@ class _Problem:
         chosen = range(len(self.points)) if which is None else which
         return np.array(
             [
-                math.log(predicted_ms(p, sheets) / p.itl_ms) / self.sigma[i]
+                math.log(self._itl_ms(i, sheets) / self.points[i].itl_ms) / self.sigma[i]
                 for i in chosen
-                for p in (self.points[i],)
             ]
         )
+
+    def _itl_ms(self, index: int, sheets: Sheets) -> float:
+        spec, _, _ = sheets.spec(self.points[index])
+        return self.steps[index].itl_us(spec) / 1e3
 
     def jacobian(self, theta: NDArray[np.float64], at: NDArray[np.float64]) -> NDArray[np.float64]:
         found = np.zeros((len(self.points), len(theta)))

@@ -15,10 +15,9 @@ from typing import Any
 
 from mini_engine.predict.figures import FOLDERS
 from mini_engine.predict.fit import Fit
-from mini_engine.predict.published import SHIPPED_POINTS, Point, Sheets
+from mini_engine.predict.published import KEPT, Point, Sheets
 from mini_engine.predict.validate import GROUPS, quantile
 
-KEPT = SHIPPED_POINTS.with_name("fit.json")
 COMMAND = "python -m mini_engine validate --fit"
 
 

@@ -26,7 +26,8 @@ def parameters(sheets: Sheets) -> tuple[Parameter, ...]:
     def engines(*chosen: str) -> tuple[tuple[str, str], ...]:
         return tuple(("engine", name) for name in chosen)
 
-    makers = ("vllm-v0", "vllm-2025", "vllm", "sglang", "nano-vllm", "other-engine")
+    served = ("vllm-v0", "vllm-2025", "vllm", "sglang", "nano-vllm")
+    makers = (*served, "other-engine")
     loops = ("transformers", "pytorch-loop", "torch-compile")
     hand = ("custom-kernels", "megakernel")
     vllm = ("vllm", "vllm-2025")
@@ -38,7 +39,11 @@ def parameters(sheets: Sheets) -> tuple[Parameter, ...]:
         Parameter("share of B200", share, cards("blackwell"), 0.85, 0.1, USUAL, top=1),
         Parameter("attention share", "attention_share", engines(*makers, *loops, *hand), 0.8, 0.2,
                   USUAL, top=1),
-        Parameter("floor, engines", floor, engines(*makers, *loops), 2.0, 0.5, USUAL),
+        Parameter("floor, engines", floor, engines(*served), 2.0, 0.5, USUAL),
+        Parameter("floor, other engines", floor, engines("other-engine"), 2.0, 0.5, USUAL),
+        Parameter("floor, PyTorch's ops", floor, engines("pytorch-loop", "transformers"), 1.0, 0.5,
+                  USUAL),
+        Parameter("floor, compiled", floor, engines("torch-compile"), 2.0, 0.5, USUAL),
         Parameter("floor, by hand", floor, engines(*hand), 0.8, 0.5, HAZY),
         *(
             Parameter(f"host {name}", "op_us", (("host", name),), 10.6, 0.5, HOSTS)

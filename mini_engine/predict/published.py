@@ -19,13 +19,15 @@ from pathlib import Path
 from typing import Any
 
 from mini_engine.model.config import SHAPES
-from mini_engine.predict.figures import Sheet, load_sheet, names
+from mini_engine.predict.figures import Figure, Sheet, load_sheet, names
 from mini_engine.predict.hardware import DeviceSpec, put_together
 from mini_engine.predict.oplists import StepShape
 from mini_engine.predict.step_cost import Mode
 from mini_engine.predict.step_model import StepModel
 
 SHIPPED_POINTS = Path(__file__).parent / "published" / "decode_points.json"
+KEPT = SHIPPED_POINTS.with_name("fit.json")  # what `validate --fit` found
+USUAL_HOST = "server"
 LAUNCHES: dict[str, Mode] = {"NONE": "eager", "PIECEWISE": "piecewise", "FULL": "full"}
 
 
@@ -55,8 +57,25 @@ class Sheets:
 
     @classmethod
     def shipped(cls) -> Sheets:
+        """Those of the project, and the hosts whose speed the last fit found."""
         kinds = ("card", "host", "engine")
-        return cls(*({name: load_sheet(kind, name) for name in names(kind)} for kind in kinds))
+        sheets = cls(*({name: load_sheet(kind, name) for name in names(kind)} for kind in kinds))
+        return sheets.with_hosts(json.loads(KEPT.read_text(encoding="utf-8"))["hosts"])
+
+    def with_hosts(self, op_us: Mapping[str, float]) -> Sheets:
+        """The same with a host for each of these words: the usual one at another speed."""
+        usual = self.hosts[USUAL_HOST]
+        said = "python -m mini_engine validate --fit"
+        made = {
+            word: replace(
+                usual,
+                name=word,
+                extras={"sources": [word]},
+                figures={**usual.figures, "op_us": Figure(speed, "fitted", said)},
+            )
+            for word, speed in op_us.items()
+        }
+        return replace(self, hosts={**self.hosts, **made})
 
     @cached_property
     def engine_of(self) -> Mapping[str, tuple[Sheet, Mode]]:
