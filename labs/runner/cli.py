@@ -28,7 +28,8 @@ passes.
   python -m labs hint           the next hint for the first open hole
   python -m labs demo           the engine's demo with your solved files in its place
 
-Your files are in labs/mine, which git ignores: pulling a newer version never touches them.
+Your files are in labs/mine, which git ignores: pulling a newer version never touches them. When
+they no longer fit the engine, `python -m labs update` carries your code over.
 """
 
 

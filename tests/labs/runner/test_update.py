@@ -36,7 +36,7 @@ def say(capsys: pytest.CaptureFixture[str]):
 
 
 def old_home(lab: Lab, texts: dict[str, str], *, passed: bool = False) -> dict[Path, str]:
-    """Write files as an older engine had them: all modules in one folder, other file names.
+    """Write a lab's files as an older engine had them: other file names, modules without rooms.
 
     Returns what was written.
     """
