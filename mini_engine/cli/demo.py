@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +37,6 @@ from mini_engine.records.trace import write_trace
 from mini_engine.sim.generate import Generation, generate, open_checkpoint
 from mini_engine.sim.predict import HF_EAGER, LIMITS, Prediction, Service, predict
 
-MODES = options.MODES
 DRAWN = {"NONE": "eager", "PIECEWISE": "piecewise", "FULL": "one graph"}
 LABELS = {HF_EAGER: "HF eager¹", "FULL_AND_PIECEWISE": "FULL_AND_\nPIECEWISE"}
 HEADS = {
@@ -69,38 +67,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_shape(parser)
     options.add_spec(parser)
     parser.add_argument("--batch", type=options.positive, default=1, help="of the predicted step")
-    parser.add_argument(
-        "--host-us",
-        type=options.microseconds,
-        metavar="US",
-        help="CPU time of the engine between two steps (default: the spec's)",
-    )
+    options.add_host_us(parser)
     parser.add_argument("--out", type=Path, default=Path("out"), help="folder for the files")
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     texts = prompts.read(args)
     checkpoint = open_checkpoint(args.model)
-    shape, spec = options.shape_of(args.shape), options.spec_of(args.spec)
-    if args.host_us is not None:
-        spec = replace(spec, host_step_us=args.host_us)
+    shape, spec = options.shape_and_spec(args)
     service = Service()
     columns = (TextColumn("{task.description:<34}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("", total=2 * len(MODES) + 2)
+        task = progress.add_task("", total=2 * len(options.MODES) + 2)
 
         def next_step(what: str) -> None:
             progress.update(task, advance=1, description=what)
 
         written: list[Generation] = []
-        for mode in MODES:
+        for mode in options.MODES:
             next_step(f"writing under {mode}")
             written.append(
                 generate(checkpoint, spec, texts, mode, max_new_tokens=args.max_new_tokens)
             )
         check_agreement(texts, written)
         predictions: list[Prediction] = []
-        for mode in (HF_EAGER, *MODES):
+        for mode in (HF_EAGER, *options.MODES):
             next_step(f"predicting {shape.name}, {mode}")
             predictions.append(
                 predict(shape, spec, mode, batch=args.batch, context=CONTEXT, service=service)

@@ -23,10 +23,10 @@ from rich.console import Console
 from rich.text import Text
 
 from mini_engine.cli import options, prompts
-from mini_engine.dispatch.modes import CUDAGraphMode
 from mini_engine.engine.engine import Completion
 from mini_engine.engine.generation import SHIPPED
 from mini_engine.model.tokenizer import Tokenizer
+from mini_engine.predict.hardware import load_spec
 from mini_engine.sim.generate import generate, open_checkpoint
 
 
@@ -34,12 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     prompts.add_arguments(parser)
     parser.add_argument("--model", default=str(SHIPPED), help="checkpoint folder, or a hub id")
     parser.add_argument("--backend", default="sim", choices=("sim", "cuda"))
-    parser.add_argument(
-        "--mode",
-        default="FULL_AND_PIECEWISE",
-        choices=[mode.name for mode in CUDAGraphMode],
-        help="how steps are launched (default: FULL_AND_PIECEWISE)",
-    )
+    options.add_mode(parser, help="how steps are launched (default: FULL_AND_PIECEWISE)")
     parser.add_argument("--max-new-tokens", type=options.positive, default=48, metavar="N")
     parser.add_argument(
         "--capture-sizes", type=options.whole_numbers, metavar="1,2,4", help="the ladder"
@@ -93,7 +88,7 @@ def _sim(args: argparse.Namespace, texts: Sequence[str], stream: bool) -> dict[s
     printer = _Printer(texts[0], checkpoint.tokenizer)
     done = generate(
         checkpoint,
-        options.spec_of(args.spec),
+        load_spec(args.spec),
         texts,
         args.mode,
         max_new_tokens=args.max_new_tokens,
