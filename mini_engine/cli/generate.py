@@ -45,11 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     texts = prompts.read(args)
     stream = len(texts) == 1 and not args.json
-    result = (
-        _with_torch(args, texts, stream, console)
-        if args.backend == "cuda"
-        else _sim(args, texts, stream)
-    )
+    in_torch = args.backend == "cuda"
+    result = _torch(args, texts, stream, console) if in_torch else _sim(args, texts, stream)
     return {"backend": args.backend, "streamed": stream, **result}
 
 
@@ -70,7 +67,7 @@ def show(result: dict[str, Any], console: Console) -> None:
 
 
 class _Printer:
-    """Prints one prompt and its tokens as they come, once there is a first one."""
+    """Prints a prompt with its first token, and then each token as it comes."""
 
     def __init__(self, prompt: str, tokenizer: Tokenizer) -> None:
         self._before, self._stream = prompt, tokenizer.stream()
@@ -108,7 +105,7 @@ def _sim(args: argparse.Namespace, texts: Sequence[str], stream: bool) -> dict[s
     }
 
 
-def _with_torch(
+def _torch(
     args: argparse.Namespace, texts: Sequence[str], stream: bool, console: Console
 ) -> dict[str, Any]:
     try:

@@ -84,6 +84,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     )
     query_len = 1 + args.spec_tokens
     costs = LadderCosts(shape, spec, args.mode, args.max_num_seqs, decode_query_len=query_len)
+    held = costs.of(sizes)
     result: dict[str, Any] = {
         "mode": args.mode,
         "max_num_seqs": args.max_num_seqs,
@@ -94,7 +95,12 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         "spec": spec.name,
         "layers": shape.num_layers,
         "predicted": True,
-        **_costs(costs, sizes),
+        "piecewise_rungs": held.piecewise_rungs,
+        "piecewise_graphs": held.piecewise_graphs,
+        "full_graphs": held.full_graphs,
+        "graphs": held.graphs,
+        "capture_ms": held.capture_us / 1e3,
+        "memory_mib": held.memory_bytes / MIB,
     }
     if args.batch:
         dispatcher = GraphDispatcher(args.mode, sizes, args.max_num_seqs, query_len)
@@ -209,18 +215,6 @@ def explain_batch(dispatcher: GraphDispatcher, batch: int) -> dict[str, str]:
         "explanation": told,
         "decode": f"{decode.mode}, {decode.num_tokens} rows",
         "mixed": f"{mixed.mode}, {mixed.num_tokens} rows",
-    }
-
-
-def _costs(costs: LadderCosts, sizes: Sequence[int]) -> dict[str, Any]:
-    cost = costs.of(sizes)
-    return {
-        "piecewise_rungs": cost.piecewise_rungs,
-        "piecewise_graphs": cost.piecewise_graphs,
-        "full_graphs": cost.full_graphs,
-        "graphs": cost.graphs,
-        "capture_ms": cost.capture_us / 1e3,
-        "memory_mib": cost.memory_bytes / MIB,
     }
 
 
