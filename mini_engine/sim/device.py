@@ -55,7 +55,7 @@ class Device:
         memory_bytes: int | None = None,
         record: bool = False,
     ) -> None:
-        """`memory_bytes` replaces the card's own; `record` keeps a timeline of every event."""
+        """`memory_bytes` replaces the card's own; `record` keeps every event in `timeline`."""
         self.spec, self.compute = spec, compute
         self.memory = Memory(
             spec.vram_bytes if memory_bytes is None else memory_bytes, poison=compute
@@ -66,12 +66,12 @@ class Device:
 
     @property
     def cpu_us(self) -> float:
-        """Where the CPU has got to."""
+        """The time on the CPU's clock."""
         return self.clocks.cpu_us
 
     @property
     def gpu_us(self) -> float:
-        """Where the GPU will have got to with all that was submitted."""
+        """When the GPU will have done all that was submitted."""
         return self.clocks.gpu_us
 
     @property
@@ -107,8 +107,8 @@ class Device:
     def free(self, buffer: Buffer) -> None:
         """Give the buffer's memory back to its pool.
 
-        While capturing, only what the same capture's pool handed out may be freed: the graph's own
-        later nodes reuse it. Freeing anything else raises `CaptureError`.
+        While capturing, only memory of the graph's pool may be freed, which later nodes then reuse.
+        Freeing anything else raises `CaptureError`.
         """
         buffer.check_alive("free")
         if self.recorder and buffer.block.pool != self.recorder.pool:
@@ -128,7 +128,7 @@ class Device:
 
     @contextmanager
     def scratch(self) -> Iterator[Scratch]:
-        """Buffers that are freed together at the end, whatever happens, unless kept."""
+        """Buffers that are freed together at the end, even after an error, unless kept."""
         scratch = Scratch(self)
         try:
             yield scratch
@@ -169,7 +169,7 @@ class Device:
     def copy_batch(self, copies: Sequence[HostCopy]) -> None:
         """Copy host arrays into buffers with one call (as `cudaMemcpyBatchAsync` does).
 
-        Refused while capturing: the graph would hold the address of host memory that moves.
+        Refused while capturing: the graph would hold the address of host memory that may move.
         """
         self.refuse_in_capture(
             "a copy from pageable host memory: copy into a static buffer before it"
@@ -205,7 +205,7 @@ class Device:
     ) -> AbstractContextManager[Graph]:
         """`with device.capture() as graph:` records launches and executes none of them.
 
-        `pool` shares the memory of earlier graphs; without it the graph gets a pool of its own.
+        `pool` is one that earlier graphs use; without it the graph gets a pool of its own.
         """
         return capturing(self, Graph(self, self._given_or_new(pool), name))
 
@@ -251,7 +251,7 @@ class Device:
         return self.memory.new_pool() if pool is None else pool
 
     def cost(self, node: Node) -> NodeCost:
-        """What a node takes on the GPU now, the gap before it left out."""
+        """What a node takes on the GPU now, without the gap before it."""
         moved, flops = float(node.bytes), float(node.flops)
         memory_us = moved / (self.spec.copy_bandwidth_gb_s * 1e3)  # 1 GB/s is 1e3 bytes a µs
         compute_us = flops / (self.spec.peak_tflops * 1e6)  # 1 TFLOP/s is 1e6 a µs
@@ -282,7 +282,7 @@ class Scratch:
         self.buffers: list[Buffer] = []
 
     def empty(self, *shape: int, dtype: type | str = "float32") -> Buffer:
-        """Garbage of this shape, until the end of the scratch."""
+        """A buffer of this shape, holding garbage, until the end of the scratch."""
         self.buffers.append(self.device.empty(shape, dtype))
         return self.buffers[-1]
 

@@ -1,6 +1,7 @@
-"""A checkpoint folder, prompts and a mode: text, from the engine on the simulated device.
+"""Text from the engine on the simulated device.
 
-In: `open_checkpoint(folder)`, prompts. Out: a `Generation`: what was written, and what it took.
+In: `open_checkpoint(folder)`, prompts, a mode. Out: a `Generation`: what was written, and what it
+took.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Generation:
     mode: str
     completions: tuple[Completion, ...]
     texts: tuple[str, ...]
-    counters: Counters  # of serving; capture left out
+    counters: Counters  # of serving, without capture
     simulated_us: float
     report: CaptureReport
 
@@ -63,7 +64,7 @@ def generate(
     capture_sizes: Sequence[int] | None = None,
     on_token: OnToken | None = None,
 ) -> Generation:
-    """Run all prompts side by side, greedily. `on_token(prompt index, token id)` as they come.
+    """Run all prompts side by side, greedily; `on_token(prompt index, token id)` for each token.
 
     Raises `ValueError` for an empty prompt and for one that does not fit the context.
     """
