@@ -41,8 +41,6 @@ from mini_engine.sim.clocks import Clocks, Counters
 from mini_engine.sim.launch import Buffer, Kernel, Node, NodeCost, Scalar, kernel
 from mini_engine.sim.memory import DEFAULT_POOL, IllegalAddress, Memory
 
-HostCopy = tuple[Buffer, np.ndarray]
-
 
 class Device:
     """One simulated GPU and the CPU thread that feeds it."""
@@ -57,9 +55,8 @@ class Device:
     ) -> None:
         """`memory_bytes` replaces the card's own; `record` keeps every event in `timeline`."""
         self.spec, self.compute = spec, compute
-        self.memory = Memory(
-            spec.vram_bytes if memory_bytes is None else memory_bytes, poison=compute
-        )
+        size = spec.vram_bytes if memory_bytes is None else memory_bytes
+        self.memory = Memory(size, poison=compute)
         self.clocks = Clocks(spec.queue_depth, record=record)
         self.recorder: Recorder | None = None  # set while capturing or tracing
         self._pool = DEFAULT_POOL
@@ -166,7 +163,7 @@ class Device:
         else:
             self.copy_batch([(target, source)])
 
-    def copy_batch(self, copies: Sequence[HostCopy]) -> None:
+    def copy_batch(self, copies: Sequence[tuple[Buffer, np.ndarray]]) -> None:
         """Copy host arrays into buffers with one call (as `cudaMemcpyBatchAsync` does).
 
         Refused while capturing: the graph would hold the address of host memory that may move.
@@ -207,14 +204,13 @@ class Device:
 
         `pool` is one that earlier graphs use; without it the graph gets a pool of its own.
         """
-        return capturing(self, Graph(self, self._given_or_new(pool), name))
+        return capturing(self, Graph(self, pool, name))
 
     def capture_breakable(
         self, break_on: Collection[str], pool: int | None = None, name: str = "graph"
     ) -> AbstractContextManager[BreakableGraph]:
         """The same, cut into graphs at each launch whose label is in `break_on`."""
-        graph = BreakableGraph(self, self._given_or_new(pool), name, frozenset(break_on))
-        return capturing(self, graph)
+        return capturing(self, BreakableGraph(self, pool, name, frozenset(break_on)))
 
     @contextmanager
     def trace(self, pool: int) -> Iterator[list[Node]]:
@@ -246,9 +242,6 @@ class Device:
         self.clocks.wait_until(at_us, "idle")
 
     # -- parts ---------------------------------------------------------------------------------
-
-    def _given_or_new(self, pool: int | None) -> int:
-        return self.memory.new_pool() if pool is None else pool
 
     def cost(self, node: Node) -> NodeCost:
         """What a node takes on the GPU now, without the gap before it."""
