@@ -7,7 +7,7 @@ scalars, and nothing else. It forgets the Python name that stood for an address,
 a kernel, the value of a loop counter. Here as on a GPU:
 
 * nothing executes while capturing: outputs hold garbage until the first replay;
-* whatever needs the GPU's answer (reading back, synchronising), frees memory of others, copies from
+* whatever needs the GPU's answer (reading back, synchronising), frees foreign memory, copies from
   the host or begins another capture raises `CaptureError` and invalidates the capture;
 * memory allocated meanwhile comes from the graph's pool and stays mapped as long as the graph.
 
@@ -34,7 +34,7 @@ class CaptureError(RuntimeError):
 
 
 class Graph:
-    """Recorded launches. `replay()` runs them on whatever their addresses hold by then."""
+    """Recorded launches. `replay()` runs them on whatever their addresses then hold."""
 
     def __init__(self, device: Device, pool: int | None, name: str) -> None:
         self.device, self.name = device, name

@@ -131,7 +131,7 @@ class Model:
     def head(self, hidden: Buffer, last_rows: Buffer, logits: Buffer | None = None) -> Buffer:
         """The greedy next token of each request, (R,) int32. The caller frees it.
 
-        `logits` (R, V) receives the logits where someone wants to see them.
+        `logits` (R, V), if given, receives the logits.
         """
         requests, c = len(last_rows), self.config
         with self.device.scratch() as scratch:
