@@ -28,7 +28,6 @@ from mini_engine.sim.weights import Weights, load_weights
 class Checkpoint:
     """A Hugging Face folder, loaded."""
 
-    folder: Path
     config: ModelConfig
     weights: Weights
     tokenizer: Tokenizer
@@ -51,7 +50,7 @@ def open_checkpoint(folder: Path | str) -> Checkpoint:
     folder = Path(folder)
     config = ModelConfig.from_folder(folder)
     weights = load_weights(config, folder)
-    return Checkpoint(folder, config, weights, Tokenizer(folder, config.eos_token_ids))
+    return Checkpoint(config, weights, Tokenizer(folder, config.eos_token_ids))
 
 
 def generate(
