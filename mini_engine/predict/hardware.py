@@ -117,7 +117,7 @@ def _read(path: Path) -> DeviceSpec:
         raise ValueError(f"{path}: holds {type(data).__name__}, expected an object of figures")
     unknown = sorted(set(data) - {"name", *FIGURE_NAMES})
     if unknown:
-        raise ValueError(f"{path}: unknown figure {unknown[0]!r}: take it out or mend its name")
+        raise ValueError(f"{path}: unknown figure {unknown[0]!r}: remove it or correct its name")
     name = data.get("name")
     if not isinstance(name, str) or not name:
         raise ValueError(f"{path}: 'name' is {name!r}, expected the device's name")
