@@ -99,7 +99,7 @@ class TorchRunner:
                 for descriptor in self.dispatcher.descriptors():
                     if descriptor.mode is mode and descriptor.num_tokens in captured.dropped:
                         self.dispatcher.drop(descriptor)
-            self.dispatcher.mark_captured()
+            self.dispatcher.graphs_captured = True
         except BaseException:
             self.release()
             raise

@@ -5,7 +5,7 @@ because versions of PyTorch differ or nobody promises it: what a result holds be
 replay; whether a capture that a Python exception ended leaves half a graph (on a GPU it does);
 launching a graph inside a capture; a pool in which a capture was invalidated; generators other than
 the default one; what ascending capture costs (the allocator's settings decide); host data that a
-CPU cannot tell from the device's. `test_cuda_emulator.py` says what the emulator does there.
+CPU cannot tell from the device's. `test_emulator.py` says what the emulator does there.
 """
 
 from __future__ import annotations
