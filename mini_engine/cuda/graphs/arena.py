@@ -96,6 +96,12 @@ class GraphPool:
         self._settle()
         return sum(segment.storage.nbytes for segment in self.segments)
 
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of the blocks that some tensor still views."""
+        self._settle()
+        return sum(b.nbytes for s in self.segments for b in s.blocks if not b.free)
+
     def empty(self, size: torch.Size, stride: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """A poisoned tensor that owns a block. Raises `torch.OutOfMemoryError`."""
         span = 1 + sum((n - 1) * step for n, step in zip(size, stride, strict=True))

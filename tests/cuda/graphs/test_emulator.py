@@ -262,18 +262,14 @@ def test_the_order_of_capture_decides_what_a_shared_pool_holds() -> None:
 
 
 def test_only_what_someone_holds_counts_as_used() -> None:
-    def used() -> int:
-        pool._settle()
-        return sum(b.nbytes for s in pool.segments for b in s.blocks if not b.free)
-
     x, pool = torch.ones(16 * BLOCK_BYTES), emulator.graph_pool_handle()
     graph, y = capture(lambda: chain(x, 8), pool)
-    assert used() == 8 * BLOCK_BYTES
+    assert pool.used_bytes == 8 * BLOCK_BYTES
     last = y[-1:]
     del y
-    assert used() == 8 * BLOCK_BYTES  # a view holds all of what it views
+    assert pool.used_bytes == 8 * BLOCK_BYTES  # a view holds all of what it views
     del last
-    assert (used(), pool.reserved_bytes) == (0, 16 * BLOCK_BYTES)
+    assert (pool.used_bytes, pool.reserved_bytes) == (0, 16 * BLOCK_BYTES)
     graph.replay()
 
 
