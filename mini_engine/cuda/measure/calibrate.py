@@ -21,10 +21,9 @@ from torch._C._autograd import DeviceType
 
 from mini_engine.cuda.graphs.backend import Graph, GraphBackend, free_bytes, graphs_for
 from mini_engine.cuda.measure.decode_setup import build_setup
-from mini_engine.cuda.measure.intervals import median_interval
+from mini_engine.cuda.measure.intervals import line_fit, median_interval
 from mini_engine.cuda.measure.our_variants import OursEager
 from mini_engine.cuda.measure.pdl_gap import pdl_figures
-from mini_engine.cuda.measure.straight_line import line_fit
 from mini_engine.cuda.measure.timing import device_us, host_us
 from mini_engine.cuda.weights import random_weights
 from mini_engine.model.config import ModelConfig, named_shape

@@ -1,17 +1,23 @@
-"""How sure a time is: medians with 95% intervals, within one process and across several.
+"""How sure a figure is: medians with 95% intervals, and straight lines with what they miss.
 
-In:  samples, one list a process where there are several. Out: `Interval`. numpy only.
+In:  samples, one list per process where there are several; or numbers of nodes and the µs that they
+     took. Out: `Interval`; base and slope of a line, and two ways to doubt them. numpy only.
 
     median_interval(laps)                   # laps of one process: bootstrap (Efron 1979)
     pooled_interval([laps, laps, laps])     # laps of three processes
+    line((1, 64, 1024), [2.6, 2.7, 4.6])    # (2.59…, 0.0019…): µs at all, µs a node
+    held_out_percent((1, 64, 1024), [2.6, 2.7, 4.6])      # would the others have told?
 
 Laps of one process share what that process got by chance: addresses, the algorithms that a library
-picked, the clocks of those minutes. Taken together as if they were independent, 60 laps of three
-processes give an interval that is far too narrow. So each process counts once, with its median, and
-the interval is Student's t over those medians: their scatter holds both the noise of the laps and
-the differences between processes. A bootstrap over three processes would not do: it cannot reach
-beyond the smallest and the largest of them, and the truth lies between those in 3 of 4 cases only
+picked, the clocks of those minutes. If 60 laps of three processes were taken for independent, the
+interval would be far too narrow. So each process counts once, with its median, and the interval is
+Student's t over those medians: their scatter holds both the noise of the laps and the differences
+between processes. A bootstrap over three processes would not do: it cannot reach beyond the
+smallest and the largest of them, and the truth lies between those in only 3 of 4 cases
 (1 - 2 / 2³). `tests/cuda/measure/test_intervals.py` counts how often each covers.
+
+A residual says how far a line misses a point that it was drawn through; through two points it
+misses none. How well a line *predicts*, only a point that it has not seen can tell.
 """
 
 from __future__ import annotations
@@ -19,11 +25,13 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from mini_engine.records.rows import Interval
 
+LEAST_US = 1e-3  # no clock here sees less
 RESAMPLES = 2000
 # Student's t, 97.5%, for 1, 2, ... degrees of freedom (any table of it; checked in the tests).
 STUDENT_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
@@ -83,3 +91,53 @@ def pooled_ratio(ones: Sequence[Sequence[float]], others: Sequence[Sequence[floa
     )
     low, high = math.exp(found.low), math.exp(found.high)
     return Interval(math.exp(found.median), low, high, found.samples, found.processes)
+
+
+# ---------------------------------------------------------------- straight lines
+
+
+def line(counts: Sequence[int], times_us: Sequence[float]) -> tuple[float, float]:
+    """(base, slope) of the line base + slope × count that fits best, µs and µs a node.
+
+    Best: the sum of ((time - base - slope × count) / time)² is least. These are *relative* misses:
+    a graph of 4,096 nodes must not drown one of 16. In the divisor, a time below LEAST_US counts as
+    LEAST_US. There are two different counts at least.
+    """
+    weights = 1 / np.maximum(np.asarray(times_us, dtype=float), LEAST_US)
+    slope, base = np.polyfit(counts, times_us, 1, w=weights)
+    return float(base), float(slope)
+
+
+def held_out_percent(counts: Sequence[int], times_us: Sequence[float]) -> list[float]:
+    """For each point, how many percent the `line` through the *other* points is off at it.
+
+    100 × (predicted / measured - 1), so +10 means predicted a tenth too long; in the order of the
+    points. [] for fewer than three points: no line goes through one.
+    """
+    if len(counts) < 3:
+        return []
+    percents = []
+    for held in range(len(counts)):
+        base, slope = line(_without(counts, held), _without(times_us, held))
+        predicted = base + slope * counts[held]
+        percents.append(100 * (predicted / max(times_us[held], LEAST_US) - 1))
+    return percents
+
+
+def line_fit(counts: Sequence[int], times_us: Sequence[float]) -> dict[str, Any]:
+    """The line as a figure of a measurement: with its points, its residuals in µs (time less line),
+    and how far each point is from the line through the others."""
+    base, slope = line(counts, times_us)
+    residuals = [float(t - (base + slope * n)) for n, t in zip(counts, times_us, strict=True)]
+    return {
+        "base": base,
+        "slope": slope,
+        "nodes": list(counts),
+        "us": [float(t) for t in times_us],
+        "residuals_us": residuals,
+        "held_out_percent": held_out_percent(counts, times_us),
+    }
+
+
+def _without(values: Sequence[Any], index: int) -> list[Any]:
+    return [value for i, value in enumerate(values) if i != index]
