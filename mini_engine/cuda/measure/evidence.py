@@ -57,7 +57,7 @@ def new_measurement(
     return Measurement(
         kind=kind,
         emulated=emulated,
-        gpu=EMULATED_GPU if emulated else _gpu("name"),
+        gpu=gpu_name(device),
         driver="none" if emulated else _gpu("driver_version"),
         torch=_version("torch"),
         triton=_version("triton"),
@@ -66,6 +66,11 @@ def new_measurement(
         command=command,
         figures=figures,
     )
+
+
+def gpu_name(device: str) -> str:
+    """The driver's name for the GPU in use; for a CPU, that there is none."""
+    return EMULATED_GPU if device == "cpu" else _gpu("name")
 
 
 def write_measurement(path: Path, measurement: Measurement) -> None:
