@@ -41,9 +41,9 @@ MAX_PROCESSES = len(STUDENT_T) + 1
 def median_interval(samples: Sequence[float], seed: int = 0) -> Interval:
     """The median and its 95% bootstrap interval. Raises ValueError for no samples.
 
-    As many samples as there are, drawn from them with replacement, RESAMPLES times: the interval is
-    from the 2.5th to the 97.5th percentile of the medians of these draws. One process. The same
-    samples and `seed` give the same interval.
+    Draws as many samples as there are, with replacement, RESAMPLES times: the interval goes from
+    the 2.5th to the 97.5th percentile of the medians of these draws. One process. The same samples
+    and `seed` give the same interval.
     """
     if not len(samples):
         raise ValueError("no samples: nothing was measured")
@@ -54,10 +54,10 @@ def median_interval(samples: Sequence[float], seed: int = 0) -> Interval:
 
 
 def pooled_interval(groups: Sequence[Sequence[float]]) -> Interval:
-    """Of the laps of each process. One process: its median and bootstrap interval.
+    """The interval over the laps of each process. One process: its median and bootstrap interval.
 
     Several: each counts once, with the median of its laps. The mean of these n medians stands for
-    all, with the interval mean ± t × s / √n: s is their standard deviation (n - 1 in it), t is
+    all, with the interval mean ± t × s / √n: s is their standard deviation (over n - 1), t is
     STUDENT_T for n - 1 degrees of freedom. `samples` counts all laps. Raises ValueError for no
     processes, more than MAX_PROCESSES, or one without laps.
     """
@@ -74,11 +74,11 @@ def pooled_interval(groups: Sequence[Sequence[float]]) -> Interval:
 
 
 def pooled_ratio(ones: Sequence[Sequence[float]], others: Sequence[Sequence[float]]) -> Interval:
-    """How many times as long the others take: of log ratios, paired lap by lap, process by process.
+    """How many times as long the others take, from pairs of laps, process by process.
 
-    log(other / one) of each pair, pooled by `pooled_interval`; median and interval are then raised
-    by exp. So what slows both laps of a pair down cancels, and swapping the two gives one over it.
-    Raises ValueError unless there are equally many of both.
+    log(other / one) of each pair, pooled by `pooled_interval`; exp turns median and interval back
+    into ratios. So what slows down both laps of a pair cancels, and swapping the two gives the
+    inverse. Raises ValueError unless there are equally many of both.
     """
     counts = [len(group) for group in ones], [len(group) for group in others]
     if counts[0] != counts[1]:
@@ -100,8 +100,8 @@ def line(counts: Sequence[int], times_us: Sequence[float]) -> tuple[float, float
     """(base, slope) of the line base + slope × count that fits best, µs and µs a node.
 
     Best: the sum of ((time - base - slope × count) / time)² is least. These are *relative* misses:
-    a graph of 4,096 nodes must not drown one of 16. In the divisor, a time below LEAST_US counts as
-    LEAST_US. There are two different counts at least.
+    a graph of 4,096 nodes must not drown one of 16. As a divisor, a time below LEAST_US counts as
+    LEAST_US. There are at least two different counts.
     """
     weights = 1 / np.maximum(np.asarray(times_us, dtype=float), LEAST_US)
     slope, base = np.polyfit(counts, times_us, 1, w=weights)
@@ -109,10 +109,10 @@ def line(counts: Sequence[int], times_us: Sequence[float]) -> tuple[float, float
 
 
 def held_out_percent(counts: Sequence[int], times_us: Sequence[float]) -> list[float]:
-    """For each point, how many percent the `line` through the *other* points is off at it.
+    """For each point, by how many percent the `line` through the *other* points misses it.
 
     100 × (predicted / measured - 1), so +10 means predicted a tenth too long; in the order of the
-    points. [] for fewer than three points: no line goes through one.
+    points. [] for fewer than three points: no line is fixed by one.
     """
     if len(counts) < 3:
         return []
@@ -125,7 +125,7 @@ def held_out_percent(counts: Sequence[int], times_us: Sequence[float]) -> list[f
 
 
 def line_fit(counts: Sequence[int], times_us: Sequence[float]) -> dict[str, Any]:
-    """The line as a figure of a measurement: with its points, its residuals in µs (time less line),
+    """The line as a figure of a measurement: with its points, its residuals in µs (time - line),
     and how far each point is from the line through the others."""
     base, slope = line(counts, times_us)
     residuals = [float(t - (base + slope * n)) for n, t in zip(counts, times_us, strict=True)]
