@@ -158,14 +158,14 @@ def norm_ways(shape: StepShape) -> dict[str, list[OpCost]]:
     eager = step_parts(CONFIG, shape, "hf56").layer
     names = ("attention_residual", "post_attention_norm")
     rows, width, e = shape.num_tokens, CONFIG.hidden_size, CONFIG.dtype_bytes
-    row_bytes, gain = rows * width * e, width * e
+    row_bytes, weight = rows * width * e, width * e
     fused = next(op for op in step_parts(CONFIG, shape, "fused9").layer if "add_rms" in op.name)
     return {
         "nine PyTorch ops": [op for op in eager if op.name.startswith(names)],
         "three passes": [
             OpCost("add", 3 * row_bytes, 0),
             OpCost("mean_square", row_bytes + 4 * rows, 0),
-            OpCost("scale", 2 * row_bytes + 4 * rows + gain, 0),
+            OpCost("scale", 2 * row_bytes + 4 * rows + weight, 0),
         ],
         "one kernel": [fused],
     }

@@ -244,7 +244,7 @@ def test_a_key_is_stored_turned_to_its_position() -> None:
 
 
 @pytest.mark.catches("turned-by-its-row")
-def test_how_far_a_token_is_turned_hangs_on_its_position_and_not_on_its_row_or_slot() -> None:
+def test_how_far_a_token_is_turned_depends_on_its_position_and_not_on_its_row_or_slot() -> None:
     for slots, positions in (([8, 9, 10], [40, 40, 40]), ([50, 4, 28], [0, 63, 7])):
         done = Rows(4, slots, positions)
         same(done.q, turned(done.raw_q, done.positions), "queries")
@@ -252,7 +252,7 @@ def test_how_far_a_token_is_turned_hangs_on_its_position_and_not_on_its_row_or_s
         same(done.keys[done.slots], right, "keys in the cache")
 
 
-def test_a_score_hangs_on_the_distance_of_two_tokens_and_not_on_where_they_stand() -> None:
+def test_a_score_depends_on_the_distance_of_two_tokens_and_not_on_where_they_stand() -> None:
     """That is why a key may be turned once, when it is stored, and left alone for ever after."""
     scores = []
     for shift in (0, 1, 40):

@@ -34,14 +34,14 @@ def _norm(config: ModelConfig, tokens: int) -> Case:
 
     def calls(device: torch.device) -> Calls:
         x, residual, out = _random(device, 3, tokens, width)
-        gain = _random(device, width)
+        weight = _random(device, width)
 
         def in_triton() -> tuple[Tensor, ...]:
-            norm.add_rms_norm(out, residual, x, gain, EPS)
+            norm.add_rms_norm(out, residual, x, weight, EPS)
             return out, residual
 
         def in_pytorch() -> tuple[Tensor, ...]:
-            return functional.rms_norm(residual.add_(x), (width,), gain, EPS), residual
+            return functional.rms_norm(residual.add_(x), (width,), weight, EPS), residual
 
         return {YOURS: in_triton, "PyTorch, 2 ops": in_pytorch}
 
@@ -76,15 +76,15 @@ def _rope(config: ModelConfig, tokens: int) -> Case:
         positions = torch.arange(tokens, device=device)
         slots = positions + BLOCK_SIZE  # block 0 is nobody's
         angle = torch.rand(tokens, dim // 2, device=device)
-        cos, sin, gains = angle.cos(), angle.sin(), _random(device, 2, dim)
+        cos, sin, weights = angle.cos(), angle.sin(), _random(device, 2, dim)
         wide = [torch.cat([table, table], dim=-1).to(TYPE)[:, None] for table in (cos, sin)]
 
         def in_pytorch() -> tuple[Tensor, ...]:
             head = qkv.view(tokens, -1, dim)
             parts = head.split([heads.num_heads, kv_heads, kv_heads], dim=1)
             turned = []
-            for x, gain in zip(parts, gains, strict=False):
-                x = functional.rms_norm(x, (dim,), gain, EPS)
+            for x, weight in zip(parts, weights, strict=False):
+                x = functional.rms_norm(x, (dim,), weight, EPS)
                 left, right = x.chunk(2, dim=-1)
                 turned.append(x * wide[0] + torch.cat([-right, left], dim=-1) * wide[1])
             q.copy_(turned[0].flatten(1))
@@ -93,7 +93,7 @@ def _rope(config: ModelConfig, tokens: int) -> Case:
             return q, k_cache, v_cache
 
         def in_triton() -> tuple[Tensor, ...]:
-            rope.rope_kv_write(q, k_cache, v_cache, qkv, positions, slots, cos, sin, *gains, EPS)
+            rope.rope_kv_write(q, k_cache, v_cache, qkv, positions, slots, cos, sin, *weights, EPS)
             return q, k_cache, v_cache
 
         return {YOURS: in_triton, "PyTorch, op by op": in_pytorch}

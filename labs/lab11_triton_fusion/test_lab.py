@@ -50,66 +50,66 @@ def assert_untouched(around: Tensor, what: str) -> None:
     assert_same(around, torch.full_like(around, 9.0), f"what lies beyond {what}")
 
 
-def exact_norm(x: Tensor, gain: Tensor, eps: float) -> Tensor:
+def exact_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Line by line what RMSNorm says, in float64."""
     wide = x.double()
-    return wide / ((wide * wide).mean(-1, keepdim=True) + eps).sqrt() * gain.double()
+    return wide / ((wide * wide).mean(-1, keepdim=True) + eps).sqrt() * weight.double()
 
 
 # ---------------------------------------------------------------- norms
 
 
 def norm_case(rows: int, width: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """x and residual (rows, width), gain (width,), with NaN around each."""
+    """x and residual (rows, width), weight (width,), with NaN around each."""
     torch.manual_seed(rows * 1000 + width)
     x, residual = (fenced(torch.randn(rows, width).to(dtype) * 3)[0] for _ in range(2))
-    gain, _ = fenced(torch.rand(1, width).to(dtype) + 0.5)
-    return x, residual, gain[0]
+    weight, _ = fenced(torch.rand(1, width).to(dtype) + 0.5)
+    return x, residual, weight[0]
 
 
 @pytest.mark.catches("mean-over-the-block")
 @pytest.mark.parametrize("width", WIDTHS)
 def test_rms_norm_divides_a_row_by_the_root_of_its_mean_square(width: int) -> None:
-    x, _, gain = norm_case(3, width, F32)
+    x, _, weight = norm_case(3, width, F32)
     out, _ = empty_like(x)
-    norm.rms_norm(out, x, gain, 1e-6)
-    assert_equal(out, exact_norm(x, gain, 1e-6), "out")
+    norm.rms_norm(out, x, weight, 1e-6)
+    assert_equal(out, exact_norm(x, weight, 1e-6), "out")
 
 
 @pytest.mark.catches("eps-outside-the-root")
 def test_eps_stands_under_the_root_beside_the_mean() -> None:
-    x, residual, gain = norm_case(2, 48, F32)
+    x, residual, weight = norm_case(2, 48, F32)
     for size in (0.0, 0.01, 0.3):
         (small, _), (other, _), (out, _) = fenced(x * size), fenced(residual * size), empty_like(x)
-        norm.rms_norm(out, small, gain, 0.01)
-        assert_equal(out, exact_norm(small, gain, 0.01), f"out, eps 0.01, size {size}")
+        norm.rms_norm(out, small, weight, 0.01)
+        assert_equal(out, exact_norm(small, weight, 0.01), f"out, eps 0.01, size {size}")
         total = other + small
-        norm.add_rms_norm(out, other, small, gain, 0.01)
-        assert_equal(out, exact_norm(total, gain, 0.01), f"out, eps 0.01, size {size}")
+        norm.add_rms_norm(out, other, small, weight, 0.01)
+        assert_equal(out, exact_norm(total, weight, 0.01), f"out, eps 0.01, size {size}")
 
 
 @pytest.mark.catches("residual-not-written-back", "norm-before-the-addition")
 @pytest.mark.parametrize("width", WIDTHS)
 def test_the_fused_kernel_leaves_the_sum_and_the_norm_of_the_sum(width: int) -> None:
-    x, residual, gain = norm_case(2, width, F32)
+    x, residual, weight = norm_case(2, width, F32)
     out, _ = empty_like(x)
     total = residual.double() + x.double()
-    norm.add_rms_norm(out, residual, x, gain, 1e-5)
+    norm.add_rms_norm(out, residual, x, weight, 1e-5)
     assert_equal(residual, total, "residual")
-    assert_equal(out, exact_norm(total, gain, 1e-5), "out")
+    assert_equal(out, exact_norm(total, weight, 1e-5), "out")
 
 
 @pytest.mark.catches("bf16-arithmetic")
 def test_norms_of_bf16_are_computed_in_float32() -> None:
     for width in WIDTHS:
-        x, residual, gain = norm_case(2, width, BF16)
+        x, residual, weight = norm_case(2, width, BF16)
         out, _ = empty_like(x)
-        norm.rms_norm(out, x, gain, 1e-6)
-        assert_equal(out, exact_norm(x, gain, 1e-6), "out of rms_norm")
+        norm.rms_norm(out, x, weight, 1e-6)
+        assert_equal(out, exact_norm(x, weight, 1e-6), "out of rms_norm")
         total = (residual.double() + x.double()).bfloat16()
-        norm.add_rms_norm(out, residual, x, gain, 1e-6)
+        norm.add_rms_norm(out, residual, x, weight, 1e-6)
         assert_equal(residual, total.double(), "residual")
-        assert_equal(out, exact_norm(total, gain, 1e-6), "out of add_rms_norm")
+        assert_equal(out, exact_norm(total, weight, 1e-6), "out of add_rms_norm")
 
 
 @pytest.mark.catches("norm-of-the-unrounded-sum")
@@ -117,11 +117,11 @@ def test_the_norm_sees_the_sum_as_the_next_layer_will_rounded() -> None:
     """Between 256 and 512 a bf16 is even: half of these sums are rounded."""
     torch.manual_seed(5)
     residual, _ = fenced((torch.randint(128, 254, (4, 96)) * 2).bfloat16())
-    x, gain = torch.randint(0, 3, (4, 96)).bfloat16(), torch.ones(128).bfloat16()[:96]
+    x, weight = torch.randint(0, 3, (4, 96)).bfloat16(), torch.ones(128).bfloat16()[:96]
     rounded = (residual.float() + x.float()).bfloat16()
     out, _ = empty_like(x)
-    norm.add_rms_norm(out, residual, x, gain, 1e-6)
-    wanted = exact_norm(rounded, gain, 1e-6).bfloat16()
+    norm.add_rms_norm(out, residual, x, weight, 1e-6)
+    wanted = exact_norm(rounded, weight, 1e-6).bfloat16()
     share = (out == wanted).float().mean().item()
     assert share > 0.95, "out is not the norm of the sum that is stored"
 
@@ -159,12 +159,12 @@ def test_silu_mul_of_bf16_is_computed_in_float32() -> None:
 @pytest.mark.catches("no-mask-at-the-end-of-a-row")
 @pytest.mark.parametrize("width", [100, 33, 64])
 def test_nothing_beyond_the_last_column_is_written(width: int) -> None:
-    x, residual, gain = norm_case(2, width, F32)
+    x, residual, weight = norm_case(2, width, F32)
     (out, around), (residual, beside) = empty_like(x), fenced(residual, fill=9.0)
-    norm.rms_norm(out, x, gain, 1e-6)
+    norm.rms_norm(out, x, weight, 1e-6)
     assert_untouched(around, "out of rms_norm")
-    assert_equal(out, exact_norm(x, gain, 1e-6), "out")
-    norm.add_rms_norm(out, residual, x, gain, 1e-6)
+    assert_equal(out, exact_norm(x, weight, 1e-6), "out")
+    norm.add_rms_norm(out, residual, x, weight, 1e-6)
     assert_untouched(around, "out of add_rms_norm")
     assert_untouched(beside, "residual of add_rms_norm")
     gate_up, _ = fenced(torch.randn(2, 2 * width))
@@ -190,8 +190,8 @@ class Step:
         self.slots = torch.tensor(slots, dtype=torch.int32)
         angle = torch.arange(50)[:, None] * 100.0 ** -(torch.arange(dim // 2) * 2 / dim)
         self.cos, self.sin = angle.cos(), angle.sin()
-        gains = [fenced(torch.rand(1, dim).to(dtype) + 0.5)[0][0] for _ in range(2)]
-        self.gains = gains if qk_norm else [None, None]
+        weights = [fenced(torch.rand(1, dim).to(dtype) + 0.5)[0][0] for _ in range(2)]
+        self.weights = weights if qk_norm else [None, None]
         shape = (64 // heads.block_size, heads.block_size, heads.num_kv_heads, dim)
         self.k_cache, self.v_cache = (torch.full(shape, 9.0, dtype=dtype) for _ in range(2))
         self.q, self.around = fenced(
@@ -201,7 +201,7 @@ class Step:
     def run(self) -> Step:
         rope.rope_kv_write(
             *(self.q, self.k_cache, self.v_cache, self.qkv, self.positions, self.slots),
-            *(self.cos, self.sin, *self.gains, self.eps),
+            *(self.cos, self.sin, *self.weights, self.eps),
         )
         return self
 
@@ -213,8 +213,8 @@ class Step:
         where = self.positions.long()
         turn = torch.complex(self.cos[where].double(), self.sin[where].double())[:, None]
         turned = []
-        for x, gain in zip((q, k), self.gains, strict=True):
-            x = x.double() if gain is None else exact_norm(x, gain, self.eps)
+        for x, weight in zip((q, k), self.weights, strict=True):
+            x = x.double() if weight is None else exact_norm(x, weight, self.eps)
             z = torch.complex(*x.chunk(2, dim=-1)) * turn
             turned.append(torch.cat([z.real, z.imag], dim=-1))
         return turned[0], turned[1], v
@@ -292,7 +292,7 @@ def test_padded_rows_write_to_the_null_block_and_change_no_live_row() -> None:
     live = len(slots)
     padded.qkv[:live], padded.positions[:live] = alone.qkv, alone.positions
     padded.qkv[live:], padded.positions[live:] = NAN, 0
-    padded.gains = alone.gains
+    padded.weights = alone.weights
     padded.run()
     assert_same(padded.q[:live], alone.q, "q of the live rows")
     for cached, lonely in ((padded.k_cache, alone.k_cache), (padded.v_cache, alone.v_cache)):
@@ -317,15 +317,15 @@ def before(fill: list[tuple[Tensor, Tensor]]) -> object:
 def test_what_the_kernel_before_writes_is_read_after_the_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    x, residual, gain = norm_case(2, 48, F32)
+    x, residual, weight = norm_case(2, 48, F32)
     (out, _), (late, _), (later, _) = (empty_like(x) for _ in range(3))
     monkeypatch.setattr(norm, "pdl_wait", before([(late, x)]))
-    norm.rms_norm(out, late, gain, 1e-6)
-    assert_equal(out, exact_norm(x, gain, 1e-6), "out of rms_norm")
+    norm.rms_norm(out, late, weight, 1e-6)
+    assert_equal(out, exact_norm(x, weight, 1e-6), "out of rms_norm")
     late.fill_(NAN)
     monkeypatch.setattr(norm, "pdl_wait", before([(late, x), (later, residual)]))
-    norm.add_rms_norm(out, later, late, gain, 1e-6)
-    assert_equal(out, exact_norm(x + residual, gain, 1e-6), "out of add_rms_norm")
+    norm.add_rms_norm(out, later, late, weight, 1e-6)
+    assert_equal(out, exact_norm(x + residual, weight, 1e-6), "out of add_rms_norm")
 
     gate_up, _ = empty_like(x.repeat(1, 2))
     monkeypatch.setattr(activation, "pdl_wait", before([(gate_up, x.repeat(1, 2))]))

@@ -66,7 +66,7 @@ def decode_case(config: ModelConfig, reqs: int, context: int, num_programs: int)
         return {YOURS: with_splits, "naive": naive, "PyTorch, unpaged": in_pytorch}
 
     moved = attention.bytes_moved(reqs, reqs * context, heads, TYPE.itemsize)
-    moved += attention.bytes_of_parts(reqs, heads, splits)
+    moved += attention.bytes_of_partials(reqs, heads, splits)
     ops = (OpCost("decode_attention", moved, 0),)
     return Case(f"{reqs} × {context:,} tokens, {splits} splits", ops, calls)
 

@@ -66,24 +66,24 @@ def walk_kernel(out, stats, scores, valid, values, count: tl.constexpr):
     """Walk over tiles of 16 keys, for 16 rows and 16 columns of values."""
     i = tl.arange(0, 16)
     at = i[:, None] * 16 + i[None, :]
-    best = tl.full((16,), LOWEST, tl.float32)
-    total = tl.zeros((16,), tl.float32)
+    m = tl.full((16,), LOWEST, tl.float32)
+    l = tl.zeros((16,), tl.float32)
     acc = tl.zeros((16, 16), tl.float32)
     for tile in range(count):
         where = tile * 256 + at
         counts = tl.load(valid + where) != 0
-        best, total, acc = online_softmax(
-            tl.load(scores + where), counts, tl.load(values + where), best, total, acc
+        m, l, acc = online_softmax(
+            tl.load(scores + where), counts, tl.load(values + where), m, l, acc
         )
     tl.store(out + at, acc)
-    tl.store(stats + i, best)
-    tl.store(stats + 16 + i, total)
+    tl.store(stats + i, m)
+    tl.store(stats + 16 + i, l)
 
 
 def walk(scores: Tensor, valid: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """scores, valid (tiles, 16, 16): of each row to each key; values (tiles, 16, 16).
 
-    Returns acc (16, 16), best (16,), total (16,) after the last tile.
+    Returns acc (16, 16), m (16,), l (16,) after the last tile.
     """
     out, stats = torch.full((16, 16), NAN), torch.full((2, 16), NAN)
     walk_kernel[(1,)](out, stats, scores, valid.to(torch.int8), values, len(scores))
@@ -108,19 +108,19 @@ def test_a_softmax_in_tiles_is_the_softmax_of_all(order: str) -> None:
     scores, valid, values = tiles(4)
     height = {"rising": [0, 4, 8, 12], "falling": [12, 8, 4, 0], "mixed": [0, 9, -9, 5]}[order]
     scores += torch.tensor(height)[:, None, None]
-    acc, _, total = walk(scores, valid, values)
-    assert_close(acc / total[:, None], whole_softmax(scores, valid, values), f"softmax, {order},")
+    acc, _, l = walk(scores, valid, values)
+    assert_close(acc / l[:, None], whole_softmax(scores, valid, values), f"softmax, {order},")
 
 
 @pytest.mark.catches("no-rescale")
-def test_best_and_total_are_those_of_all_keys_so_far() -> None:
+def test_m_and_l_are_those_of_all_keys_so_far() -> None:
     scores, valid, values = tiles(3)
     scores += torch.tensor([0.0, 6.0, 3.0])[:, None, None]
-    _, best, total = walk(scores, valid, values)
+    _, m, l = walk(scores, valid, values)
     highest = scores.double().amax(dim=(0, 2))
-    assert_close(best, highest, "best")
+    assert_close(m, highest, "m")
     wanted = (scores.double() - highest[:, None]).exp().sum(dim=(0, 2))
-    assert_close(total, wanted, "total", slack=10)
+    assert_close(l, wanted, "l", slack=10)
 
 
 @pytest.mark.catches("masked-keys-weigh")
@@ -130,12 +130,12 @@ def test_keys_that_do_not_count_weigh_nothing_whatever_their_score() -> None:
     valid[0, :, 3], valid[1] = True, False  # a whole tile that counts for nobody
     for hidden in (0.0, 30.0):  # zeros, as a masked load leaves them; and higher than all others
         masked = torch.where(valid, scores, hidden)
-        acc, _, total = walk(masked, valid, values)
+        acc, _, l = walk(masked, valid, values)
         wanted = whole_softmax(masked, valid, values)
-        assert_close(acc / total[:, None], wanted, f"softmax, masked scores {hidden:g},")
+        assert_close(acc / l[:, None], wanted, f"softmax, masked scores {hidden:g},")
 
 
-# ---------------------------------------------------------------- the parts
+# ---------------------------------------------------------------- the partials
 
 
 @triton.jit
@@ -145,13 +145,13 @@ def combine_kernel(out, sums, stats, splits: tl.constexpr, padded: tl.constexpr)
     tl.store(out + head * 16 + tl.arange(0, 16), row)
 
 
-def parts_of(scores: list[Tensor], values: list[Tensor]) -> tuple[Tensor, Tensor]:
+def partials_of(scores: list[Tensor], values: list[Tensor]) -> tuple[Tensor, Tensor]:
     """What the splits of one head leave: sums (splits, 16), stats (splits, 2)."""
     sums, stats = torch.zeros(len(scores), 16), torch.zeros(len(scores), 2)
     for s, (score, value) in enumerate(zip(scores, values, strict=True)):
-        best = score.max() if len(score) else torch.tensor(-1e30)
-        weights = (score - best).exp()
-        sums[s], stats[s, 0], stats[s, 1] = weights @ value, best, weights.sum()
+        m = score.max() if len(score) else torch.tensor(-1e30)
+        weights = (score - m).exp()
+        sums[s], stats[s, 0], stats[s, 1] = weights @ value, m, weights.sum()
     return sums, stats
 
 
@@ -165,7 +165,7 @@ def combined(keys: list[list[int]]) -> tuple[Tensor, Tensor]:
     for h, counts in enumerate(keys):
         scores = [torch.randn(n) + 5 * s % 7 for s, n in enumerate(counts)]
         values = [torch.randn(n, 16) for n in counts]
-        sums[h], stats[h] = parts_of(scores, values)
+        sums[h], stats[h] = partials_of(scores, values)
         if sum(counts):
             wanted[h] = torch.cat(scores).double().softmax(0) @ torch.cat(values).double()
     out = torch.full((len(keys), 16), NAN)
@@ -175,7 +175,7 @@ def combined(keys: list[list[int]]) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.catches("parts-are-averaged")
 @pytest.mark.parametrize("splits", [1, 2, 4])
-def test_parts_combine_to_the_softmax_of_all_keys(splits: int) -> None:
+def test_partials_combine_to_the_softmax_of_all_keys(splits: int) -> None:
     rng = random.Random(splits)
     out, wanted = combined([[rng.randint(1, 40) for _ in range(splits)] for _ in range(3)])
     assert_close(out, wanted, "the combined row", slack=4)
@@ -185,7 +185,7 @@ def test_parts_combine_to_the_softmax_of_all_keys(splits: int) -> None:
 def test_a_split_without_keys_adds_nothing() -> None:
     for keys in ([[7, 0, 3, 0], [0, 0, 9, 0]], [[7, 2, 3], [1, 0, 6]], [[1, 0, 0, 0, 5]]):
         out, wanted = combined(keys)
-        assert_close(out, wanted, f"the combined row of parts with {keys} keys", slack=4)
+        assert_close(out, wanted, f"the combined row of partials with {keys} keys", slack=4)
 
 
 @pytest.mark.catches("a-request-without-keys-is-nan")

@@ -5,7 +5,7 @@ labs/measuring/kernel_timing.py; then what a compiler tells without a GPU: regis
 what is loaded above the wait. Shapes: Qwen3-0.6B in bf16, one token.
 
 The times are without dependent launch. With it, calls of one chain in a row run into each other
-and look faster than any decode step is: the bench's `graph-5` and `graph-5-pdl` tell what it gains.
+and look faster than any decode step is: the bench's `graph-5` and `graph-5-pdl` tell what it saves.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ def cases(config: ModelConfig) -> list[Case]:
 
 def _norm_linear(name: str, rows: int, width: int) -> Case:
     def calls(device: torch.device) -> Calls:
-        x, gain, weight = _tensors(device, width, rows)
+        x, norm_weight, weight = _tensors(device, width, rows)
         out = torch.empty(1, rows, device=device, dtype=TYPE)
 
         def in_triton() -> tuple[Tensor, ...]:
-            linear.norm_linear(out, x, gain, weight, EPS)
+            linear.norm_linear(out, x, norm_weight, weight, EPS)
             return (out,)
 
         def in_pytorch() -> tuple[Tensor, ...]:
-            return (functional.linear(functional.rms_norm(x, (width,), gain, EPS), weight),)
+            return (functional.linear(functional.rms_norm(x, (width,), norm_weight, EPS), weight),)
 
         return {YOURS: in_triton, "PyTorch, 2 ops": in_pytorch}
 
@@ -78,15 +78,15 @@ def _linear_add(name: str, rows: int, width: int) -> Case:
 
 def _gate_up(name: str, inner: int, width: int) -> Case:
     def calls(device: torch.device) -> Calls:
-        x, gain, weight = _tensors(device, width, 2 * inner)
+        x, norm_weight, weight = _tensors(device, width, 2 * inner)
         out = torch.empty(1, inner, device=device, dtype=TYPE)
 
         def in_triton() -> tuple[Tensor, ...]:
-            linear.norm_gate_up_silu_mul(out, x, gain, weight, EPS)
+            linear.norm_gate_up_silu_mul(out, x, norm_weight, weight, EPS)
             return (out,)
 
         def in_pytorch() -> tuple[Tensor, ...]:
-            both = functional.linear(functional.rms_norm(x, (width,), gain, EPS), weight)
+            both = functional.linear(functional.rms_norm(x, (width,), norm_weight, EPS), weight)
             gate, up = both.chunk(2, dim=-1)
             return (functional.silu(gate) * up,)
 
@@ -101,7 +101,7 @@ def _case(name: str, size: int, calls: object) -> Case:
 
 
 def _tensors(device: torch.device, width: int, rows: int) -> list[Tensor]:
-    """x (1, K), gain (K,), weight (N, K)."""
+    """x (1, K), norm_weight (K,), weight (N, K)."""
     shapes = ((1, width), (width,), (rows, width))
     return [torch.randn(shape, device=device, dtype=TYPE) / width**0.25 for shape in shapes]
 

@@ -45,12 +45,12 @@ def random(*shape: int, dtype: torch.dtype = F32, seed: int = 0) -> Tensor:
 
 
 def product(
-    x: Tensor, weight: Tensor, gain: Tensor | None = None, bias: Tensor | None = None
+    x: Tensor, weight: Tensor, norm_weight: Tensor | None = None, bias: Tensor | None = None
 ) -> Tensor:
-    """RMSNorm(x) · gain Wᵀ + bias, in float64."""
+    """RMSNorm(x) · norm_weight Wᵀ + bias, in float64."""
     row = x.double()
-    if gain is not None:
-        row = row / (row.square().mean(-1, keepdim=True) + EPS).sqrt() * gain.double()
+    if norm_weight is not None:
+        row = row / (row.square().mean(-1, keepdim=True) + EPS).sqrt() * norm_weight.double()
     out = row @ weight.double().T
     return out if bias is None else out + bias.double()
 
@@ -178,12 +178,12 @@ def launch(
     out: Tensor,
     x: Tensor,
     weight: Tensor,
-    gain: Tensor | None = None,
+    norm_weight: Tensor | None = None,
     bias: Tensor | None = None,
     *,
     add: bool = False,
 ) -> None:
-    gemv.launch_linear(out, x, gain, weight, bias, EPS, add, False, plan)
+    gemv.launch_linear(out, x, norm_weight, weight, bias, EPS, add, False, plan)
 
 
 # ---------------------------------------------------------------- the plan
@@ -237,11 +237,11 @@ def test_a_product_with_any_prologue_and_epilogue_is_the_one_of_float64(
     rows: int, width: int, plan: GemvPlan, dtype: torch.dtype
 ) -> None:
     weight = random(rows, width, dtype=dtype) / 8
-    gain, bias = 1 + random(width, dtype=dtype) / 4, random(rows, dtype=dtype)
-    for tokens, with_gain, with_bias, add in ((1, True, True, False), (3, False, False, True)):
+    norm_weight, bias = 1 + random(width, dtype=dtype) / 4, random(rows, dtype=dtype)
+    for tokens, with_norm, with_bias, add in ((1, True, True, False), (3, False, False, True)):
         x, before = random(tokens, width, dtype=dtype), random(tokens, rows, dtype=dtype, seed=1)
         out = before.clone() if add else torch.full_like(before, NAN)
-        given = (gain if with_gain else None, bias if with_bias else None)
+        given = (norm_weight if with_norm else None, bias if with_bias else None)
         launch(plan, out, x, weight, *given, add=add)
         assert_close(out, product(x, weight, *given) + (before.double() if add else 0))
 
@@ -250,9 +250,12 @@ def test_a_product_with_any_prologue_and_epilogue_is_the_one_of_float64(
 def test_gate_and_up_come_out_as_one_vector(dtype: torch.dtype) -> None:
     for rows, width, plan in SHAPES[:2]:
         x, weight = random(2, width, dtype=dtype), random(2 * rows, width, dtype=dtype) / 8
-        gain, out = 1 + random(width, dtype=dtype) / 4, torch.full((2, rows), NAN, dtype=dtype)
-        gemv.launch_gate_up(out, x, gain, weight, EPS, False, plan)
-        assert_close(out, silu_mul(product(x, weight, gain)))
+        norm_weight, out = (
+            1 + random(width, dtype=dtype) / 4,
+            torch.full((2, rows), NAN, dtype=dtype),
+        )
+        gemv.launch_gate_up(out, x, norm_weight, weight, EPS, False, plan)
+        assert_close(out, silu_mul(product(x, weight, norm_weight)))
 
 
 @pytest.mark.catches("gate-up-swapped")
@@ -260,9 +263,9 @@ def test_gate_is_the_first_half_of_the_weight_and_goes_through_silu() -> None:
     rows, width, plan = WHOLE
     weight = torch.zeros(2 * rows, width)
     weight[:rows, 0], weight[rows:, 0] = -3.0, torch.arange(1.0, rows + 1)
-    x, gain = torch.ones(1, width), torch.ones(width)
+    x, norm_weight = torch.ones(1, width), torch.ones(width)
     out = torch.full((1, rows), NAN)
-    gemv.launch_gate_up(out, x, gain, weight, EPS, False, plan)
+    gemv.launch_gate_up(out, x, norm_weight, weight, EPS, False, plan)
     gate = torch.full((1, rows), -3.0)
     assert_close(out, (torch.nn.functional.silu(gate) * torch.arange(1.0, rows + 1)).double())
 
@@ -281,10 +284,10 @@ def test_a_sum_of_bf16_numbers_is_not_a_bf16_sum() -> None:
 def test_the_norm_is_of_the_whole_row_and_of_nothing_but_the_row() -> None:
     rows, width, plan = RAGGED  # 4 chunks of 32, the last of them 4 columns
     scale = torch.tensor([1.0, 10.0, 100.0, 0.1]).repeat_interleave(32)[:width]
-    x, weight, gain = random(1, width) * scale, random(rows, width), torch.ones(width)
+    x, weight, norm_weight = random(1, width) * scale, random(rows, width), torch.ones(width)
     out = torch.full((1, rows), NAN)
-    launch(plan, out, x, weight, gain)
-    assert_close(out, product(x, weight, gain))
+    launch(plan, out, x, weight, norm_weight)
+    assert_close(out, product(x, weight, norm_weight))
 
 
 @pytest.mark.catches("mean-of-the-padding")
@@ -330,11 +333,11 @@ def test_product_and_residual_are_rounded_together() -> None:
 @pytest.mark.catches("norm-per-chunk")
 def test_a_token_does_not_see_the_tokens_beside_it() -> None:
     rows, width, plan = RAGGED
-    x, weight, gain = random(3, width), random(rows, width), 1 + random(width) / 4
+    x, weight, norm_weight = random(3, width), random(rows, width), 1 + random(width) / 4
     together, alone = torch.full((3, rows), NAN), torch.full((3, rows), NAN)
-    launch(plan, together, x, weight, gain)
+    launch(plan, together, x, weight, norm_weight)
     x[1:] = NAN
-    launch(plan, alone, x, weight, gain)
+    launch(plan, alone, x, weight, norm_weight)
     assert torch.equal(together[0], alone[0])
 
 
@@ -345,16 +348,16 @@ def test_a_token_does_not_see_the_tokens_beside_it() -> None:
 @pytest.mark.parametrize("tokens", [1, 2])
 def test_nothing_is_written_beyond_the_last_row(tokens: int) -> None:
     rows, width, plan = RAGGED
-    x, weight, gain = random(tokens, width), random(rows, width), torch.ones(width)
+    x, weight, norm_weight = random(tokens, width), random(rows, width), torch.ones(width)
     out = Guarded.around(torch.full((tokens, rows), NAN), UNTOUCHED)
     launch(plan, out.inside, x, weight)
     assert (out.border == UNTOUCHED).all(), "a row beyond the last was stored"
     assert_close(out.inside, product(x, weight))
     half = Guarded.around(torch.full((tokens, rows), NAN), UNTOUCHED)
     both = random(2 * rows, width)
-    gemv.launch_gate_up(half.inside, x, gain, both, EPS, False, plan)
+    gemv.launch_gate_up(half.inside, x, norm_weight, both, EPS, False, plan)
     assert (half.border == UNTOUCHED).all(), "a pair beyond the last was stored"
-    assert_close(half.inside, silu_mul(product(x, both, gain)))
+    assert_close(half.inside, silu_mul(product(x, both, norm_weight)))
 
 
 @pytest.mark.catches("tail-is-never-read")
@@ -365,10 +368,10 @@ def test_nothing_is_read_beyond_the_weight_nor_from_the_next_row(
     rows, width, plan = RAGGED
     x = random(1, width)
     weight = Guarded.around(random(rows, width), NAN)
-    gain, bias = Guarded.around(torch.ones(width), NAN), Guarded.around(random(rows), NAN)
+    norm_weight, bias = Guarded.around(torch.ones(width), NAN), Guarded.around(random(rows), NAN)
     out = torch.full((1, rows), NAN)
-    inside = (weight.inside, gain.inside, bias.inside)
-    watch = watching(out=out, x=x, weight=inside[0], gain=inside[1], bias=inside[2])
+    inside = (weight.inside, norm_weight.inside, bias.inside)
+    watch = watching(out=out, x=x, weight=inside[0], norm_weight=inside[1], bias=inside[2])
     launch(plan, out, x, *inside)
     beyond = watch.outside("load")
     assert beyond == 0, "addresses beyond the ends of the tensors were read"
@@ -388,16 +391,18 @@ def test_each_weight_is_read_once_and_above_the_wait(
 
 
 @pytest.mark.catches("weights-below-the-wait")
-def test_gate_up_and_gains_are_read_above_the_wait_too(watching: Callable[..., Watch]) -> None:
+def test_gate_up_and_the_norms_weight_are_read_above_the_wait_too(
+    watching: Callable[..., Watch],
+) -> None:
     rows, width, plan = WHOLE
-    x, weight, gain = random(2, width), random(2 * rows, width), torch.ones(width)
+    x, weight, norm_weight = random(2, width), random(2 * rows, width), torch.ones(width)
     bias, out = random(rows), torch.zeros(2, rows)
-    watch = watching(out=out, x=x, weight=weight, gain=gain, bias=bias)
-    gemv.launch_gate_up(out, x, gain, weight, EPS, False, plan)
+    watch = watching(out=out, x=x, weight=weight, norm_weight=norm_weight, bias=bias)
+    gemv.launch_gate_up(out, x, norm_weight, weight, EPS, False, plan)
     watch.read_once_above("weight")
     watch.events.clear()
-    launch(plan, out, x, weight[:rows], gain, bias)
-    for name in ("gain", "bias"):
+    launch(plan, out, x, weight[:rows], norm_weight, bias)
+    for name in ("norm_weight", "bias"):
         below = watch.elements("load", name, before_wait=False)
         assert not below, f"{name} is read below the wait"
 
@@ -410,10 +415,10 @@ def test_what_the_step_wrote_is_read_below_the_wait(
     """x and the residual are the kernel before's: above the wait it may still be writing them."""
     rows, width, plan = WHOLE
     x, weight, out = random(2, width), random(rows, width), random(2, rows)
-    both, gain, half = random(2 * rows, width), torch.ones(width), random(2, rows)
+    both, norm_weight, half = random(2 * rows, width), torch.ones(width), random(2, rows)
     watch = watching(out=out, x=x, weight=weight, half=half)
     launch(plan, out, x, weight, add=add)
-    gemv.launch_gate_up(half, x, gain, both, EPS, False, plan)
+    gemv.launch_gate_up(half, x, norm_weight, both, EPS, False, plan)
     for name in ("x", "out", "half"):
         early = watch.elements("load", name, before_wait=True)
         assert not early, f"{name} is read too early"

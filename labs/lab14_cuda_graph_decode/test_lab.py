@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from mini_engine.cuda.attention import DecodeAttention, HostAttention
-from mini_engine.cuda.graphs import streams
+from mini_engine.cuda.graphs import emulator
 from mini_engine.cuda.graphs.backend import GraphBackend, graphs_for
 from mini_engine.cuda.graphs.capture import GraphRunner
 from mini_engine.cuda.inputs import StaticInputs, StepInputs
@@ -241,7 +241,7 @@ def test_the_side_stream_waits_for_whoever_writes_the_inputs(
         return wait
 
     for name in ("wait_stream", "synchronize"):
-        monkeypatch.setattr(streams.Stream, name, noted(getattr(streams.Stream, name)))
+        monkeypatch.setattr(emulator.Stream, name, noted(getattr(emulator.Stream, name)))
     backend = replace(graphs(), synchronize=noted(graphs().synchronize))
 
     def forward(rung: int) -> Tensor:

@@ -25,7 +25,7 @@ from torch import Tensor
 from labs.lab15_torch_compile.compile_report import graph_breaks, launches, over_calls
 from labs.measuring.step_timing import Race
 from labs.measuring.step_timing import main as race_main
-from mini_engine.cli.bench_file import tiny_shape
+from mini_engine.cli.measuring import tiny_shape
 from mini_engine.cuda.graphs.backend import graphs_for
 from mini_engine.cuda.measure.decode_setup import build_setup
 from mini_engine.cuda.weights import random_weights

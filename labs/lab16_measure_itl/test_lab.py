@@ -14,11 +14,12 @@ import pytest
 from mini_engine.cuda.measure.intervals import (
     MAX_PROCESSES,
     STUDENT_T,
+    held_out_percent,
+    line,
     median_interval,
     pooled_interval,
     pooled_ratio,
 )
-from mini_engine.cuda.measure.straight_line import held_out_percent, line
 from mini_engine.cuda.measure.timing import Lap, balanced_order, lap, paired_laps
 
 TRUTH = 100.0

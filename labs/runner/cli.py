@@ -28,7 +28,8 @@ passes.
   python -m labs hint           the next hint for the first open hole
   python -m labs demo           the engine's demo with your solved files in its place
 
-Your files are in labs/mine, which git ignores: pulling a newer version never touches them.
+Your files are in labs/mine, which git ignores: pulling a newer version never touches them. When
+they no longer fit the engine, `python -m labs update` carries your code over.
 """
 
 
@@ -43,84 +44,43 @@ class Command(NamedTuple):
 
 JSON = ("--json", {"action": "store_true", "help": "print the result as JSON"})
 LAB = ("number", {"type": int, "nargs": "?", "help": "the lab (default: the current one)"})
+THIS_LAB = ("number", {"type": int, "help": "the lab"})
+STALE_LAB = ("number", {"type": int, "nargs": "?", "help": "the lab (default: all that need it)"})
 HOLE = ("--hole", {"type": int, "metavar": "K", "help": "of this hole, counted from 1"})
 WORDS = ("words", {"nargs": argparse.REMAINDER, "help": "passed on as they are"})
-WHOSE = {
-    "default": "mine",
-    "metavar": "WHOSE",
-    "help": "mine, reference, or wrong/NAME for a known wrong answer (default: mine)",
-}
+EVERY_TEST = ("--all", {"action": "store_true", "help": "show every failing test in full"})
+SEEN_HINTS = ("--all", {"action": "store_true", "help": "show the hints seen so far"})
+WHOSE = "mine, reference, or wrong/NAME for a known wrong answer (default: mine)"
+IMPL = ("--impl", {"default": "mine", "metavar": "WHOSE", "help": WHOSE})
 
+# fmt: off
 COMMANDS = (
-    Command(
-        "list", "show every lab, how far you are, and the next step", (JSON,), commands.run_list
-    ),
-    Command(
-        "start",
-        "cut the holes of a lab into a file of your own; a file that is there already is kept",
-        (JSON, LAB),
-        commands.run_start,
-    ),
-    Command(
-        "check",
-        "run the tests of a lab on your file",
-        (
-            JSON,
-            LAB,
-            ("--impl", WHOSE),
-            ("--all", {"action": "store_true", "help": "show every failing test in full"}),
-        ),
-        commands.run_check,
-    ),
-    Command(
-        "hint",
-        "show one more hint",
-        (JSON, LAB, HOLE, ("--all", {"action": "store_true", "help": "show those seen so far"})),
-        commands.run_hint,
-    ),
-    Command("watch", "check again whenever you save", (JSON, LAB), commands.run_watch),
-    Command(
-        "demo",
-        "run the demo, or any other command of the engine, with your solved files in place",
-        (WORDS,),
-        commands.run_demo,
-    ),
-    Command(
-        "measure",
-        "run the measuring step of a GPU lab, or read the captured run",
-        (("number", {"type": int, "help": "the lab's number"}), WORDS),
-        commands.run_measure,
-    ),
-    Command("diff", "show how your file differs from the engine's", (JSON, LAB), commands.run_diff),
-    Command(
-        "reset",
-        "cut a lab anew and keep what you wrote as a backup",
-        (JSON, LAB),
-        commands.run_reset,
-    ),
-    Command(
-        "update",
-        "carry your code over into files cut from this version of the engine, and keep the old "
-        "files as backups",
-        (
-            JSON,
-            ("number", {"type": int, "nargs": "?", "help": "the lab (default: all that need it)"}),
-        ),
-        commands.run_update,
-    ),
-    Command(
-        "solution",
-        "show how the engine itself fills the holes",
-        (JSON, LAB, HOLE),
-        commands.run_solution,
-    ),
-    Command(
-        "doctor",
-        "show versions and the GPU, and what is emulated here and why",
-        (JSON,),
-        commands.run_doctor,
-    ),
+    Command("list", "show every lab, how far you are, and the next step",
+            (JSON,), commands.run_list),
+    Command("start", "cut the holes of a lab into a file of your own; a file that exists is kept",
+            (JSON, LAB), commands.run_start),
+    Command("check", "run the tests of a lab on your file",
+            (JSON, LAB, IMPL, EVERY_TEST), commands.run_check),
+    Command("hint", "show one more hint",
+            (JSON, LAB, HOLE, SEEN_HINTS), commands.run_hint),
+    Command("watch", "check again whenever you save",
+            (JSON, LAB), commands.run_watch),
+    Command("demo", "run the demo, or any command of the engine, with your solved files in place",
+            (WORDS,), commands.run_demo),
+    Command("measure", "run the measuring step of a GPU lab, or read the captured run",
+            (THIS_LAB, WORDS), commands.run_measure),
+    Command("diff", "show how your file differs from the engine's",
+            (JSON, LAB), commands.run_diff),
+    Command("reset", "cut a lab anew and keep what you wrote as a backup",
+            (JSON, LAB), commands.run_reset),
+    Command("update", "carry your code over into files cut from this engine; the old ones are kept",
+            (JSON, STALE_LAB), commands.run_update),
+    Command("solution", "show how the engine itself fills the holes",
+            (JSON, LAB, HOLE), commands.run_solution),
+    Command("doctor", "show versions and the GPU, and what is emulated here and why",
+            (JSON,), commands.run_doctor),
 )
+# fmt: on
 
 
 def main(argv: Sequence[str] | None = None) -> int:

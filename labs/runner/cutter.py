@@ -252,8 +252,8 @@ def _name(node: ast.AST) -> str | None:
 
 def _start(node: ast.stmt) -> int:
     """The first line, decorators included."""
-    decorators = getattr(node, "decorator_list", [])
-    return min(node.lineno, *(int(d.lineno) for d in decorators), node.lineno)
+    decorators: list[ast.expr] = getattr(node, "decorator_list", [])
+    return min([node.lineno, *(decorator.lineno for decorator in decorators)])
 
 
 def _body_begins(node: ast.FunctionDef, lines: Lines) -> int:
@@ -261,7 +261,7 @@ def _body_begins(node: ast.FunctionDef, lines: Lines) -> int:
     if _is_docstring(node.body[0]):
         return (node.body[0].end_lineno or 0) + 1
     first = _start(node.body[0])
-    while first - 1 > node.lineno and lines[first - 2].strip().startswith(("#",)):
+    while first - 1 > node.lineno and lines[first - 2].strip().startswith("#"):
         first -= 1
     return first
 

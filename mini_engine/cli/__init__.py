@@ -3,11 +3,11 @@
 In: words. Out: a table or a text for people, JSON with `--json`; exit code 2 and one clear line on
 bad input.
 
-A command is a module of this package, imported only when it is asked for, with three things; its
-docstring is the long help:
+A command is a module of this package, imported only when it is asked for. Its docstring is the long
+help, and it has three functions:
 
     add_arguments(parser)        its options
-    run(args, console) -> dict   does the work; what it returns is what `--json` prints
+    run(args, console) -> dict   does the work and returns what `--json` prints
     show(result, console)        prints the same for people
 
 `console` writes to standard error in `run` (progress, notes) and to standard output in `show`, so
@@ -22,7 +22,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any, Protocol
+from types import ModuleType
 
 from rich.console import Console
 
@@ -41,17 +41,7 @@ COMMANDS = {
 
 
 class CheckFailed(RuntimeError):
-    """A command found that something is wrong with the engine, not with what it was given."""
-
-
-class Command(Protocol):
-    """What the module of a command offers."""
-
-    __doc__: str | None
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
-    def run(self, args: argparse.Namespace, console: Console) -> dict[str, Any]: ...
-    def show(self, result: dict[str, Any], console: Console) -> None: ...
+    """A command found something wrong with the engine, not with its input."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -100,6 +90,6 @@ def build_parser(words: Sequence[str]) -> argparse.ArgumentParser:
     return parser
 
 
-def load(name: str) -> Command:
+def load(name: str) -> ModuleType:
     """The module of a command."""
-    return importlib.import_module(f"mini_engine.cli.{name}")  # type: ignore[return-value]
+    return importlib.import_module(f"mini_engine.cli.{name}")

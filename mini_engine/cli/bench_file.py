@@ -22,7 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mini_engine.cli import options
+from mini_engine.cli import measuring
 from mini_engine.cuda.measure.evidence import (
     Measurement,
     check_same_machine,
@@ -30,13 +30,12 @@ from mini_engine.cuda.measure.evidence import (
     write_measurement,
 )
 from mini_engine.cuda.measure.table import joined, wants
-from mini_engine.model.config import ModelConfig, named_shape
+from mini_engine.model.config import ModelConfig
 from mini_engine.predict.hardware import DeviceSpec
 from mini_engine.records.rows import NOT_RUN, Point, Row
 
 if TYPE_CHECKING:
     from mini_engine.cuda.graphs.backend import GraphBackend
-    from mini_engine.cuda.weights import Weights
 
 QUICK_SECONDS = 200  # no variant starts after this, and none but max-autotune takes longer than 40
 
@@ -91,17 +90,7 @@ def run_python(words: list[str]) -> int:
 
 def config_of(word: str) -> ModelConfig:
     """What a word of --shape means, in bf16. Raises ValueError for one that means nothing."""
-    config = tiny_shape() if word == "tiny" else options.shape_of(word)
-    return replace(config, dtype="bfloat16")
-
-
-def tiny_shape() -> ModelConfig:
-    """What the emulator can run in seconds."""
-    return replace(
-        named_shape("qwen3-0.6b"), name="tiny", hidden_size=64, intermediate_size=96, num_layers=2,
-        num_heads=4, num_kv_heads=2, head_dim=16, vocab_size=256, max_position_embeddings=512,
-        eos_token_ids=(),
-    )  # fmt: skip
+    return replace(measuring.shape_of(word), dtype="bfloat16")
 
 
 # ---------------------------------------------------------------- parts
@@ -157,6 +146,8 @@ def _measured(
     args: argparse.Namespace, backend: GraphBackend, spec: DeviceSpec, copy_gb_s: float, todo: Todo
 ) -> Iterator[Row]:
     """The rows of this process; a shape's weights are made when they are needed."""
+    import torch
+
     from mini_engine.cuda.measure.bench import Effort, bench_point
     from mini_engine.cuda.weights import no_room
 
@@ -167,17 +158,7 @@ def _measured(
             for _, _, point, names in points:
                 yield from (Row(*point, name, NOT_RUN, reason) for name in names)
             continue
-        weights = _weights(word, config, backend)
+        weights = measuring.weights_of(word, config, backend, torch.bfloat16)
         for _, _, point, names in points:
             yield from bench_point(backend, weights, point, names, effort, spec, copy_gb_s)
         del weights  # before the next shape's are made
-
-
-def _weights(word: str, config: ModelConfig, backend: GraphBackend) -> Weights:
-    import torch
-
-    from mini_engine.cuda.weights import load_weights, random_weights
-
-    if Path(word).is_dir():
-        return load_weights(config, word, backend.device, torch.bfloat16)
-    return random_weights(config, backend.device, torch.bfloat16, seed=0)

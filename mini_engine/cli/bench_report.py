@@ -1,8 +1,8 @@
-"""What is made of a benchmark's file, again and again and without measuring: table, pictures, bars.
+"""What a benchmark's file yields, without measuring again: table, pictures, bars.
 
 In:  the path of a measurement file. Out: `NAME.md`, `NAME-itl.png`, `NAME-crossover.png` and
-`NAME-waterfall.png` beside it, or where `out` says; a picture for which the file has too few points
-is left out, with the reason. No torch.
+     `NAME-waterfall.png` beside it, or where `out` says; a picture for which the file has too few
+     points is left out, with the reason. No torch.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ Draw = Callable[[Sequence[Row], Path, Origin], None]
 def report(
     path: Path, out: Path | None = None, shape: str | None = None, context: int | None = None
 ) -> dict[str, Any]:
-    """Read the file and write all that can be made of it.
+    """Read the file and write everything that it yields.
 
-    The pictures are of one shape at one context: those given, or the place with the most batches.
+    The pictures show one shape at one context: those given, or the pair with the most batches.
     Raises ValueError for a file that is no benchmark, and where a shape or context has no result.
     """
     measurement = read_measurement(path)
@@ -65,7 +65,7 @@ def _report(
 def _pictures(
     measurement: Measurement, out: Path, shape: str | None, context: int | None
 ) -> tuple[list[Path], dict[str, str]]:
-    """(paths, file name -> why it is not there). An older picture of that name is removed."""
+    """(paths, file name -> why it is missing). An older picture of that name is removed."""
     origin, drawn, not_drawn = origin_of(vars(measurement)), [], {}
     try:
         steps = of_one_place(measured_steps(measurement.figures["rows"]), shape, context)
@@ -87,7 +87,7 @@ def _pictures(
 
 
 def _waterfall(steps: Sequence[Row], path: Path, origin: Origin) -> None:
-    """At the smallest batch: there launches weigh most."""
+    """At the smallest batch, where launches weigh most."""
     batch = min(step.batch for step in steps)
     plots.waterfall(ablation(steps, batch, origin.copy_gb_s), path, origin)
 

@@ -5,14 +5,14 @@
 Measured: a launch with and without a framework, a graph launch against its number of nodes, the gap
 between kernels in a stream and in a graph, what programmatic dependent launch (PDL) takes off it,
 bandwidth of a copy and of reading, the rate of a matrix product, recording and instantiating a
-graph, the small copies around a step. Two files are written:
-the measurements (under course/measurements/ on a GPU), and the spec made of them, in which every
-figure names that file and its interval, or keeps the base's source where it was not measured. Then
+graph, the small copies around a step. Two files are written: the measurements (under
+course/measurements/ on a GPU), and the spec made from them, in which every figure names that file
+and its interval, or keeps the base's source where it was not measured. Then
 
   python -m mini_engine crossover --spec out/spec.json
 
-predicts for this very machine. Without a GPU the same runs on the CPU emulator: it shows that all
-of it works, and both files say that they are no evidence.
+predicts for this very machine. Without a GPU the same runs on the CPU emulator: that shows that
+everything works, and both files say that they are no evidence.
 """
 
 from __future__ import annotations

@@ -27,65 +27,44 @@ from rich.table import Table
 
 from mini_engine.cli import options
 from mini_engine.dispatch.default_ladder import default_capture_sizes
-from mini_engine.model.config import SHAPES, ModelConfig
+from mini_engine.model.config import SHAPES
 from mini_engine.predict.capacity import (
     GIB,
     KV_DTYPE_BYTES,
     QUANTS,
-    CapacityReport,
     capacity,
     floor_ms,
     read_bytes,
 )
-from mini_engine.predict.hardware import spec_names
+from mini_engine.predict.hardware import load_spec, spec_names
 
 DEFAULT_GPU = "h200"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--gpu", metavar="NAME", help=f"{', '.join(spec_names())} (default: {DEFAULT_GPU})"
-    )
-    parser.add_argument("--vram-gb", type=float, metavar="GB", help="memory, instead of --gpu")
-    parser.add_argument(
-        "--bandwidth-gb-s", type=float, metavar="N", help="of that memory, for the floor"
-    )
-    parser.add_argument(
-        "--model",
-        default="qwen3-0.6b",
-        help=f"{', '.join(SHAPES)}, or a checkpoint folder (default: qwen3-0.6b)",
-    )
-    parser.add_argument(
-        "--context",
-        type=options.positive,
-        default=4096,
-        metavar="TOKENS",
-        help="of every request (default: 4096)",
-    )
-    parser.add_argument("--batch", type=options.positive, default=1, metavar="N", help="requests")
-    parser.add_argument(
-        "--quant",
-        default="bf16",
-        choices=QUANTS,
-        help="of the weights; 8 and 4 bits: of the layers' matrices only (default: bf16)",
-    )
-    parser.add_argument(
-        "--kv-dtype", default="bf16", choices=KV_DTYPE_BYTES, help="of the cache (default: bf16)"
-    )
-    parser.add_argument(
-        "--max-num-seqs",
-        type=options.positive,
-        default=256,
-        metavar="N",
-        help="full graphs are held for vLLM's decode sizes up to this (default: 256)",
-    )
+    add, number = parser.add_argument, options.positive
+    add("--gpu", metavar="NAME", help=f"{', '.join(spec_names())} (default: {DEFAULT_GPU})")
+    add("--vram-gb", type=float, metavar="GB", help="memory, instead of --gpu")
+    add("--bandwidth-gb-s", type=float, metavar="N", help="of that memory, for the floor")
+    shapes = f"{', '.join(SHAPES)}, or a checkpoint folder (default: qwen3-0.6b)"
+    add("--model", default="qwen3-0.6b", help=shapes)
+    tokens = "of every request (default: 4096)"
+    add("--context", type=number, default=4096, metavar="TOKENS", help=tokens)
+    add("--batch", type=number, default=1, metavar="N", help="requests")
+    weights = "of the weights; 8 and 4 bits: of the layers' matrices only (default: bf16)"
+    add("--quant", default="bf16", choices=QUANTS, help=weights)
+    add("--kv-dtype", default="bf16", choices=KV_DTYPE_BYTES, help="of the cache (default: bf16)")
+    graphs = "full graphs are held for vLLM's decode sizes up to this (default: 256)"
+    add("--max-num-seqs", type=number, default=256, metavar="N", help=graphs)
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     check_card(args)
     config = options.shape_of(args.model)
-    sizes = decode_sizes(args.max_num_seqs)
-    spec = None if args.vram_gb else options.spec_of(args.gpu or DEFAULT_GPU)
+    # of the sizes of vLLM's default settings, those of decode batches have a full graph
+    sizes = default_capture_sizes(args.max_num_seqs, 8192)
+    sizes = [size for size in sizes if size <= args.max_num_seqs]
+    spec = None if args.vram_gb else load_spec(args.gpu or DEFAULT_GPU)
     report = capacity(
         config,
         spec or args.vram_gb,
@@ -95,9 +74,10 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         kv_dtype=args.kv_dtype,
         capture_sizes=sizes,
     )
-    floors = (report.floor_ms, report.copy_floor_ms)
+    on_paper_ms = report.floor_ms
     if args.bandwidth_gb_s:
-        floors = (bandwidth_floor_ms(config, report, args.quant, args.bandwidth_gb_s), None)
+        must_read = read_bytes(config, args.quant) + report.kv_bytes
+        on_paper_ms = floor_ms(must_read, args.bandwidth_gb_s)
     return {
         "gpu": spec.name if spec else f"a card of {args.vram_gb:g} GB",
         "model": config.name,
@@ -115,8 +95,8 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         "max_context": report.max_context,
         "model_context": report.model_context,
         "max_batch": report.max_batch,
-        "floor_ms": floors[0],
-        "copy_floor_ms": floors[1],
+        "floor_ms": on_paper_ms,
+        "copy_floor_ms": report.copy_floor_ms,
     }
 
 
@@ -148,7 +128,7 @@ def show(result: dict[str, Any], console: Console) -> None:
 
 
 def check_card(args: argparse.Namespace) -> None:
-    """One card, by name or by its figures. Raises ValueError otherwise."""
+    """Raises ValueError unless a card is given by name or by its figures, not by both."""
     if args.gpu and (args.vram_gb is not None or args.bandwidth_gb_s is not None):
         raise ValueError("--gpu names a card with all its figures: leave out --vram-gb and others")
     if args.bandwidth_gb_s is not None and args.vram_gb is None:
@@ -160,19 +140,6 @@ def check_card(args: argparse.Namespace) -> None:
         if given is not None and not 0 < given < math.inf:
             option = name.replace("_", "-")
             raise ValueError(f"--{option} {given:g}: expected more than 0")
-
-
-def decode_sizes(max_num_seqs: int) -> list[int]:
-    """The sizes of which vLLM's default settings hold a full graph: those of decode batches."""
-    sizes = default_capture_sizes(max_num_seqs, 8192)
-    return [size for size in sizes if size <= max_num_seqs]
-
-
-def bandwidth_floor_ms(
-    config: ModelConfig, report: CapacityReport, quant: str, bandwidth_gb_s: float
-) -> float:
-    """The floor of a card that is known by its bandwidth alone."""
-    return floor_ms(read_bytes(config, quant) + report.kv_bytes, bandwidth_gb_s)
 
 
 def _floor(result: dict[str, Any]) -> str:

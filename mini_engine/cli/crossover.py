@@ -22,8 +22,6 @@ predicted by the launch model from the figures of the spec, none is measured.
 from __future__ import annotations
 
 import argparse
-import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,63 +34,33 @@ from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.ladder import CaptureLadder
 from mini_engine.predict.curves import ItlCurve, ItlPoint, itl_curve
 
-MAX_NUM_SEQS, MAX_NUM_BATCHED_TOKENS = 256, 8192  # of the server whose ladder is the default
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_shape(parser)
     options.add_spec(parser)
-    parser.add_argument(
-        "--style",
-        default="fused9",
-        choices=options.STYLES,
-        help="op list: 9 or 5 kernels a layer, or Hugging Face's 56 (default: fused9)",
-    )
-    parser.add_argument(
-        "--context",
-        type=options.positive,
-        default=1024,
-        metavar="TOKENS",
-        help="of every request (default: 1024)",
-    )
-    parser.add_argument(
-        "--max-batch", type=options.positive, default=256, metavar="N", help="(default: 256)"
-    )
-    parser.add_argument(
-        "--ladder",
-        type=_ladder,
-        metavar="1,2,4",
-        help="capture sizes (default: vLLM 0.33's for --max-num-seqs 256)",
-    )
-    parser.add_argument(
-        "--host-us",
-        type=options.microseconds,
-        metavar="US",
-        help="CPU time of the engine between two steps (default: the spec's)",
-    )
-    parser.add_argument(
-        "-o", "--out", type=Path, default=Path("out/crossover.png"), metavar="PNG", help="picture"
-    )
+    add, number = parser.add_argument, options.positive
+    styles = "op list: 9 or 5 kernels a layer, or Hugging Face's 56 (default: fused9)"
+    add("--style", default="fused9", choices=options.STYLES, help=styles)
+    tokens = "of every request (default: 1024)"
+    add("--context", type=number, default=1024, metavar="TOKENS", help=tokens)
+    add("--max-batch", type=number, default=256, metavar="N", help="(default: 256)")
+    sizes = "capture sizes (default: vLLM 0.33's for --max-num-seqs 256)"
+    add("--ladder", type=_ladder, metavar="1,2,4", help=sizes)
+    options.add_host_us(parser)
+    picture = Path("out/crossover.png")
+    add("-o", "--out", type=Path, default=picture, metavar="PNG", help="picture")
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
-    shape, spec = options.shape_of(args.shape), options.spec_of(args.spec)
-    if args.host_us is not None:
-        if not 0 <= args.host_us < math.inf:
-            raise ValueError(f"--host-us {args.host_us}: expected 0 µs or more")
-        spec = replace(spec, host_step_us=args.host_us)
+    shape, spec = options.shape_and_spec(args)
     sizes = args.ladder
-    if sizes is None:
-        sizes = default_capture_sizes(max(MAX_NUM_SEQS, args.max_batch), MAX_NUM_BATCHED_TOKENS)
+    if sizes is None:  # of a server with vLLM's defaults
+        sizes = default_capture_sizes(max(256, args.max_batch), 8192)
     with console.status("computing"):
         curve = itl_curve(
-            shape,
-            spec,
-            CaptureLadder(sizes),
-            style=args.style,
-            context=args.context,
-            max_batch=args.max_batch,
-        )
+            shape, spec, CaptureLadder(sizes),
+            style=args.style, context=args.context, max_batch=args.max_batch,
+        )  # fmt: skip
         plots.itl_curve(curve, args.out)
     return {
         "shape": shape.name,
@@ -147,12 +115,12 @@ def show(result: dict[str, Any], console: Console) -> None:
 
 
 def _ladder(word: str) -> list[int] | None:
-    """`default`, or sizes, for `type=`."""
+    """`default`, which is None, or sizes, for `type=`."""
     return None if word == "default" else options.whole_numbers(word)
 
 
 def _shown(curve: ItlCurve) -> list[int]:
-    """The batches of the table: powers of two, the crossover, and the last."""
+    """The batches of the table: powers of two, the crossover, the last one."""
     last = curve.points[-1].batch
     powers = [1 << i for i in range(last.bit_length())]
     return sorted({*powers, last, min(curve.crossover, last)})

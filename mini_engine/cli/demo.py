@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +37,6 @@ from mini_engine.records.trace import write_trace
 from mini_engine.sim.generate import Generation, generate, open_checkpoint
 from mini_engine.sim.predict import HF_EAGER, LIMITS, Prediction, Service, predict
 
-MODES = options.MODES
 DRAWN = {"NONE": "eager", "PIECEWISE": "piecewise", "FULL": "one graph"}
 LABELS = {HF_EAGER: "HF eager¹", "FULL_AND_PIECEWISE": "FULL_AND_\nPIECEWISE"}
 HEADS = {
@@ -69,51 +67,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_shape(parser)
     options.add_spec(parser)
     parser.add_argument("--batch", type=options.positive, default=1, help="of the predicted step")
-    parser.add_argument(
-        "--host-us",
-        type=options.microseconds,
-        metavar="US",
-        help="CPU time of the engine between two steps (default: the spec's)",
-    )
+    options.add_host_us(parser)
     parser.add_argument("--out", type=Path, default=Path("out"), help="folder for the files")
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     texts = prompts.read(args)
     checkpoint = open_checkpoint(args.model)
-    shape, spec = options.shape_of(args.shape), options.spec_of(args.spec)
-    if args.host_us is not None:
-        spec = replace(spec, host_step_us=args.host_us)
+    shape, spec = options.shape_and_spec(args)
     service = Service()
     columns = (TextColumn("{task.description:<34}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("", total=2 * len(MODES) + 2)
+        task = progress.add_task("", total=2 * len(options.MODES) + 2)
 
         def next_step(what: str) -> None:
             progress.update(task, advance=1, description=what)
 
         written: list[Generation] = []
-        for mode in MODES:
+        for mode in options.MODES:
             next_step(f"writing under {mode}")
-            written.append(
-                generate(checkpoint, spec, texts, mode, max_new_tokens=args.max_new_tokens)
-            )
+            tokens = args.max_new_tokens
+            written.append(generate(checkpoint, spec, texts, mode, max_new_tokens=tokens))
         check_agreement(texts, written)
         predictions: list[Prediction] = []
-        for mode in (HF_EAGER, *MODES):
+        for mode in (HF_EAGER, *options.MODES):
             next_step(f"predicting {shape.name}, {mode}")
-            predictions.append(
-                predict(shape, spec, mode, batch=args.batch, context=CONTEXT, service=service)
-            )
+            step = predict(shape, spec, mode, batch=args.batch, context=CONTEXT, service=service)
+            predictions.append(step)
         next_step("drawing")
         files = draw(args.out, shape, spec, args.batch, predictions)
+    first = written[0]
     return {
         "checkpoint": checkpoint.config.name,
         "prompts": [
-            {"prompt": prompt, "text": text, "tokens": list(completion.tokens)}
-            for prompt, text, completion in zip(
-                texts, written[0].texts, written[0].completions, strict=True
-            )
+            {"prompt": prompt, "text": text, "tokens": list(done.tokens)}
+            for prompt, text, done in zip(texts, first.texts, first.completions, strict=True)
         ],
         "modes": [generation.mode for generation in written],
         "modes_agree": True,
@@ -139,12 +127,9 @@ def draw(
         caption=f"{plots.PREDICTED}: a decode step of {shape.name} on {spec.name}, batch {batch}, "
         f"{CONTEXT} tokens of context, 9 kernels a layer.",
     )
-    ladder = CaptureLadder(
-        default_capture_sizes(LIMITS.max_num_seqs, LIMITS.max_num_batched_tokens)
-    )
-    curve = itl_curve(
-        shape, spec, ladder, style="fused9", context=CONTEXT, max_batch=LIMITS.max_num_seqs
-    )
+    top = LIMITS.max_num_seqs
+    ladder = CaptureLadder(default_capture_sizes(top, LIMITS.max_num_batched_tokens))
+    curve = itl_curve(shape, spec, ladder, style="fused9", context=CONTEXT, max_batch=top)
     plots.itl_curve(curve, out / "crossover.png")
     traced = {name: steps[mode] for mode, name in {HF_EAGER: HF_EAGER, **DRAWN}.items()}
     write_trace(out / "trace.json", traced)
@@ -156,16 +141,14 @@ def draw(
 
 
 def check_agreement(texts: Sequence[str], written: Sequence[Generation]) -> None:
-    """Raise `CheckFailed`, naming the prompt and the token, unless all modes wrote the same."""
+    """Raise `CheckFailed`, with prompt and token, unless all modes wrote the same."""
     reference = written[0]
     for other in written[1:]:
         for i, prompt in enumerate(texts):
             ours, theirs = reference.completions[i].tokens, other.completions[i].tokens
             if ours != theirs:
-                at = next(
-                    (k for k, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b),
-                    min(len(ours), len(theirs)),
-                )
+                same = [a == b for a, b in zip(ours, theirs, strict=False)]
+                at = [*same, False].index(False)
                 raise CheckFailed(
                     f"{reference.mode} and {other.mode} disagree on prompt {i + 1} ({prompt!r}) "
                     f"from token {at + 1} on: a graph read or wrote the wrong memory"

@@ -23,10 +23,10 @@ from rich.console import Console
 from rich.text import Text
 
 from mini_engine.cli import options, prompts
-from mini_engine.dispatch.modes import CUDAGraphMode
 from mini_engine.engine.engine import Completion
 from mini_engine.engine.generation import SHIPPED
 from mini_engine.model.tokenizer import Tokenizer
+from mini_engine.predict.hardware import load_spec
 from mini_engine.sim.generate import generate, open_checkpoint
 
 
@@ -34,12 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     prompts.add_arguments(parser)
     parser.add_argument("--model", default=str(SHIPPED), help="checkpoint folder, or a hub id")
     parser.add_argument("--backend", default="sim", choices=("sim", "cuda"))
-    parser.add_argument(
-        "--mode",
-        default="FULL_AND_PIECEWISE",
-        choices=[mode.name for mode in CUDAGraphMode],
-        help="how steps are launched (default: FULL_AND_PIECEWISE)",
-    )
+    options.add_mode(parser, help="how steps are launched (default: FULL_AND_PIECEWISE)")
     parser.add_argument("--max-new-tokens", type=options.positive, default=48, metavar="N")
     parser.add_argument(
         "--capture-sizes", type=options.whole_numbers, metavar="1,2,4", help="the ladder"
@@ -50,11 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     texts = prompts.read(args)
     stream = len(texts) == 1 and not args.json
-    result = (
-        _with_torch(args, texts, stream, console)
-        if args.backend == "cuda"
-        else _sim(args, texts, stream)
-    )
+    in_torch = args.backend == "cuda"
+    result = _torch(args, texts, stream, console) if in_torch else _sim(args, texts, stream)
     return {"backend": args.backend, "streamed": stream, **result}
 
 
@@ -75,7 +67,7 @@ def show(result: dict[str, Any], console: Console) -> None:
 
 
 class _Printer:
-    """Prints one prompt and its tokens as they come, once there is a first one."""
+    """Prints a prompt with its first token, and then each token as it comes."""
 
     def __init__(self, prompt: str, tokenizer: Tokenizer) -> None:
         self._before, self._stream = prompt, tokenizer.stream()
@@ -93,7 +85,7 @@ def _sim(args: argparse.Namespace, texts: Sequence[str], stream: bool) -> dict[s
     printer = _Printer(texts[0], checkpoint.tokenizer)
     done = generate(
         checkpoint,
-        options.spec_of(args.spec),
+        load_spec(args.spec),
         texts,
         args.mode,
         max_new_tokens=args.max_new_tokens,
@@ -113,7 +105,7 @@ def _sim(args: argparse.Namespace, texts: Sequence[str], stream: bool) -> dict[s
     }
 
 
-def _with_torch(
+def _torch(
     args: argparse.Namespace, texts: Sequence[str], stream: bool, console: Console
 ) -> dict[str, Any]:
     try:

@@ -45,38 +45,26 @@ SHOWN = (1, 2, 4, 8, 12, 16, 24, 32, 48)  # rungs of the best ladders that the t
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    number = options.positive
-    parser.add_argument("--max-num-seqs", type=number, default=256, metavar="N")
-    parser.add_argument("--max-num-batched-tokens", type=number, default=8192, metavar="N")
-    parser.add_argument(
-        "--spec-tokens", type=int, default=0, metavar="N", help="speculative tokens a request"
-    )
-    parser.add_argument(
-        "--mode",
-        default="FULL_AND_PIECEWISE",
-        choices=[mode.name for mode in CUDAGraphMode],
-        help="(default: FULL_AND_PIECEWISE)",
-    )
-    parser.add_argument(
-        "--capture-sizes", type=options.whole_numbers, metavar="1,2,4", help="use these instead"
-    )
-    parser.add_argument("--max-capture-size", type=number, metavar="N", help="another ceiling")
-    parser.add_argument("--performance-mode", default="balanced", choices=PERFORMANCE_MODES)
-    parser.add_argument("--blackwell", action="store_true", help="a data-centre Blackwell GPU")
-    parser.add_argument("--batch", type=number, metavar="N", help="explain this decode batch")
-    parser.add_argument(
-        "--histogram", metavar="FILE|33:100,5:20", help="rows:steps that a server ran"
-    )
-    parser.add_argument("--rungs", type=number, metavar="K", help="of the best ladder to look for")
+    add, number = parser.add_argument, options.positive
+    add("--max-num-seqs", type=number, default=256, metavar="N")
+    add("--max-num-batched-tokens", type=number, default=8192, metavar="N")
+    add("--spec-tokens", type=int, default=0, metavar="N", help="speculative tokens a request")
+    options.add_mode(parser)
+    add("--capture-sizes", type=options.whole_numbers, metavar="1,2,4", help="use these instead")
+    add("--max-capture-size", type=number, metavar="N", help="another ceiling")
+    add("--performance-mode", default="balanced", choices=PERFORMANCE_MODES)
+    add("--blackwell", action="store_true", help="a data-centre Blackwell GPU")
+    add("--batch", type=number, metavar="N", help="explain this decode batch")
+    add("--histogram", metavar="FILE|33:100,5:20", help="rows:steps that a server ran")
+    add("--rungs", type=number, metavar="K", help="of the best ladder to look for")
     options.add_shape(parser)
     options.add_spec(parser)
-    parser.add_argument(
-        "-o", "--out", type=Path, default=Path("out/ladder.png"), metavar="PNG", help="picture"
-    )
+    picture = Path("out/ladder.png")
+    add("-o", "--out", type=Path, default=picture, metavar="PNG", help="picture")
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
-    shape, spec = options.shape_of(args.shape), options.spec_of(args.spec)
+    shape, spec = options.shape_and_spec(args)
     histogram = read_histogram(args.histogram) if args.histogram else None
     if args.rungs and histogram is None:
         raise ValueError("--rungs looks for the best ladder of a histogram: give --histogram too")
@@ -96,6 +84,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     )
     query_len = 1 + args.spec_tokens
     costs = LadderCosts(shape, spec, args.mode, args.max_num_seqs, decode_query_len=query_len)
+    held = costs.of(sizes)
     result: dict[str, Any] = {
         "mode": args.mode,
         "max_num_seqs": args.max_num_seqs,
@@ -106,7 +95,12 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         "spec": spec.name,
         "layers": shape.num_layers,
         "predicted": True,
-        **_costs(costs, sizes),
+        "piecewise_rungs": held.piecewise_rungs,
+        "piecewise_graphs": held.piecewise_graphs,
+        "full_graphs": held.full_graphs,
+        "graphs": held.graphs,
+        "capture_ms": held.capture_us / 1e3,
+        "memory_mib": held.memory_bytes / MIB,
     }
     if args.batch:
         dispatcher = GraphDispatcher(args.mode, sizes, args.max_num_seqs, query_len)
@@ -221,18 +215,6 @@ def explain_batch(dispatcher: GraphDispatcher, batch: int) -> dict[str, str]:
         "explanation": told,
         "decode": f"{decode.mode}, {decode.num_tokens} rows",
         "mixed": f"{mixed.mode}, {mixed.num_tokens} rows",
-    }
-
-
-def _costs(costs: LadderCosts, sizes: Sequence[int]) -> dict[str, Any]:
-    cost = costs.of(sizes)
-    return {
-        "piecewise_rungs": cost.piecewise_rungs,
-        "piecewise_graphs": cost.piecewise_graphs,
-        "full_graphs": cost.full_graphs,
-        "graphs": cost.graphs,
-        "capture_ms": cost.capture_us / 1e3,
-        "memory_mib": cost.memory_bytes / MIB,
     }
 
 

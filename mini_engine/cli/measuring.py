@@ -1,7 +1,7 @@
-"""What the measuring commands share: the device, the line that was typed, where files go.
+"""What the measuring commands share: device, command line, files, shapes, weights.
 
-In: parsed words. Out: a `GraphBackend`, a command line, a path; `ValueError` where there is no
-torch or no suitable GPU. torch is imported only when a device is asked for.
+In: parsed words. Out: a `GraphBackend`, a command line, a path, a shape, its weights; `ValueError`
+where there is no torch or no suitable GPU. torch is imported only when a device is asked for.
 """
 
 from __future__ import annotations
@@ -9,13 +9,19 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mini_engine.cli import options
+from mini_engine.model.config import ModelConfig, named_shape
+
 if TYPE_CHECKING:
+    import torch
     from rich.console import Console
 
     from mini_engine.cuda.graphs.backend import GraphBackend
+    from mini_engine.cuda.weights import Weights
 
 
 def add_device(parser: argparse.ArgumentParser) -> None:
@@ -67,3 +73,28 @@ def measurement_path(kind: str, device: str, emulated: bool) -> Path:
     if emulated:
         return Path("out") / f"{kind}-emulated.json"
     return Path("course/measurements") / f"{kind}-{device}.json"
+
+
+def shape_of(word: str) -> ModelConfig:
+    """What --shape names. Raises ValueError for a word that names nothing."""
+    return tiny_shape() if word == "tiny" else options.shape_of(word)
+
+
+def tiny_shape() -> ModelConfig:
+    """What the emulator can run in seconds."""
+    return replace(
+        named_shape("qwen3-0.6b"), name="tiny", hidden_size=64, intermediate_size=96, num_layers=2,
+        num_heads=4, num_kv_heads=2, head_dim=16, vocab_size=256, max_position_embeddings=512,
+        eos_token_ids=(),
+    )  # fmt: skip
+
+
+def weights_of(
+    word: str, config: ModelConfig, backend: GraphBackend, dtype: torch.dtype
+) -> Weights:
+    """Those of the checkpoint folder that --shape names, or random ones in the shape."""
+    from mini_engine.cuda.weights import load_weights, random_weights
+
+    if Path(word).is_dir():
+        return load_weights(config, word, backend.device, dtype)
+    return random_weights(config, backend.device, dtype, seed=0)

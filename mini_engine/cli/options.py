@@ -1,13 +1,15 @@
 """Options that several commands share, and how their words become objects.
 
-In: an argument parser, or a parsed word. Out: shapes, specs and sizes; `ValueError` on bad words.
+In: an argument parser, or parsed words. Out: shapes, specs and sizes; `ValueError` on bad words.
 """
 
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
+from mini_engine.dispatch.modes import CUDAGraphMode
 from mini_engine.model.config import SHAPES, ModelConfig, named_shape
 from mini_engine.predict.hardware import DeviceSpec, load_spec, spec_names
 
@@ -15,22 +17,30 @@ STYLES = ("fused9", "fused5", "hf56")
 MODES = ("NONE", "PIECEWISE", "FULL", "FULL_AND_PIECEWISE")
 
 
-def add_shape(parser: argparse.ArgumentParser, default: str = "qwen3-0.6b") -> None:
+def add_shape(parser: argparse.ArgumentParser) -> None:
     """`--shape`: a named shape, or a checkpoint folder to take the shape from."""
-    parser.add_argument(
-        "--shape",
-        default=default,
-        help=f"{', '.join(SHAPES)}, or a folder with a config.json (default: {default})",
-    )
+    words = f"{', '.join(SHAPES)}, or a folder with a config.json (default: qwen3-0.6b)"
+    parser.add_argument("--shape", default="qwen3-0.6b", help=words)
 
 
-def add_spec(parser: argparse.ArgumentParser, default: str = "h200") -> None:
+def add_spec(parser: argparse.ArgumentParser) -> None:
     """`--spec`: the card that times are predicted for."""
-    parser.add_argument(
-        "--spec",
-        default=default,
-        help=f"device: {', '.join(spec_names())}, or a JSON file (default: {default})",
-    )
+    words = f"device: {', '.join(spec_names())}, or a JSON file (default: h200)"
+    parser.add_argument("--spec", default="h200", help=words)
+
+
+def add_host_us(
+    parser: argparse.ArgumentParser,
+    help: str = "CPU time of the engine between two steps (default: the spec's)",
+) -> None:
+    """`--host-us`: in place of the spec's `host_step_us`."""
+    parser.add_argument("--host-us", type=microseconds, metavar="US", help=help)
+
+
+def add_mode(parser: argparse.ArgumentParser, help: str = "(default: FULL_AND_PIECEWISE)") -> None:
+    """`--mode`: any of `CUDAGraphMode`."""
+    modes = [mode.name for mode in CUDAGraphMode]
+    parser.add_argument("--mode", default="FULL_AND_PIECEWISE", choices=modes, help=help)
 
 
 def shape_of(word: str) -> ModelConfig:
@@ -42,9 +52,12 @@ def shape_of(word: str) -> ModelConfig:
     raise ValueError(f"shape {word!r}: expected one of {', '.join(SHAPES)}, or a checkpoint folder")
 
 
-def spec_of(word: str) -> DeviceSpec:
-    """The device that `--spec` names."""
-    return load_spec(word)
+def shape_and_spec(args: argparse.Namespace) -> tuple[ModelConfig, DeviceSpec]:
+    """What `--shape` and `--spec` name, with the time of `--host-us` where that is given."""
+    shape, spec = shape_of(args.shape), load_spec(args.spec)
+    if getattr(args, "host_us", None) is not None:
+        spec = replace(spec, host_step_us=args.host_us)
+    return shape, spec
 
 
 def positive(word: str) -> int:

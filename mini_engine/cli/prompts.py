@@ -29,20 +29,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def read(args: argparse.Namespace) -> list[str]:
-    """The prompts that were asked for; the built-in ones when none were.
+    """The prompts given, or the built-in ones when there are none.
 
-    Raises `ValueError` on an empty prompt and on a file without prompts.
+    Raises `ValueError` for an empty prompt and for a file without prompts.
     """
     prompts: list[str] = list(args.prompt or [])
     for number, prompt in enumerate(prompts, start=1):
         if not prompt.strip():
             raise ValueError(f"--prompt number {number} is empty: give it some text")
     if args.prompts:
-        name = "standard input" if args.prompts == "-" else args.prompts
+        piped = args.prompts == "-"
+        name = "standard input" if piped else args.prompts
         try:
-            text = (
-                sys.stdin.read() if args.prompts == "-" else Path(args.prompts).read_text("utf-8")
-            )
+            text = sys.stdin.read() if piped else Path(args.prompts).read_text("utf-8")
         except UnicodeDecodeError as error:
             raise ValueError(f"{name}: not UTF-8 text ({error})") from None
         lines = [line for line in text.splitlines() if line.strip()]

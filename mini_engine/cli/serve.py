@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import argparse
 import time
-from dataclasses import asdict, replace
+from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,6 @@ from rich.table import Table
 
 from mini_engine.cli import options
 from mini_engine.dispatch.default_ladder import default_capture_sizes
-from mini_engine.dispatch.modes import CUDAGraphMode
 from mini_engine.predict.step_model import StepModel
 from mini_engine.serving.ladder_saving import optimal_ladder_saving
 from mini_engine.serving.plan import plan_server
@@ -36,43 +36,26 @@ from mini_engine.serving.simulate import simulate
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--trace",
-        type=Path,
-        default=SHIPPED_TRACE,
-        metavar="FILE",
-        help="CSV or JSON lines (default: a synthetic one)",
-    )
-    parser.add_argument("--skip-bad-rows", action="store_true", help="count bad rows and go on")
+    add, number = parser.add_argument, options.positive
+    formats = "CSV or JSON lines (default: a synthetic one)"
+    add("--trace", type=Path, default=SHIPPED_TRACE, metavar="FILE", help=formats)
+    add("--skip-bad-rows", action="store_true", help="count bad rows and go on")
     options.add_shape(parser)
     options.add_spec(parser)
-    parser.add_argument("--style", default="fused9", choices=options.STYLES, help="op list")
-    parser.add_argument(
-        "--mode",
-        default="FULL_AND_PIECEWISE",
-        choices=[mode.name for mode in CUDAGraphMode],
-        help="(default: FULL_AND_PIECEWISE)",
-    )
-    parser.add_argument(
-        "--ladder", type=options.whole_numbers, metavar="1,2,4", help="(default: vLLM's)"
-    )
-    parser.add_argument("--max-num-seqs", type=options.positive, default=256, metavar="N")
-    parser.add_argument(
-        "--max-num-batched-tokens", type=options.positive, default=8192, metavar="N"
-    )
-    parser.add_argument("--max-model-len", type=options.positive, metavar="TOKENS")
-    parser.add_argument("--block-size", type=options.positive, default=16, metavar="TOKENS")
-    parser.add_argument(
-        "--host-us", type=options.microseconds, metavar="US", help="CPU time between two steps"
-    )
-    parser.add_argument("-o", "--out", type=Path, metavar="PNG", help="draw the rung histogram")
+    add("--style", default="fused9", choices=options.STYLES, help="op list")
+    options.add_mode(parser)
+    add("--ladder", type=options.whole_numbers, metavar="1,2,4", help="(default: vLLM's)")
+    add("--max-num-seqs", type=number, default=256, metavar="N")
+    add("--max-num-batched-tokens", type=number, default=8192, metavar="N")
+    add("--max-model-len", type=number, metavar="TOKENS")
+    add("--block-size", type=number, default=16, metavar="TOKENS")
+    options.add_host_us(parser, help="CPU time between two steps")
+    add("-o", "--out", type=Path, metavar="PNG", help="draw the rung histogram")
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     began = time.perf_counter()
-    shape, spec = options.shape_of(args.shape), options.spec_of(args.spec)
-    if args.host_us is not None:
-        spec = replace(spec, host_step_us=args.host_us)
+    shape, spec = options.shape_and_spec(args)
     sizes = default_capture_sizes(
         args.max_num_seqs, args.max_num_batched_tokens, capture_sizes=args.ladder, mode=args.mode
     )
@@ -99,7 +82,11 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         )
     saving = optimal_ladder_saving(report, costs, plan.dispatcher)
     if args.out:
-        _draw(report, args.out, f"{args.trace.name}: {shape.name} on one {spec.name}, {args.mode}")
+        from mini_engine import plots  # importing matplotlib takes as long as running a trace
+
+        caption = f"{args.trace.name}: {shape.name} on one {spec.name}, {args.mode}"
+        caption = f"{plots.PREDICTED}: {caption}"
+        plots.rung_histogram(report.steps_by_rung, args.out, caption=caption)
     wall_s = time.perf_counter() - began
     return {
         "trace": str(args.trace),
@@ -109,7 +96,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         "rows_skipped": trace.num_skipped,
         "first_row_skipped": trace.first_skipped,
         **report.to_dict(),
-        "steps_by_rows": _steps_by_rows(report),
+        "steps_by_rows": steps_by_rows(report),
         "graphs": plan.graph_costs.graphs,
         "graph_memory_bytes": plan.graph_costs.memory_bytes,
         "capture_us": plan.graph_costs.capture_us,
@@ -119,18 +106,12 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     }
 
 
-def _steps_by_rows(report: ServeReport) -> dict[int, int]:
+def steps_by_rows(report: ServeReport) -> dict[int, int]:
     """Rows before padding -> steps: what `ladder --histogram` takes."""
-    counts: dict[int, int] = {}
+    counts: Counter[int] = Counter()
     for ran, (steps, _) in report.ran.items():
-        counts[ran.rows] = counts.get(ran.rows, 0) + steps
+        counts[ran.rows] += steps
     return dict(sorted(counts.items()))
-
-
-def _draw(report: ServeReport, path: Path, caption: str) -> None:
-    from mini_engine import plots  # matplotlib takes as long to import as a trace to run
-
-    plots.rung_histogram(report.steps_by_rung, path, caption=f"{plots.PREDICTED}: {caption}")
 
 
 def show(result: dict[str, Any], console: Console) -> None:

@@ -5,14 +5,14 @@
   python -m mini_engine trace --read out/step.json
 
 The first predicts a decode step of a full-size model in each mode and writes a file that
-https://ui.perfetto.dev and chrome://tracing open. The second runs the real engine under PyTorch's
-profiler, too, and puts two processes into the file for each mode, with the same two tracks:
-"measured FULL", and above it "predicted FULL", the same ops on the simulated device. Look for the
-launches on track CPU (one for each kernel, or one for a graph), for what track GPU does below them,
-and for the gaps in it. The third sums up any such file.
+https://ui.perfetto.dev and chrome://tracing open. The second also runs the real engine under
+PyTorch's profiler, and writes two processes for each mode, with the same two tracks: "measured
+FULL", and above it "predicted FULL", the same ops on the simulated device. Look for the launches on
+track CPU (one for each kernel, or one for a graph), for what track GPU does below them, and for the
+gaps in it. The third sums up any such file.
 
-A profiler takes time itself: what a step takes without one, `bench` tells.
-Weights are random in the true shape unless --shape is a checkpoint folder. Without a GPU a tiny
+A profiler itself takes time: `bench` tells what a step takes without one.
+Weights are random in the true shape unless --shape is a checkpoint folder. Without a GPU, a tiny
 model runs on the CPU emulator: its kernels are on track CPU, and track GPU stays empty.
 """
 
@@ -27,7 +27,6 @@ from rich.console import Console
 from rich.table import Table
 
 from mini_engine.cli import measuring, options
-from mini_engine.cli.bench_file import tiny_shape
 from mini_engine.model.config import SHAPES, ModelConfig
 from mini_engine.predict.hardware import load_spec, spec_names
 from mini_engine.records.trace import CPU, GPU, TraceEvent, busy_us, read_trace, write_trace
@@ -124,7 +123,7 @@ def _predicted(args: argparse.Namespace, modes: Sequence[str]) -> Timelines:
     context = args.context or 512
     if context < 2:
         raise ValueError("--context 1: a decode step needs at least one token before it, so 2")
-    shape, spec = _shape_of(args.shape or "qwen3-0.6b"), load_spec(args.spec or "h200")
+    shape, spec = measuring.shape_of(args.shape or "qwen3-0.6b"), load_spec(args.spec or "h200")
     service = Service(requests=1, new_tokens=2)
     return {
         mode: predict(
@@ -144,16 +143,16 @@ def _side_by_side(
             "bench --variants hf-eager"
         )
     backend = measuring.backend_of(args.device, "trace --backend cuda", console)
-    from mini_engine.cuda.measure.evidence import new_measurement
+    from mini_engine.cuda.measure.evidence import gpu_name
     from mini_engine.cuda.measure.profile import process_name, profile_step
     from mini_engine.cuda.measure.spec_fit import base_name
 
-    gpu = new_measurement("trace", backend.device.type, "", {}).gpu
+    gpu = gpu_name(backend.device.type)
     known = "laptop-cpu" if backend.emulated else base_name(gpu)
     spec = load_spec(args.spec or known or "h200")
     word = args.shape or ("tiny" if backend.emulated else "qwen3-0.6b")
     context = args.context or (40 if backend.emulated else 512)
-    config = _shape_of(word)
+    config = measuring.shape_of(word)
     weights = _weights(word, config, backend)
     timelines: dict[str, Sequence[TraceEvent]] = {}
     for mode in modes:
@@ -170,22 +169,16 @@ def _side_by_side(
     return timelines, about
 
 
-def _shape_of(word: str) -> ModelConfig:
-    return tiny_shape() if word == "tiny" else options.shape_of(word)
-
-
 def _weights(word: str, config: ModelConfig, backend: GraphBackend) -> Weights:
-    """bf16 on a GPU, float32 on a CPU, as `generate` has them. ValueError where they do not fit."""
+    """bf16 on a GPU, float32 on a CPU, as in `generate`. ValueError where they do not fit."""
     import torch
 
-    from mini_engine.cuda.weights import load_weights, no_room, random_weights
+    from mini_engine.cuda.weights import no_room
 
     if reason := no_room(config, backend, "fp32" if backend.emulated else "bf16"):
         raise ValueError(reason)
     dtype = torch.float32 if backend.emulated else torch.bfloat16
-    if Path(word).is_dir():
-        return load_weights(config, word, backend.device, dtype)
-    return random_weights(config, backend.device, dtype, seed=0)
+    return measuring.weights_of(word, config, backend, dtype)
 
 
 def _summary(timelines: Timelines) -> dict[str, dict[str, float]]:

@@ -104,7 +104,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
 
 
 def _fit(args: argparse.Namespace, console: Console) -> None:
-    from mini_engine.predict.fit import fit_points, left_out
+    from mini_engine.predict.fit import fit_points, hosts_to_fit, left_out
     from mini_engine.predict.kept_fit import keep
     from mini_engine.predict.parameters import parameters
 
@@ -112,6 +112,7 @@ def _fit(args: argparse.Namespace, console: Console) -> None:
         raise ValueError("--fit uses the shipped points: leave out --points, or judge first")
     sheets = Sheets.shipped()
     points, _ = read_points(SHIPPED_POINTS, sheets)
+    sheets = hosts_to_fit(points, sheets)
     with console.status("fitting"):
         fit = fit_points(points, sheets, parameters(sheets))
     sources = len({point.source for point in points})

@@ -2,9 +2,9 @@
 
 In: a folder or an id, prompts. Out: a `Generation`: what was written, and how long it took.
 
-On a GPU the steps run in bf16 and in captured graphs; on a CPU in float32 and without graphs, where
-they would only be emulated. What is not as one might expect (no GPU, no bf16, little memory) is
-told in a line each, and the nearest thing that works is done.
+On a GPU the steps run in bf16 and in captured graphs; on a CPU in float32 and without graphs, which
+would only be emulated there. Where something is missing (a GPU, bf16, memory), the nearest thing
+that works is done, and one line says so.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mini_engine.cuda.graphs.backend import (
 )
 from mini_engine.cuda.model import KVCache, Model
 from mini_engine.cuda.runner import TorchRunner
-from mini_engine.cuda.weights import load_weights, no_room, resolve_model
+from mini_engine.cuda.weights import first_line, load_weights, no_room, resolve_model
 from mini_engine.dispatch.capture_report import CaptureReport
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.dispatcher import GraphDispatcher
@@ -51,7 +51,7 @@ class Generation:
 
 
 def nearest_backend(tell: Tell) -> GraphBackend:
-    """The GPU; where none will do the CPU, and a line about it."""
+    """The GPU; where none can be used the CPU, and a line about it."""
     if reason := why_no_gpu():
         tell(f"{reason}: running on the CPU, in float32 and without graphs")
         return graphs_for("cpu")
@@ -62,7 +62,7 @@ def dtype_for(backend: GraphBackend, tell: Tell) -> torch.dtype:
     """bf16 on a GPU; float32 on a CPU, and, with a line about it, on a GPU that has no bf16.
 
     Not float16: models that were trained in bf16 may overflow it, and then write nothing but "!"
-    (QwenLM/Qwen3 issues 670 and 761). In float32 they are right, and take twice the bytes.
+    (QwenLM/Qwen3 issues 670 and 761). Float32 is right, at twice the bytes.
     """
     if backend.emulated:
         return torch.float32
@@ -95,8 +95,8 @@ def generate(
     Without a `backend` it takes the best that this machine has; `tell` is given a line where that
     is less than a GPU with bf16 and enough memory. On an emulating backend the mode is NONE.
 
-    Raises `ValueError` for a folder that is no checkpoint, an empty prompt, one that does not fit
-    the context, and a model that does not fit the memory.
+    Raises `ValueError` for a folder that is not a checkpoint, for an empty prompt or one that is
+    too long for the context, and for a model that does not fit the memory.
     """
     backend = backend or nearest_backend(tell)
     dtype = dtype_for(backend, tell)
@@ -125,7 +125,7 @@ def generate(
         completions = run_all(Engine(runner, limits, dispatcher), requests, on_token)
     except torch.OutOfMemoryError as error:
         raise ValueError(
-            f"{config.name} ran out of memory on {backend.device} ({_first_line(error)}): "
+            f"{config.name} ran out of memory on {backend.device} ({first_line(error)}): "
             "ask for fewer prompts at once, or use a smaller model"
         ) from error
     return Generation(
@@ -145,8 +145,8 @@ def limits_that_fit(
     dtype: torch.dtype,
     tell: Tell,
 ) -> SchedulerLimits:
-    """`limits` with as many KV blocks as there is room for beside the weights; tells when that is
-    fewer than they ask for. Raises ValueError when the weights or the least cache do not fit."""
+    """`limits` with as many KV blocks as fit beside the weights, and a line where that is fewer
+    than they ask for. Raises ValueError when the weights or the smallest cache do not fit."""
     stored = "bf16" if dtype == torch.bfloat16 else "fp32"
     if reason := no_room(config, backend, stored):
         raise ValueError(reason)
@@ -166,7 +166,3 @@ def limits_that_fit(
         "to the weights"
     )
     return replace(limits, num_blocks=blocks)
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

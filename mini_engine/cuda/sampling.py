@@ -1,13 +1,13 @@
 """From logits to tokens on the device: no host, no generator, the same inside a graph and outside.
 
-In:  logits (R, V), and the number of tokens each request has so far (R,).
+In:  logits (R, V), and the number of tokens that each request has so far (R,).
 Out: tokens (R,) int32.
 
-`greedy` takes the largest. `TemperatureSampler` draws from softmax(logits / temperature) by the
-Gumbel-max trick: the largest of logits + temperature × Gumbel noise is such a draw (Gumbel 1954;
-Maddison et al. 2014, arXiv 1411.0030, section 2). Its noise is a hash of (seed of the request,
-tokens so far, token id) and of nothing else: a request gets the same text in any batch, in any
-mode, and again after a preemption.
+`greedy` takes the largest logit. `TemperatureSampler` draws from softmax(logits / temperature) by
+the Gumbel-max trick: the largest of logits + temperature × Gumbel noise is such a draw (Gumbel
+1954; Maddison et al. 2014, arXiv 1411.0030, section 2). Its noise is a hash of (seed of the
+request, tokens so far, token id) and of nothing else, so a request gets the same text in any batch,
+in any mode, and again after a preemption.
 """
 
 from __future__ import annotations
@@ -36,18 +36,19 @@ def greedy(logits: Tensor, context_lens: Tensor) -> Tensor:  # noqa: ARG001 (a S
 
 
 class TemperatureSampler:
-    """Each seat of the batch has a temperature and a seed, in static buffers that graphs may hold.
+    """Each row of a batch has a temperature and a seed, in static buffers that graphs may hold.
 
-    `temperatures` (seats,) float32 and `seeds` (seats,) int32. Temperature 0 is greedy.
+    `temperatures` (max_num_seqs,) float32 and `seeds` (max_num_seqs,) int32. Temperature 0 is
+    greedy.
     """
 
-    def __init__(self, seats: int, vocab_size: int, device: torch.device) -> None:
-        self.temperatures = torch.zeros(seats, device=device)
-        self.seeds = torch.zeros(seats, dtype=torch.int32, device=device)
+    def __init__(self, max_num_seqs: int, vocab_size: int, device: torch.device) -> None:
+        self.temperatures = torch.zeros(max_num_seqs, device=device)
+        self.seeds = torch.zeros(max_num_seqs, dtype=torch.int32, device=device)
         self._token_hash = _mixed(torch.arange(vocab_size, device=device))  # (V,)
 
-    def seat(self, temperatures: Sequence[float], seeds: Sequence[int]) -> None:
-        """Say who sits where, from the first seat on; call it when requests change seats.
+    def set_rows(self, temperatures: Sequence[float], seeds: Sequence[int]) -> None:
+        """Set the first rows; call it whenever requests move to other rows.
 
         Raises ValueError for a temperature that is negative or not finite.
         """
@@ -59,18 +60,18 @@ class TemperatureSampler:
         self.seeds[: len(words)] = torch.tensor(words, dtype=torch.int32)
 
     def __call__(self, logits: Tensor, context_lens: Tensor) -> Tensor:
-        seats = len(logits)
-        row = _mixed(_mixed(self.seeds[:seats].long() & WORD) ^ context_lens.long())
-        noise = gumbel(_mixed(row[:, None] ^ self._token_hash))
-        scores = logits.float() + self.temperatures[:seats, None] * noise
+        rows = len(logits)
+        row_hash = _mixed(_mixed(self.seeds[:rows].long() & WORD) ^ context_lens.long())
+        noise = gumbel(_mixed(row_hash[:, None] ^ self._token_hash))
+        scores = logits.float() + self.temperatures[:rows, None] * noise
         return scores.argmax(-1).to(torch.int32)
 
 
 def gumbel(bits: Tensor) -> Tensor:
     """Standard Gumbel noise, float32, from uniform 32-bit words held in int64.
 
-    -log(E) with E exponential. E is made as -log(1 - u), which is fine-grained near 0: the largest
-    noise, which decides, then has 32 bits to vary in and not the 24 of a float near 1.
+    -log(E) with E exponential. E is made as -log(1 - u), which is fine-grained near 0: so the
+    largest noise, which decides, varies in 32 bits and not in the 24 of a float near 1.
     """
     uniform = (bits.float() + 0.5) * 2.0**-32
     return -torch.log(-torch.log1p(-uniform.clamp(max=1 - 2.0**-24)))

@@ -3,8 +3,8 @@
 In:  a `ModelConfig`, and a folder of safetensors (`resolve_model` finds or fetches it) or a seed.
 Out: `Weights` on one device in one dtype; q, k, v merged into one matrix and gate, up into another.
 
-Every merged matrix is allocated once, and each stored tensor is copied straight to its rows: beside
-the model there is never more than one tensor in memory.
+Every merged matrix is allocated once, and each stored tensor is copied straight to its rows, so
+memory holds the model and never more than one tensor beside it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class LayerWeights:
 
 @dataclass(frozen=True, eq=False)
 class Weights:
-    """A whole model. `lm_head` is the very tensor `embed` when the head is tied."""
+    """A whole model. A tied `lm_head` is the same tensor as `embed`."""
 
     config: ModelConfig
     embed: Tensor  # (vocab, hidden)
@@ -92,9 +92,8 @@ def random_weights(
 
 
 def resolve_model(folder_or_id: str | Path) -> Path:
-    """The checkpoint folder that is meant: a folder as it is, a hub id ("Qwen/Qwen3-0.6B") fetched
-    or found in the hub's cache. Raises ValueError when it is neither, or cannot be fetched.
-    """
+    """The checkpoint folder: the one given, or that of a hub id ("Qwen/Qwen3-0.6B"), fetched or
+    found in the hub's cache. Raises ValueError when it is neither, or cannot be fetched."""
     folder = Path(folder_or_id)
     if folder.is_dir():
         return folder
@@ -113,18 +112,17 @@ def resolve_model(folder_or_id: str | Path) -> Path:
     try:
         return Path(hub.snapshot_download(str(folder_or_id), allow_patterns=HUB_FILES))
     except Exception as error:  # the hub's errors come from four packages; all mean the same here
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ValueError(
-            f"{folder_or_id}: not a folder here, and the hub does not give it: {reason}"
+            f"{folder_or_id}: not a folder here, and the hub does not give it: {first_line(error)}"
         ) from error
 
 
 def no_room(config: ModelConfig, backend: GraphBackend, *stored: str) -> str | None:
-    """Why the weights, stored in all these ways ("bf16", "fp32"), do not fit into what is free, in
-    one line that says what would; None where they fit."""
+    """Why the weights, once in each of these dtypes ("bf16", "fp32"), do not fit into what is free:
+    one line that names a shape that would; None where they fit."""
 
     def needed(shape: ModelConfig) -> int:
-        return sum(weight_bytes(shape, way) for way in stored)
+        return sum(weight_bytes(shape, dtype) for dtype in stored)
 
     free = free_bytes(backend)
     if needed(config) <= free:
@@ -139,7 +137,12 @@ def no_room(config: ModelConfig, backend: GraphBackend, *stored: str) -> str | N
     )
 
 
-# Weights (never a pickle), shape and tokenizer; "original/" and other formats stay where they are.
+def first_line(error: BaseException) -> str:
+    """The first line of its message, or its type where there is none."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+# Weights (never a pickle), shape and tokenizer; "original/" and other formats are not fetched.
 HUB_FILES = [
     "model*.safetensors",
     "model.safetensors.index.json",

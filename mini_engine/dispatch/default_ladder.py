@@ -1,4 +1,4 @@
-"""The sizes that vLLM captures when nobody says otherwise.
+"""The sizes that vLLM captures by default.
 
 In: the engine's limits and settings. Out: the capture sizes, in tokens, in rising order.
 

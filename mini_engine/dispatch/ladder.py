@@ -1,7 +1,8 @@
 """Which batch sizes to capture, and what a batch between two of them wastes.
 
-A graph replays only the shapes it was captured with. So an engine captures a *ladder* of sizes, and
-pads each batch to the next *rung*: the smallest size that holds it.
+A graph replays only the shapes it was captured with. So an engine captures a *ladder* of sizes, in
+tokens, and pads each batch to the next *rung*, the smallest size that holds it. A batch has a *row*
+for each token; padding adds rows.
 
 In: sizes, or a histogram of the batches that a server ran. Out: the rung of a batch, what padding
 costs, and the best ladder for the histogram.

@@ -13,30 +13,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-# The ops that vLLM 0.33 leaves out of piecewise graphs: attention and its like, whose work depends
-# on the requests and not on the number of tokens alone, and KV-cache writes.
-DEFAULT_SPLITTING_OPS: tuple[str, ...] = (
-    "vllm::unified_attention_with_output",
-    "vllm::unified_mla_attention_with_output",
-    "vllm::mamba_mixer2",
-    "vllm::mamba_mixer",
-    "vllm::short_conv",
-    "vllm::qwen4_exp_ple_short_conv",
-    "vllm::qwen4_exp_qsa_with_output",
-    "vllm::qwen4_exp_qsa_prepare_with_output",
-    "vllm::linear_attention",
-    "vllm::qwen_gdn_attention_core",
-    "vllm::qwen_gdn_attention_core_fused_norm_packed",
-    "vllm::gdn_attention_core_xpu",
-    "vllm::olmo_hybrid_gdn_full_forward",
-    "vllm::sparse_attn_indexer",
-    "vllm::rocm_aiter_sparse_attn_indexer",
-    "vllm::deepseek_v4_attention",
-    "vllm::hpc_rope_norm_forward",
-    "vllm::unified_kv_cache_update",
-    "vllm::unified_mla_kv_cache_update",
-)
-
 
 @dataclass(frozen=True)
 class Piece:
@@ -48,10 +24,11 @@ class Piece:
     positions: list[int]  # of its ops in the list that was split
 
 
-def split_pieces(
-    ops: Sequence[str], splitting_ops: Collection[str] = DEFAULT_SPLITTING_OPS
-) -> list[Piece]:
+def split_pieces(ops: Sequence[str], splitting_ops: Collection[str]) -> list[Piece]:
     """Cut a forward pass at its splitting ops. Adjacent splitting ops share one piece.
+
+    Splitting ops are attention and its like, whose work depends on the requests and not on the
+    number of tokens alone, and in vLLM also KV-cache writes.
 
     A bare allocation (`empty`) alone between two splitting ops would make a graph of nothing, so
     it moves to the captured piece before it. Ids may have gaps: such a move leaves one, and id 0

@@ -2,15 +2,17 @@
 
     timeline         one step on a CPU lane and a GPU lane, launched in several ways
     itl_curve        ITL against batch: eager, piecewise, full, the floor, where eager catches up
-    ladder_curve     a denser ladder: padding against capture time and memory
-    waste_by_batch   the staircase: at which rung a batch of n runs
-    rung_histogram   which rungs the steps of a server ran at
+    ladder_curve     denser ladders: padding against capture time and memory
+    waste_by_batch   the staircase: the rung that a batch of n runs at
+    rung_histogram   the rungs that the steps of a server ran at
     itl_against_batch, measured_crossover, waterfall      what a benchmark measured
 
-In: data that other rooms have computed (`trace`, `curves`, `ladder`, `serving.report`, `measured`).
-Out: a file. The title states what the figure shows; the caption says of what, and whether it was
-predicted or measured. The same data give the same bytes. Empty data raise ValueError, a path that
-cannot be written OSError.
+In:  data that other rooms computed (`trace`, `curves`, `ladder`, `serving.report`, `measured`).
+Out: a file. The title states the finding; the caption says what the data are of, and whether they
+     were predicted or measured.
+
+The same data give the same bytes. Empty data raise ValueError, a path that cannot be written
+OSError.
 """
 
 from mini_engine.plots.canvas import PREDICTED

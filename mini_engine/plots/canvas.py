@@ -1,4 +1,4 @@
-"""The paper that every figure is drawn on: one style, one palette, a title, a caption, a file.
+"""What every figure is drawn on: one style, one palette, a title, a caption, a file.
 
 In:  where the PNG goes, its size, the finding (title), and what the numbers are (caption).
 Out: a matplotlib `Figure` to draw into; the file is written when the `with` block ends.
@@ -6,11 +6,12 @@ Out: a matplotlib `Figure` to draw into; the file is written when the `with` blo
     with canvas(Path("out/x.png"), (12, 7), title="Padding is 4%", caption="qwen3 on h200") as fig:
         axes = fig.subplots()
 
-No pyplot: no window, no current figure, nothing left behind. The same data give the same bytes: no
-date, no version, none of the reader's own settings of matplotlib (they are set aside and put back).
+There is no pyplot: no window, no current figure, nothing left behind. The same data give the same
+bytes: no date, no version, none of the reader's matplotlib settings (they are restored at the end).
 
-Colours: Okabe and Ito, "Color Universal Design" (https://jfly.uni-koeln.de/color/), which people
-with any of the common kinds of colour blindness can tell apart.
+The colours are those of Okabe and Ito, "Color Universal Design"
+(https://jfly.uni-koeln.de/color/), which people with any common kind of colour blindness can tell
+apart.
 """
 
 from __future__ import annotations
@@ -62,8 +63,8 @@ def canvas(
 ) -> Iterator[Figure]:
     """A blank figure in the house style. Raises OSError where the file cannot be written.
 
-    `title` says what the figure shows, `caption` of what, and whether it was predicted or
-    measured; both are broken into lines that fit.
+    `title` says what the figure shows; `caption` says what the data are of, and whether they were
+    predicted or measured. Both are broken into lines that fit.
     """
     width, height = size_inches
     head = textwrap.wrap(title, int(width * 5.9))  # characters an inch at that size

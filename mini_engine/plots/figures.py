@@ -1,6 +1,7 @@
-"""ITL against batch, and the rungs of a server.
+"""Two figures: ITL against batch, and the rungs that the steps of a server ran at.
 
-In: data that other rooms have computed (`curves`, `serving.report`). Out: a file each.
+In:  an `ItlCurve`; the steps of a server by rung (`serving.report`).
+Out: a PNG each.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ RUN_TIME_COLOURS = {"NONE": VERMILION, "PIECEWISE": GREEN, "FULL": BLUE}
 # ---------------------------------------------------------------- ITL against batch
 
 
-def itl_curve(curve: ItlCurve, path: Path | str, *, title: str | None = None) -> None:
+def itl_curve(curve: ItlCurve, path: Path | str) -> None:
     """ITL on doubly logarithmic axes, and below it what graphs save of it, rung by rung."""
     if not curve.points:
         raise ValueError("the curve has no points: compute it for batch 1 at least")
@@ -41,7 +42,7 @@ def itl_curve(curve: ItlCurve, path: Path | str, *, title: str | None = None) ->
         f"Graphs run padded, at the next of {len(curve.ladder)} rungs; "
         f"above {curve.ladder.top}, eager."
     )
-    with canvas(path, (13, 10), title=title or curve.finding(), caption=caption) as figure:
+    with canvas(path, (13, 10), title=curve.finding(), caption=caption) as figure:
         above, below = figure.subplots(2, 1, sharex=True, height_ratios=[2.4, 1])
         _itl(above, curve)
         _saved(below, curve)
@@ -67,9 +68,11 @@ def _itl(axes: Axes, curve: ItlCurve) -> None:
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     low, high = min(floor) * 0.8, max(p.eager.itl_us for p in curve.points) / 1e3
-    axes.set_ylim(low, high * (high / low) ** 0.2)  # room for the word on the crossover
-    axes.yaxis.set_major_formatter(FuncFormatter(_plain))
-    axes.yaxis.set_minor_formatter(FuncFormatter(_one_two_five))
+    axes.set_ylim(low, high * (high / low) ** 0.2)  # room for the crossover's label
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(  # 2 and 5 between the decades
+        FuncFormatter(lambda value, _: f"{value:g}" if f"{value:e}"[0] in "25" else "")
+    )
     axes.set_ylabel("ITL (ms)")
     axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=4, borderaxespad=0.2)
     if 1 < curve.crossover <= batches[-1]:
@@ -106,16 +109,6 @@ def _saved(axes: Axes, curve: ItlCurve) -> None:
         axes.axvline(curve.crossover, color=BLACK, linewidth=1.5)
 
 
-def _plain(value: float, _position: int | None = None) -> str:
-    return f"{value:g}"
-
-
-def _one_two_five(value: float, position: int | None = None) -> str:
-    """Labels of 2 and 5 between the decades."""
-    leading = f"{value:e}"[0]
-    return _plain(value, position) if leading in "25" else ""
-
-
 # ---------------------------------------------------------------- what a server ran
 
 
@@ -128,8 +121,8 @@ def rung_histogram(
 ) -> None:
     """The share of steps that ran at each rung, for each run-time mode.
 
-    `steps_by_rung`: mode -> padded rows -> steps, as a serve report has it. Eager steps may have
-    any number of rows, so they are gathered between powers of two.
+    `steps_by_rung`: mode -> padded rows -> steps, as in a serve report. Eager steps may have any
+    number of rows, so they are grouped by powers of two.
     """
     total = sum(sum(rungs.values()) for rungs in steps_by_rung.values())
     if not total:

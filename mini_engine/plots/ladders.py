@@ -1,7 +1,7 @@
 """Two figures of capture ladders: what padding wastes, and what less of it would cost.
 
 In:  a ladder; or the best ladders of more and more rungs for a histogram (`LadderCosts.curve`).
-Out: a PNG each. `mini_engine.plots` offers both.
+Out: a PNG each.
 """
 
 from __future__ import annotations
@@ -30,21 +30,20 @@ def ladder_curve(
     path: Path | str,
     *,
     caption: str,
-    reference: tuple[str, LadderPoint] | None = None,
-    title: str | None = None,
+    reference: tuple[str, LadderPoint],
 ) -> None:
-    """Padding against capture time, and against graph memory, for ladders of more and more rungs.
+    """Padding against capture time and against graph memory, for ladders of more and more rungs.
 
     `reference`: a named ladder to compare with, say vLLM's own; it is drawn as a star. Raises
     ValueError without points.
     """
     if not points:
         raise ValueError("the curve has no points: give the ladders of 1, 2 ... rungs")
-    title = title or _curve_finding(points, reference)
+    title = _curve_finding(points, *reference)
     with canvas(path, (13, 7), title=title, caption=caption) as figure:
         left, right = figure.subplots(1, 2, sharey=True)
-        _trade(left, points, reference, lambda point: point.capture_us / 1e3)
-        _trade(right, points, reference, lambda point: point.memory_bytes / MIB)
+        _trade(left, points, *reference, lambda point: point.capture_us / 1e3)
+        _trade(right, points, *reference, lambda point: point.memory_bytes / MIB)
         left.set_xlabel("capture time (ms)")
         right.set_xlabel("graph memory (MiB)")
         left.set_ylabel("padding (of all rows computed)")
@@ -59,9 +58,8 @@ def waste_by_batch(
     *,
     caption: str,
     mark: int | None = None,
-    title: str | None = None,
 ) -> None:
-    """The staircase: the rung that a batch runs at, and the share of its rows that are padding.
+    """The staircase: the rung that a batch runs at, and the share of its rows that is padding.
 
     `mark`: a batch to point at. Raises ValueError if it is not on 1 ... ladder.top.
     """
@@ -70,7 +68,7 @@ def waste_by_batch(
     batches = list(range(1, ladder.top + 1))
     rungs = [ladder.rung(batch) or 0 for batch in batches]
     wasted = [1 - batch / rung for batch, rung in zip(batches, rungs, strict=True)]
-    title = title or _staircase_finding(ladder, mark)
+    title = _staircase_finding(ladder, mark)
     with canvas(path, (13, 9), title=title, caption=caption) as figure:
         above, below = figure.subplots(2, 1, height_ratios=[1.5, 1])
         shown = min(ladder.top, 2 * (mark or 32))
@@ -102,10 +100,11 @@ def waste_by_batch(
 def _trade(
     axes: Axes,
     points: Sequence[LadderPoint],
-    reference: tuple[str, LadderPoint] | None,
+    name: str,
+    reference: LadderPoint,
     price: Callable[[LadderPoint], float],
 ) -> None:
-    """One curve, a dot for each ladder; those are numbered that have room."""
+    """One curve, a dot for each ladder, numbered where there is room."""
     prices = [price(point) for point in points]
     waste = [point.waste.wasted_fraction for point in points]
     axes.plot(prices, waste, "o-", color=BLUE, markersize=7, label="best ladder of n rungs")
@@ -118,25 +117,19 @@ def _trade(
                 f"{len(point.ladder)}", (x, y), xytext=(4, 7),
                 textcoords="offset points", color=BLUE, weight="bold",
             )  # fmt: skip
-    if reference:
-        name, point = reference
-        label = f"{name}: {len(point.ladder)} rungs"
-        at = ([price(point)], [point.waste.wasted_fraction])
-        axes.plot(*at, "*", color=ORANGE, markersize=22, markeredgecolor="black", label=label)
+    label = f"{name}: {len(reference.ladder)} rungs"
+    at = ([price(reference)], [reference.waste.wasted_fraction])
+    axes.plot(*at, "*", color=ORANGE, markersize=22, markeredgecolor="black", label=label)
     axes.set_xlim(0, None)
 
 
-def _curve_finding(points: Sequence[LadderPoint], reference: tuple[str, LadderPoint] | None) -> str:
-    """The best ladder: the first of those that waste no more than the reference, or the last."""
-    if reference is None:
-        best = points[-1]
-        return f"{len(best.ladder)} chosen rungs: {best.waste.wasted_fraction:.1%} padding"
-    name, point = reference
-    own = point.waste.wasted_fraction
+def _curve_finding(points: Sequence[LadderPoint], name: str, reference: LadderPoint) -> str:
+    """The first ladder that wastes no more than the reference, or the last one, beside it."""
+    own = reference.waste.wasted_fraction
     best = next((p for p in points if p.waste.wasted_fraction <= own), points[-1])
     return (
         f"{len(best.ladder)} chosen rungs: {best.waste.wasted_fraction:.1%} padding; "
-        f"{name} of {len(point.ladder)}: {own:.1%}"
+        f"{name} of {len(reference.ladder)}: {own:.1%}"
     )
 
 

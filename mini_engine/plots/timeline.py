@@ -1,11 +1,11 @@
-"""One step on two lanes: what the CPU and the GPU did, launched in several ways, above each other.
+"""One step on two lanes: what the CPU and the GPU did, for several ways to launch it.
 
 In:  for each way ("eager", "piecewise", "one graph") the events of one step, as `TraceEvent`s.
-Out: a PNG. Above, the whole step on one time axis; below, the same short window of each, large
-     enough to read the names of the kernels.
+Out: a PNG. Above, the whole step, on one time axis for all; below, the same short window of each,
+     large enough to read the names of the kernels.
 
-Time 0 is the first event of each timeline. An empty stretch of a GPU lane is a GPU with nothing
-to do, and its share of the step is written beside the lane.
+Time 0 is the first event of each timeline. Where a GPU lane is empty, the GPU has nothing to do;
+the share of that time is written above the lane.
 """
 
 from __future__ import annotations
@@ -76,10 +76,10 @@ def timeline(
     title: str | None = None,
     caption: str = PREDICTED,
 ) -> None:
-    """Write the figure to `path`; without a `title` it says what it shows.
+    """Write the figure to `path`. Without a `title`, the title is the `finding`.
 
-    `caption`: of what model, device and op list, and whether it is predicted. Raises ValueError
-    when there is no timeline, or one has no events on the GPU.
+    `caption` names model, device and op list, and says whether they are predicted. Raises
+    ValueError when there is no timeline, or one has no events on the GPU.
     """
     steps = [_step(name, events) for name, events in timelines.items()]
     if not steps:
@@ -98,7 +98,8 @@ def timeline(
         for axes, step in zip(below, steps, strict=True):
             _zoom(axes, step, begin_us)
         below[-1].set_xlabel(f"time since the step began (µs): the same {ZOOM_US:g} µs of each")
-        _hide_ticks([*above[:-1], *below[:-1]])
+        for axes in (*above[:-1], *below[:-1]):
+            axes.tick_params(axis="x", labelbottom=False)
 
 
 def finding(timelines: Mapping[str, Sequence[TraceEvent]]) -> str:
@@ -115,7 +116,7 @@ def finding(timelines: Mapping[str, Sequence[TraceEvent]]) -> str:
 
 
 def _legend(axes: Axes, steps: Sequence[_Step]) -> None:
-    """What the colours mean, of those that are used."""
+    """What the colours that are used mean."""
     used = {e.category for step in steps for e in step.events}
     shown = [COLOURS[c] for c in COLOURS if c in used] + [OTHER] * bool(used - set(COLOURS))
     axes.set_axis_off()
@@ -126,7 +127,7 @@ def _legend(axes: Axes, steps: Sequence[_Step]) -> None:
 
 
 def _whole(axes: Axes, step: _Step, whole_us: float) -> None:
-    """The step on an axis that all steps share; its ITL at its end."""
+    """The whole step, on an axis that all steps share, with its ITL at its end."""
     _lanes(axes, GPU_TALL)
     _boxes(axes, step.events, 0.001, GPU_TALL, edge=0.0)
     axes.set_xlim(0, whole_us / 1e3 * 1.12)
@@ -194,7 +195,7 @@ def _boxes(
 
 
 def _fit(event: TraceEvent, inches: float) -> tuple[str, bool]:
-    """What can be written into a box so wide, and whether turned by 90 degrees; "" for nothing."""
+    """What fits into a box of that width ("" for nothing), and whether turned by 90 degrees."""
     letter, line = POINTS / 72 * 0.6, POINTS / 72 * 1.1  # inches
     if len(event.name) * letter < inches:
         return event.name, False
@@ -207,7 +208,7 @@ def _fit(event: TraceEvent, inches: float) -> tuple[str, bool]:
 
 
 def _broken(name: str, tall: int) -> list[str]:
-    """A name in lines of at most `tall` letters, broken where it has "_", "." or a space."""
+    """A name in lines of at most `tall` letters, broken after "_", "." or a space."""
     lines = [""]
     for part in re.findall(r"[^_. ]*[_. ]?", name):
         if lines[-1] and len(lines[-1]) + len(part) > tall:
@@ -235,8 +236,3 @@ def _step(name: str, events: Sequence[TraceEvent]) -> _Step:
 
 def _sentence(name: str) -> str:
     return name[:1].upper() + name[1:]
-
-
-def _hide_ticks(panels: Sequence[Axes]) -> None:
-    for axes in panels:
-        axes.tick_params(axis="x", labelbottom=False)

@@ -1,22 +1,23 @@
 """A step is card x host x engine: three files of figures, put together for one prediction.
 
-In:  the names of a card ("h200"), a host ("server") and an engine ("vllm"), or paths of their files.
+In:  the names of a card ("h200"), a host ("server"), an engine ("vllm"), or paths of their files.
 Out: a frozen `DeviceSpec` of bare numbers, which can also say where each of them comes from.
 
     spec = load_spec("h200", host="desktop-2025", engine="transformers")
     spec.cpu_op_us                    # the engine's work for one kernel, at the speed of this host
     spec.source("cpu_op_us")          # "engine transformers, kernel_ops: ... x host ..."
 
-`specs/` holds the cards, `hosts/` and `engines/` the other two; `figures.py` says what stands where.
-An engine's CPU work is counted in ops of the host, so that the same engine takes longer on a slower
-host, as it does.
+`specs/` holds the cards, `hosts/` and `engines/` the other two; `figures.py` says what stands
+where. An engine's CPU work is counted in ops of the host: the same engine is slower on a slower one.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 from mini_engine.predict.figures import Figure, Sheet, load_sheet, names
 
@@ -58,7 +59,15 @@ class DeviceSpec:
     instantiate_node_us: float  # CPU: make one recorded node ready to launch
     graph_node_bytes: int  # driver memory that one node holds
     reserved_bytes: int  # taken before the first tensor: CUDA context, libraries
-    figures: Mapping[str, Figure] = field(default_factory=dict, compare=False, repr=False)
+    missed: Mapping[str, float] = field(default_factory=dict, compare=False, repr=False)
+    sheets: Mapping[str, Sheet] = field(default_factory=dict, compare=False, repr=False)
+
+    def interval(self, itl: float, mode: str) -> tuple[float, float]:
+        """Around a predicted ITL: 80% of the steps of sources that the fit had not seen lay inside,
+        of those launched in this mode (NONE, PIECEWISE, FULL). A factor of two where none is known.
+        """
+        factor = math.exp(self.missed.get(mode, math.log(2)))
+        return itl / factor, itl * factor
 
     def source(self, figure: str) -> str:
         """Kind and source of one figure, or that the program has set it (`dataclasses.replace`).
@@ -67,13 +76,13 @@ class DeviceSpec:
         """
         if figure not in FIGURE_NAMES:
             raise ValueError(f"no figure {figure!r}: use one of {', '.join(FIGURE_NAMES)}")
-        known = self.figures.get(figure)
+        known = source_of(figure, self.sheets) if self.sheets else None
         if known is None or known.value != getattr(self, figure):
             return "set by the program: not from a file"
         return f"{known.kind}: {known.source}"
 
 
-TEXTS = ("name", "host", "engine", "ops", "figures")
+TEXTS = ("name", "host", "engine", "ops", "missed", "sheets")
 FIGURE_NAMES = tuple(f.name for f in fields(DeviceSpec) if f.name not in TEXTS)
 
 
@@ -99,22 +108,27 @@ def load_spec(
 
 def put_together(card: Sheet, host: Sheet, engine: Sheet) -> DeviceSpec:
     """The figures of one prediction."""
-    figures = {
-        name: sheet.figures[name]
-        for sheet, wanted in ((card, _OF_CARD), (host, _OF_HOST), (engine, ("kernel_floor_us",)))
-        for name in wanted
+    sheets = {"card": card, "host": host, "engine": engine}
+    values: dict[str, Any] = {
+        name: math.prod(sheets[kind][figure] for kind, figure in factors)
+        for name, factors in _FACTORS.items()
     }
-    figures["cpu_launch_us"] = host.figures["launch_us"]
-    for name, (one, other) in _PRODUCTS.items():
-        sheets = {"card": card, "host": host, "engine": engine}
-        (a, left), (b, right) = ((sheets[kind].figures[f], (kind, f)) for kind, f in (one, other))
-        said = (f"{sheets[k].name} {f} {x.value:g}" for x, (k, f) in ((a, left), (b, right)))
-        source = f"{' x '.join(said)} ({a.kind}: {a.source}; {b.kind}: {b.source})"
-        figures[name] = Figure(a.value * b.value, "derived", source)
-    values = {name: figure.value for name, figure in figures.items()}
-    return DeviceSpec(
-        card.name, host.name, engine.name, engine.texts["ops"], **values, figures=figures
-    )  # type: ignore[arg-type]
+    texts = (card.name, host.name, engine.name, engine.texts["ops"])
+    missed = {mode: float(one["value"]) for mode, one in engine.extras["missed"].items()}
+    return DeviceSpec(*texts, **values, missed=missed, sheets=sheets)
+
+
+def source_of(name: str, sheets: Mapping[str, Sheet]) -> Figure:
+    """A figure of a spec as its files have it; a product says both its factors."""
+    factors = [(sheets[kind], figure) for kind, figure in _FACTORS[name]]
+    figures = [sheet.figures[figure] for sheet, figure in factors]
+    if len(figures) == 1:
+        return figures[0]
+    said = (
+        f"{figure} of {sheet.name}, {f.value:g} ({f.kind}: {f.source})"
+        for (sheet, figure), f in zip(factors, figures, strict=True)
+    )
+    return Figure(math.prod(f.value for f in figures), "derived", " x ".join(said))
 
 
 _OF_CARD = (
@@ -125,21 +139,19 @@ _OF_HOST = (
     "graph_launch_us", "graph_node_ns", "copy_us", "sync_us",
     "capture_node_us", "instantiate_node_us",
 )  # fmt: skip
-_PRODUCTS = {
+_OP = ("host", "op_us")
+# Each figure of a spec, and the figures of the files that it is, or whose product it is.
+_FACTORS: Mapping[str, tuple[tuple[str, str], ...]] = {
+    **{name: (("card", name),) for name in _OF_CARD},
+    **{name: (("host", name),) for name in _OF_HOST},
+    "kernel_floor_us": (("engine", "kernel_floor_us"),),
+    "cpu_launch_us": (("host", "launch_us"),),
     "product_gb_s": (("card", "bandwidth_gb_s"), ("card", "product_share")),
     "attention_gb_s": (("card", "bandwidth_gb_s"), ("engine", "attention_share")),
     "product_tflops": (("card", "peak_tflops"), ("card", "peak_share")),
-    "cpu_op_us": (("engine", "kernel_ops"), ("host", "op_us")),
-    "live_op_us": (("engine", "live_ops"), ("host", "op_us")),
-    "host_step_us": (("engine", "step_ops"), ("host", "op_us")),
-    "ahead_us": (("engine", "ahead_ops"), ("host", "op_us")),
-    "request_us": (("engine", "request_ops"), ("host", "op_us")),
+    "cpu_op_us": (("engine", "kernel_ops"), _OP),
+    "live_op_us": (("engine", "live_ops"), _OP),
+    "host_step_us": (("engine", "step_ops"), _OP),
+    "ahead_us": (("engine", "ahead_ops"), _OP),
+    "request_us": (("engine", "request_ops"), _OP),
 }
-
-
-def with_figures(spec: DeviceSpec, **values: float) -> DeviceSpec:
-    """`spec` with other values. Raises ValueError for a name that is not a figure."""
-    unknown = sorted(set(values) - set(FIGURE_NAMES))
-    if unknown:
-        raise ValueError(f"no figure {unknown[0]!r}: use one of {', '.join(FIGURE_NAMES)}")
-    return replace(spec, **values)  # type: ignore[arg-type]

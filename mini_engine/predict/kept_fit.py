@@ -31,7 +31,8 @@ def keep(fit: Fit, points: Sequence[Point], left_out_ms: Mapping[str, float]) ->
         )
         figure = {"value": rounded(fit.value(index)), "kind": "fitted", "source": said}
         for kind, name in parameter.where:
-            _change(kind, name, {parameter.figure: figure})
+            if (FOLDERS[kind] / f"{name}.json").exists():  # other hosts stand in `KEPT` alone
+                _change(kind, name, {parameter.figure: figure})
     widths = misses(points, fit.sheets, left_out_ms)
     for name, engine in fit.sheets.engines.items():
         modes = {*engine.extras["classes"].values(), "NONE", "PIECEWISE", "FULL"}
@@ -52,6 +53,11 @@ def keep(fit: Fit, points: Sequence[Point], left_out_ms: Mapping[str, float]) ->
             }
             for i, p in enumerate(fit.parameters)
         ],
+        "hosts": {
+            p.where[0][1]: rounded(fit.value(i))
+            for i, p in enumerate(fit.parameters)
+            if p.figure == "op_us" and not (FOLDERS["host"] / f"{p.where[0][1]}.json").exists()
+        },
         "inseparable": [list(pair) for pair in fit.inseparable()],
         "left_out_ms": {id: round(ms, 4) for id, ms in sorted(left_out_ms.items())},
     }

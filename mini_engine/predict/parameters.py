@@ -29,7 +29,7 @@ def parameters(sheets: Sheets) -> tuple[Parameter, ...]:
     served = ("vllm-v0", "vllm-2025", "vllm", "sglang", "nano-vllm")
     makers = (*served, "other-engine")
     loops = ("transformers", "pytorch-loop", "torch-compile")
-    hand = ("custom-kernels", "megakernel")
+    hand = ("custom-kernels", "megakernel", "launch-bound")
     vllm = ("vllm", "vllm-2025")
     share, floor = "product_share", "kernel_floor_us"
     return (
@@ -52,12 +52,12 @@ def parameters(sheets: Sheets) -> tuple[Parameter, ...]:
         ),
         Parameter("vllm eager kernel", "kernel_ops", engines(*vllm, "vllm-v0"), 5.9, 0.4,
                   "570 µs a layer on two A100 hosts"),
-        Parameter("vllm live op", "live_ops", engines(*vllm, "vllm-v0"), 10.5, 0.3,
+        Parameter("vllm live op", "live_ops", engines(*vllm, "vllm-v0", "launch-bound"), 10.5, 0.3,
                   "100 to 130 µs a piece with its live attention"),
-        Parameter("nano-vllm kernel", "kernel_ops", engines("nano-vllm"), 6.0, 0.5, USUAL),
+        Parameter("nano-vllm kernel", "kernel_ops", engines("nano-vllm", "launch-bound"), 6.0, 0.5, USUAL),
         Parameter("sglang kernel", "kernel_ops", engines("sglang"), 4.0, 0.5, USUAL),
         Parameter("vllm V0 step", "step_ops", engines("vllm-v0"), 175, 0.4, "about 1.9 ms"),
         Parameter("V1 step", "step_ops", engines("vllm-2025"), 42, 0.5, "0.3 to 0.6 ms"),
-        Parameter("small engines' step", "step_ops", engines("sglang", "nano-vllm"), 42, 0.7, USUAL),
+        Parameter("small engines' step", "step_ops", engines("sglang", "nano-vllm", "launch-bound"), 42, 0.7, USUAL),
         Parameter("a request", "request_ops", engines(*makers), 1.0, 1.0, USUAL),
     )  # fmt: skip

@@ -150,16 +150,16 @@ def read_points(path: Path, sheets: Sheets) -> tuple[list[Point], list[str]]:
 def _point(item: Any, where: str) -> Point:
     if not isinstance(item, dict):
         raise ValueError(f"{where} is {item!r}, expected an object")
-    texts = {}
+    texts: dict[str, Any] = {}
     for name in ("id", "class", "model", "gpu", "source"):
         texts[name] = item.get(name)
         if not isinstance(texts[name], str) or not texts[name]:
             raise ValueError(f"{where}: {name} is {texts[name]!r}, expected words")
-    numbers = {}
+    numbers: dict[str, Any] = {}
     for name, whole in (("batch", True), ("context", True), ("itl_ms", False)):
-        value = item.get(name)
+        value: Any = item.get(name)
         fits = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
-        if not fits or not 0 < value < 1e9:  # type: ignore[operator]
+        if not fits or not 0 < value < 1e9:
             kind = "a whole number" if whole else "a number"
             raise ValueError(
                 f"{where} ({texts['id']}): {name} is {value!r}, expected {kind} above 0"

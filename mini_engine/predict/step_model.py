@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from operator import itemgetter
 
 from mini_engine.model.config import ModelConfig
 from mini_engine.predict.hardware import DeviceSpec
@@ -99,7 +100,7 @@ class StepModel:
 def upper_envelope(lines: Iterable[Line]) -> tuple[Line, ...]:
     """The lines that are the highest somewhere at 0 or more keys, from the flattest on."""
     kept: list[Line] = []
-    for us, slope in sorted(lines, key=lambda line: (line[1], line[0])):
+    for us, slope in sorted(lines, key=itemgetter(1, 0)):
         while kept and kept[-1][0] <= us:  # less steep, and lower from the start
             kept.pop()
         while len(kept) > 1 and _cross(kept[-2], (us, slope)) <= _cross(kept[-2], kept[-1]):

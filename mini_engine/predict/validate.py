@@ -97,13 +97,13 @@ def rows_of(
         given = (hosts or {}).get(point.host)
         spec, mode, known = sheets.spec(point, given)
         ms = predicted_ms(point, sheets, given)
-        factor = math.exp(missed(sheets, point))
+        low, high = spec.interval(ms, GROUPS[mode])
         rows.append(
             Row(
                 point,
                 ms,
-                ms / factor,
-                ms * factor,
+                low,
+                high,
                 spec.host,
                 known,
                 GROUPS[mode],
@@ -111,14 +111,6 @@ def rows_of(
             )
         )
     return rows
-
-
-def missed(sheets: Sheets, point: Point) -> float:
-    """Half the width of a prediction's interval, as a log: what 80% of the points of sources that
-    were left out of the fit were missed by, at most."""
-    engine, mode = sheets.engine_of[point.cls]
-    figure = engine.extras["missed"].get(GROUPS[mode])
-    return float(figure["value"]) if figure else math.log(2)
 
 
 def summary(name: str, rows: Sequence[Row]) -> Summary:
@@ -176,7 +168,7 @@ def host_from(point: Point, sheets: Sheets) -> Sheet:
 
     Raises ValueError for a point that its host's speed does not decide.
     """
-    engine, mode = sheets.engine_of[point.cls]
+    _, mode = sheets.engine_of[point.cls]
     if mode != "eager":
         raise ValueError(f"{point.id} is {point.cls}: a host is told from an eager step")
     usual = sheets.usual_host(point)

@@ -1,8 +1,8 @@
 """A server on the step-cost model: replay a trace of requests, in strides.
 
-request_trace   reads and makes traces        plan        what of a card goes where
-simulate        the replay                    report      what is counted on the way
-stride          many decode steps, summed     reference   the same, step by step
-decode_clock    who ends and grows when       ladder_cost     what holding graphs costs
+request_trace   reads and makes traces        plan            what of a card goes where
+simulate        the replay                    report          what is counted on the way
+stride          many decode steps, summed     reference       the same, step by step
+decode_clock    when requests end and grow    ladder_cost     what holding graphs costs
 bench           how fast all this is          ladder_saving   what a better ladder saves
 """

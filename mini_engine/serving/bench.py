@@ -1,10 +1,10 @@
-"""How fast the serving simulation is, how its cost grows, and whether strides tell the truth.
+"""How fast the serving simulation is, how its cost grows, and whether strides are exact.
 
     python -m mini_engine.serving.bench                      # 10^3 to 10^6 requests; over a minute
     python -m mini_engine.serving.bench --most 100000        # a few seconds
     python -m mini_engine.serving.bench --trace FILE         # and a trace of yours
 
-In:  requests of our own making (`request_trace.synthetic_trace`, seed 0), Qwen3-0.6B on an H200.
+In:  random requests (`request_trace.synthetic_trace`, seed 0), Qwen3-0.6B on an H200.
 Out: three tables. Everything runs on one core. Peak memory is that of the whole process so far.
 """
 
@@ -12,7 +12,7 @@ import argparse
 import resource
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from rich.console import Console
@@ -42,9 +42,9 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     console = Console()
     try:
-        console.print(growth_table(args.most))
+        console.print(runs_table("Strides, synthetic requests", growth(args.most)))
         if args.trace:
-            console.print(trace_table(args.trace))
+            console.print(runs_table(f"{args.trace}, reading included", [time_trace(args.trace)]))
         console.print(agreement_table(400))
     except (ValueError, OSError) as error:
         print(error, file=sys.stderr)
@@ -64,30 +64,39 @@ class Timed:
         return self.report.steps / self.wall_s
 
 
-def growth_table(most: int) -> Table:
-    """Cost from 1,000 requests up to `most`, by tens: the same for each request, memory flat."""
-    table = Table(title="Cost of a run: strides, synthetic requests")
+def runs_table(title: str, runs: Iterable[Timed]) -> Table:
+    """A row for each run."""
+    table = Table(title=title)
     for column in ("requests", "steps", "turns", "wall s", "µs/req", "steps/s", "peak MB"):
         table.add_column(column, justify="right")
-    requests = 1000
-    while requests <= most:
-        timed = time_strides(synthetic_trace(requests, seed=0), requests)
-        table.add_row(*_row(timed), f"{peak_mb():.0f}")
-        requests *= 10
+    for run in runs:
+        report = run.report
+        table.add_row(
+            f"{report.requests:,}",
+            f"{report.steps:,}",
+            f"{report.turns:,}",
+            f"{run.wall_s:.2f}",
+            f"{run.wall_s / report.requests * 1e6:.0f}",
+            f"{run.steps_per_s:,.0f}",
+            f"{peak_mb():.0f}",
+        )
     return table
 
 
-def trace_table(path: str) -> Table:
-    """A trace, reading included."""
-    table = Table(title=f"{path}, reading included")
-    for column in ("requests", "steps", "turns", "wall s", "µs/req", "steps/s"):
-        table.add_column(column, justify="right")
+def growth(most: int) -> Iterator[Timed]:
+    """From 1,000 requests up to `most`, by tens: a request costs the same, memory stays flat."""
+    requests = 1000
+    while requests <= most:
+        yield time_strides(synthetic_trace(requests, seed=0), requests)
+        requests *= 10
+
+
+def time_trace(path: str) -> Timed:
     began = time.perf_counter()
     requests = read_trace(path).requests
     read_s = time.perf_counter() - began
     timed = time_strides(requests, len(requests))
-    table.add_row(*_row(Timed(timed.report, timed.wall_s + read_s)))
-    return table
+    return Timed(timed.report, timed.wall_s + read_s)
 
 
 def agreement_table(requests: int) -> Table:
@@ -104,13 +113,8 @@ def agreement_table(requests: int) -> Table:
     slow = Timed(report, time.perf_counter() - began)
     counts, largest = differences(fast.report, slow.report)
     table.add_row("step by step", f"{slow.wall_s:.2f}", f"{slow.steps_per_s:,.0f}", "", "")
-    table.add_row(
-        "strides",
-        f"{fast.wall_s:.2f}",
-        f"{fast.steps_per_s:,.0f}",
-        ", ".join(counts) or "none",
-        f"{largest:.0e}",
-    )
+    found = ", ".join(counts) or "none", f"{largest:.0e}"
+    table.add_row("strides", f"{fast.wall_s:.2f}", f"{fast.steps_per_s:,.0f}", *found)
     return table
 
 
@@ -128,18 +132,15 @@ def differences(one: ServeReport, other: ServeReport) -> tuple[list[str], float]
 
 
 def time_strides(requests: Iterable[TraceRequest], total: int) -> Timed:
-    """Run them, with a bar where it takes long."""
+    """Serve the requests, with a progress bar."""
     plan, costs = server()
     with Progress(transient=True, console=Console(stderr=True)) as bar:
         task = bar.add_task("serving", total=total)
         began = time.perf_counter()
         report = simulate(
-            requests,
-            costs,
-            plan.limits,
-            plan.dispatcher,
+            requests, costs, plan.limits, plan.dispatcher,
             progress=lambda read: bar.update(task, completed=read),
-        )
+        )  # fmt: skip
         return Timed(report, time.perf_counter() - began)
 
 
@@ -153,18 +154,6 @@ def peak_mb() -> float:
     """The most memory that this process has held, in MB (Linux counts in KiB, macOS in bytes)."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / 1e6 if sys.platform == "darwin" else peak * 1024 / 1e6
-
-
-def _row(timed: Timed) -> tuple[str, ...]:
-    report = timed.report
-    return (
-        f"{report.requests:,}",
-        f"{report.steps:,}",
-        f"{report.turns:,}",
-        f"{timed.wall_s:.2f}",
-        f"{timed.wall_s / report.requests * 1e6:.0f}",
-        f"{timed.steps_per_s:,.0f}",
-    )
 
 
 if __name__ == "__main__":

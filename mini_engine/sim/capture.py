@@ -7,7 +7,7 @@ scalars, and nothing else. It forgets the Python name that stood for an address,
 a kernel, the value of a loop counter. Here as on a GPU:
 
 * nothing executes while capturing: outputs hold garbage until the first replay;
-* whatever needs the GPU's answer (reading back, synchronising), frees memory of others, copies from
+* whatever needs the GPU's answer (reading back, synchronising), frees foreign memory, copies from
   the host or begins another capture raises `CaptureError` and invalidates the capture;
 * memory allocated meanwhile comes from the graph's pool and stays mapped as long as the graph.
 
@@ -34,10 +34,11 @@ class CaptureError(RuntimeError):
 
 
 class Graph:
-    """Recorded launches. `replay()` runs them on whatever their addresses hold by then."""
+    """Recorded launches. `replay()` runs them on whatever their addresses then hold."""
 
-    def __init__(self, device: Device, pool: int, name: str) -> None:
-        self.device, self.pool, self.name = device, pool, name
+    def __init__(self, device: Device, pool: int | None, name: str) -> None:
+        self.device, self.name = device, name
+        self.pool = device.memory.new_pool() if pool is None else pool
         self.nodes: list[Node] = []
         self.state = "capturing"  # then "ready" or "invalid"
         self._costs: list[NodeCost | None] = []  # of each node; None where contents decide it
@@ -120,10 +121,13 @@ class BreakableGraph(PiecewiseGraph):
     As vLLM 0.33's breakable capture.
     """
 
-    def __init__(self, device: Device, pool: int, name: str, break_on: frozenset[str]) -> None:
+    def __init__(
+        self, device: Device, pool: int | None, name: str, break_on: frozenset[str]
+    ) -> None:
         super().__init__(device)
-        self.pool, self.name, self.break_on = pool, name, break_on
-        self.launches.append(Graph(device, pool, name))
+        first = Graph(device, pool, name)
+        self.pool, self.name, self.break_on = first.pool, name, break_on
+        self.launches.append(first)
 
     def append(self, node: Node) -> None:
         """Put a launch where it belongs: into the open graph, or, if it is marked, beside it.

@@ -2,8 +2,8 @@
 
 In: CPU work and GPU work as they are submitted. Out: when each began and ended.
 
-The CPU runs ahead of the GPU. A kernel starts when it has arrived and the GPU has ended the one
-before it, plus the gap between kernels:
+The CPU runs ahead of the GPU. A kernel starts once it has arrived, and once the kernel before it
+has ended and the gap between kernels is over:
 
     start = max(cpu, gpu + gap)
 
@@ -22,13 +22,13 @@ from mini_engine.records.trace import CPU, GPU, TraceEvent
 
 @dataclass
 class Counters:
-    """What a device has done since it was made. Times in µs."""
+    """What a device has done so far. Times in µs."""
 
     launches: int = 0  # calls into the driver that submit work: kernels, graphs, copies
     kernels: int = 0  # kernels that ran on the GPU, graph nodes included
     graphs: int = 0  # graph launches
-    cpu_us: float = 0.0  # CPU time at work: waits left out
-    gpu_us: float = 0.0  # GPU time at work: gaps left out
+    cpu_us: float = 0.0  # CPU at work, without waits
+    gpu_us: float = 0.0  # GPU at work, without gaps
     bytes: float = 0.0  # moved by kernels
 
     def copy(self) -> Counters:
@@ -40,7 +40,7 @@ class Counters:
 
 
 class Clocks:
-    """Where the CPU and the GPU have got to. µs since the device was made."""
+    """The time on the CPU's and on the GPU's clock, in µs since the device was made."""
 
     def __init__(self, queue_depth: int, *, record: bool) -> None:
         self.cpu_us = self.gpu_us = 0.0
@@ -88,7 +88,7 @@ class Clocks:
         self._ends.append(self.gpu_us)
 
     def wait_until(self, at_us: float, why: str) -> None:
-        """The CPU waits; time that has passed already costs nothing."""
+        """The CPU waits, unless that time has passed already."""
         if at_us > self.cpu_us:
             self.cpu(why, at_us - self.cpu_us, "wait")
 

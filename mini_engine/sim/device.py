@@ -43,8 +43,6 @@ from mini_engine.sim.clocks import Clocks, Counters
 from mini_engine.sim.launch import Buffer, Kernel, Node, NodeCost, Scalar, kernel
 from mini_engine.sim.memory import DEFAULT_POOL, IllegalAddress, Memory
 
-HostCopy = tuple[Buffer, np.ndarray]
-
 
 class Device:
     """One simulated GPU and the CPU thread that feeds it."""
@@ -57,11 +55,10 @@ class Device:
         memory_bytes: int | None = None,
         record: bool = False,
     ) -> None:
-        """`memory_bytes` replaces the card's own; `record` keeps a timeline of every event."""
+        """`memory_bytes` replaces the card's own; `record` keeps every event in `timeline`."""
         self.spec, self.compute = spec, compute
-        self.memory = Memory(
-            spec.vram_bytes if memory_bytes is None else memory_bytes, poison=compute
-        )
+        size = spec.vram_bytes if memory_bytes is None else memory_bytes
+        self.memory = Memory(size, poison=compute)
         self.clocks = Clocks(spec.queue_depth, record=record)
         self._live = False
         self.recorder: Recorder | None = None  # set while capturing or tracing
@@ -69,12 +66,12 @@ class Device:
 
     @property
     def cpu_us(self) -> float:
-        """Where the CPU has got to."""
+        """The time on the CPU's clock."""
         return self.clocks.cpu_us
 
     @property
     def gpu_us(self) -> float:
-        """Where the GPU will have got to with all that was submitted."""
+        """When the GPU will have done all that was submitted."""
         return self.clocks.gpu_us
 
     @property
@@ -110,8 +107,8 @@ class Device:
     def free(self, buffer: Buffer) -> None:
         """Give the buffer's memory back to its pool.
 
-        While capturing, only what the same capture's pool handed out may be freed: the graph's own
-        later nodes reuse it. Freeing anything else raises `CaptureError`.
+        While capturing, only memory of the graph's pool may be freed, which later nodes then reuse.
+        Freeing anything else raises `CaptureError`.
         """
         buffer.check_alive("free")
         if self.recorder and buffer.block.pool != self.recorder.pool:
@@ -131,7 +128,7 @@ class Device:
 
     @contextmanager
     def scratch(self) -> Iterator[Scratch]:
-        """Buffers that are freed together at the end, whatever happens, unless kept."""
+        """Buffers that are freed together at the end, even after an error, unless kept."""
         scratch = Scratch(self)
         try:
             yield scratch
@@ -170,10 +167,10 @@ class Device:
         else:
             self.copy_batch([(target, source)])
 
-    def copy_batch(self, copies: Sequence[HostCopy]) -> None:
+    def copy_batch(self, copies: Sequence[tuple[Buffer, np.ndarray]]) -> None:
         """Copy host arrays into buffers with one call (as `cudaMemcpyBatchAsync` does).
 
-        Refused while capturing: the graph would hold the address of host memory that moves.
+        Refused while capturing: the graph would hold the address of host memory that may move.
         """
         self.refuse_in_capture(
             "a copy from pageable host memory: copy into a static buffer before it"
@@ -209,16 +206,15 @@ class Device:
     ) -> AbstractContextManager[Graph]:
         """`with device.capture() as graph:` records launches and executes none of them.
 
-        `pool` shares the memory of earlier graphs; without it the graph gets a pool of its own.
+        `pool` is one that earlier graphs use; without it the graph gets a pool of its own.
         """
-        return capturing(self, Graph(self, self._given_or_new(pool), name))
+        return capturing(self, Graph(self, pool, name))
 
     def capture_breakable(
         self, break_on: Collection[str], pool: int | None = None, name: str = "graph"
     ) -> AbstractContextManager[BreakableGraph]:
         """The same, cut into graphs at each launch whose label is in `break_on`."""
-        graph = BreakableGraph(self, self._given_or_new(pool), name, frozenset(break_on))
-        return capturing(self, graph)
+        return capturing(self, BreakableGraph(self, pool, name, frozenset(break_on)))
 
     @contextmanager
     def trace(self, pool: int) -> Iterator[list[Node]]:
@@ -261,9 +257,6 @@ class Device:
 
     # -- parts ---------------------------------------------------------------------------------
 
-    def _given_or_new(self, pool: int | None) -> int:
-        return self.memory.new_pool() if pool is None else pool
-
     def cost(self, node: Node) -> NodeCost:
         """What a node takes on the GPU now, the gap before it left out."""
         op = OpCost(node.label, float(node.bytes), float(node.flops), kind=node.kernel.kind)
@@ -294,7 +287,7 @@ class Scratch:
         self.buffers: list[Buffer] = []
 
     def empty(self, *shape: int, dtype: type | str = "float32") -> Buffer:
-        """Garbage of this shape, until the end of the scratch."""
+        """A buffer of this shape, holding garbage, until the end of the scratch."""
         self.buffers.append(self.device.empty(shape, dtype))
         return self.buffers[-1]
 

@@ -1,6 +1,7 @@
-"""A checkpoint folder, prompts and a mode: text, from the engine on the simulated device.
+"""Text from the engine on the simulated device.
 
-In: `open_checkpoint(folder)`, prompts. Out: a `Generation`: what was written, and what it took.
+In: `open_checkpoint(folder)`, prompts, a mode. Out: a `Generation`: what was written, and what it
+took.
 """
 
 from __future__ import annotations
@@ -27,7 +28,6 @@ from mini_engine.sim.weights import Weights, load_weights
 class Checkpoint:
     """A Hugging Face folder, loaded."""
 
-    folder: Path
     config: ModelConfig
     weights: Weights
     tokenizer: Tokenizer
@@ -40,7 +40,7 @@ class Generation:
     mode: str
     completions: tuple[Completion, ...]
     texts: tuple[str, ...]
-    counters: Counters  # of serving; capture left out
+    counters: Counters  # of serving, without capture
     simulated_us: float
     report: CaptureReport
 
@@ -50,7 +50,7 @@ def open_checkpoint(folder: Path | str) -> Checkpoint:
     folder = Path(folder)
     config = ModelConfig.from_folder(folder)
     weights = load_weights(config, folder)
-    return Checkpoint(folder, config, weights, Tokenizer(folder, config.eos_token_ids))
+    return Checkpoint(config, weights, Tokenizer(folder, config.eos_token_ids))
 
 
 def generate(
@@ -63,7 +63,7 @@ def generate(
     capture_sizes: Sequence[int] | None = None,
     on_token: OnToken | None = None,
 ) -> Generation:
-    """Run all prompts side by side, greedily. `on_token(prompt index, token id)` as they come.
+    """Run all prompts side by side, greedily; `on_token(prompt index, token id)` for each token.
 
     Raises `ValueError` for an empty prompt and for one that does not fit the context.
     """

@@ -86,7 +86,7 @@ class GraphRunner:
         """`forward(n)` reads `inputs.view(n)` and returns its output, n rows or fewer.
 
         `pool` continues a pool that other graphs use. `share_pool=False` gives every rung a pool of
-        its own, which only a lesson wants.
+        its own, to show in a lesson what that costs.
         """
         self.device, self.forward, self.inputs = device, forward, inputs
         self.ladder = CaptureLadder(sizes)

@@ -1,18 +1,17 @@
-"""The kernels of a decoder, in numpy: nine a layer, and four at the end of a step.
+"""The kernels of a decoder, in numpy: nine a layer, and a few at either end of a step.
 
 In: arrays on the device. Out: the out-parameter, always first, written in place.
 
 **Batch invariance.** A row's result must not depend on the rows beside it: otherwise a batch of 5
-and the rung of 8 that replays it differ in the last bits, and eager and graph could not be compared
-bit for bit. BLAS promises that only for calls of one shape, so `linear` multiplies row by row
-(one `(1, K) @ (K, N)` for each row, always the same call) and `attention` does one query at a time
-over exactly the keys it may see, in tiles that begin at its first key. A real engine cannot
-afford this and compares with a tolerance.
+and the rung of 8 that replays it would differ in the last bits, and eager and graph could not be
+compared bit for bit. BLAS promises equal bits only for calls of one shape, so `linear` multiplies
+row by row (one `(1, K) @ (K, N)` for each row, always the same call), and `attention` does one
+query at a time over exactly the keys it may see, in tiles that begin at its first key. A real
+engine cannot afford this and compares with a tolerance.
 
-Costs follow one rule: each activation and weight is moved once, and index arrays and rotary tables
-are left out (under 0.1% of the bytes). A KV cache is charged for what is read, not for what is
-there. The same figures stand in `mini_engine/predict/oplists.py` as formulas of the model's shape;
-a test holds the two against each other.
+Costs follow one rule: each activation and weight is moved once. Index arrays and rotary tables
+(under 0.1% of the bytes) are left out, and of a KV cache only what is read counts. The formulas in
+`mini_engine/predict/oplists.py` give the same figures from a model's shape; a test compares them.
 
 Shapes: T tokens, R requests, H hidden, D head_dim, q = heads × D, kv = kv_heads × D, V vocabulary.
 """
@@ -39,7 +38,7 @@ def embed(out: np.ndarray, ids: np.ndarray, table: np.ndarray) -> None:
 
 
 def _normalised(x: np.ndarray, weight: np.ndarray, eps: float) -> np.ndarray:
-    """x / sqrt(mean(x²) + eps) × weight, over the last axis (Zhang & Sennrich 2019)."""
+    """RMSNorm: x / sqrt(mean(x²) + eps) × weight over the last axis (Zhang & Sennrich 2019)."""
     mean_square = np.mean(np.square(x), axis=-1, keepdims=True, dtype=F32)
     normalised: np.ndarray = x * (F32(1) / np.sqrt(mean_square + F32(eps))) * weight
     return normalised
@@ -61,7 +60,7 @@ def rms_norm(out: np.ndarray, x: np.ndarray, weight: np.ndarray, *, eps: float) 
 def add_rms_norm(
     out: np.ndarray, residual: np.ndarray, x: np.ndarray, weight: np.ndarray, *, eps: float
 ) -> None:
-    """residual += x; out = RMSNorm(residual) × weight. All (T, H) but weight (H,)."""
+    """residual += x; out = RMSNorm(residual) × weight. All (T, H), weight (H,)."""
     residual += x
     out[...] = _normalised(residual, weight, eps)
 
@@ -85,18 +84,12 @@ def _rotated(x: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
     return np.concatenate([left * cos - right * sin, right * cos + left * sin], axis=-1)
 
 
-def _rope_kv_bytes(
-    q: Buffer, k_cache: Buffer, _v: Buffer, qkv: Buffer, *_: Buffer, **__: object
-) -> int:
-    return 2 * qkv.nbytes
-
-
 def _rope_flops(q: Buffer, k_cache: Buffer, *_: Buffer, **__: object) -> int:
     tokens, kv_size = q.shape[0], k_cache.shape[2] * k_cache.shape[3]
     return 6 * tokens * (q.shape[1] + kv_size)
 
 
-@kernel(bytes=_rope_kv_bytes, flops=_rope_flops)
+@kernel(bytes=lambda q, k_cache, v_cache, qkv, *_: 2 * qkv.nbytes, flops=_rope_flops)
 def rope_kv_write(
     q: np.ndarray,
     k_cache: np.ndarray,
@@ -133,7 +126,7 @@ def qk_norm_rope_kv_write(
     *,
     eps: float,
 ) -> None:
-    """The same with RMSNorm over each head of q and k before RoPE (Qwen3). Weights (D,)."""
+    """The same with RMSNorm over each head of q and k before RoPE (Qwen3). Norm weights (D,)."""
     _rope_and_store(
         q, k_cache, v_cache, qkv, positions, slot_mapping, cos, sin, (q_weight, k_weight, eps)
     )
@@ -150,13 +143,12 @@ def _rope_and_store(
     sin: np.ndarray,
     qk_norm: tuple[np.ndarray, np.ndarray, float] | None,
 ) -> None:
-    """Write q, rotated, and put the keys, rotated, and the values into their cache slots.
+    """Write the rotated queries to q, and rotated keys and plain values into their cache slots.
 
-    Shapes as in `rope_kv_write`. Row t stands at positions[t] in its request, and that is how far
-    its q and k are turned, whatever row or slot it has. A cache seen as rows, (blocks ×
-    block_size, kv_heads, D), has slot s in row s; no other row changes. Values are stored as they
-    come. `qk_norm` is (q_weight, k_weight, eps): RMSNorm over each head of q and k, before they are
-    turned; None leaves it out.
+    Shapes as in `rope_kv_write`. Row t stands at positions[t] in its request; its q and k are
+    rotated by that, whatever its row or slot. A cache seen as rows, (blocks × block_size, kv_heads,
+    D), has slot s in row s; no other row changes. `qk_norm` is (q_weight, k_weight, eps): RMSNorm
+    over each head of q and k before they are rotated; None leaves it out.
     """
     kv_heads, head_dim = k_cache.shape[2:]
     queries, keys, values = _heads_of(qkv, q.shape[1], kv_heads, head_dim)
@@ -194,10 +186,10 @@ def _attention_flops(out: Buffer, q: Buffer, k_cache: Buffer, *rest: Buffer, **_
 def attention_pairs(query_lens: np.ndarray, context_lens: np.ndarray) -> int:
     """How many pairs (query, key) the step's attention compares, in one head of one layer.
 
-    query_lens, context_lens (R,) int32, as `attention` has them: a request brings query_len
-    queries, the last tokens of a context of context_len, and each sees the keys up to and with
-    its own. Linear in the context where query_len is 1, quadratic where it is the whole context.
-    A padded request has query_len 0. No loop over tokens or requests: every launch asks this.
+    query_lens, context_lens (R,) int32, as in `attention`: a request brings query_len queries, the
+    last tokens of a context of context_len, and each sees the keys up to and including its own.
+    Linear in the context where query_len is 1, quadratic where it is the whole context. A padded
+    request has query_len 0. No loop over tokens or requests, since every launch calls this.
     """
     queries = query_lens.astype(np.int64)  # the sum of a long prompt's pairs outgrows int32
     # query i of n at the end of a context of c sees c - n + 1 + i keys
@@ -217,11 +209,11 @@ def attention(
     """Paged causal attention: query t of a request sees the keys up to its own position.
 
     out, q (T, q); caches (blocks, block_size, kv_heads, D); block_table (R, max_blocks) int32;
-    query_lens, context_lens (R,) int32: tokens of this step, and of the whole context with them.
-    Requests stand one after the other in q, each with its query_len rows, the last tokens of its
-    context; a padded request has query_len 0. One token's attention is `attend_tiled(q, keys,
-    values)`, with q as (kv_heads, group, D) and the keys and values that it sees.
-    Rows beyond the last query are padding: they are left as they are, and nobody reads them.
+    query_lens, context_lens (R,) int32: a request's tokens in this step, and in its whole context
+    including them. Requests follow one another in q, each with its query_len rows, the last tokens
+    of its context; a padded request has query_len 0. One token's attention is `attend_tiled(q,
+    keys, values)`, with q as (kv_heads, group, D) and the keys and values that it sees. Rows beyond
+    the last query are padding, which nobody reads: leave them as they are.
     """
     kv_heads, head_dim = k_cache.shape[2:]
     row = 0
@@ -240,8 +232,8 @@ def _context_rows(cache: np.ndarray, blocks: np.ndarray, context_len: int) -> np
     """One request's rows of a cache in order of position, (context_len, kv_heads, D).
 
     cache (num_blocks, block_size, kv_heads, D); blocks (max_blocks,) int32, the request's row of
-    the block table: block i holds the positions i · block_size and on, and behind the last one in
-    use stand zeros. What is nobody's, or another request's, is not looked at.
+    the block table: its entry i holds the positions from i · block_size on, and zeros follow the
+    last entry in use. Do not read what belongs to nobody or to another request.
     """
     used = blocks[: -(-context_len // cache.shape[1])]
     rows: np.ndarray = cache[used].reshape(-1, *cache.shape[2:])
@@ -287,5 +279,5 @@ def multiply(out: np.ndarray, a: np.ndarray, b: np.ndarray) -> None:
 
 @kernel(flops=lambda out, a, **_: out.size)
 def scale(out: np.ndarray, a: np.ndarray, *, by: float) -> None:
-    """out = a · by. `by` is a scalar: a graph bakes it in."""
+    """out = a · by. `by` is a scalar, so a graph bakes it in."""
     np.multiply(a, F32(by), out=out)

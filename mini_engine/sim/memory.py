@@ -2,33 +2,32 @@
 
 In: sizes in bytes. Out: addresses, and numpy views of what stands at an address.
 
-A CUDA graph remembers *addresses*, so the whole course hangs on who owns which address when.
-This room is the smallest allocator in which the real questions can be asked:
+A CUDA graph remembers *addresses*, so much of this course asks who owns which address, and when.
+This is the smallest allocator in which one can ask it:
 
 * memory is taken from the device in **segments** and handed out in **blocks** (best fit, split,
   merged again when freed), as PyTorch's caching allocator does;
-* a freed block stays in its pool and is handed out again: a graph that still points at it reads
-  what the next owner wrote. Only `release_cached` gives a segment back; after that the address
-  is nobody's and touching it raises `IllegalAddress`;
-* a **pool** is a set of segments that only its own users draw from. Graphs that never run at the
-  same time may share one: captured largest first, the small ones live inside the large one's room.
+* a freed block stays in its pool and is handed out again: a graph that still points there reads
+  what the next owner wrote. Only `release_cached` gives a segment back; from then on its addresses
+  are nobody's, and touching one raises `IllegalAddress`;
+* a **pool** is a set of segments for its own users only. Graphs that never run at the same time
+  may share one: captured largest first, the small ones fit into the memory of the large one.
 
-What fresh memory holds is nobody's promise. Here every allocation is filled with 0xFF bytes: NaN
-in every float type and -1 in every integer type, so that a read before a write is seen.
+Nothing is promised about the contents of fresh memory. Here every allocation is filled with 0xFF
+bytes, NaN in every float type and -1 in every integer type, so that a read before a write shows.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 from dataclasses import dataclass, field
 
 import numpy as np
 
-BLOCK_BYTES = (
-    512  # allocations are rounded up to this (PyTorch: kMinBlockSize, CUDACachingAllocator)
-)
-SEGMENT_BYTES = 2 * 2**20  # segments are multiples of this (PyTorch: kSmallBuffer, kRoundLarge)
+# PyTorch's sizes (CUDACachingAllocator: kMinBlockSize, kSmallBuffer, kRoundLarge)
+BLOCK_BYTES = 512  # allocations are rounded up to this
+SEGMENT_BYTES = 2 * 2**20  # segments are multiples of this
 FIRST_ADDRESS = 0x7F00_0000_0000  # where a CUDA process usually sees its device memory
 POISON = 0xFF
 DEFAULT_POOL = 0
@@ -60,25 +59,25 @@ class Block:
 
 @dataclass(eq=False)
 class Segment:
-    """A run of bytes taken from the device. Its bytes exist on the host only once touched."""
+    """A run of bytes taken from the device."""
 
     address: int
     nbytes: int
     pool: int
     blocks: list[Block] = field(default_factory=list)  # by address, without holes
-    bytes_on_host: np.ndarray | None = None
+    bytes_on_host: np.ndarray | None = None  # made when first touched
 
     def storage(self) -> np.ndarray:
-        """The bytes of this segment. (nbytes,) uint8. Pages that nobody touches cost nothing."""
+        """The bytes of this segment, (nbytes,) uint8. Pages that nobody touches cost nothing."""
         if self.bytes_on_host is None:
             self.bytes_on_host = np.zeros(self.nbytes, np.uint8)
         return self.bytes_on_host
 
 
 class Memory:
-    """The memory of one device. `capacity_bytes` is all there is.
+    """The memory of one device, `capacity_bytes` in all.
 
-    `poison=False` is for a device that only counts costs: nothing is filled, nothing is touched.
+    `poison=False` is for a device that only counts costs: no byte is ever touched.
     """
 
     def __init__(self, capacity_bytes: int, *, poison: bool = True) -> None:
@@ -86,11 +85,10 @@ class Memory:
             raise ValueError(f"memory of {capacity_bytes} bytes: give the device a positive size")
         self.capacity_bytes = capacity_bytes
         self.poison = poison
-        self.epoch = 0  # grows when an address dies: cached views are then out of date
+        self.epoch = 0  # grows when addresses are given back: older views are out of date
         self._segments: list[Segment] = []  # by address
-        self._starts: list[int] = []
         self._live: dict[int, Block] = {}  # address -> block handed out
-        self._free: dict[int, list[tuple[int, int, Block]]] = {DEFAULT_POOL: []}
+        self._free: dict[int, list[Block]] = {DEFAULT_POOL: []}  # of each pool, by `size_order`
         self._graphs: dict[int, int] = {}  # pool -> graphs that remember addresses in it
         self._next_address = FIRST_ADDRESS
         self._next_pool = 1
@@ -99,7 +97,7 @@ class Memory:
     # -- pools ---------------------------------------------------------------------------------
 
     def new_pool(self) -> int:
-        """A pool of its own, empty. Returns its id."""
+        """The id of a new, empty pool."""
         pool, self._next_pool = self._next_pool, self._next_pool + 1
         self._free[pool] = []
         return pool
@@ -107,7 +105,7 @@ class Memory:
     def pin(self, pool: int, graphs: int = 1) -> None:
         """Count `graphs` more (or fewer) graphs whose nodes point into `pool`.
 
-        While there are any, its segments stay mapped though all their blocks are free.
+        While there are any, its segments stay mapped, even with all their blocks free.
         """
         self._graphs[pool] = self._graphs.get(pool, 0) + graphs
 
@@ -122,12 +120,12 @@ class Memory:
     # -- allocate and free ---------------------------------------------------------------------
 
     def allocate(self, nbytes: int, pool: int = DEFAULT_POOL) -> Block:
-        """A block of `nbytes`, rounded up to whole `BLOCK_BYTES`, and never less than one of them.
+        """A block of `nbytes`, rounded up to a multiple of `BLOCK_BYTES`, at least one of them.
 
-        It is the free block of `pool` that fits best, or the begin of a new segment where none
-        does; what is too much of it is split off and stays free. A block in use is not `free`, has
-        a serial that no allocation had before, and stands in `_live` under its address. Its bytes
-        are poison. Raises `DeviceOutOfMemory`; `ValueError` for a negative size or unknown pool.
+        It is the free block of `pool` that fits best or, where none fits, the beginning of a new
+        segment. The excess is split off and stays free. A block in use is not `free`, has a serial
+        that no allocation had before, and stands in `_live` under its address. Its bytes are
+        poison. Raises `DeviceOutOfMemory`; `ValueError` for a negative size or unknown pool.
         """
         if nbytes < 0:
             raise ValueError(f"allocation of {nbytes} bytes: the size must not be negative")
@@ -148,7 +146,7 @@ class Memory:
         """Give `block` back to its pool, joined with its free neighbours, to be handed out again.
 
         Nothing goes back to the device: the address stays mapped. The bytes are poisoned unless
-        `fill` is off. Raises `ValueError` for a block that is not in use, and changes nothing then.
+        `fill` is off. For a block that is not in use, raises `ValueError` and changes nothing.
         """
         if self._live.get(block.address) is not block:
             raise ValueError(f"address {block.address:#x} is not allocated: freed twice?")
@@ -159,10 +157,10 @@ class Memory:
         self._insert_free(self._merge(block))
 
     def release_cached(self, pool: int | None = None) -> int:
-        """Give segments that are one free block back to the device. Returns the bytes released.
+        """Give the segments of `pool`, or of all pools, that are one free block back to the device.
 
-        Of `pool`, or of all pools. Those of a pool that captured graphs still use (`pin`) stay:
-        the graphs remember addresses in it, whether its blocks are free or not.
+        A pool that captured graphs use (`pin`) keeps its segments: the graphs remember addresses
+        in them, whether the blocks are free or not. Returns the bytes released.
         """
         gone = [
             s
@@ -181,12 +179,12 @@ class Memory:
     def view(self, address: int, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         """What stands at `address`, as an array that shares the device's bytes.
 
-        It does not ask who owns the address now, because a GPU does not either.
+        Like a GPU, it does not ask who owns the address now.
         Raises `IllegalAddress` when no segment holds the whole range.
         """
         nbytes = math.prod(shape) * dtype.itemsize
-        index = bisect_right(self._starts, address) - 1
-        segment = self._segments[index] if index >= 0 else None
+        index = bisect_right(self._segments, address, key=lambda segment: segment.address)
+        segment = self._segments[index - 1] if index else None
         if segment is None or address + nbytes > segment.address + segment.nbytes:
             raise IllegalAddress(
                 f"an illegal memory access: nothing is mapped at {address:#x}..+{nbytes}. "
@@ -202,17 +200,17 @@ class Memory:
         block.segment.storage()[offset : offset + block.nbytes] = POISON
 
     def _best_fit(self, wanted: int, pool: int) -> Block | None:
-        """Take the smallest free block of `wanted` bytes or more out of the free list of `pool`.
+        """Take the smallest free block of at least `wanted` bytes out of the free list of `pool`.
 
-        Of equally large ones the one at the lowest address. None where none is large enough:
-        other pools are not asked. `_free[pool]` holds (nbytes, address, block), rising.
+        Of equally large ones it is the one at the lowest address. None if none is large enough:
+        other pools are not asked. `_free[pool]` is sorted by size, then by address.
         """
         free = self._free[pool]
-        index = bisect_right(free, (wanted, -1), key=lambda entry: entry[:2])
-        return free.pop(index)[2] if index < len(free) else None
+        index = bisect_left(free, wanted, key=lambda block: block.nbytes)
+        return free.pop(index) if index < len(free) else None
 
     def _grow(self, wanted: int, pool: int) -> Block:
-        """A new segment for `pool`: one block, not yet in the free list."""
+        """The one block of a new segment for `pool`, not in the free list."""
         nbytes = round_up(wanted, SEGMENT_BYTES)
         if self.reserved_bytes() + nbytes > self.capacity_bytes:
             self.release_cached()  # empty segments of any pool are the last reserve
@@ -224,9 +222,7 @@ class Memory:
             )
         segment = Segment(self._next_address, nbytes, pool)
         self._next_address += nbytes + SEGMENT_BYTES  # a hole, so that an overrun is caught
-        index = bisect_right(self._starts, segment.address)
-        self._segments.insert(index, segment)
-        self._starts.insert(index, segment.address)
+        self._segments.append(segment)
         block = Block(segment.address, nbytes, pool, segment, free=True)
         segment.blocks.append(block)
         return block
@@ -234,24 +230,27 @@ class Memory:
     def _unmap(self, segment: Segment) -> None:
         """Give a wholly free segment back: its addresses are nobody's from now on."""
         self._remove_free(segment.blocks[0])
-        index = self._segments.index(segment)
-        del self._segments[index], self._starts[index]
+        self._segments.remove(segment)
         self.epoch += 1
 
     def _split(self, block: Block, wanted: int) -> None:
         """Cut `block` down to `wanted` bytes. The rest becomes a free block behind it."""
-        rest = Block(
-            block.address + wanted, block.nbytes - wanted, block.pool, block.segment, free=True
+        address, excess, blocks = (
+            block.address + wanted,
+            block.nbytes - wanted,
+            block.segment.blocks,
         )
+        rest = Block(address, excess, block.pool, block.segment, free=True)
         block.nbytes = wanted
-        block.segment.blocks.insert(block.segment.blocks.index(block) + 1, rest)
+        blocks.insert(blocks.index(block) + 1, rest)
         self._insert_free(rest)
 
     def _merge(self, block: Block) -> Block:
         """Join `block` with its free neighbours in the segment. Returns the joined block.
 
-        `block` stands in no free list, and the joined one does not either; a neighbour that was
-        joined leaves its list and the segment's `blocks`, which stay in order and without holes.
+        Neither `block` nor the joined block is in a free list. A neighbour leaves its free list,
+        and what the joined block covers leaves the segment's `blocks`, which stay in order and
+        without holes.
         """
         blocks = block.segment.blocks
         index = blocks.index(block)
@@ -266,15 +265,16 @@ class Memory:
         return block
 
     def _insert_free(self, block: Block) -> None:
-        insort(
-            self._free[block.pool],
-            (block.nbytes, block.address, block),
-            key=lambda entry: entry[:2],
-        )
+        insort(self._free[block.pool], block, key=size_order)
 
     def _remove_free(self, block: Block) -> None:
         free = self._free[block.pool]
-        del free[bisect_right(free, (block.nbytes, block.address - 1), key=lambda entry: entry[:2])]
+        del free[bisect_left(free, size_order(block), key=size_order)]
+
+
+def size_order(block: Block) -> tuple[int, int]:
+    """Free blocks stand by size, and equally large ones by address."""
+    return block.nbytes, block.address
 
 
 def round_up(n: int, multiple: int) -> int:

@@ -6,16 +6,15 @@ Out: hidden states, then one sampled token for each request.
     hidden = model.body(inputs)        # embed, layers, final norm        (T, H)
     tokens = model.head(hidden, inputs.last_rows)      # greedy           (R,)
 
-Nine kernels a layer, the list of `mini_engine/predict/oplists.py` named "fused9". The split into
-body and head is where piecewise graphs need it: the body's shapes hang on the number of tokens
-alone. All buffers of a pass come from one `scratch`, so that a capture puts them into the graph's
-pool.
+Nine kernels a layer: the list "fused9" of `mini_engine/predict/oplists.py`. Body and head are apart
+because piecewise graphs hold the body alone, whose shapes depend on nothing but the number of
+tokens. All buffers of a pass come from one `scratch`; a capture takes them from the graph's pool.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -23,7 +22,7 @@ from mini_engine.model.config import ModelConfig
 from mini_engine.sim import kernels as k
 from mini_engine.sim.device import Device
 from mini_engine.sim.launch import Buffer
-from mini_engine.sim.weights import LayerWeights, Weights
+from mini_engine.sim.weights import Array, LayerWeights, Weights
 
 INDEX = "int32"
 
@@ -72,30 +71,14 @@ class KVCache:
         )
 
 
-@dataclass(frozen=True)
-class DeviceLayer:
-    """The weights of one layer on the device. Shapes: `LayerWeights`."""
-
-    input_norm: Buffer
-    qkv: Buffer
-    qkv_bias: Buffer | None
-    q_norm: Buffer | None
-    k_norm: Buffer | None
-    o: Buffer
-    post_norm: Buffer
-    gate_up: Buffer
-    down: Buffer
-
-
 class Model:
     """Weights on a device, and the launches of a forward pass over them."""
 
     def __init__(
         self, device: Device, config: ModelConfig, weights: Weights | None, cache: KVCache
     ) -> None:
-        """Without `weights` (a device that only counts costs) they are allocated, not filled.
-
-        They then stand in half precision, as in a real engine: 2 bytes an element.
+        """Without `weights` (a device that only counts costs) they are allocated, not filled, and
+        have 2 bytes an element, as in a real engine.
         """
         self.device, self.config, self.cache = device, config, cache
         if weights is None and device.compute:
@@ -105,17 +88,13 @@ class Model:
         half = (config.max_position_embeddings, config.head_dim // 2)
         self.cos = device.upload(tables[0]) if tables else device.empty(half)
         self.sin = device.upload(tables[1]) if tables else device.empty(half)
-        table = (config.vocab_size, config.hidden_size)
-        self.embed = self._put(weights.embed if weights else None, table)
-        self.final_norm = self._put(weights.final_norm if weights else None, table[1:])
+        vocab, hidden = config.vocab_size, config.hidden_size
+        self.embed = self._put(weights, "embed", vocab, hidden)
+        self.final_norm = self._put(weights, "final_norm", hidden)
         tied = config.tie_word_embeddings
-        self.lm_head = (
-            self.embed if tied else self._put(weights.lm_head if weights else None, table)
-        )
-        self.layers = [
-            self._put_layer(weights.layers[i] if weights else None)
-            for i in range(config.num_layers)
-        ]
+        self.lm_head = self.embed if tied else self._put(weights, "lm_head", vocab, hidden)
+        layers = weights.layers if weights else [None] * config.num_layers
+        self.layers = [self._put_layer(layer) for layer in layers]
 
     def body(self, inputs: StepInputs) -> Buffer:
         """Hidden states after the final norm, (T, H). The caller frees them."""
@@ -132,7 +111,8 @@ class Model:
             activated = scratch.empty(tokens, inter, dtype=self.dtype)
 
             launch(k.embed, residual, inputs.input_ids, self.embed)
-            for index, (layer, keys, values) in enumerate(self._layers_with_cache()):
+            caches = zip(self.layers, self.cache.keys, self.cache.values, strict=True)
+            for index, (layer, keys, values) in enumerate(caches):
                 self._norm(normed, residual, block_out if index else None, layer.input_norm)
                 self._qkv(qkv, normed, layer)
                 self._rope(q, keys, values, qkv, inputs, layer)
@@ -151,7 +131,7 @@ class Model:
     def head(self, hidden: Buffer, last_rows: Buffer, logits: Buffer | None = None) -> Buffer:
         """The greedy next token of each request, (R,) int32. The caller frees it.
 
-        `logits` (R, V) receives the logits where someone wants to see them.
+        `logits` (R, V), if given, receives the logits.
         """
         requests, c = len(last_rows), self.config
         with self.device.scratch() as scratch:
@@ -165,9 +145,6 @@ class Model:
 
     # -- parts ---------------------------------------------------------------------------------
 
-    def _layers_with_cache(self) -> Iterator[tuple[DeviceLayer, Buffer, Buffer]]:
-        return zip(self.layers, self.cache.keys, self.cache.values, strict=True)
-
     def _norm(self, out: Buffer, residual: Buffer, x: Buffer | None, weight: Buffer) -> None:
         """out = RMSNorm(residual + x): the first norm of a step has nothing to add."""
         eps = self.config.rms_norm_eps
@@ -176,7 +153,7 @@ class Model:
         else:
             self.device.launch(k.add_rms_norm, out, residual, x, weight, eps=eps)
 
-    def _qkv(self, qkv: Buffer, normed: Buffer, layer: DeviceLayer) -> None:
+    def _qkv(self, qkv: Buffer, normed: Buffer, layer: LayerWeights[Buffer]) -> None:
         if layer.qkv_bias:
             self.device.launch(
                 k.linear_bias, qkv, normed, layer.qkv, layer.qkv_bias, label="qkv_proj"
@@ -186,7 +163,7 @@ class Model:
 
     def _rope(
         self, q: Buffer, keys: Buffer, values: Buffer, qkv: Buffer, inputs: StepInputs,
-        layer: DeviceLayer,
+        layer: LayerWeights[Buffer],
     ) -> None:  # fmt: skip
         where = (inputs.positions, inputs.slot_mapping, self.cos, self.sin)
         if layer.q_norm and layer.k_norm:
@@ -197,19 +174,17 @@ class Model:
         else:
             self.device.launch(k.rope_kv_write, q, keys, values, qkv, *where)
 
-    def _put(self, array: np.ndarray | None, shape: tuple[int, ...]) -> Buffer:
-        if array is None:
+    def _put(self, source: Weights | LayerWeights[Array] | None, name: str, *shape: int) -> Buffer:
+        """A weight on the device: uploaded from `source`, or only allocated."""
+        if source is None:
             return self.device.empty(shape, self.dtype)
-        return self.device.upload(array)
+        return self.device.upload(getattr(source, name))
 
-    def _put_layer(self, layer: LayerWeights | None) -> DeviceLayer:
+    def _put_layer(self, layer: LayerWeights[Array] | None) -> LayerWeights[Buffer]:
         c = self.config
         hidden, inter, qkv_rows = c.hidden_size, c.intermediate_size, c.q_size + 2 * c.kv_size
-
-        def put(name: str, *shape: int) -> Buffer:
-            return self._put(getattr(layer, name) if layer else None, shape)
-
-        return DeviceLayer(
+        put = partial(self._put, layer)
+        return LayerWeights(
             input_norm=put("input_norm", hidden),
             qkv=put("qkv", qkv_rows, hidden),
             qkv_bias=put("qkv_bias", qkv_rows) if c.qkv_bias else None,

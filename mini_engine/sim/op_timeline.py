@@ -1,13 +1,13 @@
 """One decode step of any list of ops on the simulated GPU, as a timeline.
 
-In:  ops (`mini_engine.predict.oplists`, or recorded from a model that runs), a `DeviceSpec`, and
-     how the step is launched: "eager", "piecewise" or "full".
+In:  ops (`mini_engine.predict.oplists`, or recorded from a running model), a `DeviceSpec`, and how
+     the step is launched: "eager", "piecewise" or "full".
 Out: what the CPU and the GPU would do, as `TraceEvent`s; time 0 is the start of the step.
 
     events = op_timeline(step_ops(shape, StepShape.decode(1, 512), "fused5"), spec, "full")
 
-The ops are figures: nothing is computed. `mini_engine.predict.step_cost` gives the length of the
-same step without a timeline, to the µs.
+The ops are mere figures: nothing is computed. `mini_engine.predict.step_cost` gives the length of
+the same step to the µs, without a timeline.
 """
 
 from __future__ import annotations

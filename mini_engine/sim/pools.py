@@ -1,13 +1,13 @@
 """What one pool for all rungs saves, and why the largest is captured first.
 
-In: a shape, a device spec, a ladder. Out: bytes of graph memory for three ways of capturing it.
+In: a shape, a device spec, a ladder. Out: bytes of graph memory for three ways to capture it.
 
     ways = pool_bytes(named_shape("qwen3-0.6b"), load_spec("h200"), [1, 2, 4, …, 512])
     ways.largest_first < ways.ascending < ways.apart
 
-The figures are those of the simulated allocator on a device that only counts costs: the real
-forward pass, its real buffers, no arithmetic. What the driver keeps for the nodes is left out; it
-does not depend on pools.
+The figures come from the simulated allocator on a device that only counts costs: the real forward
+pass and its real buffers without arithmetic. What the driver keeps for the nodes is left out, since
+it does not depend on pools.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from mini_engine.sim.runner import SimRunner
 class PoolBytes:
     """Graph memory of a whole ladder, in bytes."""
 
-    largest_first: int  # one pool: small rungs live in the room that the large one left
-    ascending: int  # one pool, but no room that was left is ever large enough
+    largest_first: int  # one pool: small rungs fit into the memory that the large one freed
+    ascending: int  # one pool, but what was freed is never large enough
     apart: int  # a pool for each rung
 
 

@@ -1,11 +1,11 @@
-"""A full-size model on a device that only counts costs: what would each mode take?
+"""What each mode would take on a full-size model: a device that only counts costs.
 
 In: a shape, a device spec, a mode. Out: a `Prediction`: one decode step taken apart, a small
 service's inter-token latencies, what capturing costs, and a timeline to draw.
 
-The same engine, scheduler, runner and kernels run as for real text; only the arithmetic is left
-out. `hf56` is the exception: the op list of Hugging Face eager decode has no kernels here, so its
-ops are launched as figures (`OpListRunner`).
+The engine, scheduler, runner and kernels are those that write real text; only the arithmetic is
+left out. The exception is Hugging Face eager decode: its op list (`hf56`) has no kernels here, so
+its ops are launched as figures (`OpListRunner`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from mini_engine.sim.runner import SimRunner
 
 HF_EAGER = "HF eager"
 # vLLM 0.33's defaults on most cards (EngineArgs.get_batch_defaults; 1,024 and 8,192 for a server on
-# an H100 or H200); the cache holds more than the service asks for.
+# an H100 or H200), and a cache with room to spare for the service.
 LIMITS = SchedulerLimits(
     max_num_seqs=256,
     max_num_batched_tokens=2048,
@@ -49,7 +49,7 @@ LIMITS = SchedulerLimits(
 
 @dataclass(frozen=True)
 class Service:
-    """A workload: requests that arrive one after the other and decode side by side."""
+    """A workload: requests that arrive one after another and decode side by side."""
 
     requests: int = 8
     prompt_tokens: int = 256
@@ -73,7 +73,7 @@ class Service:
 
 @dataclass(frozen=True)
 class Prediction:
-    """One mode. The first block is one decode step; the second the service; the third capture."""
+    """What one mode takes: for a decode step, for the service, for its capture."""
 
     mode: str
     kernels: int
@@ -92,7 +92,7 @@ class Prediction:
     timeline: tuple[TraceEvent, ...]  # of the decode step; its time starts at 0
 
     def break_even(self, eager: Prediction) -> float:
-        """Replays after which capture has paid for itself. Infinite if it never does."""
+        """Replays after which capture has paid for itself; infinite if it never does."""
         return break_even_replays(self.capture_us, eager.itl_us, self.itl_us)
 
 
@@ -157,9 +157,9 @@ def _runner(
 def _one_step(
     device: Device, runner: Runner, dispatcher: GraphDispatcher, batch: int, context: int
 ) -> list[TraceEvent]:
-    """A decode step of `batch` requests whose context is `context` with this step's token.
+    """A decode step of `batch` requests with `context` tokens each, this step's included.
 
-    The batch is made by hand: nothing is computed here, so there is nothing to prefill.
+    The batch is made by hand: where nothing is computed, there is nothing to prefill.
     """
     blocks = (1,) * -(-context // LIMITS.block_size)
     decodes = tuple(
@@ -192,7 +192,7 @@ class OpListRunner:
         self.device.idle_until(us)
 
     def execute(self, batch: ScheduledBatch, descriptor: BatchDescriptor) -> list[int]:  # noqa: ARG002
-        """Every op a launch of its own, whatever the descriptor: there is nothing to capture."""
+        """Each op is a launch of its own, whatever the descriptor: there are no graphs."""
         device = self.device
         before_us, beside_us = around(device.spec, batch.num_reqs)
         device.host_work("schedule and prepare", before_us)

@@ -103,7 +103,7 @@ class SimRunner:
         """Capture what the dispatcher may choose: PIECEWISE, then FULL, each largest first.
 
         Rungs that find no memory are dropped, here and in the dispatcher. `order` captures the
-        rungs in another order, which only a lesson wants.
+        rungs in another order, to show in a lesson what that costs.
         """
         report = CaptureReport()
         if rungs := self._rungs(PIECEWISE):

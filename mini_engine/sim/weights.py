@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,30 +30,31 @@ from mini_engine.model.checkpoint import (
 from mini_engine.model.config import ModelConfig
 
 Array = NDArray[np.float32]
+T = TypeVar("T")  # an array on the host, or a buffer on the device
 
 
 @dataclass(frozen=True, eq=False)
-class LayerWeights:
+class LayerWeights(Generic[T]):
     """One decoder layer; q = num_heads * head_dim and kv = num_kv_heads * head_dim."""
 
-    input_norm: Array  # (hidden,)
-    qkv: Array  # (q + 2 kv, hidden): rows of q, then of k, then of v
-    qkv_bias: Array | None  # (q + 2 kv,), qwen2 only
-    q_norm: Array | None  # (head_dim,), qwen3 only: RMSNorm weights, the same for every head
-    k_norm: Array | None  # (head_dim,), qwen3 only
-    o: Array  # (hidden, q)
-    post_norm: Array  # (hidden,)
-    gate_up: Array  # (2 intermediate, hidden): rows of gate, then of up
-    down: Array  # (hidden, intermediate)
+    input_norm: T  # (hidden,)
+    qkv: T  # (q + 2 kv, hidden): rows of q, then of k, then of v
+    qkv_bias: T | None  # (q + 2 kv,), qwen2 only
+    q_norm: T | None  # (head_dim,), qwen3 only: RMSNorm weights, the same for every head
+    k_norm: T | None  # (head_dim,), qwen3 only
+    o: T  # (hidden, q)
+    post_norm: T  # (hidden,)
+    gate_up: T  # (2 intermediate, hidden): rows of gate, then of up
+    down: T  # (hidden, intermediate)
 
 
 @dataclass(frozen=True, eq=False)
 class Weights:
-    """A whole model. `lm_head` is the very array `embed` when the head is tied."""
+    """A whole model. With a tied head, `lm_head` and `embed` are one array."""
 
     config: ModelConfig
     embed: Array  # (vocab, hidden)
-    layers: tuple[LayerWeights, ...]
+    layers: tuple[LayerWeights[Array], ...]
     final_norm: Array  # (hidden,)
     lm_head: Array  # (vocab, hidden)
 
@@ -82,7 +84,7 @@ def _assemble(config: ModelConfig, take: Callable[[str], Array]) -> Weights:
         """The named tensors, row under row."""
         return take(names[0]) if len(names) == 1 else np.concatenate([take(n) for n in names])
 
-    def layer(index: int) -> LayerWeights:
+    def layer(index: int) -> LayerWeights[Array]:
         merged = {field: stack(*names) for field, names in layer_parts(config, index).items()}
         return LayerWeights(
             qkv_bias=merged.pop("qkv_bias", None),

@@ -1,13 +1,13 @@
-"""Lazy capture, the way vLLM wraps a model: look at the context, then run, capture or replay.
+"""Lazy capture, as in vLLM: a wrapped function runs, is captured or is replayed, batch by batch.
 
 In: a function, the run-time mode it is wrapped for, and for each call a descriptor of the batch.
 Out: the function's output, from an eager run, or from the graph of that descriptor.
 
-`GraphRunner` captures a ladder up front and pads. This wrapper does neither: whoever calls it has
-padded, and the first call with a new descriptor captures. vLLM 0.33 puts one around the whole
-model (FULL) and one around each piece (PIECEWISE): `CUDAGraphWrapper` in
-`vllm/compilation/cuda_graph.py`. Addresses are compared only while debugging, as there: otherwise a
-moved input replays silently on the old memory.
+`GraphRunner` captures a ladder up front and pads. This wrapper does neither: its caller has padded,
+and the first call with a new descriptor captures. vLLM 0.33 puts one around the whole model (FULL)
+and one around each piece (PIECEWISE): `CUDAGraphWrapper` in `vllm/compilation/cuda_graph.py`. As
+there, addresses are compared only while debugging; otherwise a moved input silently replays on the
+old memory.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mini_engine.sim.launch import Buffer
 
 @dataclass
 class Entry:
-    """What is known of one descriptor."""
+    """The graph of one descriptor, once it is captured."""
 
     graph: Graph | None = None
     output: Buffer | None = None
@@ -52,7 +52,7 @@ class GraphWrapper:
         self.entries: dict[BatchDescriptor, Entry] = {}
 
     def __call__(self, descriptor: BatchDescriptor | None, *inputs: Buffer) -> Buffer:
-        """Run for the batch that `descriptor` tells of; None where nobody set a context.
+        """Run for the batch of this descriptor; None where nobody has set one.
 
         Raises `RuntimeError` for a capture after capturing was disabled, `AssertionError` for a
         moved input while debugging.

@@ -1,4 +1,4 @@
-"""What the chapters say is so: commands run, shown output is real, excerpts are the code's own,
+"""What the chapters say is true: commands run, shown output is real, excerpts are the real code,
 figures are what the engine draws today, and every chapter has all its parts."""
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def test_a_kept_figure_is_what_the_engine_draws_today(name: str, tmp_path: Path)
     figures()[name](tmp_path / name)
     fresh, kept = imread(tmp_path / name), imread(KEPT / name)
     assert fresh.shape == kept.shape, f"course/figures/{name} is stale: make figures"
-    # versions of matplotlib draw letters a little differently; shapes must stand where they did
+    # versions of matplotlib draw letters a little differently; the shapes must not move
     assert np.abs(fresh - kept).mean() < 0.01, f"course/figures/{name} is stale: make figures"
 
 

@@ -1,4 +1,4 @@
-"""What the documents say is so: commands run, shown output is real, links lead somewhere."""
+"""What the documents say is true: commands run, shown output is real, links lead somewhere."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ DOCUMENTS = [
         "mini_engine/README.md",
     )
 ]
-# These would run this suite inside itself, or for minutes: that they are well-formed is checked
-# with `make --dry-run`, and `make test` is what runs you.
+# These would run this suite inside itself, or take minutes: `make --dry-run` checks only that they
+# are well formed.
 DRY = ("make test", "make slow", "make bench", "make format", "make gpu", "make book")
 DRY += ("make notebooks", "make figures", "make labs")
 
@@ -46,14 +46,14 @@ def test_every_command_in_a_document_runs(document: Path, tmp_path: Path) -> Non
         for command in fence.commands if fence.info == "sh" else ():
             if command.startswith(DRY):
                 command = command.replace("make", "make --dry-run", 1)
-            elif command == "make demo":  # what it runs, without setting up an environment again
+            elif command == "make demo":  # what `make demo` runs once its environment is there
                 command = "python -m mini_engine demo"
             done = run_command(command, tmp_path)
             assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
 
 
 def test_the_readme_shows_what_the_demo_prints(tmp_path: Path) -> None:
-    """Fails when the demo says something else now: paste its output into README.md again."""
+    """If this fails, the demo prints something new: paste its output into README.md."""
     blocks = {fence.info: fence.body for fence in fences((ROOT / "README.md").read_text())}
     done = run([sys.executable, "-m", "mini_engine", "demo"], tmp_path, columns=80)
     assert done.returncode == 0, done.stderr
@@ -63,7 +63,7 @@ def test_the_readme_shows_what_the_demo_prints(tmp_path: Path) -> None:
     for name in ("timeline.png", "crossover.png"):
         fresh, kept = imread(tmp_path / "out" / name), imread(ROOT / "course/figures" / name)
         assert fresh.shape == kept.shape, f"course/figures/{name} is stale: make figures"
-        # versions of matplotlib draw letters a little differently; boxes must stand where they did
+        # versions of matplotlib draw letters a little differently; the boxes must not move
         assert np.abs(fresh - kept).mean() < 0.01, f"course/figures/{name} is stale: make figures"
 
 

@@ -1,4 +1,4 @@
-"""The reader of documents sees what it should: otherwise nothing that it checks is checked."""
+"""The reader of documents sees what it should; otherwise its checks would check nothing."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def batches(limits: SchedulerLimits, lengths: list[int]) -> list[ScheduledBatch]
     steps = []
     while batch := scheduler.step():
         steps.append(batch)
-        # Nothing in the arrays hangs on the tokens' order of arrival: any token will do.
+        # The arrays do not depend on which tokens come: any token will do.
         scheduler.update(batch, [9] * sum(entry.samples for entry in batch.entries))
     return steps
 
@@ -69,7 +69,7 @@ def test_addresses_never_change() -> None:
         assert {n: t.data_ptr() for n, t in vars(view).items()} == pointers
 
 
-def test_a_buffer_as_long_as_there_are_seats_is_cut_by_tokens() -> None:
+def test_a_buffer_of_as_many_tokens_as_requests_is_cut_by_tokens() -> None:
     view = StaticInputs(LIMITS, LIMITS.max_num_seqs, CPU).view(4, 2)
     assert len(view.input_ids) == 4
     assert len(view.context_lens) == len(view.block_table) == 2

@@ -165,16 +165,16 @@ def test_advancing_on_the_device_equals_driving_from_the_host(
     device: str, starts: list[int], steps: int, padding: int
 ) -> None:
     batch = with_room(batch_of([(start, 1) for start in starts]), steps)
-    seats = min(LIMITS.max_num_seqs, batch.num_reqs + padding)
+    rows = min(LIMITS.max_num_seqs, batch.num_reqs + padding)
     attention = DecodeAttention(MAX_BLOCKS, 4)
     weights = tiny_weights(device)
     on_device, on_host = warm_model(weights), warm_model(weights)
     inputs = StaticInputs(LIMITS, LIMITS.max_num_batched_tokens, torch.device(device))
-    fed_back = inputs.fill(batch, seats, seats)
+    fed_back = inputs.fill(batch, rows, rows)
     written = on_device.decode(fed_back, attention, steps)[:, : batch.num_reqs]
-    for row in written:
-        _, tokens = step(on_host, batch, attention, seats, seats)
-        assert torch.equal(tokens, row)
+    for sampled in written:
+        _, tokens = step(on_host, batch, attention, rows, rows)
+        assert torch.equal(tokens, sampled)
         batch = grown(batch, tokens.tolist())
     for name, array in step_arrays(batch, LIMITS).items():
         buffer = getattr(fed_back, name).cpu().numpy()

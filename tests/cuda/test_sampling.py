@@ -23,7 +23,7 @@ LOGITS = torch.tensor([2.0, 1.0, 0.5, 0.0, -1.0, -3.0])
 def draws(temperature: float, count: int = 40_000, seed: int = 5) -> np.ndarray:
     """One request, `count` tokens from the same logits at consecutive positions."""
     sampler = TemperatureSampler(count, len(LOGITS), CPU)
-    sampler.seat([temperature] * count, [seed] * count)
+    sampler.set_rows([temperature] * count, [seed] * count)
     drawn: np.ndarray = sampler(LOGITS.expand(count, -1), torch.arange(count)).numpy()
     return drawn
 
@@ -58,7 +58,7 @@ def test_temperature_zero_is_greedy_and_temperatures_may_be_mixed() -> None:
     torch.manual_seed(0)
     logits = torch.randn(64, 50)
     sampler = TemperatureSampler(64, 50, CPU)
-    sampler.seat([0.0, 5.0] * 32, list(range(64)))
+    sampler.set_rows([0.0, 5.0] * 32, list(range(64)))
     drawn, largest = sampler(logits, torch.arange(64)), greedy(logits, torch.arange(64))
     assert drawn.dtype == largest.dtype == torch.int32
     assert torch.equal(drawn[::2], largest[::2])
@@ -66,20 +66,20 @@ def test_temperature_zero_is_greedy_and_temperatures_may_be_mixed() -> None:
 
 
 @given(
-    seats=st.permutations(range(4)),
+    rows=st.permutations(range(4)),
     seeds=st.lists(st.integers(-(2**31), 2**40), min_size=4, max_size=4),
     length=st.integers(1, 4),
 )
-def test_a_request_draws_the_same_token_in_any_seat_beside_anyone(
-    seats: list[int], seeds: list[int], length: int
+def test_a_request_draws_the_same_token_in_any_row_beside_anyone(
+    rows: list[int], seeds: list[int], length: int
 ) -> None:
     torch.manual_seed(3)
     logits, context_lens = torch.randn(4, 200), torch.tensor([7, 8, 3000, 7], dtype=torch.int32)
     sampler = TemperatureSampler(4, 200, CPU)
-    sampler.seat([1.5] * 4, seeds)
+    sampler.set_rows([1.5] * 4, seeds)
     all_four = sampler(logits, context_lens)
-    chosen = seats[:length]
-    sampler.seat([1.5] * length, [seeds[i] for i in chosen])
+    chosen = rows[:length]
+    sampler.set_rows([1.5] * length, [seeds[i] for i in chosen])
     assert torch.equal(sampler(logits[chosen], context_lens[chosen]), all_four[chosen])
 
 
@@ -109,4 +109,4 @@ def test_the_hash_is_exact_in_64_bit_integers(words: list[int]) -> None:
 @pytest.mark.parametrize("temperature", [-0.1, float("nan"), float("inf")])
 def test_a_temperature_that_means_nothing_is_refused(temperature: float) -> None:
     with pytest.raises(ValueError, match="temperature is"):
-        TemperatureSampler(2, 8, CPU).seat([1.0, temperature], [0, 0])
+        TemperatureSampler(2, 8, CPU).set_rows([1.0, temperature], [0, 0])

@@ -12,7 +12,7 @@ from mini_engine.dispatch.pieces import split_pieces
 from tests.support.capture_events import capture_events
 from tests.support.vllm_vectors import label, vectors
 
-LAYER = ["norm", "qkv", "vllm::unified_kv_cache_update", "vllm::unified_attention_with_output"]
+LAYER = ["norm", "qkv", "kv_update", "attention", "o_proj", "mlp"]
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_capture_goes_step_by_step_as_in_vllm_0_33(vector):
 
 
 def captured_pieces(layers):
-    pieces = split_pieces([*LAYER, "o_proj", "mlp"] * layers)
+    pieces = split_pieces(LAYER * layers, {"kv_update", "attention"})
     return sum(not piece.splitting for piece in pieces)
 
 

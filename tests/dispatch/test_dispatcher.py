@@ -15,12 +15,13 @@ from mini_engine.dispatch.dispatcher import (
     uniform_token_count,
 )
 from mini_engine.dispatch.modes import CUDAGraphMode
-from mini_engine.dispatch.pieces import DEFAULT_SPLITTING_OPS, split_pieces
+from mini_engine.dispatch.pieces import split_pieces
 from tests.support.vllm_vectors import label, vectors
 
 FULL, PIECEWISE, NONE = CUDAGraphMode.FULL, CUDAGraphMode.PIECEWISE, CUDAGraphMode.NONE
 ATTENTION = "vllm::unified_attention_with_output"
 KV_WRITE = "vllm::unified_kv_cache_update"
+SPLITTING_OPS = vectors("splitting_ops_default")
 
 
 # ── dispatch ─────────────────────────────────────────────────────────────────────────────────
@@ -186,13 +187,9 @@ def test_requests_of_different_lengths_are_not_uniform(query_lens):
 # ── piecewise split ──────────────────────────────────────────────────────────────────────────
 
 
-def test_the_default_splitting_ops_are_those_of_vllm_0_33():
-    assert list(DEFAULT_SPLITTING_OPS) == vectors("splitting_ops_default")
-
-
 @pytest.mark.parametrize("vector", vectors("piecewise_split"), ids=label)
 def test_a_forward_pass_is_split_as_in_vllm_0_33(vector):
-    pieces = split_pieces(vector["ops"], vectors("splitting_ops_default"))
+    pieces = split_pieces(vector["ops"], SPLITTING_OPS)
     expect = vector["expect"]
     as_dicts = [{"id": p.id, "splitting": p.splitting, "ops": list(p.ops)} for p in pieces]
     assert as_dicts == expect["pieces"]
@@ -203,12 +200,12 @@ def test_a_forward_pass_is_split_as_in_vllm_0_33(vector):
 
 @given(st.lists(st.sampled_from(["norm", "mlp", "empty", ATTENTION, KV_WRITE]), max_size=20))
 def test_splitting_loses_no_op_and_captures_no_splitting_op(ops):
-    pieces = split_pieces(ops)
+    pieces = split_pieces(ops, SPLITTING_OPS)
     positions = [at for piece in pieces for at in piece.positions]
     assert sorted(positions) == list(range(len(ops)))
     for piece in pieces:
         assert piece.ops == [ops[at] for at in piece.positions]
-        assert {op in DEFAULT_SPLITTING_OPS for op in piece.ops} == {piece.splitting}
+        assert {op in SPLITTING_OPS for op in piece.ops} == {piece.splitting}
         assert piece.positions == sorted(piece.positions)
     ids = [piece.id for piece in pieces]
     assert ids == sorted(set(ids))
@@ -218,7 +215,7 @@ def test_splitting_loses_no_op_and_captures_no_splitting_op(ops):
 
 
 def test_an_allocation_with_no_captured_piece_before_it_stays_where_it_is():
-    pieces = split_pieces([KV_WRITE, "empty", ATTENTION, "mlp"])
+    pieces = split_pieces([KV_WRITE, "empty", ATTENTION, "mlp"], SPLITTING_OPS)
     assert [(piece.id, piece.ops) for piece in pieces] == [
         (1, [KV_WRITE]),
         (2, ["empty"]),
@@ -228,11 +225,14 @@ def test_an_allocation_with_no_captured_piece_before_it_stays_where_it_is():
 
 
 def test_two_allocations_are_a_piece_worth_capturing():
-    pieces = split_pieces(["qkv", KV_WRITE, "empty", "empty", ATTENTION])
+    pieces = split_pieces(["qkv", KV_WRITE, "empty", "empty", ATTENTION], SPLITTING_OPS)
     assert [piece.ops for piece in pieces][2] == ["empty", "empty"]
 
 
 def test_only_the_default_overload_goes_by_the_name_of_its_op():
-    assert [p.splitting for p in split_pieces(["a", f"{ATTENTION}.default"])] == [False, True]
-    assert [p.splitting for p in split_pieces(["a", f"{ATTENTION}.out"])] == [False]
-    assert [p.splitting for p in split_pieces(["a", "x::y.out"], ["x::y.out"])] == [False, True]
+    def cuts(op, *splitting_ops):
+        return split_pieces([op], splitting_ops)[0].splitting
+
+    assert cuts("x::y.default", "x::y")
+    assert not cuts("x::y.out", "x::y")
+    assert cuts("x::y.out", "x::y.out")

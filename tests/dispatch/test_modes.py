@@ -1,4 +1,4 @@
-"""Modes and what becomes of them on a backend that bears less: as vLLM 0.33 answers.
+"""Modes, and what they become on a backend that supports less: as vLLM 0.33 answers.
 
 `vllm_0_33.json` holds vLLM 0.33.0's answers. An AssertionError there is a ValueError here.
 """

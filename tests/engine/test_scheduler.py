@@ -226,7 +226,7 @@ def test_every_step_keeps_the_rules(
             assert e.is_prefill == (e.start < known_at_admission[e.request.request_id])
             assert (e.query_len == 1) or e.is_prefill
             assert len(e.block_table) * block_size >= e.context_len
-        # victims were the youngest, and nobody took their place in the same step
+        # the youngest were preempted, and no request took their place in the same step
         victims = [r.request_id for r in batch.preempted]
         assert victims == running_before[::-1][: len(victims)]
         if victims:
@@ -235,6 +235,6 @@ def test_every_step_keeps_the_rules(
         s.update(batch, [0] * sum(e.samples for e in batch.entries))
         held = sum(len(s.pool.block_table(f"{i:02}")) for i in range(len(workload)))
         assert held + s.pool.num_free == blocks - 1
-    assert list(dict.fromkeys(first_seen)) == sorted(set(first_seen))  # nobody overtakes
+    assert list(dict.fromkeys(first_seen)) == sorted(set(first_seen))  # none overtakes another
     assert len(set(first_seen)) == len(workload)
     assert s.pool.num_free == blocks - 1

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 from torch import Tensor  # noqa: E402
 
 from labs.lab15_torch_compile.compile_report import Call, graph_breaks, launches, ops_of, over_calls  # noqa: E402
-from mini_engine.cli.bench_file import tiny_shape  # noqa: E402
+from mini_engine.cli.measuring import tiny_shape  # noqa: E402
 from mini_engine.cuda.graphs.backend import graphs_for  # noqa: E402
 from mini_engine.cuda.measure.decode_setup import DecodeSetup, build_setup  # noqa: E402
 from mini_engine.cuda.measure.op_record import OpRecorder  # noqa: E402

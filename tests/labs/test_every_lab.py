@@ -1,5 +1,5 @@
-"""The labs from both sides: the reference passes, every hole alone fails with its TODO, a wrong
-answer is killed by a test that names its misconception, and another right answer passes too.
+"""The labs from both sides: the reference passes, every hole alone fails with its TODO, a test that
+names the misconception fails for each wrong answer, and another right answer passes too.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import pytest
 from matplotlib.collections import PolyCollection
 
 from mini_engine import plots
-from mini_engine.dispatch.ladder import CaptureLadder, LadderPoint
+from mini_engine.dispatch.ladder import CaptureLadder
 from mini_engine.model.config import named_shape
 from mini_engine.plots.timeline import finding
 from mini_engine.predict.curves import ItlCurve, itl_curve
@@ -121,7 +121,7 @@ def test_words_stay_on_the_page(
         lambda path: plots.timeline({"eager": []}, path),
         lambda path: plots.timeline({"eager": [e for e in step(5.0) if e.lane != GPU]}, path),
         lambda path: plots.itl_curve(replace(CURVE, points=()), path),
-        lambda path: plots.ladder_curve([], path, caption=""),
+        lambda path: plots.ladder_curve([], path, caption="", reference=("vLLM's", OWN)),
         lambda path: plots.waste_by_batch(LADDER, path, caption="", mark=33),
         lambda path: plots.waste_by_batch(LADDER, path, caption="", mark=0),
         lambda path: plots.rung_histogram({}, path),
@@ -323,9 +323,6 @@ def test_the_title_of_the_ladder_curve_is_the_smallest_ladder_that_is_as_good(
     DRAWINGS["ladder_curve"](tmp_path / "x.png")
     as_good = next(p for p in POINTS if p.waste.wasted_fraction <= OWN.waste.wasted_fraction)
     assert words(figures[0]).startswith(f"{len(as_good.ladder)} chosen rungs")
-    lone = [LadderPoint(LADDER, LADDER.waste(HISTOGRAM), 1.0, 1.0)]
-    plots.ladder_curve(lone, tmp_path / "y.png", caption="x")
-    assert words(figures[1]).startswith(f"7 chosen rungs: {lone[0].waste.wasted_fraction:.1%}")
 
 
 def test_the_staircase_is_the_rung_of_each_batch(

@@ -2,12 +2,12 @@
 
 What the word after the three backticks means, in every document:
 
-    sh          commands, each line is run; a `text` fence right after it is what they print
-    python      run, all of a document in order and in one namespace; `text` after it likewise
+    sh          commands, one a line, which are run; a `text` fence right after it is their output
+    python      code that is run in order, in one namespace for the document; `text` as above
     python from FILE:SYMBOL    an excerpt: every line stands in that symbol's source, in order
-    sh gpu, python gpu         needs an NVIDIA GPU: not run elsewhere, listed by name
-    sh slow     runs for minutes or would run this suite inside itself: only looked at
-    text        shown output, or a drawing that no command made when nothing runs before it
+    sh gpu, python gpu         needs an NVIDIA GPU and is not run elsewhere
+    sh slow     takes minutes or would run this suite inside itself: not run
+    text        shown output or, after nothing that runs, a drawing
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TIME_LIMIT_S = 120
 
 @dataclass(frozen=True)
 class Fence:
-    """A fenced block. `shows` is the text of the `text` fence that follows it at once."""
+    """A fenced block. `shows` is the content of the `text` fence right after it."""
 
     info: str
     body: str
@@ -39,14 +39,14 @@ class Fence:
 
     @property
     def commands(self) -> list[str]:
-        """The lines of a shell block that are commands, continued lines joined."""
+        """The commands of a shell block, with continued lines joined."""
         joined = self.body.replace("\\\n", " ")
         lines = (line.strip() for line in joined.splitlines())
         return [line for line in lines if line and not line.startswith("#")]
 
 
 def fences(text: str) -> list[Fence]:
-    """Every fenced block of a document, in order; shown output is folded into what made it."""
+    """Every fenced block of a document in order; shown output becomes part of what made it."""
     found: list[tuple[Fence, int]] = []
     for match in FENCE.finditer(text):
         fence = Fence(match[2].strip(), match[3], text.count("\n", 0, match.start()) + 1)
@@ -63,11 +63,11 @@ def prose(text: str) -> str:
 
 
 def run(words: list[str], where: Path, columns: int = 100) -> subprocess.CompletedProcess[str]:
-    """Run in a folder of its own, so that nothing is written over what another test looks at.
+    """Run in the folder `where`, so that no test overwrites what another one looks at.
 
-    `columns`: of the terminal that it believes to write to.
+    `columns` is the width of the terminal that the command believes it writes to.
     """
-    env = {"LABS_HOME": str(where / "mine"), **os.environ}  # what a lab cuts is cut there, too
+    env = {"LABS_HOME": str(where / "mine"), **os.environ}  # labs are cut there as well
     env |= {"PYTHONPATH": str(ROOT), "PYTHON": sys.executable, "COLUMNS": str(columns)}
     return subprocess.run(
         words, cwd=where, env=env, capture_output=True, text=True, timeout=TIME_LIMIT_S
@@ -75,7 +75,7 @@ def run(words: list[str], where: Path, columns: int = 100) -> subprocess.Complet
 
 
 def run_command(command: str, where: Path) -> subprocess.CompletedProcess[str]:
-    """A command of a document, with this interpreter in the place of the one in .venv."""
+    """Run a command of a document with this interpreter instead of the one in .venv."""
     words = shlex.split(command)
     if words[0] in (".venv/bin/python", "python"):
         words[0] = sys.executable
@@ -87,7 +87,7 @@ def run_command(command: str, where: Path) -> subprocess.CompletedProcess[str]:
 
 
 def missing_lines(shown: str, printed: str) -> list[str]:
-    """Lines that a document shows and that were not printed, or not in that order."""
+    """Lines that a document shows but that were not printed, or not in that order."""
     rest = iter([line.rstrip() for line in printed.splitlines()])
     wanted = [line.rstrip() for line in shown.splitlines()]
     wanted = [line for line in wanted if line and line.strip() not in ELLIPSIS]
@@ -108,7 +108,7 @@ def symbol_source(where: str) -> str:
 
 
 def _names(node: ast.AST) -> list[str | None]:
-    """What a definition or an assignment gives a name to."""
+    """The names that a definition or an assignment defines."""
     targets = [*getattr(node, "targets", []), getattr(node, "target", None)]
     return [getattr(node, "name", None), *(getattr(target, "id", None) for target in targets)]
 

@@ -29,8 +29,8 @@ from tests.support.kernel_cases import BF16, F32, I32, I64, Compiled, compile_fo
 BLOCK_SIZE = 16
 CONTEXT = 512  # the bucket of the decode graph
 
-BF16_NAMES = "out x residual gain weight bias gate_up q k_cache v_cache qkv q_gain k_gain"
-F32_NAMES = "cos sin sums stats parts values logits"
+BF16_NAMES = "out x residual norm_weight weight bias gate_up q k_cache v_cache qkv q_norm k_norm"
+F32_NAMES = "cos sin sums stats partials values logits"
 I32_NAMES = "input_ids positions slot_mapping block_table context_lens query_lens counters indices"
 POINTERS = {
     **dict.fromkeys(BF16_NAMES.split(), BF16),
@@ -76,8 +76,8 @@ def cases(c: ModelConfig) -> list[Case]:
 
 
 def _elementwise(c: ModelConfig) -> list[Case]:
-    block = 1 << (c.hidden_size - 1).bit_length()
-    row = {"WIDTH": c.hidden_size, "BLOCK": block}
+    row = norm.row_options(c.hidden_size)
+    warps = row.pop("num_warps")
     rope_shape = {
         "Q_HEADS": c.num_heads,
         "KV_HEADS": c.num_kv_heads,
@@ -85,15 +85,15 @@ def _elementwise(c: ModelConfig) -> list[Case]:
         "QK_NORM": c.qk_norm,
     }
     return [
-        case("rms_norm", norm.rms_norm_kernel, norm.num_warps(block), row),
-        case("add_rms_norm", norm.add_rms_norm_kernel, norm.num_warps(block), row),
+        case("rms_norm", norm.rms_norm_kernel, warps, row),
+        case("add_rms_norm", norm.add_rms_norm_kernel, warps, row),
         case(
             "silu_mul",
             activation.silu_mul_kernel,
             4,
             {"WIDTH": c.intermediate_size, "BLOCK": activation.BLOCK},
         ),
-        case("rope_kv_write", rope.rope_kv_write_kernel, 1, rope_shape | _no_gains(c)),
+        case("rope_kv_write", rope.rope_kv_write_kernel, 1, rope_shape | _no_qk_norm(c)),
     ]
 
 
@@ -116,7 +116,7 @@ def _products(c: ModelConfig) -> list[Case]:
                     f"{name}_m{tokens}",
                     gemv.linear_kernel,
                     plan.warps,
-                    shape | flags | ({} if normed else {"gain": None}),
+                    shape | flags | ({} if normed else {"norm_weight": None}),
                     programs=plan.num_programs(rows) if name == "o_add" and tokens == 1 else 0,
                     prefetched=plan.rows * width * c.dtype_bytes,
                 )
@@ -142,7 +142,7 @@ def _skinny(c: ModelConfig) -> list[Case]:
     down = skinny.skinny_plan(hidden, inner, split=True)
     common = {"M": 16, "BIAS": False, "bias": None}
     first = common | {"N": qkv, "K": hidden, "NORM": True, "ADD": False}
-    second = common | {"N": hidden, "K": inner, "NORM": False, "ADD": False, "gain": None}
+    second = common | {"N": hidden, "K": inner, "NORM": False, "ADD": False, "norm_weight": None}
     return [
         case(
             "norm_qkv_m16",
@@ -191,7 +191,7 @@ def _attention(c: ModelConfig) -> list[Case]:
             "fused_attention",
             fused_attention.fused_attention_kernel,
             1,
-            grouped | fused | {"QK_NORM": c.qk_norm} | _no_gains(c),
+            grouped | fused | {"QK_NORM": c.qk_norm} | _no_qk_norm(c),
             programs=c.num_kv_heads * bucket,
             prefetched=tile_bytes,
         ),
@@ -201,7 +201,7 @@ def _attention(c: ModelConfig) -> list[Case]:
 
 def _head(c: ModelConfig) -> list[Case]:
     plan = gemv_plan(c.vocab_size, c.hidden_size)
-    parts = head.num_programs(c.vocab_size, c.hidden_size)
+    partials = head.num_programs(c.vocab_size, c.hidden_size)
     made = []
     for tokens in (1, 4):
         shape = {"M": tokens, "V": c.vocab_size, "K": c.hidden_size, "ROWS": plan.rows}
@@ -216,9 +216,14 @@ def _head(c: ModelConfig) -> list[Case]:
                 prefetched=plan.rows * c.hidden_size * c.dtype_bytes,
             )
         )
-    advanced = {"PARTS": parts, "BLOCK": pick.PICK_BLOCK, "BLOCK_SIZE": BLOCK_SIZE, "ADVANCE": True}
+    advanced = {
+        "PARTIALS": partials,
+        "BLOCK": pick.PICK_BLOCK,
+        "BLOCK_SIZE": BLOCK_SIZE,
+        "ADVANCE": True,
+    }
     return [*made, case("pick_and_advance", pick.pick_kernel, 4, advanced)]
 
 
-def _no_gains(c: ModelConfig) -> dict[str, None]:
-    return {} if c.qk_norm else {"q_gain": None, "k_gain": None}
+def _no_qk_norm(c: ModelConfig) -> dict[str, None]:
+    return {} if c.qk_norm else {"q_norm": None, "k_norm": None}

@@ -1,4 +1,4 @@
-"""torch and Triton for the server of tests/support/lab_server.py, as a lab's process needs them.
+"""Loads torch and Triton into the server of tests/support/lab_server.py, as labs need them.
 
 With TRITON_INTERPRET=1 at import, Triton's own functions (`tl.sum`, ...) are made for the
 interpreter; else a kernel interpreted later cannot call them. For its kernels the lab decides.

@@ -1,4 +1,4 @@
-"""Processes for the labs' meta-tests, forked from one that has imported the heavy packages.
+"""Processes for the tests of the labs, forked from one that has imported the heavy packages.
 
 A lab's tests run in a process of their own. A fresh interpreter with torch takes seconds to start,
 a fork of one that has it takes milliseconds; there are hundreds of runs.
@@ -22,7 +22,7 @@ HEAVY = [
 
 @cache
 def context() -> BaseContext:
-    """A context whose processes are forks of one server. Never imports the engine itself."""
+    """A context whose processes are forks of one server, which never imports the engine."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     server = multiprocessing.get_context("forkserver")
     server.set_forkserver_preload(HEAVY)

@@ -32,9 +32,9 @@ JOIN = 0.3  # how likely someone joins before a step
 class Watch:
     """Takes down the logits of every step, in static buffers: a graph that holds it does, too."""
 
-    def __init__(self, model: Model, seats: int) -> None:
+    def __init__(self, model: Model, max_num_seqs: int) -> None:
         device = model.weights.embed.device
-        self.logits = torch.zeros(seats, model.config.vocab_size, device=device)
+        self.logits = torch.zeros(max_num_seqs, model.config.vocab_size, device=device)
         self.all_finite = torch.ones((), dtype=torch.bool, device=device)  # padded rows, too
         self._head = model.head
         model.head = self.head  # type: ignore[method-assign]

@@ -75,7 +75,7 @@ class Make:
     def matrix(self, rows: int, width: int) -> Tensor:
         return self.there((torch.randn(rows, width) / width**0.5).to(self.dtype))
 
-    def gain(self, width: int) -> Tensor:
+    def norm_weight(self, width: int) -> Tensor:
         return self.there((torch.rand(width) + 0.5).to(self.dtype))
 
     def unset(self, *shape: int) -> Tensor:
@@ -101,10 +101,10 @@ class Make:
 
 
 def norms(make: Make) -> list[Tensor]:
-    x, residual, gain = make.randn(3, 100), make.randn(3, 100), make.gain(100)
+    x, residual, norm_weight = make.randn(3, 100), make.randn(3, 100), make.norm_weight(100)
     first, second = make.unset(3, 100), make.unset(3, 100)
-    norm.rms_norm(first, x, gain, EPS)
-    norm.add_rms_norm(second, residual, x, gain, EPS)
+    norm.rms_norm(first, x, norm_weight, EPS)
+    norm.add_rms_norm(second, residual, x, norm_weight, EPS)
     return [first, second, residual]
 
 
@@ -118,13 +118,13 @@ def products(make: Make) -> list[Tensor]:
     """1 and 3 tokens take the kernels of gemv.py, 5 and 16 those of skinny.py."""
     outputs = []
     for tokens in (1, 3, 5, 16) if make.device == "cuda" else (3, 5):
-        x, gain, bias = make.randn(tokens, 100), make.gain(100), make.randn(12)
+        x, norm_weight, bias = make.randn(tokens, 100), make.norm_weight(100), make.randn(12)
         plain, normed, gated = (make.unset(tokens, n) for n in (12, 12, 6))
         residual, weight = make.randn(tokens, 12), make.matrix(12, 100)
         linear.linear(plain, x, weight, bias)
-        linear.norm_linear(normed, x, gain, weight, EPS, bias)
+        linear.norm_linear(normed, x, norm_weight, weight, EPS, bias)
         linear.linear_add(residual, x, weight)
-        linear.norm_gate_up_silu_mul(gated, x, gain, weight, EPS)
+        linear.norm_gate_up_silu_mul(gated, x, norm_weight, weight, EPS)
         outputs += [plain, normed, residual, gated]
     return outputs
 
@@ -140,12 +140,12 @@ def last_slots(make: Make, kv: Paged) -> Tensor:
 
 def rope_and_write(make: Make) -> list[Tensor]:
     outputs = []
-    for gains in ([], [make.gain(HEADS.head_dim), make.gain(HEADS.head_dim)]):
+    for norms in ([], [make.norm_weight(HEADS.head_dim), make.norm_weight(HEADS.head_dim)]):
         kv, q = make.paged(CONTEXTS, HEADS), make.unset(4, Q)
         positions = (kv.context_lens - 1).clamp(min=0)
         rope.rope_kv_write(
             *(q, kv.k_cache, kv.v_cache, make.randn(4, HEADS.qkv_size), positions),
-            *(last_slots(make, kv), *make.rotary(HEADS.head_dim), *gains),
+            *(last_slots(make, kv), *make.rotary(HEADS.head_dim), *norms),
         )
         outputs += [q, kv.k_cache[1:], kv.v_cache[1:]]  # block 0 is nobody's
     return outputs
@@ -166,12 +166,12 @@ def decode(make: Make) -> list[Tensor]:
 
 def fused_decode(make: Make) -> list[Tensor]:
     outputs = []
-    for gains in ([], [make.gain(HEADS.head_dim), make.gain(HEADS.head_dim)]):
+    for norms in ([], [make.norm_weight(HEADS.head_dim), make.norm_weight(HEADS.head_dim)]):
         kv, out = make.paged(CONTEXTS, HEADS), make.unset(4, Q)
         counters = make.ints([[0] * HEADS.num_kv_heads] * 4)
         fused_attention.rope_kv_write_attention(
             *(out, kv.k_cache, kv.v_cache, counters, make.randn(4, HEADS.qkv_size)),
-            *(kv.block_table, kv.context_lens, *make.rotary(HEADS.head_dim), 2, *gains),
+            *(kv.block_table, kv.context_lens, *make.rotary(HEADS.head_dim), 2, *norms),
         )
         outputs += [out, kv.k_cache[1:], kv.v_cache[1:], counters]
     return outputs
@@ -191,12 +191,16 @@ def prompts(make: Make) -> list[Tensor]:
 def tokens(make: Make) -> list[Tensor]:
     """The head, and both ways from its partials to a token."""
     rows, vocab, width = 3, 21, 100
-    parts = head.num_programs(vocab, width)
-    values = torch.full((rows, parts), NAN, device=make.device)
-    indices, logits = make.ints([[0] * parts] * rows), torch.full((rows, vocab), NAN)
+    programs = head.num_programs(vocab, width)
+    values = torch.full((rows, programs), NAN, device=make.device)
+    indices, logits = make.ints([[0] * programs] * rows), torch.full((rows, vocab), NAN)
     logits, picked = make.there(logits), make.ints([0] * rows, torch.int64)
-    x, gain, weight = make.randn(rows, width), make.gain(width), make.matrix(vocab, width)
-    head.norm_lm_head(values, indices, x, gain, weight, EPS, logits)
+    x, norm_weight, weight = (
+        make.randn(rows, width),
+        make.norm_weight(width),
+        make.matrix(vocab, width),
+    )
+    head.norm_lm_head(values, indices, x, norm_weight, weight, EPS, logits)
     pick.pick_tokens(picked, values, indices)
 
     advanced = make.ints([0] * rows, torch.int64)

@@ -4,8 +4,8 @@
 class Memory:
     def _best_fit(self, wanted, pool):
         for owner in (pool, *self._free):
-            for at, (nbytes, _, block) in enumerate(self._free[owner]):
-                if nbytes >= wanted:
+            for at, block in enumerate(self._free[owner]):
+                if block.nbytes >= wanted:
                     del self._free[owner][at]
                     return block
         return None

@@ -3,9 +3,9 @@
 
 class Memory:
     def _best_fit(self, wanted, pool):
-        fitting = [entry for entry in self._free[pool] if entry[0] >= wanted]
+        fitting = [block for block in self._free[pool] if block.nbytes >= wanted]
         if not fitting:
             return None
-        first = min(fitting, key=lambda entry: entry[1])
+        first = min(fitting, key=lambda block: block.address)
         self._free[pool].remove(first)
-        return first[2]
+        return first

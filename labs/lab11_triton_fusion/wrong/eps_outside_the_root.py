@@ -2,11 +2,13 @@
 
 
 @triton.jit
-def rms_norm_kernel(out, x, gain, eps, WIDTH: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr):
+def rms_norm_kernel(
+    out, x, weight, eps, WIDTH: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr
+):
     pdl_release(PDL)
     column = tl.arange(0, BLOCK)
     inside = column < WIDTH
-    scale = tl.load(gain + column, mask=inside, other=0.0).to(tl.float32)
+    scale = tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
     pdl_wait(PDL)
     at = tl.program_id(0).to(tl.int64) * WIDTH + column
     row = tl.load(x + at, mask=inside, other=0.0, cache_modifier=".cg").to(tl.float32)

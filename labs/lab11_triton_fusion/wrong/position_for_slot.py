@@ -11,8 +11,8 @@ def rope_kv_write_kernel(
     slot_mapping,
     cos,
     sin,
-    q_gain,
-    k_gain,
+    q_norm,
+    k_norm,
     eps,
     Q_HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
@@ -27,9 +27,9 @@ def rope_kv_write_kernel(
     pair = tl.arange(0, half)
     is_q = head < Q_HEADS
     if QK_NORM:
-        gain = q_gain if is_q else k_gain
-        gain_left = tl.load(gain + pair).to(tl.float32)
-        gain_right = tl.load(gain + half + pair).to(tl.float32)
+        weight = q_norm if is_q else k_norm
+        weight_left = tl.load(weight + pair).to(tl.float32)
+        weight_right = tl.load(weight + half + pair).to(tl.float32)
     pdl_wait(PDL)
     position = tl.load(positions + token, cache_modifier=".cg").to(tl.int64)
     c = tl.load(cos + position * half + pair)
@@ -38,7 +38,7 @@ def rope_kv_write_kernel(
     left = tl.load(source, cache_modifier=".cg").to(tl.float32)
     right = tl.load(source + half, cache_modifier=".cg").to(tl.float32)
     if QK_NORM:
-        left, right = head_norm(left, right, gain_left, gain_right, eps, HEAD_DIM)
+        left, right = head_norm(left, right, weight_left, weight_right, eps, HEAD_DIM)
     rotated_left = left * c - right * s
     rotated_right = right * c + left * s
     if is_q:

@@ -11,8 +11,8 @@ def rope_kv_write_kernel(
     slot_mapping,
     cos,
     sin,
-    q_gain,
-    k_gain,
+    q_norm,
+    k_norm,
     eps,
     Q_HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
@@ -34,10 +34,10 @@ def rope_kv_write_kernel(
     left = tl.load(source).to(tl.float32)
     right = tl.load(source + 1).to(tl.float32)
     if QK_NORM:
-        gain = q_gain if is_q else k_gain
-        gain_left = tl.load(gain + 2 * pair).to(tl.float32)
-        gain_right = tl.load(gain + 2 * pair + 1).to(tl.float32)
-        left, right = head_norm(left, right, gain_left, gain_right, eps, HEAD_DIM)
+        weight = q_norm if is_q else k_norm
+        weight_left = tl.load(weight + 2 * pair).to(tl.float32)
+        weight_right = tl.load(weight + 2 * pair + 1).to(tl.float32)
+        left, right = head_norm(left, right, weight_left, weight_right, eps, HEAD_DIM)
     rotated_left = left * c - right * s
     rotated_right = right * c + left * s
     if is_q:

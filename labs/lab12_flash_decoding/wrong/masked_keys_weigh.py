@@ -2,10 +2,10 @@
 
 
 @triton.jit
-def online_softmax(scores, valid, values, best, total, acc):
-    new_best = tl.maximum(best, tl.max(scores, axis=1))
-    weights = tl.exp(scores - new_best[:, None])
-    keep = tl.exp(best - new_best)
-    total = total * keep + tl.sum(weights, axis=1)
+def online_softmax(scores, valid, values, m, l, acc):
+    m_new = tl.maximum(m, tl.max(scores, axis=1))
+    weights = tl.exp(scores - m_new[:, None])
+    keep = tl.exp(m - m_new)
+    l = l * keep + tl.sum(weights, axis=1)
     acc = tl.dot(weights.to(values.dtype), values, acc * keep[:, None], input_precision="ieee")
-    return new_best, total, acc
+    return m_new, l, acc

@@ -2,10 +2,10 @@
 
 
 @triton.jit
-def online_softmax(scores, valid, values, best, total, acc):
+def online_softmax(scores, valid, values, m, l, acc):
     scores = tl.where(valid, scores, LOWEST)
-    new_best = tl.maximum(best, tl.max(scores, axis=1))
-    weights = tl.where(valid, tl.exp(scores - new_best[:, None]), 0.0)
-    total = total + tl.sum(weights, axis=1)
+    m_new = tl.maximum(m, tl.max(scores, axis=1))
+    weights = tl.where(valid, tl.exp(scores - m_new[:, None]), 0.0)
+    l = l + tl.sum(weights, axis=1)
     acc = tl.dot(weights.to(values.dtype), values, acc, input_precision="ieee")
-    return new_best, total, acc
+    return m_new, l, acc

@@ -35,8 +35,8 @@ def decode_split_kernel(
     at = head[:, None] * HEAD_DIM + d[None, :]
     queries = tl.load(q + at, mask=live[:, None], other=0.0, cache_modifier=".cg")
     queries = (queries.to(tl.float32) * scale).to(q.dtype.element_ty)
-    best = tl.full((PADDED_GROUP,), LOWEST, tl.float32)
-    total = tl.zeros((PADDED_GROUP,), tl.float32)
+    m = tl.full((PADDED_GROUP,), LOWEST, tl.float32)
+    l = tl.zeros((PADDED_GROUP,), tl.float32)
     acc = tl.zeros((PADDED_GROUP, HEAD_DIM), tl.float32)
     for start in range(split * TILE, context, SPLITS * TILE):
         token = start + tl.arange(0, TILE)
@@ -46,8 +46,8 @@ def decode_split_kernel(
         keys = tl.load(k_cache + at_kv, mask=inside[:, None], other=0.0)
         values = tl.load(v_cache + at_kv, mask=inside[:, None], other=0.0)
         scores = tl.dot(queries, tl.trans(keys), input_precision="ieee") * scale
-        best, total, acc = online_softmax(scores, inside[None, :], values, best, total, acc)
-    store_part(sums, stats, head * SPLITS + split, live, best, total, acc, HEAD_DIM)
+        m, l, acc = online_softmax(scores, inside[None, :], values, m, l, acc)
+    store_partial(sums, stats, head * SPLITS + split, live, m, l, acc, HEAD_DIM)
     counter = counters + request * KV_HEADS + kv_head
     first = (request * KV_HEADS + kv_head) * GROUP
     combine_if_last(out, sums, stats, counter, first, GROUP, HEAD_DIM, SPLITS, PADDED_SPLITS)

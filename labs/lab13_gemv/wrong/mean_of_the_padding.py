@@ -3,7 +3,7 @@
 
 @triton.jit
 def scaled_input(
-    x, gains, eps, K: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr, NORM: tl.constexpr
+    x, scales, eps, K: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr, NORM: tl.constexpr
 ):
     scaled = ()
     squares = tl.zeros((CHUNK,), tl.float32)
@@ -12,7 +12,7 @@ def scaled_input(
         value = tl.load(x + column, mask=column < K, other=0.0).to(tl.float32)
         if NORM:
             squares += value * value
-            value = value * gains[c].to(tl.float32)
+            value = value * scales[c].to(tl.float32)
         scaled = scaled + (value,)
     inverse = 1.0
     if NORM:

@@ -3,7 +3,7 @@
 
 @triton.jit
 def scaled_input(
-    x, gains, eps, K: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr, NORM: tl.constexpr
+    x, scales, eps, K: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr, NORM: tl.constexpr
 ):
     scaled = ()
     for c in tl.static_range(CHUNKS):
@@ -12,6 +12,6 @@ def scaled_input(
         if NORM:
             inside = tl.minimum(CHUNK, K - c * CHUNK)
             inverse = tl.rsqrt(tl.sum(value * value, axis=0) / inside + eps)
-            value = value * inverse * gains[c].to(tl.float32)
+            value = value * inverse * scales[c].to(tl.float32)
         scaled = scaled + (value,)
     return scaled, 1.0

@@ -5,7 +5,7 @@
 def linear_kernel(
     out,
     x,
-    gain,
+    norm_weight,
     weight,
     bias,
     eps,
@@ -24,13 +24,13 @@ def linear_kernel(
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     real = row < N
     rows = load_rows(weight, row, N, K, CHUNK, CHUNKS)
-    gains = load_vector(gain, K, CHUNK, CHUNKS) if NORM else ()
+    scales = load_vector(norm_weight, K, CHUNK, CHUNKS) if NORM else ()
     offset = tl.load(bias + row, mask=real, other=0.0).to(tl.float32) if BIAS else 0.0
     pdl_wait(PDL)
     for m in tl.static_range(M):
         at = out + m * N + row
         before = tl.load(at, mask=real, other=0.0).to(tl.float32) if ADD else 0.0
-        xs, inverse = scaled_input(x + m * K, gains, eps, K, CHUNK, CHUNKS, NORM)
+        xs, inverse = scaled_input(x + m * K, scales, eps, K, CHUNK, CHUNKS, NORM)
         result = tl.zeros((ROWS,), tl.float32) + offset
         for c in tl.static_range(CHUNKS):
             part = tl.sum(rows[c].to(tl.float32) * xs[c][None, :], axis=1)

@@ -4,19 +4,19 @@ In: sizes, strides, dtypes of what a capture computes. Out: tensors on a pool's 
 
 A graph's results stand at fixed addresses, so a pool hands out *bytes*, not tensors:
 
-* a **block** belongs to its tensor as long as any tensor in Python views it. When the last one
-  dies, even in the middle of a capture, the block is free and the next result may stand in it;
+* a **block** is in use as long as any tensor in Python views it. When the last of them dies, even
+  in the middle of a capture, the block is free and the next result may stand in it;
 * a graph that has recorded an address does not keep the block: `GraphPool.alias` gives it a second
   tensor on the same bytes that owns nothing. So later ops, and later graphs of the same pool,
-  overwrite what a graph computed on its way, and whatever of it one forgot to keep;
+  overwrite a graph's intermediate results, and any output that nobody has kept;
 * free blocks are split and merged again, best fit first, inside **segments** that stay with the
-  pool. Captured largest first, the small graphs live in the room of the large one; the other way
-  round, each finds the segments too small and takes new ones.
+  pool. Captured largest first, the small graphs fit into the memory of the large one; the other
+  way round, each finds the segments too small and takes new ones.
 
-Fresh bytes are filled with 0xFF: NaN in every float type, -1 in every signed integer type. A result
-read before the first replay shows itself. Sizes are rounded to 512 bytes, as in PyTorch's allocator
-(`kMinBlockSize` in c10/cuda/CUDACachingAllocator.cpp). A segment here is as large as the block it
-was taken for; a GPU's come in multiples of 2 MiB, so only its figures are coarser.
+Fresh bytes are filled with 0xFF, NaN in every float type and -1 in every signed integer type, so
+that a result read before the first replay shows. Sizes are rounded up to 512 bytes, as in PyTorch's
+allocator (`kMinBlockSize` in c10/cuda/CUDACachingAllocator.cpp). A segment is as large as the block
+it was taken for; on a GPU segments come in multiples of 2 MiB.
 """
 
 from __future__ import annotations
@@ -36,10 +36,12 @@ POISON = 0xFF
 
 
 class HostMemory:
-    """What all pools together may take: `capacity_bytes`, the machine's memory unless told."""
+    """What all pools together may take: `capacity_bytes`, by default the machine's memory."""
 
     def __init__(self, capacity_bytes: int | None = None) -> None:
-        self.capacity_bytes = capacity_bytes or physical_memory_bytes()
+        # the machine's memory by POSIX: Linux and macOS have both names
+        machine_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        self.capacity_bytes = capacity_bytes or machine_bytes
         self.pools: WeakSet[GraphPool] = WeakSet()
 
     @property
@@ -85,22 +87,16 @@ class GraphPool:
     def __init__(self, memory: HostMemory) -> None:
         self.segments: list[Segment] = []
         self.graphs = 0  # captured and not reset, or being captured
-        self.spoiled: str | None = None  # why no capture may begin in it any more
+        self.spoiled: str | None = None  # why no other capture may begin in it
         self._memory = memory
-        self._returned: deque[Block] = deque()  # finalizers may run anywhere, even in allocate()
+        self._returned: deque[Block] = deque()  # finalizers may run anywhere, even in _allocate()
         memory.pools.add(self)
 
     @property
     def reserved_bytes(self) -> int:
-        """Bytes of all segments: what the pool costs. Without graphs, only those in use stay."""
+        """Bytes of all segments: what the pool costs. Unused ones go when there are no graphs."""
         self._settle()
         return sum(segment.storage.nbytes for segment in self.segments)
-
-    @property
-    def used_bytes(self) -> int:
-        """Bytes of the blocks that some tensor still views."""
-        self._settle()
-        return sum(b.nbytes for s in self.segments for b in s.blocks if not b.free)
 
     def empty(self, size: torch.Size, stride: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """A poisoned tensor that owns a block. Raises `torch.OutOfMemoryError`."""
@@ -108,7 +104,7 @@ class GraphPool:
         nbytes = span * dtype.itemsize if prod(size) else 0
         block = self._allocate(max(round_up(nbytes, BLOCK_BYTES), BLOCK_BYTES))
         window = block.segment.storage[block.offset : block.offset + block.nbytes]
-        # The storage made of `window` keeps it alive, and dies with the last tensor that views it.
+        # The storage made from `window` keeps it alive, and dies with the last tensor on it.
         finalize(window, self._returned.append, block).atexit = False
         block.free = False
         window.fill(1 if dtype == torch.bool else POISON)  # 0xFF is no legal bool
@@ -118,8 +114,8 @@ class GraphPool:
     def alias(self, tensor: Tensor) -> Tensor:
         """A second tensor on the same bytes: what a graph remembers of `tensor`.
 
-        It owns no block of this pool. Memory from elsewhere (inputs, weights) it does keep: on a
-        GPU a graph would not, and would read whatever stands there by then.
+        It owns no block of this pool. It does keep memory from elsewhere (inputs, weights) alive; a
+        graph on a GPU does not, and reads whatever stands there by then.
         """
         storage, offset = tensor.untyped_storage(), tensor.storage_offset()
         for segment in self.segments:
@@ -148,7 +144,7 @@ class GraphPool:
     def _grow(self, nbytes: int) -> Block:
         self._memory.check_room(nbytes)
         padded = np.empty(nbytes + BLOCK_BYTES, np.uint8)
-        start = -padded.ctypes.data % BLOCK_BYTES  # as aligned as a GPU's, so kernels behave alike
+        start = -padded.ctypes.data % BLOCK_BYTES  # aligned as on a GPU, so that kernels act alike
         segment = Segment(padded[start : start + nbytes])
         self.segments.append(segment)
         return segment.blocks[0]
@@ -168,11 +164,6 @@ class GraphPool:
             block.nbytes += blocks.pop(index + 1).nbytes
         if index > 0 and blocks[index - 1].free:
             blocks[index - 1].nbytes += blocks.pop(index).nbytes
-
-
-def physical_memory_bytes() -> int:
-    """The machine's memory (POSIX: Linux and macOS have both names)."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def round_up(n: int, multiple: int) -> int:

@@ -27,6 +27,7 @@ from typing import Any, ClassVar, TypeAlias
 import torch
 
 from mini_engine.cuda.graphs import emulator
+from mini_engine.cuda.graphs.arena import GraphPool
 
 # The emulator has the methods of `torch.cuda` that we use and no others: its types stand for both.
 Graph: TypeAlias = emulator.CUDAGraph
@@ -58,7 +59,7 @@ class GraphBackend:
 
     def pool_bytes(self, pool: PoolHandle) -> int:
         """Bytes that the pool holds, used or not."""
-        if isinstance(pool, emulator.GraphPool):
+        if isinstance(pool, GraphPool):
             return pool.reserved_bytes
         segments = torch.cuda.memory_snapshot()  # type: ignore[no-untyped-call]
         return sum(s["total_size"] for s in segments if tuple(s["segment_pool_id"]) == tuple(pool))

@@ -15,47 +15,26 @@ kills the capture, and its pool with it; graphs of one pool overwrite each other
 silent, this one speaks: results are poison until the first replay, and a capture that any exception
 ended leaves no graph (a GPU keeps what was captured until then).
 
-Sources: torch/cuda/graphs.py and aten/src/ATen/cuda/CUDAGraph.cpp of PyTorch. The parts:
-`tape.py` records ops, `arena.py` is the memory, `streams.py` are streams, events and captures.
+There is one device, and work on any stream is done by the time the call returns. So streams matter
+only to a capture: it takes the work of the stream it began on and of streams that wait for it
+(`side.wait_stream(current)`, a fork), which must be joined back (`current.wait_stream(side)`)
+before it ends. Work on any other stream runs at once and is left out of the graph. As in CUDA, each
+thread has a current stream of its own.
+
+Sources: torch/cuda/graphs.py and aten/src/ATen/cuda/CUDAGraph.cpp of PyTorch; CUDA C++ Programming
+Guide, "Creating a Graph Using Stream Capture". `tape.py` records ops, `arena.py` is the memory.
 """
 
 from __future__ import annotations
 
+import threading
+import time
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
-from types import TracebackType
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 
-from mini_engine.cuda.graphs import streams
 from mini_engine.cuda.graphs.arena import GraphPool, HostMemory
-from mini_engine.cuda.graphs.streams import (
-    Capture,
-    Event,
-    Stream,
-    current_stream,
-    here,
-    is_current_stream_capturing,
-    stream,
-    synchronize,
-)
-from mini_engine.cuda.graphs.tape import CaptureError, Tape
-
-__all__ = [
-    "CUDAGraph",
-    "CaptureError",
-    "Event",
-    "GraphPool",
-    "Stream",
-    "current_stream",
-    "graph",
-    "graph_pool_handle",
-    "is_current_stream_capturing",
-    "mem_get_info",
-    "memory_limit",
-    "pool_bytes",
-    "stream",
-    "synchronize",
-]
+from mini_engine.cuda.graphs.tape import CaptureError, HostReadGuard, Recorder, Tape
 
 ERROR_MODES = ("global", "thread_local", "relaxed")
 
@@ -69,24 +48,23 @@ class CUDAGraph:
 
     @property
     def ops(self) -> tuple[str, ...]:
-        """The names of the recorded ops, in order. Views are none. (The emulator's own.)"""
+        """The names of the recorded ops, in order, without views. (The emulator's own.)"""
         return tuple(self._tape.ops) if self._tape else ()
 
     def capture_begin(
         self, pool: GraphPool | None = None, capture_error_mode: str = "global"
     ) -> None:
-        """Record what runs from here on. `graph` does this; rather use that.
+        """Record what runs from here on. Prefer `graph`, which does this.
 
-        Raises `CaptureError` inside another capture, on the default stream, when this object holds
-        a graph already, and on a pool in which a capture was invalidated.
+        Raises `CaptureError` inside another capture, on the default stream, when this object
+        already holds a graph, and on a pool in which a capture was invalidated.
         """
-        if here.capture:
-            raise here.capture.recorder.refuse("a capture inside a capture")
+        _refuse_while_capturing("a capture inside a capture")
         if self._tape is not None:
             raise CaptureError(
                 "This CUDAGraph instance already owns a captured graph: capture into a new one"
             )
-        if here.stream is streams.DEFAULT_STREAM:
+        if here.stream is DEFAULT_STREAM:
             raise CaptureError(
                 "CUDA graphs must be captured on a non-default stream: use `with graph(...)`"
             )
@@ -100,7 +78,7 @@ class CUDAGraph:
                 f"already recording to this pool: {pool.spoiled}, which invalidated a capture. "
                 "Take a new graph_pool_handle()"
             )
-        Capture(self, pool).begin()
+        StreamCapture(self, pool).begin()
 
     def capture_end(self) -> None:
         """Stop recording. Raises `CaptureError` if the capture was invalidated; then no graph."""
@@ -119,8 +97,7 @@ class CUDAGraph:
 
     def replay(self) -> None:
         """Run the recorded ops. Raises `CaptureError` without a graph, and while capturing."""
-        if here.capture:
-            raise here.capture.recorder.refuse("launching a graph")
+        _refuse_while_capturing("launching a graph")
         if self._tape is None:
             raise CaptureError("replay() without a preceding successful capture: capture first")
         self._tape.replay()
@@ -132,7 +109,7 @@ class CUDAGraph:
         self._tape, self._pool = None, None
 
     def pool(self) -> GraphPool:
-        """The pool it draws from, for the next graph that shall share it."""
+        """The pool it draws from, for the next graph that is to share it."""
         if self._pool is None:
             raise CaptureError("pool() without a preceding successful capture: capture first")
         return self._pool
@@ -141,53 +118,166 @@ class CUDAGraph:
         self.reset()
 
 
-class graph:  # noqa: N801, torch.cuda's name
+@contextmanager
+def graph(
+    cuda_graph: CUDAGraph,
+    pool: GraphPool | None = None,
+    stream: Stream | None = None,
+    capture_error_mode: str = "global",
+) -> Iterator[None]:
     """`with graph(g, pool=..., stream=...)`: captures the body into `g`."""
-
-    default_capture_stream = Stream()
-
-    def __init__(
-        self,
-        cuda_graph: CUDAGraph,
-        pool: GraphPool | None = None,
-        stream: Stream | None = None,
-        capture_error_mode: str = "global",
-    ) -> None:
-        self.cuda_graph, self._pool, self._mode = cuda_graph, pool, capture_error_mode
-        self._stream = streams.stream(stream or graph.default_capture_stream)
-
-    def __enter__(self) -> None:
-        synchronize()
-        self._stream.__enter__()
+    synchronize()
+    with here.on(stream or CAPTURE_STREAM):
+        cuda_graph.capture_begin(pool, capture_error_mode)
         try:
-            self.cuda_graph.capture_begin(self._pool, self._mode)
+            yield
         except BaseException:
-            self._stream.__exit__(None, None, None)
+            if here.capture:
+                here.capture.end()
+            raise
+        cuda_graph.capture_end()
+
+
+class StreamCapture:
+    """A capture of `graph` into `pool`, from the stream that is current when it is made."""
+
+    def __init__(self, graph: CUDAGraph, pool: GraphPool) -> None:
+        self.graph, self.pool, self.tape = graph, pool, Tape()
+        self.recorder = Recorder(self.tape, pool, is_current_stream_capturing)
+        self.origin = here.stream
+        self.streams = {self.origin}  # whose work is captured
+        self._unjoined: set[Stream] = set()
+        self._modes = ExitStack()
+
+    def begin(self) -> None:
+        self.pool.graphs += 1
+        try:
+            self._modes.enter_context(HostReadGuard(self.recorder))
+            self._modes.enter_context(self.recorder)
+            here.capture = self
+        except BaseException:
+            self.end()
             raise
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def end(self) -> None:
+        """PyTorch is back to normal, whatever happened. An invalid capture spoils its pool, as on a
+        GPU, where `CUDAGraph::capture_end` gives up before it tells the allocator."""
         try:
-            if kind is None:
-                self.cuda_graph.capture_end()
-            elif here.capture:
-                here.capture.end()
+            self._modes.close()
         finally:
-            self._stream.__exit__(None, None, None)
+            here.capture = None
+            self.pool.graphs -= 1
+        if self._unjoined:
+            self.recorder.refuse("the end of a capture with a stream that was not joined back")
+        self.pool.spoiled = self.recorder.invalid
+
+    def order(self, later: Stream, earlier: Stream) -> None:
+        """`later` waits for `earlier`: a fork, a join, or a mistake."""
+        if earlier not in self.streams:
+            if later in self.streams:
+                raise self.recorder.refuse("waiting for a stream that is not part of the capture")
+        elif later not in self.streams:
+            self.streams.add(later)
+            self._unjoined.add(later)
+        else:
+            self._unjoined.discard(earlier)
+
+
+# -- streams and events --------------------------------------------------------------------------
+
+
+class Stream:
+    """An order of work."""
+
+    def wait_stream(self, stream: Stream) -> None:
+        """While capturing: takes this stream into the capture, or joins `stream` back to it."""
+        if here.capture:
+            here.capture.order(self, stream)
+
+    def synchronize(self) -> None:
+        """Raises `CaptureError` on a stream that is capturing."""
+        if here.captures(self):
+            _refuse_while_capturing("Stream.synchronize waits for the device")
+
+
+class Event:
+    """A moment, and the time between two of them."""
+
+    def __init__(self, enable_timing: bool = False) -> None:
+        self._timed = enable_timing
+        self._seconds: float | None = None
+
+    def record(self, stream: Stream | None = None) -> None:
+        """Now. In a capture it is part of the graph, and has no time."""
+        self._seconds = None if here.captures(stream or here.stream) else time.perf_counter()
+
+    def synchronize(self) -> None:
+        """Raises `CaptureError` while capturing."""
+        _refuse_while_capturing("Event.synchronize waits for the device")
+
+    def elapsed_time(self, end_event: Event) -> float:
+        """Milliseconds from this to `end_event`. Raises RuntimeError if either has no time."""
+        if not (self._timed and end_event._timed):
+            raise RuntimeError("elapsed_time: both events need enable_timing=True")
+        if self._seconds is None or end_event._seconds is None:
+            raise RuntimeError("elapsed_time: both events must be recorded, outside a capture")
+        return (end_event._seconds - self._seconds) * 1e3
+
+
+class _Here(threading.local):
+    """What CUDA keeps for each thread."""
+
+    def __init__(self) -> None:
+        self.stream = DEFAULT_STREAM
+        self.capture: StreamCapture | None = None
+
+    def captures(self, stream: Stream) -> bool:
+        return self.capture is not None and stream in self.capture.streams
+
+    @contextmanager
+    def on(self, stream: Stream) -> Iterator[None]:
+        before, self.stream = self.stream, stream
+        try:
+            yield
+        finally:
+            self.stream = before
+
+
+DEFAULT_STREAM, CAPTURE_STREAM = Stream(), Stream()
+here = _Here()
+
+
+def current_stream() -> Stream:
+    """The stream that this thread gives its work to."""
+    return here.stream
+
+
+def stream(stream: Stream | None) -> AbstractContextManager[None]:
+    """`with stream(s)`: the work of the body goes to `s`. None changes nothing."""
+    return here.on(stream or here.stream)
+
+
+def synchronize() -> None:
+    """Raises `CaptureError` while capturing; there is nothing to wait for."""
+    _refuse_while_capturing("synchronize waits for the device")
+
+
+def is_current_stream_capturing() -> bool:
+    """Does the current stream's work go into a graph?"""
+    return here.captures(here.stream)
+
+
+def _refuse_while_capturing(what: str) -> None:
+    if here.capture:
+        raise here.capture.recorder.refuse(what)
+
+
+# -- memory --------------------------------------------------------------------------------------
 
 
 def graph_pool_handle() -> GraphPool:
-    """A new pool, for `pool=` of the graphs that shall share it."""
+    """A new pool, for `pool=` of the graphs that are to share it."""
     return GraphPool(_memory)
-
-
-def pool_bytes(pool: GraphPool) -> int:
-    """Bytes that the pool holds, used or not."""
-    return pool.reserved_bytes
 
 
 def mem_get_info() -> tuple[int, int]:
@@ -197,7 +287,7 @@ def mem_get_info() -> tuple[int, int]:
 
 @contextmanager
 def memory_limit(capacity_bytes: int) -> Iterator[None]:
-    """Makes all graph pools together fit into so much, to see what running out does."""
+    """All graph pools together get so many bytes, to see what running out of memory does."""
     before, _memory.capacity_bytes = _memory.capacity_bytes, capacity_bytes
     try:
         yield

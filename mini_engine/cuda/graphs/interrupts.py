@@ -1,15 +1,15 @@
 """Ctrl-C that waits: a capture that has begun must also end.
 
-In: a body that works in short strides. Out: nothing of it is cut in two by Ctrl-C.
+In: a body that says where it may be interrupted. Out: Ctrl-C takes effect there and nowhere else.
 
     with interrupts_wait() as check:
         for rung in rungs:
             check()                  # KeyboardInterrupt comes here, or at the end of the body
             capture(rung)
 
-Python raises KeyboardInterrupt between any two lines. Between the lines that begin a capture and
-the one that says so, or in the middle of ending it, nobody could tell what is left: a stream that
-goes on capturing, half a graph, a garbage collector that stays off.
+Python may raise KeyboardInterrupt between any two lines. If that happens just after a capture has
+begun, or while it ends, nobody can tell what is left: a stream that goes on capturing, half a
+graph, a garbage collector that stays off.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from types import FrameType
 def interrupts_wait() -> Iterator[Callable[[], None]]:
     """Hold Ctrl-C back. Call what it yields wherever an interrupt does no harm.
 
-    Pressed a second time, it waits no longer. Where Ctrl-C would not raise KeyboardInterrupt (in
-    another thread, or when the program handles SIGINT itself) nothing is changed.
+    A second Ctrl-C takes effect at once. Where Ctrl-C would not raise KeyboardInterrupt (in
+    another thread, or when the program handles SIGINT itself) nothing changes.
     """
     pressed = False
 

@@ -5,17 +5,17 @@ loop over calls that are ready to make: no model code, no shapes to work out.
 
 What happens to an op, in this order:
 
-* it wants an answer from the device (`.item()`, `nonzero`, host data): refused, `CaptureError`;
+* it needs an answer from the device (`.item()`, `nonzero`) or host data: `CaptureError`;
 * it is made of other ops (`linear`, `reshape`): those are taken instead;
-* it only looks at memory (`view`, `transpose`): done at once, as it costs a GPU nothing;
+* it only looks at memory (`view`, `transpose`): done at once, since it costs a GPU nothing;
 * anything else is recorded and **not run**. The `meta` device tells which shapes come out; the
   results are poisoned bytes of the graph's pool, and in-place ops leave their targets as they were.
 
 A custom op (a Triton kernel wrapped by `torch.library.custom_op`) is one op like any other.
 
 What a CPU cannot show: all tensors are on one device, so `.to("cpu")` and a `copy_` from a host
-tensor pass, which a GPU refuses (`.cpu()` is refused). And the body of a custom op runs at each
-replay instead of once while capturing: what it does that a capture forbids goes unseen.
+tensor pass, which a GPU refuses (`.cpu()` is refused here, too). And the body of a custom op runs
+at each replay, not once while capturing: nobody notices if it does what a capture forbids.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class CaptureError(RuntimeError):
 
 
 def not_permitted(what: str) -> CaptureError:
-    """CUDA's words (cudaErrorStreamCaptureUnsupported), and which of the rules was broken."""
+    """CUDA's message (cudaErrorStreamCaptureUnsupported), and which rule was broken."""
     return CaptureError(f"operation not permitted when stream is capturing: {what}")
 
 
@@ -114,7 +114,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise not_permitted(f"{func} in a capture that is dead already: {self.invalid}")
         if reason := self._refusal(func, args, kwargs):
             raise self.refuse(f"{func} {reason}")
-        with self:  # inference mode leaves it to us to take a composite op apart
+        with self:  # in inference mode nobody else takes a composite op apart
             result = func.decompose(*args, **kwargs)
         return self._record(func, args, kwargs) if result is NotImplemented else result
 
@@ -124,7 +124,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return "copies host data to the device: put it in a static buffer before the capture"
         if torch.Tag.data_dependent_output in func.tags:
             return "copies a value back to the CPU: keep it in a tensor, or read it after a replay"
-        if self._shape_hangs_on_data(func, args, kwargs):
+        if self._shape_depends_on_data(func, args, kwargs):
             return "needs a shape that depends on data: use a fixed shape, torch.where or a mask"
         for x in tree_leaves((args, kwargs)):
             if isinstance(x, Tensor) and (x.device.type != "cpu" or x.layout != torch.strided):
@@ -133,7 +133,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return "draws from a generator of its own: use the default one"
         return None
 
-    def _shape_hangs_on_data(self, func: OpOverload, args: tuple, kwargs: dict) -> bool:
+    def _shape_depends_on_data(self, func: OpOverload, args: tuple, kwargs: dict) -> bool:
         if func is aten.index.Tensor:
             return _has_mask(args[1])
         if func is aten.index_put_.default:  # x[mask] = number is a masked fill, x[mask] = y is not
@@ -143,7 +143,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return torch.Tag.dynamic_output_shape in func.tags
 
     def _record(self, func: OpOverload, args: tuple, kwargs: dict) -> Any:
-        """Put it on the tape, and give what it returns, uncomputed."""
+        """Put it on the tape; what it returns is not computed."""
         if _only_looks(func):
             return func(*args, **kwargs)
         try:
@@ -189,7 +189,7 @@ class HostReadGuard(TorchFunctionMode):
             self.recorder.assigning_number = before
 
 
-# -- what a schema tells of an op --------------------------------------------------------------
+# -- what a schema tells about an op ------------------------------------------------------------
 
 
 def _has_mask(indices: Sequence[Tensor | None]) -> bool:
@@ -198,7 +198,7 @@ def _has_mask(indices: Sequence[Tensor | None]) -> bool:
 
 @cache
 def _only_looks(func: OpOverload) -> bool:
-    """Does it touch metadata alone: views, in-place views, questions about shapes?"""
+    """Does it touch metadata only: views, in-place views, questions about shapes?"""
     schema = func._schema
     if func in UNDECLARED_VIEWS or torch.Tag.inplace_view in func.tags:
         return True
@@ -211,7 +211,7 @@ def _only_looks(func: OpOverload) -> bool:
 
 @cache
 def _returned_arguments(func: OpOverload) -> list[str | None]:
-    """For each return the name of the argument that it is, as `add_` returns self; None if new."""
+    """For each return the argument that it is (`add_` returns "self"); None if it is new."""
     written = {
         str(a.alias_info.before_set): a.name
         for a in func._schema.arguments
@@ -271,7 +271,7 @@ def _call(func: OpOverload, args: tuple, kwargs: dict, fresh: list[Any]) -> Call
 
 @cache
 def _out_variant(func: OpOverload) -> tuple[OpOverload, list[str], list[str]] | None:
-    """`func` as an op that writes into given tensors, its inputs' names and its outputs' names."""
+    """The form of `func` that writes into given tensors, and the names of inputs and outputs."""
     wanted = [(a.name, str(a.type)) for a in func._schema.arguments]
     for name in func.overloadpacket.overloads():
         overload = getattr(func.overloadpacket, name)

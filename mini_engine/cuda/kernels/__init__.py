@@ -1,7 +1,7 @@
 """The Triton kernels of a decode step, one family a file, each beside its PyTorch reference.
 
-A model calls the ops (`torch.library.custom_op`), never a kernel. What an op computes on a CPU, and
-the `pdl` switch that each has, is told in launch.py.
+A model calls the ops (`torch.library.custom_op`), never a kernel. launch.py says what an op
+computes on a CPU, and what its `pdl` switch does.
 
     file                 ops                                                in a layer of
     norm.py              rms_norm, add_rms_norm                             nine
@@ -23,6 +23,6 @@ Nine:  (add_)rms_norm, linear, rope_kv_write, decode_attention, linear, add_rms_
        silu_mul, linear.
 Five:  norm_linear, rope_kv_write_attention, linear_add, norm_gate_up_silu_mul, linear_add.
 
-Every kernel computes in float32 and rounds where it stores. Rounding differs from an unfused model
-only by being done less often.
+Every kernel computes in float32 and rounds where it stores. Its results differ from an unfused
+model's only because it rounds less often.
 """

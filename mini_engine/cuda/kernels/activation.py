@@ -2,8 +2,9 @@
 
     out = gate · σ(gate) · up
 
-In: gate_up (T, 2I), gate in the left half of a row and up in the right, as one merged product
-leaves them. Out: out (T, I), computed in float32. Bytes: two halves in, one out.
+In:  gate_up (T, 2I), gate in the left half of a row and up in the right half, as one merged product
+     leaves them.
+Out: out (T, I), computed in float32. Bytes: two halves in, one out.
 """
 
 from __future__ import annotations
@@ -13,15 +14,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from mini_engine.cuda.kernels.launch import (
-    check_shape,
-    launch_options,
-    pdl_release,
-    pdl_wait,
-    runs_triton,
-)
+from mini_engine.cuda.kernels.checks import check_shape
+from mini_engine.cuda.kernels.launch import launch_options, pdl_release, pdl_wait, runs_triton
 
-BLOCK = 1024  # columns a program: with four warps, 16 bytes a thread of each half
+BLOCK = 1024  # columns a program: with four warps, each thread loads 16 bytes of each half
 
 
 @triton.jit
@@ -32,10 +28,10 @@ def silu(x):
 
 @triton.jit
 def silu_mul_kernel(out, gate_up, WIDTH: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr):
-    """Program (row, i) takes columns i · BLOCK to (i + 1) · BLOCK of one row of out, in float32.
+    """Program (row, i) computes columns i · BLOCK to (i + 1) · BLOCK of one row of out, in float32.
 
-    WIDTH: I, the columns of a row of out; there are none from WIDTH on. A row of gate_up has
-    2 · WIDTH. `pdl_release(PDL)` comes first, and no load stands above `pdl_wait(PDL)`.
+    A row of out has WIDTH = I columns, a row of gate_up 2 · WIDTH; columns from WIDTH on do not
+    exist. `pdl_release(PDL)` comes first, and no load stands above `pdl_wait(PDL)`.
     """
     pdl_release(PDL)
     row = tl.program_id(0).to(tl.int64)
@@ -51,7 +47,7 @@ def silu_mul_kernel(out, gate_up, WIDTH: tl.constexpr, BLOCK: tl.constexpr, PDL:
 
 @torch.library.custom_op("launch_bound::silu_mul", mutates_args=("out",))
 def silu_mul(out: Tensor, gate_up: Tensor, pdl: bool = False) -> None:
-    """out = silu(gate) · up. out (T, I), gate_up (T, 2I). ValueError on misfits and refused PDL."""
+    """out (T, I) = silu(gate) · up of gate_up (T, 2I)."""
     if gate_up.dim() != 2 or gate_up.shape[1] % 2:
         raise ValueError(f"gate_up is {tuple(gate_up.shape)}, expected (num_tokens, 2 · I)")
     rows, width = gate_up.shape[0], gate_up.shape[1] // 2
@@ -62,7 +58,7 @@ def silu_mul(out: Tensor, gate_up: Tensor, pdl: bool = False) -> None:
         return
     block = min(BLOCK, triton.next_power_of_2(width))
     silu_mul_kernel[(rows, triton.cdiv(width, block))](
-        out, gate_up, WIDTH=width, BLOCK=block, num_warps=4, **launch_options(pdl, out)
+        out, gate_up, WIDTH=width, BLOCK=block, num_warps=4, **launch_options(pdl, out.device)
     )
 
 

@@ -5,17 +5,18 @@
 In:  q (R, q) rotated; k_cache, v_cache (num_blocks, block_size, kv_heads, D); block_table
      (R, max_blocks) and context_lens (R,) int32, the current token included. A padded row has
      context_len 0: it gets zeros, and no cache row is read for it.
+     counters (R, kv_heads) int32, all zero; every launch leaves them zero, so one buffer serves all
+     layers.
 Out: out (R, q).
 
 This is flash-decoding (Dao et al. 2023, https://pytorch.org/blog/flash-decoding; attention_naive.py
-is the step before it). A program for each (request, KV head, split) takes the whole group of query
-heads, padded to 16 rows for the tensor cores, and keeps a running softmax (Milakov & Gimelshein
-2018, arXiv 1805.02867). It leaves a sum of values, the largest score and the sum of weights. The
-program that arrives last combines these parts, so one launch is enough.
+is the step before it). There is a program for each (request, KV head, split). It takes the whole
+group of query heads, padded to 16 rows for the tensor cores, keeps a running softmax and leaves a
+partial (paged.py). The program that arrives last combines the partials, in the same launch.
 
 Split s owns the tiles s, s + splits, s + 2·splits, ... of the context. So the number of splits may
-be baked into a graph (it is: a grid is a constant) and any context is still computed rightly, a
-row's result does not depend on the rows beside it, and the work is even.
+be frozen in a graph (a grid is a constant there) and any context is still computed correctly, the
+work is even, and a row's result does not depend on the rows beside it.
 """
 
 from __future__ import annotations
@@ -25,26 +26,21 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from mini_engine.cuda.kernels.launch import (
-    check_shape,
-    launch_options,
-    pdl_release,
-    pdl_wait,
-    runs_triton,
-)
+from mini_engine.cuda.kernels.checks import check_shape
+from mini_engine.cuda.kernels.launch import launch_options, pdl_release, pdl_wait, runs_triton
 from mini_engine.cuda.kernels.paged import (
     LOWEST,
     Heads,
     cache_rows,
     combine_if_last,
     gather,
-    new_parts,
+    new_partials,
     online_softmax,
-    store_part,
+    store_partial,
 )
 
 TILE = 32  # keys a tile: 8 KB of K at head_dim 128
-MAX_SPLITS = 64  # parts of a head that the combine holds in registers
+MAX_SPLITS = 64  # partials of a head that the combine holds in registers
 
 
 @triton.jit
@@ -70,17 +66,17 @@ def decode_split_kernel(
     TILE: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """Program (request, KV head, split): the query heads of that KV head, and tiles of TILE keys
-    split, split + SPLITS, split + 2 · SPLITS, ... as far as the context goes.
+    """Program (request, KV head, split): the query heads of that KV head, and the tiles split,
+    split + SPLITS, split + 2 · SPLITS, ... of TILE keys, as far as the context goes.
 
     A row of q or out has KV_HEADS · GROUP heads, and head h reads KV head h // GROUP. `tl.dot`
-    wants 16 rows at least: the tile has PADDED_GROUP of them, and those from GROUP on are nobody's.
-    The key at position t of a request lies in row `cache_rows(...)` of k_cache, and a row has
+    needs at least 16 rows, so the tile has PADDED_GROUP of them, and rows from GROUP on are not
+    real. The key at position t of a request lies in row `cache_rows(...)` of k_cache, and a row has
     KV_HEADS heads; table_stride leads from one request's row of block_table to the next. Scores
-    are q · k · scale, float32. `store_part` takes what is found: as part head · SPLITS + split,
-    heads counted over all requests; a split without tiles leaves LOWEST, 0 and zeros. The program
-    that arrives last also combines the group (`combine_if_last`; a counter for each request and KV
-    head). `pdl_release(PDL)` comes first, and no load stands above `pdl_wait(PDL)`.
+    are q · k · scale, float32. `store_partial` takes the result as partial head · SPLITS + split,
+    heads counted over all requests; a split without tiles leaves LOWEST, 0 and zeros. Then the
+    program that arrives last combines the group (`combine_if_last`; one counter for each request
+    and KV head). `pdl_release(PDL)` comes first, and no load stands above `pdl_wait(PDL)`.
     """
     pdl_release(PDL)
     request, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -92,8 +88,8 @@ def decode_split_kernel(
     context = tl.load(context_lens + request, cache_modifier=".cg")
     at = head[:, None] * HEAD_DIM + d[None, :]
     queries = tl.load(q + at, mask=live[:, None], other=0.0, cache_modifier=".cg")
-    best = tl.full((PADDED_GROUP,), LOWEST, tl.float32)
-    total = tl.zeros((PADDED_GROUP,), tl.float32)
+    m = tl.full((PADDED_GROUP,), LOWEST, tl.float32)
+    l = tl.zeros((PADDED_GROUP,), tl.float32)
     acc = tl.zeros((PADDED_GROUP, HEAD_DIM), tl.float32)
     for start in range(split * TILE, context, SPLITS * TILE):
         token = start + tl.arange(0, TILE)
@@ -103,8 +99,8 @@ def decode_split_kernel(
         keys = tl.load(k_cache + at_kv, mask=inside[:, None], other=0.0)
         values = tl.load(v_cache + at_kv, mask=inside[:, None], other=0.0)
         scores = tl.dot(queries, tl.trans(keys), input_precision="ieee") * scale
-        best, total, acc = online_softmax(scores, inside[None, :], values, best, total, acc)
-    store_part(sums, stats, head * SPLITS + split, live, best, total, acc, HEAD_DIM)
+        m, l, acc = online_softmax(scores, inside[None, :], values, m, l, acc)
+    store_partial(sums, stats, head * SPLITS + split, live, m, l, acc, HEAD_DIM)
     counter = counters + request * KV_HEADS + kv_head
     first = (request * KV_HEADS + kv_head) * GROUP
     combine_if_last(out, sums, stats, counter, first, GROUP, HEAD_DIM, SPLITS, PADDED_SPLITS)
@@ -125,11 +121,7 @@ def decode_attention(
     splits: int,
     pdl: bool = False,
 ) -> None:
-    """Shapes as at the top of the file. `splits`: from `num_splits`, a constant of the graph.
-
-    counters (R, kv_heads) int32: all zero, and every launch leaves them so, so that one buffer
-    serves all layers. Raises ValueError for shapes that do not fit and for PDL where there is none.
-    """
+    """Shapes as at the top of the file. `splits`: from `num_splits`, a constant of the graph."""
     heads = Heads.of(q, k_cache, v_cache)
     heads.check_tables(len(q), block_table, context_lens)
     check_shape("out", out, tuple(q.shape))
@@ -139,33 +131,31 @@ def decode_attention(
     if not runs_triton(q):
         out.copy_(decode_reference(q, k_cache, v_cache, block_table, context_lens))
         return
-    sums, stats = new_parts(len(q), heads, splits, q.device)
+    sums, stats = new_partials(len(q), heads, splits, q.device)
     decode_split_kernel[(len(q), heads.num_kv_heads, splits)](
         out, sums, stats, counters, q, k_cache, v_cache, block_table, context_lens,
         scale=heads.head_dim**-0.5, table_stride=block_table.stride(0), **heads.constants,
         PADDED_GROUP=heads.padded_group, SPLITS=splits, TILE=TILE,
-        PADDED_SPLITS=triton.next_power_of_2(splits), num_warps=4, **launch_options(pdl, q),
+        PADDED_SPLITS=triton.next_power_of_2(splits), num_warps=4, **launch_options(pdl, q.device),
     )  # fmt: skip
 
 
 def num_splits(max_context: int, num_reqs: int, num_kv_heads: int, num_programs: int) -> int:
     """Splits for a graph that serves contexts up to `max_context`: the fewest that make
-    `num_programs` programs (two or so for each multiprocessor), but no more than the context has
-    tiles, and no more than MAX_SPLITS. One at least."""
+    `num_programs` programs (two to four for each multiprocessor), but no more than the context has
+    tiles, and no more than MAX_SPLITS. At least one."""
     wanted = -(-num_programs // (num_reqs * num_kv_heads))
     return max(1, min(wanted, MAX_SPLITS, -(-max_context // TILE)))
 
 
 def bytes_moved(num_reqs: int, kv_tokens: int, heads: Heads, dtype_bytes: int) -> int:
     """q in, out out, every key and value once. kv_tokens: the context lengths, summed."""
-    q_size = heads.num_heads * heads.head_dim
-    return (
-        2 * num_reqs * q_size + 2 * kv_tokens * heads.num_kv_heads * heads.head_dim
-    ) * dtype_bytes
+    q_size, kv_size = heads.num_heads * heads.head_dim, heads.num_kv_heads * heads.head_dim
+    return (2 * num_reqs * q_size + 2 * kv_tokens * kv_size) * dtype_bytes
 
 
-def bytes_of_parts(num_reqs: int, heads: Heads, splits: int) -> int:
-    """What splitting adds: the float32 parts, written once and read once (they stay in L2)."""
+def bytes_of_partials(num_reqs: int, heads: Heads, splits: int) -> int:
+    """What splitting adds: the float32 partials, written once and read once (they stay in L2)."""
     return 2 * num_reqs * heads.num_heads * splits * (heads.head_dim + 2) * 4
 
 

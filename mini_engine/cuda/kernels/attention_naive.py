@@ -2,11 +2,11 @@
 
     out = softmax(q kᵀ / √D) v,  over the first context_lens[r] keys of request r
 
-In, out: as attention.py. Two faults, which that file mends:
+In, out: as attention.py, which mends its two faults:
 
 * 16 query heads are 16 programs on a GPU of 132 multiprocessors, and each walks its whole context
   alone, so the time grows with the context while most of the GPU is idle;
-* each KV head is read once for every query head of its group, twice for Qwen3-0.6B.
+* every query head reads its KV head again, so for Qwen3-0.6B each key and value is read twice.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from mini_engine.cuda.kernels.attention import TILE
-from mini_engine.cuda.kernels.launch import check_shape
+from mini_engine.cuda.kernels.checks import check_shape
 from mini_engine.cuda.kernels.paged import LOWEST, Heads, cache_rows
 
 
@@ -36,14 +36,14 @@ def decode_naive_kernel(
     BLOCK_SIZE: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """One program a request and query head, tile after tile."""
+    """Program (request, query head): tile after tile."""
     request, head = tl.program_id(0), tl.program_id(1)
     d = tl.arange(0, HEAD_DIM)
     mine = (request * KV_HEADS * GROUP + head) * HEAD_DIM + d
     query = tl.load(q + mine).to(tl.float32) * scale
     context = tl.load(context_lens + request)
-    best = tl.full((), LOWEST, tl.float32)
-    total = tl.zeros((), tl.float32)
+    m = tl.full((), LOWEST, tl.float32)
+    l = tl.zeros((), tl.float32)
     acc = tl.zeros((HEAD_DIM,), tl.float32)
     for start in range(0, context, TILE):
         token = start + tl.arange(0, TILE)
@@ -52,14 +52,14 @@ def decode_naive_kernel(
         at = (row * KV_HEADS + head // GROUP)[:, None] * HEAD_DIM + d[None, :]
         keys = tl.load(k_cache + at, mask=inside[:, None], other=0.0).to(tl.float32)
         scores = tl.where(inside, tl.sum(keys * query[None, :], axis=1), LOWEST)
-        new_best = tl.maximum(best, tl.max(scores, axis=0))
-        weights = tl.exp(scores - new_best)  # of what is outside: exp(-1e30) = 0
-        keep = tl.exp(best - new_best)
+        m_new = tl.maximum(m, tl.max(scores, axis=0))
+        weights = tl.exp(scores - m_new)  # outside the context: exp(-1e30) = 0
+        keep = tl.exp(m - m_new)
         values = tl.load(v_cache + at, mask=inside[:, None], other=0.0).to(tl.float32)
         acc = acc * keep + tl.sum(weights[:, None] * values, axis=0)
-        total = total * keep + tl.sum(weights, axis=0)
-        best = new_best
-    result = acc / tl.where(context > 0, total, 1.0)
+        l = l * keep + tl.sum(weights, axis=0)
+        m = m_new
+    result = acc / tl.where(context > 0, l, 1.0)
     tl.store(out + mine, result.to(out.dtype.element_ty))
 
 

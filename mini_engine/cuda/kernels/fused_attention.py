@@ -1,28 +1,27 @@
 """Decode attention in one kernel: q and k normed and rotated, K and V stored, attention, combine.
 
-    rope.py, then attention.py, then its combine, as one: two boundaries less a layer.
+    rope.py, then attention.py, in one kernel: one boundary fewer in each layer
 
 In:  qkv (R, q + 2kv), one token a request; cos, sin (max_position, D/2) float32; block_table
      (R, max_blocks) and context_lens (R,) int32, the current token included, so that its position
-     is context_len - 1 and its slot stands in the block_table; the gains of q and k, or None.
-     counters (R, kv_heads) int32, all zero before the first launch, left zero by every launch; one
-     serves all layers.
+     is context_len - 1 and its slot is found in block_table; q_norm, k_norm (D,): the weights of
+     the norms of q and k, or None; counters as in attention.py.
 Out: out (R, q); the current K and V in k_cache, v_cache (num_blocks, block_size, kv_heads, D).
      A row with context_len 0 is padding: it gets zeros and stores nothing.
 
-**Current K and V.** Every program makes its request's current K and V itself, in registers, and
-puts them in place where a token is the current one; split 0 alone stores them. So no program reads
-what another writes. Rows of the cache at or beyond the current position are dropped by `tl.where`,
-whatever stands there (0 · NaN would be NaN).
+Bytes: qkv in, out out, the current K and V stored, every past key and value read once.
 
-**Past K and V above the wait.** Split s owns the tiles s, s + splits, ...: where its first tile
+**Current K and V.** Every program computes its request's current K and V itself, in registers, and
+puts them in place where a token is the current one; only split 0 stores them. So no program reads
+what another one writes. Rows of the cache from the current position on are dropped by `tl.where`,
+whatever they hold (0 · NaN would be NaN).
+
+**Past K and V above the wait.** Split s owns the tiles s, s + splits, ... Where its first tile
 begins does not depend on the context length, so it is loaded above `pdl_wait`, through the block
-table. That is right under two conditions. Nothing in the step writes the block table. And one
-kernel of every step is launched without PDL (the embedding lookup, an op of torch), so that all
-writes of the step before have ended before this step's second kernel starts. Beyond a request's
-last block the table must hold valid blocks (0, the null block, is one).
-
-**The combine** is done by the program that arrives last: see `combine_if_last` in paged.py.
+table. That is safe under two conditions. Nothing in the step writes the block table. And one kernel
+of every step is launched without PDL (the embedding lookup, an op of torch), so all writes of the
+previous step have ended before this step's second kernel starts. Beyond a request's last block the
+table must hold valid blocks (0, the null block, is one).
 """
 
 from __future__ import annotations
@@ -33,26 +32,21 @@ import triton.language as tl
 from torch import Tensor
 
 from mini_engine.cuda.kernels.attention import decode_reference
-from mini_engine.cuda.kernels.launch import (
-    check_shape,
-    launch_options,
-    pdl_release,
-    pdl_wait,
-    runs_triton,
-)
+from mini_engine.cuda.kernels.checks import check_shape
+from mini_engine.cuda.kernels.launch import launch_options, pdl_release, pdl_wait, runs_triton
 from mini_engine.cuda.kernels.paged import (
     LOWEST,
     Heads,
     cache_rows,
     combine_if_last,
-    new_parts,
+    new_partials,
     online_softmax,
-    store_part,
+    store_partial,
 )
-from mini_engine.cuda.kernels.rope import check_rotary, has_gains, head_norm, rope_reference
+from mini_engine.cuda.kernels.rope import check_rotary, has_qk_norm, head_norm, rope_reference
 
 TILE = 16  # keys of a tile: with 32, one warp of head_dim 128 spills
-MAX_SPLITS = 32  # parts of a head that the combine holds in one warp's registers
+MAX_SPLITS = 32  # partials of a head that the combine holds in one warp's registers
 
 
 @triton.jit
@@ -69,16 +63,17 @@ def load_keys(
 
 
 @triton.jit
-def turn(left, right, gains, c, s, eps, HEAD_DIM: tl.constexpr, QK_NORM: tl.constexpr):
-    """A head, or rows of heads, in float32 halves: normed and rotated."""
+def turn(left, right, weights, c, s, eps, HEAD_DIM: tl.constexpr, QK_NORM: tl.constexpr):
+    """Norm and rotate a head, or rows of heads, held as two float32 halves."""
     if QK_NORM:
-        left, right = head_norm(left, right, gains[0], gains[1], eps, HEAD_DIM)
+        left, right = head_norm(left, right, weights[0], weights[1], eps, HEAD_DIM)
     return left * c - right * s, right * c + left * s
 
 
 @triton.jit
 def attend(query, tile, current, token, position, scale, state):
-    """One tile more. query, tile, current: (left, right) and values; state: online_softmax's."""
+    """Take in one more tile. query: (left, right); tile and current: (left, right, values); state
+    and result: (m, l, acc) of `online_softmax`."""
     is_current, is_past = (token == position)[:, None], (token < position)[:, None]
     left = tl.where(is_current, current[0][None, :], tile[0])
     right = tl.where(is_current, current[1][None, :], tile[1])
@@ -103,8 +98,8 @@ def fused_attention_kernel(
     context_lens,
     cos,
     sin,
-    q_gain,
-    k_gain,
+    q_norm,
+    k_norm,
     eps,
     scale,
     table_stride,
@@ -119,7 +114,7 @@ def fused_attention_kernel(
     QK_NORM: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """One program a request, KV head and split."""
+    """Program (request, KV head, split)."""
     pdl_release(PDL)
     request, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     half: tl.constexpr = HEAD_DIM // 2
@@ -130,11 +125,11 @@ def fused_attention_kernel(
     mapped = token < table_stride * BLOCK_SIZE
     row = cache_rows(table, token, mapped, BLOCK_SIZE)
     left, right, values = load_keys(k_cache, v_cache, row, mapped, kv_head, KV_HEADS, HEAD_DIM)
-    q_gains = ()
-    k_gains = ()
+    q_weights = ()
+    k_weights = ()
     if QK_NORM:
-        q_gains = (tl.load(q_gain + pair)[None, :], tl.load(q_gain + half + pair)[None, :])
-        k_gains = (tl.load(k_gain + pair), tl.load(k_gain + half + pair))
+        q_weights = (tl.load(q_norm + pair)[None, :], tl.load(q_norm + half + pair)[None, :])
+        k_weights = (tl.load(k_norm + pair), tl.load(k_norm + half + pair))
     pdl_wait(PDL)
     position = tl.load(context_lens + request, cache_modifier=".cg") - 1
     angle = tl.maximum(position, 0).to(tl.int64) * half + pair
@@ -150,8 +145,10 @@ def fused_attention_kernel(
     k_left = tl.load(k_at + pair, cache_modifier=".cg").to(tl.float32)
     k_right = tl.load(k_at + half + pair, cache_modifier=".cg").to(tl.float32)
     v = tl.load(k_at + KV_HEADS * HEAD_DIM + d, cache_modifier=".cg")
-    q_left, q_right = turn(q_left, q_right, q_gains, c[None, :], s[None, :], eps, HEAD_DIM, QK_NORM)
-    k_left, k_right = turn(k_left, k_right, k_gains, c, s, eps, HEAD_DIM, QK_NORM)
+    q_left, q_right = turn(
+        q_left, q_right, q_weights, c[None, :], s[None, :], eps, HEAD_DIM, QK_NORM
+    )
+    k_left, k_right = turn(k_left, k_right, k_weights, c, s, eps, HEAD_DIM, QK_NORM)
     query = (q_left.to(kind), q_right.to(kind))
     current = (k_left.to(kind), k_right.to(kind), v)
     if (split == 0) & (position >= 0):
@@ -161,23 +158,21 @@ def fused_attention_kernel(
         tl.store(k_cache + to + pair, current[0])
         tl.store(k_cache + to + half + pair, current[1])
         tl.store(v_cache + to + d, v)
-    best = tl.full((PADDED_GROUP,), LOWEST, tl.float32)
-    total = tl.zeros((PADDED_GROUP,), tl.float32)
+    m = tl.full((PADDED_GROUP,), LOWEST, tl.float32)
+    l = tl.zeros((PADDED_GROUP,), tl.float32)
     acc = tl.zeros((PADDED_GROUP, HEAD_DIM), tl.float32)
     for first in tl.range(split * TILE, position + 1, SPLITS * TILE, num_stages=1):
         token = first + tl.arange(0, TILE)
-        state = attend(
-            query, (left, right, values), current, token, position, scale, (best, total, acc)
-        )
-        best, total, acc = state
-        token += SPLITS * TILE  # of a bucket's context nothing is left: these loads are masked off
+        state = attend(query, (left, right, values), current, token, position, scale, (m, l, acc))
+        m, l, acc = state
+        token += SPLITS * TILE  # the next tile; beyond the context its loads are masked off
         row = cache_rows(table, token, token < position, BLOCK_SIZE)
         left, right, values = load_keys(
             k_cache, v_cache, row, token < position, kv_head, KV_HEADS, HEAD_DIM
         )
     head = (request * KV_HEADS + kv_head) * GROUP
-    part = (head + member) * SPLITS + split
-    store_part(sums, stats, part, member < GROUP, best, total, acc, HEAD_DIM)
+    partial = (head + member) * SPLITS + split
+    store_partial(sums, stats, partial, member < GROUP, m, l, acc, HEAD_DIM)
     counter = counters + request * KV_HEADS + kv_head
     combine_if_last(out, sums, stats, counter, head, GROUP, HEAD_DIM, SPLITS, PADDED_SPLITS)
 
@@ -197,68 +192,42 @@ def rope_kv_write_attention(
     cos: Tensor,
     sin: Tensor,
     splits: int,
-    q_gain: Tensor | None = None,
-    k_gain: Tensor | None = None,
+    q_norm: Tensor | None = None,
+    k_norm: Tensor | None = None,
     eps: float = 1e-6,
     pdl: bool = False,
 ) -> None:
-    """Shapes as at the top of the file. `splits`: from `num_splits`, a constant of the graph.
-
-    Raises ValueError for shapes that do not fit, more than MAX_SPLITS splits, and refused PDL.
-    """
+    """Shapes as at the top of the file. `splits`: from `num_splits`, a constant of the graph."""
     heads = Heads.of(out, k_cache, v_cache)
     heads.check_tables(len(out), block_table, context_lens)
     check_shape("qkv", qkv, (len(out), heads.qkv_size))
     check_shape("counters", counters, (len(out), heads.num_kv_heads))
     check_rotary(heads, cos, sin)
-    qk_norm = has_gains(heads, q_gain, k_gain)
+    qk_norm = has_qk_norm(heads, q_norm, k_norm)
     if not 1 <= splits <= MAX_SPLITS:
         raise ValueError(f"splits is {splits}, expected 1 to {MAX_SPLITS}")
-    if not runs_triton(out):
-        out.copy_(
-            fused_reference(
-                k_cache, v_cache, qkv, block_table, context_lens, cos, sin, q_gain, k_gain, eps
-            )
-        )
+    if not runs_triton(out):  # rope.py's reference, then attention.py's
+        positions = (context_lens.long() - 1).clamp(min=0)
+        q, k, v = rope_reference(heads, qkv, positions, cos, sin, q_norm, k_norm, eps)
+        block = block_table.gather(1, (positions // heads.block_size).unsqueeze(1)).squeeze(1)
+        slot = block.long() * heads.block_size + positions % heads.block_size
+        live = context_lens > 0
+        k_cache.flatten(0, 1)[slot[live]], v_cache.flatten(0, 1)[slot[live]] = k[live], v[live]
+        out.copy_(decode_reference(q.flatten(1), k_cache, v_cache, block_table, context_lens))
         return
-    sums, stats = new_parts(len(out), heads, splits, out.device)
+    sums, stats = new_partials(len(out), heads, splits, out.device)
     fused_attention_kernel[(len(out), heads.num_kv_heads, splits)](
         out, k_cache, v_cache, counters, sums, stats, qkv, block_table, context_lens,
-        cos, sin, q_gain, k_gain, eps, scale=heads.head_dim**-0.5,
+        cos, sin, q_norm, k_norm, eps, scale=heads.head_dim**-0.5,
         table_stride=block_table.stride(0), **heads.constants,
         PADDED_GROUP=heads.padded_group, SPLITS=splits, TILE=TILE,
         PADDED_SPLITS=triton.next_power_of_2(splits), QK_NORM=qk_norm,
-        num_warps=1, **launch_options(pdl, out),
+        num_warps=1, **launch_options(pdl, out.device),
     )  # fmt: skip
 
 
 def num_splits(max_context: int, num_reqs: int, num_kv_heads: int, num_programs: int) -> int:
-    """Splits for a graph that serves contexts up to `max_context`: one tile each if that is no more
-    than MAX_SPLITS and makes no more than `num_programs` (say four for each multiprocessor)."""
+    """Splits for a graph that serves contexts up to `max_context`: one for each tile, but at most
+    MAX_SPLITS, and at most `num_programs` programs in all (say four for each multiprocessor)."""
     wanted = num_programs // (num_reqs * num_kv_heads)
     return max(1, min(wanted, MAX_SPLITS, -(-max_context // TILE)))
-
-
-def fused_reference(
-    k_cache: Tensor,
-    v_cache: Tensor,
-    qkv: Tensor,
-    block_table: Tensor,
-    context_lens: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    q_gain: Tensor | None,
-    k_gain: Tensor | None,
-    eps: float,
-) -> Tensor:
-    """rope.py's reference, then attention.py's: out (R, q). Stores into the caches."""
-    block_size, kv_heads, head_dim = k_cache.shape[1:]
-    q_size = qkv.shape[1] - 2 * kv_heads * head_dim
-    heads = Heads(q_size // head_dim, kv_heads, head_dim, block_size)
-    positions = (context_lens.long() - 1).clamp(min=0)
-    q, k, v = rope_reference(heads, qkv, positions, cos, sin, q_gain, k_gain, eps)
-    block = block_table.gather(1, (positions // block_size).unsqueeze(1)).squeeze(1).long()
-    slot, live = block * block_size + positions % block_size, context_lens > 0
-    k_cache.flatten(0, 1)[slot[live]] = k[live]
-    v_cache.flatten(0, 1)[slot[live]] = v[live]
-    return decode_reference(q.flatten(1), k_cache, v_cache, block_table, context_lens)

@@ -1,19 +1,23 @@
 """Matrix-vector products that read each weight once: batches of 1 to 4 tokens.
 
-    linear_kernel:   out = (RMSNorm(x) · gain or x) Wᵀ (+ bias) (+ out)
-    gate_up_kernel:  out = silu(gate) · up,  (gate, up) = (RMSNorm(x) · gain) Wᵀ
+    linear_kernel:   out = x Wᵀ or RMSNorm(x) Wᵀ (+ bias) (+ out)
+    gate_up_kernel:  out = silu(gate) · up,  (gate, up) = RMSNorm(x) Wᵀ
 
-In:  x (M, K), weight (N, K) as Hugging Face stores it, gain (K,), bias (N,).
-Out: out (M, N), or (M, I) of a weight (2I, K).
+In:  x (M, K); weight (N, K), as Hugging Face stores it; norm_weight (K,), of RMSNorm; bias (N,).
+Out: out (M, N), or (M, I) for a weight (2I, K).
 
-A program owns some rows of the weight and holds them whole, in registers, in chunks that are powers
-of two. All weight loads stand above `pdl_wait`: they run while the kernel before still does. The
-norm needs no pass of its own: with xg = x · gain,
+A decode step reads every weight once and computes next to nothing, so everything here serves one
+aim: enough bytes in flight. By Little's law a multiprocessor needs about bandwidth / SMs × latency
+= 4.8 TB/s / 132 × 0.6 µs = 22 KB in flight on an H200. So a program loads its rows of the weight
+whole, in chunks that are powers of two, before it computes anything: no loop over K, no pipeline,
+just registers. These loads stand above `pdl_wait`, so they run while the kernel before still does.
+The norm needs no pass of its own: with xw = x · norm_weight,
 
-    (x / rms · gain) Wᵀ = (xg Wᵀ) / rms
+    RMSNorm(x) Wᵀ = (x / rms · norm_weight) Wᵀ = (xw Wᵀ) / rms
 
 so the sum of squares is taken beside the product and divides it at the end. A product is summed
-over the chunks element by element first and across threads once: a reduction is two barriers.
+over the chunks element by element first, and across threads only once, because a reduction costs
+two barriers.
 """
 
 # ruff: noqa: RUF005 (Triton has no (*tuple, item))
@@ -26,12 +30,7 @@ import triton.language as tl
 from torch import Tensor
 
 from mini_engine.cuda.kernels.activation import silu
-from mini_engine.cuda.kernels.launch import (
-    H200_SM_COUNT,
-    launch_options,
-    pdl_release,
-    pdl_wait,
-)
+from mini_engine.cuda.kernels.launch import H200_SM_COUNT, launch_options, pdl_release, pdl_wait
 
 MAX_GEMV_TOKENS = 4  # above it, multiplying in registers costs more than the tensor cores' layout
 TILE_ELEMENTS = 16_384  # of a weight in one program: 32 KB in bf16
@@ -56,14 +55,14 @@ class GemvPlan:
 def gemv_plan(
     num_rows: int, width: int, *, pairs: bool = False, sm_count: int = H200_SM_COUNT
 ) -> GemvPlan:
-    """The plan for a weight (num_rows, width) on a GPU of `sm_count` multiprocessors; with `pairs`,
-    of (2 · num_rows, width), where a program takes row i of both halves (gate and up), so that its
-    tile is twice as large.
+    """The plan for a weight (num_rows, width) on a GPU of `sm_count` multiprocessors; with `pairs`
+    for one of (2 · num_rows, width), of which a program takes row i of both halves (gate and up),
+    so that its tile is twice as large.
 
     rows: the largest of 8, 4, 2, 1 (with pairs of 4, 2, 1) whose tile has at most TILE_ELEMENTS
     elements and that leaves `enough_programs`; 1 if none does. chunk: `chunk_of` the width, up to
-    2048; chunks: as many as cover it. warps: 8 where each of their 8 · 32 threads gets
-    THREAD_ELEMENTS or more of the tile (of rows · width elements, twice that with pairs), else 4.
+    2048; chunks: as many as cover it. warps: 8 if each of their 8 · 32 threads gets at least
+    THREAD_ELEMENTS of the tile (of rows · width elements, twice that with pairs), else 4.
     """
     halves = 2 if pairs else 1
     rows, enough = 8 // halves, enough_programs(sm_count)
@@ -75,14 +74,14 @@ def gemv_plan(
 
 
 def enough_programs(sm_count: int) -> int:
-    """Four for each multiprocessor, less what exceeds a multiple of 32: the rows of a weight are
-    round numbers, and 4096 rows in eights (512) shall be enough for 132 multiprocessors (528)."""
+    """Four for each multiprocessor, rounded down to a multiple of 32: weights have round numbers of
+    rows, and 4096 rows in eights (512) should be enough for 132 multiprocessors (528)."""
     return 4 * sm_count // 32 * 32
 
 
 def chunk_of(width: int, largest: int) -> int:
-    """The largest power of two from 16 to `largest` whose multiple at or above `width` leaves no
-    more than MAX_IDLE of itself unused; 16 if none does."""
+    """The largest power of two from 16 to `largest` of which a multiple covers `width` and at most
+    MAX_IDLE more; 16 if there is none."""
     chunk = largest
     while chunk > 16 and -(-width // chunk) * chunk > width * (1 + MAX_IDLE):
         chunk //= 2
@@ -97,9 +96,9 @@ def load_rows(
     weight, row, N: tl.constexpr, K: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr
 ):
     """Rows of a weight (N, K), in its dtype, as a tuple of CHUNKS tiles (len(row), CHUNK): tile c
-    has columns c · CHUNK and on, zeros beyond K. Loads only, so all are in flight together.
+    has the columns from c · CHUNK on, zeros beyond K. Only loads, so all are in flight together.
 
-    `row` (len(row),) may go beyond N - 1: what such a row holds is free, since nobody stores its
+    `row` (len(row),) may go beyond N - 1. Such a row may hold anything, since nobody stores its
     result, but nothing outside the weight is read. Offsets in int64.
     """
     chunks = ()
@@ -128,13 +127,14 @@ def load_vector(vector, K: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constex
 
 @triton.jit
 def scaled_input(
-    x, gains, eps, K: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr, NORM: tl.constexpr
+    x, scales, eps, K: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr, NORM: tl.constexpr
 ):
-    """(scaled, inverse): x (K,) as a tuple of CHUNKS float32 chunks (CHUNK,), zeros beyond K,
-    with NORM times the gains; and 1 / sqrt(mean(x²) + eps), a float32, or 1.0 without NORM.
+    """(scaled, inverse). scaled: x (K,) as a tuple of CHUNKS float32 chunks (CHUNK,), zeros beyond
+    K, with NORM times the scales. inverse: 1 / sqrt(mean(x²) + eps), float32, or 1.0 without NORM.
 
-    The mean is of the K numbers of the row, before the gains. `gains`: what `load_vector` gave, ()
-    without NORM. x is what the kernel before wrote, so it is loaded past L1 (".cg").
+    The mean is of the K numbers of the row, before the scales. `scales`: the norm's weight as
+    `load_vector` returns it, () without NORM. x is what the kernel before wrote, so it is loaded
+    past L1 (".cg").
     """
     raw = ()
     for c in tl.static_range(CHUNKS):  # every load before any use
@@ -146,7 +146,7 @@ def scaled_input(
         value = raw[c].to(tl.float32)  # type: ignore[var-annotated]
         if NORM:
             squares += value * value
-            value = value * gains[c].to(tl.float32)
+            value = value * scales[c].to(tl.float32)
         scaled = scaled + (value,)
     inverse = 1.0
     if NORM:
@@ -170,7 +170,7 @@ def multiply(rows, x, ROWS: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.conste
 def linear_kernel(
     out,
     x,
-    gain,
+    norm_weight,
     weight,
     bias,
     eps,
@@ -185,20 +185,20 @@ def linear_kernel(
     ADD: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """One program for ROWS rows of the weight (the last may lie beyond N) and all M tokens.
+    """Program i: ROWS rows of the weight (the last may lie beyond N), for all M tokens.
 
         out[m, row] = x[m] · weight[row], x[m] normed with NORM (+ bias[row] with BIAS)
-                      (+ what out[m, row] held with ADD: a residual that the step wrote)
+                      (+ the old out[m, row] with ADD: a residual that the step wrote)
 
-    All of it in float32, rounded once, into the dtype of `out`. gain and bias are None without
-    NORM and BIAS. First the release; then, above the wait, what no kernel writes, read once for
-    all tokens; below it all that the step writes: x and out.
+    Everything in float32, rounded once, to the dtype of `out`. norm_weight and bias are None
+    without NORM and BIAS. The release comes first. Above the wait stands what no kernel writes,
+    read once for all tokens; below it everything that the step writes: x and out.
     """
     pdl_release(PDL)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     real = row < N
     rows = load_rows(weight, row, N, K, CHUNK, CHUNKS)
-    gains = load_vector(gain, K, CHUNK, CHUNKS) if NORM else ()
+    scales = load_vector(norm_weight, K, CHUNK, CHUNKS) if NORM else ()
     offset = tl.load(bias + row, mask=real, other=0.0).to(tl.float32) if BIAS else 0.0
     pdl_wait(PDL)
     for m in tl.static_range(M):
@@ -206,7 +206,7 @@ def linear_kernel(
         before = (
             tl.load(at, mask=real, other=0.0, cache_modifier=".cg").to(tl.float32) if ADD else 0.0
         )
-        xs, inverse = scaled_input(x + m * K, gains, eps, K, CHUNK, CHUNKS, NORM)
+        xs, inverse = scaled_input(x + m * K, scales, eps, K, CHUNK, CHUNKS, NORM)
         result = multiply(rows, xs, ROWS, CHUNK, CHUNKS) * inverse + offset + before
         tl.store(at, result.to(out.dtype.element_ty), mask=real)
 
@@ -215,7 +215,7 @@ def linear_kernel(
 def gate_up_kernel(
     out,
     x,
-    gain,
+    norm_weight,
     weight,
     eps,
     M: tl.constexpr,
@@ -226,22 +226,22 @@ def gate_up_kernel(
     CHUNKS: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """One program for ROWS rows of gate and the same rows of up. N: I, half of the weight's rows.
+    """Program i: ROWS rows of gate and the same rows of up. N: I, half of the weight's rows.
 
         out[m, i] = silu(gate) · up
         gate = normed x[m] · weight[i], up = normed x[m] · weight[N + i]
 
-    In float32, rounded once; above and below the wait as in `linear_kernel`. The tile holds the
-    rows in turn, gate, up, gate, up, ...: one product and one reduction for both.
+    In float32, rounded once; above and below the wait as in `linear_kernel`. The rows alternate in
+    the tile, gate, up, gate, up, ..., so one product and one reduction serve both.
     """
     pdl_release(PDL)
     each = tl.arange(0, 2 * ROWS)
     row = tl.program_id(0) * ROWS + each // 2
     rows = load_rows(weight, (each % 2) * N + row, 2 * N, K, CHUNK, CHUNKS)
-    gains = load_vector(gain, K, CHUNK, CHUNKS)
+    scales = load_vector(norm_weight, K, CHUNK, CHUNKS)
     pdl_wait(PDL)
     for m in tl.static_range(M):
-        xs, inverse = scaled_input(x + m * K, gains, eps, K, CHUNK, CHUNKS, True)
+        xs, inverse = scaled_input(x + m * K, scales, eps, K, CHUNK, CHUNKS, True)
         both = multiply(rows, xs, 2 * ROWS, CHUNK, CHUNKS) * inverse
         gate, up = tl.split(tl.reshape(both, (ROWS, 2)))
         pair = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
@@ -255,7 +255,7 @@ def gate_up_kernel(
 def launch_linear(
     out: Tensor,
     x: Tensor,
-    gain: Tensor | None,
+    norm_weight: Tensor | None,
     weight: Tensor,
     bias: Tensor | None,
     eps: float,
@@ -266,20 +266,26 @@ def launch_linear(
     """Shapes as at the top of the file, already checked; M at most MAX_GEMV_TOKENS."""
     num_rows, width = weight.shape
     linear_kernel[(plan.num_programs(num_rows),)](
-        out, x, gain, weight, bias, eps, M=len(x), N=num_rows, K=width,
+        out, x, norm_weight, weight, bias, eps, M=len(x), N=num_rows, K=width,
         ROWS=plan.rows, CHUNK=plan.chunk, CHUNKS=plan.chunks,
-        NORM=gain is not None, BIAS=bias is not None, ADD=add,
-        num_warps=plan.warps, **launch_options(pdl, x),
+        NORM=norm_weight is not None, BIAS=bias is not None, ADD=add,
+        num_warps=plan.warps, **launch_options(pdl, x.device),
     )  # fmt: skip
 
 
 def launch_gate_up(
-    out: Tensor, x: Tensor, gain: Tensor, weight: Tensor, eps: float, pdl: bool, plan: GemvPlan
+    out: Tensor,
+    x: Tensor,
+    norm_weight: Tensor,
+    weight: Tensor,
+    eps: float,
+    pdl: bool,
+    plan: GemvPlan,
 ) -> None:
-    """As above, weight (2I, K), out (M, I), and a plan for pairs."""
+    """As above, with a weight (2I, K), out (M, I) and a plan for pairs."""
     num_pairs, width = weight.shape[0] // 2, weight.shape[1]
     gate_up_kernel[(plan.num_programs(num_pairs),)](
-        out, x, gain, weight, eps, M=len(x), N=num_pairs, K=width,
+        out, x, norm_weight, weight, eps, M=len(x), N=num_pairs, K=width,
         ROWS=plan.rows, CHUNK=plan.chunk, CHUNKS=plan.chunks,
-        num_warps=plan.warps, **launch_options(pdl, x),
+        num_warps=plan.warps, **launch_options(pdl, x.device),
     )  # fmt: skip

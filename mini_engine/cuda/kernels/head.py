@@ -1,17 +1,19 @@
 """The final norm, the LM head and the argmax over the vocabulary, without writing the logits.
 
-    logits = RMSNorm(x) · gain Wᵀ;  of each program's rows the best score and its index
+    logits = RMSNorm(x) Wᵀ;  of each program's rows the best score and its index
 
-In:  x (M, K) with M up to 4, gain (K,), weight (V, K), which may be the tied embedding.
-Out: values float32 and indices int32 (M, `num_programs(V, K)`), for pick.py; and, where asked for,
-     logits (M, V) float32: greedy decoding does not need them, a benchmark's correctness gate does.
+In:  x (M, K) with M up to 4, norm_weight (K,), weight (V, K), which may be the tied embedding.
+Out: partials for pick.py, (M, `num_programs(V, K)`): values float32 and indices int32; if asked
+     for, also logits (M, V) float32: a benchmark's correctness gate needs them, greedy decoding
+     does not.
 
-Bytes: the weight is a quarter of a small model's step (Qwen3-0.6B: 311 of 1,192 MB), read once.
-Logits in bf16 would tie often: 8 bits of precision for 151,936 values. Here they stay float32.
+Bytes: the weight, read once; it is a quarter of a small model's step (Qwen3-0.6B: 311 of 1,192 MB).
+Logits in bf16 would often tie: they have 8 bits of precision for 151,936 values. Here they stay
+float32.
 
 A program takes TILES tiles of rows, spread over the vocabulary, so that the norm and the exit are
-paid once for all of them; the first tile is loaded above `pdl_wait`. Above 4 tokens use a library's
-GEMM for the logits and take their argmax.
+paid once for all of them; the first tile is loaded above `pdl_wait`. Above 4 tokens, take the
+argmax of logits that a library's GEMM computes.
 """
 
 # ruff: noqa: RUF005 (Triton has no (*tuple, item))
@@ -22,6 +24,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from mini_engine.cuda.kernels.checks import check_shape
 from mini_engine.cuda.kernels.gemv import (
     MAX_GEMV_TOKENS,
     gemv_plan,
@@ -32,7 +35,6 @@ from mini_engine.cuda.kernels.gemv import (
 )
 from mini_engine.cuda.kernels.launch import (
     H200_SM_COUNT,
-    check_shape,
     launch_options,
     pdl_release,
     pdl_wait,
@@ -40,7 +42,7 @@ from mini_engine.cuda.kernels.launch import (
     sm_count,
 )
 from mini_engine.cuda.kernels.linear import product_reference
-from mini_engine.cuda.kernels.pick import best_of, fill_parts
+from mini_engine.cuda.kernels.pick import best_of, fill_partials
 
 TILES = 4  # tiles of rows a program
 
@@ -51,7 +53,7 @@ def head_kernel(
     indices,
     logits,
     x,
-    gain,
+    norm_weight,
     weight,
     eps,
     M: tl.constexpr,
@@ -69,12 +71,12 @@ def head_kernel(
     stride = tl.num_programs(0) * ROWS
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     rows = load_rows(weight, row, V, K, CHUNK, CHUNKS)
-    gains = load_vector(gain, K, CHUNK, CHUNKS)
+    scales = load_vector(norm_weight, K, CHUNK, CHUNKS)
     pdl_wait(PDL)
     inputs = ()
     bests = ()
     for m in tl.static_range(M):
-        inputs = inputs + (scaled_input(x + m * K, gains, eps, K, CHUNK, CHUNKS, True),)
+        inputs = inputs + (scaled_input(x + m * K, scales, eps, K, CHUNK, CHUNKS, True),)
         bests = bests + ((float("-inf"), 0),)
     for t in tl.static_range(TILES):
         if t > 0:
@@ -91,9 +93,9 @@ def head_kernel(
             updated = updated + (best,)
         bests = updated
     for m in tl.static_range(M):
-        part = m * tl.num_programs(0) + tl.program_id(0)
-        tl.store(values + part, bests[m][0])
-        tl.store(indices + part, bests[m][1])
+        partial = m * tl.num_programs(0) + tl.program_id(0)
+        tl.store(values + partial, bests[m][0])
+        tl.store(indices + partial, bests[m][1])
 
 
 @torch.library.custom_op("launch_bound::norm_lm_head", mutates_args=("values", "indices", "logits"))
@@ -101,14 +103,13 @@ def norm_lm_head(
     values: Tensor,
     indices: Tensor,
     x: Tensor,
-    gain: Tensor,
+    norm_weight: Tensor,
     weight: Tensor,
     eps: float,
     logits: Tensor | None = None,
     pdl: bool = False,
 ) -> None:
-    """Shapes as at the top of the file. Raises ValueError on misfits, more than 4 tokens, and PDL
-    where there is none."""
+    """Shapes as at the top of the file. ValueError also for more than 4 tokens."""
     vocab, width = weight.shape
     if len(x) > MAX_GEMV_TOKENS:
         raise ValueError(
@@ -118,27 +119,27 @@ def norm_lm_head(
     sms = sm_count(x.device)
     programs = num_programs(vocab, width, sms)
     check_shape("x", x, (len(x), width))
-    check_shape("gain", gain, (width,))
+    check_shape("norm_weight", norm_weight, (width,))
     check_shape("weight", weight, (vocab, width))
     check_shape("values", values, (len(x), programs))
     check_shape("indices", indices, (len(x), programs))
     if logits is not None:
         check_shape("logits", logits, (len(x), vocab))
     if not runs_triton(x):
-        scores = product_reference(x, gain, weight, None, eps)
+        scores = product_reference(x, norm_weight, weight, None, eps)
         if logits is not None:
             logits.copy_(scores)
-        fill_parts(values, indices, scores)
+        fill_partials(values, indices, scores)
         return
     plan = gemv_plan(vocab, width, sm_count=sms)
     head_kernel[(programs,)](
-        values, indices, logits, x, gain, weight, eps, M=len(x), V=vocab, K=width,
+        values, indices, logits, x, norm_weight, weight, eps, M=len(x), V=vocab, K=width,
         ROWS=plan.rows, CHUNK=plan.chunk, CHUNKS=plan.chunks, TILES=TILES,
-        LOGITS=logits is not None, num_warps=plan.warps, **launch_options(pdl, x),
+        LOGITS=logits is not None, num_warps=plan.warps, **launch_options(pdl, x.device),
     )  # fmt: skip
 
 
 def num_programs(vocab_size: int, width: int, sm_count: int = H200_SM_COUNT) -> int:
-    """Programs of the head, and so partials a row. A tile is that of a product of this shape."""
+    """Programs of the head, and so partials of a row. A tile is a tile of `gemv_plan`."""
     plan = gemv_plan(vocab_size, width, sm_count=sm_count)
     return -(-plan.num_programs(vocab_size) // TILES)

@@ -1,26 +1,27 @@
-"""What every kernel file shares: how a kernel is launched, chained, and refused.
+"""What every kernel file shares: how a kernel is launched, and chained to the next one.
 
-In:  the tensors of an op and its `pdl` switch. Out: launch options, or one clear error.
+In:  an op's device and its `pdl` switch. Out: launch options, or one clear error.
 
 An op is a `torch.library.custom_op` that writes its out-parameters and returns nothing, so torch
-traces and captures it without looking inside (and needs no separate fake: there is nothing to
-invent). It runs its Triton kernel on a GPU, and on a CPU under Triton's interpreter
-(TRITON_INTERPRET=1). On a CPU without that it computes its PyTorch reference: the same model code
-runs everywhere.
+traces and captures it without looking inside, and it needs no separate fake. On a GPU it runs its
+Triton kernel, and on a CPU too under Triton's interpreter (TRITON_INTERPRET=1). On a CPU without
+the interpreter it computes its PyTorch reference, so the same model code runs everywhere. Every op
+raises ValueError for a tensor whose shape does not fit, and for `pdl` where there is no PDL.
 
-**Programmatic dependent launch (PDL).** A kernel launched with it may start while the one before
-it still runs. Three rules make that both fast and right:
+**Programmatic dependent launch (PDL).** A kernel that is launched with it may start while the
+kernel before still runs. Three rules make that both fast and correct:
 
 1. `pdl_release` comes first: the next kernel's programs may take free slots at once.
-2. Above `pdl_wait` a kernel reads only what no kernel of the step writes: weights and gains.
-   That is the gain: the weights are on their way while the kernel before ends. What a kernel of
-   the step did write is loaded past L1 (".cg"), and by that the tests know it in the machine code.
+2. Above `pdl_wait` a kernel reads only what no kernel of the step writes: weights. That is where
+   the time is saved, because the weights are in flight while the kernel before ends. What a kernel
+   of the step wrote is loaded past L1 (".cg"), which is how the tests recognise it in the machine
+   code.
 3. Everything else, and every write, comes after `pdl_wait`, and **every** kernel waits. The wait is
-   for the end of the previous kernel, which itself waited: so one wait covers the whole past.
+   for the end of the previous kernel, which itself waited, so one wait covers the whole past.
 
 See the CUDA C++ Programming Guide, "Programmatic Dependent Launch and Synchronization", and PTX
 ISA, `griddepcontrol`. Triton has both calls in `triton.language.extra.cuda`, but its assembly does
-not say that it touches memory; ours does ("~{memory}"), so no load can be moved across it.
+not declare that it touches memory. Ours does ("~{memory}"), so no load can be moved across it.
 """
 
 from __future__ import annotations
@@ -43,48 +44,33 @@ if INTERPRETED:
 def pdl_release(PDL: tl.constexpr):
     """Let the next kernel's programs start as soon as there is room."""
     if PDL:
-        tl.inline_asm_elementwise(
-            "griddepcontrol.launch_dependents; mov.u32 $0, 0;",
-            "=r,~{memory}",
-            [],
-            dtype=tl.int32,
-            is_pure=False,
-            pack=1,
-        )
+        grid_control("griddepcontrol.launch_dependents; mov.u32 $0, 0;")
 
 
 @triton.jit
 def pdl_wait(PDL: tl.constexpr):
-    """Hold until the kernel before has ended and its writes can be seen."""
+    """Wait until the kernel before has ended and its writes are visible."""
     if PDL:
-        tl.inline_asm_elementwise(
-            "griddepcontrol.wait; mov.u32 $0, 0;",
-            "=r,~{memory}",
-            [],
-            dtype=tl.int32,
-            is_pure=False,
-            pack=1,
-        )
+        grid_control("griddepcontrol.wait; mov.u32 $0, 0;")
+
+
+@triton.jit
+def grid_control(ASM: tl.constexpr):
+    tl.inline_asm_elementwise(ASM, "=r,~{memory}", [], dtype=tl.int32, is_pure=False, pack=1)
 
 
 def runs_triton(tensor: torch.Tensor) -> bool:
-    """Whether an op on this tensor launches its kernel; if not, it computes its reference."""
+    """Whether an op on this tensor launches its kernel; otherwise it computes its reference."""
     return tensor.is_cuda or (INTERPRETED and tensor.device.type == "cpu")
 
 
-def launch_options(pdl: bool, tensor: torch.Tensor) -> dict[str, bool]:
+def launch_options(pdl: bool, device: torch.device) -> dict[str, bool]:
     """Keyword arguments of a launch: the kernel's constant PDL, and the launch's attribute.
 
     Raises ValueError for `pdl` on a device that has none (it came with Hopper, sm_90).
     """
     if not pdl:
         return {"PDL": False}
-    require_pdl(tensor.device)
-    return {"PDL": True, "launch_pdl": True}
-
-
-def require_pdl(device: torch.device) -> None:
-    """Raises ValueError unless kernels on `device` can be launched with PDL."""
     if device.type != "cuda":
         raise ValueError(f"pdl=True needs a GPU of sm_90 or newer, got {device}: use pdl=False")
     major, minor = torch.cuda.get_device_capability(device)
@@ -93,20 +79,13 @@ def require_pdl(device: torch.device) -> None:
         raise ValueError(
             f"pdl=True needs a GPU of sm_90 or newer, {name} is sm_{major}{minor}: use pdl=False"
         )
+    return {"PDL": True, "launch_pdl": True}
 
 
 @cache
 def sm_count(device: torch.device) -> int:
-    """Multiprocessors of a GPU; for any other device those of an H200, so that what is planned
-    without a GPU (in tests, or to compile ahead of time) is the same everywhere."""
+    """How many multiprocessors a GPU has. Any other device counts as an H200, so that plans made
+    without a GPU, in tests or to compile ahead of time, are the same everywhere."""
     if device.type != "cuda":
         return H200_SM_COUNT
     return torch.cuda.get_device_properties(device).multi_processor_count
-
-
-def check_shape(name: str, tensor: torch.Tensor, expected: tuple[int, ...]) -> None:
-    """Raises ValueError unless `tensor` has this shape and is contiguous."""
-    if tuple(tensor.shape) != expected:
-        raise ValueError(f"{name} is {tuple(tensor.shape)}, expected {expected}")
-    if not tensor.is_contiguous():
-        raise ValueError(f"{name} is not contiguous: kernels address rows by width; copy it first")

@@ -1,11 +1,12 @@
-"""The products of a layer as ops: what stands before and after them rides along.
+"""The products of a layer as ops, with the small ops before and after them fused in.
 
     linear:                 out = x Wᵀ (+ bias)
-    norm_linear:            out = RMSNorm(x) · gain Wᵀ (+ bias)       norm + QKV
+    norm_linear:            out = RMSNorm(x) Wᵀ (+ bias)              norm + QKV
     linear_add:             residual += x Wᵀ                          O, down
-    norm_gate_up_silu_mul:  out = silu(gate) · up of the merged weight (2I, K)
+    norm_gate_up_silu_mul:  out = silu(gate) · up of RMSNorm(x) Wᵀ    W: the merged weight (2I, K)
 
-In:  x (M, K), weight (N, K), gain (K,), bias (N,). Out: out (M, N), in the dtype of x.
+In:  x (M, K), weight (N, K), norm_weight (K,), that of RMSNorm, bias (N,).
+Out: out (M, N), in the dtype of x.
 
 1 to 4 tokens go to gemv.py and up to 16 to skinny.py: both read each weight once, which is all that
 counts in decode. Above 16 the arithmetic begins to count: use a library's GEMM (cuBLAS, through
@@ -19,13 +20,9 @@ import torch
 from torch import Tensor
 
 from mini_engine.cuda.kernels.activation import silu_mul_reference
-from mini_engine.cuda.kernels.gemv import (
-    MAX_GEMV_TOKENS,
-    gemv_plan,
-    launch_gate_up,
-    launch_linear,
-)
-from mini_engine.cuda.kernels.launch import check_shape, runs_triton, sm_count
+from mini_engine.cuda.kernels.checks import check_shape
+from mini_engine.cuda.kernels.gemv import MAX_GEMV_TOKENS, gemv_plan, launch_gate_up, launch_linear
+from mini_engine.cuda.kernels.launch import runs_triton, sm_count
 from mini_engine.cuda.kernels.skinny import (
     MAX_SKINNY_TOKENS,
     launch_skinny,
@@ -38,7 +35,7 @@ from mini_engine.cuda.kernels.skinny import (
 def linear(
     out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None = None, pdl: bool = False
 ) -> None:
-    """out = x Wᵀ (+ bias). ValueError on misfits, more than 16 tokens and refused PDL."""
+    """out = x Wᵀ (+ bias). ValueError also for more than 16 tokens, as in all of these ops."""
     _product(out, x, None, weight, bias, 0.0, False, pdl)
 
 
@@ -46,42 +43,42 @@ def linear(
 def norm_linear(
     out: Tensor,
     x: Tensor,
-    gain: Tensor,
+    norm_weight: Tensor,
     weight: Tensor,
     eps: float,
     bias: Tensor | None = None,
     pdl: bool = False,
 ) -> None:
-    """out = RMSNorm(x) · gain Wᵀ (+ bias). Raises as `linear`."""
-    _product(out, x, gain, weight, bias, eps, False, pdl)
+    """out = RMSNorm(x) Wᵀ (+ bias)."""
+    _product(out, x, norm_weight, weight, bias, eps, False, pdl)
 
 
 @torch.library.custom_op("launch_bound::linear_add", mutates_args=("residual",))
 def linear_add(residual: Tensor, x: Tensor, weight: Tensor, pdl: bool = False) -> None:
-    """residual += x Wᵀ, rounded once. residual (M, N). Raises as `linear`."""
+    """residual (M, N) += x Wᵀ, rounded once."""
     _product(residual, x, None, weight, None, 0.0, True, pdl)
 
 
 @torch.library.custom_op("launch_bound::norm_gate_up_silu_mul", mutates_args=("out",))
 def norm_gate_up_silu_mul(
-    out: Tensor, x: Tensor, gain: Tensor, weight: Tensor, eps: float, pdl: bool = False
+    out: Tensor, x: Tensor, norm_weight: Tensor, weight: Tensor, eps: float, pdl: bool = False
 ) -> None:
-    """out (M, I); weight (2I, K): the rows of gate, then the rows of up. Raises as `linear`."""
+    """out (M, I); weight (2I, K): the rows of gate, then the rows of up."""
     if weight.dim() != 2 or weight.shape[0] % 2:
         raise ValueError(f"weight is {tuple(weight.shape)}, expected (2 · I, K)")
     _check(out, x, weight.shape[0] // 2, weight)
-    check_shape("gain", gain, (weight.shape[1],))
+    check_shape("norm_weight", norm_weight, (weight.shape[1],))
     if not runs_triton(x):
-        both = product_reference(x.float(), gain, weight, None, eps)
+        both = product_reference(x.float(), norm_weight, weight, None, eps)
         out.copy_(silu_mul_reference(both))
         return
     num_pairs, width, sms = weight.shape[0] // 2, weight.shape[1], sm_count(x.device)
     if len(x) <= MAX_GEMV_TOKENS:
         plan = gemv_plan(num_pairs, width, pairs=True, sm_count=sms)
-        launch_gate_up(out, x, gain, weight, eps, pdl, plan)
+        launch_gate_up(out, x, norm_weight, weight, eps, pdl, plan)
     else:
         skinny = skinny_plan(num_pairs, width, sm_count=sms)
-        launch_skinny_gate_up(out, x, gain, weight, eps, pdl, skinny)
+        launch_skinny_gate_up(out, x, norm_weight, weight, eps, pdl, skinny)
 
 
 def bytes_moved(
@@ -95,21 +92,21 @@ def bytes_moved(
     bias: bool = False,
     add: bool = False,
 ) -> int:
-    """The weight once, x in, out out; with `add` out is also read. `out_columns` is the number of
-    weight rows, or half of it where gate and up become one."""
+    """The weight once, x in, out out; with `add` out is also read. `out_columns`: `weight_rows`, or
+    half of it where gate and up become one."""
     activations = width + out_columns * (2 if add else 1)
     vectors = (width if norm else 0) + (weight_rows if bias else 0)
     return (weight_rows * width + num_tokens * activations + vectors) * dtype_bytes
 
 
 def product_reference(
-    x: Tensor, gain: Tensor | None, weight: Tensor, bias: Tensor | None, eps: float
+    x: Tensor, norm_weight: Tensor | None, weight: Tensor, bias: Tensor | None, eps: float
 ) -> Tensor:
-    """RMSNorm(x) · gain Wᵀ + bias in float32; no gain, no norm. Not rounded: float32 out."""
+    """RMSNorm(x) Wᵀ + bias, or x Wᵀ + bias without a norm_weight; in float32, not rounded."""
     row = x.float()
-    if gain is not None:
+    if norm_weight is not None:
         inverse = torch.rsqrt(row.square().mean(dim=-1, keepdim=True) + eps)
-        row = row * inverse * gain.float()
+        row = row * inverse * norm_weight.float()
     product = row @ weight.float().T
     return product if bias is None else product + bias.float()
 
@@ -117,7 +114,7 @@ def product_reference(
 def _product(
     out: Tensor,
     x: Tensor,
-    gain: Tensor | None,
+    norm_weight: Tensor | None,
     weight: Tensor,
     bias: Tensor | None,
     eps: float,
@@ -127,21 +124,23 @@ def _product(
     if weight.dim() != 2:
         raise ValueError(f"weight is {tuple(weight.shape)}, expected (N, K)")
     _check(out, x, weight.shape[0], weight)
-    if gain is not None:
-        check_shape("gain", gain, (weight.shape[1],))
+    if norm_weight is not None:
+        check_shape("norm_weight", norm_weight, (weight.shape[1],))
     if bias is not None:
         check_shape("bias", bias, (weight.shape[0],))
     if not runs_triton(x):
-        product = product_reference(x, gain, weight, bias, eps)
+        product = product_reference(x, norm_weight, weight, bias, eps)
         out.copy_(product + out.float() if add else product)
         return
     sms = sm_count(x.device)
     if len(x) <= MAX_GEMV_TOKENS:
         plan = gemv_plan(*weight.shape, sm_count=sms)
-        launch_linear(out, x, gain, weight, bias, eps, add, pdl, plan)
+        launch_linear(out, x, norm_weight, weight, bias, eps, add, pdl, plan)
     else:
-        skinny = skinny_plan(*weight.shape, split=gain is None and bias is None, sm_count=sms)
-        launch_skinny(out, x, gain, weight, bias, eps, add, pdl, skinny)
+        skinny = skinny_plan(
+            *weight.shape, split=norm_weight is None and bias is None, sm_count=sms
+        )
+        launch_skinny(out, x, norm_weight, weight, bias, eps, add, pdl, skinny)
 
 
 def _check(out: Tensor, x: Tensor, out_columns: int, weight: Tensor) -> None:

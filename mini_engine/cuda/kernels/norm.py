@@ -1,13 +1,13 @@
 """RMSNorm, alone and with the addition before it (Zhang & Sennrich 2019, arXiv 1910.07467).
 
-    rms_norm:      out = x / sqrt(mean(x²) + eps) · gain
+    rms_norm:      out = x / sqrt(mean(x²) + eps) · weight
     add_rms_norm:  residual += x;  out = the same of residual
 
-In:  x, residual (T, H), gain (H,). Out: out (T, H), in the dtype of x; computed in float32.
+In:  x, residual (T, H), weight (H,). Out: out (T, H), in the dtype of x; computed in float32.
 
-Bytes: `bytes_moved`. The arithmetic is nothing: what a norm costs is its trips to memory and its
-launch. `add_rms_norm_naive` is the lesson: three passes, 9 T·H elements and more; fused it is one
-pass and 4 T·H. A program takes a whole row and keeps it in registers, so nothing is read twice.
+Bytes: see `bytes_moved`. The arithmetic costs nothing: a norm costs its trips to memory and its
+launch. `add_rms_norm_naive` is the lesson: three passes move 6 T·H elements or more, one fused pass
+moves 4 T·H. A program keeps a whole row in registers, so nothing is read twice.
 """
 
 from __future__ import annotations
@@ -17,27 +17,24 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from mini_engine.cuda.kernels.launch import (
-    check_shape,
-    launch_options,
-    pdl_release,
-    pdl_wait,
-    runs_triton,
-)
+from mini_engine.cuda.kernels.checks import check_shape
+from mini_engine.cuda.kernels.launch import launch_options, pdl_release, pdl_wait, runs_triton
 
 
 @triton.jit
-def rms_norm_kernel(out, x, gain, eps, WIDTH: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr):
-    """One program a row, `tl.program_id(0)`: out = RMSNorm(x) · gain of that row, in float32.
+def rms_norm_kernel(
+    out, x, weight, eps, WIDTH: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr
+):
+    """Program i: out = RMSNorm(x) · weight of row i, in float32.
 
-    BLOCK: the power of two at or above WIDTH. Columns from WIDTH on are the next row's: not read,
-    not written, no part of the mean. `pdl_release(PDL)` comes first; above `pdl_wait(PDL)` nothing
-    is loaded but the gain, which no kernel writes.
+    BLOCK is the power of two at or above WIDTH. Columns from WIDTH on belong to the next row: they
+    are not read, not written, and no part of the mean. `pdl_release(PDL)` comes first; above
+    `pdl_wait(PDL)` only the weight is loaded, which no kernel writes.
     """
     pdl_release(PDL)
     column = tl.arange(0, BLOCK)
     inside = column < WIDTH
-    scale = tl.load(gain + column, mask=inside, other=0.0).to(tl.float32)
+    scale = tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
     pdl_wait(PDL)
     at = tl.program_id(0).to(tl.int64) * WIDTH + column
     row = tl.load(x + at, mask=inside, other=0.0, cache_modifier=".cg").to(tl.float32)
@@ -47,17 +44,17 @@ def rms_norm_kernel(out, x, gain, eps, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
 
 @triton.jit
 def add_rms_norm_kernel(
-    out, residual, x, gain, eps, WIDTH: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr
+    out, residual, x, weight, eps, WIDTH: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr
 ):
-    """One program a row, as above: residual = residual + x, then out = the norm of residual.
+    """Program i, as above: residual = residual + x, then out = the norm of residual.
 
-    The addition is in float32 and is stored in the residual's dtype. The norm sees the sum as it
-    is stored, rounded: that is what the next layer adds to.
+    The sum is computed in float32 and stored in the residual's dtype. The norm sees the sum as it
+    is stored, rounded, because that is what the next layer adds to.
     """
     pdl_release(PDL)
     column = tl.arange(0, BLOCK)
     inside = column < WIDTH
-    scale = tl.load(gain + column, mask=inside, other=0.0).to(tl.float32)
+    scale = tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
     pdl_wait(PDL)
     at = tl.program_id(0).to(tl.int64) * WIDTH + column
     row = tl.load(residual + at, mask=inside, other=0.0, cache_modifier=".cg").to(tl.float32)
@@ -73,71 +70,68 @@ def add_rms_norm_kernel(
 
 
 @torch.library.custom_op("launch_bound::rms_norm", mutates_args=("out",))
-def rms_norm(out: Tensor, x: Tensor, gain: Tensor, eps: float, pdl: bool = False) -> None:
-    """out = RMSNorm(x) · gain. out, x (T, H), gain (H,). ValueError on misfits and refused PDL."""
-    _check(out, x, gain)
+def rms_norm(out: Tensor, x: Tensor, weight: Tensor, eps: float, pdl: bool = False) -> None:
+    """out (T, H) = RMSNorm(x) · weight."""
+    _check(out, x, weight)
     if not runs_triton(x):
-        out.copy_(rms_norm_reference(x, gain, eps))
+        out.copy_(rms_norm_reference(x, weight, eps))
         return
-    rms_norm_kernel[(len(x),)](out, x, gain, eps, **_row_of(x), **launch_options(pdl, x))
+    options = row_options(x.shape[1]) | launch_options(pdl, x.device)
+    rms_norm_kernel[(len(x),)](out, x, weight, eps, **options)
 
 
 @torch.library.custom_op("launch_bound::add_rms_norm", mutates_args=("out", "residual"))
 def add_rms_norm(
-    out: Tensor, residual: Tensor, x: Tensor, gain: Tensor, eps: float, pdl: bool = False
+    out: Tensor, residual: Tensor, x: Tensor, weight: Tensor, eps: float, pdl: bool = False
 ) -> None:
-    """residual += x, then out = RMSNorm(residual) · gain. All (T, H) but gain (H,)."""
-    _check(out, x, gain)
+    """residual += x, then out = RMSNorm(residual) · weight."""
+    _check(out, x, weight)
     check_shape("residual", residual, tuple(x.shape))
     if not runs_triton(x):
-        add_rms_norm_naive(out, residual, x, gain, eps)
+        add_rms_norm_naive(out, residual, x, weight, eps)
         return
-    options = launch_options(pdl, x)
-    add_rms_norm_kernel[(len(x),)](out, residual, x, gain, eps, **_row_of(x), **options)
+    options = row_options(x.shape[1]) | launch_options(pdl, x.device)
+    add_rms_norm_kernel[(len(x),)](out, residual, x, weight, eps, **options)
 
 
-def _row_of(x: Tensor) -> dict[str, int]:
-    block = triton.next_power_of_2(x.shape[1])
-    return {"WIDTH": x.shape[1], "BLOCK": block, "num_warps": num_warps(block)}
-
-
-def num_warps(block: int) -> int:
-    """Eight elements a thread, so that a bf16 row is loaded 16 bytes at a time; 1 to 8 warps."""
-    return max(1, min(8, block // 256))
+def row_options(width: int) -> dict[str, int]:
+    """A row in one tile, with eight elements a thread, so that a bf16 row is loaded 16 bytes at a
+    time; 1 to 8 warps."""
+    block = triton.next_power_of_2(width)
+    return {"WIDTH": width, "BLOCK": block, "num_warps": max(1, min(8, block // 256))}
 
 
 def bytes_moved(num_tokens: int, hidden_size: int, dtype_bytes: int, *, add: bool) -> int:
-    """x in and out out; with `add` also the residual in and out; the gain once."""
+    """x in and out out; with `add` also the residual in and out; the weight once."""
     return ((4 if add else 2) * num_tokens * hidden_size + hidden_size) * dtype_bytes
 
 
 # ---------------------------------------------------------------- the same in PyTorch
 
 
-def rms_norm_reference(x: Tensor, gain: Tensor, eps: float) -> Tensor:
+def rms_norm_reference(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """In float32, rounded once at the end."""
     row = x.float()
     inverse = torch.rsqrt(row.square().mean(dim=-1, keepdim=True) + eps)
-    return (row * inverse * gain.float()).to(x.dtype)
+    return (row * inverse * weight.float()).to(x.dtype)
 
 
-def add_rms_norm_naive(out: Tensor, residual: Tensor, x: Tensor, gain: Tensor, eps: float) -> None:
+def add_rms_norm_naive(
+    out: Tensor, residual: Tensor, x: Tensor, weight: Tensor, eps: float
+) -> None:
     """The three steps as three passes: add, the mean square of each row, scale.
 
-    As PyTorch ops these are more than three kernels; as three hand-written ones they would read
-    x, residual, residual, residual and write residual and out: 6 T·H elements instead of 4.
+    As PyTorch ops these are more than three kernels. Three hand-written kernels would read x and
+    three times residual, and write residual and out: 6 T·H elements instead of 4.
     """
     residual.add_(x)  # pass 1
     mean_square = residual.float().square().mean(dim=-1, keepdim=True)  # pass 2
-    out.copy_(residual.float() * torch.rsqrt(mean_square + eps) * gain.float())  # pass 3
+    out.copy_(residual.float() * torch.rsqrt(mean_square + eps) * weight.float())  # pass 3
 
 
-# ---------------------------------------------------------------- checks
-
-
-def _check(out: Tensor, x: Tensor, gain: Tensor) -> None:
+def _check(out: Tensor, x: Tensor, weight: Tensor) -> None:
     if x.dim() != 2:
         raise ValueError(f"x is {tuple(x.shape)}, expected (num_tokens, hidden_size)")
     check_shape("x", x, tuple(x.shape))
     check_shape("out", out, tuple(x.shape))
-    check_shape("gain", gain, (x.shape[1],))
+    check_shape("weight", weight, (x.shape[1],))

@@ -1,9 +1,12 @@
-"""What the attention kernels share: the shape of heads and cache, and the pieces of a softmax
-that is computed tile by tile and split by split.
+"""What the attention kernels share: the shape of heads and cache, and the steps of a softmax that
+is computed tile by tile and split by split.
 
-In:  q (T, q) and the two caches (num_blocks, block_size, kv_heads, D) of one layer.
-Out: a `Heads`, or a ValueError that names the misfit; for the references, the keys and values of a
-     request in order of position; for the kernels, the pieces.
+A **split** is the share of a context that one program handles. What it leaves is its **partial**,
+under its own maximum and not divided by anything (Milakov & Gimelshein 2018, arXiv 1805.02867):
+
+    m    the largest score                        in stats[..., 0]
+    l    the sum of exp(score - m)                in stats[..., 1]
+    acc  the sum of exp(score - m) · value (D,)   in sums
 """
 
 from __future__ import annotations
@@ -15,14 +18,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from mini_engine.cuda.kernels.launch import check_shape
+from mini_engine.cuda.kernels.checks import check_shape, check_table
 
 LOWEST = tl.constexpr(-1e30)  # below every score; LOWEST - LOWEST is 0 where -inf would be NaN
 
 
 @dataclass(frozen=True)
 class Heads:
-    """How a row of q splits into heads, and a block into rows."""
+    """How many heads a row of q has, and how many rows a block of the cache."""
 
     num_heads: int  # of q
     num_kv_heads: int  # of k and of v; divides num_heads
@@ -36,7 +39,7 @@ class Heads:
 
     @property
     def padded_group(self) -> int:
-        """Rows of the tile that holds a group: tensor cores multiply 16 rows at a time."""
+        """Rows of the tile that holds a group: tensor cores multiply at least 16 rows."""
         return max(16, triton.next_power_of_2(self.group_size))
 
     @property
@@ -84,27 +87,16 @@ class Heads:
         check_shape("context_lens", context_lens, (num_reqs,))
 
 
-def check_table(block_table: Tensor, num_reqs: int) -> None:
-    """Raises ValueError unless it is (num_reqs, max_blocks). It may be the left part of a wider
-    table: rows are found by their stride, and a graph need not copy the part that it uses."""
-    if block_table.dim() != 2 or block_table.shape[0] != num_reqs or block_table.stride(1) != 1:
-        raise ValueError(
-            f"block_table is {tuple(block_table.shape)} with strides {block_table.stride()}, "
-            f"expected ({num_reqs}, max_blocks), each row contiguous"
-        )
-
-
 def gather(cache: Tensor, blocks: Tensor, num_tokens: int) -> Tensor:
-    """(num_tokens, kv_heads, D): one request's rows of a cache in order. blocks (max_blocks,)."""
+    """One request's rows of a cache in order, (num_tokens, kv_heads, D). blocks (max_blocks,)."""
     used = -(-num_tokens // cache.shape[1])
     return cache[blocks[:used].long()].flatten(0, 1)[:num_tokens]
 
 
-def new_parts(
+def new_partials(
     num_reqs: int, heads: Heads, splits: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """Where splits leave what they have: sums of values (R, heads, splits, D), and stats (R, heads,
-    splits, 2): the largest score and the sum of weights. float32, not initialised."""
+    """sums (R, heads, splits, D) and stats (R, heads, splits, 2), float32, not initialised."""
     shape = (num_reqs, heads.num_heads, splits)
     sums = torch.empty(*shape, heads.head_dim, dtype=torch.float32, device=device)
     return sums, torch.empty(*shape, 2, dtype=torch.float32, device=device)
@@ -112,63 +104,64 @@ def new_parts(
 
 @triton.jit
 def cache_rows(table, token, inside, BLOCK_SIZE: tl.constexpr):
-    """The row of the cache, int64, of each token of a request; block b has BLOCK_SIZE rows, from
+    """The row of the cache, int64, of each token of a request. Block b has BLOCK_SIZE rows, from
     b · BLOCK_SIZE on.
 
-    table: the request's row of the block table, int32, a block for every BLOCK_SIZE tokens. Of a
-    token that is not `inside` no block is loaded, and its row means nothing.
+    table: the request's row of the block table, int32, one block for every BLOCK_SIZE tokens. For a
+    token that is not `inside`, no block is loaded and the row means nothing.
     """
     block = tl.load(table + token // BLOCK_SIZE, mask=inside, other=0).to(tl.int64)
     return block * BLOCK_SIZE + token % BLOCK_SIZE
 
 
 @triton.jit
-def online_softmax(scores, valid, values, best, total, acc):
-    """One tile more. Returns best, total and acc with it.
+def online_softmax(scores, valid, values, m, l, acc):
+    """Take in one more tile: returns m, l and acc with it.
 
-    scores (rows, tile) float32; valid, which of them count: of that shape, or broadcast to it;
-    values (tile, D). So far: best (rows,), the largest score, at first LOWEST; total (rows,), the
-    sum of exp(score - best); acc (rows, D), the same sum of values; all float32. A score that is
-    not valid has weight 0, whatever it is. Both operands of `tl.dot` must have one dtype, that of
-    values; input_precision="ieee" keeps float32 whole on tensor cores.
+    scores (rows, tile) float32; valid, of that shape or broadcast to it: which of them count;
+    values (tile, D). So far, in float32: m (rows,), the largest score, at first LOWEST; l (rows,),
+    the sum of exp(score - m); acc (rows, D), the sum of exp(score - m) · value. A score that is not
+    valid has weight 0, whatever it is. Both operands of `tl.dot` must have the dtype of values;
+    input_precision="ieee" keeps all bits of float32 on tensor cores.
     """
     scores = tl.where(valid, scores, LOWEST)
-    new_best = tl.maximum(best, tl.max(scores, axis=1))
-    weights = tl.where(valid, tl.exp(scores - new_best[:, None]), 0.0)
-    keep = tl.exp(best - new_best)
-    total = total * keep + tl.sum(weights, axis=1)
+    m_new = tl.maximum(m, tl.max(scores, axis=1))
+    weights = tl.where(valid, tl.exp(scores - m_new[:, None]), 0.0)
+    keep = tl.exp(m - m_new)
+    l = l * keep + tl.sum(weights, axis=1)
     acc = tl.dot(weights.to(values.dtype), values, acc * keep[:, None], input_precision="ieee")
-    return new_best, total, acc
+    return m_new, l, acc
 
 
 @triton.jit
-def store_part(sums, stats, part, live, best, total, acc, HEAD_DIM: tl.constexpr):
-    """What a split has of some heads. part (rows,): head · splits + split; live: real rows."""
-    at = sums + part[:, None] * HEAD_DIM + tl.arange(0, HEAD_DIM)[None, :]
+def store_partial(sums, stats, partial, live, m, l, acc, HEAD_DIM: tl.constexpr):
+    """Leave the partials of some heads at index partial (rows,) = head · splits + split; live says
+    which rows are real heads."""
+    at = sums + partial[:, None] * HEAD_DIM + tl.arange(0, HEAD_DIM)[None, :]
     tl.store(at, acc, mask=live[:, None])
-    tl.store(stats + part * 2, best, mask=live)
-    tl.store(stats + part * 2 + 1, total, mask=live)
+    tl.store(stats + partial * 2, m, mask=live)
+    tl.store(stats + partial * 2 + 1, l, mask=live)
 
 
 @triton.jit
 def combine(sums, stats, head, HEAD_DIM: tl.constexpr, SPLITS: tl.constexpr, PADDED: tl.constexpr):
-    """One head's row of HEAD_DIM, float32: softmax · values over all keys of its SPLITS parts.
+    """One head's result (HEAD_DIM,), float32: softmax · values over the keys of all its SPLITS.
 
-    Part head · SPLITS + s lies in sums (HEAD_DIM numbers: acc) and in stats (2: best, total), as
-    `store_part` left it; a split without keys has LOWEST, 0 and zeros, and a head without keys gets
-    zeros. PADDED: the power of two at or above SPLITS; there are no parts from SPLITS on.
-    Other programs wrote the parts, perhaps just now (`combine_if_last`): load them with ".cg".
+    Partial head · SPLITS + s lies in sums (HEAD_DIM numbers: acc) and in stats (2 numbers: m, l),
+    as `store_partial` left it. A split without keys has LOWEST, 0 and zeros; a head without keys
+    gets zeros. PADDED is the power of two at or above SPLITS; there are no partials from SPLITS on.
+    Other programs wrote them, perhaps just now (`combine_if_last`), so load them with ".cg".
     """
     split = tl.arange(0, PADDED)
     inside = split < SPLITS
     d = tl.arange(0, HEAD_DIM)
-    part = head * SPLITS + split
-    best = tl.load(stats + part * 2, mask=inside, other=LOWEST, cache_modifier=".cg")
-    total = tl.load(stats + part * 2 + 1, mask=inside, other=0.0, cache_modifier=".cg")
-    at = part[:, None] * HEAD_DIM + d[None, :]
+    partial = head * SPLITS + split
+    m = tl.load(stats + partial * 2, mask=inside, other=LOWEST, cache_modifier=".cg")
+    l = tl.load(stats + partial * 2 + 1, mask=inside, other=0.0, cache_modifier=".cg")
+    at = partial[:, None] * HEAD_DIM + d[None, :]
     acc = tl.load(sums + at, mask=inside[:, None], other=0.0, cache_modifier=".cg")
-    weight = tl.exp(best - tl.max(best, axis=0))
-    whole = tl.sum(total * weight, axis=0)
+    weight = tl.exp(m - tl.max(m, axis=0))
+    whole = tl.sum(l * weight, axis=0)
     return tl.sum(acc * weight[:, None], axis=0) / tl.where(whole > 0.0, whole, 1.0)
 
 
@@ -184,14 +177,14 @@ def combine_if_last(
     SPLITS: tl.constexpr,
     PADDED: tl.constexpr,
 ):
-    """After `store_part`: the program that arrives last combines GROUP heads from `head` on.
+    """After `store_partial`: the program that arrives last combines GROUP heads from `head` on.
 
-    Why that is right (PTX ISA, "Memory Consistency Model"): the block's barrier orders the stores
+    Why that is correct (PTX ISA, "Memory Consistency Model"): the block's barrier orders the stores
     of all its threads before one thread's atomic add, and release is cumulative, so the add
-    (acq_rel, GPU scope) publishes them. The program that reads SPLITS - 1 has acquired every
-    other's add, and through a second barrier so have its threads, which read the parts past L1. A
-    test reads this order from the machine code. The counter goes back to 0 for the next launch.
-    Sums run in the order of the splits, whoever is last: the last bits do not depend on who it is.
+    (acq_rel, GPU scope) publishes them. The program that reads SPLITS - 1 has acquired every other
+    program's add, and through a second barrier so have all its threads, which read the partials
+    past L1. A test reads this order from the machine code. The counter returns to 0 for the next
+    launch. Sums run in the order of the splits, so the last bits do not depend on who is last.
     """
     tl.debug_barrier()
     arrived = tl.atomic_add(counter, 1, sem="acq_rel")

@@ -3,8 +3,8 @@
     pick_tokens:       partials (M, P) -> tokens (M,)
     pick_and_advance:  the same, and everything that the next step reads, so it can follow at once
 
-In:  the partials that head.py leaves: for each of P programs the best score (float32) of its part
-     of the vocabulary, and that score's index (int32).
+In:  the partials that head.py leaves: the best score (float32) of each of P programs, and its index
+     in the vocabulary (int32).
 Out: tokens (M,) int32 or int64; of equal scores, the lowest index wins. Since the tokens and the
      metadata stay on the device, k decode steps fit in one graph.
 
@@ -19,14 +19,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from mini_engine.cuda.kernels.launch import (
-    check_shape,
-    launch_options,
-    pdl_release,
-    pdl_wait,
-    runs_triton,
-)
-from mini_engine.cuda.kernels.paged import check_table
+from mini_engine.cuda.kernels.checks import check_shape, check_table
+from mini_engine.cuda.kernels.launch import launch_options, pdl_release, pdl_wait, runs_triton
 
 PICK_BLOCK = 1024  # partials read at a time
 
@@ -52,25 +46,25 @@ def pick_kernel(
     block_table,
     table_stride,
     end,
-    PARTS: tl.constexpr,
+    PARTIALS: tl.constexpr,
     BLOCK: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     ADVANCE: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """One program a row: the best of its PARTS partials; with ADVANCE the next step's metadata."""
+    """Program row: the best of its PARTIALS partials; with ADVANCE the next step's metadata."""
     pdl_release(PDL)
     pdl_wait(PDL)
     row = tl.program_id(0)
+    values += row * PARTIALS
+    indices += row * PARTIALS
     best = tl.full((BLOCK,), float("-inf"), tl.float32)
     winner = tl.zeros((BLOCK,), tl.int32)
-    for start in range(0, PARTS, BLOCK):
-        part = start + tl.arange(0, BLOCK)
-        inside = part < PARTS
-        value = tl.load(
-            values + row * PARTS + part, mask=inside, other=float("-inf"), cache_modifier=".cg"
-        )
-        index = tl.load(indices + row * PARTS + part, mask=inside, other=0, cache_modifier=".cg")
+    for start in range(0, PARTIALS, BLOCK):
+        partial = start + tl.arange(0, BLOCK)
+        inside = partial < PARTIALS
+        value = tl.load(values + partial, mask=inside, other=float("-inf"), cache_modifier=".cg")
+        index = tl.load(indices + partial, mask=inside, other=0, cache_modifier=".cg")
         better = (value > best) | ((value == best) & (index < winner))
         best = tl.where(better, value, best)
         winner = tl.where(better, index, winner)
@@ -92,15 +86,15 @@ def pick_kernel(
 
 @torch.library.custom_op("launch_bound::pick_tokens", mutates_args=("tokens",))
 def pick_tokens(tokens: Tensor, values: Tensor, indices: Tensor, pdl: bool = False) -> None:
-    """tokens (M,) of partials (M, P). Raises ValueError on misfits and refused PDL."""
-    _check_parts(tokens, values, indices)
+    """tokens (M,) of the partials values and indices (M, P)."""
+    _check_partials(tokens, values, indices)
     if not runs_triton(values):
         tokens.copy_(pick_reference(values, indices))
         return
     pick_kernel[(len(tokens),)](
         tokens, values, indices, None, None, None, None, None, table_stride=0, end=0,
-        PARTS=values.shape[1], BLOCK=PICK_BLOCK, BLOCK_SIZE=1, ADVANCE=False,
-        num_warps=4, **launch_options(pdl, values),
+        PARTIALS=values.shape[1], BLOCK=PICK_BLOCK, BLOCK_SIZE=1, ADVANCE=False,
+        num_warps=4, **launch_options(pdl, values.device),
     )  # fmt: skip
 
 
@@ -121,15 +115,15 @@ def pick_and_advance(
     end: int,
     pdl: bool = False,
 ) -> None:
-    """`pick_tokens`, and each row moves on by the token it got: the token is its next input, its
-    position becomes the old context length, the context grows by one, the slot is looked up in
+    """`pick_tokens`, and each row moves on by its new token: the token is its next input, its
+    position becomes the old context length, the context grows by one, and the slot is looked up in
     block_table (M, max_blocks). A padded row (context_len 0) stays as it is, and a row that has
-    come to `end`, the longest context there is room for, stays there.
+    reached `end`, the longest context there is room for, stays there.
 
-    All but tokens, values and indices are the (M,) int32 inputs of the step. Raises ValueError on
-    misfits, on an `end` that the table has no blocks for, and on refused PDL.
+    input_ids, positions, context_lens and slot_mapping are the (M,) int32 inputs of the step.
+    Raises ValueError also for an `end` that the table has no blocks for.
     """
-    _check_parts(tokens, values, indices)
+    _check_partials(tokens, values, indices)
     step = {"input_ids": input_ids, "positions": positions, "slot_mapping": slot_mapping}
     for name, vector in (step | {"context_lens": context_lens}).items():
         check_shape(name, vector, (len(tokens),))
@@ -147,16 +141,16 @@ def pick_and_advance(
     pick_kernel[(len(tokens),)](
         tokens, values, indices, input_ids, positions, context_lens, slot_mapping, block_table,
         table_stride=block_table.stride(0), end=end,
-        PARTS=values.shape[1], BLOCK=PICK_BLOCK, BLOCK_SIZE=block_size, ADVANCE=True,
-        num_warps=4, **launch_options(pdl, values),
+        PARTIALS=values.shape[1], BLOCK=PICK_BLOCK, BLOCK_SIZE=block_size, ADVANCE=True,
+        num_warps=4, **launch_options(pdl, values.device),
     )  # fmt: skip
 
 
 # ---------------------------------------------------------------- the same in PyTorch
 
 
-def fill_parts(values: Tensor, indices: Tensor, scores: Tensor) -> None:
-    """All of a row's scores as its first partial; the others lose against anything."""
+def fill_partials(values: Tensor, indices: Tensor, scores: Tensor) -> None:
+    """Put the best of all of a row's scores into its first partial; the others never win."""
     values.fill_(-torch.inf)
     indices.zero_()
     number = scores.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
@@ -164,7 +158,7 @@ def fill_parts(values: Tensor, indices: Tensor, scores: Tensor) -> None:
 
 
 def pick_reference(values: Tensor, indices: Tensor) -> Tensor:
-    """Of the largest values of a row the lowest index."""
+    """The lowest index of a row's largest value."""
     largest = values == values.amax(dim=-1, keepdim=True)
     return torch.where(largest, indices.long(), 2**31).amin(dim=-1)
 
@@ -187,7 +181,7 @@ def advance_reference(
     context_lens.copy_(torch.where(live, (context + 1).clamp(max=end), context))
 
 
-def _check_parts(tokens: Tensor, values: Tensor, indices: Tensor) -> None:
+def _check_partials(tokens: Tensor, values: Tensor, indices: Tensor) -> None:
     if values.dim() != 2:
         raise ValueError(f"values is {tuple(values.shape)}, expected (num_reqs, partials)")
     check_shape("values", values, tuple(values.shape))

@@ -2,16 +2,18 @@
 
     out[t] = softmax(q[t] kᵀ / √D) v,  over the keys up to the token's own position
 
-In:  q (T, q) rotated, the tokens of request 0, then those of request 1, ...; query_lens (R,): how
-     many each request has in this step, 0 for a padded one; context_lens (R,): its whole context,
-     these tokens included; block_table (R, max_blocks); the caches (num_blocks, block_size,
-     kv_heads, D), the keys and values of this step already in them.
-Out: out (T, q). Rows beyond the last token are padding and are left as they are.
+In:  q (T, q) rotated: the tokens of request 0, then those of request 1, ...; query_lens (R,): how
+     many tokens each request has in this step, 0 for a padded one; context_lens (R,): its whole
+     context, these tokens included; block_table (R, max_blocks); the caches (num_blocks,
+     block_size, kv_heads, D), which already hold the keys and values of this step.
+Out: out (T, q). Rows beyond the last token are padding and stay as they are.
 
 A program takes TILE_Q tokens of one request and one query head, and walks over the keys in tiles
 with a running softmax, so that no score reaches memory (Dao et al. 2022, arXiv 2205.14135, and
-2023, arXiv 2307.08691). It stops at the last key that its last token may see: half of the work of a
-long prompt. A batch that mixes prompts and decodes is one launch: a decode is a chunk of one token.
+2023, arXiv 2307.08691). It stops at the last key that its last token may see, which halves the work
+of a long prompt. A batch of prompts and decodes is one launch: a decode is a chunk of one token.
+
+Bytes: as in attention.py. Programs of other tiles find the keys and values in L2.
 """
 
 from __future__ import annotations
@@ -21,13 +23,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from mini_engine.cuda.kernels.launch import (
-    check_shape,
-    launch_options,
-    pdl_release,
-    pdl_wait,
-    runs_triton,
-)
+from mini_engine.cuda.kernels.checks import check_shape
+from mini_engine.cuda.kernels.launch import launch_options, pdl_release, pdl_wait, runs_triton
 from mini_engine.cuda.kernels.paged import LOWEST, Heads, cache_rows, gather, online_softmax
 
 TILE_Q = 64  # tokens a program
@@ -54,8 +51,8 @@ def prefill_kernel(
     TILE_K: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """Programs: (tiles of the longest chunk, query heads, requests). REQS: a power of two at or
-    above the number of requests."""
+    """Program (tile of the longest chunk, query head, request). REQS: the power of two at or above
+    the number of requests."""
     pdl_release(PDL)
     start, head, request = tl.program_id(0) * TILE_Q, tl.program_id(1), tl.program_id(2)
     d = tl.arange(0, HEAD_DIM)
@@ -74,8 +71,8 @@ def prefill_kernel(
     row = (before + token).to(tl.int64) * KV_HEADS * GROUP + head
     at = row[:, None] * HEAD_DIM + d[None, :]
     queries = tl.load(q + at, mask=real[:, None], other=0.0, cache_modifier=".cg")
-    best = tl.full((TILE_Q,), LOWEST, tl.float32)
-    total = tl.zeros((TILE_Q,), tl.float32)
+    m = tl.full((TILE_Q,), LOWEST, tl.float32)
+    l = tl.zeros((TILE_Q,), tl.float32)
     acc = tl.zeros((TILE_Q, HEAD_DIM), tl.float32)
     end = tl.minimum(context, context - query_len + start + TILE_Q)
     for first in range(0, end, TILE_K):
@@ -87,8 +84,8 @@ def prefill_kernel(
         values = tl.load(v_cache + at_kv, mask=inside[:, None], other=0.0)
         scores = tl.dot(queries, tl.trans(keys), input_precision="ieee") * scale
         valid = key[None, :] <= position[:, None]
-        best, total, acc = online_softmax(scores, valid, values, best, total, acc)
-    result = (acc / total[:, None]).to(out.dtype.element_ty)
+        m, l, acc = online_softmax(scores, valid, values, m, l, acc)
+    result = (acc / l[:, None]).to(out.dtype.element_ty)
     tl.store(out + at, result, mask=real[:, None])
 
 
@@ -104,11 +101,8 @@ def prefill_attention(
     max_query_len: int,
     pdl: bool = False,
 ) -> None:
-    """Shapes as at the top of the file. `max_query_len`: the longest chunk, known to the host; of a
-    longer one the tail would not be computed.
-
-    Raises ValueError for shapes that do not fit and for PDL where there is none.
-    """
+    """Shapes as at the top of the file. `max_query_len`: the longest chunk, known to the host; the
+    tail of a longer one would not be computed."""
     heads = Heads.of(q, k_cache, v_cache)
     num_reqs = len(query_lens)
     heads.check_tables(num_reqs, block_table, context_lens)
@@ -121,7 +115,7 @@ def prefill_attention(
         out, q, k_cache, v_cache, block_table, query_lens, context_lens,
         scale=heads.head_dim**-0.5, table_stride=block_table.stride(0), **heads.constants,
         REQS=triton.next_power_of_2(num_reqs), TILE_Q=TILE_Q, TILE_K=TILE_K,
-        num_warps=4, **launch_options(pdl, q),
+        num_warps=4, **launch_options(pdl, q.device),
     )  # fmt: skip
 
 

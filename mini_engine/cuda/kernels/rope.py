@@ -1,6 +1,6 @@
-"""RoPE on q and k, with the norms of Qwen3 before it, and K and V put into the paged cache.
+"""RoPE on q and k, after the norms of Qwen3, and K and V written into the paged cache.
 
-    q, k:  x = RMSNorm(x) · gain, over each head (Qwen3 only; the gains may be None)
+    q, k:  x = RMSNorm(x) · weight, over each head (Qwen3 only; q_norm and k_norm may be None)
            left  = left · cos - right · sin
            right = right · cos + left · sin         (Su et al. 2021, RoFormer, arXiv 2104.09864)
     k, v:  cache[slot_mapping[t]] = the head
@@ -8,7 +8,7 @@
 A head is rotated by its halves, as Hugging Face stores the weights, not by even and odd columns.
 
 In:  qkv (T, q + 2kv): the merged product; positions, slot_mapping (T,) int32 or int64;
-     cos, sin (max_position, D/2) float32.
+     cos, sin (max_position, D/2) float32; q_norm, k_norm (D,): the weights of the norms, or None.
 Out: q (T, q) rotated; k_cache, v_cache (num_blocks, block_size, kv_heads, D), written in place.
 
 A slot is block · block_size + offset. Block 0 is the **null block**: padded rows have slot 0, they
@@ -24,23 +24,18 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from mini_engine.cuda.kernels.launch import (
-    check_shape,
-    launch_options,
-    pdl_release,
-    pdl_wait,
-    runs_triton,
-)
+from mini_engine.cuda.kernels.checks import check_shape
+from mini_engine.cuda.kernels.launch import launch_options, pdl_release, pdl_wait, runs_triton
 from mini_engine.cuda.kernels.norm import rms_norm_reference
 from mini_engine.cuda.kernels.paged import Heads
 
 
 @triton.jit
-def head_norm(left, right, gain_left, gain_right, eps, HEAD_DIM: tl.constexpr):
+def head_norm(left, right, weight_left, weight_right, eps, HEAD_DIM: tl.constexpr):
     """RMSNorm over the last axis of a head held as two halves, float32. Returns both halves."""
     total = tl.sum(left * left + right * right, axis=-1, keep_dims=True)
     inverse = tl.rsqrt(total / HEAD_DIM + eps)
-    return left * inverse * gain_left, right * inverse * gain_right
+    return left * inverse * weight_left, right * inverse * weight_right
 
 
 @triton.jit
@@ -53,8 +48,8 @@ def rope_kv_write_kernel(
     slot_mapping,
     cos,
     sin,
-    q_gain,
-    k_gain,
+    q_norm,
+    k_norm,
     eps,
     Q_HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
@@ -67,9 +62,9 @@ def rope_kv_write_kernel(
     The program of a k head also copies its v, unchanged. A row of qkv has Q_HEADS heads of q, then
     KV_HEADS of k, then KV_HEADS of v, each HEAD_DIM wide; a row of the caches, slot_mapping[token],
     has KV_HEADS heads. cos and sin have a row of HEAD_DIM // 2 for each position. With QK_NORM a
-    head of q or k goes through `head_norm` before it is turned, with q_gain or k_gain (HEAD_DIM,).
-    All in float32, rounded where it is stored. `pdl_release(PDL)` comes first; above
-    `pdl_wait(PDL)` nothing is loaded but gains.
+    head of q or k goes through `head_norm` before it is rotated, with q_norm or k_norm (HEAD_DIM,).
+    Everything is computed in float32 and rounded where it is stored. `pdl_release(PDL)` comes
+    first; above `pdl_wait(PDL)` only the weights of the norms are loaded.
     """
     pdl_release(PDL)
     token = tl.program_id(0).to(tl.int64)
@@ -78,9 +73,9 @@ def rope_kv_write_kernel(
     pair = tl.arange(0, half)
     is_q = head < Q_HEADS
     if QK_NORM:
-        gain = q_gain if is_q else k_gain
-        gain_left = tl.load(gain + pair).to(tl.float32)
-        gain_right = tl.load(gain + half + pair).to(tl.float32)
+        weight = q_norm if is_q else k_norm
+        weight_left = tl.load(weight + pair).to(tl.float32)
+        weight_right = tl.load(weight + half + pair).to(tl.float32)
     pdl_wait(PDL)
     position = tl.load(positions + token, cache_modifier=".cg").to(tl.int64)
     c = tl.load(cos + position * half + pair)
@@ -89,7 +84,7 @@ def rope_kv_write_kernel(
     left = tl.load(source, cache_modifier=".cg").to(tl.float32)
     right = tl.load(source + half, cache_modifier=".cg").to(tl.float32)
     if QK_NORM:
-        left, right = head_norm(left, right, gain_left, gain_right, eps, HEAD_DIM)
+        left, right = head_norm(left, right, weight_left, weight_right, eps, HEAD_DIM)
     rotated_left = left * c - right * s
     rotated_right = right * c + left * s
     if is_q:
@@ -116,37 +111,35 @@ def rope_kv_write(
     slot_mapping: Tensor,
     cos: Tensor,
     sin: Tensor,
-    q_gain: Tensor | None = None,
-    k_gain: Tensor | None = None,
+    q_norm: Tensor | None = None,
+    k_norm: Tensor | None = None,
     eps: float = 1e-6,
     pdl: bool = False,
 ) -> None:
-    """Shapes as at the top of the file. `q_gain`, `k_gain` (D,): both, or neither.
-
-    Raises:
-        ValueError: shapes that do not fit, one gain without the other, PDL where there is none.
-    """
+    """Shapes as at the top of the file. ValueError also for one of q_norm and k_norm alone."""
     heads = Heads.of(q, k_cache, v_cache)
-    _check(heads, q, qkv, positions, slot_mapping)
+    check_shape("qkv", qkv, (len(q), heads.qkv_size))
+    check_shape("positions", positions, (len(q),))
+    check_shape("slot_mapping", slot_mapping, (len(q),))
     check_rotary(heads, cos, sin)
-    qk_norm = has_gains(heads, q_gain, k_gain)
+    qk_norm = has_qk_norm(heads, q_norm, k_norm)
     if not runs_triton(q):
-        rotated, keys, values = rope_reference(heads, qkv, positions, cos, sin, q_gain, k_gain, eps)
+        rotated, keys, values = rope_reference(heads, qkv, positions, cos, sin, q_norm, k_norm, eps)
         q.copy_(rotated.flatten(1))
         k_cache.flatten(0, 1)[slot_mapping.long()] = keys
         v_cache.flatten(0, 1)[slot_mapping.long()] = values
         return
     rope_kv_write_kernel[(len(qkv), heads.num_heads + heads.num_kv_heads)](
-        q, k_cache, v_cache, qkv, positions, slot_mapping, cos, sin, q_gain, k_gain, eps,
+        q, k_cache, v_cache, qkv, positions, slot_mapping, cos, sin, q_norm, k_norm, eps,
         Q_HEADS=heads.num_heads, KV_HEADS=heads.num_kv_heads, HEAD_DIM=heads.head_dim,
-        QK_NORM=qk_norm, num_warps=1, **launch_options(pdl, q),
+        QK_NORM=qk_norm, num_warps=1, **launch_options(pdl, q.device),
     )  # fmt: skip
 
 
 def bytes_moved(num_tokens: int, heads: Heads, dtype_bytes: int, *, qk_norm: bool) -> int:
-    """qkv in; q, k and v out; the two gains. Tables and indices are left out (under 0.1%)."""
-    gains = 2 * heads.head_dim if qk_norm else 0
-    return (2 * num_tokens * heads.qkv_size + gains) * dtype_bytes
+    """qkv in; q, k and v out; the norms' weights. Without tables and indices (under 0.1%)."""
+    weights = 2 * heads.head_dim if qk_norm else 0
+    return (2 * num_tokens * heads.qkv_size + weights) * dtype_bytes
 
 
 # ---------------------------------------------------------------- the same in PyTorch
@@ -158,37 +151,34 @@ def rope_reference(
     positions: Tensor,
     cos: Tensor,
     sin: Tensor,
-    q_gain: Tensor | None,
-    k_gain: Tensor | None,
+    q_norm: Tensor | None,
+    k_norm: Tensor | None,
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """q (T, heads, D), k and v (T, kv_heads, D): in float32, each rounded once at the end."""
     counts = [heads.num_heads, heads.num_kv_heads, heads.num_kv_heads]
     q, k, v = torch.split(qkv.view(len(qkv), -1, heads.head_dim), counts, dim=1)
-    if q_gain is not None and k_gain is not None:
-        q = rms_norm_reference(q.float(), q_gain, eps)
-        k = rms_norm_reference(k.float(), k_gain, eps)
+    if q_norm is not None and k_norm is not None:
+        q = rms_norm_reference(q.float(), q_norm, eps)
+        k = rms_norm_reference(k.float(), k_norm, eps)
     c, s = cos[positions.long()].unsqueeze(1), sin[positions.long()].unsqueeze(1)  # (T, 1, D/2)
     return rotate_reference(q, c, s).to(qkv.dtype), rotate_reference(k, c, s).to(qkv.dtype), v
 
 
 def rotate_reference(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """x (T, heads, D) turned by its halves; float32 out."""
+    """x (T, heads, D) rotated by its halves; float32 out."""
     left, right = x.float().chunk(2, dim=-1)
     return torch.cat([left * cos - right * sin, right * cos + left * sin], dim=-1)
 
 
-# ---------------------------------------------------------------- checks
-
-
-def has_gains(heads: Heads, q_gain: Tensor | None, k_gain: Tensor | None) -> bool:
-    """Whether q and k are normed. Raises ValueError for one gain without the other."""
-    if q_gain is None and k_gain is None:
+def has_qk_norm(heads: Heads, q_norm: Tensor | None, k_norm: Tensor | None) -> bool:
+    """Whether q and k are normed. Raises ValueError if only one of them has a weight."""
+    if q_norm is None and k_norm is None:
         return False
-    if q_gain is None or k_gain is None:
-        raise ValueError("one of q_gain and k_gain is None: give both (Qwen3) or neither")
-    check_shape("q_gain", q_gain, (heads.head_dim,))
-    check_shape("k_gain", k_gain, (heads.head_dim,))
+    if q_norm is None or k_norm is None:
+        raise ValueError("one of q_norm and k_norm is None: give both (Qwen3) or neither")
+    check_shape("q_norm", q_norm, (heads.head_dim,))
+    check_shape("k_norm", k_norm, (heads.head_dim,))
     return True
 
 
@@ -198,9 +188,3 @@ def check_rotary(heads: Heads, cos: Tensor, sin: Tensor) -> None:
         check_shape(name, table, (len(cos), heads.head_dim // 2))
         if table.dtype != torch.float32:
             raise ValueError(f"{name} is {table.dtype}, expected float32: angles need the bits")
-
-
-def _check(heads: Heads, q: Tensor, qkv: Tensor, positions: Tensor, slot_mapping: Tensor) -> None:
-    check_shape("qkv", qkv, (len(q), heads.qkv_size))
-    check_shape("positions", positions, (len(q),))
-    check_shape("slot_mapping", slot_mapping, (len(q),))

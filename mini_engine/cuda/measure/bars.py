@@ -1,4 +1,4 @@
-"""What the CUDA wing has set out to reach on one H200, and what a benchmark's file says of it.
+"""The aims of the CUDA wing on one H200, and what a benchmark's file says about each.
 
 In:  a `Measurement` of kind "bench". Out: each bar with "reached", "missed" or "not measured", and
 why. No torch.
@@ -45,21 +45,21 @@ class Bar:
     says: str
     source: str  # where the number comes from
     judge: Callable[[Sequence[Row], str], tuple[str, float | None, str]]
-    points: str  # what measures it: options that stand behind BENCH
+    points: str  # what measures it: options to put behind BENCH
 
     @property
     def command(self) -> str:
-        """The one line that measures it. One file holds them all: each goes on with --resume."""
+        """The line that measures it. All bars share one file, which --resume continues."""
         return f"{BENCH} {self.points}".rstrip()
 
 
 @dataclass(frozen=True)
 class Result:
-    """A bar, held against a file."""
+    """What a file says about a bar."""
 
     bar: Bar
     status: str
-    value: float | None  # in the unit of the bar; None where nothing was measured
+    value: float | None  # in the unit of the bar; None if it was not measured
     why: str
 
     def as_dict(self) -> dict[str, Any]:
@@ -110,28 +110,28 @@ def _itl(shape: str, bar_us: float, stretch_us: float) -> Callable[..., Judged]:
 
 def _times(baseline: str, bar: float) -> Callable[..., Judged]:
     def judge(steps: Sequence[Row], _spec: str) -> Judged:
-        """The shape that gains least, by the ends of both intervals that speak against us."""
-        gains = []
+        """By the shape with the smallest factor, at the worse ends of both intervals."""
+        factors = []
         for shape in SHAPES:
             ours = _best_at(steps, shape)
             theirs = [s for s in steps if ours and s.variant == baseline and s.point == ours.point]
             if ours and theirs:
                 least = theirs[0].itl.low / ours.itl.high
-                gains.append((least, theirs[0].itl_us / ours.itl_us, shape, ours.variant))
-        if not gains:
+                factors.append((least, theirs[0].itl_us / ours.itl_us, shape, ours.variant))
+        if not factors:
             return NOT_MEASURED, None, f"no shape with {baseline} and a variant of ours at batch 1"
-        least, value, shape, variant = min(gains)
+        least, value, shape, variant = min(factors)
         of = f"{shape}, {variant}: {value:.2f}× (at least {least:.2f}×)"
-        if len(gains) < len(SHAPES):
-            of += f"; {len(gains)} of {len(SHAPES)} shapes measured"
+        if len(factors) < len(SHAPES):
+            of += f"; {len(factors)} of {len(SHAPES)} shapes measured"
         return (REACHED if least >= bar else MISSED), value, of
 
     return judge
 
 
 def _never_slower(steps: Sequence[Row], _spec: str) -> Judged:
-    """Every shape and batch, at the largest context up to MAX_CONTEXT. A miss is where even the
-    best of ours is slower than a baseline beyond both intervals. Reached takes all points."""
+    """Every shape and batch, at the largest context up to MAX_CONTEXT. A miss is one point where
+    even our best is slower than a baseline, beyond both intervals. Reached takes all points."""
     held, worst = 0, (0.0, "")
     for shape in SHAPES:
         for batch in BATCHES:
@@ -155,7 +155,7 @@ def _never_slower(steps: Sequence[Row], _spec: str) -> Judged:
 
 
 def _prediction(steps: Sequence[Row], spec: str) -> Judged:
-    """No ITL is ever fitted: a calibration fits launches, gaps, bandwidth. So all are held out."""
+    """A calibration fits launches, gaps and bandwidth but no ITL, so every ITL is held out."""
     if not spec.endswith("-calibrated"):
         why = f"predicted with {spec}, which is not fitted to this machine: calibrate, then --spec"
         return NOT_MEASURED, None, why

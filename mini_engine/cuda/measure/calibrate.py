@@ -1,11 +1,11 @@
 """What this machine charges: micro-measurements, each the simplest program that shows its figure.
 
-In:  a `GraphBackend` and how much to measure. Out: figures with intervals; `spec_fit.py` makes a
-`DeviceSpec` of them.
+In:  a `GraphBackend` and how much to measure. Out: figures with intervals, from which `spec_fit.py`
+     makes a `DeviceSpec`. `pdl_gap.py` adds what PDL saves.
 
-The dummy kernel is `torch.cuda._sleep(cycles)`: one thread that spins, launched from C++ without
-the dispatcher, so it costs what a launch costs and lasts as long as it is told to. On a CPU it is
-an in-place add of one number: everything here runs on the emulator, and means nothing there.
+The dummy kernel is `torch.cuda._sleep(cycles)`: one thread that spins for a given time, launched
+from C++ without the dispatcher, so the CPU pays for the launch alone. On a CPU it is an in-place
+add of one number: everything here runs on the emulator, and means nothing there.
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ from torch._C._autograd import DeviceType
 
 from mini_engine.cuda.graphs.backend import Graph, GraphBackend, free_bytes, graphs_for
 from mini_engine.cuda.measure.decode_setup import build_setup
-from mini_engine.cuda.measure.intervals import median_interval
+from mini_engine.cuda.measure.intervals import line_fit, median_interval
 from mini_engine.cuda.measure.our_variants import OursEager
 from mini_engine.cuda.measure.pdl_gap import pdl_figures
-from mini_engine.cuda.measure.straight_line import line_fit
 from mini_engine.cuda.measure.timing import device_us, host_us
 from mini_engine.cuda.weights import random_weights
 from mini_engine.model.config import ModelConfig, named_shape
@@ -52,7 +51,7 @@ EMULATED = Sizes(4, 1 << 16, 32, (1, 8, 32), 16, 1)
 
 
 def sizes_for(backend: GraphBackend, quick: bool) -> Sizes:
-    """As large as makes sense here. Raises ValueError when a GPU has too little memory free."""
+    """How much to measure here. Raises ValueError when a GPU has too little free memory."""
     if backend.emulated:
         return EMULATED
     sizes, free = QUICK if quick else FULL, free_bytes(backend)
@@ -66,7 +65,7 @@ def sizes_for(backend: GraphBackend, quick: bool) -> Sizes:
 
 
 def measure(backend: GraphBackend, sizes: Sizes) -> Iterator[tuple[str, Figure]]:
-    """(name, figure), as they come. What this backend cannot tell is left out."""
+    """(name, figure), one by one. What this backend cannot measure is left out."""
     dummy = dummy_kernel(backend)
     raw = host_us(backend, lambda: dummy(0), sizes.launches, sizes.repeats)
     yield "cpu_launch_us", median_interval(raw).as_dict()
@@ -84,7 +83,7 @@ def measure(backend: GraphBackend, sizes: Sizes) -> Iterator[tuple[str, Figure]]
 
 
 def dummy_kernel(backend: GraphBackend) -> Dummy:
-    """Queues one kernel that does nothing for so many cycles."""
+    """A call that queues one kernel, which does nothing for the cycles given."""
     if not backend.emulated:
         return torch.cuda._sleep
     number = torch.zeros(1, device=backend.device)
@@ -95,8 +94,8 @@ def dummy_kernel(backend: GraphBackend) -> Dummy:
 
 
 def decoder_op_us(backend: GraphBackend, sizes: Sizes) -> Figure:
-    """CPU time of an eager op, as a decoder written in Python issues them: a step of a small one,
-    shared out among its ops. Its kernels are small, so that the CPU never waits for them."""
+    """CPU time of an eager op in a decoder written in Python: a step's time divided by its ops. The
+    decoder and its kernels are small, so that the CPU never waits for them."""
     with torch.no_grad():
         weights = random_weights(_small_decoder(), backend.device, torch.bfloat16, seed=0)
         variant = OursEager(build_setup(backend, weights, batch=1, context=16, room=64))
@@ -136,9 +135,9 @@ def read_back_us(backend: GraphBackend, sizes: Sizes) -> Figure:
 def _graph_figures(
     backend: GraphBackend, sizes: Sizes, dummy: Dummy, raw_us: float
 ) -> Iterator[tuple[str, Figure]]:
-    """Everything against the number of nodes: a straight line each, with what it misses."""
+    """Each cost against the number of nodes, as a straight line with what it misses."""
     launch, device, record, make = [], [], [], []
-    captured(backend, dummy, 8, 0)[0].reset()  # what only the first capture of a process pays
+    captured(backend, dummy, 8, 0)[0].reset()  # the first capture of a process pays for more
     for nodes in sizes.nodes:
         graph, body_us, exit_us = captured(backend, dummy, nodes, 0)
         record.append(body_us)
@@ -194,7 +193,7 @@ def copy_bandwidth(backend: GraphBackend, sizes: Sizes) -> Figure:
 
 
 def read_bandwidth(backend: GraphBackend, sizes: Sizes) -> Figure:
-    """GB/s of a sum over the same bytes as float32: reads and hardly a write, as decoding does."""
+    """GB/s of a sum over the same bytes as float32, which hardly writes, just as decoding."""
     source = torch.zeros(sizes.copy_bytes // 4, dtype=torch.float32, device=backend.device)
     times = device_us(backend, source.sum, 4, sizes.repeats)
     return median_interval([sizes.copy_bytes / us / 1e3 for us in times]).as_dict()
@@ -213,7 +212,7 @@ def matmul_rate(backend: GraphBackend, sizes: Sizes) -> Figure:
 
 
 def _of_a_gpu(sizes: Sizes, dummy: Dummy) -> Iterator[tuple[str, Figure]]:
-    """What only a GPU has."""
+    """Figures that only a GPU has."""
     properties = torch.cuda.get_device_properties()
     yield "sm_count", {"value": properties.multi_processor_count}
     yield "l2_bytes", {"value": properties.L2_cache_size}
@@ -243,10 +242,10 @@ def null_kernel_us(dummy: Dummy) -> list[float]:
 
 
 def queue_depth(dummy: Dummy) -> int | None:
-    """How many launches are taken before the CPU is made to wait; None if 8,192 are not enough.
+    """How many launches fit the queue before the CPU has to wait; None for more than 8,192.
 
-    One long kernel holds the GPU up while the CPU goes on launching: the first launch that takes a
-    millisecond found the queue full.
+    One long kernel keeps the GPU busy while the CPU goes on launching. The first launch that takes
+    a millisecond has found the queue full.
     """
     torch.cuda.synchronize()
     dummy(200_000_000)  # about 0.1 s
@@ -261,7 +260,7 @@ def queue_depth(dummy: Dummy) -> int | None:
 
 
 def node_bytes(dummy: Dummy, nodes: int) -> int:
-    """Device memory that the driver holds for each node of a graph, at most: it takes it in steps
+    """Device memory that the driver holds for each node of a graph, at most. It allocates in steps
     of megabytes, so only large graphs show it."""
     backend = graphs_for("cuda")
     torch.cuda.synchronize()
@@ -275,7 +274,7 @@ def node_bytes(dummy: Dummy, nodes: int) -> int:
 
 
 def _small_decoder() -> ModelConfig:
-    """Two layers, small enough that no kernel outlasts its launch, of a family with qk-norm."""
+    """Two layers with qk-norm, so small that no kernel outlasts its launch."""
     return replace(
         named_shape("qwen3-0.6b"), name="small", hidden_size=128, intermediate_size=256,
         num_layers=2, num_heads=4, num_kv_heads=2, head_dim=32, vocab_size=512,

@@ -79,7 +79,7 @@ class DecodeSetup:
         return DecodeAttention(self.block_table.shape[1], BLOCK_SIZE)
 
     def inputs(self) -> StepInputs:
-        """New static inputs, at the start."""
+        """New static inputs, filled for the first step."""
         device, batch = self.backend.device, self.batch
 
         def row() -> Tensor:
@@ -109,7 +109,7 @@ class DecodeSetup:
         inputs.slot_mapping.copy_(block * BLOCK_SIZE + last % BLOCK_SIZE)
 
     def cached(self, length: int) -> list[tuple[Tensor, Tensor]]:
-        """K and V of each layer's first `length` tokens, copied: (batch, kv_heads, length, D)."""
+        """Copies of the first `length` K and V of each layer: (batch, kv_heads, length, D)."""
         blocks = self.block_table[:, : -(-length // BLOCK_SIZE)].long()
 
         def gathered(cache: Tensor) -> Tensor:
@@ -135,7 +135,7 @@ def build_setup(
     generator = torch.Generator(device).manual_seed(1)
     for one in (*cache.keys, *cache.values):
         one.normal_(generator=generator)
-    # Scattered, as the blocks of a server that has run for a while; block 0 is the null block.
+    # Scattered, as on a server that has run for a while; block 0 is the null block.
     order = torch.randperm(batch * blocks, generator=torch.Generator().manual_seed(2)) + 1
     table = order.view(batch, blocks).to(device, torch.int32)
     first = torch.randint(config.vocab_size, (batch,), generator=torch.Generator().manual_seed(3))
@@ -151,7 +151,7 @@ def build_setup(
 
 
 def float32_setup(setup: DecodeSetup, context: int, room: int) -> DecodeSetup:
-    """The same requests with the same weights and keys in float32: the reference of the gate."""
+    """The same requests, weights, keys and values in float32: the gate's reference."""
     wide = build_setup(setup.backend, as_float32(setup.model.weights), setup.batch, context, room)
     kept = min(wide.room, setup.room)
     blocks = wide.block_table[:, : -(-kept // BLOCK_SIZE)].long()

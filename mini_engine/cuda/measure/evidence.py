@@ -1,13 +1,14 @@
-"""Measurement files: what was measured, on which machine, with which code. Written, read, doubted.
+"""Measurement files: what was measured, on which machine, with which code.
 
-In:  figures, and what they are of. Out: one JSON file a run, as course/measurements/README.md says.
+In:  figures and where they come from. Out: one JSON file a run, as course/measurements/README.md
+     describes it.
 
     measurement = new_measurement("bench", device, "python -m mini_engine bench", figures)
     write_measurement(path, measurement)
     load_evidence(path)                  # refuses what the CPU emulator wrote
 
-Reading needs no torch. A file tells versions and the GPU, and nothing of whose machine it was:
-paths are cut down to their last part before anything is written.
+Reading needs no torch. A file names versions and the GPU, but not whose machine it was: paths are
+cut down to their last part before anything is written.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Measurement:
     """One file. `figures` hold the numbers: units in their names, medians with intervals."""
 
     kind: str  # "bench" | "calibration"
-    emulated: bool  # written with the CPU emulator: no evidence of anything
+    emulated: bool  # the CPU emulator wrote it: no evidence of anything
     gpu: str
     driver: str
     torch: str
@@ -57,7 +58,7 @@ def new_measurement(
     return Measurement(
         kind=kind,
         emulated=emulated,
-        gpu=EMULATED_GPU if emulated else _gpu("name"),
+        gpu=gpu_name(device),
         driver="none" if emulated else _gpu("driver_version"),
         torch=_version("torch"),
         triton=_version("triton"),
@@ -68,8 +69,13 @@ def new_measurement(
     )
 
 
+def gpu_name(device: str) -> str:
+    """The driver's name for the GPU in use; for a CPU, that there is none."""
+    return EMULATED_GPU if device == "cpu" else _gpu("name")
+
+
 def write_measurement(path: Path, measurement: Measurement) -> None:
-    """Write it whole or not at all; folders are made. OSError where that cannot be done."""
+    """Write the whole file or nothing; makes folders. OSError where that is impossible."""
     path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(without_paths(asdict(measurement)), indent=1, allow_nan=False)
     beside = path.with_name(path.name + ".part")
@@ -79,7 +85,7 @@ def write_measurement(path: Path, measurement: Measurement) -> None:
 
 def read_measurement(path: Path) -> Measurement:
     """Any measurement file, emulated or not. ValueError names the file and what is wrong with it:
-    every missing field, or the first of another kind."""
+    every missing field, or the first of the wrong type."""
     data = read_json_object(path)
     missing = [name for name in FIELDS if data.get(name) in (None, "")]
     if missing:
@@ -97,7 +103,7 @@ def read_measurement(path: Path) -> Measurement:
 
 
 def load_evidence(path: Path) -> Measurement:
-    """A measurement of a real GPU. ValueError for an emulated one, or as `read_measurement`."""
+    """A measurement of a real GPU. ValueError for an emulated one, and as in `read_measurement`."""
     measurement = read_measurement(path)
     if measurement.emulated or measurement.gpu == EMULATED_GPU:
         raise ValueError(
@@ -108,7 +114,7 @@ def load_evidence(path: Path) -> Measurement:
 
 
 def check_same_machine(path: Path, old: Measurement, new: Measurement) -> None:
-    """Raises ValueError, naming the field, unless figures of both may stand in one file."""
+    """Raises ValueError, naming the field, unless one file may hold the figures of both."""
     for name in ("kind", *MACHINE):
         before, now = getattr(old, name), getattr(new, name)
         if before != now:
@@ -119,7 +125,7 @@ def check_same_machine(path: Path, old: Measurement, new: Measurement) -> None:
 
 
 def without_paths(value: Any) -> Any:
-    """`value` with every path inside of it cut down to its last part."""
+    """`value` with every path in it cut down to its last part."""
     if isinstance(value, str):
         return _PATH.sub(lambda match: re.split(r"[/\\]", match[0].rstrip("/\\"))[-1], value)
     if isinstance(value, Mapping):
@@ -130,7 +136,7 @@ def without_paths(value: Any) -> Any:
 
 
 def gpu_state() -> dict[str, str]:
-    """Clocks, temperature and power just now; {} where nvidia-smi is not to be had."""
+    """Clocks, temperature and power just now; {} without nvidia-smi."""
     names = ("clocks.sm", "clocks.mem", "temperature.gpu", "power.draw")
     values = [value.strip() for value in _gpu(",".join(names)).split(",")]
     return dict(zip(names, values, strict=True)) if len(values) == len(names) else {}
@@ -142,12 +148,12 @@ _CSV = ("--format=csv,noheader",)
 
 
 def _gpu_id() -> str:
-    """The one GPU in use, as nvidia-smi counts or names them."""
+    """The GPU in use, by nvidia-smi's number or name."""
     return os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0] or "0"
 
 
 def _gpu(what: str) -> str:
-    """One field of the GPU in use, as nvidia-smi calls it: "name", "driver_version"."""
+    """One field of the GPU in use, by nvidia-smi's word for it: "name", "driver_version"."""
     return _output(["nvidia-smi", "-i", _gpu_id(), f"--query-gpu={what}", *_CSV]) or "unknown"
 
 
@@ -159,8 +165,8 @@ def _version(package: str) -> str:
 
 
 def _commit(folder: Path = Path(__file__).parent) -> str:
-    """The commit, "+" behind it where the tree has changes. Measurements do not count: a run that
-    writes into a file that is tracked must not change the commit that the file is of."""
+    """The commit, with "+" behind it where the tree has changes. Measurements do not count: a run
+    that writes into a tracked file must not change the commit that the file names."""
     git = ["git", "-C", str(folder)]
     commit = _output([*git, "rev-parse", "--short", "HEAD"])
     code = ["--", ":(top)", ":(top,exclude)course/measurements"]
@@ -169,7 +175,7 @@ def _commit(folder: Path = Path(__file__).parent) -> str:
 
 
 def _output(words: list[str]) -> str:
-    """What a program says, "" when it is not there or fails."""
+    """What a program prints, "" when it is missing or fails."""
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=20)
     except (OSError, subprocess.TimeoutExpired):

@@ -1,4 +1,4 @@
-"""The gate before every clock: is a variant as near to the truth as plain bf16 is?
+"""The gate before the clock: is a variant as near to the truth as plain bf16 is?
 
 In:  a variant, the plain variant (our eager model in bf16), the reference (the same in float32).
 Out: `Verdict`.
@@ -15,7 +15,7 @@ would scatter by about its own mean and need many times the positions to say as 
 passes when
 
 1. nothing is NaN or infinite;
-2. every token that it sampled is a best one of its own logits, but for bf16's rounding of them:
+2. every token that it sampled is a best one of its own logits, up to bf16's rounding of them:
    a variant could show fine logits and feed back another token;
 3. for both errors, on both paths, the upper 95% bound (bootstrap) of the mean difference
    variant - plain is no more than MARGIN of plain bf16's own mean error.
@@ -52,10 +52,8 @@ from torch import Tensor
 from mini_engine.cuda.measure.decode_setup import DecodeSetup, Variant
 
 MARGIN = 0.25  # of plain bf16's own mean error; frozen before the first measurement, see above
-CONTEXT = (
-    32  # where both paths start: everything behind it is the same random cache for all variants
-)
-POSITIONS = 1024  # to look at, on each path, where the batch is large ...
+CONTEXT = 32  # tokens before both paths: the same random cache for all variants
+POSITIONS = 1024  # to compare on each path, where the batch is large ...
 STEPS = (4, 128)  # ... but never fewer or more steps than this
 BF16_ROUNDING = 2.0**-8  # of two numbers that are rounded to eight bits each, by half a unit
 RESAMPLES = 2000
@@ -63,7 +61,7 @@ RESAMPLES = 2000
 
 @dataclass(frozen=True)
 class PathErrors:
-    """One path. Means over its positions, in nats; `upper`: 95% bound of mean(variant - plain)."""
+    """Means over the positions of a path, in nats; `upper`: 95% bound of mean(variant - plain)."""
 
     positions: int
     kl: float
@@ -99,7 +97,7 @@ class Verdict:
     finite: bool
     own_best: bool  # every token sampled is a best one of the logits beside it
     forced: PathErrors | None  # None: it feeds itself, several steps a call
-    produced: PathErrors | None  # None: its logits were not finite, or its tokens others
+    produced: PathErrors | None  # None: logits not finite, or tokens that are not their best
 
     @property
     def passed(self) -> bool:
@@ -123,10 +121,10 @@ class Verdict:
 
 
 class Gate:
-    """The truth and the allowance for one setup; judges variant after variant."""
+    """Judges one variant after the other on one setup."""
 
     def __init__(self, setup: DecodeSetup, plain: Variant, reference: Variant) -> None:
-        """`plain` stands on `setup`, `reference` on its float32 twin, both prepared."""
+        """`plain` decodes on `setup`, `reference` on its float32 twin; both are prepared."""
         self.setup, self.plain, self.reference = setup, plain, reference
         self.steps = steps_of(setup.batch)
         shape, vocab = (self.steps, setup.batch), setup.model.config.vocab_size
@@ -179,7 +177,7 @@ class Gate:
 
 
 def steps_of(batch: int) -> int:
-    """How many steps the gate looks at."""
+    """How many steps the gate compares."""
     return max(STEPS[0], min(STEPS[1], POSITIONS // batch))
 
 

@@ -1,15 +1,16 @@
-"""The op list of anything that runs in PyTorch, by watching it: as `oplists` has of known engines.
+"""The op list of anything that runs in PyTorch, recorded as it runs.
 
-In:  code that runs eagerly. Out: one `OpCost` for each op that wrote something, in order.
+In:  code that runs eagerly. Out: one `OpCost` for each op that wrote something, in order; for known
+     engines `predict/oplists.py` has such lists ready.
 
     recorder = OpRecorder()
     with recorder:
         model.body(inputs, attention)
     step_time(recorder.ops, spec, "eager")         # the prediction for exactly this code
 
-Views launch nothing and are left out. Bytes: each tensor read once, each result written once; of a
-table that is looked up in, only the rows. Flops are counted for matrix products, which alone are
-ever bound by them here. A few ops launch two kernels (a long argmax), which is not seen from here.
+Views launch nothing and are left out. Bytes: each tensor read once, each result written once; a
+lookup reads only its rows of the table. Flops are counted for matrix products only: nothing else
+here is ever bound by them. A few ops (a long argmax) launch two kernels; they count as one.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class OpRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @contextmanager
     def live(self) -> Iterator[None]:
-        """Ops of the body stay out of piecewise graphs."""
+        """Marks the ops of the body as live: they stay out of piecewise graphs."""
         before, self._live = self._live, True
         try:
             yield
@@ -66,7 +67,7 @@ class OpRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @dataclass(frozen=True)
 class WatchedAttention:
-    """Attention whose ops the recorder takes down as live. Fits `attention.Attention`."""
+    """An `Attention` whose ops are recorded as live."""
 
     attention: Attention
     recorder: OpRecorder
@@ -87,7 +88,7 @@ def _tensors(values: Any) -> list[Tensor]:
 
 
 def _written(func: Any, given: list[Tensor], out: list[Tensor], args: Any) -> list[Tensor]:
-    """What the op wrote: arguments that its schema says it writes, or results in new memory."""
+    """What the op wrote: the arguments that its schema says it writes, or results in new memory."""
     writes = [a.alias_info is not None and a.alias_info.is_write for a in func._schema.arguments]
     mutated = [x for x, write in zip(args, writes, strict=False) if write]
     if any(writes):

@@ -43,7 +43,8 @@ class OursEager:
         self.place(self.setup.first_tokens, self.setup.context)
 
     def step(self) -> None:
-        self._decode()
+        logits, tokens = self._decode()
+        self._logits, self._tokens = [logits], [tokens]
 
     def feed(self, tokens: Tensor) -> None:
         self.inputs.input_ids.copy_(tokens)
@@ -57,18 +58,17 @@ class OursEager:
     def ops(self) -> list[OpCost]:
         recorder = OpRecorder()
         with recorder:
-            self._decode()
+            for _ in range(self.steps_a_call):
+                self._decode()
         return recorder.ops
 
     def release(self) -> None:
         self._logits, self._tokens = [], []
 
-    def _decode(self) -> Tensor:
-        """One step, from embed to the token written and fed back."""
+    def _decode(self) -> tuple[Tensor, Tensor]:
+        """One step, from embed to the token written and fed back: logits and tokens."""
         hidden = self.model.body(self.inputs, self.setup.attention)
-        logits, tokens = self.model.next_step(hidden, self.inputs)
-        self._logits, self._tokens = [logits], [tokens]
-        return logits
+        return self.model.next_step(hidden, self.inputs)
 
 
 class OursGraph(OursEager):
@@ -92,27 +92,18 @@ class OursGraph(OursEager):
             raise ValueError(f"{self.steps_a_call} steps a replay feed themselves: none can be fed")
         super().feed(tokens)
 
-    def ops(self) -> list[OpCost]:
-        kept = self._logits, self._tokens  # in the graph's memory
-        recorder = OpRecorder()
-        with recorder:
-            self._forward(self.setup.batch)
-        self._logits, self._tokens = kept
-        return recorder.ops
-
     def release(self) -> None:
         super().release()
         self.graphs.reset()
 
     def _forward(self, rung: int) -> Tensor:  # noqa: ARG002 (there is one rung)
         """Keeps the logits of every step for the gate: they are computed anyway."""
-        logits, tokens = [], []
+        self._logits, self._tokens = [], []
         for _ in range(self.steps_a_call):
-            last = self._decode()
-            logits += self._logits
-            tokens += self._tokens
-        self._logits, self._tokens = logits, tokens
-        return last
+            logits, tokens = self._decode()
+            self._logits.append(logits)
+            self._tokens.append(tokens)
+        return logits
 
 
 class OursPiecewise(OursEager):
@@ -156,7 +147,7 @@ class OursCompiled(OursEager):
 
     def __init__(self, setup: DecodeSetup, compiler: Compiler) -> None:
         super().__init__(setup)
-        self._compiled = compiler(self._decode_once)
+        self._compiled = compiler(self._decode)
 
     def prepare(self) -> None:
         """Compiles at the first call; CUDA graphs are recorded at the second, run from the third.
@@ -188,10 +179,6 @@ class OursCompiled(OursEager):
     def release(self) -> None:
         super().release()
         torch.compiler.reset()
-
-    def _decode_once(self) -> tuple[Tensor, Tensor]:
-        hidden = self.model.body(self.inputs, self.setup.attention)
-        return self.model.next_step(hidden, self.inputs)
 
 
 class FusedGraph(OursGraph):

@@ -1,14 +1,13 @@
 """What programmatic dependent launch takes off the boundary between two nodes of a graph.
 
 In:  a `GraphBackend`, how many nodes, how often. Out: figures for a calibration: µs a node without
-it, with it, and what it saves; None with one line why, where it cannot be had.
+     it, with it, and what it saves; or None and one line why, where it cannot be measured.
 
-The node is a real kernel and a small one: the RMSNorm of one row (`kernels/norm.py`), in a chain in
-which each reads what the one before wrote. With PDL a node is launched early, loads its gains and
-then waits for the one before; so what is left of the boundary is what the wait costs. Both graphs
-are replayed in turns, each from an idle device until it is idle again. A chain is never timed back
-to back with itself: with PDL the next replay would begin inside the last one, and the overlap of
-replays would look like a gain of nodes.
+The node is a real but small kernel: the RMSNorm of one row (`kernels/norm.py`), in a chain in which
+each reads what the last one wrote. With PDL a node is launched early, loads its weight and then
+waits for the node before it; so the wait is what is left of the boundary. Both graphs are replayed
+in turns, each from an idle device until it is idle again, never back to back with itself: with PDL
+the next replay would begin inside the last one, and that overlap would be counted as saved.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ Chain = Callable[[], object]  # queues the whole chain
 
 
 def pdl_figures(backend: GraphBackend, nodes: int, rounds: int) -> dict[str, dict[str, Any]]:
-    """The three figures. `nodes` so many that launching the graph is lost among them."""
+    """The three figures. Give so many `nodes` that launching the graph does not count."""
     if no_triton(backend):
         return _without({}, "the chain is of Triton kernels, and Triton is not installed")
     plain = _captured(backend, norm_chain(backend, nodes, pdl=False))
@@ -39,7 +38,7 @@ def pdl_figures(backend: GraphBackend, nodes: int, rounds: int) -> dict[str, dic
             backend, _Replays(plain, nodes), _Replays(plain, nodes), steps=nodes, rounds=rounds
         )
         plain.reset()
-        device = reason.partition(":")[0]  # the rest of the reason is a variant's
+        device = reason.partition(":")[0]  # the rest speaks of a variant
         return _without({PLAIN: _figure(alone)}, f"{device}: it came with sm_90")
     early = _captured(backend, norm_chain(backend, nodes, pdl=True))
     ones, others = paired_laps(
@@ -56,17 +55,17 @@ def pdl_figures(backend: GraphBackend, nodes: int, rounds: int) -> dict[str, dic
 
 
 def norm_chain(backend: GraphBackend, nodes: int, *, pdl: bool) -> Chain:
-    """A chain of `nodes` norms, back and forth between two rows. Compiled when this returns."""
+    """A call that queues `nodes` norms, back and forth between two rows; already compiled."""
     from mini_engine.cuda.kernels.norm import rms_norm
 
     rows = [torch.ones((1, WIDTH), device=backend.device, dtype=torch.bfloat16) for _ in range(2)]
-    gain = torch.ones(WIDTH, device=backend.device, dtype=torch.bfloat16)
+    weight = torch.ones(WIDTH, device=backend.device, dtype=torch.bfloat16)
 
     def chain() -> None:
         for node in range(nodes):
-            rms_norm(rows[(node + 1) % 2], rows[node % 2], gain, 1e-6, pdl)
+            rms_norm(rows[(node + 1) % 2], rows[node % 2], weight, 1e-6, pdl)
 
-    rms_norm(rows[1], rows[0], gain, 1e-6, pdl)  # a kernel must not be compiled inside a capture
+    rms_norm(rows[1], rows[0], weight, 1e-6, pdl)  # not to be compiled inside the capture
     backend.synchronize()
     return chain
 
@@ -76,13 +75,13 @@ def norm_chain(backend: GraphBackend, nodes: int, *, pdl: bool) -> Chain:
 
 @dataclass(frozen=True)
 class _Replays:
-    """A graph as `timing` wants it: its nodes are the steps."""
+    """A graph for `timing`: its nodes are the steps."""
 
     graph: Graph
     steps_a_call: int
 
     def rewind(self) -> None:
-        """A norm of a norm is the same norm: there is nothing to put back."""
+        """Nothing to put back: the norm of a norm is the same row."""
 
     def step(self) -> None:
         self.graph.replay()
@@ -102,6 +101,6 @@ def _figure(laps: list[Lap]) -> dict[str, Any]:
 
 
 def _without(figures: dict[str, dict[str, Any]], reason: str) -> dict[str, dict[str, Any]]:
-    """None for what is missing, and why."""
+    """The figures, with None and the reason for those that are missing."""
     missing = {"median": None, "reason": reason}
     return {name: figures.get(name, dict(missing)) for name in (PLAIN, PDL, SAVED)}

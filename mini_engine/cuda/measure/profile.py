@@ -1,17 +1,17 @@
-"""A decode step of the real engine as a timeline: who did what, CPU and GPU, read by the profiler.
+"""A decode step of the real engine as a timeline: what CPU and GPU did, seen by the profiler.
 
 In:  a `GraphBackend`, `Weights`, a mode, a batch, a context. Out: a `Profile`: the `TraceEvent`s
      of one steady step, with the lanes and categories of the simulator's own timelines, and the
-     ops that the step runs, for the simulator to predict.
+     ops of the step, for the simulator to predict.
 
     profile = profile_step(graphs, weights, "FULL", batch=1, context=512)
     write_trace(path, {"predicted FULL": op_timeline(profile.ops, spec, profile.launched),
                        "measured FULL": profile.timeline})
 
-The engine runs as it always does: scheduler, dispatcher, runner, real graphs on a GPU and emulated
-ones on a CPU. `profile_rows.py` makes lanes of what the profiler wrote down.
+The engine runs as always: scheduler, dispatcher, runner, real graphs on a GPU and emulated ones on
+a CPU. `profile_rows.py` turns the profiler's rows into lanes.
 
-Profiling costs time by itself. `bench` says how long a step takes; this shows where it goes.
+Profiling itself costs time. `bench` says how long a step takes; this shows where the time goes.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ WARM_UP, STEPS = 3, 5  # decode steps before the profiler, and under it
 
 @dataclass(frozen=True)
 class Profile:
-    """One step. The timeline's time 0 is its start."""
+    """One step, which starts at time 0 of the timeline."""
 
     timeline: tuple[TraceEvent, ...]
     ops: tuple[OpCost, ...]  # of this very step
-    launched: Mode  # how, in the simulator's words
+    launched: Mode  # how its ops are launched, for the simulator
 
 
 @torch.no_grad()  # in inference mode a recorder sees linear, and not the mm that it calls
@@ -60,7 +60,7 @@ def profile_step(
 ) -> Profile:
     """Decode a few steps of `batch` requests with `context` tokens; keep one of median length.
 
-    Raises ValueError for a context that is too short or too long, where memory runs out, and for a
+    Raises ValueError for a context that is too short or too long, for too little memory, and for a
     profiler that saw nothing of the GPU.
     """
     try:
@@ -89,7 +89,7 @@ def profile_step(
 
 
 def process_name(mode: str, *, emulated: bool) -> str:
-    """What a measured step is called in a trace."""
+    """The name of a measured step in a trace."""
     if emulated:
         return (
             f"measured {mode} (CPU, emulated graphs: the CPU runs the kernels, there is no GPU "
@@ -104,7 +104,7 @@ def process_name(mode: str, *, emulated: bool) -> str:
 def _engine(
     backend: GraphBackend, weights: Weights, mode: str, batch: int, context: int
 ) -> tuple[Engine, TorchRunner]:
-    """An engine with `batch` requests waiting, and one rung of exactly that size captured."""
+    """An engine with `batch` waiting requests, and graphs captured for exactly that batch size."""
     config, device = weights.config, weights.embed.device
     prompt = context - WARM_UP - (STEPS + 1) // 2  # so that the middle step has `context` tokens
     new_tokens = 1 + WARM_UP + STEPS + 1  # none ends under the profiler
@@ -141,7 +141,7 @@ def _engine(
 
 def _profiled(engine: Engine, backend: GraphBackend) -> tuple[list[Row], StepRecord]:
     """STEPS dependent steps under the profiler: its rows, and the last step."""
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else it tells of its start and its end
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or it logs its start and its end
     from torch.profiler import ProfilerActivity, profile, record_function
 
     watched = [ProfilerActivity.CPU]
@@ -162,7 +162,7 @@ def _profiled(engine: Engine, backend: GraphBackend) -> tuple[list[Row], StepRec
 
 
 def _ops_of(runner: TorchRunner, record: StepRecord) -> list[OpCost]:
-    """The ops of the last step, watched while it is computed once more: nothing changes by it."""
+    """The ops of the last step, recorded while it is computed again, which changes nothing."""
     batch, recorder = record.batch, OpRecorder()
     if record.descriptor.mode is CUDAGraphMode.FULL:
         with recorder:

@@ -1,13 +1,13 @@
 """What `torch.profiler` exported, as the two lanes of one decode step. A pure function, no torch.
 
-In:  rows: the `traceEvents` of the file that it exports, the steps marked by `record_function`.
-Out: `TraceEvent`s of one step, in µs from its start, lanes and categories as the simulator's.
+In:  rows: the `traceEvents` of the exported file, with steps marked by `record_function`.
+Out: `TraceEvent`s of one step, in µs from its start, with the simulator's lanes and categories.
 
     events_of_profile(json.loads(path.read_text())["traceEvents"])
 
 The format is kineto's (pytorch/kineto, libkineto: categories in ActivityType.cpp, `args` in
 CuptiActivity.h and MetadataFieldCatalog.h, layout in output_json.cpp): `ph` "X", `ts` and `dur` in
-µs, `args.correlation` the same for a call and for all that it starts on the GPU.
+µs, `args.correlation` the same for a call and for everything that it starts on the GPU.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from mini_engine.records.trace import CPU, GPU, TraceEvent
 Row = Mapping[str, Any]  # one element of `traceEvents`
 
 STEP = "decode step"  # what a step is called in the rows
-PYTHON = "Python"  # what the CPU does in a step outside of any op
-CALLS = {  # by how the name of a CUDA call begins; other calls are host work
+PYTHON = "Python"  # what the CPU does outside of any op
+CALLS = {  # by the beginning of a CUDA call's name; other calls are host work
     "cudaGraphLaunch": "graph",
     "cuGraphLaunch": "graph",
     "cudaLaunch": "launch",
@@ -37,12 +37,12 @@ ON_GPU = {"kernel": "kernel", "gpu_memcpy": "copy", "gpu_memset": "copy"}
 
 
 def events_of_profile(rows: Iterable[Row]) -> list[TraceEvent]:
-    """The step of median length among `rows`, as what each lane did at each moment.
+    """The step of median length among `rows`: what each lane did at each moment.
 
-    `rows` are the `traceEvents` that `torch.profiler` exports. Lane CPU: calls into CUDA (launch,
-    graph, copy, wait), and around them the op that makes them, or Python (host). Lane GPU: what
-    the step's calls started, by its correlation id (kernel, node, copy). Rows of any other kind
-    are skipped. No two boxes of a lane overlap: Perfetto draws a thread as a stack.
+    Lane CPU: calls into CUDA (launch, graph, copy, wait), and around them the op that makes them,
+    or Python (host). Lane GPU: what the step's calls started, by correlation id (kernel, node,
+    copy). Rows of any other kind are skipped. No two boxes of a lane overlap: Perfetto draws a
+    thread as a stack.
 
     Raises ValueError when there is no step.
     """
@@ -68,9 +68,9 @@ def events_of_profile(rows: Iterable[Row]) -> list[TraceEvent]:
 def _started(complete: Sequence[Row], calls: Sequence[Row], step: Row) -> list[Row]:
     """What ran on the GPU for the step.
 
-    By correlation id and not by time, since the two clocks agree to a µs or so only. What no call
-    is known for, as with a library that launches by a way that kineto does not follow, is taken
-    by time.
+    Found by correlation id and not by time, since the two clocks agree only to about a µs. Where
+    the call is unknown, because a library launches in a way that kineto does not follow, time
+    decides.
     """
     known, ours = _ids(row for row in complete if row["cat"] in CALLING), _ids(calls)
     return [
@@ -83,7 +83,7 @@ def _started(complete: Sequence[Row], calls: Sequence[Row], step: Row) -> list[R
 
 def _kind_of_call(row: Row, waits: Container[int | None]) -> str:
     """A copy to pageable memory returns when it is done (CUDA Runtime API, "API synchronization
-    behavior"), so on lane CPU it is a wait: that is how PyTorch reads a token back."""
+    behavior"), so it is a wait on lane CPU: that is how PyTorch reads a token back."""
     name = row["name"]
     if name.endswith("Synchronize") or _correlation(row) in waits:
         return "wait"
@@ -91,7 +91,7 @@ def _kind_of_call(row: Row, waits: Container[int | None]) -> str:
 
 
 def _kind_on_gpu(row: Row, graphs: Container[int | None]) -> str:
-    """All that one cudaGraphLaunch starts has its correlation id; outside a graph, node id is 0."""
+    """All nodes of a graph have its launch's correlation id; outside a graph, node id is 0."""
     if row["args"].get("graph node id") or _correlation(row) in graphs:
         return "node"
     return ON_GPU[row["cat"]]
@@ -122,7 +122,7 @@ def _event(lane: str, row: Row, category: str, name: str | None = None) -> Trace
 
 
 def _outermost(boxes: Iterable[TraceEvent]) -> list[TraceEvent]:
-    """Those that no other contains: an op, and not the ops that it calls."""
+    """Boxes that no other box contains: an op, and not the ops that it calls."""
     kept: list[TraceEvent] = []
     for box in sorted(boxes, key=lambda b: (b.start_us, -b.duration_us)):
         if not kept or box.start_us >= kept[-1].end_us:
@@ -131,7 +131,7 @@ def _outermost(boxes: Iterable[TraceEvent]) -> list[TraceEvent]:
 
 
 def _painted(below: Sequence[TraceEvent], above: Sequence[TraceEvent]) -> list[TraceEvent]:
-    """Both, in order of time; of what lies below only the parts that are not covered."""
+    """Both, in order of time; the boxes below keep only the parts that are not covered."""
     seen = list(above)
     for box in below:
         at = box.start_us
@@ -146,8 +146,8 @@ def _painted(below: Sequence[TraceEvent], above: Sequence[TraceEvent]) -> list[T
 
 
 def _in_turn(boxes: Iterable[TraceEvent]) -> list[TraceEvent]:
-    """Each from when the one before has ended: kernels on two streams, or one that starts while
-    the last drains, overlap. The lane is busy for as long as it was."""
+    """Boxes that start no earlier than the last one ends. Kernels overlap on two streams, or when
+    one starts while the last drains; the lane stays busy for as long as it was."""
     turns: list[TraceEvent] = []
     for box in sorted(boxes, key=lambda b: b.start_us):
         free = turns[-1].end_us if turns else box.start_us

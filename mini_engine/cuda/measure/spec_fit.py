@@ -1,12 +1,12 @@
-"""From what was measured to a `DeviceSpec`: one figure of the simulator from one or two of ours.
+"""From a calibration to a `DeviceSpec`: each figure of the simulator from one or two measured ones.
 
 In:  the figures of a calibration, a base spec, the name of the evidence file.
-Out: the JSON of a spec. What was measured is of kind "measured" and names the file; what was not,
-or came out at 0 or less, is the base's, with its own kind and source. No torch.
+Out: the JSON of a spec. A measured figure is of kind "measured" and names the file; one that was
+     not measured, or came out at 0 or less, is the base's, with its own kind and source. No torch.
 
     floor + graph gap    the slope of a graph's time on the device against its nodes
     floor                how long a kernel that does nothing lasts, by the profiler's stamps
-    stream gap           graph gap + what the same kernel takes more in a stream
+    stream gap           graph gap + how much longer the same kernel takes in a stream
     graph launch, node   base and slope of the CPU's time of one replay against nodes
 """
 
@@ -20,10 +20,33 @@ from mini_engine.predict.hardware import FIGURE_NAMES, DeviceSpec, spec_names
 
 WHOLE = ("vram_bytes", "sm_count", "l2_bytes", "queue_depth", "graph_node_bytes", "reserved_bytes")
 
+# figure of the spec -> figure of the calibration, how it was measured
+MEDIANS = {
+    "cpu_launch_us": (
+        "cpu_launch_us",
+        "one spin kernel of 0 cycles, launched from C++ without the dispatcher",
+    ),
+    "cpu_op_us": ("cpu_op_us", "an eager step of a small decoder, shared out among its ops"),
+    "copy_bandwidth_gb_s": (
+        "copy_bandwidth_gb_s",
+        "a copy within the device's memory, read and written",
+    ),
+    "copy_us": ("copy_us", "one small copy from pinned memory, until the call returns"),
+    "sync_us": ("sync_us", "reading one number of an idle device"),
+    "peak_tflops": ("matmul_tflops", "a large square bf16 product, what is reached"),
+}
+VALUES = {
+    "sm_count": "as the driver tells",
+    "l2_bytes": "as the driver tells",
+    "vram_bytes": "as the driver tells",
+    "queue_depth": "launches behind a long kernel until one is made to wait",
+    "graph_node_bytes": "device memory gone after capturing eight graphs, by node",
+}
+
 
 @dataclass(frozen=True)
 class Fitted:
-    """One figure of the spec, from our figures."""
+    """One figure of the spec, from measured ones."""
 
     value: float
     how: str
@@ -34,7 +57,7 @@ def spec_json(
     own_base: bool, emulated: bool,
 ) -> dict[str, Any]:  # fmt: skip
     """What `hardware.load_spec` reads. `own_base`: the base is a spec of this very device; if not,
-    its figures are borrowed. Emulated figures are "derived" and say that they are no evidence."""
+    its figures count as borrowed. Emulated figures are "derived", and no evidence."""
     fits = fitted(figures, base)
     spec: dict[str, Any] = {"name": name}
     for figure in FIGURE_NAMES:
@@ -57,34 +80,25 @@ def spec_json(
 
 
 def kept_from_base(figures: Mapping[str, Any], base: DeviceSpec) -> list[str]:
-    """Names of the figures that are not of this calibration."""
+    """Names of the figures that this calibration did not measure."""
     fits = fitted(figures, base)
     return [name for name in FIGURE_NAMES if name not in fits or fits[name].value <= 0]
 
 
 def fitted(figures: Mapping[str, Any], base: DeviceSpec) -> dict[str, Fitted]:
-    """Every figure of a spec that `figures` tell. KeyError for a calibration without its fits."""
+    """Every figure of a spec that `figures` give. KeyError for a calibration without its lines."""
     fits = {
-        name: Fitted(figures[name]["median"], f"{how}, {_interval(figures[name])}")
-        for name, how in _MEDIANS.items()
+        name: Fitted(figures[source]["median"], f"{how}, {_interval(figures[source])}")
+        for name, (source, how) in MEDIANS.items()
     }
-    fits["peak_tflops"] = Fitted(
-        figures["matmul_tflops"]["median"],
-        f"a large square bf16 product, what is reached, {_interval(figures['matmul_tflops'])}",
-    )
     fits |= {
-        name: Fitted(figures[name]["value"], "as the driver tells")
-        for name in ("sm_count", "l2_bytes", "vram_bytes")
-        if name in figures
+        name: Fitted(figures[name]["value"], how) for name, how in VALUES.items() if name in figures
     }
-    for name, how in _COUNTS.items():
-        if name in figures:
-            fits[name] = Fitted(figures[name]["value"], how)
     return fits | _launch_fits(figures) | _gap_fits(figures, base)
 
 
 def residuals(figures: Mapping[str, Any]) -> dict[str, float]:
-    """The largest residual of each straight line, as a share of the time it is of."""
+    """The largest residual of each straight line, as a share of the time that it misses."""
     return {
         name: max(abs(r) / t for r, t in zip(fit["residuals_us"], fit["us"], strict=True))
         for name, fit in figures.items()
@@ -116,18 +130,6 @@ def base_name(gpu: str) -> str | None:
 
 # ---------------------------------------------------------------- parts
 
-_MEDIANS = {
-    "cpu_launch_us": "one spin kernel of 0 cycles, launched from C++ without the dispatcher",
-    "cpu_op_us": "an eager step of a small decoder, shared out among its ops",
-    "copy_bandwidth_gb_s": "a copy within the device's memory, read and written",
-    "copy_us": "one small copy from pinned memory, until the call returns",
-    "sync_us": "reading one number of an idle device",
-}
-_COUNTS = {
-    "queue_depth": "launches behind a long kernel until one is made to wait",
-    "graph_node_bytes": "device memory gone after capturing eight graphs, by node",
-}
-
 
 def _launch_fits(figures: Mapping[str, Any]) -> dict[str, Fitted]:
     launch, make, record = (figures[name] for name in ("graph_launch", "instantiate", "capture"))
@@ -143,7 +145,7 @@ def _launch_fits(figures: Mapping[str, Any]) -> dict[str, Fitted]:
 
 
 def _gap_fits(figures: Mapping[str, Any], base: DeviceSpec) -> dict[str, Fitted]:
-    """The profiler's floor, and what is left of a node's time as the gap."""
+    """The floor as the profiler sees it; the rest of a node's time is the gap."""
     device, more = figures["graph_device"], figures["gap_difference_us"]["median"]
     floor, floor_from = base.kernel_floor_us, "the base spec's floor"
     fits = {}

@@ -5,9 +5,9 @@ In:  something that runs decode steps, a `GraphBackend`. Out: microseconds a ste
 
     one, other = paired_laps(graphs, ours, theirs, steps=32, rounds=8)     # AB BA AB BA ...
 
-On a GPU the time between two CUDA events is what the device took; the wall clock around them, from
-the first call until all is done, is what a caller waits. The emulator's events are a
-`perf_counter`: the same code runs, its times mean nothing.
+On a GPU, the time between two CUDA events is what the device took; the wall clock around them, from
+the first call until everything is done, is what a caller waits. The emulator's events use
+`perf_counter`: the same code runs, but its times mean nothing.
 
 The order AB BA cancels a drift (clocks, heat) that is even over a round; a null variant, the anchor
 against itself, shows what is left.
@@ -26,7 +26,7 @@ from mini_engine.cuda.graphs.capture import no_garbage_collection
 
 @dataclass(frozen=True)
 class Lap:
-    """One lap, for each of its decode steps. Steps of a lap depend on one another."""
+    """The time of one lap, divided by its decode steps, each of which depends on the last."""
 
     event_us: float
     wall_us: float
@@ -41,7 +41,7 @@ class Runnable(Protocol):
         ...
 
     def rewind(self) -> None:
-        """Back to the start, so that each lap does the same."""
+        """Back to the start, so that every lap does the same."""
         ...
 
     def step(self) -> None:
@@ -78,7 +78,7 @@ def lap(backend: GraphBackend, runnable: Runnable, steps: int) -> Lap:
 def paired_laps(
     backend: GraphBackend, one: Runnable, other: Runnable, *, steps: int, rounds: int
 ) -> tuple[list[Lap], list[Lap]]:
-    """`rounds` laps of each, in balanced order, one lap each before that does not count."""
+    """`rounds` laps of each, in balanced order, after one lap of each that does not count."""
     laps: dict[str, list[Lap]] = {"one": [], "other": []}
     runnables = {"one": one, "other": other}
     with no_garbage_collection():
@@ -92,8 +92,8 @@ def paired_laps(
 def balanced_order(one: str, other: str, rounds: int) -> list[str]:
     """one other, other one, one other ...: `rounds` of each, and each comes first equally often.
 
-    So a drift that goes on evenly weighs on both the same. Raises ValueError for an odd number of
-    rounds, or none.
+    So an even drift weighs on both the same. Raises ValueError for an odd number of rounds, or
+    none.
     """
     if rounds < 2 or rounds % 2:
         raise ValueError(f"{rounds} rounds: give an even number, 2 or more, to balance the order")
@@ -103,7 +103,7 @@ def balanced_order(one: str, other: str, rounds: int) -> list[str]:
 def device_us(
     backend: GraphBackend, work: Callable[[], object], calls: int, repeats: int
 ) -> list[float]:
-    """µs of the device's time for each call of `work`, `calls` of them in a row, so often."""
+    """µs of the device's time per call of `work`: `calls` in a row, measured `repeats` times."""
     times = []
     for repeat in range(repeats + 1):
         first, last = backend.Event(enable_timing=True), backend.Event(enable_timing=True)
@@ -121,9 +121,9 @@ def device_us(
 def host_us(
     backend: GraphBackend, work: Callable[[], object], calls: int, repeats: int
 ) -> list[float]:
-    """µs of the CPU's time to issue each call: from an idle device, its end not waited for.
+    """µs of the CPU's time to issue a call, on an idle device and without waiting for the end.
 
-    `calls` must stay below the launches that the driver queues, or the CPU is made to wait.
+    `calls` must stay below the launches that the driver queues, or the CPU has to wait.
     """
     times = []
     with no_garbage_collection():

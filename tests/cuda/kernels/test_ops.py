@@ -24,7 +24,7 @@ from mini_engine.cuda.kernels import (
     rope,
 )
 from mini_engine.cuda.kernels.gemv import GemvPlan, chunk_of, gemv_plan
-from mini_engine.cuda.kernels.launch import launch_options, require_pdl
+from mini_engine.cuda.kernels.launch import launch_options
 from mini_engine.cuda.kernels.paged import Heads
 from mini_engine.cuda.kernels.skinny import skinny_plan
 from mini_engine.model.config import ModelConfig, named_shape
@@ -33,6 +33,7 @@ from tests.support.kernel_cases import NAN, Paged, paged, rotary
 
 HEADS = Heads(4, 2, 16, 4)
 EPS = 1e-6
+CPU = torch.device("cpu")
 
 
 def rows(*shape: int) -> torch.Tensor:
@@ -51,15 +52,15 @@ def every_call() -> dict[str, tuple[Callable[..., None], tuple[object, ...]]]:
     cache, lens = (kv.k_cache, kv.v_cache), (kv.block_table, kv.context_lens)
     q, counters = rows(3, 64), torch.zeros(3, 2, dtype=torch.int32)
     ints = torch.zeros(3, dtype=torch.int32)
-    ones, matrix, gain = torch.ones(3, dtype=torch.int32), rows(12, 32), rows(32)
-    parts = head.num_programs(12, 32)
-    found, where = rows(3, parts), torch.zeros(3, parts, dtype=torch.int32)
+    ones, matrix, norm_weight = torch.ones(3, dtype=torch.int32), rows(12, 32), rows(32)
+    programs = head.num_programs(12, 32)
+    found, where = rows(3, programs), torch.zeros(3, programs, dtype=torch.int32)
     tokens = torch.zeros(3, dtype=torch.int64)
     advanced = (ints.clone(), ints.clone(), ones.clone(), ints.clone())
     turned = rotary(HEADS.head_dim)
     return {
-        "rms_norm": (norm.rms_norm, (rows(3, 32), rows(3, 32), gain, EPS)),
-        "add_rms_norm": (norm.add_rms_norm, (*rows(3, 3, 32), gain, EPS)),
+        "rms_norm": (norm.rms_norm, (rows(3, 32), rows(3, 32), norm_weight, EPS)),
+        "add_rms_norm": (norm.add_rms_norm, (*rows(3, 3, 32), norm_weight, EPS)),
         "silu_mul": (activation.silu_mul, (rows(3, 8), rows(3, 16))),
         "rope_kv_write": (rope.rope_kv_write, (q, *cache, qkv, ints, ints, *turned)),
         "decode_attention": (
@@ -75,13 +76,13 @@ def every_call() -> dict[str, tuple[Callable[..., None], tuple[object, ...]]]:
             (q, *cache, counters, qkv, *lens, *turned, 2),
         ),
         "linear": (linear.linear, (rows(3, 12), rows(3, 32), matrix)),
-        "norm_linear": (linear.norm_linear, (rows(3, 12), rows(3, 32), gain, matrix, EPS)),
+        "norm_linear": (linear.norm_linear, (rows(3, 12), rows(3, 32), norm_weight, matrix, EPS)),
         "linear_add": (linear.linear_add, (rows(3, 12), rows(3, 32), matrix)),
         "norm_gate_up_silu_mul": (
             linear.norm_gate_up_silu_mul,
-            (rows(3, 6), rows(3, 32), gain, matrix, EPS),
+            (rows(3, 6), rows(3, 32), norm_weight, matrix, EPS),
         ),
-        "norm_lm_head": (head.norm_lm_head, (found, where, rows(3, 32), gain, matrix, EPS)),
+        "norm_lm_head": (head.norm_lm_head, (found, where, rows(3, 32), norm_weight, matrix, EPS)),
         "pick_tokens": (pick.pick_tokens, (tokens, found, where)),
         "pick_and_advance": (
             pick.pick_and_advance,
@@ -125,12 +126,12 @@ def test_a_misshapen_output_is_refused_in_one_line(name: str) -> None:
 def test_what_does_not_fit_is_named() -> None:
     calls = every_call()
     op, arguments = calls["rms_norm"]
-    with pytest.raises(ValueError, match=r"gain is \(31,\), expected \(32,\)"):
+    with pytest.raises(ValueError, match=r"weight is \(31,\), expected \(32,\)"):
         op(*arguments[:2], rows(31), EPS)
     with pytest.raises(ValueError, match="not contiguous"):
         op(rows(32, 3).T, *arguments[1:])
     op, arguments = calls["rope_kv_write"]
-    with pytest.raises(ValueError, match="one of q_gain and k_gain is None"):
+    with pytest.raises(ValueError, match="one of q_norm and k_norm is None"):
         op(*arguments, rows(16))
     with pytest.raises(ValueError, match=r"cos is torch\.float64, expected float32"):
         op(*arguments[:6], arguments[6].double(), arguments[7])
@@ -145,9 +146,12 @@ def test_what_does_not_fit_is_named() -> None:
 def test_a_batch_too_large_for_a_kernel_is_told_what_to_use(
     op: Callable[..., None], most: int
 ) -> None:
-    x, gain, weight = rows(most + 1, 32), rows(32), rows(12, 32)
+    x, norm_weight, weight = rows(most + 1, 32), rows(32), rows(12, 32)
     parts = torch.empty(most + 1, head.num_programs(12, 32))
-    arguments = {16: (rows(most + 1, 12), x, weight), 4: (parts, parts.int(), x, gain, weight, EPS)}
+    arguments = {
+        16: (rows(most + 1, 12), x, weight),
+        4: (parts, parts.int(), x, norm_weight, weight, EPS),
+    }
     with pytest.raises(ValueError, match=rf"{most + 1} .* > {most}.*torch.nn.functional.linear"):
         op(*arguments[most])
 
@@ -157,14 +161,14 @@ def test_a_batch_too_large_for_a_kernel_is_told_what_to_use(
 
 def test_pdl_is_refused_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="pdl=True needs a GPU of sm_90 or newer, got cpu"):
-        launch_options(True, rows(1))
-    assert launch_options(False, rows(1)) == {"PDL": False}
+        launch_options(True, CPU)
+    assert launch_options(False, CPU) == {"PDL": False}
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "A100")
     with pytest.raises(ValueError, match="A100 is sm_80: use pdl=False"):
-        require_pdl(torch.device("cuda"))
+        launch_options(True, torch.device("cuda"))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
-    require_pdl(torch.device("cuda"))
+    assert launch_options(True, torch.device("cuda")) == {"PDL": True, "launch_pdl": True}
 
 
 # ---- bytes: the formulas beside the kernels are those of the op lists

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 from mini_engine.cli import main  # noqa: E402
-from mini_engine.cli.bench_file import tiny_shape  # noqa: E402
+from mini_engine.cli.measuring import tiny_shape  # noqa: E402
 from mini_engine.cuda import weights as weights_room  # noqa: E402
 from mini_engine.cuda.graphs.backend import graphs_for  # noqa: E402
 from mini_engine.cuda.measure import profile as profile_room  # noqa: E402

@@ -1,5 +1,5 @@
-"""measure/straight_line.py: the line with the least relative misses, and its error where it was not
-fitted. What a calibration makes of it: tests/cuda/measure/test_calibrate.py."""
+"""Straight lines: the one with the least relative misses, and its error where it was not fitted.
+What a calibration makes of it: tests/cuda/measure/test_calibrate.py."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mini_engine.cuda.measure import spec_fit
-from mini_engine.cuda.measure.straight_line import LEAST_US, held_out_percent, line, line_fit
+from mini_engine.cuda.measure.intervals import LEAST_US, held_out_percent, line, line_fit
 
 NODES = (1, 16, 64, 256, 1024)
 times = st.lists(st.floats(0.5, 1e4), min_size=len(NODES), max_size=len(NODES))

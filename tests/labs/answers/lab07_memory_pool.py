@@ -3,9 +3,9 @@
 
 class Memory:
     def _best_fit(self, wanted, pool):
-        fitting = [entry[2] for entry in self._free[pool] if entry[0] >= wanted]
+        fitting = [block for block in self._free[pool] if block.nbytes >= wanted]
         best = min(fitting, key=lambda block: (block.nbytes, block.address), default=None)
-        self._free[pool] = [entry for entry in self._free[pool] if entry[2] is not best]
+        self._free[pool] = [block for block in self._free[pool] if block is not best]
         return best
 
     def allocate(self, nbytes, pool=DEFAULT_POOL):
@@ -53,8 +53,7 @@ class Memory:
             self._fill(block)
         block.free = True
         joined = self._merge(block)
-        entries = [*self._free[block.pool], (joined.nbytes, joined.address, joined)]
-        self._free[block.pool] = sorted(entries, key=lambda entry: entry[:2])
+        self._free[block.pool] = sorted([*self._free[block.pool], joined], key=size_order)
 
     def release_cached(self, pool=None):
         before = self.reserved_bytes()

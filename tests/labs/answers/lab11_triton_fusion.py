@@ -2,7 +2,9 @@
 
 
 @triton.jit
-def rms_norm_kernel(out, x, gain, eps, WIDTH: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr):
+def rms_norm_kernel(
+    out, x, weight, eps, WIDTH: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr
+):
     pdl_release(PDL)
     pdl_wait(PDL)
     lane = tl.arange(0, 16)
@@ -16,14 +18,14 @@ def rms_norm_kernel(out, x, gain, eps, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
     for start in range(0, WIDTH, 16):
         there = start + lane < WIDTH
         part = tl.load(x + first + start + lane, mask=there, other=0.0).to(tl.float32)
-        scale = tl.load(gain + start + lane, mask=there, other=0.0).to(tl.float32)
+        scale = tl.load(weight + start + lane, mask=there, other=0.0).to(tl.float32)
         result = (part / root * scale).to(out.dtype.element_ty)
         tl.store(out + first + start + lane, result, mask=there)
 
 
 @triton.jit
 def add_rms_norm_kernel(
-    out, residual, x, gain, eps, WIDTH: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr
+    out, residual, x, weight, eps, WIDTH: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr
 ):
     pdl_release(PDL)
     pdl_wait(PDL)
@@ -43,7 +45,7 @@ def add_rms_norm_kernel(
     for start in range(0, WIDTH, 16):
         column = start + lane
         total = tl.load(residual + column, mask=column < WIDTH, other=0.0).to(tl.float32)
-        scale = tl.load(gain + column, mask=column < WIDTH, other=0.0).to(tl.float32)
+        scale = tl.load(weight + column, mask=column < WIDTH, other=0.0).to(tl.float32)
         tl.store(
             out + column, (inverse * total * scale).to(out.dtype.element_ty), mask=column < WIDTH
         )
@@ -76,8 +78,8 @@ def rope_kv_write_kernel(
     slot_mapping,
     cos,
     sin,
-    q_gain,
-    k_gain,
+    q_norm,
+    k_norm,
     eps,
     Q_HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
@@ -98,11 +100,11 @@ def rope_kv_write_kernel(
     if QK_NORM:
         inverse = tl.rsqrt(tl.sum(mine * mine, axis=0) / HEAD_DIM + eps)
         if head < Q_HEADS:
-            mine *= inverse * tl.load(q_gain + d).to(tl.float32)
-            other *= inverse * tl.load(q_gain + mate).to(tl.float32)
+            mine *= inverse * tl.load(q_norm + d).to(tl.float32)
+            other *= inverse * tl.load(q_norm + mate).to(tl.float32)
         else:
-            mine *= inverse * tl.load(k_gain + d).to(tl.float32)
-            other *= inverse * tl.load(k_gain + mate).to(tl.float32)
+            mine *= inverse * tl.load(k_norm + d).to(tl.float32)
+            other *= inverse * tl.load(k_norm + mate).to(tl.float32)
     angle = tl.load(positions + token) * (HEAD_DIM // 2) + d % (HEAD_DIM // 2)
     turned = mine * tl.load(cos + angle) + sign * other * tl.load(sin + angle)
     if head < Q_HEADS:

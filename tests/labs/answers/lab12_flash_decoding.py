@@ -1,4 +1,4 @@
-"""Another right way: sums instead of tensor cores, scores in base two, parts merged one by one."""
+"""Another right way: sums instead of tensor cores, exp2, partials merged one by one."""
 
 
 @triton.jit
@@ -9,17 +9,17 @@ def cache_rows(table, token, inside, BLOCK_SIZE: tl.constexpr):
 
 
 @triton.jit
-def online_softmax(scores, valid, values, best, total, acc):
+def online_softmax(scores, valid, values, m, l, acc):
     hidden = tl.where(valid, 0.0, 1.0)
-    best_here = tl.max(scores * (1.0 - hidden) + LOWEST * hidden, axis=1)
-    lower = best < best_here
-    top = tl.where(lower, best_here, best)
+    m_here = tl.max(scores * (1.0 - hidden) + LOWEST * hidden, axis=1)
+    lower = m < m_here
+    top = tl.where(lower, m_here, m)
     weights = tl.exp2((tl.minimum(scores, top[:, None]) - top[:, None]) * 1.4426950408889634)
     weights = weights * (1.0 - hidden)
-    shrink = tl.where(lower, tl.exp(best - top), 1.0)
+    shrink = tl.where(lower, tl.exp(m - top), 1.0)
     wide = values.to(tl.float32)
     added = tl.sum(weights[:, :, None] * wide[None, :, :], axis=1)
-    return top, shrink * total + tl.sum(weights, axis=1), shrink[:, None] * acc + added
+    return top, shrink * l + tl.sum(weights, axis=1), shrink[:, None] * acc + added
 
 
 @triton.jit
@@ -55,8 +55,8 @@ def decode_split_kernel(
     row = q + (pair * GROUP + member[:, None]) * HEAD_DIM + d
     mine = tl.load(row, mask=member[:, None] < GROUP, other=0.0).to(tl.float32) * scale
     length = tl.load(context_lens + request)
-    best = tl.full((PADDED_GROUP,), LOWEST, tl.float32)
-    total = tl.zeros((PADDED_GROUP,), tl.float32)
+    m = tl.full((PADDED_GROUP,), LOWEST, tl.float32)
+    l = tl.zeros((PADDED_GROUP,), tl.float32)
     acc = tl.zeros((PADDED_GROUP, HEAD_DIM), tl.float32)
     tile = split
     while tile * TILE < length:
@@ -68,10 +68,10 @@ def decode_split_kernel(
         values = tl.load(v_cache + at, mask=inside[:, None], other=0.0)
         scores = tl.sum(mine[:, None, :] * keys[None, :, :], axis=2)
         valid = (member[:, None] < PADDED_GROUP) & inside[None, :]
-        best, total, acc = online_softmax(scores, valid, values, best, total, acc)
+        m, l, acc = online_softmax(scores, valid, values, m, l, acc)
         tile += SPLITS
-    part = (pair * GROUP + member) * SPLITS + split
-    store_part(sums, stats, part, member < GROUP, best, total, acc, HEAD_DIM)
+    partial = (pair * GROUP + member) * SPLITS + split
+    store_partial(sums, stats, partial, member < GROUP, m, l, acc, HEAD_DIM)
     combine_if_last(
         *(out, sums, stats, counters + pair, pair * GROUP),
         *(GROUP, HEAD_DIM, SPLITS, PADDED_SPLITS),
@@ -81,21 +81,21 @@ def decode_split_kernel(
 @triton.jit
 def combine(sums, stats, head, HEAD_DIM: tl.constexpr, SPLITS: tl.constexpr, PADDED: tl.constexpr):
     d = tl.arange(0, HEAD_DIM)
-    best = LOWEST
-    total = 0.0
+    m = LOWEST
+    l = 0.0
     acc = tl.zeros((HEAD_DIM,), tl.float32)
     for split in range(SPLITS):
-        part = head * SPLITS + split
-        its_best = tl.load(stats + part * 2, cache_modifier=".cg")
-        its_total = tl.load(stats + part * 2 + 1, cache_modifier=".cg")
-        top = tl.maximum(best, its_best)
-        mine = tl.exp(best - top)
-        other = tl.exp(its_best - top)
-        row = tl.load(sums + part * HEAD_DIM + d, cache_modifier=".cg")
+        partial = head * SPLITS + split
+        its_m = tl.load(stats + partial * 2, cache_modifier=".cg")
+        its_l = tl.load(stats + partial * 2 + 1, cache_modifier=".cg")
+        top = tl.maximum(m, its_m)
+        mine = tl.exp(m - top)
+        other = tl.exp(its_m - top)
+        row = tl.load(sums + partial * HEAD_DIM + d, cache_modifier=".cg")
         acc = acc * mine + row * other
-        total = total * mine + its_total * other
-        best = top
-    return acc / tl.where(total == 0.0, 1.0, total)
+        l = l * mine + its_l * other
+        m = top
+    return acc / tl.where(l == 0.0, 1.0, l)
 
 
 def num_splits(max_context: int, num_reqs: int, num_kv_heads: int, num_programs: int) -> int:

@@ -36,7 +36,7 @@ def load_rows(
 
 @triton.jit
 def scaled_input(
-    x, gains, eps, K: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr, NORM: tl.constexpr
+    x, scales, eps, K: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr, NORM: tl.constexpr
 ):
     total = 0.0
     scaled = ()
@@ -45,7 +45,7 @@ def scaled_input(
         value = tl.load(x + column, mask=column < K, other=0.0, cache_modifier=".cg").to(tl.float32)
         if NORM:
             total += tl.sum(value * value, axis=0)
-            scaled = scaled + (value * gains[c].to(tl.float32),)
+            scaled = scaled + (value * scales[c].to(tl.float32),)
         else:
             scaled = scaled + (value,)
     inverse = 1.0 / tl.sqrt(total / K + eps) if NORM else 1.0
@@ -64,7 +64,7 @@ def multiply(rows, x, ROWS: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.conste
 def linear_kernel(
     out,
     x,
-    gain,
+    norm_weight,
     weight,
     bias,
     eps,
@@ -83,15 +83,15 @@ def linear_kernel(
     first = tl.program_id(0) * ROWS
     row = first + tl.arange(0, ROWS)
     start = tl.zeros((ROWS,), tl.float32)
-    gains = ()
+    scales = ()
     if NORM:
-        gains = load_vector(gain, K, CHUNK, CHUNKS)
+        scales = load_vector(norm_weight, K, CHUNK, CHUNKS)
     if BIAS:
         start += tl.load(bias + row, mask=row < N, other=0.0).to(tl.float32)
     tiles = load_rows(weight, row, N, K, CHUNK, CHUNKS)
     pdl_wait(PDL)
     for _ in range(M):
-        xs, inverse = scaled_input(x, gains, eps, K, CHUNK, CHUNKS, NORM)
+        xs, inverse = scaled_input(x, scales, eps, K, CHUNK, CHUNKS, NORM)
         total = start + inverse * multiply(tiles, xs, ROWS, CHUNK, CHUNKS)
         if ADD:
             total += tl.load(out + row, mask=row < N, other=0.0, cache_modifier=".cg").to(
@@ -106,7 +106,7 @@ def linear_kernel(
 def gate_up_kernel(
     out,
     x,
-    gain,
+    norm_weight,
     weight,
     eps,
     M: tl.constexpr,
@@ -119,12 +119,12 @@ def gate_up_kernel(
 ):
     pdl_release(PDL)
     pair = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    gains = load_vector(gain, K, CHUNK, CHUNKS)
+    scales = load_vector(norm_weight, K, CHUNK, CHUNKS)
     gate_rows = load_rows(weight, pair, N, K, CHUNK, CHUNKS)
     up_rows = load_rows(weight + N * K, pair, N, K, CHUNK, CHUNKS)
     pdl_wait(PDL)
     for m in tl.static_range(M):
-        xs, inverse = scaled_input(x + m * K, gains, eps, K, CHUNK, CHUNKS, True)
+        xs, inverse = scaled_input(x + m * K, scales, eps, K, CHUNK, CHUNKS, True)
         gate = inverse * multiply(gate_rows, xs, ROWS, CHUNK, CHUNKS)
         up = inverse * multiply(up_rows, xs, ROWS, CHUNK, CHUNKS)
         done = up * gate / (1 + tl.exp(-gate))

@@ -1,5 +1,4 @@
-"""labs/measuring/ledger.py: predictions are not mended afterwards, and what measures nothing
-stays out."""
+"""labs/measuring/ledger.py: a prediction stays as it was made, and emulated numbers stay out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cutting and splicing move text: what is not cut is kept to the letter."""
+"""Cutting and splicing move text; everything else stays exactly as it was."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The runner of the labs, as a learner meets it: lab 1 from the first minute to the last."""
+"""The runner of the labs as a learner meets it: lab 1 from the first minute to the last."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _a_learner_of_our_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.fixture
 def say(capsys: pytest.CaptureFixture[str]) -> Say:
-    """Type a command into the runner: exit code, and what it said on one line each."""
+    """Type a command into the runner. Returns the exit code and what it printed."""
 
     def run(*words: str) -> tuple[int, str]:
         code = main(list(words))

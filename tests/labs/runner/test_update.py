@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from labs.runner.catalogue import Hole, Lab, lab_number
 from labs.runner.cli import main
 from labs.runner.cutter import body_of, cut
 from labs.runner.workspace import LabState, Progress
+from tests.support.documents import ROOT
 
 IMPORT = re.compile(r"^from mini_engine\.(?:\w+\.)+(\w+) import", re.MULTILINE)
 
@@ -36,7 +39,7 @@ def say(capsys: pytest.CaptureFixture[str]):
 
 
 def old_home(lab: Lab, texts: dict[str, str], *, passed: bool = False) -> dict[Path, str]:
-    """Write files as an older engine had them: all modules in one folder, other file names.
+    """Write a lab's files as an older engine had them: other file names, modules without rooms.
 
     Returns what was written.
     """
@@ -123,6 +126,15 @@ def test_until_then_every_command_says_what_to_do_and_touches_nothing(
     assert len(said.strip().splitlines()) == 1
     found = {p: p.read_text() for p in (workspace.home() / lab.name).iterdir()}
     assert found == written
+
+
+def test_plain_pytest_says_it_too() -> None:
+    lab = lab_number(9)
+    old_home(lab, lab.reference())
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", f"labs/{lab.name}"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 4
+    assert "python -m labs update 9" in done.stderr
 
 
 def test_the_list_names_a_stale_lab_and_counts_it_as_passed(say) -> None:

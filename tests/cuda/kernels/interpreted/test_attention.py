@@ -103,7 +103,7 @@ def test_more_splits_than_tiles_leave_the_rest_idle() -> None:
 
 
 def fused(
-    heads: Heads, kv: Paged, qkv: torch.Tensor, splits: int, gains: list[torch.Tensor | None]
+    heads: Heads, kv: Paged, qkv: torch.Tensor, splits: int, weights: list[torch.Tensor | None]
 ) -> torch.Tensor:
     """Runs the kernel on copies of nothing: `kv` is written. The last position of each request is
     the current token, and its rows are NaN until the kernel stores them."""
@@ -111,7 +111,7 @@ def fused(
     counters = torch.zeros(len(qkv), heads.num_kv_heads, dtype=torch.int32)
     fused_attention.rope_kv_write_attention(
         *(out, kv.k_cache, kv.v_cache, counters, qkv, kv.block_table, kv.context_lens),
-        *(*rotary(heads.head_dim), splits, *gains),
+        *(*rotary(heads.head_dim), splits, *weights),
     )
     assert (counters == 0).all()
     return out
@@ -130,7 +130,7 @@ def test_the_fused_kernel_equals_rope_then_attention(
     for cache in (kv.k_cache, kv.v_cache):
         cache.flatten(0, 1)[current] = NAN
     qkv = torch.randn(len(contexts), heads.qkv_size).to(dtype)
-    gains = (
+    weights = (
         [torch.rand(heads.head_dim).to(dtype) + 0.5 for _ in range(2)] if qk_norm else [None] * 2
     )
     k_cache, v_cache = kv.k_cache.clone(), kv.v_cache.clone()
@@ -138,13 +138,13 @@ def test_the_fused_kernel_equals_rope_then_attention(
     live = [r for r, context in enumerate(contexts) if context]
     positions = (kv.context_lens - 1).clamp(min=0)
     expected_q, keys, values = rope.rope_reference(
-        heads, qkv, positions, *rotary(heads.head_dim), *gains, 1e-6
+        heads, qkv, positions, *rotary(heads.head_dim), *weights, 1e-6
     )
     k_cache.flatten(0, 1)[current], v_cache.flatten(0, 1)[current] = keys[live], values[live]
     q.copy_(expected_q.flatten(1))
     expected = attention.decode_reference(q, k_cache, v_cache, kv.block_table, kv.context_lens)
 
-    out = fused(heads, kv, qkv, splits, gains)
+    out = fused(heads, kv, qkv, splits, weights)
 
     assert_close(out, expected, terms=64)
     assert_close(kv.k_cache.flatten(0, 1)[current], keys[live])

@@ -61,20 +61,20 @@ def test_the_cast_to_bf16_rounds_as_torch_does() -> None:
 @pytest.mark.parametrize(("rows", "width"), [(3, 64), (1, 100), (2, 1025)])
 def test_rms_norm_equals_its_reference(dtype: torch.dtype, rows: int, width: int) -> None:
     torch.manual_seed(width)
-    x, gain = torch.randn(rows, width).to(dtype), torch.rand(width).to(dtype)
+    x, weight = torch.randn(rows, width).to(dtype), torch.rand(width).to(dtype)
     out = torch.full_like(x, NAN)
-    norm.rms_norm(out, x, gain, 1e-6)
-    assert_close(out, norm.rms_norm_reference(x, gain, 1e-6))
+    norm.rms_norm(out, x, weight, 1e-6)
+    assert_close(out, norm.rms_norm_reference(x, weight, 1e-6))
 
 
 @both
 def test_the_fused_addition_and_norm_equal_the_three_passes(dtype: torch.dtype) -> None:
     torch.manual_seed(1)
     x, residual = torch.randn(2, 3, 96).to(dtype) * 3
-    gain = torch.rand(96).to(dtype)
+    weight = torch.rand(96).to(dtype)
     out, naive_out, naive_residual = torch.full_like(x, NAN), x.clone(), residual.clone()
-    norm.add_rms_norm(out, residual, x, gain, 1e-5)
-    norm.add_rms_norm_naive(naive_out, naive_residual, x, gain, 1e-5)
+    norm.add_rms_norm(out, residual, x, weight, 1e-5)
+    norm.add_rms_norm_naive(naive_out, naive_residual, x, weight, 1e-5)
     torch.testing.assert_close(residual, naive_residual, rtol=0, atol=0)  # one addition, one round
     assert_close(out, naive_out)
     if dtype == torch.bfloat16:  # the norm must see the rounded sum: else a third of these differ
@@ -117,14 +117,14 @@ def test_rope_kv_write_equals_its_reference(
     positions = torch.tensor([7, 0, 200, 0], dtype=torch.int32)
     slot_mapping = torch.tensor([13, 6, 19, 0], dtype=torch.int32)  # the last row is padding
     cos, sin = rotary(heads.head_dim)
-    gains = [torch.rand(heads.head_dim).to(dtype) for _ in range(2)] if qk_norm else [None, None]
+    weights = [torch.rand(heads.head_dim).to(dtype) for _ in range(2)] if qk_norm else [None, None]
     q = torch.full((tokens, heads.num_heads * heads.head_dim), NAN, dtype=dtype)
     shape = (6, heads.block_size, heads.num_kv_heads, heads.head_dim)
     k_cache, v_cache = torch.full(shape, 9.0, dtype=dtype), torch.full(shape, 9.0, dtype=dtype)
     rope.rope_kv_write(
-        q, k_cache, v_cache, qkv, positions, slot_mapping, cos, sin, *gains, eps=1e-6
+        q, k_cache, v_cache, qkv, positions, slot_mapping, cos, sin, *weights, eps=1e-6
     )
-    expected_q, keys, values = rope.rope_reference(heads, qkv, positions, cos, sin, *gains, 1e-6)
+    expected_q, keys, values = rope.rope_reference(heads, qkv, positions, cos, sin, *weights, 1e-6)
     assert_close(q, expected_q.flatten(1))
     written = slot_mapping.long()
     assert_close(k_cache.flatten(0, 1)[written], keys)

@@ -28,14 +28,14 @@ def test_the_head_finds_the_argmax_of_the_logits_it_would_write(
     dtype: torch.dtype, rows: int, vocab: int, width: int
 ) -> None:
     torch.manual_seed(vocab)
-    x, gain = torch.randn(rows, width).to(dtype), (torch.rand(width) + 0.5).to(dtype)
+    x, norm_weight = torch.randn(rows, width).to(dtype), (torch.rand(width) + 0.5).to(dtype)
     weight = (torch.randn(vocab, width) / width**0.5).to(dtype)
     values, indices = partials(rows, head.num_programs(vocab, width))
     logits = torch.full((rows, vocab), NAN)
-    head.norm_lm_head(values, indices, x, gain, weight, 1e-6, logits)
-    assert_close(logits, product_reference(x, gain, weight, None, 1e-6), terms=4)
+    head.norm_lm_head(values, indices, x, norm_weight, weight, 1e-6, logits)
+    assert_close(logits, product_reference(x, norm_weight, weight, None, 1e-6), terms=4)
     assert token_of(values, indices) == logits.argmax(dim=-1).tolist()
-    head.norm_lm_head(values, indices, x, gain, weight, 1e-6)  # and without writing them
+    head.norm_lm_head(values, indices, x, norm_weight, weight, 1e-6)  # and without writing them
     assert token_of(values, indices) == logits.argmax(dim=-1).tolist()
 
 

@@ -30,8 +30,8 @@ class Weights:
 
     norm_1: Tensor
     qkv: Tensor
-    q_gain: Tensor
-    k_gain: Tensor
+    q_norm: Tensor
+    k_norm: Tensor
     o: Tensor
     norm_2: Tensor
     gate_up: Tensor
@@ -44,14 +44,14 @@ def weights() -> Weights:
     def matrix(rows: int, width: int) -> Tensor:
         return torch.randn(rows, width) / width**0.5
 
-    gains = [torch.rand(n) + 0.5 for n in (HIDDEN, HEADS.head_dim, HEADS.head_dim, HIDDEN)]
+    norms = [torch.rand(n) + 0.5 for n in (HIDDEN, HEADS.head_dim, HEADS.head_dim, HIDDEN)]
     return Weights(
-        gains[0],
+        norms[0],
         matrix(HEADS.qkv_size, HIDDEN),
-        gains[1],
-        gains[2],
+        norms[1],
+        norms[2],
         matrix(HIDDEN, q_size),
-        gains[3],
+        norms[3],
         matrix(2 * INNER, HIDDEN),
         matrix(HIDDEN, INNER),
     )
@@ -65,7 +65,7 @@ def nine(w: Weights, hidden: Tensor, kv: Paged, qkv: Tensor) -> Tensor:
     q = torch.empty(len(hidden), HEADS.num_heads * HEADS.head_dim)
     rope.rope_kv_write(
         *(q, kv.k_cache, kv.v_cache, qkv, positions, slots, *rotary(HEADS.head_dim)),
-        *(w.q_gain, w.k_gain, EPS),
+        *(w.q_norm, w.k_norm, EPS),
     )
     mixed = torch.empty_like(q)
     counters = torch.zeros(len(hidden), HEADS.num_kv_heads, dtype=torch.int32)
@@ -88,7 +88,7 @@ def five(w: Weights, hidden: Tensor, kv: Paged, qkv: Tensor) -> Tensor:
     counters = torch.zeros(len(hidden), HEADS.num_kv_heads, dtype=torch.int32)
     fused_attention.rope_kv_write_attention(
         *(mixed, kv.k_cache, kv.v_cache, counters, qkv, kv.block_table, kv.context_lens),
-        *(*rotary(HEADS.head_dim), 3, w.q_gain, w.k_gain, EPS),
+        *(*rotary(HEADS.head_dim), 3, w.q_norm, w.k_norm, EPS),
     )
     linear.linear_add(hidden, mixed, w.o)
     inner = torch.empty(len(hidden), INNER)

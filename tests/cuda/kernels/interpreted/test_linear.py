@@ -19,11 +19,15 @@ EPS = 1e-6
 
 
 def tensors(tokens: int, rows: int, width: int, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
-    """x, gain, weight, bias and a residual, such that products have size 1."""
+    """x, norm_weight, weight, bias and a residual, such that products have size 1."""
     torch.manual_seed(tokens * rows + width)
     x, weight = torch.randn(tokens, width), torch.randn(rows, width) / width**0.5
-    gain, bias, residual = torch.rand(width) + 0.5, torch.randn(rows), torch.randn(tokens, rows)
-    made = (x, gain, weight, bias, residual)
+    norm_weight, bias, residual = (
+        torch.rand(width) + 0.5,
+        torch.randn(rows),
+        torch.randn(tokens, rows),
+    )
+    made = (x, norm_weight, weight, bias, residual)
     return tuple(tensor.to(dtype) for tensor in made)
 
 
@@ -44,14 +48,14 @@ SKINNY_CASES = [
 def test_every_prologue_and_epilogue_equals_the_reference(
     dtype: torch.dtype, tokens: int, rows: int, width: int, plan: Any
 ) -> None:
-    x, gain, weight, bias, residual = tensors(tokens, rows, width, dtype)
+    x, norm_weight, weight, bias, residual = tensors(tokens, rows, width, dtype)
     launch = gemv.launch_linear if isinstance(plan, GemvPlan) else skinny.launch_skinny
-    for norm, offset, add in ((None, None, False), (gain, bias, False), (None, None, True)):
+    for norm, offset, add in ((None, None, False), (norm_weight, bias, False), (None, None, True)):
         out = residual.clone() if add else torch.full_like(residual, NAN)
         expected = product_reference(x, norm, weight, offset, EPS)
         expected = expected + residual.float() if add else expected
         launch(out, x, norm, weight, offset, EPS, add, False, plan)
-        # the tensor cores take x · gain rounded to bf16; the registers of gemv.py hold float32
+        # the tensor cores take x · norm_weight in bf16; the registers of gemv.py hold float32
         rounds_operands = norm is not None and isinstance(plan, SkinnyPlan)
         assert_close(out, expected.to(dtype), terms=width if rounds_operands else 1)
 
@@ -61,11 +65,11 @@ def test_every_prologue_and_epilogue_equals_the_reference(
 def test_gate_and_up_in_one_product_equal_the_reference(
     dtype: torch.dtype, tokens: int, rows: int, width: int, plan: Any
 ) -> None:
-    x, gain, weight, _, _ = tensors(tokens, 2 * rows, width, dtype)
+    x, norm_weight, weight, _, _ = tensors(tokens, 2 * rows, width, dtype)
     out = torch.full((tokens, rows), NAN, dtype=dtype)
     launch = gemv.launch_gate_up if isinstance(plan, GemvPlan) else skinny.launch_skinny_gate_up
-    launch(out, x, gain, weight, EPS, False, plan)
-    expected = silu_mul_reference(product_reference(x, gain, weight, None, EPS))
+    launch(out, x, norm_weight, weight, EPS, False, plan)
+    expected = silu_mul_reference(product_reference(x, norm_weight, weight, None, EPS))
     assert_close(out, expected.to(dtype), terms=width)
 
 
@@ -85,25 +89,27 @@ def test_split_k_adds_its_parts_in_a_fixed_order(add: bool) -> None:
 
 @pytest.mark.parametrize("tokens", [1, 5])
 def test_the_ops_choose_a_kernel_by_the_number_of_tokens(tokens: int) -> None:
-    x, gain, weight, bias, residual = tensors(tokens, 4, 32, torch.float32)
+    x, norm_weight, weight, bias, residual = tensors(tokens, 4, 32, torch.float32)
     out, summed = torch.full_like(residual, NAN), residual.clone()
     linear.linear(out, x, weight, bias)
     assert_close(out, product_reference(x, None, weight, bias, EPS))
-    linear.norm_linear(out, x, gain, weight, EPS, bias)
-    assert_close(out, product_reference(x, gain, weight, bias, EPS), terms=4)
+    linear.norm_linear(out, x, norm_weight, weight, EPS, bias)
+    assert_close(out, product_reference(x, norm_weight, weight, bias, EPS), terms=4)
     linear.linear_add(summed, x, weight)
     assert_close(summed, residual + product_reference(x, None, weight, None, EPS))
     half = torch.full((tokens, 2), NAN)
-    linear.norm_gate_up_silu_mul(half, x, gain, weight, EPS)
-    assert_close(half, silu_mul_reference(product_reference(x, gain, weight, None, EPS)), terms=4)
+    linear.norm_gate_up_silu_mul(half, x, norm_weight, weight, EPS)
+    assert_close(
+        half, silu_mul_reference(product_reference(x, norm_weight, weight, None, EPS)), terms=4
+    )
 
 
 def test_a_token_does_not_see_the_tokens_beside_it() -> None:
     """Bitwise, at one plan: a rung of 4 gives row 0 what it gets in any other batch of 4."""
-    x, gain, weight, _, _ = tensors(4, 6, 96, torch.bfloat16)
+    x, norm_weight, weight, _, _ = tensors(4, 6, 96, torch.bfloat16)
     plan = GemvPlan(rows=2, warps=4, chunk=32, chunks=3)
     one, other = (torch.full((4, 6), NAN, dtype=torch.bfloat16) for _ in range(2))
-    gemv.launch_linear(one, x, gain, weight, None, EPS, False, False, plan)
+    gemv.launch_linear(one, x, norm_weight, weight, None, EPS, False, False, plan)
     x[1:] = NAN
-    gemv.launch_linear(other, x, gain, weight, None, EPS, False, False, plan)
+    gemv.launch_linear(other, x, norm_weight, weight, None, EPS, False, False, plan)
     torch.testing.assert_close(one[0], other[0], rtol=0, atol=0)
