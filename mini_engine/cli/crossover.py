@@ -39,8 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_shape(parser)
     options.add_spec(parser)
     add, number = parser.add_argument, options.positive
-    styles = "op list: 9 or 5 kernels a layer, or Hugging Face's 56 (default: fused9)"
-    add("--style", default="fused9", choices=options.STYLES, help=styles)
+    styles = "op list: 9 or 5 kernels a layer, or Hugging Face's 56 (default: the engine's)"
+    add("--style", choices=options.STYLES, help=styles)
     tokens = "of every request (default: 1024)"
     add("--context", type=number, default=1024, metavar="TOKENS", help=tokens)
     add("--max-batch", type=number, default=256, metavar="N", help="(default: 256)")
@@ -59,13 +59,13 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     with console.status("computing"):
         curve = itl_curve(
             shape, spec, CaptureLadder(sizes),
-            style=args.style, context=args.context, max_batch=args.max_batch,
+            style=args.style or spec.ops, context=args.context, max_batch=args.max_batch,
         )  # fmt: skip
         plots.itl_curve(curve, args.out)
     return {
         "shape": shape.name,
         "spec": spec.name,
-        "style": args.style,
+        "style": args.style or spec.ops,
         "context": args.context,
         "host_us": spec.host_step_us,
         "predicted": True,

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from mini_engine.dispatch.modes import CUDAGraphMode
 from mini_engine.model.config import SHAPES, ModelConfig, named_shape
+from mini_engine.predict.figures import names
 from mini_engine.predict.hardware import DeviceSpec, load_spec, spec_names
 
 STYLES = ("fused9", "fused5", "hf56")
@@ -25,13 +26,19 @@ def add_shape(parser: argparse.ArgumentParser) -> None:
 
 def add_spec(parser: argparse.ArgumentParser) -> None:
     """`--spec`: the card that times are predicted for."""
-    words = f"device: {', '.join(spec_names())}, or a JSON file (default: h200)"
+    words = f"card: {', '.join(spec_names())}, or a JSON file (default: h200)"
     parser.add_argument("--spec", default="h200", help=words)
+    engines = ", ".join(names("engine"))
+    parser.add_argument("--engine", help=f"{engines}, or a JSON file (default: vllm)")
+    hosts = ", ".join(names("host"))
+    words = f"{hosts}, or a JSON file (default: the engine's usual one)"
+    parser.add_argument("--host", help=words)
 
 
 def add_host_us(
     parser: argparse.ArgumentParser,
-    help: str = "CPU time of the engine between two steps (default: the spec's)",
+    help: str = "CPU time of the engine while the GPU waits, between two steps (default: the "
+    "engine's own)",
 ) -> None:
     """`--host-us`: in place of the spec's `host_step_us`."""
     parser.add_argument("--host-us", type=microseconds, metavar="US", help=help)
@@ -54,9 +61,9 @@ def shape_of(word: str) -> ModelConfig:
 
 def shape_and_spec(args: argparse.Namespace) -> tuple[ModelConfig, DeviceSpec]:
     """What `--shape` and `--spec` name, with the time of `--host-us` where that is given."""
-    shape, spec = shape_of(args.shape), load_spec(args.spec)
+    shape, spec = shape_of(args.shape), load_spec(args.spec, args.host, args.engine)
     if getattr(args, "host_us", None) is not None:
-        spec = replace(spec, host_step_us=args.host_us)
+        spec = replace(spec, host_step_us=args.host_us, ahead_us=0.0)
     return shape, spec
 
 

@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--skip-bad-rows", action="store_true", help="count bad rows and go on")
     options.add_shape(parser)
     options.add_spec(parser)
-    add("--style", default="fused9", choices=options.STYLES, help="op list")
+    add("--style", choices=options.STYLES, help="op list (default: the engine's)")
     options.add_mode(parser)
     add("--ladder", type=options.whole_numbers, metavar="1,2,4", help="(default: vLLM's)")
     add("--max-num-seqs", type=number, default=256, metavar="N")
@@ -61,14 +61,14 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     )
     plan = plan_server(
         shape, spec, args.mode, sizes,
-        style=args.style,
+        style=args.style or spec.ops,
         max_num_seqs=args.max_num_seqs,
         max_num_batched_tokens=args.max_num_batched_tokens,
         block_size=args.block_size,
         max_model_len=args.max_model_len,
     )  # fmt: skip
     trace = read_trace(args.trace, skip_bad_rows=args.skip_bad_rows)
-    costs = StepModel(shape, spec, args.style)
+    costs = StepModel(shape, spec, args.style or spec.ops)
     with Progress(console=console, transient=True) as progress:
         task = progress.add_task("serving", total=len(trace.requests))
         report = simulate(
@@ -92,7 +92,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         "trace": str(args.trace),
         "shape": shape.name,
         "spec": spec.name,
-        "style": args.style,
+        "style": args.style or spec.ops,
         "rows_skipped": trace.num_skipped,
         "first_row_skipped": trace.first_skipped,
         **report.to_dict(),

@@ -51,7 +51,11 @@ FIGURES = {
         "kernel_floor_us": "", "attention_share": "+share",
     },
 }  # fmt: skip
-EXTRAS = {"card": {"name"}, "host": {"name", "sources"}, "engine": {"name", "classes", "missed"}}
+EXTRAS = {
+    "card": {"name", "engine"},
+    "host": {"name", "sources"},
+    "engine": {"name", "classes", "missed"},
+}
 
 
 @dataclass(frozen=True)

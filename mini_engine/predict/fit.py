@@ -34,6 +34,7 @@ SIGMA = {"high": 0.04, "medium": 0.08, "low": 0.20}
 HUBER = 1.5  # beyond so many sigmas a point pulls with constant force
 Z90 = 1.645
 STEPS = 30
+LEFT_OUT_STEPS = 5  # from the full fit on
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ def fit_points(
     sheets: Sheets,
     parameters: Sequence[Parameter],
     start: NDArray[np.float64] | None = None,
-    progress: Callable[[], None] = lambda: None,
+    steps: int = STEPS,
 ) -> Fit:
     """Fit all parameters to the points. Raises ValueError for no points."""
     if not points:
@@ -108,8 +109,7 @@ def fit_points(
     problem = _Problem(points, sheets, tuple(parameters))
     theta = np.zeros(len(parameters)) if start is None else start.copy()
     residuals, damping = problem.residuals(theta), 1e-2
-    for _ in range(STEPS):
-        progress()
+    for _ in range(steps):
         jacobian = problem.jacobian(theta, residuals)
         weights = np.minimum(1, HUBER / np.maximum(np.abs(residuals), 1e-12)) * problem.counts
         normal = (jacobian.T * weights) @ jacobian + np.eye(len(theta))
@@ -119,7 +119,7 @@ def fit_points(
         before, after = problem.loss(residuals, theta), problem.loss(tried, theta + step)
         if after < before:
             theta, residuals, damping = theta + step, tried, damping / 4
-            if before - after < 1e-6 * before:
+            if before - after < 1e-5 * before:
                 break
         else:
             damping *= 8
@@ -138,7 +138,7 @@ def left_out(
         others = [point for point in points if point.source != source]
         if not others:
             continue
-        without = fit_points(others, fit.sheets, fit.parameters, fit.theta).sheets
+        without = fit_points(others, fit.sheets, fit.parameters, fit.theta, LEFT_OUT_STEPS).sheets
         seen = {point.host for point in others}
         for point in points:
             if point.source == source:

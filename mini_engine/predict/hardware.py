@@ -92,18 +92,17 @@ def spec_names() -> list[str]:
 
 
 def load_spec(
-    card: str | Path, host: str | Path | None = None, engine: str | Path = DEFAULT_ENGINE
+    card: str | Path, host: str | Path | None = None, engine: str | Path | None = None
 ) -> DeviceSpec:
     """A card, a host and an engine, each by name or by the path of a file.
 
-    Without a host it is the one that the engine usually runs on (its file names it). Raises
-    ValueError for an unknown name or a bad file (with file and figure), OSError where a file cannot
-    be read.
+    Without an engine it is vLLM, or what the card's file names; without a host the one that the
+    engine usually runs on. Raises ValueError for an unknown name or a bad file (with file and
+    figure), OSError where a file cannot be read.
     """
-    runs = load_sheet("engine", engine)
-    return put_together(
-        load_sheet("card", card), load_sheet("host", host or runs.texts["host"]), runs
-    )
+    feeds = load_sheet("card", card)
+    runs = load_sheet("engine", engine or feeds.extras["engine"] or DEFAULT_ENGINE)
+    return put_together(feeds, load_sheet("host", host or runs.texts["host"]), runs)
 
 
 def put_together(card: Sheet, host: Sheet, engine: Sheet) -> DeviceSpec:

@@ -41,8 +41,9 @@ PROBE_KEYS = 1 << 20  # where the slope of a line is read; any number does, line
 class StepModel:
     """Costs of the steps of one model on one device. Remembers the lines that it was asked for."""
 
-    def __init__(self, config: ModelConfig, spec: DeviceSpec, style: str = "fused9") -> None:
-        self.config, self.spec, self.style = config, spec, style
+    def __init__(self, config: ModelConfig, spec: DeviceSpec, style: str | None = None) -> None:
+        """`style`: the op list; the engine's own where none is given."""
+        self.config, self.spec, self.style = config, spec, style or spec.ops
         self._lines: dict[tuple[Mode, int, int], tuple[Line, ...]] = {}
 
     def itl_us(self, mode: Mode, shape: StepShape) -> float:

@@ -11,8 +11,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
+from mini_engine.model.config import SHAPES, ModelConfig
+from mini_engine.predict.capacity import read_bytes
 from mini_engine.predict.figures import Sheet
-from mini_engine.predict.published import Point, Sheets, predicted_ms
+from mini_engine.predict.hardware import DeviceSpec
+from mini_engine.predict.published import (
+    SHIPPED_POINTS,
+    Point,
+    Sheets,
+    predicted_ms,
+    read_points,
+)
 
 WITHIN = 0.10
 GROUPS = {"eager": "NONE", "piecewise": "PIECEWISE", "full": "FULL"}
@@ -155,6 +164,30 @@ def pairs(rows: Sequence[Row]) -> list[Pair]:
             if order.index(slow.launched) < order.index(fast.launched) and _alike(slow, fast):
                 found.append(Pair(slow, fast))
     return found
+
+
+def nearest_pair(config: ModelConfig, spec: DeviceSpec, batch: int) -> Pair | None:
+    """Of the shipped points, the pair eager and full whose step is most like this one: near in the
+    model's parameters, the card's bandwidth and the batch, each as a ratio."""
+    sheets = Sheets.shipped()
+    points, _ = read_points(SHIPPED_POINTS, sheets)
+    found = [
+        pair
+        for pair in pairs(rows_of(points, sheets))
+        if (pair.slow.launched, pair.fast.launched) == ("NONE", "FULL")
+        and pair.slow.point.confidence != "low"
+    ]
+
+    def apart(pair: Pair) -> float:
+        point = pair.slow.point
+        ratios = (
+            (read_bytes(SHAPES[point.model]), read_bytes(config)),
+            (sheets.cards[point.card]["bandwidth_gb_s"], spec.bandwidth_gb_s),
+            (point.batch, batch),
+        )
+        return sum(abs(math.log(a / b)) for a, b in ratios)
+
+    return min(found, key=apart, default=None)
 
 
 def _alike(one: Row, other: Row) -> bool:

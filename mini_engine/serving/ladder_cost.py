@@ -59,7 +59,7 @@ class LadderCosts:
         max_num_seqs: int,
         *,
         decode_query_len: int = 1,
-        style: str = "fused9",
+        style: str | None = None,
     ) -> None:
         """`decode_query_len`: 1 + speculative tokens. Limits are checked by `of`."""
         self.mode, self.max_num_seqs, self.decode_query_len = mode, max_num_seqs, decode_query_len
@@ -69,7 +69,7 @@ class LadderCosts:
             """Of one rung: what capturing costs, and the bytes that it needs of the pool."""
             launched_as, shape = padded_step(graph, 1)
             logits = shape.num_reqs if graph.mode is CUDAGraphMode.FULL else 0
-            cost = capture_cost(step_ops(config, shape, style), spec, launched_as)
+            cost = capture_cost(step_ops(config, shape, style or spec.ops), spec, launched_as)
             return cost, step_bytes(config, shape.num_tokens, logits)
 
         self._costs_of = costs_of

@@ -31,7 +31,7 @@ def plan_server(
     mode: CUDAGraphMode | str,
     capture_sizes: Sequence[int],
     *,
-    style: str = "fused9",
+    style: str | None = None,
     max_num_seqs: int = 256,
     max_num_batched_tokens: int = 8192,
     block_size: int = 16,
