@@ -87,11 +87,10 @@ class StepModel:
             graph = graph_work([*head, *layer * parts.num_layers, *tail], spec)
             return [input_copy(spec), graph]
         two = launched([*parts.head, *parts.layer * 2, *parts.tail], spec, mode)
-        first = 1 if mode == "piecewise" else len(parts.head)  # the first graph holds the head
-        then = first + (len(two) - first - len(parts.tail)) // 2
-        return [
-            input_copy(spec), *two[:first], *two[first:then] * (parts.num_layers - 1), *two[then:]
-        ]  # fmt: skip
+        begin = 1 if mode == "piecewise" else len(parts.head)  # the first graph holds the head
+        period = (len(two) - begin - len(parts.tail)) // 2
+        layers = two[begin : begin + period] * (parts.num_layers - 1)
+        return [input_copy(spec), *two[:begin], *layers, *two[begin + period :]]
 
 
 def upper_envelope(lines: Iterable[Line]) -> tuple[Line, ...]:
