@@ -16,8 +16,8 @@ of a few lines: `lines` runs the recursion of `step_cost.run` on lines instead o
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable
+from itertools import chain, repeat
 from operator import itemgetter
 
 from mini_engine.model.config import ModelConfig
@@ -67,14 +67,13 @@ class StepModel:
         spec = self.spec
         cpu: tuple[Line, ...] = ((spec.host_step_us, 0.0),)
         end: tuple[Line, ...] = ()  # the first work waits for none
-        outstanding: deque[tuple[Line, ...]] = deque()
-        for work, probed in zip(bare, probe, strict=True):
-            if len(outstanding) == spec.queue_depth:
-                cpu = upper_envelope([*cpu, *outstanding.popleft()])
-            cpu = _later(cpu, work.cpu_us)
+        ends: list[tuple[Line, ...]] = []
+        rooms = chain(repeat((), spec.queue_depth), ends)
+        for work, probed, room in zip(bare, probe, rooms, strict=False):
+            cpu = _later(upper_envelope([*cpu, *room]) if room else cpu, work.cpu_us)
             start = upper_envelope([*cpu, *_later(end, spec.stream_gap_us)])
             end = _later(start, work.gpu_us, (probed.gpu_us - work.gpu_us) / PROBE_KEYS)
-            outstanding.append(end)
+            ends.append(end)
         return _later(end, spec.sync_us)
 
     def _works(self, mode: Mode, shape: StepShape) -> list[Work]:
@@ -87,11 +86,10 @@ class StepModel:
             graph = graph_work([*head, *layer * parts.num_layers, *tail], spec)
             return [input_copy(spec), graph]
         two = launched([*parts.head, *parts.layer * 2, *parts.tail], spec, mode)
-        first = 1 if mode == "piecewise" else len(parts.head)  # the first graph holds the head
-        then = first + (len(two) - first - len(parts.tail)) // 2
-        return [
-            input_copy(spec), *two[:first], *two[first:then] * (parts.num_layers - 1), *two[then:]
-        ]  # fmt: skip
+        begin = 1 if mode == "piecewise" else len(parts.head)  # the first graph holds the head
+        period = (len(two) - begin - len(parts.tail)) // 2
+        layers = two[begin : begin + period] * (parts.num_layers - 1)
+        return [input_copy(spec), *two[:begin], *layers, *two[begin + period :]]
 
 
 def upper_envelope(lines: Iterable[Line]) -> tuple[Line, ...]:
