@@ -31,7 +31,7 @@ from mini_engine.predict.oplists import StepShape, step_ops
 from mini_engine.records.metrics import percentile
 from mini_engine.records.trace import TraceEvent
 from mini_engine.sim.device import Device
-from mini_engine.sim.launch import cost_kernel
+from mini_engine.sim.op_timeline import launch_ops
 from mini_engine.sim.runner import SimRunner
 
 HF_EAGER = "HF eager"
@@ -196,7 +196,6 @@ class OpListRunner:
         device.host_work("schedule and prepare", device.spec.host_step_us)
         device.copy_batch([])
         shape = StepShape.mixed(batch.query_lens, batch.context_lens)
-        for op in step_ops(self.config, shape, self.style):
-            device.launch(cost_kernel(op.name, op.bytes, op.flops))
+        launch_ops(device, step_ops(self.config, shape, self.style))
         device.synchronize()
         return [0] * sum(entry.samples for entry in batch.entries)
