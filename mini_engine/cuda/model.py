@@ -1,4 +1,4 @@
-"""A decoder of the Qwen2.5, Qwen3 or Llama family in plain PyTorch: what every variant must match.
+"""A decoder of the Qwen2.5, Qwen3 or Llama family in plain PyTorch: the reference of every variant.
 
 In:  `StepInputs` on the device (which tokens, at which positions, in which cache slots), and the
      `Attention` that fits the step.
