@@ -69,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--variants",
         type=_words,
         metavar="NAME,...",
-        help="(default: all; any other word tells which there are)",
+        help="(default: all; an unknown name lists them)",
     )
     parser.add_argument("--rounds", type=options.positive, metavar="N", help="laps, an even number")
     parser.add_argument("--steps", type=options.positive, metavar="N", help="decode steps a lap")
@@ -87,7 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--plot",
         type=Path,
         metavar="JSON",
-        help="measure nothing: make table and pictures of this file again, of --shape and "
+        help="measure nothing: make the table and pictures of this file again, of --shape and "
         "--context if given, beside it or where -o says",
     )
     parser.add_argument(
@@ -109,7 +109,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
 
 
 def _measure(args: argparse.Namespace, console: Console) -> Path:
-    """The file, with all that was asked for in it."""
+    """The file, with everything in it that was asked for."""
     backend = measuring.backend_of(args.device, "bench", None if args.process else console)
     from mini_engine.cli import bench_file
     from mini_engine.cuda.measure.bench import check_names
@@ -144,7 +144,7 @@ def _judged(out: Path) -> Path:
 
 
 def show(result: dict[str, Any], console: Console) -> None:
-    if "rows" not in result:  # one process of several: the one that started it tells
+    if "rows" not in result:  # one process of several: the one that started it shows the rows
         return
     if result["emulated"]:
         console.print("[bold]Emulated on a CPU: no evidence about any GPU.[/bold]")
