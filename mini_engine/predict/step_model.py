@@ -20,6 +20,8 @@ from collections.abc import Iterable
 from itertools import chain, repeat
 from operator import itemgetter
 
+import numpy as np
+
 from mini_engine.model.config import ModelConfig
 from mini_engine.predict.hardware import DeviceSpec
 from mini_engine.predict.oplists import StepShape, step_parts
@@ -45,8 +47,26 @@ class StepModel:
         self._lines: dict[tuple[Mode, int, int], tuple[Line, ...]] = {}
 
     def itl_us(self, mode: Mode, shape: StepShape) -> float:
-        """What `step_time` says, to the last bit. Raises ValueError for an unknown mode."""
+        """What `step_time` says. Raises ValueError for an unknown mode."""
+        if mode == "eager":
+            return self._eager_us(shape)
         return run(self._works(mode, shape), self.spec) + self.spec.sync_us
+
+    def _eager_us(self, shape: StepShape) -> float:
+        """The recursion as one maximum: all is issued up to some op, and from there on the ops run
+        back to back. A queue that is too short for the step delays the CPU too: then it is run."""
+        spec, parts = self.spec, step_parts(self.config, shape, self.style)
+        head, layer, tail = (
+            [kernel_us(op, spec) for op in ops] for ops in (parts.head, parts.layer, parts.tail)
+        )
+        gpu_us = [spec.kernel_floor_us, *head, *layer * parts.num_layers, *tail]
+        if len(gpu_us) > spec.queue_depth:
+            return run(self._works("eager", shape), spec) + spec.sync_us
+        rest_us = np.array(gpu_us[::-1]).cumsum()[::-1]  # this op and all after it
+        steps = np.arange(len(gpu_us))
+        issued_us = spec.host_step_us + spec.copy_us + spec.cpu_op_us * steps
+        ends_us = issued_us + rest_us + spec.stream_gap_us * steps[::-1]
+        return float(ends_us.max()) + spec.sync_us
 
     def lines(self, mode: Mode, num_tokens: int, num_reqs: int) -> tuple[Line, ...]:
         """A decode step for any contexts: ITL is the highest of us + us_per_key * kv_tokens.
