@@ -35,7 +35,7 @@ slow: .venv/.test  ## The property tests with 1,000 examples each
 	HYPOTHESIS_PROFILE=slow $(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
 
 bench: .venv/.core  ## Speed of the serving simulator: steps a second, growth, stride against loop
-	$(BIN)/python -m mini_engine.serving.bench $(ARGS)
+	$(BIN)/python -m tests.serving.speed $(ARGS)
 
 gpu: .venv/.test  ## On a machine with an NVIDIA GPU: its tests, a calibration, a quick benchmark
 	$(BIN)/python -m pytest -m gpu

@@ -87,12 +87,12 @@ def one_rung() -> Life:
         ("capture", warm_end, instantiate.start_us),
         ("instantiate", instantiate.start_us, instantiate.end_us),
     ]
-    seats = runner.inputs.buffers["context_lens"]
+    context_lens = runner.inputs.buffers["context_lens"]
     for name in ("replay", "replay again"):
         began = device.cpu_us
-        lens = np.zeros(seats.shape, np.int32)
+        lens = np.zeros(context_lens.shape, np.int32)
         lens[0] = CONTEXT
-        device.copy_(seats, lens)
+        device.copy_(context_lens, lens)
         graph.replay()
         device.synchronize()
         marks.append((name, began, device.cpu_us))

@@ -88,12 +88,12 @@ def by_hand(config: ModelConfig, style: str) -> int:
     return len(step_ops(config, StepShape.decode(1, 512), style))
 
 
-def add_rms_norm(residual: Tensor, x: Tensor, gain: Tensor) -> tuple[Tensor, Tensor]:
+def add_rms_norm(residual: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     """What stands between two products."""
     residual = residual + x
     wide = residual.float()
     scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-6)
-    return residual, (wide * scale).to(x.dtype) * gain
+    return residual, (wide * scale).to(x.dtype) * weight
 
 
 def show_ladder(console: Console) -> None:

@@ -171,18 +171,8 @@ def emulated(race: Race, reason: str, console: Console) -> None:
     torch.set_num_threads(1)  # tiny ops: threads would only wait for each other
     out = workspace.home() / race.folder.name / "bench-emulated.json"
     variants = ",".join(race.variants[name] for name in race.emulated)
-    words = [
-        "bench",
-        "--device",
-        "cpu",
-        "--batch",
-        "1",
-        "--variants",
-        variants,
-        "-o",
-        str(out),
-        "--json",
-    ]
+    words = ["bench", "--device", "cpu", "--batch", "1", "--variants", variants, "--json"]
+    words += ["-o", str(out)]
     with contextlib.redirect_stdout(io.StringIO()):
         code = cli.main(words)
     if code:

@@ -37,6 +37,12 @@ from rich.console import Console
 from rich.table import Table
 
 from mini_engine.cli import measuring, options
+from mini_engine.cuda.measure.bars import BATCHES, SHAPES, judged
+from mini_engine.cuda.measure.evidence import (
+    new_measurement,
+    read_measurement,
+    write_measurement,
+)
 from mini_engine.cuda.measure.intervals import MAX_PROCESSES
 from mini_engine.predict.hardware import load_spec
 from mini_engine.records.rows import MEASURED, Row, by_point
@@ -44,8 +50,6 @@ from mini_engine.records.rows import MEASURED, Row, by_point
 if TYPE_CHECKING:
     from mini_engine.cuda.graphs.backend import GraphBackend
 
-SHAPES = ["qwen3-0.6b", "qwen3-1.7b", "qwen2.5-1.5b", "llama-3.2-1b"]
-BATCHES = [1, 2, 4, 8, 16, 32, 64, 128, 256]
 CONTEXTS = [128, 512, 2048, 8192]
 
 
@@ -65,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--variants",
         type=_words,
         metavar="NAME,...",
-        help="(default: all; any other word tells which there are)",
+        help="(default: all; an unknown name lists them)",
     )
     parser.add_argument("--rounds", type=options.positive, metavar="N", help="laps, an even number")
     parser.add_argument("--steps", type=options.positive, metavar="N", help="decode steps a lap")
@@ -83,7 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--plot",
         type=Path,
         metavar="JSON",
-        help="measure nothing: make table and pictures of this file again, of --shape and "
+        help="measure nothing: make the table and pictures of this file again, of --shape and "
         "--context if given, beside it or where -o says",
     )
     parser.add_argument(
@@ -105,11 +109,10 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
 
 
 def _measure(args: argparse.Namespace, console: Console) -> Path:
-    """The file, with all that was asked for in it."""
+    """The file, with everything in it that was asked for."""
     backend = measuring.backend_of(args.device, "bench", None if args.process else console)
     from mini_engine.cli import bench_file
     from mini_engine.cuda.measure.bench import check_names
-    from mini_engine.cuda.measure.evidence import new_measurement
     from mini_engine.cuda.measure.spec_fit import base_name
 
     _fill_in(args, backend)
@@ -134,9 +137,6 @@ def _measure(args: argparse.Namespace, console: Console) -> Path:
 
 def _judged(out: Path) -> Path:
     """The bars, written into the file."""
-    from mini_engine.cuda.measure.bars import judged
-    from mini_engine.cuda.measure.evidence import read_measurement, write_measurement
-
     measurement = read_measurement(out)
     found = [result.as_dict() for result in judged(measurement)]
     write_measurement(out, replace(measurement, figures={**measurement.figures, "bars": found}))
@@ -144,7 +144,7 @@ def _judged(out: Path) -> Path:
 
 
 def show(result: dict[str, Any], console: Console) -> None:
-    if "rows" not in result:  # one process of several: the one that started it tells
+    if "rows" not in result:  # one process of several: the one that started it shows the rows
         return
     if result["emulated"]:
         console.print("[bold]Emulated on a CPU: no evidence about any GPU.[/bold]")
@@ -185,8 +185,8 @@ def _fill_in(args: argparse.Namespace, backend: GraphBackend) -> None:
     emulated = backend.emulated
     small = args.quick or emulated
     slow = {"compile-max-autotune", "compile-default"} if args.quick else set()
-    args.shape = args.shape or (["tiny"] if emulated else SHAPES[:1] if small else SHAPES)
-    args.batch = args.batch or ([1, 2] if emulated else [1, 8] if small else BATCHES)
+    args.shape = args.shape or (["tiny"] if emulated else list(SHAPES[:1] if small else SHAPES))
+    args.batch = args.batch or ([1, 2] if emulated else [1, 8] if small else list(BATCHES))
     args.context = args.context or ([40] if emulated else [512] if small else CONTEXTS)
     args.variants = args.variants or [name for name in VARIANTS if name not in slow]
     args.rounds = args.rounds or (2 if emulated else 8 if small else 20)

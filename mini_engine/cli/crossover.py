@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--context", type=number, default=1024, metavar="TOKENS", help=tokens)
     add("--max-batch", type=number, default=256, metavar="N", help="(default: 256)")
     sizes = "capture sizes (default: vLLM 0.33's for --max-num-seqs 256)"
-    add("--ladder", type=_ladder, metavar="1,2,4", help=sizes)
+    add("--ladder", type=options.whole_numbers, metavar="1,2,4", help=sizes)
     options.add_host_us(parser)
     picture = Path("out/crossover.png")
     add("-o", "--out", type=Path, default=picture, metavar="PNG", help="picture")
@@ -112,11 +112,6 @@ def show(result: dict[str, Any], console: Console) -> None:
 
 
 # ---------------------------------------------------------------- parts
-
-
-def _ladder(word: str) -> list[int] | None:
-    """`default`, which is None, or sizes, for `type=`."""
-    return None if word == "default" else options.whole_numbers(word)
 
 
 def _shown(curve: ItlCurve) -> list[int]:

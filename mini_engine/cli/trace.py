@@ -136,7 +136,7 @@ def _predicted(args: argparse.Namespace, modes: Sequence[str]) -> Timelines:
 def _side_by_side(
     args: argparse.Namespace, modes: Sequence[str], console: Console
 ) -> tuple[Timelines, dict[str, Any]]:
-    """For each mode what the profiler saw, under what the simulator says of the same ops."""
+    """For each mode, what the profiler saw below what the simulator predicts for the same ops."""
     if HF_EAGER in modes:
         raise ValueError(
             f"--mode {HF_EAGER!r} is not of this engine: leave out --backend cuda, or time it with "

@@ -84,7 +84,6 @@ def generate(
     prompts: Sequence[str],
     mode: str,
     *,
-    backend: GraphBackend | None = None,
     max_new_tokens: int = 48,
     capture_sizes: Sequence[int] | None = None,
     on_token: OnToken | None = None,
@@ -92,13 +91,13 @@ def generate(
 ) -> Generation:
     """Run all prompts side by side, greedily. `on_token(prompt index, token id)` as they come.
 
-    Without a `backend` it takes the best that this machine has; `tell` is given a line where that
-    is less than a GPU with bf16 and enough memory. On an emulating backend the mode is NONE.
+    It takes the best that this machine has; `tell` is given a line where that is less than a GPU
+    with bf16 and enough memory. On a CPU the mode is NONE.
 
     Raises `ValueError` for a folder that is not a checkpoint, for an empty prompt or one that is
     too long for the context, and for a model that does not fit the memory.
     """
-    backend = backend or nearest_backend(tell)
+    backend = nearest_backend(tell)
     dtype = dtype_for(backend, tell)
     mode = "NONE" if backend.emulated else mode
     folder = resolve_model(model)

@@ -24,10 +24,9 @@ kernel takes nothing but the gap to the next. A graph is one piece of work: its 
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby, repeat
 from typing import Literal, NamedTuple, get_args
 
 from mini_engine.dispatch.dispatcher import BatchDescriptor
@@ -103,14 +102,13 @@ def itl_us(works: Iterable[Work], spec: DeviceSpec, num_reqs: int) -> float:
 def run(works: Iterable[Work], spec: DeviceSpec) -> tuple[float, float]:
     """When the CPU has issued the last work, and when that has ended on the GPU (µs)."""
     cpu, end, gap = 0.0, -math.inf, spec.stream_gap_us
-    outstanding: deque[float] = deque()  # when each of the last queue_depth works ends
-    for cpu_us, gpu_us, _, _ in works:
-        if len(outstanding) == spec.queue_depth:
-            cpu = max(cpu, outstanding.popleft())
-        cpu += cpu_us
+    ends: list[float] = []
+    rooms = chain(repeat(-math.inf, spec.queue_depth), ends)  # when the queue has room for a work
+    for work, room in zip(works, rooms, strict=False):
+        cpu = (cpu if cpu > room else room) + work.cpu_us  # max() would be slower
         end += gap
-        end = (cpu if cpu > end else end) + gpu_us  # max() would take as long as all the rest
-        outstanding.append(end)
+        end = (cpu if cpu > end else end) + work.gpu_us
+        ends.append(end)
     return cpu, end
 
 

@@ -16,9 +16,11 @@ of a few lines: `lines` runs the recursion of `step_cost.run` on lines instead o
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable
+from itertools import chain, repeat
 from operator import itemgetter
+
+import numpy as np
 
 from mini_engine.model.config import ModelConfig
 from mini_engine.predict.hardware import DeviceSpec
@@ -47,8 +49,28 @@ class StepModel:
         self._lines: dict[tuple[Mode, int, int], tuple[Line, ...]] = {}
 
     def itl_us(self, mode: Mode, shape: StepShape) -> float:
-        """What `step_time` says, to the last bit. Raises ValueError for an unknown mode."""
+        """What `step_time` says. Raises ValueError for an unknown mode."""
+        if mode == "eager":
+            return self._eager_us(shape)
         return itl_us(self._works(mode, shape), self.spec, shape.num_reqs)
+
+    def _eager_us(self, shape: StepShape) -> float:
+        """The recursion as one maximum: all is issued up to some op, and from there on the ops run
+        back to back. A queue that is too short for the step delays the CPU too: then it is run."""
+        spec, parts = self.spec, step_parts(self.config, shape, self.style)
+        head, layer, tail = (
+            [kernel_us(op, spec) for op in ops] for ops in (parts.head, parts.layer, parts.tail)
+        )
+        gpu_us = [spec.kernel_floor_us, *head, *layer * parts.num_layers, *tail]
+        if len(gpu_us) > spec.queue_depth:
+            return itl_us(self._works("eager", shape), spec, shape.num_reqs)
+        rest_us = np.array(gpu_us[::-1]).cumsum()[::-1]  # this op and all after it
+        steps = np.arange(len(gpu_us))
+        issued_us = spec.copy_us + spec.cpu_op_us * steps
+        ends_us = issued_us + rest_us + spec.stream_gap_us * steps[::-1]
+        before_us, beside_us = around(spec, shape.num_reqs)
+        ready_us = max(float(ends_us.max()), float(issued_us[-1]) + beside_us)
+        return before_us + ready_us + spec.sync_us
 
     def lines(self, mode: Mode, num_tokens: int, num_reqs: int) -> tuple[Line, ...]:
         """A decode step for any contexts: ITL is the highest of us + us_per_key * kv_tokens.
@@ -70,14 +92,13 @@ class StepModel:
         before_us, beside_us = around(spec, num_reqs)
         cpu: tuple[Line, ...] = ((0.0, 0.0),)
         end: tuple[Line, ...] = ()  # the first work waits for none
-        outstanding: deque[tuple[Line, ...]] = deque()
-        for work, probed in zip(bare, probe, strict=True):
-            if len(outstanding) == spec.queue_depth:
-                cpu = upper_envelope([*cpu, *outstanding.popleft()])
-            cpu = _later(cpu, work.cpu_us)
+        ends: list[tuple[Line, ...]] = []
+        rooms = chain(repeat((), spec.queue_depth), ends)
+        for work, probed, room in zip(bare, probe, rooms, strict=False):
+            cpu = _later(upper_envelope([*cpu, *room]) if room else cpu, work.cpu_us)
             start = upper_envelope([*cpu, *_later(end, spec.stream_gap_us)])
             end = _later(start, work.gpu_us, (probed.gpu_us - work.gpu_us) / PROBE_KEYS)
-            outstanding.append(end)
+            ends.append(end)
         ready = upper_envelope([*end, *_later(cpu, beside_us)])
         return _later(ready, before_us + spec.sync_us)
 
@@ -91,11 +112,10 @@ class StepModel:
             graph = graph_work([*head, *layer * parts.num_layers, *tail], spec)
             return [input_copy(spec), graph]
         two = launched([*parts.head, *parts.layer * 2, *parts.tail], spec, mode)
-        first = 1 if mode == "piecewise" else len(parts.head)  # the first graph holds the head
-        then = first + (len(two) - first - len(parts.tail)) // 2
-        return [
-            input_copy(spec), *two[:first], *two[first:then] * (parts.num_layers - 1), *two[then:]
-        ]  # fmt: skip
+        begin = 1 if mode == "piecewise" else len(parts.head)  # the first graph holds the head
+        period = (len(two) - begin - len(parts.tail)) // 2
+        layers = two[begin : begin + period] * (parts.num_layers - 1)
+        return [input_copy(spec), *two[:begin], *layers, *two[begin + period :]]
 
 
 def upper_envelope(lines: Iterable[Line]) -> tuple[Line, ...]:

@@ -50,11 +50,11 @@ def op_timeline(
 def _pieces(device: Device, ops: Sequence[OpCost], mode: Mode) -> list[Callable[[], None]]:
     """What the CPU does in turn: live launches, and replays of graphs."""
     if mode == "eager":
-        return [partial(_launch, device, ops)]
+        return [partial(launch_ops, device, ops)]
     if mode == "full":
         return [_captured(device, ops, "graph")]
     return [
-        partial(_launch, device, list(group))
+        partial(launch_ops, device, list(group))
         if splitting
         else _captured(device, list(group), f"piece {number // 2 + 1}")
         for number, (splitting, group) in enumerate(groupby(ops, key=lambda op: op.splitting))
@@ -63,10 +63,11 @@ def _pieces(device: Device, ops: Sequence[OpCost], mode: Mode) -> list[Callable[
 
 def _captured(device: Device, ops: Sequence[OpCost], name: str) -> Callable[[], None]:
     with device.capture(name=name) as graph:
-        _launch(device, ops)
+        launch_ops(device, ops)
     return graph.replay
 
 
-def _launch(device: Device, ops: Sequence[OpCost]) -> None:
+def launch_ops(device: Device, ops: Sequence[OpCost]) -> None:
+    """Each op as a launch that costs what the op does and computes nothing."""
     for op in ops:
         device.launch(cost_kernel(op.name, op.bytes, op.flops, op.kind))

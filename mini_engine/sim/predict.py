@@ -32,7 +32,7 @@ from mini_engine.predict.step_cost import around
 from mini_engine.records.metrics import percentile
 from mini_engine.records.trace import TraceEvent
 from mini_engine.sim.device import Device
-from mini_engine.sim.launch import cost_kernel
+from mini_engine.sim.op_timeline import launch_ops
 from mini_engine.sim.runner import SimRunner
 
 HF_EAGER = "HF eager"
@@ -198,8 +198,7 @@ class OpListRunner:
         device.host_work("schedule and prepare", before_us)
         device.copy_batch([])
         shape = StepShape.mixed(batch.query_lens, batch.context_lens)
-        for op in step_ops(self.config, shape, self.style):
-            device.launch(cost_kernel(op.name, op.bytes, op.flops, op.kind))
+        launch_ops(device, step_ops(self.config, shape, self.style))
         device.host_work("schedule the next step", beside_us)
         device.synchronize()
         return [0] * sum(entry.samples for entry in batch.entries)

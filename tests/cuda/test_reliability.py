@@ -43,7 +43,7 @@ from mini_engine.engine.scheduler import (  # noqa: E402
     SchedulerLimits,
 )
 from tests.support.lockstep import Lockstep, Traffic, Watched, random_traffic  # noqa: E402
-from tests.support.torch_helpers import DEVICES, TINY, TOLERANCE  # noqa: E402
+from tests.support.torch_helpers import DEVICES, TINY, TOLERANCE, memory_limit  # noqa: E402
 
 ONE_LAYER = replace(TINY, num_layers=1, head_dim=16)  # 16: the least that the kernels take
 # Four rungs for up to six requests: batches of 1, 3 and 5 are padded. 19 blocks of 4 tokens for
@@ -532,7 +532,7 @@ def test_when_memory_ends_the_largest_rungs_go_and_the_rest_serve() -> None:
     for percent in (0, 20, 40, 60, 80, 99):
         gc.collect()
         taken = emulator.mem_get_info()[1] - emulator.mem_get_info()[0]
-        with emulator.memory_limit(taken + whole * percent // 100):
+        with memory_limit(taken + whole * percent // 100):
             runner = runner_of("FULL_AND_PIECEWISE")
             report = runner.capture()
             assert served(runner)[0] == tokens_served_eagerly("cpu")
@@ -558,7 +558,7 @@ def little_memory(backend: GraphBackend, nbytes: int) -> Iterator[None]:
     """So much more can be allocated, by graph pools at least."""
     if backend.emulated:
         free, total = backend.mem_get_info()
-        with emulator.memory_limit(total - free + nbytes):
+        with memory_limit(total - free + nbytes):
             yield
         return
     torch.cuda.empty_cache()

@@ -12,11 +12,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.model.config import named_shape
 from mini_engine.predict.hardware import DeviceSpec, load_spec
 from mini_engine.predict.launch_model import eager_itl_us, full_itl_us, piecewise_itl_us
 from mini_engine.predict.oplists import STYLES, OpCost, StepShape, step_ops
-from mini_engine.predict.step_cost import MODES, Mode, Work, kernel_us, launched, run, step_time
+from mini_engine.predict.step_cost import (
+    MODES,
+    Mode,
+    Work,
+    kernel_us,
+    launched,
+    padded_step,
+    run,
+    step_time,
+)
 from mini_engine.sim.clocks import Counters
 from mini_engine.sim.device import Device
 from mini_engine.sim.launch import cost_kernel
@@ -164,6 +174,14 @@ def test_neighbouring_splitting_ops_are_launched_one_by_one() -> None:
     works = launched([still, still, live, live, still, live], H200, "piecewise")
     assert [work.kernels for work in works] == [2, 1, 1, 1, 1]
     assert [work.cpu_us == H200.cpu_op_us for work in works] == [False, True, True, False, True]
+
+
+def test_a_full_graph_pads_the_rows_that_get_logits_and_pieces_do_not() -> None:
+    dispatcher = GraphDispatcher("FULL_AND_PIECEWISE", [8], max_num_seqs=8)
+    decode, mixed, above = (dispatcher.dispatch(5, n, u) for n, u in ((5, 1), (5, None), (9, None)))
+    assert padded_step(decode, 5, 70, 70) == ("full", StepShape(8, 8, 70, 70))
+    assert padded_step(mixed, 5, 70, 90) == ("piecewise", StepShape(8, 5, 70, 90))
+    assert padded_step(above, 5, 70, 90) == ("eager", StepShape(9, 5, 70, 90))
 
 
 def test_piecewise_without_splitting_ops_is_one_graph() -> None:

@@ -61,7 +61,7 @@ def test_every_step_costs_what_the_recursion_says(
     config: ModelConfig, spec: DeviceSpec, style: str, mode: Mode, shape: StepShape
 ) -> None:
     fast = StepModel(config, spec, style).itl_us(mode, shape)
-    assert fast == exact_us(config, spec, style, mode, shape)  # the same additions, in order
+    assert fast == pytest.approx(exact_us(config, spec, style, mode, shape), rel=1e-12)
 
 
 @given(configs, specs, st.sampled_from(STYLES), modes, decodes)
@@ -97,7 +97,7 @@ def test_at_full_size_on_an_h200_the_model_is_the_recursion(
     shape = StepShape.decode(1, context)
     model = StepModel(QWEN, H200, style)
     exact = exact_us(QWEN, H200, style, mode, shape)
-    assert model.itl_us(mode, shape) == exact
+    assert model.itl_us(mode, shape) == pytest.approx(exact, rel=1e-12)
     highest = max(us + per_key * shape.kv_tokens for us, per_key in model.lines(mode, 1, 1))
     assert highest == pytest.approx(exact, rel=1e-12)
 

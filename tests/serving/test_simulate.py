@@ -15,11 +15,11 @@ from mini_engine.predict.oplists import StepShape
 from mini_engine.predict.step_cost import LAUNCHED_AS, Mode
 from mini_engine.predict.step_model import StepModel
 from mini_engine.records.metrics import percentile
-from mini_engine.serving.reference import simulate_step_by_step
 from mini_engine.serving.report import Served, ServeReport
 from mini_engine.serving.request_trace import TraceRequest, synthetic_trace
 from mini_engine.serving.simulate import simulate
 from tests.support.serve_cases import Case, RandomCosts, cases
+from tests.support.serve_step_by_step import simulate_step_by_step
 
 
 def assert_same(fast: ServeReport, slow: ServeReport) -> None:

@@ -1,9 +1,11 @@
-"""The torch model driven without graphs: a lone request, a batch built by hand, a whole engine."""
+"""The torch model driven without graphs: a lone request, a batch built by hand, a whole engine.
+And a limit for the emulator's memory."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +17,7 @@ torch = pytest.importorskip("torch")
 from safetensors.numpy import save_file  # noqa: E402
 
 from mini_engine.cuda.attention import Attention, HostAttention  # noqa: E402
+from mini_engine.cuda.graphs.emulator import host_memory  # noqa: E402
 from mini_engine.cuda.inputs import StaticInputs, StepInputs  # noqa: E402
 from mini_engine.cuda.model import KVCache, Model  # noqa: E402
 from mini_engine.cuda.sampling import Sampler, greedy  # noqa: E402
@@ -188,3 +191,13 @@ def step(
     inputs = inputs.fill(batch, num_tokens, num_reqs)
     logits, tokens = model.head(model.body(inputs, attention), inputs)
     return logits[: batch.num_reqs], tokens[: batch.num_reqs]
+
+
+@contextmanager
+def memory_limit(capacity_bytes: int) -> Iterator[None]:
+    """All pools of the emulator together get so many bytes: what does running out of memory do?"""
+    before, host_memory.capacity_bytes = host_memory.capacity_bytes, capacity_bytes
+    try:
+        yield
+    finally:
+        host_memory.capacity_bytes = before

@@ -36,8 +36,6 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from mini_engine.cuda.graphs.arena import GraphPool, HostMemory
 from mini_engine.cuda.graphs.tape import CaptureError, HostReadGuard, Recorder, Tape
 
-ERROR_MODES = ("global", "thread_local", "relaxed")
-
 
 class CUDAGraph:
     """Recorded ops. `replay()` runs them on whatever their addresses hold by then."""
@@ -51,9 +49,7 @@ class CUDAGraph:
         """The names of the recorded ops, in order, without views. (The emulator's own.)"""
         return tuple(self._tape.ops) if self._tape else ()
 
-    def capture_begin(
-        self, pool: GraphPool | None = None, capture_error_mode: str = "global"
-    ) -> None:
+    def capture_begin(self, pool: GraphPool | None = None) -> None:
         """Record what runs from here on. Prefer `graph`, which does this.
 
         Raises `CaptureError` inside another capture, on the default stream, when this object
@@ -67,10 +63,6 @@ class CUDAGraph:
         if here.stream is DEFAULT_STREAM:
             raise CaptureError(
                 "CUDA graphs must be captured on a non-default stream: use `with graph(...)`"
-            )
-        if capture_error_mode not in ERROR_MODES:
-            raise CaptureError(
-                f"capture_error_mode {capture_error_mode!r}: expected one of {ERROR_MODES}"
             )
         pool = graph_pool_handle() if pool is None else pool
         if pool.spoiled:
@@ -120,15 +112,12 @@ class CUDAGraph:
 
 @contextmanager
 def graph(
-    cuda_graph: CUDAGraph,
-    pool: GraphPool | None = None,
-    stream: Stream | None = None,
-    capture_error_mode: str = "global",
+    cuda_graph: CUDAGraph, pool: GraphPool | None = None, stream: Stream | None = None
 ) -> Iterator[None]:
     """`with graph(g, pool=..., stream=...)`: captures the body into `g`."""
     synchronize()
     with here.on(stream or CAPTURE_STREAM):
-        cuda_graph.capture_begin(pool, capture_error_mode)
+        cuda_graph.capture_begin(pool)
         try:
             yield
         except BaseException:
@@ -277,22 +266,12 @@ def _refuse_while_capturing(what: str) -> None:
 
 def graph_pool_handle() -> GraphPool:
     """A new pool, for `pool=` of the graphs that are to share it."""
-    return GraphPool(_memory)
+    return GraphPool(host_memory)
 
 
 def mem_get_info() -> tuple[int, int]:
     """(free, total) bytes, where only graph pools are counted as used."""
-    return _memory.capacity_bytes - _memory.reserved_bytes, _memory.capacity_bytes
+    return host_memory.capacity_bytes - host_memory.reserved_bytes, host_memory.capacity_bytes
 
 
-@contextmanager
-def memory_limit(capacity_bytes: int) -> Iterator[None]:
-    """All graph pools together get so many bytes, to see what running out of memory does."""
-    before, _memory.capacity_bytes = _memory.capacity_bytes, capacity_bytes
-    try:
-        yield
-    finally:
-        _memory.capacity_bytes = before
-
-
-_memory = HostMemory()
+host_memory = HostMemory()

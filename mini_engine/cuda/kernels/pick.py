@@ -136,7 +136,12 @@ def pick_and_advance(
     if not runs_triton(values):
         tokens.copy_(pick_reference(values, indices))
         input_ids.copy_(torch.where(context_lens > 0, tokens, input_ids))
-        advance_reference(positions, context_lens, slot_mapping, block_table, block_size, end)
+        live, context = context_lens > 0, context_lens.long()
+        place = context.clamp(max=end - 1)
+        block = block_table.gather(1, (place // block_size * live).unsqueeze(1)).squeeze(1)
+        slot_mapping.copy_(torch.where(live, block * block_size + place % block_size, slot_mapping))
+        positions.copy_(torch.where(live, place, positions))
+        context_lens.copy_(torch.where(live, (context + 1).clamp(max=end), context))
         return
     pick_kernel[(len(tokens),)](
         tokens, values, indices, input_ids, positions, context_lens, slot_mapping, block_table,
@@ -161,24 +166,6 @@ def pick_reference(values: Tensor, indices: Tensor) -> Tensor:
     """The lowest index of a row's largest value."""
     largest = values == values.amax(dim=-1, keepdim=True)
     return torch.where(largest, indices.long(), 2**31).amin(dim=-1)
-
-
-def advance_reference(
-    positions: Tensor,
-    context_lens: Tensor,
-    slot_mapping: Tensor,
-    block_table: Tensor,
-    block_size: int,
-    end: int,
-) -> None:
-    """The metadata of the next step, in place."""
-    live = context_lens > 0
-    context = context_lens.long()
-    place = context.clamp(max=end - 1)
-    block = block_table.gather(1, (place // block_size * live).unsqueeze(1)).squeeze(1)
-    slot_mapping.copy_(torch.where(live, block * block_size + place % block_size, slot_mapping))
-    positions.copy_(torch.where(live, place, positions))
-    context_lens.copy_(torch.where(live, (context + 1).clamp(max=end), context))
 
 
 def _check_partials(tokens: Tensor, values: Tensor, indices: Tensor) -> None:

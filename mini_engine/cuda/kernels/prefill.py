@@ -62,9 +62,8 @@ def prefill_kernel(
         return
     context = tl.load(context_lens + request, cache_modifier=".cg")
     other = tl.arange(0, REQS)
-    before = tl.sum(
-        tl.load(query_lens + other, mask=other < request, other=0, cache_modifier=".cg"), axis=0
-    )
+    before = tl.load(query_lens + other, mask=other < request, other=0, cache_modifier=".cg")
+    before = tl.sum(before, axis=0)
     token = start + tl.arange(0, TILE_Q)
     real = token < query_len
     position = context - query_len + token

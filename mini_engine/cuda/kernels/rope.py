@@ -162,13 +162,12 @@ def rope_reference(
         q = rms_norm_reference(q.float(), q_norm, eps)
         k = rms_norm_reference(k.float(), k_norm, eps)
     c, s = cos[positions.long()].unsqueeze(1), sin[positions.long()].unsqueeze(1)  # (T, 1, D/2)
-    return rotate_reference(q, c, s).to(qkv.dtype), rotate_reference(k, c, s).to(qkv.dtype), v
 
+    def rotated(x: Tensor) -> Tensor:
+        left, right = x.float().chunk(2, dim=-1)
+        return torch.cat([left * c - right * s, right * c + left * s], dim=-1).to(qkv.dtype)
 
-def rotate_reference(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """x (T, heads, D) rotated by its halves; float32 out."""
-    left, right = x.float().chunk(2, dim=-1)
-    return torch.cat([left * cos - right * sin, right * cos + left * sin], dim=-1)
+    return rotated(q), rotated(k), v
 
 
 def has_qk_norm(heads: Heads, q_norm: Tensor | None, k_norm: Tensor | None) -> bool:

@@ -71,13 +71,12 @@ def load_tile(matrix, row, rows, column, K: tl.constexpr):
 @triton.jit
 def scaled_tokens(tile, squares, norm_weight, column, K: tl.constexpr, NORM: tl.constexpr):
     """The tile of x times the norm's weight, in its dtype; each token's running sum of squares."""
-    scaled = tile
     if NORM:
         value = tile.to(tl.float32)
         squares += tl.sum(value * value, axis=1)
         scales = tl.load(norm_weight + column, mask=column < K, other=0.0).to(tl.float32)
-        scaled = (value * scales[None, :]).to(tile.dtype)
-    return scaled, squares
+        tile = (value * scales[None, :]).to(tile.dtype)
+    return tile, squares
 
 
 @triton.jit

@@ -37,6 +37,9 @@ BENCH = (
 )
 
 
+Judged = tuple[str, float | None, str]  # status, value, why
+
+
 @dataclass(frozen=True)
 class Bar:
     """One aim."""
@@ -44,7 +47,7 @@ class Bar:
     name: str
     says: str
     source: str  # where the number comes from
-    judge: Callable[[Sequence[Row], str], tuple[str, float | None, str]]
+    judge: Callable[[Sequence[Row], str], Judged]  # of the results and the spec's name
     points: str  # what measures it: options to put behind BENCH
 
     @property
@@ -91,8 +94,6 @@ def judged(measurement: Measurement) -> list[Result]:
 
 
 # ---------------------------------------------------------------- how a bar is judged
-
-Judged = tuple[str, float | None, str]
 
 
 def _itl(shape: str, bar_us: float, stretch_us: float) -> Callable[..., Judged]:

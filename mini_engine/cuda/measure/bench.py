@@ -58,7 +58,7 @@ LAUNCHES = ("cudaLaunch", "cuLaunch", "cudaGraphLaunch", "cuGraphLaunch", "cudaM
 
 @dataclass(frozen=True)
 class Effort:
-    """How long to measure. `deadline` is a moment of `time.monotonic()`, None for no limit."""
+    """How long to measure. `deadline` is a time of `time.monotonic()`, None for no limit."""
 
     rounds: int  # laps of each variant; even
     steps: int  # decode steps a lap
@@ -204,9 +204,9 @@ def _timed(
 def count_launches(
     backend: GraphBackend, call: Callable[[], object]
 ) -> tuple[int | None, int | None]:
-    """(kernels, launches) of one call, by the profiler; (None, None) where there is no GPU.
+    """(kernels, launches) of one call, by the profiler; (None, None) without a GPU.
 
-    A replayed graph is one launch and all of its kernels.
+    A replayed graph counts as one launch and all of its kernels.
     """
     if backend.emulated:
         return None, None
@@ -221,7 +221,7 @@ def count_launches(
 
 
 def counted(events: Iterable[Any]) -> tuple[int | None, int | None]:
-    """Kernels and launches among a profiler's events; None for a kind that it did not see."""
+    """How many kernels and launches a profiler saw among these events; None for none."""
     events = [event for event in events if not event.is_user_annotation]
     copies = ("Memcpy", "Memset")
     kernels = [

@@ -130,7 +130,7 @@ class Gate:
         shape, vocab = (self.steps, setup.batch), setup.model.config.vocab_size
         draw = torch.randint(vocab, shape, generator=torch.Generator().manual_seed(4))
         self._forced = draw.to(setup.backend.device, torch.int32)
-        self._known: dict[bytes, tuple[Tensor, Tensor]] = {}  # path -> logits of truth and plain
+        self._known: dict[str, tuple[Tensor, Tensor, Tensor]] = {}  # path, truth, plain
 
     def judge(self, variant: Variant) -> Verdict:
         """Decode on both paths and compare."""
@@ -164,16 +164,17 @@ class Gate:
         )
 
     def _both(self, path: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits of reference and plain variant on a path. Two paths are kept, the forced one and
-        the last one produced: variants of the same arithmetic produce the same tokens."""
-        forced, key = _key(self._forced), _key(path)
-        if key not in self._known:
-            if key != forced:  # the one produced before makes room
-                self._known = {kept: both for kept, both in self._known.items() if kept == forced}
+        """Logits of reference and plain variant on a path. The last ones of each kind are kept:
+        variants of the same arithmetic produce the same tokens."""
+        kind = "forced" if path is self._forced else "produced"
+        known = self._known.get(kind)
+        if known is None or not torch.equal(known[0], path):
+            del known
+            self._known.pop(kind, None)  # before the next ones take as much memory
             truth, _ = walk(self.reference, self.setup.first_tokens, len(path), path)
             plain, _ = walk(self.plain, self.setup.first_tokens, len(path), path)
-            self._known[key] = truth, plain
-        return self._known[key]
+            known = self._known[kind] = path, truth, plain
+        return known[1:]
 
 
 def steps_of(batch: int) -> int:
@@ -229,11 +230,6 @@ def upper_bound(differences: np.ndarray, seed: int = 0) -> float:
     """The upper 95% bound of their mean (one-sided bootstrap)."""
     picks = np.random.default_rng(seed).integers(0, len(differences), (RESAMPLES, len(differences)))
     return float(np.percentile(differences[picks].mean(axis=1), 95))
-
-
-def _key(path: Tensor) -> bytes:
-    tokens: bytes = path.cpu().numpy().tobytes()
-    return tokens
 
 
 def _share(upper: float, plain: float) -> str:

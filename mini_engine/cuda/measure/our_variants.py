@@ -71,7 +71,21 @@ class OursEager:
         return self.model.next_step(hidden, self.inputs)
 
 
-class OursGraph(OursEager):
+class _Captured(OursEager):
+    """With graphs, which `prepare` captures."""
+
+    graphs: GraphRunner | PiecewiseGraphRunner
+
+    def prepare(self) -> None:
+        if self.graphs.capture().dropped:
+            raise torch.OutOfMemoryError(f"no memory to capture batch {self.setup.batch}")
+
+    def release(self) -> None:
+        super().release()
+        self.graphs.reset()
+
+
+class OursGraph(_Captured):
     """The same in one graph, which holds `steps_a_call` steps."""
 
     def __init__(self, setup: DecodeSetup, steps_a_call: int = 1) -> None:
@@ -80,10 +94,6 @@ class OursGraph(OursEager):
         pool = setup.backend.graph_pool_handle()
         self.graphs = GraphRunner(setup.backend, self._forward, [setup.batch], pool)
 
-    def prepare(self) -> None:
-        if self.graphs.capture().dropped:
-            raise torch.OutOfMemoryError(f"no memory to capture batch {self.setup.batch}")
-
     def step(self) -> None:
         self.graphs.replay(self.setup.batch)
 
@@ -91,10 +101,6 @@ class OursGraph(OursEager):
         if self.steps_a_call > 1:
             raise ValueError(f"{self.steps_a_call} steps a replay feed themselves: none can be fed")
         super().feed(tokens)
-
-    def release(self) -> None:
-        super().release()
-        self.graphs.reset()
 
     def _forward(self, rung: int) -> Tensor:  # noqa: ARG002 (there is one rung)
         """Keeps the logits of every step for the gate: they are computed anyway."""
@@ -106,8 +112,10 @@ class OursGraph(OursEager):
         return logits
 
 
-class OursPiecewise(OursEager):
+class OursPiecewise(_Captured):
     """Graphs between the attentions; attention, head and feedback are launched live."""
+
+    graphs: PiecewiseGraphRunner
 
     def __init__(self, setup: DecodeSetup) -> None:
         super().__init__(setup)
@@ -118,10 +126,6 @@ class OursPiecewise(OursEager):
             [setup.batch],
             pool,
         )
-
-    def prepare(self) -> None:
-        if self.graphs.capture().dropped:
-            raise torch.OutOfMemoryError(f"no memory to capture batch {self.setup.batch}")
 
     def step(self) -> None:
         attend = self.setup.attention.begin(self.inputs)
@@ -136,10 +140,6 @@ class OursPiecewise(OursEager):
             with recorder.live():
                 self.model.next_step(hidden, self.inputs)
         return recorder.ops
-
-    def release(self) -> None:
-        super().release()
-        self.graphs.reset()
 
 
 class OursCompiled(OursEager):

@@ -25,7 +25,6 @@ from mini_engine.cuda.measure.timing import Lap, paired_laps
 
 WIDTH = 1024  # of the row: one program, one pass, nothing that memory would slow down
 PLAIN, PDL, SAVED = "norm_node_us", "norm_node_pdl_us", "pdl_saves_us"
-Chain = Callable[[], object]  # queues the whole chain
 
 
 def pdl_figures(backend: GraphBackend, nodes: int, rounds: int) -> dict[str, dict[str, Any]]:
@@ -54,7 +53,7 @@ def pdl_figures(backend: GraphBackend, nodes: int, rounds: int) -> dict[str, dic
     }
 
 
-def norm_chain(backend: GraphBackend, nodes: int, *, pdl: bool) -> Chain:
+def norm_chain(backend: GraphBackend, nodes: int, *, pdl: bool) -> Callable[[], object]:
     """A call that queues `nodes` norms, back and forth between two rows; already compiled."""
     from mini_engine.cuda.kernels.norm import rms_norm
 
@@ -87,7 +86,7 @@ class _Replays:
         self.graph.replay()
 
 
-def _captured(backend: GraphBackend, chain: Chain) -> Graph:
+def _captured(backend: GraphBackend, chain: Callable[[], object]) -> Graph:
     graph = backend.CUDAGraph()
     with backend.graph(graph, pool=backend.graph_pool_handle()):
         chain()

@@ -28,7 +28,7 @@ from mini_engine.cuda.attention import HostAttention
 from mini_engine.cuda.graphs.backend import GraphBackend
 from mini_engine.cuda.graphs.capture import is_out_of_memory, no_garbage_collection
 from mini_engine.cuda.measure.op_record import OpRecorder, WatchedAttention
-from mini_engine.cuda.measure.profile_rows import STEP, Row, events_of_profile
+from mini_engine.cuda.measure.profile_rows import STEP, ProfilerRow, events_of_profile
 from mini_engine.cuda.model import KVCache, Model
 from mini_engine.cuda.runner import TorchRunner
 from mini_engine.cuda.weights import Weights
@@ -139,7 +139,7 @@ def _engine(
     return engine, runner
 
 
-def _profiled(engine: Engine, backend: GraphBackend) -> tuple[list[Row], StepRecord]:
+def _profiled(engine: Engine, backend: GraphBackend) -> tuple[list[ProfilerRow], StepRecord]:
     """STEPS dependent steps under the profiler: its rows, and the last step."""
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or it logs its start and its end
     from torch.profiler import ProfilerActivity, profile, record_function

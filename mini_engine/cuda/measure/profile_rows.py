@@ -18,7 +18,7 @@ from typing import Any
 
 from mini_engine.records.trace import CPU, GPU, TraceEvent
 
-Row = Mapping[str, Any]  # one element of `traceEvents`
+ProfilerRow = Mapping[str, Any]  # one element of `traceEvents`
 
 STEP = "decode step"  # what a step is called in the rows
 PYTHON = "Python"  # what the CPU does outside of any op
@@ -36,7 +36,7 @@ CALLING = ("cuda_runtime", "cuda_driver")
 ON_GPU = {"kernel": "kernel", "gpu_memcpy": "copy", "gpu_memset": "copy"}
 
 
-def events_of_profile(rows: Iterable[Row]) -> list[TraceEvent]:
+def events_of_profile(rows: Iterable[ProfilerRow]) -> list[TraceEvent]:
     """The step of median length among `rows`: what each lane did at each moment.
 
     Lane CPU: calls into CUDA (launch, graph, copy, wait), and around them the op that makes them,
@@ -65,7 +65,9 @@ def events_of_profile(rows: Iterable[Row]) -> list[TraceEvent]:
     return [replace(event, start_us=event.start_us - step["ts"]) for event in lanes]
 
 
-def _started(complete: Sequence[Row], calls: Sequence[Row], step: Row) -> list[Row]:
+def _started(
+    complete: Sequence[ProfilerRow], calls: Sequence[ProfilerRow], step: ProfilerRow
+) -> list[ProfilerRow]:
     """What ran on the GPU for the step.
 
     Found by correlation id and not by time, since the two clocks agree only to about a µs. Where
@@ -81,7 +83,7 @@ def _started(complete: Sequence[Row], calls: Sequence[Row], step: Row) -> list[R
     ]
 
 
-def _kind_of_call(row: Row, waits: Container[int | None]) -> str:
+def _kind_of_call(row: ProfilerRow, waits: Container[int | None]) -> str:
     """A copy to pageable memory returns when it is done (CUDA Runtime API, "API synchronization
     behavior"), so it is a wait on lane CPU: that is how PyTorch reads a token back."""
     name = row["name"]
@@ -90,31 +92,31 @@ def _kind_of_call(row: Row, waits: Container[int | None]) -> str:
     return next((kind for start, kind in CALLS.items() if name.startswith(start)), "host")
 
 
-def _kind_on_gpu(row: Row, graphs: Container[int | None]) -> str:
+def _kind_on_gpu(row: ProfilerRow, graphs: Container[int | None]) -> str:
     """All nodes of a graph have its launch's correlation id; outside a graph, node id is 0."""
     if row["args"].get("graph node id") or _correlation(row) in graphs:
         return "node"
     return ON_GPU[row["cat"]]
 
 
-def _correlation(row: Row) -> int | None:
+def _correlation(row: ProfilerRow) -> int | None:
     found: int | None = row.get("args", {}).get("correlation")
     return found
 
 
-def _ids(rows: Iterable[Row]) -> set[int]:
+def _ids(rows: Iterable[ProfilerRow]) -> set[int]:
     return {found for row in rows if (found := _correlation(row)) is not None}
 
 
-def _place(row: Row) -> tuple[object, object]:
+def _place(row: ProfilerRow) -> tuple[object, object]:
     return row["pid"], row["tid"]
 
 
-def _begins_in(step: Row, row: Row) -> bool:
+def _begins_in(step: ProfilerRow, row: ProfilerRow) -> bool:
     return bool(step["ts"] <= row["ts"] < step["ts"] + step["dur"])
 
 
-def _event(lane: str, row: Row, category: str, name: str | None = None) -> TraceEvent:
+def _event(lane: str, row: ProfilerRow, category: str, name: str | None = None) -> TraceEvent:
     return TraceEvent(lane, name or row["name"], row["ts"], row["dur"], category)
 
 

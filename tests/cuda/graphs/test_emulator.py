@@ -28,6 +28,7 @@ from mini_engine.cuda.graphs.arena import BLOCK_BYTES, GraphPool
 from mini_engine.cuda.graphs.backend import graphs_for
 from mini_engine.cuda.graphs.emulator import CUDAGraph
 from mini_engine.cuda.graphs.tape import FAST, CaptureError
+from tests.support.torch_helpers import memory_limit
 
 pytestmark = pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
 NOT_PERMITTED = "operation not permitted when stream is capturing: "
@@ -317,7 +318,7 @@ def test_running_out_of_memory_ends_a_capture_and_no_more() -> None:
     before = emulator.mem_get_info()
     graph = CUDAGraph()
     used = before[1] - before[0]
-    with emulator.memory_limit(used + 9 * BLOCK_BYTES):
+    with memory_limit(used + 9 * BLOCK_BYTES):
         with pytest.raises(torch.OutOfMemoryError, match="Capture fewer or smaller sizes"):
             with emulator.graph(graph, pool=pool):
                 chain(x, 8)
@@ -384,12 +385,6 @@ def test_a_capture_that_was_invalidated_has_spoiled_its_pool() -> None:
         capture(lambda: x.tolist(), pool)
     with pytest.raises(CaptureError, match="Take a new graph_pool_handle"):
         capture(lambda: x * 2, pool)
-
-
-def test_an_unknown_error_mode_is_refused() -> None:
-    with pytest.raises(CaptureError, match="'local': expected one of"):
-        with emulator.graph(CUDAGraph(), capture_error_mode="local"):
-            pass
 
 
 def test_a_capture_of_nothing_is_warned_of() -> None:

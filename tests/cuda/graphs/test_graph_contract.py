@@ -342,7 +342,7 @@ def test_begin_and_end_capture_by_hand(graphs: GraphBackend) -> None:
     graphs.synchronize()
     with graphs.stream(graphs.Stream()):
         assert not graphs.is_current_stream_capturing()
-        graph.capture_begin(capture_error_mode="thread_local")
+        graph.capture_begin()
         assert graphs.is_current_stream_capturing()
         y = x * 2
         graph.capture_end()

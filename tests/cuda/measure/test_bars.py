@@ -87,7 +87,9 @@ def test_a_variant_of_somebody_else_or_past_no_gate_reaches_nothing() -> None:
 
 
 @pytest.mark.parametrize(("theirs", "status"), [(8300.0, "reached"), (7900.0, "missed")])
-def test_times_transformers_is_of_the_shape_that_gains_least(theirs: float, status: str) -> None:
+def test_times_transformers_is_of_the_shape_with_the_smallest_factor(
+    theirs: float, status: str
+) -> None:
     rows = [row("graph-5", 1000.0), row("hf-eager", 20_000.0)]
     rows += [row("graph-5", 1000.0, shape="qwen3-0.6b"), row("hf-eager", theirs, shape=SHAPES[0])]
     found = results(rows)["times-transformers"]

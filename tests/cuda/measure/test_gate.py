@@ -134,9 +134,9 @@ def test_the_margin_lets_variants_pass_that_are_as_good_and_no_margin_would_not(
 class OtherEps(Model):
     """One layer's norm before attention with eps 1e-3: of embeddings, whose mean square is 8e-3."""
 
-    def _norm(self, x: torch.Tensor, gain: torch.Tensor) -> torch.Tensor:
-        eps = 1e-3 if gain is self.weights.layers[0].input_norm else self.config.rms_norm_eps
-        return model_room.rms_norm(x, gain, eps)
+    def _norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        eps = 1e-3 if weight is self.weights.layers[0].input_norm else self.config.rms_norm_eps
+        return model_room.rms_norm(x, weight, eps)
 
 
 def wrong_eps(setup: DecodeSetup) -> Model:
@@ -150,14 +150,14 @@ def wrong_theta(setup: DecodeSetup) -> Model:
     return model
 
 
-def no_gain(setup: DecodeSetup) -> Model:
+def no_weight(setup: DecodeSetup) -> Model:
     first, *others = setup.model.weights.layers
     first = replace(first, post_norm=torch.ones_like(first.post_norm))
     weights = replace(setup.model.weights, layers=(first, *others))
     return Model(weights, setup.model.cache)
 
 
-@pytest.mark.parametrize("fault", [wrong_eps, wrong_theta, no_gain])
+@pytest.mark.parametrize("fault", [wrong_eps, wrong_theta, no_weight])
 def test_a_real_fault_fails_on_both_paths(fault: Callable[[DecodeSetup], Model]) -> None:
     setup = setup_of("qwen3", BF16, hidden_size=128)
     verdict = gate_of(setup).judge(OursEager(replace(setup, model=fault(setup))))

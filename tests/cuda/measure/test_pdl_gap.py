@@ -85,7 +85,7 @@ def test_the_chain_has_so_many_norms_and_each_reads_what_the_last_one_wrote(
 ) -> None:
     calls: list[tuple[int, int, bool]] = []
 
-    def recorded(out: Any, x: Any, _gain: Any, _eps: float, pdl: bool) -> None:
+    def recorded(out: Any, x: Any, _weight: Any, _eps: float, pdl: bool) -> None:
         calls.append((out.data_ptr(), x.data_ptr(), pdl))
 
     monkeypatch.setattr(norm, "rms_norm", recorded)

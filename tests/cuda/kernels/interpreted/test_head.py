@@ -81,7 +81,6 @@ def test_a_picked_token_advances_its_row_and_a_padded_row_stays() -> None:
     positions = torch.tensor([7, 2, 0], dtype=torch.int32)
     slot_mapping = torch.tensor([11, 18, 0], dtype=torch.int32)
     tokens, input_ids = torch.zeros(3, dtype=torch.int64), torch.zeros(3, dtype=torch.int32)
-    mine = [t.clone() for t in (positions, context_lens, slot_mapping)]
     step = (input_ids, positions, context_lens, slot_mapping)
     pick.pick_and_advance(tokens, *step, values, indices, block_table, 4, 12)
     assert tokens.tolist() == [8, 15, 2]
@@ -89,9 +88,6 @@ def test_a_picked_token_advances_its_row_and_a_padded_row_stays() -> None:
     assert positions.tolist() == [8, 3, 0]
     assert context_lens.tolist() == [9, 4, 0]
     assert slot_mapping.tolist() == [36, 19, 0]
-    pick.advance_reference(*mine, block_table, 4, 12)
-    for ours, theirs in zip((positions, context_lens, slot_mapping), mine, strict=True):
-        assert ours.tolist() == theirs.tolist()
 
 
 def test_a_row_at_the_end_of_its_room_stays_there() -> None:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from mini_engine.serving.bench import differences, main, server, time_strides
 from mini_engine.serving.request_trace import synthetic_trace
+from tests.serving.speed import differences, main, server, time_strides
 
 
 def test_differences_between_two_runs_are_named() -> None:

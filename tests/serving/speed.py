@@ -1,8 +1,8 @@
 """How fast the serving simulation is, how its cost grows, and whether strides are exact.
 
-    python -m mini_engine.serving.bench                      # 10^3 to 10^6 requests; over a minute
-    python -m mini_engine.serving.bench --most 100000        # a few seconds
-    python -m mini_engine.serving.bench --trace FILE         # and a trace of yours
+    python -m tests.serving.speed                      # 10^3 to 10^6 requests; over a minute
+    python -m tests.serving.speed --most 100000        # a few seconds
+    python -m tests.serving.speed --trace FILE         # and a trace of yours
 
 In:  random requests (`request_trace.synthetic_trace`, seed 0), Qwen3-0.6B on an H200.
 Out: three tables. Everything runs on one core. Peak memory is that of the whole process so far.
@@ -24,18 +24,16 @@ from mini_engine.model.config import named_shape
 from mini_engine.predict.hardware import load_spec
 from mini_engine.predict.step_model import StepModel
 from mini_engine.serving.plan import ServerPlan, plan_server
-from mini_engine.serving.reference import simulate_step_by_step
 from mini_engine.serving.report import ServeReport
 from mini_engine.serving.request_trace import TraceRequest, read_trace, synthetic_trace
 from mini_engine.serving.simulate import simulate
+from tests.support.serve_step_by_step import simulate_step_by_step
 
 MODE = "FULL_AND_PIECEWISE"
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m mini_engine.serving.bench", description=__doc__
-    )
+    parser = argparse.ArgumentParser(prog="python -m tests.serving.speed", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--most", type=int, default=1_000_000, help="requests in the largest run")
     parser.add_argument("--trace", help="a request trace (CSV or JSON lines) to run as well")
