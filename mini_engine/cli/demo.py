@@ -44,19 +44,19 @@ from mini_engine.sim.predict import HF_EAGER, LIMITS, Prediction, Service, predi
 
 DRAWN = {"NONE": "eager", "PIECEWISE": "piecewise", "FULL": "one graph"}
 STEPS = tuple(DRAWN)
+HOW = {"eager": "eager", "piecewise": "pieces", "full": "one graph"}
 OURS = "launch-bound"  # the row of this engine: five kernels a layer, in one graph
 LABELS = {HF_EAGER: "transformers", OURS: "this engine¹"}
 HEADS = {
-    "": "launched",
+    "": "as",
     "ker-": "nels",
     "laun-": "ches",
     "CPU": "ms",
     "GPU": "ms",
     "ITL": "ms",
-    "80% within": "ms",
+    "80%": "within",
     "GPU ": "busy",
-    "capture": "ms",
-    "graphs": "MB",
+    "cap-": "ture s",
     "pays": "after",
 }
 CONTEXT = 512
@@ -208,22 +208,21 @@ def _table(rows: Sequence[dict[str, Any]], engine: str) -> Table:
     table = Table(box=SIMPLE, padding=0)
     table.add_column("", no_wrap=True)
     for head, unit in HEADS.items():
-        justify = "left" if unit == "launched" else "right"
+        justify = "left" if unit == "as" else "right"
         table.add_column(f"{head}\n{unit}", justify=justify, no_wrap=True)  # type: ignore[arg-type]
     for row in rows:
         after = row["pays_after_replays"]
         table.add_row(
             LABELS.get(row["mode"], engine),
-            row["launched"],
+            HOW[row["launched"]],
             f"{row['kernels']:,}",
             f"{row['launches']:,}",
-            f"{row['cpu_us'] / 1e3:.2f}",
-            f"{row['gpu_us'] / 1e3:.2f}",
-            f"{row['itl_us'] / 1e3:.2f}",
+            f"{row['cpu_us'] / 1e3:.1f}",
+            f"{row['gpu_us'] / 1e3:.1f}",
+            f"{row['itl_us'] / 1e3:.1f}",
             f"{row['low_us'] / 1e3:.1f}–{row['high_us'] / 1e3:.1f}",
             f"{row['gpu_utilisation']:.0%}",
-            f"{row['capture_ms']:,.0f}" if row["graphs"] else "–",
-            f"{row['graph_mb']:,.0f}" if row["graphs"] else "–",
+            f"{row['capture_ms'] / 1e3:.1f}" if row["graphs"] else "–",
             f"{after:,}" if after else "–",
         )
     return table

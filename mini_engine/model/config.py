@@ -248,7 +248,7 @@ def _qwen3(name: str, hidden: int, inter: int, layers: int, heads: int, tied: bo
 def _qwen2(
     name: str, hidden: int, inter: int, layers: int, heads: int, kv: int, context: int, vocab: int
 ) -> ModelConfig:
-    """https://huggingface.co/Qwen/Qwen2.5-0.5B/blob/main/config.json, and -1.5B, -3B, -7B (base)."""
+    """https://huggingface.co/Qwen/Qwen2.5-0.5B/blob/main/config.json, -1.5B, -3B, -7B."""
     return ModelConfig(
         name, "qwen2", hidden, inter, layers, heads, num_kv_heads=kv, head_dim=hidden // heads,
         vocab_size=vocab, max_position_embeddings=context, rope_theta=1e6, rope_scaling=None,

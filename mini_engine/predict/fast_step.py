@@ -1,4 +1,4 @@
-"""ITL of one decode step from arrays: what `StepModel.itl_us` says, for fits that ask ten thousand times.
+"""ITL of one decode step from arrays: what `StepModel.itl_us` says, for fits that ask often.
 
 In:  the model and shape of a step once; then card, host and engine, again and again.
 Out: ITL in µs, the same as the recursion's to rounding.

@@ -7,8 +7,8 @@ Out: a frozen `DeviceSpec` of bare numbers, which can also say where each of the
     spec.cpu_op_us                    # the engine's work for one kernel, at the speed of this host
     spec.source("cpu_op_us")          # "engine transformers, kernel_ops: ... x host ..."
 
-`specs/` holds the cards, `hosts/` and `engines/` the other two; `figures.py` says what stands
-where. An engine's CPU work is counted in ops of the host: the same engine is slower on a slower one.
+`specs/` holds the cards, `hosts/` and `engines/` the others; `figures.py` says what stands where.
+ An engine's CPU work is counted in ops of the host: the same engine is slower on a slower one.
 """
 
 from __future__ import annotations

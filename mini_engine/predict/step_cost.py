@@ -14,7 +14,8 @@ both:
     end   = start + its GPU time
 
 The CPU spends `host_step_us` in the engine, issues one packed copy of the inputs, and then the
-model's work. An engine that schedules ahead then prepares the next step beside the GPU (`ahead_us`).
+model's work. An engine that schedules ahead then prepares the next step beside the GPU
+(`ahead_us`).
 At the end it waits for the GPU and reads a token back (`sync_us`). The GPU time of a kernel is
 max(bytes / bandwidth, flops / peak) + floor, with what its kind of kernel reaches of each; an empty
 kernel takes nothing but the gap to the next. A graph is one piece of work: its nodes, with
