@@ -117,10 +117,7 @@ class Kernel:
 
 
 def kernel(
-    *,
-    bytes: Cost = _each_buffer_once,
-    flops: Cost = lambda *_, **__: 0,
-    dynamic: bool = False,
+    *, bytes: Cost = _each_buffer_once, flops: Cost = lambda *_, **__: 0, dynamic: bool = False
 ) -> Callable[[Callable[..., None]], Kernel]:
     """Make a kernel of a numpy function. Default cost: each buffer moved once, no arithmetic."""
     return lambda function: Kernel(function.__name__, function, bytes, flops, dynamic)
