@@ -45,8 +45,8 @@ def work(path: Path) -> None:
     caption = (
         "Left: counted from the op list fused9 of qwen3-0.6b, batch 1. Right: predicted for one "
         f"{spec.name} and {spec.engine}, not measured; all arithmetic is taken at "
-        f"{spec.product_tflops / spec.peak_tflops:.0%} of the card's peak, which flatters the "
-        "attention of the line without a cache."
+        f"{spec.product_tflops / spec.peak_tflops:.0%} of the card's peak, as large products reach "
+        "it, which flatters the line without a cache."
     )
     with canvas(path, (12, 6), title=title, caption=caption) as figure:
         left, right = figure.subplots(1, 2)
