@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from mini_engine.predict.hardware import load_spec
 from mini_engine.records.trace import CPU, GPU, busy_us
 from mini_engine.sim import kernels as k
 from mini_engine.sim.device import Device
@@ -38,27 +36,6 @@ def test_a_kernel_takes_the_longer_of_bytes_and_flops() -> None:
     device = small_device()
     device.launch(cost_kernel("compute", bytes=1000, flops=30e6))  # 30 µs at 1 TFLOP/s
     assert device.gpu_us == 5.0 + 30.0 + 0.5
-
-
-def test_a_chain_of_empty_kernels_takes_the_published_gap_and_nothing_else() -> None:
-    """Hazy Research measured 2.1 µs a dummy kernel in a stream and 1.3 in a graph, start to start,
-    https://hazyresearch.stanford.edu/blog/2025-05-27-no-bubbles."""
-    device = Device(replace(load_spec("h200"), cpu_op_us=0.1), compute=False)
-    empty = cost_kernel("empty", bytes=0, flops=0)
-
-    def starts(run: Callable[[], None]) -> np.ndarray:
-        with device.clocks.recorded() as events:
-            run()
-        return np.array([e.start_us for e in events if e.lane == GPU])
-
-    def chain() -> None:
-        for _ in range(100):
-            device.launch(empty)
-
-    with device.capture() as graph:
-        chain()
-    assert np.diff(starts(chain)) == pytest.approx(2.1)
-    assert np.diff(starts(graph.replay)) == pytest.approx(1.3)
 
 
 def test_a_kernel_reads_as_fast_as_its_kind_does() -> None:
