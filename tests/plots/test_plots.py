@@ -263,10 +263,7 @@ def test_the_lines_are_the_curve_in_ms(tmp_path: Path, monkeypatch: pytest.Monke
     [
         (CURVE, "launch-bound below a batch of 10"),
         (curve(card="h200"), "launch-bound at every batch"),
-        (
-            curve(card="rtx4070", engine="transformers", host="desktop-2025"),
-            "never launch-bound",
-        ),
+        (curve(card="rtx4070", engine="transformers", host="desktop-2025"), "never launch-bound"),
     ],
 )
 def test_the_crossover_is_marked_where_it_is_on_the_page_and_told_in_any_case(
