@@ -101,7 +101,7 @@ def test_the_gpu_is_idle_most_of_an_eager_step_and_busy_in_a_graph() -> None:
 
 
 @pytest.mark.parametrize(
-    ("card", "measured_us", "within"), [("h200", 794.74, 0.06), ("h100", 979.51, 0.14)]
+    ("card", "measured_us", "within"), [("h200", 794.74, 0.09), ("h100", 979.51, 0.14)]
 )
 def test_the_published_graph_of_100_kernels(card: str, measured_us: float, within: float) -> None:
     """Llama-3.2-1B, one token, on the GPU alone: github.com/msaroufim/megakernels-vs-cuda-graphs,
