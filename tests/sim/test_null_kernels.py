@@ -27,7 +27,7 @@ SPECS = [
 
 def starts_us(device: Device, kind: str) -> list[float]:
     """When each kernel of this kind began on the GPU."""
-    return [event.start_us for event in device.timeline if event.kind == kind]
+    return [event.start_us for event in device.timeline if event.category == kind]
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.engine)
