@@ -77,7 +77,7 @@ def test_formulas_are_drawn_by_the_browser_itself(site: Path) -> None:
 
 @pytest.mark.parametrize(
     ("kernels", "launch", "kernel", "batch"),
-    [(257, 5.1, 2.0, 1), (1591, 5.1, 1.1, 1), (143, 2.1, 3.4, 32), (20, 20, 40, 256)],
+    [(257, 40.3, 4.2, 1), (1591, 10.6, 1.6, 1), (143, 2.1, 3.4, 32), (20, 20, 40, 1024), (20, 2, 1, 1)],
 )
 def test_the_sliders_say_what_the_launch_model_says(
     site: Path, browser: Any, kernels: int, launch: float, kernel: float, batch: int
