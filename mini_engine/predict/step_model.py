@@ -86,8 +86,7 @@ class StepModel:
     def _run_on_lines(self, mode: Mode, num_tokens: int, num_reqs: int) -> tuple[Line, ...]:
         """`step_cost.run` with every time as an upper envelope."""
         near, far = (
-            self._works(mode, StepShape(num_tokens, num_reqs, keys, keys))
-            for keys in PROBE_KEYS
+            self._works(mode, StepShape(num_tokens, num_reqs, keys, keys)) for keys in PROBE_KEYS
         )
         spec = self.spec
         before_us, beside_us = around(spec, num_reqs)

@@ -1,4 +1,4 @@
-"""The fit finds what made the points, says what it cannot tell, and does not peek at what is left out."""
+"""The fit finds what made the points, says what it cannot tell, and sees nothing left out."""
 
 from __future__ import annotations
 
@@ -20,7 +20,12 @@ TABLE = (
     Parameter("cellar", "op_us", (("host", "cellar"),), 10.6, 0.5, "a test"),
     Parameter("vllm", "kernel_ops", (("engine", "vllm-2025"),), 5.9, 0.5, "a test"),
     Parameter(
-        "floor", "kernel_floor_us", (("engine", "vllm"), ("engine", "vllm-2025")), 2.0, 0.5, "a test"
+        "floor",
+        "kernel_floor_us",
+        (("engine", "vllm"), ("engine", "vllm-2025")),
+        2.0,
+        0.5,
+        "a test",
     ),
     Parameter("share", "product_share", (("card", "a100"),), 0.7, 0.2, "a test", top=1),
 )

@@ -116,9 +116,7 @@ def test_where_nothing_was_ever_missed_the_interval_is_a_factor_of_two() -> None
         ({"card": "h200", "engine": "vlm"}, "no engine 'vlm': use .*nano-vllm, .*vllm"),
     ],
 )
-def test_an_unknown_name_is_answered_with_the_known_ones(
-    chosen: dict[str, str], says: str
-) -> None:
+def test_an_unknown_name_is_answered_with_the_known_ones(chosen: dict[str, str], says: str) -> None:
     with pytest.raises(ValueError, match=says) as error:
         load_spec(**chosen)
     assert "\n" not in str(error.value)

@@ -105,7 +105,7 @@ def test_the_gpu_is_idle_most_of_an_eager_step_and_busy_in_a_graph() -> None:
 )
 def test_the_published_graph_of_100_kernels(card: str, measured_us: float, within: float) -> None:
     """Llama-3.2-1B, one token, on the GPU alone: github.com/msaroufim/megakernels-vs-cuda-graphs,
-    RESULTS.md. Not exact: the floor of kernels written by hand is now fitted to many sources at once."""
+    RESULTS.md. Not exact: the floor of hand-written kernels is fitted to many sources at once."""
     spec = load_spec(card, engine="custom-kernels")
     moving_us = 2.4716e9 / (spec.product_gb_s * 1e3)
     predicted = graph_us(100, moving_us / 100 + spec.kernel_floor_us, spec)

@@ -1,4 +1,4 @@
-"""Files of points: what is no file of points is refused, what is only unknown is named and left out."""
+"""Files of points: bad ones are refused, what is only unknown is named and left out."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from mini_engine.predict.oplists import StepShape, step_ops
 from mini_engine.model.config import SHAPES
+from mini_engine.predict.oplists import StepShape, step_ops
 from mini_engine.predict.published import (
     SHIPPED_POINTS,
     Point,
