@@ -13,7 +13,7 @@ import argparse
 import shlex
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 
@@ -37,6 +37,7 @@ from mini_engine.records.rows import Interval
 
 SHAPE, BATCH, CONTEXT, STEPS, ROUNDS = "qwen3-0.6b", 1, 512, 64, 8
 ONE_GRAPH = "one graph"  # what `--predict` is about
+PLAIN, FUSED = "pytorch-loop", "launch-bound"  # whose costs: ops of PyTorch, hand-written kernels
 LEDGER_LINE = f"ITL {SHAPE}, batch {BATCH}, context {CONTEXT}, {ONE_GRAPH}, plain (lab 14)"
 
 
@@ -70,18 +71,18 @@ def main(words: Sequence[str]) -> int:
         parser.error(f"--predict {args.predict:g}: a time in ms is above zero")
     if args.predict is not None:
         ledger.predict(LEDGER_LINE, args.predict, "ms")
-    spec, config, console = load_spec(args.spec), named_shape(SHAPE), Console(highlight=False)
+    specs, config, console = engines_on(args.spec), named_shape(SHAPE), Console(highlight=False)
     command = shlex.join([".venv/bin/python", "-m", "labs", "measure", "14", *words])
-    predicted, reason = predicted_ms(config, spec), why_not()
+    predicted, reason = predicted_ms(config, specs), why_not()
     what = f"{SHAPE}, bf16, batch {BATCH}, context {CONTEXT}; a token takes\n"
     if reason:
         console.print(f"Not yet measured: no run on a GPU has been kept, and here: {reason}.")
-        console.print(f"Predicted for {spec.name} (mini_engine/specs): {what}")
+        console.print(f"Predicted for {specs[PLAIN].name} and a usual server: {what}")
         console.print(table_of(predicted, {}, {}))
         found, who = predicted[ONE_GRAPH][1], "the spec"
     else:
         gpu = torch.cuda.get_device_name()
-        console.print(f"{gpu}; predicted for {spec.name}: {what}")
+        console.print(f"{gpu}; predicted for {specs[PLAIN].name}: {what}")
         timed, same = measured(graphs_for("cuda"), config, torch.bfloat16)
         console.print(table_of(predicted, timed, same))
         found, who = timed[ONE_GRAPH].median / 1e3, "measured"
@@ -103,15 +104,26 @@ def why_not() -> str | None:
     return why_no_gpu() or why_no_bf16(graphs_for("cuda"))
 
 
-def predicted_ms(config: ModelConfig, spec: DeviceSpec) -> dict[str, tuple[int, float]]:
+def engines_on(card: str) -> dict[str, DeviceSpec]:
+    """What the ways to decode cost on a card, by engine. Tokens are fed back on the device, so
+    that no engine works around a step and no inputs are copied."""
+    specs = {engine: load_spec(card, engine=engine) for engine in (PLAIN, FUSED)}
+    return {
+        engine: replace(spec, host_step_us=0.0, ahead_us=0.0, request_us=0.0, copy_us=0.0)
+        for engine, spec in specs.items()
+    }
+
+
+def predicted_ms(
+    config: ModelConfig, specs: Mapping[str, DeviceSpec]
+) -> dict[str, tuple[int, float]]:
     """Of each way the ops of a step, and ms a token: launches, kernels and the read-back."""
-    by_device = replace(spec, host_step_us=0.0, copy_us=0.0)  # fed back, so neither is there
     plain = watched_ops(config)
     fused5 = step_ops(config, StepShape.decode(BATCH, CONTEXT), "fused5")
     found = {}
     for way in WAYS:
         ops = fused5 if way.fused else plain
-        took = step_time(ops * way.steps, by_device, way.mode)
+        took = step_time(ops * way.steps, specs[FUSED if way.fused else PLAIN], way.mode)
         found[way.name] = len(ops), took.itl_us / way.steps / 1e3
     return found
 

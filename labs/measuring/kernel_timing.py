@@ -30,6 +30,7 @@ from mini_engine.predict.step_cost import kernel_us
 from mini_engine.records.rows import Interval
 
 YOURS = "yours"
+OURS = "launch-bound"  # whose kernels are predicted: hand-written ones
 MOST_SETS = 64  # of buffers; a small call still finds its bytes in L2, as it does in a decode step
 Calls = Mapping[str, Callable[[], tuple[torch.Tensor, ...]]]  # each returns all its results
 
@@ -61,13 +62,13 @@ def main(lab: int, cases: Callable[[DeviceSpec], Sequence[Case]], words: Sequenc
     args = parser.parse_args(list(words))
     if args.predict is not None and not args.predict > 0:
         parser.error(f"--predict {args.predict:g}: a time in µs is above zero")
-    spec, console = load_spec(args.spec), Console(highlight=False)
+    spec, console = load_spec(args.spec, engine=OURS), Console(highlight=False)
     listed = cases(spec)
     reason = why_not()
     if reason:
         command = shlex.join([".venv/bin/python", "-m", "labs", "measure", str(lab), *words])
         console.print(f"Not yet measured: no run on a GPU has been kept, and here: {reason}.")
-        console.print(f"Predicted for {spec.name} (mini_engine/specs), in a graph:\n")
+        console.print(f"Predicted for {spec.name} and hand-written kernels, in a graph:\n")
         console.print(prediction_table(listed, spec))
         if args.predict is not None:
             console.print(f"\n{judged(args.predict, listed[0].predicted_us(spec), 'the spec')}")
@@ -125,7 +126,7 @@ def captured(backend: GraphBackend, case: Case) -> tuple[dict[str, Graph], int]:
 
 
 def prediction_table(cases: Sequence[Case], spec: DeviceSpec) -> Table:
-    """What the spec predicts: bytes at the speed of a copy, with a floor and a gap per kernel."""
+    """What the spec predicts: the bytes, and a floor and a gap for each kernel."""
     table = _table("", "kernels", "bytes", "predicted µs", "measured µs")
     for case in cases:
         kernels, us = str(len(case.ops)), f"{case.predicted_us(spec):.1f}"

@@ -10,13 +10,7 @@ import pytest
 
 from mini_engine.model.config import SHAPES
 from mini_engine.predict.oplists import StepShape, step_ops
-from mini_engine.predict.published import (
-    SHIPPED_POINTS,
-    Point,
-    Sheets,
-    predicted_ms,
-    read_points,
-)
+from mini_engine.predict.published import SHIPPED_POINTS, Point, Sheets, predicted_ms, read_points
 from mini_engine.predict.step_cost import step_time
 
 SHEETS = Sheets.shipped()

@@ -13,13 +13,7 @@ from mini_engine.model.config import SHAPES
 from mini_engine.predict.figures import FIGURES, FOLDERS, load_sheet, names
 from mini_engine.predict.hardware import load_spec
 from mini_engine.predict.kept_fit import misses, read_kept, rounded
-from mini_engine.predict.published import (
-    SHIPPED_POINTS,
-    Point,
-    Sheets,
-    predicted_ms,
-    read_points,
-)
+from mini_engine.predict.published import SHIPPED_POINTS, Point, Sheets, predicted_ms, read_points
 from mini_engine.predict.validate import (
     Row,
     by_class,

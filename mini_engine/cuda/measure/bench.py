@@ -115,7 +115,9 @@ def predicted_us(ops: Sequence[OpCost], steps: int, spec: DeviceSpec, mode: Mode
 
     Steps follow one another on the device: engine, copy of the inputs and read-back are left out.
     """
-    fed_on_device = replace(spec, host_step_us=0.0, copy_us=0.0, sync_us=0.0)
+    fed_on_device = replace(
+        spec, host_step_us=0.0, ahead_us=0.0, request_us=0.0, copy_us=0.0, sync_us=0.0
+    )
     return step_time(ops, fed_on_device, mode).itl_us / steps
 
 
