@@ -5,7 +5,7 @@ Out: for each decode batch the rung it runs at, the step launched each way, and 
 
     curve = itl_curve(named_shape("qwen3-0.6b"), load_spec("h200"), ladder,
                       style="fused9", context=1024, max_batch=256)
-    curve.crossover                        # 10: from here on eager is not launch-bound
+    curve.crossover                        # 274: from here on eager is not launch-bound
     curve.points[0].speedup                # of one full graph, at batch 1
 
 Graphs run at the rung: a full graph pads every row, logits too; a piecewise one pads only what is
@@ -37,7 +37,7 @@ class ItlPoint:
     eager: StepTime
     piecewise: StepTime
     full: StepTime
-    floor_us: float  # reading all weights and all keys once, at the bandwidth of a copy
+    floor_us: float  # reading all weights and all keys once, as fast as this card reads
 
     @property
     def speedup(self) -> float:
@@ -110,7 +110,7 @@ def itl_curve(
         return ItlPoint(batch, rung, eager, piecewise, full, floor_us)
 
     def step(shape: StepShape, mode: Mode) -> StepTime:
-        return step_time(step_ops(config, shape, style), spec, mode)
+        return step_time(step_ops(config, shape, style), spec, mode, shape.num_reqs)
 
     crossover = crossover_batch(config, spec, style, context)
     batches = _batches(max_batch, [*ladder, crossover])
@@ -127,10 +127,14 @@ def itl_curve(
 
 
 def step_floor_us(config: ModelConfig, spec: DeviceSpec, batch: int, context: int) -> float:
-    """No decode step takes less: all weights and all keys are read once, as fast as a copy."""
+    """No decode step takes less: all weights and all keys are read once.
+
+    As fast as a copy, or as a matrix product where that is known to read faster.
+    """
     stored = STORED_AS[config.dtype]
     kv_bytes = batch * context * kv_bytes_per_token(config, stored)
-    return 1e3 * floor_ms(read_bytes(config, stored) + kv_bytes, spec.copy_bandwidth_gb_s)
+    fastest_gb_s = max(spec.copy_bandwidth_gb_s, spec.product_gb_s, spec.attention_gb_s)
+    return 1e3 * floor_ms(read_bytes(config, stored) + kv_bytes, fastest_gb_s)
 
 
 # ---------------------------------------------------------------- parts
