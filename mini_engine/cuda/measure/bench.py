@@ -43,13 +43,13 @@ from mini_engine.cuda.measure.gate import Gate
 from mini_engine.cuda.measure.our_variants import OursEager
 from mini_engine.cuda.measure.table import with_figures
 from mini_engine.cuda.measure.timing import paired_laps
-from mini_engine.cuda.measure.variants import ANCHOR, VARIANTS
+from mini_engine.cuda.measure.variants import ANCHOR, COMPILED, VARIANTS, VariantKind
 from mini_engine.cuda.weights import Weights
 from mini_engine.model.config import ModelConfig
 from mini_engine.predict.capacity import kv_bytes_per_token, read_bytes
 from mini_engine.predict.curves import STORED_AS
 from mini_engine.predict.hardware import DeviceSpec
-from mini_engine.predict.oplists import OpCost
+from mini_engine.predict.oplists import OpCost, StepShape, step_ops
 from mini_engine.predict.step_cost import Mode, step_time
 from mini_engine.records.rows import GATE_FAILED, MEASURED, NOT_RUN, Point, Row, Run, six
 
@@ -179,7 +179,7 @@ def _bench_variant(
             ops_a_call=len(ops),
             bytes_to_move=must_move_bytes(setup.model.config, setup.batch, setup.context),
             bytes_by_op_list=round(sum(op.bytes for op in ops) / steps),
-            predicted_us=round(predicted_us(ops, steps, spec_for(kind.engine), kind.mode), 3),
+            predicted_us=round(_predicted(kind, setup, ops, steps, spec_for(kind.engine)), 3),
             runs=(run,),
         )
         return with_figures(row, copy_gb_s)
@@ -188,6 +188,17 @@ def _bench_variant(
     finally:
         if variant is not None:
             variant.release()
+
+
+def _predicted(
+    kind: VariantKind, setup: DecodeSetup, ops: Sequence[OpCost], steps: int, spec: DeviceSpec
+) -> float:
+    """From the variant's own ops. A compiler makes others of them: those that its engine's file
+    says."""
+    if kind.engine == COMPILED:
+        shape = StepShape.decode(setup.batch, setup.context)
+        ops, steps = step_ops(setup.model.config, shape, spec.ops), 1
+    return predicted_us(ops, steps, spec, kind.mode)
 
 
 def _timed(
