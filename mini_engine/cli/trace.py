@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from mini_engine.cuda.graphs.backend import GraphBackend
     from mini_engine.cuda.weights import Weights
 
+TRANSFORMERS = "transformers"  # the engine of mode HF eager
 Timelines = Mapping[str, Sequence[TraceEvent]]
 
 
@@ -61,8 +62,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--spec",
-        help=f"predict for: {', '.join(spec_names())}, or a JSON file (default: h200; measured: by "
-        "the GPU's name; emulated: laptop-cpu)",
+        help=f"predict for this card: {', '.join(spec_names())}, or a JSON file (default: h200; "
+        "measured: by the GPU's name; emulated: laptop-cpu)",
+    )
+    parser.add_argument("--host", help="and this host (default: the engine's usual one)")
+    parser.add_argument(
+        "--engine",
+        help="of a prediction alone (default: vllm, and transformers for HF eager); with "
+        "--backend cuda it is this engine's plain model, pytorch-loop",
     )
     parser.add_argument("--batch", type=options.positive, default=1, metavar="N")
     parser.add_argument(
@@ -108,7 +115,8 @@ def show(result: dict[str, Any], console: Console) -> None:
     if "measured_on" in result:
         console.print(
             f"{result['shape']}. Measured on: {result['measured_on']}, slowed down by the "
-            f"profiler. Predicted: the same ops with the spec of {result['spec']}."
+            f"profiler. Predicted: the same ops for {result['spec']}, {result['engine']} on the "
+            f"host {result['host']}."
         )
     console.print(f"{result['file']}: open it at https://ui.perfetto.dev or chrome://tracing")
 
@@ -123,11 +131,16 @@ def _predicted(args: argparse.Namespace, modes: Sequence[str]) -> Timelines:
     context = args.context or 512
     if context < 2:
         raise ValueError("--context 1: a decode step needs at least one token before it, so 2")
-    shape, spec = measuring.shape_of(args.shape or "qwen3-0.6b"), load_spec(args.spec or "h200")
+    shape, card = measuring.shape_of(args.shape or "qwen3-0.6b"), args.spec or "h200"
     service = Service(requests=1, new_tokens=2)
     return {
         mode: predict(
-            shape, spec, mode, batch=args.batch, context=context, service=service
+            shape,
+            load_spec(card, args.host, args.engine or (TRANSFORMERS if mode == HF_EAGER else None)),
+            mode,
+            batch=args.batch,
+            context=context,
+            service=service,
         ).timeline
         for mode in modes
     }
@@ -146,10 +159,13 @@ def _side_by_side(
     from mini_engine.cuda.measure.evidence import gpu_name
     from mini_engine.cuda.measure.profile import process_name, profile_step
     from mini_engine.cuda.measure.spec_fit import base_name
+    from mini_engine.cuda.measure.variants import PLAIN
 
     gpu = gpu_name(backend.device.type)
     known = "laptop-cpu" if backend.emulated else base_name(gpu)
-    spec = load_spec(args.spec or known or "h200")
+    if args.engine:
+        raise ValueError(f"--engine {args.engine}: with --backend cuda it is the plain model's own")
+    spec = measuring.specs_for(args.spec or known or "h200", args.host)(PLAIN)
     word = args.shape or ("tiny" if backend.emulated else "qwen3-0.6b")
     context = args.context or (40 if backend.emulated else 512)
     config = measuring.shape_of(word)
@@ -158,13 +174,15 @@ def _side_by_side(
     for mode in modes:
         console.print(f"{config.name} {mode}: running under the profiler")
         step = profile_step(backend, weights, mode, batch=args.batch, context=context)
-        timelines[f"predicted {mode}"] = op_timeline(step.ops, spec, step.launched)
+        timelines[f"predicted {mode}"] = op_timeline(step.ops, spec, step.launched, args.batch)
         timelines[process_name(mode, emulated=backend.emulated)] = step.timeline
     about = {
         "shape": f"{config.name}, batch {args.batch}, context {context:,}",
         "measured_on": gpu,
         "emulated": backend.emulated,
         "spec": spec.name,
+        "host": spec.host,
+        "engine": spec.engine,
     }
     return timelines, about
 
