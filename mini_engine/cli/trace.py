@@ -123,14 +123,13 @@ def _predicted(args: argparse.Namespace, modes: Sequence[str]) -> Timelines:
     context = args.context or 512
     if context < 2:
         raise ValueError("--context 1: a decode step needs at least one token before it, so 2")
-    shape, spec = measuring.shape_of(args.shape or "qwen3-0.6b"), load_spec(args.spec or "h200")
-    service = Service(requests=1, new_tokens=2)
-    return {
-        mode: predict(
-            shape, spec, mode, batch=args.batch, context=context, service=service
-        ).timeline
-        for mode in modes
-    }
+    shape, card = measuring.shape_of(args.shape or "qwen3-0.6b"), args.spec or "h200"
+    service, timelines = Service(requests=1, new_tokens=2), {}
+    for mode in modes:
+        spec = load_spec(card, engine="transformers" if mode == HF_EAGER else None)
+        step = predict(shape, spec, mode, batch=args.batch, context=context, service=service)
+        timelines[mode] = step.timeline
+    return timelines
 
 
 def _side_by_side(
