@@ -22,6 +22,7 @@ predicted by the launch model from the figures of the spec, none is measured.
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,11 @@ from mini_engine import plots
 from mini_engine.cli import options
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.ladder import CaptureLadder
+from mini_engine.model.config import ModelConfig
 from mini_engine.predict.curves import ItlCurve, ItlPoint, itl_curve
+from mini_engine.predict.hardware import DeviceSpec
+from mini_engine.predict.payoff import crossover_batch
+from mini_engine.predict.step_cost import around
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -64,13 +69,18 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         plots.itl_curve(curve, args.out)
     return {
         "shape": shape.name,
-        "spec": spec.name,
+        **options.told(spec),
         "style": args.style or spec.ops,
         "context": args.context,
-        "host_us": spec.host_step_us,
+        "engine_us": sum(around(spec, 1)),
         "predicted": True,
         "capture_sizes": list(sizes),
         "crossover_batch": curve.crossover,
+        "crossover_interval": _crossover_interval(shape, spec, curve),
+        "batch_1": {
+            mode: options.interval(spec, getattr(curve.points[0], field).itl_us, mode)
+            for mode, field in (("NONE", "eager"), ("PIECEWISE", "piecewise"), ("FULL", "full"))
+        },
         "finding": curve.finding(),
         "rows": [_row(curve.point(batch)) for batch in _shown(curve)],
         "picture": str(args.out),
@@ -79,9 +89,8 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
 
 def show(result: dict[str, Any], console: Console) -> None:
     console.print(
-        f"[bold]{result['shape']}[/bold] on one {result['spec']}, op list {result['style']}, "
-        f"{result['context']:,} tokens of context each, {result['host_us']:,.0f} µs of engine a "
-        "step: predicted\n"
+        f"[bold]{result['shape']}[/bold] on {options.on(result)}, op list {result['style']}, "
+        f"{result['context']:,} tokens of context each: predicted\n"
     )
     table = Table()
     for head in (
@@ -106,12 +115,24 @@ def show(result: dict[str, Any], console: Console) -> None:
     console.print(table)
     console.print("busy: the share of the step in which the GPU runs a kernel\n")
     console.print(f"{result['finding']}.")
-    if result["crossover_batch"] > result["rows"][-1]["batch"]:
-        console.print(f"The crossover is at batch {result['crossover_batch']:,}.")
+    low, high = result["crossover_interval"]
+    console.print(f"The crossover is at batch {result['crossover_batch']:,} ({low:,} to {high:,}).")
+    told = ((mode, options.ms(itl)) for mode, itl in result["batch_1"].items())
+    console.print(f"Batch 1: {', '.join(f'{mode} {ms}' for mode, ms in told)}.")
+    console.print(options.WITHIN)
     console.print(f"Picture: {result['picture']}")
 
 
 # ---------------------------------------------------------------- parts
+
+
+def _crossover_interval(shape: ModelConfig, spec: DeviceSpec, curve: ItlCurve) -> tuple[int, int]:
+    """With issuing a kernel as much quicker and slower as eager steps were missed by."""
+    quick, slow = (
+        crossover_batch(shape, replace(spec, cpu_op_us=us), curve.style, curve.context)
+        for us in spec.interval(spec.cpu_op_us, "NONE")
+    )
+    return quick, slow
 
 
 def _shown(curve: ItlCurve) -> list[int]:

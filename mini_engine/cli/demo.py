@@ -59,6 +59,7 @@ HEADS = {
     "cap-": "ture s",
     "pays": "after",
 }
+SIMULATED = "fused9"  # the op list of the decoder in numpy
 CONTEXT = 512
 NEXT = {
     "crossover": "up to which batch does a graph pay?",
@@ -83,6 +84,8 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     texts = prompts.read(args)
     checkpoint = open_checkpoint(args.model)
     shape, spec = options.shape_and_spec(args)
+    host = args.host or spec.host
+    transformers, own = (load_spec(args.spec, host, name) for name in ("transformers", OURS))
     service = Service()
     columns = (TextColumn("{task.description:<34}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
@@ -100,11 +103,12 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         predictions: list[Prediction] = []
         for mode in (HF_EAGER, *STEPS):
             next_step(f"predicting {shape.name}, {mode}")
-            on = load_spec(args.spec, spec.host, "transformers") if mode == HF_EAGER else spec
+            on = transformers if mode == HF_EAGER else spec
             step = predict(shape, on, mode, batch=args.batch, context=CONTEXT, service=service)
             predictions.append(step)
-        rows = [_row(p, predictions[1], spec) for p in predictions]
-        rows.append(_own_row(shape, load_spec(args.spec, args.host, OURS), args.batch))
+        eager = predictions[1]
+        rows = [_row(p, eager, transformers if p.mode == HF_EAGER else spec) for p in predictions]
+        rows.append(_own_row(shape, own, args.batch))
         next_step("drawing")
         files = draw(args.out, shape, spec, args.batch, predictions)
     first = written[0]
@@ -117,12 +121,11 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         "modes": [generation.mode for generation in written],
         "modes_agree": True,
         "shape": shape.name,
-        "spec": spec.name,
+        **options.told(spec),
         "batch": args.batch,
         "context": CONTEXT,
         "service": str(service),
-        "host": spec.host,
-        "engine": spec.engine,
+        "ops": spec.ops,
         "predictions": rows,
         "measured": _nearest(shape, spec, args.batch),
         "files": files,
@@ -150,7 +153,7 @@ def draw(
     return {
         str(out / "timeline.png"): "CPU lane and GPU lane, eager above graph",
         str(out / "crossover.png"): "ITL against batch: where the gain of a graph ends",
-        str(out / "trace.json"): "the same step for https://ui.perfetto.dev or chrome://tracing",
+        str(out / "trace.json"): "the same steps, for https://ui.perfetto.dev",
     }
 
 
@@ -181,26 +184,27 @@ def show(result: dict[str, Any], console: Console) -> None:
         console.print(Padding(text, (0, 0, 0, 3)))
     tokens = sum(len(row["tokens"]) for row in result["prompts"])
     *first, last = result["modes"]
-    say(f"\n   {', '.join(first)} and {last} wrote the same {tokens} tokens, one by one.\n")
+    say(f"\n   {', '.join(first)} and {last} wrote the same {tokens} tokens.\n")
     say(
         f"[bold]2. {result['shape']} on one {result['spec']}, predicted[/bold]: a decode step of "
         f"batch {result['batch']}, {result['context']} tokens"
     )
     console.print(_table(result["predictions"], result["engine"]))
-    say(f"   {_finding(result['predictions'])}")
+    say(_finding(result["predictions"]))
     if result["measured"]:
-        say(f"   Measured, nearest: {result['measured']}.")
-    say(f"   Host: {result['host']}, whose CPU sets the eager times. 80% within: of what others")
-    say(
-        "   measured and the fit had not seen. Capture: vLLM's ladder; it pays after so many steps."
-    )
+        say(_beside(result["measured"]))
+    say(f"   Host: {result['host']}, whose CPU makes the eager times. 80% within: of what others")
+    say("   measured, and the fit had not seen, 80% lay so near. Capture: vLLM's ladder;")
+    say("   it pays for itself after that many steps.")
+    if result["ops"] != SIMULATED:
+        say(f"   The simulated device runs nine kernels a layer, {result['engine']} others.")
     say("   ¹ Five kernels a layer in one graph; not yet measured.\n")
     say("[bold]3. Look[/bold]")
     for path, what in result["files"].items():
         say(f"   {path:<18} {what}")
-    say("\n[bold]Next[/bold]")
+    say("\n[bold]Next[/bold]: .venv/bin/python -m mini_engine ...")
     for command, why in NEXT.items():
-        say(f"   .venv/bin/python -m mini_engine {command:<18} {why}")
+        say(f"   {command:<18} {why}")
 
 
 def _table(rows: Sequence[dict[str, Any]], engine: str) -> Table:
@@ -232,22 +236,39 @@ def _finding(rows: Sequence[dict[str, Any]]) -> str:
     by_mode = {row["mode"]: row for row in rows}
     eager, full = by_mode["NONE"], by_mode["FULL"]
     return (
-        f"One graph: {full['launches']} launches for {eager['launches']}, the same "
-        f"{full['gpu_us'] / 1e3:.2f} ms of kernels, a step {eager['itl_us'] / full['itl_us']:.1f} "
+        f"   One graph: {full['launches']} launches for {eager['launches']}, the same "
+        f"{full['gpu_us'] / 1e3:.1f} ms of kernels, {eager['itl_us'] / full['itl_us']:.1f} "
         "times as fast."
     )
 
 
-def _nearest(shape: ModelConfig, spec: DeviceSpec, batch: int) -> str:
-    """The measured pair, eager and with graphs, that is most like this step; "" where none is."""
+def _nearest(shape: ModelConfig, spec: DeviceSpec, batch: int) -> dict[str, Any] | None:
+    """The measured pair, eager and one graph, that is most like this step; None where none is."""
     found = nearest_pair(shape, spec, batch)
     if found is None:
-        return ""
+        return None
     slow, fast = found.slow.point, found.fast.point
+    return {
+        "eager": slow.cls,
+        "graph": fast.cls,
+        "shape": slow.model,
+        "spec": slow.card,
+        "batch": slow.batch,
+        "eager_ms": slow.itl_ms,
+        "graph_ms": fast.itl_ms,
+        "times_as_fast": found.measured,
+        "predicted_times_as_fast": found.predicted,
+        "source": slow.source,
+    }
+
+
+def _beside(pair: dict[str, Any]) -> str:
+    """The measured pair, its source in a line of its own."""
     return (
-        f"{slow.cls} {slow.itl_ms:.2f} ms, {fast.cls} {fast.itl_ms:.2f} ms, "
-        f"{found.measured:.1f} times\n   as fast ({slow.model} on one {slow.card}, "
-        f"batch {slow.batch}; predicted {found.predicted:.1f} times; {slow.id})"
+        f"   Measured nearby: {pair['eager']} {pair['eager_ms']:.2f} ms, "
+        f"{pair['graph'].partition(' ')[2]} {pair['graph_ms']:.2f} ms, {pair['times_as_fast']:.1f} times as fast\n"
+        f"   (predicted {pair['predicted_times_as_fast']:.1f}): {pair['shape']} on one "
+        f"{pair['spec']}, batch {pair['batch']},\n   {pair['source']}"
     )
 
 
