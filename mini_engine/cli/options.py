@@ -44,6 +44,12 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", help=words)
 
 
+def add_style(parser: argparse.ArgumentParser) -> None:
+    """`--style`: the op list, where it is not to be the engine's own."""
+    words = "op list: 9 or 5 kernels a layer, or transformers' 56 (default: the engine's own)"
+    parser.add_argument("--style", choices=STYLES, help=words)
+
+
 def add_host_us(
     parser: argparse.ArgumentParser,
     help: str = "CPU time of the engine while the GPU waits, between two steps (default: the "

@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--skip-bad-rows", action="store_true", help="count bad rows and go on")
     options.add_shape(parser)
     options.add_spec(parser)
-    add("--style", choices=options.STYLES, help="op list (default: the engine's)")
+    options.add_style(parser)
     options.add_mode(parser)
     add("--ladder", type=options.whole_numbers, metavar="1,2,4", help="(default: vLLM's)")
     add("--max-num-seqs", type=number, default=256, metavar="N")

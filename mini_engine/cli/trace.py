@@ -119,9 +119,7 @@ def show(result: dict[str, Any], console: Console) -> None:
 # ---------------------------------------------------------------- parts
 
 
-def _predicted(
-    args: argparse.Namespace, modes: Sequence[str]
-) -> tuple[Timelines, dict[str, Any]]:
+def _predicted(args: argparse.Namespace, modes: Sequence[str]) -> tuple[Timelines, dict[str, Any]]:
     """A step of a full-size model in each mode, on the simulated device."""
     if args.device != "auto":
         raise ValueError(f"--device {args.device}: a prediction runs nowhere; add --backend cuda")
