@@ -75,7 +75,8 @@ def shape_of(word: str) -> ModelConfig:
 
 
 def shape_and_spec(args: argparse.Namespace) -> tuple[ModelConfig, DeviceSpec]:
-    """What `--shape`, `--spec`, `--host` and `--engine` name, with the time of `--host-us` where that is given."""
+    """What `--shape`, `--spec`, `--host` and `--engine` name, with the time of `--host-us` where
+    that is given."""
     shape, spec = shape_of(args.shape), load_spec(args.spec, args.host, args.engine)
     if getattr(args, "host_us", None) is not None:
         spec = replace(spec, host_step_us=args.host_us, ahead_us=0.0)

@@ -101,8 +101,8 @@ def _saved(axes: Axes, curve: ItlCurve) -> None:
     percent_ticks(axes)
     axes.set_ylabel("saved of eager")
     axes.text(
-        0.995, 0.94, "ticks below: rungs of the ladder", transform=axes.transAxes,
-        ha="right", va="top", color="#505050",
+        0.005, 0.17, "ticks below: rungs of the ladder", transform=axes.transAxes,
+        ha="left", va="bottom", color="#505050",
     )  # fmt: skip
     if 1 < curve.crossover <= batches[-1]:
         axes.axvline(curve.crossover, color=BLACK, linewidth=1.5)

@@ -5,7 +5,7 @@ Out: for each decode batch the rung it runs at, the step launched each way, and 
 
     curve = itl_curve(named_shape("qwen3-0.6b"), load_spec("h200"), ladder,
                       style="fused9", context=1024, max_batch=256)
-    curve.crossover                        # from here on eager is not launch-bound
+    curve.crossover                        # 274: from here on eager is not launch-bound
     curve.points[0].speedup                # of one full graph, at batch 1
 
 Graphs run at the rung: a full graph pads every row, logits too; a piecewise one pads only what is

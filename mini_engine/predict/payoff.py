@@ -124,8 +124,8 @@ def graph_gain(
 ) -> float:
     """The share of eager's ITL that one full graph saves, for a decode batch."""
     ops = step_ops(config, StepShape.decode(batch, context), style)
-    full, eager = (step_time(ops, spec, mode, batch).itl_us for mode in ("full", "eager"))
-    return 1 - full / eager
+    eager_us, full_us = (step_time(ops, spec, mode, batch).itl_us for mode in ("eager", "full"))
+    return 1 - full_us / eager_us
 
 
 def _smallest(holds: Callable[[int], bool]) -> int:
