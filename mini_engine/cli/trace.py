@@ -64,6 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"predict for: {', '.join(spec_names())}, or a JSON file (default: h200; measured: by "
         "the GPU's name; emulated: laptop-cpu)",
     )
+    options.add_engine(parser)
     parser.add_argument("--batch", type=options.positive, default=1, metavar="N")
     parser.add_argument(
         "--context",
@@ -82,7 +83,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     if args.backend == "cuda":
         timelines, about = _side_by_side(args, modes, console)
     else:
-        timelines, about = _predicted(args, modes), {}
+        timelines, about = _predicted(args, modes)
     write_trace(args.out, timelines)
     return {"file": str(args.out), "timelines": _summary(timelines), **about}
 
@@ -108,15 +109,17 @@ def show(result: dict[str, Any], console: Console) -> None:
     if "measured_on" in result:
         console.print(
             f"{result['shape']}. Measured on: {result['measured_on']}, slowed down by the "
-            f"profiler. Predicted: the same ops with the spec of {result['spec']}."
+            f"profiler. Predicted: the same ops on {options.on(result)}."
         )
+    elif "engine" in result:
+        console.print(f"{result['shape']}, predicted on {options.on(result)}.")
     console.print(f"{result['file']}: open it at https://ui.perfetto.dev or chrome://tracing")
 
 
 # ---------------------------------------------------------------- parts
 
 
-def _predicted(args: argparse.Namespace, modes: Sequence[str]) -> Timelines:
+def _predicted(args: argparse.Namespace, modes: Sequence[str]) -> tuple[Timelines, dict[str, Any]]:
     """A step of a full-size model in each mode, on the simulated device."""
     if args.device != "auto":
         raise ValueError(f"--device {args.device}: a prediction runs nowhere; add --backend cuda")
@@ -124,12 +127,17 @@ def _predicted(args: argparse.Namespace, modes: Sequence[str]) -> Timelines:
     if context < 2:
         raise ValueError("--context 1: a decode step needs at least one token before it, so 2")
     shape, card = measuring.shape_of(args.shape or "qwen3-0.6b"), args.spec or "h200"
-    service, timelines = Service(requests=1, new_tokens=2), {}
-    for mode in modes:
-        spec = load_spec(card, engine="transformers" if mode == HF_EAGER else None)
-        step = predict(shape, spec, mode, batch=args.batch, context=context, service=service)
-        timelines[mode] = step.timeline
-    return timelines
+    spec, service = load_spec(card, args.host, args.engine), Service(requests=1, new_tokens=2)
+    # the ops of transformers are issued by its own Python
+    specs = {HF_EAGER: load_spec(card, args.host or spec.host, args.engine or "transformers")}
+    timelines = {
+        mode: predict(
+            shape, specs.get(mode, spec), mode, batch=args.batch, context=context, service=service
+        ).timeline
+        for mode in modes
+    }
+    told = f"{shape.name}, batch {args.batch}, context {context:,}"
+    return timelines, {"shape": told, **options.told(spec)}
 
 
 def _side_by_side(
@@ -147,8 +155,8 @@ def _side_by_side(
     from mini_engine.cuda.measure.spec_fit import base_name
 
     gpu = gpu_name(backend.device.type)
-    known = "laptop-cpu" if backend.emulated else base_name(gpu)
-    spec = load_spec(args.spec or known or "h200")
+    known, own = ("laptop-cpu", None) if backend.emulated else (base_name(gpu), "launch-bound")
+    spec = load_spec(args.spec or known or "h200", args.host, args.engine or own)
     word = args.shape or ("tiny" if backend.emulated else "qwen3-0.6b")
     context = args.context or (40 if backend.emulated else 512)
     config = measuring.shape_of(word)
@@ -163,7 +171,7 @@ def _side_by_side(
         "shape": f"{config.name}, batch {args.batch}, context {context:,}",
         "measured_on": gpu,
         "emulated": backend.emulated,
-        "spec": spec.name,
+        **options.told(spec),
     }
     return timelines, about
 

@@ -5,7 +5,7 @@ Out: for each decode batch the rung it runs at, the step launched each way, and 
 
     curve = itl_curve(named_shape("qwen3-0.6b"), load_spec("h200"), ladder,
                       style="fused9", context=1024, max_batch=256)
-    curve.crossover                        # 10: from here on eager is not launch-bound
+    curve.crossover                        # 274: from here on eager is not launch-bound
     curve.points[0].speedup                # of one full graph, at batch 1
 
 Graphs run at the rung: a full graph pads every row, logits too; a piecewise one pads only what is
@@ -58,7 +58,8 @@ class ItlCurve:
     spec: str
     style: str
     context: int
-    host_step_us: float
+    host: str
+    engine: str
     ladder: CaptureLadder
     crossover: int  # the smallest batch at which eager is not launch-bound; may be off the curve
     points: tuple[ItlPoint, ...]  # batch rising
@@ -110,7 +111,7 @@ def itl_curve(
         return ItlPoint(batch, rung, eager, piecewise, full, floor_us)
 
     def step(shape: StepShape, mode: Mode) -> StepTime:
-        return step_time(step_ops(config, shape, style), spec, mode)
+        return step_time(step_ops(config, shape, style), spec, mode, shape.num_reqs)
 
     crossover = crossover_batch(config, spec, style, context)
     batches = _batches(max_batch, [*ladder, crossover])
@@ -119,7 +120,8 @@ def itl_curve(
         spec=spec.name,
         style=style,
         context=context,
-        host_step_us=spec.host_step_us,
+        host=spec.host,
+        engine=spec.engine,
         ladder=ladder,
         crossover=crossover,
         points=tuple(point(batch) for batch in batches),

@@ -124,7 +124,8 @@ def graph_gain(
 ) -> float:
     """The share of eager's ITL that one full graph saves, for a decode batch."""
     ops = step_ops(config, StepShape.decode(batch, context), style)
-    return 1 - step_time(ops, spec, "full").itl_us / step_time(ops, spec, "eager").itl_us
+    eager_us, full_us = (step_time(ops, spec, mode, batch).itl_us for mode in ("eager", "full"))
+    return 1 - full_us / eager_us
 
 
 def _smallest(holds: Callable[[int], bool]) -> int:
