@@ -23,6 +23,7 @@ from mini_engine.predict.step_cost import (
     input_copy,
     kernel_us,
     launched,
+    rates,
     run,
     step_time,
 )
@@ -102,7 +103,7 @@ def crossover_closed_form(config: ModelConfig, spec: DeviceSpec, style: str, con
     """
     one, two = (step_ops(config, StepShape.decode(b, context), style) for b in (1, 2))
     one_us, two_us = (
-        sum(op.bytes for op in ops) / (spec.copy_bandwidth_gb_s * 1e3) for ops in (one, two)
+        sum(op.bytes / (rates(op, spec)[0] * 1e3) for op in ops) for ops in (one, two)
     )
     return crossover(len(one), 2 * one_us - two_us, two_us - one_us, spec)
 
