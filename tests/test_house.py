@@ -16,7 +16,7 @@ ENGINE = ROOT / "mini_engine"
 CHECKPOINTS = "checkpoints/"  # training scripts: run by hand, imported by nobody
 MAX_LINES = 300
 ROOMS = {"engine", "dispatch", "model", "predict", "records", "serving", "plots", "cli"}
-ROOMS |= {"specs", "checkpoints", "sim", "cuda"}
+ROOMS |= {"specs", "hosts", "engines", "checkpoints", "sim", "cuda"}
 TORCH = ("torch", "triton", "transformers")
 
 

@@ -34,8 +34,8 @@ def double(out: np.ndarray, x: np.ndarray) -> None:
 
 
 def four_launches(floats: int) -> list[TraceEvent]:
-    """The chapter's example: four launches over arrays of so many floats, and a read-back."""
-    device = Device(load_spec("h200"), record=True)
+    """The chapter's example: four launches of plain PyTorch over arrays of so many floats."""
+    device = Device(load_spec("h200", engine="transformers"), record=True)
     x, out = device.empty(floats), device.empty(floats)
     for _ in range(LAUNCHES):
         device.launch(double, out, x)
@@ -51,7 +51,8 @@ def two_clocks(path: Path) -> None:
         (13, 6.2),
         title="Short kernels: the GPU waits for every launch. Long ones: the CPU runs ahead and "
         "waits once, when it wants the result",
-        caption=f"{PREDICTED}: {LAUNCHES} launches and a read-back on the simulated h200.",
+        caption=f"{PREDICTED}: {LAUNCHES} launches of plain PyTorch and a read-back on the "
+        "simulated h200, on a usual server.",
     ) as figure:
         key, above, below = figure.subplots(3, 1, height_ratios=[0.35, 1, 1])
         key.set_axis_off()
@@ -87,22 +88,28 @@ def _lanes(axes: Axes, events: Sequence[TraceEvent], what: str, right_us: float)
 
 
 def two_lanes(path: Path) -> None:
-    """One decode step as transformers launches it, and as an engine of 9 kernels a layer does."""
-    config, spec = named_shape("qwen3-0.6b"), load_spec("h200")
-    names = {HF_EAGER: "transformers, 1,591 launches", "NONE": "an engine's kernels, 257 launches"}
+    """One decode step: eager in transformers, eager in an engine, and as the engine's graph."""
+    config = named_shape("qwen3-0.6b")
+    ways = {
+        "in transformers, 1,591 launches": ("transformers", HF_EAGER),
+        "in vLLM, 257 launches": ("vllm", "NONE"),
+        "in vLLM, the same 257 kernels in one graph": ("vllm", "FULL"),
+    }
+    service = Service(requests=1, new_tokens=2)
     steps = {
         name: predict(
-            config, spec, mode, batch=1, context=512, service=Service(requests=1, new_tokens=2)
+            config, load_spec("h200", engine=engine), mode, batch=1, context=512, service=service
         ).timeline
-        for mode, name in names.items()
+        for name, (engine, mode) in ways.items()
     }
     plots.timeline(
         steps,
         path,
-        title="The GPU is idle most of the step, however the step is cut into kernels: it waits "
-        "for launches",
-        caption=f"{PREDICTED}: one decode step of {config.name} on {spec.name}, batch 1, 512 "
-        "tokens of context, every op launched from Python.",
+        title="Launched from Python, the GPU is idle nearly all of the step: it waits for "
+        "launches. In one graph the CPU waits for the GPU",
+        caption=f"{PREDICTED}: one decode step of {config.name} on h200 and a usual server, "
+        "batch 1, 512 tokens of context.",
+        zoom_us=130,
     )
     Image.open(path).convert("RGB").quantize(96).save(path, optimize=True)  # half the bytes
 

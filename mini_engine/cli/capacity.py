@@ -13,7 +13,9 @@ and head left in bf16, take 1.3 GiB. A token's keys and values take 112 KiB, so 
 model itself was made for 40,960). One step of one request cannot take less than 5.0 ms.
 
 No spec for your card? Say what it has: --vram-gb 12 --bandwidth-gb-s 504. What the driver takes is
-then that of a known card. Sums, not measurements: engines differ in what they keep.
+then that of a known card. Sums, not measurements: engines differ in what they keep. Neither the
+host nor the engine changes them; with bf16 weights and cache, the last line says what a step of
+that engine, as one graph, is predicted to take beside its floor.
 """
 
 from __future__ import annotations
@@ -27,16 +29,20 @@ from rich.table import Table
 
 from mini_engine.cli import options
 from mini_engine.dispatch.default_ladder import default_capture_sizes
-from mini_engine.model.config import SHAPES
+from mini_engine.model.config import SHAPES, ModelConfig
 from mini_engine.predict.capacity import GIB, KV_DTYPE_BYTES, QUANTS, capacity, floor_ms, read_bytes
-from mini_engine.predict.hardware import load_spec, spec_names
+from mini_engine.predict.hardware import DeviceSpec, load_spec, spec_names
+from mini_engine.predict.oplists import StepShape, step_ops
+from mini_engine.predict.step_cost import step_time
 
 DEFAULT_GPU = "h200"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add, number = parser.add_argument, options.positive
-    add("--gpu", metavar="NAME", help=f"{', '.join(spec_names())} (default: {DEFAULT_GPU})")
+    cards = f"{', '.join(spec_names())}, or a JSON file (default: {DEFAULT_GPU})"
+    add("--gpu", "--spec", metavar="NAME", help=cards)
+    options.add_engine(parser)
     add("--vram-gb", type=float, metavar="GB", help="memory, instead of --gpu")
     add("--bandwidth-gb-s", type=float, metavar="N", help="of that memory, for the floor")
     shapes = f"{', '.join(SHAPES)}, or a checkpoint folder (default: qwen3-0.6b)"
@@ -57,7 +63,9 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     # of the sizes of vLLM's default settings, those of decode batches have a full graph
     sizes = default_capture_sizes(args.max_num_seqs, 8192)
     sizes = [size for size in sizes if size <= args.max_num_seqs]
-    spec = None if args.vram_gb else load_spec(args.gpu or DEFAULT_GPU)
+    spec = None
+    if not args.vram_gb:
+        spec = load_spec(args.gpu or DEFAULT_GPU, args.host, args.engine)
     report = capacity(
         config,
         spec or args.vram_gb,
@@ -73,6 +81,8 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         on_paper_ms = floor_ms(must_read, args.bandwidth_gb_s)
     return {
         "gpu": spec.name if spec else f"a card of {args.vram_gb:g} GB",
+        "host": spec.host if spec else None,
+        "engine": spec.engine if spec else None,
         "model": config.name,
         "quant": args.quant,
         "kv_dtype": args.kv_dtype,
@@ -90,6 +100,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         "max_batch": report.max_batch,
         "floor_ms": on_paper_ms,
         "copy_floor_ms": report.copy_floor_ms,
+        "predicted": _predicted(args, config, spec) if spec else None,
     }
 
 
@@ -115,6 +126,11 @@ def show(result: dict[str, Any], console: Console) -> None:
     console.print(longest)
     console.print(f"largest batch at {result['context']:,} tokens: {result['max_batch']:,}")
     console.print(_floor(result))
+    if itl := result["predicted"]:
+        console.print(
+            f"one graph of {result['engine']} on the host {result['host']}, predicted: "
+            f"{options.ms(itl)}. {options.WITHIN}"
+        )
 
 
 # ---------------------------------------------------------------- parts
@@ -133,6 +149,16 @@ def check_card(args: argparse.Namespace) -> None:
         if given is not None and not 0 < given < math.inf:
             option = name.replace("_", "-")
             raise ValueError(f"--{option} {given:g}: expected more than 0")
+
+
+def _predicted(
+    args: argparse.Namespace, config: ModelConfig, spec: DeviceSpec
+) -> dict[str, float] | None:
+    """ITL of one full graph; None where the op lists, which are of 16 bits, are not of this."""
+    if (args.quant, args.kv_dtype) != ("bf16", "bf16"):
+        return None
+    ops = step_ops(config, StepShape.decode(args.batch, args.context), spec.ops)
+    return options.interval(spec, step_time(ops, spec, "full", args.batch).itl_us, "FULL")
 
 
 def _floor(result: dict[str, Any]) -> str:

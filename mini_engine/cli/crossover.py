@@ -1,27 +1,32 @@
 """ITL against batch, eager and with graphs: where does the gain of a CUDA graph end?
 
-  python -m mini_engine crossover --shape qwen3-0.6b --spec h200 --style fused9 --context 1024
+  python -m mini_engine crossover --shape qwen3-0.6b --spec h200 --host server --engine vllm
 
 An eager step is a race: the CPU issues one kernel after another, the GPU runs them. While the batch
-is small the GPU waits for every launch, and ITL is the number of kernels times the cost of a
-launch: more requests cost nothing. At the crossover all kernels take as long as all their launches.
-Below it a graph, which is launched once, saves what the GPU would have waited; above it only the
-wider gaps between single launches. No step can beat the floor, the time to read weights and KV.
+is small the GPU waits for every launch, and ITL is the number of kernels times what the engine's
+Python takes to issue one: more requests cost little. At the crossover all kernels take as long as
+all their launches. Below it a graph, which is launched once, saves what the GPU would have waited;
+above it only the wider gaps between single launches, and what the engine does between two steps.
+No step can beat the floor, the time to read weights and KV.
 
-The example says, in words: on one H200, 257 kernels a step and 1,024 tokens of context, eager
-takes the same 2.0 ms for 1 request as for 8, because the CPU is what it waits for. One graph
-takes 1.5 ms for 1 request, a quarter less. At 10 requests the GPU has caught up with the CPU; at 64
-a graph is worth 6%, at 256 it is worth 2%. Try --style hf56 (Hugging Face: 1,591 kernels a step),
-a slower card (--spec l4: the kernels are longer than the launches from the start), or --host-us 0
-(an engine whose own work is hidden).
+The example says, in words: vLLM on the usual server issues a kernel in 40 µs, so that the 257
+kernels of a step with 1,024 tokens of context take eager 10.8 ms for 1 request and 11.0 ms for 8,
+and the H200 is busy for a tenth of it. One graph takes 1.4 ms for 1 request, 7.5 times as fast,
+and is still 1.8 times as fast for 256. The GPU would catch up with the CPU at 274 requests. How
+fast the host is decides that: issued on a desktop of 2025 (--host desktop-2025), the same kernels
+have the crossover at 107. Try also --engine transformers (1,591 kernels a step), a slower card
+(--spec l4), --style fused5, or the file that calibrate --host has written.
 
 Batches run at the next rung of the ladder, padded; above its top they run eagerly. All times are
-predicted by the launch model from the figures of the spec, none is measured.
+predicted from the figures of the card, the host and the engine, none is measured here. In brackets
+stands how far off measurements by others were, and for the crossover, where it would be if eager
+steps took so much less or more.
 """
 
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,15 +37,18 @@ from mini_engine import plots
 from mini_engine.cli import options
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.ladder import CaptureLadder
+from mini_engine.model.config import ModelConfig
 from mini_engine.predict.curves import ItlCurve, ItlPoint, itl_curve
+from mini_engine.predict.hardware import DeviceSpec
+from mini_engine.predict.payoff import crossover_batch
+from mini_engine.predict.step_cost import around
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_shape(parser)
     options.add_spec(parser)
+    options.add_style(parser)
     add, number = parser.add_argument, options.positive
-    styles = "op list: 9 or 5 kernels a layer, or Hugging Face's 56 (default: the engine's)"
-    add("--style", choices=options.STYLES, help=styles)
     tokens = "of every request (default: 1024)"
     add("--context", type=number, default=1024, metavar="TOKENS", help=tokens)
     add("--max-batch", type=number, default=256, metavar="N", help="(default: 256)")
@@ -64,13 +72,18 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         plots.itl_curve(curve, args.out)
     return {
         "shape": shape.name,
-        "spec": spec.name,
+        **options.told(spec),
         "style": args.style or spec.ops,
         "context": args.context,
-        "host_us": spec.host_step_us,
+        "engine_us": sum(around(spec, 1)),
         "predicted": True,
         "capture_sizes": list(sizes),
         "crossover_batch": curve.crossover,
+        "crossover_interval": _crossover_interval(shape, spec, curve),
+        "batch_1": {
+            mode: options.interval(spec, getattr(curve.points[0], field).itl_us, mode)
+            for mode, field in (("NONE", "eager"), ("PIECEWISE", "piecewise"), ("FULL", "full"))
+        },
         "finding": curve.finding(),
         "rows": [_row(curve.point(batch)) for batch in _shown(curve)],
         "picture": str(args.out),
@@ -79,9 +92,8 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
 
 def show(result: dict[str, Any], console: Console) -> None:
     console.print(
-        f"[bold]{result['shape']}[/bold] on one {result['spec']}, op list {result['style']}, "
-        f"{result['context']:,} tokens of context each, {result['host_us']:,.0f} µs of engine a "
-        "step: predicted\n"
+        f"[bold]{result['shape']}[/bold] on {options.on(result)}, op list {result['style']}, "
+        f"{result['context']:,} tokens of context each: predicted\n"
     )
     table = Table()
     for head in (
@@ -106,12 +118,24 @@ def show(result: dict[str, Any], console: Console) -> None:
     console.print(table)
     console.print("busy: the share of the step in which the GPU runs a kernel\n")
     console.print(f"{result['finding']}.")
-    if result["crossover_batch"] > result["rows"][-1]["batch"]:
-        console.print(f"The crossover is at batch {result['crossover_batch']:,}.")
+    low, high = result["crossover_interval"]
+    console.print(f"The crossover is at batch {result['crossover_batch']:,} ({low:,} to {high:,}).")
+    told = ((mode, options.ms(itl)) for mode, itl in result["batch_1"].items())
+    console.print(f"Batch 1: {', '.join(f'{mode} {ms}' for mode, ms in told)}.")
+    console.print(options.WITHIN)
     console.print(f"Picture: {result['picture']}")
 
 
 # ---------------------------------------------------------------- parts
+
+
+def _crossover_interval(shape: ModelConfig, spec: DeviceSpec, curve: ItlCurve) -> tuple[int, int]:
+    """With issuing a kernel as much quicker and slower as eager steps were missed by."""
+    quick, slow = (
+        crossover_batch(shape, replace(spec, cpu_op_us=us), curve.style, curve.context)
+        for us in spec.interval(spec.cpu_op_us, "NONE")
+    )
+    return quick, slow
 
 
 def _shown(curve: ItlCurve) -> list[int]:

@@ -6,9 +6,10 @@
 
 1. A small trained checkpoint writes your prompts on a simulated GPU under NONE, PIECEWISE, FULL and
    FULL_AND_PIECEWISE. The four must agree token for token, or the command fails.
-2. The same step of a full-size model on one card and one host is predicted for several engines:
-   transformers, vLLM eagerly, piecewise and as one graph, and this engine with its own kernels. Each
-   time has its interval, and the nearest pair that somebody has measured stands beside them.
+2. A decode step of a full-size model on one card and one host is predicted for several engines:
+   transformers, vLLM (or --engine) eagerly, piecewise and as one graph, and this engine with its
+   own kernels. Each time has its interval, and the nearest pair that somebody has measured, eager
+   and with graphs, stands beside them.
 3. Pictures and a trace go to --out.
 """
 
@@ -19,46 +20,26 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.box import SIMPLE
 from rich.console import Console
 from rich.padding import Padding
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 from rich.text import Text
 
 from mini_engine import plots
-from mini_engine.cli import CheckFailed, options, prompts
+from mini_engine.cli import CheckFailed, demo_table, options, prompts
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.ladder import CaptureLadder
-from mini_engine.dispatch.modes import CUDAGraphMode
 from mini_engine.engine.generation import SHIPPED
 from mini_engine.model.config import ModelConfig
 from mini_engine.predict.curves import itl_curve
 from mini_engine.predict.hardware import DeviceSpec, load_spec
-from mini_engine.predict.oplists import StepShape, step_ops
-from mini_engine.predict.step_cost import LAUNCHED_AS, step_time
-from mini_engine.predict.validate import nearest_pair
 from mini_engine.records.trace import write_trace
 from mini_engine.sim.generate import Generation, generate, open_checkpoint
 from mini_engine.sim.predict import HF_EAGER, LIMITS, Prediction, Service, predict
 
 DRAWN = {"NONE": "eager", "PIECEWISE": "piecewise", "FULL": "one graph"}
 STEPS = tuple(DRAWN)
-HOW = {"eager": "eager", "piecewise": "pieces", "full": "one graph"}
-OURS = "launch-bound"  # the row of this engine: five kernels a layer, in one graph
-LABELS = {HF_EAGER: "transformers", OURS: "this engine¹"}
-HEADS = {
-    "": "as",
-    "ker-": "nels",
-    "laun-": "ches",
-    "CPU": "ms",
-    "GPU": "ms",
-    "ITL": "ms",
-    "80%": "within",
-    "GPU ": "busy",
-    "cap-": "ture s",
-    "pays": "after",
-}
+SIMULATED = "fused9"  # the op list of the decoder in numpy
 CONTEXT = 512
 NEXT = {
     "crossover": "up to which batch does a graph pay?",
@@ -83,6 +64,10 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     texts = prompts.read(args)
     checkpoint = open_checkpoint(args.model)
     shape, spec = options.shape_and_spec(args)
+    host = args.host or spec.host
+    transformers, own = (
+        load_spec(args.spec, host, name) for name in ("transformers", demo_table.OURS)
+    )
     service = Service()
     columns = (TextColumn("{task.description:<34}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
@@ -100,11 +85,15 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         predictions: list[Prediction] = []
         for mode in (HF_EAGER, *STEPS):
             next_step(f"predicting {shape.name}, {mode}")
-            on = load_spec(args.spec, spec.host, "transformers") if mode == HF_EAGER else spec
+            on = transformers if mode == HF_EAGER else spec
             step = predict(shape, on, mode, batch=args.batch, context=CONTEXT, service=service)
             predictions.append(step)
-        rows = [_row(p, predictions[1], spec) for p in predictions]
-        rows.append(_own_row(shape, load_spec(args.spec, args.host, OURS), args.batch))
+        eager = predictions[1]
+        rows = [
+            demo_table.row_of(p, eager, transformers if p.mode == HF_EAGER else spec)
+            for p in predictions
+        ]
+        rows.append(demo_table.own_row(shape, own, args.batch, CONTEXT))
         next_step("drawing")
         files = draw(args.out, shape, spec, args.batch, predictions)
     first = written[0]
@@ -117,14 +106,13 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         "modes": [generation.mode for generation in written],
         "modes_agree": True,
         "shape": shape.name,
-        "spec": spec.name,
+        **options.told(spec),
         "batch": args.batch,
         "context": CONTEXT,
         "service": str(service),
-        "host": spec.host,
-        "engine": spec.engine,
+        "ops": spec.ops,
         "predictions": rows,
-        "measured": _nearest(shape, spec, args.batch),
+        "measured": demo_table.nearest(shape, spec, args.batch),
         "files": files,
     }
 
@@ -150,7 +138,7 @@ def draw(
     return {
         str(out / "timeline.png"): "CPU lane and GPU lane, eager above graph",
         str(out / "crossover.png"): "ITL against batch: where the gain of a graph ends",
-        str(out / "trace.json"): "the same step for https://ui.perfetto.dev or chrome://tracing",
+        str(out / "trace.json"): "the same steps, for https://ui.perfetto.dev",
     }
 
 
@@ -181,116 +169,24 @@ def show(result: dict[str, Any], console: Console) -> None:
         console.print(Padding(text, (0, 0, 0, 3)))
     tokens = sum(len(row["tokens"]) for row in result["prompts"])
     *first, last = result["modes"]
-    say(f"\n   {', '.join(first)} and {last} wrote the same {tokens} tokens, one by one.\n")
+    say(f"\n   {', '.join(first)} and {last} wrote the same {tokens} tokens.\n")
     say(
         f"[bold]2. {result['shape']} on one {result['spec']}, predicted[/bold]: a decode step of "
         f"batch {result['batch']}, {result['context']} tokens"
     )
-    console.print(_table(result["predictions"], result["engine"]))
-    say(f"   {_finding(result['predictions'])}")
+    console.print(demo_table.as_table(result["predictions"], result["engine"]))
+    say(demo_table.finding(result["predictions"]))
     if result["measured"]:
-        say(f"   Measured, nearest: {result['measured']}.")
-    say(f"   Host: {result['host']}, whose CPU sets the eager times. 80% within: of what others")
-    say(
-        "   measured and the fit had not seen. Capture: vLLM's ladder; it pays after so many steps."
-    )
+        say(demo_table.beside(result["measured"]))
+    say(f"   Host: {result['host']}, whose CPU makes the eager times. 80% within: of what others")
+    say("   measured, and the fit had not seen, 80% lay so near. Capture: vLLM's ladder;")
+    say("   it pays for itself after that many steps.")
+    if result["ops"] != SIMULATED:
+        say(f"   The simulated device runs nine kernels a layer, {result['engine']} others.")
     say("   ¹ Five kernels a layer in one graph; not yet measured.\n")
     say("[bold]3. Look[/bold]")
     for path, what in result["files"].items():
         say(f"   {path:<18} {what}")
-    say("\n[bold]Next[/bold]")
+    say("\n[bold]Next[/bold]: .venv/bin/python -m mini_engine ...")
     for command, why in NEXT.items():
-        say(f"   .venv/bin/python -m mini_engine {command:<18} {why}")
-
-
-def _table(rows: Sequence[dict[str, Any]], engine: str) -> Table:
-    """Fits 80 columns."""
-    table = Table(box=SIMPLE, padding=0)
-    table.add_column("", no_wrap=True)
-    for head, unit in HEADS.items():
-        justify = "left" if unit == "as" else "right"
-        table.add_column(f"{head}\n{unit}", justify=justify, no_wrap=True)  # type: ignore[arg-type]
-    for row in rows:
-        after = row["pays_after_replays"]
-        table.add_row(
-            LABELS.get(row["mode"], engine),
-            HOW[row["launched"]],
-            f"{row['kernels']:,}",
-            f"{row['launches']:,}",
-            f"{row['cpu_us'] / 1e3:.1f}",
-            f"{row['gpu_us'] / 1e3:.1f}",
-            f"{row['itl_us'] / 1e3:.1f}",
-            f"{row['low_us'] / 1e3:.1f}–{row['high_us'] / 1e3:.1f}",
-            f"{row['gpu_utilisation']:.0%}",
-            f"{row['capture_ms'] / 1e3:.1f}" if row["graphs"] else "–",
-            f"{after:,}" if after else "–",
-        )
-    return table
-
-
-def _finding(rows: Sequence[dict[str, Any]]) -> str:
-    by_mode = {row["mode"]: row for row in rows}
-    eager, full = by_mode["NONE"], by_mode["FULL"]
-    return (
-        f"One graph: {full['launches']} launches for {eager['launches']}, the same "
-        f"{full['gpu_us'] / 1e3:.2f} ms of kernels, a step {eager['itl_us'] / full['itl_us']:.1f} "
-        "times as fast."
-    )
-
-
-def _nearest(shape: ModelConfig, spec: DeviceSpec, batch: int) -> str:
-    """The measured pair, eager and with graphs, that is most like this step; "" where none is."""
-    found = nearest_pair(shape, spec, batch)
-    if found is None:
-        return ""
-    slow, fast = found.slow.point, found.fast.point
-    return (
-        f"{slow.cls} {slow.itl_ms:.2f} ms, {fast.cls} {fast.itl_ms:.2f} ms, "
-        f"{found.measured:.1f} times\n   as fast ({slow.model} on one {slow.card}, "
-        f"batch {slow.batch}; predicted {found.predicted:.1f} times; {slow.id})"
-    )
-
-
-def _own_row(shape: ModelConfig, spec: DeviceSpec, batch: int) -> dict[str, Any]:
-    """This engine's step: its own list of kernels, in one graph."""
-    ops = step_ops(shape, StepShape.decode(batch, CONTEXT), spec.ops)
-    step = step_time(ops, spec, "full", batch)
-    low, high = spec.interval(step.itl_us, "FULL")
-    return {
-        "mode": OURS,
-        "launched": "full",
-        "kernels": step.kernels,
-        "launches": step.launches,
-        "cpu_us": step.cpu_us,
-        "gpu_us": step.gpu_busy_us,
-        "itl_us": step.itl_us,
-        "low_us": low,
-        "high_us": high,
-        "gpu_utilisation": step.utilisation,
-        "graphs": 0,
-        "pays_after_replays": None,
-    }
-
-
-def _row(p: Prediction, eager: Prediction, spec: DeviceSpec) -> dict[str, Any]:
-    after = p.break_even(eager)
-    mode = "NONE" if p.mode == HF_EAGER else p.mode
-    low, high = spec.interval(p.itl_us, mode)
-    return {
-        "mode": p.mode,
-        "launched": LAUNCHED_AS[CUDAGraphMode[mode]],
-        "kernels": p.kernels,
-        "launches": p.launches,
-        "cpu_us": p.cpu_us,
-        "gpu_us": p.gpu_us,
-        "itl_us": p.itl_us,
-        "low_us": low,
-        "high_us": high,
-        "itl_p50_ms": p.itl_p50_us / 1000,
-        "itl_p99_ms": p.itl_p99_us / 1000,
-        "gpu_utilisation": p.utilisation,
-        "graphs": p.graphs,
-        "capture_ms": p.capture_us / 1000,
-        "graph_mb": p.graph_bytes / 1e6,
-        "pays_after_replays": int(after) if p.graphs and after < float("inf") else None,
-    }
+        say(f"   {command:<18} {why}")

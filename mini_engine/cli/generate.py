@@ -59,7 +59,7 @@ def show(result: dict[str, Any], console: Console) -> None:
     if result["backend"] == "sim":
         what += (
             f", {result['launches']:,} launches for {result['kernels']:,} kernels, "
-            f"{result['simulated_ms']:.1f} ms on a simulated {result['spec']}"
+            f"{result['simulated_ms']:.1f} ms, simulated, on {options.on(result)}"
         )
     else:
         what += f" on {result['device']}, {result['graphs']} graphs captured"
@@ -83,9 +83,10 @@ class _Printer:
 def _sim(args: argparse.Namespace, texts: Sequence[str], stream: bool) -> dict[str, Any]:
     checkpoint = open_checkpoint(args.model)
     printer = _Printer(texts[0], checkpoint.tokenizer)
+    spec = load_spec(args.spec, args.host, args.engine)
     done = generate(
         checkpoint,
-        load_spec(args.spec),
+        spec,
         texts,
         args.mode,
         max_new_tokens=args.max_new_tokens,
@@ -97,7 +98,7 @@ def _sim(args: argparse.Namespace, texts: Sequence[str], stream: bool) -> dict[s
     return {
         "model": checkpoint.config.name,
         "mode": args.mode,
-        "spec": args.spec,
+        **options.told(spec),
         "prompts": _rows(texts, done.texts, done.completions),
         "launches": done.counters.launches,
         "kernels": done.counters.kernels,

@@ -92,7 +92,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         "num_speculative_tokens": args.spec_tokens,
         "capture_sizes": sizes,
         "shape": shape.name,
-        "spec": spec.name,
+        **options.told(spec),
         "layers": shape.num_layers,
         "predicted": True,
         "piecewise_rungs": held.piecewise_rungs,
@@ -108,7 +108,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     if not sizes:
         return result
     ladder = CaptureLadder(sizes)
-    told = f"{args.mode}, max_num_seqs {args.max_num_seqs}, {shape.name} on {spec.name}, fused9"
+    told = f"{args.mode}, max_num_seqs {args.max_num_seqs}, {shape.name} on {spec.name}, {spec.ops}"
     if histogram is None:
         rows = args.batch * query_len if args.batch else None
         mark = rows if rows and rows <= ladder.top else None
@@ -139,7 +139,7 @@ def show(result: dict[str, Any], console: Console) -> None:
     )
     console.print(f"   {in_runs(sizes)}\n" if sizes else "   no graphs: every step is eager\n")
     pieces = result["layers"] + 1
-    console.print(f"{result['shape']}, {result['layers']} layers, on one {result['spec']}:")
+    console.print(f"{result['shape']}, {result['layers']} layers, on {options.on(result)}:")
     if result["piecewise_rungs"]:
         rungs, graphs = result["piecewise_rungs"], result["piecewise_graphs"]
         console.print(f"   PIECEWISE  {rungs} sizes × {pieces} pieces = {graphs:,} graphs")

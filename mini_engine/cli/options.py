@@ -6,16 +6,20 @@ In: an argument parser, or parsed words. Out: shapes, specs and sizes; `ValueErr
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from mini_engine.dispatch.modes import CUDAGraphMode
 from mini_engine.model.config import SHAPES, ModelConfig, named_shape
 from mini_engine.predict.figures import names
 from mini_engine.predict.hardware import DeviceSpec, load_spec, spec_names
+from mini_engine.predict.oplists import STYLES
 
-STYLES = ("fused9", "fused5", "hf56")
 MODES = ("NONE", "PIECEWISE", "FULL", "FULL_AND_PIECEWISE")
+
+WITHIN = "In brackets: 80% of what others measured, and the fit had not seen, lay so near."
 
 
 def add_shape(parser: argparse.ArgumentParser) -> None:
@@ -28,11 +32,22 @@ def add_spec(parser: argparse.ArgumentParser) -> None:
     """`--spec`: the card that times are predicted for."""
     words = f"card: {', '.join(spec_names())}, or a JSON file (default: h200)"
     parser.add_argument("--spec", default="h200", help=words)
+    add_engine(parser)
+
+
+def add_engine(parser: argparse.ArgumentParser) -> None:
+    """`--engine` and `--host`: what runs on the card, and the CPU that feeds it."""
     engines = ", ".join(names("engine"))
     parser.add_argument("--engine", help=f"{engines}, or a JSON file (default: vllm)")
     hosts = ", ".join(names("host"))
     words = f"{hosts}, or a JSON file (default: the engine's usual one)"
     parser.add_argument("--host", help=words)
+
+
+def add_style(parser: argparse.ArgumentParser) -> None:
+    """`--style`: the op list, where it is not to be the engine's own."""
+    words = "op list: 9 or 5 kernels a layer, or transformers' 56 (default: the engine's own)"
+    parser.add_argument("--style", choices=STYLES, help=words)
 
 
 def add_host_us(
@@ -60,11 +75,33 @@ def shape_of(word: str) -> ModelConfig:
 
 
 def shape_and_spec(args: argparse.Namespace) -> tuple[ModelConfig, DeviceSpec]:
-    """What `--shape` and `--spec` name, with the time of `--host-us` where that is given."""
+    """What `--shape`, `--spec`, `--host` and `--engine` name, with the time of `--host-us` where
+    that is given."""
     shape, spec = shape_of(args.shape), load_spec(args.spec, args.host, args.engine)
     if getattr(args, "host_us", None) is not None:
         spec = replace(spec, host_step_us=args.host_us, ahead_us=0.0)
     return shape, spec
+
+
+def told(spec: DeviceSpec) -> dict[str, str]:
+    """Card, host and engine, as every prediction names them in its JSON."""
+    return {"spec": spec.name, "host": spec.host, "engine": spec.engine}
+
+
+def on(result: Mapping[str, Any]) -> str:
+    """The same for people: "one h200, host server, engine vllm"."""
+    return f"one {result['spec']}, host {result['host']}, engine {result['engine']}"
+
+
+def interval(spec: DeviceSpec, itl_us: float, mode: str) -> dict[str, float]:
+    """A predicted ITL with its 80% interval, for JSON."""
+    low, high = spec.interval(itl_us, mode)
+    return {"itl_ms": itl_us / 1e3, "low_ms": low / 1e3, "high_ms": high / 1e3}
+
+
+def ms(one: Mapping[str, float]) -> str:
+    """The same for people: "1.45 ms (1.06 to 1.97)"."""
+    return f"{one['itl_ms']:,.2f} ms ({one['low_ms']:,.2f} to {one['high_ms']:,.2f})"
 
 
 def positive(word: str) -> int:

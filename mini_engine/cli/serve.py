@@ -27,6 +27,7 @@ from rich.table import Table
 
 from mini_engine.cli import options
 from mini_engine.dispatch.default_ladder import default_capture_sizes
+from mini_engine.predict.hardware import DeviceSpec
 from mini_engine.predict.step_model import StepModel
 from mini_engine.serving.ladder_saving import optimal_ladder_saving
 from mini_engine.serving.plan import plan_server
@@ -42,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--skip-bad-rows", action="store_true", help="count bad rows and go on")
     options.add_shape(parser)
     options.add_spec(parser)
-    add("--style", choices=options.STYLES, help="op list (default: the engine's)")
+    options.add_style(parser)
     options.add_mode(parser)
     add("--ladder", type=options.whole_numbers, metavar="1,2,4", help="(default: vLLM's)")
     add("--max-num-seqs", type=number, default=256, metavar="N")
@@ -91,11 +92,12 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     return {
         "trace": str(args.trace),
         "shape": shape.name,
-        "spec": spec.name,
+        **options.told(spec),
         "style": args.style or spec.ops,
         "rows_skipped": trace.num_skipped,
         "first_row_skipped": trace.first_skipped,
         **report.to_dict(),
+        "itl_p50_interval": _interval(report, spec),
         "steps_by_rows": steps_by_rows(report),
         "graphs": plan.graph_costs.graphs,
         "graph_memory_bytes": plan.graph_costs.memory_bytes,
@@ -116,7 +118,7 @@ def steps_by_rows(report: ServeReport) -> dict[int, int]:
 
 def show(result: dict[str, Any], console: Console) -> None:
     console.print(
-        f"[bold]{result['trace']}[/bold]: {result['shape']} on one {result['spec']}, "
+        f"[bold]{result['trace']}[/bold]: {result['shape']} on {options.on(result)}, "
         f"{result['mode']}, op list {result['style']}, predicted"
     )
     if result["rows_skipped"]:
@@ -129,6 +131,8 @@ def show(result: dict[str, Any], console: Console) -> None:
         table.add_row(label, value)
     console.print(table)
     console.print(_rungs(result))
+    if result["itl_p50_interval"]:
+        console.print(f"{options.WITHIN} No prompt was held against a measurement.")
     console.print(
         f"{result['steps']:,} steps in {result['wall_s']:.2f} s: "
         f"{result['simulated_steps_per_s']:,.0f} simulated steps a second, reading included"
@@ -144,6 +148,7 @@ def _lines(r: dict[str, Any]) -> list[tuple[str, str]]:
         ("refused / cut at the context's end", f"{r['refused']:,} / {r['truncated']:,}"),
         ("TTFT p50 / p99", f"{ms('ttft_p50_us')} / {ms('ttft_p99_us')}"),
         ("ITL p50 / p99", f"{ms('itl_p50_us')} / {ms('itl_p99_us')}"),
+        ("  p50, with its interval", _between(r["itl_p50_interval"])),
         ("throughput", f"{r['tokens_per_s']:,.0f} tokens/s, {r['requests_per_s']:.2f} requests/s"),
         ("steps by run-time mode", _shares(r["steps_by_mode"])),
         ("padding waste", f"{r['padding_waste']:.1%} of {r['rows'] + r['padded_rows']:,} rows"),
@@ -158,6 +163,18 @@ def _lines(r: dict[str, Any]) -> list[tuple[str, str]]:
         lines.append(("  that is of the busy time", f"{best['saved_share']:.2%}"))
         lines.append(("  its rungs", _short(best["capture_sizes"])))
     return lines
+
+
+def _interval(report: ServeReport, spec: DeviceSpec) -> dict[str, float] | None:
+    """Of the median ITL, as sure as steps of the mode that most steps ran in."""
+    if report.itl_p50_us is None:
+        return None
+    mode = max(report.steps_by_mode, key=lambda mode: report.steps_by_mode[mode])
+    return options.interval(spec, report.itl_p50_us, str(mode))
+
+
+def _between(interval: dict[str, float] | None) -> str:
+    return options.ms(interval) if interval else "–"
 
 
 def _rungs(r: dict[str, Any]) -> Table:

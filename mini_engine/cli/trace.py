@@ -89,7 +89,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     if args.backend == "cuda":
         timelines, about = _side_by_side(args, modes, console)
     else:
-        timelines, about = _predicted(args, modes), {}
+        timelines, about = _predicted(args, modes)
     write_trace(args.out, timelines)
     return {"file": str(args.out), "timelines": _summary(timelines), **about}
 
@@ -115,16 +115,17 @@ def show(result: dict[str, Any], console: Console) -> None:
     if "measured_on" in result:
         console.print(
             f"{result['shape']}. Measured on: {result['measured_on']}, slowed down by the "
-            f"profiler. Predicted: the same ops for {result['spec']}, {result['engine']} on the "
-            f"host {result['host']}."
+            f"profiler. Predicted: the same ops on {options.on(result)}."
         )
+    elif "engine" in result:
+        console.print(f"{result['shape']}, predicted on {options.on(result)}.")
     console.print(f"{result['file']}: open it at https://ui.perfetto.dev or chrome://tracing")
 
 
 # ---------------------------------------------------------------- parts
 
 
-def _predicted(args: argparse.Namespace, modes: Sequence[str]) -> Timelines:
+def _predicted(args: argparse.Namespace, modes: Sequence[str]) -> tuple[Timelines, dict[str, Any]]:
     """A step of a full-size model in each mode, on the simulated device."""
     if args.device != "auto":
         raise ValueError(f"--device {args.device}: a prediction runs nowhere; add --backend cuda")
@@ -132,18 +133,17 @@ def _predicted(args: argparse.Namespace, modes: Sequence[str]) -> Timelines:
     if context < 2:
         raise ValueError("--context 1: a decode step needs at least one token before it, so 2")
     shape, card = measuring.shape_of(args.shape or "qwen3-0.6b"), args.spec or "h200"
-    service = Service(requests=1, new_tokens=2)
-    return {
+    spec, service = load_spec(card, args.host, args.engine), Service(requests=1, new_tokens=2)
+    # the ops of transformers are issued by its own Python
+    specs = {HF_EAGER: load_spec(card, args.host or spec.host, args.engine or TRANSFORMERS)}
+    timelines = {
         mode: predict(
-            shape,
-            load_spec(card, args.host, args.engine or (TRANSFORMERS if mode == HF_EAGER else None)),
-            mode,
-            batch=args.batch,
-            context=context,
-            service=service,
+            shape, specs.get(mode, spec), mode, batch=args.batch, context=context, service=service
         ).timeline
         for mode in modes
     }
+    told = f"{shape.name}, batch {args.batch}, context {context:,}"
+    return timelines, {"shape": told, **options.told(spec)}
 
 
 def _side_by_side(
@@ -180,9 +180,7 @@ def _side_by_side(
         "shape": f"{config.name}, batch {args.batch}, context {context:,}",
         "measured_on": gpu,
         "emulated": backend.emulated,
-        "spec": spec.name,
-        "host": spec.host,
-        "engine": spec.engine,
+        **options.told(spec),
     }
     return timelines, about
 

@@ -37,10 +37,9 @@ def itl_curve(curve: ItlCurve, path: Path | str) -> None:
     if not curve.points:
         raise ValueError("the curve has no points: compute it for batch 1 at least")
     caption = (
-        f"{PREDICTED}: decode steps of {curve.shape} on {curve.spec}, op list {curve.style}, "
-        f"{curve.context:,} tokens of context each, {curve.host_step_us:,.0f} µs of engine a step. "
-        f"Graphs run padded, at the next of {len(curve.ladder)} rungs; "
-        f"above {curve.ladder.top}, eager."
+        f"{PREDICTED}: decode steps of {curve.shape} on {curve.spec}, host {curve.host}, engine "
+        f"{curve.engine}, op list {curve.style}, {curve.context:,} tokens of context each. Graphs "
+        f"run padded, at the next of {len(curve.ladder)} rungs; above {curve.ladder.top}, eager."
     )
     with canvas(path, (13, 10), title=curve.finding(), caption=caption) as figure:
         above, below = figure.subplots(2, 1, sharex=True, height_ratios=[2.4, 1])
@@ -102,8 +101,8 @@ def _saved(axes: Axes, curve: ItlCurve) -> None:
     percent_ticks(axes)
     axes.set_ylabel("saved of eager")
     axes.text(
-        0.995, 0.94, "ticks below: rungs of the ladder", transform=axes.transAxes,
-        ha="right", va="top", color="#505050",
+        0.005, 0.17, "ticks below: rungs of the ladder", transform=axes.transAxes,
+        ha="left", va="bottom", color="#505050",
     )  # fmt: skip
     if 1 < curve.crossover <= batches[-1]:
         axes.axvline(curve.crossover, color=BLACK, linewidth=1.5)

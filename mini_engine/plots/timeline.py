@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -68,6 +68,11 @@ class _Step:
             for e in self.events
         )
 
+    def since(self, zero_us: float) -> _Step:
+        """The same, counted from that time on."""
+        moved = tuple(replace(e, start_us=e.start_us - zero_us) for e in self.events)
+        return replace(self, events=moved, begin_us=self.begin_us - zero_us)
+
 
 def timeline(
     timelines: Mapping[str, Sequence[TraceEvent]],
@@ -75,9 +80,11 @@ def timeline(
     *,
     title: str | None = None,
     caption: str = PREDICTED,
+    zoom_us: float = ZOOM_US,
 ) -> None:
     """Write the figure to `path`. Without a `title`, the title is the `finding`.
 
+    The short windows are `zoom_us` wide, from the first call that is not the engine's own work.
     `caption` names model, device and op list, and says whether they are predicted. Raises
     ValueError when there is no timeline, or one has no events on the GPU.
     """
@@ -85,7 +92,13 @@ def timeline(
     if not steps:
         raise ValueError("no timelines: give the events of at least one step")
     whole_us = max(step.itl_us for step in steps)
-    begin_us = min(step.begin_us for step in steps) - 0.02 * ZOOM_US
+    begins_us = {step.begin_us for step in steps}
+    begin_us, since = begins_us.pop(), "the step began"
+    if begins_us:  # engines that do not work equally long before it: count from there
+        begin_us, since = 0.0, "its first call"
+        zoomed = [step.since(step.begin_us) for step in steps]
+    else:
+        zoomed = steps
     heights = [CPU_TALL + GPU_TALL] * len(steps) + [CPU_TALL + GPU_ZOOM_TALL] * len(steps)
     size = (WIDTH_INCHES, 3.0 + LANE_INCHES * sum(heights) + 0.7 * len(steps))
     with canvas(path, size, title=title or finding(timelines), caption=caption) as figure:
@@ -95,9 +108,9 @@ def timeline(
         for axes, step in zip(above, steps, strict=True):
             _whole(axes, step, whole_us)
         above[-1].set_xlabel("time since the step began (ms): the whole step")
-        for axes, step in zip(below, steps, strict=True):
-            _zoom(axes, step, begin_us)
-        below[-1].set_xlabel(f"time since the step began (µs): the same {ZOOM_US:g} µs of each")
+        for axes, step in zip(below, zoomed, strict=True):
+            _zoom(axes, step, begin_us - 0.02 * zoom_us, zoom_us)
+        below[-1].set_xlabel(f"time since {since} (µs): the same {zoom_us:g} µs of each")
         for axes in (*above[:-1], *below[:-1]):
             axes.tick_params(axis="x", labelbottom=False)
 
@@ -140,20 +153,20 @@ def _whole(axes: Axes, step: _Step, whole_us: float) -> None:
     axes.set_title(f"{_sentence(step.name)}: GPU idle {step.idle:.0%} of the step", pad=3)
 
 
-def _zoom(axes: Axes, step: _Step, begin_us: float) -> None:
+def _zoom(axes: Axes, step: _Step, begin_us: float, zoom_us: float) -> None:
     """A short window, with names in the boxes where they fit."""
-    end_us = begin_us + ZOOM_US
+    end_us = begin_us + zoom_us
     inside = [e for e in step.events if e.end_us > begin_us and e.start_us < end_us]
     _lanes(axes, GPU_ZOOM_TALL)
     _boxes(axes, inside, 1.0, GPU_ZOOM_TALL, edge=0.8)
     axes.set_xlim(begin_us, end_us)
     kernels = step.running(begin_us, end_us)
     axes.set_title(
-        f"{_sentence(step.name)}, from the first kernel on: {kernels} done in {ZOOM_US:g} µs", pad=3
+        f"{_sentence(step.name)}, from the first kernel on: {kernels} done in {zoom_us:g} µs", pad=3
     )
     for event in inside:
         left, right = max(event.start_us, begin_us), min(event.end_us, end_us)
-        inches = (right - left) / ZOOM_US * PLOT_INCHES
+        inches = (right - left) / zoom_us * PLOT_INCHES
         label, turned = _fit(event, inches)
         if label:
             colour = COLOURS.get(event.category, OTHER)[0]

@@ -58,7 +58,8 @@ class ItlCurve:
     spec: str
     style: str
     context: int
-    host_step_us: float
+    host: str
+    engine: str
     ladder: CaptureLadder
     crossover: int  # the smallest batch at which eager is not launch-bound; may be off the curve
     points: tuple[ItlPoint, ...]  # batch rising
@@ -119,7 +120,8 @@ def itl_curve(
         spec=spec.name,
         style=style,
         context=context,
-        host_step_us=spec.host_step_us,
+        host=spec.host,
+        engine=spec.engine,
         ladder=ladder,
         crossover=crossover,
         points=tuple(point(batch) for batch in batches),

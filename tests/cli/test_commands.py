@@ -14,6 +14,10 @@ import pytest
 
 from mini_engine.cli import COMMANDS, main
 from mini_engine.engine.generation import SHIPPED
+from mini_engine.model.config import named_shape
+from mini_engine.predict.hardware import load_spec
+from mini_engine.predict.oplists import StepShape, step_ops
+from mini_engine.predict.step_cost import step_time
 from mini_engine.serving.request_trace import SHIPPED_TRACE
 from tests.records.test_trace import check_chrome_schema
 
@@ -76,22 +80,53 @@ def test_the_demo_writes_the_same_text_in_all_four_modes(
     assert f"wrote the same {tokens} tokens" in screen
 
 
-def test_the_demo_predicts_every_mode_at_full_size(demo: tuple[dict[str, Any], Path, str]) -> None:
+def test_the_demo_predicts_engines_on_one_card_and_one_host(
+    demo: tuple[dict[str, Any], Path, str],
+) -> None:
     rows = {row["mode"]: row for row in demo[0]["predictions"]}
-    assert [*rows] == ["HF eager", "NONE", "PIECEWISE", "FULL", "FULL_AND_PIECEWISE"]
+    assert [*rows] == ["HF eager", "NONE", "PIECEWISE", "FULL", "launch-bound"]
     assert rows["HF eager"]["kernels"] == 1591
     assert rows["NONE"]["launches"] == 258
-    assert rows["FULL"]["launches"] == 2
-    assert rows["FULL"]["itl_us"] < rows["PIECEWISE"]["itl_us"] < rows["NONE"]["itl_us"]
-    for mode in ("PIECEWISE", "FULL", "FULL_AND_PIECEWISE"):
+    assert rows["FULL"]["launches"] == rows["launch-bound"]["launches"] == 2
+    assert rows["launch-bound"]["kernels"] == 143
+    itls = [row["itl_us"] for row in rows.values()]
+    assert itls == sorted(itls, reverse=True)
+    said = {key: demo[0][key] for key in ("spec", "host", "engine")}
+    assert said == {"spec": "h200", "host": "server", "engine": "vllm"}
+    config, shape = named_shape("qwen3-0.6b"), StepShape.decode(1, 512)
+    for mode, engine, launched in (
+        ("HF eager", "transformers", "eager"),
+        ("NONE", "vllm", "eager"),
+        ("PIECEWISE", "vllm", "piecewise"),
+        ("FULL", "vllm", "full"),
+        ("launch-bound", "launch-bound", "full"),
+    ):
+        spec, row = load_spec("h200", engine=engine), rows[mode]
+        step = step_time(step_ops(config, shape, spec.ops), spec, launched)
+        assert row["itl_us"] == pytest.approx(step.itl_us)
+        group = {"eager": "NONE", "piecewise": "PIECEWISE", "full": "FULL"}[launched]
+        assert (row["low_us"], row["high_us"]) == pytest.approx(spec.interval(step.itl_us, group))
+    for mode in ("PIECEWISE", "FULL"):
         row = rows[mode]
         saved_us = rows["NONE"]["itl_us"] - row["itl_us"]
         replays = row["pays_after_replays"]
         assert (replays - 1) * saved_us < row["capture_ms"] * 1000 <= replays * saved_us
         assert row["graph_mb"] > 0
-    # FULL_AND_PIECEWISE holds both kinds of graph: 51 rungs of 28 + 1 pieces, and 51 decode graphs
-    # up to max_num_seqs = 256, which are 35
-    assert rows["FULL_AND_PIECEWISE"]["graphs"] == 51 * 29 + 35
+    assert rows["PIECEWISE"]["graphs"] == 51 * 29  # 51 rungs of 28 + 1 pieces
+
+
+def test_the_demo_shows_the_measured_pair_that_is_nearest(
+    demo: tuple[dict[str, Any], Path, str],
+) -> None:
+    result, _, screen = demo
+    pair = result["measured"]
+    assert (pair["shape"], pair["batch"]) == ("qwen3-0.6b", 1)
+    assert pair["times_as_fast"] == pytest.approx(pair["eager_ms"] / pair["graph_ms"])
+    assert pair["predicted_times_as_fast"] == pytest.approx(pair["times_as_fast"], rel=0.25)
+    told = " ".join(screen.split())
+    assert f"{pair['eager']} {pair['eager_ms']:.2f} ms" in told
+    assert pair["source"] in told
+    assert "Host: server" in told
 
 
 def test_the_demo_writes_two_pictures_and_a_trace(demo: tuple[dict[str, Any], Path, str]) -> None:
@@ -114,9 +149,9 @@ def test_the_demo_fits_a_terminal_of_80_columns_and_says_what_is_next(
     demo: tuple[dict[str, Any], Path, str],
 ) -> None:
     screen = demo[2]
-    table = screen[screen.index("ker-") : screen.index("¹ Hugging")]
-    assert "…" not in table
-    assert max(map(len, table.splitlines())) <= 80
+    assert "…" not in screen
+    folder = str(demo[1].parent) + "/"  # `--out` is "out" for people
+    assert max(map(len, screen.replace(folder, "").splitlines())) <= 80
     assert "crossover" in screen[screen.index("Next") :]
 
 
@@ -200,6 +235,35 @@ def test_trace_writes_a_timeline_and_sums_it_up(
     assert "GPU busy" in capsys.readouterr().out
 
 
+def test_a_trace_is_of_the_engine_and_the_host_that_are_named(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    words = ["trace", "--mode", "HF eager", "--mode", "NONE", "-o", str(tmp_path / "t.json")]
+    usual = json_of(capsys, *words)
+    assert (usual["spec"], usual["host"], usual["engine"]) == ("h200", "server", "vllm")
+    quick = json_of(capsys, *words, "--host", "desktop-2025", "--engine", "sglang")
+    assert (quick["host"], quick["engine"]) == ("desktop-2025", "sglang")
+    # the ops of transformers are issued by transformers, unless an engine is asked for
+    hf = load_spec("h200", engine="transformers")
+    assert usual["timelines"]["HF eager"]["cpu_us"] > 1591 * hf.cpu_op_us
+    assert usual["timelines"]["HF eager"]["cpu_us"] < 1591 * load_spec("h200").cpu_op_us
+    sglang = load_spec("h200", "desktop-2025", "sglang")
+    assert quick["timelines"]["NONE"]["cpu_us"] > 257 * sglang.cpu_op_us
+    assert main([*words, "--host", "desktop-2025", "--engine", "sglang"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "predicted on one h200, host desktop-2025, engine sglang" in out
+
+
+def test_generate_names_what_it_simulates(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["generate", "--max-new-tokens", "3", "--prompt", "Return the", "--mode", "NONE"]
+    usual = json_of(capsys, *words)
+    quick = json_of(capsys, *words, "--spec", "H100", "--host", "desktop-2025")
+    assert (quick["spec"], quick["host"], quick["engine"]) == ("h100", "desktop-2025", "vllm")
+    assert quick["simulated_ms"] < usual["simulated_ms"]  # eager: the host decides
+    assert main([*words, "--host", "desktop-2025"]) == 0
+    assert "on one h200, host desktop-2025, engine vllm" in capsys.readouterr().out
+
+
 def test_serve_reports_on_the_shipped_trace(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -211,8 +275,15 @@ def test_serve_reports_on_the_shipped_trace(
     assert result["graph_memory_bytes"] > 0
     assert result["optimal_ladder"]["saved_rows"] >= 0
     assert (tmp_path / "rungs.png").read_bytes().startswith(b"\x89PNG")
+    assert (result["spec"], result["host"], result["engine"]) == ("h200", "server", "vllm")
+    sure = result["itl_p50_interval"]  # most steps ran in full graphs
+    ends = load_spec("h200").interval(result["itl_p50_us"] / 1e3, "FULL")
+    assert (sure["low_ms"], sure["high_ms"]) == pytest.approx(ends)
     assert main(["serve"]) == 0
-    assert "simulated steps a second" in capsys.readouterr().out
+    out = " ".join(capsys.readouterr().out.split())
+    assert "simulated steps a second" in out
+    assert "on one h200, host server, engine vllm, FULL_AND_PIECEWISE" in out
+    assert f"({sure['low_ms']:.2f} to {sure['high_ms']:.2f})" in out
 
 
 def test_the_ladder_command_reads_what_serve_prints(
@@ -261,7 +332,11 @@ def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixtu
         (["generate", "--capture-sizes", "1,-2"], "-2"),
         (["generate", "--capture-sizes", "1,two"], "'1,two' is not a list like 1,2,4,8"),
         (["demo", "--shape", "gpt-7"], "shape 'gpt-7': expected one of"),
-        (["demo", "--spec", "abacus"], "abacus"),
+        (["demo", "--spec", "abacus"], "no card 'abacus'"),
+        (["serve", "--host", "abacus"], "no host 'abacus'"),
+        (["generate", "--engine", "abacus"], "no engine 'abacus'"),
+        (["trace", "--engine", "abacus"], "no engine 'abacus'"),
+        (["capacity", "--host", "abacus"], "no host 'abacus'"),
         (["trace", "--context", "1"], "needs at least one token before it"),
         (["trace", "--batch", "0"], "0 is not 1 or more"),
         (["serve", "--trace", "/nowhere.csv"], "/nowhere.csv"),

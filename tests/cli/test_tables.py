@@ -20,7 +20,11 @@ from mini_engine.model.config import named_shape
 from mini_engine.predict.capacity import capacity as add_up
 from mini_engine.predict.capacity import floor_ms, kv_bytes_per_token, read_bytes
 from mini_engine.predict.curves import itl_curve
+from mini_engine.predict.figures import FOLDERS
 from mini_engine.predict.hardware import load_spec
+from mini_engine.predict.oplists import StepShape, step_ops
+from mini_engine.predict.payoff import crossover_batch
+from mini_engine.predict.step_cost import step_time
 from mini_engine.serving.ladder_cost import LadderCosts
 from tests.support.figure_helpers import png_size
 from tests.support.vllm_vectors import label, vectors
@@ -64,7 +68,7 @@ def test_crossover_rows_are_points_of_the_curve(capsys: pytest.CaptureFixture[st
         capsys, "crossover", "--spec", "a100", "--context", "300", "--max-batch", "70",
         "--host-us", "50", "--style", "fused5",
     )  # fmt: skip
-    spec = replace(load_spec("a100"), host_step_us=50.0)
+    spec = replace(load_spec("a100"), host_step_us=50.0, ahead_us=0.0)
     sizes = default_capture_sizes(256, 8192)
     curve = itl_curve(
         named_shape("qwen3-0.6b"), spec, CaptureLadder(sizes),
@@ -84,7 +88,8 @@ def test_crossover_rows_are_points_of_the_curve(capsys: pytest.CaptureFixture[st
         assert row["full_utilisation"] == pytest.approx(point.full.utilisation)
     assert found["crossover_batch"] == curve.crossover
     assert found["capture_sizes"] == sizes
-    assert found["host_us"] == 50
+    assert found["engine_us"] == pytest.approx(50 + spec.request_us)
+    assert (found["spec"], found["host"], found["engine"]) == ("a100", "server", "vllm")
 
 
 def test_crossover_draws_where_it_is_told(capsys: pytest.CaptureFixture[str]) -> None:
@@ -108,24 +113,65 @@ def test_crossover_prints_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     cells = f"│ 4 │ 4 │ {row['eager_ms']:.3f} │ {row['piecewise_ms']:.3f} │ {row['full_ms']:.3f} │"
     assert cells in told
     assert "predicted" in told
-    assert "Eager is launch-bound below a batch of 10" in told
-    far = shown(capsys, "crossover", "--max-batch", "4")
-    assert "The crossover is at batch 10." in far
+    assert "on one h200, host server, engine vllm, op list fused9" in told
+    assert "Eager is launch-bound at every batch here" in told
+    near = shown(capsys, "crossover", "--spec", "l4", "--max-batch", "16")
+    assert "Eager is launch-bound below a batch of 10" in near
+    assert "The crossover is at batch 10 (1 to" in near
+
+
+def test_crossover_says_how_sure_its_answers_are(capsys: pytest.CaptureFixture[str]) -> None:
+    found = answer(capsys, "crossover", "--max-batch", "4", "--host", "desktop-2025")
+    spec = load_spec("h200", "desktop-2025")
+    low, high = found["crossover_interval"]
+    assert 1 < low < found["crossover_batch"] < high
+    for us, batch in zip(spec.interval(spec.cpu_op_us, "NONE"), (low, high), strict=True):
+        quick_or_slow = replace(spec, cpu_op_us=us)
+        assert crossover_batch(named_shape("qwen3-0.6b"), quick_or_slow, "fused9", 1024) == batch
+    for mode, key in (("NONE", "eager"), ("PIECEWISE", "piecewise"), ("FULL", "full")):
+        one = found["batch_1"][mode]
+        assert one["itl_ms"] == pytest.approx(found["rows"][0][f"{key}_ms"])
+        ends = spec.interval(one["itl_ms"], mode)
+        assert (one["low_ms"], one["high_ms"]) == pytest.approx(ends)
+    told = shown(capsys, "crossover", "--max-batch", "4", "--host", "desktop-2025")
+    full = found["batch_1"]["FULL"]
+    assert f"FULL {full['itl_ms']:.2f} ms ({full['low_ms']:.2f} to {full['high_ms']:.2f})" in told
+    assert "80% of what others measured" in told
+
+
+def test_the_op_list_is_the_engines_own_unless_told(capsys: pytest.CaptureFixture[str]) -> None:
+    styles = {"vllm": "fused9", "transformers": "hf56", "launch-bound": "fused5"}
+    for engine, style in styles.items():
+        words = ("crossover", "--max-batch", "2", "--engine", engine)
+        assert answer(capsys, *words)["style"] == style
+        assert answer(capsys, *words, "--style", "fused9")["style"] == "fused9"
+
+
+def test_a_host_of_ones_own_is_a_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    sheet = json.loads((FOLDERS["host"] / "server.json").read_text()) | {"name": "mine"}
+    sheet["op_us"]["value"] /= 4
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps(sheet))
+    words = ("crossover", "--max-batch", "2")
+    mine, usual = answer(capsys, *words, "--host", str(path)), answer(capsys, *words)
+    assert mine["host"] == "mine"
+    assert mine["crossover_batch"] < usual["crossover_batch"]
 
 
 def test_crossover_help_tells_what_the_command_finds(capsys: pytest.CaptureFixture[str]) -> None:
     found = answer(capsys, "crossover")
     rows = {row["batch"]: row for row in found["rows"]}
     text = " ".join((crossover.__doc__ or "").split())
-    assert f"eager takes the same {rows[1]['eager_ms']:.1f} ms for 1 request as for 8" in text
-    assert rows[8]["eager_ms"] == pytest.approx(rows[1]["eager_ms"], rel=1e-3)
-    assert f"One graph takes {rows[1]['full_ms']:.1f} ms for 1 request, a quarter less" in text
-    assert 1 / rows[1]["speedup"] == pytest.approx(0.75, abs=0.01)
-    assert f"At {found['crossover_batch']} requests" in text
-    for batch in (64, 256):
-        saved = 1 - rows[batch]["full_ms"] / rows[batch]["eager_ms"]
-        assert f"at {batch} " in text
-        assert f"worth {saved:.0%}" in text
+    assert f"issues a kernel in {load_spec('h200').cpu_op_us:.0f} µs" in text
+    eager = rows[1]["eager_ms"], rows[8]["eager_ms"]
+    assert "take eager {:.1f} ms for 1 request and {:.1f} ms for 8".format(*eager) in text
+    assert rows[1]["eager_utilisation"] == pytest.approx(0.10, abs=0.005)  # "a tenth"
+    assert f"One graph takes {rows[1]['full_ms']:.1f} ms for 1 request" in text
+    assert f"{rows[1]['speedup']:.1f} times as fast" in text
+    assert f"{rows[256]['speedup']:.1f} times as fast for 256" in text
+    assert f"at {found['crossover_batch']} requests" in text
+    desktop = answer(capsys, "crossover", "--max-batch", "2", "--host", "desktop-2025")
+    assert f"the crossover at {desktop['crossover_batch']}." in text
 
 
 # ---------------------------------------------------------------- ladder
@@ -173,6 +219,7 @@ def test_ladder_counts_graphs(capsys: pytest.CaptureFixture[str]) -> None:
     assert "1, 2, 4, 8 … 256 (every 8), 272 … 512 (every 16)" in told
     assert "51 sizes × 37 pieces = 1,887 graphs" in told
     assert "FULL 35 graphs" in told
+    assert "36 layers, on one h100, host server, engine vllm" in told
 
 
 def test_ladder_explains_why_33_runs_at_40(capsys: pytest.CaptureFixture[str]) -> None:
@@ -342,6 +389,19 @@ def test_capacity_prints_the_table_and_says_when_it_does_not_fit(
     assert "the model was made for 40,960" in fits
 
 
+def test_capacity_predicts_a_step_beside_its_floor(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("capacity", "--spec", "h100", "--host", "desktop-2025", "--engine", "sglang")
+    found = answer(capsys, *words, "--batch", "3")
+    spec = load_spec("h100", "desktop-2025", "sglang")
+    ops = step_ops(named_shape("qwen3-0.6b"), StepShape.decode(3, 4096), spec.ops)
+    itl = found["predicted"]
+    assert itl["itl_ms"] == pytest.approx(step_time(ops, spec, "full", 3).itl_us / 1e3)
+    assert found["copy_floor_ms"] < itl["low_ms"] < itl["itl_ms"] < itl["high_ms"]
+    told = shown(capsys, *words, "--batch", "3")
+    assert "one graph of sglang on the host desktop-2025, predicted" in told
+    assert answer(capsys, *words, "--quant", "int4")["predicted"] is None
+
+
 def test_capacity_help_tells_what_the_command_finds(capsys: pytest.CaptureFixture[str]) -> None:
     line = next(line for line in (capacity.__doc__ or "").splitlines() if "--gpu rtx4070" in line)
     found = answer(capsys, *line.split()[3:])
@@ -364,7 +424,7 @@ def test_capacity_help_tells_what_the_command_finds(capsys: pytest.CaptureFixtur
     ("words", "says"),
     [
         ("crossover --shape gpt-5", "gpt-5"),
-        ("crossover --spec nope", "no device 'nope'"),
+        ("crossover --spec nope", "no card 'nope'"),
         ("crossover --ladder 4,2", "rung 2 comes after 4"),
         ("crossover --ladder=-1,2", "rung -1 is not positive"),
         ("crossover --ladder ,", "at least one rung"),
@@ -382,7 +442,7 @@ def test_capacity_help_tells_what_the_command_finds(capsys: pytest.CaptureFixtur
         ("ladder --capture-sizes 0,2", "capture size 0"),
         ("ladder --capture-sizes ,", "at least one"),
         ("ladder --spec-tokens -1", "num_speculative_tokens -1"),
-        ("capacity --gpu nope", "no device 'nope'"),
+        ("capacity --gpu nope", "no card 'nope'"),
         ("capacity --model gpt-5", "gpt-5"),
         ("capacity --gpu l4 --vram-gb 3", "leave out --vram-gb"),
         ("capacity --bandwidth-gb-s 100", "--vram-gb"),

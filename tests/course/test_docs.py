@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -65,6 +66,24 @@ def test_the_readme_shows_what_the_demo_prints(tmp_path: Path) -> None:
         assert fresh.shape == kept.shape, f"course/figures/{name} is stale: make figures"
         # versions of matplotlib draw letters a little differently; the boxes must not move
         assert np.abs(fresh - kept).mean() < 0.01, f"course/figures/{name} is stale: make figures"
+
+
+def test_the_readme_says_how_far_the_predictions_are_off(tmp_path: Path) -> None:
+    """If this fails, `validate` prints something new: write it into README.md."""
+    done = run([sys.executable, "-m", "mini_engine", "validate", "--json"], tmp_path)
+    assert done.returncode == 0, done.stderr
+    found, text = json.loads(done.stdout), " ".join((ROOT / "README.md").read_text().split())
+    one, pairs = found["summary"], found["pairs"]
+    assert (
+        f"| {one['points']} | {one['sources']} | {one['median_error']:.1%} | {one['p90_error']:.1%} "
+        f"| {one['within']:.0%} | {one['left_out_median']:.1%} |"
+    ) in text
+    assert f"{one['points']} decode steps of {one['sources']} sources" in text
+    near = [abs(pair["predicted_ratio"] / pair["measured_ratio"] - 1) <= 0.25 for pair in pairs]
+    assert f"within 25% for {sum(near)} of the {len(pairs)} pairs" in text
+    assert len(found["classes"]) == 15  # "fifteen classes"
+    (hf,) = (c for c in found["classes"] if c["name"] == "transformers eager")
+    assert f"transformers are missed by {hf['left_out_median']:.0%} in the median" in text
 
 
 def test_the_numbers_of_the_cheat_sheet_are_what_the_engine_says() -> None:

@@ -18,7 +18,7 @@ from mini_engine.model.config import named_shape
 from mini_engine.plots.timeline import finding
 from mini_engine.predict.curves import ItlCurve, itl_curve
 from mini_engine.predict.hardware import load_spec
-from mini_engine.records.trace import GPU, TraceEvent, busy_us
+from mini_engine.records.trace import CPU, GPU, TraceEvent, busy_us
 from mini_engine.serving.ladder_cost import LadderCosts
 from tests.support.figure_helpers import panels, png_size, step, watch, words
 
@@ -160,6 +160,20 @@ def test_the_timeline_draws_eager_above_graph_on_one_axis_and_the_same_window_of
     begin, end = below[0].get_xlim()
     assert end - begin == pytest.approx(60)
     assert begin < 100 < end  # the engine is done and the first kernel is launched in the window
+
+
+def test_engines_that_begin_at_different_times_are_magnified_from_the_first_call_of_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = [TraceEvent(CPU, "schedule", 0.0, 700.0, "host")]
+    late += [replace(event, start_us=event.start_us + 700.0) for event in step(5.0)]
+    figures = watch(monkeypatch)
+    plots.timeline({"early": step(5.0), "late": late}, tmp_path / "x.png", zoom_us=80)
+    early, later = panels(figures[0])[2:]
+    assert early.get_xlim() == later.get_xlim()
+    assert early.get_xlim() == pytest.approx((-1.6, 78.4))  # 80 µs, the first call at 0
+    done = [axes._left_title.get_text().split(": ")[1] for axes in (early, later)]
+    assert done[0] == done[1]
 
 
 def test_the_gpu_lane_is_filled_while_a_kernel_runs_and_empty_for_the_rest(
