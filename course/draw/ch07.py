@@ -68,7 +68,7 @@ def busy_us(report: ServeReport, sizes: Sequence[int]) -> float:
         reqs, uniform = (ran.rows, 1) if ran.uniform else (1, None)
         descriptor = dispatcher.dispatch(reqs, ran.rows, uniform)
         launched_as, shape = padded_step(descriptor, reqs)
-        lines = COSTS.lines(launched_as, shape.num_tokens, shape.num_reqs)
+        lines = COSTS.lines(launched_as, shape.num_tokens, shape.num_reqs, shape.served)
         total += steps * max(us + per_key * kv_tokens / steps for us, per_key in lines)
     return total
 
@@ -102,7 +102,8 @@ def ladder(path: Path) -> None:
         lane_legend(rows[1], ("engine", "launch", "graph", "wait", "kernel", "node"), 3)
         longest = 0.0
         for axes, (words, mode, padded) in zip(rows[2:], ways, strict=True):
-            boxes, itl_us = laid_out(step_ops(SHAPE, step_shape(padded), "fused9"), SPEC, mode)
+            ops = step_ops(SHAPE, step_shape(padded), SPEC.ops)
+            boxes, itl_us = laid_out(ops, SPEC, mode, BATCH)
             longest = max(longest, itl_us)
             draw_lanes(axes, boxes, 0, itl_us)
             axes.axvline(itl_us, color=BLACK, linewidth=1.5)
