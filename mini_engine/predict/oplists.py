@@ -52,6 +52,12 @@ class StepShape:
     num_reqs: int  # rows that get logits
     kv_tokens: int  # keys to read: context lengths, this step's tokens included, summed
     qk_pairs: int  # (query, key) pairs under the causal mask
+    real_reqs: int | None = None  # of num_reqs, those that are no padding; None: all of them
+
+    @property
+    def served(self) -> int:
+        """Requests that the engine's CPU works for: it does nothing for a padded one."""
+        return self.num_reqs if self.real_reqs is None else self.real_reqs
 
     @classmethod
     def decode(cls, batch: int, context: int) -> StepShape:

@@ -122,10 +122,10 @@ def padded_step(
     """How a batch runs as this descriptor: the way its work is launched, and its padded shape.
 
     Rows of padding have no keys to read. A full graph contains the head, so the rows that get
-    logits are padded too.
+    logits are padded too; the engine works only for the requests that there are.
     """
     reqs = descriptor.num_reqs or num_reqs
-    shape = StepShape(descriptor.num_tokens, reqs, kv_tokens, qk_pairs)
+    shape = StepShape(descriptor.num_tokens, reqs, kv_tokens, qk_pairs, num_reqs)
     return LAUNCHED_AS[descriptor.mode], shape
 
 

@@ -87,8 +87,8 @@ class SimRunner:
 
     def execute(self, batch: ScheduledBatch, descriptor: BatchDescriptor) -> list[int]:
         """One step. Returns the sampled tokens, in the order of the entries that sample."""
-        device, num_reqs = self.device, descriptor.num_reqs or batch.num_reqs
-        before_us, beside_us = around(device.spec, num_reqs)
+        device = self.device
+        before_us, beside_us = around(device.spec, batch.num_reqs)
         device.host_work("schedule and prepare", before_us)
         tokens = self._launch(batch, descriptor)
         device.host_work("schedule the next step", beside_us)

@@ -238,9 +238,9 @@ def test_neighbouring_splitting_ops_are_launched_one_by_one() -> None:
 def test_a_full_graph_pads_the_rows_that_get_logits_and_pieces_do_not() -> None:
     dispatcher = GraphDispatcher("FULL_AND_PIECEWISE", [8], max_num_seqs=8)
     decode, mixed, above = (dispatcher.dispatch(5, n, u) for n, u in ((5, 1), (5, None), (9, None)))
-    assert padded_step(decode, 5, 70, 70) == ("full", StepShape(8, 8, 70, 70))
-    assert padded_step(mixed, 5, 70, 90) == ("piecewise", StepShape(8, 5, 70, 90))
-    assert padded_step(above, 5, 70, 90) == ("eager", StepShape(9, 5, 70, 90))
+    assert padded_step(decode, 5, 70, 70) == ("full", StepShape(8, 8, 70, 70, 5))
+    assert padded_step(mixed, 5, 70, 90) == ("piecewise", StepShape(8, 5, 70, 90, 5))
+    assert padded_step(above, 5, 70, 90) == ("eager", StepShape(9, 5, 70, 90, 5))
 
 
 def test_piecewise_without_splitting_ops_is_one_graph() -> None:
