@@ -111,22 +111,17 @@ class SimRunner:
                 self.device, self._piecewise_forward, self.inputs, rungs, SPLITTING_OPS,
                 share_pool=self.share_pool, pool=self.pool,
             )  # fmt: skip
-            report.add(self._captured(self.piecewise, PIECEWISE, order))
+            captured = self.piecewise.capture(order)
+            self.dispatcher.drop(PIECEWISE, captured.dropped)
+            report.add(captured)
         if rungs := self._rungs(FULL):
             self.full = GraphRunner(
                 self.device, self._full_forward, self.inputs, rungs,
                 share_pool=self.share_pool, pool=self.pool,
             )  # fmt: skip
-            report.add(self._captured(self.full, FULL, order))
-        return report
-
-    def _captured(
-        self, runner: GraphRunner, mode: CUDAGraphMode, order: Sequence[int] | None
-    ) -> CaptureReport:
-        report = runner.capture(order)
-        for descriptor in self.dispatcher.descriptors():
-            if descriptor.mode is mode and descriptor.num_tokens in report.dropped:
-                self.dispatcher.drop(descriptor)
+            captured = self.full.capture(order)
+            self.dispatcher.drop(FULL, captured.dropped)
+            report.add(captured)
         return report
 
     def _rungs(self, mode: CUDAGraphMode) -> list[int]:
