@@ -103,7 +103,8 @@ def test_every_way_to_decode_is_timed_and_writes_the_same_tokens() -> None:
 
 @pytest.mark.usefixtures("small_lab14")
 def test_a_prediction_shares_one_graph_among_its_steps() -> None:
-    predicted = lab14.predicted_ms(SMALL, H200)
+    specs = {engine: load_spec("h200", engine=engine) for engine in (lab14.PLAIN, lab14.OURS)}
+    predicted = lab14.predicted_ms(SMALL, specs)
     ops = {name: count for name, (count, _) in predicted.items()}
     ms = {name: time for name, (_, time) in predicted.items()}
     assert ops["eager"] == ops["one graph"] == ops["8 steps a graph"]
