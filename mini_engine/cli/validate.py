@@ -5,18 +5,18 @@
   python -m mini_engine validate --points mine.json --host-from my-eager-point
   python -m mini_engine validate --fit
 
-A prediction multiplies three things: a card (bytes, flops, gaps), the host that feeds it (what an op
-costs its CPU) and the engine (how many kernels, how much Python). `validate` puts every published
-decode step beside its prediction and sums up each class of engines: points, sources, the median and
-the ninetieth percentile of the error, the bias, and how many points are within 10%. "left out" is
-the honest column: each source predicted by a fit that had never seen it.
+A prediction multiplies three things: a card (bytes, flops, gaps), the host that feeds it (what an
+op costs its CPU) and the engine (how many kernels, how much Python). `validate` puts every
+published decode step beside its prediction and sums up each class of engines: points, sources, the
+median and the ninetieth percentile of the error, the bias, and how many points are within 10%.
+"left out" is the honest column: each source predicted by a fit that had never seen it.
 
 A point of an unknown card, model or engine is named in a line of its own; the rest goes on. A host
 that nobody has measured gets the one that the engine usually runs on, and the row says so;
 `--host-from` solves for it from one eager point of the file, which then is judged no more.
 
-`--fit` finds the figures that nobody publishes from the shipped points, each source also left out in
-turn, and writes them, with their intervals, into specs/, hosts/ and engines/. It takes minutes.
+`--fit` finds the figures that nobody publishes from the shipped points, each source also left out
+in turn, and writes them, with their intervals, into specs/, hosts/ and engines/. It takes minutes.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ Out: a frozen `DeviceSpec` of bare numbers, which can also say where each of the
     spec.source("cpu_op_us")          # "engine transformers, kernel_ops: ... x host ..."
 
 `specs/` holds the cards, `hosts/` and `engines/` the others; `figures.py` says what stands where.
- An engine's CPU work is counted in ops of the host: the same engine is slower on a slower one.
+An engine's CPU work is counted in ops of the host: the same engine is slower on a slower one.
 """
 
 from __future__ import annotations
