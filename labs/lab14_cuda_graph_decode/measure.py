@@ -38,6 +38,7 @@ from mini_engine.records.rows import Interval
 
 SHAPE, BATCH, CONTEXT, STEPS, ROUNDS = "qwen3-0.6b", 1, 512, 64, 8
 ONE_GRAPH = "one graph"  # what `--predict` is about
+PLAIN, FUSED = "pytorch-loop", "launch-bound"  # whose costs: ops of PyTorch, hand-written kernels
 LEDGER_LINE = f"ITL {SHAPE}, batch {BATCH}, context {CONTEXT}, {ONE_GRAPH}, plain (lab 14)"
 
 

@@ -18,7 +18,15 @@ from mini_engine.model.config import ModelConfig
 from mini_engine.predict.hardware import DeviceSpec
 from mini_engine.predict.launch_model import break_even_replays, crossover
 from mini_engine.predict.oplists import OpCost, StepShape, step_ops
-from mini_engine.predict.step_cost import Mode, input_copy, kernel_us, launched, run, step_time
+from mini_engine.predict.step_cost import (
+    Mode,
+    input_copy,
+    kernel_us,
+    launched,
+    rates,
+    run,
+    step_time,
+)
 
 
 @dataclass(frozen=True)
@@ -95,7 +103,7 @@ def crossover_closed_form(config: ModelConfig, spec: DeviceSpec, style: str, con
     """
     one, two = (step_ops(config, StepShape.decode(b, context), style) for b in (1, 2))
     one_us, two_us = (
-        sum(op.bytes for op in ops) / (spec.copy_bandwidth_gb_s * 1e3) for ops in (one, two)
+        sum(op.bytes / (rates(op, spec)[0] * 1e3) for op in ops) for ops in (one, two)
     )
     return crossover(len(one), 2 * one_us - two_us, two_us - one_us, spec)
 

@@ -13,13 +13,13 @@ both:
     start = max(cpu, end of the work before + stream_gap_us)
     end   = start + its GPU time
 
-The CPU spends `host_step_us` in the engine, issues one packed copy of the inputs, and then the
-model's work. An engine that schedules ahead then prepares the next step beside the GPU
-(`ahead_us`).
-At the end it waits for the GPU and reads a token back (`sync_us`). The GPU time of a kernel is
-max(bytes / bandwidth, flops / peak) + floor, with what its kind of kernel reaches of each; an empty
-kernel takes nothing but the gap to the next. A graph is one piece of work: its nodes, with
-`graph_gap_us` between them.
+The CPU spends `host_step_us` in the engine, then issues one packed copy of the inputs and the
+model's work. An engine that schedules ahead then prepares the next step while the GPU runs
+(`ahead_us`). At the end the CPU waits for the GPU and reads a token back (`sync_us`).
+
+The GPU time of a kernel is max(bytes / bandwidth, flops / peak) + floor, at the bandwidth and the
+peak that its kind of kernel reaches. An empty kernel takes no time of its own, only the gap to the
+next. A graph is one piece of work: its nodes, with `graph_gap_us` between them.
 """
 
 from __future__ import annotations
@@ -130,8 +130,10 @@ def padded_step(
 
 
 def kernel_us(op: OpCost, spec: DeviceSpec) -> float:
-    """GPU time of one kernel: the slower of memory and arithmetic, and the floor. An empty kernel
-    takes none: what it costs is the gap to the next."""
+    """GPU time of one kernel: the slower of memory and arithmetic, plus the floor.
+
+    An empty kernel takes none: all that it costs is the gap to the next.
+    """
     if not op.bytes and not op.flops:
         return 0.0
     bandwidth, tflops = rates(op, spec)

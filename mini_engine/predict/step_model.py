@@ -37,7 +37,8 @@ from mini_engine.predict.step_cost import (
 )
 
 Line = tuple[float, float]  # us without keys, and us for each key that attention reads
-PROBE_KEYS = 1 << 20  # where the slope of a line is read; any number does, lines are straight
+# Where a line is read: at one key, since a copy of no keys is no kernel, and far from it.
+PROBE_KEYS = (1, 1 << 20)
 
 
 class StepModel:
@@ -84,9 +85,8 @@ class StepModel:
 
     def _run_on_lines(self, mode: Mode, num_tokens: int, num_reqs: int) -> tuple[Line, ...]:
         """`step_cost.run` with every time as an upper envelope."""
-        bare, probe = (
-            self._works(mode, StepShape(num_tokens, num_reqs, keys, keys))
-            for keys in (0, PROBE_KEYS)
+        near, far = (
+            self._works(mode, StepShape(num_tokens, num_reqs, keys, keys)) for keys in PROBE_KEYS
         )
         spec = self.spec
         before_us, beside_us = around(spec, num_reqs)
@@ -94,10 +94,11 @@ class StepModel:
         end: tuple[Line, ...] = ()  # the first work waits for none
         ends: list[tuple[Line, ...]] = []
         rooms = chain(repeat((), spec.queue_depth), ends)
-        for work, probed, room in zip(bare, probe, rooms, strict=False):
+        for work, probed, room in zip(near, far, rooms, strict=False):
             cpu = _later(upper_envelope([*cpu, *room]) if room else cpu, work.cpu_us)
             start = upper_envelope([*cpu, *_later(end, spec.stream_gap_us)])
-            end = _later(start, work.gpu_us, (probed.gpu_us - work.gpu_us) / PROBE_KEYS)
+            per_key = (probed.gpu_us - work.gpu_us) / (PROBE_KEYS[1] - PROBE_KEYS[0])
+            end = _later(start, work.gpu_us - PROBE_KEYS[0] * per_key, per_key)
             ends.append(end)
         ready = upper_envelope([*end, *_later(cpu, beside_us)])
         return _later(ready, before_us + spec.sync_us)

@@ -24,6 +24,10 @@ specs = st.builds(
     lambda base, **given: replace(base, **given),
     base=st.sampled_from([H200, LAPTOP, load_spec("l4")]),
     cpu_op_us=figures,
+    live_op_us=figures,
+    host_step_us=figures,
+    ahead_us=figures,
+    request_us=figures,
     stream_gap_us=figures,
     graph_gap_us=figures,
     kernel_floor_us=figures,
@@ -53,7 +57,7 @@ modes = st.sampled_from(MODES)
 def exact_us(
     config: ModelConfig, spec: DeviceSpec, style: str, mode: Mode, shape: StepShape
 ) -> float:
-    return step_time(step_ops(config, shape, style), spec, mode).itl_us
+    return step_time(step_ops(config, shape, style), spec, mode, shape.num_reqs).itl_us
 
 
 @given(configs, specs, st.sampled_from(STYLES), modes, decodes | mixed)
