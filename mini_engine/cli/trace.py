@@ -4,8 +4,10 @@
   python -m mini_engine trace --backend cuda --mode FULL -o out/step.json
   python -m mini_engine trace --read out/step.json
 
-The first predicts a decode step of a full-size model in each mode and writes a file that
-https://ui.perfetto.dev and chrome://tracing open. The second also runs the real engine under
+The first predicts a decode step of a full-size model in each mode, for a card, a host and an engine
+(--spec, --host, --engine), and writes a file that https://ui.perfetto.dev and chrome://tracing
+open. The simulated device runs nine kernels a layer, whatever the engine; "HF eager" runs the ops
+of transformers, issued at the speed of its Python. The second also runs the real engine under
 PyTorch's profiler, and writes two processes for each mode, with the same two tracks: "measured
 FULL", and above it "predicted FULL", the same ops on the simulated device. Look for the launches on
 track CPU (one for each kernel, or one for a graph), for what track GPU does below them, and for the

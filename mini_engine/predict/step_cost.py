@@ -139,7 +139,8 @@ def kernel_us(op: OpCost, spec: DeviceSpec) -> float:
     bandwidth, tflops = rates(op, spec)
     memory_us = op.bytes / (bandwidth * 1e3)  # 1 GB/s is 1e3 bytes a µs
     compute_us = op.flops / (tflops * 1e6)  # 1 TFLOP/s is 1e6 a µs
-    return max(memory_us, compute_us) + spec.kernel_floor_us
+    slower_us = memory_us if memory_us > compute_us else compute_us  # max() would be slower
+    return slower_us + spec.kernel_floor_us
 
 
 def rates(op: OpCost, spec: DeviceSpec) -> tuple[float, float]:
