@@ -52,10 +52,10 @@ Shape = Callable[[int], StepShape]
 
 def gain(path: Path) -> None:
     """Two eager steps on lanes, and what a graph saves of such steps."""
-    token, long = (_saved("vllm", "qwen3-0.6b", shape) for shape in (decode(1), prompt(LONG_PROMPT)))
-    title = (
-        f"A graph saves {token:.0%} of a step that waits for launches, {long:.0%} of one that does not"
+    token, long = (
+        _saved("vllm", "qwen3-0.6b", shape) for shape in (decode(1), prompt(LONG_PROMPT))
     )
+    title = f"A graph saves {token:.0%} of a step that waits for launches, {long:.0%} of one that does not"
     caption = (
         f"{PREDICTED}: qwen3-0.6b on h200 and a usual server. Decode: {CONTEXT} tokens of context "
         "each. Prompts: one request. No padding. Black: measured by others, on other cards and "
@@ -102,7 +102,9 @@ def _steps(panels: Sequence[Axes]) -> None:
         lanes(axes, op_timeline(ops, spec, "eager"))
         axes.set(xlim=(0, max(time.itl_us for time in times.values()) / 1e3), ylim=(0, 2))
         took = times[what]
-        axes.set_title(f"eager, {what}: {took.itl_us / 1e3:.1f} ms, GPU busy {took.utilisation:.0%}")
+        axes.set_title(
+            f"eager, {what}: {took.itl_us / 1e3:.1f} ms, GPU busy {took.utilisation:.0%}"
+        )
     panels[0].tick_params(axis="x", labelbottom=False)
     panels[1].set_xlabel("time (ms)")
 
