@@ -1,8 +1,8 @@
 """Figure of chapter 14: where the gain of a graph goes as a step gets more work.
 
-Above, two eager steps of vLLM on two lanes: a token, and a long prompt. Below, the share of an eager
-step that one full graph saves, by batch, by length of a prompt and by size of the model; beside the
-predictions, what others have measured.
+Above, two eager steps of vLLM on two lanes: a token, and a long prompt. Below, the share of an
+eager step that one full graph saves, by batch, by length of a prompt and by size of the model;
+beside the predictions, what others have measured.
 """
 
 from __future__ import annotations
@@ -52,10 +52,12 @@ Shape = Callable[[int], StepShape]
 
 def gain(path: Path) -> None:
     """Two eager steps on lanes, and what a graph saves of such steps."""
-    token, long = (
-        _saved("vllm", "qwen3-0.6b", shape) for shape in (decode(1), prompt(LONG_PROMPT))
+    shapes = decode(1), prompt(LONG_PROMPT)
+    token, long = (_saved("vllm", "qwen3-0.6b", shape) for shape in shapes)
+    title = (
+        f"A graph saves {token:.0%} of a step that waits for launches, "
+        f"{long:.0%} of one that does not"
     )
-    title = f"A graph saves {token:.0%} of a step that waits for launches, {long:.0%} of one that does not"
     caption = (
         f"{PREDICTED}: qwen3-0.6b on h200 and a usual server. Decode: {CONTEXT} tokens of context "
         "each. Prompts: one request. No padding. Black: measured by others, on other cards and "
