@@ -35,8 +35,8 @@ def tools(path: Path) -> None:
         title=f"One token, five ways to issue it: from {steps[0][2]:,.0f} to "
         f"{steps[-1][2]:,.0f} µs",
         caption=f"{PREDICTED}: a decode step of Qwen3-0.6B on an H200 and a usual server, batch 1, "
-        f"512 tokens of context. From Python a kernel takes {vllm.cpu_op_us:.0f} µs of CPU in "
-        f"vLLM, an op {hf.cpu_op_us:g} in transformers; from C++ a launch takes {vllm.cpu_launch_us}.",
+        f"512 tokens of context. From Python a kernel takes {vllm.cpu_op_us:.0f} µs of CPU in vLLM,"
+        f" an op {hf.cpu_op_us:g} in transformers; from C++ a launch {vllm.cpu_launch_us}.",
     ) as figure:  # fmt: skip
         rows = figure.subplots(len(steps) + 1, 1, height_ratios=[0.5, *[1] * len(steps)])
         lane_legend(rows[0], ("engine", "launch", "graph", "wait", "kernel", "node"), 3)
