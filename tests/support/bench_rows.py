@@ -66,19 +66,13 @@ def made_up_row(
     return row.as_json()
 
 
-def made_up_rows(
-    batches: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256),
-) -> list[InFile]:
+def made_up_rows(batches: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256)) -> list[InFile]:
     """Every variant at every batch."""
     return [made_up_row(variant, batch) for batch in batches for variant in LAWS]
 
 
 def made_up(
-    rows: list[InFile],
-    *,
-    emulated: bool = True,
-    gpu: str = "NVIDIA H200",
-    spec: str = "h200",
+    rows: list[InFile], *, emulated: bool = True, gpu: str = "NVIDIA H200", spec: str = "h200"
 ) -> Measurement:
     """A file of them. It says that it is emulated, for they are no evidence of anything."""
     figures = {"copy_bandwidth_gb_s": {"median": COPY_GB_S}, "spec": spec, "rounds": 8,
