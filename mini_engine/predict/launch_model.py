@@ -14,8 +14,7 @@ two chains: the CPU issuing everything, or the GPU running everything.
 
 All kernels are equally long here, which makes every formula exact; `step_cost` does the same for
 real lists of ops. A step begins with the engine's own work and one copy of its inputs, and ends
-with reading a token back. What each request of a batch adds to the engine's work is left out:
-`step_cost` has it.
+with reading a token back. What each request adds to the engine's work is left out.
 """
 
 from __future__ import annotations
