@@ -40,7 +40,7 @@ from mini_engine.sim.capture import (
     recording,
 )
 from mini_engine.sim.clocks import Clocks, Counters
-from mini_engine.sim.launch import Buffer, Kernel, Node, NodeCost, Scalar, kernel
+from mini_engine.sim.launch import Buffer, Kernel, Node, NodeCost, Scalar, check_copy, copy
 from mini_engine.sim.memory import DEFAULT_POOL, IllegalAddress, Memory
 
 
@@ -162,7 +162,7 @@ class Device:
     def copy_(self, target: Buffer, source: Buffer | np.ndarray) -> None:
         """Copy into `target`: from another buffer (a kernel) or from the host."""
         if isinstance(source, Buffer):
-            _check_copy(target, source.shape)
+            check_copy(target, source.shape)
             self.launch(copy, target, source)
         else:
             self.copy_batch([(target, source)])
@@ -177,7 +177,7 @@ class Device:
         )
         for target, source in copies:
             target.check_alive("copy_")
-            _check_copy(target, np.shape(source))
+            check_copy(target, np.shape(source))
         spec = self.spec
         self.clocks.submit("copy to device", spec.copy_us, "copy")
         self.clocks.gpu("copy to device", spec.stream_gap_us, spec.kernel_floor_us, "copy")
@@ -295,14 +295,3 @@ class Scratch:
         """Take `buffer` out: the caller frees it."""
         self.buffers.remove(buffer)
         return buffer
-
-
-@kernel()
-def copy(target: np.ndarray, source: np.ndarray) -> None:
-    """target = source. Bytes: each read once, written once."""
-    target[...] = source
-
-
-def _check_copy(target: Buffer, shape: Sequence[int]) -> None:
-    if tuple(shape) != target.shape:
-        raise ValueError(f"copy_ into {target.shape} from {tuple(shape)}: the shapes must be equal")

@@ -18,7 +18,7 @@ reads `buffer.array`: metadata that the host wrote, which every device has.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -162,3 +162,15 @@ def cost_kernel(name: str, bytes: float, flops: float, kind: Kind = "other") -> 
     """A kernel that costs and computes nothing: for op lists that exist only as figures."""
     nothing = lambda *_, **__: None  # noqa: E731
     return Kernel(name, nothing, lambda *_, **__: bytes, lambda *_, **__: flops, kind=kind)
+
+
+@kernel()
+def copy(target: np.ndarray, source: np.ndarray) -> None:
+    """target = source. Bytes: each read once, written once."""
+    target[...] = source
+
+
+def check_copy(target: Buffer, shape: Sequence[int]) -> None:
+    """Raises ValueError unless the shapes are equal."""
+    if tuple(shape) != target.shape:
+        raise ValueError(f"copy_ into {target.shape} from {tuple(shape)}: the shapes must be equal")

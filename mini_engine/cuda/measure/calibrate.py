@@ -3,9 +3,8 @@
 In:  a `GraphBackend` and how much to measure. Out: figures with intervals, from which `spec_fit.py`
      makes a card and a host. `pdl_gap.py` adds what PDL saves. `op_on_cpu_us` needs no GPU.
 
-The dummy kernel is `torch.cuda._sleep(cycles)`: one thread that spins for a given time, launched
-from C++ without the dispatcher, so the CPU pays for the launch alone. On a CPU it is an in-place
-add of one number: everything here runs on the emulator, and means nothing there.
+The dummy kernel, `torch.cuda._sleep(cycles)`, spins in one thread and is launched without the
+dispatcher: the CPU pays for the launch alone. On the emulator it adds a number, and means nothing.
 """
 
 from __future__ import annotations
