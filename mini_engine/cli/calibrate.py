@@ -113,7 +113,11 @@ def _card_and_host(args: argparse.Namespace, console: Console) -> dict[str, Any]
     backend = measuring.backend_of(args.device, "calibrate", console)
     from mini_engine.cuda.measure import spec_fit
     from mini_engine.cuda.measure.calibrate import measure, sizes_for
-    from mini_engine.cuda.measure.evidence import new_measurement, write_measurement
+    from mini_engine.cuda.measure.evidence import (
+        CALIBRATED,
+        new_measurement,
+        write_measurement,
+    )
     from mini_engine.cuda.measure.pdl_gap import PDL, PLAIN, SAVED
 
     command = measuring.command_line(args.typed)
@@ -139,7 +143,7 @@ def _card_and_host(args: argparse.Namespace, console: Console) -> dict[str, Any]
     card = spec_fit.card_json(
         figures,
         base,
-        f"{device}{spec_fit.CALIBRATED}",
+        f"{device}{CALIBRATED}",
         evidence.name,
         own_base=own is not None and args.base is None,
         emulated=backend.emulated,
@@ -148,7 +152,7 @@ def _card_and_host(args: argparse.Namespace, console: Console) -> dict[str, Any]
     host = spec_fit.host_json(
         figures,
         base_host,
-        f"{device}-host{spec_fit.CALIBRATED}",
+        f"{device}-host{CALIBRATED}",
         evidence.name,
         emulated=backend.emulated,
     )

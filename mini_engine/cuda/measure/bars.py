@@ -17,8 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mini_engine.cuda.measure.evidence import Measurement
-from mini_engine.cuda.measure.spec_fit import CALIBRATED
+from mini_engine.cuda.measure.evidence import CALIBRATED, Measurement
 from mini_engine.records.measured import measured_steps
 from mini_engine.records.rows import Row, six
 

@@ -25,7 +25,6 @@ from typing import Any
 from mini_engine.predict.figures import FIGURES, Sheet, names
 
 ENGINES_FIGURE = "kernel_floor_us"  # of the engines that launch PyTorch's own kernels
-CALIBRATED = "-calibrated"  # ends the name of a card or a host that was measured here
 ON_CPU_TENSORS = (
     "eager ops of this engine's plain decoder on CPU tensors, one thread: arithmetic on a few "
     "hundred floats is in it, what a launch on a GPU adds is not"
