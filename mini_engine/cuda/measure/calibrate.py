@@ -106,9 +106,8 @@ def decoder_op_us(
 
 
 def op_on_cpu_us(repeats: int) -> Figure:
-    """The same decoder on CPU tensors, with one thread: what a host can tell without a GPU. The
-    arithmetic on a few hundred floats is in it, the launch on a GPU is not. float32, since not
-    every CPU multiplies bf16."""
+    """The same decoder on CPU tensors, one thread: what a host can tell without a GPU. Arithmetic
+    on a few hundred floats is in it, a launch is not. float32: not every CPU multiplies bf16."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # ops so small that threads would only wait for each other
     try:

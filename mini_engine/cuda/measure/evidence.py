@@ -26,6 +26,7 @@ from typing import Any
 
 from mini_engine.model.fields import Fields, read_json_object
 
+CALIBRATED = "-calibrated"  # ends the name of a card or a host that was measured here
 EMULATED_GPU = "none: CPU emulation"
 CALIBRATED = "-calibrated"  # ends the name of a card or a host that was measured here
 _PATH = re.compile(r"(?<![:/\w.])(?:~|/[\w.+@-]+)(?:/[\w.+@-]+)+/?|(?<![\w])[A-Za-z]:\\\S+")
