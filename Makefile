@@ -40,7 +40,8 @@ bench: .venv/.core  ## Speed of the serving simulator: steps a second, growth, s
 gpu: .venv/.test  ## On a machine with an NVIDIA GPU: its tests, a calibration, a quick benchmark
 	$(BIN)/python -m pytest -m gpu
 	$(BIN)/python -m mini_engine calibrate --quick --device cuda -o out/this-gpu.json
-	$(BIN)/python -m mini_engine bench --quick --device cuda --spec out/this-gpu.json
+	$(BIN)/python -m mini_engine bench --quick --device cuda --spec out/this-gpu.json \
+		--host out/this-gpu-host.json
 
 figures: .venv/.core  ## Draw the pictures of the README and of the chapters again
 	$(BIN)/python -m mini_engine demo

@@ -21,7 +21,7 @@ from mini_engine.model.config import named_shape
 from mini_engine.plots.canvas import BLACK, BLUE, ORANGE, PREDICTED, VERMILION, canvas
 from mini_engine.predict.hardware import load_spec
 from mini_engine.predict.oplists import StepShape, step_ops
-from mini_engine.predict.step_cost import Mode, padded_step
+from mini_engine.predict.step_cost import Mode, padded_step, step_time
 from mini_engine.predict.step_model import StepModel
 from mini_engine.serving.ladder_cost import LadderCosts
 from mini_engine.serving.plan import plan_server
@@ -68,7 +68,7 @@ def busy_us(report: ServeReport, sizes: Sequence[int]) -> float:
         reqs, uniform = (ran.rows, 1) if ran.uniform else (1, None)
         descriptor = dispatcher.dispatch(reqs, ran.rows, uniform)
         launched_as, shape = padded_step(descriptor, reqs)
-        lines = COSTS.lines(launched_as, shape.num_tokens, shape.num_reqs)
+        lines = COSTS.lines(launched_as, shape.num_tokens, shape.num_reqs, shape.served)
         total += steps * max(us + per_key * kv_tokens / steps for us, per_key in lines)
     return total
 
@@ -90,19 +90,25 @@ def ladder(path: Path) -> None:
         (f"in pieces of {rung} rows: no full graph fits", "piecewise", rung),
         (f"eagerly, {BATCH} rows: above the top, or no rung at all", "eager", BATCH),
     )
+    exact, full, _, eager = (
+        step_time(step_ops(SHAPE, step_shape(rows), SPEC.ops), SPEC, mode, BATCH).itl_us
+        for mode, rows in (("full", BATCH), *((mode, rows) for _, mode, rows in ways))
+    )
+    padding, cliff = full / exact - 1, eager / full
     with canvas(
         path, (12.6, 9.6),
-        title=f"A batch of {BATCH} runs at {rung}. {rung - BATCH} rows of padding cost little, "
-        "falling off the full graph costs more",
+        title=f"A batch of {BATCH} runs at {rung}: {rung - BATCH} rows of padding cost "
+        f"{padding:.1%}; without a graph its step takes {cliff:.0f} times as long",
         caption=f"{PREDICTED}: ladder of vLLM 0.33 for max_num_seqs 256; below, decode steps of "
-        "Qwen3-0.6B on an H200, 33 requests of 512 tokens of context.",
+        "Qwen3-0.6B on an H200, vLLM, 33 requests of 512 tokens of context.",
     ) as figure:  # fmt: skip
         rows = figure.subplots(5, 1, height_ratios=[2.1, 0.45, 0.8, 0.8, 0.8])
         _staircase(rows[0], CaptureLadder(OWN))
         lane_legend(rows[1], ("engine", "launch", "graph", "wait", "kernel", "node"), 3)
         longest = 0.0
         for axes, (words, mode, padded) in zip(rows[2:], ways, strict=True):
-            boxes, itl_us = laid_out(step_ops(SHAPE, step_shape(padded), "fused9"), SPEC, mode)
+            ops = step_ops(SHAPE, step_shape(padded), SPEC.ops)
+            boxes, itl_us = laid_out(ops, SPEC, mode, BATCH)
             longest = max(longest, itl_us)
             draw_lanes(axes, boxes, 0, itl_us)
             axes.axvline(itl_us, color=BLACK, linewidth=1.5)

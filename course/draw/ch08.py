@@ -32,7 +32,15 @@ from mini_engine.plots.canvas import (
 )
 from mini_engine.predict.hardware import DeviceSpec, load_spec
 from mini_engine.predict.oplists import OpCost, StepShape, step_ops
-from mini_engine.predict.step_cost import Mode, Work, input_copy, kernel_us, launched, step_time
+from mini_engine.predict.step_cost import (
+    Mode,
+    Work,
+    around,
+    input_copy,
+    kernel_us,
+    launched,
+    step_time,
+)
 
 COLOURS = {
     "engine": (GREY, "CPU: engine"),
@@ -56,10 +64,13 @@ class Box(NamedTuple):
     end_us: float
 
 
-def laid_out(ops: Sequence[OpCost], spec: DeviceSpec, mode: Mode) -> tuple[list[Box], float]:
+def laid_out(
+    ops: Sequence[OpCost], spec: DeviceSpec, mode: Mode, num_reqs: int = 1
+) -> tuple[list[Box], float]:
     """Every kernel of a step on the two lanes, and its ITL, which `step_time` agrees to."""
     works = [("copy", [_COPY], input_copy(spec)), *_with_ops(ops, spec, mode)]
-    cpu_us, end_us = spec.host_step_us, 0.0
+    before_us, beside_us = around(spec, num_reqs)
+    cpu_us, end_us = before_us, 0.0
     boxes = [Box(CPU_LOW, "engine", "engine", 0.0, cpu_us)]
     for kind, inside, work in works:
         boxes.append(Box(CPU_LOW, kind, inside[0].name, cpu_us, cpu_us + work.cpu_us))
@@ -71,9 +82,11 @@ def laid_out(ops: Sequence[OpCost], spec: DeviceSpec, mode: Mode) -> tuple[list[
             took_us = kernel_us(op, spec) if kind == "graph" else work.gpu_us
             boxes.append(Box(GPU_LOW, on_gpu, op.name, start_us, start_us + took_us))
             start_us += took_us + spec.graph_gap_us
-    itl_us = end_us + spec.sync_us
+    boxes.append(Box(CPU_LOW, "engine", "engine", cpu_us, cpu_us + beside_us))  # the next step's
+    cpu_us += beside_us
+    itl_us = max(cpu_us, end_us) + spec.sync_us
     boxes.append(Box(CPU_LOW, "wait", "wait", cpu_us, itl_us))
-    assert abs(itl_us - step_time(ops, spec, mode).itl_us) < 1e-6
+    assert abs(itl_us - step_time(ops, spec, mode, num_reqs).itl_us) < 1e-6
     return boxes, itl_us
 
 
@@ -131,7 +144,7 @@ def lane_legend(axes: Axes, kinds: Sequence[str], columns: int) -> None:
 
 
 def split_step(path: Path) -> None:
-    """The first layers of a decode step: eager, in pieces, as one graph."""
+    """The beginning of a decode step: eager, in pieces, as one graph."""
     config, spec = named_shape("qwen3-0.6b"), load_spec("h200")
     ops = step_ops(config, StepShape.decode(1, 512), "fused9")
     ways: tuple[tuple[str, Mode], ...] = (
@@ -139,20 +152,20 @@ def split_step(path: Path) -> None:
     )  # fmt: skip
     begin_us = spec.host_step_us
     end_us = begin_us + WINDOW_US
-    none, pieces, full = (step_time(ops, spec, mode).launches for _, mode in ways)
+    none, pieces, full = (_layers_reached(laid_out(ops, spec, m)[0], end_us) for _, m in ways)
     with canvas(
         path, (13, 8.4),
-        title=f"Pieces around live attention: {pieces} launches, where NONE has {none} and FULL "
-        f"{full}",
-        caption=f"{PREDICTED}: the same {WINDOW_US:g} µs of one decode step of Qwen3-0.6B on an "
-        "H200, batch 1, 512 tokens of context, from the copy of its inputs on.",
+        title=f"{WINDOW_US:g} µs reach layer {none} eagerly, layer {pieces} in pieces, layer "
+        f"{full} in one graph",
+        caption=f"{PREDICTED}: the first {WINDOW_US:g} µs of one decode step of Qwen3-0.6B on an "
+        "H200, vLLM, batch 1, 512 tokens of context. 1, 2 …: attention of that layer.",
     ) as figure:  # fmt: skip
         rows = figure.subplots(4, 1, height_ratios=[0.55, 1, 1, 1])
-        lane_legend(rows[0], ("copy", "launch", "graph", "wait", "kernel", "node"), 3)
+        lane_legend(rows[0], ("copy", "launch", "graph", "engine", "kernel", "node"), 3)
         for axes, (name, mode) in zip(rows[1:], ways, strict=True):
             boxes, itl_us = laid_out(ops, spec, mode)
             issued = [b for b in boxes if b.low == CPU_LOW and b.kind not in ("engine", "wait")]
-            draw_lanes(axes, boxes, begin_us, end_us, edge=1.0)
+            draw_lanes(axes, boxes, begin_us, end_us, edge=0.6)
             _point_at_attention(axes, boxes, begin_us, end_us)
             axes.set_title(f"{name}: {len(issued)} launches, ITL {itl_us:,.0f} µs", pad=4)
         for axes in rows[1:-1]:
@@ -160,14 +173,21 @@ def split_step(path: Path) -> None:
         rows[-1].set_xlabel("µs since the step began")
 
 
-WINDOW_US = 84.0
+WINDOW_US = 420.0
+
+
+def _layers_reached(boxes: Sequence[Box], end_us: float) -> int:
+    """How many layers' attention has begun on the GPU by then."""
+    reached = (b for b in boxes if b.label == "attention" and b.low == GPU_LOW)
+    return sum(box.start_us < end_us for box in reached)
 
 
 def _point_at_attention(axes: Axes, boxes: Sequence[Box], begin_us: float, end_us: float) -> None:
-    for box in boxes:
-        if box.label == "attention" and box.low == GPU_LOW and begin_us < box.start_us < end_us:
+    attentions = (box for box in boxes if box.label == "attention" and box.low == GPU_LOW)
+    for layer, box in enumerate(attentions, start=1):
+        if begin_us < box.start_us < end_us:
             axes.annotate(
-                "attention", ((box.start_us + box.end_us) / 2, GPU_LOW + TALL), xytext=(0, 3),
+                str(layer), ((box.start_us + box.end_us) / 2, GPU_LOW + TALL), xytext=(0, 3),
                 textcoords="offset points", ha="center", size=13, weight="bold",
             )  # fmt: skip
 

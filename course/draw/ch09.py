@@ -14,14 +14,7 @@ from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.engine.engine import Engine, StepRecord
 from mini_engine.engine.scheduler import Request, SchedulerLimits
 from mini_engine.model.config import named_shape
-from mini_engine.plots.canvas import (
-    MODE_COLOURS,
-    ORANGE,
-    PALE,
-    SKY,
-    YELLOW,
-    canvas,
-)
+from mini_engine.plots.canvas import MODE_COLOURS, ORANGE, PALE, SKY, YELLOW, canvas
 from mini_engine.plots.timeline import COLOURS
 from mini_engine.predict.hardware import load_spec
 from mini_engine.records.trace import CPU, GPU, TraceEvent
@@ -69,7 +62,7 @@ def batch_over_time(path: Path) -> None:
         f"{modes.count('PIECEWISE')} with a piece of a prompt run in pieces"
     )
     caption = (
-        "Predicted, not measured: qwen3-0.6b on h200, FULL_AND_PIECEWISE, vLLM's default ladder, "
+        "Predicted, not measured: qwen3-0.6b on h200, vLLM, FULL_AND_PIECEWISE, its own ladder, "
         f"a budget of {BUDGET} tokens, {USABLE_BLOCKS} blocks of 16. In a request's row: its "
         "tokens in the step; below them, the rows that the step is padded to. Gaps between kernels "
         f"of less than {FILLED_US:g} µs are drawn filled."
@@ -120,9 +113,7 @@ def _requests(axes: Axes, steps: Sequence[StepRecord], zero_us: float) -> None:
         _box(axes, start_ms, stop_ms, -1.0, colour, str(step.descriptor.num_tokens))
         if step.batch.preempted:
             line = [name for name, *_ in REQUESTS].index(step.batch.preempted[0].request_id)
-            axes.text(
-                start_ms + 0.2, 2.38 - line, "preempted: waits for blocks", size=13, va="center"
-            )
+            axes.text(start_ms + 0.2, 2.38 - line, "preempted: no blocks", size=13, va="center")
     names = [name for name, *_ in REQUESTS]
     axes.set_yticks([2.4, 1.4, 0.4, -0.6], [*names, "runs at"], weight="bold")
     axes.set_ylim(-1.15, 3.0)

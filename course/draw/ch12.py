@@ -1,7 +1,7 @@
 """The figures of chapter 12: what a step is made of, rung by rung, and one layer in a graph.
 
-In:  op lists and the H200's spec. Out: two PNGs, predicted; the drawing of dependent launch says
-that it is one.
+In:  op lists, and an H200 with the engine of each rung. Out: two PNGs, predicted; the drawing of
+dependent launch says that it is one.
 """
 
 from __future__ import annotations
@@ -13,18 +13,19 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch, Rectangle
 
-from course.draw.ch10 import CONFIG, DECODE, H200, RUNNING
+from course.draw.ch10 import CONFIG, DECODE, OURS, RUNNING, TRANSFORMERS, VLLM
 from mini_engine.plots.canvas import BLACK, BLUE, GREY, ORANGE, PALE, VERMILION, canvas
-from mini_engine.predict.oplists import OpCost, step_ops, step_parts
-from mini_engine.predict.step_cost import Mode, step_time
+from mini_engine.predict.hardware import DeviceSpec
+from mini_engine.predict.oplists import step_ops, step_parts
+from mini_engine.predict.step_cost import Mode, around, kernel_us, step_time
 
 PDL_US = 0.96  # at most, of a boundary: https://github.com/pegainfer-project/pegainfer/issues/569
 SHOWN_MS = 2.15
 PARTS = ("engine", "launches", "starts", "bytes")
 COLOURS = {"engine": GREY, "launches": ORANGE, "starts": VERMILION, "bytes": BLUE}
 TOLD = {
-    "engine": "engine, copy of inputs, read-back",
-    "launches": "GPU waits for launches",
+    "engine": "engine around the step",
+    "launches": "GPU waits for Python",
     "starts": "starting kernels",
     "bytes": "moving bytes",
 }
@@ -42,13 +43,15 @@ class Rung:
         return sum(self.parts_us.values())
 
 
-def rung(label: str, ops: Sequence[OpCost], mode: Mode, steps: int = 1) -> Rung:
-    """`steps` of the step in one launch, per token; taken apart."""
-    itl_us = step_time([*ops] * steps, H200, mode).itl_us
-    engine_us = H200.host_step_us + H200.copy_us + H200.sync_us
-    bytes_us = sum(op.bytes for op in ops) * steps / H200.copy_bandwidth_gb_s / 1e3
-    count = len(ops) * steps
-    starts_us = count * H200.kernel_floor_us + (count - 1) * H200.graph_gap_us * (mode == "full")
+def rung(label: str, spec: DeviceSpec, mode: Mode, steps: int = 1) -> Rung:
+    """`steps` of an engine's step in one launch, per token; taken apart."""
+    ops = step_ops(CONFIG, DECODE, spec.ops) * steps
+    itl_us = step_time(ops, spec, mode).itl_us
+    engine_us = around(spec, 1)[0] + spec.copy_us + spec.sync_us
+    bytes_us = sum(kernel_us(op, spec) - spec.kernel_floor_us for op in ops)
+    starts_us = len(ops) * spec.kernel_floor_us + (len(ops) - 1) * spec.graph_gap_us * (
+        mode == "full"
+    )
     waits_us = itl_us - engine_us - bytes_us - starts_us
     every = (engine_us, waits_us, starts_us, bytes_us)
     return Rung(label, {part: us / steps for part, us in zip(PARTS, every, strict=True)})
@@ -56,13 +59,12 @@ def rung(label: str, ops: Sequence[OpCost], mode: Mode, steps: int = 1) -> Rung:
 
 def rungs() -> list[Rung]:
     """From transformers to eight steps a replay."""
-    hf, nine, five = (step_ops(CONFIG, DECODE, style) for style in ("hf56", "fused9", "fused5"))
     return [
-        rung("transformers, eager", hf, "eager"),
-        rung("9 kernels a layer", nine, "eager"),
-        rung("… in one graph", nine, "full"),
-        rung("5 kernels a layer", five, "full"),
-        rung("… 8 steps a replay", five, "full", steps=8),
+        rung("transformers, eager", TRANSFORMERS, "eager"),
+        rung("vLLM, eager: 9 kernels", VLLM, "eager"),
+        rung("… in one graph", VLLM, "full"),
+        rung("this engine: 5 kernels", OURS, "full"),
+        rung("… 8 steps a replay", OURS, "full", steps=8),
     ]
 
 
@@ -71,7 +73,8 @@ def ablation(path: Path) -> None:
     climb = rungs()
     kernels = len(step_ops(CONFIG, DECODE, "fused5"))
     caption = (
-        f"Predicted, not measured. {RUNNING}. Dependent launch (PDL) is not in the model: hatched "
+        f"Predicted, not measured. {RUNNING}, a usual server. Kernels are per layer. Dependent "
+        "launch (PDL) is not in the model: hatched "
         f"is all that {kernels} boundaries could save at {PDL_US} µs each, the most that has been "
         "published for one."
     )
@@ -93,9 +96,10 @@ def ablation(path: Path) -> None:
             hatch="///",
         )
         axes.text(left_ms + saved_us / 1e3, len(climb), "  not yet measured", va="center")
-        bytes_us = last["bytes"]
+        bytes_us = sum(op.bytes for op in step_ops(CONFIG, DECODE, "fused5"))
+        bytes_us /= OURS.copy_bandwidth_gb_s * 1e3
         _stack(axes, len(climb) + 1, {"bytes": bytes_us}, f"{bytes_us / 1e3:.2f} ms")
-        labels = [*(one.label for one in climb), "… with PDL", "the bytes alone"]
+        labels = [*(one.label for one in climb), "… with PDL", "the bytes, as fast as a copy"]
         axes.set_yticks(range(len(labels)), labels)
         axes.invert_yaxis()
         axes.set_xlim(0, SHOWN_MS)
@@ -103,8 +107,8 @@ def ablation(path: Path) -> None:
         axes.grid(visible=False, axis="y")
         axes.legend(
             handles=[Patch(color=COLOURS[part], label=TOLD[part]) for part in PARTS],
-            loc="center right", bbox_to_anchor=(1, 0.3),
-        )  # fmt: skip
+            loc="lower right",
+        )
 
 
 def _stack(axes: Axes, row: int, parts_us: dict[str, float], told: str) -> None:
@@ -130,9 +134,9 @@ def _stack(axes: Axes, row: int, parts_us: dict[str, float], told: str) -> None:
 def layer_in_a_graph(path: Path) -> None:
     """Above, the five kernels of a layer as the model has them. Below, what PDL moves."""
     layer = step_parts(CONFIG, DECODE, "fused5").layer
-    bytes_us = [op.bytes / H200.copy_bandwidth_gb_s / 1e3 for op in layer]
+    bytes_us = [kernel_us(op, OURS) - OURS.kernel_floor_us for op in layer]
     share = sum(bytes_us) / (
-        sum(bytes_us) + len(layer) * (H200.kernel_floor_us + H200.graph_gap_us)
+        sum(bytes_us) + len(layer) * (OURS.kernel_floor_us + OURS.graph_gap_us)
     )
     caption = (
         f"Above: predicted, not measured. {RUNNING}; the graph's one launch lies before the first "
@@ -143,14 +147,14 @@ def layer_in_a_graph(path: Path) -> None:
         above, below = figure.subplots(2, 1, sharex=True, height_ratios=[1, 1.4])
         at = 0.0
         for op, us in zip(layer, bytes_us, strict=True):
-            _box(above, at, H200.kernel_floor_us, 0, VERMILION)
-            _box(above, at + H200.kernel_floor_us, us, 0, BLUE)
-            _box(above, at + H200.kernel_floor_us + us, H200.graph_gap_us, 0, PALE)
+            _box(above, at, OURS.kernel_floor_us, 0, VERMILION)
+            _box(above, at + OURS.kernel_floor_us, us, 0, BLUE)
+            _box(above, at + OURS.kernel_floor_us + us, OURS.graph_gap_us, 0, PALE)
             name = op.name.replace("norm_gate_up_silu_mul", "norm_gate_up\n_silu_mul")
             name = name.replace("rope_kv_write_attention", "rope_kv_write\n_attention")
-            middle = at + (H200.kernel_floor_us + us) / 2
+            middle = at + (OURS.kernel_floor_us + us) / 2
             above.text(middle, -0.08, name, ha="center", va="top", size=12)
-            at += H200.kernel_floor_us + us + H200.graph_gap_us
+            at += OURS.kernel_floor_us + us + OURS.graph_gap_us
         _dress(above, at, ["GPU", "CPU"], "graph: a kernel starts when the one before has ended")
         above.set_ylim(-0.75, 2)
         above.text(0.1, 1.5, "nothing to do: one launch for all kernels", va="center", size=13)
@@ -162,9 +166,9 @@ def layer_in_a_graph(path: Path) -> None:
             goes_on = max(loaded, ended)  # the wait is for the end of the kernel before
             _box(below, began, us, lane, BLUE)
             _box(below, loaded, goes_on - loaded, lane, PALE)
-            _box(below, goes_on, H200.kernel_floor_us, lane, VERMILION)
+            _box(below, goes_on, OURS.kernel_floor_us, lane, VERMILION)
             below.plot([goes_on, goes_on], [lane, lane + 1], color=BLACK, linewidth=3)
-            ended = goes_on + H200.kernel_floor_us
+            ended = goes_on + OURS.kernel_floor_us
         below.text(
             ended + 0.9, rows / 2,
             "A kernel loads its weights while the one before\n"

@@ -1,4 +1,5 @@
-"""Figures of chapter 13: what a polite client does not see, and what each stopwatch counts."""
+"""Figures of chapter 13: what a polite client does not see, what each stopwatch counts, and the two
+pictures of `python -m mini_engine validate`."""
 
 from __future__ import annotations
 
@@ -10,6 +11,10 @@ from matplotlib.patches import Rectangle
 
 from course.draw.ch01 import COLOURS, four_launches
 from mini_engine.plots.canvas import BLACK, BLUE, PREDICTED, VERMILION, canvas
+from mini_engine.plots.validation import errors_by_class, predicted_against_measured
+from mini_engine.predict.kept_fit import read_kept
+from mini_engine.predict.published import SHIPPED_POINTS, Sheets, read_points
+from mini_engine.predict.validate import Row, by_class, rows_of
 from mini_engine.records.metrics import percentile
 from mini_engine.records.trace import CPU, GPU, TraceEvent
 
@@ -109,7 +114,30 @@ def _stopwatches(axes: Axes, events: Sequence[TraceEvent]) -> None:
     axes.grid(visible=False, axis="y")
 
 
+# ---------------------------------------------------------------- held against others' numbers
+
+
+def shipped_rows() -> list[Row]:
+    """Every published point beside its prediction, as `validate` has them."""
+    sheets = Sheets.shipped()
+    points, _ = read_points(SHIPPED_POINTS, sheets)
+    return rows_of(points, sheets, read_kept()["left_out_ms"])
+
+
+def validate_points(path: Path) -> None:
+    """Predicted against measured."""
+    predicted_against_measured(shipped_rows(), path)
+
+
+def validate_errors(path: Path) -> None:
+    """The errors, class by class."""
+    rows = shipped_rows()
+    errors_by_class(rows, by_class(rows), path)
+
+
 FIGURES = {
     "13-coordinated-omission.png": coordinated_omission,
     "13-four-stopwatches.png": four_stopwatches,
+    "13-validate-points.png": validate_points,
+    "13-validate-errors.png": validate_errors,
 }

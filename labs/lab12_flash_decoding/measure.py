@@ -67,7 +67,7 @@ def decode_case(config: ModelConfig, reqs: int, context: int, num_programs: int)
 
     moved = attention.bytes_moved(reqs, reqs * context, heads, TYPE.itemsize)
     moved += attention.bytes_of_partials(reqs, heads, splits)
-    ops = (OpCost("decode_attention", moved, 0),)
+    ops = (OpCost("decode_attention", moved, 0, kind="attention"),)
     return Case(f"{reqs} × {context:,} tokens, {splits} splits", ops, calls)
 
 

@@ -97,7 +97,7 @@ def _gate_up(name: str, inner: int, width: int) -> Case:
 
 
 def _case(name: str, size: int, calls: object) -> Case:
-    return Case(name, (OpCost(name, size, 0),), calls)
+    return Case(name, (OpCost(name, size, 0, kind="product"),), calls)
 
 
 def _tensors(device: torch.device, width: int, rows: int) -> list[Tensor]:

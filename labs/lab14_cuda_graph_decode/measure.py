@@ -13,7 +13,7 @@ import argparse
 import shlex
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 
@@ -28,6 +28,7 @@ from mini_engine.cuda.graphs.capture import no_garbage_collection
 from mini_engine.cuda.measure.decode_setup import DecodeSetup, Variant, build_setup
 from mini_engine.cuda.measure.intervals import median_interval
 from mini_engine.cuda.measure.our_variants import OursEager, OursGraph, fused
+from mini_engine.cuda.measure.variants import OURS, PLAIN
 from mini_engine.cuda.weights import random_weights
 from mini_engine.model.config import ModelConfig, named_shape
 from mini_engine.predict.hardware import DeviceSpec, load_spec
@@ -64,24 +65,29 @@ def main(words: Sequence[str]) -> int:
     """The command. Exit code 0, measured or not."""
     parser = argparse.ArgumentParser(prog="python -m labs measure 14")
     parser.add_argument("--predict", type=float, metavar="MS", help=f"a token by {ONE_GRAPH}")
-    parser.add_argument("--spec", default="h200", help="whose prediction (default: h200)")
+    parser.add_argument("--spec", default="h200", help="the card to predict for (default: h200)")
+    parser.add_argument(
+        "--host", help="its host, a file of `calibrate --host`, say (default: server)"
+    )
     args = parser.parse_args(list(words))
     if args.predict is not None and not args.predict > 0:
         parser.error(f"--predict {args.predict:g}: a time in ms is above zero")
     if args.predict is not None:
         ledger.predict(LEDGER_LINE, args.predict, "ms")
-    spec, config, console = load_spec(args.spec), named_shape(SHAPE), Console(highlight=False)
+    config, console = named_shape(SHAPE), Console(highlight=False)
+    specs = {engine: load_spec(args.spec, args.host, engine) for engine in (PLAIN, OURS)}
+    on = f"{specs[PLAIN].name} on the host {specs[PLAIN].host}"
     command = shlex.join([".venv/bin/python", "-m", "labs", "measure", "14", *words])
-    predicted, reason = predicted_ms(config, spec), why_not()
+    predicted, reason = predicted_ms(config, specs), why_not()
     what = f"{SHAPE}, bf16, batch {BATCH}, context {CONTEXT}; a token takes\n"
     if reason:
         console.print(f"Not yet measured: no run on a GPU has been kept, and here: {reason}.")
-        console.print(f"Predicted for {spec.name} (mini_engine/specs): {what}")
+        console.print(f"Predicted for {on}: {what}")
         console.print(table_of(predicted, {}, {}))
         found, who = predicted[ONE_GRAPH][1], "the spec"
     else:
         gpu = torch.cuda.get_device_name()
-        console.print(f"{gpu}; predicted for {spec.name}: {what}")
+        console.print(f"{gpu}; predicted for {on}: {what}")
         timed, same = measured(graphs_for("cuda"), config, torch.bfloat16)
         console.print(table_of(predicted, timed, same))
         found, who = timed[ONE_GRAPH].median / 1e3, "measured"
@@ -103,15 +109,21 @@ def why_not() -> str | None:
     return why_no_gpu() or why_no_bf16(graphs_for("cuda"))
 
 
-def predicted_ms(config: ModelConfig, spec: DeviceSpec) -> dict[str, tuple[int, float]]:
-    """Of each way the ops of a step, and ms a token: launches, kernels and the read-back."""
-    by_device = replace(spec, host_step_us=0.0, copy_us=0.0)  # fed back, so neither is there
+def predicted_ms(
+    config: ModelConfig, specs: Mapping[str, DeviceSpec]
+) -> dict[str, tuple[int, float]]:
+    """Of each way the ops of a step, and ms a token: launches, kernels and the read-back. Plain
+    PyTorch and our kernels are engines of their own."""
     plain = watched_ops(config)
     fused5 = step_ops(config, StepShape.decode(BATCH, CONTEXT), "fused5")
     found = {}
     for way in WAYS:
         ops = fused5 if way.fused else plain
-        took = step_time(ops * way.steps, by_device, way.mode)
+        spec = replace(  # fed back on the device: no engine, no copy of inputs
+            specs[OURS if way.fused else PLAIN],
+            host_step_us=0.0, ahead_us=0.0, request_us=0.0, copy_us=0.0,
+        )  # fmt: skip
+        took = step_time(ops * way.steps, spec, way.mode)
         found[way.name] = len(ops), took.itl_us / way.steps / 1e3
     return found
 

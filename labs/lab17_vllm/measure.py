@@ -51,7 +51,7 @@ from mini_engine.cuda.measure.evidence import (
 )
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.model.fields import read_json_object
-from mini_engine.predict.hardware import load_spec
+from mini_engine.predict.hardware import DeviceSpec, load_spec
 
 HERE = Path(__file__).parent
 BATCHES, CONTEXT, TOKENS = (1, 8), 512, 128
@@ -70,7 +70,8 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--shape", default=known.shape, help="the same, as mini_engine names it")
     parser.add_argument("--max-num-seqs", type=int, default=known.max_num_seqs, metavar="N")
     parser.add_argument("--port", type=int, default=known.port)
-    parser.add_argument("--spec", default="h200", help="predict with this spec (default: h200)")
+    parser.add_argument("--spec", default="h200", help="predict for this card (default: h200)")
+    parser.add_argument("--host", help="and this host (default: vLLM's usual one, server)")
     args = parser.parse_args(list(words))
     setup = Setup(args.model, args.shape, args.max_num_seqs, port=args.port)
     console = Console(highlight=False)
@@ -80,10 +81,10 @@ def main(words: Sequence[str]) -> int:
             ledger.predict(title(setup, batch, variant), ms, "ms")
         reason = why_not()
         if reason:
-            without(setup, said, reason, args.spec, console)
+            without(setup, said, reason, load_spec(args.spec, args.host), console)
             return 0
         line = shlex.join(["python", "-m", "labs", "measure", "17", *words])
-        measurement = measured(setup, args.spec, line, console)
+        measurement = measured(setup, (args.spec, args.host), line, console)
     except (ValueError, OSError, subprocess.SubprocessError) as error:
         print(f"labs measure 17: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
@@ -107,16 +108,17 @@ def why_not() -> str | None:
 # ---------------------------------------------------------------- measured
 
 
-def measured(setup: Setup, spec: str, line: str, console: Console) -> Measurement:
-    """Serve and measure every variant. The file is written after each one."""
+def measured(setup: Setup, on: tuple[str, str | None], line: str, console: Console) -> Measurement:
+    """Serve and measure every variant. The file is written after each one, with the card and host
+    to predict for."""
     folder = workspace.home() / HERE.name
     folder.mkdir(parents=True, exist_ok=True)
     variants: dict[str, Any] = {}
     for variant in VARIANTS:
         console.print(f"{variant}: {shlex.join(serve_command(setup, variant))}", soft_wrap=True)
         variants[variant] = run_variant(setup, variant, folder)
-        figures = {"setup": asdict(setup), "context": CONTEXT, "tokens": TOKENS, "spec": spec,
-                   "variants": variants}  # fmt: skip
+        figures = {"setup": asdict(setup), "context": CONTEXT, "tokens": TOKENS, "spec": on[0],
+                   "host": on[1], "variants": variants}  # fmt: skip
         measurement = new_measurement("vllm", "cuda", line, figures)
         write_measurement(folder / "vllm.json", measurement)
     console.print(f"\nlogs, results and figures: {folder}\n")
@@ -190,7 +192,9 @@ def last_lines(text: str) -> str:
 # ---------------------------------------------------------------- shown
 
 
-def without(setup: Setup, said: Predictions, reason: str, spec: str, console: Console) -> None:
+def without(
+    setup: Setup, said: Predictions, reason: str, spec: DeviceSpec, console: Console
+) -> None:
     """The captured run if there is one; else what to type, and what to expect of it."""
     runs = sorted((HERE / "captured").glob("*.json"))
     for index, path in enumerate(runs):
@@ -207,7 +211,10 @@ def without(setup: Setup, said: Predictions, reason: str, spec: str, console: Co
     sizes = default_capture_sizes(setup.max_num_seqs, setup.max_num_batched_tokens)
     graphs = expected_graphs(sizes, "FULL_AND_PIECEWISE", setup.max_num_seqs)
     console.print(f"vLLM 0.33 should capture {len(sizes)} sizes, up to {sizes[-1]}: {graphs}.")
-    console.print(f"Our model for {spec}, ITL in ms (no HTTP, no client):\n")
+    console.print(
+        f"Our model of vLLM for {spec.name} on the host {spec.host}: predicted ITL in ms (no "
+        "HTTP, no client):\n", soft_wrap=True,
+    )  # fmt: skip
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("variant", *(f"batch {batch}" for batch in BATCHES), "compile and graphs"):
         table.add_column(name, justify="right" if name.startswith("batch") else "left")
@@ -222,15 +229,15 @@ def without(setup: Setup, said: Predictions, reason: str, spec: str, console: Co
         console.print(f"  {shlex.join(words)}", soft_wrap=True)
 
 
-def ours(setup: Setup, variant: str, batch: int, spec: str) -> float:
+def ours(setup: Setup, variant: str, batch: int, spec: DeviceSpec) -> float:
     """Predicted, in ms, in the middle of the answers."""
-    return predicted_itl_ms(setup, variant, batch, CONTEXT + TOKENS // 2, load_spec(spec))
+    return predicted_itl_ms(setup, variant, batch, CONTEXT + TOKENS // 2, spec)
 
 
 def show(measurement: Measurement, said: Predictions, console: Console) -> None:
     """What vLLM said and did, beside what our policy and our model say."""
     figures = measurement.figures
-    setup = Setup(**figures["setup"])
+    setup, spec = Setup(**figures["setup"]), load_spec(figures["spec"], figures["host"])
     for variant, found in figures["variants"].items():
         start = found["start_up"]
         sizes, mode = start["capture_sizes"], start["cudagraph_mode"]
@@ -250,7 +257,7 @@ def show(measurement: Measurement, said: Predictions, console: Console) -> None:
     for batch in BATCHES:
         for variant, found in figures["variants"].items():
             row, mine = found["latency"][str(batch)], said.get((batch, variant))
-            ms, model = row["median_itl_ms"], ours(setup, variant, batch, figures["spec"])
+            ms, model = row["median_itl_ms"], ours(setup, variant, batch, spec)
             times = [row[f"{name}_ms"] for name in ("mean_itl", "p99_itl", "mean_tpot")]
             table.add_row(
                 f"batch {batch} {variant}", "" if mine is None else f"{mine:.3g}", f"{model:.3g}",

@@ -237,7 +237,7 @@ def predicted_itl_ms(
     HTTP, no client. It knows no difference between an engine's own kernels and Inductor's."""
     mode: Mode = "full" if variant == "graphs" else "eager"
     ops = step_ops(named_shape(setup.shape), StepShape.decode(batch, context), "fused9")
-    return step_time(ops, spec, mode).itl_us / 1e3
+    return step_time(ops, spec, mode, num_reqs=batch).itl_us / 1e3
 
 
 def _found(pattern: str, config: str) -> str:

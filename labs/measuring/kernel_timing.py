@@ -1,7 +1,8 @@
 """How long a kernel takes, next to the same in PyTorch: the measuring step of labs 11 to 13.
 
 In:  `Case`s: what a kernel must move, and calls of it on their own buffers. Out: a table of µs,
-GB/s and percent of this GPU's own copy; without a GPU, what a spec predicts, marked as predicted.
+GB/s and percent of this GPU's own copy; without a GPU, what the figures of a card and of this
+engine's kernels predict, marked as predicted.
 
 A call takes a few µs, less than Python needs to launch it. So the calls are captured into a CUDA
 graph, each on different buffers (together larger than the L2 cache, or 64 sets), and whole replays
@@ -30,6 +31,7 @@ from mini_engine.predict.step_cost import kernel_us
 from mini_engine.records.rows import Interval
 
 YOURS = "yours"
+ENGINE = "launch-bound"  # whose kernels they are
 MOST_SETS = 64  # of buffers; a small call still finds its bytes in L2, as it does in a decode step
 Calls = Mapping[str, Callable[[], tuple[torch.Tensor, ...]]]  # each returns all its results
 
@@ -57,17 +59,17 @@ def main(lab: int, cases: Callable[[DeviceSpec], Sequence[Case]], words: Sequenc
     parser.add_argument(
         "--predict", type=float, metavar="µs", help="your prediction for the first line"
     )
-    parser.add_argument("--spec", default="h200", help="the GPU to predict for (default: h200)")
+    parser.add_argument("--spec", default="h200", help="the card to predict for (default: h200)")
     args = parser.parse_args(list(words))
     if args.predict is not None and not args.predict > 0:
         parser.error(f"--predict {args.predict:g}: a time in µs is above zero")
-    spec, console = load_spec(args.spec), Console(highlight=False)
+    spec, console = load_spec(args.spec, engine=ENGINE), Console(highlight=False)
     listed = cases(spec)
     reason = why_not()
     if reason:
         command = shlex.join([".venv/bin/python", "-m", "labs", "measure", str(lab), *words])
         console.print(f"Not yet measured: no run on a GPU has been kept, and here: {reason}.")
-        console.print(f"Predicted for {spec.name} (mini_engine/specs), in a graph:\n")
+        console.print(f"Predicted for {spec.name}, {ENGINE}'s kernels, in a graph:\n")
         console.print(prediction_table(listed, spec))
         if args.predict is not None:
             console.print(f"\n{judged(args.predict, listed[0].predicted_us(spec), 'the spec')}")
@@ -125,7 +127,8 @@ def captured(backend: GraphBackend, case: Case) -> tuple[dict[str, Graph], int]:
 
 
 def prediction_table(cases: Sequence[Case], spec: DeviceSpec) -> Table:
-    """What the spec predicts: bytes at the speed of a copy, with a floor and a gap per kernel."""
+    """What the spec predicts: bytes at the speed that this kind of kernel reaches, with a floor and
+    a gap for each."""
     table = _table("", "kernels", "bytes", "predicted µs", "measured µs")
     for case in cases:
         kernels, us = str(len(case.ops)), f"{case.predicted_us(spec):.1f}"

@@ -32,6 +32,7 @@ from mini_engine.records.rows import MEASURED, Row
 
 SHAPE, BATCHES, CONTEXT = "qwen3-0.6b", (1, 8), 512
 Predictions = dict[tuple[int, str], float]  # (batch, name) -> ms
+PredictedFor = tuple[str | None, str | None]  # --spec and --host, a card and a host
 
 
 @dataclass(frozen=True)
@@ -60,8 +61,9 @@ def main(race: Race, words: Sequence[str]) -> int:
         "--predict", action="append", default=[], metavar="WORDS", help=f'"{race.example}", in ms'
     )
     parser.add_argument(
-        "--spec", help="the spec for the simulator's prediction: a file of `calibrate`"
+        "--spec", help="the card for the simulator's prediction: a file of `calibrate`"
     )
+    parser.add_argument("--host", help="and the host, a file that `calibrate` writes beside it")
     args = parser.parse_args(list(words))
     console = Console(highlight=False)
     try:
@@ -77,7 +79,7 @@ def main(race: Race, words: Sequence[str]) -> int:
             )
         reason = why_not()
         if reason is None:
-            return on_the_gpu(race, said, args.spec, console)
+            return on_the_gpu(race, said, (args.spec, args.host), console)
         if race.emulated:
             emulated(race, reason, console)
         captured(race, said, console)
@@ -140,10 +142,10 @@ def why_not() -> str | None:
 # ---------------------------------------------------------------- measured, emulated, captured
 
 
-def on_the_gpu(race: Race, said: Predictions, spec: str | None, console: Console) -> int:
+def on_the_gpu(race: Race, said: Predictions, on: PredictedFor, console: Console) -> int:
     """Measure, compare, close the predictions in the ledger, draw."""
     out = workspace.home() / race.folder.name / "bench.json"
-    code = cli.main(bench_words(race, spec, out))
+    code = cli.main(bench_words(race, on, out))
     if code:
         return code
     measurement = load_evidence(out)
@@ -156,12 +158,14 @@ def on_the_gpu(race: Race, said: Predictions, spec: str | None, console: Console
     return 0
 
 
-def bench_words(race: Race, spec: str | None, out: Path) -> list[str]:
+def bench_words(race: Race, on: PredictedFor, out: Path) -> list[str]:
     """The command that measures."""
     batches = ",".join(map(str, BATCHES))
     words = ["bench", "--quick", "--device", "cuda", "--shape", SHAPE, "--batch", batches]
     words += ["--context", str(CONTEXT), "--variants", ",".join(race.variants.values())]
-    return words + (["--spec", spec] if spec else []) + ["-o", str(out)]
+    for option, word in zip(("--spec", "--host"), on, strict=True):
+        words += [option, word] if word else []
+    return [*words, "-o", str(out)]
 
 
 def emulated(race: Race, reason: str, console: Console) -> None:
@@ -202,7 +206,9 @@ def captured(race: Race, said: Predictions, console: Console) -> None:
         if index == 0:  # a prediction is closed once
             close(race, said, measurement, f"{measurement.gpu}, captured {measurement.date[:10]}")
     if not runs:
-        line = shlex.join([".venv/bin/python", "-m", "mini_engine", *bench_words(race, None, OUT)])
+        line = shlex.join(
+            [".venv/bin/python", "-m", "mini_engine", *bench_words(race, (None, None), OUT)]
+        )
         console.print("[bold]Not yet measured[/bold]: no run on a GPU has been kept. On a machine")
         console.print(f"with one, `labs measure {race.lab}` closes your predictions. It runs:")
         console.print(f"  {line}", soft_wrap=True)

@@ -13,8 +13,9 @@ baseline that fails is marked, and nothing is compared with it. Then the variant
 the anchor, always the same one, in several fresh processes (--processes); only dependent decode
 steps are timed. The table gives its median with an interval over laps and processes, the kernels
 and launches that the profiler counts, its share of a copy's bandwidth, and the simulator's
-prediction (--spec: one that `calibrate` wrote predicts best). The null variant is the anchor
-against itself: it shows the noise.
+prediction, each variant as the engine that it stands for: transformers, plain PyTorch,
+torch.compile or this engine (--spec and --host: those that `calibrate` wrote predict best). The
+null variant is the anchor against itself: it shows the noise.
 
 Beside the JSON file: a table (.md), and three pictures: ITL and throughput against batch down to
 the physical floor (-itl.png), eager against graph with the crossover, measured and predicted
@@ -38,13 +39,8 @@ from rich.table import Table
 
 from mini_engine.cli import measuring, options
 from mini_engine.cuda.measure.bars import BATCHES, SHAPES, judged
-from mini_engine.cuda.measure.evidence import (
-    new_measurement,
-    read_measurement,
-    write_measurement,
-)
+from mini_engine.cuda.measure.evidence import new_measurement, read_measurement, write_measurement
 from mini_engine.cuda.measure.intervals import MAX_PROCESSES
-from mini_engine.predict.hardware import load_spec
 from mini_engine.records.rows import MEASURED, Row, by_point
 
 if TYPE_CHECKING:
@@ -80,7 +76,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="fresh processes that measure the same (default: 3; 1 with --quick or emulated)",
     )
     parser.add_argument("--process", type=options.positive, help=argparse.SUPPRESS)
-    parser.add_argument("--spec", help="predict with this spec (default: by the GPU's name)")
+    parser.add_argument("--spec", help="predict with this card (default: by the GPU's name)")
+    parser.add_argument("--host", help="and this host (default: the usual server)")
     measuring.add_device(parser)
     parser.add_argument("--resume", action="store_true", help="keep what the file has measured")
     parser.add_argument(
@@ -120,7 +117,7 @@ def _measure(args: argparse.Namespace, console: Console) -> Path:
     line = measuring.command_line(typed)
     measurement = new_measurement("bench", backend.device.type, line, {})
     known = "laptop-cpu" if backend.emulated else base_name(measurement.gpu)
-    spec = load_spec(args.spec or known or "h200")
+    spec_for = measuring.specs_for(args.spec or known or "h200", args.host)
     out: Path = args.out or measuring.measurement_path("bench", known or "gpu", backend.emulated)
     check_names(args.variants)
     for word in args.shape:
@@ -129,7 +126,7 @@ def _measure(args: argparse.Namespace, console: Console) -> Path:
         bench_file.in_fresh_processes(args, out)
         return out
     before = f"process {args.process} of {args.processes}, " if args.process else ""
-    for row, number in bench_file.measure(args, backend, spec, measurement, out):
+    for row, number in bench_file.measure(args, backend, spec_for, measurement, out):
         point = f"{row.shape} batch {row.batch} context {row.context:,}"
         console.print(f"{before}{number}: {point}: {_told(row)}", soft_wrap=True)
     return out

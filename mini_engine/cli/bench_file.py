@@ -2,7 +2,7 @@
 
 In:  the arguments of `bench`, a device. Out: a measurement file, written after every row.
 
-    for row, number in measure(args, backend, spec, measurement, out): ...   # in this process
+    for row, number in measure(args, backend, spec_for, measurement, out): ...   # in this process
     in_fresh_processes(args, out)                                     # in several, one by one
 
 A fresh process runs the line that was typed, with --process K behind it: it continues the file as
@@ -17,7 +17,7 @@ import itertools
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -43,13 +43,13 @@ QUICK_SECONDS = 200  # no variant starts after this, and none but max-autotune t
 def measure(
     args: argparse.Namespace,
     backend: GraphBackend,
-    spec: DeviceSpec,
+    spec_for: Callable[[str], DeviceSpec],
     measurement: Measurement,
     out: Path,
 ) -> Iterator[tuple[Row, str]]:
     """(row, "3 of 24") for everything that is missing, each once it is in the file."""
     process = args.process or 1
-    measurement = _header(measurement, args, backend, spec.name)
+    measurement = _header(measurement, args, backend, spec_for)
     if (args.resume or process > 1) and out.exists():
         measurement = _resumed(out, measurement)
     before = map(Row.from_json, measurement.figures["rows"])
@@ -57,7 +57,7 @@ def measure(
     copy_gb_s = measurement.figures["copy_bandwidth_gb_s"]["median"]
     todo = _missing(args, rows, process)
     count = sum(len(names) for *_, names in todo)
-    for number, row in enumerate(_measured(args, backend, spec, copy_gb_s, todo), 1):
+    for number, row in enumerate(_measured(args, backend, spec_for, copy_gb_s, todo), 1):
         key = row.point, row.variant
         rows[key] = joined(rows.get(key), row, copy_gb_s)
         in_json = [one.as_json() for one in rows.values()]
@@ -99,15 +99,20 @@ Todo = list[tuple[str, ModelConfig, Point, list[str]]]  # --shape's word, its sh
 
 
 def _header(
-    measurement: Measurement, args: argparse.Namespace, backend: GraphBackend, spec: str
+    measurement: Measurement,
+    args: argparse.Namespace,
+    backend: GraphBackend,
+    spec_for: Callable[[str], DeviceSpec],
 ) -> Measurement:
     """The measurement with what all rows share. Measures the bandwidth of a copy."""
     from mini_engine.cuda.measure.calibrate import copy_bandwidth, sizes_for
-    from mini_engine.cuda.measure.variants import ANCHOR
+    from mini_engine.cuda.measure.variants import ANCHOR, VARIANTS
 
+    of_anchor = spec_for(VARIANTS[ANCHOR].engine)
     figures = {
         "copy_bandwidth_gb_s": copy_bandwidth(backend, sizes_for(backend, quick=True)),
-        "spec": spec,
+        "spec": of_anchor.name,
+        "host": of_anchor.host,
         "rounds": args.rounds,
         "steps": args.steps,
         "anchor": ANCHOR,
@@ -120,7 +125,7 @@ def _resumed(out: Path, measurement: Measurement) -> Measurement:
     """The existing file. ValueError where it was measured in another way than this run does."""
     old = read_measurement(out)
     check_same_machine(out, old, measurement)
-    for name in ("spec", "rounds", "steps", "anchor"):
+    for name in ("spec", "host", "rounds", "steps", "anchor"):
         if old.figures.get(name) != measurement.figures[name]:
             raise ValueError(
                 f"{out}: measured with {name} {old.figures.get(name)}, this is "
@@ -143,7 +148,11 @@ def _missing(args: argparse.Namespace, rows: dict[tuple[Point, str], Row], proce
 
 
 def _measured(
-    args: argparse.Namespace, backend: GraphBackend, spec: DeviceSpec, copy_gb_s: float, todo: Todo
+    args: argparse.Namespace,
+    backend: GraphBackend,
+    spec_for: Callable[[str], DeviceSpec],
+    copy_gb_s: float,
+    todo: Todo,
 ) -> Iterator[Row]:
     """The rows of this process; a shape's weights are made when they are needed."""
     import torch
@@ -160,5 +169,5 @@ def _measured(
             continue
         weights = measuring.weights_of(word, config, backend, torch.bfloat16)
         for _, _, point, names in points:
-            yield from bench_point(backend, weights, point, names, effort, spec, copy_gb_s)
+            yield from bench_point(backend, weights, point, names, effort, spec_for, copy_gb_s)
         del weights  # before the next shape's are made

@@ -24,7 +24,7 @@ Capture time and memory are predicted for --shape and --spec; none of it is meas
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +33,11 @@ from rich.table import Table
 
 from mini_engine import plots
 from mini_engine.cli import options
-from mini_engine.cli.histograms import read_histogram
 from mini_engine.dispatch.default_ladder import PERFORMANCE_MODES, default_capture_sizes
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.dispatch.ladder import CaptureLadder, LadderPoint
 from mini_engine.dispatch.modes import CUDAGraphMode
+from mini_engine.model.fields import read_json_object
 from mini_engine.serving.ladder_cost import LadderCosts
 
 MIB = 1 << 20
@@ -246,3 +246,35 @@ def in_runs(sizes: Sequence[int]) -> str:
             words.append(str(sizes[at]))
             at += 1
     return ", ".join(words)
+
+
+# ---------------------------------------------------------------- histograms
+
+KEY = "steps_by_rows"
+
+
+def read_histogram(word: str) -> dict[int, int]:
+    """Rows in a batch -> steps that had them: from "33:100,5:20", or from a JSON file that holds
+    such an object, itself or under "steps_by_rows". ValueError names the bad entry."""
+    if ":" in word and not word.endswith(".json"):
+        return _counts((part.partition(":")[::2] for part in word.split(",") if part.strip()), word)
+    data = read_json_object(Path(word))
+    held = data.get(KEY, data)
+    if not isinstance(held, dict):
+        raise ValueError(f"{word}: {KEY} is {held!r:.40}, expected an object of rows and steps")
+    return _counts(held.items(), word)
+
+
+def _counts(pairs: Iterable[tuple[object, object]], where: str) -> dict[int, int]:
+    histogram: dict[int, int] = {}
+    for rows, steps in pairs:
+        try:
+            at, count = int(str(rows)), int(str(steps))
+        except ValueError:
+            at = count = 0
+        if at < 1 or count < 1:
+            raise ValueError(f"{where}: entry {rows}:{steps}, expected rows:steps, both 1 or more")
+        histogram[at] = histogram.get(at, 0) + count
+    if not histogram:
+        raise ValueError(f"{where}: no entries; give rows:steps, such as 33:100,5:20")
+    return histogram

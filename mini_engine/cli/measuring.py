@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mini_engine.cli import options
 from mini_engine.model.config import ModelConfig, named_shape
+from mini_engine.predict.figures import load_sheet
+from mini_engine.predict.hardware import DeviceSpec, load_spec
 
 if TYPE_CHECKING:
     import torch
@@ -61,6 +63,13 @@ def backend_of(word: str, command: str, console: Console | None = None) -> Graph
     if console:
         console.print(f"{reason}: the CPU emulator runs instead", soft_wrap=True, markup=False)
     return graphs_for("cpu")
+
+
+def specs_for(card: str, host: str | None) -> Callable[[str], DeviceSpec]:
+    """By an engine's name, that engine on this card and host. A card that names its own engine, as
+    the emulator's does, has that one under every name."""
+    own = load_sheet("card", card).extras["engine"]
+    return lambda engine: load_spec(card, host, own or engine)
 
 
 def command_line(typed: Sequence[str]) -> str:

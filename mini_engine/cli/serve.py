@@ -1,13 +1,16 @@
 """Replay a trace of requests: what would this server have felt like?
 
   python -m mini_engine serve --mode FULL_AND_PIECEWISE
-  python -m mini_engine serve --trace AzureLLMInferenceTrace_conv.csv --shape qwen3-0.6b --spec h200
+  python -m mini_engine serve --trace AzureLLMInferenceTrace_conv.csv --spec h100 --engine sglang
 
 Traces come as CSV in the format of the Azure LLM inference traces
 (https://github.com/Azure/AzurePublicDataset: TIMESTAMP,ContextTokens,GeneratedTokens) or as JSON
 lines (arrival_s, prompt_tokens, output_tokens). Without --trace a small synthetic one runs.
 
-The scheduler's rules are the engine's, token for token; steps are costed by the step-cost model.
+The scheduler's rules are this engine's, token for token; steps are costed by the step-cost model
+for a card, a host and an engine (--spec, --host, --engine). The median ITL shows its interval: how
+far off steps launched in that way were, of sources that the fit had not seen. TTFT shows none, for
+no prompt of anybody else was held against the model.
 Between two arrivals or endings the batch does not change, so all those steps are taken in one
 stride, in closed form: a trace of 200,000 steps takes about a second.
 """

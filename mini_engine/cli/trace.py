@@ -4,8 +4,10 @@
   python -m mini_engine trace --backend cuda --mode FULL -o out/step.json
   python -m mini_engine trace --read out/step.json
 
-The first predicts a decode step of a full-size model in each mode and writes a file that
-https://ui.perfetto.dev and chrome://tracing open. The second also runs the real engine under
+The first predicts a decode step of a full-size model in each mode, for a card, a host and an engine
+(--spec, --host, --engine), and writes a file that https://ui.perfetto.dev and chrome://tracing
+open. The simulated device runs nine kernels a layer, whatever the engine; "HF eager" runs the ops
+of transformers, issued at the speed of its Python. The second also runs the real engine under
 PyTorch's profiler, and writes two processes for each mode, with the same two tracks: "measured
 FULL", and above it "predicted FULL", the same ops on the simulated device. Look for the launches on
 track CPU (one for each kernel, or one for a graph), for what track GPU does below them, and for the
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from mini_engine.cuda.graphs.backend import GraphBackend
     from mini_engine.cuda.weights import Weights
 
+TRANSFORMERS = "transformers"  # the engine of mode HF eager
 Timelines = Mapping[str, Sequence[TraceEvent]]
 
 
@@ -61,10 +64,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--spec",
-        help=f"predict for: {', '.join(spec_names())}, or a JSON file (default: h200; measured: by "
-        "the GPU's name; emulated: laptop-cpu)",
+        help=f"predict for this card: {', '.join(spec_names())}, or a JSON file (default: h200; "
+        "measured: by the GPU's name; emulated: laptop-cpu)",
     )
-    options.add_engine(parser)
+    parser.add_argument("--host", help="and this host (default: the engine's usual one)")
+    parser.add_argument(
+        "--engine",
+        help="of a prediction alone (default: vllm, and transformers for HF eager); with "
+        "--backend cuda it is this engine's plain model, pytorch-loop",
+    )
     parser.add_argument("--batch", type=options.positive, default=1, metavar="N")
     parser.add_argument(
         "--context",
@@ -129,7 +137,7 @@ def _predicted(args: argparse.Namespace, modes: Sequence[str]) -> tuple[Timeline
     shape, card = measuring.shape_of(args.shape or "qwen3-0.6b"), args.spec or "h200"
     spec, service = load_spec(card, args.host, args.engine), Service(requests=1, new_tokens=2)
     # the ops of transformers are issued by its own Python
-    specs = {HF_EAGER: load_spec(card, args.host or spec.host, args.engine or "transformers")}
+    specs = {HF_EAGER: load_spec(card, args.host or spec.host, args.engine or TRANSFORMERS)}
     timelines = {
         mode: predict(
             shape, specs.get(mode, spec), mode, batch=args.batch, context=context, service=service
@@ -153,10 +161,13 @@ def _side_by_side(
     from mini_engine.cuda.measure.evidence import gpu_name
     from mini_engine.cuda.measure.profile import process_name, profile_step
     from mini_engine.cuda.measure.spec_fit import base_name
+    from mini_engine.cuda.measure.variants import PLAIN
 
     gpu = gpu_name(backend.device.type)
-    known, own = ("laptop-cpu", None) if backend.emulated else (base_name(gpu), "launch-bound")
-    spec = load_spec(args.spec or known or "h200", args.host, args.engine or own)
+    known = "laptop-cpu" if backend.emulated else base_name(gpu)
+    if args.engine:
+        raise ValueError(f"--engine {args.engine}: with --backend cuda it is the plain model's own")
+    spec = measuring.specs_for(args.spec or known or "h200", args.host)(PLAIN)
     word = args.shape or ("tiny" if backend.emulated else "qwen3-0.6b")
     context = args.context or (40 if backend.emulated else 512)
     config = measuring.shape_of(word)
@@ -165,7 +176,7 @@ def _side_by_side(
     for mode in modes:
         console.print(f"{config.name} {mode}: running under the profiler")
         step = profile_step(backend, weights, mode, batch=args.batch, context=context)
-        timelines[f"predicted {mode}"] = op_timeline(step.ops, spec, step.launched)
+        timelines[f"predicted {mode}"] = op_timeline(step.ops, spec, step.launched, args.batch)
         timelines[process_name(mode, emulated=backend.emulated)] = step.timeline
     about = {
         "shape": f"{config.name}, batch {args.batch}, context {context:,}",

@@ -5,18 +5,21 @@
   python -m mini_engine validate --points mine.json --host-from my-eager-point
   python -m mini_engine validate --fit
 
-A prediction multiplies three things: a card (bytes, flops, gaps), the host that feeds it (what an op
-costs its CPU) and the engine (how many kernels, how much Python). `validate` puts every published
-decode step beside its prediction and sums up each class of engines: points, sources, the median and
-the ninetieth percentile of the error, the bias, and how many points are within 10%. "left out" is
-the honest column: each source predicted by a fit that had never seen it.
+A predicted step has three factors: a card (its bytes, flops and gaps), the host that feeds it (what
+an op costs the CPU there) and the engine (how many kernels, and how much Python around them).
+`validate` puts every published decode step beside its prediction, and sums up each class of
+engines: how many points and sources, the median and the ninetieth percentile of the error, the
+bias, and the share of points within 10%. The column "left out" is the honest one: there each source
+is predicted by a fit that has not seen it. An interval is wide enough for 80% of such predictions.
 
-A point of an unknown card, model or engine is named in a line of its own; the rest goes on. A host
-that nobody has measured gets the one that the engine usually runs on, and the row says so;
-`--host-from` solves for it from one eager point of the file, which then is judged no more.
+--points takes a file of your own. A point with a card, a model or an engine that is not known is
+named in a line of its own, and the rest goes on. A host that nobody has measured is taken for the
+one that the engine usually runs on, and the row says so. --host-from finds the speed of such a host
+from one eager point of the file, which is then no longer judged itself.
 
-`--fit` finds the figures that nobody publishes from the shipped points, each source also left out in
-turn, and writes them, with their intervals, into specs/, hosts/ and engines/. It takes minutes.
+--fit finds the figures that nobody publishes from the shipped points alone, fits again with each
+source left out, and writes what it found, with intervals, into specs/, hosts/ and engines/. It
+takes minutes.
 """
 
 from __future__ import annotations
@@ -31,26 +34,21 @@ from rich.progress import Progress
 from rich.table import Table
 
 from mini_engine.predict.published import SHIPPED_POINTS, Sheets, read_points
-from mini_engine.predict.validate import (
-    by_class,
-    host_from,
-    pairs,
-    rows_of,
-    summary,
-)
+from mini_engine.predict.validate import by_class, host_from, pairs, rows_of, summary
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--points", type=Path, metavar="FILE",
-        help="measured points, as predict/published/decode_points.json has them (default: those)",
+        help="measured points, in the format of predict/published/decode_points.json (default: "
+        "that file)",
     )  # fmt: skip
     parser.add_argument(
         "--host-from", metavar="ID,ID",
-        help="eager points of the file from which to tell the speed of their hosts",
+        help="eager points that tell the speed of their hosts, one for each host",
     )  # fmt: skip
     parser.add_argument(
-        "--fit", action="store_true", help="fit the figures to the shipped points, and keep them"
+        "--fit", action="store_true", help="fit the figures to the shipped points, and write them"
     )
     parser.add_argument(
         "-o", "--out", type=Path, default=Path("out"), metavar="DIR", help="for the two pictures"

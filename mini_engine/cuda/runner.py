@@ -96,9 +96,7 @@ class TorchRunner:
             ):
                 captured = graphs.capture()
                 report.add(captured)
-                for descriptor in self.dispatcher.descriptors():
-                    if descriptor.mode is mode and descriptor.num_tokens in captured.dropped:
-                        self.dispatcher.drop(descriptor)
+                self.dispatcher.drop(mode, captured.dropped)
             self.dispatcher.graphs_captured = True
         except BaseException:
             self.release()

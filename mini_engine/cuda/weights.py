@@ -35,15 +35,15 @@ from mini_engine.predict.capacity import weight_bytes
 Fill = Callable[[str, Tensor], None]  # puts the tensor of this name into these rows
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class LayerWeights:
     """One decoder layer; q = num_heads * head_dim and kv = num_kv_heads * head_dim."""
 
     input_norm: Tensor  # (hidden,)
     qkv: Tensor  # (q + 2 kv, hidden): rows of q, then of k, then of v
-    qkv_bias: Tensor | None  # (q + 2 kv,), qwen2 only
-    q_norm: Tensor | None  # (head_dim,), qwen3 only: one norm for every head
-    k_norm: Tensor | None  # (head_dim,), qwen3 only
+    qkv_bias: Tensor | None = None  # (q + 2 kv,), qwen2 only
+    q_norm: Tensor | None = None  # (head_dim,), qwen3 only: one norm for every head
+    k_norm: Tensor | None = None  # (head_dim,), qwen3 only
     o: Tensor  # (hidden, q)
     post_norm: Tensor  # (hidden,)
     gate_up: Tensor  # (2 intermediate, hidden): rows of gate, then of up
@@ -143,14 +143,8 @@ def first_line(error: BaseException) -> str:
 
 
 # Weights (never a pickle), shape and tokenizer; "original/" and other formats are not fetched.
-HUB_FILES = [
-    "model*.safetensors",
-    "model.safetensors.index.json",
-    "config.json",
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-]
+_JSON = ("model.safetensors.index", "config", "generation_config", "tokenizer", "tokenizer_config")
+HUB_FILES = ["model*.safetensors", *(f"{name}.json" for name in _JSON)]
 
 
 # ---------------------------------------------------------------- parts
@@ -168,13 +162,8 @@ def _assemble(config: ModelConfig, device: torch.device, dtype: torch.dtype, fil
         return whole
 
     def layer(index: int) -> LayerWeights:
-        merged = {field: stack(*names) for field, names in layer_parts(config, index).items()}
-        return LayerWeights(
-            qkv_bias=merged.pop("qkv_bias", None),
-            q_norm=merged.pop("q_norm", None),
-            k_norm=merged.pop("k_norm", None),
-            **merged,
-        )
+        parts = layer_parts(config, index).items()
+        return LayerWeights(**{field: stack(*names) for field, names in parts})
 
     embed = stack(EMBED)
     return Weights(

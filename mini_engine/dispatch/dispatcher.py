@@ -138,15 +138,16 @@ class GraphDispatcher:
         piecewise, full = self._ladders[CUDAGraphMode.PIECEWISE], self._ladders[CUDAGraphMode.FULL]
         return [*reversed(piecewise), *reversed(full)]
 
-    def drop(self, descriptor: BatchDescriptor) -> None:
-        """Forget a graph that could not be captured for want of memory; keep the others.
+    def drop(self, mode: CUDAGraphMode, rungs: Iterable[int]) -> None:
+        """Forget the graphs that could not be captured for want of memory; keep the others.
 
-        Raises ValueError if `descriptor` is not one of `descriptors()`.
+        Raises ValueError for a rung that the mode has not.
         """
-        ladder = self._ladders.get(descriptor.mode, [])
-        if descriptor not in ladder:
-            raise ValueError(f"{descriptor} is not on the ladder: drop one of descriptors()")
-        ladder.remove(descriptor)
+        for rung in rungs:
+            gone = [d for d in self._ladders.get(mode, []) if d.num_tokens == rung]
+            if not gone:
+                raise ValueError(f"{mode} has no rung {rung}: drop one of descriptors()")
+            self._ladders[mode].remove(gone[0])
 
     def dispatch(
         self, num_reqs: int, num_tokens: int, uniform_token_count: int | None = None

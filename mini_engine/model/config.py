@@ -272,6 +272,7 @@ def _llama(
     )  # fmt: skip
 
 
+_LLAMA_3_2 = RopeScaling(32.0, 1.0, 4.0, 8192)
 SHAPES: dict[str, ModelConfig] = {
     shape.name: shape
     for shape in (
@@ -283,30 +284,8 @@ SHAPES: dict[str, ModelConfig] = {
         _qwen2("qwen2.5-1.5b", 1536, 8960, 28, 12, 2, context=131_072, vocab=151_936),
         _qwen2("qwen2.5-3b", 2048, 11_008, 36, 16, 2, context=32_768, vocab=151_936),
         _qwen2("qwen2.5-7b", 3584, 18_944, 28, 28, 4, context=131_072, vocab=152_064),
-        _llama(
-            "llama-3.2-1b",
-            2048,
-            8192,
-            16,
-            32,
-            8,
-            64,
-            scaling=RopeScaling(32.0, 1.0, 4.0, 8192),
-            tied=True,
-        ),
+        _llama("llama-3.2-1b", 2048, 8192, 16, 32, 8, 64, scaling=_LLAMA_3_2, tied=True),
         _llama("llama-3-8b", 4096, 14_336, 32, 32, 8, 128, context=8192),
-        _llama(
-            "llama-2-7b",
-            4096,
-            11_008,
-            32,
-            32,
-            32,
-            128,
-            vocab=32_000,
-            context=4096,
-            theta=1e4,
-            eos=2,
-        ),
+        _llama("llama-2-7b", 4096, 11_008, 32, 32, 32, 128, 32_000, 4096, theta=1e4, eos=2),
     )
 }

@@ -37,7 +37,7 @@ class ItlPoint:
     eager: StepTime
     piecewise: StepTime
     full: StepTime
-    floor_us: float  # reading all weights and all keys once, at the bandwidth of a copy
+    floor_us: float  # reading all weights and all keys once, as fast as this card reads
 
     @property
     def speedup(self) -> float:
@@ -129,10 +129,14 @@ def itl_curve(
 
 
 def step_floor_us(config: ModelConfig, spec: DeviceSpec, batch: int, context: int) -> float:
-    """No decode step takes less: all weights and all keys are read once, as fast as a copy."""
+    """No decode step takes less: all weights and all keys are read once.
+
+    As fast as a copy, or as a matrix product where that is known to read faster.
+    """
     stored = STORED_AS[config.dtype]
     kv_bytes = batch * context * kv_bytes_per_token(config, stored)
-    return 1e3 * floor_ms(read_bytes(config, stored) + kv_bytes, spec.copy_bandwidth_gb_s)
+    fastest_gb_s = max(spec.copy_bandwidth_gb_s, spec.product_gb_s, spec.attention_gb_s)
+    return 1e3 * floor_ms(read_bytes(config, stored) + kv_bytes, fastest_gb_s)
 
 
 # ---------------------------------------------------------------- parts

@@ -1,17 +1,17 @@
-"""ITL of one decode step from arrays: what `StepModel.itl_us` says, for fits that ask often.
+"""ITL of one decode step, computed on arrays: for a fit, which asks for it again and again.
 
-In:  the model and shape of a step once; then card, host and engine, again and again.
-Out: ITL in µs, the same as the recursion's to rounding.
+In:  once, the model and the shape of a step; then a card, host and engine as often as you like.
+Out: ITL in µs, the same as `StepModel.itl_us` up to rounding.
 
     step = FastStep(named_shape("qwen3-0.6b"), StepShape.decode(1, 512), "fused9", "eager")
     step.itl_us(spec)
 
-The recursion takes the later of two times at each piece of work, so the end of the last one is the
-largest of many sums: issue work j, then run j and everything after it back to back,
+At each piece of work the recursion takes the later of two times, so the last one ends at the
+largest of many sums: all work up to j is issued, then j and everything after it run back to back,
 
     end = max over j of (cpu_0 + ... + cpu_j) + (gpu_j + ... + gpu_n) + (n - j) x gap
 
-The bounded queue is left out: it delays a launch only while the GPU has a full queue to run.
+The bounded queue is left out. It delays a launch only while the GPU has a full queue to run.
 """
 
 from __future__ import annotations

@@ -1,19 +1,20 @@
 """Fit the figures that nobody publishes to the decode steps that somebody has measured.
 
-In:  points, the sheets of cards, hosts and engines, and the table of parameters below.
-Out: `Fit`: a value for each parameter with its 90% interval, and what the data cannot separate.
+In:  points, the sheets of cards, hosts and engines, and the table in `parameters.py`.
+Out: `Fit`: a value and a 90% interval for each parameter, and which of them the data cannot
+     separate.
 
-    fit = fit_points(points, Sheets.shipped())
+    fit = fit_points(points, sheets, parameters(sheets))
     fit.sheets                         # the sheets with the fitted values in them
     left_out(points, fit)              # each source predicted by a fit that has not seen it
 
-Every parameter is a positive figure with a prior, what was published about it or what is usual, and
-a spread around it. The fit minimises, over theta = log(value / prior) / spread,
+Every parameter is a positive figure. It has a prior, which is what was published about it or else
+what is usual, and a spread around that. With theta = log(value / prior) / spread, the fit minimises
 
     sum over points of huber(log(predicted / measured) / sigma) + sum of theta^2 / 2
 
-by Gauss-Newton steps with Levenberg's damping. sigma is 4 to 20%, by how sure the point is, and a
-source with many points counts as the square root of their number: its points share one machine.
+by Gauss-Newton steps with Levenberg's damping. Sigma is 4, 8 or 20%, depending on how sure a point
+is. The n points of one source together count as much as sqrt(n) points, since they share a machine.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ LEFT_OUT_STEPS = 5  # from the full fit on
 
 @dataclass(frozen=True)
 class Parameter:
-    """One number to fit, which may stand in several files: `where` are pairs (kind, name)."""
+    """One number to fit. It may stand in several files: `where` has a (kind, name) for each."""
 
     name: str
     figure: str
@@ -74,7 +75,7 @@ class Fit:
         return max(0.0, 1 - float(self.covariance[index, index]))
 
     def inseparable(self, above: float = 0.9) -> list[tuple[str, str, float]]:
-        """Pairs of parameters that the data move together only, with their correlation."""
+        """Pairs of parameters that the data cannot tell apart, with their correlation."""
         sd = np.sqrt(np.diag(self.covariance))
         correlation = self.covariance / np.outer(sd, sd)
         return [
@@ -149,7 +150,7 @@ def left_out(
 
 
 class _Problem:
-    """The points as residuals of theta. A parameter is tried on the points that it can move."""
+    """The points as residuals of theta. A derivative is taken only where a parameter has a say."""
 
     def __init__(
         self, points: Sequence[Point], sheets: Sheets, parameters: tuple[Parameter, ...]

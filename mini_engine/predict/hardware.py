@@ -7,8 +7,9 @@ Out: a frozen `DeviceSpec` of bare numbers, which can also say where each of the
     spec.cpu_op_us                    # the engine's work for one kernel, at the speed of this host
     spec.source("cpu_op_us")          # "engine transformers, kernel_ops: ... x host ..."
 
-`specs/` holds the cards, `hosts/` and `engines/` the others; `figures.py` says what stands where.
- An engine's CPU work is counted in ops of the host: the same engine is slower on a slower one.
+Cards are in `specs/`, hosts in `hosts/`, engines in `engines/`; `figures.py` says which figure
+belongs to which. An engine's CPU work is counted in ops of the host, so a slower host slows every
+engine.
 """
 
 from __future__ import annotations
@@ -26,8 +27,10 @@ DEFAULT_ENGINE = "vllm"
 
 @dataclass(frozen=True)
 class DeviceSpec:
-    """One card, the host that feeds it and the engine that runs on them. Times in µs unless the
-    name says otherwise."""
+    """One card, the host that feeds it, and the engine that runs on both.
+
+    Times are in µs unless the name says otherwise.
+    """
 
     name: str  # of the card
     host: str
@@ -63,8 +66,11 @@ class DeviceSpec:
     sheets: Mapping[str, Sheet] = field(default_factory=dict, compare=False, repr=False)
 
     def interval(self, itl: float, mode: str) -> tuple[float, float]:
-        """Around a predicted ITL: 80% of the steps of sources that the fit had not seen lay inside,
-        of those launched in this mode (NONE, PIECEWISE, FULL). A factor of two where none is known.
+        """An interval around a predicted ITL, for a step launched in this mode: NONE, PIECEWISE or
+        FULL.
+
+        As wide as the one that held 80% of the measured steps when their source was left out of the
+        fit. A factor of two to either side where no such width is known.
         """
         factor = math.exp(self.missed.get(mode, math.log(2)))
         return itl / factor, itl * factor
@@ -96,8 +102,8 @@ def load_spec(
 ) -> DeviceSpec:
     """A card, a host and an engine, each by name or by the path of a file.
 
-    Without an engine it is vLLM, or what the card's file names; without a host the one that the
-    engine usually runs on. Raises ValueError for an unknown name or a bad file (with file and
+    The engine defaults to what the card's file names, else to vLLM, and the host to the one that
+    the engine usually runs on. Raises ValueError for an unknown name or a bad file (with file and
     figure), OSError where a file cannot be read.
     """
     feeds = load_sheet("card", card)

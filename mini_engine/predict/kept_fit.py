@@ -1,8 +1,9 @@
-"""Keep what a fit found: in the files of cards, hosts and engines, and as `published/fit.json`.
+"""Keep what a fit found: in the files of cards, hosts and engines, and in `published/fit.json`.
 
-In:  a `Fit`, the points it was fitted to, and each point's prediction by a fit without its source.
-Out: figures of kind "fitted" with their intervals in their files, the widths of the intervals in the
-engines' files, and `KEPT`: parameters, what the data cannot separate, and the left-out predictions.
+In:  a `Fit`, its points, and the prediction of each point by a fit that has not seen its source.
+Out: figures of kind "fitted" in their files, each with its interval; in the files of the engines,
+     how wide the interval of a prediction is; and in `KEPT` the parameters, what the data cannot
+     separate, and the predictions of left-out sources.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ def keep(fit: Fit, points: Sequence[Point], left_out_ms: Mapping[str, float]) ->
         low, high = fit.interval(index)
         said = (
             f"{COMMAND}: {len(points)} points of {len({p.source for p in points})} sources, 90% "
-            f"interval {rounded(low)} to {rounded(high)}, prior {parameter.prior:g} ({parameter.why})"
+            f"interval {rounded(low)} to {rounded(high)}, "
+            f"prior {parameter.prior:g} ({parameter.why})"
         )
         figure = {"value": rounded(fit.value(index)), "kind": "fitted", "source": said}
         for kind, name in parameter.where:
@@ -74,8 +76,8 @@ def read_kept() -> dict[str, Any]:
 def misses(
     points: Sequence[Point], sheets: Sheets, left_out_ms: Mapping[str, float]
 ) -> dict[str, dict[str, Any]]:
-    """For each way to launch, what 80% of its points were missed by at most when their source was
-    left out of the fit: the half width of an interval, as a log."""
+    """For each way to launch, how wide an interval must be to hold 80% of the points when their
+    source is left out of the fit: half its width, as a log."""
     widths = {}
     for group in GROUPS.values():
         logs = sorted(

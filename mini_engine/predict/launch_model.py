@@ -14,7 +14,8 @@ two chains: the CPU issuing everything, or the GPU running everything.
 
 All kernels are equally long here, which makes every formula exact; `step_cost` does the same for
 real lists of ops. A step begins with the engine's own work and one copy of its inputs, and ends
-with reading a token back.
+with reading a token back. What each request of a batch adds to the engine's work is left out:
+`step_cost` has it.
 """
 
 from __future__ import annotations
@@ -109,10 +110,11 @@ def _first_start_us(issue_us: float, spec: DeviceSpec) -> float:
 
 
 def _step_us(issued_us: float, ended_us: float, spec: DeviceSpec) -> float:
-    """A whole step, from when the CPU has issued its kernels and when the GPU has ended the last.
+    """The whole step: `issued_us` is when the CPU has issued the last kernel, `ended_us` is when
+    the GPU has ended it, both counted from when the copy of the inputs is issued.
 
-    Both count from when the copy of the inputs is issued. Around them stand the engine before the
-    step, issuing the copy, and reading back; beside the GPU, what the engine does ahead.
+    The engine works and the copy is issued before that; after it comes the read-back. An engine
+    that schedules ahead does so while the GPU runs.
     """
     before_us = spec.host_step_us + spec.copy_us
     return before_us + max(ended_us, issued_us + spec.ahead_us) + spec.sync_us

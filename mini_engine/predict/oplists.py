@@ -52,6 +52,12 @@ class StepShape:
     num_reqs: int  # rows that get logits
     kv_tokens: int  # keys to read: context lengths, this step's tokens included, summed
     qk_pairs: int  # (query, key) pairs under the causal mask
+    real_reqs: int | None = None  # of num_reqs, those that are no padding; None: all of them
+
+    @property
+    def served(self) -> int:
+        """Requests that the engine's CPU works for: it does nothing for a padded one."""
+        return self.num_reqs if self.real_reqs is None else self.real_reqs
 
     @classmethod
     def decode(cls, batch: int, context: int) -> StepShape:
@@ -121,16 +127,11 @@ def _fused9(c: ModelConfig, s: StepShape) -> StepParts:
     norm = OpCost("rms_norm", (2 * t * h + h) * e, 4 * t * h)
     add_norm = OpCost("add_rms_norm", (4 * t * h + h) * e, 5 * t * h)
     rope = "qk_norm_rope_kv_write" if c.qk_norm else "rope_kv_write"
+    keys_bytes = (2 * t * q + 2 * kv * s.kv_tokens) * e
     layer = (
         _linear("qkv_proj", t, h, qkv, e, bias=c.qkv_bias),
         OpCost(rope, (2 * t * qkv + per_head) * e, (10 if c.qk_norm else 6) * t * (q + kv)),
-        OpCost(
-            "attention",
-            (2 * t * q + 2 * kv * s.kv_tokens) * e,
-            4 * q * s.qk_pairs,
-            True,
-            "attention",
-        ),
+        OpCost("attention", keys_bytes, 4 * q * s.qk_pairs, True, "attention"),
         _linear("o_proj", t, q, h, e),
         add_norm,
         _linear("gate_up_proj", t, h, 2 * i, e),
@@ -159,16 +160,12 @@ def _fused5(c: ModelConfig, s: StepShape) -> StepParts:
     per_head = 2 * c.head_dim if c.qk_norm else 0
     rotate = (10 if c.qk_norm else 6) * t * (q + kv)
     attention_bytes = (2 * t * q + 2 * kv * s.kv_tokens + 2 * t * kv + per_head) * e
+    attention_flops = rotate + 4 * q * s.qk_pairs
     tiles = r * -(-v // HEAD_TILE_ROWS) * 8  # float32 value and int32 index
+    head_bytes, head_flops = (r * h + h + v * h) * e + tiles, 4 * r * h + 2 * r * h * v
     layer = (
         _add(_linear("norm_qkv_proj", t, h, qkv, e, bias=c.qkv_bias), h * e, 4 * t * h),
-        OpCost(
-            "rope_kv_write_attention",
-            attention_bytes,
-            rotate + 4 * q * s.qk_pairs,
-            True,
-            "attention",
-        ),
+        OpCost("rope_kv_write_attention", attention_bytes, attention_flops, True, "attention"),
         _add(_linear("o_proj_add", t, q, h, e), t * h * e, t * h),
         OpCost(
             "norm_gate_up_silu_mul",
@@ -179,13 +176,7 @@ def _fused5(c: ModelConfig, s: StepShape) -> StepParts:
         _add(_linear("down_proj_add", t, i, h, e), t * h * e, t * h),
     )
     tail = (
-        OpCost(
-            "norm_lm_head",
-            (r * h + h + v * h) * e + tiles,
-            4 * r * h + 2 * r * h * v,
-            True,
-            "product",
-        ),
+        OpCost("norm_lm_head", head_bytes, head_flops, True, "product"),
         OpCost("argmax", tiles, tiles / 8, True),
     )
     return StepParts((_embed(t, h, e),), layer, c.num_layers, tail)

@@ -1,12 +1,13 @@
 """Decode steps that others have measured, and what the model says of each.
 
-In:  a file of points: a JSON list, one object a point, as in `published/decode_points.json`.
-Out: `Point`s, and for each its prediction: card, host and engine chosen by the point's own words.
+In:  a file of points: a JSON list with an object for each, as in `published/decode_points.json`.
+Out: `Point`s, and the prediction of each, on the card, host and engine that the point itself names.
 
-    points, unknown = read_points(SHIPPED_POINTS)
-    predicted_ms(points[0], Sheets.shipped())
+    sheets = Sheets.shipped()
+    points, unknown = read_points(SHIPPED_POINTS, sheets)
+    predicted_ms(points[0], sheets)
 
-A point whose card, model or class is not known is named in a line of its own and left out.
+A point whose card, model or class is not known is left out, and a line of `unknown` says so.
 """
 
 from __future__ import annotations
@@ -57,13 +58,13 @@ class Sheets:
 
     @classmethod
     def shipped(cls) -> Sheets:
-        """Those of the project, and the hosts whose speed the last fit found."""
+        """Those that ship with the project, and the hosts whose speed the last fit found."""
         kinds = ("card", "host", "engine")
         sheets = cls(*({name: load_sheet(kind, name) for name in names(kind)} for kind in kinds))
         return sheets.with_hosts(json.loads(KEPT.read_text(encoding="utf-8"))["hosts"])
 
     def with_hosts(self, op_us: Mapping[str, float]) -> Sheets:
-        """The same with a host for each of these words: the usual one at another speed."""
+        """The same, with a host for each of these words: the usual one at a speed of its own."""
         usual = self.hosts[USUAL_HOST]
         said = "python -m mini_engine validate --fit"
         made = {
@@ -96,14 +97,15 @@ class Sheets:
         return self.hosts[self.engine_of[point.cls][0].texts["host"]]
 
     def spec(self, point: Point, host: Sheet | None = None) -> tuple[DeviceSpec, Mode, bool]:
-        """What predicts a point, and whether its host is known: else it is the engine's usual."""
+        """The spec and mode that predict a point, and whether its host is known. A host that is not
+        is taken for the one that the engine usually runs on."""
         engine, mode = self.engine_of[point.cls]
         known = host or self.host_of.get(point.host)
         feeds = known or self.usual_host(point)
         return put_together(self.cards[point.card], feeds, engine), mode, known is not None
 
     def complaint(self, point: Point) -> str | None:
-        """What is not known of a point, in one line."""
+        """One line that names what is not known of a point, or None."""
         for what, word, known in (
             ("card", point.card, self.cards),
             ("model", point.model, SHAPES),
@@ -114,7 +116,7 @@ class Sheets:
         return None
 
     def with_figure(self, kind: str, name: str, figure: str, value: float) -> Sheets:
-        """The same with one other value."""
+        """The same, with another value of one figure."""
         field = f"{kind}s"
         sheets: Mapping[str, Sheet] = getattr(self, field)
         sheet = sheets[name]
@@ -124,7 +126,7 @@ class Sheets:
 
 
 def predicted_ms(point: Point, sheets: Sheets, host: Sheet | None = None) -> float:
-    """ITL of a point, as the model has it. The point must be known to the sheets."""
+    """The ITL that the model predicts for a point, which the sheets must know."""
     spec, mode, _ = sheets.spec(point, host)
     shape = StepShape.decode(point.batch, point.context)
     return StepModel(SHAPES[point.model], spec, spec.ops).itl_us(mode, shape) / 1e3

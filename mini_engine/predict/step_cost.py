@@ -13,13 +13,13 @@ both:
     start = max(cpu, end of the work before + stream_gap_us)
     end   = start + its GPU time
 
-The CPU spends `host_step_us` in the engine, issues one packed copy of the inputs, and then the
-model's work. An engine that schedules ahead then prepares the next step beside the GPU
-(`ahead_us`).
-At the end it waits for the GPU and reads a token back (`sync_us`). The GPU time of a kernel is
-max(bytes / bandwidth, flops / peak) + floor, with what its kind of kernel reaches of each; an empty
-kernel takes nothing but the gap to the next. A graph is one piece of work: its nodes, with
-`graph_gap_us` between them.
+The CPU spends `host_step_us` in the engine, then issues one packed copy of the inputs and the
+model's work. An engine that schedules ahead then prepares the next step while the GPU runs
+(`ahead_us`). At the end the CPU waits for the GPU and reads a token back (`sync_us`).
+
+The GPU time of a kernel is max(bytes / bandwidth, flops / peak) + floor, at the bandwidth and the
+peak that its kind of kernel reaches. An empty kernel takes no time of its own, only the gap to the
+next. A graph is one piece of work: its nodes, with `graph_gap_us` between them.
 """
 
 from __future__ import annotations
@@ -122,22 +122,25 @@ def padded_step(
     """How a batch runs as this descriptor: the way its work is launched, and its padded shape.
 
     Rows of padding have no keys to read. A full graph contains the head, so the rows that get
-    logits are padded too.
+    logits are padded too; the engine works only for the requests that there are.
     """
     reqs = descriptor.num_reqs or num_reqs
-    shape = StepShape(descriptor.num_tokens, reqs, kv_tokens, qk_pairs)
+    shape = StepShape(descriptor.num_tokens, reqs, kv_tokens, qk_pairs, num_reqs)
     return LAUNCHED_AS[descriptor.mode], shape
 
 
 def kernel_us(op: OpCost, spec: DeviceSpec) -> float:
-    """GPU time of one kernel: the slower of memory and arithmetic, and the floor. An empty kernel
-    takes none: what it costs is the gap to the next."""
+    """GPU time of one kernel: the slower of memory and arithmetic, plus the floor.
+
+    An empty kernel takes none: all that it costs is the gap to the next.
+    """
     if not op.bytes and not op.flops:
         return 0.0
     bandwidth, tflops = rates(op, spec)
     memory_us = op.bytes / (bandwidth * 1e3)  # 1 GB/s is 1e3 bytes a µs
     compute_us = op.flops / (tflops * 1e6)  # 1 TFLOP/s is 1e6 a µs
-    return max(memory_us, compute_us) + spec.kernel_floor_us
+    slower_us = memory_us if memory_us > compute_us else compute_us  # max() would be slower
+    return slower_us + spec.kernel_floor_us
 
 
 def rates(op: OpCost, spec: DeviceSpec) -> tuple[float, float]:

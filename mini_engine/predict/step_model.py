@@ -37,7 +37,8 @@ from mini_engine.predict.step_cost import (
 )
 
 Line = tuple[float, float]  # us without keys, and us for each key that attention reads
-PROBE_KEYS = 1 << 20  # where the slope of a line is read; any number does, lines are straight
+# Where a line is read: at one key, since a copy of no keys is no kernel, and far from it.
+PROBE_KEYS = (1, 1 << 20)
 
 
 class StepModel:
@@ -46,13 +47,13 @@ class StepModel:
     def __init__(self, config: ModelConfig, spec: DeviceSpec, style: str | None = None) -> None:
         """`style`: the op list; the engine's own where none is given."""
         self.config, self.spec, self.style = config, spec, style or spec.ops
-        self._lines: dict[tuple[Mode, int, int], tuple[Line, ...]] = {}
+        self._lines: dict[tuple[Mode, int, int, int], tuple[Line, ...]] = {}
 
     def itl_us(self, mode: Mode, shape: StepShape) -> float:
         """What `step_time` says. Raises ValueError for an unknown mode."""
         if mode == "eager":
             return self._eager_us(shape)
-        return itl_us(self._works(mode, shape), self.spec, shape.num_reqs)
+        return itl_us(self._works(mode, shape), self.spec, shape.served)
 
     def _eager_us(self, shape: StepShape) -> float:
         """The recursion as one maximum: all is issued up to some op, and from there on the ops run
@@ -63,41 +64,46 @@ class StepModel:
         )
         gpu_us = [spec.kernel_floor_us, *head, *layer * parts.num_layers, *tail]
         if len(gpu_us) > spec.queue_depth:
-            return itl_us(self._works("eager", shape), spec, shape.num_reqs)
+            return itl_us(self._works("eager", shape), spec, shape.served)
         rest_us = np.array(gpu_us[::-1]).cumsum()[::-1]  # this op and all after it
         steps = np.arange(len(gpu_us))
         issued_us = spec.copy_us + spec.cpu_op_us * steps
         ends_us = issued_us + rest_us + spec.stream_gap_us * steps[::-1]
-        before_us, beside_us = around(spec, shape.num_reqs)
+        before_us, beside_us = around(spec, shape.served)
         ready_us = max(float(ends_us.max()), float(issued_us[-1]) + beside_us)
         return before_us + ready_us + spec.sync_us
 
-    def lines(self, mode: Mode, num_tokens: int, num_reqs: int) -> tuple[Line, ...]:
+    def lines(
+        self, mode: Mode, num_tokens: int, num_reqs: int, served: int | None = None
+    ) -> tuple[Line, ...]:
         """A decode step for any contexts: ITL is the highest of us + us_per_key * kv_tokens.
 
-        From the flattest to the steepest, and none that is nowhere the highest.
+        From the flattest to the steepest, and none that is nowhere the highest. `served`: the
+        requests among num_reqs that are no padding; all where it is None.
         """
-        asked = mode, num_tokens, num_reqs
+        asked = mode, num_tokens, num_reqs, num_reqs if served is None else served
         if asked not in self._lines:
             self._lines[asked] = self._run_on_lines(*asked)
         return self._lines[asked]
 
-    def _run_on_lines(self, mode: Mode, num_tokens: int, num_reqs: int) -> tuple[Line, ...]:
+    def _run_on_lines(
+        self, mode: Mode, num_tokens: int, num_reqs: int, served: int
+    ) -> tuple[Line, ...]:
         """`step_cost.run` with every time as an upper envelope."""
-        bare, probe = (
-            self._works(mode, StepShape(num_tokens, num_reqs, keys, keys))
-            for keys in (0, PROBE_KEYS)
+        near, far = (
+            self._works(mode, StepShape(num_tokens, num_reqs, keys, keys)) for keys in PROBE_KEYS
         )
         spec = self.spec
-        before_us, beside_us = around(spec, num_reqs)
+        before_us, beside_us = around(spec, served)
         cpu: tuple[Line, ...] = ((0.0, 0.0),)
         end: tuple[Line, ...] = ()  # the first work waits for none
         ends: list[tuple[Line, ...]] = []
         rooms = chain(repeat((), spec.queue_depth), ends)
-        for work, probed, room in zip(bare, probe, rooms, strict=False):
+        for work, probed, room in zip(near, far, rooms, strict=False):
             cpu = _later(upper_envelope([*cpu, *room]) if room else cpu, work.cpu_us)
             start = upper_envelope([*cpu, *_later(end, spec.stream_gap_us)])
-            end = _later(start, work.gpu_us, (probed.gpu_us - work.gpu_us) / PROBE_KEYS)
+            per_key = (probed.gpu_us - work.gpu_us) / (PROBE_KEYS[1] - PROBE_KEYS[0])
+            end = _later(start, work.gpu_us - PROBE_KEYS[0] * per_key, per_key)
             ends.append(end)
         ready = upper_envelope([*end, *_later(cpu, beside_us)])
         return _later(ready, before_us + spec.sync_us)

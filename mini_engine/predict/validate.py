@@ -1,7 +1,7 @@
-"""How far the model is from what others have measured: rows, classes, and what a graph buys.
+"""How far the model is from what others have measured: point by point, by class, and for graphs.
 
-In:  points, sheets, and what was predicted of each point by a fit that had not seen its source.
-Out: `Row`s, a `ClassSummary` for each class, and `Pair`s: the same step launched in two ways.
+In:  points, sheets, and the prediction of each point by a fit that had not seen its source.
+Out: a `Row` for each point, a `Summary` for each class, and `Pair`s: one step launched in two ways.
 """
 
 from __future__ import annotations
@@ -15,13 +15,7 @@ from mini_engine.model.config import SHAPES, ModelConfig
 from mini_engine.predict.capacity import read_bytes
 from mini_engine.predict.figures import Sheet
 from mini_engine.predict.hardware import DeviceSpec
-from mini_engine.predict.published import (
-    SHIPPED_POINTS,
-    Point,
-    Sheets,
-    predicted_ms,
-    read_points,
-)
+from mini_engine.predict.published import SHIPPED_POINTS, Point, Sheets, predicted_ms, read_points
 
 WITHIN = 0.10
 GROUPS = {"eager": "NONE", "piecewise": "PIECEWISE", "full": "FULL"}
@@ -38,7 +32,7 @@ class Row:
     host: str  # the file that stands for the point's host
     host_known: bool  # else it is the one that the engine usually runs on
     launched: str  # NONE, PIECEWISE or FULL
-    left_out_ms: float | None = None  # by a fit that has not seen the point's source
+    left_out_ms: float | None = None  # predicted by a fit that had not seen the point's source
 
     @property
     def error(self) -> float:
@@ -100,25 +94,16 @@ def rows_of(
     left_out: Mapping[str, float] | None = None,
     hosts: Mapping[str, Sheet] | None = None,
 ) -> list[Row]:
-    """Every point beside its prediction. `hosts`: files for hosts of points that have none."""
+    """Every point beside its prediction. `hosts` has a file for hosts that are known from nowhere
+    else."""
     rows = []
     for point in points:
         given = (hosts or {}).get(point.host)
         spec, mode, known = sheets.spec(point, given)
         ms = predicted_ms(point, sheets, given)
         low, high = spec.interval(ms, GROUPS[mode])
-        rows.append(
-            Row(
-                point,
-                ms,
-                low,
-                high,
-                spec.host,
-                known,
-                GROUPS[mode],
-                (left_out or {}).get(point.id),
-            )
-        )
+        without = (left_out or {}).get(point.id)
+        rows.append(Row(point, ms, low, high, spec.host, known, GROUPS[mode], without))
     return rows
 
 
@@ -155,8 +140,8 @@ def quantile(ordered: Sequence[float], share: float) -> float:
 
 
 def pairs(rows: Sequence[Row]) -> list[Pair]:
-    """What a graph bought somebody: eager to piecewise or full, piecewise to full; the same maker,
-    host, model, card, batch and context."""
+    """What a graph bought somebody: one step launched eagerly and in pieces or as one graph, or in
+    pieces and as one graph, by the same maker of engines, on the same host and card."""
     order = ["NONE", "PIECEWISE", "FULL"]
     found = []
     for slow in rows:
@@ -167,8 +152,11 @@ def pairs(rows: Sequence[Row]) -> list[Pair]:
 
 
 def nearest_pair(config: ModelConfig, spec: DeviceSpec, batch: int) -> Pair | None:
-    """Of the shipped points, the pair eager and full whose step is most like this one: near in the
-    model's parameters, the card's bandwidth and the batch, each as a ratio."""
+    """Of the shipped points, the pair of eager and full whose step is most like this one.
+
+    That is the smallest sum of three ratios, as logs: bytes of the model, bandwidth of the card,
+    batch.
+    """
     sheets = Sheets.shipped()
     points, _ = read_points(SHIPPED_POINTS, sheets)
     found = [
@@ -199,7 +187,7 @@ def _alike(one: Row, other: Row) -> bool:
 def host_from(point: Point, sheets: Sheets) -> Sheet:
     """The host that makes the prediction of one eager point exact: its op_us is solved for.
 
-    Raises ValueError for a point that its host's speed does not decide.
+    Raises ValueError for a point that the speed of its host does not decide.
     """
     _, mode = sheets.engine_of[point.cls]
     if mode != "eager":

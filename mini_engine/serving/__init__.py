@@ -2,7 +2,6 @@
 
 request_trace   reads and makes traces        plan            what of a card goes where
 simulate        the replay                    report          what is counted on the way
-stride          many decode steps, summed     reference       the same, step by step
-decode_clock    when requests end and grow    ladder_cost     what holding graphs costs
-bench           how fast all this is          ladder_saving   what a better ladder saves
+stride          many decode steps, summed     ladder_cost     what holding graphs costs
+decode_clock    when requests end and grow    ladder_saving   what a better ladder saves
 """

@@ -69,5 +69,5 @@ def optimal_ladder_saving(
 def _step_us(costs: StepCosts, ran: Ran, descriptor: BatchDescriptor, kv_tokens: float) -> float:
     """Such a step with an average of kv_tokens to read."""
     mode, shape = padded_step(descriptor, ran.rows if ran.uniform else 1)
-    lines = costs.lines(mode, shape.num_tokens, shape.num_reqs)
+    lines = costs.lines(mode, shape.num_tokens, shape.num_reqs, shape.served)
     return max(us + per_key * kv_tokens for us, per_key in lines)

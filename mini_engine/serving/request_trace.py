@@ -16,7 +16,7 @@ import json
 import math
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import chain
 from pathlib import Path
@@ -74,14 +74,8 @@ def read_trace(path: str | Path, *, skip_bad_rows: bool = False) -> Trace:
     if not requests:
         raise ValueError(f"{path}: no request in it; expected {','.join(COLUMNS)} or JSON lines")
     start_us = requests[0].arrival_us
-    return Trace(
-        tuple(
-            TraceRequest(r.arrival_us - start_us, r.prompt_tokens, r.output_tokens)
-            for r in requests
-        ),
-        num_skipped,
-        first_skipped,
-    )
+    from_zero = tuple(replace(r, arrival_us=r.arrival_us - start_us) for r in requests)
+    return Trace(from_zero, num_skipped, first_skipped)
 
 
 def synthetic_trace(
@@ -161,9 +155,8 @@ def _timestamp_us(text: str) -> int:
         raise ValueError(
             f"TIMESTAMP {text[:40]!r} is not a time; expected one like 2023-11-16 18:15:46.680590"
         ) from None
-    return ((time if time.tzinfo else time.replace(tzinfo=UTC)) - EPOCH) // timedelta(
-        microseconds=1
-    )
+    since = (time if time.tzinfo else time.replace(tzinfo=UTC)) - EPOCH
+    return since // timedelta(microseconds=1)
 
 
 def _count(field: str, text: str) -> int:

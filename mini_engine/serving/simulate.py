@@ -35,8 +35,11 @@ class StepCosts(Protocol):
         """Time of one step, whatever is in it."""
         ...
 
-    def lines(self, mode: Mode, num_tokens: int, num_reqs: int) -> Sequence[Line]:
-        """The same for a decode step: the highest of us + us_per_key * kv_tokens."""
+    def lines(
+        self, mode: Mode, num_tokens: int, num_reqs: int, served: int | None = None
+    ) -> Sequence[Line]:
+        """The same for a decode step: the highest of us + us_per_key * kv_tokens. `served`: the
+        requests that are no padding; all where it is None."""
         ...
 
 
@@ -99,7 +102,7 @@ class _Server:
         def decode_cost(num_reqs: int) -> tuple[BatchDescriptor, Sequence[Line]]:
             descriptor = dispatcher.dispatch(num_reqs, num_reqs, uniform_token_count=1)
             mode, shape = padded_step(descriptor, num_reqs)
-            return descriptor, costs.lines(mode, shape.num_tokens, shape.num_reqs)
+            return descriptor, costs.lines(mode, shape.num_tokens, shape.num_reqs, num_reqs)
 
         self.decode_cost = decode_cost
 

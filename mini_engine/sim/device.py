@@ -7,8 +7,8 @@ In: launches. Out: results in device memory, and the time that each side spent.
     device.launch(scale, x, x, by=2.0)     # returns at once: only the CPU clock moves on
     device.read(x)                         # waits for the GPU, then copies back
 
-Time. A launch costs the CPU `cpu_op_us`, between graphs `live_op_us`. The kernel itself takes, on the GPU's clock
-(`mini_engine/sim/clocks.py` says when it starts),
+Time. A launch costs the CPU `cpu_op_us`, between graphs `live_op_us`. The kernel itself takes, on
+the GPU's clock (`mini_engine/sim/clocks.py` says when it starts),
 
     max(bytes / bandwidth, flops / peak) + floor
 

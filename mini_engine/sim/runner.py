@@ -87,8 +87,8 @@ class SimRunner:
 
     def execute(self, batch: ScheduledBatch, descriptor: BatchDescriptor) -> list[int]:
         """One step. Returns the sampled tokens, in the order of the entries that sample."""
-        device, num_reqs = self.device, descriptor.num_reqs or batch.num_reqs
-        before_us, beside_us = around(device.spec, num_reqs)
+        device = self.device
+        before_us, beside_us = around(device.spec, batch.num_reqs)
         device.host_work("schedule and prepare", before_us)
         tokens = self._launch(batch, descriptor)
         device.host_work("schedule the next step", beside_us)
@@ -111,22 +111,17 @@ class SimRunner:
                 self.device, self._piecewise_forward, self.inputs, rungs, SPLITTING_OPS,
                 share_pool=self.share_pool, pool=self.pool,
             )  # fmt: skip
-            report.add(self._captured(self.piecewise, PIECEWISE, order))
+            captured = self.piecewise.capture(order)
+            self.dispatcher.drop(PIECEWISE, captured.dropped)
+            report.add(captured)
         if rungs := self._rungs(FULL):
             self.full = GraphRunner(
                 self.device, self._full_forward, self.inputs, rungs,
                 share_pool=self.share_pool, pool=self.pool,
             )  # fmt: skip
-            report.add(self._captured(self.full, FULL, order))
-        return report
-
-    def _captured(
-        self, runner: GraphRunner, mode: CUDAGraphMode, order: Sequence[int] | None
-    ) -> CaptureReport:
-        report = runner.capture(order)
-        for descriptor in self.dispatcher.descriptors():
-            if descriptor.mode is mode and descriptor.num_tokens in report.dropped:
-                self.dispatcher.drop(descriptor)
+            captured = self.full.capture(order)
+            self.dispatcher.drop(FULL, captured.dropped)
+            report.add(captured)
         return report
 
     def _rungs(self, mode: CUDAGraphMode) -> list[int]:

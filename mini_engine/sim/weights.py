@@ -33,15 +33,15 @@ Array = NDArray[np.float32]
 T = TypeVar("T")  # an array on the host, or a buffer on the device
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class LayerWeights(Generic[T]):
     """One decoder layer; q = num_heads * head_dim and kv = num_kv_heads * head_dim."""
 
     input_norm: T  # (hidden,)
     qkv: T  # (q + 2 kv, hidden): rows of q, then of k, then of v
-    qkv_bias: T | None  # (q + 2 kv,), qwen2 only
-    q_norm: T | None  # (head_dim,), qwen3 only: RMSNorm weights, the same for every head
-    k_norm: T | None  # (head_dim,), qwen3 only
+    qkv_bias: T | None = None  # (q + 2 kv,), qwen2 only
+    q_norm: T | None = None  # (head_dim,), qwen3 only: RMSNorm weights, the same for every head
+    k_norm: T | None = None  # (head_dim,), qwen3 only
     o: T  # (hidden, q)
     post_norm: T  # (hidden,)
     gate_up: T  # (2 intermediate, hidden): rows of gate, then of up
@@ -85,13 +85,8 @@ def _assemble(config: ModelConfig, take: Callable[[str], Array]) -> Weights:
         return take(names[0]) if len(names) == 1 else np.concatenate([take(n) for n in names])
 
     def layer(index: int) -> LayerWeights[Array]:
-        merged = {field: stack(*names) for field, names in layer_parts(config, index).items()}
-        return LayerWeights(
-            qkv_bias=merged.pop("qkv_bias", None),
-            q_norm=merged.pop("q_norm", None),
-            k_norm=merged.pop("k_norm", None),
-            **merged,
-        )
+        parts = layer_parts(config, index).items()
+        return LayerWeights(**{field: stack(*names) for field, names in parts})
 
     embed = stack(EMBED)
     return Weights(

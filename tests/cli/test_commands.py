@@ -129,9 +129,7 @@ def test_the_demo_shows_the_measured_pair_that_is_nearest(
     assert "Host: server" in told
 
 
-def test_the_demo_writes_two_pictures_and_a_trace(
-    demo: tuple[dict[str, Any], Path, str],
-) -> None:
+def test_the_demo_writes_two_pictures_and_a_trace(demo: tuple[dict[str, Any], Path, str]) -> None:
     result, out, screen = demo
     assert {Path(f).name for f in result["files"]} == {
         "timeline.png",

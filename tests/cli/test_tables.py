@@ -12,7 +12,7 @@ import pytest
 
 from mini_engine import cli, plots
 from mini_engine.cli import capacity, crossover, ladder
-from mini_engine.cli.histograms import read_histogram
+from mini_engine.cli.ladder import read_histogram
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.dispatch.ladder import CaptureLadder, optimal_ladder

@@ -15,7 +15,7 @@ from mini_engine.model.config import named_shape
 from mini_engine.predict.capacity import floor_ms, kv_bytes_per_token, read_bytes
 from mini_engine.predict.hardware import load_spec
 from mini_engine.predict.oplists import StepShape, step_ops, step_parts
-from mini_engine.predict.step_cost import step_time
+from mini_engine.predict.step_cost import MODES, step_time
 from tests.support.documents import LINK, ROOT, anchors, fences, prose, run, run_command
 
 DOCUMENTS = [
@@ -35,6 +35,8 @@ DOCUMENTS = [
 DRY = ("make test", "make slow", "make bench", "make format", "make gpu", "make book")
 DRY += ("make notebooks", "make figures", "make labs")
 
+
+HOSTS = ("desktop-2025", "server-2024", "server")
 
 each_document = pytest.mark.parametrize(
     "document", DOCUMENTS, ids=lambda d: d.relative_to(ROOT).as_posix()
@@ -74,34 +76,47 @@ def test_the_readme_says_how_far_the_predictions_are_off(tmp_path: Path) -> None
     assert done.returncode == 0, done.stderr
     found, text = json.loads(done.stdout), " ".join((ROOT / "README.md").read_text().split())
     one, pairs = found["summary"], found["pairs"]
-    assert (
-        f"| {one['points']} | {one['sources']} | {one['median_error']:.1%} | {one['p90_error']:.1%} "
-        f"| {one['within']:.0%} | {one['left_out_median']:.1%} |"
-    ) in text
+    near, far, unseen = (one[key] for key in ("median_error", "p90_error", "left_out_median"))
+    row = f"| {near:.1%} | {far:.1%} | {one['within']:.0%} | {unseen:.1%} |"
+    assert f"| {one['points']} | {one['sources']} {row}" in text
     assert f"{one['points']} decode steps of {one['sources']} sources" in text
-    near = [abs(pair["predicted_ratio"] / pair["measured_ratio"] - 1) <= 0.25 for pair in pairs]
-    assert f"within 25% for {sum(near)} of the {len(pairs)} pairs" in text
+    close = [abs(pair["predicted_ratio"] / pair["measured_ratio"] - 1) <= 0.25 for pair in pairs]
+    assert f"within 25% for {sum(close)} of the {len(pairs)} pairs" in text
     assert len(found["classes"]) == 15  # "fifteen classes"
     (hf,) = (c for c in found["classes"] if c["name"] == "transformers eager")
     assert f"transformers are missed by {hf['left_out_median']:.0%} in the median" in text
 
 
 def test_the_numbers_of_the_cheat_sheet_are_what_the_engine_says() -> None:
-    spec, text = load_spec("h200"), (ROOT / "course/CHEATSHEET.md").read_text()
+    spec, hf = load_spec("h200"), load_spec("h200", engine="transformers")
+    text = (ROOT / "course/CHEATSHEET.md").read_text()
     for name in ("qwen3-0.6b", "qwen3-1.7b", "qwen2.5-1.5b", "llama-3.2-1b"):
         config, shape = named_shape(name), StepShape.decode(1, 512)
         read = read_bytes(config)
         lists = [step_ops(config, shape, style) for style in ("hf56", "fused9", "fused5")]
-        times = [step_time(lists[1], spec, mode).itl_us / 1e3 for mode in ("eager", "full")]
+        eager_hf = step_time(lists[0], hf, "eager").itl_us / 1e3
+        times = [step_time(lists[1], spec, mode).itl_us / 1e3 for mode in MODES]
         row = (
             f"| {name} | {read / 1e9:.2f} | {kv_bytes_per_token(config) // 1024} "
             f"| {floor_ms(read, spec.copy_bandwidth_gb_s):.3f} "
             f"| {', '.join(f'{len(ops):,}' for ops in lists)} "
-            f"| {times[0]:.2f}, {times[1]:.2f} |"
+            f"| {eager_hf:.1f}; {', '.join(f'{ms:.1f}' for ms in times)} |"
         )
         assert row in text, row
-    for figure in ("cpu_op_us", "stream_gap_us", "graph_gap_us", "graph_launch_us"):
-        assert f"{getattr(spec, figure):g}" in text, figure
+    for figure in (
+        "cpu_op_us", "live_op_us", "stream_gap_us", "graph_gap_us", "graph_launch_us"
+    ):  # fmt: skip
+        assert f"{getattr(spec, figure):.3g} µs" in text, figure
+    vllm, sure = spec.sheets["engine"], [spec.interval(1, mode)[1] for mode in ("NONE", "FULL")]
+    assert f"{vllm['kernel_ops']:.2g} ops a kernel" in text
+    assert f"{vllm['live_ops']:.3g} ops a live op" in text
+    assert f"{hf.sheets['engine']['kernel_ops']:g} op a kernel: {hf.cpu_op_us:.3g} µs" in text
+    ops = [load_spec("h200", host).sheets["host"]["op_us"] for host in HOSTS]
+    said = "{:.3g} µs on a desktop of 2025, {:.3g} on a server of 2024, {:.3g} on the usual one"
+    assert said.format(*ops) in " ".join(text.split())
+    pieces = spec.interval(1, "PIECEWISE")[1]
+    said = f"up to {sure[0]:.1f} times (eager), {pieces:.1f} (pieces), {sure[1]:.1f} (graphs)"
+    assert said in " ".join(text.split())
 
 
 def test_the_table_of_kernels_is_what_the_op_list_says() -> None:

@@ -3,8 +3,10 @@ engine says. The browser is a Chromium of the system; where there is none, that 
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
+import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -75,10 +77,46 @@ def test_formulas_are_drawn_by_the_browser_itself(site: Path) -> None:
     assert "$$" not in text
 
 
-@pytest.mark.parametrize(
+SLIDERS = pytest.mark.parametrize(
     ("kernels", "launch", "kernel", "batch"),
-    [(257, 5.1, 2.0, 1), (1591, 5.1, 1.1, 1), (143, 2.1, 3.4, 32), (20, 20, 40, 256)],
+    [
+        (257, 40.3, 4.2, 1),
+        (1591, 10.6, 1.6, 1),
+        (143, 2.1, 3.4, 32),
+        (20, 20, 40, 1024),
+        (20, 2, 1, 1),
+    ],
 )
+NO_PAGE = """
+const parts = {}, chosen = %s;
+const document = {
+  addEventListener() {},
+  getElementById: (id) => (parts[id] ??= { value: chosen[id], textContent: "" }),
+};
+document.getElementById("step-figures").textContent = JSON.stringify(%s);
+"""
+
+
+@SLIDERS
+def test_the_script_computes_what_the_launch_model_says_without_a_browser(
+    kernels: int, launch: float, kernel: float, batch: int
+) -> None:
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("no Node.js here to run the script of the page")
+    figures = step_figures()
+    chosen = {"kernels": kernels, "launch": launch, "kernel": kernel, "batch": batch}
+    script = (ROOT / "course/site/static/timeline.js").read_text()
+    asked = 'show(); console.log(["eager-itl", "graph-itl"].map((id) => parts[id].textContent))'
+    program = NO_PAGE % (json.dumps(chosen), json.dumps(figures)) + script + asked
+    done = subprocess.run([node, "-e", program], capture_output=True, text=True, check=True)
+    spec = replace(load_spec("h200"), cpu_op_us=launch)
+    kernel_us = kernel + (batch - 1) * figures["request_us"] / kernels
+    expected = [f(kernels, kernel_us, spec) / 1e3 for f in (eager_itl_us, full_itl_us)]
+    assert re.findall(r"'([\d.]+)'", done.stdout) == [f"{ms:.2f}" for ms in expected]
+
+
+@SLIDERS
 def test_the_sliders_say_what_the_launch_model_says(
     site: Path, browser: Any, kernels: int, launch: float, kernel: float, batch: int
 ) -> None:

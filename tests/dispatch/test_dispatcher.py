@@ -9,11 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mini_engine.dispatch.dispatcher import (
-    BatchDescriptor,
-    GraphDispatcher,
-    uniform_token_count,
-)
+from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher, uniform_token_count
 from mini_engine.dispatch.modes import CUDAGraphMode
 from mini_engine.dispatch.pieces import split_pieces
 from tests.support.vllm_vectors import label, vectors
@@ -124,7 +120,7 @@ def test_a_dropped_rung_might_never_have_been_there(mode, sizes, max_num_seqs, q
     if not everything:
         return
     gone = data.draw(st.sampled_from(everything))
-    dispatcher.drop(gone)
+    dispatcher.drop(gone.mode, [gone.num_tokens])
     assert dispatcher.descriptors() == [rung for rung in everything if rung != gone]
     for num_reqs in range(1, max_num_seqs + 1):
         chosen = dispatcher.dispatch(num_reqs, num_reqs * query_len, query_len)
@@ -143,10 +139,10 @@ def test_a_dropped_rung_might_never_have_been_there(mode, sizes, max_num_seqs, q
 
 def test_a_rung_that_is_not_on_the_ladder_cannot_be_dropped():
     dispatcher = GraphDispatcher("PIECEWISE", [1, 2, 4], max_num_seqs=4)
-    dispatcher.drop(BatchDescriptor(PIECEWISE, 4))
-    for gone in (BatchDescriptor(PIECEWISE, 4), BatchDescriptor(NONE, 4, 4)):
-        with pytest.raises(ValueError, match="not on the ladder: drop one of descriptors"):
-            dispatcher.drop(gone)
+    dispatcher.drop(PIECEWISE, [4])
+    for mode in (PIECEWISE, NONE):
+        with pytest.raises(ValueError, match="has no rung 4: drop one of descriptors"):
+            dispatcher.drop(mode, [4])
 
 
 @pytest.mark.parametrize(

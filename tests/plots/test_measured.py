@@ -34,6 +34,12 @@ from tests.support.figure_helpers import panels, png_size, watch, words
 
 ROWS = made_up_rows()
 STEPS = measured_steps(ROWS)
+# A graph of which less and less is left as the batch grows, whatever is predicted for it.
+FADING = measured_steps(
+    made_up_row(variant, batch, us=(1000 + 10 * batch) * (1 + gain / batch))
+    for batch in (1, 2, 4, 8, 16, 32, 64)
+    for variant, gain in (("ours-eager", 0.5), ("ours-graph", 0.0))
+)
 
 
 def origin(rows: list[dict[str, Any]] = ROWS, **given: Any) -> Origin:
@@ -199,19 +205,19 @@ def test_points_are_measured_and_lines_predicted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     figures = watch(monkeypatch)
-    plots.measured_crossover(STEPS, tmp_path / "x.png", ON_A_GPU)
+    plots.measured_crossover(FADING, tmp_path / "x.png", ON_A_GPU)
     above, below = panels(figures[0])
     lines = lines_of(above)
     for variant in ("ours-eager", "ours-graph"):
-        points = curve(STEPS, variant)
+        points = curve(FADING, variant)
         measured, predicted = lines[f"{variant}, measured"], lines[f"{variant}, predicted"]
         assert measured.get_linestyle() == "None"
         assert list(measured.get_ydata()) == pytest.approx([p.itl_us / 1e3 for p in points])
         assert list(predicted.get_ydata()) == pytest.approx([p.predicted_us / 1e3 for p in points])
-    pairs = zip(curve(STEPS, "ours-eager"), curve(STEPS, "ours-graph"), strict=True)
+    pairs = zip(curve(FADING, "ours-eager"), curve(FADING, "ours-graph"), strict=True)
     saved = [1 - graph.itl_us / eager.itl_us for eager, graph in pairs]
     assert list(lines_of(below)["measured"].get_ydata()) == pytest.approx(saved)
-    at = crossing_batch([p.batch for p in curve(STEPS, "ours-eager")], saved)
+    at = crossing_batch([p.batch for p in curve(FADING, "ours-eager")], saved)
     assert at is not None
     marked = [line for line in above.get_lines() if list(line.get_xdata()) == [at, at]]
     assert len(marked) == 1
@@ -227,6 +233,7 @@ def test_no_word_lies_over_a_measured_point(
     steps = [step for step in STEPS if step.batch in batches]
     plots.measured_crossover(steps, tmp_path / "x.png", ON_A_GPU)
     plots.itl_against_batch(steps, tmp_path / "y.png", ON_A_GPU)
+    plots.measured_crossover(FADING, tmp_path / "z.png", ON_A_GPU)
     for figure in figures:
         boxes = [text.get_window_extent() for axes in figure.axes for text in axes.texts]
         boxes += [axes.get_legend().get_window_extent() for axes in figure.axes

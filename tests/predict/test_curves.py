@@ -35,9 +35,9 @@ def test_at_a_rung_every_number_is_that_of_the_step_itself(style: str) -> None:
         ops = step_ops(SHAPE, StepShape.decode(batch, 700), style)
         point = curve.point(batch)
         assert point.rung == batch
-        assert point.eager == step_time(ops, H200, "eager")
-        assert point.piecewise == step_time(ops, H200, "piecewise")
-        assert point.full == step_time(ops, H200, "full")
+        assert point.eager == step_time(ops, H200, "eager", batch)
+        assert point.piecewise == step_time(ops, H200, "piecewise", batch)
+        assert point.full == step_time(ops, H200, "full", batch)
 
 
 @given(ladder=ladders, batch=st.integers(1, 44), context=st.integers(1, 5000))
@@ -99,13 +99,14 @@ def test_the_floor_knows_how_the_model_is_stored() -> None:
 
 
 def test_the_crossover_of_the_curve_is_that_of_the_launch_model_and_has_a_point() -> None:
-    curve = itl_curve(SHAPE, H200, LADDER, style="fused9", context=1024, max_batch=64)
-    assert curve.crossover == crossover_batch(SHAPE, H200, "fused9", 1024) == 10
+    spec = replace(H200, request_us=0.0)  # which the CPU needs for each request, launched or not
+    curve = itl_curve(SHAPE, spec, LADDER, style="fused9", context=1024, max_batch=512)
+    assert curve.crossover == crossover_batch(SHAPE, H200, "fused9", 1024) == 274
     # Left of it the CPU sets the pace: eager's ITL does not depend on the batch, up to the part
-    # of the last kernel that the CPU cannot hide. Right of it ITL grows.
+    # of the last kernels that the CPU cannot hide. Right of it ITL grows.
     eager = {p.batch: p.eager.itl_us for p in curve.points}
-    assert eager[9] == pytest.approx(eager[1], rel=1e-3)
-    assert eager[20] > 1.05 * eager[9]
+    assert eager[64] == pytest.approx(eager[1], rel=1e-3)
+    assert eager[512] > 1.5 * eager[273]
 
 
 @given(ladder=ladders, max_batch=st.integers(1, 3000))

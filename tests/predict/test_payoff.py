@@ -38,8 +38,8 @@ contexts = st.integers(1, 20_000)
 def test_a_full_graph_is_warmed_up_recorded_and_instantiated_node_by_node() -> None:
     cost = capture_cost(ONE, H200, "full")
     assert (cost.graphs, cost.nodes) == (1, 257)
-    step = step_time(ONE, H200, "eager")  # nothing is scheduled for a warm-up
-    assert cost.warmup_us == step.itl_us - H200.host_step_us
+    bare = replace(H200, host_step_us=0.0, ahead_us=0.0)  # nothing is scheduled for a warm-up
+    assert cost.warmup_us == pytest.approx(step_time(ONE, bare, "eager", 0).itl_us)
     assert cost.capture_us == pytest.approx(257 * (H200.cpu_op_us + H200.capture_node_us))
     assert cost.instantiate_us == pytest.approx(257 * H200.instantiate_node_us)
     assert cost.node_bytes == 257 * H200.graph_node_bytes
@@ -97,7 +97,7 @@ def test_two_numbers_give_the_crossover_unless_arithmetic_comes_first(
     model = crossover_batch(config, spec, style, context)
     closed = crossover_closed_form(config, spec, style, context)
     assert model <= closed
-    no_arithmetic = replace(spec, peak_tflops=1e9)
+    no_arithmetic = replace(spec, product_tflops=1e9)
     assert crossover_batch(config, no_arithmetic, style, context) == closed
 
 
@@ -111,7 +111,7 @@ def test_longer_contexts_and_slower_cards_end_it_sooner() -> None:
     batches = [crossover_batch(QWEN, H200, "fused9", c) for c in (64, 1024, 16_384)]
     assert batches == sorted(batches, reverse=True)
     assert batches[0] > batches[-1]
-    assert crossover_batch(QWEN, load_spec("l4"), "fused9", 1024) == 1
+    assert crossover_batch(QWEN, load_spec("l4"), "fused9", 1024) < batches[1] / 20
 
 
 def test_launch_bound_is_a_matter_of_time_not_of_names() -> None:
@@ -119,6 +119,7 @@ def test_launch_bound_is_a_matter_of_time_not_of_names() -> None:
     gpu_us = sum(kernel_us(op, H200) + H200.stream_gap_us for op in ONE)
     assert is_launch_bound(ONE, H200) == (gpu_us < cpu_us)
     assert not is_launch_bound(ONE, replace(H200, cpu_op_us=H200.cpu_launch_us))
+    assert is_launch_bound(ONE, H200)
 
 
 # ---- gain

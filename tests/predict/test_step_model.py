@@ -24,6 +24,10 @@ specs = st.builds(
     lambda base, **given: replace(base, **given),
     base=st.sampled_from([H200, LAPTOP, load_spec("l4")]),
     cpu_op_us=figures,
+    live_op_us=figures,
+    host_step_us=figures,
+    ahead_us=figures,
+    request_us=figures,
     stream_gap_us=figures,
     graph_gap_us=figures,
     kernel_floor_us=figures,
@@ -53,7 +57,7 @@ modes = st.sampled_from(MODES)
 def exact_us(
     config: ModelConfig, spec: DeviceSpec, style: str, mode: Mode, shape: StepShape
 ) -> float:
-    return step_time(step_ops(config, shape, style), spec, mode).itl_us
+    return step_time(step_ops(config, shape, style), spec, mode, shape.num_reqs).itl_us
 
 
 @given(configs, specs, st.sampled_from(STYLES), modes, decodes | mixed)
@@ -130,3 +134,13 @@ def test_decode_and_prefill_of_the_same_tokens_are_told_apart() -> None:
 def test_an_unknown_mode_is_refused() -> None:
     with pytest.raises(ValueError, match="mode 'graph'"):
         StepModel(QWEN, H200).itl_us("graph", StepShape.decode(1, 1))  # type: ignore[arg-type]
+
+
+def test_padded_requests_cost_the_engine_nothing() -> None:
+    """A graph of 256 rows for nine requests: the GPU computes 256, Python serves nine."""
+    model, keys = StepModel(QWEN, H200), 9 * 512
+    padded = StepShape(256, 256, keys, keys, real_reqs=9)
+    took_us = model.itl_us("full", padded)
+    assert took_us < model.itl_us("full", StepShape(256, 256, keys, keys)) / 2
+    highest = max(us + per_key * keys for us, per_key in model.lines("full", 256, 256, 9))
+    assert highest == pytest.approx(took_us)

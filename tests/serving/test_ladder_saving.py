@@ -57,7 +57,13 @@ class CrossingCosts:
     def itl_us(self, mode: Mode, shape: StepShape) -> float:
         return self.of(mode, shape.num_tokens, shape.kv_tokens)
 
-    def lines(self, mode: Mode, num_tokens: int, num_reqs: int) -> list[tuple[float, float]]:
+    def lines(
+        self,
+        mode: Mode,
+        num_tokens: int,
+        num_reqs: int,
+        served: int | None = None,  # noqa: ARG002
+    ) -> list[tuple[float, float]]:
         assert num_reqs <= num_tokens
         return [(self.of(mode, num_tokens, 0), 0.0), (0.0, 1.0)]
 

@@ -149,7 +149,13 @@ class PlainCosts:
         assert mode in ("eager", "piecewise", "full")
         return 10.0 + shape.num_tokens + self.us_per_key * shape.kv_tokens
 
-    def lines(self, mode: Mode, num_tokens: int, num_reqs: int) -> list[tuple[float, float]]:
+    def lines(
+        self,
+        mode: Mode,
+        num_tokens: int,
+        num_reqs: int,
+        served: int | None = None,  # noqa: ARG002
+    ) -> list[tuple[float, float]]:
         assert mode in ("eager", "piecewise", "full")
         assert num_reqs <= num_tokens
         return [(10.0 + num_tokens, self.us_per_key), (11.0, 0.0)]

@@ -38,6 +38,27 @@ def test_a_kernel_takes_the_longer_of_bytes_and_flops() -> None:
     assert device.gpu_us == 5.0 + 30.0 + 0.5
 
 
+def test_a_kernel_reads_as_fast_as_its_kind_does() -> None:
+    spec = replace(round_spec(), product_gb_s=0.5, attention_gb_s=0.25)
+    device = Device(spec, compute=False)
+    for kind, us in (("other", 1.0), ("product", 2.0), ("attention", 4.0)):
+        with device.clocks.recorded() as events:
+            device.launch(cost_kernel("a", bytes=1000, flops=0, kind=kind))  # type: ignore[arg-type]
+        (ran,) = (e for e in events if e.lane == GPU)
+        assert ran.duration_us == us + spec.kernel_floor_us
+
+
+def test_a_launch_between_graphs_costs_what_a_live_one_does() -> None:
+    device = Device(replace(round_spec(), live_op_us=40.0), compute=False)
+    op = cost_kernel("op", bytes=1000, flops=0)
+    device.launch(op)
+    assert device.cpu_us == 5.0
+    with device.live():
+        device.launch(op)
+    device.launch(op)
+    assert device.cpu_us == 5.0 + 40.0 + 5.0
+
+
 def test_the_cpu_blocks_when_the_queue_is_full() -> None:
     device = Device(replace(round_spec(), queue_depth=2), memory_bytes=2**22, record=True)
     for _ in range(3):

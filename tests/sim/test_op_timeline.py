@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mini_engine.predict.hardware import load_spec
+from mini_engine.predict.hardware import DeviceSpec, load_spec
 from mini_engine.predict.oplists import OpCost
 from mini_engine.predict.step_cost import MODES, Mode, step_time
 from mini_engine.records.trace import CPU, GPU, busy_us
 from mini_engine.sim.op_timeline import op_timeline
 
-H200 = load_spec("h200")
+# Engines differ in what they do around a step: vLLM schedules the next one beside the GPU.
+SPECS = [load_spec("h200", engine=name) for name in ("vllm", "sglang", "transformers")]
+H200 = SPECS[0]
 OPS = st.lists(
     st.builds(
         OpCost,
@@ -20,17 +24,19 @@ OPS = st.lists(
         bytes=st.floats(0, 1e8),
         flops=st.floats(0, 1e10),
         splitting=st.booleans(),
+        kind=st.sampled_from(["product", "attention", "other"]),
     ),
     min_size=1,
     max_size=30,
 )
 
 
-@given(OPS, st.sampled_from(MODES))
+@given(OPS, st.sampled_from(MODES), st.sampled_from(SPECS), st.integers(1, 64))
 def test_a_timeline_is_as_long_and_as_busy_as_the_step_cost_model_says(
-    ops: list[OpCost], mode: Mode
+    ops: list[OpCost], mode: Mode, spec: DeviceSpec, num_reqs: int
 ) -> None:
-    events, cost = op_timeline(ops, H200, mode), step_time(ops, H200, mode)
+    events = op_timeline(ops, spec, mode, num_reqs)
+    cost = step_time(ops, spec, mode, num_reqs)
     # the same sums of floats in another order
     assert max(e.end_us for e in events) == pytest.approx(cost.itl_us, rel=1e-9)
     assert busy_us(events, GPU) == pytest.approx(cost.gpu_busy_us, rel=1e-9)
@@ -58,6 +64,18 @@ def test_pieces_are_the_runs_between_splitting_ops() -> None:
     assert [e.name for e in calls] == [
         "launch piece 1 (2 nodes)", "attention", "launch piece 2 (1 nodes)", "attention",
     ]  # fmt: skip
+
+
+def test_an_engine_that_schedules_ahead_hides_its_work_behind_the_gpu() -> None:
+    ops = [OpCost("product", 4.26e9, 1.0, kind="product")]  # a millisecond and more
+    ahead = replace(H200, host_step_us=0.0, ahead_us=400.0, request_us=0.0)
+    waits = replace(ahead, host_step_us=400.0, ahead_us=0.0)
+    hidden, waited = (step_time(ops, spec, "full").itl_us for spec in (ahead, waits))
+    assert waited - hidden == pytest.approx(400.0)
+    events = op_timeline(ops, ahead, "full")
+    (beside,) = (e for e in events if e.name == "schedule the next step")
+    (kernel,) = (e for e in events if e.category == "node")
+    assert kernel.start_us < beside.end_us < kernel.end_us
 
 
 def test_no_ops_and_an_unknown_mode_are_refused() -> None:

@@ -52,7 +52,7 @@ def test_a_decode_step_takes_on_the_device_what_the_model_says(
     took = record.ended_us - record.began_us
     ops = step_ops(SHAPE, StepShape.mixed([1] * batch, record.batch.context_lens), "fused9")
     # the same sums of floats in another order
-    assert took == pytest.approx(step_time(ops, SPEC, MODES[mode]).itl_us, rel=1e-9)
+    assert took == pytest.approx(step_time(ops, SPEC, MODES[mode], batch).itl_us, rel=1e-9)
 
 
 @pytest.mark.parametrize("name", ["qwen3-0.6b", "qwen2.5-1.5b", "llama-3.2-1b"])
@@ -103,7 +103,7 @@ def test_a_predicted_step_is_the_models_at_any_batch(mode: str, batch: int, cont
         SHAPE, SPEC, mode, batch=batch, context=context, service=service, capture_sizes=sizes
     )
     ops = step_ops(SHAPE, StepShape.decode(batch, context), "fused9")
-    model = step_time(ops, SPEC, MODES[mode])
+    model = step_time(ops, SPEC, MODES[mode], batch)
     assert prediction.itl_us == pytest.approx(model.itl_us, rel=1e-9)
     assert prediction.gpu_us - SPEC.kernel_floor_us == pytest.approx(
         model.gpu_busy_us - SPEC.kernel_floor_us, rel=1e-9

@@ -18,7 +18,7 @@ from mini_engine.records.rows import MEASURED, Row, Run, six
 
 COPY_GB_S = 4300.0
 InFile = dict[str, Any]  # a row as the file has it
-# variant -> op list, mode, and how many times the simulator's µs it "takes"
+# variant -> op list, mode, and how many times the simulator's µs it "takes"; all as plain PyTorch
 LAWS: dict[str, tuple[str, Any, float]] = {
     "null": ("fused9", "full", 1.3),
     "hf-eager": ("hf56", "eager", 1.05),
@@ -42,9 +42,9 @@ def made_up_row(
     us: float | None = None,
 ) -> InFile:  # fmt: skip
     """A measured row of a file; `us` instead of the law's own time."""
-    config, spec = named_shape(shape), load_spec("h200")
+    config, spec = named_shape(shape), load_spec("h200", "desktop-2025", "pytorch-loop")
     style, mode, factor = LAWS[variant]
-    on_device = replace(spec, host_step_us=0.0, copy_us=0.0, sync_us=0.0)
+    on_device = replace(spec, host_step_us=0.0, request_us=0.0, copy_us=0.0, sync_us=0.0)
     ops = step_ops(config, StepShape.decode(batch, context), style)
     predicted = step_time(ops, on_device, mode).itl_us
     centre_us = us or predicted * factor
@@ -66,9 +66,7 @@ def made_up_row(
     return row.as_json()
 
 
-def made_up_rows(
-    batches: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256),
-) -> list[InFile]:
+def made_up_rows(batches: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256)) -> list[InFile]:
     """Every variant at every batch."""
     return [made_up_row(variant, batch) for batch in batches for variant in LAWS]
 
@@ -79,9 +77,10 @@ def made_up(
     emulated: bool = True,
     gpu: str = "NVIDIA H200",
     spec: str = "h200",
+    host: str = "server",
 ) -> Measurement:
     """A file of them. It says that it is emulated, for they are no evidence of anything."""
-    figures = {"copy_bandwidth_gb_s": {"median": COPY_GB_S}, "spec": spec, "rounds": 8,
-               "steps": 32, "anchor": "ours-graph", "rows": rows}  # fmt: skip
+    figures = {"copy_bandwidth_gb_s": {"median": COPY_GB_S}, "spec": spec, "host": host,
+               "rounds": 8, "steps": 32, "anchor": "ours-graph", "rows": rows}  # fmt: skip
     return Measurement("bench", emulated, EMULATED_GPU if emulated else gpu, "d", "t", "tr",
                        "2026-11-21", "abc", "a line", figures)  # fmt: skip

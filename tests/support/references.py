@@ -144,7 +144,8 @@ def _is_defined(name: str) -> bool:
         place = ROOT.joinpath(*parts[:end])
         if place.is_dir() and end == len(parts):
             return True
-        file = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+        package = (place / "__init__.py").exists()  # a folder of data may bear a module's name
+        file = place / "__init__.py" if package else place.with_suffix(".py")
         if file.exists():
             return end == len(parts) or parts[end] in names_in(file)
     return False

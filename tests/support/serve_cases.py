@@ -25,7 +25,13 @@ class RandomCosts:
 
     seed: int
 
-    def lines(self, mode: Mode, num_tokens: int, num_reqs: int) -> list[tuple[float, float]]:
+    def lines(
+        self,
+        mode: Mode,
+        num_tokens: int,
+        num_reqs: int,
+        served: int | None = None,  # noqa: ARG002
+    ) -> list[tuple[float, float]]:
         rng = random.Random(f"{self.seed} {mode} {num_tokens} {num_reqs}")
         lines = [(rng.uniform(5, 40), rng.choice([0.0, rng.uniform(0, 2)])) for _ in range(3)]
         return [(us + 0.3 * num_tokens, per_key) for us, per_key in lines]

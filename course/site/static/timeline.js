@@ -6,7 +6,9 @@ const FRACTIONS = 2; // digits after the point, in ms
 
 function step(n, kernel, spec) {
   // Returns, in µs: when each kernel starts, and the ITL, launched one by one and as one graph.
-  const around = spec.host_step_us + spec.copy_us + spec.sync_us;
+  // The engine works before a step, while the GPU waits, or ahead, beside the GPU.
+  const itl = (issued, ended) =>
+    spec.host_step_us + spec.copy_us + Math.max(ended, issued + spec.ahead_us) + spec.sync_us;
   const copied = spec.kernel_floor_us + spec.stream_gap_us; // the copy of the inputs has ended
   const cpuLate = n * spec.cpu_op_us + kernel;
   const first = Math.max(spec.cpu_op_us, copied);
@@ -15,8 +17,8 @@ function step(n, kernel, spec) {
   const begin = Math.max(launch, copied);
   const run = n * kernel + (n - 1) * spec.graph_gap_us;
   return {
-    eager: around + Math.max(cpuLate, gpuLate),
-    graph: around + begin + run,
+    eager: itl(n * spec.cpu_op_us, Math.max(cpuLate, gpuLate)),
+    graph: itl(launch, begin + run),
     eagerStarts: starts(n, kernel, (i) => (i + 1) * spec.cpu_op_us, copied, spec.stream_gap_us),
     graphStarts: starts(n, kernel, () => launch, copied, spec.graph_gap_us),
     eagerIssued: n * spec.cpu_op_us,
@@ -37,6 +39,7 @@ function starts(n, kernel, issued, free, gap) {
 function lanes(title, at, issued, itl, kernel, spec, whole) {
   // An SVG of the CPU's lane above the GPU's; `whole` µs are its width.
   const before = spec.host_step_us + spec.copy_us, scale = 1000 / whole;
+  const ready = before + issued + spec.ahead_us; // the CPU, for the next step
   const x = (us) => (us * scale).toFixed(2);
   const box = (from, to, y, name) =>
     `<rect class="${name}" x="${x(from)}" y="${y}" width="${x(Math.max(to - from, 0))}" height="34"/>`;
@@ -44,7 +47,7 @@ function lanes(title, at, issued, itl, kernel, spec, whole) {
   return `<figure><figcaption>${title}</figcaption>
     <svg viewBox="0 0 1000 104" preserveAspectRatio="none" role="img" aria-label="${title}">
     ${box(0, before, 18, "host")}${box(before, before + issued, 18, "issue")}
-    ${box(before + issued, itl, 18, "wait")}
+    ${box(before + issued, ready, 18, "host")}${box(ready, itl, 18, "wait")}
     <rect class="idle" x="0" y="66" width="${x(itl)}" height="34"/><path class="run" d="${runs}"/></svg>
     <div class="step-names"><span>CPU</span><span>GPU</span></div></figure>`;
 }

@@ -2,5 +2,5 @@
 
 
 def full_itl_us(kernels, kernel_us, spec):
-    start = _first_start_us(graph_launch_us(kernels, spec), spec)
-    return _around_us(spec) + start + kernels * kernel_us
+    launch = graph_launch_us(kernels, spec)
+    return _step_us(launch, _first_start_us(launch, spec) + kernels * kernel_us, spec)

@@ -2,5 +2,5 @@
 
 
 def full_itl_us(kernels, kernel_us, spec):
-    chain = kernels * spec.cpu_launch_us + kernel_us
-    return _around_us(spec) + max(chain, graph_us(kernels, kernel_us, spec))
+    issued = kernels * spec.cpu_launch_us
+    return _step_us(issued, max(issued + kernel_us, graph_us(kernels, kernel_us, spec)), spec)

@@ -2,4 +2,5 @@
 
 
 def eager_itl_us(kernels, kernel_us, spec):
-    return _around_us(spec) + kernels * (spec.cpu_op_us + kernel_us + spec.stream_gap_us)
+    issued = kernels * spec.cpu_op_us
+    return _step_us(issued, issued + kernels * (kernel_us + spec.stream_gap_us), spec)

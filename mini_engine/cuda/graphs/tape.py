@@ -36,27 +36,15 @@ from mini_engine.cuda.graphs.arena import GraphPool
 aten = torch.ops.aten
 HOST_DATA = aten.lift_fresh.default  # what torch.tensor([1.0]), from_numpy and x[[0, 2]] begin with
 UNDECLARED_VIEWS = {aten._unsafe_view.default}  # views by nature, not by their schema
-ALLOCATIONS = {
-    aten.empty.memory_format,
-    aten.empty_like.default,
-    aten.empty_permuted.default,
-    aten.empty_strided.default,
-    aten.new_empty.default,
-    aten.new_empty_strided.default,
-}
+_NEW = ("empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided")
+ALLOCATIONS = {aten.empty.memory_format, *(getattr(aten, name).default for name in _NEW)}
 COPIES = {aten.clone.default, aten._to_copy.default}  # recorded as out.copy_(source)
 TENSOR_OPTIONS = {"dtype", "layout", "device", "pin_memory"}  # an out= tensor has them already
 # torch.mul(a, b, out=o) reads its arguments in half the time that aten.mul.out takes for it.
 USUAL = ("_softmax", "add", "addmm", "bmm", "cat", "index_select", "mean", "mm", "mul", "rsqrt")
 FAST = {getattr(aten, name).out: getattr(torch, name) for name in USUAL}
-HOST_READS = {  # reads that a CPU tensor answers without an op
-    Tensor.cpu,
-    Tensor.numpy,
-    Tensor.tolist,
-    Tensor.__array__,
-    Tensor.__repr__,
-    Tensor.__format__,
-}
+_READS = ("cpu", "numpy", "tolist", "__array__", "__repr__", "__format__")
+HOST_READS = {getattr(Tensor, name) for name in _READS}  # a CPU tensor answers without an op
 
 
 class CaptureError(RuntimeError):

@@ -19,10 +19,6 @@ computes on a CPU, and what its `pdl` switch does.
     paged.py             the pieces of the attention kernels
     interpreter.py       the guard that makes Triton's interpreter honest about bf16
 
-Nine:  (add_)rms_norm, linear, rope_kv_write, decode_attention, linear, add_rms_norm, linear,
-       silu_mul, linear.
-Five:  norm_linear, rope_kv_write_attention, linear_add, norm_gate_up_silu_mul, linear_add.
-
 Every kernel computes in float32 and rounds where it stores. Its results differ from an unfused
 model's only because it rounds less often.
 """

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mini_engine.cuda.measure.evidence import Measurement
+from mini_engine.cuda.measure.spec_fit import CALIBRATED
 from mini_engine.records.measured import measured_steps
 from mini_engine.records.rows import Row, six
 
@@ -32,12 +33,13 @@ PREDICTED_VARIANTS = ("hf-eager", "ours-eager", "ours-piecewise", "ours-graph", 
 WITHIN_PERCENT = 10.0
 CALIBRATE = "python -m mini_engine calibrate -o out/h200.json"  # once, before any of them
 BENCH = (
-    "python -m mini_engine bench --resume --spec out/h200.json "
+    "python -m mini_engine bench --resume --spec out/h200.json --host out/h200-host.json "
     "-o course/measurements/bars-h200.json"
 )
 
 
 Judged = tuple[str, float | None, str]  # status, value, why
+PredictedFor = tuple[str, str]  # the names of card and host
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class Bar:
     name: str
     says: str
     source: str  # where the number comes from
-    judge: Callable[[Sequence[Row], str], Judged]  # of the results and the spec's name
+    judge: Callable[[Sequence[Row], PredictedFor], Judged]
     points: str  # what measures it: options to put behind BENCH
 
     @property
@@ -85,10 +87,10 @@ def judged(measurement: Measurement) -> list[Result]:
     elif GPU not in measurement.gpu:
         reason = f"the bars are for an {GPU}, this is {measurement.gpu}"
     steps = measured_steps(measurement.figures["rows"])
-    spec = measurement.figures["spec"]
+    on = measurement.figures["spec"], measurement.figures["host"]
     found = []
     for bar in BARS:
-        status, value, why = (NOT_MEASURED, None, reason) if reason else bar.judge(steps, spec)
+        status, value, why = (NOT_MEASURED, None, reason) if reason else bar.judge(steps, on)
         found.append(Result(bar, status, value, why))
     return found
 
@@ -97,7 +99,7 @@ def judged(measurement: Measurement) -> list[Result]:
 
 
 def _itl(shape: str, bar_us: float, stretch_us: float) -> Callable[..., Judged]:
-    def judge(steps: Sequence[Row], _spec: str) -> Judged:
+    def judge(steps: Sequence[Row], _on: PredictedFor) -> Judged:
         best = _best_at(steps, shape)
         if best is None:
             return NOT_MEASURED, None, f"no variant of ours at batch 1 and context <= {MAX_CONTEXT}"
@@ -110,7 +112,7 @@ def _itl(shape: str, bar_us: float, stretch_us: float) -> Callable[..., Judged]:
 
 
 def _times(baseline: str, bar: float) -> Callable[..., Judged]:
-    def judge(steps: Sequence[Row], _spec: str) -> Judged:
+    def judge(steps: Sequence[Row], _on: PredictedFor) -> Judged:
         """By the shape with the smallest factor, at the worse ends of both intervals."""
         factors = []
         for shape in SHAPES:
@@ -130,7 +132,7 @@ def _times(baseline: str, bar: float) -> Callable[..., Judged]:
     return judge
 
 
-def _never_slower(steps: Sequence[Row], _spec: str) -> Judged:
+def _never_slower(steps: Sequence[Row], _on: PredictedFor) -> Judged:
     """Every shape and batch, at the largest context up to MAX_CONTEXT. A miss is one point where
     even our best is slower than a baseline, beyond both intervals. Reached takes all points."""
     held, worst = 0, (0.0, "")
@@ -155,11 +157,12 @@ def _never_slower(steps: Sequence[Row], _spec: str) -> Judged:
     return REACHED, worst[0], f"closest: {worst[1]}"
 
 
-def _prediction(steps: Sequence[Row], spec: str) -> Judged:
+def _prediction(steps: Sequence[Row], on: PredictedFor) -> Judged:
     """A calibration fits launches, gaps and bandwidth but no ITL, so every ITL is held out."""
-    if not spec.endswith("-calibrated"):
-        why = f"predicted with {spec}, which is not fitted to this machine: calibrate, then --spec"
-        return NOT_MEASURED, None, why
+    guessed = [name for name in on if not name.endswith(CALIBRATED)]
+    if guessed:
+        why = f"predicted with {' and '.join(guessed)}, not measured on this machine: calibrate, "
+        return NOT_MEASURED, None, why + "then --spec and --host"
     off = [
         (abs(100 * (s.predicted_us / s.itl_us - 1)), s)
         for s in steps

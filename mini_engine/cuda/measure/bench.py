@@ -1,7 +1,8 @@
 """The benchmark: how long a decode step takes, variant by variant, and why to believe it.
 
-In:  a model, batches, contexts, variants, a `DeviceSpec` to predict with. Out: one row per variant,
-     yielded as soon as it is known, so that an interrupted run keeps what it has measured.
+In:  a model, batches, contexts, variants, and for each engine a `DeviceSpec` to predict with. Out:
+     one row per variant, yielded as soon as it is known, so that an interrupted run keeps what it
+     has measured.
 
 Each (shape, batch, context) gets one `DecodeSetup`. Then, for each variant: can it run here?
 prepare; the gate; laps in turns with the anchor, AB BA; what the profiler counts; what the
@@ -10,7 +11,7 @@ device, and no lap contains a prefill, a copy from the host or a read-back. The 
 those out, too.
 
     point = Point("qwen3-0.6b", batch=1, context=512)
-    for row in bench_point(graphs, weights, point, list(VARIANTS), effort, spec, 4300):
+    for row in bench_point(graphs, weights, point, list(VARIANTS), effort, spec_for, 4300):
         print(row.variant, row.status)
 
 These are the rows of one process; `table.py` joins those of several.
@@ -42,16 +43,17 @@ from mini_engine.cuda.measure.gate import Gate
 from mini_engine.cuda.measure.our_variants import OursEager
 from mini_engine.cuda.measure.table import with_figures
 from mini_engine.cuda.measure.timing import paired_laps
-from mini_engine.cuda.measure.variants import ANCHOR, VARIANTS
+from mini_engine.cuda.measure.variants import ANCHOR, COMPILED, VARIANTS, VariantKind
 from mini_engine.cuda.weights import Weights
 from mini_engine.model.config import ModelConfig
 from mini_engine.predict.capacity import kv_bytes_per_token, read_bytes
 from mini_engine.predict.curves import STORED_AS
 from mini_engine.predict.hardware import DeviceSpec
-from mini_engine.predict.oplists import OpCost
+from mini_engine.predict.oplists import OpCost, StepShape, step_ops
 from mini_engine.predict.step_cost import Mode, step_time
 from mini_engine.records.rows import GATE_FAILED, MEASURED, NOT_RUN, Point, Row, Run, six
 
+SpecFor = Callable[[str], DeviceSpec]  # by an engine's name, on the card and host at hand
 LAUNCHES = ("cudaLaunch", "cuLaunch", "cudaGraphLaunch", "cuGraphLaunch", "cudaMemcpyAsync",
             "cudaMemsetAsync")  # fmt: skip
 
@@ -75,7 +77,7 @@ def bench_point(
     point: Point,
     names: Sequence[str],
     effort: Effort,
-    spec: DeviceSpec,
+    spec_for: SpecFor,
     copy_gb_s: float,
 ) -> Iterator[Row]:
     """A row for each variant: measured, or why it was not. ValueError for an unknown variant."""
@@ -91,7 +93,7 @@ def bench_point(
         return
     for name in names:
         with torch.no_grad():
-            row = _bench_variant(setup, judge, anchor, point, name, effort, spec, copy_gb_s)
+            row = _bench_variant(setup, judge, anchor, point, name, effort, spec_for, copy_gb_s)
         _clean(backend)
         yield row
     anchor.release()
@@ -115,7 +117,9 @@ def predicted_us(ops: Sequence[OpCost], steps: int, spec: DeviceSpec, mode: Mode
 
     Steps follow one another on the device: engine, copy of the inputs and read-back are left out.
     """
-    fed_on_device = replace(spec, host_step_us=0.0, copy_us=0.0, sync_us=0.0)
+    fed_on_device = replace(
+        spec, host_step_us=0.0, ahead_us=0.0, request_us=0.0, copy_us=0.0, sync_us=0.0
+    )
     return step_time(ops, fed_on_device, mode).itl_us / steps
 
 
@@ -142,7 +146,7 @@ def _bench_variant(
     point: Point,
     name: str,
     effort: Effort,
-    spec: DeviceSpec,
+    spec_for: SpecFor,
     copy_gb_s: float,
 ) -> Row:
     kind = VARIANTS[name]
@@ -175,7 +179,7 @@ def _bench_variant(
             ops_a_call=len(ops),
             bytes_to_move=must_move_bytes(setup.model.config, setup.batch, setup.context),
             bytes_by_op_list=round(sum(op.bytes for op in ops) / steps),
-            predicted_us=round(predicted_us(ops, steps, spec, kind.mode), 3),
+            predicted_us=round(_predicted(kind, setup, ops, steps, spec_for(kind.engine)), 3),
             runs=(run,),
         )
         return with_figures(row, copy_gb_s)
@@ -184,6 +188,17 @@ def _bench_variant(
     finally:
         if variant is not None:
             variant.release()
+
+
+def _predicted(
+    kind: VariantKind, setup: DecodeSetup, ops: Sequence[OpCost], steps: int, spec: DeviceSpec
+) -> float:
+    """From the variant's own ops. A compiler makes others of them: those that its engine's file
+    says."""
+    if kind.engine == COMPILED:
+        shape = StepShape.decode(setup.batch, setup.context)
+        ops, steps = step_ops(setup.model.config, shape, spec.ops), 1
+    return predicted_us(ops, steps, spec, kind.mode)
 
 
 def _timed(

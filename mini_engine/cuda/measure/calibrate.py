@@ -1,7 +1,7 @@
 """What this machine charges: micro-measurements, each the simplest program that shows its figure.
 
 In:  a `GraphBackend` and how much to measure. Out: figures with intervals, from which `spec_fit.py`
-     makes a `DeviceSpec`. `pdl_gap.py` adds what PDL saves.
+     makes a card and a host. `pdl_gap.py` adds what PDL saves. `op_on_cpu_us` needs no GPU.
 
 The dummy kernel is `torch.cuda._sleep(cycles)`: one thread that spins for a given time, launched
 from C++ without the dispatcher, so the CPU pays for the launch alone. On a CPU it is an in-place
@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch._C._autograd import DeviceType
 
 from mini_engine.cuda.graphs.backend import Graph, GraphBackend, free_bytes, graphs_for
 from mini_engine.cuda.measure.decode_setup import build_setup
@@ -68,13 +67,14 @@ def measure(backend: GraphBackend, sizes: Sizes) -> Iterator[tuple[str, Figure]]
     """(name, figure), one by one. What this backend cannot measure is left out."""
     dummy = dummy_kernel(backend)
     raw = host_us(backend, lambda: dummy(0), sizes.launches, sizes.repeats)
-    yield "cpu_launch_us", median_interval(raw).as_dict()
-    yield "cpu_op_us", decoder_op_us(backend, sizes)
+    yield "launch_us", median_interval(raw).as_dict()
+    yield "op_us", decoder_op_us(backend, sizes.repeats)
     yield "add_op_us", add_op_us(backend, sizes)
     yield from _graph_figures(backend, sizes, dummy, statistics.median(raw))
     yield from pdl_figures(backend, max(sizes.nodes), sizes.repeats).items()
     yield "copy_bandwidth_gb_s", copy_bandwidth(backend, sizes)
     yield "read_bandwidth_gb_s", read_bandwidth(backend, sizes)
+    yield "product_gb_s", product_bandwidth(backend, sizes)
     yield "matmul_tflops", matmul_rate(backend, sizes)
     yield "copy_us", input_copy_us(backend, sizes)
     yield "sync_us", read_back_us(backend, sizes)
@@ -93,15 +93,29 @@ def dummy_kernel(backend: GraphBackend) -> Dummy:
 # ---------------------------------------------------------------- the CPU
 
 
-def decoder_op_us(backend: GraphBackend, sizes: Sizes) -> Figure:
+def decoder_op_us(
+    backend: GraphBackend, repeats: int, dtype: torch.dtype = torch.bfloat16
+) -> Figure:
     """CPU time of an eager op in a decoder written in Python: a step's time divided by its ops. The
     decoder and its kernels are small, so that the CPU never waits for them."""
     with torch.no_grad():
-        weights = random_weights(_small_decoder(), backend.device, torch.bfloat16, seed=0)
+        weights = random_weights(_small_decoder(), backend.device, dtype, seed=0)
         variant = OursEager(build_setup(backend, weights, batch=1, context=16, room=64))
         ops = len(variant.ops())
-        step_us = host_us(backend, variant.step, 1, sizes.repeats)
+        step_us = host_us(backend, variant.step, 1, repeats)
     return {**median_interval([us / ops for us in step_us]).as_dict(), "ops": ops}
+
+
+def op_on_cpu_us(repeats: int) -> Figure:
+    """The same decoder on CPU tensors, with one thread: what a host can tell without a GPU. The
+    arithmetic on a few hundred floats is in it, the launch on a GPU is not. float32, since not
+    every CPU multiplies bf16."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # ops so small that threads would only wait for each other
+    try:
+        return decoder_op_us(graphs_for("cpu"), repeats, torch.float32)
+    finally:
+        torch.set_num_threads(threads)
 
 
 def add_op_us(backend: GraphBackend, sizes: Sizes) -> Figure:
@@ -146,11 +160,12 @@ def _graph_figures(
         device.append(statistics.median(device_us(backend, graph.replay, 1, sizes.repeats)))
         graph.reset()
     yield "graph_launch", line_fit(sizes.nodes, launch)  # base: µs, slope: µs a node, on the CPU
-    yield "graph_device", line_fit(sizes.nodes, device)  # slope: kernel_floor_us + graph_gap_us
+    yield "graph_device", line_fit(sizes.nodes, device)  # slope: an empty node, graph_gap_us
     recorded = line_fit(sizes.nodes, record)
     yield "capture", {**recorded, "slope_over_a_launch": recorded["slope"] - raw_us}
     yield "instantiate", line_fit(sizes.nodes, make)
     yield "gap_difference_us", gap_difference(backend, sizes, dummy)
+    yield "kernel_floor_us", kernel_floor(backend, sizes, dummy)
 
 
 def captured(
@@ -181,6 +196,19 @@ def gap_difference(backend: GraphBackend, sizes: Sizes, dummy: Dummy) -> Figure:
     return median_interval(differences).as_dict()
 
 
+def kernel_floor(backend: GraphBackend, sizes: Sizes, dummy: Dummy) -> Figure:
+    """What a node that moves 8 KB takes longer than an empty one: ramp-up and drain of PyTorch's
+    own kernels. Another family of kernels has another floor."""
+    few, nodes = torch.zeros(1024, device=backend.device), max(sizes.nodes)
+    few.add_(1)  # loads the kernel before a capture needs it
+    graphs = [captured(backend, work, nodes, 0)[0] for work in (lambda _: few.add_(1), dummy)]
+    moving, empty = (device_us(backend, graph.replay, 1, sizes.repeats) for graph in graphs)
+    for graph in graphs:
+        graph.reset()
+    more = [(m - e) / nodes for m, e in zip(moving, empty, strict=True)]
+    return median_interval(more).as_dict()
+
+
 # ---------------------------------------------------------------- the memory and the cores
 
 
@@ -199,6 +227,16 @@ def read_bandwidth(backend: GraphBackend, sizes: Sizes) -> Figure:
     return median_interval([sizes.copy_bytes / us / 1e3 for us in times]).as_dict()
 
 
+def product_bandwidth(backend: GraphBackend, sizes: Sizes) -> Figure:
+    """GB/s at which a product of one row reads its weights, as in a decode step. Two matrices in
+    turns, so that no cache keeps one."""
+    n = sizes.matmul_n
+    row = torch.ones((1, n), dtype=torch.bfloat16, device=backend.device)
+    weights = [torch.ones((n, n), dtype=torch.bfloat16, device=backend.device) for _ in range(2)]
+    times = device_us(backend, lambda: [row @ each for each in weights], 4, sizes.repeats)
+    return median_interval([2 * 2 * n**2 / us / 1e3 for us in times]).as_dict()
+
+
 def matmul_rate(backend: GraphBackend, sizes: Sizes) -> Figure:
     """TFLOP/s of a large square bf16 product."""
     n = sizes.matmul_n
@@ -215,30 +253,11 @@ def _of_a_gpu(sizes: Sizes, dummy: Dummy) -> Iterator[tuple[str, Figure]]:
     """Figures that only a GPU has."""
     properties = torch.cuda.get_device_properties()
     yield "sm_count", {"value": properties.multi_processor_count}
-    yield "l2_bytes", {"value": properties.L2_cache_size}
     yield "vram_bytes", {"value": properties.total_memory}
-    durations = null_kernel_us(dummy)
-    if durations:
-        yield "null_kernel_us", median_interval(durations).as_dict()
     depth = queue_depth(dummy)
     if depth:
         yield "queue_depth", {"value": depth}
     yield "graph_node_bytes", {"value": node_bytes(dummy, max(sizes.nodes))}
-
-
-def null_kernel_us(dummy: Dummy) -> list[float]:
-    """How long kernels that do nothing last, by the profiler's time stamps on the GPU."""
-    from torch.profiler import ProfilerActivity, profile
-
-    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
-        for _ in range(200):
-            dummy(0)
-        torch.cuda.synchronize()
-    return [
-        e.time_range.elapsed_us()
-        for e in profiler.events() or ()
-        if e.device_type == DeviceType.CUDA
-    ]
 
 
 def queue_depth(dummy: Dummy) -> int | None:

@@ -20,21 +20,10 @@ passes when
 3. for both errors, on both paths, the upper 95% bound (bootstrap) of the mean difference
    variant - plain is no more than MARGIN of plain bf16's own mean error.
 
-Why a margin, and why this one. Without one (the bound at 0 or less) a variant of the very same
-arithmetic passes, its differences being 0; but of variants that are as good and only round in
-another order, one in twenty would pass each of the four tests: chance would stop correct baselines.
-So this is a test of non-inferiority, and its margin was set before the first measurement on a GPU:
-
-- 25% more KL is 12% more error in the logits, since KL grows with its square: a sixth of a bit.
-  Two right implementations lie as far apart: the arithmetic of the fused kernels has less than
-  0.8 times the KL of plain bf16 (random weights, on a CPU).
-- It separates the two: with 128 positions, 97 or more of 100 variants just as good as plain bf16
-  pass all four tests, and 3 or fewer of those with half as much KL again.
-- Faults are far beyond it: a wrong RoPE base in the whole model, an eps of 1e-3 in one layer, or a
-  norm weight left out in one layer has ten times the KL of plain bf16 or more.
-
-`tests/cuda/measure/test_gate.py` asserts each of these. A fault that moves the logits by less than
-bf16's own rounding passes, by design: nobody could measure it.
+Without a margin, of variants that are as good and only round in another order, one in twenty would
+pass each of the four tests. `tests/cuda/measure/test_gate.py` says why it is this one, and asserts
+what it lets through and stops. A fault that moves the logits by less than bf16's own rounding
+passes, by design: nobody could measure it.
 
 How often the variant's best token is the reference's is reported but not judged: rounding decides
 near ties.

@@ -26,7 +26,7 @@ from torch.utils._pytree import tree_leaves
 
 from mini_engine.cuda.attention import Attend, Attention
 from mini_engine.cuda.inputs import StepInputs
-from mini_engine.predict.oplists import OpCost
+from mini_engine.predict.oplists import Kind, OpCost
 
 LOOKUPS = {"embedding", "index_select", "gather", "index"}  # read as many rows as they write
 SCATTERS = {"index_copy_", "index_put_", "index_copy", "index_put"}  # write only the source's rows
@@ -61,7 +61,8 @@ class OpRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         name = func.overloadpacket.__name__
         if written and name not in NOTHING:
             moved = _bytes(name, given, written, args)
-            self.ops.append(OpCost(name, moved, _flops(name, given, written), self._live))
+            flops = _flops(name, given, written)
+            self.ops.append(OpCost(name, moved, flops, self._live, _kind(name)))
         return out
 
 
@@ -113,6 +114,13 @@ def _bytes(name: str, given: list[Tensor], written: list[Tensor], args: Any) -> 
 
 def _size(tensors: Iterable[Tensor]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def _kind(name: str) -> Kind:
+    """A product with weights, or of the attention, which plain PyTorch also writes as products."""
+    if name in ("mm", "addmm"):
+        return "product"
+    return "attention" if name.startswith(("bmm", "baddbmm", "_scaled_dot_product")) else "other"
 
 
 def _flops(name: str, given: list[Tensor], written: list[Tensor]) -> int:

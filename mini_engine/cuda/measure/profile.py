@@ -90,12 +90,8 @@ def profile_step(
 
 def process_name(mode: str, *, emulated: bool) -> str:
     """The name of a measured step in a trace."""
-    if emulated:
-        return (
-            f"measured {mode} (CPU, emulated graphs: the CPU runs the kernels, there is no GPU "
-            "lane)"
-        )
-    return f"measured {mode}"
+    remark = " (CPU, emulated graphs: the CPU runs the kernels, there is no GPU lane)"
+    return f"measured {mode}" + (remark if emulated else "")
 
 
 # ---------------------------------------------------------------- the engine under the profiler

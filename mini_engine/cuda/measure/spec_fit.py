@@ -1,13 +1,19 @@
-"""From a calibration to a `DeviceSpec`: each figure of the simulator from one or two measured ones.
+"""From a calibration to a card and a host: each figure from one or two measured ones.
 
-In:  the figures of a calibration, a base spec, the name of the evidence file.
-Out: the JSON of a spec. A measured figure is of kind "measured" and names the file; one that was
-     not measured, or came out at 0 or less, is the base's, with its own kind and source. No torch.
+In:  the figures of a calibration, a base card and a base host, the name of the evidence file.
+Out: the JSON of a card and of a host, as `predict/figures.py` reads them. A measured figure is of
+     kind "measured" and names the file; one that was not measured, or came out at 0 or less, is the
+     base's, with its own kind and source. No torch.
 
-    floor + graph gap    the slope of a graph's time on the device against its nodes
-    floor                how long a kernel that does nothing lasts, by the profiler's stamps
+    graph gap            the slope of a graph's time on the device against its empty nodes
     stream gap           graph gap + how much longer the same kernel takes in a stream
+    product share        a product of one row, in GB/s, over the bandwidth of the datasheet
+    peak share           a large square product, in TFLOP/s, over the peak of the datasheet
     graph launch, node   base and slope of the CPU's time of one replay against nodes
+    op                   an eager step of this engine's plain decoder, shared out among its ops
+
+The floor of a kernel belongs to an engine, whose kernels it is of: `ENGINES_FIGURE` stands in the
+measurement file alone. What an engine does on this machine beyond its ops is not measured here.
 """
 
 from __future__ import annotations
@@ -16,85 +22,118 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mini_engine.predict.hardware import FIGURE_NAMES, DeviceSpec, spec_names
+from mini_engine.predict.figures import FIGURES, Sheet, names
 
-WHOLE = ("vram_bytes", "sm_count", "l2_bytes", "queue_depth", "graph_node_bytes", "reserved_bytes")
-
-# figure of the spec -> figure of the calibration, how it was measured
-MEDIANS = {
-    "cpu_launch_us": (
-        "cpu_launch_us",
-        "one spin kernel of 0 cycles, launched from C++ without the dispatcher",
-    ),
-    "cpu_op_us": ("cpu_op_us", "an eager step of a small decoder, shared out among its ops"),
-    "copy_bandwidth_gb_s": (
-        "copy_bandwidth_gb_s",
-        "a copy within the device's memory, read and written",
-    ),
-    "copy_us": ("copy_us", "one small copy from pinned memory, until the call returns"),
-    "sync_us": ("sync_us", "reading one number of an idle device"),
-    "peak_tflops": ("matmul_tflops", "a large square bf16 product, what is reached"),
-}
-VALUES = {
-    "sm_count": "as the driver tells",
-    "l2_bytes": "as the driver tells",
-    "vram_bytes": "as the driver tells",
-    "queue_depth": "launches behind a long kernel until one is made to wait",
-    "graph_node_bytes": "device memory gone after capturing eight graphs, by node",
-}
+ENGINES_FIGURE = "kernel_floor_us"  # of the engines that launch PyTorch's own kernels
+CALIBRATED = "-calibrated"  # ends the name of a card or a host that was measured here
+ON_CPU_TENSORS = (
+    "eager ops of this engine's plain decoder on CPU tensors, one thread: arithmetic on a few "
+    "hundred floats is in it, what a launch on a GPU adds is not"
+)
+Fits = dict[str, "Fitted"]
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """One figure of the spec, from measured ones."""
+    """One figure of a card or host, from measured ones."""
 
     value: float
     how: str
 
 
-def spec_json(
-    figures: Mapping[str, Any], base: DeviceSpec, name: str, evidence: str, *,
+def card_json(
+    figures: Mapping[str, Any], base: Sheet, name: str, evidence: str, *,
     own_base: bool, emulated: bool,
 ) -> dict[str, Any]:  # fmt: skip
-    """What `hardware.load_spec` reads. `own_base`: the base is a spec of this very device; if not,
-    its figures count as borrowed. Emulated figures are "derived", and no evidence."""
-    fits = fitted(figures, base)
-    spec: dict[str, Any] = {"name": name}
-    for figure in FIGURE_NAMES:
-        fit = fits.get(figure)
-        if fit is not None and fit.value > 0:
-            value = max(1, round(fit.value)) if figure in WHOLE else float(f"{fit.value:.5g}")
-            kind = "derived" if emulated else "measured"
-            source = f"{fit.how}; course/measurements/{evidence}"
-            if emulated:
-                source = f"CPU emulation, no evidence about any GPU: {source}"
-        else:
-            known = base.figures[figure]
-            value, kind, source = known.value, known.kind, known.source
-            if not own_base:
-                kind, source = "borrowed", f"of {base.name} ({known.kind}): {known.source}"
-            if fit is not None:
-                source += f" (our measurement, {fit.value:.3g}, is not above 0: {fit.how})"
-        spec[figure] = {"value": value, "kind": kind, "source": source}
-    return spec
+    """A card's file. `own_base`: the base is this very card; if not, its figures count as borrowed.
+    Emulated figures are "derived", and no evidence."""
+    head = {"name": name, **base.texts}
+    if base.extras.get("engine"):
+        head["engine"] = base.extras["engine"]
+    return _file("card", head, card_fits(figures, base), base, evidence, own_base, emulated)
 
 
-def kept_from_base(figures: Mapping[str, Any], base: DeviceSpec) -> list[str]:
-    """Names of the figures that this calibration did not measure."""
-    fits = fitted(figures, base)
-    return [name for name in FIGURE_NAMES if name not in fits or fits[name].value <= 0]
+def host_json(
+    figures: Mapping[str, Any], base: Sheet, name: str, evidence: str, *, emulated: bool
+) -> dict[str, Any]:
+    """A host's file. No shipped host is this very one, so the base's figures are borrowed."""
+    head = {"name": name, "says": "the host of a calibration", "sources": []}
+    return _file("host", head, host_fits(figures), base, evidence, False, emulated)
 
 
-def fitted(figures: Mapping[str, Any], base: DeviceSpec) -> dict[str, Fitted]:
-    """Every figure of a spec that `figures` give. KeyError for a calibration without its lines."""
-    fits = {
-        name: Fitted(figures[source]["median"], f"{how}, {_interval(figures[source])}")
-        for name, (source, how) in MEDIANS.items()
+def host_on_cpu_json(op_us: Mapping[str, Any], base: Sheet, name: str, on: str) -> dict[str, Any]:
+    """A host's file from `calibrate.op_on_cpu_us` alone. `on`: processor, versions, date."""
+    fit = Fitted(op_us["median"], f"{ON_CPU_TENSORS}; {_interval(op_us)}, {on}")
+    head = {"name": name, "says": f"measured without a GPU: {on}", "sources": []}
+    return head | {
+        figure: _stated(figure, "host", fit if figure == "op_us" else None, base, own_base=False)
+        for figure in FIGURES["host"]
     }
-    fits |= {
-        name: Fitted(figures[name]["value"], how) for name, how in VALUES.items() if name in figures
+
+
+def kept(fits: Fits, kind: str) -> list[str]:
+    """Names of the figures of a card or host that this calibration did not measure."""
+    return [name for name in FIGURES[kind] if not _usable(kind, name, fits.get(name))]
+
+
+def card_fits(figures: Mapping[str, Any], base: Sheet) -> Fits:
+    """Every figure of a card that `figures` give. KeyError for a calibration without its lines."""
+    values = {
+        "sm_count": "as the driver tells",
+        "vram_bytes": "as the driver tells",
+        "queue_depth": "launches behind a long kernel until one is made to wait",
+        "graph_node_bytes": "device memory gone after capturing eight graphs, by node",
     }
-    return fits | _launch_fits(figures) | _gap_fits(figures, base)
+    copy, product, matmul = (
+        figures[name] for name in ("copy_bandwidth_gb_s", "product_gb_s", "matmul_tflops")
+    )
+    datasheet, peak = base["bandwidth_gb_s"], base["peak_tflops"]
+    return {
+        **{
+            name: Fitted(figures[name]["value"], how)
+            for name, how in values.items()
+            if name in figures
+        },
+        **_gap_fits(figures),
+        "copy_bandwidth_gb_s": Fitted(
+            copy["median"], f"a copy within the device's memory, {_interval(copy)}"
+        ),
+        "product_share": Fitted(
+            product["median"] / datasheet,
+            f"a product of one row reads its weights at {product['median']:,.4g} GB/s, "
+            f"{_interval(product)}, of {datasheet:,g}",
+        ),
+        "peak_share": Fitted(
+            matmul["median"] / peak,
+            f"a large square bf16 product reaches {matmul['median']:,.4g} TFLOP/s, "
+            f"{_interval(matmul)}, of {peak:,g}",
+        ),
+    }
+
+
+def host_fits(figures: Mapping[str, Any]) -> Fits:
+    """Every figure of a host that `figures` give."""
+    medians = {
+        "op_us": "an eager step of a small decoder, shared out among its ops",
+        "launch_us": "one spin kernel of 0 cycles, launched from C++ without the dispatcher",
+        "copy_us": "one small copy from pinned memory, until the call returns",
+        "sync_us": "reading one number of an idle device",
+    }
+    launch, make, record = (figures[name] for name in ("graph_launch", "instantiate", "capture"))
+    replay = f"CPU time of a replay, {_line(launch)}"
+    return {
+        **{
+            name: Fitted(figures[name]["median"], f"{how}, {_interval(figures[name])}")
+            for name, how in medians.items()
+        },
+        "graph_launch_us": Fitted(launch["base"], replay),
+        "graph_node_ns": Fitted(launch["slope"] * 1e3, replay),
+        "instantiate_node_us": Fitted(make["slope"], f"end of a capture, {_line(make)}"),
+        "capture_node_us": Fitted(
+            record["slope_over_a_launch"],
+            f"recording a launch, over making one (launch_us), {_line(record)}",
+        ),
+    }
 
 
 def residuals(figures: Mapping[str, Any]) -> dict[str, float]:
@@ -117,51 +156,84 @@ def held_out(figures: Mapping[str, Any]) -> dict[str, float]:
 
 
 def base_name(gpu: str) -> str | None:
-    """The shipped spec of a GPU by the driver's name for it: "NVIDIA H200" is h200.
+    """The shipped card of a GPU by the driver's name for it: "NVIDIA H200" is h200.
 
-    None when there is none, or for a variant that is another card (a laptop's, a "Super", a "Ti").
+    None when there is none, or for a variant that is another card (a laptop's, a "Super", a "Ti"
+    of which no file ships).
     """
-    words = gpu.lower().replace("geforce ", "").replace("nvidia ", "").replace("rtx ", "rtx")
-    parts = words.replace("-", " ").split()
-    if {"laptop", "super", "ti", "d"} & set(parts):
+    words = gpu.lower().replace("-", " ").split()
+    parts = [word for word in words if word not in ("nvidia", "geforce", "tesla")]
+    if "rtx" in parts[:1] and len(parts) > 1:  # "rtx 5070 ti" is rtx5070ti, another than rtx5070
+        more = parts[2:3] if parts[2:3] == ["ti"] else []
+        parts = ["".join(["rtx", parts[1], *more]), *parts[2 + len(more) :]]
+    if not parts or {"laptop", "super", "ti", "d", "mobile", "3e"} & set(parts):
         return None
-    return next((part for part in parts if part in spec_names()), None)
+    card, rest = parts[0], set(parts[1:])
+    for variant in ("pcie", "nvl", "40gb"):  # "A100-SXM4-40GB" is a100-40, "H100 NVL" is h100-nvl
+        if variant in rest and f"{card}-{variant.removesuffix('gb')}" in names("card"):
+            return f"{card}-{variant.removesuffix('gb')}"
+    return card if card in names("card") else None
 
 
 # ---------------------------------------------------------------- parts
 
 
-def _launch_fits(figures: Mapping[str, Any]) -> dict[str, Fitted]:
-    launch, make, record = (figures[name] for name in ("graph_launch", "instantiate", "capture"))
+def _file(
+    kind: str, head: Mapping[str, Any], fits: Fits, base: Sheet, evidence: str, own_base: bool,
+    emulated: bool,
+) -> dict[str, Any]:  # fmt: skip
+    before = "CPU emulation, no evidence about any GPU: " if emulated else ""
+    named = {
+        name: Fitted(fit.value, f"{before}{fit.how}; course/measurements/{evidence}")
+        for name, fit in fits.items()
+    }
+    measured = "derived" if emulated else "measured"
     return {
-        "graph_launch_us": Fitted(launch["base"], f"CPU time of a replay, {_line(launch)}"),
-        "graph_node_ns": Fitted(launch["slope"] * 1e3, f"CPU time of a replay, {_line(launch)}"),
-        "instantiate_node_us": Fitted(make["slope"], f"end of a capture, {_line(make)}"),
-        "capture_node_us": Fitted(
-            record["slope_over_a_launch"],
-            f"recording a launch, over making one (cpu_launch_us), {_line(record)}",
-        ),
+        **head,
+        **{
+            figure: _stated(figure, kind, named.get(figure), base, own_base, measured)
+            for figure in FIGURES[kind]
+        },
     }
 
 
-def _gap_fits(figures: Mapping[str, Any], base: DeviceSpec) -> dict[str, Fitted]:
-    """The floor as the profiler sees it; the rest of a node's time is the gap."""
+def _stated(
+    figure: str, kind: str, fit: Fitted | None, base: Sheet, own_base: bool,
+    measured: str = "measured",
+) -> dict[str, Any]:  # fmt: skip
+    """One figure as it stands in a file: what was measured, or the base's."""
+    if fit is not None and _usable(kind, figure, fit):
+        whole = FIGURES[kind][figure].endswith(("bytes", "count"))
+        value = max(1, round(fit.value)) if whole else float(f"{fit.value:.5g}")
+        return {"value": value, "kind": measured, "source": fit.how}
+    known = base.figures[figure]
+    word, source = known.kind, known.source
+    if not own_base:
+        word, source = "borrowed", f"of {base.name} ({known.kind}): {known.source}"
+    if fit is not None:
+        wrong = "not above 0" if fit.value <= 0 else "more than 1"
+        source += f" (our measurement, {fit.value:.3g}, is {wrong}: {fit.how})"
+    return {"value": known.value, "kind": word, "source": source}
+
+
+def _usable(kind: str, figure: str, fit: Fitted | None) -> bool:
+    """Whether a measured value can stand in a file."""
+    if fit is None or fit.value <= 0:
+        return False
+    return fit.value <= 1 or not FIGURES[kind][figure].endswith("share")
+
+
+def _gap_fits(figures: Mapping[str, Any]) -> Fits:
+    """From start to start of nodes that do nothing: what they cost is the gap."""
     device, more = figures["graph_device"], figures["gap_difference_us"]["median"]
-    floor, floor_from = base.kernel_floor_us, "the base spec's floor"
-    fits = {}
-    if "null_kernel_us" in figures:
-        null = figures["null_kernel_us"]
-        floor, floor_from = null["median"], "the duration of a null kernel"
-        fits["kernel_floor_us"] = Fitted(
-            floor, f"a kernel that does nothing, the profiler's stamps, {_interval(null)}"
-        )
-    gap = device["slope"] - floor
-    node = f"device time of a replay, {_line(device)}, less {floor_from} of {floor:.3g} µs"
-    fits["graph_gap_us"] = Fitted(gap, node)
-    fits["stream_gap_us"] = Fitted(
-        gap + more, f"{node}; and {more:.3g} µs that the same kernel takes more in a stream"
-    )
-    return fits
+    node = f"device time of a replay of empty kernels, {_line(device)}"
+    return {
+        "graph_gap_us": Fitted(device["slope"], node),
+        "stream_gap_us": Fitted(
+            device["slope"] + more,
+            f"{node}; and {more:.3g} µs that the same kernel takes more in a stream",
+        ),
+    }
 
 
 def _interval(figure: Mapping[str, float]) -> str:

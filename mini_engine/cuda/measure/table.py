@@ -87,7 +87,8 @@ def markdown(measurement: Measurement) -> str:
         f"triton {measurement.triton}, commit {measurement.commit}, {measurement.date}: "
         f"`{measurement.command}`",
         "",
-        f"A copy reaches {copy:,.0f} GB/s. Predicted with the spec of {figures['spec']}. "
+        f"A copy reaches {copy:,.0f} GB/s. Predicted for {figures['spec']} on the host "
+        f"{figures['host']}. "
         f"Times: {laps_of(figures, rows)}, in turns with the anchor `{figures['anchor']}`; "
         "intervals cover laps and processes.",
         "",

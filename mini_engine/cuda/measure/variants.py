@@ -51,12 +51,17 @@ def _needs_a_gpu(backend: GraphBackend) -> str | None:
     return None
 
 
+# What predicts a variant: our plain model's ops are PyTorch's own kernels, the fused ones are ours.
+PLAIN, COMPILED, OURS = "pytorch-loop", "torch-compile", "launch-bound"
+
+
 @dataclass(frozen=True)
 class VariantKind:
     """An entry of the registry."""
 
     make: Callable[[DecodeSetup], Variant]
     mode: Mode  # how its ops are launched, for the simulator
+    engine: str = PLAIN  # whose CPU time and kernels predict it: a file of `mini_engine/engines`
     why_not: Callable[[GraphBackend], str | None] = _runs_anywhere  # one line if it cannot run here
     gated: bool = True  # ours: not timed unless it passes the gate. A baseline is only marked.
 
@@ -67,16 +72,22 @@ def _inductor(mode: str, fullgraph: bool) -> Compiler:
 
 def _ours_compiled(torch_mode: str, mode: Mode) -> VariantKind:
     compiler = _inductor(torch_mode, fullgraph=True)
-    return VariantKind(lambda setup: OursCompiled(setup, compiler), mode, _needs_a_gpu, gated=False)
+    return VariantKind(
+        lambda setup: OursCompiled(setup, compiler), mode, COMPILED, _needs_a_gpu,
+        gated=False,
+    )  # fmt: skip
 
 
 VARIANTS: dict[str, VariantKind] = {
     "null": VariantKind(OursGraph, "full"),  # the anchor against itself: any difference is noise
     # transformers: eager with a DynamicCache; torch.compile with a StaticCache
-    "hf-eager": VariantKind(HuggingFaceEager, "eager", no_transformers, gated=False),
+    "hf-eager": VariantKind(
+        HuggingFaceEager, "eager", "transformers", no_transformers, gated=False
+    ),
     "hf-compile": VariantKind(
         lambda setup: HuggingFaceStatic(setup, _inductor("reduce-overhead", fullgraph=False)),
         "full",
+        COMPILED,
         lambda backend: no_transformers(backend) or _needs_a_gpu(backend),
         gated=False,
     ),
@@ -86,10 +97,10 @@ VARIANTS: dict[str, VariantKind] = {
     "ours-graph": VariantKind(OursGraph, "full"),
     "ours-graph-k8": VariantKind(lambda setup: OursGraph(setup, steps_a_call=8), "full"),
     # one graph of Triton kernels, nine or five a layer; with PDL each starts while the last drains
-    "graph-9": VariantKind(fused(9), "full", no_triton),
-    "graph-5": VariantKind(fused(5), "full", no_triton),
-    "graph-5-pdl": VariantKind(fused(5, pdl=True), "full", no_pdl),
-    "graph-5-pdl-k8": VariantKind(fused(5, pdl=True, steps_a_call=8), "full", no_pdl),
+    "graph-9": VariantKind(fused(9), "full", OURS, no_triton),
+    "graph-5": VariantKind(fused(5), "full", OURS, no_triton),
+    "graph-5-pdl": VariantKind(fused(5, pdl=True), "full", OURS, no_pdl),
+    "graph-5-pdl-k8": VariantKind(fused(5, pdl=True, steps_a_call=8), "full", OURS, no_pdl),
     # torch.compile of our plain model; the last two modes put CUDA graphs around it
     "compile-default": _ours_compiled("default", "eager"),
     "compile-reduce-overhead": _ours_compiled("reduce-overhead", "full"),

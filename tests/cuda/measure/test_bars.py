@@ -144,16 +144,19 @@ def predicted(rows: list[Row], factor: float) -> list[Row]:
 def test_the_simulator_is_judged_by_its_worst_point_and_only_with_a_fitted_spec() -> None:
     rows = predicted([row("ours-graph", 1000.0), row("hf-eager", 9000.0)], 1.05)
     assert results(rows)["prediction"].status == "not measured"
-    assert "not fitted to this machine" in results(rows)["prediction"].why
-    fitted = results(rows, spec="h200-calibrated")["prediction"]
+    assert "predicted with h200 and server, not measured on this" in results(rows)["prediction"].why
+    half = results(rows, spec="h200-calibrated")["prediction"]
+    assert half.why.startswith("predicted with server, not measured on this machine")
+    here = {"spec": "h200-calibrated", "host": "h200-host-calibrated"}
+    fitted = results(rows, **here)["prediction"]
     assert fitted.status == "reached"
     assert fitted.why.startswith("2 of 2 points within 10%; worst ")
     rows += predicted([row("graph-5", 800.0)], 0.8)
-    worst = results(rows, spec="h200-calibrated")["prediction"]
+    worst = results(rows, **here)["prediction"]
     assert worst.status == "missed"
     assert "worst graph-5, qwen3-1.7b, batch 1, context 512: 20.0% off" in worst.why
     pdl = predicted([row("graph-5-pdl", 800.0)], 0.5)  # the simulator has no PDL
-    assert results(rows[:2] + pdl, spec="h200-calibrated")["prediction"].status == "reached"
+    assert results(rows[:2] + pdl, **here)["prediction"].status == "reached"
 
 
 def test_every_bar_names_its_source_and_a_command_and_can_be_written() -> None:

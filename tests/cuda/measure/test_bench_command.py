@@ -19,23 +19,22 @@ from torch._C._autograd import DeviceType  # noqa: E402
 
 from mini_engine.cli import bench_file, main  # noqa: E402
 from mini_engine.cli.bench_file import config_of  # noqa: E402
+from mini_engine.cli.measuring import specs_for  # noqa: E402
 from mini_engine.cuda.graphs.backend import graphs_for  # noqa: E402
-from mini_engine.cuda.measure import (  # noqa: E402
-    bench,
-    gate,
-    table,
-)
+from mini_engine.cuda.measure import bench, gate, table  # noqa: E402
 from mini_engine.cuda.measure import variants as variants_room  # noqa: E402
 from mini_engine.cuda.measure.bars import BARS  # noqa: E402
-from mini_engine.cuda.measure.decode_setup import DecodeSetup, Variant  # noqa: E402
+from mini_engine.cuda.measure.decode_setup import DecodeSetup, Variant, build_setup  # noqa: E402
 from mini_engine.cuda.measure.evidence import load_evidence, read_measurement, write_measurement  # noqa: E402
 from mini_engine.cuda.measure.our_variants import OursEager  # noqa: E402
 from mini_engine.cuda.measure.variants import VARIANTS, VariantKind  # noqa: E402
 from mini_engine.cuda.weights import random_weights  # noqa: E402
 from mini_engine.model.config import named_shape  # noqa: E402
 from mini_engine.predict.capacity import kv_bytes_per_token, read_bytes  # noqa: E402
+from mini_engine.predict.figures import names  # noqa: E402
 from mini_engine.predict.hardware import load_spec  # noqa: E402
 from mini_engine.predict.oplists import StepShape, step_ops  # noqa: E402
+from mini_engine.predict.step_cost import kernel_us  # noqa: E402
 from mini_engine.records.measured import measured_steps  # noqa: E402
 from mini_engine.records.rows import GATE_FAILED, NOT_RUN, Point, Row  # noqa: E402
 from tests.support.bench_rows import made_up, made_up_row  # noqa: E402
@@ -43,7 +42,7 @@ from tests.support.gate_helpers import Spoiled  # noqa: E402
 from tests.support.torch_helpers import CPU  # noqa: E402
 
 ROOT = Path(__file__).parent.parent.parent.parent
-H200 = load_spec("h200")
+H200 = load_spec("h200", engine="launch-bound")
 QUICK = bench.Effort(rounds=2, steps=2)
 
 
@@ -63,7 +62,7 @@ def rows_of(names: list[str], effort: bench.Effort = QUICK, **point: Any) -> lis
     weights = random_weights(config, CPU, torch.bfloat16, seed=0)
     where = Point("tiny", **{"batch": 1, "context": 40, **point})
     backend = graphs_for("cpu")
-    return list(bench.bench_point(backend, weights, where, names, effort, H200, 4300.0))
+    return list(bench.bench_point(backend, weights, where, names, effort, lambda _: H200, 4300.0))
 
 
 def test_a_row_holds_what_a_reader_needs_to_doubt_it() -> None:
@@ -95,14 +94,36 @@ def test_a_row_is_read_as_it_was_written() -> None:
 def test_the_prediction_leaves_out_what_no_lap_contains() -> None:
     ops = step_ops(named_shape("qwen3-0.6b"), StepShape.decode(1, 512), "fused9")
     full = bench.predicted_us(ops, 1, H200, "full")
-    busy = sum(op.bytes for op in ops) / (H200.copy_bandwidth_gb_s * 1e3)
-    gaps = len(ops) * (H200.kernel_floor_us + H200.graph_gap_us)
+    busy = sum(kernel_us(op, H200) for op in ops)
+    gaps = len(ops) * H200.graph_gap_us
     # one launch, 2.8 µs, may stand before the first kernel; a copy would be 6 µs and more
     assert full == pytest.approx(busy + gaps, abs=4)
     assert bench.predicted_us(ops * 8, 8, H200, "full") == pytest.approx(full, rel=0.01)
     eager = bench.predicted_us(ops, 1, H200, "eager")
-    head_us = ops[-2].bytes / (H200.copy_bandwidth_gb_s * 1e3)  # the CPU is ahead after this one
+    head_us = kernel_us(ops[-2], H200)  # the CPU is ahead after this one
     assert eager == pytest.approx(len(ops) * H200.cpu_op_us + head_us, rel=0.01)
+
+
+def test_each_variant_is_predicted_as_the_engine_that_it_stands_for() -> None:
+    assert VARIANTS["hf-eager"].engine == "transformers"
+    assert VARIANTS["ours-graph"].engine == "pytorch-loop"
+    assert VARIANTS["graph-5-pdl-k8"].engine == "launch-bound"
+    assert {kind.engine for kind in VARIANTS.values()} <= set(names("engine"))
+    on_h200 = specs_for("h200", "desktop-2025")
+    assert (on_h200("transformers").host, on_h200("transformers").ops) == ("desktop-2025", "hf56")
+    assert specs_for("laptop-cpu", None)("transformers").engine == "numpy"  # the emulator's own
+
+
+def test_what_a_compiler_makes_of_the_ops_is_predicted_by_its_own_list() -> None:
+    config = config_of("tiny")
+    weights = random_weights(config, CPU, torch.bfloat16, seed=0)
+    setup = build_setup(graphs_for("cpu"), weights, 1, 40, 64)
+    compiled = load_spec("h200", engine="torch-compile")
+    kind, theirs = VARIANTS["compile-reduce-overhead"], OursEager(setup).ops()
+    own = step_ops(config, StepShape.decode(1, 40), compiled.ops)
+    found = bench._predicted(kind, setup, theirs, 1, compiled)
+    assert found == bench.predicted_us(own, 1, compiled, "full")
+    assert found < bench.predicted_us(theirs, 1, compiled, "full")
 
 
 def test_a_variant_that_breaks_does_not_take_the_others_with_it(
@@ -209,7 +230,7 @@ def test_a_row_of_three_processes_keeps_each_and_covers_all() -> None:
     assert len(three.runs) == 3
     assert len(three.process_medians_us) == 3
     itl = three.itl
-    assert itl.median == pytest.approx(sum(three.process_medians_us) / 3)
+    assert itl.median == pytest.approx(sum(three.process_medians_us) / 3, rel=1e-5)  # six
     assert (itl.samples, itl.processes) == (24, 3)
     assert itl.low < min(three.process_medians_us)
     assert itl.high > max(three.process_medians_us)
@@ -434,7 +455,7 @@ def test_resuming_refuses_another_effort(tmp_path: Path, capsys: Any) -> None:
         (["--rounds", "3"], "--rounds 3: expected an even number"),
         (["--batch", "0"], "--batch and --context: expected numbers of 1 or more"),
         (["--shape", "qwen9"], "shape 'qwen9': expected one of"),
-        (["--spec", "h900"], "no device 'h900'"),
+        (["--spec", "h900"], "no card 'h900'"),
         (["--processes", "11"], "--processes 11: expected 1 to 10"),
     ],
 )

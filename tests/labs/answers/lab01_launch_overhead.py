@@ -9,14 +9,16 @@ def eager_itl_us(kernels, kernel_us, spec):
         issued += spec.cpu_op_us
         end = max(issued, free) + kernel_us
         free = end + spec.stream_gap_us
-    return spec.host_step_us + spec.copy_us + end + spec.sync_us
+    ready = max(end, issued + spec.ahead_us)
+    return spec.host_step_us + spec.copy_us + ready + spec.sync_us
 
 
 def full_itl_us(kernels, kernel_us, spec):
     launch = spec.graph_launch_us + kernels * spec.graph_node_ns * 1e-3
     first = max(launch, spec.kernel_floor_us + spec.stream_gap_us)
     rest = (kernels - 1) * (kernel_us + spec.graph_gap_us)
-    return spec.host_step_us + spec.copy_us + first + kernel_us + rest + spec.sync_us
+    ready = max(first + kernel_us + rest, launch + spec.ahead_us)
+    return spec.host_step_us + spec.copy_us + ready + spec.sync_us
 
 
 def utilisation(kernels, kernel_us, itl_us):

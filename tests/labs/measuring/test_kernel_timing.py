@@ -24,7 +24,8 @@ from mini_engine.predict.hardware import load_spec
 from mini_engine.predict.oplists import OpCost, StepShape, step_parts
 from mini_engine.records.rows import Interval
 
-CPU, H200, QWEN = torch.device("cpu"), load_spec("h200"), named_shape("qwen3-0.6b")
+CPU, QWEN = torch.device("cpu"), named_shape("qwen3-0.6b")
+H200 = load_spec("h200", engine=kernel_timing.ENGINE)
 SMALL = replace(
     QWEN, hidden_size=48, intermediate_size=40, num_heads=4, num_kv_heads=2, head_dim=16
 )
@@ -74,10 +75,13 @@ def test_the_bytes_of_a_case_are_those_of_the_op_list() -> None:
 
 
 def test_a_prediction_is_bytes_a_floor_and_a_gap_for_each_kernel() -> None:
-    case = Case("x", (OpCost("a", 43_000_000, 0), OpCost("b", 0, 0)), lambda _: {})
+    case = Case("x", (OpCost("a", 43_000_000, 0), OpCost("b", 4, 0)), lambda _: {})
     around = 2 * (H200.kernel_floor_us + H200.graph_gap_us)
     wanted = 43_000_000 / (H200.copy_bandwidth_gb_s * 1e3) + around
-    assert case.predicted_us(H200) == pytest.approx(wanted)
+    assert case.predicted_us(H200) == pytest.approx(wanted, rel=1e-6)
+    product = Case("x", (OpCost("a", 43_000_000, 0, kind="product"),), lambda _: {})
+    read_us = 43_000_000 / (H200.product_gb_s * 1e3)
+    assert product.predicted_us(H200) == pytest.approx(read_us + around / 2)
 
 
 def test_the_table_tells_gb_s_and_the_share_of_a_copy() -> None:
@@ -86,7 +90,7 @@ def test_the_table_tells_gb_s_and_the_share_of_a_copy() -> None:
     console = Console(file=(out := io.StringIO()), width=120)
     console.print(measured_table([case], [times], 4000.0, H200))
     yours, pytorch = [line.split() for line in out.getvalue().splitlines()[1:]]
-    assert yours[2:] == ["4.00", "3.90", "to", "4.10", "8,000,000", "2,000", "50%", "4.1"]
+    assert yours[2:] == ["4.00", "3.90", "to", "4.10", "8,000,000", "2,000", "50%", "4.7"]
     assert pytorch[2:] == ["9.00", "8.00", "to", "9.90"]
 
 

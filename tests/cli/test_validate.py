@@ -1,0 +1,127 @@
+"""`validate`: any file of points is judged, what is not known is named, and a host can be told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mini_engine.cli import main
+from tests.cli.test_commands import json_of, refused
+
+POINT = {
+    "id": "known", "class": "vLLM eager", "model": "Qwen3-0.6B", "gpu": "h100", "batch": 1,
+    "context": 300, "itl_ms": 14.0, "source": "a bench of my own", "host": "attic",
+}  # fmt: skip
+MINE = [
+    POINT,
+    {**POINT, "id": "graph", "class": "vLLM V1 graph full", "itl_ms": 2.0},
+    {**POINT, "id": "larger", "model": "Qwen3-1.7B", "itl_ms": 14.5},
+    {**POINT, "id": "other card", "gpu": "mi300x"},
+    {**POINT, "id": "other engine", "class": "TensorRT graph"},
+    {**POINT, "id": "other model", "model": "gpt-5"},
+]
+
+
+def file_of(folder: Path, points: list[dict[str, Any]]) -> str:
+    path = folder / "mine.json"
+    path.write_text(json.dumps(points))
+    return str(path)
+
+
+def test_unknown_cards_engines_and_models_are_named_and_the_rest_goes_on(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file, out = file_of(tmp_path, MINE), str(tmp_path / "out")
+    result = json_of(capsys, "validate", "--points", file, "--out", out)
+    assert [one["id"] for one in result["points"]] == ["known", "graph", "larger"]
+    for one in result["points"]:
+        assert one["low_ms"] < one["predicted_ms"] < one["high_ms"]
+        assert one["error"] == pytest.approx(one["predicted_ms"] / one["itl_ms"] - 1)
+        assert (one["host"], one["host_known"]) == ("server", False)
+        assert one["left_out_ms"] is None  # no fit has seen these
+    card, engine, model = result["unknown"]
+    assert card.startswith("other card: no card 'mi300x', known are ")
+    assert engine.startswith("other engine: no engine 'TensorRT graph', known are ")
+    assert model.startswith("other model: no model 'gpt-5', known are ")
+    assert result["summary"]["points"] == 3
+    assert [one["name"] for one in result["classes"]] == ["vLLM V1 graph full", "vLLM eager"]
+    [pair] = result["pairs"]
+    assert (pair["slow"], pair["fast"], pair["measured_ratio"]) == ("known", "graph", 7.0)
+
+
+def test_people_see_a_line_for_each_and_whose_host_it_is(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    words = ["validate", "--points", file_of(tmp_path, MINE), "--out", str(tmp_path / "out")]
+    assert main(words) == 0
+    out, _ = capsys.readouterr()
+    for said in (
+        "left out: other card: no card 'mi300x'", "left out: other engine: no engine", "By class",
+        "What a graph buys", "server, the usual one", "told by data", "7.00 x",
+    ):  # fmt: skip
+        assert said in out
+    for name in ("validate-points.png", "validate-errors.png"):
+        assert (tmp_path / "out" / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_host_told_from_one_point_predicts_the_others_of_that_host(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file, out = file_of(tmp_path, MINE[:3]), str(tmp_path / "out")
+    words = ("validate", "--points", file, "--out", out)
+    blind, told = json_of(capsys, *words), json_of(capsys, *words, "--host-from", "known")
+    assert [one["id"] for one in told["points"]] == ["graph", "larger"]  # "known" is judged no more
+    before, after = (
+        next(one for one in result["points"] if one["id"] == "larger") for result in (blind, told)
+    )
+    assert (after["host"], after["host_known"]) == ("the host of known", True)
+    assert abs(after["error"]) < 0.05 < abs(before["error"])
+
+
+def test_every_shipped_point_is_judged_and_the_fit_is_printed(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    result = json_of(capsys, "validate", "--out", str(tmp_path))
+    assert (len(result["points"]), result["unknown"]) == (449, [])
+    assert all(one["left_out_ms"] for one in result["points"])
+    assert len(result["classes"]) == 15
+    assert result["summary"]["median_error"] == pytest.approx(0.067, abs=0.001)
+    assert {"share of A100", "vllm eager kernel"} <= {p["name"] for p in result["parameters"]}
+    assert all(len(pair) == 3 for pair in result["inseparable"])
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (["--host-from", "nobody"], "--host-from nobody: no such point in"),
+        (["--host-from", "graph"], "graph is vLLM V1 graph full: a host is told from an eager"),
+        (["--fit"], "--fit uses the shipped points"),
+    ],
+)
+def test_bad_words_get_one_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, more: list[str], says: str
+) -> None:
+    file, out = file_of(tmp_path, MINE[:3]), str(tmp_path / "out")
+    assert says in refused(capsys, "validate", "--points", file, "--out", out, *more)
+
+
+def test_a_file_of_unknown_points_alone_says_what_is_not_known(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = file_of(tmp_path, MINE[3:4])
+    said = refused(capsys, "validate", "--points", file, "--out", str(tmp_path / "out"))
+    assert "nothing to judge: other card: no card 'mi300x'" in said
+
+
+def test_a_missing_file_and_a_bad_point_get_one_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert "nowhere.json" in refused(capsys, "validate", "--points", str(tmp_path / "nowhere.json"))
+    file = file_of(tmp_path, [{**POINT, "itl_ms": 0}])
+    assert "point 1 (known): itl_ms is 0, expected a number above 0" in refused(
+        capsys, "validate", "--points", file
+    )
