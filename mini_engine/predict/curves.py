@@ -106,12 +106,12 @@ def itl_curve(
         eager = piecewise = full = step(StepShape.decode(batch, context), "eager")
         if rung is not None:
             piecewise = step(StepShape(rung, batch, keys, keys), "piecewise")
-            full = step(StepShape(rung, rung, keys, keys), "full")
+            full = step(StepShape(rung, rung, keys, keys, batch), "full")
         floor_us = step_floor_us(config, spec, batch, context)
         return ItlPoint(batch, rung, eager, piecewise, full, floor_us)
 
     def step(shape: StepShape, mode: Mode) -> StepTime:
-        return step_time(step_ops(config, shape, style), spec, mode, shape.num_reqs)
+        return step_time(step_ops(config, shape, style), spec, mode, shape.served)
 
     crossover = crossover_batch(config, spec, style, context)
     batches = _batches(max_batch, [*ladder, crossover])

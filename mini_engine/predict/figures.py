@@ -12,6 +12,7 @@ A figure is an object: {"value": 4300, "kind": "measured", "source": "..."}. The
     quoted      somebody else measured it on this device; the source says who
     borrowed    measured on another device, and not yet on this one
     derived     computed from other figures; the source says how
+    assumed     nobody has published it; the source says what was assumed, and why it matters little
     fitted      `validate --fit` found it from published measurements; the source says from which
 
 Three things cost time, so there are three kinds of file, and a figure has one home: bytes, flops
@@ -30,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 ROOM = Path(__file__).parent.parent
-KINDS = ("datasheet", "measured", "quoted", "borrowed", "derived", "fitted")
+KINDS = ("datasheet", "measured", "quoted", "borrowed", "derived", "assumed", "fitted")
 FOLDERS = {"card": ROOM / "specs", "host": ROOM / "hosts", "engine": ROOM / "engines"}
 
 # What each kind of file holds. Figures marked + must be above 0, the others may be 0.
