@@ -56,7 +56,8 @@ def test_between_rungs_graphs_run_the_rung_with_the_keys_of_the_batch(
         assert point.piecewise == point.full == point.eager
         assert (point.speedup, point.saved) == (1.0, 0.0)
     else:  # the head stands in the full graph and outside the pieces
-        pieces, whole = StepShape(rung, batch, keys, keys), StepShape(rung, rung, keys, keys)
+        pieces = StepShape(rung, batch, keys, keys)
+        whole = StepShape(rung, rung, keys, keys, batch)
         assert point.piecewise.itl_us == pytest.approx(model.itl_us("piecewise", pieces))
         assert point.full.itl_us == pytest.approx(model.itl_us("full", whole))
 
