@@ -89,10 +89,7 @@ def _lanes(axes: Axes, events: Sequence[TraceEvent], what: str, right_us: float)
 def two_lanes(path: Path) -> None:
     """One decode step as transformers launches it, and as an engine of 9 kernels a layer does."""
     config, spec = named_shape("qwen3-0.6b"), load_spec("h200")
-    names = {
-        HF_EAGER: "transformers, 1,591 launches",
-        "NONE": "an engine's kernels, 257 launches",
-    }
+    names = {HF_EAGER: "transformers, 1,591 launches", "NONE": "an engine's kernels, 257 launches"}
     steps = {
         name: predict(
             config, spec, mode, batch=1, context=512, service=Service(requests=1, new_tokens=2)

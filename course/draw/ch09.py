@@ -14,14 +14,7 @@ from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.engine.engine import Engine, StepRecord
 from mini_engine.engine.scheduler import Request, SchedulerLimits
 from mini_engine.model.config import named_shape
-from mini_engine.plots.canvas import (
-    MODE_COLOURS,
-    ORANGE,
-    PALE,
-    SKY,
-    YELLOW,
-    canvas,
-)
+from mini_engine.plots.canvas import MODE_COLOURS, ORANGE, PALE, SKY, YELLOW, canvas
 from mini_engine.plots.timeline import COLOURS
 from mini_engine.predict.hardware import load_spec
 from mini_engine.records.trace import CPU, GPU, TraceEvent

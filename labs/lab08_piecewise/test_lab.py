@@ -166,11 +166,7 @@ class Decoder:
         self.caches = [self.device.upload(zeros) for _ in range(layers)]
         self.inputs = StaticInputs(
             self.device,
-            {
-                "x": ((TOP, WIDTH), "float32"),
-                "seats": ((TOP,), "int32"),
-                "lens": ((TOP,), "int32"),
-            },
+            {"x": ((TOP, WIDTH), "float32"), "seats": ((TOP,), "int32"), "lens": ((TOP,), "int32")},
         )
         self.runner = None
         if sizes:

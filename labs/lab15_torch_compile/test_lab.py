@@ -60,10 +60,7 @@ def program(seed: int, breaks: int) -> tuple[Function, Segments]:
 
 def inputs(seed: int, rows: int = 8) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)
-    return (
-        torch.rand(rows, 8, generator=generator),
-        torch.rand(8, 8, generator=generator),
-    )
+    return (torch.rand(rows, 8, generator=generator), torch.rand(8, 8, generator=generator))
 
 
 def tiny(x: Tensor) -> Tensor:

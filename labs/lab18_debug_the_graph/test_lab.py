@@ -9,14 +9,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from labs.lab18_debug_the_graph import (
-    runner_a,
-    runner_b,
-    runner_c,
-    runner_d,
-    runner_e,
-    runner_f,
-)
+from labs.lab18_debug_the_graph import runner_a, runner_b, runner_c, runner_d, runner_e, runner_f
 from labs.lab18_debug_the_graph.service import OPS, SLOTS, Service, text_engine
 from mini_engine.engine.scheduler import Request
 from mini_engine.sim import graphs as engines_own

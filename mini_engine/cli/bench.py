@@ -39,11 +39,7 @@ from rich.table import Table
 
 from mini_engine.cli import measuring, options
 from mini_engine.cuda.measure.bars import BATCHES, SHAPES, judged
-from mini_engine.cuda.measure.evidence import (
-    new_measurement,
-    read_measurement,
-    write_measurement,
-)
+from mini_engine.cuda.measure.evidence import new_measurement, read_measurement, write_measurement
 from mini_engine.cuda.measure.intervals import MAX_PROCESSES
 from mini_engine.records.rows import MEASURED, Row, by_point
 

@@ -113,11 +113,7 @@ def _card_and_host(args: argparse.Namespace, console: Console) -> dict[str, Any]
     backend = measuring.backend_of(args.device, "calibrate", console)
     from mini_engine.cuda.measure import spec_fit
     from mini_engine.cuda.measure.calibrate import measure, sizes_for
-    from mini_engine.cuda.measure.evidence import (
-        CALIBRATED,
-        new_measurement,
-        write_measurement,
-    )
+    from mini_engine.cuda.measure.evidence import CALIBRATED, new_measurement, write_measurement
     from mini_engine.cuda.measure.pdl_gap import PDL, PLAIN, SAVED
 
     command = measuring.command_line(args.typed)
@@ -150,11 +146,7 @@ def _card_and_host(args: argparse.Namespace, console: Console) -> dict[str, Any]
     )
     _write(files["card"], card)
     host = spec_fit.host_json(
-        figures,
-        base_host,
-        f"{device}-host{CALIBRATED}",
-        evidence.name,
-        emulated=backend.emulated,
+        figures, base_host, f"{device}-host{CALIBRATED}", evidence.name, emulated=backend.emulated
     )
     _write(files["host"], host)
     load_spec(files["card"], files["host"])  # raises where the simulator could not read them

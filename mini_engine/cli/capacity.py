@@ -28,14 +28,7 @@ from rich.table import Table
 from mini_engine.cli import options
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.model.config import SHAPES
-from mini_engine.predict.capacity import (
-    GIB,
-    KV_DTYPE_BYTES,
-    QUANTS,
-    capacity,
-    floor_ms,
-    read_bytes,
-)
+from mini_engine.predict.capacity import GIB, KV_DTYPE_BYTES, QUANTS, capacity, floor_ms, read_bytes
 from mini_engine.predict.hardware import load_spec, spec_names
 
 DEFAULT_GPU = "h200"

@@ -9,13 +9,7 @@ import argparse
 import sys
 from pathlib import Path
 
-BUILT_IN = (
-    "Return True if",
-    "Remove the",
-    "Return a list of",
-    "Return the number of",
-    "Convert a",
-)
+BUILT_IN = ("Return True if", "Remove the", "Return a list of", "Return the number of", "Convert a")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

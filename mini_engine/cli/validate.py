@@ -31,13 +31,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from mini_engine.predict.published import SHIPPED_POINTS, Sheets, read_points
-from mini_engine.predict.validate import (
-    by_class,
-    host_from,
-    pairs,
-    rows_of,
-    summary,
-)
+from mini_engine.predict.validate import by_class, host_from, pairs, rows_of, summary
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

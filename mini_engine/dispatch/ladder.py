@@ -123,11 +123,7 @@ class Waste:
 
 
 def optimal_ladder(
-    histogram: Mapping[int, int],
-    rungs: int,
-    *,
-    cost: PerRung = float,
-    top: int | None = None,
+    histogram: Mapping[int, int], rungs: int, *, cost: PerRung = float, top: int | None = None
 ) -> CaptureLadder:
     """The ladder of at most `rungs` rungs on which the steps of `histogram` cost least. Exact.
 
@@ -144,11 +140,7 @@ def optimal_ladder(
 
 
 def best_ladders(
-    histogram: Mapping[int, int],
-    max_rungs: int,
-    *,
-    cost: PerRung = float,
-    top: int | None = None,
+    histogram: Mapping[int, int], max_rungs: int, *, cost: PerRung = float, top: int | None = None
 ) -> list[CaptureLadder]:
     """The best ladders of 1, 2 … `max_rungs` rungs, without those whose last rung saves nothing.
 

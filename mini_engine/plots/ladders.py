@@ -53,11 +53,7 @@ def ladder_curve(
 
 
 def waste_by_batch(
-    ladder: CaptureLadder,
-    path: Path | str,
-    *,
-    caption: str,
-    mark: int | None = None,
+    ladder: CaptureLadder, path: Path | str, *, caption: str, mark: int | None = None
 ) -> None:
     """The staircase: the rung that a batch runs at, and the share of its rows that is padding.
 

@@ -30,13 +30,7 @@ from mini_engine.plots.canvas import (
     doubling_ticks,
     percent_ticks,
 )
-from mini_engine.records.measured import (
-    PAYS,
-    Origin,
-    crossing_batch,
-    curve,
-    floor_curve,
-)
+from mini_engine.records.measured import PAYS, Origin, crossing_batch, curve, floor_curve
 from mini_engine.records.rows import Row
 
 STYLES = {

@@ -10,15 +10,7 @@ from pathlib import Path
 
 from matplotlib.ticker import FuncFormatter
 
-from mini_engine.plots.canvas import (
-    BLACK,
-    BLUE,
-    GREEN,
-    GREY,
-    PALE,
-    VERMILION,
-    canvas,
-)
+from mini_engine.plots.canvas import BLACK, BLUE, GREEN, GREY, PALE, VERMILION, canvas
 from mini_engine.predict.validate import Row, Summary
 
 COLOURS = {"NONE": VERMILION, "PIECEWISE": GREEN, "FULL": BLUE}

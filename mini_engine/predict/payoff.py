@@ -18,14 +18,7 @@ from mini_engine.model.config import ModelConfig
 from mini_engine.predict.hardware import DeviceSpec
 from mini_engine.predict.launch_model import break_even_replays, crossover
 from mini_engine.predict.oplists import OpCost, StepShape, step_ops
-from mini_engine.predict.step_cost import (
-    Mode,
-    input_copy,
-    kernel_us,
-    launched,
-    run,
-    step_time,
-)
+from mini_engine.predict.step_cost import Mode, input_copy, kernel_us, launched, run, step_time
 
 
 @dataclass(frozen=True)

@@ -15,13 +15,7 @@ from mini_engine.model.config import SHAPES, ModelConfig
 from mini_engine.predict.capacity import read_bytes
 from mini_engine.predict.figures import Sheet
 from mini_engine.predict.hardware import DeviceSpec
-from mini_engine.predict.published import (
-    SHIPPED_POINTS,
-    Point,
-    Sheets,
-    predicted_ms,
-    read_points,
-)
+from mini_engine.predict.published import SHIPPED_POINTS, Point, Sheets, predicted_ms, read_points
 
 WITHIN = 0.10
 GROUPS = {"eager": "NONE", "piecewise": "PIECEWISE", "full": "FULL"}
@@ -109,14 +103,7 @@ def rows_of(
         low, high = spec.interval(ms, GROUPS[mode])
         rows.append(
             Row(
-                point,
-                ms,
-                low,
-                high,
-                spec.host,
-                known,
-                GROUPS[mode],
-                (left_out or {}).get(point.id),
+                point, ms, low, high, spec.host, known, GROUPS[mode], (left_out or {}).get(point.id)
             )
         )
     return rows

@@ -76,9 +76,7 @@ def test_the_demo_writes_the_same_text_in_all_four_modes(
     assert f"wrote the same {tokens} tokens" in screen
 
 
-def test_the_demo_predicts_every_mode_at_full_size(
-    demo: tuple[dict[str, Any], Path, str],
-) -> None:
+def test_the_demo_predicts_every_mode_at_full_size(demo: tuple[dict[str, Any], Path, str]) -> None:
     rows = {row["mode"]: row for row in demo[0]["predictions"]}
     assert [*rows] == ["HF eager", "NONE", "PIECEWISE", "FULL", "FULL_AND_PIECEWISE"]
     assert rows["HF eager"]["kernels"] == 1591
@@ -96,9 +94,7 @@ def test_the_demo_predicts_every_mode_at_full_size(
     assert rows["FULL_AND_PIECEWISE"]["graphs"] == 51 * 29 + 35
 
 
-def test_the_demo_writes_two_pictures_and_a_trace(
-    demo: tuple[dict[str, Any], Path, str],
-) -> None:
+def test_the_demo_writes_two_pictures_and_a_trace(demo: tuple[dict[str, Any], Path, str]) -> None:
     result, out, screen = demo
     assert {Path(f).name for f in result["files"]} == {
         "timeline.png",

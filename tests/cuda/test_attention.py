@@ -8,11 +8,7 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from mini_engine.cuda.attention import (  # noqa: E402
-    DecodeAttention,
-    HostAttention,
-    RaggedAttention,
-)
+from mini_engine.cuda.attention import DecodeAttention, HostAttention, RaggedAttention  # noqa: E402
 from mini_engine.cuda.inputs import StaticInputs  # noqa: E402
 from tests.support.torch_helpers import (  # noqa: E402
     CPU,

@@ -15,11 +15,7 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from mini_engine.cuda.attention import (  # noqa: E402
-    Attention,
-    DecodeAttention,
-    RaggedAttention,
-)
+from mini_engine.cuda.attention import Attention, DecodeAttention, RaggedAttention  # noqa: E402
 from mini_engine.cuda.inputs import StaticInputs  # noqa: E402
 from mini_engine.cuda.model import rotary_tables  # noqa: E402
 from mini_engine.cuda.weights import load_weights  # noqa: E402

@@ -95,10 +95,7 @@ def workloads(draw: st.DrawFn) -> tuple[list[Request], SchedulerLimits]:
 @settings(max_examples=settings.default.max_examples // 4)
 @given(workloads(), st.sampled_from(MODES), st.sampled_from([(2, 8), (3,), (5,)]))
 def test_every_request_gets_the_tokens_it_gets_alone(
-    device: str,
-    workload: tuple[list[Request], SchedulerLimits],
-    mode: str,
-    sizes: tuple[int, ...],
+    device: str, workload: tuple[list[Request], SchedulerLimits], mode: str, sizes: tuple[int, ...]
 ) -> None:
     requests, limits = workload
     serving = engine(device, mode, sizes, limits)

@@ -9,12 +9,7 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from mini_engine.cuda.sampling import (  # noqa: E402
-    TemperatureSampler,
-    _mixed,
-    greedy,
-    gumbel,
-)
+from mini_engine.cuda.sampling import TemperatureSampler, _mixed, greedy, gumbel  # noqa: E402
 
 CPU = torch.device("cpu")
 LOGITS = torch.tensor([2.0, 1.0, 0.5, 0.0, -1.0, -3.0])

@@ -12,23 +12,12 @@ from safetensors.numpy import save_file
 
 torch = pytest.importorskip("torch")
 
-from mini_engine.cuda.weights import (  # noqa: E402
-    Weights,
-    load_weights,
-    random_weights,
-)
+from mini_engine.cuda.weights import Weights, load_weights, random_weights  # noqa: E402
 from mini_engine.engine.generation import SHIPPED as CHECKPOINT  # noqa: E402
 from mini_engine.model import checkpoint  # noqa: E402
 from mini_engine.model.config import ModelConfig, named_shape  # noqa: E402
 from mini_engine.sim import weights as sim_weights  # noqa: E402
-from tests.support.torch_helpers import (  # noqa: E402
-    CPU,
-    DEVICES,
-    FAMILIES,
-    TINY,
-    LoneTorchModel,
-    random_folder,
-)
+from tests.support.torch_helpers import CPU, DEVICES, FAMILIES, TINY, LoneTorchModel, random_folder  # noqa: E402
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 

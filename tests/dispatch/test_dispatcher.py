@@ -9,11 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mini_engine.dispatch.dispatcher import (
-    BatchDescriptor,
-    GraphDispatcher,
-    uniform_token_count,
-)
+from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher, uniform_token_count
 from mini_engine.dispatch.modes import CUDAGraphMode
 from mini_engine.dispatch.pieces import split_pieces
 from tests.support.vllm_vectors import label, vectors

@@ -36,9 +36,7 @@ def test_the_default_ladder_is_that_of_vllm_0_33(vector):
 
 
 @given(
-    max_num_seqs=st.integers(1, 1500),
-    max_tokens=st.integers(1, 20_000),
-    blackwell=st.booleans(),
+    max_num_seqs=st.integers(1, 1500), max_tokens=st.integers(1, 20_000), blackwell=st.booleans()
 )
 def test_every_decode_batch_up_to_the_top_has_a_full_graph_by_default(
     max_num_seqs, max_tokens, blackwell

@@ -36,13 +36,7 @@ QWEN = named_shape("qwen3-0.6b")
 ONE = step_ops(QWEN, StepShape.decode(1, 1024), "fused9")
 
 ops_lists = st.lists(
-    st.builds(
-        OpCost,
-        st.just("op"),
-        st.floats(0, 5e8),
-        st.floats(0, 5e10),
-        st.booleans(),
-    ),
+    st.builds(OpCost, st.just("op"), st.floats(0, 5e8), st.floats(0, 5e10), st.booleans()),
     min_size=1,
     max_size=60,
 )

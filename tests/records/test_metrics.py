@@ -7,13 +7,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from mini_engine.records.metrics import (
-    _EDGES,
-    GROWTH,
-    LogHistogram,
-    padding_waste,
-    percentile,
-)
+from mini_engine.records.metrics import _EDGES, GROWTH, LogHistogram, padding_waste, percentile
 
 latencies = st.floats(1e-2, 1e9)
 half_bin = (GROWTH**0.5 - 1) * (1 + 1e-9)  # a percentile is a bin's middle
@@ -56,8 +50,7 @@ def test_padding_waste_is_the_share_of_all_computed_rows() -> None:
 
 
 @given(
-    values=st.lists(st.tuples(latencies, st.integers(1, 50)), min_size=1),
-    percent=st.floats(0, 100),
+    values=st.lists(st.tuples(latencies, st.integers(1, 50)), min_size=1), percent=st.floats(0, 100)
 )
 def test_histogram_percentile_is_within_half_a_bin(
     values: list[tuple[float, int]], percent: float

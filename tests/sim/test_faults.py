@@ -70,10 +70,7 @@ def test_stale_metadata_in_padded_rows_writes_into_blocks_that_have_a_new_owner(
     """The rows of a finished request go on writing where they last wrote."""
     requests = [Request("short", (3, 4, 5), 3), *REQUESTS]
     late = Request("late", (11, 12, 13, 14), 8, arrival_us=400)
-    expected = EXPECTED | {
-        "short": alone((3, 4, 5), 3),
-        "late": alone((11, 12, 13, 14), 8),
-    }
+    expected = EXPECTED | {"short": alone((3, 4, 5), 3), "late": alone((11, 12, 13, 14), 8)}
     right = tokens_by_id(full_engine().run([*requests, late]))
     wrong = tokens_by_id(full_engine(KeepsTheTail).run([*requests, late]))
     assert right == expected

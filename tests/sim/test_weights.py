@@ -13,13 +13,7 @@ from safetensors.numpy import save_file
 
 from mini_engine.model.config import ModelConfig
 from mini_engine.sim.weights import Weights, load_weights, random_weights
-from tests.support.checkpoint_helpers import (
-    FAMILIES,
-    TINY,
-    random_tensors,
-    write,
-    write_shards,
-)
+from tests.support.checkpoint_helpers import FAMILIES, TINY, random_tensors, write, write_shards
 
 
 def same(one: Weights, other: Weights) -> bool:

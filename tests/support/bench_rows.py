@@ -66,9 +66,7 @@ def made_up_row(
     return row.as_json()
 
 
-def made_up_rows(
-    batches: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256),
-) -> list[InFile]:
+def made_up_rows(batches: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256)) -> list[InFile]:
     """Every variant at every batch."""
     return [made_up_row(variant, batch) for batch in batches for variant in LAWS]
 

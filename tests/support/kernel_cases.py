@@ -36,11 +36,7 @@ class Paged:
 
 
 def paged(
-    contexts: list[int],
-    kv_heads: int,
-    head_dim: int,
-    block_size: int,
-    dtype: torch.dtype,
+    contexts: list[int], kv_heads: int, head_dim: int, block_size: int, dtype: torch.dtype
 ) -> Paged:
     """Only rows of live positions hold numbers: everything else, the null block too, is NaN."""
     needed = [-(-context // block_size) for context in contexts]

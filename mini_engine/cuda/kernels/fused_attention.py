@@ -178,8 +178,7 @@ def fused_attention_kernel(
 
 
 @torch.library.custom_op(
-    "launch_bound::rope_kv_write_attention",
-    mutates_args=("out", "k_cache", "v_cache", "counters"),
+    "launch_bound::rope_kv_write_attention", mutates_args=("out", "k_cache", "v_cache", "counters")
 )
 def rope_kv_write_attention(
     out: Tensor,

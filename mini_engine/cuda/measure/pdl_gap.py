@@ -46,11 +46,7 @@ def pdl_figures(backend: GraphBackend, nodes: int, rounds: int) -> dict[str, dic
     plain.reset()
     early.reset()
     saved = [one.event_us - other.event_us for one, other in zip(ones, others, strict=True)]
-    return {
-        PLAIN: _figure(ones),
-        PDL: _figure(others),
-        SAVED: median_interval(saved).as_dict(),
-    }
+    return {PLAIN: _figure(ones), PDL: _figure(others), SAVED: median_interval(saved).as_dict()}
 
 
 def norm_chain(backend: GraphBackend, nodes: int, *, pdl: bool) -> Callable[[], object]:

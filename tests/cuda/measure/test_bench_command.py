@@ -21,11 +21,7 @@ from mini_engine.cli import bench_file, main  # noqa: E402
 from mini_engine.cli.bench_file import config_of  # noqa: E402
 from mini_engine.cli.measuring import specs_for  # noqa: E402
 from mini_engine.cuda.graphs.backend import graphs_for  # noqa: E402
-from mini_engine.cuda.measure import (  # noqa: E402
-    bench,
-    gate,
-    table,
-)
+from mini_engine.cuda.measure import bench, gate, table  # noqa: E402
 from mini_engine.cuda.measure import variants as variants_room  # noqa: E402
 from mini_engine.cuda.measure.bars import BARS  # noqa: E402
 from mini_engine.cuda.measure.decode_setup import DecodeSetup, Variant, build_setup  # noqa: E402

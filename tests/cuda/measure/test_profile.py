@@ -253,9 +253,7 @@ def measured(request: pytest.FixtureRequest, weights: Weights) -> tuple[str, Pro
     return request.param, profile_step(graphs, weights, request.param, batch=2, context=40)
 
 
-def test_a_step_of_the_engine_fills_lane_cpu_from_end_to_end(
-    measured: tuple[str, Profile],
-) -> None:
+def test_a_step_of_the_engine_fills_lane_cpu_from_end_to_end(measured: tuple[str, Profile]) -> None:
     mode, step = measured
     assert {e.lane for e in step.timeline} == {CPU}  # no GPU here
     assert {e.category for e in step.timeline} == {"host"}

@@ -8,14 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from mini_engine.cuda.kernels import (
-    activation,
-    attention,
-    fused_attention,
-    linear,
-    norm,
-    rope,
-)
+from mini_engine.cuda.kernels import activation, attention, fused_attention, linear, norm, rope
 from mini_engine.cuda.kernels.paged import Heads
 from tests.support.kernel_cases import Paged, assert_close, paged, rotary
 
