@@ -31,10 +31,19 @@ PATH = re.compile(
 MODULE = re.compile(rf"(?<![\w./-])(?:{TOPS})(?:\.[A-Za-z_]\w*)+(?![\w/])")
 # A pattern for many files, what a learner writes, and what a run on a GPU is yet to write.
 NOT_THERE = re.compile(r"NN|NAME|\bID\b|^labs/mine|^course/measurements/(\*|bars-h200)\.json$")
-OTHER_PROJECTS = ("vllm", "nanovllm", "torch", "transformers", "python/sglang", "qwen_megakernel")
+OTHER_PROJECTS = (
+    "vllm",
+    "nanovllm",
+    "torch",
+    "transformers",
+    "python/sglang",
+    "qwen_megakernel",
+    "kernel_launch",
+)
 FILES_OF_OTHER_PROJECTS = {
     *("api_server.py", "compilation.py", "core.py", "gpu_model_runner.py", "model_runner.py"),
     *("bench_one_batch.py", "modeling_qwen.py", "triton_attn.py", "vllm.py", "RESULTS.md", "x.py"),
+    "async_utils.py",
 }
 WRITTEN_BY_A_RUN = {"trap.py", "reference/index.md"}  # in a chapter, for the site
 NO_FILES_OF_OURS = {"out", "mine", "build", "dist", "__pycache__"}
