@@ -166,7 +166,7 @@ def test_weights_that_do_not_fit_are_told_in_bytes_with_a_shape_that_would(
     backend, large = pretend(*A100, free=8_000_000_000), named_shape("qwen3-4b")
     assert no_room(large, backend, "bf16") == (
         f"qwen3-4b needs {weight_bytes(large):,} bytes for its weights (bf16) and the GPU has "
-        "8,000,000,000 free: qwen3-1.7b would fit"
+        "8,000,000,000 free: qwen2.5-3b would fit"
     )
     assert no_room(named_shape("qwen3-1.7b"), backend, "bf16") is None
     pretend(*A100, free=1_000_000)
