@@ -20,17 +20,16 @@ and of k (or v).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain, repeat
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from mini_engine.model.config import ModelConfig
 
 Kind = Literal["product", "attention", "other"]  # kernels of a kind reach the same bandwidth
 
 
-@dataclass(frozen=True)
-class OpCost:
+class OpCost(NamedTuple):  # ten thousand steps make a million of them
     """One kernel. `splitting`: it stays out of piecewise graphs and is launched live.
 
     Attention is, because its metadata changes every step; so is all that works on num_reqs rows,
@@ -285,7 +284,7 @@ def _linear(
 
 def _add(op: OpCost, bytes: float, flops: float) -> OpCost:
     """`op` with something fused into it."""
-    return replace(op, bytes=op.bytes + bytes, flops=op.flops + flops)
+    return op._replace(bytes=op.bytes + bytes, flops=op.flops + flops)
 
 
 _STYLES: dict[str, Callable[[ModelConfig, StepShape], StepParts]] = {
