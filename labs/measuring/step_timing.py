@@ -162,7 +162,7 @@ def bench_words(race: Race, on: PredictedFor, out: Path) -> list[str]:
     """The command that measures."""
     batches = ",".join(map(str, BATCHES))
     words = ["bench", "--quick", "--device", "cuda", "--shape", SHAPE, "--batch", batches]
-    words += ["--context", str(CONTEXT), "--variants", ",".join(race.variants.values())]
+    words += ["--context", str(CONTEXT), "--arms", ",".join(race.variants.values())]
     for option, word in zip(("--spec", "--host"), on, strict=True):
         words += [option, word] if word else []
     return [*words, "-o", str(out)]
@@ -175,7 +175,7 @@ def emulated(race: Race, reason: str, console: Console) -> None:
     torch.set_num_threads(1)  # tiny ops: threads would only wait for each other
     out = workspace.home() / race.folder.name / "bench-emulated.json"
     variants = ",".join(race.variants[name] for name in race.emulated)
-    words = ["bench", "--device", "cpu", "--batch", "1", "--variants", variants, "--json"]
+    words = ["bench", "--device", "cpu", "--batch", "1", "--arms", variants, "--json"]
     words += ["-o", str(out)]
     with contextlib.redirect_stdout(io.StringIO()):
         code = cli.main(words)

@@ -62,10 +62,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch", type=options.whole_numbers, metavar="1,8", help="batches")
     parser.add_argument("--context", type=options.whole_numbers, metavar="512", help="contexts")
     parser.add_argument(
-        "--variants",
+        "--arms",
         type=_words,
         metavar="NAME,...",
-        help="(default: all; an unknown name lists them)",
+        help="variants to time, in this order (default: all; an unknown name lists them)",
     )
     parser.add_argument("--rounds", type=options.positive, metavar="N", help="laps, an even number")
     parser.add_argument("--steps", type=options.positive, metavar="N", help="decode steps a lap")
@@ -119,7 +119,7 @@ def _measure(args: argparse.Namespace, console: Console) -> Path:
     known = "laptop-cpu" if backend.emulated else base_name(measurement.gpu)
     spec_for = measuring.specs_for(args.spec or known or "h200", args.host)
     out: Path = args.out or measuring.measurement_path("bench", known or "gpu", backend.emulated)
-    check_names(args.variants)
+    check_names(args.arms)
     for word in args.shape:
         bench_file.config_of(word)  # raises before anything is measured
     if args.processes > 1 and not args.process:
@@ -185,7 +185,7 @@ def _fill_in(args: argparse.Namespace, backend: GraphBackend) -> None:
     args.shape = args.shape or (["tiny"] if emulated else list(SHAPES[:1] if small else SHAPES))
     args.batch = args.batch or ([1, 2] if emulated else [1, 8] if small else list(BATCHES))
     args.context = args.context or ([40] if emulated else [512] if small else CONTEXTS)
-    args.variants = args.variants or [name for name in VARIANTS if name not in slow]
+    args.arms = args.arms or [name for name in VARIANTS if name not in slow]
     args.rounds = args.rounds or (2 if emulated else 8 if small else 20)
     args.steps = args.steps or (4 if emulated else 32)
     args.processes = args.processes or (1 if small else 3)

@@ -141,7 +141,7 @@ def _missing(args: argparse.Namespace, rows: dict[tuple[Point, str], Row], proce
         config = config_of(word)
         for batch, context in itertools.product(args.batch, args.context):
             point = Point(config.name, batch, context)
-            names = [name for name in args.variants if wants(rows.get((point, name)), process)]
+            names = [name for name in args.arms if wants(rows.get((point, name)), process)]
             if names:
                 todo.append((word, config, point, names))
     return todo

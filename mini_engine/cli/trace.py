@@ -155,7 +155,7 @@ def _side_by_side(
     if HF_EAGER in modes:
         raise ValueError(
             f"--mode {HF_EAGER!r} is not of this engine: leave out --backend cuda, or time it with "
-            "bench --variants hf-eager"
+            "bench --arms hf-eager"
         )
     backend = measuring.backend_of(args.device, "trace --backend cuda", console)
     from mini_engine.cuda.measure.evidence import gpu_name

@@ -34,6 +34,7 @@ from mini_engine.cuda.kernels.launch import sm_count
 from mini_engine.cuda.kernels.linear import linear, linear_add, norm_gate_up_silu_mul, norm_linear
 from mini_engine.cuda.kernels.norm import add_rms_norm, rms_norm
 from mini_engine.cuda.kernels.pick import pick_and_advance, pick_tokens
+from mini_engine.cuda.kernels.plans import BASE, plan_of
 from mini_engine.cuda.kernels.rope import rope_kv_write
 from mini_engine.cuda.kernels.skinny import MAX_SKINNY_TOKENS
 from mini_engine.cuda.model import KVCache, Model
@@ -51,12 +52,15 @@ class FusedModel(Model):
         *,
         kernels_per_layer: Literal[9, 5],
         pdl: bool = False,
+        plan: str = BASE,
     ) -> None:
         super().__init__(weights, cache)
         if kernels_per_layer not in (9, 5):
             raise ValueError(f"kernels_per_layer is {kernels_per_layer}, expected 9 or 5")
         self.layers = self._five if kernels_per_layer == 5 else self._nine
         self.pdl, self.sm_count = pdl, sm_count(weights.embed.device)
+        plan_of(plan)  # raises for a name that is none
+        self.plan = plan
         # How many splits have arrived; every launch leaves zeros, so all layers share it.
         shape = (MAX_SKINNY_TOKENS, self.config.num_kv_heads)
         self.counters = torch.zeros(shape, dtype=torch.int32, device=weights.embed.device)
@@ -108,25 +112,27 @@ class FusedModel(Model):
         values = hidden.new_empty(rows, partials, dtype=torch.float32)
         indices = hidden.new_empty(rows, partials, dtype=torch.int32)
         eps = self.config.rms_norm_eps
-        norm_lm_head(values, indices, hidden, norm_weight, weight, eps, logits, self.pdl)
+        norm_lm_head(values, indices, hidden, norm_weight, weight, eps, logits, self.pdl, self.plan)
         return logits, values, indices, hidden.new_empty(rows, dtype=torch.int32)
 
     def _five(self, residual: Tensor, inputs: StepInputs, table: Tensor, counters: Tensor) -> None:
         c, eps, pdl, rows = self.config, self.config.rms_norm_eps, self.pdl, len(residual)
-        context = table.shape[1] * self.cache.block_size
+        plan, context = self.plan, table.shape[1] * self.cache.block_size
         splits = fused.num_splits(context, rows, c.num_kv_heads, 4 * self.sm_count)
         qkv = residual.new_empty(rows, c.q_size + 2 * c.kv_size)
         attended = residual.new_empty(rows, c.q_size)
         activated = residual.new_empty(rows, c.intermediate_size)
         for layer, keys, values in self._layers_with_cache():
-            norm_linear(qkv, residual, layer.input_norm, layer.qkv, eps, layer.qkv_bias, pdl)
+            norm_linear(qkv, residual, layer.input_norm, layer.qkv, eps, layer.qkv_bias, pdl, plan)
             fused.rope_kv_write_attention(
                 attended, keys, values, counters, qkv, table, inputs.context_lens,
-                self.cos, self.sin, splits, layer.q_norm, layer.k_norm, eps, pdl,
+                self.cos, self.sin, splits, layer.q_norm, layer.k_norm, eps, pdl, plan,
             )  # fmt: skip
-            linear_add(residual, attended, layer.o, pdl)
-            norm_gate_up_silu_mul(activated, residual, layer.post_norm, layer.gate_up, eps, pdl)
-            linear_add(residual, activated, layer.down, pdl)
+            linear_add(residual, attended, layer.o, pdl, plan)
+            norm_gate_up_silu_mul(
+                activated, residual, layer.post_norm, layer.gate_up, eps, pdl, plan
+            )
+            linear_add(residual, activated, layer.down, pdl, plan)
 
     def _nine(self, residual: Tensor, inputs: StepInputs, table: Tensor, counters: Tensor) -> None:
         c, eps, pdl, rows = self.config, self.config.rms_norm_eps, self.pdl, len(residual)

@@ -291,7 +291,7 @@ def test_a_shape_too_large_for_the_benchmark_is_told_variant_by_variant_and_the_
 ) -> None:
     monkeypatch.setattr(emulator, "mem_get_info", lambda: (4_000_000_000, 4_000_000_000))
     out = tmp_path / "bench.json"
-    words = ["bench", "--device", "cpu", "--shape", "qwen3-1.7b,tiny", "--variants", "ours-eager"]
+    words = ["bench", "--device", "cpu", "--shape", "qwen3-1.7b,tiny", "--arms", "ours-eager"]
     words += ["--batch", "1", "--rounds", "2", "--steps", "2", "--context", "40", "-o", str(out)]
     assert main(words) == 0
     large, tiny = json.loads(out.read_text())["figures"]["rows"]

@@ -17,6 +17,7 @@ computes on a CPU, and what its `pdl` switch does.
     head.py              norm_lm_head                                       the end of a step
     pick.py              pick_tokens, pick_and_advance                      the end of a step
     paged.py             the pieces of the attention kernels
+    plans.py             which alternatives of the five-kernel step run, as data
     interpreter.py       the guard that makes Triton's interpreter honest about bf16
 
 Every kernel computes in float32 and rounds where it stores. Its results differ from an unfused

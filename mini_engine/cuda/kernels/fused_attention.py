@@ -43,6 +43,7 @@ from mini_engine.cuda.kernels.paged import (
     online_softmax,
     store_partial,
 )
+from mini_engine.cuda.kernels.plans import BASE, plan_of
 from mini_engine.cuda.kernels.rope import check_rotary, has_qk_norm, head_norm, rope_reference
 
 TILE = 16  # keys of a tile: with 32, one warp of head_dim 128 spills
@@ -195,8 +196,10 @@ def rope_kv_write_attention(
     k_norm: Tensor | None = None,
     eps: float = 1e-6,
     pdl: bool = False,
+    plan: str = BASE,
 ) -> None:
     """Shapes as at the top of the file. `splits`: from `num_splits`, a constant of the graph."""
+    plan_of(plan)
     heads = Heads.of(out, k_cache, v_cache)
     heads.check_tables(len(out), block_table, context_lens)
     check_shape("qkv", qkv, (len(out), heads.qkv_size))

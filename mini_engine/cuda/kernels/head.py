@@ -43,6 +43,7 @@ from mini_engine.cuda.kernels.launch import (
 )
 from mini_engine.cuda.kernels.linear import product_reference
 from mini_engine.cuda.kernels.pick import best_of, fill_partials
+from mini_engine.cuda.kernels.plans import BASE, plan_of
 
 TILES = 4  # tiles of rows a program
 
@@ -108,8 +109,10 @@ def norm_lm_head(
     eps: float,
     logits: Tensor | None = None,
     pdl: bool = False,
+    plan: str = BASE,
 ) -> None:
     """Shapes as at the top of the file. ValueError also for more than 4 tokens."""
+    plan_of(plan)
     vocab, width = weight.shape
     if len(x) > MAX_GEMV_TOKENS:
         raise ValueError(
@@ -131,11 +134,11 @@ def norm_lm_head(
             logits.copy_(scores)
         fill_partials(values, indices, scores)
         return
-    plan = gemv_plan(vocab, width, sm_count=sms)
+    gemv = gemv_plan(vocab, width, sm_count=sms)
     head_kernel[(programs,)](
         values, indices, logits, x, norm_weight, weight, eps, M=len(x), V=vocab, K=width,
-        ROWS=plan.rows, CHUNK=plan.chunk, CHUNKS=plan.chunks, TILES=TILES,
-        LOGITS=logits is not None, num_warps=plan.warps, **launch_options(pdl, x.device),
+        ROWS=gemv.rows, CHUNK=gemv.chunk, CHUNKS=gemv.chunks, TILES=TILES,
+        LOGITS=logits is not None, num_warps=gemv.warps, **launch_options(pdl, x.device),
     )  # fmt: skip
 
 

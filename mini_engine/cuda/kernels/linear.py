@@ -8,10 +8,11 @@
 In:  x (M, K), weight (N, K), norm_weight (K,), that of RMSNorm, bias (N,).
 Out: out (M, N), in the dtype of x.
 
-1 to 4 tokens go to gemv.py and up to 16 to skinny.py: both read each weight once, which is all that
-counts in decode. Above 16 the arithmetic begins to count: use a library's GEMM (cuBLAS, through
-`torch.nn.functional.linear`). The two kernels add in different orders, so a token's last bits
-depend on which of them its batch gets: compare eager and graph at one rung, or with a tolerance.
+`plan` names the alternatives to run (plans.py). 1 to 4 tokens go to gemv.py and up to 16 to
+skinny.py: both read each weight once, which is all that counts in decode. Above 16 the arithmetic
+begins to count: use a library's GEMM (cuBLAS, through `torch.nn.functional.linear`). The two
+kernels add in different orders, so a token's last bits depend on which of them its batch gets:
+compare eager and graph at one rung, or with a tolerance.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from mini_engine.cuda.kernels.activation import silu_mul_reference
 from mini_engine.cuda.kernels.checks import check_shape
 from mini_engine.cuda.kernels.gemv import MAX_GEMV_TOKENS, gemv_plan, launch_gate_up, launch_linear
 from mini_engine.cuda.kernels.launch import runs_triton, sm_count
+from mini_engine.cuda.kernels.plans import BASE, plan_of
 from mini_engine.cuda.kernels.skinny import (
     MAX_SKINNY_TOKENS,
     launch_skinny,
@@ -33,10 +35,15 @@ from mini_engine.cuda.kernels.skinny import (
 
 @torch.library.custom_op("launch_bound::linear", mutates_args=("out",))
 def linear(
-    out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None = None, pdl: bool = False
+    out: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    pdl: bool = False,
+    plan: str = BASE,
 ) -> None:
     """out = x Wᵀ (+ bias). ValueError also for more than 16 tokens, as in all of these ops."""
-    _product(out, x, None, weight, bias, 0.0, False, pdl)
+    _product(out, x, None, weight, bias, 0.0, False, pdl, plan)
 
 
 @torch.library.custom_op("launch_bound::norm_linear", mutates_args=("out",))
@@ -48,24 +55,34 @@ def norm_linear(
     eps: float,
     bias: Tensor | None = None,
     pdl: bool = False,
+    plan: str = BASE,
 ) -> None:
     """out = RMSNorm(x) Wᵀ (+ bias)."""
-    _product(out, x, norm_weight, weight, bias, eps, False, pdl)
+    _product(out, x, norm_weight, weight, bias, eps, False, pdl, plan)
 
 
 @torch.library.custom_op("launch_bound::linear_add", mutates_args=("residual",))
-def linear_add(residual: Tensor, x: Tensor, weight: Tensor, pdl: bool = False) -> None:
+def linear_add(
+    residual: Tensor, x: Tensor, weight: Tensor, pdl: bool = False, plan: str = BASE
+) -> None:
     """residual (M, N) += x Wᵀ, rounded once."""
-    _product(residual, x, None, weight, None, 0.0, True, pdl)
+    _product(residual, x, None, weight, None, 0.0, True, pdl, plan)
 
 
 @torch.library.custom_op("launch_bound::norm_gate_up_silu_mul", mutates_args=("out",))
 def norm_gate_up_silu_mul(
-    out: Tensor, x: Tensor, norm_weight: Tensor, weight: Tensor, eps: float, pdl: bool = False
+    out: Tensor,
+    x: Tensor,
+    norm_weight: Tensor,
+    weight: Tensor,
+    eps: float,
+    pdl: bool = False,
+    plan: str = BASE,
 ) -> None:
     """out (M, I); weight (2I, K): the rows of gate, then the rows of up."""
     if weight.dim() != 2 or weight.shape[0] % 2:
         raise ValueError(f"weight is {tuple(weight.shape)}, expected (2 · I, K)")
+    plan_of(plan)
     _check(out, x, weight.shape[0] // 2, weight)
     check_shape("norm_weight", norm_weight, (weight.shape[1],))
     if not runs_triton(x):
@@ -74,8 +91,8 @@ def norm_gate_up_silu_mul(
         return
     num_pairs, width, sms = weight.shape[0] // 2, weight.shape[1], sm_count(x.device)
     if len(x) <= MAX_GEMV_TOKENS:
-        plan = gemv_plan(num_pairs, width, pairs=True, sm_count=sms)
-        launch_gate_up(out, x, norm_weight, weight, eps, pdl, plan)
+        gemv = gemv_plan(num_pairs, width, pairs=True, sm_count=sms)
+        launch_gate_up(out, x, norm_weight, weight, eps, pdl, gemv)
     else:
         skinny = skinny_plan(num_pairs, width, sm_count=sms)
         launch_skinny_gate_up(out, x, norm_weight, weight, eps, pdl, skinny)
@@ -120,7 +137,9 @@ def _product(
     eps: float,
     add: bool,
     pdl: bool,
+    plan: str,
 ) -> None:
+    plan_of(plan)
     if weight.dim() != 2:
         raise ValueError(f"weight is {tuple(weight.shape)}, expected (N, K)")
     _check(out, x, weight.shape[0], weight)
@@ -134,8 +153,8 @@ def _product(
         return
     sms = sm_count(x.device)
     if len(x) <= MAX_GEMV_TOKENS:
-        plan = gemv_plan(*weight.shape, sm_count=sms)
-        launch_linear(out, x, norm_weight, weight, bias, eps, add, pdl, plan)
+        gemv = gemv_plan(*weight.shape, sm_count=sms)
+        launch_linear(out, x, norm_weight, weight, bias, eps, add, pdl, gemv)
     else:
         skinny = skinny_plan(
             *weight.shape, split=norm_weight is None and bias is None, sm_count=sms

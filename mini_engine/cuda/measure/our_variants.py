@@ -16,6 +16,7 @@ from torch import Tensor
 
 from mini_engine.cuda.graphs.backend import GraphBackend
 from mini_engine.cuda.graphs.capture import GraphRunner, PiecewiseGraphRunner
+from mini_engine.cuda.kernels.plans import BASE
 from mini_engine.cuda.measure.decode_setup import DecodeSetup, Variant, new_step
 from mini_engine.cuda.measure.op_record import OpRecorder, WatchedAttention
 from mini_engine.predict.oplists import OpCost, StepShape, step_ops
@@ -185,12 +186,19 @@ class FusedGraph(OursGraph):
     """`OursGraph` with the layer in Triton kernels, with or without PDL."""
 
     def __init__(
-        self, setup: DecodeSetup, kernels_per_layer: Literal[9, 5], pdl: bool, steps_a_call: int
+        self,
+        setup: DecodeSetup,
+        kernels_per_layer: Literal[9, 5],
+        pdl: bool,
+        steps_a_call: int,
+        plan: str,
     ) -> None:
         from mini_engine.cuda.fused import FusedModel  # imports Triton, which not every system has
 
         plain = setup.model
-        model = FusedModel(plain.weights, plain.cache, kernels_per_layer=kernels_per_layer, pdl=pdl)
+        model = FusedModel(
+            plain.weights, plain.cache, kernels_per_layer=kernels_per_layer, pdl=pdl, plan=plan
+        )
         super().__init__(replace(setup, model=model), steps_a_call)
         self.style = f"fused{kernels_per_layer}"
 
@@ -201,10 +209,10 @@ class FusedGraph(OursGraph):
 
 
 def fused(
-    kernels_per_layer: Literal[9, 5], *, pdl: bool = False, steps_a_call: int = 1
+    kernels_per_layer: Literal[9, 5], *, pdl: bool = False, steps_a_call: int = 1, plan: str = BASE
 ) -> Callable[[DecodeSetup], Variant]:
     """What makes a `FusedGraph` of a setup."""
-    return lambda setup: FusedGraph(setup, kernels_per_layer, pdl, steps_a_call)
+    return lambda setup: FusedGraph(setup, kernels_per_layer, pdl, steps_a_call, plan)
 
 
 def no_triton(backend: GraphBackend) -> str | None:  # noqa: ARG001 (as every `why_not`)

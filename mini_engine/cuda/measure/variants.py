@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import torch
 
 from mini_engine.cuda.graphs.backend import GraphBackend
+from mini_engine.cuda.kernels.plans import BASE, PLANS
 from mini_engine.cuda.measure.decode_setup import DecodeSetup, Variant
 from mini_engine.cuda.measure.hf_variants import (
     HuggingFaceEager,
@@ -101,6 +102,12 @@ VARIANTS: dict[str, VariantKind] = {
     "graph-5": VariantKind(fused(5), "full", OURS, no_triton),
     "graph-5-pdl": VariantKind(fused(5, pdl=True), "full", OURS, no_pdl),
     "graph-5-pdl-k8": VariantKind(fused(5, pdl=True, steps_a_call=8), "full", OURS, no_pdl),
+    # the same with an alternative of its kernels: graph-5-pdl:dot, graph-5-pdl:prefetch, ...
+    **{
+        f"graph-5-pdl:{plan}": VariantKind(fused(5, pdl=True, plan=plan), "full", OURS, no_pdl)
+        for plan in PLANS
+        if plan != BASE
+    },
     # torch.compile of our plain model; the last two modes put CUDA graphs around it
     "compile-default": _ours_compiled("default", "eager"),
     "compile-reduce-overhead": _ours_compiled("reduce-overhead", "full"),

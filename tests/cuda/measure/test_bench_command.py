@@ -283,7 +283,7 @@ def test_the_command_measures_marks_its_file_and_resumes_what_is_missing(
 ) -> None:
     out = tmp_path / "bench.json"
     words = [*WORDS, "-o", str(out)]
-    assert main([*words, "--variants", "ours-graph,compile-default"]) == 0
+    assert main([*words, "--arms", "ours-graph,compile-default"]) == 0
     told, progress = capsys.readouterr()
     assert "no evidence about any GPU" in told
     assert "not measured  Qwen3-1.7B: ITL of 1.00 ms or less" in told
@@ -296,7 +296,7 @@ def test_the_command_measures_marks_its_file_and_resumes_what_is_missing(
     first = {row["variant"]: row for row in read_measurement(out).figures["rows"]}
     assert first["ours-graph"]["status"] == "measured"
     assert first["compile-default"]["reason"].endswith("needs an NVIDIA GPU")
-    assert main([*words, "--variants", "null,ours-graph,ours-eager", "--resume", "--json"]) == 0
+    assert main([*words, "--arms", "null,ours-graph,ours-eager", "--resume", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     figures = read_measurement(out).figures
     rows = {row["variant"]: row for row in figures["rows"]}
@@ -314,7 +314,7 @@ def test_the_command_measures_marks_its_file_and_resumes_what_is_missing(
 
 def test_fresh_processes_measure_the_same_one_after_the_other(tmp_path: Path) -> None:
     out = tmp_path / "bench.json"
-    words = [*WORDS, "--variants", "ours-graph", "--processes", "2", "-o", str(out)]
+    words = [*WORDS, "--arms", "ours-graph", "--processes", "2", "-o", str(out)]
     done = subprocess.run(
         [sys.executable, "-m", "mini_engine", *words], capture_output=True, text=True, cwd=ROOT
     )
@@ -345,7 +345,7 @@ def test_an_interrupted_process_ends_the_run_and_a_resumed_one_measures_the_rest
 
     monkeypatch.setattr(bench_file, "run_python", run)
     out = tmp_path / "bench.json"
-    words = [*WORDS, "--variants", "ours-eager,null", "--processes", "2", "-o", str(out)]
+    words = [*WORDS, "--arms", "ours-eager,null", "--processes", "2", "-o", str(out)]
     assert main(words) == 130
     rows = read_measurement(out).figures["rows"]
     assert [len(row["runs"]) for row in rows] == [1, 1]
@@ -436,13 +436,13 @@ def test_rows_are_on_disk_before_the_next_variant_starts(
     kind = VariantKind(interrupted, "full")
     monkeypatch.setitem(variants_room.VARIANTS, "interrupted", kind)
     out = tmp_path / "bench.json"
-    assert main([*WORDS, "-o", str(out), "--variants", "ours-eager,interrupted,null"]) == 130
+    assert main([*WORDS, "-o", str(out), "--arms", "ours-eager,interrupted,null"]) == 130
     rows = read_measurement(out).figures["rows"]
     assert [row["variant"] for row in rows] == ["ours-eager"]
 
 
 def test_resuming_refuses_another_effort(tmp_path: Path, capsys: Any) -> None:
-    words = [*WORDS, "-o", str(tmp_path / "b.json"), "--variants", "ours-eager"]
+    words = [*WORDS, "-o", str(tmp_path / "b.json"), "--arms", "ours-eager"]
     assert main(words) == 0
     assert main([*words, "--resume", "--rounds", "4"]) == 2
     assert "measured with rounds 2, this is 4" in capsys.readouterr().err
@@ -451,7 +451,7 @@ def test_resuming_refuses_another_effort(tmp_path: Path, capsys: Any) -> None:
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["--variants", "ours-grpah"], "no variant 'ours-grpah': use some of null, hf-eager"),
+        (["--arms", "ours-grpah"], "no variant 'ours-grpah': use some of null, hf-eager"),
         (["--rounds", "3"], "--rounds 3: expected an even number"),
         (["--batch", "0"], "--batch and --context: expected numbers of 1 or more"),
         (["--shape", "qwen9"], "shape 'qwen9': expected one of"),
@@ -481,7 +481,7 @@ def test_on_a_gpu_every_variant_runs_and_the_profiler_sees_its_kernels(tmp_path:
     out = tmp_path / "bench.json"
     variants = [name for name in VARIANTS if name != "compile-max-autotune"]  # minutes
     words = ["--shape", "tiny", "--batch", "2", "--context", "40", "--rounds", "2"]
-    assert main(["bench", *words, "--variants", ",".join(variants), "-o", str(out)]) == 0
+    assert main(["bench", *words, "--arms", ",".join(variants), "-o", str(out)]) == 0
     rows = {row["variant"]: row for row in load_evidence(out).figures["rows"]}
     assert {name: row.get("reason") for name, row in rows.items()} == dict.fromkeys(variants)
     assert rows["ours-graph"]["launches_a_call"] == 1

@@ -1,0 +1,60 @@
+"""Which of the kernels' alternatives a step runs, as data: a benchmark puts them side by side.
+
+In:  a plan's name. Out: a `KernelPlan`. The ops take the name (a schema of torch knows strings).
+
+Each plan but the last changes one thing of "base", so what a benchmark shows of it is that thing's
+worth; "all" changes all of them. Which is best no compiler can tell: the first run on a GPU does,
+and then the others go. `python -m mini_engine gpu` measures them as arms, "graph-5-pdl:dot".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Product = Literal["widened", "pairs", "dot"]
+
+
+@dataclass(frozen=True)
+class KernelPlan:
+    """What the kernels of the five-kernel step do, where there is a choice."""
+
+    # fused_attention.py: keys of a tile, and warps of a program that holds it in registers
+    attention_tile: int = 16
+    attention_warps: int = 1
+    # paged.py: the last program combines the heads of its group in one tile, or one by one
+    combine_together: bool = False
+    # gemv.py: bf16 widened one by one, read as pairs in an int32, or multiplied by tensor cores
+    product: Product = "widened"
+    # gemv.py: numbers of a weight that a thread holds: fewer make more programs with less of x each
+    thread_elements: int = 64
+    # gemv.py: down's x comes through L1, so that the programs of a multiprocessor share it
+    x_in_l1: bool = False
+    # while QKV and attention run, the weights of O and the first ones of gate/up go to L2
+    prefetch: bool = False
+    # from so many tokens on, a library's products with our norms, rope and attention around them
+    library_from: int = 17
+
+
+BASE = "base"
+PLANS: dict[str, KernelPlan] = {
+    BASE: KernelPlan(),
+    "attention": KernelPlan(attention_tile=32, attention_warps=4, combine_together=True),
+    "pairs": KernelPlan(product="pairs"),
+    "dot": KernelPlan(product="dot"),
+    "short-threads": KernelPlan(thread_elements=32),
+    "x-in-l1": KernelPlan(x_in_l1=True),
+    "prefetch": KernelPlan(prefetch=True),
+    "library": KernelPlan(library_from=5),
+    "all": KernelPlan(
+        attention_tile=32, attention_warps=4, combine_together=True, product="dot",
+        thread_elements=32, x_in_l1=True, prefetch=True,
+    ),
+}  # fmt: skip
+
+
+def plan_of(name: str) -> KernelPlan:
+    """The plan of this name. ValueError, with all names, for one that there is not."""
+    if name not in PLANS:
+        raise ValueError(f"no plan {name!r}: use one of {', '.join(PLANS)}")
+    return PLANS[name]
