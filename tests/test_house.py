@@ -34,8 +34,10 @@ GROUND = ("mini_engine.dispatch", "mini_engine.model", "mini_engine.records")
 FLOORS = (*GROUND, "mini_engine.engine", "mini_engine.predict")
 CUDA, KERNELS = "mini_engine.cuda", "mini_engine.cuda.kernels"
 MEASURE = "mini_engine.cuda.measure"
-RESULTS = tuple(f"{MEASURE}.{file}" for file in ("table", "intervals", "bars", "evidence"))
-WINGS = ("mini_engine.sim", "mini_engine.serving", "mini_engine.plots", CUDA, KERNELS)
+PLANS = f"{KERNELS}.plans"
+RESULT_FILES = ("table", "intervals", "bars", "evidence", "stages", "first_run", "summary")
+RESULTS = tuple(f"{MEASURE}.{file}" for file in RESULT_FILES)
+WINGS = ("mini_engine.sim", "mini_engine.serving", "mini_engine.plots", CUDA, KERNELS, PLANS)
 ENGINE_ROOMS = (*FLOORS, *WINGS, MEASURE, *RESULTS, "mini_engine.cli")
 
 WALLS = (
@@ -51,11 +53,12 @@ WALLS = (
     Wall("mini_engine.serving", FLOORS, "a simulated server runs on the step model alone"),
     Wall("mini_engine.plots", FLOORS, "a figure is a function of data"),
     Wall("mini_engine.sim", FLOORS, "the simulated GPU runs on a laptop, in numpy"),
-    Wall(CUDA, (*FLOORS, KERNELS), "the engine serves without what measures it", torch=True),
-    Wall(KERNELS, (), "a kernel is read, compiled and tested by itself", torch=True),
-    Wall(MEASURE, (*FLOORS, CUDA, KERNELS, *RESULTS), "it measures this wing", torch=True),
+    Wall(CUDA, (*FLOORS, KERNELS, PLANS), "the engine serves without what measures it", torch=True),
+    Wall(KERNELS, (PLANS,), "a kernel is read, compiled and tested by itself", torch=True),
+    Wall(PLANS, (), "which alternatives there are is data"),
+    Wall(MEASURE, (*FLOORS, CUDA, KERNELS, PLANS, *RESULTS), "it measures this wing", torch=True),
     *(
-        Wall(room, (*GROUND, *RESULTS), "results are read where there is no torch")
+        Wall(room, (*GROUND, PLANS, *RESULTS), "results are read where there is no torch")
         for room in RESULTS
     ),
     Wall("mini_engine.cli", ENGINE_ROOMS, "the face shows the engine, and no lab", torch=True),

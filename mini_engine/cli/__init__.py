@@ -35,6 +35,7 @@ COMMANDS = {
     "serve": "replay a request trace: TTFT, ITL, padding waste, what a better ladder would save",
     "calibrate": "measure what this machine's GPU and CPU charge, and write a spec of it",
     "bench": "time real decode steps: transformers, eager, graphs, torch.compile, kernel by kernel",
+    "gpu": "everything that matters on this machine's GPU in nine minutes, stage by stage",
     "validate": "hold the predictions against what others have measured",
     "trace": "write or sum up a timeline of one decode step (opens in Perfetto)",
 }

@@ -93,7 +93,7 @@ def tiny_shape() -> ModelConfig:
     """What the emulator can run in seconds."""
     return replace(
         named_shape("qwen3-0.6b"), name="tiny", hidden_size=64, intermediate_size=96, num_layers=2,
-        num_heads=4, num_kv_heads=2, head_dim=16, vocab_size=256, max_position_embeddings=512,
+        num_heads=4, num_kv_heads=2, head_dim=32, vocab_size=256, max_position_embeddings=512,
         eos_token_ids=(),
     )  # fmt: skip
 

@@ -62,8 +62,8 @@ def new_measurement(
         emulated=emulated,
         gpu=gpu_name(device),
         driver="none" if emulated else _gpu("driver_version"),
-        torch=_version("torch"),
-        triton=_version("triton"),
+        torch=version("torch"),
+        triton=version("triton"),
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         commit=_commit(),
         command=command,
@@ -78,11 +78,16 @@ def gpu_name(device: str) -> str:
 
 def write_measurement(path: Path, measurement: Measurement) -> None:
     """Write the whole file or nothing; makes folders. OSError where that is impossible."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(without_paths(asdict(measurement)), indent=1, allow_nan=False)
+    write_whole(path, text + "\n")
+
+
+def write_whole(path: Path, text: str) -> None:
+    """All of the text or nothing: an interrupt leaves the old file. Makes folders."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(path.name + ".part")
-    beside.write_text(text + "\n", encoding="utf-8")
-    os.replace(beside, path)  # an interrupt leaves the old file
+    beside.write_text(text, encoding="utf-8")
+    os.replace(beside, path)
 
 
 def read_measurement(path: Path) -> Measurement:
@@ -159,7 +164,8 @@ def _gpu(what: str) -> str:
     return _output(["nvidia-smi", "-i", _gpu_id(), f"--query-gpu={what}", *_CSV]) or "unknown"
 
 
-def _version(package: str) -> str:
+def version(package: str) -> str:
+    """Of an installed package, "none" where it is missing."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

@@ -102,9 +102,10 @@ VARIANTS: dict[str, VariantKind] = {
     "graph-5": VariantKind(fused(5), "full", OURS, no_triton),
     "graph-5-pdl": VariantKind(fused(5, pdl=True), "full", OURS, no_pdl),
     "graph-5-pdl-k8": VariantKind(fused(5, pdl=True, steps_a_call=8), "full", OURS, no_pdl),
-    # the same with an alternative of its kernels: graph-5-pdl:dot, graph-5-pdl:prefetch, ...
+    # the same with an alternative of its kernels: graph-5-pdl:dot, graph-5:prefetch, ...
     **{
-        f"graph-5-pdl:{plan}": VariantKind(fused(5, pdl=True, plan=plan), "full", OURS, no_pdl)
+        f"{name}:{plan}": VariantKind(fused(5, pdl=pdl, plan=plan), "full", OURS, why_not)
+        for name, pdl, why_not in (("graph-5-pdl", True, no_pdl), ("graph-5", False, no_triton))
         for plan in PLANS
         if plan != BASE
     },

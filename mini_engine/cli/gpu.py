@@ -1,0 +1,214 @@
+"""Measure everything that matters on this machine's GPU, most valuable first, in nine minutes.
+
+  python -m mini_engine gpu                    # all stages, into out/gpu; again: it goes on
+  python -m mini_engine gpu --stages arms,chain --minutes 4
+  python -m mini_engine gpu report             # the summary again, nothing is measured
+  python -m mini_engine gpu chain --shape qwen3-1.7b --plan base,dot
+  python -m mini_engine gpu environment
+
+A run has stages: which machine this is (environment), what it charges (calibrate), how long a step
+takes in each of the ways that matter (arms), each kernel alone at its place and the step without it
+(chain), the alternatives of the kernels side by side (plans), the GPU's tests (pytest),
+torch.compile (compile), and with the time that is left a profiler's trace, larger batches and the
+slow tests (rest). Each has a deadline, and its result is in a file before the next one begins. So a
+run may be cut at any moment, by Ctrl-C or because the machine is taken away: the same line goes on,
+also on another machine of the same kind. At the end stand forty lines: times, kernels, tests, which
+of the project's bars are reached. What a stage printed is in NAME.txt beside the results.
+
+Nothing here touches the card's settings. Without a GPU the same stages run a tiny model on the CPU
+emulator, in two to three minutes: a rehearsal, marked as such, and no evidence.
+
+`chain` and `environment` are two of the stages by themselves. `chain` takes the decode step apart:
+a kernel alone tells its bytes a second and its latency, the step without it what it really costs.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from mini_engine.cli import measuring, options
+from mini_engine.cuda.kernels.plans import BASE, PLANS, plan_of
+from mini_engine.cuda.measure.evidence import (
+    check_same_machine,
+    new_measurement,
+    read_measurement,
+    write_measurement,
+)
+from mini_engine.cuda.measure.first_run import CONTEXT, MODELS, SECONDS, first_run
+from mini_engine.cuda.measure.stages import DONE, WAITING, Outcome, Stage, read_state
+from mini_engine.cuda.measure.stages import run as run_stages
+from mini_engine.cuda.measure.summary import summary
+
+if TYPE_CHECKING:
+    from mini_engine.cuda.graphs.backend import GraphBackend
+
+PARTS = ("run", "report", "environment", "chain")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "part", nargs="?", default="run", choices=PARTS, help="what to do (default: run)"
+    )
+    measuring.add_device(parser)
+    parser.add_argument(
+        "-o", "--out", type=Path, metavar="PATH",
+        help="the folder of a run (default: out/gpu, emulated out/gpu-emulated), or the file of "
+        "chain or environment",
+    )  # fmt: skip
+    parser.add_argument(
+        "--stages", type=_words, metavar="NAME,...", help="only these (default: all)"
+    )
+    parser.add_argument(
+        "--minutes", type=float, default=SECONDS / 60, help="for this call (default: %(default)g)"
+    )
+    parser.add_argument("--shape", type=_words, metavar="NAME,...", help="chain: models")
+    parser.add_argument("--context", type=options.positive, help="chain: tokens of context")
+    parser.add_argument(
+        "--plan", type=_words, metavar="NAME,...", default=[BASE],
+        help=f"chain: alternatives of the kernels, of {', '.join(PLANS)} (default: {BASE})",
+    )  # fmt: skip
+    parser.add_argument("--rounds", type=options.positive, default=6, help="chain: laps, even")
+    parser.add_argument("--steps", type=options.positive, default=32, help="chain: steps a lap")
+
+
+def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
+    if args.part == "report":
+        folder: Path = args.out or Path("out/gpu")
+        state = read_state(folder)
+        if state is None:
+            raise ValueError(f"{folder}: no run here: `python -m mini_engine gpu` makes one")
+        return _result(folder, list(state.outcomes.values()))
+    backend = measuring.backend_of(args.device, "gpu", console if args.part == "run" else None)
+    if args.part == "run":
+        return _run(args, backend, console)
+    return _part(args, backend, console)
+
+
+def show(result: dict[str, Any], console: Console) -> None:
+    for line in result.get("summary", []):
+        console.print(line, markup=False, soft_wrap=True)
+    if "file" in result:
+        console.print(f"written: {result['file']}", markup=False, soft_wrap=True)
+
+
+# ---------------------------------------------------------------- the run
+
+
+def _run(args: argparse.Namespace, backend: GraphBackend, console: Console) -> dict[str, Any]:
+    if not args.minutes > 0:
+        raise ValueError(f"--minutes {args.minutes:g}: expected more than 0")
+    folder: Path = args.out or Path("out/gpu-emulated" if backend.emulated else "out/gpu")
+    stages = _chosen(first_run(backend.device.type), args.stages)
+    here = new_measurement("run", backend.device.type, measuring.command_line(args.typed), {})
+    identity = {name: getattr(here, name) for name in ("emulated", "gpu", "torch", "triton")}
+    before = read_state(folder)
+    known = dict(before.outcomes) if before else {}
+    for stage in stages:
+        if stage.name in known and known[stage.name].status == DONE:
+            console.print(f"{stage.name}: done before")
+    console.print(f"{len(stages)} stages, {args.minutes:g} minutes at most, results in {folder}")
+    del backend  # a benchmark in another process has the GPU for itself
+    for outcome in run_stages(folder, stages, identity, args.minutes * 60, _announce(console)):
+        known[outcome.stage] = outcome
+        told = f"  {outcome.status} after {outcome.seconds:.0f} s {outcome.note}".rstrip()
+        console.print(told, markup=False, soft_wrap=True)
+    order = [known.get(stage.name, Outcome(stage.name, WAITING)) for stage in stages]
+    return _result(folder, order)
+
+
+def _announce(console: Console) -> Any:
+    """What to print as a stage begins."""
+
+    def say(stage: Stage, seconds: float) -> None:
+        console.print(f"{stage.name}: {stage.teaches} (at most {seconds:.0f} s)", soft_wrap=True)
+
+    return say
+
+
+def _chosen(stages: list[Stage], names: list[str] | None) -> list[Stage]:
+    for name in names or []:
+        if name not in {stage.name for stage in stages}:
+            known = ", ".join(stage.name for stage in stages)
+            raise ValueError(f"--stages {name}: expected some of {known}")
+    return [stage for stage in stages if not names or stage.name in names]
+
+
+def _result(folder: Path, outcomes: list[Outcome]) -> dict[str, Any]:
+    return {
+        "folder": str(folder),
+        "stages": [asdict(outcome) for outcome in outcomes],
+        "summary": summary(folder, outcomes),
+    }
+
+
+# ---------------------------------------------------------------- two stages by themselves
+
+
+def _part(args: argparse.Namespace, backend: GraphBackend, console: Console) -> dict[str, Any]:
+    """One measurement into one file."""
+    out: Path = args.out or Path("out") / f"{args.part}.json"
+    line = measuring.command_line(args.typed)
+    measurement = new_measurement(args.part, backend.device.type, line, {})
+    if args.part == "environment":
+        from mini_engine.cuda.measure.environment import environment
+
+        figures = environment(backend)
+        write_measurement(out, replace(measurement, figures=figures))
+    else:
+        figures = _chain(args, backend, console, out)
+    return {"file": str(out), "emulated": backend.emulated, "figures": figures}
+
+
+def _chain(
+    args: argparse.Namespace, backend: GraphBackend, console: Console, out: Path
+) -> dict[str, Any]:
+    """Every link as soon as it is known; those that the file has are kept."""
+    import torch
+
+    from mini_engine.cuda.measure.calibrate import copy_bandwidth, sizes_for
+    from mini_engine.cuda.measure.chain import chain, touched
+    from mini_engine.cuda.measure.decode_setup import BLOCK_SIZE, build_setup
+
+    shapes = args.shape or (["tiny"] if backend.emulated else list(MODELS))
+    context = args.context or (40 if backend.emulated else CONTEXT)
+    for plan in args.plan:
+        plan_of(plan)
+    line = measuring.command_line(args.typed)
+    measurement = new_measurement("chain", backend.device.type, line, {})
+    copy = copy_bandwidth(backend, sizes_for(backend, quick=True))
+    figures: dict[str, Any] = {"copy_bandwidth_gb_s": copy, "links": []}
+    if out.exists():
+        old = read_measurement(out)
+        check_same_machine(out, old, measurement)
+        measurement, figures = old, dict(old.figures)
+    places = ("shape", "plan", "context", "kernel")
+    known = {tuple(one[name] for name in places) for one in figures["links"]}
+    for shape in shapes:
+        config = replace(measuring.shape_of(shape), dtype="bfloat16")
+        weights = measuring.weights_of(shape, config, backend, torch.bfloat16)
+        room = context + args.steps + BLOCK_SIZE
+        setup = build_setup(backend, weights, 1, context, room)
+        for plan in args.plan:
+            todo = [k for k in touched(plan) if (config.name, plan, context, k) not in known]
+            for link in chain(
+                backend, setup, copy["median"], todo, plan, steps=args.steps, rounds=args.rounds
+            ):
+                one = {"shape": config.name, "context": context, **link.as_json()}
+                figures["links"] = [*figures["links"], one]
+                write_measurement(out, replace(measurement, figures=figures))
+                console.print(
+                    f"{config.name} {plan} {link.kernel}: alone {link.alone.median:.2f} µs, "
+                    f"{link.gb_s:,.0f} GB/s; left out {link.left_out.median:.2f} µs"
+                )
+        del setup, weights
+    return figures
+
+
+def _words(word: str) -> list[str]:
+    """`a,b` as a list, for `type=`."""
+    return [part.strip() for part in word.split(",") if part.strip()]

@@ -1,0 +1,146 @@
+"""What a run on a GPU measures, most valuable first: the stages of `python -m mini_engine gpu`.
+
+In:  the kind of device. Out: `Stage`s, whose results lie in one folder.
+
+    environment  environment.json   which machine; a copy; a kernel that does nothing
+    calibrate    card.json, card-host.json, calibration.json   what it charges
+    arms         bench.json         the ways to run a step that matter, behind the gate
+    chain        chain.json         each kernel alone at its place, and the step without it
+    plans        bench.json, chain.json, kernels.txt   the alternatives of the kernels side by side
+    pytest       pytest.txt         the GPU's tests, in the order of what they would teach
+    compile      bench.json         torch.compile, last of the baselines because it takes minutes
+    rest         bench.json, step.json   larger batches, the profiler, the slow tests
+
+Deadlines are those of an H200 that starts cold, nine minutes in all; "rest" has what is left. Every
+benchmark goes on in one file, so a stage that was cut keeps its rows, and the bars find them all in
+one place. Emulated, the same commands run on a tiny model: a rehearsal. No torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from mini_engine.cuda.kernels.plans import BASE, PLANS
+from mini_engine.cuda.measure.evidence import CALIBRATED, read_measurement
+from mini_engine.cuda.measure.stages import Stage
+
+SECONDS = 540.0
+BENCH, CHAIN, CARD, HOST = "bench.json", "chain.json", "card.json", "card-host.json"
+MODELS = ("qwen3-0.6b", "qwen3-1.7b", "llama-3.2-1b")
+CONTEXT = 512
+ARMS = ("graph-5-pdl", "graph-5", "graph-9", "graph-5-pdl-k8", "ours-graph", "ours-eager",
+        "hf-eager", "null")  # fmt: skip
+COMPILED = ("compile-reduce-overhead", "hf-compile")
+LARGE = ("graph-5-pdl", "graph-9", "ours-graph", "hf-eager", "compile-reduce-overhead")
+BATCHES = (8, 64, 256)
+# What a failing test would teach, most first: wrong tokens, wrong graphs, wrong times.
+TESTS = ("tests/cuda/test_fused.py", "tests/cuda/kernels", "tests/cuda/graphs",
+         "tests/cuda/measure", "tests")  # fmt: skip
+FAST, SLOW = "gpu and not gpu_slow", "gpu_slow"
+
+Words = list[str]
+
+
+def first_run(device: str) -> list[Stage]:
+    """The stages on "cuda" or, as a rehearsal, on "cpu"."""
+    small = device == "cpu"
+    models, context = (("tiny",), 40) if small else (MODELS, CONTEXT)
+    few = ["--rounds", "2", "--steps", "2"] if small else ["--rounds", "8", "--steps", "32"]
+
+    def bench(shapes: Sequence[str], batches: Sequence[int], arms: Sequence[str]) -> Commands:
+        return lambda folder: [
+            [*ENGINE, "bench", "--resume", "--device", device, "--processes", "1", *few,
+             "--shape", ",".join(shapes), "--batch", ",".join(map(str, batches)),
+             "--context", str(context), "--arms", ",".join(arms), *_card(folder),
+             "-o", str(folder / BENCH)]
+        ]  # fmt: skip
+
+    def ours(part: str, result: str, *more: str) -> Commands:
+        return lambda folder: [
+            [*ENGINE, "gpu", part, "--device", device, "-o", str(folder / result), *more]
+        ]
+
+    def calibrate(folder: Path) -> list[Words]:
+        evidence = str(folder / "calibration.json")
+        return [[*ENGINE, "calibrate", "--quick", "--device", device, "-o", str(folder / CARD),
+                 "--evidence", evidence]]  # fmt: skip
+
+    def tests(mark: str, *places: str) -> Commands:
+        words = ["-m", "pytest", "-p", "no:cacheprovider", "-vv", "--tb=short", "-m", mark]
+        return lambda _: [[*words, *places]]
+
+    def trace(folder: Path) -> list[Words]:
+        return [
+            [
+                *ENGINE,
+                "trace",
+                "--backend",
+                "cuda",
+                "--mode",
+                "NONE",
+                "--mode",
+                "FULL",
+                *([] if small else ["--shape", models[0]]),
+                "-o",
+                str(folder / "step.json"),
+            ]
+        ]
+
+    plans = [plan for plan in PLANS if plan != BASE]
+    plans = plans[-1:] if small else plans
+
+    def alternatives(folder: Path) -> Sequence[Words]:
+        return bench(models[:2], [1], [f"{_best(folder)}:{plan}" for plan in plans])(folder)
+
+    shape = ["--shape", ",".join(models), "--context", str(context), *few]
+    rest_batches = (2,) if small else BATCHES
+    return [
+        Stage("environment", 25, "which machine this is, and whether it is in order",
+              ours("environment", "environment.json")),
+        Stage("calibrate", 70, "what this card and host charge: the simulator predicts with it",
+              calibrate),
+        Stage("arms", 150, "how long a step takes, way by way, and what each idea buys",
+              bench(models, [1], ARMS)),
+        Stage("chain", 60, "where the step's time goes: each kernel alone, and the step without it",
+              ours("chain", CHAIN, *shape)),
+        Stage("plans", 90, "which alternative of the kernels wins",
+              both(kernels, alternatives, ours("chain", CHAIN, *shape, "--plan", ",".join(plans)))),
+        Stage("pytest", 60, "what is wrong", tests(FAST, *TESTS)),
+        Stage("compile", 60, "what torch.compile reaches on the same machine",
+              bench(models[:1], [1], COMPILED)),
+        Stage("rest", SECONDS, "larger batches, a profiler's trace, the slow tests",
+              both(trace, bench(models[:1], rest_batches, LARGE), tests(SLOW, "tests"))),
+    ]  # fmt: skip
+
+
+Commands = Callable[[Path], Sequence[Words]]
+ENGINE = ("-m", "mini_engine")
+
+
+def both(*parts: Commands) -> Commands:
+    """One after the other."""
+    return lambda folder: [words for part in parts for words in part(folder)]
+
+
+def kernels(_folder: Path) -> list[Words]:
+    """Labs 13 and 12 measure their kernels beside PyTorch's and their floors."""
+    return [["-m", "labs.lab13_gemv.measure"], ["-m", "labs.lab12_flash_decoding.measure"]]
+
+
+def _best(folder: Path) -> str:
+    """The arm that the alternatives are compared with: with PDL from sm_90 on."""
+    environment = folder / "environment.json"
+    found = read_measurement(environment).figures["machine"] if environment.exists() else {}
+    return "graph-5-pdl" if found.get("sm", 0) >= 90 else "graph-5"
+
+
+def _card(folder: Path) -> Words:
+    """Predict with the card and host of this machine, once they are calibrated; but a file that was
+    begun without them goes on without them."""
+    card, host, bench = folder / CARD, folder / HOST, folder / BENCH
+    if not (card.exists() and host.exists()):
+        return []
+    if bench.exists() and not read_measurement(bench).figures["host"].endswith(CALIBRATED):
+        return []
+    return ["--spec", str(card), "--host", str(host)]
