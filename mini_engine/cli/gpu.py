@@ -3,6 +3,7 @@
   python -m mini_engine gpu                    # all stages, into out/gpu; again: it goes on
   python -m mini_engine gpu --stages arms,chain --minutes 4
   python -m mini_engine gpu report             # the summary again, nothing is measured
+  python -m mini_engine gpu publish            # evidence into course/measurements, tables filled in
   python -m mini_engine gpu chain --shape qwen3-1.7b --plan base,dot
   python -m mini_engine gpu environment
 
@@ -35,6 +36,7 @@ from mini_engine.cli import measuring, options
 from mini_engine.cuda.kernels.plans import BASE, PLANS, plan_of
 from mini_engine.cuda.measure.evidence import (
     check_same_machine,
+    load_evidence,
     new_measurement,
     read_measurement,
     write_measurement,
@@ -47,7 +49,7 @@ from mini_engine.cuda.measure.summary import summary
 if TYPE_CHECKING:
     from mini_engine.cuda.graphs.backend import GraphBackend
 
-PARTS = ("run", "report", "environment", "chain")
+PARTS = ("run", "report", "publish", "environment", "chain")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -83,6 +85,8 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         if state is None:
             raise ValueError(f"{folder}: no run here: `python -m mini_engine gpu` makes one")
         return _result(folder, list(state.outcomes.values()))
+    if args.part == "publish":
+        return _publish(args.out or Path("out/gpu"))
     backend = measuring.backend_of(args.device, "gpu", console if args.part == "run" else None)
     if args.part == "run":
         return _run(args, backend, console)
@@ -92,8 +96,8 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
 def show(result: dict[str, Any], console: Console) -> None:
     for line in result.get("summary", []):
         console.print(line, markup=False, soft_wrap=True)
-    if "file" in result:
-        console.print(f"written: {result['file']}", markup=False, soft_wrap=True)
+    for path in result.get("written", []):
+        console.print(f"written: {path}", markup=False, soft_wrap=True)
 
 
 # ---------------------------------------------------------------- the run
@@ -146,6 +150,16 @@ def _result(folder: Path, outcomes: list[Outcome]) -> dict[str, Any]:
     }
 
 
+def _publish(folder: Path) -> dict[str, Any]:
+    """Into the tree that this command was started in."""
+    from mini_engine.cuda.measure.publish import publish
+    from mini_engine.cuda.measure.spec_fit import base_name
+
+    gpu = load_evidence(folder / "environment.json").gpu
+    card = base_name(gpu) or "-".join(gpu.lower().split())
+    return {"written": [str(path) for path in publish(folder, Path(), card)]}
+
+
 # ---------------------------------------------------------------- two stages by themselves
 
 
@@ -161,7 +175,7 @@ def _part(args: argparse.Namespace, backend: GraphBackend, console: Console) -> 
         write_measurement(out, replace(measurement, figures=figures))
     else:
         figures = _chain(args, backend, console, out)
-    return {"file": str(out), "emulated": backend.emulated, "figures": figures}
+    return {"written": [str(out)], "emulated": backend.emulated, "figures": figures}
 
 
 def _chain(

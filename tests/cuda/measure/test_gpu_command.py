@@ -1,0 +1,154 @@
+"""`python -m mini_engine gpu`: rehearsed without a GPU, and cut wherever it may be cut."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton", reason="Triton has no wheel for this platform")
+
+from mini_engine.cli import main  # noqa: E402
+from mini_engine.cuda.kernels.plans import BASE, PLANS  # noqa: E402
+from mini_engine.cuda.measure.evidence import read_measurement  # noqa: E402
+from mini_engine.cuda.measure.first_run import (  # noqa: E402
+    ARMS,
+    BATCHES,
+    COMPILED,
+    MODELS,
+    SECONDS,
+    TESTS,
+    first_run,
+)
+from mini_engine.cuda.measure.stages import DONE, State, read_state  # noqa: E402
+from mini_engine.cuda.measure.summary import EMULATED, MOST_LINES  # noqa: E402
+from mini_engine.cuda.measure.variants import VARIANTS  # noqa: E402
+
+ROOT = Path(__file__).parents[3]
+NAMES = [stage.name for stage in first_run("cpu")]
+
+
+def rehearsal(folder: Path) -> list[str]:
+    return [sys.executable, "-m", "mini_engine", "gpu", "--device", "cpu", "-o", str(folder)]
+
+
+def state(folder: Path) -> State:
+    return read_state(folder) or State({}, {})
+
+
+def test_a_rehearsal_that_is_cut_at_every_stage_boundary_goes_on_to_its_end(tmp_path: Path) -> None:
+    """The whole run on the emulator, killed each time that a stage has ended."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    for finished in range(1, len(NAMES)):
+        before = state(tmp_path).outcomes
+        process = subprocess.Popen(
+            rehearsal(tmp_path), cwd=ROOT, env=environment, start_new_session=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        while len(state(tmp_path).outcomes) < finished:
+            assert process.poll() is None, process.communicate()[0].decode()[-2000:]
+            time.sleep(0.02)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        after = state(tmp_path).outcomes
+        assert list(after) == NAMES[:finished]
+        assert {name: after[name] for name in before} == before  # what was done stays as it was
+    last = subprocess.run(
+        rehearsal(tmp_path), cwd=ROOT, env=environment, capture_output=True, text=True
+    )
+    assert last.returncode == 0, last.stderr
+    outcomes = state(tmp_path).outcomes
+    assert {name: one.status for name, one in outcomes.items()} == dict.fromkeys(NAMES, DONE), {
+        name: one.note for name, one in outcomes.items()
+    }
+    lines = last.stdout.splitlines()
+    assert lines[0] == EMULATED
+    assert len(lines) <= MOST_LINES
+    rows = read_measurement(tmp_path / "bench.json").figures["rows"]
+    assert {row["variant"] for row in rows} >= {*ARMS, *COMPILED, "graph-5:all"}
+    assert (tmp_path / "step.json").exists()
+    assert "registers" in (tmp_path / "plans.txt").read_text()  # lab 13's machine code
+
+
+def test_a_rehearsal_is_no_evidence(tmp_path: Path, capsys: Any) -> None:
+    words = ["gpu", "environment", "--device", "cpu", "-o", str(tmp_path / "environment.json")]
+    assert main(words) == 0
+    assert read_measurement(tmp_path / "environment.json").emulated
+    assert main(["gpu", "publish", "-o", str(tmp_path)]) == 2
+    assert "the CPU emulator wrote it, so it is no evidence" in capsys.readouterr().err
+
+
+def test_a_chain_that_was_cut_goes_on_with_the_kernel_that_is_missing(tmp_path: Path) -> None:
+    out = tmp_path / "chain.json"
+    words = ["gpu", "chain", "--device", "cpu", "--rounds", "2", "--steps", "1", "-o", str(out)]
+    assert main([*words, "--plan", "attention"]) == 0
+    once = read_measurement(out).figures["links"]
+    assert [link["kernel"] for link in once] == ["rope_kv_write_attention"]
+    assert main([*words, "--plan", "attention,x-in-l1"]) == 0
+    twice = read_measurement(out).figures["links"]
+    assert twice[0] == once[0]
+    assert [(link["plan"], link["kernel"]) for link in twice[1:]] == [("x-in-l1", "down_proj_add")]
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["--stages", "arms,cahin"], "--stages cahin: expected some of environment, calibrate,"),
+        (["--minutes", "0"], "--minutes 0: expected more than 0"),
+        (["chain", "--plan", "fastest"], "no plan 'fastest': use one of base, "),
+        (["report", "-o", "nowhere"], "nowhere: no run here: `python -m mini_engine gpu` makes"),
+        (["chain", "--rounds", "3"], "3 rounds: give an even number"),
+    ],
+)
+def test_bad_input_is_one_clear_line(words: list[str], line: str, capsys: Any) -> None:
+    assert main(["gpu", *words, *([] if words[0] == "report" else ["--device", "cpu"])]) == 2
+    error = capsys.readouterr().err
+    assert line in error
+    assert "Traceback" not in error
+
+
+# ---------------------------------------------------------------- what it would run on a GPU
+
+
+def words_of(name: str, folder: Path) -> list[list[str]]:
+    (stage,) = [stage for stage in first_run("cuda") if stage.name == name]
+    return [list(words) for words in stage.commands(folder)]
+
+
+def test_on_a_gpu_the_default_set_ends_within_nine_minutes() -> None:
+    stages = first_run("cuda")
+    assert SECONDS == 9 * 60
+    assert [stage.name for stage in stages] == NAMES
+    assert sum(stage.seconds for stage in stages[:-1]) < SECONDS  # the last has what is left
+
+
+def test_the_arms_of_a_first_run_exist_and_stand_in_the_order_of_what_they_tell(
+    tmp_path: Path,
+) -> None:
+    (arms,) = words_of("arms", tmp_path)
+    assert arms[arms.index("--arms") + 1].split(",") == list(ARMS)
+    assert arms[arms.index("--shape") + 1] == ",".join(MODELS)
+    assert set(ARMS) | set(COMPILED) <= set(VARIANTS)
+    plans = next(words for words in words_of("plans", tmp_path) if "bench" in words)
+    named = plans[plans.index("--arms") + 1].split(",")
+    assert named == [f"graph-5:{plan}" for plan in PLANS if plan != BASE]  # no card known yet
+    assert set(named) <= set(VARIANTS)
+    (rest,) = [words for words in words_of("rest", tmp_path) if "bench" in words]
+    assert rest[rest.index("--batch") + 1] == ",".join(map(str, BATCHES))
+
+
+def test_the_gpus_tests_are_all_where_a_first_run_looks_for_them() -> None:
+    assert all((ROOT / place).exists() for place in TESTS)
+    mark = "mark.gpu"
+    marked = [path for path in (ROOT / "tests").rglob("test_*.py")
+              if (mark in path.read_text() or "DEVICES" in path.read_text())]  # fmt: skip
+    outside = [p for p in marked if not p.is_relative_to(ROOT / TESTS[-1])]
+    assert len(marked) > 10
+    assert not outside
