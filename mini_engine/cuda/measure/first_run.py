@@ -19,6 +19,7 @@ one place. Emulated, the same commands run on a tiny model: a rehearsal. No torc
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from mini_engine.cuda.kernels.plans import BASE, PLANS
@@ -40,82 +41,90 @@ TESTS = ("tests/cuda/test_fused.py", "tests/cuda/kernels", "tests/cuda/graphs",
 FAST, SLOW = "gpu and not gpu_slow", "gpu_slow"
 
 Words = list[str]
+Commands = Callable[[Path], Sequence[Words]]
+ENGINE = ("-m", "mini_engine")
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much a run measures."""
+
+    models: tuple[str, ...]
+    context: int
+    laps: tuple[str, ...]
+    plans: tuple[str, ...]  # as arms of the benchmark
+    plans_in_chain: tuple[str, ...]
+    batches: tuple[int, ...]
+    large: tuple[str, ...]  # arms at these batches
+
+
+_PLANS = tuple(plan for plan in PLANS if plan != BASE)
+ON_A_GPU = Scale(
+    MODELS, CONTEXT, ("--rounds", "8", "--steps", "32"), _PLANS, _PLANS, BATCHES, LARGE
+)
+REHEARSAL = Scale(
+    ("tiny",), 40, ("--rounds", "2", "--steps", "2"), ("all",), ("attention",), (2,), LARGE[1:3]
+)
 
 
 def first_run(device: str) -> list[Stage]:
     """The stages on "cuda" or, as a rehearsal, on "cpu"."""
-    small = device == "cpu"
-    models, context = (("tiny",), 40) if small else (MODELS, CONTEXT)
-    few = ["--rounds", "2", "--steps", "2"] if small else ["--rounds", "8", "--steps", "32"]
+    scale = REHEARSAL if device == "cpu" else ON_A_GPU
+    models, context = scale.models, str(scale.context)
 
     def bench(shapes: Sequence[str], batches: Sequence[int], arms: Sequence[str]) -> Commands:
         return lambda folder: [
-            [*ENGINE, "bench", "--resume", "--device", device, "--processes", "1", *few,
+            [*ENGINE, "bench", "--resume", "--device", device, "--processes", "1", *scale.laps,
              "--shape", ",".join(shapes), "--batch", ",".join(map(str, batches)),
-             "--context", str(context), "--arms", ",".join(arms), *_card(folder),
+             "--context", context, "--arms", ",".join(arms), *_card(folder),
              "-o", str(folder / BENCH)]
         ]  # fmt: skip
 
-    def ours(part: str, result: str, *more: str) -> Commands:
+    def calibrate(folder: Path) -> list[Words]:
+        return [
+            [*ENGINE, "calibrate", "--quick", "--device", device, "-o", str(folder / CARD),
+             "--evidence", str(folder / "calibration.json")]
+        ]  # fmt: skip
+
+    def part(name: str, result: str, *more: str) -> Commands:
         return lambda folder: [
-            [*ENGINE, "gpu", part, "--device", device, "-o", str(folder / result), *more]
+            [*ENGINE, "gpu", name, "--device", device, "-o", str(folder / result), *more]
         ]
 
-    def calibrate(folder: Path) -> list[Words]:
-        evidence = str(folder / "calibration.json")
-        return [[*ENGINE, "calibrate", "--quick", "--device", device, "-o", str(folder / CARD),
-                 "--evidence", evidence]]  # fmt: skip
+    def chain(*plans: str) -> Commands:
+        shape = ("--shape", ",".join(models), "--context", context, *scale.laps)
+        return part("chain", CHAIN, *shape, "--plan", ",".join(plans))
+
+    def alternatives(folder: Path) -> Sequence[Words]:
+        return bench(models[:2], [1], [f"{_best(folder)}:{plan}" for plan in scale.plans])(folder)
 
     def tests(mark: str, *places: str) -> Commands:
         words = ["-m", "pytest", "-p", "no:cacheprovider", "-vv", "--tb=short", "-m", mark]
         return lambda _: [[*words, *places]]
 
     def trace(folder: Path) -> list[Words]:
-        return [
-            [
-                *ENGINE,
-                "trace",
-                "--backend",
-                "cuda",
-                "--mode",
-                "NONE",
-                "--mode",
-                "FULL",
-                *([] if small else ["--shape", models[0]]),
-                "-o",
-                str(folder / "step.json"),
-            ]
-        ]
+        shape = [] if device == "cpu" else ["--shape", models[0]]
+        words = [*ENGINE, "trace", "--backend", "cuda", "--mode", "NONE", "--mode", "FULL"]
+        return [[*words, *shape, "-o", str(folder / "step.json")]]
 
-    plans = [plan for plan in PLANS if plan != BASE]
-    plans = plans[-1:] if small else plans
-
-    def alternatives(folder: Path) -> Sequence[Words]:
-        return bench(models[:2], [1], [f"{_best(folder)}:{plan}" for plan in plans])(folder)
-
-    shape = ["--shape", ",".join(models), "--context", str(context), *few]
-    rest_batches = (2,) if small else BATCHES
+    larger = bench(models[:1], scale.batches, scale.large)
     return [
         Stage("environment", 25, "which machine this is, and whether it is in order",
-              ours("environment", "environment.json")),
+              part("environment", "environment.json")),
         Stage("calibrate", 70, "what this card and host charge: the simulator predicts with it",
               calibrate),
         Stage("arms", 150, "how long a step takes, way by way, and what each idea buys",
               bench(models, [1], ARMS)),
         Stage("chain", 60, "where the step's time goes: each kernel alone, and the step without it",
-              ours("chain", CHAIN, *shape)),
+              chain(BASE)),
         Stage("plans", 90, "which alternative of the kernels wins",
-              both(kernels, alternatives, ours("chain", CHAIN, *shape, "--plan", ",".join(plans)))),
+              both(kernels, alternatives, chain(*scale.plans_in_chain))),
         Stage("pytest", 60, "what is wrong", tests(FAST, *TESTS)),
         Stage("compile", 60, "what torch.compile reaches on the same machine",
               bench(models[:1], [1], COMPILED)),
         Stage("rest", SECONDS, "larger batches, a profiler's trace, the slow tests",
-              both(trace, bench(models[:1], rest_batches, LARGE), tests(SLOW, TESTS[-1]))),
+              both(trace, larger, tests(SLOW, TESTS[-1]))),
     ]  # fmt: skip
-
-
-Commands = Callable[[Path], Sequence[Words]]
-ENGINE = ("-m", "mini_engine")
 
 
 def both(*parts: Commands) -> Commands:
