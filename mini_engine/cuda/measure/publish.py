@@ -1,8 +1,9 @@
 """From a run's folder into the project: its evidence, and the tables that it fills in.
 
 In:  the folder of a run on a GPU, and the root of the project. Out: copies under
-     course/measurements, named after the card, and the last column of two tables: the bars in
-     course/measurements/README.md, the kernels in mini_engine/README.md. No torch.
+     course/measurements, named after the card, and the last column of three tables: the steps in
+     README.md, the bars in course/measurements/README.md, the kernels in mini_engine/README.md. No
+     torch.
 
     publish(Path("out/gpu"), root, "h200")
     filled(root)                        # {path: its text as the evidence has it}; a test compares
@@ -17,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from mini_engine.cuda.kernels.plans import BASE
-from mini_engine.cuda.measure.bars import BARS, NOT_MEASURED, judged
+from mini_engine.cuda.measure.bars import BARS, NOT_MEASURED, Result, judged
 from mini_engine.cuda.measure.evidence import (
     Measurement,
     load_evidence,
@@ -27,7 +28,12 @@ from mini_engine.cuda.measure.evidence import (
 from mini_engine.cuda.measure.first_run import BENCH, CHAIN, CONTEXT, MODELS
 
 EVIDENCE = "course/measurements"
-BARS_PAGE, KERNELS_PAGE = f"{EVIDENCE}/README.md", "mini_engine/README.md"
+FRONT_PAGE, BARS_PAGE, KERNELS_PAGE = "README.md", f"{EVIDENCE}/README.md", "mini_engine/README.md"
+STEPS = {
+    "Qwen3-1.7B": "itl-qwen3-1.7b",
+    "Qwen3-0.6B": "itl-qwen3-0.6b",
+    "Llama-3.2-1B shape": "itl-llama-3.2-1b",
+}  # row of the front page -> the bar that it is about
 FILES = ("environment.json", "calibration.json", BENCH, CHAIN)
 NOT_YET = "not yet measured"
 
@@ -49,10 +55,15 @@ def publish(folder: Path, root: Path, card: str) -> list[Path]:
 
 
 def filled(root: Path) -> dict[Path, str]:
-    """The two pages, with what the evidence says in their tables."""
+    """The pages, with what the evidence says in their tables."""
     files = sorted((root / EVIDENCE).glob("*.json"))
     evidence = {path.name: load_evidence(path) for path in files}
-    cells = {BARS_PAGE: _bar_cells(evidence), KERNELS_PAGE: _kernel_cells(evidence)}
+    results = _results(evidence)
+    cells = {
+        FRONT_PAGE: _step_cells(results),
+        BARS_PAGE: _bar_cells(results),
+        KERNELS_PAGE: _kernel_cells(evidence),
+    }
     return {root / page: _with_cells((root / page).read_text(encoding="utf-8"), of_page)
             for page, of_page in cells.items()}  # fmt: skip
 
@@ -68,14 +79,32 @@ def _with_cells(text: str, cells: Mapping[str, str]) -> str:
     return "".join(lines)
 
 
-def _bar_cells(evidence: Mapping[str, Measurement]) -> dict[str, str]:
-    """By what a bar says. The newest file that knows something of it has the word."""
-    cells = {bar.says: NOT_YET for bar in BARS}
+def _results(evidence: Mapping[str, Measurement]) -> dict[str, tuple[Result, str]]:
+    """By a bar's name: what the newest file that knows something of it says, and that file."""
+    found = {}
     benches = [(m.date, name, m) for name, m in evidence.items() if m.kind == "bench"]
     for _date, name, measurement in sorted(benches, key=lambda one: one[:2]):
         for result in judged(measurement):
             if result.status != NOT_MEASURED:
-                cells[result.bar.says] = f"{result.status}: {result.why} ({name})"
+                found[result.bar.name] = result, name
+    return found
+
+
+def _step_cells(results: Mapping[str, tuple[Result, str]]) -> dict[str, str]:
+    """ITL in ms, by the model's name on the front page."""
+    cells = dict.fromkeys(STEPS, NOT_YET)
+    for row, bar in STEPS.items():
+        result, _ = results.get(bar, (None, ""))
+        if result is not None and result.value is not None:
+            cells[row] = f"{result.value / 1e3:.2f} ms, {result.status}"
+    return cells
+
+
+def _bar_cells(results: Mapping[str, tuple[Result, str]]) -> dict[str, str]:
+    """By what a bar says."""
+    cells = {bar.says: NOT_YET for bar in BARS}
+    for result, name in results.values():
+        cells[result.bar.says] = f"{result.status}: {result.why} ({name})"
     return cells
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from mini_engine.cuda.measure.first_run import MODELS
 from mini_engine.cuda.measure.publish import (
     BARS_PAGE,
     EVIDENCE,
+    FRONT_PAGE,
     KERNELS_PAGE,
     NOT_YET,
     filled,
@@ -94,8 +96,8 @@ def test_a_run_that_ended_at_once_still_has_a_summary(tmp_path: Path) -> None:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    for page in (BARS_PAGE, KERNELS_PAGE):
-        (tmp_path / "tree" / page).parent.mkdir(parents=True)
+    for page in (BARS_PAGE, KERNELS_PAGE, FRONT_PAGE):
+        (tmp_path / "tree" / page).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / page, tmp_path / "tree" / page)
     return tmp_path / "tree"
 
@@ -116,6 +118,8 @@ def test_a_run_on_a_gpu_fills_the_tables_and_is_kept(project: Path, tmp_path: Pa
     rows = [line for line in bars.splitlines() if line.startswith(f"| {BARS[0].says} ")]
     assert "(bench-h200.json) |" in rows[0]
     assert rows[0].split(" | ")[-1].startswith(("reached: ", "missed: "))
+    front = (project / FRONT_PAGE).read_text()
+    assert re.search(r"\| Qwen3-0\.6B \| 0\.42 ms \| 0\.\d\d ms, (reached|missed) \|\n", front)
     assert publish(tmp_path / "run", project, "h200")  # the same again changes nothing
     assert (project / BARS_PAGE).read_text() == bars
 
