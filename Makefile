@@ -37,11 +37,8 @@ slow: .venv/.test  ## The property tests with 1,000 examples each
 bench: .venv/.core  ## Speed of the serving simulator: steps a second, growth, stride against loop
 	$(BIN)/python -m tests.serving.speed $(ARGS)
 
-gpu: .venv/.test  ## On a machine with an NVIDIA GPU: its tests, a calibration, a quick benchmark
-	$(BIN)/python -m pytest -m gpu
-	$(BIN)/python -m mini_engine calibrate --quick --device cuda -o out/this-gpu.json
-	$(BIN)/python -m mini_engine bench --quick --device cuda --spec out/this-gpu.json \
-		--host out/this-gpu-host.json
+gpu: .venv/.gpu  ## On a machine with an NVIDIA GPU: measure it, test on it; PYTHON=python3 names its Python
+	$(BIN)/python -m mini_engine gpu $(ARGS)
 
 figures: .venv/.core  ## Draw the pictures of the README and of the chapters again
 	$(BIN)/python -m mini_engine demo
@@ -58,10 +55,13 @@ clean:  ## Remove .venv, caches and out/
 .venv/.core: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "$$($(PYTHON) --version) is too old: Launch Bound needs Python 3.11 or newer, try make PYTHON=python3.12"; exit 2; }
-	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	@$(PYTHON) make_venv.py core
+	@touch $@
+
+.venv/.gpu: .venv/.core
+	@$(PYTHON) make_venv.py gpu
 	@touch $@
 
 .venv/.test: .venv/.core
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test]'
+	@$(PYTHON) make_venv.py test
 	@touch $@

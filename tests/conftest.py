@@ -1,9 +1,15 @@
-"""Hypothesis profiles, and the word on GPU checks at the end of a run."""
+"""Hypothesis profiles; and runs for the GPU (`-m gpu`): what is collected, in which order, for how
+long at most, and the word on them at the end."""
 
 from __future__ import annotations
 
 import os
+import re
+import signal
 from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -18,21 +24,95 @@ for _name, _examples in (("default", 100), ("slow", 1000)):
     )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
+# What a run for the GPU teaches, the most first: one that is cut short has shown that much. Files
+# that are not named here come after these, in their usual order.
+LESSONS = (
+    "cuda/kernels/",  # each kernel against its reference: all else stands on them
+    "cuda/test_fused.py",  # and wired into a step, in graphs
+    "cuda/graphs/test_graph_contract.py",  # real graphs do what the emulator has been doing
+    "cuda/test_attention.py",
+    "cuda/test_model.py",
+    "cuda/measure/test_bench.py",  # the arms that are measured compute the same
+    "cuda/measure/",
+    "cuda/test_runner.py",
+)
+LIMIT_S = {"gpu": 60, "gpu_slow": 600}  # of one test; kernels are compiled in the first that runs
+HOW_TO = "make gpu, or python -m pytest -m gpu"
+GPU_WORDS = re.compile(r"mark\.gpu|DEVICES")  # a file with a test for the GPU says one of them
+
+
+def for_gpu(config: pytest.Config) -> bool:
+    """Whether the run asks for GPU tests alone: -m gpu, -m "gpu and not gpu_slow", -m gpu_slow."""
+    return re.match(r"\(*gpu", config.option.markexpr.strip()) is not None
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """A run for the GPU imports no file that has nothing for it: a GPU machine lacks packages that
+    tests of the book and of notebooks import. Any other run imports them all, or fails."""
+    file = collection_path.name.startswith("test_") and collection_path.suffix == ".py"
+    if file and for_gpu(config) and not GPU_WORDS.search(collection_path.read_text("utf-8")):
+        return True
+    return None
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m chooses
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("gpu_slow"):
+            item.add_marker("gpu")
+        if item.get_closest_marker("gpu") and not GPU_WORDS.search(item.path.read_text("utf-8")):
+            raise pytest.UsageError(f"{item.nodeid} is marked gpu, and nothing in its file says so")
+    if for_gpu(config):
+        items.sort(key=lesson)
+
+
+def lesson(item: pytest.Item) -> int:
+    """The place of a test in LESSONS."""
+    place = item.nodeid.partition("tests/")[2]
+    return next((i for i, way in enumerate(LESSONS) if place.startswith(way)), len(LESSONS))
+
+
+class StillRunning(BaseException):
+    """No Exception: hypothesis would take it for a failing example and look for a smaller one."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """A test on the GPU ends, come what may: the next one is waiting for the same machine.
+
+    SIGALRM reaches Python between two lines; what never comes back from the driver is for the
+    deadline of whoever has started pytest.
+    """
+    slow = item.get_closest_marker("gpu_slow")
+    seconds = LIMIT_S["gpu_slow" if slow else "gpu"]
+    if not item.get_closest_marker("gpu"):
+        return (yield)
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        raise StillRunning(f"not done after {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(seconds)
+    try:
+        return (yield)
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Which GPU checks were skipped, and how to run them."""
-    skipped = [r for r in terminalreporter.stats.get("skipped", []) if "gpu" in r.keywords]
-    ran = [
-        r
-        for outcome in ("passed", "failed")
-        for r in terminalreporter.stats.get(outcome, [])
-        if "gpu" in r.keywords
-    ]
-    if skipped:
+
+    def checks(outcome: str) -> list[pytest.TestReport]:
+        reports = terminalreporter.stats.get(outcome, [])
+        # a module that skips itself leaves a report of its collection, which has no keywords
+        return [r for r in reports if "gpu" in getattr(r, "keywords", ())]
+
+    if skipped := checks("skipped"):
         files = Counter(report.nodeid.partition("::")[0] for report in skipped)
         terminalreporter.write_line(f"GPU checks skipped, no NVIDIA GPU here ({len(skipped)}):")
-        for file, checks in sorted(files.items()):
-            terminalreporter.write_line(f"  {file}: {checks}")
-        terminalreporter.write_line("Run them on a machine with a GPU: make test ARGS='-m gpu'")
-    elif not ran:
+        for file, count in sorted(files.items()):
+            terminalreporter.write_line(f"  {file}: {count}")
+        terminalreporter.write_line(f"Run them on a machine with a GPU: {HOW_TO}")
+    elif not (checks("passed") or checks("failed")):
         terminalreporter.write_line("GPU checks: none among these tests")

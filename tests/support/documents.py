@@ -79,8 +79,6 @@ def run_command(command: str, where: Path) -> subprocess.CompletedProcess[str]:
     words = shlex.split(command)
     if words[0] in (".venv/bin/python", "python"):
         words[0] = sys.executable
-    elif words[0] == ".venv/bin/pytest":
-        words[:1] = [sys.executable, "-m", "pytest"]
     elif words[0] == "make":
         where = ROOT
     return run(words, where)

@@ -1,0 +1,116 @@
+"""tests/conftest.py: runs for the GPU are collected, ordered, limited and summed up as it says.
+
+Each test runs pytest on a few files of its own, with that conftest as a plugin.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+TWO_STAGES = """
+import pytest
+
+@pytest.mark.gpu_slow
+def test_minutes(): pass
+
+@pytest.mark.gpu
+def test_seconds(): pass
+
+def test_anywhere(): pass
+"""
+SKIPS_ITSELF = "import pytest; pytest.skip('not here', allow_module_level=True)"
+SKIPPED = TWO_STAGES.replace("pass", "pytest.skip('no GPU')")
+ENDLESS = """
+import time, pytest
+from hypothesis import given, strategies as st
+from tests import conftest
+
+conftest.LIMIT_S["gpu"] = 1
+
+@pytest.mark.gpu
+@given(st.integers())
+def test_endless(number):
+    time.sleep(30)
+
+@pytest.mark.gpu
+def test_the_next_one(): pass
+"""
+
+
+def pytest_on(folder: Path, files: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
+    for name, source in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(source, "utf-8")
+    (folder / "pytest.ini").write_text(
+        "[pytest]\nmarkers =\n  gpu: one\n  gpu_slow: two\n", "utf-8"
+    )
+    command = (sys.executable, "-m", "pytest", "-p", "tests.conftest", "-p", "no:cacheprovider")
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    env["PYTEST_PLUGINS"] = "_hypothesis_pytestplugin"
+    return subprocess.run(
+        [*command, "--strict-markers", *words, str(folder)],
+        cwd=folder, env=env, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+
+
+def test_a_module_that_skips_itself_does_not_break_the_summary(tmp_path: Path) -> None:
+    files = {"test_itself.py": SKIPS_ITSELF, "test_gpu.py": SKIPPED}
+    done = pytest_on(tmp_path, files, "-q")
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert "GPU checks skipped, no NVIDIA GPU here (2):\n  test_gpu.py: 2\n" in done.stdout
+    assert "with a GPU: make gpu, or python -m pytest -m gpu\n" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("chosen", "ran"),
+    [
+        ("gpu", {"test_minutes", "test_seconds"}),
+        ("gpu and not gpu_slow", {"test_seconds"}),
+        ("gpu_slow", {"test_minutes"}),
+        ("not gpu", {"test_anywhere"}),
+    ],
+)
+def test_gpu_slow_implies_gpu_and_makes_the_second_stage(
+    chosen: str, ran: set[str], tmp_path: Path
+) -> None:
+    done = pytest_on(tmp_path, {"test_stages.py": TWO_STAGES}, "-v", "-m", chosen)
+    passed = [line for line in done.stdout.splitlines() if "PASSED" in line]
+    assert {line.partition("::")[2].split()[0] for line in passed} == ran
+
+
+def test_a_run_for_the_gpu_comes_in_the_order_of_what_it_teaches_and_imports_nothing_else(
+    tmp_path: Path,
+) -> None:
+    one = "import pytest\n@pytest.mark.gpu\ndef test_it(): pass\n"
+    places = ("test_reliability", "test_model", "graphs/test_graph_contract", "kernels/test_norm")
+    files = {f"tests/cuda/{place}.py": one for place in places}
+    files["tests/course/test_site.py"] = "import no_such_package\ndef test_it(): pass\n"
+    chosen = pytest_on(tmp_path, files, "-v", "-m", "gpu", "--rootdir", str(tmp_path))
+    assert chosen.returncode == 0, chosen.stdout
+    told = [line.split("::")[0] for line in chosen.stdout.splitlines() if "PASSED" in line]
+    assert told == [f"tests/cuda/{place}.py" for place in reversed(places)]
+    everything = pytest_on(tmp_path, files)
+    assert everything.returncode == 2, "a missing package is an error where all tests are wanted"
+    assert "no_such_package" in everything.stdout
+
+
+def test_a_gpu_test_that_does_not_end_is_ended_and_the_next_one_runs(tmp_path: Path) -> None:
+    done = pytest_on(tmp_path, {"test_long.py": ENDLESS}, "-m", "gpu")
+    assert "StillRunning: not done after 1 s" in done.stdout
+    assert "1 failed, 1 passed" in done.stdout
+
+
+def test_a_gpu_test_in_a_file_that_does_not_say_so_is_refused(tmp_path: Path) -> None:
+    files = {
+        "test_hidden.py": "from marks import ONE\n@ONE\ndef test_it(): pass\n",
+        "marks.py": "import pytest\nONE = pytest.mark.gpu\n",
+    }
+    done = pytest_on(tmp_path, files)
+    assert done.returncode != 0
+    assert "test_hidden.py::test_it is marked gpu, and nothing in its file says so" in done.stderr
