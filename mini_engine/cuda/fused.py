@@ -6,17 +6,25 @@
     five   norm+QKV · RoPE, KV write and attention · O+residual · norm+gate/up+SiLU·mul ·
            down+residual
 
-A step of up to 16 requests that all decode runs in these kernels. Everything else (prompts, larger
-batches) falls back to `Model`, because there a library's matrix product is better. On a CPU each
-kernel's PyTorch reference runs in its place, so the wiring is tested without a GPU.
+A step of up to 16 requests that all decode runs in these kernels. From `library_from` requests on
+(kernels/plans.py: 17, or 5 in the plan "library") arithmetic begins to count, and both run
+
+    nine   norm · QKV · RoPE and KV write · attention · O · norm · gate/up · SiLU·mul · down
+
+with the four products of a library (`library_linear`: cuBLAS on a GPU) between kernels of ours,
+which read the cache where it lies; the plain `Model` gathers it first. From 5 requests on the
+head is a library's product and argmax, too. Prompts and mixed batches fall back to `Model`. On a
+CPU each kernel's PyTorch reference runs in its place, so the wiring is tested without a GPU.
 
 With `pdl` each kernel starts while the one before it drains (programmatic dependent launch, sm_90
-and newer): `mini_engine/cuda/kernels/launch.py` says what that requires. The embedding lookup, the
-first op of a step, is PyTorch's and waits as usual: the full boundary that the kernels rely on.
+and newer): `mini_engine/cuda/kernels/launch.py` says what that requires, and what a library's
+product between two of ours means for it. The embedding lookup, the first op of a step, is PyTorch's
+and waits as usual: the full boundary that the kernels rely on.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -31,15 +39,22 @@ from mini_engine.cuda.kernels.activation import silu_mul
 from mini_engine.cuda.kernels.gemv import MAX_GEMV_TOKENS
 from mini_engine.cuda.kernels.head import norm_lm_head, num_programs
 from mini_engine.cuda.kernels.launch import sm_count
-from mini_engine.cuda.kernels.linear import linear, linear_add, norm_gate_up_silu_mul, norm_linear
+from mini_engine.cuda.kernels.linear import (
+    library_linear,
+    linear,
+    linear_add,
+    norm_gate_up_silu_mul,
+    norm_linear,
+)
 from mini_engine.cuda.kernels.norm import add_rms_norm, rms_norm
 from mini_engine.cuda.kernels.pick import pick_and_advance, pick_tokens
 from mini_engine.cuda.kernels.plans import BASE, plan_of
 from mini_engine.cuda.kernels.rope import rope_kv_write
-from mini_engine.cuda.kernels.skinny import MAX_SKINNY_TOKENS
 from mini_engine.cuda.model import KVCache, Model
 from mini_engine.cuda.sampling import Sampler, greedy
 from mini_engine.cuda.weights import Weights
+
+MAX_REQUESTS = 1024  # in a decode step; a larger one falls back to `Model`
 
 
 class FusedModel(Model):
@@ -57,39 +72,50 @@ class FusedModel(Model):
         super().__init__(weights, cache)
         if kernels_per_layer not in (9, 5):
             raise ValueError(f"kernels_per_layer is {kernels_per_layer}, expected 9 or 5")
-        self.layers = self._five if kernels_per_layer == 5 else self._nine
-        self.pdl, self.sm_count = pdl, sm_count(weights.embed.device)
-        plan_of(plan)  # raises for a name that is none
-        self.plan = plan
-        # How many splits have arrived; every launch leaves zeros, so all layers share it.
-        shape = (MAX_SKINNY_TOKENS, self.config.num_kv_heads)
-        self.counters = torch.zeros(shape, dtype=torch.int32, device=weights.embed.device)
+        device = weights.embed.device
+        self.pdl, self.sm_count = pdl, sm_count(device)
+        self.library_from = plan_of(plan).library_from  # raises for a name that is none
+        self.kernels_per_layer, self.plan = kernels_per_layer, plan
+        # How many splits have arrived; every launch leaves zeros, so all layers share it. As large
+        # as any batch, 32 KB with 8 KV heads: graphs hold its address, so it must never grow.
+        shape = (MAX_REQUESTS, self.config.num_kv_heads)
+        self.counters = torch.zeros(shape, dtype=torch.int32, device=device)
+        # The scores of an argmax that has no rival: `_scores_of_library`.
+        self.zeros = torch.zeros(MAX_REQUESTS, 1, device=device)
+
+    def kernels_of(self, batch: int) -> Literal[9, 5]:
+        """Kernels of a layer, in a decode step of so many requests."""
+        return 9 if batch >= self.library_from else self.kernels_per_layer
 
     def body(self, inputs: StepInputs, attention: Attention) -> Tensor:
         """Hidden states after the last layer, (T, H). Writes K and V of every token."""
         rows = len(inputs.input_ids)
-        if not isinstance(attention, DecodeAttention) or rows > MAX_SKINNY_TOKENS:
+        if not isinstance(attention, DecodeAttention) or rows > MAX_REQUESTS:
             return super().body(inputs, attention)
         residual = functional.embedding(inputs.input_ids, self.weights.embed)
         table = inputs.block_table[:, : attention.max_blocks]
-        self.layers(residual, inputs, table, self.counters[:rows])
+        layers = self._five if self.kernels_of(rows) == 5 else self._nine
+        layers(residual, inputs, table, self.counters[:rows])
         return residual
 
     def head(
         self, hidden: Tensor, inputs: StepInputs, sample: Sampler = greedy
     ) -> tuple[Tensor, Tensor]:
         """Logits of each request's last token (R, V), and the next token of each (R,) int32."""
-        if not self._fits_head(hidden, inputs, sample):
+        rows = len(inputs.last_rows)
+        if sample is not greedy or rows > MAX_REQUESTS:
             return super().head(hidden, inputs, sample)
-        logits, values, indices, tokens = self._scores(hidden)
+        # One row is the last one. As many rows as requests may still be a mixed step, padded.
+        last = hidden if len(hidden) == rows == 1 else hidden.index_select(0, inputs.last_rows)
+        logits, values, indices, tokens = self._scores(last)
         pick_tokens(tokens, values, indices, self.pdl)
         return logits, tokens
 
     def next_step(
         self, hidden: Tensor, inputs: StepInputs, sample: Sampler = greedy
     ) -> tuple[Tensor, Tensor]:
-        """`head` and `advance` in two kernels. Logits (R, V) and tokens (R,) int32."""
-        if not self._fits_head(hidden, inputs, sample):
+        """`head` and `advance`, which its last kernel does. Logits (R, V) and tokens (R,) int32."""
+        if sample is not greedy or not len(hidden) == len(inputs.last_rows) <= MAX_REQUESTS:
             return super().next_step(hidden, inputs, sample)
         logits, values, indices, tokens = self._scores(hidden)
         pick_and_advance(
@@ -99,13 +125,11 @@ class FusedModel(Model):
         )  # fmt: skip
         return logits, tokens
 
-    def _fits_head(self, hidden: Tensor, inputs: StepInputs, sample: Sampler) -> bool:
-        """Is it a greedy decode step that the head's kernel takes?"""
-        return sample is greedy and len(inputs.last_rows) == len(hidden) <= MAX_GEMV_TOKENS
-
     def _scores(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Logits (R, V), the head's partials (R, P), and room for the tokens (R,) int32."""
         rows, norm_weight, weight = len(hidden), self.weights.final_norm, self.weights.lm_head
+        if rows > MAX_GEMV_TOKENS:
+            return self._scores_of_library(hidden)
         vocab, width = weight.shape
         partials = num_programs(vocab, width, self.sm_count)
         logits = hidden.new_empty(rows, vocab, dtype=torch.float32)
@@ -114,6 +138,14 @@ class FusedModel(Model):
         eps = self.config.rms_norm_eps
         norm_lm_head(values, indices, hidden, norm_weight, weight, eps, logits, self.pdl, self.plan)
         return logits, values, indices, hidden.new_empty(rows, dtype=torch.int32)
+
+    def _scores_of_library(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The same with one partial a row, the argmax of logits in the dtype of the weights."""
+        normed = torch.empty_like(hidden)
+        rms_norm(normed, hidden, self.weights.final_norm, self.config.rms_norm_eps, self.pdl)
+        logits = functional.linear(normed, self.weights.lm_head)
+        tokens = logits.argmax(-1).to(torch.int32)
+        return logits, self.zeros[: len(hidden)], tokens[:, None], torch.empty_like(tokens)
 
     def _five(self, residual: Tensor, inputs: StepInputs, table: Tensor, counters: Tensor) -> None:
         c, eps, pdl, rows = self.config, self.config.rms_norm_eps, self.pdl, len(residual)
@@ -138,6 +170,7 @@ class FusedModel(Model):
         c, eps, pdl, rows = self.config, self.config.rms_norm_eps, self.pdl, len(residual)
         context = table.shape[1] * self.cache.block_size
         splits = decode.num_splits(context, rows, c.num_kv_heads, 4 * self.sm_count)
+        product: Callable[..., None] = library_linear if rows >= self.library_from else linear
         normed, out = torch.empty_like(residual), torch.empty_like(residual)
         qkv = residual.new_empty(rows, c.q_size + 2 * c.kv_size)
         q, attended = residual.new_empty(2, rows, c.q_size)
@@ -148,7 +181,7 @@ class FusedModel(Model):
                 add_rms_norm(normed, residual, out, layer.input_norm, eps, pdl)
             else:
                 rms_norm(normed, residual, layer.input_norm, eps, pdl)
-            linear(qkv, normed, layer.qkv, layer.qkv_bias, pdl)
+            product(qkv, normed, layer.qkv, layer.qkv_bias, pdl)
             rope_kv_write(
                 q, keys, values, qkv, inputs.positions, inputs.slot_mapping,
                 self.cos, self.sin, layer.q_norm, layer.k_norm, eps, pdl,
@@ -156,9 +189,9 @@ class FusedModel(Model):
             decode.decode_attention(
                 attended, counters, q, keys, values, table, inputs.context_lens, splits, pdl
             )
-            linear(out, attended, layer.o, None, pdl)
+            product(out, attended, layer.o, None, pdl)
             add_rms_norm(normed, residual, out, layer.post_norm, eps, pdl)
-            linear(gate_up, normed, layer.gate_up, None, pdl)
+            product(gate_up, normed, layer.gate_up, None, pdl)
             silu_mul(activated, gate_up, pdl)
-            linear(out, activated, layer.down, None, pdl)
+            product(out, activated, layer.down, None, pdl)
         residual.add_(out)

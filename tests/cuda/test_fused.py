@@ -6,19 +6,24 @@ Triton's interpreter): what is proven here is that the kernels are wired up as t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Literal
+from unittest.mock import patch
 
 import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
+from mini_engine.cuda import fused as fused_file  # noqa: E402
 from mini_engine.cuda.attention import DecodeAttention  # noqa: E402
 from mini_engine.cuda.fused import FusedModel  # noqa: E402
 from mini_engine.cuda.graphs.backend import graphs_for  # noqa: E402
 from mini_engine.cuda.inputs import StepInputs  # noqa: E402
+from mini_engine.cuda.measure import gate  # noqa: E402
+from mini_engine.cuda.measure.our_variants import FusedGraph, OursEager  # noqa: E402
 from mini_engine.cuda.model import KVCache, Model  # noqa: E402
 from mini_engine.cuda.runner import TorchRunner  # noqa: E402
 from mini_engine.cuda.weights import Weights, random_weights  # noqa: E402
@@ -27,12 +32,14 @@ from mini_engine.engine.engine import Engine  # noqa: E402
 from mini_engine.engine.scheduler import Request, SchedulerLimits  # noqa: E402
 from mini_engine.model.config import ModelConfig  # noqa: E402
 from mini_engine.predict.oplists import StepShape, step_ops  # noqa: E402
+from tests.support.gate_helpers import setup_of  # noqa: E402
 from tests.support.torch_helpers import DEVICES, FAMILIES, EagerRunner  # noqa: E402
 
 LIMITS = SchedulerLimits(
     max_num_seqs=4, max_num_batched_tokens=16, num_blocks=40, block_size=4, max_model_len=32
 )
 PER_LAYER: list[Literal[9, 5]] = [9, 5]
+SLOW = os.environ.get("HYPOTHESIS_PROFILE") == "slow"
 
 
 @pytest.fixture(autouse=True)
@@ -95,6 +102,60 @@ def test_a_decode_step_equals_the_plain_one(
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(
+    ("per_layer", "plan", "batches"),
+    [(5, "base", range(1, 41)), (9, "base", (5, 16, 17)), (5, "library", (4, 5, 16, 17))],
+)
+def test_a_decode_step_of_any_batch_equals_the_plain_one(
+    per_layer: Literal[9, 5], plan: str, batches: Iterable[int], device: str
+) -> None:
+    """On either side of each limit: 4 and 5, 16 and 17, or 5 where the library comes earlier."""
+    weights = weights_of("qwen3", device)
+    for rows in batches:
+        inputs, cache = random_step(weights, rows)
+        theirs = StepInputs(**{name: t.clone() for name, t in vars(inputs).items()})
+        copied = KVCache(*(tuple(t.clone() for t in ts) for ts in (cache.keys, cache.values)))
+        attention = DecodeAttention(8, 4)
+        plain = Model(weights, copied)
+        fused = FusedModel(weights, cache, kernels_per_layer=per_layer, plan=plan)
+        live = inputs.context_lens > 0
+        want, want_tokens = plain.next_step(plain.body(theirs, attention), theirs)
+        got, got_tokens = fused.next_step(fused.body(inputs, attention), inputs)
+        torch.testing.assert_close(got[live], want[live], atol=2e-4, rtol=0)  # as above
+        assert torch.equal(got_tokens[live], want_tokens[live])
+        for name, mine in vars(inputs).items():
+            assert torch.equal(mine[live], getattr(theirs, name)[live]), name
+        for ours, other in zip(cache.keys, plain.cache.keys, strict=True):
+            torch.testing.assert_close(ours[1:], other[1:], atol=2e-4, rtol=0)
+        assert not fused.counters.any()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("per_layer", PER_LAYER if SLOW else [5])
+@pytest.mark.parametrize("batch", [17, 40] if SLOW else [17])
+def test_a_wide_step_is_one_graph_around_the_products_of_a_library(
+    batch: int, per_layer: Literal[9, 5], device: str
+) -> None:
+    """Replays decode what the plain model decodes; no op of the step gathers the cache."""
+    setup = setup_of("qwen2", batch=batch, device=device, hidden_size=64)
+    plain, variant = OursEager(setup), FusedGraph(setup, per_layer, False, 1, "base")
+    variant.prepare()
+    wanted, tokens = gate.walk(plain, setup.first_tokens, 2)
+    logits, sampled = gate.walk(variant, setup.first_tokens, 2)
+    torch.testing.assert_close(logits, wanted, atol=2e-4, rtol=0)
+    assert torch.equal(sampled, tokens)
+    layers, listed = setup.model.config.num_layers, [op.name for op in variant.ops()]
+    assert listed.count("gate_up_proj") == listed.count("silu_mul") == layers
+    if device == "cpu":  # the emulator tells what it recorded
+        (graph,) = variant.graphs.captured[batch].graphs
+        ran = [op.split(".")[1] for op in graph.ops]  # type: ignore[union-attr]
+        assert "index_select" not in ran
+        assert ran.count("mm") + ran.count("addmm") == 4 * layers + 1
+        # the sum after the last layer, and the cast of the argmax, are kernels that are not listed
+        assert len(ran) == len(listed) + 2
+
+
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("per_layer", PER_LAYER)
 def test_steps_that_feed_themselves_equal_the_plain_ones(
     per_layer: Literal[9, 5], device: str
@@ -138,6 +199,34 @@ def test_the_engine_writes_the_same_with_fused_kernels_in_its_graphs(
     graphs = Engine(runner, LIMITS, dispatcher).run(requests)
     tokens = {c.request_id: c.tokens for c in graphs}
     assert tokens == {c.request_id: c.tokens for c in eager}
+
+
+def test_a_full_graph_that_holds_one_prompt_samples_after_its_last_token() -> None:
+    """It is captured for as many requests as tokens, and its attention takes any mix of both."""
+    weights = weights_of("qwen3", "cpu")
+    cache = KVCache.allocate(weights.config, 40, 4, torch.device("cpu"), torch.float32)
+    model = FusedModel(weights, cache, kernels_per_layer=5)
+    dispatcher = GraphDispatcher("FULL", [4], LIMITS.max_num_seqs)
+    runner = TorchRunner(model, LIMITS, dispatcher, graphs_for("cpu"))
+    runner.capture()
+    none = GraphDispatcher("NONE", [], LIMITS.max_num_seqs)
+    tokens = []
+    for engine in (
+        Engine(runner, LIMITS, dispatcher),
+        Engine(EagerRunner(weights, LIMITS), LIMITS, none),
+    ):
+        (done,) = engine.run([Request("a", (1, 3, 5), 4)])
+        tokens.append(done.tokens)
+    assert tokens[0] == tokens[1]
+
+
+def test_a_batch_beyond_the_counters_is_left_to_the_plain_model() -> None:
+    weights = weights_of("llama", "cpu")
+    inputs, cache = random_step(weights, 3)
+    model = FusedModel(weights, cache, kernels_per_layer=9)
+    with patch.object(fused_file, "MAX_REQUESTS", 2), patch.object(model, "_nine") as nine:
+        model.next_step(model.body(inputs, DecodeAttention(8, 4)), inputs)
+    assert not nine.called
 
 
 def test_a_layer_has_nine_kernels_or_five() -> None:

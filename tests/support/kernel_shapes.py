@@ -181,12 +181,14 @@ def _attention(c: ModelConfig) -> list[Case]:
     grouped = shape | {"PADDED_GROUP": heads.padded_group}
     splits = attention.MAX_SPLITS
     many = {"SPLITS": splits, "PADDED_SPLITS": splits, "TILE": attention.TILE}
+    alone = many | {"SPLITS": 1, "PADDED_SPLITS": 1}  # what `num_splits` says of batch 256
     bucket = fused_attention.num_splits(CONTEXT, 1, c.num_kv_heads, 4 * MULTIPROCESSORS)
     fused = {"SPLITS": bucket, "PADDED_SPLITS": bucket, "TILE": fused_attention.TILE}
     tile_bytes = 2 * fused_attention.TILE * c.head_dim * c.dtype_bytes
     tiles = {"REQS": 256, "TILE_Q": prefill.TILE_Q, "TILE_K": prefill.TILE_K}
     return [
         case("decode_attention", attention.decode_split_kernel, 4, grouped | many),
+        case("decode_attention_m256", attention.decode_split_kernel, 4, grouped | alone),
         case(
             "fused_attention",
             fused_attention.fused_attention_kernel,

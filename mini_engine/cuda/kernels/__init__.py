@@ -8,7 +8,8 @@ computes on a CPU, and what its `pdl` switch does.
     activation.py        silu_mul                                           nine
     rope.py              rope_kv_write (with the norms of q and k)          nine
     attention.py         decode_attention; before it: attention_naive.py    nine
-    linear.py            linear                                             nine (or cuBLAS)
+    linear.py            linear                                             nine
+                         library_linear: a library's, no op of ours         nine, above 16 tokens
                          norm_linear, linear_add, norm_gate_up_silu_mul     five
       gemv.py            its kernels for 1 to 4 tokens
       skinny.py          its kernels for up to 16 tokens, with split K

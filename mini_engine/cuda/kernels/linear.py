@@ -10,9 +10,9 @@ Out: out (M, N), in the dtype of x.
 
 `plan` names the alternatives to run (plans.py). 1 to 4 tokens go to gemv.py and up to 16 to
 skinny.py: both read each weight once, which is all that counts in decode. Above 16 the arithmetic
-begins to count: use a library's GEMM (cuBLAS, through `torch.nn.functional.linear`). The two
-kernels add in different orders, so a token's last bits depend on which of them its batch gets:
-compare eager and graph at one rung, or with a tolerance.
+begins to count: `library_linear` is `linear` by a library's product (cuBLAS on a GPU), for any
+number of tokens. They all add in different orders, so a token's last bits depend on which of them
+its batch gets: compare eager and graph at one rung, or with a tolerance.
 """
 
 from __future__ import annotations
@@ -44,6 +44,21 @@ def linear(
 ) -> None:
     """out = x Wᵀ (+ bias). ValueError also for more than 16 tokens, as in all of these ops."""
     _product(out, x, None, weight, bias, 0.0, False, pdl, plan)
+
+
+def library_linear(
+    out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None = None, pdl: bool = False
+) -> None:
+    """`linear` by a library, for any number of tokens. It rounds once, as ours does.
+
+    `pdl` is taken as `linear` takes it, and changes nothing: a library launches its kernels as it
+    likes (launch.py says why that is safe between kernels of ours).
+    """
+    del pdl
+    if bias is None:
+        torch.mm(x, weight.t(), out=out)
+    else:
+        torch.addmm(bias, x, weight.t(), out=out)
 
 
 @torch.library.custom_op("launch_bound::norm_linear", mutates_args=("out",))

@@ -200,10 +200,10 @@ class FusedGraph(OursGraph):
             plain.weights, plain.cache, kernels_per_layer=kernels_per_layer, pdl=pdl, plan=plan
         )
         super().__init__(replace(setup, model=model), steps_a_call)
-        self.style = f"fused{kernels_per_layer}"
+        self.style = f"fused{model.kernels_of(setup.batch)}"
 
     def ops(self) -> list[OpCost]:
-        """The op list that the kernels were written to."""
+        """The op list that the kernels of this batch were written to."""
         shape = StepShape.decode(self.setup.batch, self.setup.context)
         return step_ops(self.model.config, shape, self.style) * self.steps_a_call
 

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from mini_engine.cuda.attention import DecodeAttention
+from mini_engine.cuda.fused import FusedModel
+from mini_engine.cuda.inputs import StepInputs
 from mini_engine.cuda.kernels import activation, attention, fused_attention, linear, norm, rope
 from mini_engine.cuda.kernels.paged import Heads
+from mini_engine.cuda.model import KVCache, Model
+from mini_engine.cuda.weights import random_weights
+from mini_engine.model.config import named_shape
 from tests.support.kernel_cases import Paged, assert_close, paged, rotary
 
 EPS = 1e-6
@@ -104,3 +111,39 @@ def test_five_kernels_a_layer_compute_what_nine_do(contexts: list[int]) -> None:
     assert not merged.isnan().any()
     torch.testing.assert_close(other.k_cache[1:], kv.k_cache[1:], equal_nan=True)
     torch.testing.assert_close(other.v_cache[1:], kv.v_cache[1:], equal_nan=True)
+
+
+def test_a_step_around_a_librarys_products_is_the_plain_models() -> None:
+    """17 requests, one of them padding, in the kernels that run above 16, and what they leave."""
+    torch.manual_seed(17)
+    contexts = [1 + 7 * i % 23 for i in range(16)] + [0]
+    kv = paged(contexts, 1, 32, HEADS.block_size, torch.float32)
+    config = replace(
+        named_shape("qwen3-0.6b"), hidden_size=HIDDEN, intermediate_size=INNER, num_layers=1,
+        num_heads=2, num_kv_heads=1, head_dim=32, vocab_size=37, max_position_embeddings=32,
+        eos_token_ids=(),
+    )  # fmt: skip
+    weights = random_weights(config, torch.device("cpu"), torch.float32, seed=1)
+    lens = kv.context_lens
+    slots = torch.tensor([own[-1] if own else 0 for own in kv.slots], dtype=torch.int32)
+    last = torch.arange(17, dtype=torch.int32)
+    positions = (lens - 1).clamp(min=0)
+    attention = DecodeAttention(kv.block_table.shape[1], HEADS.block_size)
+
+    def step(kind: type[Model], **how: Any) -> tuple[Tensor, Tensor, StepInputs, Tensor]:
+        """Logits, tokens, the next step's inputs, and the keys."""
+        given = (last * 2, positions, slots, lens.clamp(max=1), lens, last, kv.block_table)
+        inputs = StepInputs(*(tensor.clone() for tensor in given))
+        keys, values = (cache.clone() for cache in (kv.k_cache, kv.v_cache))
+        model = kind(weights, KVCache((keys,), (values,)), **how)
+        logits, tokens = model.next_step(model.body(inputs, attention), inputs)
+        return logits[:16], tokens[:16], inputs, keys[1:]
+
+    with torch.no_grad():
+        wanted, tokens, after, keys = step(Model)
+        logits, ours, inputs, written = step(FusedModel, kernels_per_layer=5)
+    assert_close(logits, wanted, terms=64)
+    assert ours.tolist() == tokens.tolist()
+    for name, tensor in vars(after).items():
+        assert torch.equal(vars(inputs)[name][:16], tensor[:16]), name
+    torch.testing.assert_close(written, keys, equal_nan=True, rtol=0, atol=1e-4)
