@@ -24,7 +24,8 @@ project has set itself is reported: reached, missed, or not measured.
 
 Weights are random in the true shape unless --shape is a checkpoint folder. Each row is written as
 soon as it is known; --resume measures what is still missing. Without a GPU, a tiny model runs on
-the CPU emulator: file and pictures say so, and nothing reads them as evidence.
+the CPU emulator: file and pictures say so, and nothing reads them as evidence. The file names the
+commit; where .git did not travel, LAUNCH_BOUND_COMMIT does ("unknown" without it).
 """
 
 from __future__ import annotations

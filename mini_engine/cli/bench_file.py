@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 from mini_engine.cli import measuring
 from mini_engine.cuda.measure.evidence import (
     Measurement,
-    check_same_machine,
+    continued,
     read_measurement,
     write_measurement,
 )
@@ -123,8 +123,7 @@ def _header(
 
 def _resumed(out: Path, measurement: Measurement) -> Measurement:
     """The existing file. ValueError where it was measured in another way than this run does."""
-    old = read_measurement(out)
-    check_same_machine(out, old, measurement)
+    old = continued(out, read_measurement(out), measurement)
     for name in ("spec", "host", "rounds", "steps", "anchor"):
         if old.figures.get(name) != measurement.figures[name]:
             raise ValueError(

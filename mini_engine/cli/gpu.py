@@ -16,6 +16,7 @@ run may be cut at any moment, by Ctrl-C or because the machine is taken away: th
 also on another machine of the same kind. At the end stand forty lines: times, kernels, tests, which
 of the project's bars are reached. What a stage printed is in NAME.txt beside the results.
 
+Files name the commit; where .git did not travel, LAUNCH_BOUND_COMMIT does ("unknown" without it).
 Nothing here touches the card's settings. Without a GPU the same stages run a tiny model on the CPU
 emulator, in two to three minutes: a rehearsal, marked as such, and no evidence.
 
@@ -35,7 +36,7 @@ from rich.console import Console
 from mini_engine.cli import measuring, options
 from mini_engine.cuda.kernels.plans import BASE, PLANS, plan_of
 from mini_engine.cuda.measure.evidence import (
-    check_same_machine,
+    continued,
     load_evidence,
     new_measurement,
     read_measurement,
@@ -197,9 +198,8 @@ def _chain(
     copy = copy_bandwidth(backend, sizes_for(backend, quick=True))
     figures: dict[str, Any] = {"copy_bandwidth_gb_s": copy, "links": []}
     if out.exists():
-        old = read_measurement(out)
-        check_same_machine(out, old, measurement)
-        measurement, figures = old, dict(old.figures)
+        measurement = continued(out, read_measurement(out), measurement)
+        figures = dict(measurement.figures)
     places = ("shape", "plan", "context", "kernel")
     known = {tuple(one[name] for name in places) for one in figures["links"]}
     for shape in shapes:

@@ -19,7 +19,7 @@ import os
 import re
 import subprocess
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,8 @@ from mini_engine.model.fields import Fields, read_json_object
 
 CALIBRATED = "-calibrated"  # ends the name of a card or a host that was measured here
 EMULATED_GPU = "none: CPU emulation"
-CALIBRATED = "-calibrated"  # ends the name of a card or a host that was measured here
+UNKNOWN = "unknown"
+COMMIT = "LAUNCH_BOUND_COMMIT"  # the variable that names the commit where .git did not travel
 _PATH = re.compile(r"(?<![:/\w.])(?:~|/[\w.+@-]+)(?:/[\w.+@-]+)+/?|(?<![\w])[A-Za-z]:\\\S+")
 
 
@@ -39,23 +40,26 @@ class Measurement:
     kind: str  # "bench" | "calibration"
     emulated: bool  # the CPU emulator wrote it: no evidence of anything
     gpu: str
-    driver: str
+    driver: str  # all that it was measured with: "550.54, 555.42"
     torch: str
     triton: str
     date: str  # of its first figure, ISO 8601
-    commit: str  # "+" behind it: the tree had changes
+    commit: str  # "+" behind it: the tree had changes; "unknown" is listed beside a known one
     command: str
     figures: Mapping[str, Any]
 
 
 FIELDS = tuple(f.name for f in fields(Measurement))
-MACHINE = ("emulated", "gpu", "driver", "torch", "triton", "commit")  # must agree to go on
+MACHINE = ("emulated", "gpu", "torch", "triton")  # must agree to go on
 
 
 def new_measurement(
     kind: str, device: str, command: str, figures: Mapping[str, Any]
 ) -> Measurement:
-    """A measurement of today on `device` ("cuda" or "cpu"), with this machine's versions."""
+    """A measurement of today on `device` ("cuda" or "cpu"), with this machine's versions.
+
+    Raises ValueError where $LAUNCH_BOUND_COMMIT is needed and is no commit.
+    """
     emulated = device == "cpu"
     return Measurement(
         kind=kind,
@@ -121,14 +125,33 @@ def load_evidence(path: Path) -> Measurement:
 
 
 def check_same_machine(path: Path, old: Measurement, new: Measurement) -> None:
-    """Raises ValueError, naming the field, unless one file may hold the figures of both."""
-    for name in ("kind", *MACHINE):
+    """Raises ValueError, naming the field, unless one file may hold the figures of both: of the
+    same kind, on equal cards, with the same versions, and of one commit as far as both are known.
+    Drivers may differ: equal machines have been seen with two."""
+    for name in ("kind", *MACHINE, "commit"):
         before, now = getattr(old, name), getattr(new, name)
+        if name == "commit" and (UNKNOWN in (before, now) or now in _listed(before)):
+            continue
         if before != now:
             raise ValueError(
                 f"{path}: measured with {name} {before!r}, this is {now!r}: "
                 "write to another file, or leave out --resume"
             )
+
+
+def continued(path: Path, old: Measurement, new: Measurement) -> Measurement:
+    """The file that `new` goes on with: `old`, naming every driver and commit that it saw.
+    ValueError as in `check_same_machine`."""
+    check_same_machine(path, old, new)
+    return replace(old, driver=_both(old.driver, new.driver), commit=_both(old.commit, new.commit))
+
+
+def _listed(words: str) -> list[str]:
+    return words.split(", ")
+
+
+def _both(before: str, now: str) -> str:
+    return before if now in _listed(before) else f"{before}, {now}"
 
 
 def without_paths(value: Any) -> Any:
@@ -161,7 +184,7 @@ def _gpu_id() -> str:
 
 def _gpu(what: str) -> str:
     """One field of the GPU in use, by nvidia-smi's word for it: "name", "driver_version"."""
-    return _output(["nvidia-smi", "-i", _gpu_id(), f"--query-gpu={what}", *_CSV]) or "unknown"
+    return _output(["nvidia-smi", "-i", _gpu_id(), f"--query-gpu={what}", *_CSV]) or UNKNOWN
 
 
 def version(package: str) -> str:
@@ -174,12 +197,18 @@ def version(package: str) -> str:
 
 def _commit(folder: Path = Path(__file__).parent) -> str:
     """The commit, with "+" behind it where the tree has changes. Measurements do not count: a run
-    that writes into a tracked file must not change the commit that the file names."""
+    that writes into a tracked file must not change the commit that the file names. Without a
+    repository, $LAUNCH_BOUND_COMMIT, and UNKNOWN where that is not set."""
     git = ["git", "-C", str(folder)]
     commit = _output([*git, "rev-parse", "--short", "HEAD"])
     code = ["--", ":(top)", ":(top,exclude)course/measurements"]
     changed = _output([*git, "status", "--porcelain", "--untracked-files=no", *code])
-    return commit + ("+" if changed else "") if commit else "unknown"
+    if commit:
+        return commit + ("+" if changed else "")
+    told = os.environ.get(COMMIT, "").strip()
+    if told and not re.fullmatch(r"[0-9a-f]{7,40}\+?", told):
+        raise ValueError(f"{COMMIT}={told}: expected what `git rev-parse --short HEAD` prints")
+    return told or UNKNOWN
 
 
 def _output(words: list[str]) -> str:

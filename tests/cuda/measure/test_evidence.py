@@ -17,6 +17,7 @@ from mini_engine.cuda.measure.evidence import (
     FIELDS,
     Measurement,
     check_same_machine,
+    continued,
     load_evidence,
     new_measurement,
     read_measurement,
@@ -98,13 +99,49 @@ def test_a_file_that_is_no_json_is_named(tmp_path: Path) -> None:
         read_measurement(path)
 
 
-@pytest.mark.parametrize("name", ["kind", "emulated", "gpu", "driver", "torch", "triton", "commit"])
+@pytest.mark.parametrize("name", ["kind", "emulated", "gpu", "torch", "triton", "commit"])
 def test_figures_of_two_machines_do_not_share_a_file(name: str) -> None:
     other = replace(ON_A_GPU, **{name: True if name == "emulated" else "another"})
     with pytest.raises(ValueError, match=rf"measured with {name} .*leave out --resume"):
         check_same_machine(Path("x.json"), ON_A_GPU, other)
     later = replace(ON_A_GPU, date="2027", command="bench", figures={})
     check_same_machine(Path("x.json"), ON_A_GPU, later)
+
+
+def test_a_file_names_every_driver_that_it_was_measured_with() -> None:
+    """Equal machines have been seen with two: the second goes on, and nothing is hidden."""
+    path, file = Path("x.json"), ON_A_GPU
+    for driver in ("575.2", "570.1", "575.2"):
+        file = continued(path, file, replace(ON_A_GPU, driver=driver, date="2027", figures={}))
+    assert file == replace(ON_A_GPU, driver="570.1, 575.2")
+
+
+def test_a_commit_that_nobody_knows_goes_on_and_a_known_one_is_held_to() -> None:
+    path, unknown = Path("x.json"), replace(ON_A_GPU, commit="unknown")
+    assert continued(path, unknown, unknown).commit == "unknown"
+    assert continued(path, unknown, ON_A_GPU).commit == "unknown, abc1234"
+    file = continued(path, ON_A_GPU, unknown)
+    assert file.commit == "abc1234, unknown"
+    assert continued(path, file, ON_A_GPU) == continued(path, file, unknown) == file
+    for other in ("def5678", "abc1234+"):
+        with pytest.raises(ValueError, match=f"commit 'abc1234, unknown', this is '{other[:7]}"):
+            continued(path, file, replace(ON_A_GPU, commit=other))
+
+
+def test_where_git_did_not_travel_the_environment_names_the_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evidence, "_output", lambda _: "")  # as git in a folder without .git
+    monkeypatch.delenv(evidence.COMMIT, raising=False)
+    assert evidence._commit(tmp_path) == "unknown"
+    for commit in ("abc1234", "abc1234+"):
+        monkeypatch.setenv(evidence.COMMIT, commit)
+        assert evidence._commit(tmp_path) == commit
+    monkeypatch.setenv(evidence.COMMIT, "my branch")
+    with pytest.raises(ValueError, match="LAUNCH_BOUND_COMMIT=my branch: expected what `git"):
+        evidence._commit(tmp_path)
+    monkeypatch.setattr(evidence, "_output", lambda words: "" if "status" in words else "fed4321")
+    assert evidence._commit(tmp_path) == "fed4321"  # a repository knows better
 
 
 def test_a_run_that_writes_into_a_tracked_file_is_still_of_the_same_commit(tmp_path: Path) -> None:
