@@ -202,7 +202,7 @@ def _cells(row: Row) -> list[str]:
     if row.status != MEASURED:
         return [row.variant, row.status]
     return [
-        row.variant,
+        f"{row.variant} (no graph)" if row.no_graph else row.variant,
         f"{row.itl_us:,.1f}",
         f"{row.times_the_anchor.median:.3f}",
         f"{row.percent_of_copy:.1f}",
@@ -214,7 +214,8 @@ def _cells(row: Row) -> list[str]:
 def _told(row: Row) -> str:
     if row.status != MEASURED:
         return f"{row.variant} {row.status}: {row.reason}"
-    return f"{row.variant} {row.itl_us:,.1f} µs a step"
+    graph = f"; it {row.told_no_graph}" if row.no_graph else ""
+    return f"{row.variant} {row.itl_us:,.1f} µs a step{graph}"
 
 
 def _words(word: str) -> list[str]:

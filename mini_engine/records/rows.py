@@ -13,7 +13,12 @@ from typing import Any, NamedTuple
 MEASURED, NOT_RUN, GATE_FAILED = "measured", "not run", "gate failed"
 IN_THE_FILE = {"itl": "itl_us", "wall": "wall_us"}  # fields with another name in the file
 WITHOUT_FIGURES = ("shape", "batch", "context", "variant", "status", "reason", "gate")
-OPTIONAL = ("reason", "gate", "failed_in_another_process")  # left out of the file when empty
+OPTIONAL = (
+    "reason",
+    "gate",
+    "no_graph",
+    "failed_in_another_process",
+)  # left out of the file when empty
 
 
 class Point(NamedTuple):
@@ -70,6 +75,7 @@ class Row:
     steps_a_call: int = 1
     kernels_a_call: int | None = None  # None: no profiler saw a GPU
     launches_a_call: int | None = None
+    no_graph: str = ""  # how many launches, where a variant that claims a graph ran without one
     ops_a_call: int = 0
     bytes_to_move: int = 0  # weights and KV, read once a step
     bytes_by_op_list: int = 0
@@ -91,6 +97,11 @@ class Row:
     @property
     def itl_us(self) -> float:
         return self.itl.median
+
+    @property
+    def told_no_graph(self) -> str:
+        """ "ran without a graph: 259 launches; ...", or nothing."""
+        return f"ran without a graph: {self.no_graph}" if self.no_graph else ""
 
     @property
     def tokens_per_s(self) -> float:

@@ -113,19 +113,21 @@ def _itl(shape: str, bar_us: float, stretch_us: float) -> Callable[..., Judged]:
 def _times(baseline: str, bar: float) -> Callable[..., Judged]:
     def judge(steps: Sequence[Row], _on: PredictedFor) -> Judged:
         """By the shape with the smallest factor, at the worse ends of both intervals."""
-        factors = []
+        factors, used = [], []
         for shape in SHAPES:
             ours = _best_at(steps, shape)
             theirs = [s for s in steps if ours and s.variant == baseline and s.point == ours.point]
             if ours and theirs:
                 least = theirs[0].itl.low / ours.itl.high
                 factors.append((least, theirs[0].itl_us / ours.itl_us, shape, ours.variant))
+                used += [theirs[0], ours]
         if not factors:
             return NOT_MEASURED, None, f"no shape with {baseline} and a variant of ours at batch 1"
         least, value, shape, variant = min(factors)
         of = f"{shape}, {variant}: {value:.2f}× (at least {least:.2f}×)"
         if len(factors) < len(SHAPES):
             of += f"; {len(factors)} of {len(SHAPES)} shapes measured"
+        of += _without_graphs(used)
         return (REACHED if least >= bar else MISSED), value, of
 
     return judge
@@ -134,13 +136,14 @@ def _times(baseline: str, bar: float) -> Callable[..., Judged]:
 def _never_slower(steps: Sequence[Row], _on: PredictedFor) -> Judged:
     """Every shape and batch, at the largest context up to MAX_CONTEXT. A miss is one point where
     even our best is slower than a baseline, beyond both intervals. Reached takes all points."""
-    held, worst = 0, (0.0, "")
+    held, worst, used = 0, (0.0, ""), []
     for shape in SHAPES:
         for batch in BATCHES:
             ours = _best_at(steps, shape, batch)
             theirs = [s for s in steps if ours and s.variant in BASELINES and s.point == ours.point]
             if ours is None or not theirs:
                 continue
+            used += [ours, *theirs]
             fastest = min(theirs, key=lambda s: s.itl_us)
             at = f"{shape}, batch {batch}: {ours.variant} {_told(ours)}, "
             at += f"{fastest.variant} {_told(fastest)}"
@@ -150,10 +153,10 @@ def _never_slower(steps: Sequence[Row], _on: PredictedFor) -> Judged:
             held += 1
     if not held:
         return NOT_MEASURED, None, "no point with a baseline and a variant of ours"
-    points = len(SHAPES) * len(BATCHES)
+    points, at = len(SHAPES) * len(BATCHES), worst[1] + _without_graphs(used)
     if held < points:
-        return NOT_MEASURED, worst[0], f"holds at {held} of {points} points so far; {worst[1]}"
-    return REACHED, worst[0], f"closest: {worst[1]}"
+        return NOT_MEASURED, worst[0], f"holds at {held} of {points} points so far; {at}"
+    return REACHED, worst[0], f"closest: {at}"
 
 
 def _prediction(steps: Sequence[Row], on: PredictedFor) -> Judged:
@@ -193,6 +196,19 @@ def _best_at(steps: Sequence[Row], shape: str, batch: int = 1) -> Row | None:
 
 def _told(step: Row) -> str:
     return f"{step.itl_us:,.1f} µs ({step.itl.low:,.1f} to {step.itl.high:,.1f})"
+
+
+def _without_graphs(used: Sequence[Row]) -> str:
+    """What makes a comparison worth less: variants that claim a graph and ran without one."""
+    counts: dict[str, list[int]] = {}
+    for step in used:
+        if step.no_graph:
+            counts.setdefault(step.variant, []).append(step.launches_a_call or 0)
+    told = ""
+    for variant, n in counts.items():
+        launches = f"{min(n)} to {max(n)}" if min(n) < max(n) else f"{n[0]}"
+        told += f"; {variant} ran without a graph: {launches} launches"
+    return told
 
 
 # ---------------------------------------------------------------- the bars

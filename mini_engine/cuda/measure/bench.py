@@ -40,6 +40,7 @@ from mini_engine.cuda.measure.decode_setup import (
 )
 from mini_engine.cuda.measure.evidence import gpu_state
 from mini_engine.cuda.measure.gate import Gate
+from mini_engine.cuda.measure.no_graph import skipped_graphs, without_graph
 from mini_engine.cuda.measure.our_variants import OursEager
 from mini_engine.cuda.measure.table import with_figures
 from mini_engine.cuda.measure.timing import paired_laps
@@ -158,7 +159,8 @@ def _bench_variant(
     try:
         began = time.perf_counter()
         variant = kind.make(setup)
-        variant.prepare()
+        with skipped_graphs() as reasons:
+            variant.prepare()
         setup.backend.synchronize()
         prepare_s = time.perf_counter() - began
         verdict = judge.judge(variant)
@@ -176,6 +178,7 @@ def _bench_variant(
             steps_a_call=steps,
             kernels_a_call=kernels,
             launches_a_call=launches,
+            no_graph=without_graph(kind.mode, launches, reasons),
             ops_a_call=len(ops),
             bytes_to_move=must_move_bytes(setup.model.config, setup.batch, setup.context),
             bytes_by_op_list=round(sum(op.bytes for op in ops) / steps),

@@ -89,7 +89,7 @@ def _arms(found: Measurement | None) -> list[str]:
 def _told(row: Row) -> str:
     if row.status != MEASURED:
         return f"{row.variant} {row.status}"
-    return f"{row.variant} {row.itl_us:,.0f}"
+    return f"{row.variant} {row.itl_us:,.0f}{' (no graph)' if row.no_graph else ''}"
 
 
 def _chain(found: Measurement | None) -> list[str]:

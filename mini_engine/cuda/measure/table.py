@@ -56,7 +56,9 @@ def joined(old: Row | None, new: Row, copy_gb_s: float) -> Row:
     if new.status != MEASURED:
         return replace(old, failed_in_another_process=new.reason)
     gate = new.gate if old.gate["passed"] else old.gate  # the worse verdict stays
-    return with_figures(replace(old, gate=gate, runs=(*old.runs, *new.runs)), copy_gb_s)
+    no_graph = old.no_graph or new.no_graph  # of any process
+    both = replace(old, gate=gate, runs=(*old.runs, *new.runs), no_graph=no_graph)
+    return with_figures(both, copy_gb_s)
 
 
 def wants(row: Row | None, process: int) -> bool:
@@ -76,7 +78,8 @@ def wants(row: Row | None, process: int) -> bool:
 
 def markdown(measurement: Measurement) -> str:
     """The bars and the tables, under a line that names the machine. ValueError for another kind of
-    file. Where the gate failed, the table says so in bold; only a baseline's time stands there."""
+    file. Where the gate failed, the table says so in bold; only a baseline's time stands there. So
+    it does where a variant that claims a graph ran without one, with the reason below the table."""
     if measurement.kind != "bench":
         raise ValueError(f"a {measurement.kind}, expected a bench: give the file of a benchmark")
     figures = measurement.figures
@@ -105,6 +108,8 @@ def markdown(measurement: Measurement) -> str:
         lines += [f"### {shape}, batch {batch}, context {context:,}", ""]
         lines += [_line(HEADER), _line(["---", *["---:"] * (len(HEADER) - 1)])]
         lines += [*(_line(_cells(row)) for row in of_point), ""]
+        told = [f"- {row.variant} {row.told_no_graph}" for row in of_point if row.no_graph]
+        lines += [*told, ""] if told else []
     return "\n".join(lines)
 
 
@@ -119,7 +124,7 @@ def _cells(row: Row) -> list[str]:
         for count in (row.kernels_a_call, row.launches_a_call)
     ]
     return [
-        row.variant,
+        f"{row.variant} **(no graph)**" if row.no_graph else row.variant,
         f"{itl.median:,.1f} ({itl.low:,.1f} to {itl.high:,.1f})",
         " · ".join(f"{us:,.1f}" for us in row.process_medians_us),
         f"{row.wall.median:,.1f}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -77,6 +78,23 @@ def test_a_row_holds_what_a_reader_needs_to_doubt_it() -> None:
     assert row.itl.samples == 2
     assert row.is_result
     assert row.kernels_a_call is None  # no profiler sees kernels on a CPU
+
+
+def test_a_graph_that_was_left_out_is_in_the_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    def make(setup: DecodeSetup) -> Variant:
+        variant = OursEager(setup)
+
+        def prepare() -> None:
+            log = logging.getLogger("torch._inductor.cudagraph_utils.__cudagraphs")
+            log.warning("skipping cudagraphs due to mutated inputs (2 instances)")
+
+        variant.prepare = prepare  # type: ignore[method-assign]
+        return variant
+
+    monkeypatch.setitem(variants_room.VARIANTS, "silent", VariantKind(make, "full"))
+    monkeypatch.setattr(bench, "count_launches", lambda *_: (300, 259))
+    (row,) = rows_of(["silent"])
+    assert row.no_graph == "259 launches; mutated inputs (2 instances)"
 
 
 def test_a_row_is_read_as_it_was_written() -> None:
