@@ -15,7 +15,8 @@ steps are timed. The table gives its median with an interval over laps and proce
 and launches that the profiler counts, its share of a copy's bandwidth, and the simulator's
 prediction, each variant as the engine that it stands for: transformers, plain PyTorch,
 torch.compile or this engine (--spec and --host: those that `calibrate` wrote predict best). The
-null variant is the anchor against itself: it shows the noise.
+null variant is the anchor against itself: it shows the noise. "(no graph)" stands behind a variant
+that claims a CUDA graph and launched its kernels one by one, as torch.compile may without an error.
 
 Beside the JSON file: a table (.md), and three pictures: ITL and throughput against batch down to
 the physical floor (-itl.png), eager against graph with the crossover, measured and predicted
