@@ -177,7 +177,8 @@ def test_advancing_on_the_device_equals_driving_from_the_host(
         assert np.array_equal(buffer[: len(array)], array), name
         assert name == "last_rows" or not buffer[len(array) :].any(), name  # padding stays null
     for ours, theirs in zip(on_device.cache.keys, on_host.cache.keys, strict=True):
-        assert torch.equal(ours, theirs)
+        # not the null block: on a GPU nobody says which of several padded rows writes it last
+        assert torch.equal(ours[1:], theirs[1:])
 
 
 def test_running_on_over_the_end_harms_nobody_else() -> None:

@@ -43,7 +43,7 @@ from mini_engine.engine.scheduler import (  # noqa: E402
     SchedulerLimits,
 )
 from tests.support.lockstep import Lockstep, Traffic, Watched, random_traffic  # noqa: E402
-from tests.support.torch_helpers import DEVICES, TINY, TOLERANCE, memory_limit  # noqa: E402
+from tests.support.torch_helpers import DEVICES, NO_GPU, SLOW_DEVICES, TINY, TOLERANCE, memory_limit  # noqa: E402
 
 ONE_LAYER = replace(TINY, num_layers=1, head_dim=16)  # 16: the least that the kernels take
 # Four rungs for up to six requests: batches of 1, 3 and 5 are padded. 19 blocks of 4 tokens for
@@ -139,7 +139,7 @@ def pool_bytes(runner: TorchRunner) -> int:
     return runner.backend.pool_bytes(runner.pool)
 
 
-@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("device", SLOW_DEVICES)
 def test_ten_thousand_steps_of_joins_and_leaves_write_what_eager_writes(device: str) -> None:
     ways = PLAIN if device == "cpu" else PLAIN + FUSED
     _, together = long_run(device, torch.float32, ways, 10_000)
@@ -159,7 +159,13 @@ def test_the_kernels_serve_a_random_crowd_in_graphs(device: str) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU")
+@NO_GPU
+def test_four_hundred_steps_in_bf16_stay_as_near_as_rounding_allows() -> None:
+    long_run("cuda", torch.bfloat16, PLAIN + FUSED, 400)
+
+
+@pytest.mark.gpu_slow
+@NO_GPU
 def test_ten_thousand_steps_in_bf16_stay_as_near_as_rounding_allows() -> None:
     long_run("cuda", torch.bfloat16, PLAIN + FUSED, 10_000)
 
@@ -367,10 +373,12 @@ def with_ctrl_c(work: Callable[[], object], line: int | None) -> int:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_ctrl_c_before_any_line_of_a_capture_leaves_no_broken_state(device: str) -> None:
-    """Every seventh line of some 300, and each of them with HYPOTHESIS_PROFILE=slow."""
+    """Every seventh line of some 300, on a GPU, whose captures take longer, every 21st; and each of
+    them with HYPOTHESIS_PROFILE=slow."""
+    stride = 1 if SLOW else 7 if device == "cpu" else 21
     lines = with_ctrl_c(runner_of("FULL_AND_PIECEWISE", device, rungs=LADDER).capture, None)
     assert lines > 200
-    for line in range(1, lines + 1, 1 if SLOW else 7):
+    for line in range(1, lines + 1, stride):
         runner = runner_of("FULL_AND_PIECEWISE", device, rungs=LADDER)
         pool = runner.pool
         with pytest.raises(KeyboardInterrupt):

@@ -34,16 +34,9 @@ from mini_engine.engine.scheduler import (  # noqa: E402
 from mini_engine.model.checkpoint import random_law, tensor_shapes  # noqa: E402
 from mini_engine.model.config import ModelConfig, named_shape  # noqa: E402
 
-DEVICES = [
-    "cpu",
-    pytest.param(
-        "cuda",
-        marks=[
-            pytest.mark.gpu,
-            pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU"),
-        ],
-    ),
-]
+NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU")
+DEVICES = ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, NO_GPU])]
+SLOW_DEVICES = ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu_slow, NO_GPU])]
 TINY = replace(
     named_shape("qwen3-0.6b"),
     name="tiny",

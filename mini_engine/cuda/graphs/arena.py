@@ -98,6 +98,13 @@ class GraphPool:
         self._settle()
         return sum(segment.storage.nbytes for segment in self.segments)
 
+    @property
+    def orphaned(self) -> bool:
+        """Its last graph is gone and a tensor still views it. PyTorch then refuses the next capture
+        (`create_or_incref_pool` in CUDACachingAllocator.cpp asserts use_count > 0); where nothing
+        views it, `torch.cuda.graph` empties the cache first, and the pool begins anew."""
+        return not self.graphs and self.reserved_bytes > 0
+
     def empty(self, size: torch.Size, stride: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """A poisoned tensor that owns a block. Raises `torch.OutOfMemoryError`."""
         span = 1 + sum((n - 1) * step for n, step in zip(size, stride, strict=True))

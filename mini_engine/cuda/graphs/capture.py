@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import gc
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -194,6 +195,11 @@ class Pieces:
         except BaseException as error:
             with suppress(RuntimeError):  # CUDA had given up this capture; `error` tells why
                 self._open.__exit__(type(error), error, error.__traceback__)
+            if is_out_of_memory(error):
+                # A smaller rung comes next. If this was the pool's only graph, a tensor that stands
+                # there yet would have PyTorch refuse the pool, and frames of an ExitStack that
+                # raised hold their error, which holds the frames: no one lets go.
+                traceback.clear_frames(error.__traceback__)
             self._backend.failed.extend(self.graphs[-1:])
             self.reset()
             raise
@@ -205,10 +211,11 @@ class Pieces:
         self._begin()
 
     def reset(self) -> None:
-        """Give the graphs back."""
+        """Give the graphs back, and what they wrote."""
         for graph in self.graphs:
             graph.reset()
         self.steps.clear()
+        vars(self).pop("output", None)
 
     def _begin(self) -> None:
         graph = self._backend.CUDAGraph()

@@ -53,7 +53,8 @@ class CUDAGraph:
         """Record what runs from here on. Prefer `graph`, which does this.
 
         Raises `CaptureError` inside another capture, on the default stream, when this object
-        already holds a graph, and on a pool in which a capture was invalidated.
+        already holds a graph, on a pool in which a capture was invalidated, and on one that is
+        `orphaned`.
         """
         _refuse_while_capturing("a capture inside a capture")
         if self._tape is not None:
@@ -69,6 +70,11 @@ class CUDAGraph:
             raise CaptureError(
                 f"already recording to this pool: {pool.spoiled}, which invalidated a capture. "
                 "Take a new graph_pool_handle()"
+            )
+        if pool.orphaned:
+            raise CaptureError(
+                "use_count > 0: the last graph of this pool is gone and a tensor still stands in "
+                "its memory. Let go of the tensor, or take a new graph_pool_handle()"
             )
         StreamCapture(self, pool).begin()
 

@@ -281,6 +281,7 @@ def node_bytes(dummy: Dummy, nodes: int) -> int:
     of megabytes, so only large graphs show it."""
     backend = graphs_for("cuda")
     torch.cuda.synchronize()
+    torch.cuda.empty_cache()  # or the first capture does, and more is free after than before
     free = torch.cuda.mem_get_info()[0]
     graphs = [captured(backend, dummy, nodes, 0)[0] for _ in range(8)]
     torch.cuda.synchronize()

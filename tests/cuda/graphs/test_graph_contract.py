@@ -26,7 +26,7 @@ from mini_engine.cuda.graphs.backend import Graph, GraphBackend, PoolHandle, gra
 from tests.support.graph_programs import Inputs, Program, programs
 
 T = TypeVar("T")
-NO_GPU = "no NVIDIA GPU here; on a machine with one: make test ARGS='-m gpu'"
+NO_GPU = "no NVIDIA GPU here; on a machine with one: make gpu, or python -m pytest -m gpu"
 GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason=NO_GPU)]
 
 
@@ -530,17 +530,35 @@ def test_one_graph_of_a_pool_outlives_the_other(graphs: GraphBackend) -> None:
     assert y.tolist() == [3, 3, 3, 3]
 
 
+def test_a_pool_whose_graphs_are_gone_is_refused_while_a_tensor_stands_in_it(
+    graphs: GraphBackend,
+) -> None:
+    """Its use count has fallen to 0, but its memory cannot be given back: `create_or_incref_pool`
+    of the allocator then asserts (an "INTERNAL ASSERT" of PyTorch's, see vLLM's issue 28426)."""
+    x, pool = filled(graphs), graphs.graph_pool_handle()
+    graph, y = capture(graphs, lambda: x * 2, pool)
+    graph.reset()
+    with pytest.raises(RuntimeError, match="use_count > 0"):
+        capture(graphs, lambda: x * 3, pool)
+    del y
+    assert_usable(graphs, pool)
+
+
 def test_captured_largest_first_the_smaller_graph_costs_nothing(graphs: GraphBackend) -> None:
-    x, pool = filled(graphs, size=2**20), graphs.graph_pool_handle()
+    """Results of 8, 4 and 2 MiB. The allocator keeps what is up to 1 MiB (kSmallSize) apart from
+    what is larger: a result of 1 MiB would not go into the memory of larger ones but take a segment
+    of 2 MiB of its own. Above that a first segment has 20 MiB (kLargeBuffer; from requests of 10
+    MiB on each is as large as asked for), and a block is split where more than 1 MiB is left."""
+    x, pool = filled(graphs, size=2**21), graphs.graph_pool_handle()
     kept, costs = [], []
 
     def body(size: int) -> Tensor:
-        return x[:size] * 2 * 3 * 4
+        return x[:size] * 2 * 3 * 4  # two of them live at once
 
-    for size in (2**20, 2**18, 2**16):
+    for size in (2**21, 2**20, 2**19):
         kept.append(capture(graphs, partial(body, size), pool))
         costs.append(graphs.pool_bytes(pool))
-    assert costs[0] == costs[1] == costs[2] >= 2 * 4 * 2**20
+    assert costs[0] == costs[1] == costs[2] >= 2 * 4 * 2**21
 
 
 def test_free_memory_is_part_of_all_memory(graphs: GraphBackend) -> None:

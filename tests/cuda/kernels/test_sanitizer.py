@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,21 @@ def test_the_sanitizer_is_looked_for_where_it_may_be(
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("case", sanitizer_cases.CASES, ids=lambda case: case.__name__)
+@torch.inference_mode()
+def test_on_a_gpu_every_kernel_agrees_with_its_reference(
+    case: Callable[[sanitizer_cases.Make], list[torch.Tensor]], dtype: torch.dtype
+) -> None:
+    """The first thing to know of a GPU: the compiled kernels compute what the interpreted ones do,
+    unwatched, in seconds."""
+    if (case, dtype) == (sanitizer_cases.whole_steps, torch.bfloat16):
+        pytest.skip("plain PyTorch rounds a whole step more often than the kernels do")
+    sanitizer_cases.check(case, "cuda", dtype)
+
+
+@pytest.mark.gpu_slow
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU")
 def test_every_kernel_is_clean_under_memcheck() -> None:
     sanitizer = sanitizer_cases.find_sanitizer()
     if sanitizer is None:
@@ -67,7 +83,7 @@ def test_every_kernel_is_clean_under_memcheck() -> None:
     def watched(*more: str) -> subprocess.CompletedProcess[str]:
         words = [*sanitizer_cases.under(sanitizer), "-m", "tests.support.sanitizer_cases", *more]
         env = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
-        return subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, timeout=600)
+        return subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, timeout=500)
 
     done = watched("--overrun")  # a sanitizer that sees nothing proves nothing
     assert done.returncode == sanitizer_cases.CRIED, done.stdout[-3000:]

@@ -48,6 +48,8 @@ MAKE: dict[str, Callable[[DecodeSetup], Variant]] = {
     **{name: VARIANTS[name].make for name in HERE},
     "hf-static": lambda setup: HuggingFaceStatic(setup, uncompiled),
 }
+# With PDL, and other kernels. torch.compile takes minutes: `test_bench_command.py` has its arms.
+GPU_ONLY = [name for name in VARIANTS if name not in HERE and "compile" not in name]
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -56,8 +58,21 @@ MAKE: dict[str, Callable[[DecodeSetup], Variant]] = {
 def test_every_variant_decodes_what_the_plain_model_decodes(
     name: str, family: str, device: str
 ) -> None:
+    assert_decodes_what_the_plain_model_decodes(name, family, device)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU")
+@pytest.mark.parametrize("name", GPU_ONLY)
+def test_so_does_every_variant_that_only_a_gpu_runs(name: str) -> None:
+    if reason := VARIANTS[name].why_not(graphs_for("cuda")):
+        pytest.skip(reason)
+    assert_decodes_what_the_plain_model_decodes(name, "qwen3", "cuda")
+
+
+def assert_decodes_what_the_plain_model_decodes(name: str, family: str, device: str) -> None:
     setup = setup_of(family, device=device)
-    plain, variant = OursEager(setup), MAKE[name](setup)
+    plain, variant = OursEager(setup), (MAKE.get(name) or VARIANTS[name].make)(setup)
     variant.prepare()
     for context in (setup.context, 33, setup.context):  # it can be placed again and again
         wanted, tokens = gate_walk(plain, context, 8)

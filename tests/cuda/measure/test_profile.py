@@ -467,10 +467,10 @@ def test_on_a_gpu_a_graph_step_is_one_launch_and_its_nodes_lie_within_the_step()
     assert full["node"] >= 100
     # where PyTorch sets the random generator's seed and offset at each replay: pytorch issue 143577
     assert full["launch"] == full["kernel"] <= 2
-    ends = max(e.end_us for e in events if e.lane == CPU)
+    ends, apart_us = max(e.end_us for e in events if e.lane == CPU), 20  # two clocks, aligned
     for event in events:
         if event.lane == GPU:
-            assert 0 <= event.start_us <= event.end_us <= ends
+            assert -apart_us <= event.start_us <= event.end_us <= ends + apart_us
     assert any(e.category == "wait" for e in events)
 
     none, _ = counted("NONE")
