@@ -3,6 +3,7 @@ collected, in which order, for how long at most, and the word on them at the end
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import signal
@@ -24,6 +25,14 @@ for _name, _examples in (("default", 100), ("slow", 1000)):
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_heap() -> None:
+    """What lives when the tests of a file begin is set aside for the garbage collector: each of the
+    many captures collects garbage first, and need not look through all of PyTorch for it."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)
