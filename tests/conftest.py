@@ -16,6 +16,10 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+# As in the Makefile. Two workers with as many threads as there are cores wait for each other: the
+# suite takes twice as long then. Before anything imports torch, and so for every worker.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 for _name, _examples in (("default", 100), ("slow", 1000)):
     settings.register_profile(
         _name,
