@@ -12,7 +12,12 @@ from __future__ import annotations
 
 from xdist.scheduler import LoadScopeScheduling
 
-TOGETHER = ("tests/course/test_site.py",)  # built once, by one worker
+TOGETHER = (
+    "tests/cli/test_commands.py",  # the demo runs once
+    "tests/course/test_site.py",  # the site is built once
+    "tests/cuda/kernels/test_ahead_of_time.py",  # a kernel is compiled and disassembled once
+    "tests/cuda/measure/test_profile.py",  # four engines are profiled once
+)
 
 
 def unit_of(nodeid: str) -> str:
