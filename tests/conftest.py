@@ -1,8 +1,9 @@
-"""Hypothesis profiles; and runs for the GPU (`-m gpu`): what is collected, in which order, for how
-long at most, and the word on them at the end."""
+"""Hypothesis profiles; how a run is spread over workers; and runs for the GPU (`-m gpu`): what is
+collected, in which order, for how long at most, and the word on them at the end."""
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import signal
@@ -10,9 +11,14 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+# As in the Makefile. Two workers with as many threads as there are cores wait for each other: the
+# suite takes twice as long then. Before anything imports torch, and so for every worker.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 for _name, _examples in (("default", 100), ("slow", 1000)):
     settings.register_profile(
@@ -23,6 +29,23 @@ for _name, _examples in (("default", 100), ("slow", 1000)):
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_heap() -> None:
+    """What lives when the tests of a file begin is set aside for the garbage collector: each of the
+    many captures collects garbage first, and need not look through all of PyTorch for it."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Ours, where `--dist loadgroup` asks for groups."""
+    from tests.support.distribution import TestByTest
+
+    return TestByTest(config, log) if config.getvalue("dist") == "loadgroup" else None
+
 
 # What a run for the GPU teaches, the most first: one that is cut short has shown that much. Files
 # that are not named here come after these, in their usual order.

@@ -242,3 +242,15 @@ def test_the_demo_runs_without_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
     assert done.stdout.strip() == "without torch", done.stderr
+
+
+def test_a_file_with_a_dear_fixture_is_one_unit_of_work_and_any_other_test_is_its_own() -> None:
+    """How a run is spread over workers. That it is so in fact, the site's fixture sees."""
+    pytest.importorskip("xdist")
+    from tests.support.distribution import TOGETHER, unit_of
+
+    for file in TOGETHER:
+        assert (ROOT / file).exists()
+        assert unit_of(f"{file}::test_a") == unit_of(f"{file}::test_b[1-light]") == file
+    ids = [f"tests/sim/test_graphs.py::test_{case}" for case in ("a", "b[1]", "b[x@y::z]")]
+    assert [unit_of(one) for one in ids] == ids

@@ -4,6 +4,7 @@ engine says. The browser is a Chromium of the system; where there is none, that 
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -22,12 +23,15 @@ from mini_engine.predict.launch_model import eager_itl_us, full_itl_us
 from tests.support.documents import ROOT
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-pytestmark = pytest.mark.xdist_group("site")  # built once, by one worker
 PHONE, DESKTOP = {"width": 390, "height": 844}, {"width": 1400, "height": 900}
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built by one worker: half a minute is too long for each (tests/support/distribution.py)."""
+    if "PYTEST_XDIST_WORKER" in os.environ:  # all workers of a run share this folder
+        building = tmp_path_factory.getbasetemp().parent / "building-the-site"
+        building.touch(exist_ok=False)
     into = tmp_path_factory.mktemp("site") / "book"
     assert build(into) == 0, "Sphinx warns: see above"
     return into
