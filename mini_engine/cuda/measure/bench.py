@@ -50,7 +50,7 @@ from mini_engine.predict.capacity import kv_bytes_per_token, read_bytes
 from mini_engine.predict.curves import STORED_AS
 from mini_engine.predict.hardware import DeviceSpec
 from mini_engine.predict.oplists import OpCost, StepShape, step_ops
-from mini_engine.predict.step_cost import Mode, step_time
+from mini_engine.predict.step_cost import Mode, step_time, with_pdl
 from mini_engine.records.rows import GATE_FAILED, MEASURED, NOT_RUN, Point, Row, Run, six
 
 SpecFor = Callable[[str], DeviceSpec]  # by an engine's name, on the card and host at hand
@@ -112,11 +112,16 @@ def must_move_bytes(config: ModelConfig, batch: int, context: int) -> int:
     return read_bytes(config, stored) + batch * context * kv_bytes_per_token(config, stored)
 
 
-def predicted_us(ops: Sequence[OpCost], steps: int, spec: DeviceSpec, mode: Mode) -> float:
+def predicted_us(
+    ops: Sequence[OpCost], steps: int, spec: DeviceSpec, mode: Mode, *, pdl: bool = False
+) -> float:
     """The simulator's µs for one decode step, where `ops` are `steps` of them.
 
     Steps follow one another on the device: engine, copy of the inputs and read-back are left out.
+    With `pdl`, the nodes of a graph overlap.
     """
+    if pdl:
+        spec = with_pdl(spec)
     fed_on_device = replace(
         spec, host_step_us=0.0, ahead_us=0.0, request_us=0.0, copy_us=0.0, sync_us=0.0
     )
@@ -198,7 +203,7 @@ def _predicted(
     if kind.engine == COMPILED:
         shape = StepShape.decode(setup.batch, setup.context)
         ops, steps = step_ops(setup.model.config, shape, spec.ops), 1
-    return predicted_us(ops, steps, spec, kind.mode)
+    return predicted_us(ops, steps, spec, kind.mode, pdl=kind.pdl)
 
 
 def _timed(

@@ -104,6 +104,18 @@ def test_the_prediction_leaves_out_what_no_lap_contains() -> None:
     assert eager == pytest.approx(len(ops) * H200.cpu_op_us + head_us, rel=0.01)
 
 
+def test_what_runs_with_pdl_is_predicted_with_it_and_nothing_else_is() -> None:
+    assert {name for name, kind in VARIANTS.items() if kind.pdl} == {
+        name for name in VARIANTS if name.startswith("graph-5-pdl")
+    }
+    ops = step_ops(named_shape("qwen3-0.6b"), StepShape.decode(1, 512), "fused5")
+    found = [
+        bench._predicted(VARIANTS[name], SimpleNamespace(), ops, 1, H200)  # type: ignore[arg-type]
+        for name in ("graph-5", "graph-5-pdl")
+    ]
+    assert found[0] - found[1] == pytest.approx((len(ops) - 1) * H200.pdl_saves_us)
+
+
 def test_each_variant_is_predicted_as_the_engine_that_it_stands_for() -> None:
     assert VARIANTS["hf-eager"].engine == "transformers"
     assert VARIANTS["ours-graph"].engine == "pytorch-loop"
