@@ -41,7 +41,7 @@ from mini_engine.cuda.measure.decode_setup import (
 from mini_engine.cuda.measure.evidence import gpu_state
 from mini_engine.cuda.measure.gate import Gate
 from mini_engine.cuda.measure.our_variants import OursEager
-from mini_engine.cuda.measure.table import with_figures
+from mini_engine.cuda.measure.table import OVER, with_figures
 from mini_engine.cuda.measure.timing import paired_laps
 from mini_engine.cuda.measure.variants import ANCHOR, COMPILED, VARIANTS, VariantKind
 from mini_engine.cuda.weights import Weights
@@ -82,6 +82,9 @@ def bench_point(
 ) -> Iterator[Row]:
     """A row for each variant: measured, or why it was not. ValueError for an unknown variant."""
     check_names(names)
+    if effort.over:
+        yield from (Row(*point, name, NOT_RUN, OVER) for name in names)
+        return
     room = max(point.context + effort.steps + BLOCK_SIZE, gate.room_of(point.batch))
     try:
         with torch.no_grad():
@@ -156,7 +159,7 @@ def _bench_variant(
 ) -> Row:
     kind = VARIANTS[name]
     if effort.over:
-        return Row(*point, name, NOT_RUN, "the time of this run was over: go on with --resume")
+        return Row(*point, name, NOT_RUN, OVER)
     if reason := kind.why_not(setup.backend):
         return Row(*point, name, NOT_RUN, reason)
     variant: Variant | None = None

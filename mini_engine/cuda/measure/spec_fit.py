@@ -239,7 +239,7 @@ def _gap_fits(figures: Mapping[str, Any]) -> Fits:
 
 
 def _pdl_fits(figures: Mapping[str, Any]) -> Fits:
-    """What PDL saves: 0 where the chain was no faster with it, {} where it could not be measured."""
+    """What PDL saves: 0 where the chain was no faster with it, {} where it was not measured."""
     saved = figures.get("pdl_saves_us", {"median": None})
     if saved["median"] is None:
         return {}

@@ -27,6 +27,7 @@ HEADER = (
     *("variant", "ITL µs (95%)", "each process", "wall µs", "× anchor (95%)", "kernels"),
     *("launches", "GB/s", "% of copy", "predicted µs", "off", "gate", "tokens agree"),
 )
+OVER = "the time of this run was over: go on with --resume"
 EMULATED = "**Emulated on a CPU: these times say nothing about any GPU and are no evidence.**"
 
 
@@ -53,6 +54,8 @@ def joined(old: Row | None, new: Row, copy_gb_s: float) -> Row:
         return new
     if GATE_FAILED in (old.status, new.status):
         return old if old.status == GATE_FAILED else new
+    if new.reason == OVER:
+        return old
     if new.status != MEASURED:
         return replace(old, failed_in_another_process=new.reason)
     gate = new.gate if old.gate["passed"] else old.gate  # the worse verdict stays

@@ -120,3 +120,5 @@ VARIANTS: dict[str, VariantKind] = {
     "compile-reduce-overhead": _ours_compiled("reduce-overhead", "full"),
     "compile-max-autotune": _ours_compiled("max-autotune", "full"),
 }
+
+PLAN_ARMS = tuple(name for name in VARIANTS if ":" in name)  # run where they are asked for
