@@ -41,6 +41,7 @@ from rich.console import Console
 from rich.table import Table
 
 from mini_engine.cli import measuring, options
+from mini_engine.cuda.measure.bar_points import bench_line
 from mini_engine.cuda.measure.bars import BATCHES, MAX_CONTEXT, SHAPES, judged
 from mini_engine.cuda.measure.evidence import new_measurement, read_measurement, write_measurement
 from mini_engine.cuda.measure.intervals import MAX_PROCESSES
@@ -145,7 +146,7 @@ def _measure(args: argparse.Namespace, console: Console) -> Path:
 def _judged(out: Path) -> Path:
     """The bars, written into the file."""
     measurement = read_measurement(out)
-    found = [result.as_dict() for result in judged(measurement)]
+    found = [result.as_dict() for result in judged(measurement, bench_line(out))]
     write_measurement(out, replace(measurement, figures={**measurement.figures, "bars": found}))
     return out
 

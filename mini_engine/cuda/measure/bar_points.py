@@ -17,11 +17,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 from mini_engine.records.rows import Row
 
 CONTEXT = 512  # tokens
+BARS_FILE = "course/measurements/bars-h200.json"
 BASELINES = ("hf-eager", "hf-compile", "compile-default", "compile-reduce-overhead",
              "compile-max-autotune")  # fmt: skip
 
@@ -66,6 +68,19 @@ class BarPoints:
             if one not in results
             and not (one in failed and (*one[:2], one[2] in BASELINES) in sides)
         ]
+
+
+def bench_line(
+    file: Path | str = BARS_FILE,
+    card: Path | str = "out/h200.json",
+    host: Path | str = "out/h200-host.json",
+) -> str:
+    """The beginning of a line that measures into this file and goes on where it stood, in calls
+    after each of which it may be cut; `BarPoints.options` come behind it."""
+    return (
+        "python -m mini_engine bench --resume --minutes 7.5 --rounds 8 "
+        f"--spec {card} --host {host} -o {file}"
+    )
 
 
 def told(missing: Sequence[Missing]) -> str:

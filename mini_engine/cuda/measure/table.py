@@ -17,7 +17,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 
-from mini_engine.cuda.measure.bars import judged
+from mini_engine.cuda.measure.bars import BENCH, judged
 from mini_engine.cuda.measure.evidence import Measurement
 from mini_engine.cuda.measure.intervals import pooled_interval, pooled_ratio
 from mini_engine.records.measured import laps_of
@@ -77,9 +77,10 @@ def wants(row: Row | None, process: int) -> bool:
 # ---------------------------------------------------------------- as Markdown
 
 
-def markdown(measurement: Measurement) -> str:
+def markdown(measurement: Measurement, bench: str = BENCH) -> str:
     """The bars and the tables, under a line that names the machine. ValueError for another kind of
-    file. Where the gate failed, the table says so in bold; only a baseline's time stands there."""
+    file. Where the gate failed, the table says so in bold; only a baseline's time stands there.
+    `bench`: how the line begins that measures what is missing of a bar."""
     if measurement.kind != "bench":
         raise ValueError(f"a {measurement.kind}, expected a bench: give the file of a benchmark")
     figures = measurement.figures
@@ -98,7 +99,7 @@ def markdown(measurement: Measurement) -> str:
         _line(("bar", "", "value", "why")),
         _line(["---"] * 4),
     ]
-    for result in judged(measurement):
+    for result in judged(measurement, bench):
         value = "-" if result.value is None else f"{result.value:,.4g}"
         lines.append(_line((result.bar.says, result.status, value, result.why)))
     lines.append("")

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from mini_engine.cli import build_parser
+from mini_engine.cuda.measure.bar_points import bench_line
 from mini_engine.cuda.measure.bars import (
     BARS,
     BASELINES,
@@ -162,6 +163,16 @@ def test_what_is_missing_of_a_bar_is_named_with_the_command_that_measures_it() -
     missed = results(everywhere(slow_at=1)[:6])["never-slower"]
     assert missed.status == "missed"
     assert missed.why.endswith(lacks)  # more of it would not save it, but the file may want it
+
+
+def test_the_command_continues_the_file_that_is_judged() -> None:
+    line = bench_line("course/measurements/bench-h200.json", "out/gpu/card.json", "out/h.json")
+    found = {one.bar.name: one for one in judged(made_up(everywhere()[:6], emulated=False), line)}
+    assert line.endswith(
+        "--spec out/gpu/card.json --host out/h.json -o course/measurements/bench-h200.json"
+    )
+    assert f"(run: {line} --shape qwen3-0.6b --batch 8,64,256 " in found["never-slower"].why
+    assert found["times-compile"].as_dict()["command"].startswith(line)
 
 
 def test_level_intervals_are_no_miss_and_nothing_to_compare_is_no_verdict() -> None:
