@@ -19,7 +19,6 @@ from mini_engine.predict.hardware import DeviceSpec
 from mini_engine.predict.oplists import step_ops, step_parts
 from mini_engine.predict.step_cost import Mode, around, kernel_us, step_time
 
-PDL_US = 0.96  # at most, of a boundary: https://github.com/pegainfer-project/pegainfer/issues/569
 SHOWN_MS = 2.15
 PARTS = ("engine", "launches", "starts", "bytes")
 COLOURS = {"engine": GREY, "launches": ORANGE, "starts": VERMILION, "bytes": BLUE}
@@ -73,10 +72,9 @@ def ablation(path: Path) -> None:
     climb = rungs()
     kernels = len(step_ops(CONFIG, DECODE, "fused5"))
     caption = (
-        f"Predicted, not measured. {RUNNING}, a usual server. Kernels are per layer. Dependent "
-        "launch (PDL) is not in the model: hatched "
-        f"is all that {kernels} boundaries could save at {PDL_US} µs each, the most that has been "
-        "published for one."
+        f"Predicted, not measured. {RUNNING}, a usual server. Kernels are per layer. Hatched: all "
+        f"that dependent launch (PDL) could save at {kernels} boundaries, {OURS.pdl_saves_us} µs "
+        "each, the most that has been published for one."
     )
     title = "Each rung takes another part of the step away; the bytes stay"
     with canvas(path, (13, 7), title=title, caption=caption) as figure:
@@ -84,7 +82,7 @@ def ablation(path: Path) -> None:
         for row, one in enumerate(climb):
             _stack(axes, row, one.parts_us, f"{one.itl_us / 1e3:.2f} ms")
         last = climb[-1].parts_us
-        saved_us = kernels * PDL_US
+        saved_us = kernels * OURS.pdl_saves_us
         _stack(axes, len(climb), last | {"starts": last["starts"] - saved_us}, "")
         left_ms = (climb[-1].itl_us - saved_us) / 1e3
         axes.barh(

@@ -1,14 +1,15 @@
 """Time real decode steps on this machine's GPU, variant by variant, and test the simulator on them.
 
   python -m mini_engine bench --quick               # four minutes: batch 1 and 8 of one shape
-  python -m mini_engine bench --resume              # all of it, for hours; goes on where it stood
+  python -m mini_engine bench --resume --minutes 8  # a part of it all; the next call goes on
   python -m mini_engine bench --plot FILE.json      # table and pictures again, nothing measured
 
 The variants: transformers eager; transformers with StaticCache and torch.compile; our plain model
 eager, in pieces, as one graph, eight steps in one graph; our Triton kernels in one graph, nine or
 five a layer, with programmatic dependent launch, eight steps a replay; torch.compile of our plain
-model. A variant passes a gate before it is timed: measured against float32, its logits may be no
-worse than plain bf16's, up to a margin for chance. A variant of ours that fails is not timed; a
+model. Trials of a kernel's alternative, such as graph-5-pdl:dot, run where --arms names them or
+says plans. A variant passes a gate before it is timed: measured against float32, its logits may be
+no worse than plain bf16's, up to a margin for chance. A variant of ours that fails is not timed; a
 baseline that fails is marked, and nothing is compared with it. Then the variant takes turns with
 the anchor, always the same one, in several fresh processes (--processes); only dependent decode
 steps are timed. The table gives its median with an interval over laps and processes, the kernels
@@ -21,8 +22,10 @@ that claims a CUDA graph and launched its kernels one by one, as torch.compile m
 Beside the JSON file: a table (.md), and three pictures: ITL and throughput against batch down to
 the physical floor (-itl.png), eager against graph with the crossover, measured and predicted
 (-crossover.png), what each idea takes off a step (-waterfall.png). At the end, each bar that the
-project has set itself is reported: reached, missed, or not measured.
+project has set itself is reported: reached, missed, partly measured (and what is missing, with the
+command that measures it), or not measured.
 
+Without options it takes hours: four shapes at batch 1, 8, 64 and 256, every arm, three processes.
 Weights are random in the true shape unless --shape is a checkpoint folder. Each row is written as
 soon as it is known; --resume measures what is still missing. Without a GPU, a tiny model runs on
 the CPU emulator: file and pictures say so, and nothing reads them as evidence. The file names the
@@ -40,7 +43,8 @@ from rich.console import Console
 from rich.table import Table
 
 from mini_engine.cli import measuring, options
-from mini_engine.cuda.measure.bars import BATCHES, SHAPES, judged
+from mini_engine.cuda.measure.bar_points import bench_line
+from mini_engine.cuda.measure.bars import BATCHES, MAX_CONTEXT, SHAPES, judged
 from mini_engine.cuda.measure.evidence import new_measurement, read_measurement, write_measurement
 from mini_engine.cuda.measure.intervals import MAX_PROCESSES
 from mini_engine.records.rows import MEASURED, Row, by_point
@@ -48,7 +52,7 @@ from mini_engine.records.rows import MEASURED, Row, by_point
 if TYPE_CHECKING:
     from mini_engine.cuda.graphs.backend import GraphBackend
 
-CONTEXTS = [128, 512, 2048, 8192]
+PLANS = "plans"  # of --arms: every trial of a kernel's alternative
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -67,7 +71,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--arms",
         type=_words,
         metavar="NAME,...",
-        help="variants to time, in this order (default: all; an unknown name lists them)",
+        help="variants to time, in this order; plans: every trial of a kernel's alternative "
+        "(default: all but those; an unknown name lists them)",
     )
     parser.add_argument("--rounds", type=options.positive, metavar="N", help="laps, an even number")
     parser.add_argument("--steps", type=options.positive, metavar="N", help="decode steps a lap")
@@ -76,6 +81,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=options.positive,
         metavar="N",
         help="fresh processes that measure the same (default: 3; 1 with --quick or emulated)",
+    )
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        metavar="N",
+        help="start no variant after so many: with --resume, the next call goes on (default: no "
+        "limit; with --quick a little over three)",
     )
     parser.add_argument("--process", type=options.positive, help=argparse.SUPPRESS)
     parser.add_argument("--spec", help="predict with this card (default: by the GPU's name)")
@@ -115,8 +127,7 @@ def _measure(args: argparse.Namespace, console: Console) -> Path:
     from mini_engine.cuda.measure.spec_fit import base_name
 
     _fill_in(args, backend)
-    typed = args.typed[:-2] if args.process else args.typed  # `in_fresh_processes` appended two
-    line = measuring.command_line(typed)
+    line = measuring.command_line(bench_file.as_typed(args.typed))
     measurement = new_measurement("bench", backend.device.type, line, {})
     known = "laptop-cpu" if backend.emulated else base_name(measurement.gpu)
     spec_for = measuring.specs_for(args.spec or known or "h200", args.host)
@@ -137,7 +148,7 @@ def _measure(args: argparse.Namespace, console: Console) -> Path:
 def _judged(out: Path) -> Path:
     """The bars, written into the file."""
     measurement = read_measurement(out)
-    found = [result.as_dict() for result in judged(measurement)]
+    found = [result.as_dict() for result in judged(measurement, bench_line(out))]
     write_measurement(out, replace(measurement, figures={**measurement.figures, "bars": found}))
     return out
 
@@ -158,7 +169,7 @@ def show(result: dict[str, Any], console: Console) -> None:
         console.print(table)
     console.print("[bold]What the project has set itself, on one H200[/bold]")
     for bar in result["bars"]:
-        console.print(f"{bar['status']:>12}  {bar['says']} ({bar['why']})", soft_wrap=True)
+        console.print(f"{bar['status']:>15}  {bar['says']} ({bar['why']})", soft_wrap=True)
     console.print(f"measurements: {result['out']}, with everything in a table: {result['table']}")
     for picture in result["pictures"]:
         console.print(f"picture: {picture}")
@@ -179,18 +190,25 @@ def _only(args: argparse.Namespace, name: str) -> Any:
 
 def _fill_in(args: argparse.Namespace, backend: GraphBackend) -> None:
     """Defaults that depend on the device and on --quick."""
-    from mini_engine.cuda.measure.variants import VARIANTS
+    from mini_engine.cli import bench_file
+    from mini_engine.cuda.measure.variants import PLAN_ARMS, VARIANTS
 
     emulated = backend.emulated
     small = args.quick or emulated
     slow = {"compile-max-autotune", "compile-default"} if args.quick else set()
+    usual = [name for name in VARIANTS if name not in (*slow, *PLAN_ARMS)]
+    named = [PLAN_ARMS if word == PLANS else (word,) for word in args.arms or usual]
     args.shape = args.shape or (["tiny"] if emulated else list(SHAPES[:1] if small else SHAPES))
     args.batch = args.batch or ([1, 2] if emulated else [1, 8] if small else list(BATCHES))
-    args.context = args.context or ([40] if emulated else [512] if small else CONTEXTS)
-    args.arms = args.arms or [name for name in VARIANTS if name not in slow]
+    args.context = args.context or [40 if emulated else MAX_CONTEXT]
+    args.arms = list(dict.fromkeys(name for names in named for name in names))
     args.rounds = args.rounds or (2 if emulated else 8 if small else 20)
     args.steps = args.steps or (4 if emulated else 32)
     args.processes = args.processes or (1 if small else 3)
+    if args.minutes is None and args.quick:
+        args.minutes = bench_file.QUICK_MINUTES
+    if args.minutes is not None and args.minutes <= 0:
+        raise ValueError(f"--minutes {args.minutes:g}: expected more than 0")
     if min(args.batch + args.context) < 1:
         raise ValueError("--batch and --context: expected numbers of 1 or more")
     if args.rounds % 2:

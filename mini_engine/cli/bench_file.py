@@ -5,9 +5,10 @@ In:  the arguments of `bench`, a device. Out: a measurement file, written after 
     for row, number in measure(args, backend, spec_for, measurement, out): ...   # in this process
     in_fresh_processes(args, out)                                     # in several, one by one
 
-A fresh process runs the line that was typed, with --process K behind it: it continues the file as
---resume does, and adds its laps to the rows that have fewer than K processes in them. Whatever ends
-a run, the file holds everything that was measured, and --resume measures the rest.
+A fresh process runs the line that was typed, with --process K behind it, and the minutes that are
+left: it continues the file as --resume does, and adds its laps to the rows that have fewer than K
+processes in them. Whatever ends a run, the file holds everything that was measured, and --resume
+measures the rest.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from mini_engine.cuda.measure.evidence import (
     read_measurement,
     write_measurement,
 )
-from mini_engine.cuda.measure.table import joined, wants
+from mini_engine.cuda.measure.table import OVER, joined, wants
 from mini_engine.model.config import ModelConfig
 from mini_engine.predict.hardware import DeviceSpec
 from mini_engine.records.rows import NOT_RUN, Point, Row
@@ -37,7 +38,7 @@ from mini_engine.records.rows import NOT_RUN, Point, Row
 if TYPE_CHECKING:
     from mini_engine.cuda.graphs.backend import GraphBackend
 
-QUICK_SECONDS = 200  # no variant starts after this, and none but max-autotune takes longer than 40
+QUICK_MINUTES = 3.3  # no variant starts after this, and none but max-autotune should take one more
 
 
 def measure(
@@ -72,8 +73,15 @@ def in_fresh_processes(args: argparse.Namespace, out: Path) -> None:
 
     Raises ValueError when one of them fails, KeyboardInterrupt when one is interrupted.
     """
+    began = time.monotonic()
     for process in range(1, args.processes + 1):
-        code = run_python(["-m", "mini_engine", *args.typed, "--process", str(process)])
+        words = ["--process", str(process)]
+        if args.minutes:
+            left = args.minutes - (time.monotonic() - began) / 60
+            if left <= 0:
+                return
+            words += ["--minutes", f"{left:.2f}"]
+        code = run_python(["-m", "mini_engine", *args.typed, *words])
         if code == 130:
             raise KeyboardInterrupt
         if code:
@@ -81,6 +89,11 @@ def in_fresh_processes(args: argparse.Namespace, out: Path) -> None:
                 f"process {process} of {args.processes} ended with code {code}: what it measured "
                 f"is in {out}, go on with --resume"
             )
+
+
+def as_typed(words: list[str]) -> list[str]:
+    """The words of a command line, without those that `in_fresh_processes` has appended."""
+    return words[: words.index("--process")] if "--process" in words else words
 
 
 def run_python(words: list[str]) -> int:
@@ -159,9 +172,13 @@ def _measured(
     from mini_engine.cuda.measure.bench import Effort, bench_point
     from mini_engine.cuda.weights import no_room
 
-    deadline = time.monotonic() + QUICK_SECONDS if args.quick else None
+    deadline = time.monotonic() + 60 * args.minutes if args.minutes else None
     effort = Effort(args.rounds, args.steps, deadline)
     for (word, config), points in itertools.groupby(todo, key=lambda one: one[:2]):
+        if effort.over:
+            for _, _, point, names in points:
+                yield from (Row(*point, name, NOT_RUN, OVER) for name in names)
+            continue
         if reason := no_room(config, backend, "bf16", "fp32"):  # the gate's reference is a copy
             for _, _, point, names in points:
                 yield from (Row(*point, name, NOT_RUN, reason) for name in names)

@@ -13,6 +13,7 @@ from typing import Any
 
 from mini_engine import plots
 from mini_engine.cuda.measure import bars
+from mini_engine.cuda.measure.bar_points import bench_line
 from mini_engine.cuda.measure.evidence import Measurement, read_measurement, without_paths
 from mini_engine.cuda.measure.table import markdown
 from mini_engine.records.measured import Origin, ablation, measured_steps, of_one_place, origin_of
@@ -43,13 +44,13 @@ def _report(
 ) -> dict[str, Any]:
     table = out.with_suffix(".md")
     table.parent.mkdir(parents=True, exist_ok=True)
-    table.write_text(without_paths(markdown(measurement)), encoding="utf-8")
+    table.write_text(without_paths(markdown(measurement, bench_line(path))), encoding="utf-8")
     drawn, not_drawn = _pictures(measurement, out, shape, context)
     return {
         "out": str(path),
         "emulated": measurement.emulated,
         "rows": measurement.figures["rows"],
-        "bars": [result.as_dict() for result in bars.judged(measurement)],
+        "bars": [result.as_dict() for result in bars.judged(measurement, bench_line(path))],
         "table": str(table),
         "pictures": [str(picture) for picture in drawn],
         "not_drawn": not_drawn,

@@ -41,7 +41,7 @@ FIGURES = {
         "vram_bytes": "+bytes", "reserved_bytes": "+bytes", "graph_node_bytes": "+bytes",
         "bandwidth_gb_s": "+", "copy_bandwidth_gb_s": "+", "product_share": "+share",
         "peak_tflops": "+", "peak_share": "+share", "sm_count": "+count", "queue_depth": "+count",
-        "stream_gap_us": "+", "graph_gap_us": "+",
+        "stream_gap_us": "+", "graph_gap_us": "+", "pdl_saves_us": "",
     },
     "host": {
         "op_us": "+", "launch_us": "+", "graph_launch_us": "+", "graph_node_ns": "+",

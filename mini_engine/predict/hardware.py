@@ -49,6 +49,7 @@ class DeviceSpec:
     cpu_launch_us: float  # CPU: one raw kernel launch, no framework
     stream_gap_us: float  # GPU: from kernel to kernel in a stream; an empty one takes no more
     graph_gap_us: float  # GPU: the same between two nodes of a graph
+    pdl_saves_us: float  # GPU: what PDL takes off that; 0 on a card without PDL
     kernel_floor_us: float  # GPU: ramp-up and drain of a kernel that moves anything
     graph_launch_us: float  # CPU: launch a graph of any size ...
     graph_node_ns: float  # ... and this much more for each of its nodes (ns)
@@ -138,7 +139,8 @@ def source_of(name: str, sheets: Mapping[str, Sheet]) -> Figure:
 
 _OF_CARD = (
     "vram_bytes", "bandwidth_gb_s", "copy_bandwidth_gb_s", "peak_tflops", "sm_count",
-    "stream_gap_us", "graph_gap_us", "queue_depth", "graph_node_bytes", "reserved_bytes",
+    "stream_gap_us", "graph_gap_us", "pdl_saves_us", "queue_depth", "graph_node_bytes",
+    "reserved_bytes",
 )  # fmt: skip
 _OF_HOST = (
     "graph_launch_us", "graph_node_ns", "copy_us", "sync_us",

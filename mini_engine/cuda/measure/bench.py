@@ -42,7 +42,7 @@ from mini_engine.cuda.measure.evidence import gpu_state
 from mini_engine.cuda.measure.gate import Gate
 from mini_engine.cuda.measure.no_graph import skipped_graphs, without_graph
 from mini_engine.cuda.measure.our_variants import OursEager
-from mini_engine.cuda.measure.table import with_figures
+from mini_engine.cuda.measure.table import OVER, with_figures
 from mini_engine.cuda.measure.timing import paired_laps
 from mini_engine.cuda.measure.variants import ANCHOR, COMPILED, VARIANTS, VariantKind
 from mini_engine.cuda.weights import Weights
@@ -51,7 +51,7 @@ from mini_engine.predict.capacity import kv_bytes_per_token, read_bytes
 from mini_engine.predict.curves import STORED_AS
 from mini_engine.predict.hardware import DeviceSpec
 from mini_engine.predict.oplists import OpCost, StepShape, step_ops
-from mini_engine.predict.step_cost import Mode, step_time
+from mini_engine.predict.step_cost import Mode, step_time, with_pdl
 from mini_engine.records.rows import GATE_FAILED, MEASURED, NOT_RUN, Point, Row, Run, six
 
 SpecFor = Callable[[str], DeviceSpec]  # by an engine's name, on the card and host at hand
@@ -83,6 +83,9 @@ def bench_point(
 ) -> Iterator[Row]:
     """A row for each variant: measured, or why it was not. ValueError for an unknown variant."""
     check_names(names)
+    if effort.over:
+        yield from (Row(*point, name, NOT_RUN, OVER) for name in names)
+        return
     room = max(point.context + effort.steps + BLOCK_SIZE, gate.room_of(point.batch))
     try:
         with torch.no_grad():
@@ -113,11 +116,16 @@ def must_move_bytes(config: ModelConfig, batch: int, context: int) -> int:
     return read_bytes(config, stored) + batch * context * kv_bytes_per_token(config, stored)
 
 
-def predicted_us(ops: Sequence[OpCost], steps: int, spec: DeviceSpec, mode: Mode) -> float:
+def predicted_us(
+    ops: Sequence[OpCost], steps: int, spec: DeviceSpec, mode: Mode, *, pdl: bool = False
+) -> float:
     """The simulator's µs for one decode step, where `ops` are `steps` of them.
 
     Steps follow one another on the device: engine, copy of the inputs and read-back are left out.
+    With `pdl`, the nodes of a graph overlap.
     """
+    if pdl:
+        spec = with_pdl(spec)
     fed_on_device = replace(
         spec, host_step_us=0.0, ahead_us=0.0, request_us=0.0, copy_us=0.0, sync_us=0.0
     )
@@ -152,7 +160,7 @@ def _bench_variant(
 ) -> Row:
     kind = VARIANTS[name]
     if effort.over:
-        return Row(*point, name, NOT_RUN, "the time of this run was over: go on with --resume")
+        return Row(*point, name, NOT_RUN, OVER)
     if reason := kind.why_not(setup.backend):
         return Row(*point, name, NOT_RUN, reason)
     variant: Variant | None = None
@@ -201,7 +209,7 @@ def _predicted(
     if kind.engine == COMPILED:
         shape = StepShape.decode(setup.batch, setup.context)
         ops, steps = step_ops(setup.model.config, shape, spec.ops), 1
-    return predicted_us(ops, steps, spec, kind.mode)
+    return predicted_us(ops, steps, spec, kind.mode, pdl=kind.pdl)
 
 
 def _timed(

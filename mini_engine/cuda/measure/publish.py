@@ -18,7 +18,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from mini_engine.cuda.kernels.plans import BASE
-from mini_engine.cuda.measure.bars import BARS, NOT_MEASURED, Result, judged
+from mini_engine.cuda.measure.bar_points import bench_line
+from mini_engine.cuda.measure.bars import BARS, NOT_MEASURED, PARTLY, Result, judged
 from mini_engine.cuda.measure.evidence import (
     Measurement,
     load_evidence,
@@ -80,12 +81,15 @@ def _with_cells(text: str, cells: Mapping[str, str]) -> str:
 
 
 def _results(evidence: Mapping[str, Measurement]) -> dict[str, tuple[Result, str]]:
-    """By a bar's name: what the newest file that knows something of it says, and that file."""
-    found = {}
+    """By a bar's name: what the newest file that knows something of it says, and that file. A part
+    of a bar takes no whole one's place."""
+    found: dict[str, tuple[Result, str]] = {}
     benches = [(m.date, name, m) for name, m in evidence.items() if m.kind == "bench"]
     for _date, name, measurement in sorted(benches, key=lambda one: one[:2]):
-        for result in judged(measurement):
-            if result.status != NOT_MEASURED:
+        for result in judged(measurement, bench_line(f"{EVIDENCE}/{name}")):
+            whole = {one.bar.name for one, _ in found.values() if one.status != PARTLY}
+            part = result.status == PARTLY and result.bar.name in whole
+            if result.status != NOT_MEASURED and not part:
                 found[result.bar.name] = result, name
     return found
 

@@ -7,6 +7,7 @@ Out: the JSON of a card and of a host, as `predict/figures.py` reads them. A mea
 
     graph gap            the slope of a graph's time on the device against its empty nodes
     stream gap           graph gap + how much longer the same kernel takes in a stream
+    PDL saves            a node of a chain of small norms, without PDL and with it (`pdl_gap.py`)
     product share        a product of one row, in GB/s, over the bandwidth of the datasheet
     peak share           a large square product, in TFLOP/s, over the peak of the datasheet
     graph launch, node   base and slope of the CPU's time of one replay against nodes
@@ -94,6 +95,7 @@ def card_fits(figures: Mapping[str, Any], base: Sheet) -> Fits:
             if name in figures
         },
         **_gap_fits(figures),
+        **_pdl_fits(figures),
         "copy_bandwidth_gb_s": Fitted(
             copy["median"], f"a copy within the device's memory, {_interval(copy)}"
         ),
@@ -217,9 +219,10 @@ def _stated(
 
 def _usable(kind: str, figure: str, fit: Fitted | None) -> bool:
     """Whether a measured value can stand in a file."""
-    if fit is None or fit.value <= 0:
+    rule = FIGURES[kind][figure]
+    if fit is None or fit.value < 0 or (fit.value == 0 and rule.startswith("+")):
         return False
-    return fit.value <= 1 or not FIGURES[kind][figure].endswith("share")
+    return fit.value <= 1 or not rule.endswith("share")
 
 
 def _gap_fits(figures: Mapping[str, Any]) -> Fits:
@@ -233,6 +236,15 @@ def _gap_fits(figures: Mapping[str, Any]) -> Fits:
             f"{node}; and {more:.3g} µs that the same kernel takes more in a stream",
         ),
     }
+
+
+def _pdl_fits(figures: Mapping[str, Any]) -> Fits:
+    """What PDL saves: 0 where the chain was no faster with it, {} where it was not measured."""
+    saved = figures.get("pdl_saves_us", {"median": None})
+    if saved["median"] is None:
+        return {}
+    how = f"a node of a chain of norms, without PDL and with it in turns, {_interval(saved)}"
+    return {"pdl_saves_us": Fitted(max(0.0, saved["median"]), how)}
 
 
 def _interval(figure: Mapping[str, float]) -> str:

@@ -125,4 +125,4 @@ def _tests(folder: Path) -> list[str]:
 def _bars(found: Measurement | None) -> list[str]:
     if found is None:
         return []
-    return [f"{one.status:>12}: {one.bar.says} ({one.why})" for one in judged(found)]
+    return [f"{one.status:>15}: {one.bar.says} ({one.why})" for one in judged(found)]

@@ -17,7 +17,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 
-from mini_engine.cuda.measure.bars import judged
+from mini_engine.cuda.measure.bars import BENCH, judged
 from mini_engine.cuda.measure.evidence import Measurement
 from mini_engine.cuda.measure.intervals import pooled_interval, pooled_ratio
 from mini_engine.records.measured import laps_of
@@ -27,6 +27,7 @@ HEADER = (
     *("variant", "ITL µs (95%)", "each process", "wall µs", "× anchor (95%)", "kernels"),
     *("launches", "GB/s", "% of copy", "predicted µs", "off", "gate", "tokens agree"),
 )
+OVER = "the time of this run was over: go on with --resume"
 EMULATED = "**Emulated on a CPU: these times say nothing about any GPU and are no evidence.**"
 
 
@@ -53,6 +54,8 @@ def joined(old: Row | None, new: Row, copy_gb_s: float) -> Row:
         return new
     if GATE_FAILED in (old.status, new.status):
         return old if old.status == GATE_FAILED else new
+    if new.reason == OVER:
+        return old
     if new.status != MEASURED:
         return replace(old, failed_in_another_process=new.reason)
     gate = new.gate if old.gate["passed"] else old.gate  # the worse verdict stays
@@ -76,10 +79,11 @@ def wants(row: Row | None, process: int) -> bool:
 # ---------------------------------------------------------------- as Markdown
 
 
-def markdown(measurement: Measurement) -> str:
+def markdown(measurement: Measurement, bench: str = BENCH) -> str:
     """The bars and the tables, under a line that names the machine. ValueError for another kind of
     file. Where the gate failed, the table says so in bold; only a baseline's time stands there. So
-    it does where a variant that claims a graph ran without one, with the reason below the table."""
+    it does where a variant that claims a graph ran without one, with the reason below the table.
+    `bench`: how the line begins that measures what is missing of a bar."""
     if measurement.kind != "bench":
         raise ValueError(f"a {measurement.kind}, expected a bench: give the file of a benchmark")
     figures = measurement.figures
@@ -98,7 +102,7 @@ def markdown(measurement: Measurement) -> str:
         _line(("bar", "", "value", "why")),
         _line(["---"] * 4),
     ]
-    for result in judged(measurement):
+    for result in judged(measurement, bench):
         value = "-" if result.value is None else f"{result.value:,.4g}"
         lines.append(_line((result.bar.says, result.status, value, result.why)))
     lines.append("")

@@ -65,6 +65,7 @@ class VariantKind:
     engine: str = PLAIN  # whose CPU time and kernels predict it: a file of `mini_engine/engines`
     why_not: Callable[[GraphBackend], str | None] = _runs_anywhere  # one line if it cannot run here
     gated: bool = True  # ours: not timed unless it passes the gate. A baseline is only marked.
+    pdl: bool = False  # the nodes of its graph overlap, for the simulator
 
 
 def _inductor(mode: str, fullgraph: bool) -> Compiler:
@@ -77,6 +78,11 @@ def _ours_compiled(torch_mode: str, mode: Mode) -> VariantKind:
         lambda setup: OursCompiled(setup, compiler), mode, COMPILED, _needs_a_gpu,
         gated=False,
     )  # fmt: skip
+
+
+def _with_pdl(plan: str = BASE, steps_a_call: int = 1) -> VariantKind:
+    make = fused(5, pdl=True, plan=plan, steps_a_call=steps_a_call)
+    return VariantKind(make, "full", OURS, no_pdl, pdl=True)
 
 
 VARIANTS: dict[str, VariantKind] = {
@@ -100,12 +106,12 @@ VARIANTS: dict[str, VariantKind] = {
     # one graph of Triton kernels, nine or five a layer; with PDL each starts while the last drains
     "graph-9": VariantKind(fused(9), "full", OURS, no_triton),
     "graph-5": VariantKind(fused(5), "full", OURS, no_triton),
-    "graph-5-pdl": VariantKind(fused(5, pdl=True), "full", OURS, no_pdl),
-    "graph-5-pdl-k8": VariantKind(fused(5, pdl=True, steps_a_call=8), "full", OURS, no_pdl),
+    "graph-5-pdl": _with_pdl(),
+    "graph-5-pdl-k8": _with_pdl(steps_a_call=8),
     # the same with an alternative of its kernels: graph-5-pdl:dot, graph-5:prefetch, ...
+    **{f"graph-5-pdl:{plan}": _with_pdl(plan) for plan in PLANS if plan != BASE},
     **{
-        f"{name}:{plan}": VariantKind(fused(5, pdl=pdl, plan=plan), "full", OURS, why_not)
-        for name, pdl, why_not in (("graph-5-pdl", True, no_pdl), ("graph-5", False, no_triton))
+        f"graph-5:{plan}": VariantKind(fused(5, plan=plan), "full", OURS, no_triton)
         for plan in PLANS
         if plan != BASE
     },
@@ -114,3 +120,5 @@ VARIANTS: dict[str, VariantKind] = {
     "compile-reduce-overhead": _ours_compiled("reduce-overhead", "full"),
     "compile-max-autotune": _ours_compiled("max-autotune", "full"),
 }
+
+PLAN_ARMS = tuple(name for name in VARIANTS if ":" in name)  # run where they are asked for

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from mini_engine.cli import build_parser
+from mini_engine.cuda.measure.bar_points import bench_line
 from mini_engine.cuda.measure.bars import (
     BARS,
     BASELINES,
@@ -93,9 +94,12 @@ def test_times_transformers_is_of_the_shape_with_the_smallest_factor(
     rows = [row("graph-5", 1000.0), row("hf-eager", 20_000.0)]
     rows += [row("graph-5", 1000.0, shape="qwen3-0.6b"), row("hf-eager", theirs, shape=SHAPES[0])]
     found = results(rows)["times-transformers"]
-    assert found.status == status
-    assert found.why.startswith("qwen3-0.6b, graph-5: ")
-    assert "2 of 4 shapes measured" in found.why
+    assert found.status == ("partly measured" if status == "reached" else "missed")
+    assert "qwen3-0.6b, graph-5: " in found.why
+    assert "the least of 2 shapes" in found.why
+    rows += [row("graph-5-pdl", 1000.0, shape=shape) for shape in SHAPES[:3]]
+    rows.append(row("hf-eager", 20_000.0, shape="llama-3.2-1b"))
+    assert results(rows)["times-transformers"].status == status
 
 
 def test_a_ratio_is_judged_by_the_ends_that_speak_against_us() -> None:
@@ -104,7 +108,7 @@ def test_a_ratio_is_judged_by_the_ends_that_speak_against_us() -> None:
     theirs["itl_us"] |= {"median": 8100.0, "low": 8000.0}
     assert results([ours, theirs])["times-transformers"].status == "missed"
     ours["itl_us"] |= {"high": 1000.0}
-    assert results([ours, theirs])["times-transformers"].status == "reached"
+    assert results([ours, theirs])["times-transformers"].status == "partly measured"
 
 
 def test_a_baseline_that_failed_the_gate_is_no_baseline() -> None:
@@ -112,33 +116,96 @@ def test_a_baseline_that_failed_the_gate_is_no_baseline() -> None:
     assert results(rows)["times-compile"].status == "not measured"
 
 
-def everywhere(slow_at: tuple[str, int] | None = None) -> list[Row]:
-    """Every shape and batch: a baseline of 1,000 µs, ours 10% faster, or slower at one place."""
-    rows = []
-    for shape in SHAPES:
-        for batch in BATCHES:
-            ours = 1100.0 if (shape, batch) == slow_at else 900.0
-            rows += [row("graph-5", ours, batch, shape), row(BASELINES[1], 1000.0, batch, shape)]
-    return rows
+OURS_AND_BASELINES = ("graph-5-pdl", "ours-graph", "hf-eager", "compile-reduce-overhead")
+
+
+def everywhere(slow_at: int = 0, shape: str = SHAPES[0]) -> list[Row]:
+    """A shape at every batch: baselines of 1,000 µs, ours 10% faster, or slower at one batch."""
+    return [
+        row(
+            arm, 1000.0 if arm in BASELINES else 1100.0 if batch == slow_at else 900.0, batch, shape
+        )
+        for batch in BATCHES
+        for arm in OURS_AND_BASELINES
+    ]
 
 
 def test_never_slower_takes_every_point_and_falls_at_one() -> None:
-    assert results(everywhere())["never-slower"].status == "reached"
-    some = results(everywhere()[:6])["never-slower"]
-    assert some.status == "not measured"
-    assert some.why.startswith("holds at 3 of 36 points so far")
-    slow = results(everywhere(slow_at=("llama-3.2-1b", 64)))["never-slower"]
+    found = results(everywhere())["never-slower"]
+    assert found.status == "reached"
+    assert found.why.startswith("at qwen3-0.6b 1, qwen3-0.6b 8, qwen3-0.6b 64, qwen3-0.6b 256; ")
+    slow = results(everywhere(slow_at=64))["never-slower"]
     assert slow.status == "missed"
-    assert slow.why.startswith("llama-3.2-1b, batch 64: graph-5 1,1")
+    assert slow.why.startswith("qwen3-0.6b, batch 64: ")
     assert slow.value == pytest.approx(1.1, rel=0.03)
+
+
+def test_a_point_that_the_bar_does_not_ask_for_is_enough_to_miss_it() -> None:
+    more = [row("graph-9", 1100.0, 16), row("hf-compile", 1000.0, 16)]
+    assert results(everywhere() + more)["never-slower"].why.startswith("qwen3-1.7b, batch 16: ")
+    other = everywhere(slow_at=8, shape="qwen2.5-1.5b")
+    assert results(everywhere() + other)["never-slower"].status == "missed"
+
+
+def test_what_is_missing_of_a_bar_is_named_with_the_command_that_measures_it() -> None:
+    some = results(everywhere()[:6])["never-slower"]  # batch 1, and ours at batch 8
+    assert some.status == "partly measured"
+    assert some.why.startswith("holds so far: at qwen3-0.6b 1; closest: ")
+    lacks = (
+        "; missing: qwen3-0.6b, batch 8: hf-eager, compile-reduce-overhead; qwen3-0.6b, batch "
+        f"64 256: {', '.join(OURS_AND_BASELINES)} (run: {BENCH} --shape qwen3-0.6b "
+        f"--batch 8,64,256 --context 512 --arms {','.join(OURS_AND_BASELINES)} --processes 1)"
+    )
+    assert some.why.endswith(lacks)
+    assert some.as_dict()["missing"][0] == {
+        "shape": "qwen3-0.6b", "batch": 8, "arm": "hf-eager", "failed_gate": False
+    }  # fmt: skip
+    missed = results(everywhere(slow_at=1)[:6])["never-slower"]
+    assert missed.status == "missed"
+    assert missed.why.endswith(lacks)  # more of it would not save it, but the file may want it
+
+
+def test_the_command_continues_the_file_that_is_judged() -> None:
+    line = bench_line("course/measurements/bench-h200.json", "out/gpu/card.json", "out/h.json")
+    found = {one.bar.name: one for one in judged(made_up(everywhere()[:6], emulated=False), line)}
+    assert line.endswith(
+        "--spec out/gpu/card.json --host out/h.json -o course/measurements/bench-h200.json"
+    )
+    assert f"(run: {line} --shape qwen3-0.6b --batch 8,64,256 " in found["never-slower"].why
+    assert found["times-compile"].as_dict()["command"].startswith(line)
+
+
+def test_level_intervals_are_no_miss_and_nothing_to_compare_is_no_verdict() -> None:
     level = [row("graph-5", 1000.0), row("hf-compile", 999.0)]
     level[0]["itl_us"] |= {"low": 995.0}
     level[1]["itl_us"] |= {"high": 1003.0}  # the intervals overlap: nobody is slower
-    assert results(level)["never-slower"].status == "not measured"
+    assert results(level)["never-slower"].status == "partly measured"
+    assert results(level[:1])["never-slower"].status == "not measured"
+
+
+def test_a_baseline_that_fails_the_gate_counts_as_run_where_another_one_stands_in() -> None:
+    rows = everywhere()
+    rows[3] = failed(rows[3])  # compile-reduce-overhead at batch 1; hf-eager is there
+    assert results(rows)["never-slower"].status == "reached"
+    rows[2] = failed(rows[2])
+    alone = results(rows)["never-slower"]
+    assert alone.status == "partly measured"
+    assert "batch 1: hf-eager (failed the gate), compile-reduce-overhead (fai" in alone.why
+
+
+def test_an_arm_that_is_not_there_does_not_hold_up_an_itl_that_another_one_reaches() -> None:
+    found = results([row("graph-9", 900.0)])["itl-qwen3-1.7b"]
+    assert (found.status, "missing" in found.why) == ("reached", False)
+    slow = results([row("graph-9", 1100.0)])["itl-qwen3-1.7b"]
+    assert slow.status == "missed"
+    assert "; missing: qwen3-1.7b, batch 1: graph-5-pdl, graph-5-pdl-k8, graph-5 (run" in slow.why
 
 
 def predicted(rows: list[Row], factor: float) -> list[Row]:
     return [{**one, "predicted_us": one["itl_us"]["median"] * factor} for one in rows]
+
+
+CALIBRATED_HERE = {"spec": "h200-calibrated", "host": "h200-host-calibrated"}
 
 
 def test_the_simulator_is_judged_by_its_worst_point_and_only_with_a_fitted_spec() -> None:
@@ -147,16 +214,25 @@ def test_the_simulator_is_judged_by_its_worst_point_and_only_with_a_fitted_spec(
     assert "predicted with h200 and server, not measured on this" in results(rows)["prediction"].why
     half = results(rows, spec="h200-calibrated")["prediction"]
     assert half.why.startswith("predicted with server, not measured on this machine")
-    here = {"spec": "h200-calibrated", "host": "h200-host-calibrated"}
-    fitted = results(rows, **here)["prediction"]
-    assert fitted.status == "reached"
-    assert fitted.why.startswith("2 of 2 points within 10%; worst ")
-    rows += predicted([row("graph-5", 800.0)], 0.8)
-    worst = results(rows, **here)["prediction"]
+    fitted = results(rows, **CALIBRATED_HERE)["prediction"]
+    assert fitted.status == "partly measured"
+    assert fitted.why.startswith("holds so far: 2 of 2 points within 10%; worst ")
+    rows += predicted([row("graph-5-pdl", 800.0)], 0.8)
+    worst = results(rows, **CALIBRATED_HERE)["prediction"]
     assert worst.status == "missed"
-    assert "worst graph-5, qwen3-1.7b, batch 1, context 512: 20.0% off" in worst.why
-    pdl = predicted([row("graph-5-pdl", 800.0)], 0.5)  # the simulator has no PDL
-    assert results(rows[:2] + pdl, **here)["prediction"].status == "reached"
+    assert "worst graph-5-pdl, qwen3-1.7b, batch 1, context 512: 20.0% off" in worst.why
+
+
+def test_a_prediction_is_of_every_arm_but_the_anchors_double_and_a_kernels_trial() -> None:
+    arms = next(bar for bar in BARS if bar.name == "prediction").points.arms
+    asked = [row(arm, 900.0, batch, SHAPES[0]) for batch in BATCHES for arm in arms]
+    rows = predicted(asked, 0.95)
+    assert results(rows, **CALIBRATED_HERE)["prediction"].status == "reached"
+    trial = {**row("graph-5-pdl", 800.0), "variant": "graph-5-pdl:dot"}
+    unjudged = predicted([row("null", 800.0), trial], 0.5)
+    assert results(rows + unjudged, **CALIBRATED_HERE)["prediction"].status == "reached"
+    compiled = predicted([row("compile-max-autotune", 800.0)], 0.5)
+    assert results(rows + compiled, **CALIBRATED_HERE)["prediction"].status == "missed"
 
 
 def test_every_bar_names_its_source_and_a_command_and_can_be_written() -> None:
@@ -165,7 +241,8 @@ def test_every_bar_names_its_source_and_a_command_and_can_be_written() -> None:
     assert len(found) == 7
     for bar in BARS:
         assert bar.source
-        assert bar.command.startswith(BENCH)
+        assert bar.command.startswith(f"{BENCH} --shape ")
+        assert found[bar.name].as_dict()["command"].startswith(f"{BENCH} --shape ")
     written = found["itl-qwen3-1.7b"].as_dict()
     assert written["status"] == "reached"
     assert written["source"].startswith("3.44 GB at 80%")
@@ -188,4 +265,6 @@ def test_every_command_is_one_that_the_command_line_takes(command: str) -> None:
     args = build_parser(words).parse_args(words)
     if words[0] == "bench":
         assert args.resume
+        assert args.minutes == 7.5
+        assert len(args.arms) > 1
         assert args.out.as_posix() == "course/measurements/bars-h200.json"

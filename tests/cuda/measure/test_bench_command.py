@@ -6,6 +6,7 @@ import json
 import logging
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,8 @@ torch = pytest.importorskip("torch")
 
 from torch._C._autograd import DeviceType  # noqa: E402
 
-from mini_engine.cli import bench_file, main  # noqa: E402
+from mini_engine.cli import bench as bench_command  # noqa: E402
+from mini_engine.cli import bench_file, build_parser, main  # noqa: E402
 from mini_engine.cli.bench_file import config_of  # noqa: E402
 from mini_engine.cli.measuring import specs_for  # noqa: E402
 from mini_engine.cuda.graphs.backend import graphs_for  # noqa: E402
@@ -26,7 +28,12 @@ from mini_engine.cuda.measure import bench, gate, table  # noqa: E402
 from mini_engine.cuda.measure import variants as variants_room  # noqa: E402
 from mini_engine.cuda.measure.bars import BARS  # noqa: E402
 from mini_engine.cuda.measure.decode_setup import DecodeSetup, Variant, build_setup  # noqa: E402
-from mini_engine.cuda.measure.evidence import load_evidence, read_measurement, write_measurement  # noqa: E402
+from mini_engine.cuda.measure.evidence import (  # noqa: E402
+    load_evidence,
+    read_measurement,
+    without_paths,
+    write_measurement,
+)
 from mini_engine.cuda.measure.our_variants import OursEager  # noqa: E402
 from mini_engine.cuda.measure.variants import VARIANTS, VariantKind  # noqa: E402
 from mini_engine.cuda.weights import random_weights  # noqa: E402
@@ -120,6 +127,18 @@ def test_the_prediction_leaves_out_what_no_lap_contains() -> None:
     eager = bench.predicted_us(ops, 1, H200, "eager")
     head_us = kernel_us(ops[-2], H200)  # the CPU is ahead after this one
     assert eager == pytest.approx(len(ops) * H200.cpu_op_us + head_us, rel=0.01)
+
+
+def test_what_runs_with_pdl_is_predicted_with_it_and_nothing_else_is() -> None:
+    assert {name for name, kind in VARIANTS.items() if kind.pdl} == {
+        name for name in VARIANTS if name.startswith("graph-5-pdl")
+    }
+    ops = step_ops(named_shape("qwen3-0.6b"), StepShape.decode(1, 512), "fused5")
+    found = [
+        bench._predicted(VARIANTS[name], SimpleNamespace(), ops, 1, H200)  # type: ignore[arg-type]
+        for name in ("graph-5", "graph-5-pdl")
+    ]
+    assert found[0] - found[1] == pytest.approx((len(ops) - 1) * H200.pdl_saves_us)
 
 
 def test_each_variant_is_predicted_as_the_engine_that_it_stands_for() -> None:
@@ -321,7 +340,7 @@ def test_the_command_measures_marks_its_file_and_resumes_what_is_missing(
     assert list(rows) == ["ours-graph", "compile-default", "null", "ours-eager"]
     assert rows["ours-graph"] == first["ours-graph"]  # kept, not measured again
     assert told["rows"] == list(rows.values())
-    assert told["bars"] == figures["bars"]
+    assert without_paths(told["bars"]) == figures["bars"]  # a command names the file
     assert {bar["status"] for bar in figures["bars"]} == {"not measured"}
     assert told["pictures"] == [str(tmp_path / "bench-waterfall.png")]
     assert set(told["not_drawn"]) == {"bench-itl.png", "bench-crossover.png"}
@@ -374,6 +393,58 @@ def test_an_interrupted_process_ends_the_run_and_a_resumed_one_measures_the_rest
     assert "process 1" not in progress  # it had nothing to do
     assert "process 2 of 2, 2 of 2" in progress
     assert [len(row["runs"]) for row in read_measurement(out).figures["rows"]] == [2, 2]
+
+
+def test_after_its_minutes_a_run_starts_no_arm_and_the_next_call_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock stands still while an arm runs, and a process takes a minute."""
+    now, lines = [0.0], []
+
+    def run(words: list[str]) -> int:
+        lines.append(words[words.index("--process") :])
+        now[0] += 60
+        return in_this_process(words)
+
+    clock = SimpleNamespace(monotonic=lambda: now[0], perf_counter=time.perf_counter)
+    for module in (bench_file, bench):
+        monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(bench_file, "run_python", run)
+    out = tmp_path / "bench.json"
+    words = [*WORDS, "--arms", "ours-eager", "--processes", "3", "-o", str(out), "--minutes"]
+    assert main([*words, "1.5"]) == 0
+    assert lines == [
+        ["--process", "1", "--minutes", "1.50"],
+        ["--process", "2", "--minutes", "0.50"],
+    ]
+    measurement = read_measurement(out)
+    assert [len(row["runs"]) for row in measurement.figures["rows"]] == [2]
+    assert measurement.command.endswith("--minutes 1.5")
+    assert main([*words, "2.5", "--resume"]) == 0
+    assert [len(row["runs"]) for row in read_measurement(out).figures["rows"]] == [3]
+
+
+def test_what_a_run_had_no_time_for_leaves_no_mark_on_what_it_had_measured() -> None:
+    (row,) = rows_of(["ours-eager"])
+    (late,) = rows_of(["ours-eager"], replace(QUICK, deadline=0.0))
+    assert (late.status, late.reason) == (NOT_RUN, table.OVER)
+    assert table.joined(row, late, 4300.0) == row
+    assert table.joined(None, late, 4300.0) == late
+    assert table.wants(late, 1)
+
+
+@pytest.mark.parametrize(
+    ("words", "plans"), [([], False), (["--quick"], False), (["--arms", "plans,null"], True)]
+)
+def test_a_kernels_alternative_is_tried_where_it_is_asked_for(
+    words: list[str], plans: bool
+) -> None:
+    args = build_parser(["bench"]).parse_args(["bench", *words])
+    bench_command._fill_in(args, graphs_for("cpu"))
+    assert (set(variants_room.PLAN_ARMS) <= set(args.arms)) is plans
+    assert "null" in args.arms
+    assert set(args.arms) <= set(VARIANTS)
+    assert "graph-5-pdl:dot" in variants_room.PLAN_ARMS
 
 
 def test_a_process_that_dies_is_told_in_one_line(
@@ -440,7 +511,7 @@ def test_the_help_tells_of_variants_gate_processes_and_pictures(
         main(["bench", "--help"])
     told = capsys.readouterr().out
     for word in ("--plot", "--processes", "-itl.png", "-crossover.png", "-waterfall.png", "gate",
-                 "reached, missed, or not measured", "--resume"):  # fmt: skip
+                 "reached, missed, partly measured", "--resume", "--minutes", "plans"):  # fmt: skip
         assert word in told
     assert "--process K" not in told
 
@@ -475,6 +546,7 @@ def test_resuming_refuses_another_effort(tmp_path: Path, capsys: Any) -> None:
         (["--shape", "qwen9"], "shape 'qwen9': expected one of"),
         (["--spec", "h900"], "no card 'h900'"),
         (["--processes", "11"], "--processes 11: expected 1 to 10"),
+        (["--minutes", "0"], "--minutes 0: expected more than 0"),
     ],
 )
 def test_bad_input_is_one_clear_line(words: list[str], line: str, capsys: Any) -> None:

@@ -43,7 +43,7 @@ def on_a_gpu() -> dict[str, Any]:
     medians = {
         "launch_us": 1.9, "op_us": 4.5, "copy_us": 5.0, "sync_us": 9.0,
         "copy_bandwidth_gb_s": 4290.0, "product_gb_s": 4320.0, "matmul_tflops": 791.6,
-        "gap_difference_us": 0.6, "kernel_floor_us": 0.9,
+        "gap_difference_us": 0.6, "kernel_floor_us": 0.9, "pdl_saves_us": 0.7,
     }  # fmt: skip
     values = {"sm_count": 132, "queue_depth": 1022, "graph_node_bytes": 9000}
     return {
@@ -99,7 +99,7 @@ def test_each_figure_of_card_and_host_is_what_was_measured(tmp_path: Path) -> No
     card = {
         "copy_bandwidth_gb_s": 4290.0, "product_share": 4320 / 4800, "peak_share": 791.6 / 989.5,
         "sm_count": 132, "queue_depth": 1022, "graph_node_bytes": 9000,
-        "graph_gap_us": 2.0, "stream_gap_us": 2.0 + 0.6,
+        "graph_gap_us": 2.0, "stream_gap_us": 2.0 + 0.6, "pdl_saves_us": 0.7,
     }  # fmt: skip
     host = {
         "launch_us": 1.9, "op_us": 4.5, "copy_us": 5.0, "sync_us": 9.0, "graph_launch_us": 2.6,
@@ -153,6 +153,17 @@ def test_a_figure_out_of_range_is_not_taken(tmp_path: Path) -> None:
     assert "our measurement, 1.04, is more than 1" in card.figures["product_share"].source
     assert "product_share" in spec_fit.kept(spec_fit.card_fits(figures, H200), "card")
     assert spec_fit.kept(spec_fit.host_fits(figures), "host") == ["capture_node_us"]
+
+
+def test_pdl_that_saves_nothing_is_measured_too_and_without_pdl_the_base_stands(
+    tmp_path: Path,
+) -> None:
+    figures = {**on_a_gpu(), "pdl_saves_us": median(-0.02)}
+    nothing = card_of(figures, tmp_path).figures["pdl_saves_us"]
+    assert (nothing.value, nothing.kind) == (0, "measured")
+    figures["pdl_saves_us"] = {"median": None, "reason": "sm_80"}
+    assert card_of(figures, tmp_path).figures["pdl_saves_us"] == H200.figures["pdl_saves_us"]
+    assert "pdl_saves_us" in spec_fit.kept(spec_fit.card_fits(figures, H200), "card")
 
 
 def test_the_floor_of_a_kernel_stands_in_neither_file(tmp_path: Path) -> None:
