@@ -35,8 +35,8 @@ FLOORS = (*GROUND, "mini_engine.engine", "mini_engine.predict")
 CUDA, KERNELS = "mini_engine.cuda", "mini_engine.cuda.kernels"
 MEASURE = "mini_engine.cuda.measure"
 PLANS = f"{KERNELS}.plans"
-RESULT_FILES = ("table", "intervals", "bars", "bar_points", "evidence", "stages", "first_run",
-                "summary", "publish")  # fmt: skip
+RESULT_FILES = ("table", "intervals", "bars", "bar_points", "bar_judges", "evidence", "stages",
+                "first_run", "summary", "publish")  # fmt: skip
 RESULTS = tuple(f"{MEASURE}.{file}" for file in RESULT_FILES)
 WINGS = ("mini_engine.sim", "mini_engine.serving", "mini_engine.plots", CUDA, KERNELS, PLANS)
 ENGINE_ROOMS = (*FLOORS, *WINGS, MEASURE, *RESULTS, "mini_engine.cli")

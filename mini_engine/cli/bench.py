@@ -43,8 +43,9 @@ from rich.console import Console
 from rich.table import Table
 
 from mini_engine.cli import measuring, options
+from mini_engine.cuda.measure.bar_judges import MAX_CONTEXT, SHAPES
 from mini_engine.cuda.measure.bar_points import bench_line
-from mini_engine.cuda.measure.bars import BATCHES, MAX_CONTEXT, SHAPES, judged
+from mini_engine.cuda.measure.bars import BATCHES, judged
 from mini_engine.cuda.measure.evidence import new_measurement, read_measurement, write_measurement
 from mini_engine.cuda.measure.intervals import MAX_PROCESSES
 from mini_engine.records.rows import MEASURED, Row, by_point

@@ -18,8 +18,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from mini_engine.cuda.kernels.plans import BASE
+from mini_engine.cuda.measure.bar_judges import NOT_MEASURED
 from mini_engine.cuda.measure.bar_points import bench_line
-from mini_engine.cuda.measure.bars import BARS, NOT_MEASURED, PARTLY, Result, judged
+from mini_engine.cuda.measure.bars import BARS, PARTLY, Result, judged
 from mini_engine.cuda.measure.evidence import (
     Measurement,
     load_evidence,

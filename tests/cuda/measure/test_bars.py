@@ -7,17 +7,9 @@ from typing import Any
 import pytest
 
 from mini_engine.cli import build_parser
-from mini_engine.cuda.measure.bar_points import bench_line
-from mini_engine.cuda.measure.bars import (
-    BARS,
-    BASELINES,
-    BATCHES,
-    BENCH,
-    CALIBRATE,
-    SHAPES,
-    Result,
-    judged,
-)
+from mini_engine.cuda.measure.bar_judges import SHAPES
+from mini_engine.cuda.measure.bar_points import BASELINES, bench_line
+from mini_engine.cuda.measure.bars import BARS, BATCHES, BENCH, CALIBRATE, Result, judged
 from tests.support.bench_rows import made_up, made_up_row
 from tests.support.documents import ROOT, fences
 

@@ -101,10 +101,10 @@ def test_a_bar_that_a_baseline_without_its_graph_made_easy_says_so() -> None:
     assert "without a graph" not in str(whys([ours, *theirs]))
     found = whys([ours, ran_without(theirs[0]), theirs[1]])
     said = f"; {BASELINE} ran without a graph: 259 launches"
-    assert found["times-compile"].startswith("reached: ")
-    assert found["times-compile"].endswith(said)
-    assert found["never-slower"].endswith(said), "also where another baseline was the fastest"
-    assert "without" not in found["times-transformers"]
+    assert found["times-compile"].startswith("partly measured: ")
+    assert said in found["times-compile"]
+    assert said in found["never-slower"], "also where another baseline was the fastest"
+    assert "without a graph" not in found["times-transformers"]
     other = ran_without(made_up_row(BASELINE, 1, shape="qwen3-1.7b", us=1000.0), 301)
     more = [made_up_row("graph-5", 1, shape="qwen3-1.7b", us=500.0), other]
     assert (
