@@ -7,6 +7,7 @@ import gc
 import os
 import re
 import signal
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,9 +51,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 # What a run for the GPU teaches, the most first: one that is cut short has shown that much. Files
 # that are not named here come after these, in their usual order.
 LESSONS = (
-    "cuda/kernels/",  # each kernel against its reference: all else stands on them
+    # real graphs do what the emulator has been doing: seconds, and nothing to compile
+    "cuda/graphs/test_graph_contract.py",
+    "cuda/kernels/",  # each kernel against its reference: all that follows stands on them
     "cuda/test_fused.py",  # and wired into a step, in graphs
-    "cuda/graphs/test_graph_contract.py",  # real graphs do what the emulator has been doing
     "cuda/test_attention.py",
     "cuda/test_model.py",
     "cuda/measure/test_bench.py",  # the arms that are measured compute the same
@@ -118,9 +120,27 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     signal.alarm(seconds)
     try:
         return (yield)
+    except BaseException:
+        if error := sticky_error():
+            item.session.shouldstop = f"{item.nodeid} leaves nothing to run on: {error}"
+        raise
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
+
+
+def sticky_error() -> str | None:
+    """What CUDA says to everything from now on, after an illegal address for example: no test that
+    follows in this process could pass. None where the device goes on."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return None
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError as error:
+        line = str(error).partition("\n")[0]
+        return None if "captur" in line else line  # a capture that is open is no harm to the device
+    return None
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

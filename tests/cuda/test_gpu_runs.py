@@ -42,6 +42,26 @@ def test_endless(number):
 def test_the_next_one(): pass
 """
 
+BROKEN = """
+import sys, types, pytest
+
+def synchronize():
+    raise RuntimeError("CUDA error: illegal address\\nSearch for it")
+
+torch = types.ModuleType("torch")
+torch.cuda = types.SimpleNamespace(is_initialized=lambda: True, synchronize=synchronize)
+sys.modules["torch"] = torch
+
+@pytest.mark.gpu
+def test_before(): pass
+
+@pytest.mark.gpu
+def test_breaks(): raise RuntimeError("a kernel")
+
+@pytest.mark.gpu
+def test_behind(): pass
+"""
+
 
 def pytest_on(folder: Path, files: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
     for name, source in files.items():
@@ -88,7 +108,7 @@ def test_a_run_for_the_gpu_comes_in_the_order_of_what_it_teaches_and_imports_not
     tmp_path: Path,
 ) -> None:
     one = "import pytest\n@pytest.mark.gpu\ndef test_it(): pass\n"
-    places = ("test_reliability", "test_model", "graphs/test_graph_contract", "kernels/test_norm")
+    places = ("test_reliability", "test_model", "kernels/test_norm", "graphs/test_graph_contract")
     files = {f"tests/cuda/{place}.py": one for place in places}
     files["tests/course/test_site.py"] = "import no_such_package\ndef test_it(): pass\n"
     chosen = pytest_on(tmp_path, files, "-v", "-m", "gpu", "--rootdir", str(tmp_path))
@@ -104,6 +124,12 @@ def test_a_gpu_test_that_does_not_end_is_ended_and_the_next_one_runs(tmp_path: P
     done = pytest_on(tmp_path, {"test_long.py": ENDLESS}, "-m", "gpu")
     assert "StillRunning: not done after 1 s" in done.stdout
     assert "1 failed, 1 passed" in done.stdout
+
+
+def test_after_an_illegal_address_no_test_fails_for_that_reason_alone(tmp_path: Path) -> None:
+    done = pytest_on(tmp_path, {"test_broken.py": BROKEN}, "-m", "gpu")
+    assert "test_breaks leaves nothing to run on: CUDA error: illegal address" in done.stdout
+    assert "1 failed, 1 passed" in done.stdout, "the one before it, and not the one behind it"
 
 
 def test_a_gpu_test_in_a_file_that_does_not_say_so_is_refused(tmp_path: Path) -> None:
