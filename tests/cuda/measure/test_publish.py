@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from mini_engine.cuda.measure.publish import (
     FRONT_PAGE,
     KERNELS_PAGE,
     NOT_YET,
+    _results,
     filled,
     publish,
 )
@@ -139,3 +141,18 @@ def test_what_the_emulator_wrote_is_never_published(project: Path, tmp_path: Pat
     assert not list((project / EVIDENCE).glob("*.json"))
     with pytest.raises(ValueError, match="run the stages first"):
         publish(tmp_path, project, "h200")
+
+
+def test_a_newer_part_of_a_bar_takes_no_whole_verdicts_place_and_a_whole_one_does() -> None:
+    def bench(shapes: tuple[str, ...], date: str, theirs_us: float) -> Measurement:
+        rows = [made_up_row(arm, 1, shape=shape, us=us) for shape in shapes
+                for arm, us in (("graph-5-pdl", 700.0), ("hf-eager", theirs_us))]  # fmt: skip
+        return replace(measurement("bench", dict(made_up(rows).figures)), date=date)
+
+    whole = bench(MODELS, "2026-11-22", 7000.0)
+    found = _results({"old": whole, "new": bench(MODELS[:1], "2026-11-23", 7000.0)})
+    assert found["times-transformers"][1] == "old"
+    found = _results({"old": whole, "new": bench(MODELS, "2026-11-23", 7100.0)})
+    assert (found["times-transformers"][1], found["times-transformers"][0].status) == (
+        "new", "reached",
+    )  # fmt: skip
