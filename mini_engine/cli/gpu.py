@@ -88,10 +88,11 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         return _result(folder, list(state.outcomes.values()))
     if args.part == "publish":
         return _publish(args.out or Path("out/gpu"))
-    backend = measuring.backend_of(args.device, "gpu", console if args.part == "run" else None)
-    if args.part == "run":
-        return _run(args, backend, console)
-    return _part(args, backend, console)
+    if args.part != "run":
+        return _part(args, measuring.backend_of(args.device, "gpu"), console)
+    if args.device == "cpu":  # a rehearsal needs no torch to begin
+        return _run(args, "cpu", console)
+    return _run(args, measuring.backend_of(args.device, "gpu", console).device.type, console)
 
 
 def show(result: dict[str, Any], console: Console) -> None:
@@ -104,12 +105,12 @@ def show(result: dict[str, Any], console: Console) -> None:
 # ---------------------------------------------------------------- the run
 
 
-def _run(args: argparse.Namespace, backend: GraphBackend, console: Console) -> dict[str, Any]:
+def _run(args: argparse.Namespace, device: str, console: Console) -> dict[str, Any]:
     if not args.minutes > 0:
         raise ValueError(f"--minutes {args.minutes:g}: expected more than 0")
-    folder: Path = args.out or Path("out/gpu-emulated" if backend.emulated else "out/gpu")
-    stages = _chosen(first_run(backend.device.type), args.stages)
-    here = new_measurement("run", backend.device.type, measuring.command_line(args.typed), {})
+    folder: Path = args.out or Path("out/gpu-emulated" if device == "cpu" else "out/gpu")
+    stages = _chosen(first_run(device), args.stages)
+    here = new_measurement("run", device, measuring.command_line(args.typed), {})
     identity = {name: getattr(here, name) for name in ("emulated", "gpu", "torch", "triton")}
     before = read_state(folder)
     known = dict(before.outcomes) if before else {}
@@ -117,7 +118,6 @@ def _run(args: argparse.Namespace, backend: GraphBackend, console: Console) -> d
         if stage.name in known and known[stage.name].status == DONE:
             console.print(f"{stage.name}: done before")
     console.print(f"{len(stages)} stages, {args.minutes:g} minutes at most, results in {folder}")
-    del backend  # a benchmark in another process has the GPU for itself
     for outcome in run_stages(folder, stages, identity, args.minutes * 60, _announce(console)):
         known[outcome.stage] = outcome
         told = f"  {outcome.status} after {outcome.seconds:.0f} s {outcome.note}".rstrip()

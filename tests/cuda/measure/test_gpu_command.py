@@ -36,7 +36,18 @@ NAMES = [stage.name for stage in first_run("cpu")]
 
 
 def rehearsal(folder: Path) -> list[str]:
-    return [sys.executable, "-m", "mini_engine", "gpu", "--device", "cpu", "-o", str(folder)]
+    return [
+        sys.executable,
+        "-m",
+        "mini_engine",
+        "gpu",
+        "--device",
+        "cpu",
+        "--minutes",
+        "30",
+        "-o",
+        str(folder),
+    ]
 
 
 def state(folder: Path) -> State:
