@@ -36,16 +36,6 @@ DOT_COLUMNS = 256  # of a chunk, for each warp
 
 
 @triton.jit
-def along(LENGTH: tl.constexpr, AXIS: tl.constexpr):
-    """0 to LENGTH - 1 along one of six axes."""
-    index = tl.arange(0, LENGTH)
-    for axis in tl.static_range(6):
-        if axis != AXIS:
-            index = tl.expand_dims(index, axis)
-    return index
-
-
-@triton.jit
 def row_number(r, first, N: tl.constexpr, HALVES: tl.constexpr):
     """Row r of a program's tile: row first + r of a weight (N, K); with two HALVES gate and up in
     turn, rows first + r // 2 of either half of a weight (2N, K)."""
@@ -71,12 +61,14 @@ def dot_rows(
     tiles = ()
     for c in tl.static_range(CHUNKS):
         for part in tl.static_range(ROWS * SEGMENTS // size):
-            # axes: eights of the tile, group, slice, place in an eight, a segment's lane, its eight
-            place = part * size + along(size // 8, 0) * 8 + along(8, 3)
+            # Two axes leave the compiler one way to hand them to lanes and warps: along each
+            # segment four lanes, then eight places of the tile, then the slices.
+            line = tl.arange(0, size * groups * SLICES)[:, None]
+            place = part * size + line // (8 * SLICES * groups) * 8 + line % 8
             row = row_number(place % ROWS, first, N, HALVES)
             real = tl.minimum(row, HALVES * N - 1).to(tl.int64)
-            column = (along(groups, 1) * SLICES + along(SLICES, 2)) * SEGMENTS + place // ROWS
-            column = c * CHUNK + (column * 4 + along(4, 4)) * 8 + along(8, 5)
+            segment = line // 8 % (SLICES * groups) * SEGMENTS + place // ROWS
+            column = c * CHUNK + segment * 32 + tl.arange(0, 32)[None, :]
             at = weight + (real * K + column)
             if CHUNK * CHUNKS == K:
                 tile = tl.load(at, eviction_policy="evict_first")
