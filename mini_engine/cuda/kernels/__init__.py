@@ -12,10 +12,11 @@ computes on a CPU, and what its `pdl` switch does.
                          library_linear: a library's, no op of ours         nine, above 16 tokens
                          norm_linear, linear_add, norm_gate_up_silu_mul     five
       gemv.py            its kernels for 1 to 4 tokens
+        gemv_choice.py   which alternative runs: gemv_variants.py, gemv_pairs.py, gemv_dot.py
       skinny.py          its kernels for up to 16 tokens, with split K
     fused_attention.py   rope_kv_write_attention                            five
     prefill.py           prefill_attention
-    head.py              norm_lm_head                                       the end of a step
+    head.py              norm_lm_head (head_variants.py)                    the end of a step
     pick.py              pick_tokens, pick_and_advance                      the end of a step
     paged.py             the pieces of the attention kernels
     plans.py             which alternatives of the five-kernel step run, as data

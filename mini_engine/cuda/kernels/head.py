@@ -33,6 +33,8 @@ from mini_engine.cuda.kernels.gemv import (
     multiply,
     scaled_input,
 )
+from mini_engine.cuda.kernels.gemv_choice import variant_of
+from mini_engine.cuda.kernels.head_variants import launch_head
 from mini_engine.cuda.kernels.launch import (
     H200_SM_COUNT,
     launch_options,
@@ -112,7 +114,7 @@ def norm_lm_head(
     plan: str = BASE,
 ) -> None:
     """Shapes as at the top of the file. ValueError also for more than 4 tokens."""
-    plan_of(plan)
+    choice = plan_of(plan)
     vocab, width = weight.shape
     if len(x) > MAX_GEMV_TOKENS:
         raise ValueError(
@@ -135,6 +137,11 @@ def norm_lm_head(
         fill_partials(values, indices, scores)
         return
     gemv = gemv_plan(vocab, width, sm_count=sms)
+    variant = variant_of(choice, gemv, gemv.rows * width, x, norm_weight, weight)
+    gemv = variant.gemv
+    if not variant.is_base:
+        launch_head(values, indices, logits, x, norm_weight, weight, eps, TILES, pdl, variant)
+        return
     head_kernel[(programs,)](
         values, indices, logits, x, norm_weight, weight, eps, M=len(x), V=vocab, K=width,
         ROWS=gemv.rows, CHUNK=gemv.chunk, CHUNKS=gemv.chunks, TILES=TILES,

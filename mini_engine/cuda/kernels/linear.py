@@ -8,11 +8,11 @@
 In:  x (M, K), weight (N, K), norm_weight (K,), that of RMSNorm, bias (N,).
 Out: out (M, N), in the dtype of x.
 
-`plan` names the alternatives to run (plans.py). 1 to 4 tokens go to gemv.py and up to 16 to
-skinny.py: both read each weight once, which is all that counts in decode. Above 16 the arithmetic
-begins to count: `library_linear` is `linear` by a library's product (cuBLAS on a GPU), for any
-number of tokens. They all add in different orders, so a token's last bits depend on which of them
-its batch gets: compare eager and graph at one rung, or with a tolerance.
+`plan` names the alternatives to run (plans.py, gemv_choice.py). 1 to 4 tokens go to gemv.py and
+up to 16 to skinny.py: both read each weight once, which is all that counts in decode. Above 16 the
+arithmetic begins to count: `library_linear` is `linear` by a library's product (cuBLAS on a GPU),
+for any number of tokens. They all add in different orders, so a token's last bits depend on which
+of them its batch gets: compare eager and graph at one rung, or with a tolerance.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from torch import Tensor
 
 from mini_engine.cuda.kernels.activation import silu_mul_reference
 from mini_engine.cuda.kernels.checks import check_shape
-from mini_engine.cuda.kernels.gemv import MAX_GEMV_TOKENS, gemv_plan, launch_gate_up, launch_linear
+from mini_engine.cuda.kernels.gemv import MAX_GEMV_TOKENS, gemv_plan
+from mini_engine.cuda.kernels.gemv_choice import launch_gate_up, launch_linear
 from mini_engine.cuda.kernels.launch import runs_triton, sm_count
 from mini_engine.cuda.kernels.plans import BASE, plan_of
 from mini_engine.cuda.kernels.skinny import (
@@ -97,7 +98,7 @@ def norm_gate_up_silu_mul(
     """out (M, I); weight (2I, K): the rows of gate, then the rows of up."""
     if weight.dim() != 2 or weight.shape[0] % 2:
         raise ValueError(f"weight is {tuple(weight.shape)}, expected (2 · I, K)")
-    plan_of(plan)
+    choice = plan_of(plan)
     _check(out, x, weight.shape[0] // 2, weight)
     check_shape("norm_weight", norm_weight, (weight.shape[1],))
     if not runs_triton(x):
@@ -107,7 +108,7 @@ def norm_gate_up_silu_mul(
     num_pairs, width, sms = weight.shape[0] // 2, weight.shape[1], sm_count(x.device)
     if len(x) <= MAX_GEMV_TOKENS:
         gemv = gemv_plan(num_pairs, width, pairs=True, sm_count=sms)
-        launch_gate_up(out, x, norm_weight, weight, eps, pdl, gemv)
+        launch_gate_up(out, x, norm_weight, weight, eps, pdl, gemv, choice)
     else:
         skinny = skinny_plan(num_pairs, width, sm_count=sms)
         launch_skinny_gate_up(out, x, norm_weight, weight, eps, pdl, skinny)
@@ -154,7 +155,7 @@ def _product(
     pdl: bool,
     plan: str,
 ) -> None:
-    plan_of(plan)
+    choice = plan_of(plan)
     if weight.dim() != 2:
         raise ValueError(f"weight is {tuple(weight.shape)}, expected (N, K)")
     _check(out, x, weight.shape[0], weight)
@@ -169,7 +170,7 @@ def _product(
     sms = sm_count(x.device)
     if len(x) <= MAX_GEMV_TOKENS:
         gemv = gemv_plan(*weight.shape, sm_count=sms)
-        launch_linear(out, x, norm_weight, weight, bias, eps, add, pdl, gemv)
+        launch_linear(out, x, norm_weight, weight, bias, eps, add, pdl, gemv, choice)
     else:
         skinny = skinny_plan(
             *weight.shape, split=norm_weight is None and bias is None, sm_count=sms

@@ -24,11 +24,13 @@ class KernelPlan:
     attention_warps: int = 1
     # paged.py: the last program combines the heads of its group in one tile, or one by one
     combine_together: bool = False
-    # gemv.py: bf16 widened one by one, read as pairs in an int32, or multiplied by tensor cores
+    # gemv_choice.py: bf16 widened one by one, read as pairs in an int32, or multiplied by tensor
+    # cores (1 to 4 tokens of bf16; anything else is widened)
     product: Product = "widened"
-    # gemv.py: numbers of a weight that a thread holds: fewer make more programs with less of x each
+    # gemv_choice.py: numbers of a weight that a thread holds: fewer make more threads, with less of
+    # x each (8 warps where 4 would do)
     thread_elements: int = 64
-    # gemv.py: down's x comes through L1, so that the programs of a multiprocessor share it
+    # gemv_variants.py: x comes through L1, so that the programs of a multiprocessor share it
     x_in_l1: bool = False
     # while QKV and attention run, the weights of O and the first ones of gate/up go to L2
     prefetch: bool = False
