@@ -36,11 +36,11 @@ def address(table, layer, COLUMN: tl.constexpr, KIND: tl.constexpr):
 @triton.jit
 def addresses_of(table, layer, KIND: tl.constexpr):
     """A layer's from phase 1 on, loaded in phase 0: no load of a weight waits for its address."""
-    norms = (address(table, layer, 3, KIND), address(table, layer, 4, KIND))
+    q_norm, k_norm = address(table, layer, 3, KIND), address(table, layer, 4, KIND)
     o, post_norm = address(table, layer, 5, KIND), address(table, layer, 6, KIND)
     gate_up, down = address(table, layer, 7, KIND), address(table, layer, 8, KIND)
-    cache = (address(table, layer, 9, KIND), address(table, layer, 10, KIND))
-    return norms + (o, post_norm, gate_up, down) + cache
+    keys, values = address(table, layer, 9, KIND), address(table, layer, 10, KIND)
+    return q_norm, k_norm, o, post_norm, gate_up, down, keys, values
 
 
 @triton.jit
@@ -74,7 +74,7 @@ def persistent_kernel(
     ONLY: tl.constexpr,
 ):
     """Layers first_layer to last_layer - 1, or of each only the phase ONLY, unless that is -1."""
-    program = tl.program_id(0)
+    this_program = tl.program_id(0)
     kind: tl.constexpr = residual.dtype.element_ty
     half: tl.constexpr = HEADS[3] // 2
     items: tl.constexpr = HEADS[8]
@@ -86,6 +86,9 @@ def persistent_kernel(
     norm = address(table, first_layer, 0, kind)
     weight = address(table, first_layer, 1, kind)
     for layer in range(first_layer, last_layer):
+        # adds 0, which the compiler cannot know: what depends on the program is not computed once
+        # for all layers and kept, which would spill
+        program = this_program + (layer >> 20)
         if ONLY > 0:
             later = addresses_of(table, layer, kind)
         if ONLY < 0 or ONLY == 0:

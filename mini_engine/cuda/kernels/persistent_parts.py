@@ -54,9 +54,9 @@ def wait(counter, target, SYNC: tl.constexpr):
 
 @triton.jit
 def take(weight, added, tile, SHARE: tl.constexpr, PAIRS: tl.constexpr, ADDED: tl.constexpr):
-    """Load one tile: its rows (with PAIRS of both halves, alternating) as a tuple of chunks, and with
-    ADDED last what they add: the bias, or the residual, which nobody has written since the barrier
-    before the last. Beyond the last tile: the last again, whose results are not stored."""
+    """Load one tile: its rows (with PAIRS of both halves, alternating) as a tuple of chunks, and
+    with ADDED last what they add: the bias, or the residual, which nobody has written since the
+    barrier before the last. Beyond the last tile: the last again; its results are not stored."""
     n: tl.constexpr = SHARE[0]
     k: tl.constexpr = SHARE[1]
     tile_rows: tl.constexpr = SHARE[2]

@@ -1,4 +1,4 @@
-"""The persistent kernel in the interpreter: alone, phase by phase, and with a barrier that works."""
+"""The persistent kernel in the interpreter: alone, phase by phase, and programs at once."""
 
 from __future__ import annotations
 
