@@ -14,6 +14,8 @@ computes on a CPU, and what its `pdl` switch does.
       gemv.py            its kernels for 1 to 4 tokens
       skinny.py          its kernels for up to 16 tokens, with split K
     fused_attention.py   rope_kv_write_attention                            five
+    persistent.py        persistent_layers: all layers, for one token       one kernel
+      persistent_kernel.py, persistent_parts.py
     prefill.py           prefill_attention
     head.py              norm_lm_head                                       the end of a step
     pick.py              pick_tokens, pick_and_advance                      the end of a step

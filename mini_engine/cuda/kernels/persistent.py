@@ -188,6 +188,8 @@ def persistent_layers(
             layer = weights[i * WEIGHTS : (i + 1) * WEIGHTS]
             layer_reference(residual, k, v, layer, heads, block_table, context_lens, cos, sin, eps)
         return
+    if INTERPRETED and not table.equal(addresses(weights, keys, values)):
+        raise ValueError("table holds other addresses: make it with addresses(), for these tensors")
     plan = persistent_plan(
         heads, hidden, inner, block_table.shape[1] * heads.block_size,
         1 if INTERPRETED else sm_count(residual.device),

@@ -146,6 +146,10 @@ def test_one_kernel_computes_what_five_a_layer_do(shape: Shape, context: int) ->
     )
     assert_same(got, want, terms=64)
     assert not got.residual.equal(step.residual)
+    with pytest.raises(ValueError, match="table holds other addresses"):
+        persistent.persistent_layers(
+            got.residual, got.keys, got.values, counters, got.weights, table + 16, *lens, EPS
+        )
 
 
 def test_in_bf16_it_differs_by_the_roundings_between_its_phases() -> None:
