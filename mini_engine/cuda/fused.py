@@ -167,7 +167,10 @@ class FusedModel(Model):
             num_counters(self.config.num_kv_heads), dtype=torch.int32, device=self.table.device
         )
 
-    def _one(self, residual: Tensor, inputs: StepInputs, table: Tensor, _: Tensor) -> None:
+    def _one(
+        self, residual: Tensor, inputs: StepInputs, table: Tensor, counters: Tensor
+    ) -> None:  # it has counters of its own
+        del counters
         persistent_layers(
             residual, self.cache.keys, self.cache.values, self.one_counters, self.flat_weights,
             self.table, table, inputs.context_lens, self.cos, self.sin, self.config.rms_norm_eps,

@@ -125,7 +125,7 @@ def test_torch_may_trace_and_capture_the_op_and_what_does_not_fit_is_named() -> 
     programs=st.sampled_from([1, 3, 108, 132]),
     pairs=st.booleans(),
 )
-@settings(deadline=None)
+@settings(deadline=None, max_examples=settings.default.max_examples // 4)
 def test_every_row_has_one_owner_and_what_is_held_fits(
     rows: int, width: int, programs: int, pairs: bool
 ) -> None:

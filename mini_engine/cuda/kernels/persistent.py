@@ -5,8 +5,8 @@
         1  RoPE, KV write, attention -> attended      4  residual += activated · downᵀ
         2  residual += attended · Oᵀ
 
-In:  residual (1, H); of each layer its nine weights (`layer_weights`), keys and values; `table`,
-     all their addresses (`addresses`); block_table (1, max_blocks) and context_lens (1,) int32;
+In:  residual (1, H); of each layer its nine weights (`WEIGHTS`), keys and values; `table`, all
+     their addresses (`addresses`); block_table (1, max_blocks) and context_lens (1,) int32;
      cos, sin as in rope.py; counters (`num_counters`,) int32, zeros, which every launch leaves.
 Out: residual; the current K and V in each layer's cache.
 
