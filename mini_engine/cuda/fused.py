@@ -5,6 +5,7 @@
     nine   norm · QKV · RoPE and KV write · attention · O · norm · gate/up · SiLU·mul · down
     five   norm+QKV · RoPE, KV write and attention · O+residual · norm+gate/up+SiLU·mul ·
            down+residual
+    one    the five as phases of one kernel, for all layers: the plan "persistent", one token
 
 A step of up to 16 requests that all decode runs in these kernels. From `library_from` requests on
 (kernels/plans.py: 17, or 5 in the plan "library") arithmetic begins to count, and both run
@@ -47,6 +48,7 @@ from mini_engine.cuda.kernels.linear import (
     norm_linear,
 )
 from mini_engine.cuda.kernels.norm import add_rms_norm, rms_norm
+from mini_engine.cuda.kernels.persistent import addresses, num_counters, persistent_layers
 from mini_engine.cuda.kernels.pick import pick_and_advance, pick_tokens
 from mini_engine.cuda.kernels.plans import BASE, plan_of
 from mini_engine.cuda.kernels.rope import rope_kv_write
@@ -74,7 +76,9 @@ class FusedModel(Model):
             raise ValueError(f"kernels_per_layer is {kernels_per_layer}, expected 9 or 5")
         device = weights.embed.device
         self.pdl, self.sm_count = pdl, sm_count(device)
-        self.library_from = plan_of(plan).library_from  # raises for a name that is none
+        chosen = plan_of(plan)  # raises for a name that is none
+        self.library_from = chosen.library_from
+        self.persistent = chosen.persistent and kernels_per_layer == 5
         self.kernels_per_layer, self.plan = kernels_per_layer, plan
         # How many splits have arrived; every launch leaves zeros, so all layers share it. As large
         # as any batch, 32 KB with 8 KV heads: graphs hold its address, so it must never grow.
@@ -82,6 +86,8 @@ class FusedModel(Model):
         self.counters = torch.zeros(shape, dtype=torch.int32, device=device)
         # The scores of an argmax that has no rival: `_scores_of_library`.
         self.zeros = torch.zeros(MAX_REQUESTS, 1, device=device)
+        if self.persistent:
+            self._prepare_one()
 
     def kernels_of(self, batch: int) -> Literal[9, 5]:
         """Kernels of a layer, in a decode step of so many requests."""
@@ -95,6 +101,8 @@ class FusedModel(Model):
         residual = functional.embedding(inputs.input_ids, self.weights.embed)
         table = inputs.block_table[:, : attention.max_blocks]
         layers = self._five if self.kernels_of(rows) == 5 else self._nine
+        if self.persistent and rows == 1:
+            layers = self._one
         layers(residual, inputs, table, self.counters[:rows])
         return residual
 
@@ -146,6 +154,27 @@ class FusedModel(Model):
         logits = functional.linear(normed, self.weights.lm_head)
         tokens = logits.argmax(-1).to(torch.int32)
         return logits, self.zeros[: len(hidden)], tokens[:, None], torch.empty_like(tokens)
+
+    def _prepare_one(self) -> None:
+        """What the persistent kernel needs from launch to launch; no address may change."""
+        flat: list[Tensor | None] = []
+        for w in self.weights.layers:
+            flat += [w.input_norm, w.qkv, w.qkv_bias, w.q_norm, w.k_norm, w.o]
+            flat += [w.post_norm, w.gate_up, w.down]
+        self.flat_weights = flat
+        self.table = addresses(flat, self.cache.keys, self.cache.values)
+        self.one_counters = torch.zeros(
+            num_counters(self.config.num_kv_heads), dtype=torch.int32, device=self.table.device
+        )
+
+    def _one(
+        self, residual: Tensor, inputs: StepInputs, table: Tensor, counters: Tensor
+    ) -> None:  # it has counters of its own
+        del counters
+        persistent_layers(
+            residual, self.cache.keys, self.cache.values, self.one_counters, self.flat_weights,
+            self.table, table, inputs.context_lens, self.cos, self.sin, self.config.rms_norm_eps,
+        )  # fmt: skip
 
     def _five(self, residual: Tensor, inputs: StepInputs, table: Tensor, counters: Tensor) -> None:
         c, eps, pdl, rows = self.config, self.config.rms_norm_eps, self.pdl, len(residual)

@@ -79,6 +79,7 @@ def assert_close(got: Tensor, expected: Tensor, *, terms: int = 1) -> None:
 
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 BF16, F32, I32, I64 = "*bf16", "*fp32", "*i32", "*i64"
+SECOND_WORD = r"^\s+/\* 0x([0-9a-f]{16}) \*/"  # of an instruction, on a line of its own
 COMPILE_TIMEOUT_S = 60  # a badly shaped kernel keeps ptxas busy for longer
 
 
@@ -91,6 +92,7 @@ class Compiled:
     shared_bytes: int  # of a program
     threads: int  # of a program
     sass: tuple[str, ...]  # the instructions, in order
+    controls: tuple[int, ...] = ()  # of each: stalls and scoreboards (grid_barriers.py)
 
     @property
     def resident(self) -> int:
@@ -165,6 +167,7 @@ def compile_for(
         shared_bytes=made.metadata.shared,
         threads=32 * num_warps,
         sass=tuple(re.findall(r"/\*[0-9a-f]{4,}\*/\s+(.*?)\s*;", listing)),
+        controls=tuple(int(word, 16) >> 41 for word in re.findall(SECOND_WORD, listing, re.M)),
     )
 
 

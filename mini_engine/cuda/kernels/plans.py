@@ -3,8 +3,9 @@
 In:  a plan's name. Out: a `KernelPlan`. The ops take the name (a schema of torch knows strings).
 
 Each plan but the last changes one thing of "base", so what a benchmark shows of it is that thing's
-worth; "all" changes all of them. Which is best no compiler can tell: the first run on a GPU does,
-and then the others go. `python -m mini_engine gpu` measures them as arms, "graph-5-pdl:dot".
+worth; "all" changes all of them but the number of kernels ("persistent"). Which is best no compiler
+can tell: the first run on a GPU does, and then the others go. `python -m mini_engine gpu` measures
+them as arms, "graph-5-pdl:dot".
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ class KernelPlan:
     x_in_l1: bool = False
     # while QKV and attention run, the weights of O and the first ones of gate/up go to L2
     prefetch: bool = False
+    # persistent.py: a step of one token is one kernel, with grid barriers in it
+    persistent: bool = False
     # from so many tokens on, a library's products with our norms, rope and attention around them
     library_from: int = 17
 
@@ -48,6 +51,7 @@ PLANS: dict[str, KernelPlan] = {
     "x-in-l1": KernelPlan(x_in_l1=True),
     "prefetch": KernelPlan(prefetch=True),
     "library": KernelPlan(library_from=5),
+    "persistent": KernelPlan(persistent=True),
     "all": KernelPlan(
         attention_tile=32, attention_warps=4, combine_together=True, product="dot",
         thread_elements=32, x_in_l1=True, prefetch=True,

@@ -203,7 +203,8 @@ class FusedGraph(OursGraph):
         self.style = f"fused{model.kernels_of(setup.batch)}"
 
     def ops(self) -> list[OpCost]:
-        """The op list that the kernels of this batch were written to."""
+        """The op list that the kernels of this batch were written to. Of the persistent kernel, its
+        phases: what stands between two of them, a grid barrier, costs no less than a boundary."""
         shape = StepShape.decode(self.setup.batch, self.setup.context)
         return step_ops(self.model.config, shape, self.style) * self.steps_a_call
 
