@@ -179,15 +179,20 @@ class FusedModel(Model):
     def _five(self, residual: Tensor, inputs: StepInputs, table: Tensor, counters: Tensor) -> None:
         c, eps, pdl, rows = self.config, self.config.rms_norm_eps, self.pdl, len(residual)
         plan, context = self.plan, table.shape[1] * self.cache.block_size
-        splits = fused.num_splits(context, rows, c.num_kv_heads, 4 * self.sm_count)
+        reads_ahead = plan_of(plan).prefetch > 0
+        splits = fused.num_splits(context, rows, c.num_kv_heads, 4 * self.sm_count, plan)
         qkv = residual.new_empty(rows, c.q_size + 2 * c.kv_size)
         attended = residual.new_empty(rows, c.q_size)
         activated = residual.new_empty(rows, c.intermediate_size)
         for layer, keys, values in self._layers_with_cache():
-            norm_linear(qkv, residual, layer.input_norm, layer.qkv, eps, layer.qkv_bias, pdl, plan)
+            norm_linear(
+                qkv, residual, layer.input_norm, layer.qkv, eps, layer.qkv_bias, pdl, plan,
+                layer.o if reads_ahead else None,
+            )  # fmt: skip
             fused.rope_kv_write_attention(
                 attended, keys, values, counters, qkv, table, inputs.context_lens,
                 self.cos, self.sin, splits, layer.q_norm, layer.k_norm, eps, pdl, plan,
+                layer.gate_up if reads_ahead else None,
             )  # fmt: skip
             linear_add(residual, attended, layer.o, pdl, plan)
             norm_gate_up_silu_mul(

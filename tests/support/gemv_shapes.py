@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from mini_engine.cuda.kernels import gemv_variants, head, head_variants
+from mini_engine.cuda.kernels.ahead import shares
 from mini_engine.cuda.kernels.gemv import gemv_plan
 from mini_engine.cuda.kernels.gemv_choice import variant_of
 from mini_engine.cuda.kernels.plans import plan_of
@@ -17,8 +18,9 @@ from tests.support.kernel_shapes import Case, case
 PRODUCTS = ("norm_qkv", "o_add", "norm_gate_up", "down_add", "norm_lm_head")
 
 
-def alternative(c: ModelConfig, product: str, plan: str, tokens: int = 1) -> Case:
-    """One of PRODUCTS as the plan of this name runs it: "norm_qkv_m1_dot".
+def alternative(c: ModelConfig, product: str, plan: str, tokens: int = 1, ahead: int = 0) -> Case:
+    """One of PRODUCTS as the plan of this name runs it: "norm_qkv_m1_dot". ahead: bytes of a later
+    weight that QKV, O or down brings to L2.
 
     The case knows how many of its programs must be resident at once (QKV and O: all of them).
     """
@@ -36,6 +38,9 @@ def alternative(c: ModelConfig, product: str, plan: str, tokens: int = 1) -> Cas
     variant = variant_of(plan_of(plan), gemv, elements, torch.empty(0, 2, dtype=torch.bfloat16))
     kernel, constants = _kernel(product, normed)
     made = {"M": tokens, ("V" if product == "norm_lm_head" else "N"): rows, "K": width}
+    programs = gemv.num_programs(rows)
+    if kernel is gemv_variants.linear_variant_kernel:
+        constants |= shares(ahead, ahead, 1, programs) | ({} if ahead else {"ahead": None})
     made |= {"ROWS": gemv.rows, "CHUNK": gemv.chunk, "CHUNKS": gemv.chunks} | constants
     words = dict.fromkeys(("x", "weight", "norm_weight"), I32) if variant.product == "pairs" else {}
     return case(
@@ -44,7 +49,7 @@ def alternative(c: ModelConfig, product: str, plan: str, tokens: int = 1) -> Cas
         variant.gemv.warps,
         made | variant.constants,
         pointers=tuple({"logits": F32, **words}.items()),
-        programs=gemv.num_programs(rows) if product in ("norm_qkv", "o_add") else 0,
+        programs=programs if product in ("norm_qkv", "o_add") else 0,
         prefetched=elements * c.dtype_bytes,
     )
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from mini_engine.cuda.kernels import (
     activation,
+    apart_attention,
     attention,
     fused_attention,
     gemv,
@@ -20,16 +21,20 @@ from mini_engine.cuda.kernels import (
     rope,
     skinny,
 )
+from mini_engine.cuda.kernels.ahead import shares
 from mini_engine.cuda.kernels.gemv import gemv_plan
 from mini_engine.cuda.kernels.launch import H200_SM_COUNT as MULTIPROCESSORS
 from mini_engine.cuda.kernels.paged import Heads
+from mini_engine.cuda.kernels.plans import BASE, plan_of
 from mini_engine.model.config import ModelConfig
 from tests.support.kernel_cases import BF16, F32, I32, I64, Compiled, compile_for
 
 BLOCK_SIZE = 16
-CONTEXT = 512  # the bucket of the decode graph
+ROOM = 560  # tokens that a request of the decode graph may grow to
 
-BF16_NAMES = "out x residual norm_weight weight bias gate_up q k_cache v_cache qkv q_norm k_norm"
+BF16_NAMES = (
+    "out x residual norm_weight weight bias gate_up q k_cache v_cache qkv q_norm k_norm ahead"
+)
 F32_NAMES = "cos sin sums stats partials values logits"
 I32_NAMES = "input_ids positions slot_mapping block_table context_lens query_lens counters indices"
 POINTERS = {
@@ -58,12 +63,16 @@ class Case:
         return compile_for(
             self.kernel,
             {**POINTERS, **dict(self.pointers)},
-            {**dict(self.constants), "PDL": pdl},
+            {**dict(self.constants), "PDL": pdl} | self._requests(capability),
             capability=capability,
             num_warps=self.warps,
             num_stages=self.stages,
             scalars=SCALARS,
         )
+
+    def _requests(self, capability: int) -> dict[str, bool]:
+        """How a GPU is asked to read ahead (ahead.py), where the kernel does."""
+        return {"BULK": capability >= 90} if "BULK" in self.kernel.arg_names else {}
 
 
 def case(name: str, kernel: Any, warps: int, constants: dict[str, Any], **more: Any) -> Case:
@@ -182,23 +191,39 @@ def _attention(c: ModelConfig) -> list[Case]:
     splits = attention.MAX_SPLITS
     many = {"SPLITS": splits, "PADDED_SPLITS": splits, "TILE": attention.TILE}
     alone = many | {"SPLITS": 1, "PADDED_SPLITS": 1}  # what `num_splits` says of batch 256
-    bucket = fused_attention.num_splits(CONTEXT, 1, c.num_kv_heads, 4 * MULTIPROCESSORS)
-    fused = {"SPLITS": bucket, "PADDED_SPLITS": bucket, "TILE": fused_attention.TILE}
-    tile_bytes = 2 * fused_attention.TILE * c.head_dim * c.dtype_bytes
     tiles = {"REQS": 256, "TILE_Q": prefill.TILE_Q, "TILE_K": prefill.TILE_K}
     return [
         case("decode_attention", attention.decode_split_kernel, 4, grouped | many),
         case("decode_attention_m256", attention.decode_split_kernel, 4, grouped | alone),
-        case(
-            "fused_attention",
-            fused_attention.fused_attention_kernel,
-            1,
-            grouped | fused | {"QK_NORM": c.qk_norm} | _no_qk_norm(c),
-            programs=c.num_kv_heads * bucket,
-            prefetched=tile_bytes,
-        ),
+        fused_attention_case(c, "fused_attention", BASE),
+        fused_attention_case(c, "fused_attention_4w", "attention"),
+        fused_attention_case(c, "fused_attention_apart", "attention-apart"),
         case("prefill", prefill.prefill_kernel, 4, shape | tiles),
     ]
+
+
+def fused_attention_case(
+    c: ModelConfig, name: str, plan: str, room: int = ROOM, ahead: int = 0
+) -> Case:
+    """Of one request with room for so many tokens. ahead: bytes of gate and up that it prefetches,
+    where the card can."""
+    chosen, heads = plan_of(plan), Heads(c.num_heads, c.num_kv_heads, c.head_dim, BLOCK_SIZE)
+    splits = fused_attention.num_splits(room, 1, c.num_kv_heads, 4 * MULTIPROCESSORS, plan)
+    options = fused_attention.attention_options(heads, splits, room, chosen)
+    apart = apart_attention.apart_attention_kernel
+    weight = 2 * c.intermediate_size * c.hidden_size * c.dtype_bytes
+    return case(
+        name,
+        apart if chosen.current_apart else fused_attention.fused_attention_kernel,
+        options.pop("num_warps"),
+        options
+        | shares(weight, ahead, 2, splits * c.num_kv_heads)
+        | ({} if ahead else {"ahead": None})
+        | {"QK_NORM": c.qk_norm}
+        | _no_qk_norm(c),
+        programs=c.num_kv_heads * splits,
+        prefetched=2 * chosen.attention_tile * c.head_dim * c.dtype_bytes,
+    )
 
 
 def _head(c: ModelConfig) -> list[Case]:

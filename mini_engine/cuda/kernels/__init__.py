@@ -15,12 +15,15 @@ computes on a CPU, and what its `pdl` switch does.
         gemv_choice.py   which alternative runs: gemv_variants.py, gemv_pairs.py, gemv_dot.py
       skinny.py          its kernels for up to 16 tokens, with split K
     fused_attention.py   rope_kv_write_attention                            five
+      apart_attention.py an alternative: the current token is a split of its own
     persistent.py        persistent_layers: all layers, for one token       one kernel
       persistent_kernel.py, persistent_parts.py
     prefill.py           prefill_attention
     head.py              norm_lm_head (head_variants.py)                    the end of a step
     pick.py              pick_tokens, pick_and_advance                      the end of a step
     paged.py             the pieces of the attention kernels
+    combine.py           an alternative piece: a group of heads combined at once
+    ahead.py             weights of later kernels brought to L2 while this one computes
     plans.py             which alternatives of the five-kernel step run, as data
     interpreter.py       the guard that makes Triton's interpreter honest about bf16
 

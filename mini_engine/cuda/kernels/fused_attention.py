@@ -22,45 +22,40 @@ table. That is safe under two conditions. Nothing in the step writes the block t
 of every step is launched without PDL (the embedding lookup, an op of torch), so all writes of the
 previous step have ended before this step's second kernel starts. Beyond a request's last block the
 table must hold valid blocks (0, the null block, is one).
+
+`plan` names the alternatives to run (plans.py): tiles and warps, how the last program combines
+(combine.py), the current token apart (apart_attention.py), and weights read ahead (ahead.py).
 """
 
 from __future__ import annotations
+
+import math
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from mini_engine.cuda.kernels.ahead import ahead_options, read_ahead
+from mini_engine.cuda.kernels.apart_attention import apart_attention_kernel
 from mini_engine.cuda.kernels.attention import decode_reference
 from mini_engine.cuda.kernels.checks import check_shape
+from mini_engine.cuda.kernels.combine import combine_group_if_last, fits_registers
 from mini_engine.cuda.kernels.launch import launch_options, pdl_release, pdl_wait, runs_triton
 from mini_engine.cuda.kernels.paged import (
     LOWEST,
     Heads,
     cache_rows,
-    combine_if_last,
+    load_keys,
     new_partials,
     online_softmax,
     store_partial,
 )
-from mini_engine.cuda.kernels.plans import BASE, plan_of
+from mini_engine.cuda.kernels.plans import BASE, KernelPlan, plan_of
 from mini_engine.cuda.kernels.rope import check_rotary, has_qk_norm, head_norm, rope_reference
 
-TILE = 16  # keys of a tile: with 32, one warp of head_dim 128 spills
 MAX_SPLITS = 32  # partials of a head that the combine holds in one warp's registers
-
-
-@triton.jit
-def load_keys(
-    k_cache, v_cache, row, inside, kv_head, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr
-):
-    """Both halves of K (tile, D/2) and V (tile, D) of some rows of the cache, zeros outside."""
-    half: tl.constexpr = HEAD_DIM // 2
-    at = ((row * KV_HEADS + kv_head) * HEAD_DIM)[:, None]
-    pair, d = tl.arange(0, half)[None, :], tl.arange(0, HEAD_DIM)[None, :]
-    left = tl.load(k_cache + at + pair, mask=inside[:, None], other=0.0)
-    right = tl.load(k_cache + at + half + pair, mask=inside[:, None], other=0.0)
-    return left, right, tl.load(v_cache + at + d, mask=inside[:, None], other=0.0)
 
 
 @triton.jit
@@ -101,18 +96,25 @@ def fused_attention_kernel(
     sin,
     q_norm,
     k_norm,
+    ahead,
     eps,
     scale,
     table_stride,
     KV_HEADS: tl.constexpr,
     GROUP: tl.constexpr,
     PADDED_GROUP: tl.constexpr,
+    ROWS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     SPLITS: tl.constexpr,
     PADDED_SPLITS: tl.constexpr,
     TILE: tl.constexpr,
+    TOGETHER: tl.constexpr,
     QK_NORM: tl.constexpr,
+    SHARE: tl.constexpr,
+    SPANS: tl.constexpr,
+    GAP: tl.constexpr,
+    BULK: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """Program (request, KV head, split)."""
@@ -131,6 +133,8 @@ def fused_attention_kernel(
     if QK_NORM:
         q_weights = (tl.load(q_norm + pair)[None, :], tl.load(q_norm + half + pair)[None, :])
         k_weights = (tl.load(k_norm + pair), tl.load(k_norm + half + pair))
+    program = (request * KV_HEADS + kv_head) * SPLITS + split
+    read_ahead(ahead, program, SHARE, SPANS, GAP, BULK)
     pdl_wait(PDL)
     position = tl.load(context_lens + request, cache_modifier=".cg") - 1
     angle = tl.maximum(position, 0).to(tl.int64) * half + pair
@@ -175,7 +179,9 @@ def fused_attention_kernel(
     partial = (head + member) * SPLITS + split
     store_partial(sums, stats, partial, member < GROUP, m, l, acc, HEAD_DIM)
     counter = counters + request * KV_HEADS + kv_head
-    combine_if_last(out, sums, stats, counter, head, GROUP, HEAD_DIM, SPLITS, PADDED_SPLITS)
+    combine_group_if_last(
+        out, sums, stats, counter, head, GROUP, ROWS, HEAD_DIM, SPLITS, PADDED_SPLITS, TOGETHER
+    )
 
 
 @torch.library.custom_op(
@@ -197,17 +203,20 @@ def rope_kv_write_attention(
     eps: float = 1e-6,
     pdl: bool = False,
     plan: str = BASE,
+    ahead: Tensor | None = None,
 ) -> None:
-    """Shapes as at the top of the file. `splits`: from `num_splits`, a constant of the graph."""
-    plan_of(plan)
+    """Shapes as at the top of the file. `splits`: from `num_splits` with the same plan, a constant
+    of the graph. `ahead` (2I, K): the weight of gate and up, of which the plan's `prefetch` bytes
+    come to L2 meanwhile, half of them from the first rows of gate and half from those of up."""
+    chosen = plan_of(plan)
     heads = Heads.of(out, k_cache, v_cache)
     heads.check_tables(len(out), block_table, context_lens)
     check_shape("qkv", qkv, (len(out), heads.qkv_size))
     check_shape("counters", counters, (len(out), heads.num_kv_heads))
     check_rotary(heads, cos, sin)
     qk_norm = has_qk_norm(heads, q_norm, k_norm)
-    if not 1 <= splits <= MAX_SPLITS:
-        raise ValueError(f"splits is {splits}, expected 1 to {MAX_SPLITS}")
+    if not chosen.fewest_splits <= splits <= MAX_SPLITS:
+        raise ValueError(f"splits is {splits}, expected {chosen.fewest_splits} to {MAX_SPLITS}")
     if not runs_triton(out):  # rope.py's reference, then attention.py's
         positions = (context_lens.long() - 1).clamp(min=0)
         q, k, v = rope_reference(heads, qkv, positions, cos, sin, q_norm, k_norm, eps)
@@ -217,19 +226,49 @@ def rope_kv_write_attention(
         k_cache.flatten(0, 1)[slot[live]], v_cache.flatten(0, 1)[slot[live]] = k[live], v[live]
         out.copy_(decode_reference(q.flatten(1), k_cache, v_cache, block_table, context_lens))
         return
-    sums, stats = new_partials(len(out), heads, splits, out.device)
-    fused_attention_kernel[(len(out), heads.num_kv_heads, splits)](
-        out, k_cache, v_cache, counters, sums, stats, qkv, block_table, context_lens,
-        cos, sin, q_norm, k_norm, eps, scale=heads.head_dim**-0.5,
-        table_stride=block_table.stride(0), **heads.constants,
-        PADDED_GROUP=heads.padded_group, SPLITS=splits, TILE=TILE,
-        PADDED_SPLITS=triton.next_power_of_2(splits), QK_NORM=qk_norm,
-        num_warps=1, **launch_options(pdl, out.device),
+    grid = (len(out), heads.num_kv_heads, splits)
+    room = block_table.shape[1] * heads.block_size
+    options = attention_options(heads, splits, room, chosen)
+    options |= ahead_options(ahead, chosen.prefetch, 2, math.prod(grid))
+    kernel: Any = apart_attention_kernel if chosen.current_apart else fused_attention_kernel
+    kernel[grid](
+        out, k_cache, v_cache, counters, *new_partials(len(out), heads, splits, out.device), qkv,
+        block_table, context_lens, cos, sin, q_norm, k_norm,
+        ahead if options["SHARE"] else None, eps, scale=heads.head_dim**-0.5,
+        table_stride=block_table.stride(0), QK_NORM=qk_norm, **options,
+        **launch_options(pdl, out.device),
     )  # fmt: skip
 
 
-def num_splits(max_context: int, num_reqs: int, num_kv_heads: int, num_programs: int) -> int:
-    """Splits for a graph that serves contexts up to `max_context`: one for each tile, but at most
-    MAX_SPLITS, and at most `num_programs` programs in all (say four for each multiprocessor)."""
+def attention_options(
+    heads: Heads, splits: int, room: int, plan: KernelPlan
+) -> dict[str, int | bool]:
+    """The constants that follow from the shapes and the plan, and `num_warps`. room: tokens that
+    the block table has blocks for."""
+    rows = triton.next_power_of_2(heads.group_size)
+    options = heads.constants | {
+        "PADDED_GROUP": heads.padded_group,
+        "ROWS": rows,
+        "SPLITS": splits,
+        "PADDED_SPLITS": triton.next_power_of_2(splits),
+        "TILE": plan.attention_tile,
+        "TOGETHER": plan.combine_together and fits_registers(heads, splits, plan.attention_warps),
+        "num_warps": plan.attention_warps,
+    }
+    if plan.current_apart:
+        covered = (splits - 1) * plan.attention_tile >= room - 1
+        options |= {"ONE_TILE": covered, "CURRENT_ROWS": max(rows, plan.attention_warps)}
+    return options
+
+
+def num_splits(
+    max_context: int, num_reqs: int, num_kv_heads: int, num_programs: int, plan: str = BASE
+) -> int:
+    """Splits for a graph that serves contexts up to `max_context`: one for each tile (and one for
+    the current token, where it is apart), but at most MAX_SPLITS, and at most `num_programs`
+    programs in all (say four for each multiprocessor)."""
+    chosen = plan_of(plan)
+    apart = int(chosen.current_apart)
+    tiles = -(-(max_context - apart) // chosen.attention_tile) + apart
     wanted = num_programs // (num_reqs * num_kv_heads)
-    return max(1, min(wanted, MAX_SPLITS, -(-max_context // TILE)))
+    return max(chosen.fewest_splits, min(wanted, MAX_SPLITS, tiles))

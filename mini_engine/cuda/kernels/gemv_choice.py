@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from mini_engine.cuda.kernels import gemv as base
+from mini_engine.cuda.kernels.ahead import ahead_options
 from mini_engine.cuda.kernels.gemv import GemvPlan
 from mini_engine.cuda.kernels.gemv_dot import DOT_COLUMNS
 from mini_engine.cuda.kernels.gemv_variants import gate_up_variant_kernel, linear_variant_kernel
@@ -84,21 +85,26 @@ def launch_linear(
     pdl: bool,
     gemv: GemvPlan,
     plan: KernelPlan,
+    ahead: Tensor | None = None,
 ) -> None:
-    """As `launch_linear` of gemv.py, with the alternatives of `plan`."""
+    """As `launch_linear` of gemv.py, with the alternatives of `plan`. Where it prefetches, all of
+    `ahead`, the weight of a later kernel, comes to L2 meanwhile."""
     num_rows, width = weight.shape
     tensors = [x, weight] + ([] if norm_weight is None else [norm_weight])
     variant = variant_of(plan, gemv, gemv.rows * width, *tensors)
     gemv = variant.gemv
-    if variant.is_base:
+    programs = gemv.num_programs(num_rows)
+    options = ahead_options(ahead if plan.prefetch else None, None, 1, programs)
+    if variant.is_base and not options["SHARE"]:
         base.launch_linear(out, x, norm_weight, weight, bias, eps, add, pdl, gemv)
         return
     x_read, weight_read, *gain = words_of(variant.product, *tensors)
-    linear_variant_kernel[(gemv.num_programs(num_rows),)](
-        out, x_read, gain[0] if gain else None, weight_read, bias, eps,
+    linear_variant_kernel[(programs,)](
+        out, x_read, gain[0] if gain else None, weight_read, bias,
+        ahead if options["SHARE"] else None, eps,
         M=len(x), N=num_rows, K=width, ROWS=gemv.rows, CHUNK=gemv.chunk, CHUNKS=gemv.chunks,
-        NORM=norm_weight is not None, BIAS=bias is not None, ADD=add, **variant.constants,
-        num_warps=gemv.warps, **launch_options(pdl, x.device),
+        NORM=norm_weight is not None, BIAS=bias is not None, ADD=add,
+        **variant.constants, **options, num_warps=gemv.warps, **launch_options(pdl, x.device),
     )  # fmt: skip
 
 

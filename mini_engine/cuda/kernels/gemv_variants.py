@@ -2,6 +2,7 @@
 
     PRODUCT    "widened" (gemv.py), "pairs" (gemv_pairs.py), "dot" (gemv_dot.py)
     CACHE      of x: ".cg" past L1, or "" through it: a multiprocessor's programs share what came
+    SHARE ...  bytes of a later kernel's weight to bring to L2 meanwhile (ahead.py)
 
 In and out as in gemv.py. The parts below choose by PRODUCT, the kernels are the same for all; the
 head's is in head_variants.py. gemv_choice.py says which run.
@@ -24,6 +25,7 @@ import triton
 import triton.language as tl
 
 from mini_engine.cuda.kernels.activation import silu
+from mini_engine.cuda.kernels.ahead import read_ahead
 from mini_engine.cuda.kernels.gemv import load_rows, load_vector, multiply
 from mini_engine.cuda.kernels.gemv_dot import (
     dot_input,
@@ -150,12 +152,14 @@ def product_of(
 
 @triton.jit
 def linear_variant_kernel(
-    out, x, norm_weight, weight, bias, eps, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
-    ROWS: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr, NORM: tl.constexpr,
-    BIAS: tl.constexpr, ADD: tl.constexpr, PRODUCT: tl.constexpr, SLICES: tl.constexpr,
-    CACHE: tl.constexpr, PDL: tl.constexpr,
+    out, x, norm_weight, weight, bias, ahead, eps, M: tl.constexpr, N: tl.constexpr,
+    K: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr,
+    NORM: tl.constexpr, BIAS: tl.constexpr, ADD: tl.constexpr, PRODUCT: tl.constexpr,
+    SLICES: tl.constexpr, CACHE: tl.constexpr, SHARE: tl.constexpr, SPANS: tl.constexpr,
+    GAP: tl.constexpr, BULK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """`linear_kernel` of gemv.py; x, weight and norm_weight are int32 for "pairs"."""
+    """`linear_kernel` of gemv.py; x, weight and norm_weight are int32 for "pairs". After its own
+    loads, so as not to be in their way, a program asks for its share of `ahead` (ahead.py)."""
     pdl_release(PDL)
     first = tl.program_id(0) * ROWS
     row = first + tl.arange(0, ROWS)
@@ -163,6 +167,7 @@ def linear_variant_kernel(
     rows = weight_rows(weight, first, N, K, 1, ROWS, CHUNK, CHUNKS, PRODUCT, SLICES)
     gains = gains_of(norm_weight, K, CHUNK, CHUNKS, PRODUCT) if NORM else ()
     offset = tl.load(bias + row, mask=real, other=0.0).to(tl.float32) if BIAS else 0.0
+    read_ahead(ahead, tl.program_id(0), SHARE, SPANS, GAP, BULK)
     pdl_wait(PDL)
     for m in tl.static_range(M):
         at = out + m * N + row

@@ -72,9 +72,11 @@ def norm_linear(
     bias: Tensor | None = None,
     pdl: bool = False,
     plan: str = BASE,
+    ahead: Tensor | None = None,
 ) -> None:
-    """out = RMSNorm(x) Wᵀ (+ bias)."""
-    _product(out, x, norm_weight, weight, bias, eps, False, pdl, plan)
+    """out = RMSNorm(x) Wᵀ (+ bias). Up to 4 tokens with a plan that prefetches bring `ahead`, the
+    weight of a later kernel, to L2 meanwhile."""
+    _product(out, x, norm_weight, weight, bias, eps, False, pdl, plan, ahead)
 
 
 @torch.library.custom_op("launch_bound::linear_add", mutates_args=("residual",))
@@ -154,6 +156,7 @@ def _product(
     add: bool,
     pdl: bool,
     plan: str,
+    ahead: Tensor | None = None,
 ) -> None:
     choice = plan_of(plan)
     if weight.dim() != 2:
@@ -170,7 +173,7 @@ def _product(
     sms = sm_count(x.device)
     if len(x) <= MAX_GEMV_TOKENS:
         gemv = gemv_plan(*weight.shape, sm_count=sms)
-        launch_linear(out, x, norm_weight, weight, bias, eps, add, pdl, gemv, choice)
+        launch_linear(out, x, norm_weight, weight, bias, eps, add, pdl, gemv, choice, ahead)
     else:
         skinny = skinny_plan(
             *weight.shape, split=norm_weight is None and bias is None, sm_count=sms

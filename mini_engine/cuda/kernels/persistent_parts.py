@@ -27,9 +27,15 @@ import triton
 import triton.language as tl
 
 from mini_engine.cuda.kernels.activation import silu
-from mini_engine.cuda.kernels.fused_attention import attend, load_keys, turn
+from mini_engine.cuda.kernels.fused_attention import attend, turn
 from mini_engine.cuda.kernels.gemv import multiply, scaled_input
-from mini_engine.cuda.kernels.paged import LOWEST, cache_rows, combine_if_last, store_partial
+from mini_engine.cuda.kernels.paged import (
+    LOWEST,
+    cache_rows,
+    combine_if_last,
+    load_keys,
+    store_partial,
+)
 
 
 @triton.jit

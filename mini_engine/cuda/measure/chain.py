@@ -41,6 +41,7 @@ KERNELS = (PRODUCTS[0], ATTENTION, *PRODUCTS[1:], HEAD, PICK)  # names of the op
 # Which kernels a plan's field changes; one that is not here may change all.
 TOUCHED_BY = {
     **dict.fromkeys(("attention_tile", "attention_warps", "combine_together"), (ATTENTION,)),
+    "current_apart": (ATTENTION,),
     **dict.fromkeys(("product", "thread_elements"), (*PRODUCTS, HEAD)),
     "x_in_l1": (PRODUCTS[3],),
     "library_from": (),  # of larger batches

@@ -255,13 +255,3 @@ def test_split_k_makes_programs_where_rows_are_few_and_never_more_than_chunks() 
     assert few.splits * few.split_width == 2048
     assert skinny_plan(1024, 2048).splits == 1
     assert skinny_plan(16, 64, split=True).splits == 1
-
-
-@pytest.mark.parametrize("context", [1, 16, 100, 8192])
-@pytest.mark.parametrize("requests", [1, 8, 200])
-def test_splits_are_no_more_than_tiles_nor_than_the_combine_can_hold(
-    context: int, requests: int
-) -> None:
-    for module in (attention, fused_attention):
-        splits = module.num_splits(context, requests, 8, 528)
-        assert 1 <= splits <= min(module.MAX_SPLITS, -(-context // module.TILE))

@@ -1,13 +1,13 @@
-"""attention.py, fused_attention.py and prefill.py. Every cache row that nobody may read is NaN."""
+"""attention.py and prefill.py. Every cache row that nobody may read is NaN."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from mini_engine.cuda.kernels import attention, attention_naive, fused_attention, prefill, rope
+from mini_engine.cuda.kernels import attention, attention_naive, prefill
 from mini_engine.cuda.kernels.paged import Heads
-from tests.support.kernel_cases import NAN, Paged, assert_close, paged, rotary
+from tests.support.kernel_cases import NAN, Paged, assert_close, paged
 
 both = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 # heads, contexts (not multiples of the block or the tile; 0 is a padded row), splits
@@ -97,68 +97,6 @@ def test_the_table_may_be_the_left_part_of_a_wider_one() -> None:
 def test_more_splits_than_tiles_leave_the_rest_idle() -> None:
     q, kv = batch(Heads(2, 1, 32, 4), [attention.TILE + 1], torch.float32)
     assert_close(decode(q, kv, 8), decode(q, kv, 1), terms=64)
-
-
-# ---- decode, fused with RoPE and the KV write
-
-
-def fused(
-    heads: Heads, kv: Paged, qkv: torch.Tensor, splits: int, weights: list[torch.Tensor | None]
-) -> torch.Tensor:
-    """Runs the kernel on copies of nothing: `kv` is written. The last position of each request is
-    the current token, and its rows are NaN until the kernel stores them."""
-    out = torch.full((len(qkv), heads.num_heads * heads.head_dim), NAN, dtype=qkv.dtype)
-    counters = torch.zeros(len(qkv), heads.num_kv_heads, dtype=torch.int32)
-    fused_attention.rope_kv_write_attention(
-        *(out, kv.k_cache, kv.v_cache, counters, qkv, kv.block_table, kv.context_lens),
-        *(*rotary(heads.head_dim), splits, *weights),
-    )
-    assert (counters == 0).all()
-    return out
-
-
-@both
-@pytest.mark.parametrize("qk_norm", [True, False])
-@cases
-def test_the_fused_kernel_equals_rope_then_attention(
-    dtype: torch.dtype, heads: Heads, contexts: list[int], splits: int, qk_norm: bool
-) -> None:
-    if qk_norm and heads.head_dim == 128:
-        pytest.skip("the slowest shape once is enough")
-    _, kv = batch(heads, contexts, dtype)
-    current = [slots[-1] for slots in kv.slots if slots]
-    for cache in (kv.k_cache, kv.v_cache):
-        cache.flatten(0, 1)[current] = NAN
-    qkv = torch.randn(len(contexts), heads.qkv_size).to(dtype)
-    weights = (
-        [torch.rand(heads.head_dim).to(dtype) + 0.5 for _ in range(2)] if qk_norm else [None] * 2
-    )
-    k_cache, v_cache = kv.k_cache.clone(), kv.v_cache.clone()
-    q = torch.empty(len(contexts), heads.num_heads * heads.head_dim, dtype=dtype)
-    live = [r for r, context in enumerate(contexts) if context]
-    positions = (kv.context_lens - 1).clamp(min=0)
-    expected_q, keys, values = rope.rope_reference(
-        heads, qkv, positions, *rotary(heads.head_dim), *weights, 1e-6
-    )
-    k_cache.flatten(0, 1)[current], v_cache.flatten(0, 1)[current] = keys[live], values[live]
-    q.copy_(expected_q.flatten(1))
-    expected = attention.decode_reference(q, k_cache, v_cache, kv.block_table, kv.context_lens)
-
-    out = fused(heads, kv, qkv, splits, weights)
-
-    assert_close(out, expected, terms=64)
-    assert_close(kv.k_cache.flatten(0, 1)[current], keys[live])
-    torch.testing.assert_close(kv.v_cache, v_cache, rtol=0, atol=0, equal_nan=True)
-    assert kv.k_cache.isnan().equal(k_cache.isnan())  # and nothing else was stored
-
-
-def test_the_fused_kernel_can_be_launched_again_and_again() -> None:
-    """The counters go back to zero, and storing the same K and V again changes nothing."""
-    heads = Heads(2, 1, 32, 4)
-    _, kv = batch(heads, [18], torch.float32)
-    qkv = torch.randn(1, heads.qkv_size)
-    first = fused(heads, kv, qkv, 3, [None, None])
-    torch.testing.assert_close(fused(heads, kv, qkv, 3, [None, None]), first, rtol=0, atol=0)
 
 
 # ---- prefill
