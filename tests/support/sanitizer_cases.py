@@ -47,6 +47,7 @@ from mini_engine.cuda.kernels import (
     rope,
 )
 from mini_engine.cuda.kernels.paged import Heads
+from mini_engine.cuda.kernels.plans import BASE
 from mini_engine.cuda.model import KVCache, Model
 from mini_engine.cuda.weights import random_weights
 from tests.support.kernel_cases import NAN, Paged, assert_close, paged, rotary
@@ -165,13 +166,20 @@ def decode(make: Make) -> list[Tensor]:
 
 
 def fused_decode(make: Make) -> list[Tensor]:
-    outputs = []
-    for norms in ([], [make.norm_weight(HEADS.head_dim), make.norm_weight(HEADS.head_dim)]):
+    """On a GPU with every alternative of the attention, and weights read ahead."""
+    outputs, ahead = [], make.matrix(2 * 64, 256)
+    normed = [make.norm_weight(HEADS.head_dim), make.norm_weight(HEADS.head_dim)]
+    runs: list[tuple[list[Tensor], str]] = [([], BASE), (normed, BASE)]
+    if make.device == "cuda":
+        runs += [(normed, plan) for plan in ("attention", "attention-apart", "prefetch", "all")]
+    for norms, plan in runs:
         kv, out = make.paged(CONTEXTS, HEADS), make.unset(4, Q)
         counters = make.ints([[0] * HEADS.num_kv_heads] * 4)
         fused_attention.rope_kv_write_attention(
             *(out, kv.k_cache, kv.v_cache, counters, make.randn(4, HEADS.qkv_size)),
             *(kv.block_table, kv.context_lens, *make.rotary(HEADS.head_dim), 2, *norms),
+            plan=plan,
+            ahead=ahead,
         )
         outputs += [out, kv.k_cache[1:], kv.v_cache[1:], counters]
     return outputs

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from mini_engine.cuda.kernels.paged import Heads
-from mini_engine.cuda.kernels.plans import BASE, PLANS
+from mini_engine.cuda.kernels.plans import BASE
 from tests.support.attention_cases import FusedBatch
 from tests.support.kernel_cases import assert_close
 
@@ -87,16 +87,6 @@ def test_the_kernel_can_be_launched_again_and_its_rows_do_not_depend_on_each_oth
     alone = batch.run(3, plan)
     torch.testing.assert_close(alone[2], first[2], rtol=0, atol=0)
     assert (alone[0] == 0).all()
-
-
-def test_reading_ahead_changes_no_bit() -> None:
-    batch = FusedBatch.random(Heads(2, 1, 32, 4), [18], torch.bfloat16, qk_norm=False)
-    plain = batch.run(3)
-    ahead = torch.randn(64, 32).bfloat16()
-    torch.testing.assert_close(batch.run(3, "prefetch", ahead), plain, rtol=0, atol=0)
-    with pytest.raises(ValueError, match="ahead is not contiguous"):
-        batch.run(3, "prefetch", ahead.T)
-    assert PLANS["prefetch"].prefetch
 
 
 def test_a_current_token_that_is_apart_needs_a_second_split() -> None:
