@@ -47,6 +47,7 @@ from mini_engine.cuda.kernels.plans import BASE, plan_of
 from mini_engine.cuda.kernels.rope import check_rotary, has_qk_norm, head_norm, rope_reference
 
 TILE = 16  # keys of a tile: with 32, one warp of head_dim 128 spills
+MIN_HEAD_DIM = 32  # products run over half a head, and `tl.dot` sums over 16 or more
 MAX_SPLITS = 32  # partials of a head that the combine holds in one warp's registers
 
 
@@ -201,6 +202,11 @@ def rope_kv_write_attention(
     """Shapes as at the top of the file. `splits`: from `num_splits`, a constant of the graph."""
     plan_of(plan)
     heads = Heads.of(out, k_cache, v_cache)
+    if heads.head_dim < MIN_HEAD_DIM:
+        raise ValueError(
+            f"head_dim {heads.head_dim}: the fused attention needs {MIN_HEAD_DIM} or more, because "
+            "its products run over half a head; use nine kernels a layer"
+        )
     heads.check_tables(len(out), block_table, context_lens)
     check_shape("qkv", qkv, (len(out), heads.qkv_size))
     check_shape("counters", counters, (len(out), heads.num_kv_heads))
