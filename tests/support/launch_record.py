@@ -82,7 +82,11 @@ class Recorder:
     def report(self) -> dict[str, Any]:
         launches = [launch for launch, _ in self.launches]
         front = [] if SLOW else each_value_once(launches)
-        whole = launches if SLOW else random.Random(0).sample(launches, WHOLE_SAMPLE)
+        whole = (
+            launches
+            if SLOW
+            else random.Random(0).sample(launches, min(WHOLE_SAMPLE, len(launches)))
+        )
         jobs = [(launch, 90, False) for launch in front]
         jobs += [(launch, 90, True) for launch in whole]
         jobs += [(launch, 80, True) for launch in whole if not launch.pdl]
