@@ -8,6 +8,7 @@ In:  qkv (R, q + 2kv), one token a request; cos, sin (max_position, D/2) float32
      the norms of q and k, or None; counters as in attention.py.
 Out: out (R, q); the current K and V in k_cache, v_cache (num_blocks, block_size, kv_heads, D).
      A row with context_len 0 is padding: it gets zeros and stores nothing.
+     ValueError for heads narrower than MIN_HEAD_DIM, which attention.py takes.
 
 Bytes: qkv in, out out, the current K and V stored, every past key and value read once.
 

@@ -110,5 +110,8 @@ def test_what_only_the_interpreter_allows_is_refused_in_words() -> None:
 def test_of_many_launches_those_are_kept_that_bring_a_new_value_or_type() -> None:
     launches = [product(16), product(32), product(32, 32), product(16, 32)]
     assert each_value_once(launches) == launches[:3]
+    assert each_value_once([product(1024), product(2048), product(1000)]) == [
+        product(1024), product(1000)
+    ]  # fmt: skip
     wider = product(16, kind="*fp32")
     assert each_value_once([*launches, wider]) == [*launches[:3], wider]
