@@ -49,7 +49,7 @@ def inference() -> Iterator[None]:
 
 
 def weights_of(family: str, device: str) -> Weights:
-    config: ModelConfig = replace(FAMILIES[family], head_dim=16)
+    config: ModelConfig = replace(FAMILIES[family], head_dim=32)
     if family == "qwen2":
         config = replace(config, hidden_size=64)
     return random_weights(config, torch.device(device), torch.float32, seed=7)

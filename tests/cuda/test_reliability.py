@@ -45,7 +45,7 @@ from mini_engine.engine.scheduler import (  # noqa: E402
 from tests.support.lockstep import Lockstep, Traffic, Watched, random_traffic  # noqa: E402
 from tests.support.torch_helpers import DEVICES, NO_GPU, SLOW_DEVICES, TINY, TOLERANCE, memory_limit  # noqa: E402
 
-ONE_LAYER = replace(TINY, num_layers=1, head_dim=16)  # 16: the least that the kernels take
+ONE_LAYER = replace(TINY, num_layers=1, head_dim=32)  # the least that all kernels take
 # Four rungs for up to six requests: batches of 1, 3 and 5 are padded. 19 blocks of 4 tokens for
 # requests of up to 32: six of them do not fit, so the youngest are preempted.
 LIMITS = SchedulerLimits(

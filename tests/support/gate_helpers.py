@@ -27,9 +27,9 @@ def setup_of(
     seed: int = 0,
     hidden_size: int = 16,
 ) -> DecodeSetup:
-    # head_dim 16: the least that the Triton kernels take
+    # head_dim 32: the least that the fused attention takes
     config = replace(
-        FAMILIES[family], max_position_embeddings=256, vocab_size=200, head_dim=16,
+        FAMILIES[family], max_position_embeddings=256, vocab_size=200, head_dim=32,
         hidden_size=hidden_size,
     )  # fmt: skip
     weights = random_weights(config, torch.device(device), dtype, seed=seed)

@@ -238,7 +238,7 @@ def _head(c: ModelConfig) -> list[Case]:
                 f"norm_lm_head_m{tokens}",
                 head.head_kernel,
                 plan.warps,
-                shape | {"LOGITS": False, "logits": None},
+                shape | {"LOGITS": True},  # every arm wants them, for the gate
                 pointers=(("logits", F32),),
                 prefetched=plan.rows * c.hidden_size * c.dtype_bytes,
             )

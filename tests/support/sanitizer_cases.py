@@ -221,7 +221,7 @@ def tokens(make: Make) -> list[Tensor]:
 
 def whole_steps(make: Make) -> list[Tensor]:
     """Decode steps of a model at nine kernels a layer and at five; with PDL where there is some."""
-    config = replace(TINY, num_layers=2, head_dim=16)
+    config = replace(TINY, num_layers=2, head_dim=32)
     weights = random_weights(config, torch.device("cpu"), torch.float32, seed=3)
     weights = replace(
         weights,

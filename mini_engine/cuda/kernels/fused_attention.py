@@ -8,6 +8,7 @@ In:  qkv (R, q + 2kv), one token a request; cos, sin (max_position, D/2) float32
      the norms of q and k, or None; counters as in attention.py.
 Out: out (R, q); the current K and V in k_cache, v_cache (num_blocks, block_size, kv_heads, D).
      A row with context_len 0 is padding: it gets zeros and stores nothing.
+     ValueError for heads narrower than MIN_HEAD_DIM, which attention.py takes.
 
 Bytes: qkv in, out out, the current K and V stored, every past key and value read once.
 
@@ -55,6 +56,7 @@ from mini_engine.cuda.kernels.paged import (
 from mini_engine.cuda.kernels.plans import BASE, KernelPlan, plan_of
 from mini_engine.cuda.kernels.rope import check_rotary, has_qk_norm, head_norm, rope_reference
 
+MIN_HEAD_DIM = 32  # products run over half a head, and `tl.dot` sums over 16 or more
 MAX_SPLITS = 32  # partials of a head that the combine holds in one warp's registers
 
 
@@ -210,6 +212,11 @@ def rope_kv_write_attention(
     come to L2 meanwhile, half of them from the first rows of gate and half from those of up."""
     chosen = plan_of(plan)
     heads = Heads.of(out, k_cache, v_cache)
+    if heads.head_dim < MIN_HEAD_DIM:
+        raise ValueError(
+            f"head_dim {heads.head_dim}: the fused attention needs {MIN_HEAD_DIM} or more, because "
+            "its products run over half a head; use nine kernels a layer"
+        )
     heads.check_tables(len(out), block_table, context_lens)
     check_shape("qkv", qkv, (len(out), heads.qkv_size))
     check_shape("counters", counters, (len(out), heads.num_kv_heads))

@@ -3,9 +3,9 @@
 In:  a plan's name. Out: a `KernelPlan`. The ops take the name (a schema of torch knows strings).
 
 Each plan but the last changes one thing of "base", so what a benchmark shows of it is that thing's
-worth; "all" changes all of them but the number of kernels ("persistent"). Which is best no compiler
-can tell: the first run on a GPU does, and then the others go. `python -m mini_engine gpu` measures
-them as arms, "graph-5-pdl:dot".
+worth; "all" has what counts best ahead of time (threads stay as they are: with "dot", shorter ones
+make a second wave). Which is best no compiler can tell: the first run on a GPU does, and then the
+others go. `python -m mini_engine gpu` measures them as arms, "graph-5-pdl:dot".
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ PLANS: dict[str, KernelPlan] = {
     "persistent": KernelPlan(persistent=True),
     "all": KernelPlan(
         attention_tile=64, attention_warps=8, combine_together=True, current_apart=True,
-        product="dot", thread_elements=32, x_in_l1=True, prefetch=READ_AHEAD,
+        product="dot", x_in_l1=True, prefetch=READ_AHEAD,
     ),
 }  # fmt: skip
 

@@ -31,7 +31,7 @@ from mini_engine.model.config import ModelConfig, named_shape
 from mini_engine.predict.oplists import StepShape, step_parts
 from tests.support.kernel_cases import NAN, Paged, paged, rotary
 
-HEADS = Heads(4, 2, 16, 4)
+HEADS = Heads(4, 2, 32, 4)
 EPS = 1e-6
 CPU = torch.device("cpu")
 
@@ -50,7 +50,7 @@ def every_call() -> dict[str, tuple[Callable[..., None], tuple[object, ...]]]:
     """Each op with arguments that fit."""
     kv, qkv = batch()
     cache, lens = (kv.k_cache, kv.v_cache), (kv.block_table, kv.context_lens)
-    q, counters = rows(3, 64), torch.zeros(3, 2, dtype=torch.int32)
+    q, counters = rows(3, HEADS.num_heads * HEADS.head_dim), torch.zeros(3, 2, dtype=torch.int32)
     ints = torch.zeros(3, dtype=torch.int32)
     ones, matrix, norm_weight = torch.ones(3, dtype=torch.int32), rows(12, 32), rows(32)
     programs = head.num_programs(12, 32)
@@ -65,11 +65,11 @@ def every_call() -> dict[str, tuple[Callable[..., None], tuple[object, ...]]]:
         "rope_kv_write": (rope.rope_kv_write, (q, *cache, qkv, ints, ints, *turned)),
         "decode_attention": (
             attention.decode_attention,
-            (rows(3, 64), counters, q, *cache, *lens, 2),
+            (torch.empty_like(q), counters, q, *cache, *lens, 2),
         ),
         "prefill_attention": (
             prefill.prefill_attention,
-            (rows(3, 64), q, *cache, kv.block_table, ones, kv.context_lens, 1),
+            (torch.empty_like(q), q, *cache, kv.block_table, ones, kv.context_lens, 1),
         ),
         "rope_kv_write_attention": (
             fused_attention.rope_kv_write_attention,
@@ -132,7 +132,7 @@ def test_what_does_not_fit_is_named() -> None:
         op(rows(32, 3).T, *arguments[1:])
     op, arguments = calls["rope_kv_write"]
     with pytest.raises(ValueError, match="one of q_norm and k_norm is None"):
-        op(*arguments, rows(16))
+        op(*arguments, rows(32))
     with pytest.raises(ValueError, match=r"cos is torch\.float64, expected float32"):
         op(*arguments[:6], arguments[6].double(), arguments[7])
     op, arguments = calls["decode_attention"]
@@ -140,6 +140,10 @@ def test_what_does_not_fit_is_named() -> None:
         op(*arguments[:-1], 65)
     with pytest.raises(ValueError, match="head_dim 24: these kernels need a power of two"):
         Heads.of(rows(1, 24), rows(2, 4, 1, 24), rows(2, 4, 1, 24))
+    op, (out, _, _, *others) = calls["rope_kv_write_attention"]
+    narrow = rows(9, 4, 2, 16)
+    with pytest.raises(ValueError, match="head_dim 16: the fused attention needs 32 or more"):
+        op(out, narrow, narrow.clone(), *others)
 
 
 @pytest.mark.parametrize(("op", "most"), [(linear.linear_add, 16), (head.norm_lm_head, 4)])
