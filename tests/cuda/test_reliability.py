@@ -26,7 +26,7 @@ from mini_engine.cuda import runner  # noqa: E402
 from mini_engine.cuda.graphs import capture as graphs  # noqa: E402
 from mini_engine.cuda.graphs import emulator, interrupts  # noqa: E402
 from mini_engine.cuda.graphs.backend import GraphBackend, PoolHandle, graphs_for  # noqa: E402
-from mini_engine.cuda.graphs.capture import GraphRunner  # noqa: E402
+from mini_engine.cuda.graphs.capture import GraphRunner, PiecewiseGraphRunner  # noqa: E402
 from mini_engine.cuda.graphs.interrupts import interrupts_wait  # noqa: E402
 from mini_engine.cuda.model import KVCache, Model  # noqa: E402
 from mini_engine.cuda.runner import TorchRunner  # noqa: E402
@@ -622,7 +622,10 @@ class FailsToInstantiate:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_a_driver_without_memory_for_nodes_drops_the_rung_too(device: str) -> None:
+@pytest.mark.parametrize("kind", ["full", "pieces"])
+def test_a_driver_without_memory_for_nodes_drops_the_rung_too(kind: str, device: str) -> None:
+    """The next rung is the first of the pool then: it must find no tensor of the dropped one there,
+    in no frame of the error either."""
     backend = graphs_for(device)
     x, calls = torch.ones(8, device=backend.device), 0
 
@@ -632,9 +635,20 @@ def test_a_driver_without_memory_for_nodes_drops_the_rung_too(device: str) -> No
         real = backend.graph(*args, **kwargs)
         return FailsToInstantiate(real) if calls == 1 else real
 
-    limited = replace(backend, graph=first_fails)
-    graphs = GraphRunner(limited, lambda rung: x[:rung] * 2, (2, 4), limited.graph_pool_handle())
+    def forward(rung: int, attention: Any) -> Tensor:
+        doubled = x[:rung] * 2
+        attended: Tensor = attention.begin(None)(doubled, x, x)
+        return attended * 1
+
+    limited, pool = replace(backend, graph=first_fails), backend.graph_pool_handle()
+    graphs = (
+        GraphRunner(limited, lambda rung: x[:rung] * 2, (2, 4), pool)
+        if kind == "full"
+        else PiecewiseGraphRunner(limited, forward, (2, 4), pool)
+    )
     report = graphs.capture()
     assert report.dropped == [4]
+    if isinstance(graphs, PiecewiseGraphRunner):
+        graphs.attend = lambda q, keys, values: q
     assert graphs.replay(2).tolist() == [2, 2]
     assert not backend.is_current_stream_capturing()

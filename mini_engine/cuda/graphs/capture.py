@@ -211,11 +211,10 @@ class Pieces:
         self._begin()
 
     def reset(self) -> None:
-        """Give the graphs back, and what they wrote."""
+        """Give the graphs back."""
         for graph in self.graphs:
             graph.reset()
         self.steps.clear()
-        vars(self).pop("output", None)
 
     def _begin(self) -> None:
         graph = self._backend.CUDAGraph()
