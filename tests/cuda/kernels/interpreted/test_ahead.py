@@ -1,4 +1,4 @@
-"""ahead.py and gemv_ahead.py: a kernel that asks for later weights computes the same bits."""
+"""ahead.py: a kernel that asks for later weights computes the same bits."""
 
 from __future__ import annotations
 
