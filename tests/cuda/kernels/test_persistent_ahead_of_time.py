@@ -20,7 +20,7 @@ from mini_engine.cuda.kernels.persistent_kernel import persistent_kernel
 from mini_engine.model.config import named_shape
 from tests.support.grid_barriers import GridBarrier, grid_barriers
 from tests.support.kernel_cases import BF16, F32, I64, Compiled, compile_for
-from tests.support.kernel_shapes import BLOCK_SIZE, CONTEXT, MULTIPROCESSORS, POINTERS, SCALARS
+from tests.support.kernel_shapes import BLOCK_SIZE, MULTIPROCESSORS, POINTERS, ROOM, SCALARS
 from tests.support.machine_code import places
 
 SLOW = os.environ.get("HYPOTHESIS_PROFILE") == "slow"
@@ -35,7 +35,7 @@ def plan_of_model(name: str) -> Plan:
     c = named_shape(name)
     heads = Heads(c.num_heads, c.num_kv_heads, c.head_dim, BLOCK_SIZE)
     return persistent_plan(
-        heads, c.hidden_size, c.intermediate_size, CONTEXT, MULTIPROCESSORS,
+        heads, c.hidden_size, c.intermediate_size, ROOM, MULTIPROCESSORS,
         bias=c.qkv_bias, qk_norm=c.qk_norm,
     )  # fmt: skip
 

@@ -33,8 +33,8 @@ class Shape:
     qk_norm: bool = False
 
 
-QWEN3 = Shape(Heads(4, 2, 16, 4), hidden=48, inner=40, qk_norm=True)
-QWEN2 = Shape(Heads(6, 2, 16, 4), hidden=32, inner=56, bias=True)
+QWEN3 = Shape(Heads(4, 2, 32, 4), hidden=48, inner=40, qk_norm=True)
+QWEN2 = Shape(Heads(6, 2, 32, 4), hidden=32, inner=56, bias=True)
 
 
 @dataclass(frozen=True)
