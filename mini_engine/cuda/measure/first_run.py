@@ -18,12 +18,13 @@ one place. Emulated, the same commands run on a tiny model: a rehearsal. No torc
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mini_engine.cuda.kernels.plans import BASE, PLANS
-from mini_engine.cuda.measure.evidence import CALIBRATED, read_measurement
+from mini_engine.cuda.measure.evidence import CALIBRATED, read_measurement, write_whole
 from mini_engine.cuda.measure.stages import Stage
 
 SECONDS = 540.0
@@ -35,9 +36,7 @@ ARMS = ("graph-5-pdl", "graph-5", "graph-9", "graph-5-pdl-k8", "ours-graph", "ou
 COMPILED = ("compile-reduce-overhead", "hf-compile")
 LARGE = ("graph-5-pdl", "graph-9", "ours-graph", "hf-eager", "compile-reduce-overhead")
 BATCHES = (8, 64, 256)
-# What a failing test would teach, most first: wrong tokens, wrong graphs, wrong times.
-TESTS = ("tests/cuda/test_fused.py", "tests/cuda/kernels", "tests/cuda/graphs",
-         "tests/cuda/measure", "tests/cuda")  # fmt: skip
+TESTS = "tests/cuda"  # tests/conftest.py puts those first that teach most
 FAST, SLOW = "gpu and not gpu_slow", "gpu_slow"
 
 Words = list[str]
@@ -100,9 +99,9 @@ def first_run(device: str) -> list[Stage]:
     def alternatives(folder: Path) -> Sequence[Words]:
         return bench(models[:2], [1], [f"{_best(folder)}:{plan}" for plan in scale.plans])(folder)
 
-    def tests(mark: str, *places: str) -> Commands:
-        words = ["-m", "pytest", "-p", "no:cacheprovider", "-vv", "--tb=short", "-m", mark]
-        return lambda _: [[*words, *places]]
+    def tests(mark: str, stage: str) -> Commands:
+        words = ["-m", "pytest", "-p", "no:cacheprovider", "-vv", "--tb=short", "-m", mark, TESTS]
+        return lambda folder: [[*words, *_passed_before(folder, stage)]]
 
     def trace(folder: Path) -> list[Words]:
         shape = [] if device == "cpu" else ["--shape", models[0]]
@@ -121,11 +120,11 @@ def first_run(device: str) -> list[Stage]:
               chain(BASE)),
         Stage("plans", 90, "which alternative of the kernels wins",
               both(kernels, alternatives, chain(*scale.plans_in_chain))),
-        Stage("pytest", 60, "what is wrong", tests(FAST, *TESTS)),
+        Stage("pytest", 60, "what is wrong", tests(FAST, "pytest")),
         Stage("compile", 60, "what torch.compile reaches on the same machine",
               bench(models[:1], [1], COMPILED)),
         Stage("rest", SECONDS, "larger batches, a profiler's trace, the slow tests",
-              both(trace, larger, tests(SLOW, TESTS[-1]))),
+              both(trace, larger, tests(SLOW, "rest"))),
     ]  # fmt: skip
     return [replace(stage, seconds=stage.seconds * scale.slower) for stage in stages]
 
@@ -138,6 +137,24 @@ def both(*parts: Commands) -> Commands:
 def kernels(_folder: Path) -> list[Words]:
     """Labs 13 and 12 measure their kernels beside PyTorch's and their floors."""
     return [["-m", "labs.lab13_gemv.measure"], ["-m", "labs.lab12_flash_decoding.measure"]]
+
+
+def test_results(log: Path) -> dict[str, str]:
+    """What pytest -vv printed, test by test, over all attempts; the last word counts."""
+    text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+    words = "PASSED|FAILED|ERROR|SKIPPED"
+    return dict(re.findall(rf"^(\S+::\S.*?) ({words})\b", text, re.MULTILINE))
+
+
+def _passed_before(folder: Path, stage: str) -> Words:
+    """A run of the tests that was cut goes on with those that have not passed."""
+    passed = [name for name, word in test_results(folder / f"{stage}.txt").items()
+              if word == "PASSED"]  # fmt: skip
+    if not passed:
+        return []
+    beside = folder / f"{stage}-passed"
+    write_whole(beside, "".join(f"{name}\n" for name in passed))
+    return ["-p", "tests.support.passed_before", "--passed-before", str(beside)]
 
 
 def _best(folder: Path) -> str:

@@ -6,7 +6,6 @@ In:  the folder of a run. Out: lines, from the files that the stages left, as fa
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 from mini_engine.cuda.kernels.plans import BASE
 from mini_engine.cuda.measure.bars import judged
 from mini_engine.cuda.measure.evidence import Measurement, read_measurement
-from mini_engine.cuda.measure.first_run import ARMS, BENCH, CHAIN, COMPILED
+from mini_engine.cuda.measure.first_run import ARMS, BENCH, CHAIN, COMPILED, test_results
 from mini_engine.cuda.measure.stages import Outcome
 from mini_engine.records.rows import MEASURED, Row, by_point
 
@@ -109,16 +108,13 @@ def _chain(found: Measurement | None) -> list[str]:
 
 
 def _tests(folder: Path) -> list[str]:
-    """What pytest -v printed, test by test, as far as it came."""
-    log = folder / "pytest.txt"
-    if not log.exists():
+    """As far as they came."""
+    words = test_results(folder / "pytest.txt")
+    if not words:
         return []
-    text = log.read_text(encoding="utf-8", errors="replace")
-    last = text[text.rfind("$ python ") :]
-    words = re.findall(r"^(\S+::\S.*?) (PASSED|FAILED|ERROR|SKIPPED)\b", last, re.MULTILINE)
-    counts = {word: sum(w == word for _, w in words) for word in ("PASSED", "FAILED", "ERROR")}
+    counts = {word: list(words.values()).count(word) for word in ("PASSED", "FAILED", "ERROR")}
     told = ", ".join(f"{count} {word.lower()}" for word, count in counts.items())
-    failed = [f"  {name}" for name, word in words if word in ("FAILED", "ERROR")]
+    failed = [f"  {name}" for name, word in words.items() if word in ("FAILED", "ERROR")]
     return [f"tests: {told}", *failed[:4]]
 
 

@@ -155,11 +155,20 @@ def test_the_arms_of_a_first_run_exist_and_stand_in_the_order_of_what_they_tell(
     assert rest[rest.index("--batch") + 1] == ",".join(map(str, BATCHES))
 
 
-def test_the_gpus_tests_are_all_where_a_first_run_looks_for_them() -> None:
-    assert all((ROOT / place).exists() for place in TESTS)
-    mark = "mark.gpu"
-    marked = [path for path in (ROOT / "tests").rglob("test_*.py")
-              if (mark in path.read_text() or "DEVICES" in path.read_text())]  # fmt: skip
-    outside = [p for p in marked if not p.is_relative_to(ROOT / TESTS[-1])]
-    assert len(marked) > 10
-    assert not outside
+def test_tests_that_were_cut_go_on_with_those_that_have_not_passed(tmp_path: Path) -> None:
+    (before,) = words_of("pytest", tmp_path)
+    assert before[-1] == TESTS
+    assert (ROOT / TESTS).is_dir()
+    suite = tmp_path / "test_it.py"
+    suite.write_text("def test_a(): pass\ndef test_b(): assert False\ndef test_ab(): pass\n")
+    log = ["test_it.py::test_a PASSED [ 33%]", "test_it.py::test_b FAILED [ 66%]"]
+    (tmp_path / "pytest.txt").write_text("\n".join(log))
+    (words,) = words_of("pytest", tmp_path)
+    assert words[: len(before)] == before
+    more = words[len(before) :]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-vv", "-p", "no:cacheprovider", "test_it.py", *more],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert "test_a " not in done.stdout
+    assert "1 failed, 1 passed, 1 deselected" in done.stdout
