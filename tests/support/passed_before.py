@@ -2,8 +2,8 @@
 
     python -m pytest -p tests.support.passed_before --passed-before FILE
 
-So a run that was cut goes on. pytest's own --deselect takes the beginning of a name, and would leave
-out test_a_later with test_a.
+So a run that was cut goes on. pytest's own --deselect takes the beginning of a name, and would
+leave out test_a_later with test_a.
 """
 
 from __future__ import annotations
