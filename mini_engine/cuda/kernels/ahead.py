@@ -71,7 +71,9 @@ def ahead_options(
 
 def shares(size: int, limit: int, spans: int, programs: int) -> dict[str, int]:
     """SHARE, SPANS and GAP for up to `limit` of `size` bytes, in so many equal spans, shared by so
-    many programs. Whole lines only, so the last few may be left out."""
-    share = min(size, limit) // (spans * programs * LINE.value) * LINE.value
-    gap = size // spans
-    return {"SHARE": 0 if gap % 16 else share, "SPANS": spans, "GAP": gap}
+    many programs. Whole lines only, so the last few may be left out. Nothing where that leaves
+    nothing, or where a second span would not begin at a multiple of 16 bytes."""
+    share, gap = min(size, limit) // (spans * programs * LINE.value) * LINE.value, size // spans
+    if not share or gap % 16:
+        return {"SHARE": 0, "SPANS": 1, "GAP": 0}
+    return {"SHARE": share, "SPANS": spans, "GAP": gap}
