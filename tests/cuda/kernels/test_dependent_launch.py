@@ -210,6 +210,10 @@ def test_every_op_is_tried_with_each_input_that_the_step_writes() -> None:
     assert [one for one in tried if one[0] in {op for op, _ in expected}] == expected
     assert ("pick_and_advance", "values") in tried
     assert ("norm_lm_head", "x") in tried
+    apart = late_step(small_weights(), 2, 5, 9, "cpu", "attention-apart")
+    assert [one for one in tried if one not in apart] == [
+        ("rope_kv_write_attention", "context_lens")
+    ], "which it may read early: a kernel without PDL stands between two steps"
 
 
 def test_an_op_that_depends_on_what_was_there_before_is_named(
