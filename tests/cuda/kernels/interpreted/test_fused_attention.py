@@ -61,8 +61,9 @@ OTHERS = [
 def test_every_plan_equals_rope_then_attention(
     plan: str, dtype: torch.dtype, heads: Heads, contexts: list[int], splits: int, qk_norm: bool
 ) -> None:
-    if not SLOW and dtype == torch.float32 and heads.head_dim != 32:
-        pytest.skip("in float32 the smallest shape is enough")
+    smallest = heads.head_dim == 32
+    if not SLOW and dtype == torch.float32 and not (smallest and plan == "attention-apart"):
+        pytest.skip("in float32 the smallest shape of one plan is enough")
     check(FusedBatch.random(heads, contexts, dtype, qk_norm=qk_norm), splits, plan)
 
 
