@@ -29,12 +29,11 @@ that the project has set itself whether it is reached, missed, partly measured (
 with the command that measures it), or not measured.
 
 Without options it takes hours: four shapes at batch 1, 8, 64 and 256, every variant but the trials,
-three processes.
-Weights are random in the true shape unless --shape is a checkpoint folder. Each row is written as
-soon as it is known; --resume measures what is still missing. Without a GPU, a tiny model runs on
-the CPU emulator: file and pictures say so, and nothing reads them as evidence. The file names the
-commit. Where the code was copied without .git, the variable LAUNCH_BOUND_COMMIT names it; without
-that it is "unknown".
+three processes. Weights are random in the true shape unless --shape is a checkpoint folder. Each
+row is written as soon as it is known; --resume measures what is still missing. Without a GPU, a
+tiny model runs on the CPU emulator: file and pictures say so, and nothing reads them as evidence.
+The file names the commit. Where the code was copied without .git, the variable LAUNCH_BOUND_COMMIT
+names it; without that it is "unknown".
 """
 
 from __future__ import annotations

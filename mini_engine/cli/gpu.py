@@ -17,11 +17,12 @@ also on another machine of the same kind, if the folder comes along. At the end 
 most: times, kernels, tests, and which of the project's bars are reached. What a stage printed is in
 NAME.txt beside the results.
 
-Every file names the commit. Where the code was copied without .git, the variable
-LAUNCH_BOUND_COMMIT names it; without that it is "unknown". course/measurements/README.md says what
-has to be on the machine, and `publish` works without a GPU.
-Nothing here touches the card's settings. Without a GPU the same stages run a tiny model on the CPU
-emulator, in two to three minutes: a rehearsal, marked as such, and no evidence.
+What has to be on the machine stands in course/measurements/README.md. No network is needed, and
+nothing here touches the card's settings. Every file names the commit. Where the code was copied
+without .git, the variable LAUNCH_BOUND_COMMIT names it; without that it is "unknown". `report` and
+`publish` work without a GPU, so the folder can be carried home first. A run without a GPU puts a
+tiny model through the same stages on the CPU emulator, in two to three minutes: a rehearsal, marked
+as such, and no evidence.
 
 `chain` and `environment` are two of the stages by themselves. `chain` takes the decode step apart:
 a kernel alone tells its bytes a second and its latency, the step without it what it really costs.
