@@ -5,9 +5,10 @@
     python3 make_venv.py test    and what `make test` needs
 
 A machine with a GPU often has no network, but a Python with torch and all the rest in it. If the
-torch of the Python at hand sees a GPU, .venv borrows that Python's packages and nothing is
-downloaded; BORROW=no refuses that. Otherwise pip fills .venv. Either way `.venv/bin/python -m ...`
-is the one way to run something. What .venv was once made as, it stays; `make clean` removes it.
+torch of the Python at hand sees a GPU, .venv borrows that Python's packages. Then core and gpu
+download nothing, and for test pip adds what is missing; BORROW=no refuses to borrow. Otherwise pip
+fills .venv. Either way `.venv/bin/python -m ...` is the one way to run something. What .venv was
+once made as, it stays; `make clean` removes it.
 
 Needs the standard library alone. Out: .venv, and a line that says where its packages are from.
 Exit 2 with one line where that cannot be done: what is missing, and what to do.

@@ -33,7 +33,7 @@ COMMANDS = {
     "ladder": "which batch sizes get a graph, and why your batch of 33 runs at 40",
     "capacity": "what fits on a card: weights, KV cache, graphs, context, and the floor of ITL",
     "serve": "replay a request trace: TTFT, ITL, padding waste, what a better ladder would save",
-    "calibrate": "measure what this machine's GPU and CPU charge, and write a spec of it",
+    "calibrate": "measure what this machine's GPU and CPU charge, and write a card and a host",
     "bench": "time real decode steps: transformers, eager, graphs, torch.compile, kernel by kernel",
     "gpu": "everything that matters on this machine's GPU in nine minutes, stage by stage",
     "validate": "hold the predictions against what others have measured",

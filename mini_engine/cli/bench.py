@@ -6,30 +6,34 @@
 
 The variants: transformers eager; transformers with StaticCache and torch.compile; our plain model
 eager, in pieces, as one graph, eight steps in one graph; our Triton kernels in one graph, nine or
-five a layer, with programmatic dependent launch, eight steps a replay; torch.compile of our plain
-model. Trials of a kernel's alternative, such as graph-5-pdl:dot, run where --arms names them or
-says plans. A variant passes a gate before it is timed: measured against float32, its logits may be
-no worse than plain bf16's, up to a margin for chance. A variant of ours that fails is not timed; a
-baseline that fails is marked, and nothing is compared with it. Then the variant takes turns with
-the anchor, always the same one, in several fresh processes (--processes); only dependent decode
-steps are timed. The table gives its median with an interval over laps and processes, the kernels
-and launches that the profiler counts, its share of a copy's bandwidth, and the simulator's
-prediction, each variant as the engine that it stands for: transformers, plain PyTorch,
-torch.compile or this engine (--spec and --host: those that `calibrate` wrote predict best). The
-null variant is the anchor against itself: it shows the noise. "(no graph)" stands behind a variant
-that claims a CUDA graph and launched its kernels one by one, as torch.compile may without an error.
+five a layer, with programmatic dependent launch (pdl), eight steps a replay (k8); torch.compile of
+our plain model. The arms of a benchmark are the variants that it times. In graph-5-pdl:dot the word
+behind the colon is a plan, an alternative of the kernels that is on trial: such arms run only where
+--arms names them, or says plans.
+
+A variant passes a gate before it is timed: measured against float32, its logits may be no worse
+than plain bf16's, up to a margin for chance. A variant of ours that fails is not timed; a baseline
+that fails is marked, and nothing is compared with it. Then the variant takes turns with the anchor,
+always the same one, in several fresh processes (--processes); only dependent decode steps are
+timed. The table gives its median with an interval over laps and processes, the kernels and launches
+that the profiler counts, its share of a copy's bandwidth, and the simulator's prediction. That is
+made for the engine that the variant stands for: transformers, plain PyTorch, torch.compile or this
+engine; a card and a host that `calibrate` wrote (--spec, --host) predict best. The null variant is
+the anchor against itself, and shows the noise. "(no graph)" stands behind a variant that claims a
+CUDA graph and launched its kernels one by one, as torch.compile may without an error.
 
 Beside the JSON file: a table (.md), and three pictures: ITL and throughput against batch down to
 the physical floor (-itl.png), eager against graph with the crossover, measured and predicted
-(-crossover.png), what each idea takes off a step (-waterfall.png). At the end, each bar that the
-project has set itself is reported: reached, missed, partly measured (and what is missing, with the
-command that measures it), or not measured.
+(-crossover.png), what each idea takes off a step (-waterfall.png). At the end it says of each bar
+that the project has set itself whether it is reached, missed, partly measured (and what is missing,
+with the command that measures it), or not measured.
 
-Without options it takes hours: four shapes at batch 1, 8, 64 and 256, every arm, three processes.
-Weights are random in the true shape unless --shape is a checkpoint folder. Each row is written as
-soon as it is known; --resume measures what is still missing. Without a GPU, a tiny model runs on
-the CPU emulator: file and pictures say so, and nothing reads them as evidence. The file names the
-commit; where .git did not travel, LAUNCH_BOUND_COMMIT does ("unknown" without it).
+Without options it takes hours: four shapes at batch 1, 8, 64 and 256, every variant but the trials,
+three processes. Weights are random in the true shape unless --shape is a checkpoint folder. Each
+row is written as soon as it is known; --resume measures what is still missing. Without a GPU, a
+tiny model runs on the CPU emulator: file and pictures say so, and nothing reads them as evidence.
+The file names the commit. Where the code was copied without .git, the variable LAUNCH_BOUND_COMMIT
+names it; without that it is "unknown".
 """
 
 from __future__ import annotations
@@ -53,7 +57,7 @@ from mini_engine.records.rows import MEASURED, Row, by_point
 if TYPE_CHECKING:
     from mini_engine.cuda.graphs.backend import GraphBackend
 
-PLANS = "plans"  # of --arms: every trial of a kernel's alternative
+PLANS = "plans"  # of --arms: every trial of a plan
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -72,8 +76,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--arms",
         type=_words,
         metavar="NAME,...",
-        help="variants to time, in this order; plans: every trial of a kernel's alternative "
-        "(default: all but those; an unknown name lists them)",
+        help="variants to time, in this order; plans: every trial of a plan (default: all but "
+        "those; an unknown name lists them)",
     )
     parser.add_argument("--rounds", type=options.positive, metavar="N", help="laps, an even number")
     parser.add_argument("--steps", type=options.positive, metavar="N", help="decode steps a lap")

@@ -15,8 +15,8 @@ whose kernel it is, so it belongs to an engine's file: it stands in the measurem
   python -m mini_engine crossover --spec out/card.json --host out/card-host.json
 
 predicts for this very machine. Without a GPU the same runs on the CPU emulator: that shows that
-everything works, and all files say that they are no evidence. They name the commit; where .git did
-not travel, LAUNCH_BOUND_COMMIT does ("unknown" without it).
+everything works, and all files say that they are no evidence. They name the commit. Where the code
+was copied without .git, the variable LAUNCH_BOUND_COMMIT names it; without that it is "unknown".
 
 --host measures the host alone, in seconds, on any machine with PyTorch: what an op costs a Python
 program there, on CPU tensors. A launch on a GPU is not in it, and the file says so. Then

@@ -12,16 +12,21 @@ takes in each of the ways that matter (arms), each kernel alone at its place and
 (chain), the alternatives of the kernels side by side (plans), the GPU's tests (pytest),
 torch.compile (compile), and with the time that is left a profiler's trace, larger batches and the
 slow tests (rest). Each has a deadline, and its result is in a file before the next one begins. So a
-run may be cut at any moment, by Ctrl-C or because the machine is taken away: the same line goes on,
-also on another machine of the same kind. At the end stand forty lines: times, kernels, tests, which
-of the project's bars are reached. What a stage printed is in NAME.txt beside the results.
+run may be cut at any moment, by Ctrl-C or because the machine is taken away. The same line goes on,
+also on another machine of the same kind, if the folder comes along. At the end stand forty lines at
+most: times, kernels, tests, and which of the project's bars are reached. What a stage printed is in
+NAME.txt beside the results.
 
-Files name the commit; where .git did not travel, LAUNCH_BOUND_COMMIT does ("unknown" without it).
-Nothing here touches the card's settings. Without a GPU the same stages run a tiny model on the CPU
-emulator, in two to three minutes: a rehearsal, marked as such, and no evidence.
+What has to be on the machine stands in course/measurements/README.md. No network is needed, and
+nothing here touches the card's settings. Every file names the commit. Where the code was copied
+without .git, the variable LAUNCH_BOUND_COMMIT names it; without that it is "unknown". `report` and
+`publish` work without a GPU, so the folder can be carried home first. A run without a GPU puts a
+tiny model through the same stages on the CPU emulator, in two to three minutes: a rehearsal, marked
+as such, and no evidence.
 
 `chain` and `environment` are two of the stages by themselves. `chain` takes the decode step apart:
 a kernel alone tells its bytes a second and its latency, the step without it what it really costs.
+A plan (--plan) is a named alternative of the kernels (mini_engine/cuda/kernels/plans.py).
 """
 
 from __future__ import annotations
@@ -69,14 +74,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--minutes", type=float, default=SECONDS / 60, help="for this call (default: %(default)g)"
     )
-    parser.add_argument("--shape", type=_words, metavar="NAME,...", help="chain: models")
-    parser.add_argument("--context", type=options.positive, help="chain: tokens of context")
+    parser.add_argument(
+        "--shape",
+        type=_words,
+        metavar="NAME,...",
+        help="chain: models (default: those of the stage arms)",
+    )
+    parser.add_argument(
+        "--context",
+        type=options.positive,
+        help="chain: tokens of context (default: 512, emulated 40)",
+    )
     parser.add_argument(
         "--plan", type=_words, metavar="NAME,...", default=[BASE],
-        help=f"chain: alternatives of the kernels, of {', '.join(PLANS)} (default: {BASE})",
+        help=f"chain: plans, of {', '.join(PLANS)} (default: {BASE})",
     )  # fmt: skip
-    parser.add_argument("--rounds", type=options.positive, default=6, help="chain: laps, even")
-    parser.add_argument("--steps", type=options.positive, default=32, help="chain: steps a lap")
+    parser.add_argument(
+        "--rounds", type=options.positive, default=6, help="chain: laps, an even number"
+    )
+    parser.add_argument(
+        "--steps", type=options.positive, default=32, help="chain: decode steps a lap"
+    )
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:

@@ -9,7 +9,7 @@ computes on a CPU, and what its `pdl` switch does.
     rope.py              rope_kv_write (with the norms of q and k)          nine
     attention.py         decode_attention; before it: attention_naive.py    nine
     linear.py            linear                                             nine
-                         library_linear: a library's, no op of ours         nine, above 16 tokens
+                         library_linear: by a library's product             nine, above 16 tokens
                          norm_linear, linear_add, norm_gate_up_silu_mul     five
       gemv.py            its kernels for 1 to 4 tokens
         gemv_choice.py   which alternative runs: gemv_variants.py, gemv_pairs.py, gemv_dot.py
@@ -24,7 +24,8 @@ computes on a CPU, and what its `pdl` switch does.
     paged.py             the pieces of the attention kernels
     combine.py           an alternative piece: a group of heads combined at once
     ahead.py             weights of later kernels brought to L2 while this one computes
-    plans.py             which alternatives of the five-kernel step run, as data
+    null.py              count: next to no work, to measure a launch        none
+    plans.py             which alternatives of the five-kernel step run: plans, as data
     interpreter.py       the guard that makes Triton's interpreter honest about bf16
 
 Every kernel computes in float32 and rounds where it stores. Its results differ from an unfused

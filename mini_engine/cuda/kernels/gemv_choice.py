@@ -4,7 +4,8 @@ In:  a plan (`KernelPlan`) and the tensors of a product. Out: a launch.
 
 `variant_of` says what a plan comes to for given tensors: "pairs" and "dot" are about bf16, so
 float32 is multiplied as ever. gemv.py's kernels run where the plan names no alternative to them.
-When a GPU has told which is best the others go: a file each, and their branches in the parts.
+When a GPU has told which is best, the others are deleted: a file each, and their branches in the
+parts that all share.
 """
 
 from __future__ import annotations

@@ -12,10 +12,10 @@ raises ValueError for a tensor whose shape does not fit, and for `pdl` where the
 kernel before still runs. Three rules make that both fast and correct:
 
 1. `pdl_release` comes first: the next kernel's programs may take free slots at once.
-2. Above `pdl_wait` a kernel reads only what no kernel of the step writes: weights. That is where
-   the time is saved, because the weights are in flight while the kernel before ends. What a kernel
-   of the step wrote is loaded past L1 (".cg"), which is how the tests recognise it in the machine
-   code.
+2. Above `pdl_wait` a kernel reads only what no kernel of the step writes: weights. (The attention
+   kernels read more there, and their files say why they may.) That is where the time is saved,
+   because the weights are in flight while the kernel before ends. What a kernel of the step wrote
+   is loaded past L1 (".cg"), which is how the tests recognise it in the machine code.
 3. Everything else, and every write, comes after `pdl_wait`, and **every** kernel waits. The wait is
    for the end of the previous kernel, which itself waited, so one wait covers the whole past.
 

@@ -1,11 +1,14 @@
 """Which of the kernels' alternatives a step runs, as data: a benchmark puts them side by side.
 
-In:  a plan's name. Out: a `KernelPlan`. The ops take the name (a schema of torch knows strings).
+In:  a plan's name. Out: a `KernelPlan`, one choice for everything of which there are alternatives.
+     The ops take the name (a schema of torch knows strings).
 
-Each plan but the last changes one thing of "base", so what a benchmark shows of it is that thing's
-worth; "all" has what counts best ahead of time (threads stay as they are: with "dot", shorter ones
-make a second wave). Which is best no compiler can tell: the first run on a GPU does, and then the
-others go. `python -m mini_engine gpu` measures them as arms, "graph-5-pdl:dot".
+"base" is what runs where nobody asks for another. Each of the others but "all" tries one idea, so
+the difference from "base" is what that idea is worth. "all" puts together those that look best
+before anything is measured (a thread's share stays as it is: with "dot", shorter threads make a
+second wave). No compiler can tell which plan is best. The first run on a GPU does, and then the
+other alternatives are deleted. `python -m mini_engine gpu` measures a plan as an arm of the
+benchmark, such as "graph-5-pdl:dot".
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a bar takes to be measured: shapes, batches and arms of `bench`, and which a file lacks.
 
-In:  shapes, batches, arms; a file's rows. Out: options of the command line; what is missing, in
-     words and as the options that measure it. No torch.
+In:  shapes, batches, arms (variants, as `--arms` names them); a file's rows. Out: options of the
+     command line; what is missing, in words and as the options that measure it. No torch.
 
     points = BarPoints(("qwen3-0.6b",), (1, 8), ("graph-5-pdl", "hf-eager"))
     missing = points.missing(rows)       # [Missing("qwen3-0.6b", 8, "hf-eager", False)]

@@ -1,7 +1,7 @@
 """The decode step taken apart: each kernel alone at its place, and the step without it.
 
 In:  a `DecodeSetup` and a plan of the kernels. Out: one `Link` for each kernel of the five-kernel
-     step, the most telling lines that a GPU can print.
+     step.
 
     alone      a graph with nothing but this kernel, once for each layer, on every layer's own
                weights: bytes a second, and what it takes beyond its bytes at the speed of a copy

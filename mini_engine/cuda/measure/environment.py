@@ -1,4 +1,4 @@
-"""What machine this is, and the three figures that tell at once whether it is in order.
+"""What machine this is, and the few figures that tell at once whether it is in order.
 
 In:  a `GraphBackend`. Out: figures of a measurement: card, host, versions, tools; the bandwidth of
      a copy; a kernel that does nothing, in a stream, in a graph, and in a graph with PDL.

@@ -6,14 +6,14 @@ In:  the kind of device. Out: `Stage`s, whose results lie in one folder.
     calibrate    card.json, card-host.json, calibration.json   what it charges
     arms         bench.json         the ways to run a step that matter, behind the gate
     chain        chain.json         each kernel alone at its place, and the step without it
-    plans        bench.json, chain.json, kernels.txt   the alternatives of the kernels side by side
+    plans        bench.json, chain.json, plans.txt   the alternatives of the kernels side by side
     pytest       pytest.txt         the GPU's tests, in the order of what they would teach
     compile      bench.json         torch.compile, last of the baselines because it takes minutes
     rest         bench.json, step.json   larger batches, the profiler, the slow tests
 
-Deadlines are those of an H200 that starts cold, nine minutes in all; "rest" has what is left. Every
-benchmark goes on in one file, so a stage that was cut keeps its rows, and the bars find them all in
-one place. Emulated, the same commands run on a tiny model: a rehearsal. No torch.
+Deadlines are meant for an H200 that starts cold, nine minutes in all; "rest" has what is left.
+Every benchmark goes on in one file, so a stage that was cut keeps its rows, and the bars find them
+all in one place. Emulated, the same commands run on a tiny model: a rehearsal. No torch.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Did a step that claims a CUDA graph run as one? torch.compile leaves graphs out without an error.
 
 In:  how the variant launches, how many launches the profiler counted, what the compiler said.
-Out: "" or the words for a row: how many launches, and the compiler's reasons.
+Out: the words for a row, which are how many launches and the compiler's reasons; "" for a graph.
 
     with skipped_graphs() as reasons:
         variant.prepare()
@@ -32,7 +32,7 @@ SKIPPING = "skipping cudagraphs due to "
 
 
 def without_graph(mode: Mode, launches: int | None, reasons: Sequence[str]) -> str:
-    """ "" for a step of another mode, or with few launches, or where nobody counted them."""
+    """Nothing for a step of another mode, or with few launches, or where nobody counted them."""
     if mode != "full" or launches is None or launches <= MOST_LAUNCHES:
         return ""
     return "; ".join([f"{launches} launches", *reasons])

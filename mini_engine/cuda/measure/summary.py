@@ -1,4 +1,4 @@
-"""The end of a run on a GPU in at most forty lines: what one would look at first.
+"""The end of a run on a GPU, in forty lines at most: what one would look at first.
 
 In:  the folder of a run. Out: lines, from the files that the stages left, as far as they got:
      machine, stages, ways to run a step, kernels one by one, tests, bars. No torch.

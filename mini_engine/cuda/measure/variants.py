@@ -9,7 +9,8 @@ In:  a `DecodeSetup`. Out: a `Variant` (`decode_setup.py`): prepare, place, step
         variant.step()                  # the sampled token is fed back on the device
 
 A new variant is one class and one entry in `VARIANTS`. The classes are in `our_variants.py` and
-`hf_variants.py`.
+`hf_variants.py`. The variants that a run was asked to time are its arms; one with a colon in its
+name is a trial of a plan (kernels/plans.py).
 """
 
 from __future__ import annotations
