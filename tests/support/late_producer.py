@@ -104,8 +104,9 @@ class LateInputs:
         fixed: list[Any] = [weights.embed, weights.final_norm, weights.lm_head]
         for layer in weights.layers:
             fixed += vars(layer).values()
-        fixed += [*cache.keys, *cache.values, self.model.cos, self.model.sin]
-        fixed += [self.inputs.block_table]
+        own = vars(self.model).items()  # rotary tables, addresses: all but how many have arrived
+        fixed += [t for name, t in own if isinstance(t, Tensor) and "counters" not in name]
+        fixed += [*cache.keys, *cache.values, self.inputs.block_table]
         self.fixed = {memory(t) for t in fixed if t is not None}
 
     @contextmanager
@@ -139,7 +140,8 @@ class LateInputs:
             if memory(t) not in self.fixed and name not in between
         }
         before = {name: t.clone() for name, t in tensors.items()}
-        op(**{**arguments, "pdl": False})
+        early = {"pdl": self.pdl} if "pdl" in arguments else {}  # else it starts when all has ended
+        op(**{**arguments, **dict.fromkeys(early, False)})
         expected = {name: t.clone() for name, t in tensors.items()}
         for late, tensor in stepped.items():
             for name, other in tensors.items():
@@ -147,7 +149,7 @@ class LateInputs:
                     other.copy_(before[name])
             tensor.fill_(float("nan") if tensor.is_floating_point() else 1)
             late_copy(tensor, before[late])
-            op(**{**arguments, "pdl": self.pdl})
+            op(**{**arguments, **early})
             for name, got in tensors.items():
                 same = torch.equal(bits(got), bits(expected[name]))
                 assert same, f"{op._name}: {name} differs when {late} comes late"

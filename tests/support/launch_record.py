@@ -82,14 +82,10 @@ class Recorder:
     def report(self) -> dict[str, Any]:
         launches = [launch for launch, _ in self.launches]
         front = [] if SLOW else each_value_once(launches)
-        whole = (
-            launches
-            if SLOW
-            else random.Random(0).sample(launches, min(WHOLE_SAMPLE, len(launches)))
-        )
+        on_90, on_80 = _some(launches), _some([launch for launch in launches if not launch.pdl])
         jobs = [(launch, 90, False) for launch in front]
-        jobs += [(launch, 90, True) for launch in whole]
-        jobs += [(launch, 80, True) for launch in whole if not launch.pdl]
+        jobs += [(launch, 90, True) for launch in on_90]
+        jobs += [(launch, 80, True) for launch in on_80]
         first = {id(launch): test for launch, test in self.launches}
         wrong = []
         for launch, capability, to_the_end in jobs:
@@ -99,13 +95,20 @@ class Recorder:
         return {
             "recorded": len(launches),
             "front_end": len(front),
-            "whole": [len(whole), sum(not launch.pdl for launch in whole)],
+            "whole": [len(on_90), len(on_80)],
             "kernels": sorted({launch.name for launch in launches}),
             "refused": wrong,
             "failed": self.failed,
             "failed_before_a_launch": [t for t in self.failed if t not in self.launched],
             "launched": sorted(self.launched),
         }
+
+
+def _some(launches: list[Launch]) -> list[Launch]:
+    """Those that are compiled to machine code: all, or a sample, always the same."""
+    if SLOW:
+        return launches
+    return random.Random(0).sample(launches, min(WHOLE_SAMPLE, len(launches)))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -28,7 +28,7 @@ from mini_engine.model.config import ModelConfig, named_shape
 from tests.support import sanitizer_cases
 
 META = torch.device("meta")
-BATCHES = (1, 2, 3, 4, 5, 8, 16, 17, 64)
+BATCHES = (1, 2, 3, 4, 5, 8, 16, 17, 64, 256)
 MODELS = ("tiny", "qwen3-0.6b", "qwen3-1.7b", "llama-3.2-1b")
 CONTEXT = 512
 pytestmark = pytest.mark.gpu
