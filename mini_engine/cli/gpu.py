@@ -174,7 +174,10 @@ def _publish(folder: Path) -> dict[str, Any]:
     from mini_engine.cuda.measure.publish import publish
     from mini_engine.cuda.measure.spec_fit import base_name
 
-    gpu = load_evidence(folder / "environment.json").gpu
+    environment = folder / "environment.json"
+    if not environment.exists():
+        raise ValueError(f"{folder}: no run here: `python -m mini_engine gpu` makes one")
+    gpu = load_evidence(environment).gpu
     card = base_name(gpu) or "-".join(gpu.lower().split())
     return {"written": [str(path) for path in publish(folder, Path(), card)]}
 

@@ -45,6 +45,8 @@ def publish(folder: Path, root: Path, card: str) -> list[Path]:
     found = {name: load_evidence(folder / name) for name in FILES if (folder / name).exists()}
     if not found:
         raise ValueError(f"{folder}: none of {', '.join(FILES)} in it: run the stages first")
+    if not (root / BARS_PAGE).exists():
+        raise ValueError(f"no {BARS_PAGE} here: run it from the root of the repository")
     written = []
     for name, measurement in found.items():
         written.append(root / EVIDENCE / f"{Path(name).stem}-{card}.json")

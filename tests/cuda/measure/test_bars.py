@@ -240,14 +240,15 @@ def test_every_bar_names_its_source_and_a_command_and_can_be_written() -> None:
     assert written["source"].startswith("3.44 GB at 80%")
 
 
-def test_the_course_lists_every_bar_as_a_debt_with_its_command() -> None:
-    """Until a GPU has measured it. Fails when a bar says something else now: change the list."""
+def test_the_course_lists_every_bar_with_its_command() -> None:
+    """Fails when a bar says something else now: change the list. What stands in the last column is
+    the business of `gpu publish` and its tests."""
     text = (ROOT / "course/measurements/README.md").read_text()
     commands = [" ".join(command.split()) for fence in fences(text) if fence.info == "sh gpu"
                 for command in fence.commands]  # fmt: skip
     assert f".venv/bin/{CALIBRATE}" in commands
     for bar in BARS:
-        assert f"| {bar.says} | {bar.source} | not yet measured |" in text, bar.name
+        assert f"| {bar.says} | {bar.source} | " in text, bar.name
         assert f".venv/bin/{bar.command}" in commands, bar.name
 
 

@@ -115,11 +115,15 @@ def test_a_chain_that_was_cut_goes_on_with_the_kernel_that_is_missing(tmp_path: 
         (["--minutes", "0"], "--minutes 0: expected more than 0"),
         (["chain", "--plan", "fastest"], "no plan 'fastest': use one of base, "),
         (["report", "-o", "nowhere"], "nowhere: no run here: `python -m mini_engine gpu` makes"),
+        (["publish", "-o", "nowhere"], "nowhere: no run here: `python -m mini_engine gpu` makes"),
         (["chain", "--rounds", "3"], "3 rounds: give an even number"),
     ],
 )
 def test_bad_input_is_one_clear_line(words: list[str], line: str, capsys: Any) -> None:
-    assert main(["gpu", *words, *([] if words[0] == "report" else ["--device", "cpu"])]) == 2
+    assert (
+        main(["gpu", *words, *([] if words[0] in ("report", "publish") else ["--device", "cpu"])])
+        == 2
+    )
     error = capsys.readouterr().err
     assert line in error
     assert "Traceback" not in error

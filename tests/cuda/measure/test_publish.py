@@ -141,6 +141,9 @@ def test_what_the_emulator_wrote_is_never_published(project: Path, tmp_path: Pat
     assert not list((project / EVIDENCE).glob("*.json"))
     with pytest.raises(ValueError, match="run the stages first"):
         publish(tmp_path, project, "h200")
+    a_run(tmp_path / "real")
+    with pytest.raises(ValueError, match="run it from the root of the repository"):
+        publish(tmp_path / "real", tmp_path, "h200")
 
 
 def test_a_newer_part_of_a_bar_takes_no_whole_verdicts_place_and_a_whole_one_does() -> None:
