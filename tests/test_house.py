@@ -249,8 +249,8 @@ def test_a_file_with_a_dear_fixture_is_one_unit_of_work_and_any_other_test_is_it
     pytest.importorskip("xdist")
     from tests.support.distribution import TOGETHER, unit_of
 
-    for file in TOGETHER:
+    for file, unit in TOGETHER.items():
         assert (ROOT / file).exists()
-        assert unit_of(f"{file}::test_a") == unit_of(f"{file}::test_b[1-light]") == file
+        assert unit_of(f"{file}::test_a") == unit_of(f"{file}::test_b[1-light]") == unit
     ids = [f"tests/sim/test_graphs.py::test_{case}" for case in ("a", "b[1]", "b[x@y::z]")]
     assert [unit_of(one) for one in ids] == ids

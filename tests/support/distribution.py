@@ -12,18 +12,20 @@ from __future__ import annotations
 
 from xdist.scheduler import LoadScopeScheduling
 
-TOGETHER = (
-    "tests/cli/test_commands.py",  # the demo runs once
-    "tests/course/test_site.py",  # the site is built once
-    "tests/cuda/kernels/test_ahead_of_time.py",  # a kernel is compiled and disassembled once
-    "tests/cuda/measure/test_profile.py",  # four engines are profiled once
-)
+COMPILED = "kernels, compiled and disassembled"
+TOGETHER = {  # file -> unit of work
+    "tests/cli/test_commands.py": "the demo",
+    "tests/course/test_site.py": "the site",
+    "tests/cuda/kernels/test_ahead_of_time.py": COMPILED,  # they keep what they have compiled
+    "tests/cuda/kernels/test_after_the_wait.py": COMPILED,
+    "tests/cuda/kernels/test_every_launch.py": "every launch, recorded",
+    "tests/cuda/measure/test_profile.py": "four engines, profiled",
+}
 
 
 def unit_of(nodeid: str) -> str:
     """The name of the unit of work that a test belongs to."""
-    file = nodeid.partition("::")[0]
-    return file if file in TOGETHER else nodeid
+    return TOGETHER.get(nodeid.partition("::")[0], nodeid)
 
 
 class TestByTest(LoadScopeScheduling):
