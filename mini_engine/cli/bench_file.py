@@ -8,7 +8,8 @@ In:  the arguments of `bench`, a device. Out: a measurement file, written after 
 A fresh process runs the line that was typed, with --process K behind it, and the minutes that are
 left: it continues the file as --resume does, and adds its laps to the rows that have fewer than K
 processes in them. Whatever ends a run, the file holds everything that was measured, and --resume
-measures the rest.
+measures the rest: first what nothing has tried yet, since an arm that broke a device or hung may do
+so again.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from mini_engine.records.rows import NOT_RUN, Point, Row
 if TYPE_CHECKING:
     from mini_engine.cuda.graphs.backend import GraphBackend
 
+KILLED = "its process was killed while it ran"  # until there is something else to say
 QUICK_MINUTES = 3.3  # no variant starts after this, and none but max-autotune should take one more
 
 
@@ -53,19 +55,33 @@ def measure(
     measurement = _header(measurement, args, backend, spec_for)
     if (args.resume or process > 1) and out.exists():
         measurement = _resumed(out, measurement)
-    before = map(Row.from_json, measurement.figures["rows"])
-    rows = {(row.point, row.variant): row for row in before}
+    in_file = map(Row.from_json, measurement.figures["rows"])
+    rows = {(row.point, row.variant): row for row in in_file}
     copy_gb_s = measurement.figures["copy_bandwidth_gb_s"]["median"]
     todo = _missing(args, rows, process)
-    count = sum(len(names) for *_, names in todo)
-    for number, row in enumerate(_measured(args, backend, spec_for, copy_gb_s, todo), 1):
-        key = row.point, row.variant
-        rows[key] = joined(rows.get(key), row, copy_gb_s)
-        in_json = [one.as_json() for one in rows.values()]
-        figures = {**measurement.figures, "rows": in_json}
-        measurement = replace(measurement, figures=figures)
-        write_measurement(out, measurement)
-        yield row, f"{number} of {count}"
+    wanted = [(point, name) for *_, point, names in todo for name in names]
+    measured = _measured(args, backend, spec_for, copy_gb_s, todo)
+
+    def write() -> None:
+        figures = {**measurement.figures, "rows": [one.as_json() for one in rows.values()]}
+        write_measurement(out, replace(measurement, figures=figures))
+
+    for number, key in enumerate(wanted, 1):
+        before = rows.get(key)
+        if before is None:
+            rows[key] = Row(*key[0], key[1], NOT_RUN, KILLED)
+            write()
+        try:
+            row = next(measured)
+        except BaseException:
+            if before is None:
+                del rows[key]
+                write()
+            raise
+        rows[key] = joined(before, row, copy_gb_s)
+        write()
+        yield row, f"{number} of {len(wanted)}"
+    next(measured, None)  # gives back what the last arm held
 
 
 def in_fresh_processes(args: argparse.Namespace, out: Path) -> None:
@@ -147,16 +163,24 @@ def _resumed(out: Path, measurement: Measurement) -> Measurement:
 
 
 def _missing(args: argparse.Namespace, rows: dict[tuple[Point, str], Row], process: int) -> Todo:
-    """What this process has to measure, shape after shape."""
+    """What this process has to measure, shape after shape; then what an earlier one has tried."""
     todo = []
-    for word in args.shape:
-        config = config_of(word)
-        for batch, context in itertools.product(args.batch, args.context):
-            point = Point(config.name, batch, context)
-            names = [name for name in args.arms if wants(rows.get((point, name)), process)]
-            if names:
-                todo.append((word, config, point, names))
+    for tried in (False, True):
+        for word in args.shape:
+            config = config_of(word)
+            for batch, context in itertools.product(args.batch, args.context):
+                point = Point(config.name, batch, context)
+                found = {name: rows.get((point, name)) for name in args.arms}
+                names = [name for name, row in found.items()
+                         if wants(row, process) and _tried(row) is tried]  # fmt: skip
+                if names:
+                    todo.append((word, config, point, names))
     return todo
+
+
+def _tried(row: Row | None) -> bool:
+    """Whether an arm was begun and gave no row."""
+    return row is not None and row.status == NOT_RUN and row.reason != OVER
 
 
 def _measured(

@@ -22,6 +22,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -81,7 +82,8 @@ def bench_point(
     spec_for: SpecFor,
     copy_gb_s: float,
 ) -> Iterator[Row]:
-    """A row for each variant: measured, or why it was not. ValueError for an unknown variant."""
+    """A row for each variant: measured, or why it was not. ValueError for an unknown variant, and
+    after the row of one that has left this process no device to go on with."""
     check_names(names)
     if effort.over:
         yield from (Row(*point, name, NOT_RUN, OVER) for name in names)
@@ -98,8 +100,8 @@ def bench_point(
     for name in names:
         with torch.no_grad():
             row = _bench_variant(setup, judge, anchor, point, name, effort, spec_for, copy_gb_s)
-        _clean(backend)
-        yield row
+        yield row  # it is in the file before a broken device ends this process
+        _clean(backend, name)
     anchor.release()
 
 
@@ -198,7 +200,8 @@ def _bench_variant(
         return Row(*point, name, NOT_RUN, first_line(error))
     finally:
         if variant is not None:
-            variant.release()
+            with suppress(RuntimeError):  # of a broken device, which `_clean` tells
+                variant.release()
 
 
 def _predicted(
@@ -259,8 +262,15 @@ def counted(events: Iterable[Any]) -> tuple[int | None, int | None]:
     return len(kernels) or None, len(launches) or None
 
 
-def _clean(backend: GraphBackend) -> None:
-    """Give a variant's memory back before the next variant."""
+def _clean(backend: GraphBackend, name: str) -> None:
+    """Give a variant's memory back before the next variant. ValueError where there can be none:
+    after an illegal address, CUDA answers nothing else in this process."""
     gc.collect()
-    if not backend.emulated:
-        torch.cuda.empty_cache()
+    try:
+        backend.synchronize()
+        if not backend.emulated:
+            torch.cuda.empty_cache()
+    except RuntimeError as error:
+        raise ValueError(
+            f"{name} has left no device to this process ({first_line(error)}): go on with --resume"
+        ) from None

@@ -5,19 +5,24 @@ In:  a `DecodeSetup` and a plan of the kernels. Out: one `Link` for each kernel 
 
     alone      a graph with nothing but this kernel, once for each layer, on every layer's own
                weights: bytes a second, and what it takes beyond its bytes at the speed of a copy
-               (its latency). No cache keeps the weights of a whole model.
+               (its latency). No cache keeps the weights of a whole model; but keys and values of
+               512 tokens (17 to 59 MB) may come from L2 where nothing runs between two attentions,
+               and of attention "left out" says more.
     left out   the whole step minus the step without the kernel. Less than alone, where it hides
                behind its neighbours; more, where they wait for it.
 
 Both are differences of laps in turns, AB BA, as in `timing.py`: alone against a step that launches
-none of our kernels (the embedding is left), the whole step against the step without one. A kernel
-that reads what a left-out one should have written finds random numbers there: its time does not
-depend on them, and zeros would cost less power than numbers do.
+none of our kernels (the embedding is left), the whole step against the step without one. A graph
+holds several steps: one embedding alone takes less time than the CPU needs to launch its graph, and
+a difference of launches would say nothing. A kernel that reads what a left-out one should have
+written finds random numbers there: its time does not depend on them, and zeros would cost less
+power than numbers do. They are put there once, after the capture. In it they would be kernels
+themselves, between the head and the product before it, where the real step has none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -45,7 +50,9 @@ TOUCHED_BY = {
     **dict.fromkeys(("product", "thread_elements"), (*PRODUCTS, HEAD)),
     "x_in_l1": (PRODUCTS[3],),
     "library_from": (),  # of larger batches
+    "persistent": (),  # one kernel for all layers: none of these is in it
 }
+STEPS_A_CALL = 8
 
 
 @dataclass(frozen=True)
@@ -58,7 +65,7 @@ class Link:
     bytes: float  # that one launch must move
     alone: Interval
     left_out: Interval
-    gb_s: float  # alone
+    gb_s: float  # alone; 0: its time is lost in the noise
     latency_us: float  # alone, beyond its bytes at the speed of a copy
 
     def as_json(self) -> dict[str, Any]:
@@ -68,12 +75,19 @@ class Link:
 
 class Kept(TorchDispatchMode):
     """`with Kept(names, down):` only the kernels of these names run. Whatever the step allocates
-    holds random numbers, or zeros where they are indices."""
+    holds random numbers, or zeros where they are indices: at once, or after a
+    capture, from `put_numbers` on all that was `made` in it."""
 
-    def __init__(self, names: frozenset[str], down: frozenset[int]) -> None:
+    def __init__(
+        self,
+        names: frozenset[str],
+        down: frozenset[int],
+        capturing: Callable[[], bool] = lambda: False,
+    ) -> None:
         """`down`: the addresses of the weights of down, whose op is the same as O's."""
         super().__init__()  # type: ignore[no-untyped-call]
-        self.names, self.down = names, down
+        self.names, self.down, self.capturing = names, down, capturing
+        self.made: list[Tensor] = []  # in the graph's memory: while they are held, it is theirs
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -83,7 +97,10 @@ class Kept(TorchDispatchMode):
             return None
         out = func(*args, **(kwargs or {}))
         if "new_empty" in func.name():
-            out.normal_() if out.is_floating_point() else out.zero_()  # 0: a token, a row
+            if self.capturing():
+                self.made.append(out)
+            else:
+                put_numbers(out)
         return out
 
     def name_of(self, op: str, args: Any) -> str:
@@ -94,16 +111,37 @@ class Kept(TorchDispatchMode):
         return NAMES.get(word, word)
 
 
+def put_numbers(tensor: Tensor) -> None:
+    """Random ones, or zeros where they are indices: a token, a row."""
+    tensor.normal_() if tensor.is_floating_point() else tensor.zero_()
+
+
 NAMES = {"norm_linear": PRODUCTS[0], "pick_and_advance": PICK}  # others: by their own
 
 
 class ChainGraph(FusedGraph):
     """`FusedGraph` with some of its kernels."""
 
-    def __init__(self, setup: DecodeSetup, names: frozenset[str], pdl: bool, plan: str) -> None:
-        super().__init__(setup, 5, pdl, 1, plan)
+    def __init__(
+        self,
+        setup: DecodeSetup,
+        names: frozenset[str],
+        pdl: bool,
+        plan: str,
+        steps_a_call: int = STEPS_A_CALL,
+    ) -> None:
+        super().__init__(setup, 5, pdl, steps_a_call, plan)
         down = frozenset(layer.down.data_ptr() for layer in self.model.weights.layers)
-        self.kept = Kept(names, down)
+        self.kept = Kept(names, down, setup.backend.is_current_stream_capturing)
+
+    def prepare(self) -> None:
+        super().prepare()
+        for tensor in self.kept.made:
+            put_numbers(tensor)
+
+    def release(self) -> None:
+        self.kept.made.clear()
+        super().release()
 
     def _forward(self, rung: int) -> Tensor:
         with self.kept:
@@ -138,15 +176,16 @@ def chain(
     """A link for each of these kernels, as soon as it is known. With PDL where the card has it."""
     if not names:
         return
+    a_call = min(steps, STEPS_A_CALL)
     kernels, pdl = kernels_of(setup), no_pdl(backend) is None
     everything = frozenset(kernels)
     with torch.no_grad():
-        whole = _made(setup, everything, pdl, plan)
-        nothing = _made(setup, frozenset(), pdl, plan)
+        whole = _made(setup, everything, pdl, plan, a_call)
+        nothing = _made(setup, frozenset(), pdl, plan, a_call)
         for kernel in names:
             (op, launches), found = kernels[kernel], []
             for kept, other in ((frozenset({kernel}), nothing), (everything - {kernel}, whole)):
-                graph = _made(setup, kept, pdl, plan)
+                graph = _made(setup, kept, pdl, plan, a_call)
                 more, less = (graph, other) if other is nothing else (other, graph)
                 laps = paired_laps(backend, more, less, steps=steps, rounds=rounds)
                 pairs = zip(*laps, strict=True)
@@ -158,8 +197,10 @@ def chain(
         nothing.release()
 
 
-def _made(setup: DecodeSetup, names: frozenset[str], pdl: bool, plan: str) -> ChainGraph:
-    graph = ChainGraph(setup, names, pdl, plan)
+def _made(
+    setup: DecodeSetup, names: frozenset[str], pdl: bool, plan: str, steps_a_call: int
+) -> ChainGraph:
+    graph = ChainGraph(setup, names, pdl, plan, steps_a_call)
     graph.prepare()
     return graph
 
@@ -167,8 +208,7 @@ def _made(setup: DecodeSetup, names: frozenset[str], pdl: bool, plan: str) -> Ch
 def _link(
     op: OpCost, launches: int, plan: str, alone: Interval, left_out: Interval, copy_gb_s: float
 ) -> Link:
-    us = max(alone.median, 1e-3)
-    floor_us = op.bytes / copy_gb_s / 1e3
-    return Link(
-        op.name, plan, launches, op.bytes, alone, left_out, op.bytes / us / 1e3, us - floor_us
-    )
+    """No rate where the noise of the laps was larger than the kernel."""
+    rate = op.bytes / alone.median / 1e3 if alone.low > 0 else 0.0
+    latency_us = alone.median - op.bytes / copy_gb_s / 1e3
+    return Link(op.name, plan, launches, op.bytes, alone, left_out, rate, latency_us)

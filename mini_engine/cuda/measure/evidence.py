@@ -18,6 +18,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
@@ -76,8 +77,14 @@ def new_measurement(
 
 
 def gpu_name(device: str) -> str:
-    """The driver's name for the GPU in use; for a CPU, that there is none."""
-    return EMULATED_GPU if device == "cpu" else _gpu("name")
+    """The driver's name for the GPU in use; for a CPU, that there is none. A container may lack
+    nvidia-smi; then PyTorch tells the same name, where it is at work already."""
+    if device == "cpu":
+        return EMULATED_GPU
+    name, torch = _gpu("name"), sys.modules.get("torch")
+    if name == UNKNOWN and torch is not None and torch.cuda.is_available():
+        return str(torch.cuda.get_device_name())
+    return name
 
 
 def write_measurement(path: Path, measurement: Measurement) -> None:

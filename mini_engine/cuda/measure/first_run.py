@@ -55,12 +55,14 @@ class Scale:
     plans_in_chain: tuple[str, ...]
     batches: tuple[int, ...]
     large: tuple[str, ...]  # arms at these batches
+    last: tuple[str, ...] = ()  # plans whose programs wait for one another, so they may hang
     slower: float = 1.0  # than an H200: the deadlines grow by so much
 
 
-_PLANS = tuple(plan for plan in PLANS if plan != BASE)
+_LAST = tuple(name for name, plan in PLANS.items() if plan.persistent)
+_PLANS = tuple(name for name in PLANS if name != BASE and name not in _LAST)
 ON_A_GPU = Scale(
-    MODELS, CONTEXT, ("--rounds", "8", "--steps", "32"), _PLANS, _PLANS, BATCHES, LARGE
+    MODELS, CONTEXT, ("--rounds", "8", "--steps", "32"), _PLANS, _PLANS, BATCHES, LARGE, _LAST
 )
 REHEARSAL = Scale(
     ("tiny",), 40, ("--rounds", "2", "--steps", "2"), ("all",), ("attention",), (2,), LARGE[1:3],
@@ -96,8 +98,12 @@ def first_run(device: str) -> list[Stage]:
         shape = ("--shape", ",".join(models), "--context", context, *scale.laps)
         return part("chain", CHAIN, *shape, "--plan", ",".join(plans))
 
-    def alternatives(folder: Path) -> Sequence[Words]:
-        return bench(models[:2], [1], [f"{_best(folder)}:{plan}" for plan in scale.plans])(folder)
+    def alternatives(plans: Sequence[str]) -> Commands:
+        def commands(folder: Path) -> Sequence[Words]:
+            arms = [f"{_best(folder)}:{plan}" for plan in plans]
+            return bench(models[:2], [1], arms)(folder) if arms else []
+
+        return commands
 
     def tests(mark: str, stage: str) -> Commands:
         words = ["-m", "pytest", "-p", "no:cacheprovider", "-vv", "--tb=short", "-m", mark, TESTS]
@@ -110,7 +116,7 @@ def first_run(device: str) -> list[Stage]:
 
     larger = bench(models[:1], scale.batches, scale.large)
     stages = [
-        Stage("environment", 25, "which machine this is, and whether it is in order",
+        Stage("environment", 40, "which machine this is, and whether it is in order",
               part("environment", "environment.json")),
         Stage("calibrate", 70, "what this card and host charge: the simulator predicts with it",
               calibrate),
@@ -119,7 +125,8 @@ def first_run(device: str) -> list[Stage]:
         Stage("chain", 60, "where the step's time goes: each kernel alone, and the step without it",
               chain(BASE)),
         Stage("plans", 90, "which alternative of the kernels wins",
-              both(kernels, alternatives, chain(*scale.plans_in_chain))),
+              both(kernels, alternatives(scale.plans), alternatives(scale.last),
+                   chain(*scale.plans_in_chain))),
         Stage("pytest", 60, "what is wrong", tests(FAST, "pytest")),
         Stage("compile", 60, "what torch.compile reaches on the same machine",
               bench(models[:1], [1], COMPILED)),

@@ -201,10 +201,14 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             continue
 
 
+# Looked up before any fork: PyTorch has threads, and one of them may hold the loader's lock.
+_PRCTL = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
+
+
 def _end_with_parent() -> None:
     """Linux: a killed run must leave no benchmark behind that disturbs the next one."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    if _PRCTL is not None:
+        _PRCTL(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 @contextmanager

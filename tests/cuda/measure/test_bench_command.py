@@ -23,6 +23,7 @@ from mini_engine.cli import bench as bench_command  # noqa: E402
 from mini_engine.cli import bench_file, build_parser, main  # noqa: E402
 from mini_engine.cli.bench_file import config_of  # noqa: E402
 from mini_engine.cli.measuring import specs_for  # noqa: E402
+from mini_engine.cuda.graphs import emulator  # noqa: E402
 from mini_engine.cuda.graphs.backend import graphs_for  # noqa: E402
 from mini_engine.cuda.measure import bench, gate, table  # noqa: E402
 from mini_engine.cuda.measure import variants as variants_room  # noqa: E402
@@ -528,6 +529,60 @@ def test_rows_are_on_disk_before_the_next_variant_starts(
     assert main([*WORDS, "-o", str(out), "--arms", "ours-eager,interrupted,null"]) == 130
     rows = read_measurement(out).figures["rows"]
     assert [row["variant"] for row in rows] == ["ours-eager"]
+
+
+def test_an_arm_that_takes_its_process_with_it_is_named_in_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, found = tmp_path / "bench.json", []
+
+    def killed(setup: DecodeSetup) -> Variant:
+        found.extend(read_measurement(out).figures["rows"])  # what a kill just now would leave
+        return OursEager(setup)
+
+    monkeypatch.setitem(variants_room.VARIANTS, "killed", VariantKind(killed, "eager"))
+    assert main([*WORDS, "-o", str(out), "--arms", "killed"]) == 0
+    assert [(row["variant"], row["reason"]) for row in found] == [("killed", bench_file.KILLED)]
+    (row,) = read_measurement(out).figures["rows"]
+    assert row["status"] == "measured"
+
+
+def test_a_broken_device_ends_the_process_and_its_arm_is_tried_again_after_all_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """After an illegal address CUDA says the same to everything: no row may come of that."""
+    error, tried, works = "CUDA error: an illegal memory access", [], emulator.synchronize
+    broken: list[bool] = []
+
+    def breaks(_: DecodeSetup) -> Variant:
+        tried.append("breaks")
+        broken.append(True)
+        raise RuntimeError(error)
+
+    def after(setup: DecodeSetup) -> Variant:
+        tried.append("after")
+        return OursEager(setup)
+
+    def synchronize() -> None:
+        if broken:
+            raise RuntimeError(error)
+        works()
+
+    for name, make in (("breaks", breaks), ("after", after)):
+        monkeypatch.setitem(variants_room.VARIANTS, name, VariantKind(make, "eager"))
+    monkeypatch.setattr(emulator, "synchronize", synchronize)
+    words = [*WORDS, "-o", str(tmp_path / "bench.json"), "--arms", "breaks,after"]
+    assert main(words) != 0
+    assert "breaks has left no device to this process" in capsys.readouterr().err
+    (row,) = read_measurement(tmp_path / "bench.json").figures["rows"]
+    assert row["reason"] == f"RuntimeError: {error}"
+    broken.clear()
+    assert main([*words, "--resume"]) != 0
+    assert tried == ["breaks", "after", "breaks"]
+    rows = read_measurement(tmp_path / "bench.json").figures["rows"]
+    assert {row["variant"]: row["status"] for row in rows} == {
+        "breaks": "not run", "after": "measured",
+    }  # fmt: skip
 
 
 def test_resuming_refuses_another_effort(tmp_path: Path, capsys: Any) -> None:

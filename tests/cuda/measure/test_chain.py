@@ -20,9 +20,11 @@ from mini_engine.cuda.kernels.plans import BASE, PLANS  # noqa: E402
 from mini_engine.cuda.measure import chain as module  # noqa: E402
 from mini_engine.cuda.measure.chain import KERNELS, OURS, ChainGraph, Kept, chain, touched  # noqa: E402
 from mini_engine.cuda.measure.decode_setup import DecodeSetup, build_setup  # noqa: E402
+from mini_engine.cuda.measure.our_variants import FusedGraph  # noqa: E402
 from mini_engine.cuda.measure.timing import Lap  # noqa: E402
 from mini_engine.cuda.weights import random_weights  # noqa: E402
 from mini_engine.predict.oplists import StepShape, step_ops  # noqa: E402
+from mini_engine.records.rows import Interval  # noqa: E402
 
 CONTEXT, LAYERS = 20, 2
 COSTS_US = dict(zip(KERNELS, (7.0, 11.0, 2.0, 13.0, 3.0, 71.0, 1.0), strict=True))
@@ -60,7 +62,7 @@ def test_alone_and_left_out_run_just_the_kernels_that_they_say(
     often = {name: LAYERS if name in KERNELS[:5] else 1 for name in KERNELS}
     others = frozenset(KERNELS) - {kernel}
     for names in (frozenset({kernel}), others):
-        graph = ChainGraph(setup, names, pdl=False, plan=BASE)
+        graph = ChainGraph(setup, names, pdl=False, plan=BASE, steps_a_call=1)
         with torch.no_grad(), Watched(graph.kept) as watched:
             graph._forward(1)
         assert watched.ran == {name: often[name] for name in names}
@@ -80,6 +82,39 @@ def test_what_a_left_out_kernel_should_have_written_is_random_and_no_wild_index(
     with Kept(frozenset(), frozenset()):
         made = torch.ones(8).new_empty(1000)
     assert made.std().item() == pytest.approx(1, abs=0.2)
+
+
+def test_the_graph_of_a_step_holds_its_kernels_and_nothing_that_makes_numbers(
+    setup: DecodeSetup,
+) -> None:
+    """The real step has no such node between two kernels, and what it computes is the same."""
+    real = FusedGraph(setup, 5, False, 2, BASE)
+    whole = ChainGraph(setup, frozenset(KERNELS), pdl=False, plan=BASE, steps_a_call=2)
+    with torch.no_grad():
+        for graph in (real, whole):
+            graph.prepare()
+            graph.rewind()
+            graph.step()
+    assert ops_of(whole) == ops_of(real)
+    for mine, theirs in zip(whole.logits(), real.logits(), strict=True):
+        assert torch.equal(mine, theirs)
+
+
+def ops_of(graph: FusedGraph) -> tuple[str, ...]:
+    (one,) = graph.graphs.captured[graph.setup.batch].graphs
+    return one.ops
+
+
+def test_a_graph_without_the_products_reads_random_numbers_at_every_replay(
+    setup: DecodeSetup,
+) -> None:
+    graph = ChainGraph(setup, frozenset(), pdl=False, plan=BASE)
+    with torch.no_grad():
+        graph.prepare()
+        for _ in range(2):
+            graph.step()
+            for logits in graph.logits():
+                assert logits.std().item() == pytest.approx(1, abs=0.3)
 
 
 @pytest.fixture
@@ -115,13 +150,20 @@ def test_only_the_kernels_that_were_asked_for_are_timed(setup: DecodeSetup) -> N
     assert not list(chain(setup.backend, setup, 2.0, []))
 
 
+def test_a_kernel_whose_time_is_lost_in_the_noise_has_no_rate(setup: DecodeSetup) -> None:
+    op, _ = module.kernels_of(setup)["argmax"]
+    for median, low in ((-0.2, -0.9), (0.1, -0.3)):
+        lost = Interval(median, low, 0.4, 8)
+        assert module._link(op, 1, BASE, lost, lost, 4000.0).gb_s == 0
+
+
 def test_a_plan_touches_what_it_changes() -> None:
     assert touched(BASE) == list(KERNELS)
     assert touched("attention") == ["rope_kv_write_attention"]
     assert "rope_kv_write_attention" not in touched("dot")
     assert set(touched("dot")) < set(KERNELS)
-    assert touched("library") == []
-    assert all(touched(plan) for plan in PLANS if plan != "library")
+    without_a_link = {"library": "of larger batches", "persistent": "one kernel for all layers"}
+    assert {plan for plan in PLANS if not touched(plan)} == set(without_a_link)
 
 
 def test_the_real_chain_on_the_emulator_ends_with_a_time_for_each(setup: DecodeSetup) -> None:

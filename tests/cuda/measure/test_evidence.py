@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import socket
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -210,3 +212,24 @@ def test_numbers_that_are_none_are_not_written(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="JSON compliant"):
         write_measurement(tmp_path / "x.json", replace(ON_A_GPU, figures={"us": float("nan")}))
     assert not (tmp_path / "x.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("tool", "torch_sees", "told"),
+    [
+        ("NVIDIA H200", "another", "NVIDIA H200"),
+        (evidence.UNKNOWN, "NVIDIA H200", "NVIDIA H200"),
+        (evidence.UNKNOWN, "", evidence.UNKNOWN),
+    ],
+)
+def test_without_nvidia_smi_the_gpu_is_named_by_pytorch(
+    tool: str, torch_sees: str, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cuda = SimpleNamespace(
+        is_available=lambda: bool(torch_sees), get_device_name=lambda: torch_sees
+    )
+    monkeypatch.setattr(evidence, "_gpu", lambda _: tool)
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))  # type: ignore[arg-type]
+    assert evidence.gpu_name("cuda") == told
+    monkeypatch.delitem(sys.modules, "torch")
+    assert evidence.gpu_name("cuda") == tool

@@ -151,10 +151,14 @@ def test_the_arms_of_a_first_run_exist_and_stand_in_the_order_of_what_they_tell(
     assert arms[arms.index("--arms") + 1].split(",") == list(ARMS)
     assert arms[arms.index("--shape") + 1] == ",".join(MODELS)
     assert set(ARMS) | set(COMPILED) <= set(VARIANTS)
-    plans = next(words for words in words_of("plans", tmp_path) if "bench" in words)
-    named = plans[plans.index("--arms") + 1].split(",")
-    assert named == [f"graph-5:{plan}" for plan in PLANS if plan != BASE]  # no card known yet
-    assert set(named) <= set(VARIANTS)
+    plans = [words for words in words_of("plans", tmp_path) if "bench" in words]
+    named = [words[words.index("--arms") + 1].split(",") for words in plans]
+    last = [
+        "graph-5:persistent"
+    ]  # no card known yet. Its programs wait for one another: it may hang
+    others = [f"graph-5:{plan}" for plan in PLANS if plan != BASE]
+    assert named == [[name for name in others if name not in last], last]
+    assert set(others) <= set(VARIANTS)
     (rest,) = [words for words in words_of("rest", tmp_path) if "bench" in words]
     assert rest[rest.index("--batch") + 1] == ",".join(map(str, BATCHES))
 
