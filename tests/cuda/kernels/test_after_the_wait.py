@@ -30,7 +30,6 @@ CEILINGS = {
     "qwen3-0.6b norm_lm_head_m1": (2042, 22, 6),
     "qwen3-0.6b pick_and_advance": (373, 5, 8),
     "qwen3-1.7b norm_qkv_m1": (442, 7, 1),
-    "qwen3-1.7b fused_attention": (1963, 10, 15),
     "qwen3-1.7b o_add_m1": (350, 4, 3),
     "qwen3-1.7b norm_gate_up_m1": (491, 7, 1),
     "qwen3-1.7b down_add_m1": (422, 2, 4),
