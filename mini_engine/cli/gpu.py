@@ -7,11 +7,11 @@
   python -m mini_engine gpu chain --shape qwen3-1.7b --plan base,dot
   python -m mini_engine gpu environment
 
-A run has stages: which machine this is (environment), what it charges (calibrate), how long a step
-takes in each of the ways that matter (arms), each kernel alone at its place and the step without it
-(chain), the alternatives of the kernels side by side (plans), the GPU's tests (pytest),
-torch.compile (compile), and with the time that is left a profiler's trace, larger batches and the
-slow tests (rest). Each has a deadline, and its result is in a file before the next one begins. So a
+A run has stages: which machine this is (environment), what it charges (calibrate), the kernels that
+follow, compiled on all CPUs (warm), how long a step takes in each of the ways that matter (arms),
+each kernel alone at its place and the step without it (chain), the alternatives of the kernels side
+by side (plans), the GPU's tests (pytest), torch.compile (compile), and with the time that is left a
+profiler's trace, larger batches and the slow tests (rest). Each has a deadline, and its result is in a file before the next one begins. So a
 run may be cut at any moment, by Ctrl-C or because the machine is taken away. The same line goes on,
 also on another machine of the same kind, if the folder comes along. At the end stand forty lines at
 most: times, kernels, tests, and which of the project's bars are reached. What a stage printed is in
@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from mini_engine.cli import measuring, options
+from mini_engine.cli import CheckFailed, measuring, options
 from mini_engine.cuda.kernels.plans import BASE, PLANS, plan_of
 from mini_engine.cuda.measure.evidence import (
     continued,
@@ -55,7 +55,7 @@ from mini_engine.cuda.measure.summary import summary
 if TYPE_CHECKING:
     from mini_engine.cuda.graphs.backend import GraphBackend
 
-PARTS = ("run", "report", "publish", "environment", "chain")
+PARTS = ("run", "report", "publish", "environment", "warm", "chain")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -74,6 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--minutes", type=float, default=SECONDS / 60, help="for this call (default: %(default)g)"
     )
+    parser.add_argument("--arms", type=_words, metavar="NAME,...", help="warm: variants of bench")
     parser.add_argument(
         "--shape",
         type=_words,
@@ -195,9 +196,33 @@ def _part(args: argparse.Namespace, backend: GraphBackend, console: Console) -> 
 
         figures = environment(backend)
         write_measurement(out, replace(measurement, figures=figures))
+    elif args.part == "warm":
+        return _warm(args, backend, console)
     else:
         figures = _chain(args, backend, console, out)
     return {"written": [str(out)], "emulated": backend.emulated, "figures": figures}
+
+
+def _warm(args: argparse.Namespace, backend: GraphBackend, console: Console) -> dict[str, Any]:
+    """One shape and one variant here, more of them in processes of their own."""
+    from mini_engine.cuda.measure.warm import pairs_of, warm, warm_all
+
+    shapes = args.shape or (["tiny"] if backend.emulated else list(MODELS))
+    pairs = pairs_of(shapes, args.arms or ["graph-5"])
+    context = args.context or (40 if backend.emulated else CONTEXT)
+    if len(pairs) == 1:
+        config = replace(measuring.shape_of(shapes[0]), dtype="bfloat16")
+        console.print(warm(backend, config, pairs[0][1], context, args.steps))
+        return {"written": []}
+    line = ["-m", "mini_engine", "gpu", "warm", "--device", backend.device.type]
+    line += ["--context", str(context), "--steps", str(args.steps)]
+    failed = warm_all(
+        pairs, lambda pair: [*line, "--shape", pair[0], "--arms", pair[1]],
+        lambda told: console.print(told, markup=False, soft_wrap=True),
+    )  # fmt: skip
+    if failed:
+        raise CheckFailed(f"{failed} of {len(pairs)} were not compiled")
+    return {"written": []}
 
 
 def _chain(

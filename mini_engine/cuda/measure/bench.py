@@ -88,7 +88,7 @@ def bench_point(
     if effort.over:
         yield from (Row(*point, name, NOT_RUN, OVER) for name in names)
         return
-    room = max(point.context + effort.steps + BLOCK_SIZE, gate.room_of(point.batch))
+    room = room_for(point.batch, point.context, effort.steps)
     try:
         with torch.no_grad():
             setup = build_setup(backend, weights, point.batch, point.context, room)
@@ -103,6 +103,11 @@ def bench_point(
         yield row  # it is in the file before a broken device ends this process
         _clean(backend, name)
     anchor.release()
+
+
+def room_for(batch: int, context: int, steps: int) -> int:
+    """Tokens that each request must have room for: laps of so many steps, and the gate."""
+    return max(context + steps + BLOCK_SIZE, gate.room_of(batch))
 
 
 def check_names(names: Iterable[str]) -> None:

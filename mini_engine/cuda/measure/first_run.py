@@ -4,6 +4,7 @@ In:  the kind of device. Out: `Stage`s, whose results lie in one folder.
 
     environment  environment.json   which machine; a copy; a kernel that does nothing
     calibrate    card.json, card-host.json, calibration.json   what it charges
+    warm         Triton's cache     nothing: what follows is compiled, on all CPUs at once
     arms         bench.json         the ways to run a step that matter, behind the gate
     chain        chain.json         each kernel alone at its place, and the step without it
     plans        bench.json, chain.json, plans.txt   the alternatives of the kernels side by side
@@ -34,7 +35,8 @@ CONTEXT = 512
 ARMS = ("graph-5-pdl", "graph-5", "graph-9", "graph-5-pdl-k8", "ours-graph", "ours-eager",
         "hf-eager", "null")  # fmt: skip
 COMPILED = ("compile-reduce-overhead", "hf-compile")
-LARGE = ("graph-5-pdl", "graph-9", "ours-graph", "hf-eager", "compile-reduce-overhead")
+LARGE = ("graph-5-pdl", "graph-9", "ours-graph", "hf-eager", "compile-reduce-overhead",
+         "graph-5-pdl:library")  # fmt: skip
 BATCHES = (8, 64, 256)
 TESTS = "tests/cuda"  # tests/conftest.py puts those first that teach most
 FAST, SLOW = "gpu and not gpu_slow", "gpu_slow"
@@ -53,6 +55,7 @@ class Scale:
     laps: tuple[str, ...]
     plans: tuple[str, ...]  # as arms of the benchmark
     plans_in_chain: tuple[str, ...]
+    warm: tuple[str, ...]  # arms to compile ahead; the plans, too
     batches: tuple[int, ...]
     large: tuple[str, ...]  # arms at these batches
     last: tuple[str, ...] = ()  # plans whose programs wait for one another, so they may hang
@@ -62,12 +65,27 @@ class Scale:
 _LAST = tuple(name for name, plan in PLANS.items() if plan.persistent)
 _PLANS = tuple(name for name in PLANS if name != BASE and name not in _LAST)
 ON_A_GPU = Scale(
-    MODELS, CONTEXT, ("--rounds", "8", "--steps", "32"), _PLANS, _PLANS, BATCHES, LARGE, _LAST
+    models=MODELS,
+    context=CONTEXT,
+    laps=("--rounds", "8", "--steps", "32"),
+    plans=_PLANS,
+    plans_in_chain=_PLANS,
+    warm=("graph-5-pdl", "graph-5", "graph-9"),
+    batches=BATCHES,
+    large=LARGE,
+    last=_LAST,
 )
 REHEARSAL = Scale(
-    ("tiny",), 40, ("--rounds", "2", "--steps", "2"), ("all",), ("attention",), (2,), LARGE[1:3],
+    models=("tiny",),
+    context=40,
+    laps=("--rounds", "2", "--steps", "2"),
+    plans=("all",),
+    plans_in_chain=("attention",),
+    warm=(),
+    batches=(2,),
+    large=LARGE[1:3],
     slower=5.0,
-)  # fmt: skip
+)
 
 
 def first_run(device: str) -> list[Stage]:
@@ -114,17 +132,28 @@ def first_run(device: str) -> list[Stage]:
         words = [*ENGINE, "trace", "--backend", "cuda", "--mode", "NONE", "--mode", "FULL"]
         return [[*words, *shape, "-o", str(folder / "step.json")]]
 
+    def warm(folder: Path) -> list[Words]:
+        """Laps as in `bench`, so that the room for tokens is the same."""
+        plans = [f"{_best(folder)}:{plan}" for plan in scale.plans]
+        return [
+            [*ENGINE, "gpu", "warm", "--device", device, "--context", context, *scale.laps,
+             "--shape", ",".join(shapes), "--arms", ",".join(arms)]
+            for shapes, arms in ((models, scale.warm), (models[:2], plans)) if arms
+        ]  # fmt: skip
+
     larger = bench(models[:1], scale.batches, scale.large)
     stages = [
         Stage("environment", 40, "which machine this is, and whether it is in order",
               part("environment", "environment.json")),
         Stage("calibrate", 70, "what this card and host charge: the simulator predicts with it",
               calibrate),
-        Stage("arms", 150, "how long a step takes, way by way, and what each idea buys",
+        Stage("warm", 40, "nothing: it compiles what the next stages launch, on all CPUs at once",
+              warm),
+        Stage("arms", 130, "how long a step takes, way by way, and what each idea buys",
               bench(models, [1], ARMS)),
-        Stage("chain", 60, "where the step's time goes: each kernel alone, and the step without it",
+        Stage("chain", 50, "where the step's time goes: each kernel alone, and the step without it",
               chain(BASE)),
-        Stage("plans", 90, "which alternative of the kernels wins",
+        Stage("plans", 80, "which alternative of the kernels wins",
               both(kernels, alternatives(scale.plans), alternatives(scale.last),
                    chain(*scale.plans_in_chain))),
         Stage("pytest", 60, "what is wrong", tests(FAST, "pytest")),

@@ -17,6 +17,7 @@ pytest.importorskip("triton", reason="Triton has no wheel for this platform")
 
 from mini_engine.cli import main  # noqa: E402
 from mini_engine.cuda.kernels.plans import BASE, PLANS  # noqa: E402
+from mini_engine.cuda.measure import warm as warm_room  # noqa: E402
 from mini_engine.cuda.measure.evidence import read_measurement  # noqa: E402
 from mini_engine.cuda.measure.first_run import (  # noqa: E402
     ARMS,
@@ -86,6 +87,27 @@ def test_a_rehearsal_that_is_cut_at_every_stage_boundary_goes_on_to_its_end(tmp_
     assert {row["variant"] for row in rows} >= {*ARMS, *COMPILED, "graph-5:all"}
     assert (tmp_path / "step.json").exists()
     assert "registers" in (tmp_path / "plans.txt").read_text()  # lab 13's machine code
+
+
+def test_kernels_are_compiled_in_processes_of_their_own_and_a_failure_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    lines: list[list[str]] = []
+
+    def run(words: list[str], **_more: Any) -> subprocess.CompletedProcess[str]:
+        if "warm" in words:  # git is asked, too
+            lines.append(words[1:])
+        return subprocess.CompletedProcess(words, int("graph-9" in words), "compiled\n", "")
+
+    monkeypatch.setattr(warm_room.subprocess, "run", run)
+    words = ["gpu", "warm", "--device", "cpu", "--shape", "tiny", "--steps", "2"]
+    assert main([*words, "--arms", "graph-5,graph-9"]) == 1
+    assert "1 of 2 were not compiled" in capsys.readouterr().err
+    assert {line[line.index("--arms") + 1] for line in lines} == {"graph-5", "graph-9"}
+    alone = lines[0][lines[0].index("gpu") :]
+    assert main(alone) == 0  # what such a process runs
+    assert main(["gpu", "warm", "--device", "cpu", "--arms", "graph-5-pdl"]) == 0
+    assert "programmatic dependent launch is a GPU's" in capsys.readouterr().err
 
 
 def test_a_rehearsal_is_no_evidence(tmp_path: Path, capsys: Any) -> None:
