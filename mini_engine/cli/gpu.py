@@ -11,11 +11,11 @@ A run has stages: which machine this is (environment), what it charges (calibrat
 follow, compiled on all CPUs (warm), how long a step takes in each of the ways that matter (arms),
 each kernel alone at its place and the step without it (chain), the alternatives of the kernels side
 by side (plans), the GPU's tests (pytest), torch.compile (compile), and with the time that is left a
-profiler's trace, larger batches and the slow tests (rest). Each has a deadline, and its result is in a file before the next one begins. So a
-run may be cut at any moment, by Ctrl-C or because the machine is taken away. The same line goes on,
-also on another machine of the same kind, if the folder comes along. At the end stand forty lines at
-most: times, kernels, tests, and which of the project's bars are reached. What a stage printed is in
-NAME.txt beside the results.
+profiler's trace, larger batches and the slow tests (rest). Each has a deadline, and its result is
+in a file before the next one begins. So a run may be cut at any moment, by Ctrl-C or because the
+machine is taken away. The same line goes on, also on another machine of the same kind, if the
+folder comes along. At the end stand forty lines at most: times, kernels, tests, and which of the
+project's bars are reached. What a stage printed is in NAME.txt beside the results.
 
 What has to be on the machine stands in course/measurements/README.md. No network is needed, and
 nothing here touches the card's settings. Every file names the commit. Where the code was copied
