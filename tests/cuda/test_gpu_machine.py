@@ -28,6 +28,8 @@ class cuda:
     is_available = staticmethod(lambda: True)
     get_device_name = staticmethod(lambda: "NVIDIA H200")
 """
+# What `make test` leaves in the environment of a make that it runs: its options, that it is nested.
+CALLERS = ("PYTHONPATH", "MAKEFLAGS", "MFLAGS", "MAKELEVEL", "PYTHON")
 BLIND = SEES.replace("True", "False")
 # A pip that tells that it was called, and that there is no network.
 PIP = "import pathlib, sys; pathlib.Path(__file__).with_name('called').touch(); sys.exit(1)"
@@ -40,7 +42,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(*words: str | Path, cwd: Path = ROOT, **more: str) -> subprocess.CompletedProcess[str]:
-    env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "MAKEFLAGS", "PYTHON")}
+    env = {k: v for k, v in os.environ.items() if k not in CALLERS}
     return subprocess.run(
         words, cwd=cwd, env=env | more, capture_output=True, text=True, timeout=120
     )
