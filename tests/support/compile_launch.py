@@ -7,7 +7,6 @@ to machine code takes 0.4 s. The front end does not depend on the architecture.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any
@@ -60,11 +59,7 @@ def _compile(launch: Launch, capability: int, *, whole: bool) -> dict[str, Any]:
 
 
 def _root(error: BaseException) -> str:
-    """The last line of the first cause, which Triton wraps in the source around it; of the
-    assembler, which writes many lines, the one that says what is wrong."""
-    said = [line for line in str(error).splitlines() if re.search(r"ptxas .*\berror\b", line)]
-    if said:
-        return said[0]
+    """The last line of the first cause: Triton wraps it in the source around it."""
     while error.__cause__ or error.__context__:
         error = error.__cause__ or error.__context__  # type: ignore[assignment]
     lines = str(error).strip().splitlines() or [type(error).__name__]

@@ -25,7 +25,7 @@ from torch import Tensor
 from mini_engine.cuda import fused, kernels
 from mini_engine.cuda.fused import FusedModel
 from mini_engine.cuda.inputs import StepInputs
-from mini_engine.cuda.kernels.launch import pdl_release, pdl_wait
+from mini_engine.cuda.kernels.launch import grid_control, pdl_release, pdl_wait
 from mini_engine.cuda.kernels.plans import BASE, plan_of
 
 # Longer than Python needs to launch the next op, which must start while this one sleeps.
@@ -50,10 +50,10 @@ SLEEP = tl.constexpr(
 
 
 @triton.jit
-def late_copy_kernel(out, x, size, sleep_ns, block: tl.constexpr, PDL: tl.constexpr):  # noqa: N803
+def late_copy_kernel(out, x, size, sleep_ns, block: tl.constexpr):
     """out = x, 32-bit words or smaller, after a sleep in which dependents may already run."""
-    pdl_release(PDL)
-    pdl_wait(PDL)
+    pdl_release(True)
+    pdl_wait(True)
     tl.inline_asm_elementwise(
         SLEEP, "=r,r,~{memory}", [sleep_ns], dtype=tl.int32, is_pure=False, pack=1
     )
@@ -62,11 +62,11 @@ def late_copy_kernel(out, x, size, sleep_ns, block: tl.constexpr, PDL: tl.conste
 
 
 @triton.jit
-def copy_kernel(out, x, size, block: tl.constexpr, waits: tl.constexpr, PDL: tl.constexpr):  # noqa: N803
+def copy_kernel(out, x, size, block: tl.constexpr, waits: tl.constexpr):
     """out = x, as a dependent of `late_copy_kernel`: with its wait, or, wrongly, without it."""
-    pdl_release(PDL)
+    grid_control("griddepcontrol.launch_dependents; mov.u32 $0, 0;")
     if waits:
-        pdl_wait(PDL)
+        pdl_wait(True)
     at = tl.program_id(0) * block + tl.arange(0, block)
     tl.store(out + at, tl.load(x + at, mask=at < size, cache_modifier=".cg"), mask=at < size)
 
@@ -77,13 +77,13 @@ def late_copy(out: Tensor, x: Tensor) -> None:
         out.copy_(x)
         return
     grid = (triton.cdiv(out.numel(), BLOCK),)
-    late_copy_kernel[grid](out, x, out.numel(), SLEEP_NS, block=BLOCK, PDL=True)
+    late_copy_kernel[grid](out, x, out.numel(), SLEEP_NS, block=BLOCK)
 
 
 def dependent_copy(out: Tensor, x: Tensor, *, waits: bool) -> None:
     """Starts while the kernel before still runs. `waits` False: reads what lies there."""
     grid = (triton.cdiv(out.numel(), BLOCK),)
-    copy_kernel[grid](out, x, out.numel(), block=BLOCK, waits=waits, PDL=True, launch_pdl=True)
+    copy_kernel[grid](out, x, out.numel(), block=BLOCK, waits=waits, launch_pdl=True)
 
 
 # ---------------------------------------------------------------- before every op of a model

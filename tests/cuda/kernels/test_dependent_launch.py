@@ -227,8 +227,8 @@ def test_an_op_that_depends_on_what_was_there_before_is_named(
 
 def test_the_late_kernel_releases_then_sleeps_then_writes() -> None:
     made = compile_for(
-        late_copy_kernel, {"out": "*bf16", "x": "*bf16"}, {"block": BLOCK, "PDL": True},
-        capability=90, num_warps=4, scalars={"size": "i32", "sleep_ns": "i32"},
+        late_copy_kernel, {"out": "*bf16", "x": "*bf16"}, {"block": BLOCK}, capability=90,
+        num_warps=4, scalars={"size": "i32", "sleep_ns": "i32"},
     )  # fmt: skip
     (release,), clocks = made.where(RELEASE), made.where("GLOBALTIMER")
     assert len(clocks) >= 2

@@ -32,7 +32,6 @@ import triton
 import triton.language as tl
 
 from mini_engine.cuda import kernels
-from tests.support import late_producer
 from tests.support.compile_launch import each_value_once, refused
 from tests.support.launch_record import ROOT, SLOW, files_to_record
 from tests.support.pretend_gpu import Launch
@@ -100,21 +99,11 @@ def product(terms: int, columns: int = 16, kind: str = "*bf16") -> Launch:
     return Launch(product_kernel, signature, constants, {}, num_warps=4, num_stages=3)
 
 
-def late_copy() -> Launch:
-    """With PDL, which only the assembler knows to need sm_90."""
-    types = {"out": "*bf16", "x": "*bf16", "size": "i32", "sleep_ns": "i32"}
-    constants = {"block": "constexpr", "PDL": "constexpr"}
-    kernel = late_producer.late_copy_kernel
-    return Launch(kernel, types | constants, {(4,): 64, (5,): True}, {}, num_warps=4, num_stages=3)
-
-
 def test_what_only_the_interpreter_allows_is_refused_in_words() -> None:
     for capability in (80, 90):
         assert refused(product(16), capability, whole=True) is None
         assert "K >= 16" in (refused(product(8), capability, whole=True) or "")
     assert "K >= 16" in (refused(product(8), 90, whole=False) or "")
-    assert "griddepcontrol" in (refused(late_copy(), 80, whole=True) or "")
-    assert refused(late_copy(), 90, whole=True) is None
     assert "power of 2" in (refused(product(16, 12), 90, whole=False) or "")
 
 
