@@ -489,7 +489,7 @@ def test_the_engine_writes_with_your_cache_what_it_should() -> None:
     """Three prompts of the shipped checkpoint at once, in chunks, in graphs with padded rows."""
     golden = json.loads((SHIPPED / "greedy.json").read_text())["prompts"][:3]
     tiny, new = open_checkpoint(SHIPPED), 10
-    limits = SchedulerLimits(4, 3, num_blocks=40, block_size=4, max_model_len=64)
+    limits = SchedulerLimits(3, 3, num_blocks=40, block_size=4, max_model_len=64)
     dispatcher = GraphDispatcher("FULL", [4], limits.max_num_seqs)
     runner = SimRunner(Device(load_spec("h200")), tiny.config, tiny.weights, limits, dispatcher)
     runner.capture()

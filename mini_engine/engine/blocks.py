@@ -9,9 +9,15 @@ is wasted except the rest of its last block
 
 Block 0 is the **null block** and is never handed out. A graph replayed at a rung above the batch
 computes padded rows too, and they write their K and V to block 0.
+
+Free blocks are a stack, as in vLLM: those of a request come back with its last block on top, so
+they are used again from its tail to its head (`FreeKVCacheBlockQueue` in
+vllm/v1/core/kv_cache_utils.py, with prefix caching off). A pool whose requests share the blocks of
+equal prefixes is `prefix_cache.SharingPool`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 NULL_BLOCK = 0
 
@@ -34,6 +40,20 @@ def usable_blocks(num_blocks: int) -> list[int]:
     return list(range(num_blocks - 1, NULL_BLOCK, -1))
 
 
+class FreeBlocks(Protocol):
+    """Blocks that can be handed out; a list is a stack of them."""
+
+    def __len__(self) -> int: ...
+
+    def pop(self) -> int:
+        """The next to be handed out."""
+        ...
+
+    def extend(self, blocks: Iterable[int], /) -> None:
+        """Take back the blocks: the last is handed out next."""
+        ...
+
+
 class BlockPool:
     """Hands out blocks 1 .. num_blocks - 1, and takes back all blocks of a request at once.
 
@@ -48,7 +68,7 @@ class BlockPool:
             )
         self.num_blocks = num_blocks
         self.block_size = block_size
-        self._free = usable_blocks(num_blocks)
+        self._free: FreeBlocks = usable_blocks(num_blocks)
         self._tables: dict[str, tuple[int, ...]] = {}  # of the requests that hold blocks
 
     @property
@@ -59,6 +79,10 @@ class BlockPool:
     def blocks_for(self, num_tokens: int) -> int:
         """Number of blocks that hold num_tokens tokens of one request."""
         return -(-num_tokens // self.block_size)
+
+    def has_room(self, request_id: str, num_tokens: int) -> bool:
+        """Whether `allocate` would find the blocks. Changes nothing."""
+        return self.blocks_for(num_tokens) - len(self.block_table(request_id)) <= self.num_free
 
     def allocate(self, request_id: str, num_tokens: int) -> tuple[int, ...]:
         """Grow the request's table until it holds `num_tokens` tokens, and return the table.
@@ -82,13 +106,16 @@ class BlockPool:
         return table
 
     def free(self, request_id: str) -> None:
-        """Take back every block of the request. Raises ValueError if it holds none."""
+        """Take back every block of the request, to be used again from its tail to its head.
+
+        Raises ValueError if it holds none.
+        """
         if request_id not in self._tables:
             raise ValueError(
                 f"request {request_id!r} holds no blocks: it was freed before, "
                 "or its blocks come from another pool"
             )
-        self._free.extend(reversed(self._tables.pop(request_id)))
+        self._free.extend(self._tables.pop(request_id))
 
     def block_table(self, request_id: str) -> tuple[int, ...]:
         """Blocks of the request in order of position; empty if it holds none."""

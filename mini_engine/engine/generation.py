@@ -33,8 +33,8 @@ def requests_for(
 ) -> list[Request]:
     """A request for each prompt, with ids `prompt 1`, `prompt 2`, …
 
-    Raises ValueError for an empty prompt and for one that does not fit the context, before a
-    model is loaded.
+    Raises ValueError for an empty prompt and for one that does not fit the context together with
+    its answer, before a model is loaded.
     """
     requests = [
         Request(
@@ -47,6 +47,12 @@ def requests_for(
     ]
     for request in requests:
         limits.check(request)
+        size = f"prompt of {len(request.prompt)} + max_new_tokens {max_new_tokens}"
+        if len(request.prompt) + max_new_tokens > limits.max_model_len:
+            raise ValueError(
+                f"request {request.request_id!r}: {size} > context of {limits.max_model_len}: "
+                "shorten the prompt or ask for less"
+            )
     return requests
 
 

@@ -4,156 +4,46 @@ In:  requests (`submit`), and after each step the sampled tokens (`update`).
 Out: `step()` returns a ScheduledBatch: for each request in it, where its new tokens start,
      how many there are, and the block table that says where their K and V go.
 
-The rules are those of vLLM V1's scheduler (vllm/v1/core/sched/scheduler.py, `Scheduler.schedule`):
+The rules are those of vLLM 0.33's synchronous scheduler (vllm/v1/core/sched/scheduler.py,
+`Scheduler.schedule`), step by step and block by block; tests/engine/test_as_vllm.py compares them:
 
 1. Each step has one token budget for prefill and decode together; there are no phases. A request
    has computed `num_computed` of its `num_tokens` known tokens and gets the rest, or as much of it
    as the budget allows. Decode is the case in which 1 token is missing.
 2. Running requests come first, oldest first; then waiting ones, first come, first served.
 3. A prompt longer than the budget is prefilled in chunks (chunked prefill, always on).
-4. When blocks run out, the youngest running request is preempted: its blocks are freed and it goes
+4. A waiting request is admitted when blocks for *all* its known tokens are free, even if this step
+   computes only a chunk of them. It still takes blocks for the chunk alone. (With
+   `reserve_full_isl=False` blocks for the chunk are enough.)
+5. When blocks run out, the youngest running request is preempted: its blocks are freed and it goes
    to the *front* of the waiting line. All its tokens, generated ones included, are computed again
    later. A step that preempts a request admits none.
+6. With `prefix_caching`, tokens at the beginning of a waiting request that the cache holds already
+   (`prefix_cache.SharingPool`) count as computed when it is admitted.
 
-Only the number of tokens matters, never their values, so a prompt may be `range(4096)`. Two
-invariants follow from the rules. The running list is always in order of arrival. And at most one
-running request, the last, is in the middle of its prompt, since a partial chunk takes the whole
-rest of the budget.
+Only the number of tokens matters, never their values, unless prefixes are cached; so a prompt may
+be `range(4096)`. Two invariants follow from the rules. The running list is always in order of
+arrival. And at most one running request, the last, is in the middle of its prompt, since a partial
+chunk takes the whole rest of the budget.
 """
 
 from collections import deque
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import replace
 
+from mini_engine.engine.batch import (
+    Request,
+    RequestState,
+    ScheduledBatch,
+    ScheduledRequest,
+    SchedulerLimits,
+)
 from mini_engine.engine.blocks import BlockPool, OutOfBlocks
+from mini_engine.engine.prefix_cache import Hits, SharingPool
 
-
-@dataclass(frozen=True)
-class Request:
-    """What a user asks for. It never changes, so it can be run again in another mode."""
-
-    request_id: str
-    prompt: Sequence[int]  # token ids
-    max_new_tokens: int
-    arrival_us: float = 0.0
-    eos_ids: Collection[int] = ()  # sampling one of these ends the request
-
-
-@dataclass(frozen=True)
-class SchedulerLimits:
-    """The sizes that bound a batch and its KV cache."""
-
-    max_num_seqs: int  # running requests
-    max_num_batched_tokens: int  # the token budget of a step
-    num_blocks: int  # of the KV cache, the null block included
-    block_size: int  # tokens in a block
-    max_model_len: int  # tokens of a request, prompt and output
-
-    def __post_init__(self) -> None:
-        for name in ("max_num_seqs", "max_num_batched_tokens", "block_size", "max_model_len"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1")
-        if self.num_blocks < 2:
-            raise ValueError(f"num_blocks is {self.num_blocks}: block 0 is null, so at least 2")
-
-    def check(self, request: Request) -> None:
-        """Raise ValueError when the request could never be served, however long it waits."""
-        what = f"request {request.request_id!r}"
-        num_prompt, max_new = len(request.prompt), request.max_new_tokens
-        if num_prompt < 1:
-            raise ValueError(f"{what}: the prompt is empty: give at least one token")
-        if max_new < 1:
-            raise ValueError(f"{what}: max_new_tokens is {max_new}: ask for at least 1")
-        size = f"{what}: prompt of {num_prompt} + max_new_tokens {max_new}"
-        if num_prompt + max_new > self.max_model_len:
-            raise ValueError(
-                f"{size} > context of {self.max_model_len}: shorten the prompt or ask for less"
-            )
-        # The last token is sampled but never fed back, so its K and V need no slot.
-        needed = -(-(num_prompt + max_new - 1) // self.block_size)
-        if needed > self.num_blocks - 1:
-            raise ValueError(
-                f"{size} needs {needed} blocks of {self.block_size}, and the cache has "
-                f"{self.num_blocks - 1} beside the null block: add blocks or ask for less"
-            )
-
-
-@dataclass(eq=False, slots=True)
-class RequestState:
-    """The progress of a request. The scheduler owns it; runners only read it."""
-
-    request: Request
-    output: list[int] = field(default_factory=list)  # tokens generated so far
-    num_computed: int = 0  # tokens whose K and V are in the cache
-    num_prefill: int = 0  # tokens known at its last admission; it prefills up to here
-    num_preemptions: int = 0
-    finish_reason: str | None = None  # "stop" | "length", None while it runs
-
-    @property
-    def num_tokens(self) -> int:
-        return len(self.request.prompt) + len(self.output)
-
-    def token_ids(self, start: int, stop: int) -> list[int]:
-        """Known tokens at positions start .. stop - 1: prompt first, then output."""
-        n = len(self.request.prompt)
-        return [
-            *self.request.prompt[start:stop],
-            *self.output[max(start - n, 0) : max(stop - n, 0)],
-        ]
-
-
-@dataclass(frozen=True, slots=True)
-class ScheduledRequest:
-    """One request's share of a step: positions start .. start + query_len - 1."""
-
-    state: RequestState
-    start: int  # = num_computed
-    query_len: int
-    block_table: tuple[int, ...]  # long enough for start + query_len tokens
-    is_prefill: bool  # starts below num_prefill: a chunk, even if only one token long
-    samples: bool  # includes the last known token, whose row gives the next one
-
-    @property
-    def request(self) -> Request:
-        return self.state.request
-
-    @property
-    def context_len(self) -> int:
-        return self.start + self.query_len
-
-    @property
-    def token_ids(self) -> list[int]:
-        """The query_len input tokens."""
-        return self.state.token_ids(self.start, self.context_len)
-
-
-@dataclass(frozen=True)
-class ScheduledBatch:
-    """One step's work in order of arrival, which puts decodes first and prefill chunks last."""
-
-    entries: tuple[ScheduledRequest, ...]
-    preempted: tuple[Request, ...] = ()  # by this step
-
-    @property
-    def num_reqs(self) -> int:
-        return len(self.entries)
-
-    @property
-    def num_tokens(self) -> int:
-        return sum(entry.query_len for entry in self.entries)
-
-    @property
-    def query_lens(self) -> tuple[int, ...]:
-        return tuple(entry.query_len for entry in self.entries)
-
-    @property
-    def context_lens(self) -> tuple[int, ...]:
-        """Tokens that each request attends to, those of this step included."""
-        return tuple(entry.context_len for entry in self.entries)
-
-    @property
-    def has_prefill(self) -> bool:
-        return any(entry.is_prefill for entry in self.entries)
+__all__ = [
+    "Request", "RequestState", "ScheduledBatch", "ScheduledRequest", "Scheduler", "SchedulerLimits",
+]  # fmt: skip
 
 
 class Scheduler:
@@ -161,7 +51,10 @@ class Scheduler:
 
     def __init__(self, limits: SchedulerLimits) -> None:
         self.limits = limits
-        self.pool = BlockPool(limits.num_blocks, limits.block_size)
+        sizes = limits.num_blocks, limits.block_size
+        self.prefix_cache = SharingPool(*sizes) if limits.prefix_caching else None
+        self.pool = self.prefix_cache or BlockPool(*sizes)
+        self.first_hits, self.resumed_hits = Hits(), Hits()  # of the prefix cache
         self.waiting: deque[RequestState] = deque()
         self.running: list[RequestState] = []
         self._ids: set[str] = set()  # of waiting and running requests
@@ -171,7 +64,7 @@ class Scheduler:
         return bool(self.waiting or self.running)
 
     def submit(self, request: Request) -> None:
-        """Put the request at the end of the waiting line.
+        """Put the request at the end of the waiting line. A text ends at max_model_len tokens.
 
         Raises:
             ValueError: it could never be served (`SchedulerLimits.check`), or its id is in use.
@@ -182,6 +75,9 @@ class Scheduler:
                 f"request {request.request_id!r} is being served: give each request its own id"
             )
         self._ids.add(request.request_id)
+        room = self.limits.max_model_len - len(request.prompt)
+        if request.max_new_tokens > room:
+            request = replace(request, max_new_tokens=room)
         self.waiting.append(RequestState(request))
 
     def step(self) -> ScheduledBatch | None:
@@ -246,18 +142,42 @@ class Scheduler:
 
         At most max_num_seqs requests run at once. An admitted request moves from `self.waiting` to
         the end of `self.running` and is appended to `scheduled`; its num_prefill becomes the number
-        of its known tokens, generated ones included. Admission stops at the first request for
-        which blocks are short, even if a later one would fit.
+        of its known tokens, generated ones included. Admission stops at the first request that has
+        to wait for blocks (`_admit`), even if a later one would fit.
         """
         while self.waiting and budget > 0 and len(self.running) < self.limits.max_num_seqs:
             state = self.waiting[0]
             state.num_prefill = state.num_tokens
-            entry = self._try_schedule(state, budget)
+            entry = self._admit(state, budget)
             if entry is None:
                 return
             self.running.append(self.waiting.popleft())
             scheduled.append(entry)
             budget -= entry.query_len
+
+    def _admit(self, state: RequestState, budget: int) -> ScheduledRequest | None:
+        """The first share of a waiting request; None, and no change, as long as it has to wait."""
+        if self.prefix_cache is None:
+            return self._try_schedule(state, budget) if self._may_enter(state) else None
+        state.num_computed = self.prefix_cache.look_up(state.request.request_id, state)
+        entry = self._try_schedule(state, budget) if self._may_enter(state) else None
+        if entry is None:
+            state.num_computed = 0
+        else:
+            hits = self.resumed_hits if state.num_preemptions else self.first_hits
+            hits.asked += state.num_tokens
+            hits.hit += state.num_computed
+        return entry
+
+    def _may_enter(self, state: RequestState) -> bool:
+        """Whether a waiting request may be admitted, if the blocks for its first chunk are free.
+
+        With `limits.reserve_full_isl`: only if there is room for all its known tokens, or a long
+        prompt would enter for the sake of its first chunk and be preempted before its last.
+        """
+        if not self.limits.reserve_full_isl:
+            return True
+        return self.pool.has_room(state.request.request_id, state.num_tokens)
 
     def _try_schedule(self, state: RequestState, budget: int) -> ScheduledRequest | None:
         """The request's next tokens, with blocks to hold them; None if blocks are short.

@@ -149,14 +149,14 @@ class _Server:
         budget -= sum(query_len for _, query_len in chunks)
         while places > 0 and budget > 0 and (live := self._head()):
             query_len = min(live.known, budget)
-            blocks = self._blocks(query_len)
-            if blocks + self.decoding.blocks_due > self.free:
+            wanted = self._blocks(live.known if self.limits.reserve_full_isl else query_len)
+            if wanted + self.decoding.blocks_due > self.free:
                 return
             if self.preempted:
                 self.preempted.popleft()
             else:
                 self.next = next(self.arrivals, None)
-            self.free -= blocks
+            self.free -= self._blocks(query_len)
             chunks.append((live, query_len))
             places -= 1
             budget -= query_len

@@ -78,9 +78,10 @@ def workloads(draw: st.DrawFn) -> tuple[list[Request], SchedulerLimits]:
     ]
     block_size = draw(st.integers(1, 5))
     longest = max(len(r.prompt) + r.max_new_tokens - 1 for r in requests)
+    budget = draw(st.integers(1, 16))
     limits = SchedulerLimits(
-        max_num_seqs=draw(st.integers(1, 5)),
-        max_num_batched_tokens=draw(st.integers(1, 16)),
+        max_num_seqs=draw(st.integers(1, min(5, budget))),
+        max_num_batched_tokens=budget,
         num_blocks=1 + -(-longest // block_size) + draw(st.integers(0, 5)),
         block_size=block_size,
         max_model_len=32,

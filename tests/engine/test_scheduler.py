@@ -10,7 +10,7 @@ from mini_engine.engine.scheduler import Request, ScheduledBatch, Scheduler, Sch
 def scheduler(
     *, seqs: int = 8, budget: int = 16, blocks: int = 100, block_size: int = 4, context: int = 400
 ) -> Scheduler:
-    return Scheduler(SchedulerLimits(seqs, budget, blocks, block_size, context))
+    return Scheduler(SchedulerLimits(min(seqs, budget), budget, blocks, block_size, context))
 
 
 def request(name: str, prompt: int, new: int) -> Request:
@@ -140,7 +140,7 @@ def test_update_wants_a_token_for_each_entry_that_samples() -> None:
     [
         (0, 1, "'x': the prompt is empty"),
         (1, 0, "'x': max_new_tokens is 0"),
-        (391, 10, r"prompt of 391 \+ max_new_tokens 10 > context of 400"),
+        (400, 1, r"prompt of 400 \+ max_new_tokens 1 > context of 400: shorten the prompt"),
         (38, 4, r"needs 11 blocks of 4, and the cache has 10 beside the null block"),
     ],
 )
@@ -181,7 +181,7 @@ workloads = st.lists(st.tuples(st.integers(1, 20), st.integers(1, 12)), min_size
 @given(
     workload=workloads,
     seqs=st.integers(1, 6),
-    budget=st.integers(1, 24),
+    budget=st.integers(1, 24),  # and never fewer requests than that
     block_size=st.integers(1, 5),
     spare=st.integers(0, 12),
     arrive_every=st.integers(0, 4),
@@ -212,7 +212,7 @@ def test_every_step_keeps_the_rules(
             continue
         ids = [e.request.request_id for e in batch.entries]
         assert 1 <= batch.num_tokens <= budget
-        assert len(set(ids)) == batch.num_reqs == len(s.running) <= seqs
+        assert len(set(ids)) == batch.num_reqs == len(s.running) <= min(seqs, budget)
         # every running request moves on, in order of arrival, and that puts decodes before chunks
         assert [r.request.request_id for r in s.running] == ids == sorted(ids)
         chunks = [e.is_prefill for e in batch.entries]

@@ -23,7 +23,7 @@ def test_every_row_is_one_token_of_one_request(
     """Through prefill chunks, decodes and preemptions, until all prompts have three tokens more."""
     longest = max(len(prompt) for prompt in prompts) + 2
     blocks = 1 + 2 * -(-longest // block_size)
-    limits = SchedulerLimits(3, budget, blocks, block_size, max_model_len=25)
+    limits = SchedulerLimits(min(3, budget), budget, blocks, block_size, max_model_len=25)
     scheduler = Scheduler(limits)
     for name, prompt in enumerate(prompts):
         scheduler.submit(Request(str(name), prompt, 3))

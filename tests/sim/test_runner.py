@@ -32,9 +32,10 @@ def workloads(draw: st.DrawFn) -> tuple[list[Request], SchedulerLimits]:
     block_size = draw(st.integers(1, 6))
     longest = max(len(r.prompt) + r.max_new_tokens - 1 for r in requests)
     enough = 1 + -(-longest // block_size)
+    budget = draw(st.integers(1, 20))
     limits = SchedulerLimits(
-        max_num_seqs=draw(st.integers(1, 6)),
-        max_num_batched_tokens=draw(st.integers(1, 20)),
+        max_num_seqs=draw(st.integers(1, min(6, budget))),
+        max_num_batched_tokens=budget,
         num_blocks=enough + draw(st.integers(0, 6)),
         block_size=block_size,
         max_model_len=32,

@@ -70,12 +70,14 @@ def random_case(seed: int) -> Case:
         for _ in range(rng.randint(1, 14))
     ]
     block_size = rng.randint(1, 7)
+    budget = rng.choice([1, 2, 7, 20, 64])
     limits = SchedulerLimits(
-        max_num_seqs=rng.choice([1, 4, 8, 12]),
-        max_num_batched_tokens=rng.choice([1, 2, 7, 20, 64]),
+        max_num_seqs=min(rng.choice([1, 4, 8, 12]), budget),
+        max_num_batched_tokens=budget,
         num_blocks=2 + rng.choice([70, 90, 120, 2000]) // block_size,
         block_size=block_size,
         max_model_len=rng.choice([30, 75, 110]),
+        reserve_full_isl=rng.random() < 0.5,
     )
     sizes = sorted(rng.sample(range(1, 33), rng.randint(1, 6)))
     trace.sort(key=lambda r: r.arrival_us)

@@ -2,8 +2,11 @@
 
 Every answer was computed by vLLM 0.33.0, without a GPU. Where vLLM raises (ValueError, or the
 AssertionError of a configuration check), this project raises ValueError.
+
+`vllm_0_33_scheduler.json.gz` holds the steps of its scheduler. Its `_meta` says what each field is.
 """
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -17,6 +20,16 @@ def vectors(kind: str) -> list[Any]:
     """All vectors of one kind: "ladder", "modes", "dispatch", … There is at least one."""
     found: list[Any] = _FILE[kind]
     assert found, f"no vectors of kind {kind}"
+    return found
+
+
+def scheduled_workloads(kind: str) -> list[Any]:
+    """Workloads and the steps of vLLM's scheduler: "scheduler", or "prefix_cache" (with it on)."""
+    path = Path(__file__).parent / "vllm_0_33_scheduler.json.gz"
+    file = json.loads(gzip.decompress(path.read_bytes()))
+    assert file["_meta"]["vllm_version"] == VLLM_VERSION
+    found: list[Any] = file[kind]
+    assert found, f"no workloads of kind {kind}"
     return found
 
 

@@ -1,0 +1,147 @@
+"""What goes into the scheduler and what comes out of it: requests, limits, batches.
+
+In:  requests of users, and the sizes that bound a batch and its KV cache.
+Out: the state of each request, and a ScheduledBatch: one step's work, as a runner reads it.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a user asks for. It never changes, so it can be run again in another mode."""
+
+    request_id: str
+    prompt: Sequence[int]  # token ids
+    max_new_tokens: int
+    arrival_us: float = 0.0
+    eos_ids: Collection[int] = ()  # sampling one of these ends the request
+
+
+@dataclass(frozen=True)
+class SchedulerLimits:
+    """The sizes that bound a batch and its KV cache."""
+
+    max_num_seqs: int  # running requests
+    max_num_batched_tokens: int  # the token budget of a step
+    num_blocks: int  # of the KV cache, the null block included
+    block_size: int  # tokens in a block
+    max_model_len: int  # tokens of a request, prompt and output; its text ends there
+    reserve_full_isl: bool = True  # admit when all known tokens have room, not just a chunk
+    prefix_caching: bool = False  # share blocks of equal prefixes
+
+    def __post_init__(self) -> None:
+        for name in ("max_num_seqs", "max_num_batched_tokens", "block_size", "max_model_len"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1")
+        if self.num_blocks < 2:
+            raise ValueError(f"num_blocks is {self.num_blocks}: block 0 is null, so at least 2")
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ValueError(
+                f"max_num_batched_tokens is {self.max_num_batched_tokens} and max_num_seqs "
+                f"{self.max_num_seqs}: a step must hold a token of every running request, so give "
+                "it at least as many tokens as requests"
+            )
+
+    def check(self, request: Request) -> None:
+        """Raise ValueError when the request could never be served, however long it waits."""
+        what = f"request {request.request_id!r}"
+        num_prompt, max_new = len(request.prompt), request.max_new_tokens
+        if num_prompt < 1:
+            raise ValueError(f"{what}: the prompt is empty: give at least one token")
+        if max_new < 1:
+            raise ValueError(f"{what}: max_new_tokens is {max_new}: ask for at least 1")
+        size = f"{what}: prompt of {num_prompt} + max_new_tokens {max_new}"
+        if num_prompt >= self.max_model_len:
+            raise ValueError(
+                f"{size} > context of {self.max_model_len}: shorten the prompt, there is no room "
+                "for a token after it"
+            )
+        # The last token is sampled but never fed back, so its K and V need no slot.
+        longest = min(num_prompt + max_new, self.max_model_len)
+        needed = -(-(longest - 1) // self.block_size)
+        if needed > self.num_blocks - 1:
+            raise ValueError(
+                f"{size} needs {needed} blocks of {self.block_size}, and the cache has "
+                f"{self.num_blocks - 1} beside the null block: add blocks or ask for less"
+            )
+
+
+@dataclass(eq=False, slots=True)
+class RequestState:
+    """The progress of a request. The scheduler owns it; runners only read it."""
+
+    request: Request
+    output: list[int] = field(default_factory=list)  # tokens generated so far
+    num_computed: int = 0  # tokens whose K and V are in the cache
+    num_prefill: int = 0  # tokens known at its last admission; it prefills up to here
+    num_preemptions: int = 0
+    finish_reason: str | None = None  # "stop" | "length", None while it runs
+    block_keys: list[bytes] = field(default_factory=list)  # of prefix_cache
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.request.prompt) + len(self.output)
+
+    def token_ids(self, start: int, stop: int) -> list[int]:
+        """Known tokens at positions start .. stop - 1: prompt first, then output."""
+        n = len(self.request.prompt)
+        return [
+            *self.request.prompt[start:stop],
+            *self.output[max(start - n, 0) : max(stop - n, 0)],
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledRequest:
+    """One request's share of a step: positions start .. start + query_len - 1."""
+
+    state: RequestState
+    start: int  # = num_computed
+    query_len: int
+    block_table: tuple[int, ...]  # long enough for start + query_len tokens
+    is_prefill: bool  # starts below num_prefill: a chunk, even if only one token long
+    samples: bool  # includes the last known token, whose row gives the next one
+
+    @property
+    def request(self) -> Request:
+        return self.state.request
+
+    @property
+    def context_len(self) -> int:
+        return self.start + self.query_len
+
+    @property
+    def token_ids(self) -> list[int]:
+        """The query_len input tokens."""
+        return self.state.token_ids(self.start, self.context_len)
+
+
+@dataclass(frozen=True)
+class ScheduledBatch:
+    """One step's work in order of arrival, which puts decodes first and prefill chunks last."""
+
+    entries: tuple[ScheduledRequest, ...]
+    preempted: tuple[Request, ...] = ()  # by this step
+
+    @property
+    def num_reqs(self) -> int:
+        return len(self.entries)
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(entry.query_len for entry in self.entries)
+
+    @property
+    def query_lens(self) -> tuple[int, ...]:
+        return tuple(entry.query_len for entry in self.entries)
+
+    @property
+    def context_lens(self) -> tuple[int, ...]:
+        """Tokens that each request attends to, those of this step included."""
+        return tuple(entry.context_len for entry in self.entries)
+
+    @property
+    def has_prefill(self) -> bool:
+        return any(entry.is_prefill for entry in self.entries)

@@ -1,0 +1,215 @@
+"""Prefix cache: requests that begin with the same tokens share the blocks of that beginning.
+
+In:  a request's id and its tokens (`Text`), and how many of them the cache must hold.
+Out: how many of its first tokens the cache holds already, and a block table that begins with the
+     blocks of these.
+
+K and V of a token depend on all tokens before it, so a block may be shared only where everything
+before it is equal, too. The rules are vLLM's (vllm/v1/core/block_pool.py and kv_cache_manager.py):
+
+1. Only full blocks are shared. The **key** of a block is a hash of its tokens and of the key before
+   it, a chain: equal keys mean equal beginnings.
+2. A block gets its key when the step that fills it is scheduled. A request admitted later in the
+   same step finds it already: within a layer, all rows write before any row reads.
+3. A hit walks the keys from the first on, up to the first one that no block has. It never covers
+   the last known token, whose row must be computed to give the next one.
+4. A block is free when no table lists it any more. It keeps its K and V, and its key, until it is
+   handed out again. Blocks without a key are handed out first; of those with one, the block that
+   has been free for longest; of one request, the tail before the head.
+5. Two requests that compute the same block side by side keep one each, with one key. The older one
+   is found first.
+"""
+
+from array import array
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Protocol
+
+from mini_engine.engine.blocks import BlockPool, OutOfBlocks, usable_blocks
+
+
+class Text(Protocol):
+    """The tokens of a request; `scheduler.RequestState` is one. Known tokens never change."""
+
+    block_keys: list[bytes]  # of its first full blocks: only this file reads or extends it
+
+    @property
+    def num_tokens(self) -> int: ...
+
+    def token_ids(self, start: int, stop: int) -> Sequence[int]: ...
+
+
+def block_key(parent: bytes, tokens: Sequence[int]) -> bytes:
+    """The key of a block with these tokens, after the block with the key `parent` (b"": none)."""
+    return sha256(parent + array("q", tokens).tobytes()).digest()
+
+
+@dataclass
+class Hits:
+    """What look-ups came to, in tokens: the hit rate is hit / asked."""
+
+    asked: int = 0  # known tokens of the requests that were admitted
+    hit: int = 0  # those of them that were in the cache: a prefill that is saved
+
+
+class KeyedBlocks:
+    """The blocks that no table lists, in the order of their use, and the keys of all blocks."""
+
+    def __init__(self, blocks: Iterable[int]) -> None:
+        self._queue = OrderedDict.fromkeys(blocks)  # next to be handed out first
+        self._keys: dict[int, bytes] = {}  # of blocks, free or not
+        self._blocks: dict[bytes, dict[int, None]] = {}  # with a key, the oldest first
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def __contains__(self, block: int) -> bool:
+        return block in self._queue
+
+    @property
+    def in_order(self) -> tuple[int, ...]:
+        """All free blocks, the next to be handed out first."""
+        return tuple(self._queue)
+
+    def find(self, key: bytes) -> int | None:
+        """The oldest block with this key, free or not."""
+        return next(iter(self._blocks.get(key, ())), None)
+
+    def name(self, block: int, key: bytes) -> None:
+        """Give a block its key. From now on it can be found."""
+        self._keys[block] = key
+        self._blocks.setdefault(key, {})[block] = None
+
+    def pop(self) -> int:
+        """Hand out the next block. It loses its key."""
+        block, _ = self._queue.popitem(last=False)
+        if block in self._keys:
+            self.evict(block)
+        return block
+
+    def evict(self, block: int) -> None:
+        """Take the key off a block, so that it is not found any more."""
+        key = self._keys.pop(block)
+        del self._blocks[key][block]
+        if not self._blocks[key]:
+            del self._blocks[key]
+
+    def remove(self, block: int) -> None:
+        """Take a free block that was found out of the queue. It keeps its key."""
+        del self._queue[block]
+
+    def extend(self, blocks: Iterable[int], /) -> None:
+        """Take back the blocks of a request, its tail first: those with a key to the end of the
+        queue, the others to its front."""
+        unnamed = []
+        for block in reversed(tuple(blocks)):
+            self._queue[block] = None
+            if block not in self._keys:
+                unnamed.append(block)
+        for block in reversed(unnamed):
+            self._queue.move_to_end(block, last=False)
+
+
+@dataclass
+class Sharer:
+    """What the pool knows of a request that was looked up: waiting, or with blocks."""
+
+    text: Text
+    found: tuple[int, ...]  # with its first keys, until its table begins with them
+    named: int = 0  # how many first blocks of its table have their key
+
+
+class SharingPool(BlockPool):
+    """A BlockPool whose blocks may stand in several tables at once.
+
+    Before a request is admitted, `look_up` finds what the cache holds of it; `allocate` then begins
+    its table with these blocks. A request that is never looked up shares nothing.
+    """
+
+    def __init__(self, num_blocks: int, block_size: int) -> None:
+        super().__init__(num_blocks, block_size)
+        self.blocks = KeyedBlocks(reversed(usable_blocks(num_blocks)))
+        self._free = self.blocks
+        self._owners = [0] * num_blocks  # how many tables list a block
+        self._sharers: dict[str, Sharer] = {}
+
+    def owners(self, block: int) -> int:
+        """How many tables list the block."""
+        return self._owners[block]
+
+    def look_up(self, request_id: str, text: Text) -> int:
+        """How many first tokens of a request without blocks the cache holds, in whole blocks.
+
+        The last known token is never among them. Nothing changes until `allocate`, which expects
+        to be asked for more tokens than that.
+        """
+        found = []
+        for index in range((text.num_tokens - 1) // self.block_size):
+            block = self.blocks.find(self._key(text, index))
+            if block is None:
+                break
+            found.append(block)
+        self._sharers[request_id] = Sharer(text, tuple(found))
+        return len(found) * self.block_size
+
+    def has_room(self, request_id: str, num_tokens: int) -> bool:
+        """As in BlockPool: blocks that were found need not be taken, but cease to be free."""
+        found = self._found(request_id)
+        held = len(self.block_table(request_id)) + len(found)
+        revived = sum(self._owners[block] == 0 for block in found)
+        return self.blocks_for(num_tokens) - held + revived <= self.num_free
+
+    def allocate(self, request_id: str, num_tokens: int) -> tuple[int, ...]:
+        """As in BlockPool, and the table of a request without blocks begins with those found.
+
+        Every block that these tokens fill gets its key, so they must be computed in this step.
+        """
+        sharer = self._sharers.get(request_id)
+        if sharer and sharer.found:
+            if not self.has_room(request_id, num_tokens):
+                raise OutOfBlocks(
+                    f"request {request_id!r}: {num_tokens} tokens, of which "
+                    f"{len(sharer.found)} blocks of {self.block_size} are cached, and "
+                    f"{self.num_free} blocks are free: preempt a request first"
+                )
+            for block in sharer.found:
+                if self._owners[block] == 0:
+                    self.blocks.remove(block)
+                self._owners[block] += 1
+            self._tables[request_id] = sharer.found
+            sharer.named, sharer.found = len(sharer.found), ()
+        held = len(self.block_table(request_id))
+        table = super().allocate(request_id, num_tokens)
+        for block in table[held:]:
+            self._owners[block] = 1
+        if sharer:
+            full = min(num_tokens, sharer.text.num_tokens) // self.block_size
+            for index in range(sharer.named, full):
+                self.blocks.name(table[index], self._key(sharer.text, index))
+            sharer.named = max(sharer.named, full)
+        return table
+
+    def free(self, request_id: str) -> None:
+        """As in BlockPool, but a block that another table lists is not free yet."""
+        table = self.block_table(request_id)
+        for block in table:
+            self._owners[block] -= 1
+        if table:
+            self._tables[request_id] = tuple(b for b in table if self._owners[b] == 0)
+        super().free(request_id)
+        self._sharers.pop(request_id, None)
+
+    def _found(self, request_id: str) -> tuple[int, ...]:
+        sharer = self._sharers.get(request_id)
+        return sharer.found if sharer else ()
+
+    def _key(self, text: Text, index: int) -> bytes:
+        """The key of a full block of the text; each is computed once."""
+        keys = text.block_keys
+        while len(keys) <= index:
+            start = len(keys) * self.block_size
+            tokens = text.token_ids(start, start + self.block_size)
+            keys.append(block_key(keys[-1] if keys else b"", tokens))
+        return keys[index]
