@@ -18,9 +18,9 @@ STEPS = 3000  # no workload here takes a tenth of it
 
 
 def scheduler(
-    *, seqs: int = 8, budget: int = 16, blocks: int = 100, block_size: int = 4
+    *, seqs: int = 8, budget: int = 16, blocks: int = 100, block_size: int = 4, reserve: bool = True
 ) -> Scheduler:
-    return Scheduler(SchedulerLimits(seqs, budget, blocks, block_size, max_model_len=400))
+    return Scheduler(SchedulerLimits(min(seqs, budget), budget, blocks, block_size, 400, reserve))
 
 
 def request(name: str, prompt: int, new: int) -> Request:
@@ -258,6 +258,45 @@ def test_prompts_share_a_step_until_the_budget_is_spent() -> None:
     assert shares(run_step(s)) == [("a", 10, 1), ("b", 6, 4), ("c", 0, 3)]
 
 
+@pytest.mark.catches("a-chunk-is-enough")
+def test_a_prompt_enters_when_all_of_it_has_room() -> None:
+    """6 blocks of 4. a grows to 4 of them; the prompt of b needs 5, its chunks 2 each."""
+    s = scheduler(budget=8, blocks=7)
+    s.submit(request("a", 7, 7))
+    s.submit(request("b", 20, 1))
+    seen = []
+    while s.has_unfinished:
+        batch = run_step(s)
+        assert not batch.preempted, "b entered for a chunk, and was in the way of a"
+        seen.append(shares(batch))
+    assert seen[:7] == [[("a", 0, 7)], *([("a", 7 + i, 1)] for i in range(6))]
+    assert seen[7:] == [[("b", 0, 8)], [("b", 8, 8)], [("b", 16, 4)]]
+
+
+def test_without_the_reserve_room_for_a_chunk_is_enough() -> None:
+    s = scheduler(budget=8, blocks=7, reserve=False)
+    s.submit(request("a", 7, 7))
+    s.submit(request("b", 20, 1))
+    assert [shares(run_step(s)) for _ in range(2)] == [
+        [("a", 0, 7), ("b", 0, 1)],
+        [("a", 7, 1), ("b", 1, 7)],
+    ]
+
+
+@pytest.mark.catches("what-it-wrote-needs-no-room")
+def test_a_victim_comes_back_when_what_it_wrote_has_room_too() -> None:
+    """3 blocks of 2. While a holds two, there is one for b: room for its prompt and one more."""
+    s = scheduler(budget=3, blocks=4, block_size=2)
+    s.submit(request("a", 1, 4))
+    s.submit(request("b", 1, 3))
+    for _ in range(2):
+        assert shares(run_step(s))[1][0] == "b"
+    third = run_step(s)
+    assert (shares(third), names(third.preempted)) == ([("a", 2, 1)], ["b"])
+    assert shares(run_step(s)) == [("a", 3, 1)], "b knows 3 tokens, and there is room for 2"
+    assert shares(run_step(s)) == [("b", 0, 3)]
+
+
 @pytest.mark.catches("small-requests-overtake")
 def test_nobody_overtakes_one_who_waits_for_blocks() -> None:
     s = scheduler(budget=40, blocks=7, block_size=4)  # 6 blocks: 24 tokens
@@ -318,8 +357,10 @@ class ByHand:
                 ran.append(self.give(one, tokens))
                 budget -= tokens
         while self.waiting and budget and not out and len(self.running) < self.limits.max_num_seqs:
-            tokens = min(budget, self.waiting[0].known)
-            if self.missing(self.waiting[0], tokens) > self.free:
+            first = self.waiting[0]
+            tokens = min(budget, first.known)
+            reserved = first.known if self.limits.reserve_full_isl else tokens
+            if self.missing(first, reserved) > self.free:
                 break
             self.running.append(self.waiting.pop(0))
             ran.append(self.give(self.running[-1], tokens))
@@ -351,8 +392,9 @@ def random_case(rng: random.Random) -> tuple[SchedulerLimits, list[Request]]:
     block_size = rng.randint(1, 5)
     needed = max(-(-(len(r.prompt) + r.max_new_tokens - 1) // block_size) for r in requests)
     blocks = 1 + needed + rng.randint(0, 6)
-    limits = SchedulerLimits(rng.randint(1, 6), rng.randint(1, 24), blocks, block_size, 400)
-    return limits, requests
+    budget, reserve = rng.randint(1, 24), rng.random() < 0.5
+    seqs = rng.randint(1, min(6, budget))
+    return SchedulerLimits(seqs, budget, blocks, block_size, 400, reserve), requests
 
 
 def test_every_step_is_the_one_that_the_rules_give() -> None:

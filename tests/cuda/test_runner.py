@@ -71,7 +71,9 @@ def alone(device: str, prompt: tuple[int, ...], new: int) -> tuple[int, ...]:
 
 @st.composite
 def workloads(draw: st.DrawFn) -> tuple[list[Request], SchedulerLimits]:
-    prompts = st.lists(st.integers(0, TINY.vocab_size - 1), min_size=1, max_size=12).map(tuple)
+    beginning = st.sampled_from([(), (1, 2, 3, 4, 5, 6)])
+    ends = st.lists(st.integers(0, TINY.vocab_size - 1), min_size=1, max_size=12).map(tuple)
+    prompts = st.builds(lambda a, b: a + b, beginning, ends)
     requests = [
         Request(str(i), prompt, draw(st.integers(1, 7)))
         for i, prompt in enumerate(draw(st.lists(prompts, min_size=1, max_size=5)))
@@ -85,6 +87,7 @@ def workloads(draw: st.DrawFn) -> tuple[list[Request], SchedulerLimits]:
         num_blocks=1 + -(-longest // block_size) + draw(st.integers(0, 5)),
         block_size=block_size,
         max_model_len=32,
+        prefix_caching=draw(st.booleans()),
     )
     return requests, limits
 

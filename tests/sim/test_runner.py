@@ -19,7 +19,9 @@ from tests.support.capture_events import capture_events
 from tests.support.engine_helpers import ROOMY, VOCAB, alone, sim_engine, tokens_by_id
 
 MODES = ["NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"]
-PROMPTS = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=14).map(tuple)
+ENDS = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=14).map(tuple)
+BEGINNINGS = st.sampled_from([(), (1, 2, 3, 4, 5, 6), (1, 2, 3, 7, 7, 7)])
+PROMPTS = st.builds(lambda beginning, end: beginning + end, BEGINNINGS, ENDS)
 
 
 @st.composite
@@ -39,6 +41,7 @@ def workloads(draw: st.DrawFn) -> tuple[list[Request], SchedulerLimits]:
         num_blocks=enough + draw(st.integers(0, 6)),
         block_size=block_size,
         max_model_len=32,
+        prefix_caching=draw(st.booleans()),
     )
     return requests, limits
 
@@ -57,6 +60,20 @@ def test_every_request_gets_the_tokens_it_gets_alone(
     expected = {r.request_id: alone(tuple(r.prompt), r.max_new_tokens) for r in requests}
     assert done == expected
     assert engine.scheduler.pool.num_free == limits.num_blocks - 1
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_shared_prefix_changes_no_text_in_any_mode(mode: str) -> None:
+    """Hits in the step that computes them, in later ones, and after preemptions."""
+    limits = SchedulerLimits(4, 12, 14, 2, 32, prefix_caching=True)
+    requests = [Request(str(i), (1, 2, 3, 4, 5, 6, 7, i), 6 + i, 100.0 * i) for i in range(8)]
+    engine = sim_engine(mode, (2, 4, 12), limits)
+    done = engine.run(requests)
+    for c in done:
+        assert c.tokens == alone(tuple(c.request.prompt), c.request.max_new_tokens)
+    assert engine.scheduler.first_hits.hit >= 6 * 7
+    assert sum(c.num_preemptions for c in done) > 0
+    assert engine.scheduler.resumed_hits.hit > 0
 
 
 def steps_of(engine_mode: str, requests: list[Request], sizes: tuple[int, ...]) -> list[StepRecord]:

@@ -1,8 +1,9 @@
-"""A runner with no model: its "K and V" are token ids and its next token is a hash of them all.
+"""A runner with no model: its "K and V" are hashes and its next token is a hash of them all.
 
-It writes each input token into its slot of a paged cache and, to sample, reads the whole context
-back through the block table. A wrong position, a shared or stale block, a chunk left out or a
-padded row that writes where it should not all change the hash, and so the tokens.
+What it writes into a token's slot of a paged cache depends on all tokens before it, as K and V do.
+To sample, it reads the whole context back through the block table. A wrong position, a stale block
+or one of another text, a chunk left out or a padded row that writes where it should not all change
+the hash, and so the tokens.
 """
 
 import zlib
@@ -16,15 +17,23 @@ VOCAB = 31
 POISON = (-7, -7)
 
 
-def next_token(context: Sequence[int]) -> int:
-    return zlib.crc32(",".join(map(str, context)).encode()) % VOCAB
+def digest(before: int, token: int) -> int:
+    """What stands for K and V of a token, after a token with the digest `before` (0: none)."""
+    return zlib.crc32(f"{before},{token}".encode())
+
+
+def next_token(digests: Sequence[int]) -> int:
+    return zlib.crc32(",".join(map(str, digests)).encode()) % VOCAB
 
 
 def tokens_alone(request: Request) -> tuple[int, ...]:
     """What the request must end with: no batch, no cache, no scheduler."""
-    context, output = list(request.prompt), []
+    digests, output = [0], list[int]()
+    for token in request.prompt:
+        digests.append(digest(digests[-1], token))
     while len(output) < request.max_new_tokens:
-        output.append(next_token([*context, *output]))
+        output.append(next_token(digests[1:]))
+        digests.append(digest(digests[-1], output[-1]))
         if output[-1] in request.eos_ids:
             break
     return tuple(output)
@@ -36,7 +45,7 @@ class FakeRunner:
     def __init__(self, limits: SchedulerLimits, padding_block: int = NULL_BLOCK) -> None:
         self.block_size = limits.block_size
         self.padding_block = padding_block
-        # (position, token id) of each slot
+        # (position, digest) of each slot
         self.cache = [POISON] * (limits.num_blocks * limits.block_size)
         self.clock_us = 0.0
         self.descriptors: list[BatchDescriptor] = []
@@ -53,15 +62,17 @@ class FakeRunner:
         self.batches.append(batch)
         self.descriptors.append(descriptor)
         self.clock_us += 10.0 + descriptor.num_tokens
-        # All rows write before any row reads, as the kernels of one layer do.
+        # A request may share what one before it in the batch writes. All rows write before any row
+        # samples, as the kernels of one layer do.
         for entry in batch.entries:
             assert entry.query_len > 0
             assert NULL_BLOCK not in entry.block_table
+            table, before = entry.block_table, 0
+            if entry.start:
+                before = self.cache[slot_of(table, entry.start - 1, self.block_size)][1]
             for position, token in enumerate(entry.token_ids, start=entry.start):
-                self.cache[slot_of(entry.block_table, position, self.block_size)] = (
-                    position,
-                    token,
-                )
+                before = digest(before, token)
+                self.cache[slot_of(table, position, self.block_size)] = (position, before)
         assert descriptor.num_tokens >= batch.num_tokens
         for row in range(batch.num_tokens, descriptor.num_tokens):
             self.cache[slot_of([self.padding_block], row % self.block_size, self.block_size)] = (
@@ -74,7 +85,7 @@ class FakeRunner:
         ]
 
     def read_back(self, block_table: Sequence[int], length: int) -> list[int]:
-        """Token ids at positions 0 .. length - 1, as attention would read them."""
+        """Digests at positions 0 .. length - 1, as attention would read them."""
         rows = [self.cache[slot_of(block_table, p, self.block_size)] for p in range(length)]
         assert [position for position, _ in rows] == list(range(length)), "cache corrupted"
-        return [token for _, token in rows]
+        return [value for _, value in rows]

@@ -6,7 +6,7 @@ class Scheduler:
         while self.waiting and budget > 0 and len(self.running) < self.limits.max_num_seqs:
             state = self.waiting[0]
             state.num_prefill = len(state.request.prompt)
-            entry = self._try_schedule(state, budget)
+            entry = self._admit(state, budget)
             if entry is None:
                 return
             self.running.append(self.waiting.popleft())

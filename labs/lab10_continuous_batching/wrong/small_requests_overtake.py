@@ -7,7 +7,7 @@ class Scheduler:
             if budget == 0 or len(self.running) == self.limits.max_num_seqs:
                 return
             state.num_prefill = state.num_tokens
-            entry = self._try_schedule(state, budget)
+            entry = self._admit(state, budget)
             if entry is not None:
                 self.waiting.remove(state)
                 self.running.append(state)

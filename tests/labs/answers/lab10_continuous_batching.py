@@ -34,6 +34,10 @@ class Scheduler:
             stop >= state.num_tokens,
         )
 
+    def _may_enter(self, state):
+        known = state.num_tokens if self.limits.reserve_full_isl else 0
+        return self.pool.blocks_for(known) <= self.pool.num_free  # who waits holds no blocks
+
     def _preempt_youngest(self):
         *self.running, victim = self.running
         victim.num_computed, victim.num_preemptions = 0, victim.num_preemptions + 1
@@ -60,7 +64,7 @@ class Scheduler:
             if not budget:
                 break
             state.num_prefill = len(state.request.prompt) + len(state.output)
-            entry = self._try_schedule(state, budget)
+            entry = self._admit(state, budget)
             if entry is None:
                 break
             admitted.append(state)
