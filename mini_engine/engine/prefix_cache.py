@@ -5,7 +5,8 @@ Out: how many of its first tokens the cache holds already, and a block table tha
      blocks of these.
 
 K and V of a token depend on all tokens before it, so a block may be shared only where everything
-before it is equal, too. The rules are vLLM's (vllm/v1/core/block_pool.py and kv_cache_manager.py):
+before it is equal, too. The rules are vLLM's (vllm/v1/core/block_pool.py and
+vllm/v1/core/kv_cache_manager.py):
 
 1. Only full blocks are shared. The **key** of a block is a hash of its tokens and of the key before
    it, a chain: equal keys mean equal beginnings.

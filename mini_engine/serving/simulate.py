@@ -62,8 +62,13 @@ def simulate(
         progress: called now and then with the number of requests read so far.
 
     Raises:
-        ValueError: the requests are not in order of arrival.
+        ValueError: the requests are not in order of arrival, or `limits` ask for a prefix cache.
     """
+    if limits.prefix_caching:
+        raise ValueError(
+            "prefix_caching is True: a trace has lengths and no texts, so nothing can be found "
+            "again; use limits with prefix_caching=False"
+        )
     tally = Tally(limits, dispatcher, on_served)
     server = _Server(requests, costs, limits, dispatcher, tally)
     while server.take_turn():

@@ -25,6 +25,22 @@ def test_slot_follows_the_block_table() -> None:
     assert [slot_of(table, p, 4) for p in (0, 3, 4, 8)] == [4, 7, 12, 16]
 
 
+def test_a_freed_request_is_used_again_from_its_tail_to_its_head() -> None:
+    pool = BlockPool(num_blocks=8, block_size=1)
+    assert pool.allocate("a", 3) == (1, 2, 3)
+    assert pool.allocate("b", 2) == (4, 5)
+    pool.free("a")
+    pool.free("b")
+    assert pool.allocate("c", 7) == (5, 4, 3, 2, 1, 6, 7)
+
+
+def test_there_is_room_exactly_where_allocate_would_find_blocks() -> None:
+    pool = BlockPool(num_blocks=5, block_size=2)
+    pool.allocate("a", 3)
+    assert [n for n in range(1, 12) if pool.has_room("a", n)] == list(range(1, 9))
+    assert [n for n in range(1, 12) if pool.has_room("b", n)] == list(range(1, 5))
+
+
 def test_growing_inside_the_last_block_takes_nothing() -> None:
     pool = BlockPool(num_blocks=4, block_size=4)
     table = pool.allocate("a", 1)

@@ -104,6 +104,41 @@ def test_out_of_blocks_preempts_the_youngest_and_puts_it_first_in_line() -> None
     assert s.pool.num_free == 4
 
 
+@pytest.mark.parametrize(("reserve", "in_second_step"), [(True, ["a"]), (False, ["a", "b"])])
+def test_a_request_enters_when_all_its_known_tokens_have_room_or_a_chunk_of_them(
+    reserve: bool, in_second_step: list[str]
+) -> None:
+    """6 blocks of 4. a has two; b knows 20 tokens, which need five."""
+    s = Scheduler(SchedulerLimits(4, 8, 7, 4, 400, reserve_full_isl=reserve))
+    s.submit(request("a", 8, 5))
+    s.submit(request("b", 20, 1))
+    run_step(s)
+    assert [name for name, *_ in shape(run_step(s))] == in_second_step
+
+
+def test_the_reserve_takes_no_blocks_for_later_chunks() -> None:
+    s = scheduler(budget=8, blocks=9)
+    s.submit(request("a", 30, 1))
+    run_step(s)
+    assert s.pool.num_free == 8 - 2
+
+
+def test_a_text_ends_where_the_context_does() -> None:
+    s = scheduler(context=10)
+    s.submit(request("a", 7, 50))
+    finished = []
+    while s.has_unfinished:
+        batch = s.step()
+        assert batch is not None
+        finished += s.update(batch, [0])
+    assert [(len(f.output), f.finish_reason) for f in finished] == [(3, "length")]
+
+
+def test_a_budget_that_cannot_hold_a_token_of_every_request_is_refused() -> None:
+    with pytest.raises(ValueError, match="max_num_batched_tokens is 3 and max_num_seqs 4: a step"):
+        SchedulerLimits(4, 3, 10, 4, 100)
+
+
 def test_a_step_that_preempts_admits_nobody() -> None:
     s = scheduler(blocks=5, block_size=2)
     s.submit(request("a", 3, 4))
@@ -185,6 +220,7 @@ workloads = st.lists(st.tuples(st.integers(1, 20), st.integers(1, 12)), min_size
     block_size=st.integers(1, 5),
     spare=st.integers(0, 12),
     arrive_every=st.integers(0, 4),
+    reserve=st.booleans(),
 )
 def test_every_step_keeps_the_rules(
     workload: list[tuple[int, int]],
@@ -193,9 +229,10 @@ def test_every_step_keeps_the_rules(
     block_size: int,
     spare: int,
     arrive_every: int,
+    reserve: bool,
 ) -> None:
     blocks = 1 + spare + max(-(-(p + n - 1) // block_size) for p, n in workload)
-    s = scheduler(seqs=seqs, budget=budget, blocks=blocks, block_size=block_size)
+    s = Scheduler(SchedulerLimits(min(seqs, budget), budget, blocks, block_size, 400, reserve))
     todo = [request(f"{i:02}", p, n) for i, (p, n) in enumerate(workload)]
     first_seen: list[str] = []
     known_at_admission: dict[str, int] = {}
@@ -206,6 +243,7 @@ def test_every_step_keeps_the_rules(
             s.submit(r)
         todo = todo[len(arriving) :]
         steps += 1
+        free_before = s.pool.num_free
         running_before = [state.request.request_id for state in s.running]
         batch = s.step()
         if batch is None:
@@ -231,6 +269,10 @@ def test_every_step_keeps_the_rules(
         assert victims == running_before[::-1][: len(victims)]
         if victims:
             assert set(ids) == set(running_before) - set(victims)
+        admitted = [e for e in batch.entries if e.request.request_id not in running_before]
+        if reserve and admitted:  # the others' new blocks come off what was free before
+            needed = -(-admitted[0].state.num_tokens // block_size)
+            assert needed <= free_before
         first_seen += [e.request.request_id for e in batch.entries if not e.state.output]
         s.update(batch, [0] * sum(e.samples for e in batch.entries))
         held = sum(len(s.pool.block_table(f"{i:02}")) for i in range(len(workload)))

@@ -135,6 +135,12 @@ def test_strides_equal_single_steps_on_a_real_model(mode: str) -> None:
     assert fast.turns < fast.steps / 2
 
 
+def test_a_prefix_cache_is_refused() -> None:
+    limits = SchedulerLimits(4, 16, 101, 4, 200, prefix_caching=True)
+    with pytest.raises(ValueError, match="a trace has lengths and no texts"):
+        simulate([], PlainCosts(), limits, one_rung())
+
+
 def one_rung(num_seqs: int = 4) -> GraphDispatcher:
     return GraphDispatcher("FULL_AND_PIECEWISE", [4, 8], num_seqs)
 
