@@ -30,10 +30,12 @@ from rich.table import Table
 from mini_engine.cli import options
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.model.config import SHAPES, ModelConfig
-from mini_engine.predict.capacity import GIB, KV_DTYPE_BYTES, QUANTS, capacity, floor_ms, read_bytes
+from mini_engine.predict.capacity import GIB, capacity, floor_ms
+from mini_engine.predict.formats import stored_as
 from mini_engine.predict.hardware import DeviceSpec, load_spec, spec_names
 from mini_engine.predict.oplists import StepShape, step_ops
 from mini_engine.predict.step_cost import step_time
+from mini_engine.predict.stored import Stored
 
 DEFAULT_GPU = "h200"
 
@@ -46,13 +48,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--vram-gb", type=float, metavar="GB", help="memory, instead of --gpu")
     add("--bandwidth-gb-s", type=float, metavar="N", help="of that memory, for the floor")
     shapes = f"{', '.join(SHAPES)}, or a checkpoint folder (default: qwen3-0.6b)"
-    add("--model", default="qwen3-0.6b", help=shapes)
+    add("--model", "--shape", default="qwen3-0.6b", help=shapes)
     tokens = "of every request (default: 4096)"
     add("--context", type=number, default=4096, metavar="TOKENS", help=tokens)
     add("--batch", type=number, default=1, metavar="N", help="requests")
-    weights = "of the weights; 8 and 4 bits: of the layers' matrices only (default: bf16)"
-    add("--quant", default="bf16", choices=QUANTS, help=weights)
-    add("--kv-dtype", default="bf16", choices=KV_DTYPE_BYTES, help="of the cache (default: bf16)")
+    options.add_stored(parser, "bf16")
+    add("--file-gb", type=float, metavar="GB", help="of the weights, instead of --quant: 1e9 bytes")
     graphs = "full graphs are held for vLLM's decode sizes up to this (default: 256)"
     add("--max-num-seqs", type=number, default=256, metavar="N", help=graphs)
 
@@ -60,6 +61,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     check_card(args)
     config = options.shape_of(args.model)
+    file_bytes = round((args.file_gb or 0) * 1e9)
+    stored = stored_as(config, args.quant, args.kv_dtype, file_bytes)
     # of the sizes of vLLM's default settings, those of decode batches have a full graph
     sizes = default_capture_sizes(args.max_num_seqs, 8192)
     sizes = [size for size in sizes if size <= args.max_num_seqs]
@@ -74,17 +77,17 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         quant=args.quant,
         kv_dtype=args.kv_dtype,
         capture_sizes=sizes,
+        weights_file=file_bytes,
     )
     on_paper_ms = report.floor_ms
     if args.bandwidth_gb_s:
-        must_read = read_bytes(config, args.quant) + report.kv_bytes
-        on_paper_ms = floor_ms(must_read, args.bandwidth_gb_s)
+        on_paper_ms = floor_ms(stored.read + report.kv_bytes, args.bandwidth_gb_s)
     return {
         "gpu": spec.name if spec else f"a card of {args.vram_gb:g} GB",
         "host": spec.host if spec else None,
         "engine": spec.engine if spec else None,
         "model": config.name,
-        "quant": args.quant,
+        "quant": stored.quant,
         "kv_dtype": args.kv_dtype,
         "context": args.context,
         "batch": args.batch,
@@ -100,7 +103,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         "max_batch": report.max_batch,
         "floor_ms": on_paper_ms,
         "copy_floor_ms": report.copy_floor_ms,
-        "predicted": _predicted(args, config, spec) if spec else None,
+        "predicted": _predicted(args, config, spec, stored) if spec else None,
     }
 
 
@@ -144,7 +147,7 @@ def check_card(args: argparse.Namespace) -> None:
         raise ValueError(
             "--bandwidth-gb-s describes the card of --vram-gb: give that too, or --gpu"
         )
-    for name in ("vram_gb", "bandwidth_gb_s"):
+    for name in ("vram_gb", "bandwidth_gb_s", "file_gb"):
         given = getattr(args, name)
         if given is not None and not 0 < given < math.inf:
             option = name.replace("_", "-")
@@ -152,12 +155,10 @@ def check_card(args: argparse.Namespace) -> None:
 
 
 def _predicted(
-    args: argparse.Namespace, config: ModelConfig, spec: DeviceSpec
-) -> dict[str, float] | None:
-    """ITL of one full graph; None where the op lists, which are of 16 bits, are not of this."""
-    if (args.quant, args.kv_dtype) != ("bf16", "bf16"):
-        return None
-    ops = step_ops(config, StepShape.decode(args.batch, args.context), spec.ops)
+    args: argparse.Namespace, config: ModelConfig, spec: DeviceSpec, stored: Stored
+) -> dict[str, float]:
+    """ITL of one full graph."""
+    ops = step_ops(config, StepShape.decode(args.batch, args.context), spec.ops, stored)
     return options.interval(spec, step_time(ops, spec, "full", args.batch).itl_us, "FULL")
 
 

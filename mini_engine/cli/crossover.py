@@ -39,9 +39,11 @@ from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.ladder import CaptureLadder
 from mini_engine.model.config import ModelConfig
 from mini_engine.predict.curves import ItlCurve, ItlPoint, itl_curve
+from mini_engine.predict.formats import stored_as
 from mini_engine.predict.hardware import DeviceSpec
 from mini_engine.predict.payoff import crossover_batch
 from mini_engine.predict.step_cost import around
+from mini_engine.predict.stored import Stored
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,6 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--max-batch", type=number, default=256, metavar="N", help="(default: 256)")
     sizes = "capture sizes (default: vLLM 0.33's for --max-num-seqs 256)"
     add("--ladder", type=options.whole_numbers, metavar="1,2,4", help=sizes)
+    options.add_stored(parser)
     options.add_host_us(parser)
     picture = Path("out/crossover.png")
     add("-o", "--out", type=Path, default=picture, metavar="PNG", help="picture")
@@ -61,6 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     shape, spec = options.shape_and_spec(args)
+    stored = stored_as(shape, args.quant, args.kv_dtype)
     sizes = args.ladder
     if sizes is None:  # of a server with vLLM's defaults
         sizes = default_capture_sizes(max(256, args.max_batch), 8192)
@@ -68,6 +72,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         curve = itl_curve(
             shape, spec, CaptureLadder(sizes),
             style=args.style or spec.ops, context=args.context, max_batch=args.max_batch,
+            stored=stored,
         )  # fmt: skip
         plots.itl_curve(curve, args.out)
     return {
@@ -75,11 +80,13 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         **options.told(spec),
         "style": args.style or spec.ops,
         "context": args.context,
+        "quant": stored.quant,
+        "kv_dtype": stored.kv_dtype,
         "engine_us": sum(around(spec, 1)),
         "predicted": True,
         "capture_sizes": list(sizes),
         "crossover_batch": curve.crossover,
-        "crossover_interval": _crossover_interval(shape, spec, curve),
+        "crossover_interval": _crossover_interval(shape, spec, curve, stored),
         "batch_1": {
             mode: options.interval(spec, getattr(curve.points[0], field).itl_us, mode)
             for mode, field in (("NONE", "eager"), ("PIECEWISE", "piecewise"), ("FULL", "full"))
@@ -93,7 +100,8 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
 def show(result: dict[str, Any], console: Console) -> None:
     console.print(
         f"[bold]{result['shape']}[/bold] on {options.on(result)}, op list {result['style']}, "
-        f"{result['context']:,} tokens of context each: predicted\n"
+        f"weights {result['quant']}, cache {result['kv_dtype']}, {result['context']:,} tokens of "
+        "context each: predicted\n"
     )
     table = Table()
     for head in (
@@ -129,10 +137,12 @@ def show(result: dict[str, Any], console: Console) -> None:
 # ---------------------------------------------------------------- parts
 
 
-def _crossover_interval(shape: ModelConfig, spec: DeviceSpec, curve: ItlCurve) -> tuple[int, int]:
+def _crossover_interval(
+    shape: ModelConfig, spec: DeviceSpec, curve: ItlCurve, stored: Stored
+) -> tuple[int, int]:
     """With issuing a kernel as much quicker and slower as eager steps were missed by."""
     quick, slow = (
-        crossover_batch(shape, replace(spec, cpu_op_us=us), curve.style, curve.context)
+        crossover_batch(shape, replace(spec, cpu_op_us=us), curve.style, curve.context, stored)
         for us in spec.interval(spec.cpu_op_us, "NONE")
     )
     return quick, slow

@@ -13,7 +13,9 @@ from typing import Any
 
 from mini_engine.dispatch.modes import CUDAGraphMode
 from mini_engine.model.config import SHAPES, ModelConfig, named_shape
+from mini_engine.predict.capacity import KV_DTYPE_BYTES
 from mini_engine.predict.figures import names
+from mini_engine.predict.formats import FORMATS
 from mini_engine.predict.hardware import DeviceSpec, load_spec, spec_names
 from mini_engine.predict.oplists import STYLES
 
@@ -48,6 +50,15 @@ def add_style(parser: argparse.ArgumentParser) -> None:
     """`--style`: the op list, where it is not to be the engine's own."""
     words = "op list: 9 or 5 kernels a layer, or transformers' 56 (default: the engine's own)"
     parser.add_argument("--style", choices=STYLES, help=words)
+
+
+def add_stored(parser: argparse.ArgumentParser, default: str | None = None) -> None:
+    """`--quant` and `--kv-dtype`: how weights and cache are stored."""
+    says = f"(default: {default or 'as the model is'})"
+    weights = f"of the weights: {', '.join(FORMATS)} {says}"
+    add = parser.add_argument
+    add("--quant", default=default, choices=FORMATS, metavar="NAME", help=weights)
+    add("--kv-dtype", default=default, choices=KV_DTYPE_BYTES, help=f"of the cache {says}")
 
 
 def add_host_us(

@@ -30,6 +30,7 @@ from rich.table import Table
 
 from mini_engine.cli import options
 from mini_engine.dispatch.default_ladder import default_capture_sizes
+from mini_engine.predict.formats import stored_as
 from mini_engine.predict.hardware import DeviceSpec
 from mini_engine.predict.step_model import StepModel
 from mini_engine.serving.ladder_saving import optimal_ladder_saving
@@ -48,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_spec(parser)
     options.add_style(parser)
     options.add_mode(parser)
+    options.add_stored(parser)
     add("--ladder", type=options.whole_numbers, metavar="1,2,4", help="(default: vLLM's)")
     add("--max-num-seqs", type=number, default=256, metavar="N")
     add("--max-num-batched-tokens", type=number, default=8192, metavar="N")
@@ -60,6 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     began = time.perf_counter()
     shape, spec = options.shape_and_spec(args)
+    stored = stored_as(shape, args.quant, args.kv_dtype)
     sizes = default_capture_sizes(
         args.max_num_seqs, args.max_num_batched_tokens, capture_sizes=args.ladder, mode=args.mode
     )
@@ -70,9 +73,10 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         max_num_batched_tokens=args.max_num_batched_tokens,
         block_size=args.block_size,
         max_model_len=args.max_model_len,
+        stored=stored,
     )  # fmt: skip
     trace = read_trace(args.trace, skip_bad_rows=args.skip_bad_rows)
-    costs = StepModel(shape, spec, args.style or spec.ops)
+    costs = StepModel(shape, spec, args.style or spec.ops, stored)
     with Progress(console=console, transient=True) as progress:
         task = progress.add_task("serving", total=len(trace.requests))
         report = simulate(
@@ -97,6 +101,8 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         "shape": shape.name,
         **options.told(spec),
         "style": args.style or spec.ops,
+        "quant": stored.quant,
+        "kv_dtype": stored.kv_dtype,
         "rows_skipped": trace.num_skipped,
         "first_row_skipped": trace.first_skipped,
         **report.to_dict(),
@@ -122,7 +128,8 @@ def steps_by_rows(report: ServeReport) -> dict[int, int]:
 def show(result: dict[str, Any], console: Console) -> None:
     console.print(
         f"[bold]{result['trace']}[/bold]: {result['shape']} on {options.on(result)}, "
-        f"{result['mode']}, op list {result['style']}, predicted"
+        f"{result['mode']}, op list {result['style']}, weights {result['quant']}, cache "
+        f"{result['kv_dtype']}, predicted"
     )
     if result["rows_skipped"]:
         skipped = f"{result['rows_skipped']} bad rows skipped; the first: "

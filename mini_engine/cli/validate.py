@@ -11,6 +11,8 @@ an op costs the CPU there) and the engine (how many kernels, and how much Python
 engines: how many points and sources, the median and the ninetieth percentile of the error, the
 bias, and the share of points within 10%. The column "left out" is the honest one: there each source
 is predicted by a fit that has not seen it. An interval is wide enough for 80% of such predictions.
+Steps with weights in few bits (published/quantised_points.json) are in no fit: a table of their own
+says by how much the model is too fast, since it takes the widening of small numbers for free.
 
 --points takes a file of your own. A point with a card, a model or an engine that is not known is
 named in a line of its own, and the rest goes on. A host that nobody has measured is taken for the
@@ -25,6 +27,7 @@ takes minutes.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -33,7 +36,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from mini_engine.predict.published import SHIPPED_POINTS, Sheets, read_points
+from mini_engine.predict.published import QUANTISED_POINTS, SHIPPED_POINTS, Sheets, read_points
 from mini_engine.predict.validate import by_class, host_from, pairs, rows_of, summary
 
 
@@ -86,6 +89,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         "unknown": unknown,
         "classes": [asdict(one) for one in classes],
         "summary": asdict(summary("all", rows)),
+        "quantised": _quantised(sheets) if shipped else None,
         "pairs": [
             {
                 "slow": pair.slow.point.id,
@@ -98,6 +102,18 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         "parameters": kept["parameters"],
         "inseparable": kept["inseparable"],
         "pictures": [str(path) for path in pictures],
+    }
+
+
+def _quantised(sheets: Sheets) -> dict[str, Any]:
+    """Steps with weights in few bits, which no fit has seen."""
+    points, _ = read_points(QUANTISED_POINTS, sheets)
+    rows = rows_of(points, sheets)
+    return {
+        "points": [row.as_json() for row in rows],
+        "classes": [asdict(one) for one in by_class(rows)],
+        "summary": asdict(summary("all", rows)),
+        "inside": sum(row.low_ms <= row.point.itl_ms <= row.high_ms for row in rows),
     }
 
 
@@ -138,23 +154,13 @@ def show(result: dict[str, Any], console: Console) -> None:
             row["host"] + ("" if row["host_known"] else ", the usual one"),
         )
     console.print(points)
-    table = Table(title="By class")
-    for head in ("class", "points", "sources", "median", "p90", "bias", "within 10%", "left out"):
-        table.add_column(head, justify="left" if head == "class" else "right")
-    for one in [*result["classes"], result["summary"]]:
-        left = one["left_out_median"]
-        table.add_row(
-            one["name"],
-            str(one["points"]),
-            str(one["sources"]),
-            f"{one['median_error']:.1%}",
-            f"{one['p90_error']:.1%}",
-            f"{one['bias']:+.1%}",
-            f"{one['within']:.0%}",
-            "–" if left is None else f"{left:.1%}",
-            style="bold" if one["name"] == "all" else None,
+    console.print(_table("By class", [*result["classes"], result["summary"]]))
+    if quantised := result["quantised"]:
+        ones = [*quantised["classes"], quantised["summary"]]
+        console.print(_table("Weights in few bits, and llama.cpp in 16: in no fit", ones))
+        console.print(
+            f"{quantised['inside']} of {quantised['summary']['points']} lie in their interval."
         )
-    console.print(table)
     if result["pairs"]:
         table = Table(title="What a graph buys, pair by pair")
         for head in ("slow", "fast", "measured", "predicted"):
@@ -176,3 +182,23 @@ def show(result: dict[str, Any], console: Console) -> None:
             f"The data cannot separate {one} from {other} (correlation {correlation:+.2f})."
         )
     console.print(f"Pictures: {', '.join(result['pictures'])}")
+
+
+def _table(title: str, summaries: Sequence[dict[str, Any]]) -> Table:
+    table = Table(title=title)
+    for head in ("class", "points", "sources", "median", "p90", "bias", "within 10%", "left out"):
+        table.add_column(head, justify="left" if head == "class" else "right")
+    for one in summaries:
+        left = one["left_out_median"]
+        table.add_row(
+            one["name"],
+            str(one["points"]),
+            str(one["sources"]),
+            f"{one['median_error']:.1%}",
+            f"{one['p90_error']:.1%}",
+            f"{one['bias']:+.1%}",
+            f"{one['within']:.0%}",
+            "–" if left is None else f"{left:.1%}",
+            style="bold" if one["name"] == "all" else None,
+        )
+    return table

@@ -17,6 +17,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mini_engine.model.config import ModelConfig
+from mini_engine.predict.gguf import MIXES, file_bytes
+from mini_engine.predict.gguf import read_bytes as read_of_mix
 from mini_engine.predict.hardware import DeviceSpec, load_spec
 from mini_engine.predict.oplists import StepShape, step_ops
 
@@ -103,12 +105,14 @@ def capacity(
     quant: str = "bf16",
     kv_dtype: str = "bf16",
     capture_sizes: Sequence[int] = (),
+    weights_file: int = 0,
 ) -> CapacityReport:
     """Add it all up.
 
     `device` is a spec, or GiB of memory alone: then there is no floor, and the driver takes as much
-    as on an H200. `capture_sizes` are the rungs of full graphs; none means eager. Raises ValueError
-    for a number below 1 and for an unknown quant or kv_dtype.
+    as on an H200. `quant` is one of `QUANTS` or a GGUF mix, unless `weights_file` says how many
+    bytes the weights take. `capture_sizes` are the rungs of full graphs; none means eager. Raises
+    ValueError for a number below 1 and for an unknown quant or kv_dtype.
     """
     for name, number in (("context", context), ("batch", batch)):
         if number < 1:
@@ -119,14 +123,15 @@ def capacity(
     spec = known or load_spec("h200")
     vram = known.vram_bytes if known else int(device * GIB)  # type: ignore[operator]
 
-    weights, per_token = weight_bytes(config, quant), kv_bytes_per_token(config, kv_dtype)
+    weights, read = stored_bytes(config, quant, weights_file)
+    per_token = kv_bytes_per_token(config, kv_dtype)
     top = max(capture_sizes, default=0)
     nodes = len(step_ops(config, StepShape.decode(1, 1), "fused9")) * len(capture_sizes)
     node_bytes = nodes * spec.graph_node_bytes
     eager, pool = activation_bytes(config, EAGER_TOKENS), step_bytes(config, top, top)
     free = vram - spec.reserved_bytes - weights - eager - pool - node_bytes
     a_request = context * per_token + logit_bytes(config)
-    must_read = step_read_bytes(config, [context] * batch, quant, kv_dtype)
+    must_read = read + batch * context * per_token
     return CapacityReport(
         context=context,
         batch=batch,
@@ -148,6 +153,21 @@ def capacity(
 
 
 # ---------------------------------------------------------------- parts
+
+
+def stored_bytes(config: ModelConfig, quant: str, weights_file: int = 0) -> tuple[int, int]:
+    """Bytes of weights that are held, and those of them that a step reads.
+
+    A file is taken to hold all weights in equally many bits. ValueError for an unknown quant.
+    """
+    if weights_file:
+        table = 0 if config.tie_word_embeddings else config.vocab_size * config.hidden_size
+        return weights_file, round(weights_file * (1 - table / config.num_parameters))
+    if quant in MIXES:
+        return file_bytes(config, quant), read_of_mix(config, quant)
+    if quant not in QUANTS:
+        raise ValueError(f"quant {quant!r}: expected one of {', '.join([*QUANTS, *MIXES])}")
+    return weight_bytes(config, quant), read_bytes(config, quant)
 
 
 def weight_bytes(config: ModelConfig, quant: str = "bf16") -> int:

@@ -19,13 +19,12 @@ from dataclasses import dataclass
 
 from mini_engine.dispatch.ladder import CaptureLadder
 from mini_engine.model.config import ModelConfig
-from mini_engine.predict.capacity import floor_ms, kv_bytes_per_token, read_bytes
+from mini_engine.predict.capacity import floor_ms
 from mini_engine.predict.hardware import DeviceSpec
 from mini_engine.predict.oplists import StepShape, step_ops
 from mini_engine.predict.payoff import crossover_batch
 from mini_engine.predict.step_cost import Mode, StepTime, step_time
-
-STORED_AS = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}  # names of `capacity`
+from mini_engine.predict.stored import Stored, as_it_is
 
 
 @dataclass(frozen=True)
@@ -93,6 +92,7 @@ def itl_curve(
     style: str,
     context: int,
     max_batch: int,
+    stored: Stored | None = None,
 ) -> ItlCurve:
     """From batch 1 to `max_batch`; every request has `context` tokens.
 
@@ -107,13 +107,13 @@ def itl_curve(
         if rung is not None:
             piecewise = step(StepShape(rung, batch, keys, keys), "piecewise")
             full = step(StepShape(rung, rung, keys, keys, batch), "full")
-        floor_us = step_floor_us(config, spec, batch, context)
+        floor_us = step_floor_us(config, spec, batch, context, stored)
         return ItlPoint(batch, rung, eager, piecewise, full, floor_us)
 
     def step(shape: StepShape, mode: Mode) -> StepTime:
-        return step_time(step_ops(config, shape, style), spec, mode, shape.served)
+        return step_time(step_ops(config, shape, style, stored), spec, mode, shape.served)
 
-    crossover = crossover_batch(config, spec, style, context)
+    crossover = crossover_batch(config, spec, style, context, stored)
     batches = _batches(max_batch, [*ladder, crossover])
     return ItlCurve(
         shape=config.name,
@@ -128,15 +128,17 @@ def itl_curve(
     )
 
 
-def step_floor_us(config: ModelConfig, spec: DeviceSpec, batch: int, context: int) -> float:
+def step_floor_us(
+    config: ModelConfig, spec: DeviceSpec, batch: int, context: int, stored: Stored | None = None
+) -> float:
     """No decode step takes less: all weights and all keys are read once.
 
     As fast as a copy, or as a matrix product where that is known to read faster.
     """
-    stored = STORED_AS[config.dtype]
-    kv_bytes = batch * context * kv_bytes_per_token(config, stored)
+    stored = stored or as_it_is(config)
+    kv_bytes = batch * context * stored.kv_bytes_per_token(config)
     fastest_gb_s = max(spec.copy_bandwidth_gb_s, spec.product_gb_s, spec.attention_gb_s)
-    return 1e3 * floor_ms(read_bytes(config, stored) + kv_bytes, fastest_gb_s)
+    return 1e3 * floor_ms(stored.read + kv_bytes, fastest_gb_s)
 
 
 # ---------------------------------------------------------------- parts

@@ -12,19 +12,19 @@ The three styles are three ways in which engines do the same arithmetic:
     fused5   everything fused that can be: 5 a layer, 143 a step
 
 Bytes: each input is read once and each output written once, weights too, whatever the number of
-tokens; index arrays and rotary tables are left out. e is the bytes of an element, t the tokens,
-r the requests, h, i, v the hidden, intermediate and vocabulary sizes, q and kv the columns of q
-and of k (or v).
+tokens; index arrays and rotary tables are left out. Weights and cache take what `Stored` says, by
+default as the model is. e is the bytes of an element, t the tokens, r the requests, h, i, v the
+hidden, intermediate and vocabulary sizes, q and kv the columns of q and of k (or v).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import chain, repeat
 from typing import Literal, NamedTuple
 
 from mini_engine.model.config import ModelConfig
+from mini_engine.predict.stored import Stored, as_it_is
 
 Kind = Literal["product", "attention", "other"]  # kernels of a kind reach the same bandwidth
 
@@ -102,45 +102,49 @@ class StepParts:
     tail: tuple[OpCost, ...]
 
 
-def step_parts(config: ModelConfig, shape: StepShape, style: str) -> StepParts:
+def step_parts(
+    config: ModelConfig, shape: StepShape, style: str, stored: Stored | None = None
+) -> StepParts:
     """The step in parts. Raises ValueError for an unknown style."""
     if style not in _STYLES:
         raise ValueError(f"no op list {style!r}: use one of {', '.join(_STYLES)}")
-    return _STYLES[style](config, shape)
+    return _STYLES[style](config, shape, stored or as_it_is(config))
 
 
-def step_ops(config: ModelConfig, shape: StepShape, style: str) -> list[OpCost]:
+def step_ops(
+    config: ModelConfig, shape: StepShape, style: str, stored: Stored | None = None
+) -> list[OpCost]:
     """Every kernel of the step, in order. Raises ValueError for an unknown style."""
-    parts = step_parts(config, shape, style)
-    layers = chain.from_iterable(repeat(parts.layer, parts.num_layers))
-    return [*parts.head, *layers, *parts.tail]
+    parts = step_parts(config, shape, style, stored)
+    return [*parts.head, *parts.layer * parts.num_layers, *parts.tail]
 
 
 # ---------------------------------------------------------------- fused9
 
 
-def _fused9(c: ModelConfig, s: StepShape) -> StepParts:
+def _fused9(c: ModelConfig, s: StepShape, w: Stored) -> StepParts:
     e, t, r, h, i, v = _sizes(c, s)
     q, kv, qkv = c.q_size, c.kv_size, c.q_size + 2 * c.kv_size
     per_head = 2 * c.head_dim if c.qk_norm else 0  # weights of the q and k norms
     norm = OpCost("rms_norm", (2 * t * h + h) * e, 4 * t * h)
     add_norm = OpCost("add_rms_norm", (4 * t * h + h) * e, 5 * t * h)
     rope = "qk_norm_rope_kv_write" if c.qk_norm else "rope_kv_write"
-    keys_bytes = (2 * t * q + 2 * kv * s.kv_tokens) * e
+    rope_bytes = (t * (qkv + q) + per_head) * e + 2 * t * kv * w.kv_number
+    keys_bytes = 2 * t * q * e + 2 * kv * s.kv_tokens * w.kv_number
     layer = (
-        _linear("qkv_proj", t, h, qkv, e, bias=c.qkv_bias),
-        OpCost(rope, (2 * t * qkv + per_head) * e, (10 if c.qk_norm else 6) * t * (q + kv)),
+        _linear("qkv_proj", t, h, qkv, e, w.qkv, bias=c.qkv_bias),
+        OpCost(rope, rope_bytes, (10 if c.qk_norm else 6) * t * (q + kv)),
         OpCost("attention", keys_bytes, 4 * q * s.qk_pairs, True, "attention"),
-        _linear("o_proj", t, q, h, e),
+        _linear("o_proj", t, q, h, e, w.o),
         add_norm,
-        _linear("gate_up_proj", t, h, 2 * i, e),
+        _linear("gate_up_proj", t, h, 2 * i, e, w.gate_up),
         OpCost("silu_mul", 3 * t * i * e, 5 * t * i),
-        _linear("down_proj", t, i, h, e),
+        _linear("down_proj", t, i, h, e, w.down),
         add_norm,
     )
     tail = (
         OpCost("select_rows", 2 * r * h * e, 0, True),
-        _linear("lm_head", r, h, v, e, splitting=True),
+        _linear("lm_head", r, h, v, e, w.head, splitting=True),
         OpCost("argmax", r * v * e, r * v, True),
     )
     return StepParts((_embed(t, h, e), norm), layer, c.num_layers, tail)
@@ -151,28 +155,28 @@ def _fused9(c: ModelConfig, s: StepShape) -> StepParts:
 HEAD_TILE_ROWS = 32  # rows of the head that leave one (value, index) pair for the argmax
 
 
-def _fused5(c: ModelConfig, s: StepShape) -> StepParts:
+def _fused5(c: ModelConfig, s: StepShape, w: Stored) -> StepParts:
     """Norms are fused into the product after them and residuals into the one before; rotation, KV
     write and attention are one kernel; the head writes only the best token of each tile."""
     e, t, r, h, i, v = _sizes(c, s)
     q, kv, qkv = c.q_size, c.kv_size, c.q_size + 2 * c.kv_size
     per_head = 2 * c.head_dim if c.qk_norm else 0
     rotate = (10 if c.qk_norm else 6) * t * (q + kv)
-    attention_bytes = (2 * t * q + 2 * kv * s.kv_tokens + 2 * t * kv + per_head) * e
+    attention_bytes = (2 * t * q + per_head) * e + 2 * kv * (s.kv_tokens + t) * w.kv_number
     attention_flops = rotate + 4 * q * s.qk_pairs
     tiles = r * -(-v // HEAD_TILE_ROWS) * 8  # float32 value and int32 index
-    head_bytes, head_flops = (r * h + h + v * h) * e + tiles, 4 * r * h + 2 * r * h * v
+    head_bytes, head_flops = (r * h + h) * e + w.head + tiles, 4 * r * h + 2 * r * h * v
     layer = (
-        _add(_linear("norm_qkv_proj", t, h, qkv, e, bias=c.qkv_bias), h * e, 4 * t * h),
+        _add(_linear("norm_qkv_proj", t, h, qkv, e, w.qkv, bias=c.qkv_bias), h * e, 4 * t * h),
         OpCost("rope_kv_write_attention", attention_bytes, attention_flops, True, "attention"),
-        _add(_linear("o_proj_add", t, q, h, e), t * h * e, t * h),
+        _add(_linear("o_proj_add", t, q, h, e, w.o), t * h * e, t * h),
         OpCost(
             "norm_gate_up_silu_mul",
-            (t * h + h + 2 * i * h + t * i) * e,
+            (t * h + h + t * i) * e + w.gate_up,
             4 * t * h + 4 * t * h * i + 5 * t * i,
             kind="product",
         ),
-        _add(_linear("down_proj_add", t, i, h, e), t * h * e, t * h),
+        _add(_linear("down_proj_add", t, i, h, e, w.down), t * h * e, t * h),
     )
     tail = (
         OpCost("norm_lm_head", head_bytes, head_flops, True, "product"),
@@ -184,7 +188,7 @@ def _fused5(c: ModelConfig, s: StepShape) -> StepParts:
 # ---------------------------------------------------------------- hf56
 
 
-def _hf56(c: ModelConfig, s: StepShape) -> StepParts:
+def _hf56(c: ModelConfig, s: StepShape, w: Stored) -> StepParts:
     """transformers 5.23, sdpa, `DynamicCache`, a bf16 model: what torch dispatches, without views.
 
     Each op is named place.op; tests/predict/test_oplists.py counts them on the installed version.
@@ -194,32 +198,32 @@ def _hf56(c: ModelConfig, s: StepShape) -> StepParts:
     q, kv = c.q_size, c.kv_size
     q_norm = _hf_norm("q_norm", t * c.num_heads, c.head_dim, e) if c.qk_norm else ()
     k_norm = _hf_norm("k_norm", t * c.num_kv_heads, c.head_dim, e) if c.qk_norm else ()
-    cache = 2 * kv * s.kv_tokens * e  # the whole cache is copied to append to it
+    cache = 2 * kv * s.kv_tokens * w.kv_number  # the whole cache is copied to append to it
     layer = (
-        _linear("q_proj.linear", t, h, q, e, bias=c.qkv_bias),
+        _linear("q_proj.linear", t, h, q, e, w.q, bias=c.qkv_bias),
         *q_norm,
-        _linear("k_proj.linear", t, h, kv, e, bias=c.qkv_bias),
+        _linear("k_proj.linear", t, h, kv, e, w.k, bias=c.qkv_bias),
         *k_norm,
-        _linear("v_proj.linear", t, h, kv, e, bias=c.qkv_bias),
+        _linear("v_proj.linear", t, h, kv, e, w.v, bias=c.qkv_bias),
         *_hf_rotate("q", t * q, e),
         *_hf_rotate("k", t * kv, e),
         OpCost("key_cache.cat", cache, 0),
         OpCost("value_cache.cat", cache, 0),
         OpCost("attention.sdpa", 2 * t * q * e + cache, 4 * q * s.qk_pairs, True, "attention"),
-        _linear("o_proj.linear", t, q, h, e),
+        _linear("o_proj.linear", t, q, h, e, w.o),
         OpCost("attention_residual.add", 3 * t * h * e, t * h),
         *_hf_norm("post_attention_norm", t, h, e),
-        _linear("gate_proj.linear", t, h, i, e),
+        _linear("gate_proj.linear", t, h, i, e, w.gate_up / 2),
         OpCost("gate.silu", 2 * t * i * e, 4 * t * i),
-        _linear("up_proj.linear", t, h, i, e),
+        _linear("up_proj.linear", t, h, i, e, w.gate_up / 2),
         OpCost("gate_up.mul", 3 * t * i * e, t * i),
-        _linear("down_proj.linear", t, i, h, e),
+        _linear("down_proj.linear", t, i, h, e, w.down),
         OpCost("mlp_residual.add", 3 * t * h * e, t * h),
         *_hf_norm("next_norm", t, h, e),
     )
     head = (_embed(t, h, e, "embed.embedding"), *_hf_rotary(t, c.head_dim, e))
     tail = (
-        _linear("lm_head.linear", r, h, v, e, splitting=True),
+        _linear("lm_head.linear", r, h, v, e, w.head, splitting=True),
         OpCost("sample.argmax", r * v * e, r * v, True),
     )
     return StepParts((*head, *_hf_norm("first_norm", t, h, e)), layer, c.num_layers, tail)
@@ -266,8 +270,8 @@ def _hf_rotary(t: int, head_dim: int, e: int) -> tuple[OpCost, ...]:
 
 def _sizes(c: ModelConfig, s: StepShape) -> tuple[int, int, int, int, int, int]:
     """e, T, R, H, I, V."""
-    inter, vocab = c.intermediate_size, c.vocab_size
-    return c.dtype_bytes, s.num_tokens, s.num_reqs, c.hidden_size, inter, vocab
+    e, i = c.dtype_bytes, c.intermediate_size
+    return e, s.num_tokens, s.num_reqs, c.hidden_size, i, c.vocab_size
 
 
 def _embed(t: int, h: int, e: int, name: str = "embed") -> OpCost:
@@ -275,11 +279,12 @@ def _embed(t: int, h: int, e: int, name: str = "embed") -> OpCost:
 
 
 def _linear(
-    name: str, rows: int, k: int, n: int, e: int, *, bias: bool = False, splitting: bool = False
-) -> OpCost:
-    """(rows, k) times (k, n) weights."""
-    moved = rows * k + n * k + rows * n + (n if bias else 0)
-    return OpCost(name, moved * e, 2 * rows * k * n, splitting, "product")
+    name: str, rows: int, k: int, n: int, e: int, weight: float, *, bias: bool = False,
+    splitting: bool = False,
+) -> OpCost:  # fmt: skip
+    """(rows, k) times (k, n) weights, which take `weight` bytes."""
+    moved = rows * k + rows * n + (n if bias else 0)
+    return OpCost(name, moved * e + weight, 2 * rows * k * n, splitting, "product")
 
 
 def _add(op: OpCost, bytes: float, flops: float) -> OpCost:
@@ -287,7 +292,7 @@ def _add(op: OpCost, bytes: float, flops: float) -> OpCost:
     return op._replace(bytes=op.bytes + bytes, flops=op.flops + flops)
 
 
-_STYLES: dict[str, Callable[[ModelConfig, StepShape], StepParts]] = {
+_STYLES: dict[str, Callable[[ModelConfig, StepShape, Stored], StepParts]] = {
     "hf56": _hf56,
     "fused9": _fused9,
     "fused5": _fused5,

@@ -27,6 +27,7 @@ from mini_engine.predict.step_cost import (
     run,
     step_time,
 )
+from mini_engine.predict.stored import Stored
 
 
 @dataclass(frozen=True)
@@ -85,23 +86,30 @@ def is_launch_bound(ops: Sequence[OpCost], spec: DeviceSpec) -> bool:
     return gpu_us < len(ops) * spec.cpu_op_us
 
 
-def crossover_batch(config: ModelConfig, spec: DeviceSpec, style: str, context: int) -> int:
+def crossover_batch(
+    config: ModelConfig, spec: DeviceSpec, style: str, context: int, stored: Stored | None = None
+) -> int:
     """The smallest decode batch at which eager launching is no longer launch-bound.
 
     Below it a larger batch costs no time; above it a graph saves only the wider gaps. Every request
     has `context` tokens.
     """
-    return _smallest(
-        lambda b: not is_launch_bound(step_ops(config, StepShape.decode(b, context), style), spec)
-    )
+
+    def launch_bound(batch: int) -> bool:
+        ops = step_ops(config, StepShape.decode(batch, context), style, stored)
+        return is_launch_bound(ops, spec)
+
+    return _smallest(lambda batch: not launch_bound(batch))
 
 
-def crossover_closed_form(config: ModelConfig, spec: DeviceSpec, style: str, context: int) -> int:
+def crossover_closed_form(
+    config: ModelConfig, spec: DeviceSpec, style: str, context: int, stored: Stored | None = None
+) -> int:
     """The same from two numbers: the bytes of a batch of one, and those that each request adds.
 
     Equal to `crossover_batch` where no op is bound by arithmetic, and above it otherwise.
     """
-    one, two = (step_ops(config, StepShape.decode(b, context), style) for b in (1, 2))
+    one, two = (step_ops(config, StepShape.decode(b, context), style, stored) for b in (1, 2))
     one_us, two_us = (
         sum(op.bytes / (rates(op, spec)[0] * 1e3) for op in ops) for ops in (one, two)
     )

@@ -21,12 +21,14 @@ from typing import Any
 
 from mini_engine.model.config import SHAPES
 from mini_engine.predict.figures import Figure, Sheet, load_sheet, names
+from mini_engine.predict.formats import FORMATS, PUBLISHED, stored_as
 from mini_engine.predict.hardware import DeviceSpec, put_together
 from mini_engine.predict.oplists import StepShape
 from mini_engine.predict.step_cost import Mode
 from mini_engine.predict.step_model import StepModel
 
 SHIPPED_POINTS = Path(__file__).parent / "published" / "decode_points.json"
+QUANTISED_POINTS = SHIPPED_POINTS.with_name("quantised_points.json")  # in no fit
 KEPT = SHIPPED_POINTS.with_name("fit.json")  # what `validate --fit` found
 USUAL_HOST = "server"
 LAUNCHES: dict[str, Mode] = {"NONE": "eager", "PIECEWISE": "piecewise", "FULL": "full"}
@@ -46,6 +48,7 @@ class Point:
     host: str  # whose machine: the source's name, where nothing better is known
     source: str
     confidence: str = "high"
+    quant: str | None = None  # a name of `formats`; None: as the model is
 
 
 @dataclass(frozen=True)
@@ -113,6 +116,9 @@ class Sheets:
         ):
             if word not in known:
                 return f"{point.id}: no {what} {word!r}, known are {', '.join(sorted(known))}"
+        if point.quant and point.quant not in (*FORMATS, *PUBLISHED):
+            names = ", ".join([*FORMATS, *PUBLISHED])
+            return f"{point.id}: no quant {point.quant!r}, known are {names}"
         return None
 
     def with_figure(self, kind: str, name: str, figure: str, value: float) -> Sheets:
@@ -128,8 +134,9 @@ class Sheets:
 def predicted_ms(point: Point, sheets: Sheets, host: Sheet | None = None) -> float:
     """The ITL that the model predicts for a point, which the sheets must know."""
     spec, mode, _ = sheets.spec(point, host)
-    shape = StepShape.decode(point.batch, point.context)
-    return StepModel(SHAPES[point.model], spec, spec.ops).itl_us(mode, shape) / 1e3
+    config, shape = SHAPES[point.model], StepShape.decode(point.batch, point.context)
+    stored = stored_as(config, point.quant)
+    return StepModel(config, spec, spec.ops, stored).itl_us(mode, shape) / 1e3
 
 
 def read_points(path: Path, sheets: Sheets) -> tuple[list[Point], list[str]]:
@@ -170,5 +177,5 @@ def _point(item: Any, where: str) -> Point:
     return Point(
         texts["id"], texts["class"], texts["model"].lower(), texts["gpu"].lower(),
         **numbers, host=str(item.get("host") or texts["source"]), source=texts["source"],
-        confidence=str(item.get("confidence") or "high"),
+        confidence=str(item.get("confidence") or "high"), quant=item.get("quant"),
     )  # fmt: skip

@@ -35,6 +35,7 @@ from mini_engine.predict.step_cost import (
     kernel_us,
     launched,
 )
+from mini_engine.predict.stored import Stored
 
 Line = tuple[float, float]  # us without keys, and us for each key that attention reads
 # Where a line is read: at one key, since a copy of no keys is no kernel, and far from it.
@@ -44,9 +45,15 @@ PROBE_KEYS = (1, 1 << 20)
 class StepModel:
     """Costs of the steps of one model on one device. Remembers the lines that it was asked for."""
 
-    def __init__(self, config: ModelConfig, spec: DeviceSpec, style: str | None = None) -> None:
-        """`style`: the op list; the engine's own where none is given."""
-        self.config, self.spec, self.style = config, spec, style or spec.ops
+    def __init__(
+        self,
+        config: ModelConfig,
+        spec: DeviceSpec,
+        style: str | None = None,
+        stored: Stored | None = None,
+    ) -> None:
+        """`style`: the op list, the engine's own where none is given. `stored`: as it is."""
+        self.config, self.spec, self.style, self.stored = config, spec, style or spec.ops, stored
         self._lines: dict[tuple[Mode, int, int, int], tuple[Line, ...]] = {}
 
     def itl_us(self, mode: Mode, shape: StepShape) -> float:
@@ -58,7 +65,7 @@ class StepModel:
     def _eager_us(self, shape: StepShape) -> float:
         """The recursion as one maximum: all is issued up to some op, and from there on the ops run
         back to back. A queue that is too short for the step delays the CPU too: then it is run."""
-        spec, parts = self.spec, step_parts(self.config, shape, self.style)
+        spec, parts = self.spec, step_parts(self.config, shape, self.style, self.stored)
         head, layer, tail = (
             [kernel_us(op, spec) for op in ops] for ops in (parts.head, parts.layer, parts.tail)
         )
@@ -110,7 +117,7 @@ class StepModel:
 
     def _works(self, mode: Mode, shape: StepShape) -> list[Work]:
         """What `step_time` runs, with the first of two layers repeated."""
-        spec, parts = self.spec, step_parts(self.config, shape, self.style)
+        spec, parts = self.spec, step_parts(self.config, shape, self.style, self.stored)
         if mode == "full":
             head, layer, tail = (
                 [kernel_us(op, spec) for op in ops] for ops in (parts.head, parts.layer, parts.tail)

@@ -126,9 +126,12 @@ def summary(name: str, rows: Sequence[Row]) -> Summary:
 
 
 def by_class(rows: Sequence[Row]) -> list[Summary]:
-    """One summary for each class, in alphabetical order."""
-    classes = sorted({row.point.cls for row in rows})
-    return [summary(name, [row for row in rows if row.point.cls == name]) for name in classes]
+    """One summary for each class, and for each way to store weights, in alphabetical order."""
+    kinds: dict[str, list[Row]] = {}
+    for row in rows:
+        name = row.point.cls + (f", {row.point.quant}" if row.point.quant else "")
+        kinds.setdefault(name, []).append(row)
+    return [summary(name, kinds[name]) for name in sorted(kinds)]
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:
@@ -180,7 +183,9 @@ def nearest_pair(config: ModelConfig, spec: DeviceSpec, batch: int) -> Pair | No
 
 def _alike(one: Row, other: Row) -> bool:
     a, b = one.point, other.point
-    keys = [(p.cls.split()[0], p.host, p.model, p.card, p.batch, p.context) for p in (a, b)]
+    keys = [
+        (p.cls.split()[0], p.host, p.model, p.card, p.batch, p.context, p.quant) for p in (a, b)
+    ]
     return keys[0] == keys[1]
 
 

@@ -26,6 +26,7 @@ from mini_engine.predict.hardware import DeviceSpec
 from mini_engine.predict.oplists import step_ops
 from mini_engine.predict.payoff import CaptureCost, capture_cost
 from mini_engine.predict.step_cost import padded_step
+from mini_engine.predict.stored import Stored
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,7 @@ class LadderCosts:
         *,
         decode_query_len: int = 1,
         style: str | None = None,
+        stored: Stored | None = None,
     ) -> None:
         """`decode_query_len`: 1 + speculative tokens. Limits are checked by `of`."""
         self.mode, self.max_num_seqs, self.decode_query_len = mode, max_num_seqs, decode_query_len
@@ -69,7 +71,8 @@ class LadderCosts:
             """Of one rung: what capturing costs, and the bytes that it needs of the pool."""
             launched_as, shape = padded_step(graph, 1)
             logits = shape.num_reqs if graph.mode is CUDAGraphMode.FULL else 0
-            cost = capture_cost(step_ops(config, shape, style or spec.ops), spec, launched_as)
+            ops = step_ops(config, shape, style or spec.ops, stored)
+            cost = capture_cost(ops, spec, launched_as)
             return cost, step_bytes(config, shape.num_tokens, logits)
 
         self._costs_of = costs_of

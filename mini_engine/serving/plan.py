@@ -13,8 +13,9 @@ from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.dispatch.modes import CUDAGraphMode
 from mini_engine.engine.scheduler import SchedulerLimits
 from mini_engine.model.config import ModelConfig
-from mini_engine.predict.capacity import kv_bytes_per_token, step_bytes, weight_bytes
+from mini_engine.predict.capacity import step_bytes
 from mini_engine.predict.hardware import DeviceSpec
+from mini_engine.predict.stored import Stored, as_it_is
 from mini_engine.serving.ladder_cost import GraphCosts, LadderCosts
 
 
@@ -36,21 +37,25 @@ def plan_server(
     max_num_batched_tokens: int = 8192,
     block_size: int = 16,
     max_model_len: int | None = None,
+    stored: Stored | None = None,
 ) -> ServerPlan:
     """All memory that nothing else needs becomes KV blocks.
 
     The defaults: 256 requests, as in the engines that this course reads; steps of 8,192 tokens, as
     in vLLM 0.33 on a card of 70 GiB or more (EngineArgs.get_batch_defaults; it allows 1,024
-    requests there); the model's own context.
+    requests there); the model's own context; weights and cache as they are.
 
     Raises:
         ValueError: not even one block is left, or a number is out of range.
     """
     dispatcher = GraphDispatcher(mode, capture_sizes, max_num_seqs)
-    costs = LadderCosts(config, spec, mode, max_num_seqs, style=style).of(capture_sizes)
-    used = spec.reserved_bytes + weight_bytes(config) + costs.memory_bytes
+    stored = stored or as_it_is(config)
+    costs = LadderCosts(config, spec, mode, max_num_seqs, style=style, stored=stored).of(
+        capture_sizes
+    )
+    used = spec.reserved_bytes + stored.held + costs.memory_bytes
     used += step_bytes(config, max_num_batched_tokens, max_num_seqs)
-    block_bytes = block_size * kv_bytes_per_token(config)
+    block_bytes = block_size * stored.kv_bytes_per_token(config)
     num_blocks = (spec.vram_bytes - used) // block_bytes
     if num_blocks < 2:
         raise ValueError(

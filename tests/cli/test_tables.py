@@ -399,7 +399,35 @@ def test_capacity_predicts_a_step_beside_its_floor(capsys: pytest.CaptureFixture
     assert found["copy_floor_ms"] < itl["low_ms"] < itl["itl_ms"] < itl["high_ms"]
     told = shown(capsys, *words, "--batch", "3")
     assert "one graph of sglang on the host desktop-2025, predicted" in told
-    assert answer(capsys, *words, "--quant", "int4")["predicted"] is None
+    four_bits = answer(capsys, *words, "--batch", "3", "--quant", "int4")
+    assert four_bits["copy_floor_ms"] < four_bits["predicted"]["itl_ms"] < itl["itl_ms"]
+
+
+def test_does_the_file_fit_my_card_at_this_context(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("capacity", "--spec", "rtx4060", "--shape", "qwen3-8b", "--context", "8192")
+    by_name = answer(capsys, *words, "--quant", "q4_k_m")
+    assert by_name["fits"]
+    by_size = answer(capsys, *words, "--file-gb", "5.5", "--kv-dtype", "fp8")
+    sizes = {row["item"]: row["bytes"] for row in by_size["rows"]}
+    assert sizes["weights"] == 5.5e9
+    assert by_size["kv_bytes_per_token"] * 2 == by_name["kv_bytes_per_token"]
+    assert "weights a file of 5.5 GB" in shown(capsys, *words, "--file-gb", "5.5")
+    assert not answer(capsys, *words, "--quant", "q8_0")["fits"]
+
+
+def test_crossover_and_serve_take_weights_and_cache_in_few_bits(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    few = ("--quant", "int4", "--kv-dtype", "fp8")
+    words = ("crossover", "--max-batch", "1", "--out", str(tmp_path / "x.png"))
+    plain, small = answer(capsys, *words), answer(capsys, *words, *few)
+    assert (plain["quant"], small["quant"], small["kv_dtype"]) == ("bf16", "int4", "fp8")
+    assert small["rows"][0]["floor_ms"] < plain["rows"][0]["floor_ms"]
+    assert small["rows"][0]["full_ms"] < plain["rows"][0]["full_ms"]
+    assert small["crossover_batch"] > plain["crossover_batch"]  # launch-bound up to more requests
+    plain, small = answer(capsys, "serve"), answer(capsys, "serve", *few)
+    assert small["kv_blocks"] > 2 * plain["kv_blocks"]
+    assert small["itl_p50_us"] < plain["itl_p50_us"]
 
 
 def test_capacity_help_tells_what_the_command_finds(capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,7 @@ from mini_engine.predict.hardware import FIGURE_NAMES, load_spec, spec_names
 
 GPUS = (
     "a100", "a100-40", "b200", "h100", "h100-pcie", "h20", "h200", "l4", "rtx3080ti", "rtx3090",
-    "rtx4070", "rtx4090", "rtx5070ti", "rtx5090", "t4",
+    "rtx4060", "rtx4070", "rtx4090", "rtx5070ti", "rtx5090", "t4",
 )  # fmt: skip
 # An engine may do nothing there; a card may have no PDL.
 MAY_BE_NONE = {"host_step_us", "ahead_us", "request_us", "pdl_saves_us"}

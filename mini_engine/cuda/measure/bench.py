@@ -49,10 +49,10 @@ from mini_engine.cuda.measure.variants import ANCHOR, COMPILED, VARIANTS, Varian
 from mini_engine.cuda.weights import Weights
 from mini_engine.model.config import ModelConfig
 from mini_engine.predict.capacity import kv_bytes_per_token, read_bytes
-from mini_engine.predict.curves import STORED_AS
 from mini_engine.predict.hardware import DeviceSpec
 from mini_engine.predict.oplists import OpCost, StepShape, step_ops
 from mini_engine.predict.step_cost import Mode, step_time, with_pdl
+from mini_engine.predict.stored import STORED_AS
 from mini_engine.records.rows import GATE_FAILED, MEASURED, NOT_RUN, Point, Row, Run, six
 
 SpecFor = Callable[[str], DeviceSpec]  # by an engine's name, on the card and host at hand
