@@ -33,7 +33,7 @@ QWEN_8B = named_shape("qwen3-8b")
     ],
 )
 def test_llama_31_8b_takes_the_bits_a_weight_of_llama_cpps_own_table(mix: str, bits: float) -> None:
-    """tools/quantize/README.md of llama.cpp, commit 311c2c9f; its four decimals are the tolerance.
+    """llama.cpp's README of quantize, commit 311c2c9f; its four decimals are the tolerance.
     Llama 3.1 8B has the shape of Llama 3 8B."""
     config = named_shape("llama-3-8b")
     assert file_bytes(config, mix) * 8 / config.num_parameters == pytest.approx(bits, abs=5e-5)
