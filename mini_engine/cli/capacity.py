@@ -12,10 +12,16 @@ and head left in bf16, take 1.3 GiB. A token's keys and values take 112 KiB, so 
 35 decode sizes that vLLM would capture, 9 such requests fit at once, or one of 92,102 tokens (the
 model itself was made for 40,960). One step of one request cannot take less than 5.0 ms.
 
+Does the 5.5 GB file fit an 8 GB card at 8k context? A GGUF file goes by its mix (--quant q4_k_m) or
+by its size:
+
+  python -m mini_engine capacity --spec rtx4060 --shape qwen3-8b --file-gb 5.5 --context 8192
+
 No spec for your card? Say what it has: --vram-gb 12 --bandwidth-gb-s 504. What the driver takes is
 then that of a known card. Sums, not measurements: engines differ in what they keep. Neither the
-host nor the engine changes them; with bf16 weights and cache, the last line says what a step of
-that engine, as one graph, is predicted to take beside its floor.
+host nor the engine changes them; the last line says what a step of that engine, as one graph, is
+predicted to take beside its floor. With weights in few bits such predictions are too short, by a
+fifth in the middle (`validate`): widening small numbers is taken to be free.
 """
 
 from __future__ import annotations

@@ -17,6 +17,9 @@ fast the host is decides that: issued on a desktop of 2025 (--host desktop-2025)
 have the crossover at 107. Try also --engine transformers (1,591 kernels a step), a slower card
 (--spec l4), --style fused5, or the file that calibrate --host has written.
 
+With weights in few bits (--quant int4, --kv-dtype fp8) the GPU is done sooner, so eager steps are
+launch-bound up to a larger batch, and a graph is worth more.
+
 Batches run at the next rung of the ladder, padded; above its top they run eagerly. All times are
 predicted from the figures of the card, the host and the engine, none is measured here. In brackets
 stands how far off measurements by others were, and for the crossover, where it would be if eager

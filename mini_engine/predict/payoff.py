@@ -102,14 +102,12 @@ def crossover_batch(
     return _smallest(lambda batch: not launch_bound(batch))
 
 
-def crossover_closed_form(
-    config: ModelConfig, spec: DeviceSpec, style: str, context: int, stored: Stored | None = None
-) -> int:
+def crossover_closed_form(config: ModelConfig, spec: DeviceSpec, style: str, context: int) -> int:
     """The same from two numbers: the bytes of a batch of one, and those that each request adds.
 
     Equal to `crossover_batch` where no op is bound by arithmetic, and above it otherwise.
     """
-    one, two = (step_ops(config, StepShape.decode(b, context), style, stored) for b in (1, 2))
+    one, two = (step_ops(config, StepShape.decode(b, context), style) for b in (1, 2))
     one_us, two_us = (
         sum(op.bytes / (rates(op, spec)[0] * 1e3) for op in ops) for ops in (one, two)
     )

@@ -35,7 +35,7 @@ from mini_engine.predict.step_cost import (
     kernel_us,
     launched,
 )
-from mini_engine.predict.stored import Stored
+from mini_engine.predict.stored import Stored, as_it_is
 
 Line = tuple[float, float]  # us without keys, and us for each key that attention reads
 # Where a line is read: at one key, since a copy of no keys is no kernel, and far from it.
@@ -53,7 +53,8 @@ class StepModel:
         stored: Stored | None = None,
     ) -> None:
         """`style`: the op list, the engine's own where none is given. `stored`: as it is."""
-        self.config, self.spec, self.style, self.stored = config, spec, style or spec.ops, stored
+        self.config, self.spec, self.style = config, spec, style or spec.ops
+        self.stored = stored or as_it_is(config)
         self._lines: dict[tuple[Mode, int, int, int], tuple[Line, ...]] = {}
 
     def itl_us(self, mode: Mode, shape: StepShape) -> float:
