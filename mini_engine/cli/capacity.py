@@ -146,12 +146,17 @@ def show(result: dict[str, Any], console: Console) -> None:
 
 
 def check_card(args: argparse.Namespace) -> None:
-    """Raises ValueError unless a card is given by name or by its figures, not by both."""
+    """Raises ValueError unless a card is given by name or by its figures, not by both, and the
+    weights by a format or by the size of their file."""
     if args.gpu and (args.vram_gb is not None or args.bandwidth_gb_s is not None):
         raise ValueError("--gpu names a card with all its figures: leave out --vram-gb and others")
     if args.bandwidth_gb_s is not None and args.vram_gb is None:
         raise ValueError(
             "--bandwidth-gb-s describes the card of --vram-gb: give that too, or --gpu"
+        )
+    if args.file_gb is not None and args.quant != "bf16":
+        raise ValueError(
+            f"--file-gb says how large the weights are: leave out --quant {args.quant}"
         )
     for name in ("vram_gb", "bandwidth_gb_s", "file_gb"):
         given = getattr(args, name)

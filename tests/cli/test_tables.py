@@ -477,6 +477,8 @@ def test_capacity_help_tells_what_the_command_finds(capsys: pytest.CaptureFixtur
         ("capacity --vram-gb 0", "--vram-gb 0"),
         ("capacity --vram-gb 8 --bandwidth-gb-s nan", "--bandwidth-gb-s nan"),
         ("capacity --vram-gb inf", "--vram-gb inf"),
+        ("capacity --file-gb 5.5 --quant int4", "leave out --quant int4"),
+        ("capacity --file-gb 0", "--file-gb 0: expected more than 0"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(

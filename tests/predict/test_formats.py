@@ -20,7 +20,8 @@ from mini_engine.predict.formats import FORMATS, PUBLISHED, stored_as
 from mini_engine.predict.hardware import load_spec
 from mini_engine.predict.oplists import STYLES, StepShape, step_ops
 from mini_engine.predict.published import QUANTISED_POINTS, Sheets, predicted_ms, read_points
-from mini_engine.predict.step_cost import step_time, with_pdl
+from mini_engine.predict.step_cost import MODES, Mode, step_time, with_pdl
+from mini_engine.predict.step_model import StepModel
 from mini_engine.predict.stored import Stored, as_it_is
 from mini_engine.predict.validate import rows_of, summary
 
@@ -96,6 +97,18 @@ def test_an_unknown_name_is_refused_with_the_known_ones(asked: tuple[str, ...], 
         stored_as(named_shape("qwen3-8b"), *asked)
 
 
+@given(shapes, formats, st.sampled_from(MODES), st.integers(1, 40), st.integers(1, 9000))
+def test_many_steps_at_once_cost_what_one_by_one_does(
+    config: ModelConfig, quant: str, mode: Mode, batch: int, context: int
+) -> None:
+    stored, shape = stored_as(config, quant, "fp8"), StepShape.decode(batch, context)
+    exact = step_time(step_ops(config, shape, "fused9", stored), OURS, mode, batch).itl_us
+    model = StepModel(config, OURS, "fused9", stored)
+    assert model.itl_us(mode, shape) == pytest.approx(exact, rel=1e-12)
+    highest = max(us + slope * batch * context for us, slope in model.lines(mode, batch, batch))
+    assert highest == pytest.approx(exact, rel=1e-9)  # a slope is a difference, divided
+
+
 def test_at_int4_the_starts_of_kernels_outweigh_the_bytes_again() -> None:
     """Qwen3-1.7B, batch 1, our five kernels a layer on an H200, as chapter 12 tells it."""
     config, share = named_shape("qwen3-1.7b"), {}
@@ -129,6 +142,8 @@ def test_the_model_is_a_fifth_too_fast_for_weights_in_few_bits() -> None:
     assert -0.25 < few.bias < -0.15
     assert -0.12 < plain.bias < -0.08
     assert few.p90_error < 0.33
+    inside = [row.low_ms <= row.point.itl_ms <= row.high_ms for row in rows]
+    assert sum(inside) / len(inside) > 0.8  # what an interval promises, if on one side of it
 
 
 def test_an_unknown_quant_of_a_point_is_named() -> None:
