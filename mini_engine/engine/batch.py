@@ -18,6 +18,12 @@ class Request:
     arrival_us: float = 0.0
     eos_ids: Collection[int] = ()  # sampling one of these ends the request
 
+    def ends_with(self, token: int, num_output: int) -> str | None:
+        """Why its `num_output`-th token is the last: "stop" or "length"; None if it is not."""
+        if token in self.eos_ids:
+            return "stop"
+        return "length" if num_output == self.max_new_tokens else None
+
 
 @dataclass(frozen=True)
 class SchedulerLimits:
@@ -30,9 +36,11 @@ class SchedulerLimits:
     max_model_len: int  # tokens of a request, prompt and output; its text ends there
     reserve_full_isl: bool = True  # admit when all known tokens have room, not just a chunk
     prefix_caching: bool = False  # share blocks of equal prefixes
+    steps_per_replay: int = 1  # decode steps of one launch, where the runner has graphs for it
 
     def __post_init__(self) -> None:
-        for name in ("max_num_seqs", "max_num_batched_tokens", "block_size", "max_model_len"):
+        positive = ("max_num_seqs", "max_num_batched_tokens", "block_size", "max_model_len")
+        for name in (*positive, "steps_per_replay"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1")
         if self.num_blocks < 2:
@@ -124,6 +132,7 @@ class ScheduledBatch:
 
     entries: tuple[ScheduledRequest, ...]
     preempted: tuple[Request, ...] = ()  # by this step
+    steps: int = 1  # decode steps at once: each entry samples one token in each
 
     @property
     def num_reqs(self) -> int:
@@ -145,3 +154,25 @@ class ScheduledBatch:
     @property
     def has_prefill(self) -> bool:
         return any(entry.is_prefill for entry in self.entries)
+
+    def kept(self, tokens: Sequence[int]) -> list[tuple[RequestState, int]]:
+        """What counts of the sampled tokens, with whose it is, in their order: step by step, and in
+        each step one for every entry that samples. What comes after a request's end does not count.
+
+        Call it before `Scheduler.update`. Raises ValueError for another number of tokens.
+        """
+        sampling = [entry.state for entry in self.entries if entry.samples]
+        if len(tokens) != self.steps * len(sampling):
+            raise ValueError(
+                f"{len(tokens)} tokens for {len(sampling)} entries that sample in {self.steps} "
+                "steps: expected one each a step"
+            )
+        done, kept = set[int](), list[tuple[RequestState, int]]()
+        for i, token in enumerate(tokens):
+            step, row = divmod(i, len(sampling))
+            state = sampling[row]
+            if row not in done:
+                kept.append((state, token))
+                if state.request.ends_with(token, len(state.output) + step + 1):
+                    done.add(row)
+        return kept
