@@ -10,7 +10,15 @@ library). One prompt streams; several run side by side.
 --backend sim   numpy on the simulated GPU, in float32 and a row at a time, so that every mode gives
                 the same bits: slow for a model of 0.5 billion parameters
 --backend cuda  PyTorch (install it first): on a GPU in bf16 with captured graphs, on a CPU in
-                float32 without graphs; takes hub ids too; says so where it has to do with less
+                float32 with emulated ones; takes hub ids too; says so where it has to do with less
+
+With --backend cuda a batch in which everyone decodes is a graph of Triton kernels, five a layer;
+with --plain it is PyTorch's own ops. On a CPU the PyTorch reference of each kernel runs in its
+place. With TRITON_INTERPRET=1 the kernels do, in Triton's interpreter, one program at a time: the
+small checkpoint then takes minutes for a few tokens, so ask for few, and with --mode NONE, which
+spares the warm-up; MINI_ENGINE_SM_COUNT=1 makes the programs fewer and larger.
+
+  python -m mini_engine generate --backend cuda --prompt "Once" --steps-per-replay 4
 """
 
 from __future__ import annotations
@@ -39,7 +47,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--capture-sizes", type=options.whole_numbers, metavar="1,2,4", help="the ladder"
     )
+    add_path(parser)
     options.add_spec(parser)
+
+
+def add_path(parser: argparse.ArgumentParser) -> None:
+    """How the CUDA wing runs its decode steps."""
+    parser.add_argument(
+        "--plain",
+        dest="kernels",
+        action="store_const",
+        const=0,
+        help="with --backend cuda: PyTorch's own ops and none of our kernels, to compare with",
+    )
+    parser.add_argument(
+        "--kernels",
+        type=int,
+        choices=(5, 9),
+        help="with --backend cuda, Triton kernels a layer: 9, one for each op (those of labs 11 "
+        "and 12), or the same fused into 5 (default)",
+    )
+    parser.add_argument(
+        "--steps-per-replay",
+        type=options.positive,
+        default=1,
+        metavar="K",
+        help="with --backend cuda: decode steps in one graph, each fed by the one before. The CPU "
+        "launches once and reads back once in K tokens, which then come K at a time, and a new "
+        "request waits for all K (default: 1)",
+    )
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
@@ -62,7 +98,13 @@ def show(result: dict[str, Any], console: Console) -> None:
             f"{result['simulated_ms']:.1f} ms, simulated, on {options.on(result)}"
         )
     else:
-        what += f" on {result['device']}, {result['graphs']} graphs captured"
+        layers = f"{result['kernels_per_layer']} kernels a layer" + ", PDL" * result["pdl"]
+        what += (
+            f" on {result['device']}, {layers if result['kernels_per_layer'] else 'plain layers'}, "
+            f"{result['graphs']} graphs captured"
+        )
+        if result["steps_per_replay"] > 1:
+            what += f", {result['steps_per_replay']} steps a replay"
     console.print(f"[dim]{what}[/dim]", soft_wrap=True)
 
 
@@ -81,6 +123,13 @@ class _Printer:
 
 
 def _sim(args: argparse.Namespace, texts: Sequence[str], stream: bool) -> dict[str, Any]:
+    for word, given in (
+        ("--plain", args.kernels == 0),
+        ("--kernels", args.kernels),
+        ("--steps-per-replay", args.steps_per_replay > 1),
+    ):
+        if given:
+            raise ValueError(f"{word} is for the real engine: add --backend cuda")
     checkpoint = open_checkpoint(args.model)
     printer = _Printer(texts[0], checkpoint.tokenizer)
     spec = load_spec(args.spec, args.host, args.engine)
@@ -128,6 +177,8 @@ def _torch(
         args.mode,
         max_new_tokens=args.max_new_tokens,
         capture_sizes=args.capture_sizes,
+        kernels=5 if args.kernels is None else args.kernels,
+        steps_per_replay=args.steps_per_replay,
         on_token=printer.on_token if stream else None,
         tell=tell,
     )
@@ -137,6 +188,9 @@ def _torch(
         "model": done.model,
         "mode": done.mode,
         "device": done.device,
+        "kernels_per_layer": done.kernels_per_layer,
+        "pdl": done.pdl,
+        "steps_per_replay": done.steps_per_replay,
         "prompts": _rows(texts, done.texts, done.completions),
         "notes": notes,
         "graphs": done.report.graphs,

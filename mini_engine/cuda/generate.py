@@ -2,14 +2,14 @@
 
 In: a folder or an id, prompts. Out: a `Generation`: what was written, and how long it took.
 
-On a GPU the steps run in bf16 and in captured graphs; on a CPU in float32 and without graphs, which
-would only be emulated there. Where something is missing (a GPU, bf16, memory), the nearest thing
-that works is done, and one line says so.
+On a GPU the steps run in bf16, on a CPU in float32 and the same code in emulated graphs. Decode
+steps are our kernels', or the plain model's where they cannot run (path.py). Where something is
+missing (a GPU, bf16, memory), the nearest thing that works is done, and one line says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -21,20 +21,21 @@ from mini_engine.cuda.graphs.backend import (
     why_no_bf16,
     why_no_gpu,
 )
-from mini_engine.cuda.model import KVCache, Model
+from mini_engine.cuda.model import KVCache
+from mini_engine.cuda.path import Kernels, Tell, decoding_model, interpreted, kernels_of
 from mini_engine.cuda.runner import TorchRunner
 from mini_engine.cuda.weights import first_line, load_weights, no_room, resolve_model
 from mini_engine.dispatch.capture_report import CaptureReport
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.dispatcher import GraphDispatcher
+from mini_engine.dispatch.modes import CUDAGraphMode, parse
 from mini_engine.engine.engine import Completion, Engine
 from mini_engine.engine.generation import OnToken, limits_for, requests_for, run_all
-from mini_engine.engine.scheduler import SchedulerLimits
+from mini_engine.engine.scheduler import Request, SchedulerLimits
 from mini_engine.model.config import ModelConfig
 from mini_engine.model.tokenizer import Tokenizer
 from mini_engine.predict.capacity import kv_bytes_per_token, weight_bytes
 
-Tell = Callable[[str], object]
 LEFT_FREE = 0.1  # of what is free: for activations, graphs and libraries
 
 
@@ -45,6 +46,9 @@ class Generation:
     model: str
     device: str
     mode: str
+    kernels_per_layer: Kernels  # of a decode step; 0: the plain model
+    pdl: bool  # each kernel starts while the one before it drains
+    steps_per_replay: int
     completions: tuple[Completion, ...]
     texts: tuple[str, ...]
     report: CaptureReport
@@ -53,7 +57,8 @@ class Generation:
 def nearest_backend(tell: Tell) -> GraphBackend:
     """The GPU; where none can be used the CPU, and a line about it."""
     if reason := why_no_gpu():
-        tell(f"{reason}: running on the CPU, in float32 and without graphs")
+        where = f"{reason}: running on the CPU, in float32 and emulated graphs"
+        tell(where + (", with the kernels in Triton's interpreter" if interpreted() else ""))
         return graphs_for("cpu")
     return graphs_for("cuda")
 
@@ -80,31 +85,37 @@ def open_tokenizer(model: str) -> Tokenizer:
 
 @torch.inference_mode()
 def generate(
-    model: str,
+    checkpoint: str,
     prompts: Sequence[str],
     mode: str,
     *,
     max_new_tokens: int = 48,
     capture_sizes: Sequence[int] | None = None,
+    kernels: Kernels = 5,
+    steps_per_replay: int = 1,
     on_token: OnToken | None = None,
     tell: Tell = print,
 ) -> Generation:
     """Run all prompts side by side, greedily. `on_token(prompt index, token id)` as they come.
 
     It takes the best that this machine has; `tell` is given a line where that is less than a GPU
-    with bf16 and enough memory. On a CPU the mode is NONE.
+    with bf16 and enough memory, or than `kernels` a layer (0: the plain model).
 
     Raises `ValueError` for a folder that is not a checkpoint, for an empty prompt or one that is
-    too long for the context, and for a model that does not fit the memory.
+    too long for the context, for a model that does not fit the memory, and for several
+    `steps_per_replay` in a mode without full graphs.
     """
+    check_steps(steps_per_replay, mode)
     backend = nearest_backend(tell)
     dtype = dtype_for(backend, tell)
-    mode = "NONE" if backend.emulated else mode
-    folder = resolve_model(model)
+    folder = resolve_model(checkpoint)
     config = ModelConfig.from_folder(folder)
     tokenizer = Tokenizer(folder, config.eos_token_ids)
     limits = limits_that_fit(config, limits_for(config, len(prompts)), backend, dtype, tell)
     requests = requests_for(prompts, tokenizer, limits, max_new_tokens)
+    limits = replace(
+        limits, max_model_len=longest_context(requests), steps_per_replay=steps_per_replay
+    )
     try:
         weights = load_weights(config, folder, backend.device, dtype)
         cache = KVCache.allocate(
@@ -117,7 +128,8 @@ def generate(
             mode=mode,
         )
         dispatcher = GraphDispatcher(mode, sizes, limits.max_num_seqs)
-        runner = TorchRunner(Model(weights, cache), limits, dispatcher, backend)
+        model = decoding_model(weights, cache, backend, kernels, tell)
+        runner = TorchRunner(model, limits, dispatcher, backend)
         report = runner.capture()
         for line in report.lines():
             tell(line)
@@ -131,10 +143,28 @@ def generate(
         config.name,
         str(backend.device),
         mode,
+        kernels_of(model, mode),
+        getattr(model, "pdl", False),
+        steps_per_replay,
         completions,
         tuple(tokenizer.decode(list(c.tokens)) for c in completions),
         report,
     )
+
+
+def check_steps(steps_per_replay: int, mode: str) -> None:
+    """Raises ValueError for several steps a replay where decode batches have no full graph."""
+    if steps_per_replay > 1 and not parse(CUDAGraphMode, mode).has_full_cudagraphs():
+        raise ValueError(
+            f"{steps_per_replay} steps a replay need a graph of the whole step, and mode {mode} "
+            "has none: use FULL, FULL_DECODE_ONLY or FULL_AND_PIECEWISE"
+        )
+
+
+def longest_context(requests: Sequence[Request]) -> int:
+    """Tokens that the longest of these can reach. A graph's attention is built for so many, so it
+    is worth knowing."""
+    return max(len(request.prompt) + request.max_new_tokens for request in requests)
 
 
 def limits_that_fit(
