@@ -88,6 +88,7 @@ def workloads(draw: st.DrawFn) -> tuple[list[Request], SchedulerLimits]:
         block_size=block_size,
         max_model_len=32,
         prefix_caching=draw(st.booleans()),
+        steps_per_replay=draw(st.sampled_from([1, 1, 1, 3])),
     )
     return requests, limits
 
