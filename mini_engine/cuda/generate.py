@@ -31,7 +31,7 @@ from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.dispatch.modes import CUDAGraphMode, parse
 from mini_engine.engine.engine import Completion, Engine
 from mini_engine.engine.generation import OnToken, limits_for, requests_for, run_all
-from mini_engine.engine.scheduler import Request, SchedulerLimits
+from mini_engine.engine.scheduler import SchedulerLimits
 from mini_engine.model.config import ModelConfig
 from mini_engine.model.tokenizer import Tokenizer
 from mini_engine.predict.capacity import kv_bytes_per_token, weight_bytes
@@ -113,9 +113,10 @@ def generate(
     tokenizer = Tokenizer(folder, config.eos_token_ids)
     limits = limits_that_fit(config, limits_for(config, len(prompts)), backend, dtype, tell)
     requests = requests_for(prompts, tokenizer, limits, max_new_tokens)
-    limits = replace(
-        limits, max_model_len=longest_context(requests), steps_per_replay=steps_per_replay
-    )
+    # A graph's attention is built for the longest context, so it is worth knowing.
+    longest = max(len(request.prompt) + request.max_new_tokens for request in requests)
+    longest = min(longest, limits.max_model_len)
+    limits = replace(limits, max_model_len=longest, steps_per_replay=steps_per_replay)
     try:
         weights = load_weights(config, folder, backend.device, dtype)
         cache = KVCache.allocate(
@@ -159,12 +160,6 @@ def check_steps(steps_per_replay: int, mode: str) -> None:
             f"{steps_per_replay} steps a replay need a graph of the whole step, and mode {mode} "
             "has none: use FULL, FULL_DECODE_ONLY or FULL_AND_PIECEWISE"
         )
-
-
-def longest_context(requests: Sequence[Request]) -> int:
-    """Tokens that the longest of these can reach. A graph's attention is built for so many, so it
-    is worth knowing."""
-    return max(len(request.prompt) + request.max_new_tokens for request in requests)
 
 
 def limits_that_fit(
