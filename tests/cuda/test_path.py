@@ -1,5 +1,5 @@
-"""`generate --backend cuda` writes one text: plain, with the kernels, whatever the mode, and however
-many steps a replay takes."""
+"""`generate --backend cuda` writes one text: plain or with the kernels, in any mode, with any
+number of steps a replay."""
 
 from __future__ import annotations
 

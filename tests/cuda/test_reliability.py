@@ -103,8 +103,8 @@ def runner_of(
 NEAR = {torch.float32: TOLERANCE, torch.bfloat16: 0.25}
 PLAIN: list[tuple[str, Kernels]] = [("FULL", 0), ("FULL_AND_PIECEWISE", 0)]
 FUSED: list[tuple[str, Kernels]] = [("FULL_AND_PIECEWISE", 5), ("FULL_AND_PIECEWISE", 9)]
-# Tokens of a block, blocks (too few for six requests), the ways that serve side by side, and for how
-# many decode steps: 10,000 in all.
+# Tokens of a block, blocks (too few for six requests), the ways that serve side by side, and for
+# how many decode steps: 10,000 in all.
 LEGS: list[tuple[int, int, list[tuple[str, Kernels]], int]] = [
     (4, 20, [("FULL_AND_PIECEWISE", 5)], 4000),
     (4, 20, [("FULL", 5)], 3000),

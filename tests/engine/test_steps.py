@@ -1,5 +1,5 @@
-"""Claims about several decode steps a replay. That the text, the blocks and the order of tokens are
-those of single steps is part of the properties in test_engine.py, which draw the number of steps."""
+"""Claims about several decode steps a replay. That text, blocks and the order of tokens are those
+of single steps is part of the properties in test_engine.py, which draw the number of steps."""
 
 from __future__ import annotations
 
