@@ -14,9 +14,9 @@ library). One prompt streams; several run side by side.
 
 With --backend cuda a batch in which everyone decodes is a graph of Triton kernels, five a layer;
 with --plain it is PyTorch's own ops. On a CPU the PyTorch reference of each kernel runs in its
-place. With TRITON_INTERPRET=1 the kernels do, in Triton's interpreter, one program at a time: the
-small checkpoint then takes minutes for a few tokens, so ask for few, and with --mode NONE, which
-spares the warm-up; MINI_ENGINE_SM_COUNT=1 makes the programs fewer and larger.
+place. With TRITON_INTERPRET=1 the kernels do, in Triton's interpreter, one program at a time: a
+minute a token of the small checkpoint, and 15 seconds with MINI_ENGINE_SM_COUNT=1, which makes the
+programs fewer and larger. Ask for few tokens, and for --mode NONE, which spares the warm-up.
 
   python -m mini_engine generate --backend cuda --prompt "Once" --steps-per-replay 4
 """

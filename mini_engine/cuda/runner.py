@@ -140,7 +140,9 @@ class TorchRunner:
 
     @property
     def _ladders(self) -> tuple[GraphRunner, ...]:
-        return self.piecewise, self.mixed, self.full, self.several
+        """Those that the mode has a use for, in the order of capture."""
+        ladders = (self.piecewise, self.mixed, self.full, self.several)
+        return tuple(graphs for graphs in ladders if graphs.rungs)
 
     def _piecewise_forward(self, rung: int, attention: Attention) -> Tensor:
         return self.model.body(self._inputs_of(rung), attention)
