@@ -13,7 +13,7 @@ from typing import Any
 from mini_engine.cuda.kernels.plans import BASE
 from mini_engine.cuda.measure.bars import judged
 from mini_engine.cuda.measure.evidence import Measurement, read_measurement
-from mini_engine.cuda.measure.first_run import ARMS, BENCH, CHAIN, COMPILED, test_results
+from mini_engine.cuda.measure.first_run import ARMS, BENCH, CHAIN, COMPILED, PREFILL, test_results
 from mini_engine.cuda.measure.stages import Outcome
 from mini_engine.records.rows import MEASURED, Row, by_point
 
@@ -28,6 +28,7 @@ def summary(folder: Path, outcomes: Sequence[Outcome]) -> list[str]:
         *_stages(outcomes),
         *_arms(_read(folder / BENCH)),
         *_chain(_read(folder / CHAIN)),
+        *_prefill(_read(folder / PREFILL)),
         *_tests(folder),
         *_bars(_read(folder / BENCH)),
         f"files: {folder}; again: `python -m mini_engine gpu report -o {folder}`",
@@ -105,6 +106,22 @@ def _chain(found: Measurement | None) -> list[str]:
                 f"{link['latency_us']:8.2f} {link['left_out']['median']:8.2f}"
             )
     return lines
+
+
+def _prefill(found: Measurement | None) -> list[str]:
+    """A line for each step with prompts in it."""
+    if found is None:
+        return []
+    by_case: dict[str, list[str]] = {}
+    for row in found.figures["rows"]:
+        by_case.setdefault(row["case"], []).append(f"{row['what']} {prompt_told(row)}")
+    return [f"{case}: {'; '.join(rows)}" for case, rows in by_case.items()]
+
+
+def prompt_told(row: Mapping[str, Any]) -> str:
+    """Our time, the floor, and how many times as long SDPA takes."""
+    ours, floor, times = row["ours_us"]["median"], row["floor_us"], row["times"]["median"]
+    return f"{ours:,.0f} µs (floor {floor:,.0f}, SDPA × {times:.2f})"
 
 
 def _tests(folder: Path) -> list[str]:

@@ -47,7 +47,7 @@ def small_tiles(*_: Any) -> dict[str, int]:
     return {"ROWS": 16, "TILE": 16, "num_warps": 1, "STAGES": 3, "LAST_STAGES": 1}
 
 
-@settings(max_examples=settings.default.max_examples // 12)  # a program takes milliseconds here
+@settings(max_examples=max(1, settings.default.max_examples // 12))  # a program takes milliseconds
 @given(
     chunks=st.lists(st.tuples(st.integers(0, 34), st.integers(0, 11)), min_size=1, max_size=3)
     .filter(lambda chunks: any(new for _, new in chunks)),
