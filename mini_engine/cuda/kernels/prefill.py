@@ -14,9 +14,11 @@ one KV head: a row is one query head of one token, and the heads that share the 
 by side. So a chunk of a few tokens reads its keys once and not once a query head.
 
 Tiles of keys that every row sees need no mask and come first; only those on the diagonal have one,
-and the walk stops there, which halves the work of a long prompt. The programs with the longest
-walks start first, so that they are not what a wave waits for at its end. Which request a program
-serves it finds out by itself, so the grid depends on the shapes alone: a graph may hold it.
+and the walk stops there, which halves the work of a long prompt. Of each request the programs with
+the longest walks start first, and decodes, which a batch begins with, before all chunks: so neither
+are what a wave waits for at its end. (A decode walks alone over its whole context, where
+attention.py splits it: beside a chunk, a very long context shows.) Which request a program serves
+it finds out by itself, so the grid depends on the shapes alone: a graph may hold it.
 
 Bytes: as in attention.py, and the keys and values again for every 128 rows, from L2.
 """
@@ -154,11 +156,11 @@ def tile_options(head_dim: int, element_size: int, capability: int) -> dict[str,
 
     128 rows and not 64 halve what each multiplication draws from L2. With more than one stage in
     the second walk ptxas makes the asynchronous products (wgmma, sm_90) wait for each other; with
-    fewer than two it spills on sm_80.
+    fewer than two it spills where there are none (A100, RTX 30 to 50).
     """
     small = head_dim > 128 or element_size > 2  # it must fit 64 KB of shared memory
     rows, tile, warps = (32, 16, 4) if small else (128, 64, 8)
-    last_stages = 1 if capability >= 90 else 2
+    last_stages = 1 if 90 <= capability < 120 else 2
     return {"ROWS": rows, "TILE": tile, "num_warps": warps, "STAGES": 3, "LAST_STAGES": last_stages}
 
 

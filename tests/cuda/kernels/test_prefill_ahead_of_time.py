@@ -107,6 +107,13 @@ def test_asynchronous_products_are_waited_for_once_a_tile(head_dim: int) -> None
     assert count(diagonal, r"WARPGROUP\.DEPBAR") <= 2
 
 
+def test_it_fits_the_cards_that_people_have() -> None:
+    """RTX 30 and 40 run the code of sm_80 and give a program 99 KB; RTX 50 is sm_120."""
+    for made in (compiled(case_of(128), 80, False), case_of(128).compile(120, pdl=False)):
+        assert made.shared_bytes <= 99 * 1024
+        assert made.spilled_bytes == 0
+
+
 @given(
     lens=st.lists(st.integers(0, 300), min_size=1, max_size=20),
     group=st.integers(1, 8),
