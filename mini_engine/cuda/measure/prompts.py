@@ -56,8 +56,8 @@ class Case:
 ON_A_GPU = (
     Case("a prompt of 512", ((0, 512),)),
     Case("a prompt of 4096", ((0, 4096),)),
-    Case("512 after 7680 cached", ((7680, 512),)),
-    Case("15 decodes at 8192 and 497 new", (*((8191, 1),) * 15, (0, 497))),  # long walks
+    Case("512 after 7680", ((7680, 512),)),
+    Case("497 and 15 decodes", (*((8191, 1),) * 15, (0, 497))),  # that walk far
 )
 REHEARSAL = (Case("a prompt of 24", ((0, 24),)), Case("a decode and 7 after 20", ((9, 1), (20, 7))))
 

@@ -62,7 +62,7 @@ def _machine(found: Measurement | None) -> list[str]:
 def _stages(outcomes: Sequence[Outcome]) -> list[str]:
     told = [f"{one.stage} {one.status} ({one.seconds:.0f} s)" for one in outcomes]
     troubles = [f"  {one.stage} {one.status}: {one.note}" for one in outcomes if one.note]
-    return [f"stages: {', '.join(told)}", *troubles[:6]]
+    return [f"stages: {', '.join(told)}", *troubles[:4]]
 
 
 def _arms(found: Measurement | None) -> list[str]:
@@ -109,13 +109,10 @@ def _chain(found: Measurement | None) -> list[str]:
 
 
 def _prefill(found: Measurement | None) -> list[str]:
-    """A line for each step with prompts in it."""
-    if found is None:
-        return []
-    by_case: dict[str, list[str]] = {}
-    for row in found.figures["rows"]:
-        by_case.setdefault(row["case"], []).append(f"{row['what']} {prompt_told(row)}")
-    return [f"{case}: {'; '.join(rows)}" for case, rows in by_case.items()]
+    """Attention of the steps with prompts in them, two a line."""
+    rows = found.figures["rows"] if found else []
+    told = [f"{r['case']} {prompt_told(r)}" for r in rows if r["what"] == "attention"]
+    return [f"attention of {'; '.join(told[i : i + 2])}" for i in range(0, len(told), 2)]
 
 
 def prompt_told(row: Mapping[str, Any]) -> str:
