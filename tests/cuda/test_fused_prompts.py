@@ -169,3 +169,18 @@ def test_a_layer_of_a_mixed_step_is_nine_ops_five_of_them_kernels_of_ours() -> N
     assert sum(n for key, n in counts.items() if key.startswith("launch_bound::")) == 5 * layers
     assert counts["launch_bound::prefill_attention"] == layers
     assert counts["aten::mm"] == 4 * layers
+
+
+def test_pieces_hold_our_kernels_and_attention_runs_between_them() -> None:
+    weights, limits = trained("cpu"), limits_with(4)
+    dispatcher = GraphDispatcher("PIECEWISE", [8], limits.max_num_seqs)
+    model = FusedModel(weights, warm_cache(weights, limits), kernels_per_layer=5)
+    runner = TorchRunner(model, limits, dispatcher, graphs_for("cpu"))
+    runner.capture()
+    layers, graphs = weights.config.num_layers, runner.piecewise.captured[8].graphs
+    names = [op for graph in graphs for op in graph.ops]  # type: ignore[attr-defined]
+    assert len(graphs) == layers + 1
+    for kernel in ("rope_kv_write", "silu_mul"):
+        assert sum(kernel in name for name in names) == layers
+    assert sum("rms_norm" in name for name in names) == 2 * layers
+    assert not [name for name in names if "attention" in name]

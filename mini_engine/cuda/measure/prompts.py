@@ -25,6 +25,7 @@ from torch import Tensor
 
 from mini_engine.cuda.attention import Attention, HostAttention
 from mini_engine.cuda.graphs.backend import GraphBackend
+from mini_engine.cuda.graphs.capture import GraphRunner
 from mini_engine.cuda.inputs import StepInputs
 from mini_engine.cuda.measure.decode_setup import BLOCK_SIZE, DecodeSetup, build_setup
 from mini_engine.cuda.measure.intervals import median_interval, pooled_ratio
@@ -169,35 +170,34 @@ class Replayed:
 
     steps_a_call = 1
 
-    def __init__(self, backend: GraphBackend, call: Callable[[], object]) -> None:
-        call()  # libraries load and kernels are compiled before the capture
-        backend.synchronize()
-        self.graph = backend.CUDAGraph()
-        with backend.graph(self.graph, pool=backend.graph_pool_handle()):
-            self.kept = call()
+    def __init__(self, backend: GraphBackend, call: Callable[[], Tensor]) -> None:
+        self.graphs = GraphRunner(backend, lambda _: call(), [1], backend.graph_pool_handle())
+        if self.graphs.capture().dropped:
+            raise torch.OutOfMemoryError("no memory to capture a step with prompts")
 
     def rewind(self) -> None:
         """Nothing to put back: keys and values are written again as they were."""
 
     def step(self) -> None:
-        self.graph.replay()
+        self.graphs.replay(1)
 
     def release(self) -> None:
-        self.graph.reset()
+        self.graphs.reset()
 
 
 def _attends(
     model: Model, attention: Attention, inputs: StepInputs, q: Tensor
-) -> Callable[[], object]:
+) -> Callable[[], Tensor]:
     """The attention of every layer, each on its own cache."""
 
-    def call() -> list[Tensor]:
+    def call() -> Tensor:
         attend = attention.begin(inputs)
-        caches = zip(model.cache.keys, model.cache.values, strict=True)
-        return [attend(q, keys, values) for keys, values in caches]
+        for keys, values in zip(model.cache.keys, model.cache.values, strict=True):
+            out = attend(q, keys, values)
+        return out
 
     return call
 
 
-def _body(model: Model, attention: Attention, inputs: StepInputs) -> Callable[[], object]:
+def _body(model: Model, attention: Attention, inputs: StepInputs) -> Callable[[], Tensor]:
     return lambda: model.body(inputs, attention)
