@@ -126,10 +126,10 @@ class FusedModel(Model):
         """Hidden states after the last layer, (T, H). Writes K and V of every token."""
         rows = len(inputs.input_ids)
         residual = functional.embedding(inputs.input_ids, self.weights.embed)
-        if not isinstance(attention, DecodeAttention) or rows > MAX_REQUESTS:
-            mixed = not isinstance(attention, DecodeAttention)
-            attend = (attention if mixed else PagedAttention(self.pdl)).begin(inputs)
-            self._nine(residual, inputs, attend, library_linear)
+        if isinstance(attention, DecodeAttention) and rows > MAX_REQUESTS:
+            attention = PagedAttention(self.pdl)
+        if not isinstance(attention, DecodeAttention):
+            self._nine(residual, inputs, attention.begin(inputs), library_linear)
             return residual
         table, counters = inputs.block_table[:, : attention.max_blocks], self.counters[:rows]
         if self.persistent and rows == 1:
