@@ -286,7 +286,8 @@ def test_without_the_reserve_room_for_a_chunk_is_enough() -> None:
     assert second == [("a", 7, 1), ("b", 1, 7)]
     assert third == [("a", 8, 1)]
     assert sum(len(batch.preempted) for batch in batches) == 3
-    assert len(batches) == 10
+    computed = sum(n for batch in batches for name, _, n in shares(batch) if name == "b")
+    assert (len(batches), computed) == (10, 20 + 22)
 
 
 @pytest.mark.catches("what-it-wrote-needs-no-room")
