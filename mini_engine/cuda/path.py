@@ -56,12 +56,11 @@ def why_plain(config: ModelConfig, backend: GraphBackend, kernels: Literal[5, 9]
 def kernels_of(model: Model, mode: str) -> Kernels:
     """Kernels a layer in a decode step of one request; 0 where plain PyTorch runs it.
 
-    Pieces are cut at attention, in the middle of a fused kernel: they are of the plain layers.
+    Pieces are cut at attention, in the middle of a fused kernel: there the kernels are nine.
     """
-    if parse(CUDAGraphMode, mode).decode_mode() is CUDAGraphMode.PIECEWISE:
-        return 0
     count: Kernels = getattr(model, "kernels_per_layer", 0)
-    return count
+    pieces = parse(CUDAGraphMode, mode).decode_mode() is CUDAGraphMode.PIECEWISE
+    return 9 if count and pieces else count
 
 
 def no_triton(backend: GraphBackend) -> str | None:  # noqa: ARG001 (as every `why_not`)

@@ -19,7 +19,7 @@ from functools import partial
 
 from torch import Tensor
 
-from mini_engine.cuda.attention import Attention, DecodeAttention, HostAttention, RaggedAttention
+from mini_engine.cuda.attention import Attention, DecodeAttention
 from mini_engine.cuda.graphs.backend import GraphBackend
 from mini_engine.cuda.graphs.capture import GraphRunner, PiecewiseGraphRunner
 from mini_engine.cuda.inputs import StaticInputs, StepInputs
@@ -92,10 +92,10 @@ class TorchRunner:
                 graphs = self.mixed
             tokens = graphs.replay(rung)
         elif descriptor.mode is CUDAGraphMode.PIECEWISE:
-            attend = HostAttention.of(batch, self.limits.block_size).begin(step)
+            attend = self.model.live_attention(batch).begin(step)
             _, tokens = self.model.head(self.piecewise.run(rung, attend), step, self.sample)
         else:
-            attention = eager_attention(batch, self.limits.block_size)
+            attention = eager_attention(self.model, batch)
             _, tokens = self.model.head(self.model.body(step, attention), step, self.sample)
         sampling = [row for row, entry in enumerate(batch.entries) if entry.samples]
         sampled = tokens.view(batch.steps, -1).tolist()  # waits for the device, once
@@ -150,7 +150,7 @@ class TorchRunner:
     def _mixed_forward(self, rung: int) -> Tensor:
         """A step of any mix of prompts and decodes, with an attention whose shapes are fixed."""
         step = self._inputs_of(rung)
-        attention = RaggedAttention(max_blocks(self.limits), self.limits.block_size)
+        attention = self.model.captured_attention(max_blocks(self.limits))
         _, tokens = self.model.head(self.model.body(step, attention), step, self.sample)
         return tokens
 
@@ -171,9 +171,10 @@ class TorchRunner:
         return [d.num_tokens for d in self.dispatcher.descriptors() if d.mode is mode]
 
 
-def eager_attention(batch: ScheduledBatch, block_size: int) -> Attention:
+def eager_attention(model: Model, batch: ScheduledBatch) -> Attention:
     """What a batch attends with outside graphs: decodes alone as a graph of them would, over the
     blocks that are in use."""
     if batch.num_tokens == batch.num_reqs:
+        block_size = model.cache.block_size
         return DecodeAttention(-(-max(batch.context_lens) // block_size), block_size)
-    return HostAttention.of(batch, block_size)
+    return model.live_attention(batch)

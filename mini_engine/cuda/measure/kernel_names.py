@@ -41,6 +41,9 @@ KINDS = {
     "persistent": "all layers",
     "head": "norm + head",
     "norm_lm_head": "norm + head",
+    "cutoff": "cutoffs of top-k, top-p, min-p",
+    "find_cutoffs": "cutoffs of top-k, top-p, min-p",
+    "draw": "draw",
     "pick": "pick",
 }
 # cuBLAS on a GPU, and the same products on a CPU

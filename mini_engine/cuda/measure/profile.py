@@ -181,7 +181,7 @@ def _ops_of(runner: TorchRunner, record: StepRecord, size: int, context: int) ->
             runner.full.forward(record.descriptor.num_tokens)
         return recorder.ops
     step = runner.inputs.view(batch.num_tokens, batch.num_reqs)
-    attention = WatchedAttention(eager_attention(batch, BLOCK_SIZE), recorder)
+    attention = WatchedAttention(eager_attention(runner.model, batch), recorder)
     with recorder:
         hidden = runner.model.body(step, attention)
         with recorder.live():
