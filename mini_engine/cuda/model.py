@@ -62,6 +62,8 @@ class KVCache:
 class Model:
     """Weights, a cache and the forward pass over them."""
 
+    static_decodes = False  # whether a step of decodes wants static shapes outside graphs, too
+
     def __init__(self, weights: Weights, cache: KVCache) -> None:
         self.config, self.weights, self.cache = weights.config, weights, cache
         self.cos, self.sin = rotary_tables(weights.config, weights.embed.device)

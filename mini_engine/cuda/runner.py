@@ -7,9 +7,9 @@ The dispatcher chooses one of three ways to run a batch, as on the simulated dev
 body and head; PIECEWISE replays the pieces of the body with live attention between them, then runs
 the head. On a GPU the graphs are real, on a CPU they are emulated: there is no `if` for it here.
 
-A batch of decodes gets `DecodeAttention` wherever attention is not live, and with it the kernels of
-a `FusedModel`: from Python in NONE, and in FULL from graphs that are for decodes alone. With
-`limits.steps_per_replay` there is a second graph for each of these rungs, which runs so many steps.
+A batch of decodes runs in the kernels of a `FusedModel`: from Python in NONE, and in FULL from
+graphs that are for decodes alone. With `limits.steps_per_replay` there is a second graph for each
+of these rungs, which runs so many steps.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class TorchRunner:
             attend = self.model.live_attention(batch).begin(step)
             _, tokens = self.model.head(self.piecewise.run(rung, attend), step, self.sample)
         else:
-            attention = eager_attention(self.model, batch)
+            attention = eager_attention(self.model, batch, max_blocks(self.limits))
             _, tokens = self.model.head(self.model.body(step, attention), step, self.sample)
         sampling = [row for row, entry in enumerate(batch.entries) if entry.samples]
         sampled = tokens.view(batch.steps, -1).tolist()  # waits for the device, once
@@ -171,10 +171,8 @@ class TorchRunner:
         return [d.num_tokens for d in self.dispatcher.descriptors() if d.mode is mode]
 
 
-def eager_attention(model: Model, batch: ScheduledBatch) -> Attention:
-    """What a batch attends with outside graphs: decodes alone as a graph of them would, over the
-    blocks that are in use."""
-    if batch.num_tokens == batch.num_reqs:
-        block_size = model.cache.block_size
-        return DecodeAttention(-(-max(batch.context_lens) // block_size), block_size)
+def eager_attention(model: Model, batch: ScheduledBatch, blocks: int) -> Attention:
+    """What a batch attends with outside graphs. `blocks`: the width of the block table."""
+    if model.static_decodes and batch.num_tokens == batch.num_reqs:
+        return DecodeAttention(blocks, model.cache.block_size)
     return model.live_attention(batch)

@@ -31,7 +31,7 @@ from mini_engine.cuda.measure.op_record import OpRecorder, WatchedAttention
 from mini_engine.cuda.measure.profile_rows import STEP, ProfilerRow, events_of_profile
 from mini_engine.cuda.model import KVCache
 from mini_engine.cuda.path import Kernels, decoding_model
-from mini_engine.cuda.runner import TorchRunner, eager_attention
+from mini_engine.cuda.runner import TorchRunner
 from mini_engine.cuda.weights import Weights
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.dispatcher import GraphDispatcher
@@ -181,7 +181,7 @@ def _ops_of(runner: TorchRunner, record: StepRecord, size: int, context: int) ->
             runner.full.forward(record.descriptor.num_tokens)
         return recorder.ops
     step = runner.inputs.view(batch.num_tokens, batch.num_reqs)
-    attention = WatchedAttention(eager_attention(runner.model, batch), recorder)
+    attention = WatchedAttention(runner.model.live_attention(batch), recorder)
     with recorder:
         hidden = runner.model.body(step, attention)
         with recorder.live():
