@@ -27,7 +27,7 @@ from tests.support.kernel_shapes import MULTIPROCESSORS, Case, case, cases
 SLOW = os.environ.get("HYPOTHESIS_PROFILE") == "slow"
 MODELS = ("qwen3-0.6b", "qwen3-1.7b", "llama-3.2-1b")
 WIDEST = "qwen3-1.7b"
-ONCE = ("_m4", "_4w", "_m16", "_m256", "prefill")
+ONCE = ("_fp8", "_m4", "_4w", "_m16", "_m256", "prefill")
 IN_FLIGHT = 22_000  # bytes a multiprocessor: 4.8 TB/s ÷ 132 × 0.6 µs (Little's law)
 
 WAIT, RELEASE = r"\bACQBULK\b", r"\bPREEXIT\b"
