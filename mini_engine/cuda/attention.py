@@ -1,7 +1,7 @@
 """Paged causal attention in plain PyTorch, three ways; a step is given the one that fits it.
 
 In:  the step's `StepInputs`, then for each layer q (T, heads, D) and the caches of K and V, which
-     already hold this step's tokens.
+     already hold this step's tokens. What is stored in fp8 is taken as it is, without scales.
 Out: attended values (T, heads, D), one row for each token.
 
     attend = attention.begin(inputs)         # what all layers share, once a step
@@ -29,6 +29,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from mini_engine.cuda.inputs import StepInputs
+from mini_engine.cuda.kernels.fp8 import FP8, as_bytes
 from mini_engine.engine.scheduler import ScheduledBatch
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -117,7 +118,10 @@ class HostAttention:
                 chunk = slice(row, row := row + self.query_lens[request])
                 context_len = self.context_lens[request]
                 blocks = inputs.block_table[request, : self._blocks(context_len)]
-                k, v = (cache[blocks].flatten(0, 1)[:context_len] for cache in (keys, values))
+                k, v = (
+                    _gathered(cache, blocks, q.dtype).flatten(0, 1)[:context_len]
+                    for cache in (keys, values)
+                )
                 out[chunk] = _attend_chunk(q[chunk], k, v)
             return out
 
@@ -140,7 +144,7 @@ def _gathering(table: Tensor, seen: Tensor, block_size: int) -> Attend:
     def attend(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         _, _, kv_heads, head_dim = keys.shape
         k, v = (
-            cache.index_select(0, blocks).view(num_tokens, length, kv_heads, head_dim)
+            _gathered(cache, blocks, q.dtype).view(num_tokens, length, kv_heads, head_dim)
             for cache in (keys, values)
         )
         v = v.masked_fill(beyond[:, :, None, None], 0)
@@ -152,6 +156,13 @@ def _gathering(table: Tensor, seen: Tensor, block_size: int) -> Attend:
         return torch.matmul(weights, v.transpose(1, 2)).view(q.shape)
 
     return attend
+
+
+def _gathered(cache: Tensor, blocks: Tensor, dtype: torch.dtype) -> Tensor:
+    """Blocks of a cache as numbers, (blocks, block_size, kv_heads, D). Those of a cache in fp8 lack
+    the scale of their head, which the caller puts into q and into the result."""
+    rows = as_bytes(cache).index_select(0, blocks)
+    return rows.view(FP8).to(dtype) if cache.dtype == FP8 else rows
 
 
 def _attend_chunk(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

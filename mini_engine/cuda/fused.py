@@ -87,6 +87,8 @@ class FusedModel(Model):
         # The scores of an argmax that has no rival: `_scores_of_library`.
         self.zeros = torch.zeros(MAX_REQUESTS, 1, device=device)
         if self.persistent:
+            if cache.scales:
+                raise ValueError(f"plan {plan!r} reads no cache in fp8: use another plan, or bf16")
             self._prepare_one()
 
     def kernels_of(self, batch: int) -> Literal[9, 5]:
@@ -184,7 +186,7 @@ class FusedModel(Model):
         qkv = residual.new_empty(rows, c.q_size + 2 * c.kv_size)
         attended = residual.new_empty(rows, c.q_size)
         activated = residual.new_empty(rows, c.intermediate_size)
-        for layer, keys, values in self._layers_with_cache():
+        for layer, keys, values, scales in self._layers_with_cache():
             norm_linear(
                 qkv, residual, layer.input_norm, layer.qkv, eps, layer.qkv_bias, pdl, plan,
                 layer.o if reads_ahead else None,
@@ -192,7 +194,7 @@ class FusedModel(Model):
             fused.rope_kv_write_attention(
                 attended, keys, values, counters, qkv, table, inputs.context_lens,
                 self.cos, self.sin, splits, layer.q_norm, layer.k_norm, eps, pdl, plan,
-                layer.gate_up if reads_ahead else None,
+                layer.gate_up if reads_ahead else None, scales,
             )  # fmt: skip
             linear_add(residual, attended, layer.o, pdl, plan)
             norm_gate_up_silu_mul(
@@ -210,7 +212,7 @@ class FusedModel(Model):
         q, attended = residual.new_empty(2, rows, c.q_size)
         gate_up = residual.new_empty(rows, 2 * c.intermediate_size)
         activated = residual.new_empty(rows, c.intermediate_size)
-        for index, (layer, keys, values) in enumerate(self._layers_with_cache()):
+        for index, (layer, keys, values, scales) in enumerate(self._layers_with_cache()):
             if index:
                 add_rms_norm(normed, residual, out, layer.input_norm, eps, pdl)
             else:
@@ -218,10 +220,10 @@ class FusedModel(Model):
             product(qkv, normed, layer.qkv, layer.qkv_bias, pdl)
             rope_kv_write(
                 q, keys, values, qkv, inputs.positions, inputs.slot_mapping,
-                self.cos, self.sin, layer.q_norm, layer.k_norm, eps, pdl,
+                self.cos, self.sin, layer.q_norm, layer.k_norm, eps, pdl, scales,
             )  # fmt: skip
             decode.decode_attention(
-                attended, counters, q, keys, values, table, inputs.context_lens, splits, pdl
+                attended, counters, q, keys, values, table, inputs.context_lens, splits, pdl, scales
             )
             product(out, attended, layer.o, None, pdl)
             add_rms_norm(normed, residual, out, layer.post_norm, eps, pdl)

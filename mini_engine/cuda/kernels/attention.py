@@ -27,7 +27,8 @@ import triton.language as tl
 from torch import Tensor
 
 from mini_engine.cuda.kernels.checks import check_shape
-from mini_engine.cuda.kernels.e4m3 import as_bytes, head_scale, numbers, widened
+from mini_engine.cuda.kernels.e4m3 import head_scale, load_numbers
+from mini_engine.cuda.kernels.fp8 import as_bytes, widened
 from mini_engine.cuda.kernels.launch import launch_options, pdl_release, pdl_wait, runs_triton
 from mini_engine.cuda.kernels.paged import (
     LOWEST,
@@ -80,9 +81,9 @@ def decode_split_kernel(
     program that arrives last combines the group (`combine_if_last`; one counter for each request
     and KV head). `pdl_release(PDL)` comes first, and no load stands above `pdl_wait(PDL)`.
 
-    The cache may be in fp8: `numbers(tile, dtype of q)` makes numbers of a loaded tile. What they
-    still lack is a factor a KV head, `head_scale(kv_scales, i)`; i counts the heads of k, then
-    those of v. In any other cache the one does nothing and the other is 1.
+    `load_numbers(pointers, inside, dtype of q)` loads rows of either cache, zeros where not inside.
+    Of a cache in fp8 they still lack a factor a KV head, `head_scale(kv_scales, i)`; i counts the
+    heads of k, then those of v. In any other cache that is 1.
     """
     pdl_release(PDL)
     request, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -104,9 +105,8 @@ def decode_split_kernel(
         inside = token < context
         row = cache_rows(block_table + request * table_stride, token, inside, BLOCK_SIZE)
         at_kv = (row * KV_HEADS + kv_head)[:, None] * HEAD_DIM + d[None, :]
-        keys = tl.load(k_cache + at_kv, mask=inside[:, None], other=0.0)
-        values = tl.load(v_cache + at_kv, mask=inside[:, None], other=0.0)
-        keys, values = numbers(keys, queries.dtype), numbers(values, queries.dtype)
+        keys = load_numbers(k_cache + at_kv, inside, queries.dtype)
+        values = load_numbers(v_cache + at_kv, inside, queries.dtype)
         scores = tl.dot(queries, tl.trans(keys), input_precision="ieee") * scale
         m, l, acc = online_softmax(scores, inside[None, :], values, m, l, acc)
     store_partial(sums, stats, head * SPLITS + split, live, m, l, acc * v_scale, HEAD_DIM)

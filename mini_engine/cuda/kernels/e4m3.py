@@ -1,11 +1,4 @@
-"""A KV cache in fp8: one byte a number, and a scale for each KV head.
-
-    stored = e4m3(x / scale)      read = stored · scale
-
-e4m3 (Micikevicius et al. 2022, arXiv 2209.05433) has a sign, 4 bits of exponent (bias 7) and 3 of
-mantissa: normal numbers from 2^-6 to 448, rounded by at most 2^-4 of themselves, and multiples of
-2^-9 below. What lies beyond ±448 is stored as ±448. A cast would make NaN of it, and one NaN in a
-cache spreads to every later token.
+"""e4m3 inside kernels: how a KV cache in fp8 is written and read (fp8.py is the same in PyTorch).
 
 In:  kv_scales (2, kv_heads) float32: those of K, then those of V. Nothing in a step writes them, so
      kernels may read them above `pdl_wait`. None for a cache in the model's own dtype.
@@ -13,42 +6,14 @@ In:  kv_scales (2, kv_heads) float32: those of K, then those of V. Nothing in a 
 Kernels see the bytes as int8 and convert them with integer instructions. A GPU has instructions for
 it from sm_89 on; these here run everywhere, in the interpreter too, and give the same bits.
 
-Nobody divides a score or an output: attention multiplies K's scale into the scale of the scores and
-V's into the weighted sum, once for each head.
+No key or value is multiplied by its scale: attention puts K's into the scale of the scores and V's
+into the weighted sum, once a head.
 """
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
-from torch import Tensor
-
-FP8 = torch.float8_e4m3fn
-LARGEST = 448.0
-
-
-def to_e4m3(x: Tensor, scale: Tensor) -> Tensor:
-    """x (..., kv_heads, D) as FP8 under the scale of each head, scale (kv_heads,)."""
-    return (x.float() / scale[:, None]).clamp(-LARGEST, LARGEST).to(FP8)
-
-
-def cast_like(x: Tensor, scales: Tensor | None, which: int) -> Tensor:
-    """Keys (which = 0) or values (1), (T, kv_heads, D), as the cache stores them."""
-    return x if scales is None else to_e4m3(x, scales[which])
-
-
-def widened(rows: Tensor, scales: Tensor | None, which: int) -> Tensor:
-    """The other way, in float32."""
-    return rows.float() if scales is None else rows.float() * scales[which][:, None]
-
-
-def as_bytes(cache: Tensor) -> Tensor:
-    """What a kernel is given: the same memory, int8 where it is FP8."""
-    return cache.view(torch.int8) if cache.dtype == FP8 else cache
-
-
-# ---------------------------------------------------------------- in kernels
 
 
 @triton.jit
@@ -71,6 +36,20 @@ def numbers(x, kind: tl.constexpr):
         return (bits.to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32) * 256.0).to(kind)
     else:
         return x
+
+
+@triton.jit
+def load_numbers(at, inside, kind: tl.constexpr):
+    """Rows of a cache as numbers, zeros where not inside. at (tile, D) pointers, inside (tile,).
+
+    The second masking changes no value. It keeps the conversion on this side of shared memory: else
+    the compiler copies bytes there in eights and reads them one by one (LDS.S8).
+    """
+    if at.dtype.element_ty == tl.int8:
+        x = numbers(tl.load(at, mask=inside[:, None], other=0), kind)
+        return tl.where(inside[:, None], x, tl.zeros_like(x))
+    else:
+        return tl.load(at, mask=inside[:, None], other=0.0)
 
 
 @triton.jit

@@ -44,7 +44,8 @@ from mini_engine.cuda.kernels.apart_attention import apart_attention_kernel
 from mini_engine.cuda.kernels.attention import decode_reference
 from mini_engine.cuda.kernels.checks import check_shape
 from mini_engine.cuda.kernels.combine import combine_group_if_last, fits_registers
-from mini_engine.cuda.kernels.e4m3 import as_bytes, cached, cast_like, head_scale, numbers
+from mini_engine.cuda.kernels.e4m3 import cached, head_scale, numbers
+from mini_engine.cuda.kernels.fp8 import as_bytes, cast_like
 from mini_engine.cuda.kernels.launch import launch_options, pdl_release, pdl_wait, runs_triton
 from mini_engine.cuda.kernels.paged import (
     LOWEST,

@@ -94,6 +94,16 @@ def test_the_programs_of_a_multiprocessor_keep_enough_bytes_in_flight(c: Case) -
     assert made.resident * c.prefetched >= IN_FLIGHT
 
 
+@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize("c", [c for c in CASES if c.name.endswith("attention_fp8")], ids=named)
+def test_a_cache_in_fp8_is_read_sixteen_numbers_at_a_time(c: Case, capability: int) -> None:
+    """Half a cache's bytes in loads of half the width would be half the bytes in flight."""
+    made = compiled(c, capability, capability == 90)
+    assert made.spilled_bytes == 0
+    assert len(made.where(r"\bLDG(STS)?\.\S*128$|\bLDG(STS)?\.\S*128 ")) >= 8
+    assert not made.where(r"\bLDGSTS\.\S*64|\bLD[GS]\.(\S*\.)?[SU]8")
+
+
 @pytest.mark.parametrize("c", [c for c in CASES if c.programs], ids=named)
 def test_attention_and_o_are_one_wave(c: Case) -> None:
     """The kernel after them starts when their last program has started."""
