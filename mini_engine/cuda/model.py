@@ -180,7 +180,8 @@ def attended_under(
         return attend(q, keys, values)
     of_heads = scales.repeat_interleave(q.shape[1] // keys.shape[2], dim=1)  # (2, heads)
     of_k, of_v = of_heads[:, :, None].to(q.dtype)
-    return attend(q * of_k, keys, values) * of_v
+    attended: Tensor = attend(q * of_k, keys, values) * of_v
+    return attended
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
