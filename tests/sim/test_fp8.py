@@ -121,7 +121,7 @@ def test_what_fp8_costs_the_shipped_checkpoint(
         logits = model.logits(ids).astype(np.float64)
         logs.append(logits - np.log(np.exp(logits).sum(-1, keepdims=True)))
     kl = (np.exp(logs[0]) * (logs[0] - logs[1])).sum(-1).mean()
-    assert 1e-5 < kl < 0.02
+    assert 1e-5 < kl < 0.03
     next_ids = np.array(ids[1:])
     nll = [-log[np.arange(len(next_ids)), next_ids].mean() for log in logs]
     assert abs(nll[1] - nll[0]) < 0.02
