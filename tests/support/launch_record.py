@@ -138,7 +138,7 @@ def _reaches_kernels(path: Path) -> bool:
     todo, seen = [path], {path}
     while todo:
         for name in _modules_named_in(todo.pop()):
-            if name.startswith(KERNELS) and name not in WITHOUT_KERNELS:
+            if name.startswith(KERNELS) and not name.startswith(WITHOUT_KERNELS):
                 return True
             file = _file_of(name)
             if file and file not in seen:
