@@ -11,13 +11,11 @@ from mini_engine.engine.generation import SHIPPED
 from mini_engine.model.config import ModelConfig
 from mini_engine.model.kv_fp8 import HEADROOM, LARGEST, measured_tokens, scale_for
 from mini_engine.predict.hardware import load_spec
-from mini_engine.sim import fp8, kernels
 from mini_engine.sim.fp8 import NUMBERS, to_e4m3
 from mini_engine.sim.generate import generate, open_checkpoint
 from mini_engine.sim.model import KVCache, measured_scales
 from mini_engine.sim.weights import load_weights
 from tests.support.model_helpers import LoneModel
-from tests.support.sim_helpers import small_device
 
 F32 = np.float32
 floats = st.floats(width=32, allow_nan=False)
@@ -148,34 +146,3 @@ def test_every_mode_writes_bitwise_the_same_with_a_cache_in_fp8() -> None:
     launched = written[0].counters.launches / sum(len(c.tokens) for c in written[0].completions)
     plain = written[4].counters.launches / sum(len(c.tokens) for c in written[4].completions)
     assert launched == pytest.approx(plain, rel=0.2)  # no kernel more
-
-
-# ---- the costs
-
-
-@pytest.mark.parametrize("name", ["qwen3", "llama"])
-def test_a_kernel_moves_a_byte_for_each_number_of_the_cache(name: str) -> None:
-    config = ModelConfig.from_folder(SHIPPED)
-    device = small_device()
-    tokens, context, kv = 3, 40, config.kv_size
-    scales = [np.ones((2, config.num_kv_heads), F32)] * config.num_layers
-    caches = [KVCache.allocate(device, config, 9, 16, "float16", s) for s in ((), scales)]
-    lens = device.upload(np.full(tokens, context, np.int32))
-    table = device.upload(np.ones((tokens, 3), np.int32))
-    q = device.empty((tokens, config.q_size), "float16")
-    qkv = device.empty((tokens, config.q_size + 2 * kv), "float16")
-    weight = device.empty(config.head_dim, "float16")
-    moved = []
-    for cache, room in zip(caches, (kernels, fp8), strict=True):
-        scale = cache.scales[:1]
-        attention = room.attention
-        read = attention.bytes(q, q, cache.keys[0], cache.values[0], table, lens, lens, *scale)
-        norms = (weight, weight) if name == "qwen3" else ()
-        store = room.qk_norm_rope_kv_write if norms else room.rope_kv_write
-        written = store.bytes(
-            q, cache.keys[0], cache.values[0], qkv, lens, lens, q, q, *norms, *scale
-        )
-        moved.append((read, written))
-    (read, written), (read8, written8) = moved
-    assert read - read8 == 2 * kv * tokens * context
-    assert written - written8 == 2 * kv * tokens
