@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from mini_engine.cuda.attention import Attend, Attention
+from mini_engine.cuda.attention import Attention
 from mini_engine.cuda.inputs import StepInputs
 from mini_engine.cuda.kernels.fp8 import FP8, as_bytes, cast_like
 from mini_engine.cuda.sampling import Sampler, greedy
@@ -87,7 +87,7 @@ class Model:
             for which, (cache, new) in enumerate(((keys, k), (values, v))):
                 rows = as_bytes(cache).view(-1, *new.shape[1:])
                 rows.index_copy_(0, slots, as_bytes(cast_like(new, scales, which)))
-            attended = attended_under(scales, attend, q, keys, values)
+            attended = attend(q, keys, values, scales)
             residual = residual + functional.linear(attended.flatten(1), layer.o)
             gate_up = functional.linear(self._norm(residual, layer.post_norm), layer.gate_up)
             gate, up = gate_up.chunk(2, dim=-1)
@@ -169,19 +169,6 @@ class Model:
         if layer.q_norm is not None and layer.k_norm is not None:
             q, k = self._norm(q, layer.q_norm), self._norm(k, layer.k_norm)
         return q, k, v
-
-
-def attended_under(
-    scales: Tensor | None, attend: Attend, q: Tensor, keys: Tensor, values: Tensor
-) -> Tensor:
-    """`attend` on a cache in fp8: a head's scale of K goes into its queries, that of V into what
-    comes out. Scales are powers of two, so neither rounds."""
-    if scales is None:
-        return attend(q, keys, values)
-    of_heads = scales.repeat_interleave(q.shape[1] // keys.shape[2], dim=1)  # (2, heads)
-    of_k, of_v = of_heads[:, :, None].to(q.dtype)
-    attended: Tensor = attend(q * of_k, keys, values) * of_v
-    return attended
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
