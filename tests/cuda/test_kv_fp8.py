@@ -205,7 +205,7 @@ def test_a_kernel_that_reads_no_fp8_says_so(
     keys, values, ints = cache.keys[0], cache.values[0], torch.ones(1, dtype=torch.int32)
     q = torch.zeros(1, weights.config.q_size)
     with pytest.raises(ValueError, match=r"float8_e4m3fn without kv_scales"):
-        prefill.prefill_attention(q, q, keys, values, ints[None], ints, ints, 1)
+        prefill.prefill_attention(q, q, keys, values, ints[None], ints, ints)
     with pytest.raises(ValueError, match="plan 'attention-apart' reads no cache in fp8"):
         fused_attention.rope_kv_write_attention(
             q, keys, values, torch.zeros(1, 2, dtype=torch.int32),

@@ -46,7 +46,7 @@ POINTERS = {
 # A cache in fp8, as kernels see it, and one that is not
 IN_FP8 = (("k_cache", I8), ("v_cache", I8), ("kv_scales", F32))
 PLAIN_CACHE = {"kv_scales": None}
-SCALARS = {"eps": "fp32", "scale": "fp32", "table_stride": "i32", "end": "i32"}
+SCALARS = {"eps": "fp32", "scale": "fp32", "table_stride": "i32", "num_reqs": "i32", "end": "i32"}
 
 
 @dataclass(frozen=True)
@@ -66,15 +66,20 @@ class Case:
         return compile_for(
             self.kernel,
             {**POINTERS, **dict(self.pointers)},
-            {**dict(self.constants), "PDL": pdl} | self._requests(capability),
+            {**dict(self.constants), "PDL": pdl} | self._of_the_card(capability),
             capability=capability,
             num_warps=self.warps,
             num_stages=self.stages,
             scalars=SCALARS,
         )
 
-    def _requests(self, capability: int) -> dict[str, bool]:
-        """How a GPU is asked to read ahead (ahead.py), where the kernel does."""
+    def _of_the_card(self, capability: int) -> dict[str, int]:
+        """What a launch chooses by the card: how it is asked to read ahead (ahead.py), tiles."""
+        constants = dict(self.constants)
+        if self.kernel is prefill.prefill_kernel:
+            fp8 = self.pointers == IN_FP8
+            options = prefill.tile_options(constants["HEAD_DIM"], 2, capability, fp8=fp8)
+            return {name: value for name, value in options.items() if name != "num_warps"}
         return {"BULK": capability >= 90} if "BULK" in self.kernel.arg_names else {}
 
 
@@ -192,11 +197,11 @@ def _skinny(c: ModelConfig) -> list[Case]:
 def _attention(c: ModelConfig) -> list[Case]:
     heads = Heads(c.num_heads, c.num_kv_heads, c.head_dim, BLOCK_SIZE)
     shape = heads.constants
+    every = shape | {"REQS": prefill.REQUESTS}
     grouped = shape | {"PADDED_GROUP": heads.padded_group}
     splits, decode = attention.MAX_SPLITS, attention.decode_split_kernel
     many = {"SPLITS": splits, "PADDED_SPLITS": splits, "TILE": attention.TILE}
     alone = many | {"SPLITS": 1, "PADDED_SPLITS": 1}  # what `num_splits` says of batch 256
-    tiles = {"REQS": 256, "TILE_Q": prefill.TILE_Q, "TILE_K": prefill.TILE_K}
     return [
         case("decode_attention", decode, 4, grouped | many | PLAIN_CACHE),
         case("decode_attention_m256", decode, 4, grouped | alone | PLAIN_CACHE),
@@ -205,7 +210,8 @@ def _attention(c: ModelConfig) -> list[Case]:
         fused_attention_case(c, "fused_attention_fp8", BASE, fp8=True),
         fused_attention_case(c, "fused_attention_4w", "attention"),
         fused_attention_case(c, "fused_attention_apart", "attention-apart"),
-        case("prefill", prefill.prefill_kernel, 4, shape | tiles),
+        case("prefill", prefill.prefill_kernel, 8, every | PLAIN_CACHE),
+        case("prefill_fp8", prefill.prefill_kernel, 8, every, pointers=IN_FP8),
     ]
 
 

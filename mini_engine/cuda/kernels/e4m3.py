@@ -39,17 +39,24 @@ def numbers(x, kind: tl.constexpr):
 
 
 @triton.jit
-def load_numbers(at, inside, kind: tl.constexpr):
-    """Rows of a cache as numbers, zeros where not inside. at (tile, D) pointers, inside (tile,).
+def rows_of_numbers(x, inside, kind: tl.constexpr):
+    """`numbers` of loaded rows (tile, D), inside (tile,), for an operand of `tl.dot`.
 
-    The second masking changes no value. It keeps the conversion on this side of shared memory: else
-    the compiler copies bytes there in eights and reads them one by one (LDS.S8).
+    Zeros in rows that are not inside, which hold no key anyway. What the masking is for is to keep
+    the conversion on this side of shared memory: without it the compiler copies bytes there in
+    eights and reads them one by one (LDS.S8).
     """
-    if at.dtype.element_ty == tl.int8:
-        x = numbers(tl.load(at, mask=inside[:, None], other=0), kind)
+    if x.dtype == tl.int8:
+        x = numbers(x, kind)
         return tl.where(inside[:, None], x, tl.zeros_like(x))
     else:
-        return tl.load(at, mask=inside[:, None], other=0.0)
+        return x
+
+
+@triton.jit
+def load_numbers(at, inside, kind: tl.constexpr):
+    """Rows of a cache as numbers, zeros where not inside. at (tile, D) pointers, inside (tile,)."""
+    return rows_of_numbers(tl.load(at, mask=inside[:, None], other=0.0), inside, kind)
 
 
 @triton.jit

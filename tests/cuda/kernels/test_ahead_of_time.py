@@ -53,6 +53,7 @@ def all_cases() -> list[Case]:
 
 CASES = all_cases()
 ON_SM_80 = [c for c in CASES if SLOW or not c.name.startswith(WIDEST) or c.name.endswith("prefill")]
+READING_FP8 = [c for c in CASES if c.name.endswith(("attention_fp8", "prefill_fp8"))]
 PREFETCHING = [c for c in CASES if c.prefetched]
 
 
@@ -95,7 +96,9 @@ def test_the_programs_of_a_multiprocessor_keep_enough_bytes_in_flight(c: Case) -
 
 
 @pytest.mark.parametrize("capability", [80, 90])
-@pytest.mark.parametrize("c", [c for c in CASES if c.name.endswith("attention_fp8")], ids=named)
+@pytest.mark.parametrize(
+    "c", [c for c in CASES if c.name.endswith(("attention_fp8", "prefill_fp8"))], ids=named
+)
 def test_a_cache_in_fp8_is_read_sixteen_numbers_at_a_time(c: Case, capability: int) -> None:
     """Half a cache's bytes in loads of half the width would be half the bytes in flight."""
     made = compiled(c, capability, capability == 90)

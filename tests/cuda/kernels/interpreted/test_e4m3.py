@@ -8,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
-from mini_engine.cuda.kernels import attention, rope
+from mini_engine.cuda.kernels import attention, prefill, rope
 from mini_engine.cuda.kernels.e4m3 import cached, numbers
 from mini_engine.cuda.kernels.fp8 import FP8, to_e4m3, widened
 from mini_engine.cuda.kernels.paged import Heads
@@ -83,6 +83,18 @@ def test_split_decode_of_codes_equals_its_reference(dtype: torch.dtype) -> None:
     assert_close(out, attention.decode_reference(q, *where, scales), terms=64)
     wide = [widened(c, scales, i).to(dtype) for i, c in enumerate(where[:2])]
     assert_close(out, attention.decode_reference(q, *wide, *where[2:]), terms=64)
+
+
+@both
+def test_prefill_over_codes_equals_its_reference(dtype: torch.dtype) -> None:
+    torch.manual_seed(5)
+    kv, scales = in_fp8(paged([70, 9, 41], 2, 32, 5, dtype))
+    q, lens = torch.randn(26, 128).to(dtype), torch.tensor([19, 1, 6], dtype=torch.int32)
+    inputs = q, kv.k_cache, kv.v_cache, kv.block_table, lens, kv.context_lens
+    out, expected = torch.full_like(q, NAN), torch.full_like(q, NAN)
+    prefill.prefill_attention(out, *inputs, kv_scales=scales)
+    prefill.prefill_reference(expected, *inputs, scales)
+    assert_close(out, expected, terms=64)
 
 
 @pytest.mark.parametrize(
