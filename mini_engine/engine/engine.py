@@ -38,8 +38,9 @@ class Runner(Protocol):
     def execute(self, batch: ScheduledBatch, descriptor: BatchDescriptor) -> list[int]:
         """Run one step in the descriptor's mode, padded to descriptor.num_tokens.
 
-        First come the copies of the batch, `swap_out` and `swap_in`. K and V of position p of entry
-        e go to slot_of(e.block_table, p, block_size); padded rows write to the null block. Returns a token id for each entry that `samples`, in order.
+        First come its copies, `swap_out` and `swap_in`. K and V of position p of entry e go to
+        slot_of(e.block_table, p, block_size); padded rows write to the null block. Returns a token
+        id for each entry that `samples`, in order.
         """
         ...
 
