@@ -21,7 +21,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mini_engine.dispatch.dispatcher import GraphDispatcher
-from mini_engine.predict.capacity import kv_bytes_per_token
 from mini_engine.predict.oplists import StepShape
 from mini_engine.predict.step_cost import padded_step
 from mini_engine.predict.step_model import StepModel
@@ -39,7 +38,7 @@ class SwapCost:
     @property
     def block_bytes(self) -> int:
         """K and V of a block, of all layers."""
-        return self.block_size * kv_bytes_per_token(self.steps.config)
+        return self.block_size * self.steps.stored.kv_bytes_per_token(self.steps.config)
 
     def copy_us(self, blocks: int) -> float:
         """So many blocks, one way."""
