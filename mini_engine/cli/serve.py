@@ -20,8 +20,8 @@ memory (--swap-space) and come back over the card's link; steps wait for these c
 overlaps. "cheaper" asks for each request whether computing again takes longer.
 
 Between two arrivals or endings the batch does not change, so all those steps are taken in one
-stride, in closed form: a trace of 200,000 steps takes about a second. With a prefix cache or with
-swapping the engine's own scheduler runs, and a trace takes a few times as long.
+stride, in closed form: a trace of 200,000 steps takes about a second. With swapping or with a
+prefix cache the engine's own scheduler runs, and a trace takes about twice or six times as long.
 """
 
 from __future__ import annotations
@@ -230,7 +230,7 @@ def _sharing(r: dict[str, Any]) -> list[tuple[str, str]]:
     """What the prefix cache found."""
     if not r["prefix_caching"]:
         return []
-    share = f"{r['share']:.0%} of them begin with the same {r['shared_prefix']:,} tokens"
+    share = f"{r['share']:.0%} of them, {r['shared_prefix']:,} tokens" if r["share"] else "none"
     saved = f"{r['prefill_tokens_saved']:,} of {r['prompt_tokens']:,} prompt tokens"
     return [
         ("prompts alike, as assumed", share),

@@ -71,5 +71,7 @@ class HostBlocks:
 
     def _staged(self, pairs: Pairs) -> tuple[Tensor, tuple[Tensor, ...]]:
         """The blocks of the cache, and their places in the staging area, tensor by tensor."""
-        blocks = torch.tensor([block for block, _ in pairs], device=self.backend.device)
+        # From pinned memory, or the host would wait until the copy of these few numbers is done.
+        index = torch.tensor([block for block, _ in pairs], pin_memory=self.host.is_pinned())
+        blocks = index.to(self.backend.device, non_blocking=True)
         return blocks, torch.split(self.staging[: len(pairs)], self.widths, dim=1)
