@@ -61,7 +61,8 @@ def crossover(path: Path) -> None:
         caption=f"{PREDICTED}: a request preempted on an H200, vLLM on the usual server, steps of "
         f"up to {BUDGET:,} tokens. Swapping: blocks of {BLOCK}, out and in, at the rates that the "
         "spec files quote for each link, nothing overlapped. Computing again: what the prompt's "
-        "steps take beyond the decode steps in their place. Grey: where that is less than PCIe 5.0 takes.",
+        "steps take beyond the decode steps in their place. Grey: where that is less than PCIe 5.0 "
+        "takes.",
     ) as figure:
         left, right = figure.subplots(1, 2, sharey=True)
         for axes, (model, words) in zip((left, right), MODELS.items(), strict=True):
