@@ -60,11 +60,11 @@ class FakeRunner:
         self.clock_us = max(self.clock_us, us)
 
     def execute(self, batch: ScheduledBatch, descriptor: BatchDescriptor) -> list[int]:
+        self.copy_out(batch)
+        self.copy_in(batch)
         self.batches.append(batch)
         self.descriptors.append(descriptor)
         self.clock_us += 10.0 + descriptor.num_tokens
-        self.copy_out(batch)
-        self.copy_in(batch)
         # A request may share what one before it in the batch writes. All rows write before any row
         # samples, as the kernels of one layer do.
         for entry in batch.entries:
