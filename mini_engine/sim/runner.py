@@ -30,6 +30,7 @@ from mini_engine.sim.device import Device
 from mini_engine.sim.graphs import GraphRunner, PiecewiseGraphRunner, StaticInputs
 from mini_engine.sim.launch import Buffer
 from mini_engine.sim.model import KVCache, Model, StepInputs, measured_scales
+from mini_engine.sim.swap import HostBlocks
 from mini_engine.sim.weights import Weights
 
 SPLITTING_OPS = frozenset({"attention"})
@@ -81,6 +82,7 @@ class SimRunner:
             device, config, limits.num_blocks, limits.block_size, cache_dtype, scales
         )
         self.model = Model(device, config, weights, cache)
+        self.host_blocks = HostBlocks(device, cache)
         rungs = [descriptor.num_tokens for descriptor in dispatcher.descriptors()]
         self.inputs = ModelInputs(device, limits, max([limits.max_num_batched_tokens, *rungs]))
         self.pool = device.memory.new_pool()
@@ -102,6 +104,7 @@ class SimRunner:
         device = self.device
         before_us, beside_us = around(device.spec, batch.num_reqs)
         device.host_work("schedule and prepare", before_us)
+        self.host_blocks.copy(batch)
         tokens = self._launch(batch, descriptor)
         device.host_work("schedule the next step", beside_us)
         sampled = device.read(tokens)
