@@ -48,6 +48,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--capture-sizes", type=options.whole_numbers, metavar="1,2,4", help="the ladder"
     )
     add_path(parser)
+    memory = parser.add_argument_group("KV cache")
+    memory.add_argument(
+        "--kv-dtype",
+        default="auto",
+        choices=("auto", "fp8"),
+        help="fp8: a byte a number (e4m3, a scale a head); auto: as the weights (default)",
+    )
     options.add_spec(parser)
 
 
@@ -83,7 +90,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     stream = len(texts) == 1 and not args.json
     in_torch = args.backend == "cuda"
     result = _torch(args, texts, stream, console) if in_torch else _sim(args, texts, stream)
-    return {"backend": args.backend, "streamed": stream, **result}
+    return {"backend": args.backend, "streamed": stream, "kv_dtype": args.kv_dtype, **result}
 
 
 def show(result: dict[str, Any], console: Console) -> None:
@@ -92,6 +99,8 @@ def show(result: dict[str, Any], console: Console) -> None:
             console.print(Text.assemble((row["prompt"], "bold"), row["text"]), "")
     tokens = sum(len(row["tokens"]) for row in result["prompts"])
     what = f"{result['model']}, {result['mode']}: {tokens} tokens"
+    if result["kv_dtype"] != "auto":
+        what += f", KV cache in {result['kv_dtype']}"
     if result["backend"] == "sim":
         what += (
             f", {result['launches']:,} launches for {result['kernels']:,} kernels, "
@@ -140,6 +149,7 @@ def _sim(args: argparse.Namespace, texts: Sequence[str], stream: bool) -> dict[s
         args.mode,
         max_new_tokens=args.max_new_tokens,
         capture_sizes=args.capture_sizes,
+        kv_dtype=args.kv_dtype,
         on_token=printer.on_token if stream else None,
     )
     if stream:
@@ -179,6 +189,7 @@ def _torch(
         capture_sizes=args.capture_sizes,
         kernels=5 if args.kernels is None else args.kernels,
         steps_per_replay=args.steps_per_replay,
+        kv_dtype=args.kv_dtype,
         on_token=printer.on_token if stream else None,
         tell=tell,
     )

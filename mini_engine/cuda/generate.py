@@ -21,6 +21,7 @@ from mini_engine.cuda.graphs.backend import (
     why_no_bf16,
     why_no_gpu,
 )
+from mini_engine.cuda.kv_scales import measured_scales
 from mini_engine.cuda.model import KVCache
 from mini_engine.cuda.path import Kernels, Tell, decoding_model, interpreted, kernels_of
 from mini_engine.cuda.runner import TorchRunner
@@ -93,13 +94,15 @@ def generate(
     capture_sizes: Sequence[int] | None = None,
     kernels: Kernels = 5,
     steps_per_replay: int = 1,
+    kv_dtype: str = "auto",
     on_token: OnToken | None = None,
     tell: Tell = print,
 ) -> Generation:
     """Run all prompts side by side, greedily. `on_token(prompt index, token id)` as they come.
 
     It takes the best that this machine has; `tell` is given a line where that is less than a GPU
-    with bf16 and enough memory, or than `kernels` a layer (0: the plain model).
+    with bf16 and enough memory, or than `kernels` a layer (0: the plain model). kv_dtype: "fp8", or
+    "auto" for that of the weights.
 
     Raises `ValueError` for a folder that is not a checkpoint, for an empty prompt or one that is
     too long for the context, for a model that does not fit the memory, and for several
@@ -111,7 +114,8 @@ def generate(
     folder = resolve_model(checkpoint)
     config = ModelConfig.from_folder(folder)
     tokenizer = Tokenizer(folder, config.eos_token_ids)
-    limits = limits_that_fit(config, limits_for(config, len(prompts)), backend, dtype, tell)
+    limits = limits_for(config, len(prompts))
+    limits = limits_that_fit(config, limits, backend, dtype, tell, kv_dtype)
     requests = requests_for(prompts, tokenizer, limits, max_new_tokens)
     # A graph's attention is built for the longest context, so it is worth knowing.
     longest = max(len(request.prompt) + request.max_new_tokens for request in requests)
@@ -119,8 +123,9 @@ def generate(
     limits = replace(limits, max_model_len=longest, steps_per_replay=steps_per_replay)
     try:
         weights = load_weights(config, folder, backend.device, dtype)
+        scales = measured_scales(weights) if kv_dtype == "fp8" else ()
         cache = KVCache.allocate(
-            config, limits.num_blocks, limits.block_size, backend.device, dtype
+            config, limits.num_blocks, limits.block_size, backend.device, dtype, scales
         )
         sizes = default_capture_sizes(
             limits.max_num_seqs,
@@ -168,6 +173,7 @@ def limits_that_fit(
     backend: GraphBackend,
     dtype: torch.dtype,
     tell: Tell,
+    kv_dtype: str = "auto",
 ) -> SchedulerLimits:
     """`limits` with as many KV blocks as fit beside the weights, and a line where that is fewer
     than they ask for. Raises ValueError when the weights or the smallest cache do not fit."""
@@ -175,7 +181,8 @@ def limits_that_fit(
     if reason := no_room(config, backend, stored):
         raise ValueError(reason)
     free, weights = free_bytes(backend), weight_bytes(config, stored)
-    block = limits.block_size * kv_bytes_per_token(config, stored)
+    in_cache = stored if kv_dtype == "auto" else kv_dtype
+    block = limits.block_size * kv_bytes_per_token(config, in_cache)
     blocks = int((1 - LEFT_FREE) * free - weights) // block
     if blocks >= limits.num_blocks:
         return limits

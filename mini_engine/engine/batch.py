@@ -7,6 +7,8 @@ Out: the state of each request, and a ScheduledBatch: one step's work, as a runn
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
+PREEMPTIONS = ("recompute", "swap", "cheaper")
+
 
 @dataclass(frozen=True)
 class Request:
@@ -36,6 +38,8 @@ class SchedulerLimits:
     max_model_len: int  # tokens of a request, prompt and output; its text ends there
     reserve_full_isl: bool = True  # admit when all known tokens have room, not just a chunk
     prefix_caching: bool = False  # share blocks of equal prefixes
+    preemption: str = "recompute"  # or "swap", or "cheaper": whichever costs less time
+    host_blocks: int = 0  # blocks of K and V that host memory holds for swapped requests
     steps_per_replay: int = 1  # decode steps of one launch, where the runner has graphs for it
 
     def __post_init__(self) -> None:
@@ -43,6 +47,15 @@ class SchedulerLimits:
         for name in (*positive, "steps_per_replay"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1")
+        if self.preemption not in PREEMPTIONS:
+            raise ValueError(
+                f"preemption is {self.preemption!r}: expected one of {', '.join(PREEMPTIONS)}"
+            )
+        if self.host_blocks < 0 or (self.host_blocks > 0) != (self.preemption != "recompute"):
+            raise ValueError(
+                f"preemption {self.preemption!r} with {self.host_blocks} host_blocks: give host "
+                "blocks to 'swap' and 'cheaper', and none to 'recompute'"
+            )
         if self.num_blocks < 2:
             raise ValueError(f"num_blocks is {self.num_blocks}: block 0 is null, so at least 2")
         if self.max_num_batched_tokens < self.max_num_seqs:
@@ -128,10 +141,17 @@ class ScheduledRequest:
 
 @dataclass(frozen=True)
 class ScheduledBatch:
-    """One step's work in order of arrival, which puts decodes first and prefill chunks last."""
+    """One step's work in order of arrival, which puts decodes first and prefill chunks last; only
+    a decode that comes back by swap may stand behind the last chunk of an older request.
+
+    Copies are pairs (block of the cache, host block). Those out are done before anything in this
+    step writes to the cache, those in before anything reads it.
+    """
 
     entries: tuple[ScheduledRequest, ...]
     preempted: tuple[Request, ...] = ()  # by this step
+    swap_out: tuple[tuple[int, int], ...] = ()
+    swap_in: tuple[tuple[int, int], ...] = ()
     steps: int = 1  # decode steps at once: each entry samples one token in each
 
     @property

@@ -22,13 +22,8 @@ from itertools import pairwise
 from typing import Protocol
 
 from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher, uniform_token_count
-from mini_engine.engine.scheduler import (
-    Request,
-    RequestState,
-    ScheduledBatch,
-    Scheduler,
-    SchedulerLimits,
-)
+from mini_engine.engine.scheduler import Request, RequestState, ScheduledBatch, SchedulerLimits
+from mini_engine.engine.swap import SavesUs, scheduler_for
 
 
 class Runner(Protocol):
@@ -46,10 +41,10 @@ class Runner(Protocol):
     def execute(self, batch: ScheduledBatch, descriptor: BatchDescriptor) -> list[int]:
         """Run `batch.steps` steps in the descriptor's mode, padded to descriptor.num_tokens.
 
-        K and V of position p of entry e go to slot_of(e.block_table, p, block_size); padded rows
-        write to the null block. Returns a token id for each entry that `samples`, in order, step
-        after step. A batch has several steps only where the runner has a `steps_of`, as
-        `StepsRunner` below.
+        First come its copies, `swap_out` and `swap_in`. K and V of position p of entry e go to
+        slot_of(e.block_table, p, block_size); padded rows write to the null block. Returns a token
+        id for each entry that `samples`, in order, step after step. A batch has several steps only
+        where the runner has a `steps_of`, as `StepsRunner` below.
         """
         ...
 
@@ -109,11 +104,19 @@ class Engine:
     """Drives one runner: `run` serves a whole workload; `submit` and `step` go step by step."""
 
     def __init__(
-        self, runner: Runner, limits: SchedulerLimits, dispatcher: GraphDispatcher
+        self,
+        runner: Runner,
+        limits: SchedulerLimits,
+        dispatcher: GraphDispatcher,
+        *,
+        saves_us: SavesUs | None = None,
     ) -> None:
-        """Raises ValueError for limits of several steps a replay with a runner of single ones."""
+        """`saves_us`: what preempting by swap saves, for `preemption` "cheaper".
+
+        Raises ValueError for limits of several steps a replay with a runner of single ones.
+        """
         self.runner = runner
-        self.scheduler = Scheduler(limits)
+        self.scheduler = scheduler_for(limits, saves_us)
         self._steps_of = getattr(runner, "steps_of", None) if limits.steps_per_replay > 1 else None
         if limits.steps_per_replay > 1 and self._steps_of is None:
             raise ValueError(

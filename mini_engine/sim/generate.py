@@ -61,9 +61,12 @@ def generate(
     *,
     max_new_tokens: int = 48,
     capture_sizes: Sequence[int] | None = None,
+    kv_dtype: str = "auto",
     on_token: OnToken | None = None,
 ) -> Generation:
     """Run all prompts side by side, greedily; `on_token(prompt index, token id)` for each token.
+
+    kv_dtype: "fp8", or "auto" for float32, as everything else here is.
 
     Raises `ValueError` for an empty prompt and for one that does not fit the context.
     """
@@ -75,7 +78,7 @@ def generate(
     )
     dispatcher = GraphDispatcher(mode, sizes, limits.max_num_seqs)
     device = Device(spec)
-    runner = SimRunner(device, config, checkpoint.weights, limits, dispatcher)
+    runner = SimRunner(device, config, checkpoint.weights, limits, dispatcher, kv_dtype=kv_dtype)
     report = runner.capture()
     before, began = device.counters.copy(), device.cpu_us
     completions = run_all(Engine(runner, limits, dispatcher), requests, on_token)

@@ -211,6 +211,15 @@ def test_generate_gives_the_same_tokens_in_every_mode(
     assert other["prompts"][0]["tokens"] == default["prompts"][0]["tokens"]
 
 
+def test_generate_says_what_the_cache_is_in(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["generate", "--max-new-tokens", "2", "--prompt", "Create a"]
+    assert json_of(capsys, *words)["kv_dtype"] == "auto"
+    assert json_of(capsys, *words, "--kv-dtype", "fp8")["kv_dtype"] == "fp8"
+    assert "fp8" in refused(capsys, *words, "--kv-dtype", "fp9")
+    assert main([*words, "--kv-dtype", "fp8"]) == 0
+    assert "KV cache in fp8" in capsys.readouterr().out
+
+
 def test_both_backends_write_the_same_text(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("torch")
     words = ["generate", "--max-new-tokens", "12", "--prompt", "Create a", "--prompt", "Return"]
@@ -286,6 +295,22 @@ def test_serve_reports_on_the_shipped_trace(
     assert f"({sure['low_ms']:.2f} to {sure['high_ms']:.2f})" in out
 
 
+def test_serve_tells_what_a_prefix_cache_finds_and_what_swapping_costs(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["--kv-blocks", "600", "--preemption", "swap"]
+    words += ["--prefix-caching", "--shared-prefix", "512", "--share", "0.6"]
+    result = json_of(capsys, "serve", *words)
+    assert result["kv_blocks"] == 600
+    assert 0.1 < result["prefix_hit_rate"] < 0.6
+    assert result["host_blocks"] == 4 * 2**30 // (16 * 112 * 1024)  # 112 KiB a token
+    assert (result["swaps"] > 0, result["recomputed_tokens"]) == (True, 0)
+    assert main(["serve", *words]) == 0
+    out = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert f"of these swapped (swap) {result['swaps']:,}," in out
+    assert f"prefix cache: hit rate {result['prefix_hit_rate']:.1%}" in out
+
+
 def test_the_ladder_command_reads_what_serve_prints(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -345,6 +370,8 @@ def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixtu
         (["demo", "--host-us", "nan"], "nan is not a time"),
         (["serve", "--host-us", "-3"], "-3 is not a time"),
         (["crossover", "--host-us", "1e300"], "1e300 is not a time"),
+        (["serve", "--share", "1.5"], "1.5 is not a share from 0 to 1"),
+        (["serve", "--preemption", "swap", "--swap-space", "0"], "'swap' with 0 host_blocks"),
         (["serve", "--max-model-len", "10"], "none of 500 requests fits a context of 10"),
         (["fly"], "invalid choice: 'fly'"),
     ],

@@ -22,6 +22,7 @@ computes on a CPU, and what its `pdl` switch does.
     head.py              norm_lm_head (head_variants.py)                    the end of a step
     pick.py              pick_tokens, pick_and_advance                      the end of a step
     paged.py             the pieces of the attention kernels
+    e4m3.py              a cache in fp8 inside kernels; fp8.py is the same in PyTorch
     combine.py           an alternative piece: a group of heads combined at once
     ahead.py             weights of later kernels brought to L2 while this one computes
     null.py              count: next to no work, to measure a launch        none
