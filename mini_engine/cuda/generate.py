@@ -29,6 +29,7 @@ from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.engine.engine import Completion, Engine
 from mini_engine.engine.generation import OnToken, limits_for, requests_for, run_all
+from mini_engine.engine.sampling import GREEDY, SamplingParams
 from mini_engine.engine.scheduler import SchedulerLimits
 from mini_engine.model.config import ModelConfig
 from mini_engine.model.tokenizer import Tokenizer
@@ -86,10 +87,12 @@ def generate(
     *,
     max_new_tokens: int = 48,
     capture_sizes: Sequence[int] | None = None,
+    sampling: SamplingParams = GREEDY,
     on_token: OnToken | None = None,
     tell: Tell = print,
 ) -> Generation:
-    """Run all prompts side by side, greedily. `on_token(prompt index, token id)` as they come.
+    """Run all prompts side by side. `on_token(prompt index, token id)` as they come. `sampling` is
+    the first prompt's; `requests_for` says what the seeds of the others are.
 
     It takes the best that this machine has; `tell` is given a line where that is less than a GPU
     with bf16 and enough memory. On a CPU the mode is NONE.
@@ -104,7 +107,7 @@ def generate(
     config = ModelConfig.from_folder(folder)
     tokenizer = Tokenizer(folder, config.eos_token_ids)
     limits = limits_that_fit(config, limits_for(config, len(prompts)), backend, dtype, tell)
-    requests = requests_for(prompts, tokenizer, limits, max_new_tokens)
+    requests = requests_for(prompts, tokenizer, limits, max_new_tokens, sampling)
     try:
         weights = load_weights(config, folder, backend.device, dtype)
         cache = KVCache.allocate(
@@ -117,7 +120,8 @@ def generate(
             mode=mode,
         )
         dispatcher = GraphDispatcher(mode, sizes, limits.max_num_seqs)
-        runner = TorchRunner(Model(weights, cache), limits, dispatcher, backend)
+        drawn = sampling.temperature > 0
+        runner = TorchRunner(Model(weights, cache), limits, dispatcher, backend, sampling=drawn)
         report = runner.capture()
         for line in report.lines():
             tell(line)

@@ -11,6 +11,7 @@ the head. On a GPU the graphs are real, on a CPU they are emulated: there is no 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 from torch import Tensor
 
@@ -19,11 +20,11 @@ from mini_engine.cuda.graphs.backend import GraphBackend
 from mini_engine.cuda.graphs.capture import GraphRunner, PiecewiseGraphRunner
 from mini_engine.cuda.inputs import StaticInputs, StepInputs
 from mini_engine.cuda.model import Model
-from mini_engine.cuda.sampling import Sampler, greedy
+from mini_engine.cuda.sampling import Sampler, SeededSampler, greedy
 from mini_engine.dispatch.capture_report import CaptureReport
 from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher
 from mini_engine.dispatch.modes import CUDAGraphMode
-from mini_engine.engine.scheduler import ScheduledBatch, SchedulerLimits
+from mini_engine.engine.scheduler import Request, ScheduledBatch, SchedulerLimits
 from mini_engine.engine.step_arrays import max_blocks
 
 
@@ -37,11 +38,18 @@ class TorchRunner:
         dispatcher: GraphDispatcher,
         backend: GraphBackend,
         *,
-        sample: Sampler = greedy,
+        sampling: bool = False,
     ) -> None:
-        """Captures nothing yet: until `capture()` the dispatcher is made to say NONE."""
+        """Captures nothing yet: until `capture()` the dispatcher is made to say NONE.
+
+        With `sampling` each request is drawn as its `SamplingParams` say, greedy ones among them.
+        Without, all are greedy, and graphs hold nothing but an argmax.
+        """
         self.model, self.limits, self.dispatcher = model, limits, dispatcher
-        self.backend, self.sample = backend, sample
+        self.backend = backend
+        self.sample: Sampler = (
+            SeededSampler(limits.max_num_seqs, backend.device) if sampling else greedy
+        )
         dispatcher.graphs_captured = False
         pieces = self._rungs(CUDAGraphMode.PIECEWISE)
         full = self._rungs(CUDAGraphMode.FULL)
@@ -66,6 +74,7 @@ class TorchRunner:
         """
         rung, num_reqs = descriptor.num_tokens, descriptor.num_reqs or batch.num_reqs
         step = self.inputs.fill(batch, rung, num_reqs)
+        self._set_sampling([entry.request for entry in batch.entries])
         if descriptor.mode is CUDAGraphMode.FULL:
             tokens = self.full.replay(rung)
         else:
@@ -77,6 +86,18 @@ class TorchRunner:
             _, tokens = self.model.head(hidden, step, self.sample)
         sampled = tokens.tolist()  # waits for the device
         return [sampled[i] for i, entry in enumerate(batch.entries) if entry.samples]
+
+    def _set_sampling(self, requests: Sequence[Request]) -> None:
+        """Raises ValueError for a request that cannot be greedy, where all are."""
+        if isinstance(self.sample, SeededSampler):
+            self.sample.set_rows([request.sampling for request in requests])
+            return
+        for request in requests:
+            if temperature := request.sampling.temperature:
+                raise ValueError(
+                    f"request {request.request_id!r}: temperature is {temperature}, and this "
+                    "runner only decodes greedily: make it with sampling=True"
+                )
 
     # -- capture -------------------------------------------------------------------------------
 

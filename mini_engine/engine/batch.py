@@ -7,6 +7,8 @@ Out: the state of each request, and a ScheduledBatch: one step's work, as a runn
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
+from mini_engine.engine.sampling import GREEDY, SamplingParams
+
 
 @dataclass(frozen=True)
 class Request:
@@ -17,6 +19,7 @@ class Request:
     max_new_tokens: int
     arrival_us: float = 0.0
     eos_ids: Collection[int] = ()  # sampling one of these ends the request
+    sampling: SamplingParams = GREEDY
 
 
 @dataclass(frozen=True)
