@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
@@ -30,13 +31,21 @@ from tests.cuda.test_fused import random_step  # noqa: E402
 from tests.cuda.test_runner import MODES, ROOMY, workloads  # noqa: E402
 from tests.support.torch_helpers import DEVICES, TINY  # noqa: E402
 
-CONFIG = replace(TINY, head_dim=32)  # what the fused attention asks for
+CONFIG = replace(TINY, num_layers=1, head_dim=32)  # which the fused attention asks for
 
 
 @pytest.fixture(autouse=True)
 def inference() -> Iterator[None]:
     with torch.inference_mode():
         yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def what_was_imported_is_no_garbage() -> Iterator[None]:
+    """Each capture collects garbage, and need not look through all of that."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @cache
@@ -72,11 +81,8 @@ def alone(
 ) -> tuple[int, ...]:
     """The tokens of a request that has the engine for itself, without graphs."""
     limits = replace(ROOMY, max_num_batched_tokens=32)
-    return (
-        engine(device, "NONE", (), limits)
-        .run([Request("a", prompt, new, sampling=params)])[0]
-        .tokens
-    )
+    request = Request("alone", prompt, new, sampling=params)
+    return engine(device, "NONE", (), limits).run([request])[0].tokens
 
 
 some_params = st.one_of(
@@ -93,9 +99,10 @@ some_params = st.one_of(
 
 
 # The tokens are compared, not the bits of logits, which are sums in another order beside other
-# rows: no two scores of these lie so near, nor a mass so near to its top-p.
+# rows: no two scores of these lie so near, nor a mass so near to its top-p. A tenth of the
+# profile's examples: each captures a ladder, and the emulator takes its time.
 @pytest.mark.parametrize("device", DEVICES)
-@settings(max_examples=settings.default.max_examples // 4)
+@settings(max_examples=settings.default.max_examples // 10)
 @given(
     workloads(),
     st.lists(some_params, min_size=5, max_size=5),
@@ -178,8 +185,7 @@ def test_a_sampled_step_has_two_kernels_more_and_a_greedy_one_is_as_before(rows:
             model.next_step(hidden, inputs, sample)
         ops.append([op.removeprefix("launch_bound.").removesuffix(".default") for op in graph.ops])
     argmax = ["aten.argmax", "aten._to_copy"] if rows > 4 else []
-    first = ["rms_norm", "aten.t", "aten.mm"] if rows > 4 else ["norm_lm_head"]
-    first = [op for op in first if op != "aten.t"]
+    first = ["rms_norm", "aten.mm"] if rows > 4 else ["norm_lm_head"]
     assert ops[0] == [*first, *argmax, "pick_and_advance"]
     assert ops[1] == [*first, "find_cutoffs", "draw", "pick_and_advance"]
 
