@@ -11,7 +11,6 @@ the head. On a GPU the graphs are real, on a CPU they are emulated: there is no 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 
 from torch import Tensor
 
@@ -24,7 +23,8 @@ from mini_engine.cuda.sampling import Sampler, SeededSampler, greedy
 from mini_engine.dispatch.capture_report import CaptureReport
 from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher
 from mini_engine.dispatch.modes import CUDAGraphMode
-from mini_engine.engine.scheduler import Request, ScheduledBatch, SchedulerLimits
+from mini_engine.engine.sampling import check_greedy
+from mini_engine.engine.scheduler import ScheduledBatch, SchedulerLimits
 from mini_engine.engine.step_arrays import max_blocks
 
 
@@ -74,7 +74,11 @@ class TorchRunner:
         """
         rung, num_reqs = descriptor.num_tokens, descriptor.num_reqs or batch.num_reqs
         step = self.inputs.fill(batch, rung, num_reqs)
-        self._set_sampling([entry.request for entry in batch.entries])
+        params = [entry.request.sampling for entry in batch.entries]
+        if isinstance(self.sample, SeededSampler):
+            self.sample.set_rows(params)
+        else:
+            check_greedy(params)
         if descriptor.mode is CUDAGraphMode.FULL:
             tokens = self.full.replay(rung)
         else:
@@ -86,18 +90,6 @@ class TorchRunner:
             _, tokens = self.model.head(hidden, step, self.sample)
         sampled = tokens.tolist()  # waits for the device
         return [sampled[i] for i, entry in enumerate(batch.entries) if entry.samples]
-
-    def _set_sampling(self, requests: Sequence[Request]) -> None:
-        """Raises ValueError for a request that cannot be greedy, where all are."""
-        if isinstance(self.sample, SeededSampler):
-            self.sample.set_rows([request.sampling for request in requests])
-            return
-        for request in requests:
-            if temperature := request.sampling.temperature:
-                raise ValueError(
-                    f"request {request.request_id!r}: temperature is {temperature}, and this "
-                    "runner only decodes greedily: make it with sampling=True"
-                )
 
     # -- capture -------------------------------------------------------------------------------
 

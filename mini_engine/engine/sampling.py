@@ -5,6 +5,7 @@ In:  temperature, top-k, top-p, min-p and a seed. Out: `SamplingParams`, a field
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 SEEDS = 2**32  # seeds are words of 32 bits
@@ -43,3 +44,13 @@ class SamplingParams:
 
 
 GREEDY = SamplingParams()
+
+
+def check_greedy(params: Iterable[SamplingParams]) -> None:
+    """Raises ValueError, from a runner that takes the argmax of every row, where one is not to."""
+    for one in params:
+        if one.temperature:
+            raise ValueError(
+                f"temperature is {one.temperature}, and this runner only decodes greedily: make it "
+                "with sampling=True"
+            )

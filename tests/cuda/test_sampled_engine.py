@@ -102,7 +102,7 @@ some_params = st.one_of(
 # rows: no two scores of these lie so near, nor a mass so near to its top-p. A tenth of the
 # profile's examples: each captures a ladder, and the emulator takes its time.
 @pytest.mark.parametrize("device", DEVICES)
-@settings(max_examples=settings.default.max_examples // 10)
+@settings(max_examples=max(1, settings.default.max_examples // 10))
 @given(
     workloads(),
     st.lists(some_params, min_size=5, max_size=5),
@@ -192,7 +192,7 @@ def test_a_sampled_step_has_two_kernels_more_and_a_greedy_one_is_as_before(rows:
 
 def test_an_engine_that_is_greedy_refuses_a_request_that_is_not() -> None:
     serving = engine("cpu", "FULL", (2,), sampling=False)
-    message = r"request 'b': temperature is 0.8, .*make it with sampling=True"
+    message = r"temperature is 0.8, .*make it with sampling=True"
     with pytest.raises(ValueError, match=message):
         serving.run([Request("b", (1, 2), 3, sampling=SamplingParams(0.8))])
 
