@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 import triton
 import triton.language as tl
 
+from mini_engine.cuda.fused import FusedModel
+from mini_engine.cuda.inputs import StepInputs
 from mini_engine.cuda.kernels import pick, sample
 from mini_engine.cuda.kernels.gumbel import cutoffs_reference, gumbel, scores_reference
+from mini_engine.cuda.model import KVCache, Model
 from mini_engine.cuda.sampling import SeededSampler
+from mini_engine.cuda.weights import random_weights
 from mini_engine.engine.sampling import SamplingParams
 from tests.support.kernel_cases import NAN
+from tests.support.sanitizer_cases import Make, step_of
+from tests.support.torch_helpers import TINY
 
 CPU = torch.device("cpu")
 ROWS = [
@@ -46,7 +54,7 @@ def kept(logits: torch.Tensor, cutoffs: torch.Tensor) -> torch.Tensor:
     return logits.float() >= cutoffs[:, None]
 
 
-@pytest.mark.parametrize("vocab", [5, 1000, 1500])
+@pytest.mark.parametrize("vocab", [5, 1500])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_the_same_tokens_are_kept_as_after_a_sort(vocab: int, dtype: torch.dtype) -> None:
     """bf16: many logits are equal. The masses are sums of float32 in another order than the
@@ -98,7 +106,7 @@ def test_a_row_is_read_again_only_until_its_logits_are_told_apart(
         assert bool(passes) == bool(most)
 
 
-@pytest.mark.parametrize("vocab", [5, 2500])
+@pytest.mark.parametrize("vocab", [5, 1100])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_the_best_score_of_each_part_is_that_of_the_reference(
     vocab: int, dtype: torch.dtype
@@ -117,11 +125,33 @@ def test_the_best_score_of_each_part_is_that_of_the_reference(
     for part, ours in enumerate(scores.split(sample.DRAW_BLOCK, dim=1)):
         torch.testing.assert_close(values[:, part], ours.amax(-1), atol=2e-5, rtol=0)
         some = ours.amax(-1) > -torch.inf
-        assert torch.equal(indices[some, part], (ours.argmax(-1) + part * 1024)[some].int())
+        assert torch.equal(
+            indices[some, part], (ours.argmax(-1) + part * sample.DRAW_BLOCK)[some].int()
+        )
     tokens = torch.full((len(ROWS),), -1)
     pick.pick_tokens(tokens, values, indices)
     assert tokens.tolist() == sampler(logits, lens).tolist() == scores.argmax(-1).tolist()
     assert tokens[0] == logits[0].argmax()
+
+
+@pytest.mark.parametrize("rows", [3, 5])
+def test_a_fused_step_draws_what_the_plain_one_draws_and_moves_its_counter_on(rows: int) -> None:
+    """Up to 4 rows from the logits of our head, then from a library's. The last row is padding."""
+    weights = random_weights(replace(TINY, num_layers=1, head_dim=32), CPU, torch.float32, seed=3)
+    params = [SamplingParams(2.0, seed=1), SamplingParams(1.5, top_k=9, top_p=0.9, seed=2)] * 2
+    sampler = sampler_of([*params[: rows - 1], SamplingParams()])
+    cache = KVCache.allocate(weights.config, 3 * rows + 1, 4, CPU, torch.float32)
+    fused, plain = FusedModel(weights, cache, kernels_per_layer=5), Model(weights, cache)
+    torch.manual_seed(rows)
+    ours = step_of(Make("cpu", torch.float32, kernels=True), rows)
+    ours.input_ids[-1] = 0
+    theirs = StepInputs(**{name: tensor.clone() for name, tensor in vars(ours).items()})
+    for _ in range(2):
+        hidden = torch.randn(rows, weights.config.hidden_size)
+        tokens = [m.next_step(hidden, i, sampler)[1] for m, i in ((fused, ours), (plain, theirs))]
+        assert tokens[0].tolist() == tokens[1].tolist()
+        for name, tensor in vars(ours).items():
+            assert torch.equal(tensor, getattr(theirs, name)), name
 
 
 def test_the_kernels_noise_is_the_references_at_both_ends_of_the_words() -> None:
