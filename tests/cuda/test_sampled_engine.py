@@ -139,6 +139,18 @@ def test_a_preempted_request_goes_on_with_the_text_that_it_would_have_had() -> N
     assert len({c.tokens for c in done}) == 3
 
 
+def test_requests_that_share_the_blocks_of_a_prompt_draw_texts_of_their_own() -> None:
+    limits, prompt = replace(ROOMY, prefix_caching=True), tuple(range(9))
+    several = [SamplingParams(2.0, seed=7), SamplingParams(2.0, seed=8), GREEDY]
+    serving = engine("cpu", "FULL_AND_PIECEWISE", (1, 2, 4), limits, fused=True)
+    texts = []
+    for number, params in enumerate(several):  # one after the other: the first fills the cache
+        (done,) = serving.run([Request(str(number), prompt, 8, sampling=params)])
+        texts.append(done.tokens)
+    assert texts == [alone("cpu", prompt, 8, params) for params in several]
+    assert len(set(texts)) == 3
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("fused", [False, True], ids=["plain", "fused"])
 @pytest.mark.parametrize(("steps", "replays"), [(1, 6), (3, 2), (6, 1)])
