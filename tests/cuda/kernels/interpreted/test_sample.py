@@ -89,7 +89,7 @@ def test_equal_logits_stay_or_go_together_and_what_is_no_number_is_never_kept() 
 def test_a_row_is_read_again_only_until_its_logits_are_told_apart(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Ten to twenty passes for logits like a model's, and none for a row without filters."""
+    """At the true size of a vocabulary; a row without filters is not read at all."""
     passes, whole = [], sample.tail
 
     def counted(*given: object) -> object:
@@ -98,7 +98,7 @@ def test_a_row_is_read_again_only_until_its_logits_are_told_apart(
 
     monkeypatch.setattr(sample, "tail", counted)
     torch.manual_seed(0)
-    logits = 3 * torch.randn(1, 4000)
+    logits = 3 * torch.randn(1, 151_936)
     for row, most in ((ROWS[1], 0), (ROWS[3], 23), (ROWS[5], 23)):
         passes.clear()
         found_cutoffs(logits, sampler_of([row]))
