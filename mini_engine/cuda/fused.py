@@ -51,11 +51,11 @@ from mini_engine.cuda.kernels.linear import (
 )
 from mini_engine.cuda.kernels.norm import add_rms_norm, rms_norm
 from mini_engine.cuda.kernels.persistent import addresses, num_counters, persistent_layers
-from mini_engine.cuda.kernels.pick import pick_and_advance, pick_tokens
+from mini_engine.cuda.kernels.pick import pick_and_advance, pick_tokens, room_for_partials
 from mini_engine.cuda.kernels.plans import BASE, plan_of
 from mini_engine.cuda.kernels.prefill import prefill_attention
 from mini_engine.cuda.kernels.rope import rope_kv_write
-from mini_engine.cuda.kernels.sample import draw, find_cutoffs, num_parts
+from mini_engine.cuda.kernels.sample import drawn_partials
 from mini_engine.cuda.model import KVCache, Model
 from mini_engine.cuda.sampling import Sampler, SeededSampler, greedy
 from mini_engine.cuda.weights import Weights
@@ -190,27 +190,15 @@ class FusedModel(Model):
             rms_norm(normed, hidden, norm_weight, eps, pdl)
             logits = functional.linear(normed, weight)
             if isinstance(sample, SeededSampler):
-                return logits, *self._drawn(logits, context_lens, sample)
+                return logits, *drawn_partials(logits, context_lens, *sample.rows(rows), pdl)
             # one partial a row, the argmax of logits in the dtype of the weights
             return logits, self.zeros[:rows], logits.argmax(-1).to(torch.int32)[:, None]
         logits = hidden.new_empty(rows, vocab, dtype=torch.float32)
         values, indices = room_for_partials(rows, num_programs(vocab, width, self.sm_count), hidden)
         norm_lm_head(values, indices, hidden, norm_weight, weight, eps, logits, pdl, self.plan)
         if isinstance(sample, SeededSampler):
-            values, indices = self._drawn(logits, context_lens, sample)
+            values, indices = drawn_partials(logits, context_lens, *sample.rows(rows), pdl)
         return logits, values, indices
-
-    def _drawn(
-        self, logits: Tensor, context_lens: Tensor, sample: SeededSampler
-    ) -> tuple[Tensor, Tensor]:
-        """Partials of the draws: two launches more than the greedy ones."""
-        rows, vocab = logits.shape
-        temperatures, top_ps, log_min_ps, top_ks, seeds = sample.rows(rows)
-        cutoffs = logits.new_empty(rows, dtype=torch.float32)
-        find_cutoffs(cutoffs, logits, temperatures, top_ks, top_ps, log_min_ps, self.pdl)
-        values, indices = room_for_partials(rows, num_parts(vocab), logits)
-        draw(values, indices, logits, cutoffs, temperatures, seeds, context_lens, self.pdl)
-        return values, indices
 
     def _prepare_one(self) -> None:
         """What the persistent kernel needs from launch to launch; no address may change."""
@@ -301,9 +289,3 @@ class FusedModel(Model):
 def picks(sample: Sampler, rows: int) -> bool:
     """Whether the kernels choose the tokens of so many rows."""
     return rows <= MAX_REQUESTS and (sample is greedy or isinstance(sample, SeededSampler))
-
-
-def room_for_partials(rows: int, parts: int, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Values float32 and indices int32, each (rows, parts), on the device of `like`."""
-    values = like.new_empty(rows, parts, dtype=torch.float32)
-    return values, like.new_empty(rows, parts, dtype=torch.int32)

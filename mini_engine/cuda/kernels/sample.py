@@ -32,7 +32,7 @@ from torch import Tensor
 from mini_engine.cuda.kernels.checks import check_shape
 from mini_engine.cuda.kernels.gumbel import LARGEST, cutoffs_reference, scores_reference
 from mini_engine.cuda.kernels.launch import launch_options, pdl_release, pdl_wait, runs_triton
-from mini_engine.cuda.kernels.pick import best_of, fill_partials
+from mini_engine.cuda.kernels.pick import best_of, fill_partials, room_for_partials
 
 CUTOFF_BLOCK, CUTOFF_WARPS = 8192, 32
 DRAW_BLOCK, DRAW_WARPS = 1024, 4  # logits of a program
@@ -207,6 +207,25 @@ def draw(
         values, indices, logits, cutoffs, temperatures, seeds, context_lens, V=vocab,
         BLOCK=DRAW_BLOCK, num_warps=DRAW_WARPS, **launch_options(pdl, logits.device),
     )  # fmt: skip
+
+
+def drawn_partials(
+    logits: Tensor,
+    context_lens: Tensor,
+    temperatures: Tensor,
+    top_ps: Tensor,
+    log_min_ps: Tensor,
+    top_ks: Tensor,
+    seeds: Tensor,
+    pdl: bool,
+) -> tuple[Tensor, Tensor]:
+    """Both ops: values and indices of a draw from each row, for pick.py."""
+    rows, vocab = logits.shape
+    cutoffs = logits.new_empty(rows, dtype=torch.float32)
+    find_cutoffs(cutoffs, logits, temperatures, top_ks, top_ps, log_min_ps, pdl)
+    values, indices = room_for_partials(rows, num_parts(vocab), logits)
+    draw(values, indices, logits, cutoffs, temperatures, seeds, context_lens, pdl)
+    return values, indices
 
 
 def num_parts(vocab_size: int) -> int:
