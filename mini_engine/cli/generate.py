@@ -46,6 +46,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--capture-sizes", type=options.whole_numbers, metavar="1,2,4", help="the ladder"
     )
+    memory = parser.add_argument_group("KV cache")
+    memory.add_argument(
+        "--kv-dtype",
+        default="auto",
+        choices=("auto", "fp8"),
+        help="fp8: a byte a number (e4m3, a scale a head); auto: as the weights (default)",
+    )
     options.add_spec(parser)
     add_sampling(parser)
 
@@ -76,7 +83,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     stream = len(texts) == 1 and not args.json
     in_torch = args.backend == "cuda"
     result = _torch(args, texts, stream, console) if in_torch else _sim(args, texts, stream)
-    return {"backend": args.backend, "streamed": stream, **result}
+    return {"backend": args.backend, "streamed": stream, "kv_dtype": args.kv_dtype, **result}
 
 
 def show(result: dict[str, Any], console: Console) -> None:
@@ -85,6 +92,8 @@ def show(result: dict[str, Any], console: Console) -> None:
             console.print(Text.assemble((row["prompt"], "bold"), row["text"]), "")
     tokens = sum(len(row["tokens"]) for row in result["prompts"])
     what = f"{result['model']}, {result['mode']}: {tokens} tokens"
+    if result["kv_dtype"] != "auto":
+        what += f", KV cache in {result['kv_dtype']}"
     if result["backend"] == "sim":
         what += (
             f", {result['launches']:,} launches for {result['kernels']:,} kernels, "
@@ -120,6 +129,7 @@ def _sim(args: argparse.Namespace, texts: Sequence[str], stream: bool) -> dict[s
         args.mode,
         max_new_tokens=args.max_new_tokens,
         capture_sizes=args.capture_sizes,
+        kv_dtype=args.kv_dtype,
         sampling=sampling_of(args),
         on_token=printer.on_token if stream else None,
     )
@@ -158,6 +168,7 @@ def _torch(
         args.mode,
         max_new_tokens=args.max_new_tokens,
         capture_sizes=args.capture_sizes,
+        kv_dtype=args.kv_dtype,
         sampling=sampling_of(args),
         on_token=printer.on_token if stream else None,
         tell=tell,

@@ -77,12 +77,12 @@ class PagedAttention:
     def begin(self, inputs: StepInputs) -> Attend:
         outs: list[Tensor] = []  # one for all layers: what the kernel leaves alone stays zero
 
-        def attend(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        def attend(q: Tensor, keys: Tensor, values: Tensor, scales: Tensor | None) -> Tensor:
             if not outs:
                 outs.append(torch.zeros_like(q))
             prefill_attention(
                 outs[0].flatten(1), q.flatten(1), keys, values, inputs.block_table,
-                inputs.query_lens, inputs.context_lens, self.pdl,
+                inputs.query_lens, inputs.context_lens, self.pdl, scales,
             )  # fmt: skip
             return outs[0]
 
@@ -117,6 +117,8 @@ class FusedModel(Model):
         # The scores of an argmax that has no rival: `_partials` of a library's logits.
         self.zeros = torch.zeros(MAX_REQUESTS, 1, device=device)
         if self.persistent:
+            if cache.scales:
+                raise ValueError(f"plan {plan!r} reads no cache in fp8: use another plan, or bf16")
             self._prepare_one()
 
     def kernels_of(self, batch: int) -> Literal[9, 5]:
@@ -226,7 +228,7 @@ class FusedModel(Model):
         qkv = residual.new_empty(rows, c.q_size + 2 * c.kv_size)
         attended = residual.new_empty(rows, c.q_size)
         activated = residual.new_empty(rows, c.intermediate_size)
-        for layer, keys, values in self._layers_with_cache():
+        for layer, keys, values, scales in self._layers_with_cache():
             norm_linear(
                 qkv, residual, layer.input_norm, layer.qkv, eps, layer.qkv_bias, pdl, plan,
                 layer.o if reads_ahead else None,
@@ -234,7 +236,7 @@ class FusedModel(Model):
             fused.rope_kv_write_attention(
                 attended, keys, values, counters, qkv, table, inputs.context_lens,
                 self.cos, self.sin, splits, layer.q_norm, layer.k_norm, eps, pdl, plan,
-                layer.gate_up if reads_ahead else None,
+                layer.gate_up if reads_ahead else None, scales,
             )  # fmt: skip
             linear_add(residual, attended, layer.o, pdl, plan)
             norm_gate_up_silu_mul(
@@ -249,10 +251,10 @@ class FusedModel(Model):
         splits = decode.num_splits(context, rows, kv_heads, 4 * self.sm_count)
         out = counters.new_empty(rows, self.config.q_size, dtype=self.weights.embed.dtype)
 
-        def attend(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        def attend(q: Tensor, keys: Tensor, values: Tensor, scales: Tensor | None) -> Tensor:
             decode.decode_attention(
                 out, counters, q.flatten(1), keys, values, table, inputs.context_lens, splits,
-                self.pdl,
+                self.pdl, scales,
             )  # fmt: skip
             return out
 
@@ -267,7 +269,7 @@ class FusedModel(Model):
         q = residual.new_empty(rows, c.q_size)
         gate_up = residual.new_empty(rows, 2 * c.intermediate_size)
         activated = residual.new_empty(rows, c.intermediate_size)
-        for index, (layer, keys, values) in enumerate(self._layers_with_cache()):
+        for index, (layer, keys, values, scales) in enumerate(self._layers_with_cache()):
             if index:
                 add_rms_norm(normed, residual, out, layer.input_norm, eps, pdl)
             else:
@@ -275,9 +277,10 @@ class FusedModel(Model):
             product(qkv, normed, layer.qkv, layer.qkv_bias, pdl)
             rope_kv_write(
                 q, keys, values, qkv, inputs.positions, inputs.slot_mapping,
-                self.cos, self.sin, layer.q_norm, layer.k_norm, eps, pdl,
+                self.cos, self.sin, layer.q_norm, layer.k_norm, eps, pdl, scales,
             )  # fmt: skip
-            attended = attend(q.view(rows, c.num_heads, c.head_dim), keys, values).flatten(1)
+            heads = q.view(rows, c.num_heads, c.head_dim)
+            attended = attend(heads, keys, values, scales).flatten(1)
             product(out, attended, layer.o, None, pdl)
             add_rms_norm(normed, residual, out, layer.post_norm, eps, pdl)
             product(gate_up, normed, layer.gate_up, None, pdl)

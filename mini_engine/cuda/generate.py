@@ -21,6 +21,7 @@ from mini_engine.cuda.graphs.backend import (
     why_no_bf16,
     why_no_gpu,
 )
+from mini_engine.cuda.kv_scales import measured_scales
 from mini_engine.cuda.model import KVCache, Model
 from mini_engine.cuda.runner import TorchRunner
 from mini_engine.cuda.weights import first_line, load_weights, no_room, resolve_model
@@ -87,6 +88,7 @@ def generate(
     *,
     max_new_tokens: int = 48,
     capture_sizes: Sequence[int] | None = None,
+    kv_dtype: str = "auto",
     sampling: SamplingParams = GREEDY,
     on_token: OnToken | None = None,
     tell: Tell = print,
@@ -95,7 +97,8 @@ def generate(
     the first prompt's; `requests_for` says what the seeds of the others are.
 
     It takes the best that this machine has; `tell` is given a line where that is less than a GPU
-    with bf16 and enough memory. On a CPU the mode is NONE.
+    with bf16 and enough memory. On a CPU the mode is NONE. kv_dtype: "fp8", or "auto" for that of
+    the weights.
 
     Raises `ValueError` for a folder that is not a checkpoint, for an empty prompt or one that is
     too long for the context, and for a model that does not fit the memory.
@@ -106,12 +109,14 @@ def generate(
     folder = resolve_model(model)
     config = ModelConfig.from_folder(folder)
     tokenizer = Tokenizer(folder, config.eos_token_ids)
-    limits = limits_that_fit(config, limits_for(config, len(prompts)), backend, dtype, tell)
+    limits = limits_for(config, len(prompts))
+    limits = limits_that_fit(config, limits, backend, dtype, tell, kv_dtype)
     requests = requests_for(prompts, tokenizer, limits, max_new_tokens, sampling)
     try:
         weights = load_weights(config, folder, backend.device, dtype)
+        scales = measured_scales(weights) if kv_dtype == "fp8" else ()
         cache = KVCache.allocate(
-            config, limits.num_blocks, limits.block_size, backend.device, dtype
+            config, limits.num_blocks, limits.block_size, backend.device, dtype, scales
         )
         sizes = default_capture_sizes(
             limits.max_num_seqs,
@@ -147,6 +152,7 @@ def limits_that_fit(
     backend: GraphBackend,
     dtype: torch.dtype,
     tell: Tell,
+    kv_dtype: str = "auto",
 ) -> SchedulerLimits:
     """`limits` with as many KV blocks as fit beside the weights, and a line where that is fewer
     than they ask for. Raises ValueError when the weights or the smallest cache do not fit."""
@@ -154,7 +160,8 @@ def limits_that_fit(
     if reason := no_room(config, backend, stored):
         raise ValueError(reason)
     free, weights = free_bytes(backend), weight_bytes(config, stored)
-    block = limits.block_size * kv_bytes_per_token(config, stored)
+    in_cache = stored if kv_dtype == "auto" else kv_dtype
+    block = limits.block_size * kv_bytes_per_token(config, in_cache)
     blocks = int((1 - LEFT_FREE) * free - weights) // block
     if blocks >= limits.num_blocks:
         return limits

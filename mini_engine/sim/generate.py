@@ -62,11 +62,14 @@ def generate(
     *,
     max_new_tokens: int = 48,
     capture_sizes: Sequence[int] | None = None,
+    kv_dtype: str = "auto",
     sampling: SamplingParams = GREEDY,
     on_token: OnToken | None = None,
 ) -> Generation:
     """Run all prompts side by side; `on_token(prompt index, token id)` for each token. `sampling`
     is the first prompt's; `requests_for` says what the seeds of the others are.
+
+    kv_dtype: "fp8", or "auto" for float32, as everything else here is.
 
     Raises `ValueError` for an empty prompt and for one that does not fit the context.
     """
@@ -79,7 +82,9 @@ def generate(
     dispatcher = GraphDispatcher(mode, sizes, limits.max_num_seqs)
     device = Device(spec)
     drawn = sampling.temperature > 0
-    runner = SimRunner(device, config, checkpoint.weights, limits, dispatcher, sampling=drawn)
+    runner = SimRunner(
+        device, config, checkpoint.weights, limits, dispatcher, kv_dtype=kv_dtype, sampling=drawn
+    )
     report = runner.capture()
     before, began = device.counters.copy(), device.cpu_us
     completions = run_all(Engine(runner, limits, dispatcher), requests, on_token)

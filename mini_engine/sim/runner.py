@@ -17,6 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from mini_engine.dispatch.capture_report import CaptureReport
 from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher
 from mini_engine.dispatch.modes import CUDAGraphMode
@@ -28,7 +30,7 @@ from mini_engine.predict.step_cost import around
 from mini_engine.sim.device import Device
 from mini_engine.sim.graphs import GraphRunner, PiecewiseGraphRunner, StaticInputs
 from mini_engine.sim.launch import Buffer
-from mini_engine.sim.model import KVCache, Model, StepInputs
+from mini_engine.sim.model import KVCache, Model, StepInputs, measured_scales
 from mini_engine.sim.sampling import param_rows
 from mini_engine.sim.weights import Weights
 
@@ -65,15 +67,23 @@ class SimRunner:
         dispatcher: GraphDispatcher,
         *,
         share_pool: bool = True,
+        kv_dtype: str = "auto",
         sampling: bool = False,
     ) -> None:
         """Puts the model on `device` and captures nothing yet: call `capture()`.
 
-        With `sampling` each request is drawn as its `SamplingParams` say; without, all are greedy.
+        kv_dtype: "fp8", or "auto" for that of the weights (with none, 2 bytes a number). With
+        `sampling` each request is drawn as its `SamplingParams` say; without, all are greedy.
         """
         self.device, self.limits, self.dispatcher = device, limits, dispatcher
         cache_dtype = "float32" if weights else "float16"
-        cache = KVCache.allocate(device, config, limits.num_blocks, limits.block_size, cache_dtype)
+        scales: Sequence[np.ndarray] = ()
+        if kv_dtype == "fp8":
+            unmeasured = [np.ones((2, config.num_kv_heads), np.float32)] * config.num_layers
+            scales = measured_scales(device.spec, config, weights) if weights else unmeasured
+        cache = KVCache.allocate(
+            device, config, limits.num_blocks, limits.block_size, cache_dtype, scales
+        )
         self.model = Model(device, config, weights, cache)
         rungs = [descriptor.num_tokens for descriptor in dispatcher.descriptors()]
         self.inputs = ModelInputs(device, limits, max([limits.max_num_batched_tokens, *rungs]))

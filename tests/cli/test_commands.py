@@ -215,6 +215,15 @@ def test_generate_gives_the_same_tokens_in_every_mode(
     assert other["prompts"][0]["tokens"] == default["prompts"][0]["tokens"]
 
 
+def test_generate_says_what_the_cache_is_in(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["generate", "--max-new-tokens", "2", "--prompt", "Create a"]
+    assert json_of(capsys, *words)["kv_dtype"] == "auto"
+    assert json_of(capsys, *words, "--kv-dtype", "fp8")["kv_dtype"] == "fp8"
+    assert "fp8" in refused(capsys, *words, "--kv-dtype", "fp9")
+    assert main([*words, "--kv-dtype", "fp8"]) == 0
+    assert "KV cache in fp8" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("drawn", [[], SAMPLED], ids=["greedy", "sampled"])
 def test_both_backends_write_the_same_text(
     drawn: list[str], capsys: pytest.CaptureFixture[str]
