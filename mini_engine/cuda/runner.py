@@ -20,6 +20,7 @@ from mini_engine.cuda.graphs.capture import GraphRunner, PiecewiseGraphRunner
 from mini_engine.cuda.inputs import StaticInputs, StepInputs
 from mini_engine.cuda.model import Model
 from mini_engine.cuda.sampling import Sampler, SeededSampler, greedy
+from mini_engine.cuda.swap import HostBlocks
 from mini_engine.dispatch.capture_report import CaptureReport
 from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher
 from mini_engine.dispatch.modes import CUDAGraphMode
@@ -55,6 +56,7 @@ class TorchRunner:
         full = self._rungs(CUDAGraphMode.FULL)
         largest = max([limits.max_num_batched_tokens, *pieces, *full])
         self.inputs = StaticInputs(limits, largest, backend.device)
+        self.host_blocks = HostBlocks(model.cache, limits.host_blocks, backend)
         self.pool = backend.graph_pool_handle()
         self.piecewise = PiecewiseGraphRunner(backend, self._piecewise_forward, pieces, self.pool)
         self.full = GraphRunner(backend, self._full_forward, full, self.pool)
@@ -72,6 +74,7 @@ class TorchRunner:
 
         Returns the sampled tokens, in the order of the entries that sample.
         """
+        self.host_blocks.copy(batch)
         rung, num_reqs = descriptor.num_tokens, descriptor.num_reqs or batch.num_reqs
         step = self.inputs.fill(batch, rung, num_reqs)
         params = [entry.request.sampling for entry in batch.entries]

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 
 from mini_engine.engine.sampling import GREEDY, SamplingParams
 
+PREEMPTIONS = ("recompute", "swap", "cheaper")
+
 
 @dataclass(frozen=True)
 class Request:
@@ -33,11 +35,22 @@ class SchedulerLimits:
     max_model_len: int  # tokens of a request, prompt and output; its text ends there
     reserve_full_isl: bool = True  # admit when all known tokens have room, not just a chunk
     prefix_caching: bool = False  # share blocks of equal prefixes
+    preemption: str = "recompute"  # or "swap", or "cheaper": whichever costs less time
+    host_blocks: int = 0  # blocks of K and V that host memory holds for swapped requests
 
     def __post_init__(self) -> None:
         for name in ("max_num_seqs", "max_num_batched_tokens", "block_size", "max_model_len"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1")
+        if self.preemption not in PREEMPTIONS:
+            raise ValueError(
+                f"preemption is {self.preemption!r}: expected one of {', '.join(PREEMPTIONS)}"
+            )
+        if self.host_blocks < 0 or (self.host_blocks > 0) != (self.preemption != "recompute"):
+            raise ValueError(
+                f"preemption {self.preemption!r} with {self.host_blocks} host_blocks: give host "
+                "blocks to 'swap' and 'cheaper', and none to 'recompute'"
+            )
         if self.num_blocks < 2:
             raise ValueError(f"num_blocks is {self.num_blocks}: block 0 is null, so at least 2")
         if self.max_num_batched_tokens < self.max_num_seqs:
@@ -123,10 +136,17 @@ class ScheduledRequest:
 
 @dataclass(frozen=True)
 class ScheduledBatch:
-    """One step's work in order of arrival, which puts decodes first and prefill chunks last."""
+    """One step's work in order of arrival, which puts decodes first and prefill chunks last; only
+    a decode that comes back by swap may stand behind the last chunk of an older request.
+
+    Copies are pairs (block of the cache, host block). Those out are done before anything in this
+    step writes to the cache, those in before anything reads it.
+    """
 
     entries: tuple[ScheduledRequest, ...]
     preempted: tuple[Request, ...] = ()  # by this step
+    swap_out: tuple[tuple[int, int], ...] = ()
+    swap_in: tuple[tuple[int, int], ...] = ()
 
     @property
     def num_reqs(self) -> int:

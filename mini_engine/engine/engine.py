@@ -19,13 +19,8 @@ from itertools import pairwise
 from typing import Protocol
 
 from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher, uniform_token_count
-from mini_engine.engine.scheduler import (
-    Request,
-    RequestState,
-    ScheduledBatch,
-    Scheduler,
-    SchedulerLimits,
-)
+from mini_engine.engine.scheduler import Request, RequestState, ScheduledBatch, SchedulerLimits
+from mini_engine.engine.swap import SavesUs, scheduler_for
 
 
 class Runner(Protocol):
@@ -43,8 +38,9 @@ class Runner(Protocol):
     def execute(self, batch: ScheduledBatch, descriptor: BatchDescriptor) -> list[int]:
         """Run one step in the descriptor's mode, padded to descriptor.num_tokens.
 
-        K and V of position p of entry e go to slot_of(e.block_table, p, block_size); padded rows
-        write to the null block. Returns a token id for each entry that `samples`, in order.
+        First come its copies, `swap_out` and `swap_in`. K and V of position p of entry e go to
+        slot_of(e.block_table, p, block_size); padded rows write to the null block. Returns a token
+        id for each entry that `samples`, in order.
         """
         ...
 
@@ -92,10 +88,16 @@ class Engine:
     """Drives one runner: `run` serves a whole workload; `submit` and `step` go step by step."""
 
     def __init__(
-        self, runner: Runner, limits: SchedulerLimits, dispatcher: GraphDispatcher
+        self,
+        runner: Runner,
+        limits: SchedulerLimits,
+        dispatcher: GraphDispatcher,
+        *,
+        saves_us: SavesUs | None = None,
     ) -> None:
+        """`saves_us`: what preempting by swap saves, for `preemption` "cheaper"."""
         self.runner = runner
-        self.scheduler = Scheduler(limits)
+        self.scheduler = scheduler_for(limits, saves_us)
         self.dispatcher = dispatcher
         self._times: dict[str, list[float]] = {}  # of the requests being served
 

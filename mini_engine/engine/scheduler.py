@@ -17,7 +17,8 @@ The rules are those of vLLM 0.33's synchronous scheduler (vllm/v1/core/sched/sch
    `reserve_full_isl=False` blocks for the chunk are enough.)
 5. When blocks run out, the youngest running request is preempted: its blocks are freed and it goes
    to the *front* of the waiting line. All its tokens, generated ones included, are computed again
-   later. A step that preempts a request admits none.
+   later. A step that preempts a request admits none. (`swap.SwappingScheduler` may keep their
+   K and V in host memory instead.)
 6. With `prefix_caching`, tokens at the beginning of a waiting request that the cache holds already
    (`prefix_cache.SharingPool`) count as computed when it is admitted.
 

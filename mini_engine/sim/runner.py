@@ -32,6 +32,7 @@ from mini_engine.sim.graphs import GraphRunner, PiecewiseGraphRunner, StaticInpu
 from mini_engine.sim.launch import Buffer
 from mini_engine.sim.model import KVCache, Model, StepInputs, measured_scales
 from mini_engine.sim.sampling import param_rows
+from mini_engine.sim.swap import HostBlocks
 from mini_engine.sim.weights import Weights
 
 SPLITTING_OPS = frozenset({"attention"})
@@ -85,6 +86,7 @@ class SimRunner:
             device, config, limits.num_blocks, limits.block_size, cache_dtype, scales
         )
         self.model = Model(device, config, weights, cache)
+        self.host_blocks = HostBlocks(device, cache)
         rungs = [descriptor.num_tokens for descriptor in dispatcher.descriptors()]
         self.inputs = ModelInputs(device, limits, max([limits.max_num_batched_tokens, *rungs]))
         self.params: Buffer | None = None  # of each row, where rows are drawn
@@ -109,6 +111,7 @@ class SimRunner:
         device = self.device
         before_us, beside_us = around(device.spec, batch.num_reqs)
         device.host_work("schedule and prepare", before_us)
+        self.host_blocks.copy(batch)
         tokens = self._launch(batch, descriptor)
         device.host_work("schedule the next step", beside_us)
         sampled = device.read(tokens)

@@ -311,6 +311,22 @@ def test_serve_reports_on_the_shipped_trace(
     assert f"({sure['low_ms']:.2f} to {sure['high_ms']:.2f})" in out
 
 
+def test_serve_tells_what_a_prefix_cache_finds_and_what_swapping_costs(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["--kv-blocks", "600", "--preemption", "swap"]
+    words += ["--prefix-caching", "--shared-prefix", "512", "--share", "0.6"]
+    result = json_of(capsys, "serve", *words)
+    assert result["kv_blocks"] == 600
+    assert 0.1 < result["prefix_hit_rate"] < 0.6
+    assert result["host_blocks"] == 4 * 2**30 // (16 * 112 * 1024)  # 112 KiB a token
+    assert (result["swaps"] > 0, result["recomputed_tokens"]) == (True, 0)
+    assert main(["serve", *words]) == 0
+    out = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert f"of these swapped (swap) {result['swaps']:,}," in out
+    assert f"prefix cache: hit rate {result['prefix_hit_rate']:.1%}" in out
+
+
 def test_the_ladder_command_reads_what_serve_prints(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -373,6 +389,8 @@ def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixtu
         (["demo", "--host-us", "nan"], "nan is not a time"),
         (["serve", "--host-us", "-3"], "-3 is not a time"),
         (["crossover", "--host-us", "1e300"], "1e300 is not a time"),
+        (["serve", "--share", "1.5"], "1.5 is not a share from 0 to 1"),
+        (["serve", "--preemption", "swap", "--swap-space", "0"], "'swap' with 0 host_blocks"),
         (["serve", "--max-model-len", "10"], "none of 500 requests fits a context of 10"),
         (["fly"], "invalid choice: 'fly'"),
     ],

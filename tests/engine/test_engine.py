@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.dispatch.modes import CUDAGraphMode
+from mini_engine.engine.batch import PREEMPTIONS
 from mini_engine.engine.blocks import BlockPool
 from mini_engine.engine.engine import Completion, Engine, StepRecord
 from mini_engine.engine.scheduler import Request, ScheduledBatch, Scheduler, SchedulerLimits
+from mini_engine.engine.swap import SwappingScheduler
 from tests.support.fake_runner import VOCAB, FakeRunner, tokens_alone
 
 MODES = list(CUDAGraphMode)
@@ -26,7 +28,9 @@ class Workload:
 
     def engine(self) -> Engine:
         dispatcher = GraphDispatcher(self.mode, list(self.sizes), self.limits.max_num_seqs)
-        return Engine(FakeRunner(self.limits), self.limits, dispatcher)
+        # "cheaper" swaps whoever has an even number of tokens
+        saves_us = lambda computed: 1.0 - computed % 2  # noqa: E731
+        return Engine(FakeRunner(self.limits), self.limits, dispatcher, saves_us=saves_us)
 
 
 @st.composite
@@ -45,6 +49,7 @@ def workloads(draw: st.DrawFn) -> Workload:
     block_size = draw(st.integers(1, 5))
     fits_one = max(-(-(len(r.prompt) + r.max_new_tokens - 1) // block_size) for r in requests)
     budget = draw(st.integers(1, 24))
+    preemption = draw(st.sampled_from(PREEMPTIONS))
     limits = SchedulerLimits(
         max_num_seqs=draw(st.integers(1, min(8, budget))),
         max_num_batched_tokens=budget,
@@ -53,6 +58,8 @@ def workloads(draw: st.DrawFn) -> Workload:
         max_model_len=30,
         reserve_full_isl=draw(st.booleans()),
         prefix_caching=draw(st.booleans()),
+        preemption=preemption,
+        host_blocks=0 if preemption == "recompute" else draw(st.sampled_from([1, 4, 100])),
     )
     sizes = draw(st.sets(st.integers(1, 24), min_size=1, max_size=6))
     return Workload(requests, limits, draw(st.sampled_from(MODES)), tuple(sorted(sizes)))
@@ -64,6 +71,8 @@ def test_every_request_gets_the_tokens_it_gets_alone(workload: Workload) -> None
     done = engine.run(workload.requests)
     preemptions = sum(c.num_preemptions for c in done)
     event("preempted" if preemptions else "never preempted")
+    if isinstance(engine.scheduler, SwappingScheduler):
+        assert engine.scheduler.num_free_host == workload.limits.host_blocks
     assert {c.request_id: c.tokens for c in done} == {
         r.request_id: tokens_alone(r) for r in workload.requests
     }
