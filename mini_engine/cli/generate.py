@@ -7,6 +7,11 @@ Any Hugging Face folder of a Qwen2.5, Qwen3 or Llama model works with --model; w
 checkpoint that ships with the course writes (it has read the docstrings of Python's standard
 library). One prompt streams; several run side by side.
 
+Without --temperature the likeliest token is taken. With it tokens are drawn, and the same --seed
+gives the same text, whatever the mode and whoever runs beside it; the second prompt has the seed
+after it, and so on. --min-p, --top-k and --top-p drop unlikely tokens, in this order:
+  python -m mini_engine generate --temperature 0.8 --top-p 0.95 --seed 1 --prompt "Return the"
+
 --backend sim   numpy on the simulated GPU, in float32 and a row at a time, so that every mode gives
                 the same bits: slow for a model of 0.5 billion parameters
 --backend cuda  PyTorch (install it first): on a GPU in bf16 with captured graphs, on a CPU in
@@ -25,6 +30,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
 
 from rich.console import Console
@@ -33,6 +39,7 @@ from rich.text import Text
 from mini_engine.cli import options, prompts
 from mini_engine.engine.engine import Completion
 from mini_engine.engine.generation import SHIPPED
+from mini_engine.engine.sampling import SamplingParams
 from mini_engine.model.tokenizer import Tokenizer
 from mini_engine.predict.hardware import load_spec
 from mini_engine.sim.generate import generate, open_checkpoint
@@ -56,6 +63,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="fp8: a byte a number (e4m3, a scale a head); auto: as the weights (default)",
     )
     options.add_spec(parser)
+    add_sampling(parser)
+
+
+def add_sampling(parser: argparse.ArgumentParser) -> None:
+    """The fields of `SamplingParams`; `sampling_of` reads them."""
+    group = parser.add_argument_group("drawing tokens")
+    add = group.add_argument
+    add("--temperature", type=float, metavar="T", help="0.8, say; 0 takes the likeliest (default)")
+    add("--top-k", type=int, metavar="K", help="only the K likeliest (default: 0, all)")
+    add("--top-p", type=float, metavar="P", help="only the likeliest that hold P (default: 1, all)")
+    add("--min-p", type=float, metavar="P", help="only those P times as likely as the likeliest")
+    add("--seed", type=int, metavar="N", help="of the first prompt (default: 0)")
+
+
+def sampling_of(args: argparse.Namespace) -> SamplingParams:
+    """Raises ValueError for a number out of range, and for one without --temperature."""
+    names = [field.name for field in fields(SamplingParams)]
+    given = {name: value for name in names if (value := getattr(args, name)) is not None}
+    if given and "temperature" not in given:
+        option = "--" + next(iter(given)).replace("_", "-")
+        raise ValueError(f"{option} without --temperature does nothing: add --temperature 0.8, say")
+    return SamplingParams(**given)
 
 
 def add_path(parser: argparse.ArgumentParser) -> None:
@@ -150,6 +179,7 @@ def _sim(args: argparse.Namespace, texts: Sequence[str], stream: bool) -> dict[s
         max_new_tokens=args.max_new_tokens,
         capture_sizes=args.capture_sizes,
         kv_dtype=args.kv_dtype,
+        sampling=sampling_of(args),
         on_token=printer.on_token if stream else None,
     )
     if stream:
@@ -190,6 +220,7 @@ def _torch(
         kernels=5 if args.kernels is None else args.kernels,
         steps_per_replay=args.steps_per_replay,
         kv_dtype=args.kv_dtype,
+        sampling=sampling_of(args),
         on_token=printer.on_token if stream else None,
         tell=tell,
     )

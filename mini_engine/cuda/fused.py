@@ -51,12 +51,13 @@ from mini_engine.cuda.kernels.linear import (
 )
 from mini_engine.cuda.kernels.norm import add_rms_norm, rms_norm
 from mini_engine.cuda.kernels.persistent import addresses, num_counters, persistent_layers
-from mini_engine.cuda.kernels.pick import pick_and_advance, pick_tokens
+from mini_engine.cuda.kernels.pick import pick_and_advance, pick_tokens, room_for_partials
 from mini_engine.cuda.kernels.plans import BASE, plan_of
 from mini_engine.cuda.kernels.prefill import prefill_attention
 from mini_engine.cuda.kernels.rope import rope_kv_write
+from mini_engine.cuda.kernels.sample import drawn_partials
 from mini_engine.cuda.model import KVCache, Model
-from mini_engine.cuda.sampling import Sampler, greedy
+from mini_engine.cuda.sampling import Sampler, SeededSampler, greedy
 from mini_engine.cuda.weights import Weights
 from mini_engine.engine.scheduler import ScheduledBatch
 
@@ -115,7 +116,7 @@ class FusedModel(Model):
         # as any batch, 32 KB with 8 KV heads: graphs hold its address, so it must never grow.
         shape = (MAX_REQUESTS, self.config.num_kv_heads)
         self.counters = torch.zeros(shape, dtype=torch.int32, device=device)
-        # The scores of an argmax that has no rival: `_scores_of_library`.
+        # The scores of an argmax that has no rival: `_partials` of a library's logits.
         self.zeros = torch.zeros(MAX_REQUESTS, 1, device=device)
         if self.persistent:
             if cache.scales:
@@ -156,11 +157,12 @@ class FusedModel(Model):
     ) -> tuple[Tensor, Tensor]:
         """Logits of each request's last token (R, V), and the next token of each (R,) int32."""
         rows = len(inputs.last_rows)
-        if sample is not greedy or rows > MAX_REQUESTS:
+        if not picks(sample, rows):
             return super().head(hidden, inputs, sample)
         # One row is the last one. As many rows as requests may still be a mixed step, padded.
         last = hidden if len(hidden) == rows == 1 else hidden.index_select(0, inputs.last_rows)
-        logits, values, indices, tokens = self._scores(last)
+        logits, values, indices = self._partials(last, inputs.context_lens, sample)
+        tokens = torch.empty_like(inputs.context_lens)
         pick_tokens(tokens, values, indices, self.pdl)
         return logits, tokens
 
@@ -168,9 +170,11 @@ class FusedModel(Model):
         self, hidden: Tensor, inputs: StepInputs, sample: Sampler = greedy
     ) -> tuple[Tensor, Tensor]:
         """`head` and `advance`, which its last kernel does. Logits (R, V) and tokens (R,) int32."""
-        if sample is not greedy or not len(hidden) == len(inputs.last_rows) <= MAX_REQUESTS:
+        rows = len(inputs.last_rows)
+        if len(hidden) != rows or not picks(sample, rows):
             return super().next_step(hidden, inputs, sample)
-        logits, values, indices, tokens = self._scores(hidden)
+        logits, values, indices = self._partials(hidden, inputs.context_lens, sample)
+        tokens = torch.empty_like(inputs.context_lens)
         pick_and_advance(
             tokens, inputs.input_ids, inputs.positions, inputs.context_lens, inputs.slot_mapping,
             values, indices, inputs.block_table, self.cache.block_size,
@@ -178,27 +182,27 @@ class FusedModel(Model):
         )  # fmt: skip
         return logits, tokens
 
-    def _scores(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Logits (R, V), the head's partials (R, P), and room for the tokens (R,) int32."""
+    def _partials(
+        self, hidden: Tensor, context_lens: Tensor, sample: Sampler
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Logits (R, V), and the partials (R, P) to pick tokens from: values and indices."""
         rows, norm_weight, weight = len(hidden), self.weights.final_norm, self.weights.lm_head
-        if rows > MAX_GEMV_TOKENS:
-            return self._scores_of_library(hidden)
         vocab, width = weight.shape
-        partials = num_programs(vocab, width, self.sm_count)
+        eps, pdl = self.config.rms_norm_eps, self.pdl
+        if rows > MAX_GEMV_TOKENS:
+            normed = torch.empty_like(hidden)
+            rms_norm(normed, hidden, norm_weight, eps, pdl)
+            logits = functional.linear(normed, weight)
+            if isinstance(sample, SeededSampler):
+                return logits, *drawn_partials(logits, context_lens, *sample.rows(rows), pdl)
+            # one partial a row, the argmax of logits in the dtype of the weights
+            return logits, self.zeros[:rows], logits.argmax(-1).to(torch.int32)[:, None]
         logits = hidden.new_empty(rows, vocab, dtype=torch.float32)
-        values = hidden.new_empty(rows, partials, dtype=torch.float32)
-        indices = hidden.new_empty(rows, partials, dtype=torch.int32)
-        eps = self.config.rms_norm_eps
-        norm_lm_head(values, indices, hidden, norm_weight, weight, eps, logits, self.pdl, self.plan)
-        return logits, values, indices, hidden.new_empty(rows, dtype=torch.int32)
-
-    def _scores_of_library(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The same with one partial a row, the argmax of logits in the dtype of the weights."""
-        normed = torch.empty_like(hidden)
-        rms_norm(normed, hidden, self.weights.final_norm, self.config.rms_norm_eps, self.pdl)
-        logits = functional.linear(normed, self.weights.lm_head)
-        tokens = logits.argmax(-1).to(torch.int32)
-        return logits, self.zeros[: len(hidden)], tokens[:, None], torch.empty_like(tokens)
+        values, indices = room_for_partials(rows, num_programs(vocab, width, self.sm_count), hidden)
+        norm_lm_head(values, indices, hidden, norm_weight, weight, eps, logits, pdl, self.plan)
+        if isinstance(sample, SeededSampler):
+            values, indices = drawn_partials(logits, context_lens, *sample.rows(rows), pdl)
+        return logits, values, indices
 
     def _prepare_one(self) -> None:
         """What the persistent kernel needs from launch to launch; no address may change."""
@@ -285,3 +289,8 @@ class FusedModel(Model):
             silu_mul(activated, gate_up, pdl)
             product(out, activated, layer.down, None, pdl)
         residual.add_(out)
+
+
+def picks(sample: Sampler, rows: int) -> bool:
+    """Whether the kernels choose the tokens of so many rows."""
+    return rows <= MAX_REQUESTS and (sample is greedy or isinstance(sample, SeededSampler))

@@ -32,6 +32,7 @@ from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.dispatch.modes import CUDAGraphMode, parse
 from mini_engine.engine.engine import Completion, Engine
 from mini_engine.engine.generation import OnToken, limits_for, requests_for, run_all
+from mini_engine.engine.sampling import GREEDY, SamplingParams
 from mini_engine.engine.scheduler import SchedulerLimits
 from mini_engine.model.config import ModelConfig
 from mini_engine.model.tokenizer import Tokenizer
@@ -95,10 +96,12 @@ def generate(
     kernels: Kernels = 5,
     steps_per_replay: int = 1,
     kv_dtype: str = "auto",
+    sampling: SamplingParams = GREEDY,
     on_token: OnToken | None = None,
     tell: Tell = print,
 ) -> Generation:
-    """Run all prompts side by side, greedily. `on_token(prompt index, token id)` as they come.
+    """Run all prompts side by side. `on_token(prompt index, token id)` as they come. `sampling` is
+    the first prompt's; `requests_for` says what the seeds of the others are.
 
     It takes the best that this machine has; `tell` is given a line where that is less than a GPU
     with bf16 and enough memory, or than `kernels` a layer (0: the plain model). kv_dtype: "fp8", or
@@ -116,7 +119,7 @@ def generate(
     tokenizer = Tokenizer(folder, config.eos_token_ids)
     limits = limits_for(config, len(prompts))
     limits = limits_that_fit(config, limits, backend, dtype, tell, kv_dtype)
-    requests = requests_for(prompts, tokenizer, limits, max_new_tokens)
+    requests = requests_for(prompts, tokenizer, limits, max_new_tokens, sampling)
     # A graph's attention is built for the longest context, so it is worth knowing.
     longest = max(len(request.prompt) + request.max_new_tokens for request in requests)
     longest = min(longest, limits.max_model_len)
@@ -135,7 +138,7 @@ def generate(
         )
         dispatcher = GraphDispatcher(mode, sizes, limits.max_num_seqs)
         model = decoding_model(weights, cache, backend, kernels, tell)
-        runner = TorchRunner(model, limits, dispatcher, backend)
+        runner = TorchRunner(model, limits, dispatcher, backend, sampling=sampling.temperature > 0)
         report = runner.capture()
         for line in report.lines():
             tell(line)

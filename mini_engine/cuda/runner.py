@@ -24,11 +24,12 @@ from mini_engine.cuda.graphs.backend import GraphBackend
 from mini_engine.cuda.graphs.capture import GraphRunner, PiecewiseGraphRunner
 from mini_engine.cuda.inputs import StaticInputs, StepInputs
 from mini_engine.cuda.model import Model
-from mini_engine.cuda.sampling import Sampler, greedy
+from mini_engine.cuda.sampling import Sampler, SeededSampler, greedy
 from mini_engine.cuda.swap import HostBlocks
 from mini_engine.dispatch.capture_report import CaptureReport
 from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher
 from mini_engine.dispatch.modes import CUDAGraphMode
+from mini_engine.engine.sampling import check_greedy
 from mini_engine.engine.scheduler import ScheduledBatch, SchedulerLimits
 from mini_engine.engine.step_arrays import max_blocks
 
@@ -43,11 +44,18 @@ class TorchRunner:
         dispatcher: GraphDispatcher,
         backend: GraphBackend,
         *,
-        sample: Sampler = greedy,
+        sampling: bool = False,
     ) -> None:
-        """Captures nothing yet: until `capture()` the dispatcher is made to say NONE."""
+        """Captures nothing yet: until `capture()` the dispatcher is made to say NONE.
+
+        With `sampling` each request is drawn as its `SamplingParams` say, greedy ones among them.
+        Without, all are greedy, and graphs hold nothing but an argmax.
+        """
         self.model, self.limits, self.dispatcher = model, limits, dispatcher
-        self.backend, self.sample = backend, sample
+        self.backend = backend
+        self.sample: Sampler = (
+            SeededSampler(limits.max_num_seqs, backend.device) if sampling else greedy
+        )
         dispatcher.graphs_captured = False
         pieces = self._rungs(CUDAGraphMode.PIECEWISE)
         full = self._rungs(CUDAGraphMode.FULL)
@@ -89,6 +97,11 @@ class TorchRunner:
         rung, num_reqs = descriptor.num_tokens, descriptor.num_reqs or batch.num_reqs
         step = self.inputs.fill(batch, rung, num_reqs)
         decodes = batch.num_tokens == batch.num_reqs
+        params = [entry.request.sampling for entry in batch.entries]
+        if isinstance(self.sample, SeededSampler):
+            self.sample.set_rows(params)
+        else:
+            check_greedy(params)
         if descriptor.mode is CUDAGraphMode.FULL:
             graphs = self.several if batch.steps > 1 else self.full
             if not (decodes and rung in graphs.captured):

@@ -7,6 +7,8 @@ Out: the state of each request, and a ScheduledBatch: one step's work, as a runn
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
+from mini_engine.engine.sampling import GREEDY, SamplingParams
+
 PREEMPTIONS = ("recompute", "swap", "cheaper")
 
 
@@ -19,6 +21,7 @@ class Request:
     max_new_tokens: int
     arrival_us: float = 0.0
     eos_ids: Collection[int] = ()  # sampling one of these ends the request
+    sampling: SamplingParams = GREEDY
 
     def ends_with(self, token: int, num_output: int) -> str | None:
         """Why its `num_output`-th token is the last: "stop" or "length"; None if it is not."""

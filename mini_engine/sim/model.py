@@ -4,7 +4,7 @@ In: a `StepInputs` in device memory (which tokens, at which positions, in which 
 Out: hidden states, then one sampled token for each request.
 
     hidden = model.body(inputs)        # embed, layers, final norm        (T, H)
-    tokens = model.head(hidden, inputs.last_rows)      # greedy           (R,)
+    tokens = model.head(hidden, inputs.last_rows)      # greedy, or drawn  (R,)
 
 Nine kernels a layer: the list "fused9" of `mini_engine/predict/oplists.py`. Body and head are apart
 because piecewise graphs hold the body alone, whose shapes depend on nothing but the number of
@@ -26,6 +26,7 @@ from mini_engine.sim import fp8
 from mini_engine.sim import kernels as k
 from mini_engine.sim.device import Device
 from mini_engine.sim.launch import Buffer
+from mini_engine.sim.sampling import draw
 from mini_engine.sim.weights import Array, LayerWeights, Weights
 
 INDEX = "int32"
@@ -140,10 +141,17 @@ class Model:
             self._norm(normed, residual, block_out, self.final_norm)
             return scratch.keep(normed)
 
-    def head(self, hidden: Buffer, last_rows: Buffer, logits: Buffer | None = None) -> Buffer:
-        """The greedy next token of each request, (R,) int32. The caller frees it.
+    def head(
+        self,
+        hidden: Buffer,
+        last_rows: Buffer,
+        logits: Buffer | None = None,
+        sampling: tuple[Buffer, Buffer] | None = None,
+    ) -> Buffer:
+        """The next token of each request, (R,) int32. The caller frees it.
 
-        `logits` (R, V), if given, receives the logits.
+        It is the greedy one, unless `sampling` gives the requests' context lengths (R,) and the
+        `param_rows` to draw by, (R, 5). `logits` (R, V), if given, receives the logits.
         """
         requests, c = len(last_rows), self.config
         with self.device.scratch() as scratch:
@@ -152,7 +160,10 @@ class Model:
             logits = logits or scratch.empty(requests, c.vocab_size, dtype=self.dtype)
             self.device.launch(k.select_rows, selected, hidden, last_rows)
             self.device.launch(k.linear, logits, selected, self.lm_head, label="lm_head")
-            self.device.launch(k.argmax, tokens, logits)
+            if sampling:
+                self.device.launch(draw, tokens, logits, *sampling)
+            else:
+                self.device.launch(k.argmax, tokens, logits)
             return scratch.keep(tokens)
 
     # -- parts ---------------------------------------------------------------------------------

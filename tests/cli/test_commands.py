@@ -201,11 +201,15 @@ def test_one_prompt_streams_and_several_are_printed_apart(
     assert capsys.readouterr().out.startswith("Return the" + text)
 
 
+SAMPLED = ["--temperature", "0.8", "--top-p", "0.95", "--top-k", "40", "--seed", "1"]
+
+
+@pytest.mark.parametrize("drawn", [[], SAMPLED], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("mode", ["NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY"])
 def test_generate_gives_the_same_tokens_in_every_mode(
-    mode: str, capsys: pytest.CaptureFixture[str]
+    mode: str, drawn: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["generate", "--max-new-tokens", "12", "--prompt", "Create a"]
+    words = ["generate", "--max-new-tokens", "12", "--prompt", "Create a", *drawn]
     default = json_of(capsys, *words)
     other = json_of(capsys, *words, "--mode", mode, "--capture-sizes", "1,3,64")
     assert other["prompts"][0]["tokens"] == default["prompts"][0]["tokens"]
@@ -220,11 +224,23 @@ def test_generate_says_what_the_cache_is_in(capsys: pytest.CaptureFixture[str]) 
     assert "KV cache in fp8" in capsys.readouterr().out
 
 
-def test_both_backends_write_the_same_text(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("drawn", [[], SAMPLED], ids=["greedy", "sampled"])
+def test_both_backends_write_the_same_text(
+    drawn: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("torch")
     words = ["generate", "--max-new-tokens", "12", "--prompt", "Create a", "--prompt", "Return"]
+    words += drawn
     sim, torch = (json_of(capsys, *words, "--backend", backend) for backend in ("sim", "cuda"))
     assert [p["tokens"] for p in torch["prompts"]] == [p["tokens"] for p in sim["prompts"]]
+
+
+def test_each_prompt_is_drawn_with_a_seed_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["generate", "--max-new-tokens", "12", "--temperature", "0.8", "--prompt", "Return the"]
+    first, second = json_of(capsys, *words, "--prompt", "Return the", "--seed", "4")["prompts"]
+    assert first["tokens"] != second["tokens"]
+    (alone,) = json_of(capsys, *words, "--seed", "5")["prompts"]
+    assert second == alone
 
 
 # -- the other commands --------------------------------------------------------------------------
@@ -355,6 +371,9 @@ def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixtu
         (["generate", "--model", "/nowhere"], "/nowhere: no such folder"),
         (["generate", "--prompt", "x " * 900], "context of 512: shorten the prompt"),
         (["generate", "--capture-sizes", "1,-2"], "-2"),
+        (["generate", "--temperature", "-1"], "temperature is -1.0: give 0 (greedy), or"),
+        (["generate", "--temperature", "1", "--top-p", "2"], "top_p is 2.0: give more than 0"),
+        (["generate", "--min-p", "0.1"], "--min-p without --temperature does nothing"),
         (["generate", "--capture-sizes", "1,two"], "'1,two' is not a list like 1,2,4,8"),
         (["demo", "--shape", "gpt-7"], "shape 'gpt-7': expected one of"),
         (["demo", "--spec", "abacus"], "no card 'abacus'"),

@@ -19,6 +19,7 @@ from mini_engine.cuda.kernels import (
     pick,
     prefill,
     rope,
+    sample,
     skinny,
 )
 from mini_engine.cuda.kernels.ahead import shares
@@ -35,8 +36,13 @@ ROOM = 560  # tokens that a request of the decode graph may grow to
 BF16_NAMES = (
     "out x residual norm_weight weight bias gate_up q k_cache v_cache qkv q_norm k_norm ahead"
 )
-F32_NAMES = "cos sin sums stats partials values logits kv_scales"
-I32_NAMES = "input_ids positions slot_mapping block_table context_lens query_lens counters indices"
+F32_NAMES = (
+    "cos sin sums stats partials values logits kv_scales cutoffs temperatures top_ps log_min_ps"
+)
+I32_NAMES = (
+    "input_ids positions slot_mapping block_table context_lens query_lens counters indices "
+    "top_ks seeds"
+)
 POINTERS = {
     **dict.fromkeys(BF16_NAMES.split(), BF16),
     **dict.fromkeys(F32_NAMES.split(), F32),
@@ -264,7 +270,14 @@ def _head(c: ModelConfig) -> list[Case]:
         "BLOCK_SIZE": BLOCK_SIZE,
         "ADVANCE": True,
     }
-    return [*made, case("pick_and_advance", pick.pick_kernel, 4, advanced)]
+    vocab = {"V": c.vocab_size}
+    cutoffs, drawn = {"BLOCK": sample.CUTOFF_BLOCK}, {"BLOCK": sample.DRAW_BLOCK}
+    return [
+        *made,
+        case("pick_and_advance", pick.pick_kernel, 4, advanced),
+        case("find_cutoffs_m4", sample.cutoff_kernel, sample.CUTOFF_WARPS, vocab | cutoffs),
+        case("draw_m4", sample.draw_kernel, sample.DRAW_WARPS, vocab | drawn),
+    ]
 
 
 def _no_qk_norm(c: ModelConfig) -> dict[str, None]:

@@ -37,7 +37,7 @@ PATIENCE = (20_000, 100_000) if SLOW else (4_000, 4_000)
 WHOLE_SAMPLE = 6  # launches that the default profile compiles to machine code, a target
 ROOT = Path(__file__).parent.parent.parent
 KERNELS = "mini_engine.cuda.kernels."
-WITHOUT_KERNELS = (KERNELS + "plans", KERNELS + "fp8")  # which the plain model knows, too
+WITHOUT_KERNELS = tuple(KERNELS + name for name in ("plans", "fp8", "gumbel"))  # plain, too
 
 
 class Recorder:
