@@ -10,7 +10,8 @@ library). One prompt streams; several run side by side.
 --backend sim   numpy on the simulated GPU, in float32 and a row at a time, so that every mode gives
                 the same bits: slow for a model of 0.5 billion parameters
 --backend cuda  PyTorch (install it first): on a GPU in bf16 with captured graphs, on a CPU in
-                float32 without graphs; takes hub ids too; says so where it has to do with less
+                float32 without graphs; takes hub ids too; says so where it has to do with less;
+                reads AWQ and GPTQ checkpoints of 4 bits, and quantises others with --quant
 """
 
 from __future__ import annotations
@@ -40,12 +41,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--capture-sizes", type=options.whole_numbers, metavar="1,2,4", help="the ladder"
     )
     options.add_spec(parser)
+    _add_quant(parser)
+
+
+def _add_quant(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("fewer bytes (--backend cuda)")
+    group.add_argument(
+        "--quant", choices=("int8", "int4"), help="quantise the layers' weights as they are read"
+    )
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     texts = prompts.read(args)
     stream = len(texts) == 1 and not args.json
     in_torch = args.backend == "cuda"
+    if args.quant and not in_torch:
+        raise ValueError(
+            f"--quant {args.quant} on --backend {args.backend}: the simulated GPU computes in "
+            "float32; use --backend cuda"
+        )
     result = _torch(args, texts, stream, console) if in_torch else _sim(args, texts, stream)
     return {"backend": args.backend, "streamed": stream, **result}
 
@@ -128,6 +142,7 @@ def _torch(
         args.mode,
         max_new_tokens=args.max_new_tokens,
         capture_sizes=args.capture_sizes,
+        quant=args.quant,
         on_token=printer.on_token if stream else None,
         tell=tell,
     )

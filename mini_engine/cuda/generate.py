@@ -23,7 +23,7 @@ from mini_engine.cuda.graphs.backend import (
 )
 from mini_engine.cuda.model import KVCache, Model
 from mini_engine.cuda.runner import TorchRunner
-from mini_engine.cuda.weights import first_line, load_weights, no_room, resolve_model
+from mini_engine.cuda.weights import first_line, load_weights, loaded_bytes, no_room, resolve_model
 from mini_engine.dispatch.capture_report import CaptureReport
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.dispatcher import GraphDispatcher
@@ -32,7 +32,7 @@ from mini_engine.engine.generation import OnToken, limits_for, requests_for, run
 from mini_engine.engine.scheduler import SchedulerLimits
 from mini_engine.model.config import ModelConfig
 from mini_engine.model.tokenizer import Tokenizer
-from mini_engine.predict.capacity import kv_bytes_per_token, weight_bytes
+from mini_engine.predict.capacity import kv_bytes_per_token
 
 Tell = Callable[[str], object]
 LEFT_FREE = 0.1  # of what is free: for activations, graphs and libraries
@@ -86,13 +86,15 @@ def generate(
     *,
     max_new_tokens: int = 48,
     capture_sizes: Sequence[int] | None = None,
+    quant: str | None = None,
     on_token: OnToken | None = None,
     tell: Tell = print,
 ) -> Generation:
     """Run all prompts side by side, greedily. `on_token(prompt index, token id)` as they come.
 
     It takes the best that this machine has; `tell` is given a line where that is less than a GPU
-    with bf16 and enough memory. On a CPU the mode is NONE.
+    with bf16 and enough memory. On a CPU the mode is NONE. `quant` ("int8", "int4"): the layers'
+    matrices are quantised as they are read.
 
     Raises `ValueError` for a folder that is not a checkpoint, for an empty prompt or one that is
     too long for the context, and for a model that does not fit the memory.
@@ -103,10 +105,10 @@ def generate(
     folder = resolve_model(model)
     config = ModelConfig.from_folder(folder)
     tokenizer = Tokenizer(folder, config.eos_token_ids)
-    limits = limits_that_fit(config, limits_for(config, len(prompts)), backend, dtype, tell)
+    limits = limits_that_fit(config, limits_for(config, len(prompts)), backend, dtype, tell, quant)
     requests = requests_for(prompts, tokenizer, limits, max_new_tokens)
     try:
-        weights = load_weights(config, folder, backend.device, dtype)
+        weights = load_weights(config, folder, backend.device, dtype, quant)
         cache = KVCache.allocate(
             config, limits.num_blocks, limits.block_size, backend.device, dtype
         )
@@ -143,13 +145,15 @@ def limits_that_fit(
     backend: GraphBackend,
     dtype: torch.dtype,
     tell: Tell,
+    quant: str | None = None,
 ) -> SchedulerLimits:
     """`limits` with as many KV blocks as fit beside the weights, and a line where that is fewer
     than they ask for. Raises ValueError when the weights or the smallest cache do not fit."""
     stored = "bf16" if dtype == torch.bfloat16 else "fp32"
-    if reason := no_room(config, backend, stored):
+    quant = "int4" if config.quantization else quant
+    if reason := no_room(config, backend, stored, quant=quant):
         raise ValueError(reason)
-    free, weights = free_bytes(backend), weight_bytes(config, stored)
+    free, weights = free_bytes(backend), loaded_bytes(config, stored, quant)
     block = limits.block_size * kv_bytes_per_token(config, stored)
     blocks = int((1 - LEFT_FREE) * free - weights) // block
     if blocks >= limits.num_blocks:

@@ -43,7 +43,7 @@ POINTERS = {
     **dict.fromkeys(I32_NAMES.split(), I32),
     "tokens": I64,
 }
-SCALARS = {"eps": "fp32", "scale": "fp32", "table_stride": "i32", "end": "i32"}
+SCALARS = {"eps": "fp32", "scale": "fp32", "table_stride": "i32", "end": "i32", "exponent": "i32"}
 
 
 @dataclass(frozen=True)
