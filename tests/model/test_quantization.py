@@ -45,7 +45,10 @@ def test_the_usual_files_are_read() -> None:
         (GPTQ | {"group_size": 0}, "group_size is 0"),
         (AWQ | {"version": "gemv"}, "version is 'gemv', expected 'gemm'"),
         (AWQ | {"zero_point": False}, "zero_point is False"),
-        (AWQ | {"modules_to_not_convert": ["lm_head", "mlp.gate"]}, "modules_to_not_convert has 'm"),
+        (
+            AWQ | {"modules_to_not_convert": ["lm_head", "mlp.gate"]},
+            "modules_to_not_convert has 'm",
+        ),
         (GPTQ | {"checkpoint_format": "marlin"}, "checkpoint_format is 'marlin'"),
         (GPTQ | {"is_marlin_format": True}, "is_marlin_format is True"),
         (GPTQ | {"pack_dtype": "int64"}, "pack_dtype is 'int64', expected 'int32'"),

@@ -70,7 +70,9 @@ def test_codes_of_another_format_come_back_as_they_were() -> None:
     zeros = torch.randint(0, 16, (3, 3), generator=generator)
     scales = torch.rand(3, 3, generator=generator).half()
     spread = [t.repeat_interleave(GROUP, 1)[:, :300] for t in (zeros, scales.float())]
-    assert torch.equal(dequantized(quantized(codes, scales, zeros)), (codes - spread[0]) * spread[1])
+    assert torch.equal(
+        dequantized(quantized(codes, scales, zeros)), (codes - spread[0]) * spread[1]
+    )
     assert torch.equal(dequantized(quantized(codes, scales, None)), (codes - 8) * spread[1])
 
 
