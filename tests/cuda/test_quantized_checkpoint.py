@@ -1,8 +1,8 @@
 """AWQ and GPTQ folders, made here in their public formats, load as the weights that they stand for.
 
 The packing below is written from the formats' own descriptions, number by number, and shares no
-code with the engine: AutoAWQ's `gemm` (order 0, 2, 4, 6, 1, 3, 5, 7 along the outputs) and AutoGPTQ's
-(eight inputs a word; the first format stores zero - 1 in each).
+code with the engine: AutoAWQ's `gemm` (order 0, 2, 4, 6, 1, 3, 5, 7 along the outputs) and that of
+AutoGPTQ (eight inputs a word; the first format stores zero - 1 in each).
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from tests.support.quantized_shapes import FORMS, PRODUCTS, quantized
 
 SLOW = os.environ.get("HYPOTHESIS_PROFILE") == "slow"
 MODELS = ("qwen3-0.6b", "qwen3-1.7b", "qwen3-8b")
-# Instructions after the wait, a warp, as Triton 3.6.0 makes them; with a little room.
+# Instructions after the wait, a warp, as Triton 3.7.1 makes them; with a little room.
 CEILINGS = {
     ("qwen3-1.7b", "norm_qkv", "int8", 1): 740,
     ("qwen3-1.7b", "norm_qkv", "int4", 1): 1365,
