@@ -45,7 +45,9 @@ from mini_engine.cuda.kernels.persistent import addresses, num_counters, persist
 from mini_engine.cuda.kernels.pick import pick_and_advance, pick_tokens
 from mini_engine.cuda.kernels.plans import BASE, plan_of
 from mini_engine.cuda.kernels.products import (
+    Matrix,
     check_plan,
+    dense,
     library_linear,
     linear,
     linear_add,
@@ -136,6 +138,10 @@ class FusedModel(Model):
             self.end_of_context(inputs), self.pdl,
         )  # fmt: skip
         return logits, tokens
+
+    def product(self, x: Tensor, weight: Matrix, bias: Tensor | None = None) -> Tensor:
+        """Of prompts and mixed batches: a quantised weight is written out by one kernel."""
+        return functional.linear(x, dense(weight, x.dtype), bias)
 
     def _scores(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Logits (R, V), the head's partials (R, P), and room for the tokens (R,) int32."""

@@ -78,10 +78,10 @@ class Model:
             keys.view(-1, *k.shape[1:]).index_copy_(0, slots, rotated(k, cos, sin))
             values.view(-1, *v.shape[1:]).index_copy_(0, slots, v)
             attended = attend(rotated(q, cos, sin), keys, values)
-            residual = residual + product(attended.flatten(1), layer.o)
-            gate_up = product(self._norm(residual, layer.post_norm), layer.gate_up)
+            residual = residual + self.product(attended.flatten(1), layer.o)
+            gate_up = self.product(self._norm(residual, layer.post_norm), layer.gate_up)
             gate, up = gate_up.chunk(2, dim=-1)
-            residual = residual + product(functional.silu(gate) * up, layer.down)
+            residual = residual + self.product(functional.silu(gate) * up, layer.down)
         return residual
 
     def head(
@@ -149,25 +149,19 @@ class Model:
     def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
         return rms_norm(x, weight, self.config.rms_norm_eps)
 
+    def product(self, x: Tensor, weight: Matrix, bias: Tensor | None = None) -> Tensor:
+        """x Wᵀ (+ bias); a quantised weight is written out before, in the dtype of x."""
+        dense = weight if isinstance(weight, Tensor) else dequantized(weight).to(x.dtype)
+        return functional.linear(x, dense, bias)
+
     def _qkv(self, normed: Tensor, layer: LayerWeights) -> tuple[Tensor, Tensor, Tensor]:
         """q (T, heads, D), k and v (T, kv_heads, D), before RoPE."""
         c = self.config
-        qkv = product(normed, layer.qkv, layer.qkv_bias).view(len(normed), -1, c.head_dim)
+        qkv = self.product(normed, layer.qkv, layer.qkv_bias).view(len(normed), -1, c.head_dim)
         q, k, v = torch.split(qkv, [c.num_heads, c.num_kv_heads, c.num_kv_heads], dim=1)
         if layer.q_norm is not None and layer.k_norm is not None:
             q, k = self._norm(q, layer.q_norm), self._norm(k, layer.k_norm)
         return q, k, v
-
-
-def product(x: Tensor, weight: Matrix, bias: Tensor | None = None) -> Tensor:
-    """x Wᵀ (+ bias); a quantised weight is written out before, in the dtype of x."""
-    if isinstance(weight, Tensor):
-        return functional.linear(x, weight, bias)
-    if not x.is_cuda:
-        return functional.linear(x, dequantized(weight).to(x.dtype), bias)
-    from mini_engine.cuda.kernels.products import dense  # imports Triton, which not all have
-
-    return functional.linear(x, dense(weight, x.dtype), bias)
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:

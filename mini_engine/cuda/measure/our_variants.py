@@ -19,6 +19,10 @@ from mini_engine.cuda.graphs.capture import GraphRunner, PiecewiseGraphRunner
 from mini_engine.cuda.kernels.plans import BASE
 from mini_engine.cuda.measure.decode_setup import DecodeSetup, Variant, new_step
 from mini_engine.cuda.measure.op_record import OpRecorder, WatchedAttention
+from mini_engine.cuda.model import Model
+from mini_engine.model.config import ModelConfig
+from mini_engine.predict.capacity import read_bytes
+from mini_engine.predict.curves import STORED_AS
 from mini_engine.predict.oplists import OpCost, StepShape, step_ops
 
 Compiler = Callable[[Any], Any]  # a function, compiled
@@ -183,7 +187,8 @@ class OursCompiled(OursEager):
 
 
 class FusedGraph(OursGraph):
-    """`OursGraph` with the layer in Triton kernels, with or without PDL."""
+    """`OursGraph` with the layer in Triton kernels, with or without PDL; with `quant` on weights
+    that are quantised beside the setup's own."""
 
     def __init__(
         self,
@@ -192,10 +197,12 @@ class FusedGraph(OursGraph):
         pdl: bool,
         steps_a_call: int,
         plan: str,
+        quant: str | None = None,
     ) -> None:
         from mini_engine.cuda.fused import FusedModel  # imports Triton, which not every system has
 
-        plain = setup.model
+        self.quant = quant
+        plain = setup.model if quant is None else quantized(setup, quant).model
         model = FusedModel(
             plain.weights, plain.cache, kernels_per_layer=kernels_per_layer, pdl=pdl, plan=plan
         )
@@ -205,15 +212,41 @@ class FusedGraph(OursGraph):
     def ops(self) -> list[OpCost]:
         """The op list that the kernels of this batch were written to. Of the persistent kernel, its
         phases: what stands between two of them, a grid barrier, costs no less than a boundary."""
-        shape = StepShape.decode(self.setup.batch, self.setup.context)
-        return step_ops(self.model.config, shape, self.style) * self.steps_a_call
+        config, batch = self.model.config, self.setup.batch
+        ops = step_ops(config, StepShape.decode(batch, self.setup.context), self.style)
+        return _fewer_bytes(ops, config, self.quant) * self.steps_a_call
+
+
+def _fewer_bytes(ops: list[OpCost], config: ModelConfig, quant: str | None) -> list[OpCost]:
+    """The ops with quantised weights: what all of a step's weights save is saved by the products of
+    layers, each by the same share."""
+    if quant is None:
+        return ops
+    saved = read_bytes(config, STORED_AS[config.dtype]) - read_bytes(config, quant)
+    share = saved / sum(op.bytes for op in ops if _is_of_a_layer(op))
+    return [op._replace(bytes=op.bytes * (1 - share * _is_of_a_layer(op))) for op in ops]
+
+
+def _is_of_a_layer(op: OpCost) -> bool:
+    return op.kind == "product" and not op.splitting
 
 
 def fused(
-    kernels_per_layer: Literal[9, 5], *, pdl: bool = False, steps_a_call: int = 1, plan: str = BASE
+    kernels_per_layer: Literal[9, 5],
+    *,
+    pdl: bool = False,
+    steps_a_call: int = 1,
+    plan: str = BASE,
+    quant: str | None = None,
 ) -> Callable[[DecodeSetup], Variant]:
     """What makes a `FusedGraph` of a setup."""
-    return lambda setup: FusedGraph(setup, kernels_per_layer, pdl, steps_a_call, plan)
+    return lambda setup: FusedGraph(setup, kernels_per_layer, pdl, steps_a_call, plan, quant)
+
+
+def quantized(setup: DecodeSetup, quant: str) -> DecodeSetup:
+    """The setup with the plain model on quantised weights, which it writes out for each product."""
+    model = Model(setup.model.weights.as_quantized(quant), setup.model.cache)
+    return replace(setup, model=model)
 
 
 def no_triton(backend: GraphBackend) -> str | None:  # noqa: ARG001 (as every `why_not`)
