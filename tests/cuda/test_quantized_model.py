@@ -23,7 +23,7 @@ from mini_engine.cuda.weights import MATRICES, Weights, load_weights, loaded_byt
 from mini_engine.engine.generation import SHIPPED, limits_for  # noqa: E402
 from mini_engine.model.config import ModelConfig, named_shape  # noqa: E402
 from tests.cuda.test_fused import random_step  # noqa: E402
-from tests.support.torch_helpers import CPU  # noqa: E402
+from tests.support.torch_helpers import DEVICES  # noqa: E402
 
 TINY = ModelConfig.from_folder(SHIPPED)
 QUANTS = ("int8", "int4")
@@ -36,15 +36,18 @@ def inference() -> Iterator[None]:
         yield
 
 
-def tiny(quant: str | None) -> Weights:
-    return load_weights(TINY, SHIPPED, CPU, torch.float32, quant)
+def tiny(quant: str | None, device: str = "cpu") -> Weights:
+    return load_weights(TINY, SHIPPED, torch.device(device), torch.float32, quant)
 
 
 @each_quant
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("per_layer", [5, 9])
-def test_a_fused_step_of_quantised_weights_equals_the_plain_one(quant: str, per_layer: int) -> None:
+def test_a_fused_step_of_quantised_weights_equals_the_plain_one(
+    quant: str, per_layer: int, device: str
+) -> None:
     """On either side of each limit: one GEMV, several, and a library's product."""
-    weights = tiny(quant)
+    weights = tiny(quant, device)
     for rows in (1, 4, 5, 16, 17):
         inputs, cache = random_step(weights, rows)
         copied = KVCache(*(tuple(t.clone() for t in ts) for ts in (cache.keys, cache.values)))
@@ -52,8 +55,8 @@ def test_a_fused_step_of_quantised_weights_equals_the_plain_one(quant: str, per_
         attention = DecodeAttention(8, 4)
         plain = Model(weights, cache)
         fused = FusedModel(weights, copied, kernels_per_layer=per_layer)  # type: ignore[arg-type]
-        want, tokens = plain.head(plain.body(inputs, attention), inputs)
         got, ours = fused.head(fused.body(other, attention), other)
+        want, tokens = plain.head(plain.body(inputs, attention), inputs)
         live = inputs.context_lens > 0
         # float32 sums in another order, over four layers, of logits up to about 20
         torch.testing.assert_close(got[live], want[live], atol=2e-3, rtol=0)
