@@ -112,7 +112,7 @@ def fewer_bytes(quant: str, bar: float) -> Judge:
 def prediction(steps: Sequence[Row], on: PredictedFor) -> Judged:
     """By card, host and each arm's engine, PDL included. A calibration fits launches, gaps and
     bandwidth but no ITL, so every ITL is held out. Left out: null, which is the anchor again, and
-    the trials of a kernel's alternative and weights in few bits, of which it knows no kernel."""
+    the trials of a kernel's alternative, of which the simulator knows nothing."""
     guessed = [name for name in on if not name.endswith(CALIBRATED)]
     if guessed:
         why = f"predicted with {' and '.join(guessed)}, not measured on this machine: calibrate, "
@@ -120,7 +120,7 @@ def prediction(steps: Sequence[Row], on: PredictedFor) -> Judged:
     off = [
         (abs(100 * (s.predicted_us / s.itl_us - 1)), s)
         for s in steps
-        if s.variant != "null" and ":" not in s.variant and not is_quantised(s.variant)
+        if s.variant != "null" and ":" not in s.variant
     ]
     if not off:
         return NOT_MEASURED, None, "no arm has a result"

@@ -49,11 +49,10 @@ from mini_engine.cuda.measure.timing import paired_laps
 from mini_engine.cuda.measure.variants import ANCHOR, COMPILED, VARIANTS, VariantKind
 from mini_engine.cuda.weights import Weights
 from mini_engine.model.config import ModelConfig
-from mini_engine.predict.capacity import kv_bytes_per_token, read_bytes
+from mini_engine.predict.formats import stored_as
 from mini_engine.predict.hardware import DeviceSpec
 from mini_engine.predict.oplists import OpCost, StepShape, step_ops
 from mini_engine.predict.step_cost import Mode, step_time, with_pdl
-from mini_engine.predict.stored import STORED_AS
 from mini_engine.records.rows import GATE_FAILED, MEASURED, NOT_RUN, Point, Row, Run, six
 
 SpecFor = Callable[[str], DeviceSpec]  # by an engine's name, on the card and host at hand
@@ -120,9 +119,8 @@ def check_names(names: Iterable[str]) -> None:
 
 def must_move_bytes(config: ModelConfig, batch: int, context: int, quant: str | None = None) -> int:
     """What every decode step has to read: all weights and all keys and values, once."""
-    stored = STORED_AS[config.dtype]
-    cached = batch * context * kv_bytes_per_token(config, stored)
-    return read_bytes(config, quant or stored) + cached
+    stored = stored_as(config, quant)
+    return stored.read + batch * context * stored.kv_bytes_per_token(config)
 
 
 def predicted_us(

@@ -20,9 +20,7 @@ from mini_engine.cuda.kernels.plans import BASE
 from mini_engine.cuda.measure.decode_setup import DecodeSetup, Variant, new_step
 from mini_engine.cuda.measure.op_record import OpRecorder, WatchedAttention
 from mini_engine.cuda.model import Model
-from mini_engine.model.config import ModelConfig
-from mini_engine.predict.capacity import read_bytes
-from mini_engine.predict.curves import STORED_AS
+from mini_engine.predict.formats import stored_as
 from mini_engine.predict.oplists import OpCost, StepShape, step_ops
 
 Compiler = Callable[[Any], Any]  # a function, compiled
@@ -213,22 +211,8 @@ class FusedGraph(OursGraph):
         """The op list that the kernels of this batch were written to. Of the persistent kernel, its
         phases: what stands between two of them, a grid barrier, costs no less than a boundary."""
         config, batch = self.model.config, self.setup.batch
-        ops = step_ops(config, StepShape.decode(batch, self.setup.context), self.style)
-        return _fewer_bytes(ops, config, self.quant) * self.steps_a_call
-
-
-def _fewer_bytes(ops: list[OpCost], config: ModelConfig, quant: str | None) -> list[OpCost]:
-    """The ops with quantised weights: what all of a step's weights save is saved by the products of
-    layers, each by the same share."""
-    if quant is None:
-        return ops
-    saved = read_bytes(config, STORED_AS[config.dtype]) - read_bytes(config, quant)
-    share = saved / sum(op.bytes for op in ops if _is_of_a_layer(op))
-    return [op._replace(bytes=op.bytes * (1 - share * _is_of_a_layer(op))) for op in ops]
-
-
-def _is_of_a_layer(op: OpCost) -> bool:
-    return op.kind == "product" and not op.splitting
+        shape, stored = StepShape.decode(batch, self.setup.context), stored_as(config, self.quant)
+        return step_ops(config, shape, self.style, stored) * self.steps_a_call
 
 
 def fused(
