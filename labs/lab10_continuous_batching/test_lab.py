@@ -274,13 +274,20 @@ def test_a_prompt_enters_when_all_of_it_has_room() -> None:
 
 
 def test_without_the_reserve_room_for_a_chunk_is_enough() -> None:
+    """b enters three times in vain, and ends in the same step as with the reserve."""
     s = scheduler(budget=8, blocks=7, reserve=False)
     s.submit(request("a", 7, 7))
     s.submit(request("b", 20, 1))
-    assert [shares(run_step(s)) for _ in range(2)] == [
-        [("a", 0, 7), ("b", 0, 1)],
-        [("a", 7, 1), ("b", 1, 7)],
-    ]
+    batches = []
+    while s.has_unfinished:
+        batches.append(run_step(s))
+    first, second, third, *_ = [shares(batch) for batch in batches]
+    assert first == [("a", 0, 7), ("b", 0, 1)]
+    assert second == [("a", 7, 1), ("b", 1, 7)]
+    assert third == [("a", 8, 1)]
+    assert sum(len(batch.preempted) for batch in batches) == 3
+    computed = sum(n for batch in batches for name, _, n in shares(batch) if name == "b")
+    assert (len(batches), computed) == (10, 20 + 22)
 
 
 @pytest.mark.catches("what-it-wrote-needs-no-room")

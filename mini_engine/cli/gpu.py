@@ -9,13 +9,14 @@
 
 A run has stages: which machine this is (environment), what it charges (calibrate), the kernels that
 follow, compiled on all CPUs (warm), how long a step takes in each of the ways that matter (arms),
-each kernel alone at its place and the step without it (chain), the alternatives of the kernels side
-by side (plans), the GPU's tests (pytest), torch.compile (compile), and with the time that is left a
-profiler's trace, larger batches and the slow tests (rest). Each has a deadline, and its result is
-in a file before the next one begins. So a run may be cut at any moment, by Ctrl-C or because the
-machine is taken away. The same line goes on, also on another machine of the same kind, if the
-folder comes along. At the end stand forty lines at most: times, kernels, tests, and which of the
-project's bars are reached. What a stage printed is in NAME.txt beside the results.
+each kernel alone at its place and the step without it (chain), prompts in our FlashAttention and in
+PyTorch's (prefill), the alternatives of the kernels side by side (plans), the GPU's tests (pytest),
+torch.compile (compile), and with the time that is left a profiler's trace, larger batches and the
+slow tests (rest). Each has a deadline, and its result is in a file before the next one begins. So a
+run may be cut at any moment, by Ctrl-C or because the machine is taken away. The same line goes on,
+also on another machine of the same kind, if the folder comes along. At the end stand forty lines at
+most: times, kernels, tests, and which of the project's bars are reached. What a stage printed is in
+NAME.txt beside the results.
 
 What has to be on the machine stands in course/measurements/README.md. No network is needed, and
 nothing here touches the card's settings. Every file names the commit. Where the code was copied
@@ -24,7 +25,7 @@ without .git, the variable LAUNCH_BOUND_COMMIT names it; without that it is "unk
 tiny model through the same stages on the CPU emulator, in two to three minutes: a rehearsal, marked
 as such, and no evidence.
 
-`chain` and `environment` are two of the stages by themselves. `chain` takes the decode step apart:
+`chain`, `prefill` and `environment` are stages by themselves. `chain` takes the decode step apart:
 a kernel alone tells its bytes a second and its latency, the step without it what it really costs.
 A plan (--plan) is a named alternative of the kernels (mini_engine/cuda/kernels/plans.py).
 """
@@ -50,12 +51,13 @@ from mini_engine.cuda.measure.evidence import (
 from mini_engine.cuda.measure.first_run import CONTEXT, MODELS, SECONDS, first_run
 from mini_engine.cuda.measure.stages import DONE, WAITING, Outcome, Stage, read_state
 from mini_engine.cuda.measure.stages import run as run_stages
-from mini_engine.cuda.measure.summary import summary
+from mini_engine.cuda.measure.summary import prompt_told, summary
+from mini_engine.predict.hardware import load_spec
 
 if TYPE_CHECKING:
     from mini_engine.cuda.graphs.backend import GraphBackend
 
-PARTS = ("run", "report", "publish", "environment", "warm", "chain")
+PARTS = ("run", "report", "publish", "environment", "warm", "chain", "prefill")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--out", type=Path, metavar="PATH",
         help="the folder of a run (default: out/gpu, emulated out/gpu-emulated), or the file of "
-        "chain or environment",
+        "chain, prefill or environment",
     )  # fmt: skip
     parser.add_argument(
         "--stages", type=_words, metavar="NAME,...", help="only these (default: all)"
@@ -76,22 +78,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--arms", type=_words, metavar="NAME,...", help="warm: variants of bench")
     parser.add_argument(
-        "--shape",
-        type=_words,
-        metavar="NAME,...",
-        help="chain: models (default: those of the stage arms)",
-    )
+        "--shape", type=_words, metavar="NAME,...",
+        help="chain, prefill: models (default: those of the stage arms)",
+    )  # fmt: skip
     parser.add_argument(
-        "--context",
-        type=options.positive,
+        "--context", type=options.positive,
         help="chain: tokens of context (default: 512, emulated 40)",
-    )
+    )  # fmt: skip
     parser.add_argument(
         "--plan", type=_words, metavar="NAME,...", default=[BASE],
         help=f"chain: plans, of {', '.join(PLANS)} (default: {BASE})",
     )  # fmt: skip
     parser.add_argument(
-        "--rounds", type=options.positive, default=6, help="chain: laps, an even number"
+        "--rounds", type=options.positive, default=6, help="chain, prefill: laps, an even number"
     )
     parser.add_argument(
         "--steps", type=options.positive, default=32, help="chain: decode steps a lap"
@@ -183,7 +182,7 @@ def _publish(folder: Path) -> dict[str, Any]:
     return {"written": [str(path) for path in publish(folder, Path(), card)]}
 
 
-# ---------------------------------------------------------------- two stages by themselves
+# ---------------------------------------------------------------- stages by themselves
 
 
 def _part(args: argparse.Namespace, backend: GraphBackend, console: Console) -> dict[str, Any]:
@@ -198,6 +197,9 @@ def _part(args: argparse.Namespace, backend: GraphBackend, console: Console) -> 
         write_measurement(out, replace(measurement, figures=figures))
     elif args.part == "warm":
         return _warm(args, backend, console)
+    elif args.part == "prefill":
+        figures = _prefill(args, backend, console, measurement.gpu)
+        write_measurement(out, replace(measurement, figures=figures))
     else:
         figures = _chain(args, backend, console, out)
     return {"written": [str(out)], "emulated": backend.emulated, "figures": figures}
@@ -267,6 +269,29 @@ def _chain(
                 )
         del setup, weights
     return figures
+
+
+def _prefill(
+    args: argparse.Namespace, backend: GraphBackend, console: Console, gpu: str
+) -> dict[str, Any]:
+    import torch
+
+    from mini_engine.cuda.measure.calibrate import copy_bandwidth, sizes_for
+    from mini_engine.cuda.measure.prompts import ON_A_GPU, REHEARSAL, prompt_rows
+    from mini_engine.cuda.measure.spec_fit import base_name
+
+    copy, rows = copy_bandwidth(backend, sizes_for(backend, quick=True)), []
+    card = load_spec("laptop-cpu" if backend.emulated else base_name(gpu) or "h200")
+    for shape in args.shape or (["tiny"] if backend.emulated else list(MODELS)):
+        config = replace(measuring.shape_of(shape), dtype="bfloat16")
+        weights = measuring.weights_of(shape, config, backend, torch.bfloat16)
+        for case in REHEARSAL if backend.emulated else ON_A_GPU:
+            for row in prompt_rows(
+                backend, weights, case, copy["median"], card.peak_tflops, rounds=args.rounds
+            ):
+                rows.append({"shape": config.name, **row})
+                console.print(f"{config.name}, {case.name}: {row['what']} {prompt_told(row)}")
+    return {"copy_bandwidth_gb_s": copy, "spec": card.name, "rows": rows}
 
 
 def _words(word: str) -> list[str]:

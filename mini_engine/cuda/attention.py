@@ -13,6 +13,8 @@ Out: attended values (T, heads, D), one row for each token.
 | `RaggedAttention`  | any                 | static            | yes             |
 | `HostAttention`    | any                 | of the batch      | no              |
 
+`PagedAttention` (fused.py) is the fourth: any batch, static shapes, in a Triton kernel.
+
 The static ones gather as many blocks as they are told, whatever the context: they read too much,
 and in exchange no shape depends on data. What lies beyond a context is dropped by selection, never
 by multiplying with zero: it may be anything, NaN too, and 0 × NaN is NaN.

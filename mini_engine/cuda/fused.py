@@ -1,4 +1,4 @@
-"""The decode step in Triton kernels: nine a layer, or five.
+"""The step in Triton kernels: nine a layer, or five.
 
 `FusedModel` is a `Model`: the same in, the same out, fewer launches between.
 
@@ -14,8 +14,9 @@ A step of up to 16 requests that all decode runs in these kernels. From `library
 
 with the four products of a library (`library_linear`: cuBLAS on a GPU) between kernels of ours,
 which read the cache where it lies; the plain `Model` gathers it first. From 5 requests on the
-head is a library's product and argmax, too. Prompts and mixed batches fall back to `Model`. On a
-CPU each kernel's PyTorch reference runs in its place, so the wiring is tested without a GPU.
+head is a library's product and argmax, too. Prompts and mixed batches run the same nine with
+`PagedAttention`, or with whatever attention they are given. On a CPU each kernel's PyTorch
+reference runs in its place, so the wiring is tested without a GPU.
 
 With `pdl` each kernel starts while the one before it drains (programmatic dependent launch, sm_90
 and newer): `mini_engine/cuda/kernels/launch.py` says what that requires, and what a library's
@@ -26,13 +27,14 @@ and waits as usual: the full boundary that the kernels rely on.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from mini_engine.cuda.attention import Attention, DecodeAttention
+from mini_engine.cuda.attention import Attend, Attention, DecodeAttention
 from mini_engine.cuda.inputs import StepInputs
 from mini_engine.cuda.kernels import attention as decode
 from mini_engine.cuda.kernels import fused_attention as fused
@@ -44,10 +46,9 @@ from mini_engine.cuda.kernels.norm import add_rms_norm, rms_norm
 from mini_engine.cuda.kernels.persistent import addresses, num_counters, persistent_layers
 from mini_engine.cuda.kernels.pick import pick_and_advance, pick_tokens
 from mini_engine.cuda.kernels.plans import BASE, plan_of
+from mini_engine.cuda.kernels.prefill import prefill_attention
 from mini_engine.cuda.kernels.products import (
-    Matrix,
     check_plan,
-    dense,
     library_linear,
     linear,
     linear_add,
@@ -59,12 +60,38 @@ from mini_engine.cuda.kernels.rope import rope_kv_write
 from mini_engine.cuda.model import KVCache, Model
 from mini_engine.cuda.sampling import Sampler, greedy
 from mini_engine.cuda.weights import Weights
+from mini_engine.engine.scheduler import ScheduledBatch
 
-MAX_REQUESTS = 1024  # in a decode step; a larger one falls back to `Model`
+MAX_REQUESTS = 1024  # in a decode step by itself; a larger one runs as a mixed batch
+
+
+@dataclass(frozen=True)
+class PagedAttention:
+    """Prompts, chunks and decodes in one launch a layer, which reads the cache where it lies.
+
+    Its shapes are those of the step, so it can be captured as well as run live between pieces. Rows
+    beyond the last query come out as zeros.
+    """
+
+    pdl: bool = False
+
+    def begin(self, inputs: StepInputs) -> Attend:
+        outs: list[Tensor] = []  # one for all layers: what the kernel leaves alone stays zero
+
+        def attend(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+            if not outs:
+                outs.append(torch.zeros_like(q))
+            prefill_attention(
+                outs[0].flatten(1), q.flatten(1), keys, values, inputs.block_table,
+                inputs.query_lens, inputs.context_lens, self.pdl,
+            )  # fmt: skip
+            return outs[0]
+
+        return attend
 
 
 class FusedModel(Model):
-    """`Model`, with decode steps in Triton kernels."""
+    """`Model`, with its steps in Triton kernels."""
 
     def __init__(
         self,
@@ -102,15 +129,27 @@ class FusedModel(Model):
     def body(self, inputs: StepInputs, attention: Attention) -> Tensor:
         """Hidden states after the last layer, (T, H). Writes K and V of every token."""
         rows = len(inputs.input_ids)
-        if not isinstance(attention, DecodeAttention) or rows > MAX_REQUESTS:
-            return super().body(inputs, attention)
         residual = functional.embedding(inputs.input_ids, self.weights.embed)
-        table = inputs.block_table[:, : attention.max_blocks]
-        layers = self._five if self.kernels_of(rows) == 5 else self._nine
+        if isinstance(attention, DecodeAttention) and rows > MAX_REQUESTS:
+            attention = PagedAttention(self.pdl)
+        if not isinstance(attention, DecodeAttention):
+            self._nine(residual, inputs, attention.begin(inputs), library_linear)
+            return residual
+        table, counters = inputs.block_table[:, : attention.max_blocks], self.counters[:rows]
         if self.persistent and rows == 1:
-            layers = self._one
-        layers(residual, inputs, table, self.counters[:rows])
+            self._one(residual, inputs, table)
+        elif self.kernels_of(rows) == 5:
+            self._five(residual, inputs, table, counters)
+        else:
+            product = library_linear if rows >= self.library_from else linear
+            self._nine(residual, inputs, self._decodes(inputs, table, counters), product)
         return residual
+
+    def live_attention(self, batch: ScheduledBatch) -> Attention:  # noqa: ARG002 (as `Model`)
+        return PagedAttention(self.pdl)
+
+    def captured_attention(self, max_blocks: int) -> Attention:  # noqa: ARG002 (as `Model`)
+        return PagedAttention(self.pdl)
 
     def head(
         self, hidden: Tensor, inputs: StepInputs, sample: Sampler = greedy
@@ -138,10 +177,6 @@ class FusedModel(Model):
             self.end_of_context(inputs), self.pdl,
         )  # fmt: skip
         return logits, tokens
-
-    def product(self, x: Tensor, weight: Matrix, bias: Tensor | None = None) -> Tensor:
-        """Of prompts and mixed batches: a quantised weight is written out by one kernel."""
-        return functional.linear(x, dense(weight, x.dtype), bias)
 
     def _scores(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Logits (R, V), the head's partials (R, P), and room for the tokens (R,) int32."""
@@ -178,10 +213,7 @@ class FusedModel(Model):
             num_counters(self.config.num_kv_heads), dtype=torch.int32, device=self.table.device
         )
 
-    def _one(
-        self, residual: Tensor, inputs: StepInputs, table: Tensor, counters: Tensor
-    ) -> None:  # it has counters of its own
-        del counters
+    def _one(self, residual: Tensor, inputs: StepInputs, table: Tensor) -> None:
         persistent_layers(
             residual, self.cache.keys, self.cache.values, self.one_counters, self.flat_weights,
             self.table, table, inputs.context_lens, self.cos, self.sin, self.config.rms_norm_eps,
@@ -211,14 +243,29 @@ class FusedModel(Model):
             )
             linear_add(residual, activated, layer.down, pdl, plan)
 
-    def _nine(self, residual: Tensor, inputs: StepInputs, table: Tensor, counters: Tensor) -> None:
-        c, eps, pdl, rows = self.config, self.config.rms_norm_eps, self.pdl, len(residual)
+    def _decodes(self, inputs: StepInputs, table: Tensor, counters: Tensor) -> Attend:
+        """One token a request, each context split over many programs."""
+        rows, kv_heads = len(counters), self.config.num_kv_heads
         context = table.shape[1] * self.cache.block_size
-        splits = decode.num_splits(context, rows, c.num_kv_heads, 4 * self.sm_count)
-        product: Callable[..., None] = library_linear if rows >= self.library_from else linear
+        splits = decode.num_splits(context, rows, kv_heads, 4 * self.sm_count)
+        out = counters.new_empty(rows, self.config.q_size, dtype=self.weights.embed.dtype)
+
+        def attend(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+            decode.decode_attention(
+                out, counters, q.flatten(1), keys, values, table, inputs.context_lens, splits,
+                self.pdl,
+            )  # fmt: skip
+            return out
+
+        return attend
+
+    def _nine(
+        self, residual: Tensor, inputs: StepInputs, attend: Attend, product: Callable[..., None]
+    ) -> None:
+        c, eps, pdl, rows = self.config, self.config.rms_norm_eps, self.pdl, len(residual)
         normed, out = torch.empty_like(residual), torch.empty_like(residual)
         qkv = residual.new_empty(rows, c.q_size + 2 * c.kv_size)
-        q, attended = residual.new_empty(2, rows, c.q_size)
+        q = residual.new_empty(rows, c.q_size)
         gate_up = residual.new_empty(rows, 2 * c.intermediate_size)
         activated = residual.new_empty(rows, c.intermediate_size)
         for index, (layer, keys, values) in enumerate(self._layers_with_cache()):
@@ -231,9 +278,7 @@ class FusedModel(Model):
                 q, keys, values, qkv, inputs.positions, inputs.slot_mapping,
                 self.cos, self.sin, layer.q_norm, layer.k_norm, eps, pdl,
             )  # fmt: skip
-            decode.decode_attention(
-                attended, counters, q, keys, values, table, inputs.context_lens, splits, pdl
-            )
+            attended = attend(q.view(rows, c.num_heads, c.head_dim), keys, values).flatten(1)
             product(out, attended, layer.o, None, pdl)
             add_rms_norm(normed, residual, out, layer.post_norm, eps, pdl)
             product(gate_up, normed, layer.gate_up, None, pdl)

@@ -23,11 +23,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from mini_engine.cuda.attention import Attention
+from mini_engine.cuda.attention import Attention, HostAttention, RaggedAttention
 from mini_engine.cuda.inputs import StepInputs
 from mini_engine.cuda.kernels.quantized import dequantized
 from mini_engine.cuda.sampling import Sampler, greedy
 from mini_engine.cuda.weights import LayerWeights, Matrix, Weights
+from mini_engine.engine.scheduler import ScheduledBatch
 from mini_engine.model.config import ModelConfig
 
 
@@ -83,6 +84,14 @@ class Model:
             gate, up = gate_up.chunk(2, dim=-1)
             residual = residual + self.product(functional.silu(gate) * up, layer.down)
         return residual
+
+    def live_attention(self, batch: ScheduledBatch) -> Attention:
+        """How this model attends in a step that runs eagerly, or between the pieces of a graph."""
+        return HostAttention.of(batch, self.cache.block_size)
+
+    def captured_attention(self, max_blocks: int) -> Attention:
+        """How it attends inside a graph that takes any mix of prompts and decodes."""
+        return RaggedAttention(max_blocks, self.cache.block_size)
 
     def head(
         self, hidden: Tensor, inputs: StepInputs, sample: Sampler = greedy

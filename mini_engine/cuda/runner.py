@@ -14,7 +14,7 @@ import time
 
 from torch import Tensor
 
-from mini_engine.cuda.attention import Attention, DecodeAttention, HostAttention, RaggedAttention
+from mini_engine.cuda.attention import Attention, DecodeAttention
 from mini_engine.cuda.graphs.backend import GraphBackend
 from mini_engine.cuda.graphs.capture import GraphRunner, PiecewiseGraphRunner
 from mini_engine.cuda.inputs import StaticInputs, StepInputs
@@ -69,7 +69,7 @@ class TorchRunner:
         if descriptor.mode is CUDAGraphMode.FULL:
             tokens = self.full.replay(rung)
         else:
-            attention = HostAttention.of(batch, self.limits.block_size)
+            attention = self.model.live_attention(batch)
             if descriptor.mode is CUDAGraphMode.PIECEWISE:
                 hidden = self.piecewise.run(rung, attention.begin(step))
             else:
@@ -117,9 +117,10 @@ class TorchRunner:
     def _full_forward(self, rung: int) -> Tensor:
         """With an attention whose shapes are fixed: of decodes only where mixed batches run in
         another way, else of any mix."""
-        decodes_only = self.dispatcher.mode.separate_routine()
-        strategy = DecodeAttention if decodes_only else RaggedAttention
-        attention = strategy(max_blocks(self.limits), self.limits.block_size)
+        blocks = max_blocks(self.limits)
+        attention = self.model.captured_attention(blocks)
+        if self.dispatcher.mode.separate_routine():
+            attention = DecodeAttention(blocks, self.limits.block_size)
         step = self._inputs_of(rung)
         _, tokens = self.model.head(self.model.body(step, attention), step, self.sample)
         return tokens

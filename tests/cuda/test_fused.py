@@ -220,13 +220,16 @@ def test_a_full_graph_that_holds_one_prompt_samples_after_its_last_token() -> No
     assert tokens[0] == tokens[1]
 
 
-def test_a_batch_beyond_the_counters_is_left_to_the_plain_model() -> None:
+def test_a_batch_beyond_the_counters_runs_as_a_mixed_one() -> None:
     weights = weights_of("llama", "cpu")
     inputs, cache = random_step(weights, 3)
     model = FusedModel(weights, cache, kernels_per_layer=9)
-    with patch.object(fused_file, "MAX_REQUESTS", 2), patch.object(model, "_nine") as nine:
-        model.next_step(model.body(inputs, DecodeAttention(8, 4)), inputs)
-    assert not nine.called
+    live, attention = inputs.context_lens > 0, DecodeAttention(8, 4)
+    wanted, _ = model.head(model.body(inputs, attention), inputs)
+    with patch.object(fused_file, "MAX_REQUESTS", 2), patch.object(model, "_decodes") as decodes:
+        got, _ = model.head(model.body(inputs, attention), inputs)
+    assert not decodes.called
+    torch.testing.assert_close(got[live], wanted[live], atol=2e-4, rtol=0)  # as above
 
 
 def test_a_layer_has_nine_kernels_or_five() -> None:

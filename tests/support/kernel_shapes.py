@@ -43,7 +43,8 @@ POINTERS = {
     **dict.fromkeys(I32_NAMES.split(), I32),
     "tokens": I64,
 }
-SCALARS = {"eps": "fp32", "scale": "fp32", "table_stride": "i32", "end": "i32", "exponent": "i32"}
+I32_SCALARS = ("table_stride", "num_reqs", "end", "exponent")
+SCALARS = {"eps": "fp32", "scale": "fp32", **dict.fromkeys(I32_SCALARS, "i32")}
 
 
 @dataclass(frozen=True)
@@ -63,15 +64,19 @@ class Case:
         return compile_for(
             self.kernel,
             {**POINTERS, **dict(self.pointers)},
-            {**dict(self.constants), "PDL": pdl} | self._requests(capability),
+            {**dict(self.constants), "PDL": pdl} | self._of_the_card(capability),
             capability=capability,
             num_warps=self.warps,
             num_stages=self.stages,
             scalars=SCALARS,
         )
 
-    def _requests(self, capability: int) -> dict[str, bool]:
-        """How a GPU is asked to read ahead (ahead.py), where the kernel does."""
+    def _of_the_card(self, capability: int) -> dict[str, int]:
+        """What a launch chooses by the card: how it is asked to read ahead (ahead.py), tiles."""
+        constants = dict(self.constants)
+        if self.kernel is prefill.prefill_kernel:
+            options = prefill.tile_options(constants["HEAD_DIM"], 2, capability)
+            return {name: value for name, value in options.items() if name != "num_warps"}
         return {"BULK": capability >= 90} if "BULK" in self.kernel.arg_names else {}
 
 
@@ -191,14 +196,13 @@ def _attention(c: ModelConfig) -> list[Case]:
     splits = attention.MAX_SPLITS
     many = {"SPLITS": splits, "PADDED_SPLITS": splits, "TILE": attention.TILE}
     alone = many | {"SPLITS": 1, "PADDED_SPLITS": 1}  # what `num_splits` says of batch 256
-    tiles = {"REQS": 256, "TILE_Q": prefill.TILE_Q, "TILE_K": prefill.TILE_K}
     return [
         case("decode_attention", attention.decode_split_kernel, 4, grouped | many),
         case("decode_attention_m256", attention.decode_split_kernel, 4, grouped | alone),
         fused_attention_case(c, "fused_attention", BASE),
         fused_attention_case(c, "fused_attention_4w", "attention"),
         fused_attention_case(c, "fused_attention_apart", "attention-apart"),
-        case("prefill", prefill.prefill_kernel, 4, shape | tiles),
+        case("prefill", prefill.prefill_kernel, 8, shape | {"REQS": prefill.REQUESTS}),
     ]
 
 

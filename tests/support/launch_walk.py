@@ -20,7 +20,9 @@ from labs.lab13_gemv import measure as lab13
 from labs.lab14_cuda_graph_decode import measure as lab14
 from labs.measuring import kernel_timing
 from mini_engine.cli.measuring import tiny_shape
+from mini_engine.cuda.fused import FusedModel
 from mini_engine.cuda.graphs.backend import graphs_for
+from mini_engine.cuda.inputs import StepInputs
 from mini_engine.cuda.measure.decode_setup import DecodeSetup, Variant, build_setup
 from mini_engine.cuda.measure.variants import OURS, VARIANTS
 from mini_engine.cuda.weights import random_weights
@@ -49,6 +51,18 @@ def setup_of(config: ModelConfig, batch: int) -> DecodeSetup:
 def walk(variant: Variant) -> None:
     """One step of it, without a graph."""
     variant._decode()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("model", MODELS)
+@torch.inference_mode()
+def test_a_step_with_prompts(model: str) -> None:
+    """100 tokens of three requests."""
+    setup = setup_of(shape_of(model), 3)
+    fused = FusedModel(setup.model.weights, setup.model.cache, kernels_per_layer=5)
+    sizes = (100, 100, 100, 3, 3, 3)
+    rows = (torch.empty(n, dtype=torch.int32, device=META) for n in sizes)
+    inputs = StepInputs(*rows, setup.block_table)
+    fused.head(fused.body(inputs, fused.captured_attention(1)), inputs)
 
 
 @pytest.mark.parametrize("batch", BATCHES)

@@ -40,6 +40,17 @@ def after_wait(sass: Sequence[str]) -> Sequence[str]:
     return sass[waits[0] + 1 : max(places(sass, WRITE)) + 1]
 
 
+def loops(sass: Sequence[str]) -> list[Sequence[str]]:
+    """The loops, each from the place that a branch goes back to up to that branch. An instruction
+    has 16 bytes, so its place tells its address."""
+    found = []
+    for place, line in enumerate(sass):
+        target = re.search(r"\bBRA\b.*\b0x([0-9a-f]+)$", line)
+        if target and (first := int(target[1], 16) // 16) < place:
+            found.append(sass[first : place + 1])
+    return found
+
+
 def bytes_above_wait(sass: Sequence[str]) -> int:
     """Bytes that one thread loads from global memory above the wait, masked loads too."""
     (wait,) = places(sass, WAIT)

@@ -190,8 +190,7 @@ def prompts(make: Make) -> list[Tensor]:
     kv, q = make.paged(contexts, HEADS), make.randn(sum(query_lens), Q)
     out = make.unset(len(q), Q)
     prefill.prefill_attention(
-        *(out, q, kv.k_cache, kv.v_cache, kv.block_table),
-        *(make.ints(query_lens), kv.context_lens, 37),
+        *(out, q, kv.k_cache, kv.v_cache, kv.block_table), *(make.ints(query_lens), kv.context_lens)
     )
     return [out]
 

@@ -148,10 +148,12 @@ class EagerRunner:
         return [sampled[i] for i, entry in enumerate(batch.entries) if entry.samples]
 
 
-def batch_of(chunks: Sequence[tuple[int, int]], seed: int = 0) -> ScheduledBatch:
+def batch_of(
+    chunks: Sequence[tuple[int, int]], seed: int = 0, limits: SchedulerLimits = LIMITS
+) -> ScheduledBatch:
     """One request for each (start, query_len), tokens and blocks random; decodes first."""
     rng = np.random.default_rng(seed)
-    pool = BlockPool(LIMITS.num_blocks, LIMITS.block_size)
+    pool = BlockPool(limits.num_blocks, limits.block_size)
     entries = []
     for name, (start, query_len) in enumerate(sorted(chunks, key=lambda c: c[1] > 1)):
         prompt = rng.integers(0, TINY.vocab_size, start + query_len).tolist()

@@ -21,7 +21,7 @@ computes on a CPU, and what its `pdl` switch does.
       apart_attention.py an alternative: the current token is a split of its own
     persistent.py        persistent_layers: all layers, for one token       one kernel
       persistent_kernel.py, persistent_parts.py
-    prefill.py           prefill_attention
+    prefill.py           prefill_attention                                  nine, with prompts
     head.py              norm_lm_head (head_variants.py)                    the end of a step
     pick.py              pick_tokens, pick_and_advance                      the end of a step
     paged.py             the pieces of the attention kernels

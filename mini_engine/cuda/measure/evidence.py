@@ -38,7 +38,7 @@ _PATH = re.compile(r"(?<![:/\w.])(?:~|/[\w.+@-]+)(?:/[\w.+@-]+)+/?|(?<![\w])[A-Z
 class Measurement:
     """One file. `figures` hold the numbers: units in their names, medians with intervals."""
 
-    kind: str  # "bench" | "calibration" | "chain" | "environment"
+    kind: str  # "bench" | "calibration" | "chain" | "environment" | "prefill"
     emulated: bool  # the CPU emulator wrote it: no evidence of anything
     gpu: str
     driver: str  # all that it was measured with: "550.54, 555.42"

@@ -7,6 +7,7 @@ In:  the kind of device. Out: `Stage`s, whose results lie in one folder.
     warm         Triton's cache     nothing: what follows is compiled, on all CPUs at once
     arms         bench.json         the ways to run a step that matter, behind the gate
     chain        chain.json         each kernel alone at its place, and the step without it
+    prefill      prefill.json       prompts: our FlashAttention beside PyTorch's, and the floor
     plans        bench.json, chain.json, plans.txt   the alternatives of the kernels side by side
     pytest       pytest.txt         the GPU's tests, in the order of what they would teach
     compile      bench.json         torch.compile, last of the baselines because it takes minutes
@@ -30,6 +31,7 @@ from mini_engine.cuda.measure.stages import Stage
 
 SECONDS = 540.0
 BENCH, CHAIN, CARD, HOST = "bench.json", "chain.json", "card.json", "card-host.json"
+PREFILL = "prefill.json"
 MODELS = ("qwen3-0.6b", "qwen3-1.7b", "llama-3.2-1b")
 CONTEXT = 512
 ARMS = ("graph-5-pdl", "graph-5", "graph-9", "graph-5-pdl-k8", "ours-graph", "ours-eager",
@@ -153,11 +155,13 @@ def first_run(device: str) -> list[Stage]:
               bench(models, [1], ARMS)),
         Stage("chain", 50, "where the step's time goes: each kernel alone, and the step without it",
               chain(BASE)),
-        Stage("plans", 80, "which alternative of the kernels wins",
+        Stage("prefill", 25, "what our FlashAttention is worth to a prompt, beside PyTorch's",
+              part("prefill", PREFILL, "--shape", models[0])),
+        Stage("plans", 70, "which alternative of the kernels wins",
               both(kernels, alternatives(scale.plans), alternatives(scale.last),
                    chain(*scale.plans_in_chain))),
         Stage("pytest", 60, "what is wrong", tests(FAST, "pytest")),
-        Stage("compile", 60, "what torch.compile reaches on the same machine",
+        Stage("compile", 50, "what torch.compile reaches on the same machine",
               bench(models[:1], [1], COMPILED)),
         Stage("rest", SECONDS, "larger batches, a profiler's trace, the slow tests",
               both(trace, larger, tests(SLOW, "rest"))),

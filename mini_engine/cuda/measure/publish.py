@@ -27,7 +27,7 @@ from mini_engine.cuda.measure.evidence import (
     write_measurement,
     write_whole,
 )
-from mini_engine.cuda.measure.first_run import BENCH, CHAIN, CONTEXT, MODELS
+from mini_engine.cuda.measure.first_run import BENCH, CHAIN, CONTEXT, MODELS, PREFILL
 
 EVIDENCE = "course/measurements"
 FRONT_PAGE, BARS_PAGE, KERNELS_PAGE = "README.md", f"{EVIDENCE}/README.md", "mini_engine/README.md"
@@ -36,7 +36,7 @@ STEPS = {
     "Qwen3-0.6B": "itl-qwen3-0.6b",
     "Llama-3.2-1B shape": "itl-llama-3.2-1b",
 }  # row of the front page -> the bar that it is about
-FILES = ("environment.json", "calibration.json", BENCH, CHAIN)
+FILES = ("environment.json", "calibration.json", BENCH, CHAIN, PREFILL)
 NOT_YET = "not yet measured"
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from mini_engine.cuda.kernels.plans import BASE
 from mini_engine.cuda.measure.bars import judged
 from mini_engine.cuda.measure.evidence import Measurement, read_measurement
-from mini_engine.cuda.measure.first_run import ARMS, BENCH, CHAIN, COMPILED, test_results
+from mini_engine.cuda.measure.first_run import ARMS, BENCH, CHAIN, COMPILED, PREFILL, test_results
 from mini_engine.cuda.measure.stages import Outcome
 from mini_engine.records.rows import MEASURED, Row, by_point
 
@@ -28,6 +28,7 @@ def summary(folder: Path, outcomes: Sequence[Outcome]) -> list[str]:
         *_stages(outcomes),
         *_arms(_read(folder / BENCH)),
         *_chain(_read(folder / CHAIN)),
+        *_prefill(_read(folder / PREFILL)),
         *_tests(folder),
         *_bars(_read(folder / BENCH)),
         f"files: {folder}; again: `python -m mini_engine gpu report -o {folder}`",
@@ -61,7 +62,7 @@ def _machine(found: Measurement | None) -> list[str]:
 def _stages(outcomes: Sequence[Outcome]) -> list[str]:
     told = [f"{one.stage} {one.status} ({one.seconds:.0f} s)" for one in outcomes]
     troubles = [f"  {one.stage} {one.status}: {one.note}" for one in outcomes if one.note]
-    return [f"stages: {', '.join(told)}", *troubles[:6]]
+    return [f"stages: {', '.join(told)}", *troubles[:4]]
 
 
 def _arms(found: Measurement | None) -> list[str]:
@@ -105,6 +106,19 @@ def _chain(found: Measurement | None) -> list[str]:
                 f"{link['latency_us']:8.2f} {link['left_out']['median']:8.2f}"
             )
     return lines
+
+
+def _prefill(found: Measurement | None) -> list[str]:
+    """Attention of the steps with prompts in them, two a line."""
+    rows = found.figures["rows"] if found else []
+    told = [f"{r['case']} {prompt_told(r)}" for r in rows if r["what"] == "attention"]
+    return [f"attention of {'; '.join(told[i : i + 2])}" for i in range(0, len(told), 2)]
+
+
+def prompt_told(row: Mapping[str, Any]) -> str:
+    """Our time, the floor, and how many times as long SDPA takes."""
+    ours, floor, times = row["ours_us"]["median"], row["floor_us"], row["times"]["median"]
+    return f"{ours:,.0f} µs (floor {floor:,.0f}, SDPA × {times:.2f})"
 
 
 def _tests(folder: Path) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.machine_code import after_wait, bytes_above_wait, trips
+from tests.support.machine_code import after_wait, bytes_above_wait, loops, trips
 
 ABOVE = ["PREEXIT", "LDG.E.EF.128 R8, desc[UR4][R24.64]", "LDG.E.U16 R30, desc[UR4][R2.64]"]
 LATER = "LDG.E R1, desc[UR4][R2.64]"
@@ -56,3 +56,10 @@ def test_a_round_ends_where_a_load_of_it_is_used_and_the_next_load_begins_anothe
     lines: list[str], rounds: int
 ) -> None:
     assert trips(below(*lines)) == rounds
+
+
+def test_a_loop_goes_from_where_a_branch_goes_back_to_up_to_it() -> None:
+    """Branches that go on are none, nor is the one to itself at the end of every kernel."""
+    sass = ["@P0 BRA 0x40", "FADD R1, R1, R2", "LDG.E R4, desc[UR4][R2.64]", "@!P1 BRA 0x10",
+            "EXIT", "BRA 0x50"]  # fmt: skip
+    assert loops(sass) == [sass[1:4]]

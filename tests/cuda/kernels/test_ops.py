@@ -69,7 +69,7 @@ def every_call() -> dict[str, tuple[Callable[..., None], tuple[object, ...]]]:
         ),
         "prefill_attention": (
             prefill.prefill_attention,
-            (torch.empty_like(q), q, *cache, kv.block_table, ones, kv.context_lens, 1),
+            (torch.empty_like(q), q, *cache, kv.block_table, ones, kv.context_lens),
         ),
         "rope_kv_write_attention": (
             fused_attention.rope_kv_write_attention,

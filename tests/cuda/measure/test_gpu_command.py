@@ -17,6 +17,7 @@ pytest.importorskip("triton", reason="Triton has no wheel for this platform")
 
 from mini_engine.cli import main  # noqa: E402
 from mini_engine.cuda.kernels.plans import BASE, PLANS  # noqa: E402
+from mini_engine.cuda.measure import prompts  # noqa: E402
 from mini_engine.cuda.measure import warm as warm_room  # noqa: E402
 from mini_engine.cuda.measure.evidence import read_measurement  # noqa: E402
 from mini_engine.cuda.measure.first_run import (  # noqa: E402
@@ -128,6 +129,25 @@ def test_a_chain_that_was_cut_goes_on_with_the_kernel_that_is_missing(tmp_path: 
     twice = read_measurement(out).figures["links"]
     assert twice[0] == once[0]
     assert [(link["plan"], link["kernel"]) for link in twice[1:]] == [("x-in-l1", "down_proj_add")]
+
+
+def test_prompts_in_our_kernel_and_in_sdpa_run_in_one_process_with_a_floor_beside_them(
+    tmp_path: Path,
+) -> None:
+    """As a rehearsal; on a GPU other steps, and the same rows."""
+    out = tmp_path / "prefill.json"
+    words = ["gpu", "prefill", "--device", "cpu", "--rounds", "2", "-o", str(out)]
+    assert main(words) == 0
+    found = read_measurement(out)
+    assert found.emulated
+    rows = found.figures["rows"]
+    assert [(row["case"], row["what"]) for row in rows] == [
+        (case.name, what) for case in prompts.REHEARSAL for what in ("attention", "body")
+    ]
+    for row in rows:
+        assert row["ours_us"]["median"] > row["floor_us"] > 0
+        assert row["times"]["low"] <= row["times"]["median"] <= row["times"]["high"]
+        assert row["errors"]["ours"] < 0.02  # bf16 keeps 8 bits, and the values are of size 1
 
 
 @pytest.mark.parametrize(

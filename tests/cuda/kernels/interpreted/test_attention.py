@@ -1,11 +1,11 @@
-"""attention.py and prefill.py. Every cache row that nobody may read is NaN."""
+"""attention.py. Every cache row that nobody may read is NaN."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from mini_engine.cuda.kernels import attention, attention_naive, prefill
+from mini_engine.cuda.kernels import attention, attention_naive
 from mini_engine.cuda.kernels.paged import Heads
 from tests.support.kernel_cases import NAN, Paged, assert_close, paged
 
@@ -97,49 +97,3 @@ def test_the_table_may_be_the_left_part_of_a_wider_one() -> None:
 def test_more_splits_than_tiles_leave_the_rest_idle() -> None:
     q, kv = batch(Heads(2, 1, 32, 4), [attention.TILE + 1], torch.float32)
     assert_close(decode(q, kv, 8), decode(q, kv, 1), terms=64)
-
-
-# ---- prefill
-
-
-@both
-def test_prefill_of_ragged_chunks_equals_its_reference(dtype: torch.dtype) -> None:
-    heads = Heads(4, 2, 32, 5)
-    contexts, query_lens = [70, 9, 0, 41], [70, 1, 0, 6]
-    _, kv = batch(heads, contexts, dtype)
-    q = torch.randn(sum(query_lens) + 2, heads.num_heads * heads.head_dim).to(dtype)
-    out, expected = torch.full_like(q, 9.0), torch.full_like(q, 9.0)
-    lens = torch.tensor(query_lens, dtype=torch.int32)
-    inputs = (q, kv.k_cache, kv.v_cache, kv.block_table, lens, kv.context_lens)
-    prefill.prefill_attention(out, *inputs, max_query_len=70)
-    prefill.prefill_reference(expected, *inputs)
-    assert_close(out, expected, terms=64)
-    assert (out[-2:] == 9.0).all()  # rows beyond the last token are left alone
-
-
-def test_prefill_of_single_tokens_is_decode() -> None:
-    heads = Heads(2, 1, 64, 16)
-    q, kv = batch(heads, [50, 3], torch.float32)
-    out = torch.full_like(q, NAN)
-    ones = torch.ones(2, dtype=torch.int32)
-    prefill.prefill_attention(
-        out, q, kv.k_cache, kv.v_cache, kv.block_table, ones, kv.context_lens, 1
-    )
-    assert_close(out, decode(q, kv, 2), terms=64)
-
-
-def test_a_prompt_in_chunks_equals_the_prompt_in_one() -> None:
-    heads, length = Heads(2, 1, 32, 8), 75
-    _, kv = batch(heads, [length], torch.float32)
-    q = torch.randn(length, heads.num_heads * heads.head_dim)
-
-    def chunk(first: int, last: int) -> torch.Tensor:
-        out = torch.full_like(q[first:last], NAN)
-        lens = torch.tensor([[last - first], [last]], dtype=torch.int32)
-        prefill.prefill_attention(
-            *(out, q[first:last].clone(), kv.k_cache, kv.v_cache, kv.block_table, *lens),
-            max_query_len=last - first,
-        )
-        return out
-
-    assert_close(torch.cat([chunk(0, 20), chunk(20, 75)]), chunk(0, 75), terms=64)

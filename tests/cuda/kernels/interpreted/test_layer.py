@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from mini_engine.cuda.attention import DecodeAttention
-from mini_engine.cuda.fused import FusedModel
+from mini_engine.cuda.attention import Attention, DecodeAttention, HostAttention
+from mini_engine.cuda.fused import FusedModel, PagedAttention
 from mini_engine.cuda.inputs import StepInputs
 from mini_engine.cuda.kernels import activation, attention, fused_attention, linear, norm, rope
 from mini_engine.cuda.kernels.paged import Heads
@@ -113,17 +113,19 @@ def test_five_kernels_a_layer_compute_what_nine_do(contexts: list[int]) -> None:
     torch.testing.assert_close(other.v_cache[1:], kv.v_cache[1:], equal_nan=True)
 
 
+CONFIG = replace(
+    named_shape("qwen3-0.6b"), hidden_size=HIDDEN, intermediate_size=INNER, num_layers=1,
+    num_heads=2, num_kv_heads=1, head_dim=32, vocab_size=37, max_position_embeddings=32,
+    eos_token_ids=(),
+)  # fmt: skip
+
+
 def test_a_step_around_a_librarys_products_is_the_plain_models() -> None:
     """17 requests, one of them padding, in the kernels that run above 16, and what they leave."""
     torch.manual_seed(17)
     contexts = [1 + 7 * i % 23 for i in range(16)] + [0]
     kv = paged(contexts, 1, 32, HEADS.block_size, torch.float32)
-    config = replace(
-        named_shape("qwen3-0.6b"), hidden_size=HIDDEN, intermediate_size=INNER, num_layers=1,
-        num_heads=2, num_kv_heads=1, head_dim=32, vocab_size=37, max_position_embeddings=32,
-        eos_token_ids=(),
-    )  # fmt: skip
-    weights = random_weights(config, torch.device("cpu"), torch.float32, seed=1)
+    weights = random_weights(CONFIG, torch.device("cpu"), torch.float32, seed=1)
     lens = kv.context_lens
     slots = torch.tensor([own[-1] if own else 0 for own in kv.slots], dtype=torch.int32)
     last = torch.arange(17, dtype=torch.int32)
@@ -147,3 +149,28 @@ def test_a_step_around_a_librarys_products_is_the_plain_models() -> None:
     for name, tensor in vars(after).items():
         assert torch.equal(vars(inputs)[name][:16], tensor[:16]), name
     torch.testing.assert_close(written, keys, equal_nan=True, rtol=0, atol=1e-4)
+
+
+def test_a_mixed_step_in_kernels_is_the_plain_models() -> None:
+    """A decode, a chunk with a cached context and a whole prompt, then two rows of padding."""
+    torch.manual_seed(18)
+    new, contexts = [1, 5, 9], [20, 12, 9]
+    kv = paged(contexts, 1, 32, HEADS.block_size, torch.float32)
+    weights = random_weights(CONFIG, torch.device("cpu"), torch.float32, seed=1)
+    starts = [context - n for context, n in zip(contexts, new, strict=True)]
+    positions = [p for s, n in zip(starts, new, strict=True) for p in range(s, s + n)]
+    slots = [p for own, s in zip(kv.slots, starts, strict=True) for p in own[s:]]
+    arrays = ([3 * i for i in range(11)] + [1] * 6, [*positions, 0, 0], [*slots, 0, 0], new,
+              contexts, [0, 5, 14])  # fmt: skip
+    inputs = StepInputs(*(torch.tensor(a, dtype=torch.int32) for a in arrays), kv.block_table)
+
+    def step(kind: type[Model], attention: Attention, **how: Any) -> tuple[Tensor, Tensor]:
+        cache = KVCache((kv.k_cache.clone(),), (kv.v_cache.clone(),))
+        model = kind(weights, cache, **how)
+        return model.head(model.body(inputs, attention), inputs)
+
+    with torch.no_grad():
+        wanted, tokens = step(Model, HostAttention(tuple(new), tuple(contexts), HEADS.block_size))
+        logits, ours = step(FusedModel, PagedAttention(), kernels_per_layer=5)
+    assert_close(logits, wanted, terms=64)
+    assert ours.tolist() == tokens.tolist()

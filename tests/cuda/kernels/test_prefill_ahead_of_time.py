@@ -1,0 +1,126 @@
+"""What the compiler makes of the prefill kernel's walk over the keys: bf16, heads of 64 and 128.
+
+A program's time is that of its loops, so these are counted: instructions that a warp issues for a
+tile, products on tensor cores, how keys and values come, and what waits for what. The numbers are
+of 128 rows and 64 keys. That nothing spills: test_ahead_of_time.py has the wider heads.
+
+The table: python -m pytest tests/cuda/kernels/test_prefill_ahead_of_time.py -rP | grep head_dim
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+
+import pytest
+
+pytest.importorskip("triton", reason="Triton has no wheel for this platform")
+if os.environ.get("TRITON_INTERPRET") == "1":
+    pytest.skip("the interpreter is on in this process", allow_module_level=True)
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mini_engine.cuda.kernels.prefill import num_tiles, tile_options
+from mini_engine.model.config import named_shape
+from tests.cuda.kernels.test_ahead_of_time import CASES, compiled
+from tests.support.kernel_shapes import Case, cases
+from tests.support.machine_code import loops
+
+ROOM = 1.1  # a compiler's next version may take a few instructions more
+# head_dim, capability -> instructions of a warp for 16 rows and 64 keys, without and with a mask.
+# (64 rows a program, masks and exp everywhere took 1460 and 994 at 128, 832 and 808 at 64.)
+CEILINGS = {
+    (128, 80): (620, 709),
+    (128, 90): (417, 475),
+    (64, 80): (385, 451),
+    (64, 90): (318, 375),
+}
+BOTH = pytest.mark.parametrize(("head_dim", "capability"), CEILINGS)
+
+
+def case_of(head_dim: int) -> Case:
+    """The one that test_ahead_of_time.py compiles anyway, where it does."""
+    if head_dim == 64:
+        return next(c for c in cases(named_shape("llama-3.2-1b")) if c.name == "prefill")
+    return next(c for c in CASES if c.name.endswith("prefill"))
+
+
+def walks(head_dim: int, capability: int) -> tuple[Sequence[str], Sequence[str]]:
+    """The loops over keys that all rows see, and over those on the diagonal."""
+    made = compiled(case_of(head_dim), capability, capability >= 90)
+    assert made.spilled_bytes == 0
+    whole, diagonal = (one for one in loops(made.sass) if count(one, "MMA"))
+    return whole, diagonal
+
+
+def count(lines: Sequence[str], pattern: str) -> int:
+    return sum(bool(re.search(pattern, line)) for line in lines)
+
+
+@BOTH
+def test_a_tile_takes_no_more_instructions_than_it_did(head_dim: int, capability: int) -> None:
+    whole, diagonal = walks(head_dim, capability)
+    made = compiled(case_of(head_dim), capability, capability >= 90)
+    print(
+        f"head_dim {head_dim:3} sm_{capability}: {len(whole)} instructions a warp for 64 keys, "
+        f"{len(diagonal)} with a mask; {count(whole, 'MMA')} products; {made.registers} registers, "
+        f"{made.spilled_bytes} bytes spilled, {made.shared_bytes:,} shared"
+    )
+    most = CEILINGS[head_dim, capability]
+    assert len(whole) <= most[0] * ROOM
+    assert len(diagonal) <= most[1] * ROOM
+
+
+@BOTH
+def test_tensor_cores_do_all_the_products(head_dim: int, capability: int) -> None:
+    """Of a warp's 16 rows with 64 keys, twice: mma is 16 x 8 x 16; wgmma, four warps together,
+    takes 16 of the inner dimension at once."""
+    for walk in walks(head_dim, capability):
+        if capability >= 90:
+            assert count(walk, r"\bHGMMA") == head_dim // 16 + 64 // 16
+        else:
+            assert count(walk, r"\bHMMA\.16816") == 2 * (64 // 8) * (head_dim // 16)
+        assert count(walk, r"\bMUFU\.EX2") == 16 * 64 // 32 + 2  # weights, and `keep` of two rows
+
+
+@BOTH
+def test_keys_and_values_come_sixteen_bytes_at_a_time_while_the_tile_before_is_multiplied(
+    head_dim: int, capability: int
+) -> None:
+    whole, _ = walks(head_dim, capability)
+    threads = 32 * tile_options(head_dim, 2, capability)["num_warps"]
+    assert count(whole, r"LDGSTS\.E\.BYPASS\.128") == 2 * 64 * head_dim * 2 // (16 * threads)
+    assert not count(whole, r"\bSTS")  # nothing goes through registers, weights included
+    assert not count(whole, r"\bLDG\.\S*(64|128)")  # the block table alone is loaded into them
+    waits = [line for line in whole if re.search(r"\bDEPBAR\.LE SB0", line)]
+    assert [line.rpartition(" ")[2] for line in waits] == ["0x2"]  # one tile is under way
+
+
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_asynchronous_products_are_waited_for_once_a_tile(head_dim: int) -> None:
+    """ptxas makes each wait for the one before where it cannot follow the registers: once it did,
+    at three stages in both walks."""
+    whole, diagonal = walks(head_dim, 90)
+    assert count(whole, r"WARPGROUP\.DEPBAR") == 1
+    assert count(diagonal, r"WARPGROUP\.DEPBAR") <= 2
+
+
+def test_it_fits_the_cards_that_people_have() -> None:
+    """RTX 30 and 40 run the code of sm_80 and give a program 99 KB; RTX 50 is sm_120."""
+    for made in (compiled(case_of(128), 80, False), case_of(128).compile(120, pdl=False)):
+        assert made.shared_bytes <= 99 * 1024
+        assert made.spilled_bytes == 0
+
+
+@given(
+    lens=st.lists(st.integers(0, 300), min_size=1, max_size=20),
+    group=st.integers(1, 8),
+    padding=st.integers(0, 64),
+)
+def test_the_grid_of_a_shape_has_room_for_every_way_to_share_out_its_tokens(
+    lens: list[int], group: int, padding: int
+) -> None:
+    needed = sum(-(-n * group // 128) for n in lens)
+    assert needed <= num_tiles(sum(lens) + padding, len(lens), group, 128)
