@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from mini_engine.cuda.kernels import activation, norm, rope
+from mini_engine.cuda.kernels.fp8 import to_e4m3
 from mini_engine.cuda.kernels.paged import Heads
 
 NAN = float("nan")
@@ -272,6 +273,21 @@ def test_the_cache_holds_k_normed_and_turned(shape: int) -> None:
 def test_v_goes_into_the_cache_as_it_is_bit_by_bit(shape: int) -> None:
     step = ran(shape, True)
     assert_same(step.stored(step.v_cache), step.wanted()[2], "cached v")
+
+
+def test_a_cache_in_fp8_gets_k_and_v_under_the_scales_of_their_heads() -> None:
+    heads, slots = SHAPES[0]
+    step = Step(heads, slots, qk_norm=False)
+    scales = torch.tensor([[0.5, 0.125], [0.25, 2.0]])
+    caches = [to_e4m3(c, s) for c, s in zip((step.k_cache, step.v_cache), scales, strict=True)]
+    rope.rope_kv_write(
+        *(step.q, *caches, step.qkv, step.positions, step.slots, step.cos, step.sin),
+        kv_scales=scales,
+    )
+    for name, stored, new, scale in zip("kv", caches, step.wanted()[1:], scales, strict=True):
+        read = step.stored(stored).float() * scale[:, None]
+        wanted = to_e4m3(new.float(), scale).float() * scale[:, None]
+        assert_same(read, wanted, f"cached {name}")
 
 
 @pytest.mark.catches("bf16-arithmetic")

@@ -14,6 +14,7 @@ from torch import Tensor
 from triton.runtime.interpreter import InterpreterBuilder
 
 from mini_engine.cuda.kernels import attention
+from mini_engine.cuda.kernels.fp8 import to_e4m3, widened
 from mini_engine.cuda.kernels.paged import LOWEST, Heads, cache_rows, combine, online_softmax
 
 NAN = float("nan")
@@ -317,6 +318,18 @@ def test_a_padded_row_gets_zeros_and_changes_no_other() -> None:
 def test_in_bf16_all_but_the_operands_of_products_is_float32(splits: int) -> None:
     b = batch([37, 3], Heads(4, 2, 32, 5), BF16)
     assert_close(decode(b, splits), exact(b), "out")
+
+
+def test_a_cache_in_fp8_is_read_with_the_scales_of_its_heads() -> None:
+    b = batch([37, 3, 0], Heads(4, 2, 32, 5))
+    scales = torch.tensor([[0.5, 0.125], [0.25, 2.0]])
+    caches = [to_e4m3(c, s) for c, s in zip((b.k_cache, b.v_cache), scales, strict=True)]
+    out, counters = torch.full_like(b.q, NAN), torch.zeros(3, 2, dtype=torch.int32)
+    attention.decode_attention(
+        out, counters, b.q, *caches, b.table, b.contexts, 2, kv_scales=scales
+    )
+    k_cache, v_cache = (widened(c, scales, i) for i, c in enumerate(caches))
+    assert_close(out, exact(replace(b, k_cache=k_cache, v_cache=v_cache)), "out")
 
 
 def test_whichever_program_arrives_last_combines_to_the_same_bits(

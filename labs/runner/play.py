@@ -4,6 +4,9 @@ In:  a command of `mini_engine`, or the measuring script of a lab. Out: what it 
 
 Every lab that has passed takes part. Only the definitions that differ from the engine's are put
 into the engine's text, so that two labs about one file can run together.
+
+`generate --backend cuda` takes the kernels of labs 11 to 13 into its decode steps. Where there is
+no GPU they run in Triton's interpreter, as in the tests of these labs.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from rich.console import Console
 from labs.runner import workspace
 from labs.runner.catalogue import ROOT, Lab, all_labs
 from labs.runner.cutter import changed, splice
+from labs.runner.doctor import nvidia_gpu
 from labs.runner.substitute import substitute
 
 
@@ -40,8 +44,36 @@ def play(words: Sequence[str], console: Console) -> int:
         console.print(f"Your code of lab {numbers} runs in the place of the engine's:")
         for module in texts:
             console.print(f"  {module}")
+    environment: dict[str, str] = {}
+    if list(words[:1]) == ["generate"] and "cuda" in words and texts.keys() & KERNELS:
+        words = [*words, *missing(STEP_OF_NINE if texts.keys() & OF_NINE else {}, words)]
+        if not nvidia_gpu():
+            console.print(INTERPRETER)
+            environment = IN_THE_INTERPRETER
+            words = [*words, *missing(A_TASTE, words)]
     console.print()
-    return run("mini_engine", words, texts)
+    return run("mini_engine", words, texts, environment)
+
+
+_ROOM = "mini_engine.cuda.kernels."
+# Files whose kernels run when a layer is nine of them, and not when it is five.
+OF_NINE = {_ROOM + name for name in ("norm", "activation", "rope", "attention")}
+KERNELS = OF_NINE | {_ROOM + name for name in ("paged", "gemv")}
+STEP_OF_NINE = {"--kernels": "9"}
+# With one multiprocessor to fill, a kernel is few programs: the interpreter runs one at a time.
+IN_THE_INTERPRETER = {"TRITON_INTERPRET": "1", "MINI_ENGINE_SM_COUNT": "1"}
+A_TASTE = {"--max-new-tokens": "3", "--mode": "NONE"}
+INTERPRETER = (
+    "No NVIDIA GPU here: your kernels run in Triton's interpreter, at 15 seconds a token or more, "
+    "so unless you say otherwise 3 tokens are written, without graphs and their warm-up."
+)
+
+
+def missing(defaults: Mapping[str, str], words: Sequence[str]) -> list[str]:
+    """Those of the options that the command does not set itself, as words."""
+    if "--plain" in words:
+        return []
+    return [word for pair in defaults.items() if pair[0] not in words for word in pair]
 
 
 def measure(lab: Lab, words: Sequence[str], console: Console) -> int:
@@ -79,7 +111,12 @@ def merged(labs: Sequence[Lab]) -> dict[str, str]:
     return texts
 
 
-def run(module: str, words: Sequence[str], texts: Mapping[str, str]) -> int:
+def run(
+    module: str,
+    words: Sequence[str],
+    texts: Mapping[str, str],
+    environment: Mapping[str, str] | None = None,
+) -> int:
     """`python -m MODULE WORDS` with these texts in the place of modules. Returns its exit code."""
     with tempfile.TemporaryDirectory(prefix="labs-") as folder:
         pairs = []
@@ -89,7 +126,8 @@ def run(module: str, words: Sequence[str], texts: Mapping[str, str]) -> int:
             pairs.append(f"{name}={file}")
         command = [sys.executable, "-m", "labs.runner.play", module, ",".join(pairs), *words]
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-        return subprocess.run(command, env=os.environ | {"PYTHONPATH": path}).returncode
+        there = os.environ | {"PYTHONPATH": path} | dict(environment or {})
+        return subprocess.run(command, env=there).returncode
 
 
 if __name__ == "__main__":

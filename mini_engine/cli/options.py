@@ -131,6 +131,14 @@ def microseconds(word: str) -> float:
     return value
 
 
+def share(word: str) -> float:
+    """A number from 0 to 1, for `type=`."""
+    value = float(word)
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"{word} is not a share from 0 to 1")
+    return value
+
+
 def whole_numbers(word: str) -> list[int]:
     """`1,2,4,8` as a list, for `type=`."""
     try:

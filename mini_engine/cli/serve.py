@@ -2,6 +2,8 @@
 
   python -m mini_engine serve --mode FULL_AND_PIECEWISE
   python -m mini_engine serve --trace AzureLLMInferenceTrace_conv.csv --spec h100 --engine sglang
+  python -m mini_engine serve --prefix-caching --shared-prefix 512 --share 0.6
+  python -m mini_engine serve --kv-blocks 600 --preemption cheaper
 
 Traces come as CSV in the format of the Azure LLM inference traces
 (https://github.com/Azure/AzurePublicDataset: TIMESTAMP,ContextTokens,GeneratedTokens) or as JSON
@@ -11,8 +13,15 @@ The scheduler's rules are this engine's, token for token; steps are costed by th
 for a card, a host and an engine (--spec, --host, --engine). The median ITL shows its interval: how
 far off steps launched in that way were, of sources that the fit had not seen. TTFT shows none, for
 no prompt of anybody else was held against the model.
+
+A trace says how long prompts were, not what stood in them: which of them begin alike is assumed
+(--shared-prefix, --share). With --preemption swap the K and V of a preempted request wait in host
+memory (--swap-space) and come back over the card's link; steps wait for these copies, nothing
+overlaps. "cheaper" asks for each request whether computing again takes longer.
+
 Between two arrivals or endings the batch does not change, so all those steps are taken in one
-stride, in closed form: a trace of 200,000 steps takes about a second.
+stride, in closed form: a trace of 200,000 steps takes about a second. With swapping or with a
+prefix cache the engine's own scheduler runs, and a trace takes about twice or six times as long.
 """
 
 from __future__ import annotations
@@ -20,7 +29,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections import Counter
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +39,16 @@ from rich.table import Table
 
 from mini_engine.cli import options
 from mini_engine.dispatch.default_ladder import default_capture_sizes
+from mini_engine.engine.batch import PREEMPTIONS
+from mini_engine.predict.capacity import GIB
 from mini_engine.predict.formats import stored_as
 from mini_engine.predict.hardware import DeviceSpec
 from mini_engine.predict.step_model import StepModel
+from mini_engine.predict.swap_cost import SwapCost
 from mini_engine.serving.ladder_saving import optimal_ladder_saving
 from mini_engine.serving.plan import plan_server
 from mini_engine.serving.report import ServeReport
-from mini_engine.serving.request_trace import SHIPPED_TRACE, read_trace
+from mini_engine.serving.request_trace import SHIPPED_TRACE, read_trace, with_shared_prefix
 from mini_engine.serving.simulate import simulate
 
 
@@ -55,6 +67,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--max-num-batched-tokens", type=number, default=8192, metavar="N")
     add("--max-model-len", type=number, metavar="TOKENS")
     add("--block-size", type=number, default=16, metavar="TOKENS")
+    add("--kv-blocks", type=number, metavar="N", help="no more than these (default: all that fit)")
+    alike = "share the blocks of equal prefixes"
+    add("--prefix-caching", action="store_true", help=alike)
+    words = "a share of the prompts (--share) begins with the same so many tokens"
+    add("--shared-prefix", type=number, default=0, metavar="TOKENS", help=words)
+    add("--share", type=options.share, default=1.0, metavar="0..1", help="(default: 1)")
+    words = "what happens to K and V of a preempted request (default: recompute)"
+    add("--preemption", choices=PREEMPTIONS, default="recompute", help=words)
+    words = "host memory for swapped requests (default: 4)"
+    add("--swap-space", type=float, default=4.0, metavar="GIB", help=words)
     options.add_host_us(parser, help="CPU time between two steps")
     add("-o", "--out", type=Path, metavar="PNG", help="draw the rung histogram")
 
@@ -76,11 +98,21 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         stored=stored,
     )  # fmt: skip
     trace = read_trace(args.trace, skip_bad_rows=args.skip_bad_rows)
+    requests = with_shared_prefix(trace.requests, args.shared_prefix, args.share)
     costs = StepModel(shape, spec, args.style or spec.ops, stored)
+    copies = SwapCost(costs, plan.dispatcher, args.max_num_batched_tokens, args.block_size)
+    swapping = args.preemption != "recompute"
+    limits = replace(
+        plan.limits,
+        num_blocks=min(plan.limits.num_blocks, 1 + (args.kv_blocks or plan.limits.num_blocks)),
+        prefix_caching=args.prefix_caching,
+        preemption=args.preemption,
+        host_blocks=int(args.swap_space * GIB) // copies.block_bytes if swapping else 0,
+    )
     with Progress(console=console, transient=True) as progress:
         task = progress.add_task("serving", total=len(trace.requests))
         report = simulate(
-            trace.requests, costs, plan.limits, plan.dispatcher,
+            requests, costs, limits, plan.dispatcher, copies=copies,
             progress=lambda read: progress.update(task, completed=read),
         )  # fmt: skip
     if not report.requests:
@@ -105,6 +137,11 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         "kv_dtype": stored.kv_dtype,
         "rows_skipped": trace.num_skipped,
         "first_row_skipped": trace.first_skipped,
+        "preemption": args.preemption,
+        "host_blocks": limits.host_blocks,
+        "prefix_caching": args.prefix_caching,
+        "shared_prefix": args.shared_prefix,
+        "share": args.share if args.shared_prefix else 0.0,
         **report.to_dict(),
         "itl_p50_interval": _interval(report, spec),
         "steps_by_rows": steps_by_rows(report),
@@ -153,6 +190,7 @@ def _lines(r: dict[str, Any]) -> list[tuple[str, str]]:
     def ms(key: str) -> str:
         return "–" if r[key] is None else f"{r[key] / 1000:,.2f} ms"
 
+    again = r["recomputed_tokens"] - r["recompute_tokens_saved"]
     lines = [
         ("requests served", f"{r['requests']:,}"),
         ("refused / cut at the context's end", f"{r['refused']:,} / {r['truncated']:,}"),
@@ -162,7 +200,9 @@ def _lines(r: dict[str, Any]) -> list[tuple[str, str]]:
         ("throughput", f"{r['tokens_per_s']:,.0f} tokens/s, {r['requests_per_s']:.2f} requests/s"),
         ("steps by run-time mode", _shares(r["steps_by_mode"])),
         ("padding waste", f"{r['padding_waste']:.1%} of {r['rows'] + r['padded_rows']:,} rows"),
-        ("preemptions", f"{r['preemptions']:,} ({r['recomputed_tokens']:,} tokens computed again)"),
+        ("preemptions", f"{r['preemptions']:,} ({again:,} tokens computed again)"),
+        *_swapping(r),
+        *_sharing(r),
         ("KV blocks, peak of all", f"{r['kv_blocks_peak']:,} of {r['kv_blocks']:,}"),
         ("graphs", f"{r['graphs']:,}, {r['graph_memory_bytes'] / 1e6:,.0f} MB"),
         ("capturing them", ms("capture_us")),
@@ -173,6 +213,30 @@ def _lines(r: dict[str, Any]) -> list[tuple[str, str]]:
         lines.append(("  that is of the busy time", f"{best['saved_share']:.2%}"))
         lines.append(("  its rungs", _short(best["capture_sizes"])))
     return lines
+
+
+def _swapping(r: dict[str, Any]) -> list[tuple[str, str]]:
+    """What went over the link, and how long steps waited for it."""
+    if r["preemption"] == "recompute":
+        return []
+    copied = f"{r['swapped_bytes'] / 1e9:,.2f} GB in {r['swap_us'] / 1e3:,.1f} ms"
+    return [
+        (f"  of these swapped ({r['preemption']})", f"{r['swaps']:,}, {copied}"),
+        ("  saved against computing again", f"{r['swap_saved_us'] / 1e3:,.1f} ms"),
+    ]
+
+
+def _sharing(r: dict[str, Any]) -> list[tuple[str, str]]:
+    """What the prefix cache found."""
+    if not r["prefix_caching"]:
+        return []
+    share = f"{r['share']:.0%} of them, {r['shared_prefix']:,} tokens" if r["share"] else "none"
+    saved = f"{r['prefill_tokens_saved']:,} of {r['prompt_tokens']:,} prompt tokens"
+    return [
+        ("prompts alike, as assumed", share),
+        ("prefix cache: hit rate", f"{r['prefix_hit_rate']:.1%}"),
+        ("  prefill saved", saved),
+    ]
 
 
 def _interval(report: ServeReport, spec: DeviceSpec) -> dict[str, float] | None:

@@ -11,7 +11,8 @@ of transformers, issued at the speed of its Python. The second also runs the rea
 PyTorch's profiler, and writes two processes for each mode, with the same two tracks: "measured
 FULL", and above it "predicted FULL", the same ops on the simulated device. Look for the launches on
 track CPU (one for each kernel, or one for a graph), for what track GPU does below them, and for the
-gaps in it. The third sums up any such file.
+gaps in it. Our kernels are named by what they are for: "norm + QKV (linear_kernel)". The third sums
+up any such file.
 
 A profiler itself takes time: `bench` tells what a step takes without one.
 Weights are random in the true shape unless --shape is a checkpoint folder. Without a GPU, a tiny
@@ -71,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--engine",
         help="of a prediction alone (default: vllm, and transformers for HF eager); with "
-        "--backend cuda it is this engine's plain model, pytorch-loop",
+        "--backend cuda it is this one, launch-bound, or pytorch-loop with --plain",
     )
     parser.add_argument("--batch", type=options.positive, default=1, metavar="N")
     parser.add_argument(
@@ -79,6 +80,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=options.positive,
         metavar="TOKENS",
         help="of each request, this step's token included (default: 512; emulated: 40)",
+    )
+    parser.add_argument(
+        "--plain",
+        action="store_true",
+        help="with --backend cuda: the plain model, and not the kernels, five a layer",
     )
     measuring.add_device(parser)
     parser.add_argument("-o", "--out", type=Path, default=Path("out/trace.json"), metavar="FILE")
@@ -129,6 +135,8 @@ def show(result: dict[str, Any], console: Console) -> None:
 
 def _predicted(args: argparse.Namespace, modes: Sequence[str]) -> tuple[Timelines, dict[str, Any]]:
     """A step of a full-size model in each mode, on the simulated device."""
+    if args.plain:
+        raise ValueError("--plain: a prediction runs no model; add --backend cuda")
     if args.device != "auto":
         raise ValueError(f"--device {args.device}: a prediction runs nowhere; add --backend cuda")
     context = args.context or 512
@@ -161,21 +169,28 @@ def _side_by_side(
     from mini_engine.cuda.measure.evidence import gpu_name
     from mini_engine.cuda.measure.profile import process_name, profile_step
     from mini_engine.cuda.measure.spec_fit import base_name
-    from mini_engine.cuda.measure.variants import PLAIN
+    from mini_engine.cuda.measure.variants import OURS, PLAIN
+    from mini_engine.cuda.path import Kernels, why_plain
 
     gpu = gpu_name(backend.device.type)
     known = "laptop-cpu" if backend.emulated else base_name(gpu)
     if args.engine:
-        raise ValueError(f"--engine {args.engine}: with --backend cuda it is the plain model's own")
-    spec = measuring.specs_for(args.spec or known or "h200", args.host)(PLAIN)
+        raise ValueError(f"--engine {args.engine}: with --backend cuda it is this engine's own")
     word = args.shape or ("tiny" if backend.emulated else "qwen3-0.6b")
     context = args.context or (40 if backend.emulated else 512)
     config = measuring.shape_of(word)
+    kernels: Kernels = 0 if args.plain else 5
+    if kernels and (reason := why_plain(config, backend, kernels)):
+        console.print(f"{reason}: the plain model runs")
+        kernels = 0
+    spec = measuring.specs_for(args.spec or known or "h200", args.host)(OURS if kernels else PLAIN)
     weights = _weights(word, config, backend)
     timelines: dict[str, Sequence[TraceEvent]] = {}
     for mode in modes:
         console.print(f"{config.name} {mode}: running under the profiler")
-        step = profile_step(backend, weights, mode, batch=args.batch, context=context)
+        step = profile_step(
+            backend, weights, mode, batch=args.batch, context=context, kernels=kernels
+        )
         timelines[f"predicted {mode}"] = op_timeline(step.ops, spec, step.launched, args.batch)
         timelines[process_name(mode, emulated=backend.emulated)] = step.timeline
     about = {

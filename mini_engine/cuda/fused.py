@@ -44,7 +44,7 @@ from mini_engine.cuda.kernels.head import norm_lm_head, num_programs
 from mini_engine.cuda.kernels.launch import sm_count
 from mini_engine.cuda.kernels.norm import add_rms_norm, rms_norm
 from mini_engine.cuda.kernels.persistent import addresses, num_counters, persistent_layers
-from mini_engine.cuda.kernels.pick import pick_and_advance, pick_tokens
+from mini_engine.cuda.kernels.pick import pick_and_advance, pick_tokens, room_for_partials
 from mini_engine.cuda.kernels.plans import BASE, plan_of
 from mini_engine.cuda.kernels.prefill import prefill_attention
 from mini_engine.cuda.kernels.products import (
@@ -57,8 +57,9 @@ from mini_engine.cuda.kernels.products import (
 )
 from mini_engine.cuda.kernels.quantized import QuantizedMatrix
 from mini_engine.cuda.kernels.rope import rope_kv_write
+from mini_engine.cuda.kernels.sample import drawn_partials
 from mini_engine.cuda.model import KVCache, Model
-from mini_engine.cuda.sampling import Sampler, greedy
+from mini_engine.cuda.sampling import Sampler, SeededSampler, greedy
 from mini_engine.cuda.weights import Weights
 from mini_engine.engine.scheduler import ScheduledBatch
 
@@ -78,12 +79,12 @@ class PagedAttention:
     def begin(self, inputs: StepInputs) -> Attend:
         outs: list[Tensor] = []  # one for all layers: what the kernel leaves alone stays zero
 
-        def attend(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        def attend(q: Tensor, keys: Tensor, values: Tensor, scales: Tensor | None) -> Tensor:
             if not outs:
                 outs.append(torch.zeros_like(q))
             prefill_attention(
                 outs[0].flatten(1), q.flatten(1), keys, values, inputs.block_table,
-                inputs.query_lens, inputs.context_lens, self.pdl,
+                inputs.query_lens, inputs.context_lens, self.pdl, scales,
             )  # fmt: skip
             return outs[0]
 
@@ -92,6 +93,8 @@ class PagedAttention:
 
 class FusedModel(Model):
     """`Model`, with its steps in Triton kernels."""
+
+    static_decodes = True  # kernels are compiled for a number of splits, and so for a context
 
     def __init__(
         self,
@@ -117,9 +120,11 @@ class FusedModel(Model):
         # as any batch, 32 KB with 8 KV heads: graphs hold its address, so it must never grow.
         shape = (MAX_REQUESTS, self.config.num_kv_heads)
         self.counters = torch.zeros(shape, dtype=torch.int32, device=device)
-        # The scores of an argmax that has no rival: `_scores_of_library`.
+        # The scores of an argmax that has no rival: `_partials` of a library's logits.
         self.zeros = torch.zeros(MAX_REQUESTS, 1, device=device)
         if self.persistent:
+            if cache.scales:
+                raise ValueError(f"plan {plan!r} reads no cache in fp8: use another plan, or bf16")
             self._prepare_one()
 
     def kernels_of(self, batch: int) -> Literal[9, 5]:
@@ -156,11 +161,12 @@ class FusedModel(Model):
     ) -> tuple[Tensor, Tensor]:
         """Logits of each request's last token (R, V), and the next token of each (R,) int32."""
         rows = len(inputs.last_rows)
-        if sample is not greedy or rows > MAX_REQUESTS:
+        if not picks(sample, rows):
             return super().head(hidden, inputs, sample)
         # One row is the last one. As many rows as requests may still be a mixed step, padded.
         last = hidden if len(hidden) == rows == 1 else hidden.index_select(0, inputs.last_rows)
-        logits, values, indices, tokens = self._scores(last)
+        logits, values, indices = self._partials(last, inputs.context_lens, sample)
+        tokens = torch.empty_like(inputs.context_lens)
         pick_tokens(tokens, values, indices, self.pdl)
         return logits, tokens
 
@@ -168,9 +174,11 @@ class FusedModel(Model):
         self, hidden: Tensor, inputs: StepInputs, sample: Sampler = greedy
     ) -> tuple[Tensor, Tensor]:
         """`head` and `advance`, which its last kernel does. Logits (R, V) and tokens (R,) int32."""
-        if sample is not greedy or not len(hidden) == len(inputs.last_rows) <= MAX_REQUESTS:
+        rows = len(inputs.last_rows)
+        if len(hidden) != rows or not picks(sample, rows):
             return super().next_step(hidden, inputs, sample)
-        logits, values, indices, tokens = self._scores(hidden)
+        logits, values, indices = self._partials(hidden, inputs.context_lens, sample)
+        tokens = torch.empty_like(inputs.context_lens)
         pick_and_advance(
             tokens, inputs.input_ids, inputs.positions, inputs.context_lens, inputs.slot_mapping,
             values, indices, inputs.block_table, self.cache.block_size,
@@ -178,34 +186,33 @@ class FusedModel(Model):
         )  # fmt: skip
         return logits, tokens
 
-    def _scores(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Logits (R, V), the head's partials (R, P), and room for the tokens (R,) int32."""
+    def _partials(
+        self, hidden: Tensor, context_lens: Tensor, sample: Sampler
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Logits (R, V), and the partials (R, P) to pick tokens from: values and indices."""
         rows, norm_weight, weight = len(hidden), self.weights.final_norm, self.weights.lm_head
-        if rows > MAX_GEMV_TOKENS:
-            return self._scores_of_library(hidden)
         vocab, width = weight.shape
-        partials = num_programs(vocab, width, self.sm_count)
+        eps, pdl = self.config.rms_norm_eps, self.pdl
+        if rows > MAX_GEMV_TOKENS:
+            normed = torch.empty_like(hidden)
+            rms_norm(normed, hidden, norm_weight, eps, pdl)
+            logits = functional.linear(normed, weight)
+            if isinstance(sample, SeededSampler):
+                return logits, *drawn_partials(logits, context_lens, *sample.rows(rows), pdl)
+            # one partial a row, the argmax of logits in the dtype of the weights
+            return logits, self.zeros[:rows], logits.argmax(-1).to(torch.int32)[:, None]
         logits = hidden.new_empty(rows, vocab, dtype=torch.float32)
-        values = hidden.new_empty(rows, partials, dtype=torch.float32)
-        indices = hidden.new_empty(rows, partials, dtype=torch.int32)
-        eps = self.config.rms_norm_eps
-        norm_lm_head(values, indices, hidden, norm_weight, weight, eps, logits, self.pdl, self.plan)
-        return logits, values, indices, hidden.new_empty(rows, dtype=torch.int32)
-
-    def _scores_of_library(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The same with one partial a row, the argmax of logits in the dtype of the weights."""
-        normed = torch.empty_like(hidden)
-        rms_norm(normed, hidden, self.weights.final_norm, self.config.rms_norm_eps, self.pdl)
-        logits = functional.linear(normed, self.weights.lm_head)
-        tokens = logits.argmax(-1).to(torch.int32)
-        return logits, self.zeros[: len(hidden)], tokens[:, None], torch.empty_like(tokens)
+        values, indices = room_for_partials(rows, num_programs(vocab, width, self.sm_count), hidden)
+        norm_lm_head(values, indices, hidden, norm_weight, weight, eps, logits, pdl, self.plan)
+        if isinstance(sample, SeededSampler):
+            values, indices = drawn_partials(logits, context_lens, *sample.rows(rows), pdl)
+        return logits, values, indices
 
     def _prepare_one(self) -> None:
         """What the persistent kernel needs from launch to launch; no address may change."""
         flat: list[Tensor | None] = []
         for w in self.weights.layers:
-            parts = [w.input_norm, w.qkv, w.qkv_bias, w.q_norm, w.k_norm, w.o]
-            parts += [w.post_norm, w.gate_up, w.down]
+            parts = [*vars(w).values()]  # in the order of the fields
             flat += [part for part in parts if not isinstance(part, QuantizedMatrix)]  # none is
         self.flat_weights = flat
         self.table = addresses(flat, self.cache.keys, self.cache.values)
@@ -227,7 +234,7 @@ class FusedModel(Model):
         qkv = residual.new_empty(rows, c.q_size + 2 * c.kv_size)
         attended = residual.new_empty(rows, c.q_size)
         activated = residual.new_empty(rows, c.intermediate_size)
-        for layer, keys, values in self._layers_with_cache():
+        for layer, keys, values, scales in self._layers_with_cache():
             norm_linear(
                 qkv, residual, layer.input_norm, layer.qkv, eps, layer.qkv_bias, pdl, plan,
                 layer.o if reads_ahead else None,
@@ -235,7 +242,7 @@ class FusedModel(Model):
             fused.rope_kv_write_attention(
                 attended, keys, values, counters, qkv, table, inputs.context_lens,
                 self.cos, self.sin, splits, layer.q_norm, layer.k_norm, eps, pdl, plan,
-                layer.gate_up if reads_ahead else None,
+                layer.gate_up if reads_ahead else None, scales,
             )  # fmt: skip
             linear_add(residual, attended, layer.o, pdl, plan)
             norm_gate_up_silu_mul(
@@ -250,10 +257,10 @@ class FusedModel(Model):
         splits = decode.num_splits(context, rows, kv_heads, 4 * self.sm_count)
         out = counters.new_empty(rows, self.config.q_size, dtype=self.weights.embed.dtype)
 
-        def attend(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        def attend(q: Tensor, keys: Tensor, values: Tensor, scales: Tensor | None) -> Tensor:
             decode.decode_attention(
                 out, counters, q.flatten(1), keys, values, table, inputs.context_lens, splits,
-                self.pdl,
+                self.pdl, scales,
             )  # fmt: skip
             return out
 
@@ -268,7 +275,7 @@ class FusedModel(Model):
         q = residual.new_empty(rows, c.q_size)
         gate_up = residual.new_empty(rows, 2 * c.intermediate_size)
         activated = residual.new_empty(rows, c.intermediate_size)
-        for index, (layer, keys, values) in enumerate(self._layers_with_cache()):
+        for index, (layer, keys, values, scales) in enumerate(self._layers_with_cache()):
             if index:
                 add_rms_norm(normed, residual, out, layer.input_norm, eps, pdl)
             else:
@@ -276,12 +283,18 @@ class FusedModel(Model):
             product(qkv, normed, layer.qkv, layer.qkv_bias, pdl)
             rope_kv_write(
                 q, keys, values, qkv, inputs.positions, inputs.slot_mapping,
-                self.cos, self.sin, layer.q_norm, layer.k_norm, eps, pdl,
+                self.cos, self.sin, layer.q_norm, layer.k_norm, eps, pdl, scales,
             )  # fmt: skip
-            attended = attend(q.view(rows, c.num_heads, c.head_dim), keys, values).flatten(1)
+            heads = q.view(rows, c.num_heads, c.head_dim)
+            attended = attend(heads, keys, values, scales).flatten(1)
             product(out, attended, layer.o, None, pdl)
             add_rms_norm(normed, residual, out, layer.post_norm, eps, pdl)
             product(gate_up, normed, layer.gate_up, None, pdl)
             silu_mul(activated, gate_up, pdl)
             product(out, activated, layer.down, None, pdl)
         residual.add_(out)
+
+
+def picks(sample: Sampler, rows: int) -> bool:
+    """Whether the kernels choose the tokens of so many rows."""
+    return rows <= MAX_REQUESTS and (sample is greedy or isinstance(sample, SeededSampler))

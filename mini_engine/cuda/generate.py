@@ -2,14 +2,14 @@
 
 In: a folder or an id, prompts. Out: a `Generation`: what was written, and how long it took.
 
-On a GPU the steps run in bf16 and in captured graphs; on a CPU in float32 and without graphs, which
-would only be emulated there. Where something is missing (a GPU, bf16, memory), the nearest thing
-that works is done, and one line says so.
+On a GPU the steps run in bf16, on a CPU in float32 and the same code in emulated graphs. Decode
+steps are our kernels', or the plain model's where they cannot run (path.py). Where something is
+missing (a GPU, bf16, memory), the nearest thing that works is done, and one line says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -21,20 +21,23 @@ from mini_engine.cuda.graphs.backend import (
     why_no_bf16,
     why_no_gpu,
 )
-from mini_engine.cuda.model import KVCache, Model
+from mini_engine.cuda.kv_scales import measured_scales
+from mini_engine.cuda.model import KVCache
+from mini_engine.cuda.path import Kernels, Tell, decoding_model, interpreted, kernels_of
 from mini_engine.cuda.runner import TorchRunner
 from mini_engine.cuda.weights import first_line, load_weights, loaded_bytes, no_room, resolve_model
 from mini_engine.dispatch.capture_report import CaptureReport
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.dispatcher import GraphDispatcher
+from mini_engine.dispatch.modes import CUDAGraphMode, parse
 from mini_engine.engine.engine import Completion, Engine
 from mini_engine.engine.generation import OnToken, limits_for, requests_for, run_all
+from mini_engine.engine.sampling import GREEDY, SamplingParams
 from mini_engine.engine.scheduler import SchedulerLimits
 from mini_engine.model.config import ModelConfig
 from mini_engine.model.tokenizer import Tokenizer
 from mini_engine.predict.capacity import kv_bytes_per_token
 
-Tell = Callable[[str], object]
 LEFT_FREE = 0.1  # of what is free: for activations, graphs and libraries
 
 
@@ -45,6 +48,9 @@ class Generation:
     model: str
     device: str
     mode: str
+    kernels_per_layer: Kernels  # of a decode step; 0: the plain model
+    pdl: bool  # each kernel starts while the one before it drains
+    steps_per_replay: int
     completions: tuple[Completion, ...]
     texts: tuple[str, ...]
     report: CaptureReport
@@ -53,7 +59,8 @@ class Generation:
 def nearest_backend(tell: Tell) -> GraphBackend:
     """The GPU; where none can be used the CPU, and a line about it."""
     if reason := why_no_gpu():
-        tell(f"{reason}: running on the CPU, in float32 and without graphs")
+        where = f"{reason}: running on the CPU, in float32 and emulated graphs"
+        tell(where + (", with the kernels in Triton's interpreter" if interpreted() else ""))
         return graphs_for("cpu")
     return graphs_for("cuda")
 
@@ -80,37 +87,50 @@ def open_tokenizer(model: str) -> Tokenizer:
 
 @torch.inference_mode()
 def generate(
-    model: str,
+    checkpoint: str,
     prompts: Sequence[str],
     mode: str,
     *,
     max_new_tokens: int = 48,
     capture_sizes: Sequence[int] | None = None,
     quant: str | None = None,
+    kernels: Kernels = 5,
+    steps_per_replay: int = 1,
+    kv_dtype: str = "auto",
+    sampling: SamplingParams = GREEDY,
     on_token: OnToken | None = None,
     tell: Tell = print,
 ) -> Generation:
-    """Run all prompts side by side, greedily. `on_token(prompt index, token id)` as they come.
+    """Run all prompts side by side. `on_token(prompt index, token id)` as they come. `sampling` is
+    the first prompt's; `requests_for` says what the seeds of the others are.
 
     It takes the best that this machine has; `tell` is given a line where that is less than a GPU
-    with bf16 and enough memory. On a CPU the mode is NONE. `quant` ("int8", "int4"): the layers'
-    matrices are quantised as they are read.
+    with bf16 and enough memory, or than `kernels` a layer (0: the plain model). kv_dtype: "fp8", or
+    "auto" for that of the weights. `quant` ("int8", "int4"): the layers' matrices are quantised as
+    they are read.
 
     Raises `ValueError` for a folder that is not a checkpoint, for an empty prompt or one that is
-    too long for the context, and for a model that does not fit the memory.
+    too long for the context, for a model that does not fit the memory, and for several
+    `steps_per_replay` in a mode without full graphs.
     """
+    check_steps(steps_per_replay, mode)
     backend = nearest_backend(tell)
     dtype = dtype_for(backend, tell)
-    mode = "NONE" if backend.emulated else mode
-    folder = resolve_model(model)
+    folder = resolve_model(checkpoint)
     config = ModelConfig.from_folder(folder)
     tokenizer = Tokenizer(folder, config.eos_token_ids)
-    limits = limits_that_fit(config, limits_for(config, len(prompts)), backend, dtype, tell, quant)
-    requests = requests_for(prompts, tokenizer, limits, max_new_tokens)
+    limits = limits_for(config, len(prompts))
+    limits = limits_that_fit(config, limits, backend, dtype, tell, kv_dtype, quant)
+    requests = requests_for(prompts, tokenizer, limits, max_new_tokens, sampling)
+    # A graph's attention is built for the longest context, so it is worth knowing.
+    longest = max(len(request.prompt) + request.max_new_tokens for request in requests)
+    longest = min(longest, limits.max_model_len)
+    limits = replace(limits, max_model_len=longest, steps_per_replay=steps_per_replay)
     try:
         weights = load_weights(config, folder, backend.device, dtype, quant)
+        scales = measured_scales(weights) if kv_dtype == "fp8" else ()
         cache = KVCache.allocate(
-            config, limits.num_blocks, limits.block_size, backend.device, dtype
+            config, limits.num_blocks, limits.block_size, backend.device, dtype, scales
         )
         sizes = default_capture_sizes(
             limits.max_num_seqs,
@@ -119,7 +139,8 @@ def generate(
             mode=mode,
         )
         dispatcher = GraphDispatcher(mode, sizes, limits.max_num_seqs)
-        runner = TorchRunner(Model(weights, cache), limits, dispatcher, backend)
+        model = decoding_model(weights, cache, backend, kernels, tell)
+        runner = TorchRunner(model, limits, dispatcher, backend, sampling=sampling.temperature > 0)
         report = runner.capture()
         for line in report.lines():
             tell(line)
@@ -133,10 +154,22 @@ def generate(
         config.name,
         str(backend.device),
         mode,
+        kernels_of(model, mode),
+        getattr(model, "pdl", False),
+        steps_per_replay,
         completions,
         tuple(tokenizer.decode(list(c.tokens)) for c in completions),
         report,
     )
+
+
+def check_steps(steps_per_replay: int, mode: str) -> None:
+    """Raises ValueError for several steps a replay where decode batches have no full graph."""
+    if steps_per_replay > 1 and not parse(CUDAGraphMode, mode).has_full_cudagraphs():
+        raise ValueError(
+            f"{steps_per_replay} steps a replay need a graph of the whole step, and mode {mode} "
+            "has none: use FULL, FULL_DECODE_ONLY or FULL_AND_PIECEWISE"
+        )
 
 
 def limits_that_fit(
@@ -145,6 +178,7 @@ def limits_that_fit(
     backend: GraphBackend,
     dtype: torch.dtype,
     tell: Tell,
+    kv_dtype: str = "auto",
     quant: str | None = None,
 ) -> SchedulerLimits:
     """`limits` with as many KV blocks as fit beside the weights, and a line where that is fewer
@@ -154,7 +188,8 @@ def limits_that_fit(
     if reason := no_room(config, backend, stored, quant=quant):
         raise ValueError(reason)
     free, weights = free_bytes(backend), loaded_bytes(config, stored, quant)
-    block = limits.block_size * kv_bytes_per_token(config, stored)
+    in_cache = stored if kv_dtype == "auto" else kv_dtype
+    block = limits.block_size * kv_bytes_per_token(config, in_cache)
     blocks = int((1 - LEFT_FREE) * free - weights) // block
     if blocks >= limits.num_blocks:
         return limits

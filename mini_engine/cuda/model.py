@@ -25,6 +25,7 @@ from torch.nn import functional
 
 from mini_engine.cuda.attention import Attention, HostAttention, RaggedAttention
 from mini_engine.cuda.inputs import StepInputs
+from mini_engine.cuda.kernels.fp8 import FP8, as_bytes, cast_like
 from mini_engine.cuda.kernels.quantized import dequantized
 from mini_engine.cuda.sampling import Sampler, greedy
 from mini_engine.cuda.weights import LayerWeights, Matrix, Weights
@@ -34,10 +35,15 @@ from mini_engine.model.config import ModelConfig
 
 @dataclass(frozen=True, eq=False)
 class KVCache:
-    """Paged K and V of every layer, each (num_blocks, block_size, kv_heads, D)."""
+    """Paged K and V of every layer, each (num_blocks, block_size, kv_heads, D).
+
+    With scales, (2, kv_heads) float32 a layer, first of K and then of V, it is in fp8: what is
+    stored is the number over the scale of its head (kernels/fp8.py).
+    """
 
     keys: tuple[Tensor, ...]
     values: tuple[Tensor, ...]
+    scales: tuple[Tensor, ...] = ()
 
     @staticmethod
     def allocate(
@@ -46,14 +52,17 @@ class KVCache:
         block_size: int,
         device: torch.device,
         dtype: torch.dtype,
+        scales: tuple[Tensor, ...] = (),
     ) -> KVCache:
-        """Zeros; block 0 is the null block, where padded rows write."""
+        """Zeros; block 0 is the null block, where padded rows write. With scales, from
+        `kv_scales.measured_scales`, in fp8 in place of dtype."""
+        dtype = FP8 if scales else dtype
         shape = (num_blocks, block_size, config.num_kv_heads, config.head_dim)
         keys, values = (
             tuple(torch.zeros(shape, dtype=dtype, device=device) for _ in range(config.num_layers))
             for _ in range(2)
         )
-        return KVCache(keys, values)
+        return KVCache(keys, values, scales)
 
     @property
     def block_size(self) -> int:
@@ -62,6 +71,8 @@ class KVCache:
 
 class Model:
     """Weights, a cache and the forward pass over them."""
+
+    static_decodes = False  # whether a step of decodes wants static shapes outside graphs, too
 
     def __init__(self, weights: Weights, cache: KVCache) -> None:
         self.config, self.weights, self.cache = weights.config, weights, cache
@@ -74,11 +85,13 @@ class Model:
         sin = self.sin.index_select(0, inputs.positions)[:, None]
         attend = attention.begin(inputs)
         residual = functional.embedding(inputs.input_ids, self.weights.embed)
-        for layer, keys, values in self._layers_with_cache():
+        for layer, keys, values, scales in self._layers_with_cache():
             q, k, v = self._qkv(self._norm(residual, layer.input_norm), layer)
-            keys.view(-1, *k.shape[1:]).index_copy_(0, slots, rotated(k, cos, sin))
-            values.view(-1, *v.shape[1:]).index_copy_(0, slots, v)
-            attended = attend(rotated(q, cos, sin), keys, values)
+            q, k = rotated(q, cos, sin), rotated(k, cos, sin)
+            for which, (cache, new) in enumerate(((keys, k), (values, v))):
+                rows = as_bytes(cache).view(-1, *new.shape[1:])
+                rows.index_copy_(0, slots, as_bytes(cast_like(new, scales, which)))
+            attended = attend(q, keys, values, scales)
             residual = residual + self.product(attended.flatten(1), layer.o)
             gate_up = self.product(self._norm(residual, layer.post_norm), layer.gate_up)
             gate, up = gate_up.chunk(2, dim=-1)
@@ -152,8 +165,10 @@ class Model:
             written.append(tokens)
         return torch.stack(written)
 
-    def _layers_with_cache(self) -> Iterator[tuple[LayerWeights, Tensor, Tensor]]:
-        return zip(self.weights.layers, self.cache.keys, self.cache.values, strict=True)
+    def _layers_with_cache(self) -> Iterator[tuple[LayerWeights, Tensor, Tensor, Tensor | None]]:
+        c = self.cache
+        scales = c.scales or [None] * len(c.keys)
+        return zip(self.weights.layers, c.keys, c.values, scales, strict=True)
 
     def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
         return rms_norm(x, weight, self.config.rms_norm_eps)

@@ -6,11 +6,16 @@ The dispatcher chooses one of three ways to run a batch, as on the simulated dev
 (`mini_engine/sim/runner.py`): NONE runs every op from Python, unpadded; FULL replays one graph of
 body and head; PIECEWISE replays the pieces of the body with live attention between them, then runs
 the head. On a GPU the graphs are real, on a CPU they are emulated: there is no `if` for it here.
+
+A batch of decodes runs in the kernels of a `FusedModel`: from Python in NONE, and in FULL from
+graphs that are for decodes alone. With `limits.steps_per_replay` there is a second graph for each
+of these rungs, which runs so many steps.
 """
 
 from __future__ import annotations
 
 import time
+from functools import partial
 
 from torch import Tensor
 
@@ -19,10 +24,12 @@ from mini_engine.cuda.graphs.backend import GraphBackend
 from mini_engine.cuda.graphs.capture import GraphRunner, PiecewiseGraphRunner
 from mini_engine.cuda.inputs import StaticInputs, StepInputs
 from mini_engine.cuda.model import Model
-from mini_engine.cuda.sampling import Sampler, greedy
+from mini_engine.cuda.sampling import Sampler, SeededSampler, greedy
+from mini_engine.cuda.swap import HostBlocks
 from mini_engine.dispatch.capture_report import CaptureReport
 from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher
 from mini_engine.dispatch.modes import CUDAGraphMode
+from mini_engine.engine.sampling import check_greedy
 from mini_engine.engine.scheduler import ScheduledBatch, SchedulerLimits
 from mini_engine.engine.step_arrays import max_blocks
 
@@ -37,19 +44,35 @@ class TorchRunner:
         dispatcher: GraphDispatcher,
         backend: GraphBackend,
         *,
-        sample: Sampler = greedy,
+        sampling: bool = False,
     ) -> None:
-        """Captures nothing yet: until `capture()` the dispatcher is made to say NONE."""
+        """Captures nothing yet: until `capture()` the dispatcher is made to say NONE.
+
+        With `sampling` each request is drawn as its `SamplingParams` say, greedy ones among them.
+        Without, all are greedy, and graphs hold nothing but an argmax.
+        """
         self.model, self.limits, self.dispatcher = model, limits, dispatcher
-        self.backend, self.sample = backend, sample
+        self.backend = backend
+        self.sample: Sampler = (
+            SeededSampler(limits.max_num_seqs, backend.device) if sampling else greedy
+        )
         dispatcher.graphs_captured = False
         pieces = self._rungs(CUDAGraphMode.PIECEWISE)
         full = self._rungs(CUDAGraphMode.FULL)
         largest = max([limits.max_num_batched_tokens, *pieces, *full])
         self.inputs = StaticInputs(limits, largest, backend.device)
+        self.host_blocks = HostBlocks(model.cache, limits.host_blocks, backend)
         self.pool = backend.graph_pool_handle()
         self.piecewise = PiecewiseGraphRunner(backend, self._piecewise_forward, pieces, self.pool)
-        self.full = GraphRunner(backend, self._full_forward, full, self.pool)
+        mixed = [] if dispatcher.mode.separate_routine() else full
+        self.mixed = GraphRunner(backend, self._mixed_forward, mixed, self.pool)
+        decodes = [rung for rung in full if rung <= limits.max_num_seqs]
+        self.full = GraphRunner(backend, partial(self._decode_forward, 1), decodes, self.pool)
+        steps = limits.steps_per_replay
+        several = decodes if steps > 1 else []
+        self.several = GraphRunner(
+            backend, partial(self._decode_forward, steps), several, self.pool
+        )
         self._started = time.perf_counter()
 
     @property
@@ -59,44 +82,63 @@ class TorchRunner:
     def wait_until(self, us: float) -> None:
         time.sleep(max(0.0, us - self.now_us) / 1e6)
 
-    def execute(self, batch: ScheduledBatch, descriptor: BatchDescriptor) -> list[int]:
-        """One step: stage the inputs, run the graph of the descriptor, sample.
+    def steps_of(self, descriptor: BatchDescriptor) -> int:
+        """Decode steps that one replay can run in place of one: 1 where no such graph is."""
+        full = descriptor.mode is CUDAGraphMode.FULL
+        several = full and descriptor.num_tokens in self.several.captured
+        return self.limits.steps_per_replay if several else 1
 
-        Returns the sampled tokens, in the order of the entries that sample.
+    def execute(self, batch: ScheduledBatch, descriptor: BatchDescriptor) -> list[int]:
+        """One step, or `batch.steps`: stage the inputs, run the graph of the descriptor, sample.
+
+        Returns the sampled tokens, step by step in the order of the entries that sample.
         """
+        self.host_blocks.copy(batch)
         rung, num_reqs = descriptor.num_tokens, descriptor.num_reqs or batch.num_reqs
         step = self.inputs.fill(batch, rung, num_reqs)
-        if descriptor.mode is CUDAGraphMode.FULL:
-            tokens = self.full.replay(rung)
+        decodes = batch.num_tokens == batch.num_reqs
+        params = [entry.request.sampling for entry in batch.entries]
+        if isinstance(self.sample, SeededSampler):
+            self.sample.set_rows(params)
         else:
-            attention = self.model.live_attention(batch)
-            if descriptor.mode is CUDAGraphMode.PIECEWISE:
-                hidden = self.piecewise.run(rung, attention.begin(step))
-            else:
-                hidden = self.model.body(step, attention)
-            _, tokens = self.model.head(hidden, step, self.sample)
-        sampled = tokens.tolist()  # waits for the device
-        return [sampled[i] for i, entry in enumerate(batch.entries) if entry.samples]
+            check_greedy(params)
+        if descriptor.mode is CUDAGraphMode.FULL:
+            graphs = self.several if batch.steps > 1 else self.full
+            if not (decodes and rung in graphs.captured):
+                graphs = self.mixed
+            tokens = graphs.replay(rung)
+        elif descriptor.mode is CUDAGraphMode.PIECEWISE:
+            attend = self.model.live_attention(batch).begin(step)
+            _, tokens = self.model.head(self.piecewise.run(rung, attend), step, self.sample)
+        else:
+            attention = eager_attention(self.model, batch, max_blocks(self.limits))
+            _, tokens = self.model.head(self.model.body(step, attention), step, self.sample)
+        sampling = [row for row, entry in enumerate(batch.entries) if entry.samples]
+        sampled = tokens.view(batch.steps, -1).tolist()  # waits for the device, once
+        return [now[row] for now in sampled for row in sampling]
 
     # -- capture -------------------------------------------------------------------------------
 
     def capture(self) -> CaptureReport:
         """Capture what the dispatcher may choose: PIECEWISE, then FULL, each largest first.
 
-        Rungs that find no memory are dropped, here and in the dispatcher. After an interrupt or an
-        error no graph is left, and the dispatcher says NONE to every batch until the next call.
+        Rungs that find no memory are dropped, here and in the dispatcher; one that another graph
+        can serve is only reported. After an interrupt or an error no graph is left, and the
+        dispatcher says NONE to every batch until the next call.
         """
         report = CaptureReport()
         self.dispatcher.graphs_captured = False
+        serving = self.full if self.dispatcher.mode.separate_routine() else self.mixed
+        modes = {self.piecewise: CUDAGraphMode.PIECEWISE, serving: CUDAGraphMode.FULL}
         try:
             self.inputs.clear()
-            for mode, graphs in (
-                (CUDAGraphMode.PIECEWISE, self.piecewise),
-                (CUDAGraphMode.FULL, self.full),
-            ):
+            for graphs in self._ladders:
                 captured = graphs.capture()
+                if mode := modes.get(graphs):
+                    self.dispatcher.drop(mode, captured.dropped)
+                else:
+                    captured.spared, captured.dropped = captured.dropped, []
                 report.add(captured)
-                self.dispatcher.drop(mode, captured.dropped)
             self.dispatcher.graphs_captured = True
         except BaseException:
             self.release()
@@ -106,22 +148,34 @@ class TorchRunner:
     def release(self) -> None:
         """Give all graphs and their memory back: from here on every batch runs eagerly."""
         self.dispatcher.graphs_captured = False
-        self.piecewise.reset()
-        self.full.reset()
         # A capture that CUDA gave up has spoiled the pool: the next one gets another.
-        self.piecewise.pool = self.full.pool = self.pool = self.backend.graph_pool_handle()
+        self.pool = self.backend.graph_pool_handle()
+        for graphs in self._ladders:
+            graphs.reset()
+            graphs.pool = self.pool
+
+    @property
+    def _ladders(self) -> tuple[GraphRunner, ...]:
+        """Those that the mode has a use for, in the order of capture."""
+        ladders = (self.piecewise, self.mixed, self.full, self.several)
+        return tuple(graphs for graphs in ladders if graphs.rungs)
 
     def _piecewise_forward(self, rung: int, attention: Attention) -> Tensor:
         return self.model.body(self._inputs_of(rung), attention)
 
-    def _full_forward(self, rung: int) -> Tensor:
-        """With an attention whose shapes are fixed: of decodes only where mixed batches run in
-        another way, else of any mix."""
-        blocks = max_blocks(self.limits)
-        attention = self.model.captured_attention(blocks)
-        if self.dispatcher.mode.separate_routine():
-            attention = DecodeAttention(blocks, self.limits.block_size)
+    def _mixed_forward(self, rung: int) -> Tensor:
+        """A step of any mix of prompts and decodes, with an attention whose shapes are fixed."""
         step = self._inputs_of(rung)
+        attention = self.model.captured_attention(max_blocks(self.limits))
+        _, tokens = self.model.head(self.model.body(step, attention), step, self.sample)
+        return tokens
+
+    def _decode_forward(self, steps: int, rung: int) -> Tensor:
+        """So many decode steps, each fed by the one before: tokens (R,), or (steps, R)."""
+        step = self._inputs_of(rung)
+        attention = DecodeAttention(max_blocks(self.limits), self.limits.block_size)
+        if steps > 1:
+            return self.model.decode(step, attention, steps, self.sample)
         _, tokens = self.model.head(self.model.body(step, attention), step, self.sample)
         return tokens
 
@@ -131,3 +185,10 @@ class TorchRunner:
 
     def _rungs(self, mode: CUDAGraphMode) -> list[int]:
         return [d.num_tokens for d in self.dispatcher.descriptors() if d.mode is mode]
+
+
+def eager_attention(model: Model, batch: ScheduledBatch, blocks: int) -> Attention:
+    """What a batch attends with outside graphs. `blocks`: the width of the block table."""
+    if model.static_decodes and batch.num_tokens == batch.num_reqs:
+        return DecodeAttention(blocks, model.cache.block_size)
+    return model.live_attention(batch)

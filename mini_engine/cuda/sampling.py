@@ -3,23 +3,23 @@
 In:  logits (R, V), and the number of tokens that each request has so far (R,).
 Out: tokens (R,) int32.
 
-`greedy` takes the largest logit. `TemperatureSampler` draws from softmax(logits / temperature) by
-the Gumbel-max trick: the largest of logits + temperature × Gumbel noise is such a draw (Gumbel
-1954; Maddison et al. 2014, arXiv 1411.0030, section 2). Its noise is a hash of (seed of the
-request, tokens so far, token id) and of nothing else, so a request gets the same text in any batch,
-in any mode, and again after a preemption.
+`greedy` takes the largest logit. `SeededSampler` draws as each request's `SamplingParams` say, by
+the arithmetic of `mini_engine/cuda/kernels/gumbel.py`. A draw depends on the logits, the request's
+parameters and the number of its tokens, so a request gets the same text in any batch, in any mode,
+with any number of steps a replay, and again after a preemption.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import inf
+from math import inf, log
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-WORD, SIGN = 0xFFFFFFFF, 0x80000000
+from mini_engine.cuda.kernels.gumbel import cutoffs_reference, scores_reference
+from mini_engine.engine.sampling import GREEDY, SEEDS, SamplingParams
 
 
 class Sampler(Protocol):
@@ -35,53 +35,55 @@ def greedy(logits: Tensor, context_lens: Tensor) -> Tensor:  # noqa: ARG001 (a S
     return logits.argmax(-1).to(torch.int32)
 
 
-class TemperatureSampler:
-    """Each row of a batch has a temperature and a seed, in static buffers that graphs may hold.
+class SeededSampler:
+    """The parameters of each row of a batch, (max_num_seqs,) each, in static buffers: graphs hold
+    their addresses. Rows are greedy until `set_rows`."""
 
-    `temperatures` (max_num_seqs,) float32 and `seeds` (max_num_seqs,) int32. Temperature 0 is
-    greedy.
-    """
+    def __init__(self, max_num_seqs: int, device: torch.device) -> None:
+        # One buffer, so that one copy from the host fills all five.
+        self._buffer = torch.empty(5, max_num_seqs, dtype=torch.int32, device=device)
+        self.temperatures, self.top_ps, self.log_min_ps = self._buffer[:3].view(torch.float32)
+        self.top_ks, self.seeds = self._buffer[3:]
+        self._rows: list[SamplingParams] | None = None
+        self.set_rows([])
 
-    def __init__(self, max_num_seqs: int, vocab_size: int, device: torch.device) -> None:
-        self.temperatures = torch.zeros(max_num_seqs, device=device)
-        self.seeds = torch.zeros(max_num_seqs, dtype=torch.int32, device=device)
-        self._token_hash = _mixed(torch.arange(vocab_size, device=device))  # (V,)
+    def set_rows(self, params: Sequence[SamplingParams]) -> None:
+        """Set the first rows, and the rows after them to greedy; call it before each step.
 
-    def set_rows(self, temperatures: Sequence[float], seeds: Sequence[int]) -> None:
-        """Set the first rows; call it whenever requests move to other rows.
-
-        Raises ValueError for a temperature that is negative or not finite.
+        A batch of the same requests as before costs nothing: counters stand in `context_lens`.
         """
-        for temperature in temperatures:
-            if not 0 <= temperature < inf:
-                raise ValueError(f"temperature is {temperature}: give 0 (greedy) or more, as 0.8")
-        words = [(seed & WORD) - (seed & SIGN) * 2 for seed in seeds]  # the low 32 bits, signed
-        self.temperatures[: len(temperatures)] = torch.tensor(temperatures, dtype=torch.float32)
-        self.seeds[: len(words)] = torch.tensor(words, dtype=torch.int32)
+        rows = [*params, *[GREEDY] * (self._buffer.shape[1] - len(params))]
+        if rows == self._rows:
+            return
+        self._rows = rows
+        drawn = [p if p.temperature else GREEDY for p in rows]  # nothing to filter in a greedy row
+        floats = [
+            [p.temperature for p in drawn],
+            [p.top_p for p in drawn],
+            [log(p.min_p) if p.min_p else -inf for p in drawn],
+        ]
+        # seeds as signed words: the same bits
+        whole = [
+            [min(p.top_k, SEEDS // 2 - 1) for p in drawn],
+            [p.seed - SEEDS * (p.seed >= SEEDS // 2) for p in drawn],
+        ]
+        host = torch.empty(self._buffer.shape, dtype=torch.int32)
+        host[:3].view(torch.float32).copy_(torch.tensor(floats, dtype=torch.float32))
+        host[3:] = torch.tensor(whole, dtype=torch.int32)
+        self._buffer.copy_(host)  # from pageable memory: the host waits until it has been read
 
     def __call__(self, logits: Tensor, context_lens: Tensor) -> Tensor:
-        rows = len(logits)
-        row_hash = _mixed(_mixed(self.seeds[:rows].long() & WORD) ^ context_lens.long())
-        noise = gumbel(_mixed(row_hash[:, None] ^ self._token_hash))
-        scores = logits.float() + self.temperatures[:rows, None] * noise
+        temperatures, _, _, _, seeds = self.rows(len(logits))
+        scores = scores_reference(logits, self.cutoffs(logits), temperatures, seeds, context_lens)
         return scores.argmax(-1).to(torch.int32)
 
+    def cutoffs(self, logits: Tensor) -> Tensor:
+        """The smallest logit of each row that may be drawn, (R,) float32."""
+        temperatures, top_ps, log_min_ps, top_ks, _ = self.rows(len(logits))
+        return cutoffs_reference(logits, temperatures, top_ks, top_ps, log_min_ps)
 
-def gumbel(bits: Tensor) -> Tensor:
-    """Standard Gumbel noise, float32, from uniform 32-bit words held in int64.
-
-    -log(E) with E exponential. E is made as -log(1 - u), which is fine-grained near 0: so the
-    largest noise, which decides, varies in 32 bits and not in the 24 of a float near 1.
-    """
-    uniform = (bits.float() + 0.5) * 2.0**-32
-    return -torch.log(-torch.log1p(-uniform.clamp(max=1 - 2.0**-24)))
-
-
-def _mixed(words: Tensor) -> Tensor:
-    """A hash of 32-bit words in int64: "lowbias32" of https://nullprogram.com/blog/2018/07/31/."""
-    words = words ^ (words >> 16)
-    words = (words * 0x7FEB352D) & WORD
-    words = words ^ (words >> 15)
-    # 0x846CA68B as a negative number: the low 32 bits are the same and int64 does not overflow.
-    words = (words * (0x846CA68B - 2**32)) & WORD
-    return words ^ (words >> 16)
+    def rows(self, count: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """Of the first rows: temperatures, top_ps, log_min_ps (float32), top_ks, seeds (int32)."""
+        every = (self.temperatures, self.top_ps, self.log_min_ps, self.top_ks, self.seeds)
+        temperatures, top_ps, log_min_ps, top_ks, seeds = (one[:count] for one in every)
+        return temperatures, top_ps, log_min_ps, top_ks, seeds

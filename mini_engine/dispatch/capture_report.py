@@ -22,6 +22,7 @@ class CaptureReport:
 
     rungs: list[RungReport] = field(default_factory=list)
     dropped: list[int] = field(default_factory=list)  # rungs that found no memory
+    spared: list[int] = field(default_factory=list)  # these too, but another graph serves them
 
     @property
     def graphs(self) -> int:
@@ -40,14 +41,24 @@ class CaptureReport:
         """Append the report of a ladder that was captured after this one."""
         self.rungs += other.rungs
         self.dropped += other.dropped
+        self.spared += other.spared
 
     def lines(self) -> list[str]:
-        """A sentence about the dropped rungs, or nothing when all went well."""
-        if not self.dropped:
-            return []
-        top = max((r.rung for r in self.rungs), default=0)
-        what = ", ".join(map(str, self.dropped))
-        return [
-            f"out of memory while capturing: dropped rung {what}; "
-            + (f"batches above {top} run eagerly" if top else "every batch runs eagerly")
-        ]
+        """A sentence about the rungs that found no memory, or nothing when all went well."""
+        said = []
+        if self.dropped:
+            top = max((r.rung for r in self.rungs), default=0)
+            said.append(
+                f"out of memory while capturing: dropped rung {_listed(self.dropped)}; "
+                + (f"batches above {top} run eagerly" if top else "every batch runs eagerly")
+            )
+        if self.spared:
+            said.append(
+                "out of memory while capturing decodes alone, or several steps: rung "
+                f"{_listed(self.spared)} does without"
+            )
+        return said
+
+
+def _listed(rungs: list[int]) -> str:
+    return ", ".join(map(str, rungs))

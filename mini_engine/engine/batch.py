@@ -7,6 +7,10 @@ Out: the state of each request, and a ScheduledBatch: one step's work, as a runn
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
+from mini_engine.engine.sampling import GREEDY, SamplingParams
+
+PREEMPTIONS = ("recompute", "swap", "cheaper")
+
 
 @dataclass(frozen=True)
 class Request:
@@ -17,6 +21,13 @@ class Request:
     max_new_tokens: int
     arrival_us: float = 0.0
     eos_ids: Collection[int] = ()  # sampling one of these ends the request
+    sampling: SamplingParams = GREEDY
+
+    def ends_with(self, token: int, num_output: int) -> str | None:
+        """Why its `num_output`-th token is the last: "stop" or "length"; None if it is not."""
+        if token in self.eos_ids:
+            return "stop"
+        return "length" if num_output == self.max_new_tokens else None
 
 
 @dataclass(frozen=True)
@@ -30,11 +41,24 @@ class SchedulerLimits:
     max_model_len: int  # tokens of a request, prompt and output; its text ends there
     reserve_full_isl: bool = True  # admit when all known tokens have room, not just a chunk
     prefix_caching: bool = False  # share blocks of equal prefixes
+    preemption: str = "recompute"  # or "swap", or "cheaper": whichever costs less time
+    host_blocks: int = 0  # blocks of K and V that host memory holds for swapped requests
+    steps_per_replay: int = 1  # decode steps of one launch, where the runner has graphs for it
 
     def __post_init__(self) -> None:
-        for name in ("max_num_seqs", "max_num_batched_tokens", "block_size", "max_model_len"):
+        positive = ("max_num_seqs", "max_num_batched_tokens", "block_size", "max_model_len")
+        for name in (*positive, "steps_per_replay"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1")
+        if self.preemption not in PREEMPTIONS:
+            raise ValueError(
+                f"preemption is {self.preemption!r}: expected one of {', '.join(PREEMPTIONS)}"
+            )
+        if self.host_blocks < 0 or (self.host_blocks > 0) != (self.preemption != "recompute"):
+            raise ValueError(
+                f"preemption {self.preemption!r} with {self.host_blocks} host_blocks: give host "
+                "blocks to 'swap' and 'cheaper', and none to 'recompute'"
+            )
         if self.num_blocks < 2:
             raise ValueError(f"num_blocks is {self.num_blocks}: block 0 is null, so at least 2")
         if self.max_num_batched_tokens < self.max_num_seqs:
@@ -120,10 +144,18 @@ class ScheduledRequest:
 
 @dataclass(frozen=True)
 class ScheduledBatch:
-    """One step's work in order of arrival, which puts decodes first and prefill chunks last."""
+    """One step's work in order of arrival, which puts decodes first and prefill chunks last; only
+    a decode that comes back by swap may stand behind the last chunk of an older request.
+
+    Copies are pairs (block of the cache, host block). Those out are done before anything in this
+    step writes to the cache, those in before anything reads it.
+    """
 
     entries: tuple[ScheduledRequest, ...]
     preempted: tuple[Request, ...] = ()  # by this step
+    swap_out: tuple[tuple[int, int], ...] = ()
+    swap_in: tuple[tuple[int, int], ...] = ()
+    steps: int = 1  # decode steps at once: each entry samples one token in each
 
     @property
     def num_reqs(self) -> int:
@@ -145,3 +177,25 @@ class ScheduledBatch:
     @property
     def has_prefill(self) -> bool:
         return any(entry.is_prefill for entry in self.entries)
+
+    def kept(self, tokens: Sequence[int]) -> list[tuple[RequestState, int]]:
+        """What counts of the sampled tokens, with whose it is, in their order: step by step, and in
+        each step one for every entry that samples. What comes after a request's end does not count.
+
+        Call it before `Scheduler.update`. Raises ValueError for another number of tokens.
+        """
+        sampling = [entry.state for entry in self.entries if entry.samples]
+        if len(tokens) != self.steps * len(sampling):
+            raise ValueError(
+                f"{len(tokens)} tokens for {len(sampling)} entries that sample in {self.steps} "
+                "steps: expected one each a step"
+            )
+        done, kept = set[int](), list[tuple[RequestState, int]]()
+        for i, token in enumerate(tokens):
+            step, row = divmod(i, len(sampling))
+            state = sampling[row]
+            if row not in done:
+                kept.append((state, token))
+                if state.request.ends_with(token, len(state.output) + step + 1):
+                    done.add(row)
+        return kept

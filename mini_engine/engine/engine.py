@@ -8,6 +8,9 @@ In a step, data flows one way:
     Scheduler.step() -> batch -> GraphDispatcher.dispatch() -> descriptor
                      -> runner.execute(batch, descriptor) -> tokens -> Scheduler.update()
 
+With `limits.steps_per_replay` a batch of decodes that a full graph runs is made to take several
+steps (`Scheduler.for_steps`). Their tokens come back together, so that is when they are known.
+
 The engine knows no clock, no device and no model. The runner has all three: the simulated GPU,
 a real one, or a fake in the tests.
 """
@@ -19,13 +22,8 @@ from itertools import pairwise
 from typing import Protocol
 
 from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher, uniform_token_count
-from mini_engine.engine.scheduler import (
-    Request,
-    RequestState,
-    ScheduledBatch,
-    Scheduler,
-    SchedulerLimits,
-)
+from mini_engine.engine.scheduler import Request, RequestState, ScheduledBatch, SchedulerLimits
+from mini_engine.engine.swap import SavesUs, scheduler_for
 
 
 class Runner(Protocol):
@@ -41,11 +39,21 @@ class Runner(Protocol):
         ...
 
     def execute(self, batch: ScheduledBatch, descriptor: BatchDescriptor) -> list[int]:
-        """Run one step in the descriptor's mode, padded to descriptor.num_tokens.
+        """Run `batch.steps` steps in the descriptor's mode, padded to descriptor.num_tokens.
 
-        K and V of position p of entry e go to slot_of(e.block_table, p, block_size); padded rows
-        write to the null block. Returns a token id for each entry that `samples`, in order.
+        First come its copies, `swap_out` and `swap_in`. K and V of position p of entry e go to
+        slot_of(e.block_table, p, block_size); padded rows write to the null block. Returns a token
+        id for each entry that `samples`, in order, step after step. A batch has several steps only
+        where the runner has a `steps_of`, as `StepsRunner` below.
         """
+        ...
+
+
+class StepsRunner(Runner, Protocol):
+    """A runner whose graphs can feed their tokens back."""
+
+    def steps_of(self, descriptor: BatchDescriptor) -> int:
+        """How many decode steps a batch that is run as this can take at once."""
         ...
 
 
@@ -82,20 +90,39 @@ class StepRecord:
 
     batch: ScheduledBatch
     descriptor: BatchDescriptor
-    tokens: tuple[int, ...]  # one for each entry that samples
+    written: tuple[tuple[Request, int], ...]  # new tokens with whose they are, in order
     began_us: float
     ended_us: float
     completions: tuple[Completion, ...]  # requests that ended in this step
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        return tuple(token for _, token in self.written)
 
 
 class Engine:
     """Drives one runner: `run` serves a whole workload; `submit` and `step` go step by step."""
 
     def __init__(
-        self, runner: Runner, limits: SchedulerLimits, dispatcher: GraphDispatcher
+        self,
+        runner: Runner,
+        limits: SchedulerLimits,
+        dispatcher: GraphDispatcher,
+        *,
+        saves_us: SavesUs | None = None,
     ) -> None:
+        """`saves_us`: what preempting by swap saves, for `preemption` "cheaper".
+
+        Raises ValueError for limits of several steps a replay with a runner of single ones.
+        """
         self.runner = runner
-        self.scheduler = Scheduler(limits)
+        self.scheduler = scheduler_for(limits, saves_us)
+        self._steps_of = getattr(runner, "steps_of", None) if limits.steps_per_replay > 1 else None
+        if limits.steps_per_replay > 1 and self._steps_of is None:
+            raise ValueError(
+                f"steps_per_replay is {limits.steps_per_replay}: a {type(runner).__name__} runs "
+                "one step at a time; leave it at 1, or take the runner of the CUDA wing"
+            )
         self.dispatcher = dispatcher
         self._times: dict[str, list[float]] = {}  # of the requests being served
 
@@ -112,15 +139,17 @@ class Engine:
         # A prefill chunk that happens to be one token long is no decode: has_prefill says so.
         uniform = uniform_token_count(batch.query_lens, has_prefill=batch.has_prefill)
         descriptor = self.dispatcher.dispatch(batch.num_reqs, batch.num_tokens, uniform)
+        if self._steps_of and (steps := self._steps_of(descriptor)) > 1:
+            batch = self.scheduler.for_steps(batch, steps)
         began_us = self.runner.now_us
         tokens = self.runner.execute(batch, descriptor)
         ended_us = self.runner.now_us
-        for entry in batch.entries:
-            if entry.samples:
-                self._times[entry.request.request_id].append(ended_us)
+        written = tuple((state.request, token) for state, token in batch.kept(tokens))
+        for request, _ in written:
+            self._times[request.request_id].append(ended_us)
         finished = self.scheduler.update(batch, tokens)
         completions = tuple(self._complete(state) for state in finished)
-        return StepRecord(batch, descriptor, tuple(tokens), began_us, ended_us, completions)
+        return StepRecord(batch, descriptor, written, began_us, ended_us, completions)
 
     def run(
         self,
@@ -148,8 +177,7 @@ class Engine:
                 continue
             completions.extend(record.completions)
             if on_token:
-                sampling = (entry.request for entry in record.batch.entries if entry.samples)
-                for request, token in zip(sampling, record.tokens, strict=True):
+                for request, token in record.written:
                     on_token(request, token)
             if on_step:
                 on_step(record)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from mini_engine.engine.engine import Completion, Engine
+from mini_engine.engine.sampling import GREEDY, SEEDS, SamplingParams
 from mini_engine.engine.scheduler import Request, SchedulerLimits
 from mini_engine.model.config import ModelConfig
 from mini_engine.model.tokenizer import Tokenizer
@@ -29,12 +31,17 @@ def limits_for(config: ModelConfig, num_prompts: int) -> SchedulerLimits:
 
 
 def requests_for(
-    prompts: Sequence[str], tokenizer: Tokenizer, limits: SchedulerLimits, max_new_tokens: int
+    prompts: Sequence[str],
+    tokenizer: Tokenizer,
+    limits: SchedulerLimits,
+    max_new_tokens: int,
+    sampling: SamplingParams = GREEDY,
 ) -> list[Request]:
     """A request for each prompt, with ids `prompt 1`, `prompt 2`, …
 
-    Raises ValueError for an empty prompt and for one that does not fit the context together with
-    its answer, before a model is loaded.
+    Each is drawn with a seed of its own, that of `sampling` for the first, then one more each: so a
+    prompt that is given twice is continued in two ways. Raises ValueError for an empty prompt and
+    for one that does not fit the context together with its answer, before a model is loaded.
     """
     requests = [
         Request(
@@ -42,6 +49,7 @@ def requests_for(
             tokenizer.encode(prompt),
             max_new_tokens,
             eos_ids=tokenizer.eos_token_ids,
+            sampling=replace(sampling, seed=(sampling.seed + number - 1) % SEEDS),
         )
         for number, prompt in enumerate(prompts, start=1)
     ]

@@ -17,7 +17,8 @@ The rules are those of vLLM 0.33's synchronous scheduler (vllm/v1/core/sched/sch
    `reserve_full_isl=False` blocks for the chunk are enough.)
 5. When blocks run out, the youngest running request is preempted: its blocks are freed and it goes
    to the *front* of the waiting line. All its tokens, generated ones included, are computed again
-   later. A step that preempts a request admits none.
+   later. A step that preempts a request admits none. (`swap.SwappingScheduler` may keep their
+   K and V in host memory instead.)
 6. With `prefix_caching`, tokens at the beginning of a waiting request that the cache holds already
    (`prefix_cache.SharingPool`) count as computed when it is admitted.
 
@@ -92,21 +93,18 @@ class Scheduler:
         return ScheduledBatch(tuple(scheduled), tuple(preempted))
 
     def update(self, batch: ScheduledBatch, tokens: Sequence[int]) -> list[RequestState]:
-        """Record what the step did. `tokens` are the sampled ones, in order of the entries.
+        """Record what the step did. `tokens`: the sampled ones, in the order of `batch.kept`.
 
         Returns the requests that have ended; their blocks are free.
         """
-        sampling = [entry.state for entry in batch.entries if entry.samples]
-        if len(tokens) != len(sampling):
-            raise ValueError(f"{len(tokens)} tokens for {len(sampling)} entries that sample")
+        kept = batch.kept(tokens)
         for entry in batch.entries:
-            entry.state.num_computed += entry.query_len
-        for state, token in zip(sampling, tokens, strict=True):
+            entry.state.num_computed += entry.query_len - entry.samples
+        for state, token in kept:
+            state.num_computed += 1
             state.output.append(token)
-            if token in state.request.eos_ids:
-                state.finish_reason = "stop"
-            elif len(state.output) == state.request.max_new_tokens:
-                state.finish_reason = "length"
+            state.finish_reason = state.request.ends_with(token, len(state.output))
+        sampling = [entry.state for entry in batch.entries if entry.samples]
         finished = [state for state in sampling if state.finish_reason]
         for state in finished:
             self.pool.free(state.request.request_id)
@@ -114,6 +112,31 @@ class Scheduler:
         if finished:
             self.running = [state for state in self.running if not state.finish_reason]
         return finished
+
+    def for_steps(self, batch: ScheduledBatch, steps: int) -> ScheduledBatch:
+        """A batch of decodes as one of `steps` decode steps, with blocks for what they will keep.
+
+        It stays as it is where some entry is no decode, where no request wants so many tokens, and
+        where blocks are short: nobody is preempted for steps that are only hoped for. A prefix
+        cache learns of the blocks that they fill when it is asked for the next ones: until then
+        nobody knows their tokens.
+        """
+        wanted = [min(steps, e.request.max_new_tokens - len(e.state.output)) for e in batch.entries]
+        if batch.has_prefill or max(wanted) < steps:
+            return batch
+        # The last token that is sampled needs no slot, so n steps take n slots from `start` on.
+        ends = [entry.start + n for entry, n in zip(batch.entries, wanted, strict=True)]
+        missing = sum(
+            self.pool.blocks_for(end) - len(entry.block_table)
+            for entry, end in zip(batch.entries, ends, strict=True)
+        )
+        if missing > self.pool.num_free:
+            return batch
+        entries = tuple(
+            replace(entry, block_table=self.pool.allocate(entry.request.request_id, end))
+            for entry, end in zip(batch.entries, ends, strict=True)
+        )
+        return replace(batch, entries=entries, steps=steps)
 
     def _schedule_running(self, scheduled: list[ScheduledRequest], preempted: list[Request]) -> int:
         """Give each running request its tokens, oldest first; return the remaining budget.

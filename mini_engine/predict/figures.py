@@ -39,7 +39,8 @@ TEXTS = {"card": ("family",), "host": ("says",), "engine": ("says", "host", "ops
 FIGURES = {
     "card": {
         "vram_bytes": "+bytes", "reserved_bytes": "+bytes", "graph_node_bytes": "+bytes",
-        "bandwidth_gb_s": "+", "copy_bandwidth_gb_s": "+", "product_share": "+share",
+        "bandwidth_gb_s": "+", "copy_bandwidth_gb_s": "+", "link_gb_s": "+",
+        "product_share": "+share",
         "peak_tflops": "+", "peak_share": "+share", "sm_count": "+count", "queue_depth": "+count",
         "stream_gap_us": "+", "graph_gap_us": "+", "pdl_saves_us": "",
     },

@@ -39,6 +39,7 @@ class DeviceSpec:
     vram_bytes: int
     bandwidth_gb_s: float  # of the card's memory, by the datasheet
     copy_bandwidth_gb_s: float  # what a copy reaches
+    link_gb_s: float  # what a copy between pinned host memory and the card reaches, each way
     product_gb_s: float  # what a matrix product of few rows reaches
     attention_gb_s: float  # what attention reaches when it reads the KV cache
     peak_tflops: float  # dense bf16, fp32 accumulate, by the datasheet
@@ -138,7 +139,7 @@ def source_of(name: str, sheets: Mapping[str, Sheet]) -> Figure:
 
 
 _OF_CARD = (
-    "vram_bytes", "bandwidth_gb_s", "copy_bandwidth_gb_s", "peak_tflops", "sm_count",
+    "vram_bytes", "bandwidth_gb_s", "copy_bandwidth_gb_s", "link_gb_s", "peak_tflops", "sm_count",
     "stream_gap_us", "graph_gap_us", "pdl_saves_us", "queue_depth", "graph_node_bytes",
     "reserved_bytes",
 )  # fmt: skip

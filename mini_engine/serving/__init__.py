@@ -4,4 +4,6 @@ request_trace   reads and makes traces        plan            what of a card goe
 simulate        the replay                    report          what is counted on the way
 stride          many decode steps, summed     ladder_cost     what holding graphs costs
 decode_clock    when requests end and grow    ladder_saving   what a better ladder saves
+by_scheduler    the replay where requests share blocks or are swapped
+costs           what it asks about time
 """

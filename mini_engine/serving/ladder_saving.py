@@ -15,8 +15,8 @@ from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher
 from mini_engine.dispatch.ladder import optimal_ladder
 from mini_engine.dispatch.modes import CUDAGraphMode
 from mini_engine.predict.step_cost import padded_step
+from mini_engine.serving.costs import StepCosts
 from mini_engine.serving.report import Ran, ServeReport
-from mini_engine.serving.simulate import StepCosts
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,11 @@ Memory does not grow with steps or requests: latencies go into histograms (perce
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
 from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher
+from mini_engine.engine.prefix_cache import Hits
 from mini_engine.engine.scheduler import SchedulerLimits
 from mini_engine.records.metrics import LogHistogram, padding_waste
 from mini_engine.serving.request_trace import TraceRequest
@@ -50,6 +51,13 @@ class ServeReport:
     output_tokens: int
     preemptions: int
     recomputed_tokens: int  # their K and V were in the cache and were thrown away
+    swaps: int  # preemptions that kept K and V in host memory
+    swapped_bytes: int  # copied, out and in
+    swap_us: float  # that steps waited for these copies
+    swap_saved_us: float  # what prefilling again would have cost, less the copies
+    prefix_hit_rate: float | None  # of the tokens of new requests; None without a prefix cache
+    prefill_tokens_saved: int  # found in the prefix cache: of new requests ...
+    recompute_tokens_saved: int  # ... and of preempted ones
     elapsed_us: float
     busy_us: float  # while steps were running
     ttft_p50_us: float | None
@@ -88,6 +96,10 @@ class Tally:
         self.read = self.refused = self.truncated = self.served = 0
         self.prompt_tokens = self.output_tokens = 0
         self.preemptions = self.recomputed_tokens = 0
+        self.swaps = self.swapped_bytes = 0
+        self.swap_us = self.swap_saved_us = 0.0
+        self.first_hits: Hits | None = None
+        self.resumed_hits = Hits()
         self.turns = 0
         self.ran: dict[Ran, list[int]] = {}  # steps, and kv_tokens of all of them
         self.ttft, self.itl = LogHistogram(), LogHistogram()
@@ -123,7 +135,7 @@ class Tally:
             self.prompt_tokens += r.prompt_tokens
             if room < r.output_tokens:
                 self.truncated += 1
-                r = TraceRequest(r.arrival_us, r.prompt_tokens, room)
+                r = replace(r, output_tokens=room)
             yield r
 
     def book_steps(self, ran: Ran, stride: Stride, kv_tokens: int, decodes: int, free: int) -> None:
@@ -146,6 +158,19 @@ class Tally:
         self.preemptions += 1
         self.recomputed_tokens += tokens
 
+    def book_swap(self, saved_us: float) -> None:
+        """A preempted request keeps its cache in host memory."""
+        self.swaps += 1
+        self.swap_saved_us += saved_us
+
+    def book_copies(self, num_bytes: int, us: float) -> None:
+        self.swapped_bytes += num_bytes
+        self.swap_us += us
+
+    def book_hits(self, first: Hits, resumed: Hits) -> None:
+        """What a prefix cache found in all."""
+        self.first_hits, self.resumed_hits = first, resumed
+
     def book_served(self, served: Served, output_tokens: int) -> None:
         self.served += 1
         self.output_tokens += output_tokens
@@ -166,7 +191,7 @@ class Tally:
             computed += rung * steps
         elapsed_us = self.end_us - self.first_arrival_us
         per_s = 1e6 / elapsed_us if elapsed_us > 0 else 0.0
-        itl, ttft = self.itl, self.ttft
+        itl, ttft, first = self.itl, self.ttft, self.first_hits
         return ServeReport(
             mode=self.dispatcher.mode.name,
             capture_sizes=tuple(self.dispatcher.sizes),
@@ -177,6 +202,13 @@ class Tally:
             output_tokens=self.output_tokens,
             preemptions=self.preemptions,
             recomputed_tokens=self.recomputed_tokens,
+            swaps=self.swaps,
+            swapped_bytes=self.swapped_bytes,
+            swap_us=self.swap_us,
+            swap_saved_us=self.swap_saved_us,
+            prefix_hit_rate=first.hit / max(1, first.asked) if first else None,
+            prefill_tokens_saved=first.hit if first else 0,
+            recompute_tokens_saved=self.resumed_hits.hit,
             elapsed_us=elapsed_us,
             busy_us=self.busy_us,
             ttft_p50_us=ttft.percentile(50) if ttft.count else None,

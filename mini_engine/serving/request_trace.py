@@ -15,7 +15,7 @@ counted and left out. Rows are numbered as in an editor: the header is row 1.
 import json
 import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import chain
@@ -29,11 +29,12 @@ SHIPPED_TRACE = Path(__file__).parent / "traces" / "synthetic.jsonl"  # syntheti
 
 @dataclass(frozen=True, slots=True)
 class TraceRequest:
-    """One request of a trace; counts are at least 1."""
+    """One request of a trace; its prompt and output have at least 1 token."""
 
     arrival_us: float
     prompt_tokens: int
     output_tokens: int
+    shared_tokens: int = 0  # all prompts begin with the same, as far as this says and they go
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,19 @@ def synthetic_trace(
             length(median_output_tokens, 0.8, 1000),
         )
         arrival_us += -math.log(1 - rng.random()) / requests_per_s * 1e6
+
+
+def with_shared_prefix(
+    requests: Iterable[TraceRequest], tokens: int, share: float, seed: int = 0
+) -> Iterator[TraceRequest]:
+    """The requests, of which about `share` (0 to 1), chosen at random, begin with the same `tokens`
+    tokens, as with one system prompt. A shorter prompt is a beginning of it. Lengths stay.
+
+    A trace says how long a prompt was and not what stood in it, so the share is an assumption.
+    """
+    rng = random.Random(seed)
+    for request in requests:
+        yield replace(request, shared_tokens=tokens if rng.random() < share else 0)
 
 
 Row = tuple[int, str]

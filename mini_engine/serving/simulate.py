@@ -9,38 +9,24 @@ and the tests hold the two equal. But until a request arrives, ends or finds no 
 stays as it is, and all the steps until then are taken in one **stride**. `decode_clock.DecodeClock`
 counts what they do to the requests; the time that they take is a closed form (`stride.Stride`). So
 a decode step costs nothing to simulate, and memory does not grow with steps. What takes time is a
-chunk of a prompt, an arrival, an ending, a preemption.
+chunk of a prompt, an arrival, an ending, a preemption. Counts do not tell who shares a block with
+whom, or whose blocks are in host memory: with a prefix cache or swapping, `by_scheduler` serves.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
-from typing import Protocol
 
 from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher
 from mini_engine.engine.scheduler import SchedulerLimits
-from mini_engine.predict.oplists import StepShape
-from mini_engine.predict.step_cost import Mode, padded_step
+from mini_engine.predict.step_cost import padded_step
 from mini_engine.predict.step_model import Line
+from mini_engine.serving.by_scheduler import simulate_by_scheduler
+from mini_engine.serving.costs import CopyCosts, StepCosts
 from mini_engine.serving.decode_clock import DecodeClock, Live
 from mini_engine.serving.report import Ran, Served, ServeReport, Tally
 from mini_engine.serving.request_trace import TraceRequest
 from mini_engine.serving.stride import Stride
-
-
-class StepCosts(Protocol):
-    """What a step costs; `step_model.StepModel` is one."""
-
-    def itl_us(self, mode: Mode, shape: StepShape) -> float:
-        """Time of one step, whatever is in it."""
-        ...
-
-    def lines(
-        self, mode: Mode, num_tokens: int, num_reqs: int, served: int | None = None
-    ) -> Sequence[Line]:
-        """The same for a decode step: the highest of us + us_per_key * kv_tokens. `served`: the
-        requests that are no padding; all where it is None."""
-        ...
 
 
 def simulate(
@@ -49,6 +35,7 @@ def simulate(
     limits: SchedulerLimits,
     dispatcher: GraphDispatcher,
     *,
+    copies: CopyCosts | None = None,
     on_served: Callable[[Served], None] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> ServeReport:
@@ -58,17 +45,18 @@ def simulate(
     is cut there; the report counts both (`Tally.admissible`).
 
     Args:
+        copies: what preempting by swap costs, if the limits ask for that.
         on_served: called with each request as it ends.
         progress: called now and then with the number of requests read so far.
 
     Raises:
-        ValueError: the requests are not in order of arrival, or `limits` ask for a prefix cache.
+        ValueError: the requests are not in order of arrival, or `copies` are missing.
     """
-    if limits.prefix_caching:
-        raise ValueError(
-            "prefix_caching is True: a trace has lengths and no texts, so nothing can be found "
-            "again; use limits with prefix_caching=False"
-        )
+    if limits.prefix_caching or limits.preemption != "recompute":
+        return simulate_by_scheduler(
+            requests, costs, limits, dispatcher,
+            copies=copies, on_served=on_served, progress=progress,
+        )  # fmt: skip
     tally = Tally(limits, dispatcher, on_served)
     server = _Server(requests, costs, limits, dispatcher, tally)
     while server.take_turn():

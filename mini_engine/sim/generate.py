@@ -15,6 +15,7 @@ from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.engine.engine import Completion, Engine
 from mini_engine.engine.generation import OnToken, limits_for, requests_for, run_all
+from mini_engine.engine.sampling import GREEDY, SamplingParams
 from mini_engine.model.config import ModelConfig
 from mini_engine.model.tokenizer import Tokenizer
 from mini_engine.predict.hardware import DeviceSpec
@@ -61,21 +62,29 @@ def generate(
     *,
     max_new_tokens: int = 48,
     capture_sizes: Sequence[int] | None = None,
+    kv_dtype: str = "auto",
+    sampling: SamplingParams = GREEDY,
     on_token: OnToken | None = None,
 ) -> Generation:
-    """Run all prompts side by side, greedily; `on_token(prompt index, token id)` for each token.
+    """Run all prompts side by side; `on_token(prompt index, token id)` for each token. `sampling`
+    is the first prompt's; `requests_for` says what the seeds of the others are.
+
+    kv_dtype: "fp8", or "auto" for float32, as everything else here is.
 
     Raises `ValueError` for an empty prompt and for one that does not fit the context.
     """
     config, tokenizer = checkpoint.config, checkpoint.tokenizer
     limits = limits_for(config, len(prompts))
-    requests = requests_for(prompts, tokenizer, limits, max_new_tokens)
+    requests = requests_for(prompts, tokenizer, limits, max_new_tokens, sampling)
     sizes = default_capture_sizes(
         limits.max_num_seqs, limits.max_num_batched_tokens, capture_sizes=capture_sizes, mode=mode
     )
     dispatcher = GraphDispatcher(mode, sizes, limits.max_num_seqs)
     device = Device(spec)
-    runner = SimRunner(device, config, checkpoint.weights, limits, dispatcher)
+    drawn = sampling.temperature > 0
+    runner = SimRunner(
+        device, config, checkpoint.weights, limits, dispatcher, kv_dtype=kv_dtype, sampling=drawn
+    )
     report = runner.capture()
     before, began = device.counters.copy(), device.cpu_us
     completions = run_all(Engine(runner, limits, dispatcher), requests, on_token)

@@ -4,7 +4,7 @@ In: a `StepInputs` in device memory (which tokens, at which positions, in which 
 Out: hidden states, then one sampled token for each request.
 
     hidden = model.body(inputs)        # embed, layers, final norm        (T, H)
-    tokens = model.head(hidden, inputs.last_rows)      # greedy           (R,)
+    tokens = model.head(hidden, inputs.last_rows)      # greedy, or drawn  (R,)
 
 Nine kernels a layer: the list "fused9" of `mini_engine/predict/oplists.py`. Body and head are apart
 because piecewise graphs hold the body alone, whose shapes depend on nothing but the number of
@@ -13,15 +13,20 @@ tokens. All buffers of a pass come from one `scratch`; a capture takes them from
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
 from mini_engine.model.config import ModelConfig
+from mini_engine.model.kv_fp8 import measured_tokens, scale_for
+from mini_engine.predict.hardware import DeviceSpec
+from mini_engine.sim import fp8
 from mini_engine.sim import kernels as k
 from mini_engine.sim.device import Device
 from mini_engine.sim.launch import Buffer
+from mini_engine.sim.sampling import draw
 from mini_engine.sim.weights import Array, LayerWeights, Weights
 
 INDEX = "int32"
@@ -54,20 +59,26 @@ class StepInputs:
 
 @dataclass(frozen=True)
 class KVCache:
-    """Paged K and V of every layer, each (num_blocks, block_size, kv_heads, head_dim)."""
+    """Paged K and V of every layer, each (num_blocks, block_size, kv_heads, head_dim). With
+    scales, (2, kv_heads) a layer, it is in fp8."""
 
     keys: tuple[Buffer, ...]
     values: tuple[Buffer, ...]
+    scales: tuple[Buffer, ...] = ()
 
     @staticmethod
     def allocate(
-        device: Device, config: ModelConfig, num_blocks: int, block_size: int, dtype: str
-    ) -> KVCache:
+        device: Device, config: ModelConfig, num_blocks: int, block_size: int, dtype: str,
+        scales: Sequence[np.ndarray] = (),
+    ) -> KVCache:  # fmt: skip
+        """Of this dtype, or, with scales (`measured_scales`), of bytes."""
+        dtype = "uint8" if scales else dtype
         shape = (num_blocks, block_size, config.num_kv_heads, config.head_dim)
         layers = range(config.num_layers)
         return KVCache(
             tuple(device.empty(shape, dtype) for _ in layers),
             tuple(device.empty(shape, dtype) for _ in layers),
+            tuple(device.upload(scale) for scale in scales),
         )
 
 
@@ -111,14 +122,16 @@ class Model:
             activated = scratch.empty(tokens, inter, dtype=self.dtype)
 
             launch(k.embed, residual, inputs.input_ids, self.embed)
-            caches = zip(self.layers, self.cache.keys, self.cache.values, strict=True)
+            cache, attention = self.cache, fp8.attention if self.cache.scales else k.attention
+            caches = zip(self.layers, cache.keys, cache.values, strict=True)
             for index, (layer, keys, values) in enumerate(caches):
+                scales = cache.scales[index : index + 1]
                 self._norm(normed, residual, block_out if index else None, layer.input_norm)
                 self._qkv(qkv, normed, layer)
-                self._rope(q, keys, values, qkv, inputs, layer)
+                self._rope(q, keys, values, qkv, inputs, layer, scales)
                 launch(
-                    k.attention, attended, q, keys, values,
-                    inputs.block_table, inputs.query_lens, inputs.context_lens,
+                    attention, attended, q, keys, values,
+                    inputs.block_table, inputs.query_lens, inputs.context_lens, *scales,
                 )  # fmt: skip
                 launch(k.linear, block_out, attended, layer.o, label="o_proj")
                 self._norm(normed, residual, block_out, layer.post_norm)
@@ -128,10 +141,17 @@ class Model:
             self._norm(normed, residual, block_out, self.final_norm)
             return scratch.keep(normed)
 
-    def head(self, hidden: Buffer, last_rows: Buffer, logits: Buffer | None = None) -> Buffer:
-        """The greedy next token of each request, (R,) int32. The caller frees it.
+    def head(
+        self,
+        hidden: Buffer,
+        last_rows: Buffer,
+        logits: Buffer | None = None,
+        sampling: tuple[Buffer, Buffer] | None = None,
+    ) -> Buffer:
+        """The next token of each request, (R,) int32. The caller frees it.
 
-        `logits` (R, V), if given, receives the logits.
+        It is the greedy one, unless `sampling` gives the requests' context lengths (R,) and the
+        `param_rows` to draw by, (R, 5). `logits` (R, V), if given, receives the logits.
         """
         requests, c = len(last_rows), self.config
         with self.device.scratch() as scratch:
@@ -140,7 +160,10 @@ class Model:
             logits = logits or scratch.empty(requests, c.vocab_size, dtype=self.dtype)
             self.device.launch(k.select_rows, selected, hidden, last_rows)
             self.device.launch(k.linear, logits, selected, self.lm_head, label="lm_head")
-            self.device.launch(k.argmax, tokens, logits)
+            if sampling:
+                self.device.launch(draw, tokens, logits, *sampling)
+            else:
+                self.device.launch(k.argmax, tokens, logits)
             return scratch.keep(tokens)
 
     # -- parts ---------------------------------------------------------------------------------
@@ -163,16 +186,17 @@ class Model:
 
     def _rope(
         self, q: Buffer, keys: Buffer, values: Buffer, qkv: Buffer, inputs: StepInputs,
-        layer: LayerWeights[Buffer],
+        layer: LayerWeights[Buffer], scales: tuple[Buffer, ...],
     ) -> None:  # fmt: skip
+        kernels = fp8 if scales else k
         where = (inputs.positions, inputs.slot_mapping, self.cos, self.sin)
         if layer.q_norm and layer.k_norm:
             self.device.launch(
-                k.qk_norm_rope_kv_write, q, keys, values, qkv, *where, layer.q_norm, layer.k_norm,
-                eps=self.config.rms_norm_eps,
+                kernels.qk_norm_rope_kv_write, q, keys, values, qkv, *where,
+                layer.q_norm, layer.k_norm, *scales, eps=self.config.rms_norm_eps,
             )  # fmt: skip
         else:
-            self.device.launch(k.rope_kv_write, q, keys, values, qkv, *where)
+            self.device.launch(kernels.rope_kv_write, q, keys, values, qkv, *where, *scales)
 
     def _put(self, source: Weights | LayerWeights[Array] | None, name: str, *shape: int) -> Buffer:
         """A weight on the device: uploaded from `source`, or only allocated."""
@@ -195,6 +219,23 @@ class Model:
             gate_up=put("gate_up", 2 * inter, hidden),
             down=put("down", hidden, inter),
         )
+
+
+def measured_scales(spec: DeviceSpec, config: ModelConfig, weights: Weights) -> list[np.ndarray]:
+    """Scales for a cache in fp8, (2, kv_heads) a layer: by one prefill of the tokens that
+    model/kv_fp8.py names, on a device of its own."""
+    tokens = measured_tokens(config.vocab_size, config.max_position_embeddings)
+    device, count = Device(spec), len(tokens)
+    cache = KVCache.allocate(device, config, 1, count, "float32")
+    places = np.arange(count)
+    arrays = (tokens, places, places, [count], [count], [[0]], [count - 1])
+    inputs = StepInputs(*[device.upload(np.asarray(array, np.int32)) for array in arrays])
+    device.free(Model(device, config, weights, cache).body(inputs))
+    largest = [
+        np.abs(np.stack([device.read(keys)[0], device.read(values)[0]])).max(axis=(1, 3))
+        for keys, values in zip(cache.keys, cache.values, strict=True)
+    ]
+    return [np.vectorize(scale_for)(layer).astype(np.float32) for layer in largest]
 
 
 def rotary_tables(config: ModelConfig) -> tuple[np.ndarray, np.ndarray]:

@@ -17,9 +17,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from mini_engine.dispatch.capture_report import CaptureReport
 from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher
 from mini_engine.dispatch.modes import CUDAGraphMode
+from mini_engine.engine.sampling import GREEDY, check_greedy
 from mini_engine.engine.scheduler import ScheduledBatch, SchedulerLimits
 from mini_engine.engine.step_arrays import max_blocks, step_arrays, step_shapes
 from mini_engine.model.config import ModelConfig
@@ -27,7 +30,9 @@ from mini_engine.predict.step_cost import around
 from mini_engine.sim.device import Device
 from mini_engine.sim.graphs import GraphRunner, PiecewiseGraphRunner, StaticInputs
 from mini_engine.sim.launch import Buffer
-from mini_engine.sim.model import KVCache, Model, StepInputs
+from mini_engine.sim.model import KVCache, Model, StepInputs, measured_scales
+from mini_engine.sim.sampling import param_rows
+from mini_engine.sim.swap import HostBlocks
 from mini_engine.sim.weights import Weights
 
 SPLITTING_OPS = frozenset({"attention"})
@@ -63,14 +68,30 @@ class SimRunner:
         dispatcher: GraphDispatcher,
         *,
         share_pool: bool = True,
+        kv_dtype: str = "auto",
+        sampling: bool = False,
     ) -> None:
-        """Puts the model on `device` and captures nothing yet: call `capture()`."""
+        """Puts the model on `device` and captures nothing yet: call `capture()`.
+
+        kv_dtype: "fp8", or "auto" for that of the weights (with none, 2 bytes a number). With
+        `sampling` each request is drawn as its `SamplingParams` say; without, all are greedy.
+        """
         self.device, self.limits, self.dispatcher = device, limits, dispatcher
         cache_dtype = "float32" if weights else "float16"
-        cache = KVCache.allocate(device, config, limits.num_blocks, limits.block_size, cache_dtype)
+        scales: Sequence[np.ndarray] = ()
+        if kv_dtype == "fp8":
+            unmeasured = [np.ones((2, config.num_kv_heads), np.float32)] * config.num_layers
+            scales = measured_scales(device.spec, config, weights) if weights else unmeasured
+        cache = KVCache.allocate(
+            device, config, limits.num_blocks, limits.block_size, cache_dtype, scales
+        )
         self.model = Model(device, config, weights, cache)
+        self.host_blocks = HostBlocks(device, cache)
         rungs = [descriptor.num_tokens for descriptor in dispatcher.descriptors()]
         self.inputs = ModelInputs(device, limits, max([limits.max_num_batched_tokens, *rungs]))
+        self.params: Buffer | None = None  # of each row, where rows are drawn
+        if sampling:
+            self.params = device.upload(param_rows([GREEDY] * limits.max_num_seqs))
         self.pool = device.memory.new_pool()
         self.share_pool = share_pool
         self.full: GraphRunner | None = None
@@ -90,6 +111,7 @@ class SimRunner:
         device = self.device
         before_us, beside_us = around(device.spec, batch.num_reqs)
         device.host_work("schedule and prepare", before_us)
+        self.host_blocks.copy(batch)
         tokens = self._launch(batch, descriptor)
         device.host_work("schedule the next step", beside_us)
         sampled = device.read(tokens)
@@ -134,25 +156,37 @@ class SimRunner:
         """Launch a step. Its sampled tokens, (R,) int32, once the GPU is done."""
         mode, rung, num_tokens = descriptor.mode, descriptor.num_tokens, batch.num_tokens
         arrays = step_arrays(batch, self.limits)
+        params = [entry.request.sampling for entry in batch.entries]
+        if self.params:
+            padding = [GREEDY] * (self.limits.max_num_seqs - len(params))
+            self.device.copy_batch([(self.params, param_rows([*params, *padding]))])
+        else:
+            check_greedy(params)
         if mode is FULL and self.full:
             return self.full.run_at(rung, num_tokens, arrays)
         step = self.inputs.step(num_tokens, batch.num_reqs)
         if mode is PIECEWISE and self.piecewise:
             with self.device.live():
                 hidden = self.piecewise.run_at(rung, num_tokens, arrays)
-                return self.model.head(hidden, step.last_rows)
+                return self._head(hidden, step)
         self.device.copy_batch([(buffer, arrays[name]) for name, buffer in vars(step).items()])
         hidden = self.model.body(step)
-        tokens = self.model.head(hidden, step.last_rows)
+        tokens = self._head(hidden, step)
         self.device.free(hidden)
         return tokens
 
     def _full_forward(self, rung: int) -> Buffer:
         inputs = StepInputs(**self.inputs.view(rung))
         hidden = self.model.body(inputs)
-        tokens = self.model.head(hidden, inputs.last_rows)
+        tokens = self._head(hidden, inputs)
         self.device.free(hidden)
         return tokens
+
+    def _head(self, hidden: Buffer, step: StepInputs) -> Buffer:
+        if self.params is None:
+            return self.model.head(hidden, step.last_rows)
+        sampling = step.context_lens, self.params[: len(step.last_rows)]
+        return self.model.head(hidden, step.last_rows, sampling=sampling)
 
     def _piecewise_forward(self, rung: int) -> Buffer:
         return self.model.body(StepInputs(**self.inputs.view(rung)))

@@ -201,21 +201,46 @@ def test_one_prompt_streams_and_several_are_printed_apart(
     assert capsys.readouterr().out.startswith("Return the" + text)
 
 
+SAMPLED = ["--temperature", "0.8", "--top-p", "0.95", "--top-k", "40", "--seed", "1"]
+
+
+@pytest.mark.parametrize("drawn", [[], SAMPLED], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("mode", ["NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY"])
 def test_generate_gives_the_same_tokens_in_every_mode(
-    mode: str, capsys: pytest.CaptureFixture[str]
+    mode: str, drawn: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["generate", "--max-new-tokens", "12", "--prompt", "Create a"]
+    words = ["generate", "--max-new-tokens", "12", "--prompt", "Create a", *drawn]
     default = json_of(capsys, *words)
     other = json_of(capsys, *words, "--mode", mode, "--capture-sizes", "1,3,64")
     assert other["prompts"][0]["tokens"] == default["prompts"][0]["tokens"]
 
 
-def test_both_backends_write_the_same_text(capsys: pytest.CaptureFixture[str]) -> None:
+def test_generate_says_what_the_cache_is_in(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["generate", "--max-new-tokens", "2", "--prompt", "Create a"]
+    assert json_of(capsys, *words)["kv_dtype"] == "auto"
+    assert json_of(capsys, *words, "--kv-dtype", "fp8")["kv_dtype"] == "fp8"
+    assert "fp8" in refused(capsys, *words, "--kv-dtype", "fp9")
+    assert main([*words, "--kv-dtype", "fp8"]) == 0
+    assert "KV cache in fp8" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("drawn", [[], SAMPLED], ids=["greedy", "sampled"])
+def test_both_backends_write_the_same_text(
+    drawn: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("torch")
     words = ["generate", "--max-new-tokens", "12", "--prompt", "Create a", "--prompt", "Return"]
+    words += drawn
     sim, torch = (json_of(capsys, *words, "--backend", backend) for backend in ("sim", "cuda"))
     assert [p["tokens"] for p in torch["prompts"]] == [p["tokens"] for p in sim["prompts"]]
+
+
+def test_each_prompt_is_drawn_with_a_seed_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["generate", "--max-new-tokens", "12", "--temperature", "0.8", "--prompt", "Return the"]
+    first, second = json_of(capsys, *words, "--prompt", "Return the", "--seed", "4")["prompts"]
+    assert first["tokens"] != second["tokens"]
+    (alone,) = json_of(capsys, *words, "--seed", "5")["prompts"]
+    assert second == alone
 
 
 # -- the other commands --------------------------------------------------------------------------
@@ -286,6 +311,22 @@ def test_serve_reports_on_the_shipped_trace(
     assert f"({sure['low_ms']:.2f} to {sure['high_ms']:.2f})" in out
 
 
+def test_serve_tells_what_a_prefix_cache_finds_and_what_swapping_costs(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["--kv-blocks", "600", "--preemption", "swap"]
+    words += ["--prefix-caching", "--shared-prefix", "512", "--share", "0.6"]
+    result = json_of(capsys, "serve", *words)
+    assert result["kv_blocks"] == 600
+    assert 0.1 < result["prefix_hit_rate"] < 0.6
+    assert result["host_blocks"] == 4 * 2**30 // (16 * 112 * 1024)  # 112 KiB a token
+    assert (result["swaps"] > 0, result["recomputed_tokens"]) == (True, 0)
+    assert main(["serve", *words]) == 0
+    out = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert f"of these swapped (swap) {result['swaps']:,}," in out
+    assert f"prefix cache: hit rate {result['prefix_hit_rate']:.1%}" in out
+
+
 def test_the_ladder_command_reads_what_serve_prints(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -330,6 +371,9 @@ def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixtu
         (["generate", "--model", "/nowhere"], "/nowhere: no such folder"),
         (["generate", "--prompt", "x " * 900], "context of 512: shorten the prompt"),
         (["generate", "--capture-sizes", "1,-2"], "-2"),
+        (["generate", "--temperature", "-1"], "temperature is -1.0: give 0 (greedy), or"),
+        (["generate", "--temperature", "1", "--top-p", "2"], "top_p is 2.0: give more than 0"),
+        (["generate", "--min-p", "0.1"], "--min-p without --temperature does nothing"),
         (["generate", "--capture-sizes", "1,two"], "'1,two' is not a list like 1,2,4,8"),
         (["demo", "--shape", "gpt-7"], "shape 'gpt-7': expected one of"),
         (["demo", "--spec", "abacus"], "no card 'abacus'"),
@@ -345,6 +389,8 @@ def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixtu
         (["demo", "--host-us", "nan"], "nan is not a time"),
         (["serve", "--host-us", "-3"], "-3 is not a time"),
         (["crossover", "--host-us", "1e300"], "1e300 is not a time"),
+        (["serve", "--share", "1.5"], "1.5 is not a share from 0 to 1"),
+        (["serve", "--preemption", "swap", "--swap-space", "0"], "'swap' with 0 host_blocks"),
         (["serve", "--max-model-len", "10"], "none of 500 requests fits a context of 10"),
         (["fly"], "invalid choice: 'fly'"),
     ],

@@ -99,6 +99,6 @@ def test_padded_rows_attend_to_nothing() -> None:
         cache = warm_model(tiny_weights()).cache
         inputs = StaticInputs(LIMITS, 24, CPU).fill(batch, *size)
         attend = attention.begin(inputs)
-        out = attend(torch.ones(size[0], 4, 8), cache.keys[0], cache.values[0])
+        out = attend(torch.ones(size[0], 4, 8), cache.keys[0], cache.values[0], None)
         assert out[: batch.num_tokens].flatten(1).any(1).all()
         assert not out[batch.num_tokens :].any()

@@ -117,8 +117,8 @@ def test_without_a_gpu_generate_says_so_and_writes_on_the_cpu(
     told = generated(capsys)
     assert told["prompts"][0]["tokens"] == written
     [note] = told["notes"]
-    assert (
-        note == "PyTorch finds no CUDA GPU here: running on the CPU, in float32 and without graphs"
+    assert note == (
+        "PyTorch finds no CUDA GPU here: running on the CPU, in float32 and emulated graphs"
     )
     assert main(WORDS) == 0
     assert one_line(capsys) == note + "\n"
@@ -143,8 +143,10 @@ def test_a_gpu_without_bf16_writes_in_float32_from_graphs(
     assert told["graphs"] > 0
     assert told["notes"] == [
         "Tesla T4 (sm_75) has no bf16, which came with sm_80: running in float32, which takes "
-        "twice the bytes"
+        "twice the bytes",
+        "Tesla T4 is sm_75, and Triton needs sm_80: the plain model runs",
     ]
+    assert told["kernels_per_layer"] == 0
 
 
 def test_a_gpu_with_bf16_writes_in_bf16_and_needs_no_word(
@@ -219,7 +221,7 @@ def test_memory_that_ends_while_serving_is_one_line(
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nSee more")
 
     monkeypatch.setattr(Model, "head", full)
-    assert main([*WORDS, "--mode", "NONE"]) == 2
+    assert main([*WORDS, "--mode", "NONE", "--plain"]) == 2
     said = one_line(capsys)
     assert (
         "tiny-qwen3 ran out of memory on cpu (CUDA out of memory. Tried to allocate 2.00 GiB.)"

@@ -154,8 +154,8 @@ def test_what_fits_only_quantised_is_let_in_only_quantised(monkeypatch: pytest.M
     assert no_room(shape, backend, "bf16", quant="int4") is None
     assert "qwen3-8b needs" in (no_room(shape, backend, "bf16") or "")
     limits, said = limits_for(shape, 1), list[str]()
-    fitting = limits_that_fit(shape, limits, backend, torch.bfloat16, said.append, "int4")
+    fitting = limits_that_fit(shape, limits, backend, torch.bfloat16, said.append, quant="int4")
     assert 1 < fitting.num_blocks <= limits.num_blocks
     with pytest.raises(ValueError, match=r"qwen3-8b needs .* \(int8\)"):
         monkeypatch.setattr("mini_engine.cuda.weights.free_bytes", lambda _: 4 * 10**9)
-        limits_that_fit(shape, limits, backend, torch.bfloat16, said.append, "int8")
+        limits_that_fit(shape, limits, backend, torch.bfloat16, said.append, quant="int8")

@@ -81,6 +81,7 @@ def workloads(draw: st.DrawFn) -> tuple[list[Request], SchedulerLimits]:
     block_size = draw(st.integers(1, 5))
     longest = max(len(r.prompt) + r.max_new_tokens - 1 for r in requests)
     budget = draw(st.integers(1, 16))
+    preemption = draw(st.sampled_from(["recompute", "swap"]))
     limits = SchedulerLimits(
         max_num_seqs=draw(st.integers(1, min(5, budget))),
         max_num_batched_tokens=budget,
@@ -88,6 +89,9 @@ def workloads(draw: st.DrawFn) -> tuple[list[Request], SchedulerLimits]:
         block_size=block_size,
         max_model_len=32,
         prefix_caching=draw(st.booleans()),
+        preemption=preemption,
+        host_blocks=0 if preemption == "recompute" else draw(st.sampled_from([3, 99])),
+        steps_per_replay=draw(st.sampled_from([1, 1, 1, 3])),
     )
     return requests, limits
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 from hypothesis import assume, event, given
+from hypothesis import strategies as st
 
 from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher
 from mini_engine.engine.engine import Engine
@@ -15,10 +16,17 @@ from mini_engine.predict.oplists import StepShape
 from mini_engine.predict.step_cost import LAUNCHED_AS, Mode
 from mini_engine.predict.step_model import StepModel
 from mini_engine.records.metrics import percentile
+from mini_engine.serving.by_scheduler import prompt_ids
 from mini_engine.serving.report import Served, ServeReport
 from mini_engine.serving.request_trace import TraceRequest, synthetic_trace
 from mini_engine.serving.simulate import simulate
-from tests.support.serve_cases import Case, RandomCosts, cases
+from tests.support.serve_cases import (
+    Case,
+    RandomCopies,
+    RandomCosts,
+    cases,
+    swapping_or_sharing_cases,
+)
 from tests.support.serve_step_by_step import simulate_step_by_step
 
 
@@ -35,11 +43,13 @@ def assert_same(fast: ServeReport, slow: ServeReport) -> None:
             assert fast_dict[field] == slow_dict[field], field
 
 
-@given(case=cases)
+@given(case=st.one_of(cases, swapping_or_sharing_cases))
 def test_strides_equal_the_scheduler_step_by_step(case: Case) -> None:
     fast, fast_order = case.run(simulate)
     slow, slow_order = case.run(simulate_step_by_step)
     event("preempted" if slow.preemptions else "not preempted")
+    event("swapped" if slow.swaps else "not swapped")
+    event("found a prefix" if slow.prefill_tokens_saved else "found none")
     assert_same(fast, slow)
     assert [s.number for s in fast_order] == [s.number for s in slow_order]
     for mine, theirs in zip(fast_order, slow_order, strict=True):
@@ -48,7 +58,7 @@ def test_strides_equal_the_scheduler_step_by_step(case: Case) -> None:
         assert mine.finished_us == pytest.approx(theirs.finished_us, rel=1e-9)
 
 
-@given(case=cases)
+@given(case=st.one_of(cases, swapping_or_sharing_cases))
 def test_every_request_is_served_or_refused_and_every_token_counted(case: Case) -> None:
     report, served = case.run(simulate)
     limits = case.limits
@@ -66,7 +76,8 @@ def test_every_request_is_served_or_refused_and_every_token_counted(case: Case) 
     assert [s.finished_us for s in served] == sorted(s.finished_us for s in served)
     # Each token but the last of a request goes through the model once, and again if it was lost.
     once = report.prompt_tokens + report.output_tokens - report.requests
-    assert report.rows == once + report.recomputed_tokens
+    saved = report.prefill_tokens_saved + report.recompute_tokens_saved
+    assert report.rows == once + report.recomputed_tokens - saved
     assert report.kv_blocks_peak <= report.kv_blocks
     assert report.busy_us <= report.elapsed_us * (1 + 1e-9)
     assert report.turns <= report.steps
@@ -75,8 +86,8 @@ def test_every_request_is_served_or_refused_and_every_token_counted(case: Case) 
 class CostRunner:
     """Runs nothing, and says how long it took."""
 
-    def __init__(self, costs: RandomCosts) -> None:
-        self.costs = costs
+    def __init__(self, costs: RandomCosts, copies: RandomCopies) -> None:
+        self.costs, self.copies = costs, copies
         self.now_us = 0.0
 
     def wait_until(self, us: float) -> None:
@@ -87,10 +98,11 @@ class CostRunner:
         reqs = descriptor.num_reqs or batch.num_reqs
         shape = StepShape(descriptor.num_tokens, reqs, shape.kv_tokens, shape.qk_pairs)
         self.now_us += self.costs.itl_us(LAUNCHED_AS[descriptor.mode], shape)
-        return [0] * sum(entry.samples for entry in batch.entries)
+        self.now_us += self.copies.copy_us(len(batch.swap_out) + len(batch.swap_in))
+        return [-1 - int(entry.request.request_id) for entry in batch.entries if entry.samples]
 
 
-@given(case=cases)
+@given(case=st.one_of(cases, swapping_or_sharing_cases))
 def test_the_report_is_what_the_engine_measures(case: Case) -> None:
     """An independent way to the same numbers: the engine itself, on a runner with these costs."""
     limits = case.limits
@@ -98,14 +110,18 @@ def test_the_report_is_what_the_engine_measures(case: Case) -> None:
     trace = [r for r in case.trace if r.prompt_tokens + r.output_tokens <= context]
     assume(trace)
     dispatcher = GraphDispatcher(case.mode, case.sizes, limits.max_num_seqs)
-    engine = Engine(CostRunner(case.costs), limits, dispatcher)
+    runner = CostRunner(case.costs, case.copies)
+    engine = Engine(runner, limits, dispatcher, saves_us=case.copies.saves_us)
     done = engine.run(
         [
-            Request(str(i), range(r.prompt_tokens), r.output_tokens, r.arrival_us)
+            Request(str(i), prompt_ids(i, r), r.output_tokens, r.arrival_us)
             for i, r in enumerate(trace)
         ]
     )
-    report = simulate(trace, case.costs, limits, dispatcher)
+    report = simulate(trace, case.costs, limits, dispatcher, copies=case.copies)
+    scheduler = engine.scheduler
+    assert report.prefill_tokens_saved == scheduler.first_hits.hit
+    assert report.recompute_tokens_saved == scheduler.resumed_hits.hit
     tokens = sum(len(c.tokens) for c in done)
     last_token_us = max(c.token_times_us[-1] for c in done)
     seconds = (last_token_us - min(c.arrival_us for c in done)) / 1e6
@@ -133,12 +149,6 @@ def test_strides_equal_single_steps_on_a_real_model(mode: str) -> None:
     assert_same(fast, slow)
     assert fast.preemptions > 0
     assert fast.turns < fast.steps / 2
-
-
-def test_a_prefix_cache_is_refused() -> None:
-    limits = SchedulerLimits(4, 16, 101, 4, 200, prefix_caching=True)
-    with pytest.raises(ValueError, match="a trace has lengths and no texts"):
-        simulate([], PlainCosts(), limits, one_rung())
 
 
 def one_rung(num_seqs: int = 4) -> GraphDispatcher:

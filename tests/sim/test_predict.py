@@ -13,6 +13,7 @@ from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.engine.engine import Engine
 from mini_engine.engine.scheduler import Request
 from mini_engine.model.config import named_shape
+from mini_engine.predict.formats import stored_as
 from mini_engine.predict.hardware import load_spec
 from mini_engine.predict.launch_model import break_even_replays
 from mini_engine.predict.oplists import StepShape, step_ops
@@ -28,10 +29,14 @@ MODES: dict[str, Mode] = {"NONE": "eager", "PIECEWISE": "piecewise", "FULL": "fu
 
 
 def cost_only_engine(
-    mode: str, shape: object = SHAPE, sizes: Sequence[int] = (1, 2, 4, 8, 16)
+    mode: str,
+    shape: object = SHAPE,
+    sizes: Sequence[int] = (1, 2, 4, 8, 16),
+    kv_dtype: str = "auto",
 ) -> tuple[Engine, SimRunner]:
     dispatcher = GraphDispatcher(mode, sizes, LIMITS.max_num_seqs)
-    runner = SimRunner(Device(SPEC, compute=False), shape, None, LIMITS, dispatcher)  # type: ignore[arg-type]
+    device = Device(SPEC, compute=False)
+    runner = SimRunner(device, shape, None, LIMITS, dispatcher, kv_dtype=kv_dtype)  # type: ignore[arg-type]
     runner.capture()
     return Engine(runner, LIMITS, dispatcher), runner
 
@@ -55,13 +60,14 @@ def test_a_decode_step_takes_on_the_device_what_the_model_says(
     assert took == pytest.approx(step_time(ops, SPEC, MODES[mode], batch).itl_us, rel=1e-9)
 
 
+@pytest.mark.parametrize("kv_dtype", [None, "fp8"])
 @pytest.mark.parametrize("name", ["qwen3-0.6b", "qwen2.5-1.5b", "llama-3.2-1b"])
 @given(st.lists(st.tuples(st.integers(1, 90), st.integers(0, 200)), min_size=1, max_size=5))
 def test_the_models_launches_are_the_op_list_name_by_name_and_byte_by_byte(
-    name: str, requests: list[tuple[int, int]]
+    name: str, kv_dtype: str | None, requests: list[tuple[int, int]]
 ) -> None:
     shape = replace(named_shape(name), num_layers=2)
-    _, runner = cost_only_engine("NONE", shape)
+    _, runner = cost_only_engine("NONE", shape, kv_dtype=kv_dtype or "auto")
     lens = [query for query, _ in requests]
     contexts = [query + before for query, before in requests]
     device, step = runner.device, runner.inputs.step(sum(lens), len(lens))
@@ -70,7 +76,8 @@ def test_the_models_launches_are_the_op_list_name_by_name_and_byte_by_byte(
         hidden = runner.model.body(step)
         runner.model.head(hidden, step.last_rows)
     ours = [(node.label, node.bytes, node.flops) for node in nodes]
-    ops = step_ops(shape, StepShape.mixed(lens, contexts), "fused9")
+    stored = stored_as(shape, kv_dtype=kv_dtype)
+    ops = step_ops(shape, StepShape.mixed(lens, contexts), "fused9", stored)
     assert ours == [(op.name, op.bytes, op.flops) for op in ops]
     splitting = {op.name for op in ops if op.splitting}
     assert splitting == {"attention", "select_rows", "lm_head", "argmax"}

@@ -7,9 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import tokenizers
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
+from mini_engine.engine.generation import SHIPPED
 from mini_engine.model.checkpoint import tensor_shapes
 from mini_engine.model.config import ModelConfig, named_shape
 
@@ -62,3 +64,26 @@ def write_shards(folder: Path, tensors: Tensors, num_shards: int = 3) -> dict[st
 def write_index(folder: Path, weight_map: object) -> None:
     text = json.dumps({"metadata": {}, "weight_map": weight_map})
     (folder / "model.safetensors.index.json").write_text(text, "utf-8")
+
+
+def write_smallest(folder: Path) -> Path:
+    """A whole folder, config and tokenizer too, of the smallest model that all kernels take: its
+    words are "w0" to "w31", its one layer has 32 columns."""
+    config = json.loads((SHIPPED / "config.json").read_text("utf-8")) | {
+        "hidden_size": 32,
+        "intermediate_size": 32,
+        "num_hidden_layers": 1,
+        "layer_types": ["full_attention"],
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "vocab_size": 32,
+        "max_position_embeddings": 64,
+        "eos_token_id": None,
+    }
+    (folder / "config.json").write_text(json.dumps(config), "utf-8")
+    words = tokenizers.Tokenizer(
+        tokenizers.models.WordLevel({f"w{i}": i for i in range(32)}, unk_token="w0")
+    )
+    words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    words.save(str(folder / "tokenizer.json"))
+    return write(folder, random_tensors(ModelConfig.from_folder(folder), seed=5))

@@ -8,6 +8,7 @@ from functools import cache
 
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.engine.engine import Completion, Engine
+from mini_engine.engine.sampling import GREEDY, SamplingParams
 from mini_engine.engine.scheduler import Request, SchedulerLimits
 from mini_engine.model.config import ModelConfig, named_shape
 from mini_engine.sim.runner import SimRunner
@@ -46,23 +47,26 @@ def sim_engine(
     *,
     capture: bool = True,
     megabytes: int = 64,
+    sampling: bool = False,
 ) -> Engine:
     """An engine whose runner has captured what it may use."""
     config, weights = tiny_model()
     dispatcher = GraphDispatcher(mode, sizes, limits.max_num_seqs)
     device = small_device(megabytes=megabytes)
-    runner = SimRunner(device, config, weights, limits, dispatcher)
+    runner = SimRunner(device, config, weights, limits, dispatcher, sampling=sampling)
     if capture:
         runner.capture()
     return Engine(runner, limits, dispatcher)
 
 
 @cache
-def alone(prompt: tuple[int, ...], max_new_tokens: int) -> tuple[int, ...]:
+def alone(
+    prompt: tuple[int, ...], max_new_tokens: int, params: SamplingParams = GREEDY
+) -> tuple[int, ...]:
     """The tokens of a request that has the device for itself, eagerly, in one chunk."""
     limits = replace(ROOMY, max_num_batched_tokens=32)
-    engine = sim_engine("NONE", (), limits)
-    return engine.run([Request("alone", prompt, max_new_tokens)])[0].tokens
+    engine = sim_engine("NONE", (), limits, sampling=params.temperature > 0)
+    return engine.run([Request("alone", prompt, max_new_tokens, sampling=params)])[0].tokens
 
 
 def tokens_by_id(completions: Sequence[Completion]) -> dict[str, tuple[int, ...]]:

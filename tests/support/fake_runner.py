@@ -10,11 +10,13 @@ import zlib
 from collections.abc import Sequence
 
 from mini_engine.dispatch.dispatcher import BatchDescriptor
+from mini_engine.dispatch.modes import CUDAGraphMode
 from mini_engine.engine.blocks import NULL_BLOCK, slot_of
-from mini_engine.engine.scheduler import Request, ScheduledBatch, SchedulerLimits
+from mini_engine.engine.scheduler import Request, ScheduledBatch, ScheduledRequest, SchedulerLimits
 
 VOCAB = 31
 POISON = (-7, -7)
+GARBAGE = -1  # a token that no request may end up with
 
 
 def digest(before: int, token: int) -> int:
@@ -47,6 +49,7 @@ class FakeRunner:
         self.padding_block = padding_block
         # (position, digest) of each slot
         self.cache = [POISON] * (limits.num_blocks * limits.block_size)
+        self.host = [[POISON] * limits.block_size for _ in range(limits.host_blocks)]
         self.clock_us = 0.0
         self.descriptors: list[BatchDescriptor] = []
         self.batches: list[ScheduledBatch] = []
@@ -59,33 +62,71 @@ class FakeRunner:
         self.clock_us = max(self.clock_us, us)
 
     def execute(self, batch: ScheduledBatch, descriptor: BatchDescriptor) -> list[int]:
+        self.copy_out(batch)
+        self.copy_in(batch)
         self.batches.append(batch)
         self.descriptors.append(descriptor)
-        self.clock_us += 10.0 + descriptor.num_tokens
-        # A request may share what one before it in the batch writes. All rows write before any row
-        # samples, as the kernels of one layer do.
-        for entry in batch.entries:
-            assert entry.query_len > 0
-            assert NULL_BLOCK not in entry.block_table
-            table, before = entry.block_table, 0
-            if entry.start:
-                before = self.cache[slot_of(table, entry.start - 1, self.block_size)][1]
-            for position, token in enumerate(entry.token_ids, start=entry.start):
-                before = digest(before, token)
-                self.cache[slot_of(table, position, self.block_size)] = (position, before)
-        assert descriptor.num_tokens >= batch.num_tokens
-        for row in range(batch.num_tokens, descriptor.num_tokens):
-            self.cache[slot_of([self.padding_block], row % self.block_size, self.block_size)] = (
-                POISON
-            )
-        return [
-            next_token(self.read_back(entry.block_table, entry.context_len))
-            for entry in batch.entries
-            if entry.samples
-        ]
+        self.clock_us += batch.steps * (10.0 + descriptor.num_tokens)
+        rows = [(entry, entry.token_ids) for entry in batch.entries]
+        sampled: list[int] = []
+        for step in range(batch.steps):
+            # A request may share what one before it in the batch writes. All rows write before any
+            # row samples, as the kernels of one layer do.
+            for entry, tokens in rows:
+                assert entry.query_len > 0
+                assert NULL_BLOCK not in entry.block_table
+                self._write(entry, step, tokens)
+            assert descriptor.num_tokens >= batch.num_tokens
+            for row in range(batch.num_tokens, descriptor.num_tokens):
+                slot = slot_of([self.padding_block], row % self.block_size, self.block_size)
+                self.cache[slot] = POISON
+            sampling = [entry for entry, _ in rows if entry.samples]
+            new = [self._sample(entry, step) for entry in sampling]
+            sampled += new
+            rows = [(entry, [token]) for entry, token in zip(sampling, new, strict=True)]
+        return sampled
+
+    def _write(self, entry: ScheduledRequest, step: int, tokens: Sequence[int]) -> None:
+        """The inputs of a step. What is beyond a request's blocks goes to the null block."""
+        table, start = entry.block_table, entry.start
+        if step:
+            start = entry.context_len + step - 1
+        if start >= len(table) * self.block_size:
+            return
+        before = self.cache[slot_of(table, start - 1, self.block_size)][1] if start else 0
+        for position, token in enumerate(tokens, start):
+            before = digest(before, token)
+            self.cache[slot_of(table, position, self.block_size)] = (position, before)
+
+    def _sample(self, entry: ScheduledRequest, step: int) -> int:
+        """Garbage after the end of a request's blocks: nobody may keep it."""
+        length = entry.context_len + step
+        if length > len(entry.block_table) * self.block_size:
+            return GARBAGE
+        return next_token(self.read_back(entry.block_table, length))
+
+    def copy_out(self, batch: ScheduledBatch) -> None:
+        for block, host in batch.swap_out:
+            self.host[host][:] = self.cache[block * self.block_size :][: self.block_size]
+
+    def copy_in(self, batch: ScheduledBatch) -> None:
+        for block, host in batch.swap_in:
+            at = block * self.block_size
+            self.cache[at : at + self.block_size] = self.host[host]
 
     def read_back(self, block_table: Sequence[int], length: int) -> list[int]:
         """Digests at positions 0 .. length - 1, as attention would read them."""
         rows = [self.cache[slot_of(block_table, p, self.block_size)] for p in range(length)]
         assert [position for position, _ in rows] == list(range(length)), "cache corrupted"
         return [value for _, value in rows]
+
+
+class SteppingRunner(FakeRunner):
+    """One whose full graphs run several decode steps. A `mini_engine.engine.engine.StepsRunner`."""
+
+    def __init__(self, limits: SchedulerLimits) -> None:
+        super().__init__(limits)
+        self.steps = limits.steps_per_replay
+
+    def steps_of(self, descriptor: BatchDescriptor) -> int:
+        return self.steps if descriptor.mode is CUDAGraphMode.FULL else 1

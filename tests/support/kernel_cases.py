@@ -19,6 +19,7 @@ from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from mini_engine.cuda.kernels.fp8 import to_e4m3
 from tests.support import machine_code
 
 NAN = float("nan")
@@ -57,6 +58,14 @@ def paged(
     return Paged(k_cache, v_cache, table, torch.tensor(contexts, dtype=torch.int32), slots)
 
 
+def in_fp8(kv: Paged) -> tuple[Paged, Tensor]:
+    """The same requests in fp8, and scales of which no two are alike. NaN stays NaN."""
+    kv_heads = kv.k_cache.shape[2]
+    scales = 2.0 ** (torch.arange(2 * kv_heads) - 6).view(2, kv_heads)
+    caches = (to_e4m3(c, s) for c, s in zip((kv.k_cache, kv.v_cache), scales, strict=True))
+    return Paged(*caches, kv.block_table, kv.context_lens, kv.slots), scales
+
+
 def rotary(head_dim: int, positions: int = 256) -> tuple[Tensor, Tensor]:
     """cos and sin (positions, D/2) float32."""
     frequency = 10_000.0 ** (-torch.arange(head_dim // 2) * 2 / head_dim)
@@ -78,7 +87,7 @@ def assert_close(got: Tensor, expected: Tensor, *, terms: int = 1) -> None:
 # ---------------------------------------------------------------- ahead of time
 
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
-BF16, F32, I32, I64 = "*bf16", "*fp32", "*i32", "*i64"
+BF16, F32, I8, I32, I64 = "*bf16", "*fp32", "*i8", "*i32", "*i64"
 SECOND_WORD = r"^\s+/\* 0x([0-9a-f]{16}) \*/"  # of an instruction, on a line of its own
 COMPILE_TIMEOUT_S = 60  # a badly shaped kernel keeps ptxas busy for longer
 

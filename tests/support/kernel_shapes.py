@@ -19,6 +19,7 @@ from mini_engine.cuda.kernels import (
     pick,
     prefill,
     rope,
+    sample,
     skinny,
 )
 from mini_engine.cuda.kernels.ahead import shares
@@ -27,7 +28,7 @@ from mini_engine.cuda.kernels.launch import H200_SM_COUNT as MULTIPROCESSORS
 from mini_engine.cuda.kernels.paged import Heads
 from mini_engine.cuda.kernels.plans import BASE, plan_of
 from mini_engine.model.config import ModelConfig
-from tests.support.kernel_cases import BF16, F32, I32, I64, Compiled, compile_for
+from tests.support.kernel_cases import BF16, F32, I8, I32, I64, Compiled, compile_for
 
 BLOCK_SIZE = 16
 ROOM = 560  # tokens that a request of the decode graph may grow to
@@ -35,14 +36,22 @@ ROOM = 560  # tokens that a request of the decode graph may grow to
 BF16_NAMES = (
     "out x residual norm_weight weight bias gate_up q k_cache v_cache qkv q_norm k_norm ahead"
 )
-F32_NAMES = "cos sin sums stats partials values logits"
-I32_NAMES = "input_ids positions slot_mapping block_table context_lens query_lens counters indices"
+F32_NAMES = (
+    "cos sin sums stats partials values logits kv_scales cutoffs temperatures top_ps log_min_ps"
+)
+I32_NAMES = (
+    "input_ids positions slot_mapping block_table context_lens query_lens counters indices "
+    "top_ks seeds"
+)
 POINTERS = {
     **dict.fromkeys(BF16_NAMES.split(), BF16),
     **dict.fromkeys(F32_NAMES.split(), F32),
     **dict.fromkeys(I32_NAMES.split(), I32),
     "tokens": I64,
 }
+# A cache in fp8, as kernels see it, and one that is not
+IN_FP8 = (("k_cache", I8), ("v_cache", I8), ("kv_scales", F32))
+PLAIN_CACHE = {"kv_scales": None}
 I32_SCALARS = ("table_stride", "num_reqs", "end", "exponent")
 SCALARS = {"eps": "fp32", "scale": "fp32", **dict.fromkeys(I32_SCALARS, "i32")}
 
@@ -75,7 +84,8 @@ class Case:
         """What a launch chooses by the card: how it is asked to read ahead (ahead.py), tiles."""
         constants = dict(self.constants)
         if self.kernel is prefill.prefill_kernel:
-            options = prefill.tile_options(constants["HEAD_DIM"], 2, capability)
+            fp8 = self.pointers == IN_FP8
+            options = prefill.tile_options(constants["HEAD_DIM"], 2, capability, fp8=fp8)
             return {name: value for name, value in options.items() if name != "num_warps"}
         return {"BULK": capability >= 90} if "BULK" in self.kernel.arg_names else {}
 
@@ -97,6 +107,7 @@ def _elementwise(c: ModelConfig) -> list[Case]:
         "KV_HEADS": c.num_kv_heads,
         "HEAD_DIM": c.head_dim,
         "QK_NORM": c.qk_norm,
+        **_no_qk_norm(c),
     }
     return [
         case("rms_norm", norm.rms_norm_kernel, warps, row),
@@ -107,7 +118,8 @@ def _elementwise(c: ModelConfig) -> list[Case]:
             4,
             {"WIDTH": c.intermediate_size, "BLOCK": activation.BLOCK},
         ),
-        case("rope_kv_write", rope.rope_kv_write_kernel, 1, rope_shape | _no_qk_norm(c)),
+        case("rope_kv_write", rope.rope_kv_write_kernel, 1, rope_shape | PLAIN_CACHE),
+        case("rope_kv_write_fp8", rope.rope_kv_write_kernel, 1, rope_shape, pointers=IN_FP8),
     ]
 
 
@@ -192,25 +204,29 @@ def _skinny(c: ModelConfig) -> list[Case]:
 def _attention(c: ModelConfig) -> list[Case]:
     heads = Heads(c.num_heads, c.num_kv_heads, c.head_dim, BLOCK_SIZE)
     shape = heads.constants
+    every = shape | {"REQS": prefill.REQUESTS}
     grouped = shape | {"PADDED_GROUP": heads.padded_group}
-    splits = attention.MAX_SPLITS
+    splits, decode = attention.MAX_SPLITS, attention.decode_split_kernel
     many = {"SPLITS": splits, "PADDED_SPLITS": splits, "TILE": attention.TILE}
     alone = many | {"SPLITS": 1, "PADDED_SPLITS": 1}  # what `num_splits` says of batch 256
     return [
-        case("decode_attention", attention.decode_split_kernel, 4, grouped | many),
-        case("decode_attention_m256", attention.decode_split_kernel, 4, grouped | alone),
+        case("decode_attention", decode, 4, grouped | many | PLAIN_CACHE),
+        case("decode_attention_m256", decode, 4, grouped | alone | PLAIN_CACHE),
+        case("decode_attention_fp8", decode, 4, grouped | many, pointers=IN_FP8),
         fused_attention_case(c, "fused_attention", BASE),
+        fused_attention_case(c, "fused_attention_fp8", BASE, fp8=True),
         fused_attention_case(c, "fused_attention_4w", "attention"),
         fused_attention_case(c, "fused_attention_apart", "attention-apart"),
-        case("prefill", prefill.prefill_kernel, 8, shape | {"REQS": prefill.REQUESTS}),
+        case("prefill", prefill.prefill_kernel, 8, every | PLAIN_CACHE),
+        case("prefill_fp8", prefill.prefill_kernel, 8, every, pointers=IN_FP8),
     ]
 
 
 def fused_attention_case(
-    c: ModelConfig, name: str, plan: str, room: int = ROOM, ahead: int = 0
+    c: ModelConfig, name: str, plan: str, room: int = ROOM, ahead: int = 0, fp8: bool = False
 ) -> Case:
     """Of one request with room for so many tokens. ahead: bytes of gate and up that it prefetches,
-    where the card can."""
+    where the card can. fp8: the cache."""
     chosen, heads = plan_of(plan), Heads(c.num_heads, c.num_kv_heads, c.head_dim, BLOCK_SIZE)
     splits = fused_attention.num_splits(room, 1, c.num_kv_heads, 4 * MULTIPROCESSORS, plan)
     options = fused_attention.attention_options(heads, splits, room, chosen)
@@ -224,9 +240,11 @@ def fused_attention_case(
         | shares(weight, ahead, 2, splits * c.num_kv_heads)
         | ({} if ahead else {"ahead": None})
         | {"QK_NORM": c.qk_norm}
+        | ({} if fp8 or chosen.current_apart else PLAIN_CACHE)
         | _no_qk_norm(c),
+        pointers=IN_FP8 if fp8 else (),
         programs=c.num_kv_heads * splits,
-        prefetched=2 * chosen.attention_tile * c.head_dim * c.dtype_bytes,
+        prefetched=2 * chosen.attention_tile * c.head_dim * (1 if fp8 else c.dtype_bytes),
     )
 
 
@@ -253,7 +271,14 @@ def _head(c: ModelConfig) -> list[Case]:
         "BLOCK_SIZE": BLOCK_SIZE,
         "ADVANCE": True,
     }
-    return [*made, case("pick_and_advance", pick.pick_kernel, 4, advanced)]
+    vocab = {"V": c.vocab_size}
+    cutoffs, drawn = {"BLOCK": sample.CUTOFF_BLOCK}, {"BLOCK": sample.DRAW_BLOCK}
+    return [
+        *made,
+        case("pick_and_advance", pick.pick_kernel, 4, advanced),
+        case("find_cutoffs_m4", sample.cutoff_kernel, sample.CUTOFF_WARPS, vocab | cutoffs),
+        case("draw_m4", sample.draw_kernel, sample.DRAW_WARPS, vocab | drawn),
+    ]
 
 
 def _no_qk_norm(c: ModelConfig) -> dict[str, None]:

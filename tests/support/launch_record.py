@@ -37,7 +37,9 @@ PATIENCE = (20_000, 100_000) if SLOW else (4_000, 4_000)
 WHOLE_SAMPLE = 6  # launches that the default profile compiles to machine code, a target
 ROOT = Path(__file__).parent.parent.parent
 KERNELS = "mini_engine.cuda.kernels."
-NO_KERNELS = (KERNELS + "plans", KERNELS + "quantized")  # data
+WITHOUT_KERNELS = tuple(
+    KERNELS + name for name in ("plans", "fp8", "gumbel", "quantized")
+)  # plain, too
 
 
 class Recorder:
@@ -138,7 +140,7 @@ def _reaches_kernels(path: Path) -> bool:
     todo, seen = [path], {path}
     while todo:
         for name in _modules_named_in(todo.pop()):
-            if name.startswith(KERNELS) and not name.startswith(NO_KERNELS):
+            if name.startswith(KERNELS) and not name.startswith(WITHOUT_KERNELS):
                 return True
             file = _file_of(name)
             if file and file not in seen:

@@ -45,15 +45,18 @@ from mini_engine.cuda.kernels import (
     pick,
     prefill,
     rope,
+    sample,
 )
 from mini_engine.cuda.kernels.paged import Heads
 from mini_engine.cuda.kernels.plans import BASE
 from mini_engine.cuda.model import KVCache, Model
+from mini_engine.cuda.sampling import SeededSampler
 from mini_engine.cuda.weights import random_weights
+from mini_engine.engine.sampling import SamplingParams
 from tests.support.kernel_cases import NAN, Paged, assert_close, paged, rotary
 from tests.support.torch_helpers import TINY
 
-ROOMS = (activation, attention, fused_attention, head, linear, norm, pick, prefill, rope)
+ROOMS = (activation, attention, fused_attention, head, linear, norm, pick, prefill, rope, sample)
 EPS = 1e-6
 CRIED = 9  # compute-sanitizer's exit code when it found something, as we ask it to
 TOOLKITS = Path("/usr/local")  # where CUDA toolkits install themselves
@@ -218,6 +221,25 @@ def tokens(make: Make) -> list[Tensor]:
     return [logits, picked, advanced, fed, positions, lens, slots]
 
 
+def draws(make: Make) -> list[Tensor]:
+    """Rows of a greedy request, a hot one, and one with every filter; a vocabulary of two parts.
+
+    Scores are sums with noise, whose logarithms are of two libraries: tokens are compared."""
+    vocab, params = sample.DRAW_BLOCK + 21, [SamplingParams(), SamplingParams(2.0, seed=5)]
+    params.append(SamplingParams(0.8, top_k=40, top_p=0.9, min_p=0.01, seed=2**31))
+    sampler, parts = SeededSampler(3, torch.device(make.device)), sample.num_parts(vocab)
+    sampler.set_rows(params)
+    temperatures, top_ps, log_min_ps, top_ks, seeds = sampler.rows(3)
+    logits, cutoffs = make.randn(3, vocab), make.there(torch.full((3,), NAN))
+    sample.find_cutoffs(cutoffs, logits, temperatures, top_ks, top_ps, log_min_ps)
+    values = make.there(torch.full((3, parts), NAN))
+    indices, picked = make.ints([[0] * parts] * 3), make.ints([0] * 3)
+    lens = make.ints([8, 3, 0])
+    sample.draw(values, indices, logits, cutoffs, temperatures, seeds, lens)
+    pick.pick_tokens(picked, values, indices)
+    return [(logits.float() >= cutoffs[:, None]).int(), picked]
+
+
 def whole_steps(make: Make) -> list[Tensor]:
     """Decode steps of a model at nine kernels a layer and at five; with PDL where there is some."""
     config = replace(TINY, num_layers=2, head_dim=32)
@@ -264,7 +286,8 @@ def step_of(make: Make, rows: int) -> StepInputs:
 
 
 CASES: list[Callable[[Make], list[Tensor]]] = [
-    norms, activations, products, rope_and_write, decode, fused_decode, prompts, tokens, whole_steps
+    norms, activations, products, rope_and_write, decode, fused_decode, prompts, tokens, draws,
+    whole_steps,
 ]  # fmt: skip
 
 

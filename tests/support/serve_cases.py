@@ -2,17 +2,18 @@
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hypothesis import strategies as st
 
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.dispatch.modes import CUDAGraphMode
+from mini_engine.engine.batch import PREEMPTIONS
 from mini_engine.engine.scheduler import SchedulerLimits
 from mini_engine.predict.oplists import StepShape
 from mini_engine.predict.step_cost import Mode
 from mini_engine.serving.report import Served, ServeReport
-from mini_engine.serving.request_trace import TraceRequest
+from mini_engine.serving.request_trace import TraceRequest, with_shared_prefix
 
 
 @dataclass(frozen=True)
@@ -43,19 +44,35 @@ class RandomCosts:
 
 
 @dataclass(frozen=True)
+class RandomCopies:
+    """Copies that cost time with all digits random, and save some or none."""
+
+    seed: int
+    block_bytes: int = 7
+
+    def copy_us(self, blocks: int) -> float:
+        return blocks * random.Random(self.seed).uniform(1, 5)
+
+    def saves_us(self, tokens: int) -> float:
+        return random.Random(f"{self.seed} {tokens}").uniform(-1, 1)
+
+
+@dataclass(frozen=True)
 class Case:
     trace: list[TraceRequest]
     limits: SchedulerLimits
     mode: CUDAGraphMode
     sizes: list[int]
     costs: RandomCosts
+    copies: RandomCopies
 
     def run(self, simulate_one: Callable[..., ServeReport]) -> tuple[ServeReport, list[Served]]:
         dispatcher = GraphDispatcher(self.mode, self.sizes, self.limits.max_num_seqs)
         served: list[Served] = []
         report = simulate_one(
-            self.trace, self.costs, self.limits, dispatcher, on_served=served.append
-        )
+            self.trace, self.costs, self.limits, dispatcher,
+            copies=self.copies, on_served=served.append,
+        )  # fmt: skip
         return report, served
 
 
@@ -81,7 +98,23 @@ def random_case(seed: int) -> Case:
     )
     sizes = sorted(rng.sample(range(1, 33), rng.randint(1, 6)))
     trace.sort(key=lambda r: r.arrival_us)
-    return Case(trace, limits, rng.choice(list(CUDAGraphMode)), sizes, RandomCosts(seed))
+    mode = rng.choice(list(CUDAGraphMode))
+    return Case(trace, limits, mode, sizes, RandomCosts(seed), RandomCopies(seed))
+
+
+def swapping_or_sharing_case(seed: int) -> Case:
+    """The same with a prefix cache, preemption by swap, or both; more prompts are alike."""
+    case, rng = random_case(seed), random.Random(f"{seed} more")
+    preemption = rng.choice(PREEMPTIONS)
+    limits = replace(
+        case.limits,
+        prefix_caching=preemption == "recompute" or rng.random() < 0.5,
+        preemption=preemption,
+        host_blocks=0 if preemption == "recompute" else rng.choice([1, 10, 1000]),
+    )
+    trace = list(with_shared_prefix(case.trace, rng.choice([5, 16, 99]), rng.random(), seed))
+    return replace(case, trace=trace, limits=limits)
 
 
 cases = st.builds(random_case, st.integers(0, 2**32))
+swapping_or_sharing_cases = st.builds(swapping_or_sharing_case, st.integers(0, 2**32))

@@ -6,6 +6,7 @@ def rope_kv_write_kernel(
     q,
     k_cache,
     v_cache,
+    kv_scales,
     qkv,
     positions,
     slot_mapping,

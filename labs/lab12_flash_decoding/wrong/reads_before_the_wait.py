@@ -10,6 +10,7 @@ def decode_split_kernel(
     q,
     k_cache,
     v_cache,
+    kv_scales,
     block_table,
     context_lens,
     scale,

@@ -160,7 +160,7 @@ class LiveAttention:
     def begin(self, inputs: StepInputs) -> Attend:  # noqa: ARG002 (an Attention)
         return self._cut
 
-    def _cut(self, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    def _cut(self, q: Tensor, keys: Tensor, values: Tensor, scales: Tensor | None) -> Tensor:
         """Called once a layer. q and the output stay in the graphs' pool."""
         if self.pieces is None:
             return q
@@ -168,7 +168,7 @@ class LiveAttention:
 
         def attend_live() -> None:
             assert self.runner.attend, "give `run` an attention"
-            out.copy_(self.runner.attend(q, keys, values))
+            out.copy_(self.runner.attend(q, keys, values, scales))
 
         self.pieces.live(attend_live)
         return out

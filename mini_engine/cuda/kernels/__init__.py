@@ -24,7 +24,10 @@ computes on a CPU, and what its `pdl` switch does.
     prefill.py           prefill_attention                                  nine, with prompts
     head.py              norm_lm_head (head_variants.py)                    the end of a step
     pick.py              pick_tokens, pick_and_advance                      the end of a step
+    sample.py            find_cutoffs, draw: between head and pick          a sampled step
+      gumbel.py          the same in PyTorch, without Triton
     paged.py             the pieces of the attention kernels
+    e4m3.py              a cache in fp8 inside kernels; fp8.py is the same in PyTorch
     combine.py           an alternative piece: a group of heads combined at once
     ahead.py             weights of later kernels brought to L2 while this one computes
     null.py              count: next to no work, to measure a launch        none

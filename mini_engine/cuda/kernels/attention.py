@@ -6,7 +6,7 @@ In:  q (R, q) rotated; k_cache, v_cache (num_blocks, block_size, kv_heads, D); b
      (R, max_blocks) and context_lens (R,) int32, the current token included. A padded row has
      context_len 0: it gets zeros, and no cache row is read for it.
      counters (R, kv_heads) int32, all zero; every launch leaves them zero, so one buffer serves all
-     layers.
+     layers. kv_scales (2, kv_heads) float32: of a cache in fp8 (e4m3.py), or None.
 Out: out (R, q).
 
 This is flash-decoding (Dao et al. 2023, https://pytorch.org/blog/flash-decoding; attention_naive.py
@@ -27,6 +27,8 @@ import triton.language as tl
 from torch import Tensor
 
 from mini_engine.cuda.kernels.checks import check_shape
+from mini_engine.cuda.kernels.e4m3 import head_scale, load_numbers
+from mini_engine.cuda.kernels.fp8 import as_bytes, widened
 from mini_engine.cuda.kernels.launch import launch_options, pdl_release, pdl_wait, runs_triton
 from mini_engine.cuda.kernels.paged import (
     LOWEST,
@@ -52,6 +54,7 @@ def decode_split_kernel(
     q,
     k_cache,
     v_cache,
+    kv_scales,
     block_table,
     context_lens,
     scale,
@@ -77,6 +80,10 @@ def decode_split_kernel(
     heads counted over all requests; a split without tiles leaves LOWEST, 0 and zeros. Then the
     program that arrives last combines the group (`combine_if_last`; one counter for each request
     and KV head). `pdl_release(PDL)` comes first, and no load stands above `pdl_wait(PDL)`.
+
+    `load_numbers(pointers, inside, dtype of q)` loads rows of either cache, zeros where not inside.
+    Of a cache in fp8 they still lack a factor a KV head, `head_scale(kv_scales, i)`; i counts the
+    heads of k, then those of v. In any other cache that is 1.
     """
     pdl_release(PDL)
     request, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -86,6 +93,8 @@ def decode_split_kernel(
     head = (request * KV_HEADS + kv_head) * GROUP + member
     pdl_wait(PDL)
     context = tl.load(context_lens + request, cache_modifier=".cg")
+    scale = scale * head_scale(kv_scales, kv_head)
+    v_scale = head_scale(kv_scales, KV_HEADS + kv_head)
     at = head[:, None] * HEAD_DIM + d[None, :]
     queries = tl.load(q + at, mask=live[:, None], other=0.0, cache_modifier=".cg")
     m = tl.full((PADDED_GROUP,), LOWEST, tl.float32)
@@ -96,11 +105,11 @@ def decode_split_kernel(
         inside = token < context
         row = cache_rows(block_table + request * table_stride, token, inside, BLOCK_SIZE)
         at_kv = (row * KV_HEADS + kv_head)[:, None] * HEAD_DIM + d[None, :]
-        keys = tl.load(k_cache + at_kv, mask=inside[:, None], other=0.0)
-        values = tl.load(v_cache + at_kv, mask=inside[:, None], other=0.0)
+        keys = load_numbers(k_cache + at_kv, inside, queries.dtype)
+        values = load_numbers(v_cache + at_kv, inside, queries.dtype)
         scores = tl.dot(queries, tl.trans(keys), input_precision="ieee") * scale
         m, l, acc = online_softmax(scores, inside[None, :], values, m, l, acc)
-    store_partial(sums, stats, head * SPLITS + split, live, m, l, acc, HEAD_DIM)
+    store_partial(sums, stats, head * SPLITS + split, live, m, l, acc * v_scale, HEAD_DIM)
     counter = counters + request * KV_HEADS + kv_head
     first = (request * KV_HEADS + kv_head) * GROUP
     combine_if_last(out, sums, stats, counter, first, GROUP, HEAD_DIM, SPLITS, PADDED_SPLITS)
@@ -120,21 +129,23 @@ def decode_attention(
     context_lens: Tensor,
     splits: int,
     pdl: bool = False,
+    kv_scales: Tensor | None = None,
 ) -> None:
     """Shapes as at the top of the file. `splits`: from `num_splits`, a constant of the graph."""
-    heads = Heads.of(q, k_cache, v_cache)
+    heads = Heads.of(q, k_cache, v_cache, kv_scales)
     heads.check_tables(len(q), block_table, context_lens)
     check_shape("out", out, tuple(q.shape))
     check_shape("counters", counters, (len(q), heads.num_kv_heads))
     if not 1 <= splits <= MAX_SPLITS:
         raise ValueError(f"splits is {splits}, expected 1 to {MAX_SPLITS}")
     if not runs_triton(q):
-        out.copy_(decode_reference(q, k_cache, v_cache, block_table, context_lens))
+        out.copy_(decode_reference(q, k_cache, v_cache, block_table, context_lens, kv_scales))
         return
     sums, stats = new_partials(len(q), heads, splits, q.device)
     decode_split_kernel[(len(q), heads.num_kv_heads, splits)](
-        out, sums, stats, counters, q, k_cache, v_cache, block_table, context_lens,
-        scale=heads.head_dim**-0.5, table_stride=block_table.stride(0), **heads.constants,
+        out, sums, stats, counters, q, as_bytes(k_cache), as_bytes(v_cache), kv_scales,
+        block_table, context_lens, scale=heads.head_dim**-0.5,
+        table_stride=block_table.stride(0), **heads.constants,
         PADDED_GROUP=heads.padded_group, SPLITS=splits, TILE=TILE,
         PADDED_SPLITS=triton.next_power_of_2(splits), num_warps=4, **launch_options(pdl, q.device),
     )  # fmt: skip
@@ -160,15 +171,23 @@ def bytes_of_partials(num_reqs: int, heads: Heads, splits: int) -> int:
 
 
 def decode_reference(
-    q: Tensor, k_cache: Tensor, v_cache: Tensor, block_table: Tensor, context_lens: Tensor
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    block_table: Tensor,
+    context_lens: Tensor,
+    kv_scales: Tensor | None = None,
 ) -> Tensor:
     """Request by request, in float32, rounded once at the end."""
-    heads = Heads.of(q, k_cache, v_cache)
+    heads = Heads.of(q, k_cache, v_cache, kv_scales)
     out = torch.zeros_like(q)
     for r, context in enumerate(context_lens.tolist()):
         if context == 0:
             continue
-        keys, values = (gather(c, block_table[r], context).float() for c in (k_cache, v_cache))
+        keys, values = (
+            widened(gather(cache, block_table[r], context), kv_scales, which)
+            for which, cache in enumerate((k_cache, v_cache))
+        )
         query = q[r].float().view(heads.num_kv_heads, heads.group_size, heads.head_dim)
         scores = torch.einsum("hgd,nhd->hgn", query, keys) * heads.head_dim**-0.5
         row = torch.einsum("hgn,nhd->hgd", scores.softmax(dim=-1), values)

@@ -5,7 +5,7 @@
 In:  qkv (R, q + 2kv), one token a request; cos, sin (max_position, D/2) float32; block_table
      (R, max_blocks) and context_lens (R,) int32, the current token included, so that its position
      is context_len - 1 and its slot is found in block_table; q_norm, k_norm (D,): the weights of
-     the norms of q and k, or None; counters as in attention.py.
+     the norms of q and k, or None; counters and kv_scales as in attention.py.
 Out: out (R, q); the current K and V in k_cache, v_cache (num_blocks, block_size, kv_heads, D).
      A row with context_len 0 is padding: it gets zeros and stores nothing.
      ValueError for heads narrower than MIN_HEAD_DIM, which attention.py takes.
@@ -15,7 +15,8 @@ Bytes: qkv in, out out, the current K and V stored, every past key and value rea
 **Current K and V.** Every program computes its request's current K and V itself, in registers, and
 puts them in place where a token is the current one; only split 0 stores them. So no program reads
 what another one writes. Rows of the cache from the current position on are dropped by `tl.where`,
-whatever they hold (0 · NaN would be NaN).
+whatever they hold (0 · NaN would be NaN). With a cache in fp8 the current token, too, is seen as
+it is stored.
 
 **Past K and V above the wait.** Split s owns the tiles s, s + splits, ... Where its first tile
 begins does not depend on the context length, so it is loaded above `pdl_wait`, through the block
@@ -43,6 +44,8 @@ from mini_engine.cuda.kernels.apart_attention import apart_attention_kernel
 from mini_engine.cuda.kernels.attention import decode_reference
 from mini_engine.cuda.kernels.checks import check_shape
 from mini_engine.cuda.kernels.combine import combine_group_if_last, fits_registers
+from mini_engine.cuda.kernels.e4m3 import cached, head_scale, numbers
+from mini_engine.cuda.kernels.fp8 import as_bytes, cast_like
 from mini_engine.cuda.kernels.launch import launch_options, pdl_release, pdl_wait, runs_triton
 from mini_engine.cuda.kernels.paged import (
     LOWEST,
@@ -70,12 +73,14 @@ def turn(left, right, weights, c, s, eps, HEAD_DIM: tl.constexpr, QK_NORM: tl.co
 
 @triton.jit
 def attend(query, tile, current, token, position, scale, state):
-    """Take in one more tile. query: (left, right); tile and current: (left, right, values); state
-    and result: (m, l, acc) of `online_softmax`."""
+    """Take in one more tile. query: (left, right); tile (as it was loaded) and current: (left,
+    right, values); state and result: (m, l, acc) of `online_softmax`."""
+    kind: tl.constexpr = query[0].dtype
     is_current, is_past = (token == position)[:, None], (token < position)[:, None]
-    left = tl.where(is_current, current[0][None, :], tile[0])
-    right = tl.where(is_current, current[1][None, :], tile[1])
-    past = tl.where(is_past, tile[2], tl.zeros_like(tile[2]))
+    left = tl.where(is_current, current[0][None, :], numbers(tile[0], kind))
+    right = tl.where(is_current, current[1][None, :], numbers(tile[1], kind))
+    past = numbers(tile[2], kind)
+    past = tl.where(is_past, past, tl.zeros_like(past))
     values = tl.where(is_current, current[2][None, :], past)
     scores = tl.dot(query[0], tl.trans(left), input_precision="ieee")
     scores = tl.dot(query[1], tl.trans(right), scores, input_precision="ieee") * scale
@@ -88,6 +93,7 @@ def fused_attention_kernel(
     out,
     k_cache,
     v_cache,
+    kv_scales,
     counters,
     sums,
     stats,
@@ -123,7 +129,8 @@ def fused_attention_kernel(
     pdl_release(PDL)
     request, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     half: tl.constexpr = HEAD_DIM // 2
-    kind = k_cache.dtype.element_ty
+    kind = qkv.dtype.element_ty
+    stored = k_cache.dtype.element_ty
     pair, d = tl.arange(0, half), tl.arange(0, HEAD_DIM)
     table = block_table + request * table_stride
     token = split * TILE + tl.arange(0, TILE)
@@ -135,6 +142,7 @@ def fused_attention_kernel(
     if QK_NORM:
         q_weights = (tl.load(q_norm + pair)[None, :], tl.load(q_norm + half + pair)[None, :])
         k_weights = (tl.load(k_norm + pair), tl.load(k_norm + half + pair))
+    k_scale, v_scale = head_scale(kv_scales, kv_head), head_scale(kv_scales, KV_HEADS + kv_head)
     program = (request * KV_HEADS + kv_head) * SPLITS + split
     read_ahead(ahead, program, SHARE, SPANS, GAP, BULK)
     pdl_wait(PDL)
@@ -157,21 +165,25 @@ def fused_attention_kernel(
     )
     k_left, k_right = turn(k_left, k_right, k_weights, c, s, eps, HEAD_DIM, QK_NORM)
     query = (q_left.to(kind), q_right.to(kind))
-    current = (k_left.to(kind), k_right.to(kind), v)
+    k_left = cached(k_left.to(kind), k_scale, stored)
+    k_right = cached(k_right.to(kind), k_scale, stored)
+    v = cached(v, v_scale, stored)
+    current = (numbers(k_left, kind), numbers(k_right, kind), numbers(v, kind))
     if (split == 0) & (position >= 0):
         block = tl.load(table + position // BLOCK_SIZE).to(tl.int64)
         slot = block * BLOCK_SIZE + position % BLOCK_SIZE
         to = (slot * KV_HEADS + kv_head) * HEAD_DIM
-        tl.store(k_cache + to + pair, current[0])
-        tl.store(k_cache + to + half + pair, current[1])
+        tl.store(k_cache + to + pair, k_left)
+        tl.store(k_cache + to + half + pair, k_right)
         tl.store(v_cache + to + d, v)
+    scale = scale * k_scale
     m = tl.full((PADDED_GROUP,), LOWEST, tl.float32)
     l = tl.zeros((PADDED_GROUP,), tl.float32)
     acc = tl.zeros((PADDED_GROUP, HEAD_DIM), tl.float32)
     for first in tl.range(split * TILE, position + 1, SPLITS * TILE, num_stages=1):
         token = first + tl.arange(0, TILE)
-        state = attend(query, (left, right, values), current, token, position, scale, (m, l, acc))
-        m, l, acc = state
+        tile, state = (left, right, values), (m, l, acc)
+        m, l, acc = attend(query, tile, current, token, position, scale, state)
         token += SPLITS * TILE  # the next tile; beyond the context its loads are masked off
         row = cache_rows(table, token, token < position, BLOCK_SIZE)
         left, right, values = load_keys(
@@ -179,7 +191,7 @@ def fused_attention_kernel(
         )
     head = (request * KV_HEADS + kv_head) * GROUP
     partial = (head + member) * SPLITS + split
-    store_partial(sums, stats, partial, member < GROUP, m, l, acc, HEAD_DIM)
+    store_partial(sums, stats, partial, member < GROUP, m, l, acc * v_scale, HEAD_DIM)
     counter = counters + request * KV_HEADS + kv_head
     combine_group_if_last(
         out, sums, stats, counter, head, GROUP, ROWS, HEAD_DIM, SPLITS, PADDED_SPLITS, TOGETHER
@@ -206,12 +218,13 @@ def rope_kv_write_attention(
     pdl: bool = False,
     plan: str = BASE,
     ahead: Tensor | None = None,
+    kv_scales: Tensor | None = None,
 ) -> None:
     """Shapes as at the top of the file. `splits`: from `num_splits` with the same plan, a constant
     of the graph. `ahead` (2I, K): the weight of gate and up, of which the plan's `prefetch` bytes
     come to L2 meanwhile, half of them from the first rows of gate and half from those of up."""
     chosen = plan_of(plan)
-    heads = Heads.of(out, k_cache, v_cache)
+    heads = Heads.of(out, k_cache, v_cache, kv_scales)
     if heads.head_dim < MIN_HEAD_DIM:
         raise ValueError(
             f"head_dim {heads.head_dim}: the fused attention needs {MIN_HEAD_DIM} or more, because "
@@ -224,14 +237,18 @@ def rope_kv_write_attention(
     qk_norm = has_qk_norm(heads, q_norm, k_norm)
     if not chosen.fewest_splits <= splits <= MAX_SPLITS:
         raise ValueError(f"splits is {splits}, expected {chosen.fewest_splits} to {MAX_SPLITS}")
+    if chosen.current_apart and kv_scales is not None:
+        raise ValueError(f"plan {plan!r} reads no cache in fp8: use {BASE!r}, or a cache in bf16")
     if not runs_triton(out):  # rope.py's reference, then attention.py's
         positions = (context_lens.long() - 1).clamp(min=0)
         q, k, v = rope_reference(heads, qkv, positions, cos, sin, q_norm, k_norm, eps)
         block = block_table.gather(1, (positions // heads.block_size).unsqueeze(1)).squeeze(1)
         slot = block.long() * heads.block_size + positions % heads.block_size
         live = context_lens > 0
-        k_cache.flatten(0, 1)[slot[live]], v_cache.flatten(0, 1)[slot[live]] = k[live], v[live]
-        out.copy_(decode_reference(q.flatten(1), k_cache, v_cache, block_table, context_lens))
+        for which, (cache, new) in enumerate(((k_cache, k[live]), (v_cache, v[live]))):
+            cache.flatten(0, 1)[slot[live]] = cast_like(new, kv_scales, which)
+        q = q.flatten(1)
+        out.copy_(decode_reference(q, k_cache, v_cache, block_table, context_lens, kv_scales))
         return
     grid = (len(out), heads.num_kv_heads, splits)
     room = block_table.shape[1] * heads.block_size
@@ -239,10 +256,10 @@ def rope_kv_write_attention(
     options |= ahead_options(ahead, chosen.prefetch, 2, math.prod(grid))
     kernel: Any = apart_attention_kernel if chosen.current_apart else fused_attention_kernel
     kernel[grid](
-        out, k_cache, v_cache, counters, *new_partials(len(out), heads, splits, out.device), qkv,
-        block_table, context_lens, cos, sin, q_norm, k_norm,
-        ahead if options["SHARE"] else None, eps, scale=heads.head_dim**-0.5,
-        table_stride=block_table.stride(0), QK_NORM=qk_norm, **options,
+        out, as_bytes(k_cache), as_bytes(v_cache), *([] if chosen.current_apart else [kv_scales]),
+        counters, *new_partials(len(out), heads, splits, out.device), qkv, block_table,
+        context_lens, cos, sin, q_norm, k_norm, ahead if options["SHARE"] else None, eps,
+        scale=heads.head_dim**-0.5, table_stride=block_table.stride(0), QK_NORM=qk_norm, **options,
         **launch_options(pdl, out.device),
     )  # fmt: skip
 

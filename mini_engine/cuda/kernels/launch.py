@@ -37,6 +37,7 @@ not declare that it touches memory. Ours does ("~{memory}"), so no load can be m
 
 from __future__ import annotations
 
+import os
 from functools import cache
 
 import torch
@@ -96,7 +97,9 @@ def launch_options(pdl: bool, device: torch.device) -> dict[str, bool]:
 @cache
 def sm_count(device: torch.device) -> int:
     """How many multiprocessors a GPU has. Any other device counts as an H200, so that plans made
-    without a GPU, in tests or to compile ahead of time, are the same everywhere."""
+    without a GPU, in tests or to compile ahead of time, are the same everywhere; or as what the
+    environment says in MINI_ENGINE_SM_COUNT. With 1 the plans have few programs: the interpreter
+    runs one at a time."""
     if device.type != "cuda":
-        return H200_SM_COUNT
+        return int(os.environ.get("MINI_ENGINE_SM_COUNT", H200_SM_COUNT))
     return torch.cuda.get_device_properties(device).multi_processor_count

@@ -19,6 +19,7 @@ import triton.language as tl
 from torch import Tensor
 
 from mini_engine.cuda.kernels.checks import check_shape, check_table
+from mini_engine.cuda.kernels.fp8 import FP8
 
 LOWEST = tl.constexpr(-1e30)  # below every score; LOWEST - LOWEST is 0 where -inf would be NaN
 
@@ -58,8 +59,11 @@ class Heads:
         }
 
     @classmethod
-    def of(cls, q: Tensor, k_cache: Tensor, v_cache: Tensor) -> Heads:
-        """Raises ValueError unless the three fit together and head_dim is a power of two >= 16."""
+    def of(
+        cls, q: Tensor, k_cache: Tensor, v_cache: Tensor, kv_scales: Tensor | None = None
+    ) -> Heads:
+        """Raises ValueError unless they fit together, head_dim is a power of two >= 16, and there
+        are scales if and only if the cache is in fp8."""
         if k_cache.dim() != 4:
             raise ValueError(
                 f"k_cache is {tuple(k_cache.shape)}, expected "
@@ -79,6 +83,13 @@ class Heads:
                 f"kv_heads · head_dim {head_dim})"
             )
         check_shape("q", q, tuple(q.shape))
+        if (kv_scales is None) == (k_cache.dtype == FP8):
+            raise ValueError(
+                f"a cache of {k_cache.dtype} {'without' if kv_scales is None else 'with'} "
+                "kv_scales: give them for a cache in fp8, to an op that takes them, and only then"
+            )
+        if kv_scales is not None:
+            check_shape("kv_scales", kv_scales, (2, kv_heads))
         return cls(q.shape[1] // head_dim, kv_heads, head_dim, block_size)
 
     def check_tables(self, num_reqs: int, block_table: Tensor, context_lens: Tensor) -> None:
@@ -118,7 +129,8 @@ def cache_rows(table, token, inside, BLOCK_SIZE: tl.constexpr):
 def load_keys(
     k_cache, v_cache, row, inside, kv_head, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr
 ):
-    """Both halves of K (tile, D/2) and V (tile, D) of some rows of the cache, zeros outside."""
+    """Both halves of K (tile, D/2) and V (tile, D) of some rows of the cache, zeros outside, as
+    they are stored (`e4m3.numbers`)."""
     half: tl.constexpr = HEAD_DIM // 2
     at = ((row * KV_HEADS + kv_head) * HEAD_DIM)[:, None]
     pair, d = tl.arange(0, half)[None, :], tl.arange(0, HEAD_DIM)[None, :]

@@ -151,6 +151,12 @@ def pick_and_advance(
     )  # fmt: skip
 
 
+def room_for_partials(rows: int, parts: int, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Values float32 and indices int32, each (rows, parts), on the device of `like`."""
+    values = like.new_empty(rows, parts, dtype=torch.float32)
+    return values, like.new_empty(rows, parts, dtype=torch.int32)
+
+
 # ---------------------------------------------------------------- the same in PyTorch
 
 

@@ -5,7 +5,8 @@
 In:  q (T, q) rotated: the tokens of request 0, then those of request 1, ...; query_lens (R,): how
      many tokens each request has in this step, 0 for a padded one; context_lens (R,): its whole
      context, these tokens included; block_table (R, max_blocks); the caches (num_blocks,
-     block_size, kv_heads, D), which already hold the keys and values of this step.
+     block_size, kv_heads, D), which already hold the keys and values of this step; kv_scales
+     (2, kv_heads) float32: of a cache in fp8 (e4m3.py), or None.
 Out: out (T, q). Rows beyond the last token are padding and stay as they are.
 
 A program walks over the keys in tiles with a running softmax, so that no score reaches memory (Dao
@@ -31,6 +32,8 @@ import triton.language as tl
 from torch import Tensor
 
 from mini_engine.cuda.kernels.checks import check_shape
+from mini_engine.cuda.kernels.e4m3 import head_scale, rows_of_numbers
+from mini_engine.cuda.kernels.fp8 import as_bytes, widened
 from mini_engine.cuda.kernels.launch import launch_options, pdl_release, pdl_wait, runs_triton
 from mini_engine.cuda.kernels.paged import LOWEST, Heads, gather
 
@@ -44,6 +47,7 @@ def prefill_kernel(
     q,
     k_cache,
     v_cache,
+    kv_scales,
     block_table,
     query_lens,
     context_lens,
@@ -90,7 +94,8 @@ def prefill_kernel(
     seen_by_all = (cached + first_row // GROUP + 1) // TILE * TILE
     end = tl.minimum(context, cached + (first_row + ROWS - 1) // GROUP + 1)
     table = block_table + request.to(tl.int64) * table_stride
-    k_cache, v_cache, scale = k_cache + head * HEAD_DIM, v_cache + head * HEAD_DIM, scale * LOG2_E
+    k_cache, v_cache = k_cache + head * HEAD_DIM, v_cache + head * HEAD_DIM
+    scale = scale * LOG2_E * head_scale(kv_scales, head)
     m, l, acc = walk(
         m, l, acc, queries, cached + token, 0, seen_by_all, k_cache, v_cache, table, scale,
         KV_HEADS, HEAD_DIM, BLOCK_SIZE, TILE, False, STAGES,
@@ -99,7 +104,8 @@ def prefill_kernel(
         m, l, acc, queries, cached + token, seen_by_all, end, k_cache, v_cache, table, scale,
         KV_HEADS, HEAD_DIM, BLOCK_SIZE, TILE, True, LAST_STAGES,
     )  # fmt: skip
-    tl.store(out + at, (acc / l[:, None]).to(out.dtype.element_ty), mask=real)
+    result = acc / l[:, None] * head_scale(kv_scales, KV_HEADS + head)
+    tl.store(out + at, result.to(out.dtype.element_ty), mask=real)
 
 
 @triton.jit
@@ -138,6 +144,7 @@ def walk(
         block = tl.load(table + tl.minimum(key + TILE, last - 1) // BLOCK_SIZE)
         at = slot[:, None] * (KV_HEADS * HEAD_DIM) + tl.arange(0, HEAD_DIM)[None, :]
         keys = tl.load(k_cache + at, cache_modifier=".cg")
+        keys = rows_of_numbers(keys, key < last, queries.dtype)
         scores = tl.dot(queries, tl.trans(keys), input_precision="ieee")
         if DIAGONAL:
             scores = tl.where(key[None, :] <= position[:, None], scores, LOWEST)
@@ -146,12 +153,15 @@ def walk(
         keep = tl.exp2(m - m_new)
         l = l * keep + tl.sum(weights, axis=1)
         values = tl.load(v_cache + at, cache_modifier=".cg")
+        values = rows_of_numbers(values, key < last, queries.dtype)
         acc = tl.dot(weights.to(values.dtype), values, acc * keep[:, None], input_precision="ieee")
         m = m_new
     return m, l, acc
 
 
-def tile_options(head_dim: int, element_size: int, capability: int) -> dict[str, int]:
+def tile_options(
+    head_dim: int, element_size: int, capability: int, *, fp8: bool = False
+) -> dict[str, int]:
     """Rows, keys a tile and warps of a program; tiles of keys that are in flight or in use.
 
     128 rows and not 64 halve what each multiplication draws from L2. With more than one stage in
@@ -160,6 +170,8 @@ def tile_options(head_dim: int, element_size: int, capability: int) -> dict[str,
     """
     small = head_dim > 128 or element_size > 2  # it must fit 64 KB of shared memory
     rows, tile, warps = (32, 16, 4) if small else (128, 64, 8)
+    if fp8 and not small and capability < 90:
+        tile = 32  # converting takes registers: with 64 keys it spills
     last_stages = 1 if 90 <= capability < 120 else 2
     return {"ROWS": rows, "TILE": tile, "num_warps": warps, "STAGES": 3, "LAST_STAGES": last_stages}
 
@@ -179,22 +191,26 @@ def prefill_attention(
     query_lens: Tensor,
     context_lens: Tensor,
     pdl: bool = False,
+    kv_scales: Tensor | None = None,
 ) -> None:
     """Shapes as at the top of the file."""
-    heads = Heads.of(q, k_cache, v_cache)
+    heads = Heads.of(q, k_cache, v_cache, kv_scales)
     num_reqs = len(query_lens)
     heads.check_tables(num_reqs, block_table, context_lens)
     check_shape("query_lens", query_lens, (num_reqs,))
     check_shape("out", out, tuple(q.shape))
     if not runs_triton(q):
-        prefill_reference(out, q, k_cache, v_cache, block_table, query_lens, context_lens)
+        caches = k_cache, v_cache
+        prefill_reference(out, q, *caches, block_table, query_lens, context_lens, kv_scales)
         return
     major, minor = torch.cuda.get_device_capability(q.device) if q.is_cuda else (9, 0)
-    options = tile_options(heads.head_dim, q.element_size(), 10 * major + minor)
+    capability, fp8 = 10 * major + minor, kv_scales is not None
+    options = tile_options(heads.head_dim, q.element_size(), capability, fp8=fp8)
     tiles = num_tiles(len(q), num_reqs, heads.group_size, options["ROWS"])
     prefill_kernel[(heads.num_kv_heads, tiles)](
-        out, q, k_cache, v_cache, block_table, query_lens, context_lens, heads.head_dim**-0.5,
-        block_table.stride(0), num_reqs, **heads.constants, **options,
+        out, q, as_bytes(k_cache), as_bytes(v_cache), kv_scales, block_table, query_lens,
+        context_lens, heads.head_dim**-0.5, block_table.stride(0), num_reqs, **heads.constants,
+        **options,
         REQS=max(REQUESTS, triton.next_power_of_2(num_reqs)), **launch_options(pdl, q.device),
     )  # fmt: skip
 
@@ -207,16 +223,20 @@ def prefill_reference(
     block_table: Tensor,
     query_lens: Tensor,
     context_lens: Tensor,
+    kv_scales: Tensor | None = None,
 ) -> None:
     """Request by request, in float32, rounded once at the end."""
-    heads = Heads.of(q, k_cache, v_cache)
+    heads = Heads.of(q, k_cache, v_cache, kv_scales)
     first = 0
     for r, (chunk, context) in enumerate(
         zip(query_lens.tolist(), context_lens.tolist(), strict=True)
     ):
         if chunk == 0:
             continue
-        keys, values = (gather(c, block_table[r], context).float() for c in (k_cache, v_cache))
+        keys, values = (
+            widened(gather(cache, block_table[r], context), kv_scales, which)
+            for which, cache in enumerate((k_cache, v_cache))
+        )
         query = q[first : first + chunk].float()
         query = query.view(chunk, heads.num_kv_heads, heads.group_size, heads.head_dim)
         scores = torch.einsum("thgd,nhd->hgtn", query, keys) * heads.head_dim**-0.5

@@ -8,7 +8,8 @@
 A head is rotated by its halves, as Hugging Face stores the weights, not by even and odd columns.
 
 In:  qkv (T, q + 2kv): the merged product; positions, slot_mapping (T,) int32 or int64;
-     cos, sin (max_position, D/2) float32; q_norm, k_norm (D,): the weights of the norms, or None.
+     cos, sin (max_position, D/2) float32; q_norm, k_norm (D,): the weights of the norms, or None;
+     kv_scales (2, kv_heads) float32: of a cache in fp8 (e4m3.py), or None.
 Out: q (T, q) rotated; k_cache, v_cache (num_blocks, block_size, kv_heads, D), written in place.
 
 A slot is block · block_size + offset. Block 0 is the **null block**: padded rows have slot 0, they
@@ -25,6 +26,8 @@ import triton.language as tl
 from torch import Tensor
 
 from mini_engine.cuda.kernels.checks import check_shape
+from mini_engine.cuda.kernels.e4m3 import cached, head_scale
+from mini_engine.cuda.kernels.fp8 import as_bytes, cast_like
 from mini_engine.cuda.kernels.launch import launch_options, pdl_release, pdl_wait, runs_triton
 from mini_engine.cuda.kernels.norm import rms_norm_reference
 from mini_engine.cuda.kernels.paged import Heads
@@ -43,6 +46,7 @@ def rope_kv_write_kernel(
     q,
     k_cache,
     v_cache,
+    kv_scales,
     qkv,
     positions,
     slot_mapping,
@@ -59,12 +63,16 @@ def rope_kv_write_kernel(
 ):
     """Program (token, head): heads 0 to Q_HEADS - 1 are those of q, the next KV_HEADS those of k.
 
-    The program of a k head also copies its v, unchanged. A row of qkv has Q_HEADS heads of q, then
+    The program of a k head also stores its v, not turned. A row of qkv has Q_HEADS heads of q, then
     KV_HEADS of k, then KV_HEADS of v, each HEAD_DIM wide; a row of the caches, slot_mapping[token],
     has KV_HEADS heads. cos and sin have a row of HEAD_DIM // 2 for each position. With QK_NORM a
     head of q or k goes through `head_norm` before it is rotated, with q_norm or k_norm (HEAD_DIM,).
     Everything is computed in float32 and rounded where it is stored. `pdl_release(PDL)` comes
     first; above `pdl_wait(PDL)` only the weights of the norms are loaded.
+
+    The cache may be in fp8: k and v, rounded to the dtype of qkv, are stored as
+    `cached(x, scale, dtype of the cache)`. There is a scale a KV head, `head_scale(kv_scales, i)`;
+    i counts the heads of k, then those of v. In any other cache both do nothing.
     """
     pdl_release(PDL)
     token = tl.program_id(0).to(tl.int64)
@@ -93,12 +101,19 @@ def rope_kv_write_kernel(
         tl.store(target + half, rotated_right.to(q.dtype.element_ty))
     else:
         slot = tl.load(slot_mapping + token, cache_modifier=".cg").to(tl.int64)
-        row = (slot * KV_HEADS + head - Q_HEADS) * HEAD_DIM + pair
-        tl.store(k_cache + row, rotated_left.to(k_cache.dtype.element_ty))
-        tl.store(k_cache + row + half, rotated_right.to(k_cache.dtype.element_ty))
+        kv_head = head - Q_HEADS
+        row = (slot * KV_HEADS + kv_head) * HEAD_DIM + pair
+        wide = qkv.dtype.element_ty
+        kind = k_cache.dtype.element_ty
+        scale = head_scale(kv_scales, kv_head)
+        tl.store(k_cache + row, cached(rotated_left.to(wide), scale, kind))
+        tl.store(k_cache + row + half, cached(rotated_right.to(wide), scale, kind))
+        scale = head_scale(kv_scales, KV_HEADS + kv_head)
         values = source + KV_HEADS * HEAD_DIM
-        tl.store(v_cache + row, tl.load(values, cache_modifier=".cg"))
-        tl.store(v_cache + row + half, tl.load(values + half, cache_modifier=".cg"))
+        v_left = tl.load(values, cache_modifier=".cg")
+        v_right = tl.load(values + half, cache_modifier=".cg")
+        tl.store(v_cache + row, cached(v_left, scale, kind))
+        tl.store(v_cache + row + half, cached(v_right, scale, kind))
 
 
 @torch.library.custom_op("launch_bound::rope_kv_write", mutates_args=("q", "k_cache", "v_cache"))
@@ -115,9 +130,10 @@ def rope_kv_write(
     k_norm: Tensor | None = None,
     eps: float = 1e-6,
     pdl: bool = False,
+    kv_scales: Tensor | None = None,
 ) -> None:
     """Shapes as at the top of the file. ValueError also for one of q_norm and k_norm alone."""
-    heads = Heads.of(q, k_cache, v_cache)
+    heads = Heads.of(q, k_cache, v_cache, kv_scales)
     check_shape("qkv", qkv, (len(q), heads.qkv_size))
     check_shape("positions", positions, (len(q),))
     check_shape("slot_mapping", slot_mapping, (len(q),))
@@ -126,13 +142,13 @@ def rope_kv_write(
     if not runs_triton(q):
         rotated, keys, values = rope_reference(heads, qkv, positions, cos, sin, q_norm, k_norm, eps)
         q.copy_(rotated.flatten(1))
-        k_cache.flatten(0, 1)[slot_mapping.long()] = keys
-        v_cache.flatten(0, 1)[slot_mapping.long()] = values
+        for which, (cache, new) in enumerate(((k_cache, keys), (v_cache, values))):
+            cache.flatten(0, 1)[slot_mapping.long()] = cast_like(new, kv_scales, which)
         return
     rope_kv_write_kernel[(len(qkv), heads.num_heads + heads.num_kv_heads)](
-        q, k_cache, v_cache, qkv, positions, slot_mapping, cos, sin, q_norm, k_norm, eps,
-        Q_HEADS=heads.num_heads, KV_HEADS=heads.num_kv_heads, HEAD_DIM=heads.head_dim,
-        QK_NORM=qk_norm, num_warps=1, **launch_options(pdl, q.device),
+        q, as_bytes(k_cache), as_bytes(v_cache), kv_scales, qkv, positions, slot_mapping, cos, sin,
+        q_norm, k_norm, eps, Q_HEADS=heads.num_heads, KV_HEADS=heads.num_kv_heads,
+        HEAD_DIM=heads.head_dim, QK_NORM=qk_norm, num_warps=1, **launch_options(pdl, q.device),
     )  # fmt: skip
 
 

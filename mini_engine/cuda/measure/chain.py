@@ -34,8 +34,9 @@ from mini_engine.cuda.graphs.backend import GraphBackend
 from mini_engine.cuda.kernels.plans import BASE, PLANS, KernelPlan
 from mini_engine.cuda.measure.decode_setup import DecodeSetup
 from mini_engine.cuda.measure.intervals import median_interval
-from mini_engine.cuda.measure.our_variants import FusedGraph, no_pdl
+from mini_engine.cuda.measure.our_variants import FusedGraph
 from mini_engine.cuda.measure.timing import paired_laps
+from mini_engine.cuda.path import no_pdl
 from mini_engine.predict.oplists import OpCost, StepShape, step_parts
 from mini_engine.records.rows import Interval, six
 

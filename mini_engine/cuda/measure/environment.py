@@ -22,8 +22,8 @@ from mini_engine.cuda.graphs.backend import GraphBackend
 from mini_engine.cuda.measure.calibrate import captured, copy_bandwidth, dummy_kernel, sizes_for
 from mini_engine.cuda.measure.evidence import gpu_state, version
 from mini_engine.cuda.measure.intervals import median_interval
-from mini_engine.cuda.measure.our_variants import no_pdl, no_triton
 from mini_engine.cuda.measure.timing import device_us
+from mini_engine.cuda.path import no_pdl, no_triton
 from mini_engine.records.rows import Interval
 
 TOOLS = ("gcc", "nvcc", "ncu", "nsys", "compute-sanitizer")  # compilers and profilers at hand

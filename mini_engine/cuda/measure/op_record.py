@@ -77,9 +77,9 @@ class WatchedAttention:
         with self.recorder.live():
             attend = self.attention.begin(inputs)
 
-        def live(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        def live(q: Tensor, keys: Tensor, values: Tensor, scales: Tensor | None) -> Tensor:
             with self.recorder.live():
-                return attend(q, keys, values)
+                return attend(q, keys, values, scales)
 
         return live
 

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from importlib.util import find_spec
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from mini_engine.cuda.graphs.backend import GraphBackend
 from mini_engine.cuda.graphs.capture import GraphRunner, PiecewiseGraphRunner
 from mini_engine.cuda.kernels.plans import BASE
 from mini_engine.cuda.measure.decode_setup import DecodeSetup, Variant, new_step
@@ -231,22 +229,3 @@ def quantized(setup: DecodeSetup, quant: str) -> DecodeSetup:
     """The setup with the plain model on quantised weights, which it writes out for each product."""
     model = Model(setup.model.weights.as_quantized(quant), setup.model.cache)
     return replace(setup, model=model)
-
-
-def no_triton(backend: GraphBackend) -> str | None:  # noqa: ARG001 (as every `why_not`)
-    """Why the kernels cannot run here, in one line; None where they can."""
-    if find_spec("triton") is None:
-        return "the kernels are written in Triton, which is not installed: pip install triton"
-    return None
-
-
-def no_pdl(backend: GraphBackend) -> str | None:
-    """Why programmatic dependent launch cannot run here, in one line; None where it can."""
-    if reason := no_triton(backend):
-        return reason
-    if backend.emulated:
-        return "programmatic dependent launch is a GPU's: this variant needs sm_90 or newer"
-    major, minor = torch.cuda.get_device_capability(backend.device)
-    if major < 9:
-        return f"sm_{major}{minor} has no programmatic dependent launch: this variant needs sm_90"
-    return None

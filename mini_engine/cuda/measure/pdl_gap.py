@@ -20,8 +20,8 @@ import torch
 
 from mini_engine.cuda.graphs.backend import Graph, GraphBackend
 from mini_engine.cuda.measure.intervals import median_interval
-from mini_engine.cuda.measure.our_variants import no_pdl, no_triton
 from mini_engine.cuda.measure.timing import Lap, paired_laps
+from mini_engine.cuda.path import no_pdl, no_triton
 
 WIDTH = 1024  # of the row: one program, one pass, nothing that memory would slow down
 PLAIN, PDL, SAVED = "norm_node_us", "norm_node_pdl_us", "pdl_saves_us"

@@ -24,12 +24,13 @@ from pathlib import Path
 
 import torch
 
-from mini_engine.cuda.attention import HostAttention
 from mini_engine.cuda.graphs.backend import GraphBackend
 from mini_engine.cuda.graphs.capture import is_out_of_memory, no_garbage_collection
+from mini_engine.cuda.measure.kernel_names import with_purposes
 from mini_engine.cuda.measure.op_record import OpRecorder, WatchedAttention
 from mini_engine.cuda.measure.profile_rows import STEP, ProfilerRow, events_of_profile
-from mini_engine.cuda.model import KVCache, Model
+from mini_engine.cuda.model import KVCache
+from mini_engine.cuda.path import Kernels, decoding_model
 from mini_engine.cuda.runner import TorchRunner
 from mini_engine.cuda.weights import Weights
 from mini_engine.dispatch.default_ladder import default_capture_sizes
@@ -37,7 +38,7 @@ from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.dispatch.modes import CUDAGraphMode
 from mini_engine.engine.engine import Engine, StepRecord
 from mini_engine.engine.scheduler import Request, SchedulerLimits
-from mini_engine.predict.oplists import OpCost
+from mini_engine.predict.oplists import OpCost, StepShape, step_ops
 from mini_engine.predict.step_cost import LAUNCHED_AS, Mode
 from mini_engine.records.trace import GPU, TraceEvent
 
@@ -56,20 +57,28 @@ class Profile:
 
 @torch.no_grad()  # in inference mode a recorder sees linear, and not the mm that it calls
 def profile_step(
-    backend: GraphBackend, weights: Weights, mode: str, *, batch: int, context: int
+    backend: GraphBackend,
+    weights: Weights,
+    mode: str,
+    *,
+    batch: int,
+    context: int,
+    kernels: Kernels = 0,
 ) -> Profile:
     """Decode a few steps of `batch` requests with `context` tokens; keep one of median length.
+
+    With `kernels` of ours a layer, if they can run here; else by the plain model.
 
     Raises ValueError for a context that is too short or too long, for too little memory, and for a
     profiler that saw nothing of the GPU.
     """
     try:
-        engine, runner = _engine(backend, weights, mode, batch, context)
+        engine, runner = _engine(backend, weights, mode, batch, context, kernels)
         try:
             for _ in range(1 + WARM_UP):  # the first step is the prefill of all prompts
                 engine.step()
             rows, record = _profiled(engine, backend)
-            ops = _ops_of(runner, record)
+            ops = _ops_of(runner, record, batch, context)
         finally:
             runner.release()
     except RuntimeError as error:
@@ -79,7 +88,7 @@ def profile_step(
             f"out of device memory with batch {batch} and context {context}: give smaller ones "
             f"({str(error).splitlines()[0]})"
         ) from None
-    timeline = events_of_profile(rows)
+    timeline = with_purposes(events_of_profile(rows))
     if not backend.emulated and not any(event.lane == GPU for event in timeline):
         raise ValueError(
             "the profiler saw nothing on the GPU: end other profilers, or set KINETO_LOG_LEVEL=1 "
@@ -98,7 +107,7 @@ def process_name(mode: str, *, emulated: bool) -> str:
 
 
 def _engine(
-    backend: GraphBackend, weights: Weights, mode: str, batch: int, context: int
+    backend: GraphBackend, weights: Weights, mode: str, batch: int, context: int, kernels: Kernels
 ) -> tuple[Engine, TorchRunner]:
     """An engine with `batch` waiting requests, and graphs captured for exactly that batch size."""
     config, device = weights.config, weights.embed.device
@@ -123,7 +132,8 @@ def _engine(
     )
     dispatcher = GraphDispatcher(mode, sizes, batch)
     cache = KVCache.allocate(config, limits.num_blocks, BLOCK_SIZE, device, weights.embed.dtype)
-    runner = TorchRunner(Model(weights, cache), limits, dispatcher, backend)
+    model = decoding_model(weights, cache, backend, kernels, lambda _: None)
+    runner = TorchRunner(model, limits, dispatcher, backend)
     if runner.capture().dropped:
         raise torch.OutOfMemoryError(f"no memory to capture batch {batch}")
     engine = Engine(runner, limits, dispatcher)
@@ -157,15 +167,21 @@ def _profiled(engine: Engine, backend: GraphBackend) -> tuple[list[ProfilerRow],
 # ---------------------------------------------------------------- the ops of a step
 
 
-def _ops_of(runner: TorchRunner, record: StepRecord) -> list[OpCost]:
-    """The ops of the last step, recorded while it is computed again, which changes nothing."""
+def _ops_of(runner: TorchRunner, record: StepRecord, size: int, context: int) -> list[OpCost]:
+    """The ops of the last step. Those of the kernels are listed; the plain model's are recorded
+    while it is computed again, which changes nothing."""
     batch, recorder = record.batch, OpRecorder()
+    count = getattr(runner.model, "kernels_of", None)
+    if count:
+        pieces = record.descriptor.mode is CUDAGraphMode.PIECEWISE
+        style = f"fused{9 if pieces else count(size)}"
+        return step_ops(runner.model.config, StepShape.decode(size, context), style)
     if record.descriptor.mode is CUDAGraphMode.FULL:
         with recorder:
             runner.full.forward(record.descriptor.num_tokens)
         return recorder.ops
     step = runner.inputs.view(batch.num_tokens, batch.num_reqs)
-    attention = WatchedAttention(HostAttention.of(batch, BLOCK_SIZE), recorder)
+    attention = WatchedAttention(runner.model.live_attention(batch), recorder)
     with recorder:
         hidden = runner.model.body(step, attention)
         with recorder.live():

@@ -156,7 +156,7 @@ def check(
     wide = (exact.flatten(1), q.float().flatten(1), keys.float(), values.float())
     prefill_reference(*wide, inputs.block_table, inputs.query_lens, inputs.context_lens)
     off, other = (
-        float((attention.begin(inputs)(q, keys, values) - exact).abs().max())
+        float((attention.begin(inputs)(q, keys, values, None) - exact).abs().max())
         for attention in (paged, sdpa)
     )
     allowed = 2 * max(other, torch.finfo(q.dtype).eps * float(exact.abs().max()))
@@ -193,7 +193,7 @@ def _attends(
     def call() -> Tensor:
         attend = attention.begin(inputs)
         for keys, values in zip(model.cache.keys, model.cache.values, strict=True):
-            out = attend(q, keys, values)
+            out = attend(q, keys, values, None)
         return out
 
     return call

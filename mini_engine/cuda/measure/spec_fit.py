@@ -167,7 +167,7 @@ def base_name(gpu: str) -> str | None:
     if "rtx" in parts[:1] and len(parts) > 1:  # "rtx 5070 ti" is rtx5070ti, another than rtx5070
         more = parts[2:3] if parts[2:3] == ["ti"] else []
         parts = ["".join(["rtx", parts[1], *more]), *parts[2 + len(more) :]]
-    if not parts or {"laptop", "super", "ti", "d", "mobile", "3e"} & set(parts):
+    if not parts or {"laptop", "super", "ti", "d", "mobile", "3e", "hbm3e"} & set(parts):
         return None
     card, rest = parts[0], set(parts[1:])
     for variant in ("pcie", "nvl", "40gb"):  # "A100-SXM4-40GB" is a100-40, "H100 NVL" is h100-nvl

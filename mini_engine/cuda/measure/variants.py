@@ -35,9 +35,8 @@ from mini_engine.cuda.measure.our_variants import (
     OursGraph,
     OursPiecewise,
     fused,
-    no_pdl,
-    no_triton,
 )
+from mini_engine.cuda.path import no_pdl, no_triton
 from mini_engine.cuda.weights import QUANTS
 from mini_engine.predict.step_cost import Mode
 

@@ -22,6 +22,7 @@ from mini_engine.cuda.kernels import (
     pick,
     prefill,
     rope,
+    sample,
 )
 from mini_engine.cuda.kernels.gemv import GemvPlan, chunk_of, gemv_plan
 from mini_engine.cuda.kernels.launch import launch_options
@@ -58,6 +59,7 @@ def every_call() -> dict[str, tuple[Callable[..., None], tuple[object, ...]]]:
     tokens = torch.zeros(3, dtype=torch.int64)
     advanced = (ints.clone(), ints.clone(), ones.clone(), ints.clone())
     turned = rotary(HEADS.head_dim)
+    halves, drawn = torch.full((3,), 0.5), (rows(3, 1), torch.zeros(3, 1, dtype=torch.int32))
     return {
         "rms_norm": (norm.rms_norm, (rows(3, 32), rows(3, 32), norm_weight, EPS)),
         "add_rms_norm": (norm.add_rms_norm, (*rows(3, 3, 32), norm_weight, EPS)),
@@ -83,6 +85,11 @@ def every_call() -> dict[str, tuple[Callable[..., None], tuple[object, ...]]]:
             (rows(3, 6), rows(3, 32), norm_weight, matrix, EPS),
         ),
         "norm_lm_head": (head.norm_lm_head, (found, where, rows(3, 32), norm_weight, matrix, EPS)),
+        "find_cutoffs": (
+            sample.find_cutoffs,
+            (rows(3), rows(3, 12), halves, ones, halves, halves.log()),
+        ),
+        "draw": (sample.draw, (*drawn, rows(3, 12), -halves, halves, ints, kv.context_lens)),
         "pick_tokens": (pick.pick_tokens, (tokens, found, where)),
         "pick_and_advance": (
             pick.pick_and_advance,

@@ -129,7 +129,9 @@ def test_an_empty_chain_on_the_calibrated_machine_takes_what_was_measured(tmp_pa
 def test_what_was_not_measured_keeps_its_source(tmp_path: Path) -> None:
     card = card_of(on_a_gpu(), tmp_path)
     kept = spec_fit.kept(spec_fit.card_fits(on_a_gpu(), H200), "card")
-    assert set(kept) == {"vram_bytes", "bandwidth_gb_s", "peak_tflops", "reserved_bytes"}
+    assert set(kept) == {
+        "vram_bytes", "bandwidth_gb_s", "link_gb_s", "peak_tflops", "reserved_bytes"
+    }  # fmt: skip
     for name in kept:
         assert card.figures[name] == H200.figures[name]
     assert card.texts == H200.texts
@@ -193,7 +195,8 @@ def test_emulated_figures_say_in_both_files_that_they_are_no_evidence(tmp_path: 
         ("NVIDIA H20", "h20"),
         ("NVIDIA H20-3e", None),
         ("NVIDIA B200", "b200"),
-        ("NVIDIA GH200 480GB", None),
+        ("NVIDIA GH200 480GB", "gh200"),
+        ("NVIDIA GH200 144G HBM3e", None),
         ("NVIDIA A100-SXM4-80GB", "a100"),
         ("NVIDIA A100-SXM4-40GB", "a100-40"),
         ("NVIDIA A100-PCIE-40GB", "a100-40"),

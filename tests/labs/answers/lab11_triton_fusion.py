@@ -73,6 +73,7 @@ def rope_kv_write_kernel(
     q,
     k_cache,
     v_cache,
+    kv_scales,
     qkv,
     positions,
     slot_mapping,
@@ -113,5 +114,11 @@ def rope_kv_write_kernel(
     else:
         slot = tl.load(slot_mapping + token).to(tl.int64)
         place = slot * KV_HEADS * HEAD_DIM + (head - Q_HEADS) * HEAD_DIM + d
-        tl.store(k_cache + place, turned.to(k_cache.dtype.element_ty))
-        tl.store(v_cache + place, tl.load(heads + (head + KV_HEADS) * HEAD_DIM + d))
+        kind = k_cache.dtype.element_ty
+        key, value = (
+            turned.to(qkv.dtype.element_ty),
+            tl.load(heads + (head + KV_HEADS) * HEAD_DIM + d),
+        )
+        tl.store(k_cache + place, cached(key, head_scale(kv_scales, head - Q_HEADS), kind))
+        scale = head_scale(kv_scales, head - Q_HEADS + KV_HEADS)
+        tl.store(v_cache + place, cached(value, scale, kind))

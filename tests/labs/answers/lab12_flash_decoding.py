@@ -31,6 +31,7 @@ def decode_split_kernel(
     q,
     k_cache,
     v_cache,
+    kv_scales,
     block_table,
     context_lens,
     scale,
@@ -64,8 +65,10 @@ def decode_split_kernel(
         inside = token < length
         rows = cache_rows(block_table + request * table_stride, token, inside, BLOCK_SIZE)
         at = rows[:, None] * (KV_HEADS * HEAD_DIM) + tl.program_id(1) * HEAD_DIM + d
-        keys = tl.load(k_cache + at, mask=inside[:, None], other=0.0).to(tl.float32)
-        values = tl.load(v_cache + at, mask=inside[:, None], other=0.0)
+        keys = load_numbers(k_cache + at, inside, tl.float32).to(tl.float32)
+        keys *= head_scale(kv_scales, tl.program_id(1))
+        values = load_numbers(v_cache + at, inside, tl.float32).to(tl.float32)
+        values *= head_scale(kv_scales, KV_HEADS + tl.program_id(1))
         scores = tl.sum(mine[:, None, :] * keys[None, :, :], axis=2)
         valid = (member[:, None] < PADDED_GROUP) & inside[None, :]
         m, l, acc = online_softmax(scores, valid, values, m, l, acc)

@@ -42,7 +42,7 @@ def check(heads: Heads, chunks: list[Chunk], dtype: torch.dtype, padding: int = 
     assert (out[len(q) - padding :] == UNTOUCHED).all()
 
 
-def small_tiles(*_: Any) -> dict[str, int]:
+def small_tiles(*_: Any, **__: Any) -> dict[str, int]:
     """So that a few tokens have edges of every kind."""
     return {"ROWS": 16, "TILE": 16, "num_warps": 1, "STAGES": 3, "LAST_STAGES": 1}
 

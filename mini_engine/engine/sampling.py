@@ -1,0 +1,56 @@
+"""How the next token of a request is drawn: numbers that a user gives, checked in words.
+
+In:  temperature, top-k, top-p, min-p and a seed. Out: `SamplingParams`, a field of `Request`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+SEEDS = 2**32  # seeds are words of 32 bits
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """Greedy unless a temperature is given; the other fields then say what may be drawn.
+
+    The order is that of vLLM's sampler (vllm/v1/worker/gpu/sample/sampler.py, `Sampler.sample`):
+    logits are divided by the temperature; `min_p` drops tokens less likely than min_p times the
+    likeliest; `top_k` keeps the k likeliest; `top_p` keeps the fewest of the likeliest that hold
+    this share of what is left then. Tokens as likely as the last one kept stay, too.
+    """
+
+    temperature: float = 0.0  # 0: the likeliest token, whatever the other fields say
+    top_k: int = 0  # 0: off
+    top_p: float = 1.0  # 1: off
+    min_p: float = 0.0  # 0: off
+    seed: int = 0  # the same seed gives the same text
+
+    def __post_init__(self) -> None:
+        # Below 1e-5 nothing but the likeliest token is ever drawn; beyond 1e5 all are alike.
+        if self.temperature != 0 and not 1e-5 <= self.temperature <= 1e5:
+            raise ValueError(
+                f"temperature is {self.temperature}: give 0 (greedy), or 0.00001 to 100,000, as 0.8"
+            )
+        if self.top_k < 0:
+            raise ValueError(f"top_k is {self.top_k}: give 1 or more tokens, or 0 for all")
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p is {self.top_p}: give more than 0 and at most 1 (all)")
+        if not 0 <= self.min_p <= 1:
+            raise ValueError(f"min_p is {self.min_p}: give 0 (all) to 1")
+        if not 0 <= self.seed < SEEDS:
+            raise ValueError(f"seed is {self.seed}: give 0 to {SEEDS - 1:,}")
+
+
+GREEDY = SamplingParams()
+
+
+def check_greedy(params: Iterable[SamplingParams]) -> None:
+    """Raises ValueError, from a runner that takes the argmax of every row, where one is not to."""
+    for one in params:
+        if one.temperature:
+            raise ValueError(
+                f"temperature is {one.temperature}, and this runner only decodes greedily: make it "
+                "with sampling=True"
+            )

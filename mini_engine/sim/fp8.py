@@ -1,0 +1,85 @@
+"""A KV cache in fp8 on the simulated device: rounding to e4m3, and the kernels that write and read.
+
+In:  caches of bytes, uint8, and scales (2, kv_heads) float32 of a layer, first of K and then of V.
+     mini_engine/model/kv_fp8.py says what e4m3 is.
+Out: what the kernels of `mini_engine/sim/kernels.py` compute, around which these convert: they run
+     those kernels on floats and never do their work again.
+
+Costs are theirs, at one byte a number of the cache.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mini_engine.model.kv_fp8 import LARGEST
+from mini_engine.sim import kernels as k
+from mini_engine.sim.launch import Buffer, Kernel, Scalar
+
+F32 = np.float32
+
+
+def _number(code: int) -> float:
+    sign, exponent, mantissa = code >> 7, code >> 3 & 15, code & 7
+    if (exponent, mantissa) == (15, 7):
+        return float("nan")  # the only one: e4m3 has no infinity
+    size = (mantissa / 8 + (exponent > 0)) * 2.0 ** (max(exponent, 1) - 7)
+    return -size if sign else size
+
+
+NUMBERS = np.array([_number(code) for code in range(256)], F32)
+
+
+def to_e4m3(x: np.ndarray) -> np.ndarray:
+    """The code, uint8, of the number of e4m3 nearest to each float32, ties to even, at most ±448.
+
+    Between two powers of two there are eight numbers, so a number is so many steps of an eighth of
+    the lower one; below 2^-6 the steps stay as they are there.
+    """
+    size = np.minimum(np.abs(x), F32(LARGEST))
+    binade = np.frexp(np.maximum(size, F32(2**-6)))[1] - 1  # of size 2^binade to 2^(binade + 1)
+    steps = np.rint(np.ldexp(size, 3 - binade))  # numpy rounds ties to even
+    codes = (steps + 8 * (binade + 6)).astype(np.uint8)
+    signed: np.ndarray = codes | np.signbit(x).astype(np.uint8) << 7
+    return signed
+
+
+def _store(inner: Kernel) -> Kernel:
+    """A kernel that rotates and stores, with scales as its last buffer."""
+
+    def function(
+        q: np.ndarray, k_cache: np.ndarray, v_cache: np.ndarray, qkv: np.ndarray,
+        positions: np.ndarray, slot_mapping: np.ndarray, *rest: np.ndarray, **scalars: Scalar,
+    ) -> None:  # fmt: skip
+        *others, scales = rest
+        rows = np.arange(len(qkv), dtype=np.int32)  # as if each token had a block of its own
+        new = np.empty((2, len(qkv), 1, *k_cache.shape[2:]), F32)
+        inner.function(q, *new, qkv, positions, rows, *others, **scalars)
+        for cache, x, scale in zip((k_cache, v_cache), new[:, :, 0], scales, strict=True):
+            cache.reshape(-1, *x.shape[1:])[slot_mapping] = to_e4m3(x / scale[:, None])
+
+    def cost(q: Buffer, k_cache: Buffer, v_cache: Buffer, qkv: Buffer, *rest: Buffer, **s: Scalar
+    ) -> float:  # fmt: skip
+        stored = 2 * len(qkv) * k_cache.shape[2] * k_cache.shape[3]
+        plain = inner.bytes(q, k_cache, v_cache, qkv, *rest[:-1], **s)
+        return plain - stored * (qkv.dtype.itemsize - k_cache.dtype.itemsize)
+
+    return Kernel(inner.name, function, cost, inner.flops, inner.dynamic, inner.kind)
+
+
+def _attend(
+    out: np.ndarray, q: np.ndarray, k_cache: np.ndarray, v_cache: np.ndarray,
+    block_table: np.ndarray, query_lens: np.ndarray, context_lens: np.ndarray, scales: np.ndarray,
+) -> None:  # fmt: skip
+    """`kernels.attention` on floats of the blocks in the table, with scales as its last buffer."""
+    blocks, places = np.unique(block_table, return_inverse=True)
+    table = places.reshape(block_table.shape).astype(np.int32)
+    caches = zip((k_cache, v_cache), scales, strict=True)
+    keys, values = (NUMBERS[cache[blocks]] * scale[:, None] for cache, scale in caches)
+    k.attention.function(out, q, keys, values, table, query_lens, context_lens)
+
+
+rope_kv_write, qk_norm_rope_kv_write = _store(k.rope_kv_write), _store(k.qk_norm_rope_kv_write)
+attention = Kernel(
+    k.attention.name, _attend, k.attention.bytes, k.attention.flops, dynamic=True, kind="attention"
+)

@@ -1,0 +1,128 @@
+"""`generate --backend cuda` writes one text: plain or with the kernels, in any mode, with any
+number of steps a replay."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+from mini_engine.cli import main  # noqa: E402
+from mini_engine.cuda import path as path_room  # noqa: E402
+from mini_engine.cuda.generate import Generation, generate  # noqa: E402
+from mini_engine.cuda.graphs.backend import graphs_for  # noqa: E402
+from mini_engine.cuda.model import Model  # noqa: E402
+from mini_engine.cuda.path import decoding_model, why_plain  # noqa: E402
+from mini_engine.cuda.weights import random_weights  # noqa: E402
+from mini_engine.dispatch.modes import CUDAGraphMode  # noqa: E402
+from mini_engine.engine.generation import SHIPPED  # noqa: E402
+from tests.support.checkpoint_helpers import write_smallest  # noqa: E402
+from tests.support.torch_helpers import TINY, torch_model  # noqa: E402
+
+ROOT = Path(__file__).parent.parent.parent
+PROMPTS = ["Return the", "def __init__(self", "If the file"]
+
+
+def written(mode: str, **options: Any) -> Generation:
+    return generate(str(SHIPPED), PROMPTS, mode, max_new_tokens=9, tell=lambda _: None, **options)
+
+
+@pytest.fixture(scope="module")
+def plain() -> tuple[str, ...]:
+    return written("NONE", kernels=0).texts
+
+
+@pytest.mark.parametrize("mode", [mode.name for mode in CUDAGraphMode])
+def test_the_kernels_write_what_the_plain_model_writes_in_every_mode(
+    mode: str, plain: tuple[str, ...]
+) -> None:
+    """Three requests, so that rungs are padded; on a CPU the references of the kernels."""
+    steps = 4 if CUDAGraphMode[mode].has_full_cudagraphs() else 1
+    done = written(mode, steps_per_replay=steps)
+    assert done.texts == plain
+    assert (done.mode, done.steps_per_replay) == (mode, steps)
+    assert bool(done.report.graphs) == (mode != "NONE")
+
+
+def test_nine_kernels_a_layer_and_graphs_of_the_plain_model_write_it_too(
+    plain: tuple[str, ...],
+) -> None:
+    nine = written("FULL_DECODE_ONLY", kernels=9)
+    ops = written("FULL_DECODE_ONLY", kernels=0, steps_per_replay=3)
+    assert nine.texts == ops.texts == plain
+    assert (nine.kernels_per_layer, ops.kernels_per_layer) == (9, 0)
+
+
+def test_the_kernels_themselves_write_it_in_tritons_interpreter(tmp_path: Path) -> None:
+    """In a process of its own: Triton reads TRITON_INTERPRET once. One replay of two steps, and one
+    of the single step that is left."""
+    program = (
+        "import sys; from mini_engine.cuda.generate import generate\n"
+        "done = generate(sys.argv[1], ['w3'], 'FULL_DECODE_ONLY', max_new_tokens=4,\n"
+        "                steps_per_replay=2)\n"
+        "print(done.kernels_per_layer, done.texts[0])\n"
+    )
+    folder = str(write_smallest(tmp_path))
+    few_programs = {"TRITON_INTERPRET": "1", "MINI_ENGINE_SM_COUNT": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", program, folder],
+        cwd=ROOT, env=os.environ | few_programs, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    want = generate(folder, ["w3"], "NONE", max_new_tokens=4, kernels=0, tell=lambda _: None)
+    told, text = done.stdout.splitlines()
+    assert text == f"5 {want.texts[0]}"
+    assert "with the kernels in Triton's interpreter" in told
+
+
+def test_the_command_tells_what_ran(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["generate", "--backend", "cuda", "--prompt", "Return the", "--max-new-tokens", "3"]
+    more = ["--mode", "FULL_DECODE_ONLY", "--steps-per-replay", "2"]
+    assert main([*words, *more, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["kernels_per_layer"], told["pdl"], told["steps_per_replay"]) == (5, False, 2)
+    assert main([*words, "--mode", "NONE", "--plain"]) == 0
+    assert "3 tokens on cpu, plain layers, 0 graphs captured" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (["--backend", "cuda", "--mode", "NONE", "--steps-per-replay", "2"], "need a graph of the"),
+        (["--plain"], "--plain is for the real engine: add --backend cuda"),
+        (["--kernels", "9"], "--kernels is for the real engine"),
+        (["--steps-per-replay", "4"], "--steps-per-replay is for the real engine"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(
+    more: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["generate", "--prompt", "Return", *more]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_a_head_that_no_kernel_takes_is_told_and_the_plain_model_runs() -> None:
+    backend, said = graphs_for("cpu"), list[str]()
+    weights = random_weights(TINY, backend.device, torch.float32, seed=1)
+    cache = torch_model(weights, 4, 4).cache
+    assert type(decoding_model(weights, cache, backend, 5, said.append)) is Model
+    assert said == [
+        "head_dim 8 is no power of two of 32 or more, which kernels need: the plain model runs"
+    ]
+    for head_dim, takes in ((16, (9,)), (32, (5, 9)), (96, ())):
+        config = replace(TINY, head_dim=head_dim)
+        assert takes == tuple(n for n in (5, 9) if why_plain(config, backend, n) is None)
+
+
+def test_without_triton_the_plain_model_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(path_room, "find_spec", lambda _: None)
+    reason = why_plain(replace(TINY, head_dim=32), graphs_for("cpu"), 5)
+    assert reason == "the kernels are written in Triton, which is not installed: pip install triton"

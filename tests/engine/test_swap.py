@@ -1,0 +1,214 @@
+"""Claims about preempting by swap. That no token and no block is lost, whatever the load, is shown
+by the properties of test_engine.py, which swap, too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from mini_engine.dispatch.dispatcher import GraphDispatcher
+from mini_engine.engine.batch import Request, ScheduledBatch, SchedulerLimits
+from mini_engine.engine.engine import Completion, Engine
+from mini_engine.engine.prefix_cache import SharingPool
+from mini_engine.engine.swap import SavesUs, SwappingScheduler
+from tests.support.fake_runner import FakeRunner, tokens_alone
+
+CROWD = [Request(f"r{i}", [i + 1, 5, i + 2], 8) for i in range(4)]
+
+
+def swap_limits(preemption: str = "swap", host_blocks: int = 50, **more: bool) -> SchedulerLimits:
+    """So few blocks of 2 tokens that of four requests some are preempted."""
+    return SchedulerLimits(
+        4, 8, 13, 2, 40, preemption=preemption, host_blocks=host_blocks, **more
+    )  # fmt: skip
+
+
+def served(
+    limits: SchedulerLimits,
+    runner: Callable[[SchedulerLimits], FakeRunner] = FakeRunner,
+    saves_us: SavesUs | None = None,
+) -> tuple[list[Completion] | str, list[ScheduledBatch]]:
+    """The crowd's completions, or that the cache was corrupted; and all batches."""
+    runs = runner(limits)
+    dispatcher = GraphDispatcher("FULL_AND_PIECEWISE", [1, 2, 4, 8], 4)
+    try:
+        done: list[Completion] | str = Engine(runs, limits, dispatcher, saves_us=saves_us).run(
+            CROWD
+        )
+    except AssertionError:
+        done = "corrupted"
+    return done, runs.batches
+
+
+def is_right(done: list[Completion] | str) -> bool:
+    alone = {r.request_id: tokens_alone(r) for r in CROWD}
+    return not isinstance(done, str) and {c.request_id: c.tokens for c in done} == alone
+
+
+def computed(batches: list[ScheduledBatch]) -> int:
+    return sum(batch.num_tokens for batch in batches)
+
+
+ONCE = sum(len(r.prompt) + r.max_new_tokens - 1 for r in CROWD)
+
+
+def test_a_swapped_request_computes_nothing_twice() -> None:
+    done, batches = served(swap_limits())
+    assert is_right(done)
+    assert not isinstance(done, str)
+    preemptions = sum(c.num_preemptions for c in done)
+    assert preemptions == sum(len(b.preempted) for b in batches) > 0
+    assert computed(batches) == ONCE
+    again, recomputed = served(swap_limits("recompute", 0))
+    assert is_right(again)
+    assert computed(recomputed) > ONCE
+
+
+def test_every_block_comes_back_from_where_it_went_and_never_in_a_step_that_preempts() -> None:
+    _, batches = served(swap_limits())
+    outs = [host for b in batches for _, host in b.swap_out]
+    ins = [host for b in batches for _, host in b.swap_in]
+    assert sorted(outs) == sorted(ins) != []
+    assert not [b for b in batches if b.swap_out and b.swap_in]
+    for batch in batches:
+        assert bool(batch.swap_out) == bool(batch.preempted)
+        held = {block for entry in batch.entries for block in entry.block_table}
+        assert {block for block, _ in batch.swap_in} <= held
+
+
+def test_a_decode_comes_back_as_a_decode() -> None:
+    _, batches = served(swap_limits())
+    back = [b for b in batches if b.swap_in and not any(e.start == 0 for e in b.entries)]
+    assert back
+    assert all(not b.has_prefill for b in back)
+
+
+def test_a_prompt_that_was_cut_comes_back_as_a_prompt() -> None:
+    limits = SchedulerLimits(
+        2, 3, 5, 2, 40, reserve_full_isl=False, preemption="swap", host_blocks=9
+    )  # fmt: skip
+    scheduler = SwappingScheduler(limits)
+    scheduler.submit(Request("old", [1], 7))
+    scheduler.submit(Request("long", range(7), 1))
+    back = []
+    while batch := scheduler.step():
+        back += [e for e in batch.entries if batch.swap_in and e.request.request_id == "long"]
+        scheduler.update(batch, [0] * sum(e.samples for e in batch.entries))
+    assert [(e.is_prefill, e.start > 0) for e in back] == [(True, True)]
+
+
+def test_where_host_memory_is_full_it_is_computed_again() -> None:
+    done, batches = served(swap_limits(host_blocks=1))
+    assert is_right(done)
+    assert computed(batches) > ONCE
+    assert not any(b.swap_out for b in batches)
+
+
+def test_cheaper_asks_what_swapping_saves() -> None:
+    asked: list[int] = []
+
+    def saves_us(tokens: int) -> float:
+        asked.append(tokens)
+        return -1.0 if len(asked) % 2 else 1.0
+
+    done, batches = served(swap_limits("cheaper"), saves_us=saves_us)
+    assert is_right(done)
+    preempting = [b for b in batches if b.preempted]
+    assert len(asked) == sum(len(b.preempted) for b in preempting)
+    assert not preempting[0].swap_out
+    assert any(b.swap_out for b in preempting)
+
+
+def test_blocks_that_come_back_are_private_even_with_a_prefix_cache() -> None:
+    limits = swap_limits(prefix_caching=True)
+    scheduler = SwappingScheduler(limits)
+    for i in range(4):
+        scheduler.submit(Request(str(i), [7] * 5, 8))
+    pool, returned = scheduler.pool, 0
+    assert isinstance(pool, SharingPool)
+    while batch := scheduler.step():
+        for block, _ in batch.swap_in:
+            returned += 1
+            assert pool.owners(block) == 1
+        scheduler.update(batch, [int(e.request.request_id) for e in batch.entries if e.samples])
+    assert returned
+    assert pool.num_free == limits.num_blocks - 1
+
+
+@pytest.mark.parametrize(
+    ("preemption", "host_blocks", "says"),
+    [
+        ("swop", 4, "preemption is 'swop': expected one of recompute, swap, cheaper"),
+        ("swap", 0, "'swap' with 0 host_blocks: give host blocks"),
+        ("recompute", 4, "'recompute' with 4 host_blocks"),
+        ("swap", -4, "'swap' with -4 host_blocks"),
+    ],
+)
+def test_limits_that_make_no_sense_are_refused(
+    preemption: str, host_blocks: int, says: str
+) -> None:
+    with pytest.raises(ValueError, match=says):
+        swap_limits(preemption, host_blocks)
+
+
+def test_cheaper_without_a_cost_is_refused() -> None:
+    with pytest.raises(ValueError, match="'cheaper' needs to know what swapping saves"):
+        SwappingScheduler(swap_limits("cheaper"))
+
+
+# --- Faults: the copies at the wrong time, or of the wrong blocks. ---
+
+
+class OutTooLate(FakeRunner):
+    """A block is copied out when the step that reuses it has written already."""
+
+    def copy_out(self, batch: ScheduledBatch) -> None:
+        pass
+
+    def execute(self, batch, descriptor):  # type: ignore[no-untyped-def]
+        tokens = super().execute(batch, descriptor)
+        super().copy_out(batch)
+        return tokens
+
+
+class InTooLate(FakeRunner):
+    """A block comes back when the step has read it already."""
+
+    def copy_in(self, batch: ScheduledBatch) -> None:
+        pass
+
+    def execute(self, batch, descriptor):  # type: ignore[no-untyped-def]
+        tokens = super().execute(batch, descriptor)
+        super().copy_in(batch)
+        return tokens
+
+
+class WrongOrder(FakeRunner):
+    """The blocks of a request come back in another order."""
+
+    def copy_in(self, batch: ScheduledBatch) -> None:
+        blocks = [block for block, _ in batch.swap_in]
+        hosts = [host for _, host in batch.swap_in]
+        for block, host in zip(blocks, reversed(hosts), strict=True):
+            at = block * self.block_size
+            self.cache[at : at + self.block_size] = self.host[host]
+
+
+@pytest.mark.parametrize("fault", [OutTooLate, InTooLate, WrongOrder])
+def test_a_copy_at_the_wrong_time_or_place_is_seen(fault: type[FakeRunner]) -> None:
+    assert is_right(served(swap_limits())[0])
+    assert not is_right(served(swap_limits(), fault)[0])
+
+
+def test_a_host_block_given_to_two_requests_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    park = SwappingScheduler._park
+
+    def careless(self: SwappingScheduler, state):  # type: ignore[no-untyped-def]
+        before = list(self._free_host)
+        parked = park(self, state)
+        self._free_host = before  # they are not marked as used
+        return parked
+
+    monkeypatch.setattr(SwappingScheduler, "_park", careless)
+    assert not is_right(served(swap_limits())[0])
