@@ -15,7 +15,8 @@ after it, and so on. --min-p, --top-k and --top-p drop unlikely tokens, in this 
 --backend sim   numpy on the simulated GPU, in float32 and a row at a time, so that every mode gives
                 the same bits: slow for a model of 0.5 billion parameters
 --backend cuda  PyTorch (install it first): on a GPU in bf16 with captured graphs, on a CPU in
-                float32 with emulated ones; takes hub ids too; says so where it has to do with less
+                float32 with emulated ones; takes hub ids too; says so where it has to do with less;
+                reads AWQ and GPTQ checkpoints of 4 bits, and quantises others with --quant
 
 With --backend cuda a batch in which everyone decodes is a graph of Triton kernels, five a layer;
 with --plain it is PyTorch's own ops. On a CPU the PyTorch reference of each kernel runs in its
@@ -63,7 +64,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="fp8: a byte a number (e4m3, a scale a head); auto: as the weights (default)",
     )
     options.add_spec(parser)
+    _add_quant(parser)
     add_sampling(parser)
+
+
+def _add_quant(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("fewer bytes (--backend cuda)")
+    group.add_argument(
+        "--quant", choices=("int8", "int4"), help="quantise the layers' weights as they are read"
+    )
 
 
 def add_sampling(parser: argparse.ArgumentParser) -> None:
@@ -118,6 +127,11 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     texts = prompts.read(args)
     stream = len(texts) == 1 and not args.json
     in_torch = args.backend == "cuda"
+    if args.quant and not in_torch:
+        raise ValueError(
+            f"--quant {args.quant} on --backend {args.backend}: the simulated GPU computes in "
+            "float32; use --backend cuda"
+        )
     result = _torch(args, texts, stream, console) if in_torch else _sim(args, texts, stream)
     return {"backend": args.backend, "streamed": stream, "kv_dtype": args.kv_dtype, **result}
 
@@ -217,6 +231,7 @@ def _torch(
         args.mode,
         max_new_tokens=args.max_new_tokens,
         capture_sizes=args.capture_sizes,
+        quant=args.quant,
         kernels=5 if args.kernels is None else args.kernels,
         steps_per_replay=args.steps_per_replay,
         kv_dtype=args.kv_dtype,

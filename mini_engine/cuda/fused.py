@@ -42,18 +42,20 @@ from mini_engine.cuda.kernels.activation import silu_mul
 from mini_engine.cuda.kernels.gemv import MAX_GEMV_TOKENS
 from mini_engine.cuda.kernels.head import norm_lm_head, num_programs
 from mini_engine.cuda.kernels.launch import sm_count
-from mini_engine.cuda.kernels.linear import (
+from mini_engine.cuda.kernels.norm import add_rms_norm, rms_norm
+from mini_engine.cuda.kernels.persistent import addresses, num_counters, persistent_layers
+from mini_engine.cuda.kernels.pick import pick_and_advance, pick_tokens, room_for_partials
+from mini_engine.cuda.kernels.plans import BASE, plan_of
+from mini_engine.cuda.kernels.prefill import prefill_attention
+from mini_engine.cuda.kernels.products import (
+    check_plan,
     library_linear,
     linear,
     linear_add,
     norm_gate_up_silu_mul,
     norm_linear,
 )
-from mini_engine.cuda.kernels.norm import add_rms_norm, rms_norm
-from mini_engine.cuda.kernels.persistent import addresses, num_counters, persistent_layers
-from mini_engine.cuda.kernels.pick import pick_and_advance, pick_tokens, room_for_partials
-from mini_engine.cuda.kernels.plans import BASE, plan_of
-from mini_engine.cuda.kernels.prefill import prefill_attention
+from mini_engine.cuda.kernels.quantized import QuantizedMatrix
 from mini_engine.cuda.kernels.rope import rope_kv_write
 from mini_engine.cuda.kernels.sample import drawn_partials
 from mini_engine.cuda.model import KVCache, Model
@@ -109,6 +111,8 @@ class FusedModel(Model):
         device = weights.embed.device
         self.pdl, self.sm_count = pdl, sm_count(device)
         chosen = plan_of(plan)  # raises for a name that is none
+        if weights.quantized:
+            check_plan(plan)
         self.library_from = chosen.library_from
         self.persistent = chosen.persistent and kernels_per_layer == 5
         self.kernels_per_layer, self.plan = kernels_per_layer, plan
@@ -208,8 +212,8 @@ class FusedModel(Model):
         """What the persistent kernel needs from launch to launch; no address may change."""
         flat: list[Tensor | None] = []
         for w in self.weights.layers:
-            flat += [w.input_norm, w.qkv, w.qkv_bias, w.q_norm, w.k_norm, w.o]
-            flat += [w.post_norm, w.gate_up, w.down]
+            parts = [*vars(w).values()]  # in the order of the fields
+            flat += [part for part in parts if not isinstance(part, QuantizedMatrix)]  # none is
         self.flat_weights = flat
         self.table = addresses(flat, self.cache.keys, self.cache.values)
         self.one_counters = torch.zeros(

@@ -25,7 +25,7 @@ from mini_engine.cuda.kv_scales import measured_scales
 from mini_engine.cuda.model import KVCache
 from mini_engine.cuda.path import Kernels, Tell, decoding_model, interpreted, kernels_of
 from mini_engine.cuda.runner import TorchRunner
-from mini_engine.cuda.weights import first_line, load_weights, no_room, resolve_model
+from mini_engine.cuda.weights import first_line, load_weights, loaded_bytes, no_room, resolve_model
 from mini_engine.dispatch.capture_report import CaptureReport
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.dispatcher import GraphDispatcher
@@ -36,7 +36,7 @@ from mini_engine.engine.sampling import GREEDY, SamplingParams
 from mini_engine.engine.scheduler import SchedulerLimits
 from mini_engine.model.config import ModelConfig
 from mini_engine.model.tokenizer import Tokenizer
-from mini_engine.predict.capacity import kv_bytes_per_token, weight_bytes
+from mini_engine.predict.capacity import kv_bytes_per_token
 
 LEFT_FREE = 0.1  # of what is free: for activations, graphs and libraries
 
@@ -93,6 +93,7 @@ def generate(
     *,
     max_new_tokens: int = 48,
     capture_sizes: Sequence[int] | None = None,
+    quant: str | None = None,
     kernels: Kernels = 5,
     steps_per_replay: int = 1,
     kv_dtype: str = "auto",
@@ -105,7 +106,8 @@ def generate(
 
     It takes the best that this machine has; `tell` is given a line where that is less than a GPU
     with bf16 and enough memory, or than `kernels` a layer (0: the plain model). kv_dtype: "fp8", or
-    "auto" for that of the weights.
+    "auto" for that of the weights. `quant` ("int8", "int4"): the layers' matrices are quantised as
+    they are read.
 
     Raises `ValueError` for a folder that is not a checkpoint, for an empty prompt or one that is
     too long for the context, for a model that does not fit the memory, and for several
@@ -118,14 +120,14 @@ def generate(
     config = ModelConfig.from_folder(folder)
     tokenizer = Tokenizer(folder, config.eos_token_ids)
     limits = limits_for(config, len(prompts))
-    limits = limits_that_fit(config, limits, backend, dtype, tell, kv_dtype)
+    limits = limits_that_fit(config, limits, backend, dtype, tell, kv_dtype, quant)
     requests = requests_for(prompts, tokenizer, limits, max_new_tokens, sampling)
     # A graph's attention is built for the longest context, so it is worth knowing.
     longest = max(len(request.prompt) + request.max_new_tokens for request in requests)
     longest = min(longest, limits.max_model_len)
     limits = replace(limits, max_model_len=longest, steps_per_replay=steps_per_replay)
     try:
-        weights = load_weights(config, folder, backend.device, dtype)
+        weights = load_weights(config, folder, backend.device, dtype, quant)
         scales = measured_scales(weights) if kv_dtype == "fp8" else ()
         cache = KVCache.allocate(
             config, limits.num_blocks, limits.block_size, backend.device, dtype, scales
@@ -177,13 +179,15 @@ def limits_that_fit(
     dtype: torch.dtype,
     tell: Tell,
     kv_dtype: str = "auto",
+    quant: str | None = None,
 ) -> SchedulerLimits:
     """`limits` with as many KV blocks as fit beside the weights, and a line where that is fewer
     than they ask for. Raises ValueError when the weights or the smallest cache do not fit."""
     stored = "bf16" if dtype == torch.bfloat16 else "fp32"
-    if reason := no_room(config, backend, stored):
+    quant = "int4" if config.quantization else quant
+    if reason := no_room(config, backend, stored, quant=quant):
         raise ValueError(reason)
-    free, weights = free_bytes(backend), weight_bytes(config, stored)
+    free, weights = free_bytes(backend), loaded_bytes(config, stored, quant)
     in_cache = stored if kv_dtype == "auto" else kv_dtype
     block = limits.block_size * kv_bytes_per_token(config, in_cache)
     blocks = int((1 - LEFT_FREE) * free - weights) // block

@@ -26,8 +26,9 @@ from torch.nn import functional
 from mini_engine.cuda.attention import Attention, HostAttention, RaggedAttention
 from mini_engine.cuda.inputs import StepInputs
 from mini_engine.cuda.kernels.fp8 import FP8, as_bytes, cast_like
+from mini_engine.cuda.kernels.quantized import dequantized
 from mini_engine.cuda.sampling import Sampler, greedy
-from mini_engine.cuda.weights import LayerWeights, Weights
+from mini_engine.cuda.weights import LayerWeights, Matrix, Weights
 from mini_engine.engine.scheduler import ScheduledBatch
 from mini_engine.model.config import ModelConfig
 
@@ -91,10 +92,10 @@ class Model:
                 rows = as_bytes(cache).view(-1, *new.shape[1:])
                 rows.index_copy_(0, slots, as_bytes(cast_like(new, scales, which)))
             attended = attend(q, keys, values, scales)
-            residual = residual + functional.linear(attended.flatten(1), layer.o)
-            gate_up = functional.linear(self._norm(residual, layer.post_norm), layer.gate_up)
+            residual = residual + self.product(attended.flatten(1), layer.o)
+            gate_up = self.product(self._norm(residual, layer.post_norm), layer.gate_up)
             gate, up = gate_up.chunk(2, dim=-1)
-            residual = residual + functional.linear(functional.silu(gate) * up, layer.down)
+            residual = residual + self.product(functional.silu(gate) * up, layer.down)
         return residual
 
     def live_attention(self, batch: ScheduledBatch) -> Attention:
@@ -172,10 +173,15 @@ class Model:
     def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
         return rms_norm(x, weight, self.config.rms_norm_eps)
 
+    def product(self, x: Tensor, weight: Matrix, bias: Tensor | None = None) -> Tensor:
+        """x Wᵀ (+ bias); a quantised weight is written out before, in the dtype of x."""
+        dense = weight if isinstance(weight, Tensor) else dequantized(weight).to(x.dtype)
+        return functional.linear(x, dense, bias)
+
     def _qkv(self, normed: Tensor, layer: LayerWeights) -> tuple[Tensor, Tensor, Tensor]:
         """q (T, heads, D), k and v (T, kv_heads, D), before RoPE."""
         c = self.config
-        qkv = functional.linear(normed, layer.qkv, layer.qkv_bias).view(len(normed), -1, c.head_dim)
+        qkv = self.product(normed, layer.qkv, layer.qkv_bias).view(len(normed), -1, c.head_dim)
         q, k, v = torch.split(qkv, [c.num_heads, c.num_kv_heads, c.num_kv_heads], dim=1)
         if layer.q_norm is not None and layer.k_norm is not None:
             q, k = self._norm(q, layer.q_norm), self._norm(k, layer.k_norm)

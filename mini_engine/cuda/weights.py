@@ -4,21 +4,27 @@ In:  a `ModelConfig`, and a folder of safetensors (`resolve_model` finds or fetc
 Out: `Weights` on one device in one dtype; q, k, v merged into one matrix and gate, up into another.
 
 Every merged matrix is allocated once, and each stored tensor is copied straight to its rows, so
-memory holds the model and never more than one tensor beside it.
+memory holds the model and never more than one tensor beside it. With `quant` ("int8", "int4") the
+matrices of the layers are quantised, each as soon as it is whole, so one plain matrix is held
+beside what is done; embedding and head stay plain. A checkpoint of AWQ or GPTQ is quantised
+already (quantized_checkpoint.py).
 """
 
 from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from mini_engine.cuda.graphs.backend import GraphBackend, free_bytes
+from mini_engine.cuda.kernels.quantized import QuantizedMatrix, quantize
+from mini_engine.cuda.quantized_checkpoint import quantized_rows
 from mini_engine.model.checkpoint import (
     EMBED,
     FINAL_NORM,
@@ -33,6 +39,9 @@ from mini_engine.model.config import SHAPES, ModelConfig
 from mini_engine.predict.capacity import weight_bytes
 
 Fill = Callable[[str, Tensor], None]  # puts the tensor of this name into these rows
+Matrix = Tensor | QuantizedMatrix
+MATRICES = ("qkv", "o", "gate_up", "down")
+QUANTS = {"int8": 8, "int4": 4}  # int4 is asymmetric, in groups of 128
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -40,14 +49,14 @@ class LayerWeights:
     """One decoder layer; q = num_heads * head_dim and kv = num_kv_heads * head_dim."""
 
     input_norm: Tensor  # (hidden,)
-    qkv: Tensor  # (q + 2 kv, hidden): rows of q, then of k, then of v
+    qkv: Matrix  # (q + 2 kv, hidden): rows of q, then of k, then of v
     qkv_bias: Tensor | None = None  # (q + 2 kv,), qwen2 only
     q_norm: Tensor | None = None  # (head_dim,), qwen3 only: one norm for every head
     k_norm: Tensor | None = None  # (head_dim,), qwen3 only
-    o: Tensor  # (hidden, q)
+    o: Matrix  # (hidden, q)
     post_norm: Tensor  # (hidden,)
-    gate_up: Tensor  # (2 intermediate, hidden): rows of gate, then of up
-    down: Tensor  # (hidden, intermediate)
+    gate_up: Matrix  # (2 intermediate, hidden): rows of gate, then of up
+    down: Matrix  # (hidden, intermediate)
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,17 +69,47 @@ class Weights:
     final_norm: Tensor  # (hidden,)
     lm_head: Tensor  # (vocab, hidden)
 
+    @property
+    def quantized(self) -> bool:
+        return not isinstance(self.layers[0].qkv, Tensor)
+
+    def as_quantized(self, quant: str) -> Weights:
+        """These weights with quantised matrices; all else is shared."""
+
+        def stored(layer: LayerWeights) -> LayerWeights:
+            fields: dict[str, Any] = {n: _stored_as(quant, getattr(layer, n)) for n in MATRICES}
+            return replace(layer, **fields)
+
+        return replace(self, layers=tuple(stored(layer) for layer in self.layers))
+
 
 def load_weights(
-    config: ModelConfig, folder: str | Path, device: torch.device, dtype: torch.dtype
+    config: ModelConfig,
+    folder: str | Path,
+    device: torch.device,
+    dtype: torch.dtype,
+    quant: str | None = None,
 ) -> Weights:
-    """Read every tensor of the folder. Raises ValueError as `checkpoint.stored_tensors` does."""
+    """Read every tensor of the folder. Raises ValueError as `checkpoint.stored_tensors` does, and
+    for `quant` where the checkpoint is quantised already."""
     stored = stored_tensors(config, folder)
 
     def fill(name: str, rows: Tensor) -> None:
-        rows.copy_(_as_tensor(stored[name]))
+        rows.copy_(as_tensor(stored[name]))
 
-    return _assemble(config, device, dtype, fill)
+    kind = config.quantization
+    if kind is None:
+        return _assemble(config, device, dtype, fill, quant)
+    if quant:
+        raise ValueError(
+            f"{folder}: its weights are {kind.method} of 4 bits already: leave out --quant {quant}"
+        )
+    tensors = {name: as_tensor(tensor) for name, tensor in stored.items()}
+
+    def matrix(names: Sequence[str]) -> QuantizedMatrix:
+        return quantized_rows(kind, tensors, names, device)
+
+    return _assemble(config, device, dtype, fill, matrix=matrix)
 
 
 def random_weights(
@@ -117,12 +156,24 @@ def resolve_model(folder_or_id: str | Path) -> Path:
         ) from error
 
 
-def no_room(config: ModelConfig, backend: GraphBackend, *stored: str) -> str | None:
+def loaded_bytes(config: ModelConfig, stored: str, quant: str | None) -> int:
+    """Bytes of the weights with what is plain in `stored` ("bf16", "fp32"), while the last matrix
+    is quantised: beside them stands that matrix, plain."""
+    if quant is None:
+        return weight_bytes(config, stored)
+    plain = replace(config, dtype="float32" if stored == "fp32" else "bfloat16")
+    beside = 0 if config.quantization else 2 * config.intermediate_size * config.hidden_size
+    return weight_bytes(plain, quant) + beside * plain.dtype_bytes
+
+
+def no_room(
+    config: ModelConfig, backend: GraphBackend, *stored: str, quant: str | None = None
+) -> str | None:
     """Why the weights, once in each of these dtypes ("bf16", "fp32"), do not fit into what is free:
     one line that names a shape that would; None where they fit."""
 
     def needed(shape: ModelConfig) -> int:
-        return sum(weight_bytes(shape, dtype) for dtype in stored)
+        return sum(loaded_bytes(shape, dtype, quant) for dtype in stored)
 
     free = free_bytes(backend)
     if needed(config) <= free:
@@ -130,8 +181,9 @@ def no_room(config: ModelConfig, backend: GraphBackend, *stored: str) -> str | N
     fitting = [shape for shape in SHAPES.values() if needed(shape) <= free]
     largest = max(fitting, key=needed, default=None)
     where = "this machine" if backend.emulated else "the GPU"
+    kind = " + ".join(stored) if quant is None else quant
     return (
-        f"{config.name} needs {needed(config):,} bytes for its weights ({' + '.join(stored)}) and "
+        f"{config.name} needs {needed(config):,} bytes for its weights ({kind}) and "
         f"{where} has {free:,} free: "
         + (f"{largest.name} would fit" if largest else "no shape that we know would fit")
     )
@@ -147,10 +199,22 @@ _JSON = ("model.safetensors.index", "config", "generation_config", "tokenizer", 
 HUB_FILES = ["model*.safetensors", *(f"{name}.json" for name in _JSON)]
 
 
+TORCH_DTYPES = {
+    "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I32": torch.int32,
+}  # fmt: skip
+
 # ---------------------------------------------------------------- parts
 
 
-def _assemble(config: ModelConfig, device: torch.device, dtype: torch.dtype, fill: Fill) -> Weights:
+def _assemble(
+    config: ModelConfig,
+    device: torch.device,
+    dtype: torch.dtype,
+    fill: Fill,
+    quant: str | None = None,
+    matrix: Callable[[Sequence[str]], QuantizedMatrix] | None = None,
+) -> Weights:
+    """`matrix` reads those matrices of these names that are stored quantised."""
     shapes = tensor_shapes(config)
 
     def stack(*names: str) -> Tensor:
@@ -161,9 +225,15 @@ def _assemble(config: ModelConfig, device: torch.device, dtype: torch.dtype, fil
             fill(name, rows)
         return whole
 
+    def read(field: str, names: Sequence[str]) -> Matrix:
+        if field not in MATRICES:
+            return stack(*names)
+        return matrix(names) if matrix else _stored_as(quant, stack(*names))
+
     def layer(index: int) -> LayerWeights:
         parts = layer_parts(config, index).items()
-        return LayerWeights(**{field: stack(*names) for field, names in parts})
+        fields: dict[str, Any] = {field: read(field, list(names)) for field, names in parts}
+        return LayerWeights(**fields)
 
     embed = stack(EMBED)
     return Weights(
@@ -175,7 +245,11 @@ def _assemble(config: ModelConfig, device: torch.device, dtype: torch.dtype, fil
     )
 
 
-def _as_tensor(stored: StoredTensor) -> Tensor:
+def _stored_as(quant: str | None, matrix: Tensor) -> Matrix:
+    return matrix if quant is None else quantize(matrix, QUANTS[quant])
+
+
+def as_tensor(stored: StoredTensor) -> Tensor:
     """The stored tensor in its own dtype, in mapped memory."""
-    dtype = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}[stored.dtype]
+    dtype = TORCH_DTYPES[stored.dtype]
     return torch.from_numpy(stored.raw()).view(dtype).reshape(stored.shape)

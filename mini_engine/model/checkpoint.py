@@ -22,9 +22,11 @@ from safetensors import SafetensorError, safe_open
 
 from mini_engine.model.config import ModelConfig
 from mini_engine.model.fields import Fields, read_json_object
+from mini_engine.model.quantization import Expected
 
 EMBED, FINAL_NORM, LM_HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
 DTYPES = ("F32", "F16", "BF16")
+OPTIONAL = ".g_idx"  # of GPTQ: what it says where it is missing is the order as it is
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class StoredTensor:
 
     file: Path
     name: str
-    dtype: str  # as safetensors spells it: "F32", "F16", "BF16"
+    dtype: str  # as safetensors spells it: "F32", "F16", "BF16", "I32"
     shape: tuple[int, ...]
     start: int
     stop: int
@@ -54,11 +56,14 @@ def stored_tensors(config: ModelConfig, folder: str | Path) -> dict[str, StoredT
     """
     folder = Path(folder)
     found = _read_folder(folder)
-    expected = tensor_shapes(config)
-    for name, shape in expected.items():
-        if name not in found:
+    expected = _expected(config)
+    for name, (shape, dtypes) in list(expected.items()):
+        if name in found:
+            _check(found[name], shape, dtypes)
+        elif name.endswith(OPTIONAL):
+            del expected[name]
+        else:
             raise ValueError(f"{folder}: tensor {name} is missing; expected shape {shape}")
-        _check(found[name], shape)
     for name in found.keys() - expected.keys():
         if not _is_harmless(name, config):
             raise ValueError(
@@ -126,16 +131,27 @@ def random_law(name: str, shape: tuple[int, ...]) -> tuple[float, float]:
 # ---------------------------------------------------------------- checks
 
 
-def _check(tensor: StoredTensor, shape: tuple[int, ...]) -> None:
+def _expected(config: ModelConfig) -> dict[str, Expected]:
+    """Every tensor of the folder: where matrices are stored quantised, their parts instead."""
+    expected: dict[str, Expected] = {}
+    for name, shape in tensor_shapes(config).items():
+        if config.quantization and name.startswith("model.layers.") and len(shape) == 2:
+            expected |= config.quantization.tensors(name, shape)
+        else:
+            expected[name] = shape, DTYPES
+    return expected
+
+
+def _check(tensor: StoredTensor, shape: tuple[int, ...], dtypes: tuple[str, ...]) -> None:
     if tensor.shape != shape:
         raise ValueError(
             f"{tensor.file}: tensor {tensor.name} has shape {tensor.shape}, expected {shape} "
             "from config.json"
         )
-    if tensor.dtype not in DTYPES:
+    if tensor.dtype not in dtypes:
         raise ValueError(
-            f"{tensor.file}: tensor {tensor.name} has dtype {tensor.dtype}, expected F32, F16 or "
-            "BF16: use an unquantised checkpoint"
+            f"{tensor.file}: tensor {tensor.name} has dtype {tensor.dtype}, expected "
+            f"{', '.join(dtypes)}: use an unquantised checkpoint, or one of AWQ or GPTQ"
         )
 
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mini_engine.model.fields import Fields, read_json_object
+from mini_engine.model.quantization import StoredQuantization, read_quantization
 from mini_engine.model.rope import RopeScaling, read_rope_scaling, read_rope_theta, rope_frequencies
 
 FAMILIES = ("qwen2", "qwen3", "llama")
@@ -55,6 +56,7 @@ class ModelConfig:
     tie_word_embeddings: bool
     dtype: str  # of the weights on the GPU: "float32" | "float16" | "bfloat16"
     eos_token_ids: tuple[int, ...]
+    quantization: StoredQuantization | None = None  # of the checkpoint's matrices
 
     def __post_init__(self) -> None:
         if self.family not in FAMILIES:
@@ -189,6 +191,7 @@ def _read(f: Fields, name: str) -> ModelConfig:
         # transformers 4 wrote torch_dtype, 5 writes dtype; torch's own default if both are absent.
         dtype=f.text("dtype" if f.given("dtype") else "torch_dtype", "float32"),
         eos_token_ids=f.integers("eos_token_id"),
+        quantization=read_quantization(f),
     )
 
 
@@ -211,8 +214,6 @@ def _refuse_what_is_not_computed(f: Fields, family: str) -> None:
     for field in ("num_experts", "num_local_experts"):
         if f.integer(field, 0):
             raise ValueError(f"{field} is set: mixtures of experts are not supported")
-    if f.given("quantization_config"):
-        raise ValueError("quantization_config is set: use the unquantised checkpoint")
     if f.text("hidden_act", "silu") != "silu":
         raise ValueError(f"hidden_act is {f.value('hidden_act')!r}: only 'silu' is supported")
 

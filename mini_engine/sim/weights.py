@@ -60,7 +60,13 @@ class Weights:
 
 
 def load_weights(config: ModelConfig, folder: str | Path) -> Weights:
-    """Read every tensor of the folder. Raises ValueError as `checkpoint.stored_tensors` does."""
+    """Read every tensor of the folder. Raises ValueError as `checkpoint.stored_tensors` does, and
+    for quantised ones, which only the CUDA wing reads."""
+    if config.quantization:
+        raise ValueError(
+            f"{folder}: its weights are {config.quantization.method} of 4 bits, which the "
+            "simulated GPU does not read: use --backend cuda, or the unquantised checkpoint"
+        )
     stored = stored_tensors(config, folder)
     return _assemble(config, lambda name: _float32(stored[name]))
 

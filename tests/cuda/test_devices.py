@@ -156,7 +156,7 @@ def test_a_gpu_with_bf16_writes_in_bf16_and_needs_no_word(
     used: list[torch.dtype] = []
     load = generate_room.load_weights
     monkeypatch.setattr(
-        generate_room, "load_weights", lambda *args: used.append(args[-1]) or load(*args)
+        generate_room, "load_weights", lambda *args: used.append(args[3]) or load(*args)
     )
     assert generated(capsys)["notes"] == []
     assert used == [torch.bfloat16]

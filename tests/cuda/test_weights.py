@@ -162,7 +162,7 @@ SPOILT = {
     more_layers: r"layers\.2\..* has no place in a qwen3 of 2 layers",
     fewer_layers: r"tensor model\.layers\.1\..* is missing",
     wider: r"gate_proj\.weight has shape \(25, 16\), expected \(24, 16\)",
-    doubles: "has dtype F64, expected F32, F16 or BF16",
+    doubles: "has dtype F64, expected F32, F16, BF16",
 }
 
 

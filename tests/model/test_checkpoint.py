@@ -103,7 +103,7 @@ def test_file_cut_anywhere_is_refused(cut: float, tmp_path_factory: pytest.TempP
 def test_unsupported_dtype_is_named(tmp_path: Path) -> None:
     tensors = random_tensors(TINY)
     tensors[Q0] = tensors[Q0].astype(np.float64)
-    with pytest.raises(ValueError, match=f"{Q0} has dtype F64, expected F32, F16 or BF16"):
+    with pytest.raises(ValueError, match=f"{Q0} has dtype F64, expected F32, F16, BF16"):
         stored_tensors(TINY, write(tmp_path, tensors))
 
 

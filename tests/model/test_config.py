@@ -238,7 +238,7 @@ def test_nan_and_infinity_are_not_numbers_of_a_model() -> None:
         ({"layer_types": ["full_attention", "linear_attention"]}, "layer_types has .*linear"),
         ({"num_experts": 8}, "num_experts is set: mixtures"),
         ({"num_local_experts": 8}, "num_local_experts is set: mixtures"),
-        ({"quantization_config": {"quant_method": "awq"}}, "quantization_config is set"),
+        ({"quantization_config": {"quant_method": "awq"}}, "quantization_config: bits is missing"),
         ({"hidden_act": "gelu"}, "hidden_act is 'gelu': only 'silu'"),
         (
             {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}},

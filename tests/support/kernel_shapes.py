@@ -52,7 +52,8 @@ POINTERS = {
 # A cache in fp8, as kernels see it, and one that is not
 IN_FP8 = (("k_cache", I8), ("v_cache", I8), ("kv_scales", F32))
 PLAIN_CACHE = {"kv_scales": None}
-SCALARS = {"eps": "fp32", "scale": "fp32", "table_stride": "i32", "num_reqs": "i32", "end": "i32"}
+I32_SCALARS = ("table_stride", "num_reqs", "end", "exponent")
+SCALARS = {"eps": "fp32", "scale": "fp32", **dict.fromkeys(I32_SCALARS, "i32")}
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,9 @@ PATIENCE = (20_000, 100_000) if SLOW else (4_000, 4_000)
 WHOLE_SAMPLE = 6  # launches that the default profile compiles to machine code, a target
 ROOT = Path(__file__).parent.parent.parent
 KERNELS = "mini_engine.cuda.kernels."
-WITHOUT_KERNELS = tuple(KERNELS + name for name in ("plans", "fp8", "gumbel"))  # plain, too
+WITHOUT_KERNELS = tuple(
+    KERNELS + name for name in ("plans", "fp8", "gumbel", "quantized")
+)  # plain, too
 
 
 class Recorder:

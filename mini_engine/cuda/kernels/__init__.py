@@ -14,6 +14,9 @@ computes on a CPU, and what its `pdl` switch does.
       gemv.py            its kernels for 1 to 4 tokens
         gemv_choice.py   which alternative runs: gemv_variants.py, gemv_pairs.py, gemv_dot.py
       skinny.py          its kernels for up to 16 tokens, with split K
+    products.py          the same for plain and quantised weights; dequantize
+      gemv_quantized.py  kernels for weights of 8 and 4 bits (quantized_parts.py)
+      quantized.py       what these weights are: codes, scales, zeros, and how they are packed
     fused_attention.py   rope_kv_write_attention                            five
       apart_attention.py an alternative: the current token is a split of its own
     persistent.py        persistent_layers: all layers, for one token       one kernel

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from mini_engine.cuda.measure.bar_points import BASELINES, CONTEXT
+from mini_engine.cuda.measure.bar_points import BASELINES, CONTEXT, is_quantised
 from mini_engine.cuda.measure.evidence import CALIBRATED
 from mini_engine.records.rows import Row
 
@@ -84,6 +84,31 @@ def never_slower(steps: Sequence[Row], _on: PredictedFor) -> Judged:
     return REACHED, worst[0], why
 
 
+def fewer_bytes(quant: str, bar: float) -> Judge:
+    def judge(steps: Sequence[Row], _on: PredictedFor) -> Judged:
+        """By the shape with the smallest share, at the worse ends of both intervals. The share of
+        what the bytes allow: (times as fast - 1) / (times fewer bytes - 1)."""
+        shares = []
+        for step in steps:
+            plain = [
+                s for s in steps
+                if s.point == step.point and f"{s.variant}-{quant}" == step.variant
+            ]  # fmt: skip
+            if step.batch != 1 or not plain:
+                continue
+            fewer = plain[0].bytes_to_move / step.bytes_to_move
+            least = (plain[0].itl.low / step.itl.high - 1) / (fewer - 1)
+            shares.append((least, (plain[0].itl_us / step.itl_us - 1) / (fewer - 1), fewer, step))
+        if not shares:
+            return NOT_MEASURED, None, f"no shape with an {quant} arm and its plain one at batch 1"
+        least, value, fewer, step = min(shares, key=lambda share: share[0])
+        of = f"{step.shape}, {step.variant}: {_told(step)}, {value:.2f} of what {fewer:.2f} times "
+        of += f"fewer bytes allow (at least {least:.2f})"
+        return (REACHED if least >= bar else MISSED), value, of
+
+    return judge
+
+
 def prediction(steps: Sequence[Row], on: PredictedFor) -> Judged:
     """By card, host and each arm's engine, PDL included. A calibration fits launches, gaps and
     bandwidth but no ITL, so every ITL is held out. Left out: null, which is the anchor again, and
@@ -114,6 +139,7 @@ def _best_at(steps: Sequence[Row], shape: str, batch: int = 1) -> Row | None:
         s for s in steps
         if (s.shape, s.batch) == (shape, batch)
         and s.context <= MAX_CONTEXT and s.variant not in (*BASELINES, "null")
+        and not is_quantised(s.variant)
     ]  # fmt: skip
     if not ours:
         return None

@@ -26,6 +26,13 @@ CONTEXT = 512  # tokens
 BARS_FILE = "course/measurements/bars-h200.json"
 BASELINES = ("hf-eager", "hf-compile", "compile-default", "compile-reduce-overhead",
              "compile-max-autotune")  # fmt: skip
+QUANTS = ("int8", "int4")
+
+
+def is_quantised(arm: str) -> bool:
+    """Whether it reads fewer bytes than the model has: it is held against its own floor, and stands
+    in for nothing else."""
+    return arm.rpartition("-")[2] in QUANTS
 
 
 class Missing(NamedTuple):
@@ -60,14 +67,20 @@ class BarPoints:
         here = [row for row in rows if row.context == CONTEXT]
         results = {(row.shape, row.batch, row.variant) for row in here if row.is_result}
         failed = {(row.shape, row.batch, row.variant) for row in here if row.failed_gate}
-        sides = {(shape, batch, arm in BASELINES) for shape, batch, arm in results}
+        sides = {(*one[:2], _side(one[2])) for one in results}
         every = itertools.product(self.shapes, self.batches, self.arms)
         return [
             Missing(*one, failed_gate=one in failed)
             for one in every
-            if one not in results
-            and not (one in failed and (*one[:2], one[2] in BASELINES) in sides)
+            if one not in results and not (one in failed and (*one[:2], _side(one[2])) in sides)
         ]
+
+
+def _side(arm: str) -> str:
+    """Which arms stand in for each other: ours, the baselines, those of one format of weights."""
+    if is_quantised(arm):
+        return arm.rpartition("-")[2]
+    return "baseline" if arm in BASELINES else "ours"
 
 
 def bench_line(

@@ -29,12 +29,20 @@ from mini_engine.cuda.measure.bar_judges import (
     WITHIN_PERCENT,
     Judge,
     PredictedFor,
+    fewer_bytes,
     itl,
     never_slower,
     prediction,
     times,
 )
-from mini_engine.cuda.measure.bar_points import BarPoints, Missing, bench_line, covering, told
+from mini_engine.cuda.measure.bar_points import (
+    QUANTS,
+    BarPoints,
+    Missing,
+    bench_line,
+    covering,
+    told,
+)
 from mini_engine.cuda.measure.evidence import Measurement
 from mini_engine.records.rows import Row, six
 
@@ -149,6 +157,16 @@ BARS: tuple[Bar, ...] = (
         "llama-3.2-1b", "Llama-3.2-1B shape", 0.76, 0.68,
         f"0.760 ms is a published megakernel's step on an H200, {_MEGAKERNELS}; "
         "0.68 ms is 84% of a copy",
+    ),
+    *(
+        Bar(
+            f"fewer-bytes-{quant}",
+            f"{quant} weights: half of the speed-up that their bytes allow, or more, at batch 1",
+            f"{_AIM}, against bf16 in one run: what starts and gaps of kernels leave of it",
+            fewer_bytes(quant, 0.5),
+            BarPoints(("qwen3-1.7b", "qwen3-8b"), (1,), ("graph-5-pdl", f"graph-5-pdl-{quant}")),
+        )
+        for quant in QUANTS
     ),
     Bar(
         "times-transformers",

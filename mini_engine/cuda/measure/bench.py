@@ -23,7 +23,7 @@ import gc
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -42,17 +42,17 @@ from mini_engine.cuda.measure.decode_setup import (
 from mini_engine.cuda.measure.evidence import gpu_state
 from mini_engine.cuda.measure.gate import Gate
 from mini_engine.cuda.measure.no_graph import skipped_graphs, without_graph
-from mini_engine.cuda.measure.our_variants import OursEager
+from mini_engine.cuda.measure.our_variants import OursEager, quantized
+from mini_engine.cuda.measure.quality import quality_of
 from mini_engine.cuda.measure.table import OVER, with_figures
 from mini_engine.cuda.measure.timing import paired_laps
 from mini_engine.cuda.measure.variants import ANCHOR, COMPILED, VARIANTS, VariantKind
 from mini_engine.cuda.weights import Weights
 from mini_engine.model.config import ModelConfig
-from mini_engine.predict.capacity import kv_bytes_per_token, read_bytes
+from mini_engine.predict.formats import stored_as
 from mini_engine.predict.hardware import DeviceSpec
 from mini_engine.predict.oplists import OpCost, StepShape, step_ops
 from mini_engine.predict.step_cost import Mode, step_time, with_pdl
-from mini_engine.predict.stored import STORED_AS
 from mini_engine.records.rows import GATE_FAILED, MEASURED, NOT_RUN, Point, Row, Run, six
 
 SpecFor = Callable[[str], DeviceSpec]  # by an engine's name, on the card and host at hand
@@ -117,10 +117,10 @@ def check_names(names: Iterable[str]) -> None:
             raise ValueError(f"no variant {name!r}: use some of {', '.join(VARIANTS)}")
 
 
-def must_move_bytes(config: ModelConfig, batch: int, context: int) -> int:
+def must_move_bytes(config: ModelConfig, batch: int, context: int, quant: str | None = None) -> int:
     """What every decode step has to read: all weights and all keys and values, once."""
-    stored = STORED_AS[config.dtype]
-    return read_bytes(config, stored) + batch * context * kv_bytes_per_token(config, stored)
+    stored = stored_as(config, quant)
+    return stored.read + batch * context * stored.kv_bytes_per_token(config)
 
 
 def predicted_us(
@@ -178,9 +178,9 @@ def _bench_variant(
             variant.prepare()
         setup.backend.synchronize()
         prepare_s = time.perf_counter() - began
-        verdict = judge.judge(variant)
-        if kind.gated and not verdict.passed:
-            return Row(*point, name, GATE_FAILED, verdict.reason, verdict.as_dict())
+        verdict = _verdict(kind.quant, setup, judge, variant)
+        if kind.gated and not verdict["passed"]:
+            return Row(*point, name, GATE_FAILED, verdict["reason"], verdict)
         run = _timed(setup.backend, anchor, variant, effort, prepare_s)
         kernels, launches = count_launches(setup.backend, variant.step)
         variant.rewind()
@@ -189,13 +189,15 @@ def _bench_variant(
             *point,
             name,
             MEASURED,
-            gate=verdict.as_dict(),
+            gate=verdict,
             steps_a_call=steps,
             kernels_a_call=kernels,
             launches_a_call=launches,
             no_graph=without_graph(kind.mode, launches, reasons),
             ops_a_call=len(ops),
-            bytes_to_move=must_move_bytes(setup.model.config, setup.batch, setup.context),
+            bytes_to_move=must_move_bytes(
+                setup.model.config, setup.batch, setup.context, kind.quant
+            ),
             bytes_by_op_list=round(sum(op.bytes for op in ops) / steps),
             predicted_us=round(_predicted(kind, setup, ops, steps, spec_for(kind.engine)), 3),
             runs=(run,),
@@ -207,6 +209,19 @@ def _bench_variant(
         if variant is not None:
             with suppress(RuntimeError):  # of a broken device, which `_clean` tells
                 variant.release()
+
+
+def _verdict(
+    quant: str | None, setup: DecodeSetup, judge: Gate, variant: Variant
+) -> dict[str, Any]:
+    """What the gate says. Of quantised weights: a gate of their own, whose truth is these weights
+    in float32, says whether the kernels are right, and quality.py whether the format will do."""
+    if quant is None:
+        return judge.judge(variant).as_dict()
+    found = gate_of(quantized(setup, quant)).judge(variant).as_dict()
+    quality = quality_of(quant)
+    passed, reason = found["passed"] and quality.passed, found["reason"] or quality.reason
+    return {**found, "passed": passed, "reason": reason, "quality": asdict(quality)}
 
 
 def _predicted(

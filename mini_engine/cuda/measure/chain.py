@@ -132,7 +132,8 @@ class ChainGraph(FusedGraph):
         steps_a_call: int = STEPS_A_CALL,
     ) -> None:
         super().__init__(setup, 5, pdl, steps_a_call, plan)
-        down = frozenset(layer.down.data_ptr() for layer in self.model.weights.layers)
+        downs = [layer.down for layer in self.model.weights.layers]
+        down = frozenset(matrix.data_ptr() for matrix in downs if isinstance(matrix, Tensor))
         self.kept = Kept(names, down, setup.backend.is_current_stream_capturing)
 
     def prepare(self) -> None:

@@ -170,10 +170,10 @@ def new_step() -> None:
 
 
 def as_float32(weights: Weights) -> Weights:
-    """The same numbers, wider."""
+    """The same numbers, wider; a quantised weight stays, and is written out as wide as x."""
 
     def layer(one: LayerWeights) -> LayerWeights:
-        parts = {name: part for name, part in vars(one).items() if part is not None}
+        parts = {name: part for name, part in vars(one).items() if isinstance(part, Tensor)}
         return replace(one, **{name: part.float() for name, part in parts.items()})
 
     embed = weights.embed.float()

@@ -17,6 +17,8 @@ from mini_engine.cuda.graphs.capture import GraphRunner, PiecewiseGraphRunner
 from mini_engine.cuda.kernels.plans import BASE
 from mini_engine.cuda.measure.decode_setup import DecodeSetup, Variant, new_step
 from mini_engine.cuda.measure.op_record import OpRecorder, WatchedAttention
+from mini_engine.cuda.model import Model
+from mini_engine.predict.formats import stored_as
 from mini_engine.predict.oplists import OpCost, StepShape, step_ops
 
 Compiler = Callable[[Any], Any]  # a function, compiled
@@ -181,7 +183,8 @@ class OursCompiled(OursEager):
 
 
 class FusedGraph(OursGraph):
-    """`OursGraph` with the layer in Triton kernels, with or without PDL."""
+    """`OursGraph` with the layer in Triton kernels, with or without PDL; with `quant` on weights
+    that are quantised beside the setup's own."""
 
     def __init__(
         self,
@@ -190,10 +193,12 @@ class FusedGraph(OursGraph):
         pdl: bool,
         steps_a_call: int,
         plan: str,
+        quant: str | None = None,
     ) -> None:
         from mini_engine.cuda.fused import FusedModel  # imports Triton, which not every system has
 
-        plain = setup.model
+        self.quant = quant
+        plain = setup.model if quant is None else quantized(setup, quant).model
         model = FusedModel(
             plain.weights, plain.cache, kernels_per_layer=kernels_per_layer, pdl=pdl, plan=plan
         )
@@ -203,12 +208,24 @@ class FusedGraph(OursGraph):
     def ops(self) -> list[OpCost]:
         """The op list that the kernels of this batch were written to. Of the persistent kernel, its
         phases: what stands between two of them, a grid barrier, costs no less than a boundary."""
-        shape = StepShape.decode(self.setup.batch, self.setup.context)
-        return step_ops(self.model.config, shape, self.style) * self.steps_a_call
+        config, batch = self.model.config, self.setup.batch
+        shape, stored = StepShape.decode(batch, self.setup.context), stored_as(config, self.quant)
+        return step_ops(config, shape, self.style, stored) * self.steps_a_call
 
 
 def fused(
-    kernels_per_layer: Literal[9, 5], *, pdl: bool = False, steps_a_call: int = 1, plan: str = BASE
+    kernels_per_layer: Literal[9, 5],
+    *,
+    pdl: bool = False,
+    steps_a_call: int = 1,
+    plan: str = BASE,
+    quant: str | None = None,
 ) -> Callable[[DecodeSetup], Variant]:
     """What makes a `FusedGraph` of a setup."""
-    return lambda setup: FusedGraph(setup, kernels_per_layer, pdl, steps_a_call, plan)
+    return lambda setup: FusedGraph(setup, kernels_per_layer, pdl, steps_a_call, plan, quant)
+
+
+def quantized(setup: DecodeSetup, quant: str) -> DecodeSetup:
+    """The setup with the plain model on quantised weights, which it writes out for each product."""
+    model = Model(setup.model.weights.as_quantized(quant), setup.model.cache)
+    return replace(setup, model=model)

@@ -37,6 +37,7 @@ from mini_engine.cuda.measure.our_variants import (
     fused,
 )
 from mini_engine.cuda.path import no_pdl, no_triton
+from mini_engine.cuda.weights import QUANTS
 from mini_engine.predict.step_cost import Mode
 
 ANCHOR = "ours-graph"  # every variant is timed in turns with this one
@@ -65,6 +66,7 @@ class VariantKind:
     engine: str = PLAIN  # whose CPU time and kernels predict it: a file of `mini_engine/engines`
     why_not: Callable[[GraphBackend], str | None] = _runs_anywhere  # one line if it cannot run here
     gated: bool = True  # ours: not timed unless it passes the gate. A baseline is only marked.
+    quant: str | None = None  # its weights: the gate asks for the quality of this format, too
     pdl: bool = False  # the nodes of its graph overlap, for the simulator
 
 
@@ -83,6 +85,11 @@ def _ours_compiled(torch_mode: str, mode: Mode) -> VariantKind:
 def _with_pdl(plan: str = BASE, steps_a_call: int = 1) -> VariantKind:
     make = fused(5, pdl=True, plan=plan, steps_a_call=steps_a_call)
     return VariantKind(make, "full", OURS, no_pdl, pdl=True)
+
+
+def _quantized(quant: str, *, pdl: bool = False) -> VariantKind:
+    make = fused(5, pdl=pdl, quant=quant)
+    return VariantKind(make, "full", OURS, no_pdl if pdl else no_triton, quant=quant, pdl=pdl)
 
 
 VARIANTS: dict[str, VariantKind] = {
@@ -108,6 +115,9 @@ VARIANTS: dict[str, VariantKind] = {
     "graph-5": VariantKind(fused(5), "full", OURS, no_triton),
     "graph-5-pdl": _with_pdl(),
     "graph-5-pdl-k8": _with_pdl(steps_a_call=8),
+    # the five on quantised weights, judged against these in float32 and by quality.py
+    **{f"graph-5-{quant}": _quantized(quant) for quant in QUANTS},
+    **{f"graph-5-pdl-{quant}": _quantized(quant, pdl=True) for quant in QUANTS},
     # the same with an alternative of its kernels: graph-5-pdl:dot, graph-5:prefetch, ...
     **{f"graph-5-pdl:{plan}": _with_pdl(plan) for plan in PLANS if plan != BASE},
     **{

@@ -227,10 +227,32 @@ def test_a_prediction_is_of_every_arm_but_the_anchors_double_and_a_kernels_trial
     assert results(rows + compiled, **CALIBRATED_HERE)["prediction"].status == "missed"
 
 
+def packed(of: dict[str, Any], quant: str, us: float, fewer: float) -> dict[str, Any]:
+    """The row of the same arm on quantised weights."""
+    arm = row(of["variant"], us, of["batch"], of["shape"])
+    moved = {"variant": f"{of['variant']}-{quant}", "bytes_to_move": of["bytes_to_move"] / fewer}
+    return arm | moved
+
+
+def test_fewer_bytes_are_judged_by_what_they_allow_and_stand_in_for_nothing_else() -> None:
+    """Half of the bytes allow twice the speed; 1.5 times is half of what they allow."""
+    both = [row("graph-5-pdl", 900.0, 1, shape) for shape in ("qwen3-1.7b", "qwen3-8b")]
+    fast = [packed(one, "int8", 590.0, 2.0) for one in both]
+    found = results(both + fast)
+    assert found["fewer-bytes-int8"].status == "reached"
+    assert found["fewer-bytes-int8"].value == pytest.approx(900 / 590 - 1)
+    assert found["fewer-bytes-int4"].status == "not measured"
+    assert found["itl-qwen3-1.7b"].why.startswith("graph-5-pdl at context 512")
+    assert results(fast)["itl-qwen3-1.7b"].status == "not measured"
+    slow = packed(both[1], "int8", 610.0, 2.0)
+    assert results([*both, fast[0], slow])["fewer-bytes-int8"].status == "missed"
+    assert results([both[0], fast[0]])["fewer-bytes-int8"].status == "partly measured"
+
+
 def test_every_bar_names_its_source_and_a_command_and_can_be_written() -> None:
     found = results([row("graph-5", 900.0)])
     assert list(found) == [bar.name for bar in BARS]
-    assert len(found) == 7
+    assert len(found) == 9
     for bar in BARS:
         assert bar.source
         assert bar.command.startswith(f"{BENCH} --shape ")

@@ -18,7 +18,7 @@ from mini_engine.cuda.measure import gate, timing  # noqa: E402
 from mini_engine.cuda.measure.decode_setup import DecodeSetup, Variant  # noqa: E402
 from mini_engine.cuda.measure.hf_variants import HuggingFaceStatic  # noqa: E402
 from mini_engine.cuda.measure.op_record import OpRecorder  # noqa: E402
-from mini_engine.cuda.measure.our_variants import OursCompiled, OursEager, OursGraph  # noqa: E402
+from mini_engine.cuda.measure.our_variants import OursCompiled, OursEager, OursGraph, quantized  # noqa: E402
 from mini_engine.cuda.measure.variants import VARIANTS  # noqa: E402
 from mini_engine.predict.oplists import StepShape, step_ops  # noqa: E402
 from tests.support.gate_helpers import setup_of  # noqa: E402
@@ -72,7 +72,9 @@ def test_so_does_every_variant_that_only_a_gpu_runs(name: str) -> None:
 
 def assert_decodes_what_the_plain_model_decodes(name: str, family: str, device: str) -> None:
     setup = setup_of(family, device=device)
-    plain, variant = OursEager(setup), (MAKE.get(name) or VARIANTS[name].make)(setup)
+    quant = VARIANTS[name].quant if name in VARIANTS else None
+    plain = OursEager(quantized(setup, quant) if quant else setup)
+    variant = (MAKE.get(name) or VARIANTS[name].make)(setup)
     variant.prepare()
     for context in (setup.context, 33, setup.context):  # it can be placed again and again
         wanted, tokens = gate_walk(plain, context, 8)

@@ -1,0 +1,222 @@
+"""Matrix-vector products of quantised weights: gemv.py's kernels, dequantisation in front.
+
+    quantized_linear_kernel:   out = x Wᵀ or RMSNorm(x) Wᵀ (+ bias) (+ out)
+    quantized_gate_up_kernel:  out = silu(gate) · up,  (gate, up) = RMSNorm(x) Wᵀ
+    dequantize_kernel:         W itself, for a library's product
+
+In:  as in gemv.py, with W as a `QuantizedMatrix` (quantized.py): words, scales, zeros.
+Out: as in gemv.py, up to 4 tokens; dequantize_kernel: W (N, K) in the dtype of x.
+
+A program loads its rows whole, in words of 8 (int4) or 4 (int8) codes, and their scales, above the
+wait. Codes stay packed until they are multiplied, so registers hold four times as many weights as
+in bf16. Unpacking costs no memory and no pass of its own, only instructions: quantized_parts.py
+says how it comes to three a weight. With several tokens a code is unpacked once for all of them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from mini_engine.cuda.kernels import quantized
+from mini_engine.cuda.kernels.activation import silu
+from mini_engine.cuda.kernels.gemv import GemvPlan, chunk_of, enough_programs
+from mini_engine.cuda.kernels.launch import H200_SM_COUNT, launch_options, pdl_release, pdl_wait
+from mini_engine.cuda.kernels.quantized import QuantizedMatrix
+from mini_engine.cuda.kernels.quantized_parts import (
+    WORDS,
+    code_floats,
+    load_columns,
+    load_scales,
+    load_words,
+    load_zeros,
+    packed_input,
+    packed_multiply,
+)
+
+WARP_WORDS = 128  # of a row that a warp loads at once, 16 bytes a thread
+THREAD_LOADS = 8  # of 16 bytes: 32 registers of words
+SHARED_CODES = 128  # floats of a thread that are kept for several tokens: a register each
+EXPONENT = 0x4B000000  # of 2²³ as a float32
+
+
+def quantized_plan(
+    num_rows: int,
+    width: int,
+    bits: int,
+    *,
+    tokens: int = 1,
+    pairs: bool = False,
+    sm_count: int = H200_SM_COUNT,
+) -> GemvPlan:
+    """`gemv_plan` for a weight of `bits`; its chunk counts segments.
+
+    A program has a warp for each WARP_WORDS of a chunk, so that a thread has the same columns of
+    all rows, and x is read and prepared once for them. rows: the largest of 8, 4, 2, 1 (with pairs
+    of 4, 2, 1) for which a thread has at most THREAD_LOADS loads, with several tokens at most
+    SHARED_CODES codes, and that leaves `enough_programs`.
+    """
+    codes = 128 // bits  # of a load
+    most = THREAD_LOADS if tokens == 1 else min(THREAD_LOADS, SHARED_CODES // codes)
+    segments = -(-width // (32 // bits * quantized.WORDS))
+    chunk = chunk_of(segments * quantized.WORDS, 4 * WARP_WORDS)
+    chunks, warps = -(-segments * quantized.WORDS // chunk), max(1, chunk // WARP_WORDS)
+    halves = 2 if pairs else 1
+    rows, enough = 8 // halves, enough_programs(sm_count)
+    while rows > 1 and (rows * halves * chunks > most or -(-num_rows // rows) < enough):
+        rows //= 2
+    return GemvPlan(rows, warps, chunk // quantized.WORDS, chunks)
+
+
+# ---------------------------------------------------------------- the kernels
+
+
+@triton.jit
+def quantized_linear_kernel(
+    out, x, norm_weight, packed, scales, zeros, bias, eps, exponent, M: tl.constexpr,
+    N: tl.constexpr, K: tl.constexpr, BITS: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr,
+    CHUNKS: tl.constexpr, NORM: tl.constexpr, BIAS: tl.constexpr, ADD: tl.constexpr,
+    GROUPED: tl.constexpr, ZEROS: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """`linear_kernel` of gemv.py. GROUPED: scales (N, segments) float16, else (N,) float32."""
+    segments: tl.constexpr = (K + 32 // BITS * WORDS - 1) // (32 // BITS * WORDS)
+    pdl_release(PDL)
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    real = row < N
+    words = load_words(packed, row, N, segments, CHUNK, CHUNKS)
+    groups = load_scales(scales, row, N, segments, CHUNK, CHUNKS) if GROUPED else ()
+    points = load_zeros(zeros, row, N, segments, CHUNK, CHUNKS) if ZEROS else ()
+    whole = 1.0 if GROUPED else tl.load(scales + row, mask=real, other=0.0)
+    gains = load_columns(norm_weight, K, BITS, CHUNK, CHUNKS, "") if NORM else ()
+    offset = tl.load(bias + row, mask=real, other=0.0).to(tl.float32) if BIAS else 0.0
+    pdl_wait(PDL)
+    for m in tl.static_range(M):
+        at = out + m * N + row
+        before = (
+            tl.load(at, mask=real, other=0.0, cache_modifier=".cg").to(tl.float32) if ADD else 0.0
+        )
+        xs, inverse = packed_input(x + m * K, gains, eps, K, BITS, CHUNK, CHUNKS, NORM)
+        result = packed_multiply(
+            words, groups, points, xs, exponent, ROWS, BITS, CHUNK, CHUNKS, GROUPED, ZEROS
+        )
+        result = result * whole * inverse + offset + before
+        tl.store(at, result.to(out.dtype.element_ty), mask=real)
+
+
+@triton.jit
+def quantized_gate_up_kernel(
+    out, x, norm_weight, packed, scales, zeros, eps, exponent, M: tl.constexpr, N: tl.constexpr,
+    K: tl.constexpr, BITS: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr,
+    CHUNKS: tl.constexpr, GROUPED: tl.constexpr, ZEROS: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """`gate_up_kernel` of gemv.py: gate, up, gate, up, ... in the tile."""
+    segments: tl.constexpr = (K + 32 // BITS * WORDS - 1) // (32 // BITS * WORDS)
+    pdl_release(PDL)
+    each = tl.arange(0, 2 * ROWS)
+    row = (each % 2) * N + tl.minimum(tl.program_id(0) * ROWS + each // 2, N - 1)
+    words = load_words(packed, row, 2 * N, segments, CHUNK, CHUNKS)
+    groups = load_scales(scales, row, 2 * N, segments, CHUNK, CHUNKS) if GROUPED else ()
+    points = load_zeros(zeros, row, 2 * N, segments, CHUNK, CHUNKS) if ZEROS else ()
+    whole = 1.0 if GROUPED else tl.load(scales + row)
+    gains = load_columns(norm_weight, K, BITS, CHUNK, CHUNKS, "")
+    pdl_wait(PDL)
+    for m in tl.static_range(M):
+        xs, inverse = packed_input(x + m * K, gains, eps, K, BITS, CHUNK, CHUNKS, True)
+        both = packed_multiply(
+            words, groups, points, xs, exponent, 2 * ROWS, BITS, CHUNK, CHUNKS, GROUPED, ZEROS
+        )
+        gate, up = tl.split(tl.reshape(both * whole * inverse, (ROWS, 2)))
+        pair = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+        result = (silu(gate) * up).to(out.dtype.element_ty)
+        tl.store(out + m * N + pair, result, mask=pair < N)
+
+
+@triton.jit
+def dequantize_kernel(
+    out, packed, scales, zeros, exponent, N: tl.constexpr, K: tl.constexpr, BITS: tl.constexpr,
+    ROWS: tl.constexpr, CHUNK: tl.constexpr, GROUPED: tl.constexpr, ZEROS: tl.constexpr,
+):  # fmt: skip
+    """Program (i, j): ROWS rows, CHUNK segments of them, to out (N, K). It writes a weight-sized
+    buffer, so it neither waits nor releases: a full boundary on both sides."""
+    per: tl.constexpr = 32 // BITS
+    segments: tl.constexpr = (K + per * WORDS - 1) // (per * WORDS)
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None, None]
+    segment = tl.program_id(1) * CHUNK + tl.arange(0, CHUNK)[None, :, None]
+    word = tl.arange(0, WORDS)[None, None, :]
+    real, inside = tl.minimum(row, N - 1).to(tl.int64), segment < segments
+    words = tl.load(packed + (real * segments + segment) * WORDS + word, mask=inside, other=0)
+    scale = tl.load(scales + (real * segments + segment if GROUPED else real), mask=inside, other=0)
+    zero = 1.0 * (1 << (BITS - 1))
+    if ZEROS:
+        byte = tl.load(zeros + real * ((segments + 1) // 2) + segment // 2, mask=inside, other=0)
+        zero = ((byte.to(tl.int32) >> (segment % 2 * 4)) & 15).to(tl.float32)
+    for i in tl.static_range(per):
+        column = segment * (per * WORDS) + i * WORDS + word
+        value = code_floats(words, zero, exponent, i, BITS) * (1.0 / (1 << (i % (per // 2) * BITS)))
+        at = out + row.to(tl.int64) * K + column
+        mask = (row < N) & (column < K)
+        tl.store(at, (value * scale.to(tl.float32)).to(out.dtype.element_ty), mask=mask)
+
+
+# ---------------------------------------------------------------- launches (the ops: products.py)
+
+
+def launch_quantized_linear(
+    out: Tensor,
+    x: Tensor,
+    norm_weight: Tensor | None,
+    weight: QuantizedMatrix,
+    bias: Tensor | None,
+    eps: float,
+    add: bool,
+    pdl: bool,
+    plan: GemvPlan,
+) -> None:
+    """As `launch_linear` of gemv.py."""
+    quantized_linear_kernel[(plan.num_programs(weight.shape[0]),)](
+        out, x, norm_weight, weight.packed, weight.scales, weight.zeros, bias, eps, EXPONENT,
+        NORM=norm_weight is not None, BIAS=bias is not None, ADD=add,
+        **_constants(x, weight, plan, 1), num_warps=plan.warps, **launch_options(pdl, x.device),
+    )  # fmt: skip
+
+
+def launch_quantized_gate_up(
+    out: Tensor,
+    x: Tensor,
+    norm_weight: Tensor,
+    weight: QuantizedMatrix,
+    eps: float,
+    pdl: bool,
+    plan: GemvPlan,
+) -> None:
+    """As above, with a weight (2I, K), out (M, I) and a plan for pairs."""
+    quantized_gate_up_kernel[(plan.num_programs(weight.shape[0] // 2),)](
+        out, x, norm_weight, weight.packed, weight.scales, weight.zeros, eps, EXPONENT,
+        **_constants(x, weight, plan, 2), num_warps=plan.warps, **launch_options(pdl, x.device),
+    )  # fmt: skip
+
+
+def launch_dequantize(out: Tensor, weight: QuantizedMatrix) -> None:
+    """The weight into out (N, K)."""
+    rows, width = weight.shape
+    chunk = 8  # a warp's 16-byte loads of a row
+    segments = weight.packed.shape[1] // quantized.WORDS
+    dequantize_kernel[(triton.cdiv(rows, 4), triton.cdiv(segments, chunk))](
+        out, weight.packed, weight.scales, weight.zeros, EXPONENT, N=rows, K=width,
+        BITS=weight.bits, ROWS=4, CHUNK=chunk, **_form(weight), num_warps=4,
+    )  # fmt: skip
+
+
+def _constants(x: Tensor, weight: QuantizedMatrix, plan: GemvPlan, halves: int) -> dict[str, Any]:
+    rows, width = weight.shape
+    return {
+        "M": len(x), "N": rows // halves, "K": width, "BITS": weight.bits, "ROWS": plan.rows,
+        "CHUNK": plan.chunk, "CHUNKS": plan.chunks, **_form(weight),
+    }  # fmt: skip
+
+
+def _form(weight: QuantizedMatrix) -> dict[str, bool]:
+    return {"GROUPED": weight.scales.dim() == 2, "ZEROS": weight.zeros is not None}
