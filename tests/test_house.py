@@ -16,7 +16,7 @@ ENGINE = ROOT / "mini_engine"
 CHECKPOINTS = "checkpoints/"  # training scripts: run by hand, imported by nobody
 MAX_LINES = 300
 ROOMS = {"engine", "dispatch", "model", "predict", "records", "serving", "plots", "cli"}
-ROOMS |= {"specs", "hosts", "engines", "checkpoints", "sim", "cuda"}
+ROOMS |= {"specs", "hosts", "engines", "checkpoints", "sim", "cuda", "measure"}
 TORCH = ("torch", "triton", "transformers")
 
 
@@ -33,7 +33,7 @@ class Wall:
 GROUND = ("mini_engine.dispatch", "mini_engine.model", "mini_engine.records")
 FLOORS = (*GROUND, "mini_engine.engine", "mini_engine.predict")
 CUDA, KERNELS = "mini_engine.cuda", "mini_engine.cuda.kernels"
-MEASURE = "mini_engine.cuda.measure"
+MEASURE = "mini_engine.measure"
 PLANS = f"{KERNELS}.plans"
 RESULT_FILES = ("table", "intervals", "bars", "bar_points", "bar_judges", "evidence", "stages",
                 "first_run", "summary", "publish")  # fmt: skip
@@ -57,7 +57,12 @@ WALLS = (
     Wall(CUDA, (*FLOORS, KERNELS, PLANS), "the engine serves without what measures it", torch=True),
     Wall(KERNELS, (PLANS,), "a kernel is read, compiled and tested by itself", torch=True),
     Wall(PLANS, (), "which alternatives there are is data"),
-    Wall(MEASURE, (*FLOORS, CUDA, KERNELS, PLANS, *RESULTS), "it measures this wing", torch=True),
+    Wall(
+        MEASURE,
+        (*FLOORS, CUDA, KERNELS, PLANS, *RESULTS),
+        "it measures the engine, and nothing else",
+        torch=True,
+    ),
     *(
         Wall(room, (*GROUND, PLANS, *RESULTS), "results are read where there is no torch")
         for room in RESULTS
@@ -95,7 +100,7 @@ def imports_of(source: str, module: str, *, package: bool = False) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             base = ".".join(parts[: len(parts) - node.level + 1]) if node.level else ""
             origin = ".".join(filter(None, [base, node.module]))
-            # in `from mini_engine.cuda import measure` the room is what is imported
+            # in `from mini_engine import measure` the room is what is imported
             names |= {f"{origin}.{alias.name}" for alias in node.names}
     return names
 
@@ -150,19 +155,16 @@ def test_no_room_imports_what_it_must_not(path: Path) -> None:
         ("mini_engine.sim.device", "import triton.language as tl"),
         ("mini_engine.sim.device", "from mini_engine.plots import timeline"),
         ("mini_engine.cuda.runner", "from mini_engine.sim.runner import SimRunner"),
-        ("mini_engine.cuda.runner", "from mini_engine.cuda.measure.timing import paired_laps"),
-        ("mini_engine.cuda.runner", "from mini_engine.cuda import measure"),
+        ("mini_engine.cuda.runner", "from mini_engine.measure.timing import paired_laps"),
+        ("mini_engine.cuda.runner", "from mini_engine import measure"),
         ("mini_engine.cuda.runner", "from mini_engine.cli import main"),
-        ("mini_engine.cuda.graphs.tape", "from mini_engine.cuda.measure import decode_setup"),
+        ("mini_engine.cuda.graphs.tape", "from mini_engine.measure import decode_setup"),
         ("mini_engine.cuda.kernels.norm", "from mini_engine.cuda.model import Model"),
         ("mini_engine.cuda.kernels.norm", "from mini_engine.model.config import ModelConfig"),
-        ("mini_engine.cuda.measure.table", "import torch"),
-        (
-            "mini_engine.cuda.measure.table",
-            "from mini_engine.cuda.measure.decode_setup import DecodeSetup",
-        ),
-        ("mini_engine.cuda.measure.bench", "from mini_engine.sim import device"),
-        ("mini_engine.cuda.measure.bench", "from mini_engine.serving import plan"),
+        ("mini_engine.measure.table", "import torch"),
+        ("mini_engine.measure.table", "from mini_engine.measure.decode_setup import DecodeSetup"),
+        ("mini_engine.measure.bench", "from mini_engine.sim import device"),
+        ("mini_engine.measure.bench", "from mini_engine.serving import plan"),
         ("mini_engine.cli.demo", "from labs.runner import cli"),
         ("mini_engine.cuda.model", "import labs"),
         ("mini_engine", "from mini_engine.engine.engine import Engine"),
@@ -182,13 +184,10 @@ def test_a_wall_that_is_broken_is_noticed(module: str, source: str) -> None:
         ("mini_engine.engine.engine", "from mini_engine.dispatch.dispatcher import fits"),
         ("mini_engine.dispatch.modes", "from . import pieces"),
         ("mini_engine.cuda.kernels.norm", "from mini_engine.cuda.kernels.launch import grid"),
-        (
-            "mini_engine.cuda.measure.bench",
-            "from mini_engine.cuda.measure.decode_setup import DecodeSetup",
-        ),
-        ("mini_engine.cuda.measure.table", "from mini_engine.cuda.measure.intervals import t"),
-        ("mini_engine.cli.bench", "from mini_engine.cuda.measure.bench import bench_point"),
-        ("labs.measuring.ledger", "from mini_engine.cuda.measure import calibrate"),
+        ("mini_engine.measure.bench", "from mini_engine.measure.decode_setup import DecodeSetup"),
+        ("mini_engine.measure.table", "from mini_engine.measure.intervals import t"),
+        ("mini_engine.cli.bench", "from mini_engine.measure.bench import bench_point"),
+        ("labs.measuring.ledger", "from mini_engine.measure import calibrate"),
         ("mini_engine.plots.figures", "import matplotlib.pyplot"),
     ],
 )
@@ -215,7 +214,7 @@ def test_the_ground_floors_hold_rooms_and_no_loose_files() -> None:
     assert rooms == ROOMS
     assert files == {"__init__.py", "__main__.py", "README.md"}
     rooms, files = rooms_and_files(ENGINE / "cuda")
-    assert rooms == {"graphs", "kernels", "measure"}
+    assert rooms == {"graphs", "kernels"}
     rooms, files = rooms_and_files(ROOT / "labs")
     assert {room for room in rooms if not re.match(r"lab\d\d_", room)} == {"runner", "measuring"}
     assert files == {"__init__.py", "__main__.py", "README.md", "conftest.py"}

@@ -27,9 +27,9 @@ from labs.measuring.step_timing import Race
 from labs.measuring.step_timing import main as race_main
 from mini_engine.cli.measuring import tiny_shape
 from mini_engine.cuda.graphs.backend import graphs_for
-from mini_engine.cuda.measure.decode_setup import build_setup
 from mini_engine.cuda.weights import random_weights
 from mini_engine.dispatch.default_ladder import default_capture_sizes
+from mini_engine.measure.decode_setup import build_setup
 from mini_engine.model.config import ModelConfig, named_shape
 from mini_engine.predict.oplists import StepShape, step_ops
 

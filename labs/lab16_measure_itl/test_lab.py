@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mini_engine.cuda.measure.intervals import (
+from mini_engine.measure.intervals import (
     MAX_PROCESSES,
     STUDENT_T,
     held_out_percent,
@@ -20,7 +20,7 @@ from mini_engine.cuda.measure.intervals import (
     pooled_interval,
     pooled_ratio,
 )
-from mini_engine.cuda.measure.timing import Lap, balanced_order, lap, paired_laps
+from mini_engine.measure.timing import Lap, balanced_order, lap, paired_laps
 
 TRUTH = 100.0
 

@@ -43,13 +43,13 @@ from labs.measuring import ledger
 from labs.measuring.step_timing import Predictions, parsed
 from labs.runner import workspace
 from labs.runner.doctor import nvidia_gpu
-from mini_engine.cuda.measure.evidence import (
+from mini_engine.dispatch.default_ladder import default_capture_sizes
+from mini_engine.measure.evidence import (
     Measurement,
     load_evidence,
     new_measurement,
     write_measurement,
 )
-from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.model.fields import read_json_object
 from mini_engine.predict.hardware import DeviceSpec, load_spec
 

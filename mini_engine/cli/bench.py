@@ -47,11 +47,11 @@ from rich.console import Console
 from rich.table import Table
 
 from mini_engine.cli import measuring, options
-from mini_engine.cuda.measure.bar_judges import MAX_CONTEXT, SHAPES
-from mini_engine.cuda.measure.bar_points import bench_line
-from mini_engine.cuda.measure.bars import BATCHES, judged
-from mini_engine.cuda.measure.evidence import new_measurement, read_measurement, write_measurement
-from mini_engine.cuda.measure.intervals import MAX_PROCESSES
+from mini_engine.measure.bar_judges import MAX_CONTEXT, SHAPES
+from mini_engine.measure.bar_points import bench_line
+from mini_engine.measure.bars import BATCHES, judged
+from mini_engine.measure.evidence import new_measurement, read_measurement, write_measurement
+from mini_engine.measure.intervals import MAX_PROCESSES
 from mini_engine.records.rows import MEASURED, Row, by_point
 
 if TYPE_CHECKING:
@@ -128,8 +128,8 @@ def _measure(args: argparse.Namespace, console: Console) -> Path:
     """The file, with everything in it that was asked for."""
     backend = measuring.backend_of(args.device, "bench", None if args.process else console)
     from mini_engine.cli import bench_file
-    from mini_engine.cuda.measure.bench import check_names
-    from mini_engine.cuda.measure.spec_fit import base_name
+    from mini_engine.measure.bench import check_names
+    from mini_engine.measure.spec_fit import base_name
 
     _fill_in(args, backend)
     line = measuring.command_line(bench_file.as_typed(args.typed))
@@ -196,7 +196,7 @@ def _only(args: argparse.Namespace, name: str) -> Any:
 def _fill_in(args: argparse.Namespace, backend: GraphBackend) -> None:
     """Defaults that depend on the device and on --quick."""
     from mini_engine.cli import bench_file
-    from mini_engine.cuda.measure.variants import PLAN_ARMS, VARIANTS
+    from mini_engine.measure.variants import PLAN_ARMS, VARIANTS
 
     emulated = backend.emulated
     small = args.quick or emulated

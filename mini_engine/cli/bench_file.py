@@ -25,13 +25,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mini_engine.cli import measuring
-from mini_engine.cuda.measure.evidence import (
-    Measurement,
-    continued,
-    read_measurement,
-    write_measurement,
-)
-from mini_engine.cuda.measure.table import OVER, joined, wants
+from mini_engine.measure.evidence import Measurement, continued, read_measurement, write_measurement
+from mini_engine.measure.table import OVER, joined, wants
 from mini_engine.model.config import ModelConfig
 from mini_engine.predict.hardware import DeviceSpec
 from mini_engine.records.rows import NOT_RUN, Point, Row
@@ -134,8 +129,8 @@ def _header(
     spec_for: Callable[[str], DeviceSpec],
 ) -> Measurement:
     """The measurement with what all rows share. Measures the bandwidth of a copy."""
-    from mini_engine.cuda.measure.calibrate import copy_bandwidth, sizes_for
-    from mini_engine.cuda.measure.variants import ANCHOR, VARIANTS
+    from mini_engine.measure.calibrate import copy_bandwidth, sizes_for
+    from mini_engine.measure.variants import ANCHOR, VARIANTS
 
     of_anchor = spec_for(VARIANTS[ANCHOR].engine)
     figures = {
@@ -193,8 +188,8 @@ def _measured(
     """The rows of this process; a shape's weights are made when they are needed."""
     import torch
 
-    from mini_engine.cuda.measure.bench import Effort, bench_point
     from mini_engine.cuda.weights import no_room
+    from mini_engine.measure.bench import Effort, bench_point
 
     deadline = time.monotonic() + 60 * args.minutes if args.minutes else None
     effort = Effort(args.rounds, args.steps, deadline)

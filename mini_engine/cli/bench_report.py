@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from mini_engine import plots
-from mini_engine.cuda.measure import bars
-from mini_engine.cuda.measure.bar_points import bench_line
-from mini_engine.cuda.measure.evidence import Measurement, read_measurement, without_paths
-from mini_engine.cuda.measure.table import markdown
+from mini_engine.measure import bars
+from mini_engine.measure.bar_points import bench_line
+from mini_engine.measure.evidence import Measurement, read_measurement, without_paths
+from mini_engine.measure.table import markdown
 from mini_engine.records.measured import Origin, ablation, measured_steps, of_one_place, origin_of
 from mini_engine.records.rows import Row
 

@@ -86,8 +86,8 @@ def _host_alone(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     measuring.backend_of("cpu", "calibrate --host")
     import torch
 
-    from mini_engine.cuda.measure import spec_fit
-    from mini_engine.cuda.measure.calibrate import op_on_cpu_us
+    from mini_engine.measure import spec_fit
+    from mini_engine.measure.calibrate import op_on_cpu_us
 
     out: Path = args.out or Path("out/my-host.json")
     with console.status("measuring"):
@@ -112,10 +112,10 @@ def _host_alone(args: argparse.Namespace, console: Console) -> dict[str, Any]:
 
 def _card_and_host(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     backend = measuring.backend_of(args.device, "calibrate", console)
-    from mini_engine.cuda.measure import spec_fit
-    from mini_engine.cuda.measure.calibrate import measure, sizes_for
-    from mini_engine.cuda.measure.evidence import CALIBRATED, new_measurement, write_measurement
-    from mini_engine.cuda.measure.pdl_gap import PDL, PLAIN, SAVED
+    from mini_engine.measure import spec_fit
+    from mini_engine.measure.calibrate import measure, sizes_for
+    from mini_engine.measure.evidence import CALIBRATED, new_measurement, write_measurement
+    from mini_engine.measure.pdl_gap import PDL, PLAIN, SAVED
 
     command = measuring.command_line(args.typed)
     measurement = new_measurement("calibration", backend.device.type, command, {})

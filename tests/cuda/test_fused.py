@@ -22,14 +22,14 @@ from mini_engine.cuda.attention import DecodeAttention  # noqa: E402
 from mini_engine.cuda.fused import FusedModel  # noqa: E402
 from mini_engine.cuda.graphs.backend import graphs_for  # noqa: E402
 from mini_engine.cuda.inputs import StepInputs  # noqa: E402
-from mini_engine.cuda.measure import gate  # noqa: E402
-from mini_engine.cuda.measure.our_variants import FusedGraph, OursEager  # noqa: E402
 from mini_engine.cuda.model import KVCache, Model  # noqa: E402
 from mini_engine.cuda.runner import TorchRunner  # noqa: E402
 from mini_engine.cuda.weights import Weights, random_weights  # noqa: E402
 from mini_engine.dispatch.dispatcher import GraphDispatcher  # noqa: E402
 from mini_engine.engine.engine import Engine  # noqa: E402
 from mini_engine.engine.scheduler import Request, SchedulerLimits  # noqa: E402
+from mini_engine.measure import gate  # noqa: E402
+from mini_engine.measure.our_variants import FusedGraph, OursEager  # noqa: E402
 from mini_engine.model.config import ModelConfig  # noqa: E402
 from mini_engine.predict.oplists import StepShape, step_ops  # noqa: E402
 from tests.support.gate_helpers import setup_of  # noqa: E402

@@ -19,7 +19,7 @@ TOGETHER = {  # file -> unit of work
     "tests/cuda/kernels/test_ahead_of_time.py": COMPILED,  # they keep what they have compiled
     "tests/cuda/kernels/test_after_the_wait.py": COMPILED,
     "tests/cuda/kernels/test_every_launch.py": "every launch, recorded",
-    "tests/cuda/measure/test_profile.py": "four engines, profiled",
+    "tests/measure/test_profile.py": "four engines, profiled",
 }
 
 

@@ -23,9 +23,9 @@ from mini_engine.cli.measuring import tiny_shape
 from mini_engine.cuda.fused import FusedModel
 from mini_engine.cuda.graphs.backend import graphs_for
 from mini_engine.cuda.inputs import StepInputs
-from mini_engine.cuda.measure.decode_setup import DecodeSetup, Variant, build_setup
-from mini_engine.cuda.measure.variants import OURS, VARIANTS
 from mini_engine.cuda.weights import random_weights
+from mini_engine.measure.decode_setup import DecodeSetup, Variant, build_setup
+from mini_engine.measure.variants import OURS, VARIANTS
 from mini_engine.model.config import ModelConfig, named_shape
 from tests.support import sanitizer_cases
 
