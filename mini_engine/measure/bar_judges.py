@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from mini_engine.measure.bar_points import BASELINES, CONTEXT, is_quantised
+from mini_engine.measure.bar_points import BASELINES, CONTEXT, in_few_bits
 from mini_engine.measure.evidence import CALIBRATED
 from mini_engine.records.rows import Row
 
@@ -139,7 +139,7 @@ def _best_at(steps: Sequence[Row], shape: str, batch: int = 1) -> Row | None:
         s for s in steps
         if (s.shape, s.batch) == (shape, batch)
         and s.context <= MAX_CONTEXT and s.variant not in (*BASELINES, "null")
-        and not is_quantised(s.variant)
+        and not in_few_bits(s.variant)
     ]  # fmt: skip
     if not ours:
         return None

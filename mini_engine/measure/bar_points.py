@@ -29,10 +29,10 @@ BASELINES = ("hf-eager", "hf-compile", "compile-default", "compile-reduce-overhe
 QUANTS = ("int8", "int4")
 
 
-def is_quantised(arm: str) -> bool:
+def in_few_bits(arm: str) -> bool:
     """Whether it reads fewer bytes than the model has: it is held against its own floor, and stands
     in for nothing else."""
-    return arm.rpartition("-")[2] in QUANTS
+    return arm.rpartition("-")[2] in (*QUANTS, "kv8")
 
 
 class Missing(NamedTuple):
@@ -77,8 +77,8 @@ class BarPoints:
 
 
 def _side(arm: str) -> str:
-    """Which arms stand in for each other: ours, the baselines, those of one format of weights."""
-    if is_quantised(arm):
+    """Which arms stand in for each other: ours, the baselines, those of one format."""
+    if in_few_bits(arm):
         return arm.rpartition("-")[2]
     return "baseline" if arm in BASELINES else "ours"
 

@@ -41,15 +41,15 @@ from mini_engine.measure.decode_setup import (
     float32_setup,
 )
 from mini_engine.measure.evidence import gpu_state
+from mini_engine.measure.few_bits import in_format, stored_in
 from mini_engine.measure.gate import Gate
 from mini_engine.measure.no_graph import skipped_graphs, without_graph
-from mini_engine.measure.our_variants import OursEager, quantized
+from mini_engine.measure.our_variants import OursEager
 from mini_engine.measure.quality import quality_of
 from mini_engine.measure.table import OVER, with_figures
 from mini_engine.measure.timing import paired_laps
 from mini_engine.measure.variants import ANCHOR, COMPILED, VARIANTS, VariantKind
 from mini_engine.model.config import ModelConfig
-from mini_engine.predict.formats import stored_as
 from mini_engine.predict.hardware import DeviceSpec
 from mini_engine.predict.oplists import OpCost, StepShape, step_ops
 from mini_engine.predict.step_cost import Mode, step_time, with_pdl
@@ -117,9 +117,11 @@ def check_names(names: Iterable[str]) -> None:
             raise ValueError(f"no variant {name!r}: use some of {', '.join(VARIANTS)}")
 
 
-def must_move_bytes(config: ModelConfig, batch: int, context: int, quant: str | None = None) -> int:
+def must_move_bytes(
+    config: ModelConfig, batch: int, context: int, few_bits: str | None = None
+) -> int:
     """What every decode step has to read: all weights and all keys and values, once."""
-    stored = stored_as(config, quant)
+    stored = stored_in(config, few_bits)
     return stored.read + batch * context * stored.kv_bytes_per_token(config)
 
 
@@ -178,7 +180,7 @@ def _bench_variant(
             variant.prepare()
         setup.backend.synchronize()
         prepare_s = time.perf_counter() - began
-        verdict = _verdict(kind.quant, setup, judge, variant)
+        verdict = _verdict(kind.few_bits, setup, judge, variant)
         if kind.gated and not verdict["passed"]:
             return Row(*point, name, GATE_FAILED, verdict["reason"], verdict)
         run = _timed(setup.backend, anchor, variant, effort, prepare_s)
@@ -196,7 +198,7 @@ def _bench_variant(
             no_graph=without_graph(kind.mode, launches, reasons),
             ops_a_call=len(ops),
             bytes_to_move=must_move_bytes(
-                setup.model.config, setup.batch, setup.context, kind.quant
+                setup.model.config, setup.batch, setup.context, kind.few_bits
             ),
             bytes_by_op_list=round(sum(op.bytes for op in ops) / steps),
             predicted_us=round(_predicted(kind, setup, ops, steps, spec_for(kind.engine)), 3),
@@ -212,14 +214,15 @@ def _bench_variant(
 
 
 def _verdict(
-    quant: str | None, setup: DecodeSetup, judge: Gate, variant: Variant
+    few_bits: str | None, setup: DecodeSetup, judge: Gate, variant: Variant
 ) -> dict[str, Any]:
-    """What the gate says. Of quantised weights: a gate of their own, whose truth is these weights
-    in float32, says whether the kernels are right, and quality.py whether the format will do."""
-    if quant is None:
+    """What the gate says. Of few bits: a gate of their own, whose truth is these very weights, or
+    this cache, in float32, says whether the kernels are right, and quality.py whether the format
+    will do."""
+    if few_bits is None:
         return judge.judge(variant).as_dict()
-    found = gate_of(quantized(setup, quant)).judge(variant).as_dict()
-    quality = quality_of(quant)
+    found = gate_of(in_format(setup, few_bits)).judge(variant).as_dict()
+    quality = quality_of(few_bits)
     passed, reason = found["passed"] and quality.passed, found["reason"] or quality.reason
     return {**found, "passed": passed, "reason": reason, "quality": asdict(quality)}
 

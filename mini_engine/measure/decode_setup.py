@@ -20,6 +20,7 @@ from torch import Tensor
 from mini_engine.cuda.attention import DecodeAttention
 from mini_engine.cuda.graphs.backend import GraphBackend
 from mini_engine.cuda.inputs import StepInputs
+from mini_engine.cuda.kernels.fp8 import as_bytes, to_e4m3, widened
 from mini_engine.cuda.model import KVCache, Model
 from mini_engine.cuda.weights import LayerWeights, Weights
 from mini_engine.measure.timing import Runnable
@@ -109,15 +110,21 @@ class DecodeSetup:
         inputs.slot_mapping.copy_(block * BLOCK_SIZE + last % BLOCK_SIZE)
 
     def cached(self, length: int) -> list[tuple[Tensor, Tensor]]:
-        """Copies of the first `length` K and V of each layer: (batch, kv_heads, length, D)."""
+        """Copies of the first `length` K and V of each layer: (batch, kv_heads, length, D). Those
+        of a cache in fp8 are widened to float32."""
         blocks = self.block_table[:, : -(-length // BLOCK_SIZE)].long()
+        cache = self.model.cache
 
-        def gathered(cache: Tensor) -> Tensor:
+        def gathered(one: Tensor, scales: Tensor | None, which: int) -> Tensor:
             # (batch, blocks, block_size, kv_heads, D)
-            return cache[blocks].flatten(1, 2)[:, :length].transpose(1, 2).contiguous()
+            rows = as_bytes(one)[blocks].view(one.dtype).flatten(1, 2)[:, :length]
+            rows = rows if scales is None else widened(rows, scales, which)
+            return rows.transpose(1, 2).contiguous()
 
-        caches = zip(self.model.cache.keys, self.model.cache.values, strict=True)
-        return [(gathered(keys), gathered(values)) for keys, values in caches]
+        every = zip(
+            cache.keys, cache.values, cache.scales or (None,) * len(cache.keys), strict=True
+        )
+        return [(gathered(k, scales, 0), gathered(v, scales, 1)) for k, v, scales in every]
 
 
 def build_setup(
@@ -161,7 +168,18 @@ def float32_setup(setup: DecodeSetup, context: int, room: int) -> DecodeSetup:
         ):
             rows = values.transpose(1, 2).float()  # (batch, kept, kv_heads, D)
             cache[blocks] = rows.reshape(*blocks.shape, BLOCK_SIZE, *rows.shape[2:])
+    if scales := setup.model.cache.scales:  # it rounds what it caches as the others do
+        wide = replace(wide, model=Model(wide.model.weights, in_fp8(wide.model.cache, scales)))
     return wide
+
+
+def in_fp8(cache: KVCache, scales: tuple[Tensor, ...]) -> KVCache:
+    """The cache rounded to e4m3 under these scales, (2, kv_heads) a layer."""
+    keys, values = (
+        tuple(to_e4m3(one, scale[which]) for one, scale in zip(side, scales, strict=True))
+        for which, side in enumerate((cache.keys, cache.values))
+    )
+    return KVCache(keys, values, scales)
 
 
 def new_step() -> None:

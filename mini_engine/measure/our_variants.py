@@ -15,10 +15,9 @@ from torch import Tensor
 
 from mini_engine.cuda.graphs.capture import GraphRunner, PiecewiseGraphRunner
 from mini_engine.cuda.kernels.plans import BASE
-from mini_engine.cuda.model import Model
 from mini_engine.measure.decode_setup import DecodeSetup, Variant, new_step
+from mini_engine.measure.few_bits import in_format, stored_in
 from mini_engine.measure.op_record import OpRecorder, WatchedAttention
-from mini_engine.predict.formats import stored_as
 from mini_engine.predict.oplists import OpCost, StepShape, step_ops
 
 Compiler = Callable[[Any], Any]  # a function, compiled
@@ -183,8 +182,8 @@ class OursCompiled(OursEager):
 
 
 class FusedGraph(OursGraph):
-    """`OursGraph` with the layer in Triton kernels, with or without PDL; with `quant` on weights
-    that are quantised beside the setup's own."""
+    """`OursGraph` with the layer in Triton kernels, with or without PDL; with `few_bits` on
+    weights or a cache in this format, beside the setup's own."""
 
     def __init__(
         self,
@@ -193,12 +192,12 @@ class FusedGraph(OursGraph):
         pdl: bool,
         steps_a_call: int,
         plan: str,
-        quant: str | None = None,
+        few_bits: str | None = None,
     ) -> None:
         from mini_engine.cuda.fused import FusedModel  # imports Triton, which not every system has
 
-        self.quant = quant
-        plain = setup.model if quant is None else quantized(setup, quant).model
+        self.few_bits = few_bits
+        plain = setup.model if few_bits is None else in_format(setup, few_bits).model
         model = FusedModel(
             plain.weights, plain.cache, kernels_per_layer=kernels_per_layer, pdl=pdl, plan=plan
         )
@@ -209,7 +208,10 @@ class FusedGraph(OursGraph):
         """The op list that the kernels of this batch were written to. Of the persistent kernel, its
         phases: what stands between two of them, a grid barrier, costs no less than a boundary."""
         config, batch = self.model.config, self.setup.batch
-        shape, stored = StepShape.decode(batch, self.setup.context), stored_as(config, self.quant)
+        shape, stored = (
+            StepShape.decode(batch, self.setup.context),
+            stored_in(config, self.few_bits),
+        )
         return step_ops(config, shape, self.style, stored) * self.steps_a_call
 
 
@@ -219,13 +221,7 @@ def fused(
     pdl: bool = False,
     steps_a_call: int = 1,
     plan: str = BASE,
-    quant: str | None = None,
+    few_bits: str | None = None,
 ) -> Callable[[DecodeSetup], Variant]:
     """What makes a `FusedGraph` of a setup."""
-    return lambda setup: FusedGraph(setup, kernels_per_layer, pdl, steps_a_call, plan, quant)
-
-
-def quantized(setup: DecodeSetup, quant: str) -> DecodeSetup:
-    """The setup with the plain model on quantised weights, which it writes out for each product."""
-    model = Model(setup.model.weights.as_quantized(quant), setup.model.cache)
-    return replace(setup, model=model)
+    return lambda setup: FusedGraph(setup, kernels_per_layer, pdl, steps_a_call, plan, few_bits)

@@ -23,8 +23,8 @@ import torch
 from mini_engine.cuda.graphs.backend import GraphBackend
 from mini_engine.cuda.kernels.plans import BASE, PLANS
 from mini_engine.cuda.path import no_pdl, no_triton
-from mini_engine.cuda.weights import QUANTS
 from mini_engine.measure.decode_setup import DecodeSetup, Variant
+from mini_engine.measure.few_bits import FEW_BITS
 from mini_engine.measure.hf_variants import HuggingFaceEager, HuggingFaceStatic, no_transformers
 from mini_engine.measure.our_variants import (
     Compiler,
@@ -62,7 +62,7 @@ class VariantKind:
     engine: str = PLAIN  # whose CPU time and kernels predict it: a file of `mini_engine/engines`
     why_not: Callable[[GraphBackend], str | None] = _runs_anywhere  # one line if it cannot run here
     gated: bool = True  # ours: not timed unless it passes the gate. A baseline is only marked.
-    quant: str | None = None  # its weights: the gate asks for the quality of this format, too
+    few_bits: str | None = None  # its format (few_bits.py), whose quality the gate asks for, too
     pdl: bool = False  # the nodes of its graph overlap, for the simulator
 
 
@@ -83,9 +83,9 @@ def _with_pdl(plan: str = BASE, steps_a_call: int = 1) -> VariantKind:
     return VariantKind(make, "full", OURS, no_pdl, pdl=True)
 
 
-def _quantized(quant: str, *, pdl: bool = False) -> VariantKind:
-    make = fused(5, pdl=pdl, quant=quant)
-    return VariantKind(make, "full", OURS, no_pdl if pdl else no_triton, quant=quant, pdl=pdl)
+def _in_few_bits(name: str, *, pdl: bool = False) -> VariantKind:
+    make = fused(5, pdl=pdl, few_bits=name)
+    return VariantKind(make, "full", OURS, no_pdl if pdl else no_triton, few_bits=name, pdl=pdl)
 
 
 VARIANTS: dict[str, VariantKind] = {
@@ -111,9 +111,9 @@ VARIANTS: dict[str, VariantKind] = {
     "graph-5": VariantKind(fused(5), "full", OURS, no_triton),
     "graph-5-pdl": _with_pdl(),
     "graph-5-pdl-k8": _with_pdl(steps_a_call=8),
-    # the five on quantised weights, judged against these in float32 and by quality.py
-    **{f"graph-5-{quant}": _quantized(quant) for quant in QUANTS},
-    **{f"graph-5-pdl-{quant}": _quantized(quant, pdl=True) for quant in QUANTS},
+    # the five on weights or a cache in few bits, judged against these in float32 and by quality.py
+    **{f"graph-5-{name}": _in_few_bits(name) for name in FEW_BITS},
+    **{f"graph-5-pdl-{name}": _in_few_bits(name, pdl=True) for name in FEW_BITS},
     # the same with an alternative of its kernels: graph-5-pdl:dot, graph-5:prefetch, ...
     **{f"graph-5-pdl:{plan}": _with_pdl(plan) for plan in PLANS if plan != BASE},
     **{

@@ -16,9 +16,10 @@ torch = pytest.importorskip("torch")
 from mini_engine.cuda.graphs.backend import graphs_for  # noqa: E402
 from mini_engine.measure import gate, timing  # noqa: E402
 from mini_engine.measure.decode_setup import DecodeSetup, Variant  # noqa: E402
+from mini_engine.measure.few_bits import in_format  # noqa: E402
 from mini_engine.measure.hf_variants import HuggingFaceStatic  # noqa: E402
 from mini_engine.measure.op_record import OpRecorder  # noqa: E402
-from mini_engine.measure.our_variants import OursCompiled, OursEager, OursGraph, quantized  # noqa: E402
+from mini_engine.measure.our_variants import OursCompiled, OursEager, OursGraph  # noqa: E402
 from mini_engine.measure.variants import VARIANTS  # noqa: E402
 from mini_engine.predict.oplists import StepShape, step_ops  # noqa: E402
 from tests.support.gate_helpers import setup_of  # noqa: E402
@@ -72,8 +73,8 @@ def test_so_does_every_variant_that_only_a_gpu_runs(name: str) -> None:
 
 def assert_decodes_what_the_plain_model_decodes(name: str, family: str, device: str) -> None:
     setup = setup_of(family, device=device)
-    quant = VARIANTS[name].quant if name in VARIANTS else None
-    plain = OursEager(quantized(setup, quant) if quant else setup)
+    few_bits = VARIANTS[name].few_bits if name in VARIANTS else None
+    plain = OursEager(in_format(setup, few_bits) if few_bits else setup)
     variant = (MAKE.get(name) or VARIANTS[name].make)(setup)
     variant.prepare()
     for context in (setup.context, 33, setup.context):  # it can be placed again and again
