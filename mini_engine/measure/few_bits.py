@@ -9,16 +9,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mini_engine.cuda.kv_scales import measured_scales
+import torch
+
 from mini_engine.cuda.model import Model
 from mini_engine.cuda.weights import QUANTS
 from mini_engine.measure.decode_setup import DecodeSetup, in_fp8
 from mini_engine.model.config import ModelConfig
+from mini_engine.model.kv_fp8 import scale_for
 from mini_engine.predict.formats import stored_as
 from mini_engine.predict.stored import Stored
 
 KV8 = "kv8"
 FEW_BITS = (*QUANTS, KV8)
+LARGEST = 8.0  # of a setup's keys and values, which are random, with a standard deviation of 1
 
 
 def in_format(setup: DecodeSetup, name: str) -> DecodeSetup:
@@ -26,7 +29,10 @@ def in_format(setup: DecodeSetup, name: str) -> DecodeSetup:
     product, and widens what it reads from the cache."""
     weights, cache = setup.model.weights, setup.model.cache
     if name == KV8:
-        return replace(setup, model=Model(weights, in_fp8(cache, measured_scales(weights))))
+        scale = scale_for(LARGEST)
+        shape, device = (2, setup.model.config.num_kv_heads), weights.embed.device
+        scales = tuple(torch.full(shape, scale, device=device) for _ in cache.keys)
+        return replace(setup, model=Model(weights, in_fp8(cache, scales)))
     return replace(setup, model=Model(weights.as_quantized(name), cache))
 
 

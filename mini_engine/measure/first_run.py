@@ -40,7 +40,7 @@ COMPILED = ("compile-reduce-overhead", "hf-compile")
 LARGE = ("graph-5-pdl", "graph-9", "ours-graph", "hf-eager", "compile-reduce-overhead",
          "graph-5-pdl:library")  # fmt: skip
 BATCHES = (8, 64, 256)
-TESTS = "tests/cuda"  # tests/conftest.py puts those first that teach most
+TESTS = ("tests/cuda", "tests/measure")  # conftest.py puts those first that teach most
 FAST, SLOW = "gpu and not gpu_slow", "gpu_slow"
 
 Words = list[str]
@@ -126,7 +126,7 @@ def first_run(device: str) -> list[Stage]:
         return commands
 
     def tests(mark: str, stage: str) -> Commands:
-        words = ["-m", "pytest", "-p", "no:cacheprovider", "-vv", "--tb=short", "-m", mark, TESTS]
+        words = ["-m", "pytest", "-p", "no:cacheprovider", "-vv", "--tb=short", "-m", mark, *TESTS]
         return lambda folder: [[*words, *_passed_before(folder, stage)]]
 
     def trace(folder: Path) -> list[Words]:

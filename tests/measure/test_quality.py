@@ -102,7 +102,7 @@ def test_an_arm_over_a_cache_in_fp8_is_judged_over_such_a_cache(
 ) -> None:
     """Against a cache in bf16 its rounding alone would stop it. Half the scales of one layer are
     another cache, and are stopped over their own."""
-    monkeypatch.setattr(gate, "POSITIONS", 32)
+    monkeypatch.setattr(gate, "POSITIONS", 256)
     setup = setup_of(dtype=torch.bfloat16, hidden_size=64)
     judge = bench.gate_of(setup)
     variant = VARIANTS[f"graph-5-{KV8}"].make(setup)

@@ -200,6 +200,13 @@ def _time_limit(seconds: int) -> Iterator[None]:
 
 
 def interpreting_environment() -> dict[str, str]:
-    """This process's environment with the interpreter on, and without pytest's own traces."""
+    """This process's environment with the interpreter on, and without pytest's own traces. What
+    hypothesis keeps goes where it goes without it, wherever the process runs."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "COV"))}
-    return {**kept, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    examples = Path(__file__).parents[2] / ".hypothesis"
+    return {
+        **kept,
+        "TRITON_INTERPRET": "1",
+        "OMP_NUM_THREADS": "1",
+        "HYPOTHESIS_STORAGE_DIRECTORY": str(examples),
+    }
