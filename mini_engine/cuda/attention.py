@@ -106,7 +106,7 @@ class HostAttention:
 
     def begin(self, inputs: StepInputs) -> Attend:
         num_reqs = len(self.query_lens)
-        # The scheduler puts decodes first.
+        # Decodes come first. One that a swap brings back may not: it is a chunk of one token.
         decodes = next((i for i, n in enumerate(self.query_lens) if n != 1), num_reqs)
         together = None
         if decodes:

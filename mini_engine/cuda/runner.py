@@ -9,7 +9,9 @@ the head. On a GPU the graphs are real, on a CPU they are emulated: there is no 
 
 A batch of decodes runs in the kernels of a `FusedModel`: from Python in NONE, and in FULL from
 graphs that are for decodes alone. With `limits.steps_per_replay` there is a second graph for each
-of these rungs, which runs so many steps.
+of these rungs, which runs so many steps. A prompt of which one token is left is no decode. The
+block before it may be another request's, who fills it in this very step (engine/prefix_cache.py,
+rule 2), and in a kernel that stores K and V and attends, no row may read what another one writes.
 """
 
 from __future__ import annotations
@@ -96,7 +98,6 @@ class TorchRunner:
         self.host_blocks.copy(batch)
         rung, num_reqs = descriptor.num_tokens, descriptor.num_reqs or batch.num_reqs
         step = self.inputs.fill(batch, rung, num_reqs)
-        decodes = batch.num_tokens == batch.num_reqs
         params = [entry.request.sampling for entry in batch.entries]
         if isinstance(self.sample, SeededSampler):
             self.sample.set_rows(params)
@@ -104,7 +105,7 @@ class TorchRunner:
             check_greedy(params)
         if descriptor.mode is CUDAGraphMode.FULL:
             graphs = self.several if batch.steps > 1 else self.full
-            if not (decodes and rung in graphs.captured):
+            if batch.has_prefill or rung not in graphs.captured:
                 graphs = self.mixed
             tokens = graphs.replay(rung)
         elif descriptor.mode is CUDAGraphMode.PIECEWISE:
@@ -189,6 +190,6 @@ class TorchRunner:
 
 def eager_attention(model: Model, batch: ScheduledBatch, blocks: int) -> Attention:
     """What a batch attends with outside graphs. `blocks`: the width of the block table."""
-    if model.static_decodes and batch.num_tokens == batch.num_reqs:
+    if model.static_decodes and not batch.has_prefill:
         return DecodeAttention(blocks, model.cache.block_size)
     return model.live_attention(batch)
