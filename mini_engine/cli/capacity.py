@@ -27,7 +27,6 @@ fifth in the middle (`validate`): widening small numbers is taken to be free.
 from __future__ import annotations
 
 import argparse
-import math
 from typing import Any
 
 from rich.console import Console
@@ -160,9 +159,9 @@ def check_card(args: argparse.Namespace) -> None:
         )
     for name in ("vram_gb", "bandwidth_gb_s", "file_gb"):
         given = getattr(args, name)
-        if given is not None and not 0 < given < math.inf:
+        if given is not None and not 0 < given <= 1e9:
             option = name.replace("_", "-")
-            raise ValueError(f"--{option} {given:g}: expected more than 0")
+            raise ValueError(f"--{option} {given:g}: expected more than 0 and at most 1e9")
 
 
 def _predicted(

@@ -98,14 +98,15 @@ def sampling_of(args: argparse.Namespace) -> SamplingParams:
 
 def add_path(parser: argparse.ArgumentParser) -> None:
     """How the CUDA wing runs its decode steps."""
-    parser.add_argument(
+    layers = parser.add_mutually_exclusive_group()
+    layers.add_argument(
         "--plain",
         dest="kernels",
         action="store_const",
         const=0,
         help="with --backend cuda: PyTorch's own ops and none of our kernels, to compare with",
     )
-    parser.add_argument(
+    layers.add_argument(
         "--kernels",
         type=int,
         choices=(5, 9),

@@ -131,6 +131,14 @@ def microseconds(word: str) -> float:
     return value
 
 
+def gibibytes(word: str) -> float:
+    """A size above 0 and up to a million GiB, for `type=`."""
+    value = float(word)
+    if not 0 < value <= 1e6:
+        raise argparse.ArgumentTypeError(f"{word} is not a size above 0 and up to a million GiB")
+    return value
+
+
 def share(word: str) -> float:
     """A number from 0 to 1, for `type=`."""
     value = float(word)

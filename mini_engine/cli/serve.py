@@ -72,17 +72,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--prefix-caching", action="store_true", help=alike)
     words = "a share of the prompts (--share) begins with the same so many tokens"
     add("--shared-prefix", type=number, default=0, metavar="TOKENS", help=words)
-    add("--share", type=options.share, default=1.0, metavar="0..1", help="(default: 1)")
+    add("--share", type=options.share, metavar="0..1", help="(default: 1)")
     words = "what happens to K and V of a preempted request (default: recompute)"
     add("--preemption", choices=PREEMPTIONS, default="recompute", help=words)
     words = "host memory for swapped requests (default: 4)"
-    add("--swap-space", type=float, default=4.0, metavar="GIB", help=words)
+    add("--swap-space", type=options.gibibytes, metavar="GIB", help=words)
     options.add_host_us(parser, help="CPU time between two steps")
     add("-o", "--out", type=Path, metavar="PNG", help="draw the rung histogram")
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     began = time.perf_counter()
+    swapping = args.preemption != "recompute"
+    if args.share is not None and not args.shared_prefix:
+        raise ValueError("--share without --shared-prefix does nothing: say how long the prefix is")
+    if args.swap_space and not swapping:
+        raise ValueError("--swap-space without --preemption swap or cheaper does nothing: add one")
+    share = 1.0 if args.share is None else args.share
     shape, spec = options.shape_and_spec(args)
     stored = stored_as(shape, args.quant, args.kv_dtype)
     sizes = default_capture_sizes(
@@ -98,16 +104,15 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         stored=stored,
     )  # fmt: skip
     trace = read_trace(args.trace, skip_bad_rows=args.skip_bad_rows)
-    requests = with_shared_prefix(trace.requests, args.shared_prefix, args.share)
+    requests = with_shared_prefix(trace.requests, args.shared_prefix, share)
     costs = StepModel(shape, spec, args.style or spec.ops, stored)
     copies = SwapCost(costs, plan.dispatcher, args.max_num_batched_tokens, args.block_size)
-    swapping = args.preemption != "recompute"
     limits = replace(
         plan.limits,
         num_blocks=min(plan.limits.num_blocks, 1 + (args.kv_blocks or plan.limits.num_blocks)),
         prefix_caching=args.prefix_caching,
         preemption=args.preemption,
-        host_blocks=int(args.swap_space * GIB) // copies.block_bytes if swapping else 0,
+        host_blocks=int((args.swap_space or 4) * GIB) // copies.block_bytes if swapping else 0,
     )
     with Progress(console=console, transient=True) as progress:
         task = progress.add_task("serving", total=len(trace.requests))
@@ -118,7 +123,8 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     if not report.requests:
         raise ValueError(
             f"{args.trace}: none of {len(trace.requests)} requests fits a context of "
-            f"{plan.limits.max_model_len} tokens with room for an answer: raise --max-model-len"
+            f"{limits.max_model_len} tokens and a cache of {limits.num_blocks - 1} blocks of "
+            f"{args.block_size}, with room for an answer: raise --max-model-len or --kv-blocks"
         )
     saving = optimal_ladder_saving(report, costs, plan.dispatcher)
     if args.out:
@@ -141,7 +147,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         "host_blocks": limits.host_blocks,
         "prefix_caching": args.prefix_caching,
         "shared_prefix": args.shared_prefix,
-        "share": args.share if args.shared_prefix else 0.0,
+        "share": share if args.shared_prefix else 0.0,
         **report.to_dict(),
         "itl_p50_interval": _interval(report, spec),
         "steps_by_rows": steps_by_rows(report),

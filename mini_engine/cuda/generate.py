@@ -111,9 +111,9 @@ def generate(
 
     Raises `ValueError` for a folder that is not a checkpoint, for an empty prompt or one that is
     too long for the context, for a model that does not fit the memory, and for several
-    `steps_per_replay` in a mode without full graphs.
+    `steps_per_replay` that could never run (`check_steps`).
     """
-    check_steps(steps_per_replay, mode)
+    check_steps(steps_per_replay, mode, max_new_tokens)
     backend = nearest_backend(tell)
     dtype = dtype_for(backend, tell)
     folder = resolve_model(checkpoint)
@@ -163,12 +163,20 @@ def generate(
     )
 
 
-def check_steps(steps_per_replay: int, mode: str) -> None:
-    """Raises ValueError for several steps a replay where decode batches have no full graph."""
-    if steps_per_replay > 1 and not parse(CUDAGraphMode, mode).has_full_cudagraphs():
+def check_steps(steps_per_replay: int, mode: str, max_new_tokens: int) -> None:
+    """Raises ValueError for several steps a replay where decode batches have no full graph, and
+    where no request lives long enough for one replay."""
+    if steps_per_replay == 1:
+        return
+    if not parse(CUDAGraphMode, mode).has_full_cudagraphs():
         raise ValueError(
             f"{steps_per_replay} steps a replay need a graph of the whole step, and mode {mode} "
             "has none: use FULL, FULL_DECODE_ONLY or FULL_AND_PIECEWISE"
+        )
+    if steps_per_replay >= max_new_tokens:
+        raise ValueError(
+            f"{steps_per_replay} steps a replay: of {max_new_tokens} new tokens the prompt gives "
+            "the first, so no replay would run: take fewer steps, or ask for more tokens"
         )
 
 

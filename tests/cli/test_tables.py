@@ -479,6 +479,7 @@ def test_capacity_help_tells_what_the_command_finds(capsys: pytest.CaptureFixtur
         ("capacity --vram-gb inf", "--vram-gb inf"),
         ("capacity --file-gb 5.5 --quant int4", "leave out --quant int4"),
         ("capacity --file-gb 0", "--file-gb 0: expected more than 0"),
+        ("capacity --file-gb 1e308", "--file-gb 1e+308: expected more than 0 and at most 1e9"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(

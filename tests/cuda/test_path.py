@@ -97,6 +97,7 @@ def test_the_command_tells_what_ran(capsys: pytest.CaptureFixture[str]) -> None:
     ("more", "says"),
     [
         (["--backend", "cuda", "--mode", "NONE", "--steps-per-replay", "2"], "need a graph of the"),
+        (["--backend", "cuda", "--steps-per-replay", "48"], "so no replay would run: take fewer"),
         (["--plain"], "--plain is for the real engine: add --backend cuda"),
         (["--kernels", "9"], "--kernels is for the real engine"),
         (["--steps-per-replay", "4"], "--steps-per-replay is for the real engine"),
@@ -107,6 +108,15 @@ def test_what_cannot_be_is_refused_in_one_line(
 ) -> None:
     assert main(["generate", "--prompt", "Return", *more]) == 2
     assert says in capsys.readouterr().err
+
+
+def test_plain_layers_of_nine_kernels_are_a_contradiction(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["generate", "--prompt", "x", "--backend", "cuda", "--plain", "--kernels", "9"])
+    assert ended.value.code == 2
+    assert "argument --kernels: not allowed with argument --plain" in capsys.readouterr().err
 
 
 def test_a_head_that_no_kernel_takes_is_told_and_the_plain_model_runs() -> None:
