@@ -37,7 +37,7 @@ def mixed(words: np.ndarray) -> np.ndarray:
 
 def noise_words(seed: int, context_len: int, vocab_size: int) -> np.ndarray:
     """(V,) uint32 of one request."""
-    stream = mixed(mixed(np.array([seed], np.uint32)) ^ np.uint32(context_len))
+    stream = mixed(mixed(mixed(np.array([seed], np.uint32)) ^ np.uint32(context_len)))
     return mixed(stream ^ mixed(np.arange(vocab_size, dtype=np.uint32)))
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from mini_engine.cuda.kernels.gumbel import gumbel, mixed  # noqa: E402
+from mini_engine.cuda.kernels.gumbel import gumbel, mixed, noise_words  # noqa: E402
 from mini_engine.cuda.sampling import SeededSampler, greedy  # noqa: E402
 from mini_engine.engine.sampling import SamplingParams  # noqa: E402
 
@@ -78,7 +78,7 @@ def test_draws_follow_the_filtered_softmax_as_those_of_torch_do(
     generator = torch.Generator().manual_seed(params.seed)
     theirs = kept[torch.multinomial(probabilities, len(drawn), True, generator=generator)]
     a, b = (torch.bincount(one, minlength=len(LOGITS))[kept] for one in (drawn, theirs))
-    statistic = ((a - b) ** 2 / (a + b)).sum()
+    statistic = ((a - b) ** 2 / (a + b).clamp(min=1)).sum()  # nobody drew it: 0
     freedom = torch.tensor((len(kept) - 1) / 2)
     assert torch.special.gammaincc(freedom, statistic / 2) > SIGNIFICANCE
 
@@ -102,6 +102,15 @@ def test_two_seeds_draw_differently_and_one_seed_the_same() -> None:
 
 
 # ---------------------------------------------------------------- filters and rows
+
+
+def test_under_no_seed_does_a_position_choose_its_token() -> None:
+    """Seed 0, the usual one, once drew token n at position n, whatever its logit."""
+    lens = torch.arange(1, 1000, dtype=torch.int32)
+    for seed in (0, 1, 2):
+        words = noise_words(torch.full_like(lens, seed), lens, 1000)
+        assert words.min() > 0
+        assert len(words.argmin(1).unique()) > 600  # 632 expected, were all words random
 
 
 def test_what_may_be_drawn_is_what_sorting_and_counting_keeps() -> None:

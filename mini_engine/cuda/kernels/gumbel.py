@@ -35,9 +35,13 @@ def mixed(words: Tensor) -> Tensor:
 
 
 def noise_words(seeds: Tensor, context_lens: Tensor, vocab_size: int) -> Tensor:
-    """(R, V) words of 32 bits. seeds (R,) int32, read as unsigned; context_lens (R,)."""
+    """(R, V) words of 32 bits. seeds (R,) int32, read as unsigned; context_lens (R,).
+
+    0 is mixed into 0, so seed 0 makes its rows of context_lens alone. They are mixed twice, for
+    mixed once like token ids, they would be equal to one: a word of 0, the largest noise.
+    """
     tokens = mixed(torch.arange(vocab_size, device=seeds.device))
-    rows = mixed(mixed(seeds.long() & WORD) ^ context_lens.long())
+    rows = mixed(mixed(mixed(seeds.long() & WORD) ^ context_lens.long()))
     return mixed(rows[:, None] ^ tokens)
 
 

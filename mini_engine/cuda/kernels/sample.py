@@ -143,7 +143,7 @@ def draw_kernel(
     if temperature > 0:
         seed = tl.load(seeds + row).to(tl.uint32, bitcast=True)
         length = tl.load(context_lens + row, cache_modifier=".cg").to(tl.uint32, bitcast=True)
-        stream = mixed(mixed(seed) ^ length)
+        stream = mixed(mixed(mixed(seed) ^ length))
         x += temperature * gumbel(mixed(stream ^ mixed(token.to(tl.uint32, bitcast=True))))
     value, index = best_of(x, token, inside)
     partial = row * tl.num_programs(1) + part
