@@ -144,6 +144,9 @@ def generate(
         report = runner.capture()
         for line in report.lines():
             tell(line)
+        if steps_per_replay > 1 and not runner.several.captured:
+            tell(f"no decode rung has a graph of {steps_per_replay} steps: each replay runs one")
+            steps_per_replay = 1
         completions = run_all(Engine(runner, limits, dispatcher), requests, on_token)
     except torch.OutOfMemoryError as error:
         raise ValueError(

@@ -110,6 +110,16 @@ def test_what_cannot_be_is_refused_in_one_line(
     assert says in capsys.readouterr().err
 
 
+def test_a_ladder_without_a_decode_rung_says_that_a_replay_runs_one_step() -> None:
+    said = list[str]()
+    done = generate(
+        str(SHIPPED), ["a", "b"], "FULL", max_new_tokens=4, capture_sizes=[3], steps_per_replay=2,
+        tell=said.append,
+    )  # fmt: skip
+    assert done.steps_per_replay == 1
+    assert said[-1] == "no decode rung has a graph of 2 steps: each replay runs one"
+
+
 def test_plain_layers_of_nine_kernels_are_a_contradiction(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
