@@ -132,10 +132,10 @@ def microseconds(word: str) -> float:
 
 
 def gibibytes(word: str) -> float:
-    """A size above 0 and up to a million GiB, for `type=`."""
+    """A size above 0 and up to 10,000 GiB, for `type=`."""
     value = float(word)
-    if not 0 < value <= 1e6:
-        raise argparse.ArgumentTypeError(f"{word} is not a size above 0 and up to a million GiB")
+    if not 0 < value <= 1e4:
+        raise argparse.ArgumentTypeError(f"{word} is not a size above 0 and up to 10,000 GiB")
     return value
 
 
