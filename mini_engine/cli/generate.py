@@ -134,7 +134,8 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
             "float32; use --backend cuda"
         )
     result = _torch(args, texts, stream, console) if in_torch else _sim(args, texts, stream)
-    return {"backend": args.backend, "streamed": stream, "kv_dtype": args.kv_dtype, **result}
+    formats = {"quant": args.quant, "kv_dtype": args.kv_dtype}
+    return {"backend": args.backend, "streamed": stream, **formats, **result}
 
 
 def show(result: dict[str, Any], console: Console) -> None:
@@ -143,6 +144,8 @@ def show(result: dict[str, Any], console: Console) -> None:
             console.print(Text.assemble((row["prompt"], "bold"), row["text"]), "")
     tokens = sum(len(row["tokens"]) for row in result["prompts"])
     what = f"{result['model']}, {result['mode']}: {tokens} tokens"
+    if result["quant"]:
+        what += f", weights in {result['quant']}"
     if result["kv_dtype"] != "auto":
         what += f", KV cache in {result['kv_dtype']}"
     if result["backend"] == "sim":

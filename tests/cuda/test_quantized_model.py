@@ -125,6 +125,12 @@ def test_a_plan_of_plain_weights_is_refused() -> None:
         FusedModel(weights, cache, kernels_per_layer=5, plan="persistent")
 
 
+def test_the_command_says_what_its_weights_are_in(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["generate", "--backend", "cuda", "--mode", "NONE", "--max-new-tokens", "2"]
+    assert main([*words, "--prompt", "Create a", "--quant", "int8"]) == 0
+    assert "weights in int8" in capsys.readouterr().out
+
+
 def test_the_simulated_gpu_refuses_quant(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["generate", "--prompt", "x", "--quant", "int4"]) != 0
     said = capsys.readouterr()
