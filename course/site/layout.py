@@ -19,7 +19,8 @@ from mini_engine.model.config import named_shape
 from mini_engine.predict.capacity import floor_ms, kv_bytes_per_token
 from mini_engine.predict.hardware import load_spec
 
-DOCUMENTS = ("*.md", "course/*.md", "course/measurements/*.md", "labs/*.md", "labs/*/README.md")
+DOCUMENTS = ("*.md", "course/*.md", "course/deeper/*.md", "course/measurements/*.md")
+DOCUMENTS += ("labs/*.md", "labs/*/README.md")
 PLAIN = ("course/figures/*.png", "notebooks/*.ipynb", "course/measurements/*.json")
 FENCE = re.compile(r"^(```+)([^\n`]+)$", re.MULTILINE)
 # Links to a file that is no page lead to its page in the reference, or become plain text.

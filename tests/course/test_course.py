@@ -27,6 +27,7 @@ from tests.support.documents import (
 
 COURSE = ROOT / "course"
 CHAPTERS = sorted(COURSE.glob("[0-9][0-9]-*.md"))
+DEEPER = sorted((COURSE / "deeper").glob("*.md"))
 PARTS = (
     "Predict before you run",
     "In vLLM, nano-vllm and SGLang",
@@ -36,21 +37,23 @@ PARTS = (
     "Where to go next",
 )
 WORDS = (900, 1600)
+DEEPER_WORDS = (300, 2000)
 RUNNABLE = ("sh", "python")
 
 each_chapter = pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda path: path.stem)
+each_page = pytest.mark.parametrize("page", [*CHAPTERS, *DEEPER], ids=lambda path: path.stem)
 
 
 @pytest.mark.parametrize(
-    "chapter", [*CHAPTERS, COURSE / "EXERCISES.md"], ids=lambda path: path.stem
+    "page", [*CHAPTERS, *DEEPER, COURSE / "EXERCISES.md"], ids=lambda path: path.stem
 )
-def test_commands_and_code_of_a_chapter_run_and_print_what_it_shows(
-    chapter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_commands_and_code_of_a_page_run_and_print_what_it_shows(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    names: dict[str, object] = {"__name__": "chapter"}
-    for fence in fences(chapter.read_text()):
-        where = f"{chapter.name}:{fence.line}"
+    names: dict[str, object] = {"__name__": "page"}
+    for fence in fences(page.read_text()):
+        where = f"{page.name}:{fence.line}"
         if fence.info == "sh":
             printed = ""
             for command in fence.commands:
@@ -68,23 +71,23 @@ def test_commands_and_code_of_a_chapter_run_and_print_what_it_shows(
             assert not missing, f"{where} shows what was not printed: {missing}\n{printed}"
 
 
-@each_chapter
-def test_excerpts_are_the_lines_of_the_code_that_they_name(chapter: Path) -> None:
-    for fence in fences(chapter.read_text()):
+@each_page
+def test_excerpts_are_the_lines_of_the_code_that_they_name(page: Path) -> None:
+    for fence in fences(page.read_text()):
         if fence.info.startswith("python from "):
             source = symbol_source(fence.info.removeprefix("python from ").strip())
             wanted = "\n".join(line.strip() for line in fence.body.splitlines())
             stripped = "\n".join(line.strip() for line in source.splitlines())
             missing = missing_lines(wanted, stripped)
-            assert not missing, f"{chapter.name}:{fence.line} is not in {fence.info}: {missing}"
+            assert not missing, f"{page.name}:{fence.line} is not in {fence.info}: {missing}"
 
 
-@each_chapter
-def test_every_fence_says_what_it_is(chapter: Path) -> None:
-    for fence in fences(chapter.read_text()):
+@each_page
+def test_every_fence_says_what_it_is(page: Path) -> None:
+    for fence in fences(page.read_text()):
         known = (*RUNNABLE, "sh gpu", "python gpu", "sh slow", "text")
         assert fence.info in known or fence.info.startswith("python from "), (
-            f"{chapter.name}:{fence.line}: ```{fence.info}: see tests/support/documents.py"
+            f"{page.name}:{fence.line}: ```{fence.info}: see tests/support/documents.py"
         )
 
 
@@ -109,6 +112,15 @@ def test_a_chapter_is_read_in_one_sitting(chapter: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("page", DEEPER, ids=lambda path: path.stem)
+def test_a_deeper_page_names_its_chapter_and_is_read_in_one_sitting(page: Path) -> None:
+    text = page.read_text()
+    assert re.match(r"# \S", text)
+    assert re.search(r"\]\(\.\./\d\d-[\w-]+\.md[)#]", text), "a link to the chapter it goes on from"
+    words = len(re.findall(r"[\w'’]+", prose(text)))
+    assert DEEPER_WORDS[0] <= words <= DEEPER_WORDS[1], f"{page.name} has {words} words"
+
+
 @pytest.mark.parametrize("name", sorted(figures()))
 def test_a_kept_figure_is_what_the_engine_draws_today(name: str, tmp_path: Path) -> None:
     figures()[name](tmp_path / name)
@@ -124,7 +136,7 @@ def test_every_kept_figure_is_drawn_by_code_and_shown_somewhere() -> None:
     assert kept == set(figures()) | of_the_demo
     shown = {
         Path(target).name
-        for document in (ROOT / "README.md", *COURSE.glob("*.md"))
+        for document in (ROOT / "README.md", *COURSE.glob("*.md"), *DEEPER)
         for target, _ in LINK.findall(document.read_text())
     }
     assert kept <= shown
@@ -135,7 +147,8 @@ def test_every_chapter_lab_and_notebook_has_its_place_on_the_path() -> None:
     targets = {target for target, _ in LINK.findall(text)}
     labs = {f"../labs/{path.name}/README.md" for path in (ROOT / "labs").glob("lab[0-9]*_*")}
     books = {f"../notebooks/{path.name}" for path in (ROOT / "notebooks").glob("[0-9]*.ipynb")}
-    assert {path.name for path in CHAPTERS} | labs | books <= targets
+    deeper = {f"deeper/{path.name}" for path in DEEPER}
+    assert {path.name for path in CHAPTERS} | labs | books | deeper <= targets
 
 
 def test_every_topic_of_the_map_has_a_chapter_and_a_lab() -> None:

@@ -62,7 +62,11 @@ def page(browser: Any, url: str, **options: Any) -> tuple[Any, list[str]]:
 
 def test_the_site_has_every_chapter_notebook_lab_and_module(site: Path) -> None:
     pages = {path.relative_to(site).with_suffix("").as_posix() for path in site.rglob("*.html")}
-    for path in (*ROOT.glob("course/[0-9]*.md"), *ROOT.glob("labs/lab*/README.md")):
+    for path in (
+        *ROOT.glob("course/[0-9]*.md"),
+        *ROOT.glob("course/deeper/*.md"),
+        *ROOT.glob("labs/lab*/README.md"),
+    ):
         assert path.relative_to(ROOT).with_suffix("").as_posix() in pages
     for path in ROOT.glob("notebooks/*.ipynb"):
         assert path.relative_to(ROOT).with_suffix("").as_posix() in pages
