@@ -24,7 +24,7 @@ DTYPE, KEY = "capture: RuntimeError: Expected tensor for argument #1 'indices'",
 
 
 def mend(source: str, answer: str) -> str:
-    """The source with the lines of the answer's mend, at the place and with the indent of the old."""
+    """The source with the answer's mend in it, indented as what it replaces."""
     (patch,) = (f.body for f in fences(answer) if f.body.startswith("- "))
     lines = [(line[0], line[2:]) for line in patch.splitlines()]
     old = [text for sign, text in lines if sign == "-"]
@@ -90,8 +90,8 @@ INTEGER_IDS = "self.ids = torch.zeros(max(sizes), dtype=torch.long)"
 
 def test_with_its_freed_memory_poisoned_the_moved_cache_makes_everybody_wrong() -> None:
     poisoned = (
-        "        self.model.grow(slots)\n",
-        "        old = self.model.cache\n        self.model.grow(slots)\n        old.fill_(torch.nan)\n",
+        "self.model.grow(slots)",
+        "old = self.model.cache; self.model.grow(slots); old.fill_(torch.nan)",
     )
     seen = wrong(printed((1, 2, 3), also=poisoned))
     assert seen == {7: "bob eve", 8: "bob eve fay", 9: "bob eve fay"}
