@@ -45,7 +45,9 @@ each_page = pytest.mark.parametrize("page", [*CHAPTERS, *DEEPER], ids=lambda pat
 
 
 @pytest.mark.parametrize(
-    "page", [*CHAPTERS, *DEEPER, COURSE / "EXERCISES.md"], ids=lambda path: path.stem
+    "page",
+    [*CHAPTERS, *DEEPER, COURSE / "EXERCISES.md", COURSE / "INVARIANTS.md"],
+    ids=lambda path: path.stem,
 )
 def test_commands_and_code_of_a_page_run_and_print_what_it_shows(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
