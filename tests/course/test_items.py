@@ -6,8 +6,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-import pytest
-
 from tests.support.documents import LINK, ROOT, anchors
 
 COURSE = ROOT / "course"
@@ -53,9 +51,6 @@ def short() -> list[tuple[range, list[str]]]:
     table = rows(text.partition("\n## ")[0], 6)
     bounds = [[int(end) for end in row[1].split("–")] for row in table]
     return [(range(a, b + 1), row) for (a, b), row in zip(bounds, table, strict=True)]
-
-
-each_item = pytest.mark.parametrize("item", items(), ids=lambda item: str(item.number))
 
 
 def test_every_item_has_one_row_in_order() -> None:
