@@ -57,6 +57,7 @@ from mini_engine.records.rows import MEASURED, Row, by_point
 if TYPE_CHECKING:
     from mini_engine.cuda.graphs.backend import GraphBackend
 
+LIBRARIES = ("cublas", "cublaslt")  # of measure/blas.py, which needs torch
 PLANS = "plans"  # of --arms: every trial of a plan
 
 
@@ -95,6 +96,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "limit; with --quick a little over three)",
     )
     parser.add_argument("--process", type=options.positive, help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--blas",
+        choices=LIBRARIES,
+        help="the library of PyTorch's matrix products, in all arms (default: PyTorch's choice); "
+        "side by side in one run: --arms ours-graph-cublas,ours-graph-cublaslt",
+    )
     parser.add_argument("--spec", help="predict with this card (default: by the GPU's name)")
     parser.add_argument("--host", help="and this host (default: the usual server)")
     measuring.add_device(parser)
@@ -128,10 +135,13 @@ def _measure(args: argparse.Namespace, console: Console) -> Path:
     """The file, with everything in it that was asked for."""
     backend = measuring.backend_of(args.device, "bench", None if args.process else console)
     from mini_engine.cli import bench_file
+    from mini_engine.measure import blas
     from mini_engine.measure.bench import check_names
     from mini_engine.measure.spec_fit import base_name
 
     _fill_in(args, backend)
+    if args.blas:
+        blas.prefer(backend, args.blas)
     line = measuring.command_line(bench_file.as_typed(args.typed))
     measurement = new_measurement("bench", backend.device.type, line, {})
     known = "laptop-cpu" if backend.emulated else base_name(measurement.gpu)
@@ -196,12 +206,12 @@ def _only(args: argparse.Namespace, name: str) -> Any:
 def _fill_in(args: argparse.Namespace, backend: GraphBackend) -> None:
     """Defaults that depend on the device and on --quick."""
     from mini_engine.cli import bench_file
-    from mini_engine.measure.variants import PLAN_ARMS, VARIANTS
+    from mini_engine.measure.variants import BLAS_ARMS, PLAN_ARMS, VARIANTS
 
     emulated = backend.emulated
     small = args.quick or emulated
     slow = {"compile-max-autotune", "compile-default"} if args.quick else set()
-    usual = [name for name in VARIANTS if name not in (*slow, *PLAN_ARMS)]
+    usual = [name for name in VARIANTS if name not in (*slow, *PLAN_ARMS, *BLAS_ARMS)]
     named = [PLAN_ARMS if word == PLANS else (word,) for word in args.arms or usual]
     args.shape = args.shape or (["tiny"] if emulated else list(SHAPES[:1] if small else SHAPES))
     args.batch = args.batch or ([1, 2] if emulated else [1, 8] if small else list(BATCHES))

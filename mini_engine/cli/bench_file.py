@@ -129,6 +129,7 @@ def _header(
     spec_for: Callable[[str], DeviceSpec],
 ) -> Measurement:
     """The measurement with what all rows share. Measures the bandwidth of a copy."""
+    from mini_engine.measure.blas import preferred
     from mini_engine.measure.calibrate import copy_bandwidth, sizes_for
     from mini_engine.measure.variants import ANCHOR, VARIANTS
 
@@ -140,6 +141,7 @@ def _header(
         "rounds": args.rounds,
         "steps": args.steps,
         "anchor": ANCHOR,
+        "blas": preferred(),
         "rows": [],
     }
     return replace(measurement, figures=figures)
@@ -148,7 +150,7 @@ def _header(
 def _resumed(out: Path, measurement: Measurement) -> Measurement:
     """The existing file. ValueError where it was measured in another way than this run does."""
     old = continued(out, read_measurement(out), measurement)
-    for name in ("spec", "host", "rounds", "steps", "anchor"):
+    for name in ("spec", "host", "rounds", "steps", "anchor", "blas"):
         if old.figures.get(name) != measurement.figures[name]:
             raise ValueError(
                 f"{out}: measured with {name} {old.figures.get(name)}, this is "
