@@ -77,6 +77,7 @@ def measure(
         write()
         yield row, f"{number} of {len(wanted)}"
     next(measured, None)  # gives back what the last arm held
+    write()  # where there was nothing to measure, the file says so
 
 
 def in_fresh_processes(args: argparse.Namespace, out: Path) -> None:

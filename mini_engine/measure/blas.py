@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
@@ -36,7 +37,8 @@ def no_blas(backend: GraphBackend) -> str | None:
 
 def preferred() -> str:
     """The library in force: "cublas", "cublaslt", or another that PyTorch was built with."""
-    return str(torch.backends.cuda.preferred_blas_library().name).lower()
+    library: Any = torch.backends.cuda.preferred_blas_library()
+    return str(library.name).lower()
 
 
 def prefer(backend: GraphBackend, library: str) -> None:
