@@ -23,6 +23,7 @@ from rich.table import Table
 from mini_engine.cli.bench_file import config_of
 from mini_engine.measure.evidence import read_measurement, write_measurement
 from mini_engine.measure.others import EAGER, KINDS, NAMES, OURS, kind_of
+from mini_engine.measure.others.protocol import KEPT_BACK
 from mini_engine.measure.others_table import beside, cells, joined, wants
 from mini_engine.records.other_rows import OtherRow
 from mini_engine.records.rows import MEASURED, Point
@@ -49,6 +50,8 @@ def parsed(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
 
 def check(args: argparse.Namespace) -> None:
     """Raises ValueError for what no engine could do, before anything is measured."""
+    from mini_engine.measure.others.compare import new_tokens
+
     parsed(args.against)
     for word in args.shape:
         config = config_of(word)
@@ -56,10 +59,12 @@ def check(args: argparse.Namespace) -> None:
             raise ValueError(
                 f"--against loads a checkpoint: give --shape FOLDER, not the shape {word!r}"
             )
-        if (most := max(args.context) + args.steps) >= config.max_position_embeddings:
+        batch, context = max(args.batch), max(args.context)
+        room = context + new_tokens(batch, context, args.steps) + KEPT_BACK
+        if room > config.max_position_embeddings:
             raise ValueError(
-                f"--context {max(args.context)} and {args.steps} steps are {most} tokens: "
-                f"{config.name} reaches {config.max_position_embeddings}"
+                f"--context {context}, batch {batch} and {args.steps} steps need {room} tokens a "
+                f"request: {config.name} reaches {config.max_position_embeddings}"
             )
 
 

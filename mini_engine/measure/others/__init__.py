@@ -45,8 +45,8 @@ KINDS = {
     ),
     "vllm": Kind("vllm_engine", "vllm", "vllm", "pip install vllm", "0.8 to 0.33",
                  "enforce_eager=True, which turns torch.compile off, too"),
-    "sglang": Kind("sglang_engine", "sglang", "sglang", "pip install 'sglang[all]'", "0.4.6 to 0.5",
-                   "disable_cuda_graph=True"),
+    "sglang": Kind("sglang_engine", "sglang", "sglang", "pip install 'sglang[all]'",
+                   "commits 18bfdd1 (2025) to 001067f (2026)", "disable_cuda_graph=True"),
 }  # fmt: skip
 NAMES = tuple(name + end for name in KINDS for end in ("", EAGER))
 

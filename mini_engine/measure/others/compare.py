@@ -26,16 +26,16 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from mini_engine.measure.evidence import gpu_state
 from mini_engine.measure.others import EAGER, OURS, kind_of
 from mini_engine.measure.others.protocol import Job, leading
 from mini_engine.measure.others_table import with_figures
 from mini_engine.measure.table import OVER
+from mini_engine.records.metrics import percentile
 from mini_engine.records.other_rows import OtherRow, OtherRun
 from mini_engine.records.rows import MEASURED, NOT_RUN, Point, six
 
@@ -61,14 +61,19 @@ class Work:
     deadline: float | None = None  # of `time.monotonic()`: no process starts after it
 
     def job(self, engine: str) -> Job:
-        """Its requests get tokens enough that the first is still decoding when the last one's
-        prompt is done."""
-        tokens = 1 + self.steps + self.point.batch * self.point.context // BUDGET
+        """What the child of this engine is asked."""
+        tokens = new_tokens(self.point.batch, self.point.context, self.steps)
         scripts = self.where.get("gpt-fast", "") if engine.startswith("gpt-fast") else ""
         return Job(
             engine, self.model, self.point.batch, self.point.context, tokens, self.laps,
             self.vocab, MEMORY, scripts,
         )  # fmt: skip
+
+
+def new_tokens(batch: int, context: int, steps: int) -> int:
+    """Of each request: enough that the first one still decodes for so many steps when the last
+    one's prompt is done."""
+    return 1 + steps + batch * context // BUDGET
 
 
 def compare(
@@ -151,7 +156,7 @@ def _row(
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         start_s=round(answer["start_s"], 3),
         itl_laps_us=tuple(six(statistics.median(gaps)) for gaps in laps),
-        p99_us=six(float(np.percentile(np.concatenate(laps), 99))),
+        p99_us=six(percentile(chain.from_iterable(laps), 99)),
         gpu_state={} if work.emulated else gpu_state(),
     )
     first = min(COMPARED, len(answer["tokens"][0]))

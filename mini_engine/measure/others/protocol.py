@@ -17,6 +17,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+KEPT_BACK = 8
+
 
 @dataclass(frozen=True)
 class Job:
@@ -38,8 +40,8 @@ class Job:
 
     @property
     def room(self) -> int:
-        """Tokens that a request grows to."""
-        return self.context + self.tokens
+        """Tokens that a request may grow to; some schedulers keep a few of them back."""
+        return self.context + self.tokens + KEPT_BACK
 
 
 class Lap(NamedTuple):

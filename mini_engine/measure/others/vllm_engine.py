@@ -1,8 +1,9 @@
 """vLLM: requests are added to its `LLMEngine`, and each `step` hands over new tokens.
 
-Read in vllm-project/vllm: `LLMEngine.add_request`, `.step`, `.has_unfinished_requests`
-(vllm/v1/engine/llm_engine.py, 001999d), `LLM.__init__` (vllm/entrypoints/llm.py, 0012cf6),
-`RequestOutput`, `CompletionOutput` (vllm/outputs.py, 003d3ee). `RequestOutputKind.DELTA` makes an
+Read in vLLM 0.33.0 (the source on PyPI): `LLM.__init__` (vllm/entrypoints/llm.py),
+`LLMEngine.add_request`, `.step`, `.has_unfinished_requests` (vllm/v1/engine/llm_engine.py),
+`InputProcessor.process_inputs`, `RequestState.make_request_output`, `SamplingParams`; and the same
+names of its V1 engine in vllm-project/vllm, 001999d (2025). `RequestOutputKind.DELTA` makes an
 output hold the tokens that are new. Without a tokenizer no text is made of them.
 
 The engine itself works in another process, as vLLM does by default

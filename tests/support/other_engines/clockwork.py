@@ -1,14 +1,17 @@
 """A clock that moves by known steps, the rule of the tokens, and ways to go wrong.
 
 $STAND_IN of a child process: "clock" installs the clock, "dies" ends the process when the model is
-loaded, "hangs" never loads it, "old" is a version with another interface.
+loaded, "hangs" never loads it, "old" is a version with another interface, "spawns" leaves a process
+behind, whose number is in the file $STAND_IN_PID.
 """
 
 from __future__ import annotations
 
 import os
+import subprocess
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 MODE = os.environ.get("STAND_IN", "")
 PROMPT_US, DECODE_US, EVERY_TENTH_US = 50_000.0, 1_000.0, 3_000.0
@@ -57,6 +60,9 @@ def load() -> None:
         os._exit(3)
     if MODE == "hangs":
         REAL_SLEEP(600)
+    if MODE == "spawns":
+        left = subprocess.Popen(["sleep", "600"])
+        Path(os.environ["STAND_IN_PID"]).write_text(str(left.pid))
 
 
 def next_token(known: Sequence[int]) -> int:
