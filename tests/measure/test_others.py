@@ -210,8 +210,31 @@ def test_a_keyword_that_a_version_does_not_know_is_named(
 
 
 def test_a_batch_that_does_not_fit_is_no_comparison(stand_ins: str) -> None:
-    reason = child.answer(job("nano-vllm", stand_ins, batch=9))["not_run"]
-    assert "a step of 8 of 9 requests" in reason
+    reason = child.answer(job("nano-vllm", stand_ins, batch=25))["not_run"]
+    assert "a step of 24 of 25 requests" in reason
+
+
+def test_nano_vllm_has_a_graph_for_a_batch_between_its_rungs(stand_ins: str) -> None:
+    assert "not_run" not in child.answer(job("nano-vllm", stand_ins, batch=20))
+
+
+def test_a_request_that_ends_too_early_is_no_comparison(
+    stand_ins: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sglang: Any = importlib.import_module("sglang")
+    pieces = sglang.Engine._pieces
+    monkeypatch.setattr(sglang.Engine, "_pieces", lambda s, given, most: pieces(s, given, most - 1))
+    reason = child.answer(job("sglang", stand_ins))["not_run"]
+    assert f"requests got [{TOKENS - 1}] tokens, {TOKENS} were asked for" in reason
+
+
+def test_the_first_request_still_decodes_when_the_last_prompt_is_done() -> None:
+    """An engine that computes 2,048 tokens of prompts a step, and decodes beside it."""
+    for batch, context, steps in ((1, 512, 32), (8, 512, 32), (256, 512, 32)):
+        prompt_steps = -(-batch * context // 2048)
+        last_first_token = prompt_steps - 1
+        first_last_token = compare.new_tokens(batch, context, steps) - 1
+        assert first_last_token - last_first_token >= steps
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 """`nanovllm.LLM`, `SamplingParams`: all prompts first, then decode steps of the whole batch.
 
-The real one drops a keyword that it does not know; this one refuses it, so that a test notices."""
+The real one drops a keyword that it does not know; this one refuses it, so that a test notices. As
+in the real one, its rungs leave out the largest batch unless that is a multiple of 16.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,8 @@ from dataclasses import dataclass, field
 
 from tests.support.other_engines.clockwork import Steps, load, next_token
 
-FITS = 8  # requests that its cache has room for
+FITS = 24  # requests that its cache has room for
+PROMPTS_A_STEP = 2
 
 
 @dataclass
@@ -43,13 +46,15 @@ class LLM:
         enforce_eager: bool = False,
     ) -> None:
         load()
-        self.given = (model, max_model_len, max_num_seqs, gpu_memory_utilization)
+        self.given = (model, max_model_len, gpu_memory_utilization)
+        self.rungs, self.eager = [1, 2, 4, 8, *range(16, max_num_seqs + 1, 16)], enforce_eager
         self.waiting: list[_Sequence] = []
         self.running: list[_Sequence] = []
         self.steps, self.count = Steps(enforce_eager), 0
 
     def add_request(self, prompt: str | list[int], sampling_params: SamplingParams) -> None:
         assert isinstance(prompt, list)
+        assert sampling_params.ignore_eos
         self.count += 1
         self.waiting.append(_Sequence(self.count, prompt, sampling_params))
 
@@ -58,12 +63,15 @@ class LLM:
 
     def step(self) -> tuple[list[tuple[int, list[int]]], int]:
         if self.waiting:
-            batch, self.waiting = self.waiting[:FITS], self.waiting[FITS:]
+            batch = self.waiting[:PROMPTS_A_STEP]
+            del self.waiting[:PROMPTS_A_STEP]
             self.steps.prompt()
             self.running += batch
             count = sum(len(one.prompt) for one in batch)
         else:
             batch = self.running[:FITS]
+            if not self.eager:
+                next(rung for rung in self.rungs if rung >= len(batch))
             self.steps.decode()
             count = -len(batch)
         for one in batch:

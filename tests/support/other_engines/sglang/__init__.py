@@ -45,7 +45,9 @@ class Engine:
         assert input_ids is not None
         assert sampling_params is not None
         assert stream
-        assert set(sampling_params) <= {"temperature", "max_new_tokens", "ignore_eos"}
+        assert self.server_args.disable_radix_cache  # it is on where nobody says so
+        assert set(sampling_params) == {"temperature", "max_new_tokens", "ignore_eos"}
+        assert (sampling_params["temperature"], sampling_params["ignore_eos"]) == (0.0, True)
         return self._pieces(input_ids, sampling_params["max_new_tokens"])
 
     def _pieces(self, prompts: list[list[int]], most: int) -> Iterator[dict[str, Any]]:

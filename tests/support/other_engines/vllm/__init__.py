@@ -63,6 +63,7 @@ class _LLMEngine:
     ) -> None:
         assert set(prompt) == {"prompt_token_ids"}
         assert arrival_time is None
+        assert (params.temperature, params.ignore_eos, params.detokenize) == (0.0, True, False)
         self.waiting.append(_Request(request_id, prompt["prompt_token_ids"], params))
 
     def has_unfinished_requests(self) -> bool:
@@ -96,8 +97,11 @@ class LLM:
         enforce_eager: bool = False,
     ) -> None:
         load()
-        self.given = (model, skip_tokenizer_init, dtype, max_model_len, max_num_seqs)
-        self.memory, self.prefixes = gpu_memory_utilization, enable_prefix_caching
+        assert model
+        assert (skip_tokenizer_init, dtype) == (True, "bfloat16")
+        assert enable_prefix_caching is False  # it is on where nobody says so
+        assert gpu_memory_utilization < 0.9  # something may stand beside it
+        self.most = (max_num_seqs, max_model_len)
         self.llm_engine = _LLMEngine(enforce_eager)
         if MODE == "old":
             del self.llm_engine
