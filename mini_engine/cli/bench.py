@@ -32,6 +32,8 @@ Without options it takes hours: four shapes at batch 1, 8, 64 and 256, every var
 three processes. Weights are random in the true shape unless --shape is a checkpoint folder. Each
 row is written as soon as it is known; --resume measures what is still missing. Without a GPU, a
 tiny model runs on the CPU emulator: file and pictures say so, and nothing reads them as evidence.
+With --against, other engines run on the same checkpoint, each in a process of its own. Their rows
+have a table of their own: times between tokens, as a caller sees them, beside this engine's.
 The file names the commit. Where the code was copied without .git, the variable LAUNCH_BOUND_COMMIT
 names it; without that it is "unknown".
 """

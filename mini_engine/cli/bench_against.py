@@ -10,6 +10,7 @@ In:  the words of --against, a file with the arms of this benchmark. Out: its ro
 from __future__ import annotations
 
 import argparse
+import gc
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -75,6 +76,8 @@ def measure(
     the deadline, a time of `time.monotonic()`."""
     from mini_engine.measure.others.compare import SECONDS, Work, compare
 
+    if not emulated:
+        give_memory_back()
     names, where = parsed(args.against)
     measurement = read_measurement(out)
     in_file = [OtherRow.from_json(row) for row in measurement.figures.get("others", ())]
@@ -101,6 +104,14 @@ def measure(
             keep(row)
             number = f"process {row.runs[0].process} of {args.processes}, " if row.runs else ""
             yield rows[row.point, row.engine], number
+
+
+def give_memory_back() -> None:
+    """What the arms held on the GPU, which PyTorch would keep for the next ones."""
+    import torch
+
+    gc.collect()
+    torch.cuda.empty_cache()
 
 
 def _wanted(rows: Mapping[Key, OtherRow], point: Point, engine: str, process: int) -> bool:

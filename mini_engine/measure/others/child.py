@@ -89,7 +89,8 @@ def check(job: Job, tokens: list[list[int]]) -> None:
 def told(name: str, error: Exception) -> str:
     """An error in one line; where the interface may be another one, with the versions it fits."""
     lines = str(error).strip().splitlines() or [""]
-    line = f"{type(error).__name__}: {lines[0]}"[:300]
+    kind_of_error = "" if type(error) is ValueError else f"{type(error).__name__}: "
+    line = f"{kind_of_error}{lines[0]}"[:300]
     if not isinstance(error, OTHER_INTERFACE):
         return line
     kind = kind_of(name)

@@ -51,7 +51,8 @@ class SglangSession:
         pieces = self.engine.generate(input_ids=given, sampling_params=self.params, stream=True)
         for piece in pieces:
             now = time.perf_counter()
-            tokens, times = lap.tokens[piece["index"]], lap.times[piece["index"]]
+            index = piece.get("index", 0)  # missing where a version unpacks a batch of one
+            tokens, times = lap.tokens[index], lap.times[index]
             new = piece["meta_info"]["completion_tokens"] - len(tokens)
             if new > 0:
                 tokens.extend(piece["output_ids"][-new:])
