@@ -27,7 +27,8 @@ from mini_engine.cuda.graphs import emulator
 from mini_engine.cuda.graphs.arena import BLOCK_BYTES, GraphPool
 from mini_engine.cuda.graphs.backend import graphs_for
 from mini_engine.cuda.graphs.emulator import CUDAGraph
-from mini_engine.cuda.graphs.tape import FAST, CaptureError
+from mini_engine.cuda.graphs.tape import FAST
+from mini_engine.cuda.graphs.threads import CaptureError
 from tests.support.torch_helpers import memory_limit
 
 pytestmark = pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
