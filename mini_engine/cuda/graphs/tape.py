@@ -42,6 +42,8 @@ UNDECLARED_VIEWS = {aten._unsafe_view.default}  # views by nature, not by their 
 _NEW = ("empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided")
 ALLOCATIONS = {aten.empty.memory_format, *(getattr(aten, name).default for name in _NEW)}
 COPIES = {aten.clone.default, aten._to_copy.default}  # recorded as out.copy_(source)
+# With a reduction, the out= forms of these resize what they are given to the unreduced shape first.
+OUT_RESIZES = {aten.mse_loss.default, aten.smooth_l1_loss.default, aten.huber_loss.default}
 TENSOR_OPTIONS = {"dtype", "layout", "device", "pin_memory"}  # an out= tensor has them already
 # torch.mul(a, b, out=o) reads its arguments in half the time that aten.mul.out takes for it.
 USUAL = ("_softmax", "add", "addmm", "bmm", "cat", "index_select", "mean", "mm", "mul", "rsqrt")
@@ -189,11 +191,11 @@ def _only_looks(func: OpOverload) -> bool:
     schema = func._schema
     if func in UNDECLARED_VIEWS or torch.Tag.inplace_view in func.tags:
         return True
+    if func.namespace == "profiler":  # a range with a name, as in an optimizer's step
+        return True
     if schema.is_mutable or not schema.returns:
         return False
-    if func.namespace in ("aten", "profiler") and not any(
-        "Tensor" in str(r.type) for r in schema.returns
-    ):
+    if func.namespace == "aten" and not any("Tensor" in str(r.type) for r in schema.returns):
         return True
     return all(r.alias_info is not None for r in schema.returns)
 
@@ -250,7 +252,8 @@ def _call(func: OpOverload, args: tuple, kwargs: dict, fresh: list[Any]) -> Call
         return partial(func._op, *args, **kwargs)
     if func in COPIES:
         return partial(fresh[0].copy_, args[0])
-    if variant := _out_variant(func):
+    variant = None if func in OUT_RESIZES else _out_variant(func)
+    if variant:
         overload, inputs, outs = variant
         options = {name: value for name, value in kwargs.items() if name in inputs}
         call = FAST.get(overload, overload._op)

@@ -168,6 +168,9 @@ EXACT: dict[str, Callable[[Tensor], object]] = {
     "empty": lambda x: x[:0] * 2,
     "scalar": lambda x: x.sum() / x.numel(),
     "logits": lambda x: functional.log_softmax(x.bfloat16(), -1, dtype=torch.float32),
+    "mse": lambda x: functional.mse_loss(x, x * 2),
+    "smooth_l1": lambda x: functional.smooth_l1_loss(x, x * 2, reduction="sum"),
+    "huber": lambda x: functional.huber_loss(x, x * 2),
     "nan_to_num": lambda x: (x / 0).nan_to_num(0.0, 1.0, -1.0),
     "strided": lambda x: x.as_strided((4, 4), (8, 2)) ** 2,
 }
