@@ -22,8 +22,8 @@ from torch.utils._pytree import tree_leaves
 from mini_engine.cuda.graphs.threads import captured_here, unsafe
 
 NOT_PINNED = (
-    'needs pinned memory on the host (PyTorch: "Cannot copy between CPU and CUDA tensors during CUDA '
-    'graph capture unless the CPU tensor is pinned"): take host_zeros(..., pinned=True)'
+    'needs pinned memory on the host (PyTorch: "Cannot copy between CPU and CUDA tensors during '
+    'CUDA graph capture unless the CPU tensor is pinned"): take host_zeros(..., pinned=True)'
 )
 
 
