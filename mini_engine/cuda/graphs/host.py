@@ -5,8 +5,8 @@ from the device's. All others stand for tensors on the GPU.
 
 A copy from *pinned* memory with `non_blocking=True` becomes a node of the graph, which reads the
 address at each replay; without, PyTorch waits for the stream, which a capture does not permit. A
-copy from *pageable* memory always waits. It is refused in a capture in the words of PyTorch 2.11
-and later; earlier ones captured it and read garbage (pytorch PR 172156).
+copy from *pageable* memory always waits, so PyTorch refuses it in a capture; until January 2026 it
+captured it, and replays read garbage (pytorch PR 172156).
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class Underway:
 
     mode: str
     kill: Callable[[str], object]  # called with the reason
-    listening: Callable[[], bool]  # does it take what this thread does now?
+    listening: Callable[[], bool]  # does it take what the thread that asks does now?
     thread: threading.Thread = field(default_factory=threading.current_thread)
 
     def __post_init__(self) -> None:
@@ -66,7 +66,7 @@ underway: list[Underway] = []  # of all threads
 
 def captured_here() -> bool:
     """Does the work of this thread go into a graph now?"""
-    return any(capture.mine and capture.listening() for capture in underway)
+    return any(capture.listening() for capture in underway)
 
 
 def unsafe(call: str) -> None:
