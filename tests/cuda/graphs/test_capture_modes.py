@@ -176,3 +176,13 @@ def test_an_event_waits_for_what_came_before_it_and_no_more() -> None:
         assert queue.given - queue.done == 1
         DEVICE.sum()  # an op of the device runs after all that was given before it
         assert queue.given == queue.done
+
+
+def test_a_copy_that_waits_is_done_when_it_returns_and_at_the_end_everything_is() -> None:
+    x, y, pinned = torch.zeros(4), torch.zeros(4), host(pinned=True, value=1.0)
+    with late_device():
+        x.copy_(pinned)
+        pinned.fill_(2.0)
+        y.copy_(pinned, non_blocking=True)
+    assert (x.tolist(), y.tolist()) == ([1] * 4, [2] * 4)
+    assert queue.given == queue.done
