@@ -96,11 +96,15 @@ def test_no_mode_permits_another_thread_to_wait_for_the_whole_device(mode: str) 
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_no_mode_permits_waiting_for_what_is_captured(mode: str) -> None:
+@pytest.mark.parametrize("wait", ["event", "stream"])
+def test_no_mode_permits_waiting_for_what_is_captured(mode: str, wait: str) -> None:
     event = emulator.Event()
-    with pytest.raises(CaptureError), emulator.graph(CUDAGraph(), capture_error_mode=mode):
+    with (
+        pytest.raises(CaptureError, match="waits for the device"),
+        emulator.graph(CUDAGraph(), capture_error_mode=mode),
+    ):
         event.record()
-        event.synchronize()
+        (event if wait == "event" else emulator.current_stream()).synchronize()
 
 
 def test_a_mode_that_cuda_does_not_have_is_refused_and_nothing_has_begun() -> None:
