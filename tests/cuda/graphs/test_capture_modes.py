@@ -190,3 +190,16 @@ def test_a_copy_that_waits_is_done_when_it_returns_and_at_the_end_everything_is(
         y.copy_(pinned, non_blocking=True)
     assert (x.tolist(), y.tolist()) == ([1] * 4, [2] * 4)
     assert queue.given == queue.done
+
+
+@pytest.mark.parametrize("wait", [emulator.synchronize, emulator.current_stream().synchronize])
+def test_waiting_for_the_device_or_a_stream_finishes_what_was_given(
+    wait: Callable[[], None],
+) -> None:
+    with emulator.graph(graph := CUDAGraph()):
+        DEVICE.add_(0)
+    with late_device():
+        graph.replay()
+        assert queue.given > queue.done
+        wait()
+        assert queue.given == queue.done
