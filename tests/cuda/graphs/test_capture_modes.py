@@ -125,6 +125,8 @@ def test_what_the_capturing_stream_allocates_comes_from_the_pool() -> None:
         address = emulator.caching_allocator_alloc(4096)
         assert pool.reserved_bytes == before + 4096
     emulator.caching_allocator_delete(address)
+    with pytest.raises(KeyError):  # it has been given back
+        emulator.caching_allocator_delete(address)
 
 
 def test_what_a_capture_does_with_host_tensors_alone_is_done_at_once() -> None:
