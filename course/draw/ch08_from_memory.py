@@ -111,8 +111,9 @@ def _lanes(axes: Axes, bottom: float, name: str, parts: StepParts, *, full: bool
     _text(axes, 0, bottom + 1.45, "GPU,\none\nstream")
     _text(axes, 3.5, bottom + 1.45, "…")
     _text(axes, 4.2 + len(ops) * wide, bottom + 1.45, "…")
-    _cpu(axes, 1.5, bottom, "copy in", PURPLE)
-    _cpu(axes, WIDTH - 1.35, bottom, "read", GREY)
+    _cpu(axes, 1.5, bottom, "copy in", PURPLE, arrow=True)
+    _box(axes, 1.5, bottom + 0.7, 1.3, 1.5, "copy", PURPLE)
+    _cpu(axes, WIDTH - 1.35, bottom, "read\n3 rows", GREY)
     frames, begin = [], 3.3
     for at, op in enumerate(ops):
         left = 4.1 + at * wide
@@ -140,8 +141,11 @@ def _lanes(axes: Axes, bottom: float, name: str, parts: StepParts, *, full: bool
         axes.add_patch(frame)
         _cpu(axes, left, bottom, "replay", VERMILION, arrow=True)
     graphs = "1 graph" if full else "layers + 1 graphs"
-    words = f"frame: captured once on a side stream, largest rung first, one pool; {graphs} a rung"
-    _text(axes, 3.3, bottom + 5.3, words, colour=VERMILION)
+    words = (
+        "once, at the start, on a side stream: for 4 rows, then 2, then 1, a warm-up and then the "
+        f"capture;\none pool, {graphs} a rung (a frame is a graph)"
+    )
+    _text(axes, 3.3, bottom + 5.35, words, colour=VERMILION)
     if full:
         words = "attention in the graph: reads context_lens, block_table out of the static buffers"
     else:

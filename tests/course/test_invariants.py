@@ -21,11 +21,12 @@ from mini_engine.sim.runner import ModelInputs, SimRunner
 from tests.predict import test_step_cost
 from tests.sim import test_faults
 from tests.support.documents import ROOT
+from tests.support.engine_helpers import sim_engine
 
 PAGE = (ROOT / "course/INVARIANTS.md").read_text()
 SENTENCES = PAGE.partition("\n## The sentences")[2].partition("\n## ")[0]
 NUMBERED = re.findall(r"^\*\*(\d+)\. (.+?)\*\*(.*?)(?=^\*\*|\Z)", SENTENCES, re.M | re.S)
-HELD = re.compile(r"Test: `(tests/[\w/]+)\.py::(test_\w+)`\. Fault: `(\w+)`", re.M)
+HELD = re.compile(r"^- Fault: `(\w+)`.*?^- Test: `(tests/[\w/]+)\.py::(test_\w+)`$", re.M | re.S)
 
 Planting = Callable[[pytest.MonkeyPatch], object]
 FAULTS: dict[str, Planting] = {}
@@ -154,7 +155,7 @@ def the_largest_graph_for_what_fits_none(patch: pytest.MonkeyPatch) -> None:
 
 def held() -> list[tuple[str, str, str]]:
     """(module, test, fault), in the page's order."""
-    return [(file.replace("/", "."), test, name) for file, test, name in HELD.findall(SENTENCES)]
+    return [(file.replace("/", "."), test, name) for name, file, test in HELD.findall(SENTENCES)]
 
 
 def test_there_are_six_to_ten_sentences_each_with_a_test_and_a_fault() -> None:
@@ -192,6 +193,23 @@ def test_one_sees_of_each_wrong_token_what_the_page_says(monkeypatch: pytest.Mon
     for who in ("0", "1"):  # prompts of six in blocks of four: the fourth token needs a third block
         stale = seen["a_block_table_of_the_capture"][who]
         assert [a == b for a, b in zip(stale, right[who], strict=True)] == 3 * [True] + 5 * [False]
+    assert seen["a_block_table_of_the_capture"]["2"][0] != right["2"][0]
+
+
+def test_a_stale_row_also_harms_the_request_that_left_it_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Request 2 ends its prompt in row 3, which then writes K and V there again, of no context."""
+    FAULTS["the_tail_kept"](monkeypatch)
+    tokens = test_faults.served(test_faults.full_engine())
+    assert [who for who in tokens if tokens[who] != test_faults.EXPECTED[who]] == ["2"]
+
+
+def test_attention_in_the_pieces_gives_the_simulators_right_tokens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    FAULTS["attention_captured_too"](monkeypatch)
+    assert test_faults.served(sim_engine("PIECEWISE", (1, 2, 4, 32))) == test_faults.EXPECTED
 
 
 RIGHT_WAY = "test_the_right_way_gives_every_request_its_own_tokens"
