@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help demo labs lab notebooks book test slow bench gpu figures format clean
+.PHONY: help demo labs lab notebooks jupyter book test slow bench gpu figures format clean
 
 help:  ## What can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -21,6 +21,9 @@ lab: .venv/.core  ## One lab: make lab N=5 cuts it (or keeps yours) and checks i
 
 notebooks: .venv/.test  ## Run the notebooks again and keep their outputs; ARGS="03" runs one
 	$(BIN)/python -m notebooks $(ARGS)
+
+jupyter: .venv/.notebooks  ## Open the notebooks in JupyterLab; ARGS="--no-browser" prints the address only
+	PYTHONPATH="$(CURDIR)" $(BIN)/python -m jupyterlab notebooks --MappingKernelManager.root_dir="$(CURDIR)" $(ARGS)
 
 book: .venv/.test  ## Build the site into out/book; ARGS="--serve" shows it on localhost:8000
 	$(BIN)/python -m course.site $(ARGS)
@@ -60,6 +63,10 @@ clean:  ## Remove .venv, caches and out/
 
 .venv/.gpu: .venv/.core
 	@$(PYTHON) make_venv.py gpu
+	@touch $@
+
+.venv/.notebooks: .venv/.core
+	@$(PYTHON) make_venv.py notebooks
 	@touch $@
 
 .venv/.test: .venv/.core

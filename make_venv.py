@@ -1,14 +1,15 @@
 """Makes the .venv in which everything runs. `make` calls it with the Python at hand:
 
-    python3 make_venv.py core    what the demo and the labs need
-    python3 make_venv.py gpu     and what `make gpu` needs
-    python3 make_venv.py test    and what `make test` needs
+    python3 make_venv.py core         what the demo and the labs need
+    python3 make_venv.py gpu          and what `make gpu` needs
+    python3 make_venv.py notebooks    and what `make jupyter` needs
+    python3 make_venv.py test         and what `make test` needs
 
 A machine with a GPU often has no network, but a Python with torch and all the rest in it. If the
 torch of the Python at hand sees a GPU, .venv borrows that Python's packages. Then core and gpu
-download nothing, and for test pip adds what is missing; BORROW=no refuses to borrow. Otherwise pip
-fills .venv. Either way `.venv/bin/python -m ...` is the one way to run something. What .venv was
-once made as, it stays; `make clean` removes it.
+download nothing, and for the other two pip adds what is missing; BORROW=no refuses to borrow.
+Otherwise pip fills .venv. Either way `.venv/bin/python -m ...` is the one way to run something.
+What .venv was once made as, it stays; `make clean` removes it.
 
 Needs the standard library alone. Out: .venv, and a line that says where its packages are from.
 Exit 2 with one line where that cannot be done: what is missing, and what to do.
@@ -32,6 +33,7 @@ PYTHON = VENV / "bin" / "python"
 BORROWED = VENV / ".borrowed"  # whose packages these are; absent where pip brought them
 READY = VENV / ".core"  # the stamp of `make`: .venv was made, and is what it is
 REFUSED = ("no", "0")  # values of BORROW
+TARGETS = {"notebooks": "jupyter"}  # what is made by a target of another name
 PIP = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-e")
 
 
@@ -107,8 +109,9 @@ def complete_borrowed(wanted: str) -> None:
         warn_of_versions(requirements(wanted))
     elif lacking and run_pip(f".[{wanted}]"):
         stop(
-            f"make {wanted} needs {', '.join(lacking)}, which {owner()} lacks and pip could not "
-            "download; without them there are make gpu and .venv/bin/python -m pytest -m gpu"
+            f"make {TARGETS.get(wanted, wanted)} needs {', '.join(lacking)}, which {owner()} lacks "
+            "and pip could not download; without them there are make gpu and "
+            ".venv/bin/python -m pytest -m gpu"
         )
 
 
@@ -154,9 +157,10 @@ def warn_of_versions(wanted: list[str]) -> None:
 def install(what: str, wanted: str) -> None:
     if run_pip(what):
         stop(
-            f"pip could not download what make {wanted} needs; without a network, name a Python "
-            "that has torch, numpy, matplotlib, rich, safetensors, tokenizers and pytest and sees "
-            "a GPU: make clean, then make gpu PYTHON=/path/to/python3"
+            f"pip could not download what make {TARGETS.get(wanted, wanted)} needs; without a "
+            "network, name a Python that has torch, numpy, matplotlib, rich, safetensors, "
+            "tokenizers and pytest and sees a GPU: make clean, then make gpu "
+            "PYTHON=/path/to/python3"
         )
 
 

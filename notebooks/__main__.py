@@ -20,8 +20,7 @@ def main(chosen: list[str]) -> int:
         with console.status(f"{path.name}: running"):
             save(fresh(path), path)
         console.print(f"{path.relative_to(FOLDER.parent)}: outputs are fresh")
-    console.print("\nOpen one with any editor that knows notebooks, or:")
-    console.print("  .venv/bin/python -m pip install jupyterlab && .venv/bin/jupyter lab notebooks")
+    console.print("\nmake jupyter opens them.")
     return 0
 
 

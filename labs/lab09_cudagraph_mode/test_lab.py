@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
+import numpy as np
 import pytest
 
 from mini_engine.dispatch.default_ladder import default_capture_sizes
@@ -14,6 +16,12 @@ from mini_engine.dispatch.modes import (
     CUDAGraphMode,
     resolve_mode,
 )
+from mini_engine.predict.hardware import load_spec
+from mini_engine.sim.capture import CaptureError
+from mini_engine.sim.device import Device
+from mini_engine.sim.kernels import add, scale
+from mini_engine.sim.launch import Buffer, UseAfterFree
+from mini_engine.sim.wrapper import ForwardContext, GraphWrapper
 
 NONE, PIECEWISE, FULL = CUDAGraphMode.NONE, CUDAGraphMode.PIECEWISE, CUDAGraphMode.FULL
 # What a decode batch and a mixed batch run as: the table of chapter 8.
@@ -318,3 +326,262 @@ def test_no_kind_of_batch_runs_in_a_full_graph_that_the_backend_does_not_bear() 
                     assert mixed is not FULL or support is ALWAYS, case
                     lost = ANSWERS[mode][0] is FULL and query_len <= bears_decodes[support]
                     assert decode is FULL or not lost, f"{case}: decodes lost a graph they may have"
+
+
+# ---------------------------------------------------------------- who captures, who replays
+
+
+class Rig:
+    """A wrapper around y = reqs · a + b, where reqs is what the context says while the function
+    runs; so a graph that was captured for another batch gives another answer."""
+
+    def __init__(
+        self, mode: CUDAGraphMode = PIECEWISE, *, debug: bool = False, weak: bool = True
+    ) -> None:
+        self.device, self.context = Device(load_spec("h200"), memory_bytes=2**26), ForwardContext()
+        self.calls = 0
+        self.wrapper = self.wrap(self.function, mode, debug=debug, weak=weak)
+        self.a, self.b = self.upload(1, 2, 3), self.upload(10, 20, 30)
+
+    def wrap(
+        self,
+        function: Callable[..., Buffer],
+        mode: CUDAGraphMode,
+        *,
+        pool: int | None = None,
+        debug: bool = False,
+        weak: bool = True,
+    ) -> GraphWrapper:
+        return GraphWrapper(
+            self.device, function, mode, self.context, pool=pool, weak_output=weak, debug=debug
+        )
+
+    def upload(self, *values: float) -> Buffer:
+        return self.device.upload(np.array(values, np.float32))
+
+    def function(self, a: Buffer, b: Buffer) -> Buffer:
+        self.calls += 1
+        asked = self.context.descriptor
+        scratch, out = self.device.empty(a.shape), self.device.empty(a.shape)
+        self.device.launch(scale, scratch, a, by=float((asked and asked.num_reqs) or 1))
+        self.device.launch(add, out, scratch, b)
+        self.device.free(scratch)
+        return out
+
+    def call(self, descriptor: BatchDescriptor | None, *inputs: Buffer) -> Buffer:
+        with self.context.holding(descriptor):
+            return self.wrapper(*(inputs or (self.a, self.b)))
+
+    def did(self, descriptor: BatchDescriptor | None, *inputs: Buffer) -> tuple[str, list[float]]:
+        """What a call did, and what it gave."""
+        calls, graphs = self.calls, self.device.counters.graphs
+        output = self.device.read(self.call(descriptor, *inputs))
+        called, launched = self.calls - calls, self.device.counters.graphs - graphs
+        kinds = {(1, 0): "ran", (0, 1): "replayed"}
+        kind = kinds.get((called, launched), f"called {called} times, launched {launched} graphs")
+        return "captured" if kind == "ran" and np.isnan(output).all() else kind, output.tolist()
+
+
+def batch(mode: CUDAGraphMode, tokens: int = 4, reqs: int | None = 2) -> BatchDescriptor:
+    return BatchDescriptor(mode, tokens, reqs)
+
+
+@pytest.mark.catches("any-mode-is-mine")
+@pytest.mark.parametrize(("mine", "other"), [(PIECEWISE, FULL), (FULL, PIECEWISE)])
+def test_a_batch_of_another_mode_runs_as_if_there_were_no_wrapper(
+    mine: CUDAGraphMode, other: CUDAGraphMode
+) -> None:
+    rig = Rig(mine)
+    for mode in (other, NONE, other, NONE):
+        assert rig.did(batch(mode)) == ("ran", [12, 24, 36]), mode.name
+    assert rig.device.memory.reserved_bytes(rig.wrapper.pool) == 0
+    assert rig.did(batch(mine))[0] == "captured"
+    assert rig.did(batch(other)) == ("ran", [12, 24, 36]), "nor does it end what was captured"
+
+
+@pytest.mark.catches("no-context-is-a-batch")
+def test_a_call_that_no_runner_has_announced_runs_eagerly_every_time() -> None:
+    for mode in (PIECEWISE, FULL):
+        rig = Rig(mode)
+        for _ in range(3):
+            assert rig.did(None) == ("ran", [11, 22, 33])
+
+
+@pytest.mark.catches("tokens-are-the-key")
+def test_batches_of_equally_many_tokens_have_graphs_of_their_own() -> None:
+    rig = Rig(FULL, weak=False)
+    same = [BatchDescriptor(FULL, 6, n, uniform) for n, uniform in ((2, 3), (6, 1), (2, None))]
+    for descriptor in same:
+        assert rig.did(descriptor)[0] == "captured", descriptor
+    for descriptor in reversed(same):
+        reqs = descriptor.num_reqs or 1
+        assert rig.did(descriptor)[1] == [reqs + 10, 2 * reqs + 20, 3 * reqs + 30], descriptor
+
+
+@pytest.mark.catches("replay-runs-python")
+def test_the_function_is_called_for_the_capture_and_never_again() -> None:
+    rig = Rig()
+    for _ in range(4):
+        rig.call(batch(PIECEWISE))
+        assert rig.calls == 1
+
+
+@pytest.mark.catches("output-is-the-answer")
+def test_a_replay_answers_for_what_the_inputs_hold_now() -> None:
+    rig, rng = Rig(), random.Random(6)
+    rig.call(batch(PIECEWISE))
+    for _ in range(4):
+        a, b = ([rng.randint(-9, 9) for _ in range(3)] for _ in range(2))
+        rig.device.copy_(rig.a, np.array(a, np.float32))
+        rig.device.copy_(rig.b, np.array(b, np.float32))
+        expected = [2 * x + y for x, y in zip(a, b, strict=True)]
+        assert rig.device.read(rig.call(batch(PIECEWISE))).tolist() == expected
+
+
+@pytest.mark.catches("moved-input-is-noticed")
+def test_an_input_that_has_moved_is_neither_refused_nor_captured_anew() -> None:
+    rig = Rig()
+    rig.call(batch(PIECEWISE))
+    moved = rig.upload(100, 100, 100)
+    for inputs in ((moved, rig.b), (rig.a, moved), (rig.b, rig.a)):
+        assert rig.did(batch(PIECEWISE), *inputs)[0] != "captured"
+
+
+@pytest.mark.catches("debug-only-logs")
+def test_while_debugging_a_moved_input_is_refused_and_one_in_place_is_not() -> None:
+    rig = Rig(debug=True)
+    moved = rig.upload(100, 100, 100)
+    rig.call(batch(PIECEWISE))
+    rig.call(batch(PIECEWISE, 8), moved, rig.b)  # another graph has other addresses
+    for inputs in ((moved, rig.b), (rig.a, moved), (rig.b, rig.a)):
+        graphs = rig.device.counters.graphs
+        with pytest.raises(AssertionError):
+            rig.call(batch(PIECEWISE), *inputs)
+        assert rig.device.counters.graphs == graphs, "refused before anything was launched"
+        rig.call(batch(PIECEWISE))
+        rig.call(batch(PIECEWISE, 8), moved, rig.b)
+
+
+@pytest.mark.catches("capture-while-serving")
+def test_an_engine_that_serves_captures_nothing_more_and_runs_what_it_has() -> None:
+    rig = Rig()
+    rig.call(batch(PIECEWISE, 8))
+    rig.context.capturing_enabled = False
+    for _ in range(2):
+        calls = rig.calls
+        with pytest.raises(RuntimeError) as refused:
+            rig.call(batch(PIECEWISE, 4))
+        assert not isinstance(refused.value, CaptureError | NotImplementedError)
+        assert rig.calls == calls, "refused before anything was recorded"
+        rig.call(batch(PIECEWISE, 8))
+        rig.call(batch(NONE, 4))
+    rig.context.capturing_enabled = True
+    assert rig.did(batch(PIECEWISE, 4))[0] == "captured"
+
+
+@pytest.mark.catches("every-output-is-weak")
+def test_an_output_that_a_later_piece_reads_keeps_its_memory_until_the_caller_frees_it() -> None:
+    rig = Rig()
+    pool = rig.device.memory.new_pool()
+    first = rig.wrap(rig.function, PIECEWISE, pool=pool, weak=False)
+    second = rig.wrap(rig.function, PIECEWISE, pool=pool)
+    with rig.context.holding(batch(PIECEWISE)):
+        kept = between = first(rig.a, rig.b)
+        second(between, between)
+        between = first(rig.a, rig.b)
+        output = second(between, between)
+    assert rig.device.read(output).tolist() == [3 * 12, 3 * 24, 3 * 36], "2 (2a + b) + (2a + b)"
+    rig.device.free(kept)
+    assert rig.device.memory.allocated_bytes(pool) == 0
+    with pytest.raises(UseAfterFree):  # it was the output itself, and not a weak one
+        rig.device.read(kept)
+
+
+def test_the_memory_of_a_weak_output_goes_to_the_next_capture_of_the_pool() -> None:
+    rig = Rig()
+    pool = rig.device.memory.new_pool()
+    wrappers = [rig.wrap(rig.function, mode, pool=pool) for mode in (PIECEWISE, FULL, PIECEWISE)]
+    addresses = set()
+    for wrapper in wrappers:
+        for tokens in (8, 4):
+            with rig.context.holding(batch(wrapper.mode, tokens)):
+                garbage = wrapper(rig.a, rig.b)
+                assert np.isnan(rig.device.read(garbage)).all(), "recorded, not run"
+                output = wrapper(rig.a, rig.b)
+            addresses.add(output.address)
+            assert rig.device.read(output).tolist() == [12, 24, 36]
+            assert rig.device.memory.allocated_bytes(pool) == 0
+    assert len(addresses) == 1
+    assert rig.device.memory.reserved_bytes() == 2 * rig.device.memory.reserved_bytes(pool)
+
+
+def test_a_capture_that_fails_leaves_nothing_to_replay_and_the_next_call_captures() -> None:
+    rig = Rig()
+    waiting = True
+
+    def function(a: Buffer, b: Buffer) -> Buffer:
+        if waiting:
+            rig.device.synchronize()
+        return rig.function(a, b)
+
+    rig.wrapper = rig.wrap(function, PIECEWISE)
+    for _ in range(2):
+        with pytest.raises(CaptureError):
+            rig.call(batch(PIECEWISE))
+    waiting = False
+    assert rig.did(batch(PIECEWISE))[0] == "captured"
+    assert rig.did(batch(PIECEWISE)) == ("replayed", [12, 24, 36])
+
+
+def test_of_nested_wrappers_only_the_ones_that_are_meant_have_graphs() -> None:
+    rig = Rig()
+    pool, live = rig.device.memory.new_pool(), rig.upload(0, 0, 0)
+    first, second = (
+        rig.wrap(rig.function, PIECEWISE, pool=pool, weak=weak) for weak in (False, True)
+    )
+
+    def forward(a: Buffer, b: Buffer) -> Buffer:
+        between = first(a, b)
+        rig.device.copy_(live, between)  # where attention would run
+        return second(live, between)
+
+    rig.wrapper = rig.wrap(forward, FULL, pool=pool)
+    for mode, graphs in ((FULL, 1), (NONE, 0), (PIECEWISE, 2), (FULL, 1), (PIECEWISE, 2)):
+        descriptor = batch(mode, 4, 3)
+        if mode is not NONE:
+            rig.call(descriptor)  # perhaps a capture
+        before = rig.device.counters.graphs
+        assert rig.device.read(rig.call(descriptor)).tolist() == [4 * 13, 4 * 26, 4 * 39]
+        assert rig.device.counters.graphs - before == graphs, mode.name
+
+
+def test_random_calls_run_capture_and_replay_as_a_list_of_what_was_captured_says() -> None:
+    rng = random.Random(7)
+    for mode, debug in ((PIECEWISE, False), (FULL, True), (FULL, False)):
+        rig = Rig(mode, debug=debug, weak=rng.random() < 0.5)
+        inputs = [rig.upload(n, 2 * n, -n) for n in range(1, 5)]
+        captured: dict[BatchDescriptor, tuple[int, int]] = {}
+        for _ in range(60):
+            asked = rng.choice([None, *(batch(m, t, r) for m in (NONE, PIECEWISE, FULL)
+                                        for t in (4, 8) for r in (1, 2))])  # fmt: skip
+            known = captured.get(asked) if asked else None
+            one, other = known if known and rng.random() < 0.6 else rng.sample(range(4), 2)
+            n = rng.randint(-50, 50)
+            rig.device.copy_(inputs[one], np.array([n, 2 * n, -n], np.float32))
+            given = (inputs[one], inputs[other])
+            reqs = (asked and asked.num_reqs) or 1
+            if asked is None or asked.mode is not mode:
+                left, right = (float(rig.device.read(x)[0]) for x in given)
+                expected = ("ran", [(reqs * left + right) * sign for sign in (1, 2, -1)])
+            elif known is None:
+                captured[asked] = (one, other)
+                assert rig.did(asked, *given)[0] == "captured", asked
+                continue
+            elif debug and known != (one, other):
+                with pytest.raises(AssertionError):
+                    rig.call(asked, *given)
+                continue
+            else:
+                left, right = (float(rig.device.read(inputs[at])[0]) for at in known)
+                expected = ("replayed", [(reqs * left + right) * sign for sign in (1, 2, -1)])
+            assert rig.did(asked, *given) == expected, asked

@@ -3,16 +3,16 @@
 In:  a JSON file. Out: `Sheet`: its texts and its figures.
 
     sheet = read_sheet("card", path)
-    sheet.figures["copy_bandwidth_gb_s"].source     # "copy within the memory of one H200 SXM ..."
+    sheet.figures["copy_bandwidth_gb_s"].source     # "between what BabelStream reaches ..."
 
-A figure is an object: {"value": 4300, "kind": "measured", "source": "..."}. The kinds:
+A figure is an object: {"value": 4800, "kind": "datasheet", "source": "..."}. The kinds:
 
     datasheet   the vendor says so
-    measured    somebody with this project measured it; the source says on what and when
+    measured    this project measured it; the source names the file in course/measurements/
     quoted      somebody else measured it on this device; the source says who
     borrowed    measured on another device, and not yet on this one
     derived     computed from other figures; the source says how
-    assumed     nobody has published it; the source says what was assumed, and why it matters little
+    assumed     nobody has published just it; the source says what was assumed, and from what
     fitted      `validate --fit` found it from published measurements; the source says from which
 
 Three things cost time, so there are three kinds of file, and a figure has one home: bytes, flops
