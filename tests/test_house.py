@@ -36,7 +36,7 @@ CUDA, KERNELS = "mini_engine.cuda", "mini_engine.cuda.kernels"
 MEASURE = "mini_engine.measure"
 PLANS = f"{KERNELS}.plans"
 RESULT_FILES = ("table", "intervals", "bars", "bar_points", "bar_judges", "evidence", "stages",
-                "first_run", "summary", "publish")  # fmt: skip
+                "first_run", "summary", "publish", "others_table")  # fmt: skip
 RESULTS = tuple(f"{MEASURE}.{file}" for file in RESULT_FILES)
 WINGS = ("mini_engine.sim", "mini_engine.serving", "mini_engine.plots", CUDA, KERNELS, PLANS)
 ENGINE_ROOMS = (*FLOORS, *WINGS, MEASURE, *RESULTS, "mini_engine.cli")

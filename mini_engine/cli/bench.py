@@ -32,6 +32,8 @@ Without options it takes hours: four shapes at batch 1, 8, 64 and 256, every var
 three processes. Weights are random in the true shape unless --shape is a checkpoint folder. Each
 row is written as soon as it is known; --resume measures what is still missing. Without a GPU, a
 tiny model runs on the CPU emulator: file and pictures say so, and nothing reads them as evidence.
+With --against, other engines run on the same checkpoint, each in a process of its own. Their rows
+have a table of their own: times between tokens, as a caller sees them, beside this engine's.
 The file names the commit. Where the code was copied without .git, the variable LAUNCH_BOUND_COMMIT
 names it; without that it is "unknown".
 """
@@ -39,6 +41,7 @@ names it; without that it is "unknown".
 from __future__ import annotations
 
 import argparse
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,17 +49,24 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
-from mini_engine.cli import measuring, options
+from mini_engine.cli import bench_against, measuring, options
 from mini_engine.measure.bar_judges import MAX_CONTEXT, SHAPES
 from mini_engine.measure.bar_points import bench_line
 from mini_engine.measure.bars import BATCHES, judged
-from mini_engine.measure.evidence import new_measurement, read_measurement, write_measurement
+from mini_engine.measure.evidence import (
+    Measurement,
+    new_measurement,
+    read_measurement,
+    write_measurement,
+)
 from mini_engine.measure.intervals import MAX_PROCESSES
 from mini_engine.records.rows import MEASURED, Row, by_point
 
 if TYPE_CHECKING:
     from mini_engine.cuda.graphs.backend import GraphBackend
+    from mini_engine.measure.bench import SpecFor
 
+LIBRARIES = ("cublas", "cublaslt")  # of measure/blas.py, which needs torch
 PLANS = "plans"  # of --arms: every trial of a plan
 
 
@@ -79,6 +89,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="variants to time, in this order; plans: every trial of a plan (default: all but "
         "those; an unknown name lists them)",
     )
+    parser.add_argument(
+        "--against", type=_words, metavar="NAME,...", help=bench_against.help_words()
+    )
     parser.add_argument("--rounds", type=options.positive, metavar="N", help="laps, an even number")
     parser.add_argument("--steps", type=options.positive, metavar="N", help="decode steps a lap")
     parser.add_argument(
@@ -95,6 +108,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "limit; with --quick a little over three)",
     )
     parser.add_argument("--process", type=options.positive, help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--blas",
+        choices=LIBRARIES,
+        help="the library of PyTorch's matrix products, in all arms (default: PyTorch's choice); "
+        "side by side in one run: --arms ours-graph-cublas,ours-graph-cublaslt",
+    )
     parser.add_argument("--spec", help="predict with this card (default: by the GPU's name)")
     parser.add_argument("--host", help="and this host (default: the usual server)")
     measuring.add_device(parser)
@@ -118,6 +137,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     from mini_engine.cli.bench_report import report
 
+    if args.against == [bench_against.LIST]:
+        return {"engines": bench_against.listed()}
     if args.plot:
         return report(args.plot, args.out, _only(args, "shape"), _only(args, "context"))
     out = _measure(args, console)
@@ -128,10 +149,14 @@ def _measure(args: argparse.Namespace, console: Console) -> Path:
     """The file, with everything in it that was asked for."""
     backend = measuring.backend_of(args.device, "bench", None if args.process else console)
     from mini_engine.cli import bench_file
+    from mini_engine.measure import blas
     from mini_engine.measure.bench import check_names
     from mini_engine.measure.spec_fit import base_name
 
     _fill_in(args, backend)
+    deadline = time.monotonic() + 60 * args.minutes if args.minutes else None
+    if args.blas:
+        blas.prefer(backend, args.blas)
     line = measuring.command_line(bench_file.as_typed(args.typed))
     measurement = new_measurement("bench", backend.device.type, line, {})
     known = "laptop-cpu" if backend.emulated else base_name(measurement.gpu)
@@ -140,14 +165,35 @@ def _measure(args: argparse.Namespace, console: Console) -> Path:
     check_names(args.arms)
     for word in args.shape:
         bench_file.config_of(word)  # raises before anything is measured
-    if args.processes > 1 and not args.process:
+    if args.against:
+        bench_against.check(args)
+    if args.processes > 1 and not args.process and args.arms:
         bench_file.in_fresh_processes(args, out)
-        return out
+    else:
+        _arms(args, backend, spec_for, measurement, out, console)
+    if args.against and not args.process:
+        for one, number in bench_against.measure(args, out, backend.emulated, deadline):
+            point = f"{one.shape} batch {one.batch} context {one.context:,}"
+            line = f"{number}{point}: {bench_against.told(one)}"
+            console.print(line, soft_wrap=True, markup=False)
+    return out
+
+
+def _arms(
+    args: argparse.Namespace,
+    backend: GraphBackend,
+    spec_for: SpecFor,
+    measurement: Measurement,
+    out: Path,
+    console: Console,
+) -> None:
+    """Time the arms in this process."""
+    from mini_engine.cli import bench_file
+
     before = f"process {args.process} of {args.processes}, " if args.process else ""
     for row, number in bench_file.measure(args, backend, spec_for, measurement, out):
         point = f"{row.shape} batch {row.batch} context {row.context:,}"
         console.print(f"{before}{number}: {point}: {_told(row)}", soft_wrap=True)
-    return out
 
 
 def _judged(out: Path) -> Path:
@@ -159,6 +205,8 @@ def _judged(out: Path) -> Path:
 
 
 def show(result: dict[str, Any], console: Console) -> None:
+    if "engines" in result:
+        bench_against.show_list(result["engines"], console)
     if "rows" not in result:  # one process of several: the one that started it shows the rows
         return
     if result["emulated"]:
@@ -172,6 +220,8 @@ def show(result: dict[str, Any], console: Console) -> None:
         for row in rows:
             table.add_row(*_cells(row))
         console.print(table)
+    if result["others"]:
+        bench_against.show(result["others"], console)
     console.print("[bold]What the project has set itself, on one H200[/bold]")
     for bar in result["bars"]:
         console.print(f"{bar['status']:>15}  {bar['says']} ({bar['why']})", soft_wrap=True)
@@ -196,13 +246,14 @@ def _only(args: argparse.Namespace, name: str) -> Any:
 def _fill_in(args: argparse.Namespace, backend: GraphBackend) -> None:
     """Defaults that depend on the device and on --quick."""
     from mini_engine.cli import bench_file
-    from mini_engine.measure.variants import PLAN_ARMS, VARIANTS
+    from mini_engine.measure.variants import BLAS_ARMS, PLAN_ARMS, VARIANTS
 
     emulated = backend.emulated
     small = args.quick or emulated
     slow = {"compile-max-autotune", "compile-default"} if args.quick else set()
-    usual = [name for name in VARIANTS if name not in (*slow, *PLAN_ARMS)]
-    named = [PLAN_ARMS if word == PLANS else (word,) for word in args.arms or usual]
+    usual = [name for name in VARIANTS if name not in (*slow, *PLAN_ARMS, *BLAS_ARMS)]
+    words = args.arms or ([] if args.against else usual)
+    named = [PLAN_ARMS if word == PLANS else (word,) for word in words]
     args.shape = args.shape or (["tiny"] if emulated else list(SHAPES[:1] if small else SHAPES))
     args.batch = args.batch or ([1, 2] if emulated else [1, 8] if small else list(BATCHES))
     args.context = args.context or [40 if emulated else MAX_CONTEXT]

@@ -77,6 +77,7 @@ def measure(
         write()
         yield row, f"{number} of {len(wanted)}"
     next(measured, None)  # gives back what the last arm held
+    write()  # where there was nothing to measure, the file says so
 
 
 def in_fresh_processes(args: argparse.Namespace, out: Path) -> None:
@@ -129,6 +130,7 @@ def _header(
     spec_for: Callable[[str], DeviceSpec],
 ) -> Measurement:
     """The measurement with what all rows share. Measures the bandwidth of a copy."""
+    from mini_engine.measure.blas import preferred
     from mini_engine.measure.calibrate import copy_bandwidth, sizes_for
     from mini_engine.measure.variants import ANCHOR, VARIANTS
 
@@ -140,6 +142,7 @@ def _header(
         "rounds": args.rounds,
         "steps": args.steps,
         "anchor": ANCHOR,
+        "blas": preferred(),
         "rows": [],
     }
     return replace(measurement, figures=figures)
@@ -148,7 +151,7 @@ def _header(
 def _resumed(out: Path, measurement: Measurement) -> Measurement:
     """The existing file. ValueError where it was measured in another way than this run does."""
     old = continued(out, read_measurement(out), measurement)
-    for name in ("spec", "host", "rounds", "steps", "anchor"):
+    for name in ("spec", "host", "rounds", "steps", "anchor", "blas"):
         if old.figures.get(name) != measurement.figures[name]:
             raise ValueError(
                 f"{out}: measured with {name} {old.figures.get(name)}, this is "

@@ -50,6 +50,7 @@ def _report(
         "out": str(path),
         "emulated": measurement.emulated,
         "rows": measurement.figures["rows"],
+        "others": measurement.figures.get("others", []),
         "bars": [result.as_dict() for result in bars.judged(measurement, bench_line(path))],
         "table": str(table),
         "pictures": [str(picture) for picture in drawn],

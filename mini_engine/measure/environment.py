@@ -20,6 +20,7 @@ import torch
 
 from mini_engine.cuda.graphs.backend import GraphBackend
 from mini_engine.cuda.path import no_pdl, no_triton
+from mini_engine.measure.blas import preferred
 from mini_engine.measure.calibrate import captured, copy_bandwidth, dummy_kernel, sizes_for
 from mini_engine.measure.evidence import gpu_state, version
 from mini_engine.measure.intervals import median_interval
@@ -58,6 +59,7 @@ def machine(backend: GraphBackend) -> dict[str, Any]:
             "sm_count": card.multi_processor_count,
             "memory_bytes": card.total_memory,
             "l2_bytes": card.L2_cache_size,
+            "blas": preferred(),
             "state": gpu_state(),
         }
     return found

@@ -5,7 +5,7 @@ In:  what one process found out about one variant. Out: a `Row` whose figures co
 
     row = with_figures(row, copy_gb_s)              # of one process
     row = joined(row, other, copy_gb_s)             # and of the next one
-    text = markdown(measurement)                    # the bars, then one table a point
+    text = markdown(measurement)                    # the bars, one table a point, other engines
 
 A gate that failed in one process has failed: the row loses its times, and only a new file gets rid
 of it. No torch.
@@ -17,10 +17,12 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 
+from mini_engine.measure import others_table
 from mini_engine.measure.bars import BENCH, judged
 from mini_engine.measure.evidence import Measurement
 from mini_engine.measure.intervals import pooled_interval, pooled_ratio
 from mini_engine.records.measured import laps_of
+from mini_engine.records.other_rows import OtherRow
 from mini_engine.records.rows import GATE_FAILED, MEASURED, NOT_RUN, Row, by_point, six
 
 HEADER = (
@@ -114,6 +116,7 @@ def markdown(measurement: Measurement, bench: str = BENCH) -> str:
         lines += [*(_line(_cells(row)) for row in of_point), ""]
         told = [f"- {row.variant} {row.told_no_graph}" for row in of_point if row.no_graph]
         lines += [*told, ""] if told else []
+    lines += others_table.lines([OtherRow.from_json(row) for row in figures.get("others", ())])
     return "\n".join(lines)
 
 

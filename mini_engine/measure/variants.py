@@ -10,7 +10,8 @@ In:  a `DecodeSetup`. Out: a `Variant` (`decode_setup.py`): prepare, place, step
 
 A new variant is one class and one entry in `VARIANTS`. The classes are in `our_variants.py` and
 `hf_variants.py`. The variants that a run was asked to time are its arms; one with a colon in its
-name is a trial of a plan (kernels/plans.py).
+name is a trial of a plan (kernels/plans.py), and ours-graph-cublas and -cublaslt differ in the
+library that their graph was captured under (blas.py).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import torch
 from mini_engine.cuda.graphs.backend import GraphBackend
 from mini_engine.cuda.kernels.plans import BASE, PLANS
 from mini_engine.cuda.path import no_pdl, no_triton
+from mini_engine.measure.blas import LIBRARIES, OursGraphUnder, no_blas
 from mini_engine.measure.decode_setup import DecodeSetup, Variant
 from mini_engine.measure.few_bits import FEW_BITS
 from mini_engine.measure.hf_variants import HuggingFaceEager, HuggingFaceStatic, no_transformers
@@ -78,6 +80,10 @@ def _ours_compiled(torch_mode: str, mode: Mode) -> VariantKind:
     )  # fmt: skip
 
 
+def _under(library: str) -> VariantKind:
+    return VariantKind(lambda setup: OursGraphUnder(setup, library), "full", why_not=no_blas)
+
+
 def _with_pdl(plan: str = BASE, steps_a_call: int = 1) -> VariantKind:
     make = fused(5, pdl=True, plan=plan, steps_a_call=steps_a_call)
     return VariantKind(make, "full", OURS, no_pdl, pdl=True)
@@ -121,10 +127,14 @@ VARIANTS: dict[str, VariantKind] = {
         for plan in PLANS
         if plan != BASE
     },
+    # one graph of PyTorch's kernels again, captured under each library of matrix products
+    **{f"ours-graph-{library}": _under(library) for library in LIBRARIES},
     # torch.compile of our plain model; the last two modes put CUDA graphs around it
     "compile-default": _ours_compiled("default", "eager"),
     "compile-reduce-overhead": _ours_compiled("reduce-overhead", "full"),
     "compile-max-autotune": _ours_compiled("max-autotune", "full"),
 }
 
-PLAN_ARMS = tuple(name for name in VARIANTS if ":" in name)  # run where they are asked for
+# Run where they are asked for.
+PLAN_ARMS = tuple(name for name in VARIANTS if ":" in name)
+BLAS_ARMS = tuple(f"ours-graph-{library}" for library in LIBRARIES)

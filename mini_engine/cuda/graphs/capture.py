@@ -220,7 +220,11 @@ class Pieces:
         graph = self._backend.CUDAGraph()
         self.graphs.append(graph)
         self.steps.append(graph.replay)
-        self._open.enter_context(self._backend.graph(graph, pool=self._pool, stream=self._stream))
+        # A service may load or copy in other threads: only what this one does may end the capture.
+        capture = self._backend.graph(
+            graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
+        )
+        self._open.enter_context(capture)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

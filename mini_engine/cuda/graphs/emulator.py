@@ -15,26 +15,59 @@ kills the capture, and its pool with it; graphs of one pool overwrite each other
 silent, this one speaks: results are poison until the first replay, and a capture that any exception
 ended leaves no graph (a GPU keeps what was captured until then).
 
-There is one device, and work on any stream is done by the time the call returns. So streams matter
-only to a capture: it takes the work of the stream it began on and of streams that wait for it
-(`side.wait_stream(current)`, a fork), which must be joined back (`current.wait_stream(side)`)
-before it ends. Work on any other stream runs at once and is left out of the graph. As in CUDA, each
-thread has a current stream of its own.
+There is one device, and work on any stream is done by the time the call returns (in `late.py` it
+is not). So streams matter only to a capture: it takes the work of the stream it began on and of
+streams that wait for it (`side.wait_stream(current)`, a fork), which must be joined back
+(`current.wait_stream(side)`) before it ends. Work on any other stream runs at once and is left out
+of the graph. As in CUDA, each thread has a current stream of its own; what one thread's capture
+forbids the others says `threads.py`.
 
 Sources: torch/cuda/graphs.py and aten/src/ATen/cuda/CUDAGraph.cpp of PyTorch; CUDA C++ Programming
-Guide, "Creating a Graph Using Stream Capture". `tape.py` records ops, `arena.py` is the memory.
+Guide, "Creating a Graph Using Stream Capture". `streams.py` is the order of work, `tape.py` records
+ops, `arena.py` is the memory.
 """
 
 from __future__ import annotations
 
-import threading
-import time
 import warnings
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
 
 from mini_engine.cuda.graphs.arena import GraphPool, HostMemory
-from mini_engine.cuda.graphs.tape import CaptureError, HostReadGuard, Recorder, Tape
+from mini_engine.cuda.graphs.late import queue
+from mini_engine.cuda.graphs.streams import (
+    CAPTURE_STREAM,
+    DEFAULT_STREAM,
+    Event,
+    Stream,
+    StreamCapture,
+    current_stream,
+    here,
+    is_current_stream_capturing,
+    stream,
+    synchronize,
+)
+from mini_engine.cuda.graphs.tape import Tape
+from mini_engine.cuda.graphs.threads import CaptureError, unsafe
+
+__all__ = [  # under the names of `torch.cuda`, but for the first
+    "DEFAULT_STREAM",
+    "CUDAGraph",
+    "Event",
+    "Stream",
+    "caching_allocator_alloc",
+    "caching_allocator_delete",
+    "current_stream",
+    "graph",
+    "graph_pool_handle",
+    "is_current_stream_capturing",
+    "mem_get_info",
+    "stream",
+    "synchronize",
+]
 
 
 class CUDAGraph:
@@ -49,12 +82,14 @@ class CUDAGraph:
         """The names of the recorded ops, in order, without views. (The emulator's own.)"""
         return tuple(self._tape.ops) if self._tape else ()
 
-    def capture_begin(self, pool: GraphPool | None = None) -> None:
+    def capture_begin(
+        self, pool: GraphPool | None = None, capture_error_mode: str = "global"
+    ) -> None:
         """Record what runs from here on. Prefer `graph`, which does this.
 
         Raises `CaptureError` inside another capture, on the default stream, when this object
         already holds a graph, on a pool in which a capture was invalidated, and on one that is
-        `orphaned`.
+        `orphaned`; ValueError for a mode that CUDA does not have.
         """
         _refuse_while_capturing("a capture inside a capture")
         if self._tape is not None:
@@ -76,7 +111,7 @@ class CUDAGraph:
                 "use_count > 0: the last graph of this pool is gone and a tensor still stands in "
                 "its memory. Let go of the tensor, or take a new graph_pool_handle()"
             )
-        StreamCapture(self, pool).begin()
+        StreamCapture(self, pool, capture_error_mode).begin()
 
     def capture_end(self) -> None:
         """Stop recording. Raises `CaptureError` if the capture was invalidated; then no graph."""
@@ -98,7 +133,7 @@ class CUDAGraph:
         _refuse_while_capturing("launching a graph")
         if self._tape is None:
             raise CaptureError("replay() without a preceding successful capture: capture first")
-        self._tape.replay()
+        queue.give(self._tape.replay)
 
     def reset(self) -> None:
         """Forget the graph. With its last graph a pool gives back what no tensor views."""
@@ -118,12 +153,15 @@ class CUDAGraph:
 
 @contextmanager
 def graph(
-    cuda_graph: CUDAGraph, pool: GraphPool | None = None, stream: Stream | None = None
+    cuda_graph: CUDAGraph,
+    pool: GraphPool | None = None,
+    stream: Stream | None = None,
+    capture_error_mode: str = "global",
 ) -> Iterator[None]:
     """`with graph(g, pool=..., stream=...)`: captures the body into `g`."""
     synchronize()
     with here.on(stream or CAPTURE_STREAM):
-        cuda_graph.capture_begin(pool)
+        cuda_graph.capture_begin(pool, capture_error_mode)
         try:
             yield
         except BaseException:
@@ -131,135 +169,6 @@ def graph(
                 here.capture.end()
             raise
         cuda_graph.capture_end()
-
-
-class StreamCapture:
-    """A capture of `graph` into `pool`, from the stream that is current when it is made."""
-
-    def __init__(self, graph: CUDAGraph, pool: GraphPool) -> None:
-        self.graph, self.pool, self.tape = graph, pool, Tape()
-        self.recorder = Recorder(self.tape, pool, is_current_stream_capturing)
-        self.origin = here.stream
-        self.streams = {self.origin}  # whose work is captured
-        self._unjoined: set[Stream] = set()
-        self._modes = ExitStack()
-
-    def begin(self) -> None:
-        self.pool.graphs += 1
-        try:
-            self._modes.enter_context(HostReadGuard(self.recorder))
-            self._modes.enter_context(self.recorder)
-            here.capture = self
-        except BaseException:
-            self.end()
-            raise
-
-    def end(self) -> None:
-        """PyTorch is back to normal, whatever happened. An invalid capture spoils its pool, as on a
-        GPU, where `CUDAGraph::capture_end` gives up before it tells the allocator."""
-        try:
-            self._modes.close()
-        finally:
-            here.capture = None
-            self.pool.graphs -= 1
-        if self._unjoined:
-            self.recorder.refuse("the end of a capture with a stream that was not joined back")
-        self.pool.spoiled = self.recorder.invalid
-
-    def order(self, later: Stream, earlier: Stream) -> None:
-        """`later` waits for `earlier`: a fork, a join, or a mistake."""
-        if earlier not in self.streams:
-            if later in self.streams:
-                raise self.recorder.refuse("waiting for a stream that is not part of the capture")
-        elif later not in self.streams:
-            self.streams.add(later)
-            self._unjoined.add(later)
-        else:
-            self._unjoined.discard(earlier)
-
-
-# -- streams and events --------------------------------------------------------------------------
-
-
-class Stream:
-    """An order of work."""
-
-    def wait_stream(self, stream: Stream) -> None:
-        """While capturing: takes this stream into the capture, or joins `stream` back to it."""
-        if here.capture:
-            here.capture.order(self, stream)
-
-    def synchronize(self) -> None:
-        """Raises `CaptureError` on a stream that is capturing."""
-        if here.captures(self):
-            _refuse_while_capturing("Stream.synchronize waits for the device")
-
-
-class Event:
-    """A moment, and the time between two of them."""
-
-    def __init__(self, enable_timing: bool = False) -> None:
-        self._timed = enable_timing
-        self._seconds: float | None = None
-
-    def record(self, stream: Stream | None = None) -> None:
-        """Now. In a capture it is part of the graph, and has no time."""
-        self._seconds = None if here.captures(stream or here.stream) else time.perf_counter()
-
-    def synchronize(self) -> None:
-        """Raises `CaptureError` while capturing."""
-        _refuse_while_capturing("Event.synchronize waits for the device")
-
-    def elapsed_time(self, end_event: Event) -> float:
-        """Milliseconds from this to `end_event`. Raises RuntimeError if either has no time."""
-        if not (self._timed and end_event._timed):
-            raise RuntimeError("elapsed_time: both events need enable_timing=True")
-        if self._seconds is None or end_event._seconds is None:
-            raise RuntimeError("elapsed_time: both events must be recorded, outside a capture")
-        return (end_event._seconds - self._seconds) * 1e3
-
-
-class _Here(threading.local):
-    """What CUDA keeps for each thread."""
-
-    def __init__(self) -> None:
-        self.stream = DEFAULT_STREAM
-        self.capture: StreamCapture | None = None
-
-    def captures(self, stream: Stream) -> bool:
-        return self.capture is not None and stream in self.capture.streams
-
-    @contextmanager
-    def on(self, stream: Stream) -> Iterator[None]:
-        before, self.stream = self.stream, stream
-        try:
-            yield
-        finally:
-            self.stream = before
-
-
-DEFAULT_STREAM, CAPTURE_STREAM = Stream(), Stream()
-here = _Here()
-
-
-def current_stream() -> Stream:
-    """The stream that this thread gives its work to."""
-    return here.stream
-
-
-def stream(stream: Stream | None) -> AbstractContextManager[None]:
-    """`with stream(s)`: the work of the body goes to `s`. None changes nothing."""
-    return here.on(stream or here.stream)
-
-
-def synchronize() -> None:
-    """Raises `CaptureError` while capturing; there is nothing to wait for."""
-    _refuse_while_capturing("synchronize waits for the device")
-
-
-def is_current_stream_capturing() -> bool:
-    """Does the current stream's work go into a graph?"""
-    return here.captures(here.stream)
 
 
 def _refuse_while_capturing(what: str) -> None:
@@ -280,4 +189,20 @@ def mem_get_info() -> tuple[int, int]:
     return host_memory.capacity_bytes - host_memory.reserved_bytes, host_memory.capacity_bytes
 
 
+def caching_allocator_alloc(size: int) -> int:
+    """The address of `size` bytes: of the pool while this stream is capturing, else by `cudaMalloc`
+    (PyTorch asks its cache first, which `torch.cuda.graph` empties before a capture)."""
+    if not is_current_stream_capturing():
+        unsafe(f"cudaMalloc of {size:,} bytes")
+    memory = torch.empty(size, dtype=torch.uint8)
+    _allocated[memory.data_ptr()] = memory
+    return memory.data_ptr()
+
+
+def caching_allocator_delete(mem_ptr: int) -> None:
+    """Give back what `caching_allocator_alloc` gave."""
+    del _allocated[mem_ptr]
+
+
+_allocated: dict[int, Tensor] = {}
 host_memory = HostMemory()

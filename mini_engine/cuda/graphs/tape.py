@@ -13,9 +13,10 @@ What happens to an op, in this order:
 
 A custom op (a Triton kernel wrapped by `torch.library.custom_op`) is one op like any other.
 
-What a CPU cannot show: all tensors are on one device, so `.to("cpu")` and a `copy_` from a host
-tensor pass, which a GPU refuses (`.cpu()` is refused here, too). And the body of a custom op runs
-at each replay, not once while capturing: nobody notices if it does what a capture forbids.
+What a CPU cannot show: all tensors are on one device. Those of `host.py` stand for the host's, and
+ops on them alone run at once; from an ordinary one `.to("cpu")` and `copy_` pass, which a GPU
+refuses (`.cpu()` is refused here, too). And the body of a custom op runs at each replay, not once
+while capturing: nobody notices if it does what a capture forbids.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from mini_engine.cuda.graphs.arena import GraphPool
+from mini_engine.cuda.graphs.host import NOT_PINNED, HostTensor, PageableTensor, crosses
+from mini_engine.cuda.graphs.threads import CaptureError, not_permitted
 
 aten = torch.ops.aten
 HOST_DATA = aten.lift_fresh.default  # what torch.tensor([1.0]), from_numpy and x[[0, 2]] begin with
@@ -39,21 +42,14 @@ UNDECLARED_VIEWS = {aten._unsafe_view.default}  # views by nature, not by their 
 _NEW = ("empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided")
 ALLOCATIONS = {aten.empty.memory_format, *(getattr(aten, name).default for name in _NEW)}
 COPIES = {aten.clone.default, aten._to_copy.default}  # recorded as out.copy_(source)
+# With a reduction, the out= forms of these resize what they are given to the unreduced shape first.
+OUT_RESIZES = {aten.mse_loss.default, aten.smooth_l1_loss.default, aten.huber_loss.default}
 TENSOR_OPTIONS = {"dtype", "layout", "device", "pin_memory"}  # an out= tensor has them already
 # torch.mul(a, b, out=o) reads its arguments in half the time that aten.mul.out takes for it.
 USUAL = ("_softmax", "add", "addmm", "bmm", "cat", "index_select", "mean", "mm", "mul", "rsqrt")
 FAST = {getattr(aten, name).out: getattr(torch, name) for name in USUAL}
 _READS = ("cpu", "numpy", "tolist", "__array__", "__repr__", "__format__")
 HOST_READS = {getattr(Tensor, name) for name in _READS}  # a CPU tensor answers without an op
-
-
-class CaptureError(RuntimeError):
-    """Something that a capturing stream does not permit, or a graph that cannot be replayed."""
-
-
-def not_permitted(what: str) -> CaptureError:
-    """CUDA's message (cudaErrorStreamCaptureUnsupported), and which rule was broken."""
-    return CaptureError(f"operation not permitted when stream is capturing: {what}")
 
 
 class Tape:
@@ -112,9 +108,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return "copies host data to the device: put it in a static buffer before the capture"
         if torch.Tag.data_dependent_output in func.tags:
             return "copies a value back to the CPU: keep it in a tensor, or read it after a replay"
+        if func is aten.copy_.default and crosses(*args[:2]) and not (*args[2:], False)[0]:
+            return "waits for the copy: say non_blocking=True, and pin the host's memory"
         if self._shape_depends_on_data(func, args, kwargs):
             return "needs a shape that depends on data: use a fixed shape, torch.where or a mask"
         for x in tree_leaves((args, kwargs)):
+            if isinstance(x, PageableTensor):
+                return NOT_PINNED
             if isinstance(x, Tensor) and (x.device.type != "cpu" or x.layout != torch.strided):
                 return f"got a {x.layout} tensor on {x.device}: expected a strided one on the CPU"
             if isinstance(x, torch.Generator) and x is not torch.default_generator:
@@ -165,7 +165,8 @@ class HostReadGuard(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        if func in HOST_READS and self.recorder.listening():
+        of_the_host = any(issubclass(kind, HostTensor) for kind in types)
+        if func in HOST_READS and self.recorder.listening() and not of_the_host:
             name = getattr(func, "__name__", str(func))
             raise self.recorder.refuse(f"Tensor.{name} reads the device: read after a replay")
         before = self.recorder.assigning_number
@@ -189,6 +190,8 @@ def _only_looks(func: OpOverload) -> bool:
     """Does it touch metadata only: views, in-place views, questions about shapes?"""
     schema = func._schema
     if func in UNDECLARED_VIEWS or torch.Tag.inplace_view in func.tags:
+        return True
+    if func.namespace == "profiler":  # a range with a name, as in an optimizer's step
         return True
     if schema.is_mutable or not schema.returns:
         return False
@@ -249,7 +252,8 @@ def _call(func: OpOverload, args: tuple, kwargs: dict, fresh: list[Any]) -> Call
         return partial(func._op, *args, **kwargs)
     if func in COPIES:
         return partial(fresh[0].copy_, args[0])
-    if variant := _out_variant(func):
+    variant = None if func in OUT_RESIZES else _out_variant(func)
+    if variant:
         overload, inputs, outs = variant
         options = {name: value for name, value in kwargs.items() if name in inputs}
         call = FAST.get(overload, overload._op)

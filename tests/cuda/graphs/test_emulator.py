@@ -27,7 +27,8 @@ from mini_engine.cuda.graphs import emulator
 from mini_engine.cuda.graphs.arena import BLOCK_BYTES, GraphPool
 from mini_engine.cuda.graphs.backend import graphs_for
 from mini_engine.cuda.graphs.emulator import CUDAGraph
-from mini_engine.cuda.graphs.tape import FAST, CaptureError
+from mini_engine.cuda.graphs.tape import FAST
+from mini_engine.cuda.graphs.threads import CaptureError
 from tests.support.torch_helpers import memory_limit
 
 pytestmark = pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
@@ -135,6 +136,7 @@ def assigned(x: Tensor) -> Tensor:
     return x
 
 
+TALL = rand(256, 8)
 EXACT: dict[str, Callable[[Tensor], object]] = {
     "layer_norm": lambda x: functional.layer_norm(x, (8,)),
     "rms_norm": lambda x: functional.rms_norm(x, (8,)),
@@ -167,6 +169,10 @@ EXACT: dict[str, Callable[[Tensor], object]] = {
     "empty": lambda x: x[:0] * 2,
     "scalar": lambda x: x.sum() / x.numel(),
     "logits": lambda x: functional.log_softmax(x.bfloat16(), -1, dtype=torch.float32),
+    # more elements than the block of a lone number has room for
+    "mse": lambda x: functional.mse_loss(TALL, x.repeat(64, 1)),
+    "smooth_l1": lambda x: functional.smooth_l1_loss(TALL, x.repeat(64, 1), reduction="sum"),
+    "huber": lambda x: functional.huber_loss(TALL, x.repeat(64, 1)),
     "nan_to_num": lambda x: (x / 0).nan_to_num(0.0, 1.0, -1.0),
     "strided": lambda x: x.as_strided((4, 4), (8, 2)) ** 2,
 }
@@ -234,6 +240,16 @@ def test_a_replay_runs_no_python_of_the_model() -> None:
     replay = [python_calls(capture(partial(layers, n, x))[0].replay) for n in (4, 8)]
     assert eager[1] > eager[0] + 8
     assert replay[1] == replay[0] < eager[0]
+
+
+def test_the_range_that_an_optimizer_opens_for_the_profiler_is_no_op_of_a_graph() -> None:
+    weight = torch.nn.Parameter(torch.ones(4))
+    optimizer = torch.optim.SGD([weight], lr=0.5)
+    weight.grad = torch.ones(4)
+    graph, _ = capture(optimizer.step)
+    graph.replay()
+    assert weight.tolist() == [0.5] * 4
+    assert graph.ops == ("aten.add_.Tensor",)
 
 
 # -- pools ---------------------------------------------------------------------------------------

@@ -11,10 +11,15 @@ CPU cannot tell from the device's. `test_emulator.py` says what the emulator doe
 from __future__ import annotations
 
 import gc
+import json
+import subprocess
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
 from functools import partial
-from typing import TypeVar
+from pathlib import Path
+from typing import TypeVar, cast
 
 import pytest
 import torch
@@ -23,7 +28,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from mini_engine.cuda.graphs.backend import Graph, GraphBackend, PoolHandle, graphs_for
+from mini_engine.cuda.graphs.capture import GraphRunner
 from tests.support.graph_programs import Inputs, Program, programs
+from tests.support.loader_thread import LOADED_BYTES, Told, capture_beside_a_loader
 
 T = TypeVar("T")
 NO_GPU = "no NVIDIA GPU here; on a machine with one: make gpu, or python -m pytest -m gpu"
@@ -206,6 +213,46 @@ def test_a_decode_loop_in_a_graph_equals_the_eager_one(
             assert torch.equal(static[1], token)
 
 
+def test_training_steps_in_a_graph_equal_eager_ones(graphs: GraphBackend) -> None:
+    """Forward, backward and the optimizer's step, on other data at each replay."""
+
+    def losses(graphed: bool) -> list[float]:
+        torch.manual_seed(0)
+        net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+        net.to(graphs.device)
+        x, y = torch.randn(2, 6, 16, 4).to(graphs.device)
+        static_x, static_y = torch.zeros_like(x[0]), torch.zeros_like(y[0, :, :1])
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+
+        def step() -> Tensor:
+            loss = torch.nn.functional.mse_loss(net(static_x), static_y)
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        graph, written = None, []
+        side = graphs.Stream()
+        for data, target in zip(x, y[..., :1], strict=True):
+            static_x.copy_(data)
+            static_y.copy_(target)
+            if graph:
+                graph.replay()
+            else:
+                optimizer.zero_grad(set_to_none=True)
+                side.wait_stream(graphs.current_stream())
+                with graphs.stream(side):
+                    loss = step()
+                graphs.current_stream().wait_stream(side)
+            written.append(loss.item())
+            if graphed and len(written) == 3:  # the eager steps so far were the warm-up
+                optimizer.zero_grad(set_to_none=True)  # backward allocates grads in the pool
+                graph, loss = capture(graphs, step)
+        return written
+
+    # the same kernels; cuBLAS may split a sum otherwise in a capture (see the decode loop above)
+    torch.testing.assert_close(losses(True), losses(False), rtol=1e-4, atol=1e-5)
+
+
 @given(
     st.lists(programs, min_size=1, max_size=3),
     st.lists(st.tuples(st.integers(0, 2), st.integers(0, 999)), min_size=1, max_size=6),
@@ -250,6 +297,7 @@ FORBIDDEN: dict[str, Callable[[GraphBackend, Tensor], object]] = {
     "host data": lambda g, x: x + torch.tensor([1.0], device=g.device),
     "synchronize": lambda g, _: g.synchronize(),
     "stream.synchronize": lambda g, _: g.current_stream().synchronize(),
+    "blocking copy": lambda g, x: x.copy_(g.host_zeros(4, dtype=x.dtype, pinned=True)),
     "capture in a capture": lambda g, x: capture(g, lambda: x + 1),
 }
 
@@ -427,6 +475,93 @@ def test_events_tell_the_time_between_them(graphs: GraphBackend) -> None:
     end.record()
     end.synchronize()
     assert begin.elapsed_time(end) >= 0
+
+
+# -- host memory, and threads beside a capture ---------------------------------------------------
+
+
+def test_a_copy_from_pinned_memory_is_a_node_that_reads_at_each_replay(
+    graphs: GraphBackend,
+) -> None:
+    x, host = filled(graphs), graphs.host_zeros(4, dtype=torch.float32, pinned=True)
+
+    def body() -> Tensor:
+        x.copy_(host, non_blocking=True)
+        return x * 2
+
+    graph, y = capture(graphs, body)
+    for value in (3.0, 5.0):
+        host.fill_(value)
+        graph.replay()
+        assert y.tolist() == [2 * value] * 4  # waits, so the host may write again
+
+
+def test_a_copy_to_pinned_memory_is_a_node_too(graphs: GraphBackend) -> None:
+    x, host = filled(graphs), graphs.host_zeros(4, dtype=torch.float32, pinned=True)
+    graph, _ = capture(graphs, lambda: host.copy_(x * 3, non_blocking=True))
+    assert host.tolist() == [0, 0, 0, 0]
+    graph.replay()
+    graphs.synchronize()
+    assert host.tolist() == [3, 3, 3, 3]
+
+
+def test_a_copy_from_pageable_memory_is_refused_in_a_capture(graphs: GraphBackend) -> None:
+    x, host = filled(graphs), graphs.host_zeros(4, dtype=torch.float32, pinned=False)
+    with pytest.raises(RuntimeError, match="pinned"), graphs.graph(doomed(graphs)):
+        x.copy_(host, non_blocking=True)
+    x.copy_(host)
+    assert x.tolist() == [0, 0, 0, 0]
+    assert_usable(graphs)
+
+
+@pytest.mark.parametrize("mode", ["thread_local", "relaxed"])
+def test_a_loader_thread_may_allocate_beside_a_capture_of_this_mode(
+    graphs: GraphBackend, mode: str
+) -> None:
+    told = capture_beside_a_loader(graphs, mode)
+    assert told == {"loader": None, "capture": None, "result": [3, 3, 3, 3]}
+    assert_usable(graphs)
+
+
+def test_in_global_mode_a_loader_thread_that_allocates_breaks_the_capture(
+    graphs: GraphBackend,
+) -> None:
+    """Both threads get an error. In a process of its own on a GPU, which this may spoil."""
+    if graphs.emulated:
+        told = capture_beside_a_loader(graphs, "global")
+        assert_usable(graphs)
+    else:
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.support.loader_thread", "cuda", "global"],
+            cwd=Path(__file__).parents[3], capture_output=True, text=True, timeout=300, check=True,
+        )  # fmt: skip
+        told = cast(Told, json.loads(done.stdout.splitlines()[-1]))
+    assert told["loader"]
+    assert "when stream is capturing" in told["loader"]
+    assert told["capture"]
+    assert told["result"] is None
+
+
+def test_the_runners_capture_beside_a_loader_thread(graphs: GraphBackend) -> None:
+    x, side = filled(graphs), graphs.Stream()
+    loaded: list[int] = []
+
+    def load() -> None:
+        with graphs.stream(side):
+            loaded.append(graphs.caching_allocator_alloc(LOADED_BYTES))
+
+    def forward(rung: int) -> Tensor:
+        loader = threading.Thread(target=load)
+        loader.start()
+        loader.join()
+        return x[:rung] * 2
+
+    runner = GraphRunner(graphs, forward, [1, 4], graphs.graph_pool_handle())
+    assert runner.capture().dropped == []
+    assert runner.replay(4).tolist() == [2, 2, 2, 2]
+    assert len(loaded) == 4  # a warm-up and a capture of each rung
+    for address in loaded:
+        graphs.caching_allocator_delete(address)
 
 
 # -- custom ops: the way of a Triton kernel into a graph -----------------------------------------

@@ -1,0 +1,207 @@
+"""The emulator's own words on threads beside a capture, and its device that is late.
+
+`test_graph_contract.py` has what a GPU does, too.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor
+
+from mini_engine.cuda.graphs import emulator
+from mini_engine.cuda.graphs.backend import graphs_for
+from mini_engine.cuda.graphs.emulator import CUDAGraph
+from mini_engine.cuda.graphs.host import HostTensor
+from mini_engine.cuda.graphs.late import late_device, queue
+from mini_engine.cuda.graphs.threads import MODES, CaptureError, underway
+
+GRAPHS = graphs_for("cpu")
+DEVICE, SIDE = torch.ones(4), emulator.Stream()
+
+
+def host(*, pinned: bool, value: float = 0.0) -> Tensor:
+    return GRAPHS.host_zeros(4, dtype=torch.float32, pinned=pinned).fill_(value)
+
+
+UNSAFE: dict[str, Callable[[], object]] = {
+    "cudaMalloc of 1,024 bytes": partial(emulator.caching_allocator_alloc, 1024),
+    "Stream.synchronize": SIDE.synchronize,
+    "Event.synchronize": emulator.Event().synchronize,
+    "Event.query": emulator.Event().query,
+    "a copy from or to pageable memory": lambda: DEVICE.copy_(host(pinned=False)),
+}
+
+
+def in_a_thread(call: Callable[[], object], name: str = "loader") -> str | None:
+    """What a thread of this name is told when it makes the call."""
+    told: list[str] = []
+
+    def work() -> None:
+        try:
+            call()
+        except CaptureError as error:
+            told.append(str(error))
+
+    thread = threading.Thread(target=work, name=name)
+    thread.start()
+    thread.join()
+    return told[0] if told else None
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("call", UNSAFE)
+def test_the_mode_says_to_whom_an_unsafe_call_is_forbidden(mode: str, call: str) -> None:
+    def by_this_thread() -> None:
+        with emulator.stream(SIDE):
+            UNSAFE[call]()
+
+    for own, forbidden in ((True, mode != "relaxed"), (False, mode == "global")):
+        said = None
+        try:
+            with emulator.graph(CUDAGraph(), capture_error_mode=mode):
+                DEVICE * 2
+                by_this_thread() if own else in_a_thread(UNSAFE[call])
+        except CaptureError as error:
+            said = str(error)
+        assert bool(said and call in said) == forbidden, (own, said)
+        assert not underway
+
+
+def test_both_threads_are_told_which_call_of_which_thread_broke_which_capture() -> None:
+    with pytest.raises(CaptureError) as broken, emulator.graph(CUDAGraph()):
+        told = in_a_thread(UNSAFE["cudaMalloc of 1,024 bytes"])
+    assert told == (
+        "operation not permitted when stream is capturing: cudaMalloc of 1,024 bytes by thread "
+        "'loader', while thread 'MainThread' captures with capture_error_mode='global'; that "
+        "capture is dead, too. Do it before or after the capture, or capture with "
+        "capture_error_mode='thread_local'"
+    )
+    assert str(broken.value).endswith("cudaMalloc of 1,024 bytes by thread 'loader'")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_no_mode_permits_another_thread_to_wait_for_the_whole_device(mode: str) -> None:
+    with (
+        pytest.raises(CaptureError, match="by thread 'loader'"),
+        emulator.graph(CUDAGraph(), capture_error_mode=mode),
+    ):
+        told = in_a_thread(emulator.synchronize)
+    assert told
+    assert "No capture_error_mode permits it" in told
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("wait", ["event", "stream"])
+def test_no_mode_permits_waiting_for_what_is_captured(mode: str, wait: str) -> None:
+    event = emulator.Event()
+    with (
+        pytest.raises(CaptureError, match="waits for the device"),
+        emulator.graph(CUDAGraph(), capture_error_mode=mode),
+    ):
+        event.record()
+        (event if wait == "event" else emulator.current_stream()).synchronize()
+
+
+def test_a_mode_that_cuda_does_not_have_is_refused_and_nothing_has_begun() -> None:
+    with (
+        pytest.raises(ValueError, match="'local': expected one of 'global', 'thread_local', 'rel"),
+        emulator.graph(CUDAGraph(), capture_error_mode="local"),
+    ):
+        pass
+    assert not underway
+    assert not emulator.is_current_stream_capturing()
+
+
+def test_what_the_capturing_stream_allocates_comes_from_the_pool() -> None:
+    pool = emulator.graph_pool_handle()
+    with emulator.graph(CUDAGraph(), pool=pool):
+        DEVICE * 2
+        before = pool.reserved_bytes
+        address = emulator.caching_allocator_alloc(4096)
+        assert pool.reserved_bytes == before + 4096
+    emulator.caching_allocator_delete(address)
+    with pytest.raises(KeyError):  # it has been given back
+        emulator.caching_allocator_delete(address)
+
+
+def test_what_a_capture_does_with_host_tensors_alone_is_done_at_once() -> None:
+    pinned, graph = host(pinned=True), CUDAGraph()
+    with emulator.graph(graph):
+        pinned[1:3] = 7.0
+        assert pinned.tolist() == [0, 7, 7, 0]
+        doubled = pinned[:2] * 2
+        DEVICE * 2
+    assert isinstance(doubled, HostTensor)
+    assert doubled.tolist() == [0, 14]
+    assert graph.ops == ("aten.mul.Tensor",)
+
+
+# -- a device that is late -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("in_graph", [True, False])
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_host_that_writes_before_the_copy_has_run_feeds_the_wrong_step(
+    in_graph: bool, waits: bool
+) -> None:
+    """Copy nodes and copies before a replay alike; the event that both need is the same."""
+    x, total, pinned = torch.zeros(4), torch.zeros(4), host(pinned=True)
+    graph, copied = CUDAGraph(), emulator.Event()
+    with emulator.graph(graph):
+        if in_graph:
+            x.copy_(pinned, non_blocking=True)
+        total.add_(x)
+    with late_device():
+        for value in (1.0, 2.0):
+            if waits:
+                copied.synchronize()
+            pinned.fill_(value)
+            if not in_graph:
+                x.copy_(pinned, non_blocking=True)
+            graph.replay()
+            copied.record()
+    assert total.tolist() == [3 if waits else 4] * 4
+
+
+def test_an_event_waits_for_what_came_before_it_and_no_more() -> None:
+    with emulator.graph(graph := CUDAGraph()):
+        DEVICE.add_(0)
+    event = emulator.Event()
+    with late_device():
+        graph.replay()
+        event.record()
+        graph.replay()
+        assert not event.query()
+        event.synchronize()
+        assert event.query()
+        assert queue.given - queue.done == 1
+        DEVICE.sum()  # an op of the device runs after all that was given before it
+        assert queue.given == queue.done
+
+
+def test_a_copy_that_waits_is_done_when_it_returns_and_at_the_end_everything_is() -> None:
+    x, y, pinned = torch.zeros(4), torch.zeros(4), host(pinned=True, value=1.0)
+    with late_device():
+        x.copy_(pinned)
+        pinned.fill_(2.0)
+        y.copy_(pinned, non_blocking=True)
+    assert (x.tolist(), y.tolist()) == ([1] * 4, [2] * 4)
+    assert queue.given == queue.done
+
+
+@pytest.mark.parametrize("wait", [emulator.synchronize, emulator.current_stream().synchronize])
+def test_waiting_for_the_device_or_a_stream_finishes_what_was_given(
+    wait: Callable[[], None],
+) -> None:
+    with emulator.graph(graph := CUDAGraph()):
+        DEVICE.add_(0)
+    with late_device():
+        graph.replay()
+        assert queue.given > queue.done
+        wait()
+        assert queue.given == queue.done

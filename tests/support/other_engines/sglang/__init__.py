@@ -1,0 +1,69 @@
+"""`sglang.Engine`, whose `generate(stream=True)` yields one request's piece after the other.
+
+`INCREMENTAL`: "output_ids" holds the new tokens, as some versions have it, and not all. `TOGETHER`:
+the loop comes late every other time, and hands over two tokens as one piece.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from tests.support.other_engines.clockwork import Steps, load, next_token
+
+INCREMENTAL = False
+TOGETHER = False
+
+
+@dataclass
+class ServerArgs:
+    model_path: str
+    skip_tokenizer_init: bool = False
+    dtype: str = "auto"
+    context_length: int | None = None
+    max_running_requests: int | None = None
+    mem_fraction_static: float | None = None
+    disable_radix_cache: bool = False
+    disable_cuda_graph: bool = False
+
+
+class Engine:
+    def __init__(self, **kwargs: Any) -> None:
+        load()
+        self.server_args = ServerArgs(**kwargs)
+        self.steps = Steps(self.server_args.disable_cuda_graph)
+
+    def generate(
+        self,
+        prompt: list[str] | str | None = None,
+        sampling_params: dict[str, Any] | None = None,
+        input_ids: list[list[int]] | None = None,
+        stream: bool = False,
+    ) -> Iterator[dict[str, Any]]:
+        assert prompt is None
+        assert input_ids is not None
+        assert sampling_params is not None
+        assert stream
+        assert self.server_args.disable_radix_cache  # it is on where nobody says so
+        assert set(sampling_params) == {"temperature", "max_new_tokens", "ignore_eos"}
+        assert (sampling_params["temperature"], sampling_params["ignore_eos"]) == (0.0, True)
+        return self._pieces(input_ids, sampling_params["max_new_tokens"])
+
+    def _pieces(self, prompts: list[list[int]], most: int) -> Iterator[dict[str, Any]]:
+        new: list[list[int]] = [[] for _ in prompts]
+        told = [0] * len(prompts)
+        self.steps.prompt()
+        for count in range(1, most + 1):
+            if count > 1:
+                self.steps.decode()
+            for known, prompt in zip(new, prompts, strict=True):
+                known.append(next_token(prompt + known))
+            if TOGETHER and count % 2 == 0 and count < most:
+                continue
+            for index, known in enumerate(new):
+                ids = known[told[index] :] if INCREMENTAL else list(known)
+                told[index] = len(known)
+                meta = {"id": f"r{index}", "completion_tokens": len(known)}
+                yield {"index": index, "output_ids": ids, "meta_info": meta}
+        self.steps.batch_is_done()
