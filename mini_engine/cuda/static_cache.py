@@ -1,0 +1,288 @@
+"""A decoder without pages: a cache of (B, T_max) columns, a boolean mask, a graph for each shape.
+
+In:  a plain `Model` over the cache, and requests that are all known at the start.
+Out: a `Completion` for each: token by token what the paged engine writes.
+
+    cache = StaticCache.allocate(config, batch, t_max, backend.device, dtype)
+    engine = StaticEngine(Model(weights, cache.blocks()), cache, backend)
+    done = engine.generate(requests)
+
+Request r has row r of the cache, and its position p is column p, so prompts are padded on the
+right: tokens keep their positions, and one triangle keeps the padding behind every prompt out of
+sight. What padding leaves in the cache is overwritten by new tokens before the mask opens it. (With
+padding on the left each row would need a triangle and positions of its own.)
+
+A mask says what counts, and not what is read: a step multiplies with all T_max columns of all rows,
+those of requests that ended among them. `mini_engine/predict/masked_rows.py` says what that costs.
+All requests of a batch start together, and the batch ends with its longest.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mini_engine.cuda.attention import Attend
+from mini_engine.cuda.graphs.backend import Graph, GraphBackend
+from mini_engine.cuda.graphs.capture import no_garbage_collection
+from mini_engine.cuda.inputs import StepInputs
+from mini_engine.cuda.model import KVCache, Model
+from mini_engine.cuda.sampling import Sampler, SeededSampler, greedy
+from mini_engine.engine.engine import Completion
+from mini_engine.engine.generation import OnToken
+from mini_engine.engine.sampling import check_greedy
+from mini_engine.engine.scheduler import Request, RequestState
+from mini_engine.model.config import ModelConfig
+
+Shape = tuple[int, int, int]  # rows, queries a row, columns that each of them may see
+
+
+@dataclass(frozen=True, eq=False)
+class StaticCache:
+    """K and V of every layer and row: (layers, B, T_max, kv_heads, D) each, allocated once."""
+
+    keys: Tensor
+    values: Tensor
+
+    @staticmethod
+    def allocate(
+        config: ModelConfig, batch: int, t_max: int, device: torch.device, dtype: torch.dtype
+    ) -> StaticCache:
+        """Zeros. ValueError for more columns than the model has positions, or for none."""
+        if batch < 1 or not 1 <= t_max <= config.max_position_embeddings:
+            raise ValueError(
+                f"a cache of {batch} rows and {t_max} columns: expected 1 row or more, and 1 to "
+                f"{config.max_position_embeddings} columns, the positions of {config.name}"
+            )
+        shape = (config.num_layers, batch, t_max, config.num_kv_heads, config.head_dim)
+        keys, values = (torch.zeros(shape, dtype=dtype, device=device) for _ in range(2))
+        return StaticCache(keys, values)
+
+    @property
+    def batch(self) -> int:
+        return self.keys.shape[1]
+
+    @property
+    def t_max(self) -> int:
+        return self.keys.shape[2]
+
+    def blocks(self) -> KVCache:
+        """The same memory as the model knows it: each row is one block of T_max tokens."""
+        return KVCache(tuple(self.keys.unbind()), tuple(self.values.unbind()))
+
+
+@dataclass(frozen=True, eq=False)
+class MaskedStep:
+    """What a step of b rows of q tokens reads: on the host, or the static inputs of a graph."""
+
+    input_ids: Tensor  # (b, q) int32
+    positions: Tensor  # (b, q) int32
+    slots: Tensor  # (b, q) int32: row × T_max + column
+    context_lens: Tensor  # (b,) int32, this step's tokens included; 0: the row has no request
+    last_rows: Tensor  # (b,) int32: where in the b × q tokens the last one of each row stands
+    mask: Tensor  # (b, q, k) bool: may this query see that column?
+
+    @property
+    def shape(self) -> Shape:
+        rows, queries, columns = self.mask.shape
+        return rows, queries, columns
+
+    def to(self, device: torch.device) -> MaskedStep:
+        """A copy in new memory on the device."""
+        return MaskedStep(*(x.to(device, copy=True) for x in vars(self).values()))
+
+    def inputs(self) -> StepInputs:
+        """The same as the model takes it: b × q tokens in a row. A row's only block is itself."""
+        queries = torch.full_like(self.context_lens, self.mask.shape[1])
+        table = torch.arange(len(queries), dtype=torch.int32, device=queries.device)[:, None]
+        ids, positions, slots = (x.flatten() for x in (self.input_ids, self.positions, self.slots))
+        lengths, last_rows = self.context_lens, self.last_rows
+        return StepInputs(ids, positions, slots, queries, lengths, last_rows, table)
+
+
+def prompt_step(prompts: Sequence[Sequence[int]], t_max: int) -> MaskedStep:
+    """All prompts in one step, padded on the right to the longest: q = k = T.
+
+    Padding may write: into columns of its own row, which the row's new tokens will overwrite.
+    """
+    longest = max(len(prompt) for prompt in prompts)
+    positions = torch.arange(longest, dtype=torch.int32).repeat(len(prompts), 1)
+    rows = torch.arange(len(prompts), dtype=torch.int32)
+    lengths = torch.tensor([len(prompt) for prompt in prompts], dtype=torch.int32)
+    ids = [[*prompt, *[0] * (longest - len(prompt))] for prompt in prompts]
+    triangle = torch.ones(longest, longest, dtype=torch.bool).tril()
+    return MaskedStep(
+        input_ids=torch.tensor(ids, dtype=torch.int32),
+        positions=positions,
+        slots=rows[:, None] * t_max + positions,
+        context_lens=lengths,
+        last_rows=rows * longest + lengths - 1,
+        mask=triangle.repeat(len(prompts), 1, 1),
+    )
+
+
+def decode_step(tokens: Sequence[int], contexts: Sequence[int], t_max: int) -> MaskedStep:
+    """One token a row, the last of `contexts` tokens: q = 1, k = T_max.
+
+    A row of context 0 has ended: it sees nothing, and writes to the first column of its own row,
+    where nobody reads any more.
+    """
+    lengths = torch.tensor(contexts, dtype=torch.int32)
+    rows = torch.arange(len(contexts), dtype=torch.int32)
+    positions = (lengths - 1).clamp(min=0)
+    return MaskedStep(
+        input_ids=torch.tensor(tokens, dtype=torch.int32)[:, None],
+        positions=positions[:, None],
+        slots=(rows * t_max + positions)[:, None],
+        context_lens=lengths,
+        last_rows=rows,
+        mask=(torch.arange(t_max) < lengths[:, None])[:, None],
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class MaskedAttention:
+    """Every query meets every column of its row; then the mask drops what it may not see."""
+
+    mask: Tensor  # (b, q, k) bool
+
+    def begin(self, inputs: StepInputs) -> Attend:  # noqa: ARG002 (an Attention)
+        return self.attend
+
+    def attend(self, q: Tensor, keys: Tensor, values: Tensor, scales: Tensor | None) -> Tensor:
+        """q (b·q, heads, D), a layer's keys and values (B, T_max, kv_heads, D): (b·q, heads, D).
+
+        Dropped by selection: a column that nobody may see can hold anything, NaN too.
+        """
+        if scales is not None:
+            raise ValueError("a cache in fp8: MaskedAttention reads the dtype of the weights alone")
+        rows, queries, columns = self.mask.shape
+        k, v = (cache[:rows, :columns].transpose(1, 2) for cache in (keys, values))
+        _, kv_heads, _, head_dim = k.shape
+        grouped = q.view(rows, queries, kv_heads, -1, head_dim).permute(0, 2, 3, 1, 4)
+        scores = torch.matmul(grouped, k[:, :, None].transpose(-1, -2)) * head_dim**-0.5
+        hidden = ~self.mask[:, None, None]  # (b, 1, 1, q, k)
+        # The lowest number and not -inf: a row that sees nothing would be 0 / 0.
+        scores = scores.masked_fill(hidden, torch.finfo(scores.dtype).min)
+        weights = scores.softmax(-1, dtype=torch.float32).to(q.dtype)
+        v = v.masked_fill(~self.mask.any(1)[:, None, :, None], 0)
+        attended = torch.matmul(weights, v[:, :, None])  # (b, kv_heads, group, q, D)
+        return attended.permute(0, 3, 1, 2, 4).reshape(q.shape)
+
+
+@dataclass(frozen=True, eq=False)
+class ShapeGraph:
+    """A captured step of one shape. It reads `step` and leaves the tokens of its rows, (b,)."""
+
+    graph: Graph
+    step: MaskedStep
+    tokens: Tensor
+
+
+class StaticEngine:
+    """Serves up to B requests at a time. `graphs`: one for each shape that has come by."""
+
+    def __init__(
+        self,
+        model: Model,
+        cache: StaticCache,
+        backend: GraphBackend,
+        *,
+        eager: bool = False,
+        sampling: bool = False,
+    ) -> None:
+        """`model` stands on `cache.blocks()`. With `sampling` each request is drawn as it says."""
+        self.model, self.cache, self.backend, self.eager = model, cache, backend, eager
+        self.sample: Sampler = SeededSampler(cache.batch, backend.device) if sampling else greedy
+        self.graphs: dict[Shape, ShapeGraph] = {}
+        self.pool, self.stream = backend.graph_pool_handle(), backend.Stream()
+
+    def forward(self, step: MaskedStep) -> Tensor:
+        """One step on the device: the next token of each row, (b,) int32."""
+        inputs = step.inputs()
+        hidden = self.model.body(inputs, MaskedAttention(step.mask))
+        return self.model.head(hidden, inputs, self.sample)[1]
+
+    def run(self, step: MaskedStep) -> Tensor:
+        """The tokens after a step of the host, by the graph of its shape: good until the next."""
+        if self.eager:
+            return self.forward(step.to(self.backend.device))
+        if step.shape not in self.graphs:
+            self.graphs[step.shape] = self.capture(step)
+        found = self.graphs[step.shape]
+        for static, new in zip(vars(found.step).values(), vars(step).values(), strict=True):
+            static.copy_(new)
+        found.graph.replay()
+        return found.tokens
+
+    def capture(self, step: MaskedStep) -> ShapeGraph:
+        """A graph of this step's shape. The warm-up is a step like any other: it writes K and V
+        where `step` says, so give it what comes next, or capture before the first prompt."""
+        static, graph = step.to(self.backend.device), self.backend.CUDAGraph()
+        self.stream.wait_stream(self.backend.current_stream())
+        with self.backend.stream(self.stream):
+            self.forward(static)
+        self.backend.current_stream().wait_stream(self.stream)
+        self.backend.synchronize()
+        with no_garbage_collection(), self.backend.graph(graph, pool=self.pool, stream=self.stream):
+            tokens = self.forward(static)
+        return ShapeGraph(graph, static, tokens)
+
+    def generate(
+        self, requests: Sequence[Request], on_token: OnToken | None = None
+    ) -> tuple[Completion, ...]:
+        """Serve the requests, B at a time. `on_token(index of the request, token)`.
+
+        Raises ValueError, before any runs, for one that a row cannot hold.
+        """
+        for request in requests:
+            self.check(request)
+        done: list[Completion] = []
+        while batch := requests[len(done) : len(done) + self.cache.batch]:
+            done += self._serve(batch, on_token, len(done))
+        return tuple(done)
+
+    def check(self, request: Request) -> None:
+        """ValueError unless prompt and answer fit into a row of the cache."""
+        prompt, new = len(request.prompt), request.max_new_tokens
+        if not (prompt and new > 0 and prompt + new <= self.cache.t_max):
+            raise ValueError(
+                f"request {request.request_id!r}: a prompt of {prompt} and {new} new tokens: "
+                f"expected 1 of each or more, and {self.cache.t_max} columns at most together: "
+                "ask for less, or allocate a larger T_max"
+            )
+
+    def _serve(
+        self, requests: Sequence[Request], on_token: OnToken | None, first: int
+    ) -> list[Completion]:
+        """One batch, from its prompts to the end of the longest answer."""
+        params, began = [request.sampling for request in requests], time.perf_counter()
+        if isinstance(self.sample, SeededSampler):
+            self.sample.set_rows(params)
+        else:
+            check_greedy(params)
+        states = [RequestState(request) for request in requests]
+        times: list[list[float]] = [[] for _ in requests]
+        step = prompt_step([request.prompt for request in requests], self.cache.t_max)
+        while True:
+            sampled = self.run(step).tolist()  # waits for the device
+            for row, (state, token) in enumerate(zip(states, sampled, strict=True)):
+                if state.finish_reason:
+                    continue
+                state.output.append(token)
+                state.finish_reason = state.request.ends_with(token, len(state.output))
+                times[row].append((time.perf_counter() - began) * 1e6)
+                if on_token:
+                    on_token(first + row, token)
+            if all(state.finish_reason for state in states):
+                break
+            contexts = [0 if state.finish_reason else state.num_tokens for state in states]
+            step = decode_step(sampled, contexts, self.cache.t_max)
+        return [
+            Completion(s.request, tuple(s.output), str(s.finish_reason), 0.0, tuple(at), 0)
+            for s, at in zip(states, times, strict=True)
+        ]
