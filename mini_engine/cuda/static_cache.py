@@ -181,6 +181,7 @@ class ShapeGraph:
     graph: Graph
     step: MaskedStep
     tokens: Tensor
+    took_us: float  # to warm up and capture
 
 
 class StaticEngine:
@@ -222,6 +223,7 @@ class StaticEngine:
     def capture(self, step: MaskedStep) -> ShapeGraph:
         """A graph of this step's shape. The warm-up is a step like any other: it writes K and V
         where `step` says, so give it what comes next, or capture before the first prompt."""
+        began = time.perf_counter()
         static, graph = step.to(self.backend.device), self.backend.CUDAGraph()
         self.stream.wait_stream(self.backend.current_stream())
         with self.backend.stream(self.stream):
@@ -230,7 +232,7 @@ class StaticEngine:
         self.backend.synchronize()
         with no_garbage_collection(), self.backend.graph(graph, pool=self.pool, stream=self.stream):
             tokens = self.forward(static)
-        return ShapeGraph(graph, static, tokens)
+        return ShapeGraph(graph, static, tokens, (time.perf_counter() - began) * 1e6)
 
     def generate(
         self, requests: Sequence[Request], on_token: OnToken | None = None

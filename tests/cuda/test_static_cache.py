@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import gc
+import json
 import random
 from collections.abc import Iterator
 from functools import cache
+from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from mini_engine.cli import main  # noqa: E402
 from mini_engine.cuda.graphs.backend import graphs_for  # noqa: E402
 from mini_engine.cuda.model import Model  # noqa: E402
 from mini_engine.cuda.runner import TorchRunner  # noqa: E402
@@ -186,3 +189,42 @@ def test_fp8_is_refused_where_the_mask_would_read_bytes() -> None:
     step = decode_step([1], [1], 4)
     with pytest.raises(ValueError, match="fp8"):
         MaskedAttention(step.mask).attend(*[torch.zeros(1, 1, 2)] * 3, torch.ones(2, 1))
+
+
+# ---------------------------------------------------------------- the command
+
+
+def written(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    prompts = ("--prompt", "Return the", "--prompt", "If x is None, raise", "--prompt", "A")
+    common = ("--backend", "cuda", "--plain", "--max-new-tokens", "6", "--temperature", "0.8")
+    assert main(["generate", *common, *prompts, *words, "--json"]) == 0
+    result: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return result
+
+
+def test_generate_writes_the_same_with_either_cache(capsys: pytest.CaptureFixture[str]) -> None:
+    paged = written(capsys, "--mode", "NONE")
+    static = written(capsys, "--cache", "static")
+    assert static["prompts"] == paged["prompts"]
+    assert (static["mode"], static["graphs"], static["cache"]) == ("FULL", 2, "static")
+    assert static["capture_ms"] > 0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--backend", "sim"], "add --backend cuda"),
+        (["--kernels", "5"], "--kernels"),
+        (["--kv-dtype", "fp8"], "--kv-dtype"),
+        (["--steps-per-replay", "2"], "--steps-per-replay"),
+        (["--capture-sizes", "1,2"], "--capture-sizes"),
+        (["--mode", "PIECEWISE"], "use FULL or NONE"),
+    ],
+)
+def test_what_makes_no_sense_with_a_static_cache_is_refused_in_one_line(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["generate", "--prompt", "x", "--backend", "cuda", "--cache", "static", *words]
+    assert main(command) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert said in line
