@@ -1,4 +1,4 @@
-"""`generate` without pages: a checkpoint, prompts, and the static cache of `static_cache.py`.
+"""`generate` without pages: a checkpoint, prompts, and the engine of `static_engine.py`.
 
 In: a folder or an id, prompts. Out: a `Generation`, as from `generate`, text by text the same.
 
@@ -16,7 +16,8 @@ import torch
 from mini_engine.cuda.generate import Generation, dtype_for, limits_that_fit, nearest_backend
 from mini_engine.cuda.model import Model
 from mini_engine.cuda.path import Tell
-from mini_engine.cuda.static_cache import StaticCache, StaticEngine
+from mini_engine.cuda.static_cache import StaticCache
+from mini_engine.cuda.static_engine import StaticEngine
 from mini_engine.cuda.weights import first_line, load_weights, resolve_model
 from mini_engine.dispatch.capture_report import CaptureReport, RungReport
 from mini_engine.engine.generation import OnToken, limits_for, requests_for
@@ -76,8 +77,9 @@ def generate_static(
             "ask for fewer prompts at once, or use a smaller model"
         ) from error
     report = CaptureReport()
-    for shape, captured in engine.graphs.items():
-        report.rungs.append(RungReport(shape[0] * shape[1], 1, captured.took_us, 0))
+    for captured in engine.graphs.values():
+        tokens = captured.step.input_ids.numel()
+        report.rungs.append(RungReport(tokens, 1, captured.took_us, pool_growth_bytes=0))
     return Generation(
         config.name,
         str(backend.device),

@@ -1,11 +1,8 @@
-"""A decoder without pages: a cache of (B, T_max) columns, a boolean mask, a graph for each shape.
+"""A KV cache without pages, what a step over it reads, and attention under a boolean mask.
 
-In:  a plain `Model` over the cache, and requests that are all known at the start.
-Out: a `Completion` for each: token by token what the paged engine writes.
-
-    cache = StaticCache.allocate(config, batch, t_max, backend.device, dtype)
-    engine = StaticEngine(Model(weights, cache.blocks()), cache, backend)
-    done = engine.generate(requests)
+In:  prompts, or one token a row and how long each text is: on the host.
+Out: a `MaskedStep`, for any `Model` whose cache is `StaticCache.blocks()` and whose attention is
+     `MaskedAttention(step.mask)`. `static_engine.py` runs it, in graphs or without.
 
 Request r has row r of the cache, and its position p is column p, so prompts are padded on the
 right: tokens keep their positions, and one triangle keeps the padding behind every prompt out of
@@ -14,12 +11,10 @@ padding on the left each row would need a triangle and positions of its own.)
 
 A mask says what counts, and not what is read: a step multiplies with all T_max columns of all rows,
 those of requests that ended among them. `mini_engine/predict/masked_rows.py` says what that costs.
-All requests of a batch start together, and the batch ends with its longest.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -27,18 +22,11 @@ import torch
 from torch import Tensor
 
 from mini_engine.cuda.attention import Attend
-from mini_engine.cuda.graphs.backend import Graph, GraphBackend
-from mini_engine.cuda.graphs.capture import no_garbage_collection
 from mini_engine.cuda.inputs import StepInputs
-from mini_engine.cuda.model import KVCache, Model
-from mini_engine.cuda.sampling import Sampler, SeededSampler, greedy
-from mini_engine.engine.engine import Completion
-from mini_engine.engine.generation import OnToken
-from mini_engine.engine.sampling import check_greedy
-from mini_engine.engine.scheduler import Request, RequestState
+from mini_engine.cuda.model import KVCache
 from mini_engine.model.config import ModelConfig
 
-Shape = tuple[int, int, int]  # rows, queries a row, columns that each of them may see
+Key = tuple[int, ...]  # of a graph
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,9 +75,9 @@ class MaskedStep:
     mask: Tensor  # (b, q, k) bool: may this query see that column?
 
     @property
-    def shape(self) -> Shape:
-        rows, queries, columns = self.mask.shape
-        return rows, queries, columns
+    def key(self) -> Key:
+        """The sizes in which two steps must agree for one graph to run both."""
+        return tuple(self.mask.shape)
 
     def to(self, device: torch.device) -> MaskedStep:
         """A copy in new memory on the device."""
@@ -172,119 +160,3 @@ class MaskedAttention:
         v = v.masked_fill(~self.mask.any(1)[:, None, :, None], 0)
         attended = torch.matmul(weights, v[:, :, None])  # (b, kv_heads, group, q, D)
         return attended.permute(0, 3, 1, 2, 4).reshape(q.shape)
-
-
-@dataclass(frozen=True, eq=False)
-class ShapeGraph:
-    """A captured step of one shape. It reads `step` and leaves the tokens of its rows, (b,)."""
-
-    graph: Graph
-    step: MaskedStep
-    tokens: Tensor
-    took_us: float  # to warm up and capture
-
-
-class StaticEngine:
-    """Serves up to B requests at a time. `graphs`: one for each shape that has come by."""
-
-    def __init__(
-        self,
-        model: Model,
-        cache: StaticCache,
-        backend: GraphBackend,
-        *,
-        eager: bool = False,
-        sampling: bool = False,
-    ) -> None:
-        """`model` stands on `cache.blocks()`. With `sampling` each request is drawn as it says."""
-        self.model, self.cache, self.backend, self.eager = model, cache, backend, eager
-        self.sample: Sampler = SeededSampler(cache.batch, backend.device) if sampling else greedy
-        self.graphs: dict[Shape, ShapeGraph] = {}
-        self.pool, self.stream = backend.graph_pool_handle(), backend.Stream()
-
-    def forward(self, step: MaskedStep) -> Tensor:
-        """One step on the device: the next token of each row, (b,) int32."""
-        inputs = step.inputs()
-        hidden = self.model.body(inputs, MaskedAttention(step.mask))
-        return self.model.head(hidden, inputs, self.sample)[1]
-
-    def run(self, step: MaskedStep) -> Tensor:
-        """The tokens after a step of the host, by the graph of its shape: good until the next."""
-        if self.eager:
-            return self.forward(step.to(self.backend.device))
-        if step.shape not in self.graphs:
-            self.graphs[step.shape] = self.capture(step)
-        found = self.graphs[step.shape]
-        for static, new in zip(vars(found.step).values(), vars(step).values(), strict=True):
-            static.copy_(new)
-        found.graph.replay()
-        return found.tokens
-
-    def capture(self, step: MaskedStep) -> ShapeGraph:
-        """A graph of this step's shape. The warm-up is a step like any other: it writes K and V
-        where `step` says, so give it what comes next, or capture before the first prompt."""
-        began = time.perf_counter()
-        static, graph = step.to(self.backend.device), self.backend.CUDAGraph()
-        self.stream.wait_stream(self.backend.current_stream())
-        with self.backend.stream(self.stream):
-            self.forward(static)
-        self.backend.current_stream().wait_stream(self.stream)
-        self.backend.synchronize()
-        with no_garbage_collection(), self.backend.graph(graph, pool=self.pool, stream=self.stream):
-            tokens = self.forward(static)
-        return ShapeGraph(graph, static, tokens, (time.perf_counter() - began) * 1e6)
-
-    def generate(
-        self, requests: Sequence[Request], on_token: OnToken | None = None
-    ) -> tuple[Completion, ...]:
-        """Serve the requests, B at a time. `on_token(index of the request, token)`.
-
-        Raises ValueError, before any runs, for one that a row cannot hold.
-        """
-        for request in requests:
-            self.check(request)
-        done: list[Completion] = []
-        while batch := requests[len(done) : len(done) + self.cache.batch]:
-            done += self._serve(batch, on_token, len(done))
-        return tuple(done)
-
-    def check(self, request: Request) -> None:
-        """ValueError unless prompt and answer fit into a row of the cache."""
-        prompt, new = len(request.prompt), request.max_new_tokens
-        if not (prompt and new > 0 and prompt + new <= self.cache.t_max):
-            raise ValueError(
-                f"request {request.request_id!r}: a prompt of {prompt} and {new} new tokens: "
-                f"expected 1 of each or more, and {self.cache.t_max} columns at most together: "
-                "ask for less, or allocate a larger T_max"
-            )
-
-    def _serve(
-        self, requests: Sequence[Request], on_token: OnToken | None, first: int
-    ) -> list[Completion]:
-        """One batch, from its prompts to the end of the longest answer."""
-        params, began = [request.sampling for request in requests], time.perf_counter()
-        if isinstance(self.sample, SeededSampler):
-            self.sample.set_rows(params)
-        else:
-            check_greedy(params)
-        states = [RequestState(request) for request in requests]
-        times: list[list[float]] = [[] for _ in requests]
-        step = prompt_step([request.prompt for request in requests], self.cache.t_max)
-        while True:
-            sampled = self.run(step).tolist()  # waits for the device
-            for row, (state, token) in enumerate(zip(states, sampled, strict=True)):
-                if state.finish_reason:
-                    continue
-                state.output.append(token)
-                state.finish_reason = state.request.ends_with(token, len(state.output))
-                times[row].append((time.perf_counter() - began) * 1e6)
-                if on_token:
-                    on_token(first + row, token)
-            if all(state.finish_reason for state in states):
-                break
-            contexts = [0 if state.finish_reason else state.num_tokens for state in states]
-            step = decode_step(sampled, contexts, self.cache.t_max)
-        return [
-            Completion(s.request, tuple(s.output), str(s.finish_reason), 0.0, tuple(at), 0)
-            for s, at in zip(states, times, strict=True)
-        ]

@@ -17,13 +17,8 @@ from mini_engine.cli import main  # noqa: E402
 from mini_engine.cuda.graphs.backend import graphs_for  # noqa: E402
 from mini_engine.cuda.model import Model  # noqa: E402
 from mini_engine.cuda.runner import TorchRunner  # noqa: E402
-from mini_engine.cuda.static_cache import (  # noqa: E402
-    MaskedAttention,
-    StaticCache,
-    StaticEngine,
-    decode_step,
-    prompt_step,
-)
+from mini_engine.cuda.static_cache import MaskedAttention, StaticCache, decode_step, prompt_step  # noqa: E402
+from mini_engine.cuda.static_engine import StaticEngine  # noqa: E402
 from mini_engine.cuda.weights import Weights, random_weights  # noqa: E402
 from mini_engine.dispatch.dispatcher import GraphDispatcher  # noqa: E402
 from mini_engine.engine.engine import Engine  # noqa: E402
@@ -151,7 +146,7 @@ def test_an_engine_captured_up_front_captures_nothing_later() -> None:
     longest = max(len(request.prompt) for request in requests)
     engine = static_engine()
     for step in (prompt_step([[0] * longest] * 3, T_MAX), decode_step([0] * 3, [0] * 3, T_MAX)):
-        engine.graphs[step.shape] = engine.capture(step)
+        engine.graphs[step.key] = engine.capture(step)
     before = dict(engine.graphs)
     assert static(engine, requests) == paged(requests)
     assert engine.graphs == before
