@@ -5,9 +5,8 @@ Out: a `MaskedStep`, for any `Model` whose cache is `StaticCache.blocks()` and w
      `MaskedAttention(step.mask)`. `static_engine.py` runs it, in graphs or without.
 
 Request r has row r of the cache, and its position p is column p, so prompts are padded on the
-right: tokens keep their positions, and one triangle keeps the padding behind every prompt out of
-sight. What padding leaves in the cache is overwritten by new tokens before the mask opens it. (With
-padding on the left each row would need a triangle and positions of its own.)
+right: tokens keep their positions. (With padding on the left each row would need positions of its
+own, and a mask of its own, too.)
 
 A mask says what counts, and not what is read: a step multiplies with all T_max columns of all rows,
 those of requests that ended among them. `mini_engine/predict/masked_rows.py` says what that costs.
@@ -93,10 +92,9 @@ class MaskedStep:
 
 
 def prompt_step(prompts: Sequence[Sequence[int]], t_max: int) -> MaskedStep:
-    """All prompts in one step, padded on the right to the longest: q = k = T.
-
-    Padding may write: into columns of its own row, which the row's new tokens will overwrite.
-    """
+    """All prompts in one step, padded on the right to the longest: q = k = T."""
+    # Padding writes K and V, too: behind its prompt, where new tokens will overwrite them before
+    # a mask opens the column. One triangle does for all rows: padding is never before a token.
     longest = max(len(prompt) for prompt in prompts)
     positions = torch.arange(longest, dtype=torch.int32).repeat(len(prompts), 1)
     rows = torch.arange(len(prompts), dtype=torch.int32)
@@ -116,9 +114,9 @@ def prompt_step(prompts: Sequence[Sequence[int]], t_max: int) -> MaskedStep:
 def decode_step(tokens: Sequence[int], contexts: Sequence[int], t_max: int) -> MaskedStep:
     """One token a row, the last of `contexts` tokens: q = 1, k = T_max.
 
-    A row of context 0 has ended: it sees nothing, and writes to the first column of its own row,
-    where nobody reads any more.
+    A row of context 0 has ended: what it computes is nobody's, and must disturb nobody.
     """
+    # So it writes to the first column of its own row, where nobody reads any more.
     lengths = torch.tensor(contexts, dtype=torch.int32)
     rows = torch.arange(len(contexts), dtype=torch.int32)
     positions = (lengths - 1).clamp(min=0)

@@ -88,8 +88,10 @@ class StaticEngine:
         return found.tokens
 
     def capture(self, step: MaskedStep) -> ShapeGraph:
-        """A graph of this step's shape. The warm-up is a step like any other: it writes K and V
-        where `step` says, so give it what comes next, or capture before the first prompt."""
+        """A graph for steps with the key of this one, which comes next: warmed up and captured on
+        `stream`, in `pool`, over static inputs of its own."""
+        # The warm-up is a step like any other. It writes K and V where its inputs say: those of
+        # this step, which the replay then writes again, and not zeros, which are row 0's column 0.
         began = time.perf_counter()
         static, graph = step.to(self.backend.device), self.backend.CUDAGraph()
         self.stream.wait_stream(self.backend.current_stream())
