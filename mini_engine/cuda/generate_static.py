@@ -57,7 +57,7 @@ def generate_static(
     limits = limits_for(config, len(prompts))
     requests = requests_for(prompts, tokenizer, limits, max_new_tokens, sampling)
     t_max = max(len(request.prompt) for request in requests) + max_new_tokens
-    # A row is a block of T_max tokens, so the sum is that of blocks; the null block is not taken.
+    # A row is a block of T_max tokens, so the sum is that of blocks, and leaves room for one more.
     limits = replace(limits, block_size=t_max, num_blocks=1 + limits.max_num_seqs)
     rows = limits_that_fit(config, limits, backend, dtype, tell, "auto", quant).num_blocks - 1
     try:

@@ -14,16 +14,20 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from mini_engine.cli import main  # noqa: E402
+from mini_engine.cuda.generate import LEFT_FREE, open_tokenizer  # noqa: E402
 from mini_engine.cuda.graphs.backend import graphs_for  # noqa: E402
 from mini_engine.cuda.model import Model  # noqa: E402
 from mini_engine.cuda.runner import TorchRunner  # noqa: E402
 from mini_engine.cuda.static_cache import MaskedAttention, StaticCache, decode_step, prompt_step  # noqa: E402
 from mini_engine.cuda.static_engine import StaticEngine  # noqa: E402
-from mini_engine.cuda.weights import Weights, random_weights  # noqa: E402
+from mini_engine.cuda.weights import Weights, loaded_bytes, random_weights  # noqa: E402
 from mini_engine.dispatch.dispatcher import GraphDispatcher  # noqa: E402
 from mini_engine.engine.engine import Engine  # noqa: E402
+from mini_engine.engine.generation import SHIPPED  # noqa: E402
 from mini_engine.engine.sampling import GREEDY, SamplingParams  # noqa: E402
 from mini_engine.engine.scheduler import Request  # noqa: E402
+from mini_engine.model.config import ModelConfig  # noqa: E402
+from mini_engine.predict.capacity import kv_bytes_per_token  # noqa: E402
 from tests.support.torch_helpers import DEVICES, FAMILIES, LIMITS, TINY, torch_model  # noqa: E402
 
 T_MAX = LIMITS.max_model_len
@@ -203,6 +207,21 @@ def test_generate_writes_the_same_with_either_cache(capsys: pytest.CaptureFixtur
     assert static["prompts"] == paged["prompts"]
     assert (static["mode"], static["graphs"], static["cache"]) == ("FULL", 2, "static")
     assert static["capture_ms"] > 0
+
+
+def test_rows_that_find_no_memory_wait_for_the_batch_before(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three prompts, and memory for two rows and the null block: the same text, and a line."""
+    config = ModelConfig.from_folder(SHIPPED)
+    longest = 6 + len(open_tokenizer(str(SHIPPED)).encode("If x is None, raise"))
+    row = longest * kv_bytes_per_token(config, "fp32")
+    free = (loaded_bytes(config, "fp32", None) + 3.5 * row) / (1 - LEFT_FREE)
+    whole = written(capsys, "--cache", "static")
+    monkeypatch.setattr("mini_engine.cuda.generate.free_bytes", lambda _: int(free))
+    narrow = written(capsys, "--cache", "static")
+    assert narrow["prompts"] == whole["prompts"]
+    assert any(f"2 blocks of {longest} tokens, 3 were wanted" in note for note in narrow["notes"])
 
 
 @pytest.mark.parametrize(
