@@ -133,6 +133,12 @@ class CompiledModel(Model):
         self._static = static_tensors(self)
 
     def body(self, inputs: StepInputs, attention: Attention) -> Tensor:
+        """As `Model.body`, by the trace of this kind of step: one that has run here before, else
+        the cache's, else a new one, for which `_trace` runs the step as well.
+
+        A step that is ready takes its inputs in the order of their names (`Step.inputs`) and the
+        attention of this call (`Step.attend`), and returns a tuple.
+        """
         step = {name: getattr(inputs, name) for name in STEP}
         kind = signature(step)
         attend = attention.begin(inputs)

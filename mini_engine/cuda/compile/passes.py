@@ -3,13 +3,11 @@
 In:  the FX graph of a step, as Dynamo wrote it. Out: how many places were rewritten; two a layer,
      less the first norm of the step, which has no addition before it: 2 · layers - 1.
 
-    total = residual + x                                        out = empty_like(x)
-    wide = total.float()                                 →      add_rms_norm(out, x, residual, …)
-    scale = rsqrt(wide.square().mean(-1) + eps)                 total is x, normed is out
-    normed = (wide * scale).to(dtype) * weight
+    nodes before    add  float  square  mean  add  rsqrt  mul  to  mul      two results: sum, norm
+    nodes after     empty_like  add_rms_norm                                the same two
 
-Nine nodes, of which all but `float` and `to` in float32 are a kernel; then one. `total` has to come
-out as well: it is the residual that the next addition reads.
+Of the nine nodes, all but `float` and `to` are kernels in float32, and these two as well in bf16.
+The sum has to come out beside the norm: it is the residual that the next addition reads.
 
 The op is the kernel of `kernels/norm.py`, which writes the sum over its second argument. We give it
 x there, not the residual: what a product has just written, and nobody but this addition reads. That
