@@ -372,19 +372,23 @@ def piece(
     method: str = "cos",
     which: int = 0,
     dim: int = -1,
+    held: torch.dtype = torch.float32,
+    symbols: tuple[str, str] = ("s44", "s9"),
 ) -> GraphModule:
     root, graph = torch.nn.Module(), Graph()
-    root.register_buffer("held" + names, torch.tensor([1.0, constant]))
+    root.register_buffer("held" + names, torch.tensor([1.0, constant], dtype=held))
     x, y, z = (graph.create_node("placeholder", f"arg_{n}", name=f"n_{n}") for n in names)
     for node in (x, y):
         node.meta["example_value"] = torch.empty(shape, dtype=dtype)
     z.meta["example_value"] = torch.empty(4, 3).t()
+    for i, symbol in enumerate(symbols):  # numbers, as Dynamo hands them in: named, without a value
+        graph.placeholder(symbol + "_" * i).meta["example_value"] = symbol
     one = graph.call_function(first, (y, x) if swapped else (x, y))
     two = graph.call_function(torch.mul, (one, literal))
     three = graph.call_method(method, (two,))
-    held = graph.call_function(torch.sum, (graph.get_attr("held" + names),))
+    total = graph.call_function(torch.sum, (graph.get_attr("held" + names),))
     four = graph.call_function(torch.cat, ((three, z),), {"dim": dim})
-    graph.output((four, (one, two, three)[which], held))
+    graph.output((four, (one, two, three)[which], total))
     return GraphModule(root, graph)
 
 
@@ -396,6 +400,12 @@ def test_names_of_nodes_and_of_constants_do_not_count() -> None:
     assert piece_key(piece(names="xyz"), "eager", HERE) == piece_key(
         piece(names="abc"), "eager", HERE
     )
+
+
+def test_which_symbols_are_the_same_counts_and_not_what_they_are_called() -> None:
+    key = piece_key(piece(), "eager", HERE)
+    assert piece_key(piece(symbols=("s7", "s44")), "eager", HERE) == key
+    assert piece_key(piece(symbols=("s44", "s44")), "eager", HERE) != key
 
 
 @pytest.mark.catches("a-graph-is-its-text")
@@ -415,7 +425,8 @@ def test_versions_count() -> None:
 
 @pytest.mark.catches("constants-are-weights")
 def test_values_that_stand_in_the_graph_count() -> None:
-    kinds = [piece(), piece(constant=3.0), piece(constant=2.0000002)]
+    kinds = [piece(), piece(constant=3.0), piece(constant=2.0000002),
+             piece(held=torch.float64)]  # fmt: skip
     assert len({piece_key(one, "eager", HERE) for one in kinds}) == len(kinds)
 
 
