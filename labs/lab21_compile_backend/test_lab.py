@@ -252,6 +252,10 @@ def a_gain_a_row(x: Tensor, gain: Tensor, weight: Tensor) -> Tensor:
     return norm(x + functional.linear(x, weight), gain * x)
 
 
+def gains_in_three_dimensions(x: Tensor, gain: Tensor, weight: Tensor) -> Tensor:
+    return norm(x[None] + functional.linear(x[None], weight), gain * x)
+
+
 def one_gain(x: Tensor, gain: Tensor, weight: Tensor) -> Tensor:
     return norm(x + functional.linear(x, weight), gain[:1])
 
@@ -270,8 +274,8 @@ def a_literal(x: Tensor, gain: Tensor, weight: Tensor) -> Tensor:
 
 @pytest.mark.parametrize(
     "function",
-    [one_row, one_residual, three_dimensions, a_gain_a_row, one_gain, a_wide_residual,
-     a_wide_gain, a_literal],
+    [one_row, one_residual, three_dimensions, gains_in_three_dimensions, a_gain_a_row, one_gain,
+     a_wide_residual, a_wide_gain, a_literal],
     ids=lambda function: function.__name__,
 )  # fmt: skip
 def test_what_is_broadcast_or_of_two_dtypes_is_not_fused(function: Callable[..., Tensor]) -> None:

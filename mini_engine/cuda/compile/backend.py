@@ -23,11 +23,19 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._dynamo.eval_frame import reset_code  # type: ignore[attr-defined]
+from torch._dynamo.exc import BackendCompilerFailed
 from torch.fx import GraphModule
 
 from mini_engine.cuda.attention import Attend, Attention
 from mini_engine.cuda.compile.cache import Cache, digest, piece_key, versions
-from mini_engine.cuda.compile.guards import TOKENS, Signature, described, mark_tokens, signature
+from mini_engine.cuda.compile.guards import (
+    TOKENS,
+    Signature,
+    conditions,
+    described,
+    mark_tokens,
+    signature,
+)
 from mini_engine.cuda.compile.marker import Marker
 from mini_engine.cuda.compile.pieces import Run, Step, compiled, loaded, why_not
 from mini_engine.cuda.compile.split import split
@@ -97,6 +105,11 @@ class Backend:
         if isinstance(value, Tensor) and id(value) in self.names:
             return self.names[id(value)]
         if isinstance(value, torch.SymInt):
+            if asked := conditions(value):
+                raise ValueError(
+                    f"the model asks for its number of tokens ({', '.join(asked)}), and a trace "
+                    "goes one way only: choose without asking, as torch.where does"
+                )
             return TOKENS
         kind = described("a tensor", value) if isinstance(value, Tensor) else repr(value)
         raise ValueError(f"the graph wants {kind}, which is no input, weight or cache")
@@ -173,7 +186,10 @@ class CompiledModel(Model):
         reset_code(plain_body.__code__)  # what Dynamo keeps of other models' traces is no concern
         run = torch.compile(plain_body, backend=backend, fullgraph=True, dynamic=False)
         began = time.perf_counter()
-        hidden: Tensor = run(inputs)
+        try:
+            hidden: Tensor = run(inputs)
+        except BackendCompilerFailed as error:  # what Dynamo makes of an error of the backend's
+            raise error.inner_exception from error
         seconds = {"trace": time.perf_counter() - began - sum(backend.seconds.values())}
         assert backend.made
         self._steps[kind] = backend.made

@@ -31,11 +31,11 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
-import mini_engine.cuda
+from mini_engine.cuda import attention
 from mini_engine.cuda.compile.guards import described
 
 WHAT = "launch-bound compile cache, version 1"
-SOURCE = Path(mini_engine.cuda.__path__[0])
+SOURCE = Path(attention.__file__).parent  # mini_engine/cuda
 Tell = Callable[[str], object]
 
 

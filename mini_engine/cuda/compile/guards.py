@@ -8,8 +8,9 @@ symbol, the first of `input_ids`, `positions` and `slot_mapping`. Sizes 0 and 1 
 at size 1 a tensor is broadcast, and what the trace says of 2 may be wrong of it. So a step of one
 token has a trace of its own, all others share one, and a step of none is refused.
 
-Weights and caches are checked once, when a trace is bound to them (backend.py): they stay. Dynamo's
-own guards, which look at everything at every call, are dropped, as in vLLM's mode 3.
+Weights and caches are in the key of a trace (backend.py), and stay. Dynamo's own guards, which look
+at everything at every call, are dropped, as in vLLM's mode 3. So a model that asks how many tokens
+there are (`if len(x) > 8`) is refused: its trace would be right for one of the answers only.
 """
 
 from __future__ import annotations
@@ -60,3 +61,14 @@ def mark_tokens(step: Mapping[str, Tensor]) -> None:
     for tensor in step.values():
         if tensor.shape[0] > 1:
             torch._dynamo.mark_dynamic(tensor, 0)
+
+
+def conditions(tokens: torch.SymInt) -> list[str]:
+    """What the trace found out about the number of tokens, beyond that it is 2 or more and the same
+    in every tensor of the step: expressions, of which there should be none."""
+    found = [guard.expr for guard in tokens.node.shape_env.guards]
+    return [
+        str(one)
+        for one in found
+        if type(one).__name__ != "Equality" or not all(side.is_Symbol for side in one.args)
+    ]
