@@ -14,7 +14,7 @@ say nothing about how fast a step is. How fast compiled pieces are on a GPU is n
 
 --compiler eager     a piece runs as its graph stands, op by op (default)
 --compiler inductor  PyTorch's compiler writes kernels: on a GPU in Triton, on a CPU in C++, for
-                     which it needs a C++ compiler and up to a minute a piece
+                     which it needs a C++ compiler, and minutes
 --no-pass            leave the graph as Dynamo wrote it
 """
 
@@ -138,7 +138,8 @@ def start(words: dict[str, Any]) -> dict[str, Any]:
             backend.synchronize()
             seconds.append(time.perf_counter() - began)
             wanted = plain.body(inputs, attention)
-            furthest = max(furthest, (hidden - wanted).abs().max().item())
+            apart = (hidden - wanted).abs().max() / wanted.abs().max()
+            furthest = max(furthest, apart.item())
     return {
         "about": {
             "model": config.name,
@@ -179,5 +180,5 @@ def show(result: dict[str, Any], console: Console) -> None:
             table.add_row(name, tokens, cached, *spent, f"{whole:.3f}")
     console.print(table)
     far = max(start["furthest_from_plain"] for start in (first, second))
-    equal = f"up to {far:.1e} apart" if far else "equal, bit for bit"
+    equal = f"up to {far:.1e} of the largest apart" if far else "equal, bit for bit"
     console.print(f"hidden states of both starts and of the plain model: {equal}")
