@@ -66,6 +66,7 @@ class Backend:
     names: dict[int, str]  # of every tensor that the graph may take, by its id
     rewrite: Callable[[GraphModule], int]  # the passes; returns matches
     compiler: str
+    keep: bool  # whether the step will be written down, which not every graph can be
     made: Step | None = None
     content: dict[str, bytes] = field(default_factory=dict)  # of each piece, by key
     attend: Attend | None = None  # of the first step, which runs as soon as it is compiled
@@ -86,7 +87,7 @@ class Backend:
         }
         step = Step(inputs, cut, frozenset(attentions), keys, matches, self.attend)
         cut_at = time.perf_counter()
-        self.written = step.to_bytes()
+        self.written = step.to_bytes() if self.keep else b""
         runs: dict[str, Run] = {}
         for name, key in keys.items():
             if key not in runs:
@@ -177,7 +178,7 @@ class CompiledModel(Model):
     ) -> Tensor:
         """Run a step for the first time: Dynamo calls the backend, and then what it gave back."""
         names = {id(tensor): name for name, tensor in (self._static | step).items()}
-        backend = Backend(names, self._rewrite, self.compiler, attend=attend)
+        backend = Backend(names, self._rewrite, self.compiler, bool(self.store), attend=attend)
 
         def plain_body(inputs: StepInputs) -> Tensor:
             return Model.body(self, inputs, Marker())

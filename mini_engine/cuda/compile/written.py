@@ -26,6 +26,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "split": torch.functional.split,
 }
 OURS = "launch_bound::"
+WITHOUT = "compile it without a cache"
 MADE: dict[str, Callable[[list[Any]], Any]] = {
     "list": list,
     "tuple": tuple,
@@ -49,7 +50,7 @@ def written(graph: GraphModule) -> list[list[Any]]:
             return {"dtype": str(value).removeprefix("torch.")}
         if value is None or isinstance(value, bool | int | float | str):
             return value
-        raise ValueError(f"a graph with {value!r} in it cannot be written")
+        raise ValueError(f"a graph with {value!r} in it cannot be written: {WITHOUT}")
 
     return [
         [
@@ -92,9 +93,13 @@ def _name(node: Node, numbers: dict[Node, int]) -> str:
         for name, function in FUNCTIONS.items():
             if node.target is function:
                 return name
-        raise ValueError(f"a graph that calls {node.target} cannot be written: not in FUNCTIONS")
+        raise ValueError(
+            f"a graph that calls {node.target} cannot be written: add it to FUNCTIONS, or {WITHOUT}"
+        )
     if node.op == "get_attr":
-        raise ValueError(f"a graph that holds a constant ({node.target}) cannot be written")
+        raise ValueError(
+            f"a graph that holds a constant, {node.target}, cannot be written: {WITHOUT}"
+        )
     return f"x{numbers[node]}" if node.op == "placeholder" else str(node.target)
 
 
