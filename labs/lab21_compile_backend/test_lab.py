@@ -255,7 +255,14 @@ def test_what_only_looks_alike_is_left_alone() -> None:
         scale = torch.rsqrt(wide.square().mean(0, keepdim=True) + EPS)
         return (wide * scale).to(torch.float32) * gain
 
-    for function in (other_eps, wide_is_read, over_columns):
+    def written_between(x: Tensor, gain: Tensor, weight: Tensor) -> Tensor:
+        residual = x.sin()
+        wide = (residual + functional.linear(x, weight)).float()
+        scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + EPS)
+        residual.mul_(2)
+        return (wide * scale).to(torch.float32) * gain
+
+    for function in (other_eps, wide_is_read, over_columns, written_between):
         wanted, graph = function(x, gain, weight), seen(function, x, gain, weight)
         assert add_rms_norm_pass(graph, EPS, torch.float32) == fusions(graph) == 0
         for one, other in zip(wanted, graph(x, gain, weight), strict=True):
