@@ -89,6 +89,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             raise pytest.UsageError(f"{item.nodeid} is marked gpu, and nothing in its file says so")
     if for_gpu(config):
         items.sort(key=lesson)
+    elif hasattr(config, "workerinput"):  # of pytest-xdist
+        from tests.support.distribution import place_of
+
+        items.sort(key=lambda item: place_of(item.nodeid))
 
 
 def lesson(item: pytest.Item) -> int:

@@ -214,7 +214,7 @@ def test_the_ground_floors_hold_rooms_and_no_loose_files() -> None:
     assert rooms == ROOMS
     assert files == {"__init__.py", "__main__.py", "README.md"}
     rooms, files = rooms_and_files(ENGINE / "cuda")
-    assert rooms == {"graphs", "kernels"}
+    assert rooms == {"graphs", "kernels", "compile"}
     rooms, files = rooms_and_files(ROOT / "labs")
     assert {room for room in rooms if not re.match(r"lab\d\d_", room)} == {"runner", "measuring"}
     assert files == {"__init__.py", "__main__.py", "README.md", "conftest.py"}
@@ -253,3 +253,12 @@ def test_a_file_with_a_dear_fixture_is_one_unit_of_work_and_any_other_test_is_it
         assert unit_of(f"{file}::test_a") == unit_of(f"{file}::test_b[1-light]") == unit
     ids = [f"tests/sim/test_graphs.py::test_{case}" for case in ("a", "b[1]", "b[x@y::z]")]
     assert [unit_of(one) for one in ids] == ids
+
+
+def test_the_tests_that_take_longest_begin_and_are_called_what_they_were_called() -> None:
+    from tests.support.distribution import LONGEST, place_of
+
+    for place, way in enumerate(LONGEST):
+        file, _, name = way.partition("::")
+        assert f"\ndef {name or 'test_'}" in (ROOT / file).read_text(), way
+        assert place_of(f"{way}_and_more[1]") == place < place_of("tests/test_house.py::test_a")

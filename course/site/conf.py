@@ -44,6 +44,13 @@ def setup(app: Any) -> None:
         raise _skip()
 
     app.add_html_math_renderer("mathml", (inline, None), (block, None))
+    app.connect("html-page-context", _short_sidebar, priority=400)  # before furo's own
+
+
+def _short_sidebar(_app: Any, _page: str, _template: str, context: dict[str, Any], *_: Any) -> None:
+    """Without what is hidden, which furo would show: two hundred modules on every page."""
+    if toctree := context.get("toctree"):
+        context["toctree"] = lambda **how: toctree(**how | {"includehidden": False})
 
 
 def _skip() -> Exception:

@@ -99,8 +99,10 @@ def _page_of(module: Path) -> str:
 
 
 def _reference_index(pages: list[str]) -> str:
-    names = "\n".join(Path(page).stem for page in pages)
+    names = [Path(page).stem for page in pages]
+    links = "\n".join(f"- [{name}]({name}.md)" for name in names)
+    hidden = "\n".join(names)  # from the sidebar, which is drawn again on every page
     return (
         "# Reference of the engine\n\nEvery module of `mini_engine`, from its own docstrings.\n\n"
-        f"```{{toctree}}\n:maxdepth: 1\n\n{names}\n```\n"
+        f"{links}\n\n```{{toctree}}\n:hidden:\n\n{hidden}\n```\n"
     )

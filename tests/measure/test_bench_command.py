@@ -49,6 +49,7 @@ from mini_engine.records.rows import GATE_FAILED, NOT_RUN, Point, Row  # noqa: E
 from tests.support.bench_rows import made_up, made_up_row  # noqa: E402
 from tests.support.gate_helpers import Spoiled  # noqa: E402
 from tests.support.torch_helpers import CPU  # noqa: E402
+from tests.support.warm_python import warm_python  # noqa: E402
 
 ROOT = Path(__file__).parent.parent.parent
 H200 = load_spec("h200", engine="launch-bound")
@@ -354,7 +355,7 @@ def test_fresh_processes_measure_the_same_one_after_the_other(tmp_path: Path) ->
     out = tmp_path / "bench.json"
     words = [*WORDS, "--arms", "ours-graph", "--processes", "2", "-o", str(out)]
     done = subprocess.run(
-        [sys.executable, "-m", "mini_engine", *words], capture_output=True, text=True, cwd=ROOT
+        [warm_python(), "-m", "mini_engine", *words], capture_output=True, text=True, cwd=ROOT
     )
     assert done.returncode == 0, done.stderr
     assert "process 1 of 2, 1 of 1: tiny batch 1 context 40: ours-graph" in done.stderr

@@ -24,6 +24,7 @@ from mini_engine.measure.first_run import ARMS, BATCHES, COMPILED, MODELS, SECON
 from mini_engine.measure.stages import DONE, State, read_state  # noqa: E402
 from mini_engine.measure.summary import EMULATED, MOST_LINES  # noqa: E402
 from mini_engine.measure.variants import VARIANTS  # noqa: E402
+from tests.support.warm_python import warm_python  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 NAMES = [stage.name for stage in first_run("cpu")]
@@ -31,7 +32,7 @@ NAMES = [stage.name for stage in first_run("cpu")]
 
 def rehearsal(folder: Path) -> list[str]:
     return [
-        sys.executable,
+        warm_python(),
         "-m",
         "mini_engine",
         "gpu",

@@ -21,6 +21,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support.warm_python import warm_python
+
 ROOT = Path(__file__).parent.parent.parent
 FENCE = re.compile(r"^(```+)([^\n`]*)\n(.*?)^\1[ ]*$\n?", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(<?([^)#>\s]*)(#[^)>\s]*)?>?\)")
@@ -78,7 +80,7 @@ def run_command(command: str, where: Path) -> subprocess.CompletedProcess[str]:
     """Run a command of a document with this interpreter instead of the one in .venv."""
     words = shlex.split(command)
     if words[0] in (".venv/bin/python", "python"):
-        words[0] = sys.executable
+        words[0] = warm_python()
     elif words[0] == "make":
         where = ROOT
     return run(words, where)

@@ -4,15 +4,29 @@ With TRITON_INTERPRET=1 at import, Triton's own functions (`tl.sum`, ...) are ma
 interpreter; else a kernel interpreted later cannot call them. For its kernels the lab decides.
 """
 
+import contextlib
 import gc
+import importlib
 import os
+
+from _pytest.config import default_plugins
 
 os.environ["TRITON_INTERPRET"] = "1"
 try:
-    import torch._dynamo  # noqa: F401  (each process's first custom op would import it)
+    import torch._dynamo.backends.registry  # the first custom op of a process would import it
+    import torch._dynamo.guards
+    import torch._export.utils  # and the first torch.compile these
+    import torch._inductor.compile_fx
     import triton  # noqa: F401
 finally:
     del os.environ["TRITON_INTERPRET"]
+
+# After each compilation torch times its guards for a log, and empties the caches for that: 30 ms.
+torch._dynamo.guards.profile_guard_manager = lambda *_: 0.0
+
+for _plugin in default_plugins:
+    with contextlib.suppress(ImportError):
+        importlib.import_module(f"_pytest.{_plugin}")
 
 # What all forks share is set aside for the garbage collector: it need not look through PyTorch's
 # modules in each of them, and a page that it does not touch is not copied.

@@ -43,9 +43,10 @@ OTHER_PROJECTS = (
 FILES_OF_OTHER_PROJECTS = {
     *("api_server.py", "compilation.py", "core.py", "gpu_model_runner.py", "model_runner.py"),
     *("bench_one_batch.py", "modeling_qwen.py", "triton_attn.py", "vllm.py", "RESULTS.md", "x.py"),
-    "async_utils.py",
+    *("async_utils.py", "cuda_graph.py", "decorators.py", "scripts/convert_hf_checkpoint.py"),
 }
-WRITTEN_BY_A_RUN = {"trap.py", "reference/index.md"}  # in a chapter, for the site
+# in a chapter, for the site, by a reader
+WRITTEN_BY_A_RUN = {"trap.py", "reference/index.md", "out/popular_capture_loop.py"}
 NO_FILES_OF_OURS = {"out", "mine", "build", "dist", "__pycache__"}
 READ = (".md", ".py", ".toml", ".ipynb", ".html", "Makefile", ".ci/run")
 

@@ -19,7 +19,6 @@ import json
 import os
 import pkgutil
 import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -35,6 +34,7 @@ from mini_engine.cuda import kernels
 from tests.support.compile_launch import each_value_once, refused
 from tests.support.launch_record import ROOT, SLOW, files_to_record
 from tests.support.pretend_gpu import Launch
+from tests.support.warm_python import warm_python
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     words += ["--launches", str(file), "-m", "gpu", "-q", "--tb=short"]
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "COV"))}
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", *words, *map(str, files_to_record())],
+        [warm_python(), "-m", "pytest", *words, *map(str, files_to_record())],
         cwd=ROOT, env={**kept, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True,
         timeout=3600 if SLOW else 900,
     )  # fmt: skip
