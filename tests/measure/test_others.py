@@ -238,6 +238,13 @@ def test_nano_vllm_has_a_graph_for_a_batch_between_its_rungs(stand_ins: str) -> 
     assert "not_run" not in child.answer(job("nano-vllm", stand_ins, batch=20))
 
 
+def test_nano_vllm_is_not_called_graphs_where_it_runs_eagerly(stand_ins: str) -> None:
+    assert (
+        "513: it has graphs for 512"
+        in child.answer(job("nano-vllm", stand_ins, batch=513))["not_run"]
+    )
+
+
 def test_a_request_that_ends_too_early_is_no_comparison(
     stand_ins: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
