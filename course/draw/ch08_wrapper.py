@@ -76,7 +76,7 @@ def stack(path: Path) -> None:
 def _way_down(sheet: Axes, graphs: int, live: int) -> None:
     steps = (
         ("step", "LLM.generate → LLMEngine.step", "asks until every request ends"),
-        ("step", "EngineCore.step → Scheduler.schedule", "who computes how much"),
+        ("step", "EngineCore.step → Scheduler.schedule", "its own process: who computes how much"),
         ("step", "Worker → GPUModelRunner.execute_model", "one step of the model"),
         ("step", "CudaGraphManager.dispatch", "which graph runs this batch?"),
     )

@@ -21,7 +21,7 @@ from mini_engine.sim.capture import CaptureError
 from mini_engine.sim.device import Device
 from mini_engine.sim.kernels import add, scale
 from mini_engine.sim.launch import Buffer, UseAfterFree
-from mini_engine.sim.wrapper import ForwardContext, GraphWrapper
+from mini_engine.sim.wrapper import ForwardContext, GraphWrapper, WeakBuffer
 
 NONE, PIECEWISE, FULL = CUDAGraphMode.NONE, CUDAGraphMode.PIECEWISE, CUDAGraphMode.FULL
 # What a decode batch and a mixed batch run as: the table of chapter 8.
@@ -373,9 +373,9 @@ class Rig:
             return self.wrapper(*(inputs or (self.a, self.b)))
 
     def did(self, descriptor: BatchDescriptor | None, *inputs: Buffer) -> tuple[str, list[float]]:
-        """What a call did, and what it gave."""
+        """What a call did, and what stands where its output is, whoever has the memory now."""
         calls, graphs = self.calls, self.device.counters.graphs
-        output = self.device.read(self.call(descriptor, *inputs))
+        output = self.device.read(WeakBuffer(self.call(descriptor, *inputs)))
         called, launched = self.calls - calls, self.device.counters.graphs - graphs
         kinds = {(1, 0): "ran", (0, 1): "replayed"}
         kind = kinds.get((called, launched), f"called {called} times, launched {launched} graphs")
@@ -384,6 +384,16 @@ class Rig:
 
 def batch(mode: CUDAGraphMode, tokens: int = 4, reqs: int | None = 2) -> BatchDescriptor:
     return BatchDescriptor(mode, tokens, reqs)
+
+
+@pytest.mark.catches("first-call-runs")
+def test_a_first_call_records_the_function_and_runs_nothing() -> None:
+    for mode in (PIECEWISE, FULL):
+        rig = Rig(mode, weak=False)
+        did, _ = rig.did(batch(mode))
+        assert rig.calls == 1, "called to be recorded, and for nothing else"
+        assert rig.device.counters.graphs == 0, "recorded, and not launched"
+        assert did == "captured", "garbage, until the second call"
 
 
 @pytest.mark.catches("any-mode-is-mine")
@@ -395,7 +405,7 @@ def test_a_batch_of_another_mode_runs_as_if_there_were_no_wrapper(
     for mode in (other, NONE, other, NONE):
         assert rig.did(batch(mode)) == ("ran", [12, 24, 36]), mode.name
     assert rig.device.memory.reserved_bytes(rig.wrapper.pool) == 0
-    assert rig.did(batch(mine))[0] == "captured"
+    rig.call(batch(mine))
     assert rig.did(batch(other)) == ("ran", [12, 24, 36]), "nor does it end what was captured"
 
 
@@ -405,6 +415,14 @@ def test_a_call_that_no_runner_has_announced_runs_eagerly_every_time() -> None:
         rig = Rig(mode)
         for _ in range(3):
             assert rig.did(None) == ("ran", [11, 22, 33])
+
+
+@pytest.mark.catches("replay-runs-python")
+def test_the_function_is_called_for_the_capture_and_never_again() -> None:
+    rig = Rig()
+    for _ in range(4):
+        rig.call(batch(PIECEWISE))
+        assert rig.calls == 1
 
 
 @pytest.mark.catches("tokens-are-the-key")
@@ -418,33 +436,26 @@ def test_batches_of_equally_many_tokens_have_graphs_of_their_own() -> None:
         assert rig.did(descriptor)[1] == [reqs + 10, 2 * reqs + 20, 3 * reqs + 30], descriptor
 
 
-@pytest.mark.catches("replay-runs-python")
-def test_the_function_is_called_for_the_capture_and_never_again() -> None:
-    rig = Rig()
-    for _ in range(4):
-        rig.call(batch(PIECEWISE))
-        assert rig.calls == 1
-
-
 @pytest.mark.catches("output-is-the-answer")
 def test_a_replay_answers_for_what_the_inputs_hold_now() -> None:
-    rig, rng = Rig(), random.Random(6)
+    rig, rng = Rig(weak=False), random.Random(6)
     rig.call(batch(PIECEWISE))
     for _ in range(4):
         a, b = ([rng.randint(-9, 9) for _ in range(3)] for _ in range(2))
         rig.device.copy_(rig.a, np.array(a, np.float32))
         rig.device.copy_(rig.b, np.array(b, np.float32))
         expected = [2 * x + y for x, y in zip(a, b, strict=True)]
-        assert rig.device.read(rig.call(batch(PIECEWISE))).tolist() == expected
+        assert rig.did(batch(PIECEWISE))[1] == expected
 
 
 @pytest.mark.catches("moved-input-is-noticed")
 def test_an_input_that_has_moved_is_neither_refused_nor_captured_anew() -> None:
-    rig = Rig()
+    rig = Rig(weak=False)
     rig.call(batch(PIECEWISE))
     moved = rig.upload(100, 100, 100)
     for inputs in ((moved, rig.b), (rig.a, moved), (rig.b, rig.a)):
-        assert rig.did(batch(PIECEWISE), *inputs)[0] != "captured"
+        did = rig.did(batch(PIECEWISE), *inputs)
+        assert did == ("replayed", [12, 24, 36]), "what the inputs of the capture give"
 
 
 @pytest.mark.catches("debug-only-logs")
@@ -458,13 +469,31 @@ def test_while_debugging_a_moved_input_is_refused_and_one_in_place_is_not() -> N
         with pytest.raises(AssertionError):
             rig.call(batch(PIECEWISE), *inputs)
         assert rig.device.counters.graphs == graphs, "refused before anything was launched"
-        rig.call(batch(PIECEWISE))
+        rig.call(batch(PIECEWISE), rig.a[:3], rig.b)  # the same memory, cut out anew
         rig.call(batch(PIECEWISE, 8), moved, rig.b)
+
+
+def test_a_capture_that_fails_leaves_nothing_to_replay_and_the_next_call_captures() -> None:
+    rig = Rig()
+    waiting = True
+
+    def function(a: Buffer, b: Buffer) -> Buffer:
+        if waiting:
+            rig.device.synchronize()
+        return rig.function(a, b)
+
+    rig.wrapper = rig.wrap(function, PIECEWISE, weak=False)
+    for _ in range(2):
+        with pytest.raises(CaptureError):
+            rig.call(batch(PIECEWISE))
+    waiting = False
+    assert rig.did(batch(PIECEWISE))[0] == "captured"
+    assert rig.did(batch(PIECEWISE)) == ("replayed", [12, 24, 36])
 
 
 @pytest.mark.catches("capture-while-serving")
 def test_an_engine_that_serves_captures_nothing_more_and_runs_what_it_has() -> None:
-    rig = Rig()
+    rig = Rig(weak=False)
     rig.call(batch(PIECEWISE, 8))
     rig.context.capturing_enabled = False
     for _ in range(2):
@@ -477,6 +506,24 @@ def test_an_engine_that_serves_captures_nothing_more_and_runs_what_it_has() -> N
         rig.call(batch(NONE, 4))
     rig.context.capturing_enabled = True
     assert rig.did(batch(PIECEWISE, 4))[0] == "captured"
+
+
+def test_the_memory_of_a_weak_output_goes_to_the_next_capture_of_the_pool() -> None:
+    rig = Rig()
+    pool = rig.device.memory.new_pool()
+    wrappers = [rig.wrap(rig.function, mode, pool=pool) for mode in (PIECEWISE, FULL, PIECEWISE)]
+    addresses = set()
+    for wrapper in wrappers:
+        for tokens in (8, 4):
+            with rig.context.holding(batch(wrapper.mode, tokens)):
+                garbage = wrapper(rig.a, rig.b)
+                assert np.isnan(rig.device.read(garbage)).all(), "recorded, not run"
+                output = wrapper(rig.a, rig.b)
+            addresses.add(output.address)
+            assert rig.device.read(output).tolist() == [12, 24, 36]
+            assert rig.device.memory.allocated_bytes(pool) == 0
+    assert len(addresses) == 1, "each in the place that the one before it gave back"
+    assert rig.device.memory.reserved_bytes() == 2 * rig.device.memory.reserved_bytes(pool)
 
 
 @pytest.mark.catches("every-output-is-weak")
@@ -495,42 +542,6 @@ def test_an_output_that_a_later_piece_reads_keeps_its_memory_until_the_caller_fr
     assert rig.device.memory.allocated_bytes(pool) == 0
     with pytest.raises(UseAfterFree):  # it was the output itself, and not a weak one
         rig.device.read(kept)
-
-
-def test_the_memory_of_a_weak_output_goes_to_the_next_capture_of_the_pool() -> None:
-    rig = Rig()
-    pool = rig.device.memory.new_pool()
-    wrappers = [rig.wrap(rig.function, mode, pool=pool) for mode in (PIECEWISE, FULL, PIECEWISE)]
-    addresses = set()
-    for wrapper in wrappers:
-        for tokens in (8, 4):
-            with rig.context.holding(batch(wrapper.mode, tokens)):
-                garbage = wrapper(rig.a, rig.b)
-                assert np.isnan(rig.device.read(garbage)).all(), "recorded, not run"
-                output = wrapper(rig.a, rig.b)
-            addresses.add(output.address)
-            assert rig.device.read(output).tolist() == [12, 24, 36]
-            assert rig.device.memory.allocated_bytes(pool) == 0
-    assert len(addresses) == 1
-    assert rig.device.memory.reserved_bytes() == 2 * rig.device.memory.reserved_bytes(pool)
-
-
-def test_a_capture_that_fails_leaves_nothing_to_replay_and_the_next_call_captures() -> None:
-    rig = Rig()
-    waiting = True
-
-    def function(a: Buffer, b: Buffer) -> Buffer:
-        if waiting:
-            rig.device.synchronize()
-        return rig.function(a, b)
-
-    rig.wrapper = rig.wrap(function, PIECEWISE)
-    for _ in range(2):
-        with pytest.raises(CaptureError):
-            rig.call(batch(PIECEWISE))
-    waiting = False
-    assert rig.did(batch(PIECEWISE))[0] == "captured"
-    assert rig.did(batch(PIECEWISE)) == ("replayed", [12, 24, 36])
 
 
 def test_of_nested_wrappers_only_the_ones_that_are_meant_have_graphs() -> None:

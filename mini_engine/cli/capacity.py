@@ -17,6 +17,11 @@ by its size:
 
   python -m mini_engine capacity --spec rtx4060 --shape qwen3-8b --file-gb 5.5 --context 8192
 
+What would a cache without pages cost, where every request gets a row of --context columns, and all
+of a batch wait for the longest answer?
+
+  python -m mini_engine capacity --batch 8 --trace
+
 No spec for your card? Say what it has: --vram-gb 12 --bandwidth-gb-s 504. What the driver takes is
 then that of a known card. Sums, not measurements: engines differ in what they keep. Neither the
 host nor the engine changes them; the last line says what a step of that engine, as one graph, is
@@ -27,6 +32,8 @@ fifth in the middle (`validate`): widening small numbers is taken to be free.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -35,12 +42,14 @@ from rich.table import Table
 from mini_engine.cli import options
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.model.config import SHAPES, ModelConfig
-from mini_engine.predict.capacity import GIB, capacity, floor_ms
+from mini_engine.predict.capacity import GIB, CapacityReport, capacity, floor_ms
 from mini_engine.predict.formats import stored_as
 from mini_engine.predict.hardware import DeviceSpec, load_spec, spec_names
+from mini_engine.predict.masked_rows import masked_columns
 from mini_engine.predict.oplists import StepShape, step_ops
 from mini_engine.predict.step_cost import step_time
 from mini_engine.predict.stored import Stored
+from mini_engine.serving.request_trace import SHIPPED_TRACE, read_trace
 
 DEFAULT_GPU = "h200"
 
@@ -60,6 +69,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_stored(parser, "bf16")
     add("--file-gb", type=float, metavar="GB", help="of the weights, instead of --quant: 1e9 bytes")
     graphs = "full graphs are held for vLLM's decode sizes up to this (default: 256)"
+    without = (
+        "also what these requests cost a cache without pages, --context columns a row; without "
+    )
+    without += "FILE, those that `serve` replays"
+    add("--trace", type=Path, nargs="?", const=SHIPPED_TRACE, metavar="FILE", help=without)
     add("--max-num-seqs", type=number, default=256, metavar="N", help=graphs)
 
 
@@ -74,16 +88,20 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     spec = None
     if not args.vram_gb:
         spec = load_spec(args.gpu or DEFAULT_GPU, args.host, args.engine)
-    report = capacity(
-        config,
-        spec or args.vram_gb,
-        context=args.context,
-        batch=args.batch,
-        quant=args.quant,
-        kv_dtype=args.kv_dtype,
-        capture_sizes=sizes,
-        weights_file=file_bytes,
-    )
+
+    def at(context: int) -> CapacityReport:
+        return capacity(
+            config,
+            spec or args.vram_gb,
+            context=context,
+            batch=args.batch,
+            quant=args.quant,
+            kv_dtype=args.kv_dtype,
+            capture_sizes=sizes,
+            weights_file=file_bytes,
+        )
+
+    report = at(args.context)
     on_paper_ms = report.floor_ms
     if args.bandwidth_gb_s:
         on_paper_ms = floor_ms(stored.read + report.kv_bytes, args.bandwidth_gb_s)
@@ -108,6 +126,9 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         "max_batch": report.max_batch,
         "floor_ms": on_paper_ms,
         "copy_floor_ms": report.copy_floor_ms,
+        "without_pages": (
+            _without_pages(args, report.kv_bytes_per_token, at) if args.trace else None
+        ),
         "predicted": _predicted(args, config, spec, stored) if spec else None,
     }
 
@@ -134,6 +155,8 @@ def show(result: dict[str, Any], console: Console) -> None:
     console.print(longest)
     console.print(f"largest batch at {result['context']:,} tokens: {result['max_batch']:,}")
     console.print(_floor(result))
+    if rows := result["without_pages"]:
+        console.print(_told(rows, result), soft_wrap=True)
     if itl := result["predicted"]:
         console.print(
             f"one graph of {result['engine']} on the host {result['host']}, predicted: "
@@ -170,6 +193,47 @@ def _predicted(
     """ITL of one full graph."""
     ops = step_ops(config, StepShape.decode(args.batch, args.context), spec.ops, stored)
     return options.interval(spec, step_time(ops, spec, "full", args.batch).itl_us, "FULL")
+
+
+def _without_pages(
+    args: argparse.Namespace, per_token: int, at: Callable[[int], CapacityReport]
+) -> dict[str, Any]:
+    """What the decode steps of the requests of --trace read of a cache of (--batch, --context)."""
+    every = [(r.prompt_tokens, r.output_tokens) for r in read_trace(args.trace).requests]
+    held = [request for request in every if sum(request) <= args.context]
+    if not held:
+        raise ValueError(
+            f"{args.trace}: none of {len(every)} requests fits --context {args.context}: raise it"
+        )
+    read = masked_columns(held, args.batch, args.context)
+    mean = -(-sum(map(sum, held)) // len(held))
+    return {
+        "trace": str(args.trace),
+        "requests": len(held),
+        "too_long": len(every) - len(held),
+        "needed_bytes": read.needed * per_token,
+        "beyond_bytes": read.beyond * per_token,
+        "ended_bytes": read.ended * per_token,
+        "mean_context": mean,
+        "max_batch_with_pages": at(mean).max_batch,
+    }
+
+
+def _told(rows: dict[str, Any], result: dict[str, Any]) -> str:
+    """The same for people."""
+    parts = [rows[f"{part}_bytes"] for part in ("needed", "beyond", "ended")]
+    needed, beyond, ended = (f"{100 * part / max(1, sum(parts)):.0f}%" for part in parts)
+    told = (
+        f"without pages, {rows['requests']:,} requests of {Path(rows['trace']).name} in batches of "
+        f"{result['batch']:,}: {sum(parts) / 1e12:,.1f} TB of keys and values are read, {needed} "
+        f"of them for a text, {beyond} behind one, {ended} in rows that have ended"
+    )
+    if rows["too_long"]:
+        told += f"; {rows['too_long']:,} do not fit {result['context']:,} columns"
+    return told + (
+        f"\nwith pages, at their {rows['mean_context']:,} tokens on average, the largest batch is "
+        f"{rows['max_batch_with_pages']:,}"
+    )
 
 
 def _floor(result: dict[str, Any]) -> str:

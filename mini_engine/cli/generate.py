@@ -25,6 +25,9 @@ minute a token of the small checkpoint, and 15 seconds with MINI_ENGINE_SM_COUNT
 programs fewer and larger. Ask for few tokens, and for --mode NONE, which spares the warm-up.
 
   python -m mini_engine generate --backend cuda --prompt "Once" --steps-per-replay 4
+
+--cache static writes the same text without pages: K and V in rows as long as the longest text, a
+mask over them, and a graph for each shape (chapter 6 says what that costs).
 """
 
 from __future__ import annotations
@@ -63,16 +66,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("auto", "fp8"),
         help="fp8: a byte a number (e4m3, a scale a head); auto: as the weights (default)",
     )
+    rows = "static, with --backend cuda: (B, T_max) rows and a mask (default: paged)"
+    memory.add_argument("--cache", default="paged", choices=("paged", "static"), help=rows)
     options.add_spec(parser)
-    _add_quant(parser)
-    add_sampling(parser)
-
-
-def _add_quant(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("fewer bytes (--backend cuda)")
     group.add_argument(
         "--quant", choices=("int8", "int4"), help="quantise the layers' weights as they are read"
     )
+    add_sampling(parser)
 
 
 def add_sampling(parser: argparse.ArgumentParser) -> None:
@@ -133,9 +134,24 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
             f"--quant {args.quant} on --backend {args.backend}: the simulated GPU computes in "
             "float32; use --backend cuda"
         )
+    if args.cache == "static":
+        check_static(args)
     result = _torch(args, texts, stream, console) if in_torch else _sim(args, texts, stream)
-    formats = {"quant": args.quant, "kv_dtype": args.kv_dtype}
+    formats = {"quant": args.quant, "kv_dtype": args.kv_dtype, "cache": args.cache}
     return {"backend": args.backend, "streamed": stream, **formats, **result}
+
+
+def check_static(args: argparse.Namespace) -> None:
+    """Raises ValueError for what --cache static has no use for."""
+    for given, why in (
+        (args.backend == "sim", "--backend sim: the simulated GPU has pages; add --backend cuda"),
+        (args.kernels, "--kernels: they read block tables and no mask; leave it out"),
+        (args.kv_dtype == "fp8", "--kv-dtype fp8: its columns are as the weights; leave it out"),
+        (args.steps_per_replay > 1, "--steps-per-replay: a mask is the host's; leave it out"),
+        (args.capture_sizes, "--capture-sizes: it captures the shapes that come; leave it out"),
+    ):
+        if given:
+            raise ValueError(f"--cache static with {why}")
 
 
 def show(result: dict[str, Any], console: Console) -> None:
@@ -148,6 +164,8 @@ def show(result: dict[str, Any], console: Console) -> None:
         what += f", weights in {result['quant']}"
     if result["kv_dtype"] != "auto":
         what += f", KV cache in {result['kv_dtype']}"
+    if result["cache"] == "static":
+        what += ", static cache"
     if result["backend"] == "sim":
         what += (
             f", {result['launches']:,} launches for {result['kernels']:,} kernels, "
@@ -219,6 +237,7 @@ def _torch(
     try:
         from mini_engine.cuda.generate import generate as torch_generate
         from mini_engine.cuda.generate import open_tokenizer
+        from mini_engine.cuda.generate_static import generate_static
     except ImportError as error:
         raise ValueError(
             f"--backend cuda needs PyTorch ({error}): pip install 'torch>=2.11,<2.14'"
@@ -229,20 +248,26 @@ def _torch(
         notes.append(note)
         console.print(note, soft_wrap=True, markup=False)
 
-    done = torch_generate(
-        args.model,
-        texts,
-        args.mode,
-        max_new_tokens=args.max_new_tokens,
-        capture_sizes=args.capture_sizes,
-        quant=args.quant,
-        kernels=5 if args.kernels is None else args.kernels,
-        steps_per_replay=args.steps_per_replay,
-        kv_dtype=args.kv_dtype,
-        sampling=sampling_of(args),
-        on_token=printer.on_token if stream else None,
-        tell=tell,
-    )
+    both: dict[str, Any] = {
+        "max_new_tokens": args.max_new_tokens,
+        "quant": args.quant,
+        "sampling": sampling_of(args),
+        "on_token": printer.on_token if stream else None,
+        "tell": tell,
+    }
+    if args.cache == "static":
+        done = generate_static(args.model, texts, args.mode, **both)
+    else:
+        done = torch_generate(
+            args.model,
+            texts,
+            args.mode,
+            capture_sizes=args.capture_sizes,
+            kernels=5 if args.kernels is None else args.kernels,
+            steps_per_replay=args.steps_per_replay,
+            kv_dtype=args.kv_dtype,
+            **both,
+        )
     if stream:
         printer.finish()
     return {

@@ -124,7 +124,8 @@ class GraphWrapper:
 
     def _capture(self, entry: Entry, inputs: tuple[Buffer, ...]) -> Buffer:
         """Record the function into `entry`, from the wrapper's pool. Raises `RuntimeError` where
-        the context has capturing disabled.
+        the context has capturing disabled. There is no warm-up: the runner has already called with
+        the mode at `NONE`.
 
         The entry keeps the graph, the addresses of the inputs and a `WeakBuffer` of the output,
         which holds garbage until the first replay. With `weak_output` the output is freed once it

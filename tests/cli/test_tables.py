@@ -529,3 +529,27 @@ def test_help_is_a_lesson_with_a_command_that_runs(
     assert "in words:" in printed
     example = next(line for line in printed.splitlines() if line.startswith("  python -m"))
     assert cli.main([*example.split()[3:], "--json"]) == 0
+
+
+def test_capacity_says_what_a_trace_would_cost_without_pages(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    trace = tmp_path / "three.jsonl"
+    lengths = [(10, 3), (4, 2), (90, 20)]
+    trace.write_text(
+        "".join(
+            f'{{"arrival_s": 0, "prompt_tokens": {p}, "output_tokens": {n}}}\n' for p, n in lengths
+        )
+    )
+    words = ("capacity", "--batch", "2", "--context", "100", "--trace", str(trace))
+    rows, per_token = answer(capsys, *words)["without_pages"], 114_688
+    assert (rows["requests"], rows["too_long"], rows["mean_context"]) == (2, 1, 10)
+    assert rows["needed_bytes"] == (11 + 12 + 5) * per_token
+    assert rows["beyond_bytes"] == (300 - 28) * per_token
+    assert rows["ended_bytes"] == 100 * per_token
+    told = " ".join(shown(capsys, *words).split())
+    assert "2 requests of three.jsonl in batches of 2" in told
+    assert "7% of them for a text, 68% behind one, 25% in rows that have ended" in told
+    assert answer(capsys, "capacity")["without_pages"] is None
+    assert cli.main(["capacity", "--context", "5", "--trace", str(trace)]) == 2
+    assert "none of 3 requests" in capsys.readouterr().err

@@ -13,7 +13,7 @@ import pytest
 
 from labs.runner import workspace
 from labs.runner.carry import broken_imports, carry, module_of
-from labs.runner.catalogue import Hole, Lab, lab_number
+from labs.runner.catalogue import Hole, Lab, all_labs, lab_number
 from labs.runner.cli import main
 from labs.runner.cutter import body_of, cut
 from labs.runner.workspace import LabState, Progress
@@ -143,7 +143,7 @@ def test_the_list_names_a_stale_lab_and_counts_it_as_passed(say) -> None:
     for words in ([], ["list"]):
         code, said = say(*words)
         assert code == 0
-        assert "1 of 19 passed" in said
+        assert f"1 of {len(all_labs())} passed" in said
         assert "python -m labs update 9" in said
     shutil.rmtree(workspace.home() / lab.name)
     assert standing(say, lab)["state"] == "", "a lab whose folder was removed can be started anew"

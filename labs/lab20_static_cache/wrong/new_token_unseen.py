@@ -1,0 +1,15 @@
+"""new-token-unseen: opens the columns of the text so far, and not that of the token being read."""
+
+
+def decode_step(tokens, contexts, t_max):
+    lengths = torch.tensor(contexts, dtype=torch.int32)
+    rows = torch.arange(len(contexts), dtype=torch.int32)
+    positions = (lengths - 1).clamp(min=0)
+    return MaskedStep(
+        input_ids=torch.tensor(tokens, dtype=torch.int32)[:, None],
+        positions=positions[:, None],
+        slots=(rows * t_max + positions)[:, None],
+        context_lens=lengths,
+        last_rows=rows,
+        mask=(torch.arange(t_max) < positions[:, None])[:, None],
+    )
