@@ -51,12 +51,13 @@ def _sentences(versions: dict[str, str], gpu: dict[str, str]) -> list[str]:
             said.append(f"{name} is missing: run `make labs`, which installs it into .venv.")
     if not versions["torch"]:
         said.append(
-            f"Labs 11 to 16 and 20 need torch: {INSTALL}. Labs 1 to 10, 18 and 19 run without it."
+            f"Labs 11 to 16, 20 and 21 need torch: {INSTALL}. "
+            "Labs 1 to 10, 18 and 19 run without it."
         )
     elif not versions["triton"]:
         said.append(
-            "Triton is missing (it has wheels for Linux only): labs 11 to 13 and 16 cannot run "
-            "here. On Windows, use WSL; on a Mac, a Linux container."
+            "Triton is missing (it has wheels for Linux only): labs 11 to 13, 16 and 21 cannot "
+            "run here. On Windows, use WSL; on a Mac, a Linux container."
         )
     if gpu:
         said.append(

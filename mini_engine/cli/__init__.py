@@ -36,6 +36,7 @@ COMMANDS = {
     "calibrate": "measure what this machine's GPU and CPU charge, and write a card and a host",
     "bench": "time real decode steps: transformers, eager, graphs, torch.compile, kernel by kernel",
     "gpu": "everything that matters on this machine's GPU in nine minutes, stage by stage",
+    "compile": "our own torch.compile backend: pieces, a pass, a cache, and a second start",
     "validate": "hold the predictions against what others have measured",
     "trace": "write or sum up a timeline of one decode step (opens in Perfetto)",
 }

@@ -1,0 +1,17 @@
+"""a-graph-is-its-text: believes that the calls of a graph are all there is to it."""
+
+
+def piece_key(piece, compiler, versions):
+    numbers = {node: f"%{i}" for i, node in enumerate(piece.graph.nodes)}
+    lines = [compiler, versions]
+    for node in piece.graph.nodes:
+        line = f"{node.op} {node.target} {map_arg((node.args, node.kwargs), numbers.__getitem__)}"
+        if node.op in ("placeholder", "output"):
+            line = f"{node.op} "
+        if node.op == "get_attr":
+            constant = getattr(piece, node.target)
+            line = f"get_attr {_kind(constant)} {constant.tolist()}"
+        if node.op == "output":
+            line += str(map_arg(node.args, numbers.__getitem__))
+        lines.append(line)
+    return digest(*_symbols_by_order("\n".join(map(str, lines))))
