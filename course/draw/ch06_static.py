@@ -69,10 +69,11 @@ def static_cache(path: Path) -> None:
         (13, 6),
         title=f"At batch 1 a graph makes a static cache {gain:.0f} times faster; at batch 64 an "
         f"engine with pages is {lost:.0f} times faster than its graphs",
-        caption=f"{PREDICTED}: Qwen3-0.6B on an H200, vLLM on the usual server, the "
+        caption=f"{PREDICTED}: Qwen3-0.6B on an H200, each with vLLM's kernels and launches, the "
         f"{len(requests())} requests of {SHIPPED_TRACE.name} that fit {T_MAX:,} columns, all there "
-        "at the start. Static: batches that wait for their longest answer, every step over all "
-        f"columns. Pages: continuous batching, up to {BUDGET:,} tokens a step.",
+        "at the start; captures are not counted. Static: batches that wait for their longest "
+        "answer, every step over all columns. Pages: continuous batching, up to "
+        f"{BUDGET:,} tokens a step.",
     ) as figure:
         left, right = figure.subplots(1, 2)
         _throughput(left, speeds)

@@ -295,4 +295,6 @@ def _told(row: Row) -> str:
 
 def _words(word: str) -> list[str]:
     """`a,b` as a list, for `type=`."""
-    return [part.strip() for part in word.split(",") if part.strip()]
+    if found := [part.strip() for part in word.split(",") if part.strip()]:
+        return found
+    raise argparse.ArgumentTypeError(f"expected names with commas between them, not {word!r}")

@@ -37,14 +37,18 @@ def parsed(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     """(names, where each engine is) of `vllm=PYTHON`, `vllm-eager`. ValueError for another name, or
     for a place that is not there."""
     names, where = [], {}
+    if LIST in words:
+        raise ValueError(f"--against {','.join(words)}: {LIST} stands alone, and measures nothing")
     for word in words:
-        name, _, place = word.partition("=")
+        name, given, place = word.partition("=")
         kind_of(name)
         names.append(name)
-        if place and not Path(place).expanduser().exists():
-            raise ValueError(f"--against {word}: {place} is not there: give a Python that has "
-                             f"{name}, or for gpt-fast the folder of its scripts")  # fmt: skip
-        if place:
+        if given and not (place and Path(place).expanduser().exists()):
+            wanted = "the folder of its scripts" if name.startswith("gpt-fast") else (
+                f"a Python that has {name.removesuffix(EAGER)}")  # fmt: skip
+            found = f"{place} is not there" if place else "there is nothing behind ="
+            raise ValueError(f"--against {word}: {found}: give {wanted}")
+        if given:
             where[name.removesuffix(EAGER)] = str(Path(place).expanduser().absolute())
     return list(dict.fromkeys(names)), where
 

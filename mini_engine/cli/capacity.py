@@ -223,9 +223,11 @@ def _told(rows: dict[str, Any], result: dict[str, Any]) -> str:
     """The same for people."""
     parts = [rows[f"{part}_bytes"] for part in ("needed", "beyond", "ended")]
     needed, beyond, ended = (f"{100 * part / max(1, sum(parts)):.0f}%" for part in parts)
+    read = sum(parts) / 1e9
+    size = f"{read / 1e3:,.1f} TB" if read >= 1e3 else f"{read:,.1f} GB"
     told = (
         f"without pages, {rows['requests']:,} requests of {Path(rows['trace']).name} in batches of "
-        f"{result['batch']:,}: {sum(parts) / 1e12:,.1f} TB of keys and values are read, {needed} "
+        f"{result['batch']:,}: {size} of keys and values are read, {needed} "
         f"of them for a text, {beyond} behind one, {ended} in rows that have ended"
     )
     if rows["too_long"]:

@@ -143,6 +143,7 @@ class MaskedAttention:
         """q (b·q, heads, D), a layer's keys and values (B, T_max, kv_heads, D): (b·q, heads, D).
 
         Dropped by selection: a column that nobody may see can hold anything, NaN too.
+        What a query that sees nothing gets is nobody's, and finite.
         """
         if scales is not None:
             raise ValueError("a cache in fp8: MaskedAttention reads the dtype of the weights alone")

@@ -1,5 +1,5 @@
 """What the five texts describe has its place: every item is taught or says why it is not, what it
-names exists, and the short table of course/README.md says the same as the long one."""
+names exists, and the short tables of course/README.md say the same as the long ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.documents import LINK, ROOT, anchors
 COURSE = ROOT / "course"
 ITEMS = (COURSE / "ITEMS.md").read_text()
 EVERY = list(range(1, 157))
-HOW = ("counted", "predicted", "others", "not yet")  # in the order of the short table
+HOW = ("counted", "predicted", "others", "not yet")  # in the order of the short tables
 LAB = re.compile(r"\.\./labs/(lab\d\d_\w+)/README\.md")
 
 
@@ -46,10 +46,10 @@ def items() -> list[Item]:
 
 
 def short() -> list[tuple[range, list[str]]]:
-    """The rows of the short table: their items, and their cells."""
+    """The rows of the short tables: their items, and their cells."""
     text = (COURSE / "README.md").read_text().partition("## What five texts describe")[2]
-    table = rows(text.partition("\n## ")[0], 6)
-    bounds = [[int(end) for end in row[1].split("–")] for row in table]
+    table = [row for row in rows(text.partition("\n## ")[0], 5) if row[0][0].isdigit()]
+    bounds = [[int(end) for end in row[0].split("–")] for row in table]
     return [(range(a, b + 1), row) for (a, b), row in zip(bounds, table, strict=True)]
 
 
@@ -95,21 +95,23 @@ def test_a_verdict_stands_among_the_claims_of_the_section_that_it_names() -> Non
             assert verdict in verdicts[section], f"{item.number}: no {verdict} in {section}"
 
 
-def test_the_short_table_covers_every_item_once() -> None:
+def test_the_short_tables_cover_every_item_once() -> None:
     assert [number for span, _ in short() for number in span] == EVERY
+    text = (COURSE / "README.md").read_text().partition("## What five texts describe")[2]
+    tables = text.partition("\n## ")[0].split("\n### ")[1:]
     titles = re.findall(r"^## (.+)$", ITEMS, re.MULTILINE)
-    for span, row in short():
-        text, anchor = re.fullmatch(r"\[(\d)\]\(ITEMS\.md#(.+)\)", row[0]).groups()
-        title = titles[int(text) - 1]
-        assert anchors(f"## {title}") == {anchor}
+    for number, (title, table) in enumerate(zip(titles, tables, strict=True), 1):
+        assert table.startswith(f"{number}. {title}\n")
+        assert set(re.findall(r"ITEMS\.md#([\w-]+)", table)) == anchors(f"## {title}")
         section = ITEMS.partition(f"## {title}")[2].partition("\n## ")[0]
-        inside = {int(row[0]) for row in rows(section, 6)}
-        assert inside >= set(span), f"{row[1]} are not all of {title}"
+        inside = [int(row[0]) for row in rows(section, 6)]
+        first, last = rows(table, 5)[1][0], rows(table, 5)[-1][0]
+        assert (int(first.split("–")[0]), int(last.split("–")[1])) == (inside[0], inside[-1])
 
 
-def test_the_short_table_says_what_its_items_say() -> None:
+def test_the_short_tables_say_what_its_items_say() -> None:
     every = {item.number: item for item in items()}
-    for span, (_, numbers, _, taught, built, measured) in short():
+    for span, (numbers, _, taught, built, measured) in short():
         inside = [every[number] for number in span]
         pages = {target for target, _ in LINK.findall(taught)}
         assert pages == set().union(*(item.pages for item in inside)), numbers

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import make_dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -22,7 +25,7 @@ from mini_engine.cli import bench_against, main
 from mini_engine.engine.generation import SHIPPED
 from mini_engine.measure import others_table
 from mini_engine.measure.evidence import read_measurement
-from mini_engine.measure.others import KINDS, NAMES, OURS, child, compare
+from mini_engine.measure.others import KINDS, NAMES, OURS, child, compare, sglang_engine
 from mini_engine.measure.others.compare import Work
 from mini_engine.measure.others.protocol import Job, gaps, leading, prompts
 from mini_engine.records.other_rows import OtherRow, OtherRun
@@ -33,6 +36,10 @@ from tests.support.other_engines.clockwork import CLOCK, DECODE_US, EVERY_TENTH_
 STAND_INS = Path(__file__).parent.parent / "support" / "other_engines"
 GPT_FAST = str(STAND_INS / "gpt_fast")
 FOREIGN = [name for name in NAMES if not name.startswith(OURS)]
+STAND_IN_MODULES = (
+    *("vllm", "vllm.sampling_params", "nanovllm", "generate"),
+    *("sglang", "sglang.srt", "sglang.srt.server_args"),
+)
 BATCH, CONTEXT, TOKENS, LAPS = 3, 20, 21, 2
 
 
@@ -42,11 +49,11 @@ def stand_ins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
     monkeypatch.syspath_prepend(STAND_INS)
     monkeypatch.setattr(time, "perf_counter", CLOCK)
     monkeypatch.setattr("torch.compile", compiled)
-    for name in ("vllm", "sglang", "nanovllm", "generate"):
+    for name in STAND_IN_MODULES:
         sys.modules.pop(name, None)
     (tmp_path / "model.pth").touch()
     yield str(tmp_path)
-    for name in ("vllm", "vllm.sampling_params", "sglang", "nanovllm", "generate"):
+    for name in STAND_IN_MODULES:
         sys.modules.pop(name, None)
     sys.path[:] = [place for place in sys.path if place != GPT_FAST]
 
@@ -124,6 +131,19 @@ def test_sglang_may_send_all_tokens_or_the_new_ones_and_several_in_one_piece(
     lap = answer["laps"][0]
     assert lap["tokens_a_piece"] == (2.0 if together else 1.0)
     assert statistics.median(lap["gaps_us"]) == pytest.approx(DECODE_US * (1 + together))
+
+
+@pytest.mark.parametrize("name", sglang_engine.LARGEST_GRAPH)
+@pytest.mark.usefixtures("stand_ins")
+def test_sglang_is_told_to_capture_the_batch_by_the_name_that_its_version_knows(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict[str, Any] = {}
+    arguments: Any = importlib.import_module("sglang.srt.server_args")
+    monkeypatch.setattr(arguments, "ServerArgs", make_dataclass("ServerArgs", [(name, int)]))
+    monkeypatch.setattr("sglang.Engine", lambda **words: given.update(words))
+    sglang_engine.start(job("sglang", "here", batch=40))
+    assert {key: given[key] for key in given if "max_bs" in key} == {name: 40}
 
 
 TIMES = st.lists(
@@ -218,6 +238,13 @@ def test_nano_vllm_has_a_graph_for_a_batch_between_its_rungs(stand_ins: str) -> 
     assert "not_run" not in child.answer(job("nano-vllm", stand_ins, batch=20))
 
 
+def test_nano_vllm_is_not_called_graphs_where_it_runs_eagerly(stand_ins: str) -> None:
+    assert (
+        "513: it has graphs for 512"
+        in child.answer(job("nano-vllm", stand_ins, batch=513))["not_run"]
+    )
+
+
 def test_a_request_that_ends_too_early_is_no_comparison(
     stand_ins: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -259,12 +286,49 @@ def test_what_an_engine_started_ends_with_it(
     in_children(monkeypatch, "spawns")
     monkeypatch.setenv("STAND_IN_PID", str(tmp_path / "pid"))
     assert compare.ask(work(), "vllm")["version"] == "unknown"
-    stat = Path("/proc") / (tmp_path / "pid").read_text() / "stat"
-    for _ in range(100):
-        if not stat.exists() or stat.read_text().split()[2] == "Z":
-            return
-        time.sleep(0.05)
-    raise AssertionError("it still runs")
+    assert_ends(int((tmp_path / "pid").read_text()))
+
+
+def test_an_engine_ends_when_who_asked_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by a closed terminal, or by a time limit: nobody is left to end it."""
+    in_children(monkeypatch, "hangs")
+    (tmp_path / "job").write_text(json.dumps(vars(job("vllm", ""))))
+    asks = (
+        "import subprocess, sys; child = subprocess.Popen([sys.executable, '-m',"
+        "'mini_engine.measure.others.child', 'answer'], stdin=open('job'), process_group=0);"
+        "print(child.pid, flush=True); child.wait()"
+    )
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(compare.ROOT), str(STAND_INS)]))
+    with subprocess.Popen(
+        [sys.executable, "-c", asks], cwd=tmp_path, stdout=subprocess.PIPE, text=True
+    ) as asker:
+        assert asker.stdout is not None
+        engine = int(asker.stdout.readline())
+        time.sleep(1.0)  # its thread knows who asked
+        asker.kill()
+    assert_ends(engine)
+
+
+def test_what_an_engine_printed_is_kept_where_it_did_not_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A caller sees "initialization failed, see above"; the cause is printed by its process."""
+    in_children(monkeypatch, "dies")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    _, _, log = compare.ask(work(), "vllm")["not_run"].partition("; what it printed is in ")
+    assert "CUDA error: out of memory" in Path(log).read_text()
+    in_children(monkeypatch, "clock")
+    assert "not_run" not in compare.ask(work(), "vllm")
+    assert list(tmp_path.iterdir()) == [Path(log)]
+
+
+def test_a_child_finds_what_is_installed_beside_its_python() -> None:
+    found = compare._environment("/venvs/vllm/bin/python", emulated=False)
+    assert found["PATH"].split(os.pathsep)[0] == "/venvs/vllm/bin"
+    assert found["PYTHONPATH"].split(os.pathsep)[0] == str(compare.ROOT)
+    assert compare._environment("python", emulated=True)["CUDA_VISIBLE_DEVICES"] == ""
 
 
 def test_no_process_starts_after_the_deadline() -> None:
@@ -275,6 +339,15 @@ def test_no_process_starts_after_the_deadline() -> None:
 def test_a_python_that_cannot_run_is_told() -> None:
     answer = compare.ask(work(where={"vllm": str(STAND_INS)}), "vllm")
     assert answer["not_run"] == "other_engines cannot be run: Permission denied"
+
+
+def assert_ends(process: int) -> None:
+    stat = Path("/proc") / str(process) / "stat"
+    for _ in range(100):
+        if not stat.exists() or stat.read_text().split()[2] == "Z":
+            return
+        time.sleep(0.05)
+    raise AssertionError("it still runs")
 
 
 def in_children(monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
@@ -428,6 +501,8 @@ def test_the_command_measures_engines_beside_this_one_into_the_same_file(
     [
         (["--against", "vlm"], "--against vlm: expected some of launch-bound"),
         (["--against", "vllm=/no/python"], "/no/python is not there: give a Python that has vllm"),
+        (["--against", "gpt-fast="], "there is nothing behind =: give the folder of its scripts"),
+        (["--against", "list,vllm"], "list stands alone"),
         (["--against", "vllm"], "give --shape FOLDER, not the shape 'tiny'"),
         (
             ["--against", "vllm", "--shape", str(SHIPPED), "--context", "1000000"],

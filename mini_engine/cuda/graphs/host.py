@@ -5,8 +5,8 @@ from the device's. All others stand for tensors on the GPU.
 
 A copy from *pinned* memory with `non_blocking=True` becomes a node of the graph, which reads the
 address at each replay; without, PyTorch waits for the stream, which a capture does not permit. A
-copy from *pageable* memory always waits, so PyTorch refuses it in a capture; until January 2026 it
-captured it, and replays read garbage (pytorch PR 172156).
+copy from *pageable* memory may wait, too, and PyTorch refuses it in a capture; until January 2026
+it captured it, and replays read memory that nobody kept alive (pytorch PR 172156).
 """
 
 from __future__ import annotations
@@ -43,9 +43,11 @@ class HostTensor(Tensor):
             with _disable_current_modes():  # it runs at once, captured or not
                 return super().__torch_function__(func, types, args, kwargs)  # type: ignore[no-untyped-call]
         with torch._C.DisableTorchFunctionSubclass():
-            pageable = func is Tensor.copy_ and any(isinstance(x, PageableTensor) for x in args)
-            if pageable and not captured_here():  # there, the recorder has its own word to say
-                unsafe("a copy from or to pageable memory")
+            if func is Tensor.copy_ and not captured_here():  # there, the recorder has its say
+                if any(isinstance(x, PageableTensor) for x in args):
+                    unsafe("a copy from or to pageable memory")
+                elif not kwargs.get("non_blocking"):
+                    unsafe("a copy that waits for its stream")
             return func(*args, **kwargs)
 
 

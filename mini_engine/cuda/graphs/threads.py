@@ -12,10 +12,10 @@ Guide, "Prohibited and Unhandled Operations"):
 * **in conflict**, whatever the mode: waiting for what is captured, or for something that contains
   it, as `cudaDeviceSynchronize` does.
 
-Unsafe here are `cudaMalloc`, waiting for a stream or an event, asking an event, and a
-copy from or to pageable memory, which waits for its stream. Of these PyTorch's and vLLM's issues
-have allocations, queries and copies (pytorch 104555 and 175425, vllm 48053); the waits are our
-reading. A thread's own mode is always the default one, as in PyTorch.
+Unsafe here are `cudaMalloc`, waiting for a stream or an event, asking an event, and a copy between
+host and device that waits for its stream or may (from or to pageable memory). Of these PyTorch's
+and vLLM's issues have allocations, queries and copies (pytorch 104555 and 175425, vllm 48053); the
+waits are our reading. A thread's own mode, which CUDA lets it change, is always the default one.
 """
 
 from __future__ import annotations

@@ -40,7 +40,8 @@ KINDS = {
     ),
     "gpt-fast": Kind(
         "gpt_fast_engine", "", "gpt-fast",
-        "git clone https://github.com/meta-pytorch/gpt-fast, then --against gpt-fast=FOLDER",
+        "git clone https://github.com/meta-pytorch/gpt-fast, pip install sentencepiece tiktoken, "
+        "then --against gpt-fast=FOLDER",
         "6ecad9b", "no torch.compile of decode_one_token",
     ),
     "vllm": Kind("vllm_engine", "vllm", "vllm", "pip install vllm", "0.8 to 0.33",

@@ -15,7 +15,9 @@ import importlib.metadata
 import importlib.util
 import json
 import os
+import signal
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -28,11 +30,20 @@ OTHER_INTERFACE = (TypeError, AttributeError, ImportError, KeyError)
 
 def main() -> None:
     """Answer, whatever happens; the exit code is 0 where there is an answer."""
+    threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
     job = Job(**json.load(sys.stdin))
     found = answer(job)
     Path(sys.argv[1]).write_text(json.dumps(found), "utf-8")
     sys.stdout.flush()
     os._exit(0)  # not through the engine's own clean-up, which may hang
+
+
+def end_with(asker: int) -> None:
+    """End this process group when the process that asked is gone: killed, or its terminal closed.
+    Otherwise the engine would go on holding the GPU's memory."""
+    while os.getppid() == asker:
+        time.sleep(1)
+    os.killpg(0, signal.SIGKILL)
 
 
 def answer(job: Job) -> dict[str, Any]:

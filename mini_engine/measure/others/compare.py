@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from mini_engine.measure.evidence import gpu_state
 from mini_engine.measure.others import EAGER, OURS, kind_of
@@ -109,40 +109,53 @@ def ask(work: Work, engine: str) -> dict[str, Any]:
     """Run one engine in its process. What went wrong is the answer's "not_run"."""
     if work.deadline is not None and time.monotonic() > work.deadline:
         return {"not_run": OVER}
-    base, job = engine.removesuffix(EAGER), work.job(engine)
-    scripts = base == "gpt-fast"
-    python = sys.executable if scripts else work.where.get(base, sys.executable)
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    environment["PYTHONPATH"] = os.pathsep.join(
-        filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")])
-    )
-    if work.emulated:
-        environment["CUDA_VISIBLE_DEVICES"] = ""
-    with tempfile.TemporaryDirectory() as folder, (Path(folder) / "log").open("w+") as log:
-        answer = Path(folder) / "answer.json"
-        try:
-            process = subprocess.Popen(
-                [python, "-m", "mini_engine.measure.others.child", str(answer)],
-                stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT, env=environment,
-                process_group=0,
-            )  # fmt: skip
-        except OSError as error:
-            return {"not_run": f"{Path(python).name} cannot be run: {error.strerror}"}
-        try:
-            process.communicate(json.dumps(vars(job)).encode(), timeout=work.seconds)
-        except subprocess.TimeoutExpired:
-            return {"not_run": f"it gave no answer in {work.seconds:g} s"}
-        finally:
-            with contextlib.suppress(ProcessLookupError):  # what it started, which holds memory
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        if answer.exists():
-            found: dict[str, Any] = json.loads(answer.read_text("utf-8"))
-            return found
-        log.seek(0)
-        told = [line.strip() for line in log.read().splitlines() if line.strip()]
-        last = told[-1][:200] if told else "it printed nothing"
-        return {"not_run": f"its process ended with code {process.returncode}: {last}"}
+    descriptor, log = tempfile.mkstemp(suffix=".log", prefix=f"{engine}-")
+    with os.fdopen(descriptor, "w+") as file, tempfile.TemporaryDirectory() as folder:
+        found = _answer(work, engine, Path(folder) / "answer.json", file)
+        printed = file.tell() or file.seek(0, os.SEEK_END)
+    if "not_run" in found and printed:  # an engine's own processes tell the cause there alone
+        found["not_run"] += f"; what it printed is in {log}"
+    else:
+        Path(log).unlink()
+    return found
+
+
+def _answer(work: Work, engine: str, answer: Path, log: TextIO) -> dict[str, Any]:
+    """What its process wrote into that file, or why it did not. What it prints goes to `log`."""
+    base = engine.removesuffix(EAGER)
+    python = sys.executable if base == "gpt-fast" else work.where.get(base, sys.executable)
+    try:
+        process = subprocess.Popen(
+            [python, "-m", "mini_engine.measure.others.child", str(answer)],
+            stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT, process_group=0,
+            env=_environment(python, work.emulated),
+        )  # fmt: skip
+    except OSError as error:
+        return {"not_run": f"{Path(python).name} cannot be run: {error.strerror}"}
+    try:
+        process.communicate(json.dumps(vars(work.job(engine))).encode(), timeout=work.seconds)
+    except subprocess.TimeoutExpired:
+        return {"not_run": f"it gave no answer in {work.seconds:g} s"}
+    finally:
+        with contextlib.suppress(ProcessLookupError):  # what it started, which holds memory
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    if answer.exists():
+        found: dict[str, Any] = json.loads(answer.read_text("utf-8"))
+        return found
+    log.seek(0)
+    told = [line.strip() for line in log.read().splitlines() if line.strip()]
+    last = told[-1][:200] if told else "it printed nothing"
+    return {"not_run": f"its process ended with code {process.returncode}: {last}"}
+
+
+def _environment(python: str, emulated: bool) -> dict[str, str]:
+    """Of a child: it finds this package, and what its Python's environment has installed beside it,
+    as after `activate` (vLLM and SGLang compile kernels with the `ninja` there)."""
+    found = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    for name, first in (("PYTHONPATH", ROOT), ("PATH", Path(python).parent)):
+        found[name] = os.pathsep.join(filter(None, [str(first), os.environ.get(name, "")]))
+    return {**found, "CUDA_VISIBLE_DEVICES": ""} if emulated else found
 
 
 def _row(

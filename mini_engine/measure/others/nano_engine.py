@@ -4,6 +4,7 @@ Read in GeeeekExplorer/nano-vllm, bb823b3: `LLMEngine.add_request`, `.step`, `.i
 (nanovllm/engine/llm_engine.py), `Config`, `SamplingParams`. `step` returns the requests that have
 ended, and a number: the tokens of a prompt step, or minus the requests of a decode step. Tokens
 come out at the end only; but a step waits for them, so its end is when they were there.
+`ModelRunner.run_model` (model_runner.py) runs more than 512 requests eagerly, graphs or not.
 
 It refuses temperature 0. At 1e-5 a token has to be within about 1e-4 of the best one to be drawn.
 It cannot switch its prefix cache off; prompts differ, so it finds nothing in it. Qwen3 only.
@@ -21,10 +22,16 @@ from mini_engine.measure.others.protocol import Job, Lap
 
 NEARLY_GREEDY = 1e-5
 RUNG = 16  # of its graphs: a batch above the largest multiple of it that it may run has none
+MOST = 512  # requests that run as a graph
 
 
 def start(job: Job) -> NanoSession:
-    """Load the model, capture its graphs."""
+    """Load the model, capture its graphs. Raises ValueError for a batch that would run without."""
+    if job.batch > MOST and not job.eager:
+        raise ValueError(
+            f"a batch of {job.batch}: it has graphs for {MOST} at most and runs more eagerly; "
+            "take a smaller batch, or nano-vllm-eager"
+        )
     nano = importlib.import_module("nanovllm")
     llm = nano.LLM(
         job.model,

@@ -5,6 +5,8 @@ Read in sgl-project/sglang: `Engine.generate` (python/sglang/srt/entrypoints/eng
 `TokenizerManager._handle_batch_request` (python/sglang/srt/managers/tokenizer_manager.py), which
 puts the number of the request into each piece as "index". `meta_info["completion_tokens"]` counts
 the tokens so far; "output_ids" ends with the new ones, whether a version sends all or only those.
+The largest batch that gets a graph follows from the GPU's memory unless one says it, and is small
+on a small GPU; the argument for it has had two names.
 
 The scheduler works in another process, and its pieces are collected by an event loop here: where
 that comes late, it hands over several tokens as one piece.
@@ -20,9 +22,12 @@ from typing import Any
 from mini_engine.measure.others.child import version_of
 from mini_engine.measure.others.protocol import Job, Lap, empty_lap
 
+LARGEST_GRAPH = ("cuda_graph_max_bs_decode", "cuda_graph_max_bs")  # of 2026, of 2025
+
 
 def start(job: Job) -> SglangSession:
     """Load the model, capture its graphs."""
+    known = importlib.import_module("sglang.srt.server_args").ServerArgs.__dataclass_fields__
     engine = importlib.import_module("sglang").Engine(
         model_path=job.model,
         skip_tokenizer_init=True,
@@ -32,6 +37,7 @@ def start(job: Job) -> SglangSession:
         mem_fraction_static=job.memory,
         disable_radix_cache=True,
         disable_cuda_graph=job.eager,
+        **{name: job.batch for name in LARGEST_GRAPH if name in known},
     )
     params = {"temperature": 0.0, "max_new_tokens": job.tokens, "ignore_eos": True}
     return SglangSession(engine, params)

@@ -34,6 +34,7 @@ UNSAFE: dict[str, Callable[[], object]] = {
     "Event.synchronize": emulator.Event().synchronize,
     "Event.query": emulator.Event().query,
     "a copy from or to pageable memory": lambda: DEVICE.copy_(host(pinned=False)),
+    "a copy that waits for its stream": lambda: DEVICE.copy_(host(pinned=True)),
 }
 
 

@@ -7,31 +7,21 @@ the loop comes late every other time, and hands over two tokens as one piece.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from tests.support.other_engines.clockwork import Steps, load, next_token
+from tests.support.other_engines.sglang.srt.server_args import ServerArgs
 
 INCREMENTAL = False
 TOGETHER = False
-
-
-@dataclass
-class ServerArgs:
-    model_path: str
-    skip_tokenizer_init: bool = False
-    dtype: str = "auto"
-    context_length: int | None = None
-    max_running_requests: int | None = None
-    mem_fraction_static: float | None = None
-    disable_radix_cache: bool = False
-    disable_cuda_graph: bool = False
 
 
 class Engine:
     def __init__(self, **kwargs: Any) -> None:
         load()
         self.server_args = ServerArgs(**kwargs)
+        args = self.server_args  # where nobody says so, a small GPU gets graphs of few rows
+        assert args.cuda_graph_max_bs_decode == args.max_running_requests
         self.steps = Steps(self.server_args.disable_cuda_graph)
 
     def generate(
