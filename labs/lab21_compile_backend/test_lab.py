@@ -3,6 +3,7 @@ parts begin, what they compute and what they depend on; one model is traced by D
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -28,7 +29,7 @@ from mini_engine.cuda.model import KVCache, Model
 from mini_engine.cuda.weights import random_weights
 from mini_engine.model.config import named_shape
 
-EPS, HIDDEN = 1e-6, 16
+EPS, HIDDEN = 2e-5, 16
 CPU = torch.device("cpu")
 TINY = replace(
     named_shape("qwen3-0.6b"),
@@ -94,14 +95,21 @@ def some_programs() -> list[str]:
 
 def in_parts(kinds: str) -> list[str]:
     """The kinds of the nodes of each part of a program."""
-    graph = program(kinds)
-    parts = parts_of(graph)
-    assert list(parts) == [n for n in graph.graph.nodes if n.op not in ("placeholder", "output")]
     found: dict[int, str] = {}
-    for node, part in parts.items():
-        found[part] = found.get(part, "") + ("A" if node.target is ATTEND else ".")
-    assert list(found) == list(range(len(found))), "from 0, without gaps, in the order of nodes"
+    for node, part in parts_of(program(kinds)).items():
+        if node.op not in ("placeholder", "output"):
+            found[part] = found.get(part, "") + ("A" if node.target is ATTEND else ".")
     return list(found.values())
+
+
+def test_every_node_that_computes_has_a_part_and_parts_are_numbered_from_0_without_gaps() -> None:
+    for kinds in some_programs():
+        graph = program(kinds)
+        parts = parts_of(graph)
+        assert list(parts) == [
+            n for n in graph.graph.nodes if n.op not in ("placeholder", "output")
+        ]
+        assert list(dict.fromkeys(parts.values())) == list(range(len(set(parts.values())))), kinds
 
 
 @pytest.mark.catches("attention-in-a-piece")
@@ -183,7 +191,26 @@ def decoder(layers: int) -> Callable[..., Any]:
     return body
 
 
+def last_sum(x: Tensor, gain: Tensor, weight: Tensor) -> Tensor:
+    return norm(x.sin() + functional.linear(x, weight), gain)
+
+
+def sum_and_norm(x: Tensor, gain: Tensor, weight: Tensor) -> Any:
+    total = x.sin() + functional.linear(x, weight)
+    return norm(total, gain), total
+
+
 @pytest.mark.catches("sum-is-lost")
+def test_a_sum_that_is_read_comes_out_beside_the_norm() -> None:
+    inputs = rows(3), rows(1, 1)[0], rows(2, HIDDEN)
+    alone, both = (seen(function, *inputs) for function in (last_sum, sum_and_norm))
+    found, found_both = (add_rms_norm_pass(graph, EPS, torch.float32) for graph in (alone, both))
+    if not found or not torch.allclose(alone(*inputs), last_sum(*inputs), rtol=1e-5, atol=1e-5):
+        return  # the norm itself is wrong: another test's business
+    assert found_both == 1
+    assert torch.allclose(both(*inputs)[1], sum_and_norm(*inputs)[1], rtol=1e-5, atol=1e-5)
+
+
 def test_sum_and_norm_come_out_as_before_in_as_many_places_as_there_are() -> None:
     for layers in (1, 2, 4):
         inputs = [rows(layers, 5), rows(5, 1)[0], rows(6, 1)[0], rows(7, HIDDEN)]
@@ -215,7 +242,7 @@ def test_what_only_looks_alike_is_left_alone() -> None:
     gain, weight, x = rows(1, 1)[0], rows(2, HIDDEN), rows(3)
 
     def other_eps(x: Tensor, gain: Tensor, weight: Tensor) -> Tensor:
-        return norm(x + functional.linear(x, weight), gain, 1e-5)
+        return norm(x + functional.linear(x, weight), gain, 1e-6)
 
     def wide_is_read(x: Tensor, gain: Tensor, weight: Tensor) -> Any:
         total = x + functional.linear(x, weight)
@@ -228,7 +255,14 @@ def test_what_only_looks_alike_is_left_alone() -> None:
         scale = torch.rsqrt(wide.square().mean(0, keepdim=True) + EPS)
         return (wide * scale).to(torch.float32) * gain
 
-    for function in (other_eps, wide_is_read, over_columns):
+    def written_between(x: Tensor, gain: Tensor, weight: Tensor) -> Tensor:
+        residual = x.sin()
+        wide = (residual + functional.linear(x, weight)).float()
+        scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + EPS)
+        residual.mul_(2)
+        return (wide * scale).to(torch.float32) * gain
+
+    for function in (other_eps, wide_is_read, over_columns, written_between):
         wanted, graph = function(x, gain, weight), seen(function, x, gain, weight)
         assert add_rms_norm_pass(graph, EPS, torch.float32) == fusions(graph) == 0
         for one, other in zip(wanted, graph(x, gain, weight), strict=True):
@@ -305,17 +339,20 @@ def a_view(x: Tensor, gain: Tensor, weight: Tensor) -> Any:
     return norm(x + product.view(-1, HIDDEN), gain), product
 
 
+def the_residual(x: Tensor, gain: Tensor, weight: Tensor) -> Any:
+    return norm(x + functional.linear(x, weight), gain), x.cos()
+
+
 @pytest.mark.catches("nobody-else-reads-it")
 @pytest.mark.parametrize(
-    "function", [read_again, read_before, an_input, a_view], ids=lambda f: f.__name__
+    "function", [read_again, read_before, an_input, a_view, the_residual], ids=lambda f: f.__name__
 )
 def test_memory_that_somebody_else_reads_is_not_written_over(function: Callable[..., Any]) -> None:
     inputs = rows(3, HIDDEN), rows(1, 1)[0], rows(2, HIDDEN)
-    wanted = [x.clone() for x in function(*inputs)]
-    graph, kept = seen(function, *inputs), inputs[0].clone()
+    wanted, kept = function(*inputs)[1].clone(), inputs[0].clone()
+    graph = seen(function, *inputs)
     add_rms_norm_pass(graph, EPS, torch.float32)
-    for one, other in zip(wanted, graph(*inputs), strict=True):
-        assert torch.allclose(one, other, rtol=1e-5, atol=1e-5)
+    assert torch.equal(graph(*inputs)[1], wanted)
     assert torch.equal(kept, inputs[0])
 
 
@@ -430,7 +467,7 @@ def test_versions_count() -> None:
 @pytest.mark.catches("constants-are-weights")
 def test_values_that_stand_in_the_graph_count() -> None:
     kinds = [piece(), piece(constant=3.0), piece(constant=2.0000002),
-             piece(held=torch.float64)]  # fmt: skip
+             piece(constant=2.0000005), piece(held=torch.float64)]  # fmt: skip
     assert len({piece_key(one, "eager", HERE) for one in kinds}) == len(kinds)
 
 
@@ -474,16 +511,15 @@ def test_what_was_written_is_read_and_what_was_not_is_none_without_a_word(tmp_pa
     assert all(path.suffix == ".compiled" for path in (tmp_path / "new").iterdir())
 
 
-@pytest.mark.catches("a-file-is-what-its-name-says")
-@pytest.mark.parametrize("harm", ["cut", "flipped", "longer", "head", "foreign", "empty", "moved"])
-def test_a_file_that_is_not_what_it_should_be_is_none_with_a_word(
-    harm: str, tmp_path: Path
-) -> None:
-    lines, tell = told()
-    cache = Cache(tmp_path, tell)
+HARMS = ["cut", "flipped", "longer", "head", "foreign", "empty", "moved"]
+
+
+def harmed(folder: Path, harm: str, tell: Callable[[str], object]) -> Cache:
+    """A cache of two files, "a" and "b", the first of them harmed."""
+    cache = Cache(folder, tell)
     cache.write("a", b"one\ntwo")
     cache.write("b", b"three")
-    path, other = tmp_path / "a.compiled", tmp_path / "b.compiled"
+    path, other = folder / "a.compiled", folder / "b.compiled"
     whole = path.read_bytes()
     made = {
         "cut": whole[:-1],
@@ -495,10 +531,28 @@ def test_a_file_that_is_not_what_it_should_be_is_none_with_a_word(
         "moved": other.read_bytes(),
     }
     path.write_bytes(made[harm])
-    assert cache.read("a") is None
-    assert len(lines) == 1
-    assert "a.compiled" in lines[0]
-    assert cache.read("b") == b"three"
+    return cache
+
+
+@pytest.mark.catches("a-file-is-what-its-name-says")
+@pytest.mark.parametrize("harm", HARMS)
+def test_nothing_is_read_from_a_file_that_is_not_what_it_should_be(
+    harm: str, tmp_path: Path
+) -> None:
+    content = None
+    with contextlib.suppress(ValueError):  # who raises has looked: the next test's business
+        content = harmed(tmp_path, harm, told()[1]).read("a")
+    assert content is None
+
+
+def test_a_file_that_is_not_what_it_should_be_is_none_with_a_word(tmp_path: Path) -> None:
+    for harm in HARMS:
+        lines, tell = told()
+        cache = harmed(tmp_path, harm, tell)
+        assert cache.read("a") is None
+        assert len(lines) == 1
+        assert "a.compiled" in lines[0]
+        assert cache.read("b") == b"three"
 
 
 # ---------------------------------------------------------------- a step
@@ -520,7 +574,7 @@ class Counting(CompiledModel):
             return (live + positions[:, None] * 10 + tokens * 100,)
 
         names = ("positions", TOKENS, "layers.0.post_norm", "input_ids")
-        one = Step(names, graph, frozenset(), {}, 0)  # type: ignore[arg-type]
+        one = Step(names, graph, {}, 0)  # type: ignore[arg-type]
         return one
 
     def _from_cache(self, kind: Signature) -> Step | None:
@@ -558,26 +612,36 @@ def called(model: CompiledModel, ids: list[int], positions: list[int], number: f
     return hidden
 
 
+CALLS = [([1, 2], [5, 6], 0.5), ([3, 4, 5], [7, 8, 9], 0.25), ([9, 9], [0, 0], 0.0)]
+
+
+def wanted(ids: list[int], positions: list[int], number: float) -> list[float]:
+    return [i + number + 10 * p + 100 * len(ids) for i, p in zip(ids, positions, strict=True)]
+
+
+def test_a_step_that_is_ready_gets_the_inputs_and_the_attention_of_its_call() -> None:
+    for call in CALLS:
+        assert called(Counting(in_cache=True), *call)[:, 0].tolist() == wanted(*call)
+
+
 @pytest.mark.catches("the-first-call-stays")
-def test_a_step_that_is_ready_gets_the_inputs_and_the_attention_of_this_call() -> None:
-    model = Counting(in_cache=True)
-    for ids, positions, number in (
-        ([1, 2], [5, 6], 0.5),
-        ([3, 4, 5], [7, 8, 9], 0.25),
-        ([9, 9], [0, 0], 0.0),
-    ):
-        wanted = [i + number + 10 * p + 100 * len(ids) for i, p in zip(ids, positions, strict=True)]
-        assert called(model, ids, positions, number)[:, 0].tolist() == wanted
+@pytest.mark.parametrize("second", CALLS[1:], ids=["longer", "as long"])
+def test_a_second_call_gets_its_own_inputs_and_attention(second: Any) -> None:
+    model, first = Counting(in_cache=True), None
+    with contextlib.suppress(Exception):
+        first = called(model, *CALLS[0])[:, 0].tolist()
+    if first == wanted(*CALLS[0]):  # else it is not the first call that stays: the test before
+        assert called(model, *second)[:, 0].tolist() == wanted(*second)
 
 
-def test_a_kind_of_step_is_looked_up_once_and_traced_once() -> None:
-    model = Counting(in_cache=False)
-    for count in (4, 2, 7, 4):
-        called(model, [1] * count, [2] * count, 0.0)
-    assert model.did == [f"look {TOKENS}", f"trace {TOKENS}"]
-    called(model, [1], [2], 0.0)
-    called(model, [1], [2], 0.0)
-    assert model.did[2:] == ["look 1", "trace 1"]
+@pytest.mark.parametrize("in_cache", [False, True])
+def test_a_kind_of_step_is_looked_up_once_and_traced_at_most_once(in_cache: bool) -> None:
+    model = Counting(in_cache)
+    for counts, kind in (((4, 2, 7, 4), TOKENS), ((1, 1), "1")):
+        model.did.clear()
+        for count in counts:
+            called(model, [1] * count, [2] * count, 0.0)
+        assert model.did == [f"look {kind}", f"trace {kind}"][: 2 - in_cache]
 
 
 def test_a_new_trace_has_run_the_step_and_one_from_the_cache_has_not() -> None:

@@ -25,6 +25,7 @@ import multiprocessing
 import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -57,7 +58,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
             f"compile needs PyTorch ({error}): pip install 'torch>=2.11,<2.14'"
         ) from None
     with tempfile.TemporaryDirectory() as thrown_away:
-        asked = vars(args) | {"cache": args.cache or thrown_away}
+        asked = vars(args) | {"cache": writable(args.cache or thrown_away)}
         words = {
             name: asked[name]
             for name in ("model", "shape", "tokens", "compiler", "passes", "cache")
@@ -71,6 +72,18 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
                 console.print(note, markup=False, soft_wrap=True)
     return {**starts[0].pop("about"), "passes": args.passes, "compiler": args.compiler,
             "starts": [{k: v for k, v in s.items() if k != "about"} for s in starts]}  # fmt: skip
+
+
+def writable(folder: str) -> str:
+    """The folder, made if need be. Raises ValueError where it cannot hold files."""
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return folder
+    except OSError as error:
+        raise ValueError(
+            f"--cache {folder}: {error.strerror}; expected a folder that files can be written to"
+        ) from None
 
 
 def in_another_process(words: dict[str, Any]) -> dict[str, Any]:

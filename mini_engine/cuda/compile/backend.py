@@ -37,7 +37,7 @@ from mini_engine.cuda.compile.guards import (
     signature,
 )
 from mini_engine.cuda.compile.marker import Marker
-from mini_engine.cuda.compile.pieces import Run, Step, compiled, loaded, why_not
+from mini_engine.cuda.compile.pieces import Run, Step, compiled, loaded, parts, why_not
 from mini_engine.cuda.compile.split import split
 from mini_engine.cuda.inputs import StepInputs
 from mini_engine.cuda.model import KVCache, Model
@@ -58,6 +58,13 @@ class Start:
     matches: int  # of the pass
     seconds: dict[str, float]  # trace, pass, split, compile; or load
 
+    @staticmethod
+    def of(kind: Signature, step: Step, seconds: dict[str, float]) -> Start:
+        every, distinct = len(step.keys), len(set(step.keys.values()))
+        calls = [node for node in step.graph.graph.nodes if node.op == "call_module"]
+        attentions, cached = len(calls) - every, "load" in seconds
+        return Start(kind.tokens, cached, every, distinct, attentions, step.matches, seconds)
+
 
 @dataclass
 class Backend:
@@ -66,11 +73,10 @@ class Backend:
     names: dict[int, str]  # of every tensor that the graph may take, by its id
     rewrite: Callable[[GraphModule], int]  # the passes; returns matches
     compiler: str
-    keep: bool  # whether the step will be written down, which not every graph can be
+    store: Cache | None
+    key: str  # of the step, there
+    attend: Attend  # of the first step, which runs as soon as it is compiled
     made: Step | None = None
-    content: dict[str, bytes] = field(default_factory=dict)  # of each piece, by key
-    attend: Attend | None = None  # of the first step, which runs as soon as it is compiled
-    written: bytes = b""  # `Step.to_bytes`
     seconds: dict[str, float] = field(default_factory=dict)
 
     def __call__(self, graph: GraphModule, example_inputs: list[Any]) -> Run:
@@ -79,27 +85,29 @@ class Backend:
         matches = self.rewrite(graph)
         rewritten = time.perf_counter()
         cut, attentions = split(graph)
-        parts = dict(cut.named_children())
-        keys = {
-            name: piece_key(part, self.compiler, versions())  # type: ignore[arg-type]
-            for name, part in parts.items()
-            if name not in attentions
-        }
-        step = Step(inputs, cut, frozenset(attentions), keys, matches, self.attend)
+        pieces = {name: part for name, part in parts(cut).items() if name not in attentions}
+        keys = {name: piece_key(part, self.compiler, versions()) for name, part in pieces.items()}
+        self.made = Step(inputs, cut, keys, matches, self.attend)
         cut_at = time.perf_counter()
-        self.written = step.to_bytes() if self.keep else b""
-        runs: dict[str, Run] = {}
-        for name, key in keys.items():
-            if key not in runs:
-                runs[key], self.content[key] = compiled(parts[name], self.compiler)  # type: ignore[arg-type]
-        step.install(runs)
+        if self.store:
+            self.store.write(self.key, self.made.to_bytes())
+        distinct = {keys[name]: piece for name, piece in pieces.items()}
+        self.made.install({key: self._piece(key, piece) for key, piece in distinct.items()})
         self.seconds = {
             "pass": rewritten - began,
             "split": cut_at - rewritten,
             "compile": time.perf_counter() - cut_at,
         }
-        self.made = step
-        return step.graph
+        return self.made.graph
+
+    def _piece(self, key: str, piece: GraphModule) -> Run:
+        """From the cache, where another model may have left it, or compiled now."""
+        if self.store and (content := self.store.read(key)) is not None:
+            return loaded(content, piece, self.compiler)
+        run, content = compiled(piece, self.compiler)
+        if self.store:
+            self.store.write(key, content)
+        return run
 
     def _name(self, value: Any) -> str:
         """What a graph's input is called. A number can only be that of the tokens."""
@@ -138,10 +146,12 @@ class CompiledModel(Model):
         if passes and find_spec("triton") is None:
             raise ValueError("the pass puts in a Triton kernel: install triton, or leave it out")
         self.passes, self.compiler, self.store = passes, compiler, store
+        self._rewrite: Callable[[GraphModule], int] = lambda graph: 0
         if passes:  # also where the cache spares the pass: its op is defined there
             from mini_engine.cuda.compile.passes import add_rms_norm_pass
 
-            self._pass = partial(add_rms_norm_pass, eps=self.config.rms_norm_eps)
+            eps, dtype = self.config.rms_norm_eps, weights.embed.dtype
+            self._rewrite = partial(add_rms_norm_pass, eps=eps, dtype=dtype)
         self.starts: list[Start] = []
         self._steps: dict[Signature, Step] = {}
         self._static = static_tensors(self)
@@ -178,7 +188,7 @@ class CompiledModel(Model):
     ) -> Tensor:
         """Run a step for the first time: Dynamo calls the backend, and then what it gave back."""
         names = {id(tensor): name for name, tensor in (self._static | step).items()}
-        backend = Backend(names, self._rewrite, self.compiler, bool(self.store), attend=attend)
+        backend = Backend(names, self._rewrite, self.compiler, self.store, self.key(kind), attend)
 
         def plain_body(inputs: StepInputs) -> Tensor:
             return Model.body(self, inputs, Marker())
@@ -194,11 +204,7 @@ class CompiledModel(Model):
         seconds = {"trace": time.perf_counter() - began - sum(backend.seconds.values())}
         assert backend.made
         self._steps[kind] = backend.made
-        if self.store:
-            for key, content in backend.content.items():
-                self.store.write(key, content)
-            self.store.write(self.key(kind), backend.written)
-        self._note(kind, backend.made, seconds | backend.seconds, from_cache=False)
+        self.starts.append(Start.of(kind, backend.made, seconds | backend.seconds))
         return hidden
 
     def _from_cache(self, kind: Signature) -> Step | None:
@@ -211,32 +217,13 @@ class CompiledModel(Model):
         step = Step.from_bytes(content)
         runs: dict[str, Run] = {}
         for name, key in step.keys.items():
-            if key in runs:
-                continue
-            if (piece := self.store.read(key)) is None:
-                return None
-            runs[key] = loaded(piece, step.parts()[name], self.compiler)
+            if key not in runs:
+                if (piece := self.store.read(key)) is None:
+                    return None
+                runs[key] = loaded(piece, parts(step.graph)[name], self.compiler)
         step.install(runs)
-        self._note(kind, step, {"load": time.perf_counter() - began}, from_cache=True)
+        self.starts.append(Start.of(kind, step, {"load": time.perf_counter() - began}))
         return step
-
-    def _rewrite(self, graph: GraphModule) -> int:
-        return self._pass(graph, dtype=self.weights.embed.dtype) if self.passes else 0
-
-    def _note(
-        self, kind: Signature, step: Step, seconds: dict[str, float], from_cache: bool
-    ) -> None:
-        self.starts.append(
-            Start(
-                kind.tokens,
-                from_cache,
-                len(step.keys),
-                len(set(step.keys.values())),
-                len(step.attentions),
-                step.matches,
-                seconds,
-            )
-        )
 
 
 def static_tensors(model: Model) -> dict[str, Tensor]:

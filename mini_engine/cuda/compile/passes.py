@@ -36,7 +36,7 @@ Rewrite = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 def add_rms_norm_pass(graph: GraphModule, eps: float, dtype: torch.dtype) -> int:
     """Rewrite `graph` in place; returns the number of places."""
     done = replace_pattern_with_filters(
-        graph, written_out(eps, dtype), fused(eps), match_filters=[may_fuse]
+        graph, written_out(eps, dtype), fused(eps), match_filters=[nothing_between, may_fuse]
     )
     graph.recompile()
     return len(done)
@@ -55,7 +55,7 @@ def written_out(eps: float, dtype: torch.dtype) -> Rewrite:
 
 
 def fused(eps: float) -> Rewrite:
-    """What to put there, (total, normed)."""
+    """What to put there, (total, normed). A cache keeps only the functions that `written` names."""
 
     def replacement(residual: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         out = torch.empty_like(x)
@@ -63,6 +63,15 @@ def fused(eps: float) -> Rewrite:
         return x, out
 
     return replacement
+
+
+def nothing_between(match: InternalMatch, graph: Graph, pattern: Graph) -> bool:  # noqa: ARG001
+    """Whether the nodes stand in a row. Written as one op they are moved together, and what stands
+    between could write to what they read."""
+    found = set(match.nodes_map.values()) - set(match.placeholder_nodes)
+    inside = [node in found for node in graph.nodes]
+    first = inside.index(True)
+    return all(inside[first : first + sum(inside)])
 
 
 def may_fuse(match: InternalMatch, graph: Graph, pattern: Graph) -> bool:  # noqa: ARG001 (a filter)

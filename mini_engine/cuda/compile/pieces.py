@@ -38,13 +38,9 @@ class Step:
 
     inputs: tuple[str, ...]  # names, in the order of the graph's; "T" is the number of tokens
     graph: GraphModule  # calls the parts
-    attentions: frozenset[str]  # these parts
-    keys: dict[str, str]  # of the others, the pieces (`cache.piece_key`)
+    keys: dict[str, str]  # of the pieces (`cache.piece_key`); all other parts are attentions
     matches: int  # of the pass
     attend: Attend | None = None  # of the step that is running
-
-    def parts(self) -> dict[str, GraphModule]:
-        return {name: part for name, part in self.graph.named_children() if name != ""}  # type: ignore[misc]
 
     def install(self, compiled: dict[str, Run]) -> None:
         """Put what was compiled in the place of the pieces, by key, and the attention of whatever
@@ -54,26 +50,25 @@ class Step:
             assert self.attend, "a step runs with an attention"
             return self.attend(q, keys, values, scales)
 
-        for name, part in self.parts().items():
-            if name in self.attentions:
-                for node in part.graph.nodes:
-                    if is_attention(node):
-                        node.target = attend_now
-                part.recompile()
-            else:
+        for name, part in parts(self.graph).items():
+            if name in self.keys:
                 delattr(self.graph, name)
                 setattr(self.graph, name, compiled[self.keys[name]])
+                continue
+            for node in part.graph.nodes:
+                if is_attention(node):
+                    node.target = attend_now
+            part.recompile()
 
     def to_bytes(self) -> bytes:
         """Before `install`. Raises ValueError as `written` does."""
         return json.dumps(
             {
                 "inputs": self.inputs,
-                "attentions": sorted(self.attentions),
                 "keys": self.keys,
                 "matches": self.matches,
                 "graph": written(self.graph),
-                "parts": {name: written(part) for name, part in self.parts().items()},
+                "parts": {name: written(part) for name, part in parts(self.graph).items()},
             }
         ).encode()
 
@@ -85,12 +80,13 @@ class Step:
         for name, nodes in stored["parts"].items():
             root.add_module(name, read(nodes))
         return Step(
-            tuple(stored["inputs"]),
-            read(stored["graph"], root),
-            frozenset(stored["attentions"]),
-            stored["keys"],
-            stored["matches"],
+            tuple(stored["inputs"]), read(stored["graph"], root), stored["keys"], stored["matches"]
         )
+
+
+def parts(graph: GraphModule) -> dict[str, GraphModule]:
+    """What a graph of parts calls, by name, in order."""
+    return dict(graph.named_children())  # type: ignore[arg-type]
 
 
 def compiled(piece: GraphModule, compiler: str) -> tuple[Run, bytes]:

@@ -25,6 +25,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     **{f.__name__: f for f in (functional.embedding, functional.linear, functional.silu)},
     "split": torch.functional.split,
 }
+NAMES: dict[Any, str] = {function: name for name, function in FUNCTIONS.items()}
 OURS = "launch_bound::"
 WITHOUT = "compile it without a cache"
 MADE: dict[str, Callable[[list[Any]], Any]] = {
@@ -87,20 +88,17 @@ def read(nodes: list[list[Any]], root: torch.nn.Module | None = None) -> GraphMo
 
 def _name(node: Node, numbers: dict[Node, int]) -> str:
     """What a file calls the target of a node."""
-    if node.op == "call_function":
-        if str(node.target).startswith("launch_bound."):  # "launch_bound.add_rms_norm.default"
-            return OURS + str(node.target).split(".")[1]
-        for name, function in FUNCTIONS.items():
-            if node.target is function:
-                return name
+    target = str(node.target)
+    if node.op == "call_function" and target.startswith("launch_bound."):
+        return OURS + target.split(".")[1]  # "launch_bound.add_rms_norm.default"
+    if node.op == "call_function" and node.target in NAMES:
+        return NAMES[node.target]
+    if node.op in ("call_function", "get_attr"):
         raise ValueError(
-            f"a graph that calls {node.target} cannot be written: add it to FUNCTIONS, or {WITHOUT}"
+            f"a graph with {node.op} {target} in it cannot be written: a file holds methods, ops "
+            f"of {OURS} and calls of {', '.join(FUNCTIONS)}; {WITHOUT}"
         )
-    if node.op == "get_attr":
-        raise ValueError(
-            f"a graph that holds a constant, {node.target}, cannot be written: {WITHOUT}"
-        )
-    return f"x{numbers[node]}" if node.op == "placeholder" else str(node.target)
+    return f"x{numbers[node]}" if node.op == "placeholder" else target
 
 
 def _target(op: str, name: str) -> Any:

@@ -129,6 +129,17 @@ def test_other_weights_of_the_same_shapes_run_the_same_file(kept: Path) -> None:
         assert same_step(compiled(weights, kept), [(2, 1), (0, 3)])
 
 
+def test_a_deeper_model_compiles_no_piece_that_another_left(kept: Path) -> None:
+    """First, middle and last piece are the same for any number of layers."""
+    config = replace(tiny_weights().config, num_layers=4)
+    model = compiled(random_weights(config, CPU, torch.float32, seed=3), kept)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(backend_room, "compiled", None)
+        assert same_step(model, [(2, 1), (0, 3)])
+    (start,) = model.starts
+    assert (start.from_cache, start.pieces, start.distinct, start.attentions) == (False, 5, 3, 4)
+
+
 def test_another_family_compiles_too_and_without_the_pass() -> None:
     """Qwen2.5: a bias, no norms of q and k."""
     weights = random_weights(FAMILIES["qwen2"], CPU, torch.float32, seed=4)
@@ -244,7 +255,8 @@ def test_attention_is_alone_in_its_part_and_pieces_are_named_by_what_they_do(kep
         name: [node[1] for node in nodes if node[0] != "placeholder" and node[0] != "output"]
         for name, nodes in found["parts"].items()
     }
-    assert [computing[name] for name in found["attentions"]] == [["launch_bound::attend"]] * 2
+    attentions = [calls for name, calls in computing.items() if name not in found["keys"]]
+    assert attentions == [["launch_bound::attend"]] * 2
     assert [calls.count("launch_bound::add_rms_norm") for calls in computing.values()] == [
         0, 0, 2, 0, 1,
     ]  # fmt: skip
@@ -274,3 +286,13 @@ def test_a_first_step_of_one_token_is_refused_in_one_line(
 ) -> None:
     assert main(["compile", "--tokens", "1"]) == 2
     assert "give 2 or more" in capsys.readouterr().err
+
+
+def test_a_cache_that_is_no_folder_is_refused_in_one_line_before_anything_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for taken in (tmp_path / "file", tmp_path / "file" / "below"):
+        (tmp_path / "file").touch()
+        assert main(["compile", "--cache", str(taken)]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert f"--cache {taken}" in line

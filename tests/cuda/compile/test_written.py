@@ -52,9 +52,9 @@ def test_a_graph_with_a_constant_or_a_foreign_function_is_not_written() -> None:
     root, graph = torch.nn.Module(), Graph()
     root.register_buffer("held", torch.ones(2))
     graph.output((graph.get_attr("held"),))
-    with pytest.raises(ValueError, match="holds a constant"):
+    with pytest.raises(ValueError, match="get_attr held"):
         written(GraphModule(root, graph))
-    with pytest.raises(ValueError, match="add it to FUNCTIONS"):
+    with pytest.raises(ValueError, match="fft_fft"):
         written(symbolic_trace(lambda x: torch.fft.fft(x)))
     with pytest.raises(ValueError, match="cannot be written"):
         written(symbolic_trace(lambda x: x.to(device=torch.device("cpu"))))
