@@ -32,7 +32,7 @@ LIBRARIES = ("cublas", "cublaslt")
 
 def no_blas(backend: GraphBackend) -> str | None:
     """Why neither library can be chosen here, in one line; None where they can."""
-    return "neither cuBLAS nor cuBLASLt multiplies on a CPU" if backend.emulated else None
+    return "cuBLAS and cuBLASLt multiply on a GPU only" if backend.emulated else None
 
 
 def preferred() -> str:
