@@ -384,6 +384,14 @@ def with_ctrl_c(work: Callable[[], object], line: int | None) -> int:
     return lines
 
 
+@pytest.fixture(autouse=True, scope="module")
+def ctrl_c_is_heard() -> Iterator[None]:
+    """A program that a script starts in the background (`&`) ignores SIGINT, and so do its own."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.parametrize("device", DEVICES)
 def test_ctrl_c_before_any_line_of_a_capture_leaves_no_broken_state(device: str) -> None:
     """Every seventh line of some 300, on a GPU, whose captures take longer, every 21st; and each of
