@@ -7,10 +7,12 @@ import contextlib
 import io
 import re
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from matplotlib.image import imread
 
 from course.draw import KEPT, figures
@@ -39,6 +41,15 @@ PARTS = (
 WORDS = (900, 1600)
 DEEPER_WORDS = (300, 2000)
 RUNNABLE = ("sh", "python")
+
+
+@pytest.fixture
+def grad_mode() -> Iterator[None]:
+    """A page is a program of its own; the switch that it may set is one of the whole process."""
+    before = torch.is_grad_enabled()
+    yield
+    torch.set_grad_enabled(before)
+
 
 each_chapter = pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda path: path.stem)
 each_page = pytest.mark.parametrize("page", [*CHAPTERS, *DEEPER], ids=lambda path: path.stem)

@@ -87,7 +87,7 @@ def test_on_a_cpu_the_knob_is_refused_and_its_arms_say_why(capsys: Any) -> None:
     assert main(["bench", "--device", "cpu", "--blas", "cublaslt"]) == 2
     assert "--blas cublaslt: cuBLAS and cuBLASLt multiply on a GPU" in capsys.readouterr().err
     for name in BLAS_ARMS:
-        assert "on a CPU" in str(VARIANTS[name].why_not(graphs_for("cpu")))
+        assert "on a GPU only" in str(VARIANTS[name].why_not(graphs_for("cpu")))
 
 
 def test_the_command_offers_the_libraries_there_are_and_its_arms_where_asked_for() -> None:
