@@ -55,6 +55,7 @@ each_chapter = pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda path: pat
 each_page = pytest.mark.parametrize("page", [*CHAPTERS, *DEEPER], ids=lambda path: path.stem)
 
 
+@pytest.mark.usefixtures("grad_mode")
 @pytest.mark.parametrize(
     "page",
     [*CHAPTERS, *DEEPER, COURSE / "EXERCISES.md", COURSE / "INVARIANTS.md"],
