@@ -63,7 +63,8 @@ def test_a_notebook_begins_with_its_question_and_links_lead_somewhere(path: Path
 
 def test_make_jupyter_opens_the_notebooks_in_the_root_with_the_options_given() -> None:
     """A dry run, as if .venv were older than anything: what make would do, in order."""
-    words = ["make", "-n", "--assume-new=pyproject.toml", "jupyter", "ARGS=--no-browser --port=0"]
+    words = ["make", "-n", "--no-print-directory", "--assume-new=pyproject.toml", "jupyter"]
+    words.append("ARGS=--no-browser --port=0")
     told = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     brings, opens = (told.index(what) for what in ("make_venv.py notebooks", "-m jupyterlab"))
     assert brings < opens
