@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 
 import nbformat
@@ -14,7 +13,6 @@ import pytest
 from make_venv import requirements
 from notebooks.running import FOLDER, fresh, spoken
 from tests.support.documents import ROOT
-from tests.support.warm_python import warm_python
 
 NOTEBOOKS = sorted(FOLDER.glob("[0-9][0-9]-*.ipynb"))
 EXTRAS = ("notebooks", "cells", "test")
@@ -24,12 +22,8 @@ each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path
 
 
 @each_notebook
-def test_a_notebook_runs_and_says_what_it_is_committed_with(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_notebook_runs_and_says_what_it_is_committed_with(path: Path) -> None:
     """Predictions are the same everywhere; cells tagged `varies` hold timings."""
-    monkeypatch.setattr(sys, "executable", warm_python())  # of the kernel
-    monkeypatch.setenv("MPLBACKEND", "module://matplotlib_inline.backend_inline")
     kept = dict(spoken(nbformat.read(path, as_version=4)))
     for cell, said in spoken(fresh(path)):
         assert said == kept[cell], f"{path.name}, cell {cell}: run `make notebooks` again"

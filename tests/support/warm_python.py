@@ -38,15 +38,12 @@ ROOT = Path(__file__).parent.parent.parent
 # torch._dynamo: the first custom op of a process imports it. That imports Triton, whose functions
 # are made for the compiler then: what wants the interpreter goes to the true Python.
 HEAVY = ("numpy", "matplotlib.pyplot", "rich.console", "rich.table", "safetensors",
-         "ipykernel.kernelapp", "matplotlib_inline.backend_inline", "torch", "torch._dynamo",
-         "triton")  # fmt: skip
+         "torch", "torch._dynamo", "triton")  # fmt: skip
 MOST_FILES = 16
 
 PROGRAM = """#!{python} -IS
 import json, os, socket, struct, sys
 words = sys.argv[1:]
-if words[:1] == ["-Xfrozen_modules=off"]:  # a kernel of Jupyter: only a debugger sees it
-    words = words[1:]
 if "TRITON_INTERPRET" in os.environ or len(words) < 2 or words[0] not in ("-m", "-c"):
     os.execv({python!r}, [{python!r}, *sys.argv[1:]])
 files = []
@@ -179,8 +176,6 @@ def _do(job: dict[str, Any], files: list[int], program: str) -> None:
     os.chdir(job["where"])
     os.environ.clear()
     os.environ.update(job["environment"])
-    if backend := os.environ.get("MPLBACKEND"):  # read as matplotlib is imported
-        sys.modules["matplotlib"].rcParams["backend"] = backend
     through = os.environ.get("PYTHONUNBUFFERED", "") != ""
     for name, number in (("stdin", 0), ("stdout", 1), ("stderr", 2)):
         mode = "rb" if number == 0 else "wb"
