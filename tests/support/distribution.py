@@ -1,9 +1,9 @@
 """Which test of a run goes to which worker.
 
 In: the ids of the tests, as `pytest -n 2 --dist loadgroup` has them. Out: one unit of work a test,
-except where a fixture is dear or tests would meet, where a whole file is one unit. Units of several
-tests begin (so pytest-xdist has it), then the tests that take longest, then all others: what begins
-last is short, so no worker waits for the other at the end.
+except where a fixture is dear, where a whole file is one unit. Units of several tests begin (so
+pytest-xdist has it), then the tests that take longest, then all others: what begins last is short,
+so no worker waits for the other at the end.
 
 The files are named here and not by `pytest.mark.xdist_group`: pytest-xdist 3.8 hands that mark on
 in a field that pytest 9.2 no longer reads (pytest-dev/pytest-xdist, issue 1386), and says nothing,
@@ -17,9 +17,6 @@ from xdist.scheduler import LoadScopeScheduling
 COMPILED = "kernels, compiled and disassembled"
 TOGETHER = {  # file -> unit of work
     "tests/cli/test_commands.py": "the demo",
-    # Jupyter looks for free ports and then starts the kernel that is to take them: two kernels that
-    # start at the same time may get the same ones, and wait for a minute
-    "tests/course/test_notebooks.py": "the notebooks",
     "tests/course/test_site.py": "the site",
     "tests/cuda/kernels/test_ahead_of_time.py": COMPILED,  # they keep what they have compiled
     "tests/cuda/kernels/test_after_the_wait.py": COMPILED,
@@ -30,6 +27,7 @@ LONGEST = (  # tests of ten seconds and more, or the files where they are, the l
     "tests/measure/test_gpu_command.py::test_a_rehearsal_that_is_cut_at_every_stage_boundary",
     "tests/cuda/kernels/test_interpreter.py",
     "tests/cuda/test_reliability.py::test_ten_thousand_steps",
+    "tests/course/test_notebooks.py::test_a_notebook_runs",
     "tests/cuda/kernels/test_sanitizer.py",
     "tests/measure/test_gate.py::test_right_variants_pass",
     "tests/course/test_docs.py::test_every_command_in_a_document_runs",
