@@ -21,6 +21,11 @@ from hypothesis import HealthCheck, settings
 # suite takes twice as long then. Before anything imports torch, and so for every worker.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# What a script starts in the background (`&`) ignores SIGINT, and so does all that it starts in its
+# turn, such as a server which a test ends by Ctrl-C.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 for _name, _examples in (("default", 100), ("slow", 1000)):
     settings.register_profile(
         _name,
