@@ -67,11 +67,11 @@ def every_call() -> dict[str, tuple[Callable[..., None], tuple[object, ...]]]:
         "rope_kv_write": (rope.rope_kv_write, (q, *cache, qkv, ints, ints, *turned)),
         "decode_attention": (
             attention.decode_attention,
-            (torch.empty_like(q), counters, q, *cache, *lens, 2),
+            (torch.zeros_like(q), counters, q, *cache, *lens, 2),
         ),
         "prefill_attention": (
             prefill.prefill_attention,
-            (torch.empty_like(q), q, *cache, kv.block_table, ones, kv.context_lens),
+            (torch.zeros_like(q), q, *cache, kv.block_table, ones, kv.context_lens),
         ),
         "rope_kv_write_attention": (
             fused_attention.rope_kv_write_attention,
