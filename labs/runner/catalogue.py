@@ -41,7 +41,7 @@ from labs.runner.cutter import CutError, cut, find_source, functions, splice
 
 LABS = Path(__file__).parent.parent
 ROOT = LABS.parent
-ANSWERS = ROOT / "tests" / "labs" / "answers"  # second right answers, one fragment for each lab
+ANSWERS = ROOT / "tests" / "labs" / "answers"  # more right answers: second/labNN_name.py, third/
 
 
 @dataclass(frozen=True)
@@ -101,8 +101,10 @@ class Lab:
         return {path.stem: path for path in sorted((self.folder / "wrong").glob("*.py"))}
 
     @property
-    def second_answer(self) -> Path:
-        return ANSWERS / f"{self.name}.py"
+    def answers(self) -> dict[str, Path]:
+        """`second`, `third` -> the file of another right answer, differently structured."""
+        files = {way: ANSWERS / way / f"{self.name}.py" for way in ("second", "third")}
+        return {way: path for way, path in files.items() if path.exists()}
 
     def misconception(self, id: str) -> Misconception:
         return next(m for m in self.misconceptions if m.id == id)
@@ -160,7 +162,7 @@ class Lab:
         return texts | {file: splice(texts[file], part) for file, part in parts.items()}
 
     def texts(self, implementation: str) -> dict[str, str]:
-        """`reference`, `hole/2`, `wrong/rebind_input` or `second`: file name -> text."""
+        """`reference`, `hole/2`, `wrong/rebind_input`, `second`, `third`: file name -> text."""
         kind, _, which = implementation.partition("/")
         if kind == "reference":
             return self.reference()
@@ -168,8 +170,8 @@ class Lab:
             return self.cut((self.holes[int(which) - 1],))
         if kind == "wrong" and which.replace("-", "_") in self.wrong:
             return self.filled(self.wrong[which.replace("-", "_")])
-        if kind == "second" and self.second_answer.exists():
-            return self.filled(self.second_answer)
+        if kind in self.answers:
+            return self.filled(self.answers[kind])
         known = ["mine", "reference", *(f"wrong/{name}" for name in self.wrong)]
         raise ValueError(f"lab {self.number} has no {implementation!r}: {', '.join(known)}")
 
