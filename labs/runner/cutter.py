@@ -103,6 +103,26 @@ def changed(source: str, mine: str) -> str:
     return "\n".join(out) + "\n"
 
 
+def counterpart(source: str, fragment: str) -> str:
+    """A fragment with what the source itself has in the places that the given one replaces.
+
+    Spliced into another file, it undoes there what the given one does, up to added helpers.
+    """
+    lines, tree = source.splitlines(), ast.parse(source)
+    out: Lines = []
+    for node in ast.parse(fragment).body:
+        old = _find(tree, _name(node))
+        if old is None:
+            continue
+        if not (isinstance(node, ast.ClassDef) and isinstance(old, ast.ClassDef)):
+            out += lines_of(old, lines)
+            continue
+        members = [there for member in node.body if (there := _find(old, _name(member)))]
+        body = [line for member in members for line in lines_of(member, lines)]
+        out += [f"class {node.name}:", *(body or ["    pass"])]
+    return "\n".join(out) + "\n"
+
+
 def find_source(fragment: str, sources: Mapping[str, str]) -> dict[str, str]:
     """Split a fragment by the sources that its parts belong to: file -> fragment.
 
