@@ -57,6 +57,23 @@ class Outcome:
         return sentence(self.test)
 
 
+@dataclass(frozen=True)
+class Diagnosis:
+    """Failing test -> ids of the misconceptions that explain it, none if no known one does.
+
+    A test that is not a key was not looked into: its error says itself what is wrong. `tried` of
+    `known` wrong answers were compared in the time there was.
+    """
+
+    named: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    tried: int = 0
+    known: int = 0
+
+    @property
+    def ids(self) -> list[str]:
+        return list(dict.fromkeys(id for ids in self.named.values() for id in ids))
+
+
 @dataclass
 class Report:
     """The outcome of a run. `stopped` says why it did not finish, or did not begin; `where` and
@@ -70,6 +87,7 @@ class Report:
     inputs: str = ""  # what the learner's function held there
     wrote: list[tuple[str, str]] = field(default_factory=list)  # (file of the repository, where)
     seconds: float = 0.0
+    diagnosis: Diagnosis = field(default_factory=Diagnosis)
     open: list[Hole] = field(default_factory=list)  # holes that are not filled yet
 
     @property
@@ -89,11 +107,7 @@ class Report:
 
 
 def check_files(
-    lab: Lab,
-    files: Mapping[str, Path],
-    *,
-    debug: bool = False,
-    context: BaseContext | None = None,
+    lab: Lab, files: Mapping[str, Path], *, debug: bool = False, context: BaseContext | None = None
 ) -> Report:
     """Run the lab's tests on these files (learner's file name -> path). With `debug` they have the
     terminal, all the time in the world, and end with the first failure."""
@@ -233,48 +247,40 @@ def _read(events: Path) -> list[dict[str, Any]]:
 
 
 def _report(lab: Lab, events: list[dict[str, Any]], late: bool, code: int | None) -> Report:
-    report = Report(lab)
+    report, last = Report(lab), {event["event"]: event for event in events}
     for event in events:
-        kind = event["event"]
-        if kind == "end":
+        if event["event"] == "end":
             fields = {k: v for k, v in event.items() if k not in ("event", "catches")}
             if not 1 <= _number(fields.get("todo", "")) <= len(lab.holes):
                 fields["todo"] = ""  # cut from an older engine, whose lab had more holes
             report.outcomes.append(Outcome(catches=tuple(event["catches"]), **fields))
-        elif kind == "wrote":
+        elif event["event"] == "wrote":
             report.wrote.append((event["path"], event["where"]))
-        elif kind in ("broken", "loop", "exit"):
-            report.where, report.line = event["where"], event["line"]
-            report.inputs = event.get("inputs", "")
-            report.stopped = event.get("message", kind)
-    over = [event["code"] for event in events if event["event"] == "over"]
-    if over and report.stopped in ("", "exit"):  # a fork of the learner's may end as it likes
-        report.stopped = "the debugger was left" if over[0] == 2 and not report.failed else ""
-        return report
-    if over and report.stopped:
-        return report
-    started = [event["test"] for event in events if event["event"] == "start"]
     ended = [outcome.test for outcome in report.outcomes]
-    running = f" in “{sentence(started[-1])}”" if started and started[-1] not in ended else ""
-    if report.stopped == "loop":
-        used = next(event["seconds"] for event in events if event["event"] == "loop")
-        report.stopped = f"stopped after {used:.0f} s{running}: {_endless(report)}"
-    elif report.stopped == "exit":
-        status = next(event["code"] for event in events if event["event"] == "exit")
-        report.stopped = f"os._exit({status}) ended the process{running} with code {code}"
+    test = last.get("start", {"test": ""})["test"]
+    running = f" in “{sentence(test)}”" if test and test not in ended else ""
+    endless = "does a loop never end? The engine's own solution takes a few seconds for all tests"
+    if "broken" in last:
+        report.stopped = last["broken"]["message"]
+    elif "over" in last:
+        left = last["over"]["code"] == 2 and not report.failed and "end" in last
+        report.stopped = "the debugger was left" if left else ""
+        return report
+    elif "loop" in last:
+        report.stopped = f"stopped after {last['loop']['seconds']:.0f} s{running}: {endless}"
+    elif "exit" in last:
+        report.stopped = f"os._exit ended the process{running} with code {last['exit']['code']}"
     elif late:
-        report.stopped = f"stopped after {lab.limit_s:g} s{running}: {_endless(report)}"
-    elif not report.stopped:
+        report.stopped = f"stopped after {lab.limit_s:g} s{running}: {endless}"
+    else:
         report.stopped = f"the process ended{running} with {_ending(code)}: " + (
             f"it ran out of memory ({lab.memory_gb:g} GB is this lab's limit) or crashed in "
             f"compiled code"
         )
+    place = last.get("broken") or last.get("loop") or last.get("exit") or {}
+    report.where, report.line = place.get("where", ""), place.get("line", "")
+    report.inputs = place.get("inputs", "")
     return report
-
-
-def _endless(report: Report) -> str:
-    says = "does this loop never end?" if report.where else "does a loop never end?"
-    return f"{says} The engine's own solution takes a few seconds for the whole lab"
 
 
 def _ending(code: int | None) -> str:

@@ -104,10 +104,7 @@ def changed(source: str, mine: str) -> str:
 
 
 def counterpart(source: str, fragment: str) -> str:
-    """A fragment with what the source itself has in the places that the given one replaces.
-
-    Spliced into another file, it undoes there what the given one does, up to added helpers.
-    """
+    """A fragment with what the source itself has in the places that the given one replaces."""
     lines, tree = source.splitlines(), ast.parse(source)
     out: Lines = []
     for node in ast.parse(fragment).body:
@@ -117,9 +114,9 @@ def counterpart(source: str, fragment: str) -> str:
         if not (isinstance(node, ast.ClassDef) and isinstance(old, ast.ClassDef)):
             out += lines_of(old, lines)
             continue
-        members = [there for member in node.body if (there := _find(old, _name(member)))]
-        body = [line for member in members for line in lines_of(member, lines)]
-        out += [f"class {node.name}:", *(body or ["    pass"])]
+        members = [found for member in node.body if (found := _find(old, _name(member)))]
+        out += [f"class {node.name}:", *(line for m in members for line in lines_of(m, lines))]
+        out += [] if members else ["    pass"]
     return "\n".join(out) + "\n"
 
 

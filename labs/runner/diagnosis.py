@@ -7,11 +7,11 @@ A failing test alone says little: many mistakes fail it. So each wrong answer th
 can catch is put in the place of the learner's own definitions, and the same tests run on it. It is
 named only if
 
-- every failing test fails again, on the same line, with the same values of everything that the test
-  holds, and no test that passed for the learner fails;
-- and the engine's definitions in that place change the outcome: then the learner's own are at fault.
+- every failing test fails again, on the same line, with the same values of everything that the
+  test holds, and no test that passed for the learner fails;
+- and the engine's definitions in that place change the outcome: the learner's own are at fault.
 
-A misspelt name, a wrong type or an exhausted memory is no belief: those are told as what they are.
+A misspelt name, a wrong type or an exhausted memory is no belief: it is told as what it is.
 """
 
 from __future__ import annotations
@@ -25,34 +25,19 @@ from dataclasses import dataclass, field, replace
 from multiprocessing.context import BaseContext
 
 from labs.runner.catalogue import Lab, Misconception
-from labs.runner.checking import Outcome, Report, check_texts
+from labs.runner.checking import Diagnosis, Outcome, Report, check_texts
 from labs.runner.cutter import CutError, counterpart, splice
 from labs.runner.session import ANY
 from labs.runner.values import alike
+from labs.runner.warm import forks
 
 SLIPS = {  # errors that come from a slip of the pen, or say themselves what is wrong
     "TypeError", "NameError", "UnboundLocalError", "AttributeError", "ImportError",
     "ModuleNotFoundError", "SyntaxError", "IndentationError", "MemoryError", "SystemExit",
-    "RecursionError",
+    "RecursionError", "NoTerminal",
 }  # fmt: skip
 LIGHT_S = 2.0  # a lab whose tests all run in this time: a wrong answer is held against all of them
 TIME_S = 12.0  # for all the wrong answers together; what has not begun by then is left out
-
-
-@dataclass(frozen=True)
-class Diagnosis:
-    """Failing test -> ids of the misconceptions that explain it; `tried` of `known` were compared.
-
-    A test that is not a key was not looked into: its error is a slip, or nothing known fails it.
-    """
-
-    named: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    tried: int = 0
-    known: int = 0
-
-    @property
-    def ids(self) -> list[str]:
-        return list(dict.fromkeys(id for ids in self.named.values() for id in ids))
 
 
 def diagnose(
@@ -60,13 +45,14 @@ def diagnose(
 ) -> Diagnosis:
     """Look for the misconceptions behind the failures of this report on these texts."""
     failing = {o.test: o for o in report.failed if not o.todo and o.error not in SLIPS}
+    named: dict[str, tuple[str, ...]] = dict.fromkeys(failing, ())
     rivals = [m for m in lab.misconceptions if any(m.id in o.catches for o in failing.values())]
     if not rivals:
-        return Diagnosis(dict.fromkeys(failing, ()))
-    trial = _Trial(lab, dict(texts), report, failing, context)
+        return Diagnosis(named)
+    heavy = "torch" in lab.packages
+    trial = _Trial(lab, dict(texts), report, failing, context or forks(heavy=heavy))
     with ThreadPoolExecutor(min(len(rivals), max(2, (os.cpu_count() or 2) // 2))) as workers:
         verdicts = list(workers.map(trial.explains, rivals))
-    named: dict[str, tuple[str, ...]] = dict.fromkeys(failing, ())
     for rival, explained in zip(rivals, verdicts, strict=True):
         for test in explained or ():
             named[test] += (rival.id,)
@@ -75,7 +61,7 @@ def diagnose(
 
 
 def same_failure(one: Outcome, other: Outcome) -> bool:
-    """Do two answers fail a test in the same way? The values in the test decide, not its verdict."""
+    """Do two answers fail a test in the same way? The values in the test decide."""
     return (
         (one.outcome, one.error, one.at) == (other.outcome, other.error, other.at)
         and alike(one.message, other.message)
@@ -95,7 +81,7 @@ class _Trial:
     texts: dict[str, str]
     report: Report
     failing: dict[str, Outcome]
-    context: BaseContext | None
+    context: BaseContext
     begun: float = field(default_factory=time.monotonic)
 
     def explains(self, rival: Misconception) -> tuple[str, ...] | None:
@@ -128,10 +114,10 @@ class _Trial:
         }
         run = self._run(wrong, expected)
         theirs = {outcome.test: outcome for outcome in run.outcomes}
-        return all(
-            test in theirs and theirs[test].outcome == outcome
-            for test, outcome in expected.items()
-        ) and all(same_failure(mine, theirs[test]) for test, mine in self.failing.items())  # fmt: skip
+        for test, outcome in expected.items():
+            if test not in theirs or theirs[test].outcome != outcome:
+                return False
+        return all(same_failure(mine, theirs[test]) for test, mine in self.failing.items())
 
     def _mended_by(self, cured: dict[str, str]) -> tuple[str, ...]:
         """The failing tests that the engine's definitions in that place pass, or fail otherwise."""

@@ -4,8 +4,8 @@ In:  the exception of a failing test. Out: a dictionary for the event that ends 
 
     error, message      the type, and what was said, condensed
     asserted, at        the statement of the test that failed, and its line
-    where, line         the learner's last line if the learner's code raised, else the test's; its text
-    inputs              "kernels=257, kernel_us=4.2, spec=h200": the values of the names in `asserted`
+    where, line         the learner's last line if the learner's code raised, else the test's
+    inputs              "kernels=257, kernel_us=4.2, spec=h200": the values that `asserted` names
     expected, got       of a comparison; of arrays, where they differ first
     state               what the test held when it failed: two answers with one mistake agree on it
 """
@@ -18,40 +18,14 @@ import os
 import traceback
 import types
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from labs.runner.cutter import TODO
-from labs.runner.values import fingerprint, is_array, numbers, plain, short
+from labs.runner.difference import Compared, difference, sides_of
+from labs.runner.values import fingerprint, is_array, plain, short
 
-COMPARES = {  # functions that compare arrays: names of what was got and of what was expected
-    "assert_allclose": ("actual", "desired"),
-    "assert_array_equal": ("actual", "desired"),
-    "assert_array_compare": ("x", "y"),
-    "assert_equal": ("actual", "desired"),
-    "assert_close": ("actual", "expected"),
-}
 WRAPS = ("triton", "torch._dynamo", "torch._inductor")  # their errors stand around another one
 MOST_INPUTS = 8
-
-
-@dataclass(frozen=True)
-class Compared:
-    """The comparison that failed last, as pytest handed it over."""
-
-    op: str
-    left: object
-    right: object
-    rtol: float = 1e-6
-    atol: float = 1e-9
-
-    def near(self, one: float, other: float) -> bool:
-        """Are these two numbers equal, as far as the comparison asked?"""
-        both_nan = one != one and other != other
-        return both_nan or one == other or abs(one - other) <= self.atol + self.rtol * abs(other)
-
-    def __str__(self) -> str:
-        return f"{short(self.left)} {self.op} {short(self.right)}"
 
 
 def explained(
@@ -81,7 +55,7 @@ def explained(
         "mine": bool(mine),
     }
     if tests and not todo:
-        sides = _sides(error, frames, compared)
+        sides = sides_of(error, frames, compared)
         found |= _asserted(tests[-1], sides)
         found["state"] = _state([frame for frame, _ in tests])
         if sides is not None:
@@ -124,9 +98,7 @@ def _message(error: BaseException) -> str:
     return "\n".join(kept[:6])
 
 
-def _asserted(
-    step: tuple[types.FrameType, int], sides: Compared | None
-) -> dict[str, Any]:
+def _asserted(step: tuple[types.FrameType, int], sides: Compared | None) -> dict[str, Any]:
     """The statement of the test that failed, its inputs, and what it expected and got."""
     frame, number = step
     path = frame.f_code.co_filename
@@ -141,11 +113,11 @@ def _asserted(
         if made := _made(tree, frame.f_code, name, statement.lineno):
             names += [other for other in _names(made) if other not in names]
     known = frame.f_globals | frame.f_locals
-    shown = [id(side) for side in (sides.left, sides.right)] if sides else []
-    told = [n for n in names if n in known and _is_input(known[n]) and id(known[n]) not in shown]
+    shown = {short(sides.left), short(sides.right)} if sides else set()
+    told = [n for n in names if n in known and _is_input(known[n]) and short(known[n]) not in shown]
     found["inputs"] = held(frame, told)
     if sides is not None:
-        found |= _difference(sides)
+        found |= difference(sides)
     return found
 
 
@@ -196,108 +168,6 @@ def _made(tree: ast.Module, code: types.CodeType, name: str, before: int) -> ast
 def _is_input(value: object) -> bool:
     """A value, and not a function, a class or a module."""
     return is_array(value) or not (callable(value) or isinstance(value, types.ModuleType))
-
-
-def _sides(
-    error: BaseException,
-    frames: list[tuple[types.FrameType, int]],
-    compared: Compared | None,
-) -> Compared | None:
-    """What was got and what was expected, and how they were compared."""
-    if not isinstance(error, AssertionError):
-        return None
-    for frame, _ in reversed(frames):
-        held, place = frame.f_locals, frame.f_code.co_filename
-        if frame.f_code.co_name in COMPARES and f"{os.sep}testing{os.sep}" in place:
-            got, expected = COMPARES[frame.f_code.co_name]
-            if got in held and expected in held:
-                rtol, atol = held.get("rtol") or 1e-6, held.get("atol") or 1e-9
-                return Compared("==", held[got], held[expected], rtol, atol)
-    if compared is not None and " ".join(str(compared).split()) in " ".join(str(error).split()):
-        return compared
-    return None
-
-
-def _difference(sides: Compared) -> dict[str, str]:
-    """`got` and `expected` in a line each; of long values, where they differ first."""
-    if sides.op != "==":
-        return {"got": f"{sides} does not hold", "expected": ""}
-    told = _of_arrays(sides) or _of_parts(sides.left, sides.right)
-    return told or {"got": short(sides.left), "expected": short(sides.right)}
-
-
-def _of_arrays(sides: Compared) -> dict[str, str] | None:
-    got, expected = sides.left, getattr(sides.right, "expected", sides.right)
-    if not (is_array(got) or is_array(expected)):
-        return None
-    plainly = {"got": short(got), "expected": short(expected)}
-    mine, right = numbers(got), numbers(expected)
-    if not mine or not right:
-        return plainly
-    right = right * len(mine) if len(right) == 1 else right
-    if len(mine) != len(right) or len(mine) == 1:
-        return plainly
-    apart = [i for i, (a, b) in enumerate(zip(mine, right, strict=True)) if not sides.near(a, b)]
-    if not apart or (is_array(got) and is_array(expected) and _shape(got) != _shape(expected)):
-        return plainly
-    place = _index(apart[0], _shape(got) if is_array(got) else _shape(expected))
-    few, more = apart[:4], " …" if len(apart) > 4 else ""
-    told = f" ({len(apart)} of {len(mine)} differ, the first at {place})"
-    return {
-        "got": " ".join(short(mine[i], 0) for i in few) + more + told,
-        "expected": " ".join(short(right[i], 0) for i in few) + more,
-    }
-
-
-def _shape(array: Any) -> tuple[int, ...]:
-    return tuple(array.shape)
-
-
-def _of_parts(got: object, expected: object) -> dict[str, str] | None:
-    """Lists, dictionaries, sets and texts of many lines."""
-    if isinstance(got, dict) and isinstance(expected, dict):
-        keys = [k for k in [*expected, *got]
-                if k not in got or k not in expected or got[k] != expected[k]]  # fmt: skip
-        keys = list(dict.fromkeys(keys))[:4]
-        return {"got": _entries(got, keys), "expected": _entries(expected, keys)}
-    if isinstance(got, set | frozenset) and isinstance(expected, set | frozenset):
-        return {
-            "got": f"{short(got)}, too many: {short(got - expected)}",
-            "expected": f"{short(expected)}, missing: {short(expected - got)}",
-        }
-    if isinstance(got, str) and isinstance(expected, str) and "\n" in got + expected:
-        got, expected = got.splitlines(), expected.splitlines()
-    pairs = isinstance(got, list | tuple) and isinstance(expected, list | tuple)
-    if pairs and max(len(got), len(expected)) > 4:  # type: ignore[arg-type]
-        return _of_lists(list(got), list(expected))  # type: ignore[call-overload]
-    return None
-
-
-def _of_lists(got: list[Any], expected: list[Any]) -> dict[str, str] | None:
-    longest = max(len(got), len(expected))
-    for i in range(longest):
-        if i >= len(got) or i >= len(expected) or bool(got[i] != expected[i]):
-            return {"got": _part(got, i), "expected": _part(expected, i)}
-    return None
-
-
-def _part(values: list[Any], place: int) -> str:
-    if place >= len(values):
-        return f"ends after {len(values)}"
-    return f"{short(values[place])} (at [{place}] of {len(values)})"
-
-
-def _entries(values: dict[Any, Any], keys: list[Any]) -> str:
-    shown = [f"{short(k)}: {short(values[k]) if k in values else 'missing'}" for k in keys]
-    return ", ".join(shown)
-
-
-def _index(flat: int, shape: tuple[int, ...]) -> str:
-    place = []
-    for size in reversed(shape):
-        place.append(flat % size)
-        flat //= size
-    return f"[{', '.join(str(i) for i in reversed(place))}]"
 
 
 def _state(frames: list[types.FrameType]) -> dict[str, str]:

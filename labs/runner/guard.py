@@ -25,13 +25,14 @@ import time
 import types
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from labs.runner.evidence import held, same
 
-TEST_CPU_S = 10.0  # of one test's own computing; the engine's way takes a second or two
+TEST_CPU_S = 8.0  # of one test's own computing; the engine's way takes a second or two
 IMPORT_CPU_S = 25.0  # of all imports, PyTorch's among them
 WAIT_S = 45.0  # of waiting, for a lock that nobody gives back
+TRACE_S = 12.0
 TICK_S = 0.25
 
 Write = Callable[..., None]
@@ -47,16 +48,24 @@ class Guard:
         self.clock = _clock_of_this_thread()
         self.cpu, self.wall = self.clock(), time.monotonic()
         self.told: set[str] = set()
+        self.log: IO[str] | None = None
 
     def test(self, name: str) -> None:
         """A test begins: its time counts from here."""
         self.name, self.limit_s = name, TEST_CPU_S
         self.cpu, self.wall = self.clock(), time.monotonic()
+        if self.log is not None:  # a loop in compiled code lets no other thread in: leave a trace
+            faulthandler.dump_traceback_later(TRACE_S, file=self.log)
 
     def watch(self, *, limits: bool) -> None:
         """Begin: end the process with its parent and, with `limits`, when a test takes too long."""
         main = threading.get_ident()
         threading.Thread(target=self._watch, args=(main, limits), daemon=True).start()
+
+    def log_crashes(self, path: str) -> None:
+        """Write tracebacks of crashes (a segmentation fault, an abort) to this file."""
+        self.log = open(path, "w")  # noqa: SIM115  open until the end
+        faulthandler.enable(self.log, all_threads=False)
 
     def tell_exits(self) -> None:
         """From now on `os._exit` of this process says who called it."""
@@ -130,15 +139,10 @@ class Guard:
         return frame, frame.f_lineno
 
 
-def crash_log(path: str) -> None:
-    """Write the traceback of a crash (a segmentation fault, an abort) to this file."""
-    faulthandler.enable(open(path, "w"), all_threads=False)  # noqa: SIM115  open until the end
-
-
 def place_of(log: str, files: Iterable[str]) -> str:
-    """`FILE:LINE` of the learner's innermost frame in such a traceback, or nothing."""
-    files = list(files)
-    for path, number in re.findall(r'File "(.+?)", line (\d+)', log):
+    """`FILE:LINE` of the learner's innermost frame in the last of such tracebacks, or nothing."""
+    files, last = list(files), re.split(r"^(?=Timeout|Fatal)", log, flags=re.MULTILINE)[-1]
+    for path, number in re.findall(r'File "(.+?)", line (\d+)', last):
         if any(same(path, file) for file in files):
             return f"{path}:{number}"
     return ""

@@ -26,8 +26,9 @@ from typing import Any
 import pytest
 
 from labs.runner.catalogue import LABS, ROOT
-from labs.runner.evidence import Compared, explained
-from labs.runner.guard import Guard, crash_log, own_group
+from labs.runner.difference import Compared
+from labs.runner.evidence import explained
+from labs.runner.guard import Guard, own_group
 from labs.runner.substitute import substitute
 
 CATCHES = "catches(*ids): a test that fails if the code holds one of these misconceptions"
@@ -71,7 +72,8 @@ def run_job(job: Job) -> None:
         reporter.guard.watch(limits=not job.debug)
         reporter.guard.tell_exits()
         reporter.guard.tell_writes(ROOT, except_in=_writable())
-        crash_log(f"{job.events}.crash")
+        if not job.debug:
+            reporter.guard.log_crashes(f"{job.events}.crash")
         words = [job.test_file, "-q", "--tb=native", "--import-mode=importlib"]
         for plugin in ("cacheprovider", "faulthandler", "unraisableexception"):
             words += ["-p", f"no:{plugin}"]  # the last one collects garbage after each test
@@ -186,8 +188,12 @@ class Reporter:
         self.write(event="broken", message=message, where=told["where"], line=told["line"])
 
 
+class NoTerminal(RuntimeError):
+    """A debugger was asked for where nobody can type."""
+
+
 def _no_terminal(*_: object, **__: object) -> None:
-    raise RuntimeError("breakpoint() needs a terminal: python -m labs check --debug")
+    raise NoTerminal("breakpoint() needs a terminal: python -m labs check --debug")
 
 
 def misconceptions(item: pytest.Item) -> list[str]:

@@ -54,7 +54,7 @@ def is_array(value: object) -> bool:
 
 
 def plain(value: object) -> bool:
-    """Is it a value that two runs can be compared by: a number, a text, an array, a list of them?"""
+    """Can two runs be compared by it: is it a number, a text, an array, a list of them?"""
     if value is None or isinstance(value, str | bool | int | float | enum.Enum):
         return True
     if is_array(value) or dataclasses.is_dataclass(value):

@@ -13,13 +13,7 @@ from functools import cache
 from multiprocessing.context import BaseContext
 
 TORCH = "labs.runner.preload"
-HEAVY = [
-    "numpy",
-    "pytest",
-    "_pytest.assertion.rewrite",
-    "labs.runner.session",
-    TORCH,
-]
+HEAVY = ["numpy", "pytest", "_pytest.assertion.rewrite", "labs.runner.session", TORCH]
 
 
 def fresh() -> BaseContext:
