@@ -45,6 +45,7 @@ class Outcome:
     where: str = ""
     line: str = ""
     mine: bool = False  # was it raised in the learner's file?
+    refused: bool = False  # did the engine or the lab raise it on purpose?
     inputs: str = ""
     expected: str = ""
     got: str = ""
@@ -135,11 +136,11 @@ def check_texts(
     *,
     only: str = "",
     first: bool = False,
-    expected: Mapping[str, str] | None = None,
+    expected: Mapping[str, Mapping[str, Any]] | None = None,
     context: BaseContext | None = None,
 ) -> Report:
     """Run the lab's tests on these texts, file name -> text; with `first` until one fails, with
-    `expected`, test -> outcome, those tests until one comes out otherwise."""
+    `expected`, test -> fields of its outcome, those tests until one comes out otherwise."""
     with tempfile.TemporaryDirectory(prefix="lab-") as folder:
         files = {}
         for file, text in texts.items():
@@ -186,7 +187,7 @@ def _run(
     *,
     only: str = "",
     first: bool = False,
-    expected: Mapping[str, str] | None = None,
+    expected: Mapping[str, Mapping[str, Any]] | None = None,
     debug: bool = False,
     context: BaseContext | None = None,
 ) -> Report:

@@ -21,14 +21,14 @@ import os
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from multiprocessing.context import BaseContext
+from typing import Any
 
 from labs.runner.catalogue import Lab, Misconception
 from labs.runner.checking import Diagnosis, Outcome, Report, check_texts
 from labs.runner.cutter import CutError, counterpart, splice
-from labs.runner.session import ANY
-from labs.runner.values import alike
+from labs.runner.evidence import ANY, PASSED, same_outcome
 from labs.runner.warm import forks
 
 SLIPS = {  # errors that come from a slip of the pen, or say themselves what is wrong
@@ -44,7 +44,7 @@ def diagnose(
     lab: Lab, texts: Mapping[str, str], report: Report, *, context: BaseContext | None = None
 ) -> Diagnosis:
     """Look for the misconceptions behind the failures of this report on these texts."""
-    failing = {o.test: o for o in report.failed if not o.todo and o.error not in SLIPS}
+    failing = {o.test: o for o in report.failed if not o.todo and not is_slip(o)}
     named: dict[str, tuple[str, ...]] = dict.fromkeys(failing, ())
     rivals = [m for m in lab.misconceptions if any(m.id in o.catches for o in failing.values())]
     if not rivals:
@@ -60,14 +60,9 @@ def diagnose(
     return Diagnosis(named, tried, len(rivals))
 
 
-def same_failure(one: Outcome, other: Outcome) -> bool:
-    """Do two answers fail a test in the same way? The values in the test decide."""
-    return (
-        (one.outcome, one.error, one.at) == (other.outcome, other.error, other.at)
-        and alike(one.message, other.message)
-        and one.state.keys() == other.state.keys()
-        and all(alike(text, other.state[name]) for name, text in one.state.items())
-    )
+def is_slip(outcome: Outcome) -> bool:
+    """Does an error say itself what is wrong? Not if the engine or the lab raised it on purpose."""
+    return outcome.error in SLIPS and not outcome.refused
 
 
 # ---------------------------------------------------------------- parts
@@ -95,7 +90,9 @@ class _Trial:
             return ()  # the learner's file has no such function: this answer does not fit it
         if _parsed(cured) == _parsed(self.texts):
             return ()  # the learner has there what the engine has
-        return self._mended_by(cured) if self._fails_as(wrong, rival) else ()
+        if _parsed(wrong) != _parsed(self.texts) and not self._fails_as(wrong, rival):
+            return ()
+        return self._mended_by(cured)
 
     def _cured(self, rival: Misconception) -> dict[str, str]:
         """The learner's texts with the engine's definitions where the wrong answer puts its own."""
@@ -107,17 +104,17 @@ class _Trial:
     def _fails_as(self, wrong: dict[str, str], rival: Misconception) -> bool:
         """Does a wrong answer come out of the tests as the learner's does?"""
         light = self.report.seconds < LIGHT_S
-        expected = dict.fromkeys(self.failing, "failed") | {
-            o.test: "passed"
+        expected = {test: asdict(outcome) for test, outcome in self.failing.items()} | {
+            o.test: PASSED
             for o in self.report.outcomes
             if o.outcome == "passed" and (light or rival.id in o.catches)
         }
         run = self._run(wrong, expected)
         theirs = {outcome.test: outcome for outcome in run.outcomes}
-        for test, outcome in expected.items():
-            if test not in theirs or theirs[test].outcome != outcome:
-                return False
-        return all(same_failure(mine, theirs[test]) for test, mine in self.failing.items())
+        return all(
+            test in theirs and same_outcome(outcome, asdict(theirs[test]))
+            for test, outcome in expected.items()
+        )
 
     def _mended_by(self, cured: dict[str, str]) -> tuple[str, ...]:
         """The failing tests that the engine's definitions in that place pass, or fail otherwise."""
@@ -127,10 +124,10 @@ class _Trial:
         theirs = {outcome.test: outcome for outcome in run.outcomes}
         return tuple(
             test for test, mine in self.failing.items()
-            if test in theirs and not same_failure(mine, theirs[test])
+            if test in theirs and not same_outcome(asdict(mine), asdict(theirs[test]))
         )  # fmt: skip
 
-    def _run(self, texts: dict[str, str], expected: Mapping[str, str]) -> Report:
+    def _run(self, texts: dict[str, str], expected: Mapping[str, Mapping[str, Any]]) -> Report:
         longest = min(self.lab.limit_s, TIME_S + 3 * self.report.seconds)
         lab = replace(self.lab, limit_s=longest)
         return check_texts(lab, texts, expected=expected, context=self.context)

@@ -17,15 +17,18 @@ import linecache
 import os
 import traceback
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from labs.runner.catalogue import ROOT
 from labs.runner.cutter import TODO
 from labs.runner.difference import Compared, difference, sides_of
-from labs.runner.values import fingerprint, is_array, plain, short
+from labs.runner.values import alike, fingerprint, is_array, plain, short
 
 WRAPS = ("triton", "torch._dynamo", "torch._inductor")  # their errors stand around another one
 MOST_INPUTS = 8
+ANY: dict[str, Any] = {}  # outcomes to compare with: whatever it is
+PASSED = {"outcome": "passed"}
 
 
 def explained(
@@ -53,6 +56,7 @@ def explained(
         "where": f"{path}:{number}",
         "line": linecache.getline(path, number).strip(),
         "mine": bool(mine),
+        "refused": _refused(inner, files),
     }
     if tests and not todo:
         sides = sides_of(error, frames, compared)
@@ -61,6 +65,22 @@ def explained(
         if sides is not None:
             found["state"]["got"] = fingerprint(sides.left)
     return found
+
+
+def same_outcome(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> bool:
+    """Does a test come out of two runs in the same way? Of a failure its values decide: the line,
+    what was said, and all that the test held when it failed."""
+    if wanted.get("outcome", found["outcome"]) != found["outcome"]:
+        return False
+    if wanted.get("outcome") != "failed":
+        return True
+    one, other = wanted.get("state") or {}, found.get("state") or {}
+    return (
+        (wanted.get("error"), wanted.get("at")) == (found.get("error"), found.get("at"))
+        and alike(wanted.get("message", ""), found.get("message", ""))
+        and one.keys() == other.keys()
+        and all(alike(text, other[name]) for name, text in one.items())
+    )
 
 
 def same(one: str, other: str) -> bool:
@@ -96,6 +116,18 @@ def _message(error: BaseException) -> str:
         if line.strip() and not line.lstrip().startswith("+ "):
             kept.append(line.rstrip()[:160])
     return "\n".join(kept[:6])
+
+
+def _refused(error: BaseException, files: list[str]) -> bool:
+    """Did the engine or the lab raise it on purpose, rather than Python at a slip?"""
+    steps = traceback.extract_tb(error.__traceback__)
+    last = steps[-1] if steps else None
+    return (
+        last is not None
+        and last.filename.startswith(f"{ROOT}{os.sep}")
+        and not any(same(last.filename, file) for file in files)
+        and (last.line or "").startswith("raise ")
+    )
 
 
 def _asserted(step: tuple[types.FrameType, int], sides: Compared | None) -> dict[str, Any]:

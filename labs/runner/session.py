@@ -27,20 +27,20 @@ import pytest
 
 from labs.runner.catalogue import LABS, ROOT
 from labs.runner.difference import Compared
-from labs.runner.evidence import explained
+from labs.runner.evidence import ANY, explained, same_outcome
 from labs.runner.guard import Guard, own_group
 from labs.runner.substitute import substitute
 
 CATCHES = "catches(*ids): a test that fails if the code holds one of these misconceptions"
-ANY = ""  # an expected outcome: whatever it is
 PRINTED = 2000  # characters kept of what the learner prints in one test
 
 
 @dataclass(frozen=True)
 class Job:
     """What to run. `only` keeps the tests that catch this misconception; `first` ends with the
-    first test that fails; `expected`, test -> outcome, keeps these tests, those that shall fail
-    first, and ends at one that comes out otherwise; `debug` gives the terminal to the tests."""
+    first test that fails; `expected`, test -> the fields of its outcome, keeps these tests, those
+    that shall fail first, and ends at one that comes out otherwise (evidence.same_outcome);
+    `debug` gives the terminal to the tests."""
 
     test_file: str
     modules: dict[str, str]  # module -> file
@@ -49,7 +49,7 @@ class Job:
     environment: dict[str, str] = field(default_factory=dict)
     only: str = ""
     first: bool = False
-    expected: Mapping[str, str] = field(default_factory=dict)
+    expected: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     debug: bool = False
 
 
@@ -127,7 +127,7 @@ class Reporter:
             items[:] = [item for item in items if self.job.only in misconceptions(item)]
         if expected := self.job.expected:
             items[:] = [item for item in items if item.name in expected]
-            items.sort(key=lambda item: expected[item.name] != "failed")
+            items.sort(key=lambda item: expected[item.name].get("outcome") != "failed")
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         self.compared = None
@@ -147,20 +147,13 @@ class Reporter:
             os.kill(os.getpid(), 9)  # a fork that the learner's code has left running
         if report.when == "call" or (report.when == "setup" and not report.passed):
             error = call.excinfo.value if call.excinfo and not report.skipped else None
-            self.write(
-                event="end",
-                test=item.name,
-                outcome=report.outcome,
-                catches=misconceptions(item),
-                printed=report.capstdout[-PRINTED:] if error else "",
-                **(self._explained(error) if error else {}),
-                **(
-                    {"reason": str(report.longrepr[-1])}
-                    if isinstance(report.longrepr, tuple)
-                    else {}
-                ),
-            )
-            if self.job.expected.get(item.name, ANY) not in (ANY, report.outcome):
+            told = {"outcome": report.outcome, **(self._explained(error) if error else {})}
+            if isinstance(report.longrepr, tuple):
+                told["reason"] = str(report.longrepr[-1])
+            printed = report.capstdout[-PRINTED:] if error else ""
+            catches = misconceptions(item)
+            self.write(event="end", test=item.name, catches=catches, printed=printed, **told)
+            if not same_outcome(self.job.expected.get(item.name, ANY), told):
                 item.session.shouldstop = "another outcome"
         return report
 

@@ -137,6 +137,8 @@ def _array(value: Any) -> str:
     kind = str(value.dtype).removeprefix("torch.")
     shape = ", ".join(str(size) for size in value.shape)
     flat = _flat(value)
+    if len(flat) > FEW and len({repr(number) for number in flat}) == 1:
+        return f"{kind}[{shape}] all {short(flat[0], 0)}"
     shown = " ".join(short(number, 0) for number in flat[:FEW])
     return f"{kind}[{shape}] {shown}{' …' if len(flat) > FEW else ''}".rstrip()
 

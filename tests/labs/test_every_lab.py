@@ -5,13 +5,16 @@ names the misconception fails for each wrong answer, and another right answer pa
 from __future__ import annotations
 
 import re
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from labs.runner.catalogue import Hole, Lab, all_labs
-from labs.runner.checking import check_implementation
+from labs.runner.checking import check_implementation, check_texts
 from labs.runner.cutter import definition_of, open_holes
+from labs.runner.diagnosis import diagnose
+from labs.runner.evidence import same_outcome
 from labs.runner.warm import context
 from tests.support.documents import LINK, ROOT, fences, prose, run_command
 
@@ -60,13 +63,27 @@ def test_a_hole_alone_fails_and_says_what_is_to_do(lab: Lab, hole: Hole) -> None
 
 
 @pytest.mark.parametrize(("lab", "name"), WRONG)
-def test_a_wrong_answer_is_killed_by_a_test_that_names_its_misconception(
+def test_a_wrong_answer_is_killed_by_a_test_that_names_its_misconception_and_no_other(
     lab: Lab, name: str
 ) -> None:
-    id = name.replace("_", "-")
-    report = check_implementation(lab, f"wrong/{name}", only=id, context=context())
+    id, texts = name.replace("_", "-"), lab.texts(f"wrong/{name}")
+    report = check_texts(lab, texts, only=id, context=context())
     killed = [test for test in report.failed if id in test.catches and not test.todo]
     assert killed, report.stopped or f"no test that catches {id} fails"
+    named = diagnose(lab, texts, report, context=context()).ids
+    if named != [id]:  # the tests that catch it do not suffice to tell it from another
+        report = check_texts(lab, texts, context=context())
+        named = diagnose(lab, texts, report, context=context()).ids
+    assert named == [id]
+
+
+@each_lab
+def test_a_wrong_answer_fails_in_the_same_way_every_time(lab: Lab) -> None:
+    name = sorted(lab.wrong)[0]
+    texts, id = lab.texts(f"wrong/{name}"), name.replace("_", "-")
+    one, other = (check_texts(lab, texts, only=id, context=context()) for _ in range(2))
+    for first, second in zip(one.outcomes, other.outcomes, strict=True):
+        assert same_outcome(asdict(first), asdict(second)), first.test
 
 
 @pytest.mark.parametrize(("lab", "way"), ANSWERS)

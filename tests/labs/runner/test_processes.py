@@ -1,0 +1,148 @@
+"""A check ends all that it started, and says where in the learner's file it went wrong."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from labs.runner import guard
+from labs.runner.catalogue import lab_number
+from labs.runner.checking import Outcome, Report, check_files
+from tests.support.documents import ROOT
+
+LAB = lab_number(1)
+ENGINE = LAB.reference()["launch_model.py"]
+BEGINS = len(ENGINE.splitlines()) + 2
+
+
+def checked(folder: Path, *body: str, whole: str = "") -> Report:
+    """Check the engine's file with another `utilisation`, whose body starts at line BEGINS + 1."""
+    path = folder / "launch_model.py"
+    own = "\ndef utilisation(kernels, kernel_us, itl_us):\n" + "".join(f"    {b}\n" for b in body)
+    path.write_text(whole or ENGINE + own)
+    return check_files(LAB, {"launch_model.py": path})
+
+
+def failed(report: Report) -> Outcome:
+    (outcome,) = report.failed
+    return outcome
+
+
+RIGHT = "return kernels * kernel_us / itl_us"
+TEST = "in “utilisation counts kernels and nothing else”"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
+def test_what_a_check_started_does_not_outlive_it(tmp_path: Path) -> None:
+    note = tmp_path / "pid"
+    start = (
+        "from subprocess import Popen",
+        f"open({str(note)!r}, 'w').write(str(Popen(['sleep', '600']).pid))",
+    )
+    assert checked(tmp_path, *start, RIGHT).passed
+    status = Path(f"/proc/{note.read_text()}/stat")
+    for _ in range(100):
+        if not status.exists() or status.read_text().rpartition(")")[2].split()[0] == "Z":
+            return
+        time.sleep(0.05)
+    pytest.fail("it still runs")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_fork_in_a_test_does_not_run_the_tests_again(tmp_path: Path) -> None:
+    report = checked(tmp_path, "import os", "os.fork()", RIGHT)
+    assert report.passed
+    names = [outcome.test for outcome in report.outcomes]
+    assert len(names) == len(set(names))
+
+
+def test_an_endless_loop_is_named_with_its_line_and_what_it_holds(tmp_path: Path) -> None:
+    report = checked(tmp_path, "n = 0", "while True:", "    n += 1")
+    assert TEST in report.stopped
+    assert "never end" in report.stopped
+    assert report.where in {f"{tmp_path}/launch_model.py:{BEGINS + 2 + i}" for i in (0, 1)}
+    assert "kernels=300" in report.inputs
+    assert guard.TEST_CPU_S < 15
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("import os; os._exit(11)", "with code 11"),
+        ("import ctypes; ctypes.string_at(0)", "with SIGSEGV"),
+        ("import os; os.abort()", "with SIGABRT"),
+    ],
+)
+def test_a_process_that_ends_is_told_with_the_test_and_the_line(
+    tmp_path: Path, body: str, says: str
+) -> None:
+    report = checked(tmp_path, body)
+    assert says in report.stopped
+    assert TEST in report.stopped
+    assert report.where == f"{tmp_path}/launch_model.py:{BEGINS + 1}"
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("raise SystemExit(3)", "SystemExit: 3"),
+        ("import a_module_that_is_nowhere", "ModuleNotFoundError"),
+        ("TABLE = {}['a']", "KeyError: 'a'"),
+    ],
+)
+def test_an_import_that_fails_is_told_with_its_line(tmp_path: Path, line: str, says: str) -> None:
+    report = checked(tmp_path, whole=f"{ENGINE}{line}\n")
+    assert says in report.stopped
+    assert report.where == f"{tmp_path}/launch_model.py:{BEGINS - 1}"
+    assert report.line == line
+
+
+def test_an_exit_in_a_test_is_a_failure_of_this_test_alone(tmp_path: Path) -> None:
+    outcome = failed(checked(tmp_path, "raise SystemExit('enough')"))
+    assert (outcome.error, outcome.message) == ("SystemExit", "enough")
+    assert outcome.where == f"{tmp_path}/launch_model.py:{BEGINS + 1}"
+
+
+def test_a_write_into_the_repository_is_told_and_one_beside_it_is_not(tmp_path: Path) -> None:
+    inside, beside = ROOT / "labs" / "a_note_of_a_test.txt", tmp_path / "beside.txt"
+    write = f"[open(p, 'w').close() for p in ({str(inside)!r}, {str(beside)!r})]"
+    try:
+        report = checked(tmp_path, write, RIGHT)
+    finally:
+        inside.unlink(missing_ok=True)
+    assert report.passed
+    assert report.wrote == [(str(inside), f"{tmp_path}/launch_model.py:{BEGINS + 1}")]
+
+
+def test_a_failure_shows_its_inputs_its_values_and_what_was_printed(tmp_path: Path) -> None:
+    outcome = failed(checked(tmp_path, "print('asked for', kernels)", "return 0.25"))
+    assert outcome.asserted == "assert utilisation(300, 2.0, 1200.0) == pytest.approx(0.5)"
+    assert (outcome.got, outcome.expected) == ("0.25", "0.5")
+    assert outcome.printed == "asked for 300\n"
+
+
+def test_a_breakpoint_without_a_terminal_says_what_to_type(tmp_path: Path) -> None:
+    outcome = failed(checked(tmp_path, "breakpoint()", RIGHT))
+    assert "check --debug" in outcome.message
+
+
+def test_debug_gives_the_terminal_to_a_breakpoint(tmp_path: Path) -> None:
+    def labs(*words: str, typed: str = "") -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "labs", *words]
+        environment = os.environ | {"LABS_HOME": str(tmp_path)}
+        return subprocess.run(
+            command, cwd=ROOT, env=environment, input=typed, capture_output=True, text=True
+        )
+
+    labs("start", "1")
+    own = f"\n\ndef utilisation(kernels, kernel_us, itl_us):\n    breakpoint()\n    {RIGHT}\n"
+    (tmp_path / LAB.name / "launch_model.py").write_text(ENGINE + own)
+    said = labs("check", "1", "--debug", typed="p 1000 + kernels\nq\n")
+    assert "(Pdb) 1300" in said.stdout
+    assert "the debugger was left" in said.stdout
+    assert said.returncode == 1

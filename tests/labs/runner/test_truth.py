@@ -1,0 +1,104 @@
+"""A check names a misconception where it is one, and nothing where it is not.
+
+tests/labs/test_every_lab.py asks for every wrong answer whether it is told from all others.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from labs.runner import diagnosis
+from labs.runner.catalogue import lab_number
+from labs.runner.checking import Report, check_texts
+from labs.runner.diagnosis import diagnose, is_slip
+from labs.runner.report import in_order
+from labs.runner.warm import context
+
+
+def checked(number: int, *changes: tuple[str, str], wrong: str = "") -> Report:
+    """The report of a lab on the engine's own text with a wrong answer and with some changes."""
+    lab = lab_number(number)
+    texts = lab.texts(f"wrong/{wrong}") if wrong else lab.reference()
+    for old, new in changes:
+        (file,) = (name for name, text in texts.items() if old in text)
+        texts[file] = texts[file].replace(old, new, 1)
+    report = check_texts(lab, texts, context=context())
+    report.diagnosis = diagnose(lab, texts, report, context=context())
+    return report
+
+
+MISTAKES = [  # lab, what stands there, what somebody typed
+    (1, "spec.cpu_op_us, spec.stream_gap_us", "spec.cpu_op_us, spec.graph_gap_us"),
+    (1, "kernels * issue + kernel_us  #", "(kernels - 1) * issue + kernel_us  #"),
+    (1, "return kernels * kernel_us / itl_us", "return kernels + kernel_us / itl_us"),
+    (1, "return kernels * kernel_us / itl_us", "return kernels * kernel_us / itl"),
+    (1, "math.ceil(capture_us / saved_us)", "math.floor(capture_us / saved_us)"),
+    (1, "kernel_floor_us - spec.stream_gap_us)", "kernel_floor_us + spec.stream_gap_us)"),
+    (1, "spec.cpu_op_us, spec.stream_gap_us", "spec.cpu_op_us, spec.streams_gap_us"),
+    (1, "_first_start_us(launch, spec) + graph_us", "_first_start_us(spec, launch) + graph_us"),
+    (1, "max(cpu_late, gpu_late)", "max(cpu_late)"),
+    (4, "F32(q.shape[-1] ** -0.5)", "F32(q.shape[-1] ** 0.5)"),
+    (4, "F32(q.shape[-1] ** -0.5)", "F32(q.shape[0] ** -0.5)"),
+    (4, "m = np.maximum(part.m, scores", "m = np.minimum(part.m, scores"),
+    (4, "keys.transpose(1, 2, 0))", "keys.transpose(2, 1, 0))"),
+    (4, "min(start + tile, n)", "min(start + tile, n - 1)"),
+    (4, "= part.acc / part.l", "= part.acc * part.l"),
+    (4, "return finished(walk(", "return finish(walk("),
+    (6, "at = bisect_left(self, n)", "at = bisect_left(self, n + 1)"),
+    (6, "padded += (rung - rows) * steps", "padded += rung - rows"),
+    (6, "eager_steps += steps", "eager_steps += 1"),
+    (6, "            return 0\n        at =", "            return 1\n        at ="),
+]
+
+
+@pytest.mark.parametrize(("number", "before", "after"), MISTAKES)
+def test_a_slip_or_a_mistake_of_another_kind_is_given_no_misconception(
+    number: int, before: str, after: str
+) -> None:
+    report = checked(number, (before, after))
+    assert report.failed
+    assert report.diagnosis.ids == []
+    looked_into = {o.test for o in report.failed if not is_slip(o)}
+    assert set(report.diagnosis.named) == looked_into
+
+
+def test_a_misconception_in_other_words_is_named() -> None:
+    usual = "end = _first_start_us(launch, spec) + graph_us(kernels, kernel_us, spec)"
+    own = "end = _first_start_us(launch, spec) + sum([kernel_us] * kernels)"
+    assert checked(1, (usual, own)).diagnosis.ids == ["graph-is-free"]
+
+
+def test_each_of_two_mistakes_is_judged_by_itself() -> None:
+    slip = ("return kernels * kernel_us / itl_us", "return kernels * kernel_us - itl_us")
+    report = checked(1, slip, wrong="graph_is_free")
+    named = {o.test: report.diagnosis.named[o.test] for o in report.failed}
+    assert named.pop("test_utilisation_counts_kernels_and_nothing_else") == ()
+    assert set(named.values()) == {("graph-is-free",)}
+
+
+def test_a_misconception_is_not_blamed_for_a_test_that_fails_before_its_hole_is_reached() -> None:
+    """The failing test can catch it, and it would make the test fail too: that shows nothing."""
+    stop = 'raise ValueError("stop")\n    issue, gap'
+    report = checked(1, ("issue, gap", stop))
+    assert report.failed
+    assert report.diagnosis.ids == []
+
+
+def test_failures_come_hole_by_hole_with_a_test_of_several_holes_last() -> None:
+    slip = ("return kernels * kernel_us / itl_us", "return 0.5 * itl_us")
+    report = checked(1, slip, wrong="sum_of_lanes")
+    order = [outcome.sentence for outcome in in_order(report)]
+    assert order[0].startswith("an eager step takes as long as a clock")
+    assert set(order[-2:]) == {
+        "utilisation counts kernels and nothing else",
+        "a graph of long kernels saves almost nothing",
+    }, "which are of two holes"
+
+
+def test_without_time_a_wrong_answer_is_left_out_and_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(diagnosis, "TIME_S", 0.0)
+    report = checked(1, wrong="graph_is_free")
+    assert report.diagnosis.ids == []
+    assert (report.diagnosis.tried, report.diagnosis.known) == (0, 2)
