@@ -32,6 +32,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -158,13 +159,20 @@ class Lab:
         files = {hole.file for hole in self.holes if hole.broken}
         return {file: text for file, text in self.cut().items() if file in files}
 
-    def filled(self, fragment: Path) -> dict[str, str]:
-        """The reference with a fragment spliced in: a wrong answer or a second right one."""
-        texts = self.reference()
+    def filled(self, fragment: Path, onto: Mapping[str, str] | None = None) -> dict[str, str]:
+        """The reference, or other texts, with a fragment spliced in: a wrong answer, for example.
+
+        Raises CutError if the fragment replaces nothing there.
+        """
+        texts = dict(onto or self.reference())
+        parts = self.parts(fragment, texts)
+        return texts | {file: splice(texts[file], part) for file, part in parts.items()}
+
+    def parts(self, fragment: Path, texts: Mapping[str, str]) -> dict[str, str]:
+        """File name -> what the fragment has for that file."""
         text = fragment.read_text()
         target = re.search(r"^# to: (\S+)$", text, re.MULTILINE)  # if several files define a name
-        parts = {target[1]: text} if target else find_source(text, texts)
-        return texts | {file: splice(texts[file], part) for file, part in parts.items()}
+        return {target[1]: text} if target else find_source(text, texts)
 
     def texts(self, implementation: str) -> dict[str, str]:
         """`reference`, `hole/2`, `wrong/rebind_input`, `second`, `third`: file name -> text."""
