@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 
-from labs.runner import commands
+from labs.runner import commands, mutate
 from labs.runner.commands import Done
 
 HELP = """\
@@ -49,6 +49,9 @@ STALE_LAB = ("number", {"type": int, "nargs": "?", "help": "the lab (default: al
 HOLE = ("--hole", {"type": int, "metavar": "K", "help": "of this hole, counted from 1"})
 WORDS = ("words", {"nargs": argparse.REMAINDER, "help": "passed on as they are"})
 EVERY_TEST = ("--all", {"action": "store_true", "help": "show every failing test in full"})
+ONE_LAB = ("number", {"type": int, "nargs": "?", "help": "the lab (default: every lab)"})
+JOBS = ("--jobs", {"type": int, "default": 2, "metavar": "J", "help": "runs at a time (default 2)"})
+SAMPLE = ("--sample", {"type": int, "metavar": "K", "help": "of K mutants a lab, always the same"})
 SEEN_HINTS = ("--all", {"action": "store_true", "help": "show the hints seen so far"})
 WHOSE = "mine, reference, or wrong/NAME for a known wrong answer (default: mine)"
 IMPL = ("--impl", {"default": "mine", "metavar": "WHOSE", "help": WHOSE})
@@ -77,6 +80,8 @@ COMMANDS = (
             (JSON, STALE_LAB), commands.run_update),
     Command("solution", "show how the engine itself fills the holes",
             (JSON, LAB, HOLE), commands.run_solution),
+    Command("mutate", "make small mistakes in the engine's way and show which no test notices",
+            (JSON, ONE_LAB, HOLE, SAMPLE, JOBS), mutate.run_mutate),
     Command("doctor", "show versions and the GPU, and what is emulated here and why",
             (JSON,), commands.run_doctor),
 )
