@@ -1,5 +1,7 @@
 """A third right way: the bytes by family of tensor, what is cached read off k_proj and v_proj."""
 
+from mini_engine.model.checkpoint import layer_parts
+
 
 def fit(free_bytes, context, batch, per_token, per_request):
     one = per_request + context * per_token
