@@ -45,7 +45,7 @@ def tick(issues_us: list[float], kernel_us: float, gap_us: float, spec: DeviceSp
 def cases() -> list[tuple[int, float]]:
     rng = random.Random(1)
     many = [(rng.randint(2, 2000), round(rng.uniform(0.5, 60), 2)) for _ in range(40)]
-    return [(1, 3.0), (257, 4.2), (1591, 1.6), *many]
+    return [(1, 3.0), (257, 4.2), (1591, 1.6), (12, 0.25), *many]
 
 
 # ---------------------------------------------------------------- launched one by one
