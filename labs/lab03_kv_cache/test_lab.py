@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import random
 import sys
+import tracemalloc
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -457,6 +458,35 @@ def test_the_rows_of_a_request_are_found_through_its_table_in_order_of_position(
         for cache, right in zip(caches, (keys, values), strict=True):
             rows = k._context_rows(cache, table[request], len(right))
             np.testing.assert_array_equal(rows, right, "rows (context_len, kv_heads, D)")
+
+
+def test_rows_have_the_shape_of_the_cache_whatever_its_heads_and_blocks() -> None:
+    rng = np.random.default_rng(9)
+    for block_size, kv_heads in ((4, 1), (2, 8), (16, 3), (1, 2)):
+        cache = frozen(rng.standard_normal((12, block_size, kv_heads, 6), F32))
+        blocks = frozen(np.array([7, 3, 9, 0, 0, 0], np.int32))
+        for context_len in (1, block_size, 2 * block_size + 1, 3 * block_size):
+            rows = k._context_rows(cache, blocks, context_len)
+            places = [divmod(position, block_size) for position in range(context_len)]
+            right = np.array([cache[blocks[entry], offset] for entry, offset in places])
+            np.testing.assert_array_equal(
+                rows, right, f"{context_len} rows, blocks of {block_size}"
+            )
+
+
+@pytest.mark.catches("table-is-read-whole")
+def test_no_more_is_copied_than_the_blocks_that_the_context_reaches_into() -> None:
+    cache = frozen(np.zeros((8, 4, 2, 8), F32))  # a block is 256 bytes
+    table = frozen(np.array([5, 3, *[0] * 4000], np.int32))  # so wide for one long context
+    k._context_rows(cache, table, 6)  # once before: the first call may have something to import
+    tracemalloc.start()
+    try:
+        k._context_rows(cache, table, 6)
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    # two blocks are 512 bytes; copied a few times over, and with lists of indices, some 10,000
+    assert peak_bytes < 100_000, "a row of the table is 4,002 entries, 1 MB of blocks"
 
 
 @pytest.mark.catches("does-not-see-itself")

@@ -218,8 +218,6 @@ def attention(
     kv_heads, head_dim = k_cache.shape[2:]
     row = 0
     for blocks, query_len, context_len in zip(block_table, query_lens, context_lens, strict=True):
-        if query_len == 0:
-            continue
         keys = _context_rows(k_cache, blocks, context_len)
         values = _context_rows(v_cache, blocks, context_len)
         for seen in range(context_len - query_len + 1, context_len + 1):
@@ -233,7 +231,8 @@ def _context_rows(cache: np.ndarray, blocks: np.ndarray, context_len: int) -> np
 
     cache (num_blocks, block_size, kv_heads, D); blocks (max_blocks,) int32, the request's row of
     the block table: its entry i holds the positions from i · block_size on, and zeros follow the
-    last entry in use. Do not read what belongs to nobody or to another request.
+    last entry in use. Only the blocks that the context reaches into are copied, however wide the
+    table is.
     """
     used = blocks[: -(-context_len // cache.shape[1])]
     rows: np.ndarray = cache[used].reshape(-1, *cache.shape[2:])

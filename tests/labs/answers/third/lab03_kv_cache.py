@@ -1,4 +1,4 @@
-"""A third right way: counted by hand, a slot at a time, and one softmax over all heads of a token."""
+"""A third right way: counted by hand, a slot at a time, rows from the last to the first."""
 
 
 def token_arrays(entries, block_size):
@@ -11,7 +11,7 @@ def token_arrays(entries, block_size):
                 (entry.token_ids[offset], position, block * block_size + position % block_size)
             )
     ids, positions, slots = np.array(rows, np.int32).T
-    return dict(input_ids=ids, positions=positions, slot_mapping=slots)
+    return {"input_ids": ids, "positions": positions, "slot_mapping": slots}
 
 
 def request_arrays(entries, width):
