@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from labs.inputs import frozen
+from labs.inputs import agree, frozen
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.engine.engine import Engine
 from mini_engine.engine.generation import SHIPPED
@@ -60,7 +60,7 @@ def entry(
 
 
 def same(mine: np.ndarray, right: np.ndarray, what: str) -> None:
-    np.testing.assert_allclose(mine, right, **CLOSE, err_msg=what)
+    agree(mine, right, what, **CLOSE)
 
 
 def listed(array: object) -> list[int]:
@@ -210,7 +210,7 @@ def test_the_last_row_of_a_request_is_a_row_of_the_step() -> None:
 def test_a_block_table_has_its_blocks_from_the_left_and_zeros_behind_them() -> None:
     entries = [entry([7] * 6, 5, 1, [9, 4]), entry([7] * 3, 0, 3, [3])]
     table = np.asarray(request_arrays(entries, 4)["block_table"])
-    np.testing.assert_array_equal(table, [[9, 4, 0, 0], [3, 0, 0, 0]])
+    agree(table, [[9, 4, 0, 0], [3, 0, 0, 0]], "block_table")
 
 
 def test_each_request_has_a_row_of_every_array() -> None:
@@ -226,7 +226,7 @@ def test_each_request_has_a_row_of_every_array() -> None:
         assert listed(arrays["query_lens"]) == query_lens
         assert listed(arrays["context_lens"]) == context_lens
         assert listed(arrays["last_rows"]) == last_rows
-        np.testing.assert_array_equal(np.asarray(arrays["block_table"]), block_table)
+        agree(arrays["block_table"], block_table, "block_table")
 
 
 # ---------------------------------------------------------------- into the cache
@@ -457,7 +457,7 @@ def test_the_rows_of_a_request_are_found_through_its_table_in_order_of_position(
         *caches, table, _, _ = paged.given()
         for cache, right in zip(caches, (keys, values), strict=True):
             rows = k._context_rows(cache, table[request], len(right))
-            np.testing.assert_array_equal(rows, right, "rows (context_len, kv_heads, D)")
+            agree(rows, right, "rows (context_len, kv_heads, D)")
 
 
 def test_rows_have_the_shape_of_the_cache_whatever_its_heads_and_blocks() -> None:
@@ -469,24 +469,22 @@ def test_rows_have_the_shape_of_the_cache_whatever_its_heads_and_blocks() -> Non
             rows = k._context_rows(cache, blocks, context_len)
             places = [divmod(position, block_size) for position in range(context_len)]
             right = np.array([cache[blocks[entry], offset] for entry, offset in places])
-            np.testing.assert_array_equal(
-                rows, right, f"{context_len} rows, blocks of {block_size}"
-            )
+            agree(rows, right, f"{context_len} rows, blocks of {block_size}")
 
 
 @pytest.mark.catches("table-is-read-whole")
 def test_no_more_is_copied_than_the_blocks_that_the_context_reaches_into() -> None:
-    cache = frozen(np.zeros((8, 4, 2, 8), F32))  # a block is 256 bytes
-    table = frozen(np.array([5, 3, *[0] * 4000], np.int32))  # so wide for one long context
-    k._context_rows(cache, table, 6)  # once before: the first call may have something to import
+    cache = frozen(np.zeros((8, 16, 2, 8), F32))  # a block of 16 tokens is 1,024 bytes
+    table = frozen(np.array([5, 3, 1, 2, *[0] * 4000], np.int32))  # so wide for one long context
+    k._context_rows(cache, table, 60)  # once before: the first call may have something to import
     tracemalloc.start()
     try:
-        k._context_rows(cache, table, 6)
+        k._context_rows(cache, table, 60)
         peak_bytes = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    # two blocks are 512 bytes; copied a few times over, and with lists of indices, some 10,000
-    assert peak_bytes < 100_000, "a row of the table is 4,002 entries, 1 MB of blocks"
+    # four blocks are 4,096 bytes; a few copies of them, and lists of indices, are some 20,000
+    assert peak_bytes < 100_000, "a row of the table is 4,004 entries, 4 MB of blocks"
 
 
 @pytest.mark.catches("does-not-see-itself")
@@ -518,14 +516,14 @@ def test_a_request_sees_its_own_keys_only() -> None:
     before = paged.attention()
     others = [block for block in range(LIMITS.num_blocks) if block not in paged.table[1]]
     paged.caches[:, others] = 1e6
-    np.testing.assert_array_equal(paged.attention()[1:4], before[1:4])
+    agree(paged.attention()[1:4], before[1:4], "rows of request 1")
 
 
 def test_rows_and_requests_of_padding_are_passed_over() -> None:
     paged = Paged(7, [(1, 7), (2, 5), (0, 0), (0, 0)])
     out = paged.attention(padded_rows=3)
     same(out[:3], paged.expected(), "rows before the padding")
-    np.testing.assert_array_equal(out[3:], np.full_like(out[3:], Rows.MARK))
+    agree(out[3:], np.full_like(out[3:], Rows.MARK), "rows of padding")
 
 
 # ---------------------------------------------------------------- the whole model

@@ -218,6 +218,8 @@ def attention(
     kv_heads, head_dim = k_cache.shape[2:]
     row = 0
     for blocks, query_len, context_len in zip(block_table, query_lens, context_lens, strict=True):
+        if query_len == 0:
+            continue
         keys = _context_rows(k_cache, blocks, context_len)
         values = _context_rows(v_cache, blocks, context_len)
         for seen in range(context_len - query_len + 1, context_len + 1):
