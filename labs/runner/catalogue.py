@@ -262,5 +262,6 @@ def _hole(number: int, data: dict[str, Any], files: dict[str, str]) -> Hole:
     name, file = data["name"], Path(source).name
     if file not in files:
         raise CutError(f"hole {name}: {source} is not a source of this lab")
-    more = {field: tuple(data.get(field, ())) for field in ("keeps", "removes")}
-    return Hole(number, name, data["task"], tuple(data["hints"]), file, **more)
+    keeps, removes = tuple(data.get("keeps", ())), tuple(data.get("removes", ()))
+    hints = tuple(data["hints"])
+    return Hole(number, name, data["task"], hints, file, keeps=keeps, removes=removes)

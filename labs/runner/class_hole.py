@@ -2,6 +2,8 @@
 
     parts_of(source, "GraphRunner", ["_record"])    the methods to write, and those that go
     without(source, ["GraphRunner._warm_up"])       the source without some functions and methods
+
+Text in, text out.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Another right way: one record a rung in a sorted list, bisected; all warm-ups before all captures.
+"""Another right way: one record a rung in a sorted list; all warm-ups before all captures.
 
 The batch is staged by the inputs, which get a method for it, through host arrays that are kept.
 """
@@ -51,9 +51,7 @@ class GraphRunner:
         return capture_ladder(self.ladder, self._capture_one, order)
 
     def run(self, num_rows, arrays):
-        return self.run_at(
-            rung=self.rung_for(num_rows=num_rows), arrays=arrays, num_rows=num_rows
-        )
+        return self.run_at(rung=self.rung_for(num_rows=num_rows), arrays=arrays, num_rows=num_rows)
 
     def rung_for(self, num_rows):
         at = bisect_left(self._rungs, num_rows)
