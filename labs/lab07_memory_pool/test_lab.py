@@ -36,15 +36,13 @@ def contents(memory: Memory, block: Block) -> np.ndarray:
     return memory.view(block.address, (block.nbytes,), BYTES)
 
 
-def laid_out(*sizes_kib: int, pool: int = DEFAULT_POOL) -> tuple[Memory, list[Block]]:
+def laid_out(*sizes_kib: int) -> tuple[Memory, list[Block]]:
     """A segment of blocks side by side, as the given functions would leave it; none is free."""
     memory = Memory(16 * MIB)
-    while pool not in memory._free:
-        memory.new_pool()
-    segment = Segment(FIRST_ADDRESS, sum(sizes_kib) * 1024, pool)
+    segment = Segment(FIRST_ADDRESS, sum(sizes_kib) * 1024, DEFAULT_POOL)
     address = FIRST_ADDRESS
     for kib in sizes_kib:
-        segment.blocks.append(Block(address, kib * 1024, pool, segment))
+        segment.blocks.append(Block(address, kib * 1024, DEFAULT_POOL, segment))
         address += kib * 1024
     memory._segments.append(segment)
     memory._live = {block.address: block for block in segment.blocks}
@@ -148,14 +146,14 @@ def test_memory_that_somebody_had_before_is_poison_for_the_next_and_for_nobody_e
 
 
 def test_a_block_in_use_is_not_free_and_has_a_serial_of_its_own() -> None:
-    memory = Memory(16 * MIB)
-    serials = set()
-    for _ in range(5):
-        block = memory.allocate(4096)
-        assert block.owned_by(block.serial), "the allocation owns its block"
-        serials.add(block.serial)
-        memory.free(block)
-    assert len(serials) == 5
+    memory, serials = Memory(16 * MIB), []
+    for _ in range(3):
+        blocks = [memory.allocate(4096) for _ in range(3)]
+        assert [block.free for block in blocks] == [False, False, False]
+        serials += [block.serial for block in blocks]
+        for block in blocks:
+            memory.free(block)
+    assert len(set(serials)) == 9, f"different serials of nine allocations: {serials}"
 
 
 def test_a_bad_request_is_refused_and_changes_nothing() -> None:
@@ -330,7 +328,30 @@ def test_memory_that_graphs_point_to_is_not_released_though_it_is_free() -> None
     released = memory.release_cached(pool)
     assert released == 0, "bytes of a pool with one graph left"
     memory.pin(pool, -1)
-    assert memory.release_cached(pool) == SEGMENT_BYTES
+    released = memory.release_cached(pool)
+    assert released == SEGMENT_BYTES, "bytes of a pool whose graphs are gone"
+
+
+def test_the_graphs_of_one_pool_do_not_hold_the_memory_of_another() -> None:
+    memory = Memory(16 * MIB)
+    mine, theirs = memory.new_pool(), memory.new_pool()
+    for pool in (mine, theirs, DEFAULT_POOL):
+        memory.free(memory.allocate(MIB, pool))
+    memory.pin(mine)
+    released = memory.release_cached()
+    assert released == 2 * SEGMENT_BYTES, "bytes of the two pools without graphs"
+    assert memory.reserved_bytes() == memory.reserved_bytes(mine) == SEGMENT_BYTES
+
+
+def test_of_one_pool_or_of_all_every_free_segment_is_released() -> None:
+    for pool, segments in ((DEFAULT_POOL, 3), (1, 2), (None, 5)):
+        memory = Memory(16 * MIB)
+        other = memory.new_pool()
+        for block in [memory.allocate(2 * MIB, p) for p in (0, 0, other, 0, other)]:
+            memory.free(block)
+        released = memory.release_cached(pool)
+        assert released == segments * SEGMENT_BYTES, f"bytes released of pool {pool}"
+        assert memory.reserved_bytes() == (5 - segments) * SEGMENT_BYTES
 
 
 @pytest.mark.catches("empty-cache-frees-graphs")
@@ -355,8 +376,9 @@ def test_only_wholly_free_segments_go_back_and_then_their_addresses_are_nobodys(
     places = [whole.address, other.address]
     for block in (half, whole, other):
         memory.free(block)
-    assert memory.release_cached(pool) == SEGMENT_BYTES
-    assert memory.release_cached() == SEGMENT_BYTES
+    of_pool, of_all = memory.release_cached(pool), memory.release_cached()
+    assert of_pool == SEGMENT_BYTES, "bytes of the one pool"
+    assert of_all == SEGMENT_BYTES, "bytes of the segment in pool 0 that is wholly free"
     assert memory.reserved_bytes() == SEGMENT_BYTES
     contents(memory, rest)[:] = 1
     for place in places:
@@ -414,7 +436,8 @@ def test_whatever_is_allocated_and_freed_stands_where_a_map_by_hand_says() -> No
             move = rng.random()
             if move < 0.02:
                 pool = rng.choice([None, *pools])
-                assert memory.release_cached(pool) == hand.release(pool)
+                released, by_hand = memory.release_cached(pool), hand.release(pool)
+                assert released == by_hand, f"bytes released of pool {pool}"
             elif move < 0.55 or not held:
                 nbytes = rng.choice([512, 4096, 100_000, MIB, 3 * MIB]) * rng.randint(1, 3)
                 nbytes, pool = -(-nbytes // 512) * 512, rng.choice(pools)
@@ -423,21 +446,23 @@ def test_whatever_is_allocated_and_freed_stands_where_a_map_by_hand_says() -> No
                     size = -(-nbytes // SEGMENT_BYTES) * SEGMENT_BYTES
                     hand.segments.append((block.address, block.address + size, pool))
                 else:
-                    assert block.address - place == 0, "bytes from the best fit"
+                    moved = block.address - place
+                    assert moved == 0, f"bytes from the best fit for {nbytes} of pool {pool}"
                 assert (block.nbytes, block.pool) == (nbytes, pool)
                 hand.live[block.address] = (block.address + nbytes, pool)
                 contents(memory, block)[[0, -1]] = step
                 held.append((block, step))
             else:
                 block, mark = held.pop(rng.randrange(len(held)))
-                assert contents(memory, block)[[0, -1]].tolist() == [mark, mark], "overwritten"
+                first_and_last = contents(memory, block)[[0, -1]].tolist()
+                assert first_and_last == [mark, mark], "bytes of a block that nobody else has"
                 del hand.live[block.address]
                 memory.free(block)
             for pool in pools:
                 reserved = sum(end - start for start, end, owner in hand.segments if owner == pool)
                 used = sum(end - a for a, (end, owner) in hand.live.items() if owner == pool)
-                assert memory.reserved_bytes(pool) == reserved
-                assert memory.allocated_bytes(pool) == used
+                found = memory.reserved_bytes(pool), memory.allocated_bytes(pool)
+                assert found == (reserved, used), f"bytes reserved and in use of pool {pool}"
 
 
 # ---------------------------------------------------------------- a ladder in one pool
@@ -487,7 +512,8 @@ def test_rungs_are_captured_and_reported_largest_first_whatever_the_ladder() -> 
         report = capture_ladder(rungs, noting(tried))
         wanted = sorted(rungs)[::-1]
         assert tried == wanted, f"rungs in the order of their capture, of {rungs}"
-        assert report == CaptureReport([RungReport(r, 1, 10.0 * r, r) for r in wanted])
+        assert report.rungs == [RungReport(r, 1, 10.0 * r, r) for r in wanted]
+        assert report == CaptureReport(report.rungs), "nothing is dropped"
 
 
 def test_another_order_is_kept_to_and_what_it_leaves_out_is_not_captured() -> None:
