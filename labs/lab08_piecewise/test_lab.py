@@ -15,7 +15,7 @@ from mini_engine.sim import kernels as k
 from mini_engine.sim.capture import Graph, PiecewiseGraph
 from mini_engine.sim.device import Device
 from mini_engine.sim.graphs import PiecewiseGraphRunner, StaticInputs
-from mini_engine.sim.launch import Buffer, Node, kernel
+from mini_engine.sim.launch import Buffer, kernel
 
 MIB = 2**20
 SPLIT = frozenset({"attention", "kv_write"})

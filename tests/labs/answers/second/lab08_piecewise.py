@@ -1,4 +1,4 @@
-"""Another right way: runs found by groupby, launches gathered until a cut, a new graph if needed."""
+"""Another right way: runs by groupby, launches gathered until a cut, a graph only when needed."""
 
 from itertools import groupby
 

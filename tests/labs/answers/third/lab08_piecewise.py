@@ -1,13 +1,13 @@
-"""A third right way: numbers summed from changes, one breakable capture, and its empty graphs away."""
+"""A third right way: numbers summed from changes; one capture with breaks, without empty graphs."""
 
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 
 def split_pieces(ops, splitting_ops):
     if not ops:
         return []
     splits = [_is_in(op, splitting_ops) for op in ops]
-    changes = [int(splits[0]), *(int(a != b) for a, b in zip(splits, splits[1:], strict=False))]
+    changes = [int(splits[0]), *(int(a != b) for a, b in pairwise(splits))]
     numbers = list(accumulate(changes))
     home = None
     for number in range(numbers[0], numbers[-1] + 1):
