@@ -86,12 +86,24 @@ def check_implementation(
 
     `only` keeps the tests that catch this misconception; `context` starts the process.
     """
+    return check_texts(lab, lab.texts(implementation), only=only, context=context)
+
+
+def check_texts(
+    lab: Lab,
+    texts: Mapping[str, str],
+    *,
+    only: str = "",
+    first: bool = False,
+    context: BaseContext | None = None,
+) -> Report:
+    """Run the lab's tests on these texts, file name -> text; with `first` until one fails."""
     with tempfile.TemporaryDirectory(prefix="lab-") as folder:
         files = {}
-        for file, text in lab.texts(implementation).items():
+        for file, text in texts.items():
             files[file] = Path(folder) / file
             files[file].write_text(text)
-        return _run(lab, files, only=only, context=context)
+        return _run(lab, files, only=only, first=first, context=context)
 
 
 def still_open(lab: Lab, files: Mapping[str, Path]) -> list[Hole]:
@@ -127,7 +139,12 @@ def shown(path: Path | str) -> str:
 
 
 def _run(
-    lab: Lab, files: Mapping[str, Path], *, only: str = "", context: BaseContext | None = None
+    lab: Lab,
+    files: Mapping[str, Path],
+    *,
+    only: str = "",
+    first: bool = False,
+    context: BaseContext | None = None,
 ) -> Report:
     context = context or multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory(prefix="lab-") as folder:
@@ -140,6 +157,7 @@ def _run(
             lab.memory_gb,
             lab.environment,
             only,
+            first,
         )
         process = context.Process(target=run_job, args=(job,))  # type: ignore[attr-defined]
         process.start()

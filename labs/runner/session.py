@@ -33,7 +33,8 @@ CATCHES = "catches(*ids): a test that fails if the code holds one of these misco
 
 @dataclass(frozen=True)
 class Job:
-    """What to run. `only` keeps the tests that catch this misconception."""
+    """What to run. `only` keeps the tests that catch this misconception; `first` ends with the
+    first test that fails."""
 
     test_file: str
     modules: dict[str, str]  # module -> file
@@ -41,6 +42,7 @@ class Job:
     memory_gb: float = 4
     environment: dict[str, str] = field(default_factory=dict)
     only: str = ""
+    first: bool = False
 
 
 def run_job(job: Job) -> None:
@@ -62,6 +64,7 @@ def run_job(job: Job) -> None:
             "-p",
             "no:unraisableexception",
         ]  # this one collects garbage after each test
+        words += ["-x"] if job.first else []
         code = pytest.main([*words, "--rootdir", str(ROOT), "-c", os.devnull], plugins=[reporter])
         reporter.write(event="over", code=int(code))
 

@@ -12,8 +12,8 @@ import pytest
 from labs.runner.catalogue import Hole, Lab, all_labs
 from labs.runner.checking import check_implementation
 from labs.runner.cutter import definition_of, open_holes
+from labs.runner.warm import context
 from tests.support.documents import LINK, ROOT, fences, prose, run_command
-from tests.support.lab_server import context
 
 LABS = all_labs()
 README_PARTS = [

@@ -1,4 +1,4 @@
-"""Loads torch and Triton into the server of tests/support/lab_server.py, as labs need them.
+"""Loads torch and Triton, where they are installed, into the server of warm.py, as labs need them.
 
 With TRITON_INTERPRET=1 at import, Triton's own functions (`tl.sum`, ...) are made for the
 interpreter; else a kernel interpreted later cannot call them. For its kernels the lab decides.
@@ -18,11 +18,14 @@ try:
     import torch._export.utils  # and the first torch.compile these
     import torch._inductor.compile_fx
     import triton  # noqa: F401
+
+    # After each compilation torch times its guards for a log, and empties the caches for that:
+    # 30 ms.
+    vars(torch._dynamo.guards)["profile_guard_manager"] = lambda *_: 0.0
+except ImportError:
+    pass  # the core's labs need neither
 finally:
     del os.environ["TRITON_INTERPRET"]
-
-# After each compilation torch times its guards for a log, and empties the caches for that: 30 ms.
-torch._dynamo.guards.profile_guard_manager = lambda *_: 0.0
 
 for _plugin in default_plugins:
     with contextlib.suppress(ImportError):

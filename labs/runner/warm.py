@@ -1,7 +1,7 @@
-"""Processes for the tests of the labs, forked from one that has imported the heavy packages.
+"""Processes for the tests of labs, forked from one that has imported the heavy packages.
 
 A lab's tests run in a process of their own. A fresh interpreter with torch takes seconds to start,
-a fork of one that has it takes milliseconds; there are hundreds of runs.
+a fork of one that has it takes milliseconds; a mutation score takes hundreds of runs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ HEAVY = [
     "pytest",
     "_pytest.assertion.rewrite",
     "labs.runner.session",
-    "tests.support.lab_preload",
+    "labs.runner.preload",
 ]
 
 
