@@ -213,8 +213,11 @@ def test_above_the_top_nothing_is_replayed() -> None:
 def test_an_eager_batch_is_not_padded() -> None:
     dispatcher = GraphDispatcher("FULL_DECODE_ONLY", [4, 8], max_num_seqs=8)
     for reqs, tokens in ((1, 3), (2, 5), (3, 7), (8, 8), (8, 100)):
-        chosen = dispatcher.dispatch(reqs, tokens, None)
-        assert chosen == BatchDescriptor(NONE, tokens, reqs), "as many rows as came in"
+        chosen, expected = (
+            dispatcher.dispatch(reqs, tokens, None),
+            BatchDescriptor(NONE, tokens, reqs),
+        )
+        assert chosen == expected, "as many rows as came in"
 
 
 @pytest.mark.catches("graphs-before-capture")
@@ -653,6 +656,8 @@ def test_a_capture_that_fails_leaves_nothing_to_replay_and_the_next_call_capture
     for _ in range(2):
         with pytest.raises(CaptureError):
             rig.call(batch(PIECEWISE))
+        graphs = [entry.graph for entry in rig.wrapper.entries.values()]
+        assert not any(graphs), "a graph that was not captured to its end"
     waiting = False
     assert rig.did(batch(PIECEWISE))[0] == "captured"
     assert rig.did(batch(PIECEWISE)) == ("replayed", [12, 24, 36])

@@ -240,6 +240,19 @@ def test_who_is_preempted_is_told_in_the_order_of_preemption() -> None:
     assert (names([entry.request for entry in scheduled]), names(preempted)) == (["a"], ["b"])
 
 
+def test_the_oldest_takes_what_it_lacks_and_preempts_as_often_as_it_must() -> None:
+    """6 blocks of 1. a holds 2 and lacks 4 tokens; b holds 2, and c the last two."""
+    for budget, tokens, expected in ((4, 4, ["c", "b"]), (3, 3, ["c", "b"]), (2, 2, ["c"])):
+        s = running(scheduler(blocks=7, block_size=1, budget=budget, seqs=1), a=1, b=1, c=1)
+        s.running[0].output += [0] * 3
+        scheduled: list[ScheduledRequest] = []
+        preempted: list[Request] = []
+        assert s._schedule_running(scheduled, preempted) == 0, "left of the budget"
+        found = [(e.request.request_id, e.query_len) for e in scheduled]
+        assert found == [("a", tokens)], f"budget {budget}: oldest first"
+        assert names(preempted) == expected, f"budget {budget}: who was preempted"
+
+
 def test_one_who_is_alone_and_finds_no_blocks_preempts_itself() -> None:
     s = running(scheduler(blocks=3, block_size=1), a=1)  # a holds both, and needs a third
     scheduled: list[ScheduledRequest] = []
@@ -291,6 +304,15 @@ def test_nobody_is_admitted_without_budget_or_a_free_seat() -> None:
         found = [entry.request.request_id for entry in scheduled]
         assert found == list(expected), f"budget {budget}, at most {seqs} requests"
         assert sum(entry.query_len for entry in scheduled) <= budget
+
+
+def test_seats_are_taken_by_all_who_run_also_by_those_without_a_share() -> None:
+    s = running(scheduler(seqs=3), a=1, b=1)
+    for name in "cd":
+        s.submit(request(name, 4, 2))
+    scheduled: list[ScheduledRequest] = []
+    s._schedule_waiting(scheduled, 16)
+    assert [entry.request.request_id for entry in scheduled] == ["c"], "one seat of three is free"
 
 
 # ---------------------------------------------------------------- chunks and decodes, step by step
