@@ -37,7 +37,7 @@ class NotCompiled(Exception):
 @dataclass(frozen=True)
 class Kernel:
     """A kernel to compile. Arguments are of the types that a step of a real model gives them, by
-    their names (tests/support/kernel_shapes.py), unless `pointers` says otherwise. Constants are
+    their names (tests/support/kernel_cases.py), unless `pointers` says otherwise. Constants are
     pairs, None for a tensor that is absent."""
 
     module: str
@@ -122,11 +122,16 @@ def _compile(kernel: Kernel) -> None:
     import importlib
 
     function = getattr(importlib.import_module(kernel.module), kernel.name)
-    shapes = importlib.import_module("tests.support.kernel_shapes")
-    case = shapes.Case(
-        kernel.name, function, kernel.constants, kernel.warps, pointers=kernel.pointers
+    cases = importlib.import_module("tests.support.kernel_cases")
+    made = cases.build_for(
+        function,
+        cases.POINTERS | dict(kernel.pointers),
+        dict(kernel.constants) | {"PDL": True},
+        capability=90,
+        num_warps=kernel.warps,
+        scalars=cases.SCALARS,
     )
-    shared = case.compile(90, pdl=True).shared_bytes
+    shared = made.metadata.shared
     if shared > SHARED_BYTES:
         raise ValueError(
             f"a program needs {shared} bytes of shared memory, there are {SHARED_BYTES}"

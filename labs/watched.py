@@ -27,6 +27,7 @@ from unittest import mock
 import numpy as np
 import numpy.typing as npt
 import torch
+import triton.language as tl
 from torch import Tensor
 from triton.runtime.interpreter import InterpreterBuilder
 
@@ -67,6 +68,7 @@ class Watch:
 
     tensors: dict[str, Tensor]
     programs: list[Program] = field(default_factory=list)
+    rounded: list[str] = field(default_factory=list)  # of float32 operands of tl.dot, to what
 
     @property
     def events(self) -> list[Event]:
@@ -149,6 +151,11 @@ class Watch:
             "an offset of more than 2**31 elements needs int64"
         )
 
+    def products_keep_float32(self) -> None:
+        """Tensor cores round float32 operands to 10 bits (TF32) unless one says otherwise."""
+        rounded = sorted(set(self.rounded))
+        assert not rounded, f'tl.dot of float32 rounds to {rounded[0]}: input_precision="ieee"'
+
     def only_reads(self, *names: str) -> None:
         for name in names:
             assert not self.elements("store", name), f"{name} is written to: it is only read here"
@@ -212,8 +219,15 @@ def watching(
 
         return noted
 
-    set_grid_idx = builder.set_grid_idx
+    def dot(self: Any, a: Any, b: Any, d: Any, precision: Any, *rest: Any) -> Any:
+        name = str(getattr(precision, "name", precision)).upper()
+        if a.dtype.scalar == tl.float32 and name == "TF32":
+            watch.rounded.append(name)
+        return create_dot(self, a, b, d, precision, *rest)
+
+    set_grid_idx, create_dot = builder.set_grid_idx, builder.create_dot
     with ExitStack() as stack:
+        stack.enter_context(mock.patch.object(builder, "create_dot", dot))
         for module in modules:
             for kind in ("release", "wait"):
                 stack.enter_context(mock.patch.object(module, f"pdl_{kind}", note(kind)))

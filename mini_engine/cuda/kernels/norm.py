@@ -48,11 +48,11 @@ def rms_norm_kernel(
 def add_rms_norm_kernel(
     out, residual, x, weight, eps, WIDTH: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr
 ):
-    """Program i, as above: residual = residual + x, then out = the norm of residual. Every number of
-    x and of the residual is read once, and past L1.
+    """Program i, as above: residual = residual + x, then out = the norm of residual.
 
-    The sum is computed in float32 and stored in the residual's dtype. The norm sees the sum as it
-    is stored, rounded, because that is what the next layer adds to.
+    Every number of x and of the residual is read once, and past L1. The sum is computed in float32
+    and stored in the residual's dtype. The norm sees the sum as it is stored, rounded, because that
+    is what the next layer adds to.
     """
     pdl_release(PDL)
     column = tl.arange(0, BLOCK)
