@@ -32,7 +32,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,7 @@ from labs.runner.cutter import CutError, cut, find_source, functions, splice
 
 LABS = Path(__file__).parent.parent
 ROOT = LABS.parent
+NO_WORDS = "as the docstring and the tests want it."
 ANSWERS = ROOT / "tests" / "labs" / "answers"  # more right answers: second/labNN_name.py, third/
 
 
@@ -118,6 +119,10 @@ class Lab:
         if Path(path).name != file:
             return f"labs.{self.name}.{Path(file).stem}"
         return path.removesuffix(".py").replace("/", ".")
+
+    def without_words(self) -> Lab:
+        """The same lab for those who want it hard: its TODOs do not say what to do."""
+        return replace(self, holes=tuple(replace(hole, task=NO_WORDS) for hole in self.holes))
 
     # -- texts of the files, by implementation ---------------------------------------------------
 

@@ -23,9 +23,11 @@ from rich.console import Console
 
 from labs.runner import workspace
 from labs.runner.catalogue import ROOT, Lab, all_labs
+from labs.runner.checking import syntax_error
 from labs.runner.cutter import changed, splice
 from labs.runner.doctor import nvidia_gpu
 from labs.runner.substitute import substitute
+from labs.runner.words import command
 
 
 def play(words: Sequence[str], console: Console) -> int:
@@ -36,6 +38,16 @@ def play(words: Sequence[str], console: Console) -> int:
     stale = [lab for lab in labs if workspace.stale(lab, progress)]
     if stale:
         console.print(f"Left out: {workspace.ask_for_update(*stale)}.")
+    for lab in [lab for lab in solved if workspace.edited(lab, progress)]:
+        broken = [line for path in workspace.my_files(lab).values() if (line := syntax_error(path))]
+        if broken:
+            solved.remove(lab)
+            console.print(f"Left out: lab {lab.number}, {broken[0]}")
+        else:
+            console.print(
+                f"Lab {lab.number} has changed since it passed: it runs as it is now "
+                f"({command('check', lab.number)})"
+            )
     texts = merged(solved)
     if not texts:
         console.print("No lab about the engine is solved yet, so this is its own code.")
