@@ -56,6 +56,7 @@ TINY = replace(
     max_position_embeddings=40,
     eos_token_ids=(),
 )
+CHANGING = ("input_ids", "positions", "context_lens", "slot_mapping")  # from step to step
 BLOCK_SIZE, BLOCKS = 4, 8  # of a request: room for 32 tokens
 LIMITS = SchedulerLimits(
     max_num_seqs=4, max_num_batched_tokens=16, num_blocks=64, block_size=4, max_model_len=32
@@ -210,9 +211,12 @@ def test_a_warm_up_runs_the_rung_once_and_eagerly_on_the_stream_it_is_given() ->
     runner_of(forward, [1, 4])._warm_up(4, stream)
     runs = [rung for rung, _, _ in seen]
     assert runs == [4], "forward(4), once"
-    on_the_callers = [run for _, run, _ in seen if run == outside]
-    assert not on_the_callers, "the rung was warmed up on the caller's stream"
-    assert seen == [(4, stream, False)]
+    on_the_callers = [run == outside for _, run, _ in seen]
+    assert on_the_callers == [False], "the rung was warmed up on the caller's stream"
+    on_its_own = [run == stream for _, run, _ in seen]
+    assert on_its_own == [True], "the rung was warmed up on a third stream"
+    captured = [capturing for _, _, capturing in seen]
+    assert captured == [False]
     assert graphs().current_stream() == outside
 
 
@@ -268,10 +272,16 @@ def test_a_rung_is_recorded_once_on_its_stream_and_into_the_runners_pool() -> No
 
     runner, stream, outside = runner_of(forward, [2]), graphs().Stream(), graphs().current_stream()
     pieces = runner._record(2, stream)
-    assert seen == [(2, stream, True)]
+    runs = [rung for rung, _, _ in seen]
+    assert runs == [2], "forward(2), once"
+    captured = [capturing for _, _, capturing in seen]
+    assert captured == [True]
+    on_its_stream = [run == stream for _, run, _ in seen]
+    assert on_its_stream == [True], "the rung was captured on another stream"
     assert graphs().current_stream() == outside
     assert len(pieces.graphs) == 1
-    assert pieces.graphs[0].pool() == runner.pool, "every rung takes memory of its own"
+    same_pool = pieces.graphs[0].pool() == runner.pool
+    assert same_pool, "every rung takes memory of its own"
 
 
 # ---------------------------------------------------------------- 3: the ladder
@@ -493,7 +503,8 @@ def test_the_copy_goes_as_far_as_the_step_reaches_and_no_further(rung: int) -> N
         step = inputs.fill(batch_of(9), rung, rung)
     (copy,) = log.writes_to(inputs._device)
     copied_bytes = copy.writes[0].end - inputs._device.data_ptr()
-    assert copied_bytes == end_of(step) - inputs._device.data_ptr()
+    reached_bytes = end_of(step) - inputs._device.data_ptr()
+    assert copied_bytes == reached_bytes
 
 
 @pytest.mark.catches("input-rebound")
@@ -524,6 +535,28 @@ def test_padded_rows_write_to_the_null_block_whoever_sat_there_before() -> None:
 
 
 @pytest.mark.catches("token-not-fed-back", "position-not-advanced", "slot-not-moved")
+def test_the_inputs_of_the_next_step_are_those_that_a_host_would_have_sent() -> None:
+    prompts = some_prompts(3, seed=8)
+    model, inputs = decoding(prompts, rows=4)
+    tables, start = inputs.block_table.tolist(), [len(p) for p in prompts]
+    addresses = [tensor.data_ptr() for tensor in vars(inputs).values()]
+    for step in range(1, 15):
+        sampled = [7 * step % 61, 11 * step % 61, step, 0]
+        model.advance(inputs, ints(sampled))
+        positions = [n + step for n in start]
+        slots = [t[p // BLOCK_SIZE] * BLOCK_SIZE + p % BLOCK_SIZE
+                 for p, t in zip(positions, tables, strict=False)]  # fmt: skip
+        context_lens = [p + 1 for p in positions]
+        found = {name: getattr(inputs, name).tolist() for name in CHANGING}
+        assert found["input_ids"] == sampled
+        assert found["positions"] == [*positions, 0]
+        assert found["context_lens"] == [*context_lens, 0]
+        assert found["slot_mapping"] == [*slots, 0]
+    assert [tensor.data_ptr() for tensor in vars(inputs).values()] == addresses
+    assert inputs.block_table.tolist() == tables
+
+
+@pytest.mark.catches("token-not-fed-back", "position-not-advanced", "slot-not-moved")
 @pytest.mark.parametrize("requests", [1, 2, 3])
 def test_a_step_is_followed_by_the_next_on_the_device_alone(requests: int) -> None:
     prompts = some_prompts(requests, seed=requests)
@@ -538,33 +571,14 @@ def test_a_step_is_followed_by_the_next_on_the_device_alone(requests: int) -> No
         assert_alone([tokens[row] for tokens in written], prompt)
 
 
-@pytest.mark.catches("token-not-fed-back", "position-not-advanced", "slot-not-moved")
-def test_the_inputs_of_the_next_step_are_those_that_a_host_would_have_sent() -> None:
-    prompts = some_prompts(3, seed=8)
-    model, inputs = decoding(prompts, rows=4)
-    tables, start = inputs.block_table.tolist(), [len(p) for p in prompts]
-    addresses = [tensor.data_ptr() for tensor in vars(inputs).values()]
-    for step in range(1, 15):
-        sampled = [7 * step % 61, 11 * step % 61, step, 0]
-        model.advance(inputs, ints(sampled))
-        positions = [n + step for n in start]
-        slots = [t[p // BLOCK_SIZE] * BLOCK_SIZE + p % BLOCK_SIZE
-                 for p, t in zip(positions, tables, strict=False)]  # fmt: skip
-        assert inputs.input_ids.tolist() == sampled
-        assert inputs.positions.tolist() == [*positions, 0]
-        assert inputs.context_lens.tolist() == [*(p + 1 for p in positions), 0]
-        assert inputs.slot_mapping.tolist() == [*slots, 0]
-    assert [tensor.data_ptr() for tensor in vars(inputs).values()] == addresses
-    assert inputs.block_table.tolist() == tables
-
-
 @pytest.mark.catches("padded-rows-come-alive")
 def test_a_padded_row_stays_a_padded_row_whatever_it_samples() -> None:
     model, inputs = decoding(some_prompts(1, seed=9), rows=3)
     for _ in range(3):
         model.advance(inputs, ints([5, 6, 7]))
-        for name in ("input_ids", "positions", "context_lens", "slot_mapping"):
-            assert getattr(inputs, name)[1:].tolist() == [0, 0], f"{name} of padded rows"
+        for name in CHANGING:
+            padded = getattr(inputs, name)[1:].tolist()
+            assert padded == [0, 0], f"{name} of padded rows"
 
 
 @pytest.mark.catches("room-is-the-blocks", "room-is-the-models", "last-position-unused")
@@ -575,9 +589,11 @@ def test_a_request_uses_its_last_position_and_stays_there(blocks: int, end: int)
     inputs = decode_inputs(token=5, context=end - 3, table=table)
     for context in (end - 2, end - 1, end, end, end):
         model.advance(inputs, ints([1]))
-        assert inputs.context_lens.tolist() == [context]
-        assert inputs.positions.tolist() == [context - 1]
-        assert inputs.slot_mapping.tolist() == [BLOCK_SIZE + context - 1]
+        context_lens, positions = inputs.context_lens.tolist(), inputs.positions.tolist()
+        slot_mapping = inputs.slot_mapping.tolist()
+        assert context_lens == [context]
+        assert positions == [context - 1]
+        assert slot_mapping == [BLOCK_SIZE + context - 1]
 
 
 def test_a_request_of_one_token_is_no_padding() -> None:
