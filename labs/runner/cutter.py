@@ -72,9 +72,9 @@ def splice(source: str, fragment: str) -> str:
         text = lines_of(node, new_lines)
         if isinstance(node, ast.Import | ast.ImportFrom):
             imports += [] if _is_future(node) else text
-        elif isinstance(node, ast.ClassDef) and (old := _find(tree, node.name)) is not None:
+        elif isinstance(node, ast.ClassDef) and (old := find(tree, node.name)) is not None:
             edits += _members(old, node, new_lines)
-        elif (old := _find(tree, _name(node))) is not None:
+        elif (old := find(tree, name_of(node))) is not None:
             edits.append((_start(old), old.end_lineno or 0, text))
         elif not _is_docstring(node):
             added += ["", "", *text]
@@ -90,7 +90,7 @@ def changed(source: str, mine: str) -> str:
     known = {ast.dump(node) for node in tree.body if _is_import(node)}
     out: Lines = []
     for node in other.body:
-        old = _find(tree, _name(node))
+        old = find(tree, name_of(node))
         if old is not None and ast.dump(old) == ast.dump(node):
             continue
         if (_is_import(node) and ast.dump(node) in known) or _is_docstring(node):
@@ -106,23 +106,6 @@ def changed(source: str, mine: str) -> str:
     return "\n".join(out) + "\n"
 
 
-def counterpart(source: str, fragment: str) -> str:
-    """A fragment with what the source itself has in the places that the given one replaces."""
-    lines, tree = source.splitlines(), ast.parse(source)
-    out: Lines = []
-    for node in ast.parse(fragment).body:
-        old = _find(tree, _name(node))
-        if old is None:
-            continue
-        if not (isinstance(node, ast.ClassDef) and isinstance(old, ast.ClassDef)):
-            out += lines_of(old, lines)
-            continue
-        members = [found for member in node.body if (found := _find(old, _name(member)))]
-        out += [f"class {node.name}:", *(line for m in members for line in lines_of(m, lines))]
-        out += [] if members else ["    pass"]
-    return "\n".join(out) + "\n"
-
-
 def find_source(fragment: str, sources: Mapping[str, str]) -> dict[str, str]:
     """Split a fragment by the sources that its parts belong to: file -> fragment.
 
@@ -132,7 +115,7 @@ def find_source(fragment: str, sources: Mapping[str, str]) -> dict[str, str]:
     lines, tree = fragment.splitlines(), ast.parse(fragment)
     trees = {file: ast.parse(text) for file, text in sources.items()}
     homes = [
-        next((f for f, t in trees.items() if _find(t, _name(node)) is not None), None)
+        next((f for f, t in trees.items() if find(t, name_of(node)) is not None), None)
         for node in tree.body
     ]
     first = next((home for home in homes if home), None)
@@ -231,7 +214,7 @@ def _members(old: ast.stmt, new: ast.ClassDef, lines: Lines) -> list[tuple[int, 
         if _is_docstring(member) or isinstance(member, ast.Pass):
             continue
         text = lines_of(member, lines)
-        there = _find(old, _name(member))
+        there = find(old, name_of(member))
         if there is not None:
             edits.append((_start(there), there.end_lineno or 0, text))
         else:
@@ -251,7 +234,7 @@ def _replaced(lines: Lines, edits: list[tuple[int, int, Lines]]) -> str:
 def _definition(tree: ast.Module, name: str) -> ast.FunctionDef | ast.ClassDef:
     node: ast.AST | None = tree
     for part in name.split("."):
-        node = _find(node, part) if node is not None else None
+        node = find(node, part) if node is not None else None
     if not isinstance(node, ast.FunctionDef | ast.ClassDef):
         raise CutError(f"there is no function {name}")
     return node
@@ -264,12 +247,12 @@ def _function(tree: ast.Module, name: str) -> ast.FunctionDef:
     return node
 
 
-def _find(parent: ast.AST, name: str | None) -> ast.stmt | None:
+def find(parent: ast.AST, name: str | None) -> ast.stmt | None:
     children = getattr(parent, "body", [])
-    return next((c for c in children if name is not None and _name(c) == name), None)
+    return next((c for c in children if name is not None and name_of(c) == name), None)
 
 
-def _name(node: ast.AST) -> str | None:
+def name_of(node: ast.AST) -> str | None:
     """The name that a definition or an assignment defines."""
     if isinstance(node, ast.FunctionDef | ast.ClassDef):
         return node.name

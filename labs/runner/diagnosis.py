@@ -27,7 +27,8 @@ from typing import Any
 
 from labs.runner.catalogue import Lab, Misconception
 from labs.runner.checking import Diagnosis, Outcome, Report, check_texts
-from labs.runner.cutter import CutError, counterpart, splice
+from labs.runner.counterpart import counterpart
+from labs.runner.cutter import CutError, splice
 from labs.runner.evidence import ANY, PASSED, same_outcome
 from labs.runner.warm import forks
 
