@@ -37,7 +37,6 @@ SLIPS = {  # errors that come from a slip of the pen, or say themselves what is 
     "ModuleNotFoundError", "SyntaxError", "IndentationError", "MemoryError", "SystemExit",
     "RecursionError", "NoTerminal",
 }  # fmt: skip
-LIGHT_S = 2.0  # a lab whose tests all run in this time: a wrong answer is held against all of them
 TIME_S = 12.0  # for all the wrong answers together; what has not begun by then is left out
 
 
@@ -104,7 +103,7 @@ class _Trial:
 
     def _fails_as(self, wrong: dict[str, str], rival: Misconception) -> bool:
         """Does a wrong answer come out of the tests as the learner's does?"""
-        light = self.report.seconds < LIGHT_S
+        light = "torch" not in self.lab.packages  # then all tests together take a second or two
         expected = {test: asdict(outcome) for test, outcome in self.failing.items()} | {
             o.test: PASSED
             for o in self.report.outcomes
