@@ -50,7 +50,8 @@ def numbers(value: object) -> list[float] | None:
 
 def is_array(value: object) -> bool:
     """Is it an array or a tensor, with numbers that can be read?"""
-    return all(hasattr(value, name) for name in ("shape", "dtype", "tolist", "reshape"))
+    names = ("shape", "dtype", "tolist", "reshape")
+    return not isinstance(value, type) and all(hasattr(value, name) for name in names)
 
 
 def plain(value: object) -> bool:
