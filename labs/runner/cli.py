@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 
-from labs.runner import commands, mutate
+from labs.runner import commands, mutate, own, predict
 from labs.runner.commands import Done
 
 HELP = """\
@@ -54,8 +54,15 @@ ONE_LAB = ("number", {"type": int, "nargs": "?", "help": "the lab (default: ever
 JOBS = ("--jobs", {"type": int, "default": 2, "metavar": "J", "help": "runs at a time (default 2)"})
 SAMPLE = ("--sample", {"type": int, "metavar": "K", "help": "of K mutants a lab, always the same"})
 SEEN_HINTS = ("--all", {"action": "store_true", "help": "show the hints seen so far"})
+QUESTION = ("--question", {"type": int, "metavar": "K", "help": "answer this question alone"})
+SAY = ("--say", {"metavar": "ANSWER", "help": "a number in its unit, or the number of a choice"})
+BECAUSE = ("--because", {"default": "", "metavar": "TEXT", "help": "why you expect it"})
+UNDO = ("--undo", {"action": "store_true", "help": "take the mistake back and show it"})
+SEED = ("--seed", {"type": int, "metavar": "S", "help": "the same mistake for the same seed"})
 HARD = ("--hard", {"action": "store_true", "help": "leave out the words of the TODOs"})
 YES = ("--yes", {"action": "store_true", "help": "also while the lab is red, without asking"})
+WITH_TERMINAL = "with the terminal, so that breakpoint() works; ends with the first failure"
+DEBUG = ("--debug", {"action": "store_true", "help": WITH_TERMINAL})
 WHOSE = "mine, reference, or wrong/NAME for a known wrong answer (default: mine)"
 IMPL = ("--impl", {"default": "mine", "metavar": "WHOSE", "help": WHOSE})
 
@@ -66,7 +73,7 @@ COMMANDS = (
     Command("start", "cut the holes of a lab into a file of your own; a file that exists is kept",
             (JSON, LAB, HARD), commands.run_start),
     Command("check", "run the tests of a lab on your file",
-            (JSON, LAB, IMPL, EVERY_TEST), commands.run_check),
+            (JSON, LAB, IMPL, EVERY_TEST, DEBUG), commands.run_check),
     Command("hint", "show one more hint",
             (JSON, LAB, HOLE, SEEN_HINTS), commands.run_hint),
     Command("watch", "check again whenever you save, until Ctrl-C",
@@ -83,6 +90,14 @@ COMMANDS = (
             (JSON, STALE_LAB), commands.run_update),
     Command("solution", "show how the engine itself fills the holes",
             (JSON, LAB, HOLE, YES), commands.run_solution),
+    Command("predict", "say what you expect before a lab; after green, see the key",
+            (JSON, LAB, QUESTION, SAY, BECAUSE), predict.run_predict),
+    Command("ledger", "show how good your predictions were, and whether they got better",
+            (JSON,), predict.run_ledger),
+    Command("show", "show on your own code what the lab is about",
+            (LAB, WORDS), own.run_show),
+    Command("sabotage", "make one small mistake in your passing file: find it from what it does",
+            (JSON, LAB, UNDO, SEED), own.run_sabotage),
     Command("mutate", "make small mistakes in the engine's way and show which no test notices",
             (JSON, ONE_LAB, HOLE, SAMPLE, JOBS), mutate.run_mutate),
     Command("doctor", "show versions and the GPU, and what is emulated here and why",

@@ -20,6 +20,9 @@ from labs.runner import show, workspace
 from labs.runner.catalogue import Hole, Lab, all_labs, lab_number
 from labs.runner.checking import Report, check_files, check_implementation, shown, still_open
 from labs.runner.cutter import definition_of
+from labs.runner.diagnosis import diagnose
+from labs.runner.predictions import reminder
+from labs.runner.report import as_json, show_report
 from labs.runner.words import command, from_here
 from labs.runner.workspace import Progress
 
@@ -44,7 +47,7 @@ def run_list(args: Namespace, console: Console) -> Done:
 
 def run_start(args: Namespace, console: Console) -> Done:
     progress = workspace.load_progress()
-    lab = _chosen(args, progress)
+    lab = chosen_lab(args, progress)
     if workspace.stale(lab, progress):
         raise ValueError(workspace.ask_for_update(lab))
     if args.hard:
@@ -58,34 +61,50 @@ def run_start(args: Namespace, console: Console) -> Done:
     written = workspace.start(lab, progress)
     workspace.save_progress(progress)
     show.started(lab, bool(written), console)
+    if line := reminder(lab, progress):
+        console.print(line)
     return Done({"lab": lab.name, "files": [str(p) for p in workspace.my_files(lab).values()]})
 
 
 def run_check(args: Namespace, console: Console) -> Done:
     progress = workspace.load_progress()
-    lab = _chosen(args, progress)
+    lab = chosen_lab(args, progress)
     show.refuse_missing_packages(lab)
+    if args.debug:
+        report = check_mine(lab, progress, debug=True)
+        show_report(report, console, whose="mine", every=False, progress=progress)
+        return Done(as_json(report), 0 if report.passed else 1)
     with console.status(f"lab {lab.number}: running its tests"):
         if args.impl == "mine":
             report = check_mine(lab, progress)
         else:
             report = check_implementation(lab, args.impl)
-    show.report(report, console, whose=args.impl, every=args.all, progress=progress)
-    return Done(show.as_json(report), 0 if report.passed else 1)
+            report.diagnosis = diagnose(lab, lab.texts(args.impl), report)
+    show_report(report, console, whose=args.impl, every=args.all, progress=progress)
+    if report.passed and args.impl == "mine" and (line := reminder(lab, progress)):
+        console.print(line)
+    return Done(as_json(report), 0 if report.passed else 1)
 
 
-def check_mine(lab: Lab, progress: Progress) -> Report:
-    """Check the learner's files and write down what came of it."""
+def check_mine(lab: Lab, progress: Progress, *, debug: bool = False) -> Report:
+    """Check the learner's files, write down what came of it, and look for the causes of failures.
+
+    With `debug` the tests have the terminal, so that `breakpoint()` works.
+    """
     workspace.refuse_unready(lab, progress)
-    report = check_files(lab, workspace.my_files(lab))
+    files = workspace.my_files(lab)
+    texts = {file: path.read_text() for file, path in files.items()}
+    report = check_files(lab, files, debug=debug)
     workspace.note(lab, progress, report.passed)
     workspace.save_progress(progress)
+    if not debug:
+        report.diagnosis = diagnose(lab, texts, report)
     return report
 
 
 def run_hint(args: Namespace, console: Console) -> Done:
     progress = workspace.load_progress()
-    lab = _chosen(args, progress)
+    lab = chosen_lab(args, progress)
     hole = _hole(args, lab) or _first_open(lab)
     hints = progress.of(lab).hints
     seen = hints.get(str(hole.number), 0)
@@ -102,7 +121,7 @@ def run_hint(args: Namespace, console: Console) -> Done:
 def run_watch(args: Namespace, console: Console) -> Done:
     """Check at every save until Ctrl-C. Editors save by renaming: a file may be gone a while."""
     progress = workspace.load_progress()
-    lab = _chosen(args, progress)
+    lab = chosen_lab(args, progress)
     show.refuse_missing_packages(lab)
     workspace.refuse_unready(lab, progress)
     before: list[tuple[int, int] | None] = []
@@ -112,7 +131,7 @@ def run_watch(args: Namespace, console: Console) -> Done:
             before = stamps
             try:
                 report = check_mine(lab, progress)
-                show.report(report, console, whose="mine", every=False, progress=progress)
+                show_report(report, console, whose="mine", every=False, progress=progress)
                 console.print("[dim]watching: save to check again, Ctrl-C to stop[/]")
             except (ValueError, FileNotFoundError) as error:
                 console.print(f"[dim]watching: {error}[/]")
@@ -144,7 +163,7 @@ def run_measure(args: Namespace, console: Console) -> Done:
 def run_diff(args: Namespace, console: Console) -> Done:
     """A unified diff that `patch -p0` takes: from your file to the engine's way."""
     progress = workspace.load_progress()
-    lab = _chosen(args, progress)
+    lab = chosen_lab(args, progress)
     workspace.refuse_unready(lab, progress)
     to_mend = lab.to_mend()  # the engine's own text would give the fault away
     if not to_mend:
@@ -162,7 +181,7 @@ def run_diff(args: Namespace, console: Console) -> Done:
 
 def run_reset(args: Namespace, console: Console) -> Done:
     progress = workspace.load_progress()
-    lab = lab_number(args.number) if args.number is not None else _chosen(args, progress)
+    lab = lab_number(args.number) if args.number is not None else chosen_lab(args, progress)
     progress.of(lab).hard = args.hard
     lab = lab.without_words() if args.hard else lab_number(lab.number)
     backups = workspace.reset(lab, progress)
@@ -207,7 +226,7 @@ def run_update(args: Namespace, console: Console) -> Done:
 
 def run_solution(args: Namespace, console: Console) -> Done:
     progress = workspace.load_progress()
-    lab = _chosen(args, progress)
+    lab = chosen_lab(args, progress)
     chosen = _hole(args, lab)
     _ask_first(args, lab, progress, console)
     texts, to_mend = lab.reference(), lab.to_mend()
@@ -235,7 +254,7 @@ def run_doctor(_args: Namespace, console: Console) -> Done:
 # ---------------------------------------------------------------- parts
 
 
-def _chosen(args: Namespace, progress: Progress) -> Lab:
+def chosen_lab(args: Namespace, progress: Progress) -> Lab:
     """The lab that was asked for, or the current one."""
     if args.number is None and not progress.current:
         raise ValueError(f"no lab is started yet: {command('start', 1)}")
