@@ -119,7 +119,8 @@ def test_plain_attention_is_the_formula() -> None:
 def test_plain_attention_takes_the_largest_score_of_each_head_by_itself() -> None:
     inputs = heads_far_apart()
     out = attend_plain(*inputs)
-    assert not has_nan(out), "NaN: a head whose weights are all zero"
+    nan = has_nan(out)
+    assert not nan, "NaN: a head whose weights are all zero"
     agree(out, attention(*inputs), "attention, scores near 150 beside scores near -150", **CLOSE)
 
 
@@ -138,8 +139,21 @@ def heads_far_apart() -> Inputs:
 def test_plain_attention_bears_scores_that_exp_does_not(size: float) -> None:
     inputs = all_scores_near(size)
     out = attend_plain(*inputs)
-    assert not has_nan(out), f"NaN for scores near {size:g}"
+    nan = has_nan(out)
+    assert not nan, f"NaN for scores near {size:g}"
     agree(out, attention(*inputs), f"attention, scores near {size:g}", **CLOSE)
+
+
+@pytest.mark.catches("max-not-subtracted")
+def test_plain_attention_bears_large_and_small_scores_in_one_row() -> None:
+    """Only under the largest score of the row is no weight above 1, whatever the others are."""
+    q, values = frozen(np.ones((1, 1, 4), F32)), all_scores_near(0.0)[2]
+    keys = np.zeros((50, 1, 4), F32)
+    keys[:, 0, 1] = np.linspace(-300, 300, 50)  # scores are half of that
+    out = attend_plain(q, frozen(keys), values)
+    nan = has_nan(out)
+    assert not nan, "NaN for scores from -150 to 150"
+    agree(out, attention(q, keys, values), "attention, scores from -150 to 150", **CLOSE)
 
 
 def all_scores_near(size: float) -> Inputs:
@@ -255,7 +269,8 @@ def test_a_tile_is_read_in_its_turn_and_never_again() -> None:
         right = formula(q, *read)
         keys, values = (array.copy() for array in read)  # these are written over, tile by tile
         part = walk(q, keys, values, one_after_another(keys, values, 16))
-        assert not has_nan(part.acc), "a tile was read after its turn"
+        nan = has_nan(part.acc)
+        assert not nan, "a tile was read after its turn"
         assert_part(part, right)
 
 
@@ -271,10 +286,24 @@ def one_after_another(keys: np.ndarray, values: np.ndarray, tile: int) -> Iterat
 
 @pytest.mark.catches("last-tile-is-full")
 def test_the_tiles_of_one_walker_end_at_the_last_key() -> None:
-    assert tiles_of(8, 4) == [slice(0, 4), slice(4, 8)]
-    assert tiles_of(10, 4) == [slice(0, 4), slice(4, 8), slice(8, 10)]
-    assert tiles_of(3, 8) == [slice(0, 3)]
-    assert tiles_of(0, 8) == []
+    for n, tile, right in (
+        (8, 4, [(0, 4), (4, 8)]),
+        (10, 4, [(0, 4), (4, 8), (8, 10)]),
+        (3, 8, [(0, 3)]),
+        (0, 8, []),
+    ):
+        mine = spans(tiles_of(n, tile))
+        assert mine == right, f"(start, stop) of the tiles of {tile} of {n} keys"
+
+
+def test_tiles_are_dealt_out_in_turns() -> None:
+    for split, right in enumerate(([(0, 4), (12, 16)], [(4, 8), (16, 18)], [(8, 12)])):
+        mine = spans(tiles_of(18, 4, split, 3))
+        assert mine == right, f"(start, stop) of the tiles of 4 of 18 keys, walker {split} of 3"
+
+
+def spans(tiles: list[slice]) -> list[tuple[int, int]]:
+    return [(tile.start, tile.stop) for tile in tiles]
 
 
 @pytest.mark.catches("one-tile-a-split")
@@ -290,7 +319,11 @@ def test_every_key_is_in_one_tile_of_one_walker() -> None:
             assert starts == sorted(starts)
             assert all(start % tile == 0 for start in starts)
             rows += [row for part in tiles for row in range(part.start, part.stop)]
-        assert sorted(rows) == list(range(n)), f"{n} keys, tiles of {tile}, {splits} walkers"
+        given = f"{n} keys, tiles of {tile}, {splits} walkers"
+        missing, beyond = sorted(set(range(n)) - set(rows)), sorted(set(rows) - set(range(n)))
+        assert missing[:5] == [], f"keys in no tile: {given}"
+        assert beyond[:5] == [], f"keys that there are not: {given}"
+        assert len(rows) == n, f"a key is in two tiles: {given}"
 
 
 @pytest.mark.catches("one-tile-a-split")
@@ -337,7 +370,8 @@ def test_parts_that_saw_no_key_change_nothing_wherever_they_stand() -> None:
     empty, seen = nothing_seen(q), formula32(q, keys, values)
     for parts in ([seen, empty], [empty, seen], [empty, empty, seen], [empty, seen, empty, empty]):
         both = combine(parts)
-        assert not has_nan(both.acc), f"NaN from {len(parts)} parts, one with keys"
+        nan = has_nan(both.acc)
+        assert not nan, f"NaN from {len(parts)} parts, one with keys"
         assert_part(both, formula(q, keys, values))
 
 
