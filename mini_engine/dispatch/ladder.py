@@ -73,7 +73,7 @@ class CaptureLadder(tuple[int, ...]):
         """What padding costs for `histogram`: rows in a batch -> number of such steps.
 
         A batch above the top runs eagerly and unpadded: its rows count as real and as eager.
-        Raises ValueError for a negative entry (`_checked_histogram`).
+        Steps of 0 rows run nothing. Raises ValueError for a negative entry (`_checked_histogram`).
         """
         real = padded = eager_rows = eager_steps = 0
         for rows, steps in _checked_histogram(histogram).items():
@@ -117,7 +117,10 @@ class Waste:
 
     @property
     def wasted_fraction(self) -> float:
-        """Share of padding in the rows that the GPU computed; 0.0 if there were none."""
+        """Share of padding in the rows that the GPU computed, in graphs and eagerly.
+
+        0.0 if it computed none.
+        """
         computed = self.real_rows + self.padded_rows
         return self.padded_rows / computed if computed else 0.0
 
