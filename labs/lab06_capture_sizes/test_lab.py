@@ -142,6 +142,18 @@ def test_the_chosen_rungs_cost_as_little_as_the_best_of_all_choices() -> None:
             assert len(chosen) == len(best), f"equally cheap, {chosen} against {best}: {given}"
 
 
+def test_the_choice_is_the_same_in_whatever_unit_the_price_is() -> None:
+    rng = random.Random(7)
+    for _ in range(20):
+        sizes = sorted(rng.sample(range(1, 60), 6))
+        price = [float(rng.randint(1, 60)) for _ in sizes]
+        steps = [rng.choice([1, 7, 90]) for _ in sizes]
+        found = cheapest_rungs(sizes, price, steps, 6)
+        for unit in (2.0**-70, 2.0**70):  # powers of two scale without rounding
+            scaled = cheapest_rungs(sizes, [one * unit for one in price], steps, 6)
+            assert scaled == found, f"sizes {sizes} at {price} each, {steps} steps, times {unit}"
+
+
 @pytest.mark.catches("greedy-rungs")
 def test_a_rung_also_serves_the_batches_below_it() -> None:
     # 10 and 11 are busiest, but a rung at 3 saves more than one at 10 beside 11

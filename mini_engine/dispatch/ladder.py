@@ -186,9 +186,9 @@ def cheapest_rungs(
     """The cheapest choice of at most 1, 2 … `rungs` of the candidates, each a rising tuple.
 
     `candidates`: sizes, rising; the last one is always chosen. `steps[i]`: number of steps that
-    fit candidate i but not candidate i - 1. `price[i]`: cost of one step at candidate i, rising
-    or not. A step runs at the smallest chosen candidate that it fits. Of equally cheap choices,
-    one with the fewest rungs. With fewer candidates than `rungs`, the list ends early.
+    fit candidate i but not candidate i - 1. `price[i]`: cost of one step at candidate i, in any
+    unit, rising or not. A step runs at the smallest chosen candidate that it fits. Of equally cheap
+    choices, one with the fewest rungs. With fewer candidates than `rungs`, the list ends early.
 
     Let least[j][i] be the least cost of all steps that fit candidate i, if it is rung number j.
     If rung j - 1 is candidate p, then i serves the steps between them:
