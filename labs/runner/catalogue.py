@@ -37,7 +37,8 @@ from __future__ import annotations
 
 import re
 import tomllib
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,7 @@ from labs.runner.cutter import CutError, cut, find_source, functions, splice
 
 LABS = Path(__file__).parent.parent
 ROOT = LABS.parent
+NO_WORDS = "as the docstring and the tests want it."
 ANSWERS = ROOT / "tests" / "labs" / "answers"  # more right answers: second/labNN_name.py, third/
 
 
@@ -132,6 +134,10 @@ class Lab:
             return f"labs.{self.name}.{Path(file).stem}"
         return path.removesuffix(".py").replace("/", ".")
 
+    def without_words(self) -> Lab:
+        """The same lab for those who want it hard: its TODOs do not say what to do."""
+        return replace(self, holes=tuple(replace(hole, task=NO_WORDS) for hole in self.holes))
+
     # -- texts of the files, by implementation ---------------------------------------------------
 
     def reference(self) -> dict[str, str]:
@@ -178,15 +184,20 @@ class Lab:
         files = {hole.file for hole in self.holes if hole.broken}
         return {file: text for file, text in self.cut().items() if file in files}
 
-    def filled(self, fragment: Path) -> dict[str, str]:
-        """The reference with a fragment spliced in, such as a wrong answer."""
-        return self._spliced(self.reference(), fragment)
+    def filled(self, fragment: Path, onto: Mapping[str, str] | None = None) -> dict[str, str]:
+        """The reference, or other texts, with a fragment spliced in: a wrong answer, for example.
 
-    def _spliced(self, texts: dict[str, str], fragment: Path) -> dict[str, str]:
+        Raises CutError if the fragment replaces nothing there.
+        """
+        texts = dict(onto or self.reference())
+        parts = self.parts(fragment, texts)
+        return texts | {file: splice(texts[file], part) for file, part in parts.items()}
+
+    def parts(self, fragment: Path, texts: Mapping[str, str]) -> dict[str, str]:
+        """File name -> what the fragment has for that file."""
         text = fragment.read_text()
         target = re.search(r"^# to: (\S+)$", text, re.MULTILINE)  # if several files define a name
-        parts = {target[1]: text} if target else find_source(text, texts)
-        return texts | {file: splice(texts[file], part) for file, part in parts.items()}
+        return {target[1]: text} if target else find_source(text, texts)
 
     def texts(self, implementation: str) -> dict[str, str]:
         """`reference`, `hole/2`, `wrong/rebind_input`, `second`, `third`: file name -> text."""
@@ -198,7 +209,7 @@ class Lab:
         if kind == "wrong" and which.replace("-", "_") in self.wrong:
             return self.filled(self.wrong[which.replace("-", "_")])
         if kind in self.answers:  # into the cut files: it has nothing of the engine's own way
-            return self._spliced(self.cut(), self.answers[kind])
+            return self.filled(self.answers[kind], self.cut())
         known = ["mine", "reference", *(f"wrong/{name}" for name in self.wrong)]
         raise ValueError(f"lab {self.number} has no {implementation!r}: {', '.join(known)}")
 

@@ -106,6 +106,23 @@ def changed(source: str, mine: str) -> str:
     return "\n".join(out) + "\n"
 
 
+def counterpart(source: str, fragment: str) -> str:
+    """A fragment with what the source itself has in the places that the given one replaces."""
+    lines, tree = source.splitlines(), ast.parse(source)
+    out: Lines = []
+    for node in ast.parse(fragment).body:
+        old = _find(tree, _name(node))
+        if old is None:
+            continue
+        if not (isinstance(node, ast.ClassDef) and isinstance(old, ast.ClassDef)):
+            out += lines_of(old, lines)
+            continue
+        members = [found for member in node.body if (found := _find(old, _name(member)))]
+        out += [f"class {node.name}:", *(line for m in members for line in lines_of(m, lines))]
+        out += [] if members else ["    pass"]
+    return "\n".join(out) + "\n"
+
+
 def find_source(fragment: str, sources: Mapping[str, str]) -> dict[str, str]:
     """Split a fragment by the sources that its parts belong to: file -> fragment.
 

@@ -217,11 +217,16 @@ class PiecewiseGraphRunner(GraphRunner):
         self.splitting_ops = frozenset(splitting_ops)
 
     def _record(self, rung: int) -> tuple[PiecewiseGraph, Buffer]:
-        """List the launches of one forward, capture those between splitting ops, keep the rest.
+        """Record one forward of `rung` rows: graphs, and between them what has to run live.
 
-        The graph's `launches` stand in the order of that list: a `Graph` for each captured piece,
-        and each launch of a splitting piece as its `Node`, to run live at every replay. All pieces
-        use the runner's pool. Nothing executes here.
+        Returns what `replay` runs, and the output of that forward, which the replays write. A
+        replay runs each launch of the forward once and in its order: those of splitting ops live,
+        the others as nodes of graphs. Launches with no splitting op between them share a graph, and
+        no graph is empty. Each is captured in `self.pool` under a name that has the rung in it.
+
+        `self.forward` is called once, since each call allocates anew, and nothing executes here.
+        Two ways lead there, and both are right: list the launches first and capture what lies
+        between the cuts (`Device.trace`), or cut while capturing (`Device.capture_breakable`).
         """
         with self.device.trace(self.pool) as nodes:
             output = self.forward(rung)
