@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 from itertools import combinations
+from types import MappingProxyType
 
 import pytest
 
-from mini_engine.dispatch.default_ladder import default_capture_sizes
+from mini_engine.dispatch.default_ladder import _decode_sizes, _grid, default_capture_sizes
 from mini_engine.dispatch.ladder import (
     CaptureLadder,
     Waste,
@@ -24,51 +25,85 @@ def ladders(seed: int, number: int) -> list[CaptureLadder]:
     ]
 
 
+# ---------------------------------------------------------------- rung
+
+
 @pytest.mark.catches("round-down")
 def test_a_batch_runs_at_the_smallest_rung_that_has_room_for_it() -> None:
     for ladder in ladders(1, 40):
-        for n in range(1, ladder.top + 1):
-            assert ladder.rung(n) == min(size for size in ladder if size >= n)
+        for rows in range(1, ladder.top + 1):
+            smallest = min(size for size in ladder if size >= rows)
+            assert ladder.rung(rows) == smallest
 
 
 @pytest.mark.catches("a-rung-for-all")
 def test_a_batch_above_the_top_has_no_rung() -> None:
     for ladder in ladders(2, 20):
-        assert ladder.rung(ladder.top) == ladder.top
-        assert ladder.rung(ladder.top + 1) is None
+        top = ladder.top
+        assert ladder.rung(top) == top
+        assert ladder.rung(top + 1) is None
+        assert ladder.rung(2 * top + 7) is None
 
 
 def test_no_rows_need_no_rung_and_fewer_than_none_are_refused() -> None:
-    assert CaptureLadder([4]).rung(0) == 0
-    with pytest.raises(ValueError, match="-3"):
-        CaptureLadder([4]).rung(-3)
+    for ladder in (CaptureLadder([4]), CaptureLadder([1, 2])):
+        assert ladder.rung(0) == 0
+        for rows in (-1, -3):
+            with pytest.raises(ValueError):
+                ladder.rung(rows)
+
+
+# ---------------------------------------------------------------- waste
 
 
 @pytest.mark.catches("eager-is-padded", "round-down")
 def test_waste_is_what_one_counts_step_by_step() -> None:
     rng = random.Random(3)
     for ladder in ladders(4, 40):
-        histogram = {rng.randint(1, 99): rng.randint(0, 50) for _ in range(rng.randint(0, 30))}
+        histogram = {rng.randint(0, 99): rng.randint(0, 50) for _ in range(rng.randint(0, 30))}
         padded = real = eager_rows = eager_steps = 0
         for rows, steps in histogram.items():
             for _ in range(steps):
                 real += rows
-                rungs = [size for size in ladder if size >= rows]
+                rungs = [size for size in (0, *ladder) if size >= rows]
                 padded += min(rungs) - rows if rungs else 0
                 eager_rows += 0 if rungs else rows
                 eager_steps += 0 if rungs else 1
-        assert ladder.waste(histogram) == Waste(padded, real, eager_rows, eager_steps)
+        found, counted = ladder.waste(histogram), Waste(padded, real, eager_rows, eager_steps)
+        given = f"{found} for the batches {histogram} on {list(ladder)}; counted: {counted}"
+        assert vars(found) == vars(counted), given
 
 
-def test_a_histogram_below_zero_is_refused() -> None:
-    with pytest.raises(ValueError, match="-5"):
-        CaptureLadder([4]).waste({3: -5})
+def test_a_histogram_below_zero_is_refused_and_one_is_only_read() -> None:
+    for histogram in ({3: -5}, {-3: 5}, {1: 1, 9: -1}):
+        with pytest.raises(ValueError):
+            CaptureLadder([4]).waste(histogram)
+    found = CaptureLadder([4]).waste(MappingProxyType({0: 2, 3: 5, 7: 0, 9: 1}))
+    assert found == Waste(5, 24, 9, 1)
+
+
+# ---------------------------------------------------------------- the wasted fraction
 
 
 @pytest.mark.catches("waste-of-the-real")
 def test_the_wasted_fraction_is_of_all_rows_that_were_computed() -> None:
-    assert CaptureLadder([40]).waste({33: 100}).wasted_fraction == pytest.approx(7 / 40)
-    assert CaptureLadder([40]).waste({}).wasted_fraction == 0.0
+    assert Waste(700, 3300, 0, 0).wasted_fraction == pytest.approx(7 / 40)
+    assert Waste(1, 1, 0, 0).wasted_fraction == pytest.approx(1 / 2)
+    assert Waste(0, 5, 0, 0).wasted_fraction == 0.0
+
+
+@pytest.mark.catches("eager-is-not-computed")
+def test_rows_that_ran_eagerly_were_computed_too() -> None:
+    waste = Waste(padded_rows=7, real_rows=33 + 100, eager_rows=100, eager_steps=1)
+    assert waste.wasted_fraction == pytest.approx(7 / (7 + 33 + 100))
+    assert Waste(0, 100, 100, 1).wasted_fraction == 0.0
+
+
+def test_where_nothing_was_computed_nothing_is_wasted() -> None:
+    assert Waste(0, 0, 0, 0).wasted_fraction == 0.0
+
+
+# ---------------------------------------------------------------- the cheapest rungs
 
 
 def cost_of(
@@ -85,24 +120,38 @@ def cost_of(
 def test_the_chosen_rungs_cost_as_little_as_the_best_of_all_choices() -> None:
     rng = random.Random(5)
     for _ in range(60):
-        candidates = sorted(rng.sample(range(1, 60), rng.randint(1, 7)))
-        price = [round(size * rng.uniform(0.5, 1.5), 2) for size in candidates]
-        steps = [rng.choice([0, 1, 7, 90]) for _ in candidates]
-        found = cheapest_rungs(candidates, price, steps, 6)
-        assert len(found) == min(6, len(candidates))
+        sizes = sorted(rng.sample(range(1, 60), rng.randint(1, 7)))
+        # whole numbers: however they are added, the sum is the same
+        price = [float(rng.choice([size, rng.randint(1, 60)])) for size in sizes]
+        steps = [rng.choice([0, 1, 7, 90]) for _ in sizes]
+        rungs = rng.randint(1, 7)
+        found = cheapest_rungs(tuple(sizes), tuple(price), tuple(steps), rungs)
+        given = f"sizes {sizes} at {price} each, {steps} steps"
+        answers = len(found)
+        assert answers == min(rungs, len(sizes)), f"choices of at most 1, 2 … {rungs}: {given}"
         for most, chosen in enumerate(found, start=1):
-            assert list(chosen) == sorted(set(chosen))
-            assert chosen[-1] == candidates[-1], "the last candidate is always a rung"
             others = [
-                (*some, candidates[-1])
-                for size in range(most)
-                for some in combinations(candidates[:-1], size)
+                (*some, sizes[-1])
+                for number in range(most)
+                for some in combinations(sizes[:-1], number)
             ]
-            costs = {other: cost_of(other, candidates, price, steps) for other in others}
-            least = min(costs.values())
-            assert costs[chosen] == pytest.approx(least, rel=1e-12, abs=1e-9)
-            fewest = min(len(o) for o, c in costs.items() if c <= least + 1e-9)
-            assert len(chosen) == fewest, "of equally cheap choices, one with the fewest rungs"
+            best = min(others, key=lambda other: (cost_of(other, sizes, price, steps), len(other)))
+            assert chosen in others, f"a rising choice of at most {most} with the last: {given}"
+            of_this, least = (cost_of(tuple(c), sizes, price, steps) for c in (chosen, best))
+            assert of_this == least, f"{chosen} against {best}: {given}"
+            assert len(chosen) == len(best), f"equally cheap, {chosen} against {best}: {given}"
+
+
+def test_the_choice_is_the_same_in_whatever_unit_the_price_is() -> None:
+    rng = random.Random(7)
+    for _ in range(20):
+        sizes = sorted(rng.sample(range(1, 60), 6))
+        price = [float(rng.randint(1, 60)) for _ in sizes]
+        steps = [rng.choice([1, 7, 90]) for _ in sizes]
+        found = cheapest_rungs(sizes, price, steps, 6)
+        for unit in (2.0**-70, 2.0**70):  # powers of two scale without rounding
+            scaled = cheapest_rungs(sizes, [one * unit for one in price], steps, 6)
+            assert scaled == found, f"sizes {sizes} at {price} each, {steps} steps, times {unit}"
 
 
 @pytest.mark.catches("greedy-rungs")
@@ -126,6 +175,44 @@ def test_more_rungs_never_waste_more() -> None:
     assert wasted == sorted(wasted, reverse=True)
 
 
+# ---------------------------------------------------------------- the grid
+
+
+def on_the_grid(size: int) -> bool:
+    return size in (1, 2, 4) or size % (8 if size < 256 else 16) == 0
+
+
+@pytest.mark.catches("the-top-is-left-out")
+def test_the_grid_has_1_2_4_and_every_8_then_every_16_and_nothing_above_its_top() -> None:
+    for top in (1, 2, 3, 4, 7, 8, 9, 16, 24, 40, 100, 248, 255, 256, 257, 264, 272, 500, 512, 1024):
+        grid, wanted = _grid(top), [size for size in range(1, top + 1) if on_the_grid(size)]
+        missing, extra = sorted({*wanted} - {*grid}), sorted({*grid} - {*wanted})
+        assert (missing, extra) == ([], []), f"sizes missing and too many, up to a top of {top}"
+        assert grid == wanted, f"rising, each once, up to a top of {top}"
+
+
+# ---------------------------------------------------------------- sizes of decode batches
+
+
+@pytest.mark.catches("off-the-grid-cliff")
+def test_without_speculation_the_size_of_the_fullest_decode_batch_is_added() -> None:
+    for requests in (1, 6, 8, 33, 256):
+        assert _decode_sizes(requests, 1) == [requests]
+
+
+@pytest.mark.catches("rungs-count-requests")
+def test_with_speculation_there_is_a_size_for_each_number_of_requests_on_the_grid() -> None:
+    for requests in (1, 2, 3, 6, 8, 20, 33, 300):
+        for query_len in (2, 3, 7):
+            found = sorted(set(_decode_sizes(requests, query_len)))
+            numbers = {n for n in range(1, requests + 1) if on_the_grid(n)} | {requests}
+            wanted = sorted(n * query_len for n in numbers)
+            assert found == wanted, f"{requests} requests of {query_len} tokens"
+
+
+# ---------------------------------------------------------------- all together
+
+
 def test_the_default_ladder_is_vllms() -> None:
     sizes = default_capture_sizes(256, 8192)
     assert len(sizes) == 51
@@ -144,7 +231,7 @@ def test_the_fullest_decode_batch_always_has_a_rung_of_its_own() -> None:
 
 
 @pytest.mark.catches("rungs-count-requests")
-def test_with_speculation_a_rung_is_a_number_of_requests_times_their_tokens() -> None:
+def test_in_the_default_ladder_a_rung_is_a_number_of_requests_times_their_tokens() -> None:
     for speculative in (1, 2, 6):
         query_len = 1 + speculative
         for requests in (1, 3, 8, 20):

@@ -83,7 +83,7 @@ def _decode_sizes(max_num_seqs: int, query_len: int) -> list[int]:
 
 
 def _grid(top: int) -> list[int]:
-    """1, 2, 4, then every 8 below 256, then every 16, up to `top`."""
+    """1, 2, 4, then every 8 below 256, then every 16, up to `top`, which may be one of them."""
     grid = [1, 2, 4, *range(8, 256, 8), *range(256, top + 1, 16)]
     return [size for size in grid if size <= top]
 

@@ -73,7 +73,7 @@ class CaptureLadder(tuple[int, ...]):
         """What padding costs for `histogram`: rows in a batch -> number of such steps.
 
         A batch above the top runs eagerly and unpadded: its rows count as real and as eager.
-        Raises ValueError for a negative entry (`_checked_histogram`).
+        Steps of 0 rows run nothing. Raises ValueError for a negative entry (`_checked_histogram`).
         """
         real = padded = eager_rows = eager_steps = 0
         for rows, steps in _checked_histogram(histogram).items():
@@ -117,7 +117,10 @@ class Waste:
 
     @property
     def wasted_fraction(self) -> float:
-        """Share of padding in the rows that the GPU computed; 0.0 if there were none."""
+        """Share of padding in the rows that the GPU computed, in graphs and eagerly.
+
+        0.0 if it computed none.
+        """
         computed = self.real_rows + self.padded_rows
         return self.padded_rows / computed if computed else 0.0
 
@@ -183,9 +186,9 @@ def cheapest_rungs(
     """The cheapest choice of at most 1, 2 … `rungs` of the candidates, each a rising tuple.
 
     `candidates`: sizes, rising; the last one is always chosen. `steps[i]`: number of steps that
-    fit candidate i but not candidate i - 1. `price[i]`: cost of one step at candidate i, rising
-    or not. A step runs at the smallest chosen candidate that it fits. Of equally cheap choices,
-    one with the fewest rungs. With fewer candidates than `rungs`, the list ends early.
+    fit candidate i but not candidate i - 1. `price[i]`: cost of one step at candidate i, in any
+    unit, rising or not. A step runs at the smallest chosen candidate that it fits. Of equally cheap
+    choices, one with the fewest rungs. With fewer candidates than `rungs`, the list ends early.
 
     Let least[j][i] be the least cost of all steps that fit candidate i, if it is rung number j.
     If rung j - 1 is candidate p, then i serves the steps between them:

@@ -43,7 +43,7 @@ def cheapest_rungs(candidates, price, steps, rungs):
             cost += price[last] * sum(steps[before + 1 : last + 1])
             ways.append((cost, count + 1, (*choice, candidates[last])))
         least = min(way[0] for way in ways)
-        close = [way for way in ways if way[0] <= least + 1e-9 * max(1.0, least)]
+        close = [way for way in ways if way[0] <= least * (1 + 1e-9)]
         return min(close, key=lambda way: way[1])
 
     most = min(rungs, len(candidates))
