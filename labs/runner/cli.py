@@ -61,6 +61,8 @@ UNDO = ("--undo", {"action": "store_true", "help": "take the mistake back and sh
 SEED = ("--seed", {"type": int, "metavar": "S", "help": "the same mistake for the same seed"})
 HARD = ("--hard", {"action": "store_true", "help": "leave out the words of the TODOs"})
 YES = ("--yes", {"action": "store_true", "help": "also while the lab is red, without asking"})
+WITH_TERMINAL = "with the terminal, so that breakpoint() works; ends with the first failure"
+DEBUG = ("--debug", {"action": "store_true", "help": WITH_TERMINAL})
 WHOSE = "mine, reference, or wrong/NAME for a known wrong answer (default: mine)"
 IMPL = ("--impl", {"default": "mine", "metavar": "WHOSE", "help": WHOSE})
 
@@ -71,7 +73,7 @@ COMMANDS = (
     Command("start", "cut the holes of a lab into a file of your own; a file that exists is kept",
             (JSON, LAB, HARD), commands.run_start),
     Command("check", "run the tests of a lab on your file",
-            (JSON, LAB, IMPL, EVERY_TEST), commands.run_check),
+            (JSON, LAB, IMPL, EVERY_TEST, DEBUG), commands.run_check),
     Command("hint", "show one more hint",
             (JSON, LAB, HOLE, SEEN_HINTS), commands.run_hint),
     Command("watch", "check again whenever you save, until Ctrl-C",

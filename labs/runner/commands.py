@@ -20,7 +20,9 @@ from labs.runner import show, workspace
 from labs.runner.catalogue import Hole, Lab, all_labs, lab_number
 from labs.runner.checking import Report, check_files, check_implementation, shown, still_open
 from labs.runner.cutter import definition_of
+from labs.runner.diagnosis import diagnose
 from labs.runner.predictions import reminder
+from labs.runner.report import as_json, show_report
 from labs.runner.words import command, from_here
 from labs.runner.workspace import Progress
 
@@ -68,23 +70,35 @@ def run_check(args: Namespace, console: Console) -> Done:
     progress = workspace.load_progress()
     lab = chosen_lab(args, progress)
     show.refuse_missing_packages(lab)
+    if args.debug:
+        report = check_mine(lab, progress, debug=True)
+        show_report(report, console, whose="mine", every=False, progress=progress)
+        return Done(as_json(report), 0 if report.passed else 1)
     with console.status(f"lab {lab.number}: running its tests"):
         if args.impl == "mine":
             report = check_mine(lab, progress)
         else:
             report = check_implementation(lab, args.impl)
-    show.report(report, console, whose=args.impl, every=args.all, progress=progress)
+            report.diagnosis = diagnose(lab, lab.texts(args.impl), report)
+    show_report(report, console, whose=args.impl, every=args.all, progress=progress)
     if report.passed and args.impl == "mine" and (line := reminder(lab, progress)):
         console.print(line)
-    return Done(show.as_json(report), 0 if report.passed else 1)
+    return Done(as_json(report), 0 if report.passed else 1)
 
 
-def check_mine(lab: Lab, progress: Progress) -> Report:
-    """Check the learner's files and write down what came of it."""
+def check_mine(lab: Lab, progress: Progress, *, debug: bool = False) -> Report:
+    """Check the learner's files, write down what came of it, and look for the causes of failures.
+
+    With `debug` the tests have the terminal, so that `breakpoint()` works.
+    """
     workspace.refuse_unready(lab, progress)
-    report = check_files(lab, workspace.my_files(lab))
+    files = workspace.my_files(lab)
+    texts = {file: path.read_text() for file, path in files.items()}
+    report = check_files(lab, files, debug=debug)
     workspace.note(lab, progress, report.passed)
     workspace.save_progress(progress)
+    if not debug:
+        report.diagnosis = diagnose(lab, texts, report)
     return report
 
 
@@ -117,7 +131,7 @@ def run_watch(args: Namespace, console: Console) -> Done:
             before = stamps
             try:
                 report = check_mine(lab, progress)
-                show.report(report, console, whose="mine", every=False, progress=progress)
+                show_report(report, console, whose="mine", every=False, progress=progress)
                 console.print("[dim]watching: save to check again, Ctrl-C to stop[/]")
             except (ValueError, FileNotFoundError) as error:
                 console.print(f"[dim]watching: {error}[/]")

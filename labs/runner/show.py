@@ -13,9 +13,8 @@ from rich.table import Table
 from labs.runner import workspace
 from labs.runner.carry import Carried
 from labs.runner.catalogue import Hole, Lab, all_labs
-from labs.runner.checking import Outcome, Report, shown
+from labs.runner.checking import shown
 from labs.runner.doctor import INSTALL, missing
-from labs.runner.play import of_the_engine
 from labs.runner.words import command
 from labs.runner.workspace import Progress
 
@@ -153,85 +152,6 @@ def refuse_missing_packages(lab: Lab) -> None:
         )
 
 
-def report(
-    report: Report, console: Console, *, whose: str, every: bool, progress: Progress
-) -> None:
-    """The outcome of a check: open holes, then the first failure with its likely cause."""
-    lab = report.lab
-    whose = "" if whose == "mine" else f" ({whose})"
-    passed = sum(o.outcome == "passed" for o in report.outcomes)
-    counted = f"{passed} of {len(report.outcomes)} tests pass"
-    if report.stopped:
-        console.print(f"[red]✗[/] lab {lab.number}{whose}: {escape(report.stopped)}")
-        if not whose:
-            _engine_changed(lab, console, progress)
-        return
-    for outcome in report.outcomes:
-        if outcome.outcome == "skipped":
-            console.print(f"[yellow]–[/] {escape(outcome.sentence)}: {escape(outcome.reason)}")
-    if report.passed:
-        _green(lab, whose, counted, console, progress)
-        return
-    for number, tests in report.todos.items():
-        hole = lab.holes[number - 1]
-        waiting = f"{tests} test{'s wait' if tests > 1 else ' waits'}" if tests else "later"
-        waiting = "as it was given" if hole.broken else waiting
-        verb = "MEND" if hole.broken else "TODO"
-        label = f"{verb}({number}) [bold]{hole.name}[/]: {escape(hole.task)}"
-        console.print(f"[yellow]○[/] {label} [dim]({waiting})[/]")
-    wrong = [outcome for outcome in report.failed if not outcome.todo]
-    for index, outcome in enumerate(wrong):
-        _failure(lab, outcome, console, full=every or index == 0)
-    console.print(f"\nlab {lab.number}{whose}: {counted}.", end="")
-    console.print(f" Stuck: [bold]{command('hint')}[/]" if not whose else "")
-    if not whose:
-        _engine_changed(lab, console, progress)
-
-
-def _engine_changed(lab: Lab, console: Console, progress: Progress) -> None:
-    if workspace.source_changed(lab, progress):
-        console.print(
-            f"[dim]The engine's file has changed since yours was cut. If a test asks for something "
-            f"that your file has no place for: {command('update', lab.number)} (keeps a backup).[/]"
-        )
-
-
-def _failure(lab: Lab, outcome: Outcome, console: Console, *, full: bool) -> None:
-    console.print(f"[red]✗[/] {escape(outcome.sentence)}")
-    if not full:
-        return
-    if outcome.asserted:
-        console.print(f"    [dim]{escape(outcome.asserted)}[/]")
-    for line in outcome.message.splitlines()[:12]:
-        console.print(f"    {escape(line)}")
-    if outcome.message.startswith("MemoryError"):
-        console.print(
-            f"    This lab may use {lab.memory_gb:g} GB: how much does your code allocate?"
-        )
-    console.print(f"    [dim]{escape(_place(outcome.where))}[/]")
-    for id in outcome.catches:
-        belief = lab.misconception(id)
-        console.print(f"    [bold]A likely cause[/] ({id}): {escape(belief.says)}")
-        console.print(f"    Read {belief.read}")
-
-
-def _place(where: str) -> str:
-    path, _, line = where.rpartition(":")
-    return f"{shown(path)}:{line}" if path else where
-
-
-def _green(lab: Lab, whose: str, counted: str, console: Console, progress: Progress) -> None:
-    console.print(f"[green]✓[/] [bold]lab {lab.number}: {lab.title}[/]{whose}: {counted}")
-    if whose:
-        return
-    console.print(f"\nYou have shown: {escape(lab.proves)}")
-    if (lab.folder / "measure.py").exists():
-        console.print(f"\nMeasure it: [bold]{command('measure', lab.number)}[/]")
-    if of_the_engine(lab):
-        console.print(f"\nYour own code in the engine: [bold]{command('demo')}[/]")
-    console.print(next_step(all_labs(), progress))
-
-
 def hints(lab: Lab, hole: Hole, seen: int, console: Console) -> None:
     """The hints shown so far, the newest last; also after the lab has passed."""
     console.print(f"[bold]lab {lab.number}, {hole.name}[/]: {escape(hole.task)}")
@@ -274,18 +194,3 @@ def findings(found: Mapping[str, Any], console: Console) -> None:
     console.print()
     for sentence in found["sentences"]:
         console.print(escape(sentence))
-
-
-def as_json(report: Report) -> dict[str, Any]:
-    """A report as JSON."""
-    return {
-        "lab": report.lab.name,
-        "passed": report.passed,
-        "stopped": report.stopped,
-        "todos": report.todos,
-        "tests": [
-            {"test": o.test, "outcome": o.outcome, "catches": list(o.catches), "todo": o.todo,
-             "message": o.message, "where": o.where}
-            for o in report.outcomes
-        ],
-    }  # fmt: skip

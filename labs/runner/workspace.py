@@ -136,8 +136,11 @@ def stale(lab: Lab, progress: Progress) -> bool:
     """
     if not started(lab):
         return any((home() / lab.name).glob("*.py"))
-    return source_changed(lab, progress) and not all(
-        _fits(path, [hole.name for hole in lab.holes if hole.file == file and not hole.broken])
+    if not source_changed(lab, progress):
+        return False
+    written = [(hole.file, names) for hole, names in lab.definitions() if not hole.broken]
+    return not all(
+        _fits(path, [name for where, names in written if where == file for name in names])
         for file, path in my_files(lab).items()
     )
 
