@@ -44,7 +44,8 @@ def words_of(pieces: list[Piece]) -> list[str]:
 @pytest.mark.catches("every-attention-its-own-piece")
 def test_splitting_ops_side_by_side_share_a_piece() -> None:
     for word, expected in (("kakk", ["kakk"]), ("nkan", ["n", "ka", "n"]), ("aam", ["aa", "m"])):
-        assert words_of(pieces_of(word)) == expected, f"pieces of {word}"
+        found = words_of(pieces_of(word))
+        assert found == expected, f"pieces of {word}"
 
 
 @pytest.mark.catches("pieces-by-kind")
@@ -52,7 +53,8 @@ def test_a_piece_ends_where_the_kind_of_op_changes() -> None:
     for word in ("nnannka", "", *random_words(1, "nma", 60)):
         runs = re.findall("[ak]+|[^ak]+", word)
         pieces = pieces_of(word)
-        assert words_of(pieces) == runs, f"pieces of {word}"
+        found = words_of(pieces)
+        assert found == runs, f"pieces of {word}"
         kinds = [piece.splitting for piece in pieces]
         assert kinds == [run[0] in "ak" for run in runs], f"which pieces of {word} split"
 
@@ -66,13 +68,17 @@ def test_the_next_piece_has_the_next_number_and_0_is_what_comes_before_the_first
 @pytest.mark.catches("a-graph-of-nothing")
 def test_an_allocation_alone_between_splitting_ops_joins_the_captured_piece_before_it() -> None:
     pieces = split_pieces(("norm", "kv_write", "aten::empty", "attention", "mlp"), SPLIT)
-    found = [(piece.id, piece.splitting, piece.ops) for piece in pieces]
-    assert found == [
-        (0, False, ["norm", "aten::empty"]),
-        (1, True, ["kv_write"]),
-        (3, True, ["attention"]),  # number 2 was left, and is not used again
-        (4, False, ["mlp"]),
+    found = [
+        " ".join([str(piece.id), "live" if piece.splitting else "graph", *piece.ops])
+        for piece in pieces
     ]
+    expected = [
+        "0 graph norm aten::empty",
+        "1 live kv_write",
+        "3 live attention",  # number 2 was left, and is not used again
+        "4 graph mlp",
+    ]
+    assert found == expected
 
 
 @pytest.mark.catches("a-graph-of-nothing")
@@ -89,7 +95,9 @@ def test_only_a_lone_allocation_moves_and_only_to_a_captured_piece_before_it() -
         ("nkmaeka", [0, 1, 2, 3, 5], ["n", "k", "me", "a", "ka"]),  # the last of two before it
     ):
         pieces = pieces_of(word)
-        assert ([piece.id for piece in pieces], words_of(pieces)) == (numbers, words), word
+        found, found_numbers = words_of(pieces), [piece.id for piece in pieces]
+        assert found == words, f"pieces of {word}"
+        assert found_numbers == numbers, f"numbers of the pieces of {word}"
 
 
 def test_positions_say_where_each_op_stood() -> None:
@@ -337,7 +345,8 @@ def test_a_replay_runs_the_same_kernels_in_the_same_order_as_the_eager_step() ->
             event = len(decoder.device.timeline)
             decoder.run(batch)
             ran.append([name for name, _ in decoder.gpu_since(event)])
-        assert ran[1] == ran[0], f"kernels of {layers} layers, split at {', '.join(splitting)}"
+        expected, found = ran
+        assert found == expected, f"kernels of {layers} layers, split at {', '.join(splitting)}"
 
 
 @pytest.mark.catches("attention-captured-too")

@@ -35,6 +35,16 @@ ANSWERS = {
 }
 POWERS = [1, 2, 4, 8, 16]
 
+
+def told(rung: BatchDescriptor | None) -> str:
+    """A descriptor in a few words: `FULL: 42 tokens, 6 requests, 7 each`."""
+    if rung is None:
+        return "None"
+    reqs = "" if rung.num_reqs is None else f", {rung.num_reqs} requests"
+    each = "" if rung.uniform_token_count is None else f", {rung.uniform_token_count} each"
+    return f"{rung.mode.name}: {rung.num_tokens} tokens{reqs}{each}"
+
+
 # ---------------------------------------------------------------- what kind of batch is it?
 
 
@@ -70,8 +80,9 @@ def test_a_batch_fits_where_tokens_and_requests_have_room_and_the_kind_is_the_sa
             *(["requests"] if graph.num_reqs and reqs > graph.num_reqs else []),
             *(["kind"] if graph.uniform_token_count not in (None, uniform) else []),
         ]
-        fits = bool(graph.fits(reqs, tokens, uniform))
-        assert fits == (not refused), f"{reqs} requests, {tokens} tokens, {uniform} each: {graph}"
+        fits, expected = bool(graph.fits(reqs, tokens, uniform)), not refused
+        batch = f"{tokens} tokens, {reqs} requests, {uniform} each"
+        assert fits == expected, f"a batch of {batch}, a graph of {told(graph)}: {refused}"
 
 
 @pytest.mark.catches("requests-need-no-room")
@@ -92,8 +103,8 @@ def listed(mode: str, sizes: Sequence[int], seqs: int, query_len: int = 1) -> li
 @pytest.mark.catches("pieces-count-requests")
 def test_there_is_one_graph_in_pieces_for_each_size_whoever_brings_the_tokens() -> None:
     for mode in ("PIECEWISE", "FULL_AND_PIECEWISE"):
-        pieces = [rung for rung in listed(mode, (4, 8), 6) if rung.mode is PIECEWISE]
-        assert pieces == [BatchDescriptor(PIECEWISE, 8), BatchDescriptor(PIECEWISE, 4)], mode
+        pieces = [told(rung) for rung in listed(mode, (4, 8), 6) if rung.mode is PIECEWISE]
+        assert pieces == ["PIECEWISE: 8 tokens", "PIECEWISE: 4 tokens"], mode
 
 
 def test_a_graph_for_any_batch_holds_as_many_requests_as_tokens_up_to_the_limit() -> None:
@@ -157,7 +168,10 @@ def test_the_graphs_to_capture_are_those_that_one_finds_by_trying_all() -> None:
         found = listed(mode, sizes, seqs, query_len)
         case = f"{mode}, sizes {sizes}, {seqs} requests of {query_len}"
         assert len(found) == len(set(found)), f"{case}: a graph is captured twice"
-        assert set(found) == rungs(mode, sizes, seqs, query_len), case
+        expected = rungs(mode, sizes, seqs, query_len)
+        missing, too_many = expected - set(found), set(found) - expected
+        assert sorted(map(told, missing)) == [], f"{case}: graphs that are missing"
+        assert sorted(map(told, too_many)) == [], f"{case}: graphs that there should not be"
         for kind in (FULL, PIECEWISE):
             tokens = [rung.num_tokens for rung in found if rung.mode is kind]
             assert tokens == sorted(tokens, reverse=True), f"{case}: largest first"
@@ -213,11 +227,8 @@ def test_above_the_top_nothing_is_replayed() -> None:
 def test_an_eager_batch_is_not_padded() -> None:
     dispatcher = GraphDispatcher("FULL_DECODE_ONLY", [4, 8], max_num_seqs=8)
     for reqs, tokens in ((1, 3), (2, 5), (3, 7), (8, 8), (8, 100)):
-        chosen, expected = (
-            dispatcher.dispatch(reqs, tokens, None),
-            BatchDescriptor(NONE, tokens, reqs),
-        )
-        assert chosen == expected, "as many rows as came in"
+        chosen = told(dispatcher.dispatch(reqs, tokens, None))
+        assert chosen == f"NONE: {tokens} tokens, {reqs} requests", "as many rows as came in"
 
 
 @pytest.mark.catches("graphs-before-capture")
@@ -226,7 +237,8 @@ def test_until_the_graphs_are_captured_every_batch_runs_eagerly() -> None:
         dispatcher = GraphDispatcher(mode, POWERS, max_num_seqs=16)
         dispatcher.graphs_captured = False
         for tokens in range(1, 17):
-            assert dispatcher.dispatch(tokens, tokens, 1) == BatchDescriptor(NONE, tokens, tokens)
+            chosen = told(dispatcher.dispatch(tokens, tokens, 1))
+            assert chosen == f"NONE: {tokens} tokens, {tokens} requests", f"{mode}, not captured"
         dispatcher.graphs_captured = True
         assert dispatcher.dispatch(3, 3, 1).mode is ANSWERS[mode][0]
 
@@ -234,7 +246,7 @@ def test_until_the_graphs_are_captured_every_batch_runs_eagerly() -> None:
 def test_a_step_without_tokens_replays_nothing() -> None:
     for mode in ANSWERS:
         dispatcher = GraphDispatcher(mode, POWERS, max_num_seqs=16)
-        assert dispatcher.dispatch(0, 0, None) == BatchDescriptor(NONE, 0, 0)
+        assert told(dispatcher.dispatch(0, 0, None)) == "NONE: 0 tokens, 0 requests", mode
 
 
 @pytest.mark.catches("pieces-count-requests")
@@ -242,32 +254,32 @@ def test_pieces_run_any_number_of_requests() -> None:
     for mode in ("PIECEWISE", "FULL_AND_PIECEWISE"):
         dispatcher = GraphDispatcher(mode, (4, 8), max_num_seqs=6)
         for reqs in range(1, 8):
-            chosen = dispatcher.dispatch(reqs, 7, None)
-            assert chosen == BatchDescriptor(PIECEWISE, 8), f"{reqs} requests with 7 tokens in all"
+            chosen = told(dispatcher.dispatch(reqs, 7, None))
+            assert chosen == "PIECEWISE: 8 tokens", f"{reqs} requests with 7 tokens in all"
 
 
 @pytest.mark.catches("requests-need-no-room")
 def test_more_requests_than_a_full_graph_holds_run_without_it() -> None:
     dispatcher = GraphDispatcher("FULL", (4, 8), max_num_seqs=3)
-    assert dispatcher.dispatch(3, 7, None) == BatchDescriptor(FULL, 8, 3)
-    assert dispatcher.dispatch(4, 7, None) == BatchDescriptor(NONE, 7, 4)
+    assert told(dispatcher.dispatch(3, 7, None)) == "FULL: 8 tokens, 3 requests"
+    assert told(dispatcher.dispatch(4, 7, None)) == "NONE: 7 tokens, 4 requests"
 
 
 def test_no_larger_rung_is_tried_when_the_smallest_does_not_fit() -> None:
     # Requests without a token: only they are more than the tokens. The rung of 8 would hold them.
     dispatcher = GraphDispatcher("FULL", (4, 8), max_num_seqs=8)
-    assert dispatcher.dispatch(6, 4, None) == BatchDescriptor(NONE, 4, 6)
-    assert dispatcher.dispatch(6, 5, None) == BatchDescriptor(FULL, 8, 8)
+    assert told(dispatcher.dispatch(6, 4, None)) == "NONE: 4 tokens, 6 requests"
+    assert told(dispatcher.dispatch(6, 5, None)) == "FULL: 8 tokens, 8 requests"
 
 
 def test_rungs_that_found_no_memory_run_nothing() -> None:
     dispatcher = GraphDispatcher("FULL_AND_PIECEWISE", (2, 4, 8), max_num_seqs=8)
     dispatcher.drop(FULL, [2, 8])
-    assert dispatcher.dispatch(2, 2, 1) == BatchDescriptor(FULL, 4, 4, 1)
-    assert dispatcher.dispatch(2, 2, None) == BatchDescriptor(PIECEWISE, 2)
-    assert dispatcher.dispatch(5, 5, 1) == BatchDescriptor(PIECEWISE, 8), "FULL ends at 4 now"
+    assert told(dispatcher.dispatch(2, 2, 1)) == "FULL: 4 tokens, 4 requests, 1 each"
+    assert told(dispatcher.dispatch(2, 2, None)) == "PIECEWISE: 2 tokens"
+    assert told(dispatcher.dispatch(5, 5, 1)) == "PIECEWISE: 8 tokens", "FULL ends at 4 now"
     dispatcher.drop(PIECEWISE, [8])
-    assert dispatcher.dispatch(5, 5, 1) == BatchDescriptor(NONE, 5, 5)
+    assert told(dispatcher.dispatch(5, 5, 1)) == "NONE: 5 tokens, 5 requests"
 
 
 @pytest.mark.catches("widest-batch-eager")
@@ -285,10 +297,9 @@ def test_the_widest_batch_of_drafts_has_a_graph_wherever_a_size_rounds_up_to_it(
                 chosen = dispatcher.dispatch(reqs, widest, query_len)
                 has_rung = any(widest - query_len < size <= widest for size in sizes)
                 case = f"max_num_seqs {reqs}, {query_len} tokens a request, sizes {sizes}"
-                assert (chosen.mode is FULL) == has_rung, case
-                assert chosen == BatchDescriptor(
-                    *((FULL, widest, reqs, query_len) if has_rung else (NONE, widest, reqs))
-                ), case
+                full = f"FULL: {widest} tokens, {reqs} requests, {query_len} each"
+                expected = full if has_rung else f"NONE: {widest} tokens, {reqs} requests"
+                assert told(chosen) == expected, case
 
 
 @pytest.mark.catches("widest-batch-eager")
@@ -325,7 +336,8 @@ def test_random_batches_run_where_the_rules_say() -> None:
                 if (smallest.num_reqs or reqs) >= reqs and (wanted or uniform) == uniform:
                     expected = smallest
             case = f"{mode}, sizes {sizes}, {seqs} requests of {query_len}: batch {lens}"
-            assert dispatcher.dispatch(reqs, tokens, uniform) == expected, case
+            chosen = dispatcher.dispatch(reqs, tokens, uniform)
+            assert told(chosen) == told(expected), case
 
 
 # ---------------------------------------------------------------- what a backend allows

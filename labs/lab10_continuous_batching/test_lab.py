@@ -151,11 +151,14 @@ def test_a_share_is_what_is_known_and_not_computed_as_far_as_the_budget_goes() -
         tokens = min(prompt + written - computed, budget)
         case = f"prompt {prompt}, written {written}, computed {computed}, budget {budget}"
         assert entry.state is state
-        assert (entry.start, entry.query_len) == (computed, tokens), case
-        assert entry.samples == (computed + tokens == prompt + written), case
-        assert entry.is_prefill == (computed < prefill), f"{case}, num_prefill {prefill}"
+        share, samples, is_prefill = (entry.start, entry.query_len), entry.samples, entry.is_prefill
+        reaches_the_end, below_prefill = computed + tokens == prompt + written, computed < prefill
+        blocks, needed = len(entry.block_table), -(-(computed + tokens) // 3)
+        assert share == (computed, tokens), f"first position and tokens: {case}"
+        assert samples == reaches_the_end, case
+        assert is_prefill == below_prefill, f"{case}, num_prefill {prefill}"
+        assert blocks == needed, f"blocks of 3: {case}"
         assert entry.block_table == s.pool.block_table("a")
-        assert len(entry.block_table) == -(-(computed + tokens) // 3), f"blocks of 3: {case}"
         counts = (len(state.output), state.num_computed, state.num_prefill)
         assert counts == (written, computed, prefill), "a share changes nothing of its request"
 
