@@ -336,6 +336,13 @@ def rows_kernel(out, weight, count: tl.constexpr, width: tl.constexpr, first: tl
     tl.store(out + at, chunks[0].to(tl.float32))
 
 
+def test_a_chunk_holds_zeros_beyond_the_end_of_the_row() -> None:
+    weight, out = random(6, 20), torch.full((4, 32), NAN)
+    rows_kernel[(1,)](out, weight, 6, 20, 2)
+    assert_close(out[:, :20], weight[2:].double(), "the row")
+    assert_close(out[:, 20:], torch.zeros(4, 12).double(), "what the chunk holds beyond it")
+
+
 @pytest.mark.catches("tail-is-never-read")
 def test_nothing_is_read_beyond_the_weight_nor_from_the_next_row() -> None:
     """Around the weight stands NaN, and 0 × NaN is NaN."""
