@@ -1,4 +1,6 @@
-"""Another right way: chunks of a row kept in a tuple, one tile for gate and up, a head held whole."""
+"""Another right way: chunks of a row in a tuple, one tile for gate and up, a head held whole."""
+
+# ruff: noqa: RUF005 (Triton has no (*tuple, item))
 
 
 @triton.jit

@@ -1,4 +1,4 @@
-"""A third right way: helpers for loads and for the norm, the row as a square tile, early returns."""
+"""A third right way: helpers for loads and the norm, the row as a square tile, early returns."""
 
 
 @triton.jit

@@ -1,4 +1,6 @@
-"""A third right way: the last tile cut by a mask, x divided before the product, pairs as one tile."""
+"""A third right way: rows beyond the last read row 0, fma, all gate rows before all up rows."""
+
+# ruff: noqa: RUF005 (Triton has no (*tuple, item))
 
 
 def gemv_plan(num_rows, width, *, pairs=False, sm_count=H200_SM_COUNT):
