@@ -100,12 +100,18 @@ class Guarded:
         margin = (self.whole.numel() - self.inside.numel()) // 2
         return torch.cat([self.whole[:margin], self.whole[-margin:]])
 
+    def give_to(self, out: Tensor, what: str) -> None:
+        """The result, if nothing beside it was written."""
+        beside = int((self.border != UNTOUCHED).sum())
+        assert not beside, f"{what} beyond the last was stored: {beside} numbers beside out changed"
+        out.copy_(self.inside)
+
 
 @contextmanager
 def watched(**tensors: Tensor | None) -> Iterator[Watch]:
     """Watches a launch. The tensors, by their names in the kernel, are all that it may touch."""
     given = {name: tensor for name, tensor in tensors.items() if tensor is not None}
-    with watching(gemv, **given) as watch:
+    with watching(gemv, imagined=True, **given) as watch:  # so a stray store does no harm
         yield watch
     watch.nothing_outside()
 
@@ -120,15 +126,34 @@ def launch(
     *,
     add: bool = False,
 ) -> None:
+    """out = ..., by the learner's kernel; fails if it changes an input, or writes beside out."""
+    fenced = Guarded.around(out, UNTOUCHED)
     with unchanged(x=x, norm_weight=norm_weight, weight=weight, bias=bias):
-        gemv.launch_linear(out, x, norm_weight, weight, bias, EPS, add, False, plan)
+        gemv.launch_linear(fenced.inside, x, norm_weight, weight, bias, EPS, add, False, plan)
+    fenced.give_to(out, "a row")
+
+
+def bare(
+    plan: GemvPlan,
+    out: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    norm_weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    add: bool = False,
+) -> None:
+    """The same for a launch that is watched: its addresses are those of the tensors given."""
+    gemv.launch_linear(out, x, norm_weight, weight, bias, EPS, add, False, plan)
 
 
 def launch_pairs(
     plan: GemvPlan, out: Tensor, x: Tensor, norm_weight: Tensor, weight: Tensor
 ) -> None:
+    fenced = Guarded.around(out, UNTOUCHED)
     with unchanged(x=x, norm_weight=norm_weight, weight=weight):
-        gemv.launch_gate_up(out, x, norm_weight, weight, EPS, False, plan)
+        gemv.launch_gate_up(fenced.inside, x, norm_weight, weight, EPS, False, plan)
+    fenced.give_to(out, "a pair")
 
 
 # ---------------------------------------------------------------- the plan
@@ -292,17 +317,14 @@ def test_a_token_does_not_see_the_tokens_beside_it() -> None:
 @pytest.mark.catches("rows-always-divide")
 @pytest.mark.parametrize("tokens", [1, 2])
 def test_nothing_is_written_beyond_the_last_row(tokens: int) -> None:
+    """`launch` looks at what stands around `out`."""
     rows, width, plan = RAGGED
     x, weight, norm_weight = random(tokens, width), random(rows, width), torch.ones(width)
-    out = Guarded.around(torch.full((tokens, rows), NAN), UNTOUCHED)
-    launch(plan, out.inside, x, weight)
-    assert (out.border == UNTOUCHED).all(), "a row beyond the last was stored"
-    assert_close(out.inside, product(x, weight))
-    half = Guarded.around(torch.full((tokens, rows), NAN), UNTOUCHED)
-    both = random(2 * rows, width)
-    launch_pairs(plan, half.inside, x, norm_weight, both)
-    assert (half.border == UNTOUCHED).all(), "a pair beyond the last was stored"
-    assert_close(half.inside, silu_mul(product(x, both, norm_weight)))
+    out, both = torch.full((tokens, rows), NAN), random(2 * rows, width)
+    launch(plan, out, x, weight)
+    assert_close(out, product(x, weight))
+    launch_pairs(plan, out, x, norm_weight, both)
+    assert_close(out, silu_mul(product(x, both, norm_weight)))
 
 
 @triton.jit
@@ -312,6 +334,13 @@ def rows_kernel(out, weight, count: tl.constexpr, width: tl.constexpr, first: tl
     chunks = load_rows(weight, row, count, width, 32, (width + 31) // 32)
     at = tl.arange(0, 4)[:, None] * 32 + tl.arange(0, 32)[None, :]
     tl.store(out + at, chunks[0].to(tl.float32))
+
+
+def test_a_chunk_holds_zeros_beyond_the_end_of_the_row() -> None:
+    weight, out = random(6, 20), torch.full((4, 32), NAN)
+    rows_kernel[(1,)](out, weight, 6, 20, 2)
+    assert_close(out[:, :20], weight[2:].double(), "the row")
+    assert_close(out[:, 20:], torch.zeros(4, 12).double(), "what the chunk holds beyond it")
 
 
 @pytest.mark.catches("tail-is-never-read")
@@ -324,12 +353,12 @@ def test_nothing_is_read_beyond_the_weight_nor_from_the_next_row() -> None:
     out = torch.full((1, rows), NAN)
     inside = {"weight": weight.inside, "norm_weight": norm_weight.inside, "bias": bias.inside}
     with watched(out=out, x=x, **inside):
-        launch(plan, out, x, **inside)
+        bare(plan, out, x, **inside)
     assert_close(out, product(x, **inside))
     both = Guarded.around(random(2 * rows, width), NAN)
     half, gains = torch.full((1, rows), NAN), norm_weight.inside
     with watched(out=half, x=x, weight=both.inside, norm_weight=gains):
-        launch_pairs(plan, half, x, gains, both.inside)
+        gemv.launch_gate_up(half, x, gains, both.inside, EPS, False, plan)
     assert_close(half, silu_mul(product(x, both.inside, gains)))
 
 
@@ -350,7 +379,7 @@ def test_each_weight_is_read_once_and_above_the_wait(shape: tuple[int, int, Gemv
     for tokens in (1, 3):
         x, weight, out = random(tokens, width), random(rows, width), torch.zeros(tokens, rows)
         with watched(out=out, x=x, weight=weight) as watch:
-            launch(plan, out, x, weight)
+            bare(plan, out, x, weight)
         watch.reads_above_the_wait("weight")
         watch.read_once("weight")
 
@@ -361,13 +390,13 @@ def test_gate_up_and_the_norms_weight_are_read_above_the_wait_too() -> None:
     x, weight, norm_weight = random(2, width), random(2 * rows, width), torch.ones(width)
     bias, out = random(rows), torch.zeros(2, rows)
     with watched(out=out, x=x, weight=weight, norm_weight=norm_weight) as watch:
-        launch_pairs(plan, out, x, norm_weight, weight)
+        gemv.launch_gate_up(out, x, norm_weight, weight, EPS, False, plan)
     watch.reads_above_the_wait("weight", "norm_weight")
     watch.read_once("weight")
     watch.read_once("norm_weight", by_each_program=True)
     given = {"weight": weight[:rows], "norm_weight": norm_weight, "bias": bias}
     with watched(out=out, x=x, **given) as watch:
-        launch(plan, out, x, **given)
+        bare(plan, out, x, **given)
     watch.reads_above_the_wait("weight", "norm_weight", "bias")
     watch.read_once("norm_weight", by_each_program=True)
     watch.read_once("bias")
@@ -380,11 +409,11 @@ def test_what_the_step_wrote_is_read_below_the_wait(add: bool) -> None:
     rows, width, plan = WHOLE
     x, weight, out = random(2, width), random(rows, width), random(2, rows)
     with watched(out=out, x=x, weight=weight) as watch:
-        launch(plan, out, x, weight, add=add)
+        bare(plan, out, x, weight, add=add)
     watch.reads_and_writes_below_the_wait("x", "out")
     both, norm_weight = random(2 * rows, width), torch.ones(width)
     with watched(out=out, x=x, weight=both, norm_weight=norm_weight) as watch:
-        launch_pairs(plan, out, x, norm_weight, both)
+        gemv.launch_gate_up(out, x, norm_weight, both, EPS, False, plan)
     watch.reads_and_writes_below_the_wait("x", "out")
 
 
@@ -394,14 +423,14 @@ def test_what_the_step_wrote_is_read_once_by_a_program_and_past_l1() -> None:
     rows, width, plan = WHOLE
     x, weight, out = random(2, width), random(rows, width), random(2, rows)
     with watched(out=out, x=x, weight=weight) as watch:
-        launch(plan, out, x, weight, add=True)
+        bare(plan, out, x, weight, add=True)
     watch.reads_past_l1("x", "out")
     watch.read_once("x", by_each_program=True)
     watch.read_once("out")
     watch.written_once("out")
     both, norm_weight = random(2 * rows, width), torch.ones(width)
     with watched(out=out, x=x, weight=both, norm_weight=norm_weight) as watch:
-        launch_pairs(plan, out, x, norm_weight, both)
+        gemv.launch_gate_up(out, x, norm_weight, both, EPS, False, plan)
     watch.reads_past_l1("x")
     watch.read_once("x", by_each_program=True)
     watch.written_once("out")
@@ -413,11 +442,11 @@ def test_every_program_releases_the_next_kernel_first_and_waits_once(kernel: str
     rows, width, plan = WHOLE
     x, weight, out = random(1, width), random(2 * rows, width), torch.zeros(1, rows)
     gains = torch.ones(width)
-    with watching(gemv, out=out, x=x, weight=weight) as watch:
+    with watching(gemv, imagined=True, out=out, x=x, weight=weight, gains=gains) as watch:
         if kernel == "linear":
-            launch(plan, out, x, weight[:rows])
+            bare(plan, out, x, weight[:rows])
         else:
-            launch_pairs(plan, out, x, gains, weight)
+            gemv.launch_gate_up(out, x, gains, weight, EPS, False, plan)
     assert len(watch.programs) == plan.num_programs(rows)
     watch.releases_first_and_waits_once()
 

@@ -4,7 +4,7 @@
 @triton.jit
 def cache_rows(table, token, inside, BLOCK_SIZE: tl.constexpr):
     column = tl.where(inside, token, 0) // BLOCK_SIZE
-    first = tl.load(table + column).to(tl.int64) * BLOCK_SIZE
+    first = tl.load(table + column, mask=inside).to(tl.int64) * BLOCK_SIZE
     return tl.where(inside, first + (token - column * BLOCK_SIZE), 0)
 
 
@@ -54,8 +54,9 @@ def decode_split_kernel(
     d = tl.arange(0, HEAD_DIM)[None, :]
     member = tl.arange(0, PADDED_GROUP)
     row = q + (pair * GROUP + member[:, None]) * HEAD_DIM + d
-    mine = tl.load(row, mask=member[:, None] < GROUP, other=0.0).to(tl.float32) * scale
-    length = tl.load(context_lens + request)
+    mine = tl.load(row, mask=member[:, None] < GROUP, other=0.0, cache_modifier=".cg")
+    mine = mine.to(tl.float32) * scale
+    length = tl.load(context_lens + request, cache_modifier=".cg")
     m = tl.full((PADDED_GROUP,), LOWEST, tl.float32)
     l = tl.zeros((PADDED_GROUP,), tl.float32)
     acc = tl.zeros((PADDED_GROUP, HEAD_DIM), tl.float32)

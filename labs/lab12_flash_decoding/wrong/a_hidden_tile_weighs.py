@@ -1,0 +1,12 @@
+"""a-hidden-tile-weighs: gives hidden scores the lowest value, and trusts exp to make nothing of them."""
+
+
+@triton.jit
+def online_softmax(scores, valid, values, m, l, acc):
+    scores = tl.where(valid, scores, LOWEST)
+    m_new = tl.maximum(m, tl.max(scores, axis=1))
+    weights = tl.exp(scores - m_new[:, None])
+    keep = tl.exp(m - m_new)
+    l = l * keep + tl.sum(weights, axis=1)
+    acc = tl.dot(weights.to(values.dtype), values, acc * keep[:, None], input_precision="ieee")
+    return m_new, l, acc
