@@ -142,7 +142,8 @@ class MaskedAttention:
     def attend(self, q: Tensor, keys: Tensor, values: Tensor, scales: Tensor | None) -> Tensor:
         """q (b·q, heads, D), a layer's keys and values (B, T_max, kv_heads, D): (b·q, heads, D).
 
-        Dropped by selection: a column that nobody may see can hold anything, NaN too.
+        Dropped by selection: a column that nobody may see can hold anything, NaN too. The cache is
+        read and not changed.
         What a query that sees nothing gets is nobody's, and finite.
         """
         if scales is not None:

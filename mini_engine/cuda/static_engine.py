@@ -89,7 +89,8 @@ class StaticEngine:
 
     def capture(self, step: MaskedStep) -> ShapeGraph:
         """A graph for steps with the key of this one, which comes next: warmed up and captured on
-        `stream`, in `pool`, over static inputs of its own."""
+        `stream`, in `pool`, over static inputs of its own. `stream` first waits for the current
+        one, which may still be writing those inputs; no garbage is collected in the capture."""
         # The warm-up is a step like any other. It writes K and V where its inputs say: those of
         # this step, which the replay then writes again, and not zeros, which are row 0's column 0.
         began = time.perf_counter()
@@ -151,7 +152,7 @@ class StaticEngine:
     def _serve(self, requests: Sequence[Request], told: OnToken) -> list[RequestState]:
         """One batch, from its prompts to the end of its longest answer: each request with its
         `output`, and the `finish_reason` that `Request.ends_with` gives. `told(row, token)` for
-        each token that belongs to an answer."""
+        each token that belongs to an answer. A row that has ended goes on with context 0."""
         states = [RequestState(request) for request in requests]
         step = prompt_step([request.prompt for request in requests], self.cache.t_max)
         while True:

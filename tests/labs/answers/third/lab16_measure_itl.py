@@ -1,4 +1,4 @@
-"""A third right way: a while loop, sorted places of draws, base 2, a solver over all points at once."""
+"""A third right way: a while loop, sorted places of draws, base 2, a solver for all points."""
 
 
 def lap(backend, runnable, steps):
