@@ -396,8 +396,8 @@ IN_A_GRAPH: list[bool] = []  # not empty while a backend's graph runs
 
 @contextlib.contextmanager
 def no_waiting() -> Iterator[None]:
-    """Refuses what waits on a GPU, so that Python may have a number. What a graph does inside is its
-    own business: with dynamic=True Dynamo hands it Python's floats in tensors on the CPU."""
+    """Refuses what waits on a GPU, so that Python may have a number. What a graph does inside is
+    its own business: with dynamic=True Dynamo hands it Python's floats in tensors on the CPU."""
 
     def watched(name: str) -> Callable[..., Any]:
         known = getattr(Tensor, name)
