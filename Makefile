@@ -34,7 +34,7 @@ test: .venv/.test  ## Lint, types and the whole suite (under ten minutes on two 
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
 
-slow: .venv/.test  ## The property tests with 1,000 examples each
+slow: .venv/.test  ## The property tests with 1,000 examples each, and every mutant of the labs
 	HYPOTHESIS_PROFILE=slow $(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
 
 bench: .venv/.core  ## Speed of the serving simulator: steps a second, growth, stride against loop

@@ -92,6 +92,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("gpu")
         if item.get_closest_marker("gpu") and not GPU_WORDS.search(item.path.read_text("utf-8")):
             raise pytest.UsageError(f"{item.nodeid} is marked gpu, and nothing in its file says so")
+    if os.environ.get("HYPOTHESIS_PROFILE") != "slow":
+        items[:] = [item for item in items if not item.get_closest_marker("slow")]
     if for_gpu(config):
         items.sort(key=lesson)
     elif hasattr(config, "workerinput"):  # of pytest-xdist

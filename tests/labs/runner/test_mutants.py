@@ -1,0 +1,162 @@
+"""Small mistakes: each is one change, runs, and is told by the statement it changes."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from labs.runner import mutation
+from labs.runner.catalogue import Lab, all_labs, lab_number
+from labs.runner.cli import main
+from labs.runner.mutants import mutants
+from labs.runner.mutation import all_mutants, fixed_sample, score, stale_entries
+
+LABS = all_labs()
+SOURCE = '''
+import math
+
+
+def kept(x):
+    return x + 1
+
+
+class Owner:
+    def method(self, rows, sizes, *, mask=None):
+        """Text with 1 < 2 in it."""
+        if rows < 0:
+            raise ValueError(f"rows is {rows + 1}, expected 0 or more")
+        best: "int" = max(rows, 3)
+        for size in sizes[:best]:  # a comment
+            if size == 2 and rows:
+                continue
+            self.total += math.floor(size / rows)
+        return self.find(best, rows, mask=mask)
+'''
+
+
+def changes() -> list[str]:
+    return [mutant.change for mutant in mutants(SOURCE, "Owner.method")]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "if rows < 0:  =>  if rows <= 0:",
+        "if rows < 0:  =>  if rows >= 0:",
+        "if rows < 0:  =>  pass",
+        "if rows < 0:  =>  if True:",
+        "best: 'int' = max(rows, 3)  =>  best: 'int' = min(rows, 3)",
+        "best: 'int' = max(rows, 3)  =>  best: 'int' = max(rows, 4)",
+        "for size in sizes[:best]:  =>  for size in sizes[:]:",
+        "if size == 2 and rows:  =>  if size == 2 or rows:",
+        "if size == 2 and rows:  =>  if rows:",
+        "if size == 2 and rows:  =>  if size != 2 and rows:",
+        "continue  =>  pass",
+        "self.total += math.floor(size / rows)  =>  pass",
+        "self.total += math.floor(size / rows)  =>  self.total -= math.floor(size / rows)",
+        "self.total += math.floor(size / rows)  =>  self.total += math.ceil(size / rows)",
+        "self.total += math.floor(size / rows)  =>  self.total += math.floor(size * rows)",
+        "return self.find(best, rows, mask=mask)  =>  return self.find(rows, best, mask=mask)",
+        "return self.find(best, rows, mask=mask)  =>  return self.find(best, rows)",
+    ],
+)
+def test_a_mistake_of_each_kind_is_made(change: str) -> None:
+    assert change in changes()
+
+
+def test_words_of_errors_texts_and_annotations_stay() -> None:
+    assert not [change for change in changes() if "raise" in change or "Text" in change]
+    for mutant in mutants(SOURCE, "Owner.method"):
+        assert "Text with 1 < 2 in it." in mutant.text
+        assert "rows is {rows + 1}, expected" in mutant.text or "if rows < 0:  =>" in mutant.change
+
+
+def test_a_mutant_is_the_file_with_one_function_changed() -> None:
+    for mutant in mutants(SOURCE, "Owner.method"):
+        tree, other = ast.parse(SOURCE), ast.parse(mutant.text)
+        assert [ast.dump(node) for node in tree.body[:2]] == [
+            ast.dump(node) for node in other.body[:2]
+        ]
+        assert ast.dump(tree) != ast.dump(other)
+        changed = [line for line in SOURCE.splitlines() if line not in mutant.text.splitlines()]
+        gone = ("for size" in changed[0] and len(changed) == 1) or len(changed) <= 3
+        assert gone, "all other lines stay as they were written"
+        assert "# a comment" in mutant.text or "sizes[" in mutant.change.partition("=>")[0]
+
+
+def test_two_mistakes_never_share_a_name() -> None:
+    for lab in LABS:
+        named = [(mutant.file, mutant.hole, mutant.change) for mutant in all_mutants(lab)]
+        assert len(set(named)) == len(named)
+        assert len(named) >= 20, f"{lab.name} has hardly anything to mistake"
+        for mutant in all_mutants(lab)[::10]:
+            compile(mutant.mutant.text, mutant.file, "exec")
+
+
+def test_a_function_that_is_not_there_is_an_error() -> None:
+    with pytest.raises(KeyError):
+        mutants(SOURCE, "Owner.other")
+
+
+# ---------------------------------------------------------------- the score
+
+
+@pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.name)
+def test_every_equivalent_mutant_exists_and_has_a_reason(lab: Lab) -> None:
+    assert not stale_entries(lab)
+
+
+@pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.name)
+def test_mistakes_of_a_fixed_sample_die(lab: Lab) -> None:
+    """All of them run in `make slow`."""
+    listed = mutation.equivalents(lab)
+    for mutant in fixed_sample(lab, 3):
+        if (mutant.hole, mutant.change) not in listed:
+            assert not mutation.run_mutant(lab, mutant).passed, f"{mutant.hole}: {mutant.change}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.name)
+def test_at_least_97_percent_of_all_mistakes_die(lab: Lab) -> None:
+    found = score(lab, jobs=1)
+    assert found.good, [*(f"{m.hole}: {m.change}" for m in found.alive), *found.wrong]
+
+
+def lab_with(tmp_path: Path, entries: str) -> Lab:
+    (tmp_path / "equivalent.toml").write_text(entries)
+    for path in lab_number(1).folder.iterdir():
+        if path.name != "equivalent.toml":
+            (tmp_path / path.name).symlink_to(path)
+    return replace(lab_number(1), folder=tmp_path)
+
+
+def entry(hole: str, change: str, reason: str = "a reason of more than twenty letters") -> str:
+    return f'[[equivalent]]\nhole = "{hole}"\nchange = "{change}"\nreason = "{reason}"\n'
+
+
+def test_an_entry_that_names_no_mutant_or_one_that_dies_is_an_error(tmp_path: Path) -> None:
+    dies = "return kernels * kernel_us / itl_us  =>  return kernels * kernel_us * itl_us"
+    lab = lab_with(tmp_path, entry("utilisation", dies) + entry("utilisation", "gone  =>  pass"))
+    chosen = [m for m in all_mutants(lab) if m.hole == "utilisation"]
+    found = score(lab, chosen)
+    assert len(found.wrong) == 2
+    assert not found.good
+    assert found.share == 1
+
+
+def test_an_entry_without_a_reason_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="a reason"):
+        mutation.equivalents(lab_with(tmp_path, entry("utilisation", "a  =>  b", "so")))
+
+
+def test_the_command_shows_the_score_and_refuses_what_it_cannot_do(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["mutate", "1", "--hole", "3"]) == 0
+    assert "2 of 2 mutants die (100.0%)" in capsys.readouterr().out
+    for words in (["1", "--hole", "99"], ["--hole", "1"], ["1", "--jobs", "0"]):
+        assert main(["mutate", *words]) == 2
+        assert len(capsys.readouterr().err.splitlines()) == 1
