@@ -2,13 +2,15 @@
 
 In:  words: --inductor also asks the Inductor of this machine's CPU (a minute or two, needs a C++
      compiler); --predict and --spec as in `labs/measuring/step_timing.py`.
-Out: graphs, breaks and launches of a step; how a ladder of shapes is served; then, on a GPU, the
-     compiled variants against the hand-written ones, and without one the captured run or how to
-     get it.
+Out: what became of the careless step, and that both write the same; graphs, breaks and launches of
+     the engine's own step; how a ladder of shapes is served; then, on a GPU, the compiled variants
+     against the hand-written ones, and without one the captured run or how to get it.
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
 import shutil
 import sys
 from collections import Counter
@@ -23,17 +25,22 @@ from rich.table import Table
 from torch import Tensor
 
 from labs.lab15_torch_compile.compile_report import graph_breaks, launches, over_calls
+from labs.lab15_torch_compile.decode_step import Batch, careless_step, draw, repaired_step, started
 from labs.measuring.step_timing import Race
 from labs.measuring.step_timing import main as race_main
 from mini_engine.cli.measuring import tiny_shape
 from mini_engine.cuda.graphs.backend import graphs_for
-from mini_engine.cuda.weights import random_weights
+from mini_engine.cuda.model import KVCache, Model
+from mini_engine.cuda.weights import load_weights, random_weights
 from mini_engine.dispatch.default_ladder import default_capture_sizes
+from mini_engine.engine.generation import SHIPPED
 from mini_engine.measure.decode_setup import build_setup
 from mini_engine.model.config import ModelConfig, named_shape
+from mini_engine.model.tokenizer import Tokenizer
 from mini_engine.predict.oplists import StepShape, step_ops
 
 MODES = ("eager", "default", "reduce-overhead")
+LINES = ("A CUDA graph", "The first launch")  # prompts; the second one samples
 RACE = Race(
     Path(__file__).parent,
     {
@@ -53,6 +60,42 @@ def decode_step(layers: int) -> Callable[[], tuple[Tensor, Tensor]]:
     setup = build_setup(graphs_for("cpu"), weights, batch=1, context=40, room=64)
     model, inputs = setup.model, setup.inputs()
     return lambda: model.next_step(model.body(inputs, setup.attention), inputs)
+
+
+def show_repaired(console: Console) -> None:
+    """The careless step and the repaired one by your harness, and what the shipped model writes."""
+    config = ModelConfig.from_folder(SHIPPED)
+    tokenizer = Tokenizer(SHIPPED, config.eos_token_ids)
+    weights = load_weights(config, SHIPPED, torch.device("cpu"), torch.float32)
+    prompts = [tokenizer.encode(line) for line in LINES]
+
+    def fresh() -> tuple[Model, Batch]:
+        cache = KVCache.allocate(config, 1 + 8 * len(LINES), 16, torch.device("cpu"), torch.float32)
+        model = Model(weights, cache)
+        return model, started(model, prompts, [0.0, 0.8], tuple(config.eos_token_ids))
+
+    with torch.no_grad():
+        texts = []
+        for step in (careless_step, repaired_step):
+            with contextlib.redirect_stdout(io.StringIO()):
+                calls = over_calls(step, [fresh()])
+            breaks = graph_breaks(calls)
+            told = ", ".join(f"{launches(calls[0], mode)} {mode}" for mode in MODES)
+            console.print(f"{step.__name__}: graphs: {len(calls[0].graphs)}; launches: {told}")
+            for found in breaks:
+                console.print(f"  breaks at {found.place}: {found.reason}", soft_wrap=True)
+            model, batch = fresh()
+            rows = []
+            for number in range(16):
+                draw(batch, seed=number)
+                with contextlib.redirect_stdout(io.StringIO()):
+                    out: Any = step(model, batch)
+                rows.append((out[0] if isinstance(out, tuple) else out).tolist())
+            texts.append([tokenizer.decode(list(ids)) for ids in zip(*rows, strict=True)])
+    for line, text in zip(LINES, texts[1], strict=True):
+        console.print(f"  {line!r} goes on: {text!r}", soft_wrap=True)
+    same = "the same text" if texts[0] == texts[1] else "NOT the same text"
+    console.print(f"Both write {same}.\n")
 
 
 def show_step(console: Console) -> None:
@@ -130,6 +173,7 @@ def show_inductor(console: Console) -> None:
 def main(words: list[str]) -> int:
     console = Console(highlight=False)
     if not {"-h", "--help"} & set(words):
+        show_repaired(console)
         show_step(console)
         show_ladder(console)
         if "--inductor" in words:

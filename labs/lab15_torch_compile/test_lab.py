@@ -396,8 +396,8 @@ IN_A_GRAPH: list[bool] = []  # not empty while a backend's graph runs
 
 @contextlib.contextmanager
 def no_waiting() -> Iterator[None]:
-    """Refuses what waits on a GPU, so that Python may have a number. What a graph does inside is its
-    own business: with dynamic=True Dynamo hands it Python's floats in tensors on the CPU."""
+    """Refuses what waits on a GPU, so that Python may have a number. What a graph does inside is
+    its own business: with dynamic=True Dynamo hands it Python's floats in tensors on the CPU."""
 
     def watched(name: str) -> Callable[..., Any]:
         known = getattr(Tensor, name)
@@ -429,11 +429,11 @@ def test_the_step_asks_for_no_number() -> None:
 def test_its_tokens_are_those_of_the_careless_step(who: str) -> None:
     wanted, _ = carelessly(6, WARM[who])
     model = tiny_model()
-    batch, tokens = batch_of(model, 6, WARM[who]), []
-    for number in range(len(wanted)):
+    batch = batch_of(model, 6, WARM[who])
+    for number, careless in enumerate(wanted):
         draw(batch, seed=number)
-        tokens.append(repaired_step(model, batch)[0].tolist())
-    assert tokens == wanted
+        repaired = repaired_step(model, batch)[0].tolist()
+        assert repaired == careless, f"step {number}"
 
 
 @torch.inference_mode()

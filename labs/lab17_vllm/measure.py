@@ -1,9 +1,10 @@
 """The measuring step of lab 17: a real vLLM three ways, its ladder, its modes, its ITL.
 
-In:  --predict "batch=1 eager=… compiled=… graphs=…" in ms; model, limits and batches as options.
+In:  --predict "batch=1 eager=… compiled=… graphs=…" in ms; model, limits and batches as options;
+     --log and --result: files of a server of your own, which are read instead (own_run.py).
 Out: predictions in the ledger; then, with vLLM and a GPU, each variant is served and measured, and
      everything that was read stands beside what this engine's policy and model say. Without them
-     the captured run, or "not yet measured" and the exact commands.
+     the captured run, or "not yet measured", what others have published, and the exact commands.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from labs.lab17_vllm.own_run import show_own
+from labs.lab17_vllm.published import told
 from labs.lab17_vllm.vllm_run import (
     VARIANTS,
     Setup,
@@ -69,13 +72,25 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--model", default=known.model, help=f"(default: {known.model})")
     parser.add_argument("--shape", default=known.shape, help="the same, as mini_engine names it")
     parser.add_argument("--max-num-seqs", type=int, default=known.max_num_seqs, metavar="N")
+    parser.add_argument(
+        "--max-num-batched-tokens", type=int, default=known.max_num_batched_tokens, metavar="N"
+    )
+    parser.add_argument("--log", metavar="FILE", help="read the start-up log of your own server")
+    parser.add_argument(
+        "--result", metavar="FILE", help="read a result of `vllm bench serve --save-detailed`"
+    )
     parser.add_argument("--port", type=int, default=known.port)
     parser.add_argument("--spec", default="h200", help="predict for this card (default: h200)")
     parser.add_argument("--host", help="and this host (default: vLLM's usual one, server)")
     args = parser.parse_args(list(words))
-    setup = Setup(args.model, args.shape, args.max_num_seqs, port=args.port)
+    setup = Setup(
+        args.model, args.shape, args.max_num_seqs, args.max_num_batched_tokens, port=args.port
+    )
     console = Console(highlight=False)
     try:
+        if args.log or args.result:
+            show_own(args.log, args.result, setup, load_spec(args.spec, args.host), console)
+            return 0
         said = parsed(args.predict, VARIANTS)
         for (batch, variant), ms in said.items():
             ledger.predict(title(setup, batch, variant), ms, "ms")
@@ -221,6 +236,10 @@ def without(
     for variant, on in VARIANTS.items():
         table.add_row(variant, *(f"{ours(setup, variant, b, spec):.2f}" for b in BATCHES), on)
     console.print(table)
+    console.print()
+    for line in told(spec):
+        console.print(line, soft_wrap=True)
+    console.print("\nOf a server of your own: --log FILE --result FILE reads what it wrote.")
     console.print("\nWith vLLM 0.33 and a GPU, `labs measure 17` runs for each variant and batch:")
     for variant in VARIANTS:
         console.print(f"  {shlex.join(serve_command(setup, variant))}", soft_wrap=True)

@@ -283,15 +283,18 @@ def three_dimensions(x: Tensor, gain: Tensor, weight: Tensor) -> Tensor:
 
 
 def a_gain_a_row(x: Tensor, gain: Tensor, weight: Tensor) -> Tensor:
-    return norm(x + functional.linear(x, weight), gain * x)
+    gains = gain * x  # before the addition: what stands between is another filter's business
+    return norm(x + functional.linear(x, weight), gains)
 
 
 def gains_in_three_dimensions(x: Tensor, gain: Tensor, weight: Tensor) -> Tensor:
-    return norm(x[None] + functional.linear(x[None], weight), gain * x)
+    gains, residual = gain * x, x[None]
+    return norm(residual + functional.linear(residual, weight), gains)
 
 
 def one_gain(x: Tensor, gain: Tensor, weight: Tensor) -> Tensor:
-    return norm(x + functional.linear(x, weight), gain[:1])
+    only = gain[:1]
+    return norm(x + functional.linear(x, weight), only)
 
 
 def a_wide_residual(x: Tensor, gain: Tensor, weight: Tensor) -> Tensor:
@@ -299,17 +302,39 @@ def a_wide_residual(x: Tensor, gain: Tensor, weight: Tensor) -> Tensor:
 
 
 def a_wide_gain(x: Tensor, gain: Tensor, weight: Tensor) -> Tensor:
-    return norm(x + functional.linear(x, weight), gain.double())
+    gains = gain.double()
+    return norm(x + functional.linear(x, weight), gains)
+
+
+def one_row_of_one(x: Tensor, gain: Tensor, weight: Tensor) -> Tensor:
+    x = x[0]
+    return norm(x + functional.linear(x, weight), gain)
+
+
+def a_column_of_gains(x: Tensor, gain: Tensor, weight: Tensor) -> Tensor:
+    gains = (gain * x)[:, :1]
+    return norm(x + functional.linear(x, weight), gains)
 
 
 def a_literal(x: Tensor, gain: Tensor, weight: Tensor) -> Tensor:
     return norm(functional.linear(x, weight) + 1.0, gain)
 
 
+def a_number(x: Tensor, gain: Tensor, weight: Tensor) -> Tensor:
+    width = x.size(1)  # a node, but no tensor
+    return norm(width + functional.linear(x, weight), gain)
+
+
+def a_number_last(x: Tensor, gain: Tensor, weight: Tensor) -> Tensor:
+    width: Any = gain.size(0)
+    return norm(x + functional.linear(x, weight), width)
+
+
 @pytest.mark.parametrize(
     "function",
     [one_row, one_residual, three_dimensions, gains_in_three_dimensions, a_gain_a_row, one_gain,
-     a_wide_residual, a_wide_gain, a_literal],
+     one_row_of_one, a_column_of_gains, a_wide_residual, a_wide_gain, a_literal, a_number,
+     a_number_last],
     ids=lambda function: function.__name__,
 )  # fmt: skip
 def test_what_is_broadcast_or_of_two_dtypes_is_not_fused(function: Callable[..., Tensor]) -> None:
@@ -464,10 +489,18 @@ def test_versions_count() -> None:
     assert len({piece_key(piece(), "eager", one) for one in every}) == len(every)
 
 
+def holding(values: list[float]) -> GraphModule:
+    """The piece with another constant; a long one is not printed in full."""
+    graph = piece()
+    graph.register_buffer("heldxyz", torch.tensor(values))
+    return graph
+
+
 @pytest.mark.catches("constants-are-weights")
 def test_values_that_stand_in_the_graph_count() -> None:
-    kinds = [piece(), piece(constant=3.0), piece(constant=2.0000002),
-             piece(constant=2.0000005), piece(held=torch.float64)]  # fmt: skip
+    kinds = [piece(), piece(constant=3.0), piece(constant=2.0000002), piece(constant=2.0000005),
+             piece(held=torch.float64), holding([2.0, 1.0]), holding([1.0, 2.0, 0.0]),
+             holding([0.0] * 2000), holding([0.0] * 999 + [1.0] + [0.0] * 1000)]  # fmt: skip
     assert len({piece_key(one, "eager", HERE) for one in kinds}) == len(kinds)
 
 
@@ -475,6 +508,9 @@ def test_everything_that_a_graph_does_counts_and_so_does_who_compiles_it() -> No
     kinds = [
         piece(),
         piece(literal=1.25),
+        piece(literal=1.0),
+        piece(literal=1),  # an integer keeps an integer's dtype, and a float does not
+        piece(literal=True),
         piece(first=torch.sub),
         piece(swapped=True),
         piece(method="sin"),

@@ -5,7 +5,7 @@ def repaired_step(model, batch):
     inputs = batch.inputs
     attention = DecodeAttention(inputs.block_table.shape[1], model.cache.block_size)
     logits, tokens = model.head(model.body(inputs, attention), inputs)
-    divisor = batch.temperature.clamp(min=1e-3)[:, None]
+    divisor = torch.where(batch.temperature > 0, batch.temperature, 1.0)[:, None]
     tokens = (logits / divisor + batch.noise).argmax(-1).int()
     tokens = torch.where(batch.finished, PAD, tokens)
     for stop_id in batch.stop_ids:

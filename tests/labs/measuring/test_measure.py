@@ -232,7 +232,7 @@ if words[0] == "serve":
         print("(EngineCore pid=1) ERROR 11-21 09:00:00 [core.py:1] torch.OutOfMemoryError: no")
         sys.exit(1)
     sys.path.insert(0, {root!r})
-    from labs.lab17_vllm.test_lab import bar, start_up
+    from labs.lab17_vllm.written_logs import bar, start_up
     from mini_engine.dispatch.default_ladder import default_capture_sizes
     limit = int(after("--max-num-seqs"))
     graphs = not ({{"--enforce-eager", "-cc.cudagraph_mode=NONE"}} & set(words))
