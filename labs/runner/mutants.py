@@ -202,7 +202,7 @@ def _statements(node: ast.stmt) -> list[Replacement]:
         stored = isinstance(node.targets[0], ast.Attribute | ast.Subscript)
         return kept if stored else []
     if isinstance(node, ast.Return):
-        return [ast.Return(None)] if node.value is None else []
+        return kept if node.value is None else []
     if isinstance(node, ast.With):
         return [ast.If(ast.Constant(True), node.body, [])] if not _names(node) else []
     if isinstance(node, ast.Break):
