@@ -28,7 +28,7 @@ def lines_of(text: str) -> list[str]:
 def holes(lab: Lab) -> list[tuple[str, list[str]]]:
     """Each function that the learner writes or mends, with its lines."""
     texts, found = lab.reference(), []
-    for hole, names in lab.definitions():
+    for hole, names in lab.covered():
         for name in names:
             try:
                 body = body_of(texts[hole.file], name)
