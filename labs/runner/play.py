@@ -96,18 +96,14 @@ def of_the_engine(lab: Lab) -> bool:
 
 
 def merged(labs: Sequence[Lab]) -> dict[str, str]:
-    """Module -> the engine's text with what the learner wrote in these labs.
-
-    A file that the learner was given broken stands for no module that anything else imports.
-    """
+    """Module -> the engine's text with what the learner wrote in these labs."""
     texts: dict[str, str] = {}
     for lab in labs:
         files, reference = workspace.my_files(lab), lab.reference()
-        for file, path in lab.sources.items():
-            if Path(path).name == file:
-                module = lab.module(file)
-                fragment = changed(reference[file], files[file].read_text())
-                texts[module] = splice(texts.get(module, reference[file]), fragment)
+        for file in lab.sources:
+            module = lab.module(file)
+            fragment = changed(reference[file], files[file].read_text())
+            texts[module] = splice(texts.get(module, reference[file]), fragment)
     return texts
 
 
