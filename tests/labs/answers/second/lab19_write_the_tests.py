@@ -1,4 +1,4 @@
-"""Another suite: a script of steps for each claim, compared all at once, with errors caught by hand."""
+"""Another suite: a script of steps for each claim, compared at once, with errors caught by hand."""
 
 import random
 from itertools import pairwise
