@@ -1,4 +1,4 @@
-"""What the tests of several labs give to a learner's code."""
+"""What the tests of several labs give to a learner's code, and how they look at what comes back."""
 
 from __future__ import annotations
 
@@ -14,3 +14,21 @@ def frozen(array: Array) -> Array:
     """The same array, read-only: code that writes into it fails on the line that does."""
     array.flags.writeable = False
     return array
+
+
+def agree(
+    mine: npt.ArrayLike, right: npt.ArrayLike, what: str, *, rtol: float = 0.0, atol: float = 0.0
+) -> None:
+    """Raise AssertionError, in one line, unless both have one shape and the same numbers.
+
+    `rtol` and `atol` as in numpy's `isclose`. Equal infinities are the same; NaN never is.
+    """
+    a, b = np.asarray(mine), np.asarray(right)
+    if a.shape != b.shape:
+        raise AssertionError(f"{what}: the shape is {a.shape}, expected {b.shape}")
+    wrong = np.argwhere(~np.isclose(a, b, rtol=rtol, atol=atol))
+    if len(wrong):
+        place = tuple(wrong[0].tolist())
+        at = f"at {list(place)} of {list(a.shape)} " if place else ""
+        many = f"{len(wrong)} of {a.size} numbers are wrong: " if a.size > 1 else ""
+        raise AssertionError(f"{what}: {many}{at}it is {a[place]:g}, expected {b[place]:g}")

@@ -20,6 +20,10 @@ from mini_engine.predict.launch_model import (
 H200 = load_spec("h200")  # with vLLM, which schedules the next step while the GPU runs
 OURS = load_spec("h200", engine="launch-bound")  # which schedules before the step
 LAPTOP = load_spec("laptop-cpu")
+QUICK = replace(OURS, cpu_op_us=0.7, cpu_launch_us=0.7)  # issues before the copy has ended
+SPECS = {"h200": H200, "ours": OURS, "laptop": LAPTOP, "quick": QUICK}
+each_spec = pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+NOT_A_STEP = [(0, 3.0), (-2, 3.0), (5, 0.0), (5, -1.0)]  # kernels, and how long each of them is
 
 
 def tick(issues_us: list[float], kernel_us: float, gap_us: float, spec: DeviceSpec) -> float:
@@ -41,15 +45,43 @@ def tick(issues_us: list[float], kernel_us: float, gap_us: float, spec: DeviceSp
 def cases() -> list[tuple[int, float]]:
     rng = random.Random(1)
     many = [(rng.randint(2, 2000), round(rng.uniform(0.5, 60), 2)) for _ in range(40)]
-    return [(1, 3.0), (257, 4.2), (1591, 1.6), *many]
+    return [(1, 3.0), (257, 4.2), (1591, 1.6), (12, 0.25), *many]
+
+
+# ---------------------------------------------------------------- launched one by one
 
 
 @pytest.mark.catches("sum-of-lanes")
-@pytest.mark.parametrize("spec", [H200, OURS, LAPTOP], ids=["h200", "ours", "laptop"])
+def test_a_step_of_short_kernels_waits_for_the_cpu_and_one_of_long_kernels_for_the_gpu() -> None:
+    spec = OURS
+    for kernels, kernel_us in ((257, 2.0), (257, 90.0)):
+        played = tick([spec.cpu_op_us] * kernels, kernel_us, spec.stream_gap_us, spec)
+        assert eager_itl_us(kernels, kernel_us, spec) == pytest.approx(played)
+
+
+@pytest.mark.catches("copy-is-free")
+def test_the_first_kernel_waits_for_the_copy_of_the_inputs_too() -> None:
+    spec = QUICK  # 0.7 us a launch: all is issued long before the copy has ended
+    for kernels, kernel_us in ((1, 4.0), (2, 30.0), (50, 4.2)):
+        played = tick([spec.cpu_op_us] * kernels, kernel_us, spec.stream_gap_us, spec)
+        assert eager_itl_us(kernels, kernel_us, spec) == pytest.approx(played)
+
+
+@each_spec
 def test_an_eager_step_takes_as_long_as_a_clock_that_plays_it(spec: DeviceSpec) -> None:
     for kernels, kernel_us in cases():
         played = tick([spec.cpu_op_us] * kernels, kernel_us, spec.stream_gap_us, spec)
         assert eager_itl_us(kernels, kernel_us, spec) == pytest.approx(played, rel=1e-9)
+
+
+def test_no_kernels_or_kernels_of_no_length_are_not_an_eager_step() -> None:
+    for kernels, kernel_us in NOT_A_STEP:
+        with pytest.raises(ValueError):
+            refused = eager_itl_us(kernels, kernel_us, OURS)
+            pytest.fail(f"{kernels} kernels of {kernel_us} us took {refused} us, not a ValueError")
+
+
+# ---------------------------------------------------------------- as one graph
 
 
 @pytest.mark.catches("graph-is-free", "graph-pays-per-node")
@@ -58,18 +90,32 @@ def test_a_graph_step_takes_its_kernels_and_the_gaps_between_nodes() -> None:
         launch = OURS.graph_launch_us + OURS.graph_node_ns * kernels / 1000
         start = max(launch, OURS.kernel_floor_us + OURS.stream_gap_us)
         around = OURS.host_step_us + OURS.copy_us + OURS.sync_us
-        on_gpu = kernels * kernel_us + (kernels - 1) * OURS.graph_gap_us
-        assert full_itl_us(kernels, kernel_us, OURS) == pytest.approx(around + start + on_gpu)
+        played = around + start + kernels * kernel_us + (kernels - 1) * OURS.graph_gap_us
+        assert full_itl_us(kernels, kernel_us, OURS) == pytest.approx(played)
+
+
+@each_spec
+def test_a_graph_step_takes_as_long_as_a_clock_that_plays_one_launch(spec: DeviceSpec) -> None:
+    """The first node is issued with the graph; the others are issued the moment it is."""
+    for slow_graph_us in (0.0, 30.0):  # a launch that ends before the copy does, or after it
+        slow = replace(spec, graph_launch_us=spec.graph_launch_us + slow_graph_us)
+        for kernels, kernel_us in cases():
+            launch = slow.graph_launch_us + slow.graph_node_ns * kernels / 1000
+            copied = slow.kernel_floor_us + slow.stream_gap_us
+            ended = max(launch, copied) + kernels * kernel_us + (kernels - 1) * slow.graph_gap_us
+            ready = max(ended, launch + slow.ahead_us)
+            played = slow.host_step_us + slow.copy_us + ready + slow.sync_us
+            assert full_itl_us(kernels, kernel_us, slow) == pytest.approx(played, rel=1e-9)
 
 
 @pytest.mark.catches("ahead-is-a-sum")
 def test_what_an_engine_does_ahead_costs_time_only_where_the_gpu_is_done_first() -> None:
     none = replace(H200, ahead_us=0.0)
-    long, short = (1000, 4.2), (20, 4.2)  # kernels: they outlast the work beside them, or do not
-    assert full_itl_us(*long, H200) == pytest.approx(full_itl_us(*long, none))
-    launch = H200.graph_launch_us + H200.graph_node_ns * short[0] / 1000
+    # 1000 kernels of 4.2 us outlast the work beside them
+    assert full_itl_us(1000, 4.2, H200) == pytest.approx(full_itl_us(1000, 4.2, none))
+    launch = H200.graph_launch_us + H200.graph_node_ns * 20 / 1000
     waited = H200.copy_us + launch + H200.ahead_us + H200.sync_us
-    assert full_itl_us(*short, H200) == pytest.approx(waited)
+    assert full_itl_us(20, 4.2, H200) == pytest.approx(waited)  # 20 do not
 
 
 @pytest.mark.catches("graph-pays-per-node")
@@ -79,17 +125,24 @@ def test_a_thousand_kernels_more_cost_the_cpu_of_a_graph_almost_nothing() -> Non
     assert many - few == pytest.approx(on_gpu, abs=0.01 * OURS.cpu_launch_us * 1000)
 
 
-@pytest.mark.catches("graph-is-free")
-def test_a_graph_of_long_kernels_saves_almost_nothing() -> None:
-    eager, graph = eager_itl_us(300, 500.0, H200), full_itl_us(300, 500.0, H200)
-    assert 0.99 * eager < graph < eager
+def test_no_kernels_or_kernels_of_no_length_are_not_a_graph_step() -> None:
+    for kernels, kernel_us in NOT_A_STEP:
+        with pytest.raises(ValueError):
+            refused = full_itl_us(kernels, kernel_us, OURS)
+            pytest.fail(f"{kernels} kernels of {kernel_us} us took {refused} us, not a ValueError")
+
+
+# ---------------------------------------------------------------- utilisation
 
 
 @pytest.mark.catches("busy-means-waiting")
 def test_utilisation_counts_kernels_and_nothing_else() -> None:
     assert utilisation(300, 2.0, 1200.0) == pytest.approx(0.5)
-    eager = eager_itl_us(1591, 1.6, H200)
-    assert utilisation(1591, 1.6, eager) == pytest.approx(1591 * 1.6 / eager)
+    assert utilisation(1591, 1.6, 17160.0) == pytest.approx(0.1483450)  # 2,545.6 of 17,160 us
+    assert utilisation(1, 7.0, 7.0) == pytest.approx(1.0)
+
+
+# ---------------------------------------------------------------- the crossover
 
 
 @pytest.mark.catches("crossover-without-floor")
@@ -104,20 +157,54 @@ def test_at_the_crossover_launching_is_hidden_and_one_request_earlier_it_is_not(
             per_kernel = H200.kernel_floor_us + H200.stream_gap_us + (w + b * r) / n
             return per_kernel >= H200.cpu_op_us * (1 - 1e-12)
 
-        assert hidden(batch)
-        assert batch == 1 or not hidden(batch - 1)
+        assert hidden(batch), f"launching is not hidden at a batch of {batch}"
+        assert batch == 1 or not hidden(batch - 1), f"launching is hidden at {batch - 1} already"
 
 
-def test_the_crossover_is_never_below_a_batch_of_one() -> None:
+def test_the_crossover_is_a_whole_number_and_never_below_a_batch_of_one() -> None:
+    for kernels, base_us, request_us in ((10, 1e9, 1.0), (200, 100.0, 7.0)):
+        batch = crossover(kernels, base_us, request_us, H200)
+        assert isinstance(batch, int)
+        assert batch >= 1
     assert crossover(10, 1e9, 1.0, H200) == 1
+
+
+def test_kernels_that_hide_launching_exactly_hide_it() -> None:
+    spec = replace(H200, cpu_op_us=8.0, kernel_floor_us=2.0, stream_gap_us=1.0)
+    # 8 us to issue, 3 us of floor and gap: the kernels must compute for 5 us each
+    assert crossover(100, 100.0, 40.0, spec) == 10
+    assert crossover(100, 100.5, 40.0, spec) == 10
+    assert crossover(100, 99.5, 40.0, spec) == 11
+
+
+# ---------------------------------------------------------------- break-even
 
 
 def test_a_graph_pays_after_its_cost_divided_by_what_a_replay_saves() -> None:
     assert break_even_replays(1000.0, 12.0, 2.0) == 100
     assert break_even_replays(1001.0, 12.0, 2.0) == 101
+    assert break_even_replays(3.0, 2.5, 2.0) == 6  # a replay that saves half a us pays, too
+    for capture_us, eager_us, graph_us in ((0.5, 12.0, 2.0), (1e6, 900.0, 899.75)):
+        replays = break_even_replays(capture_us, eager_us, graph_us)
+        saved_us = eager_us - graph_us
+        assert replays == pytest.approx(math.ceil(capture_us / saved_us), abs=1e-9)
 
 
 @pytest.mark.catches("graphs-always-pay")
 def test_a_graph_that_saves_nothing_never_pays() -> None:
     assert break_even_replays(1000.0, 2.0, 2.0) == math.inf
     assert break_even_replays(1000.0, 2.0, 3.0) == math.inf
+
+
+# ---------------------------------------------------------------- all together
+
+
+@pytest.mark.catches("graph-is-free")
+def test_a_graph_of_long_kernels_saves_almost_nothing() -> None:
+    eager, graph = eager_itl_us(300, 500.0, H200), full_itl_us(300, 500.0, H200)
+    assert 0.99 * eager < graph < eager
+
+
+def test_the_gpu_of_a_graph_is_busier_than_that_of_an_eager_step() -> None:
+    eager, graph = eager_itl_us(1591, 1.6, H200), full_itl_us(1591, 1.6, H200)
+    assert utilisation(1591, 1.6, eager) < utilisation(1591, 1.6, graph) < 1

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Sequence
+import sys
+import tracemalloc
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 
+from labs.inputs import agree, frozen
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.engine.engine import Engine
 from mini_engine.engine.generation import SHIPPED
@@ -56,25 +60,28 @@ def entry(
 
 
 def same(mine: np.ndarray, right: np.ndarray, what: str) -> None:
-    np.testing.assert_allclose(mine, right, **CLOSE, err_msg=what)
+    agree(mine, right, what, **CLOSE)
 
 
 def listed(array: object) -> list[int]:
     return [int(number) for number in np.asarray(array)]
 
 
-def random_entries(rng: random.Random, requests: int) -> list[ScheduledRequest]:
+Text = tuple[list[int], int, int, list[int], int]  # what `entry` is made of, in its order
+
+
+def random_texts(rng: random.Random, requests: int) -> list[Text]:
     """Decodes, chunks and whole prompts, their blocks scattered over the cache, none shared."""
     blocks = rng.sample(range(1, LIMITS.num_blocks), LIMITS.num_blocks - 1)
-    entries = []
+    texts = []
     for _ in range(requests):
         known = [rng.randrange(50) for _ in range(rng.randint(1, 16))]
         start = rng.choice([0, len(known) - 1, rng.randrange(len(known))])
         query_len = rng.choice([1, len(known) - start, rng.randint(1, len(known) - start)])
         held = -(-(start + query_len) // LIMITS.block_size)
         table = [blocks.pop() for _ in range(held)]
-        entries.append(entry(known, start, query_len, table, rng.randrange(len(known))))
-    return entries
+        texts.append((known, start, query_len, table, rng.randrange(len(known))))
+    return texts
 
 
 # ---------------------------------------------------------------- the oracle
@@ -122,9 +129,9 @@ class Uncached:
         return norm(x, w.final_norm) @ w.lm_head.T
 
 
-def norm(x: np.ndarray, weight: np.ndarray | None) -> np.ndarray:
+def norm(x: np.ndarray, weight: np.ndarray | None, eps: float = TINY.rms_norm_eps) -> np.ndarray:
     assert weight is not None
-    return x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + TINY.rms_norm_eps) * weight
+    return x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + eps) * weight
 
 
 # ---------------------------------------------------------------- where a token stands
@@ -151,26 +158,39 @@ def test_a_token_goes_into_the_slot_that_its_block_table_says() -> None:
 def test_every_row_is_one_token_of_one_request() -> None:
     rng = random.Random(1)
     for _ in range(60):
-        entries = random_entries(rng, rng.randint(1, 5))
-        arrays = {name: np.asarray(a) for name, a in token_arrays(entries, 4).items()}
-        assert set(arrays) == {"input_ids", "positions", "slot_mapping"}
-        rows = list(zip(*(arrays[name] for name in arrays), strict=True))
-        expected = []
-        for one in entries:
-            text = [*one.request.prompt, *one.state.output]
-            slots = [4 * block + offset for block in one.block_table for offset in range(4)]
-            places = {"input_ids": text, "positions": range(99), "slot_mapping": slots}
-            for p in range(one.start, one.start + one.query_len):
-                expected.append(tuple(places[name][p] for name in arrays))
-        assert [tuple(map(int, row)) for row in rows] == expected
+        texts = random_texts(rng, rng.randint(1, 5))
+        right: dict[str, list[int]] = {"input_ids": [], "positions": [], "slot_mapping": []}
+        for known, start, query_len, table, _ in texts:
+            slots = [4 * block + offset for block in table for offset in range(4)]
+            own = slice(start, start + query_len)
+            right["input_ids"] += known[own]
+            right["positions"] += range(start, start + query_len)
+            right["slot_mapping"] += slots[own]
+        entries = [entry(*text) for text in texts]
+        arrays = token_arrays(entries, 4)
+        assert sorted(arrays) == sorted(right)
+        lens = [(start, query_len) for _, start, query_len, _, _ in texts]
+        for name in right:
+            mine, expected = listed(arrays[name]), right[name]
+            assert mine == expected, f"{name}, requests of (start, query_len) {lens}"
 
 
 def test_no_token_is_written_to_the_slots_of_padding_and_no_two_to_one_slot() -> None:
     rng = random.Random(2)
     for _ in range(60):
-        slots = np.asarray(token_arrays(random_entries(rng, 5), 4)["slot_mapping"])
-        assert slots.min() >= 4, "slots 0 to 3 are block 0, which is nobody's"
-        assert len(set(slots.tolist())) == len(slots)
+        entries = [entry(*text) for text in random_texts(rng, 5)]
+        slots = listed(token_arrays(entries, 4)["slot_mapping"])
+        assert min(slots) >= 4, "slots 0 to 3 are block 0, which is nobody's"
+        assert len(set(slots)) == len(slots), "two tokens in one slot"
+
+
+def test_blocks_may_have_any_size() -> None:
+    whole = entry([7] * 6, 1, 5, [2, 3, 1])
+    assert listed(token_arrays([whole], 2)["slot_mapping"]) == [5, 6, 7, 2, 3]
+    assert listed(token_arrays([whole], 16)["slot_mapping"]) == [33, 34, 35, 36, 37]
+
+
+# ---------------------------------------------------------------- what a request brings
 
 
 @pytest.mark.catches("context-without-this-step")
@@ -190,7 +210,23 @@ def test_the_last_row_of_a_request_is_a_row_of_the_step() -> None:
 def test_a_block_table_has_its_blocks_from_the_left_and_zeros_behind_them() -> None:
     entries = [entry([7] * 6, 5, 1, [9, 4]), entry([7] * 3, 0, 3, [3])]
     table = np.asarray(request_arrays(entries, 4)["block_table"])
-    np.testing.assert_array_equal(table, [[9, 4, 0, 0], [3, 0, 0, 0]])
+    agree(table, [[9, 4, 0, 0], [3, 0, 0, 0]], "block_table")
+
+
+def test_each_request_has_a_row_of_every_array() -> None:
+    rng = random.Random(3)
+    for _ in range(40):
+        texts = random_texts(rng, rng.randint(1, 5))
+        query_lens = [query_len for _, _, query_len, _, _ in texts]
+        context_lens = [start + query_len for _, start, query_len, _, _ in texts]
+        last_rows = [sum(query_lens[: i + 1]) - 1 for i in range(len(texts))]
+        block_table = [[*table, *[0] * (16 - len(table))] for _, _, _, table, _ in texts]
+        arrays = request_arrays([entry(*text) for text in texts], 16)
+        assert sorted(arrays) == ["block_table", "context_lens", "last_rows", "query_lens"]
+        assert listed(arrays["query_lens"]) == query_lens
+        assert listed(arrays["context_lens"]) == context_lens
+        assert listed(arrays["last_rows"]) == last_rows
+        agree(arrays["block_table"], block_table, "block_table")
 
 
 # ---------------------------------------------------------------- into the cache
@@ -199,26 +235,36 @@ def test_a_block_table_has_its_blocks_from_the_left_and_zeros_behind_them() -> N
 class Rows:
     """T rows of qkv at random positions and slots, a cache full of marks, and what one kernel did.
 
-    q (T, heads, D) as written, caches as rows (slots, kv_heads, D).
+    q (T, heads, D) as written, caches as rows (slots, kv_heads, D). Everything that the kernel only
+    reads is read-only.
     """
 
     MARK = -77.0
 
-    def __init__(self, seed: int, slots: Sequence[int], positions: Sequence[int]) -> None:
+    def __init__(
+        self, seed: int, slots: Sequence[int], positions: Sequence[int], eps: float | None = None
+    ) -> None:
         rng, rows = np.random.default_rng(seed), len(slots)
-        self.slots, self.positions = np.asarray(slots, np.int32), np.asarray(positions, np.int32)
-        self.qkv = rng.standard_normal((rows, TINY.q_size + 2 * TINY.kv_size), F32)
-        self.raw_q, self.raw_keys, self.raw_values = (
-            part.reshape(rows, -1, TINY.head_dim).astype(float)
-            for part in np.split(self.qkv, [TINY.q_size, TINY.q_size + TINY.kv_size], axis=1)
-        )
-        q = np.zeros((rows, TINY.q_size), F32)
-        shape = (LIMITS.num_blocks, LIMITS.block_size, TINY.num_kv_heads, TINY.head_dim)
-        caches = np.full((2, *shape), self.MARK, F32)
+        self.slots, self.positions = list(slots), np.asarray(positions)
+        qkv = rng.standard_normal((rows, TINY.q_size + 2 * TINY.kv_size), F32)
+        parts = np.split(qkv.astype(float), [TINY.q_size, TINY.q_size + TINY.kv_size], axis=1)
+        q, keys, self.raw_values = (part.reshape(rows, -1, TINY.head_dim) for part in parts)
+        q_weight, k_weight = rng.uniform(0.2, 2, (2, TINY.head_dim)).astype(F32)
+        if eps is not None:
+            q, keys = norm(q, q_weight, eps), norm(keys, k_weight, eps)
+        self.right_q, self.right_keys = turned(q, self.positions), turned(keys, self.positions)
+
         angles = np.outer(np.arange(64), ANGLES)
-        cos, sin = np.cos(angles).astype(F32), np.sin(angles).astype(F32)
-        k.rope_kv_write.function(q, *caches, self.qkv, self.positions, self.slots, cos, sin)
-        self.q = q.reshape(rows, -1, TINY.head_dim)
+        shape = (LIMITS.num_blocks, LIMITS.block_size, TINY.num_kv_heads, TINY.head_dim)
+        out, caches = np.zeros((rows, TINY.q_size), F32), np.full((2, *shape), self.MARK, F32)
+        read = [frozen(qkv), *(frozen(np.array(x, np.int32)) for x in (positions, slots))]
+        read += [frozen(np.cos(angles).astype(F32)), frozen(np.sin(angles).astype(F32))]
+        if eps is None:
+            k.rope_kv_write.function(out, *caches, *read)
+        else:
+            weights = frozen(q_weight), frozen(k_weight)
+            k.qk_norm_rope_kv_write.function(out, *caches, *read, *weights, eps=eps)
+        self.q = out.reshape(rows, -1, TINY.head_dim)
         self.keys, self.values = caches.reshape(2, -1, TINY.num_kv_heads, TINY.head_dim)
 
 
@@ -239,17 +285,15 @@ def test_values_are_stored_as_they_come() -> None:
 @pytest.mark.catches("caches-k-before-rope")
 def test_a_key_is_stored_turned_to_its_position() -> None:
     done = Rows(3, slots=[30, 31, 4], positions=[0, 1, 2])
-    right = turned(done.raw_keys, done.positions)
-    same(done.keys[done.slots], right, "keys in the cache")
+    same(done.keys[done.slots], done.right_keys, "keys in the cache")
 
 
 @pytest.mark.catches("turned-by-its-row")
 def test_how_far_a_token_is_turned_depends_on_its_position_and_not_on_its_row_or_slot() -> None:
     for slots, positions in (([8, 9, 10], [40, 40, 40]), ([50, 4, 28], [0, 63, 7])):
         done = Rows(4, slots, positions)
-        same(done.q, turned(done.raw_q, done.positions), "queries")
-        right = turned(done.raw_keys, done.positions)
-        same(done.keys[done.slots], right, "keys in the cache")
+        same(done.q, done.right_q, f"queries at positions {positions}")
+        same(done.keys[done.slots], done.right_keys, f"keys at positions {positions}")
 
 
 def test_a_score_depends_on_the_distance_of_two_tokens_and_not_on_where_they_stand() -> None:
@@ -272,122 +316,27 @@ def test_padded_rows_write_to_slot_0_and_to_no_other() -> None:
 
 
 def test_with_qk_norm_heads_are_normed_before_they_are_turned() -> None:
-    rng = np.random.default_rng(7)
-    qkv = rng.standard_normal((3, TINY.q_size + 2 * TINY.kv_size), F32)
-    q_weight, k_weight = rng.uniform(0.2, 2, (2, TINY.head_dim)).astype(F32)
-    slots, positions = np.array([30, 9, 17], np.int32), np.array([2, 5, 0], np.int32)
-    q, caches = np.zeros((3, TINY.q_size), F32), np.zeros((2, 10, 4, 2, 8), F32)
-    angles = np.outer(np.arange(64), ANGLES)
-    k.qk_norm_rope_kv_write.function(
-        q, *caches, qkv, positions, slots, np.cos(angles), np.sin(angles), q_weight, k_weight,
-        eps=TINY.rms_norm_eps,
-    )  # fmt: skip
-    raw_q, raw_keys, _ = np.split(qkv.astype(float), [TINY.q_size, TINY.q_size + 16], axis=1)
-    right_q = turned(norm(raw_q.reshape(3, -1, 8), q_weight), positions)
-    right_keys = turned(norm(raw_keys.reshape(3, -1, 8), k_weight), positions)
-    same(q.reshape(3, -1, 8), right_q, "queries")
-    same(caches[0].reshape(-1, 2, 8)[slots], right_keys, "keys in the cache")
+    done = Rows(7, slots=[30, 9, 17], positions=[2, 5, 0], eps=TINY.rms_norm_eps)
+    same(done.q, done.right_q, "queries")
+    same(done.keys[done.slots], done.right_keys, "keys in the cache")
+    same(done.values[done.slots], done.raw_values, "values in the cache")
 
 
-# ---------------------------------------------------------------- out of the cache
-
-
-class Paged:
-    """Requests with random keys and values in a cache that is NaN wherever nothing is stored."""
-
-    def __init__(self, seed: int, lens: Sequence[tuple[int, int]]) -> None:
-        """lens: (query_len, context_len) of each request."""
-        rng = np.random.default_rng(seed)
-        shape = (LIMITS.num_blocks, LIMITS.block_size, TINY.num_kv_heads, TINY.head_dim)
-        self.caches = np.full((2, *shape), np.nan, F32)
-        free = rng.permutation(np.arange(1, LIMITS.num_blocks)).tolist()
-        self.table = np.zeros((len(lens), 16), np.int32)
-        self.query_lens, self.context_lens = np.array(lens, np.int32).reshape(-1, 2).T
-        self.texts: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
-        for request, (_, context) in enumerate(lens):
-            q = rng.standard_normal((context, TINY.num_heads, TINY.head_dim), F32)
-            keys, values = rng.standard_normal((2, context, TINY.num_kv_heads, TINY.head_dim), F32)
-            self.texts.append((q, keys, values))
-            for position in range(context):
-                if position % LIMITS.block_size == 0:
-                    self.table[request, position // LIMITS.block_size] = free.pop()
-                block = self.table[request, position // LIMITS.block_size]
-                place = block, position % LIMITS.block_size
-                self.caches[0][place], self.caches[1][place] = keys[position], values[position]
-
-    def attention(self, padded_rows: int = 0) -> np.ndarray:
-        """(T + padded_rows, heads, D) of what the kernel writes over a row of marks."""
-        rows = [q[len(q) - n :] for n, (q, _, _) in zip(self.query_lens, self.texts, strict=True)]
-        q = np.concatenate([*rows, np.zeros((padded_rows, TINY.num_heads, TINY.head_dim), F32)])
-        q = q.reshape(len(q), -1)
-        out = np.full_like(q, Rows.MARK)
-        lens = self.query_lens, self.context_lens
-        k.attention.function(out, q, *self.caches, self.table, *lens)
-        return out.reshape(len(q), TINY.num_heads, TINY.head_dim)
-
-    def expected(self) -> np.ndarray:
-        """All tokens of each text at once; then the rows that this step has."""
-        rows = []
-        for query_len, (q, keys, values) in zip(self.query_lens, self.texts, strict=True):
-            if query_len:
-                rows.append(masked_attention(q, keys, values)[len(q) - query_len :])
-        return np.concatenate(rows)
-
-
-@pytest.mark.catches("blocks-are-neighbours")
-def test_the_rows_of_a_request_are_found_through_its_table_in_order_of_position() -> None:
-    paged = Paged(1, [(1, n) for n in (1, 4, 5, 8, 11)])
-    for request, (_, keys, values) in enumerate(paged.texts):
-        for cache, right in zip(paged.caches, (keys, values), strict=True):
-            rows = k._context_rows(cache, paged.table[request], len(right))
-            np.testing.assert_array_equal(rows, right, "rows (context_len, kv_heads, D)")
-
-
-@pytest.mark.catches("does-not-see-itself")
-def test_a_token_sees_its_own_key() -> None:
-    alone = Paged(3, [(1, 1)])
-    own_value = np.repeat(alone.texts[0][2], 2, axis=1)  # each KV head serves two query heads
-    same(alone.attention(), own_value, "the only token of a text")
-    decode = Paged(4, [(1, 9)])
-    same(decode.attention(), decode.expected(), "token 8 of a text")
-
-
-@pytest.mark.catches("sees-the-future")
-def test_a_token_of_a_chunk_does_not_see_those_behind_it() -> None:
-    paged = Paged(2, [(6, 6)])
-    first = masked_attention(*(x[:3] for x in paged.texts[0]))
-    same(paged.attention()[:3], first, "tokens 0 to 2 of a prompt of 6")
-
-
-def test_decodes_chunks_and_prompts_of_a_step_are_what_each_would_be_alone() -> None:
-    rng = random.Random(5)
-    for seed in range(25):
-        contexts = [rng.randint(1, 20) for _ in range(rng.randint(1, 5))]
-        paged = Paged(seed, [(rng.choice([1, c, rng.randint(1, c)]), c) for c in contexts])
-        lens = list(zip(paged.query_lens.tolist(), paged.context_lens.tolist(), strict=True))
-        same(paged.attention(), paged.expected(), f"(query_len, context_len): {lens}")
-
-
-def test_a_request_sees_its_own_keys_only() -> None:
-    paged = Paged(6, [(1, 7), (3, 9), (1, 1)])
-    before = paged.attention()
-    others = [block for block in range(LIMITS.num_blocks) if block not in paged.table[1]]
-    paged.caches[:, others] = 1e6
-    np.testing.assert_array_equal(paged.attention()[1:4], before[1:4])
-
-
-def test_rows_and_requests_of_padding_are_passed_over() -> None:
-    paged = Paged(7, [(1, 7), (2, 5), (0, 0), (0, 0)])
-    out = paged.attention(padded_rows=3)
-    same(out[:3], paged.expected(), "rows before the padding")
-    np.testing.assert_array_equal(out[3:], np.full_like(out[3:], Rows.MARK))
+@pytest.mark.catches("eps-is-a-constant")
+def test_the_norm_of_a_head_takes_the_eps_that_it_is_given() -> None:
+    for eps in (1e-6, 0.5, 4.0):
+        done = Rows(8, slots=[30, 9, 17], positions=[2, 5, 0], eps=eps)
+        same(done.q, done.right_q, f"queries, eps {eps}")
+        same(done.keys[done.slots], done.right_keys, f"keys in the cache, eps {eps}")
 
 
 # ---------------------------------------------------------------- how much work it is
 
 
 def pairs(*lens: tuple[int, int]) -> int:
-    query_lens, context_lens = np.array(lens, np.int32).T
+    query_lens, context_lens = (
+        frozen(np.array(numbers, np.int32)) for numbers in zip(*lens, strict=True)
+    )
     return k.attention_pairs(query_lens, context_lens)
 
 
@@ -421,6 +370,160 @@ def test_pairs_of_a_long_prompt_are_more_than_32_bits_hold() -> None:
     n = 100_000
     assert pairs((n, n)) == n * (n + 1) // 2
     assert pairs((n, n), (1, n), (0, 0)) == n * (n + 1) // 2 + n
+
+
+@pytest.mark.catches("loop-over-requests")
+def test_pairs_of_many_requests_take_as_many_lines_of_python_as_those_of_few() -> None:
+    def count(requests: int) -> int:
+        lens = [(1, 9)] * requests
+        pairs(*lens)  # once before: the first call may have something to import
+        numbers = [frozen(np.array(column, np.int32)) for column in zip(*lens, strict=True)]
+        return lines_run(lambda: k.attention_pairs(*numbers))
+
+    few, many = count(requests=2), count(requests=300)
+    assert many == few, "lines of Python that ran for 300 requests, and for 2"
+
+
+def lines_run(call: Callable[[], object]) -> int:
+    """How many lines and calls of Python this takes, in whatever file."""
+    seen, before = 0, sys.gettrace()
+
+    def trace(*_: object) -> Any:
+        nonlocal seen
+        seen += 1
+        return trace
+
+    sys.settrace(trace)
+    try:
+        call()
+    finally:
+        sys.settrace(before)
+    return seen
+
+
+# ---------------------------------------------------------------- out of the cache
+
+
+class Paged:
+    """Requests with random keys and values in a cache that is NaN wherever nothing is stored."""
+
+    def __init__(self, seed: int, lens: Sequence[tuple[int, int]]) -> None:
+        """lens: (query_len, context_len) of each request."""
+        rng = np.random.default_rng(seed)
+        shape = (LIMITS.num_blocks, LIMITS.block_size, TINY.num_kv_heads, TINY.head_dim)
+        self.caches = np.full((2, *shape), np.nan, F32)
+        free = rng.permutation(np.arange(1, LIMITS.num_blocks)).tolist()
+        self.table = np.zeros((len(lens), 16), np.int32)
+        self.lens = list(lens)
+        self.texts: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+        for request, (_, context) in enumerate(lens):
+            q = rng.standard_normal((context, TINY.num_heads, TINY.head_dim), F32)
+            keys, values = rng.standard_normal((2, context, TINY.num_kv_heads, TINY.head_dim), F32)
+            self.texts.append((q, keys, values))
+            for position in range(context):
+                if position % LIMITS.block_size == 0:
+                    self.table[request, position // LIMITS.block_size] = free.pop()
+                block = self.table[request, position // LIMITS.block_size]
+                place = block, position % LIMITS.block_size
+                self.caches[0][place], self.caches[1][place] = keys[position], values[position]
+
+    def given(self) -> list[np.ndarray]:
+        """Caches, block table, query_lens and context_lens as the kernel gets them: read-only."""
+        columns = [np.array(column, np.int32) for column in zip(*self.lens, strict=True)]
+        return [frozen(array.copy()) for array in (*self.caches, self.table, *columns)]
+
+    def attention(self, padded_rows: int = 0) -> np.ndarray:
+        """(T + padded_rows, heads, D) of what the kernel writes over a row of marks."""
+        rows = [q[len(q) - n :] for (n, _), (q, _, _) in zip(self.lens, self.texts, strict=True)]
+        q = np.concatenate([*rows, np.zeros((padded_rows, TINY.num_heads, TINY.head_dim), F32)])
+        q = frozen(q.reshape(len(q), -1))
+        out = np.full_like(q, Rows.MARK)
+        k.attention.function(out, q, *self.given())
+        return out.reshape(len(q), TINY.num_heads, TINY.head_dim)
+
+    def expected(self) -> np.ndarray:
+        """All tokens of each text at once; then the rows that this step has."""
+        rows = []
+        for (query_len, _), (q, keys, values) in zip(self.lens, self.texts, strict=True):
+            if query_len:
+                rows.append(masked_attention(q, keys, values)[len(q) - query_len :])
+        return np.concatenate(rows)
+
+
+@pytest.mark.catches("blocks-are-neighbours")
+def test_the_rows_of_a_request_are_found_through_its_table_in_order_of_position() -> None:
+    paged = Paged(1, [(1, n) for n in (1, 4, 5, 8, 11)])
+    for request, (_, keys, values) in enumerate(paged.texts):
+        *caches, table, _, _ = paged.given()
+        for cache, right in zip(caches, (keys, values), strict=True):
+            rows = k._context_rows(cache, table[request], len(right))
+            agree(rows, right, "rows (context_len, kv_heads, D)")
+
+
+def test_rows_have_the_shape_of_the_cache_whatever_its_heads_and_blocks() -> None:
+    rng = np.random.default_rng(9)
+    for block_size, kv_heads in ((4, 1), (2, 8), (16, 3), (1, 2)):
+        cache = frozen(rng.standard_normal((12, block_size, kv_heads, 6), F32))
+        blocks = frozen(np.array([7, 3, 9, 0, 0, 0], np.int32))
+        for context_len in (1, block_size, 2 * block_size + 1, 3 * block_size):
+            rows = k._context_rows(cache, blocks, context_len)
+            places = [divmod(position, block_size) for position in range(context_len)]
+            right = np.array([cache[blocks[entry], offset] for entry, offset in places])
+            agree(rows, right, f"{context_len} rows, blocks of {block_size}")
+
+
+@pytest.mark.catches("table-is-read-whole")
+def test_no_more_is_copied_than_the_blocks_that_the_context_reaches_into() -> None:
+    cache = frozen(np.zeros((8, 16, 2, 8), F32))  # a block of 16 tokens is 1,024 bytes
+    table = frozen(np.array([5, 3, 1, 2, *[0] * 4000], np.int32))  # so wide for one long context
+    k._context_rows(cache, table, 60)  # once before: the first call may have something to import
+    tracemalloc.start()
+    try:
+        k._context_rows(cache, table, 60)
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    # four blocks are 4,096 bytes; a few copies of them, and lists of indices, are some 20,000
+    assert peak_bytes < 100_000, "a row of the table is 4,004 entries, 4 MB of blocks"
+
+
+@pytest.mark.catches("does-not-see-itself")
+def test_a_token_sees_its_own_key() -> None:
+    alone = Paged(3, [(1, 1)])
+    own_value = np.repeat(alone.texts[0][2], 2, axis=1)  # each KV head serves two query heads
+    same(alone.attention(), own_value, "the only token of a text")
+    decode = Paged(4, [(1, 9)])
+    same(decode.attention(), decode.expected(), "token 8 of a text")
+
+
+@pytest.mark.catches("sees-the-future")
+def test_a_token_of_a_chunk_does_not_see_those_behind_it() -> None:
+    paged = Paged(2, [(6, 6)])
+    first = masked_attention(*(x[:3] for x in paged.texts[0]))
+    same(paged.attention()[:3], first, "tokens 0 to 2 of a prompt of 6")
+
+
+def test_decodes_chunks_and_prompts_of_a_step_are_what_each_would_be_alone() -> None:
+    rng = random.Random(5)
+    for seed in range(25):
+        contexts = [rng.randint(1, 20) for _ in range(rng.randint(1, 5))]
+        paged = Paged(seed, [(rng.choice([1, c, rng.randint(1, c)]), c) for c in contexts])
+        same(paged.attention(), paged.expected(), f"(query_len, context_len): {paged.lens}")
+
+
+def test_a_request_sees_its_own_keys_only() -> None:
+    paged = Paged(6, [(1, 7), (3, 9), (1, 1)])
+    before = paged.attention()
+    others = [block for block in range(LIMITS.num_blocks) if block not in paged.table[1]]
+    paged.caches[:, others] = 1e6
+    agree(paged.attention()[1:4], before[1:4], "rows of request 1")
+
+
+def test_rows_and_requests_of_padding_are_passed_over() -> None:
+    paged = Paged(7, [(1, 7), (2, 5), (0, 0), (0, 0)])
+    out = paged.attention(padded_rows=3)
+    same(out[:3], paged.expected(), "rows before the padding")
+    agree(out[3:], np.full_like(out[3:], Rows.MARK), "rows of padding")
 
 
 # ---------------------------------------------------------------- the whole model

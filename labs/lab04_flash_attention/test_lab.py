@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from labs.inputs import agree, frozen
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.engine.engine import Engine
 from mini_engine.engine.generation import SHIPPED, limits_for
@@ -38,11 +39,11 @@ Inputs = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def random_inputs(rng: np.random.Generator, n: int) -> Inputs:
-    """q (kv_heads, group, D), keys and values (n, kv_heads, D). Scores of size 1, 3 or 10."""
+    """q (kv_heads, group, D), keys, values (n, kv_heads, D), read-only. Scores up to 10 or so."""
     kv_heads, group, dim = rng.choice([1, 2, 3]), rng.choice([1, 2, 4]), rng.choice([4, 8, 16])
     q = rng.standard_normal((kv_heads, group, dim), F32) * F32(rng.choice([1, 3, 10]))
     keys, values = rng.standard_normal((2, n, kv_heads, dim), F32)
-    return q, keys, values
+    return frozen(q), frozen(keys), frozen(values)
 
 
 def formula(q: np.ndarray, keys: np.ndarray, values: np.ndarray) -> Part:
@@ -66,14 +67,13 @@ def attention(q: np.ndarray, keys: np.ndarray, values: np.ndarray) -> np.ndarray
 
 def nothing_seen(q: np.ndarray) -> Part:
     zeros = np.zeros((*q.shape[:2], 1), F32)
-    return Part(zeros - F32(np.inf), zeros, np.zeros_like(q))
+    return Part(frozen(zeros - F32(np.inf)), frozen(zeros), frozen(np.zeros_like(q)))
 
 
 def assert_part(part: Part, expected: Part) -> None:
     for name in Part._fields:
         mine, right = getattr(part, name), getattr(expected, name)
-        assert mine.shape == right.shape, f"the shape of {name}"
-        np.testing.assert_allclose(mine, right, **CLOSE, err_msg=f"{name} of the part")
+        agree(mine, right, f"{name} of the part", **CLOSE)
 
 
 def has_nan(array: np.ndarray) -> bool:
@@ -91,10 +91,10 @@ def cuts(rng: random.Random, n: int) -> list[slice]:
 
 @pytest.mark.catches("scale-forgotten")
 def test_a_score_is_query_times_key_over_the_root_of_the_heads_length() -> None:
-    q = np.array([[[1, 2, 3, 4]], [[0, 0, 0, 8]]], F32)  # two KV heads, one query head each
-    keys = np.array([[[1, 1, 1, 1], [0, 0, 0, 1]], [[2, 0, 0, 0], [9, 9, 9, 0]]], F32)
+    q = frozen(np.array([[[1, 2, 3, 4]], [[0, 0, 0, 8]]], F32))  # two KV heads, one query head each
+    keys = frozen(np.array([[[1, 1, 1, 1], [0, 0, 0, 1]], [[2, 0, 0, 0], [9, 9, 9, 0]]], F32))
     right = [[[5.0, 1.0]], [[4.0, 0.0]]]  # (1+2+3+4) / 2, (1·2) / 2; 8 / 2, 0
-    np.testing.assert_allclose(scores_of(q, keys), right)
+    agree(scores_of(q, keys), right, "scores", rtol=1e-6)
 
 
 def test_every_query_head_looks_at_the_keys_of_its_own_kv_head() -> None:
@@ -102,17 +102,35 @@ def test_every_query_head_looks_at_the_keys_of_its_own_kv_head() -> None:
     for n in (1, 2, 7, 40):
         q, keys, _ = random_inputs(rng, n)
         scores = scores_of(q, keys)
-        assert scores.shape == (*q.shape[:2], n)
-        for head, member, key in np.ndindex(*scores.shape):
-            one = float(q[head, member] @ keys[key, head]) / q.shape[-1] ** 0.5
-            np.testing.assert_allclose(scores[head, member, key], one, **CLOSE)
+        right = np.zeros((*q.shape[:2], n))
+        for head, member, key in np.ndindex(*right.shape):
+            right[head, member, key] = float(q[head, member] @ keys[key, head]) / q.shape[-1] ** 0.5
+        agree(scores, right, f"scores of {n} keys", **CLOSE)
 
 
 def test_plain_attention_is_the_formula() -> None:
     rng = np.random.default_rng(2)
     for n in (1, 2, 3, 20, 100):
         inputs = random_inputs(rng, n)
-        np.testing.assert_allclose(attend_plain(*inputs), attention(*inputs), **CLOSE)
+        agree(attend_plain(*inputs), attention(*inputs), f"attention over {n} keys", **CLOSE)
+
+
+@pytest.mark.catches("one-max-for-all-heads")
+def test_plain_attention_takes_the_largest_score_of_each_head_by_itself() -> None:
+    inputs = heads_far_apart()
+    out = attend_plain(*inputs)
+    assert not has_nan(out), "NaN: a head whose weights are all zero"
+    agree(out, attention(*inputs), "attention, scores near 150 beside scores near -150", **CLOSE)
+
+
+def heads_far_apart() -> Inputs:
+    """Two KV heads with two query heads each: scores near 150 for one of the four, else -150."""
+    rng = np.random.default_rng(4)
+    q, keys = np.ones((2, 2, 4), F32), np.zeros((20, 2, 4), F32)
+    q[0, 1] = q[1] = -1
+    keys[:, :, 1] = 300 + rng.uniform(0, 12, (20, 2))
+    values = rng.standard_normal((20, 2, 4), F32)
+    return frozen(q), frozen(keys), frozen(values)
 
 
 @pytest.mark.catches("max-not-subtracted")
@@ -121,7 +139,7 @@ def test_plain_attention_bears_scores_that_exp_does_not(size: float) -> None:
     inputs = all_scores_near(size)
     out = attend_plain(*inputs)
     assert not has_nan(out), f"NaN for scores near {size:g}"
-    np.testing.assert_allclose(out, attention(*inputs), **CLOSE)
+    agree(out, attention(*inputs), f"attention, scores near {size:g}", **CLOSE)
 
 
 def all_scores_near(size: float) -> Inputs:
@@ -130,7 +148,7 @@ def all_scores_near(size: float) -> Inputs:
     q, (keys, values) = np.ones((1, 1, 4), F32), np.zeros((2, 50, 1, 4), F32)
     keys[:, 0, 1] = 2 * size + rng.uniform(0, 12, 50)
     values[:] = rng.standard_normal(values.shape)
-    return q, keys, values
+    return frozen(q), frozen(keys.copy()), frozen(values.copy())
 
 
 # ---------------------------------------------------------------- a tile at a time
@@ -138,13 +156,10 @@ def all_scores_near(size: float) -> Inputs:
 
 @pytest.mark.catches("one-max-for-all-heads")
 def test_every_query_head_has_a_largest_score_of_its_own() -> None:
-    rng = np.random.default_rng(4)
-    for n in (1, 5, 20):
-        q, keys, values = random_inputs(rng, n)
-        q[0, 0] *= 50  # one head with large scores beside the others
-        part = add_tile(nothing_seen(q), q, keys, values)
-        assert part.l.min() > 0, "a head whose weights are all zero"
-        np.testing.assert_allclose(part.m, formula(q, keys, values).m, rtol=1e-4)
+    q, keys, values = heads_far_apart()
+    part, right = add_tile(nothing_seen(q), q, keys, values), formula(q, keys, values)
+    agree(part.m, right.m, "m, the largest score of each query head", rtol=1e-4)
+    agree(part.l, right.l, "l, the sum of the weights of each query head", **CLOSE)
 
 
 @pytest.mark.catches("divides-each-tile")
@@ -162,8 +177,8 @@ def two_keys(scores: list[float]) -> tuple[Part, Part]:
     Where the second score is larger, everything before it was summed under an m that is out of
     date.
     """
-    q, values = np.ones((1, 1, 1), F32), np.array([10, 20], F32).reshape(2, 1, 1)
-    keys = np.array(scores, F32).reshape(2, 1, 1)
+    q, values = np.ones((1, 1, 1), F32), frozen(np.array([10, 20], F32).reshape(2, 1, 1))
+    keys = frozen(np.array(scores, F32).reshape(2, 1, 1))
     first = add_tile(nothing_seen(q), q, keys[:1], values[:1])
     return add_tile(first, q, keys[1:], values[1:]), formula(q, keys, values)
 
@@ -172,15 +187,15 @@ def two_keys(scores: list[float]) -> tuple[Part, Part]:
 @pytest.mark.parametrize("scores", [[4.0, 1.0], [1.0, 4.0]], ids=["falling", "rising"])
 def test_the_sum_of_weights_is_kept_under_the_newest_m(scores: list[float]) -> None:
     mine, right = two_keys(scores)
-    np.testing.assert_allclose(mine.m, right.m)
-    np.testing.assert_allclose(mine.l, right.l, **CLOSE, err_msg=f"l, scores {scores}")
+    agree(mine.m, right.m, f"m, scores {scores}", rtol=1e-6)
+    agree(mine.l, right.l, f"l, scores {scores}", **CLOSE)
 
 
 @pytest.mark.catches("values-not-rescaled")
 @pytest.mark.parametrize("scores", [[4.0, 1.0], [1.0, 4.0]], ids=["falling", "rising"])
 def test_the_sum_of_weighted_values_is_kept_under_the_newest_m(scores: list[float]) -> None:
     mine, right = two_keys(scores)
-    np.testing.assert_allclose(mine.acc, right.acc, **CLOSE, err_msg=f"acc, scores {scores}")
+    agree(mine.acc, right.acc, f"acc, scores {scores}", **CLOSE)
 
 
 def test_the_part_of_two_tiles_is_what_both_would_give_at_once() -> None:
@@ -198,8 +213,8 @@ def test_the_part_that_a_tile_is_added_to_stays_as_it_is() -> None:
     part = add_tile(nothing_seen(q), q, keys[:4], values[:4])
     before = [array.copy() for array in part]
     add_tile(part, q, keys[4:], values[4:])
-    for array, kept in zip(part, before, strict=True):
-        np.testing.assert_array_equal(array, kept)
+    for name, now, then in zip(Part._fields, part, before, strict=True):
+        agree(now, then, f"{name} of the part that was given, afterwards")
 
 
 @pytest.mark.catches("max-starts-at-zero")
@@ -207,9 +222,11 @@ def test_a_walk_over_no_tiles_has_seen_nothing() -> None:
     q, keys, values = random_inputs(np.random.default_rng(7), 8)
     part = walk(q, keys, values, [])
     one = (*q.shape[:2], 1)
-    np.testing.assert_array_equal(part.m, np.full(one, -np.inf), "the largest score of no keys")
-    np.testing.assert_array_equal(part.l, np.zeros(one), "the weights of no keys")
-    np.testing.assert_array_equal(part.acc, np.zeros(q.shape), "the values of no keys")
+    agree(part.m, np.full(one, -np.inf), "m, the largest score of no keys")
+    agree(part.l, np.zeros(one), "l, the weights of no keys")
+    agree(part.acc, np.zeros(q.shape), "acc, the values of no keys")
+    dtypes = {array.dtype.name for array in part}
+    assert dtypes == {"float32"}
 
 
 @pytest.mark.catches("max-starts-at-zero")
@@ -218,7 +235,7 @@ def test_a_walk_bears_scores_far_below_zero_and_far_above() -> None:
         inputs = all_scores_near(size)
         part = walk(*inputs, [slice(0, 20), slice(20, 50)])
         assert part.l.min() > 0, f"all weights are zero for scores near {size:g}"
-        np.testing.assert_allclose(part.acc / part.l, attention(*inputs), **CLOSE)
+        agree(part.acc / part.l, attention(*inputs), f"acc / l, scores near {size:g}", **CLOSE)
 
 
 def test_a_walk_leaves_the_part_of_all_its_tiles_however_they_are_cut() -> None:
@@ -234,8 +251,9 @@ def test_a_tile_is_read_in_its_turn_and_never_again() -> None:
     """The memory for tiles is small: the next tile is put where the last one was."""
     rng = np.random.default_rng(9)
     for _ in range(10):
-        q, keys, values = random_inputs(rng, 40)
-        right = formula(q, keys, values)
+        q, *read = random_inputs(rng, 40)
+        right = formula(q, *read)
+        keys, values = (array.copy() for array in read)  # these are written over, tile by tile
         part = walk(q, keys, values, one_after_another(keys, values, 16))
         assert not has_nan(part.acc), "a tile was read after its turn"
         assert_part(part, right)
@@ -289,11 +307,12 @@ def test_shares_differ_by_one_tile_at_most_whatever_the_context() -> None:
 @pytest.mark.catches("parts-are-averaged")
 def test_a_split_with_large_scores_weighs_more_than_one_that_saw_as_many_keys() -> None:
     one = np.ones((1, 1, 1), F32)
-    low, high = Part(0 * one, 2 * one, 2 * one), Part(5 * one, 2 * one, 20 * one)
+    numbers = [[0, 2, 2], [5, 2, 20]]  # m, l and acc of each
+    low, high = (Part(*(frozen(number * one) for number in part)) for part in numbers)
     both = combine([low, high])
     share = 2 * np.exp(-5.0)
     right = (share * 1 + 2 * 10) / (share + 2)  # 1 from the first, 10 from the second
-    np.testing.assert_allclose(both.acc / both.l, right, **CLOSE)
+    agree(both.acc / both.l, np.full((1, 1, 1), right), "acc / l of both", **CLOSE)
 
 
 def test_parts_combine_to_the_part_of_all_their_keys() -> None:
@@ -307,7 +326,7 @@ def test_parts_combine_to_the_part_of_all_their_keys() -> None:
 
 
 def formula32(q: np.ndarray, keys: np.ndarray, values: np.ndarray) -> Part:
-    return Part(*(array.astype(F32) for array in formula(q, keys, values)))
+    return Part(*(frozen(array.astype(F32)) for array in formula(q, keys, values)))
 
 
 @pytest.mark.catches("empty-part-is-nan")
@@ -339,9 +358,10 @@ def test_three_ways_give_one_attention() -> None:
         tile, splits = int(rng.integers(1, 64)), int(rng.integers(1, 12))
         inputs = random_inputs(rng, n)
         right = attention(*inputs)
-        np.testing.assert_allclose(attend_plain(*inputs), right, **CLOSE)
-        np.testing.assert_allclose(attend_tiled(*inputs, tile), right, **CLOSE)
-        np.testing.assert_allclose(attend_split(*inputs, splits, tile), right, **CLOSE)
+        agree(attend_plain(*inputs), right, f"plain, {n} keys", **CLOSE)
+        agree(attend_tiled(*inputs, tile), right, f"{n} keys in tiles of {tile}", **CLOSE)
+        split = attend_split(*inputs, splits, tile)
+        agree(split, right, f"{n} keys in tiles of {tile}, {splits} walkers", **CLOSE)
 
 
 def test_the_engine_writes_with_your_attention_what_it_should() -> None:

@@ -7,19 +7,23 @@ row to the row of its slot, and slot 0 belongs to nobody.
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 
+from labs.inputs import frozen
 from mini_engine.predict.hardware import load_spec
 from mini_engine.sim import kernels as k
-from mini_engine.sim.capture import CaptureError
+from mini_engine.sim.capture import BreakableGraph, CaptureError
 from mini_engine.sim.device import Device
 from mini_engine.sim.graphs import GraphRunner, StaticInputs
 from mini_engine.sim.launch import Buffer, kernel
+from mini_engine.sim.memory import BLOCK_BYTES
 
-WIDTH, SLOTS, TOP = 6, 40, 16
+WIDTH, SLOTS, TOP, MIB = 6, 40, 16, 2**20
 Batch = dict[str, np.ndarray]
 
 
@@ -34,23 +38,33 @@ def look_up(out: np.ndarray, sums: np.ndarray, slots: np.ndarray) -> None:
 
 
 class Summing:
-    """y = 3 × sums[slot], after sums[slot] += 2x. Four kernels. Counts the calls of its forward."""
+    """y = 3 × sums[slot], after sums[slot] += 2x. Four kernels.
+
+    Notes for each call of its forward: the rows; whether it was recorded; by how much the GPU's
+    clock was ahead of the CPU's; and from which pool its memory came.
+    """
 
     kernels = 4
 
-    def __init__(self, sizes: list[int]) -> None:
-        self.device = Device(load_spec("h200"), memory_bytes=64 * 2**20)
+    def __init__(
+        self, sizes: list[int], runner: type[GraphRunner] = GraphRunner, **options: Any
+    ) -> None:
+        self.device = Device(load_spec("h200"), memory_bytes=64 * MIB, record=True)
         self.sums = self.device.upload(np.zeros((SLOTS, WIDTH), np.float32))
         shapes = {"x": ((TOP, WIDTH), "float32"), "slots": ((TOP,), "int32")}
         self.inputs = StaticInputs(self.device, shapes)
-        self.runner = GraphRunner(self.device, self.forward, self.inputs, sizes)
-        self.calls = 0
+        self.calls: list[tuple[int, bool]] = []
+        self.ahead_us: list[float] = []
+        self.pools: set[int] = set()
+        self.runner = runner(self.device, self.forward, self.inputs, sizes, **options)
 
     def forward(self, rows: int) -> Buffer:
-        self.calls += 1
+        self.calls.append((rows, self.device.recorder is not None))
+        self.ahead_us.append(self.device.gpu_us - self.device.cpu_us)
         launch, inputs = self.device.launch, self.inputs.view(rows)
         with self.device.scratch() as scratch:
             double, out = scratch.empty(rows, WIDTH), scratch.empty(rows, WIDTH)
+            self.pools |= {double.block.pool, out.block.pool}
             launch(k.scale, double, inputs["x"], by=2.0)
             launch(add_to_sums, self.sums, inputs["slots"], double)
             launch(look_up, out, self.sums, inputs["slots"])
@@ -60,11 +74,22 @@ class Summing:
     def run(self, batch: Batch) -> np.ndarray:
         return self.device.read(self.runner.run(len(batch["slots"]), batch))
 
+    def replays(self) -> list[int]:
+        """A list that grows by the rung of each replay from now on."""
+        log: list[int] = []
+
+        def logged(rung: int, replay: Callable[[], None]) -> Callable[[], None]:
+            return lambda: (log.append(rung), replay())[1]
+
+        for rung, graph in self.runner.graphs.items():
+            graph.replay = logged(rung, graph.replay)  # type: ignore[method-assign]
+        return log
+
 
 def random_batch(rng: random.Random, rows: int) -> Batch:
     x = [[rng.uniform(-9, 9) for _ in range(WIDTH)] for _ in range(rows)]
     slots = rng.sample(range(1, SLOTS), rows)
-    return {"x": np.array(x, np.float32), "slots": np.array(slots, np.int32)}
+    return {"x": frozen(np.array(x, np.float32)), "slots": frozen(np.array(slots, np.int32))}
 
 
 def no_sums() -> np.ndarray:
@@ -80,145 +105,96 @@ def by_hand(sums: np.ndarray, batch: Batch) -> np.ndarray:
     return out
 
 
-def captured(sizes: list[int]) -> Summing:
-    program = Summing(sizes)
+def captured(sizes: list[int], **options: Any) -> Summing:
+    program = Summing(sizes, **options)
     program.runner.capture()
     return program
-
-
-# ---------------------------------------------------------------- static buffers
-
-
-@pytest.mark.catches("a-buffer-for-each-rung")
-def test_every_view_begins_where_its_buffer_stands() -> None:
-    inputs = Summing([1]).inputs
-    for rows in (1, 5, TOP, 5):
-        view = inputs.view(rows)
-        assert set(view) == {"x", "slots"}
-        assert view["x"].shape == (rows, WIDTH)
-        for name, part in view.items():
-            assert len(part) == rows
-            moved = part.address - inputs.buffers[name].address
-            assert moved == 0, f"bytes between {name} and its view of {rows} rows"
-
-
-@pytest.mark.catches("rebind-input")
-def test_a_staged_batch_stands_at_the_addresses_that_the_graphs_read() -> None:
-    program = Summing([1])
-    device, inputs, rng = program.device, program.inputs, random.Random(1)
-    before = inputs.view(4)  # what a graph of 4 has captured
-    batch = random_batch(rng, 4)
-    inputs.stage(4, batch)
-    now = inputs.view(4)
-    assert all(now[name].address == before[name].address for name in before), "an input moved"
-    for name, array in batch.items():
-        np.testing.assert_array_equal(device.read(before[name]), array)
-
-
-@pytest.mark.catches("stale-padding")
-def test_the_rows_after_the_batch_are_zeros_whatever_the_last_batch_left_there() -> None:
-    program = Summing([1])
-    device, inputs, rng = program.device, program.inputs, random.Random(2)
-    for _ in range(20):
-        inputs.stage(TOP, random_batch(rng, TOP))
-        rung = rng.randint(1, TOP)
-        batch = random_batch(rng, rng.randint(1, rung))
-        inputs.stage(rung, batch)
-        for name, array in batch.items():
-            now = device.read(inputs.view(rung)[name])
-            np.testing.assert_array_equal(now[: len(array)], array)
-            padding = now[len(array) :]
-            np.testing.assert_array_equal(padding, np.zeros_like(padding), f"padding of {name}")
-
-
-class ByRequest(StaticInputs):
-    """As the engine's inputs: three tokens a request, and a view in an order of its own."""
-
-    def view(self, rows: int) -> dict[str, Buffer]:
-        requests, tokens = self.buffers["slots"], self.buffers["x"]
-        return {"slots": requests[: -(-rows // 3)], "x": tokens[:rows]}
-
-
-def test_each_input_is_filled_as_far_as_its_own_view_goes() -> None:
-    device, rng = Summing([1]).device, random.Random(16)
-    inputs = ByRequest(device, {"x": ((TOP, WIDTH), "float32"), "slots": ((TOP,), "int32")})
-    for buffer in inputs.buffers.values():
-        device.copy_(buffer, np.full(buffer.shape, 9, buffer.dtype))
-    inputs.stage(8, {"x": random_batch(rng, 5)["x"], "slots": random_batch(rng, 2)["slots"]})
-    x, slots = (device.read(inputs.buffers[name]) for name in ("x", "slots"))
-    assert (x[5:8] == 0).all()
-    assert (x[8:] == 9).all(), "behind the view of 8 tokens"
-    assert slots[2] == 0
-    assert (slots[3:] == 9).all(), "behind the view of 3 requests"
-
-
-def test_all_inputs_are_staged_in_one_call() -> None:
-    program = Summing([1])
-    launches = program.device.counters.launches
-    program.inputs.stage(4, random_batch(random.Random(4), 3))
-    assert program.device.counters.launches == launches + 1
 
 
 # ---------------------------------------------------------------- warm-up
 
 
+class TunesItself(Summing):
+    """Libraries make handles and tuners take times at the first call of each shape: they wait."""
+
+    def __init__(self, sizes: list[int]) -> None:
+        self.tuned: set[int] = set()
+        super().__init__(sizes)
+
+    def forward(self, rows: int) -> Buffer:
+        if rows not in self.tuned:
+            self.tuned.add(rows)
+            self.device.synchronize()  # a capturing stream does not permit it
+        return super().forward(rows)
+
+
 @pytest.mark.catches("no-warm-up")
 def test_what_a_first_call_does_is_done_before_the_capture() -> None:
-    """Libraries make handles and tuners take times at the first call of each shape: they wait."""
-    program = Summing([1, 2, 4])
-    tuned: set[int] = set()
-    forward = program.runner.forward
-
-    def tunes_itself(rows: int) -> Buffer:
-        if rows not in tuned:
-            tuned.add(rows)
-            program.device.synchronize()  # a capturing stream does not permit it
-        return forward(rows)
-
-    program.runner.forward = tunes_itself
+    program = TunesItself([1, 2, 4])
     program.runner.capture()
     assert sorted(program.runner.graphs) == [1, 2, 4]
 
 
+@pytest.mark.catches("no-warm-up", "warm-up-inside-the-capture", "capture-computes")
+def test_each_rung_runs_the_forward_once_eagerly_and_then_once_in_a_capture() -> None:
+    program = captured([2, 8])
+    assert sorted(set(program.calls)) == [(2, False), (2, True), (8, False), (8, True)]
+    for rung in (2, 8):
+        recorded = [in_capture for rows, in_capture in program.calls if rows == rung]
+        assert recorded == [False, True], f"was the forward of {rung} rows recorded?"
+
+
 @pytest.mark.catches("warm-up-on-the-last-batch")
 def test_a_warm_up_adds_nothing_to_anybodys_memory() -> None:
-    program = Summing([2, 8])
-    program.inputs.stage(TOP, random_batch(random.Random(5), TOP))  # a batch stands there
-    program.runner.capture()
-    changed = (program.device.read(program.sums) != 0).any()
-    assert not changed, "the warm-up added the rows of a batch"
+    program, rng = Summing([2, 8]), random.Random(5)
+    for _ in range(2):  # the second time over graphs that are there already
+        batch = random_batch(rng, TOP)  # a batch stands in the inputs
+        program.device.copy_batch([(program.inputs.buffers[name], batch[name]) for name in batch])
+        before = program.device.read(program.sums)
+        program.runner.capture()
+        changed = np.flatnonzero((program.device.read(program.sums) != before).any(axis=1))
+        assert changed.tolist() == [], "slots to which the warm-up added the rows of a batch"
+        program.run(random_batch(rng, 8))
 
 
-def test_a_warm_up_runs_the_forward_once_and_waits_for_the_gpu() -> None:
-    program = Summing([4])
-    before = program.device.counters.kernels
-    program.runner._warm_up(4)
-    assert program.device.counters.kernels - before == program.kernels
-    assert program.device.cpu_us >= program.device.gpu_us, "the GPU is still at work"
+def test_a_warm_up_is_over_on_the_gpu_when_its_rung_is_captured() -> None:
+    program = captured([2, 4, 8])
+    ahead_us = {
+        rows: ahead_us
+        for (rows, in_capture), ahead_us in zip(program.calls, program.ahead_us, strict=True)
+        if in_capture
+    }
+    assert max(ahead_us.values()) <= 0, f"µs of work that the GPU has left, by rung: {ahead_us}"
 
 
-def test_a_warm_up_takes_its_memory_from_the_pool_of_the_graphs_and_leaves_none_behind() -> None:
-    program = Summing([4])
+@pytest.mark.catches("a-pool-for-each-rung")
+def test_warm_up_and_capture_take_their_memory_from_the_pool_of_the_runner() -> None:
+    program = captured([2, 4])
+    assert program.pools == {program.runner.pool}
+
+
+def test_of_a_warm_up_no_memory_is_left_in_use() -> None:
+    program = Summing([2, 4])
     memory, pool = program.device.memory, program.runner.pool
-    mine, others = memory.allocated_bytes(pool), memory.allocated_bytes()
-    outside = memory.reserved_bytes() - memory.reserved_bytes(pool)
-    program.runner._warm_up(4)
-    assert (memory.allocated_bytes(pool), memory.allocated_bytes()) == (mine, others)
-    assert memory.reserved_bytes(pool) > 0
-    assert memory.reserved_bytes() - memory.reserved_bytes(pool) == outside
+    before = memory.allocated_bytes()
+    program.runner.capture()
+    outputs = 2 * BLOCK_BYTES  # one small block for each graph
+    in_pool, outside = memory.allocated_bytes(pool), memory.allocated_bytes() - before
+    assert in_pool == outputs, "bytes in use in the pool after the capture of two rungs"
+    assert outside == outputs, "bytes in use that were not, in all pools"
 
 
-# ---------------------------------------------------------------- recording
+# ---------------------------------------------------------------- capture
 
 
 @pytest.mark.catches("capture-computes")
-def test_a_capture_executes_nothing() -> None:
-    program = Summing([4])
+def test_a_capture_executes_nothing_beyond_the_warm_ups() -> None:
+    program = Summing([2, 4])
     before = program.device.counters.copy()
-    _, output = program.runner._record(4)
+    program.runner.capture()
     did = program.device.counters.since(before)
-    assert (did.kernels, did.graphs) == (0, 0), "kernels and graphs that ran while recording"
-    assert np.isnan(program.device.read(output)).all(), "poison, until the first replay"
+    ran = {"kernels": did.kernels, "graphs": did.graphs}
+    assert ran == {"kernels": 2 * program.kernels, "graphs": 0}, "of two rungs"
 
 
 @pytest.mark.catches("warm-up-inside-the-capture")
@@ -231,28 +207,110 @@ def test_a_replay_runs_the_kernels_of_one_forward() -> None:
         assert ran == program.kernels, f"kernels of one replay of rung {rung}"
 
 
-@pytest.mark.catches("capture-computes")
-def test_the_output_that_is_kept_is_the_one_that_replays_write() -> None:
-    program = captured([4])
-    for value in (1.0, 5.0):
-        x = np.full((4, WIDTH), value, np.float32)
-        program.inputs.stage(4, {"x": x, "slots": np.arange(4, dtype=np.int32)})
-        program.runner.graphs[4].replay()
-    found = program.device.read(program.runner.outputs[4])[1:]
-    np.testing.assert_array_equal(found, np.full_like(found, 3 * (2 * 1 + 2 * 5)))
+@pytest.mark.catches("a-pool-for-each-rung")
+def test_every_graph_takes_its_memory_from_the_pool_of_the_runner() -> None:
+    runner = captured([2, 8]).runner
+    assert {graph.pool for graph in runner.graphs.values()} == {runner.pool}
 
 
-# ---------------------------------------------------------------- replaying
+def test_a_pool_that_is_given_is_gone_on_with_and_otherwise_a_new_one_is_made() -> None:
+    first = captured([2])
+    device, pool = first.device, first.device.memory.new_pool()
+    assert first.runner.pool not in (0, pool), "pool 0 is everybody's"
+    for given in (pool, 0, first.runner.pool):
+        second = GraphRunner(device, first.forward, first.inputs, [2], pool=given)
+        second.capture()
+        assert (second.pool, second.graphs[2].pool) == (given, given)
 
 
-@pytest.mark.catches("eager-in-run")
-def test_a_step_is_one_copy_and_one_launch_and_no_forward() -> None:
-    program = captured([4])
-    calls, before = program.calls, program.device.counters.copy()
-    program.runner.run(3, random_batch(random.Random(10), 3))
-    did = program.device.counters.since(before)
-    assert program.calls == calls, "the forward was called again"
-    assert (did.launches, did.graphs, did.kernels) == (2, 1, program.kernels)
+def test_without_sharing_each_graph_has_a_pool_of_its_own() -> None:
+    program = captured([1, 2, 4], share_pool=False)
+    pools = [graph.pool for graph in program.runner.graphs.values()]
+    assert len(set(pools)) == 3, f"pools of the three graphs: {pools}"
+
+
+def test_a_graph_has_its_rung_in_its_name() -> None:
+    names = {rung: graph.name for rung, graph in captured([1, 3, 16]).runner.graphs.items()}
+    for rung, name in names.items():
+        numbers = [int(number) for number in re.findall(r"\d+", name)]
+        assert rung in numbers, f"the numbers in the name {name!r}"
+
+
+def test_the_report_has_a_line_for_each_rung_in_the_order_of_capture() -> None:
+    program = Summing([1, 4, 16])
+    began_us, reserved = program.device.cpu_us, program.device.memory.reserved_bytes()
+    report = program.runner.capture()
+    assert [rung.rung for rung in report.rungs] == [16, 4, 1]
+    assert [rung.graphs for rung in report.rungs] == [1, 1, 1]
+    took_us, reported_us = program.device.cpu_us - began_us, report.time_us
+    assert reported_us == pytest.approx(took_us), "µs of all rungs, warm-ups and captures"
+    grown = program.device.memory.reserved_bytes() - reserved
+    assert [rung.pool_growth_bytes for rung in report.rungs] == [grown, 0, 0]
+    drivers = {rung: graph.driver_bytes for rung, graph in program.runner.graphs.items()}
+    assert {rung.rung: rung.driver_bytes for rung in report.rungs} == drivers
+
+
+def test_a_rung_without_memory_is_dropped() -> None:
+    device = Device(load_spec("h200"), memory_bytes=24 * MIB)
+    inputs = StaticInputs(device, {"x": ((8, 4), "float32")})
+    forward = wide_forward(device, inputs)
+    runner = GraphRunner(device, forward, inputs, [1, 2, 4, 8])
+    report = runner.capture()
+    assert report.dropped == [8]
+    assert sorted(runner.graphs) == [1, 2, 4]
+
+
+def wide_forward(device: Device, inputs: StaticInputs) -> Callable[[int], Buffer]:
+    """y = 4x, over 4 MiB of scratch a row."""
+
+    def forward(rows: int) -> Buffer:
+        with device.scratch() as scratch:
+            wide, out = scratch.empty(rows, 2**20), scratch.empty(rows, 4)
+            double = wide.reshape(rows * 2**18, 4)[:rows]
+            device.launch(k.scale, double, inputs.view(rows)["x"], by=2.0)
+            device.launch(k.scale, out, double, by=2.0)
+            return scratch.keep(out)
+
+    return forward
+
+
+def test_a_second_capture_replaces_the_graphs_of_the_first() -> None:
+    runner = captured([1, 2, 4]).runner
+    before = dict(runner.graphs)
+    runner.capture()
+    same = [rung for rung, graph in runner.graphs.items() if graph is before[rung]]
+    assert same == [], "rungs that still have their old graph"
+
+
+def test_sizes_that_are_no_ladder_are_refused() -> None:
+    for sizes in ([], [4, 2], [0, 1], [2, 2]):
+        with pytest.raises(ValueError):
+            Summing(sizes)
+
+
+# ---------------------------------------------------------------- one step: in
+
+
+@pytest.mark.catches("rebind-input", "a-buffer-for-each-rung")
+def test_a_batch_is_copied_to_the_addresses_that_the_graphs_read() -> None:
+    program, rng = captured([4, 16]), random.Random(1)
+    before = program.inputs.view(4)  # what the graph of 4 has captured
+    for _ in range(2):
+        batch = random_batch(rng, 4)
+        program.run(batch)
+        now = program.inputs.view(4)
+        moved = [name for name in before if now[name].address != before[name].address]
+        assert moved == [], "inputs that stand elsewhere now"
+        for name in batch:
+            at_address, given = program.device.read(before[name]), batch[name]
+            np.testing.assert_array_equal(at_address, given, f"{name} where the graph reads it")
+
+
+@pytest.mark.catches("returns-the-padding")
+def test_a_batch_gets_back_as_many_rows_as_it_has() -> None:
+    program, rng = captured([1, 4, 16]), random.Random(7)
+    for rows in (3, 1, 4, 9, 16):
+        assert program.runner.run(rows, random_batch(rng, rows)).shape == (rows, WIDTH)
 
 
 @pytest.mark.catches("replay-before-copy")
@@ -262,6 +320,18 @@ def test_a_replay_computes_the_batch_that_was_given_and_not_the_one_before_it() 
     for _ in range(3):
         batch = random_batch(rng, 4)
         np.testing.assert_array_equal(program.run(batch), by_hand(sums, batch))
+
+
+@pytest.mark.catches("stale-padding")
+def test_the_rows_after_the_batch_are_zeros_whatever_the_last_batch_left_there() -> None:
+    program, rng = captured([3, 7, TOP]), random.Random(2)
+    for _ in range(20):
+        program.run(random_batch(rng, TOP))
+        rows = rng.randint(1, 7)
+        program.run(random_batch(rng, rows))
+        for name, view in program.inputs.view(3 if rows <= 3 else 7).items():
+            padding = program.device.read(view)[rows:]
+            np.testing.assert_array_equal(padding, np.zeros_like(padding), f"padding of {name}")
 
 
 @pytest.mark.catches("stale-padding")
@@ -276,78 +346,174 @@ def test_a_padded_row_changes_nobodys_memory() -> None:
     assert changed.tolist() == wanted, "slots that changed, and those of the batch"
 
 
+class ByRequest(StaticInputs):
+    """As the engine's inputs: three tokens a request, and a view in an order of its own."""
+
+    def view(self, rows: int) -> dict[str, Buffer]:
+        requests, tokens = self.buffers["slots"], self.buffers["x"]
+        return {"slots": requests[: -(-rows // 3)], "x": tokens[:rows]}
+
+
+def test_each_input_is_filled_as_far_as_its_own_view_goes() -> None:
+    device, rng = Device(load_spec("h200"), memory_bytes=64 * MIB), random.Random(16)
+    inputs = ByRequest(device, {"x": ((TOP, WIDTH), "float32"), "slots": ((TOP,), "int32")})
+
+    def forward(rows: int) -> Buffer:
+        out = device.empty((rows, WIDTH))
+        device.launch(k.scale, out, inputs.view(rows)["x"], by=2.0)
+        return out
+
+    runner = GraphRunner(device, forward, inputs, [8])
+    runner.capture()
+    nines = {n: np.full(b.shape, 9, b.dtype) for n, b in inputs.buffers.items()}
+    device.copy_batch([(inputs.buffers[name], nines[name]) for name in nines])
+    batch = {"x": random_batch(rng, 5)["x"], "slots": random_batch(rng, 2)["slots"]}
+    out = device.read(runner.run_at(8, 5, batch))
+    np.testing.assert_array_equal(out, 2 * batch["x"])
+    x, slots = (device.read(inputs.buffers[name]) for name in ("x", "slots"))
+    np.testing.assert_array_equal(slots[:2], batch["slots"])
+    np.testing.assert_array_equal(x[5:8], np.zeros((3, WIDTH)), "tokens 5 to 7 of a view of 8")
+    np.testing.assert_array_equal(slots[2:3], [0], "request 2 of a view of 3")
+    np.testing.assert_array_equal(x[8:], nines["x"][8:], "behind the view of 8 tokens")
+    np.testing.assert_array_equal(slots[3:], nines["slots"][3:], "behind the view of 3 requests")
+
+
+@pytest.mark.catches("eager-in-run")
+def test_a_step_is_one_copy_and_one_launch_and_no_forward() -> None:
+    program = captured([4])
+    calls, before = len(program.calls), program.device.counters.copy()
+    program.runner.run(3, random_batch(random.Random(10), 3))
+    did = program.device.counters.since(before)
+    assert len(program.calls) == calls, "the forward was called again"
+    found = {"launches": did.launches, "graphs": did.graphs, "kernels": did.kernels}
+    assert found == {"launches": 2, "graphs": 1, "kernels": 4}, "a copy is a launch, too"
+
+
+@pytest.mark.catches("waits-for-the-gpu")
+def test_a_step_waits_for_nothing() -> None:
+    program, rng = captured([4]), random.Random(18)
+    for _ in range(3):  # the second and the third find the GPU at work
+        began = len(program.device.timeline)
+        program.runner.run(3, random_batch(rng, 3))
+        waits = [e.name for e in program.device.timeline[began:] if e.category == "wait"]
+        assert waits == [], "on the CPU, during one step"
+
+
+@pytest.mark.catches("rebind-input", "a-buffer-for-each-rung")
+def test_a_step_takes_no_memory_of_the_device() -> None:
+    program, rng = captured([4, 8]), random.Random(19)
+    before = program.device.memory.allocated_bytes()
+    for rows in (4, 2, 7):
+        program.runner.run(rows, random_batch(rng, rows))
+        assert program.device.memory.allocated_bytes() == before, f"bytes, after {rows} rows"
+
+
+# ---------------------------------------------------------------- one step: which rung, and out
+
+
 @pytest.mark.catches("largest-rung")
 def test_a_batch_runs_at_the_smallest_rung_that_it_fits() -> None:
-    sizes = [1, 2, 4, 16]
+    program, sizes = captured([1, 2, 4, 16]), [1, 2, 4, 16]
+    log = program.replays()
     for rows in range(1, 17):
-        program = captured(sizes)
         program.run(random_batch(random.Random(6), rows))
-        outputs = {r: program.device.read(o) for r, o in program.runner.outputs.items()}
-        written = [rung for rung in sizes if not np.isnan(outputs[rung]).any()]
-        assert written == [min(size for size in sizes if size >= rows)], f"a batch of {rows}"
-
-
-@pytest.mark.catches("returns-the-padding")
-def test_a_batch_gets_back_as_many_rows_as_it_has() -> None:
-    program, rng = captured([1, 4, 16]), random.Random(7)
-    for rows in (3, 1, 4, 9, 16):
-        assert program.runner.run(rows, random_batch(rng, rows)).shape == (rows, WIDTH)
-
-
-def test_a_forward_with_fewer_rows_than_the_batch_gives_all_of_them() -> None:
-    """A head gives one row a request, and a batch may have many tokens a request."""
-    program = Summing([8])
-    program.runner.forward = heads_only(program)
-    program.runner.capture()
-    assert program.runner.run(7, random_batch(random.Random(8), 7)).shape == (2, WIDTH)
-    assert program.runner.run(1, random_batch(random.Random(8), 1)).shape == (1, WIDTH)
-
-
-def heads_only(program: Summing) -> Callable[[int], Buffer]:
-    def forward(rows: int) -> Buffer:
-        with program.device.scratch() as scratch:
-            out = scratch.empty(2, WIDTH)
-            program.device.launch(k.scale, out, program.inputs.view(rows)["x"][:2], by=2.0)
-            return scratch.keep(out)
-
-    return forward
-
-
-@pytest.mark.catches("ladder-gap")
-def test_a_batch_that_fits_no_rung_is_refused_in_words() -> None:
-    program = captured([1, 2, 16])
-    with pytest.raises(CaptureError, match=r"20.*16"):
-        program.runner.run(20, random_batch(random.Random(11), 20))
-    with pytest.raises(CaptureError):
-        Summing([1, 2]).runner.run(1, random_batch(random.Random(11), 1))  # nothing captured yet
+        smallest = min(size for size in sizes if size >= rows)
+        assert (program.runner.rung_for(rows), log[-1]) == (smallest, smallest), f"{rows} rows"
 
 
 @pytest.mark.catches("ladder-is-not-graphs")
 def test_a_rung_that_was_not_captured_is_passed_over() -> None:
     program = Summing([1, 4, 16])
     program.runner.capture(order=[16, 1])  # as if 4 had found no memory
+    assert sorted(program.runner.graphs) == [1, 16]
+    assert program.runner.rung_for(3) == 16
     batch = random_batch(random.Random(12), 3)
     np.testing.assert_array_equal(program.run(batch), by_hand(no_sums(), batch))
 
 
+def test_whoever_names_a_rung_gets_that_one() -> None:
+    program, rng, sums = captured([2, 4, 16]), random.Random(20), no_sums()
+    log = program.replays()
+    for rung, rows in ((16, 3), (4, 2), (16, 16), (2, 1)):
+        batch = random_batch(rng, rows)
+        out = program.device.read(program.runner.run_at(rung, rows, batch))
+        np.testing.assert_array_equal(out, by_hand(sums, batch))
+    assert log == [16, 4, 16, 2]
+
+
+class HeadsOnly(Summing):
+    """A head gives one row a request, and a batch may have many tokens a request."""
+
+    def forward(self, rows: int) -> Buffer:
+        with self.device.scratch() as scratch:
+            out = scratch.empty(2, WIDTH)
+            self.device.launch(k.scale, out, self.inputs.view(rows)["x"][:2], by=2.0)
+            return scratch.keep(out)
+
+
+def test_a_forward_with_fewer_rows_than_the_batch_gives_all_of_them() -> None:
+    program = HeadsOnly([8])
+    program.runner.capture()
+    assert program.runner.run(7, random_batch(random.Random(8), 7)).shape == (2, WIDTH)
+    assert program.runner.run(1, random_batch(random.Random(8), 1)).shape == (1, WIDTH)
+
+
+@pytest.mark.catches("capture-computes")
 def test_an_output_stands_in_the_graphs_own_memory_until_the_next_replay() -> None:
-    program, rng = captured([4]), random.Random(13)
-    kept = program.runner.run(3, random_batch(rng, 3))
-    assert kept.address == program.runner.outputs[4].address
-    again = program.run(random_batch(rng, 3))
-    np.testing.assert_array_equal(program.device.read(kept), again)
+    program, rng, sums = captured([2, 4]), random.Random(13), no_sums()
+    first = random_batch(rng, 3)
+    kept = program.runner.run(3, first)
+    np.testing.assert_array_equal(program.device.read(kept), by_hand(sums, first))
+    second = random_batch(rng, 3)
+    program.run(second)
+    np.testing.assert_array_equal(program.device.read(kept), by_hand(sums, second))
 
 
-def test_every_graph_takes_its_memory_from_the_pool_of_the_runner() -> None:
-    program = captured([2, 8])
-    memory, runner = program.device.memory, program.runner
-    assert {output.block.pool for output in runner.outputs.values()} == {runner.pool}
-    memory.release_cached()  # as a device does that runs short of memory
-    batch = random_batch(random.Random(15), 2)
-    np.testing.assert_array_equal(program.run(batch), by_hand(no_sums(), batch))
+@pytest.mark.catches("ladder-gap")
+def test_a_batch_that_fits_no_captured_rung_is_refused_and_told_both_numbers() -> None:
+    program = captured([1, 2, 16])
+    for ask in (program.runner.rung_for, lambda n: program.runner.run(n, {})):
+        with pytest.raises(CaptureError) as refused:
+            ask(20)
+        numbers = {int(number) for number in re.findall(r"\d+", str(refused.value))}
+        assert numbers >= {20, 16}, "numbers in the message: the rows, and the largest rung"
+
+
+def test_before_anything_is_captured_every_batch_is_refused() -> None:
+    runner = Summing([1, 8]).runner
+    with pytest.raises(CaptureError) as refused:
+        runner.run(5, random_batch(random.Random(11), 5))
+    message = str(refused.value)
+    assert "5" in message, "the number of rows"
 
 
 # ---------------------------------------------------------------- all together
+
+
+class InPieces(GraphRunner):
+    """Captures in another way: cut at every look-up, which then runs live."""
+
+    def _record(self, rung: int) -> tuple[BreakableGraph, Buffer]:
+        with self.device.capture_breakable({"look_up"}, self.pool, f"pieces of {rung}") as graph:
+            output = self.forward(rung)
+        return graph, output
+
+
+def test_a_subclass_may_capture_in_another_way_by_replacing_record() -> None:
+    program, rng, sums = Summing([2, 4], InPieces), random.Random(17), no_sums()
+    report = program.runner.capture()
+    assert [rung.graphs for rung in report.rungs] == [2, 2], "graphs of each rung"
+    for rows in (3, 1, 4):
+        batch = random_batch(rng, rows)
+        np.testing.assert_array_equal(program.run(batch), by_hand(sums, batch))
+
+
+def test_graphs_replay_right_after_a_device_short_of_memory_has_emptied_its_cache() -> None:
+    program, rng, sums = captured([2, 8]), random.Random(15), no_sums()
+    program.device.memory.release_cached()
+    for rows in (2, 7):
+        batch = random_batch(rng, rows)
+        np.testing.assert_array_equal(program.run(batch), by_hand(sums, batch))
 
 
 def test_whatever_batches_come_each_row_gets_what_a_plain_loop_gives_it() -> None:
@@ -355,7 +521,9 @@ def test_whatever_batches_come_each_row_gets_what_a_plain_loop_gives_it() -> Non
     for _ in range(25):
         sizes = sorted(rng.sample(range(1, TOP), rng.randint(1, 5)))
         program, sums = captured(sizes), no_sums()
-        for _ in range(10):
+        for step in range(10):
             batch = random_batch(rng, rng.randint(1, sizes[-1]))
             np.testing.assert_array_equal(program.run(batch), by_hand(sums, batch))
+            if step == 5:
+                program.runner.capture()  # again, while people are at it
         np.testing.assert_array_equal(program.device.read(program.sums)[1:], sums[1:])

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import random
 import re
-from itertools import pairwise
 
 import numpy as np
 import pytest
 
-from mini_engine.dispatch.pieces import number_pieces, split_pieces, without_graphs_of_nothing
+from labs.inputs import frozen
+from mini_engine.dispatch.pieces import Piece, split_pieces
 from mini_engine.predict.hardware import load_spec
 from mini_engine.sim import kernels as k
 from mini_engine.sim.capture import Graph, PiecewiseGraph
 from mini_engine.sim.device import Device
 from mini_engine.sim.graphs import PiecewiseGraphRunner, StaticInputs
-from mini_engine.sim.launch import Buffer, Node, kernel
+from mini_engine.sim.launch import Buffer, kernel
 
 MIB = 2**20
+SPLIT = frozenset({"attention", "kv_write"})
+OPS = {"n": "norm", "m": "mlp", "a": "attention", "k": "kv_write", "e": "aten::empty"}
 
 
 def random_words(seed: int, letters: str, number: int) -> list[str]:
@@ -26,8 +28,14 @@ def random_words(seed: int, letters: str, number: int) -> list[str]:
     return ["".join(rng.choices(letters, k=rng.randint(0, 14))) for _ in range(number)]
 
 
-def splits_of(word: str) -> list[bool]:
-    return [letter in "ak" for letter in word]
+def pieces_of(word: str) -> list[Piece]:
+    return split_pieces(tuple(OPS[letter] for letter in word), SPLIT)
+
+
+def words_of(pieces: list[Piece]) -> list[str]:
+    """The ops of each piece as a word."""
+    letters = {op: letter for letter, op in OPS.items()}
+    return ["".join(letters[op] for op in piece.ops) for piece in pieces]
 
 
 # ---------------------------------------------------------------- where to cut
@@ -35,96 +43,130 @@ def splits_of(word: str) -> list[bool]:
 
 @pytest.mark.catches("every-attention-its-own-piece")
 def test_splitting_ops_side_by_side_share_a_piece() -> None:
-    for word, side_by_side in (("kakk", (0, 1, 2, 3)), ("nkan", (1, 2)), ("nnanka", (4, 5))):
-        numbers = number_pieces(splits_of(word))
-        assert len({numbers[at] for at in side_by_side}) == 1, f"pieces of {word}: {numbers}"
+    for word, expected in (("kakk", ["kakk"]), ("nkan", ["n", "ka", "n"]), ("aam", ["aa", "m"])):
+        assert words_of(pieces_of(word)) == expected, f"pieces of {word}"
 
 
 @pytest.mark.catches("pieces-by-kind")
 def test_a_piece_ends_where_the_kind_of_op_changes() -> None:
-    assert number_pieces(splits_of("nnannka")) == [0, 0, 1, 2, 2, 3, 3]
-    for word in random_words(1, "nma", 60):
-        numbers = number_pieces(splits_of(word))
-        assert len(numbers) == len(word)
-        for (one, other), (before, after) in zip(pairwise(word), pairwise(numbers), strict=True):
-            step = int((one == "a") != (other == "a"))
-            assert after - before == step, f"pieces between {one} and {other} in {word}: {numbers}"
+    for word in ("nnannka", "", *random_words(1, "nma", 60)):
+        runs = re.findall("[ak]+|[^ak]+", word)
+        pieces = pieces_of(word)
+        assert words_of(pieces) == runs, f"pieces of {word}"
+        kinds = [piece.splitting for piece in pieces]
+        assert kinds == [run[0] in "ak" for run in runs], f"which pieces of {word} split"
 
 
-def test_number_0_is_kept_for_what_comes_before_the_first_splitting_op() -> None:
-    assert number_pieces([]) == []
-    assert number_pieces(splits_of("nn")) == [0, 0]
-    assert number_pieces(splits_of("an")) == [1, 2]
+def test_the_next_piece_has_the_next_number_and_0_is_what_comes_before_the_first_cut() -> None:
+    for word, expected in (("nn", [0]), ("an", [1, 2]), ("nan", [0, 1, 2]), ("kmak", [1, 2, 3])):
+        numbers = [piece.id for piece in pieces_of(word)]
+        assert numbers == expected, f"numbers of the pieces of {word}"
 
 
 @pytest.mark.catches("a-graph-of-nothing")
 def test_an_allocation_alone_between_splitting_ops_joins_the_captured_piece_before_it() -> None:
-    ops = ["norm", "kv_write", "aten::empty", "attention", "mlp"]
-    pieces = split_pieces(ops, {"kv_write", "attention"})
-    assert [(p.splitting, p.ops) for p in pieces] == [
-        (False, ["norm", "aten::empty"]),
-        (True, ["kv_write"]),
-        (True, ["attention"]),
-        (False, ["mlp"]),
+    pieces = split_pieces(("norm", "kv_write", "aten::empty", "attention", "mlp"), SPLIT)
+    found = [(piece.id, piece.splitting, piece.ops) for piece in pieces]
+    assert found == [
+        (0, False, ["norm", "aten::empty"]),
+        (1, True, ["kv_write"]),
+        (3, True, ["attention"]),  # number 2 was left, and is not used again
+        (4, False, ["mlp"]),
     ]
-    assert [p.id for p in pieces] == [0, 1, 3, 4], "the number that was left is not used again"
 
 
 @pytest.mark.catches("a-graph-of-nothing")
 def test_only_a_lone_allocation_moves_and_only_to_a_captured_piece_before_it() -> None:
-    for word, moved in (
-        ("nkea", [0, 1, 0, 3]),
-        ("nkeea", [0, 1, 2, 2, 3]),  # two make a piece like any other
-        ("kea", [1, 2, 3]),  # none before it
-        ("keaea", [1, 2, 3, 2, 5]),  # the first one stayed, so the second joins it
-        ("nkeaea", [0, 1, 0, 3, 0, 5]),  # and one that has moved is no piece to join
-        ("nkenea", [0, 1, 2, 2, 2, 3]),
+    for word, numbers, words in (
+        ("nkea", [0, 1, 3], ["ne", "k", "a"]),
+        ("nke", [0, 1], ["ne", "k"]),
+        ("nkeea", [0, 1, 2, 3], ["n", "k", "ee", "a"]),  # two make a piece like any other
+        ("kea", [1, 2, 3], ["k", "e", "a"]),  # none before it
+        ("ekn", [0, 1, 2], ["e", "k", "n"]),
+        ("keaea", [1, 2, 3, 5], ["k", "ee", "a", "a"]),  # the first stayed, the second joins it
+        ("nkeaea", [0, 1, 3, 5], ["nee", "k", "a", "a"]),  # what has moved is no piece to join
+        ("nknea", [0, 1, 2, 3], ["n", "k", "ne", "a"]),  # not alone
+        ("nkmaeka", [0, 1, 2, 3, 5], ["n", "k", "me", "a", "ka"]),  # the last of two before it
     ):
-        found = without_graphs_of_nothing(
-            number_pieces(splits_of(word)), splits_of(word), [letter == "e" for letter in word]
-        )
-        assert found == moved, f"pieces of {word}"
+        pieces = pieces_of(word)
+        assert ([piece.id for piece in pieces], words_of(pieces)) == (numbers, words), word
 
 
-def test_every_op_is_in_one_piece_and_the_pieces_are_the_runs_of_the_pass() -> None:
-    for word in random_words(2, "nnak", 60):
-        pieces = split_pieces(list(word), {"a", "k"})
-        assert ["".join(piece.ops) for piece in pieces] == re.findall("[ak]+|[^ak]+", word)
-        assert [at for piece in pieces for at in piece.positions] == list(range(len(word)))
+def test_positions_say_where_each_op_stood() -> None:
+    for word in ("nkea", *random_words(2, "nnakm", 60)):
+        for piece, found in zip(pieces_of(word), words_of(pieces_of(word)), strict=True):
+            stood = "".join(word[at] for at in piece.positions)
+            assert stood == found, f"ops at {piece.positions} of {word}"
+            assert piece.positions == sorted(set(piece.positions))
+
+
+def test_an_op_splits_under_its_default_overload_too() -> None:
+    pieces = split_pieces(("ns::norm.default", "ns::attention.default", "ns::attention.out"),
+                          frozenset({"ns::attention"}))  # fmt: skip
+    assert [piece.splitting for piece in pieces] == [False, True, False]
 
 
 def test_l_layers_of_attention_leave_l_plus_one_graphs() -> None:
     for layers in (1, 2, 28):
-        ops = ["embed", *["norm", "qkv", "kv_write", "attention", "o", "mlp"] * layers]
-        pieces = split_pieces(ops, {"kv_write", "attention"})
-        assert sum(not piece.splitting for piece in pieces) == layers + 1
-        assert sum(piece.splitting for piece in pieces) == layers
+        pieces = split_pieces(
+            ("embed", *("norm", "qkv", "kv_write", "attention", "o", "mlp") * layers), SPLIT
+        )
+        graphs = sum(not piece.splitting for piece in pieces)
+        assert (graphs, len(pieces) - graphs) == (layers + 1, layers)
 
 
-# ---------------------------------------------------------------- what a replay does
+# ---------------------------------------------------------------- cut while capturing
 
 
-@pytest.mark.catches("live-ops-last")
-def test_a_replay_goes_through_graphs_and_live_launches_in_their_order() -> None:
-    device = Device(load_spec("h200"), memory_bytes=64 * MIB)
-    x, y, z = device.empty(4), device.empty(4), device.empty(4)
-    with device.capture() as first:
-        device.launch(k.scale, y, x, by=2.0)
-    live = Node(k.add, (z, y, x), {}, "live")
-    with device.capture() as second:
-        device.launch(k.scale, y, z, by=10.0)
-    whole = PiecewiseGraph(device)
-    whole.launches += [first, live, second]
-    for value in (1.0, 5.0):
-        device.copy_(x, np.full(4, value, np.float32))
-        before = device.counters.copy()
+def breakable(word: str) -> tuple[Device, PiecewiseGraph]:
+    """One launch a letter, captured with breaks at `a` and `k`."""
+    device = Device(load_spec("h200"), memory_bytes=64 * MIB, record=True)
+    x = device.upload(np.ones(4, np.float32))
+    with device.capture_breakable("ak", name="a capture with breaks") as whole:
+        for letter in word:
+            device.launch(k.scale, x, x, by=1.0, label=letter)
+    return device, whole
+
+
+@pytest.mark.catches("a-break-runs-twice")
+def test_marked_launches_are_live_and_in_no_graph() -> None:
+    for word in ("nnann", "anka", *random_words(9, "nak", 40)):
+        _, whole = breakable(word)
+        live = "".join(node.label for node in whole.live)
+        in_graphs = "".join(node.label for node in whole.nodes)
+        assert live == re.sub("[^ak]", "", word), f"live launches of {word}"
+        assert in_graphs == re.sub("[ak]", "", word), f"launches of {word} that graphs hold"
+
+
+@pytest.mark.catches("a-break-leaves-the-graph-open")
+def test_launches_between_two_marked_ones_share_a_graph() -> None:
+    for word in ("nnann", "nn", "anan", "nka", "", *random_words(8, "nma", 40)):
+        _, whole = breakable(word)
+        graphs = ["".join(node.label for node in graph.nodes) for graph in whole.graphs]
+        filled = [nodes for nodes in graphs if nodes]
+        assert filled == re.findall("[^ak]+", word), f"graphs of {word} that hold something"
+        assert len(graphs) <= 1 + len(whole.live), "one more than breaks, at most"
+
+
+def test_all_graphs_of_a_capture_have_its_pool_and_its_name() -> None:
+    _, whole = breakable("nnankmann")
+    pools, labels = {graph.pool for graph in whole.graphs}, {graph.name for graph in whole.graphs}
+    assert len(pools) == 1, f"pools of one capture: {pools}"
+    assert labels == {"a capture with breaks"}
+
+
+@pytest.mark.catches("a-break-leaves-the-graph-open", "a-break-runs-twice")
+def test_a_broken_capture_replays_every_launch_once_and_in_order() -> None:
+    for word in ("nnanmk", "aan", "", *random_words(10, "nmak", 30)):
+        device, whole = breakable(word)
+        event = len(device.timeline)
         whole.replay()
-        did = device.counters.since(before)
-        assert (did.graphs, did.launches, did.kernels) == (2, 3, 3)
-        assert device.read(y).tolist() == [30 * value] * 4, "10 × (2x + x)"
+        events = device.timeline[event:]
+        ran = "".join(e.name for e in events if e.category in ("node", "kernel"))
+        assert ran == word
 
 
-# ---------------------------------------------------------------- a decoder, eager and in pieces
+# ---------------------------------------------------------------- a rung in pieces
 
 WIDTH, SEATS, LONGEST, TOP = 5, 9, 12, 8
 Batch = dict[str, np.ndarray]
@@ -218,9 +260,9 @@ def random_steps(rng: random.Random, number: int, most: int) -> list[Batch]:
         x = [[rng.uniform(-3, 3) for _ in range(WIDTH)] for _ in seats]
         steps.append(
             {
-                "x": np.array(x, np.float32),
-                "seats": np.array(seats, np.int32),
-                "lens": np.array([lens[seat] for seat in seats], np.int32),
+                "x": frozen(np.array(x, np.float32)),
+                "seats": frozen(np.array(seats, np.int32)),
+                "lens": frozen(np.array([lens[seat] for seat in seats], np.int32)),
             }
         )
     return steps
@@ -236,6 +278,15 @@ WAYS = [
 ]
 
 
+@pytest.mark.catches("forward-twice")
+def test_to_record_a_rung_forward_is_called_once() -> None:
+    decoder, calls = Decoder(2, [4], "attention"), []
+    assert decoder.runner
+    decoder.runner.forward = lambda rows: (calls.append(rows), decoder.forward(rows))[1]
+    decoder.runner._record(3)
+    assert calls == [3], "rows of each call of forward"
+
+
 @pytest.mark.catches("attention-at-capture")
 def test_recording_runs_nothing_on_the_gpu() -> None:
     decoder = Decoder(2, [4], "attention")
@@ -246,20 +297,37 @@ def test_recording_runs_nothing_on_the_gpu() -> None:
     assert (did.kernels, did.graphs) == (0, 0), "kernels and graphs that ran while recording"
 
 
-@pytest.mark.catches("attention-captured-too")
-def test_splitting_ops_are_launched_live_and_all_others_are_nodes_of_graphs() -> None:
-    for splitting in WAYS:
-        decoder = captured(3, [4], *splitting)
-        (batch,) = random_steps(random.Random(3), 1, 4)
-        event = len(decoder.device.timeline)
-        decoder.run(batch)
-        ran = decoder.gpu_since(event)
-        live = {name for name, category in ran if category == "kernel"}
-        assert live == set(splitting), "what was launched live"
-        assert not live & {name for name, category in ran if category == "node"}
+@pytest.mark.catches("attention-captured-too", "live-ops-last", "a-kernel-left-outside")
+def test_launches_of_splitting_ops_stand_live_between_graphs_of_the_others() -> None:
+    for layers, splitting in [(n, way) for n in (1, 3) for way in WAYS]:
+        decoder = Decoder(layers, [4], *splitting)
+        assert decoder.runner
+        whole, _ = decoder.runner._record(4)
+        assert isinstance(whole, PiecewiseGraph)
+        found = [
+            [node.label for node in launch.nodes] if isinstance(launch, Graph) else launch.label
+            for launch in whole.launches
+        ]
+        expected: list[str | list[str]] = []
+        for op in ["embed", *["project", "kv_write", "attention", "mlp"] * layers]:
+            if op in splitting:
+                expected.append(op)
+            elif expected and isinstance(expected[-1], list):
+                expected[-1].append(op)
+            else:
+                expected.append([op])
+        assert found == expected, f"launches of {layers} layers, split at {splitting}"
 
 
-@pytest.mark.catches("a-kernel-left-outside")
+def test_each_graph_is_named_after_its_rung() -> None:
+    for rung in (5, 7):
+        decoder = Decoder(1, [rung], "attention")
+        assert decoder.runner
+        for graph in decoder.runner._record(rung)[0].graphs:
+            assert str(rung) in graph.name, f"a graph of rung {rung}"
+
+
+@pytest.mark.catches("a-kernel-left-outside", "live-ops-last")
 def test_a_replay_runs_the_same_kernels_in_the_same_order_as_the_eager_step() -> None:
     for layers, splitting in [(n, way) for n in (1, 3) for way in WAYS]:
         eager, pieces = Decoder(layers), captured(layers, [4], *splitting)
@@ -272,7 +340,7 @@ def test_a_replay_runs_the_same_kernels_in_the_same_order_as_the_eager_step() ->
         assert ran[1] == ran[0], f"kernels of {layers} layers, split at {', '.join(splitting)}"
 
 
-@pytest.mark.catches("every-attention-its-own-piece")
+@pytest.mark.catches("attention-captured-too")
 def test_a_step_is_one_copy_a_launch_for_each_piece_and_one_for_each_live_op() -> None:
     for layers in (1, 2, 5):
         for splitting in (("attention",), ("kv_write", "attention")):
@@ -286,20 +354,12 @@ def test_a_step_is_one_copy_a_launch_for_each_piece_and_one_for_each_live_op() -
             assert did.launches == 1 + did.graphs + layers * len(splitting), "launches of a step"
 
 
-@pytest.mark.catches("attention-at-capture")
+@pytest.mark.catches("attention-at-capture", "live-ops-last")
 def test_attention_sees_the_context_of_this_step_and_not_of_the_capture() -> None:
     eager, pieces = Decoder(2), captured(2, [4], "attention")
-    for batch in random_steps(random.Random(6), 12, 4):
-        np.testing.assert_array_equal(pieces.run(batch), eager.run(batch))
-
-
-def test_whatever_splits_and_whatever_comes_the_pieces_compute_what_the_eager_step_does() -> None:
-    rng = random.Random(7)
-    for _ in range(20):
-        layers, sizes = rng.randint(1, 3), sorted(rng.sample(range(1, TOP), 3))
-        eager, pieces = Decoder(layers), captured(layers, sizes, *rng.choice(WAYS))
-        for batch in random_steps(rng, 8, sizes[-1]):
-            np.testing.assert_array_equal(pieces.run(batch), eager.run(batch))
+    for step, batch in enumerate(random_steps(random.Random(6), 12, 4)):
+        found, expected = pieces.run(batch), eager.run(batch)
+        assert found.tolist() == expected.tolist(), f"step {step}, contexts of {batch['lens']}"
 
 
 # ---------------------------------------------------------------- memory
@@ -341,49 +401,15 @@ def test_pieces_replay_after_the_device_has_taken_back_what_is_only_cached() -> 
     assert out.tolist() == [[12.0] * 4] * 2
 
 
-# ---------------------------------------------------------------- breakable captures
+# ---------------------------------------------------------------- all together
 
 
-def breakable(word: str) -> tuple[Device, PiecewiseGraph]:
-    """One launch a letter, captured with breaks at `a` and `k`."""
-    device = Device(load_spec("h200"), memory_bytes=64 * MIB, record=True)
-    x = device.upload(np.ones(4, np.float32))
-    with device.capture_breakable("ak") as whole:
-        for letter in word:
-            device.launch(k.scale, x, x, by=1.0, label=letter)
-    return device, whole
-
-
-@pytest.mark.catches("a-break-runs-twice")
-def test_marked_launches_are_live_and_in_no_graph() -> None:
-    for word in ("nnann", "anka", *random_words(9, "nak", 40)):
-        _, whole = breakable(word)
-        live = "".join(node.label for node in whole.live)
-        in_graphs = "".join(node.label for node in whole.nodes)
-        assert live == re.sub("[^ak]", "", word), f"live launches of {word}"
-        assert in_graphs == re.sub("[ak]", "", word), f"launches of {word} that graphs hold"
-
-
-@pytest.mark.catches("a-break-leaves-the-graph-open")
-def test_each_marked_launch_ends_a_graph_and_opens_the_next() -> None:
-    for word in ("nnann", "nn", "anan", "nka", "", *random_words(8, "nma", 40)):
-        _, whole = breakable(word)
-        found = ["".join(node.label for node in graph.nodes) for graph in whole.graphs]
-        assert found == re.split("[ak]", word), f"graphs of {word}, split at a and k"
-        kinds = [isinstance(launch, Graph) for launch in whole.launches]
-        assert kinds == [True, *[False, True] * len(whole.live)], (
-            "launches of a replay: is it a graph?"
-        )
-        assert {graph.name for graph in whole.graphs} == {whole.graphs[0].name}
-        assert {graph.pool for graph in whole.graphs} == {whole.graphs[0].pool}
-
-
-@pytest.mark.catches("a-break-leaves-the-graph-open", "a-break-runs-twice")
-def test_a_broken_capture_replays_every_launch_once_and_in_order() -> None:
-    for word in ("nnanmk", *random_words(10, "nmak", 30)):
-        device, whole = breakable(word)
-        event = len(device.timeline)
-        whole.replay()
-        events = device.timeline[event:]
-        ran = "".join(e.name for e in events if e.category in ("node", "kernel"))
-        assert ran == word
+def test_whatever_splits_and_whatever_comes_the_pieces_compute_what_the_eager_step_does() -> None:
+    rng = random.Random(7)
+    for _ in range(20):
+        layers, sizes = rng.randint(1, 3), sorted(rng.sample(range(1, TOP), 3))
+        splitting = rng.choice(WAYS)
+        eager, pieces = Decoder(layers), captured(layers, sizes, *splitting)
+        for batch in random_steps(rng, 8, sizes[-1]):
+            found, expected = pieces.run(batch), eager.run(batch)
+            assert found.tolist() == expected.tolist(), f"{layers} layers split at {splitting}"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import product
 
 import numpy as np
 import pytest
@@ -39,17 +40,127 @@ POWERS = [1, 2, 4, 8, 16]
 
 @pytest.mark.catches("last-chunk-is-decode")
 def test_the_last_token_of_a_prompt_is_no_decode() -> None:
-    assert uniform_token_count([1, 1, 1], has_prefill=True) is None, "one of them is in prefill"
-    assert uniform_token_count([4], has_prefill=True) is None, "a prompt chunk, not three drafts"
+    assert uniform_token_count((1, 1, 1), has_prefill=True) is None, "one of them is in prefill"
+    assert uniform_token_count((4,), has_prefill=True) is None, "a prompt chunk, not three drafts"
 
 
 def test_a_batch_is_uniform_when_all_requests_bring_equally_many_tokens() -> None:
     rng = random.Random(1)
     for _ in range(300):
-        lens = [rng.randint(1, 3) for _ in range(rng.randint(0, 5))]
+        lens = tuple(rng.randint(1, 3) for _ in range(rng.randint(0, 5)))
         alike = lens[0] if lens and all(n == lens[0] for n in lens) else None
-        assert uniform_token_count(lens) == alike, lens
-        assert uniform_token_count(tuple(lens), has_prefill=True) is None, lens
+        assert uniform_token_count(lens) == alike, f"new tokens: {lens}"
+        assert uniform_token_count(lens, has_prefill=True) is None, f"new tokens: {lens}"
+
+
+# ---------------------------------------------------------------- does it fit a graph?
+
+
+@pytest.mark.catches("full-runs-anything", "requests-need-no-room")
+def test_a_batch_fits_where_tokens_and_requests_have_room_and_the_kind_is_the_same() -> None:
+    rng = random.Random(8)
+    for number in range(400):
+        tokens, reqs, uniform = rng.randint(1, 9), rng.randint(1, 9), rng.choice([None, 1, 2, 3])
+        graph = BatchDescriptor(
+            rng.choice([PIECEWISE, FULL]), rng.randint(1, 9), rng.choice([None, 1, 4, 9]),
+            rng.choice([None, 1, 2, 3]) if number % 2 else None,
+        )  # fmt: skip
+        refused = [
+            *(["tokens"] if tokens > graph.num_tokens else []),
+            *(["requests"] if graph.num_reqs and reqs > graph.num_reqs else []),
+            *(["kind"] if graph.uniform_token_count not in (None, uniform) else []),
+        ]
+        fits = bool(graph.fits(reqs, tokens, uniform))
+        assert fits == (not refused), f"{reqs} requests, {tokens} tokens, {uniform} each: {graph}"
+
+
+@pytest.mark.catches("requests-need-no-room")
+def test_a_graph_of_six_requests_runs_no_batch_of_seven() -> None:
+    graph = BatchDescriptor(FULL, 8, num_reqs=6)
+    assert graph.fits(6, 7, None)
+    assert not graph.fits(7, 7, None), "8 tokens hold 7, but there are block tables for 6 requests"
+
+
+# ---------------------------------------------------------------- the ladders
+
+
+def listed(mode: str, sizes: Sequence[int], seqs: int, query_len: int = 1) -> list[BatchDescriptor]:
+    """What a dispatcher of these settings captures, in its order."""
+    return GraphDispatcher(mode, tuple(sizes), seqs, query_len).descriptors()
+
+
+@pytest.mark.catches("pieces-count-requests")
+def test_there_is_one_graph_in_pieces_for_each_size_whoever_brings_the_tokens() -> None:
+    for mode in ("PIECEWISE", "FULL_AND_PIECEWISE"):
+        pieces = [rung for rung in listed(mode, (4, 8), 6) if rung.mode is PIECEWISE]
+        assert pieces == [BatchDescriptor(PIECEWISE, 8), BatchDescriptor(PIECEWISE, 4)], mode
+
+
+def test_a_graph_for_any_batch_holds_as_many_requests_as_tokens_up_to_the_limit() -> None:
+    found = [(rung.num_tokens, rung.num_reqs) for rung in listed("FULL", (1, 2, 4, 8, 16), 6)]
+    assert found == [(16, 6), (8, 6), (4, 4), (2, 2), (1, 1)], "tokens and requests, FULL"
+
+
+@pytest.mark.catches("widest-batch-eager")
+def test_sizes_are_rounded_up_to_whole_requests_and_listed_once() -> None:
+    for sizes, seqs, query_len, expected in (
+        ((40, 42), 8, 7, [(42, 6)]),  # both sizes round up to 6 requests of 7
+        ((40,), 8, 7, []),  # 42 is more than the largest size
+        ((3, 6, 9, 12), 3, 3, [(9, 3), (6, 2), (3, 1)]),  # at most 3 requests
+        ((1, 2, 8), 4, 4, [(8, 2), (4, 1)]),
+        ((1, 2, 4), 4, 1, [(4, 4), (2, 2), (1, 1)]),
+    ):
+        rungs = listed("FULL_DECODE_ONLY", sizes, seqs, query_len)
+        found = [(rung.num_tokens, rung.num_reqs) for rung in rungs]
+        case = f"sizes {sizes}, {seqs} requests of {query_len} tokens"
+        assert found == expected, case
+        assert {rung.uniform_token_count for rung in rungs} <= {query_len}, case
+
+
+def test_a_dispatcher_without_sizes_has_no_graphs() -> None:
+    for mode in ANSWERS:
+        assert listed(mode, (), 4) == [], mode
+
+
+def rungs(mode: str, sizes: list[int], seqs: int, query_len: int) -> set[BatchDescriptor]:
+    """Every graph that may be captured, found by trying all of them."""
+    decode, mixed = ANSWERS[mode]
+    found = set()
+    if PIECEWISE in (decode, mixed):
+        found |= {BatchDescriptor(PIECEWISE, size) for size in sizes}
+    if mode == "FULL":
+        found |= {BatchDescriptor(FULL, size, num_reqs=min(size, seqs)) for size in sizes}
+    elif decode is FULL:
+        for reqs in range(1, seqs + 1):
+            tokens = reqs * query_len
+            if tokens <= max(sizes) and any(tokens - query_len < s <= tokens for s in sizes):
+                found.add(BatchDescriptor(FULL, tokens, reqs, query_len))
+    return found
+
+
+def random_settings(seed: int, number: int) -> list[tuple[str, list[int], int, int]]:
+    rng = random.Random(seed)
+    return [
+        (
+            rng.choice(list(ANSWERS)),
+            sorted(rng.sample(range(1, 41), rng.randint(1, 8))),
+            rng.randint(1, 40),
+            rng.randint(1, 4),
+        )
+        for _ in range(number)
+    ]
+
+
+@pytest.mark.catches("pieces-count-requests", "widest-batch-eager")
+def test_the_graphs_to_capture_are_those_that_one_finds_by_trying_all() -> None:
+    for mode, sizes, seqs, query_len in random_settings(3, 300):
+        found = listed(mode, sizes, seqs, query_len)
+        case = f"{mode}, sizes {sizes}, {seqs} requests of {query_len}"
+        assert len(found) == len(set(found)), f"{case}: a graph is captured twice"
+        assert set(found) == rungs(mode, sizes, seqs, query_len), case
+        for kind in (FULL, PIECEWISE):
+            tokens = [rung.num_tokens for rung in found if rung.mode is kind]
+            assert tokens == sorted(tokens, reverse=True), f"{case}: largest first"
 
 
 # ---------------------------------------------------------------- one batch after another
@@ -102,8 +213,11 @@ def test_above_the_top_nothing_is_replayed() -> None:
 def test_an_eager_batch_is_not_padded() -> None:
     dispatcher = GraphDispatcher("FULL_DECODE_ONLY", [4, 8], max_num_seqs=8)
     for reqs, tokens in ((1, 3), (2, 5), (3, 7), (8, 8), (8, 100)):
-        chosen = dispatcher.dispatch(reqs, tokens, None)
-        assert chosen == BatchDescriptor(NONE, tokens, reqs), "as many rows as came in"
+        chosen, expected = (
+            dispatcher.dispatch(reqs, tokens, None),
+            BatchDescriptor(NONE, tokens, reqs),
+        )
+        assert chosen == expected, "as many rows as came in"
 
 
 @pytest.mark.catches("graphs-before-capture")
@@ -124,19 +238,36 @@ def test_a_step_without_tokens_replays_nothing() -> None:
 
 
 @pytest.mark.catches("pieces-count-requests")
-def test_pieces_are_the_same_whoever_brings_the_tokens() -> None:
+def test_pieces_run_any_number_of_requests() -> None:
     for mode in ("PIECEWISE", "FULL_AND_PIECEWISE"):
-        dispatcher = GraphDispatcher(mode, [4, 8], max_num_seqs=6)
-        pieces = [rung for rung in dispatcher.descriptors() if rung.mode is PIECEWISE]
-        assert pieces == [BatchDescriptor(PIECEWISE, 8), BatchDescriptor(PIECEWISE, 4)], (
-            "one a size"
-        )
+        dispatcher = GraphDispatcher(mode, (4, 8), max_num_seqs=6)
         for reqs in range(1, 8):
             chosen = dispatcher.dispatch(reqs, 7, None)
             assert chosen == BatchDescriptor(PIECEWISE, 8), f"{reqs} requests with 7 tokens in all"
 
 
-# ---------------------------------------------------------------- the ladders
+@pytest.mark.catches("requests-need-no-room")
+def test_more_requests_than_a_full_graph_holds_run_without_it() -> None:
+    dispatcher = GraphDispatcher("FULL", (4, 8), max_num_seqs=3)
+    assert dispatcher.dispatch(3, 7, None) == BatchDescriptor(FULL, 8, 3)
+    assert dispatcher.dispatch(4, 7, None) == BatchDescriptor(NONE, 7, 4)
+
+
+def test_no_larger_rung_is_tried_when_the_smallest_does_not_fit() -> None:
+    # Requests without a token: only they are more than the tokens. The rung of 8 would hold them.
+    dispatcher = GraphDispatcher("FULL", (4, 8), max_num_seqs=8)
+    assert dispatcher.dispatch(6, 4, None) == BatchDescriptor(NONE, 4, 6)
+    assert dispatcher.dispatch(6, 5, None) == BatchDescriptor(FULL, 8, 8)
+
+
+def test_rungs_that_found_no_memory_run_nothing() -> None:
+    dispatcher = GraphDispatcher("FULL_AND_PIECEWISE", (2, 4, 8), max_num_seqs=8)
+    dispatcher.drop(FULL, [2, 8])
+    assert dispatcher.dispatch(2, 2, 1) == BatchDescriptor(FULL, 4, 4, 1)
+    assert dispatcher.dispatch(2, 2, None) == BatchDescriptor(PIECEWISE, 2)
+    assert dispatcher.dispatch(5, 5, 1) == BatchDescriptor(PIECEWISE, 8), "FULL ends at 4 now"
+    dispatcher.drop(PIECEWISE, [8])
+    assert dispatcher.dispatch(5, 5, 1) == BatchDescriptor(NONE, 5, 5)
 
 
 @pytest.mark.catches("widest-batch-eager")
@@ -170,46 +301,6 @@ def test_with_vllms_own_ladder_no_full_batch_of_decodes_runs_eagerly() -> None:
             assert chosen.mode is FULL, f"{reqs} requests with {drafts} drafts each on {sizes}"
 
 
-def rungs(mode: str, sizes: list[int], seqs: int, query_len: int) -> set[BatchDescriptor]:
-    """Every graph that may be captured, found by trying all of them."""
-    decode, mixed = ANSWERS[mode]
-    found = set()
-    if PIECEWISE in (decode, mixed):
-        found |= {BatchDescriptor(PIECEWISE, size) for size in sizes}
-    if mode == "FULL":
-        found |= {BatchDescriptor(FULL, size, num_reqs=min(size, seqs)) for size in sizes}
-    elif decode is FULL:
-        for reqs in range(1, seqs + 1):
-            tokens = reqs * query_len
-            if tokens <= max(sizes) and any(tokens - query_len < s <= tokens for s in sizes):
-                found.add(BatchDescriptor(FULL, tokens, reqs, query_len))
-    return found
-
-
-def random_settings(seed: int, number: int) -> list[tuple[str, list[int], int, int]]:
-    rng = random.Random(seed)
-    return [
-        (
-            rng.choice(list(ANSWERS)),
-            sorted(rng.sample(range(1, 41), rng.randint(1, 8))),
-            rng.randint(1, 40),
-            rng.randint(1, 4),
-        )
-        for _ in range(number)
-    ]
-
-
-@pytest.mark.catches("pieces-count-requests", "widest-batch-eager")
-def test_the_graphs_to_capture_are_those_that_one_finds_by_trying_all() -> None:
-    for mode, sizes, seqs, query_len in random_settings(3, 300):
-        listed = GraphDispatcher(mode, sizes, seqs, query_len).descriptors()
-        case = f"{mode}, sizes {sizes}, {seqs} requests of {query_len}"
-        assert len(listed) == len(set(listed)), f"{case}: a graph is captured twice"
-        assert set(listed) == rungs(mode, sizes, seqs, query_len), case
-        tokens = [rung.num_tokens for rung in listed if rung.mode is FULL]
-        assert tokens == sorted(tokens, reverse=True), f"{case}: largest first"
-
-
 @pytest.mark.catches("full-runs-anything", "largest-rung")
 def test_random_batches_run_where_the_rules_say() -> None:
     rng = random.Random(4)
@@ -239,13 +330,108 @@ def test_random_batches_run_where_the_rules_say() -> None:
 
 # ---------------------------------------------------------------- what a backend allows
 
+
+TABLE = """
+split, VLLM_COMPILE, one token a request
+FULL                  ValueError  FULL_AND_PIECEWISE  FULL_AND_PIECEWISE  =
+FULL_AND_PIECEWISE    PIECEWISE   =                   =                   =
+FULL_DECODE_ONLY      PIECEWISE   =                   =                   =
+
+not split, VLLM_COMPILE, one token a request
+FULL                  ValueError  FULL_DECODE_ONLY    FULL_DECODE_ONLY    =
+FULL_AND_PIECEWISE    NONE        =                   =                   =
+FULL_DECODE_ONLY      NONE        =                   =                   =
+
+split, VLLM_COMPILE, several tokens a request
+FULL                  ValueError  PIECEWISE           FULL_AND_PIECEWISE  =
+FULL_AND_PIECEWISE    PIECEWISE   PIECEWISE           =                   =
+FULL_DECODE_ONLY      PIECEWISE   PIECEWISE           =                   =
+
+split, no VLLM_COMPILE, several tokens a request
+FULL                  ValueError  PIECEWISE           FULL_AND_PIECEWISE  =
+FULL_AND_PIECEWISE    NONE        PIECEWISE           =                   =
+FULL_DECODE_ONLY      NONE        PIECEWISE           =                   =
+
+not split, no VLLM_COMPILE, several tokens a request
+FULL                  ValueError  NONE                FULL_DECODE_ONLY    =
+FULL_AND_PIECEWISE    NONE        NONE                =                   =
+FULL_DECODE_ONLY      NONE        NONE                =                   =
+
+split, VLLM_COMPILE, one token a request, no piecewise capture
+FULL                  ValueError  FULL_DECODE_ONLY    FULL_DECODE_ONLY    =
+FULL_AND_PIECEWISE    NONE        FULL_DECODE_ONLY    FULL_DECODE_ONLY    FULL_DECODE_ONLY
+FULL_DECODE_ONLY      NONE        =                   =                   =
+PIECEWISE             NONE        NONE                NONE                NONE
+"""
+
 NEVER, SINGLE, UNIFORM, ALWAYS = AttentionCGSupport
 COMPILED, PLAIN = CompilationMode.VLLM_COMPILE, CompilationMode.NONE
 
 
-def resolved(mode: str, support: AttentionCGSupport, **other: object) -> str:
-    settings = {"attention_in_splitting_ops": True, "compilation_mode": COMPILED} | other
-    return resolve_mode(mode, support, **settings).name  # type: ignore[arg-type]
+def resolved(
+    mode: str,
+    support: AttentionCGSupport | str,
+    *,
+    split: bool = True,
+    compilation: CompilationMode | int | str = COMPILED,
+    query_len: int = 1,
+    pieces: bool = True,
+) -> str:
+    return resolve_mode(
+        mode,
+        support,
+        attention_in_splitting_ops=split,
+        compilation_mode=compilation,
+        uniform_decode_query_len=query_len,
+        piecewise_capture_available=pieces,
+    ).name
+
+
+def lines_of_the_table() -> list[tuple[str, str, AttentionCGSupport, str]]:
+    """(settings, mode, support, outcome) of each cell."""
+    cells, settings = [], ""
+    for line in filter(None, TABLE.splitlines()):
+        if line.startswith(("split", "not split")):
+            settings = line
+            continue
+        mode, *outcomes = line.split()
+        for support, outcome in zip(AttentionCGSupport, outcomes, strict=True):
+            cells.append((settings, mode, support, outcome.replace("=", mode)))
+    return cells
+
+
+@pytest.mark.catches("support-is-yes-or-no", "drafts-are-one-token", "pieces-from-nothing")
+def test_each_cell_of_the_table() -> None:
+    for settings, mode, support, outcome in lines_of_the_table():
+        if outcome == "ValueError":
+            continue  # the next test
+        found = resolved(
+            mode,
+            support,
+            split=not settings.startswith("not split"),
+            compilation=PLAIN if "no VLLM_COMPILE" in settings else COMPILED,
+            query_len=3 if "several" in settings else 1,
+            pieces="no piecewise capture" not in settings,
+        )
+        assert found == outcome, f"{mode} on {support.name}: {settings}"
+
+
+def test_full_without_graph_support_is_refused_and_the_refusal_says_what_to_ask_for() -> None:
+    for split, pieces, query_len in product((True, False), (True, False), (1, 3)):
+        with pytest.raises(ValueError) as refused:
+            resolved("FULL", NEVER, split=split, pieces=pieces, query_len=query_len)
+        assert "PIECEWISE" in str(refused.value)
+
+
+def test_names_in_any_case_and_values_mean_the_same_as_members() -> None:
+    for name in ("never", "NEVER"):
+        assert resolved("full_and_piecewise", name, compilation="vllm_compile") == "PIECEWISE"
+        assert resolved("Full_Decode_Only", name, compilation=3) == "PIECEWISE"
+        assert resolved("Full_Decode_Only", name, compilation=0) == "NONE"
+    assert resolved("FULL", "always") == "FULL"
+    for mode, support in (("turbo", "ALWAYS"), ("FULL", "sometimes")):
+        with pytest.raises(ValueError):
+            resolved(mode, support)
 
 
 @pytest.mark.catches("support-is-yes-or-no")
@@ -253,14 +439,7 @@ def test_full_stays_full_only_on_a_backend_that_bears_every_batch() -> None:
     assert resolved("FULL", ALWAYS) == "FULL"
     for support in (SINGLE, UNIFORM):
         assert resolved("FULL", support) == "FULL_AND_PIECEWISE", support.name
-        unsplit = resolved("FULL", support, attention_in_splitting_ops=False)
-        assert unsplit == "FULL_DECODE_ONLY", support.name
-
-
-def test_full_on_a_backend_that_bears_none_is_refused_and_says_what_to_ask_for() -> None:
-    for split in (True, False):
-        with pytest.raises(ValueError, match="PIECEWISE"):
-            resolved("FULL", NEVER, attention_in_splitting_ops=split)
+        assert resolved("FULL", support, split=False) == "FULL_DECODE_ONLY", support.name
 
 
 @pytest.mark.catches("support-is-yes-or-no")
@@ -269,63 +448,54 @@ def test_without_graph_support_decodes_lose_their_full_graphs() -> None:
         for compilation in CompilationMode:
             for split in (True, False):
                 cut = split and compilation is COMPILED
-                kept = resolved(
-                    mode, NEVER, attention_in_splitting_ops=split, compilation_mode=compilation
-                )
-                assert kept == ("PIECEWISE" if cut else "NONE"), (mode, compilation.name, split)
+                found = resolved(mode, NEVER, split=split, compilation=compilation)
+                assert found == ("PIECEWISE" if cut else "NONE"), (mode, compilation.name, split)
 
 
 @pytest.mark.catches("drafts-are-one-token")
 def test_a_backend_of_single_tokens_bears_no_full_graph_of_drafts() -> None:
     for mode in ("FULL", "FULL_AND_PIECEWISE", "FULL_DECODE_ONLY"):
-        for split, kept in ((True, "PIECEWISE"), (False, "NONE")):
+        for split, expected in ((True, "PIECEWISE"), (False, "NONE")):
             for query_len in (2, 5):
-                settings = {"attention_in_splitting_ops": split}
-                settings |= {"uniform_decode_query_len": query_len}
-                case = f"{mode}, drafts of {query_len} tokens, split {split}"
-                assert resolved(mode, SINGLE, **settings) == kept, case
-                assert "FULL" in resolved(mode, UNIFORM, **settings), case
-        assert "FULL" in resolved(mode, SINGLE, uniform_decode_query_len=1)
+                found = resolved(mode, SINGLE, split=split, query_len=query_len)
+                assert found == expected, f"{mode}, {query_len} tokens a request, split: {split}"
 
 
 @pytest.mark.catches("pieces-from-nothing")
 def test_what_nothing_cuts_has_no_pieces() -> None:
     for support in (SINGLE, UNIFORM, ALWAYS):
-        uncut = {"piecewise_capture_available": False, "compilation_mode": PLAIN}
-        assert resolved("PIECEWISE", support, **uncut) == "NONE"
-        assert resolved("FULL_AND_PIECEWISE", support, **uncut) == "FULL_DECODE_ONLY"
-    assert resolved("FULL", UNIFORM, piecewise_capture_available=False) == "FULL_DECODE_ONLY"
-    drafts = {"uniform_decode_query_len": 3, "piecewise_capture_available": False}
-    assert resolved("FULL", SINGLE, **drafts) == "NONE"
-
-
-def test_what_asks_for_no_full_graphs_is_left_as_it_is() -> None:
-    for mode in ("NONE", "PIECEWISE"):
-        for support in AttentionCGSupport:
-            for split in (True, False):
-                for query_len in (1, 4):
-                    settings = {"attention_in_splitting_ops": split}
-                    settings |= {"uniform_decode_query_len": query_len}
-                    assert resolved(mode, support, **settings) == mode
+        for mode, expected in (("PIECEWISE", "NONE"), ("FULL_AND_PIECEWISE", "FULL_DECODE_ONLY")):
+            found = resolved(mode, support, pieces=False, compilation=PLAIN)
+            assert found == expected, f"{mode} on {support.name}"
+    assert resolved("FULL", UNIFORM, pieces=False) == "FULL_DECODE_ONLY"
+    assert resolved("FULL", SINGLE, pieces=False, query_len=3) == "NONE"
 
 
 @pytest.mark.catches("support-is-yes-or-no", "drafts-are-one-token")
-def test_no_kind_of_batch_runs_in_a_full_graph_that_the_backend_does_not_bear() -> None:
-    bears_decodes = {NEVER: 0, SINGLE: 1, UNIFORM: 99, ALWAYS: 99}  # tokens a request, at most
-    for mode in ANSWERS:
-        for support in AttentionCGSupport:
-            for split in (True, False):
-                for query_len in (1, 2, 7):
-                    if mode == "FULL" and support is NEVER:
-                        continue
-                    settings = {"attention_in_splitting_ops": split}
-                    settings |= {"uniform_decode_query_len": query_len}
-                    decode, mixed = ANSWERS[resolved(mode, support, **settings)]
-                    case = f"{mode} on {support.name}, split {split}, {query_len} tokens a request"
-                    assert decode is not FULL or query_len <= bears_decodes[support], case
-                    assert mixed is not FULL or support is ALWAYS, case
-                    lost = ANSWERS[mode][0] is FULL and query_len <= bears_decodes[support]
-                    assert decode is FULL or not lost, f"{case}: decodes lost a graph they may have"
+def test_each_kind_of_batch_keeps_what_the_backend_bears_and_gets_what_cuts_instead() -> None:
+    bears = {NEVER: 0, SINGLE: 1, UNIFORM: 99, ALWAYS: 99}  # tokens of a decode, at most
+    modes = {answers: mode for mode, answers in ANSWERS.items()}
+    for case in product(ANSWERS, AttentionCGSupport, (True, False), CompilationMode, (1, 2, 7),
+                        (True, False)):  # fmt: skip
+        mode, support, split, compilation, query_len, pieces = case
+        decode, mixed = ANSWERS[mode]
+        if mode == "FULL" and support is NEVER:
+            continue
+        if mixed is FULL and support is not ALWAYS:
+            mixed = PIECEWISE if split else NONE
+        if decode is FULL and query_len > bears[support]:
+            cut = split and (compilation is COMPILED or support is not NEVER)
+            decode = mixed = PIECEWISE if cut else NONE
+        if not pieces:
+            decode, mixed = (NONE if m is PIECEWISE else m for m in (decode, mixed))
+        expected = modes[decode, mixed]
+        found = resolved(
+            mode, support, split=split, compilation=compilation, query_len=query_len, pieces=pieces
+        )
+        assert found == expected, (
+            f"{mode} on {support.name}, split: {split}, {compilation.name}, "
+            f"{query_len} tokens a request, piecewise capture: {pieces}"
+        )
 
 
 # ---------------------------------------------------------------- who captures, who replays
@@ -386,14 +556,12 @@ def batch(mode: CUDAGraphMode, tokens: int = 4, reqs: int | None = 2) -> BatchDe
     return BatchDescriptor(mode, tokens, reqs)
 
 
-@pytest.mark.catches("first-call-runs")
-def test_a_first_call_records_the_function_and_runs_nothing() -> None:
+@pytest.mark.catches("no-context-is-a-batch")
+def test_a_call_that_no_runner_has_announced_runs_eagerly_every_time() -> None:
     for mode in (PIECEWISE, FULL):
-        rig = Rig(mode, weak=False)
-        did, _ = rig.did(batch(mode))
-        assert rig.calls == 1, "called to be recorded, and for nothing else"
-        assert rig.device.counters.graphs == 0, "recorded, and not launched"
-        assert did == "captured", "garbage, until the second call"
+        rig = Rig(mode)
+        for _ in range(3):
+            assert rig.did(None) == ("ran", [11, 22, 33])
 
 
 @pytest.mark.catches("any-mode-is-mine")
@@ -409,12 +577,14 @@ def test_a_batch_of_another_mode_runs_as_if_there_were_no_wrapper(
     assert rig.did(batch(other)) == ("ran", [12, 24, 36]), "nor does it end what was captured"
 
 
-@pytest.mark.catches("no-context-is-a-batch")
-def test_a_call_that_no_runner_has_announced_runs_eagerly_every_time() -> None:
+@pytest.mark.catches("first-call-runs")
+def test_a_first_call_records_the_function_and_runs_nothing() -> None:
     for mode in (PIECEWISE, FULL):
-        rig = Rig(mode)
-        for _ in range(3):
-            assert rig.did(None) == ("ran", [11, 22, 33])
+        rig = Rig(mode, weak=False)
+        did, _ = rig.did(batch(mode))
+        assert rig.calls == 1, "called to be recorded, and for nothing else"
+        assert rig.device.counters.graphs == 0, "recorded, and not launched"
+        assert did == "captured", "garbage, until the second call"
 
 
 @pytest.mark.catches("replay-runs-python")
@@ -486,6 +656,8 @@ def test_a_capture_that_fails_leaves_nothing_to_replay_and_the_next_call_capture
     for _ in range(2):
         with pytest.raises(CaptureError):
             rig.call(batch(PIECEWISE))
+        graphs = [entry.graph for entry in rig.wrapper.entries.values()]
+        assert not any(graphs), "a graph that was not captured to its end"
     waiting = False
     assert rig.did(batch(PIECEWISE))[0] == "captured"
     assert rig.did(batch(PIECEWISE)) == ("replayed", [12, 24, 36])
@@ -500,7 +672,7 @@ def test_an_engine_that_serves_captures_nothing_more_and_runs_what_it_has() -> N
         calls = rig.calls
         with pytest.raises(RuntimeError) as refused:
             rig.call(batch(PIECEWISE, 4))
-        assert not isinstance(refused.value, CaptureError | NotImplementedError)
+        assert not isinstance(refused.value, NotImplementedError)
         assert rig.calls == calls, "refused before anything was recorded"
         rig.call(batch(PIECEWISE, 8))
         rig.call(batch(NONE, 4))

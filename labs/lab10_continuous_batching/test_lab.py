@@ -12,7 +12,14 @@ from dataclasses import dataclass, field
 import pytest
 
 from mini_engine.engine.blocks import NULL_BLOCK, BlockPool, OutOfBlocks, usable_blocks
-from mini_engine.engine.scheduler import Request, ScheduledBatch, Scheduler, SchedulerLimits
+from mini_engine.engine.scheduler import (
+    Request,
+    RequestState,
+    ScheduledBatch,
+    ScheduledRequest,
+    Scheduler,
+    SchedulerLimits,
+)
 
 STEPS = 3000  # no workload here takes a tenth of it
 
@@ -66,6 +73,16 @@ def test_a_table_that_grows_keeps_its_blocks_and_takes_only_what_is_missing() ->
     assert pool.allocate("a", 3) == table, "asked for less, it gives nothing back"
 
 
+@pytest.mark.catches("blocks-from-the-front")
+def test_blocks_are_taken_from_the_end_of_the_free_ones() -> None:
+    pool = BlockPool(10, 4)
+    free = usable_blocks(10)
+    assert pool.allocate("a", 9) == (free[-1], free[-2], free[-3])
+    assert pool.allocate("b", 1) == (free[-4],)
+    pool.free("a")  # its last block is on top now
+    assert pool.allocate("c", 8) == (free[-3], free[-2]), "those that came back last"
+
+
 @pytest.mark.catches("takes-what-there-is")
 def test_who_finds_too_few_blocks_gets_none_of_them() -> None:
     pool = BlockPool(4, 2)
@@ -76,6 +93,21 @@ def test_who_finds_too_few_blocks_gets_none_of_them() -> None:
         assert (pool.block_table("a"), pool.block_table("b")) == (table, ())
         assert pool.num_free == 2, f"free blocks after {name} was refused"
     assert len(pool.allocate("b", 4)) == 2  # all that is left is still to be had
+
+
+@pytest.mark.catches("refused-but-listed")
+def test_who_was_refused_holds_nothing_that_could_be_freed() -> None:
+    pool = BlockPool(4, 2)
+    with pytest.raises(OutOfBlocks):
+        pool.allocate("a", 9)
+    assert pool.allocate("a", 0) == (), "no token needs no block"
+    with pytest.raises(ValueError):
+        pool.free("a")
+    pool.allocate("a", 2)
+    with pytest.raises(OutOfBlocks):
+        pool.allocate("a", 9)
+    pool.free("a")
+    assert pool.num_free == 3
 
 
 def test_no_block_has_two_owners_whatever_is_asked_and_given_back() -> None:
@@ -99,6 +131,191 @@ def test_no_block_has_two_owners_whatever_is_asked_and_given_back() -> None:
 
 
 # ---------------------------------------------------------------- a request's share
+
+
+def known(prompt: int, written: int, computed: int, prefill: int) -> RequestState:
+    """A request with so many tokens of each kind."""
+    return RequestState(request("a", prompt, 50), [0] * written, computed, prefill)
+
+
+@pytest.mark.catches("chunk-exceeds-the-budget", "every-chunk-samples")
+def test_a_share_is_what_is_known_and_not_computed_as_far_as_the_budget_goes() -> None:
+    rng = random.Random(4)
+    for _ in range(200):
+        prompt, written = rng.randint(1, 9), rng.randint(0, 5)
+        computed, prefill = rng.randint(0, prompt + written - 1), rng.randint(1, prompt + written)
+        budget = rng.randint(1, 12)
+        s, state = scheduler(block_size=3), known(prompt, written, computed, prefill)
+        entry = s._try_schedule(state, budget)
+        assert entry is not None
+        tokens = min(prompt + written - computed, budget)
+        case = f"prompt {prompt}, written {written}, computed {computed}, budget {budget}"
+        assert entry.state is state
+        assert (entry.start, entry.query_len) == (computed, tokens), case
+        assert entry.samples == (computed + tokens == prompt + written), case
+        assert entry.is_prefill == (computed < prefill), f"{case}, num_prefill {prefill}"
+        assert entry.block_table == s.pool.block_table("a")
+        assert len(entry.block_table) == -(-(computed + tokens) // 3), f"blocks of 3: {case}"
+        counts = (len(state.output), state.num_computed, state.num_prefill)
+        assert counts == (written, computed, prefill), "a share changes nothing of its request"
+
+
+@pytest.mark.catches("takes-what-there-is")
+def test_a_share_without_blocks_is_none_and_nothing_has_changed() -> None:
+    s, state = scheduler(blocks=4, block_size=2), known(9, 0, 0, 9)
+    assert s._try_schedule(state, 7) is None, "7 tokens need 4 blocks of 2, and there are 3"
+    assert (s.pool.num_free, s.pool.block_table("a")) == (3, ())
+    assert (state.num_computed, state.num_prefill, state.num_preemptions) == (0, 9, 0)
+    entry = s._try_schedule(state, 6)
+    assert entry is not None, "6 tokens fit"
+    assert entry.query_len == 6
+
+
+# ---------------------------------------------------------------- the youngest gives way
+
+
+@pytest.mark.catches("preempts-the-oldest", "victim-keeps-its-blocks", "victim-keeps-its-place",
+                     "victim-goes-to-the-back")  # fmt: skip
+def test_the_last_that_came_gives_its_blocks_back_and_waits_at_the_front() -> None:
+    s = scheduler(block_size=2)
+    for name in "abcd":
+        s.submit(request(name, 3, 4))
+    for _ in range(3):
+        state = s.waiting.popleft()
+        state.output, state.num_computed, state.num_prefill = [7, 8], 4, 3
+        s.pool.allocate(state.request.request_id, 4)
+        s.running.append(state)
+    c = s.running[2]
+    assert s._preempt_youngest() is c.request, "the request that was preempted"
+    assert [state.request.request_id for state in s.running] == ["a", "b"]
+    assert [state.request.request_id for state in s.waiting] == ["c", "d"]
+    assert s.pool.block_table("c") == ()
+    assert s.pool.num_free == 99 - 4, "free blocks: a and b hold two each"
+    assert (c.num_computed, c.output, c.num_preemptions) == (0, [7, 8], 1)
+    s._preempt_youngest()
+    assert [state.request.request_id for state in s.waiting] == ["b", "c", "d"]
+    assert [state.num_preemptions for state in s.waiting] == [1, 1, 0]
+
+
+# ---------------------------------------------------------------- those who run
+
+
+def running(s: Scheduler, **written: int) -> Scheduler:
+    """Requests with prompts of 2 that have written so many tokens; the last one is not computed."""
+    for name, tokens in written.items():
+        state = RequestState(request(name, 2, 50), [0] * tokens, 1 + tokens, 2)
+        s.pool.allocate(name, state.num_computed)
+        s.running.append(state)
+    return s
+
+
+@pytest.mark.catches("prompts-first")
+def test_running_requests_get_their_tokens_oldest_first_and_the_rest_of_the_budget_is_left() -> (
+    None
+):
+    for budget, expected, left in ((8, "abc", 5), (3, "abc", 0)):
+        s = running(scheduler(budget=budget, seqs=3), a=2, b=1, c=3)
+        scheduled: list[ScheduledRequest] = []
+        preempted: list[Request] = []
+        assert s._schedule_running(scheduled, preempted) == left, f"left of a budget of {budget}"
+        assert [entry.request.request_id for entry in scheduled] == list(expected)
+        assert [entry.query_len for entry in scheduled] == [1, 1, 1]
+        assert not preempted
+        assert names([state.request for state in s.running]) == ["a", "b", "c"]
+
+
+def test_who_is_preempted_is_told_in_the_order_of_preemption() -> None:
+    """6 blocks of 1, each of three holds two. a takes a block of c; b takes the other one."""
+    s = running(scheduler(blocks=7, block_size=1), a=1, b=1, c=1)
+    scheduled: list[ScheduledRequest] = []
+    preempted: list[Request] = []
+    left = s._schedule_running(scheduled, preempted)
+    assert (names([entry.request for entry in scheduled]), names(preempted)) == (["a", "b"], ["c"])
+    assert left == 16 - 2
+    for entry in scheduled:
+        entry.state.num_computed += 1
+        entry.state.output.append(0)
+    scheduled, preempted = [], []
+    assert s._schedule_running(scheduled, preempted) == 16 - 1
+    assert (names([entry.request for entry in scheduled]), names(preempted)) == (["a"], ["b"])
+
+
+def test_the_oldest_takes_what_it_lacks_and_preempts_as_often_as_it_must() -> None:
+    """6 blocks of 1. a holds 2 and lacks 4 tokens; b holds 2, and c the last two."""
+    for budget, tokens, expected in ((4, 4, ["c", "b"]), (3, 3, ["c", "b"]), (2, 2, ["c"])):
+        s = running(scheduler(blocks=7, block_size=1, budget=budget, seqs=1), a=1, b=1, c=1)
+        s.running[0].output += [0] * 3
+        scheduled: list[ScheduledRequest] = []
+        preempted: list[Request] = []
+        assert s._schedule_running(scheduled, preempted) == 0, "left of the budget"
+        found = [(e.request.request_id, e.query_len) for e in scheduled]
+        assert found == [("a", tokens)], f"budget {budget}: oldest first"
+        assert names(preempted) == expected, f"budget {budget}: who was preempted"
+
+
+def test_one_who_is_alone_and_finds_no_blocks_preempts_itself() -> None:
+    s = running(scheduler(blocks=3, block_size=1), a=1)  # a holds both, and needs a third
+    scheduled: list[ScheduledRequest] = []
+    preempted: list[Request] = []
+    assert s._schedule_running(scheduled, preempted) == 16, "nothing of the budget is spent"
+    assert (scheduled, names(preempted), s.running) == ([], ["a"], [])
+
+
+# ---------------------------------------------------------------- those who wait
+
+
+@pytest.mark.catches("a-chunk-is-enough", "what-it-wrote-needs-no-room")
+def test_one_may_enter_with_room_for_all_that_it_knows_unless_nothing_is_reserved() -> None:
+    for prompt, written, reserve, expected in (
+        (8, 0, True, True),  # 4 blocks of 2 are free
+        (9, 0, True, False),
+        (5, 3, True, True),
+        (5, 4, True, False),  # what it wrote is computed again, too
+        (9, 0, False, True),
+        (5, 40, False, True),
+    ):
+        s = scheduler(blocks=5, block_size=2, reserve=reserve)
+        may = s._may_enter(known(prompt, written, 0, 0))
+        assert may == expected, f"prompt {prompt}, written {written}, reserve {reserve}"
+        assert s.pool.num_free == 4, "asking takes no blocks"
+
+
+@pytest.mark.catches("a-resumed-request-decodes")
+def test_who_is_admitted_moves_from_the_line_to_those_who_run() -> None:
+    s = scheduler(budget=16, blocks=9, block_size=2)  # 8 blocks
+    for name, prompt, written in (("a", 3, 2), ("b", 4, 0), ("c", 14, 0), ("d", 1, 0)):
+        s.waiting.append(RequestState(request(name, prompt, 50), [0] * written))
+    scheduled: list[ScheduledRequest] = []
+    s._schedule_waiting(scheduled, 16)
+    assert [(e.request.request_id, e.query_len) for e in scheduled] == [("a", 5), ("b", 4)]
+    assert names([state.request for state in s.running]) == ["a", "b"]
+    assert names([state.request for state in s.waiting]) == ["c", "d"], "c needs 7 blocks of 3"
+    assert [state.num_prefill for state in s.running] == [5, 4], "known tokens, its own included"
+    assert [e.is_prefill for e in scheduled] == [True, True]
+
+
+def test_nobody_is_admitted_without_budget_or_a_free_seat() -> None:
+    for budget, seqs, expected in ((0, 3, ""), (5, 3, "ab"), (16, 3, "abc"), (16, 2, "ab")):
+        s = scheduler(budget=16, seqs=seqs)
+        for name in "abcd":
+            s.submit(request(name, 4, 2))
+        scheduled: list[ScheduledRequest] = []
+        s._schedule_waiting(scheduled, budget)
+        found = [entry.request.request_id for entry in scheduled]
+        assert found == list(expected), f"budget {budget}, at most {seqs} requests"
+        assert sum(entry.query_len for entry in scheduled) <= budget
+
+
+def test_seats_are_taken_by_all_who_run_also_by_those_without_a_share() -> None:
+    s = running(scheduler(seqs=3), a=1, b=1)
+    for name in "cd":
+        s.submit(request(name, 4, 2))
+    scheduled: list[ScheduledRequest] = []
+    s._schedule_waiting(scheduled, 16)
+    assert [entry.request.request_id for entry in scheduled] == ["c"], "one seat of three is free"
+
+
+# ---------------------------------------------------------------- chunks and decodes, step by step
 
 
 @pytest.mark.catches("chunk-exceeds-the-budget")

@@ -1,29 +1,34 @@
 """Lab 13: a GEMV at the bandwidth floor. Your kernels run in Triton's interpreter.
 
 They are held to float64 arithmetic, and to a list of everything they read and write: which address,
-of which tensor, before or after `pdl_wait`.
+of which tensor, before or after `pdl_wait`. Then they are compiled.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 
-import numpy as np
 import pytest
 import torch
+import triton
+import triton.language as tl
 from torch import Tensor
-from triton.runtime.interpreter import InterpreterBuilder
 
+from labs.compared import assert_near
+from labs.compiled import Kernel, must_compile
+from labs.watched import Watch, shuffled, unchanged, undefined, watching
 from mini_engine.cuda.kernels import gemv
 from mini_engine.cuda.kernels.gemv import (
     THREAD_ELEMENTS,
     TILE_ELEMENTS,
     GemvPlan,
+    chunk_of,
     enough_programs,
     gemv_plan,
+    load_rows,
 )
 from mini_engine.model.config import named_shape
 
@@ -60,14 +65,17 @@ def silu_mul(both: Tensor) -> Tensor:
     return torch.nn.functional.silu(gate) * up
 
 
-def assert_close(got: Tensor, expected: Tensor) -> None:
+def assert_close(got: Tensor, expected: Tensor, what: str = "out") -> None:
     """Rounded once: in bf16 to half a unit of its 8 bits, in float32 as far as a sum goes."""
-    tolerance = 2**-8 if got.dtype == BF16 else 1e-5
-    wrong = ~((got.double() - expected).abs() <= tolerance * expected.abs() + 1e-5)
-    if wrong.any():
-        at = tuple(wrong.nonzero()[0].tolist())
-        said = f"{got[at].item():g}, expected {expected[at].item():g}"
-        pytest.fail(f"{int(wrong.sum())} of {wrong.numel()} are wrong; out{list(at)} is {said}")
+    rtol = 2**-8 if got.dtype == BF16 else 1e-5
+    assert_near(got, expected, what, rtol=rtol, atol=1e-5)
+
+
+@pytest.fixture(autouse=True)
+def _a_gpu_promises_less() -> Iterator[None]:
+    """No order of programs, and nothing in lanes that a load without `other=` does not read."""
+    with undefined(), shuffled(13):
+        yield
 
 
 # ---------------------------------------------------------------- what a launch touched
@@ -93,84 +101,13 @@ class Guarded:
         return torch.cat([self.whole[:margin], self.whole[-margin:]])
 
 
-@dataclass(repr=False)
-class Watch:
-    """Notes what kernels do: ("program", …), ("release", …), ("wait", …), ("load", addresses), …"""
-
-    tensors: dict[str, Tensor]
-    events: list[tuple[str, Any]] = field(default_factory=list)
-
-    def elements(self, kind: str, name: str, *, before_wait: bool | None = None) -> list[int]:
-        """Elements of a tensor that were loaded or stored, with repeats, in all programs."""
-        tensor, found, waited = self.tensors[name], [], False
-        for event, addresses in self.events:
-            waited = event == "wait" or (waited and event != "program")
-            if event != kind or (before_wait is not None and before_wait == waited):
-                continue
-            at = (addresses - tensor.data_ptr()) // tensor.element_size()
-            found += at[(at >= 0) & (at < tensor.numel())].tolist()
-        return found
-
-    def read_once_above(self, name: str) -> None:
-        """Fails unless each element of the tensor was loaded once, above the wait."""
-        size = self.tensors[name].numel()
-        above, below = (
-            np.bincount(self.elements("load", name, before_wait=before), minlength=size)
-            for before in (True, False)
-        )
-        never, again = int((above == 0).sum()), int((above > 1).sum())
-        assert not never, f"above the wait, {never} of {size} elements of {name} are not read"
-        assert not again, f"above the wait, {again} of {size} elements of {name} are read again"
-        assert not below.any(), f"below the wait, {name} is read (again)"
-
-    def outside(self, kind: str) -> int:
-        """How many addresses lie in none of the tensors."""
-        count = 0
-        for event, addresses in self.events:
-            if event == kind:
-                inside = np.zeros(addresses.shape, bool)
-                for tensor in self.tensors.values():
-                    at = (addresses - tensor.data_ptr()) // tensor.element_size()
-                    inside |= (at >= 0) & (at < tensor.numel())
-                count += int((~inside).sum())
-        return count
-
-
-@pytest.fixture
-def watching(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Watch]:
-    """`watch = watching(out=out, x=x, …)`, then launch."""
-    watch = Watch({})
-
-    def note(event: str) -> Any:
-        return lambda *_, **__: watch.events.append((event, None))
-
-    def noting(event: str, inner: Any, mask_at: int) -> Any:
-        def noted(self: Any, pointers: Any, *rest: Any) -> Any:
-            addresses = np.asarray(pointers.data).astype(np.int64)
-            mask = np.broadcast_to(np.asarray(rest[mask_at].data, bool), addresses.shape)
-            watch.events.append((event, addresses[mask]))
-            return inner(self, pointers, *rest)
-
-        return noted
-
-    monkeypatch.setattr(gemv, "pdl_release", note("release"))
-    monkeypatch.setattr(gemv, "pdl_wait", note("wait"))
-    begin = InterpreterBuilder.set_grid_idx
-
-    def begins(self: Any, *at: int) -> None:
-        watch.events.append(("program", at))
-        begin(self, *at)
-
-    monkeypatch.setattr(InterpreterBuilder, "set_grid_idx", begins)
-    for event, name, mask_at in (("load", "masked_load", 0), ("store", "masked_store", 1)):
-        inner = getattr(InterpreterBuilder, f"create_{name}")
-        monkeypatch.setattr(InterpreterBuilder, f"create_{name}", noting(event, inner, mask_at))
-
-    def start(**tensors: Tensor) -> Watch:
-        watch.tensors.update(tensors)
-        return watch
-
-    return start
+@contextmanager
+def watched(**tensors: Tensor | None) -> Iterator[Watch]:
+    """Watches a launch. The tensors, by their names in the kernel, are all that it may touch."""
+    given = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+    with watching(gemv, **given) as watch:
+        yield watch
+    watch.nothing_outside()
 
 
 def launch(
@@ -183,7 +120,15 @@ def launch(
     *,
     add: bool = False,
 ) -> None:
-    gemv.launch_linear(out, x, norm_weight, weight, bias, EPS, add, False, plan)
+    with unchanged(x=x, norm_weight=norm_weight, weight=weight, bias=bias):
+        gemv.launch_linear(out, x, norm_weight, weight, bias, EPS, add, False, plan)
+
+
+def launch_pairs(
+    plan: GemvPlan, out: Tensor, x: Tensor, norm_weight: Tensor, weight: Tensor
+) -> None:
+    with unchanged(x=x, norm_weight=norm_weight, weight=weight):
+        gemv.launch_gate_up(out, x, norm_weight, weight, EPS, False, plan)
 
 
 # ---------------------------------------------------------------- the plan
@@ -210,9 +155,9 @@ def test_a_program_takes_as_many_rows_as_leave_work_for_all_multiprocessors(pair
 def test_a_programs_chunks_cover_the_row_and_its_threads_have_enough_to_do() -> None:
     for num_rows, width, pairs in itertools.product(SIZES, WIDTHS, (False, True)):
         plan = gemv_plan(num_rows, width, pairs=pairs)
-        assert plan.chunk & (plan.chunk - 1) == 0
-        assert plan.chunk <= 2048
-        assert (plan.chunks - 1) * plan.chunk < width <= plan.chunks * plan.chunk
+        chunk = plan.chunk
+        assert chunk == chunk_of(width, 2048), f"chunk of a row of {width}"
+        assert (plan.chunks - 1) * chunk < width <= plan.chunks * chunk, (chunk, plan.chunks, width)
         tile = plan.rows * (2 if pairs else 1) * width
         assert plan.warps == (8 if tile / (8 * 32) >= THREAD_ELEMENTS else 4), (num_rows, width)
 
@@ -254,7 +199,7 @@ def test_gate_and_up_come_out_as_one_vector(dtype: torch.dtype) -> None:
             1 + random(width, dtype=dtype) / 4,
             torch.full((2, rows), NAN, dtype=dtype),
         )
-        gemv.launch_gate_up(out, x, norm_weight, weight, EPS, False, plan)
+        launch_pairs(plan, out, x, norm_weight, weight)
         assert_close(out, silu_mul(product(x, weight, norm_weight)))
 
 
@@ -265,7 +210,7 @@ def test_gate_is_the_first_half_of_the_weight_and_goes_through_silu() -> None:
     weight[:rows, 0], weight[rows:, 0] = -3.0, torch.arange(1.0, rows + 1)
     x, norm_weight = torch.ones(1, width), torch.ones(width)
     out = torch.full((1, rows), NAN)
-    gemv.launch_gate_up(out, x, norm_weight, weight, EPS, False, plan)
+    launch_pairs(plan, out, x, norm_weight, weight)
     gate = torch.full((1, rows), -3.0)
     assert_close(out, (torch.nn.functional.silu(gate) * torch.arange(1.0, rows + 1)).double())
 
@@ -355,92 +300,143 @@ def test_nothing_is_written_beyond_the_last_row(tokens: int) -> None:
     assert_close(out.inside, product(x, weight))
     half = Guarded.around(torch.full((tokens, rows), NAN), UNTOUCHED)
     both = random(2 * rows, width)
-    gemv.launch_gate_up(half.inside, x, norm_weight, both, EPS, False, plan)
+    launch_pairs(plan, half.inside, x, norm_weight, both)
     assert (half.border == UNTOUCHED).all(), "a pair beyond the last was stored"
     assert_close(half.inside, silu_mul(product(x, both, norm_weight)))
 
 
+@triton.jit
+def rows_kernel(out, weight, count: tl.constexpr, width: tl.constexpr, first: tl.constexpr):
+    """Four rows from `first` on, in chunks of 32 columns, of which the first is stored."""
+    row = first + tl.arange(0, 4)
+    chunks = load_rows(weight, row, count, width, 32, (width + 31) // 32)
+    at = tl.arange(0, 4)[:, None] * 32 + tl.arange(0, 32)[None, :]
+    tl.store(out + at, chunks[0].to(tl.float32))
+
+
 @pytest.mark.catches("tail-is-never-read")
-def test_nothing_is_read_beyond_the_weight_nor_from_the_next_row(
-    watching: Callable[..., Watch],
-) -> None:
+def test_nothing_is_read_beyond_the_weight_nor_from_the_next_row() -> None:
     """Around the weight stands NaN, and 0 × NaN is NaN."""
     rows, width, plan = RAGGED
     x = random(1, width)
     weight = Guarded.around(random(rows, width), NAN)
     norm_weight, bias = Guarded.around(torch.ones(width), NAN), Guarded.around(random(rows), NAN)
     out = torch.full((1, rows), NAN)
-    inside = (weight.inside, norm_weight.inside, bias.inside)
-    watch = watching(out=out, x=x, weight=inside[0], norm_weight=inside[1], bias=inside[2])
-    launch(plan, out, x, *inside)
-    beyond = watch.outside("load")
-    assert beyond == 0, "addresses beyond the ends of the tensors were read"
-    assert_close(out, product(x, *inside))
+    inside = {"weight": weight.inside, "norm_weight": norm_weight.inside, "bias": bias.inside}
+    with watched(out=out, x=x, **inside):
+        launch(plan, out, x, **inside)
+    assert_close(out, product(x, **inside))
+    both = Guarded.around(random(2 * rows, width), NAN)
+    half, gains = torch.full((1, rows), NAN), norm_weight.inside
+    with watched(out=half, x=x, weight=both.inside, norm_weight=gains):
+        launch_pairs(plan, half, x, gains, both.inside)
+    assert_close(half, silu_mul(product(x, both.inside, gains)))
+
+
+@pytest.mark.catches("offsets-fit-into-32-bits")
+def test_a_weight_may_have_more_than_two_to_the_31_numbers() -> None:
+    """As a head of 151,936 rows would have from a width of 14,135 on."""
+    out, weight, first, width = torch.zeros(4, 32), torch.zeros(4, 64), 2**26, 64
+    with watching(imagined=True, out=out) as watch:
+        rows_kernel[(1,)](out, weight, 2**26 + 4, width, first)
+    watch.reaches("load", "the weight", weight, first * width, 4 * width)
 
 
 @pytest.mark.catches("weights-below-the-wait")
-@pytest.mark.parametrize("tokens", [1, 3])
-def test_each_weight_is_read_once_and_above_the_wait(
-    watching: Callable[..., Watch], tokens: int
-) -> None:
-    rows, width, plan = WHOLE
-    x, weight, out = random(tokens, width), random(rows, width), torch.zeros(tokens, rows)
-    watch = watching(out=out, x=x, weight=weight)
-    launch(plan, out, x, weight)
-    watch.read_once_above("weight")
+@pytest.mark.parametrize("shape", SHAPES, ids=["whole", "ragged", "one-chunk"])
+def test_each_weight_is_read_once_and_above_the_wait(shape: tuple[int, int, GemvPlan]) -> None:
+    rows, width, plan = shape
+    rows = rows // plan.rows * plan.rows  # a row beyond the last may be any row, read again
+    for tokens in (1, 3):
+        x, weight, out = random(tokens, width), random(rows, width), torch.zeros(tokens, rows)
+        with watched(out=out, x=x, weight=weight) as watch:
+            launch(plan, out, x, weight)
+        watch.reads_above_the_wait("weight")
+        watch.read_once("weight")
 
 
 @pytest.mark.catches("weights-below-the-wait")
-def test_gate_up_and_the_norms_weight_are_read_above_the_wait_too(
-    watching: Callable[..., Watch],
-) -> None:
+def test_gate_up_and_the_norms_weight_are_read_above_the_wait_too() -> None:
     rows, width, plan = WHOLE
     x, weight, norm_weight = random(2, width), random(2 * rows, width), torch.ones(width)
     bias, out = random(rows), torch.zeros(2, rows)
-    watch = watching(out=out, x=x, weight=weight, norm_weight=norm_weight, bias=bias)
-    gemv.launch_gate_up(out, x, norm_weight, weight, EPS, False, plan)
-    watch.read_once_above("weight")
-    watch.events.clear()
-    launch(plan, out, x, weight[:rows], norm_weight, bias)
-    for name in ("norm_weight", "bias"):
-        below = watch.elements("load", name, before_wait=False)
-        assert not below, f"{name} is read below the wait"
+    with watched(out=out, x=x, weight=weight, norm_weight=norm_weight) as watch:
+        launch_pairs(plan, out, x, norm_weight, weight)
+    watch.reads_above_the_wait("weight", "norm_weight")
+    watch.read_once("weight")
+    watch.read_once("norm_weight", by_each_program=True)
+    given = {"weight": weight[:rows], "norm_weight": norm_weight, "bias": bias}
+    with watched(out=out, x=x, **given) as watch:
+        launch(plan, out, x, **given)
+    watch.reads_above_the_wait("weight", "norm_weight", "bias")
+    watch.read_once("norm_weight", by_each_program=True)
+    watch.read_once("bias")
 
 
 @pytest.mark.catches("activations-above-the-wait")
 @pytest.mark.parametrize("add", [False, True], ids=["plain", "residual"])
-def test_what_the_step_wrote_is_read_below_the_wait(
-    watching: Callable[..., Watch], add: bool
-) -> None:
+def test_what_the_step_wrote_is_read_below_the_wait(add: bool) -> None:
     """x and the residual are the kernel before's: above the wait it may still be writing them."""
     rows, width, plan = WHOLE
     x, weight, out = random(2, width), random(rows, width), random(2, rows)
-    both, norm_weight, half = random(2 * rows, width), torch.ones(width), random(2, rows)
-    watch = watching(out=out, x=x, weight=weight, half=half)
-    launch(plan, out, x, weight, add=add)
-    gemv.launch_gate_up(half, x, norm_weight, both, EPS, False, plan)
-    for name in ("x", "out", "half"):
-        early = watch.elements("load", name, before_wait=True)
-        assert not early, f"{name} is read too early"
-        early = watch.elements("store", name, before_wait=True)
-        assert not early, f"{name} is written too early"
+    with watched(out=out, x=x, weight=weight) as watch:
+        launch(plan, out, x, weight, add=add)
+    watch.reads_and_writes_below_the_wait("x", "out")
+    both, norm_weight = random(2 * rows, width), torch.ones(width)
+    with watched(out=out, x=x, weight=both, norm_weight=norm_weight) as watch:
+        launch_pairs(plan, out, x, norm_weight, both)
+    watch.reads_and_writes_below_the_wait("x", "out")
+
+
+@pytest.mark.catches("what-was-written-is-in-l1")
+def test_what_the_step_wrote_is_read_once_by_a_program_and_past_l1() -> None:
+    """Below the wait, L1 may still hold what stood there before."""
+    rows, width, plan = WHOLE
+    x, weight, out = random(2, width), random(rows, width), random(2, rows)
+    with watched(out=out, x=x, weight=weight) as watch:
+        launch(plan, out, x, weight, add=True)
+    watch.reads_past_l1("x", "out")
+    watch.read_once("x", by_each_program=True)
+    watch.read_once("out")
+    watch.written_once("out")
+    both, norm_weight = random(2 * rows, width), torch.ones(width)
+    with watched(out=out, x=x, weight=both, norm_weight=norm_weight) as watch:
+        launch_pairs(plan, out, x, norm_weight, both)
+    watch.reads_past_l1("x")
+    watch.read_once("x", by_each_program=True)
+    watch.written_once("out")
 
 
 @pytest.mark.catches("release-at-the-end")
 @pytest.mark.parametrize("kernel", ["linear", "gate_up"])
-def test_every_program_releases_the_next_kernel_first_and_waits_once(
-    watching: Callable[..., Watch], kernel: str
-) -> None:
+def test_every_program_releases_the_next_kernel_first_and_waits_once(kernel: str) -> None:
     rows, width, plan = WHOLE
     x, weight, out = random(1, width), random(2 * rows, width), torch.zeros(1, rows)
-    watch = watching(out=out, x=x, weight=weight)
-    if kernel == "linear":
-        launch(plan, out, x, weight[:rows])
-    else:
-        gemv.launch_gate_up(out, x, torch.ones(width), weight, EPS, False, plan)
-    words = " ".join(event for event, _ in watch.events)
-    programs = [program.split() for program in words.split("program")[1:]]
-    assert len(programs) == plan.num_programs(rows)
-    for did in programs:
-        assert did[0] == "release", f"a program begins with a {did[0]}"
-        assert (did.count("release"), did.count("wait")) == (1, 1)
+    gains = torch.ones(width)
+    with watching(gemv, out=out, x=x, weight=weight) as watch:
+        if kernel == "linear":
+            launch(plan, out, x, weight[:rows])
+        else:
+            launch_pairs(plan, out, x, gains, weight)
+    assert len(watch.programs) == plan.num_programs(rows)
+    watch.releases_first_and_waits_once()
+
+
+# ---------------------------------------------------------------- the compiler
+
+GEMV = "mini_engine.cuda.kernels.gemv"
+ONE = {"M": 2, "ROWS": 4, "CHUNK": 512, "CHUNKS": 3}
+NORMED = {"N": 1030, "K": 1500, "NORM": True, "BIAS": True, "ADD": False}
+ADDED = {"N": 1030, "K": 1500, "NORM": False, "BIAS": False, "ADD": True}
+ABSENT = {"norm_weight": None, "bias": None}
+COMPILED = (
+    Kernel(GEMV, "linear_kernel", tuple((ONE | NORMED).items())),
+    Kernel(GEMV, "linear_kernel", tuple((ONE | ADDED | ABSENT).items())),
+    Kernel(GEMV, "gate_up_kernel", tuple((ONE | {"N": 3000, "K": 1500}).items())),
+)
+
+
+@pytest.mark.catches("range-is-unrolled-too")
+@pytest.mark.parametrize("which", [0, 1, 2], ids=["norm and bias", "residual", "gate and up"])
+def test_the_kernel_compiles_for_a_gpu(which: int) -> None:
+    must_compile(COMPILED[which], COMPILED)

@@ -13,14 +13,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from labs.inputs import frozen
 from mini_engine.cuda.attention import DecodeAttention, HostAttention
 from mini_engine.cuda.graphs import emulator
 from mini_engine.cuda.graphs.backend import GraphBackend, graphs_for
 from mini_engine.cuda.graphs.capture import GraphRunner
+from mini_engine.cuda.graphs.log import Log
 from mini_engine.cuda.inputs import StaticInputs, StepInputs
 from mini_engine.cuda.model import KVCache, Model
 from mini_engine.cuda.runner import TorchRunner
@@ -35,6 +38,7 @@ from mini_engine.engine.scheduler import (
     ScheduledRequest,
     SchedulerLimits,
 )
+from mini_engine.engine.step_arrays import step_shapes
 from mini_engine.model.config import named_shape
 
 gc.freeze()  # each capture collects garbage first: it need not look through PyTorch's modules
@@ -52,12 +56,13 @@ TINY = replace(
     max_position_embeddings=40,
     eos_token_ids=(),
 )
+CHANGING = ("input_ids", "positions", "context_lens", "slot_mapping")  # from step to step
 BLOCK_SIZE, BLOCKS = 4, 8  # of a request: room for 32 tokens
 LIMITS = SchedulerLimits(
     max_num_seqs=4, max_num_batched_tokens=16, num_blocks=64, block_size=4, max_model_len=32
 )
 EMULATED = pytest.mark.skipif(
-    DEVICE != "cpu", reason="the emulator counts what a GPU's allocator rounds: run it there, too"
+    DEVICE != "cpu", reason="the emulator counts what a GPU's allocator rounds, and keeps a log"
 )
 
 
@@ -137,6 +142,20 @@ def decoding(prompts: Sequence[tuple[int, ...]], rows: int) -> tuple[Model, Step
     )
 
 
+def decode_inputs(*, token: int, context: int, table: Sequence[int]) -> StepInputs:
+    """The decode step of one request of so many tokens, the last of them new."""
+    position = context - 1
+    return StepInputs(
+        input_ids=ints([token]),
+        positions=ints([position]),
+        slot_mapping=ints([table[position // BLOCK_SIZE] * BLOCK_SIZE + position % BLOCK_SIZE]),
+        query_lens=ints([1]),
+        context_lens=ints([context]),
+        last_rows=ints([0]),
+        block_table=ints([table]),
+    )
+
+
 def assert_alone(written: list[int], prompt: tuple[int, ...]) -> None:
     """The tokens of decode steps; the first token of a request comes from its prompt's step."""
     wanted = alone(prompt, 1 + len(written))[1:]
@@ -174,11 +193,102 @@ def runner_of(
     return GraphRunner(backend, forward, sizes, backend.graph_pool_handle())
 
 
-# ---------------------------------------------------------------- capture
+# ---------------------------------------------------------------- 1: the warm-up
+
+
+@pytest.mark.catches("no-warm-up", "warm-up-on-the-default-stream")
+def test_a_warm_up_runs_the_rung_once_and_eagerly_on_the_stream_it_is_given() -> None:
+    """What is set up for one stream is not set up for another: PyTorch's workspaces of cuBLAS are
+    kept by handle and stream (`cublas_handle_stream_to_workspace` in CublasHandlePool.cpp)."""
+    x, seen = torch.ones(4, device=graphs().device), []
+
+    def forward(rung: int) -> Tensor:
+        capturing = graphs().is_current_stream_capturing()
+        seen.append((rung, graphs().current_stream(), capturing))
+        return x[:rung] * 2
+
+    stream, outside = graphs().Stream(), graphs().current_stream()
+    runner_of(forward, [1, 4])._warm_up(4, stream)
+    runs = [rung for rung, _, _ in seen]
+    assert runs == [4], "forward(4), once"
+    on_the_callers = [run == outside for _, run, _ in seen]
+    assert on_the_callers == [False], "the rung was warmed up on the caller's stream"
+    on_its_own = [run == stream for _, run, _ in seen]
+    assert on_its_own == [True], "the rung was warmed up on a third stream"
+    captured = [capturing for _, _, capturing in seen]
+    assert captured == [False]
+    assert graphs().current_stream() == outside
+
+
+def of_a_warm_up() -> tuple[emulator.Stream, Log]:
+    """The emulator's log of it: somebody writes the inputs, on the stream that is current then."""
+    x, stream = torch.ones(4), emulator.Stream()
+    runner = runner_of(lambda rung: x[:rung] * 2, [4])
+    with emulator.logged() as log:
+        x.fill_(3)
+        runner._warm_up(4, stream)
+    return stream, log
+
+
+@EMULATED
+@pytest.mark.catches("unordered-side-stream")
+def test_the_side_stream_waits_for_whoever_writes_the_inputs() -> None:
+    """The emulator has no races, but it logs what ran on which stream, and who waited for whom."""
+    _, log = of_a_warm_up()
+    races = log.races()
+    assert races == [], "nothing orders the warm-up after the write of its inputs"
+
+
+@EMULATED
+@pytest.mark.catches("warm-up-not-waited-for")
+def test_when_a_warm_up_returns_the_host_has_waited_for_it() -> None:
+    stream, log = of_a_warm_up()
+    waited = log.waited_for(stream)
+    assert waited, "the warm-up may still run: its memory and the inputs are not free yet"
+
+
+# ---------------------------------------------------------------- 2: one rung
 
 
 @pytest.mark.catches("capture-computes")
-def test_a_replay_computes_what_its_inputs_hold_by_then() -> None:
+def test_a_recorded_rung_computes_what_its_inputs_hold_by_then() -> None:
+    x = torch.zeros(4, device=graphs().device)
+    runner = runner_of(lambda rung: x[:rung] * 2 + 1, [2, 4])
+    runner.captured[4] = runner._record(4, graphs().Stream())
+    for value in (3.0, 5.0):
+        x.fill_(value)
+        output = runner.replay(4).tolist()
+        assert output == [2 * value + 1] * 4
+
+
+@pytest.mark.catches("a-pool-for-each-rung")
+def test_a_rung_is_recorded_once_on_its_stream_and_into_the_runners_pool() -> None:
+    x, seen = torch.ones(4, device=graphs().device), []
+
+    def forward(rung: int) -> Tensor:
+        capturing = graphs().is_current_stream_capturing()
+        seen.append((rung, graphs().current_stream(), capturing))
+        return x[:rung] * 2
+
+    runner, stream, outside = runner_of(forward, [2]), graphs().Stream(), graphs().current_stream()
+    pieces = runner._record(2, stream)
+    runs = [rung for rung, _, _ in seen]
+    assert runs == [2], "forward(2), once"
+    captured = [capturing for _, _, capturing in seen]
+    assert captured == [True]
+    on_its_stream = [run == stream for _, run, _ in seen]
+    assert on_its_stream == [True], "the rung was captured on another stream"
+    assert graphs().current_stream() == outside
+    assert len(pieces.graphs) == 1
+    same_pool = pieces.graphs[0].pool() == runner.pool
+    assert same_pool, "every rung takes memory of its own"
+
+
+# ---------------------------------------------------------------- 3: the ladder
+
+
+@pytest.mark.catches("capture-computes")
+def test_each_rung_replays_its_own_size() -> None:
     x = torch.zeros(4, device=graphs().device)
     runner = runner_of(lambda rung: x[:rung] * 2 + 1, [2, 4])
     runner.capture()
@@ -205,52 +315,18 @@ def test_what_a_library_does_at_its_first_call_is_not_in_the_graph() -> None:
     assert runner.replay(2).tolist() == [2, 2]
 
 
-@pytest.mark.catches("warm-up-on-the-default-stream")
-def test_a_rung_is_warmed_up_on_the_stream_it_is_captured_on() -> None:
-    """What is set up for one stream is not set up for another: PyTorch's workspaces of cuBLAS are
-    kept by handle and stream (`cublas_handle_stream_to_workspace` in CublasHandlePool.cpp)."""
-    x, warm, captured = torch.ones(4, device=graphs().device), {}, {}
+def test_all_rungs_are_warmed_up_and_captured_on_one_new_stream() -> None:
+    x, streams = torch.ones(4, device=graphs().device), set()
 
     def forward(rung: int) -> Tensor:
-        seen = captured if graphs().is_current_stream_capturing() else warm
-        seen[rung] = graphs().current_stream()
+        streams.add(graphs().current_stream())
         return x[:rung] * 2
 
     outside = graphs().current_stream()
-    runner_of(forward, [1, 2]).capture()
-    assert warm.keys() == captured.keys() == {1, 2}
-    for rung, stream in warm.items():
-        assert stream != outside, f"rung {rung} was warmed up on the caller's stream"
-        assert stream == captured[rung], f"rung {rung} was captured on another stream"
+    runner_of(forward, [1, 2, 4]).capture()
+    assert len(streams) == 1, "one stream for all rungs, their warm-ups too"
+    assert outside not in streams
     assert graphs().current_stream() == outside
-
-
-@EMULATED
-@pytest.mark.catches("unordered-side-stream")
-def test_the_side_stream_waits_for_whoever_writes_the_inputs(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The emulator has no races. So this asks whether anything at all has ordered the two."""
-    x, waits, at_warm_up = torch.ones(4), [], []
-
-    def noted(inner: Callable[..., None]) -> Callable[..., None]:
-        def wait(*given: object) -> None:
-            waits.append(given)
-            inner(*given)
-
-        return wait
-
-    for name in ("wait_stream", "synchronize"):
-        monkeypatch.setattr(emulator.Stream, name, noted(getattr(emulator.Stream, name)))
-    backend = replace(graphs(), synchronize=noted(graphs().synchronize))
-
-    def forward(rung: int) -> Tensor:
-        if not backend.is_current_stream_capturing():
-            at_warm_up.append(len(waits))
-        return x[:rung] * 2
-
-    runner_of(forward, [4], backend).capture()
-    assert at_warm_up[0] > 0, "the warm-up began while the inputs may still be written"
 
 
 def bytes_taken(sizes: Sequence[int]) -> int:
@@ -292,6 +368,23 @@ def test_a_rung_without_memory_is_dropped_and_the_others_are_captured() -> None:
     assert runner.replay(4).tolist() == [2] * 4
 
 
+@pytest.mark.catches("out-of-memory-ends-it", "only-the-allocator-runs-out")
+def test_a_driver_without_memory_for_the_nodes_drops_a_rung_too() -> None:
+    """An ordinary RuntimeError, as PyTorch makes of cudaErrorMemoryAllocation."""
+    x = torch.ones(8, device=graphs().device)
+
+    def forward(rung: int) -> Tensor:
+        if rung == 4:
+            raise RuntimeError("CUDA error: out of memory")
+        return x[:rung] * 2
+
+    runner = runner_of(forward, [1, 4, 8])
+    report = runner.capture()
+    assert report.dropped == [4]
+    assert [r.rung for r in report.rungs] == [8, 1]
+    assert runner.replay(8).tolist() == [2] * 8
+
+
 @pytest.mark.catches("every-error-is-memory")
 def test_a_mistake_in_the_model_is_not_taken_for_missing_memory() -> None:
     x = torch.ones(4, device=graphs().device)
@@ -300,7 +393,7 @@ def test_a_mistake_in_the_model_is_not_taken_for_missing_memory() -> None:
         return x[:rung] * (2 if x.sum().item() > 0 else 3)  # a branch on what the device holds
 
     runner = runner_of(forward, [2, 4])
-    with pytest.raises(RuntimeError, match="captur"):
+    with pytest.raises(RuntimeError):
         report = runner.capture()
         pytest.fail(f"a capture that cannot work ended well, with {report.dropped} dropped")
     assert not runner.captured, "a graph was left behind"
@@ -336,7 +429,12 @@ def test_ctrl_c_ends_the_capture_between_two_rungs_and_leaves_no_graph() -> None
     assert runner.replay(2).tolist() == [2, 2]
 
 
-# ---------------------------------------------------------------- static inputs
+# ---------------------------------------------------------------- 4: static inputs
+
+
+def end_of(step: StepInputs) -> int:
+    """The address behind the last number of a step: its block table is the last array."""
+    return step.block_table.data_ptr() + step.block_table.numel() * 4
 
 
 @pytest.mark.catches("stale-padding")
@@ -356,6 +454,57 @@ def test_a_batch_is_written_into_the_first_rows_and_zeros_into_the_others() -> N
         for i, row in enumerate(step.block_table.tolist()):
             used = -(-contexts[i] // BLOCK_SIZE) if i < len(contexts) else 0
             assert row == [8 * i + 1 + b for b in range(used)] + [0] * (8 - used)
+
+
+@pytest.mark.catches("stale-padding")
+@pytest.mark.parametrize("tokens", [1, 7, 16])
+def test_a_prompt_has_more_tokens_than_rows_and_each_array_is_padded_for_itself(
+    tokens: int,
+) -> None:
+    inputs, rng = StaticInputs(LIMITS, 16, graphs().device), np.random.default_rng(tokens)
+    inputs.fill(batch_of(9, 17, 30, 5), 16, 4)
+    shapes = step_shapes(tokens, 2, BLOCKS)
+    step, padded = inputs.view(16, 3), inputs.view(16, 3)
+    arrays = {name: frozen(rng.integers(1, 60, shape, np.int32)) for name, shape in shapes.items()}
+    inputs._write(arrays, step)
+    for name, array in arrays.items():
+        rows = getattr(padded, name).cpu().numpy()
+        assert rows[: len(array)].tolist() == array.tolist(), name
+        assert not rows[len(array) :].any(), f"{name}: the rows after the batch are not zero"
+
+
+@EMULATED
+@pytest.mark.catches("a-copy-an-array")
+def test_seven_arrays_take_one_copy() -> None:
+    """A launch costs the CPU as much for 16 bytes as for 16,000."""
+    inputs = StaticInputs(LIMITS, 16, graphs().device)
+    with emulator.logged() as log:
+        inputs.fill(batch_of(9, 17, 30), 4, 4)
+    to_the_device = [work.op for work in log.writes_to(inputs._device)]
+    assert to_the_device == ["copy_"], "one copy to self._device, and nothing else"
+
+
+@EMULATED
+def test_the_copy_comes_out_of_the_staging_and_nobody_waits_for_it() -> None:
+    inputs = StaticInputs(LIMITS, 16, graphs().device)
+    with emulator.logged() as log:
+        inputs.fill(batch_of(9, 17, 30), 4, 4)
+    copies = log.writes_to(inputs._device)
+    assert all(copy.reads_from(inputs._staging) for copy in copies), "it copies something else"
+    waits = [copy.host_waits for copy in copies]
+    assert waits == [False], "say non_blocking=True: the host has other things to do"
+
+
+@EMULATED
+@pytest.mark.parametrize("rung", [1, 2, 4])
+def test_the_copy_goes_as_far_as_the_step_reaches_and_no_further(rung: int) -> None:
+    inputs = StaticInputs(LIMITS, 16, graphs().device)
+    with emulator.logged() as log:
+        step = inputs.fill(batch_of(9), rung, rung)
+    (copy,) = log.writes_to(inputs._device)
+    copied_bytes = copy.writes[0].end - inputs._device.data_ptr()
+    reached_bytes = end_of(step) - inputs._device.data_ptr()
+    assert copied_bytes == reached_bytes
 
 
 @pytest.mark.catches("input-rebound")
@@ -382,27 +531,29 @@ def test_padded_rows_write_to_the_null_block_whoever_sat_there_before() -> None:
     assert step.context_lens[2:].tolist() == [0, 0], "padded rows have a context to attend to"
 
 
-@pytest.mark.catches("stale-padding", "input-rebound")
-@pytest.mark.parametrize("seed", range(3))
-def test_every_request_of_a_server_gets_the_tokens_it_gets_alone(seed: int) -> None:
-    """Requests come and go, so a rung of 4 is full, then padded; whole engine, FULL graphs."""
-    rng = random.Random(seed)
-    requests = [
-        Request(str(i), prompt, rng.randint(2, 9)) for i, prompt in enumerate(some_prompts(6, seed))
-    ]
-    dispatcher = GraphDispatcher("FULL_DECODE_ONLY", [2, 4], LIMITS.max_num_seqs)
-    runner = TorchRunner(new_model(LIMITS.num_blocks), LIMITS, dispatcher, graphs())
-    runner.capture()
-    modes = set()
-    serving = Engine(runner, LIMITS, dispatcher)
-    done = serving.run(requests, on_step=lambda r: modes.add(r.descriptor.mode))
-    assert CUDAGraphMode.FULL in modes
-    for completion in done:
-        prompt = tuple(completion.request.prompt)
-        assert list(completion.tokens) == alone(prompt, completion.request.max_new_tokens)
+# ---------------------------------------------------------------- 5: the next step
 
 
-# ---------------------------------------------------------------- k steps a replay
+@pytest.mark.catches("token-not-fed-back", "position-not-advanced", "slot-not-moved")
+def test_the_inputs_of_the_next_step_are_those_that_a_host_would_have_sent() -> None:
+    prompts = some_prompts(3, seed=8)
+    model, inputs = decoding(prompts, rows=4)
+    tables, start = inputs.block_table.tolist(), [len(p) for p in prompts]
+    addresses = [tensor.data_ptr() for tensor in vars(inputs).values()]
+    for step in range(1, 15):
+        sampled = [7 * step % 61, 11 * step % 61, step, 0]
+        model.advance(inputs, ints(sampled))
+        positions = [n + step for n in start]
+        slots = [t[p // BLOCK_SIZE] * BLOCK_SIZE + p % BLOCK_SIZE
+                 for p, t in zip(positions, tables, strict=False)]  # fmt: skip
+        context_lens = [p + 1 for p in positions]
+        found = {name: getattr(inputs, name).tolist() for name in CHANGING}
+        assert found["input_ids"] == sampled
+        assert found["positions"] == [*positions, 0]
+        assert found["context_lens"] == [*context_lens, 0]
+        assert found["slot_mapping"] == [*slots, 0]
+    assert [tensor.data_ptr() for tensor in vars(inputs).values()] == addresses
+    assert inputs.block_table.tolist() == tables
 
 
 @pytest.mark.catches("token-not-fed-back", "position-not-advanced", "slot-not-moved")
@@ -420,43 +571,56 @@ def test_a_step_is_followed_by_the_next_on_the_device_alone(requests: int) -> No
         assert_alone([tokens[row] for tokens in written], prompt)
 
 
-@pytest.mark.catches("token-not-fed-back", "position-not-advanced", "slot-not-moved")
-def test_the_inputs_of_the_next_step_are_those_that_a_host_would_have_sent() -> None:
-    prompts = some_prompts(3, seed=8)
-    model, inputs = decoding(prompts, rows=4)
-    tables, start = inputs.block_table.tolist(), [len(p) for p in prompts]
-    addresses = [tensor.data_ptr() for tensor in vars(inputs).values()]
-    for step in range(1, 15):
-        sampled = [7 * step % 61, 11 * step % 61, step, 0]
-        model.advance(inputs, ints(sampled))
-        positions = [n + step for n in start]
-        slots = [t[p // BLOCK_SIZE] * BLOCK_SIZE + p % BLOCK_SIZE
-                 for p, t in zip(positions, tables, strict=False)]  # fmt: skip
-        assert inputs.input_ids.tolist() == sampled
-        assert inputs.positions.tolist() == [*positions, 0]
-        assert inputs.context_lens.tolist() == [*(p + 1 for p in positions), 0]
-        assert inputs.slot_mapping.tolist() == [*slots, 0]
-    assert [tensor.data_ptr() for tensor in vars(inputs).values()] == addresses
-    assert inputs.block_table.tolist() == tables
-
-
 @pytest.mark.catches("padded-rows-come-alive")
 def test_a_padded_row_stays_a_padded_row_whatever_it_samples() -> None:
     model, inputs = decoding(some_prompts(1, seed=9), rows=3)
     for _ in range(3):
         model.advance(inputs, ints([5, 6, 7]))
-        for name in ("input_ids", "positions", "context_lens", "slot_mapping"):
-            assert getattr(inputs, name)[1:].tolist() == [0, 0], f"{name} of padded rows"
+        for name in CHANGING:
+            padded = getattr(inputs, name)[1:].tolist()
+            assert padded == [0, 0], f"{name} of padded rows"
 
 
-def test_a_request_stays_in_its_room_when_steps_go_on_over_its_end() -> None:
-    """Room for 32 tokens. What is written beyond it is nobody's, and nothing is read outside."""
-    model, inputs = decoding([tuple(range(29))], rows=1)
-    for _ in range(6):
+@pytest.mark.catches("room-is-the-blocks", "room-is-the-models", "last-position-unused")
+@pytest.mark.parametrize(("blocks", "end"), [(8, 32), (12, 40)], ids=["blocks", "model"])
+def test_a_request_uses_its_last_position_and_stays_there(blocks: int, end: int) -> None:
+    """8 blocks have room for 32 tokens; 12 have room for 48, but the model has 40 positions."""
+    model, table = new_model(1 + blocks), list(range(1, 1 + blocks))
+    inputs = decode_inputs(token=5, context=end - 3, table=table)
+    for context in (end - 2, end - 1, end, end, end):
         model.advance(inputs, ints([1]))
-        assert int(inputs.positions) < 32
-        assert int(inputs.context_lens) <= 32
-        assert int(inputs.slot_mapping) < len(model.cache.keys[0]) * BLOCK_SIZE
+        context_lens, positions = inputs.context_lens.tolist(), inputs.positions.tolist()
+        slot_mapping = inputs.slot_mapping.tolist()
+        assert context_lens == [context]
+        assert positions == [context - 1]
+        assert slot_mapping == [BLOCK_SIZE + context - 1]
+
+
+def test_a_request_of_one_token_is_no_padding() -> None:
+    model = new_model(1 + BLOCKS)
+    inputs = decode_inputs(token=5, context=1, table=range(1, 1 + BLOCKS))
+    model.advance(inputs, ints([7]))
+    assert inputs.input_ids.tolist() == [7]
+    assert inputs.context_lens.tolist() == [2]
+
+
+def test_what_goes_on_after_its_last_block_writes_into_the_null_block() -> None:
+    model = new_model(1 + BLOCKS)
+    inputs = decode_inputs(token=5, context=2 * BLOCK_SIZE, table=[6, 3, 0, 0])
+    for _ in range(BLOCK_SIZE):
+        model.advance(inputs, ints([1]))
+        block = int(inputs.slot_mapping) // BLOCK_SIZE
+        assert block == 0, "only two of its four blocks are its own"
+
+
+def test_advance_leaves_the_tokens_and_what_does_not_change_as_they_were() -> None:
+    model, inputs = decoding(some_prompts(2, seed=12), rows=3)
+    tokens = ints([5, 6, 7])
+    constant = {name: getattr(inputs, name).clone() for name in ("query_lens", "last_rows")}
+    model.advance(inputs, tokens)
+    assert tokens.tolist() == [5, 6, 7], "tokens was written to: the next step may still read it"
+    for name, before in constant.items():
+        assert torch.equal(getattr(inputs, name), before), f"{name} was changed"
 
 
 def test_advance_refuses_a_step_with_more_tokens_than_requests() -> None:
@@ -464,6 +628,54 @@ def test_advance_refuses_a_step_with_more_tokens_than_requests() -> None:
     step = prompt_step([1, 2, 3], range(1, 9))
     with pytest.raises(ValueError):
         model.advance(step, ints([4]))
+
+
+@EMULATED
+@pytest.mark.catches("item-in-capture")
+def test_advance_can_be_captured() -> None:
+    model, inputs = decoding(some_prompts(2, seed=13), rows=3)
+    tokens, graph = ints([5, 6, 7]), graphs().CUDAGraph()
+    context_lens = inputs.context_lens.tolist()
+    with graphs().graph(graph, pool=graphs().graph_pool_handle(), stream=graphs().Stream()):
+        model.advance(inputs, tokens)
+    graph.replay()
+    assert inputs.context_lens.tolist() == [n + (n > 0) for n in context_lens]
+
+
+# ---------------------------------------------------------------- 6: k steps a replay
+
+
+@pytest.mark.catches("kept-buffer")
+def test_the_tokens_of_every_step_come_back() -> None:
+    (prompt,) = prompts = some_prompts(1, seed=20)
+    model, inputs = decoding(prompts, rows=1)
+    tokens = model.decode(inputs, DecodeAttention(BLOCKS, BLOCK_SIZE), 7)
+    assert tokens.shape == (7, 1)
+    assert_alone(tokens[:, 0].tolist(), prompt)
+    assert inputs.context_lens.tolist() == [len(prompt) + 8]
+
+
+@pytest.mark.catches("always-greedy")
+def test_every_step_is_sampled_as_the_caller_says() -> None:
+    """By the token that the model likes least, in place of the one that it likes best."""
+    prompts = some_prompts(2, seed=21)
+    contexts = [[len(p) + 1 + step for p in prompts] for step in range(4)]
+    asked = []
+
+    def least(logits: Tensor, context_lens: Tensor) -> Tensor:
+        asked.append(context_lens.tolist())
+        return logits.argmin(-1).int()
+
+    model, inputs = decoding(prompts, rows=2)
+    by_hand, same = decoding(prompts, rows=2)
+    attention, wanted = DecodeAttention(BLOCKS, BLOCK_SIZE), []
+    for _ in range(4):
+        logits, _ = by_hand.head(by_hand.body(same, attention), same)
+        wanted.append(logits.argmin(-1).tolist())
+        by_hand.advance(same, ints(wanted[-1]))
+    tokens = model.decode(inputs, attention, 4, least).tolist()
+    assert tokens == wanted
+    assert asked == contexts, "each step samples once, of the context that it has by then"
 
 
 @pytest.mark.catches("item-in-capture", "kept-buffer")
@@ -483,11 +695,24 @@ def test_replays_of_k_steps_write_what_the_model_writes_alone(steps: int, replay
         assert_alone(written[:, row].tolist(), prompt)
 
 
-@pytest.mark.catches("kept-buffer")
-def test_the_tokens_of_every_step_come_back() -> None:
-    (prompt,) = prompts = some_prompts(1, seed=20)
-    model, inputs = decoding(prompts, rows=1)
-    tokens = model.decode(inputs, DecodeAttention(BLOCKS, BLOCK_SIZE), 7)
-    assert tokens.shape == (7, 1)
-    assert_alone(tokens[:, 0].tolist(), prompt)
-    assert inputs.context_lens.tolist() == [len(prompt) + 8]
+# ---------------------------------------------------------------- all of it
+
+
+@pytest.mark.catches("stale-padding", "input-rebound")
+@pytest.mark.parametrize("seed", range(3))
+def test_every_request_of_a_server_gets_the_tokens_it_gets_alone(seed: int) -> None:
+    """Requests come and go, so a rung of 4 is full, then padded; whole engine, FULL graphs."""
+    rng = random.Random(seed)
+    requests = [
+        Request(str(i), prompt, rng.randint(2, 9)) for i, prompt in enumerate(some_prompts(6, seed))
+    ]
+    dispatcher = GraphDispatcher("FULL_DECODE_ONLY", [2, 4], LIMITS.max_num_seqs)
+    runner = TorchRunner(new_model(LIMITS.num_blocks), LIMITS, dispatcher, graphs())
+    runner.capture()
+    modes = set()
+    serving = Engine(runner, LIMITS, dispatcher)
+    done = serving.run(requests, on_step=lambda r: modes.add(r.descriptor.mode))
+    assert CUDAGraphMode.FULL in modes
+    for completion in done:
+        prompt = tuple(completion.request.prompt)
+        assert list(completion.tokens) == alone(prompt, completion.request.max_new_tokens)

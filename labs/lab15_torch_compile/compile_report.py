@@ -72,7 +72,7 @@ class Watch:
         self.graphs: list[GraphModule] = []
         self.ran: list[Ops] = []
 
-    def __call__(self, graph: GraphModule, example_inputs: Sequence[Any]) -> Run:
+    def __call__(self, graph: GraphModule, example_inputs: Sequence[Any]) -> Run:  # noqa: ARG002
         """Dynamo calls this once for each graph that it has traced, and never to compute.
 
         Keeps the graph in `graphs` and returns what Dynamo is to call instead of it: a function
@@ -80,7 +80,6 @@ class Watch:
         to `ran` the names of the ops that this run launched. `OpRecorder` collects them:
         `with recorder: …`, then `op.name for op in recorder.ops`.
         """
-        del example_inputs  # a compiler would tune for them
         self.graphs.append(graph)
 
         def run(*inputs: Any) -> Any:
@@ -129,6 +128,37 @@ def graph_breaks(calls: Sequence[Call]) -> list[Break]:
     return list(found.values())
 
 
+def launches(call: Call, mode: str) -> int:
+    """What the CPU launches for a call that runs as this one did, in this mode of torch.compile.
+
+    "eager": every op on its own. A mode whose options (`torch._inductor.list_mode_options()[mode]`)
+    switch "triton.cudagraphs" on: one launch for each graph that ran (`call.ran`; not each that was
+    handed over), since each becomes a CUDA graph of its own. Any other mode: the kernels of every
+    graph that ran, as few as fusing can make them: a product with weights (a name in PRODUCTS) is a
+    call into a library and stays alone; every stretch of other ops between two products of a graph,
+    before its first or after its last is one kernel, however long. Raises ValueError for a mode
+    that torch.compile does not have, and for a call in which no graph ran: of that one nothing was
+    seen.
+    """
+    if not call.ran:
+        raise ValueError("no graph ran in this call: what it launched was not seen")
+    modes = torch._inductor.list_mode_options()
+    if mode == EAGER:
+        return sum(len(ops) for ops in call.ran)
+    if mode not in modes:
+        raise ValueError(f"mode {mode!r}: expected {EAGER} or one of {', '.join(modes)}")
+    if modes[mode].get("triton.cudagraphs"):
+        return len(call.ran)
+    kernels = 0
+    for ops in call.ran:
+        for is_product, stretch in groupby(ops, key=PRODUCTS.__contains__):
+            kernels += len(list(stretch)) if is_product else 1
+    return kernels
+
+
+# ---------------------------------------------------------------- parts
+
+
 def ops_of(graph: GraphModule) -> list[str]:
     """What the graph computes, as Dynamo wrote it down: a name for each op, in order.
 
@@ -143,43 +173,6 @@ def ops_of(graph: GraphModule) -> list[str]:
         elif node.op in ("call_method", "call_module"):
             names.append(node.target)
     return names
-
-
-def kernels(ops: Sequence[str], fused: bool) -> int:
-    """How many kernels one run of one graph takes that runs these ops.
-
-    Not fused: each op is one. Fused, at best: a product with weights (a name in PRODUCTS) is a call
-    into a library and stays alone; every stretch of other ops between two products, before the
-    first or after the last is one kernel, however long.
-    """
-    if not fused:
-        return len(ops)
-    stretches = groupby(ops, key=lambda name: name in PRODUCTS)
-    return sum(len(list(group)) if product else 1 for product, group in stretches)
-
-
-def launches(call: Call, mode: str) -> int:
-    """What the CPU launches for a call that runs as this one did, in this mode of torch.compile.
-
-    "eager": every op on its own. A mode whose options (`torch._inductor.list_mode_options()[mode]`)
-    switch "triton.cudagraphs" on: one launch for each graph that ran, since each becomes a CUDA
-    graph of its own. Any other mode: the kernels of every graph, fused within that graph. Raises
-    ValueError for a mode that torch.compile does not have, and for a call in which no graph ran:
-    of that one nothing was seen.
-    """
-    if not call.ran:
-        raise ValueError("no graph ran in this call: what it launched was not seen")
-    if mode == EAGER:
-        return sum(kernels(ops, fused=False) for ops in call.ran)
-    modes = torch._inductor.list_mode_options()
-    if mode not in modes:
-        raise ValueError(f"mode {mode!r}: expected {EAGER} or one of {', '.join(modes)}")
-    if modes[mode].get("triton.cudagraphs"):
-        return len(call.ran)
-    return sum(kernels(ops, fused=True) for ops in call.ran)
-
-
-# ---------------------------------------------------------------- parts
 
 
 def break_of(graph: GraphModule) -> Break | None:

@@ -1,26 +1,47 @@
 """Lab 15: torch.compile, with a counting backend. What it reports is held against random programs
-whose ops, products and breaks are known because the test wrote them."""
+whose ops, products and breaks are known because the test wrote them. The repaired step is held
+against the careless one, token by token, and a backend of the tests counts its graphs."""
 
 from __future__ import annotations
 
+import contextlib
+import inspect
+import io
 import linecache
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from labs.lab15_torch_compile.compile_report import (
     PRODUCTS,
     Call,
     Watch,
+    break_of,
     graph_breaks,
-    kernels,
     launches,
-    ops_of,
     over_calls,
 )
+from labs.lab15_torch_compile.decode_step import (
+    PAD,
+    Batch,
+    careless_step,
+    compiled_step,
+    draw,
+    repaired_step,
+    started,
+)
+from mini_engine.cuda.model import KVCache, Model
+from mini_engine.cuda.weights import load_weights, random_weights
+from mini_engine.engine.generation import SHIPPED
+from mini_engine.model.config import ModelConfig, named_shape
+from mini_engine.model.tokenizer import Tokenizer
 
 # A line of a program on x and w, (8, 8) each, and the ops that it launches eagerly. Views: none.
 LINES = [
@@ -202,6 +223,23 @@ def test_breaks_are_places_in_the_code_and_not_graphs_less_one() -> None:
     ]
 
 
+def goes_two_ways(x: Tensor, doubled: bool) -> Tensor:
+    x = x + 1
+    if doubled:
+        print(end="")
+        x = x * 2
+    return x - 1
+
+
+@pytest.mark.catches("only-the-first-call-breaks")
+def test_a_break_that_only_a_later_call_meets_is_found() -> None:
+    x = torch.ones(4)
+    calls = over_calls(goes_two_ways, [(x, False), (x, True)])
+    print_line = goes_two_ways.__code__.co_firstlineno + 3
+    places = [found.place for found in graph_breaks(calls)]
+    assert places == [f"test_lab.py:{print_line}"]
+
+
 def test_every_break_of_a_random_program_is_found_in_its_order() -> None:
     for breaks in (0, 1, 3):
         function, _ = program(10 + breaks, breaks)
@@ -212,38 +250,10 @@ def test_every_break_of_a_random_program_is_found_in_its_order() -> None:
         assert [found.place for found in graph_breaks(calls)] == wanted
 
 
-# ---------------------------------------------------------------- what is counted
+# ---------------------------------------------------------------- what is launched
 
 
-@pytest.mark.catches("nodes-are-ops")
-def test_ops_are_the_nodes_that_compute_and_not_what_comes_in_or_goes_out() -> None:
-    rng = random.Random(3)
-    for _ in range(20):
-        root = torch.nn.Module()
-        root.linear, root.gain = torch.nn.Linear(4, 4), torch.nn.Parameter(torch.ones(4))
-        graph = torch.fx.Graph()
-        values = [graph.placeholder(f"x{i}") for i in range(rng.randint(1, 4))]
-        wanted = []
-        for _ in range(rng.randint(0, 12)):
-            x, kind = rng.choice(values), rng.randrange(4)
-            if kind == 0:
-                values.append(graph.get_attr("gain"))
-                continue
-            if kind == 1:
-                function = rng.choice([torch.add, torch.mul])
-                values.append(graph.call_function(function, (x, x)))
-                wanted.append(function.__name__)
-            elif kind == 2:
-                values.append(graph.call_method("relu", (x,)))
-                wanted.append("relu")
-            else:
-                values.append(graph.call_module("linear", (x,)))
-                wanted.append("linear")
-        graph.output(values[-1])
-        assert ops_of(torch.fx.GraphModule(root, graph)) == wanted
-
-
-def played(ops: list[str]) -> int:
+def played(ops: Sequence[str]) -> int:
     """Kernels, op by op: one is open until a product comes."""
     count, is_open = 0, False
     for name in ops:
@@ -254,52 +264,62 @@ def played(ops: list[str]) -> int:
     return count
 
 
-def some_ops(rng: random.Random, least: int = 1) -> tuple[str, ...]:
-    return tuple(rng.choices([*PRODUCTS, "add", "mul", "mean", "silu"], k=rng.randint(least, 12)))
-
-
-@pytest.mark.catches("fusion-crosses-products")
-def test_between_two_products_one_kernel_is_left_and_a_product_stays_alone() -> None:
-    assert kernels(["mul", "mean", "mul", "mm", "silu", "mul", "mm", "add"], fused=True) == 5
-    assert kernels(["mm", "mm"], fused=True) == 2
-    assert kernels([], fused=True) == kernels([], fused=False) == 0
-    rng = random.Random(4)
-    for _ in range(200):
-        ops = list(some_ops(rng, least=0))
-        assert kernels(ops, fused=True) == played(ops), ops
-        assert kernels(ops, fused=False) == len(ops)
+def some_ops(rng: random.Random) -> tuple[str, ...]:
+    return tuple(rng.choices([*PRODUCTS, "add", "mul", "mean", "silu"], k=rng.randint(0, 12)))
 
 
 def some_calls() -> list[Call]:
+    """Calls that ran up to five graphs, of which none, some or more were handed over anew."""
     rng = random.Random(5)
-    return [Call((), tuple(some_ops(rng) for _ in range(rng.randint(1, 5)))) for _ in range(60)]
+    graph = torch.fx.symbolic_trace(tiny)
+    return [
+        Call((graph,) * rng.randint(0, 3), tuple(some_ops(rng) for _ in range(rng.randint(1, 5))))
+        for _ in range(60)
+    ]
 
 
 def test_eagerly_every_op_of_every_graph_is_launched() -> None:
     for call in some_calls():
-        assert launches(call, "eager") == sum(len(ops) for ops in call.ran)
+        wanted = sum(len(ops) for ops in call.ran)
+        assert launches(call, "eager") == wanted
+
+
+@pytest.mark.catches("fusion-crosses-products")
+def test_between_two_products_one_kernel_is_left_and_a_product_stays_alone() -> None:
+    rms_norm_between_products = Call(
+        (), (("mul", "mean", "mul", "mm", "silu", "mul", "mm", "add"),)
+    )
+    assert launches(rms_norm_between_products, "default") == 5
+    two_products = Call((), (("mm", "mm"),))
+    assert launches(two_products, "default") == 2
+    three_ops = Call((), (("add", "mul", "sin"),))
+    assert launches(three_ops, "default") == 1
+    only_views = Call((), ((),))
+    assert launches(only_views, "default") == 0
 
 
 @pytest.mark.catches("default-has-cuda-graphs", "fusion-crosses-breaks")
 def test_the_default_mode_launches_every_kernel_and_fuses_within_a_graph_only() -> None:
     for call in some_calls():
-        wanted = sum(played(list(ops)) for ops in call.ran)
+        wanted = sum(played(ops) for ops in call.ran)
         assert launches(call, "default") == wanted
         assert launches(call, "max-autotune-no-cudagraphs") == wanted
 
 
-@pytest.mark.catches("fusion-crosses-breaks")
-def test_with_cuda_graphs_each_graph_between_breaks_is_a_launch_of_its_own() -> None:
+@pytest.mark.catches("fusion-crosses-breaks", "a-graph-is-launched-when-it-is-made")
+def test_with_cuda_graphs_each_graph_that_ran_is_a_launch_of_its_own() -> None:
     for call in some_calls():
-        for mode in ("reduce-overhead", "max-autotune"):
-            assert launches(call, mode) == len(call.ran)
+        graphs_that_ran = len(call.ran)
+        assert launches(call, "reduce-overhead") == graphs_that_ran
+        assert launches(call, "max-autotune") == graphs_that_ran
 
 
 def test_an_unknown_mode_and_a_call_that_was_not_seen_are_refused() -> None:
-    with pytest.raises(ValueError, match="fastest"):
+    with pytest.raises(ValueError):
         launches(Call((), (("add",),)), "fastest")
-    with pytest.raises(ValueError, match="no graph ran"):
-        launches(Call((), ()), "default")
+    for mode in ("eager", "default", "reduce-overhead"):
+        with pytest.raises(ValueError):
+            launches(Call((), ()), mode)
 
 
 def test_a_break_costs_launches_in_a_real_function_too() -> None:
@@ -310,3 +330,291 @@ def test_a_break_costs_launches_in_a_real_function_too() -> None:
     assert launches(broken, "default") == sum(map(played, segments))
     assert launches(broken, "reduce-overhead") == 3
     assert launches(one, "reduce-overhead") == 1
+
+
+# ---------------------------------------------------------------- a step as one graph
+
+TINY = replace(
+    named_shape("qwen3-0.6b"),
+    name="tiny", hidden_size=24, intermediate_size=40, num_layers=1, num_heads=6, num_kv_heads=3,
+    head_dim=8, vocab_size=53, max_position_embeddings=64, eos_token_ids=(),
+)  # fmt: skip
+CPU = torch.device("cpu")
+BLOCKS, BLOCK_SIZE = 9, 4  # a request's
+STOPS = (7, 11)
+
+
+def tiny_model(seed: int = 1, most: int = 8) -> Model:
+    weights = random_weights(TINY, CPU, torch.float32, seed)
+    cache = KVCache.allocate(TINY, 1 + most * BLOCKS, BLOCK_SIZE, CPU, torch.float32)
+    return Model(weights, cache)
+
+
+def prompts_of(count: int, seed: int = 1) -> list[list[int]]:
+    """Prompts of 1 to 14 tokens: contexts of one block to four."""
+    rng = random.Random(seed)
+    return [rng.choices(range(1, 53), k=rng.randint(1, 14)) for _ in range(count)]
+
+
+def batch_of(
+    model: Model, count: int, warm: Sequence[float] = (), stop_ids: tuple[int, ...] = STOPS
+) -> Batch:
+    temperatures = [*warm, *[0.0] * count][:count]
+    return started(model, prompts_of(count), temperatures, stop_ids, BLOCKS)
+
+
+WARM = {"nobody samples": (), "everybody samples": (0.7,) * 8, "some sample": (0.0, 1.5, 0.0, 0.7)}
+
+
+def carelessly(
+    count: int, warm: Sequence[float], steps: int = 12
+) -> tuple[list[list[int]], list[int]]:
+    """Tokens of each step, and how many requests go on after it."""
+    model = tiny_model()
+    batch, tokens, running = batch_of(model, count, warm), [], []
+    for number in range(steps):
+        draw(batch, seed=number)
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            tokens.append(careless_step(model, batch).tolist())
+        running.append(int(said.getvalue().split()[0]))
+    return tokens, running
+
+
+READING = ("item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__")
+NUMBERS = ("_local_scalar_dense", "nonzero", "equal", "masked_select")  # the same, as ops
+
+
+class NoNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        assert name not in NUMBERS, f"{name}: here Python asks the device for a number, and waits"
+        return func(*args, **(kwargs or {}))
+
+
+IN_A_GRAPH: list[bool] = []  # not empty while a backend's graph runs
+
+
+@contextlib.contextmanager
+def no_waiting() -> Iterator[None]:
+    """Refuses what waits on a GPU, so that Python may have a number. What a graph does inside is its
+    own business: with dynamic=True Dynamo hands it Python's floats in tensors on the CPU."""
+
+    def watched(name: str) -> Callable[..., Any]:
+        known = getattr(Tensor, name)
+
+        def read(*arguments: Any) -> Any:
+            assert IN_A_GRAPH, f"{name}: here Python asks the device for a number, and waits"
+            return known(*arguments)
+
+        return read
+
+    with contextlib.ExitStack() as stack:
+        for name in READING:
+            stack.enter_context(mock.patch.object(Tensor, name, watched(name)))
+        yield
+
+
+@torch.inference_mode()
+@pytest.mark.catches("fullgraph-never-waits")
+def test_the_step_asks_for_no_number() -> None:
+    model = tiny_model()
+    batch = batch_of(model, 5, WARM["some sample"])
+    with no_waiting(), NoNumbers():  # type: ignore[no-untyped-call]
+        repaired_step(model, batch)
+
+
+@torch.inference_mode()
+@pytest.mark.catches("a-branch-goes-one-way", "the-last-token-is-padding")
+@pytest.mark.parametrize("who", WARM)
+def test_its_tokens_are_those_of_the_careless_step(who: str) -> None:
+    wanted, _ = carelessly(6, WARM[who])
+    model = tiny_model()
+    batch, tokens = batch_of(model, 6, WARM[who]), []
+    for number in range(len(wanted)):
+        draw(batch, seed=number)
+        tokens.append(repaired_step(model, batch)[0].tolist())
+    assert tokens == wanted
+
+
+@torch.inference_mode()
+@pytest.mark.catches("the-last-token-is-padding")
+def test_a_request_ends_with_its_stop_token_and_is_padding_from_then_on() -> None:
+    model = tiny_model()
+    batch, ended = batch_of(model, 6, WARM["everybody samples"]), set[int]()
+    wanted, _ = carelessly(6, WARM["everybody samples"])
+    assert any(token in STOPS for step in wanted for token in step), "or this shows nothing"
+    for number in range(12):
+        draw(batch, seed=number)
+        tokens = repaired_step(model, batch)[0].tolist()
+        assert all(tokens[row] == PAD for row in ended)
+        ended |= {row for row, token in enumerate(tokens) if token in STOPS}
+        finished = {row for row, is_finished in enumerate(batch.finished.tolist()) if is_finished}
+        assert finished == ended
+
+
+@torch.inference_mode()
+def test_the_number_of_requests_that_go_on_stays_a_tensor() -> None:
+    _, wanted = carelessly(6, WARM["everybody samples"])
+    assert wanted[0] > wanted[-1], "or this shows nothing"
+    model = tiny_model()
+    batch, told = batch_of(model, 6, WARM["everybody samples"]), []
+    for number in range(len(wanted)):
+        draw(batch, seed=number)
+        _, running = repaired_step(model, batch)
+        assert isinstance(running, Tensor)
+        assert (running.shape, running.is_floating_point()) == ((), False)
+        told.append(int(running))
+    assert told == wanted
+
+
+@torch.inference_mode()
+@pytest.mark.catches("temperature-is-mine")
+def test_the_batch_becomes_the_next_step_in_place_and_the_rest_stays_as_it_was() -> None:
+    one, other = tiny_model(), tiny_model()
+    batch, wanted = (batch_of(model, 6, WARM["some sample"]) for model in (one, other))
+    before = tensors_of(batch)
+    temperature, noise = batch.temperature.clone(), batch.noise.clone()
+    repaired_step(one, batch)
+    with contextlib.redirect_stdout(io.StringIO()):
+        careless_step(other, wanted)
+    after = tensors_of(batch)
+    assert [name for name in after if after[name] is not before[name]] == [], "other tensors"
+    assert torch.equal(batch.temperature, temperature), "temperature was written over"
+    assert torch.equal(batch.noise, noise), "noise was written over"
+    should = tensors_of(wanted)
+    assert [name for name in after if not torch.equal(after[name], should[name])] == []
+
+
+def tensors_of(batch: Batch) -> dict[str, Tensor]:
+    own = {name: value for name, value in vars(batch).items() if isinstance(value, Tensor)}
+    return vars(batch.inputs) | own
+
+
+@torch.inference_mode()
+def test_the_careless_step_breaks_in_four_places() -> None:
+    model = tiny_model()
+    with contextlib.redirect_stdout(io.StringIO()):
+        calls = over_calls(careless_step, [(model, batch_of(model, 5, WARM["some sample"]))])
+    first = careless_step.__code__.co_firstlineno
+    source = inspect.getsource(careless_step).splitlines()
+    places = [int(found.place.rpartition(":")[2]) - first for found in graph_breaks(calls)]
+    asked = ("int(inputs", "if batch.temperature", "tolist()", "print(")
+    assert [word in source[line] for word, line in zip(asked, places, strict=True)] == [True] * 4
+
+
+@torch.inference_mode()
+def test_the_repaired_step_is_one_graph_without_a_break() -> None:
+    graphs = Graphs()
+    torch.compiler.reset()
+    model = tiny_model()
+    run = torch.compile(repaired_step, backend=graphs)
+    run(model, batch_of(model, 5, WARM["some sample"]))
+    breaks = [found for found in map(break_of, graphs.made) if found]
+    assert breaks == []
+    assert len(graphs.made) == 1
+
+
+# ---------------------------------------------------------------- one trace for every batch
+
+
+class Graphs:
+    """A backend of the tests: keeps each graph, and counts the runs."""
+
+    def __init__(self) -> None:
+        self.made: list[torch.fx.GraphModule] = []
+        self.runs = 0
+
+    def __call__(self, graph: torch.fx.GraphModule, _inputs: Any) -> Callable[..., Any]:
+        self.made.append(graph)
+
+        def run(*inputs: Any) -> Any:
+            self.runs += 1
+            IN_A_GRAPH.append(True)
+            try:
+                return graph.forward(*inputs)
+            finally:
+                IN_A_GRAPH.pop()
+
+        return run
+
+
+def compiled_calls(counts: Sequence[int]) -> tuple[Graphs, list[list[int]], list[list[int]]]:
+    """A batch of each of these sizes, two steps each: graphs, tokens, the careless tokens."""
+    torch.compiler.reset()
+    graphs = Graphs()
+    step, model = compiled_step(graphs), tiny_model()
+    tokens, wanted = [], []
+    for count in counts:
+        batch = batch_of(model, count, WARM["some sample"])
+        tokens += [step(model, batch)[0].tolist() for _ in range(2)]
+        batch = batch_of(model, count, WARM["some sample"])
+        with contextlib.redirect_stdout(io.StringIO()):
+            wanted += [careless_step(model, batch).tolist() for _ in range(2)]
+    return graphs, tokens, wanted
+
+
+@torch.inference_mode()
+@pytest.mark.catches("the-second-size-is-free", "a-loop-over-requests-is-free")
+def test_a_second_size_of_the_batch_is_not_traced_again() -> None:
+    counts = (5, 4, 7, 2)
+    graphs, tokens, wanted = compiled_calls(counts)
+    assert tokens == wanted
+    assert graphs.runs == 2 * len(counts), "each step runs one graph of the backend's"
+    assert len(graphs.made) == 1
+
+
+@torch.inference_mode()
+def test_a_trace_that_begins_with_two_requests_serves_more_and_one_request_runs_too() -> None:
+    graphs, tokens, wanted = compiled_calls((2, 5, 1))
+    assert tokens == wanted
+    assert graphs.runs == 6
+    assert len(graphs.made) <= 2
+
+
+@torch.inference_mode()
+@pytest.mark.catches("moved-out-is-gone")
+def test_nobody_waits_around_the_compiled_step_either() -> None:
+    torch.compiler.reset()
+    step, model = compiled_step(Graphs()), tiny_model()
+    batch = batch_of(model, 5, WARM["some sample"])
+    step(model, batch)  # while it is traced, Dynamo may look at numbers
+    with no_waiting():
+        step(model, batch)
+
+
+@torch.inference_mode()
+@pytest.mark.catches("a-break-is-better-than-an-error")
+def test_a_break_in_the_step_is_an_error_and_not_two_graphs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch.compiler.reset()
+    monkeypatch.setitem(compiled_step.__globals__, "repaired_step", careless_step)
+    model = tiny_model()
+    batch = batch_of(model, 5)
+    with contextlib.redirect_stdout(io.StringIO()), pytest.raises(torch._dynamo.exc.Unsupported):
+        compiled_step(Graphs())(model, batch)
+
+
+@torch.inference_mode()
+def test_the_shipped_model_writes_the_same_text_from_one_graph() -> None:
+    config = ModelConfig.from_folder(SHIPPED)
+    tokenizer = Tokenizer(SHIPPED, config.eos_token_ids)
+    weights = load_weights(config, SHIPPED, CPU, torch.float32)
+    lines = ["The first launch of", "A graph", "Once upon a"]
+    prompts = [tokenizer.encode(line) for line in lines]
+    torch.compiler.reset()
+    graphs, texts = Graphs(), []
+    step = compiled_step(graphs)
+    for run in (careless_step, step):
+        model = Model(weights, KVCache.allocate(config, 25, 16, CPU, torch.float32))
+        batch = started(model, prompts, [0.0, 0.8, 0.0], tuple(config.eos_token_ids))
+        rows = []
+        for number in range(16):
+            draw(batch, seed=number)
+            with contextlib.redirect_stdout(io.StringIO()):
+                out: Any = run(model, batch)
+            rows.append((out if run is careless_step else out[0]).tolist())
+        texts.append([tokenizer.decode(list(column)) for column in zip(*rows, strict=True)])
+    careless, repaired = texts
+    assert repaired == careless
+    assert len(graphs.made) == 1

@@ -76,7 +76,7 @@ def serve_command(setup: Setup, variant: str) -> list[str]:
     (`VARIANTS`): "graphs" adds nothing. "compiled" adds -cc.cudagraph_mode=NONE, which leaves
     torch.compile as it is. "eager" adds --enforce-eager, which turns *both* off
     (`ModelConfig.enforce_eager`: "equivalent to setting `-cc.mode=none -cc.cudagraph_mode=none`").
-    Raises ValueError, naming them, for another variant.
+    Raises ValueError for another variant.
     """
     if variant not in VARIANTS:
         raise ValueError(f"variant {variant!r}: expected one of {', '.join(VARIANTS)}")
@@ -124,10 +124,12 @@ def read_startup(log: str) -> StartUp:
         'cudagraph_mode': <CUDAGraphMode.FULL_AND_PIECEWISE: (2, 1)>
         'cudagraph_capture_sizes': [1, 2, 4, 8]                    the ladder; [] without graphs
 
-    *Later* lines may change the mode, when the attention backend cannot do what was asked for
-    (`resolve_cudagraph_mode_and_sizes` in vllm/config/compilation.py): "…; setting
-    cudagraph_mode=PIECEWISE because …" or "… Overriding to NONE.". The last of them holds; with
-    NONE no size is captured, so the ladder is () then. Raises ValueError where the line is missing.
+    Lines *before* this one say what is in it already. *Later* lines may change the mode, when the
+    attention backend cannot do what was asked for (`resolve_cudagraph_mode_and_sizes` in
+    vllm/config/compilation.py): "…; setting cudagraph_mode=PIECEWISE because …" or "… Overriding to
+    NONE.". The last of them holds; with NONE no size is captured, so the ladder is () then. The
+    ladder rises: versions and options differ in the order in which they print it. Raises ValueError
+    where the line is missing.
     """
     begun = re.search(r"Initializing a V1 LLM engine \(v([^)]+)\) with config: (.*)", log)
     if begun is None:
@@ -142,8 +144,8 @@ def read_startup(log: str) -> StartUp:
     changed = r"setting cudagraph_mode=([A-Z_]+)|Overriding to ([A-Z_]+)"
     for one, other in re.findall(changed, log[begun.end() :]):
         cudagraph_mode = one or other
-    ladder = tuple(int(size) for size in re.findall(r"\d+", sizes))
-    return StartUp(version, mode, cudagraph_mode, () if cudagraph_mode == "NONE" else ladder)
+    ladder = sorted(int(size) for size in re.findall(r"\d+", sizes))
+    return StartUp(version, mode, cudagraph_mode, () if cudagraph_mode == "NONE" else tuple(ladder))
 
 
 def captured_graphs(log: str) -> dict[str, int]:
@@ -158,7 +160,7 @@ def captured_graphs(log: str) -> dict[str, int]:
     vLLM measures how much memory graphs will take, it captures once for practice, all PIECEWISE and
     two FULL (`profile_cudagraph_memory` in vllm/v1/worker/gpu/cudagraph_utils.py), and throws them
     away: of each mode the *last* bar counts. {} for a log without bars. Raises ValueError for a
-    last bar that has not reached its end.
+    last bar that has not reached its end, as its two counts tell: 199/200 is printed as 100%.
     """
     bars = re.findall(r"Capturing CUDA graphs \((?:[^()]*, )?(\w+)\):[^\r\n]*?(\d+)/(\d+) \[", log)
     last = {mode: (int(done), int(total)) for mode, done, total in bars}
@@ -199,8 +201,8 @@ def latency(result: Mapping[str, Any]) -> Latency:
     tokens; 0 for a request that failed, whose gaps do not count. ITL: over all gaps of all
     requests. TPOT: each request's own (latency - ttft) / (tokens - 1), then the mean over requests
     of two tokens or more. The summary fields of the file (`mean_itl_ms`, …) may be missing, and are
-    not used. Percentiles: `numpy.percentile`. Raises ValueError where the lists were not saved, or
-    hold no gap.
+    not used. Percentiles: `numpy.percentile`. Raises ValueError where the gaps were not saved,
+    where the lists are not of one length (a file that was cut or edited), or hold no gap.
     """
     if "itls" not in result:
         raise ValueError("no itls in this file: run `vllm bench serve` with --save-detailed")

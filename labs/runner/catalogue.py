@@ -17,12 +17,17 @@ In: a folder `labs/labNN_name`. Out: a `Lab` with its holes, hints and misconcep
     proves = "One sentence: what passing shows."
     [[hole]]
     name = "GraphRunner.run_at"       # with several sources, `source` says in which
+    keeps = ["_record"]               # of a class: private methods that others call or replace
+    removes = ["StaticInputs.stage"]  # what only this hole uses and the learner is not shown
     task = "Pad to the rung, copy the batch in, replay, slice."
     hints = ["a question", "a pointer", "nearly the code"]
     [[misconception]]
     id = "rebind-input"               # as in wrong/rebind_input.py and @pytest.mark.catches
     says = "A graph reads addresses. …"
     read = "course/05-capture-and-replay.md#static-buffers"
+
+A hole that is a class is written anew: its public methods and those that it `keeps` stay as
+signatures with docstrings, its other private methods are taken out of the learner's file.
 
 A hole with `mend = "runner_a.py"` in the place of `name` is not cut: that source is given with a
 fault, and the learner mends it. Its right form is a fragment too, in `tests/labs/answers/first`.
@@ -35,15 +40,17 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from labs.runner.class_hole import parts_of, without
 from labs.runner.cutter import CutError, cut, find_source, functions, splice
 
 LABS = Path(__file__).parent.parent
 ROOT = LABS.parent
+NO_WORDS = "as the docstring and the tests want it."
 ANSWERS = ROOT / "tests" / "labs" / "answers"  # more right ones: second/labNN_name.py, third/
 
 
@@ -57,6 +64,13 @@ class Hole:
     hints: tuple[str, ...]
     file: str  # the learner's file, without its folder: "graphs.py"
     broken: bool = False  # the file is given with a fault: the learner mends instead of writing
+    keeps: tuple[str, ...] = ()  # of a class: private methods that stay, to be written
+    removes: tuple[str, ...] = ()  # functions that are taken out of the learner's file
+
+    def parts(self, text: str) -> tuple[list[str], list[str]]:
+        """Full names of the functions of the engine's text: (to be written, to be taken out)."""
+        write, gone = parts_of(text, self.name, self.keeps)
+        return write, [*gone, *self.removes]
 
 
 @dataclass(frozen=True)
@@ -116,6 +130,10 @@ class Lab:
         """The module that the learner's file stands for: `mini_engine.sim.graphs`."""
         return self.sources[file].removesuffix(".py").replace("/", ".")
 
+    def without_words(self) -> Lab:
+        """The same lab for those who want it hard: its TODOs do not say what to do."""
+        return replace(self, holes=tuple(replace(hole, task=NO_WORDS) for hole in self.holes))
+
     # -- texts of the files, by implementation ---------------------------------------------------
 
     def reference(self) -> dict[str, str]:
@@ -130,17 +148,31 @@ class Lab:
                 if hole.broken:
                     texts[hole.file] = given[hole.file]
                 else:
-                    texts[hole.file] = cut(texts[hole.file], {hole.name: (hole.number, hole.task)})
+                    text = texts[hole.file]
+                    write, gone = hole.parts(text)
+                    todo = (hole.number, hole.task)
+                    texts[hole.file] = cut(without(text, gone), dict.fromkeys(write, todo))
             except CutError as error:
                 raise CutError(f"{self.name}/lab.toml: hole {hole.number}: {error}") from error
         return texts
 
     def definitions(self) -> list[tuple[Hole, list[str]]]:
-        """Each hole with the functions that it consists of: itself, or those of its mend."""
-        mends = self._mends()
+        """Each hole with the functions to be written or mended: itself, or a class's methods, or
+        those of its mend."""
+        mends, reference = self._mends(), self.reference()
         return [
-            (hole, list(functions(mends[hole.file])) if hole.broken else [hole.name])
+            (hole, list(functions(mends[hole.file])))
+            if hole.broken
+            else (hole, hole.parts(reference[hole.file])[0])
             for hole in self.holes
+        ]
+
+    def covered(self) -> list[tuple[Hole, list[str]]]:
+        """As `definitions`, with the functions that the cut takes out: all that a hole tests."""
+        reference = self.reference()
+        return [
+            (hole, names if hole.broken else [*names, *hole.parts(reference[hole.file])[1]])
+            for hole, names in self.definitions()
         ]
 
     def to_mend(self) -> dict[str, str]:
@@ -148,10 +180,18 @@ class Lab:
         given = self._sources()
         return {hole.file: given[hole.file] for hole in self.holes if hole.broken}
 
-    def filled(self, fragment: Path) -> dict[str, str]:
-        """The reference with a fragment spliced in: a wrong answer or a second right one."""
-        texts, text = self.reference(), fragment.read_text()
-        return _spliced(texts, parts_by_file(text) or find_source(text, texts))
+    def filled(self, fragment: Path, onto: Mapping[str, str] | None = None) -> dict[str, str]:
+        """The reference, or other texts, with a fragment spliced in: a wrong answer, for example.
+
+        Raises CutError if the fragment replaces nothing there.
+        """
+        texts = dict(onto or self.reference())
+        return _spliced(texts, self.parts(fragment, texts))
+
+    def parts(self, fragment: Path, texts: Mapping[str, str]) -> dict[str, str]:
+        """File name -> what the fragment has for that file."""
+        text = fragment.read_text()
+        return parts_by_file(text) or find_source(text, texts)
 
     def _sources(self) -> dict[str, str]:
         return {file: (ROOT / path).read_text() for file, path in self.sources.items()}
@@ -171,8 +211,8 @@ class Lab:
             return self.cut((self.holes[int(which) - 1],))
         if kind == "wrong" and which.replace("-", "_") in self.wrong:
             return self.filled(self.wrong[which.replace("-", "_")])
-        if kind in self.answers:
-            return self.filled(self.answers[kind])
+        if kind in self.answers:  # into the cut files: it has nothing of the engine's own way
+            return self.filled(self.answers[kind], self.cut())
         known = ["mine", "reference", *(f"wrong/{name}" for name in self.wrong)]
         raise ValueError(f"lab {self.number} has no {implementation!r}: {', '.join(known)}")
 
@@ -237,7 +277,7 @@ def _lab(folder: Path, data: dict[str, Any]) -> Lab:
 
 
 def _hole(number: int, data: dict[str, Any], files: dict[str, str]) -> Hole:
-    unknown = set(data) - {"name", "mend", "task", "hints", "source"}
+    unknown = set(data) - {"name", "mend", "task", "hints", "source", "keeps", "removes"}
     if unknown:
         raise CutError(f"hole {data.get('name')}: unknown field {', '.join(sorted(unknown))}")
     broken = "mend" in data
@@ -246,4 +286,6 @@ def _hole(number: int, data: dict[str, Any], files: dict[str, str]) -> Hole:
     file = Path(source).name
     if file not in files:
         raise CutError(f"hole {name}: {source} is not a source of this lab")
-    return Hole(number, name, data["task"], tuple(data["hints"]), file, broken)
+    keeps, removes = tuple(data.get("keeps", ())), tuple(data.get("removes", ()))
+    hints = tuple(data["hints"])
+    return Hole(number, name, data["task"], hints, file, broken, keeps=keeps, removes=removes)

@@ -1,10 +1,11 @@
 """Run the tests of a lab and report the outcome.
 
 In:  a `Lab` and an implementation: the learner's files, or texts made from the engine's.
-Out: a `Report`: what passed, which TODOs are open, what failed and which misconception that points
-to, or why nothing ran (a syntax error, time, memory).
+Out: a `Report`: what passed, which TODOs are open, what failed, or why nothing ran (a syntax error,
+time, memory). diagnosis.py then looks for the misconceptions that the failures come from.
 
-The tests run in a process of their own, under the lab's limits of time and memory.
+The tests run in a process of their own, under the lab's limits of time and memory, and with it ends
+all that it has started.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from __future__ import annotations
 import ast
 import contextlib
 import json
-import multiprocessing
+import signal
 import tempfile
+import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from multiprocessing.context import BaseContext
 from pathlib import Path
@@ -23,20 +25,31 @@ from typing import Any
 
 from labs.runner.catalogue import ROOT, Hole, Lab
 from labs.runner.cutter import CutError, open_holes
+from labs.runner.guard import end_group, place_of
 from labs.runner.session import Job, run_job, sentence
+from labs.runner.warm import fresh
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One test. `todo` is the open hole that made it fail."""
+    """One test. `todo` is the open hole that made it fail; evidence.py explains the rest."""
 
     test: str
     outcome: str  # passed | failed | skipped
     catches: tuple[str, ...] = ()
     todo: str = ""
+    error: str = ""
     message: str = ""
     asserted: str = ""
+    at: int = 0
     where: str = ""
+    line: str = ""
+    mine: bool = False  # was it raised in the learner's file?
+    inputs: str = ""
+    expected: str = ""
+    got: str = ""
+    printed: str = ""
+    state: dict[str, str] = field(default_factory=dict)
     reason: str = ""
 
     @property
@@ -44,13 +57,37 @@ class Outcome:
         return sentence(self.test)
 
 
+@dataclass(frozen=True)
+class Diagnosis:
+    """Failing test -> ids of the misconceptions that explain it, none if no known one does.
+
+    A test that is not a key was not looked into: its error says itself what is wrong. `tried` of
+    `known` wrong answers were compared in the time there was.
+    """
+
+    named: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    tried: int = 0
+    known: int = 0
+
+    @property
+    def ids(self) -> list[str]:
+        return list(dict.fromkeys(id for ids in self.named.values() for id in ids))
+
+
 @dataclass
 class Report:
-    """The outcome of a run. `stopped` says why it did not finish, or did not begin."""
+    """The outcome of a run. `stopped` says why it did not finish, or did not begin; `where` and
+    `line` then are the place in the learner's file, if it is known."""
 
     lab: Lab
     outcomes: list[Outcome] = field(default_factory=list)
     stopped: str = ""
+    where: str = ""
+    line: str = ""
+    inputs: str = ""  # what the learner's function held there
+    wrote: list[tuple[str, str]] = field(default_factory=list)  # (file of the repository, where)
+    seconds: float = 0.0
+    diagnosis: Diagnosis = field(default_factory=Diagnosis)
     open: list[Hole] = field(default_factory=list)  # holes that are not filled yet
 
     @property
@@ -69,12 +106,15 @@ class Report:
         return {n: fallen[n] for n in sorted({*fallen, *(hole.number for hole in self.open)})}
 
 
-def check_files(lab: Lab, files: Mapping[str, Path]) -> Report:
-    """Run the lab's tests on these files (learner's file name -> path)."""
+def check_files(
+    lab: Lab, files: Mapping[str, Path], *, debug: bool = False, context: BaseContext | None = None
+) -> Report:
+    """Run the lab's tests on these files (learner's file name -> path). With `debug` they have the
+    terminal, all the time in the world, and end with the first failure."""
     for path in files.values():
         if stopped := syntax_error(path):
             return Report(lab, stopped=stopped)
-    report = _run(lab, files)
+    report = _run(lab, files, first=debug, debug=debug, context=context)
     report.open = still_open(lab, files)
     return report
 
@@ -95,15 +135,17 @@ def check_texts(
     *,
     only: str = "",
     first: bool = False,
+    expected: Mapping[str, str] | None = None,
     context: BaseContext | None = None,
 ) -> Report:
-    """Run the lab's tests on these texts, file name -> text; with `first` until one fails."""
+    """Run the lab's tests on these texts, file name -> text; with `first` until one fails, with
+    `expected`, test -> outcome, those tests until one comes out otherwise."""
     with tempfile.TemporaryDirectory(prefix="lab-") as folder:
         files = {}
         for file, text in texts.items():
             files[file] = Path(folder) / file
             files[file].write_text(text)
-        return _run(lab, files, only=only, first=first, context=context)
+        return _run(lab, files, only=only, first=first, expected=expected, context=context)
 
 
 def still_open(lab: Lab, files: Mapping[str, Path]) -> list[Hole]:
@@ -144,9 +186,12 @@ def _run(
     *,
     only: str = "",
     first: bool = False,
+    expected: Mapping[str, str] | None = None,
+    debug: bool = False,
     context: BaseContext | None = None,
 ) -> Report:
-    context = context or multiprocessing.get_context("spawn")
+    context = fresh() if debug else context or fresh()
+    begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="lab-") as folder:
         events = Path(folder) / "events.jsonl"
         events.touch()
@@ -158,45 +203,91 @@ def _run(
             lab.environment,
             only,
             first,
+            expected or {},
+            debug,
         )
         process = context.Process(target=run_job, args=(job,))  # type: ignore[attr-defined]
         process.start()
         try:
-            process.join(lab.limit_s)
+            with _interrupts_for_the_debugger() if debug else contextlib.nullcontext():
+                process.join(None if debug else lab.limit_s)
             late = process.is_alive()
         finally:
+            if process.pid is not None and not debug:
+                end_group(process.pid)
             process.kill()
             process.join()
-        told = [json.loads(line) for line in events.read_text().splitlines()]
-    return _report(lab, told, late, process.exitcode)
+        told = _read(events)
+        crash = Path(f"{events}.crash")
+        log = crash.read_text() if crash.exists() else ""
+    report = _report(lab, told, late, process.exitcode)
+    if report.stopped and not report.where:
+        report.where = place_of(log, [str(path) for path in files.values()])
+    report.seconds = time.monotonic() - begun
+    return report
+
+
+@contextlib.contextmanager
+def _interrupts_for_the_debugger() -> Iterator[None]:
+    """Ctrl-C goes to the process with the debugger, which is in the same terminal."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _read(events: Path) -> list[dict[str, Any]]:
+    """The events that were written whole."""
+    told = []
+    for line in events.read_text().splitlines():
+        with contextlib.suppress(ValueError):  # the process was ended in the middle of a line
+            told.append(json.loads(line))
+    return told
 
 
 def _report(lab: Lab, events: list[dict[str, Any]], late: bool, code: int | None) -> Report:
-    report = Report(lab)
+    report, last = Report(lab), {event["event"]: event for event in events}
     for event in events:
         if event["event"] == "end":
             fields = {k: v for k, v in event.items() if k not in ("event", "catches")}
             if not 1 <= _number(fields.get("todo", "")) <= len(lab.holes):
                 fields["todo"] = ""  # cut from an older engine, whose lab had more holes
             report.outcomes.append(Outcome(catches=tuple(event["catches"]), **fields))
-        elif event["event"] == "broken":
-            report.stopped = event["message"]
-    if report.stopped or (events and events[-1]["event"] == "over"):
-        return report
-    started = [event["test"] for event in events if event["event"] == "start"]
+        elif event["event"] == "wrote":
+            report.wrote.append((event["path"], event["where"]))
     ended = [outcome.test for outcome in report.outcomes]
-    running = f" in “{sentence(started[-1])}”" if started and started[-1] not in ended else ""
-    if late:
-        report.stopped = (
-            f"stopped after {lab.limit_s:g} s{running}: does a loop never end? "
-            f"The engine's own solution takes a few seconds for the whole lab"
-        )
+    test = last.get("start", {"test": ""})["test"]
+    running = f" in “{sentence(test)}”" if test and test not in ended else ""
+    endless = "does a loop never end? The engine's own solution takes a few seconds for all tests"
+    if "broken" in last:
+        report.stopped = last["broken"]["message"]
+    elif "over" in last:
+        left = last["over"]["code"] == 2 and not report.failed and "end" in last
+        report.stopped = "the debugger was left" if left else ""
+        return report
+    elif "loop" in last:
+        report.stopped = f"stopped after {last['loop']['seconds']:.0f} s{running}: {endless}"
+    elif "exit" in last:
+        report.stopped = f"os._exit ended the process{running} with code {last['exit']['code']}"
+    elif late:
+        report.stopped = f"stopped after {lab.limit_s:g} s{running}: {endless}"
     else:
-        report.stopped = (
-            f"the process ended{running} with code {code}: it ran out of memory "
-            f"({lab.memory_gb:g} GB is this lab's limit) or crashed in compiled code"
+        report.stopped = f"the process ended{running} with {_ending(code)}: " + (
+            f"it ran out of memory ({lab.memory_gb:g} GB is this lab's limit) or crashed in "
+            f"compiled code"
         )
+    place = last.get("broken") or last.get("loop") or last.get("exit") or {}
+    report.where, report.line = place.get("where", ""), place.get("line", "")
+    report.inputs = place.get("inputs", "")
     return report
+
+
+def _ending(code: int | None) -> str:
+    if code is not None and code < 0:
+        with contextlib.suppress(ValueError):
+            return signal.Signals(-code).name
+    return f"code {code}"
 
 
 def _number(todo: str) -> int:

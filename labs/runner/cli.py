@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 
-from labs.runner import commands, mutate
+from labs.runner import commands, mutate, own, predict
 from labs.runner.commands import Done
 
 HELP = """\
@@ -53,6 +54,15 @@ ONE_LAB = ("number", {"type": int, "nargs": "?", "help": "the lab (default: ever
 JOBS = ("--jobs", {"type": int, "default": 2, "metavar": "J", "help": "runs at a time (default 2)"})
 SAMPLE = ("--sample", {"type": int, "metavar": "K", "help": "of K mutants a lab, always the same"})
 SEEN_HINTS = ("--all", {"action": "store_true", "help": "show the hints seen so far"})
+QUESTION = ("--question", {"type": int, "metavar": "K", "help": "answer this question alone"})
+SAY = ("--say", {"metavar": "ANSWER", "help": "a number in its unit, or the number of a choice"})
+BECAUSE = ("--because", {"default": "", "metavar": "TEXT", "help": "why you expect it"})
+UNDO = ("--undo", {"action": "store_true", "help": "take the mistake back and show it"})
+SEED = ("--seed", {"type": int, "metavar": "S", "help": "the same mistake for the same seed"})
+HARD = ("--hard", {"action": "store_true", "help": "leave out the words of the TODOs"})
+YES = ("--yes", {"action": "store_true", "help": "also while the lab is red, without asking"})
+WITH_TERMINAL = "with the terminal, so that breakpoint() works; ends with the first failure"
+DEBUG = ("--debug", {"action": "store_true", "help": WITH_TERMINAL})
 WHOSE = "mine, reference, or wrong/NAME for a known wrong answer (default: mine)"
 IMPL = ("--impl", {"default": "mine", "metavar": "WHOSE", "help": WHOSE})
 
@@ -61,25 +71,33 @@ COMMANDS = (
     Command("list", "show every lab, how far you are, and the next step",
             (JSON,), commands.run_list),
     Command("start", "cut the holes of a lab into a file of your own; a file that exists is kept",
-            (JSON, LAB), commands.run_start),
+            (JSON, LAB, HARD), commands.run_start),
     Command("check", "run the tests of a lab on your file",
-            (JSON, LAB, IMPL, EVERY_TEST), commands.run_check),
+            (JSON, LAB, IMPL, EVERY_TEST, DEBUG), commands.run_check),
     Command("hint", "show one more hint",
             (JSON, LAB, HOLE, SEEN_HINTS), commands.run_hint),
-    Command("watch", "check again whenever you save",
-            (JSON, LAB), commands.run_watch),
+    Command("watch", "check again whenever you save, until Ctrl-C",
+            (LAB,), commands.run_watch),
     Command("demo", "run the demo, or any command of the engine, with your solved files in place",
             (WORDS,), commands.run_demo),
     Command("measure", "run the measuring step of a GPU lab, or read the captured run",
             (THIS_LAB, WORDS), commands.run_measure),
     Command("diff", "show how your file differs from the engine's",
-            (JSON, LAB), commands.run_diff),
+            (JSON, LAB, YES), commands.run_diff),
     Command("reset", "cut a lab anew and keep what you wrote as a backup",
-            (JSON, LAB), commands.run_reset),
+            (JSON, LAB, HARD), commands.run_reset),
     Command("update", "carry your code over into files cut from this engine; the old ones are kept",
             (JSON, STALE_LAB), commands.run_update),
     Command("solution", "show how the engine itself fills the holes",
-            (JSON, LAB, HOLE), commands.run_solution),
+            (JSON, LAB, HOLE, YES), commands.run_solution),
+    Command("predict", "say what you expect before a lab; after green, see the key",
+            (JSON, LAB, QUESTION, SAY, BECAUSE), predict.run_predict),
+    Command("ledger", "show how good your predictions were, and whether they got better",
+            (JSON,), predict.run_ledger),
+    Command("show", "show on your own code what the lab is about",
+            (LAB, WORDS), own.run_show),
+    Command("sabotage", "make one small mistake in your passing file: find it from what it does",
+            (JSON, LAB, UNDO, SEED), own.run_sabotage),
     Command("mutate", "make small mistakes in the engine's way and show which no test notices",
             (JSON, ONE_LAB, HOLE, SAMPLE, JOBS), mutate.run_mutate),
     Command("doctor", "show versions and the GPU, and what is emulated here and why",
@@ -92,15 +110,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command, `list` if none is given. Returns the exit code."""
     args = build_parser().parse_args(list(sys.argv[1:] if argv is None else argv) or ["list"])
     as_json = getattr(args, "json", False)
+    console = Console(highlight=False, quiet=as_json, soft_wrap=True)  # commands stay on one line
     try:
-        done = args.run(args, Console(highlight=False, quiet=as_json))
+        done = args.run(args, console)
+        if as_json:
+            print(json.dumps(done.result, indent=2))
+        sys.stdout.flush()
+    except BrokenPipeError:  # `| head` has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except (ValueError, OSError, RuntimeError) as error:
         print(f"labs {args.command}: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
-    if as_json:
-        print(json.dumps(done.result, indent=2))
     return int(done.code)
 
 

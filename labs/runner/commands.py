@@ -7,16 +7,23 @@ one line that says what to do.
 from __future__ import annotations
 
 import difflib
+import sys
 import time
 from argparse import Namespace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from rich.console import Console
+from rich.prompt import Confirm
 
 from labs.runner import show, workspace
 from labs.runner.catalogue import Hole, Lab, all_labs, lab_number
 from labs.runner.checking import Report, check_files, check_implementation, shown, still_open
 from labs.runner.cutter import definition_of
+from labs.runner.diagnosis import diagnose
+from labs.runner.predictions import reminder
+from labs.runner.report import as_json, show_report
+from labs.runner.words import command, from_here
 from labs.runner.workspace import Progress
 
 
@@ -40,73 +47,103 @@ def run_list(args: Namespace, console: Console) -> Done:
 
 def run_start(args: Namespace, console: Console) -> Done:
     progress = workspace.load_progress()
-    lab = _chosen(args, progress)
+    lab = chosen_lab(args, progress)
     if workspace.stale(lab, progress):
         raise ValueError(workspace.ask_for_update(lab))
+    if args.hard:
+        if workspace.started(lab):
+            raise ValueError(
+                f"lab {lab.number} is started already: {command('reset', lab.number, '--hard')} "
+                "cuts it anew and keeps what you wrote as a backup"
+            )
+        progress.of(lab).hard = True
+        lab = lab.without_words()
     written = workspace.start(lab, progress)
     workspace.save_progress(progress)
     show.started(lab, bool(written), console)
+    if line := reminder(lab, progress):
+        console.print(line)
     return Done({"lab": lab.name, "files": [str(p) for p in workspace.my_files(lab).values()]})
 
 
 def run_check(args: Namespace, console: Console) -> Done:
     progress = workspace.load_progress()
-    lab = _chosen(args, progress)
+    lab = chosen_lab(args, progress)
     show.refuse_missing_packages(lab)
+    if args.debug:
+        report = check_mine(lab, progress, debug=True)
+        show_report(report, console, whose="mine", every=False, progress=progress)
+        return Done(as_json(report), 0 if report.passed else 1)
     with console.status(f"lab {lab.number}: running its tests"):
         if args.impl == "mine":
             report = check_mine(lab, progress)
         else:
             report = check_implementation(lab, args.impl)
-    show.report(report, console, whose=args.impl, every=args.all, progress=progress)
-    return Done(show.as_json(report), 0 if report.passed else 1)
+            report.diagnosis = diagnose(lab, lab.texts(args.impl), report)
+    show_report(report, console, whose=args.impl, every=args.all, progress=progress)
+    if report.passed and args.impl == "mine" and (line := reminder(lab, progress)):
+        console.print(line)
+    return Done(as_json(report), 0 if report.passed else 1)
 
 
-def check_mine(lab: Lab, progress: Progress) -> Report:
-    """Check the learner's files and write down what came of it."""
+def check_mine(lab: Lab, progress: Progress, *, debug: bool = False) -> Report:
+    """Check the learner's files, write down what came of it, and look for the causes of failures.
+
+    With `debug` the tests have the terminal, so that `breakpoint()` works.
+    """
     workspace.refuse_unready(lab, progress)
-    report = check_files(lab, workspace.my_files(lab))
-    state = progress.of(lab)
-    state.checks += 1
-    if report.passed:
-        state.passed = state.passed or workspace.now()
-        state.passed_hash = workspace.my_digest(lab)
-    elif state.passed_hash == workspace.my_digest(lab):  # passed before, on an older engine
-        state.passed_hash = ""
-    progress.current = lab.number
+    files = workspace.my_files(lab)
+    texts = {file: path.read_text() for file, path in files.items()}
+    report = check_files(lab, files, debug=debug)
+    workspace.note(lab, progress, report.passed)
     workspace.save_progress(progress)
+    if not debug:
+        report.diagnosis = diagnose(lab, texts, report)
     return report
 
 
 def run_hint(args: Namespace, console: Console) -> Done:
     progress = workspace.load_progress()
-    lab = _chosen(args, progress)
+    lab = chosen_lab(args, progress)
     hole = _hole(args, lab) or _first_open(lab)
     hints = progress.of(lab).hints
     seen = hints.get(str(hole.number), 0)
     if not args.all:
         seen = hints[str(hole.number)] = min(seen + 1, len(hole.hints))
         workspace.save_progress(progress)
+    passed = workspace.solved(lab, progress)
     show.hints(lab, hole, seen, console)
-    return Done({"hole": hole.name, "hints": list(hole.hints[:seen])})
+    if passed and not args.all:
+        console.print(f"Lab {lab.number} has passed: nothing is left to write.")
+    return Done({"hole": hole.name, "hints": list(hole.hints[:seen]), "passed": passed})
 
 
 def run_watch(args: Namespace, console: Console) -> Done:
+    """Check at every save until Ctrl-C. Editors save by renaming: a file may be gone a while."""
     progress = workspace.load_progress()
-    lab = _chosen(args, progress)
+    lab = chosen_lab(args, progress)
     show.refuse_missing_packages(lab)
-    before = None
+    workspace.refuse_unready(lab, progress)
+    before: list[tuple[int, int] | None] = []
     while True:
-        files = workspace.my_files(lab).values()
-        stamps = [path.stat().st_mtime_ns if path.exists() else 0 for path in files]
+        stamps = [_stamp(path) for path in workspace.my_files(lab).values()]
         if stamps != before:
             before = stamps
-            report = check_mine(lab, progress)
-            show.report(report, console, whose="mine", every=False, progress=progress)
-            if report.passed:
-                return Done(show.as_json(report))
-            console.print("[dim]watching: save to check again, Ctrl-C to stop[/]")
+            try:
+                report = check_mine(lab, progress)
+                show_report(report, console, whose="mine", every=False, progress=progress)
+                console.print("[dim]watching: save to check again, Ctrl-C to stop[/]")
+            except (ValueError, FileNotFoundError) as error:
+                console.print(f"[dim]watching: {error}[/]")
         time.sleep(0.3)
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_mtime_ns, found.st_ino
 
 
 def run_demo(args: Namespace, console: Console) -> Done:
@@ -124,24 +161,29 @@ def run_measure(args: Namespace, console: Console) -> Done:
 
 
 def run_diff(args: Namespace, console: Console) -> Done:
+    """A unified diff that `patch -p0` takes: from your file to the engine's way."""
     progress = workspace.load_progress()
-    lab = _chosen(args, progress)
+    lab = chosen_lab(args, progress)
     workspace.refuse_unready(lab, progress)
-    lines: list[str] = []
     to_mend = lab.to_mend()  # the engine's own text would give the fault away
+    if not to_mend:
+        _ask_first(args, lab, progress, console)
+    lines: list[str] = []
     for file, path in workspace.my_files(lab).items():
         mine = path.read_text()
         if file in to_mend:
-            lines += _diff(to_mend[file], mine, f"{file} as it was given", shown(path))
+            lines += _diff(to_mend[file], mine, path, "as it was given", "yours")
         else:
-            lines += _diff(mine, lab.reference()[file], shown(path), lab.sources[file])
+            lines += _diff(mine, lab.reference()[file], path, "yours", lab.sources[file])
     show.diff(lines, console, "what you were given" if to_mend else "the engine's")
     return Done(lines)
 
 
 def run_reset(args: Namespace, console: Console) -> Done:
     progress = workspace.load_progress()
-    lab = _chosen(args, progress)
+    lab = lab_number(args.number) if args.number is not None else chosen_lab(args, progress)
+    progress.of(lab).hard = args.hard
+    lab = lab.without_words() if args.hard else lab_number(lab.number)
     backups = workspace.reset(lab, progress)
     workspace.save_progress(progress)
     for backup in backups:
@@ -183,11 +225,16 @@ def run_update(args: Namespace, console: Console) -> Done:
 
 
 def run_solution(args: Namespace, console: Console) -> Done:
-    lab = _chosen(args, workspace.load_progress())
+    progress = workspace.load_progress()
+    lab = chosen_lab(args, progress)
     chosen = _hole(args, lab)
+    _ask_first(args, lab, progress, console)
     texts, to_mend = lab.reference(), lab.to_mend()
+    paths = workspace.my_files(lab)
     found = {
-        hole.name: "\n".join(_diff(to_mend[hole.file], texts[hole.file], "broken", "mended"))
+        hole.name: "\n".join(
+            _diff(to_mend[hole.file], texts[hole.file], paths[hole.file], "broken", "mended")
+        )
         if hole.broken
         else definition_of(texts[hole.file], hole.name)
         for hole in ([chosen] if chosen else lab.holes)
@@ -207,13 +254,12 @@ def run_doctor(_args: Namespace, console: Console) -> Done:
 # ---------------------------------------------------------------- parts
 
 
-def _chosen(args: Namespace, progress: Progress) -> Lab:
+def chosen_lab(args: Namespace, progress: Progress) -> Lab:
     """The lab that was asked for, or the current one."""
-    if args.number is not None:
-        return lab_number(args.number)
-    if not progress.current:
-        raise ValueError("no lab is started yet: python -m labs start 1")
-    return lab_number(progress.current)
+    if args.number is None and not progress.current:
+        raise ValueError(f"no lab is started yet: {command('start', 1)}")
+    lab = lab_number(progress.current if args.number is None else args.number)
+    return lab.without_words() if progress.of(lab).hard else lab
 
 
 def _hole(args: Namespace, lab: Lab) -> Hole | None:
@@ -234,6 +280,23 @@ def _first_open(lab: Lab) -> Hole:
         return lab.holes[0]
 
 
-def _diff(before: str, after: str, left: str, right: str) -> list[str]:
+def _ask_first(args: Namespace, lab: Lab, progress: Progress, console: Console) -> None:
+    """Raises ValueError unless the lab has passed, or one wants to see the answer all the same."""
+    if args.yes or workspace.solved(lab, progress):
+        return
+    if sys.stdin.isatty() and console.is_terminal:
+        question = f"Lab {lab.number} has not passed yet. Show the engine's way all the same?"
+        if Confirm.ask(question, console=console, default=False):
+            return
+        raise ValueError(f"nothing shown. One step further: {command('hint', lab.number)}")
+    raise ValueError(
+        f"lab {lab.number} has not passed yet, and this shows the engine's way: add --yes to see "
+        f"it all the same, or take one step further by {command('hint', lab.number)}"
+    )
+
+
+def _diff(before: str, after: str, path: Path, left: str, right: str) -> list[str]:
+    """Both sides bear the learner's path, so `patch -p0` never touches another file."""
     lines = before.splitlines(), after.splitlines()
-    return list(difflib.unified_diff(*lines, left, right, lineterm=""))
+    names = f"{from_here(path)}\t{left}", f"{from_here(path)}\t{right}"
+    return list(difflib.unified_diff(*lines, *names, lineterm=""))

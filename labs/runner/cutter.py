@@ -53,9 +53,12 @@ def fill(source: str, bodies: Mapping[str, Lines]) -> str:
 
 
 def open_holes(text: str, names: Iterable[str]) -> list[str]:
-    """Those of the named functions that still raise their TODO. Missing ones raise `CutError`."""
+    """Those of the named functions and classes in which a TODO is still raised.
+
+    Missing ones raise `CutError`.
+    """
     tree = ast.parse(text)
-    return [name for name in names if _raises_todo(_function(tree, name))]
+    return [name for name in names if _raises_todo(_definition(tree, name))]
 
 
 def splice(source: str, fragment: str) -> str:
@@ -103,6 +106,23 @@ def changed(source: str, mine: str) -> str:
     return "\n".join(out) + "\n"
 
 
+def counterpart(source: str, fragment: str) -> str:
+    """A fragment with what the source itself has in the places that the given one replaces."""
+    lines, tree = source.splitlines(), ast.parse(source)
+    out: Lines = []
+    for node in ast.parse(fragment).body:
+        old = _find(tree, _name(node))
+        if old is None:
+            continue
+        if not (isinstance(node, ast.ClassDef) and isinstance(old, ast.ClassDef)):
+            out += lines_of(old, lines)
+            continue
+        members = [found for member in node.body if (found := _find(old, _name(member)))]
+        out += [f"class {node.name}:", *(line for m in members for line in lines_of(m, lines))]
+        out += [] if members else ["    pass"]
+    return "\n".join(out) + "\n"
+
+
 def find_source(fragment: str, sources: Mapping[str, str]) -> dict[str, str]:
     """Split a fragment by the sources that its parts belong to: file -> fragment.
 
@@ -127,8 +147,8 @@ def find_source(fragment: str, sources: Mapping[str, str]) -> dict[str, str]:
 
 
 def definition_of(source: str, name: str) -> str:
-    """The text of one function or method, as it stands."""
-    return "\n".join(lines_of(_function(ast.parse(source), name), source.splitlines()))
+    """The text of one function, method or class, as it stands."""
+    return "\n".join(lines_of(_definition(ast.parse(source), name), source.splitlines()))
 
 
 def body_of(source: str, name: str) -> Lines:
@@ -228,12 +248,19 @@ def _replaced(lines: Lines, edits: list[tuple[int, int, Lines]]) -> str:
     return "\n".join(out) + "\n"
 
 
-def _function(tree: ast.Module, name: str) -> ast.FunctionDef:
+def _definition(tree: ast.Module, name: str) -> ast.FunctionDef | ast.ClassDef:
     node: ast.AST | None = tree
     for part in name.split("."):
         node = _find(node, part) if node is not None else None
-    if not isinstance(node, ast.FunctionDef):
+    if not isinstance(node, ast.FunctionDef | ast.ClassDef):
         raise CutError(f"there is no function {name}")
+    return node
+
+
+def _function(tree: ast.Module, name: str) -> ast.FunctionDef:
+    node = _definition(tree, name)
+    if not isinstance(node, ast.FunctionDef):
+        raise CutError(f"there is no function {name}: it is a class")
     return node
 
 

@@ -36,6 +36,7 @@ PAIRS = [("min", "max"), ("minimum", "maximum"), ("any", "all"), ("floor", "ceil
 # fmt: on
 OTHER_NAMES = dict(PAIRS) | {right: left for left, right in PAIRS}
 SYMMETRIC = {"min", "max", "minimum", "maximum", "lcm", "gcd", "allclose", "array_equal", "equal"}
+HEADED = (ast.If, ast.For, ast.While, ast.With)  # statements with others below them
 Replacement = ast.AST | None  # None: nothing can stand there, so the node is dropped from its list
 
 
@@ -54,28 +55,47 @@ def mutants(source: str, name: str) -> list[Mutant]:
     Raises KeyError if the file has no such function.
     """
     function, lines = functions(source)[name], source.splitlines()
-    first = function.lineno - len(lines_of(function, lines)) + _length(function)
-    indent = " " * function.col_offset
     found, seen = [], Counter[str]()
-    for change, mutated in _changes(function):
+    for change, mutated, before, after in _changes(function):
         seen[change] += 1
         nth = f" (number {seen[change]})" if seen[change] > 1 else ""
-        text = textwrap.indent(ast.unparse(mutated), indent).splitlines()
-        whole = [*lines[: first - 1], *text, *lines[function.end_lineno :]]
-        found.append(Mutant(name, change + nth, "\n".join(whole) + "\n"))
+        whole = _rewritten(lines, function, mutated)
+        text = _in_place(lines, before, after, whole) or whole
+        found.append(Mutant(name, change + nth, text))
     return found
 
 
 # ---------------------------------------------------------------- parts
 
 
-def _length(function: ast.FunctionDef) -> int:
-    """Lines from `def` to the end."""
-    return (function.end_lineno or function.lineno) - function.lineno + 1
+def _rewritten(lines: list[str], old: ast.FunctionDef, new: ast.FunctionDef) -> str:
+    """The file with one function written anew: its comments are lost."""
+    first = (old.end_lineno or old.lineno) - len(lines_of(old, lines))
+    text = textwrap.indent(ast.unparse(new), " " * old.col_offset).splitlines()
+    return "\n".join([*lines[:first], *text, *lines[old.end_lineno :]]) + "\n"
 
 
-def _changes(function: ast.FunctionDef) -> Iterator[tuple[str, ast.FunctionDef]]:
-    """Each change as its name and the function that has it."""
+def _in_place(lines: list[str], before: ast.stmt, after: Replacement, wanted: str) -> str | None:
+    """The file with one statement changed where it stands, if that is the same program."""
+    first, last = before.lineno, before.end_lineno or before.lineno
+    headed = isinstance(before, HEADED) and isinstance(after, type(before))
+    if headed:
+        last = before.body[0].lineno - 1  # type: ignore[attr-defined]
+    new = " " * before.col_offset + ("pass" if after is None else _headline(after))
+    if headed and lines[first - 1].lstrip().startswith("elif "):
+        new = new.replace("if ", "elif ", 1)
+    text = "\n".join([*lines[: first - 1], new, *lines[last:]]) + "\n"
+    try:
+        same = ast.dump(ast.parse(text)) == ast.dump(ast.parse(wanted))
+    except SyntaxError:
+        return None
+    return text if same else None
+
+
+def _changes(
+    function: ast.FunctionDef,
+) -> Iterator[tuple[str, ast.FunctionDef, ast.stmt, Replacement]]:
+    """Each change: its name, the function that has it, and the statement before and after."""
     nodes = list(ast.walk(function))
     order = {id(node): place for place, node in enumerate(nodes)}
     parents = {id(child): node for node in nodes for child in ast.iter_child_nodes(node)}
@@ -93,7 +113,7 @@ def _changes(function: ast.FunctionDef) -> Iterator[tuple[str, ast.FunctionDef]]
             _replace(parent, twin, replacement)
             now = replacement if statement is node else after
             change = f"{_headline(statement)}  =>  {_headline(now)}"
-            yield change, ast.fix_missing_locations(mutated)
+            yield change, ast.fix_missing_locations(mutated), statement, now
 
 
 def _walk(node: ast.AST) -> Iterator[ast.AST]:

@@ -84,7 +84,7 @@ def all_mutants(lab: Lab, hole: int | None = None) -> list[LabMutant]:
     texts = lab.reference()
     return [
         LabMutant(name, one.file, mutant)
-        for one, names in lab.definitions()
+        for one, names in lab.covered()
         if hole in (None, one.number)
         for name in names
         for mutant in mutants(texts[one.file], name)

@@ -23,9 +23,11 @@ from rich.console import Console
 
 from labs.runner import workspace
 from labs.runner.catalogue import ROOT, Lab, all_labs
+from labs.runner.checking import syntax_error
 from labs.runner.cutter import changed, splice
 from labs.runner.doctor import nvidia_gpu
 from labs.runner.substitute import substitute
+from labs.runner.words import command
 
 
 def play(words: Sequence[str], console: Console) -> int:
@@ -36,6 +38,16 @@ def play(words: Sequence[str], console: Console) -> int:
     stale = [lab for lab in labs if workspace.stale(lab, progress)]
     if stale:
         console.print(f"Left out: {workspace.ask_for_update(*stale)}.")
+    for lab in [lab for lab in solved if workspace.edited(lab, progress)]:
+        broken = [line for path in workspace.my_files(lab).values() if (line := syntax_error(path))]
+        if broken:
+            solved.remove(lab)
+            console.print(f"Left out: lab {lab.number}, {broken[0]}")
+        else:
+            console.print(
+                f"Lab {lab.number} has changed since it passed: it runs as it is now "
+                f"({command('check', lab.number)})"
+            )
     texts = merged(solved)
     if not texts:
         console.print("No lab about the engine is solved yet, so this is its own code.")
@@ -95,14 +107,18 @@ def of_the_engine(lab: Lab) -> bool:
     return any(lab.module(file).startswith("mini_engine.") for file in lab.sources)
 
 
-def merged(labs: Sequence[Lab]) -> dict[str, str]:
-    """Module -> the engine's text with what the learner wrote in these labs."""
+def merged(labs: Sequence[Lab], instead: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Module -> the engine's text with what the learner wrote in these labs.
+
+    `instead` (file -> text) is taken in the place of the learner's own.
+    """
     texts: dict[str, str] = {}
     for lab in labs:
         files, reference = workspace.my_files(lab), lab.reference()
         for file in lab.sources:
             module = lab.module(file)
-            fragment = changed(reference[file], files[file].read_text())
+            mine = (instead or {}).get(file) or files[file].read_text()
+            fragment = changed(reference[file], mine)
             texts[module] = splice(texts.get(module, reference[file]), fragment)
     return texts
 
@@ -115,21 +131,62 @@ def run(
 ) -> int:
     """`python -m MODULE WORDS` with these texts in the place of modules. Returns its exit code."""
     with tempfile.TemporaryDirectory(prefix="labs-") as folder:
-        pairs = []
-        for name, text in texts.items():
-            file = Path(folder) / f"{name}.py"
-            file.write_text(text)
-            pairs.append(f"{name}={file}")
-        command = [sys.executable, "-m", "labs.runner.play", module, ",".join(pairs), *words]
-        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-        there = os.environ | {"PYTHONPATH": path} | dict(environment or {})
-        return subprocess.run(command, env=there).returncode
+        words_of, there = _command(module, words, texts, environment, Path(folder))
+        return subprocess.run(words_of, env=there).returncode
+
+
+def output(
+    module: str, texts: Mapping[str, str], environment: Mapping[str, str], limit_s: float
+) -> str:
+    """What it prints, errors' last lines and a missing end included, instead of showing it."""
+    with tempfile.TemporaryDirectory(prefix="labs-") as folder:
+        words, there = _command(module, [], texts, environment, Path(folder))
+        try:
+            done = subprocess.run(words, env=there, capture_output=True, text=True, timeout=limit_s)
+        except subprocess.TimeoutExpired as late:
+            told = late.stdout or b""
+            text = told.decode(errors="replace") if isinstance(told, bytes) else told
+            return f"{text}\nno end after {limit_s:g} s"
+    return done.stdout + "".join(done.stderr.strip().splitlines(keepends=True)[-1:])
+
+
+def _command(
+    module: str,
+    words: Sequence[str],
+    texts: Mapping[str, str],
+    environment: Mapping[str, str] | None,
+    folder: Path,
+) -> tuple[list[str], dict[str, str]]:
+    """The words of the process and its environment; the texts are written into the folder."""
+    pairs = []
+    for name, text in texts.items():
+        file = folder / f"{name}.py"
+        file.write_text(text)
+        pairs.append(f"{name}={file}")
+    command = [sys.executable, "-m", "labs.runner.play", module, ",".join(pairs), *words]
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    return command, os.environ | {"PYTHONPATH": path} | dict(environment or {})
+
+
+def unused(names: Sequence[str]) -> str:
+    """A line about those of the learner's modules that a command never imported."""
+    idle = [name for name in names if name not in sys.modules]
+    if not idle:
+        return ""
+    kernels = any(name in KERNELS for name in idle)
+    how = f": {command('demo', 'generate', '--backend', 'cuda')} runs kernels" if kernels else ""
+    return f"This command has no use for {', '.join(idle)}{how}."
 
 
 if __name__ == "__main__":
     _module, _pairs, *_words = sys.argv[1:]
-    substitute(
-        {name: Path(file) for name, _, file in (p.partition("=") for p in _pairs.split(",") if p)}
-    )
+    _files = {
+        name: Path(file) for name, _, file in (p.partition("=") for p in _pairs.split(",") if p)
+    }
+    substitute(_files)
     sys.argv = [f"python -m {_module}", *_words]
-    runpy.run_module(_module, run_name="__main__", alter_sys=True)
+    try:
+        runpy.run_module(_module, run_name="__main__", alter_sys=True)
+    finally:
+        if _line := unused(list(_files)):
+            print(f"\n{_line}", file=sys.stderr)

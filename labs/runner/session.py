@@ -6,6 +6,7 @@ written at once, so that the waiting process knows which test was running when t
     {"event": "start", "test": "test_replay_ignores_a_rebound_input"}
     {"event": "end", "test": "…", "outcome": "failed", "todo": "", "catches": ["rebind-input"], …}
     {"event": "broken", "message": "…"}           the tests could not even be collected
+    {"event": "loop", …}                          and others of guard.py
 
 The process serves this run alone: it substitutes modules, limits its memory and may be killed.
 """
@@ -14,27 +15,32 @@ from __future__ import annotations
 
 import json
 import os
+import pdb
 import re
 import sys
-import traceback
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from labs.runner.catalogue import ROOT
-from labs.runner.cutter import TODO
+from labs.runner.catalogue import LABS, ROOT
+from labs.runner.difference import Compared
+from labs.runner.evidence import explained
+from labs.runner.guard import Guard, own_group
 from labs.runner.substitute import substitute
 
 CATCHES = "catches(*ids): a test that fails if the code holds one of these misconceptions"
+ANY = ""  # an expected outcome: whatever it is
+PRINTED = 2000  # characters kept of what the learner prints in one test
 
 
 @dataclass(frozen=True)
 class Job:
     """What to run. `only` keeps the tests that catch this misconception; `first` ends with the
-    first test that fails."""
+    first test that fails; `expected`, test -> outcome, keeps these tests, those that shall fail
+    first, and ends at one that comes out otherwise; `debug` gives the terminal to the tests."""
 
     test_file: str
     modules: dict[str, str]  # module -> file
@@ -43,6 +49,8 @@ class Job:
     environment: dict[str, str] = field(default_factory=dict)
     only: str = ""
     first: bool = False
+    expected: Mapping[str, str] = field(default_factory=dict)
+    debug: bool = False
 
 
 def run_job(job: Job) -> None:
@@ -51,22 +59,34 @@ def run_job(job: Job) -> None:
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # slow to load, and none is used
     sys.dont_write_bytecode = True
     sys.path.insert(0, str(ROOT))
+    if job.debug:
+        sys.stdin = open(0, closefd=False)  # noqa: SIM115  multiprocessing has put nothing there
+    else:
+        own_group()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # drops what pytest prints
+        os.dup2(1, 2)
     limit_memory(job.memory_gb)
     substitute({module: Path(file) for module, file in job.modules.items()})
     with open(job.events, "a", encoding="utf-8") as out:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # drops what pytest and the learner print
-        os.dup2(1, 2)
-        reporter = Reporter(out, job.only, list(job.modules.values()))
+        reporter = Reporter(out, job)
+        reporter.guard.watch(limits=not job.debug)
+        reporter.guard.tell_exits()
+        reporter.guard.tell_writes(ROOT, except_in=_writable())
+        if not job.debug:
+            reporter.guard.log_crashes(f"{job.events}.crash")
         words = [job.test_file, "-q", "--tb=native", "--import-mode=importlib"]
-        words += [
-            "-p",
-            "no:cacheprovider",
-            "-p",
-            "no:unraisableexception",
-        ]  # this one collects garbage after each test
-        words += ["-x"] if job.first else []
+        for plugin in ("cacheprovider", "faulthandler", "unraisableexception"):
+            words += ["-p", f"no:{plugin}"]  # the last one collects garbage after each test
+        words += ["-x"] if job.first or job.debug else []
+        words += ["-s", "--tb=no", "--no-header", "--no-summary"] if job.debug else []
         code = pytest.main([*words, "--rootdir", str(ROOT), "-c", os.devnull], plugins=[reporter])
         reporter.write(event="over", code=int(code))
+
+
+def _writable() -> list[Path]:
+    """Folders of the repository in which a check may write."""
+    mine = Path(os.environ.get("LABS_HOME") or LABS / "mine").resolve()
+    return [mine, ROOT / ".venv", ROOT / ".git", ROOT / "build"]
 
 
 def limit_memory(gigabytes: float) -> None:
@@ -85,29 +105,46 @@ def limit_memory(gigabytes: float) -> None:
 class Reporter:
     """A pytest plugin that writes each event as a line of JSON."""
 
-    def __init__(self, out: Any, only: str = "", files: list[str] | None = None) -> None:
-        self.out, self.only, self.files = out, only, files or []
+    def __init__(self, out: Any, job: Job) -> None:
+        self.out, self.job, self.files = out, job, list(job.modules.values())
+        self.guard = Guard(self.files, self.write)
+        self.compared: Compared | None = None
+        self.pid = os.getpid()
 
     def write(self, **event: Any) -> None:
         self.out.write(json.dumps(event) + "\n")
         self.out.flush()
 
+    @pytest.hookimpl(trylast=True)
     def pytest_configure(self, config: pytest.Config) -> None:
         config.addinivalue_line("markers", CATCHES)
         config.addinivalue_line("markers", "gpu: needs an NVIDIA GPU")
+        if not self.job.debug:  # pytest has put its own there, which finds no terminal
+            sys.breakpointhook = pdb.set_trace = _no_terminal
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        if self.only:
-            items[:] = [item for item in items if self.only in misconceptions(item)]
+        if self.job.only:
+            items[:] = [item for item in items if self.job.only in misconceptions(item)]
+        if expected := self.job.expected:
+            items[:] = [item for item in items if item.name in expected]
+            items.sort(key=lambda item: expected[item.name] != "failed")
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self.compared = None
+        self.guard.test(nodeid.rpartition("::")[2])
         self.write(event="start", test=nodeid.rpartition("::")[2])
+
+    def pytest_assertrepr_compare(self, op: str, left: object, right: object) -> list[str]:
+        self.compared = Compared(op, left, right)
+        return [str(self.compared)]
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
+        if os.getpid() != self.pid:
+            os.kill(os.getpid(), 9)  # a fork that the learner's code has left running
         if report.when == "call" or (report.when == "setup" and not report.passed):
             error = call.excinfo.value if call.excinfo and not report.skipped else None
             self.write(
@@ -115,56 +152,53 @@ class Reporter:
                 test=item.name,
                 outcome=report.outcome,
                 catches=misconceptions(item),
-                **(explained(error, self.files) if error else {}),
+                printed=report.capstdout[-PRINTED:] if error else "",
+                **(self._explained(error) if error else {}),
                 **(
                     {"reason": str(report.longrepr[-1])}
                     if isinstance(report.longrepr, tuple)
                     else {}
                 ),
             )
+            if self.job.expected.get(item.name, ANY) not in (ANY, report.outcome):
+                item.session.shouldstop = "another outcome"
         return report
 
-    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        if report.failed:
-            lines = str(report.longrepr).strip().splitlines()
-            last = [line.removeprefix("E").strip() for line in lines if line.startswith("E")]
-            message = (last or lines)[-1]
-            self.write(event="broken", message=message, detail=str(report.longrepr))
+    def _explained(self, error: BaseException) -> dict[str, Any]:
+        try:
+            return explained(error, self.files, self.job.test_file, self.compared)
+        except Exception as trouble:  # a learner's own object may fail when it is looked at
+            return {"error": type(error).__name__, "message": str(error)[:500], "line": "",
+                    "where": "", "state": {"trouble": str(trouble)}}  # fmt: skip
+
+    def pytest_exception_interact(
+        self, call: pytest.CallInfo[Any], report: pytest.CollectReport | pytest.TestReport
+    ) -> None:
+        if isinstance(report, pytest.CollectReport) and call.excinfo is not None:
+            self._broken(call.excinfo.value)
+
+    def pytest_internalerror(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+        self._broken(excinfo.value)
+
+    def _broken(self, error: BaseException) -> None:
+        """The tests could not be collected: an import failed, or ended the process."""
+        found = error.__cause__ or error  # pytest wraps an ImportError
+        told = self._explained(found)
+        message = f"{told['error']}: {told['message'] or 'no message'}"
+        self.write(event="broken", message=message, where=told["where"], line=told["line"])
+
+
+class NoTerminal(RuntimeError):
+    """A debugger was asked for where nobody can type."""
+
+
+def _no_terminal(*_: object, **__: object) -> None:
+    raise NoTerminal("breakpoint() needs a terminal: python -m labs check --debug")
 
 
 def misconceptions(item: pytest.Item) -> list[str]:
     """The ids of the misconceptions that a test catches."""
     return [str(id) for mark in item.iter_markers("catches") for id in mark.args]
-
-
-def explained(error: BaseException, files: list[str]) -> dict[str, str]:
-    """An error in a few words: its TODO if it is one, its message, and where it was raised.
-
-    Follows errors back to those they were raised from, because Triton's interpreter wraps them.
-    """
-    chain: list[BaseException] = []
-    link: BaseException | None = error
-    while link is not None and link not in chain:
-        chain.append(link)
-        link = link.__cause__ or link.__context__
-    unwritten = [e for e in chain if isinstance(e, NotImplementedError)]
-    todo = next((m for m in (TODO.search(str(e)) for e in (*unwritten, *chain)) if m), None)
-    frames = [frame for e in chain for frame in traceback.extract_tb(e.__traceback__)]
-    mine = [f for f in frames if any(_same(f.filename, file) for file in files)]
-    test = [f for f in frames if f.filename.endswith("test_lab.py")]
-    place = mine[-1] if mine else (test or frames)[-1]
-    said = str(error).strip() or "no message"
-    asserted = test[-1].line if test and isinstance(error, AssertionError) else ""
-    return {
-        "todo": todo[0] if todo else "",
-        "message": f"{type(error).__name__}: {said}",
-        "asserted": asserted or "",
-        "where": f"{place.filename}:{place.lineno}",
-    }
-
-
-def _same(one: str, other: str) -> bool:
-    return os.path.realpath(one) == os.path.realpath(other)
 
 
 def sentence(test: str) -> str:

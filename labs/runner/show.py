@@ -13,12 +13,18 @@ from rich.table import Table
 from labs.runner import workspace
 from labs.runner.carry import Carried
 from labs.runner.catalogue import Hole, Lab, all_labs
-from labs.runner.checking import Outcome, Report, shown
+from labs.runner.checking import shown
 from labs.runner.doctor import INSTALL, missing
-from labs.runner.play import of_the_engine
+from labs.runner.words import command
 from labs.runner.workspace import Progress
 
-RUN = "python -m labs"
+LEGEND = {
+    "passed": "passed",
+    "edited": "changed since it passed, not checked again",
+    "failed": "passed before, fails now",
+    "started": "begun",
+}
+PASSED = ("passed", "edited")
 
 
 def welcome(lab: Lab, console: Console) -> None:
@@ -36,7 +42,7 @@ Lab 1 is cut for you: [bold]{lab.title}[/], about {lab.minutes} minutes
 
 Now run this. It fails, and tells you in one line each what to write:
 
-  [bold].venv/bin/{RUN} check[/]
+  [bold]{command("check")}[/]
 """
     )
 
@@ -46,7 +52,8 @@ def listing(labs: Sequence[Lab], progress: Progress, console: Console) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("", "lab", "min", "needs", "without a GPU"):
         table.add_column(name, justify="right" if name == "min" else "left")
-    signs = {"passed": "[green]✓[/]", "edited": "[yellow]~[/]", "started": "[yellow]·[/]", "": " "}
+    signs = {"passed": "[green]✓[/]", "edited": "[green]~[/]", "failed": "[red]✗[/]",
+             "started": "[yellow]·[/]", "": " "}  # fmt: skip
     standings = [standing(lab, progress) for lab in labs]
     for lab, where in zip(labs, standings, strict=True):
         here = "[bold]" if where["current"] else ""
@@ -58,24 +65,28 @@ def listing(labs: Sequence[Lab], progress: Progress, console: Console) -> None:
             lab.without,
         )
     console.print(table)
-    passed = sum(where["state"] == "passed" for where in standings)
-    console.print(f"\n{passed} of {len(labs)} passed. {next_step(labs, progress)}")
+    seen = {where["state"] for where in standings} - {""}
+    legend = [f"{signs[state]} {words}" for state, words in LEGEND.items() if state in seen]
+    console.print(f"\n{'   '.join(legend)}" if legend else "")
+    passed = sum(where["state"] in PASSED for where in standings)
+    console.print(f"{passed} of {len(labs)} passed. {next_step(labs, progress)}")
     stale = [lab for lab, where in zip(labs, standings, strict=True) if where["stale"]]
     if stale:
         console.print(f"[yellow]Attention: {workspace.ask_for_update(*stale)}.[/]")
 
 
 def standing(lab: Lab, progress: Progress) -> dict[str, Any]:
-    """One lab for `--json`: state is "", started, passed, or edited since it passed.
+    """One lab for `--json`: state is "" or a key of LEGEND.
 
     A stale lab that had passed counts as passed until its carried-over files fail.
     """
     stale, where = workspace.stale(lab, progress), ""
     if stale or workspace.started(lab):
-        passed = progress.of(lab).passed
-        where = "edited" if passed else "started"
-        if passed and (stale or workspace.solved(lab, progress)):
-            where = "passed"
+        state = progress.of(lab)
+        where = "started"
+        if state.passed:
+            changed = not stale and workspace.edited(lab, progress)
+            where = "failed" if state.failed else "edited" if changed else "passed"
     return {
         "lab": lab.name,
         "title": lab.title,
@@ -92,14 +103,14 @@ def next_step(labs: Sequence[Lab], progress: Progress) -> str:
     """The one command to run now."""
     current = next((lab for lab in labs if lab.number == progress.current), None)
     if current is not None and standing(current, progress)["stale"]:
-        return f"You are in lab {current.number}: [bold].venv/bin/{RUN} update {current.number}[/]"
-    if current is not None and standing(current, progress)["state"] != "passed":
-        return f"You are in lab {current.number}: [bold].venv/bin/{RUN} check[/]"
-    open_labs = [lab for lab in labs if standing(lab, progress)["state"] != "passed"]
+        return f"You are in lab {current.number}: [bold]{command('update', current.number)}[/]"
+    if current is not None and standing(current, progress)["state"] not in PASSED:
+        return f"You are in lab {current.number}: [bold]{command('check')}[/]"
+    open_labs = [lab for lab in labs if standing(lab, progress)["state"] not in PASSED]
     if not open_labs:
-        return f"That is all. Now run your own engine: [bold].venv/bin/{RUN} demo[/]"
+        return f"That is all. Now run your own engine: [bold]{command('demo')}[/]"
     later = [lab for lab in open_labs if lab.number > progress.current] or open_labs
-    return f"Next: [bold].venv/bin/{RUN} start {later[0].number}[/] ({later[0].title})"
+    return f"Next: [bold]{command('start', later[0].number)}[/] ({later[0].title})"
 
 
 def started(lab: Lab, fresh: bool, console: Console) -> None:
@@ -111,7 +122,7 @@ def started(lab: Lab, fresh: bool, console: Console) -> None:
     for hole in lab.holes:
         verb = "mend " if hole.broken else "write"
         console.print(f"  {verb}   [bold]{hole.name}[/]: {escape(hole.task)}")
-    console.print(f"\nThen: [bold].venv/bin/{RUN} check[/]   stuck: [bold].venv/bin/{RUN} hint[/]")
+    console.print(f"\nThen: [bold]{command('check')}[/]   stuck: [bold]{command('hint')}[/]")
 
 
 def updated(
@@ -129,7 +140,7 @@ def updated(
     for remark in done.remarks:
         console.print(f"  [yellow]look at[/]        {escape(remark)}")
     console.print("  What you changed outside the holes is in the kept files only.")
-    console.print(f"Now: [bold].venv/bin/{RUN} check {lab.number}[/]\n")
+    console.print(f"Now: [bold]{command('check', lab.number)}[/]\n")
 
 
 def refuse_missing_packages(lab: Lab) -> None:
@@ -141,99 +152,24 @@ def refuse_missing_packages(lab: Lab) -> None:
         )
 
 
-def report(
-    report: Report, console: Console, *, whose: str, every: bool, progress: Progress
-) -> None:
-    """The outcome of a check: open holes, then the first failure with its likely cause."""
-    lab = report.lab
-    whose = "" if whose == "mine" else f" ({whose})"
-    passed = sum(o.outcome == "passed" for o in report.outcomes)
-    counted = f"{passed} of {len(report.outcomes)} tests pass"
-    if report.stopped:
-        console.print(f"[red]✗[/] lab {lab.number}{whose}: {escape(report.stopped)}")
-        if not whose:
-            _engine_changed(lab, console, progress)
-        return
-    for outcome in report.outcomes:
-        if outcome.outcome == "skipped":
-            console.print(f"[yellow]–[/] {escape(outcome.sentence)}: {escape(outcome.reason)}")
-    if report.passed:
-        _green(lab, whose, counted, console, progress)
-        return
-    for number, tests in report.todos.items():
-        hole = lab.holes[number - 1]
-        waiting = f"{tests} test{'s wait' if tests > 1 else ' waits'}" if tests else "later"
-        waiting = "as it was given" if hole.broken else waiting
-        verb = "MEND" if hole.broken else "TODO"
-        label = f"{verb}({number}) [bold]{hole.name}[/]: {escape(hole.task)}"
-        console.print(f"[yellow]○[/] {label} [dim]({waiting})[/]")
-    wrong = [outcome for outcome in report.failed if not outcome.todo]
-    for index, outcome in enumerate(wrong):
-        _failure(lab, outcome, console, full=every or index == 0)
-    console.print(f"\nlab {lab.number}{whose}: {counted}.", end="")
-    console.print(f" Stuck: [bold].venv/bin/{RUN} hint[/]" if not whose else "")
-    if not whose:
-        _engine_changed(lab, console, progress)
-
-
-def _engine_changed(lab: Lab, console: Console, progress: Progress) -> None:
-    if workspace.source_changed(lab, progress):
-        console.print(
-            f"[dim]The engine's file has changed since yours was cut. If a test asks for something "
-            f"that your file has no place for: {RUN} update {lab.number} (keeps a backup).[/]"
-        )
-
-
-def _failure(lab: Lab, outcome: Outcome, console: Console, *, full: bool) -> None:
-    console.print(f"[red]✗[/] {escape(outcome.sentence)}")
-    if not full:
-        return
-    if outcome.asserted:
-        console.print(f"    [dim]{escape(outcome.asserted)}[/]")
-    for line in outcome.message.splitlines()[:12]:
-        console.print(f"    {escape(line)}")
-    if outcome.message.startswith("MemoryError"):
-        console.print(
-            f"    This lab may use {lab.memory_gb:g} GB: how much does your code allocate?"
-        )
-    console.print(f"    [dim]{escape(_place(outcome.where))}[/]")
-    for id in outcome.catches:
-        belief = lab.misconception(id)
-        console.print(f"    [bold]A likely cause[/] ({id}): {escape(belief.says)}")
-        console.print(f"    Read {belief.read}")
-
-
-def _place(where: str) -> str:
-    path, _, line = where.rpartition(":")
-    return f"{shown(path)}:{line}" if path else where
-
-
-def _green(lab: Lab, whose: str, counted: str, console: Console, progress: Progress) -> None:
-    console.print(f"[green]✓[/] [bold]lab {lab.number}: {lab.title}[/]{whose}: {counted}")
-    if whose:
-        return
-    console.print(f"\nYou have shown: {escape(lab.proves)}")
-    if (lab.folder / "measure.py").exists():
-        console.print(f"\nMeasure it: [bold].venv/bin/{RUN} measure {lab.number}[/]")
-    if of_the_engine(lab):
-        console.print(f"\nYour own code in the engine: [bold].venv/bin/{RUN} demo[/]")
-    console.print(next_step(all_labs(), progress))
-
-
 def hints(lab: Lab, hole: Hole, seen: int, console: Console) -> None:
     """The hints shown so far, the newest last; also after the lab has passed."""
     console.print(f"[bold]lab {lab.number}, {hole.name}[/]: {escape(hole.task)}")
     for level, hint in enumerate(hole.hints[:seen], start=1):
         console.print(f"  hint {level} of {len(hole.hints)}: {escape(hint)}")
     if seen == 0:
-        console.print(f"  no hint shown yet: {RUN} hint {lab.number} --hole {hole.number}")
+        console.print(f"  no hint shown yet: {command('hint', lab.number, '--hole', hole.number)}")
     elif seen == len(hole.hints):
-        console.print(f"[dim]No more hints. The answer: {RUN} solution --hole {hole.number}[/]")
+        answer = command("solution", lab.number, "--hole", hole.number)
+        console.print(f"[dim]No more hints. The answer: {answer}[/]")
 
 
 def diff(lines: Sequence[str], console: Console, other: str) -> None:
     """`-` is yours and `+` the engine's; in a file to mend, `-` was given and `+` is yours."""
     colours = {"+": "green", "-": "red", "@": "cyan"}
+    if not console.is_terminal and not console.quiet:  # for `patch`: every character as it is
+        print("\n".join(lines) or f"Your file and {other} are the same.")
+        return
     for line in lines:
         colour = colours.get(line[:1], "")
         console.print(f"[{colour}]{escape(line)}[/]" if colour else escape(line))
@@ -258,18 +194,3 @@ def findings(found: Mapping[str, Any], console: Console) -> None:
     console.print()
     for sentence in found["sentences"]:
         console.print(escape(sentence))
-
-
-def as_json(report: Report) -> dict[str, Any]:
-    """A report as JSON."""
-    return {
-        "lab": report.lab.name,
-        "passed": report.passed,
-        "stopped": report.stopped,
-        "todos": report.todos,
-        "tests": [
-            {"test": o.test, "outcome": o.outcome, "catches": list(o.catches), "todo": o.todo,
-             "message": o.message, "where": o.where}
-            for o in report.outcomes
-        ],
-    }  # fmt: skip

@@ -8,16 +8,30 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import sys
 from functools import cache
 from multiprocessing.context import BaseContext
 
-HEAVY = [
-    "numpy",
-    "pytest",
-    "_pytest.assertion.rewrite",
-    "labs.runner.session",
-    "labs.runner.preload",
-]
+TORCH = "labs.runner.preload"
+HEAVY = ["numpy", "pytest", "_pytest.assertion.rewrite", "labs.runner.session", TORCH]
+
+
+def fresh() -> BaseContext:
+    """A context whose processes begin anew: slower, and nothing is shared."""
+    return multiprocessing.get_context("spawn")
+
+
+def forks(*, heavy: bool) -> BaseContext:
+    """For many runs of one lab: forks of a server, which has PyTorch if the lab is heavy.
+
+    On systems where a fork of a process with threads is not safe, processes that begin anew.
+    """
+    if sys.platform != "linux":
+        return fresh()
+    server = context()
+    if not heavy:
+        server.set_forkserver_preload([name for name in HEAVY if name != TORCH])
+    return server
 
 
 @cache

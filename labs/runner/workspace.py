@@ -22,6 +22,7 @@ from labs.runner.carry import Carried, broken_imports, carry
 from labs.runner.catalogue import LABS, Lab
 from labs.runner.checking import still_open, syntax_error
 from labs.runner.cutter import functions
+from labs.runner.words import command
 
 
 @dataclass
@@ -31,6 +32,8 @@ class LabState:
     started: str = ""
     passed: str = ""
     passed_hash: str = ""  # of the learner's files when they passed
+    failed: str = ""  # the last check, if it failed after one that passed
+    hard: bool = False  # cut without the words of the TODOs
     source_hash: str = ""  # of the engine's files that they were cut from
     hints: dict[str, int] = field(default_factory=dict)  # hole number -> hints shown
     checks: int = 0
@@ -110,7 +113,7 @@ def reset(lab: Lab, progress: Progress) -> list[Path]:
     """Cut anew and keep what was there as a backup beside it. Returns the backups."""
     backups = [_back_up(path) for path in my_files(lab).values() if path.exists()]
     state = progress.of(lab)
-    state.passed = state.passed_hash = ""
+    state.passed = state.passed_hash = state.failed = ""
     start(lab, progress)
     return backups
 
@@ -133,8 +136,11 @@ def stale(lab: Lab, progress: Progress) -> bool:
     """
     if not started(lab):
         return any((home() / lab.name).glob("*.py"))
-    return source_changed(lab, progress) and not all(
-        _fits(path, [hole.name for hole in lab.holes if hole.file == file and not hole.broken])
+    if not source_changed(lab, progress):
+        return False
+    written = [(hole.file, names) for hole, names in lab.definitions() if not hole.broken]
+    return not all(
+        _fits(path, [name for where, names in written if where == file for name in names])
         for file, path in my_files(lab).items()
     )
 
@@ -150,10 +156,10 @@ def _fits(path: Path, holes: Sequence[str]) -> bool:
 def ask_for_update(*labs: Lab) -> str:
     """The one line about stale labs."""
     which = f"lab{'s' * (len(labs) > 1)} {', '.join(str(lab.number) for lab in labs)}"
-    number = f" {labs[0].number}" if len(labs) == 1 else ""
+    number = [labs[0].number] if len(labs) == 1 else []
     return (
-        f"your files of {which} were cut from an older engine: .venv/bin/python -m labs "
-        f"update{number} carries your code over and keeps the old files"
+        f"your files of {which} were cut from an older engine: {command('update', *number)} "
+        "carries your code over and keeps the old files"
     )
 
 
@@ -162,7 +168,7 @@ def refuse_unready(lab: Lab, progress: Progress) -> None:
     if stale(lab, progress):
         raise ValueError(ask_for_update(lab))
     if not started(lab):
-        raise ValueError(f"lab {lab.number} is not started: python -m labs start {lab.number}")
+        raise ValueError(f"lab {lab.number} is not started: {command('start', lab.number)}")
 
 
 def update(lab: Lab, progress: Progress) -> tuple[Carried, list[Path]]:
@@ -192,7 +198,9 @@ def update(lab: Lab, progress: Progress) -> tuple[Carried, list[Path]]:
         path.write_text(done.texts[file])
     state.started = state.started or now()
     state.source_hash = digest(lab.reference())
-    state.passed_hash = my_digest(lab) if had_passed and not still_open(lab, files) else ""
+    if had_passed:
+        state.passed_hash = my_digest(lab)
+        state.failed = now() if still_open(lab, files) else ""
     progress.current = lab.number
     return done, backups
 
@@ -207,11 +215,27 @@ def my_digest(lab: Lab) -> str:
     return digest({file: path.read_text() for file, path in my_files(lab).items()})
 
 
-def solved(lab: Lab, progress: Progress) -> bool:
-    """Passed, and neither edited nor stale since."""
+def note(lab: Lab, progress: Progress, passed: bool) -> None:
+    """Write down what came of a check. A lab that has passed stays so until a check fails."""
     state = progress.of(lab)
-    unedited = bool(state.passed) and started(lab) and my_digest(lab) == state.passed_hash
-    return unedited and not stale(lab, progress)
+    state.checks += 1
+    state.failed = "" if passed or not state.passed else now()
+    if passed:
+        state.passed = state.passed or now()
+        state.passed_hash = my_digest(lab)
+    progress.current = lab.number
+
+
+def solved(lab: Lab, progress: Progress) -> bool:
+    """Has it passed, with no failing check since, and do its files fit the engine?"""
+    state = progress.of(lab)
+    green = bool(state.passed) and not state.failed
+    return green and started(lab) and not stale(lab, progress)
+
+
+def edited(lab: Lab, progress: Progress) -> bool:
+    """Have the files of a lab that has passed changed since the last check?"""
+    return bool(progress.of(lab).passed) and my_digest(lab) != progress.of(lab).passed_hash
 
 
 def digest(texts: dict[str, str]) -> str:

@@ -79,55 +79,41 @@ class GraphDispatcher:
             )
         if self.sizes:
             CaptureLadder(self.sizes)  # raises for a size below 1 or given twice
-        # The rungs of each run-time mode, smallest first; FULL is tried first.
-        self._ladders = {
-            CUDAGraphMode.FULL: self._full_ladder(),
-            CUDAGraphMode.PIECEWISE: self._piecewise_ladder(),
-        }
+        self._ladders = self._plan()
 
-    def _piecewise_ladder(self) -> list[BatchDescriptor]:
-        """The PIECEWISE rungs, smallest first: one for each size, or none in a mode without them.
+    def _plan(self) -> dict[CUDAGraphMode, list[BatchDescriptor]]:
+        """Every graph of this mode: the ladder of FULL, then that of PIECEWISE, smallest first.
 
-        Attention runs outside these graphs, and no other op asks which request owns a token. So
-        they serve any number of requests with any number of tokens each.
+        A ladder is empty if no kind of batch runs so in this mode. A rung names what its graph
+        depends on and leaves the rest at None:
+
+        * PIECEWISE: one rung for each size. Attention runs outside these graphs, and no other op
+          asks which request owns a token.
+        * FULL, where mixed batches run so: one rung for each size, for requests with any number of
+          tokens each. There may be as many requests as tokens, but no more than `max_num_seqs`.
+        * FULL, where only decode batches run so: every request has `decode_query_len` tokens. Each
+          size is rounded up to whole requests: with requests of 7 tokens, size 40 gives a rung of
+          6 requests and 42 tokens. No rung is listed twice, and rungs of more than `max_num_seqs`
+          requests, or of more tokens than the largest size, are left out.
+
+        The last rule has a cliff: with sizes 4 and 8 and max_num_seqs 6, there is no rung of 8, and
+        decode batches of 5 and 6 get no FULL graph (vllm-project/vllm PR 57355).
         """
-        if not self.mode.has_piecewise_cudagraphs():
-            return []
-        return [BatchDescriptor(CUDAGraphMode.PIECEWISE, size) for size in self.sizes]
-
-    def _full_ladder(self) -> list[BatchDescriptor]:
-        """The FULL rungs, smallest first, or none in a mode without them.
-
-        If decode batches have graphs of their own (`separate_routine`), these are the uniform
-        decode ladder. Otherwise there is one rung for each size, for any mix of prefill and decode.
-        It holds as many requests as tokens, since each has at least one, up to `max_num_seqs`.
-        """
-        if not self.mode.has_full_cudagraphs():
-            return []
-        if self.mode.separate_routine():
-            return self._uniform_decode_ladder()
-        return [
-            BatchDescriptor(CUDAGraphMode.FULL, size, num_reqs=min(size, self.max_num_seqs))
-            for size in self.sizes
-        ]
-
-    def _uniform_decode_ladder(self) -> list[BatchDescriptor]:
-        """Rungs for batches in which every request has `decode_query_len` tokens, smallest first.
-
-        Each size is rounded up to whole requests: with requests of 7 tokens, size 40 gives a rung
-        of 6 requests and 42 tokens. Each number of requests appears once. Rungs of more than
-        `max_num_seqs` requests, or of more tokens than the largest size, are left out.
-
-        This has a cliff: with sizes 4 and 8 and max_num_seqs 6, there is no rung of 8, and decode
-        batches of 5 and 6 get no FULL graph (vllm-project/vllm PR 57355).
-        """
-        query_len = self.decode_query_len
-        reqs = sorted({-(-size // query_len) for size in self.sizes})
-        return [
-            BatchDescriptor(CUDAGraphMode.FULL, n * query_len, n, query_len)
-            for n in reqs
-            if n <= self.max_num_seqs and n * query_len <= self.sizes[-1]
-        ]
+        full, pieces, width = CUDAGraphMode.FULL, CUDAGraphMode.PIECEWISE, self.decode_query_len
+        ladders: dict[CUDAGraphMode, list[BatchDescriptor]] = {full: [], pieces: []}
+        if self.mode.mixed_mode() is pieces:
+            ladders[pieces] = [BatchDescriptor(pieces, size) for size in self.sizes]
+        if self.mode.mixed_mode() is full:
+            ladders[full] = [
+                BatchDescriptor(full, size, min(size, self.max_num_seqs)) for size in self.sizes
+            ]
+        elif self.mode.decode_mode() is full:
+            ladders[full] = [
+                BatchDescriptor(full, n * width, n, width)
+                for n in sorted({-(-size // width) for size in self.sizes})
+                if n <= self.max_num_seqs and n * width <= self.sizes[-1]
+            ]
+        return ladders
 
     def descriptors(self) -> list[BatchDescriptor]:
         """Every graph to capture, in the order of capture: PIECEWISE then FULL, largest first.

@@ -105,26 +105,55 @@ def resolve_mode(
     """The mode that will be used, given what attention backend and compiler can do.
 
     `support`: of the weakest attention backend in the model.
-    `attention_in_splitting_ops`: the model is split at its attention ops.
-    `uniform_decode_query_len`: 1 + speculative tokens.
+    `attention_in_splitting_ops`: the model is *split* at its attention ops.
+    `compilation_mode`: VLLM_COMPILE means that vLLM's own compiler does the splitting.
+    `uniform_decode_query_len`: tokens of a decoding request, 1 + speculative tokens.
     `piecewise_capture_available`: the compiler or breakable capture can cut the forward pass.
 
-    Four rules in order, each applied to the mode that the one before it left:
+    What becomes of a mode, by the backend's support (`=`: it stays). NONE stays everywhere, and
+    PIECEWISE wherever the table does not list it. What it does not list at all follows from the
+    same few questions. ValueError: nothing can run what was asked; the message says to ask for
+    PIECEWISE. A word that names no mode or no support is a ValueError as well (`parse`).
 
-    1. FULL for mixed batches needs support ALWAYS. With less, the mode becomes FULL_AND_PIECEWISE
-       if the model is split at attention, else FULL_DECODE_ONLY. With NEVER, as in vLLM, it is a
-       ValueError that says to ask for PIECEWISE.
-    2. FULL for decode batches needs more than NEVER. Otherwise the mode becomes PIECEWISE if the
-       compiler splits the model at attention (compilation mode VLLM_COMPILE), else NONE.
-    3. FULL for decode batches with several tokens a request needs UNIFORM_BATCH. Otherwise the
-       mode becomes PIECEWISE if the model is split at attention, else NONE.
-    4. If nothing can cut the forward pass, PIECEWISE goes: `without_piecewise()`.
+        asked for             NEVER       SINGLE_TOKEN..      UNIFORM_BATCH       ALWAYS
+
+        split, VLLM_COMPILE, one token a request
+        FULL                  ValueError  FULL_AND_PIECEWISE  FULL_AND_PIECEWISE  =
+        FULL_AND_PIECEWISE    PIECEWISE   =                   =                   =
+        FULL_DECODE_ONLY      PIECEWISE   =                   =                   =
+
+        not split, VLLM_COMPILE, one token a request
+        FULL                  ValueError  FULL_DECODE_ONLY    FULL_DECODE_ONLY    =
+        FULL_AND_PIECEWISE    NONE        =                   =                   =
+        FULL_DECODE_ONLY      NONE        =                   =                   =
+
+        split, VLLM_COMPILE, several tokens a request
+        FULL                  ValueError  PIECEWISE           FULL_AND_PIECEWISE  =
+        FULL_AND_PIECEWISE    PIECEWISE   PIECEWISE           =                   =
+        FULL_DECODE_ONLY      PIECEWISE   PIECEWISE           =                   =
+
+        split, no VLLM_COMPILE, several tokens a request
+        FULL                  ValueError  PIECEWISE           FULL_AND_PIECEWISE  =
+        FULL_AND_PIECEWISE    NONE        PIECEWISE           =                   =
+        FULL_DECODE_ONLY      NONE        PIECEWISE           =                   =
+
+        not split, no VLLM_COMPILE, several tokens a request
+        FULL                  ValueError  NONE                FULL_DECODE_ONLY    =
+        FULL_AND_PIECEWISE    NONE        NONE                =                   =
+        FULL_DECODE_ONLY      NONE        NONE                =                   =
+
+        split, VLLM_COMPILE, one token a request, no piecewise capture
+        FULL                  ValueError  FULL_DECODE_ONLY    FULL_DECODE_ONLY    =
+        FULL_AND_PIECEWISE    NONE        FULL_DECODE_ONLY    FULL_DECODE_ONLY    FULL_DECODE_ONLY
+        FULL_DECODE_ONLY      NONE        =                   =                   =
+        PIECEWISE             NONE        NONE                NONE                NONE
     """
     mode, support = parse(CUDAGraphMode, mode), parse(AttentionCGSupport, support)
     compilation_mode = parse(CompilationMode, compilation_mode)
     full, piecewise = CUDAGraphMode.FULL, CUDAGraphMode.PIECEWISE
     split = attention_in_splitting_ops
 
+    # A graph of mixed batches needs a backend that bears all of them.
     if mode.mixed_mode() is full and support < AttentionCGSupport.ALWAYS:
         if support is AttentionCGSupport.NEVER:
             raise ValueError(
@@ -133,12 +162,15 @@ def resolve_mode(
             )
         mode = CUDAGraphMode.FULL_AND_PIECEWISE if split else CUDAGraphMode.FULL_DECODE_ONLY
 
+    # A graph of decode batches needs a backend that bears any graph: here only the compiler helps.
     if mode.decode_mode() is full and support is AttentionCGSupport.NEVER:
         cut_by_compiler = compilation_mode is CompilationMode.VLLM_COMPILE and split
         mode = piecewise if cut_by_compiler else CUDAGraphMode.NONE
 
+    # Several tokens a request need more than single tokens.
     several_tokens = uniform_decode_query_len > 1
     if mode.decode_mode() is full and several_tokens and support < AttentionCGSupport.UNIFORM_BATCH:
         mode = piecewise if split else CUDAGraphMode.NONE
 
+    # And pieces need something that cuts.
     return mode if piecewise_capture_available else mode.without_piecewise()

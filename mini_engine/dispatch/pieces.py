@@ -25,61 +25,40 @@ class Piece:
 
 
 def split_pieces(ops: Sequence[str], splitting_ops: Collection[str]) -> list[Piece]:
-    """Cut a forward pass at its splitting ops. Adjacent splitting ops share one piece.
+    """Cut a forward pass at its splitting ops. The pieces, in the order of their first ops.
 
     Splitting ops are attention and its like, whose work depends on the requests and not on the
-    number of tokens alone, and in vLLM also KV-cache writes.
+    number of tokens alone, and in vLLM also KV-cache writes (`_is_in` tells them).
 
-    A bare allocation (`empty`) alone between two splitting ops would make a graph of nothing, so
-    it moves to the captured piece before it. Ids may have gaps: such a move leaves one, and id 0
-    is missing if the pass begins with a splitting op.
+    Neighbours of one kind share a piece: a row of splitting ops, or a row of others, which will be
+    captured. Each piece has the next number as its `id`. Number 0 is kept for what comes before the
+    first splitting op: a pass that begins with one starts at 1.
+
+    A bare allocation (`_is_allocation`) launches nothing. Alone in its piece it would make a graph
+    of nothing, so it is added to the last piece of captured ops before it, and its number is not
+    used again. Where there is no such piece, it stays one, which a later allocation may join. Two
+    allocations side by side are a piece like any other.
 
     An op list has no data flow, so allocations are assumed to have no inputs. (vLLM keeps one in
     place if its input is made after the piece that it would move to.)
     """
-    splits = [_is_in(op, splitting_ops) for op in ops]
-    bare = [_is_allocation(op) for op in ops]
-    piece_of = without_graphs_of_nothing(number_pieces(splits), splits, bare)
-    pieces = []
-    for piece in sorted(set(piece_of)):
-        inside = [at for at, owner in enumerate(piece_of) if owner == piece]
-        pieces.append(Piece(piece, splits[inside[0]], [ops[at] for at in inside], inside))
+    rows: list[tuple[bool, list[int]]] = []  # neighbours of one kind, and where they stand
+    for at, op in enumerate(ops):
+        splits = _is_in(op, splitting_ops)
+        if not rows or rows[-1][0] != splits:
+            rows.append((splits, []))
+        rows[-1][1].append(at)
+    pieces: list[Piece] = []
+    captured: Piece | None = None  # the last piece so far that is to be a graph
+    for number, (splits, positions) in enumerate(rows, start=int(bool(rows) and rows[0][0])):
+        inside = [ops[at] for at in positions]
+        if len(inside) == 1 and _is_allocation(inside[0]) and captured is not None:
+            captured.ops.extend(inside)
+            captured.positions.extend(positions)
+            continue
+        pieces.append(Piece(number, splits, inside, positions))
+        captured = captured if splits else pieces[-1]
     return pieces
-
-
-def number_pieces(splits: Sequence[bool]) -> list[int]:
-    """The number of the piece that each op belongs to. `splits`: is it a splitting op?
-
-    Adjacent ops of one kind share a piece, and the next piece has the next number. Number 0 is
-    kept for ops before the first splitting op: a pass that begins with one starts at 1.
-    """
-    numbers: list[int] = []
-    for at, split in enumerate(splits):
-        same_kind = at > 0 and splits[at - 1] == split
-        first = int(split) if at == 0 else numbers[-1] + 1
-        numbers.append(numbers[-1] if same_kind else first)
-    return numbers
-
-
-def without_graphs_of_nothing(
-    numbers: Sequence[int], splits: Sequence[bool], bare: Sequence[bool]
-) -> list[int]:
-    """The same numbers, but a piece of a single bare allocation joins an earlier captured piece.
-
-    `bare`: is the op a bare allocation, which launches nothing? If it is alone in its piece, it
-    gets the number of the last captured piece before it, that is, of ops that do not split and have
-    not moved. If there is none, it stays, and later allocations may join it. Two allocations are
-    a piece like any other. All other numbers stay as they are, even if that leaves gaps.
-    """
-    numbers = list(numbers)
-    captured: int | None = None  # the last captured piece so far
-    for piece in sorted(set(numbers)):
-        inside = [at for at, owner in enumerate(numbers) if owner == piece]
-        if len(inside) == 1 and bare[inside[0]] and captured is not None:
-            numbers[inside[0]] = captured
-        elif not splits[inside[0]]:
-            captured = piece
-    return numbers
 
 
 def _is_in(op: str, splitting_ops: Collection[str]) -> bool:

@@ -78,8 +78,8 @@ def request_arrays(entries: Sequence[ScheduledRequest], width: int) -> dict[str,
     """
     query_lens = [entry.query_len for entry in entries]
     table = np.zeros((len(entries), width), np.int32)
-    for row, entry in zip(table, entries, strict=True):
-        row[: len(entry.block_table)] = entry.block_table
+    for row, entry in enumerate(entries):
+        table[row, : len(entry.block_table)] = entry.block_table
     return {
         "query_lens": query_lens,
         "context_lens": [entry.context_len for entry in entries],

@@ -78,7 +78,8 @@ def pooled_ratio(ones: Sequence[Sequence[float]], others: Sequence[Sequence[floa
 
     log(other / one) of each pair, pooled by `pooled_interval`; exp turns median and interval back
     into ratios. So what slows down both laps of a pair cancels, and swapping the two gives the
-    inverse. Raises ValueError unless there are equally many of both.
+    inverse. Raises ValueError unless there are equally many of both in each process, and where
+    `pooled_interval` does.
     """
     counts = [len(group) for group in ones], [len(group) for group in others]
     if counts[0] != counts[1]:
@@ -112,7 +113,8 @@ def held_out_percent(counts: Sequence[int], times_us: Sequence[float]) -> list[f
     """For each point, by how many percent the `line` through the *other* points misses it.
 
     100 × (predicted / measured - 1), so +10 means predicted a tenth too long; in the order of the
-    points. [] for fewer than three points: no line is fixed by one.
+    points. A time below LEAST_US divides as LEAST_US here, too. [] for fewer than three points:
+    no line is fixed by one.
     """
     if len(counts) < 3:
         return []

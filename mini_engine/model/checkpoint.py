@@ -75,7 +75,15 @@ def stored_tensors(config: ModelConfig, folder: str | Path) -> dict[str, StoredT
 
 def layer_parts(config: ModelConfig, index: int) -> dict[str, dict[str, tuple[int, ...]]]:
     """The weights of layer `index`: field of `LayerWeights` -> name and shape of the tensors whose
-    rows it stacks.
+    rows it stacks, in this order. Names begin with `model.layers.INDEX.`, matrices are (out, in):
+
+        input_norm, post_norm   input_layernorm.weight, post_attention_layernorm.weight
+        qkv                     self_attn.q_proj.weight, then k_proj and v_proj
+        qkv_bias                self_attn.q_proj.bias, then k_proj and v_proj
+        q_norm, k_norm          self_attn.q_norm.weight, self_attn.k_norm.weight: RMSNorm of a head
+        o                       self_attn.o_proj.weight
+        gate_up                 mlp.gate_proj.weight, then up_proj
+        down                    mlp.down_proj.weight
 
     Fields that the family lacks (bias except in qwen2, qk-norm except in qwen3) are left out.
     """
@@ -101,7 +109,11 @@ def layer_parts(config: ModelConfig, index: int) -> dict[str, dict[str, tuple[in
 
 
 def tensor_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Every tensor that a Hugging Face checkpoint of this model must have: name -> shape."""
+    """Every tensor that a Hugging Face checkpoint of this model must have: name -> shape.
+
+    Those of all layers (`layer_parts`), the embedding `EMBED`, the norm behind the last layer
+    `FINAL_NORM`, and the head `LM_HEAD`, unless it is tied: then the embedding is the head.
+    """
     shapes: dict[str, tuple[int, ...]] = {EMBED: (config.vocab_size, config.hidden_size)}
     for index in range(config.num_layers):
         for tensors in layer_parts(config, index).values():

@@ -13,9 +13,12 @@ KV blocks of 16 tokens round each request up by 15 tokens at most.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from mini_engine.model.checkpoint import EMBED, FINAL_NORM, LM_HEAD, tensor_shapes
 from mini_engine.model.config import ModelConfig
 from mini_engine.predict.gguf import MIXES, file_bytes
 from mini_engine.predict.gguf import read_bytes as read_of_mix
@@ -54,6 +57,21 @@ QUANTS = {
     "int4": Quant(4, 128, 2.5),  # a float16 scale and a 4-bit zero point for every 128 inputs
 }
 KV_DTYPE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1}
+
+
+class DecodeBytes(NamedTuple):
+    """What a decode step must read."""
+
+    weights: int  # once, for all requests
+    cache: int  # keys and values of all requests
+
+
+class Fit(NamedTuple):
+    """What fits into free memory."""
+
+    left_bytes: int  # beside `batch` requests; below 0: so many are missing
+    max_batch: int  # requests of this context
+    max_context: int  # tokens of one request alone
 
 
 @dataclass(frozen=True)
@@ -130,7 +148,7 @@ def capacity(
     node_bytes = nodes * spec.graph_node_bytes
     eager, pool = activation_bytes(config, EAGER_TOKENS), step_bytes(config, top, top)
     free = vram - spec.reserved_bytes - weights - eager - pool - node_bytes
-    a_request = context * per_token + logit_bytes(config)
+    room = fit(free, context, batch, per_token, logit_bytes(config))
     must_read = read + batch * context * per_token
     return CapacityReport(
         context=context,
@@ -143,10 +161,10 @@ def capacity(
         graph_node_bytes=node_bytes,
         kv_bytes_per_token=per_token,
         kv_bytes=batch * context * per_token,
-        left_bytes=free - batch * a_request,
-        max_context=longest_context(free, per_token, logit_bytes(config)),
+        left_bytes=room.left_bytes,
+        max_context=room.max_context,
         model_context=config.max_position_embeddings,
-        max_batch=largest_batch(free, context, per_token, logit_bytes(config)),
+        max_batch=room.max_batch,
         floor_ms=floor_ms(must_read, known.bandwidth_gb_s) if known else None,
         copy_floor_ms=floor_ms(must_read, known.copy_bandwidth_gb_s) if known else None,
     )
@@ -170,70 +188,84 @@ def stored_bytes(config: ModelConfig, quant: str, weights_file: int = 0) -> tupl
     return weight_bytes(config, quant), read_bytes(config, quant)
 
 
-def weight_bytes(config: ModelConfig, quant: str = "bf16") -> int:
-    """Bytes of all weights; a tied head counts once, as in `config.num_parameters`.
+def tensor_bytes(config: ModelConfig, quant: str = "bf16") -> dict[str, float]:
+    """What each tensor of the checkpoint takes on the card, its scales included: name -> bytes.
 
-    The four matrices of each layer (QKV, O, gate and up together, down) are stored as the quant
-    says. The rest is plain: as wide as the quant for "bf16", "fp16" and "fp32", which apply to
-    everything, and `config.dtype_bytes` each for the others. ValueError for an unknown quant.
+    The tensors are those of `tensor_shapes`. The layers' matrices, and nothing else, are stored as
+    the quant says (`QUANTS`). The rest is plain: as wide as the quant for "bf16", "fp16" and
+    "fp32", which apply to everything, and `config.dtype_bytes` a number for the others. Raises
+    ValueError for an unknown quant.
     """
     if quant not in QUANTS:
         raise ValueError(f"quant {quant!r}: expected one of {', '.join(QUANTS)}")
-    kind, c = QUANTS[quant], config
-    plain = kind.bits // 8 if kind.bits >= 16 else c.dtype_bytes
-    matrices = (
-        (c.q_size + 2 * c.kv_size, c.hidden_size),
-        (c.hidden_size, c.q_size),
-        (2 * c.intermediate_size, c.hidden_size),
-        (c.hidden_size, c.intermediate_size),
-    )
-    in_matrices = c.num_layers * sum(outputs * inputs for outputs, inputs in matrices)
-    stored = c.num_layers * sum(kind.matrix_bytes(*matrix) for matrix in matrices)
-    return round(stored) + (c.num_parameters - in_matrices) * plain
+    kind = QUANTS[quant]
+    plain = kind.bits // 8 if kind.bits >= 16 else config.dtype_bytes
+    taken: dict[str, float] = {}
+    for name, shape in tensor_shapes(config).items():
+        in_a_layer = name not in (EMBED, FINAL_NORM, LM_HEAD)
+        if in_a_layer and len(shape) == 2:
+            taken[name] = kind.matrix_bytes(*shape)
+        else:
+            taken[name] = math.prod(shape) * plain
+    return taken
 
 
-def read_bytes(config: ModelConfig, quant: str = "bf16") -> int:
-    """Bytes of weights that a step reads: all but an embedding table that is not also the head.
+def decode_bytes(
+    config: ModelConfig, contexts: Sequence[int], quant: str = "bf16", kv_dtype: str = "bf16"
+) -> DecodeBytes:
+    """What a decode step of these requests must read, whatever the engine.
 
-    A step looks up a few rows of the embedding, which is next to nothing, and reads the whole head.
-    """
-    table = 0 if config.tie_word_embeddings else config.vocab_size * config.hidden_size
-    plain = QUANTS[quant].bits // 8 if QUANTS[quant].bits >= 16 else config.dtype_bytes
-    return weight_bytes(config, quant) - table * plain
-
-
-def kv_bytes_per_token(config: ModelConfig, kv_dtype: str = "bf16") -> int:
-    """Bytes of one token's cache: a key and a value, of all KV heads, in every layer.
-
-    Raises ValueError for an unknown kv_dtype.
+    `contexts`: how many tokens of each request are in the cache. `weights`: the tensors that are
+    multiplied or added, each read once. Of an embedding that is not also the head a step reads a
+    few rows, which count as nothing. `cache`: the keys and the values of every token, in all
+    layers, in `kv_dtype` (`KV_DTYPE_BYTES`), which has nothing to do with the weights' quant.
+    Contexts may be empty: then no cache is read. Both are whole numbers of bytes, rounded at the
+    end. Raises ValueError for an unknown quant or kv_dtype.
     """
     if kv_dtype not in KV_DTYPE_BYTES:
         raise ValueError(f"kv_dtype {kv_dtype!r}: expected one of {', '.join(KV_DTYPE_BYTES)}")
-    return 2 * config.num_layers * config.kv_size * KV_DTYPE_BYTES[kv_dtype]
+    tensors = tensor_bytes(config, quant)
+    if not config.tie_word_embeddings:
+        del tensors[EMBED]
+    a_token = 2 * config.num_layers * config.kv_size * KV_DTYPE_BYTES[kv_dtype]
+    return DecodeBytes(round(sum(tensors.values())), sum(contexts) * a_token)
+
+
+def fit(free_bytes: int, context: int, batch: int, per_token: int, per_request: int) -> Fit:
+    """What fits into the bytes that are free for requests; they may be below 0.
+
+    A request takes `per_token` bytes of cache for every token of its context, and `per_request`
+    whatever its length. The limits are the largest whole numbers that still fit; what fits exactly
+    fits; 0 when not even one does.
+    """
+    a_request = context * per_token + per_request
+    return Fit(
+        left_bytes=free_bytes - batch * a_request,
+        max_batch=max(0, free_bytes // a_request),
+        max_context=max(0, (free_bytes - per_request) // per_token),
+    )
+
+
+def weight_bytes(config: ModelConfig, quant: str = "bf16") -> int:
+    """Bytes of all weights; a tied head counts once. ValueError for an unknown quant."""
+    return round(sum(tensor_bytes(config, quant).values()))
+
+
+def read_bytes(config: ModelConfig, quant: str = "bf16") -> int:
+    """Bytes of weights that a step reads, whatever its batch."""
+    return decode_bytes(config, [], quant).weights
+
+
+def kv_bytes_per_token(config: ModelConfig, kv_dtype: str = "bf16") -> int:
+    """Bytes of one token's cache, which every later step reads. ValueError for an unknown one."""
+    return decode_bytes(config, [1], kv_dtype=kv_dtype).cache
 
 
 def step_read_bytes(
     config: ModelConfig, contexts: Sequence[int], quant: str = "bf16", kv_dtype: str = "bf16"
 ) -> int:
-    """What a decode step of these requests must read, whatever the engine.
-
-    That is the weights, once for all requests, and the cached keys and values of each request,
-    over as many tokens as `contexts` says.
-    """
-    return read_bytes(config, quant) + sum(contexts) * kv_bytes_per_token(config, kv_dtype)
-
-
-def largest_batch(free_bytes: int, context: int, per_token: int, per_request: int) -> int:
-    """How many requests of `context` tokens fit into what is free; 0 when none does.
-
-    Each takes `per_token` bytes of cache for every token, and `per_request` whatever its length.
-    """
-    return max(0, free_bytes // (context * per_token + per_request))
-
-
-def longest_context(free_bytes: int, per_token: int, per_request: int) -> int:
-    """Tokens of one request alone in what is free; 0 when not even one token fits."""
-    return max(0, (free_bytes - per_request) // per_token)
+    """All that a decode step of these requests must read: `decode_bytes`, added up."""
+    return sum(decode_bytes(config, contexts, quant, kv_dtype))
 
 
 def activation_bytes(config: ModelConfig, num_tokens: int) -> int:

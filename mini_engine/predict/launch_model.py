@@ -25,7 +25,11 @@ from mini_engine.predict.hardware import DeviceSpec
 
 
 def eager_itl_us(kernels: int, kernel_us: float, spec: DeviceSpec) -> float:
-    """One launch for each kernel. `kernel_us`: GPU time of one, its floor included, no gap."""
+    """One launch for each kernel. `kernel_us`: GPU time of one, its floor included, no gap.
+
+    The first kernel starts when it has been issued and the copy of the inputs has ended
+    (`_first_start_us`). Raises ValueError for fewer than 1 kernel, or for kernels of no length.
+    """
     _check(kernels, kernel_us)
     issue, gap = spec.cpu_op_us, spec.stream_gap_us
     cpu_late = kernels * issue + kernel_us  # the GPU waits for every launch, the last one too
@@ -34,7 +38,11 @@ def eager_itl_us(kernels: int, kernel_us: float, spec: DeviceSpec) -> float:
 
 
 def full_itl_us(kernels: int, kernel_us: float, spec: DeviceSpec) -> float:
-    """One launch for all kernels: the CPU pays once, the gaps are those between graph nodes."""
+    """One launch for all kernels: the CPU pays once, the gaps are those between graph nodes.
+
+    The first node starts when the graph has been launched and the copy of the inputs has ended.
+    Raises ValueError as `eager_itl_us` does.
+    """
     _check(kernels, kernel_us)
     launch = graph_launch_us(kernels, spec)
     end = _first_start_us(launch, spec) + graph_us(kernels, kernel_us, spec)
@@ -69,7 +77,7 @@ def utilisation(kernels: int, kernel_us: float, itl_us: float) -> float:
 
 
 def crossover(kernels: int, base_us: float, request_us: float, spec: DeviceSpec) -> int:
-    """The smallest batch at which eager launching no longer holds the GPU up.
+    """The smallest batch, 1 or more, at which eager launching no longer holds the GPU up.
 
     Together, the kernels of a batch of b run for base_us + b * request_us: the weights, which are
     read once whatever the batch, and what each request adds (its KV). Floors and gaps come on top.

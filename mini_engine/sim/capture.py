@@ -130,11 +130,15 @@ class BreakableGraph(PiecewiseGraph):
         self.launches.append(first)
 
     def append(self, node: Node) -> None:
-        """Put a launch where it belongs: into the open graph, or, if it is marked, beside it.
+        """Take the next launch of the capture, in the order in which the function makes them.
 
-        The open graph is the last of `launches`. A marked launch ends it, is kept to run live, and
-        opens the next graph, even if no other launch follows or lies between. All graphs have the
-        same pool and the same name.
+        Afterwards a replay of `launches` must run every launch that was taken once, and in that
+        order: the marked ones (label in `break_on`) live, all others as nodes of graphs, those
+        between two marked ones in one graph. Its graphs have `self.pool` and `self.name`.
+
+        Left open: what stands where two marked launches follow each other, or nothing follows the
+        last. It may be a graph of nothing, as in vLLM, or no graph. So B breaks leave B + 1 graphs
+        at most. The first graph stands in `launches` from the beginning.
         """
         if node.label in self.break_on:
             self.launches += [node, Graph(self.device, self.pool, self.name)]

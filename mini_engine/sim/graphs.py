@@ -23,9 +23,9 @@ from mini_engine.dispatch.capture_report import CaptureReport, RungReport
 from mini_engine.dispatch.ladder import CaptureLadder
 from mini_engine.dispatch.pieces import split_pieces
 from mini_engine.sim.capture import CaptureError, Graph, PiecewiseGraph
+from mini_engine.sim.capture_ladder import capture_ladder
 from mini_engine.sim.device import Device
 from mini_engine.sim.launch import Buffer
-from mini_engine.sim.memory import DeviceOutOfMemory
 
 Forward = Callable[[int], Buffer]
 
@@ -71,7 +71,25 @@ class StaticInputs:
 
 
 class GraphRunner:
-    """One graph for each rung, captured up front."""
+    """One graph for each rung, captured up front and replayed for every batch.
+
+    A forward may have a memory, as a KV cache is one. So nothing is computed twice, and nothing for
+    rows that are nobody's, except from zeros, which is what a padded row reads.
+
+    * Before a rung is captured, its forward runs once eagerly, a *warm-up*: what a first call does,
+      a capture does not permit. A warm-up is a real step, so it runs when all inputs are zeros, not
+      on the last batch. Its memory comes from `pool`, its output is freed, and the GPU has done all
+      of it when the capture begins.
+    * A capture runs the forward once more and executes nothing.
+    * A step copies the batch to where the graph reads, all inputs in one call, and launches one
+      graph: one copy, one launch. It waits for nothing, neither before the copy nor after the
+      launch, takes no memory of the device, and neither calls the forward nor clears the inputs.
+      What the graph reads and the batch does not fill is zeros; buffers are not touched beyond
+      what the graph of this rung reads (`inputs.view`).
+
+    Others read `device`, `forward`, `inputs`, `ladder` (a `CaptureLadder`), `pool`, and `graphs`:
+    each captured rung -> its graph. What else is kept is nobody else's business.
+    """
 
     def __init__(
         self,
@@ -85,8 +103,9 @@ class GraphRunner:
     ) -> None:
         """`forward(n)` reads `inputs.view(n)` and returns its output, n rows or fewer.
 
-        `pool` continues a pool that other graphs use. `share_pool=False` gives every rung a pool of
-        its own, to show in a lesson what that costs.
+        `sizes` are the rungs, checked by `CaptureLadder`. All graphs share one new pool, or `pool`,
+        which other graphs use already. `share_pool=False` gives every rung a new pool of its own,
+        to show in a lesson what that costs; `pool` is then the last one. Captures nothing yet.
         """
         self.device, self.forward, self.inputs = device, forward, inputs
         self.ladder = CaptureLadder(sizes)
@@ -96,29 +115,23 @@ class GraphRunner:
         self.outputs: dict[int, Buffer] = {}
 
     def capture(self, order: Sequence[int] | None = None) -> CaptureReport:
-        """Capture every rung, largest first, so that the small ones fit into its memory.
+        """Warm up and capture every rung, in the order of `capture_ladder`, which gets `order`.
 
-        `order` is another order of rungs, for a lesson. A rung that finds no memory
-        (`DeviceOutOfMemory`) is dropped, and the others are still tried. Returns the report of each
-        captured rung (`_capture_rung`), in the order of capture, and the dropped rungs.
+        Returns its report, with a `RungReport` of each captured rung. A rung that finds no memory
+        (`DeviceOutOfMemory`) is dropped: it is in no graph. May be called again; the new graphs
+        then replace the old ones.
         """
-        report = CaptureReport()
-        for rung in order or sorted(self.ladder.sizes, reverse=True):
-            try:
-                report.rungs.append(self._capture_rung(rung))
-            except DeviceOutOfMemory:
-                report.dropped.append(rung)
-        return report
+        return capture_ladder(self.ladder.sizes, self._capture_rung, order)
 
     def run(self, num_rows: int, arrays: Mapping[str, np.ndarray]) -> Buffer:
-        """`run_at` the smallest captured rung that fits."""
+        """`run_at` the rung of `rung_for`."""
         return self.run_at(self.rung_for(num_rows), num_rows, arrays)
 
     def rung_for(self, num_rows: int) -> int:
         """The smallest captured rung that holds `num_rows` rows.
 
-        A rung of the ladder that found no memory is not in `graphs`, which is keyed by rung.
-        Raises `CaptureError` where no captured rung fits, naming the batch and the rungs.
+        Not every rung of the ladder was captured. Raises `CaptureError` where no captured rung
+        fits, naming the number of rows and the largest captured rung, if there is one.
         """
         rung = next((r for r in sorted(self.graphs) if r >= num_rows), None)
         if rung is None:
@@ -129,10 +142,14 @@ class GraphRunner:
         return rung
 
     def run_at(self, rung: int, num_rows: int, arrays: Mapping[str, np.ndarray]) -> Buffer:
-        """Copy the batch in, padded to `rung`; replay; return the output's first `num_rows` rows.
+        """One step at a captured `rung`: the output's first `num_rows` rows.
 
-        A forward may give fewer rows than the batch has; then all of them are returned. They stand
-        in the graph's memory, which the next replay overwrites: read them first.
+        `arrays` has the batch's own rows for each name in `inputs.view(rung)`, perhaps fewer than
+        that view has, and not equally many for all: in the engine (`ModelInputs`) some inputs have
+        a row for each token, others one for each request. They are only read.
+
+        A forward may give fewer rows than the batch has; then all of them are returned. They are
+        not copied: they stand in the graph's memory, which the next replay overwrites.
         """
         self.inputs.stage(rung, arrays)
         self.graphs[rung].replay()
@@ -170,10 +187,11 @@ class GraphRunner:
         self.device.synchronize()
 
     def _record(self, rung: int) -> tuple[Graph | PiecewiseGraph, Buffer]:
-        """Capture one forward of `rung` rows in the runner's pool, named after its rung.
+        """Capture one forward of `rung` rows in `pool`, under a name that has the rung in it.
 
-        Returns the graph and the buffer that its replays write. A capture executes nothing, so the
-        buffer holds garbage until the first replay.
+        Returns the graph and the buffer that its replays write, which holds garbage until the first
+        of them. `capture` calls it once for each rung, after the warm-up: a subclass that captures
+        in another way (`PiecewiseGraphRunner`) replaces this method and nothing else.
         """
         with self.device.capture(self.pool, f"graph of {rung}") as graph:
             output = self.forward(rung)
@@ -199,11 +217,16 @@ class PiecewiseGraphRunner(GraphRunner):
         self.splitting_ops = frozenset(splitting_ops)
 
     def _record(self, rung: int) -> tuple[PiecewiseGraph, Buffer]:
-        """List the launches of one forward, capture those between splitting ops, keep the rest.
+        """Record one forward of `rung` rows: graphs, and between them what has to run live.
 
-        The graph's `launches` stand in the order of that list: a `Graph` for each captured piece,
-        and each launch of a splitting piece as its `Node`, to run live at every replay. All pieces
-        use the runner's pool. Nothing executes here.
+        Returns what `replay` runs, and the output of that forward, which the replays write. A
+        replay runs each launch of the forward once and in its order: those of splitting ops live,
+        the others as nodes of graphs. Launches with no splitting op between them share a graph, and
+        no graph is empty. Each is captured in `self.pool` under a name that has the rung in it.
+
+        `self.forward` is called once, since each call allocates anew, and nothing executes here.
+        Two ways lead there, and both are right: list the launches first and capture what lies
+        between the cuts (`Device.trace`), or cut while capturing (`Device.capture_breakable`).
         """
         with self.device.trace(self.pool) as nodes:
             output = self.forward(rung)

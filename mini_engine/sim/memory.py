@@ -124,8 +124,9 @@ class Memory:
 
         It is the free block of `pool` that fits best or, where none fits, the beginning of a new
         segment. The excess is split off and stays free. A block in use is not `free`, has a serial
-        that no allocation had before, and stands in `_live` under its address. Its bytes are
-        poison. Raises `DeviceOutOfMemory`; `ValueError` for a negative size or unknown pool.
+        that no allocation had before, and stands in `_live` under its address. All its bytes are
+        poison, whoever had them before, and no others are written. Raises `DeviceOutOfMemory`, and
+        `ValueError` for a negative size or an unknown pool; either changes nothing.
         """
         if nbytes < 0:
             raise ValueError(f"allocation of {nbytes} bytes: the size must not be negative")
@@ -145,8 +146,9 @@ class Memory:
     def free(self, block: Block, *, fill: bool = True) -> None:
         """Give `block` back to its pool, joined with its free neighbours, to be handed out again.
 
-        Nothing goes back to the device: the address stays mapped. The bytes are poisoned unless
-        `fill` is off. For a block that is not in use, raises `ValueError` and changes nothing.
+        Nothing goes back to the device: the address stays mapped. The bytes of `block`, and no
+        others, are poisoned, unless `fill` is off: its neighbours may have been freed to stay as
+        they are. For a block that is not in use, raises `ValueError` and changes nothing.
         """
         if self._live.get(block.address) is not block:
             raise ValueError(f"address {block.address:#x} is not allocated: freed twice?")
@@ -246,11 +248,12 @@ class Memory:
         self._insert_free(rest)
 
     def _merge(self, block: Block) -> Block:
-        """Join `block` with its free neighbours in the segment. Returns the joined block.
+        """Join `block`, which is free, with its free neighbours in the segment.
 
-        Neither `block` nor the joined block is in a free list. A neighbour leaves its free list,
-        and what the joined block covers leaves the segment's `blocks`, which stay in order and
-        without holes.
+        Returns the joined block: it is free, covers all of them, and may be any one of them or a
+        new one. A neighbour leaves its free list; neither `block` nor the joined block is in one.
+        In the segment's `blocks` the joined block stands in the place of all that it covers, so
+        that they stay in order and without holes.
         """
         blocks = block.segment.blocks
         index = blocks.index(block)

@@ -127,10 +127,11 @@ class GraphWrapper:
         the context has capturing disabled. There is no warm-up: the runner has already called with
         the mode at `NONE`.
 
-        The entry keeps the graph, the addresses of the inputs and a `WeakBuffer` of the output,
-        which holds garbage until the first replay. With `weak_output` the output is freed once it
-        is recorded, and the weak one is returned. Otherwise the caller gets the output itself, and
-        frees it when no launch to be captured needs it any more.
+        A capture that fails leaves the entry as it was. After one that ended well, the entry keeps
+        the graph, the addresses of the inputs and a `WeakBuffer` of the output, which holds garbage
+        until the first replay. With `weak_output` the output is freed once it is recorded, and the
+        weak one is returned. Otherwise the caller gets the output itself, and frees it when no
+        launch to be captured needs it any more.
         """
         if not self.context.capturing_enabled:
             raise RuntimeError(

@@ -88,6 +88,25 @@ def assert_close(got: Tensor, expected: Tensor, *, terms: int = 1) -> None:
 
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 BF16, F32, I8, I32, I64 = "*bf16", "*fp32", "*i8", "*i32", "*i64"
+# The types of arguments in a step of a model in bf16, by their names in the kernels.
+BF16_NAMES = (
+    "out x residual norm_weight weight bias gate_up q k_cache v_cache qkv q_norm k_norm ahead"
+)
+F32_NAMES = (
+    "cos sin sums stats partials values logits kv_scales cutoffs temperatures top_ps log_min_ps"
+)
+I32_NAMES = (
+    "input_ids positions slot_mapping block_table context_lens query_lens counters indices "
+    "top_ks seeds"
+)
+POINTERS = {
+    **dict.fromkeys(BF16_NAMES.split(), BF16),
+    **dict.fromkeys(F32_NAMES.split(), F32),
+    **dict.fromkeys(I32_NAMES.split(), I32),
+    "tokens": I64,
+}
+I32_SCALARS = ("table_stride", "num_reqs", "end", "exponent")
+SCALARS = {"eps": "fp32", "scale": "fp32", **dict.fromkeys(I32_SCALARS, "i32")}
 SECOND_WORD = r"^\s+/\* 0x([0-9a-f]{16}) \*/"  # of an instruction, on a line of its own
 COMPILE_TIMEOUT_S = 60  # a badly shaped kernel keeps ptxas busy for longer
 
@@ -138,7 +157,7 @@ class Compiled:
         return machine_code.bytes_above_wait(self.sass) * self.threads
 
 
-def compile_for(
+def build_for(
     kernel: Any,
     pointers: dict[str, str],
     constants: dict[str, Any],
@@ -147,9 +166,10 @@ def compile_for(
     num_warps: int,
     num_stages: int = 3,
     scalars: dict[str, str] | None = None,
-) -> Compiled:
-    """`pointers` and `scalars`: the types of the arguments; `constants`: the values of the others,
-    None where an optional tensor is absent. A pointer is aligned to 16 bytes, as torch does it."""
+) -> Any:
+    """What Triton makes of a kernel. `pointers` and `scalars`: the types of the arguments;
+    `constants`: the values of the others, None where an optional tensor is absent. A pointer is
+    aligned to 16 bytes, as torch does it."""
     types = {**pointers, **(scalars or {})}
     names = kernel.arg_names
     signature = {n: "constexpr" if n in constants else types[n] for n in names}
@@ -163,7 +183,14 @@ def compile_for(
     )
     options = {"num_warps": num_warps, "num_stages": num_stages}
     with _time_limit(COMPILE_TIMEOUT_S):
-        made = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+        return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+
+
+def compile_for(
+    kernel: Any, pointers: dict[str, str], constants: dict[str, Any], **options: Any
+) -> Compiled:
+    """The same as `build_for`, taken apart."""
+    made = build_for(kernel, pointers, constants, **options)
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(made.asm["cubin"])
         file.flush()
@@ -174,7 +201,7 @@ def compile_for(
         registers=used["REG"],
         spilled_bytes=used["STACK"] + used["LOCAL"],
         shared_bytes=made.metadata.shared,
-        threads=32 * num_warps,
+        threads=32 * options["num_warps"],
         sass=tuple(re.findall(r"/\*[0-9a-f]{4,}\*/\s+(.*?)\s*;", listing)),
         controls=tuple(int(word, 16) >> 41 for word in re.findall(SECOND_WORD, listing, re.M)),
     )

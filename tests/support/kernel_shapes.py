@@ -28,32 +28,14 @@ from mini_engine.cuda.kernels.launch import H200_SM_COUNT as MULTIPROCESSORS
 from mini_engine.cuda.kernels.paged import Heads
 from mini_engine.cuda.kernels.plans import BASE, plan_of
 from mini_engine.model.config import ModelConfig
-from tests.support.kernel_cases import BF16, F32, I8, I32, I64, Compiled, compile_for
+from tests.support.kernel_cases import F32, I8, POINTERS, SCALARS, Compiled, compile_for
 
 BLOCK_SIZE = 16
 ROOM = 560  # tokens that a request of the decode graph may grow to
 
-BF16_NAMES = (
-    "out x residual norm_weight weight bias gate_up q k_cache v_cache qkv q_norm k_norm ahead"
-)
-F32_NAMES = (
-    "cos sin sums stats partials values logits kv_scales cutoffs temperatures top_ps log_min_ps"
-)
-I32_NAMES = (
-    "input_ids positions slot_mapping block_table context_lens query_lens counters indices "
-    "top_ks seeds"
-)
-POINTERS = {
-    **dict.fromkeys(BF16_NAMES.split(), BF16),
-    **dict.fromkeys(F32_NAMES.split(), F32),
-    **dict.fromkeys(I32_NAMES.split(), I32),
-    "tokens": I64,
-}
 # A cache in fp8, as kernels see it, and one that is not
 IN_FP8 = (("k_cache", I8), ("v_cache", I8), ("kv_scales", F32))
 PLAIN_CACHE = {"kv_scales": None}
-I32_SCALARS = ("table_stride", "num_reqs", "end", "exponent")
-SCALARS = {"eps": "fp32", "scale": "fp32", **dict.fromkeys(I32_SCALARS, "i32")}
 
 
 @dataclass(frozen=True)

@@ -2,5 +2,6 @@
 
 
 def full_itl_us(kernels, kernel_us, spec):
+    _check(kernels, kernel_us)
     issued = kernels * spec.cpu_launch_us
     return _step_us(issued, max(issued + kernel_us, graph_us(kernels, kernel_us, spec)), spec)

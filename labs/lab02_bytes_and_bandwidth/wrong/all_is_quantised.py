@@ -1,7 +1,11 @@
-"""all-is-quantised: parameters times bits, the embedding and the norms too."""
+"""all-is-quantised: stores every tensor in few bits, the embedding and the norms too."""
 
 
-def weight_bytes(config, quant="bf16"):
+def tensor_bytes(config, quant="bf16"):
     if quant not in QUANTS:
         raise ValueError(f"quant {quant!r}: expected one of {', '.join(QUANTS)}")
-    return config.num_parameters * QUANTS[quant].bits // 8
+    taken = {}
+    for name, shape in tensor_shapes(config).items():
+        rows, columns = (1, *shape)[-2:]
+        taken[name] = QUANTS[quant].matrix_bytes(rows, columns)
+    return taken

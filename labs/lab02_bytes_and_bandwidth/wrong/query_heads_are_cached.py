@@ -1,7 +1,11 @@
 """query-heads-are-cached: caches a key and a value for every query head."""
 
 
-def kv_bytes_per_token(config, kv_dtype="bf16"):
+def decode_bytes(config, contexts, quant="bf16", kv_dtype="bf16"):
     if kv_dtype not in KV_DTYPE_BYTES:
         raise ValueError(f"kv_dtype {kv_dtype!r}")
-    return 2 * config.num_layers * config.q_size * KV_DTYPE_BYTES[kv_dtype]
+    taken = tensor_bytes(config, quant)
+    if not config.tie_word_embeddings:
+        del taken[EMBED]
+    a_token = 2 * config.num_layers * config.q_size * KV_DTYPE_BYTES[kv_dtype]
+    return DecodeBytes(round(sum(taken.values())), sum(contexts) * a_token)

@@ -1,14 +1,13 @@
 """one-rung-too-large-ends-it: where the largest rung finds no memory, the others are not tried."""
 
 
-class GraphRunner:
-    def capture(self, order=None):
-        report = CaptureReport()
-        rungs = list(order or sorted(self.ladder.sizes, reverse=True))
-        try:
-            while rungs:
-                report.rungs.append(self._capture_rung(rungs[0]))
-                del rungs[0]
-        except DeviceOutOfMemory:
-            report.dropped += rungs
-        return report
+def capture_ladder(rungs, capture_rung, order=None):
+    report = CaptureReport()
+    left = list(order or sorted(rungs, reverse=True))
+    try:
+        while left:
+            report.rungs.append(capture_rung(left[0]))
+            del left[0]
+    except DeviceOutOfMemory:
+        report.dropped += left
+    return report

@@ -1,12 +1,11 @@
 """smallest-first: captures the ladder as it is written, from 1 upwards."""
 
 
-class GraphRunner:
-    def capture(self, order=None):
-        report = CaptureReport()
-        for rung in order or self.ladder.sizes:
-            try:
-                report.rungs.append(self._capture_rung(rung))
-            except DeviceOutOfMemory:
-                report.dropped.append(rung)
-        return report
+def capture_ladder(rungs, capture_rung, order=None):
+    report = CaptureReport()
+    for rung in order or rungs:
+        try:
+            report.rungs.append(capture_rung(rung))
+        except DeviceOutOfMemory:
+            report.dropped.append(rung)
+    return report

@@ -13,5 +13,5 @@ def read_startup(log):
     for one, other in modes:
         mode = one or other
     sizes = re.search(r"cudagraph_capture_sizes': \[([\d, ]*)\]", config)[1]
-    ladder = () if mode == "NONE" else tuple(map(int, re.findall(r"\d+", sizes)))
+    ladder = () if mode == "NONE" else tuple(sorted(map(int, re.findall(r"\d+", sizes))))
     return StartUp(version, _found(r"'mode': <CompilationMode\.(\w+)", config), mode, ladder)

@@ -11,5 +11,5 @@ def read_startup(log):
         version,
         _found(r"'mode': <CompilationMode\.(\w+)", config),
         _found(r"'cudagraph_mode': <CUDAGraphMode\.(\w+)", config),
-        tuple(int(size) for size in re.findall(r"\d+", sizes)),
+        tuple(sorted(int(size) for size in re.findall(r"\d+", sizes))),
     )

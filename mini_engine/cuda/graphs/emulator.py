@@ -24,7 +24,7 @@ forbids the others says `threads.py`.
 
 Sources: torch/cuda/graphs.py and aten/src/ATen/cuda/CUDAGraph.cpp of PyTorch; CUDA C++ Programming
 Guide, "Creating a Graph Using Stream Capture". `streams.py` is the order of work, `tape.py` records
-ops, `arena.py` is the memory.
+ops, `arena.py` is the memory, `log.py` finds the wait that is missing.
 """
 
 from __future__ import annotations
@@ -47,13 +47,14 @@ from mini_engine.cuda.graphs.streams import (
     current_stream,
     here,
     is_current_stream_capturing,
+    logged,
     stream,
     synchronize,
 )
 from mini_engine.cuda.graphs.tape import Tape
 from mini_engine.cuda.graphs.threads import CaptureError, unsafe
 
-__all__ = [  # under the names of `torch.cuda`, but for the first
+__all__ = [  # under the names of `torch.cuda`, but for the first and `logged`
     "DEFAULT_STREAM",
     "CUDAGraph",
     "Event",
@@ -64,6 +65,7 @@ __all__ = [  # under the names of `torch.cuda`, but for the first
     "graph",
     "graph_pool_handle",
     "is_current_stream_capturing",
+    "logged",
     "mem_get_info",
     "stream",
     "synchronize",

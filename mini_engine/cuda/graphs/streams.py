@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from mini_engine.cuda.graphs.arena import GraphPool
 from mini_engine.cuda.graphs.late import queue
+from mini_engine.cuda.graphs.log import Known, Log, logs
 from mini_engine.cuda.graphs.tape import HostReadGuard, Recorder, Tape
 from mini_engine.cuda.graphs.threads import Underway, conflict, underway, unsafe
 
@@ -76,12 +77,29 @@ class Stream:
         """While capturing: takes this stream into the capture, or joins `stream` back to it."""
         if here.capture:
             here.capture.order(self, stream)
+        for log in logs:
+            log.stream_waited(self, log.marked(stream))
+
+    def wait_event(self, event: Event) -> None:
+        """Wait for the work before an event, as `wait_stream` does for all that a stream has got.
+
+        An event that was never recorded has nothing before it.
+        """
+        event.wait(self)
+
+    def record_event(self, event: Event | None = None) -> Event:
+        """`event`, or a new one, recorded here."""
+        event = event or Event()
+        event.record(self)
+        return event
 
     def synchronize(self) -> None:
         """Raises `CaptureError` on a stream that is capturing, and where `unsafe` does."""
         wait = conflict if here.captures(self) else unsafe
         wait("Stream.synchronize waits for the device")
         queue.finish()
+        for log in logs:
+            log.host_waited(log.marked(self))
 
 
 class Event:
@@ -91,11 +109,24 @@ class Event:
         self._timed = enable_timing
         self._seconds: float | None = None
         self._captured, self._after = False, 0  # the work before it, counted by the queue
+        self._stream: Stream | None = None
+        self._marks: dict[Log, Known] = {}
 
     def record(self, stream: Stream | None = None) -> None:
         """Now. In a capture it is part of the graph, and has no time."""
-        self._captured = here.captures(stream or here.stream)
+        self._stream = stream or here.stream
+        self._captured = here.captures(self._stream)
+        self._marks = {log: log.marked(self._stream) for log in logs}
         self._seconds, self._after = None if self._captured else time.perf_counter(), queue.given
+
+    def wait(self, stream: Stream | None = None) -> None:
+        """Have `stream`, or the current one, wait for the work before this event. While capturing:
+        as `Stream.wait_stream`, of the stream that it was recorded on."""
+        later = stream or here.stream
+        if here.capture and self._stream is not None:
+            here.capture.order(later, self._stream if self._captured else OUTSIDE)
+        for log in logs:
+            log.stream_waited(later, self._marks.get(log, {}))
 
     def query(self) -> bool:
         """Is the work before it done? Raises `CaptureError` as `synchronize` does."""
@@ -106,6 +137,8 @@ class Event:
         """Raises `CaptureError` for an event of a capture, and where `unsafe` does."""
         self._ask("Event.synchronize waits for the device")
         queue.finish(self._after)
+        for log in logs:
+            log.host_waited(self._marks.get(log, {}))
 
     def _ask(self, call: str) -> None:
         conflict(call) if self._captured else unsafe(call)
@@ -139,6 +172,7 @@ class _Here(threading.local):
 
 
 DEFAULT_STREAM, CAPTURE_STREAM = Stream(), Stream()
+OUTSIDE = Stream()  # of an event that no capture recorded: never part of one
 here = _Here()
 
 
@@ -156,6 +190,23 @@ def synchronize() -> None:
     """Raises `CaptureError` while any thread is capturing."""
     conflict("synchronize waits for the device")
     queue.finish()
+    for log in logs:
+        log.host_waited()
+
+
+@contextmanager
+def logged() -> Iterator[Log]:
+    """Keep a log of what any stream is given in the body, by this thread, and of every wait.
+
+    What was given before counts as done. Memory that the body touches is kept until the log goes.
+    """
+    log = Log(current_stream)
+    logs.append(log)
+    try:
+        with log.mode:
+            yield log
+    finally:
+        logs.remove(log)
 
 
 def is_current_stream_capturing() -> bool:

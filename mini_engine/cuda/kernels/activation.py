@@ -31,7 +31,9 @@ def silu_mul_kernel(out, gate_up, WIDTH: tl.constexpr, BLOCK: tl.constexpr, PDL:
     """Program (row, i) computes columns i · BLOCK to (i + 1) · BLOCK of one row of out, in float32.
 
     A row of out has WIDTH = I columns, a row of gate_up 2 · WIDTH; columns from WIDTH on do not
-    exist. `pdl_release(PDL)` comes first, and no load stands above `pdl_wait(PDL)`.
+    exist: they are neither read nor written. Every number is read once, and past L1 (".cg"), since
+    the kernel before wrote it. Offsets in int64: a tensor may have more than 2³¹ numbers.
+    `pdl_release(PDL)` comes first, and no load stands above `pdl_wait(PDL)`.
     """
     pdl_release(PDL)
     row = tl.program_id(0).to(tl.int64)

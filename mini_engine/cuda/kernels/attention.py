@@ -79,7 +79,9 @@ def decode_split_kernel(
     are q · k · scale, float32. `store_partial` takes the result as partial head · SPLITS + split,
     heads counted over all requests; a split without tiles leaves LOWEST, 0 and zeros. Then the
     program that arrives last combines the group (`combine_if_last`; one counter for each request
-    and KV head). `pdl_release(PDL)` comes first, and no load stands above `pdl_wait(PDL)`.
+    and KV head). Programs run in any order. Each reads its queries, and the keys and values of its
+    tiles, once, and nothing beyond them; q and context_lens past L1 (".cg"), since the step wrote
+    them. `pdl_release(PDL)` comes first, and no load stands above `pdl_wait(PDL)`.
 
     `load_numbers(pointers, inside, dtype of q)` loads rows of either cache, zeros where not inside.
     Of a cache in fp8 they still lack a factor a KV head, `head_scale(kv_scales, i)`; i counts the

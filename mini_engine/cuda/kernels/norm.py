@@ -28,8 +28,10 @@ def rms_norm_kernel(
     """Program i: out = RMSNorm(x) · weight of row i, in float32.
 
     BLOCK is the power of two at or above WIDTH. Columns from WIDTH on belong to the next row: they
-    are not read, not written, and no part of the mean. `pdl_release(PDL)` comes first; above
-    `pdl_wait(PDL)` only the weight is loaded, which no kernel writes.
+    are not read, not written, and no part of the mean; the weight ends there, too. Every number of
+    x is read once, and past L1 (".cg"), since the kernel before wrote it. Offsets in int64: a
+    tensor may have more than 2³¹ numbers. `pdl_release(PDL)` comes first; above `pdl_wait(PDL)`
+    only the weight is loaded, which no kernel writes.
     """
     pdl_release(PDL)
     column = tl.arange(0, BLOCK)
@@ -48,8 +50,9 @@ def add_rms_norm_kernel(
 ):
     """Program i, as above: residual = residual + x, then out = the norm of residual.
 
-    The sum is computed in float32 and stored in the residual's dtype. The norm sees the sum as it
-    is stored, rounded, because that is what the next layer adds to.
+    Every number of x and of the residual is read once, and past L1. The sum is computed in float32
+    and stored in the residual's dtype. The norm sees the sum as it is stored, rounded, because that
+    is what the next layer adds to.
     """
     pdl_release(PDL)
     column = tl.arange(0, BLOCK)

@@ -67,8 +67,10 @@ def rope_kv_write_kernel(
     KV_HEADS of k, then KV_HEADS of v, each HEAD_DIM wide; a row of the caches, slot_mapping[token],
     has KV_HEADS heads. cos and sin have a row of HEAD_DIM // 2 for each position. With QK_NORM a
     head of q or k goes through `head_norm` before it is rotated, with q_norm or k_norm (HEAD_DIM,).
-    Everything is computed in float32 and rounded where it is stored. `pdl_release(PDL)` comes
-    first; above `pdl_wait(PDL)` only the weights of the norms are loaded.
+    Everything is computed in float32 and rounded where it is stored. Every number of qkv is read
+    once. It and positions and slot_mapping were written by the step: they are read past L1 (".cg").
+    Offsets in int64: a cache may have more than 2³¹ numbers. `pdl_release(PDL)` comes first; above
+    `pdl_wait(PDL)` only the weights of the norms are loaded.
 
     The cache may be in fp8: k and v, rounded to the dtype of qkv, are stored as
     `cached(x, scale, dtype of the cache)`. There is a scale a KV head, `head_scale(kv_scales, i)`;

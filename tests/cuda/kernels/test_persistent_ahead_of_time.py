@@ -19,8 +19,8 @@ from mini_engine.cuda.kernels.persistent import WARPS, Plan, persistent_plan
 from mini_engine.cuda.kernels.persistent_kernel import persistent_kernel
 from mini_engine.model.config import named_shape
 from tests.support.grid_barriers import GridBarrier, grid_barriers
-from tests.support.kernel_cases import BF16, F32, I64, Compiled, compile_for
-from tests.support.kernel_shapes import BLOCK_SIZE, MULTIPROCESSORS, POINTERS, ROOM, SCALARS
+from tests.support.kernel_cases import BF16, F32, I64, POINTERS, SCALARS, Compiled, compile_for
+from tests.support.kernel_shapes import BLOCK_SIZE, MULTIPROCESSORS, ROOM
 from tests.support.machine_code import places
 
 SLOW = os.environ.get("HYPOTHESIS_PROFILE") == "slow"

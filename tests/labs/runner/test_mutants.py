@@ -81,6 +81,10 @@ def test_a_mutant_is_the_file_with_one_function_changed() -> None:
             ast.dump(node) for node in other.body[:2]
         ]
         assert ast.dump(tree) != ast.dump(other)
+        changed = [line for line in SOURCE.splitlines() if line not in mutant.text.splitlines()]
+        gone = ("for size" in changed[0] and len(changed) == 1) or len(changed) <= 3
+        assert gone, "all other lines stay as they were written"
+        assert "# a comment" in mutant.text or "sizes[" in mutant.change.partition("=>")[0]
 
 
 def test_two_mistakes_never_share_a_name() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -85,6 +87,15 @@ def test_after_it_passes_it_says_what_was_proven_and_what_comes_next(say: Say) -
     assert json.loads(said)[0]["state"] == "passed"
     mine().write_text(mine().read_text() + "\n# a thought\n")
     assert json.loads(say("list", "--json")[1])[0]["state"] == "edited"
+    listed = say("list")[1]
+    assert "~ changed since it passed" in listed
+    assert "1 of" in listed, "it stays passed until it fails"
+    mine().write_text(LAB.texts("wrong/graph_is_free")["launch_model.py"])
+    assert say("check")[0] == 1
+    assert json.loads(say("list", "--json")[1])[0]["state"] == "failed"
+    solve()
+    assert say("check")[0] == 0
+    assert json.loads(say("list", "--json")[1])[0]["state"] == "passed"
 
 
 def test_a_failing_test_names_the_misconception_and_where_to_read(say: Say) -> None:
@@ -95,8 +106,8 @@ def test_a_failing_test_names_the_misconception_and_where_to_read(say: Say) -> N
     belief = LAB.misconception("graph-is-free")
     assert belief.says in said
     assert belief.read in said
-    assert said.count("AssertionError") == 1, "one failure in full, the others in a line"
-    assert say("check", "--all")[1].count("AssertionError") == 2
+    assert said.count("expected") == 1, "one failure in full, the others in a line"
+    assert say("check", "--all")[1].count("expected") == 2
 
 
 def test_a_known_wrong_answer_or_the_reference_can_be_checked_by_name(say: Say) -> None:
@@ -207,9 +218,9 @@ def test_unreadable_progress_is_refused_and_left_alone(say: Say) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["check"], "no lab is started yet: python -m labs start 1"),
+        (["check"], "no lab is started yet: .venv/bin/python -m labs start 1"),
         (["start", "99"], "there is no lab 99"),
-        (["check", "1"], "lab 1 is not started: python -m labs start 1"),
+        (["check", "1"], "lab 1 is not started: .venv/bin/python -m labs start 1"),
         (["hint", "1", "--hole", "9"], "given 9"),
         (["measure", "1"], "nothing to measure"),
     ],
@@ -244,31 +255,112 @@ def test_a_hint_is_for_the_first_hole_that_is_still_open(say: Say) -> None:
     assert LAB.holes[2].name in say("hint")[1]
 
 
-def test_diff_and_solution_show_the_engines_way(say: Say) -> None:
+def test_diff_and_solution_show_the_engines_way_when_asked_twice(say: Say) -> None:
     say()
-    code, said = say("diff")
+    for word in ("diff", "solution"):
+        code, said = say(word)
+        assert code == 2
+        assert "lab 1 has not passed yet" in said
+        assert "--yes" in said
+        assert "return kernels * kernel_us / itl_us" not in said
+    code, said = say("diff", "--yes")
     assert code == 0
     assert "return kernels * kernel_us / itl_us" in said
-    code, said = say("solution", "--hole", "3")
+    code, said = say("solution", "--hole", "3", "--yes")
     assert code == 0
     assert "return kernels * kernel_us / itl_us" in said
     assert "cpu_late" not in said
     solve()
+    say("check")
     assert "are the same" in say("diff")[1]
+    assert "cpu_late" in say("solution")[1]
 
 
-def test_watch_checks_again_when_the_file_is_saved_and_ends_when_it_is_green(say: Say) -> None:
+@pytest.mark.skipif(shutil.which("patch") is None, reason="there is no program patch here")
+def test_patch_takes_a_diff_and_changes_the_learners_file_alone(
+    say: Say, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.chdir(tmp_path)
     say()
-    command = [sys.executable, "-m", "labs", "watch"]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as watching:
+    before = (ROOT / LAB.sources["launch_model.py"]).read_text()
+    said = say("diff", "--yes")[1]
+    done = subprocess.run(["patch", "-p0"], input=said, text=True, capture_output=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert mine().read_text() == before == (ROOT / LAB.sources["launch_model.py"]).read_text()
+
+
+def test_a_hard_lab_says_nowhere_what_to_write(say: Say) -> None:
+    for words in (["start", "1", "--hard"], ["check", "1"], ["hint", "1"]):
+        said = say(*words)[1]
+        assert not any(hole.task in said for hole in LAB.holes)
+    assert not any(hole.task in mine().read_text() for hole in LAB.holes)
+    assert "TODO(1)" in mine().read_text()
+    assert say("start", "1", "--hard")[0] == 2
+    assert say("reset", "1")[0] == 0
+    assert LAB.holes[0].task.split()[0] in mine().read_text()
+
+
+def test_a_hint_of_a_lab_that_has_passed_says_so(say: Say) -> None:
+    say()
+    assert "has passed" not in say("hint")[1]
+    solve()
+    say("check")
+    assert "Lab 1 has passed" in say("hint")[1]
+
+
+def test_commands_are_printed_on_one_line_however_narrow(
+    say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    assert ".venv/bin/python -m labs check" in say()[1]
+    assert ".venv/bin/python -m labs hint" in say("check")[1]
+
+
+def test_from_another_folder_a_command_is_printed_as_it_is_typed_there(
+    say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT / "course" / "figures")
+    assert "  ../../.venv/bin/python -m labs check" in say()[1]
+
+
+def test_a_python_without_the_packages_says_what_to_type() -> None:
+    program = "import sys; sys.modules['rich'] = None; import runpy; sys.argv[1:] = ['hint', '3']; "
+    program += "runpy.run_module('labs', run_name='__main__')"
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "Type: .venv/bin/python -m labs hint 3" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_watch_checks_at_every_save_through_renames_and_deletions_until_it_is_stopped(
+    say: Say,
+) -> None:
+    say()
+    command = [sys.executable, "-u", "-m", "labs", "watch"]
+    with subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as watching:
         assert watching.stdout is not None
-        for line in watching.stdout:
-            if "save to check again" in line:
-                solve()
-                break
+
+        def told(what: str) -> bool:
+            return any(what in line for line in watching.stdout or ())
+
+        assert told("save to check again")
+        kept = mine().read_text()
+        mine().unlink()
+        assert told("is not started")
+        solved = mine().with_suffix(".new")
+        solved.write_text(LAB.reference()["launch_model.py"])
+        solved.replace(mine())  # as editors save
+        assert told("You have shown")
+        mine().write_text(kept)
+        assert told("TODO(1)"), "green does not end it"
+        os.killpg(watching.pid, signal.SIGINT)
         rest = watching.stdout.read()
-        assert watching.wait(timeout=60) == 0
-    assert "You have shown" in rest
+        assert watching.wait(timeout=60) == 130
+    assert "Traceback" not in rest
 
 
 def test_demo_runs_the_engine_with_the_solved_file_in_its_place(

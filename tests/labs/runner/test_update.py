@@ -165,7 +165,7 @@ def test_a_lab_stays_passed_until_its_carried_over_file_fails(say) -> None:
     assert say("update")[0] == 0
     assert standing(say, lab)["state"] == "passed"
     assert say("check")[0] == 1
-    assert standing(say, lab)["state"] == "edited"
+    assert standing(say, lab)["state"] == "failed"
 
 
 def test_a_hole_that_is_new_or_has_a_new_name_is_left_to_write(say) -> None:
@@ -176,7 +176,7 @@ def test_a_hole_that_is_new_or_has_a_new_name_is_left_to_write(say) -> None:
     assert code == 0
     assert "to write       utilisation" in said
     assert "nothing in the new files is called busy_share" in said
-    assert standing(say, lab)["state"] == "edited"
+    assert standing(say, lab)["state"] == "failed"
 
 
 def test_a_file_that_is_not_python_is_named_with_its_line_and_kept(say) -> None:

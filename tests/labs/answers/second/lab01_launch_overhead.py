@@ -14,6 +14,8 @@ def eager_itl_us(kernels, kernel_us, spec):
 
 
 def full_itl_us(kernels, kernel_us, spec):
+    if not (kernels > 0 and kernel_us > 0):
+        raise ValueError("nothing to run")
     launch = spec.graph_launch_us + kernels * spec.graph_node_ns * 1e-3
     first = max(launch, spec.kernel_floor_us + spec.stream_gap_us)
     rest = (kernels - 1) * (kernel_us + spec.graph_gap_us)

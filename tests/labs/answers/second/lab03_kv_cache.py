@@ -43,11 +43,9 @@ def _rope_and_store(q, k_cache, v_cache, qkv, positions, slot_mapping, cos, sin,
 
 
 def attention_pairs(query_lens, context_lens):
-    total = 0
-    for queries, context in zip(query_lens.tolist(), context_lens.tolist(), strict=True):
-        before = context - queries
-        total += queries * before + queries * (queries + 1) // 2
-    return total
+    before = context_lens.astype(np.int64) - query_lens
+    among_themselves = np.multiply(query_lens, query_lens + 1, dtype=np.int64) // 2
+    return int(np.dot(before, query_lens) + among_themselves.sum())
 
 
 def _context_rows(cache, blocks, context_len):

@@ -65,14 +65,13 @@ class Memory:
         return before - self.reserved_bytes()
 
 
-class GraphRunner:
-    def capture(self, order=None):
-        left = list(reversed(order)) if order else sorted(set(self.ladder))  # the next one is last
-        done, dropped = [], []
-        while left:
-            rung = left.pop()
-            try:
-                done += [self._capture_rung(rung)]
-            except DeviceOutOfMemory:
-                dropped += [rung]
-        return CaptureReport(done, dropped)
+def capture_ladder(rungs, capture_rung, order=None):
+    left = list(reversed(order)) if order else sorted(set(rungs))  # the next one is last
+    done, dropped = [], []
+    while left:
+        rung = left.pop()
+        try:
+            done += [capture_rung(rung)]
+        except DeviceOutOfMemory:
+            dropped += [rung]
+    return CaptureReport(done, dropped)

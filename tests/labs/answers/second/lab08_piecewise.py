@@ -1,30 +1,33 @@
-"""Another right way: numbers summed up from changes, launches gathered until a cut."""
+"""Another right way: runs by groupby, launches gathered until a cut, a graph only when needed."""
 
-from itertools import accumulate, pairwise
-
-
-def number_pieces(splits):
-    if not splits:
-        return []
-    changes = [int(before != after) for before, after in pairwise(splits)]
-    return list(accumulate(changes, initial=int(splits[0])))
+from itertools import groupby
 
 
-def without_graphs_of_nothing(numbers, splits, bare):
-    ops_of = {}
-    for at, number in enumerate(numbers):
-        ops_of.setdefault(number, []).append(at)
-    target, moved = {}, list(numbers)
-    home = None
-    for number, ops in ops_of.items():
-        alone = len(ops) == 1 and bare[ops[0]]
-        if alone and home is not None:
-            target[ops[0]] = home
-        elif not splits[ops[0]]:
-            home = number
-    for at, number in target.items():
-        moved[at] = number
-    return moved
+def split_pieces(ops, splitting_ops):
+    numbered = enumerate(
+        groupby(enumerate(ops), key=lambda place: _is_in(place[1], splitting_ops)),
+        start=0 if not ops or not _is_in(ops[0], splitting_ops) else 1,
+    )
+    pieces = {}
+    for number, (splits, places) in numbered:
+        at, names = zip(*places, strict=True)
+        homes = [id for id, piece in pieces.items() if not piece.splitting]
+        if len(names) == 1 and _is_allocation(names[0]) and homes:
+            old = pieces[homes[-1]]
+            pieces[old.id] = Piece(old.id, False, [*old.ops, *names], [*old.positions, *at])
+        else:
+            pieces[number] = Piece(number, splits, list(names), list(at))
+    return list(pieces.values())
+
+
+class BreakableGraph:
+    def append(self, node):
+        if node.label in self.break_on:
+            self.launches.append(node)
+            return
+        if isinstance(self.launches[-1], Node):  # opened late: no graph of nothing
+            self.launches.append(Graph(self.device, self.pool, self.name))
+        self.launches[-1].append(node)
 
 
 class PiecewiseGraphRunner:
@@ -44,23 +47,7 @@ class PiecewiseGraphRunner:
         return whole, output
 
     def _captured(self, nodes, rung):
-        with self.device.capture(self.pool, f"{len(nodes)} launches of {rung}") as graph:
+        with self.device.capture(self.pool, f"{len(nodes)} launches of rung {rung}") as graph:
             for node in nodes:
                 self.device.submit(node)
         return graph
-
-
-class PiecewiseGraph:
-    def replay(self):
-        run = {Graph: Graph.replay, Node: self.device.submit}
-        for launch in self.launches:
-            run[type(launch)](launch)
-
-
-class BreakableGraph:
-    def append(self, node):
-        if node.label in self.break_on:
-            fresh = Graph(self.device, self.pool, self.launches[0].name)
-            self.launches.extend((node, fresh))
-        else:
-            self.launches[-1].nodes.append(node)

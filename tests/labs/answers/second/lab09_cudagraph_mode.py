@@ -12,23 +12,25 @@ class BatchDescriptor:
 
 
 class GraphDispatcher:
-    def _piecewise_ladder(self):
-        wanted = CUDAGraphMode.PIECEWISE in (self.mode.decode_mode(), self.mode.mixed_mode())
-        return [
-            BatchDescriptor(mode=CUDAGraphMode.PIECEWISE, num_tokens=size)
-            for size in (self.sizes if wanted else ())
-        ]
-
-    def _full_ladder(self):
-        full = CUDAGraphMode.FULL
+    def _plan(self):
+        full, pieces = CUDAGraphMode.FULL, CUDAGraphMode.PIECEWISE
+        wanted = pieces in (self.mode.decode_mode(), self.mode.mixed_mode())
         if self.mode.mixed_mode() is full:
-            return [
+            ladder = [
                 BatchDescriptor(full, size, size if size < self.max_num_seqs else self.max_num_seqs)
                 for size in self.sizes
             ]
-        return self._uniform_decode_ladder() if self.mode.decode_mode() is full else []
+        else:
+            ladder = self._decodes() if self.mode.decode_mode() is full else []
+        return {
+            full: ladder,
+            pieces: [
+                BatchDescriptor(mode=pieces, num_tokens=size)
+                for size in (self.sizes if wanted else ())
+            ],
+        }
 
-    def _uniform_decode_ladder(self):
+    def _decodes(self):
         found, width = [], self.decode_query_len
         for reqs in range(1, self.max_num_seqs + 1):
             tokens = reqs * width

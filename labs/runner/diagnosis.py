@@ -1,0 +1,141 @@
+"""Why do these tests fail? Tries the known wrong answers and names those that explain it.
+
+In:  a lab, the learner's texts and the `Report` of their failures. Out: a `Diagnosis`: for each
+failing test the misconceptions that it comes from, if it is a known one.
+
+A failing test alone says little: many mistakes fail it. So each wrong answer that the failing tests
+can catch is put in the place of the learner's own definitions, and the same tests run on it. It is
+named only if
+
+- every failing test fails again, on the same line, with the same values of everything that the
+  test holds, and no test that passed for the learner fails;
+- and the engine's definitions in that place change the outcome: the learner's own are at fault.
+
+A misspelt name, a wrong type or an exhausted memory is no belief: it is told as what it is.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from multiprocessing.context import BaseContext
+
+from labs.runner.catalogue import Lab, Misconception
+from labs.runner.checking import Diagnosis, Outcome, Report, check_texts
+from labs.runner.cutter import CutError, counterpart, splice
+from labs.runner.session import ANY
+from labs.runner.values import alike
+from labs.runner.warm import forks
+
+SLIPS = {  # errors that come from a slip of the pen, or say themselves what is wrong
+    "TypeError", "NameError", "UnboundLocalError", "AttributeError", "ImportError",
+    "ModuleNotFoundError", "SyntaxError", "IndentationError", "MemoryError", "SystemExit",
+    "RecursionError", "NoTerminal",
+}  # fmt: skip
+LIGHT_S = 2.0  # a lab whose tests all run in this time: a wrong answer is held against all of them
+TIME_S = 12.0  # for all the wrong answers together; what has not begun by then is left out
+
+
+def diagnose(
+    lab: Lab, texts: Mapping[str, str], report: Report, *, context: BaseContext | None = None
+) -> Diagnosis:
+    """Look for the misconceptions behind the failures of this report on these texts."""
+    failing = {o.test: o for o in report.failed if not o.todo and o.error not in SLIPS}
+    named: dict[str, tuple[str, ...]] = dict.fromkeys(failing, ())
+    rivals = [m for m in lab.misconceptions if any(m.id in o.catches for o in failing.values())]
+    if not rivals:
+        return Diagnosis(named)
+    heavy = "torch" in lab.packages
+    trial = _Trial(lab, dict(texts), report, failing, context or forks(heavy=heavy))
+    with ThreadPoolExecutor(min(len(rivals), max(2, (os.cpu_count() or 2) // 2))) as workers:
+        verdicts = list(workers.map(trial.explains, rivals))
+    for rival, explained in zip(rivals, verdicts, strict=True):
+        for test in explained or ():
+            named[test] += (rival.id,)
+    tried = sum(verdict is not None for verdict in verdicts)
+    return Diagnosis(named, tried, len(rivals))
+
+
+def same_failure(one: Outcome, other: Outcome) -> bool:
+    """Do two answers fail a test in the same way? The values in the test decide."""
+    return (
+        (one.outcome, one.error, one.at) == (other.outcome, other.error, other.at)
+        and alike(one.message, other.message)
+        and one.state.keys() == other.state.keys()
+        and all(alike(text, other.state[name]) for name, text in one.state.items())
+    )
+
+
+# ---------------------------------------------------------------- parts
+
+
+@dataclass
+class _Trial:
+    """What the wrong answers are held against."""
+
+    lab: Lab
+    texts: dict[str, str]
+    report: Report
+    failing: dict[str, Outcome]
+    context: BaseContext
+    begun: float = field(default_factory=time.monotonic)
+
+    def explains(self, rival: Misconception) -> tuple[str, ...] | None:
+        """The failing tests that this misconception explains; None if there was no time to see."""
+        if time.monotonic() - self.begun > TIME_S:
+            return None
+        path = self.lab.wrong[rival.id.replace("-", "_")]
+        try:
+            wrong, cured = self.lab.filled(path, self.texts), self._cured(rival)
+        except (CutError, KeyError):
+            return ()  # the learner's file has no such function: this answer does not fit it
+        if _parsed(cured) == _parsed(self.texts):
+            return ()  # the learner has there what the engine has
+        return self._mended_by(cured) if self._fails_as(wrong, rival) else ()
+
+    def _cured(self, rival: Misconception) -> dict[str, str]:
+        """The learner's texts with the engine's definitions where the wrong answer puts its own."""
+        engine, texts = self.lab.reference(), dict(self.texts)
+        for file, part in self.lab.parts(self.lab.wrong[rival.id.replace("-", "_")], texts).items():
+            texts[file] = splice(texts[file], counterpart(engine[file], part))
+        return texts
+
+    def _fails_as(self, wrong: dict[str, str], rival: Misconception) -> bool:
+        """Does a wrong answer come out of the tests as the learner's does?"""
+        light = self.report.seconds < LIGHT_S
+        expected = dict.fromkeys(self.failing, "failed") | {
+            o.test: "passed"
+            for o in self.report.outcomes
+            if o.outcome == "passed" and (light or rival.id in o.catches)
+        }
+        run = self._run(wrong, expected)
+        theirs = {outcome.test: outcome for outcome in run.outcomes}
+        for test, outcome in expected.items():
+            if test not in theirs or theirs[test].outcome != outcome:
+                return False
+        return all(same_failure(mine, theirs[test]) for test, mine in self.failing.items())
+
+    def _mended_by(self, cured: dict[str, str]) -> tuple[str, ...]:
+        """The failing tests that the engine's definitions in that place pass, or fail otherwise."""
+        if _parsed(cured) == _parsed(self.lab.reference()):
+            return tuple(self.failing)
+        run = self._run(cured, dict.fromkeys(self.failing, ANY))
+        theirs = {outcome.test: outcome for outcome in run.outcomes}
+        return tuple(
+            test for test, mine in self.failing.items()
+            if test in theirs and not same_failure(mine, theirs[test])
+        )  # fmt: skip
+
+    def _run(self, texts: dict[str, str], expected: Mapping[str, str]) -> Report:
+        longest = min(self.lab.limit_s, TIME_S + 3 * self.report.seconds)
+        lab = replace(self.lab, limit_s=longest)
+        return check_texts(lab, texts, expected=expected, context=self.context)
+
+
+def _parsed(texts: Mapping[str, str]) -> dict[str, str]:
+    """The texts without their comments and line breaks."""
+    return {file: ast.dump(ast.parse(text)) for file, text in texts.items()}

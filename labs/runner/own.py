@@ -1,0 +1,147 @@
+"""`labs show` and `labs sabotage`: what only one's own code could show, and one slip in it.
+
+A lab's `show.py` prints, from the learner's files in the place of the engine's, the same lines at
+every run: bytes, a ladder, a timeline, a text. A sabotage is one small mistake (`mutants.py`) in
+the learner's own passing file that the lab's tests would notice and that changes these lines.
+"""
+
+from __future__ import annotations
+
+import difflib
+import random
+import shutil
+from argparse import Namespace
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+
+from labs.runner import workspace
+from labs.runner.catalogue import Lab
+from labs.runner.checking import check_texts
+from labs.runner.commands import Done, chosen_lab
+from labs.runner.cutter import functions
+from labs.runner.mutants import mutants
+from labs.runner.play import merged, output, run
+from labs.runner.words import command, from_here
+
+KEPT = ".before-sabotage"  # the ending of the copy that --undo brings back
+MOST_TRIES = 12
+MOST_LINES = 12  # of symptoms
+LIMIT_S = 60.0  # for one show
+
+
+def run_show(args: Namespace, console: Console) -> Done:
+    """Run the lab's show.py on the learner's code, or on the engine's if the lab has not passed."""
+    progress = workspace.load_progress()
+    lab = chosen_lab(args, progress)
+    module = _module(lab)
+    if workspace.stale(lab, progress):
+        raise ValueError(workspace.ask_for_update(lab))
+    mine = workspace.solved(lab, progress)
+    whose = "your own code" if mine else "the engine's code, for this lab has not passed"
+    console.print(f"[dim]lab {lab.number}, on {whose}:[/]\n")
+    return Done(code=run(module, args.words, merged([lab]) if mine else {}, lab.environment))
+
+
+def run_sabotage(args: Namespace, console: Console) -> Done:
+    """Make one small mistake in the learner's file and show what it does, or take it back."""
+    progress = workspace.load_progress()
+    lab = chosen_lab(args, progress)
+    if args.undo:
+        return _undo(lab, console)
+    module = _module(lab)
+    if any(kept.exists() for kept in _kept(lab).values()):
+        raise ValueError(f"lab {lab.number} is sabotaged: {command('sabotage', lab.number)} --undo")
+    if not workspace.solved(lab, progress) or workspace.edited(lab, progress):
+        raise ValueError(f"lab {lab.number} is not green: {command('check', lab.number)}")
+    with console.status("looking for a mistake that shows") as status:
+        sane = output(module, merged([lab]), lab.environment, LIMIT_S)
+        found = None
+        for tried, (file, text) in enumerate(_mistakes(lab, args.seed), start=1):
+            status.update(f"looking for a mistake that shows: {tried} of {MOST_TRIES} tried")
+            texts = {f: path.read_text() for f, path in workspace.my_files(lab).items()}
+            if check_texts(lab, texts | {file: text}, first=True).passed:
+                continue
+            symptoms = output(module, merged([lab], {file: text}), lab.environment, LIMIT_S)
+            if symptoms != sane:
+                found = file, text, symptoms
+                break
+            if tried == MOST_TRIES:
+                break
+    if found is None:
+        raise ValueError(
+            f"no mistake of {MOST_TRIES} changed what lab {lab.number} shows: try again"
+        )
+    file, text, symptoms = found
+    path = workspace.my_files(lab)[file]
+    shutil.copy2(path, _kept(lab)[file])
+    path.write_text(text)
+    lines = _changes(sane, symptoms)
+    console.print(f"One place of {from_here(path)} is not as you wrote it. What it shows:\n")
+    for line in lines:
+        console.print(f"  {escape(line)}")
+    console.print(
+        f"\nFind it from these symptoms. Again: [bold]{command('show', lab.number)}[/]   "
+        f"mended: [bold]{command('check', lab.number)}[/]   "
+        f"give up: [bold]{command('sabotage', lab.number, '--undo')}[/]"
+    )
+    return Done({"lab": lab.name, "file": str(path), "symptoms": lines})
+
+
+# ---------------------------------------------------------------- parts
+
+
+def _module(lab: Lab) -> str:
+    if not (lab.folder / "show.py").exists():
+        raise ValueError(f"lab {lab.number} has nothing to show: its tests are the proof")
+    return f"labs.{lab.name}.show"
+
+
+def _kept(lab: Lab) -> dict[str, Path]:
+    return {f: path.with_name(path.name + KEPT) for f, path in workspace.my_files(lab).items()}
+
+
+def _mistakes(lab: Lab, seed: int | None) -> list[tuple[str, str]]:
+    """(file, text with one mistake), in random order, the ones that change a line or two first."""
+    found = []
+    for file, path in workspace.my_files(lab).items():
+        mine = path.read_text()
+        known = functions(mine)
+        for hole, names in lab.definitions():
+            for name in names:
+                if hole.file == file and name in known:
+                    found += [(file, mutant.text) for mutant in mutants(mine, name)]
+        lines = set(mine.splitlines())
+        small = [one for one in found if len(lines - set(one[1].splitlines())) <= 2]
+        found = small or found
+    random.Random(seed).shuffle(found)
+    return found
+
+
+def _changes(before: str, after: str) -> list[str]:
+    """The lines that differ: `was` and `is`."""
+    marks = {"- ": "was  ", "+ ": "is   "}
+    lines = [
+        marks[line[:2]] + line[2:]
+        for line in difflib.ndiff(before.splitlines(), after.splitlines())
+        if line[:2] in marks
+    ]
+    more = len(lines) - MOST_LINES
+    return lines[:MOST_LINES] + ([f"and {more} lines more"] if more > 0 else [])
+
+
+def _undo(lab: Lab, console: Console) -> Done:
+    undone = []
+    for file, kept in _kept(lab).items():
+        if not kept.exists():
+            continue
+        path = workspace.my_files(lab)[file]
+        now, before = path.read_text().splitlines(), kept.read_text().splitlines()
+        undone += list(difflib.unified_diff(now, before, "now", "as you wrote it", "", "", 0, ""))
+        kept.replace(path)
+    if not undone and not any(kept.exists() for kept in _kept(lab).values()):
+        console.print(f"Lab {lab.number} is as you wrote it.")
+    for line in undone:
+        console.print(escape(line))
+    return Done({"lab": lab.name, "diff": undone})

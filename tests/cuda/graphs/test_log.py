@@ -1,0 +1,176 @@
+"""The emulator's log: which work is ordered with which, and what only seems to be."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from mini_engine.cuda.graphs import emulator
+from mini_engine.cuda.graphs.log import Log
+
+
+@pytest.fixture(autouse=True)
+def inference() -> Iterator[None]:
+    with torch.inference_mode():
+        yield
+
+
+def write_then_read(between: str) -> Log:
+    """One stream writes `x`, another reads it; `between` says who waits in the meantime."""
+    x, side, main = torch.zeros(4), emulator.Stream(), emulator.current_stream()
+    with emulator.logged() as log:
+        early = main.record_event()
+        x.fill_(3)
+        late = emulator.Event()
+        late.record()
+        waits = {
+            "nobody": lambda: None,
+            "an event before the write": lambda: side.wait_event(early),
+            "an event that was never recorded": lambda: side.wait_event(emulator.Event()),
+            "the wrong way round": lambda: main.wait_stream(side),
+            "the side stream": lambda: side.wait_stream(main),
+            "the side stream for an event": lambda: side.wait_event(late),
+            "an event by its own method": lambda: late.wait(side),
+            "the host for an event": late.synchronize,
+            "the host for the stream": main.synchronize,
+            "the host for everything": emulator.synchronize,
+        }
+        waits[between]()
+        with emulator.stream(side):
+            x * 2
+    return log
+
+
+@pytest.mark.parametrize(
+    "between",
+    ["nobody", "an event before the write", "an event that was never recorded",
+     "the wrong way round"],
+)  # fmt: skip
+def test_a_read_that_nothing_orders_after_the_write_is_a_race(between: str) -> None:
+    assert write_then_read(between).races() == ["stream 1: mul reads what stream 0: fill_ writes"]
+
+
+@pytest.mark.parametrize(
+    "between",
+    ["the side stream", "the side stream for an event", "an event by its own method",
+     "the host for an event", "the host for the stream", "the host for everything"],
+)  # fmt: skip
+def test_a_read_after_a_wait_is_none(between: str) -> None:
+    assert write_then_read(between).races() == []
+
+
+def test_the_host_knows_what_it_has_waited_for_and_nothing_else() -> None:
+    x, side, main = torch.zeros(4), emulator.Stream(), emulator.current_stream()
+    with emulator.logged() as log:
+        with emulator.stream(side):
+            x.fill_(1)
+        assert not log.waited_for(side)
+        main.wait_stream(side)
+        assert not log.waited_for(side), "a stream waited, and not the host"
+        main.synchronize()
+        assert log.waited_for(side), "main had waited for it"
+        x.fill_(2)
+        assert not log.waited_for(main)
+        emulator.synchronize()
+        assert log.waited_for(main)
+
+
+def test_two_reads_and_two_places_are_no_race() -> None:
+    x, y, side = torch.ones(4), torch.ones(4), emulator.Stream()
+    with emulator.logged() as log:
+        x * 2
+        x[2:].fill_(3)
+        with emulator.stream(side):
+            x[:2] + y[:2]
+            y.fill_(3)
+    assert log.races() == []
+
+
+def test_who_writes_over_what_another_still_reads_is_told() -> None:
+    x, side = torch.ones(4), emulator.Stream()
+    with emulator.logged() as log:
+        x + 1
+        with emulator.stream(side):
+            x.fill_(3)
+    assert log.races() == ["stream 1: fill_ writes over what stream 0: add reads"]
+
+
+def test_a_capture_is_no_work_and_a_replay_is_work_of_the_stream_it_is_given_to() -> None:
+    x, side, graph = torch.ones(4), emulator.Stream(), emulator.CUDAGraph()
+    with emulator.logged() as log:
+        with emulator.graph(graph):
+            y = (x * 2).sin()
+        assert log.works == []
+        x.fill_(3)
+        with emulator.stream(side):
+            graph.replay()
+    assert [work.op for work in log.works] == ["fill_", "mul", "sin"]
+    assert log.races() == ["stream 1: mul reads what stream 0: fill_ writes"]
+    assert log.works[-1].writes_to(y)
+    assert not log.works[-1].reads_from(x)
+
+
+def test_a_copy_says_whether_the_host_waits_for_it() -> None:
+    x, y = torch.ones(4), torch.zeros(4)
+    with emulator.logged() as log:
+        y.copy_(x)
+        y.copy_(x, non_blocking=True)
+    assert [work.host_waits for work in log.works] == [True, False]
+    assert [(work.reads_from(x), work.writes_to(y)) for work in log.works] == [(True, True)] * 2
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_order_is_what_can_be_reached_from_wait_to_wait(seed: int) -> None:
+    """Random programs on four streams; the oracle walks back along streams, waits and the host."""
+    rng, streams, x = random.Random(seed), [emulator.Stream() for _ in range(4)], torch.ones(1)
+    before: dict[int, set[int]] = {}  # work -> all that is done before it
+    known = [set[int]() for _ in streams]
+    host: set[int] = set()
+    with emulator.logged() as log:
+        for _ in range(60):
+            one, other = rng.sample(range(4), 2)
+            known[one] |= host
+            known[other] |= host
+            kind = rng.choice(["work", "work", "wait", "host"])
+            if kind == "work":
+                with emulator.stream(streams[one]):
+                    x + 1
+                before[len(before)] = set(known[one])
+                known[one].add(len(before) - 1)
+            elif kind == "wait":
+                streams[one].wait_stream(streams[other])
+                known[one] |= known[other]
+            elif rng.random() < 0.3:
+                streams[one].synchronize()
+                host |= known[one]
+    for later, work in enumerate(log.works):
+        done = {
+            at for at, old in enumerate(log.works) if work.after.get(old.stream, 0) >= old.number
+        }
+        assert done == before[later], f"work {later}"
+
+
+def test_waiting_in_a_capture_for_an_event_outside_it_is_refused() -> None:
+    x, outside = torch.ones(4), emulator.current_stream().record_event()
+    with pytest.raises(RuntimeError), emulator.graph(emulator.CUDAGraph()):
+        emulator.current_stream().wait_event(outside)
+        x * 2
+
+
+def test_a_fork_by_events_is_captured_and_must_be_joined() -> None:
+    x, side, graph = torch.ones(4), emulator.Stream(), emulator.CUDAGraph()
+    with emulator.graph(graph):
+        y = x * 2
+        side.wait_event(emulator.current_stream().record_event())
+        with emulator.stream(side):
+            z = y + 1
+        emulator.current_stream().wait_event(side.record_event())
+    graph.replay()
+    assert z.tolist() == [3] * 4
+    with pytest.raises(RuntimeError), emulator.graph(emulator.CUDAGraph()):
+        side.wait_event(emulator.current_stream().record_event())
+        with emulator.stream(side):
+            x * 2

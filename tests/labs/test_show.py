@@ -1,0 +1,89 @@
+"""What only one's own code could show, and what one small mistake does to it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from labs.runner import workspace
+from labs.runner.catalogue import Lab, all_labs, lab_number
+from labs.runner.cli import main
+from labs.runner.own import LIMIT_S
+from labs.runner.play import output
+
+WITH_A_SHOW = [lab for lab in all_labs() if (lab.folder / "show.py").exists()]
+LAB = lab_number(1)
+
+
+@pytest.fixture(autouse=True)
+def _a_learner_of_our_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LABS_HOME", str(tmp_path / "mine"))
+    monkeypatch.setenv("COLUMNS", "300")
+
+
+def mine() -> Path:
+    return workspace.my_files(LAB)["launch_model.py"]
+
+
+def solve() -> None:
+    main(["start", "1"])
+    mine().write_text("# mine\n" + LAB.reference()["launch_model.py"])
+    assert main(["check", "1"]) == 0
+
+
+@pytest.mark.parametrize("lab", WITH_A_SHOW, ids=lambda lab: lab.name)
+def test_a_lab_shows_the_same_lines_at_every_run(lab: Lab) -> None:
+    module = f"labs.{lab.name}.show"
+    told = output(module, {}, lab.environment, LIMIT_S)
+    assert len(told.splitlines()) >= 3, told
+    assert "Traceback" not in told
+    assert "Error" not in told.splitlines()[-1], told
+    assert output(module, {}, lab.environment, LIMIT_S) == told
+
+
+def test_show_runs_the_learners_own_code_once_it_has_passed(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    main(["start", "1"])
+    assert main(["show", "1"]) == 0
+    assert "the engine's code" in capfd.readouterr().out
+    solve()
+    mine().write_text(
+        mine().read_text().replace("return math.ceil(capture_us", "return 12345 + 0 * (capture_us")
+    )
+    assert main(["show", "1"]) == 0
+    told = capfd.readouterr().out
+    assert "your own code" in told
+    assert "after 12345" in told
+
+
+def test_a_sabotage_changes_one_place_shows_what_it_does_and_can_be_taken_back(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    main(["start", "1"])
+    assert main(["sabotage", "1"]) == 2
+    assert "is not green" in capfd.readouterr().err
+    solve()
+    before = mine().read_text()
+    capfd.readouterr()
+    assert main(["sabotage", "1", "--seed", "1"]) == 0
+    told = capfd.readouterr().out
+    assert "was  " in told
+    assert "is   " in told
+    lines, now = before.splitlines(), mine().read_text().splitlines()
+    assert 1 <= len(set(lines) - set(now)) <= 2
+    assert now[0] == "# mine"
+    assert main(["check", "1"]) == 1, "the tests notice it"
+    assert main(["sabotage", "1"]) == 2
+    assert "is sabotaged" in capfd.readouterr().err
+    assert main(["sabotage", "1", "--undo"]) == 0
+    assert mine().read_text() == before
+    assert "as you wrote it" in capfd.readouterr().out
+    assert main(["check", "1"]) == 0
+
+
+def test_a_lab_whose_tests_are_all_it_has_says_so(capfd: pytest.CaptureFixture[str]) -> None:
+    silent = next(lab for lab in all_labs() if lab not in WITH_A_SHOW)
+    assert main(["show", str(silent.number)]) == 2
+    assert "nothing to show" in capfd.readouterr().err
