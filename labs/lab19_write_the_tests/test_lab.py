@@ -44,6 +44,8 @@ SLIPS_THROUGH = {
     "fills_up": ["only-the-answers"],
     "no_memory": ["one-live-op"],
     "frozen": ["right-is-enough"],
+    "first_capture": ["captures-too-early"],
+    "roomy": ["right-is-enough", "one-batch-size"],
     "nobodys_number": ["any-number-will-do"],
     "one_kernel_more": ["counts-graphs-alone"],
     "counted_twice": ["counts-graphs-alone"],
