@@ -132,7 +132,8 @@ def breakable(word: str) -> tuple[Device, PiecewiseGraph]:
     x = device.upload(np.ones(4, np.float32))
     with device.capture_breakable("ak", name="a capture with breaks") as whole:
         for letter in word:
-            device.launch(k.scale, x, x, by=1.0, label=letter)
+            device.launch(k.scale, x, x, by=2.0, label=letter)
+    assert device.read(x).tolist() == [1] * 4, f"a launch of {word} ran while it was captured"
     return device, whole
 
 
@@ -154,6 +155,24 @@ def test_launches_between_two_marked_ones_share_a_graph() -> None:
         filled = [nodes for nodes in graphs if nodes]
         assert filled == re.findall("[^ak]+", word), f"graphs of {word} that hold something"
         assert len(graphs) <= 1 + len(whole.live), "one more than breaks, at most"
+
+
+def test_a_launch_is_marked_by_its_whole_label_and_no_other() -> None:
+    device = Device(load_spec("h200"), memory_bytes=64 * MIB)
+    x = device.upload(np.ones(4, np.float32))
+    with device.capture_breakable({"attention"}) as whole:
+        for label in ("attention_out", "pre_attention", "attention", "attention.default"):
+            device.launch(k.scale, x, x, by=2.0, label=label)
+    live = [node.label for node in whole.live]
+    assert live == ["attention"]
+
+
+def test_a_graph_is_made_ready_once_when_the_capture_ends() -> None:
+    for word in ("nnann", "anna", "nan"):
+        device, whole = breakable(word)
+        made = [event.name for event in device.timeline if event.name.startswith("instantiate")]
+        filled = [graph for graph in whole.graphs if graph.nodes]
+        assert len(made) == len(filled), f"graphs of {word} that hold something"
 
 
 def test_all_graphs_of_a_capture_have_its_pool_and_its_name() -> None:
@@ -302,7 +321,8 @@ def test_recording_runs_nothing_on_the_gpu() -> None:
     before = decoder.device.counters.copy()
     decoder.runner._record(4)
     did = decoder.device.counters.since(before)
-    assert (did.kernels, did.graphs) == (0, 0), "kernels and graphs that ran while recording"
+    ran = did.kernels, did.graphs, did.launches
+    assert ran == (0, 0, 0), "kernels, graphs, and launches and copies while recording"
 
 
 @pytest.mark.catches("attention-captured-too", "live-ops-last", "a-kernel-left-outside")
