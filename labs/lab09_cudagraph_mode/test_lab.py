@@ -22,7 +22,7 @@ from mini_engine.sim.capture import CaptureError
 from mini_engine.sim.device import Device
 from mini_engine.sim.kernels import add, scale
 from mini_engine.sim.launch import Buffer, UseAfterFree
-from mini_engine.sim.wrapper import ForwardContext, GraphWrapper, WeakBuffer
+from mini_engine.sim.wrapper import Entry, ForwardContext, GraphWrapper, WeakBuffer
 
 NONE, PIECEWISE, FULL = CUDAGraphMode.NONE, CUDAGraphMode.PIECEWISE, CUDAGraphMode.FULL
 # What a decode batch and a mixed batch run as: the table of chapter 8.
@@ -607,6 +607,17 @@ def test_the_function_is_called_for_the_capture_and_never_again() -> None:
         assert rig.calls == 1
 
 
+def test_a_replay_is_one_launch_and_waits_for_nothing() -> None:
+    rig = Rig()
+    rig.call(batch(PIECEWISE))
+    rig.device.synchronize()
+    began, launches = rig.device.cpu_us, rig.device.counters.launches
+    rig.call(batch(PIECEWISE))
+    took_us, ahead_us = rig.device.cpu_us - began, rig.device.gpu_us - rig.device.cpu_us
+    assert rig.device.counters.launches - launches == 1, "launches and copies of a replay"
+    assert ahead_us > 0, f"the CPU took {took_us:.1f} µs: it has waited for the GPU"
+
+
 @pytest.mark.catches("tokens-are-the-key")
 def test_batches_of_equally_many_tokens_have_graphs_of_their_own() -> None:
     rig = Rig(FULL, weak=False)
@@ -668,8 +679,8 @@ def test_a_capture_that_fails_leaves_nothing_to_replay_and_the_next_call_capture
     for _ in range(2):
         with pytest.raises(CaptureError):
             rig.call(batch(PIECEWISE))
-        graphs = [entry.graph for entry in rig.wrapper.entries.values()]
-        assert not any(graphs), "a graph that was not captured to its end"
+        kept = [entry for entry in rig.wrapper.entries.values() if entry != Entry()]
+        assert kept == [], "of a capture that did not end well nothing is kept"
     waiting = False
     assert rig.did(batch(PIECEWISE))[0] == "captured"
     assert rig.did(batch(PIECEWISE)) == ("replayed", [12, 24, 36])

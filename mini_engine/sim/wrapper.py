@@ -102,10 +102,10 @@ class GraphWrapper:
 
         Eagerly, if there is none or it is of another mode than this wrapper's: a wrapper further in
         or out may be meant. Otherwise the descriptor is the key. A graph that is there replays and
-        gives the entry's `output`. Where there is none, also after a capture that failed, the
-        function is captured. The inputs are not copied: the graph reads the addresses that it was
-        captured with. Only while debugging are they compared, and `AssertionError` raised for an
-        input that has moved.
+        gives the entry's `output`: one launch, and no wait for the GPU. Where there is none, also
+        after a capture that failed, the function is captured. The inputs are not copied: the graph
+        reads the addresses that it was captured with. Only while debugging are they compared, and
+        `AssertionError` raised for an input that has moved.
         """
         descriptor = self.context.descriptor
         if descriptor is None or descriptor.mode is not self.mode:
