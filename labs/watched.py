@@ -156,10 +156,6 @@ class Watch:
         rounded = sorted(set(self.rounded))
         assert not rounded, f'tl.dot of float32 rounds to {rounded[0]}: input_precision="ieee"'
 
-    def only_reads(self, *names: str) -> None:
-        for name in names:
-            assert not self.elements("store", name), f"{name} is written to: it is only read here"
-
     def nothing_outside(self) -> None:
         """No load and no store of an address that lies in none of the tensors."""
         for kind, did in (("load", "read"), ("store", "written"), ("atomic", "added to")):

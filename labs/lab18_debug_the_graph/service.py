@@ -1,6 +1,6 @@
 """The service that had the incidents: a toy small enough that every answer is known without a GPU.
 
-In: a module with runners, yours or the engine's, and what users say. Out: what they are answered.
+In: a module with a runner, yours or the engine's, and what users say. Out: what they are answered.
 
     service = Service(runner_a)
     service.step({3: 5.0})     # the user who owns slot 3 says 5: {3: 50.0}
@@ -9,27 +9,40 @@ In: a module with runners, yours or the engine's, and what users say. Out: what 
 Each user owns a slot of a cache on the simulated device, as a request owns its blocks. A step
 halves what the slot holds, adds what the user said and answers ten times that. Slot 0 is nobody's.
 `service.expected(said)` computes the same on the host, without device, graph or padding.
+
+A runner of any make will do. Its module has `build(device, forward, shapes, sizes)`, which takes
+`live`, too, if it can run in pieces, and returns an object with
+
+    view(rows)               what `forward(rows)` reads: a buffer for each input
+    stage(rows, arrays)      brings a batch in, padded with zeros to so many rows
+    capture()                makes the graphs, at any time
+    run(number, arrays)      the answers to a batch: a buffer of `number` rows
+
+or the engine's three classes: `StaticInputs`, `GraphRunner`, `PiecewiseGraphRunner`. Every runner
+promises that
+
+* each of the sizes that it was given gets a graph, the largest first, all in one pool of memory
+  from which nobody else is served;
+* before a size is captured each kernel has run on zeros, with memory that is given back, and the
+  GPU has been waited for; a capture changes no user's slot, also not the second one;
+* a batch is copied in from the host, filled up with rows of zeros, and is one replay of the
+  smallest graph that holds it; no other kernel is launched for it, and it takes no memory;
+* a batch above the largest size is a `CaptureError` that names the number of its rows;
+* in pieces, every live op is launched once a step, in its place, and all others are in graphs.
 """
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from types import ModuleType
 
 import numpy as np
 
-from mini_engine.dispatch.dispatcher import GraphDispatcher
-from mini_engine.engine.engine import Engine
-from mini_engine.engine.scheduler import SchedulerLimits
-from mini_engine.model.config import named_shape
+from labs.inputs import frozen
 from mini_engine.predict.hardware import load_spec
 from mini_engine.sim.device import Device
 from mini_engine.sim.kernels import scale
 from mini_engine.sim.launch import Buffer, kernel
-from mini_engine.sim.weights import random_weights
 
 SLOTS, WIDTH = 24, 4
 OPS = ["scale", "forget", "remember", "recall", "scale"]  # what a step launches
@@ -64,24 +77,28 @@ class Service:
         live: Sequence[str] = (),
         capture: bool = True,
         settling: bool = False,
+        device: Device | None = None,
     ) -> None:
         """`live` names ops that resist capture: then the graphs are pieces.
 
         `settling`: some kernels wait for the GPU the first time that they run with so many rows.
+        `device`: another one than a simulated H200 with a timeline.
         """
-        self.device = Device(load_spec("h200"), memory_bytes=2**26, record=True)
+        self.device = device or Device(load_spec("h200"), memory_bytes=2**26, record=True)
         self.cache = self.device.upload(np.zeros((SLOTS, WIDTH), np.float32))
         self.memory = np.zeros(SLOTS, np.float32)  # what the cache should hold
         top = max(sizes)
         shapes = {"x": ((top, WIDTH), "float32"), "slots": ((top,), "int32")}
-        self.inputs = graphs.StaticInputs(self.device, shapes)
         self.settled: set[int] | None = set() if settling else None
-        if live:
-            self.runner = graphs.PiecewiseGraphRunner(
-                self.device, self.forward, self.inputs, sizes, live
+        more = {"live": tuple(live)} if live else {}
+        if hasattr(graphs, "build"):
+            self.inputs = self.runner = graphs.build(
+                self.device, self.forward, shapes, tuple(sizes), **more
             )
         else:
-            self.runner = graphs.GraphRunner(self.device, self.forward, self.inputs, sizes)
+            self.inputs = graphs.StaticInputs(self.device, shapes)
+            make = graphs.PiecewiseGraphRunner if live else graphs.GraphRunner
+            self.runner = make(self.device, self.forward, self.inputs, sizes, *more.values())
         if capture:
             self.runner.capture()
 
@@ -101,12 +118,15 @@ class Service:
             device.launch(scale, out, held, by=10.0)
         return out
 
-    def step(self, said: Mapping[int, float], kind: object = "float32") -> dict[int, float]:
+    def step(
+        self, said: Mapping[int, float], kind: object = "float32", slots: object = "int32"
+    ) -> dict[int, float]:
         """One step through the runner. `said`: slot of a user -> number; answers by slot.
 
-        `kind` is the type in which the client sends its numbers; `list` for a Python list.
+        `kind` and `slots` are the types in which the client sends its numbers and its slots; `list`
+        for a Python list.
         """
-        return self._answers(said, self.runner.run(len(said), self._arrays(said, kind)))
+        return self._answers(said, self.runner.run(len(said), self._arrays(said, kind, slots)))
 
     def eager_step(self, said: Mapping[int, float]) -> dict[int, float]:
         """The same without a graph."""
@@ -119,10 +139,11 @@ class Service:
             self.memory[slot] = self.memory[slot] / 2 + np.float32(number)
         return {slot: float(10 * self.memory[slot]) for slot in said}
 
-    def _arrays(self, said: Mapping[int, float], kind: object) -> dict[str, object]:
+    def _arrays(
+        self, said: Mapping[int, float], kind: object, slots: object = "int32"
+    ) -> dict[str, object]:
         rows = [[number] * WIDTH for number in said.values()]
-        x = rows if kind is list else np.array(rows).astype(str(kind))
-        return {"x": x, "slots": np.array(list(said), np.int32)}
+        return {"x": _as(rows, kind), "slots": _as(list(said), slots)}
 
     def _answers(self, said: Mapping[int, float], answers: Buffer) -> dict[int, float]:
         found = self.device.read(answers)
@@ -130,36 +151,6 @@ class Service:
         return {slot: float(row[0]) for slot, row in zip(said, found, strict=True)}
 
 
-def text_engine(graphs: ModuleType, mode: str, sizes: Sequence[int] = (1, 2, 3, 12)) -> Engine:
-    """The whole engine with a tiny model, over the runners of `graphs`. It has captured."""
-    limits = SchedulerLimits(
-        max_num_seqs=4, max_num_batched_tokens=12, num_blocks=40, block_size=4, max_model_len=32
-    )
-    shape = replace(
-        named_shape("qwen3-0.6b"), hidden_size=16, intermediate_size=24, num_layers=2, num_heads=4,
-        num_kv_heads=2, head_dim=8, vocab_size=37, max_position_embeddings=32, eos_token_ids=(),
-    )  # fmt: skip
-    dispatcher = GraphDispatcher(mode, [] if mode == "NONE" else sizes, limits.max_num_seqs)
-    device = Device(load_spec("h200"), memory_bytes=2**26)
-    runners = _engines_runner_over(graphs)
-    runner = runners.SimRunner(device, shape, random_weights(shape, seed=3), limits, dispatcher)
-    runner.capture()
-    return Engine(runner, limits, dispatcher)
-
-
-def _engines_runner_over(graphs: ModuleType) -> ModuleType:
-    """`mini_engine.sim.runner`, loaded once more, so that it takes its runners from `graphs`."""
-    place = "mini_engine.sim.graphs"
-    spec = importlib.util.find_spec("mini_engine.sim.runner")
-    if spec is None or spec.loader is None:
-        raise ImportError("mini_engine.sim.runner is not where it should be")
-    module = importlib.util.module_from_spec(spec)
-    before = sys.modules.get(place)
-    sys.modules[place] = graphs
-    try:
-        spec.loader.exec_module(module)
-    finally:
-        del sys.modules[place]
-        if before is not None:
-            sys.modules[place] = before
-    return module
+def _as(values: list, kind: object) -> object:
+    """A list, or a read-only array: a runner that writes into a client's memory is told so."""
+    return values if kind is list else frozen(np.array(values).astype(str(kind)))

@@ -15,7 +15,13 @@ from labs.lab19_write_the_tests import suite
 from labs.runner.cutter import TODO, splice
 
 HERE = Path(__file__).parent
-ENGINE = (HERE.parent.parent / "mini_engine/sim/graphs.py").read_text()
+SIM = HERE.parent.parent / "mini_engine/sim"
+# The engine's runners as one module, so that a broken one may replace parts of either file.
+ENGINE = (SIM / "graphs.py").read_text() + "".join(
+    line
+    for line in (SIM / "piecewise.py").read_text().splitlines(keepends=True)
+    if not line.startswith(("from __future__", "from mini_engine.sim.graphs"))
+)
 CLAIMS = [
     "every_batch_is_answered_as_the_host_computes_it",
     "silent_users_are_left_alone",
@@ -44,6 +50,12 @@ SLIPS_THROUGH = {
     "fills_up": ["only-the-answers"],
     "no_memory": ["one-live-op"],
     "frozen": ["right-is-enough"],
+    "first_capture": ["captures-too-early"],
+    "roomy": ["right-is-enough", "one-batch-size"],
+    "nobodys_number": ["any-number-will-do"],
+    "one_kernel_more": ["counts-graphs-alone"],
+    "counted_twice": ["counts-graphs-alone"],
+    "ahead_of_time": ["in-any-order"],
 }
 ERRORS = (Exception, pytest.fail.Exception, pytest.skip.Exception, pytest.xfail.Exception)
 each_claim = pytest.mark.parametrize("claim", CLAIMS, ids=lambda name: name.replace("_", " "))
@@ -123,6 +135,22 @@ def test_the_engines_runner_passes(claim: str) -> None:
 def test_a_right_runner_of_another_make_passes(claim: str) -> None:
     other = runner(HERE / "right" / "another_make.py")
     must_pass(claim, other, "This runner is right too: it keeps every claim, in another way.")
+
+
+@each_claim
+@pytest.mark.catches("slot-zero-is-sacred", "tidy-after-capture")
+def test_a_right_runner_that_leaves_open_what_the_claims_leave_open_passes(claim: str) -> None:
+    other = runner(HERE / "right" / "leaves_it_open.py")
+    must_pass(
+        claim, other, "This runner is right too: where nothing is claimed it does as it likes."
+    )
+
+
+@each_claim
+@pytest.mark.catches("pins-the-way")
+def test_a_right_runner_that_breaks_its_capture_off_passes(claim: str) -> None:
+    other = runner(HERE / "right" / "breaks_off.py")
+    must_pass(claim, other, "This runner is right too: its pieces come from one capture.")
 
 
 # ---------------------------------------------------------------- it looks at the runner at all

@@ -29,8 +29,10 @@ In: a folder `labs/labNN_name`. Out: a `Lab` with its holes, hints and misconcep
 A hole that is a class is written anew: its public methods and those that it `keeps` stay as
 signatures with docstrings, its other private methods are taken out of the learner's file.
 
-A hole with `broken = "faults/runner_a.py"` is not cut: the learner mends the source with that
-fragment spliced in. `to` then names the learner's file.
+A hole with `mend = "runner_a.py"` in the place of `name` is not cut: that source is given with a
+fault, and the learner mends it. Its right form is a fragment too, in `tests/labs/answers/first`.
+
+A fragment for several files says before each part where it belongs: a line `# to: runner_a.py`.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ from labs.runner.cutter import CutError, cut, find_source, functions, splice
 LABS = Path(__file__).parent.parent
 ROOT = LABS.parent
 NO_WORDS = "as the docstring and the tests want it."
-ANSWERS = ROOT / "tests" / "labs" / "answers"  # more right answers: second/labNN_name.py, third/
+ANSWERS = ROOT / "tests" / "labs" / "answers"  # more right ones: second/labNN_name.py, third/
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ class Hole:
     task: str
     hints: tuple[str, ...]
     file: str  # the learner's file, without its folder: "graphs.py"
-    broken: str = ""  # a fragment with a fault: the learner mends instead of writing
+    broken: bool = False  # the file is given with a fault: the learner mends instead of writing
     keeps: tuple[str, ...] = ()  # of a class: private methods that stay, to be written
     removes: tuple[str, ...] = ()  # functions that are taken out of the learner's file
 
@@ -125,14 +127,8 @@ class Lab:
         return next(m for m in self.misconceptions if m.id == id)
 
     def module(self, file: str) -> str:
-        """The module that the learner's file stands for: `mini_engine.sim.graphs`.
-
-        Where several learner's files are made from one engine file, they are modules of the lab.
-        """
-        path = self.sources[file]
-        if Path(path).name != file:
-            return f"labs.{self.name}.{Path(file).stem}"
-        return path.removesuffix(".py").replace("/", ".")
+        """The module that the learner's file stands for: `mini_engine.sim.graphs`."""
+        return self.sources[file].removesuffix(".py").replace("/", ".")
 
     def without_words(self) -> Lab:
         """The same lab for those who want it hard: its TODOs do not say what to do."""
@@ -141,18 +137,18 @@ class Lab:
     # -- texts of the files, by implementation ---------------------------------------------------
 
     def reference(self) -> dict[str, str]:
-        """The learner's file name -> the engine's own text."""
-        return {file: (ROOT / path).read_text() for file, path in self.sources.items()}
+        """The learner's file name -> the engine's own text, with what is to be mended mended."""
+        return _spliced(self._sources(), self._mends())
 
     def cut(self, holes: tuple[Hole, ...] | None = None) -> dict[str, str]:
         """The same with holes: all of them, or those given."""
-        texts = self.reference()
+        texts, given = self.reference(), self._sources()
         for hole in self.holes if holes is None else holes:
-            text = texts[hole.file]
             try:
                 if hole.broken:
-                    texts[hole.file] = splice(text, (self.folder / hole.broken).read_text())
+                    texts[hole.file] = given[hole.file]
                 else:
+                    text = texts[hole.file]
                     write, gone = hole.parts(text)
                     todo = (hole.number, hole.task)
                     texts[hole.file] = cut(without(text, gone), dict.fromkeys(write, todo))
@@ -162,10 +158,10 @@ class Lab:
 
     def definitions(self) -> list[tuple[Hole, list[str]]]:
         """Each hole with the functions to be written or mended: itself, or a class's methods, or
-        those of its fault."""
-        reference = self.reference()
+        those of its mend."""
+        mends, reference = self._mends(), self.reference()
         return [
-            (hole, list(functions((self.folder / hole.broken).read_text())))
+            (hole, list(functions(mends[hole.file])))
             if hole.broken
             else (hole, hole.parts(reference[hole.file])[0])
             for hole in self.holes
@@ -181,8 +177,8 @@ class Lab:
 
     def to_mend(self) -> dict[str, str]:
         """The files that the learner is given broken: file name -> text."""
-        files = {hole.file for hole in self.holes if hole.broken}
-        return {file: text for file, text in self.cut().items() if file in files}
+        given = self._sources()
+        return {hole.file: given[hole.file] for hole in self.holes if hole.broken}
 
     def filled(self, fragment: Path, onto: Mapping[str, str] | None = None) -> dict[str, str]:
         """The reference, or other texts, with a fragment spliced in: a wrong answer, for example.
@@ -190,14 +186,21 @@ class Lab:
         Raises CutError if the fragment replaces nothing there.
         """
         texts = dict(onto or self.reference())
-        parts = self.parts(fragment, texts)
-        return texts | {file: splice(texts[file], part) for file, part in parts.items()}
+        return _spliced(texts, self.parts(fragment, texts))
 
     def parts(self, fragment: Path, texts: Mapping[str, str]) -> dict[str, str]:
         """File name -> what the fragment has for that file."""
         text = fragment.read_text()
-        target = re.search(r"^# to: (\S+)$", text, re.MULTILINE)  # if several files define a name
-        return {target[1]: text} if target else find_source(text, texts)
+        return parts_by_file(text) or find_source(text, texts)
+
+    def _sources(self) -> dict[str, str]:
+        return {file: (ROOT / path).read_text() for file, path in self.sources.items()}
+
+    def _mends(self) -> dict[str, str]:
+        """File name -> the fragment that mends it."""
+        if not any(hole.broken for hole in self.holes):
+            return {}
+        return parts_by_file((ANSWERS / "first" / f"{self.name}.py").read_text())
 
     def texts(self, implementation: str) -> dict[str, str]:
         """`reference`, `hole/2`, `wrong/rebind_input`, `second`, `third`: file name -> text."""
@@ -212,6 +215,19 @@ class Lab:
             return self.filled(self.answers[kind], self.cut())
         known = ["mine", "reference", *(f"wrong/{name}" for name in self.wrong)]
         raise ValueError(f"lab {self.number} has no {implementation!r}: {', '.join(known)}")
+
+
+def parts_by_file(fragment: str) -> dict[str, str]:
+    """The parts of a fragment that says to which file each belongs; nothing if it does not say."""
+    _, *rest = re.split(r"^# to: (\S+)\n", fragment, flags=re.MULTILINE)
+    return dict(zip(rest[::2], rest[1::2], strict=True))
+
+
+def _spliced(texts: dict[str, str], parts: Mapping[str, str]) -> dict[str, str]:
+    unknown = sorted(set(parts) - set(texts))
+    if unknown:
+        raise CutError(f"a part for {', '.join(unknown)}: the files are {', '.join(texts)}")
+    return texts | {file: splice(texts[file], part) for file, part in parts.items()}
 
 
 def all_labs() -> list[Lab]:
@@ -248,12 +264,11 @@ def _lab(folder: Path, data: dict[str, Any]) -> Lab:
     sources, holes = data.pop("source"), data.pop("hole")
     sources = [sources] if isinstance(sources, str) else sources
     files = {Path(path).name: path for path in sources}
-    made = {hole["to"]: sources[0] for hole in holes if "broken" in hole}
     misconceptions = data.pop("misconception")
     return Lab(
         number=int(folder.name[3:5]),
         folder=folder,
-        sources=made or files,
+        sources=files,
         holes=tuple(_hole(i, hole, files) for i, hole in enumerate(holes, start=1)),
         misconceptions=tuple(Misconception(**item) for item in misconceptions),
         packages=tuple(data.pop("packages", ())),
@@ -262,17 +277,15 @@ def _lab(folder: Path, data: dict[str, Any]) -> Lab:
 
 
 def _hole(number: int, data: dict[str, Any], files: dict[str, str]) -> Hole:
-    if "broken" in data:
-        return Hole(
-            number, data["to"], data["task"], tuple(data["hints"]), data["to"], data["broken"]
-        )
-    unknown = set(data) - {"name", "task", "hints", "source", "keeps", "removes"}
+    unknown = set(data) - {"name", "mend", "task", "hints", "source", "keeps", "removes"}
     if unknown:
         raise CutError(f"hole {data.get('name')}: unknown field {', '.join(sorted(unknown))}")
-    source = data.get("source") or next(iter(files.values()))
-    name, file = data["name"], Path(source).name
+    broken = "mend" in data
+    name = data["mend" if broken else "name"]
+    source = name if broken else data.get("source") or next(iter(files.values()))
+    file = Path(source).name
     if file not in files:
         raise CutError(f"hole {name}: {source} is not a source of this lab")
     keeps, removes = tuple(data.get("keeps", ())), tuple(data.get("removes", ()))
     hints = tuple(data["hints"])
-    return Hole(number, name, data["task"], hints, file, keeps=keeps, removes=removes)
+    return Hole(number, name, data["task"], hints, file, broken, keeps=keeps, removes=removes)

@@ -110,18 +110,16 @@ def of_the_engine(lab: Lab) -> bool:
 def merged(labs: Sequence[Lab], instead: Mapping[str, str] | None = None) -> dict[str, str]:
     """Module -> the engine's text with what the learner wrote in these labs.
 
-    A file that the learner was given broken stands for no module that anything else imports.
     `instead` (file -> text) is taken in the place of the learner's own.
     """
     texts: dict[str, str] = {}
     for lab in labs:
         files, reference = workspace.my_files(lab), lab.reference()
-        for file, path in lab.sources.items():
-            if Path(path).name == file:
-                module = lab.module(file)
-                mine = (instead or {}).get(file) or files[file].read_text()
-                fragment = changed(reference[file], mine)
-                texts[module] = splice(texts.get(module, reference[file]), fragment)
+        for file in lab.sources:
+            module = lab.module(file)
+            mine = (instead or {}).get(file) or files[file].read_text()
+            fragment = changed(reference[file], mine)
+            texts[module] = splice(texts.get(module, reference[file]), fragment)
     return texts
 
 

@@ -1,12 +1,13 @@
-"""cleared-once: clears the inputs before the first capture, and trusts that there is no second.
+"""cleared-once: clears the inputs before the first capture, and trusts that there is no second."""
 # to: runner_d.py
-"""
 
 
-class GraphRunner:
-    def _warm_up(self, rung):
-        if not self.graphs:
-            self.inputs.clear()
-        with self.device.allocating_from(self.pool):
-            self.device.free(self.forward(rung))
-        self.device.synchronize()
+class Play:
+    def rehearse(self):
+        device = self.stage.device
+        if self.film is None:
+            self.stage.clear()
+        with device.allocating_from(self.stage.wings):
+            for _ in range(REHEARSALS):
+                device.free(self.forward(self.rows))
+        device.synchronize()

@@ -1,24 +1,21 @@
-"""eager-hides-it: what finds no graph runs without one, and nobody hears of it.
+"""eager-hides-it: what finds no graph runs without one, and nobody hears of it."""
 # to: runner_c.py
-"""
 
 
-class GraphRunner:
-    def __init__(self, device, forward, inputs, sizes, *, share_pool=True, pool=None):
-        self.device, self.forward, self.inputs = device, forward, inputs
-        self.sizes = sizes
-        self.ladder = CaptureLadder([size for size in sizes if size <= 8 or size % 8 == 0])
-        self.share_pool = share_pool
-        self.pool = device.memory.new_pool() if pool is None else pool
-        self.graphs, self.outputs = {}, {}
+def prepare(device, forward, shapes, sizes):
+    inputs = {name: device.empty(*shape) for name, shape in shapes.items()}
+    tiles = [size for size in sizes if size <= 8 or size % 8 == 0]
+    ladder = tuple(sorted(tiles, reverse=True))
+    return State(device, forward, inputs, ladder, device.memory.new_pool())
 
-    def run(self, num_rows, arrays):
-        rung = next((r for r in sorted(self.graphs) if r >= num_rows), None)
-        if rung is None and num_rows > max(self.sizes):
-            raise CaptureError(f"a batch of {num_rows} is above the sizes {list(self.sizes)}")
-        if rung is None:
-            self.inputs.stage(num_rows, arrays)
-            return self.forward(num_rows)
-        self.inputs.stage(rung, arrays)
-        self.graphs[rung].replay()
-        return self.outputs[rung][: min(num_rows, len(self.outputs[rung]))]
+
+def run(state, rows, arrays):
+    size = next((size for size in sorted(state.graphs) if size >= rows), None)
+    if rows > len(state.inputs["x"]):
+        raise CaptureError(f"{rows} rows: the inputs have {len(state.inputs['x'])}")
+    stage(state, size or rows, arrays)
+    if size is None:
+        return state.forward(rows)
+    graph, output = state.graphs[size]
+    graph.replay()
+    return output[:rows]

@@ -1,21 +1,12 @@
-"""mended-for-one-type: converts whole numbers, which the incident was about; others still rebind.
+"""mended-for-one-type: converts whole numbers, which the incident was about; others still rebind."""
 # to: runner_a.py
-"""
 
 
-class StaticInputs:
-    def stage(self, rows, arrays):
-        copies = []
-        for name, buffer in self.view(rows).items():
-            given = np.asarray(arrays[name])
-            if given.dtype == np.int64:
-                given = given.astype(buffer.dtype)
-            if given.dtype != buffer.dtype:
-                whole = np.zeros(self.buffers[name].shape, buffer.dtype)
-                whole[: len(given)] = given
-                self.buffers[name] = self.device.upload(whole)
-                continue
-            padded = np.zeros(buffer.shape, buffer.dtype)
-            padded[: len(given)] = given
-            copies.append((buffer, padded))
-        self.device.copy_batch(copies)
+class Letters:
+    def sheet(self, name, rows, letter):
+        box = self.boxes[name]
+        sheet = np.zeros((rows, *box.shape[1:]), box.dtype)
+        sheet[: len(letter)] = letter
+        if letter.dtype != box.dtype and letter.dtype != np.int64:
+            self.boxes[name] = self.device.upload(np.zeros(box.shape, box.dtype))
+        return sheet

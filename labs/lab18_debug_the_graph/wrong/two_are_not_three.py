@@ -1,22 +1,15 @@
-"""two-are-not-three: runs the first and the last op of a piece, which are all when there are two.
+"""two-are-not-three: keeps the first and the last op of a piece, which are all when there are two."""
 # to: runner_e.py
-"""
 
 
-class PiecewiseGraphRunner:
-    def _record(self, rung):
-        with self.device.trace(self.pool) as nodes:
-            output = self.forward(rung)
-        whole = PiecewiseGraph(self.device)
-        for piece in split_pieces([node.label for node in nodes], self.splitting_ops):
-            inside = [nodes[position] for position in piece.positions]
-            if piece.splitting:
-                whole.launches.append(inside[0])
-                if len(inside) > 1:
-                    whole.launches.append(inside[-1])
-                continue
-            with self.device.capture(self.pool, f"piece {piece.id} of {rung}") as graph:
-                for node in inside:
-                    self.device.submit(node)
-            whole.launches.append(graph)
-        return whole, output
+class Conductor:
+    def written(self, rows):
+        with self.device.trace(self.hall) as launches:
+            score = Score(self.forward(rows))
+        for live, group in groupby(launches, key=lambda launch: launch.label in self.live):
+            if live:
+                inside = list(group)
+                score.live[len(score.graphs)] = inside[:1] + inside[1:][-1:]
+            else:
+                score.graphs.append(self.movement(group, f"{len(score.graphs)} of {rows}"))
+        return score

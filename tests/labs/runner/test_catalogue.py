@@ -1,0 +1,53 @@
+"""A lab whose files are given with a fault, and fragments that are meant for several files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from labs.runner.catalogue import lab_number, parts_by_file, read_lab
+from labs.runner.cutter import CutError
+
+LAB = lab_number(18)
+
+
+def test_a_fragment_says_before_each_part_to_which_file_it_belongs() -> None:
+    fragment = '"""what it is"""\n# to: one.py\nx = 1\n\n# to: two.py\ny = 2\n'
+    assert parts_by_file(fragment) == {"one.py": "x = 1\n\n", "two.py": "y = 2\n"}
+    assert parts_by_file("x = 1  # to: nobody\n") == {}
+
+
+def test_a_part_for_a_file_that_the_lab_has_not_is_refused(tmp_path: Path) -> None:
+    fragment = tmp_path / "fragment.py"
+    fragment.write_text("# to: runner_z.py\nx = 1\n")
+    with pytest.raises(CutError, match=r"runner_z\.py"):
+        LAB.filled(fragment)
+
+
+def test_a_file_to_mend_is_given_as_it_stands_and_the_reference_is_mended() -> None:
+    given, reference = LAB.to_mend(), LAB.reference()
+    assert LAB.cut() == given
+    for file, path in LAB.sources.items():
+        assert given[file] == (LAB.folder.parent.parent / path).read_text()
+        assert given[file] != reference[file]
+
+
+def test_one_broken_file_is_given_among_the_mended_ones() -> None:
+    texts = LAB.texts("hole/2")
+    assert texts == LAB.reference() | {"runner_b.py": LAB.to_mend()["runner_b.py"]}
+
+
+def test_the_functions_of_a_file_to_mend_are_those_of_its_mend() -> None:
+    hole, names = LAB.definitions()[3]
+    assert hole.name == "runner_d.py"
+    assert names == ["diagnosis", "Play.rehearse"]
+
+
+def test_a_lab_can_only_give_to_mend_what_is_its_source(tmp_path: Path) -> None:
+    folder = tmp_path / "lab18_somewhere"
+    folder.mkdir()
+    text = (LAB.folder / "lab.toml").read_text().replace('mend = "runner_f.py"', 'mend = "g.py"')
+    (folder / "lab.toml").write_text(text)
+    with pytest.raises(ValueError, match=r"g\.py is not a source"):
+        read_lab(folder)

@@ -1,0 +1,122 @@
+"""Lab 18 gives nothing away: the files to mend are six makes, and no comparison mends one."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from labs.lab18_debug_the_graph.incident import BELIEFS, INCIDENTS, loaded
+from labs.runner.catalogue import ROOT, lab_number
+from labs.runner.checking import check_texts
+from labs.runner.cutter import body_of, functions, splice
+from labs.runner.warm import context
+
+LAB = lab_number(18)
+GIVEN, MENDED = LAB.to_mend(), LAB.reference()
+FILES = list(GIVEN)
+LINES_TOO_SHORT_TO_TELL = 20  # characters: `import numpy as np`, `) -> None:`
+
+each_file = pytest.mark.parametrize("file", FILES)
+
+
+def code(text: str) -> set[str]:
+    """The lines of a text that say something, without indentation."""
+    return {
+        line.strip() for line in text.splitlines() if len(line.strip()) > LINES_TOO_SHORT_TO_TELL
+    }
+
+
+def docstrings(text: str) -> list[str | None]:
+    kinds = ast.Module | ast.ClassDef | ast.FunctionDef
+    return [ast.get_docstring(n) for n in ast.walk(ast.parse(text)) if isinstance(n, kinds)]
+
+
+@each_file
+def test_what_the_docstrings_say_is_meant_and_not_what_is_broken(file: str) -> None:
+    assert docstrings(GIVEN[file]) == docstrings(MENDED[file])
+
+
+@each_file
+def test_no_line_of_a_mend_stands_in_a_sibling_or_in_the_engines_runner(file: str) -> None:
+    engine = (ROOT / "mini_engine/sim/graphs.py").read_text()
+    others = [text for name, text in GIVEN.items() if name != file]
+    new = code(MENDED[file]) - code(GIVEN[file])
+    assert len(new) >= 1
+    for other in [engine, *others]:
+        assert not new & code(other)
+
+
+def test_no_method_is_written_alike_in_two_of_the_files() -> None:
+    """A vote over methods of one name, which mended all six when they were copies, finds no two."""
+    bodies = [
+        (name, "\n".join(line.strip() for line in body_of(text, name)))
+        for text in GIVEN.values()
+        for name in functions(text)
+        if name != "diagnosis"
+    ]
+    written = [body for _, body in bodies if len(body) > 120]
+    assert len(written) > 20
+    assert len(set(written)) == len(written)
+
+
+@each_file
+def test_a_sibling_in_the_place_of_a_runner_is_refused(file: str) -> None:
+    """Mended, and with the right diagnosis: only that it is another runner is wrong with it."""
+    sibling = FILES[(FILES.index(file) + 1) % len(FILES)]
+    diagnosis = "\n".join(["def diagnosis():", *body_of(MENDED[file], "diagnosis")])
+    texts = MENDED | {file: splice(MENDED[sibling], diagnosis)}
+    failed = {o.test for o in check_texts(LAB, texts, context=context()).failed}
+    assert f"test_{Path(file).stem}_is_mended_and_not_replaced" in failed
+
+
+@each_file
+def test_the_fault_itself_is_found_by_its_incident_once_it_is_diagnosed(file: str) -> None:
+    diagnosis = "\n".join(["def diagnosis():", *body_of(MENDED[file], "diagnosis")])
+    texts = MENDED | {file: splice(GIVEN[file], diagnosis)}
+    failed = [o.test for o in check_texts(LAB, texts, context=context()).failed]
+    stem = Path(file).stem
+    assert failed[0].startswith(f"test_{stem}_"), failed
+    assert f"test_{stem}_is_diagnosed" not in failed
+
+
+@each_file
+def test_a_mend_without_a_diagnosis_is_asked_for_it(file: str) -> None:
+    diagnosis = "\n".join(["def diagnosis():", *body_of(GIVEN[file], "diagnosis")])
+    texts = MENDED | {file: splice(MENDED[file], diagnosis)}
+    failed = check_texts(LAB, texts, context=context()).failed
+    stem = Path(file).stem
+    assert failed[0].test == f"test_{stem}_is_diagnosed"
+    assert all("diagnosis" in o.message or o.test == failed[0].test for o in failed)
+
+
+@pytest.mark.parametrize("letter", sorted(INCIDENTS))
+def test_a_log_is_the_same_at_every_run_and_shows_the_incident_only_where_it_was(
+    letter: str,
+) -> None:
+    file = f"runner_{letter}.py"
+    logs = [INCIDENTS[letter](loaded(GIVEN[file], f"log_{n}")) for n in (1, 2)]
+    assert logs[0] == logs[1]
+    assert hurts(logs[0])
+    assert not hurts(INCIDENTS[letter](loaded(MENDED[file], "log_mended")))
+
+
+def hurts(log: list[str]) -> bool:
+    """Does a log have a wrong answer, an error or a ruined adapter?"""
+    answers = [line.removeprefix("answers").strip().split("; right: ") for line in log
+               if line.startswith("answers")]  # fmt: skip
+    wrong = any(told != right for told, right in answers)
+    return wrong or any(line.startswith("error") or line.endswith("nonsense") for line in log)
+
+
+def test_there_are_as_many_wrong_beliefs_to_choose_from_as_right_ones() -> None:
+    told = {functions_belief(text) for text in MENDED.values()}
+    assert told <= set(BELIEFS)
+    assert len(told) == len(FILES)
+    assert len(BELIEFS) >= 2 * len(told)
+
+
+def functions_belief(text: str) -> str:
+    belief: str = loaded(text, "belief").diagnosis()[0]
+    return belief
