@@ -23,6 +23,7 @@ from labs.runner.commands import Done, chosen_lab
 from labs.runner.cutter import functions
 from labs.runner.mutants import mutants
 from labs.runner.play import merged, output, run
+from labs.runner.replant import as_written
 from labs.runner.words import command, from_here
 
 KEPT = ".before-sabotage"  # the ending of the copy that --undo brings back
@@ -104,19 +105,23 @@ def _kept(lab: Lab) -> dict[str, Path]:
 
 def _mistakes(lab: Lab, seed: int | None) -> list[tuple[str, str]]:
     """(file, text with one mistake), in random order, the ones that change a line or two first."""
-    found = []
+    found, small = [], []
     for file, path in workspace.my_files(lab).items():
         mine = path.read_text()
-        known = functions(mine)
+        known, lines = functions(mine), set(mine.splitlines())
         for hole, names in lab.definitions():
             for name in names:
                 if hole.file == file and name in known:
-                    found += [(file, mutant.text) for mutant in mutants(mine, name)]
-        lines = set(mine.splitlines())
-        small = [one for one in found if len(lines - set(one[1].splitlines())) <= 2]
-        found = small or found
+                    texts = [as_written(mine, mutant.text) for mutant in mutants(mine, name)]
+                    found += [(file, text) for text in texts]
+        small += [one for one in found if one[0] == file and _few(lines, one[1])]
+    found = small or found
     random.Random(seed).shuffle(found)
     return found
+
+
+def _few(lines: set[str], text: str) -> bool:
+    return len(lines - set(text.splitlines())) <= 2
 
 
 def _changes(before: str, after: str) -> list[str]:
