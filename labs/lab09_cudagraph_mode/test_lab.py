@@ -81,8 +81,9 @@ def test_a_batch_fits_where_tokens_and_requests_have_room_and_the_kind_is_the_sa
             *(["kind"] if graph.uniform_token_count not in (None, uniform) else []),
         ]
         fits, expected = bool(graph.fits(reqs, tokens, uniform)), not refused
-        batch = f"{tokens} tokens, {reqs} requests, {uniform} each"
-        assert fits == expected, f"a batch of {batch}, a graph of {told(graph)}: {refused}"
+        why = f" (too many or another: {', '.join(refused)})" if refused else ""
+        case = f"{tokens} tokens, {reqs} requests, {uniform} each in {told(graph)}{why}"
+        assert fits == expected, case
 
 
 @pytest.mark.catches("requests-need-no-room")

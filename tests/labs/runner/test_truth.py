@@ -84,7 +84,7 @@ def test_a_misconception_is_not_blamed_for_a_test_that_fails_before_its_hole_is_
     assert report.diagnosis.ids == []
 
 
-def test_failures_come_hole_by_hole_with_a_test_of_several_holes_last() -> None:
+def test_failures_come_hole_by_hole_and_one_of_several_holes_behind_those_before_it() -> None:
     slip = ("return kernels * kernel_us / itl_us", "return 0.5 * itl_us")
     report = checked(1, slip, wrong="sum_of_lanes")
     order = [outcome.sentence for outcome in in_order(report)]
@@ -93,6 +93,12 @@ def test_failures_come_hole_by_hole_with_a_test_of_several_holes_last() -> None:
     of_several = order.index("a graph of long kernels saves almost nothing")
     assert of_the_first < of_the_third
     assert of_the_first < of_several
+
+
+def test_a_name_that_an_input_shares_with_a_hole_makes_no_test_one_of_that_hole() -> None:
+    report = checked(9, wrong="full_runs_anything")  # a graph has a `uniform_token_count` as well
+    order = [outcome.sentence for outcome in in_order(report)]
+    assert order[0].startswith("a batch fits where tokens and requests have room"), order
 
 
 def test_without_time_a_wrong_answer_is_left_out_and_counted(
