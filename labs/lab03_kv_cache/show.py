@@ -1,5 +1,7 @@
 """Three texts through your cache at once, and who owns which of its slots."""
 
+from dataclasses import replace
+
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.engine.batch import ScheduledBatch
 from mini_engine.engine.engine import Engine
@@ -20,7 +22,10 @@ def main() -> None:
     tiny = open_checkpoint(SHIPPED)
     limits, eager = limits_for(tiny.config, len(PROMPTS)), GraphDispatcher("NONE", [], len(PROMPTS))
     runner = SimRunner(Device(load_spec("h200")), tiny.config, tiny.weights, limits, eager)
-    requests = requests_for(PROMPTS, tiny.tokenizer, limits, NEW_TOKENS, GREEDY)
+    requests = [
+        replace(request, eos_ids=())  # a text that goes wrong does not end, either
+        for request in requests_for(PROMPTS, tiny.tokenizer, limits, NEW_TOKENS, GREEDY)
+    ]
     letter_of = {r.request_id: letter for r, letter in zip(requests, LETTERS, strict=True)}
     owner: dict[int, str] = {}  # slot -> letter of the last request that wrote there
     lines = []
