@@ -47,8 +47,6 @@ class PiecewiseGraphRunner:
         with breaks as whole:
             output = self.forward(rung)
         whole.launches = [
-            launch
-            for launch in whole.launches
-            if not isinstance(launch, Graph) or len(launch.nodes) > 0
+            launch for launch in whole.launches if launch in whole.live or len(launch.nodes) > 0
         ]
         return whole, output
