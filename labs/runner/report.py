@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
-from collections.abc import Hashable
+from collections.abc import Hashable, Set
 from typing import Any
 
 from rich.console import Console
@@ -212,17 +212,35 @@ def _holes_of_tests(lab: Lab) -> dict[str, list[int]]:
     last = {hole.name.rpartition(".")[2]: hole.number for hole in lab.holes if not hole.broken}
     with contextlib.suppress(OSError, SyntaxError):
         text = lab.test_file.read_text()
-        names = {
-            name: {getattr(n, "id", "") or getattr(n, "attr", "") for n in ast.walk(node)}
-            for name, node in functions(text).items()
-        }
+        names, through = _names(text), _through(lab, last.keys())
         found = {}
         for name, own in names.items():
-            if not own & last.keys():
+            if not own & (last.keys() | through.keys()):
                 own = own.union(*(names[other] for other in own & names.keys()))
+            own = own.union(*(through[other] for other in own & through.keys()))
             found[name] = sorted(last[hole] for hole in own & last.keys())
         return found
     return {}
+
+
+def _through(lab: Lab, holes: Set[str]) -> dict[str, set[str]]:
+    """Function of the lab's files that is no hole -> the holes that it works through."""
+    calls: dict[str, set[str]] = {}
+    for text in lab.reference().values():
+        calls |= {n: own for n, own in _names(text).items() if "." not in n and n not in holes}
+    reached = {name: own & holes for name, own in calls.items()}
+    for _ in calls:
+        for name, own in calls.items():
+            reached[name] = reached[name].union(*(reached[n] for n in own & calls.keys()))
+    return {name: found for name, found in reached.items() if found}
+
+
+def _names(text: str) -> dict[str, set[str]]:
+    """Every function of a file -> the names that it uses."""
+    return {
+        name: {getattr(n, "id", "") or getattr(n, "attr", "") for n in ast.walk(node)}
+        for name, node in functions(text).items()
+    }
 
 
 # ---------------------------------------------------------------- green
