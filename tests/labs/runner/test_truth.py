@@ -100,7 +100,7 @@ def test_failures_come_hole_by_hole_with_a_test_of_several_holes_last() -> None:
 
 
 def test_a_test_through_the_files_own_functions_is_of_all_the_holes_behind_them() -> None:
-    """`attend_tiled` is no hole, but it walks: `add_tile` has tests of its own, which come first."""
+    """`attend_tiled` is no hole, but it walks: the tests of `add_tile` itself come first."""
     report = checked(
         4, ("keep, weights = np.exp(part.m - m)", "keep, weights = np.exp(m - part.m)")
     )
