@@ -295,6 +295,15 @@ def test_bytes_that_a_step_reads_are_whole_numbers() -> None:
         assert all(isinstance(count, int) for count in read), read
 
 
+def test_what_a_step_reads_is_rounded_once_and_at_the_end() -> None:
+    # 75 rows of an odd number of scales of 2.5 bytes: o and down of every layer end on half a byte
+    config = replace(QWEN, hidden_size=75, num_heads=2, num_kv_heads=1, intermediate_size=300)
+    exact = sum(account(config, "int4").values())
+    assert exact == int(exact), "an even number of halves"
+    mine = decode_bytes(config, [], "int4").weights
+    assert mine == exact
+
+
 def test_an_unknown_way_to_store_a_cache_is_refused() -> None:
     for quant, kv_dtype in (("bf16", "int3"), ("bf16", "int4"), ("int3", "bf16")):
         with pytest.raises(ValueError):

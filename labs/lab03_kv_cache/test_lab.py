@@ -60,6 +60,7 @@ def entry(
 
 
 def same(mine: np.ndarray, right: np.ndarray, what: str) -> None:
+    __tracebackhide__ = True  # the line to show is the caller's
     agree(mine, right, what, **CLOSE)
 
 
@@ -279,13 +280,13 @@ def test_no_slot_changes_but_those_of_the_steps_tokens() -> None:
 @pytest.mark.catches("rotates-v")
 def test_values_are_stored_as_they_come() -> None:
     done = Rows(2, slots=[30, 9, 17], positions=[2, 5, 0])
-    same(done.values[done.slots], done.raw_values, "values in the cache")
+    same(done.values[done.slots], done.raw_values, "values of slots 30, 9 and 17")
 
 
 @pytest.mark.catches("caches-k-before-rope")
 def test_a_key_is_stored_turned_to_its_position() -> None:
     done = Rows(3, slots=[30, 31, 4], positions=[0, 1, 2])
-    same(done.keys[done.slots], done.right_keys, "keys in the cache")
+    same(done.keys[done.slots], done.right_keys, "keys of slots 30, 31 and 4, positions 0, 1, 2")
 
 
 @pytest.mark.catches("turned-by-its-row")

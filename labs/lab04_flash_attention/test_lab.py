@@ -71,6 +71,7 @@ def nothing_seen(q: np.ndarray) -> Part:
 
 
 def assert_part(part: Part, expected: Part) -> None:
+    __tracebackhide__ = True  # the line to show is the caller's
     for name in Part._fields:
         mine, right = getattr(part, name), getattr(expected, name)
         agree(mine, right, f"{name} of the part", **CLOSE)

@@ -41,6 +41,8 @@ def run_list(args: Namespace, console: Console) -> Done:
         workspace.start(labs[0], progress)
         workspace.save_progress(progress)
         show.welcome(labs[0], console)
+        if line := reminder(labs[0], progress):
+            console.print(line)
         return Done()
     show.listing(labs, progress, console)
     return Done([show.standing(lab, progress) for lab in labs])

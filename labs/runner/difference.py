@@ -119,6 +119,8 @@ def _of_parts(got: object, expected: object) -> dict[str, str] | None:
 
 def _of_lists(got: list[Any], expected: list[Any]) -> dict[str, str] | None:
     longest = max(len(got), len(expected))
+    if not got or not expected:
+        return None
     for i in range(longest):
         if i >= len(got) or i >= len(expected) or bool(got[i] != expected[i]):
             return {"got": _part(got, i), "expected": _part(expected, i)}

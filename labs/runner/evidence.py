@@ -45,6 +45,7 @@ def explained(
     frames = [step for e in chain for step in traceback.walk_tb(e.__traceback__)]
     mine = [step for step in frames if any(same(step[0].f_code.co_filename, f) for f in files)]
     tests = [step for step in frames if same(step[0].f_code.co_filename, test_file)]
+    shown = [step for step in tests if "__tracebackhide__" not in step[0].f_locals] or tests
     frame, number = mine[-1] if mine else (tests or frames)[-1]
     inner = error
     while inner.__cause__ is not None and type(inner).__module__.startswith(WRAPS):
@@ -61,7 +62,7 @@ def explained(
     }
     if tests and not todo:
         sides = sides_of(error, frames, compared)
-        found |= _asserted(tests[-1], sides)
+        found |= _asserted(shown[-1], sides)
         found["state"] = _state([frame for frame, _ in tests])
         if sides is not None:
             found["state"]["got"] = fingerprint(sides.left)
@@ -147,11 +148,23 @@ def _asserted(step: tuple[types.FrameType, int], sides: Compared | None) -> dict
             names += [other for other in _names(made) if other not in names]
     known = frame.f_globals | frame.f_locals
     shown = {short(sides.left), short(sides.right)} if sides else set()
-    told = [n for n in names if n in known and _is_input(known[n]) and short(known[n]) not in shown]
+    told = [n for n in names if n in known and _is_input(known[n], shown)]
     found["inputs"] = held(frame, told)
     if sides is not None:
         found |= difference(sides)
+    elif wanted := _refusal(tree, number):
+        found["expected"] = wanted
     return found
+
+
+def _refusal(tree: ast.AST, number: int) -> str:
+    """The error that a test waits for on this line, if it does."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.With) and node.lineno < number <= (node.end_lineno or 0):
+            call = node.items[0].context_expr
+            if isinstance(call, ast.Call) and ast.unparse(call.func) == "pytest.raises":
+                return f"a refusal: {ast.unparse(call.args[0])}"
+    return ""
 
 
 @cache
@@ -209,9 +222,11 @@ def _made(tree: ast.AST, code: types.CodeType, name: str, before: int) -> ast.ex
     return found.value if found is not None and isinstance(found.value, ast.Call) else None
 
 
-def _is_input(value: object) -> bool:
-    """A value, and not a function, a class or a module."""
-    return is_array(value) or not (callable(value) or isinstance(value, types.ModuleType))
+def _is_input(value: object, shown: set[str]) -> bool:
+    """A value of which there is more to say than its type, and not a function or a module."""
+    if not is_array(value) and (callable(value) or isinstance(value, types.ModuleType)):
+        return False
+    return short(value) not in {*shown, f"a {type(value).__name__}"}
 
 
 def _state(frames: list[types.FrameType]) -> dict[str, str]:

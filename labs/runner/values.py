@@ -1,7 +1,8 @@
 """A value in a few words, for the one line in which a failing test shows its inputs.
 
 In:  any object that a test holds. Out: a short text without line breaks and addresses: an array as
-its type, shape and first values, a `DeviceSpec` or a `ModelConfig` by its name.
+its type, shape and first values, a `ModelConfig` by its name, a `DeviceSpec` by those of its card,
+host and engine.
 
 Nothing here imports numpy or torch: their arrays are known by what they can do.
 """
@@ -20,6 +21,7 @@ WIDE = 72  # characters of one value
 FEW = 6  # elements of an array or a list
 ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
 NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|inf|nan)(?!\w)")
+COUNT = re.compile(r"[-+]?\d+")
 
 
 def short(value: object, depth: int = 2) -> str:
@@ -88,7 +90,7 @@ def alike(one: str, other: str) -> bool:
     if NUMBER.sub("#", one) != NUMBER.sub("#", other):
         return False
     pairs = zip(NUMBER.findall(one), NUMBER.findall(other), strict=True)
-    return all(a == b or _close(float(a), float(b)) for a, b in pairs)
+    return all(a == b or _close(a, b) for a, b in pairs)
 
 
 # ---------------------------------------------------------------- parts
@@ -122,6 +124,10 @@ def _short(value: object, depth: int) -> str:
     if isinstance(value, list | tuple | range) and not hasattr(value, "_fields"):
         left, right = "()" if isinstance(value, tuple) else "[]"
         return _listed(left, [short(v, depth - 1) for v in value[:FEW]], len(value), right)
+    if isinstance(value, tuple) and len(value) <= FEW:
+        names: tuple[str, ...] = getattr(value, "_fields", ())
+        parts = [f"{name}={short(getattr(value, name), depth - 1)}" for name in names]
+        return f"{type(value).__name__}({', '.join(parts)})"
     if isinstance(value, Set):
         return _listed("{", sorted(short(v, depth - 1) for v in value)[:FEW], len(value), "}")
     text = repr(value)
@@ -156,12 +162,25 @@ def _record(value: Any, depth: int) -> str:
     """A dataclass by its name if it has one, else with its fields if they are few."""
     kind = type(value).__name__
     if isinstance(getattr(value, "name", None), str):
-        return f"{value.name}"
+        return f"{value.name}{_of_spec(value)}"
     fields = [field for field in dataclasses.fields(value) if field.repr]
     if depth <= 0 or len(fields) > FEW:
         return f"a {kind}"
     parts = [f"{field.name}={short(getattr(value, field.name), depth - 1)}" for field in fields]
     return f"{kind}({', '.join(parts)})"
+
+
+def _of_spec(value: Any) -> str:
+    """Of a `DeviceSpec`: its host and engine, and the figures that a test has set itself."""
+    if not (hasattr(value, "host") and hasattr(value, "engine") and hasattr(value, "source")):
+        return ""
+    figures = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+    given = "".join(
+        f", {name}={short(figure)}"
+        for name, figure in figures.items()
+        if isinstance(figure, int | float) and value.source(name).startswith("set by")
+    )
+    return f" ({value.host}, {value.engine}{given})"
 
 
 def _listed(left: str, shown: Sequence[str], count: int, right: str) -> str:
@@ -174,7 +193,10 @@ def _without_places(text: str) -> str:
     return re.sub(r"(/[\w.\-]+)+/", "/", ADDRESS.sub("0x", text))
 
 
-def _close(one: float, other: float) -> bool:
+def _close(a: str, b: str) -> bool:
+    if COUNT.fullmatch(a) and COUNT.fullmatch(b):
+        return int(a) == int(b)  # 27354 requests are not 27355
+    one, other = float(a), float(b)
     if one != one or other != other:
         return one != one and other != other
     return one == other or abs(one - other) <= 1e-4 * max(abs(one), abs(other)) + 1e-7

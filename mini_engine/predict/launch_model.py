@@ -89,7 +89,8 @@ def crossover(kernels: int, base_us: float, request_us: float, spec: DeviceSpec)
 def break_even_replays(capture_us: float, eager_us: float, graph_us: float) -> float:
     """The number of replays after which a graph has paid for warm-up, capture and instantiation.
 
-    Infinite when a replay saves nothing.
+    A whole number: the last of them may save more than is missing. Infinite when a replay saves
+    nothing.
     """
     saved_us = eager_us - graph_us
     return math.ceil(capture_us / saved_us) if saved_us > 0 else math.inf

@@ -5,6 +5,8 @@ tests/labs/test_every_lab.py asks for every wrong answer whether it is told from
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from labs.runner import diagnosis
@@ -12,7 +14,9 @@ from labs.runner.catalogue import lab_number
 from labs.runner.checking import Report, check_texts
 from labs.runner.diagnosis import diagnose, is_slip
 from labs.runner.report import in_order
+from labs.runner.values import alike, short
 from labs.runner.warm import context
+from mini_engine.predict.hardware import load_spec
 
 
 def checked(number: int, *changes: tuple[str, str], wrong: str = "") -> Report:
@@ -99,6 +103,34 @@ def test_a_name_that_an_input_shares_with_a_hole_makes_no_test_one_of_that_hole(
     report = checked(9, wrong="full_runs_anything")  # a graph has a `uniform_token_count` as well
     order = [outcome.sentence for outcome in in_order(report)]
     assert order[0].startswith("a batch fits where tokens and requests have room"), order
+
+
+def test_a_test_through_the_files_own_functions_is_of_all_the_holes_behind_them() -> None:
+    """`attend_tiled` is no hole, but it walks: the tests of `add_tile` itself come first."""
+    report = checked(
+        4, ("keep, weights = np.exp(part.m - m)", "keep, weights = np.exp(m - part.m)")
+    )
+    order = [outcome.test for outcome in in_order(report)]
+    assert order.index("test_three_ways_give_one_attention") > order.index(
+        "test_the_first_tile_is_summed_up_and_not_divided"
+    )
+
+
+def test_counts_that_differ_by_one_are_not_alike_however_large() -> None:
+    assert not alike("batch 27354", "batch 27355")
+    assert alike("took 27354.0 us", "took 27354.02 us")
+
+
+def test_a_spec_is_shown_with_its_host_its_engine_and_what_a_test_has_set() -> None:
+    spec = load_spec("h200", engine="launch-bound")
+    assert short(spec) == "h200 (server, launch-bound)"
+    assert short(replace(spec, cpu_op_us=8.0)) == "h200 (server, launch-bound, cpu_op_us=8.0)"
+
+
+def test_another_error_than_the_one_that_a_test_waits_for_says_which_it_is() -> None:
+    report = checked(2, ("if kv_dtype not in KV_DTYPE_BYTES:", "if kv_dtype == 0:"))
+    (failed,) = report.failed
+    assert (failed.error, failed.expected) == ("KeyError", "a refusal: ValueError")
 
 
 def test_without_time_a_wrong_answer_is_left_out_and_counted(
