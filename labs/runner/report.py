@@ -87,12 +87,17 @@ def as_json(report: Report) -> dict[str, Any]:
 
 
 def in_order(report: Report) -> list[Outcome]:
-    """The failures that are no TODO: those of one hole by its number, then those of several."""
-    holes = _holes_of_tests(report.lab)
+    """The failures that are no TODO, in the order of the tests' file.
 
-    def place(outcome: Outcome) -> tuple[int, int]:
-        of = holes.get(outcome.test.partition("[")[0], [])
-        return (0, of[0]) if len(of) == 1 else (1, 0)
+    It goes hole by hole, and from the parts of one to what several do together.
+    """
+    places: dict[str, int] = {}
+    with contextlib.suppress(OSError, SyntaxError):
+        names = functions(report.lab.test_file.read_text())
+        places = {name: place for place, name in enumerate(names)}
+
+    def place(outcome: Outcome) -> int:
+        return places.get(outcome.test.partition("[")[0], len(places))
 
     return sorted((o for o in report.failed if not o.todo), key=place)
 
