@@ -41,7 +41,7 @@ class Summing:
     """y = 3 × sums[slot], after sums[slot] += 2x. Four kernels.
 
     Notes for each call of its forward: the rows; whether it was recorded; by how much the GPU's
-    clock was ahead of the CPU's; and from which pool its memory came.
+    clock was ahead of the CPU's; how many bytes were in use; and from which pool its memory came.
     """
 
     kernels = 4
@@ -55,12 +55,14 @@ class Summing:
         self.inputs = StaticInputs(self.device, shapes)
         self.calls: list[tuple[int, bool]] = []
         self.ahead_us: list[float] = []
+        self.in_use: list[int] = []
         self.pools: set[int] = set()
         self.runner = runner(self.device, self.forward, self.inputs, sizes, **options)
 
     def forward(self, rows: int) -> Buffer:
         self.calls.append((rows, self.device.recorder is not None))
         self.ahead_us.append(self.device.gpu_us - self.device.cpu_us)
+        self.in_use.append(self.device.memory.allocated_bytes())
         launch, inputs = self.device.launch, self.inputs.view(rows)
         with self.device.scratch() as scratch:
             double, out = scratch.empty(rows, WIDTH), scratch.empty(rows, WIDTH)
@@ -182,6 +184,9 @@ def test_of_a_warm_up_no_memory_is_left_in_use() -> None:
     in_pool, outside = memory.allocated_bytes(pool), memory.allocated_bytes() - before
     assert in_pool == outputs, "bytes in use in the pool after the capture of two rungs"
     assert outside == outputs, "bytes in use that were not, in all pools"
+    calls = zip(program.calls, program.in_use, strict=True)
+    at_captures = [in_use - before for (_, in_capture), in_use in calls if in_capture]
+    assert at_captures == [0, BLOCK_BYTES], "bytes in use when the one capture and the other began"
 
 
 # ---------------------------------------------------------------- capture
@@ -239,11 +244,16 @@ def test_a_graph_has_its_rung_in_its_name() -> None:
 def test_the_report_has_a_line_for_each_rung_in_the_order_of_capture() -> None:
     program = Summing([1, 4, 16])
     began_us, reserved = program.device.cpu_us, program.device.memory.reserved_bytes()
+    began = len(program.device.timeline)
     report = program.runner.capture()
     assert [rung.rung for rung in report.rungs] == [16, 4, 1]
     assert [rung.graphs for rung in report.rungs] == [1, 1, 1]
     took_us, reported_us = program.device.cpu_us - began_us, report.time_us
-    assert reported_us == pytest.approx(took_us), "µs of all rungs, warm-ups and captures"
+    # clearing the inputs or waiting once for all rungs is no rung's own time
+    at_work = [e for e in program.device.timeline[began:] if e.category in ("launch", "host")]
+    at_work_us = sum(event.duration_us for event in at_work)
+    assert reported_us <= took_us * (1 + 1e-9), "µs of all rungs, and of the whole capture"
+    assert reported_us >= at_work_us * (1 - 1e-9), "µs of all rungs, and of launching and recording"
     grown = program.device.memory.reserved_bytes() - reserved
     assert [rung.pool_growth_bytes for rung in report.rungs] == [grown, 0, 0]
     drivers = {rung: graph.driver_bytes for rung, graph in program.runner.graphs.items()}
@@ -280,6 +290,44 @@ def test_a_second_capture_replaces_the_graphs_of_the_first() -> None:
     runner.capture()
     same = [rung for rung, graph in runner.graphs.items() if graph is before[rung]]
     assert same == [], "rungs that still have their old graph"
+
+
+def test_after_a_second_capture_only_its_own_rungs_are_there() -> None:
+    runner = captured([1, 2, 4]).runner
+    assert runner.rung_for(1) == 1
+    for order in ([4, 1], [2]):  # as if the others had found no memory this time
+        runner.capture(order)
+        assert sorted(runner.graphs) == sorted(order), "rungs that have a graph"
+        for rows in range(1, max(order) + 1):
+            smallest = min(rung for rung in order if rung >= rows)
+            assert runner.rung_for(rows) == smallest, f"{rows} rows, with graphs of {order}"
+
+
+def test_rungs_are_captured_in_the_order_that_is_asked_for() -> None:
+    for order in ([4, 1, 2], [1, 2, 4], [2, 4]):
+        program = Summing([1, 2, 4])
+        report = program.runner.capture(order)
+        assert [rung.rung for rung in report.rungs] == order
+        assert [rows for rows, in_capture in program.calls if in_capture] == order
+
+
+class NotReady(Summing):
+    """A forward with a fault of its own at 2 rows: eagerly, or while it is recorded."""
+
+    in_capture = False
+
+    def forward(self, rows: int) -> Buffer:
+        if (rows, self.device.recorder is not None) == (2, self.in_capture):
+            raise ZeroDivisionError("at 2 rows")
+        return super().forward(rows)
+
+
+def test_an_error_other_than_no_memory_is_not_taken_for_a_rung_without_memory() -> None:
+    for in_capture in (False, True):
+        program = NotReady([1, 2, 4])
+        program.in_capture = in_capture
+        with pytest.raises(ZeroDivisionError):
+            program.runner.capture()
 
 
 def test_sizes_that_are_no_ladder_are_refused() -> None:
@@ -471,12 +519,14 @@ def test_an_output_stands_in_the_graphs_own_memory_until_the_next_replay() -> No
 
 @pytest.mark.catches("ladder-gap")
 def test_a_batch_that_fits_no_captured_rung_is_refused_and_told_both_numbers() -> None:
-    program = captured([1, 2, 16])
-    for ask in (program.runner.rung_for, lambda n: program.runner.run(n, {})):
-        with pytest.raises(CaptureError) as refused:
-            ask(20)
-        numbers = {int(number) for number in re.findall(r"\d+", str(refused.value))}
-        assert numbers >= {20, 16}, "numbers in the message: the rows, and the largest rung"
+    for order, rows, largest in ([16, 2, 1], 20, 16), ([2, 1], 9, 2):
+        program = Summing([1, 2, 16])
+        program.runner.capture(order)
+        for ask in (program.runner.rung_for, lambda n, of=program: of.runner.run(n, {})):
+            with pytest.raises(CaptureError) as refused:
+                ask(rows)
+            numbers = {int(number) for number in re.findall(r"\d+", str(refused.value))}
+            assert numbers >= {rows, largest}, "numbers in the message: rows, largest captured rung"
 
 
 def test_before_anything_is_captured_every_batch_is_refused() -> None:

@@ -99,10 +99,11 @@ def changed(source: str, mine: str) -> str:
             out += lines_of(node, lines)
             continue
         same = {ast.dump(member) for member in old.body}
-        out.append(f"class {node.name}:")
-        for member in node.body:
-            if ast.dump(member) not in same and not _is_docstring(member):
-                out += lines_of(member, lines)
+        new = [m for m in node.body if ast.dump(m) not in same and not _is_docstring(m)]
+        if new:  # a class that only lacks something changes nothing
+            out.append(f"class {node.name}:")
+        for member in new:
+            out += lines_of(member, lines)
     return "\n".join(out) + "\n"
 
 

@@ -24,7 +24,6 @@ from labs.runner.workspace import Progress
 
 IN_FULL = 3  # causes that are shown with all that is known; the others in a line
 LINES_PRINTED = 20
-BUILT_IN = {*dir(list), *dir(dict), *dir(set), *dir(str)}  # a call of these names no hole
 READ_ONLY = ("read-only", "not writeable", "not writable")
 
 
@@ -88,14 +87,19 @@ def as_json(report: Report) -> dict[str, Any]:
 
 
 def in_order(report: Report) -> list[Outcome]:
-    """The failures that are no TODO, by hole. A test of none or of several holes stays behind the
-    test that it follows in its file."""
-    place, places = 0, dict[str, int]()
-    for test, holes in _holes_of_tests(report.lab).items():
-        place = holes[0] if len(holes) == 1 else place
-        places[test] = place
-    failed = [o for o in report.failed if not o.todo]
-    return sorted(failed, key=lambda o: places.get(o.test.partition("[")[0], place))
+    """The failures that are no TODO, in the order of the tests' file.
+
+    It goes hole by hole, and from the parts of one to what several do together.
+    """
+    places: dict[str, int] = {}
+    with contextlib.suppress(OSError, SyntaxError):
+        names = functions(report.lab.test_file.read_text())
+        places = {name: place for place, name in enumerate(names)}
+
+    def place(outcome: Outcome) -> int:
+        return places.get(outcome.test.partition("[")[0], len(places))
+
+    return sorted((o for o in report.failed if not o.todo), key=place)
 
 
 # ---------------------------------------------------------------- red
@@ -210,32 +214,20 @@ def _place(where: str) -> str:
 
 def _holes_of_tests(lab: Lab) -> dict[str, list[int]]:
     """Test -> numbers of the holes that its own text names, or else that of its helpers."""
-    last = dict[str, int]()
-    for hole in lab.holes:
-        of, _, name = hole.name.rpartition(".")
-        if not hole.broken and not (of and name in BUILT_IN):
-            last[f".{name}" if of else name] = hole.number
+    last = {hole.name.rpartition(".")[2]: hole.number for hole in lab.holes if not hole.broken}
     with contextlib.suppress(OSError, SyntaxError):
         text = lab.test_file.read_text()
-        names = {name: _named(node) for name, node in functions(text).items()}
+        names = {
+            name: {getattr(n, "id", "") or getattr(n, "attr", "") for n in ast.walk(node)}
+            for name, node in functions(text).items()
+        }
         found = {}
         for name, own in names.items():
             if not own & last.keys():
                 own = own.union(*(names[other] for other in own & names.keys()))
             found[name] = sorted(last[hole] for hole in own & last.keys())
-        return {name: holes for name, holes in found.items() if name.startswith("test_")}
+        return found
     return {}
-
-
-def _named(function: ast.FunctionDef) -> set[str]:
-    """Every name in it, `.name` of every attribute, and the name alone of one that is called."""
-    nodes = list(ast.walk(function))
-    called = [n.func for n in nodes if isinstance(n, ast.Call)]
-    return {
-        *(n.id for n in nodes if isinstance(n, ast.Name)),
-        *(f".{n.attr}" for n in nodes if isinstance(n, ast.Attribute)),
-        *(n.attr for n in called if isinstance(n, ast.Attribute)),
-    }
 
 
 # ---------------------------------------------------------------- green

@@ -75,8 +75,8 @@ class GraphRunner:
 
     * Before a rung is captured, its forward runs once eagerly, a *warm-up*: what a first call does,
       a capture does not permit. A warm-up is a real step, so it runs when all inputs are zeros, not
-      on the last batch. Its memory comes from `pool`, its output is freed, and the GPU has done all
-      of it when the capture begins.
+      on the last batch. Its memory comes from `pool`. When the capture begins, its output has been
+      freed, and the GPU has done all of it.
     * A capture runs the forward once more and executes nothing.
     * A step copies the batch to where the graph reads, all inputs in one call, and launches one
       graph: one copy, one launch. It waits for nothing, neither before the copy nor after the
@@ -115,9 +115,10 @@ class GraphRunner:
         """Warm up and capture every rung, in the order of `capture_ladder`, which gets `order`.
 
         Returns its report, with a `RungReport` of each captured rung. A rung that finds no memory
-        (`DeviceOutOfMemory`) is dropped: it is in no graph. May be called again; the new graphs
-        then replace the old ones.
+        (`DeviceOutOfMemory`) is dropped; any other error is passed on. May be called again: then
+        `graphs` has the new graphs, and no old one, not even that of a rung that is now dropped.
         """
+        self.graphs, self.outputs = {}, {}
         return capture_ladder(self.ladder.sizes, self._capture_rung, order)
 
     def run(self, num_rows: int, arrays: Mapping[str, np.ndarray]) -> Buffer:

@@ -154,3 +154,12 @@ def test_for_every_module_a_cut_function_is_all_that_changes(
         same = ast.dump(old) == ast.dump(new)
         assert same == (getattr(old, "name", "") != chosen)
     assert splice(cut(source, {chosen: (1, "Do it.")}), definition_of(source, chosen)) == source
+
+
+def test_a_class_that_only_lacks_a_method_is_no_part_of_what_was_changed() -> None:
+    whole = "class A:\n    def f(self):\n        return 1\n\n    def g(self):\n        return 2\n"
+    mine = whole[: whole.index("\n    def g")]
+    other = "\n\nclass B:\n    def h(self):\n        return {}\n"
+    fragment = changed(whole + other.format(3), mine + other.format(4))
+    assert "class A" not in fragment
+    assert splice(whole + other.format(3), fragment) == whole + other.format(4)

@@ -13,6 +13,7 @@ class GraphRunner:
         self._apart = not share_pool
 
     def capture(self, order=None):
+        self.graphs, self._steps = {}, {}
         return capture_ladder(list(self.ladder), self._prepare, order)
 
     def run(self, num_rows, arrays):
