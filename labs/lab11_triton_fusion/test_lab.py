@@ -16,9 +16,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from labs.compared import assert_near, assert_same, fenced
-from labs.compiled import Kernel, must_compile
-from labs.watched import Watch, shuffled, unchanged, undefined, watching
+from labs.support.compared import assert_near, assert_same, fenced, unchanged
+from labs.support.compiled import Kernel, must_compile
+from labs.support.watched import Watch
+from labs.support.watching import shuffled, undefined, watching
 from mini_engine.cuda.kernels import activation, norm, rope
 from mini_engine.cuda.kernels.fp8 import to_e4m3
 from mini_engine.cuda.kernels.paged import Heads

@@ -17,9 +17,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from labs.compared import assert_near
-from labs.compiled import Kernel, must_compile
-from labs.watched import Watch, shuffled, unchanged, undefined, watching
+from labs.support.compared import assert_near, unchanged
+from labs.support.compiled import Kernel, must_compile
+from labs.support.watched import Watch
+from labs.support.watching import shuffled, undefined, watching
 from mini_engine.cuda.kernels import gemv
 from mini_engine.cuda.kernels.gemv import (
     THREAD_ELEMENTS,
