@@ -209,8 +209,10 @@ def _made(tree: ast.Module, code: types.CodeType, name: str, before: int) -> ast
 
 
 def _is_input(value: object) -> bool:
-    """A value, and not a function, a class or a module."""
-    return is_array(value) or not (callable(value) or isinstance(value, types.ModuleType))
+    """A value, and not a function, a class, a module, or what can only be called by its type."""
+    if callable(value) or isinstance(value, types.ModuleType):
+        return is_array(value)
+    return short(value) != f"a {type(value).__name__}"
 
 
 def _is_number(value: object) -> bool:

@@ -22,7 +22,8 @@ def assert_near(
     off &= ~(one.isnan() & other.isnan())
     if off.any():
         at = tuple(off.nonzero()[0].tolist())
-        values = f"{what}{list(at)} is {one[at].item():.6g}, expected {other[at].item():.6g}"
+        place = f"{what}{list(at)}" if at else what
+        values = f"{place} is {one[at].item():.6g}, expected {other[at].item():.6g}"
         never = ", as if it were never written" if one[at].isnan() else ""
         raise AssertionError(f"{values}{never}; {int(off.sum())} of {off.numel()} numbers are off")
 

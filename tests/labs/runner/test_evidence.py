@@ -25,6 +25,15 @@ def test_a_case(name="long"):
     assert_below(len(str(KIND(asked))) + CASES[name], LIMIT)
 
 
+class Machine:
+    pass
+
+
+def test_of_a_machine():
+    machine, speed = Machine(), 7
+    assert vars(machine).get("speed") == speed
+
+
 def test_a_helper_that_prepares():
     return prepared()
 
@@ -62,6 +71,10 @@ def test_a_helper_that_does_more_than_compare_shows_its_own_line(tmp_path: Path)
 
 def test_of_constants_only_numbers_are_shown(tmp_path: Path) -> None:
     assert failed(tmp_path, "test_a_case")["inputs"] == "asked=5, name='long', LIMIT=4"
+
+
+def test_an_object_that_has_nothing_to_show_is_left_out(tmp_path: Path) -> None:
+    assert "Machine" not in failed(tmp_path, "test_of_a_machine")["inputs"]
 
 
 def test_a_long_line_is_cut_where_one_sees_it(tmp_path: Path) -> None:
