@@ -216,7 +216,11 @@ def test_the_ground_floors_hold_rooms_and_no_loose_files() -> None:
     rooms, files = rooms_and_files(ENGINE / "cuda")
     assert rooms == {"graphs", "kernels", "compile"}
     rooms, files = rooms_and_files(ROOT / "labs")
-    assert {room for room in rooms if not re.match(r"lab\d\d_", room)} == {"runner", "measuring"}
+    assert {room for room in rooms if not re.match(r"lab\d\d_", room)} == {
+        "runner",
+        "measuring",
+        "support",
+    }
     assert files == {"__init__.py", "__main__.py", "README.md", "conftest.py"}
 
 

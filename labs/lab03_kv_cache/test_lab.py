@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from labs.inputs import agree, frozen
+from labs.support.inputs import agree, frozen
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.engine.engine import Engine
 from mini_engine.engine.generation import SHIPPED

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from labs.inputs import agree, frozen
+from labs.support.inputs import agree, frozen
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.engine.engine import Engine
 from mini_engine.engine.generation import SHIPPED, limits_for

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from labs.inputs import frozen
+from labs.support.inputs import frozen
 from mini_engine.predict.hardware import load_spec
 from mini_engine.sim import kernels as k
 from mini_engine.sim.capture import BreakableGraph, CaptureError

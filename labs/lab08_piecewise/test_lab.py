@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pytest
 
-from labs.inputs import frozen
+from labs.support.inputs import frozen
 from mini_engine.dispatch.pieces import Piece, split_pieces
 from mini_engine.predict.hardware import load_spec
 from mini_engine.sim import kernels as k

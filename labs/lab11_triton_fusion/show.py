@@ -3,7 +3,8 @@
 import torch
 
 from labs.measuring.kernel_show import PROMPT, continued, lane
-from labs.watched import Watch, watching
+from labs.support.watched import Watch
+from labs.support.watching import watching
 from mini_engine.cuda.kernels import activation, norm, rope
 from mini_engine.cuda.kernels.paged import Heads
 

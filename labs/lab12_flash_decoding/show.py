@@ -4,7 +4,8 @@ import torch
 from torch import Tensor
 
 from labs.measuring.kernel_show import continued, lane
-from labs.watched import Watch, shuffled, watching
+from labs.support.watched import Watch
+from labs.support.watching import shuffled, watching
 from mini_engine.cuda.kernels import attention
 from mini_engine.cuda.kernels.paged import Heads
 

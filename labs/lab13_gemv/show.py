@@ -5,7 +5,8 @@ from unittest import mock
 import torch
 
 from labs.measuring.kernel_show import PROMPT, continued, lane
-from labs.watched import Watch, watching
+from labs.support.watched import Watch
+from labs.support.watching import watching
 from mini_engine.cuda.kernels import gemv, linear
 from mini_engine.cuda.kernels.gemv import GemvPlan, gemv_plan
 

@@ -17,9 +17,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from labs.compared import assert_near
-from labs.compiled import Kernel, must_compile
-from labs.watched import Watch, shuffled, unchanged, undefined, watching
+from labs.support.compared import assert_near, unchanged
+from labs.support.compiled import Kernel, must_compile
+from labs.support.watched import Watch
+from labs.support.watching import shuffled, undefined, watching
 from mini_engine.cuda.kernels import gemv
 from mini_engine.cuda.kernels.gemv import (
     THREAD_ELEMENTS,
@@ -201,6 +202,7 @@ def test_every_product_of_a_layer_keeps_all_132_multiprocessors_of_an_h200_busy(
 # ---------------------------------------------------------------- numbers
 
 
+@pytest.mark.catches("the-norm-divides-all")
 @pytest.mark.parametrize("dtype", [F32, BF16], ids=["float32", "bf16"])
 @pytest.mark.parametrize(("rows", "width", "plan"), SHAPES, ids=["whole", "ragged", "one-chunk"])
 def test_a_product_with_any_prologue_and_epilogue_is_the_one_of_float64(
@@ -208,12 +210,14 @@ def test_a_product_with_any_prologue_and_epilogue_is_the_one_of_float64(
 ) -> None:
     weight = random(rows, width, dtype=dtype) / 8
     norm_weight, bias = 1 + random(width, dtype=dtype) / 4, random(rows, dtype=dtype)
-    for tokens, with_norm, with_bias, add in ((1, True, True, False), (3, False, False, True)):
+    cases = ((1, True, True, False), (3, False, False, True), (2, True, True, True))
+    for tokens, with_norm, with_bias, add in cases:
         x, before = random(tokens, width, dtype=dtype), random(tokens, rows, dtype=dtype, seed=1)
         out = before.clone() if add else torch.full_like(before, NAN)
         given = (norm_weight if with_norm else None, bias if with_bias else None)
         launch(plan, out, x, weight, *given, add=add)
-        assert_close(out, product(x, weight, *given) + (before.double() if add else 0))
+        case = f"{tokens} tokens, norm {with_norm}, bias {with_bias}, residual {add}: out"
+        assert_close(out, product(x, weight, *given) + (before.double() if add else 0), case)
 
 
 @pytest.mark.parametrize("dtype", [F32, BF16], ids=["float32", "bf16"])
@@ -436,11 +440,11 @@ def test_what_the_step_wrote_is_read_once_by_a_program_and_past_l1() -> None:
     watch.written_once("out")
 
 
-@pytest.mark.catches("release-at-the-end")
+@pytest.mark.catches("release-at-the-end", "every-token-waits")
 @pytest.mark.parametrize("kernel", ["linear", "gate_up"])
 def test_every_program_releases_the_next_kernel_first_and_waits_once(kernel: str) -> None:
     rows, width, plan = WHOLE
-    x, weight, out = random(1, width), random(2 * rows, width), torch.zeros(1, rows)
+    x, weight, out = random(2, width), random(2 * rows, width), torch.zeros(2, rows)
     gains = torch.ones(width)
     with watching(gemv, imagined=True, out=out, x=x, weight=weight, gains=gains) as watch:
         if kernel == "linear":
@@ -458,14 +462,14 @@ ONE = {"M": 2, "ROWS": 4, "CHUNK": 512, "CHUNKS": 3}
 NORMED = {"N": 1030, "K": 1500, "NORM": True, "BIAS": True, "ADD": False}
 ADDED = {"N": 1030, "K": 1500, "NORM": False, "BIAS": False, "ADD": True}
 ABSENT = {"norm_weight": None, "bias": None}
-COMPILED = (
-    Kernel(GEMV, "linear_kernel", tuple((ONE | NORMED).items())),
-    Kernel(GEMV, "linear_kernel", tuple((ONE | ADDED | ABSENT).items())),
-    Kernel(GEMV, "gate_up_kernel", tuple((ONE | {"N": 3000, "K": 1500}).items())),
-)
+COMPILED = {
+    "norm and bias": Kernel(GEMV, "linear_kernel", tuple((ONE | NORMED).items())),
+    "residual": Kernel(GEMV, "linear_kernel", tuple((ONE | ADDED | ABSENT).items())),
+    "gate and up": Kernel(GEMV, "gate_up_kernel", tuple((ONE | {"N": 3000, "K": 1500}).items())),
+}
 
 
 @pytest.mark.catches("range-is-unrolled-too")
-@pytest.mark.parametrize("which", [0, 1, 2], ids=["norm and bias", "residual", "gate and up"])
-def test_the_kernel_compiles_for_a_gpu(which: int) -> None:
-    must_compile(COMPILED[which], COMPILED)
+@pytest.mark.parametrize("kernel", COMPILED)
+def test_the_kernel_compiles_for_a_gpu(kernel: str) -> None:
+    must_compile(COMPILED[kernel], tuple(COMPILED.values()))

@@ -18,7 +18,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from labs.inputs import frozen
+from labs.support.inputs import frozen
 from mini_engine.cuda.attention import DecodeAttention, HostAttention
 from mini_engine.cuda.graphs import emulator
 from mini_engine.cuda.graphs.backend import GraphBackend, graphs_for

@@ -38,7 +38,7 @@ from types import ModuleType
 
 import numpy as np
 
-from labs.inputs import frozen
+from labs.support.inputs import frozen
 from mini_engine.predict.hardware import load_spec
 from mini_engine.sim.device import Device
 from mini_engine.sim.kernels import scale

@@ -15,7 +15,7 @@ from unittest import mock
 
 import numpy as np
 
-from labs.watched import Event, Program, Watch
+from labs.support.watched import Event, Program, Watch
 from mini_engine.cuda import generate as cuda
 from mini_engine.cuda.graphs.backend import graphs_for
 from mini_engine.cuda.path import Kernels

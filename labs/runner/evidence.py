@@ -28,6 +28,7 @@ from labs.runner.values import alike, fingerprint, is_array, plain, short
 
 WRAPS = ("triton", "torch._dynamo", "torch._inductor")  # their errors stand around another one
 MOST_INPUTS = 8
+LONGEST_LINE = 300  # of a message: a compiler puts what does not fit at the end of its line
 ANY: dict[str, Any] = {}  # outcomes to compare with: whatever it is
 PASSED = {"outcome": "passed"}
 
@@ -45,8 +46,8 @@ def explained(
     frames = [step for e in chain for step in traceback.walk_tb(e.__traceback__)]
     mine = [step for step in frames if any(same(step[0].f_code.co_filename, f) for f in files)]
     tests = [step for step in frames if same(step[0].f_code.co_filename, test_file)]
-    shown = [step for step in tests if "__tracebackhide__" not in step[0].f_locals] or tests
-    frame, number = mine[-1] if mine else (tests or frames)[-1]
+    asked = _asked(tests)
+    frame, number = mine[-1] if mine else (asked or frames[-1])
     inner = error
     while inner.__cause__ is not None and type(inner).__module__.startswith(WRAPS):
         inner = inner.__cause__
@@ -60,9 +61,9 @@ def explained(
         "mine": bool(mine),
         "refused": _refused(inner, files),
     }
-    if tests and not todo:
+    if asked and not todo:
         sides = sides_of(error, frames, compared)
-        found |= _asserted(shown[-1], sides)
+        found |= _asserted(asked, sides)
         found["state"] = _state([frame for frame, _ in tests])
         if sides is not None:
             found["state"]["got"] = fingerprint(sides.left)
@@ -109,6 +110,13 @@ def _chain(error: BaseException) -> list[BaseException]:
     return chain
 
 
+def _asked(tests: list[tuple[types.FrameType, int]]) -> tuple[types.FrameType, int] | None:
+    """The line of the test that failed. What compares for several tests is called `assert_…`, and
+    its own lines say nothing about the case: then it is the line that calls it."""
+    own = [step for step in tests if not step[0].f_code.co_name.startswith("assert_")] or tests
+    return own[-1] if own else None
+
+
 def _message(error: BaseException) -> str:
     """What was said, without pytest's drawing of the assertion below it."""
     kept = []
@@ -116,7 +124,8 @@ def _message(error: BaseException) -> str:
         if isinstance(error, AssertionError) and line.startswith("assert "):
             break
         if line.strip() and not line.lstrip().startswith("+ "):
-            kept.append(line.rstrip()[:160])
+            text = line.rstrip()
+            kept.append(text if len(text) <= LONGEST_LINE else f"{text[: LONGEST_LINE - 2]} …")
     return "\n".join(kept[:6])
 
 
@@ -148,7 +157,8 @@ def _asserted(step: tuple[types.FrameType, int], sides: Compared | None) -> dict
             names += [other for other in _names(made) if other not in names]
     known = frame.f_globals | frame.f_locals
     shown = {short(sides.left), short(sides.right)} if sides else set()
-    told = [n for n in names if n in known and _is_input(known[n], shown)]
+    told = [n for n in names if n in known and short(known[n]) not in shown
+            and (_is_number(known[n]) if n.isupper() else _is_input(known[n]))]  # fmt: skip
     found["inputs"] = held(frame, told)
     if sides is not None:
         found |= difference(sides)
@@ -222,11 +232,17 @@ def _made(tree: ast.AST, code: types.CodeType, name: str, before: int) -> ast.ex
     return found.value if found is not None and isinstance(found.value, ast.Call) else None
 
 
-def _is_input(value: object, shown: set[str]) -> bool:
-    """A value of which there is more to say than its type, and not a function or a module."""
-    if not is_array(value) and (callable(value) or isinstance(value, types.ModuleType)):
-        return False
-    return short(value) not in {*shown, f"a {type(value).__name__}"}
+def _is_input(value: object) -> bool:
+    """A value, and not a function, a class, a module, or what can only be called by its type."""
+    if callable(value) or isinstance(value, types.ModuleType):
+        return is_array(value)
+    return short(value) != f"a {type(value).__name__}"
+
+
+def _is_number(value: object) -> bool:
+    """Of constants only numbers and records say something about a case. A dtype does not, nor a
+    table of cases, for the name of the case stands beside it."""
+    return plain(value) and not isinstance(value, Mapping)
 
 
 def _state(frames: list[types.FrameType]) -> dict[str, str]:

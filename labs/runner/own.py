@@ -58,6 +58,8 @@ def run_sabotage(args: Namespace, console: Console) -> Done:
         raise ValueError(f"lab {lab.number} is not green: {command('check', lab.number)}")
     with console.status("looking for a mistake that shows") as status:
         sane = output(module, merged([lab]), lab.environment, LIMIT_S)
+        if _crashed(sane):
+            raise ValueError(f"{command('show', lab.number)} ends in {sane.splitlines()[-1]}")
         found = None
         for tried, (file, text) in enumerate(_mistakes(lab, args.seed)[:MOST_TRIES], start=1):
             status.update(f"looking for a mistake that shows: {tried} of {MOST_TRIES} tried")

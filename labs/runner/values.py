@@ -164,7 +164,7 @@ def _record(value: Any, depth: int) -> str:
     if isinstance(getattr(value, "name", None), str):
         return f"{value.name}{_of_spec(value)}"
     fields = [field for field in dataclasses.fields(value) if field.repr]
-    if depth <= 0 or len(fields) > FEW:
+    if depth <= 0 or len(fields) > FEW or not value.__dataclass_params__.repr:
         return f"a {kind}"
     parts = [f"{field.name}={short(getattr(value, field.name), depth - 1)}" for field in fields]
     return f"{kind}({', '.join(parts)})"

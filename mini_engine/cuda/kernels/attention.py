@@ -76,12 +76,13 @@ def decode_split_kernel(
     needs at least 16 rows, so the tile has PADDED_GROUP of them, and rows from GROUP on are not
     real. The key at position t of a request lies in row `cache_rows(...)` of k_cache, and a row has
     KV_HEADS heads; table_stride leads from one request's row of block_table to the next. Scores
-    are q · k · scale, float32. `store_partial` takes the result as partial head · SPLITS + split,
-    heads counted over all requests; a split without tiles leaves LOWEST, 0 and zeros. Then the
-    program that arrives last combines the group (`combine_if_last`; one counter for each request
-    and KV head). Programs run in any order. Each reads its queries, and the keys and values of its
-    tiles, once, and nothing beyond them; q and context_lens past L1 (".cg"), since the step wrote
-    them. `pdl_release(PDL)` comes first, and no load stands above `pdl_wait(PDL)`.
+    are q · k · scale, multiplied and scaled in float32. `store_partial` takes the result as partial
+    head · SPLITS + split, heads counted over all requests; a split without tiles leaves LOWEST, 0
+    and zeros. Then the program that arrives last combines the group (`combine_if_last`; one counter
+    for each request and KV head). Programs run in any order. Each reads its queries, and the keys
+    and values of its tiles, once, and nothing beyond them; q and context_lens past L1 (".cg"),
+    since the step wrote them. `pdl_release(PDL)` comes first, and no load stands above
+    `pdl_wait(PDL)`.
 
     `load_numbers(pointers, inside, dtype of q)` loads rows of either cache, zeros where not inside.
     Of a cache in fp8 they still lack a factor a KV head, `head_scale(kv_scales, i)`; i counts the

@@ -191,9 +191,10 @@ def linear_kernel(
                       (+ the old out[m, row] with ADD: a residual that the step wrote)
 
     Everything in float32, rounded once, to the dtype of `out`. norm_weight and bias are None
-    without NORM and BIAS. The release comes first. Above the wait stands what no kernel writes,
-    read once for all tokens; below it everything that the step writes: x and out, each number of
-    them read once by a program and past L1 (".cg"). Nothing beside the tensors is touched.
+    without NORM and BIAS. The release comes first, and a program waits once, not for each token.
+    Above the wait stands what no kernel writes, read once for all tokens; below it everything that
+    the step writes: x and out, each number of them read once by a program and past L1 (".cg").
+    Nothing beside the tensors is touched.
     """
     pdl_release(PDL)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)

@@ -1,6 +1,9 @@
-"""Holds a tensor against what it should be, and says the difference in one line."""
+"""Holds a tensor against what it should be, or was, and says the difference in one line."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -19,7 +22,8 @@ def assert_near(
     off &= ~(one.isnan() & other.isnan())
     if off.any():
         at = tuple(off.nonzero()[0].tolist())
-        values = f"{what}{list(at)} is {one[at].item():.6g}, expected {other[at].item():.6g}"
+        place = f"{what}{list(at)}" if at else what
+        values = f"{place} is {one[at].item():.6g}, expected {other[at].item():.6g}"
         never = ", as if it were never written" if one[at].isnan() else ""
         raise AssertionError(f"{values}{never}; {int(off.sum())} of {off.numel()} numbers are off")
 
@@ -34,3 +38,19 @@ def fenced(rows: Tensor, fill: float = float("nan")) -> tuple[Tensor, Tensor]:
     whole = torch.full((len(rows) + 2, *rows.shape[1:]), fill, dtype=rows.dtype)
     whole[1:-1] = rows
     return whole[1:-1], whole[:: len(rows) + 1]
+
+
+@contextmanager
+def unchanged(**tensors: Tensor | None) -> Iterator[None]:
+    """What is only read: afterwards each tensor must have the bits that it had before."""
+    before = {name: t.clone() for name, t in tensors.items() if t is not None}
+    yield
+    for name, old in before.items():
+        now = tensors[name]
+        same = now is not None and torch.equal(_bits(now), _bits(old))
+        assert same, f"{name} was changed: the kernel only reads it"
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    """The same memory as integers: NaN equals itself."""
+    return tensor.contiguous().view(torch.uint8)

@@ -1,37 +1,20 @@
-"""Watches kernels in Triton's interpreter: what each program reads and writes, and in which order.
+"""What kernels did in Triton's interpreter (`watching` takes it down), and the checks of it.
 
-In:  the tensors by name, and the modules whose `pdl_release` and `pdl_wait` the kernels call.
-Out: a `Watch`, whose methods fail with one sentence that names the tensor.
+In:  programs with what they read and wrote, in order, and the tensors by name.
+Out: nothing, or an AssertionError: one sentence that names the tensor.
 
-    with watching(norm, x=x, out=out) as watch:
-        norm.rms_norm(out, x, weight, 1e-6)
-    watch.read_once("x")
-
-A kernel in the interpreter is Python: programs run one after another, in the order of the grid.
-With `shuffled(seed)` they run in another. No cache and no race exists there, so what a GPU's caches
-and concurrent programs would do must be seen from the addresses and the cache modifiers.
+No cache and no race exists in the interpreter, so what a GPU's caches and concurrent programs would
+do must be seen from the addresses and the cache modifiers.
 """
 
 from __future__ import annotations
 
-import copy
-import itertools
-import random
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from types import ModuleType
-from typing import Any
-from unittest import mock
 
 import numpy as np
 import numpy.typing as npt
-import torch
-import triton.language as tl
 from torch import Tensor
-from triton.runtime.interpreter import InterpreterBuilder
 
-PAST_L1 = ("CG", "CV")  # .cg and .cv: loads that do not look into the multiprocessor's own cache
 Addresses = npt.NDArray[np.int64]
 
 
@@ -161,7 +144,7 @@ class Watch:
         for kind, did in (("load", "read"), ("store", "written"), ("atomic", "added to")):
             for event in self.events:
                 if event.kind == kind:
-                    beyond = int((~_within(event.addresses, self.tensors)).sum())
+                    beyond = int((~within(event.addresses, self.tensors)).sum())
                     where = f"beyond the ends of {', '.join(self.tensors)}"
                     assert not beyond, (
                         f"{beyond} elements {where} are {did} at once: is a mask missing?"
@@ -175,121 +158,8 @@ class Watch:
             assert not missing, f'{name} was just written: load it with cache_modifier=".cg"'
 
 
-@contextmanager
-def watching(
-    *modules: ModuleType,
-    imagined: bool = False,
-    first: tuple[int, int, int] = (0, 0, 0),
-    **tensors: Tensor,
-) -> Iterator[Watch]:
-    """Take down what the kernels do that are launched inside.
-
-    imagined: addresses outside of the tensors read as 0, and a write there is left out, so that a
-    kernel can be run as if a tensor were larger than memory. first: the index of the first program,
-    as if a launch had that many before.
-    """
-    watch = Watch(tensors)
-    builder = InterpreterBuilder
-
-    def note(kind: str) -> Any:
-        nowhere = np.zeros(0, np.int64)
-        return lambda *_, **__: watch.programs[-1].events.append(Event(kind, nowhere))
-
-    def begins(self: Any, x: int, y: int, z: int) -> None:
-        set_grid_idx(self, x, y, z)
-        self.grid_idx = tuple(i + more for i, more in zip(self.grid_idx, first, strict=True))
-        watch.programs.append(Program(self.grid_idx))
-
-    def noting(kind: str, inner: Any, mask_at: int) -> Any:
-        def noted(self: Any, *args: Any) -> Any:
-            where = args[1] if kind == "atomic" else args[0]
-            addresses = np.asarray(where.data).astype(np.int64)
-            mask = np.broadcast_to(np.asarray(args[mask_at].data, bool), addresses.shape)
-            past = kind == "load" and (getattr(args[3], "name", "") in PAST_L1 or bool(args[5]))
-            watch.programs[-1].events.append(Event(kind, addresses[mask], past))
-            if imagined:
-                there = copy.copy(args[mask_at])
-                there.data = mask & _within(addresses, tensors)
-                args = (*args[:mask_at], there, *args[mask_at + 1 :])
-            return inner(self, *args)
-
-        return noted
-
-    def dot(self: Any, a: Any, b: Any, d: Any, precision: Any, *rest: Any) -> Any:
-        name = str(getattr(precision, "name", precision)).upper()
-        if a.dtype.scalar == tl.float32 and name == "TF32":
-            watch.rounded.append(name)
-        return create_dot(self, a, b, d, precision, *rest)
-
-    set_grid_idx, create_dot = builder.set_grid_idx, builder.create_dot
-    with ExitStack() as stack:
-        stack.enter_context(mock.patch.object(builder, "create_dot", dot))
-        for module in modules:
-            for kind in ("release", "wait"):
-                stack.enter_context(mock.patch.object(module, f"pdl_{kind}", note(kind)))
-        stack.enter_context(mock.patch.object(builder, "set_grid_idx", begins))
-        for kind, name, mask_at in (
-            ("load", "create_masked_load", 1),
-            ("store", "create_masked_store", 2),
-            ("atomic", "create_atomic_rmw", 3),
-        ):
-            noted = noting(kind, getattr(builder, name), mask_at)
-            stack.enter_context(mock.patch.object(builder, name, noted))
-        yield watch
-
-
-@contextmanager
-def shuffled(seed: int) -> Iterator[None]:
-    """Run the programs of each launch in another order, the same for the same seed."""
-    rng, left = random.Random(seed), list[tuple[int, ...]]()
-    set_grid_idx = InterpreterBuilder.set_grid_idx
-
-    def another(self: Any, x: int, y: int, z: int) -> None:
-        if (x, y, z) == (0, 0, 0):
-            left[:] = itertools.product(*map(range, self.grid_dim))
-            rng.shuffle(left)
-        set_grid_idx(self, *left.pop())
-
-    with mock.patch.object(InterpreterBuilder, "set_grid_idx", another):
-        yield
-
-
-@contextmanager
-def undefined() -> Iterator[None]:
-    """What a masked load leaves in the lanes that it does not read: without `other=`, on a GPU
-    anything. Here NaN, or a number that is no index, where the interpreter would put zeros."""
-    load = InterpreterBuilder.create_masked_load
-
-    def loaded(self: Any, pointers: Any, mask: Any, other: Any, *rest: Any) -> Any:
-        tile = load(self, pointers, mask, other, *rest)
-        if other is None:
-            lanes = ~np.broadcast_to(np.asarray(mask.data, bool), tile.data.shape)
-            if lanes.any():
-                tile.data = tile.data.copy()
-                tile.data.view(np.uint8).reshape(*tile.data.shape, -1)[lanes] = 0xFF
-        return tile
-
-    with mock.patch.object(InterpreterBuilder, "create_masked_load", loaded):
-        yield
-
-
-@contextmanager
-def unchanged(**tensors: Tensor | None) -> Iterator[None]:
-    """What is only read: afterwards each tensor must have the bits that it had before."""
-    before = {name: t.clone() for name, t in tensors.items() if t is not None}
-    yield
-    for name, old in before.items():
-        now = tensors[name]
-        same = now is not None and torch.equal(_bits(now), _bits(old))
-        assert same, f"{name} was changed: the kernel only reads it"
-
-
-def _bits(tensor: Tensor) -> Tensor:
-    """The same memory as integers: NaN equals itself."""
-    return tensor.contiguous().view(torch.uint8)
-
-
-def _within(addresses: Addresses, tensors: dict[str, Tensor]) -> npt.NDArray[np.bool_]:
+def within(addresses: Addresses, tensors: dict[str, Tensor]) -> npt.NDArray[np.bool_]:
+    """Which of the addresses lie in one of the tensors."""
     inside = np.zeros(addresses.shape, bool)
     for tensor in tensors.values():
         at = (addresses - tensor.data_ptr()) // tensor.element_size()
