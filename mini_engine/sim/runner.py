@@ -28,9 +28,10 @@ from mini_engine.engine.step_arrays import max_blocks, step_arrays, step_shapes
 from mini_engine.model.config import ModelConfig
 from mini_engine.predict.step_cost import around
 from mini_engine.sim.device import Device
-from mini_engine.sim.graphs import GraphRunner, PiecewiseGraphRunner, StaticInputs
+from mini_engine.sim.graphs import GraphRunner, StaticInputs
 from mini_engine.sim.launch import Buffer
 from mini_engine.sim.model import KVCache, Model, StepInputs, measured_scales
+from mini_engine.sim.piecewise import PiecewiseGraphRunner
 from mini_engine.sim.sampling import param_rows
 from mini_engine.sim.swap import HostBlocks
 from mini_engine.sim.weights import Weights

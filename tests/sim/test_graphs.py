@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from mini_engine.sim import kernels as k
 from mini_engine.sim.capture import CaptureError, PiecewiseGraph
 from mini_engine.sim.device import Device
-from mini_engine.sim.graphs import GraphRunner, PiecewiseGraphRunner, StaticInputs
+from mini_engine.sim.graphs import GraphRunner, StaticInputs
 from mini_engine.sim.launch import Buffer, copy, kernel
 from mini_engine.sim.memory import SEGMENT_BYTES
+from mini_engine.sim.piecewise import PiecewiseGraphRunner
 from tests.support.sim_helpers import small_device
 
 WIDTH = 24
