@@ -13,6 +13,7 @@ import pytest
 
 from labs.lab19_write_the_tests import suite
 from labs.runner.cutter import TODO, splice
+from labs.runner.evidence import held
 
 HERE = Path(__file__).parent
 SIM = HERE.parent.parent / "mini_engine/sim"
@@ -116,6 +117,17 @@ def where(error: BaseException) -> str:
     return f"line {mine[-1].lineno}: {mine[-1].line}" if mine else "outside of the suite"
 
 
+def holding(error: BaseException) -> str:
+    """What the test held at that line, one line; nothing if it held nothing that can be shown."""
+    steps = list(traceback.walk_tb(error.__traceback__))
+    mine = [frame for frame, _ in steps if frame.f_code.co_filename == suite.__file__]
+    names = (
+        [name for name in mine[-1].f_locals if name not in ("graphs", "service")] if mine else []
+    )
+    shown = held(mine[-1], names) if names else ""
+    return f"\nwith {shown}" if shown else ""
+
+
 def must_pass(claim: str, right: ModuleType, why: str) -> None:
     try:
         function(claim)(right)
@@ -123,7 +135,7 @@ def must_pass(claim: str, right: ModuleType, why: str) -> None:
         if open_todo(error):
             raise
         said = f"{type(error).__name__}: {error}".rstrip(": ")
-        pytest.fail(f"{why} Yet your test fails on it at {where(error)}\n{said}")
+        pytest.fail(f"{why}\nYet your test fails on it at {where(error)}\n{said}{holding(error)}")
 
 
 # ---------------------------------------------------------------- a right runner passes
@@ -209,11 +221,8 @@ def test_each_test_fails_on_some_broken_runner(claim: str) -> None:
     for error in verdicts:
         if error and open_todo(error):
             raise error
-    seen = len([error for error in verdicts if error])
-    assert seen, (
-        f"{len(names)} broken runners, without the one that any batch runs into: your test passes "
-        "on every one of them"
-    )
+    asked, noticed = len(verdicts), len([error for error in verdicts if error])
+    assert noticed, f"{asked} broken runners that answer batches: your test passes on all of them"
 
 
 def test_every_broken_runner_in_the_folder_is_asked() -> None:
