@@ -23,6 +23,7 @@ from rich.table import Table
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from labs.measuring import ledger
+from labs.runner.words import command
 from mini_engine.cuda.graphs.backend import GraphBackend, graphs_for, why_no_bf16, why_no_gpu
 from mini_engine.cuda.graphs.capture import no_garbage_collection
 from mini_engine.cuda.weights import random_weights
@@ -77,7 +78,7 @@ def main(words: Sequence[str]) -> int:
     config, console = named_shape(SHAPE), Console(highlight=False)
     specs = {engine: load_spec(args.spec, args.host, engine) for engine in (PLAIN, OURS)}
     on = f"{specs[PLAIN].name} on the host {specs[PLAIN].host}"
-    command = shlex.join([".venv/bin/python", "-m", "labs", "measure", "14", *words])
+    line = shlex.join([".venv/bin/python", "-m", "labs", "measure", "14", *words])
     predicted, reason = predicted_ms(config, specs), why_not()
     what = f"{SHAPE}, bf16, batch {BATCH}, context {CONTEXT}; a token takes\n"
     if reason:
@@ -94,13 +95,13 @@ def main(words: Sequence[str]) -> int:
         if args.predict is not None:
             ends = timed[ONE_GRAPH].low / 1e3, timed[ONE_GRAPH].high / 1e3
             ledger.measure(
-                LEDGER_LINE, found, "ms", on=gpu, command=command, low=ends[0], high=ends[1]
+                LEDGER_LINE, found, "ms", on=gpu, command=line, low=ends[0], high=ends[1]
             )
     if args.predict is not None:
         console.print(f"\n{judged(args.predict, found, who)}")
-        console.print("It stands in your ledger: .venv/bin/python -m labs.measuring.ledger")
+        console.print(f"It stands in your ledger: {command('ledger')}")
     if reason:
-        console.print(f"\nOn a machine with an NVIDIA GPU this line measures:\n  {command}")
+        console.print(f"\nOn a machine with an NVIDIA GPU this line measures:\n  {line}")
     return 0
 
 

@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from labs.measuring import ledger
+from labs.runner.words import command
 from mini_engine.cuda.graphs.backend import GraphBackend, graphs_for, why_no_bf16, why_no_gpu
 from mini_engine.cuda.graphs.capture import no_garbage_collection
 from mini_engine.cuda.model import Model
@@ -59,7 +60,7 @@ def main(words: Sequence[str]) -> int:
             parser.error(f"--predict {args.predict:g}: a time in ms is above zero")
         ledger.predict(LEDGER_LINE, args.predict, "ms")
     config, console, reason = named_shape(SHAPE), Console(highlight=False), why_not()
-    command = shlex.join([".venv/bin/python", "-m", "labs", "measure", "20", *words])
+    line = shlex.join([".venv/bin/python", "-m", "labs", "measure", "20", *words])
     timed: dict[tuple[int, str], Interval] = {}
     if reason:
         console.print(f"Not yet measured: no run on a GPU has been kept, and here: {reason}.")
@@ -73,11 +74,11 @@ def main(words: Sequence[str]) -> int:
     if (found := timed.get((ASKED, GRAPH))) and args.predict is not None:
         low, high = found.low / 1e3, found.high / 1e3
         gpu, ms = torch.cuda.get_device_name(), found.median / 1e3
-        ledger.measure(LEDGER_LINE, ms, "ms", on=gpu, command=command, low=low, high=high)
+        ledger.measure(LEDGER_LINE, ms, "ms", on=gpu, command=line, low=low, high=high)
     if args.predict is not None:
-        console.print("\nIt stands in your ledger: .venv/bin/python -m labs.measuring.ledger")
+        console.print(f"\nIt stands in your ledger: {command('ledger')}")
     if reason:
-        console.print(f"\nOn a machine with an NVIDIA GPU this line measures:\n  {command}")
+        console.print(f"\nOn a machine with an NVIDIA GPU this line measures:\n  {line}")
     return 0
 
 

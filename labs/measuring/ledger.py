@@ -9,14 +9,13 @@ each, in `labs/mine`, which git ignores; a table; a picture of predicted against
 
 The file only ever grows: a prediction cannot be changed once its measurement is known. Until then
 you may predict again, and both lines stay. Numbers from an emulator are refused, because they
-measure nothing. `python -m labs.measuring.ledger` prints the table and draws the picture.
+measure nothing. `labs ledger` prints the table and draws the picture.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -246,27 +245,3 @@ def _check(**words: str) -> None:
 def _check_value(name: str, value: float) -> None:
     if not (math.isfinite(value) and value > 0):
         raise ValueError(f"{name} {value}: expected a number above zero")
-
-
-def main() -> int:
-    """Print the table, and draw what is measured in ms."""
-    from rich.console import Console
-
-    console = Console(highlight=False)
-    found = entries()
-    if not found:
-        console.print("The ledger is empty. It begins in lab 16: python -m labs start 16")
-        return 0
-    console.print(table(found))
-    picture = workspace.home() / "ledger.png"
-    try:
-        plot(found, picture)
-    except ValueError as error:
-        console.print(f"\nno picture: {error}")
-    else:
-        console.print(f"\npicture: {picture}")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -26,6 +26,7 @@ from rich.table import Table
 
 from labs.measuring import ledger
 from labs.runner import workspace
+from labs.runner.words import command
 from mini_engine import cli
 from mini_engine.measure.evidence import Measurement, load_evidence, read_measurement
 from mini_engine.records.rows import MEASURED, Row
@@ -74,9 +75,7 @@ def main(race: Race, words: Sequence[str]) -> int:
         for (batch, name), ms in said.items():
             ledger.predict(title(batch, name), ms, "ms")
         if said:
-            console.print(
-                f"Your {len(said)} predictions are in the ledger: python -m labs.measuring.ledger\n"
-            )
+            console.print(f"Your {len(said)} predictions are in the ledger: {command('ledger')}\n")
         reason = why_not()
         if reason is None:
             return on_the_gpu(race, said, (args.spec, args.host), console)

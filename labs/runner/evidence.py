@@ -18,6 +18,7 @@ import os
 import traceback
 import types
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any
 
 from labs.runner.catalogue import ROOT
@@ -134,7 +135,7 @@ def _asserted(step: tuple[types.FrameType, int], sides: Compared | None) -> dict
     """The statement of the test that failed, its inputs, and what it expected and got."""
     frame, number = step
     path = frame.f_code.co_filename
-    tree = ast.parse("".join(linecache.getlines(path)))
+    tree = _around(_parsed(path), number)
     statement = _statement(tree, number)
     found: dict[str, Any] = {"at": number}
     if statement is None:
@@ -153,7 +154,18 @@ def _asserted(step: tuple[types.FrameType, int], sides: Compared | None) -> dict
     return found
 
 
-def _statement(tree: ast.Module, number: int) -> ast.stmt | None:
+@cache
+def _parsed(path: str) -> ast.Module:
+    return ast.parse("".join(linecache.getlines(path)))
+
+
+def _around(tree: ast.Module, number: int) -> ast.AST:
+    """The statement of the module that this line is in: a function, for a test."""
+    inside = [n for n in tree.body if n.lineno <= number <= (n.end_lineno or n.lineno)]
+    return inside[0] if inside else tree
+
+
+def _statement(tree: ast.AST, number: int) -> ast.stmt | None:
     """The innermost statement on this line."""
     inside = [
         node
@@ -185,7 +197,7 @@ def _names(node: ast.AST) -> list[str]:
     return list(dict.fromkeys(n.id for n in found))
 
 
-def _made(tree: ast.Module, code: types.CodeType, name: str, before: int) -> ast.expr | None:
+def _made(tree: ast.AST, code: types.CodeType, name: str, before: int) -> ast.expr | None:
     """The call that gave a local name its value, if one did, above this line of its function."""
     found = None
     for node in ast.walk(tree):

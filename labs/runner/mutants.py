@@ -86,10 +86,19 @@ def _in_place(lines: list[str], before: ast.stmt, after: Replacement, wanted: st
         new = new.replace("if ", "elif ", 1)
     text = "\n".join([*lines[: first - 1], new, *lines[last:]]) + "\n"
     try:
-        same = ast.dump(ast.parse(text)) == ast.dump(ast.parse(wanted))
+        same = _program(text) == _program(wanted)
     except SyntaxError:
         return None
     return text if same else None
+
+
+def _program(text: str) -> str:
+    """What a file does, wherever the lines of its docstrings begin: `ast.unparse` moves them."""
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and _is_text(node.body[0]):
+            node.body[0] = ast.Expr(ast.Constant(ast.get_docstring(node)))
+    return ast.dump(tree)
 
 
 def _changes(

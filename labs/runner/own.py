@@ -7,6 +7,7 @@ the learner's own passing file that the lab's tests would notice and that change
 
 from __future__ import annotations
 
+import builtins
 import difflib
 import random
 import shutil
@@ -58,16 +59,17 @@ def run_sabotage(args: Namespace, console: Console) -> Done:
     with console.status("looking for a mistake that shows") as status:
         sane = output(module, merged([lab]), lab.environment, LIMIT_S)
         found = None
-        for tried, (file, text) in enumerate(_mistakes(lab, args.seed), start=1):
+        for tried, (file, text) in enumerate(_mistakes(lab, args.seed)[:MOST_TRIES], start=1):
             status.update(f"looking for a mistake that shows: {tried} of {MOST_TRIES} tried")
             texts = {f: path.read_text() for f, path in workspace.my_files(lab).items()}
             if check_texts(lab, texts | {file: text}, first=True).passed:
                 continue
             symptoms = output(module, merged([lab], {file: text}), lab.environment, LIMIT_S)
-            if symptoms != sane:
+            if symptoms == sane:
+                continue
+            if found is None or not _crashed(symptoms):
                 found = file, text, symptoms
-                break
-            if tried == MOST_TRIES:
+            if not _crashed(symptoms):
                 break
     if found is None:
         raise ValueError(
@@ -104,19 +106,29 @@ def _kept(lab: Lab) -> dict[str, Path]:
 
 def _mistakes(lab: Lab, seed: int | None) -> list[tuple[str, str]]:
     """(file, text with one mistake), in random order, the ones that change a line or two first."""
-    found = []
+    found: list[tuple[str, str]] = []
     for file, path in workspace.my_files(lab).items():
         mine = path.read_text()
         known = functions(mine)
-        for hole, names in lab.definitions():
-            for name in names:
-                if hole.file == file and name in known:
-                    found += [(file, mutant.text) for mutant in mutants(mine, name)]
+        texts = [
+            mutant.text
+            for hole, names in lab.covered()
+            for name in names
+            if hole.file == file and name in known
+            for mutant in mutants(mine, name)
+        ]
         lines = set(mine.splitlines())
-        small = [one for one in found if len(lines - set(one[1].splitlines())) <= 2]
-        found = small or found
+        small = [text for text in texts if len(lines - set(text.splitlines())) <= 2]
+        found += [(file, text) for text in small or texts]
     random.Random(seed).shuffle(found)
     return found
+
+
+def _crashed(told: str) -> bool:
+    """Did it end in one of Python's own errors? They name the place, so there is little to find."""
+    name = (told.splitlines() or [""])[-1].partition(":")[0]
+    kind = getattr(builtins, name, None)
+    return isinstance(kind, type) and issubclass(kind, BaseException)
 
 
 def _changes(before: str, after: str) -> list[str]:

@@ -30,6 +30,7 @@ from labs.runner.difference import Compared
 from labs.runner.evidence import ANY, explained, same_outcome
 from labs.runner.guard import Guard, own_group
 from labs.runner.substitute import substitute
+from labs.runner.warm import BYTECODE
 
 CATCHES = "catches(*ids): a test that fails if the code holds one of these misconceptions"
 PRINTED = 2000  # characters kept of what the learner prints in one test
@@ -57,7 +58,8 @@ def run_job(job: Job) -> None:
     """Run pytest on the job. Returns when pytest is done, whatever the tests did."""
     os.environ.update(job.environment)
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # slow to load, and none is used
-    sys.dont_write_bytecode = True
+    sys.pycache_prefix = os.environ.get(BYTECODE)
+    sys.dont_write_bytecode = sys.pycache_prefix is None
     sys.path.insert(0, str(ROOT))
     if job.debug:
         sys.stdin = open(0, closefd=False)  # noqa: SIM115  multiprocessing has put nothing there

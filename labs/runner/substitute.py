@@ -9,9 +9,10 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Mapping, Sequence
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 
 class Substitutes:
@@ -24,7 +25,18 @@ class Substitutes:
         self, fullname: str, _path: Sequence[str] | None = None, _target: ModuleType | None = None
     ) -> ModuleSpec | None:
         file = self.files.get(fullname)
-        return importlib.util.spec_from_file_location(fullname, file) if file else None
+        if file is None:
+            return None
+        return importlib.util.spec_from_file_location(
+            fullname, file, loader=_Uncached(fullname, str(file))
+        )
+
+
+class _Uncached(SourceFileLoader):
+    """Compiles anew each time: two saves within a second may leave size and time as they were."""
+
+    def path_stats(self, path: str) -> Mapping[str, Any]:
+        raise OSError(f"{path} has no bytecode")
 
 
 def substitute(files: Mapping[str, Path]) -> None:

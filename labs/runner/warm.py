@@ -6,12 +6,16 @@ a fork of one that has it takes milliseconds; a mutation score takes hundreds of
 
 from __future__ import annotations
 
+import atexit
 import multiprocessing
 import os
+import shutil
 import sys
+import tempfile
 from functools import cache
 from multiprocessing.context import BaseContext
 
+BYTECODE = "LABS_BYTECODE"  # a folder in which one run finds what another has compiled of the tests
 TORCH = "labs.runner.preload"
 HEAVY = ["numpy", "pytest", "_pytest.assertion.rewrite", "labs.runner.session", TORCH]
 
@@ -38,6 +42,8 @@ def forks(*, heavy: bool) -> BaseContext:
 def context() -> BaseContext:
     """A context whose processes are forks of one server, which never imports the engine."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    folder = os.environ[BYTECODE] = tempfile.mkdtemp(prefix="labs-bytecode-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     server = multiprocessing.get_context("forkserver")
     server.set_forkserver_preload(HEAVY)
     return server

@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 import json
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +13,7 @@ from matplotlib.image import imread
 from rich.console import Console
 
 from labs.measuring import ledger
+from labs.runner.cli import main
 from tests.support.documents import ROOT
 
 H200, COMMAND = "NVIDIA H200", "python -m labs measure 16"
@@ -201,18 +200,24 @@ def test_the_picture_shows_every_measured_prediction(tmp_path: Path) -> None:
     assert not np.array_equal(pictures[1], pictures[2])
 
 
-def test_it_is_a_command_of_its_own(home: Path) -> None:
-    def run() -> subprocess.CompletedProcess[str]:
-        words = [sys.executable, "-m", "labs.measuring.ledger"]
-        return subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+def test_labs_ledger_tells_it_and_draws_it(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
 
-    assert "is empty" in run().stdout
+    def told() -> str:
+        assert main(["ledger"]) == 0
+        return capsys.readouterr().out
+
+    assert "Times, predicted and measured" not in told()
     ledger.predict("eager", 2.0, "ms")
-    said = run()
-    assert said.returncode == 0
-    assert "no picture: nothing is measured" in said.stdout
+    said = told()
+    assert "not yet measured" in said
+    assert "no picture: nothing is measured" in said
     measure("eager", 2.5)
-    assert str(home / "ledger.png") in run().stdout.replace("\n", "")
+    said = told()
+    assert "-20.0%" in said
+    assert str(home / "ledger.png") in said
     assert (home / "ledger.png").exists()
 
 

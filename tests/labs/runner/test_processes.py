@@ -29,8 +29,9 @@ def checked(folder: Path, *body: str, whole: str = "") -> Report:
 
 
 def failed(report: Report) -> Outcome:
-    (outcome,) = report.failed
-    return outcome
+    """The first of the failing tests, which are those of `utilisation`."""
+    assert 0 < len(report.failed) < len(report.outcomes) / 2
+    return report.failed[0]
 
 
 RIGHT = "return kernels * kernel_us / itl_us"

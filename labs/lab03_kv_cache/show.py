@@ -1,0 +1,55 @@
+"""Three texts through your cache at once, and who owns which of its slots."""
+
+from dataclasses import replace
+
+from mini_engine.dispatch.dispatcher import GraphDispatcher
+from mini_engine.engine.batch import ScheduledBatch
+from mini_engine.engine.engine import Engine
+from mini_engine.engine.generation import SHIPPED, limits_for, requests_for
+from mini_engine.engine.sampling import GREEDY
+from mini_engine.engine.step_arrays import step_arrays
+from mini_engine.predict.hardware import load_spec
+from mini_engine.sim.device import Device
+from mini_engine.sim.generate import open_checkpoint
+from mini_engine.sim.kernels import attention_pairs
+from mini_engine.sim.runner import SimRunner
+
+PROMPTS = ("Return the", "def add(a, b):", "The list has")
+LETTERS, NEW_TOKENS = "abc", 16
+
+
+def main() -> None:
+    tiny = open_checkpoint(SHIPPED)
+    limits, eager = limits_for(tiny.config, len(PROMPTS)), GraphDispatcher("NONE", [], len(PROMPTS))
+    runner = SimRunner(Device(load_spec("h200")), tiny.config, tiny.weights, limits, eager)
+    requests = [
+        replace(request, eos_ids=())  # a text that goes wrong does not end, either
+        for request in requests_for(PROMPTS, tiny.tokenizer, limits, NEW_TOKENS, GREEDY)
+    ]
+    letter_of = {r.request_id: letter for r, letter in zip(requests, LETTERS, strict=True)}
+    owner: dict[int, str] = {}  # slot -> letter of the last request that wrote there
+    lines = []
+
+    def note(batch: ScheduledBatch) -> None:
+        arrays = step_arrays(batch, limits)
+        rows = [
+            letter_of[entry.request.request_id] for entry in batch.entries for _ in entry.token_ids
+        ]
+        owner.update(zip(arrays["slot_mapping"].tolist(), rows, strict=False))
+        pairs = int(attention_pairs(arrays["query_lens"], arrays["context_lens"]))
+        lines.append(f"{len(arrays['input_ids']):3} rows at positions "
+                     f"{' '.join(map(str, arrays['positions']))}: {pairs} pairs")  # fmt: skip
+
+    done = Engine(runner, limits, eager).run(requests, on_step=lambda step: note(step.batch))
+    for prompt, letter, one in zip(PROMPTS, LETTERS, done, strict=True):
+        print(f"{letter}  {prompt!r} goes on with {tiny.tokenizer.decode(list(one.tokens))!r}")
+    print("\nthe first steps:", *lines[:3], sep="\n  ")
+    print(f"\nblocks of {limits.block_size} slots, and whose token was written to each:")
+    for block in range(1 + max(owner, default=0) // limits.block_size):
+        first = block * limits.block_size
+        slots = range(first, first + limits.block_size)
+        print(f"  block {block}  {''.join(owner.get(slot, '.') for slot in slots)}")
+
+
+if __name__ == "__main__":
+    main()

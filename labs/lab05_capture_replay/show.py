@@ -1,0 +1,73 @@
+"""What your runner does on two lanes: captures of a small ladder, three steps, and a text."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from mini_engine.engine.generation import SHIPPED
+from mini_engine.predict.hardware import load_spec
+from mini_engine.records.trace import CPU, GPU, TraceEvent
+from mini_engine.sim import kernels as k
+from mini_engine.sim.device import Device
+from mini_engine.sim.generate import generate, open_checkpoint
+from mini_engine.sim.graphs import GraphRunner, StaticInputs
+from mini_engine.sim.launch import Buffer, kernel
+
+WIDTH = 4
+
+
+@kernel()
+def add_to_sums(sums: np.ndarray, slots: np.ndarray, x: np.ndarray) -> None:
+    sums[slots] += x
+
+
+def main() -> None:
+    device = Device(load_spec("h200"), memory_bytes=64 * 2**20)
+    sums = device.upload(np.zeros((9, WIDTH), np.float32))
+    shapes = {"x": ((8, WIDTH), "float32"), "slots": ((8,), "int32")}
+    inputs = StaticInputs(device, shapes)
+
+    def forward(rows: int) -> Buffer:
+        """y = 2x, after x was added to the sum of its slot. Slot 0 is nobody's."""
+        view, out = inputs.view(rows), device.empty((rows, WIDTH))
+        device.launch(add_to_sums, sums, view["slots"], view["x"])
+        device.launch(k.scale, out, view["x"], by=2.0)
+        return out
+
+    runner = GraphRunner(device, forward, inputs, [1, 2, 4, 8])
+    report = runner.capture()
+    for one in report.rungs:
+        print(f"rung {one.rung}: {one.graphs} graph, pool + {one.pool_growth_bytes:,} bytes")
+    print(f"the sums after all captures: {device.read(sums)[:, 0]}\n")
+    print("a character for each µs: copy, launch, kernels add and scale\n")
+    for slots in ([1, 2, 3], [3], [1, 2, 3, 4, 5]):
+        x = np.repeat(np.array(slots, np.float32)[:, None], WIDTH, axis=1)
+        batch = {"x": x, "slots": np.array(slots, np.int32)}
+        before = device.counters.copy()
+        with device.clocks.recorded() as events:
+            out = runner.run(len(slots), batch)
+        did = device.counters.since(before)
+        print(f"a batch of {len(slots)} at rung {runner.rung_for(len(slots))}: {did.launches} "
+              f"launches, {did.graphs} graph, {did.kernels} kernels; "
+              f"y {device.read(out)[:, 0]}")  # fmt: skip
+        for lane in (CPU, GPU):
+            print(f"   {lane:3} {drawn([e for e in events if e.lane == lane])}")
+    print(f"the sums of slots 0 to 8: {device.read(sums)[:, 0]}")
+
+    written = generate(open_checkpoint(SHIPPED), load_spec("h200"), ["Return the", "def add("],
+                       "FULL", max_new_tokens=16)  # fmt: skip
+    print(f"\nin {written.report.graphs} graphs, with {written.counters.launches} launches:")
+    for text in written.texts:
+        print(f"   {text!r}")
+
+
+def drawn(events: Sequence[TraceEvent]) -> str:
+    """A character for each µs: the first letter of what ran last in it, a point for none."""
+    cells: dict[int, str] = {}
+    for event in events:
+        cells |= dict.fromkeys(range(int(event.start_us), int(event.end_us)), event.name[0])
+    return "".join(cells.get(cell, "·") for cell in range(max(cells, default=-1) + 1))
+
+
+if __name__ == "__main__":
+    main()

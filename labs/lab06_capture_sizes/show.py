@@ -1,0 +1,63 @@
+"""Your ladder on the trace that ships with the engine: vLLM's rule, and the best rungs for it."""
+
+from collections import Counter
+
+from mini_engine.dispatch.default_ladder import default_capture_sizes
+from mini_engine.dispatch.ladder import CaptureLadder, best_ladders
+from mini_engine.model.config import named_shape
+from mini_engine.predict.hardware import load_spec
+from mini_engine.predict.step_model import StepModel
+from mini_engine.serving.plan import plan_server
+from mini_engine.serving.request_trace import SHIPPED_TRACE, read_trace
+from mini_engine.serving.simulate import simulate
+
+SEQS, TOKENS = 256, 8192
+NONE = "."
+
+
+def main() -> None:
+    own = CaptureLadder(default_capture_sizes(SEQS, TOKENS))
+    steps = served(own)
+    print(f"{sum(steps.values()):,} steps of {SHIPPED_TRACE.name} (simulated) with at most "
+          f"{own.top} rows; the batch sizes that came most often:")  # fmt: skip
+    for rows, count in steps.most_common(5):
+        print(f"   {rows:3} rows {count:6,} times, at rung {own.rung(rows)}")
+    print("\nladder         rungs   padding   eager")
+    tell("vLLM's rule", own, steps)
+    for ladder in best_ladders(steps, 8, top=own.top)[1:]:
+        tell(f"the best {len(ladder)}", ladder, steps)
+    tell("1, 2, 4 … 64", CaptureLadder(2**i for i in range(7)), steps)
+
+    sizes = (1, 3, 5, 6, 7, 12, 20, 40, 97, 200)
+    print(f"\nthe rungs of batches of {sizes} on vLLM's rule; a point: eagerly")
+    for seqs in (SEQS, 100, 20, 6):
+        ladder = CaptureLadder(default_capture_sizes(seqs, TOKENS))
+        runs = [ladder.rung(n) for n in sizes]
+        print(f"   {seqs:3} requests: {' '.join(str(r or NONE) for r in runs)}  top {ladder.top}")
+    print("   6 requests of 7 tokens: "
+          f"{default_capture_sizes(6, TOKENS, num_speculative_tokens=6)}")  # fmt: skip
+
+
+def served(own: CaptureLadder) -> Counter[int]:
+    """Rows of a step before padding -> steps, of those that fit the ladder's top."""
+    shape, spec = named_shape("qwen3-0.6b"), load_spec("h200")
+    plan = plan_server(shape, spec, "FULL_AND_PIECEWISE", own, max_num_seqs=SEQS)
+    requests = read_trace(SHIPPED_TRACE).requests
+    report = simulate(requests, StepModel(shape, spec), plan.limits, plan.dispatcher)
+    steps: Counter[int] = Counter()
+    for ran, (count, _) in report.ran.items():
+        if ran.rows <= own.top:
+            steps[ran.rows] += count
+    return steps
+
+
+def tell(name: str, ladder: CaptureLadder, steps: Counter[int]) -> None:
+    waste = ladder.waste(steps)
+    rungs = ", ".join(map(str, ladder)) if len(ladder) < 10 else ""
+    print(
+        f"{name:15}{len(ladder):4}   {waste.wasted_fraction:7.2%}   {waste.eager_steps:5}   {rungs}"
+    )
+
+
+if __name__ == "__main__":
+    main()
