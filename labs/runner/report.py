@@ -51,7 +51,9 @@ def show_report(
     for number, tests in report.todos.items() if not report.stopped else ():
         hole = lab.holes[number - 1]
         waiting = f"{tests} test{'s wait' if tests > 1 else ' waits'}" if tests else "later"
-        waiting = "as it was given" if hole.broken else waiting
+        if hole.broken:
+            reasons = (o.todo.partition(": ")[2] for o in report.failed if _of(o, number))
+            waiting = next(reasons, "as it was given")
         verb = "MEND" if hole.broken else "TODO"
         label = f"{verb}({number}) [bold]{hole.name}[/]: {escape(hole.task)}"
         console.print(f"[yellow]○[/] {label} [dim]({waiting})[/]")
@@ -103,6 +105,11 @@ def in_order(report: Report) -> list[Outcome]:
 
 
 # ---------------------------------------------------------------- red
+
+
+def _of(outcome: Outcome, number: int) -> bool:
+    """Does this test wait for the hole of this number?"""
+    return outcome.todo.startswith(f"TODO({number})")
 
 
 def _failures(report: Report, console: Console, *, every: bool) -> None:

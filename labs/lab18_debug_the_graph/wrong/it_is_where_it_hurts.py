@@ -3,11 +3,11 @@
 
 
 def diagnosis():
-    return "graphs-follow-names", 33
+    return "numbers-stay-live", 33
 
 
 # to: runner_d.py
 
 
 def diagnosis():
-    return "a-warm-up-is-no-step", 36
+    return "capture-runs", 36
