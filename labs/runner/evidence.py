@@ -113,8 +113,12 @@ def _chain(error: BaseException) -> list[BaseException]:
 def _asked(tests: list[tuple[types.FrameType, int]]) -> tuple[types.FrameType, int] | None:
     """The line of the test that failed. What compares for several tests is called `assert_…`, and
     its own lines say nothing about the case: then it is the line that calls it."""
-    own = [step for step in tests if not step[0].f_code.co_name.startswith("assert_")] or tests
+    own = [step for step in tests if not _compares(step[0])] or tests
     return own[-1] if own else None
+
+
+def _compares(frame: types.FrameType) -> bool:
+    return frame.f_code.co_name.startswith("assert_") or "__tracebackhide__" in frame.f_locals
 
 
 def _message(error: BaseException) -> str:
