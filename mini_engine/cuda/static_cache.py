@@ -144,7 +144,8 @@ class MaskedAttention:
 
         Dropped by selection: a column that nobody may see can hold anything, NaN too. The cache is
         read and not changed.
-        What a query that sees nothing gets is nobody's, and finite.
+        What a query that sees nothing gets is nobody's, and finite. Raises ValueError for a cache
+        in fp8, which comes with scales.
         """
         if scales is not None:
             raise ValueError("a cache in fp8: MaskedAttention reads the dtype of the weights alone")
