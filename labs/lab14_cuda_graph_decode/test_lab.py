@@ -261,6 +261,16 @@ def test_a_recorded_rung_computes_what_its_inputs_hold_by_then() -> None:
         assert output == [2 * value + 1] * 4
 
 
+def test_nothing_is_computed_while_a_rung_is_recorded() -> None:
+    """Not by a first replay either: nobody has put anything into the inputs yet."""
+    x = torch.zeros(4, device=graphs().device)
+    runner = runner_of(lambda rung: x[:rung].add_(1), [4])
+    runner.captured[4] = runner._record(4, graphs().Stream())
+    assert x.tolist() == [0] * 4, "x += 1 ran"
+    runner.replay(4)
+    assert x.tolist() == [1] * 4
+
+
 @pytest.mark.catches("a-pool-for-each-rung")
 def test_a_rung_is_recorded_once_on_its_stream_and_into_the_runners_pool() -> None:
     x, seen = torch.ones(4, device=graphs().device), []
@@ -596,9 +606,10 @@ def test_a_request_uses_its_last_position_and_stays_there(blocks: int, end: int)
         assert slot_mapping == [BLOCK_SIZE + context - 1]
 
 
-def test_a_request_of_one_token_is_no_padding() -> None:
+@pytest.mark.parametrize("token", [5, 0])
+def test_a_request_of_one_token_is_no_padding_and_token_0_is_a_token(token: int) -> None:
     model = new_model(1 + BLOCKS)
-    inputs = decode_inputs(token=5, context=1, table=range(1, 1 + BLOCKS))
+    inputs = decode_inputs(token=token, context=1, table=range(1, 1 + BLOCKS))
     model.advance(inputs, ints([7]))
     assert inputs.input_ids.tolist() == [7]
     assert inputs.context_lens.tolist() == [2]

@@ -272,6 +272,18 @@ def test_where_all_scores_are_alike_the_mean_is_of_what_is_seen() -> None:
     assert mean not in (pytest.approx(31.0), pytest.approx(1.0)), f"{mean:g} in place of 2"
 
 
+def test_a_hidden_score_is_below_every_other_however_low_those_are() -> None:
+    """Below -28,000 here: a fill of -10,000 would let the hidden columns win."""
+    device = graphs().device
+    values = torch.tensor([1.0, 3.0, 50.0, 70.0], device=device)[None, :, None, None]
+    q = torch.full((1, 4, 8), 100.0, device=device)
+    keys = torch.full((1, 4, 2, 8), -100.0, device=device)
+    mask = torch.tensor([[[True, True, False, False]]], device=device)
+    out = MaskedAttention(mask).attend(q, keys, values.repeat(1, 1, 2, 8), None)
+    mean = float(out.mean())
+    assert mean == pytest.approx(2.0), "the mean of 1 and 3, which the mask opens"
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_attention_takes_what_the_mask_opens_and_nothing_else(seed: int) -> None:
     """More rows and columns in the cache than in the step, and NaN wherever nobody may look."""
@@ -356,6 +368,11 @@ def test_a_step_of_more_tokens_a_row_has_another_key() -> None:
 @pytest.mark.catches("key-is-the-ids")
 def test_prompts_of_one_token_have_another_key_than_a_decode_step() -> None:
     assert blank(2, 1, 1).key != blank(2, 1, 20).key
+
+
+def test_as_many_tokens_in_fewer_rows_have_another_key() -> None:
+    one_row, eight_rows = prompt_step([[1] * 8], 8), decode_step([1] * 8, [1] * 8, 8)
+    assert one_row.key != eight_rows.key, "one row of eight tokens, and eight rows of one"
 
 
 def test_a_key_is_of_sizes_alone() -> None:

@@ -123,6 +123,7 @@ def _short(value: object, depth: int) -> str:
         return _listed("{", pairs, len(value), "}")
     if isinstance(value, list | tuple | range) and not hasattr(value, "_fields"):
         left, right = "()" if isinstance(value, tuple) else "[]"
+        right = f",{right}" if isinstance(value, tuple) and len(value) == 1 else right
         return _listed(left, [short(v, depth - 1) for v in value[:FEW]], len(value), right)
     if isinstance(value, tuple) and len(value) <= FEW:
         names: tuple[str, ...] = getattr(value, "_fields", ())

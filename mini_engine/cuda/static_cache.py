@@ -114,7 +114,8 @@ def prompt_step(prompts: Sequence[Sequence[int]], t_max: int) -> MaskedStep:
 def decode_step(tokens: Sequence[int], contexts: Sequence[int], t_max: int) -> MaskedStep:
     """One token a row, the last of `contexts` tokens: q = 1, k = T_max.
 
-    A row of context 0 has ended: what it computes is nobody's, and must disturb nobody.
+    A row of context 0 has ended: it sees no column, and what it computes is nobody's and must
+    disturb nobody.
     """
     # So it writes to the first column of its own row, where nobody reads any more.
     lengths = torch.tensor(contexts, dtype=torch.int32)
@@ -144,7 +145,8 @@ class MaskedAttention:
 
         Dropped by selection: a column that nobody may see can hold anything, NaN too. The cache is
         read and not changed.
-        What a query that sees nothing gets is nobody's, and finite.
+        What a query that sees nothing gets is nobody's, and finite. Raises ValueError for a cache
+        in fp8, which comes with scales.
         """
         if scales is not None:
             raise ValueError("a cache in fp8: MaskedAttention reads the dtype of the weights alone")

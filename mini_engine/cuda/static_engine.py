@@ -119,7 +119,8 @@ class StaticEngine:
         return tuple(done)
 
     def check(self, request: Request) -> None:
-        """ValueError unless prompt and answer, its last token too, fit into a row of the cache."""
+        """ValueError unless prompt and answer have a token each, or more, and together, the last
+        one too, fit into a row of the cache."""
         prompt, new = len(request.prompt), request.max_new_tokens
         if not (prompt and new > 0 and prompt + new <= self.cache.t_max):
             raise ValueError(

@@ -43,7 +43,7 @@ def median_interval(samples: Sequence[float], seed: int = 0) -> Interval:
 
     Draws as many samples as there are, with replacement, RESAMPLES times: the interval goes from
     the 2.5th to the 97.5th percentile of the medians of these draws. One process. The same samples
-    and `seed` give the same interval.
+    and `seed` give the same interval; another seed makes other draws.
     """
     if not len(samples):
         raise ValueError("no samples: nothing was measured")
