@@ -222,6 +222,21 @@ def test_breaks_are_places_in_the_code_and_not_graphs_less_one() -> None:
     ]
 
 
+def talks_twice(x: Tensor) -> Tensor:
+    x = x + 1
+    print(end="")
+    x = x * 2
+    print(end="")
+    return x - 1
+
+
+def test_a_place_counts_once_with_others_between_and_two_places_of_one_reason_are_two() -> None:
+    calls = over_calls(talks_twice, [(torch.ones(n),) for n in (2, 3, 4)], dynamic=False)
+    first = talks_twice.__code__.co_firstlineno
+    print_lines = [f"test_lab.py:{first + 2}", f"test_lab.py:{first + 4}"]
+    assert [found.place for found in graph_breaks(calls)] == print_lines
+
+
 def goes_two_ways(x: Tensor, doubled: bool) -> Tensor:
     x = x + 1
     if doubled:
@@ -461,6 +476,36 @@ def test_the_batch_becomes_the_next_step_in_place_and_the_rest_stays_as_it_was()
     assert torch.equal(batch.noise, noise), "noise was written over"
     should = tensors_of(wanted)
     assert [name for name in after if not torch.equal(after[name], should[name])] == []
+
+
+@torch.inference_mode()
+def test_the_next_step_is_that_of_the_careless_step_also_after_requests_have_ended() -> None:
+    one, other = tiny_model(), tiny_model()
+    batch, wanted = (batch_of(model, 6, WARM["everybody samples"]) for model in (one, other))
+    for number in range(12):
+        draw(batch, seed=number)
+        draw(wanted, seed=number)
+        tokens, _ = repaired_step(one, batch)
+        assert tokens.dtype == torch.int32
+        with contextlib.redirect_stdout(io.StringIO()):
+            careless_step(other, wanted)
+        next_ids, careless_ids = batch.inputs.input_ids, wanted.inputs.input_ids
+        assert next_ids.tolist() == careless_ids.tolist()
+    assert wanted.finished.any(), "or this shows nothing"
+
+
+@torch.inference_mode()
+def test_a_context_may_fill_every_block_of_its_request() -> None:
+    one, other = tiny_model(), tiny_model()
+    room = BLOCKS * BLOCK_SIZE
+    rng = random.Random(2)
+    prompts = [rng.choices(range(1, 53), k=room - 4) for _ in range(8)]
+    batch, wanted = (started(model, prompts, [0.0] * 8, (), BLOCKS) for model in (one, other))
+    for _ in range(4):  # the last token of each is the last that its blocks hold
+        tokens = repaired_step(one, batch)[0].tolist()
+        with contextlib.redirect_stdout(io.StringIO()):
+            careless = careless_step(other, wanted).tolist()
+        assert tokens == careless
 
 
 def tensors_of(batch: Batch) -> dict[str, Tensor]:

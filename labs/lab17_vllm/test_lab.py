@@ -24,9 +24,11 @@ from labs.lab17_vllm.vllm_run import (
 )
 from labs.lab17_vllm.written_logs import (
     DOWNGRADED,
+    LAYOUT,
     NO_PIECES,
     VALUES,
     bar,
+    config_line,
     overriding,
     setting,
     start_up,
@@ -106,6 +108,14 @@ def test_modes_and_the_ladder_are_read_from_the_config_line() -> None:
     assert eager.capture_sizes == ()
 
 
+def test_version_and_modes_are_those_that_the_config_line_names() -> None:
+    for version in ("0.33.1", "0.34.0rc2.dev7+g1a2b3c4"):
+        log = config_line("VLLM_COMPILE", "FULL", [1, 2], version=version)
+        assert read_startup(log).version == version
+    for mode in ("NONE", "STOCK_TORCH_COMPILE", "DYNAMO_TRACE_ONCE"):
+        assert read_startup(config_line(mode, "FULL", [1, 2])).compilation_mode == mode
+
+
 @pytest.mark.catches("any-list-of-sizes-will-do")
 def test_the_ladder_is_not_the_list_of_another_feature() -> None:
     sizes = [1, 2, 4, 8, 16]
@@ -134,6 +144,12 @@ def test_the_last_line_that_changes_the_mode_holds() -> None:
         last = modes[-1]
         assert start.cudagraph_mode == last
         assert start.capture_sizes == (() if last == "NONE" else (1, 2))
+
+
+def test_a_later_line_about_something_else_does_not_change_the_mode() -> None:
+    for later, wanted in ((LAYOUT, "FULL"), (DOWNGRADED + LAYOUT, "PIECEWISE")):
+        start = read_startup(start_up("VLLM_COMPILE", "FULL", [1, 2], later))
+        assert start.cudagraph_mode == wanted
 
 
 @pytest.mark.catches("any-line-changes-the-mode")

@@ -14,7 +14,11 @@ VALUES = {
 
 
 def config_line(
-    mode: str, cudagraph_mode: str, sizes: list[int], other_sizes: list[int] | None = None
+    mode: str,
+    cudagraph_mode: str,
+    sizes: list[int],
+    other_sizes: list[int] | None = None,
+    version: str = "0.33.0",
 ) -> str:
     config = (
         f"{{'mode': <CompilationMode.{mode}: {3 if mode == 'VLLM_COMPILE' else 0}>, "
@@ -40,7 +44,7 @@ def config_line(
     )
     return (
         "(EngineCore pid=4711) INFO 11-21 09:00:07 [core.py:134] Initializing a V1 LLM engine "
-        "(v0.33.0) with config: model='Qwen/Qwen3-0.6B', speculative_config=None, "
+        f"(v{version}) with config: model='Qwen/Qwen3-0.6B', speculative_config=None, "
         "tokenizer='Qwen/Qwen3-0.6B', dtype=torch.bfloat16, max_seq_len=4096, "
         f"tensor_parallel_size=1, enforce_eager={mode == 'NONE'}, kv_cache_dtype=auto, seed=0, "
         f"enable_prefix_caching=False, compilation_config={config}, kernel_config=None\n"
@@ -87,6 +91,10 @@ NO_PIECES = (
     "(EngineCore pid=4711) WARNING 11-21 09:00:15 [compilation.py:1474] Cudagraph mode PIECEWISE "
     "requires piecewise capture, but the loaded model provides neither a compiled submodule nor "
     "breakable CUDA graphs. Overriding to NONE.\n"
+)
+LAYOUT = (  # later, and about something else (vllm/v1/attention/backends/utils.py)
+    "(EngineCore pid=4711) INFO 11-21 09:00:16 [utils.py:111] `_KV_CACHE_LAYOUT_OVERRIDE` variable "
+    "detected. Setting KV cache layout to HND.\n"
 )
 
 

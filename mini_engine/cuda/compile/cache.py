@@ -103,7 +103,8 @@ class Cache:
         self.folder, self._tell = Path(folder), tell
 
     def read(self, key: str) -> bytes | None:
-        """What was written under the key; None, and a line unless there is no file, otherwise."""
+        """What was written under the key. None, where there is no file; None, and a line to `tell`
+        that names the file, where it is not what was written."""
         path = self._path(key)
         if not path.exists():
             return None

@@ -26,7 +26,8 @@ def is_attention(node: Node) -> bool:
 def parts_of(graph: GraphModule) -> dict[Node, int]:
     """The part of every node that computes, in the order in which parts run, from 0 without gaps.
 
-    An attention is alone in its part; all nodes between two attentions are one part.
+    An attention is alone in its part; all nodes between two attentions are one part. What
+    only looks a tensor up (`get_attr`) may have a number or none: it goes to where it is read.
     """
     parts: dict[Node, int] = {}
     part, before = -1, None
