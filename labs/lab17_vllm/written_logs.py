@@ -92,9 +92,8 @@ NO_PIECES = (
     "requires piecewise capture, but the loaded model provides neither a compiled submodule nor "
     "breakable CUDA graphs. Overriding to NONE.\n"
 )
-LAYOUT = (  # later, and about something else (vllm/v1/attention/backends/utils.py)
-    "(EngineCore pid=4711) INFO 11-21 09:00:16 [utils.py:111] `_KV_CACHE_LAYOUT_OVERRIDE` variable "
-    "detected. Setting KV cache layout to HND.\n"
+LAYOUT = (  # later, and about something else; the words are ours
+    "(EngineCore pid=4711) INFO 11-21 09:00:16 Setting KV cache layout to HND.\n"
 )
 
 

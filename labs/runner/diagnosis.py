@@ -23,6 +23,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from multiprocessing.context import BaseContext
+from threading import Lock
 from typing import Any
 
 from labs.runner.catalogue import Lab, Misconception
@@ -37,6 +38,7 @@ SLIPS = {  # errors that come from a slip of the pen, or say themselves what is 
     "ModuleNotFoundError", "SyntaxError", "IndentationError", "MemoryError", "SystemExit",
     "RecursionError", "NoTerminal",
 }  # fmt: skip
+PARSING = Lock()  # Python 3.11 counts one depth for the syntax trees of all threads (gh-106905)
 TIME_S = 12.0  # for all the wrong answers together; what has not begun by then is left out
 
 
@@ -84,15 +86,18 @@ class _Trial:
         if time.monotonic() - self.begun > TIME_S:
             return None
         path = self.lab.wrong[rival.id.replace("-", "_")]
-        try:
-            wrong, cured = self.lab.filled(path, self.texts), self._cured(rival)
-        except (CutError, KeyError):
-            return ()  # the learner's file has no such function: this answer does not fit it
-        if _parsed(cured) == _parsed(self.texts):
-            return ()  # the learner has there what the engine has
-        if _parsed(wrong) != _parsed(self.texts) and not self._fails_as(wrong, rival):
+        with PARSING:
+            try:
+                wrong, cured = self.lab.filled(path, self.texts), self._cured(rival)
+            except (CutError, KeyError):
+                return ()  # the learner's file has no such function: this answer does not fit it
+            mine, engine = _parsed(self.texts), _parsed(self.lab.reference())
+            same, whole = _parsed(wrong) == mine, _parsed(cured) == engine
+            if _parsed(cured) == mine:
+                return ()  # the learner has there what the engine has
+        if not same and not self._fails_as(wrong, rival):
             return ()
-        return self._mended_by(cured)
+        return tuple(self.failing) if whole else self._mended_by(cured)
 
     def _cured(self, rival: Misconception) -> dict[str, str]:
         """The learner's texts with the engine's definitions where the wrong answer puts its own."""
@@ -118,8 +123,6 @@ class _Trial:
 
     def _mended_by(self, cured: dict[str, str]) -> tuple[str, ...]:
         """The failing tests that the engine's definitions in that place pass, or fail otherwise."""
-        if _parsed(cured) == _parsed(self.lab.reference()):
-            return tuple(self.failing)
         run = self._run(cured, dict.fromkeys(self.failing, ANY))
         theirs = {outcome.test: outcome for outcome in run.outcomes}
         return tuple(

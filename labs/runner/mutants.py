@@ -16,6 +16,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 
 from labs.runner.cutter import functions, lines_of
 
@@ -49,7 +50,8 @@ class Mutant:
     text: str  # of the whole file
 
 
-def mutants(source: str, name: str) -> list[Mutant]:
+@cache
+def mutants(source: str, name: str) -> tuple[Mutant, ...]:
     """Every small mistake in the body of this function, in the order of its lines.
 
     Raises KeyError if the file has no such function.
@@ -59,10 +61,10 @@ def mutants(source: str, name: str) -> list[Mutant]:
     for change, mutated, before, after in _changes(function):
         seen[change] += 1
         nth = f" (number {seen[change]})" if seen[change] > 1 else ""
-        whole = _rewritten(lines, function, mutated)
-        text = _in_place(lines, before, after, whole) or whole
+        place = _in_place(lines, function, before, after, _program(ast.unparse(mutated)))
+        text = place or _rewritten(lines, function, mutated)
         found.append(Mutant(name, change + nth, text))
-    return found
+    return tuple(found)
 
 
 # ---------------------------------------------------------------- parts
@@ -75,8 +77,10 @@ def _rewritten(lines: list[str], old: ast.FunctionDef, new: ast.FunctionDef) -> 
     return "\n".join([*lines[:first], *text, *lines[old.end_lineno :]]) + "\n"
 
 
-def _in_place(lines: list[str], before: ast.stmt, after: Replacement, wanted: str) -> str | None:
-    """The file with one statement changed where it stands, if that is the same program."""
+def _in_place(
+    lines: list[str], function: ast.FunctionDef, before: ast.stmt, after: Replacement, wanted: str
+) -> str | None:
+    """The file with one statement changed where it stands, if the function is then as wanted."""
     first, last = before.lineno, before.end_lineno or before.lineno
     headed = isinstance(before, HEADED) and isinstance(after, type(before))
     if headed:
@@ -84,12 +88,14 @@ def _in_place(lines: list[str], before: ast.stmt, after: Replacement, wanted: st
     new = " " * before.col_offset + ("pass" if after is None else _headline(after))
     if headed and lines[first - 1].lstrip().startswith("elif "):
         new = new.replace("if ", "elif ", 1)
-    text = "\n".join([*lines[: first - 1], new, *lines[last:]]) + "\n"
+    end = function.end_lineno or 0
+    begin = end - len(lines_of(function, lines))
+    changed = [*lines[begin : first - 1], new, *lines[last:end]]
     try:
-        same = _program(text) == _program(wanted)
+        same = _program(textwrap.dedent("\n".join(changed))) == wanted
     except SyntaxError:
         return None
-    return text if same else None
+    return "\n".join([*lines[:begin], *changed, *lines[end:]]) + "\n" if same else None
 
 
 def _program(text: str) -> str:

@@ -131,11 +131,10 @@ def test_a_check_for_machines_is_json_red_or_green(say: Say) -> None:
 def test_a_syntax_error_is_one_line_with_its_place(say: Say) -> None:
     say()
     lines = mine().read_text().splitlines()
-    lines[40:40] = ["def broken(:"]
-    mine().write_text("\n".join(lines))
+    mine().write_text("\n".join([*lines, "def broken(:"]))
     code, said = say("check")
     assert code == 1
-    assert "launch_model.py:41: SyntaxError" in said
+    assert f"launch_model.py:{len(lines) + 1}: SyntaxError" in said
     assert "Traceback" not in said
 
 
