@@ -43,6 +43,12 @@ WRONG = [
 ANSWERS = [pytest.param(lab, way, id=f"{lab.name}-{way}") for lab in LABS for way in lab.answers]
 
 
+def in_short(lab: Lab) -> bool:
+    """Labs with PyTorch take seconds a run: only `make slow` runs each test of theirs each time,
+    and asks what a wrong answer is called."""
+    return "torch" in lab.packages and not SLOW
+
+
 # ---------------------------------------------------------------- the tests of a lab
 
 
@@ -54,7 +60,8 @@ def test_the_reference_passes(lab: Lab) -> None:
 
 @pytest.mark.parametrize(("lab", "hole"), HOLES)
 def test_a_hole_alone_fails_and_says_what_is_to_do(lab: Lab, hole: Hole) -> None:
-    report = check_implementation(lab, f"hole/{hole.number}", context=context())
+    texts = lab.texts(f"hole/{hole.number}")
+    report = check_texts(lab, texts, first=in_short(lab), context=context())
     assert not report.stopped
     assert report.failed, "no test notices that it is open"
     if hole.broken:  # nothing to write, something to mend: the failing test says what to look for
@@ -69,10 +76,10 @@ def test_a_wrong_answer_is_killed_by_a_test_that_names_its_misconception_and_no_
     lab: Lab, name: str
 ) -> None:
     id, texts = name.replace("_", "-"), lab.texts(f"wrong/{name}")
-    report = check_texts(lab, texts, only=id, context=context())
+    report = check_texts(lab, texts, only=id, first=in_short(lab), context=context())
     killed = [test for test in report.failed if id in test.catches and not test.todo]
     assert killed, report.stopped or f"no test that catches {id} fails"
-    if "torch" in lab.packages and not SLOW:  # seconds a run: `make slow` asks what they are called
+    if in_short(lab):
         return
     named = diagnose(lab, texts, report, context=context()).ids
     if named != [id]:  # the tests that catch it do not suffice to tell it from another
