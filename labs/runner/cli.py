@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 
-from labs.runner import commands, mutate, own, predict
+from labs.runner import commands, mutate, own, predict, watch
 from labs.runner.commands import Done
 
 HELP = """\
@@ -77,7 +77,7 @@ COMMANDS = (
     Command("hint", "show one more hint",
             (JSON, LAB, HOLE, SEEN_HINTS), commands.run_hint),
     Command("watch", "check again whenever you save, until Ctrl-C",
-            (LAB,), commands.run_watch),
+            (LAB,), watch.run_watch),
     Command("demo", "run the demo, or any command of the engine, with your solved files in place",
             (WORDS,), commands.run_demo),
     Command("measure", "run the measuring step of a GPU lab, or read the captured run",

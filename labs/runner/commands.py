@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import sys
-import time
 from argparse import Namespace
 from contextlib import nullcontext
 from pathlib import Path
@@ -116,34 +115,6 @@ def run_hint(args: Namespace, console: Console) -> Done:
     if passed and not args.all:
         console.print(f"Lab {lab.number} has passed: nothing is left to write.")
     return Done({"hole": hole.name, "hints": list(hole.hints[:seen]), "passed": passed})
-
-
-def run_watch(args: Namespace, console: Console) -> Done:
-    """Check at every save until Ctrl-C. Editors save by renaming: a file may be gone a while."""
-    progress = workspace.load_progress()
-    lab = chosen_lab(args, progress)
-    show.refuse_missing_packages(lab)
-    workspace.refuse_unready(lab, progress)
-    before: list[tuple[int, int] | None] = []
-    while True:
-        stamps = [_stamp(path) for path in workspace.my_files(lab).values()]
-        if stamps != before:
-            before = stamps
-            try:
-                report = check_mine(lab, progress)
-                show_report(report, console, whose="mine", every=False, progress=progress)
-                console.print("[dim]watching: save to check again, Ctrl-C to stop[/]")
-            except (ValueError, FileNotFoundError) as error:
-                console.print(f"[dim]watching: {error}[/]")
-        time.sleep(0.3)
-
-
-def _stamp(path: Path) -> tuple[int, int] | None:
-    try:
-        found = path.stat()
-    except FileNotFoundError:
-        return None
-    return found.st_mtime_ns, found.st_ino
 
 
 def run_demo(args: Namespace, console: Console) -> Done:
