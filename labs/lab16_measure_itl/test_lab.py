@@ -288,11 +288,11 @@ def test_more_laps_narrow_the_interval() -> None:
 @pytest.mark.catches("scatter-is-the-interval")
 def test_an_interval_covers_the_truth_about_as_often_as_it_says() -> None:
     rng, covered = np.random.default_rng(3), 0
-    for _ in range(200):
+    for _ in range(60):  # no more: a loop over 2,000 draws in Python is slow, and right
         found = median_interval(rng.normal(TRUTH, 5, 25).tolist())
         covered += found.low <= TRUTH <= found.high
-    # 95% of 200, give or take three deviations; a bootstrap of 25 is a little too narrow
-    assert 0.88 <= covered / 200 <= 0.995
+    # 95% of 60 is 57, one deviation 1.7; the scatter of the laps covers it each time
+    assert 52 <= covered < 60
 
 
 def some_processes(rng: np.random.Generator, count: int) -> list[tuple[float, ...]]:

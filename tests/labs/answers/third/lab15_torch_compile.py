@@ -75,7 +75,7 @@ def repaired_step(model, batch):
         scores = logits / (batch.temperature + cold.float()).unsqueeze(1)
         scores = torch.where(cold.unsqueeze(1), logits, scores + batch.noise)
         chosen = scores.max(dim=1).indices.int()
-        return chosen * ~batch.finished + PAD * batch.finished
+        return (chosen * ~batch.finished + PAD * batch.finished).int()
 
     _, tokens = model.next_step(hidden, inputs, sampler)
     ended = (tokens.unsqueeze(0) == tokens.new_tensor(batch.stop_ids).unsqueeze(1)).any(0)
