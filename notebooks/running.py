@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import nbformat
 from nbclient import NotebookClient
 from nbformat import NotebookNode
 
 FOLDER = Path(__file__).parent
-TIME_LIMIT_S = 60
+TIME_LIMIT_S = 60  # of a cell
+LOOK_S = 3  # so often the client looks for a reply that it was not woken for
 WIDGET = "application/vnd.jupyter.widget-view+json"
 ADDRESS = re.compile(r"0x[0-9a-f]{6,}|model_id|[0-9a-f]{32}")
 
@@ -32,14 +35,32 @@ def notebooks(chosen: Sequence[str] = ()) -> list[Path]:
     return kept
 
 
+class Client(NotebookClient):
+    """nbclient, which now and then is not woken when a reply has come, most often that of a first
+    cell, and finds it only when its time is over. So its time is short, and is given again."""
+
+    def __init__(self, *words: Any, **options: Any) -> None:
+        super().__init__(*words, **options)
+        self.looked: Counter[str] = Counter()
+
+    async def _async_handle_timeout(
+        self, timeout: int, cell: NotebookNode | None = None
+    ) -> dict[str, Any] | None:
+        name = cell.id if cell is not None else ""
+        self.looked[name] += 1
+        if self.looked[name] * timeout < TIME_LIMIT_S:
+            return None  # nothing has come yet: wait on
+        return await super()._async_handle_timeout(TIME_LIMIT_S, cell)
+
+
 def fresh(path: Path) -> NotebookNode:
     """Run every cell. Raises `nbclient.exceptions.CellExecutionError`, or TimeoutError."""
     book = nbformat.read(path, as_version=4)
     os.environ["PYTHONPATH"] = str(FOLDER.parent)  # of the kernel that is about to start
     resources = {"metadata": {"path": str(FOLDER.parent)}}
-    client = NotebookClient(
+    client = Client(
         book,
-        timeout=TIME_LIMIT_S,
+        timeout=LOOK_S,
         kernel_name="python3",
         resources=resources,
         coalesce_streams=True,  # as one text, however it arrived
