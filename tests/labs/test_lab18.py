@@ -9,7 +9,7 @@ import pytest
 
 from labs.lab18_debug_the_graph.incident import BELIEFS, INCIDENTS, loaded
 from labs.runner.catalogue import ROOT, lab_number
-from labs.runner.checking import check_texts
+from labs.runner.checking import Outcome, check_texts
 from labs.runner.cutter import body_of, functions, splice
 from labs.runner.warm import context
 
@@ -61,34 +61,41 @@ def test_no_method_is_written_alike_in_two_of_the_files() -> None:
     assert len(set(written)) == len(written)
 
 
-@each_file
-def test_a_sibling_in_the_place_of_a_runner_is_refused(file: str) -> None:
-    """Mended, and with the right diagnosis: only that it is another runner is wrong with it."""
-    sibling = FILES[(FILES.index(file) + 1) % len(FILES)]
-    diagnosis = "\n".join(["def diagnosis():", *body_of(MENDED[file], "diagnosis")])
-    texts = MENDED | {file: splice(MENDED[sibling], diagnosis)}
-    failed = {o.test for o in check_texts(LAB, texts, context=context()).failed}
-    assert f"test_{Path(file).stem}_is_mended_and_not_replaced" in failed
-
-
-@each_file
-def test_the_fault_itself_is_found_by_its_incident_once_it_is_diagnosed(file: str) -> None:
-    diagnosis = "\n".join(["def diagnosis():", *body_of(MENDED[file], "diagnosis")])
-    texts = MENDED | {file: splice(GIVEN[file], diagnosis)}
-    failed = [o.test for o in check_texts(LAB, texts, context=context()).failed]
-    stem = Path(file).stem
-    assert failed[0].startswith(f"test_{stem}_"), failed
-    assert f"test_{stem}_is_diagnosed" not in failed
-
-
-@each_file
-def test_a_mend_without_a_diagnosis_is_asked_for_it(file: str) -> None:
-    diagnosis = "\n".join(["def diagnosis():", *body_of(GIVEN[file], "diagnosis")])
-    texts = MENDED | {file: splice(MENDED[file], diagnosis)}
+def failing(texts: dict[str, str]) -> dict[str, list[Outcome]]:
+    """One run of the lab's tests: file -> what fails of its tests, in their order."""
     failed = check_texts(LAB, texts, context=context()).failed
-    stem = Path(file).stem
-    assert failed[0].test == f"test_{stem}_is_diagnosed"
-    assert all("diagnosis" in o.message or o.test == failed[0].test for o in failed)
+    return {
+        file: [o for o in failed if o.test.startswith(f"test_{Path(file).stem}_")] for file in FILES
+    }
+
+
+def diagnosis_of(text: str) -> str:
+    return "\n".join(["def diagnosis():", *body_of(text, "diagnosis")])
+
+
+def test_a_sibling_in_the_place_of_a_runner_is_refused() -> None:
+    """Mended, and with the right diagnosis: only that it is another runner is wrong with it."""
+    siblings = dict(zip(FILES, [*FILES[1:], FILES[0]], strict=True))
+    texts = {
+        file: splice(MENDED[sibling], diagnosis_of(MENDED[file]))
+        for file, sibling in siblings.items()
+    }
+    for file, failed in failing(texts).items():
+        assert f"test_{Path(file).stem}_is_mended_and_not_replaced" in {o.test for o in failed}
+
+
+def test_the_fault_itself_is_found_by_its_incident_once_it_is_diagnosed() -> None:
+    texts = {file: splice(GIVEN[file], diagnosis_of(MENDED[file])) for file in FILES}
+    for file, failed in failing(texts).items():
+        assert failed, file
+        assert f"test_{Path(file).stem}_is_diagnosed" not in {o.test for o in failed}
+
+
+def test_a_mend_without_a_diagnosis_is_asked_for_it() -> None:
+    texts = {file: splice(MENDED[file], diagnosis_of(GIVEN[file])) for file in FILES}
+    for file, failed in failing(texts).items():
+        assert failed[0].test == f"test_{Path(file).stem}_is_diagnosed"
+        assert all("diagnosis" in o.message or o.test == failed[0].test for o in failed)
 
 
 @pytest.mark.parametrize("letter", sorted(INCIDENTS))
