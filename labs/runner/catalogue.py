@@ -10,6 +10,7 @@ In: a folder `labs/labNN_name`. Out: a `Lab` with its holes, hints and misconcep
     without = "emulator"              # what stands in for a GPU: interpreter, emulator, capture
     minutes = 60
     limit_s = 60                      # wall time for all its tests; then they are stopped
+    test_s = 8                        # CPU time of one test; more is taken for an endless loop
     memory_gb = 4
     packages = ["torch", "triton"]    # besides the core's
     environment = { TRITON_INTERPRET = "1" }
@@ -100,6 +101,7 @@ class Lab:
     notebook: str = ""
     without: str = ""
     limit_s: float = 60
+    test_s: float = 8
     memory_gb: float = 4
     packages: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)

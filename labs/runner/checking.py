@@ -201,6 +201,7 @@ def _run(
             {lab.module(file): str(path) for file, path in files.items()},
             str(events),
             lab.memory_gb,
+            lab.test_s,
             lab.environment,
             only,
             first,

@@ -29,20 +29,19 @@ from typing import IO, Any
 
 from labs.runner.evidence import held, same
 
-TEST_CPU_S = 8.0  # of one test's own computing; the engine's way takes a second or two
 IMPORT_CPU_S = 25.0  # of all imports, PyTorch's among them
 WAIT_S = 45.0  # of waiting, for a lock that nobody gives back
-TRACE_S = 12.0
+TRACE_S = 4.0  # after a test's time is over
 TICK_S = 0.25
 
 Write = Callable[..., None]
 
 
 class Guard:
-    """One for a process. `test` is told of each test that begins."""
+    """One for a process. `test` is told of each test that begins; it may compute for `test_s`."""
 
-    def __init__(self, files: list[str], write: Write) -> None:
-        self.files, self.write = files, write
+    def __init__(self, files: list[str], write: Write, test_s: float) -> None:
+        self.files, self.write, self.test_s = files, write, test_s
         self.name = ""
         self.limit_s = IMPORT_CPU_S
         self.clock = _clock_of_this_thread()
@@ -52,10 +51,10 @@ class Guard:
 
     def test(self, name: str) -> None:
         """A test begins: its time counts from here."""
-        self.name, self.limit_s = name, TEST_CPU_S
+        self.name, self.limit_s = name, self.test_s
         self.cpu, self.wall = self.clock(), time.monotonic()
         if self.log is not None:  # a loop in compiled code lets no other thread in: leave a trace
-            faulthandler.dump_traceback_later(TRACE_S, file=self.log)
+            faulthandler.dump_traceback_later(self.test_s + TRACE_S, file=self.log)
 
     def watch(self, *, limits: bool) -> None:
         """Begin: end the process with its parent and, with `limits`, when a test takes too long."""

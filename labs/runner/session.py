@@ -47,6 +47,7 @@ class Job:
     modules: dict[str, str]  # module -> file
     events: str  # file to write
     memory_gb: float = 4
+    test_s: float = 8
     environment: dict[str, str] = field(default_factory=dict)
     only: str = ""
     first: bool = False
@@ -109,7 +110,7 @@ class Reporter:
 
     def __init__(self, out: Any, job: Job) -> None:
         self.out, self.job, self.files = out, job, list(job.modules.values())
-        self.guard = Guard(self.files, self.write)
+        self.guard = Guard(self.files, self.write, job.test_s)
         self.compared: Compared | None = None
         self.pid = os.getpid()
 

@@ -152,9 +152,9 @@ def test_an_endless_loop_is_stopped_and_the_test_it_hung_in_is_named(say: Say) -
     solve()
     loop = "def utilisation(kernels, kernel_us, itl_us):\n    while True:\n        pass\n"
     mine().write_text(mine().read_text() + "\n\n" + loop)
-    report = check_files(replace(LAB, limit_s=8), workspace.my_files(LAB))
+    report = check_files(replace(LAB, test_s=2), workspace.my_files(LAB))
     assert not report.passed
-    assert "stopped after 8 s in “utilisation counts kernels and nothing else”" in report.stopped
+    assert "stopped after 2 s in “utilisation counts kernels and nothing else”" in report.stopped
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is limited by Linux's RLIMIT_AS")
