@@ -41,13 +41,30 @@ HOLES = [
 WRONG = [
     pytest.param(lab, name, id=f"{lab.name}-{name}") for lab in LABS for name in sorted(lab.wrong)
 ]
-ANSWERS = [pytest.param(lab, way, id=f"{lab.name}-{way}") for lab in LABS for way in lab.answers]
+
+
+def heavy(lab: Lab) -> bool:
+    """Labs with PyTorch take seconds a run: only `make slow` runs each test of theirs each time,
+    their third answers too, and asks what a wrong answer is called."""
+    return "torch" in lab.packages
 
 
 def in_short(lab: Lab) -> bool:
-    """Labs with PyTorch take seconds a run: only `make slow` runs each test of theirs each time,
-    and asks what a wrong answer is called."""
-    return "torch" in lab.packages and not SLOW
+    return heavy(lab) and not SLOW
+
+
+def slow_if(slow: bool) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.slow] if slow else []
+
+
+each_lab_twice = pytest.mark.parametrize(
+    "lab", [pytest.param(lab, id=lab.name, marks=slow_if(heavy(lab))) for lab in LABS]
+)
+ANSWERS = [
+    pytest.param(lab, way, id=f"{lab.name}-{way}", marks=slow_if(heavy(lab) and way != "second"))
+    for lab in LABS
+    for way in lab.answers
+]
 
 
 # ---------------------------------------------------------------- the tests of a lab
@@ -90,7 +107,7 @@ def test_a_wrong_answer_is_killed_by_a_test_that_names_its_misconception_and_no_
     assert named == [id]
 
 
-@each_lab
+@each_lab_twice
 def test_a_wrong_answer_fails_in_the_same_way_every_time(lab: Lab) -> None:
     name = sorted(lab.wrong)[0]
     texts, id = lab.texts(f"wrong/{name}"), name.replace("_", "-")

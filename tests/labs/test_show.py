@@ -16,6 +16,7 @@ from tests.support.warm_python import warm_python
 
 WITH_A_SHOW = [lab for lab in all_labs() if (lab.folder / "show.py").exists()]
 LAB = lab_number(1)
+OF_TEN_SECONDS = (11, 12, 15)  # shows that take so long: `make slow` runs them
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +41,14 @@ def told(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> str:
     return output(f"labs.{lab.name}.show", {}, lab.environment, LIMIT_S)
 
 
-@pytest.mark.parametrize("lab", WITH_A_SHOW, ids=lambda lab: lab.name)
+@pytest.mark.parametrize(
+    "lab",
+    [
+        pytest.param(lab, marks=[pytest.mark.slow] if lab.number in OF_TEN_SECONDS else [])
+        for lab in WITH_A_SHOW
+    ],
+    ids=lambda lab: lab.name,
+)
 def test_a_lab_shows_something_on_the_engines_code(lab: Lab, told: str) -> None:
     assert len(told.splitlines()) >= 3, f"{lab.name} shows {told!r}"
     assert "Traceback" not in told
