@@ -10,18 +10,11 @@ Out: predictions in the ledger; then, with vLLM and a GPU, each variant is serve
 from __future__ import annotations
 
 import argparse
-import os
 import shlex
 import shutil
-import signal
-import socket
 import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -31,6 +24,7 @@ from rich.table import Table
 
 from labs.lab17_vllm.own_run import show_own
 from labs.lab17_vllm.published import told
+from labs.lab17_vllm.server import last_lines, served
 from labs.lab17_vllm.vllm_run import (
     VARIANTS,
     Setup,
@@ -58,7 +52,7 @@ from mini_engine.predict.hardware import DeviceSpec, load_spec
 
 HERE = Path(__file__).parent
 BATCHES, CONTEXT, TOKENS = (1, 8), 512, 128
-READY_S, BENCH_S = 1200, 900  # a first start compiles for minutes
+BENCH_S = 900
 
 
 def main(words: Sequence[str]) -> int:
@@ -159,49 +153,6 @@ def run_variant(setup: Setup, variant: str, folder: Path) -> dict[str, Any]:
         "captured": captured_graphs(text),
         "latency": found,
     }
-
-
-@contextmanager
-def served(words: Sequence[str], port: int, log: Path) -> Iterator[None]:
-    """A server while the body runs; ended with all that it started. ValueError if none comes."""
-    with socket.socket() as client:  # or another server would be measured
-        if client.connect_ex(("127.0.0.1", port)) == 0:
-            raise ValueError(f"port {port} is in use: give another with --port")
-    with log.open("wb") as out:
-        server = subprocess.Popen(words, stdout=out, stderr=out, start_new_session=True)
-    try:
-        wait_until_ready(server, port, log)
-        yield
-    finally:
-        for blow in (signal.SIGINT, signal.SIGKILL):
-            try:
-                os.killpg(server.pid, blow)  # its own group: nobody else's processes
-                server.wait(timeout=60)
-            except ProcessLookupError:
-                break
-            except subprocess.TimeoutExpired:
-                continue
-        server.wait()
-
-
-def wait_until_ready(server: subprocess.Popen[bytes], port: int, log: Path) -> None:
-    """Until /health answers."""
-    until = time.monotonic() + READY_S
-    while time.monotonic() < until:
-        if server.poll() is not None:
-            said = last_lines(log.read_text(encoding="utf-8", errors="replace"))
-            raise ValueError(f"vLLM ended with code {server.returncode}: {said} (all of it: {log})")
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
-                return
-        except (urllib.error.URLError, OSError):
-            time.sleep(0.5)
-    raise ValueError(f"vLLM is not ready after {READY_S} s: see {log}")
-
-
-def last_lines(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return " | ".join(lines[-3:])[-400:]
 
 
 # ---------------------------------------------------------------- shown
