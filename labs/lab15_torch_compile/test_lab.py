@@ -452,24 +452,6 @@ def test_its_tokens_are_those_of_the_careless_step(who: str) -> None:
 
 
 @torch.inference_mode()
-def test_noise_decides_nothing_for_a_request_that_does_not_sample() -> None:
-    """Two tokens are equally likely, as happens in bf16; the noise favours the later one."""
-    model = tiny_model()
-    batch = batch_of(model, 4, WARM["some sample"])
-    head, twins = model.head, (3, 30)
-
-    def tied(*args: Any, **more: Any) -> Any:
-        logits, _ = head(*args, **more)
-        logits[:, list(twins)] = logits.max() + 1
-        return logits, logits.argmax(-1).int()
-
-    model.head = tied  # type: ignore[method-assign]
-    batch.noise.zero_()[:, twins[1]] = 5
-    tokens = repaired_step(model, batch)[0].tolist()
-    assert tokens == [3, 30, 3, 30], "rows 0 and 2 have temperature 0, and take the first"
-
-
-@torch.inference_mode()
 @pytest.mark.catches("the-last-token-is-padding")
 def test_a_request_ends_with_its_stop_token_and_is_padding_from_then_on() -> None:
     model = tiny_model()
