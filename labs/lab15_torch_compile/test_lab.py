@@ -11,6 +11,7 @@ import linecache
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -113,6 +114,16 @@ def test_each_run_of_a_graph_is_noted_with_the_ops_that_it_launched() -> None:
         function, segments = program(seed, breaks=seed)
         (first, again) = over_calls(function, [inputs(1), inputs(2)])
         assert first.ran == again.ran == tuple(map(tuple, segments))
+
+
+def test_a_graph_runs_when_it_is_called_and_not_when_it_is_handed_over() -> None:
+    written, watch = torch.zeros(4), Watch()
+    torch.compiler.reset()
+    run = torch.compile(lambda x: x.add_(1), backend=watch)
+    for calls in (1, 2):
+        run(written)
+        assert written.tolist() == [calls] * 4, f"{calls} calls, each adds 1"
+        assert len(watch.ran) == calls
 
 
 # ---------------------------------------------------------------- how calls are served
@@ -235,6 +246,17 @@ def test_a_place_counts_once_with_others_between_and_two_places_of_one_reason_ar
     first = talks_twice.__code__.co_firstlineno
     print_lines = [f"test_lab.py:{first + 2}", f"test_lab.py:{first + 4}"]
     assert [found.place for found in graph_breaks(calls)] == print_lines
+
+
+def test_one_place_that_breaks_for_two_reasons_is_one_place() -> None:
+    def broken(reason: str, line: int) -> Any:
+        where = [SimpleNamespace(filename="model.py", lineno=line)]
+        told = SimpleNamespace(graph_break=True, user_stack=where, reason=reason)
+        return SimpleNamespace(compile_subgraph_reason=told)
+
+    first, again = broken("Tensor.item()", 7), broken("Data-dependent branching", 7)
+    calls = [Call((first, broken("print", 3)), ()), Call((again,), ())]
+    assert [found.place for found in graph_breaks(calls)] == ["model.py:7", "model.py:3"]
 
 
 def goes_two_ways(x: Tensor, doubled: bool) -> Tensor:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mini_engine.measure import intervals
 from mini_engine.measure.intervals import (
     LEAST_US,
     MAX_PROCESSES,
@@ -192,6 +193,7 @@ def test_each_comes_first_equally_often_and_their_places_add_up_to_the_same() ->
         assert all({*order[i : i + 2]} == {"A", "B"} for i in range(0, 2 * rounds, 2))
         places = {name: [i for i, n in enumerate(order) if n == name] for name in "AB"}
         assert sum(places["A"]) == sum(places["B"])
+        assert order == ["A", "B", "B", "A"] * (rounds // 2), "one other, other one, one other …"
 
 
 @pytest.mark.parametrize("rounds", [0, 1, 3, -2])
@@ -242,6 +244,13 @@ def test_seven_samples_are_drawn_seven_at_a_time() -> None:
     assert (found.low, found.high) == (2.0, 32.0)
 
 
+def test_four_samples_are_drawn_with_replacement() -> None:
+    """In 13 of the 256 draws of four the smallest comes three times or more, and is the median.
+    Without replacement it is drawn once."""
+    found = median_interval((8.0, 1.0, 4.0, 2.0))
+    assert (found.low, found.high) == (1.0, 8.0)
+
+
 def test_no_samples_have_no_interval() -> None:
     with pytest.raises(ValueError):
         median_interval([])
@@ -275,7 +284,14 @@ def test_two_and_a_half_percent_of_all_draws_have_a_median_below_and_as_many_abo
     assert percent_above == pytest.approx(2.5, abs=0.6)
 
 
+@pytest.fixture
+def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where hundreds of intervals are made, each of fewer draws: a loop over draws is in time."""
+    monkeypatch.setattr(intervals, "RESAMPLES", 200)
+
+
 @pytest.mark.catches("scatter-is-the-interval")
+@pytest.mark.usefixtures("few_draws")
 def test_more_laps_narrow_the_interval() -> None:
     rng = np.random.default_rng(2)
     widths = {}
@@ -286,6 +302,7 @@ def test_more_laps_narrow_the_interval() -> None:
 
 
 @pytest.mark.catches("scatter-is-the-interval")
+@pytest.mark.usefixtures("few_draws")
 def test_an_interval_covers_the_truth_about_as_often_as_it_says() -> None:
     rng, covered = np.random.default_rng(3), 0
     for _ in range(60):  # no more: a loop over 2,000 draws in Python is slow, and right
@@ -313,12 +330,17 @@ def test_an_interval_over_processes_covers_what_processes_differ_by(count: int) 
 
 @pytest.mark.catches("laps-are-independent")
 def test_each_process_counts_once_whatever_number_of_laps_it_has() -> None:
-    few, many = [90.0, 100.0, 110.0], [120.0] * 60
-    found = pooled_interval((tuple(few), tuple(many)))
-    assert found.median == pytest.approx(110)
-    half = STUDENT_T[0] * statistics.stdev([100.0, 120.0]) / 2**0.5
-    assert (found.low, found.high) == pytest.approx((110 - half, 110 + half))
-    assert (found.samples, found.processes) == (63, 2)
+    few, many = (90.0, 100.0, 140.0), (120.0,) * 60
+    for medians, laps in (
+        ([100.0, 120.0], (few, many)),
+        ([100.0, 120.0, 170.0], (few, many, (170.0,))),
+    ):
+        found, n = pooled_interval(laps), len(medians)
+        mean = statistics.fmean(medians)
+        assert found.median == pytest.approx(mean), f"the mean of {medians}, each a median of laps"
+        half = STUDENT_T[n - 2] * statistics.stdev(medians) / n**0.5
+        assert (found.low, found.high) == pytest.approx((mean - half, mean + half))
+        assert (found.samples, found.processes) == (sum(map(len, laps)), n)
 
 
 def test_one_process_has_the_interval_of_its_laps_and_none_or_too_many_are_refused() -> None:
@@ -441,6 +463,17 @@ def test_a_point_is_judged_by_the_line_through_the_others() -> None:
             base, slope = best_line(others, times[:i] + times[i + 1 :])
             wanted.append(100 * ((base + slope * NODES[i]) / times[i] - 1))
         assert held_out_percent(NODES, times) == pytest.approx(wanted, abs=1e-6)
+
+
+def test_points_come_in_any_order_and_a_count_may_come_twice() -> None:
+    """One of two points at the same count is judged by the other, too."""
+    counts, times = (64, 1, 256, 16, 64), (70.0, 3.5, 250.0, 19.0, 66.0)
+    wanted = []
+    for held, (count, us) in enumerate(zip(counts, times, strict=True)):
+        others = [i for i in range(len(counts)) if i != held]
+        base, slope = best_line([counts[i] for i in others], [times[i] for i in others])
+        wanted.append(100 * ((base + slope * count) / us - 1))
+    assert held_out_percent(counts, times) == pytest.approx(wanted, abs=1e-6)
 
 
 def test_three_points_on_a_line_tell_each_other_and_two_tell_nothing() -> None:

@@ -86,6 +86,11 @@ def test_all_else_is_the_same_for_every_variant_and_stands_in_the_command() -> N
             assert given[given.index(name) + 1] == value
         assert "--no-enable-prefix-caching" in words
         assert all(isinstance(word, str) for word in words), "subprocess takes words only"
+        assert "" not in words, "an empty word is an argument, too"
+        names = [word.partition("=")[0] for word in words if word.startswith("-")]
+        together = [name for name in names if " " in name]
+        assert together == [], "an option and its value are two words, or joined by ="
+    assert set(serve_command(setup, "graphs")) == common, "vLLM as it comes: graphs adds nothing"
 
 
 def test_an_unknown_variant_is_refused() -> None:
@@ -147,7 +152,12 @@ def test_the_last_line_that_changes_the_mode_holds() -> None:
 
 
 def test_a_later_line_about_something_else_does_not_change_the_mode() -> None:
-    for later, wanted in ((LAYOUT, "FULL"), (DOWNGRADED + LAYOUT, "PIECEWISE")):
+    for later, wanted in (
+        (LAYOUT, "FULL"),
+        (DOWNGRADED + LAYOUT, "PIECEWISE"),
+        (bar("PIECEWISE", 3), "FULL"),
+        (DOWNGRADED + bar("PIECEWISE", 3) + bar("decode, FULL", 2), "PIECEWISE"),
+    ):
         start = read_startup(start_up("VLLM_COMPILE", "FULL", [1, 2], later))
         assert start.cudagraph_mode == wanted
 
@@ -325,6 +335,14 @@ def test_itl_and_tpot_are_those_of_vllms_own_summary(name: str) -> None:
     assert found.median_itl_ms == pytest.approx(result["median_itl_ms"])
     assert found.p99_itl_ms == pytest.approx(result["p99_itl_ms"])
     assert found.mean_tpot_ms == pytest.approx(result["mean_tpot_ms"])
+
+
+def test_a_summary_beside_the_lists_is_not_used() -> None:
+    """It may be of another selection of metrics, or edited; the lists are the measurement."""
+    result = CASES["steady"]
+    summary = dict.fromkeys((name for name in result if name.endswith("_ms")), 99.0)
+    assert summary, "the file has no summary"
+    assert latency(result | summary) == latency(without_summary(result))
 
 
 @pytest.mark.catches("itl-is-tpot")

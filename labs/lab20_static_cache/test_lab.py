@@ -286,7 +286,7 @@ def test_a_hidden_score_is_below_every_other_however_low_those_are() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_attention_takes_what_the_mask_opens_and_nothing_else(seed: int) -> None:
-    """More rows and columns in the cache than in the step, and NaN wherever nobody may look."""
+    """More rows and columns in the cache than in the step; NaN or inf wherever nobody may look."""
     rng, generator = random.Random(seed), torch.Generator().manual_seed(seed)
     rows, queries, columns = rng.randint(1, 3), rng.randint(1, 3), rng.randint(2, 7)
     mask = torch.rand(rows, queries, columns, generator=generator) < 0.5
@@ -296,7 +296,7 @@ def test_attention_takes_what_the_mask_opens_and_nothing_else(seed: int) -> None
     keys, values = (torch.randn(4, 9, 2, 8, generator=generator) for _ in range(2))
     unseen = torch.ones(4, 9, dtype=torch.bool)
     unseen[:rows, :columns] = ~mask.any(1)
-    keys[unseen], values[unseen] = torch.nan, torch.nan
+    keys[unseen] = values[unseen] = torch.nan if seed % 2 else torch.inf
     device = graphs().device
     out = MaskedAttention(mask.to(device)).attend(*(x.to(device) for x in (q, keys, values)), None)
     right = attended(q, keys, values, mask).float()
@@ -318,6 +318,18 @@ def test_attention_leaves_the_cache_as_it_is() -> None:
         name for name, x in (*given.items(), ("mask", mask)) if not torch.equal(x, before[name])
     ]
     assert changed == [], "attention only reads"
+
+
+def test_a_value_that_is_seen_is_taken_as_it_is() -> None:
+    """Selection drops what is hidden. Who cleans NaN away everywhere never learns of one."""
+    q, values = torch.ones(1, 4, 8), torch.ones(1, 5, 2, 8)
+    values[0, 3] = torch.nan
+    device = graphs().device
+    for seen in (2, 4):
+        mask = torch.arange(5)[None, None] < seen
+        given = (x.to(device) for x in (q, torch.ones(1, 5, 2, 8), values))
+        out = MaskedAttention(mask.to(device)).attend(*given, None)
+        assert out.isnan().any() == (seen > 3)
 
 
 def test_a_row_that_sees_nothing_stays_finite() -> None:
@@ -545,19 +557,24 @@ def test_a_step_is_ordered_with_the_capture_before_it() -> None:
 def test_a_graph_knows_how_long_its_warm_up_and_capture_took(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """At least as long as both slept, and no longer than it took to have it made."""
-    engine, slept_us = new_engine(batch=1), 2 * 3_000
-    forward = engine.forward
+    """By every clock each step takes a second longer than it does."""
+    engine, forward, steps = new_engine(batch=1), StaticEngine.forward, list[MaskedStep]()
 
     def slow(step: MaskedStep) -> Tensor:
-        time.sleep(slept_us / 2 * 1e-6)
-        return forward(step)
+        steps.append(step)
+        return forward(engine, step)
 
+    for name in ("perf_counter", "monotonic", "time"):
+        for unit, second in (("", 1), ("_ns", 10**9)):
+            clock = getattr(time, name + unit)
+            late = lambda clock=clock, second=second: clock() + len(steps) * second  # noqa: E731
+            monkeypatch.setattr(time, name + unit, late)
     monkeypatch.setattr(engine, "forward", slow)
     began = time.perf_counter()
     took_us = engine.capture(decode_step([1], [1], T_MAX)).took_us
     outside_us = (time.perf_counter() - began) * 1e6
-    assert slept_us <= took_us <= outside_us + 100  # by another clock, perhaps
+    assert len(steps) * 1e6 <= took_us, "warm-up and capture, in microseconds"
+    assert took_us <= outside_us + 100  # by another clock, perhaps
 
 
 @EMULATED
@@ -633,6 +650,22 @@ def test_a_row_that_has_ended_goes_on_with_no_context(monkeypatch: pytest.Monkey
     monkeypatch.setattr(engine, "run", noted)
     engine._serve([Request("short", (3, 4), 2), Request("long", (5,), 4)], lambda *_: None)
     assert contexts == [[2, 1], [3, 2], [0, 3], [0, 4]]
+
+
+def test_a_batch_ends_when_all_its_answers_have_whatever_they_were_allowed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine, steps = new_engine(batch=2), list[MaskedStep]()
+
+    def noted(step: MaskedStep) -> Tensor:
+        steps.append(step)
+        return torch.tensor([len(steps), 9])
+
+    monkeypatch.setattr(engine, "run", noted)
+    stops = [Request("third", (3, 4), 9, eos_ids=(3,)), Request("first", (5,), 12, eos_ids=(9,))]
+    states = engine._serve(stops, lambda *_: None)
+    assert [state.output for state in states] == [[1, 2, 3], [9]]
+    assert len(steps) == 3, "a step after the last answer has ended is for nobody"
 
 
 @pytest.mark.parametrize("first", [True, False], ids=["above", "below"])

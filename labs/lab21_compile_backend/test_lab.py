@@ -374,13 +374,20 @@ def a_view(x: Tensor, gain: Tensor, weight: Tensor) -> Any:
     return norm(x + product.view(-1, HIDDEN), gain), product
 
 
+def a_view_by_a_function(x: Tensor, gain: Tensor, weight: Tensor) -> Any:
+    product = functional.linear(x, weight)
+    return norm(x + torch.reshape(product, (-1, HIDDEN)), gain), product
+
+
 def the_residual(x: Tensor, gain: Tensor, weight: Tensor) -> Any:
     return norm(x + functional.linear(x, weight), gain), x.cos()
 
 
 @pytest.mark.catches("nobody-else-reads-it")
 @pytest.mark.parametrize(
-    "function", [read_again, read_before, an_input, a_view, the_residual], ids=lambda f: f.__name__
+    "function",
+    [read_again, read_before, an_input, a_view, a_view_by_a_function, the_residual],
+    ids=lambda f: f.__name__,
 )
 def test_memory_that_somebody_else_reads_is_not_written_over(function: Callable[..., Any]) -> None:
     inputs = rows(3, HIDDEN), rows(1, 1)[0], rows(2, HIDDEN)

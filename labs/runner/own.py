@@ -10,6 +10,7 @@ from __future__ import annotations
 import builtins
 import difflib
 import random
+import re
 import shutil
 from argparse import Namespace
 from pathlib import Path
@@ -30,6 +31,7 @@ KEPT = ".before-sabotage"  # the ending of the copy that --undo brings back
 MOST_TRIES = 12
 MOST_LINES = 12  # of symptoms
 LIMIT_S = 60.0  # for one show
+WORD = re.compile(r"\w+|[^\w\s]")
 
 
 def run_show(args: Namespace, console: Console) -> Done:
@@ -39,8 +41,10 @@ def run_show(args: Namespace, console: Console) -> Done:
     module = _module(lab)
     if workspace.stale(lab, progress):
         raise ValueError(workspace.ask_for_update(lab))
-    mine = workspace.solved(lab, progress)
+    sabotaged = _is_sabotaged(lab, progress)
+    mine = workspace.solved(lab, progress) or sabotaged
     whose = "your own code" if mine else "the engine's code, for this lab has not passed"
+    whose += ", with a mistake in it" if sabotaged else ""
     console.print(f"[dim]lab {lab.number}, on {whose}:[/]\n")
     return Done(code=run(module, args.words, merged([lab]) if mine else {}, lab.environment))
 
@@ -50,9 +54,9 @@ def run_sabotage(args: Namespace, console: Console) -> Done:
     progress = workspace.load_progress()
     lab = chosen_lab(args, progress)
     if args.undo:
-        return _undo(lab, console)
+        return _undo(lab, progress, console)
     module = _module(lab)
-    if any(kept.exists() for kept in _kept(lab).values()):
+    if _is_sabotaged(lab, progress):
         raise ValueError(f"lab {lab.number} is sabotaged: {command('sabotage', lab.number)} --undo")
     if not workspace.solved(lab, progress) or workspace.edited(lab, progress):
         raise ValueError(f"lab {lab.number} is not green: {command('check', lab.number)}")
@@ -106,8 +110,15 @@ def _kept(lab: Lab) -> dict[str, Path]:
     return {f: path.with_name(path.name + KEPT) for f, path in workspace.my_files(lab).items()}
 
 
+def _is_sabotaged(lab: Lab, progress: workspace.Progress) -> bool:
+    """Is there a mistake of ours in it? Not once it is green: then it has been found and mended."""
+    green = workspace.solved(lab, progress) and not workspace.edited(lab, progress)
+    return not green and any(kept.exists() for kept in _kept(lab).values())
+
+
 def _mistakes(lab: Lab, seed: int | None) -> list[tuple[str, str]]:
-    """(file, text with one mistake), in random order, the ones that change a line or two first."""
+    """(file, text with one mistake), in random order, the ones that change a line or two first,
+    and of these the ones that leave nothing but the mistake behind."""
     found: list[tuple[str, str]] = []
     for file, path in workspace.my_files(lab).items():
         mine = path.read_text()
@@ -121,9 +132,20 @@ def _mistakes(lab: Lab, seed: int | None) -> list[tuple[str, str]]:
         ]
         lines = set(mine.splitlines())
         small = [text for text in texts if len(lines - set(text.splitlines())) <= 2]
-        found += [(file, text) for text in small or texts]
+        clean = [text for text in small if _in_one_place(mine, text)]
+        found += [(file, text) for text in clean or small or texts]
     random.Random(seed).shuffle(found)
     return found
+
+
+def _in_one_place(mine: str, text: str) -> bool:
+    """Do the words differ in one place only? A line that was also written anew (1000.0 for 1e3,
+    other quotes) or became `pass` is seen at a glance."""
+    before, after = mine.splitlines(), text.splitlines()
+    old = [word for line in before if line not in set(after) for word in WORD.findall(line)]
+    new = [word for line in after if line not in set(before) for word in WORD.findall(line)]
+    blocks = difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
+    return "pass" not in new and sum(kind != "equal" for kind, *_ in blocks) == 1
 
 
 def _crashed(told: str) -> bool:
@@ -145,8 +167,12 @@ def _changes(before: str, after: str) -> list[str]:
     return lines[:MOST_LINES] + ([f"and {more} lines more"] if more > 0 else [])
 
 
-def _undo(lab: Lab, console: Console) -> Done:
+def _undo(lab: Lab, progress: workspace.Progress, console: Console) -> Done:
+    """Bring back what was written before, and with it that the lab has passed."""
     undone = []
+    if not _is_sabotaged(lab, progress):
+        for kept in _kept(lab).values():
+            kept.unlink(missing_ok=True)
     for file, kept in _kept(lab).items():
         if not kept.exists():
             continue
@@ -154,8 +180,11 @@ def _undo(lab: Lab, console: Console) -> Done:
         now, before = path.read_text().splitlines(), kept.read_text().splitlines()
         undone += list(difflib.unified_diff(now, before, "now", "as you wrote it", "", "", 0, ""))
         kept.replace(path)
-    if not undone and not any(kept.exists() for kept in _kept(lab).values()):
+    if not undone:
         console.print(f"Lab {lab.number} is as you wrote it.")
+    elif not workspace.edited(lab, progress):
+        progress.of(lab).failed = ""  # the check of a sabotaged file
+        workspace.save_progress(progress)
     for line in undone:
         console.print(escape(line))
     return Done({"lab": lab.name, "diff": undone})

@@ -187,6 +187,9 @@ if __name__ == "__main__":
     sys.argv = [f"python -m {_module}", *_words]
     try:
         runpy.run_module(_module, run_name="__main__", alter_sys=True)
+        sys.stdout.flush()
+    except BrokenPipeError:  # `| head` has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     finally:
         if _line := unused(list(_files)):
             print(f"\n{_line}", file=sys.stderr)

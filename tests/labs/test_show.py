@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from labs.runner import workspace
-from labs.runner.catalogue import Lab, all_labs, lab_number
+from labs.runner.catalogue import ROOT, Lab, all_labs, lab_number
 from labs.runner.cli import main
 from labs.runner.own import LIMIT_S
 from labs.runner.play import output
@@ -101,12 +102,40 @@ def test_a_sabotage_changes_one_place_shows_what_it_does_and_can_be_taken_back(
     assert 1 <= len(set(lines) - set(now)) <= 2
     assert now[0] == "# mine"
     assert main(["check", "1"]) == 1, "the tests notice it"
+    assert main(["show", "1"]) == 0, "and it goes on to show what the mistake does"
+    shown = capfd.readouterr().out
+    assert "with a mistake in it" in shown
+    symptoms = [line.strip()[5:] for line in told.splitlines() if line.strip().startswith("is ")]
+    assert symptoms
+    assert all(line in shown for line in symptoms)
     assert main(["sabotage", "1"]) == 2
     assert "is sabotaged" in capfd.readouterr().err
     assert main(["sabotage", "1", "--undo"]) == 0
     assert mine().read_text() == before
     assert "as you wrote it" in capfd.readouterr().out
+    assert main(["show", "1"]) == 0
+    assert "your own code:" in capfd.readouterr().out, "it has passed, as before"
+
+
+def test_a_sabotage_that_was_found_is_over() -> None:
+    main(["start", "1"])
+    solve()
+    before = mine().read_text()
+    assert main(["sabotage", "1", "--seed", "1"]) == 0
+    mine().write_text(before + "# mended by hand\n")
     assert main(["check", "1"]) == 0
+    assert main(["sabotage", "1", "--undo"]) == 0
+    assert mine().read_text().endswith("# mended by hand\n"), "what came later stays"
+    assert main(["sabotage", "1", "--seed", "2"]) == 0, "and there is another one"
+
+
+def test_a_show_that_is_cut_short_by_head_ends_quietly() -> None:
+    words = [sys.executable, "-m", "labs.runner.play", "labs.lab17_vllm.show", ""]
+    shown = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert shown.stdout
+    shown.stdout.close()
+    _, told = shown.communicate()
+    assert told == b""
 
 
 def test_a_lab_whose_tests_are_all_it_has_says_so(capfd: pytest.CaptureFixture[str]) -> None:
