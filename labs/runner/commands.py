@@ -106,11 +106,10 @@ def run_hint(args: Namespace, console: Console) -> Done:
     lab = chosen_lab(args, progress)
     hole = _hole(args, lab) or _first_open(lab)
     hints = progress.of(lab).hints
-    seen = hints.get(str(hole.number), 0)
-    if not args.all:
+    seen, passed = hints.get(str(hole.number), 0), workspace.solved(lab, progress)
+    if not args.all and not passed:
         seen = hints[str(hole.number)] = min(seen + 1, len(hole.hints))
         workspace.save_progress(progress)
-    passed = workspace.solved(lab, progress)
     show.hints(lab, hole, seen, console)
     if passed and not args.all:
         console.print(f"Lab {lab.number} has passed: nothing is left to write.")

@@ -158,7 +158,8 @@ def hints(lab: Lab, hole: Hole, seen: int, console: Console) -> None:
     for level, hint in enumerate(hole.hints[:seen], start=1):
         console.print(f"  hint {level} of {len(hole.hints)}: {escape(hint)}")
     if seen == 0:
-        console.print(f"  no hint shown yet: {command('hint', lab.number, '--hole', hole.number)}")
+        first = command("hint", lab.number, "--hole", hole.number)
+        console.print(f"  no hint was asked for; before the lab has passed: {first}")
     elif seen == len(hole.hints):
         answer = command("solution", lab.number, "--hole", hole.number)
         console.print(f"[dim]No more hints. The answer: {answer}[/]")

@@ -300,12 +300,16 @@ def test_a_hard_lab_says_nowhere_what_to_write(say: Say) -> None:
     assert LAB.holes[0].task.split()[0] in mine().read_text()
 
 
-def test_a_hint_of_a_lab_that_has_passed_says_so(say: Say) -> None:
+def test_a_hint_of_a_lab_that_has_passed_says_so_and_is_not_counted(say: Say) -> None:
     say()
     assert "has passed" not in say("hint")[1]
     solve()
     say("check")
-    assert "Lab 1 has passed" in say("hint")[1]
+    for _ in range(2):  # and shows no more than was asked for before
+        said = say("hint")[1]
+        assert "Lab 1 has passed" in said
+        assert "hint 1 of 3" in said
+        assert "hint 2 of 3" not in said
 
 
 def test_commands_are_printed_on_one_line_however_narrow(
