@@ -33,11 +33,19 @@ class Fields:
             raise ValueError(f"{name} is missing")
         return self._values[name]
 
-    def integer(self, name: str, absent: int | None = None) -> int:
-        return self._read(name, absent, "an integer", int)
+    def integer(self, name: str, absent: int | None = None, most: int | None = None) -> int:
+        """`most`: the largest value that is accepted."""
+        value = self._read(name, absent, "an integer", int)
+        if most is not None and value > most:
+            raise ValueError(f"{name} is {in_short(value)}, expected at most {most:,}")
+        return value
 
     def number(self, name: str, absent: float | None = None) -> float:
-        return float(self._read(name, absent, "a number", int, float))
+        value = self._read(name, absent, "a number", int, float)
+        try:
+            return float(value)
+        except OverflowError:
+            raise ValueError(f"{name} is {in_short(value)}, too large for a float") from None
 
     def boolean(self, name: str, absent: bool | None = None) -> bool:
         return self._read(name, absent, "true or false", bool)
@@ -51,7 +59,7 @@ class Fields:
         if value is None:
             return Fields({})
         if not isinstance(value, dict):
-            raise ValueError(f"{name} is {value!r}, expected an object {{...}}")
+            raise ValueError(f"{name} is {in_short(value)}, expected an object {{...}}")
         return Fields(value)
 
     def integers(self, name: str) -> tuple[int, ...]:
@@ -60,7 +68,9 @@ class Fields:
         listed = [] if value is None else value if isinstance(value, list) else [value]
         for one in listed:
             if isinstance(one, bool) or not isinstance(one, int):
-                raise ValueError(f"{name} is {value!r}, expected an integer or a list of them")
+                raise ValueError(
+                    f"{name} is {in_short(value)}, expected an integer or a list of them"
+                )
         return tuple(listed)
 
     def _read(self, name: str, absent: T | None, expected: str, *types: type[T]) -> T:
@@ -69,5 +79,14 @@ class Fields:
         value = self.value(name)
         # JSON true is a Python int, but no number.
         if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
-            raise ValueError(f"{name} is {value!r}, expected {expected}")
+            raise ValueError(f"{name} is {in_short(value)}, expected {expected}")
         return value
+
+
+def in_short(value: object) -> str:
+    """A value out of a file, for an error message: its repr, and of a long one the beginning."""
+    try:
+        text = repr(value)
+    except RecursionError:
+        return f"a {type(value).__name__} nested too deeply"
+    return text if len(text) <= 60 else f"{text[:57]}..."
