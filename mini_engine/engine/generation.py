@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.dispatcher import GraphDispatcher
-from mini_engine.dispatch.modes import CUDAGraphMode
+from mini_engine.dispatch.modes import CUDAGraphMode, parse
 from mini_engine.engine.engine import Completion, Engine
 from mini_engine.engine.sampling import GREEDY, SEEDS, SamplingParams
 from mini_engine.engine.scheduler import Request, SchedulerLimits
@@ -84,7 +84,7 @@ def sizes_for(
     top = limits.max_num_batched_tokens
     sizes = default_capture_sizes(limits.max_num_seqs, top, capture_sizes=capture_sizes, mode=mode)
     dropped = sorted({size for size in capture_sizes or () if size > top})
-    if dropped:
+    if dropped and parse(CUDAGraphMode, mode) is not CUDAGraphMode.NONE:
         tell(
             f"capture sizes {', '.join(map(str, dropped))} are dropped: a step has at most {top} "
             "tokens" + ("" if sizes else "; none is left, so every step runs eagerly")

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import count
 from pathlib import Path
 
 from mini_engine.dispatch.capture_report import CaptureReport
@@ -32,7 +33,7 @@ from mini_engine.model.tokenizer import Tokenizer
 from mini_engine.predict.hardware import DeviceSpec
 from mini_engine.sim.clocks import Counters
 from mini_engine.sim.device import Device
-from mini_engine.sim.host_memory import check_room, needed_bytes
+from mini_engine.sim.host_memory import check_room, named, needed_bytes
 from mini_engine.sim.runner import SimRunner
 from mini_engine.sim.weights import Weights, checked_tensors, read_weights
 
@@ -118,33 +119,22 @@ def generate(
     sizes = sizes_for(mode, limits, capture_sizes, tell)
     dispatcher = GraphDispatcher(mode, sizes, limits.max_num_seqs)
     device = Device(spec)
-    layers = config.num_layers
-    weights = read_weights(
-        config, checkpoint.stored, lambda index: progress("loading layers", index, layers)
-    )
-    runner = SimRunner(
-        device, config, weights, limits, dispatcher,
-        kv_dtype=kv_dtype, sampling=sampling.temperature > 0,
-    )  # fmt: skip
-    del weights  # the device has them now
-    graphs = len(dispatcher.descriptors())
-    progress("warming up and capturing graphs", 0, graphs)
-    report = runner.capture()
-    for line in report.lines():
-        tell(line)
-    before, began = device.counters.copy(), device.cpu_us
-    tokens = len(requests) * max_new_tokens
-    progress("writing tokens", 0, tokens)
-    written = 0
-
-    def told(index: int, token: int) -> None:
-        nonlocal written
-        written += 1
-        progress("writing tokens", written, tokens)
-        if on_token:
-            on_token(index, token)
-
-    completions = run_all(Engine(runner, limits, dispatcher), requests, told)
+    with named(config, needed):
+        weights = read_weights(
+            config, checkpoint.stored, lambda i: progress("loading layers", i, config.num_layers)
+        )
+        runner = SimRunner(
+            device, config, weights, limits, dispatcher,
+            kv_dtype=kv_dtype, sampling=sampling.temperature > 0,
+        )  # fmt: skip
+        del weights  # the device has them now
+        progress("warming up and capturing graphs", 0, len(dispatcher.descriptors()))
+        report = runner.capture()
+        for line in report.lines():
+            tell(line)
+        before, began = device.counters.copy(), device.cpu_us
+        on_each = _counting(on_token, progress, len(requests) * max_new_tokens)
+        completions = run_all(Engine(runner, limits, dispatcher), requests, on_each)
     return Generation(
         mode_of(dispatcher),
         completions,
@@ -153,3 +143,16 @@ def generate(
         device.cpu_us - began,
         report,
     )
+
+
+def _counting(on_token: OnToken | None, progress: Progress, total: int) -> OnToken:
+    """`on_token`, and the progress of writing."""
+    done = count(1)
+    progress("writing tokens", 0, total)
+
+    def on_each(index: int, token: int) -> None:
+        progress("writing tokens", next(done), total)
+        if on_token:
+            on_token(index, token)
+
+    return on_each

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mini_engine.engine.scheduler import SchedulerLimits
 from mini_engine.model.config import ModelConfig
 from mini_engine.predict.capacity import kv_bytes_per_token, step_bytes, weight_bytes
+from mini_engine.sim.memory import DeviceOutOfMemory
 
 INTERPRETER = 150 * 10**6  # Python, numpy and the tokenizer
 PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
@@ -74,6 +77,21 @@ def check_room(config: ModelConfig, needed: Needed, card: str, card_bytes: int) 
             f"{config.name} needs {needed}; the simulated {card} has {gb(card_bytes)}: name a "
             "larger card by --spec, or take a smaller model"
         )
+
+
+@contextmanager
+def named(config: ModelConfig, needed: Needed) -> Iterator[None]:
+    """A MemoryError of this machine says whose it is. One of the simulated card says so itself."""
+    try:
+        yield
+    except DeviceOutOfMemory:
+        raise
+    except MemoryError:
+        free = free_bytes()
+        left = "" if free is None else f"; {gb(free)} are free by now"
+        raise MemoryError(
+            f"{config.name} needs {needed}: this machine ran out of memory{left}"
+        ) from None
 
 
 def free_bytes() -> int | None:

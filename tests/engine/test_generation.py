@@ -23,7 +23,7 @@ def request(number: int, prompt: int, new: int) -> Request:
     return Request(f"r{number}", [1] * prompt, new)
 
 
-@given(sizes=st.lists(st.tuples(st.integers(1, 90), st.integers(1, 90)), min_size=1, max_size=20))
+@given(sizes=st.lists(st.tuples(st.integers(1, 40), st.integers(1, 20)), min_size=1, max_size=18))
 def test_a_cache_sized_by_the_prompts_never_preempts(sizes: list[tuple[int, int]]) -> None:
     requests = [request(i, *size) for i, size in enumerate(sizes)]
     limits = with_blocks_for(limits_for(CONFIG, len(requests)), requests)
@@ -45,6 +45,7 @@ def test_capture_sizes_that_no_step_reaches_are_named() -> None:
     assert sizes_for("FULL", limits, [65], said.append) == []
     assert said[-1].endswith("; none is left, so every step runs eagerly")
     assert sizes_for("FULL", limits, None, pytest.fail)
+    assert sizes_for("NONE", limits, [65], pytest.fail) == []
 
 
 @pytest.mark.parametrize(
