@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 BUILT_IN = ("Return True if", "Remove the", "Return a list of", "Return the number of", "Convert a")
-MAX_BYTES = 16 * 2**20  # of a file of prompts
+MAX_BYTES, MAX_PROMPTS = 4 * 2**20, 10_000  # of a file
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +28,7 @@ def read(args: argparse.Namespace) -> list[str]:
     """The prompts given, or the built-in ones when there are none.
 
     Raises `ValueError` for an empty prompt, for a file without prompts, for one larger than
-    `MAX_BYTES`, and for bytes that are not UTF-8.
+    `MAX_BYTES` or with more than `MAX_PROMPTS`, and for bytes that are not UTF-8.
     """
     prompts = [_typed(word) for word in args.prompt or []]
     for number, prompt in enumerate(prompts, start=1):
@@ -39,6 +39,8 @@ def read(args: argparse.Namespace) -> list[str]:
         lines = [line for line in _text_of(args.prompts, name).splitlines() if line.strip()]
         if not lines:
             raise ValueError(f"{name}: no prompt in it; expected one on each line")
+        if len(lines) > MAX_PROMPTS:
+            raise ValueError(f"{name}: {len(lines):,} prompts, expected {MAX_PROMPTS:,} at most")
         prompts += lines
     return prompts or list(BUILT_IN)
 

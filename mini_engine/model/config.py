@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from mini_engine.model.fields import Fields, in_short
+from mini_engine.model.fields import Fields, cut, in_short
 from mini_engine.model.quantization import StoredQuantization, read_quantization
 from mini_engine.model.rope import RopeScaling, read_rope_scaling, read_rope_theta, rope_frequencies
 from mini_engine.records.json_file import read_json_object
@@ -149,7 +149,7 @@ class ModelConfig:
         try:
             return _read(Fields(d), name or where)
         except ValueError as error:
-            raise ValueError(f"{where}: {error}") from None
+            raise ValueError(f"{where}: {cut(str(error), 300)}") from None
 
 
 def named_shape(name: str) -> ModelConfig:

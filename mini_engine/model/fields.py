@@ -89,4 +89,9 @@ def in_short(value: object) -> str:
         text = repr(value)
     except RecursionError:
         return f"a {type(value).__name__} nested too deeply"
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    return cut(text, 60)
+
+
+def cut(text: str, most: int) -> str:
+    """At most so many characters of a text, with dots where some are missing."""
+    return text if len(text) <= most else f"{text[: most - 3]}..."

@@ -142,6 +142,10 @@ def test_prompts_that_never_end_are_refused(
     monkeypatch.setattr(prompts, "MAX_BYTES", 1000)
     said = refused(capsys, "generate", "--prompts", "/dev/zero")
     assert "/dev/zero: larger than 1,000 bytes" in said
+    monkeypatch.setattr(prompts, "MAX_PROMPTS", 2)
+    stdin_of(monkeypatch, b"a\nb\nc\n")
+    said = refused(capsys, "generate", "--prompts", "-")
+    assert "standard input: 3 prompts, expected 2 at most" in said
 
 
 # -- folders -------------------------------------------------------------------------------------

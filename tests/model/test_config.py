@@ -272,7 +272,7 @@ def test_unsupported_family_names_the_supported_ones(family: str) -> None:
 
 
 @pytest.mark.parametrize("field", ["num_hidden_layers", "vocab_size", "head_dim", "hidden_size"])
-@pytest.mark.parametrize("size", [10**9, 10**400])
+@pytest.mark.parametrize("size", [10**9, 10**400], ids=["10^9", "10^400"])
 def test_a_size_that_no_model_has_is_refused_with_its_limit(field: str, size: int) -> None:
     most = "1,000" if field == "num_hidden_layers" else "16,777,216"
     with pytest.raises(ValueError, match=rf"{field} is 1000+[.0]*, expected at most {most}$"):
@@ -284,11 +284,14 @@ def test_an_integer_beyond_every_float_is_refused() -> None:
         read(rms_norm_eps=10**400)
 
 
-@pytest.mark.parametrize("wrong", ["x" * 10**6, [[]] * 10**5])
-def test_of_a_long_value_an_error_shows_the_beginning(wrong: object) -> None:
-    with pytest.raises(ValueError, match="hidden_size is ") as error:
-        read(hidden_size=wrong)
-    assert len(str(error.value)) < 150
+@pytest.mark.parametrize(
+    "wrong", ["x" * 10**6, [[]] * 10**5, -(10**400)], ids=["text", "list", "integer"]
+)
+@pytest.mark.parametrize("field", ["hidden_size", "eos_token_id", "dtype", "layer_types"])
+def test_of_a_long_value_an_error_shows_the_beginning(field: str, wrong: object) -> None:
+    with pytest.raises(ValueError, match=f"{field} ") as error:
+        read(**{field: wrong})
+    assert len(str(error.value)) < 330
 
 
 @pytest.mark.parametrize("name", ["config.json", "generation_config.json"])
