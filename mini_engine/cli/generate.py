@@ -13,7 +13,8 @@ after it, and so on. --min-p, --top-k and --top-p drop unlikely tokens, in this 
   python -m mini_engine generate --temperature 0.8 --top-p 0.95 --seed 1 --prompt "Return the"
 
 --backend sim   numpy on the simulated GPU, in float32 and a row at a time, so that every mode gives
-                the same bits: slow for a model of 0.5 billion parameters
+                the same bits: slow for a model of 0.6 billion parameters, which takes 3.4 GB of
+                this machine's memory for five prompts (it says so before it loads)
 --backend cuda  PyTorch (install it first): on a GPU in bf16 with captured graphs, on a CPU in
                 float32 with emulated ones; takes hub ids too; says so where it has to do with less;
                 reads AWQ and GPTQ checkpoints of 4 bits, and quantises others with --quant

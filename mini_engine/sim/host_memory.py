@@ -55,7 +55,7 @@ def needed_bytes(config: ModelConfig, limits: SchedulerLimits, kv_dtype: str = "
     slots = limits.num_blocks * limits.block_size
     ends = 4 * config.vocab_size * config.hidden_size * (1 if config.tie_word_embeddings else 2)
     layer = (weights - ends) // config.num_layers
-    # The host has the embedding and the head a second time, and two forms of a layer on its way.
+    # The host has the embedding and the head a second time, and two layers on their way.
     passing = ends + 2 * layer
     passing += step_bytes(single, limits.max_num_batched_tokens, limits.max_num_seqs)
     if kv_dtype == "fp8":

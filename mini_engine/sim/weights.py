@@ -9,7 +9,8 @@ Matrices are kept as the file has them, (out, in): y = x @ W.T.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar, overload
@@ -63,7 +64,7 @@ class Weights:
 
 class StoredLayers(Sequence[LayerWeights[Array]]):
     """The layers of a checkpoint, each read anew whenever it is asked for: on the way to a device
-    there is one of them on the host, and not all."""
+    there are two of them on the host, and not all."""
 
     def __init__(
         self, num_layers: int, read: Callable[[int], LayerWeights[Array]], on_layer: OnLayer | None
@@ -72,6 +73,18 @@ class StoredLayers(Sequence[LayerWeights[Array]]):
 
     def __len__(self) -> int:
         return self._num_layers
+
+    def __iter__(self) -> Iterator[LayerWeights[Array]]:
+        """While one is used, a thread reads the next: numpy computes without the interpreter."""
+        with ThreadPoolExecutor(1) as reader:
+            coming = reader.submit(self._read, 0)
+            for index in range(len(self)):
+                if self._on_layer:
+                    self._on_layer(index)
+                layer = coming.result()
+                if index + 1 < len(self):
+                    coming = reader.submit(self._read, index + 1)
+                yield layer
 
     @overload
     def __getitem__(self, index: int) -> LayerWeights[Array]: ...
