@@ -6,6 +6,7 @@ took.
 
 from __future__ import annotations
 
+import gc
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -111,6 +112,8 @@ def generate(
     # Tables of RoPE for no more positions than can occur.
     config = replace(checkpoint.config, max_position_embeddings=limits.max_model_len)
     needed = needed_bytes(config, limits, kv_dtype)
+    if needed.total >= LARGE:
+        gc.collect()  # the device of an earlier run, whose blocks and segments know one another
     check_room(config, needed, spec.name, spec.vram_bytes)
     if needed.total < LARGE:
         progress = lambda what, done, total: None  # noqa: E731

@@ -48,8 +48,7 @@ class Needed:
 
 
 def needed_bytes(config: ModelConfig, limits: SchedulerLimits, kv_dtype: str = "auto") -> Needed:
-    """What `SimRunner` takes. kv_dtype: "auto" (float32) or "fp8", whose scales are measured by a
-    prefill on a second device."""
+    """What `SimRunner` takes. kv_dtype: "auto" (float32) or "fp8"."""
     single = replace(config, dtype="float32")
     weights = weight_bytes(single, "fp32")
     slots = limits.num_blocks * limits.block_size
@@ -58,8 +57,6 @@ def needed_bytes(config: ModelConfig, limits: SchedulerLimits, kv_dtype: str = "
     # The host has the embedding and the head a second time, and two layers on their way.
     passing = ends + 2 * layer
     passing += step_bytes(single, limits.max_num_batched_tokens, limits.max_num_seqs)
-    if kv_dtype == "fp8":
-        passing += weights
     cached = "fp32" if kv_dtype == "auto" else kv_dtype
     return Needed(weights, slots * kv_bytes_per_token(single, cached), passing)
 
