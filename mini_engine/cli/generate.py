@@ -13,7 +13,8 @@ after it, and so on. --min-p, --top-k and --top-p drop unlikely tokens, in this 
   python -m mini_engine generate --temperature 0.8 --top-p 0.95 --seed 1 --prompt "Return the"
 
 --backend sim   numpy on the simulated GPU, in float32 and a row at a time, so that every mode gives
-                the same bits: slow for a model of 0.5 billion parameters
+                the same bits: slow for a model of 0.6 billion parameters, which takes 3.4 GB of
+                this machine's memory for five prompts (it says so before it loads)
 --backend cuda  PyTorch (install it first): on a GPU in bf16 with captured graphs, on a CPU in
                 float32 with emulated ones; takes hub ids too; says so where it has to do with less;
                 reads AWQ and GPTQ checkpoints of 4 bits, and quantises others with --quant
@@ -33,20 +34,15 @@ mask over them, and a graph for each shape (chapter 6 says what that costs).
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
-from mini_engine.cli import options, prompts
-from mini_engine.engine.engine import Completion
+from mini_engine.cli import generating, options, prompts
 from mini_engine.engine.generation import SHIPPED
 from mini_engine.engine.sampling import SamplingParams
-from mini_engine.model.tokenizer import Tokenizer
-from mini_engine.predict.hardware import load_spec
-from mini_engine.sim.generate import generate, open_checkpoint
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -136,7 +132,8 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         )
     if args.cache == "static":
         check_static(args)
-    result = _torch(args, texts, stream, console) if in_torch else _sim(args, texts, stream)
+    write = generating.in_torch if in_torch else generating.on_sim
+    result = write(args, texts, sampling_of(args), stream, console)
     formats = {"quant": args.quant, "kv_dtype": args.kv_dtype, "cache": args.cache}
     return {"backend": args.backend, "streamed": stream, **formats, **result}
 
@@ -180,119 +177,3 @@ def show(result: dict[str, Any], console: Console) -> None:
         if result["steps_per_replay"] > 1:
             what += f", {result['steps_per_replay']} steps a replay"
     console.print(f"[dim]{what}[/dim]", soft_wrap=True)
-
-
-class _Printer:
-    """Prints a prompt with its first token, and then each token as it comes."""
-
-    def __init__(self, prompt: str, tokenizer: Tokenizer) -> None:
-        self._before, self._stream = prompt, tokenizer.stream()
-
-    def on_token(self, _index: int, token: int) -> None:
-        print(self._before + self._stream.push(token), end="", flush=True)
-        self._before = ""
-
-    def finish(self) -> None:
-        print(self._stream.finish(), flush=True)
-
-
-def _sim(args: argparse.Namespace, texts: Sequence[str], stream: bool) -> dict[str, Any]:
-    for word, given in (
-        ("--plain", args.kernels == 0),
-        ("--kernels", args.kernels),
-        ("--steps-per-replay", args.steps_per_replay > 1),
-    ):
-        if given:
-            raise ValueError(f"{word} is for the real engine: add --backend cuda")
-    checkpoint = open_checkpoint(args.model)
-    printer = _Printer(texts[0], checkpoint.tokenizer)
-    spec = load_spec(args.spec, args.host, args.engine)
-    done = generate(
-        checkpoint,
-        spec,
-        texts,
-        args.mode,
-        max_new_tokens=args.max_new_tokens,
-        capture_sizes=args.capture_sizes,
-        kv_dtype=args.kv_dtype,
-        sampling=sampling_of(args),
-        on_token=printer.on_token if stream else None,
-    )
-    if stream:
-        printer.finish()
-    return {
-        "model": checkpoint.config.name,
-        "mode": args.mode,
-        **options.told(spec),
-        "prompts": _rows(texts, done.texts, done.completions),
-        "launches": done.counters.launches,
-        "kernels": done.counters.kernels,
-        "simulated_ms": done.simulated_us / 1000,
-    }
-
-
-def _torch(
-    args: argparse.Namespace, texts: Sequence[str], stream: bool, console: Console
-) -> dict[str, Any]:
-    try:
-        from mini_engine.cuda.generate import generate as torch_generate
-        from mini_engine.cuda.generate import open_tokenizer
-        from mini_engine.cuda.generate_static import generate_static
-    except ImportError as error:
-        raise ValueError(
-            f"--backend cuda needs PyTorch ({error}): pip install 'torch>=2.11,<2.14'"
-        ) from None
-    printer, notes = _Printer(texts[0], open_tokenizer(args.model)), list[str]()
-
-    def tell(note: str) -> None:
-        notes.append(note)
-        console.print(note, soft_wrap=True, markup=False)
-
-    both: dict[str, Any] = {
-        "max_new_tokens": args.max_new_tokens,
-        "quant": args.quant,
-        "sampling": sampling_of(args),
-        "on_token": printer.on_token if stream else None,
-        "tell": tell,
-    }
-    if args.cache == "static":
-        done = generate_static(args.model, texts, args.mode, **both)
-    else:
-        done = torch_generate(
-            args.model,
-            texts,
-            args.mode,
-            capture_sizes=args.capture_sizes,
-            kernels=5 if args.kernels is None else args.kernels,
-            steps_per_replay=args.steps_per_replay,
-            kv_dtype=args.kv_dtype,
-            **both,
-        )
-    if stream:
-        printer.finish()
-    return {
-        "model": done.model,
-        "mode": done.mode,
-        "device": done.device,
-        "kernels_per_layer": done.kernels_per_layer,
-        "pdl": done.pdl,
-        "steps_per_replay": done.steps_per_replay,
-        "prompts": _rows(texts, done.texts, done.completions),
-        "notes": notes,
-        "graphs": done.report.graphs,
-        "capture_ms": done.report.time_us / 1000,
-    }
-
-
-def _rows(
-    prompts: Sequence[str], texts: Sequence[str], completions: Sequence[Completion]
-) -> list[dict[str, Any]]:
-    return [
-        {
-            "prompt": prompt,
-            "text": text,
-            "tokens": list(completion.tokens),
-            "finish_reason": completion.finish_reason,
-        }
-        for prompt, text, completion in zip(prompts, texts, completions, strict=True)
-    ]

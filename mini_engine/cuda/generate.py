@@ -23,15 +23,23 @@ from mini_engine.cuda.graphs.backend import (
 )
 from mini_engine.cuda.kv_scales import measured_scales
 from mini_engine.cuda.model import KVCache
-from mini_engine.cuda.path import Kernels, Tell, decoding_model, interpreted, kernels_of
+from mini_engine.cuda.path import Kernels, decoding_model, interpreted, kernels_of
 from mini_engine.cuda.runner import TorchRunner
 from mini_engine.cuda.weights import first_line, load_weights, loaded_bytes, no_room, resolve_model
 from mini_engine.dispatch.capture_report import CaptureReport
-from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.dispatch.modes import CUDAGraphMode, parse
 from mini_engine.engine.engine import Completion, Engine
-from mini_engine.engine.generation import OnToken, limits_for, requests_for, run_all
+from mini_engine.engine.generation import (
+    OnToken,
+    Tell,
+    limits_for,
+    mode_of,
+    requests_for,
+    run_all,
+    sizes_for,
+    with_blocks_for,
+)
 from mini_engine.engine.sampling import GREEDY, SamplingParams
 from mini_engine.engine.scheduler import SchedulerLimits
 from mini_engine.model.config import ModelConfig
@@ -82,7 +90,8 @@ def dtype_for(backend: GraphBackend, tell: Tell) -> torch.dtype:
 def open_tokenizer(model: str) -> Tokenizer:
     """The tokenizer of a folder or hub id."""
     folder = resolve_model(model)
-    return Tokenizer(folder, ModelConfig.from_folder(folder).eos_token_ids)
+    config = ModelConfig.from_folder(folder)
+    return Tokenizer(folder, config.eos_token_ids, config.vocab_size)
 
 
 @torch.inference_mode()
@@ -118,10 +127,13 @@ def generate(
     dtype = dtype_for(backend, tell)
     folder = resolve_model(checkpoint)
     config = ModelConfig.from_folder(folder)
-    tokenizer = Tokenizer(folder, config.eos_token_ids)
+    tokenizer = Tokenizer(folder, config.eos_token_ids, config.vocab_size)
     limits = limits_for(config, len(prompts))
-    limits = limits_that_fit(config, limits, backend, dtype, tell, kv_dtype, quant)
     requests = requests_for(prompts, tokenizer, limits, max_new_tokens, sampling)
+    limits = with_blocks_for(limits, requests)
+    limits = limits_that_fit(config, limits, backend, dtype, tell, kv_dtype, quant)
+    for request in requests:
+        limits.check(request)
     # A graph's attention is built for the longest context, so it is worth knowing.
     longest = max(len(request.prompt) + request.max_new_tokens for request in requests)
     longest = min(longest, limits.max_model_len)
@@ -132,12 +144,7 @@ def generate(
         cache = KVCache.allocate(
             config, limits.num_blocks, limits.block_size, backend.device, dtype, scales
         )
-        sizes = default_capture_sizes(
-            limits.max_num_seqs,
-            limits.max_num_batched_tokens,
-            capture_sizes=capture_sizes,
-            mode=mode,
-        )
+        sizes = sizes_for(mode, limits, capture_sizes, tell)
         dispatcher = GraphDispatcher(mode, sizes, limits.max_num_seqs)
         model = decoding_model(weights, cache, backend, kernels, tell)
         runner = TorchRunner(model, limits, dispatcher, backend, sampling=sampling.temperature > 0)
@@ -156,7 +163,7 @@ def generate(
     return Generation(
         config.name,
         str(backend.device),
-        mode,
+        mode_of(dispatcher),
         kernels_of(model, mode),
         getattr(model, "pdl", False),
         steps_per_replay,

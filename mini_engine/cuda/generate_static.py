@@ -15,12 +15,11 @@ import torch
 
 from mini_engine.cuda.generate import Generation, dtype_for, limits_that_fit, nearest_backend
 from mini_engine.cuda.model import Model
-from mini_engine.cuda.path import Tell
 from mini_engine.cuda.static_cache import StaticCache
 from mini_engine.cuda.static_engine import StaticEngine
 from mini_engine.cuda.weights import first_line, load_weights, resolve_model
 from mini_engine.dispatch.capture_report import CaptureReport, RungReport
-from mini_engine.engine.generation import OnToken, limits_for, requests_for
+from mini_engine.engine.generation import OnToken, Tell, limits_for, requests_for
 from mini_engine.engine.sampling import GREEDY, SamplingParams
 from mini_engine.model.config import ModelConfig
 from mini_engine.model.tokenizer import Tokenizer
@@ -53,7 +52,7 @@ def generate_static(
     dtype = dtype_for(backend, tell)
     folder = resolve_model(checkpoint)
     config = ModelConfig.from_folder(folder)
-    tokenizer = Tokenizer(folder, config.eos_token_ids)
+    tokenizer = Tokenizer(folder, config.eos_token_ids, config.vocab_size)
     limits = limits_for(config, len(prompts))
     requests = requests_for(prompts, tokenizer, limits, max_new_tokens, sampling)
     t_max = max(len(request.prompt) for request in requests) + max_new_tokens

@@ -9,7 +9,6 @@ interpreter. Where they cannot run, the plain model does the same, more slowly.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Literal
 
@@ -19,9 +18,9 @@ from mini_engine.cuda.graphs.backend import GraphBackend
 from mini_engine.cuda.model import KVCache, Model
 from mini_engine.cuda.weights import Weights
 from mini_engine.dispatch.modes import CUDAGraphMode, parse
+from mini_engine.engine.generation import Tell
 from mini_engine.model.config import ModelConfig
 
-Tell = Callable[[str], object]
 Kernels = Literal[0, 5, 9]  # a layer; 0: the plain model
 OLDEST = (8, 0)  # Triton's oldest GPU that is not a matter of luck; we compile for it, too
 

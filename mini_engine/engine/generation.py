@@ -6,6 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from mini_engine.dispatch.default_ladder import default_capture_sizes
+from mini_engine.dispatch.dispatcher import GraphDispatcher
+from mini_engine.dispatch.modes import CUDAGraphMode, parse
 from mini_engine.engine.engine import Completion, Engine
 from mini_engine.engine.sampling import GREEDY, SEEDS, SamplingParams
 from mini_engine.engine.scheduler import Request, SchedulerLimits
@@ -13,8 +16,9 @@ from mini_engine.model.config import ModelConfig
 from mini_engine.model.tokenizer import Tokenizer
 
 SHIPPED = Path(__file__).parent.parent / "checkpoints" / "tiny-qwen3"
-MAX_CONTEXT = 16_384  # tokens of a request: a KV cache for 16 such requests stays small
+MAX_CONTEXT = 16_384  # tokens of a request
 OnToken = Callable[[int, int], None]  # (index of the prompt, token id)
+Tell = Callable[[str], object]  # is given a line for people
 
 
 def limits_for(config: ModelConfig, num_prompts: int) -> SchedulerLimits:
@@ -62,6 +66,41 @@ def requests_for(
                 "shorten the prompt or ask for less"
             )
     return requests
+
+
+def with_blocks_for(limits: SchedulerLimits, requests: Sequence[Request]) -> SchedulerLimits:
+    """`limits` with as many KV blocks as these requests fill at most, and no more: those of the
+    `max_num_seqs` longest, and the null block."""
+    sizes = [-(-(len(r.prompt) + r.max_new_tokens) // limits.block_size) for r in requests]
+    longest = sorted(sizes, reverse=True)[: limits.max_num_seqs]
+    return replace(limits, num_blocks=1 + sum(longest))
+
+
+def sizes_for(
+    mode: str, limits: SchedulerLimits, capture_sizes: Sequence[int] | None, tell: Tell
+) -> list[int]:
+    """The sizes to capture: those given or, with None, vLLM's. `tell` gets a line that names the
+    given ones that no step can reach. Raises ValueError for a size below 1."""
+    top = limits.max_num_batched_tokens
+    sizes = default_capture_sizes(limits.max_num_seqs, top, capture_sizes=capture_sizes, mode=mode)
+    dropped = sorted({size for size in capture_sizes or () if size > top})
+    if dropped and parse(CUDAGraphMode, mode) is not CUDAGraphMode.NONE:
+        tell(
+            f"capture sizes {', '.join(map(str, dropped))} are dropped: a step has at most {top} "
+            "tokens" + ("" if sizes else "; none is left, so every step runs eagerly")
+        )
+    return sizes
+
+
+def mode_of(dispatcher: GraphDispatcher) -> str:
+    """The mode that the dispatcher's graphs leave it: that it was made with, NONE where it has no
+    graph, and of FULL_AND_PIECEWISE one half where the other has none."""
+    there = {descriptor.mode for descriptor in dispatcher.descriptors()}
+    if not there:
+        return "NONE"
+    if dispatcher.mode is CUDAGraphMode.FULL_AND_PIECEWISE and len(there) == 1:
+        return "PIECEWISE" if CUDAGraphMode.PIECEWISE in there else "FULL_DECODE_ONLY"
+    return dispatcher.mode.name
 
 
 def run_all(

@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from mini_engine.model.config import ModelConfig
-from mini_engine.model.fields import Fields, read_json_object
+from mini_engine.model.fields import Fields, in_short
 from mini_engine.model.quantization import Expected
+from mini_engine.records.json_file import read_json_object
 
 EMBED, FINAL_NORM, LM_HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
 DTYPES = ("F32", "F16", "BF16")
@@ -201,10 +202,14 @@ def _read_shards(index: Path) -> dict[str, StoredTensor]:
         raise ValueError(f"{index}: {error}") from None
     tensors: dict[str, StoredTensor] = {}
     for shard in sorted(set(shard_of.values())):
-        # A name, not a path: an index must not reach outside its folder.
-        if Path(shard).name != shard or not (index.parent / shard).is_file():
-            named = next(name for name, file in shard_of.items() if file == shard)
-            raise ValueError(f"{index}: shard {shard!r} is missing; it should hold {named}")
+        named = next(name for name, file in shard_of.items() if file == shard)
+        if Path(shard).name != shard:
+            raise ValueError(
+                f"{index}: {in_short(shard)}, the shard of {named}, is a path: an index "
+                "must not reach outside its own folder, expected the name of a file beside it"
+            )
+        if not (index.parent / shard).is_file():
+            raise ValueError(f"{index}: shard {in_short(shard)} is missing; it should hold {named}")
         tensors.update(_read_header(index.parent / shard))
     for name, shard in shard_of.items():
         if name not in tensors:

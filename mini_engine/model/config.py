@@ -16,14 +16,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
-from mini_engine.model.fields import Fields, read_json_object
+from mini_engine.model.fields import Fields, cut, in_short
 from mini_engine.model.quantization import StoredQuantization, read_quantization
 from mini_engine.model.rope import RopeScaling, read_rope_scaling, read_rope_theta, rope_frequencies
+from mini_engine.records.json_file import read_json_object
 
 FAMILIES = ("qwen2", "qwen3", "llama")
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+# At most in a config.json. The largest models so far: 126 layers, a context of 10^7 tokens.
+MAX_LAYERS, MAX_SIZE = 1000, 2**24
 _POSITIVE = (
     "hidden_size", "intermediate_size", "num_layers", "num_heads", "num_kv_heads", "head_dim",
     "vocab_size", "max_position_embeddings", "rope_theta", "rms_norm_eps",
@@ -145,7 +149,7 @@ class ModelConfig:
         try:
             return _read(Fields(d), name or where)
         except ValueError as error:
-            raise ValueError(f"{where}: {error}") from None
+            raise ValueError(f"{where}: {cut(str(error), 300)}") from None
 
 
 def named_shape(name: str) -> ModelConfig:
@@ -168,19 +172,20 @@ def _read(f: Fields, name: str) -> ModelConfig:
     if family not in FAMILIES:
         raise ValueError(_unsupported(family))
     _refuse_what_is_not_computed(f, family)
-    num_heads = f.integer("num_attention_heads")
+    size = partial(f.integer, most=MAX_SIZE)
+    num_heads = size("num_attention_heads")
     return ModelConfig(
         name=name,
         family=family,
-        hidden_size=f.integer("hidden_size"),
-        intermediate_size=f.integer("intermediate_size"),
-        num_layers=f.integer("num_hidden_layers"),
+        hidden_size=size("hidden_size"),
+        intermediate_size=size("intermediate_size"),
+        num_layers=f.integer("num_hidden_layers", most=MAX_LAYERS),
         num_heads=num_heads,
         # Llama 1 lacks this field and has a KV head for each head.
-        num_kv_heads=f.integer("num_key_value_heads", num_heads if family == "llama" else None),
+        num_kv_heads=size("num_key_value_heads", num_heads if family == "llama" else None),
         head_dim=_head_dim(f, family, num_heads),
-        vocab_size=f.integer("vocab_size"),
-        max_position_embeddings=f.integer("max_position_embeddings"),
+        vocab_size=size("vocab_size"),
+        max_position_embeddings=size("max_position_embeddings"),
         # Llama 1 and 2 lack it and mean 10,000. Qwen means 1,000,000 and always has the field.
         rope_theta=read_rope_theta(f, absent=10_000.0 if family == "llama" else None),
         rope_scaling=read_rope_scaling(f),
@@ -208,9 +213,11 @@ def _refuse_what_is_not_computed(f: Fields, family: str) -> None:
         raise ValueError("sliding_window is in use: not supported, every layer attends to all")
     if f.given("layer_types"):
         types = f.value("layer_types")
-        others = set(types) - {"full_attention"} if isinstance(types, list) else {types}
-        if others:
-            raise ValueError(f"layer_types has {others}: only 'full_attention' is supported")
+        listed = types if isinstance(types, list) else [types]
+        if others := [one for one in listed if one != "full_attention"]:
+            raise ValueError(
+                f"layer_types has {in_short(others[0])}: only 'full_attention' is supported"
+            )
     for field in ("num_experts", "num_local_experts"):
         if f.integer(field, 0):
             raise ValueError(f"{field} is set: mixtures of experts are not supported")
@@ -221,7 +228,7 @@ def _refuse_what_is_not_computed(f: Fields, family: str) -> None:
 def _head_dim(f: Fields, family: str, num_heads: int) -> int:
     """If absent: 128 in qwen3, as in its class; else the hidden size over the heads."""
     if f.given("head_dim"):
-        return f.integer("head_dim")
+        return f.integer("head_dim", most=MAX_SIZE)
     if family == "qwen3":
         return 128
     hidden_size = f.integer("hidden_size")

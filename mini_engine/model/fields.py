@@ -1,29 +1,16 @@
 """Typed fields of a JSON object.
 
-In:  a JSON file, or the dictionary parsed from one.
+In:  the dictionary parsed from a JSON file.
 Out: typed values, or ValueError("hidden_size is 'big', expected an integer"). The caller, who knows
      the file, puts its name in front.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TypeVar
 
 T = TypeVar("T")
-
-
-def read_json_object(path: Path) -> dict[str, object]:
-    """Parse a UTF-8 file that holds one JSON object. ValueError names the file."""
-    try:
-        parsed = json.loads(path.read_text("utf-8"))
-    except ValueError as error:  # JSONDecodeError and UnicodeDecodeError are both ValueErrors
-        raise ValueError(f"{path}: not JSON: {error}") from None
-    if not isinstance(parsed, dict):
-        raise ValueError(f"{path}: expected a JSON object {{...}}, found {type(parsed).__name__}")
-    return parsed
 
 
 class Fields:
@@ -46,11 +33,19 @@ class Fields:
             raise ValueError(f"{name} is missing")
         return self._values[name]
 
-    def integer(self, name: str, absent: int | None = None) -> int:
-        return self._read(name, absent, "an integer", int)
+    def integer(self, name: str, absent: int | None = None, most: int | None = None) -> int:
+        """`most`: the largest value that is accepted."""
+        value = self._read(name, absent, "an integer", int)
+        if most is not None and value > most:
+            raise ValueError(f"{name} is {in_short(value)}, expected at most {most:,}")
+        return value
 
     def number(self, name: str, absent: float | None = None) -> float:
-        return float(self._read(name, absent, "a number", int, float))
+        value = self._read(name, absent, "a number", int, float)
+        try:
+            return float(value)
+        except OverflowError:
+            raise ValueError(f"{name} is {in_short(value)}, too large for a float") from None
 
     def boolean(self, name: str, absent: bool | None = None) -> bool:
         return self._read(name, absent, "true or false", bool)
@@ -64,7 +59,7 @@ class Fields:
         if value is None:
             return Fields({})
         if not isinstance(value, dict):
-            raise ValueError(f"{name} is {value!r}, expected an object {{...}}")
+            raise ValueError(f"{name} is {in_short(value)}, expected an object {{...}}")
         return Fields(value)
 
     def integers(self, name: str) -> tuple[int, ...]:
@@ -73,7 +68,9 @@ class Fields:
         listed = [] if value is None else value if isinstance(value, list) else [value]
         for one in listed:
             if isinstance(one, bool) or not isinstance(one, int):
-                raise ValueError(f"{name} is {value!r}, expected an integer or a list of them")
+                raise ValueError(
+                    f"{name} is {in_short(value)}, expected an integer or a list of them"
+                )
         return tuple(listed)
 
     def _read(self, name: str, absent: T | None, expected: str, *types: type[T]) -> T:
@@ -82,5 +79,19 @@ class Fields:
         value = self.value(name)
         # JSON true is a Python int, but no number.
         if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
-            raise ValueError(f"{name} is {value!r}, expected {expected}")
+            raise ValueError(f"{name} is {in_short(value)}, expected {expected}")
         return value
+
+
+def in_short(value: object) -> str:
+    """A value out of a file, for an error message: its repr, and of a long one the beginning."""
+    try:
+        text = repr(value)
+    except RecursionError:
+        return f"a {type(value).__name__} nested too deeply"
+    return cut(text, 60)
+
+
+def cut(text: str, most: int) -> str:
+    """At most so many characters of a text, with dots where some are missing."""
+    return text if len(text) <= most else f"{text[: most - 3]}..."

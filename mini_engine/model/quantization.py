@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mini_engine.model.fields import Fields
+from mini_engine.model.fields import Fields, in_short
 
 FIELD = "quantization_config"
 METHODS = ("awq", "gptq")
@@ -77,8 +77,8 @@ def _read(f: Fields) -> StoredQuantization:
         others = [name for name in _listed(modules) if name not in PLAIN]
         if others:
             raise ValueError(
-                f"modules_to_not_convert has {', '.join(map(repr, others))}, expected none but "
-                f"{', '.join(PLAIN)}: all matrices of the layers are read as quantised"
+                f"modules_to_not_convert has {', '.join(map(in_short, others[:3]))}, expected none "
+                f"but {', '.join(PLAIN)}: all matrices of the layers are read as quantised"
             )
         return StoredQuantization(method, group)
     version = f.text("checkpoint_format", "gptq")
@@ -94,7 +94,7 @@ def _read(f: Fields) -> StoredQuantization:
 def _expect(field: str, value: object, *allowed: object) -> None:
     if value not in allowed:
         words = " or ".join(repr(one) for one in allowed)
-        raise ValueError(f"{field} is {value!r}, expected {words}")
+        raise ValueError(f"{field} is {in_short(value)}, expected {words}")
 
 
 def _listed(value: object) -> list[object]:

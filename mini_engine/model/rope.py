@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from mini_engine.model.fields import Fields
+from mini_engine.model.fields import Fields, in_short
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class RopeScaling:
         if self.factor < 1 or self.original_max_position_embeddings < 1:
             raise ValueError(
                 "rope_scaling needs factor >= 1 and original_max_position_embeddings >= 1, not "
-                f"{self.factor} and {self.original_max_position_embeddings}"
+                f"{self.factor} and {in_short(self.original_max_position_embeddings)}"
             )
 
 
@@ -72,7 +72,9 @@ def read_rope_scaling(config: Fields) -> RopeScaling | None:
     if rope_type == "default":
         return None
     if rope_type != "llama3":
-        raise ValueError(f"rope_type {rope_type!r} is not supported: only 'default' and 'llama3'")
+        raise ValueError(
+            f"rope_type {in_short(rope_type)} is not supported: only 'default' and 'llama3'"
+        )
     return RopeScaling(
         factor=rope.number("factor"),
         low_freq_factor=rope.number("low_freq_factor"),

@@ -6,6 +6,8 @@ Out: ids of a prompt, text of ids, and text in parts as ids arrive one at a time
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import tokenizers
@@ -17,24 +19,42 @@ _REPLACEMENT = "\ufffd"
 class Tokenizer:
     """Raises ValueError if the folder has no tokenizer.json, or one that cannot be read.
 
-    `eos_token_ids`: the ids that end a text, from `ModelConfig`.
+    `eos_token_ids`: the ids that end a text, and `vocab_size`: how many ids the model knows, both
+    from `ModelConfig`. Without a `vocab_size`, ids are not held against it.
     """
 
-    def __init__(self, folder: str | Path, eos_token_ids: tuple[int, ...]) -> None:
-        path = Path(folder) / "tokenizer.json"
-        if not path.is_file():
-            raise ValueError(f"{path}: missing; prompts can then only be given as token ids")
-        try:
-            self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
-        except Exception as error:  # the library raises bare Exception
-            raise ValueError(f"{path}: not a tokenizer: {error}") from None
-        self.eos_token_ids = eos_token_ids
+    def __init__(
+        self, folder: str | Path, eos_token_ids: tuple[int, ...], vocab_size: int | None = None
+    ) -> None:
+        self._path = Path(folder) / "tokenizer.json"
+        if not self._path.is_file():
+            raise ValueError(f"{self._path}: missing; prompts can then only be given as token ids")
+        with self._errors_named():
+            self._tokenizer = tokenizers.Tokenizer.from_file(str(self._path))
+            # A file may ask to cut or to fill up every text. transformers does so only on demand.
+            self._tokenizer.no_truncation()
+            self._tokenizer.no_padding()
+        self.eos_token_ids, self._vocab_size = eos_token_ids, vocab_size
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of a prompt. ValueError if there are none: generation needs a first token."""
-        ids = list(self._tokenizer.encode(text).ids)
+        """Token ids of a prompt.
+
+        Raises ValueError if there are none, because generation needs a first token; for an id that
+        the model has no embedding for; and where the text or the file cannot be used.
+        """
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise ValueError(f"the prompt is not Unicode text: {error}") from None
+        with self._errors_named():
+            ids = list(self._tokenizer.encode(text).ids)
         if not ids:
             raise ValueError("the prompt is empty: give at least one character")
+        if self._vocab_size is not None and max(ids) >= self._vocab_size:
+            raise ValueError(
+                f"{self._path}: token {max(ids)} of the prompt is beyond the model's vocab_size "
+                f"{self._vocab_size}: does the tokenizer belong to this config.json?"
+            )
         return ids
 
     def decode(self, ids: list[int]) -> str:
@@ -44,6 +64,16 @@ class Tokenizer:
     def stream(self) -> TextStream:
         """A fresh decoder for one request's output."""
         return TextStream(self)
+
+    @contextmanager
+    def _errors_named(self) -> Iterator[None]:
+        """The library raises bare Exception, and where its Rust panics, a bare BaseException."""
+        try:
+            yield
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:
+            raise ValueError(f"{self._path}: not a tokenizer: {error}") from None
 
 
 class TextStream:

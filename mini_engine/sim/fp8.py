@@ -10,6 +10,8 @@ Costs are theirs, at one byte a number of the cache.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from mini_engine.model.kv_fp8 import LARGEST
@@ -64,7 +66,7 @@ def _store(inner: Kernel) -> Kernel:
         plain = inner.bytes(q, k_cache, v_cache, qkv, *rest[:-1], **s)
         return plain - stored * (qkv.dtype.itemsize - k_cache.dtype.itemsize)
 
-    return Kernel(inner.name, function, cost, inner.flops, inner.dynamic, inner.kind)
+    return replace(inner, function=function, bytes=cost)
 
 
 def _attend(
@@ -80,6 +82,4 @@ def _attend(
 
 
 rope_kv_write, qk_norm_rope_kv_write = _store(k.rope_kv_write), _store(k.qk_norm_rope_kv_write)
-attention = Kernel(
-    k.attention.name, _attend, k.attention.bytes, k.attention.flops, dynamic=True, kind="attention"
-)
+attention = replace(k.attention, function=_attend)

@@ -6,32 +6,54 @@ took.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import gc
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import count
 from pathlib import Path
 
 from mini_engine.dispatch.capture_report import CaptureReport
-from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.engine.engine import Completion, Engine
-from mini_engine.engine.generation import OnToken, limits_for, requests_for, run_all
+from mini_engine.engine.generation import (
+    OnToken,
+    Tell,
+    limits_for,
+    mode_of,
+    requests_for,
+    run_all,
+    sizes_for,
+    with_blocks_for,
+)
 from mini_engine.engine.sampling import GREEDY, SamplingParams
+from mini_engine.model.checkpoint import StoredTensor
 from mini_engine.model.config import ModelConfig
 from mini_engine.model.tokenizer import Tokenizer
 from mini_engine.predict.hardware import DeviceSpec
 from mini_engine.sim.clocks import Counters
 from mini_engine.sim.device import Device
+from mini_engine.sim.host_memory import check_room, named, needed_bytes
 from mini_engine.sim.runner import SimRunner
-from mini_engine.sim.weights import Weights, load_weights
+from mini_engine.sim.weights import Weights, checked_tensors, read_weights
+
+LARGE = 2**30  # bytes: a smaller model is there at once
+HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+", re.ASCII)
+Progress = Callable[[str, int, int], None]  # (what is done, how much of it, of how much)
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A Hugging Face folder, loaded."""
+    """A Hugging Face folder, whose tensors were found and checked, and are read when needed."""
 
     config: ModelConfig
-    weights: Weights
+    stored: Mapping[str, StoredTensor]
     tokenizer: Tokenizer
+
+    @cached_property
+    def weights(self) -> Weights:
+        return read_weights(self.config, self.stored)
 
 
 @dataclass(frozen=True)
@@ -47,11 +69,17 @@ class Generation:
 
 
 def open_checkpoint(folder: Path | str) -> Checkpoint:
-    """Load config, weights and tokenizer. Raises `ValueError` naming the file that is wrong."""
-    folder = Path(folder)
+    """Read config and tokenizer, and find the weights. Raises `ValueError` naming the file that is
+    wrong."""
+    word, folder = str(folder), Path(folder)
+    if HUB_ID.fullmatch(word) and not folder.exists():
+        raise ValueError(
+            f"{word}: no such folder. If it is a hub id: the simulated GPU reads folders, and "
+            "generate --backend cuda, with PyTorch, takes hub ids and downloads them"
+        )
     config = ModelConfig.from_folder(folder)
-    weights = load_weights(config, folder)
-    return Checkpoint(config, weights, Tokenizer(folder, config.eos_token_ids))
+    stored = checked_tensors(config, folder)
+    return Checkpoint(config, stored, Tokenizer(folder, config.eos_token_ids, config.vocab_size))
 
 
 def generate(
@@ -65,34 +93,69 @@ def generate(
     kv_dtype: str = "auto",
     sampling: SamplingParams = GREEDY,
     on_token: OnToken | None = None,
+    tell: Tell = lambda line: None,
+    progress: Progress = lambda what, done, total: None,
 ) -> Generation:
     """Run all prompts side by side; `on_token(prompt index, token id)` for each token. `sampling`
     is the first prompt's; `requests_for` says what the seeds of the others are.
 
-    kv_dtype: "fp8", or "auto" for float32, as everything else here is.
+    kv_dtype: "fp8", or "auto" for float32, as everything else here is. `tell` is given a line for
+    what was left out, and for a model that takes more than `LARGE` bytes what that is; of such a
+    model `progress` hears too.
 
-    Raises `ValueError` for an empty prompt and for one that does not fit the context.
+    Raises `ValueError` for an empty prompt, for one that does not fit the context, for a model that
+    does not fit the memory, and for weights that are not finite.
     """
-    config, tokenizer = checkpoint.config, checkpoint.tokenizer
-    limits = limits_for(config, len(prompts))
+    tokenizer, limits = checkpoint.tokenizer, limits_for(checkpoint.config, len(prompts))
     requests = requests_for(prompts, tokenizer, limits, max_new_tokens, sampling)
-    sizes = default_capture_sizes(
-        limits.max_num_seqs, limits.max_num_batched_tokens, capture_sizes=capture_sizes, mode=mode
-    )
+    limits = with_blocks_for(limits, requests)
+    # Tables of RoPE for no more positions than can occur.
+    config = replace(checkpoint.config, max_position_embeddings=limits.max_model_len)
+    needed = needed_bytes(config, limits, kv_dtype)
+    if needed.total >= LARGE:
+        gc.collect()  # the device of an earlier run, whose blocks and segments know one another
+    check_room(config, needed, spec.name, spec.vram_bytes)
+    if needed.total < LARGE:
+        progress = lambda what, done, total: None  # noqa: E731
+    else:
+        tell(f"{config.name} needs {needed}")
+    sizes = sizes_for(mode, limits, capture_sizes, tell)
     dispatcher = GraphDispatcher(mode, sizes, limits.max_num_seqs)
     device = Device(spec)
-    drawn = sampling.temperature > 0
-    runner = SimRunner(
-        device, config, checkpoint.weights, limits, dispatcher, kv_dtype=kv_dtype, sampling=drawn
-    )
-    report = runner.capture()
-    before, began = device.counters.copy(), device.cpu_us
-    completions = run_all(Engine(runner, limits, dispatcher), requests, on_token)
+    with named(config, needed):
+        weights = read_weights(
+            config, checkpoint.stored, lambda i: progress("loading layers", i, config.num_layers)
+        )
+        runner = SimRunner(
+            device, config, weights, limits, dispatcher,
+            kv_dtype=kv_dtype, sampling=sampling.temperature > 0,
+        )  # fmt: skip
+        del weights  # the device has them now
+        progress("warming up and capturing graphs", 0, len(dispatcher.descriptors()))
+        report = runner.capture()
+        for line in report.lines():
+            tell(line)
+        before, began = device.counters.copy(), device.cpu_us
+        on_each = _counting(on_token, progress, len(requests) * max_new_tokens)
+        completions = run_all(Engine(runner, limits, dispatcher), requests, on_each)
     return Generation(
-        mode,
+        mode_of(dispatcher),
         completions,
         tuple(tokenizer.decode(list(c.tokens)) for c in completions),
         device.counters.since(before),
         device.cpu_us - began,
         report,
     )
+
+
+def _counting(on_token: OnToken | None, progress: Progress, total: int) -> OnToken:
+    """`on_token`, and the progress of writing."""
+    done = count(1)
+    progress("writing tokens", 0, total)
+
+    def on_each(index: int, token: int) -> None:
+        progress("writing tokens", next(done), total)
+        if on_token:
+            on_token(index, token)
+
+    return on_each

@@ -5,8 +5,8 @@ In: arrays on the device. Out: the out-parameter, always first, written in place
 **Batch invariance.** A row's result must not depend on the rows beside it: otherwise a batch of 5
 and the rung of 8 that replays it would differ in the last bits, and eager and graph could not be
 compared bit for bit. BLAS promises equal bits only for calls of one shape, so `linear` multiplies
-row by row (one `(1, K) @ (K, N)` for each row, always the same call), and `attention` does one
-query at a time over exactly the keys it may see, in tiles that begin at its first key. A real
+row by row (each block of outputs by the same `(1, K) @ (K, n)` for every row), and `attention` does
+one query at a time over exactly the keys it may see, in tiles that begin at its first key. A real
 engine cannot afford this and compares with a tolerance.
 
 Costs follow one rule: each activation and weight is moved once. Index arrays and rotary tables
@@ -24,11 +24,12 @@ from mini_engine.sim.attention import attend_tiled
 from mini_engine.sim.launch import Buffer, kernel
 
 F32 = np.float32
+BLOCK = 2**17  # numbers of a weight that are multiplied at a time: 512 KiB
 
 # -- once a step, at its start -------------------------------------------------------------------
 
 
-@kernel(bytes=lambda out, ids, table: 2 * out.nbytes)
+@kernel(bytes=lambda out, ids, table: 2 * out.nbytes, indices=(1,))
 def embed(out: np.ndarray, ids: np.ndarray, table: np.ndarray) -> None:
     """out[t] = table[ids[t]]. out (T, H), ids (T,) int32, table (V, H)."""
     out[...] = table[ids]
@@ -65,16 +66,25 @@ def add_rms_norm(
     out[...] = _normalised(residual, weight, eps)
 
 
+def _multiply_rows(out: np.ndarray, x: np.ndarray, weight: np.ndarray) -> None:
+    """out = x @ weightᵀ, row by row over one block of outputs after another: a block stays in the
+    cache of a core while all T rows pass over it. Which blocks there are depends on `weight`."""
+    size = max(BLOCK // weight.shape[1], 1)
+    for first in range(0, len(weight), size):
+        block = slice(first, first + size)
+        np.matmul(x[:, None, :], weight[block].T, out=out[:, None, block])
+
+
 @kernel(flops=lambda out, x, weight: 2 * out.size * weight.shape[1], kind="product")
 def linear(out: np.ndarray, x: np.ndarray, weight: np.ndarray) -> None:
-    """out = x @ weightᵀ, row by row. out (T, N), x (T, K), weight (N, K)."""
-    np.matmul(x[:, None, :], weight.T, out=out[:, None, :])
+    """out = x @ weightᵀ. out (T, N), x (T, K), weight (N, K)."""
+    _multiply_rows(out, x, weight)
 
 
 @kernel(flops=lambda out, x, weight, bias: 2 * out.size * weight.shape[1], kind="product")
 def linear_bias(out: np.ndarray, x: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> None:
     """out = x @ weightᵀ + bias. Shapes as `linear`, bias (N,)."""
-    np.matmul(x[:, None, :], weight.T, out=out[:, None, :])
+    _multiply_rows(out, x, weight)
     out += bias
 
 
@@ -89,7 +99,9 @@ def _rope_flops(q: Buffer, k_cache: Buffer, *_: Buffer, **__: object) -> int:
     return 6 * tokens * (q.shape[1] + kv_size)
 
 
-@kernel(bytes=lambda q, k_cache, v_cache, qkv, *_: 2 * qkv.nbytes, flops=_rope_flops)
+@kernel(
+    bytes=lambda q, k_cache, v_cache, qkv, *_: 2 * qkv.nbytes, flops=_rope_flops, indices=(4, 5)
+)
 def rope_kv_write(
     q: np.ndarray,
     k_cache: np.ndarray,
@@ -111,6 +123,7 @@ def rope_kv_write(
 @kernel(
     bytes=lambda q, k_cache, v, qkv, *rest, **_: 2 * qkv.nbytes + rest[-1].nbytes + rest[-2].nbytes,
     flops=lambda q, k_cache, *rest, **_: _rope_flops(q, k_cache) // 6 * 10,
+    indices=(4, 5),
 )
 def qk_norm_rope_kv_write(
     q: np.ndarray,
@@ -196,7 +209,9 @@ def attention_pairs(query_lens: np.ndarray, context_lens: np.ndarray) -> int:
     return int((queries * (2 * context_lens - queries + 1) // 2).sum())
 
 
-@kernel(bytes=_attention_bytes, flops=_attention_flops, dynamic=True, kind="attention")
+@kernel(
+    bytes=_attention_bytes, flops=_attention_flops, dynamic=True, kind="attention", indices=(4,)
+)
 def attention(
     out: np.ndarray,
     q: np.ndarray,
@@ -251,7 +266,7 @@ def silu_mul(out: np.ndarray, gate_up: np.ndarray) -> None:
 # -- once a step, at its end ---------------------------------------------------------------------
 
 
-@kernel(bytes=lambda out, x, rows: 2 * out.nbytes)
+@kernel(bytes=lambda out, x, rows: 2 * out.nbytes, indices=(2,))
 def select_rows(out: np.ndarray, x: np.ndarray, rows: np.ndarray) -> None:
     """out[r] = x[rows[r]]: each request's last token. out (R, H), x (T, H), rows (R,) int32."""
     out[...] = x[rows]

@@ -116,6 +116,7 @@ class Kernel:
     flops: Cost
     dynamic: bool = False  # does the cost depend on the contents of a buffer?
     kind: Kind = "other"  # which bandwidth it reaches
+    indices: tuple[int, ...] = ()  # which of its buffers hold indices into others
 
 
 def kernel(
@@ -124,9 +125,12 @@ def kernel(
     flops: Cost = lambda *_, **__: 0,
     dynamic: bool = False,
     kind: Kind = "other",
+    indices: tuple[int, ...] = (),
 ) -> Callable[[Callable[..., None]], Kernel]:
     """Make a kernel of a numpy function. Default cost: each buffer moved once, no arithmetic."""
-    return lambda function: Kernel(function.__name__, function, bytes, flops, dynamic, kind)
+    return lambda function: Kernel(
+        function.__name__, function, bytes, flops, dynamic, kind, indices
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,8 +143,13 @@ class Node:
     label: str
 
     def run(self) -> None:
-        """Do the arithmetic, on whatever stands at the addresses now."""
-        self.kernel.function(*[b.array for b in self.buffers], **self.scalars)
+        """Do the arithmetic, on whatever stands at the addresses now. Raises IndexError for a
+        negative index, which numpy would count from the end and a GPU takes before the start."""
+        arrays = [b.array for b in self.buffers]
+        for place in self.kernel.indices:
+            if (least := arrays[place].min(initial=0)) < 0:
+                raise IndexError(f"index {least} is before the start of what it points into")
+        self.kernel.function(*arrays, **self.scalars)
 
     @property
     def bytes(self) -> float:

@@ -15,6 +15,7 @@ Padded rows read zeros: token 0 at position 0, written to slot 0 of block 0, whi
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 
 import numpy as np
@@ -83,6 +84,7 @@ class SimRunner:
         if kv_dtype == "fp8":
             unmeasured = [np.ones((2, config.num_kv_heads), np.float32)] * config.num_layers
             scales = measured_scales(device.spec, config, weights) if weights else unmeasured
+            gc.collect()  # its device, whose blocks and segments know one another
         cache = KVCache.allocate(
             device, config, limits.num_blocks, limits.block_size, cache_dtype, scales
         )

@@ -9,10 +9,11 @@ Matrices are kept as the file has them, (out, in): y = x @ W.T.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +32,8 @@ from mini_engine.model.config import ModelConfig
 
 Array = NDArray[np.float32]
 T = TypeVar("T")  # an array on the host, or a buffer on the device
+OnLayer = Callable[[int], None]
+Fill = Callable[[str, Array], None]  # (name of a tensor, its rows, to be written)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -54,21 +57,79 @@ class Weights:
 
     config: ModelConfig
     embed: Array  # (vocab, hidden)
-    layers: tuple[LayerWeights[Array], ...]
+    layers: Sequence[LayerWeights[Array]]
     final_norm: Array  # (hidden,)
     lm_head: Array  # (vocab, hidden)
 
 
+class StoredLayers(Sequence[LayerWeights[Array]]):
+    """The layers of a checkpoint, each read anew whenever it is asked for: on the way to a device
+    there are two of them on the host, and not all."""
+
+    def __init__(
+        self, num_layers: int, read: Callable[[int], LayerWeights[Array]], on_layer: OnLayer | None
+    ) -> None:
+        self._num_layers, self._read, self._on_layer = num_layers, read, on_layer
+
+    def __len__(self) -> int:
+        return self._num_layers
+
+    def __iter__(self) -> Iterator[LayerWeights[Array]]:
+        """While one is used, a thread reads the next: numpy computes without the interpreter."""
+        with ThreadPoolExecutor(1) as reader:
+            coming = reader.submit(self._read, 0)
+            for index in range(len(self)):
+                if self._on_layer:
+                    self._on_layer(index)
+                layer = coming.result()
+                if index + 1 < len(self):
+                    coming = reader.submit(self._read, index + 1)
+                yield layer
+
+    @overload
+    def __getitem__(self, index: int) -> LayerWeights[Array]: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[LayerWeights[Array]]: ...
+    def __getitem__(
+        self, index: int | slice
+    ) -> LayerWeights[Array] | Sequence[LayerWeights[Array]]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        place = range(len(self))[index]  # raises IndexError
+        if self._on_layer:
+            self._on_layer(place)
+        return self._read(place)
+
+
 def load_weights(config: ModelConfig, folder: str | Path) -> Weights:
-    """Read every tensor of the folder. Raises ValueError as `checkpoint.stored_tensors` does, and
-    for quantised ones, which only the CUDA wing reads."""
+    """The weights of a folder. Raises ValueError as `checked_tensors` does, and for a tensor with a
+    number that is not finite; those of a layer are read, and looked at, when it is asked for."""
+    return read_weights(config, checked_tensors(config, folder))
+
+
+def checked_tensors(config: ModelConfig, folder: str | Path) -> dict[str, StoredTensor]:
+    """Raises ValueError as `checkpoint.stored_tensors` does, and for quantised ones, which only the
+    CUDA wing reads."""
     if config.quantization:
         raise ValueError(
             f"{folder}: its weights are {config.quantization.method} of 4 bits, which the "
             "simulated GPU does not read: use --backend cuda, or the unquantised checkpoint"
         )
-    stored = stored_tensors(config, folder)
-    return _assemble(config, lambda name: _float32(stored[name]))
+    return stored_tensors(config, folder)
+
+
+def read_weights(
+    config: ModelConfig, stored: Mapping[str, StoredTensor], on_layer: OnLayer | None = None
+) -> Weights:
+    """`on_layer(index)` is called before a layer is read."""
+
+    def fill(name: str, rows: Array) -> None:
+        _read_into(rows, stored[name])
+
+    def layer(index: int) -> LayerWeights[Array]:
+        return _layer(config, index, fill)
+
+    return _assemble(config, fill, StoredLayers(config.num_layers, layer, on_layer))
 
 
 def random_weights(config: ModelConfig, seed: int) -> Weights:
@@ -79,37 +140,57 @@ def random_weights(config: ModelConfig, seed: int) -> Weights:
         mean, deviation = random_law(name, shape)
         values = rng.standard_normal(shape, dtype=np.float32)
         tensors[name] = np.float32(mean) + np.float32(deviation) * values
-    return _assemble(config, tensors.pop)  # popped: merging frees the parts
+
+    def fill(name: str, rows: Array) -> None:
+        rows[...] = tensors.pop(name)
+
+    return _assemble(config, fill, [_layer(config, i, fill) for i in range(config.num_layers)])
 
 
 # ---------------------------------------------------------------- parts
 
 
-def _assemble(config: ModelConfig, take: Callable[[str], Array]) -> Weights:
-    def stack(*names: str) -> Array:
-        """The named tensors, row under row."""
-        return take(names[0]) if len(names) == 1 else np.concatenate([take(n) for n in names])
-
-    def layer(index: int) -> LayerWeights[Array]:
-        parts = layer_parts(config, index).items()
-        return LayerWeights(**{field: stack(*names) for field, names in parts})
-
-    embed = stack(EMBED)
+def _assemble(config: ModelConfig, fill: Fill, layers: Sequence[LayerWeights[Array]]) -> Weights:
+    vocabulary = (config.vocab_size, config.hidden_size)
+    embed = _stacked({EMBED: vocabulary}, fill)
     return Weights(
         config=config,
         embed=embed,
-        layers=tuple(layer(i) for i in range(config.num_layers)),
-        final_norm=stack(FINAL_NORM),
-        lm_head=embed if config.tie_word_embeddings else stack(LM_HEAD),
+        layers=layers,
+        final_norm=_stacked({FINAL_NORM: (config.hidden_size,)}, fill),
+        lm_head=embed if config.tie_word_embeddings else _stacked({LM_HEAD: vocabulary}, fill),
     )
 
 
-def _float32(stored: StoredTensor) -> Array:
-    """A float32 copy of the stored tensor. F16 and BF16 are exact in it."""
+def _layer(config: ModelConfig, index: int, fill: Fill) -> LayerWeights[Array]:
+    parts = layer_parts(config, index).items()
+    return LayerWeights(**{field: _stacked(tensors, fill) for field, tensors in parts})
+
+
+def _stacked(tensors: Mapping[str, tuple[int, ...]], fill: Fill) -> Array:
+    """The named tensors of these shapes, row under row."""
+    heights = [shape[0] for shape in tensors.values()]
+    whole = np.empty((sum(heights), *next(iter(tensors.values()))[1:]), np.float32)
+    for name, rows in zip(tensors, np.split(whole, np.cumsum(heights)[:-1]), strict=True):
+        fill(name, rows)
+    return whole
+
+
+def _read_into(rows: Array, stored: StoredTensor) -> None:
+    """Fill `rows` with the stored tensor. F16 and BF16 are exact in float32. Raises ValueError for
+    a number that is not finite: every token would become NaN."""
     raw = stored.raw()
     if stored.dtype == "BF16":
         # A bfloat16 is the upper half of the float32 with the same value.
-        values: Array = (raw.view("<u2").astype(np.uint32) << np.uint32(16)).view(np.float32)
+        halves, bits = raw.view("<u2").reshape(stored.shape), rows.view(np.uint32)
+        np.left_shift(halves, 16, out=bits, dtype=np.uint32, casting="unsafe")
     else:
-        values = raw.view({"F16": "<f2", "F32": "<f4"}[stored.dtype]).astype(np.float32)
-    return np.asarray(values).reshape(stored.shape)
+        rows[...] = raw.view({"F16": "<f2", "F32": "<f4"}[stored.dtype]).reshape(stored.shape)
+    with np.errstate(all="ignore"):
+        finite = np.isfinite(rows.sum())  # quick; a sum may also overflow, so then look closely
+    if not finite and not np.isfinite(rows).all():
+        first = int(np.argmin(np.isfinite(rows)))
+        raise ValueError(
+            f"{stored.file}: tensor {stored.name} has {rows.flat[first]} at element {first:,}, "
+            "expected finite numbers: download or write the file again"
+        )

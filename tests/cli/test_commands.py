@@ -187,7 +187,7 @@ def test_prompts_come_from_the_line_a_file_and_standard_input(
     words = ["generate", "--max-new-tokens", "3", "--prompt", "This function"]
     result = json_of(capsys, *words, "--prompts", str(file))
     assert [p["prompt"] for p in result["prompts"]] == ["This function", "Return a", "Raise an"]
-    monkeypatch.setattr("sys.stdin", io.StringIO("Read a\nWrite a\n"))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"Read a\nWrite a\n")))
     result = json_of(capsys, "generate", "--max-new-tokens", "3", "--prompts", "-")
     assert [p["prompt"] for p in result["prompts"]] == ["Read a", "Write a"]
 

@@ -183,14 +183,14 @@ def test_a_cache_that_does_not_fit_is_made_smaller_and_told(
 ) -> None:
     config = ModelConfig.from_folder(SHIPPED)
     weights, block = weight_bytes(config), 16 * kv_bytes_per_token(config)
-    pretend(*A100, free=int((weights + 5 * block) / 0.9) + 10)
-    told = generated(capsys)
-    assert len(told["prompts"][0]["tokens"]) == len(written)
+    pretend(*A100, free=int((weights + 2 * block) / 0.9) + 10)
+    told = generated(capsys, "--prompt", "Return the")  # one after the other
+    assert [len(row["tokens"]) for row in told["prompts"]] == 2 * [len(written)]
     [note] = told["notes"]
-    assert note.startswith("KV cache of 4 blocks of 16 tokens, ")
+    assert note.startswith("KV cache of 1 blocks of 16 tokens, 2 were wanted")
     assert f"{weights:,} of them go to the weights" in note
     assert main([*WORDS[:-1], "90"]) == 2  # more tokens than the cache can take
-    assert "the cache has 4 beside the null block" in capsys.readouterr().err
+    assert "the cache has 1 beside the null block" in capsys.readouterr().err
     pretend(*A100, free=int((weights + block) / 0.9))
     assert main(WORDS) == 2
     assert "leaves no room for a KV cache: use a smaller model" in one_line(capsys)

@@ -236,6 +236,7 @@ def test_nan_and_infinity_are_not_numbers_of_a_model() -> None:
         ({"model_type": "llama", "mlp_bias": True}, "mlp_bias is true: not supported for llama"),
         ({"sliding_window": 32, "use_sliding_window": True}, "sliding_window is in use"),
         ({"layer_types": ["full_attention", "linear_attention"]}, "layer_types has .*linear"),
+        ({"layer_types": [{}]}, r"layer_types has \{\}: only 'full_attention'"),
         ({"num_experts": 8}, "num_experts is set: mixtures"),
         ({"num_local_experts": 8}, "num_local_experts is set: mixtures"),
         ({"quantization_config": {"quant_method": "awq"}}, "quantization_config: bits is missing"),
@@ -268,6 +269,47 @@ def test_what_the_engine_does_not_compute_is_refused(changes: dict[str, Any], me
 def test_unsupported_family_names_the_supported_ones(family: str) -> None:
     with pytest.raises(ValueError, match=f"'{family}' is not supported.*qwen2, qwen3, llama"):
         read(model_type=family)
+
+
+@pytest.mark.parametrize("field", ["num_hidden_layers", "vocab_size", "head_dim", "hidden_size"])
+@pytest.mark.parametrize("size", [10**9, 10**400], ids=["10^9", "10^400"])
+def test_a_size_that_no_model_has_is_refused_with_its_limit(field: str, size: int) -> None:
+    most = "1,000" if field == "num_hidden_layers" else "16,777,216"
+    with pytest.raises(ValueError, match=rf"{field} is 1000+[.0]*, expected at most {most}$"):
+        read(**{field: size})
+
+
+def test_an_integer_beyond_every_float_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"rms_norm_eps is 1000+\.\.\., too large for a float$"):
+        read(rms_norm_eps=10**400)
+
+
+@pytest.mark.parametrize(
+    "wrong", ["x" * 10**6, [[]] * 10**5, -(10**400)], ids=["text", "list", "integer"]
+)
+@pytest.mark.parametrize("field", ["hidden_size", "eos_token_id", "dtype", "layer_types"])
+def test_of_a_long_value_an_error_shows_the_beginning(field: str, wrong: object) -> None:
+    with pytest.raises(ValueError, match=f"{field} ") as error:
+        read(**{field: wrong})
+    assert len(str(error.value)) < 330
+
+
+@pytest.mark.parametrize("name", ["config.json", "generation_config.json"])
+def test_json_without_an_end_of_brackets_is_refused_by_its_file(name: str, tmp_path: Path) -> None:
+    write(tmp_path, "config.json", config_json())
+    (tmp_path / name).write_text('{"a": ' * 10**5)
+    with pytest.raises(ValueError, match=f"{name}: .*nested too deeply"):
+        ModelConfig.from_folder(tmp_path)
+
+
+def test_a_value_as_deep_as_json_goes_is_named(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(
+        json.dumps(config_json()).replace(
+            '"hidden_size": 48', f'"hidden_size": {"[" * 900}{"]" * 900}'
+        )
+    )
+    with pytest.raises(ValueError, match=r"config\.json: hidden_size is"):
+        ModelConfig.from_folder(tmp_path)
 
 
 def test_folder_errors_name_the_file(tmp_path: Path) -> None:

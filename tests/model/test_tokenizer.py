@@ -117,6 +117,43 @@ def test_missing_or_broken_tokenizer_is_refused(tmp_path: Path) -> None:
         Tokenizer(tmp_path, ())
 
 
+def test_a_tokenizer_nested_without_end_is_refused_by_its_file(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text('{"version": ' * 10**5)
+    with pytest.raises(ValueError, match=r"tokenizer\.json: not a tokenizer"):
+        Tokenizer(tmp_path, ())
+
+
+def test_a_tokenizer_that_panics_on_a_prompt_is_refused_by_its_file(tmp_path: Path) -> None:
+    data = json.loads((CHECKPOINT / "tokenizer.json").read_text())
+    piece = {"SpecialToken": {"id": "[CLS]", "type_id": 0}}
+    data["post_processor"] = {"type": "TemplateProcessing", "single": [piece], "pair": [piece]}
+    data["post_processor"]["special_tokens"] = {}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(data))
+    with pytest.raises(ValueError, match=r"tokenizer\.json: not a tokenizer: no entry found"):
+        Tokenizer(tmp_path, ()).encode("Return the")
+
+
+def test_a_file_that_asks_to_cut_and_to_fill_up_does_neither(
+    tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    library = tokenizers.Tokenizer.from_file(str(CHECKPOINT / "tokenizer.json"))
+    library.enable_truncation(2)
+    library.enable_padding(length=64)
+    assert saved(library, tmp_path).encode("Return the list") == tokenizer.encode("Return the list")
+
+
+def test_a_token_beyond_the_models_vocabulary_is_refused(tokenizer: Tokenizer) -> None:
+    ids = tokenizer.encode("Return the")
+    assert Tokenizer(CHECKPOINT, (), max(ids) + 1).encode("Return the") == ids
+    with pytest.raises(ValueError, match=f"token {max(ids)} .* beyond the model's vocab_size"):
+        Tokenizer(CHECKPOINT, (), max(ids)).encode("Return the")
+
+
+def test_half_a_character_is_no_text(tokenizer: Tokenizer) -> None:
+    with pytest.raises(ValueError, match=r"the prompt is not Unicode text: .*surrogates"):
+        tokenizer.encode("na\udcc3ve")
+
+
 def saved(library: tokenizers.Tokenizer, folder: Path) -> Tokenizer:
     library.save(str(folder / "tokenizer.json"))
     return Tokenizer(folder, ())

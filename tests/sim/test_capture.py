@@ -8,10 +8,11 @@ from contextlib import suppress
 import numpy as np
 import pytest
 
+from mini_engine.sim import fp8
 from mini_engine.sim import kernels as k
 from mini_engine.sim.capture import CaptureError, Graph
 from mini_engine.sim.device import Device
-from mini_engine.sim.launch import Buffer
+from mini_engine.sim.launch import Buffer, Kernel
 from mini_engine.sim.memory import DeviceOutOfMemory, IllegalAddress
 from tests.support.sim_helpers import small_device
 from tests.support.vllm_vectors import vectors
@@ -166,11 +167,49 @@ def test_memory_pressure_inside_a_capture_leaves_its_addresses_mapped() -> None:
     graph.replay()
 
 
-def test_an_index_out_of_its_buffer_is_an_illegal_access() -> None:
+@pytest.mark.parametrize("index", [4, 9, -1, -4])
+def test_an_index_out_of_its_buffer_is_an_illegal_access(index: int) -> None:
     device = small_device()
-    table, ids = device.upload(np.ones((4, 8), np.float32)), device.upload(np.array([9], np.int32))
+    table = device.upload(np.ones((4, 8), np.float32))
+    ids = device.upload(np.array([index], np.int32))
     with pytest.raises(IllegalAddress, match="illegal memory access in embed"):
         device.launch(k.embed, device.empty((1, 8)), ids, table)
+
+
+def ones(*shape: int, kind: type = np.float32) -> np.ndarray:
+    return np.ones(shape, kind)
+
+
+INDEX, TABLE = ones(1, kind=np.int32), ones(1, 1, kind=np.int32)
+ROW, CACHE, CODES = ones(1, 8), ones(2, 4, 1, 8), ones(2, 4, 1, 8, kind=np.uint8)
+ROPE = (ones(1, 24), INDEX, INDEX, ones(9, 4), ones(9, 4))
+SEEN = (TABLE, INDEX, INDEX)
+SCALES = ones(2, 1)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "arrays", "indices"),
+    [
+        (k.select_rows, (ROW, ones(2, 8), INDEX), 1),
+        (k.rope_kv_write, (ROW, CACHE, CACHE, *ROPE), 2),
+        (fp8.rope_kv_write, (ROW, CODES, CODES, *ROPE, SCALES), 2),
+        (k.attention, (ROW, ROW, CACHE, CACHE, *SEEN), 1),
+        (fp8.attention, (ROW, ROW, CODES, CODES, *SEEN, SCALES), 1),
+    ],
+    ids=["select_rows", "rope", "rope in fp8", "attention", "attention in fp8"],
+)
+def test_an_index_of_minus_one_is_refused_by_every_kernel_that_has_one(
+    kernel: Kernel, arrays: tuple[np.ndarray, ...], indices: int
+) -> None:
+    device = small_device()
+    buffers = [device.upload(array) for array in arrays]
+    device.launch(kernel, *buffers)
+    assert len(kernel.indices) == indices
+    for place in kernel.indices:
+        device.copy_(buffers[place], -arrays[place])
+        with pytest.raises(IllegalAddress, match="index -1 is before the start"):
+            device.launch(kernel, *buffers)
+        device.copy_(buffers[place], arrays[place])
 
 
 def test_a_failed_capture_leaves_no_memory_behind() -> None:

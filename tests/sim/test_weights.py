@@ -12,8 +12,14 @@ from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
 from mini_engine.model.config import ModelConfig
-from mini_engine.sim.weights import Weights, load_weights, random_weights
-from tests.support.checkpoint_helpers import FAMILIES, TINY, random_tensors, write, write_shards
+from mini_engine.sim.weights import (
+    Weights,
+    checked_tensors,
+    load_weights,
+    random_weights,
+    read_weights,
+)
+from tests.support.checkpoint_helpers import FAMILIES, Q0, TINY, random_tensors, write, write_shards
 
 
 def same(one: Weights, other: Weights) -> bool:
@@ -72,7 +78,10 @@ def test_shards_give_what_one_file_gives(tmp_path: Path) -> None:
     assert same(whole, load_weights(TINY, tmp_path / "many"))
 
 
-@given(bits=st.lists(st.integers(0, 2**16 - 1), min_size=8, max_size=8))
+FINITE = st.integers(0, 2**16 - 1).filter(lambda bits: bits & 0x7F80 != 0x7F80)
+
+
+@given(bits=st.lists(FINITE, min_size=8, max_size=8))
 def test_every_bfloat16_is_read_as_torch_reads_it(
     bits: list[int], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -86,7 +95,7 @@ def test_every_bfloat16_is_read_as_torch_reads_it(
     read = load_weights(TINY, folder).layers[0].q_norm
     assert read is not None
     assert read.dtype == np.float32
-    # Bit for bit, so that NaN payloads, infinities, denormals and -0.0 count too.
+    # Bit for bit, so that denormals and -0.0 count too.
     assert np.array_equal(read.view(np.uint32), stored.float().numpy().view(np.uint32))
 
 
@@ -126,9 +135,41 @@ def test_folder_written_by_transformers_has_the_tensors_that_are_expected(
 def test_harmless_extra_tensors_are_ignored(tmp_path: Path) -> None:
     tensors = random_tensors(TINY)
     expected = load_weights(TINY, write(tmp_path, tensors))
+    with_more = tmp_path / "more"
+    with_more.mkdir()
     tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = np.ones(4, np.float32)
     tensors["lm_head.weight"] = np.ones((50, 24), np.float32)  # of a tied head: not used
-    assert same(expected, load_weights(TINY, write(tmp_path, tensors)))
+    assert same(expected, load_weights(TINY, write(with_more, tensors)))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
+def test_a_number_that_is_not_finite_is_refused_by_its_tensor(
+    dtype: type, wrong: float, tmp_path: Path
+) -> None:
+    tensors = {name: values.astype(dtype) for name, values in random_tensors(TINY).items()}
+    tensors[Q0][1, 2] = wrong
+    save_file(tensors, tmp_path / "model.safetensors")
+    layers = load_weights(TINY, tmp_path).layers
+    with pytest.raises(ValueError, match=rf"{Q0} has {wrong} at element {TINY.hidden_size + 2},"):
+        list(layers)
+
+
+def test_large_numbers_are_no_infinities_although_their_sum_is_one(tmp_path: Path) -> None:
+    tensors = random_tensors(TINY)
+    tensors[Q0][...] = np.finfo(np.float32).max
+    assert load_weights(TINY, write(tmp_path, tensors)).layers[0].qkv.max() > 1e38
+
+
+def test_a_layer_is_read_when_it_is_asked_for(tmp_path: Path) -> None:
+    asked = list[int]()
+    stored = checked_tensors(TINY, write(tmp_path, random_tensors(TINY)))
+    layers = read_weights(TINY, stored, asked.append).layers
+    assert (len(layers), asked) == (2, [])
+    assert np.array_equal(layers[-1].o, layers[1:][0].o)
+    assert asked == [1, 1]
+    with pytest.raises(IndexError):
+        layers[2]
 
 
 # ---------------------------------------------------------------- random weights

@@ -1,0 +1,249 @@
+"""`generate`: what is read, refused and said on the way from a folder and prompts to a text."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from mini_engine.cli import generating, main, prompts
+from mini_engine.engine.generation import SHIPPED
+from mini_engine.engine.scheduler import SchedulerLimits
+from mini_engine.model.checkpoint import stored_tensors
+from mini_engine.model.config import ModelConfig
+from mini_engine.sim import generate as sim
+from mini_engine.sim import host_memory
+from mini_engine.sim.memory import Memory
+from tests.cli.test_commands import ROOT, json_of, refused
+
+SHORT = ["generate", "--max-new-tokens", "2", "--prompt", "Return the"]
+
+
+def shipped_copy(folder: Path, **changes: Any) -> Path:
+    """The shipped checkpoint with some fields of its config changed."""
+    shutil.copytree(SHIPPED, folder, ignore=shutil.ignore_patterns("*.py"))
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    return folder
+
+
+def stdin_of(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content), "ascii"))
+
+
+# -- memory --------------------------------------------------------------------------------------
+
+
+def test_a_model_beyond_the_memory_is_refused_before_it_is_loaded(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_memory, "free_bytes", lambda: 10**8)
+    monkeypatch.setattr(sim, "read_weights", pytest.fail)
+    said = refused(capsys, *SHORT)
+    assert "tiny-qwen3 needs 0.2 GB of memory: " in said
+    assert "0.1 GB are free on this machine: take a smaller model" in said
+
+
+def test_memory_that_runs_out_all_the_same_has_words(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nothing_left(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(Memory, "_fill", nothing_left)
+    assert "this machine ran out of memory; " in refused(capsys, *SHORT)
+
+
+def test_a_large_model_says_what_it_needs_and_how_far_it_is(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(SHORT) == 0
+    small, said = capsys.readouterr()
+    assert said == ""
+    monkeypatch.setattr(sim, "LARGE", 0)
+    assert main(SHORT) == 0
+    out, said = capsys.readouterr()
+    assert out == small
+    lines = said.splitlines()
+    assert re.fullmatch(r"tiny-qwen3 needs 0.2 GB of memory: .* for the rest", lines[0])
+    assert lines[1:] == [
+        "loading layers: 4",
+        "warming up and capturing graphs: 3",
+        "writing tokens: 2",
+    ]
+
+
+def test_on_a_terminal_progress_is_one_line_that_ends_with_the_first_token() -> None:
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, width=80)
+    with generating.Watch(console, until_tokens=True) as watch:
+        watch.see("loading layers", 3, 28)
+        watch.see("writing tokens", 0, 2)
+        watch.see("writing tokens", 1, 2)
+        shown = screen.getvalue()
+        watch.see("writing tokens", 2, 2)
+    assert "writing tokens: 0 of 2" in shown
+    assert screen.getvalue() == shown
+
+
+def test_the_cache_of_a_prompt_has_room_for_it_and_no_more(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen, fitted = list[int](), sim.with_blocks_for
+
+    def watched(*args: Any) -> SchedulerLimits:
+        limits = fitted(*args)
+        seen.append(limits.num_blocks)
+        return limits
+
+    monkeypatch.setattr(sim, "with_blocks_for", watched)
+    json_of(capsys, *SHORT)
+    json_of(capsys, "generate", "--max-new-tokens", "40", "--prompt", "a", "--prompt", "b")
+    assert seen == [2, 1 + 3 + 3]
+
+
+# -- prompts -------------------------------------------------------------------------------------
+
+
+def test_prompts_are_utf8_whatever_the_locale(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stdin_of(monkeypatch, "naïve\n".encode())
+    result = json_of(capsys, "generate", "--max-new-tokens", "1", "--prompts", "-")
+    assert result["prompts"][0]["prompt"] == "naïve"
+    stdin_of(monkeypatch, b"na\xefve\n")
+    assert "standard input: not UTF-8 text" in refused(capsys, "generate", "--prompts", "-")
+
+
+@pytest.mark.parametrize("given", ["naïve".encode(), b"na\xefve"], ids=["UTF-8", "Latin-1"])
+def test_a_prompt_typed_in_a_c_locale_is_read_or_refused(given: bytes) -> None:
+    plain = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    words = [sys.executable, "-m", "mini_engine", *SHORT[:-2], "--json", "--prompt", given]
+    done = subprocess.run(words, cwd=ROOT, env=os.environ | plain, capture_output=True)
+    if given == b"na\xefve":
+        assert done.returncode == 2
+        assert rb"--prompt 'na\udcefve': not UTF-8 text" in done.stderr
+    else:
+        assert json.loads(done.stdout)["prompts"][0]["prompt"] == "naïve"
+
+
+def test_prompts_that_never_end_are_refused(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prompts, "MAX_BYTES", 1000)
+    said = refused(capsys, "generate", "--prompts", "/dev/zero")
+    assert "/dev/zero: larger than 1,000 bytes" in said
+    monkeypatch.setattr(prompts, "MAX_PROMPTS", 2)
+    stdin_of(monkeypatch, b"a\nb\nc\n")
+    said = refused(capsys, "generate", "--prompts", "-")
+    assert "standard input: 3 prompts, expected 2 at most" in said
+
+
+# -- folders -------------------------------------------------------------------------------------
+
+
+def test_a_hub_id_is_told_which_backend_takes_it(capsys: pytest.CaptureFixture[str]) -> None:
+    said = refused(capsys, "generate", "--model", "Qwen/Qwen3-0.6B")
+    assert "Qwen/Qwen3-0.6B: no such folder. If it is a hub id" in said
+    assert "--backend cuda" in said
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000, expected at most 1,000"),
+        ({"layer_types": [{}]}, "layer_types has {}: only 'full_attention' is supported"),
+        ({"rms_norm_eps": 10**400}, "too large for a float"),
+        ({"vocab_size": 300}, "expected (300, 160) from config.json"),
+    ],
+)
+def test_a_config_that_no_model_has_is_refused_by_its_field(
+    changes: dict[str, Any], says: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    folder = shipped_copy(tmp_path / "model", **changes)
+    said = refused(capsys, "generate", "--model", str(folder))
+    assert says in said
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["config.json", "generation_config.json", "tokenizer.json", "model.safetensors.index.json"],
+)
+def test_json_nested_without_end_is_refused_by_its_file(
+    name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    folder = shipped_copy(tmp_path / "model")
+    (folder / name).write_text('{"version": ' * 10**5)
+    if "index" in name:
+        (folder / "model.safetensors").unlink()
+    assert f"/{name}: " in refused(capsys, "generate", "--model", str(folder))
+
+
+def test_an_index_that_leads_out_of_its_folder_is_told_so(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    folder = shipped_copy(tmp_path / "model")
+    (folder / "model.safetensors").rename(tmp_path / "x")
+    index = {"weight_map": {"model.norm.weight": "../x"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    said = refused(capsys, "generate", "--model", str(folder))
+    assert "'../x', the shard of model.norm.weight, is a path: an index must not reach out" in said
+
+
+@pytest.mark.parametrize("backend", ["sim", "cuda"])
+def test_weights_that_are_no_numbers_are_refused_by_their_tensor(
+    backend: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    if backend == "cuda":
+        pytest.importorskip("torch")
+    folder = shipped_copy(tmp_path / "model")
+    name = "model.layers.1.mlp.down_proj.weight"
+    tensor = stored_tensors(ModelConfig.from_folder(folder), folder)[name]
+    with tensor.file.open("r+b") as file:
+        file.seek(tensor.start)
+        file.write(b"\xff" * 4)  # NaN in every float type
+    assert main([*SHORT, "--model", str(folder), "--backend", backend]) == 2
+    assert f"model.safetensors: tensor {name} has " in capsys.readouterr().err
+
+
+def test_a_tokenizer_of_another_model_is_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    folder = shipped_copy(tmp_path / "model")
+    path = folder / "tokenizer.json"
+    data = json.loads(path.read_text())
+    data["model"]["vocab"]["\u0120the"] = 10**6  # " the" in byte-level BPE
+    path.write_text(json.dumps(data))
+    said = refused(capsys, *SHORT, "--model", str(folder))
+    assert "of the prompt is beyond the model's vocab_size" in said
+
+
+# -- what runs -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", ["sim", "cuda"])
+def test_capture_sizes_above_the_limits_are_named_and_so_is_the_mode_that_ran(
+    backend: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if backend == "cuda":
+        pytest.importorskip("torch")
+    words = [*SHORT, "--backend", backend, "--capture-sizes"]
+    assert main([*words, "99999999"]) == 0
+    out, said = capsys.readouterr()
+    assert "tiny-qwen3, NONE: 2 tokens" in out
+    assert "capture sizes 99999999 are dropped: a step has at most 64 tokens; none is left" in said
+    if backend == "cuda":
+        return  # the rest is the same code
+    result = json_of(capsys, *words, "1,64,65")
+    assert result["mode"] == "FULL_AND_PIECEWISE"
+    assert "capture sizes 65 are dropped: a step has at most 64 tokens" in result["notes"]
+    assert json_of(capsys, *words, "64")["mode"] == "PIECEWISE"
