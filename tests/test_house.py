@@ -30,7 +30,8 @@ class Wall:
     torch: bool = False
 
 
-GROUND = ("mini_engine.dispatch", "mini_engine.model", "mini_engine.records")
+JSON_FILE = "mini_engine.records.json_file"
+GROUND = ("mini_engine.dispatch", "mini_engine.model", "mini_engine.records", JSON_FILE)
 FLOORS = (*GROUND, "mini_engine.engine", "mini_engine.predict")
 CUDA, KERNELS = "mini_engine.cuda", "mini_engine.cuda.kernels"
 MEASURE = "mini_engine.measure"
@@ -43,8 +44,9 @@ ENGINE_ROOMS = (*FLOORS, *WINGS, MEASURE, *RESULTS, "mini_engine.cli")
 
 WALLS = (
     Wall("mini_engine.dispatch", (), "which graph runs a batch depends on its shape alone"),
-    Wall("mini_engine.model", (), "what a model is depends on its files alone"),
-    Wall("mini_engine.records", (), "what a run leaves behind is read without the run"),
+    Wall("mini_engine.model", (JSON_FILE,), "what a model is depends on its files alone"),
+    Wall("mini_engine.records", (JSON_FILE,), "what a run leaves behind is read without the run"),
+    Wall(JSON_FILE, (), "how a file is read depends on no room"),
     Wall(
         "mini_engine.engine",
         ("mini_engine.dispatch", "mini_engine.model"),
@@ -140,6 +142,7 @@ def test_no_room_imports_what_it_must_not(path: Path) -> None:
         ("mini_engine.dispatch.modes", "from mini_engine.model.config import ModelConfig"),
         ("mini_engine.model.config", "from mini_engine.records import trace"),
         ("mini_engine.records.trace", "import mini_engine.dispatch.modes as m"),
+        ("mini_engine.records.json_file", "from mini_engine.records import trace"),
         ("mini_engine.records.trace", "def late():\n    import numpy, torch"),
         ("mini_engine.engine.engine", "from mini_engine.predict.step_cost import step_time"),
         ("mini_engine.engine.engine", "from mini_engine.records import metrics"),
@@ -183,6 +186,7 @@ def test_a_wall_that_is_broken_is_noticed(module: str, source: str) -> None:
     [
         ("mini_engine.engine.engine", "from mini_engine.dispatch.dispatcher import fits"),
         ("mini_engine.dispatch.modes", "from . import pieces"),
+        ("mini_engine.model.config", "from mini_engine.records.json_file import parse_json"),
         ("mini_engine.cuda.kernels.norm", "from mini_engine.cuda.kernels.launch import grid"),
         ("mini_engine.measure.bench", "from mini_engine.measure.decode_setup import DecodeSetup"),
         ("mini_engine.measure.table", "from mini_engine.measure.intervals import t"),

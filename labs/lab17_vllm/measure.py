@@ -47,8 +47,8 @@ from mini_engine.measure.evidence import (
     new_measurement,
     write_measurement,
 )
-from mini_engine.model.fields import read_json_object
 from mini_engine.predict.hardware import DeviceSpec, load_spec
+from mini_engine.records.json_file import read_json_object
 
 HERE = Path(__file__).parent
 BATCHES, CONTEXT, TOKENS = (1, 8), 512, 128

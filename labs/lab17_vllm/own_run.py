@@ -24,10 +24,10 @@ from labs.lab17_vllm.vllm_run import (
 )
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.model.config import named_shape
-from mini_engine.model.fields import read_json_object
 from mini_engine.predict.hardware import DeviceSpec
 from mini_engine.predict.oplists import StepShape, step_ops
 from mini_engine.predict.step_cost import Mode, step_time
+from mini_engine.records.json_file import read_json_object
 
 
 def show_own(

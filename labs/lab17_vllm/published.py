@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from mini_engine.model.config import ModelConfig, named_shape
-from mini_engine.model.fields import read_json_object
 from mini_engine.predict.hardware import DeviceSpec
 from mini_engine.predict.oplists import StepShape, step_ops
 from mini_engine.predict.step_cost import step_time
+from mini_engine.records.json_file import read_json_object
 
 FILE = Path(__file__).parent / "published.json"
 

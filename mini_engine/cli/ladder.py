@@ -37,7 +37,7 @@ from mini_engine.dispatch.default_ladder import PERFORMANCE_MODES, default_captu
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.dispatch.ladder import CaptureLadder, LadderPoint
 from mini_engine.dispatch.modes import CUDAGraphMode
-from mini_engine.model.fields import read_json_object
+from mini_engine.records.json_file import read_json_object
 from mini_engine.serving.ladder_cost import LadderCosts
 
 MIB = 1 << 20

@@ -25,7 +25,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from mini_engine.model.fields import Fields, read_json_object
+from mini_engine.model.fields import Fields
+from mini_engine.records.json_file import read_json_object
 
 CALIBRATED = "-calibrated"  # ends the name of a card or a host that was measured here
 EMULATED_GPU = "none: CPU emulation"

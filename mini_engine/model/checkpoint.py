@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from mini_engine.model.config import ModelConfig
-from mini_engine.model.fields import Fields, read_json_object
+from mini_engine.model.fields import Fields
 from mini_engine.model.quantization import Expected
+from mini_engine.records.json_file import read_json_object
 
 EMBED, FINAL_NORM, LM_HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
 DTYPES = ("F32", "F16", "BF16")

@@ -18,9 +18,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mini_engine.model.fields import Fields, read_json_object
+from mini_engine.model.fields import Fields
 from mini_engine.model.quantization import StoredQuantization, read_quantization
 from mini_engine.model.rope import RopeScaling, read_rope_scaling, read_rope_theta, rope_frequencies
+from mini_engine.records.json_file import read_json_object
 
 FAMILIES = ("qwen2", "qwen3", "llama")
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}

@@ -1,29 +1,16 @@
 """Typed fields of a JSON object.
 
-In:  a JSON file, or the dictionary parsed from one.
+In:  the dictionary parsed from a JSON file.
 Out: typed values, or ValueError("hidden_size is 'big', expected an integer"). The caller, who knows
      the file, puts its name in front.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TypeVar
 
 T = TypeVar("T")
-
-
-def read_json_object(path: Path) -> dict[str, object]:
-    """Parse a UTF-8 file that holds one JSON object. ValueError names the file."""
-    try:
-        parsed = json.loads(path.read_text("utf-8"))
-    except ValueError as error:  # JSONDecodeError and UnicodeDecodeError are both ValueErrors
-        raise ValueError(f"{path}: not JSON: {error}") from None
-    if not isinstance(parsed, dict):
-        raise ValueError(f"{path}: expected a JSON object {{...}}, found {type(parsed).__name__}")
-    return parsed
 
 
 class Fields:
