@@ -1,0 +1,112 @@
+"""Nothing that the card or the model cannot do is predicted, and nothing is dropped in silence."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mini_engine.cli import main
+from mini_engine.predict.figures import FOLDERS
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def answer(capsys: pytest.CaptureFixture[str], words: str) -> dict[str, Any]:
+    assert main([*shlex.split(words), "--json"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def shown(capsys: pytest.CaptureFixture[str], words: str) -> str:
+    assert main(shlex.split(words)) == 0
+    return " ".join(capsys.readouterr().out.split())
+
+
+EXAMPLES = re.findall(
+    r"^\.venv/bin/python -m mini_engine (crossover.*)$", (ROOT / "README.md").read_text(), re.M
+)
+
+
+@pytest.mark.parametrize(
+    "words", [*EXAMPLES, "crossover --shape qwen3-8b --spec l4 --context 2048"]
+)
+def test_crossover_ends_where_capacity_says_that_no_more_fits(
+    words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = answer(capsys, words)
+    given = f"--shape {found['shape']} --spec {found['spec']} --context {found['context']}"
+    room = answer(capsys, f"capacity {given}")["max_batch"]
+    assert found["max_batch"] == room
+    assert found["rows"][-1]["batch"] == min(256, room)
+    assert found["fits"] == (room >= 256)
+    assert not found["fits"], "an example that fits whole shows nothing: give a larger one"
+    assert f"Batches above {room:,} are left out" in shown(capsys, words)
+
+
+def test_a_crossover_beyond_the_card_is_called_that(capsys: pytest.CaptureFixture[str]) -> None:
+    slow = json.loads((FOLDERS["host"] / "server.json").read_text())
+    slow["op_us"]["value"] *= 100
+    Path("slow.json").write_text(json.dumps(slow))
+    words = "crossover --spec rtx4090 --host slow.json"
+    found = answer(capsys, words)
+    assert found["crossover_batch"] > found["max_batch"]
+    assert not found["crossover_fits"]
+    assert "so many requests do not fit" in shown(capsys, words)
+
+
+def test_a_batch_that_does_not_fit_has_no_predicted_step(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = "capacity --batch 1000000000"
+    found = answer(capsys, words)
+    assert (found["fits"], found["predicted"]) == (False, None)
+    assert "It does not fit. No step is predicted." in shown(capsys, words)
+
+
+def test_graphs_that_do_not_fit_are_marked(capsys: pytest.CaptureFixture[str]) -> None:
+    words = "ladder --shape qwen3-8b --spec rtx4060"
+    assert not answer(capsys, words)["fits"]
+    assert "With the weights they do not fit the rtx4060" in shown(capsys, words)
+    assert answer(capsys, "ladder")["fits"]
+
+
+@pytest.mark.parametrize(
+    "command", ["ladder --capture-sizes", "crossover --ladder", "serve --ladder"]
+)
+def test_sizes_are_sorted_and_those_above_the_limit_are_named(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = answer(capsys, f"{command} 8,4,99999999,2,4")
+    assert found["capture_sizes"] == [2, 4, 8]
+    assert found["left_out_sizes"] == [99999999]
+    told = shown(capsys, f"{command} 8,4,99999999,2,4")
+    assert "Not captured: 99,999,999. No step has more than max_num_batched_tokens 8,192." in told
+
+
+def test_a_ladder_of_none_but_dropped_sizes_is_no_silence(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    told = shown(capsys, "ladder --capture-sizes 99999999")
+    assert "0 capture sizes no graphs: every step is eager Not captured: 99,999,999." in told
+
+
+@pytest.mark.parametrize(
+    "words", ["capacity --spec RTX4090 --shape QWEN3-1.7B", "trace --shape Qwen3-0.6B --spec H200"]
+)
+def test_names_are_names_in_upper_and_in_lower_case(
+    words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def without_time(found: dict[str, Any]) -> dict[str, Any]:
+        return {key: value for key, value in found.items() if key != "wall_s"}
+
+    assert without_time(answer(capsys, words)) == without_time(answer(capsys, words.lower()))
