@@ -59,6 +59,9 @@ from mini_engine.serving.request_trace import (
 )
 from mini_engine.serving.simulate import simulate
 
+MANY_PREFILLS = 200_000  # steps with a prompt in them; fewer take seconds
+PREFILL_S = 1e-4  # to simulate one
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add, number = parser.add_argument, options.positive
@@ -128,7 +131,16 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         preemption=args.preemption,
         host_blocks=int((args.swap_space or 4) * GIB) // copies.block_bytes if swapping else 0,
     )
-    with Progress(console=console, transient=True) as progress:
+    tokens = trace.requests.prompt_tokens
+    prefills = tokens // limits.max_num_batched_tokens
+    if prefills > MANY_PREFILLS:
+        console.print(
+            f"Prompts of {tokens:,} tokens at {limits.max_num_batched_tokens:,} a step "
+            f"take {prefills:,} steps or more, and each of those is simulated by itself: "
+            f"expect {prefills * PREFILL_S / 60:,.0f} minutes.",
+            soft_wrap=True,
+        )
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("serving", total=len(trace.requests))
         report = simulate(
             requests, costs, limits, plan.dispatcher, copies=copies,
@@ -181,7 +193,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
 def _read(args: argparse.Namespace, console: Console) -> Trace:
     """The trace, with a bar: ten million lines take most of a minute."""
     size = args.trace.stat().st_size if args.trace.is_file() else None  # a pipe has none
-    with Progress(console=console, transient=True) as progress:
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("reading", total=size)
         return read_trace(
             args.trace,

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from mini_engine.model.config import ModelConfig
 from mini_engine.predict.capacity import GIB, capacity
 from mini_engine.predict.hardware import DeviceSpec
-from mini_engine.predict.stored import Stored
+from mini_engine.predict.stored import Stored, as_it_is
 
 
 def check_context(config: ModelConfig, context: int) -> None:
@@ -46,6 +46,18 @@ def largest_batch(
             f"{config.name} with weights in {stored.quant} and one request of {context:,} tokens "
             f"takes {(report.vram_bytes - report.left_bytes) / GIB:,.1f} GiB, and {spec.name} has "
             f"{report.vram_bytes / GIB:,.1f}: give a larger card, a smaller model or context, or "
-            "--quant"
+            "fewer bits"
         )
     return report.max_batch
+
+
+def check_batch(config: ModelConfig, spec: DeviceSpec, batch: int, context: int) -> int:
+    """The largest batch of the model as it is, without graphs. Raises ValueError as
+    `largest_batch`, and for a larger one."""
+    room = largest_batch(config, spec, as_it_is(config), (), context)
+    if batch > room:
+        raise ValueError(
+            f"batch {batch:,}: {room:,} requests of {context:,} tokens fit the {spec.name}: give "
+            "that or less (see capacity)"
+        )
+    return room

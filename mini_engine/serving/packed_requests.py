@@ -44,6 +44,11 @@ class PackedRequests(Sequence[TraceRequest]):
         for at, arrival_us in enumerate(arrivals):
             arrivals[at] = arrival_us - start_us
 
+    @property
+    def prompt_tokens(self) -> int:
+        """Of all prompts together."""
+        return sum(self._prompt_tokens)
+
     def __len__(self) -> int:
         return len(self._arrival_us)
 

@@ -385,7 +385,10 @@ def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixtu
         (["trace", "--batch", "0"], "0 is not 1 or more"),
         (["serve", "--trace", "/nowhere.csv"], "/nowhere.csv"),
         (["trace", "--batch", "257"], "batch 257: expected 1 to 256"),
-        (["trace", "--shape", "qwen3-8b", "--spec", "rtx4070"], "out of device memory"),
+        (
+            ["trace", "--shape", "qwen3-8b", "--spec", "rtx4070"],
+            "takes 16.0 GiB, and rtx4070 has 12",
+        ),
         (["demo", "--host-us", "nan"], "nan is not a time"),
         (["serve", "--host-us", "-3"], "-3 is not a time"),
         (["crossover", "--host-us", "1e300"], "1e300 is not a time"),
