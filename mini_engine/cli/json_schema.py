@@ -11,8 +11,8 @@ An interval is `low_us` and `high_us` beside its `itl_us`.
 
 `FIELDS` lists what stands at the top of each command's document: "?" may be missing, and null may
 stand for what is not known. A field that is removed, renamed or given another meaning makes
-`VERSION` one larger; a new field does not. What `bench`, `calibrate` and `gpu` add are records of
-measurements, in the format of course/measurements.
+`VERSION` one larger; a new field does not. `bench`, `calibrate`, `compile` and `gpu` print records
+of measurements, most of them as the files in course/measurements have them: those keep their units.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from collections.abc import Mapping
 from typing import Any
 
 VERSION = 1
+
+RECORDS = ("bench", "calibrate", "compile", "gpu")
 
 _COMMON = {"schema_version": "number", "command": "text"}
 _WHERE = {"shape": "text", "spec": "text", "host": "text", "engine": "text"}
@@ -95,7 +97,8 @@ _AS_THEY_ARE = ("_gb_s", "_per_s")
 
 def document(command: str, result: Mapping[str, Any]) -> dict[str, Any]:
     """What is printed."""
-    return {"schema_version": VERSION, "command": command, **in_units(result)}
+    told = result if command in RECORDS else in_units(result)
+    return {"schema_version": VERSION, "command": command, **told}
 
 
 def in_units(value: Any) -> Any:
