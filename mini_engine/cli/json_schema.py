@@ -79,6 +79,14 @@ FIELDS: dict[str, dict[str, str]] = {
         "quantised": "object", "pairs": "list", "parameters": "list", "inseparable": "list",
         "pictures": "list",
     },
+    "generate": {
+        **{f"{name}?": kind for name, kind in _WHERE.items() if name != "shape"}, **_STORED,
+        "cache": "text", "backend": "text", "streamed": "truth", "model": "text", "mode": "text",
+        "prompts": "list", "launches?": "number", "kernels?": "number", "notes?": "list",
+        "simulated_us?": "number", "device?": "text", "kernels_per_layer?": "number",
+        "pdl?": "truth", "steps_per_replay?": "number", "graphs?": "number",
+        "capture_us?": "number",
+    },
     "demo": {
         **_WHERE, "checkpoint": "text", "prompts": "list", "modes": "list", "modes_agree": "truth",
         "batch": "number", "context": "number", "service": "text", "ops": "text",

@@ -21,6 +21,7 @@ LINES = (
     "serve",
     "serve --mode NONE --preemption swap --kv-blocks 600 --prefix-caching",
     "trace --mode FULL",
+    "generate --mode NONE --max-new-tokens 2 --prompt Return",
     "validate --points points.json",
 )
 
