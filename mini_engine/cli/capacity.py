@@ -53,6 +53,7 @@ from mini_engine.predict.stored import Stored
 from mini_engine.serving.request_trace import SHIPPED_TRACE, read_trace
 
 DEFAULT_GPU = "h200"
+MOST_REQUESTS = 10**9
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -82,6 +83,8 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     check_card(args)
     config = options.shape_of(args.model)
     check_context(config, args.context)
+    if args.batch > MOST_REQUESTS:
+        raise ValueError(f"--batch {args.batch!s:.20}: expected {MOST_REQUESTS:,} at most")
     file_bytes = round((args.file_gb or 0) * 1e9)
     stored = stored_as(config, args.quant, args.kv_dtype, file_bytes)
     # of the sizes of vLLM's default settings, those of decode batches have a full graph

@@ -264,6 +264,7 @@ def in_runs(sizes: Sequence[int]) -> str:
 # ---------------------------------------------------------------- histograms
 
 KEY = "steps_by_rows"
+MOST_STEPS = 10**12  # and rows, of one entry
 
 
 def read_histogram(word: str) -> dict[int, int]:
@@ -285,8 +286,9 @@ def _counts(pairs: Iterable[tuple[object, object]], where: str) -> dict[int, int
             at, count = int(str(rows)), int(str(steps))
         except ValueError:
             at = count = 0
-        if at < 1 or count < 1:
-            raise ValueError(f"{where}: entry {rows}:{steps}, expected rows:steps, both 1 or more")
+        if not (1 <= at <= MOST_STEPS and 1 <= count <= MOST_STEPS):
+            entry = f"{rows!s:.20}:{steps!s:.20}"
+            raise ValueError(f"{where:.80}: entry {entry}, expected rows:steps, both 1 to 10^12")
         histogram[at] = histogram.get(at, 0) + count
     if not histogram:
         raise ValueError(f"{where}: no entries; give rows:steps, such as 33:100,5:20")

@@ -129,6 +129,10 @@ def test_names_are_names_in_upper_and_in_lower_case(
         ("serve --max-model-len 40961", "made for 40,960 tokens at most"),
         ("serve --max-num-batched-tokens 1", "as many tokens as requests"),
         ("serve --max-num-seqs 1000000000", "expected 65,536 at most"),
+        (f"capacity --batch 1{'0' * 400}", "expected 1,000,000,000 at most"),
+        (f"ladder --histogram 5:1{'0' * 400}", "expected rows:steps, both 1 to 10^12"),
+        ("ladder --histogram /dev/zero", "larger than"),
+        ("capacity --trace /dev/zero", "row 1 has more than 65,536 characters"),
         ("serve --trace /dev/zero", "row 1 has more than 65,536 characters"),
         ("serve --trace /dev/zero --skip-bad-rows", "row 1 has more than 65,536 characters"),
         ("trace --read /dev/zero", "larger than"),
@@ -140,6 +144,7 @@ def test_names_are_names_in_upper_and_in_lower_case(
         ("ladder --histogram deep.json", "nested too deeply"),
         ("serve --trace deep.json", "no column TIMESTAMP"),
     ],
+    ids=lambda value: value[:40],
 )
 def test_what_cannot_be_is_refused_in_one_line(
     words: str, says: str, capsys: pytest.CaptureFixture[str]
