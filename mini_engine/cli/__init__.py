@@ -26,6 +26,8 @@ from types import ModuleType
 
 from rich.console import Console
 
+from mini_engine.cli.json_schema import document
+
 COMMANDS = {
     "demo": "the main job: same text in every mode, where the time goes, pictures and a trace",
     "generate": "write text with a checkpoint, eagerly or with graphs: the same tokens either way",
@@ -54,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         result = command.run(args, Console(stderr=True, quiet=args.json, highlight=False))
         if args.json:
-            print(json.dumps(result, indent=2), flush=True)
+            print(json.dumps(document(args.command, result), indent=2), flush=True)
         else:
             command.show(result, Console(highlight=False, soft_wrap=False))
     except BrokenPipeError:  # whoever was reading has seen enough

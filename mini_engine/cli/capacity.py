@@ -47,11 +47,13 @@ from mini_engine.predict.formats import stored_as
 from mini_engine.predict.hardware import DeviceSpec, load_spec, spec_names
 from mini_engine.predict.masked_rows import masked_columns
 from mini_engine.predict.oplists import StepShape, step_ops
+from mini_engine.predict.room import check_context
 from mini_engine.predict.step_cost import step_time
 from mini_engine.predict.stored import Stored
 from mini_engine.serving.request_trace import SHIPPED_TRACE, read_trace
 
 DEFAULT_GPU = "h200"
+MOST_REQUESTS = 10**9
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -80,6 +82,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     check_card(args)
     config = options.shape_of(args.model)
+    check_context(config, args.context)
+    if args.batch > MOST_REQUESTS:
+        raise ValueError(f"--batch {args.batch!s:.20}: expected {MOST_REQUESTS:,} at most")
     file_bytes = round((args.file_gb or 0) * 1e9)
     stored = stored_as(config, args.quant, args.kv_dtype, file_bytes)
     # of the sizes of vLLM's default settings, those of decode batches have a full graph
@@ -129,7 +134,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         "without_pages": (
             _without_pages(args, report.kv_bytes_per_token, at) if args.trace else None
         ),
-        "predicted": _predicted(args, config, spec, stored) if spec else None,
+        "predicted": (_predicted(args, config, spec, stored) if spec and report.fits else None),
     }
 
 
@@ -148,7 +153,7 @@ def show(result: dict[str, Any], console: Console) -> None:
         table.add_row(row["item"], f"{row['bytes'] / GIB:,.3f}", row["note"], style=style)
     console.print(table)
     if not result["fits"]:
-        console.print("[bold]It does not fit.[/bold]")
+        console.print("[bold]It does not fit.[/bold] No step is predicted.")
     longest = f"longest context of one request: {result['max_context']:,} tokens"
     if result["max_context"] > result["model_context"]:
         longest += f" of memory; the model was made for {result['model_context']:,}"

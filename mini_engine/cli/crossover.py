@@ -20,7 +20,8 @@ have the crossover at 107. Try also --engine transformers (1,591 kernels a step)
 With weights in few bits (--quant int4, --kv-dtype fp8) the GPU is done sooner, so eager steps are
 launch-bound up to a larger batch, and a graph is worth more.
 
-Batches run at the next rung of the ladder, padded; above its top they run eagerly. All times are
+Batches run at the next rung of the ladder, padded; above its top they run eagerly. The table ends
+with the largest batch that fits the card, as `capacity` counts it. All times are
 predicted from the figures of the card, the host and the engine, none is measured here. In brackets
 stands how far off measurements by others were, and for the crossover, where it would be if eager
 steps took so much less or more.
@@ -37,16 +38,18 @@ from rich.console import Console
 from rich.table import Table
 
 from mini_engine import plots
-from mini_engine.cli import options
-from mini_engine.dispatch.default_ladder import default_capture_sizes
+from mini_engine.cli import capture_sizes, options
 from mini_engine.dispatch.ladder import CaptureLadder
 from mini_engine.model.config import ModelConfig
 from mini_engine.predict.curves import ItlCurve, ItlPoint, itl_curve
 from mini_engine.predict.formats import stored_as
 from mini_engine.predict.hardware import DeviceSpec
 from mini_engine.predict.payoff import crossover_batch
+from mini_engine.predict.room import largest_batch
 from mini_engine.predict.step_cost import around
 from mini_engine.predict.stored import Stored
+
+TOKENS = 8192  # of a step: no size above it is captured
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,8 +59,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add, number = parser.add_argument, options.positive
     tokens = "of every request (default: 1024)"
     add("--context", type=number, default=1024, metavar="TOKENS", help=tokens)
-    add("--max-batch", type=number, default=256, metavar="N", help="(default: 256)")
-    sizes = "capture sizes (default: vLLM 0.33's for --max-num-seqs 256)"
+    most = "the table ends here, or with the last that fits (default: 256)"
+    add("--max-batch", type=number, default=256, metavar="N", help=most)
+    sizes = "capture sizes, in any order (default: vLLM 0.33's for --max-num-seqs 256)"
     add("--ladder", type=options.whole_numbers, metavar="1,2,4", help=sizes)
     options.add_stored(parser)
     options.add_host_us(parser)
@@ -68,14 +72,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     shape, spec = options.shape_and_spec(args)
     stored = stored_as(shape, args.quant, args.kv_dtype)
-    sizes = args.ladder
-    if sizes is None:  # of a server with vLLM's defaults
-        sizes = default_capture_sizes(max(256, args.max_batch), 8192)
+    # of a server with vLLM's defaults
+    sizes = capture_sizes.ladder_of(args.ladder, max(256, args.max_batch), TOKENS)
+    held = [size for size in sizes if args.ladder or size <= 256]  # as whole graphs, by default
+    room = largest_batch(shape, spec, stored, held, args.context)
     with console.status("computing"):
         curve = itl_curve(
             shape, spec, CaptureLadder(sizes),
-            style=args.style or spec.ops, context=args.context, max_batch=args.max_batch,
-            stored=stored,
+            style=args.style or spec.ops, context=args.context,
+            max_batch=min(args.max_batch, room), stored=stored,
         )  # fmt: skip
         plots.itl_curve(curve, args.out)
     return {
@@ -87,8 +92,12 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         "kv_dtype": stored.kv_dtype,
         "engine_us": sum(around(spec, 1)),
         "predicted": True,
-        "capture_sizes": list(sizes),
+        "capture_sizes": sizes,
+        "left_out_sizes": capture_sizes.left_out(args.ladder, sizes, None),
+        "max_batch": room,
+        "fits": args.max_batch <= room,
         "crossover_batch": curve.crossover,
+        "crossover_fits": curve.crossover <= room,
         "crossover_interval": _crossover_interval(shape, spec, curve, stored),
         "batch_1": {
             mode: options.interval(spec, getattr(curve.points[0], field).itl_us, mode)
@@ -128,9 +137,20 @@ def show(result: dict[str, Any], console: Console) -> None:
         )
     console.print(table)
     console.print("busy: the share of the step in which the GPU runs a kernel\n")
+    if not result["fits"]:
+        console.print(
+            f"Batches above {result['max_batch']:,} are left out: at {result['context']:,} tokens "
+            f"each they do not fit the {result['spec']} (see capacity)."
+        )
+    if left_out := result["left_out_sizes"]:
+        console.print(capture_sizes.told(left_out, TOKENS))
     console.print(f"{result['finding']}.")
     low, high = result["crossover_interval"]
-    console.print(f"The crossover is at batch {result['crossover_batch']:,} ({low:,} to {high:,}).")
+    crossed = f"at batch {result['crossover_batch']:,} ({low:,} to {high:,})"
+    if result["crossover_fits"]:
+        console.print(f"The crossover is {crossed}.")
+    else:
+        console.print(f"The crossover would be {crossed}: so many requests do not fit.")
     told = ((mode, options.ms(itl)) for mode, itl in result["batch_1"].items())
     console.print(f"Batch 1: {', '.join(f'{mode} {ms}' for mode, ms in told)}.")
     console.print(options.WITHIN)

@@ -33,6 +33,7 @@ from mini_engine.engine.generation import SHIPPED
 from mini_engine.model.config import ModelConfig
 from mini_engine.predict.curves import itl_curve
 from mini_engine.predict.hardware import DeviceSpec, load_spec
+from mini_engine.predict.room import check_batch
 from mini_engine.records.trace import write_trace
 from mini_engine.sim.generate import Generation, generate, open_checkpoint
 from mini_engine.sim.predict import HF_EAGER, LIMITS, Prediction, Service, predict
@@ -64,6 +65,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     texts = prompts.read(args)
     checkpoint = open_checkpoint(args.model)
     shape, spec = options.shape_and_spec(args)
+    check_batch(shape, spec, args.batch, CONTEXT)
     host = args.host or spec.host
     transformers, own = (
         load_spec(args.spec, host, name) for name in ("transformers", demo_table.OURS)
@@ -131,6 +133,7 @@ def draw(
     )
     top = LIMITS.max_num_seqs
     ladder = CaptureLadder(default_capture_sizes(top, LIMITS.max_num_batched_tokens))
+    top = min(top, check_batch(shape, spec, batch, CONTEXT))
     curve = itl_curve(shape, spec, ladder, style=spec.ops, context=CONTEXT, max_batch=top)
     plots.itl_curve(curve, out / "crossover.png")
     traced = {name: steps[mode] for mode, name in {HF_EAGER: HF_EAGER, **DRAWN}.items()}

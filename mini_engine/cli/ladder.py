@@ -32,11 +32,12 @@ from rich.console import Console
 from rich.table import Table
 
 from mini_engine import plots
-from mini_engine.cli import options
+from mini_engine.cli import capture_sizes, options
 from mini_engine.dispatch.default_ladder import PERFORMANCE_MODES, default_capture_sizes
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.dispatch.ladder import CaptureLadder, LadderPoint
 from mini_engine.dispatch.modes import CUDAGraphMode
+from mini_engine.predict.stored import as_it_is
 from mini_engine.records.json_file import read_json_object
 from mini_engine.serving.ladder_cost import LadderCosts
 
@@ -46,13 +47,17 @@ SHOWN = (1, 2, 4, 8, 12, 16, 24, 32, 48)  # rungs of the best ladders that the t
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add, number = parser.add_argument, options.positive
-    add("--max-num-seqs", type=number, default=256, metavar="N")
-    add("--max-num-batched-tokens", type=number, default=8192, metavar="N")
+    seqs = "requests that may run side by side (default: 256)"
+    add("--max-num-seqs", type=number, default=256, metavar="N", help=seqs)
+    tokens = "of a step (default: 8192)"
+    add("--max-num-batched-tokens", type=number, default=8192, metavar="N", help=tokens)
     add("--spec-tokens", type=int, default=0, metavar="N", help="speculative tokens a request")
     options.add_mode(parser)
-    add("--capture-sizes", type=options.whole_numbers, metavar="1,2,4", help="use these instead")
+    sizes = "use these instead, in any order; those above a step's tokens are left out"
+    add("--capture-sizes", type=options.whole_numbers, metavar="1,2,4", help=sizes)
     add("--max-capture-size", type=number, metavar="N", help="another ceiling")
-    add("--performance-mode", default="balanced", choices=PERFORMANCE_MODES)
+    settings = "vLLM's setting of that name (default: balanced)"
+    add("--performance-mode", default="balanced", choices=PERFORMANCE_MODES, help=settings)
     add("--blackwell", action="store_true", help="a data-centre Blackwell GPU")
     add("--batch", type=number, metavar="N", help="explain this decode batch")
     add("--histogram", metavar="FILE|33:100,5:20", help="rows:steps that a server ran")
@@ -72,6 +77,8 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         raise ValueError(
             "--histogram counts rows and --spec-tokens makes rungs of whole requests: give one"
         )
+    query_len = 1 + max(0, args.spec_tokens)
+    capture_sizes.check_limits(args.max_num_seqs, args.max_num_batched_tokens, query_len)
     sizes = default_capture_sizes(
         args.max_num_seqs,
         args.max_num_batched_tokens,
@@ -82,7 +89,6 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         performance_mode=args.performance_mode,
         data_center_blackwell=args.blackwell,
     )
-    query_len = 1 + args.spec_tokens
     costs = LadderCosts(shape, spec, args.mode, args.max_num_seqs, decode_query_len=query_len)
     held = costs.of(sizes)
     result: dict[str, Any] = {
@@ -91,6 +97,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         "max_num_batched_tokens": args.max_num_batched_tokens,
         "num_speculative_tokens": args.spec_tokens,
         "capture_sizes": sizes,
+        "left_out_sizes": capture_sizes.left_out(args.capture_sizes, sizes, args.mode),
         "shape": shape.name,
         **options.told(spec),
         "layers": shape.num_layers,
@@ -101,6 +108,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         "graphs": held.graphs,
         "capture_ms": held.capture_us / 1e3,
         "memory_mib": held.memory_bytes / MIB,
+        "fits": held.memory_bytes + as_it_is(shape).held + spec.reserved_bytes <= spec.vram_bytes,
     }
     if args.batch:
         dispatcher = GraphDispatcher(args.mode, sizes, args.max_num_seqs, query_len)
@@ -138,6 +146,9 @@ def show(result: dict[str, Any], console: Console) -> None:
         f"[bold]{len(sizes)} capture sizes[/bold]"
     )
     console.print(f"   {in_runs(sizes)}\n" if sizes else "   no graphs: every step is eager\n")
+    if left_out := result["left_out_sizes"]:
+        told = capture_sizes.told(left_out, result["max_num_batched_tokens"])
+        console.print(f"[bold]{told}[/bold]\n")
     pieces = result["layers"] + 1
     console.print(f"{result['shape']}, {result['layers']} layers, on {options.on(result)}:")
     if result["piecewise_rungs"]:
@@ -149,6 +160,8 @@ def show(result: dict[str, Any], console: Console) -> None:
         f"   together   {result['graphs']:,} graphs: {result['capture_ms'] / 1e3:.2f} s to capture "
         f"and {result['memory_mib']:,.0f} MiB, predicted\n"
     )
+    if not result["fits"]:
+        console.print(f"[bold]With the weights they do not fit the {result['spec']}.[/bold]\n")
     if batch := result.get("batch"):
         console.print(f"[bold]{batch['explanation']}[/bold]")
         console.print(f"   when all decode: {batch['decode']}")
@@ -251,6 +264,7 @@ def in_runs(sizes: Sequence[int]) -> str:
 # ---------------------------------------------------------------- histograms
 
 KEY = "steps_by_rows"
+MOST_STEPS = 10**12  # and rows, of one entry
 
 
 def read_histogram(word: str) -> dict[int, int]:
@@ -272,8 +286,9 @@ def _counts(pairs: Iterable[tuple[object, object]], where: str) -> dict[int, int
             at, count = int(str(rows)), int(str(steps))
         except ValueError:
             at = count = 0
-        if at < 1 or count < 1:
-            raise ValueError(f"{where}: entry {rows}:{steps}, expected rows:steps, both 1 or more")
+        if not (1 <= at <= MOST_STEPS and 1 <= count <= MOST_STEPS):
+            entry = f"{rows!s:.20}:{steps!s:.20}"
+            raise ValueError(f"{where:.80}: entry {entry}, expected rows:steps, both 1 to 10^12")
         histogram[at] = histogram.get(at, 0) + count
     if not histogram:
         raise ValueError(f"{where}: no entries; give rows:steps, such as 33:100,5:20")

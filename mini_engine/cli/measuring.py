@@ -86,7 +86,7 @@ def measurement_path(kind: str, device: str, emulated: bool) -> Path:
 
 def shape_of(word: str) -> ModelConfig:
     """What --shape names. Raises ValueError for a word that names nothing."""
-    return tiny_shape() if word == "tiny" else options.shape_of(word)
+    return tiny_shape() if word.lower() == "tiny" else options.shape_of(word)
 
 
 def tiny_shape() -> ModelConfig:

@@ -78,7 +78,7 @@ def add_mode(parser: argparse.ArgumentParser, help: str = "(default: FULL_AND_PI
 
 def shape_of(word: str) -> ModelConfig:
     """The shape that `--shape` names."""
-    if word in SHAPES:
+    if word.lower() in SHAPES:
         return named_shape(word)
     if Path(word).is_dir():
         return ModelConfig.from_folder(word)

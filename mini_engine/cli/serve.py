@@ -7,7 +7,8 @@
 
 Traces come as CSV in the format of the Azure LLM inference traces
 (https://github.com/Azure/AzurePublicDataset: TIMESTAMP,ContextTokens,GeneratedTokens) or as JSON
-lines (arrival_s, prompt_tokens, output_tokens). Without --trace a small synthetic one runs.
+lines (arrival_s, prompt_tokens, output_tokens), from a file or a pipe (--trace -). Without --trace
+a small synthetic one runs.
 
 The scheduler's rules are this engine's, token for token; steps are costed by the step-cost model
 for a card, a host and an engine (--spec, --host, --engine). The median ITL shows its interval: how
@@ -37,7 +38,8 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from mini_engine.cli import options
+from mini_engine.cli import capture_sizes, options
+from mini_engine.cli.serve_table import lines, rungs
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.engine.batch import PREEMPTIONS
 from mini_engine.predict.capacity import GIB
@@ -48,25 +50,39 @@ from mini_engine.predict.swap_cost import SwapCost
 from mini_engine.serving.ladder_saving import optimal_ladder_saving
 from mini_engine.serving.plan import plan_server
 from mini_engine.serving.report import ServeReport
-from mini_engine.serving.request_trace import SHIPPED_TRACE, read_trace, with_shared_prefix
+from mini_engine.serving.request_trace import (
+    SHIPPED_TRACE,
+    Trace,
+    read_trace,
+    trace_name,
+    with_shared_prefix,
+)
 from mini_engine.serving.simulate import simulate
+
+MANY_PREFILLS = 200_000  # steps with a prompt in them; fewer take seconds
+PREFILL_S = 1e-4  # to simulate one
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add, number = parser.add_argument, options.positive
-    formats = "CSV or JSON lines (default: a synthetic one)"
+    formats = "CSV or JSON lines; - is standard input (default: a synthetic one)"
     add("--trace", type=Path, default=SHIPPED_TRACE, metavar="FILE", help=formats)
-    add("--skip-bad-rows", action="store_true", help="count bad rows and go on")
+    add("--skip-bad-rows", action="store_true", help="count bad rows of the trace and go on")
     options.add_shape(parser)
     options.add_spec(parser)
     options.add_style(parser)
     options.add_mode(parser)
     options.add_stored(parser)
-    add("--ladder", type=options.whole_numbers, metavar="1,2,4", help="(default: vLLM's)")
-    add("--max-num-seqs", type=number, default=256, metavar="N")
-    add("--max-num-batched-tokens", type=number, default=8192, metavar="N")
-    add("--max-model-len", type=number, metavar="TOKENS")
-    add("--block-size", type=number, default=16, metavar="TOKENS")
+    sizes = "capture sizes, in any order (default: vLLM's)"
+    add("--ladder", type=options.whole_numbers, metavar="1,2,4", help=sizes)
+    seqs = "requests that may run side by side (default: 256)"
+    add("--max-num-seqs", type=number, default=256, metavar="N", help=seqs)
+    tokens = "of a step: one of each running request, the rest for prompts (default: 8192)"
+    add("--max-num-batched-tokens", type=number, default=8192, metavar="N", help=tokens)
+    longest = "of a request, prompt and answer; where it ends, the answer is cut (default: the "
+    add("--max-model-len", type=number, metavar="TOKENS", help=longest + "model's context)")
+    block = "of the KV cache that are taken together (default: 16)"
+    add("--block-size", type=number, default=16, metavar="TOKENS", help=block)
     add("--kv-blocks", type=number, metavar="N", help="no more than these (default: all that fit)")
     alike = "share the blocks of equal prefixes"
     add("--prefix-caching", action="store_true", help=alike)
@@ -91,6 +107,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     share = 1.0 if args.share is None else args.share
     shape, spec = options.shape_and_spec(args)
     stored = stored_as(shape, args.quant, args.kv_dtype)
+    capture_sizes.check_limits(args.max_num_seqs, args.max_num_batched_tokens)
     sizes = default_capture_sizes(
         args.max_num_seqs, args.max_num_batched_tokens, capture_sizes=args.ladder, mode=args.mode
     )
@@ -103,7 +120,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         max_model_len=args.max_model_len,
         stored=stored,
     )  # fmt: skip
-    trace = read_trace(args.trace, skip_bad_rows=args.skip_bad_rows)
+    trace = _read(args, console)
     requests = with_shared_prefix(trace.requests, args.shared_prefix, share)
     costs = StepModel(shape, spec, args.style or spec.ops, stored)
     copies = SwapCost(costs, plan.dispatcher, args.max_num_batched_tokens, args.block_size)
@@ -114,7 +131,16 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         preemption=args.preemption,
         host_blocks=int((args.swap_space or 4) * GIB) // copies.block_bytes if swapping else 0,
     )
-    with Progress(console=console, transient=True) as progress:
+    tokens = trace.requests.prompt_tokens
+    prefills = tokens // limits.max_num_batched_tokens
+    if prefills > MANY_PREFILLS:
+        console.print(
+            f"Prompts of {tokens:,} tokens at {limits.max_num_batched_tokens:,} a step "
+            f"take {prefills:,} steps or more, and each of those is simulated by itself: "
+            f"expect {prefills * PREFILL_S / 60:,.0f} minutes.",
+            soft_wrap=True,
+        )
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("serving", total=len(trace.requests))
         report = simulate(
             requests, costs, limits, plan.dispatcher, copies=copies,
@@ -122,7 +148,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         )  # fmt: skip
     if not report.requests:
         raise ValueError(
-            f"{args.trace}: none of {len(trace.requests)} requests fits a context of "
+            f"{trace_name(args.trace)}: none of {len(trace.requests)} requests fits a context of "
             f"{limits.max_model_len} tokens and a cache of {limits.num_blocks - 1} blocks of "
             f"{args.block_size}, with room for an answer: raise --max-model-len or --kv-blocks"
         )
@@ -130,12 +156,14 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     if args.out:
         from mini_engine import plots  # importing matplotlib takes as long as running a trace
 
-        caption = f"{args.trace.name}: {shape.name} on one {spec.name}, {args.mode}"
+        caption = (
+            f"{Path(trace_name(args.trace)).name}: {shape.name} on one {spec.name}, {args.mode}"
+        )
         caption = f"{plots.PREDICTED}: {caption}"
         plots.rung_histogram(report.steps_by_rung, args.out, caption=caption)
     wall_s = time.perf_counter() - began
     return {
-        "trace": str(args.trace),
+        "trace": trace_name(args.trace),
         "shape": shape.name,
         **options.told(spec),
         "style": args.style or spec.ops,
@@ -150,6 +178,8 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         "share": share if args.shared_prefix else 0.0,
         **report.to_dict(),
         "itl_p50_interval": _interval(report, spec),
+        "left_out_sizes": capture_sizes.left_out(args.ladder, sizes, args.mode),
+        "max_num_batched_tokens": args.max_num_batched_tokens,
         "steps_by_rows": steps_by_rows(report),
         "graphs": plan.graph_costs.graphs,
         "graph_memory_bytes": plan.graph_costs.memory_bytes,
@@ -158,6 +188,18 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         "wall_s": wall_s,
         "simulated_steps_per_s": report.steps / wall_s,
     }
+
+
+def _read(args: argparse.Namespace, console: Console) -> Trace:
+    """The trace, with a bar: ten million lines take most of a minute."""
+    size = args.trace.stat().st_size if args.trace.is_file() else None  # a pipe has none
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("reading", total=size)
+        return read_trace(
+            args.trace,
+            skip_bad_rows=args.skip_bad_rows,
+            progress=lambda read: progress.update(task, completed=read),
+        )
 
 
 def steps_by_rows(report: ServeReport) -> dict[int, int]:
@@ -177,13 +219,16 @@ def show(result: dict[str, Any], console: Console) -> None:
     if result["rows_skipped"]:
         skipped = f"{result['rows_skipped']} bad rows skipped; the first: "
         console.print(f"[yellow]{skipped}{result['first_row_skipped']}[/yellow]")
+    if result["left_out_sizes"]:
+        left_out = result["left_out_sizes"]
+        console.print(capture_sizes.told(left_out, result["max_num_batched_tokens"]))
     table = Table(show_header=False)
     table.add_column()
     table.add_column(justify="right")
-    for label, value in _lines(result):
+    for label, value in lines(result):
         table.add_row(label, value)
     console.print(table)
-    console.print(_rungs(result))
+    console.print(rungs(result))
     if result["itl_p50_interval"]:
         console.print(f"{options.WITHIN} No prompt was held against a measurement.")
     console.print(
@@ -192,90 +237,9 @@ def show(result: dict[str, Any], console: Console) -> None:
     )
 
 
-def _lines(r: dict[str, Any]) -> list[tuple[str, str]]:
-    def ms(key: str) -> str:
-        return "–" if r[key] is None else f"{r[key] / 1000:,.2f} ms"
-
-    again = r["recomputed_tokens"] - r["recompute_tokens_saved"]
-    lines = [
-        ("requests served", f"{r['requests']:,}"),
-        ("refused / cut at the context's end", f"{r['refused']:,} / {r['truncated']:,}"),
-        ("TTFT p50 / p99", f"{ms('ttft_p50_us')} / {ms('ttft_p99_us')}"),
-        ("ITL p50 / p99", f"{ms('itl_p50_us')} / {ms('itl_p99_us')}"),
-        ("  p50, with its interval", _between(r["itl_p50_interval"])),
-        ("throughput", f"{r['tokens_per_s']:,.0f} tokens/s, {r['requests_per_s']:.2f} requests/s"),
-        ("steps by run-time mode", _shares(r["steps_by_mode"])),
-        ("padding waste", f"{r['padding_waste']:.1%} of {r['rows'] + r['padded_rows']:,} rows"),
-        ("preemptions", f"{r['preemptions']:,} ({again:,} tokens computed again)"),
-        *_swapping(r),
-        *_sharing(r),
-        ("KV blocks, peak of all", f"{r['kv_blocks_peak']:,} of {r['kv_blocks']:,}"),
-        ("graphs", f"{r['graphs']:,}, {r['graph_memory_bytes'] / 1e6:,.0f} MB"),
-        ("capturing them", ms("capture_us")),
-    ]
-    if best := r["optimal_ladder"]:
-        saved = f"{best['saved_rows']:,} padded rows, {best['saved_us'] / 1e6:,.2f} s"
-        lines.append((f"the optimal ladder of {len(best['capture_sizes'])} rungs saves", saved))
-        lines.append(("  that is of the busy time", f"{best['saved_share']:.2%}"))
-        lines.append(("  its rungs", _short(best["capture_sizes"])))
-    return lines
-
-
-def _swapping(r: dict[str, Any]) -> list[tuple[str, str]]:
-    """What went over the link, and how long steps waited for it."""
-    if r["preemption"] == "recompute":
-        return []
-    copied = f"{r['swapped_bytes'] / 1e9:,.2f} GB in {r['swap_us'] / 1e3:,.1f} ms"
-    return [
-        (f"  of these swapped ({r['preemption']})", f"{r['swaps']:,}, {copied}"),
-        ("  saved against computing again", f"{r['swap_saved_us'] / 1e3:,.1f} ms"),
-    ]
-
-
-def _sharing(r: dict[str, Any]) -> list[tuple[str, str]]:
-    """What the prefix cache found."""
-    if not r["prefix_caching"]:
-        return []
-    share = f"{r['share']:.0%} of them, {r['shared_prefix']:,} tokens" if r["share"] else "none"
-    saved = f"{r['prefill_tokens_saved']:,} of {r['prompt_tokens']:,} prompt tokens"
-    return [
-        ("prompts alike, as assumed", share),
-        ("prefix cache: hit rate", f"{r['prefix_hit_rate']:.1%}"),
-        ("  prefill saved", saved),
-    ]
-
-
 def _interval(report: ServeReport, spec: DeviceSpec) -> dict[str, float] | None:
     """Of the median ITL, as sure as steps of the mode that most steps ran in."""
     if report.itl_p50_us is None:
         return None
     mode = max(report.steps_by_mode, key=lambda mode: report.steps_by_mode[mode])
     return options.interval(spec, report.itl_p50_us, str(mode))
-
-
-def _between(interval: dict[str, float] | None) -> str:
-    return options.ms(interval) if interval else "–"
-
-
-def _rungs(r: dict[str, Any]) -> Table:
-    """The ten rungs that most steps ran at."""
-    counts = [
-        (steps, mode, rung)
-        for mode, rungs in r["steps_by_rung"].items()
-        if mode != "NONE"  # eager steps have no rung
-        for rung, steps in rungs.items()
-    ]
-    table = Table("most steps ran at", "rung", "steps", "share")
-    for steps, mode, rung in sorted(counts, reverse=True)[:10]:
-        table.add_row(mode, str(rung), f"{steps:,}", f"{steps / r['steps']:.1%}")
-    return table
-
-
-def _shares(counts: dict[str, int]) -> str:
-    total = sum(counts.values()) or 1
-    return ", ".join(f"{mode} {count / total:.1%}" for mode, count in counts.items() if count)
-
-
-def _short(sizes: list[int]) -> str:
-    words = [str(size) for size in sizes]
-    return ", ".join(words if len(words) <= 14 else [*words[:7], "…", *words[-6:]])

@@ -32,6 +32,7 @@ from rich.table import Table
 from mini_engine.cli import measuring, options
 from mini_engine.model.config import SHAPES, ModelConfig
 from mini_engine.predict.hardware import load_spec, spec_names
+from mini_engine.predict.room import check_batch
 from mini_engine.records.trace import CPU, GPU, TraceEvent, busy_us, read_trace, write_trace
 from mini_engine.sim.op_timeline import op_timeline
 from mini_engine.sim.predict import HF_EAGER, Service, predict
@@ -74,7 +75,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="of a prediction alone (default: vllm, and transformers for HF eager); with "
         "--backend cuda it is this one, launch-bound, or pytorch-loop with --plain",
     )
-    parser.add_argument("--batch", type=options.positive, default=1, metavar="N")
+    parser.add_argument(
+        "--batch", type=options.positive, default=1, metavar="N", help="requests (default: 1)"
+    )
     parser.add_argument(
         "--context",
         type=options.positive,
@@ -87,7 +90,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="with --backend cuda: the plain model, and not the kernels, five a layer",
     )
     measuring.add_device(parser)
-    parser.add_argument("-o", "--out", type=Path, default=Path("out/trace.json"), metavar="FILE")
+    out = Path("out/trace.json")
+    words = "where to write the timelines (default: out/trace.json)"
+    parser.add_argument("-o", "--out", type=Path, default=out, metavar="FILE", help=words)
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
@@ -144,6 +149,7 @@ def _predicted(args: argparse.Namespace, modes: Sequence[str]) -> tuple[Timeline
         raise ValueError("--context 1: a decode step needs at least one token before it, so 2")
     shape, card = measuring.shape_of(args.shape or "qwen3-0.6b"), args.spec or "h200"
     spec, service = load_spec(card, args.host, args.engine), Service(requests=1, new_tokens=2)
+    check_batch(shape, spec, args.batch, context)
     # the ops of transformers are issued by its own Python
     specs = {HF_EAGER: load_spec(card, args.host or spec.host, args.engine or TRANSFORMERS)}
     timelines = {

@@ -23,12 +23,13 @@ kind of file is refused by file and field.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from mini_engine.records.json_file import read_json_object
 
 ROOM = Path(__file__).parent.parent
 KINDS = ("datasheet", "measured", "quoted", "borrowed", "derived", "assumed", "fitted")
@@ -58,6 +59,9 @@ EXTRAS = {
     "host": {"name", "sources"},
     "engine": {"name", "classes", "missed"},
 }
+LEAST, MOST = 1e-9, 1e15  # of a figure that is not 0: what is beyond has a wrong unit
+MOST_MISSED = 10  # a prediction that is e^10 times off
+_IN_JSON = {str: "words", list: "a list [...]", dict: "an object {...}"}
 
 
 @dataclass(frozen=True)
@@ -103,19 +107,14 @@ def load_sheet(kind: str, name_or_path: str | Path) -> Sheet:
 
 def read_sheet(kind: str, path: Path) -> Sheet:
     """Read and check one file."""
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path}: not a JSON file: {error}") from None
-    if not isinstance(data, dict):
-        raise ValueError(f"{path}: holds {type(data).__name__}, expected an object of figures")
+    data = read_json_object(path)
     for name in sorted(set(data) - EXTRAS[kind] - set(TEXTS[kind]) - set(FIGURES[kind])):
         home = [other for other in FIGURES if name in {*FIGURES[other], *TEXTS[other]}]
         advice = f"it belongs to a {home[0]}" if home else "take it out or mend its name"
         raise ValueError(f"{path}: {name!r} is no figure of a {kind}: {advice}")
     texts = {name: _text(data, name, path) for name in ("name", *TEXTS[kind])}
     figures = {name: _figure(data, name, rule, path) for name, rule in FIGURES[kind].items()}
-    extras = {name: data.get(name, {}) for name in EXTRAS[kind] - {"name"}}
+    extras = {name: _extra(data, name, path) for name in EXTRAS[kind] - {"name"}}
     return Sheet(texts.pop("name"), texts, figures, extras)
 
 
@@ -123,6 +122,27 @@ def _text(data: Mapping[str, object], name: str, path: Path) -> str:
     given = data.get(name)
     if not isinstance(given, str) or not given:
         raise ValueError(f"{path}: {name!r} is {given!r}, expected words")
+    return given
+
+
+def _extra(data: Mapping[str, object], name: str, path: Path) -> Any:
+    """What else a file may say; {} where it does not."""
+    given = data.get(name, {})
+    kind = {"engine": str, "sources": list}.get(name, dict)
+    if given is None or given == {}:
+        return {}
+    if not isinstance(given, kind):
+        raise ValueError(f"{path}: {name!r} is {given!r:.40}, expected {_IN_JSON[kind]}")
+    if name == "missed":
+        for mode, one in given.items():
+            value = one.get("value") if isinstance(one, dict) else None
+            if type(value) not in (int, float) or not 0 <= value <= MOST_MISSED:
+                raise ValueError(
+                    f'{path}: missed {mode!r} must be {{"value": ...}} with a number from 0 to '
+                    f"{MOST_MISSED}"
+                )
+    elif any(not isinstance(word, str) for word in (given.values() if kind is dict else given)):
+        raise ValueError(f"{path}: {name!r} is {given!r:.40}, expected words in it")
     return given
 
 
@@ -134,10 +154,12 @@ def _figure(data: Mapping[str, object], name: str, rule: str, path: Path) -> Fig
     if not isinstance(given, dict) or set(given) != {"value", "kind", "source"}:
         raise ValueError(f'{where} must be {{"value": ..., "kind": ..., "source": ...}}')
     value, kind, source = given["value"], given["kind"], given["source"]
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < math.inf:
         raise ValueError(f"{where} is {value!r}, expected a number")
     if value < 0 or (value == 0 and rule.startswith("+")):
         raise ValueError(f"{where} is {value!r}, expected a number above 0")
+    if value and not LEAST <= value <= MOST:
+        raise ValueError(f"{where} is {value!r:.40}, expected {LEAST:g} to {MOST:g}")
     if rule.endswith("share") and value > 1:
         raise ValueError(f"{where} is {value!r}, expected a share, at most 1")
     if rule.endswith(("bytes", "count")) and value != int(value):

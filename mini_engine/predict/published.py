@@ -26,6 +26,7 @@ from mini_engine.predict.hardware import DeviceSpec, put_together
 from mini_engine.predict.oplists import StepShape
 from mini_engine.predict.step_cost import Mode
 from mini_engine.predict.step_model import StepModel
+from mini_engine.records.json_file import read_json
 
 SHIPPED_POINTS = Path(__file__).parent / "published" / "decode_points.json"
 QUANTISED_POINTS = SHIPPED_POINTS.with_name("quantised_points.json")  # in no fit
@@ -144,10 +145,7 @@ def read_points(path: Path, sheets: Sheets) -> tuple[list[Point], list[str]]:
 
     Raises ValueError, naming file, point and field, for what is no file of points.
     """
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path}: not a JSON file: {error}") from None
+    data = read_json(path)
     if not isinstance(data, list) or not data:
         raise ValueError(f"{path}: expected a list of points")
     points = [_point(item, f"{path}: point {n}") for n, item in enumerate(data, start=1)]

@@ -9,11 +9,16 @@ and metadata events `ph: "M"` that name processes and threads.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from mini_engine.records.json_file import read_json
 
 CPU, GPU = "CPU", "GPU"
+MAX_BYTES = 256 * 2**20  # of a file that is read; a step of a profiler is some megabytes
+MOST_US = 1e18  # thirty thousand years: profilers count from 1970
 LANES = (CPU, GPU)  # the order in which they are drawn
 
 
@@ -65,25 +70,32 @@ def read_trace(path: Path) -> dict[str, list[TraceEvent]]:
 
     Raises ValueError, naming the file, the event and the field, if it is no such trace.
     """
-    try:
-        document = json.loads(Path(path).read_text())
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: not JSON ({error})") from error
+    document = read_json(Path(path), MAX_BYTES)
     rows = document.get("traceEvents") if isinstance(document, dict) else None
     if not isinstance(rows, list):
         raise ValueError(f"{path}: no list under 'traceEvents': is this a Chrome trace?")
-    names, lanes = _names(rows)
-    timelines: dict[str, list[TraceEvent]] = {name: [] for name in names.values()}
+    processes: dict[object, str] = {}
+    lanes: dict[object, str] = {}
+    complete: list[dict[str, Any]] = []
     for index, row in enumerate(rows):
-        if row.get("ph") != "X":
-            continue
-        missing = [key for key in ("pid", "tid", "name", "ts", "dur") if key not in row]
-        if missing:
-            raise ValueError(f"{path}: event {index} has no {', '.join(missing)}")
-        process = names.get(row["pid"], str(row["pid"]))
+        where = f"{path}: event {index}"
+        if not isinstance(row, dict):
+            raise ValueError(f"{where} is {row!r:.40}, expected an object")
+        if row.get("ph") == "X":
+            _check(row, ("pid", "tid", "name", "ts", "dur"), where)
+            complete.append(row)
+        elif row.get("ph") == "M" and row.get("name") == "process_name":
+            _check(row, ("pid", "args"), where)
+            processes[row["pid"]] = row["args"]["name"]
+        elif row.get("ph") == "M" and row.get("name") == "thread_name":
+            _check(row, ("pid", "tid", "args"), where)
+            lanes[row["pid"], row["tid"]] = row["args"]["name"]
+    timelines: dict[str, list[TraceEvent]] = {name: [] for name in processes.values()}
+    for row in complete:
+        process = processes.get(row["pid"], str(row["pid"]))
         lane = lanes.get((row["pid"], row["tid"]), str(row["tid"]))
         timelines.setdefault(process, []).append(
-            TraceEvent(lane, row["name"], row["ts"], row["dur"], row.get("cat", ""))
+            TraceEvent(lane, row["name"], row["ts"], row["dur"], str(row.get("cat", "")))
         )
     return timelines
 
@@ -104,12 +116,34 @@ def _metadata(kind: str, pid: int, tid: int, name: str) -> dict[str, object]:
     return {"ph": "M", "pid": pid, "tid": tid, "name": kind, "args": {"name": name}}
 
 
-def _names(rows: list[dict]) -> tuple[dict[int, str], dict[tuple[int, int], str]]:
-    processes: dict[int, str] = {}
-    lanes: dict[tuple[int, int], str] = {}
-    for row in rows:
-        if row.get("ph") == "M" and row.get("name") == "process_name":
-            processes[row["pid"]] = row["args"]["name"]
-        elif row.get("ph") == "M" and row.get("name") == "thread_name":
-            lanes[row["pid"], row["tid"]] = row["args"]["name"]
-    return processes, lanes
+def _check(row: Mapping[str, Any], fields: Sequence[str], where: str) -> None:
+    """Raises ValueError unless the row has these fields, each of the kind that its name says."""
+    missing = [name for name in fields if name not in row]
+    if missing:
+        raise ValueError(f"{where} has no {', '.join(missing)}")
+    for name in fields:
+        value, (fits, expected) = row[name], _FIELDS[name]
+        if not fits(value):
+            raise ValueError(f"{where}: {name} is {value!r:.40}, expected {expected}")
+
+
+def _is_time(value: object) -> bool:
+    return type(value) in (int, float) and abs(value) <= MOST_US  # type: ignore[arg-type]
+
+
+def _is_id(value: object) -> bool:
+    return type(value) in (int, str)
+
+
+def _names_something(value: object) -> bool:
+    return isinstance(value, dict) and isinstance(value.get("name"), str)
+
+
+_FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "pid": (_is_id, "a number or a name"),
+    "tid": (_is_id, "a number or a name"),
+    "name": (lambda value: isinstance(value, str), "words"),
+    "ts": (_is_time, f"a time in µs, {MOST_US:g} at most"),
+    "dur": (lambda value: _is_time(value) and value >= 0, f"0 to {MOST_US:g} µs"),
+    "args": (_names_something, 'an object with a "name"'),
+}

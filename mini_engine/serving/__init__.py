@@ -6,4 +6,5 @@ stride          many decode steps, summed     ladder_cost     what holding graph
 decode_clock    when requests end and grow    ladder_saving   what a better ladder saves
 by_scheduler    the replay where requests share blocks or are swapped
 costs           what it asks about time
+packed_requests the requests of a long trace, at 24 bytes each
 """

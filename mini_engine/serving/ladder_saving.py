@@ -6,6 +6,9 @@ Out: the ladder with as many rungs and the same top that pads least, the rows of
 
 The steps stay as they were and only move to their new rungs. In truth, shorter steps would also
 change which requests meet; a second run of `simulate.simulate` with the new sizes shows that too.
+
+A ladder is chosen by rows, and fewer rows may take longer: above `max_num_seqs` no rung has a full
+graph. Where the ladder that ran was the quicker one, it is the answer, and nothing is saved.
 """
 
 from collections import Counter
@@ -26,7 +29,7 @@ class LadderSaving:
     capture_sizes: tuple[int, ...]
     padded_rows: int  # that would be left
     saved_rows: int
-    saved_us: float  # of step time; may be negative, since the ladder is chosen by rows
+    saved_us: float  # of step time
     saved_share: float  # of the time that the server was busy
 
 
@@ -62,6 +65,9 @@ def optimal_ladder_saving(
             for descriptor in (ran.descriptor, moved)
         )
         saved_us += (before - after) * steps
+    if saved_us < 0:
+        kept = padded_rows + saved_rows
+        return LadderSaving(tuple(dispatcher.sizes), kept, 0, 0.0, 0.0)
     share = saved_us / report.busy_us
     return LadderSaving(tuple(sizes), padded_rows, saved_rows, saved_us, share)
 

@@ -15,6 +15,7 @@ from mini_engine.engine.scheduler import SchedulerLimits
 from mini_engine.model.config import ModelConfig
 from mini_engine.predict.capacity import step_bytes
 from mini_engine.predict.hardware import DeviceSpec
+from mini_engine.predict.room import check_context
 from mini_engine.predict.stored import Stored, as_it_is
 from mini_engine.serving.ladder_cost import GraphCosts, LadderCosts
 
@@ -48,8 +49,10 @@ def plan_server(
     requests there); the model's own context; weights and cache as they are.
 
     Raises:
-        ValueError: not even one block is left, or a number is out of range.
+        ValueError: not even one block is left, the context is beyond the model's, or a number is
+            out of range.
     """
+    check_context(config, max_model_len or 1)
     dispatcher = GraphDispatcher(mode, capture_sizes, max_num_seqs)
     stored = stored or as_it_is(config)
     costs = LadderCosts(config, spec, mode, max_num_seqs, style=style, stored=stored).of(

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from mini_engine.cli import COMMANDS, main
+from mini_engine.cli.json_schema import document, errors
 from mini_engine.engine.generation import SHIPPED
 from mini_engine.model.config import named_shape
 from mini_engine.predict.hardware import load_spec
@@ -62,6 +63,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path
     words = ["demo", "--out", str(out), "--json"]
     command = load("demo")
     result = command.run(build_parser(words).parse_args(words), Console(stderr=True, quiet=True))
+    assert errors("demo", json.loads(json.dumps(document("demo", result)))) == []
     screen = Console(file=io.StringIO(), width=80)
     command.show(result, screen)
     file = screen.file
@@ -284,7 +286,7 @@ def test_generate_names_what_it_simulates(capsys: pytest.CaptureFixture[str]) ->
     usual = json_of(capsys, *words)
     quick = json_of(capsys, *words, "--spec", "H100", "--host", "desktop-2025")
     assert (quick["spec"], quick["host"], quick["engine"]) == ("h100", "desktop-2025", "vllm")
-    assert quick["simulated_ms"] < usual["simulated_ms"]  # eager: the host decides
+    assert quick["simulated_us"] < usual["simulated_us"]  # eager: the host decides
     assert main([*words, "--host", "desktop-2025"]) == 0
     assert "on one h200, host desktop-2025, engine vllm" in capsys.readouterr().out
 
@@ -302,13 +304,13 @@ def test_serve_reports_on_the_shipped_trace(
     assert (tmp_path / "rungs.png").read_bytes().startswith(b"\x89PNG")
     assert (result["spec"], result["host"], result["engine"]) == ("h200", "server", "vllm")
     sure = result["itl_p50_interval"]  # most steps ran in full graphs
-    ends = load_spec("h200").interval(result["itl_p50_us"] / 1e3, "FULL")
-    assert (sure["low_ms"], sure["high_ms"]) == pytest.approx(ends)
+    ends = load_spec("h200").interval(result["itl_p50_us"], "FULL")
+    assert (sure["low_us"], sure["high_us"]) == pytest.approx(ends)
     assert main(["serve"]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "simulated steps a second" in out
     assert "on one h200, host server, engine vllm, FULL_AND_PIECEWISE" in out
-    assert f"({sure['low_ms']:.2f} to {sure['high_ms']:.2f})" in out
+    assert f"({sure['low_us'] / 1e3:.2f} to {sure['high_us'] / 1e3:.2f})" in out
 
 
 def test_serve_tells_what_a_prefix_cache_finds_and_what_swapping_costs(
@@ -385,7 +387,10 @@ def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixtu
         (["trace", "--batch", "0"], "0 is not 1 or more"),
         (["serve", "--trace", "/nowhere.csv"], "/nowhere.csv"),
         (["trace", "--batch", "257"], "batch 257: expected 1 to 256"),
-        (["trace", "--shape", "qwen3-8b", "--spec", "rtx4070"], "out of device memory"),
+        (
+            ["trace", "--shape", "qwen3-8b", "--spec", "rtx4070"],
+            "takes 16.0 GiB, and rtx4070 has 12",
+        ),
         (["demo", "--host-us", "nan"], "nan is not a time"),
         (["serve", "--host-us", "-3"], "-3 is not a time"),
         (["crossover", "--host-us", "1e300"], "1e300 is not a time"),

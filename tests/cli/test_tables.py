@@ -79,11 +79,11 @@ def test_crossover_rows_are_points_of_the_curve(capsys: pytest.CaptureFixture[st
     for row in found["rows"]:
         point = curve.point(row["batch"])
         assert row["rung"] == point.rung
-        assert row["eager_ms"] == pytest.approx(point.eager.itl_us / 1e3)
-        assert row["piecewise_ms"] == pytest.approx(point.piecewise.itl_us / 1e3)
-        assert row["full_ms"] == pytest.approx(point.full.itl_us / 1e3)
-        assert row["speedup"] == pytest.approx(row["eager_ms"] / row["full_ms"])
-        assert row["floor_ms"] == pytest.approx(point.floor_us / 1e3)
+        assert row["eager_us"] == pytest.approx(point.eager.itl_us)
+        assert row["piecewise_us"] == pytest.approx(point.piecewise.itl_us)
+        assert row["full_us"] == pytest.approx(point.full.itl_us)
+        assert row["speedup"] == pytest.approx(row["eager_us"] / row["full_us"])
+        assert row["floor_us"] == pytest.approx(point.floor_us)
         assert row["eager_utilisation"] == pytest.approx(point.eager.utilisation)
         assert row["full_utilisation"] == pytest.approx(point.full.utilisation)
     assert found["crossover_batch"] == curve.crossover
@@ -110,7 +110,8 @@ def test_crossover_prints_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     words = ("crossover", "--max-batch", "16", "--ladder", "1,4,8")
     told = shown(capsys, *words)
     row = next(row for row in answer(capsys, *words)["rows"] if row["batch"] == 4)
-    cells = f"│ 4 │ 4 │ {row['eager_ms']:.3f} │ {row['piecewise_ms']:.3f} │ {row['full_ms']:.3f} │"
+    itls = (row[f"{mode}_us"] / 1e3 for mode in ("eager", "piecewise", "full"))
+    cells = "│ 4 │ 4 │ {:.3f} │ {:.3f} │ {:.3f} │".format(*itls)
     assert cells in told
     assert "predicted" in told
     assert "on one h200, host server, engine vllm, op list fused9" in told
@@ -130,12 +131,12 @@ def test_crossover_says_how_sure_its_answers_are(capsys: pytest.CaptureFixture[s
         assert crossover_batch(named_shape("qwen3-0.6b"), quick_or_slow, "fused9", 1024) == batch
     for mode, key in (("NONE", "eager"), ("PIECEWISE", "piecewise"), ("FULL", "full")):
         one = found["batch_1"][mode]
-        assert one["itl_ms"] == pytest.approx(found["rows"][0][f"{key}_ms"])
-        ends = spec.interval(one["itl_ms"], mode)
-        assert (one["low_ms"], one["high_ms"]) == pytest.approx(ends)
+        assert one["itl_us"] == pytest.approx(found["rows"][0][f"{key}_us"])
+        ends = spec.interval(one["itl_us"], mode)
+        assert (one["low_us"], one["high_us"]) == pytest.approx(ends)
     told = shown(capsys, "crossover", "--max-batch", "4", "--host", "desktop-2025")
-    full = found["batch_1"]["FULL"]
-    assert f"FULL {full['itl_ms']:.2f} ms ({full['low_ms']:.2f} to {full['high_ms']:.2f})" in told
+    full = (found["batch_1"]["FULL"][key] / 1e3 for key in ("itl_us", "low_us", "high_us"))
+    assert "FULL {:.2f} ms ({:.2f} to {:.2f})".format(*full) in told
     assert "80% of what others measured" in told
 
 
@@ -163,10 +164,10 @@ def test_crossover_help_tells_what_the_command_finds(capsys: pytest.CaptureFixtu
     rows = {row["batch"]: row for row in found["rows"]}
     text = " ".join((crossover.__doc__ or "").split())
     assert f"issues a kernel in {load_spec('h200').cpu_op_us:.0f} µs" in text
-    eager = rows[1]["eager_ms"], rows[8]["eager_ms"]
+    eager = rows[1]["eager_us"] / 1e3, rows[8]["eager_us"] / 1e3
     assert "take eager {:.1f} ms for 1 request and {:.1f} ms for 8".format(*eager) in text
     assert rows[1]["eager_utilisation"] == pytest.approx(0.10, abs=0.005)  # "a tenth"
-    assert f"One graph takes {rows[1]['full_ms']:.1f} ms for 1 request" in text
+    assert f"One graph takes {rows[1]['full_us'] / 1e3:.1f} ms for 1 request" in text
     assert f"{rows[1]['speedup']:.1f} times as fast" in text
     assert f"{rows[256]['speedup']:.1f} times as fast for 256" in text
     assert f"at {found['crossover_batch']} requests" in text
@@ -213,8 +214,8 @@ def test_ladder_counts_graphs(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["piecewise_graphs"] == 51 * 37
     assert found["full_graphs"] == 35
     assert found["graphs"] == cost.graphs
-    assert found["capture_ms"] == pytest.approx(cost.capture_us / 1e3)
-    assert found["memory_mib"] == pytest.approx(cost.memory_bytes / 2**20)
+    assert found["capture_us"] == pytest.approx(cost.capture_us)
+    assert found["memory_bytes"] == cost.memory_bytes
     told = shown(capsys, "ladder", "--shape", "qwen3-8b", "--spec", "h100")
     assert "1, 2, 4, 8 … 256 (every 8), 272 … 512 (every 16)" in told
     assert "51 sizes × 37 pieces = 1,887 graphs" in told
@@ -305,7 +306,7 @@ def test_ladder_draws_the_staircase_or_the_curve(capsys: pytest.CaptureFixture[s
 
 def test_without_graphs_there_is_no_picture(capsys: pytest.CaptureFixture[str]) -> None:
     found = answer(capsys, "ladder", "--mode", "NONE")
-    assert (found["capture_sizes"], found["graphs"], found["capture_ms"]) == ([], 0, 0)
+    assert (found["capture_sizes"], found["graphs"], found["capture_us"]) == ([], 0, 0)
     assert "picture" not in found
     assert "no graphs: every step is eager" in shown(capsys, "ladder", "--mode", "NONE")
     assert not list(Path().iterdir())
@@ -348,8 +349,11 @@ def test_capacity_rows_are_those_of_the_report(capsys: pytest.CaptureFixture[str
         quant="int4", kv_dtype="fp8", capture_sizes=sizes,
     )  # fmt: skip
     assert [(row["item"], row["bytes"], row["note"]) for row in found["rows"]] == report.rows()
-    for key in ("max_context", "max_batch", "floor_ms", "copy_floor_ms", "left_bytes", "fits"):
+    for key in ("max_context", "max_batch", "left_bytes", "fits"):
         assert found[key] == getattr(report, key)
+    assert (found["floor_us"], found["copy_floor_us"]) == pytest.approx(
+        (report.floor_ms * 1e3, report.copy_floor_ms * 1e3)
+    )
     assert found["full_graphs"] == len(sizes) == 7
 
 
@@ -366,11 +370,11 @@ def test_a_card_by_its_figures_is_a_card_by_its_name(capsys: pytest.CaptureFixtu
         "--vram-gb", str(spec.vram_bytes / 2**30), "--bandwidth-gb-s", str(spec.bandwidth_gb_s)
     ]  # fmt: skip
     bare = answer(capsys, "capacity", *figures, "--context", "9000")
-    assert bare["floor_ms"] == pytest.approx(named["floor_ms"])
-    assert bare["copy_floor_ms"] is None
+    assert bare["floor_us"] == pytest.approx(named["floor_us"])
+    assert bare["copy_floor_us"] is None
     config = named_shape("qwen3-0.6b")
     read = read_bytes(config) + 9000 * kv_bytes_per_token(config)
-    assert bare["floor_ms"] == pytest.approx(floor_ms(read, spec.bandwidth_gb_s))
+    assert bare["floor_us"] == pytest.approx(1e3 * floor_ms(read, spec.bandwidth_gb_s))
     sums = {row["item"]: row["bytes"] for row in bare["rows"]}
     known = {row["item"]: row["bytes"] for row in named["rows"]}
     for item in ("card", "weights", "KV cache", "graph pool"):
@@ -395,12 +399,12 @@ def test_capacity_predicts_a_step_beside_its_floor(capsys: pytest.CaptureFixture
     spec = load_spec("h100", "desktop-2025", "sglang")
     ops = step_ops(named_shape("qwen3-0.6b"), StepShape.decode(3, 4096), spec.ops)
     itl = found["predicted"]
-    assert itl["itl_ms"] == pytest.approx(step_time(ops, spec, "full", 3).itl_us / 1e3)
-    assert found["copy_floor_ms"] < itl["low_ms"] < itl["itl_ms"] < itl["high_ms"]
+    assert itl["itl_us"] == pytest.approx(step_time(ops, spec, "full", 3).itl_us)
+    assert found["copy_floor_us"] < itl["low_us"] < itl["itl_us"] < itl["high_us"]
     told = shown(capsys, *words, "--batch", "3")
     assert "one graph of sglang on the host desktop-2025, predicted" in told
     four_bits = answer(capsys, *words, "--batch", "3", "--quant", "int4")
-    assert four_bits["copy_floor_ms"] < four_bits["predicted"]["itl_ms"] < itl["itl_ms"]
+    assert four_bits["copy_floor_us"] < four_bits["predicted"]["itl_us"] < itl["itl_us"]
 
 
 def test_does_the_file_fit_my_card_at_this_context(capsys: pytest.CaptureFixture[str]) -> None:
@@ -422,8 +426,8 @@ def test_crossover_and_serve_take_weights_and_cache_in_few_bits(
     words = ("crossover", "--max-batch", "1", "--out", str(tmp_path / "x.png"))
     plain, small = answer(capsys, *words), answer(capsys, *words, *few)
     assert (plain["quant"], small["quant"], small["kv_dtype"]) == ("bf16", "int4", "fp8")
-    assert small["rows"][0]["floor_ms"] < plain["rows"][0]["floor_ms"]
-    assert small["rows"][0]["full_ms"] < plain["rows"][0]["full_ms"]
+    assert small["rows"][0]["floor_us"] < plain["rows"][0]["floor_us"]
+    assert small["rows"][0]["full_us"] < plain["rows"][0]["full_us"]
     assert small["crossover_batch"] > plain["crossover_batch"]  # launch-bound up to more requests
     plain, small = answer(capsys, "serve"), answer(capsys, "serve", *few)
     assert small["kv_blocks"] > 2 * plain["kv_blocks"]
@@ -442,7 +446,7 @@ def test_capacity_help_tells_what_the_command_finds(capsys: pytest.CaptureFixtur
     assert f"{found['max_batch']} such requests fit" in text
     assert f"one of {found['max_context']:,} tokens" in text
     assert f"made for {found['model_context']:,}" in text
-    assert f"cannot take less than {found['floor_ms']:.1f} ms" in text
+    assert f"cannot take less than {found['floor_us'] / 1e3:.1f} ms" in text
 
 
 # ---------------------------------------------------------------- bad input
@@ -453,9 +457,14 @@ def test_capacity_help_tells_what_the_command_finds(capsys: pytest.CaptureFixtur
     [
         ("crossover --shape gpt-5", "gpt-5"),
         ("crossover --spec nope", "no card 'nope'"),
-        ("crossover --ladder 4,2", "rung 2 comes after 4"),
-        ("crossover --ladder=-1,2", "rung -1 is not positive"),
-        ("crossover --ladder ,", "at least one rung"),
+        ("crossover --ladder=-1,2", "capture size -1 is not positive"),
+        ("crossover --ladder ,", "give at least one size"),
+        ("crossover --ladder 99999999", "Not captured: 99,999,999. No step has more than"),
+        ("crossover --context 40961", "qwen3-0.6b was made for 40,960 tokens at most"),
+        ("capacity --context 40961", "qwen3-0.6b was made for 40,960 tokens at most"),
+        ("crossover --shape qwen3-8b --spec rtx4060", "takes 16.4 GiB, and rtx4060 has 8.0"),
+        ("ladder --max-num-seqs 1000000000", "steps of 1,000,000,000 tokens: expected 65,536"),
+        ("ladder --max-num-batched-tokens 1000000000", "expected 65,536 at most"),
         ("crossover --max-batch 2 -o /dev/null/x.png", "/dev/null"),
         ("ladder --batch 257", "batch 257 > max_num_seqs 256"),
         ("ladder --rungs 4", "give --histogram too"),

@@ -206,7 +206,7 @@ def test_generate_writes_the_same_with_either_cache(capsys: pytest.CaptureFixtur
     static = written(capsys, "--cache", "static")
     assert static["prompts"] == paged["prompts"]
     assert (static["mode"], static["graphs"], static["cache"]) == ("FULL", 2, "static")
-    assert static["capture_ms"] > 0
+    assert static["capture_us"] > 0
 
 
 def test_rows_that_find_no_memory_wait_for_the_batch_before(

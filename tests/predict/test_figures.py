@@ -107,6 +107,9 @@ def test_a_misspelt_figure_is_refused(tmp_path: Path, kind: str) -> None:
         ({"value": "5", "kind": "measured", "source": "x"}, "is '5', expected"),
         ({"value": float("nan"), "kind": "measured", "source": "x"}, "is nan, expected"),
         ({"value": float("inf"), "kind": "measured", "source": "x"}, "is inf, expected"),
+        ({"value": 1e308, "kind": "measured", "source": "x"}, "is 1e+308, expected 1e-09 to 1e+15"),
+        ({"value": 1e-308, "kind": "measured", "source": "x"}, "is 1e-308, expected 1e-09"),
+        ({"value": 10**400, "kind": "measured", "source": "x"}, "is 1000000"),
         (5.1, "must be"),
     ],
 )
@@ -153,11 +156,34 @@ def test_words_are_words(tmp_path: Path, text: str) -> None:
 
 
 def test_a_file_of_another_shape_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="holds list, expected an object"):
+    with pytest.raises(ValueError, match="expected a JSON object"):
         load_sheet("card", write(tmp_path, [1, 2]))
     (tmp_path / "mine.json").write_text("{name: h200")
-    with pytest.raises(ValueError, match="not a JSON file"):
+    with pytest.raises(ValueError, match="not JSON"):
         load_sheet("card", tmp_path / "mine.json")
+    (tmp_path / "mine.json").write_text("[" * 100_000)
+    for kind in FIGURES:
+        with pytest.raises(ValueError, match="nested too deeply"):
+            load_sheet(kind, tmp_path / "mine.json")
+
+
+@pytest.mark.parametrize(
+    ("kind", "changed", "says"),
+    [
+        ("card", {"engine": 5}, "'engine' is 5, expected words"),
+        ("host", {"sources": "a"}, r"'sources' is 'a', expected a list"),
+        ("host", {"sources": [1]}, "expected words in it"),
+        ("engine", {"classes": {"a": 1}}, "expected words in it"),
+        ("engine", {"missed": []}, r"'missed' is \[\], expected an object"),
+        ("engine", {"missed": {"FULL": 0.3}}, "missed 'FULL' must be"),
+        ("engine", {"missed": {"FULL": {"value": 1e308}}}, "with a number from 0 to 10"),
+    ],
+)
+def test_what_else_a_file_says_is_checked_too(
+    tmp_path: Path, kind: str, changed: dict[str, object], says: str
+) -> None:
+    with pytest.raises(ValueError, match=says):
+        load_sheet(kind, write(tmp_path, {**raw(kind), **changed}))
 
 
 @given(st.floats(min_value=1e-6, max_value=1e12))

@@ -135,7 +135,7 @@ def test_a_point_is_an_object_and_a_file_is_json(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="point 1 is 3, expected an object"):
         read(tmp_path, 3)
     (tmp_path / "points.json").write_text("[{")
-    with pytest.raises(ValueError, match="not a JSON file"):
+    with pytest.raises(ValueError, match="not JSON"):
         read_points(tmp_path / "points.json", SHEETS)
 
 

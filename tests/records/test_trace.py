@@ -106,6 +106,12 @@ def test_busy_time_is_the_union_without_waits() -> None:
     assert busy_us(events, GPU) == 20
 
 
+def one_event(**changed: object) -> str:
+    """A trace of one event, with some of its fields changed."""
+    event = {"ph": "X", "pid": 1, "tid": 1, "name": "k", "ts": 0, "dur": 1}
+    return json.dumps({"traceEvents": [event | changed]})
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -115,6 +121,19 @@ def test_busy_time_is_the_union_without_waits() -> None:
             '{"traceEvents": [{"ph": "X", "pid": 1, "tid": 1, "name": "k"}]}',
             "event 0 has no ts, dur",
         ),
+        ('{"traceEvents": [3]}', "event 0 is 3, expected an object"),
+        ('{"traceEvents": [null]}', "event 0 is None, expected an object"),
+        (one_event(ts="soon"), "event 0: ts is 'soon', expected a time in µs"),
+        (one_event(ts=float("nan")), "event 0: ts is nan"),
+        (one_event(dur=1e308), r"event 0: dur is 1e\+308, expected 0 to 1e\+18 µs"),
+        (one_event(dur=-1), "event 0: dur is -1"),
+        (one_event(pid=[1]), r"event 0: pid is \[1\], expected a number or a name"),
+        (one_event(name={}), r"event 0: name is {}, expected words"),
+        (one_event(ph="M", name="process_name"), "event 0 has no args"),
+        (one_event(ph="M", name="thread_name", args=3), "event 0: args is 3, expected an object"),
+        (one_event(ph="M", name="process_name", args={"name": []}), "event 0: args is"),
+        ("[" * 100_000, "nested too deeply"),
+        ('{"traceEvents": ' + "[" * 100_000, "nested too deeply"),
     ],
 )
 def test_a_file_that_is_no_trace_is_refused(text: str, message: str, tmp_path: Path) -> None:

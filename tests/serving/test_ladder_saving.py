@@ -51,6 +51,21 @@ def test_rows_are_those_of_the_same_steps_on_the_other_ladder(mode: str) -> None
     assert saving.capture_sizes[-1] == sizes[-1]
 
 
+@pytest.mark.parametrize("mode", ["FULL_DECODE_ONLY", "PIECEWISE"])
+def test_a_ladder_of_fewer_rows_that_takes_longer_saves_nothing(mode: str) -> None:
+    sizes = [3, 8] if mode == "FULL_DECODE_ONLY" else [882, 8192]
+    trace = list(synthetic_trace(40, seed=1, requests_per_s=5))
+    dispatcher = GraphDispatcher(mode, sizes, 4)
+    costs = StepModel(named_shape("qwen3-0.6b"), load_spec("h200"))
+    report = simulate(trace, costs, SchedulerLimits(4, 8192, 20_000, 16, 40_960), dispatcher)
+    saving = optimal_ladder_saving(report, costs, dispatcher)
+    assert saving is not None
+    assert saving.saved_us >= 0
+    if not saving.saved_rows:
+        assert (saving.capture_sizes, saving.saved_us) == (tuple(sizes), 0)
+        assert saving.padded_rows <= report.padded_rows
+
+
 class CrossingCosts:
     """Rows count up to 100 keys, and keys alone from there on."""
 

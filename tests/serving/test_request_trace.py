@@ -1,6 +1,8 @@
 """Claims about reading traces: both formats, and what a bad row does."""
 
 import json
+import os
+import tracemalloc
 from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
@@ -163,6 +165,58 @@ def test_a_file_without_requests_or_header_is_refused_even_when_skipping(
 ) -> None:
     with pytest.raises(ValueError, match=says):
         read_trace(write(tmp_path, text), skip_bad_rows=True)
+
+
+def test_standard_input_is_a_trace_too(tmp_path: Path) -> None:
+    path = write(tmp_path, HEADER + GOOD_CSV)
+    before = os.dup(0)
+    try:
+        with path.open() as file:
+            os.dup2(file.fileno(), 0)
+        assert read_trace("-").requests == read_trace(path).requests
+        os.fstat(0)  # still open for who comes next
+        with path.open() as file:
+            os.dup2(file.fileno(), 0)
+            file.read()
+        with pytest.raises(ValueError, match="standard input: the file is empty"):
+            read_trace("-")
+    finally:
+        os.dup2(before, 0)
+        os.close(before)
+
+
+@pytest.mark.parametrize("skip", [False, True])
+@pytest.mark.parametrize("start", ["", HEADER, GOOD_JSON])
+def test_a_row_that_does_not_end_is_refused_before_it_fills_the_memory(
+    start: str, skip: bool, tmp_path: Path
+) -> None:
+    path = write(tmp_path, start + "1" * (1 << 17))
+    row = 2 if start else 1
+    with pytest.raises(ValueError, match=f"row {row} has more than 65,536 characters"):
+        read_trace(path, skip_bad_rows=skip)
+
+
+def test_reading_tells_how_far_it_is(tmp_path: Path) -> None:
+    told: list[int] = []
+    path = write(tmp_path, HEADER + GOOD_CSV * 40_000)
+    read_trace(path, progress=told.append)
+    assert len(told) == 2
+    assert 0 < told[0] < told[1] <= path.stat().st_size
+
+
+def test_a_request_takes_24_bytes_until_it_is_asked_for(tmp_path: Path) -> None:
+    path = write(tmp_path, HEADER + GOOD_CSV * 20_000)
+    tracemalloc.start()
+    requests = read_trace(path).requests
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(requests) == 20_000
+    assert most < 1.2e6  # arrays with room to grow; as objects it would be 4e6
+    assert requests[-1] == TraceRequest(0, 5, 6)
+    assert requests[1:3] == (TraceRequest(0, 5, 6),) * 2
+    assert requests.prompt_tokens == 100_000
+    with pytest.raises(IndexError):
+        requests[20_000]
 
 
 def test_a_missing_file_is_an_os_error(tmp_path: Path) -> None:
