@@ -9,6 +9,10 @@ def main() -> int:
     """Returns the exit code."""
     from mini_engine import cli
 
+    if {"-h", "--help"} & set(sys.argv):
+        from mini_engine.cli.stand_ins import stand_in
+
+        stand_in()
     return cli.main()
 
 

@@ -20,6 +20,8 @@ import nbformat
 from nbclient import NotebookClient
 from nbformat import NotebookNode
 
+from mini_engine.records.whole_file import write_whole
+
 FOLDER = Path(__file__).parent
 TIME_LIMIT_S = 60  # of a cell
 LOOK_S = 3  # so often the client looks for a reply that it was not woken for
@@ -97,7 +99,7 @@ def save(book: NotebookNode, path: Path) -> None:
         if cell.cell_type == "code":  # a slider has a random name, and nothing behind it once saved
             cell.outputs = [out for out in cell.outputs if WIDGET not in out.get("data", {})]
     nbformat.validate(book)
-    nbformat.write(book, path)
+    write_whole(path, nbformat.writes(book) + "\n")
 
 
 def spoken(book: NotebookNode) -> Iterator[tuple[int, str]]:

@@ -58,7 +58,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_spec(parser)
     parser.add_argument("--batch", type=options.positive, default=1, help="of the predicted step")
     options.add_host_us(parser)
-    parser.add_argument("--out", type=Path, default=Path("out"), help="folder for the files")
+    parser.add_argument(
+        "--out", type=options.out_folder, default="out", help="folder for the files"
+    )
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:

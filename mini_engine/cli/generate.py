@@ -81,10 +81,10 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("drawing tokens")
     add = group.add_argument
     add("--temperature", type=float, metavar="T", help="0.8, say; 0 takes the likeliest (default)")
-    add("--top-k", type=int, metavar="K", help="only the K likeliest (default: 0, all)")
+    add("--top-k", type=options.whole, metavar="K", help="only the K likeliest (default: 0, all)")
     add("--top-p", type=float, metavar="P", help="only the likeliest that hold P (default: 1, all)")
     add("--min-p", type=float, metavar="P", help="only those P times as likely as the likeliest")
-    add("--seed", type=int, metavar="N", help="of the first prompt (default: 0)")
+    add("--seed", type=options.whole, metavar="N", help="of the first prompt (default: 0)")
 
 
 def sampling_of(args: argparse.Namespace) -> SamplingParams:

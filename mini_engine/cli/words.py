@@ -1,16 +1,15 @@
-"""Words that were meant otherwise: what they are near to, and a parser that says so.
+"""argparse's parser with errors that suggest: `Parser`.
 
-    did_you_mean("--bach", ["--batch", "--json"])     # "; did you mean --batch?"
-
-In:  a word, and those that are known. Out: the end of an error's line, "" where nothing is near.
-`Parser` is argparse's, except that bad words raise `BadWords`, a ValueError that knows the usage.
+In:  as argparse. Out: as argparse, but bad words raise `BadWords`, a ValueError that knows the
+     usage, and says which option, command or choice they are nearest to.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
 from typing import Any, NoReturn
+
+from mini_engine.records.did_you_mean import did_you_mean
 
 
 class BadWords(ValueError):
@@ -43,12 +42,3 @@ class Parser(argparse.ArgumentParser):
                 action, f"invalid choice: {value!r} (choose from {', '.join(known)})"
                 f"{did_you_mean(str(value), known)}",
             )  # fmt: skip
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """The known word that is nearest, whatever its case, as the end of an error's line."""
-    from difflib import get_close_matches
-
-    by_lower = {one.lower(): one for one in known}
-    near = get_close_matches(word.lower(), list(by_lower), n=1, cutoff=0.6)
-    return f"; did you mean {by_lower[near[0]]}?" if near else ""
