@@ -20,7 +20,7 @@ from mini_engine.predict.formats import FORMATS
 from mini_engine.predict.hardware import DeviceSpec, load_spec, spec_names
 from mini_engine.predict.oplists import STYLES
 from mini_engine.records.did_you_mean import did_you_mean
-from mini_engine.records.whole_file import check_out
+from mini_engine.records.whole_file import check_folder, check_out
 
 LONGEST = 30  # characters of a number that is read as it stands
 MOST = 10**15
@@ -142,8 +142,8 @@ def whole(word: str) -> int:
 
 def _power(word: str) -> int:
     """1e6 as 1,000,000. Raises ValueError for what is not whole."""
-    value = number(word)
-    if not value.is_integer():
+    value = float(word)
+    if not math.isfinite(value) or not value.is_integer():
         raise ValueError
     return int(value)
 
@@ -167,7 +167,7 @@ def counted(word: str) -> int:
 def number(word: str) -> float:
     """A number that is finite, for `type=`."""
     try:
-        value = number(word)
+        value = float(word)
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
@@ -220,16 +220,16 @@ def json_out(word: str) -> Path:
 
 def out_file(word: str) -> Path:
     """Where a file can be written, for `type=`."""
-    return _out(word, ())
+    return _out(word)
 
 
 def out_folder(word: str) -> Path:
     """A folder that files can be written into, or that can be made, for `type=`."""
-    return _out(str(Path(word) / "any"), ()).parent
+    return _out(word, folder=True)
 
 
-def _out(word: str, endings: tuple[str, ...]) -> Path:
+def _out(word: str, endings: tuple[str, ...] = (), *, folder: bool = False) -> Path:
     try:
-        return check_out(Path(word), endings)
+        return check_folder(Path(word)) if folder else check_out(Path(word), endings)
     except (ValueError, OSError) as error:
         raise argparse.ArgumentTypeError(str(error)) from None

@@ -9,6 +9,7 @@ A path is asked about (`check_out`) before the work whose result goes there begi
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -52,11 +53,20 @@ def check_out(path: Path, endings: Sequence[str] = ()) -> Path:
         if not os.access(path, os.W_OK):
             raise ValueError(f"{path}: cannot be written: permission denied")
         return path
-    folder = path.parent
-    while not folder.exists():
-        folder = folder.parent
-    if not folder.is_dir():
-        raise ValueError(f"{path}: {folder} is a file, expected a folder")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise ValueError(f"{path}: {folder} cannot be written to: permission denied")
+    check_folder(path.parent)
     return path
+
+
+def check_folder(path: Path) -> Path:
+    """The path, if it is a folder that files can be written into, or if one can be made there.
+    Raises ValueError in words, and makes nothing."""
+    near = path
+    while not near.exists() and near != near.parent:
+        near = near.parent
+    if not near.is_dir():
+        raise ValueError(f"{path}: {near} is a file, expected a folder")
+    try:
+        with tempfile.TemporaryFile(dir=near):
+            return path
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be written to ({error.strerror})") from None
