@@ -44,6 +44,22 @@ COMMANDS = {
     "trace": "write or sum up a timeline of one decode step (opens in Perfetto)",
 }
 
+# Where to go from there: the next command, and the chapter behind this one.
+NEXT = {
+    "demo": ("crossover", "01-why-the-gpu-waits"),
+    "generate": ("demo", "09-continuous-batching"),
+    "crossover": ("ladder --batch 33", "14-when-graphs-do-not-help"),
+    "ladder": ("serve", "07-capture-size-ladder"),
+    "capacity": ("crossover", "02-bytes-and-bandwidth"),
+    "serve": ("ladder --histogram FILE", "09-continuous-batching"),
+    "calibrate": ("crossover --spec out/card.json --host out/card-host.json", "13-measuring"),
+    "bench": ("validate", "13-measuring"),
+    "gpu": ("bench --plot out/gpu/bench.json", "12-qwen-at-the-floor"),
+    "compile": ("bench --quick", "11-torch-compile"),
+    "validate": ("calibrate", "13-measuring"),
+    "trace": ("demo", "01-why-the-gpu-waits"),
+}
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Returns the exit code: 0, 1 if a check failed, 2 on bad input."""
@@ -94,6 +110,8 @@ def build_parser(words: Sequence[str]) -> Parser:
         if name == asked:
             command = load(name)
             sub.description = command.__doc__
+            following, chapter = NEXT[name]
+            sub.epilog = f"Next: python -m mini_engine {following}\nRead: course/{chapter}.md"
             command.add_arguments(sub)
     return parser
 

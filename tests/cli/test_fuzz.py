@@ -39,18 +39,12 @@ from mini_engine.cli import (  # noqa: F401  now
     validate,
 )
 from mini_engine.cli.ending import FAULT, OUT_OF_MEMORY
+from mini_engine.engine.generation import SHIPPED
 from tests.support.fuzz_words import documents, lines, mutated
 
 SLOW = os.environ.get("HYPOTHESIS_PROFILE") == "slow"
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", 500 if SLOW else 10))
-DEAR = {
-    "compile": 2,
-    "demo": 2,
-    "generate": 4,
-    "ladder": 6,
-    "serve": 6,
-    "validate": 3,
-}  # examples of `make test`
+DEAR = {"compile": 2, "demo": 2, "generate": 4, "ladder": 6, "serve": 6, "validate": 3}
 CPU_S, MEMORY_BYTES = 20, 1 << 30
 CRASHED = 99
 FILES = documents()
@@ -66,6 +60,10 @@ class Ended(NamedTuple):
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_no_words_and_no_file_break_a_command(command: str, tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    for file in SHIPPED.iterdir():
+        if f"model/{file.name}" not in FILES and file.is_file():
+            (tmp_path / "model" / file.name).symlink_to(file)
     examples = EXAMPLES if EXAMPLES > 10 else DEAR.get(command, EXAMPLES)
 
     @settings(max_examples=examples, suppress_health_check=list(HealthCheck))
@@ -93,13 +91,13 @@ def run(words: Sequence[str], files: dict[str, bytes], folder: Path) -> Ended:
         path = folder / name
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(content)
-    for name in ("out.txt", "err.txt"):
+    for name in ("stdout.txt", "stderr.txt"):
         (folder / name).unlink(missing_ok=True)
     child = os.fork()
     if not child:
         _child(words, folder)
     _, status = os.waitpid(child, 0)
-    out, err = ((folder / n).read_text("utf-8", "replace") for n in ("out.txt", "err.txt"))
+    out, err = ((folder / n).read_text("utf-8", "replace") for n in ("stdout.txt", "stderr.txt"))
     return Ended(os.waitstatus_to_exitcode(status), out, err)
 
 
@@ -112,7 +110,9 @@ def _child(words: Sequence[str], folder: Path) -> NoReturn:
         most = pages * resource.getpagesize() + MEMORY_BYTES
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
         sys.stdin = open(os.devnull)  # noqa: SIM115  until the end of the process
-        sys.stdout, sys.stderr = open("out.txt", "w"), open("err.txt", "w")  # noqa: SIM115
+        for stream in ("stdout", "stderr"):
+            file = open(f"{stream}.txt", "w", errors="backslashreplace")  # noqa: SIM115
+            setattr(sys, stream, file)
         stand_in()
         try:
             code = main(words)

@@ -36,6 +36,19 @@ STRANGE = ("", " ", "-", "../../etc/passwd", "/dev/null", "/", ".", "h2oo", "naÃ
            "NONE,FULL", "33:100,5:20", "33:", "a:b", "x" * 5000, "[bold]", "%s", "--")  # fmt: skip
 OUT = ("out/a.png", "out/a.svg", "a.pdf", "a.json", "a.txt", "a", "/dev/full", "/nowhere/x/a.png")
 VALUES = (None, True, -1, 0, 1, 1.5, 1e308, 10**9, 10**30, "", "x", [], {}, [{}], [None], {"a": []})
+# dest of an option -> the files that it reads
+READS = {
+    "read": ("events.json",),
+    "trace": ("trace.csv", "trace.jsonl"),
+    "points": ("points.json",),
+    "plot": ("bench.json",),
+    "histogram": ("rows.json",),
+    "prompts": ("prompts.txt",),
+    **dict.fromkeys(("spec", "gpu", "base"), ("card.json",)),
+    "host": ("host.json",),
+    "engine": ("engine.json",),
+    **dict.fromkeys(("shape", "model"), ("model",)),
+}
 NESTED = 3000  # levels, more than Python's parser takes
 
 
@@ -128,16 +141,22 @@ def value_of(action: argparse.Action, files: Sequence[str]) -> SearchStrategy[st
         pools = [NUMBERS[:2], NUMBERS]
     elif action.dest in ("spec", "gpu", "shape", "model", "host", "engine", "base"):
         pools = [NAMES, paths, (*NAMES, *paths, *STRANGE)]
+    if action.dest in READS and "out" not in kind and action.nargs != 0:
+        pools = [READS[action.dest], *pools]
     anything = (*INTEGERS, *NUMBERS, *LISTS, *STRANGE, *paths)
     return st.one_of(*map(st.sampled_from, pools * 4), st.sampled_from(anything))
 
 
 @st.composite
 def lines(draw: st.DrawFn, command: str, files: Sequence[str]) -> list[str]:
-    """The words of a command line: the command and up to five of its options."""
+    """The words of a command line: the command and up to five of its options, one of them with a file
+    where it reads any."""
     actions = options_of(command)
     words = [command]
-    for action in draw(st.lists(st.sampled_from(actions), max_size=5, unique_by=id)):
+    chosen = draw(st.lists(st.sampled_from(actions), max_size=4, unique_by=id))
+    if reading := [action for action in actions if action.dest in READS]:
+        chosen.append(draw(st.sampled_from(reading)))
+    for action in chosen:
         if action.option_strings:
             words.append(draw(st.sampled_from(action.option_strings)))
         if action.nargs == 0 or (action.nargs == "?" and draw(st.booleans())):
