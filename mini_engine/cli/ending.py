@@ -90,8 +90,6 @@ def guarded(name: str, main: Callable[[], int], *, as_json: bool = False) -> int
 
             traceback.print_exc()
         code, words = ending(KeyboardInterrupt() if PRESSED else error)
-        if not as_json and (usage := getattr(error, "usage", "")):  # of words.BadWords
-            say(usage.rstrip())
     if words:
         say(as_json_line(name, code, words) if as_json else f"{name}: {words}")
     return code

@@ -166,18 +166,23 @@ def counted(word: str) -> int:
 
 def number(word: str) -> float:
     """A number that is finite, for `type=`."""
-    try:
-        value = float(word)
-    except ValueError:
-        value = math.nan
+    value = _float(word)
     if not math.isfinite(value):
         raise argparse.ArgumentTypeError(f"{word:.40} is not a number")
     return value
 
 
+def _float(word: str) -> float:
+    """The number that the word is, nan where it is none."""
+    try:
+        return float(word)
+    except ValueError:
+        return math.nan
+
+
 def microseconds(word: str) -> float:
     """A time of 0 µs or more and at most a minute, for `type=`."""
-    value = number(word)
+    value = _float(word)
     if not 0 <= value <= 60e6:
         raise argparse.ArgumentTypeError(f"{word} is not a time from 0 to 60,000,000 µs")
     return value
@@ -185,7 +190,7 @@ def microseconds(word: str) -> float:
 
 def gibibytes(word: str) -> float:
     """A size above 0 and up to 10,000 GiB, for `type=`."""
-    value = number(word)
+    value = _float(word)
     if not 0 < value <= 1e4:
         raise argparse.ArgumentTypeError(f"{word} is not a size above 0 and up to 10,000 GiB")
     return value
@@ -193,7 +198,7 @@ def gibibytes(word: str) -> float:
 
 def share(word: str) -> float:
     """A number from 0 to 1, for `type=`."""
-    value = number(word)
+    value = _float(word)
     if not 0 <= value <= 1:
         raise argparse.ArgumentTypeError(f"{word} is not a share from 0 to 1")
     return value

@@ -1,7 +1,7 @@
 """argparse's parser with errors that suggest: `Parser`.
 
-In:  as argparse. Out: as argparse, but bad words raise `BadWords`, a ValueError that knows the
-     usage, and says which option, command or choice they are nearest to.
+In:  as argparse. Out: as argparse, but bad words raise ValueError, without the usage, and say which
+     option, command or choice they are nearest to.
 """
 
 from __future__ import annotations
@@ -12,22 +12,14 @@ from typing import Any, NoReturn
 from mini_engine.records.did_you_mean import did_you_mean
 
 
-class BadWords(ValueError):
-    """Words that the parser cannot take; `usage` says which it can."""
-
-    def __init__(self, message: str, usage: str) -> None:
-        super().__init__(message)
-        self.usage = usage
-
-
 class Parser(argparse.ArgumentParser):
     """argparse's parser, with suggestions, whose errors are raised and not printed."""
 
     def error(self, message: str) -> NoReturn:
-        raise BadWords(message, self.format_usage())
+        raise ValueError(message)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse does; raises BadWords for an option that this parser does not know."""
+        """As argparse does; raises ValueError for an option that this parser does not know."""
         found, left = super().parse_known_args(args, namespace)
         if left:
             known = [word for action in self._actions for word in action.option_strings]

@@ -75,7 +75,8 @@ def test_a_mistyped_word_gets_a_suggestion_and_machines_get_json(
     words: list[str], command: str | None, says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(words) == 2
-    assert says in capsys.readouterr().err.splitlines()[-1]
+    (line,) = capsys.readouterr().err.splitlines()
+    assert says in line
     assert main([*words, "--json"]) == 2
     error = json.loads(capsys.readouterr().err)["error"]
     assert (error["exit_code"], error["command"]) == (2, command)

@@ -17,7 +17,6 @@ from dataclasses import asdict
 from typing import Any
 
 from hypothesis import strategies as st
-from hypothesis.strategies import SearchStrategy
 
 from mini_engine.cli import build_parser
 from mini_engine.engine.generation import SHIPPED
@@ -34,7 +33,13 @@ LISTS = ("1,2,4", "1", "8,4,2", "4,4", "1,99999999", "0", "-1,2", "", ",", "1,x"
 NAMES = (*SHAPES, *names("card"), *names("host"), *names("engine"), "tiny", "H200", "qwen3-0.6B")
 STRANGE = ("", " ", "-", "../../etc/passwd", "/dev/null", "/", ".", "h2oo", "naïve", "\udcff", "{}",
            "NONE,FULL", "33:100,5:20", "33:", "a:b", "x" * 5000, "[bold]", "%s", "--")  # fmt: skip
-OUT = ("out/a.png", "out/a.svg", "a.pdf", "a.json", "a.txt", "a", "/dev/full", "/nowhere/x/a.png")
+BAD_OUT = ("a.txt", "a", "/dev/full", "/nowhere/x/a.png", "card.json/a.png", "", ".", "x" * 300)
+OUT = {
+    "picture": ("out/a.png", "out/a.svg", "a.pdf", *BAD_OUT),
+    "json_out": ("out/a.json", "bench.json", *BAD_OUT),
+    "out_file": ("out/a.json", *BAD_OUT),
+    "out_folder": ("out", *BAD_OUT),
+}
 VALUES = (None, True, -1, 0, 1, 1.5, 1e308, 10**9, 10**30, "", "x", [], {}, [{}], [None], {"a": []})
 # dest of an option -> the files that it reads
 READS = {
@@ -122,46 +127,55 @@ def options_of(command: str) -> list[argparse.Action]:
     return [action for action in actions if not isinstance(action, argparse._HelpAction)]
 
 
-def value_of(action: argparse.Action, files: Sequence[str]) -> SearchStrategy[str]:
-    """What the option might be given: mostly what it is meant to get, sometimes anything."""
+def sound(action: argparse.Action) -> Sequence[str]:
+    """Values that the option is meant to get."""
+    kind = getattr(action.type, "__name__", "str")
+    if action.choices is not None:
+        return [str(choice) for choice in action.choices]
+    if kind in OUT:
+        return OUT[kind][:1]
+    known = {"card": names("card"), "host": names("host"), "engine": names("engine")}
+    for dest, named in (("spec", "card"), ("gpu", "card"), ("base", "card"), ("host", "host"),
+                        ("engine", "engine")):  # fmt: skip
+        if action.dest == dest:
+            return [*known[named][:4], *READS[dest] * 4]
+    if action.dest in READS:
+        return [*READS[action.dest] * 4, "qwen3-0.6b"]
+    if kind == "whole_numbers":
+        return LISTS[:4]
+    if kind in ("positive", "whole", "counted", "int"):
+        return INTEGERS[:6]
+    return (
+        NUMBERS[:2] if kind in ("number", "float", "microseconds", "share", "gibibytes") else ["x"]
+    )
+
+
+def anything(action: argparse.Action, files: Sequence[str]) -> Sequence[str]:
+    """Values of the option's kind that lie at its limits or beyond, and some of other kinds."""
     kind = getattr(action.type, "__name__", "str")
     paths = [name.partition("/")[0] for name in files]
-    pools: list[Sequence[str]] = [(*NAMES, *paths, *STRANGE)]
-    if action.choices is not None:
-        pools = [[str(choice) for choice in action.choices]]
-    elif "out" in kind or kind == "picture" or action.dest in ("out", "cache", "evidence"):
-        pools = [OUT]
-    elif kind == "Path" or action.metavar in ("FILE", "JSON"):
-        pools = [paths, (*paths, *STRANGE)]
-    elif kind == "whole_numbers":
-        pools = [LISTS]
-    elif kind in ("positive", "whole", "counted", "int"):
-        pools = [INTEGERS[:6], INTEGERS]
-    elif kind in ("number", "float", "microseconds", "share", "gibibytes"):
-        pools = [NUMBERS[:2], NUMBERS]
-    elif action.dest in ("spec", "gpu", "shape", "model", "host", "engine", "base"):
-        pools = [NAMES, paths, (*NAMES, *paths, *STRANGE)]
-    if action.dest in READS and "out" not in kind and action.nargs != 0:
-        pools = [READS[action.dest], *pools]
-    anything = (*INTEGERS, *NUMBERS, *LISTS, *STRANGE, *paths)
-    return st.one_of(*map(st.sampled_from, pools * 4), st.sampled_from(anything))
+    if kind in OUT:
+        return OUT[kind]
+    return (*INTEGERS, *NUMBERS, *LISTS, *STRANGE, *NAMES, *paths)
 
 
 @st.composite
 def lines(draw: st.DrawFn, command: str, files: Sequence[str]) -> list[str]:
-    """The words of a command line: the command and up to five of its options, one of them with a file
-    where it reads any."""
+    """The words of a command line: the command and up to five of its options, among them one that
+    reads a file, where it has any; at most one of them has a value that it is not meant to get."""
     actions = options_of(command)
-    words = [command]
     chosen = draw(st.lists(st.sampled_from(actions), max_size=4, unique_by=id))
     if reading := [action for action in actions if action.dest in READS]:
         chosen.append(draw(st.sampled_from(reading)))
-    for action in chosen:
+    odd = draw(st.integers(0, 2 * len(chosen)))
+    words = [command]
+    for place, action in enumerate(chosen):
         if action.option_strings:
             words.append(draw(st.sampled_from(action.option_strings)))
         if action.nargs == 0 or (action.nargs == "?" and draw(st.booleans())):
             continue
-        words.append(draw(value_of(action, files)))
+        values = anything(action, files) if place == odd else sound(action)
+        words.append(draw(st.sampled_from(values)))
     if draw(st.integers(0, 19)) == 0:
         words.append(draw(st.sampled_from(("--bach", "extra", "--help", "--version", "--", "-h"))))
     return words
