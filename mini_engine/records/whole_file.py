@@ -64,7 +64,8 @@ def check_folder(path: Path) -> Path:
     while not near.exists() and near != near.parent:
         near = near.parent
     if not near.is_dir():
-        raise ValueError(f"{path}: {near} is a file, expected a folder")
+        what = "" if near == path else f"{near} is "
+        raise ValueError(f"{path}: {what}a file, expected a folder")
     try:
         with tempfile.TemporaryFile(dir=near):
             return path

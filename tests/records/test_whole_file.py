@@ -73,7 +73,7 @@ def test_where_nothing_can_be_written_is_told_and_nothing_is_made(tmp_path: Path
     for path, endings, why in (
         (tmp_path / "a.txt", (".png", ".svg"), "expected a name that ends in .png or .svg"),
         (tmp_path, (), "a folder, expected a file's name"),
-        (tmp_path / "file/a.png", (), "file is a file, expected a folder"),
+        (tmp_path / "file/a.png", (), "file: a file, expected a folder"),
         (Path("/proc/a.png"), (), "/proc: cannot be written to"),
     ):
         with pytest.raises(ValueError, match=why):

@@ -31,7 +31,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from mini_engine.cli.ending import guarded
-from mini_engine.cli.options import positive
+from mini_engine.cli.options import counted
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.model.config import named_shape
 from mini_engine.predict.hardware import load_spec
@@ -53,7 +53,7 @@ def show(argv: list[str] | None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.serving.speed", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument(
-        "--most", type=positive, default=1_000_000, help="requests in the largest run"
+        "--most", type=counted, default=1_000_000, help="requests in the largest run"
     )
     parser.add_argument("--trace", help="a request trace (CSV or JSON lines) to run as well")
     args = parser.parse_args(argv)
