@@ -10,7 +10,10 @@ a blank line:
     2    bad input, or not enough memory or room on the disk
     130  Ctrl-C
 
-With `as_json` it is `{"error": {"exit_code": 2, "command": "capacity", "message": "..."}}`.
+With `as_json` it is one object, whose version is that of all other JSON (`json_schema`):
+
+    {"schema_version": 1, "error": {"exit_code": 2, "command": "capacity", "message": "..."}}
+
 LAUNCH_BOUND_TRACEBACK=1 in the environment prints the traceback before that line.
 
 Needs the standard library alone and imports little of it: until this is loaded, nobody handles a
@@ -112,8 +115,10 @@ def as_json_line(name: str, code: int, words: str) -> str:
     """The same for machines."""
     import json
 
-    command = name.partition(" ")[2] or None
-    return json.dumps({"error": {"exit_code": code, "command": command, "message": words}})
+    from mini_engine.cli.json_schema import VERSION
+
+    error = {"exit_code": code, "command": name.partition(" ")[2] or None, "message": words}
+    return json.dumps({"schema_version": VERSION, "error": error})
 
 
 def say(line: str) -> None:

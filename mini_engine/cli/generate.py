@@ -52,9 +52,11 @@ from mini_engine.sim.generate import generate, open_checkpoint
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     prompts.add_arguments(parser)
     parser.add_argument("--model", default=str(SHIPPED), help="checkpoint folder, or a hub id")
-    parser.add_argument("--backend", default="sim", choices=("sim", "cuda"))
+    parser.add_argument("--backend", default="sim", choices=("sim", "cuda"), help="(default: sim)")
     options.add_mode(parser, help="how steps are launched (default: FULL_AND_PIECEWISE)")
-    parser.add_argument("--max-new-tokens", type=options.positive, default=48, metavar="N")
+    words = "to write for each prompt (default: 48)"
+    add = parser.add_argument
+    add("--max-new-tokens", type=options.positive, default=48, metavar="N", help=words)
     parser.add_argument(
         "--capture-sizes", type=options.whole_numbers, metavar="1,2,4", help="the ladder"
     )

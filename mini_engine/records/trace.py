@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from mini_engine.records.json_file import read_json
-
 from mini_engine.records.whole_file import write_whole
 
 CPU, GPU = "CPU", "GPU"

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from mini_engine.cli import COMMANDS, NEXT, build_parser, capacity, ending, main
+from mini_engine.cli.json_schema import VERSION
+from tests.support.fuzz_words import options_of
 
 ROOT = Path(__file__).parent.parent.parent
 TOO_MUCH = "out of memory: ask for less, or take a machine with more"
@@ -78,7 +80,9 @@ def test_a_mistyped_word_gets_a_suggestion_and_machines_get_json(
     (line,) = capsys.readouterr().err.splitlines()
     assert says in line
     assert main([*words, "--json"]) == 2
-    error = json.loads(capsys.readouterr().err)["error"]
+    told = json.loads(capsys.readouterr().err)
+    assert told["schema_version"] == VERSION
+    error = told["error"]
     assert (error["exit_code"], error["command"]) == (2, command)
     assert says in error["message"]
 
@@ -121,6 +125,11 @@ def test_help_says_where_to_go_next(command: str, capsys: pytest.CaptureFixture[
     assert (ROOT / f"course/{chapter}.md").exists()
     words = following.split()
     build_parser(words).parse_args(words)  # it is a command that runs
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_option_has_help(command: str) -> None:
+    assert [action.dest for action in options_of(command) if not action.help] == []
 
 
 # -- in a process of its own ---------------------------------------------------------------------
@@ -225,7 +234,7 @@ def test_ctrl_c_while_a_program_works_is_one_line_whoever_catches_it() -> None:
     ("line", "code", "said"),
     [
         ("capacity > /dev/full", 2, "mini_engine capacity: standard output: [Errno 28]"),
-        ("capacity --json > /dev/full", 2, '{"error": {"exit_code": 2, "command": "capacity"'),
+        ("capacity --json > /dev/full", 2, '"error": {"exit_code": 2, "command": "capacity"'),
         ("capacity | head -1", 0, ""),
         ("capacity --help | head -1", 0, ""),
         ("trace -o /dev/full", 2, "No space left on device: '/dev/full'"),

@@ -43,8 +43,16 @@ from mini_engine.engine.generation import SHIPPED
 from tests.support.fuzz_words import documents, lines, mutated
 
 SLOW = os.environ.get("HYPOTHESIS_PROFILE") == "slow"
-EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", 500 if SLOW else 10))
-DEAR = {"compile": 2, "demo": 2, "generate": 4, "ladder": 6, "serve": 6, "validate": 3}
+EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", 500 if SLOW else 8))
+DEAR = {
+    "compile": 2,
+    "crossover": 4,
+    "demo": 2,
+    "generate": 4,
+    "ladder": 6,
+    "serve": 6,
+    "validate": 3,
+}
 CPU_S, MEMORY_BYTES = 20, 1 << 30
 CRASHED = 99
 FILES = documents()
@@ -64,7 +72,7 @@ def test_no_words_and_no_file_break_a_command(command: str, tmp_path: Path) -> N
     for file in SHIPPED.iterdir():
         if f"model/{file.name}" not in FILES and file.is_file():
             (tmp_path / "model" / file.name).symlink_to(file)
-    examples = EXAMPLES if EXAMPLES > 10 else DEAR.get(command, EXAMPLES)
+    examples = EXAMPLES if EXAMPLES > 8 else DEAR.get(command, EXAMPLES)
 
     @settings(max_examples=examples, suppress_health_check=list(HealthCheck))
     @given(st.data())
