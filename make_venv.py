@@ -11,8 +11,9 @@ download nothing, and for the other two pip adds what is missing; BORROW=no refu
 Otherwise pip fills .venv. Either way `.venv/bin/python -m ...` is the one way to run something.
 What .venv was once made as, it stays; `make clean` removes it.
 
-Needs the standard library alone. Out: .venv, and a line that says where its packages are from.
-Exit 2 with one line where that cannot be done: what is missing, and what to do.
+Needs the standard library alone, and of this project only what does, too. Out: .venv, and a line
+that says where its packages are from. Exit 2 with one line where that cannot be done: what is
+missing, and what to do.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NoReturn
 
+from mini_engine.cli import ending
+
 ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
@@ -37,7 +40,11 @@ TARGETS = {"notebooks": "jupyter"}  # what is made by a target of another name
 PIP = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-e")
 
 
-def main(wanted: str) -> None:
+def main() -> int:
+    """Returns the exit code."""
+    wanted = sys.argv[1] if len(sys.argv) > 1 else ""
+    if wanted not in ("core", "gpu", "notebooks", "test"):
+        raise ValueError(f"{wanted!r}: expected core, gpu, notebooks or test")
     if wanted == "core":
         make_core()
     elif BORROWED.exists():
@@ -46,6 +53,7 @@ def main(wanted: str) -> None:
         if wanted == "gpu":
             refuse_the_blind()
         install(f".[{wanted}]", wanted)
+    return 0
 
 
 def make_core() -> None:
@@ -218,4 +226,4 @@ def stop(line: str) -> NoReturn:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    sys.exit(ending.program("make_venv", main))

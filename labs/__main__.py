@@ -3,10 +3,13 @@
 import sys
 
 from labs.runner.words import PACKAGED, command
+from mini_engine.cli import ending
 
-if __name__ == "__main__":
+
+def main() -> int:
+    """Returns the exit code."""
     try:
-        from labs.runner.cli import main
+        from labs.runner import cli
     except ModuleNotFoundError as missing:
         if missing.name is None or missing.name.partition(".")[0] in ("labs", "mini_engine"):
             raise
@@ -15,5 +18,9 @@ if __name__ == "__main__":
             f"{sys.executable} has no {missing.name}. Type: {command(*sys.argv[1:])}{there}",
             file=sys.stderr,
         )
-        sys.exit(2)
-    sys.exit(main())
+        return 2
+    return cli.main()
+
+
+if __name__ == "__main__":
+    sys.exit(ending.program("labs", main))

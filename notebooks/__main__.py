@@ -8,21 +8,34 @@ from __future__ import annotations
 
 import sys
 
-from rich.console import Console
-
-from notebooks.running import FOLDER, fresh, notebooks, save
+from mini_engine.cli import ending
 
 
-def main(chosen: list[str]) -> int:
+def main() -> int:
     """Returns the exit code."""
+    import argparse
+
+    words = argparse.ArgumentParser(prog="python -m notebooks", description=__doc__)
+    words.formatter_class = argparse.RawDescriptionHelpFormatter
+    words.add_argument("chosen", nargs="*", metavar="NN", help="two digits (default: all)")
+    chosen = words.parse_args().chosen
+    from nbclient.exceptions import CellExecutionError
+    from rich.console import Console
+
+    from notebooks.running import FOLDER, fresh, notebooks, save
+
     console = Console(highlight=False)
     for path in notebooks(chosen):
-        with console.status(f"{path.name}: running"):
-            save(fresh(path), path)
+        try:
+            with console.status(f"{path.name}: running"):
+                save(fresh(path), path)
+        except CellExecutionError as error:
+            print(error, file=sys.stderr)  # the cell, and what Python said about it
+            raise ending.CheckFailed(f"{path.name}: a cell failed: {error.ename}") from None
         console.print(f"{path.relative_to(FOLDER.parent)}: outputs are fresh")
     console.print("\nmake jupyter opens them.")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(ending.program("notebooks", main))

@@ -7,8 +7,10 @@ time; `spoken` leaves them out.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
+import signal
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,6 +19,8 @@ from typing import Any
 import nbformat
 from nbclient import NotebookClient
 from nbformat import NotebookNode
+
+from mini_engine.records.whole_file import write_whole
 
 FOLDER = Path(__file__).parent
 TIME_LIMIT_S = 60  # of a cell
@@ -28,20 +32,30 @@ ADDRESS = re.compile(r"0x[0-9a-f]{6,}|model_id|[0-9a-f]{32}")
 def notebooks(chosen: Sequence[str] = ()) -> list[Path]:
     """All notebooks, or those whose names begin with one of these digits."""
     found = sorted(FOLDER.glob("[0-9][0-9]-*.ipynb"))
-    kept = [path for path in found if not chosen or path.name[:2] in chosen]
-    if not kept:
-        names = ", ".join(path.name[:2] for path in found)
-        raise ValueError(f"no notebook {' '.join(chosen)}: there are {names}")
-    return kept
+    known = [path.name[:2] for path in found]
+    if strange := [word for word in chosen if word not in known]:
+        raise ValueError(f"no notebook {' '.join(strange)}: there are {', '.join(known)}")
+    return [path for path in found if not chosen or path.name[:2] in chosen]
 
 
 class Client(NotebookClient):
     """nbclient, which now and then is not woken when a reply has come, most often that of a first
-    cell, and finds it only when its time is over. So its time is short, and is given again."""
+    cell, and finds it only when its time is over. So its time is short, and is given again.
+
+    nbclient catches Ctrl-C, too, and takes the kernel away from under the cell that waits for it,
+    and the kernel hears the same Ctrl-C. Here it is raised where the cell is waited for, and nobody
+    else hears it; the kernel goes when this process does."""
 
     def __init__(self, *words: Any, **options: Any) -> None:
         super().__init__(*words, **options)
         self.looked: Counter[str] = Counter()
+        self.before = signal.getsignal(signal.SIGINT)
+
+    async def async_start_new_kernel(self, **options: Any) -> None:
+        if signal.getsignal(signal.SIGINT) is not self.before:
+            asyncio.get_running_loop().remove_signal_handler(signal.SIGINT)
+            signal.signal(signal.SIGINT, self.before)
+        await super().async_start_new_kernel(start_new_session=True, **options)
 
     async def _async_handle_timeout(
         self, timeout: int, cell: NotebookNode | None = None
@@ -65,7 +79,11 @@ def fresh(path: Path) -> NotebookNode:
         resources=resources,
         coalesce_streams=True,  # as one text, however it arrived
     )
-    client.execute()
+    try:
+        client.execute()
+    except KeyboardInterrupt:
+        client.shutdown_kernel = "immediate"  # or it tells at length that nobody listens
+        raise
     return book
 
 
@@ -81,7 +99,7 @@ def save(book: NotebookNode, path: Path) -> None:
         if cell.cell_type == "code":  # a slider has a random name, and nothing behind it once saved
             cell.outputs = [out for out in cell.outputs if WIDGET not in out.get("data", {})]
     nbformat.validate(book)
-    nbformat.write(book, path)
+    write_whole(path, nbformat.writes(book) + "\n")
 
 
 def spoken(book: NotebookNode) -> Iterator[tuple[int, str]]:

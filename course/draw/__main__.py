@@ -2,8 +2,18 @@
 
 import sys
 
-from course.draw import KEPT, figures
+from mini_engine.cli import ending
 
-for name, draw in figures(sys.argv[1] if len(sys.argv) > 1 else "").items():
-    draw(KEPT / name)
-    print(KEPT / name)
+
+def main() -> int:
+    """Returns the exit code."""
+    from course.draw import KEPT, figures
+
+    for name, draw in figures(sys.argv[1] if len(sys.argv) > 1 else "").items():
+        draw(KEPT / name)
+        print(KEPT / name)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(ending.program("course.draw", main))

@@ -8,9 +8,7 @@ import http.server
 import sys
 from pathlib import Path
 
-from sphinx.cmd.build import main as sphinx_build
-
-from course.site.layout import lay_out
+from mini_engine.cli import ending
 
 ROOT = Path(__file__).parent.parent.parent
 SITE = Path(__file__).parent
@@ -18,6 +16,10 @@ SITE = Path(__file__).parent
 
 def build(into: Path) -> int:
     """Returns Sphinx's exit code; 0 is a site without a warning."""
+    from sphinx.cmd.build import main as sphinx_build
+
+    from course.site.layout import lay_out
+
     sources = lay_out(ROOT, into.with_name(f"{into.name}-source"))
     words = ["-b", "html", "-W", "--keep-going", "-q", "-j", "auto", "-c", str(SITE)]
     return sphinx_build([*words, str(sources), str(into)])
@@ -42,4 +44,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(ending.program("course.site", main))

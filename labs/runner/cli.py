@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
@@ -18,6 +17,9 @@ from rich.console import Console
 
 from labs.runner import commands, mutate, own, predict, watch
 from labs.runner.commands import Done
+from mini_engine.cli.ending import guarded
+from mini_engine.cli.screen import Screen
+from mini_engine.cli.words import Parser
 
 HELP = """\
 The labs of Launch Bound: files of the engine with holes in them, which you fill until every test
@@ -108,28 +110,25 @@ COMMANDS = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command, `list` if none is given. Returns the exit code."""
-    args = build_parser().parse_args(list(sys.argv[1:] if argv is None else argv) or ["list"])
+    words = list(sys.argv[1:] if argv is None else argv) or ["list"]
+    known = [f" {word}" for word in words[:1] if word in {command.name for command in COMMANDS}]
+    name = "".join(["labs", *known])
+    return guarded(name, lambda: _run(words), as_json="--json" in words)
+
+
+def _run(words: list[str]) -> int:
+    args = build_parser().parse_args(words)
     as_json = getattr(args, "json", False)
-    console = Console(highlight=False, quiet=as_json, soft_wrap=True)  # commands stay on one line
-    try:
-        done = args.run(args, console)
-        if as_json:
-            print(json.dumps(done.result, indent=2))
-        sys.stdout.flush()
-    except BrokenPipeError:  # `| head` has read enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except (ValueError, OSError, RuntimeError) as error:
-        print(f"labs {args.command}: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
+    console = Screen(highlight=False, quiet=as_json, soft_wrap=True)  # commands stay on one line
+    done: Done = args.run(args, console)
+    if as_json:
+        print(json.dumps(done.result, indent=2))
     return int(done.code)
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser() -> Parser:
     """A subcommand for each row of `COMMANDS`."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m labs",
         description=HELP,
         formatter_class=argparse.RawDescriptionHelpFormatter,

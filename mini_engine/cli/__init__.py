@@ -16,17 +16,18 @@ that `--json` output can be piped on.
 
 from __future__ import annotations
 
-import argparse
 import importlib
-import json
-import os
 import sys
 from collections.abc import Sequence
 from types import ModuleType
+from typing import TYPE_CHECKING
 
-from rich.console import Console
+from mini_engine.cli.ending import CheckFailed, guarded
 
-from mini_engine.cli.json_schema import document
+if TYPE_CHECKING:
+    from mini_engine.cli.words import Parser
+
+__all__ = ["COMMANDS", "CheckFailed", "build_parser", "load", "main"]
 
 COMMANDS = {
     "demo": "the main job: same text in every mode, where the time goes, pictures and a trace",
@@ -43,55 +44,98 @@ COMMANDS = {
     "trace": "write or sum up a timeline of one decode step (opens in Perfetto)",
 }
 
-
-class CheckFailed(RuntimeError):
-    """A command found something wrong with the engine, not with its input."""
+# Where to go from there: the next command, and the chapter behind this one.
+NEXT = {
+    "demo": ("crossover", "01-why-the-gpu-waits"),
+    "generate": ("demo", "09-continuous-batching"),
+    "crossover": ("ladder --batch 33", "14-when-graphs-do-not-help"),
+    "ladder": ("serve", "07-capture-size-ladder"),
+    "capacity": ("crossover", "02-bytes-and-bandwidth"),
+    "serve": ("ladder --histogram FILE", "09-continuous-batching"),
+    "calibrate": ("crossover --spec out/card.json --host out/card-host.json", "13-measuring"),
+    "bench": ("validate", "13-measuring"),
+    "gpu": ("bench --plot out/gpu/bench.json", "12-qwen-at-the-floor"),
+    "compile": ("bench --quick", "11-torch-compile"),
+    "validate": ("calibrate", "13-measuring"),
+    "trace": ("demo", "01-why-the-gpu-waits"),
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Returns the exit code: 0, 1 if a check failed, 2 on bad input."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    args = build_parser(words).parse_args(words, argparse.Namespace(typed=words))
+    words = [as_utf8(word) for word in (sys.argv[1:] if argv is None else argv)]
+    name = " ".join(["mini_engine", *([command] if (command := wanted(words)) else [])])
+    return guarded(name, lambda: _run(words), as_json="--json" in words)
+
+
+def _run(words: list[str]) -> int:
+    if words[:1] == ["--version"]:
+        print(version())
+        return 0
+    from argparse import Namespace
+
+    args = build_parser(words).parse_args(words, Namespace(typed=words))
     command = load(args.command)
-    try:
-        result = command.run(args, Console(stderr=True, quiet=args.json, highlight=False))
-        if args.json:
-            print(json.dumps(document(args.command, result), indent=2), flush=True)
-        else:
-            command.show(result, Console(highlight=False, soft_wrap=False))
-    except BrokenPipeError:  # whoever was reading has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (ValueError, OSError, MemoryError) as error:
-        print(f"mini_engine {args.command}: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
-    except CheckFailed as error:
-        print(f"mini_engine {args.command}: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print(f"mini_engine {args.command}: interrupted", file=sys.stderr)
-        return 130
+    from mini_engine.cli.screen import Screen
+
+    result = command.run(args, Screen(stderr=True, quiet=args.json, highlight=False))
+    if args.json:
+        import json
+
+        from mini_engine.cli.json_schema import document
+
+        print(json.dumps(document(args.command, result), indent=2))
+    else:
+        command.show(result, Screen(highlight=False, soft_wrap=False))
     return 0
 
 
-def build_parser(words: Sequence[str]) -> argparse.ArgumentParser:
+def build_parser(words: Sequence[str]) -> Parser:
     """The parser. Only the command that is asked for is imported, to start fast."""
-    parser = argparse.ArgumentParser(
+    from argparse import RawDescriptionHelpFormatter
+
+    from mini_engine.cli.words import Parser
+
+    parser = Parser(
         prog="python -m mini_engine",
         description="Predict, run and look at LLM decode: eager, piecewise and as one CUDA graph.",
         epilog="Each command has --help and --json. Start with: python -m mini_engine demo",
     )
+    parser.add_argument("--version", action="store_true", help="print the version, and no more")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    wanted = next((word for word in words if word in COMMANDS), None)
+    asked = wanted(words)
     for name, teaches in COMMANDS.items():
-        sub = commands.add_parser(
-            name, help=teaches, formatter_class=argparse.RawDescriptionHelpFormatter
-        )
+        sub = commands.add_parser(name, help=teaches, formatter_class=RawDescriptionHelpFormatter)
         sub.add_argument("--json", action="store_true", help="print the result as JSON")
-        if name == wanted:
+        if name == asked:
             command = load(name)
             sub.description = command.__doc__
+            following, chapter = NEXT[name]
+            sub.epilog = f"Next: python -m mini_engine {following}\nRead: course/{chapter}.md"
             command.add_arguments(sub)
     return parser
+
+
+def wanted(words: Sequence[str]) -> str | None:
+    """The command that the words ask for."""
+    return next((word for word in words if word in COMMANDS), None)
+
+
+def as_utf8(word: str) -> str:
+    """A word of the command line, read as UTF-8 where the locale is of another mind (PEP 383)."""
+    return word.encode("utf-8", "surrogateescape").decode("utf-8", "surrogateescape")
+
+
+def version() -> str:
+    """The version of the checkout, or of the package where there is no checkout."""
+    import tomllib
+    from importlib import metadata
+    from pathlib import Path
+
+    project = Path(__file__).parents[2] / "pyproject.toml"
+    if project.exists():
+        return f"launch-bound {tomllib.loads(project.read_text('utf-8'))['project']['version']}"
+    return f"launch-bound {metadata.version('launch-bound')}"
 
 
 def load(name: str) -> ModuleType:

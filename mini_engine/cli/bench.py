@@ -102,7 +102,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--minutes",
-        type=float,
+        type=options.number,
         metavar="N",
         help="start no variant after so many: with --resume, the next call goes on (default: no "
         "limit; with --quick a little over three)",
@@ -128,21 +128,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o",
         "--out",
-        type=Path,
+        type=options.json_out,
         metavar="JSON",
         help="measurements; the table (.md) and the pictures (.png) go beside it",
     )
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
-    from mini_engine.cli.bench_report import report
+    from mini_engine.cli.bench_report import check_any_ran, report
 
     if args.against == [bench_against.LIST]:
         return {"engines": bench_against.listed()}
     if args.plot:
         return report(args.plot, args.out, _only(args, "shape"), _only(args, "context"))
     out = _measure(args, console)
-    return {"out": str(out)} if args.process else report(_judged(out))
+    return {"out": str(out)} if args.process else check_any_ran(report(_judged(out)))
 
 
 def _measure(args: argparse.Namespace, console: Console) -> Path:

@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from mini_engine import plots
+from mini_engine.cli import CheckFailed
 from mini_engine.measure import bars
 from mini_engine.measure.bar_points import bench_line
 from mini_engine.measure.evidence import Measurement, read_measurement, without_paths
 from mini_engine.measure.table import markdown
 from mini_engine.records.measured import Origin, ablation, measured_steps, of_one_place, origin_of
-from mini_engine.records.rows import Row
+from mini_engine.records.rows import NOT_RUN, Row
+from mini_engine.records.whole_file import write_whole
 
 Draw = Callable[[Sequence[Row], Path, Origin], None]
 
@@ -39,12 +41,22 @@ def report(
         ) from None
 
 
+def check_any_ran(result: dict[str, Any]) -> dict[str, Any]:
+    """The result. Raises CheckFailed, with the first reason, where nothing at all was timed."""
+    rows = [Row.from_json(row) for row in result["rows"]]
+    if rows and not result["others"] and all(row.status == NOT_RUN for row in rows):
+        raise CheckFailed(
+            f"none of {len(rows)} arms was timed; {rows[0].variant}: {rows[0].reason} "
+            f"({result['out']} has the reason of each)"
+        )
+    return result
+
+
 def _report(
     measurement: Measurement, path: Path, out: Path, shape: str | None, context: int | None
 ) -> dict[str, Any]:
     table = out.with_suffix(".md")
-    table.parent.mkdir(parents=True, exist_ok=True)
-    table.write_text(without_paths(markdown(measurement, bench_line(path))), encoding="utf-8")
+    write_whole(table, without_paths(markdown(measurement, bench_line(path))))
     drawn, not_drawn = _pictures(measurement, out, shape, context)
     return {
         "out": str(path),

@@ -39,9 +39,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from mini_engine.cli import measuring
+from mini_engine.cli import measuring, options
 from mini_engine.predict.figures import FIGURES, load_sheet
 from mini_engine.predict.hardware import load_spec, spec_names
+from mini_engine.records.whole_file import write_whole
 
 BASE_HOST = "server"  # where the figures of a host come from that are not measured
 HOST_STEPS = 300  # of --host: a second or less
@@ -60,13 +61,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "(default: the card of this GPU, by its name)",
     )
     parser.add_argument(
-        "-o", "--out", type=Path, metavar="JSON",
+        "-o", "--out", type=options.json_out, metavar="JSON",
         help="the card, with the host in NAME-host.json beside it (default: out/card.json), or "
         "with --host the host (default: out/my-host.json)",
     )  # fmt: skip
     parser.add_argument(
         "--evidence",
-        type=Path,
+        type=options.json_out,
         metavar="JSON",
         help="the measurements (default: by the GPU's name)",
     )
@@ -217,8 +218,7 @@ def _show_card(result: dict[str, Any], console: Console) -> None:
 
 
 def _write(path: Path, sheet: dict[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(sheet, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_whole(path, json.dumps(sheet, indent=2, ensure_ascii=False) + "\n")
 
 
 def _figures_of(files: dict[str, Path]) -> dict[str, dict[str, float]]:

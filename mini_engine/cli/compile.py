@@ -25,7 +25,6 @@ import multiprocessing
 import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -45,7 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--tokens", type=options.positive, default=8, metavar="N", help="of the first step, from 2")
     add("--compiler", default="eager", choices=("eager", "inductor"), help="what runs a piece")
     add("--no-pass", dest="passes", action="store_false", help="without add + RMSNorm as one op")
-    add("--cache", metavar="DIR", help="keep what is compiled here (default: thrown away)")
+    words = "keep what is compiled here (default: thrown away)"
+    add("--cache", type=options.out_folder, metavar="DIR", help=words)
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
             f"compile needs PyTorch ({error}): pip install 'torch>=2.11,<2.14'"
         ) from None
     with tempfile.TemporaryDirectory() as thrown_away:
-        asked = vars(args) | {"cache": writable(args.cache or thrown_away)}
+        asked = vars(args) | {"cache": str(args.cache or thrown_away)}
         words = {
             name: asked[name]
             for name in ("model", "shape", "tokens", "compiler", "passes", "cache")
@@ -72,18 +72,6 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
                 console.print(note, markup=False, soft_wrap=True)
     return {**starts[0].pop("about"), "passes": args.passes, "compiler": args.compiler,
             "starts": [{k: v for k, v in s.items() if k != "about"} for s in starts]}  # fmt: skip
-
-
-def writable(folder: str) -> str:
-    """The folder, made if need be. Raises ValueError where it cannot hold files."""
-    try:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            return folder
-    except OSError as error:
-        raise ValueError(
-            f"--cache {folder}: {error.strerror}; expected a folder that files can be written to"
-        ) from None
 
 
 def in_another_process(words: dict[str, Any]) -> dict[str, Any]:

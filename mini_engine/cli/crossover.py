@@ -31,7 +31,6 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -65,8 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--ladder", type=options.whole_numbers, metavar="1,2,4", help=sizes)
     options.add_stored(parser)
     options.add_host_us(parser)
-    picture = Path("out/crossover.png")
-    add("-o", "--out", type=Path, default=picture, metavar="PNG", help="picture")
+    options.add_picture(parser, "out/crossover.png")
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:

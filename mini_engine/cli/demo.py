@@ -53,12 +53,17 @@ NEXT = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     prompts.add_arguments(parser)
     parser.add_argument("--model", type=Path, default=SHIPPED, help="checkpoint that writes")
-    parser.add_argument("--max-new-tokens", type=options.positive, default=48, metavar="N")
+    tokens = "to write for each prompt (default: 48)"
+    parser.add_argument(
+        "--max-new-tokens", type=options.positive, default=48, metavar="N", help=tokens
+    )
     options.add_shape(parser)
     options.add_spec(parser)
     parser.add_argument("--batch", type=options.positive, default=1, help="of the predicted step")
     options.add_host_us(parser)
-    parser.add_argument("--out", type=Path, default=Path("out"), help="folder for the files")
+    parser.add_argument(
+        "--out", type=options.out_folder, default="out", help="folder for the files (default: out)"
+    )
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:

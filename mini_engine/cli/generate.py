@@ -48,9 +48,11 @@ from mini_engine.engine.sampling import SamplingParams
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     prompts.add_arguments(parser)
     parser.add_argument("--model", default=str(SHIPPED), help="checkpoint folder, or a hub id")
-    parser.add_argument("--backend", default="sim", choices=("sim", "cuda"))
+    parser.add_argument("--backend", default="sim", choices=("sim", "cuda"), help="(default: sim)")
     options.add_mode(parser, help="how steps are launched (default: FULL_AND_PIECEWISE)")
-    parser.add_argument("--max-new-tokens", type=options.positive, default=48, metavar="N")
+    words = "to write for each prompt (default: 48)"
+    add = parser.add_argument
+    add("--max-new-tokens", type=options.positive, default=48, metavar="N", help=words)
     parser.add_argument(
         "--capture-sizes", type=options.whole_numbers, metavar="1,2,4", help="the ladder"
     )
@@ -77,10 +79,10 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("drawing tokens")
     add = group.add_argument
     add("--temperature", type=float, metavar="T", help="0.8, say; 0 takes the likeliest (default)")
-    add("--top-k", type=int, metavar="K", help="only the K likeliest (default: 0, all)")
+    add("--top-k", type=options.whole, metavar="K", help="only the K likeliest (default: 0, all)")
     add("--top-p", type=float, metavar="P", help="only the likeliest that hold P (default: 1, all)")
     add("--min-p", type=float, metavar="P", help="only those P times as likely as the likeliest")
-    add("--seed", type=int, metavar="N", help="of the first prompt (default: 0)")
+    add("--seed", type=options.whole, metavar="N", help="of the first prompt (default: 0)")
 
 
 def sampling_of(args: argparse.Namespace) -> SamplingParams:

@@ -51,7 +51,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--max-num-seqs", type=number, default=256, metavar="N", help=seqs)
     tokens = "of a step (default: 8192)"
     add("--max-num-batched-tokens", type=number, default=8192, metavar="N", help=tokens)
-    add("--spec-tokens", type=int, default=0, metavar="N", help="speculative tokens a request")
+    words = "speculative tokens a request"
+    add("--spec-tokens", type=options.counted, default=0, metavar="N", help=words)
     options.add_mode(parser)
     sizes = "use these instead, in any order; those above a step's tokens are left out"
     add("--capture-sizes", type=options.whole_numbers, metavar="1,2,4", help=sizes)
@@ -64,8 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--rungs", type=number, metavar="K", help="of the best ladder to look for")
     options.add_shape(parser)
     options.add_spec(parser)
-    picture = Path("out/ladder.png")
-    add("-o", "--out", type=Path, default=picture, metavar="PNG", help="picture")
+    options.add_picture(parser, "out/ladder.png")
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:

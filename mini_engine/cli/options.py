@@ -6,6 +6,7 @@ In: an argument parser, or parsed words. Out: shapes, specs and sizes; `ValueErr
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,11 @@ from mini_engine.predict.figures import names
 from mini_engine.predict.formats import FORMATS
 from mini_engine.predict.hardware import DeviceSpec, load_spec, spec_names
 from mini_engine.predict.oplists import STYLES
+from mini_engine.records.did_you_mean import did_you_mean
+from mini_engine.records.whole_file import check_folder, check_out
 
+LONGEST = 30  # characters of a number that is read as it stands
+MOST = 10**15
 MODES = ("NONE", "PIECEWISE", "FULL", "FULL_AND_PIECEWISE")
 
 WITHIN = "In brackets: 80% of what others measured, and the fit had not seen, lay so near."
@@ -76,13 +81,22 @@ def add_mode(parser: argparse.ArgumentParser, help: str = "(default: FULL_AND_PI
     parser.add_argument("--mode", default="FULL_AND_PIECEWISE", choices=modes, help=help)
 
 
+def add_picture(parser: argparse.ArgumentParser, default: str) -> None:
+    """`-o`: where the picture goes."""
+    words = f"picture: .png, .svg or .pdf (default: {default})"
+    parser.add_argument("-o", "--out", type=picture, default=default, metavar="FILE", help=words)
+
+
 def shape_of(word: str) -> ModelConfig:
     """The shape that `--shape` names."""
     if word.lower() in SHAPES:
         return named_shape(word)
     if Path(word).is_dir():
         return ModelConfig.from_folder(word)
-    raise ValueError(f"shape {word!r}: expected one of {', '.join(SHAPES)}, or a checkpoint folder")
+    near = did_you_mean(word, SHAPES)
+    raise ValueError(
+        f"shape {word!r}: expected one of {', '.join(SHAPES)}, or a checkpoint folder{near}"
+    )
 
 
 def shape_and_spec(args: argparse.Namespace) -> tuple[ModelConfig, DeviceSpec]:
@@ -115,17 +129,60 @@ def ms(one: Mapping[str, float]) -> str:
     return f"{one['itl_ms']:,.2f} ms ({one['low_ms']:,.2f} to {one['high_ms']:,.2f})"
 
 
+def whole(word: str) -> int:
+    """An integer, for `type=`; also as 1e6."""
+    try:
+        value = int(word) if len(word) <= LONGEST and "e" not in word.lower() else _power(word)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{word:.40} is not a whole number") from None
+    if abs(value) > MOST:
+        raise argparse.ArgumentTypeError(f"{word:.40} is more than {MOST:,}, the most there can be")
+    return value
+
+
+def _power(word: str) -> int:
+    """1e6 as 1,000,000. Raises ValueError for what is not whole."""
+    value = float(word)
+    if not math.isfinite(value) or not value.is_integer():
+        raise ValueError
+    return int(value)
+
+
 def positive(word: str) -> int:
     """An integer of at least 1, for `type=`."""
-    value = int(word)
+    value = whole(word)
     if value < 1:
         raise argparse.ArgumentTypeError(f"{word} is not 1 or more")
     return value
 
 
+def counted(word: str) -> int:
+    """An integer of at least 0, for `type=`."""
+    value = whole(word)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{word} is not 0 or more")
+    return value
+
+
+def number(word: str) -> float:
+    """A number that is finite, for `type=`."""
+    value = _float(word)
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"{word:.40} is not a number")
+    return value
+
+
+def _float(word: str) -> float:
+    """The number that the word is, nan where it is none."""
+    try:
+        return float(word)
+    except ValueError:
+        return math.nan
+
+
 def microseconds(word: str) -> float:
     """A time of 0 µs or more and at most a minute, for `type=`."""
-    value = float(word)
+    value = _float(word)
     if not 0 <= value <= 60e6:
         raise argparse.ArgumentTypeError(f"{word} is not a time from 0 to 60,000,000 µs")
     return value
@@ -133,7 +190,7 @@ def microseconds(word: str) -> float:
 
 def gibibytes(word: str) -> float:
     """A size above 0 and up to 10,000 GiB, for `type=`."""
-    value = float(word)
+    value = _float(word)
     if not 0 < value <= 1e4:
         raise argparse.ArgumentTypeError(f"{word} is not a size above 0 and up to 10,000 GiB")
     return value
@@ -141,7 +198,7 @@ def gibibytes(word: str) -> float:
 
 def share(word: str) -> float:
     """A number from 0 to 1, for `type=`."""
-    value = float(word)
+    value = _float(word)
     if not 0 <= value <= 1:
         raise argparse.ArgumentTypeError(f"{word} is not a share from 0 to 1")
     return value
@@ -150,6 +207,34 @@ def share(word: str) -> float:
 def whole_numbers(word: str) -> list[int]:
     """`1,2,4,8` as a list, for `type=`."""
     try:
-        return [int(part) for part in word.split(",") if part.strip()]
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{word!r} is not a list like 1,2,4,8") from None
+        return [whole(part.strip()) for part in word.split(",") if part.strip()]
+    except argparse.ArgumentTypeError as error:
+        given = f"{word!r:.80} is not a list like 1,2,4,8"
+        raise argparse.ArgumentTypeError(f"{given}: {error}") from None
+
+
+def picture(word: str) -> Path:
+    """Where a picture can be written, for `type=`."""
+    return _out(word, (".png", ".svg", ".pdf"))
+
+
+def json_out(word: str) -> Path:
+    """Where a JSON file can be written that others are named after, for `type=`."""
+    return _out(word, (".json",))
+
+
+def out_file(word: str) -> Path:
+    """Where a file can be written, for `type=`."""
+    return _out(word)
+
+
+def out_folder(word: str) -> Path:
+    """A folder that files can be written into, or that can be made, for `type=`."""
+    return _out(word, folder=True)
+
+
+def _out(word: str, endings: tuple[str, ...] = (), *, folder: bool = False) -> Path:
+    try:
+        return check_folder(Path(word)) if folder else check_out(Path(word), endings)
+    except (ValueError, OSError) as error:
+        raise argparse.ArgumentTypeError(str(error)) from None

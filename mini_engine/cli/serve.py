@@ -94,7 +94,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     words = "host memory for swapped requests (default: 4)"
     add("--swap-space", type=options.gibibytes, metavar="GIB", help=words)
     options.add_host_us(parser, help="CPU time between two steps")
-    add("-o", "--out", type=Path, metavar="PNG", help="draw the rung histogram")
+    words = "draw the rung histogram: .png, .svg or .pdf"
+    add("-o", "--out", type=options.picture, metavar="FILE", help=words)
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:

@@ -90,9 +90,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="with --backend cuda: the plain model, and not the kernels, five a layer",
     )
     measuring.add_device(parser)
-    out = Path("out/trace.json")
-    words = "where to write the timelines (default: out/trace.json)"
-    parser.add_argument("-o", "--out", type=Path, default=out, metavar="FILE", help=words)
+    out, words = "out/trace.json", "where to write the timelines (default: out/trace.json)"
+    add = parser.add_argument
+    add("-o", "--out", type=options.out_file, default=out, metavar="FILE", help=words)
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:

@@ -36,6 +36,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from mini_engine.cli import options
 from mini_engine.predict.published import QUANTISED_POINTS, SHIPPED_POINTS, Sheets, read_points
 from mini_engine.predict.validate import by_class, host_from, pairs, rows_of, summary
 
@@ -54,7 +55,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--fit", action="store_true", help="fit the figures to the shipped points, and write them"
     )
     parser.add_argument(
-        "-o", "--out", type=Path, default=Path("out"), metavar="DIR", help="for the two pictures"
+        "-o",
+        "--out",
+        type=options.out_folder,
+        default="out",
+        metavar="DIR",
+        help="for the two pictures (default: out)",
     )
 
 

@@ -27,6 +27,7 @@ from typing import Any
 
 from mini_engine.model.fields import Fields
 from mini_engine.records.json_file import read_json_object
+from mini_engine.records.whole_file import write_whole
 
 CALIBRATED = "-calibrated"  # ends the name of a card or a host that was measured here
 EMULATED_GPU = "none: CPU emulation"
@@ -92,14 +93,6 @@ def write_measurement(path: Path, measurement: Measurement) -> None:
     """Write the whole file or nothing; makes folders. OSError where that is impossible."""
     text = json.dumps(without_paths(asdict(measurement)), indent=1, allow_nan=False)
     write_whole(path, text + "\n")
-
-
-def write_whole(path: Path, text: str) -> None:
-    """All of the text or nothing: an interrupt leaves the old file. Makes folders."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(path.name + ".part")
-    beside.write_text(text, encoding="utf-8")
-    os.replace(beside, path)
 
 
 def read_measurement(path: Path) -> Measurement:

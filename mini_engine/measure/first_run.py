@@ -26,8 +26,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mini_engine.cuda.kernels.plans import BASE, PLANS
-from mini_engine.measure.evidence import CALIBRATED, read_measurement, write_whole
+from mini_engine.measure.evidence import CALIBRATED, read_measurement
 from mini_engine.measure.stages import Stage
+from mini_engine.records.whole_file import write_whole
 
 SECONDS = 540.0
 BENCH, CHAIN, CARD, HOST = "bench.json", "chain.json", "card.json", "card-host.json"

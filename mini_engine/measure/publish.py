@@ -21,8 +21,9 @@ from mini_engine.cuda.kernels.plans import BASE
 from mini_engine.measure.bar_judges import NOT_MEASURED
 from mini_engine.measure.bar_points import bench_line
 from mini_engine.measure.bars import BARS, PARTLY, Result, judged
-from mini_engine.measure.evidence import Measurement, load_evidence, write_measurement, write_whole
+from mini_engine.measure.evidence import Measurement, load_evidence, write_measurement
 from mini_engine.measure.first_run import BENCH, CHAIN, CONTEXT, MODELS, PREFILL
+from mini_engine.records.whole_file import write_whole
 
 EVIDENCE = "course/measurements"
 FRONT_PAGE, BARS_PAGE, KERNELS_PAGE = "README.md", f"{EVIDENCE}/README.md", "mini_engine/README.md"

@@ -30,8 +30,8 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Any
 
-from mini_engine.measure.evidence import write_whole
 from mini_engine.records.json_file import read_json_object
+from mini_engine.records.whole_file import write_whole
 
 DONE, FAILED, CUT, WAITING = "done", "failed", "cut", "not run"
 LEAST_SECONDS = 5.0  # what is left of a run's time, below which no stage begins

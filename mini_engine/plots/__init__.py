@@ -1,4 +1,4 @@
-"""The figures: each a function of data that writes one PNG.
+"""The figures: each a function of data that writes one picture.
 
     timeline         one step on a CPU lane and a GPU lane, launched in several ways
     itl_curve        ITL against batch: eager, piecewise, full, the floor, where eager catches up
@@ -8,8 +8,8 @@
     itl_against_batch, measured_crossover, waterfall      what a benchmark measured
 
 In:  data that other rooms computed (`trace`, `curves`, `ladder`, `serving.report`, `measured`).
-Out: a file. The title states the finding; the caption says what the data are of, and whether they
-     were predicted or measured.
+Out: a file (.png, .svg or .pdf). The title states the finding; the caption says what the
+     data are of, and whether they were predicted or measured.
 
 The same data give the same bytes. Empty data raise ValueError, a path that cannot be written
 OSError.

@@ -1,6 +1,7 @@
 """What every figure is drawn on: one style, one palette, a title, a caption, a file.
 
-In:  where the PNG goes, its size, the finding (title), and what the numbers are (caption).
+In:  where the picture goes (.png, .svg or .pdf), its size, the finding (title), and what the
+     numbers are (caption).
 Out: a matplotlib `Figure` to draw into; the file is written when the `with` block ends.
 
     with canvas(Path("out/x.png"), (12, 7), title="Padding is 4%", caption="qwen3 on h200") as fig:
@@ -16,6 +17,7 @@ apart.
 
 from __future__ import annotations
 
+import io
 import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,12 +30,18 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
+from mini_engine.records.whole_file import check_out, write_whole
+
 BLACK, GREY, PALE = "#000000", "#7F7F7F", "#D9D9D9"
 ORANGE, VERMILION, YELLOW = "#E69F00", "#D55E00", "#F0E442"
 BLUE, SKY, GREEN, PURPLE = "#0072B2", "#56B4E9", "#009E73", "#CC79A7"
 
 MODE_COLOURS = {"eager": VERMILION, "piecewise": GREEN, "full": BLUE}
 PREDICTED = "Predicted by the launch model, not measured"
+
+# What a picture may be, and what its format would say of the day and the machine.
+UNDATED = {".png": ("Software",), ".svg": ("Date",), ".pdf": ("CreationDate", "Producer")}
+PICTURES = tuple(UNDATED)
 
 # Sizes in points at 100 dots an inch: read on a screen, and still read at half of it.
 STYLE: dict[Any, Any] = {  # keys of matplotlib's rcParams
@@ -52,6 +60,7 @@ STYLE: dict[Any, Any] = {  # keys of matplotlib's rcParams
     "legend.frameon": False,
     "legend.fontsize": 15,
     "lines.linewidth": 2.5,
+    "svg.hashsalt": "launch bound",  # of the names in an SVG, which are random otherwise
 }
 TITLE_POINTS, CAPTION_POINTS = 20, 14
 LINE_INCHES = 0.36  # of the title; a line of the caption takes 0.7 of it
@@ -61,11 +70,13 @@ LINE_INCHES = 0.36  # of the title; a line of the caption takes 0.7 of it
 def canvas(
     path: Path | str, size_inches: tuple[float, float], *, title: str, caption: str
 ) -> Iterator[Figure]:
-    """A blank figure in the house style. Raises OSError where the file cannot be written.
+    """A blank figure in the house style. Raises ValueError for another ending than
+    those of `PICTURES`, OSError where the file cannot be written.
 
     `title` says what the figure shows; `caption` says what the data are of, and whether they were
     predicted or measured. Both are broken into lines that fit.
     """
+    path = check_out(Path(path), PICTURES)
     width, height = size_inches
     head = textwrap.wrap(title, int(width * 5.9))  # characters an inch at that size
     foot = textwrap.wrap(caption, int(width * 9.2))
@@ -85,9 +96,15 @@ def canvas(
         )  # fmt: skip
         figure.text(margin, edge, "\n".join(foot), size=CAPTION_POINTS, color="#404040")
         yield figure
-        path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, format="png", metadata={"Software": None})
+        write_whole(path, _drawn(figure, path.suffix.lower()))
+
+
+def _drawn(figure: Figure, ending: str) -> bytes:
+    """The bytes of a picture, without a date or a version in them."""
+    file = io.BytesIO()
+    nothing = dict.fromkeys(UNDATED[ending])
+    figure.savefig(file, format=ending.removeprefix("."), metadata=nothing)
+    return file.getvalue()
 
 
 def doubling_ticks(axes: Axes, first: int, last: int) -> None:

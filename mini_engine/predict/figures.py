@@ -29,6 +29,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mini_engine.records.did_you_mean import did_you_mean
 from mini_engine.records.json_file import read_json_object
 
 ROOM = Path(__file__).parent.parent
@@ -100,8 +101,8 @@ def load_sheet(kind: str, name_or_path: str | Path) -> Sheet:
     if word.lower() in names(kind):
         return read_sheet(kind, FOLDERS[kind] / f"{word.lower()}.json")
     if Path(word).suffix != ".json":
-        known = ", ".join(names(kind))
-        raise ValueError(f"no {kind} {word!r}: use {known}, or the path of a .json")
+        near, known = did_you_mean(word, names(kind)), ", ".join(names(kind))
+        raise ValueError(f"no {kind} {word!r}: use {known}, or the path of a .json{near}")
     return read_sheet(kind, Path(word))
 
 

@@ -18,6 +18,7 @@ from mini_engine.predict.figures import FOLDERS
 from mini_engine.predict.fit import Fit
 from mini_engine.predict.published import KEPT, Point, Sheets
 from mini_engine.predict.validate import GROUPS, quantile
+from mini_engine.records.whole_file import write_whole
 
 COMMAND = "python -m mini_engine validate --fit"
 
@@ -63,7 +64,7 @@ def keep(fit: Fit, points: Sequence[Point], left_out_ms: Mapping[str, float]) ->
         "inseparable": [list(pair) for pair in fit.inseparable()],
         "left_out_ms": {id: round(ms, 4) for id, ms in sorted(left_out_ms.items())},
     }
-    KEPT.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_whole(KEPT, json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
     return kept
 
 
@@ -100,4 +101,4 @@ def rounded(value: float) -> float:
 def _change(kind: str, name: str, fields: Mapping[str, Any]) -> None:
     path: Path = FOLDERS[kind] / f"{name}.json"
     data = json.loads(path.read_text(encoding="utf-8")) | dict(fields)
-    path.write_text(json.dumps(data, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_whole(path, json.dumps(data, indent=2, ensure_ascii=False) + "\n")

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from mini_engine.records.json_file import read_json
+from mini_engine.records.whole_file import write_whole
 
 CPU, GPU = "CPU", "GPU"
 MAX_BYTES = 256 * 2**20  # of a file that is read; a step of a profiler is some megabytes
@@ -61,8 +62,7 @@ def to_chrome(timelines: Mapping[str, Sequence[TraceEvent]]) -> dict[str, object
 
 def write_trace(path: Path, timelines: Mapping[str, Sequence[TraceEvent]]) -> None:
     """Write `path` in Chrome's trace format."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(to_chrome(timelines)))
+    write_whole(path, json.dumps(to_chrome(timelines)))
 
 
 def read_trace(path: Path) -> dict[str, list[TraceEvent]]:

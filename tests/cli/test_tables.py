@@ -478,7 +478,7 @@ def test_capacity_help_tells_what_the_command_finds(capsys: pytest.CaptureFixtur
         ("ladder --histogram empty.json", "no entries"),
         ("ladder --capture-sizes 0,2", "capture size 0"),
         ("ladder --capture-sizes ,", "at least one"),
-        ("ladder --spec-tokens -1", "num_speculative_tokens -1"),
+        ("ladder --spec-tokens -1", "-1 is not 0 or more"),
         ("capacity --gpu nope", "no card 'nope'"),
         ("capacity --model gpt-5", "gpt-5"),
         ("capacity --gpu l4 --vram-gb 3", "leave out --vram-gb"),
@@ -519,10 +519,8 @@ def test_bad_input_is_one_line_and_exit_code_2(
 def test_words_that_the_parser_refuses_are_exit_code_2(
     words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit) as stop:
-        cli.main(words.split())
-    assert stop.value.code == 2
-    assert "error: argument" in capsys.readouterr().err
+    assert cli.main(words.split()) == 2
+    assert ": argument --" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", [crossover, ladder, capacity])

@@ -92,6 +92,7 @@ def tree(tmp_path: Path) -> Path:
     """As much of the repository as making a .venv reads, and a pip without a network."""
     for name in ("Makefile", "make_venv.py", "pyproject.toml"):
         shutil.copy(ROOT / name, tmp_path)
+    (tmp_path / "mini_engine").symlink_to(ROOT / "mini_engine")
     stub(tmp_path / "stubs", "pip", PIP)
     return tmp_path
 

@@ -506,6 +506,24 @@ def test_a_picture_of_another_place_is_drawn_when_asked_for_and_only_where_there
     assert "none.json" in capsys.readouterr().err
 
 
+def test_a_benchmark_that_timed_nothing_fails_and_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "bench.json"
+    rows = [Row("tiny", 1, 40, name, NOT_RUN, f"no {name}").as_json() for name in ("one", "two")]
+    write_measurement(out, made_up(rows))
+    monkeypatch.setattr(bench_command, "_measure", lambda *_: out)
+    assert main(["bench", "-o", str(out)]) == 1
+    assert "none of 2 arms was timed; one: no one (" in capsys.readouterr().err
+
+
+def test_measurements_go_into_a_json_file_or_the_table_would_be_written_over_them(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["bench", "-o", "bench.md"]) == 2
+    assert "bench.md: expected a name that ends in .json" in capsys.readouterr().err
+
+
 def test_the_help_tells_of_variants_gate_processes_and_pictures(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

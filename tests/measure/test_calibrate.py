@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
+from mini_engine.cli import calibrate as command  # noqa: E402
 from mini_engine.cli import main  # noqa: E402
 from mini_engine.cuda.graphs.backend import graphs_for  # noqa: E402
 from mini_engine.measure import calibrate, spec_fit  # noqa: E402
@@ -302,12 +303,24 @@ def test_a_host_without_a_gpu_says_what_was_measured_and_borrows_the_rest(
     assert "a launch on a GPU comes on top" in " ".join(capsys.readouterr().out.split())
 
 
-@pytest.mark.parametrize("words", [["--base", "h100"], ["--device", "cuda"], ["--evidence", "x"]])
+@pytest.mark.parametrize(
+    "words", [["--base", "h100"], ["--device", "cuda"], ["--evidence", "x.json"]]
+)
 def test_a_host_alone_takes_no_option_of_a_card(
     words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["calibrate", "--host", *words]) == 2
     assert "--host measures no GPU" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["-o", "--evidence"])
+@pytest.mark.parametrize("path", ["card.txt", "/proc/card.json"])
+def test_where_the_files_go_is_asked_before_anything_is_measured(
+    option: str, path: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command.measuring, "backend_of", lambda *_: pytest.fail("it measures"))
+    assert main(["calibrate", option, path]) == 2
+    assert path.rpartition("/")[0] in capsys.readouterr().err
 
 
 def test_without_torch_a_host_is_not_guessed(

@@ -216,7 +216,9 @@ def test_the_legend_names_what_is_there_and_nothing_else(
 ) -> None:
     figures = watch(monkeypatch)
     plots.timeline({"eager": step(5.0)}, tmp_path / "x.png")
-    plots.timeline({"eager": [*step(5.0), TraceEvent(GPU, "?", 0.0, 1.0, "new")]}, tmp_path / "y")
+    plots.timeline(
+        {"eager": [*step(5.0), TraceEvent(GPU, "?", 0.0, 1.0, "new")]}, tmp_path / "y.png"
+    )
     first, second = (words(figure) for figure in figures)
     assert "GPU: kernel launched alone" in first
     assert "GPU: kernel in a graph" not in first

@@ -8,9 +8,20 @@ In:  random requests (`request_trace.synthetic_trace`, seed 0), Qwen3-0.6B on an
 Out: three tables. Everything runs on one core. Peak memory is that of the whole process so far.
 """
 
+import sys
+
+if __name__ == "__main__":  # before anything else is imported: Ctrl-C may come any time
+    from mini_engine.cli import ending
+
+    def again() -> int:
+        from tests.serving import speed
+
+        return speed.main()
+
+    sys.exit(ending.program("tests.serving.speed", again))
+
 import argparse
 import resource
-import sys
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -19,6 +30,8 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from mini_engine.cli.ending import guarded
+from mini_engine.cli.options import counted
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.model.config import named_shape
 from mini_engine.predict.hardware import load_spec
@@ -33,20 +46,22 @@ MODE = "FULL_AND_PIECEWISE"
 
 
 def main(argv: list[str] | None = None) -> int:
+    return guarded("tests.serving.speed", lambda: show(argv))
+
+
+def show(argv: list[str] | None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.serving.speed", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--most", type=int, default=1_000_000, help="requests in the largest run")
+    parser.add_argument(
+        "--most", type=counted, default=1_000_000, help="requests in the largest run"
+    )
     parser.add_argument("--trace", help="a request trace (CSV or JSON lines) to run as well")
     args = parser.parse_args(argv)
     console = Console()
-    try:
-        console.print(runs_table("Strides, synthetic requests", growth(args.most)))
-        if args.trace:
-            console.print(runs_table(f"{args.trace}, reading included", [time_trace(args.trace)]))
-        console.print(agreement_table(400))
-    except (ValueError, OSError) as error:
-        print(error, file=sys.stderr)
-        return 2
+    console.print(runs_table("Strides, synthetic requests", growth(args.most)))
+    if args.trace:
+        console.print(runs_table(f"{args.trace}, reading included", [time_trace(args.trace)]))
+    console.print(agreement_table(400))
     return 0
 
 
@@ -152,7 +167,3 @@ def peak_mb() -> float:
     """The most memory that this process has held, in MB (Linux counts in KiB, macOS in bytes)."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / 1e6 if sys.platform == "darwin" else peak * 1024 / 1e6
-
-
-if __name__ == "__main__":
-    sys.exit(main())

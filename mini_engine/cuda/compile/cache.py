@@ -16,10 +16,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import platform
 import re
-import tempfile
 from collections.abc import Callable
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -33,6 +31,7 @@ from torch.fx.node import map_arg
 
 from mini_engine.cuda import attention
 from mini_engine.cuda.compile.guards import described
+from mini_engine.records.whole_file import write_whole
 
 WHAT = "launch-bound compile cache, version 1"
 SOURCE = Path(attention.__file__).parent  # mini_engine/cuda
@@ -116,15 +115,7 @@ class Cache:
 
     def write(self, key: str, content: bytes) -> None:
         """All of it or nothing: another process may be reading, and this one may die."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=self.folder, suffix=".part")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(_head(key, content) + b"\n" + content)
-            Path(name).replace(self._path(key))
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+        write_whole(self._path(key), _head(key, content) + b"\n" + content)
 
     def _path(self, key: str) -> Path:
         return self.folder / f"{key}.compiled"

@@ -295,4 +295,4 @@ def test_a_cache_that_is_no_folder_is_refused_in_one_line_before_anything_starts
         (tmp_path / "file").touch()
         assert main(["compile", "--cache", str(taken)]) == 2
         (line,) = capsys.readouterr().err.splitlines()
-        assert f"--cache {taken}" in line
+        assert f"--cache: {taken}: " in line

@@ -1,0 +1,36 @@
+"""argparse's parser with errors that suggest: `Parser`.
+
+In:  as argparse. Out: as argparse, but bad words raise ValueError, without the usage, and say which
+     option, command or choice they are nearest to.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any, NoReturn
+
+from mini_engine.records.did_you_mean import did_you_mean
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse's parser, with suggestions, whose errors are raised and not printed."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(message)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse does; raises ValueError for an option that this parser does not know."""
+        found, left = super().parse_known_args(args, namespace)
+        if left:
+            known = [word for action in self._actions for word in action.option_strings]
+            near = did_you_mean(left[0].partition("=")[0], known)
+            self.error(f"unknown: {' '.join(left)}{near or '; --help lists the options'}")
+        return found, left
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            known = [str(choice) for choice in action.choices]
+            raise argparse.ArgumentError(
+                action, f"invalid choice: {value!r} (choose from {', '.join(known)})"
+                f"{did_you_mean(str(value), known)}",
+            )  # fmt: skip
