@@ -33,7 +33,7 @@ LISTS = ("1,2,4", "1", "8,4,2", "4,4", "1,99999999", "0", "-1,2", "", ",", "1,x"
 NAMES = (*SHAPES, *names("card"), *names("host"), *names("engine"), "tiny", "H200", "qwen3-0.6B")
 STRANGE = ("", " ", "-", "../../etc/passwd", "/dev/null", "/", ".", "h2oo", "naïve", "\udcff", "{}",
            "NONE,FULL", "33:100,5:20", "33:", "a:b", "x" * 5000, "[bold]", "%s", "--")  # fmt: skip
-BAD_OUT = ("a.txt", "a", "/dev/full", "/nowhere/x/a.png", "card.json/a.png", "", ".", "x" * 300)
+BAD_OUT = ("a.txt", "a", "/dev/full", "/proc/nowhere/a.png", "card.json/a.png", "", ".", "x" * 300)
 OUT = {
     "picture": ("out/a.png", "out/a.svg", "a.pdf", *BAD_OUT),
     "json_out": ("out/a.json", "bench.json", *BAD_OUT),
