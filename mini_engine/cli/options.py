@@ -131,6 +131,10 @@ def ms(one: Mapping[str, float]) -> str:
 
 def whole(word: str) -> int:
     """An integer, for `type=`; also as 1e6."""
+    if len(word) > LONGEST and word.isdecimal():
+        raise argparse.ArgumentTypeError(
+            f"{word:.40}… is more than {MOST:,}, the most there can be"
+        )
     try:
         value = int(word) if len(word) <= LONGEST and "e" not in word.lower() else _power(word)
     except ValueError:

@@ -30,6 +30,7 @@ from mini_engine.cli import (  # noqa: F401  now
     crossover,
     demo,
     generate,
+    generating,
     gpu,
     ladder,
     main,
@@ -141,7 +142,7 @@ def stand_in() -> None:
         raise ValueError("stood in for")
 
     for module, name in (
-        (measuring, "backend_of"), (compile, "in_another_process"), (generate, "_torch"),
+        (measuring, "backend_of"), (compile, "in_another_process"), (generating, "in_torch"),
         (gpu, "run_stages"), (gpu, "_publish"), (validate, "_fit"),
     ):  # fmt: skip
         assert hasattr(module, name)

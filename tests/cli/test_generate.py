@@ -131,7 +131,9 @@ def test_a_prompt_typed_in_a_c_locale_is_read_or_refused(given: bytes) -> None:
     done = subprocess.run(words, cwd=ROOT, env=os.environ | plain, capture_output=True)
     if given == b"na\xefve":
         assert done.returncode == 2
-        assert rb"--prompt 'na\udcefve': not UTF-8 text" in done.stderr
+        assert (
+            json.loads(done.stderr)["error"]["message"] == r"--prompt 'na\udcefve': not UTF-8 text"
+        )
     else:
         assert json.loads(done.stdout)["prompts"][0]["prompt"] == "naïve"
 

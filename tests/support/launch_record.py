@@ -37,6 +37,11 @@ PATIENCE = (20_000, 100_000) if SLOW else (4_000, 4_000)
 WHOLE_SAMPLE = 6  # launches that the default profile compiles to machine code, a target
 ROOT = Path(__file__).parent.parent.parent
 KERNELS = "mini_engine.cuda.kernels."
+IN_SHORT = (
+    "support/launch_walk.py",
+    "cuda/kernels/test_dependent_launch.py",
+    "measure/test_environment.py",
+)
 WITHOUT_KERNELS = tuple(
     KERNELS + name for name in ("plans", "fp8", "gumbel", "quantized")
 )  # plain, too
@@ -131,7 +136,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def files_to_record() -> list[Path]:
     """Test files from which a kernel can be reached: their imports, the imports of these, and names
-    of modules in strings (for `importorskip` and `patch`)."""
+    of modules in strings (for `importorskip` and `patch`).
+
+    Without `SLOW`, the walk through arms and labs at their true size, and the files that have what
+    it has not: other kernels, launches with PDL."""
+    if not SLOW:
+        return [ROOT / "tests" / file for file in IN_SHORT]
     found = [path for path in sorted(ROOT.glob("tests/**/test_*.py")) if _reaches_kernels(path)]
     return [*found, ROOT / "tests/support/launch_walk.py"]
 

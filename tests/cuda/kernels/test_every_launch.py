@@ -6,8 +6,9 @@ the benchmark with all plans, labs and the sanitizer's cases run on a GPU that i
 (`tests/support/pretend_gpu.py`), and the compiler is asked for what they launch. No list of kernels
 or shapes is kept: a new arm, plan, test or kernel is found by itself.
 
-The default profile turns as many launches into Triton's IR, where these refusals come from, as are
-needed for each kernel to meet each value of each constant and each type once, and a few into
+The default profile takes the arms, the labs and the sanitizer's cases, and of the tests those with
+kernels of their own. It turns as many launches into Triton's IR, where these refusals come from, as
+are needed for each kernel to meet each value of each constant and each type once, and a few into
 machine code for sm_90 and sm_80. `HYPOTHESIS_PROFILE=slow`: all of them into machine code, for both
 (without PDL for sm_80, which has none). Triton's cache on disk plays no part in it.
 """
@@ -36,8 +37,6 @@ from tests.support.launch_record import ROOT, SLOW, files_to_record
 from tests.support.pretend_gpu import Launch
 from tests.support.warm_python import warm_python
 
-SMALL_ARMS = "tests/measure/test_bench.py::test_every_variant_decodes_what_the_plain_model_decodes"
-
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
@@ -45,8 +44,6 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     file = tmp_path_factory.mktemp("launches") / "report.json"
     words = ["--noconftest", "-p", "tests.support.launch_record", "-p", "no:cacheprovider"]
     words += ["--launches", str(file), "-m", "gpu", "-q", "--tb=short"]
-    if not SLOW:  # arms on a small model: the walk launches them all at the true size
-        words += ["--deselect", SMALL_ARMS]
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "COV"))}
     done = subprocess.run(
         [warm_python(), "-m", "pytest", *words, *map(str, files_to_record())],
