@@ -71,7 +71,7 @@ def test_an_endless_loop_is_named_with_its_line_and_what_it_holds(tmp_path: Path
     assert "kernels=300" in report.inputs
     assert "stopped after 2 s" in report.stopped
     slow = {lab.number for lab in all_labs() if lab.test_s > 12}
-    assert slow == {15}, "named within 15 s; torch.compile with every size dynamic takes as long"
+    assert slow == {15, 21}, "named within 15 s, but torch.compile may take longer than that"
 
 
 @pytest.mark.parametrize(
