@@ -33,19 +33,14 @@ README_PARTS = [
 NAMED = 1  # wrong answers of a lab whose diagnosis `make test` looks at; `make slow` does at all
 SLOW = os.environ.get("HYPOTHESIS_PROFILE") == "slow"
 each_lab = pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.name)
-HOLES = [
-    pytest.param(lab, hole, id=f"{lab.name}-{hole.number}-{hole.name}")
-    for lab in LABS
-    for hole in lab.holes
-]
 WRONG = [
     pytest.param(lab, name, id=f"{lab.name}-{name}") for lab in LABS for name in sorted(lab.wrong)
 ]
 
 
 def heavy(lab: Lab) -> bool:
-    """Labs with PyTorch take seconds a run: only `make slow` runs each test of theirs each time,
-    their other right answers too, and asks what a wrong answer is called."""
+    """Labs with PyTorch take seconds a run. Only `make slow` runs each of their tests each time,
+    their other right answers and each of their holes, and asks what a wrong answer is called."""
     return "torch" in lab.packages
 
 
@@ -57,6 +52,14 @@ def slow_if(slow: bool) -> list[pytest.MarkDecorator]:
     return [pytest.mark.slow] if slow else []
 
 
+HOLES = [
+    pytest.param(
+        lab, hole, id=f"{lab.name}-{hole.number}-{hole.name}",
+        marks=slow_if(heavy(lab) and hole.number not in (1, len(lab.holes))),
+    )
+    for lab in LABS
+    for hole in lab.holes
+]  # fmt: skip
 each_lab_twice = pytest.mark.parametrize(
     "lab", [pytest.param(lab, id=lab.name, marks=slow_if(heavy(lab))) for lab in LABS]
 )
