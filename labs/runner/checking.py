@@ -264,12 +264,16 @@ def _report(lab: Lab, events: list[dict[str, Any]], late: bool, code: int | None
     endless = "does a loop never end? The engine's own solution takes a few seconds for all tests"
     if "broken" in last:
         report.stopped = last["broken"]["message"]
-    elif "over" in last:
-        left = last["over"]["code"] == 2 and not report.failed and "end" in last
+    elif "over" in last or (
+        ended and len(ended) == last["collected"]["tests"]
+    ):  # all has been told
+        left = last.get("over", {}).get("code") == 2 and not report.failed and "end" in last
         report.stopped = "the debugger was left" if left else ""
         return report
     elif "loop" in last:
         report.stopped = f"stopped after {last['loop']['seconds']:.0f} s{running}: {endless}"
+        if stack := last["loop"]["stack"]:
+            report.stopped += f"; not in your code: {' < '.join(stack)}"
     elif "exit" in last:
         report.stopped = f"os._exit ended the process{running} with code {last['exit']['code']}"
     elif late:

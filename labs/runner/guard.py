@@ -22,6 +22,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 import types
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -33,6 +34,7 @@ IMPORT_CPU_S = 25.0  # of all imports, PyTorch's among them
 WAIT_S = 45.0  # of waiting, for a lock that nobody gives back
 TRACE_S = 4.0  # after a test's time is over
 TICK_S = 0.25
+STACK = 12  # frames that are told
 
 Write = Callable[..., None]
 
@@ -112,10 +114,12 @@ class Guard:
             late = self.clock() - self.cpu > self.limit_s or time.monotonic() - self.wall > WAIT_S
             if limits and late and (frame := sys._current_frames().get(main)) is not None:
                 mine, number = self._mine(frame)
-                names = list(mine.f_locals) if self._is_mine(mine) else []
+                is_mine = self._is_mine(mine)
+                names = list(mine.f_locals) if is_mine else []
+                stack = [] if is_mine else _stack(frame)
                 used = self.clock() - self.cpu
                 self._tell("loop", mine, number, test=self.name, seconds=used,
-                           inputs=held(mine, names))  # fmt: skip
+                           inputs=held(mine, names), stack=stack)  # fmt: skip
                 os.kill(os.getpid(), signal.SIGKILL)
 
     def _tell(self, event: str, frame: types.FrameType, number: int, **more: Any) -> None:
@@ -158,6 +162,12 @@ def own_group() -> None:
     """Make this process the head of a group of its own."""
     if hasattr(os, "setpgid"):
         os.setpgid(0, 0)
+
+
+def _stack(frame: types.FrameType) -> list[str]:
+    """The innermost frames, for whoever must find out why none of them is the learner's."""
+    found = traceback.extract_stack(frame)[-STACK:]
+    return [f"{at.filename}:{at.lineno} in {at.name}" for at in reversed(found)]
 
 
 def _clock_of_this_thread() -> Callable[[], float]:

@@ -3,6 +3,7 @@
 In:  the test file, the files that stand in for the engine's modules, limits. Out: lines of JSON,
 written at once, so that the waiting process knows which test was running when time ran out.
 
+    {"event": "collected", "tests": 12}
     {"event": "start", "test": "test_replay_ignores_a_rebound_input"}
     {"event": "end", "test": "…", "outcome": "failed", "todo": "", "catches": ["rebind-input"], …}
     {"event": "broken", "message": "…"}           the tests could not even be collected
@@ -36,6 +37,7 @@ CATCHES = "catches(*ids): a test that fails if the code holds one of these misco
 NOT_USED = (  # of pytest's own plugins: a third of the time that it takes to begin
     "cacheprovider", "faulthandler", "doctest", "junitxml", "pastebin", "stepwise", "setuponly",
     "setupplan", "unittest", "legacypath", "threadexception",
+    "logging",  # keeps every word that Dynamo writes into its trace
     "unraisableexception",  # collects garbage after each test
 )  # fmt: skip
 PRINTED = 2000  # characters kept of what the learner prints in one test
@@ -83,12 +85,12 @@ def run_job(job: Job) -> None:
         if not job.debug:
             reporter.guard.log_crashes(f"{job.events}.crash")
         words = [job.test_file, "-q", "--tb=native", "--import-mode=importlib"]
+        words += ["--basetemp", f"{job.events}.tmp"]  # goes with the events, nothing to clean up
         for plugin in NOT_USED:
             words += ["-p", f"no:{plugin}"]
         words += ["-x"] if job.first or job.debug else []
         words += ["-s", "--tb=no", "--no-header", "--no-summary"] if job.debug else []
-        code = pytest.main([*words, "--rootdir", str(ROOT), "-c", os.devnull], plugins=[reporter])
-        reporter.write(event="over", code=int(code))
+        pytest.main([*words, "--rootdir", str(ROOT), "-c", os.devnull], plugins=[reporter])
 
 
 def _writable() -> list[Path]:
@@ -117,7 +119,7 @@ class Reporter:
         self.out, self.job, self.files = out, job, list(job.modules.values())
         self.guard = Guard(self.files, self.write, job.test_s)
         self.compared: Compared | None = None
-        self.pid = os.getpid()
+        self.pid, self.exit = os.getpid(), os._exit
 
     def write(self, **event: Any) -> None:
         self.out.write(json.dumps(event) + "\n")
@@ -136,6 +138,9 @@ class Reporter:
         if expected := self.job.expected:
             items[:] = [item for item in items if item.name in expected]
             items.sort(key=lambda item: expected[item.name].get("outcome") != "failed")
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        self.write(event="collected", tests=len(session.items))
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         self.compared = None
@@ -164,6 +169,14 @@ class Reporter:
             if not same_outcome(self.job.expected.get(item.name, ANY), told):
                 item.session.shouldstop = "another outcome"
         return report
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, exitstatus: int) -> None:
+        """All is told. What Python, pytest and PyTorch would do on their way out, a second at
+        times, is for nobody here."""
+        self.write(event="over", code=int(exitstatus))
+        if not self.job.debug:
+            self.exit(0)
 
     def _explained(self, error: BaseException) -> dict[str, Any]:
         try:
