@@ -37,7 +37,11 @@ BORROWED = VENV / ".borrowed"  # whose packages these are; absent where pip brou
 READY = VENV / ".core"  # the stamp of `make`: .venv was made, and is what it is
 REFUSED = ("no", "0")  # values of BORROW
 TARGETS = {"notebooks": "jupyter"}  # what is made by a target of another name
-PIP = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-e")
+PIP = (
+    "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
+    "--config-settings", "editable_mode=compat",  # a line with a path; else a program at each start
+    "-e",
+)  # fmt: skip
 
 
 def main() -> int:
