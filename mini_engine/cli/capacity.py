@@ -204,18 +204,22 @@ def _without_pages(
     args: argparse.Namespace, per_token: int, at: Callable[[int], CapacityReport]
 ) -> dict[str, Any]:
     """What the decode steps of the requests of --trace read of a cache of (--batch, --context)."""
-    every = [(r.prompt_tokens, r.output_tokens) for r in read_trace(args.trace).requests]
-    held = [request for request in every if sum(request) <= args.context]
-    if not held:
+    every = read_trace(args.trace).requests
+    requests = tokens = 0
+    for request in every.lengths:
+        if sum(request) <= args.context:
+            requests, tokens = requests + 1, tokens + sum(request)
+    if not requests:
         raise ValueError(
             f"{args.trace}: none of {len(every)} requests fits --context {args.context}: raise it"
         )
+    held = (request for request in every.lengths if sum(request) <= args.context)
     read = masked_columns(held, args.batch, args.context)
-    mean = -(-sum(map(sum, held)) // len(held))
+    mean = -(-tokens // requests)
     return {
         "trace": str(args.trace),
-        "requests": len(held),
-        "too_long": len(every) - len(held),
+        "requests": requests,
+        "too_long": len(every) - requests,
         "needed_bytes": read.needed * per_token,
         "beyond_bytes": read.beyond * per_token,
         "ended_bytes": read.ended * per_token,

@@ -25,19 +25,21 @@ import multiprocessing
 import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 
 from mini_engine.cli import options
-from mini_engine.engine.generation import SHIPPED
 from mini_engine.model.config import SHAPES, ModelConfig
+
+if TYPE_CHECKING:
+    from mini_engine.cuda.compile.backend import Start
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--model", default=str(SHIPPED), metavar="FOLDER", help="checkpoint folder, or a hub id")
+    add("--model", metavar="FOLDER", help="checkpoint folder, or a hub id (default: tiny-qwen3)")
     add(
         "--shape", metavar="NAME", help=f"random weights of this shape instead: {', '.join(SHAPES)}"
     )
@@ -92,11 +94,12 @@ def start(words: dict[str, Any]) -> dict[str, Any]:
     from mini_engine.cuda.inputs import StepInputs
     from mini_engine.cuda.model import KVCache, Model
     from mini_engine.cuda.weights import load_weights, no_room, random_weights, resolve_model
+    from mini_engine.engine.generation import SHIPPED
 
     notes: list[str] = []
     backend = nearest_backend(notes.append)
     device, dtype = backend.device, dtype_for(backend, notes.append)
-    folder = None if words["shape"] else resolve_model(words["model"])
+    folder = None if words["shape"] else resolve_model(words["model"] or str(SHIPPED))
     config = ModelConfig.from_folder(folder) if folder else options.shape_of(words["shape"])
     if reason := no_room(config, backend, "bf16" if dtype == torch.bfloat16 else "fp32"):
         raise ValueError(reason)
@@ -150,9 +153,15 @@ def start(words: dict[str, Any]) -> dict[str, Any]:
         },
         "first_steps_s": seconds,
         "furthest_from_plain": furthest,
-        "traces": [vars(one) for one in model.starts],
+        "traces": [_told(one) for one in model.starts],
         "notes": notes,
     }
+
+
+def _told(one: Start) -> dict[str, Any]:
+    """A trace, with the seconds of each stage beside the rest."""
+    spent = {f"{stage}_s": seconds for stage, seconds in one.seconds.items()}
+    return {name: value for name, value in vars(one).items() if name != "seconds"} | spent
 
 
 def show(result: dict[str, Any], console: Console) -> None:
@@ -173,7 +182,7 @@ def show(result: dict[str, Any], console: Console) -> None:
     table = Table("start", "tokens", "cached", *stages, "first step", title="seconds", min_width=70)
     for name, start in (("first", first), ("second", second)):
         for one, whole in zip(start["traces"], start["first_steps_s"], strict=True):
-            spent = [f"{s:.3f}" if (s := one["seconds"].get(k)) else "" for k in stages]
+            spent = [f"{s:.3f}" if (s := one.get(f"{k}_s")) else "" for k in stages]
             tokens, cached = (
                 "1" if one["tokens"] == "1" else "2 +",
                 "yes" if one["from_cache"] else "no",

@@ -33,7 +33,7 @@ A plan (--plan) is a named alternative of the kernels (mini_engine/cuda/kernels/
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -164,7 +164,7 @@ def _chosen(stages: list[Stage], names: list[str] | None) -> list[Stage]:
 def _result(folder: Path, outcomes: list[Outcome]) -> dict[str, Any]:
     return {
         "folder": str(folder),
-        "stages": [asdict(outcome) for outcome in outcomes],
+        "stages": [one.told() for one in outcomes],
         "summary": summary(folder, outcomes),
     }
 

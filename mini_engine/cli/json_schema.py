@@ -11,8 +11,8 @@ An interval is `low_us` and `high_us` beside its `itl_us`.
 
 `FIELDS` lists what stands at the top of each command's document: "?" may be missing, and null may
 stand for what is not known. A field that is removed, renamed or given another meaning makes
-`VERSION` one larger; a new field does not. `bench`, `calibrate`, `compile` and `gpu` print records
-of measurements, most of them as the files in course/measurements have them: those keep their units.
+`VERSION` one larger; a new field does not. What `bench`, `calibrate` and `gpu` print of a
+measurement has the names that the files in course/measurements have, and these units.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ from collections.abc import Mapping
 from typing import Any
 
 VERSION = 1
-
-RECORDS = ("bench", "calibrate", "compile", "gpu")
 
 _COMMON = {"schema_version": "number", "command": "text"}
 _WHERE = {"shape": "text", "spec": "text", "host": "text", "engine": "text"}
@@ -92,6 +90,26 @@ FIELDS: dict[str, dict[str, str]] = {
         "batch": "number", "context": "number", "service": "text", "ops": "text",
         "predictions": "list", "measured": "object", "files": "object",
     },
+    "bench": {
+        "out?": "text", "engines?": "list", "emulated?": "truth", "rows?": "list",
+        "others?": "list", "bars?": "list", "table?": "text", "pictures?": "list",
+        "not_drawn?": "object",
+    },
+    "calibrate": {
+        "emulated": "truth", "gpu?": "text", "machine?": "text", "evidence?": "text",
+        "card?": "text", "host": "text", "op_us?": "object", "base?": "text", "base_host": "text",
+        "usual_op_us?": "number", "engines_figure?": "object", "pdl?": "object",
+        "largest_residual?": "number", "worst_held_out?": "number", "fitted": "object",
+        "kept_from_base": "object",
+    },
+    "compile": {
+        "model": "text", "device": "text", "layers": "number", "hidden": "number",
+        "passes": "truth", "compiler": "text", "starts": "list",
+    },
+    "gpu": {
+        "folder?": "text", "stages?": "list", "summary?": "list", "written?": "list",
+        "emulated?": "truth", "figures?": "object",
+    },
 }  # fmt: skip
 
 # What a command may compute in, and what is printed instead. "_gb_s" and "_per_s" are no times.
@@ -105,8 +123,7 @@ _AS_THEY_ARE = ("_gb_s", "_per_s")
 
 def document(command: str, result: Mapping[str, Any]) -> dict[str, Any]:
     """What is printed."""
-    told = result if command in RECORDS else in_units(result)
-    return {"schema_version": VERSION, "command": command, **told}
+    return {"schema_version": VERSION, "command": command, **in_units(result)}
 
 
 def in_units(value: Any) -> Any:

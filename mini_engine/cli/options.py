@@ -223,13 +223,8 @@ def picture(word: str) -> Path:
 
 
 def json_out(word: str) -> Path:
-    """Where a JSON file can be written that others are named after, for `type=`."""
+    """Where a JSON file can be written, for `type=`."""
     return _out(word, (".json",))
-
-
-def out_file(word: str) -> Path:
-    """Where a file can be written, for `type=`."""
-    return _out(word)
 
 
 def out_folder(word: str) -> Path:

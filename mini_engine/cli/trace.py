@@ -90,9 +90,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="with --backend cuda: the plain model, and not the kernels, five a layer",
     )
     measuring.add_device(parser)
-    out, words = "out/trace.json", "where to write the timelines (default: out/trace.json)"
+    out, words = "out/trace.json", "where to write the timelines: .json (default: out/trace.json)"
     add = parser.add_argument
-    add("-o", "--out", type=options.out_file, default=out, metavar="FILE", help=words)
+    add("-o", "--out", type=options.json_out, default=out, metavar="FILE", help=words)
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:

@@ -59,6 +59,11 @@ class Outcome:
     date: str = ""
     note: str = ""  # of a stage that is not done: why, in one line
 
+    def told(self) -> dict[str, Any]:
+        """For `--json`, where a time's unit stands in its name."""
+        fields = asdict(self)
+        return {"stage": self.stage, "took_s": fields.pop("seconds"), **fields}
+
 
 @dataclass(frozen=True)
 class State:

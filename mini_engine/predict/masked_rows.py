@@ -13,8 +13,9 @@ answer, and each of its decode steps reads all columns of all its rows
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 Lengths = tuple[int, int]  # tokens of the prompt, tokens of the answer
 
@@ -37,22 +38,24 @@ class MaskedColumns:
         )
 
 
-def masked_columns(requests: Sequence[Lengths], batch: int, t_max: int) -> MaskedColumns:
-    """All batches of the requests, taken B at a time.
+def masked_columns(requests: Iterable[Lengths], batch: int, t_max: int) -> MaskedColumns:
+    """All batches of the requests, taken B at a time as they come.
 
     Raises ValueError for a batch below 1 and for a request that a row cannot hold.
     """
     if batch < 1:
         raise ValueError(f"batch {batch}: expected 1 or more")
-    for number, (prompt, output) in enumerate(requests):
-        if prompt < 1 or output < 1 or prompt + output > t_max:
-            raise ValueError(
-                f"request {number}: a prompt of {prompt} and {output} new tokens: expected 1 of "
-                f"each or more, and T_max {t_max} at most together: leave it out, or raise T_max"
-            )
-    read = MaskedColumns(0, 0, 0)
-    for first in range(0, len(requests), batch):
-        read += columns_of_batch(requests[first : first + batch], t_max)
+    read, coming, first = MaskedColumns(0, 0, 0), iter(requests), 0
+    while together := list(islice(coming, batch)):
+        for number, (prompt, output) in enumerate(together, start=first):
+            if prompt < 1 or output < 1 or prompt + output > t_max:
+                raise ValueError(
+                    f"request {number}: a prompt of {prompt} and {output} new tokens: expected 1 "
+                    f"of each or more, and T_max {t_max} at most together: leave it out, or raise "
+                    "T_max"
+                )
+        read += columns_of_batch(together, t_max)
+        first += len(together)
     return read
 
 

@@ -385,6 +385,7 @@ def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixtu
         (["capacity", "--host", "abacus"], "no host 'abacus'"),
         (["trace", "--context", "1"], "needs at least one token before it"),
         (["trace", "--batch", "0"], "0 is not 1 or more"),
+        (["trace", "-o", "step.svg"], "step.svg: expected a name that ends in .json"),
         (["serve", "--trace", "/nowhere.csv"], "/nowhere.csv"),
         (["trace", "--batch", "257"], "batch 257: expected 1 to 256"),
         (

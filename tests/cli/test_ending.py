@@ -237,14 +237,16 @@ def test_ctrl_c_while_a_program_works_is_one_line_whoever_catches_it() -> None:
         ("capacity --json > /dev/full", 2, '"error": {"exit_code": 2, "command": "capacity"'),
         ("capacity | head -1", 0, ""),
         ("capacity --help | head -1", 0, ""),
-        ("trace -o /dev/full", 2, "No space left on device: '/dev/full'"),
+        ("trace -o {folder}/full.json", 2, "full.json'"),
     ],
 )
 def test_a_full_disk_has_a_name_and_a_reader_that_stops_is_no_error(
-    line: str, code: int, said: str
+    line: str, code: int, said: str, tmp_path: Path
 ) -> None:
-    command = f"set -o pipefail; {sys.executable} -m mini_engine {line}"
+    (tmp_path / "full.json").symlink_to("/dev/full")
+    command = f"set -o pipefail; {sys.executable} -m mini_engine {line.format(folder=tmp_path)}"
     done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == code, done.stderr
     assert said in done.stderr
+    assert "full.json" not in line or "No space left on device" in done.stderr
     assert len(done.stderr.splitlines()) == (code != 0)

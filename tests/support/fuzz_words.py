@@ -37,7 +37,6 @@ BAD_OUT = ("a.txt", "a", "/dev/full", "/proc/nowhere/a.png", "card.json/a.png", 
 OUT = {
     "picture": ("out/a.png", "out/a.svg", "a.pdf", *BAD_OUT),
     "json_out": ("out/a.json", "bench.json", *BAD_OUT),
-    "out_file": ("out/a.json", *BAD_OUT),
     "out_folder": ("out", *BAD_OUT),
 }
 VALUES = (None, True, -1, 0, 1, 1.5, 1e308, 10**9, 10**30, "", "x", [], {}, [{}], [None], {"a": []})

@@ -18,8 +18,9 @@ from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from rich.console import Console  # noqa: E402
 
+from mini_engine.cli import build_parser, main  # noqa: E402
 from mini_engine.cli import compile as command  # noqa: E402
-from mini_engine.cli import main  # noqa: E402
+from mini_engine.cli.json_schema import document, errors  # noqa: E402
 from mini_engine.cuda.attention import HostAttention  # noqa: E402
 from mini_engine.cuda.compile import backend as backend_room  # noqa: E402
 from mini_engine.cuda.compile.backend import CompiledModel, static_tensors  # noqa: E402
@@ -265,18 +266,18 @@ def test_attention_is_alone_in_its_part_and_pieces_are_named_by_what_they_do(kep
 
 
 def test_the_second_start_of_the_command_is_in_another_process_and_loads(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The first is here, to spare an interpreter; the command starts one for each."""
     processes = iter([command.start, command.in_another_process])
     monkeypatch.setattr(command, "in_another_process", lambda words: next(processes)(words))
-    assert main(["compile", "--json"]) == 0
-    result = json.loads(capsys.readouterr().out)
+    console = Console(file=io.StringIO(), width=80)
+    result = command.run(build_parser(["compile"]).parse_args(["compile"]), console)
+    assert errors("compile", json.loads(json.dumps(document("compile", result)))) == []
     first, second = result["starts"]
     assert [trace["from_cache"] for trace in first["traces"]] == [False, False]
     assert [trace["from_cache"] for trace in second["traces"]] == [True, True]
     assert first["furthest_from_plain"] == second["furthest_from_plain"] == 0
-    console = Console(file=io.StringIO(), width=80)
     command.show(result, console)
     assert "into 5 pieces, 3 of them different" in console.file.getvalue()  # type: ignore[attr-defined]
 
