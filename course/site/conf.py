@@ -47,10 +47,23 @@ def setup(app: Any) -> None:
     app.connect("html-page-context", _short_sidebar, priority=400)  # before furo's own
 
 
-def _short_sidebar(_app: Any, _page: str, _template: str, context: dict[str, Any], *_: Any) -> None:
+_DRAWN: dict[str, Any] = {}  # sidebars of the reference, by how furo asks for them
+
+
+def _short_sidebar(_app: Any, page: str, _template: str, context: dict[str, Any], *_: Any) -> None:
     """Without what is hidden, which furo would show: two hundred modules on every page."""
     if toctree := context.get("toctree"):
-        context["toctree"] = lambda **how: toctree(**how | {"includehidden": False})
+
+        def short(**how: Any) -> Any:
+            how |= {"includehidden": False}
+            if not page.startswith("reference/mini_engine"):
+                return toctree(**how)
+            key = str(sorted(how.items()))  # these pages are not in it, so it is the same for all
+            if key not in _DRAWN:
+                _DRAWN[key] = toctree(**how)
+            return _DRAWN[key]
+
+        context["toctree"] = short
 
 
 def _skip() -> Exception:
