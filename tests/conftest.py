@@ -21,12 +21,17 @@ from hypothesis import HealthCheck, settings
 # suite takes twice as long then. Before anything imports torch, and so for every worker.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# Hundreds of processes begin here. Where Python may not keep what it compiled, each compiles all of
+# the project anew: half a second.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 # What a script starts in the background (`&`) ignores SIGINT, and so does all that it starts in its
 # turn, such as a server which a test ends by Ctrl-C.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-for _name, _examples in (("default", 100), ("slow", 1000)):
+for _name, _examples in (("default", 50), ("slow", 1000)):
     settings.register_profile(
         _name,
         max_examples=_examples,

@@ -112,9 +112,9 @@ def equivalents(lab: Lab) -> dict[tuple[str, str], str]:
     return found
 
 
-def stale_entries(lab: Lab) -> list[str]:
-    """Entries of equivalent.toml whose mutant does not exist (any more)."""
-    known = {(m.hole, m.change) for m in all_mutants(lab)}
+def stale_entries(lab: Lab, every: list[LabMutant]) -> list[str]:
+    """Entries of equivalent.toml whose mutant is not (any more) among all those of the lab."""
+    known = {(m.hole, m.change) for m in every}
     return [f"no such mutant: {hole}: {change}" for hole, change in equivalents(lab)
             if (hole, change) not in known]  # fmt: skip
 
@@ -143,8 +143,9 @@ def score(
         raise ValueError(f"lab {lab.number}: the reference fails: {whole.stopped or whole.failed}")
     limit_s = max(LEAST_S, 6 * (time.monotonic() - begun))
     listed = equivalents(lab)
-    result = Score(lab, wrong=stale_entries(lab))
-    for mutant, killed in _outcomes(lab, chosen or all_mutants(lab), limit_s, jobs):
+    every = all_mutants(lab)
+    result = Score(lab, wrong=stale_entries(lab, every))
+    for mutant, killed in _outcomes(lab, chosen or every, limit_s, jobs):
         tick(mutant, killed)
         entry = (mutant.hole, mutant.change) in listed
         if killed and entry:

@@ -136,7 +136,19 @@ def test_a_deeper_page_names_its_chapter_and_is_read_in_one_sitting(page: Path) 
     assert DEEPER_WORDS[0] <= words <= DEEPER_WORDS[1], f"{page.name} has {words} words"
 
 
-@pytest.mark.parametrize("name", sorted(figures()))
+DEAR = (  # seconds to draw, so `make slow` does
+    "04-split.png", "06-pools.png", "07-best-ladders.png", "07-ladder.png", "09-reserve.png",
+    "09-swap-or-again.png", "15-tools.png",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if name in DEAR else [])
+        for name in sorted(figures())
+    ],
+)
 def test_a_kept_figure_is_what_the_engine_draws_today(name: str, tmp_path: Path) -> None:
     figures()[name](tmp_path / name)
     fresh, kept = imread(tmp_path / name), imread(KEPT / name)

@@ -62,7 +62,7 @@ def marks(path: Path) -> bool:
 def test_every_gpu_test_is_collected_without_the_packages_of_the_book(python: Path) -> None:
     assert run(python, "-c", "import sphinx").returncode == 1
     assert run(python, "-c", "import xdist").returncode == 1
-    words = "-m pytest -m gpu --collect-only -p no:cacheprovider"
+    words = "-m pytest -m gpu --collect-only -p no:cacheprovider --assert=plain"
     done = run(python, *words.split())
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr
     collected = {line.partition("::")[0] for line in done.stdout.splitlines() if "::" in line}

@@ -31,16 +31,14 @@ README_PARTS = [
 ]
 
 NAMED = 1  # wrong answers of a lab whose diagnosis `make test` looks at; `make slow` does at all
+SOME = 4  # wrong answers that `make test` tries on a lab with PyTorch
 SLOW = os.environ.get("HYPOTHESIS_PROFILE") == "slow"
 each_lab = pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.name)
-WRONG = [
-    pytest.param(lab, name, id=f"{lab.name}-{name}") for lab in LABS for name in sorted(lab.wrong)
-]
 
 
 def heavy(lab: Lab) -> bool:
-    """Labs with PyTorch take seconds a run. Only `make slow` runs each of their tests each time,
-    their other right answers and each of their holes, and asks what a wrong answer is called."""
+    """Labs with PyTorch take seconds a run. Only `make slow` tries all their wrong answers, their
+    other right ones and each of their holes, and asks what a wrong answer is called."""
     return "torch" in lab.packages
 
 
@@ -52,10 +50,15 @@ def slow_if(slow: bool) -> list[pytest.MarkDecorator]:
     return [pytest.mark.slow] if slow else []
 
 
+WRONG = [
+    pytest.param(lab, name, id=f"{lab.name}-{name}", marks=slow_if(heavy(lab) and place >= SOME))
+    for lab in LABS
+    for place, name in enumerate(sorted(lab.wrong))
+]
 HOLES = [
     pytest.param(
         lab, hole, id=f"{lab.name}-{hole.number}-{hole.name}",
-        marks=slow_if(heavy(lab) and hole.number not in (1, len(lab.holes))),
+        marks=slow_if(heavy(lab) and hole.number != 1),
     )
     for lab in LABS
     for hole in lab.holes
@@ -63,11 +66,10 @@ HOLES = [
 each_lab_twice = pytest.mark.parametrize(
     "lab", [pytest.param(lab, id=lab.name, marks=slow_if(heavy(lab))) for lab in LABS]
 )
-FIRST = {15: "third"}  # its second compiles with every size dynamic: a minute
 ANSWERS = [
     pytest.param(
         lab, way, id=f"{lab.name}-{way}",
-        marks=slow_if(heavy(lab) and way != FIRST.get(lab.number, "second")),
+        marks=slow_if(heavy(lab)),
     )
     for lab in LABS
     for way in lab.answers
@@ -86,7 +88,7 @@ def test_the_reference_passes(lab: Lab) -> None:
 @pytest.mark.parametrize(("lab", "hole"), HOLES)
 def test_a_hole_alone_fails_and_says_what_is_to_do(lab: Lab, hole: Hole) -> None:
     texts = lab.texts(f"hole/{hole.number}")
-    report = check_texts(lab, texts, first=in_short(lab), context=context())
+    report = check_texts(lab, texts, first=not SLOW, context=context())
     assert not report.stopped
     assert report.failed, "no test notices that it is open"
     if hole.broken:  # nothing to write, something to mend: the failing test says what to look for

@@ -19,6 +19,7 @@ So this is a test of non-inferiority, and its margin was set before the first me
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -68,13 +69,14 @@ def reordered(setup: DecodeSetup) -> Variant:
     return OursEager(replace(setup, model=model))
 
 
+SLOW = os.environ.get("HYPOTHESIS_PROFILE") == "slow"
 RIGHT: dict[str, Callable[[DecodeSetup], Variant]] = {
     "reordered": reordered,
     **{name: VARIANTS[name].make for name in ("hf-eager", "ours-graph", "graph-9", "graph-5")},
 }
 
 
-@pytest.mark.parametrize("family", ["qwen3", "qwen2", "llama"])
+@pytest.mark.parametrize("family", ["qwen3", *(["qwen2", "llama"] if SLOW else [])])
 def test_right_variants_pass_whatever_order_they_round_in(family: str) -> None:
     setup = setup_of(family, BF16, hidden_size=64)
     judge = gate_of(setup)

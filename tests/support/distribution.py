@@ -24,9 +24,9 @@ TOGETHER = {  # file -> unit of work
     "tests/measure/test_profile.py": "four engines, profiled",
 }
 LONGEST = (  # tests of ten seconds and more, or the files where they are, the longest first
-    "tests/measure/test_gpu_command.py::test_a_rehearsal_that_is_cut_at_every_stage_boundary",
+    "tests/measure/test_gpu_command.py::test_a_rehearsal_that_is_cut_at_stage_boundaries",
     "tests/cuda/kernels/test_interpreter.py",
-    "tests/cuda/test_reliability.py::test_ten_thousand_steps",
+    "tests/cuda/test_reliability.py::test_thousands_of_steps",
     "tests/course/test_notebooks.py::test_a_notebook_runs",
     "tests/cuda/kernels/test_sanitizer.py",
     "tests/measure/test_gate.py::test_right_variants_pass",

@@ -34,7 +34,7 @@ SLOW = os.environ.get("HYPOTHESIS_PROFILE") == "slow"
 # A test is ended when it has called so many functions of torch without a new specialization: first
 # number before its first launch, second number after it.
 PATIENCE = (20_000, 100_000) if SLOW else (4_000, 4_000)
-WHOLE_SAMPLE = 6  # launches that the default profile compiles to machine code, a target
+WHOLE_SAMPLE = 3  # launches that the default profile compiles to machine code, a target
 ROOT = Path(__file__).parent.parent.parent
 KERNELS = "mini_engine.cuda.kernels."
 IN_SHORT = (

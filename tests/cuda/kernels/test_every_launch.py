@@ -43,7 +43,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Of a process that records and compiles."""
     file = tmp_path_factory.mktemp("launches") / "report.json"
     words = ["--noconftest", "-p", "tests.support.launch_record", "-p", "no:cacheprovider"]
-    words += ["--launches", str(file), "-m", "gpu", "-q", "--tb=short"]
+    words += ["--launches", str(file), "-m", "gpu", "-q", "--tb=short", "--assert=plain"]
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "COV"))}
     done = subprocess.run(
         [warm_python(), "-m", "pytest", *words, *map(str, files_to_record())],

@@ -87,14 +87,15 @@ def test_a_mutant_is_the_file_with_one_function_changed() -> None:
         assert "# a comment" in mutant.text or "sizes[" in mutant.change.partition("=>")[0]
 
 
-def test_two_mistakes_never_share_a_name() -> None:
-    for lab in LABS:
-        found = all_mutants(lab)
-        named = [(mutant.file, mutant.hole, mutant.change) for mutant in found]
-        assert len(set(named)) == len(named)
-        assert len(named) >= 20, f"{lab.name} has hardly anything to mistake"
-        for mutant in found[::10]:
-            compile(mutant.mutant.text, mutant.file, "exec")
+@pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.name)
+def test_two_mistakes_never_share_a_name_and_entries_name_some_that_exist(lab: Lab) -> None:
+    found = all_mutants(lab)
+    named = [(mutant.file, mutant.hole, mutant.change) for mutant in found]
+    assert len(set(named)) == len(named)
+    assert len(named) >= 20, f"{lab.name} has hardly anything to mistake"
+    for mutant in found[::10]:
+        compile(mutant.mutant.text, mutant.file, "exec")
+    assert not stale_entries(lab, found)
 
 
 def test_a_function_that_is_not_there_is_an_error() -> None:
@@ -105,12 +106,9 @@ def test_a_function_that_is_not_there_is_an_error() -> None:
 # ---------------------------------------------------------------- the score
 
 
-@pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.name)
-def test_every_equivalent_mutant_exists_and_has_a_reason(lab: Lab) -> None:
-    assert not stale_entries(lab)
-
-
-@pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.name)
+@pytest.mark.parametrize(
+    "lab", [lab for lab in LABS if "torch" not in lab.packages], ids=lambda lab: lab.name
+)
 def test_mistakes_of_a_fixed_sample_die(lab: Lab) -> None:
     """All of them run in `make slow`."""
     listed = mutation.equivalents(lab)
