@@ -32,6 +32,7 @@ MOST_TRIES = 12
 MOST_LINES = 12  # of symptoms
 LIMIT_S = 60.0  # for one show
 WORD = re.compile(r"\w+|[^\w\s]")
+SEEN = re.compile(r"\b(if|elif|while) (True|False):")  # nobody writes that: it says where to look
 
 
 def run_show(args: Namespace, console: Console) -> Done:
@@ -140,10 +141,12 @@ def _mistakes(lab: Lab, seed: int | None) -> list[tuple[str, str]]:
 
 def _in_one_place(mine: str, text: str) -> bool:
     """Do the words differ in one place only? A line that was also written anew (1000.0 for 1e3,
-    other quotes) or became `pass` is seen at a glance."""
+    other quotes), became `pass` or `if True:` is seen at a glance."""
     before, after = mine.splitlines(), text.splitlines()
     old = [word for line in before if line not in set(after) for word in WORD.findall(line)]
     new = [word for line in after if line not in set(before) for word in WORD.findall(line)]
+    if any(SEEN.search(line) for line in after if line not in set(before)):
+        return False
     blocks = difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
     return "pass" not in new and sum(kind != "equal" for kind, *_ in blocks) == 1
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from labs.runner import workspace
+from labs.runner import own, workspace
 from labs.runner.catalogue import ROOT, Lab, all_labs, lab_number
 from labs.runner.cli import main
 from labs.runner.own import LIMIT_S
@@ -142,3 +142,18 @@ def test_a_lab_whose_tests_are_all_it_has_says_so(capfd: pytest.CaptureFixture[s
     silent = next(lab for lab in all_labs() if lab not in WITH_A_SHOW)
     assert main(["show", str(silent.number)]) == 2
     assert "nothing to show" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "hidden"),
+    [
+        ("    if rows <= 1e3:", True),
+        ("    if rows < 1e4:", True),
+        ("    if rows > 1e3 + 1:", False),  # two places
+        ("    if True:", False),
+        ("    pass", False),
+    ],
+)
+def test_a_sabotage_is_no_line_that_is_seen_at_a_glance(line: str, hidden: bool) -> None:
+    before = "def f(rows):\n    if rows < 1e3:\n        return 1\n    return 2\n"
+    assert own._in_one_place(before, before.replace("    if rows < 1e3:", line)) is hidden
