@@ -53,7 +53,7 @@ def explained(
         inner = inner.__cause__
     path = frame.f_code.co_filename
     found: dict[str, Any] = {
-        "todo": todo[0] if todo else "",
+        "todo": todo[0].removesuffix("')") if todo else "",  # Dynamo quotes the error that it met
         "error": type(inner).__name__,
         "message": _message(inner),
         "where": f"{path}:{number}",

@@ -60,7 +60,7 @@ from mini_engine.serving.request_trace import (
 from mini_engine.serving.simulate import simulate
 
 MANY_PREFILLS = 200_000  # steps with a prompt in them; fewer take seconds
-PREFILL_S = 1e-4  # to simulate one
+PREFILL_S = 2.5e-4  # to simulate one on a slow core
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -138,7 +138,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         console.print(
             f"Prompts of {tokens:,} tokens at {limits.max_num_batched_tokens:,} a step "
             f"take {prefills:,} steps or more, and each of those is simulated by itself: "
-            f"expect {prefills * PREFILL_S / 60:,.0f} minutes.",
+            f"expect up to {max(2, prefills * PREFILL_S / 60):,.0f} minutes.",
             soft_wrap=True,
         )
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
