@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, settings
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # Hundreds of processes begin here. Where Python may not keep what it compiled, each compiles all of
-# the project anew: half a second.
+# the project anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 

@@ -51,7 +51,7 @@ class PackedRequests(Sequence[TraceRequest]):
 
     @property
     def lengths(self) -> Iterator[tuple[int, int]]:
-        """Prompt and output tokens of each, without making the requests: a fifth of the time."""
+        """Prompt and output tokens of each, without making the requests."""
         return zip(self._prompt_tokens, self._output_tokens, strict=True)
 
     def __len__(self) -> int:
