@@ -41,14 +41,14 @@ from rich.table import Table
 from mini_engine.cli import capture_sizes, options
 from mini_engine.cli.serve_table import lines, rungs
 from mini_engine.dispatch.default_ladder import default_capture_sizes
-from mini_engine.engine.batch import PREEMPTIONS
+from mini_engine.engine.batch import PREEMPTIONS, SchedulerLimits
 from mini_engine.predict.capacity import GIB
 from mini_engine.predict.formats import stored_as
 from mini_engine.predict.hardware import DeviceSpec
 from mini_engine.predict.step_model import StepModel
 from mini_engine.predict.swap_cost import SwapCost
 from mini_engine.serving.ladder_saving import optimal_ladder_saving
-from mini_engine.serving.plan import plan_server
+from mini_engine.serving.plan import plan_server, without_idle_blocks
 from mini_engine.serving.report import ServeReport
 from mini_engine.serving.request_trace import (
     SHIPPED_TRACE,
@@ -61,6 +61,7 @@ from mini_engine.serving.simulate import simulate
 
 MANY_PREFILLS = 200_000  # steps with a prompt in them; fewer take seconds
 PREFILL_S = 2.5e-4  # to simulate one on a slow core
+MOST_BLOCKS = 1_500_000  # simulated one by one: with its key each takes 600 bytes
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -132,6 +133,10 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         preemption=args.preemption,
         host_blocks=int((args.swap_space or 4) * GIB) // copies.block_bytes if swapping else 0,
     )
+    simulated = limits
+    if limits.prefix_caching or swapping:  # else blocks are only counted
+        simulated = without_idle_blocks(limits, trace.requests.lengths)
+        _check_blocks(simulated)
     tokens = trace.requests.prompt_tokens
     prefills = tokens // limits.max_num_batched_tokens
     if prefills > MANY_PREFILLS:
@@ -144,7 +149,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("serving", total=len(trace.requests))
         report = simulate(
-            requests, costs, limits, plan.dispatcher, copies=copies,
+            requests, costs, simulated, plan.dispatcher, copies=copies,
             progress=lambda read: progress.update(task, completed=read),
         )  # fmt: skip
     if not report.requests:
@@ -178,6 +183,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         "shared_prefix": args.shared_prefix,
         "share": share if args.shared_prefix else 0.0,
         **report.to_dict(),
+        "kv_blocks": limits.num_blocks - 1,
         "itl_p50_interval": _interval(report, spec),
         "left_out_sizes": capture_sizes.left_out(args.ladder, sizes, args.mode),
         "max_num_batched_tokens": args.max_num_batched_tokens,
@@ -189,6 +195,18 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         "wall_s": wall_s,
         "simulated_steps_per_s": report.steps / wall_s,
     }
+
+
+def _check_blocks(limits: SchedulerLimits) -> None:
+    """Raise ValueError for more blocks than memory should hold, each as an object."""
+    blocks = limits.num_blocks + limits.host_blocks
+    if blocks > MOST_BLOCKS:
+        raise ValueError(
+            f"{limits.num_blocks - 1:,} KV blocks and {limits.host_blocks:,} of host memory: a "
+            "prefix cache or swapping is simulated block by block, and at most "
+            f"{MOST_BLOCKS:,} of them: raise --block-size (it is {limits.block_size}), or give "
+            "fewer --kv-blocks or less --swap-space"
+        )
 
 
 def _read(args: argparse.Namespace, console: Console) -> Trace:

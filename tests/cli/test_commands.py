@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from mini_engine.cli import COMMANDS, main
+from mini_engine.cli import COMMANDS, main, serve
 from mini_engine.cli.json_schema import document, errors
 from mini_engine.engine.generation import SHIPPED
 from mini_engine.model.config import named_shape
@@ -327,6 +327,19 @@ def test_serve_tells_what_a_prefix_cache_finds_and_what_swapping_costs(
     out = " ".join(capsys.readouterr().out.replace("│", " ").split())
     assert f"of these swapped (swap) {result['swaps']:,}," in out
     assert f"prefix cache: hit rate {result['prefix_hit_rate']:.1%}" in out
+
+
+def test_serve_simulates_the_blocks_that_the_trace_can_fill_of_the_millions_that_fit(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An object for each block that fits took 15 GB here."""
+    words = ["--shape", str(SHIPPED), "--spec", "h200", "--block-size", "1", "--prefix-caching"]
+    result = json_of(capsys, "serve", *words)
+    assert result["kv_blocks"] > 10**8
+    assert result["requests"] > 0
+    monkeypatch.setattr(serve, "MOST_BLOCKS", 100)
+    line = refused(capsys, "serve", *words)
+    assert "is simulated block by block, and at most 100 of them: raise --block-size" in line
 
 
 def test_the_ladder_command_reads_what_serve_prints(

@@ -6,16 +6,20 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from course.draw.ch09_swap import cost
 from mini_engine.engine.scheduler import SchedulerLimits
 from mini_engine.predict.swap_cost import SwapCost
-from mini_engine.serving.by_scheduler import prompt_ids
+from mini_engine.serving.by_scheduler import prompt_ids, simulate_by_scheduler
+from mini_engine.serving.plan import without_idle_blocks
 from mini_engine.serving.report import ServeReport
 from mini_engine.serving.request_trace import TraceRequest, synthetic_trace, with_shared_prefix
 from mini_engine.serving.simulate import simulate
 
 ROOMY = SchedulerLimits(256, 8192, 40_000, 16, 40_960)
+COPIES = cost("qwen3-0.6b", "PCIe 5.0")
 TRACE = list(synthetic_trace(200, seed=3, requests_per_s=50.0))
 
 
@@ -60,6 +64,44 @@ def test_a_cache_that_finds_nothing_serves_as_without_one() -> None:
     assert there.steps_by_rung == here.steps_by_rung
     assert there.busy_us == pytest.approx(here.busy_us, rel=1e-9)
     assert there.ttft_p99_us == here.ttft_p99_us
+
+
+@given(
+    seed=st.integers(0, 10_000),
+    num_blocks=st.integers(60, 100_000),
+    block_size=st.sampled_from([1, 4, 16]),
+    prefix_caching=st.booleans(),
+    preemption=st.sampled_from(["recompute", "swap"]),
+    max_model_len=st.integers(50, 3000),
+)
+def test_blocks_that_no_request_could_fill_change_nothing(
+    seed: int,
+    num_blocks: int,
+    block_size: int,
+    prefix_caching: bool,
+    preemption: str,
+    max_model_len: int,
+) -> None:
+    trace = list(with_shared_prefix(synthetic_trace(12, seed=seed), 128, 0.5, seed=seed))
+    limits = SchedulerLimits(
+        8, 512, num_blocks, block_size, max_model_len, prefix_caching=prefix_caching,
+        preemption=preemption, host_blocks=0 if preemption == "recompute" else 50_000,
+    )  # fmt: skip
+    fewer = without_idle_blocks(limits, [(r.prompt_tokens, r.output_tokens) for r in trace])
+    assert fewer.num_blocks <= limits.num_blocks
+    assert fewer.host_blocks <= limits.host_blocks
+    here, there = (
+        simulate_by_scheduler(trace, COPIES.steps, held, COPIES.dispatcher, copies=COPIES)
+        for held in (fewer, limits)
+    )
+    assert replace(here, kv_blocks=num_blocks - 1) == there
+
+
+def test_a_roomy_cache_is_simulated_with_the_blocks_of_its_requests() -> None:
+    fewer = without_idle_blocks(replace(ROOMY, num_blocks=10**8), [(17, 16), (32, 1), (50_000, 9)])
+    assert fewer.num_blocks == 1 + 3 + 3 + 40_960 // 16  # the last one ends with the context
+    assert without_idle_blocks(ROOMY, [(40_000, 1)] * 100) == ROOMY
+    assert without_idle_blocks(ROOMY, []).num_blocks == 2  # what a pool has at least
 
 
 def tight(preemption: str) -> SchedulerLimits:
