@@ -11,8 +11,9 @@ found: whatever order blocks are handed out in, the same ones are.
 Copies do not overlap the step: it begins when they are done.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
+from typing import overload
 
 from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher, uniform_token_count
 from mini_engine.engine.scheduler import Request, RequestState, ScheduledBatch, SchedulerLimits
@@ -55,11 +56,33 @@ def simulate_by_scheduler(
     return tally.report()
 
 
-def prompt_ids(number: int, request: TraceRequest) -> list[int]:
-    """Tokens of a prompt: those that all sharing prompts begin with, then its own."""
-    shared = min(request.shared_tokens, request.prompt_tokens)
-    own = (number + 1) * OWN_TOKENS
-    return [*range(shared), *range(own, own + request.prompt_tokens - shared)]
+class PromptIds(Sequence[int]):
+    """Tokens of a prompt: those that all sharing prompts begin with, then its own.
+
+    They are made when they are asked for: thousands of requests may wait with theirs.
+    """
+
+    def __init__(self, number: int, request: TraceRequest) -> None:
+        shared = min(request.shared_tokens, request.prompt_tokens)
+        own = (number + 1) * OWN_TOKENS
+        self._shared, self._own = range(shared), range(own, own + request.prompt_tokens - shared)
+
+    def __len__(self) -> int:
+        return len(self._shared) + len(self._own)
+
+    @overload
+    def __getitem__(self, at: int) -> int: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[int]: ...
+    def __getitem__(self, at: int | slice) -> int | list[int]:
+        shared, first = self._shared, len(self._shared)
+        if isinstance(at, slice):
+            start, stop, step = at.indices(len(self))
+            if step != 1:
+                raise ValueError(f"a slice of a prompt with step {step}: expected 1")
+            return [*shared[start:stop], *self._own[max(start - first, 0) : max(stop - first, 0)]]
+        place = range(len(self))[at]
+        return place if place < first else self._own[place - first]
 
 
 class _Server:
@@ -82,7 +105,7 @@ class _Server:
         self.arrivals = (
             Request(
                 str(number),
-                prompt_ids(number, r) if limits.prefix_caching else range(r.prompt_tokens),
+                PromptIds(number, r) if limits.prefix_caching else range(r.prompt_tokens),
                 r.output_tokens,
                 r.arrival_us,
             )
@@ -117,6 +140,8 @@ class _Server:
         return True
 
     def _book_preemptions(self, batch: ScheduledBatch, cached: dict[str, int]) -> None:
+        if not batch.preempted:
+            return
         waiting = {state.request.request_id: state for state in self.scheduler.waiting}
         for request in batch.preempted:
             tokens = cached[request.request_id]

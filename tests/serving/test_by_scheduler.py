@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from course.draw.ch09_swap import cost
 from mini_engine.engine.scheduler import SchedulerLimits
 from mini_engine.predict.swap_cost import SwapCost
-from mini_engine.serving.by_scheduler import prompt_ids, simulate_by_scheduler
+from mini_engine.serving.by_scheduler import OWN_TOKENS, PromptIds, simulate_by_scheduler
 from mini_engine.serving.plan import without_idle_blocks
 from mini_engine.serving.report import ServeReport
 from mini_engine.serving.request_trace import TraceRequest, synthetic_trace, with_shared_prefix
@@ -32,10 +32,31 @@ def serve(
 
 def test_prompts_are_alike_where_it_is_declared_and_nowhere_else() -> None:
     one, other = TraceRequest(0.0, 20, 1, shared_tokens=12), TraceRequest(0.0, 9, 1, 12)
-    assert prompt_ids(3, one)[:12] == list(range(12))
-    assert prompt_ids(4, other) == list(range(9))
-    assert not set(prompt_ids(3, one)[12:]) & set(prompt_ids(5, one)[12:])
-    assert len(prompt_ids(3, one)) == 20
+    assert PromptIds(3, one)[:12] == list(range(12))
+    assert [*PromptIds(4, other)] == list(range(9))
+    assert not set(PromptIds(3, one)[12:]) & set(PromptIds(5, one)[12:])
+    assert len(PromptIds(3, one)) == 20
+
+
+@given(
+    number=st.integers(0, 9),
+    tokens=st.integers(1, 30),
+    shared=st.integers(0, 40),
+    start=st.integers(0, 35),
+    stop=st.integers(0, 35),
+)
+def test_a_prompt_is_sliced_as_the_list_of_its_tokens(
+    number: int, tokens: int, shared: int, start: int, stop: int
+) -> None:
+    prompt = PromptIds(number, TraceRequest(0.0, tokens, 1, shared))
+    own = (number + 1) * OWN_TOKENS
+    ids = [*range(min(shared, tokens)), *range(own, own + max(0, tokens - shared))]
+    assert [prompt[at] for at in range(-tokens, tokens)] == ids + ids
+    assert prompt[start:stop] == ids[start:stop]
+    with pytest.raises(IndexError):
+        prompt[tokens]
+    with pytest.raises(ValueError, match="with step 2: expected 1"):
+        prompt[::2]
 
 
 def test_the_declared_share_is_found_and_nothing_else() -> None:

@@ -16,7 +16,7 @@ from mini_engine.predict.oplists import StepShape
 from mini_engine.predict.step_cost import LAUNCHED_AS, Mode
 from mini_engine.predict.step_model import StepModel
 from mini_engine.records.metrics import percentile
-from mini_engine.serving.by_scheduler import prompt_ids
+from mini_engine.serving.by_scheduler import PromptIds
 from mini_engine.serving.report import Served, ServeReport
 from mini_engine.serving.request_trace import TraceRequest, synthetic_trace
 from mini_engine.serving.simulate import simulate
@@ -114,7 +114,7 @@ def test_the_report_is_what_the_engine_measures(case: Case) -> None:
     engine = Engine(runner, limits, dispatcher, saves_us=case.copies.saves_us)
     done = engine.run(
         [
-            Request(str(i), prompt_ids(i, r), r.output_tokens, r.arrival_us)
+            Request(str(i), PromptIds(i, r), r.output_tokens, r.arrival_us)
             for i, r in enumerate(trace)
         ]
     )
