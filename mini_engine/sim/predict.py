@@ -10,6 +10,7 @@ its ops are launched as figures (`OpListRunner`).
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -113,6 +114,7 @@ def predict(
         raise ValueError(
             f"context {context}: expected 2 to {LIMITS.max_model_len} tokens, this step's included"
         )
+    gc.collect()  # the devices of other predictions, whose blocks and segments know one another
     device = Device(spec, compute=False)
     runner, dispatcher, report = _runner(device, config, mode, capture_sizes)
     timeline = _one_step(device, runner, dispatcher, batch, context)
