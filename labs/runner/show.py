@@ -50,8 +50,8 @@ Now run this. It fails, and tells you in one line each what to write:
 def listing(labs: Sequence[Lab], progress: Progress, console: Console) -> None:
     """All labs in a table, and the next step."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("", "lab", "min", "needs", "without a GPU"):
-        table.add_column(name, justify="right" if name == "min" else "left")
+    for name in ("", "lab", "min", "checks", "hints", "needs", "without a GPU"):
+        table.add_column(name, justify="right" if name in ("min", "checks", "hints") else "left")
     signs = {"passed": "[green]✓[/]", "edited": "[green]~[/]", "failed": "[red]✗[/]",
              "started": "[yellow]·[/]", "": " "}  # fmt: skip
     standings = [standing(lab, progress) for lab in labs]
@@ -61,6 +61,8 @@ def listing(labs: Sequence[Lab], progress: Progress, console: Console) -> None:
             signs[where["state"]],
             f"{here}{lab.number:>2} {lab.title}",
             str(lab.minutes),
+            str(where["checks"] or ""),
+            str(where["hints"] or ""),
             lab.needs,
             lab.without,
         )
@@ -76,13 +78,14 @@ def listing(labs: Sequence[Lab], progress: Progress, console: Console) -> None:
 
 
 def standing(lab: Lab, progress: Progress) -> dict[str, Any]:
-    """One lab for `--json`: state is "" or a key of LEGEND.
+    """One lab for `--json`: state is "" or a key of LEGEND; `checks` until it passed first, all of
+    them if it has not.
 
     A stale lab that had passed counts as passed until its carried-over files fail.
     """
     stale, where = workspace.stale(lab, progress), ""
+    state = progress.of(lab)
     if stale or workspace.started(lab):
-        state = progress.of(lab)
         where = "started"
         if state.passed:
             changed = not stale and workspace.edited(lab, progress)
@@ -93,6 +96,8 @@ def standing(lab: Lab, progress: Progress) -> dict[str, Any]:
         "state": where,
         "stale": stale,
         "minutes": lab.minutes,
+        "checks": state.took or state.checks,
+        "hints": sum(state.hints.values()),
         "needs": lab.needs,
         "without": lab.without,
         "current": lab.number == progress.current,

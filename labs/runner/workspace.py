@@ -37,6 +37,7 @@ class LabState:
     source_hash: str = ""  # of the engine's files that they were cut from
     hints: dict[str, int] = field(default_factory=dict)  # hole number -> hints shown
     checks: int = 0
+    took: int = 0  # checks until it passed first
 
 
 @dataclass
@@ -221,6 +222,7 @@ def note(lab: Lab, progress: Progress, passed: bool) -> None:
     state.checks += 1
     state.failed = "" if passed or not state.passed else now()
     if passed:
+        state.took = state.took if state.passed else state.checks
         state.passed = state.passed or now()
         state.passed_hash = my_digest(lab)
     progress.current = lab.number

@@ -248,6 +248,25 @@ def test_hints_come_one_at_a_time_and_stay_readable_after_passing(say: Say) -> N
     assert all(hint in say("hint", "1", "--hole", "1", "--all")[1] for hint in hole.hints)
 
 
+def test_the_list_counts_the_checks_until_the_first_green_and_the_hints(say: Say) -> None:
+    say()
+
+    def counts() -> tuple[int, int]:
+        lab = json.loads(say("list", "--json")[1])[0]
+        return lab["checks"], lab["hints"]
+
+    assert counts() == (0, 0)
+    for words in (("check",), ("hint",), ("check",), ("hint", "--hole", "2"), ("hint",)):
+        say(*words)
+    assert counts() == (2, 3)
+    solve()
+    for _ in range(2):  # one that turns green, and one after it
+        assert say("check")[0] == 0
+    assert counts() == (3, 3)
+    rows = [line.split() for line in say("list")[1].splitlines()]
+    assert ["Launch", "overhead", str(LAB.minutes), "3", "3", "cpu"] in [row[2:] for row in rows]
+
+
 def test_a_hint_is_for_the_first_hole_that_is_still_open(say: Say) -> None:
     say()
     mine().write_text(LAB.cut(LAB.holes[2:])["launch_model.py"])
