@@ -15,6 +15,7 @@ The process serves this run alone: it substitutes modules, limits its memory and
 from __future__ import annotations
 
 import json
+import multiprocessing.util
 import os
 import pdb
 import re
@@ -173,9 +174,11 @@ class Reporter:
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, exitstatus: int) -> None:
         """All is told. What Python, pytest and PyTorch would do on their way out, a second at
-        times, is for nobody here."""
+        times, is for nobody here; but a lock between processes, such as tqdm's, is given back, or
+        a line on the learner's screen would call it leaked."""
         self.write(event="over", code=int(exitstatus))
         if not self.job.debug:
+            multiprocessing.util._run_finalizers()  # type: ignore[attr-defined]
             self.exit(0)
 
     def _explained(self, error: BaseException) -> dict[str, Any]:

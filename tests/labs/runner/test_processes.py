@@ -135,18 +135,29 @@ def test_a_breakpoint_without_a_terminal_says_what_to_type(tmp_path: Path) -> No
     assert "check --debug" in outcome.message
 
 
-def test_debug_gives_the_terminal_to_a_breakpoint(tmp_path: Path) -> None:
-    def labs(*words: str, typed: str = "") -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "labs", *words]
-        environment = os.environ | {"LABS_HOME": str(tmp_path)}
-        return subprocess.run(
-            command, cwd=ROOT, env=environment, input=typed, capture_output=True, text=True
-        )
+def labs(home: Path, *words: str, typed: str = "") -> subprocess.CompletedProcess[str]:
+    """A command of the runner in a process of its own."""
+    command = [sys.executable, "-m", "labs", *words]
+    environment = os.environ | {"LABS_HOME": str(home)}
+    return subprocess.run(
+        command, cwd=ROOT, env=environment, input=typed, capture_output=True, text=True
+    )
 
-    labs("start", "1")
+
+def test_a_lock_that_a_package_made_is_not_called_leaked(tmp_path: Path) -> None:
+    """tqdm makes one, and `torch.fx.Interpreter` a bar of tqdm."""
+    labs(tmp_path, "start", "1")
+    lock = "\n\nfrom multiprocessing import get_context\n\nLOCK = get_context().RLock()\n"
+    (tmp_path / LAB.name / "launch_model.py").write_text(ENGINE + lock)
+    said = labs(tmp_path, "check", "1")
+    assert (said.returncode, said.stderr) == (0, "")
+
+
+def test_debug_gives_the_terminal_to_a_breakpoint(tmp_path: Path) -> None:
+    labs(tmp_path, "start", "1")
     own = f"\n\ndef utilisation(kernels, kernel_us, itl_us):\n    breakpoint()\n    {RIGHT}\n"
     (tmp_path / LAB.name / "launch_model.py").write_text(ENGINE + own)
-    said = labs("check", "1", "--debug", typed="p 1000 + kernels\nq\n")
+    said = labs(tmp_path, "check", "1", "--debug", typed="p 1000 + kernels\nq\n")
     assert "(Pdb) 1300" in said.stdout
     assert "the debugger was left" in said.stdout
     assert said.returncode == 1
