@@ -68,8 +68,8 @@ def capturing_counts_nobodys_words(graphs: ModuleType) -> None:
 def a_batch_is_one_replay_at_the_smallest_size(graphs: ModuleType) -> None:
     """Each step replays one graph, of the smallest of SIZES that holds the batch.
 
-    No kernel is launched beside it. `counters` of the device counts graphs, kernels (those of a
-    graph included), and the bytes that kernels move: a batch of 3 moves what one of 4 does.
+    No kernel is launched beside it. The device's `counters` have `graphs`, `kernels` (those of a
+    graph included), and `bytes`, which kernels move: a batch of 3 moves what one of 4 does.
     Nothing is claimed about how many copies bring the inputs in.
     """
     service, moved = Service(graphs, SIZES), {}

@@ -58,8 +58,8 @@ def pooled_interval(groups: Sequence[Sequence[float]]) -> Interval:
 
     Several: each counts once, with the median of its laps. The mean of these n medians stands for
     all, with the interval mean ± t × s / √n: s is their standard deviation (over n - 1), t is
-    STUDENT_T for n - 1 degrees of freedom. `samples` counts all laps. Raises ValueError for no
-    processes, more than MAX_PROCESSES, or one without laps.
+    STUDENT_T for n - 1 degrees of freedom. `samples` counts all laps, `processes` is n. Raises
+    ValueError for no processes, more than MAX_PROCESSES, or one without laps.
     """
     if len(groups) == 1:
         return median_interval(groups[0])

@@ -86,7 +86,8 @@ def layer_parts(config: ModelConfig, index: int) -> dict[str, dict[str, tuple[in
         gate_up                 mlp.gate_proj.weight, then up_proj
         down                    mlp.down_proj.weight
 
-    Fields that the family lacks (bias except in qwen2, qk-norm except in qwen3) are left out.
+    Fields that the model lacks are left out: `config.qkv_bias` and `config.qk_norm` say whether it
+    has them (of the families, only qwen2 has the biases, and only qwen3 the norms of q and k).
     """
     layer, hidden, inter = f"model.layers.{index}", config.hidden_size, config.intermediate_size
     attention, head_dim = f"{layer}.self_attn", config.head_dim

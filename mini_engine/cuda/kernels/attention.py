@@ -84,9 +84,10 @@ def decode_split_kernel(
     since the step wrote them. `pdl_release(PDL)` comes first, and no load stands above
     `pdl_wait(PDL)`.
 
-    `load_numbers(pointers, inside, dtype of q)` loads rows of either cache, zeros where not inside.
-    Of a cache in fp8 they still lack a factor a KV head, `head_scale(kv_scales, i)`; i counts the
-    heads of k, then those of v. In any other cache that is 1.
+    `load_numbers(pointers, inside, dtype of q)`, pointers (TILE, HEAD_DIM) and inside (TILE,),
+    loads rows of either cache, zeros where not inside. Of a cache in fp8 they still lack a factor a
+    KV head, `head_scale(kv_scales, i)`; i counts the heads of k, then those of v. In any other
+    cache that is 1.
     """
     pdl_release(PDL)
     request, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
