@@ -66,7 +66,8 @@ def main() -> None:
                     f"  {one.tokens} tokens: {origin}; {one.pieces} pieces, {one.distinct} of them "
                     f"different, {one.attentions} attentions; the pass: {one.matches} places"
                 )
-            print(f"  {len(list(Path(folder).iterdir()))} files in the cache, {told}")
+            files = len(list(Path(folder).iterdir()))
+            print(f"  {files} files in the cache, {len(told)} complaints")
         print("\nthe largest file, cut short, under a key that is not its own, and whole:")
         file = max(Path(folder).iterdir(), key=lambda file: (file.stat().st_size, file.name))
         content, key = file.read_bytes(), file.name.partition(".")[0]

@@ -24,7 +24,7 @@ from labs.runner.checking import check_texts
 from labs.runner.commands import Done, chosen_lab
 from labs.runner.cutter import functions
 from labs.runner.mutants import mutants
-from labs.runner.play import merged, output, run
+from labs.runner.play import DIED_OF, merged, output, run
 from labs.runner.words import command, from_here
 
 KEPT = ".before-sabotage"  # the ending of the copy that --undo brings back
@@ -152,10 +152,11 @@ def _in_one_place(mine: str, text: str) -> bool:
 
 
 def _crashed(told: str) -> bool:
-    """Did it end in one of Python's own errors? They name the place, so there is little to find."""
-    name = (told.splitlines() or [""])[-1].partition(":")[0]
-    kind = getattr(builtins, name, None)
-    return isinstance(kind, type) and issubclass(kind, BaseException)
+    """Did it end in one of Python's own errors, which name the place, so that there is little to
+    find, or in a signal, after which there is nothing to look at?"""
+    last = (told.splitlines() or [""])[-1]
+    kind = getattr(builtins, last.partition(":")[0], None)
+    return last.startswith(DIED_OF) or (isinstance(kind, type) and issubclass(kind, BaseException))
 
 
 def _changes(before: str, after: str) -> list[str]:

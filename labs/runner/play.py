@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import runpy
+import signal
 import subprocess
 import sys
 import tempfile
@@ -75,6 +76,7 @@ STEP_OF_NINE = {"--kernels": "9"}
 # With one multiprocessor to fill, a kernel is few programs: the interpreter runs one at a time.
 IN_THE_INTERPRETER = {"TRITON_INTERPRET": "1", "MINI_ENGINE_SM_COUNT": "1"}
 A_TASTE = {"--max-new-tokens": "3", "--mode": "NONE"}
+DIED_OF = "the process died of"
 INTERPRETER = (
     "No NVIDIA GPU here: your kernels run in Triton's interpreter, at 15 seconds a token or more, "
     "so unless you say otherwise 3 tokens are written, without graphs and their warm-up."
@@ -138,7 +140,11 @@ def run(
 def output(
     module: str, texts: Mapping[str, str], environment: Mapping[str, str], limit_s: float
 ) -> str:
-    """What it prints, errors' last lines and a missing end included, instead of showing it."""
+    """What it prints, errors' last lines and a missing end included, instead of showing it.
+
+    Of a run that ends well no warning is told, for its last line is no symptom. A process that a
+    signal ended, as one that wrote beside its memory, says which one.
+    """
     with tempfile.TemporaryDirectory(prefix="labs-") as folder:
         words, there = _command(module, [], texts, environment, Path(folder))
         try:
@@ -147,6 +153,10 @@ def output(
             told = late.stdout or b""
             text = told.decode(errors="replace") if isinstance(told, bytes) else told
             return f"{text}\nno end after {limit_s:g} s"
+    if done.returncode < 0:  # what the C library says then names nothing that one has written
+        return f"{done.stdout}{DIED_OF} {signal.Signals(-done.returncode).name}"
+    if done.returncode == 0:
+        return done.stdout
     return done.stdout + "".join(done.stderr.strip().splitlines(keepends=True)[-1:])
 
 

@@ -138,6 +138,27 @@ def test_a_show_that_is_cut_short_by_head_ends_quietly() -> None:
     assert told == b""
 
 
+def test_a_show_that_dies_of_a_signal_says_which_and_is_the_last_choice_of_a_sabotage() -> None:
+    """A kernel in the interpreter that writes beside its tensor breaks the C library's heap."""
+    module = "mini_engine.predict.launch_model"
+    dying = "import os\nprint('so far', flush=True)\nos.abort()\n"
+    told = output(f"labs.{LAB.name}.show", {module: dying}, {}, LIMIT_S)
+    assert own._crashed(told), told
+    assert told.splitlines()[-1] == "the process died of SIGABRT"
+    assert not own._crashed("a line\n3 of 4 tokens differ")
+
+
+def test_a_warning_of_a_show_that_ends_well_is_no_symptom() -> None:
+    module = "mini_engine.predict.launch_model"
+    warning = (
+        LAB.reference()["launch_model.py"] + "\nimport warnings\nwarnings.warn('an overflow')\n"
+    )
+    told = [
+        output(f"labs.{LAB.name}.show", texts, {}, LIMIT_S) for texts in ({}, {module: warning})
+    ]
+    assert told[0] == told[1]
+
+
 def test_a_lab_whose_tests_are_all_it_has_says_so(capfd: pytest.CaptureFixture[str]) -> None:
     silent = next(lab for lab in all_labs() if lab not in WITH_A_SHOW)
     assert main(["show", str(silent.number)]) == 2
