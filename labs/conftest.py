@@ -15,14 +15,14 @@ from pathlib import Path
 import pytest
 
 from labs.runner import workspace
-from labs.runner.catalogue import Lab, read_lab
-from labs.runner.session import CATCHES, Reporter
-from labs.runner.substitute import substitute
+from labs.runner.checks.session import CATCHES, Reporter
+from labs.runner.cut.catalogue import Lab, read_lab
+from labs.runner.cut.substitute import substitute
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if any(isinstance(plugin, Reporter) for plugin in config.pluginmanager.get_plugins()):
-        return  # labs.runner.session has set up everything
+        return  # labs.runner.checks.session has set up everything
     config.addinivalue_line("markers", CATCHES)
     lab = _asked_for(config)
     if lab is None:

@@ -36,6 +36,7 @@ FLOORS = (*GROUND, "mini_engine.engine", "mini_engine.predict")
 CUDA, KERNELS = "mini_engine.cuda", "mini_engine.cuda.kernels"
 MEASURE = "mini_engine.measure"
 PLANS = f"{KERNELS}.plans"
+CUT, CHECKS, MISTAKES = (f"labs.runner.{room}" for room in ("cut", "checks", "mistakes"))
 RESULT_FILES = ("table", "intervals", "bars", "bar_points", "bar_judges", "evidence", "stages",
                 "first_run", "summary", "publish", "others_table")  # fmt: skip
 RESULTS = tuple(f"{MEASURE}.{file}" for file in RESULT_FILES)
@@ -72,7 +73,15 @@ WALLS = (
     Wall("mini_engine.cli", ENGINE_ROOMS, "the face shows the engine, and no lab", torch=True),
     Wall("mini_engine.__main__", ("mini_engine.cli",), "it only opens the face"),
     Wall("mini_engine", (), "on the ground floor there are rooms, and no code"),
-    Wall("labs", (*ENGINE_ROOMS, "tests.support"), "labs cut the engine", torch=True),
+    Wall(CUT, (), "what a lab is depends on its files alone"),
+    Wall(CHECKS, (CUT,), "a check is told the texts, and asks no learner for files", torch=True),
+    Wall(MISTAKES, (CUT, CHECKS), "a mistake is known by what a check says of it"),
+    Wall(
+        "labs",
+        (*ENGINE_ROOMS, CUT, CHECKS, MISTAKES, "tests.support"),
+        "labs cut the engine",
+        torch=True,
+    ),
     Wall("tests.support", (), "the tests' helpers"),
     *(Wall(room, (), "outside") for room in ("tests", "course", "notebooks")),
 )
@@ -172,6 +181,10 @@ def test_no_room_imports_what_it_must_not(path: Path) -> None:
         ("mini_engine.cuda.model", "import labs"),
         ("mini_engine", "from mini_engine.engine.engine import Engine"),
         ("labs.runner.cli", "from course import draw"),
+        ("labs.runner.cut.cutter", "from labs.runner.checks.checking import check_texts"),
+        ("labs.runner.checks.session", "from labs.runner import workspace"),
+        ("labs.runner.mistakes.mutants", "import torch"),
+        ("labs.runner.mistakes.mutants", "from labs.runner.report import show_report"),
     ],
 )
 def test_a_wall_that_is_broken_is_noticed(module: str, source: str) -> None:
@@ -192,6 +205,8 @@ def test_a_wall_that_is_broken_is_noticed(module: str, source: str) -> None:
         ("mini_engine.measure.table", "from mini_engine.measure.intervals import t"),
         ("mini_engine.cli.bench", "from mini_engine.measure.bench import bench_point"),
         ("labs.measuring.ledger", "from mini_engine.measure import calibrate"),
+        ("labs.runner.mistakes.diagnosis", "from labs.runner.checks.checking import Report"),
+        ("labs.runner.commands", "from labs.runner.cut.catalogue import Lab"),
         ("mini_engine.plots.figures", "import matplotlib.pyplot"),
     ],
 )
@@ -219,6 +234,7 @@ def test_the_ground_floors_hold_rooms_and_no_loose_files() -> None:
     assert files == {"__init__.py", "__main__.py", "README.md"}
     rooms, files = rooms_and_files(ENGINE / "cuda")
     assert rooms == {"graphs", "kernels", "compile"}
+    assert rooms_and_files(ROOT / "labs" / "runner")[0] == {"cut", "checks", "mistakes"}
     rooms, files = rooms_and_files(ROOT / "labs")
     assert {room for room in rooms if not re.match(r"lab\d\d_", room)} == {
         "runner",
@@ -233,11 +249,9 @@ def test_every_test_lives_in_the_room_of_what_it_tests() -> None:
     assert files == {"__init__.py", "conftest.py", "test_house.py"}
     engine, _ = rooms_and_files(ENGINE)
     assert rooms <= engine | {"labs", "course", "support"}
-    for room in (ROOT / "tests" / "cuda", ROOT / "tests" / "labs"):
-        beside, _ = rooms_and_files(
-            ROOT / ("mini_engine" if room.name == "cuda" else "") / room.name
-        )
-        assert rooms_and_files(room)[0] <= beside | {"answers"}
+    for room, of in (("cuda", ENGINE / "cuda"), ("labs", ROOT / "labs"),
+                     ("labs/runner", ROOT / "labs" / "runner")):  # fmt: skip
+        assert rooms_and_files(ROOT / "tests" / room)[0] <= rooms_and_files(of)[0] | {"answers"}
 
 
 def test_the_demo_runs_without_torch() -> None:

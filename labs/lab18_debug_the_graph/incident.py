@@ -25,7 +25,7 @@ import numpy as np
 
 from labs.lab18_debug_the_graph.service import Service
 from labs.runner import workspace
-from labs.runner.catalogue import lab_number
+from labs.runner.cut.catalogue import lab_number
 from mini_engine.predict.hardware import load_spec
 from mini_engine.sim.capture import CaptureError
 from mini_engine.sim.device import Device

@@ -14,7 +14,7 @@ import pytest
 from labs.lab18_debug_the_graph import runner_a, runner_b, runner_c, runner_d, runner_e, runner_f
 from labs.lab18_debug_the_graph.incident import BELIEFS, INCIDENTS, loaded
 from labs.lab18_debug_the_graph.service import OPS, SLOTS, WIDTH, Service
-from labs.runner.catalogue import lab_number
+from labs.runner.cut.catalogue import lab_number
 from mini_engine.predict.hardware import load_spec
 from mini_engine.sim.capture import CaptureError
 from mini_engine.sim.device import Device

@@ -12,8 +12,8 @@ from types import ModuleType
 import pytest
 
 from labs.lab19_write_the_tests import suite
-from labs.runner.cutter import TODO, splice
-from labs.runner.evidence import held
+from labs.runner.checks.evidence import held
+from labs.runner.cut.cutter import TODO, splice
 
 HERE = Path(__file__).parent
 SIM = HERE.parent.parent / "mini_engine/sim"

@@ -17,10 +17,10 @@ from rich.console import Console
 from rich.prompt import Confirm
 
 from labs.runner import show, workspace
-from labs.runner.catalogue import Hole, Lab, all_labs, lab_number
-from labs.runner.checking import Report, check_files, check_implementation, shown, still_open
-from labs.runner.cutter import definition_of
-from labs.runner.diagnosis import diagnose
+from labs.runner.checks.checking import Report, check_files, check_implementation, shown, still_open
+from labs.runner.cut.catalogue import Hole, Lab, all_labs, lab_number
+from labs.runner.cut.cutter import definition_of
+from labs.runner.mistakes.diagnosis import diagnose
 from labs.runner.predictions import reminder
 from labs.runner.report import as_json, show_report
 from labs.runner.words import command, from_here

@@ -13,15 +13,15 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from labs.runner.catalogue import Lab, all_labs, lab_number
 from labs.runner.commands import Done
+from labs.runner.cut.catalogue import Lab, all_labs, lab_number
 
 if TYPE_CHECKING:
-    from labs.runner.mutation import LabMutant, Score
+    from labs.runner.mistakes.mutation import LabMutant, Score
 
 
 def run_mutate(args: Namespace, console: Console) -> Done:
-    from labs.runner import mutation
+    from labs.runner.mistakes import mutation
 
     if args.jobs < 1 or (args.sample is not None and args.sample < 1):
         raise ValueError("--jobs and --sample are at least 1")
@@ -46,7 +46,7 @@ def run_mutate(args: Namespace, console: Console) -> Done:
 
 
 def _with_progress(lab: Lab, chosen: list[LabMutant], jobs: int, console: Console) -> Score:
-    from labs.runner.mutation import score
+    from labs.runner.mistakes.mutation import score
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
                TimeElapsedColumn())  # fmt: skip

@@ -19,11 +19,11 @@ from rich.console import Console
 from rich.markup import escape
 
 from labs.runner import workspace
-from labs.runner.catalogue import Lab
-from labs.runner.checking import check_texts
+from labs.runner.checks.checking import check_texts
 from labs.runner.commands import Done, chosen_lab
-from labs.runner.cutter import functions
-from labs.runner.mutants import mutants
+from labs.runner.cut.catalogue import Lab
+from labs.runner.cut.cutter import functions
+from labs.runner.mistakes.mutants import mutants
 from labs.runner.play import DIED_OF, merged, output, run
 from labs.runner.words import command, from_here
 

@@ -23,11 +23,11 @@ from pathlib import Path
 from rich.console import Console
 
 from labs.runner import workspace
-from labs.runner.catalogue import ROOT, Lab, all_labs
-from labs.runner.checking import syntax_error
-from labs.runner.cutter import changed, splice
+from labs.runner.checks.checking import syntax_error
+from labs.runner.cut.catalogue import ROOT, Lab, all_labs
+from labs.runner.cut.cutter import changed, splice
+from labs.runner.cut.substitute import substitute
 from labs.runner.doctor import nvidia_gpu
-from labs.runner.substitute import substitute
 from labs.runner.words import command
 
 

@@ -12,8 +12,8 @@ from rich.prompt import Prompt
 from rich.table import Table
 
 from labs.runner import workspace
-from labs.runner.catalogue import Lab, all_labs
 from labs.runner.commands import Done, chosen_lab
+from labs.runner.cut.catalogue import Lab, all_labs
 from labs.runner.predictions import Said, better, factor, plot, predictions_file, said, say
 from labs.runner.questions import Question, questions
 from labs.runner.words import command, from_here

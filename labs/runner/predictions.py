@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import median
 
 from labs.runner import workspace
-from labs.runner.catalogue import Lab
+from labs.runner.cut.catalogue import Lab
 from labs.runner.questions import Question, questions
 from labs.runner.words import command
 from labs.runner.workspace import Progress

@@ -28,7 +28,7 @@ import tomllib
 from dataclasses import dataclass
 from typing import Any
 
-from labs.runner.catalogue import Lab
+from labs.runner.cut.catalogue import Lab
 
 FIELDS = {"asks", "answer", "because", "unit", "near", "choices", "compute", "from"}
 

@@ -18,10 +18,10 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from labs.runner.carry import Carried, broken_imports, carry
-from labs.runner.catalogue import LABS, Lab
-from labs.runner.checking import still_open, syntax_error
-from labs.runner.cutter import functions
+from labs.runner.checks.checking import still_open, syntax_error
+from labs.runner.cut.carry import Carried, broken_imports, carry
+from labs.runner.cut.catalogue import LABS, Lab
+from labs.runner.cut.cutter import functions
 from labs.runner.words import command
 
 

@@ -16,7 +16,7 @@ import torch
 from matplotlib.image import imread
 
 from course.draw import KEPT, figures
-from labs.runner.catalogue import all_labs
+from labs.runner.cut.catalogue import all_labs
 from tests.support.documents import (
     FOLDED,
     LINK,

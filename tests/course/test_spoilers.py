@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from labs.runner.catalogue import Lab, all_labs
-from labs.runner.cutter import CutError, body_of
+from labs.runner.cut.catalogue import Lab, all_labs
+from labs.runner.cut.cutter import CutError, body_of
 from tests.support.documents import FOLDED, ROOT
 
 LABS = all_labs()

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from labs.runner.catalogue import Hole, Lab, all_labs
-from labs.runner.checking import check_implementation, check_texts
-from labs.runner.cutter import definition_of, open_holes
-from labs.runner.diagnosis import diagnose
-from labs.runner.evidence import same_outcome
-from labs.runner.warm import context
+from labs.runner.checks.checking import check_implementation, check_texts
+from labs.runner.checks.evidence import same_outcome
+from labs.runner.checks.warm import context
+from labs.runner.cut.catalogue import Hole, Lab, all_labs
+from labs.runner.cut.cutter import definition_of, open_holes
+from labs.runner.mistakes.diagnosis import diagnose
 from tests.support.documents import LINK, ROOT, fences, prose, run_command
 
 LABS = all_labs()

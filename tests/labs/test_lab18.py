@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from labs.lab18_debug_the_graph.incident import BELIEFS, INCIDENTS, loaded
-from labs.runner.catalogue import ROOT, lab_number
-from labs.runner.checking import Outcome, check_texts
-from labs.runner.cutter import body_of, functions, splice
-from labs.runner.warm import context
+from labs.runner.checks.checking import Outcome, check_texts
+from labs.runner.checks.warm import context
+from labs.runner.cut.catalogue import ROOT, lab_number
+from labs.runner.cut.cutter import body_of, functions, splice
 
 LAB = lab_number(18)
 GIVEN, MENDED = LAB.to_mend(), LAB.reference()

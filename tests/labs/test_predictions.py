@@ -9,8 +9,8 @@ import re
 import pytest
 
 from labs.runner import workspace
-from labs.runner.catalogue import Lab, all_labs, lab_number
 from labs.runner.cli import main
+from labs.runner.cut.catalogue import Lab, all_labs, lab_number
 from labs.runner.predictions import better, said, say
 from labs.runner.questions import Question, questions
 from tests.support.documents import ROOT, prose

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from labs.runner import own, workspace
-from labs.runner.catalogue import ROOT, Lab, all_labs, lab_number
 from labs.runner.cli import main
+from labs.runner.cut.catalogue import ROOT, Lab, all_labs, lab_number
 from labs.runner.own import LIMIT_S
 from labs.runner.play import output
 from tests.support.warm_python import warm_python

@@ -12,8 +12,8 @@ pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 from labs.runner import play, workspace
-from labs.runner.catalogue import lab_number
 from labs.runner.cli import main
+from labs.runner.cut.catalogue import lab_number
 from mini_engine.cuda.generate import generate
 from tests.support.checkpoint_helpers import write_smallest
 

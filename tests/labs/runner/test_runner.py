@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from labs.runner import play, workspace
-from labs.runner.catalogue import Lab, all_labs, lab_number, read_lab
-from labs.runner.checking import check_files
+from labs.runner.checks.checking import check_files
 from labs.runner.cli import COMMANDS, main
+from labs.runner.cut.catalogue import Lab, all_labs, lab_number, read_lab
 from tests.support.documents import ROOT
 
 LAB = lab_number(1)

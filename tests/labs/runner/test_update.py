@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from labs.runner import workspace
-from labs.runner.carry import broken_imports, carry, module_of
-from labs.runner.catalogue import Hole, Lab, all_labs, lab_number
 from labs.runner.cli import main
-from labs.runner.cutter import body_of, cut
+from labs.runner.cut.carry import broken_imports, carry, module_of
+from labs.runner.cut.catalogue import Hole, Lab, all_labs, lab_number
+from labs.runner.cut.cutter import body_of, cut
 from labs.runner.workspace import LabState, Progress
 from tests.support.documents import ROOT
 
@@ -365,7 +365,7 @@ def test_of_several_old_files_the_first_that_has_the_hole_is_taken() -> None:
         ("from mini_engine.model.config import ModelConfig", []),
         ("from mini_engine.model import config", []),
         ("import mini_engine.model.config as c, numpy.nothing", []),
-        ("from labs.runner.catalogue import LABS, ROOT", []),
+        ("from labs.runner.cut.catalogue import LABS, ROOT", []),
         ("from mini_engine.config import ModelConfig", ["mini_engine.config.ModelConfig"]),
         ("from mini_engine.model.config import nothing", ["mini_engine.model.config.nothing"]),
         ("import mini_engine.config", ["mini_engine.config"]),

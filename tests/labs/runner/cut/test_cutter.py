@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labs.runner.cutter import (
+from labs.runner.cut.cutter import (
     CutError,
     changed,
     cut,

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from labs.runner.catalogue import Lab, all_labs, lab_number
-from labs.runner.checking import Outcome, Report, check_files
+from labs.runner.checks.checking import Outcome, Report, check_files
+from labs.runner.cut.catalogue import Lab, all_labs, lab_number
 from tests.support.documents import ROOT
 
 LAB = lab_number(1)

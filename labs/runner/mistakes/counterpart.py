@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from labs.runner.cutter import find, lines_of, name_of
+from labs.runner.cut.cutter import find, lines_of, name_of
 
 
 def counterpart(source: str, fragment: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from labs.runner.evidence import explained
+from labs.runner.checks.evidence import explained
 
 TEST_FILE = """
 CASES = {"short": 3, "long": 5}

@@ -23,11 +23,11 @@ from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import Any
 
-from labs.runner.catalogue import ROOT, Hole, Lab
-from labs.runner.cutter import CutError, open_holes
-from labs.runner.guard import end_group, place_of
-from labs.runner.session import Job, run_job, sentence
-from labs.runner.warm import fresh
+from labs.runner.checks.guard import end_group, place_of
+from labs.runner.checks.session import Job, run_job, sentence
+from labs.runner.checks.warm import fresh
+from labs.runner.cut.catalogue import ROOT, Hole, Lab
+from labs.runner.cut.cutter import CutError, open_holes
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,13 @@ from dataclasses import replace
 
 import pytest
 
-from labs.runner import diagnosis
-from labs.runner.catalogue import lab_number
-from labs.runner.checking import Report, check_texts
-from labs.runner.diagnosis import diagnose, is_slip
+from labs.runner.checks.checking import Report, check_texts
+from labs.runner.checks.values import alike, short
+from labs.runner.checks.warm import context
+from labs.runner.cut.catalogue import lab_number
+from labs.runner.mistakes import diagnosis
+from labs.runner.mistakes.diagnosis import diagnose, is_slip
 from labs.runner.report import in_order
-from labs.runner.values import alike, short
-from labs.runner.warm import context
 from mini_engine.predict.hardware import load_spec
 
 

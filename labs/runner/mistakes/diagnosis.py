@@ -26,12 +26,12 @@ from multiprocessing.context import BaseContext
 from threading import Lock
 from typing import Any
 
-from labs.runner.catalogue import Lab, Misconception
-from labs.runner.checking import Diagnosis, Outcome, Report, check_texts
-from labs.runner.counterpart import counterpart
-from labs.runner.cutter import CutError, splice
-from labs.runner.evidence import ANY, PASSED, same_outcome
-from labs.runner.warm import forks
+from labs.runner.checks.checking import Diagnosis, Outcome, Report, check_texts
+from labs.runner.checks.evidence import ANY, PASSED, same_outcome
+from labs.runner.checks.warm import forks
+from labs.runner.cut.catalogue import Lab, Misconception
+from labs.runner.cut.cutter import CutError, splice
+from labs.runner.mistakes.counterpart import counterpart
 
 SLIPS = {  # errors that come from a slip of the pen, or say themselves what is wrong
     "TypeError", "NameError", "UnboundLocalError", "AttributeError", "ImportError",

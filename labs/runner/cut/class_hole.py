@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from labs.runner.cutter import CutError, functions
+from labs.runner.cut.cutter import CutError, functions
 
 
 def parts_of(source: str, name: str, keeps: Iterable[str] = ()) -> tuple[list[str], list[str]]:

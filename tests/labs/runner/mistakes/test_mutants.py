@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from labs.runner import mutation
-from labs.runner.catalogue import Lab, all_labs, lab_number
 from labs.runner.cli import main
-from labs.runner.mutants import mutants
-from labs.runner.mutation import all_mutants, fixed_sample, score, stale_entries
+from labs.runner.cut.catalogue import Lab, all_labs, lab_number
+from labs.runner.mistakes import mutation
+from labs.runner.mistakes.mutants import mutants
+from labs.runner.mistakes.mutation import all_mutants, fixed_sample, score, stale_entries
 
 LABS = all_labs()
 SOURCE = '''

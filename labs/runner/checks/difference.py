@@ -11,7 +11,7 @@ import types
 from dataclasses import dataclass
 from typing import Any
 
-from labs.runner.values import is_array, numbers, short
+from labs.runner.checks.values import is_array, numbers, short
 
 COMPARES = {  # functions that compare arrays: names of what was got and of what was expected
     "assert_allclose": ("actual", "desired"),

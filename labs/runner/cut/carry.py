@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from labs.runner.catalogue import ROOT, Hole
-from labs.runner.cutter import body_of, fill, functions, is_unwritten, lines_of, splice
+from labs.runner.cut.catalogue import ROOT, Hole
+from labs.runner.cut.cutter import body_of, fill, functions, is_unwritten, lines_of, splice
 
 OURS = ("mini_engine", "labs")  # packages in which a module may have moved
 

@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import IO, Any
 
-from labs.runner.evidence import held, same
+from labs.runner.checks.evidence import held, same
 
 IMPORT_CPU_S = 25.0  # of all imports, PyTorch's among them
 WAIT_S = 45.0  # of waiting, for a lock that nobody gives back

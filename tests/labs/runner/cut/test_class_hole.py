@@ -6,9 +6,9 @@ import ast
 
 import pytest
 
-from labs.runner.catalogue import lab_number
-from labs.runner.class_hole import parts_of, without
-from labs.runner.cutter import CutError, cut, definition_of, open_holes
+from labs.runner.cut.catalogue import lab_number
+from labs.runner.cut.class_hole import parts_of, without
+from labs.runner.cut.cutter import CutError, cut, definition_of, open_holes
 
 SOURCE = '''"""A module."""
 

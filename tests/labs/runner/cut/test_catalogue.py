@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from labs.runner.catalogue import lab_number, parts_by_file, read_lab
-from labs.runner.cutter import CutError
+from labs.runner.cut.catalogue import lab_number, parts_by_file, read_lab
+from labs.runner.cut.cutter import CutError
 
 LAB = lab_number(18)
 

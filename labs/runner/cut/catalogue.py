@@ -46,10 +46,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from labs.runner.class_hole import parts_of, without
-from labs.runner.cutter import CutError, cut, find_source, functions, splice
+from labs.runner.cut.class_hole import parts_of, without
+from labs.runner.cut.cutter import CutError, cut, find_source, functions, splice
 
-LABS = Path(__file__).parent.parent
+LABS = Path(__file__).parent.parent.parent
 ROOT = LABS.parent
 NO_WORDS = "as the docstring and the tests want it."
 ANSWERS = ROOT / "tests" / "labs" / "answers"  # more right ones: second/labNN_name.py, third/

@@ -27,12 +27,12 @@ from typing import Any
 
 import pytest
 
-from labs.runner.catalogue import LABS, ROOT
-from labs.runner.difference import Compared
-from labs.runner.evidence import ANY, explained, same_outcome
-from labs.runner.guard import Guard, own_group
-from labs.runner.substitute import substitute
-from labs.runner.warm import BYTECODE
+from labs.runner.checks.difference import Compared
+from labs.runner.checks.evidence import ANY, explained, same_outcome
+from labs.runner.checks.guard import Guard, own_group
+from labs.runner.checks.warm import BYTECODE
+from labs.runner.cut.catalogue import LABS, ROOT
+from labs.runner.cut.substitute import substitute
 
 CATCHES = "catches(*ids): a test that fails if the code holds one of these misconceptions"
 NOT_USED = (  # of pytest's own plugins: a third of the time that it takes to begin

@@ -21,10 +21,10 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
-from labs.runner.catalogue import ROOT
-from labs.runner.cutter import TODO
-from labs.runner.difference import Compared, difference, sides_of
-from labs.runner.values import alike, fingerprint, is_array, plain, short
+from labs.runner.checks.difference import Compared, difference, sides_of
+from labs.runner.checks.values import alike, fingerprint, is_array, plain, short
+from labs.runner.cut.catalogue import ROOT
+from labs.runner.cut.cutter import TODO
 
 WRAPS = ("triton", "torch._dynamo", "torch._inductor")  # their errors stand around another one
 MOST_INPUTS = 8

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
-from labs.runner.cutter import functions, lines_of
+from labs.runner.cut.cutter import functions, lines_of
 
 # fmt: off
 COMPARISONS: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {

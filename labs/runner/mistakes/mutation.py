@@ -23,10 +23,10 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
-from labs.runner.catalogue import Lab
-from labs.runner.checking import Report, check_texts
-from labs.runner.mutants import Mutant, mutants
-from labs.runner.warm import context
+from labs.runner.checks.checking import Report, check_texts
+from labs.runner.checks.warm import context
+from labs.runner.cut.catalogue import Lab
+from labs.runner.mistakes.mutants import Mutant, mutants
 
 BAR = 0.97  # of the mutants that are not equivalent must die
 LEAST_S = 20.0  # for all tests on one mutant; an endless loop is a mistake that is noticed

@@ -16,8 +16,8 @@ from functools import cache
 from multiprocessing.context import BaseContext
 
 BYTECODE = "LABS_BYTECODE"  # a folder in which one run finds what another has compiled of the tests
-TORCH = "labs.runner.preload"
-HEAVY = ["numpy", "pytest", "_pytest.assertion.rewrite", "labs.runner.session", TORCH]
+TORCH = "labs.runner.checks.preload"
+HEAVY = ["numpy", "pytest", "_pytest.assertion.rewrite", "labs.runner.checks.session", TORCH]
 
 
 def fresh() -> BaseContext:

@@ -1,0 +1,1 @@
+"""What a lab is: its `lab.toml`, its holes, and the file that is cut from the engine."""
