@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import sys
 from argparse import Namespace
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +22,7 @@ from labs.runner.cut.catalogue import Hole, Lab, all_labs, lab_number
 from labs.runner.cut.cutter import definition_of
 from labs.runner.mistakes.diagnosis import diagnose
 from labs.runner.predictions import reminder
-from labs.runner.report import as_json, show_report
+from labs.runner.report import as_json, hole_in_doubt, show_report
 from labs.runner.words import command, from_here
 from labs.runner.workspace import Progress
 
@@ -94,7 +94,7 @@ def check_mine(lab: Lab, progress: Progress, *, debug: bool = False) -> Report:
     files = workspace.my_files(lab)
     texts = {file: path.read_text() for file, path in files.items()}
     report = check_files(lab, files, debug=debug)
-    workspace.note(lab, progress, report.passed)
+    workspace.note(lab, progress, report.passed, hole_in_doubt(report))
     workspace.save_progress(progress)
     if not debug:
         report.diagnosis = diagnose(lab, texts, report)
@@ -104,7 +104,7 @@ def check_mine(lab: Lab, progress: Progress, *, debug: bool = False) -> Report:
 def run_hint(args: Namespace, console: Console) -> Done:
     progress = workspace.load_progress()
     lab = chosen_lab(args, progress)
-    hole = _hole(args, lab) or _first_open(lab)
+    hole = _hole(args, lab) or _first_open(lab, progress)
     hints = progress.of(lab).hints
     seen, passed = hints.get(str(hole.number), 0), workspace.solved(lab, progress)
     if not args.all and not passed:
@@ -242,12 +242,14 @@ def _hole(args: Namespace, lab: Lab) -> Hole | None:
     return lab.holes[number - 1]
 
 
-def _first_open(lab: Lab) -> Hole:
-    """The first hole that is still open in the learner's files; the first one if none is."""
-    try:
-        return (still_open(lab, workspace.my_files(lab)) or lab.holes)[0]
-    except (SyntaxError, OSError):
-        return lab.holes[0]
+def _first_open(lab: Lab, progress: Progress) -> Hole:
+    """The first hole that is still open in the learner's files; if none is, the one that the last
+    check's failures point at, or the first."""
+    with suppress(SyntaxError, OSError):
+        if holes := still_open(lab, workspace.my_files(lab)):
+            return holes[0]
+    number = progress.of(lab).in_doubt
+    return next((hole for hole in lab.holes if hole.number == number), lab.holes[0])
 
 
 def _ask_first(args: Namespace, lab: Lab, progress: Progress, console: Console) -> None:

@@ -104,6 +104,15 @@ def in_order(report: Report) -> list[Outcome]:
     return sorted((o for o in report.failed if not o.todo), key=place)
 
 
+def hole_in_doubt(report: Report) -> int:
+    """Number of the hole that the first failure points at; 0 if all are well or none is named.
+
+    A test may name several: what the earlier ones do by themselves has been tested before it.
+    """
+    first = next((o.test.partition("[")[0] for o in in_order(report)), "")
+    return max(_holes_of_tests(report.lab).get(first, ()), default=0)
+
+
 # ---------------------------------------------------------------- red
 
 

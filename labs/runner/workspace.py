@@ -36,6 +36,7 @@ class LabState:
     hard: bool = False  # cut without the words of the TODOs
     source_hash: str = ""  # of the engine's files that they were cut from
     hints: dict[str, int] = field(default_factory=dict)  # hole number -> hints shown
+    in_doubt: int = 0  # number of the hole that the last check's first failure points at
     checks: int = 0
     took: int = 0  # checks until it passed first
 
@@ -216,10 +217,11 @@ def my_digest(lab: Lab) -> str:
     return digest({file: path.read_text() for file, path in my_files(lab).items()})
 
 
-def note(lab: Lab, progress: Progress, passed: bool) -> None:
+def note(lab: Lab, progress: Progress, passed: bool, in_doubt: int) -> None:
     """Write down what came of a check. A lab that has passed stays so until a check fails."""
     state = progress.of(lab)
     state.checks += 1
+    state.in_doubt = in_doubt
     state.failed = "" if passed or not state.passed else now()
     if passed:
         state.took = state.took if state.passed else state.checks

@@ -30,7 +30,7 @@ def capture_ladder(
     in which they were tried.
     """
     report = CaptureReport()
-    for rung in order or sorted(rungs, reverse=True):
+    for rung in sorted(rungs, reverse=True) if order is None else order:
         try:
             report.rungs.append(capture_rung(rung))
         except DeviceOutOfMemory:

@@ -276,6 +276,11 @@ def test_captured_largest_first_the_small_rungs_cost_nothing() -> None:
     assert [r.pool_growth_bytes for r in report.rungs[1:]] == [0, 0, 0]
 
 
+def test_an_order_is_kept_to_and_an_empty_one_captures_nothing() -> None:
+    for order in ([2, 8], []):
+        assert [r.rung for r in wide_runner(SIZES).capture(order=order).rungs] == order
+
+
 def test_ascending_order_and_private_pools_both_pay_for_every_rung() -> None:
     descending = graph_bytes(wide_runner(SIZES))
     ascending = sum(r.pool_growth_bytes for r in wide_runner(SIZES).capture(order=SIZES).rungs)

@@ -273,6 +273,17 @@ def test_a_hint_is_for_the_first_hole_that_is_still_open(say: Say) -> None:
     assert LAB.holes[2].name in say("hint")[1]
 
 
+def test_a_hint_when_all_is_written_is_for_the_hole_whose_tests_fail(say: Say) -> None:
+    say()
+    right = LAB.reference()["launch_model.py"]
+    slip = right.replace("return kernels * kernel_us / itl_us", "return kernel_us / itl_us")
+    assert slip != right
+    mine().write_text(slip)
+    assert say("check")[0] == 1
+    assert "utilisation" in say("hint")[1]
+    assert "eager_itl_us" in say("hint", "--hole", "1")[1], "and any other can be asked for"
+
+
 def test_diff_and_solution_show_the_engines_way_when_asked_twice(say: Say) -> None:
     say()
     for word in ("diff", "solution"):
