@@ -35,6 +35,7 @@ TRACEBACK = "LAUNCH_BOUND_TRACEBACK"
 FAULT = "an error of the program, not of its input"
 OUT_OF_MEMORY = "out of memory"
 MUCH = "ask for less, or take a machine with more"
+NARROWEST = 20  # columns: in fewer there is nothing to read, and in 0 tables are blank lines
 PRESSED: list[int] = []  # Ctrl-C, in a process that runs `program`
 
 
@@ -63,6 +64,9 @@ def program(name: str, main: Callable[[], int]) -> int:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, interrupt)
         atexit.register(last)
+    width = os.environ.get("COLUMNS", "")
+    if width.isdecimal() and int(width) < NARROWEST:  # 0, where a terminal does not know its own
+        del os.environ["COLUMNS"]
     for stream in (sys.stdout, sys.stderr):
         if stream is not None and hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # what an encoding cannot say
@@ -151,8 +155,12 @@ def ending(error: BaseException) -> tuple[int, str]:
             return 2, f"not UTF-8 text ({words})"
         case UnicodeEncodeError():
             return 2, f"text that is not Unicode, or that cannot be written here ({words})"
-        case OSError(errno=errno.ENOSPC, filename=None):  # every file is written by its name
-            return 2, f"standard output: {words}"
+        case OSError(strerror=str(said)) if (
+            error.filename is not None or error.errno == errno.ENOSPC
+        ):
+            # every file is written by its name: what has none is standard output
+            name = "standard output" if error.filename is None else error.filename
+            return 2, f"{name}: {said[:1].lower()}{said[1:]}"
         case ValueError() | OSError():
             return 2, words or f"bad input ({type(error).__name__})"
     return 1, f"{type(error).__name__}: {words or 'no words'} ({_place(error)}): {FAULT}"

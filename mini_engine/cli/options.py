@@ -131,6 +131,7 @@ def ms(one: Mapping[str, float]) -> str:
 
 def whole(word: str) -> int:
     """An integer, for `type=`; also as 1e6."""
+    _refuse_blank(word)
     if len(word) > LONGEST and word.isdecimal():
         raise argparse.ArgumentTypeError(
             f"{word:.40}… is more than {MOST:,}, the most there can be"
@@ -150,6 +151,12 @@ def _power(word: str) -> int:
     if not math.isfinite(value) or not value.is_integer():
         raise ValueError
     return int(value)
+
+
+def _refuse_blank(word: str) -> None:
+    """Of a variable that a shell does not know, nothing is left to be quoted in an error."""
+    if not word.strip():
+        raise argparse.ArgumentTypeError("it is empty, expected a number")
 
 
 def positive(word: str) -> int:
@@ -178,6 +185,7 @@ def number(word: str) -> float:
 
 def _float(word: str) -> float:
     """The number that the word is, nan where it is none."""
+    _refuse_blank(word)
     try:
         return float(word)
     except ValueError:

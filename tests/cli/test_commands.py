@@ -379,10 +379,7 @@ def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixtu
     ("words", "line"),
     [
         (["generate", "--prompt", "  "], "--prompt number 1 is empty"),
-        (
-            ["generate", "--prompts", "/nowhere/p.txt"],
-            "No such file or directory: '/nowhere/p.txt'",
-        ),
+        (["generate", "--prompts", "/nowhere/p.txt"], "/nowhere/p.txt: no such file or directory"),
         (["generate", "--model", "/nowhere"], "/nowhere: no such folder"),
         (["generate", "--prompt", "x " * 900], "context of 512: shorten the prompt"),
         (["generate", "--capture-sizes", "1,-2"], "-2"),
