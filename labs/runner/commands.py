@@ -17,9 +17,10 @@ from rich.console import Console
 from rich.prompt import Confirm
 
 from labs.runner import show, workspace
-from labs.runner.checks.checking import Report, check_files, check_implementation, shown, still_open
+from labs.runner.checks.checking import Report, check_files, check_implementation, still_open
 from labs.runner.cut.catalogue import Hole, Lab, all_labs, lab_number
 from labs.runner.cut.cutter import definition_of
+from labs.runner.cut.source import shown, source
 from labs.runner.mistakes.diagnosis import diagnose
 from labs.runner.predictions import reminder
 from labs.runner.report import as_json, hole_in_doubt, show_report
@@ -92,7 +93,7 @@ def check_mine(lab: Lab, progress: Progress, *, debug: bool = False) -> Report:
     """
     workspace.refuse_unready(lab, progress)
     files = workspace.my_files(lab)
-    texts = {file: path.read_text() for file, path in files.items()}
+    texts = {file: source(path) for file, path in files.items()}
     report = check_files(lab, files, debug=debug)
     workspace.note(lab, progress, report.passed, hole_in_doubt(report))
     workspace.save_progress(progress)
@@ -140,7 +141,7 @@ def run_diff(args: Namespace, console: Console) -> Done:
         _ask_first(args, lab, progress, console)
     lines: list[str] = []
     for file, path in workspace.my_files(lab).items():
-        mine = path.read_text()
+        mine = source(path)
         if file in to_mend:
             lines += _diff(to_mend[file], mine, path, "as it was given", "yours")
         else:
@@ -245,7 +246,7 @@ def _hole(args: Namespace, lab: Lab) -> Hole | None:
 def _first_open(lab: Lab, progress: Progress) -> Hole:
     """The first hole that is still open in the learner's files; if none is, the one that the last
     check's failures point at, or the first."""
-    with suppress(SyntaxError, OSError):
+    with suppress(SyntaxError, ValueError, OSError):
         if holes := still_open(lab, workspace.my_files(lab)):
             return holes[0]
     number = progress.of(lab).in_doubt

@@ -23,6 +23,7 @@ from labs.runner.checks.checking import check_texts
 from labs.runner.commands import Done, chosen_lab
 from labs.runner.cut.catalogue import Lab
 from labs.runner.cut.cutter import functions
+from labs.runner.cut.source import source
 from labs.runner.mistakes.mutants import mutants
 from labs.runner.play import DIED_OF, merged, output, run
 from labs.runner.words import command, from_here
@@ -68,7 +69,7 @@ def run_sabotage(args: Namespace, console: Console) -> Done:
         found = None
         for tried, (file, text) in enumerate(_mistakes(lab, args.seed)[:MOST_TRIES], start=1):
             status.update(f"looking for a mistake that shows: {tried} of {MOST_TRIES} tried")
-            texts = {f: path.read_text() for f, path in workspace.my_files(lab).items()}
+            texts = {f: source(path) for f, path in workspace.my_files(lab).items()}
             if check_texts(lab, texts | {file: text}, first=True).passed:
                 continue
             symptoms = output(module, merged([lab], {file: text}), lab.environment, LIMIT_S)
@@ -122,7 +123,7 @@ def _mistakes(lab: Lab, seed: int | None) -> list[tuple[str, str]]:
     and of these the ones that leave nothing but the mistake behind."""
     found: list[tuple[str, str]] = []
     for file, path in workspace.my_files(lab).items():
-        mine = path.read_text()
+        mine = source(path)
         known = functions(mine)
         texts = [
             mutant.text
@@ -181,7 +182,7 @@ def _undo(lab: Lab, progress: workspace.Progress, console: Console) -> Done:
         if not kept.exists():
             continue
         path = workspace.my_files(lab)[file]
-        now, before = path.read_text().splitlines(), kept.read_text().splitlines()
+        now, before = source(path).splitlines(), source(kept).splitlines()
         undone += list(difflib.unified_diff(now, before, "now", "as you wrote it", "", "", 0, ""))
         kept.replace(path)
     if not undone:

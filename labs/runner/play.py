@@ -23,9 +23,9 @@ from pathlib import Path
 from rich.console import Console
 
 from labs.runner import workspace
-from labs.runner.checks.checking import syntax_error
 from labs.runner.cut.catalogue import ROOT, Lab, all_labs
 from labs.runner.cut.cutter import changed, splice
+from labs.runner.cut.source import source, syntax_error
 from labs.runner.cut.substitute import substitute
 from labs.runner.doctor import nvidia_gpu
 from labs.runner.words import command
@@ -119,7 +119,7 @@ def merged(labs: Sequence[Lab], instead: Mapping[str, str] | None = None) -> dic
         files, reference = workspace.my_files(lab), lab.reference()
         for file in lab.sources:
             module = lab.module(file)
-            mine = (instead or {}).get(file) or files[file].read_text()
+            mine = (instead or {}).get(file) or source(files[file])
             fragment = changed(reference[file], mine)
             texts[module] = splice(texts.get(module, reference[file]), fragment)
     return texts

@@ -14,9 +14,10 @@ from rich.console import Console
 from rich.markup import escape
 
 from labs.runner import workspace
-from labs.runner.checks.checking import Outcome, Report, shown
+from labs.runner.checks.checking import Outcome, Report
 from labs.runner.cut.catalogue import Lab, all_labs
 from labs.runner.cut.cutter import functions
+from labs.runner.cut.source import shown
 from labs.runner.play import of_the_engine
 from labs.runner.show import next_step
 from labs.runner.words import command

@@ -11,9 +11,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from labs.runner import workspace
-from labs.runner.checks.checking import shown
 from labs.runner.cut.carry import Carried
 from labs.runner.cut.catalogue import Hole, Lab, all_labs
+from labs.runner.cut.source import shown
 from labs.runner.doctor import INSTALL, missing
 from labs.runner.words import command
 from labs.runner.workspace import Progress

@@ -28,7 +28,7 @@ def run_watch(args: Namespace, console: Console) -> Done:
                 report = check_mine(lab, progress)
                 show_report(report, console, whose="mine", every=False, progress=progress)
                 console.print("[dim]watching: save to check again, Ctrl-C to stop[/]")
-            except (ValueError, FileNotFoundError) as error:
+            except (ValueError, OSError) as error:
                 console.print(f"[dim]watching: {error}[/]")
         time.sleep(0.3)
 
@@ -36,6 +36,6 @@ def run_watch(args: Namespace, console: Console) -> Done:
 def _stamp(path: Path) -> tuple[int, int] | None:
     try:
         found = path.stat()
-    except FileNotFoundError:
+    except OSError:
         return None
     return found.st_mtime_ns, found.st_ino

@@ -18,10 +18,11 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from labs.runner.checks.checking import still_open, syntax_error
+from labs.runner.checks.checking import still_open
 from labs.runner.cut.carry import Carried, broken_imports, carry
 from labs.runner.cut.catalogue import LABS, Lab
 from labs.runner.cut.cutter import functions
+from labs.runner.cut.source import source, syntax_error
 from labs.runner.words import command
 
 
@@ -149,7 +150,7 @@ def stale(lab: Lab, progress: Progress) -> bool:
 
 def _fits(path: Path, holes: Sequence[str]) -> bool:
     try:
-        text = path.read_text()
+        text = source(path)
         return set(holes) <= set(functions(text)) and not broken_imports(text)
     except (SyntaxError, ValueError):
         return True  # a check shows the line
@@ -186,7 +187,7 @@ def update(lab: Lab, progress: Progress) -> tuple[Carried, list[Path]]:
     for path in [*expected, *sorted(set(folder.glob("*.py")) - set(expected))]:
         if broken := syntax_error(path):
             raise ValueError(f"lab {lab.number} is left as it is, mend this first: {broken}")
-        old[path.name] = path.read_text()
+        old[path.name] = source(path)
     state = progress.of(lab)
     had_passed = state.passed and (stale(lab, progress) or solved(lab, progress))
     done = carry(lab.cut(), old, lab.definitions())
@@ -214,7 +215,11 @@ def source_changed(lab: Lab, progress: Progress) -> bool:
 
 
 def my_digest(lab: Lab) -> str:
-    return digest({file: path.read_text() for file, path in my_files(lab).items()})
+    """Of the learner's files as they are; "" where one cannot be read, which a check will tell."""
+    try:
+        return digest({file: source(path) for file, path in my_files(lab).items()})
+    except (ValueError, OSError):
+        return ""
 
 
 def note(lab: Lab, progress: Progress, passed: bool, in_doubt: int) -> None:

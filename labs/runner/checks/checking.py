@@ -10,7 +10,6 @@ all that it has started.
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import json
 import signal
@@ -26,8 +25,9 @@ from typing import Any
 from labs.runner.checks.guard import end_group, place_of
 from labs.runner.checks.session import Job, run_job, sentence
 from labs.runner.checks.warm import fresh
-from labs.runner.cut.catalogue import ROOT, Hole, Lab
+from labs.runner.cut.catalogue import Hole, Lab
 from labs.runner.cut.cutter import CutError, open_holes
+from labs.runner.cut.source import source, syntax_error
 
 
 @dataclass(frozen=True)
@@ -153,29 +153,11 @@ def still_open(lab: Lab, files: Mapping[str, Path]) -> list[Hole]:
     """The holes that are not filled yet; a function that is missing from its file is not one."""
     found, to_mend = [], lab.to_mend()
     for hole in lab.holes:
-        text = files[hole.file].read_text()
+        text = source(files[hole.file])
         with contextlib.suppress(CutError):
             if text == to_mend[hole.file] if hole.broken else open_holes(text, [hole.name]):
                 found.append(hole)
     return found
-
-
-def syntax_error(path: Path) -> str:
-    """One line with the place, or nothing."""
-    try:
-        ast.parse(path.read_text(), filename=str(path))
-    except SyntaxError as error:
-        line = (error.text or "").strip()
-        return f"{shown(path)}:{error.lineno}: {type(error).__name__}: {error.msg}: {line}"
-    except (OSError, UnicodeDecodeError) as error:
-        return f"{shown(path)}: {error}"
-    return ""
-
-
-def shown(path: Path | str) -> str:
-    """A path as one would type it: relative to the project if it is inside."""
-    path = Path(path)
-    return path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else str(path)
 
 
 # ---------------------------------------------------------------- parts

@@ -138,6 +138,44 @@ def test_a_syntax_error_is_one_line_with_its_place(say: Say) -> None:
     assert "Traceback" not in said
 
 
+@pytest.mark.parametrize("ending", [b"\r\n", b"\r"])
+def test_a_file_as_another_editor_saves_it_is_as_right(say: Say, ending: bytes) -> None:
+    say()
+    solve()
+    mark = b"\xef\xbb\xbf"
+    mine().write_bytes(mark + mine().read_bytes().replace(b"\n", ending))
+    assert say("check")[0] == 0
+    assert "are the same" in say("diff")[1]
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"# caf\xe9\n", "launch_model.py: not UTF-8 text: save it as UTF-8"),
+        (b"# coding: elvish\n", "launch_model.py: not UTF-8 text: save it as UTF-8"),
+        (b"one\ntwo\0\n", "launch_model.py:2: a null byte"),
+        (None, "launch_model.py: is a directory"),
+    ],
+)
+def test_what_is_no_text_is_named_and_the_list_goes_on(
+    say: Say, content: bytes | None, says: str
+) -> None:
+    say()
+    solve()
+    assert say("check")[0] == 0
+    mine().unlink()
+    if content is None:
+        mine().mkdir()
+    else:
+        mine().write_bytes(content)
+    for word in ("check", "diff", "sabotage"):
+        code, said = say(word)
+        assert code in (1, 2), word
+        assert says in said or "is not green" in said
+    assert "0 of 21" not in say("list")[1]
+    assert say("hint")[0] == 0
+
+
 def test_a_name_that_is_gone_is_said_not_traced(say: Say) -> None:
     say()
     mine().write_text(mine().read_text().replace("def utilisation", "def utilization"))
