@@ -229,9 +229,14 @@ def test_a_pool_that_is_given_is_gone_on_with_and_otherwise_a_new_one_is_made() 
 
 
 def test_without_sharing_each_graph_has_a_pool_of_its_own() -> None:
-    program = captured([1, 2, 4], share_pool=False)
-    pools = [graph.pool for graph in program.runner.graphs.values()]
-    assert len(set(pools)) == 3, f"pools of the three graphs: {pools}"
+    program = Summing([1, 2, 4], share_pool=False)
+    report = program.runner.capture()
+    pools = {rung: graph.pool for rung, graph in program.runner.graphs.items()}
+    assert len(set(pools.values())) == 3, f"pools of the three graphs: {pools}"
+    assert program.runner.pool == pools[1], "the pool of the rung that was captured last"
+    grown = {rung.rung: rung.pool_growth_bytes for rung in report.rungs}
+    taken = {rung: program.device.memory.reserved_bytes(pool) for rung, pool in pools.items()}
+    assert grown == taken, "bytes by rung: of the report, and of the rung's own pool"
 
 
 def test_a_graph_has_its_rung_in_its_name() -> None:
