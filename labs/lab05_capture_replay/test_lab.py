@@ -229,9 +229,14 @@ def test_a_pool_that_is_given_is_gone_on_with_and_otherwise_a_new_one_is_made() 
 
 
 def test_without_sharing_each_graph_has_a_pool_of_its_own() -> None:
-    program = captured([1, 2, 4], share_pool=False)
-    pools = [graph.pool for graph in program.runner.graphs.values()]
-    assert len(set(pools)) == 3, f"pools of the three graphs: {pools}"
+    program = Summing([1, 2, 4], share_pool=False)
+    report = program.runner.capture()
+    pools = {rung: graph.pool for rung, graph in program.runner.graphs.items()}
+    assert len(set(pools.values())) == 3, f"pools of the three graphs: {pools}"
+    assert program.runner.pool == pools[1], "the pool of the rung that was captured last"
+    grown = {rung.rung: rung.pool_growth_bytes for rung in report.rungs}
+    taken = {rung: program.device.memory.reserved_bytes(pool) for rung, pool in pools.items()}
+    assert grown == taken, "bytes by rung: of the report, and of the rung's own pool"
 
 
 def test_a_graph_has_its_rung_in_its_name() -> None:
@@ -402,7 +407,9 @@ class ByRequest(StaticInputs):
         return {"slots": requests[: -(-rows // 3)], "x": tokens[:rows]}
 
 
-def test_each_input_is_filled_as_far_as_its_own_view_goes() -> None:
+@pytest.mark.catches("padding-of-the-batch")
+@pytest.mark.parametrize(("tokens", "requests"), [(5, 2), (7, 1)])
+def test_each_input_is_filled_as_far_as_its_own_view_goes(tokens: int, requests: int) -> None:
     device, rng = Device(load_spec("h200"), memory_bytes=64 * MIB), random.Random(16)
     inputs = ByRequest(device, {"x": ((TOP, WIDTH), "float32"), "slots": ((TOP,), "int32")})
 
@@ -415,13 +422,13 @@ def test_each_input_is_filled_as_far_as_its_own_view_goes() -> None:
     runner.capture()
     nines = {n: np.full(b.shape, 9, b.dtype) for n, b in inputs.buffers.items()}
     device.copy_batch([(inputs.buffers[name], nines[name]) for name in nines])
-    batch = {"x": random_batch(rng, 5)["x"], "slots": random_batch(rng, 2)["slots"]}
-    out = device.read(runner.run_at(8, 5, batch))
+    batch = {"x": random_batch(rng, tokens)["x"], "slots": random_batch(rng, requests)["slots"]}
+    out = device.read(runner.run_at(8, tokens, batch))
     np.testing.assert_array_equal(out, 2 * batch["x"])
     x, slots = (device.read(inputs.buffers[name]) for name in ("x", "slots"))
-    np.testing.assert_array_equal(slots[:2], batch["slots"])
-    np.testing.assert_array_equal(x[5:8], np.zeros((3, WIDTH)), "tokens 5 to 7 of a view of 8")
-    np.testing.assert_array_equal(slots[2:3], [0], "request 2 of a view of 3")
+    np.testing.assert_array_equal(slots[:requests], batch["slots"])
+    for others in (x[tokens:8], slots[requests:3]):  # in views of 8 tokens and of 3 requests
+        np.testing.assert_array_equal(others, np.zeros_like(others), "rows behind the batch's own")
     np.testing.assert_array_equal(x[8:], nines["x"][8:], "behind the view of 8 tokens")
     np.testing.assert_array_equal(slots[3:], nines["slots"][3:], "behind the view of 3 requests")
 

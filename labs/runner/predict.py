@@ -23,7 +23,7 @@ def run_predict(args: Namespace, console: Console) -> Done:
     """Ask, or with `--question K --say X` write one down; after green, show the key."""
     progress = workspace.load_progress()
     lab = chosen_lab(args, progress)
-    asked, passed = questions(lab), workspace.solved(lab, progress)
+    asked, passed = questions(lab), _key_was_shown(lab, progress)
     if not asked:
         raise ValueError(f"lab {lab.number} asks for no predictions")
     if (args.question is None) != (args.say is None):
@@ -33,7 +33,8 @@ def run_predict(args: Namespace, console: Console) -> Done:
             raise ValueError(f"lab {lab.number} asks 1 to {len(asked)}, given {args.question}")
         question = asked[args.question - 1]
         say(question, question.understood(args.say), args.because, late=passed)
-        console.print(f"Written down for question {question.number}. The key comes after green.")
+        later = "" if passed else " The key comes after green."
+        console.print(f"Written down for question {question.number}.{later}")
     elif not passed and sys.stdin.isatty() and console.is_terminal:
         _ask(asked, console)
     return _tell(lab, asked, passed, console)
@@ -42,15 +43,15 @@ def run_predict(args: Namespace, console: Console) -> Done:
 def run_ledger(args: Namespace, console: Console) -> Done:
     """How good the predictions were, lab by lab, and whether they got better."""
     progress = workspace.load_progress()
-    solved, waiting = list[Lab](), list[Said]()
+    scored, waiting = list[Lab](), list[Said]()
     for lab in all_labs():
-        if workspace.solved(lab, progress):
-            solved.append(lab)
+        if _key_was_shown(lab, progress):
+            scored.append(lab)
         else:
             waiting += said(questions(lab))
-    answers = said([one for lab in solved for one in questions(lab)])
+    answers = said([one for lab in scored for one in questions(lab)])
     in_time = [one for one in answers if not one.late]
-    _ledger(solved, in_time, console)
+    _ledger(scored, in_time, console)
     if waiting:
         console.print(f"{len(waiting)} more wait for their labs to pass.")
     halves = better(in_time)
@@ -77,6 +78,11 @@ def run_ledger(args: Namespace, console: Console) -> Done:
 
 
 # ---------------------------------------------------------------- parts
+
+
+def _key_was_shown(lab: Lab, progress: workspace.Progress) -> bool:
+    """Has the lab passed, also if it fails now? From then on its answers are scored."""
+    return bool(progress.of(lab).passed)
 
 
 def _ask(asked: list[Question], console: Console) -> None:
@@ -135,7 +141,7 @@ def _tell(lab: Lab, asked: list[Question], passed: bool, console: Console) -> Do
     return Done(result)
 
 
-def _ledger(solved: list[Lab], in_time: list[Said], console: Console) -> None:
+def _ledger(scored: list[Lab], in_time: list[Said], console: Console) -> None:
     if not in_time:
         console.print(
             f"No prediction has been scored yet. Begin with {command('predict', 1)}, "
@@ -145,7 +151,7 @@ def _ledger(solved: list[Lab], in_time: list[Said], console: Console) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("lab", "asked", "predicted", "right", "numbers off by"):
         table.add_column(name, justify="left" if name == "lab" else "right")
-    for lab in solved:
+    for lab in scored:
         mine = [one for one in in_time if one.question.lab == lab.number]
         off = factor(mine)
         table.add_row(

@@ -133,6 +133,26 @@ def test_what_is_said_after_green_does_not_count(capsys: pytest.CaptureFixture[s
     assert json.loads(capsys.readouterr().out)["predictions"] == []
 
 
+def test_what_was_scored_stays_so_when_the_lab_fails_again(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    one, two, *_ = questions(LAB)
+    main(["predict", "1", "--question", "1", "--say", "10"])
+    solve()
+    file = next(iter(workspace.my_files(LAB).values()))
+    file.write_text(f"{file.read_text()}\nraise ValueError\n")
+    assert main(["check", "1"]) == 1
+    capsys.readouterr()
+    main(["predict", "1", "--question", "2", "--say", str(two.answer)])
+    told = capsys.readouterr().out
+    assert f"the key: {one.key}" in told
+    assert "after the lab" in told, "its key was shown already"
+    assert main(["ledger", "--json"]) == 0
+    scored = json.loads(capsys.readouterr().out)
+    assert [found["question"] for found in scored["predictions"]] == [one.asks]
+    assert scored["waiting"] == 0
+
+
 def test_another_answer_replaces_the_first_until_green() -> None:
     one = questions(LAB)[0]
     say(one, 5.0, "", late=False)
