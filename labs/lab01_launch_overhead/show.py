@@ -1,6 +1,8 @@
 """What your launch model says of one decode step: two clocks, at six sizes of kernel."""
 
-from mini_engine.predict.hardware import load_spec
+from mini_engine.model.config import named_shape
+from mini_engine.predict import step_cost
+from mini_engine.predict.hardware import DeviceSpec, load_spec
 from mini_engine.predict.launch_model import (
     break_even_replays,
     crossover,
@@ -8,9 +10,11 @@ from mini_engine.predict.launch_model import (
     full_itl_us,
     utilisation,
 )
+from mini_engine.predict.oplists import StepShape, step_ops
 
 WIDTH = 40  # characters of the longest bar
 KERNELS = 257
+CONTEXT, MANY = 512, 512  # tokens of a request; a batch where what a request adds is seen
 CAPTURE_US = 60_000.0  # an assumed capture: what it costs depends on the engine
 
 
@@ -29,9 +33,19 @@ def main() -> None:
             full = round(bar * busy)
             picture = "█" * full + "░" * (bar - full)
             print(f"{kernel_us:4.0f} µs {way} {itl_us:9,.0f} µs {busy:6.1%}  {picture}")
-    print(f"\nlaunching is hidden from batch {crossover(KERNELS, 1100.0, 20.0, h200)} on")
+    one, many = work_us(1, h200), work_us(MANY, h200)
+    request_us = (many - one) / (MANY - 1)
+    batch = crossover(KERNELS, one - request_us, request_us, h200)
+    model = f"Qwen3-0.6B, {CONTEXT} tokens, equal kernels"
+    print(f"\n{model}: launching is hidden from batch {batch} on")
     eager, graph = eager_itl_us(KERNELS, 4.0, h200), full_itl_us(KERNELS, 4.0, h200)
     print(f"a capture of 60 ms pays after {break_even_replays(CAPTURE_US, eager, graph)} replays")
+
+
+def work_us(batch: int, spec: DeviceSpec) -> float:
+    """What all kernels of a step of Qwen3-0.6B take together, without their floors and gaps."""
+    ops = step_ops(named_shape("qwen3-0.6b"), StepShape.decode(batch, CONTEXT), spec.ops)
+    return sum(step_cost.kernel_us(op, spec) - spec.kernel_floor_us for op in ops)
 
 
 if __name__ == "__main__":

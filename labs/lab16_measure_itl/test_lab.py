@@ -149,7 +149,7 @@ def test_the_events_tell_what_the_device_took_waiting_included(
     assert event_us == pytest.approx(device_us / 64)
 
 
-@pytest.mark.catches("starts-on-a-busy-device")
+@pytest.mark.catches("starts-on-a-busy-device", "waits-before-it-rewinds")
 def test_what_was_queued_before_the_lap_and_the_rewind_itself_do_not_count(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

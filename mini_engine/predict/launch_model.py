@@ -81,6 +81,7 @@ def crossover(kernels: int, base_us: float, request_us: float, spec: DeviceSpec)
 
     Together, the kernels of a batch of b run for base_us + b * request_us: the weights, which are
     read once whatever the batch, and what each request adds (its KV). Floors and gaps come on top.
+    What the engine does around the step, or ahead of the next, is no launching and does not count.
     """
     hidden_us = kernels * (spec.cpu_op_us - spec.kernel_floor_us - spec.stream_gap_us)
     return max(1, math.ceil((hidden_us - base_us) / request_us))

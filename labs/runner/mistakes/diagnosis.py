@@ -48,7 +48,8 @@ def diagnose(
     """Look for the misconceptions behind the failures of this report on these texts."""
     failing = {o.test: o for o in report.failed if not o.todo and not is_slip(o)}
     named: dict[str, tuple[str, ...]] = dict.fromkeys(failing, ())
-    rivals = [m for m in lab.misconceptions if any(m.id in o.catches for o in failing.values())]
+    known = [m for m in lab.misconceptions if any(m.id in o.catches for o in failing.values())]
+    rivals = sorted(known, key=lambda rival: _passed(report, rival))  # the likeliest first
     if not rivals:
         return Diagnosis(named)
     heavy = "torch" in lab.packages
@@ -134,6 +135,11 @@ class _Trial:
         longest = min(self.lab.limit_s, TIME_S + 3 * self.report.seconds)
         lab = replace(self.lab, limit_s=longest)
         return check_texts(lab, texts, expected=expected, context=self.context)
+
+
+def _passed(report: Report, rival: Misconception) -> int:
+    """How many tests passed that catch it. A file that holds it fails most of them."""
+    return sum(o.outcome == "passed" and rival.id in o.catches for o in report.outcomes)
 
 
 def _parsed(texts: Mapping[str, str]) -> dict[str, str]:

@@ -70,7 +70,8 @@ def rope_kv_write_kernel(
     Everything is computed in float32 and rounded where it is stored. Every number of qkv is read
     once. It and positions and slot_mapping were written by the step: they are read past L1 (".cg").
     Offsets in int64: a cache may have more than 2³¹ numbers. `pdl_release(PDL)` comes first; above
-    `pdl_wait(PDL)` only the weights of the norms are loaded.
+    `pdl_wait(PDL)` only what no kernel writes is loaded: the weights of the norms, and the scales
+    of the cache. HEAD_DIM is a power of two.
 
     The cache may be in fp8: k and v, rounded to the dtype of qkv, are stored as
     `cached(x, scale, dtype of the cache)`. There is a scale a KV head, `head_scale(kv_scales, i)`;

@@ -5,6 +5,7 @@ tests/labs/test_every_lab.py asks for every wrong answer whether it is told from
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from labs.runner.checks.checking import Report, check_texts
 from labs.runner.checks.values import alike, short
 from labs.runner.checks.warm import context
-from labs.runner.cut.catalogue import lab_number
+from labs.runner.cut.catalogue import Misconception, lab_number
 from labs.runner.mistakes import diagnosis
 from labs.runner.mistakes.diagnosis import diagnose, is_slip
 from labs.runner.report import in_order
@@ -146,3 +147,19 @@ def test_without_time_a_wrong_answer_is_left_out_and_counted(
     report = checked(1, wrong="graph_is_free")
     assert report.diagnosis.ids == []
     assert (report.diagnosis.tried, report.diagnosis.known) == (0, 2)
+
+
+def test_a_belief_none_of_whose_tests_passed_is_tried_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A slow machine has time for two of five. So they are not taken in the order of the file."""
+    tried = []
+
+    def explains(_: object, rival: Misconception) -> tuple[str, ...]:
+        tried.append(rival.id)
+        return ()
+
+    monkeypatch.setattr(diagnosis._Trial, "explains", explains)
+    monkeypatch.setattr(diagnosis, "ThreadPoolExecutor", lambda _: ThreadPoolExecutor(1))
+    checked(1, wrong="graph_is_free")
+    assert tried == ["graph-pays-per-node", "graph-is-free"]
