@@ -89,7 +89,8 @@ def standing(lab: Lab, progress: Progress) -> dict[str, Any]:
         where = "started"
         if state.passed:
             changed = not stale and workspace.edited(lab, progress)
-            where = "failed" if state.failed else "edited" if changed else "passed"
+            red = workspace.red(lab, progress)
+            where = "failed" if red else "edited" if changed else "passed"
     return {
         "lab": lab.name,
         "title": lab.title,

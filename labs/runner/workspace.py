@@ -202,8 +202,9 @@ def update(lab: Lab, progress: Progress) -> tuple[Carried, list[Path]]:
     state.started = state.started or now()
     state.source_hash = digest(lab.reference())
     if had_passed:
-        state.passed_hash = my_digest(lab)
-        state.failed = now() if still_open(lab, files) else ""
+        open_again = bool(still_open(lab, files))
+        state.failed = now() if open_again else ""
+        state.passed_hash = "" if open_again else my_digest(lab)
     progress.current = lab.number
     return done, backups
 
@@ -228,6 +229,8 @@ def note(lab: Lab, progress: Progress, passed: bool, in_doubt: int) -> None:
     state.checks += 1
     state.in_doubt = in_doubt
     state.failed = "" if passed or not state.passed else now()
+    if state.failed and my_digest(lab) == state.passed_hash:
+        state.passed_hash = ""  # the same text, and the lab has changed
     if passed:
         state.took = state.took if state.passed else state.checks
         state.passed = state.passed or now()
@@ -238,8 +241,14 @@ def note(lab: Lab, progress: Progress, passed: bool, in_doubt: int) -> None:
 def solved(lab: Lab, progress: Progress) -> bool:
     """Has it passed, with no failing check since, and do its files fit the engine?"""
     state = progress.of(lab)
-    green = bool(state.passed) and not state.failed
+    green = bool(state.passed) and not red(lab, progress)
     return green and started(lab) and not stale(lab, progress)
+
+
+def red(lab: Lab, progress: Progress) -> bool:
+    """Has its last check failed, and has the text that passed before it not been brought back?"""
+    state = progress.of(lab)
+    return bool(state.failed) and (not state.passed_hash or edited(lab, progress))
 
 
 def edited(lab: Lab, progress: Progress) -> bool:

@@ -148,6 +148,29 @@ def test_a_file_as_another_editor_saves_it_is_as_right(say: Say, ending: bytes) 
     assert "are the same" in say("diff")[1]
 
 
+def test_a_text_that_passed_and_is_brought_back_has_passed_as_before(say: Say) -> None:
+    say()
+    solve()
+    assert say("check")[0] == 0
+    right = mine().read_text()
+    mine().write_text(right.replace("return kernels * kernel_us / itl_us", "return itl_us"))
+    assert say("check")[0] == 1
+    assert json.loads(say("list", "--json")[1])[0]["state"] == "failed"
+    mine().write_text(right)
+    assert json.loads(say("list", "--json")[1])[0]["state"] == "passed"
+    assert "your own code" in say("show")[1]
+
+
+def test_a_text_that_passed_and_fails_now_is_red(say: Say) -> None:
+    """Because the lab has changed: it asks for more."""
+    say()
+    solve()
+    assert say("check")[0] == 0
+    workspace.note(LAB, progress := workspace.load_progress(), passed=False, in_doubt=0)
+    workspace.save_progress(progress)
+    assert json.loads(say("list", "--json")[1])[0]["state"] == "failed"
+
+
 @pytest.mark.parametrize(
     ("content", "says"),
     [
