@@ -283,7 +283,19 @@ def test_one_may_enter_with_room_for_all_that_it_knows_unless_nothing_is_reserve
         assert s.pool.num_free == 4, "asking takes no blocks"
 
 
-@pytest.mark.catches("a-resumed-request-decodes")
+def test_blocks_of_a_prefix_that_others_hold_need_no_room() -> None:
+    limits = SchedulerLimits(
+        max_num_seqs=4, max_num_batched_tokens=16, num_blocks=8, block_size=2, max_model_len=32,
+        prefix_caching=True,
+    )  # fmt: skip
+    s = Scheduler(limits)  # 7 blocks
+    s.submit(Request("a", range(8), 4))
+    run_step(s)
+    s.submit(Request("b", [0, 1, 2, 3, 4, 5, 90, 91], 4))
+    assert shares(run_step(s)) == [("a", 8, 1), ("b", 6, 2)], "b lacks one block, and two are free"
+
+
+@pytest.mark.catches("a-resumed-request-decodes", "the-door-reads-the-last-count")
 def test_who_is_admitted_moves_from_the_line_to_those_who_run() -> None:
     s = scheduler(budget=16, blocks=9, block_size=2)  # 8 blocks
     for name, prompt, written in (("a", 3, 2), ("b", 4, 0), ("c", 14, 0), ("d", 1, 0)):
@@ -361,6 +373,7 @@ def test_a_decode_is_one_token_behind_those_that_are_computed() -> None:
     ]
 
 
+@pytest.mark.catches("one-token-is-a-decode", "the-door-reads-the-last-count")
 def test_a_chunk_of_one_token_is_prefill_and_a_decode_is_not() -> None:
     s = scheduler(budget=4)
     s.submit(request("a", 5, 3))

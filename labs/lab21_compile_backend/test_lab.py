@@ -485,6 +485,29 @@ def test_names_of_nodes_and_of_constants_do_not_count() -> None:
     )
 
 
+def its_own_double() -> Callable[..., Any]:
+    def doubled(x: Tensor, y: Tensor) -> Tensor:
+        return 2 * (x + y)
+
+    return doubled
+
+
+def test_where_a_function_lies_in_memory_does_not_count() -> None:
+    every = [piece(first=its_own_double()) for _ in range(2)]  # as in two processes
+    assert len({piece_key(one, "eager", HERE) for one in every}) == 1
+
+
+def test_a_number_is_not_the_node_of_that_number() -> None:
+    keys = set()
+    for other in (True, False):
+        graph = Graph()
+        x = graph.placeholder("x")
+        x.meta["example_value"] = torch.empty(3, 4)
+        graph.output(graph.call_function(torch.add, (x, x if other else 0)))
+        keys.add(piece_key(GraphModule(torch.nn.Module(), graph), "eager", HERE))
+    assert len(keys) == 2, "x + x, x + 0"
+
+
 def test_which_symbols_are_the_same_counts_and_not_what_they_are_called() -> None:
     key = piece_key(piece(), "eager", HERE)
     assert piece_key(piece(symbols=("s7", "s44")), "eager", HERE) == key

@@ -95,6 +95,7 @@ def check_mine(lab: Lab, progress: Progress, *, debug: bool = False) -> Report:
     files = workspace.my_files(lab)
     texts = {file: source(path) for file, path in files.items()}
     report = check_files(lab, files, debug=debug)
+    progress.labs = workspace.load_progress().labs  # a hint may have been shown meanwhile
     workspace.note(lab, progress, report.passed, hole_in_doubt(report))
     workspace.save_progress(progress)
     if not debug:

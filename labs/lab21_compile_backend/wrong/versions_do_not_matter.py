@@ -5,7 +5,7 @@ def piece_key(piece, compiler, versions):
     numbers = {node: f"%{i}" for i, node in enumerate(piece.graph.nodes)}
     lines = [compiler]
     for node in piece.graph.nodes:
-        line = f"{node.op} {node.target} {map_arg((node.args, node.kwargs), numbers.__getitem__)}"
+        line = f"{node.op} {_called(node)} {map_arg((node.args, node.kwargs), numbers.__getitem__)}"
         if node.op in ("placeholder", "output"):
             line = f"{node.op} {_kind(node.meta.get('example_value'))}"
         if node.op == "get_attr":

@@ -243,7 +243,7 @@ def _report(lab: Lab, events: list[dict[str, Any]], late: bool, code: int | None
     ended = [outcome.test for outcome in report.outcomes]
     test = last.get("start", {"test": ""})["test"]
     running = f" in “{sentence(test)}”" if test and test not in ended else ""
-    endless = "does a loop never end? The engine's own solution takes a few seconds for all tests"
+    endless = "does a loop never end? The engine's own takes far less, unless the machine is busy"
     if "broken" in last:
         report.stopped = last["broken"]["message"]
     elif "over" in last or (

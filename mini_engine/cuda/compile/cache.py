@@ -75,7 +75,7 @@ def piece_key(piece: GraphModule, compiler: str, versions: tuple[str, ...]) -> s
     lines: list[object] = [compiler, versions]
     for node in piece.graph.nodes:
         arguments = map_arg((node.args, node.kwargs), numbers.__getitem__)
-        line = f"{node.op} {node.target} {arguments}"
+        line = f"{node.op} {_called(node)} {arguments}"
         if node.op in ("placeholder", "output"):
             line = f"{node.op} {_kind(node.meta.get('example_value'))} {arguments}"
         elif node.op == "get_attr":
@@ -83,6 +83,13 @@ def piece_key(piece: GraphModule, compiler: str, versions: tuple[str, ...]) -> s
             line = f"get_attr {_kind(constant)} {constant.tolist()}"
         lines.append(line)
     return digest(*_symbols_by_order("\n".join(map(str, lines))))
+
+
+def _called(node: Node) -> str:
+    """What a node calls, by name. `str` of a function says where it lies in memory, which is
+    another place in every process."""
+    target: Any = node.target
+    return target if isinstance(target, str) else f"{target.__module__}.{target.__qualname__}"
 
 
 def _kind(value: Any) -> str:

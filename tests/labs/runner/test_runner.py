@@ -11,11 +11,12 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from labs.runner import play, workspace
-from labs.runner.checks.checking import check_files
+from labs.runner import commands, play, workspace
+from labs.runner.checks.checking import Report, check_files
 from labs.runner.cli import COMMANDS, main
 from labs.runner.cut.catalogue import Lab, all_labs, lab_number, read_lab
 from tests.support.documents import ROOT
@@ -455,6 +456,23 @@ def test_watch_checks_at_every_save_through_renames_and_deletions_until_it_is_st
         rest = watching.stdout.read()
         assert watching.wait(timeout=60) == 130
     assert "Traceback" not in rest
+
+
+def test_a_hint_that_is_asked_for_during_a_check_counts(
+    say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tests take a while, and somebody may have a second terminal."""
+    say()
+
+    def meanwhile(*args: Any, **options: Any) -> Report:
+        say("hint")
+        return check_files(*args, **options)
+
+    monkeypatch.setattr(commands, "check_files", meanwhile)
+    for number in (1, 2):
+        say("check")
+        state = workspace.load_progress().of(LAB)
+        assert (state.checks, state.hints) == (number, {"1": number})
 
 
 def test_demo_runs_the_engine_with_the_solved_file_in_its_place(

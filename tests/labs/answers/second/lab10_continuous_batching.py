@@ -22,8 +22,7 @@ class Scheduler:
     def _try_schedule(self, state, budget):
         request_id = state.request.request_id
         stop = min(state.num_tokens, state.num_computed + budget)
-        missing = self.pool.blocks_for(stop) - len(self.pool.block_table(request_id))
-        if missing > self.pool.num_free:
+        if not self.pool.has_room(request_id, stop):
             return None
         return ScheduledRequest(
             state,
@@ -36,7 +35,7 @@ class Scheduler:
 
     def _may_enter(self, state):
         known = state.num_tokens if self.limits.reserve_full_isl else 0
-        return self.pool.blocks_for(known) <= self.pool.num_free  # who waits holds no blocks
+        return self.pool.has_room(state.request.request_id, known)
 
     def _preempt_youngest(self):
         *self.running, victim = self.running

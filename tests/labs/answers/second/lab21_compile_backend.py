@@ -79,7 +79,7 @@ def piece_key(piece, compiler, versions):
             held = getattr(piece, node.target)
             text += ["held", _kind(held), held.reshape(-1).tolist()]
         else:
-            text += [node.op, node.target, args, sorted(kwargs.items())]
+            text += [node.op, _called(node), args, sorted(kwargs.items())]
     renamed = _symbols_by_order(repr([str(part) for part in text]))
     return digest("piece", compiler, "|".join(versions), *renamed)
 

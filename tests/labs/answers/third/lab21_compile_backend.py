@@ -68,7 +68,7 @@ def piece_key(piece, compiler, versions):
         if node.op == "get_attr":
             values = piece.get_buffer(node.target)
             return _kind(values) + values.contiguous().numpy().tobytes().hex()
-        return "" if node.op == "output" else str(node.target)
+        return "" if node.op == "output" else _called(node)
 
     def placed(arguments):
         return str(map_arg(arguments, lambda node: ("node", order.index(node))))
