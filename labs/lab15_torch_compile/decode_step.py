@@ -90,7 +90,8 @@ def compiled_step(backend: Callable[..., Any]) -> Callable[[Model, Batch], tuple
     """`repaired_step` by torch.compile with this backend, for batches of every size.
 
     The batches of two requests or more share one trace, also the first two of them: with the
-    defaults of torch.compile the second size would be traced again. A batch of one request may have
+    defaults of torch.compile the second size would be traced again. It is one trace also where the
+    first batch has as many requests as its block table has columns. A batch of one request may have
     a trace of its own, because Dynamo takes sizes 0 and 1 for constants. Nothing is waited for
     around the step, either. If the step had a graph break, the call would raise
     `torch._dynamo.exc.Unsupported`, instead of running in parts.

@@ -583,7 +583,7 @@ def compiled_calls(counts: Sequence[int]) -> tuple[Graphs, list[list[int]], list
     """A batch of each of these sizes, two steps each: graphs, tokens, the careless tokens."""
     torch.compiler.reset()
     graphs = Graphs()
-    step, model = compiled_step(graphs), tiny_model()
+    step, model = compiled_step(graphs), tiny_model(most=max(counts))
     tokens, wanted = [], []
     for count in counts:
         batch = batch_of(model, count, WARM["some sample"])
@@ -601,6 +601,16 @@ def test_a_second_size_of_the_batch_is_not_traced_again() -> None:
     graphs, tokens, wanted = compiled_calls(counts)
     assert tokens == wanted
     assert graphs.runs == 2 * len(counts), "each step runs one graph of the backend's"
+    assert len(graphs.made) == 1
+
+
+@torch.inference_mode()
+@pytest.mark.catches("equal-sizes-are-one-size")
+def test_a_first_batch_as_large_as_something_else_fixes_neither() -> None:
+    """As many requests as a request has blocks: nothing says that it stays so."""
+    counts = (BLOCKS, 4, 7, 2)
+    graphs, tokens, wanted = compiled_calls(counts)
+    assert tokens == wanted
     assert len(graphs.made) == 1
 
 
