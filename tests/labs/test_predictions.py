@@ -37,6 +37,16 @@ def test_a_lab_asks_two_to_four_questions_and_says_why(lab: Lab) -> None:
         assert len(set(one.choices)) == len(one.choices)
 
 
+@each_lab
+def test_the_page_of_a_lab_keeps_its_keys_to_itself(lab: Lab) -> None:
+    """It is read before one predicts."""
+    page = re.sub(r"<details>.*?</details>", "", (lab.folder / "README.md").read_text(), flags=re.S)
+    page = " ".join(page.split())
+    for one in questions(lab):
+        if one.unit:
+            assert not re.search(rf"(?<![\d,.]){one.answer:,g} {one.unit}", page), one.asks
+
+
 @pytest.mark.parametrize("question", [q for q in QUESTIONS if q.values[0].compute])  # type: ignore[attr-defined]
 def test_the_key_is_what_its_lines_compute(question: Question) -> None:
     tree = ast.parse(question.compute.strip())
