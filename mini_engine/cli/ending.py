@@ -126,9 +126,10 @@ def as_json_line(name: str, code: int, words: str) -> str:
 
 
 def say(line: str) -> None:
-    """A line on standard error."""
-    with suppress(OSError):  # nobody reads it
-        print(line, file=sys.stderr, flush=True)
+    """A line on standard error. If that is closed, nowhere: it does not belong among the data."""
+    if sys.stderr is not None:
+        with suppress(OSError):  # nobody reads it
+            print(line, file=sys.stderr, flush=True)
 
 
 def ending(error: BaseException) -> tuple[int, str]:

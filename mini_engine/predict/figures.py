@@ -106,13 +106,17 @@ def load_sheet(kind: str, name_or_path: str | Path) -> Sheet:
     return read_sheet(kind, Path(word))
 
 
+def _one(kind: str) -> str:
+    return f"{'an' if kind == 'engine' else 'a'} {kind}"
+
+
 def read_sheet(kind: str, path: Path) -> Sheet:
     """Read and check one file."""
     data = read_json_object(path)
     for name in sorted(set(data) - EXTRAS[kind] - set(TEXTS[kind]) - set(FIGURES[kind])):
         home = [other for other in FIGURES if name in {*FIGURES[other], *TEXTS[other]}]
-        advice = f"it belongs to a {home[0]}" if home else "take it out or mend its name"
-        raise ValueError(f"{path}: {name!r} is no figure of a {kind}: {advice}")
+        advice = f"it belongs to {_one(home[0])}" if home else "take it out or mend its name"
+        raise ValueError(f"{path}: {name!r} is no figure of {_one(kind)}: {advice}")
     texts = {name: _text(data, name, path) for name in ("name", *TEXTS[kind])}
     figures = {name: _figure(data, name, rule, path) for name, rule in FIGURES[kind].items()}
     extras = {name: _extra(data, name, path) for name in EXTRAS[kind] - {"name"}}

@@ -232,6 +232,12 @@ def test_ctrl_c_while_a_program_works_is_one_line_whoever_catches_it() -> None:
     assert (process.returncode, err) == (130, "program: interrupted\n")
 
 
+def test_an_error_that_nobody_can_read_is_not_written_among_the_data() -> None:
+    command = f"{sys.executable} -m mini_engine capacity --shape nowhere --json 2>&-"
+    done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+
+
 @pytest.mark.parametrize("columns", ["0", "1"])
 def test_a_terminal_that_does_not_know_its_width_gets_all_words(columns: str) -> None:
     environment = os.environ | {"COLUMNS": columns}
