@@ -59,11 +59,11 @@ def play(words: Sequence[str], console: Console) -> int:
             console.print(f"  {module}")
     environment: dict[str, str] = {}
     if list(words[:1]) == ["generate"] and "cuda" in words and texts.keys() & KERNELS:
-        words = [*words, *missing(STEP_OF_NINE if texts.keys() & OF_NINE else {}, words)]
+        words = unless_said(STEP_OF_NINE if texts.keys() & OF_NINE else {}, words)
         if not nvidia_gpu():
             console.print(INTERPRETER)
             environment = IN_THE_INTERPRETER
-            words = [*words, *missing(A_TASTE, words)]
+            words = unless_said(A_TASTE, words)
     console.print()
     return run("mini_engine", words, texts, environment)
 
@@ -83,11 +83,11 @@ INTERPRETER = (
 )
 
 
-def missing(defaults: Mapping[str, str], words: Sequence[str]) -> list[str]:
-    """Those of the options that the command does not set itself, as words."""
+def unless_said(defaults: Mapping[str, str], words: Sequence[str]) -> list[str]:
+    """The command with these options before its own: of two the last counts, however spelt."""
     if "--plain" in words:
-        return []
-    return [word for pair in defaults.items() if pair[0] not in words for word in pair]
+        return [*words]
+    return [words[0], *(word for pair in defaults.items() for word in pair), *words[1:]]
 
 
 def measure(lab: Lab, words: Sequence[str], console: Console) -> int:

@@ -14,6 +14,7 @@ pytest.importorskip("triton")
 from labs.runner import play, workspace
 from labs.runner.cli import main
 from labs.runner.cut.catalogue import lab_number
+from mini_engine.cli import build_parser
 from mini_engine.cuda.generate import generate
 from tests.support.checkpoint_helpers import write_smallest
 
@@ -59,8 +60,16 @@ def test_the_learners_kernels_write_the_text_in_the_interpreter_where_there_is_n
     assert "NONE: 2 tokens on cpu, 9 kernels a layer" in said
 
 
-def test_what_the_command_says_itself_stays() -> None:
+@pytest.mark.parametrize("said", ["--mode FULL", "--mode=FULL", "--mod=FULL"])
+def test_what_the_command_says_itself_stays_however_it_is_spelt(said: str) -> None:
+    words = play.unless_said(
+        {"--kernels": "9", "--mode": "NONE"}, ["generate", "--backend", "cuda", *said.split()]
+    )
+    args = build_parser(words).parse_args(words)
+    assert (args.mode, args.kernels) == ("FULL", 9)
+
+
+def test_a_command_that_says_nothing_itself_takes_the_defaults_and_plain_takes_none() -> None:
     given = {"--kernels": "9", "--mode": "NONE"}
-    assert play.missing(given, ["generate"]) == ["--kernels", "9", "--mode", "NONE"]
-    assert play.missing(given, ["generate", "--mode", "FULL"]) == ["--kernels", "9"]
-    assert play.missing(given, ["generate", "--plain"]) == []
+    assert play.unless_said(given, ["generate"]) == ["generate", "--kernels", "9", "--mode", "NONE"]
+    assert play.unless_said(given, ["generate", "--plain"]) == ["generate", "--plain"]
