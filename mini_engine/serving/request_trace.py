@@ -164,6 +164,11 @@ def _lines(file: TextIO, name: str) -> Iterator[str]:
 def _choose_format(rows: Iterator[Row], path: str) -> tuple[Callable[[str], Parsed], Iterator[Row]]:
     """The parser for the remaining rows, and these rows."""
     for number, line in rows:
+        if "\0" in line:
+            raise ValueError(
+                f"{path}: holds bytes of 0, so it is UTF-16 or no text; save it as UTF-8 "
+                f"(with {','.join(COLUMNS)} or JSON lines in it)"
+            )
         if line.strip().startswith("{"):
             return _parse_json, chain([(number, line)], rows)
         if line.strip():

@@ -167,6 +167,16 @@ def test_a_file_without_requests_or_header_is_refused_even_when_skipping(
         read_trace(write(tmp_path, text), skip_bad_rows=True)
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32"])
+def test_a_trace_in_an_encoding_of_wide_characters_is_called_that(
+    encoding: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text(HEADER + "2023-11-16 18:00:01,5,6\n", encoding=encoding)
+    with pytest.raises(ValueError, match="bytes of 0, so it is UTF-16 or no text"):
+        read_trace(path)
+
+
 def test_standard_input_is_a_trace_too(tmp_path: Path) -> None:
     path = write(tmp_path, HEADER + GOOD_CSV)
     before = os.dup(0)
