@@ -6,7 +6,7 @@ Out: command lines; `StartUp`: modes and ladder as vLLM resolved them; graphs ca
 
     serve_command(Setup(), "graphs")      # vllm serve Qwen/Qwen3-0.6B --max-num-seqs 64 …
     start = read_startup(log)             # start.cudagraph_mode == "FULL_AND_PIECEWISE"
-    captured_graphs(log)                  # {"PIECEWISE": 19, "FULL": 11}
+    captured_graphs(log)                  # {"PIECEWISE": 51, "FULL": 35}
     latency(json.loads(saved)).median_itl_ms
 
 Formats: vLLM 0.33. Nothing here imports vLLM or needs a GPU: it is text in, numbers out.
