@@ -29,6 +29,7 @@ from labs.lab17_vllm.written_logs import (
     VALUES,
     bar,
     config_line,
+    given,
     overriding,
     setting,
     start_up,
@@ -166,6 +167,17 @@ def test_a_later_line_about_something_else_does_not_change_the_mode() -> None:
 def test_what_was_changed_before_the_config_line_stands_in_it_already() -> None:
     for earlier in (setting("NONE"), overriding("FULL"), setting("FULL") + overriding("NONE")):
         start = read_startup(start_up("VLLM_COMPILE", "PIECEWISE", [1, 2], earlier=earlier))
+        assert start.cudagraph_mode == "PIECEWISE"
+        assert start.capture_sizes == (1, 2)
+
+
+@pytest.mark.catches("given-is-what-runs")
+def test_what_the_server_was_given_is_printed_before_in_the_same_words() -> None:
+    """`non-default args`: what was asked for, before vLLM has filled in and corrected it."""
+    for mode, asked in (("NONE", "FULL"), ("STOCK_TORCH_COMPILE", "FULL_DECODE_ONLY")):
+        earlier = given(mode, asked, [3, 5, 7])
+        start = read_startup(start_up("VLLM_COMPILE", "PIECEWISE", [1, 2], earlier=earlier))
+        assert start.compilation_mode == "VLLM_COMPILE"
         assert start.cudagraph_mode == "PIECEWISE"
         assert start.capture_sizes == (1, 2)
 
