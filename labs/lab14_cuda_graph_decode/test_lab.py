@@ -27,6 +27,7 @@ from mini_engine.cuda.graphs.log import Log
 from mini_engine.cuda.inputs import StaticInputs, StepInputs
 from mini_engine.cuda.model import KVCache, Model
 from mini_engine.cuda.runner import TorchRunner
+from mini_engine.cuda.sampling import Sampler, greedy
 from mini_engine.cuda.weights import Weights, random_weights
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.dispatch.modes import CUDAGraphMode
@@ -395,6 +396,30 @@ def test_a_driver_without_memory_for_the_nodes_drops_a_rung_too() -> None:
     assert runner.replay(8).tolist() == [2] * 8
 
 
+@pytest.mark.parametrize("without", [(8, 4), (4, 1), (8, 4, 1)], ids=str)
+def test_more_rungs_than_one_may_find_no_memory_and_a_later_capture_tries_them_again(
+    without: tuple[int, ...],
+) -> None:
+    x, lacking = torch.ones(8, device=graphs().device), set(without)
+
+    def forward(rung: int) -> Tensor:
+        if rung in lacking:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return x[:rung] * 2
+
+    runner, rest = runner_of(forward, [1, 4, 8]), [r for r in (8, 4, 1) if r not in without]
+    report = runner.capture()
+    assert report.dropped == [*without], "every rung that found no memory, in the order of capture"
+    assert [r.rung for r in report.rungs] == rest
+    assert sorted(runner.captured, reverse=True) == rest
+
+    runner.reset()
+    lacking.clear()
+    again = runner.capture()
+    assert again.dropped == []
+    assert [r.rung for r in again.rungs] == [8, 4, 1], "there is memory now, and no rung is lost"
+
+
 @pytest.mark.catches("every-error-is-memory")
 def test_a_mistake_in_the_model_is_not_taken_for_missing_memory() -> None:
     x = torch.ones(4, device=graphs().device)
@@ -514,7 +539,7 @@ def test_the_copy_goes_as_far_as_the_step_reaches_and_no_further(rung: int) -> N
     (copy,) = log.writes_to(inputs._device)
     copied_bytes = copy.writes[0].end - inputs._device.data_ptr()
     reached_bytes = end_of(step) - inputs._device.data_ptr()
-    assert copied_bytes == reached_bytes
+    assert copied_bytes == reached_bytes, "the copy ends elsewhere than the rows of the step"
 
 
 @pytest.mark.catches("input-rebound")
@@ -662,6 +687,7 @@ def test_the_tokens_of_every_step_come_back() -> None:
     model, inputs = decoding(prompts, rows=1)
     tokens = model.decode(inputs, DecodeAttention(BLOCKS, BLOCK_SIZE), 7)
     assert tokens.shape == (7, 1)
+    assert tokens.dtype == torch.int32
     assert_alone(tokens[:, 0].tolist(), prompt)
     assert inputs.context_lens.tolist() == [len(prompt) + 8]
 
@@ -687,6 +713,25 @@ def test_every_step_is_sampled_as_the_caller_says() -> None:
     tokens = model.decode(inputs, attention, 4, least).tolist()
     assert tokens == wanted
     assert asked == contexts, "each step samples once, of the context that it has by then"
+
+
+@pytest.mark.catches("next-step-by-hand")
+def test_a_model_with_a_next_step_of_its_own_decodes_by_it() -> None:
+    """As `FusedModel` does, which samples and advances in one kernel."""
+    prompts, asked = some_prompts(2, seed=22), []
+
+    class Own(Model):
+        def next_step(
+            self, hidden: Tensor, inputs: StepInputs, sample: Sampler = greedy
+        ) -> tuple[Tensor, Tensor]:
+            asked.append(inputs.context_lens.tolist())
+            return super().next_step(hidden, inputs, sample)
+
+    plain, inputs = decoding(prompts, rows=2)
+    own = Own(plain.weights, plain.cache)
+    own.decode(inputs, DecodeAttention(BLOCKS, BLOCK_SIZE), 3)
+    by_next_step = [[len(p) + 1 + step for p in prompts] for step in range(3)]
+    assert asked == by_next_step, "decode goes from step to step by the model's own next_step"
 
 
 @pytest.mark.catches("item-in-capture", "kept-buffer")

@@ -40,6 +40,7 @@ from labs.measuring import ledger
 from labs.measuring.step_timing import Predictions, parsed
 from labs.runner import workspace
 from labs.runner.doctor import nvidia_gpu
+from labs.runner.words import command
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.measure.evidence import (
     Measurement,
@@ -187,6 +188,10 @@ def without(
     for variant, on in VARIANTS.items():
         table.add_row(variant, *(f"{ours(setup, variant, b, spec):.2f}" for b in BATCHES), on)
     console.print(table)
+    if said:
+        own = "; ".join(f"batch {batch} {variant} {ms:g}" for (batch, variant), ms in said.items())
+        console.print(f"\nYou said, in ms: {own}.", soft_wrap=True)
+        console.print(f"It stands in your ledger: {command('ledger')}")
     console.print()
     for line in told(spec):
         console.print(line, soft_wrap=True)

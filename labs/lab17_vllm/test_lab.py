@@ -29,6 +29,7 @@ from labs.lab17_vllm.written_logs import (
     VALUES,
     bar,
     config_line,
+    given,
     overriding,
     setting,
     start_up,
@@ -170,6 +171,17 @@ def test_what_was_changed_before_the_config_line_stands_in_it_already() -> None:
         assert start.capture_sizes == (1, 2)
 
 
+@pytest.mark.catches("given-is-what-runs")
+def test_what_the_server_was_given_is_printed_before_in_the_same_words() -> None:
+    """`non-default args`: what was asked for, before vLLM has filled in and corrected it."""
+    for mode, asked in (("NONE", "FULL"), ("STOCK_TORCH_COMPILE", "FULL_DECODE_ONLY")):
+        earlier = given(mode, asked, [3, 5, 7])
+        start = read_startup(start_up("VLLM_COMPILE", "PIECEWISE", [1, 2], earlier=earlier))
+        assert start.compilation_mode == "VLLM_COMPILE"
+        assert start.cudagraph_mode == "PIECEWISE"
+        assert start.capture_sizes == (1, 2)
+
+
 @pytest.mark.catches("a-ladder-comes-sorted")
 def test_the_ladder_rises_in_whatever_order_it_was_printed() -> None:
     rng = random.Random(6)
@@ -233,6 +245,18 @@ def test_199_of_200_have_not_ended_though_the_bar_says_100_percent() -> None:
         captured_graphs(log)
 
 
+@pytest.mark.catches("practice-stands-in")
+def test_a_practice_that_ended_does_not_stand_for_a_capture_that_did_not() -> None:
+    practice = bar("PIECEWISE", 51) + bar("FULL", 2)
+    for real in (
+        bar("PIECEWISE", 51, done=50),
+        bar("PIECEWISE", 51) + bar("FULL", 35, done=0),
+        bar("PIECEWISE", 51) + bar("FULL", 35, done=34),
+    ):
+        with pytest.raises(ValueError):
+            captured_graphs(practice + real)
+
+
 def test_a_practice_that_was_broken_off_does_not_matter() -> None:
     log = bar("PIECEWISE", 51, done=3) + bar("FULL", 2) + bar("PIECEWISE", 51) + bar("FULL", 35)
     assert captured_graphs(log) == {"PIECEWISE": 51, "FULL": 35}
@@ -272,16 +296,18 @@ def without_summary(result: dict[str, Any]) -> dict[str, Any]:
 
 
 def some_result(rng: random.Random, several: bool = False) -> dict[str, Any]:
-    """Requests of 1 to 6 tokens, one in four failed; the seconds of a stream add up."""
+    """Requests of 1 to 6 pieces, one in four failed; the seconds of a stream add up."""
     lists: dict[str, list[Any]] = {"itls": [], "ttfts": [], "latencies": [], "output_lens": []}
     for number in range(rng.randint(2, 12)):
         failed = number and rng.random() < 0.25
         gaps = [rng.uniform(0.001, 0.002) for _ in range(rng.randint(0 if number else 1, 5))]
         ttft = rng.uniform(0.02, 0.05)
-        tokens = 1 + sum(rng.randint(1, 3 if several else 1) for _ in gaps)
+        # as many pieces as gaps and one more; the first may hold several tokens, too
+        tokens = sum(rng.randint(1, 3 if several else 1) for _ in range(len(gaps) + 1))
         lists["itls"].append(gaps)
         lists["ttfts"].append(ttft)
-        lists["latencies"].append(0.0 if failed else ttft + sum(gaps))
+        broken_off = failed and rng.random() < 0.5  # its length tells that it failed, not its time
+        lists["latencies"].append(0.0 if broken_off else ttft + sum(gaps))
         lists["output_lens"].append(0 if failed else tokens)
     return lists
 

@@ -6,7 +6,7 @@ Out: command lines; `StartUp`: modes and ladder as vLLM resolved them; graphs ca
 
     serve_command(Setup(), "graphs")      # vllm serve Qwen/Qwen3-0.6B --max-num-seqs 64 …
     start = read_startup(log)             # start.cudagraph_mode == "FULL_AND_PIECEWISE"
-    captured_graphs(log)                  # {"PIECEWISE": 19, "FULL": 11}
+    captured_graphs(log)                  # {"PIECEWISE": 51, "FULL": 35}
     latency(json.loads(saved)).median_itl_ms
 
 Formats: vLLM 0.33. Nothing here imports vLLM or needs a GPU: it is text in, numbers out.
@@ -124,12 +124,12 @@ def read_startup(log: str) -> StartUp:
         'cudagraph_mode': <CUDAGraphMode.FULL_AND_PIECEWISE: (2, 1)>
         'cudagraph_capture_sizes': [1, 2, 4, 8]                    the ladder; [] without graphs
 
-    Lines *before* this one say what is in it already. *Later* lines may change the mode, when the
-    attention backend cannot do what was asked for (`resolve_cudagraph_mode_and_sizes` in
-    vllm/config/compilation.py): "…; setting cudagraph_mode=PIECEWISE because …" or "… Overriding to
-    NONE.". The last of them holds; with NONE no size is captured, so the ladder is () then. The
-    ladder rises: versions and options differ in the order in which they print it. Raises ValueError
-    where the line is missing.
+    Lines *before* this one say what is in it already, or what was asked for ("non-default args: …"
+    has the same keys). *Later* lines may change the mode, when the attention backend cannot do what
+    was asked for (`resolve_cudagraph_mode_and_sizes` in vllm/config/compilation.py): "…; setting
+    cudagraph_mode=PIECEWISE because …" or "… Overriding to NONE.". The last of them holds; with
+    NONE no size is captured, so the ladder is () then. The ladder rises: versions and options
+    differ in the order in which they print it. Raises ValueError where the line is missing.
     """
     begun = re.search(r"Initializing a V1 LLM engine \(v([^)]+)\) with config: (.*)", log)
     if begun is None:

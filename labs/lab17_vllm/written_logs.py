@@ -103,3 +103,17 @@ def setting(mode: str) -> str:
 
 def overriding(mode: str) -> str:
     return NO_PIECES.replace("Overriding to NONE", f"Overriding to {mode}")
+
+
+def given(mode: str, cudagraph_mode: str, sizes: list[int]) -> str:
+    """The server's line of the options that it was given, printed before any default is in it."""
+    return (
+        "(APIServer pid=4700) INFO 11-21 09:00:00 [api_utils.py:286] non-default args: "
+        "{'model_tag': 'Qwen/Qwen3-0.6B', 'max_num_seqs': 64, 'compilation_config': "
+        f"{{'mode': <CompilationMode.{mode}: {3 if mode == 'VLLM_COMPILE' else 0}>, "
+        "'debug_dump_path': None, 'cache_dir': '', 'backend': 'inductor', 'splitting_ops': None, "
+        "'compile_sizes': None, 'inductor_passes': {}, "
+        f"'cudagraph_mode': <CUDAGraphMode.{cudagraph_mode}: {VALUES[cudagraph_mode]}>, "
+        f"'cudagraph_num_of_warmups': 0, 'cudagraph_capture_sizes': {sizes}, "
+        "'cudagraph_copy_inputs': False, 'max_cudagraph_capture_size': None}}\n"
+    )

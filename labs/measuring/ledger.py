@@ -127,9 +127,9 @@ def table(found: Sequence[Entry]) -> Table:
     from rich.table import Table
 
     shown = Table(box=None, pad_edge=False, header_style="bold")
-    shown.add_column("what", no_wrap=True)
-    for name in ("predicted", "measured (95%)", "off", "on"):
-        shown.add_column(name, justify="right")
+    for name in ("what", "predicted", "measured (95%)", "off", "on"):
+        words = name in ("what", "on")  # on a narrow screen these wrap, and numbers do not
+        shown.add_column(name, justify="left" if name == "what" else "right", no_wrap=not words)
     for entry in found:
         if entry.revised:
             continue

@@ -29,8 +29,8 @@ def measure(what: str, value: float, unit: str = "ms", **more: float) -> ledger.
     return ledger.measure(what, value, unit, on=H200, command=COMMAND, **more)
 
 
-def printed(found: list[ledger.Entry]) -> str:
-    console = Console(width=250, record=True, file=io.StringIO())
+def printed(found: list[ledger.Entry], width: int = 250) -> str:
+    console = Console(width=width, record=True, file=io.StringIO())
     console.print(ledger.table(found))
     return console.export_text()
 
@@ -179,6 +179,19 @@ def test_the_table_tells_open_ones_and_leaves_revised_ones_out() -> None:
     assert "-20.0%" in text
     assert H200 in text
     assert text.count("not yet measured") == 1
+
+
+def test_on_a_narrow_screen_no_number_is_cut() -> None:
+    what = "ITL qwen3-0.6b, batch 1, context 512, one graph, plain (lab 14)"
+    ledger.predict(what, 1234.0, "ms")
+    ledger.measure(
+        what, 1500.0, "ms", on="NVIDIA H100 80GB HBM3", command=COMMAND, low=1400.0, high=1600.0
+    )
+    ledger.predict("vLLM", 3.25, "ms")
+    text = printed(ledger.entries(), width=80)
+    for number in ("1234 ms", "1500 ms (1400 to 1600)", "-17.7%", "3.25 ms", "not yet measured"):
+        assert number in text
+    assert "…" not in text
 
 
 def test_the_picture_shows_every_measured_prediction(tmp_path: Path) -> None:

@@ -349,6 +349,7 @@ def test_without_vllm_every_command_and_what_to_expect_are_told(
     said = capsys.readouterr().out
     assert "Not yet measured" in said
     assert "19 sizes, up to 128: {'PIECEWISE': 19, 'FULL': 11}" in said
+    assert "You said, in ms: batch 1 graphs 1.5." in said
     for words in ("--enforce-eager", "-cc.cudagraph_mode=NONE", "--save-detailed"):
         assert words in said
     assert [entry.open for entry in ledger.entries()] == [True]

@@ -68,7 +68,5 @@ class Model:
         table = inputs.input_ids.new_empty(steps, len(inputs.context_lens))
         for step in range(steps):
             hidden = self.body(inputs, attention)
-            tokens = self.head(hidden, inputs, sample)[1]
-            table[step] = tokens
-            self.advance(inputs, tokens)
+            table[step] = self.next_step(hidden, inputs, sample)[1]
         return table
