@@ -39,7 +39,7 @@ Inputs = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def random_inputs(rng: np.random.Generator, n: int) -> Inputs:
-    """q (kv_heads, group, D), keys, values (n, kv_heads, D), read-only. Scores up to 10 or so."""
+    """q (kv_heads, group, D), keys, values (n, kv_heads, D), read-only. Scores up to 60 or so."""
     kv_heads, group, dim = rng.choice([1, 2, 3]), rng.choice([1, 2, 4]), rng.choice([4, 8, 16])
     q = rng.standard_normal((kv_heads, group, dim), F32) * F32(rng.choice([1, 3, 10]))
     keys, values = rng.standard_normal((2, n, kv_heads, dim), F32)
@@ -280,6 +280,29 @@ def one_after_another(keys: np.ndarray, values: np.ndarray, tile: int) -> Iterat
         rows = slice(start, min(start + tile, len(keys)))
         yield rows
         keys[rows] = values[rows] = np.nan
+
+
+@pytest.mark.catches("row-before-the-tiles")
+def test_a_tile_is_not_read_before_its_turn() -> None:
+    """A tile is brought when it is asked for; before, its place holds no number."""
+    rng = np.random.default_rng(15)
+    for _ in range(10):
+        q, *brought = random_inputs(rng, 40)
+        keys, values = (np.full_like(array, np.nan) for array in brought)
+        part = walk(q, keys, values, as_they_come((keys, values), brought, 16))
+        nan = has_nan(part.acc)
+        assert not nan, "a tile was read before its turn"
+        assert_part(part, formula(q, *brought))
+
+
+def as_they_come(
+    places: tuple[np.ndarray, np.ndarray], brought: list[np.ndarray], tile: int
+) -> Iterator[slice]:
+    for start in range(0, len(places[0]), tile):
+        rows = slice(start, min(start + tile, len(places[0])))
+        for place, array in zip(places, brought, strict=True):
+            place[rows] = array[rows]
+        yield rows
 
 
 # ---------------------------------------------------------------- which tiles
