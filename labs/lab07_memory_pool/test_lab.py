@@ -540,10 +540,10 @@ def test_rungs_are_captured_and_reported_largest_first_whatever_the_ladder() -> 
 
 
 def test_another_order_is_kept_to_and_what_it_leaves_out_is_not_captured() -> None:
-    for order in ([1, 2, 4], [2, 8, 1], (4,)):
+    for order in ([1, 2, 4], [2, 8, 1], (4,), []):
         tried: list[int] = []
         report = capture_ladder([1, 2, 4, 8], noting(tried), order)
-        assert tried == list(order)
+        assert tried == list(order), f"rungs in the order of their capture; the order is {order}"
         assert [rung.rung for rung in report.rungs] == list(order)
 
 
