@@ -148,7 +148,8 @@ class Memory:
 
         Nothing goes back to the device: the address stays mapped. The bytes of `block`, and no
         others, are poisoned, unless `fill` is off: its neighbours may have been freed to stay as
-        they are. For a block that is not in use, raises `ValueError` and changes nothing.
+        they are. `block` says that it is `free`, even where another one now covers its bytes. For a
+        block that is not in use, raises `ValueError` and changes nothing.
         """
         if self._live.get(block.address) is not block:
             raise ValueError(f"address {block.address:#x} is not allocated: freed twice?")
