@@ -195,7 +195,9 @@ def test_a_block_is_joined_with_the_free_blocks_beside_it_and_no_others() -> Non
         joined = memory._merge(middle)
         place, end = sum(sizes[: covered[0]]), sum(sizes[: covered[-1] + 1])
         found = (joined.address - FIRST_ADDRESS) // 1024, joined.nbytes // 1024, joined.free
-        assert found == (place, end - place, True), f"place, KiB, free; free around it: {free}"
+        assert found == (place, end - place, True), (
+            f"KiB before the joined block, KiB in it, is it free; block 2 beside free {free}"
+        )
         in_order = [(b.address - FIRST_ADDRESS) // 1024 for b in joined.segment.blocks]
         wanted = [sum(sizes[:at]) for at in range(5) if at not in covered[1:]]
         assert in_order == wanted, f"KiB at which the blocks of the segment begin; free: {free}"

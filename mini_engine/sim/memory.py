@@ -48,7 +48,7 @@ class Block:
     address: int
     nbytes: int
     pool: int
-    segment: Segment
+    segment: Segment = field(repr=False)  # an error that shows a block would show all of them
     free: bool = False
     serial: int = 0  # which allocation this is: a stale handle carries an older number
 
@@ -65,7 +65,7 @@ class Segment:
     nbytes: int
     pool: int
     blocks: list[Block] = field(default_factory=list)  # by address, without holes
-    bytes_on_host: np.ndarray | None = None  # made when first touched
+    bytes_on_host: np.ndarray | None = field(default=None, repr=False)  # made when first touched
 
     def storage(self) -> np.ndarray:
         """The bytes of this segment, (nbytes,) uint8. Pages that nobody touches cost nothing."""
