@@ -125,8 +125,9 @@ class Memory:
         It is the free block of `pool` that fits best or, where none fits, the beginning of a new
         segment. The excess is split off and stays free. A block in use is not `free`, has a serial
         that no allocation had before, and stands in `_live` under its address. All its bytes are
-        poison, whoever had them before, and no others are written. Raises `DeviceOutOfMemory`, and
-        `ValueError` for a negative size or an unknown pool; either changes nothing.
+        poison, whoever had them before, and no others are written. Raises `ValueError` for a
+        negative size or an unknown pool, which changes nothing, and `DeviceOutOfMemory`, which
+        changes no block in use; what was only cached has gone back by then (`_grow`).
         """
         if nbytes < 0:
             raise ValueError(f"allocation of {nbytes} bytes: the size must not be negative")
