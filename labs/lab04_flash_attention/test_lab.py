@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
+import tracemalloc
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -303,6 +304,31 @@ def as_they_come(
         for place, array in zip(places, brought, strict=True):
             place[rows] = array[rows]
         yield rows
+
+
+@pytest.mark.catches("keeps-the-whole-row", "row-before-the-tiles")
+def test_a_walk_takes_memory_for_a_tile_and_not_for_the_row() -> None:
+    """The scores of 64 query heads and 4,096 keys are 1 MiB, and so are the keys.
+
+    Tiles are so small that even every product of one, kept apart in float64, is 256 KiB.
+    """
+    rng = np.random.default_rng(16)
+    q = frozen(rng.standard_normal((1, 64, 64), F32))
+    keys, values = (frozen(array) for array in rng.standard_normal((2, 4096, 1, 64), F32))
+    tiles = [slice(start, start + 8) for start in range(0, 4096, 8)]
+    small = peak_bytes(lambda: walk(q, keys, values, tiles)) < 512 * 1024
+    assert small, "a walk over 512 tiles took half as much memory as a whole row, or more"
+
+
+def peak_bytes(act: Callable[[], object]) -> int:
+    """What `act` had allocated at most, beyond what there was before."""
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        act()
+        return tracemalloc.get_traced_memory()[1] - before
+    finally:
+        tracemalloc.stop()
 
 
 # ---------------------------------------------------------------- which tiles
