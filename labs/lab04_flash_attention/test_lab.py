@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
+import tracemalloc
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -39,7 +40,7 @@ Inputs = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def random_inputs(rng: np.random.Generator, n: int) -> Inputs:
-    """q (kv_heads, group, D), keys, values (n, kv_heads, D), read-only. Scores up to 10 or so."""
+    """q (kv_heads, group, D), keys, values (n, kv_heads, D), read-only. Scores up to 60 or so."""
     kv_heads, group, dim = rng.choice([1, 2, 3]), rng.choice([1, 2, 4]), rng.choice([4, 8, 16])
     q = rng.standard_normal((kv_heads, group, dim), F32) * F32(rng.choice([1, 3, 10]))
     keys, values = rng.standard_normal((2, n, kv_heads, dim), F32)
@@ -280,6 +281,54 @@ def one_after_another(keys: np.ndarray, values: np.ndarray, tile: int) -> Iterat
         rows = slice(start, min(start + tile, len(keys)))
         yield rows
         keys[rows] = values[rows] = np.nan
+
+
+@pytest.mark.catches("row-before-the-tiles")
+def test_a_tile_is_not_read_before_its_turn() -> None:
+    """A tile is brought when it is asked for; before, its place holds no number."""
+    rng = np.random.default_rng(15)
+    for _ in range(10):
+        q, *brought = random_inputs(rng, 40)
+        keys, values = (np.full_like(array, np.nan) for array in brought)
+        part = walk(q, keys, values, as_they_come((keys, values), brought, 16))
+        nan = has_nan(part.acc)
+        assert not nan, "a tile was read before its turn"
+        assert_part(part, formula(q, *brought))
+
+
+def as_they_come(
+    places: tuple[np.ndarray, np.ndarray], brought: list[np.ndarray], tile: int
+) -> Iterator[slice]:
+    for start in range(0, len(places[0]), tile):
+        rows = slice(start, min(start + tile, len(places[0])))
+        for place, array in zip(places, brought, strict=True):
+            place[rows] = array[rows]
+        yield rows
+
+
+@pytest.mark.catches("keeps-the-whole-row", "row-before-the-tiles")
+def test_a_walk_takes_memory_for_a_tile_and_not_for_the_row() -> None:
+    """The scores of 64 query heads and 4,096 keys are 1 MiB, and so are the keys.
+
+    Tiles are so small that even every product of one, kept apart in float64, is 256 KiB.
+    """
+    rng = np.random.default_rng(16)
+    q = frozen(rng.standard_normal((1, 64, 64), F32))
+    keys, values = (frozen(array) for array in rng.standard_normal((2, 4096, 1, 64), F32))
+    tiles = [slice(start, start + 8) for start in range(0, 4096, 8)]
+    small = peak_bytes(lambda: walk(q, keys, values, tiles)) < 512 * 1024
+    assert small, "a walk over 512 tiles took half as much memory as a whole row, or more"
+
+
+def peak_bytes(act: Callable[[], object]) -> int:
+    """What `act` had allocated at most, beyond what there was before."""
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        act()
+        return tracemalloc.get_traced_memory()[1] - before
+    finally:
+        tracemalloc.stop()
 
 
 # ---------------------------------------------------------------- which tiles

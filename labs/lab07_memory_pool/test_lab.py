@@ -145,6 +145,22 @@ def test_memory_that_somebody_had_before_is_poison_for_the_next_and_for_nobody_e
     assert set(behind.tolist()) == {7}, "bytes behind it, which nobody was given"
 
 
+@pytest.mark.catches("poison-spares-graphs")
+def test_what_is_handed_out_or_freed_is_poison_in_every_pool_with_graphs_or_without() -> None:
+    memory = Memory(16 * MIB)
+    pinned = memory.new_pool()
+    memory.pin(pinned)
+    for pool in (DEFAULT_POOL, memory.new_pool(), pinned):
+        block = memory.allocate(512, pool)
+        place, graphs = block.address, int(pool == pinned)
+        fresh = set(contents(memory, block).tolist())
+        assert fresh == {0xFF}, f"bytes of a new block, in a pool with {graphs} graphs"
+        contents(memory, block)[:] = 7
+        memory.free(block)
+        freed = set(memory.view(place, (512,), BYTES).tolist())
+        assert freed == {0xFF}, f"bytes of a freed block, in a pool with {graphs} graphs"
+
+
 def test_a_block_in_use_is_not_free_and_has_a_serial_of_its_own() -> None:
     memory, serials = Memory(16 * MIB), []
     for _ in range(3):
@@ -179,7 +195,9 @@ def test_a_block_is_joined_with_the_free_blocks_beside_it_and_no_others() -> Non
         joined = memory._merge(middle)
         place, end = sum(sizes[: covered[0]]), sum(sizes[: covered[-1] + 1])
         found = (joined.address - FIRST_ADDRESS) // 1024, joined.nbytes // 1024, joined.free
-        assert found == (place, end - place, True), f"place, KiB, free; free around it: {free}"
+        assert found == (place, end - place, True), (
+            f"KiB before the joined block, KiB in it, is it free; block 2 beside free {free}"
+        )
         in_order = [(b.address - FIRST_ADDRESS) // 1024 for b in joined.segment.blocks]
         wanted = [sum(sizes[:at]) for at in range(5) if at not in covered[1:]]
         assert in_order == wanted, f"KiB at which the blocks of the segment begin; free: {free}"
@@ -226,6 +244,18 @@ def test_a_freed_block_is_no_longer_its_owners() -> None:
     second = memory.allocate(4096)
     assert second.serial != serial
     assert not second.owned_by(serial)
+
+
+@pytest.mark.catches("only-what-stays-is-free")
+def test_whatever_a_freed_block_is_joined_with_it_is_no_longer_its_owners() -> None:
+    for order in ((0, 1, 2), (2, 1, 0), (0, 2, 1), (1, 0, 2)):
+        memory = Memory(16 * MIB)
+        blocks = [memory.allocate(512) for _ in range(3)]
+        serials = [block.serial for block in blocks]
+        for at in order:
+            memory.free(blocks[at])
+        owned = [at for at in range(3) if blocks[at].owned_by(serials[at])]
+        assert owned == [], f"freed blocks that seem to be in use; freed in order {order}"
 
 
 def test_freed_memory_is_poison_too_unless_it_is_asked_to_stay_as_it_is() -> None:
@@ -378,6 +408,21 @@ def test_a_graph_replays_after_the_cache_was_emptied() -> None:
     device.memory.release_cached()
     graph.replay()
     np.testing.assert_array_equal(device.read(y), np.full(4, 3, np.float32))
+
+
+def test_a_graph_fails_once_memory_outside_its_pool_to_which_it_points_was_given_back() -> None:
+    device = Device(load_spec("h200"), memory_bytes=64 * MIB)
+    x, y = device.upload(np.ones(4, np.float32)), device.empty(4)
+    workspace = device.upload(np.ones(2**20, np.float32))  # a segment of its own
+    with device.capture() as graph:
+        device.launch(k.multiply, y, x, workspace[:4])
+    graph.replay()
+    device.free(workspace)
+    graph.replay()  # its address is still mapped
+    released = device.memory.release_cached()
+    assert released == 4 * MIB
+    with pytest.raises(IllegalAddress):
+        graph.replay()
 
 
 def test_only_wholly_free_segments_go_back_and_then_their_addresses_are_nobodys() -> None:
@@ -540,10 +585,10 @@ def test_rungs_are_captured_and_reported_largest_first_whatever_the_ladder() -> 
 
 
 def test_another_order_is_kept_to_and_what_it_leaves_out_is_not_captured() -> None:
-    for order in ([1, 2, 4], [2, 8, 1], (4,)):
+    for order in ([1, 2, 4], [2, 8, 1], (4,), []):
         tried: list[int] = []
         report = capture_ladder([1, 2, 4, 8], noting(tried), order)
-        assert tried == list(order)
+        assert tried == list(order), f"rungs in the order of their capture; the order is {order}"
         assert [rung.rung for rung in report.rungs] == list(order)
 
 

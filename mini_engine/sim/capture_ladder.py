@@ -22,9 +22,10 @@ def capture_ladder(
     """Capture every rung once, in the order in which the small ones find room, and report.
 
     `rungs` are all rungs, in any order. `order`, if it is given, is the order to keep to, for a
-    lesson; rungs that it leaves out are not captured. `capture_rung(rung)` captures one into the
-    pool that all share and says what that took. A rung for which it raises `DeviceOutOfMemory` is
-    dropped, and the others are still tried; any other error is passed on.
+    lesson; rungs that it leaves out are not captured, and an empty one leaves out all.
+    `capture_rung(rung)` captures one into the pool that all share and says what that took. A rung
+    for which it raises `DeviceOutOfMemory` is dropped, and the others are still tried; any other
+    error is passed on.
 
     Returns the reports of the captured rungs and the numbers of the dropped ones, each in the order
     in which they were tried.

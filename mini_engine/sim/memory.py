@@ -48,7 +48,7 @@ class Block:
     address: int
     nbytes: int
     pool: int
-    segment: Segment
+    segment: Segment = field(repr=False)  # an error that shows a block would show all of them
     free: bool = False
     serial: int = 0  # which allocation this is: a stale handle carries an older number
 
@@ -65,7 +65,7 @@ class Segment:
     nbytes: int
     pool: int
     blocks: list[Block] = field(default_factory=list)  # by address, without holes
-    bytes_on_host: np.ndarray | None = None  # made when first touched
+    bytes_on_host: np.ndarray | None = field(default=None, repr=False)  # made when first touched
 
     def storage(self) -> np.ndarray:
         """The bytes of this segment, (nbytes,) uint8. Pages that nobody touches cost nothing."""
@@ -125,8 +125,9 @@ class Memory:
         It is the free block of `pool` that fits best or, where none fits, the beginning of a new
         segment. The excess is split off and stays free. A block in use is not `free`, has a serial
         that no allocation had before, and stands in `_live` under its address. All its bytes are
-        poison, whoever had them before, and no others are written. Raises `DeviceOutOfMemory`, and
-        `ValueError` for a negative size or an unknown pool; either changes nothing.
+        poison, whoever had them before, and no others are written. Raises `ValueError` for a
+        negative size or an unknown pool, which changes nothing, and `DeviceOutOfMemory`, which
+        changes no block in use; what was only cached has gone back by then (`_grow`).
         """
         if nbytes < 0:
             raise ValueError(f"allocation of {nbytes} bytes: the size must not be negative")
@@ -148,7 +149,8 @@ class Memory:
 
         Nothing goes back to the device: the address stays mapped. The bytes of `block`, and no
         others, are poisoned, unless `fill` is off: its neighbours may have been freed to stay as
-        they are. For a block that is not in use, raises `ValueError` and changes nothing.
+        they are. `block` says that it is `free`, even where another one now covers its bytes. For a
+        block that is not in use, raises `ValueError` and changes nothing.
         """
         if self._live.get(block.address) is not block:
             raise ValueError(f"address {block.address:#x} is not allocated: freed twice?")

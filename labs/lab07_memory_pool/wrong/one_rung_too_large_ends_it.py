@@ -3,7 +3,7 @@
 
 def capture_ladder(rungs, capture_rung, order=None):
     report = CaptureReport()
-    left = list(order or sorted(rungs, reverse=True))
+    left = list(sorted(rungs, reverse=True) if order is None else order)
     try:
         while left:
             report.rungs.append(capture_rung(left[0]))

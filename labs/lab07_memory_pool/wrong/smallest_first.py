@@ -3,7 +3,7 @@
 
 def capture_ladder(rungs, capture_rung, order=None):
     report = CaptureReport()
-    for rung in order or rungs:
+    for rung in rungs if order is None else order:
         try:
             report.rungs.append(capture_rung(rung))
         except DeviceOutOfMemory:

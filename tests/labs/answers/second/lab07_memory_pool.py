@@ -66,7 +66,8 @@ class Memory:
 
 
 def capture_ladder(rungs, capture_rung, order=None):
-    left = list(reversed(order)) if order else sorted(set(rungs))  # the next one is last
+    # the next one is last
+    left = sorted(set(rungs)) if order is None else list(reversed(order))
     done, dropped = [], []
     while left:
         rung = left.pop()

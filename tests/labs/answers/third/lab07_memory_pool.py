@@ -88,4 +88,6 @@ def capture_ladder(rungs, capture_rung, order=None):
         first.add(capture_all(left[1:]))
         return first
 
-    return capture_all(tuple(order or ()) or tuple(-rung for rung in sorted(-r for r in rungs)))
+    if order is None:
+        order = [-rung for rung in sorted(-r for r in rungs)]
+    return capture_all(tuple(order))
