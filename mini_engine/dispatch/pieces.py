@@ -36,8 +36,9 @@ def split_pieces(ops: Sequence[str], splitting_ops: Collection[str]) -> list[Pie
 
     A bare allocation (`_is_allocation`) launches nothing. Alone in its piece it would make a graph
     of nothing, so it is added to the last piece of captured ops before it, and its number is not
-    used again. Where there is no such piece, it stays one, which a later allocation may join. Two
-    allocations side by side are a piece like any other.
+    used again: the splitting pieces on either side of it stay two. Where there is no such piece, it
+    stays one, which a later allocation may join. Two allocations side by side are a piece like any
+    other.
 
     An op list has no data flow, so allocations are assumed to have no inputs. (vLLM keeps one in
     place if its input is made after the piece that it would move to.)

@@ -134,7 +134,8 @@ class BreakableGraph(PiecewiseGraph):
 
         Afterwards a replay of `launches` must run every launch that was taken once, and in that
         order: the marked ones (label in `break_on`) live, all others as nodes of graphs, those
-        between two marked ones in one graph. Its graphs have `self.pool` and `self.name`.
+        between two marked ones in one graph. Its graphs have `self.pool` and `self.name`. Nothing
+        runs before the replay, marked or not.
 
         Left open: what stands where two marked launches follow each other, or nothing follows the
         last. It may be a graph of nothing, as in vLLM, or no graph. So B breaks leave B + 1 graphs

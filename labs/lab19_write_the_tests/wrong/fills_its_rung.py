@@ -4,15 +4,28 @@
 def every_batch_is_answered_as_the_host_computes_it(graphs):
     service = Service(graphs, SIZES)
     for step, number in enumerate([1, 2, 4, 8, 8, 4, 4, 2, 1]):
-        said = users(number, says=step)
+        said = dict(reversed(users(number, first=step + 1, says=step).items()))
         assert service.step(said) == service.expected(said)
 
 
 def silent_users_are_left_alone(graphs):
     for number in SIZES:
-        service = Service(graphs, SIZES)
-        for said in (users(8), users(number, first=9), users(8, says=5.0)):
-            assert service.step(said) == service.expected(said)
+        for rush_hour in (users(8), users(8, first=16)):
+            service = Service(graphs, SIZES)
+            for said in (rush_hour, users(number, first=9), rush_hour):
+                assert service.step(said) == service.expected(said)
+
+
+def memory_of_others_is_not_touched(graphs):
+    for size in SIZES:
+        service = Service(graphs, (size,))
+        weights = np.ones((size, 4), np.float32)
+        adapters = [service.device.upload(weights) for _ in range(4)]
+        allocated = service.device.memory.allocated_bytes()
+        for _ in range(3):
+            service.step(users(size))
+        assert all(np.array_equal(service.device.read(a), weights) for a in adapters)
+        assert service.device.memory.allocated_bytes() == allocated
 
 
 def live_ops_run_live_and_all_of_them(graphs):

@@ -2,7 +2,7 @@
 
 
 def live_ops_run_live_and_all_of_them(graphs):
-    for live in (("recall",), ("remember", "recall"), ("forget", "remember", "recall")):
+    for live in (("recall",), ("remember", "recall"), ("forget", "recall")):
         service = Service(graphs, SIZES, live=live)
         for number in (3, 1, 8, 5):
             since, said = len(service.device.timeline), users(number, says=number)

@@ -105,9 +105,10 @@ def _of_parts(got: object, expected: object) -> dict[str, str] | None:
         keys = list(dict.fromkeys(keys))[:4]
         return {"got": _entries(got, keys), "expected": _entries(expected, keys)}
     if isinstance(got, set | frozenset) and isinstance(expected, set | frozenset):
+        more, less = got - expected, expected - got
         return {
-            "got": f"{short(got)}, too many: {short(got - expected)}",
-            "expected": f"{short(expected)}, missing: {short(expected - got)}",
+            "got": short(got) + (f", too many: {short(more)}" if more else ""),
+            "expected": short(expected) + (f", missing: {short(less)}" if less else ""),
         }
     if isinstance(got, str) and isinstance(expected, str) and "\n" in got + expected:
         got, expected = got.splitlines(), expected.splitlines()

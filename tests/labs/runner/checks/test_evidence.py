@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from labs.runner.checks.difference import Compared, difference
 from labs.runner.checks.evidence import explained
 
 TEST_FILE = """
@@ -81,3 +82,10 @@ def test_a_long_line_is_cut_where_one_sees_it(tmp_path: Path) -> None:
     told = failed(tmp_path, "test_a_long_reason")["message"]
     assert told.endswith(" …")
     assert len(told) == 300
+
+
+def test_of_two_sets_only_the_side_that_has_more_says_so() -> None:
+    told = difference(Compared("==", set(), {1}))
+    assert told == {"got": "{}", "expected": "{1}, missing: {1}"}
+    told = difference(Compared("==", {1, 2}, {1}))
+    assert told == {"got": "{1, 2}, too many: {2}", "expected": "{1}"}
