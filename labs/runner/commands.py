@@ -22,7 +22,7 @@ from labs.runner.cut.catalogue import Hole, Lab, all_labs, lab_number
 from labs.runner.cut.cutter import definition_of
 from labs.runner.cut.source import shown, source
 from labs.runner.mistakes.diagnosis import diagnose
-from labs.runner.predictions import reminder
+from labs.runner.predictions import scored, unanswered
 from labs.runner.report import as_json, hole_in_doubt, show_report
 from labs.runner.words import command, from_here
 from labs.runner.workspace import Progress
@@ -40,9 +40,7 @@ def run_list(args: Namespace, console: Console) -> Done:
     if not progress.labs and not args.json:  # the first minute: lab 1 is cut, one command to run
         workspace.start(labs[0], progress)
         workspace.save_progress(progress)
-        show.welcome(labs[0], console)
-        if line := reminder(labs[0], progress):
-            console.print(line)
+        show.welcome(labs[0], unanswered(labs[0], progress), console)
         return Done()
     show.listing(labs, progress, console)
     return Done([show.standing(lab, progress) for lab in labs])
@@ -63,9 +61,7 @@ def run_start(args: Namespace, console: Console) -> Done:
         lab = lab.without_words()
     written = workspace.start(lab, progress)
     workspace.save_progress(progress)
-    show.started(lab, bool(written), console)
-    if line := reminder(lab, progress):
-        console.print(line)
+    show.started(lab, bool(written), unanswered(lab, progress), console)
     return Done({"lab": lab.name, "files": [str(p) for p in workspace.my_files(lab).values()]})
 
 
@@ -81,7 +77,7 @@ def run_check(args: Namespace, console: Console) -> Done:
             report = check_implementation(lab, args.impl)
             report.diagnosis = diagnose(lab, lab.texts(args.impl), report)
     show_report(report, console, whose=args.impl, every=args.all, progress=progress)
-    if report.passed and args.impl == "mine" and (line := reminder(lab, progress)):
+    if report.passed and args.impl == "mine" and (line := scored(lab)):
         console.print(line)
     return Done(as_json(report), 0 if report.passed else 1)
 
@@ -160,7 +156,7 @@ def run_reset(args: Namespace, console: Console) -> Done:
     workspace.save_progress(progress)
     for backup in backups:
         console.print(f"kept what you had: {shown(backup)}")
-    show.started(lab, True, console)
+    show.started(lab, True, unanswered(lab, progress), console)
     return Done({"lab": lab.name, "backups": [str(path) for path in backups]})
 
 

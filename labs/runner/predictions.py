@@ -103,20 +103,21 @@ def factor(answers: Sequence[Said]) -> float | None:
     return median(offs) if offs else None
 
 
-def reminder(lab: Lab, progress: Progress) -> str:
-    """One line for `start` and for green; empty where there is nothing to say."""
+def unanswered(lab: Lab, progress: Progress) -> int:
+    """How many questions wait for an answer that would count."""
     asked = questions(lab)
-    answers = said(asked)
+    return 0 if workspace.solved(lab, progress) else len(asked) - len(said(asked))
+
+
+def scored(lab: Lab) -> str:
+    """One line for green; empty where nothing was asked."""
+    asked = questions(lab)
     if not asked:
         return ""
-    if workspace.solved(lab, progress):
-        in_time = [one for one in answers if not one.late]
-        right = sum(one.right for one in in_time)
-        scored = f"{right} of {len(in_time)} predictions were right" if in_time else "The key"
-        return f"{scored}: {command('predict', lab.number)}"
-    if len(answers) < len(asked):
-        return f"First say what you expect ({len(asked)}): {command('predict', lab.number)}"
-    return ""
+    in_time = [one for one in said(asked) if not one.late]
+    right = sum(one.right for one in in_time)
+    score = f"{right} of {len(in_time)} predictions were right" if in_time else "The key"
+    return f"{score}: {command('predict', lab.number)}"
 
 
 def plot(answers: Sequence[Said], path: Path) -> None:

@@ -27,8 +27,8 @@ LEGEND = {
 PASSED = ("passed", "edited")
 
 
-def welcome(lab: Lab, console: Console) -> None:
-    """The first minute."""
+def welcome(lab: Lab, asked: int, console: Console) -> None:
+    """The first minute. `asked` predictions are waited for."""
     (path,) = workspace.my_files(lab).values()
     console.print(
         f"""[bold]Welcome to Launch Bound.[/] {len(all_labs())} labs, each a file of a real engine \
@@ -36,7 +36,7 @@ with holes in it.
 You need no GPU. You fill the holes in your own copy until every test passes.
 
 Lab 1 is cut for you: [bold]{lab.title}[/], about {lab.minutes} minutes
-  read    {lab.chapter}
+{_before_reading(lab, asked)}  read    {lab.chapter}
           labs/{lab.name}/README.md
   edit    {shown(path)}
 
@@ -119,9 +119,10 @@ def next_step(labs: Sequence[Lab], progress: Progress) -> str:
     return f"Next: [bold]{command('start', later[0].number)}[/] ({later[0].title})"
 
 
-def started(lab: Lab, fresh: bool, console: Console) -> None:
-    """What to read, what to edit and what to run."""
+def started(lab: Lab, fresh: bool, asked: int, console: Console) -> None:
+    """What to read, what to edit and what to run. `asked` predictions are waited for."""
     console.print(f"[bold]Lab {lab.number}: {lab.title}[/], about {lab.minutes} minutes")
+    console.print(_before_reading(lab, asked), end="")
     console.print(f"  read    {lab.chapter}\n          labs/{lab.name}/README.md")
     for path in workspace.my_files(lab).values():
         console.print(f"  edit    {shown(path)}{'' if fresh else '  (yours, kept as it is)'}")
@@ -129,6 +130,13 @@ def started(lab: Lab, fresh: bool, console: Console) -> None:
         verb = "mend " if hole.broken else "write"
         console.print(f"  {verb}   [bold]{hole.name}[/]: {escape(hole.task)}")
     console.print(f"\nThen: [bold]{command('check')}[/]   stuck: [bold]{command('hint')}[/]")
+
+
+def _before_reading(lab: Lab, asked: int) -> str:
+    """The questions come first: the chapter answers most of them."""
+    questions = f"{asked} question{'s' * (asked != 1)}"
+    line = f"  predict [bold]{command('predict', lab.number)}[/]   {questions}, before you read\n"
+    return line if asked else ""
 
 
 def updated(

@@ -135,6 +135,26 @@ def test_what_one_says_stays_hidden_until_green_and_is_scored_then(
     assert (workspace.home() / "predictions.png").exists()
 
 
+@pytest.mark.parametrize("words", [[], ["start", "1"]], ids=["the first minute", "start"])
+def test_the_questions_come_before_the_reading_until_they_are_answered(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    count = len(questions(LAB))
+    main(words)
+    told = capsys.readouterr().out
+    assert f"labs predict 1   {count} questions, before you read" in told
+    assert told.index("labs predict 1") < told.index("read    course/")
+    for number in range(1, count):
+        main(["predict", "1", "--question", str(number), "--say", "1"])
+    capsys.readouterr()
+    main(["start", "1"])
+    assert "labs predict 1   1 question, before you read" in capsys.readouterr().out
+    main(["predict", "1", "--question", str(count), "--say", "1"])
+    capsys.readouterr()
+    main(["start", "1"])
+    assert "labs predict" not in capsys.readouterr().out
+
+
 def test_what_is_said_after_green_does_not_count(capsys: pytest.CaptureFixture[str]) -> None:
     solve()
     main(["predict", "1", "--question", "1", "--say", "10"])
