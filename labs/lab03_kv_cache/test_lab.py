@@ -308,14 +308,17 @@ def test_a_score_depends_on_the_distance_of_two_tokens_and_not_on_where_they_sta
     same(scores[2], scores[0], "scores, all 40 further on")
 
 
-def test_padded_rows_write_to_slot_0_and_to_no_other() -> None:
-    """A graph of 4 runs a batch of 2: two rows are zeros, token 0 at position 0, slot 0."""
+def test_padded_rows_write_to_no_slot_but_slot_0() -> None:
+    """A graph of 4 runs a batch of 2: two rows are zeros, token 0 at position 0, slot 0. Nobody
+    reads slot 0, so what stands there afterwards is all the same.
+    """
     done = Rows(6, slots=[30, 9, 0, 0], positions=[2, 5, 0, 0])
     for cache in (done.keys, done.values):
-        changed = np.flatnonzero((cache != Rows.MARK).any(axis=(1, 2)))
-        assert changed.tolist() == [0, 9, 30], "slots that were written"
+        changed = np.flatnonzero((cache[1:] != Rows.MARK).any(axis=(1, 2))) + 1
+        assert changed.tolist() == [9, 30], "slots that were written, but for slot 0"
 
 
+@pytest.mark.catches("turned-before-the-norm")
 def test_with_qk_norm_heads_are_normed_before_they_are_turned() -> None:
     done = Rows(7, slots=[30, 9, 17], positions=[2, 5, 0], eps=TINY.rms_norm_eps)
     same(done.q, done.right_q, "queries")
@@ -477,15 +480,33 @@ def test_rows_have_the_shape_of_the_cache_whatever_its_heads_and_blocks() -> Non
 def test_no_more_is_copied_than_the_blocks_that_the_context_reaches_into() -> None:
     cache = frozen(np.zeros((8, 16, 2, 8), F32))  # a block of 16 tokens is 1,024 bytes
     table = frozen(np.array([5, 3, 1, 2, *[0] * 4000], np.int32))  # so wide for one long context
-    k._context_rows(cache, table, 60)  # once before: the first call may have something to import
+    # four blocks are 4,096 bytes; a few copies of them, and lists of indices, are some 20,000
+    peak = peak_bytes(cache, table, 60)
+    assert peak < 100_000, "a row of the table is 4,004 entries, 4 MB of blocks"
+
+
+@pytest.mark.catches("one-block-more")
+def test_a_context_that_ends_with_its_block_does_not_reach_into_the_next() -> None:
+    """The request may hold blocks for its next steps already."""
+    cache = frozen(np.zeros((4, 16, 2, 512), F32))  # a block of 16 tokens is 65,536 bytes
+    table = frozen(np.array([2, 3, 1, 0], np.int32))
+    for blocks in (1, 2):
+        held, n = frozen(np.where(np.arange(4) < blocks, table, 0)), 16 * blocks
+        less = peak_bytes(cache, held, n - 1)
+        full = peak_bytes(cache, table, n)
+        # a copy of rows grows by a row, some 6%; another block is 50% or more
+        assert full < 1.25 * less, f"bytes for {n} tokens, and for {n - 1} with no block ahead"
+
+
+def peak_bytes(cache: np.ndarray, blocks: np.ndarray, context_len: int) -> int:
+    """The most memory that gathering these rows takes at once."""
+    k._context_rows(cache, blocks, context_len)  # the first call may have something to import
     tracemalloc.start()
     try:
-        k._context_rows(cache, table, 60)
-        peak_bytes = tracemalloc.get_traced_memory()[1]
+        k._context_rows(cache, blocks, context_len)
+        return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    # four blocks are 4,096 bytes; a few copies of them, and lists of indices, are some 20,000
-    assert peak_bytes < 100_000, "a row of the table is 4,004 entries, 4 MB of blocks"
 
 
 @pytest.mark.catches("does-not-see-itself")
@@ -495,6 +516,19 @@ def test_a_token_sees_its_own_key() -> None:
     same(alone.attention(), own_value, "the only token of a text")
     decode = Paged(4, [(1, 9)])
     same(decode.attention(), decode.expected(), "token 8 of a text")
+
+
+@pytest.mark.catches("heads-take-turns")
+def test_neighbouring_query_heads_share_a_kv_head() -> None:
+    """Four query heads and two KV heads: heads 0 and 1 read the first, heads 2 and 3 the second."""
+    paged = Paged(8, [(1, 5)])
+    same(paged.attention(), paged.expected(), "heads of the last token of 5")
+
+
+@pytest.mark.catches("chunk-begins-its-text")
+def test_a_token_of_a_later_chunk_sees_all_chunks_before_it() -> None:
+    paged = Paged(10, [(3, 8)])
+    same(paged.attention(), paged.expected(), "tokens 5 to 7 of a prompt of 8")
 
 
 @pytest.mark.catches("sees-the-future")

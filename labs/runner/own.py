@@ -154,10 +154,12 @@ def _in_one_place(mine: str, text: str) -> bool:
 
 def _crashed(told: str) -> bool:
     """Did it end in one of Python's own errors, which name the place, so that there is little to
-    find, or in a signal, after which there is nothing to look at?"""
+    find, or in a signal, after which there is nothing to look at? Triton's interpreter wraps what a
+    kernel raises into an error of its own."""
     last = (told.splitlines() or [""])[-1]
     kind = getattr(builtins, last.partition(":")[0], None)
-    return last.startswith(DIED_OF) or (isinstance(kind, type) and issubclass(kind, BaseException))
+    own = isinstance(kind, type) and issubclass(kind, BaseException)
+    return own or last.startswith((DIED_OF, "triton."))
 
 
 def _changes(before: str, after: str) -> list[str]:

@@ -145,6 +145,7 @@ def test_a_show_that_dies_of_a_signal_says_which_and_is_the_last_choice_of_a_sab
     told = output(f"labs.{LAB.name}.show", {module: dying}, {}, LIMIT_S)
     assert own._crashed(told), told
     assert told.splitlines()[-1] == "the process died of SIGABRT"
+    assert own._crashed("a line\ntriton.runtime.errors.InterpreterError: TypeError('operands')")
     assert not own._crashed("a line\n3 of 4 tokens differ")
 
 

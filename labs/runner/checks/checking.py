@@ -261,9 +261,11 @@ def _report(lab: Lab, events: list[dict[str, Any]], late: bool, code: int | None
     elif late:
         report.stopped = f"stopped after {lab.limit_s:g} s{running}: {endless}"
     else:
-        report.stopped = f"the process ended{running} with {_ending(code)}: " + (
-            f"it ran out of memory ({lab.memory_gb:g} GB is this lab's limit) or crashed in "
-            f"compiled code"
+        stray = "a kernel read or wrote beyond its tensors: is a mask missing, or an offset wrong?"
+        report.stopped = (
+            f"the process ended{running} with {_ending(code)}: it ran out of memory "
+            f"({lab.memory_gb:g} GB is this lab's limit) or "
+            + (stray if "triton" in lab.packages else "crashed in compiled code")
         )
     place = last.get("broken") or last.get("loop") or last.get("exit") or {}
     report.where, report.line = place.get("where", ""), place.get("line", "")

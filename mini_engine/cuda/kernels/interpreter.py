@@ -45,6 +45,7 @@ def install_bf16_guard() -> None:
     builder.honest_bf16 = True
     _widen_dot(builder, interpreter.TensorHandle)
     _round_cast(builder, interpreter.TensorHandle)
+    _add_constants(builder, interpreter.TensorHandle)
     for name in dir(builder):
         if name in _GUARDED or name.startswith(_GUARDED_PREFIXES):
             setattr(builder, name, _refuse_bf16(name, getattr(builder, name)))
@@ -104,6 +105,16 @@ def _round_cast(builder: Any, handle: Any) -> None:
         return inner(self, source, target)
 
     builder.cast_impl = cast_impl
+
+
+def _add_constants(builder: Any, handle: Any) -> None:
+    """Triton's own has numbers of every type but this one, and so `x * 0.5` of a bf16 tile ended in
+    an AttributeError before the operation could be refused."""
+
+    def get_bf16(_: Any, value: float) -> Any:
+        return handle(round_to_bf16(np.array([value], np.float32)), tl.bfloat16)
+
+    builder.get_bf16 = get_bf16
 
 
 def _guard_reductions(reductions: Any) -> None:

@@ -34,6 +34,22 @@ def test_arithmetic_on_bf16_raises_instead_of_adding_bit_patterns(reduces: bool)
 
 
 @triton.jit
+def number_kernel(out, x, multiplies: tl.constexpr):
+    at = tl.arange(0, 8)
+    value = tl.load(x + at)
+    tl.store(out + at, value * 0.5 if multiplies else tl.where(at < 4, value, 0.3))
+
+
+def test_a_number_beside_a_bf16_tile_is_bf16_and_may_not_be_multiplied_with_it() -> None:
+    x = torch.ones(8, dtype=torch.bfloat16)
+    out = torch.zeros_like(x)
+    number_kernel[(1,)](out, x, multiplies=False)
+    assert torch.equal(out, torch.tensor([1.0] * 4 + [0.3] * 4, dtype=torch.bfloat16))
+    with pytest.raises(Exception, match="create_fmul on bf16 is garbage in the interpreter"):
+        number_kernel[(1,)](out, x, multiplies=True)
+
+
+@triton.jit
 def dot_kernel(out, a, b):
     i = tl.arange(0, 16)
     at = i[:, None] * 16 + i[None, :]

@@ -91,6 +91,12 @@ def test_a_process_that_ends_is_told_with_the_test_and_the_line(
     assert report.where == f"{tmp_path}/launch_model.py:{BEGINS + 1}"
 
 
+def test_where_a_lab_has_kernels_a_crash_may_be_an_address_beyond_a_tensor(tmp_path: Path) -> None:
+    with_kernels = replace(LAB, packages=("triton",))
+    for lab, says in ((LAB, "compiled code"), (with_kernels, "is a mask missing")):
+        assert says in checked(tmp_path, "import os; os.abort()", lab=lab).stopped
+
+
 @pytest.mark.parametrize(
     ("line", "says"),
     [
