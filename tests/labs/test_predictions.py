@@ -39,7 +39,7 @@ def test_a_lab_asks_two_to_four_questions_and_says_why(lab: Lab) -> None:
 
 @each_lab
 def test_the_page_of_a_lab_keeps_its_keys_to_itself(lab: Lab) -> None:
-    """It is read before one predicts."""
+    """It may be read before one predicts."""
     page = re.sub(r"<details>.*?</details>", "", (lab.folder / "README.md").read_text(), flags=re.S)
     page = " ".join(page.split())
     for one in questions(lab):
