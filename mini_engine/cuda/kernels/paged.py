@@ -146,8 +146,8 @@ def online_softmax(scores, valid, values, m, l, acc):
     scores (rows, tile) float32; valid, of that shape or broadcast to it: which of them count;
     values (tile, D). So far, in float32: m (rows,), the largest score, at first LOWEST; l (rows,),
     the sum of exp(score - m); acc (rows, D), the sum of exp(score - m) · value. A score that is not
-    valid has weight 0, whatever it is. Both operands of `tl.dot` must have the dtype of values;
-    input_precision="ieee" keeps all bits of float32 on tensor cores.
+    valid has weight 0, whatever number it is. Both operands of `tl.dot` must have the dtype of
+    values; input_precision="ieee" keeps all bits of float32 on tensor cores.
     """
     scores = tl.where(valid, scores, LOWEST)
     m_new = tl.maximum(m, tl.max(scores, axis=1))
