@@ -70,7 +70,7 @@ def read_trace(path: Path) -> dict[str, list[TraceEvent]]:
 
     Raises ValueError, naming the file, the event and the field, if it is no such trace.
     """
-    document = read_json(Path(path), MAX_BYTES)
+    document = read_json(Path(path), MAX_BYTES, repeats=True)  # profilers repeat some arguments
     rows = document.get("traceEvents") if isinstance(document, dict) else None
     if not isinstance(rows, list):
         raise ValueError(f"{path}: no list under 'traceEvents': is this a Chrome trace?")
