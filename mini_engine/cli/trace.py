@@ -112,7 +112,7 @@ def show(result: dict[str, Any], console: Console) -> None:
     remarks = {}
     for name, row in result["timelines"].items():
         short, _, remark = name.partition(" (")
-        remarks[remark.removesuffix(")")] = short.split()[0]
+        remarks[remark.removesuffix(")")] = (short.split() or [name])[0]
         table.add_row(
             short,
             f"{row['events']:,}",
