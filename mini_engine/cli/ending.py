@@ -36,6 +36,8 @@ FAULT = "an error of the program, not of its input"
 OUT_OF_MEMORY = "out of memory"
 MUCH = "ask for less, or take a machine with more"
 NARROWEST = 20  # columns: in fewer there is nothing to read, and in 0 tables are blank lines
+WIDEST = 10_000  # a title in the middle of 10^8 takes gigabytes
+NO_ROOM_TO_LOAD = ("failed to map segment", "cannot allocate memory")  # says ld.so of a library
 PRESSED: list[int] = []  # Ctrl-C, in a process that runs `program`
 
 
@@ -65,7 +67,8 @@ def program(name: str, main: Callable[[], int]) -> int:
         signal.signal(signal.SIGINT, interrupt)
         atexit.register(last)
     width = os.environ.get("COLUMNS", "")
-    if width.isdecimal() and int(width) < NARROWEST:  # 0, where a terminal does not know its own
+    # 0, where a terminal does not know its own; and a line of a table is as long as it is wide
+    if width.isdecimal() and not NARROWEST <= int(width[:9]) <= WIDEST:
         del os.environ["COLUMNS"]
     for stream in (sys.stdout, sys.stderr):
         if stream is not None and hasattr(stream, "reconfigure"):
@@ -146,6 +149,8 @@ def ending(error: BaseException) -> tuple[int, str]:
             if words and "memory" in words.lower():
                 return 2, words
             return 2, f"{OUT_OF_MEMORY}{': ' * bool(words)}{words}: {MUCH}"
+        case ImportError() if any(said in words for said in NO_ROOM_TO_LOAD):
+            return 2, f"{OUT_OF_MEMORY} while {(error.name or 'a library')} was loaded: {MUCH}"
         case RecursionError():
             return 2, f"nested too deeply ({words}): give a file with fewer levels"
         case ModuleNotFoundError() if not _ours(error.name or ""):

@@ -59,6 +59,8 @@ def _typed(word: str) -> str:
 def _text_of(file: str, name: str) -> str:
     """What stands in a file or, for -, on standard input. `name` is for errors."""
     if file == "-":
+        if sys.stdin is None:
+            raise ValueError("standard input is closed: give it prompts, or --prompts a file")
         content = sys.stdin.buffer.read(MAX_BYTES + 1)
     else:
         with Path(file).open("rb") as opened:

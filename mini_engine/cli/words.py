@@ -15,6 +15,11 @@ from mini_engine.records.did_you_mean import did_you_mean
 class Parser(argparse.ArgumentParser):
     """argparse's parser, with suggestions, whose errors are raised and not printed."""
 
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """As argparse does, but a full disk is an error there too."""
+        if message and file is not None:
+            file.write(message)
+
     def error(self, message: str) -> NoReturn:
         raise ValueError(message)
 

@@ -28,6 +28,11 @@ TOO_MUCH = "out of memory: ask for less, or take a machine with more"
         (ValueError(), 2, "bad input (ValueError)"),
         (MemoryError(), 2, TOO_MUCH),
         (
+            ImportError("libx.so: failed to map segment from shared object", name="numpy"),
+            2,
+            "out of memory while numpy was loaded: ask for less, or take a machine with more",
+        ),
+        (
             MemoryError("Unable to allocate 8 EiB"),
             2,
             "out of memory: Unable to allocate 8 EiB: ask",
@@ -238,12 +243,30 @@ def test_an_error_that_nobody_can_read_is_not_written_among_the_data() -> None:
     assert (done.returncode, done.stdout) == (2, "")
 
 
-@pytest.mark.parametrize("columns", ["0", "1"])
+@pytest.mark.parametrize("columns", ["0", "1", "99999999", "9" * 5000])
 def test_a_terminal_that_does_not_know_its_width_gets_all_words(columns: str) -> None:
     environment = os.environ | {"COLUMNS": columns}
     words = [sys.executable, "-m", "mini_engine", "ladder"]
     done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert "1, 2, 4, 8" in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+def test_help_that_cannot_be_written_is_an_error() -> None:
+    command = f"{sys.executable} -m mini_engine capacity --help > /dev/full"
+    environment = os.environ | {"PYTHONUNBUFFERED": "1"}
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=ROOT, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert done.stderr.endswith("standard output: no space left on device\n")
+
+
+def test_prompts_from_a_closed_standard_input_are_refused() -> None:
+    command = f"{sys.executable} -m mini_engine generate --prompts - <&-"
+    done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "standard input is closed" in done.stderr
 
 
 @pytest.mark.parametrize(
