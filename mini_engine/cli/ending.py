@@ -39,6 +39,7 @@ NARROWEST = 20  # columns: in fewer there is nothing to read, and in 0 tables ar
 WIDEST = 10_000  # a title in the middle of 10^8 takes gigabytes
 NO_ROOM_TO_LOAD = ("failed to map segment", "cannot allocate memory")  # says ld.so of a library
 PRESSED: list[int] = []  # Ctrl-C, in a process that runs `program`
+TOLD: list[int] = []  # whether a line about it has been written
 
 
 class CheckFailed(RuntimeError):
@@ -61,6 +62,8 @@ def program(name: str, main: Callable[[], int]) -> int:
 
     def last() -> None:  # of all that is done at exit
         if PRESSED:  # Python would end itself by SIGINT if it had been in an exec()
+            if not TOLD:  # the work was done, and Ctrl-C came while libraries gave back theirs
+                say(f"{name}: interrupted")
             os._exit(130)
 
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
@@ -86,6 +89,7 @@ def guarded(name: str, main: Callable[[], int], *, as_json: bool = False) -> int
             code = main()
             if code not in (0, 130) and PRESSED:  # somebody has caught it, and failed for it
                 raise KeyboardInterrupt
+            TOLD.extend([code] * (code == 130))
             return code
         finally:
             if sys.stdout is not None:
@@ -100,6 +104,7 @@ def guarded(name: str, main: Callable[[], int], *, as_json: bool = False) -> int
 
             traceback.print_exc()
         code, words = ending(KeyboardInterrupt() if PRESSED else error)
+    TOLD.extend([code] * (code == 130))
     if words:
         say(as_json_line(name, code, words) if as_json else f"{name}: {words}")
     return code

@@ -237,6 +237,25 @@ def test_ctrl_c_while_a_program_works_is_one_line_whoever_catches_it() -> None:
     assert (process.returncode, err) == (130, "program: interrupted\n")
 
 
+def test_ctrl_c_when_the_work_is_done_and_the_program_not_yet_gone_has_its_line() -> None:
+    program = (
+        "import atexit, sys, time; from mini_engine.cli import ending\n"
+        "def main():\n"
+        "    atexit.register(lambda: print('done', flush=True) or time.sleep(60))\n"
+        "    return 0\n"
+        "sys.exit(ending.program('program', main))"
+    )
+    words = [sys.executable, "-c", program]
+    with subprocess.Popen(
+        words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout
+        assert process.stdout.readline() == "done\n"
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (130, "program: interrupted\n")
+
+
 def test_an_error_that_nobody_can_read_is_not_written_among_the_data() -> None:
     command = f"{sys.executable} -m mini_engine capacity --shape nowhere --json 2>&-"
     done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True)
