@@ -22,6 +22,7 @@ from mini_engine.predict.oplists import STYLES
 from mini_engine.records.did_you_mean import did_you_mean
 from mini_engine.records.whole_file import check_folder, check_out
 
+CARD = "h200"  # where --spec names none
 LONGEST = 30  # characters of a number that is read as it stands
 MOST = 10**15
 MODES = ("NONE", "PIECEWISE", "FULL", "FULL_AND_PIECEWISE")
@@ -37,8 +38,8 @@ def add_shape(parser: argparse.ArgumentParser) -> None:
 
 def add_spec(parser: argparse.ArgumentParser) -> None:
     """`--spec`: the card that times are predicted for."""
-    words = f"card: {', '.join(spec_names())}, or a JSON file (default: h200)"
-    parser.add_argument("--spec", default="h200", help=words)
+    words = f"card: {', '.join(spec_names())}, or a JSON file (default: {CARD})"
+    parser.add_argument("--spec", default=CARD, help=words)
     add_engine(parser)
 
 
@@ -238,6 +239,13 @@ def json_out(word: str) -> Path:
 def out_folder(word: str) -> Path:
     """A folder that files can be written into, or that can be made, for `type=`."""
     return _out(word, folder=True)
+
+
+def check_not_onto(out: Path, *read: str | Path | None) -> None:
+    """Raises ValueError where a result would be written over what it is made of."""
+    for name in read:
+        if name is not None and Path(name).is_file() and out.exists() and out.samefile(name):
+            raise ValueError(f"{out}: it is read for this: give another file to write")
 
 
 def _out(word: str, endings: tuple[str, ...] = (), *, folder: bool = False) -> Path:

@@ -137,7 +137,8 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     if limits.prefix_caching or swapping:  # else blocks are only counted
         simulated = without_idle_blocks(limits, trace.requests.lengths)
         _check_blocks(simulated)
-    tokens = trace.requests.prompt_tokens
+    most = limits.max_model_len  # a longer prompt is not served
+    tokens = sum(prompt for prompt, _ in trace.requests.lengths if prompt < most)
     prefills = tokens // limits.max_num_batched_tokens
     if prefills > MANY_PREFILLS:
         console.print(
