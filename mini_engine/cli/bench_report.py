@@ -15,6 +15,7 @@ from mini_engine import plots
 from mini_engine.cli import CheckFailed
 from mini_engine.measure import bars
 from mini_engine.measure.bar_points import bench_line
+from mini_engine.measure.bench_check import check_bench
 from mini_engine.measure.evidence import Measurement, read_measurement, without_paths
 from mini_engine.measure.table import markdown
 from mini_engine.records.measured import Origin, ablation, measured_steps, of_one_place, origin_of
@@ -33,12 +34,8 @@ def report(
     Raises ValueError for a file that is no benchmark, and where a shape or context has no result.
     """
     measurement = read_measurement(path)
-    try:
-        return _report(measurement, path, out or path, shape, context)
-    except KeyError as error:
-        raise ValueError(
-            f"{path}: no {error} in it, another version wrote it: measure again"
-        ) from None
+    check_bench(path, measurement)
+    return _report(measurement, path, out or path, shape, context)
 
 
 def check_any_ran(result: dict[str, Any]) -> dict[str, Any]:
