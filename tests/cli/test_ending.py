@@ -271,6 +271,14 @@ def test_a_terminal_that_does_not_know_its_width_gets_all_words(columns: str) ->
     assert max(map(len, done.stdout.splitlines())) <= 80
 
 
+def test_a_site_does_not_go_where_a_file_is(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    words = [sys.executable, "-m", "course.site", "-o", str(tmp_path / "file")]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"course.site: {tmp_path}/file: a file, expected a folder\n"
+
+
 def test_help_that_cannot_be_written_is_an_error() -> None:
     command = f"{sys.executable} -m mini_engine capacity --help > /dev/full"
     environment = os.environ | {"PYTHONUNBUFFERED": "1"}
