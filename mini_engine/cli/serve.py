@@ -126,12 +126,18 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     requests = with_shared_prefix(trace.requests, args.shared_prefix, share)
     costs = StepModel(shape, spec, args.style or spec.ops, stored)
     copies = SwapCost(costs, plan.dispatcher, args.max_num_batched_tokens, args.block_size)
+    host_bytes = int((args.swap_space or 4) * GIB)
+    if swapping and host_bytes < copies.block_bytes:
+        raise ValueError(
+            f"--swap-space {host_bytes / GIB:g} holds no block: one of {args.block_size:,} tokens "
+            f"takes {copies.block_bytes:,} bytes"
+        )
     limits = replace(
         plan.limits,
         num_blocks=min(plan.limits.num_blocks, 1 + (args.kv_blocks or plan.limits.num_blocks)),
         prefix_caching=args.prefix_caching,
         preemption=args.preemption,
-        host_blocks=int((args.swap_space or 4) * GIB) // copies.block_bytes if swapping else 0,
+        host_blocks=host_bytes // copies.block_bytes if swapping else 0,
     )
     simulated = limits
     if limits.prefix_caching or swapping:  # else blocks are only counted
