@@ -7,6 +7,7 @@ In:  the path of a measurement file. Out: `NAME.md`, `NAME-itl.png`, `NAME-cross
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,19 @@ from mini_engine.records.measured import Origin, ablation, measured_steps, of_on
 from mini_engine.records.rows import NOT_RUN, Row
 from mini_engine.records.whole_file import write_whole
 
+MEASURES = (
+    "quick", "batch", "arms", "against", "rounds", "steps", "processes", "minutes", "blas", "spec",
+    "host", "resume",
+)  # fmt: skip
 Draw = Callable[[Sequence[Row], Path, Origin], None]
+
+
+def plotted(args: argparse.Namespace) -> dict[str, Any]:
+    """What `bench --plot` makes. ValueError for an option that only a measurement has a use for."""
+    for name in MEASURES:
+        if getattr(args, name):
+            raise ValueError(f"--{name}: with --plot nothing is measured, so leave it out")
+    return report(args.plot, args.out, _only(args, "shape"), _only(args, "context"))
 
 
 def report(
@@ -47,6 +60,14 @@ def check_any_ran(result: dict[str, Any]) -> dict[str, Any]:
             f"({result['out']} has the reason of each)"
         )
     return result
+
+
+def _only(args: argparse.Namespace, name: str) -> Any:
+    """The one value of a list option, None where it is not given."""
+    values = getattr(args, name) or [None]
+    if len(values) > 1:
+        raise ValueError(f"--{name} {','.join(map(str, values))}: with --plot, give one")
+    return values[0]
 
 
 def _report(

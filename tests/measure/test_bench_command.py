@@ -504,6 +504,8 @@ def test_a_picture_of_another_place_is_drawn_when_asked_for_and_only_where_there
     write_measurement(out, made_up([rows[0], {"shape": "x"}]))
     assert main(["bench", "--plot", str(out)]) == 2
     assert "row 2: no 'status' in it: another version wrote it" in capsys.readouterr().err
+    assert main(["bench", "--plot", str(out), "--resume"]) == 2
+    assert "--resume: with --plot nothing is measured" in capsys.readouterr().err
     assert main(["bench", "--plot", str(tmp_path / "none.json")]) == 2
     assert "none.json" in capsys.readouterr().err
 
