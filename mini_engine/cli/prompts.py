@@ -10,6 +10,8 @@ import os
 import sys
 from pathlib import Path
 
+from mini_engine.cli.words import Once
+
 BUILT_IN = ("Return True if", "Remove the", "Return a list of", "Return the number of", "Convert a")
 MAX_BYTES, MAX_PROMPTS = 4 * 2**20, 10_000  # of a file
 
@@ -20,7 +22,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--prompt", action="append", metavar="TEXT", help="a prompt; give it again for more"
     )
     parser.add_argument(
-        "--prompts", metavar="FILE", help="a file with a prompt on each line; - is standard input"
+        "--prompts",
+        action=Once,
+        metavar="FILE",
+        help="a file with a prompt on each line; - is standard input",
     )
 
 
