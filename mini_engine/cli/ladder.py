@@ -71,6 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     shape, spec = options.shape_and_spec(args)
     histogram = read_histogram(args.histogram) if args.histogram else None
+    options.check_not_onto(args.out, args.histogram)
     if args.rungs and histogram is None:
         raise ValueError("--rungs looks for the best ladder of a histogram: give --histogram too")
     if histogram is not None and args.spec_tokens:

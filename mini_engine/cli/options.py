@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -244,7 +245,8 @@ def out_folder(word: str) -> Path:
 def check_not_onto(out: Path, *read: str | Path | None) -> None:
     """Raises ValueError where a result would be written over what it is made of."""
     for name in read:
-        if name is not None and Path(name).is_file() and out.exists() and out.samefile(name):
+        # a word that is no path may be longer than a path may be
+        if name is not None and os.path.isfile(name) and out.exists() and out.samefile(name):
             raise ValueError(f"{out}: it is read for this: give another file to write")
 
 

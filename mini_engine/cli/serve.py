@@ -106,6 +106,8 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         raise ValueError("--share without --shared-prefix does nothing: say how long the prefix is")
     if args.swap_space and not swapping:
         raise ValueError("--swap-space without --preemption swap or cheaper does nothing: add one")
+    if args.out:
+        options.check_not_onto(args.out, args.trace)
     share = 1.0 if args.share is None else args.share
     shape, spec = options.shape_and_spec(args)
     stored = stored_as(shape, args.quant, args.kv_dtype)

@@ -151,6 +151,8 @@ def test_names_are_names_in_upper_and_in_lower_case(
         ("trace --read none.json -o other.json", "nothing else: leave out --out"),
         ("trace --read none.json", 'none.json: no event with a duration ("ph": "X")'),
         ("trace --spec mine.json -o ./mine.json", "mine.json: it is read for this"),
+        ("serve --trace t.png -o t.png", "t.png: it is read for this: give another file"),
+        ("ladder --histogram t.png -o t.png", "t.png: it is read for this"),
         ("ladder --mode NONE --histogram 33:100", "--mode NONE captures nothing"),
         ("ladder --histogram 3_3:100", "entry 3_3:100, expected rows:steps"),
         ("ladder --histogram twice.json", "twice.json: '33' stands twice"),
@@ -173,6 +175,7 @@ def test_what_cannot_be_is_refused_in_one_line(
     Path("none.json").write_text(json.dumps({"traceEvents": [begin]}))
     row = {"arrival_s": 0, "prompt_tokens": 10**14, "output_tokens": 3}
     Path("long.jsonl").write_text(json.dumps(row))
+    Path("t.png").write_text('{"33": 5}')
     Path("twice.json").write_text('{"33": 100, "33": 20}')
     Path("mine.json").write_text((FOLDERS["card"] / "h200.json").read_text())
     assert main(shlex.split(words)) == 2
@@ -180,6 +183,11 @@ def test_what_cannot_be_is_refused_in_one_line(
     assert printed.out == ""
     assert printed.err.count("\n") == 1
     assert says in printed.err
+
+
+def test_a_histogram_in_words_may_be_longer_than_a_path(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ",".join(f"{rows}:5" for rows in range(1, 1500))
+    assert answer(capsys, f"ladder --histogram {words} --rungs 2")["histogram"]["steps"] == 5 * 1499
 
 
 def test_few_tokens_a_step_are_slow_to_simulate_and_it_says_so(
