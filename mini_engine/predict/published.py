@@ -150,6 +150,11 @@ def read_points(path: Path, sheets: Sheets) -> tuple[list[Point], list[str]]:
     if not isinstance(data, list) or not data:
         raise ValueError(f"{path}: expected a list of points")
     points = [_point(item, f"{path}: point {n}") for n, item in enumerate(data, start=1)]
+    numbers: dict[str, int] = {}
+    for n, point in enumerate(points, start=1):
+        first = numbers.setdefault(point.id, n)
+        if first != n:
+            raise ValueError(f"{path}: points {first} and {n} have one id, {point.id!r:.40}")
     complaints = [sheets.complaint(point) for point in points]
     known = [p for p, complaint in zip(points, complaints, strict=True) if complaint is None]
     return known, [complaint for complaint in complaints if complaint]

@@ -125,6 +125,11 @@ def test_a_bad_field_is_refused_by_file_point_and_field(
     assert "\n" not in str(error.value)
 
 
+def test_two_points_of_one_id_are_refused_for_nobody_could_name_one(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="points 1 and 2 have one id, 'mine-1'"):
+        read(tmp_path, GOOD, {**GOOD, "batch": 8})
+
+
 @pytest.mark.parametrize("data", [[], {}, "points", 3])
 def test_what_is_no_list_of_points_is_refused(tmp_path: Path, data: object) -> None:
     path = tmp_path / "points.json"
