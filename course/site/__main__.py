@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from mini_engine.cli import ending
+from mini_engine.records.whole_file import check_folder
 
 ROOT = Path(__file__).parent.parent.parent
 SITE = Path(__file__).parent
@@ -33,7 +34,7 @@ def main() -> int:
     )
     parser.add_argument("--serve", action="store_true", help="then show it on localhost:8000")
     args = parser.parse_args()
-    code = build(args.out)
+    code = build(check_folder(args.out))
     if code == 0:
         print(f"the site: {args.out}/index.html")
     if code == 0 and args.serve:

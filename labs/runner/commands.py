@@ -66,6 +66,9 @@ def run_start(args: Namespace, console: Console) -> Done:
 
 
 def run_check(args: Namespace, console: Console) -> Done:
+    if args.debug and (args.json or args.impl != "mine"):
+        other = "--json" if args.json else f"--impl {args.impl}"
+        raise ValueError(f"--debug gives your file's tests the terminal: leave out {other}")
     progress = workspace.load_progress()
     lab = chosen_lab(args, progress)
     show.refuse_missing_packages(lab)

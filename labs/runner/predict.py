@@ -28,6 +28,8 @@ def run_predict(args: Namespace, console: Console) -> Done:
         raise ValueError(f"lab {lab.number} asks for no predictions")
     if (args.question is None) != (args.say is None):
         raise ValueError("--question K and --say ANSWER belong together")
+    if args.because and args.say is None:
+        raise ValueError("--because is the reason of an answer: give --question K and --say, too")
     if args.question is not None:
         if not 1 <= args.question <= len(asked):
             raise ValueError(f"lab {lab.number} asks 1 to {len(asked)}, given {args.question}")

@@ -135,12 +135,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
-    from mini_engine.cli.bench_report import check_any_ran, report
+    from mini_engine.cli.bench_report import check_any_ran, plotted, report
 
+    if args.plot:
+        return plotted(args)
     if args.against == [bench_against.LIST]:
         return {"engines": bench_against.listed()}
-    if args.plot:
-        return report(args.plot, args.out, _only(args, "shape"), _only(args, "context"))
     out = _measure(args, console)
     return {"out": str(out)} if args.process else check_any_ran(report(_judged(out)))
 
@@ -233,14 +233,6 @@ def show(result: dict[str, Any], console: Console) -> None:
 
 
 # ---------------------------------------------------------------- parts
-
-
-def _only(args: argparse.Namespace, name: str) -> Any:
-    """The one value of a list option, None where it is not given."""
-    values = getattr(args, name) or [None]
-    if len(values) > 1:
-        raise ValueError(f"--{name} {','.join(map(str, values))}: with --plot, give one")
-    return values[0]
 
 
 def _fill_in(args: argparse.Namespace, backend: GraphBackend) -> None:

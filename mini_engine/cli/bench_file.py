@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mini_engine.cli import measuring
+from mini_engine.measure.bench_check import check_bench
 from mini_engine.measure.evidence import Measurement, continued, read_measurement, write_measurement
 from mini_engine.measure.table import OVER, joined, wants
 from mini_engine.model.config import ModelConfig
@@ -151,6 +152,7 @@ def _header(
 def _resumed(out: Path, measurement: Measurement) -> Measurement:
     """The existing file. ValueError where it was measured in another way than this run does."""
     old = continued(out, read_measurement(out), measurement)
+    check_bench(out, old)
     for name in ("spec", "host", "rounds", "steps", "anchor", "blas"):
         if old.figures.get(name) != measurement.figures[name]:
             raise ValueError(

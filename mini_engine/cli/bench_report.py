@@ -7,6 +7,7 @@ In:  the path of a measurement file. Out: `NAME.md`, `NAME-itl.png`, `NAME-cross
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,26 @@ from mini_engine import plots
 from mini_engine.cli import CheckFailed
 from mini_engine.measure import bars
 from mini_engine.measure.bar_points import bench_line
+from mini_engine.measure.bench_check import check_bench
 from mini_engine.measure.evidence import Measurement, read_measurement, without_paths
 from mini_engine.measure.table import markdown
 from mini_engine.records.measured import Origin, ablation, measured_steps, of_one_place, origin_of
 from mini_engine.records.rows import NOT_RUN, Row
 from mini_engine.records.whole_file import write_whole
 
+MEASURES = (
+    "quick", "batch", "arms", "against", "rounds", "steps", "processes", "minutes", "blas", "spec",
+    "host", "resume",
+)  # fmt: skip
 Draw = Callable[[Sequence[Row], Path, Origin], None]
+
+
+def plotted(args: argparse.Namespace) -> dict[str, Any]:
+    """What `bench --plot` makes. ValueError for an option that only a measurement has a use for."""
+    for name in MEASURES:
+        if getattr(args, name):
+            raise ValueError(f"--{name}: with --plot nothing is measured, so leave it out")
+    return report(args.plot, args.out, _only(args, "shape"), _only(args, "context"))
 
 
 def report(
@@ -33,12 +47,8 @@ def report(
     Raises ValueError for a file that is no benchmark, and where a shape or context has no result.
     """
     measurement = read_measurement(path)
-    try:
-        return _report(measurement, path, out or path, shape, context)
-    except KeyError as error:
-        raise ValueError(
-            f"{path}: no {error} in it, another version wrote it: measure again"
-        ) from None
+    check_bench(path, measurement)
+    return _report(measurement, path, out or path, shape, context)
 
 
 def check_any_ran(result: dict[str, Any]) -> dict[str, Any]:
@@ -50,6 +60,14 @@ def check_any_ran(result: dict[str, Any]) -> dict[str, Any]:
             f"({result['out']} has the reason of each)"
         )
     return result
+
+
+def _only(args: argparse.Namespace, name: str) -> Any:
+    """The one value of a list option, None where it is not given."""
+    values = getattr(args, name) or [None]
+    if len(values) > 1:
+        raise ValueError(f"--{name} {','.join(map(str, values))}: with --plot, give one")
+    return values[0]
 
 
 def _report(

@@ -112,6 +112,12 @@ def _host_alone(args: argparse.Namespace, console: Console) -> dict[str, Any]:
 
 
 def _card_and_host(args: argparse.Namespace, console: Console) -> dict[str, Any]:
+    card: Path = args.out or Path("out/card.json")
+    if args.evidence in (card, _host_beside(card)):
+        raise ValueError(
+            f"--evidence {args.evidence}: the {'card' if args.evidence == card else 'host'} goes "
+            "there: give another file"
+        )
     backend = measuring.backend_of(args.device, "calibrate", console)
     from mini_engine.measure import spec_fit
     from mini_engine.measure.calibrate import measure, sizes_for
@@ -136,9 +142,8 @@ def _card_and_host(args: argparse.Namespace, console: Console) -> dict[str, Any]
     device = "emulated" if measurement.emulated else own or base.name
     evidence = args.evidence or measuring.measurement_path("calibration", device, backend.emulated)
     write_measurement(evidence, replace(measurement, figures=figures))
-    out: Path = args.out or Path("out/card.json")
-    files = {"card": out, "host": out.with_name(f"{out.stem}-host.json")}
-    card = spec_fit.card_json(
+    files = {"card": card, "host": _host_beside(card)}
+    sheet = spec_fit.card_json(
         figures,
         base,
         f"{device}{CALIBRATED}",
@@ -146,7 +151,7 @@ def _card_and_host(args: argparse.Namespace, console: Console) -> dict[str, Any]
         own_base=own is not None and args.base is None,
         emulated=backend.emulated,
     )
-    _write(files["card"], card)
+    _write(files["card"], sheet)
     host = spec_fit.host_json(
         figures, base_host, f"{device}-host{CALIBRATED}", evidence.name, emulated=backend.emulated
     )
@@ -215,6 +220,10 @@ def _show_card(result: dict[str, Any], console: Console) -> None:
 
 
 # ---------------------------------------------------------------- parts
+
+
+def _host_beside(card: Path) -> Path:
+    return card.with_name(f"{card.stem}-host.json")
 
 
 def _write(path: Path, sheet: dict[str, Any]) -> None:

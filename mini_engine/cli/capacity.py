@@ -177,6 +177,12 @@ def check_card(args: argparse.Namespace) -> None:
     weights by a format or by the size of their file."""
     if args.gpu and (args.vram_gb is not None or args.bandwidth_gb_s is not None):
         raise ValueError("--gpu names a card with all its figures: leave out --vram-gb and others")
+    for option in ("host", "engine"):
+        if args.vram_gb is not None and getattr(args, option):
+            raise ValueError(
+                f"--{option} is for the predicted step, and of a card of --vram-gb none is "
+                "predicted: leave it out, or name a card by --gpu"
+            )
     if args.bandwidth_gb_s is not None and args.vram_gb is None:
         raise ValueError(
             "--bandwidth-gb-s describes the card of --vram-gb: give that too, or --gpu"

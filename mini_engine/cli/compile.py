@@ -53,6 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     if args.tokens < 2:
         raise ValueError("--tokens 1: a step of one token has a trace of its own; give 2 or more")
+    if args.model and args.shape:
+        raise ValueError("--model has weights, and --shape is for random ones instead: give one")
     try:
         import torch  # noqa: F401
     except ImportError as error:
@@ -101,6 +103,11 @@ def start(words: dict[str, Any]) -> dict[str, Any]:
     device, dtype = backend.device, dtype_for(backend, notes.append)
     folder = None if words["shape"] else resolve_model(words["model"] or str(SHIPPED))
     config = ModelConfig.from_folder(folder) if folder else options.shape_of(words["shape"])
+    if words["tokens"] >= config.max_position_embeddings:
+        raise ValueError(
+            f"--tokens {words['tokens']:,}: {config.name} was made for "
+            f"{config.max_position_embeddings:,}, and one more follows: give fewer"
+        )
     if reason := no_room(config, backend, "bf16" if dtype == torch.bfloat16 else "fp32"):
         raise ValueError(reason)
     weights = (

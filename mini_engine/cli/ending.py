@@ -36,7 +36,10 @@ FAULT = "an error of the program, not of its input"
 OUT_OF_MEMORY = "out of memory"
 MUCH = "ask for less, or take a machine with more"
 NARROWEST = 20  # columns: in fewer there is nothing to read, and in 0 tables are blank lines
+WIDEST = 10_000  # a title in the middle of 10^8 takes gigabytes
+NO_ROOM_TO_LOAD = ("failed to map segment", "cannot allocate memory")  # says ld.so of a library
 PRESSED: list[int] = []  # Ctrl-C, in a process that runs `program`
+TOLD: list[int] = []  # whether a line about it has been written
 
 
 class CheckFailed(RuntimeError):
@@ -59,13 +62,16 @@ def program(name: str, main: Callable[[], int]) -> int:
 
     def last() -> None:  # of all that is done at exit
         if PRESSED:  # Python would end itself by SIGINT if it had been in an exec()
+            if not TOLD:  # the work was done, and Ctrl-C came while libraries gave back theirs
+                say(f"{name}: interrupted")
             os._exit(130)
 
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, interrupt)
         atexit.register(last)
     width = os.environ.get("COLUMNS", "")
-    if width.isdecimal() and int(width) < NARROWEST:  # 0, where a terminal does not know its own
+    # 0, where a terminal does not know its own; and a line of a table is as long as it is wide
+    if width.isdecimal() and not NARROWEST <= int(width[:9]) <= WIDEST:
         del os.environ["COLUMNS"]
     for stream in (sys.stdout, sys.stderr):
         if stream is not None and hasattr(stream, "reconfigure"):
@@ -83,6 +89,7 @@ def guarded(name: str, main: Callable[[], int], *, as_json: bool = False) -> int
             code = main()
             if code not in (0, 130) and PRESSED:  # somebody has caught it, and failed for it
                 raise KeyboardInterrupt
+            TOLD.extend([code] * (code == 130))
             return code
         finally:
             if sys.stdout is not None:
@@ -97,6 +104,7 @@ def guarded(name: str, main: Callable[[], int], *, as_json: bool = False) -> int
 
             traceback.print_exc()
         code, words = ending(KeyboardInterrupt() if PRESSED else error)
+    TOLD.extend([code] * (code == 130))
     if words:
         say(as_json_line(name, code, words) if as_json else f"{name}: {words}")
     return code
@@ -146,6 +154,8 @@ def ending(error: BaseException) -> tuple[int, str]:
             if words and "memory" in words.lower():
                 return 2, words
             return 2, f"{OUT_OF_MEMORY}{': ' * bool(words)}{words}: {MUCH}"
+        case ImportError() if any(said in words for said in NO_ROOM_TO_LOAD):
+            return 2, f"{OUT_OF_MEMORY} while {(error.name or 'a library')} was loaded: {MUCH}"
         case RecursionError():
             return 2, f"nested too deeply ({words}): give a file with fewer levels"
         case ModuleNotFoundError() if not _ours(error.name or ""):

@@ -132,12 +132,24 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
             f"--quant {args.quant} on --backend {args.backend}: the simulated GPU computes in "
             "float32; use --backend cuda"
         )
+    if in_torch:
+        check_no_card(args)
     if args.cache == "static":
         check_static(args)
     write = generating.in_torch if in_torch else generating.on_sim
     result = write(args, texts, sampling_of(args), stream, console)
     formats = {"quant": args.quant, "kv_dtype": args.kv_dtype, "cache": args.cache}
     return {"backend": args.backend, "streamed": stream, **formats, **result}
+
+
+def check_no_card(args: argparse.Namespace) -> None:
+    """Raises ValueError for a card, a host or an engine, which --backend cuda has no use for."""
+    for name, usual in (("spec", options.CARD), ("engine", None), ("host", None)):
+        if getattr(args, name) != usual:
+            raise ValueError(
+                f"--{name} is of the simulated GPU, and --backend cuda runs on this machine's: "
+                "leave it out"
+            )
 
 
 def check_static(args: argparse.Namespace) -> None:

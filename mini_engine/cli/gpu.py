@@ -57,6 +57,7 @@ from mini_engine.predict.hardware import load_spec
 if TYPE_CHECKING:
     from mini_engine.cuda.graphs.backend import GraphBackend
 
+MOST_MINUTES = 10_080
 PARTS = ("run", "report", "publish", "environment", "warm", "chain", "prefill")
 
 
@@ -124,8 +125,8 @@ def show(result: dict[str, Any], console: Console) -> None:
 
 
 def _run(args: argparse.Namespace, device: str, console: Console) -> dict[str, Any]:
-    if not args.minutes > 0:
-        raise ValueError(f"--minutes {args.minutes:g}: expected more than 0")
+    if not 0 < args.minutes < MOST_MINUTES:
+        raise ValueError(f"--minutes {args.minutes:g}: expected more than 0, and less than a week")
     folder: Path = args.out or Path("out/gpu-emulated" if device == "cpu" else "out/gpu")
     stages = _chosen(first_run(device), args.stages)
     here = new_measurement("run", device, measuring.command_line(args.typed), {})

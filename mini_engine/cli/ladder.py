@@ -71,12 +71,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     shape, spec = options.shape_and_spec(args)
     histogram = read_histogram(args.histogram) if args.histogram else None
+    options.check_not_onto(args.out, args.histogram)
     if args.rungs and histogram is None:
         raise ValueError("--rungs looks for the best ladder of a histogram: give --histogram too")
     if histogram is not None and args.spec_tokens:
         raise ValueError(
             "--histogram counts rows and --spec-tokens makes rungs of whole requests: give one"
         )
+    if histogram is not None and args.mode == CUDAGraphMode.NONE.name:
+        raise ValueError("--mode NONE captures nothing: leave out --histogram, or give a mode")
     query_len = 1 + max(0, args.spec_tokens)
     capture_sizes.check_limits(args.max_num_seqs, args.max_num_batched_tokens, query_len)
     sizes = default_capture_sizes(
@@ -282,10 +285,8 @@ def read_histogram(word: str) -> dict[int, int]:
 def _counts(pairs: Iterable[tuple[object, object]], where: str) -> dict[int, int]:
     histogram: dict[int, int] = {}
     for rows, steps in pairs:
-        try:
-            at, count = int(str(rows)), int(str(steps))
-        except ValueError:
-            at = count = 0
+        words = [str(one).strip() for one in (rows, steps)]  # Python would read 3_3 as 33
+        at, count = (int(w) if w.isdecimal() and len(w) <= 15 else 0 for w in words)
         if not (1 <= at <= MOST_STEPS and 1 <= count <= MOST_STEPS):
             entry = f"{rows!s:.20}:{steps!s:.20}"
             raise ValueError(f"{where:.80}: entry {entry}, expected rows:steps, both 1 to 10^12")

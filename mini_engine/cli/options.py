@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from mini_engine.predict.oplists import STYLES
 from mini_engine.records.did_you_mean import did_you_mean
 from mini_engine.records.whole_file import check_folder, check_out
 
+CARD = "h200"  # where --spec names none
 LONGEST = 30  # characters of a number that is read as it stands
 MOST = 10**15
 MODES = ("NONE", "PIECEWISE", "FULL", "FULL_AND_PIECEWISE")
@@ -37,8 +39,8 @@ def add_shape(parser: argparse.ArgumentParser) -> None:
 
 def add_spec(parser: argparse.ArgumentParser) -> None:
     """`--spec`: the card that times are predicted for."""
-    words = f"card: {', '.join(spec_names())}, or a JSON file (default: h200)"
-    parser.add_argument("--spec", default="h200", help=words)
+    words = f"card: {', '.join(spec_names())}, or a JSON file (default: {CARD})"
+    parser.add_argument("--spec", default=CARD, help=words)
     add_engine(parser)
 
 
@@ -238,6 +240,14 @@ def json_out(word: str) -> Path:
 def out_folder(word: str) -> Path:
     """A folder that files can be written into, or that can be made, for `type=`."""
     return _out(word, folder=True)
+
+
+def check_not_onto(out: Path, *read: str | Path | None) -> None:
+    """Raises ValueError where a result would be written over what it is made of."""
+    for name in read:
+        # a word that is no path may be longer than a path may be
+        if name is not None and os.path.isfile(name) and out.exists() and out.samefile(name):
+            raise ValueError(f"{out}: it is read for this: give another file to write")
 
 
 def _out(word: str, endings: tuple[str, ...] = (), *, folder: bool = False) -> Path:

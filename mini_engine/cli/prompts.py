@@ -10,6 +10,8 @@ import os
 import sys
 from pathlib import Path
 
+from mini_engine.cli.words import Once
+
 BUILT_IN = ("Return True if", "Remove the", "Return a list of", "Return the number of", "Convert a")
 MAX_BYTES, MAX_PROMPTS = 4 * 2**20, 10_000  # of a file
 
@@ -20,7 +22,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--prompt", action="append", metavar="TEXT", help="a prompt; give it again for more"
     )
     parser.add_argument(
-        "--prompts", metavar="FILE", help="a file with a prompt on each line; - is standard input"
+        "--prompts",
+        action=Once,
+        metavar="FILE",
+        help="a file with a prompt on each line; - is standard input",
     )
 
 
@@ -59,6 +64,8 @@ def _typed(word: str) -> str:
 def _text_of(file: str, name: str) -> str:
     """What stands in a file or, for -, on standard input. `name` is for errors."""
     if file == "-":
+        if sys.stdin is None:
+            raise ValueError("standard input is closed: give it prompts, or --prompts a file")
         content = sys.stdin.buffer.read(MAX_BYTES + 1)
     else:
         with Path(file).open("rb") as opened:

@@ -106,6 +106,8 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         raise ValueError("--share without --shared-prefix does nothing: say how long the prefix is")
     if args.swap_space and not swapping:
         raise ValueError("--swap-space without --preemption swap or cheaper does nothing: add one")
+    if args.out:
+        options.check_not_onto(args.out, args.trace)
     share = 1.0 if args.share is None else args.share
     shape, spec = options.shape_and_spec(args)
     stored = stored_as(shape, args.quant, args.kv_dtype)
@@ -126,18 +128,25 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     requests = with_shared_prefix(trace.requests, args.shared_prefix, share)
     costs = StepModel(shape, spec, args.style or spec.ops, stored)
     copies = SwapCost(costs, plan.dispatcher, args.max_num_batched_tokens, args.block_size)
+    host_bytes = int((args.swap_space or 4) * GIB)
+    if swapping and host_bytes < copies.block_bytes:
+        raise ValueError(
+            f"--swap-space {host_bytes / GIB:g} holds no block: one of {args.block_size:,} tokens "
+            f"takes {copies.block_bytes:,} bytes"
+        )
     limits = replace(
         plan.limits,
         num_blocks=min(plan.limits.num_blocks, 1 + (args.kv_blocks or plan.limits.num_blocks)),
         prefix_caching=args.prefix_caching,
         preemption=args.preemption,
-        host_blocks=int((args.swap_space or 4) * GIB) // copies.block_bytes if swapping else 0,
+        host_blocks=host_bytes // copies.block_bytes if swapping else 0,
     )
     simulated = limits
     if limits.prefix_caching or swapping:  # else blocks are only counted
         simulated = without_idle_blocks(limits, trace.requests.lengths)
         _check_blocks(simulated)
-    tokens = trace.requests.prompt_tokens
+    most = limits.max_model_len  # a longer prompt is not served
+    tokens = sum(prompt for prompt, _ in trace.requests.lengths if prompt < most)
     prefills = tokens // limits.max_num_batched_tokens
     if prefills > MANY_PREFILLS:
         console.print(

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from mini_engine.cuda.graphs.backend import GraphBackend
     from mini_engine.cuda.weights import Weights
 
+OUT = "out/trace.json"
 TRANSFORMERS = "transformers"  # the engine of mode HF eager
 Timelines = Mapping[str, Sequence[TraceEvent]]
 
@@ -90,14 +91,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="with --backend cuda: the plain model, and not the kernels, five a layer",
     )
     measuring.add_device(parser)
-    out, words = "out/trace.json", "where to write the timelines: .json (default: out/trace.json)"
+    words = f"where to write the timelines: .json (default: {OUT})"
     add = parser.add_argument
-    add("-o", "--out", type=options.json_out, default=out, metavar="FILE", help=words)
+    add("-o", "--out", type=options.json_out, default=OUT, metavar="FILE", help=words)
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     if args.read:
-        return {"file": str(args.read), "timelines": _summary(read_trace(args.read))}
+        return {"file": str(args.read), "timelines": _read(args)}
     modes = args.mode or ["NONE", "PIECEWISE", "FULL"]
     if args.backend == "cuda":
         timelines, about = _side_by_side(args, modes, console)
@@ -112,7 +113,7 @@ def show(result: dict[str, Any], console: Console) -> None:
     remarks = {}
     for name, row in result["timelines"].items():
         short, _, remark = name.partition(" (")
-        remarks[remark.removesuffix(")")] = short.split()[0]
+        remarks[remark.removesuffix(")")] = (short.split() or [name])[0]
         table.add_row(
             short,
             f"{row['events']:,}",
@@ -138,6 +139,22 @@ def show(result: dict[str, Any], console: Console) -> None:
 # ---------------------------------------------------------------- parts
 
 
+def _read(args: argparse.Namespace) -> dict[str, dict[str, float]]:
+    """The summary of a file. ValueError where another option asks for something else as well, and
+    for a file with nothing to sum up."""
+    usual = {"backend": "sim", "batch": 1, "plain": False, "device": "auto", "out": Path(OUT)}
+    for name in ("mode", "shape", "spec", "host", "engine", "context", *usual):
+        if getattr(args, name) != usual.get(name):
+            raise ValueError(f"--read sums up a file and does nothing else: leave out --{name}")
+    summary = _summary(read_trace(args.read))
+    if not summary:
+        raise ValueError(
+            f'{args.read}: no event with a duration ("ph": "X") in it, so nothing to sum up; pairs '
+            "of B and E are not read"
+        )
+    return summary
+
+
 def _predicted(args: argparse.Namespace, modes: Sequence[str]) -> tuple[Timelines, dict[str, Any]]:
     """A step of a full-size model in each mode, on the simulated device."""
     if args.plain:
@@ -149,6 +166,7 @@ def _predicted(args: argparse.Namespace, modes: Sequence[str]) -> tuple[Timeline
         raise ValueError("--context 1: a decode step needs at least one token before it, so 2")
     shape, card = measuring.shape_of(args.shape or "qwen3-0.6b"), args.spec or "h200"
     spec, service = load_spec(card, args.host, args.engine), Service(requests=1, new_tokens=2)
+    options.check_not_onto(args.out, card, args.host, args.engine)
     check_batch(shape, spec, args.batch, context)
     # the ops of transformers are issued by its own Python
     specs = {HF_EAGER: load_spec(card, args.host or spec.host, args.engine or TRANSFORMERS)}

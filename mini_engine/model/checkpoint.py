@@ -12,7 +12,6 @@ Both wings load from here, each into its own arrays. Matrices are (out, in): y =
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +22,7 @@ from safetensors import SafetensorError, safe_open
 from mini_engine.model.config import ModelConfig
 from mini_engine.model.fields import Fields, in_short
 from mini_engine.model.quantization import Expected
-from mini_engine.records.json_file import read_json_object
+from mini_engine.records.json_file import parse_json, read_json_object
 
 EMBED, FINAL_NORM, LM_HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
 DTYPES = ("F32", "F16", "BF16")
@@ -211,7 +210,9 @@ def _read_shards(index: Path) -> dict[str, StoredTensor]:
             )
         if not (index.parent / shard).is_file():
             raise ValueError(f"{index}: shard {in_short(shard)} is missing; it should hold {named}")
-        tensors.update(_read_header(index.parent / shard))
+        for name, tensor in _read_header(index.parent / shard).items():
+            if shard_of.get(name, shard) == shard:  # another shard's is not what the index means
+                tensors[name] = tensor
     for name, shard in shard_of.items():
         if name not in tensors:
             raise ValueError(f"{index.parent / shard}: tensor {name} is missing; the index has it")
@@ -231,7 +232,8 @@ def _read_header(path: Path) -> dict[str, StoredTensor]:
         ) from None
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
-        header = json.loads(file.read(length))
+        header = parse_json(file.read(length), str(path))
+    assert isinstance(header, dict)  # the library has read it
     header.pop("__metadata__", None)
     data = 8 + length
     return {

@@ -19,19 +19,24 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from mini_engine.model.fields import Fields, cut, in_short
+from mini_engine.model.fields import Fields, cut
+from mini_engine.model.not_computed import MAX_LAYERS, refuse_what_is_not_computed
 from mini_engine.model.quantization import StoredQuantization, read_quantization
 from mini_engine.model.rope import RopeScaling, read_rope_scaling, read_rope_theta, rope_frequencies
 from mini_engine.records.json_file import read_json_object
 
 FAMILIES = ("qwen2", "qwen3", "llama")
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
-# At most in a config.json. The largest models so far: 126 layers, a context of 10^7 tokens.
-MAX_LAYERS, MAX_SIZE = 1000, 2**24
+# At most in a config.json. The largest models so far have a context of 10^7 tokens.
+MAX_SIZE = 2**24
 _POSITIVE = (
     "hidden_size", "intermediate_size", "num_layers", "num_heads", "num_kv_heads", "head_dim",
     "vocab_size", "max_position_embeddings", "rope_theta", "rms_norm_eps",
 )  # fmt: skip
+
+# What is beyond is a slip of the pen: RoPE would turn by more than a float holds, the norm would
+# see nothing but its epsilon.
+_BETWEEN = (("rope_theta", 1.0, 1e15), ("rms_norm_eps", 1e-30, 0.1))
 
 
 @dataclass(frozen=True)
@@ -67,7 +72,14 @@ class ModelConfig:
             raise ValueError(_unsupported(self.family))
         for field in _POSITIVE:
             if not 0 < getattr(self, field) < math.inf:
-                raise ValueError(f"{field} is {getattr(self, field)}, expected more than 0")
+                raise ValueError(
+                    f"{field} is {getattr(self, field)}, expected more than 0 and finite"
+                )
+        for field, least, most in _BETWEEN:
+            if not least <= getattr(self, field) <= most:
+                raise ValueError(
+                    f"{field} is {getattr(self, field)}, expected {least:g} to {most:g}"
+                )
         if self.num_heads % self.num_kv_heads:
             raise ValueError(
                 f"num_heads {self.num_heads} is not a multiple of num_kv_heads "
@@ -171,7 +183,7 @@ def _read(f: Fields, name: str) -> ModelConfig:
     family = f.text("model_type")
     if family not in FAMILIES:
         raise ValueError(_unsupported(family))
-    _refuse_what_is_not_computed(f, family)
+    refuse_what_is_not_computed(f, family)
     size = partial(f.integer, most=MAX_SIZE)
     num_heads = size("num_attention_heads")
     return ModelConfig(
@@ -202,27 +214,6 @@ def _read(f: Fields, name: str) -> ModelConfig:
 
 def _unsupported(family: str) -> str:
     return f"model_type {family!r} is not supported: this engine runs {', '.join(FAMILIES)}"
-
-
-def _refuse_what_is_not_computed(f: Fields, family: str) -> None:
-    for field in ("attention_bias", "mlp_bias"):
-        # As in transformers, qwen2 has a bias on q, k and v whatever the file says.
-        if family != "qwen2" and f.boolean(field, False):
-            raise ValueError(f"{field} is true: not supported for {family}, only qwen2 has a bias")
-    if f.given("sliding_window") and f.boolean("use_sliding_window", family == "llama"):
-        raise ValueError("sliding_window is in use: not supported, every layer attends to all")
-    if f.given("layer_types"):
-        types = f.value("layer_types")
-        listed = types if isinstance(types, list) else [types]
-        if others := [one for one in listed if one != "full_attention"]:
-            raise ValueError(
-                f"layer_types has {in_short(others[0])}: only 'full_attention' is supported"
-            )
-    for field in ("num_experts", "num_local_experts"):
-        if f.integer(field, 0):
-            raise ValueError(f"{field} is set: mixtures of experts are not supported")
-    if f.text("hidden_act", "silu") != "silu":
-        raise ValueError(f"hidden_act is {f.value('hidden_act')!r}: only 'silu' is supported")
 
 
 def _head_dim(f: Fields, family: str, num_heads: int) -> int:

@@ -23,6 +23,9 @@ class RopeScaling:
     original_max_position_embeddings: int  # tokens of the original context
 
     def __post_init__(self) -> None:
+        for name in ("factor", "low_freq_factor", "high_freq_factor"):
+            if not math.isfinite(getattr(self, name)):
+                raise ValueError(f"rope_scaling: {name} is {getattr(self, name)}, expected finite")
         if not 0 < self.low_freq_factor < self.high_freq_factor:
             raise ValueError(
                 f"rope_scaling needs 0 < low_freq_factor < high_freq_factor, not "
@@ -70,6 +73,11 @@ def read_rope_scaling(config: Fields) -> RopeScaling | None:
     ):
         raise ValueError("partial_rotary_factor is set: not supported, RoPE turns whole heads")
     if rope_type == "default":
+        if rope.given("factor") and not (rope.given("rope_type") or rope.given("type")):
+            raise ValueError(
+                f"rope_scaling has factor {in_short(rope.value('factor'))} and no rope_type: say "
+                "which, 'llama3' is computed here"
+            )
         return None
     if rope_type != "llama3":
         raise ValueError(

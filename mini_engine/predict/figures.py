@@ -29,6 +29,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mini_engine.model.fields import in_short
+from mini_engine.predict.oplists import STYLES
 from mini_engine.records.did_you_mean import did_you_mean
 from mini_engine.records.json_file import read_json_object
 
@@ -60,6 +62,8 @@ EXTRAS = {
     "host": {"name", "sources"},
     "engine": {"name", "classes", "missed"},
 }
+MODES = ("NONE", "PIECEWISE", "FULL")  # how a step is launched
+LONGEST_NAME = 255  # as of a file
 LEAST, MOST = 1e-9, 1e15  # of a figure that is not 0: what is beyond has a wrong unit
 MOST_MISSED = 10  # a prediction that is e^10 times off
 _IN_JSON = {str: "words", list: "a list [...]", dict: "an object {...}"}
@@ -100,7 +104,7 @@ def load_sheet(kind: str, name_or_path: str | Path) -> Sheet:
     word = str(name_or_path)
     if word.lower() in names(kind):
         return read_sheet(kind, FOLDERS[kind] / f"{word.lower()}.json")
-    if Path(word).suffix != ".json":
+    if Path(word).suffix.lower() != ".json":
         near, known = did_you_mean(word, names(kind)), ", ".join(names(kind))
         raise ValueError(f"no {kind} {word!r}: use {known}, or the path of a .json{near}")
     return read_sheet(kind, Path(word))
@@ -116,7 +120,7 @@ def read_sheet(kind: str, path: Path) -> Sheet:
     for name in sorted(set(data) - EXTRAS[kind] - set(TEXTS[kind]) - set(FIGURES[kind])):
         home = [other for other in FIGURES if name in {*FIGURES[other], *TEXTS[other]}]
         advice = f"it belongs to {_one(home[0])}" if home else "take it out or mend its name"
-        raise ValueError(f"{path}: {name!r} is no figure of {_one(kind)}: {advice}")
+        raise ValueError(f"{path}: {name!r:.60} is no figure of {_one(kind)}: {advice}")
     texts = {name: _text(data, name, path) for name in ("name", *TEXTS[kind])}
     figures = {name: _figure(data, name, rule, path) for name, rule in FIGURES[kind].items()}
     extras = {name: _extra(data, name, path) for name in EXTRAS[kind] - {"name"}}
@@ -125,8 +129,15 @@ def read_sheet(kind: str, path: Path) -> Sheet:
 
 def _text(data: Mapping[str, object], name: str, path: Path) -> str:
     given = data.get(name)
-    if not isinstance(given, str) or not given:
-        raise ValueError(f"{path}: {name!r} is {given!r}, expected words")
+    if not isinstance(given, str) or not given.strip():
+        raise ValueError(f"{path}: {name!r} is {in_short(given)}, expected words")
+    if name == "name" and not (given.isprintable() and len(given) <= LONGEST_NAME):
+        raise ValueError(
+            f"{path}: 'name' is {in_short(given)}, expected {LONGEST_NAME} letters at most, all of "
+            "them printable"
+        )
+    if name == "ops" and given not in STYLES:
+        raise ValueError(f"{path}: 'ops' is {in_short(given)}, expected {' or '.join(STYLES)}")
     return given
 
 
@@ -148,6 +159,11 @@ def _extra(data: Mapping[str, object], name: str, path: Path) -> Any:
                 )
     elif any(not isinstance(word, str) for word in (given.values() if kind is dict else given)):
         raise ValueError(f"{path}: {name!r} is {given!r:.40}, expected words in it")
+    for mode in given.values() if name == "classes" else given if name == "missed" else ():
+        if mode not in MODES:
+            raise ValueError(
+                f"{path}: {name!r} has mode {in_short(mode)}, expected {' or '.join(MODES)}"
+            )
     return given
 
 
@@ -170,7 +186,7 @@ def _figure(data: Mapping[str, object], name: str, rule: str, path: Path) -> Fig
     if rule.endswith(("bytes", "count")) and value != int(value):
         raise ValueError(f"{where} is {value!r}, expected a whole number")
     if kind not in KINDS:
-        raise ValueError(f"{where} is of kind {kind!r}, expected one of {', '.join(KINDS)}")
+        raise ValueError(f"{where} is of kind {kind!r:.40}, expected one of {', '.join(KINDS)}")
     if not isinstance(source, str) or not source.strip():
         raise ValueError(f"{where} has no source: say where {value} comes from")
     whole = rule.endswith(("bytes", "count"))

@@ -32,6 +32,7 @@ SHIPPED_POINTS = Path(__file__).parent / "published" / "decode_points.json"
 QUANTISED_POINTS = SHIPPED_POINTS.with_name("quantised_points.json")  # in no fit
 KEPT = SHIPPED_POINTS.with_name("fit.json")  # what `validate --fit` found
 USUAL_HOST = "server"
+LEAST_MS = 1e-6  # of a step: a nanosecond
 LAUNCHES: dict[str, Mode] = {"NONE": "eager", "PIECEWISE": "piecewise", "FULL": "full"}
 
 
@@ -149,6 +150,11 @@ def read_points(path: Path, sheets: Sheets) -> tuple[list[Point], list[str]]:
     if not isinstance(data, list) or not data:
         raise ValueError(f"{path}: expected a list of points")
     points = [_point(item, f"{path}: point {n}") for n, item in enumerate(data, start=1)]
+    numbers: dict[str, int] = {}
+    for n, point in enumerate(points, start=1):
+        first = numbers.setdefault(point.id, n)
+        if first != n:
+            raise ValueError(f"{path}: points {first} and {n} have one id, {point.id!r:.40}")
     complaints = [sheets.complaint(point) for point in points]
     known = [p for p, complaint in zip(points, complaints, strict=True) if complaint is None]
     return known, [complaint for complaint in complaints if complaint]
@@ -166,10 +172,11 @@ def _point(item: Any, where: str) -> Point:
     for name, whole in (("batch", True), ("context", True), ("itl_ms", False)):
         value: Any = item.get(name)
         fits = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
-        if not fits or not 0 < value < 1e9:
+        if not fits or not (0 if whole else LEAST_MS) < value < 1e9:
             kind = "a whole number" if whole else "a number"
             raise ValueError(
-                f"{where} ({texts['id']}): {name} is {value!r}, expected {kind} above 0"
+                f"{where} ({texts['id']}): {name} is {value!r:.40}, expected {kind} above "
+                f"{0 if whole or not fits or value <= 0 else LEAST_MS:g} and below 10^9"
             )
         numbers[name] = value
     return Point(

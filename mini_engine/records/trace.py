@@ -70,7 +70,7 @@ def read_trace(path: Path) -> dict[str, list[TraceEvent]]:
 
     Raises ValueError, naming the file, the event and the field, if it is no such trace.
     """
-    document = read_json(Path(path), MAX_BYTES)
+    document = read_json(Path(path), MAX_BYTES, repeats=True)  # profilers repeat some arguments
     rows = document.get("traceEvents") if isinstance(document, dict) else None
     if not isinstance(rows, list):
         raise ValueError(f"{path}: no list under 'traceEvents': is this a Chrome trace?")
@@ -86,7 +86,8 @@ def read_trace(path: Path) -> dict[str, list[TraceEvent]]:
             complete.append(row)
         elif row.get("ph") == "M" and row.get("name") == "process_name":
             _check(row, ("pid", "args"), where)
-            processes[row["pid"]] = row["args"]["name"]
+            name, taken = row["args"]["name"], {**processes, row["pid"]: None}.values()
+            processes[row["pid"]] = f"{name} #{row['pid']}" if name in taken else name
         elif row.get("ph") == "M" and row.get("name") == "thread_name":
             _check(row, ("pid", "tid", "args"), where)
             lanes[row["pid"], row["tid"]] = row["args"]["name"]

@@ -19,15 +19,18 @@ def write_whole(path: Path, content: str | bytes) -> None:
     the old one. Text becomes UTF-8. Makes folders. What is no file, such as /dev/stdout or a pipe,
     is written to as it is. Raises OSError with the path in it."""
     data = content.encode("utf-8") if isinstance(content, str) else content
-    path.parent.mkdir(parents=True, exist_ok=True)
+    target = Path(os.path.realpath(path))  # a link stays a link
+    target.parent.mkdir(parents=True, exist_ok=True)
     if path.is_dir():
         raise IsADirectoryError(f"{path}: a folder, expected a file's name")
-    target = Path(os.path.realpath(path))  # a link stays a link
     beside = target
     if target.is_file() or not target.exists():
-        beside = target.with_name(f"{target.name}.{os.getpid()}.part")
+        # of a name as long as a name may be, the beginning
+        beside = target.with_name(f"{target.name[:60]}.{os.getpid()}.part")
     try:
         with open(beside, "wb") as file:
+            if beside is not target and target.exists():
+                os.chmod(beside, target.stat().st_mode & 0o777)  # who may read it stays
             file.write(data)
             file.flush()
             if beside is not target:
@@ -49,11 +52,10 @@ def check_out(path: Path, endings: Sequence[str] = ()) -> Path:
         raise ValueError(f"{path}: expected a name that ends in {' or '.join(endings)}")
     if path.is_dir():
         raise ValueError(f"{path}: a folder, expected a file's name")
-    if path.exists():
-        if not os.access(path, os.W_OK):
-            raise ValueError(f"{path}: cannot be written: permission denied")
-        return path
-    check_folder(path.parent)
+    if path.exists() and not os.access(path, os.W_OK):
+        raise ValueError(f"{path}: cannot be written: permission denied")
+    if not path.exists() or path.is_file():  # its folder too: it is written beside and then moved
+        check_folder(Path(os.path.realpath(path)).parent if path.is_symlink() else path.parent)
     return path
 
 

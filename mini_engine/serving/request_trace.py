@@ -25,6 +25,7 @@ from pathlib import Path
 from statistics import NormalDist
 from typing import TextIO
 
+from mini_engine.records.json_file import Repeated, each_once
 from mini_engine.serving.packed_requests import PackedRequests
 from mini_engine.serving.packed_requests import TraceRequest as TraceRequest
 
@@ -143,7 +144,7 @@ def with_shared_prefix(
 
 
 _FIELDS_OF = itemgetter(*FIELDS)
-_DECODE = json.JSONDecoder().raw_decode
+_DECODE = json.JSONDecoder(object_pairs_hook=each_once).raw_decode
 _NO_COUNT = "is not a whole number of at least 1"
 
 Row = tuple[int, str]
@@ -184,6 +185,8 @@ def _csv_parser(header: str, where: str) -> Callable[[str], Parsed]:
             f"{where}: no column {', '.join(missing)} in the header {header.strip()[:80]!r}; "
             f"expected {','.join(COLUMNS)}"
         )
+    if twice := [name for name in COLUMNS if names.count(name) > 1]:
+        raise ValueError(f"{where}: two columns {', '.join(twice)}: leave out one of them")
     time_at, prompt_at, output_at = (names.index(name) for name in COLUMNS)
 
     def parse(line: str) -> Parsed:
@@ -208,7 +211,10 @@ def _timestamp_us(text: str) -> int:
             f"TIMESTAMP {text[:40]!r} is not a time; expected one like 2023-11-16 18:15:46.680590"
         ) from None
     if time.tzinfo:
-        time = time.astimezone(UTC).replace(tzinfo=None)
+        try:
+            time = time.astimezone(UTC).replace(tzinfo=None)
+        except OverflowError:
+            raise ValueError(f"TIMESTAMP {text[:40]!r} is not of the years 1 to 9999 UTC") from None
     since = time - EPOCH
     return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
 
@@ -239,6 +245,8 @@ def _parse_json(line: str) -> Parsed:
 def _json_object(line: str) -> dict[str, object]:
     try:
         row, end = _DECODE(line)
+    except Repeated:
+        raise
     except (ValueError, RecursionError):
         end = 0
     if line[end:] not in (
@@ -246,7 +254,9 @@ def _json_object(line: str) -> dict[str, object]:
         "",
     ):  # rare; `json.loads`, which looks for space, takes twice as long
         try:
-            row = json.loads(line)
+            row = json.loads(line, object_pairs_hook=each_once)
+        except Repeated:
+            raise
         except (ValueError, RecursionError) as error:
             raise ValueError(f"not JSON: {error}") from None
     if not isinstance(row, dict):

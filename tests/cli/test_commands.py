@@ -245,6 +245,33 @@ def test_each_prompt_is_drawn_with_a_seed_of_its_own(capsys: pytest.CaptureFixtu
     assert second == alone
 
 
+# -- words ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("bench --shape tiny --shape qwen3-0.6b", "--shape: given twice, tiny and qwen3-0.6b"),
+        ("bench --batch 1,2 --batch 8", "--batch: given twice, 1,2 and 8: give one"),
+        ("serve --ladder 1,2 --ladder 4", "--ladder: given twice, 1,2 and 4: give one"),
+        ("generate --prompts a --prompts b", "--prompts: given twice, a and b: give one"),
+    ],
+)
+def test_where_the_last_of_two_lists_would_count_one_is_asked_for(
+    words: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert says in refused(capsys, *words.split())
+
+
+def test_an_option_may_be_given_again_and_a_list_if_it_is_the_same(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert json_of(capsys, "capacity", "--batch", "4", "--batch", "8")["batch"] == 8
+    for sizes in ("1,2", "4"):
+        words = ["serve", "--ladder", sizes, "--ladder", sizes]
+        assert json_of(capsys, *words)["left_out_sizes"] == []
+
+
 # -- the other commands --------------------------------------------------------------------------
 
 
@@ -409,7 +436,7 @@ def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixtu
         (["serve", "--share", "0.5"], "--share without --shared-prefix does nothing"),
         (["serve", "--preemption", "swap", "--swap-space", "0"], "0 is not a size above 0"),
         (["serve", "--preemption", "swap", "--swap-space", "inf"], "inf is not a size above 0"),
-        (["serve", "--preemption", "swap", "--swap-space", "1e-9"], "'swap' with 0 host_blocks"),
+        (["serve", "--preemption", "swap", "--swap-space", "1e-9"], "holds no block: one of 16"),
         (["serve", "--swap-space", "4"], "--swap-space without --preemption swap or cheaper does"),
         (["serve", "--max-model-len", "10"], "none of 500 requests fits a context of 10"),
         (["serve", "--kv-blocks", "1"], "and a cache of 1 blocks of 16"),

@@ -28,6 +28,11 @@ TOO_MUCH = "out of memory: ask for less, or take a machine with more"
         (ValueError(), 2, "bad input (ValueError)"),
         (MemoryError(), 2, TOO_MUCH),
         (
+            ImportError("libx.so: failed to map segment from shared object", name="numpy"),
+            2,
+            "out of memory while numpy was loaded: ask for less, or take a machine with more",
+        ),
+        (
             MemoryError("Unable to allocate 8 EiB"),
             2,
             "out of memory: Unable to allocate 8 EiB: ask",
@@ -232,18 +237,63 @@ def test_ctrl_c_while_a_program_works_is_one_line_whoever_catches_it() -> None:
     assert (process.returncode, err) == (130, "program: interrupted\n")
 
 
+def test_ctrl_c_when_the_work_is_done_and_the_program_not_yet_gone_has_its_line() -> None:
+    program = (
+        "import atexit, sys, time; from mini_engine.cli import ending\n"
+        "def main():\n"
+        "    atexit.register(lambda: print('done', flush=True) or time.sleep(60))\n"
+        "    return 0\n"
+        "sys.exit(ending.program('program', main))"
+    )
+    words = [sys.executable, "-c", program]
+    with subprocess.Popen(
+        words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout
+        assert process.stdout.readline() == "done\n"
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (130, "program: interrupted\n")
+
+
 def test_an_error_that_nobody_can_read_is_not_written_among_the_data() -> None:
     command = f"{sys.executable} -m mini_engine capacity --shape nowhere --json 2>&-"
     done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")
 
 
-@pytest.mark.parametrize("columns", ["0", "1"])
+@pytest.mark.parametrize("columns", ["0", "1", "99999999", "9" * 5000])
 def test_a_terminal_that_does_not_know_its_width_gets_all_words(columns: str) -> None:
     environment = os.environ | {"COLUMNS": columns}
     words = [sys.executable, "-m", "mini_engine", "ladder"]
     done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert "1, 2, 4, 8" in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+def test_a_site_does_not_go_where_a_file_is(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    words = [sys.executable, "-m", "course.site", "-o", str(tmp_path / "file")]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"course.site: {tmp_path}/file: a file, expected a folder\n"
+
+
+def test_help_that_cannot_be_written_is_an_error() -> None:
+    command = f"{sys.executable} -m mini_engine capacity --help > /dev/full"
+    environment = os.environ | {"PYTHONUNBUFFERED": "1"}
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=ROOT, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert done.stderr.endswith("standard output: no space left on device\n")
+
+
+def test_prompts_from_a_closed_standard_input_are_refused() -> None:
+    command = f"{sys.executable} -m mini_engine generate --prompts - <&-"
+    done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "standard input is closed" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -144,6 +144,26 @@ def test_names_are_names_in_upper_and_in_lower_case(
         ("trace --read deep.json", "nested too deeply"),
         ("ladder --histogram deep.json", "nested too deeply"),
         ("serve --trace deep.json", "no column TIMESTAMP"),
+        ("serve --preemption swap --swap-space 1e-9", "holds no block: one of 16 tokens takes 1,"),
+        ("serve --trace long.jsonl", "none of 1 requests fits"),
+        ("trace --read none.json --mode FULL", "nothing else: leave out --mode"),
+        ("trace --read none.json --batch 7", "nothing else: leave out --batch"),
+        ("trace --read none.json -o other.json", "nothing else: leave out --out"),
+        ("trace --read none.json", 'none.json: no event with a duration ("ph": "X")'),
+        ("trace --spec mine.json -o ./mine.json", "mine.json: it is read for this"),
+        ("serve --trace t.png -o t.png", "t.png: it is read for this: give another file"),
+        ("ladder --histogram t.png -o t.png", "t.png: it is read for this"),
+        ("ladder --mode NONE --histogram 33:100", "--mode NONE captures nothing"),
+        ("ladder --histogram 3_3:100", "entry 3_3:100, expected rows:steps"),
+        ("ladder --histogram twice.json", "twice.json: '33' stands twice"),
+        ("capacity --vram-gb 8 --host laptop", "--host is for the predicted step"),
+        ("capacity --vram-gb 8 --engine nothing", "--engine is for the predicted step"),
+        ("generate --backend cuda --spec l4", "--spec is of the simulated GPU"),
+        ("generate --backend cuda --host laptop", "--host is of the simulated GPU"),
+        ("calibrate -o a.json --evidence a.json", "a.json: the card goes there"),
+        ("calibrate -o a.json --evidence a-host.json", "a-host.json: the host goes there"),
+        ("compile --model a --shape b", "--model has weights"),
+        ("gpu --device cpu --minutes inf", "--minutes inf: expected more than 0, and less"),
     ],
     ids=lambda value: value[:40],
 )
@@ -151,11 +171,23 @@ def test_what_cannot_be_is_refused_in_one_line(
     words: str, says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("deep.json").write_text("[" * 60_000)
+    begin = {"ph": "B", "pid": 1, "tid": 1, "name": "k", "ts": 0}
+    Path("none.json").write_text(json.dumps({"traceEvents": [begin]}))
+    row = {"arrival_s": 0, "prompt_tokens": 10**14, "output_tokens": 3}
+    Path("long.jsonl").write_text(json.dumps(row))
+    Path("t.png").write_text('{"33": 5}')
+    Path("twice.json").write_text('{"33": 100, "33": 20}')
+    Path("mine.json").write_text((FOLDERS["card"] / "h200.json").read_text())
     assert main(shlex.split(words)) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err.count("\n") == 1
     assert says in printed.err
+
+
+def test_a_histogram_in_words_may_be_longer_than_a_path(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ",".join(f"{rows}:5" for rows in range(1, 1500))
+    assert answer(capsys, f"ladder --histogram {words} --rungs 2")["histogram"]["steps"] == 5 * 1499
 
 
 def test_few_tokens_a_step_are_slow_to_simulate_and_it_says_so(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import subprocess
 import sys
 import time
@@ -502,9 +503,50 @@ def test_a_picture_of_another_place_is_drawn_when_asked_for_and_only_where_there
     assert "--context 128,2048: with --plot, give one" in capsys.readouterr().err
     write_measurement(out, made_up([rows[0], {"shape": "x"}]))
     assert main(["bench", "--plot", str(out)]) == 2
-    assert "another version wrote it: measure again" in capsys.readouterr().err
+    assert "row 2: no 'status' in it: another version wrote it" in capsys.readouterr().err
+    assert main(["bench", "--plot", str(out), "--resume"]) == 2
+    assert "--resume: with --plot nothing is measured" in capsys.readouterr().err
     assert main(["bench", "--plot", str(tmp_path / "none.json")]) == 2
     assert "none.json" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "says"),
+    [
+        (("rows",), {}, "rows is {}, expected a list"),
+        (("rows",), ["x"], "row 1: "),
+        (("rows", 0, "batch"), -1, "row 1: batch is -1, expected a whole number from 1 on"),
+        (("rows", 0, "batch"), True, "row 1: batch is True"),
+        (("rows", 0, "variant"), 7, "row 1: variant is 7, expected words"),
+        (("rows", 0, "status"), "lost", "row 1: "),
+        (("rows", 0, "runs"), 7, "row 1: "),
+        (("rows", 0, "itl_us"), math.nan, "row 1: "),
+        (("rows", 0, "itl_us", "median"), math.nan, "row 1: itl is nan, expected a number"),
+        (("rows", 0, "itl_us", "median"), 0, "row 1: itl_us is 0, expected a number"),
+        (("rows", 0, "gate"), {}, "row 1: no 'passed' in it"),
+        (("copy_bandwidth_gb_s",), "fast", "bench.json: "),
+        (("copy_bandwidth_gb_s",), {}, "no 'median' in it"),
+        (("rounds",), "eight", "rounds is 'eight', expected a whole number"),
+        (("others",), 7, "others is 7, expected a list"),
+    ],
+)
+def test_a_spoilt_file_is_refused_by_row_and_field_before_anything_is_drawn(
+    place: tuple[Any, ...], value: object, says: str, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    out = tmp_path / "bench.json"
+    write_measurement(out, made_up([made_up_row("ours-eager", 1, 128)]))
+    data = json.loads(out.read_text())
+    inner = data["figures"]
+    for name in place[:-1]:
+        inner = inner[name]
+    inner[place[-1]] = value
+    out.write_text(json.dumps(data))
+    assert main(["bench", "--plot", str(out)]) == 2
+    told = capsys.readouterr().err
+    assert says in told
+    assert "somebody has edited it: measure again" in told
+    assert [path.name for path in tmp_path.iterdir()] == ["bench.json"]
 
 
 def test_a_benchmark_that_timed_nothing_fails_and_says_why(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 from mini_engine.model.checkpoint import layer_parts, stored_tensors, tensor_shapes
 from mini_engine.sim.weights import LayerWeights
@@ -135,6 +136,37 @@ def test_index_that_promises_what_its_shard_lacks_is_refused(tmp_path: Path) -> 
     shard = tmp_path / "model-00001-of-00003.safetensors"
     save_file({"model.norm.weight": tensors["model.norm.weight"]}, shard)
     with pytest.raises(ValueError, match=r"tensor model\..* is missing; the index has it"):
+        stored_tensors(TINY, tmp_path)
+
+
+def test_of_a_tensor_in_two_shards_the_one_that_the_index_names_is_read(tmp_path: Path) -> None:
+    tensors = random_tensors(TINY)
+    write_shards(tmp_path, tensors)
+    norm = "model.norm.weight"
+    stale = {norm: np.zeros_like(tensors[norm])}
+    for shard in tmp_path.glob("model-*.safetensors"):
+        held = load_file(shard)
+        if norm not in held:
+            save_file(held | stale, shard)
+    assert stored_tensors(TINY, tmp_path)[norm].raw().tobytes() == tensors[norm].tobytes()
+    index = tmp_path / "model.safetensors.index.json"
+    weight_map = json.loads(index.read_text())["weight_map"]
+    (tmp_path / "empty.safetensors").write_bytes((8).to_bytes(8, "little") + b"{}      ")
+    write_index(tmp_path, weight_map | {norm: "empty.safetensors"})
+    with pytest.raises(ValueError, match=r"empty\.safetensors: tensor model\.norm\.\w+ is miss"):
+        stored_tensors(TINY, tmp_path)
+
+
+def test_a_tensor_that_stands_twice_in_a_header_is_refused(tmp_path: Path) -> None:
+    file = write(tmp_path, random_tensors(TINY)) / "model.safetensors"
+    content = file.read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + length])
+    norm = json.dumps({"model.norm.weight": header["model.norm.weight"]})
+    twice = f"{norm[:-1]}, {json.dumps(header)[1:]}".encode()
+    twice += b" " * (-len(twice) % 8)
+    file.write_bytes(len(twice).to_bytes(8, "little") + twice + content[8 + length :])
+    with pytest.raises(ValueError, match=r"model\.safetensors: .*'model.norm.weight' stands twice"):
         stored_tensors(TINY, tmp_path)
 
 

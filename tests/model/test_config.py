@@ -218,6 +218,22 @@ def test_sizes_must_be_positive(field: str, ours: str, value: int) -> None:
         read(**{field: value})
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("rope_theta", 1e-300), ("rope_theta", 1e300), ("rms_norm_eps", 5), ("rms_norm_eps", 1e300)],
+)
+def test_a_number_that_would_drown_the_model_is_refused(field: str, value: float) -> None:
+    with pytest.raises(ValueError, match=f"{field} is .*, expected 1.* to "):
+        read(**{field: value})
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("field", ["factor", "low_freq_factor", "high_freq_factor"])
+def test_rope_is_not_scaled_by_what_is_no_number(field: str, value: float) -> None:
+    with pytest.raises(ValueError, match=f"rope_scaling: {field} is (nan|inf), expected finite"):
+        read(rope_scaling={**LLAMA3, field: value})
+
+
 def test_nan_and_infinity_are_not_numbers_of_a_model() -> None:
     for value in (math.nan, math.inf):
         with pytest.raises(ValueError, match="rope_theta is"):
@@ -247,6 +263,8 @@ def test_nan_and_infinity_are_not_numbers_of_a_model() -> None:
         ),
         ({"rope_scaling": LLAMA3 | {"factor": "8"}}, "factor is '8', expected a number"),
         ({"rope_scaling": {"rope_type": "llama3"}}, "factor is missing"),
+        ({"rope_scaling": {"factor": 4.0}}, r"rope_scaling has factor 4\.0 and no rope_type"),
+        ({"layer_types": ["full_attention"]}, "layer_types lists 1 layers, and num_hidden_layers"),
         (
             {"rope_scaling": LLAMA3 | {"high_freq_factor": 1.0}},
             "low_freq_factor < high_freq_factor",

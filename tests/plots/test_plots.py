@@ -15,6 +15,7 @@ from matplotlib.collections import PolyCollection
 from mini_engine import plots
 from mini_engine.dispatch.ladder import CaptureLadder
 from mini_engine.model.config import named_shape
+from mini_engine.plots.canvas import canvas
 from mini_engine.plots.timeline import finding
 from mini_engine.predict.curves import ItlCurve, itl_curve
 from mini_engine.predict.hardware import load_spec
@@ -79,6 +80,15 @@ def test_a_figure_made_twice_is_the_same_file_whatever_the_readers_settings(
         assert matplotlib.rcParams["font.size"] == 31  # and they are put back
     assert once.read_bytes() == again.read_bytes()
     assert b"Software" not in once.read_bytes()
+
+
+@pytest.mark.parametrize("name", ["$\\frac$", "a$b_{c$", "\udcff", "x" * 10**6, "word " * 10**5])
+def test_a_name_that_no_font_can_draw_or_no_page_can_hold_is_no_error(
+    name: str, tmp_path: Path
+) -> None:
+    with canvas(tmp_path / "1.png", (13, 7), title=f"Of {name}", caption=f"On {name}") as figure:
+        figure.subplots().plot([1, 2])
+    assert png_size(tmp_path / "1.png") == (1300, 700)
 
 
 @each_figure

@@ -111,6 +111,8 @@ def test_a_host_that_the_fit_has_met_is_known(tmp_path: Path) -> None:
         ("context", "8k", "context is '8k'"),
         ("itl_ms", -1, r"itl_ms is -1, expected a number above 0"),
         ("itl_ms", float("nan"), "itl_ms is nan"),
+        ("itl_ms", 1e-300, "itl_ms is 1e-300, expected a number above 1e-06 and below 10"),
+        ("itl_ms", 1e9, r"itl_ms is 1000000000.0, expected a number above .* and below 10\^9"),
         ("itl_ms", float("inf"), "itl_ms is inf"),
     ],
 )
@@ -121,6 +123,11 @@ def test_a_bad_field_is_refused_by_file_point_and_field(
         read(tmp_path, GOOD, {**GOOD, field: value})
     assert str(tmp_path / "points.json") in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_two_points_of_one_id_are_refused_for_nobody_could_name_one(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="points 1 and 2 have one id, 'mine-1'"):
+        read(tmp_path, GOOD, {**GOOD, "batch": 8})
 
 
 @pytest.mark.parametrize("data", [[], {}, "points", 3])

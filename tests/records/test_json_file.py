@@ -18,6 +18,8 @@ from mini_engine.records.json_file import parse_json, read_json, read_json_objec
         (b"[" * 10**5 + b"]" * 10**5, "nested too deeply"),
         (b'{"a":' * 10**5, "nested too deeply"),
         (b"9" * 10**4, "not JSON: Exceeds the limit"),
+        (b'[{"a": 1, "b": 2, "a": 1}]', "'a' stands twice in an object"),
+        (b'{"a": {"b": 1, "b": 2}}', "'b' stands twice in an object"),
     ],
 )
 def test_what_is_no_json_is_refused_by_the_files_name(
@@ -46,3 +48,9 @@ def test_text_is_parsed_under_a_name_of_its_own() -> None:
     assert parse_json('{"a": "é"}', "line 3") == parse_json('{"a": "é"}'.encode(), "line 3")
     with pytest.raises(ValueError, match="line 3: not JSON"):
         parse_json("nothing", "line 3")
+
+
+def test_a_field_may_repeat_where_the_reader_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "some.json"
+    path.write_text('{"a": 1, "a": 2}')
+    assert read_json(path, repeats=True) == {"a": 2}

@@ -67,6 +67,21 @@ def check_chrome_schema(document: object) -> None:
             end = start + duration
 
 
+def test_two_processes_of_one_name_are_two_timelines(tmp_path: Path) -> None:
+    rows: list[dict[str, object]] = []
+    for pid in (1, 2):
+        rows.append({"ph": "M", "pid": pid, "name": "process_name", "args": {"name": "FULL"}})
+        rows.append({"ph": "X", "pid": pid, "tid": 1, "name": "k", "ts": 0, "dur": pid})
+    rows.append(rows[0])  # said again, it is the same process
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps({"traceEvents": rows}))
+    found = read_trace(path)
+    assert {name: [e.duration_us for e in events] for name, events in found.items()} == {
+        "FULL": [1],
+        "FULL #2": [2],
+    }
+
+
 def test_a_step_makes_a_trace_that_viewers_can_open(
     steps: dict[str, tuple[TraceEvent, ...]], tmp_path: Path
 ) -> None:

@@ -68,6 +68,34 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
     assert target.read_text() == "new"
 
 
+def test_a_link_to_a_file_that_is_not_there_yet_is_followed(tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "new/target")
+    write_whole(check_out(link), "new")
+    assert link.is_symlink()
+    assert (tmp_path / "new/target").read_text() == "new"
+    link.unlink()
+    link.symlink_to("/proc/a.txt")
+    with pytest.raises(ValueError, match="/proc: cannot be written to"):
+        check_out(link)
+
+
+@pytest.mark.parametrize("letter", ["x", "é", "字"])
+def test_a_name_may_be_as_long_as_the_disk_allows(letter: str, tmp_path: Path) -> None:
+    path = tmp_path / (letter * (255 // len(letter.encode())))
+    write_whole(check_out(path), "new")
+    write_whole(path, "again")
+    assert [p.read_text() for p in tmp_path.iterdir()] == ["again"]
+
+
+def test_a_file_stays_as_private_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+    path.chmod(0o600)
+    write_whole(path, "new")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
 def test_where_nothing_can_be_written_is_told_and_nothing_is_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for path, endings, why in (

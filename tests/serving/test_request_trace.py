@@ -111,6 +111,7 @@ BAD_CSV = [
     ("2023-11-16 18:00:02,5," + "9" * 5000, r"GeneratedTokens '999"),
     ("yesterday,5,6", r"TIMESTAMP 'yesterday' is not a time; expected one like 2023-"),
     ("2023-11-16 18:00:00,5,6", r"arrives before the row above it: sort the trace by time"),
+    ("9999-12-31 23:59:59-01:00,5,6", r"'9999-12-31 23:59:59-01:00' is not of the years 1 to 9999"),
     ("2023-11-16 18:00:02,5", r"2 fields, and the header has 3"),
     ("2023-11-16 18:00:02,5,6,7", r"4 fields, and the header has 3"),
     ("\udcff", r"1 fields"),
@@ -127,6 +128,8 @@ BAD_JSON = [
     ('{"arrival_s": 2, "prompt_tokens": 5, "output_tokens": 0}', "output_tokens 0 is not"),
     ('{"arrival_s": 2, "prompt_tokens": true, "output_tokens": 6}', "prompt_tokens True is not"),
     ('{"arrival_s": 0.5, "prompt_tokens": 5, "output_tokens": 6}', "arrives before the row"),
+    ('{"arrival_s": 2, "arrival_s": 3, "prompt_tokens": 5, "output_tokens": 6}', "stands twice"),
+    ('{"arrival_s": 2, "prompt_tokens": 5, "prompt_tokens": 6, "output_tokens": 6} ', "twice"),
 ]
 
 
@@ -157,6 +160,7 @@ def test_a_bad_row_is_named_and_the_rest_is_kept_when_asked(
         (HEADER, "no request in it"),
         ("2023-11-16 18:00:01,5,6\n", "row 1: no column TIMESTAMP, ContextTokens, GeneratedTok"),
         ("TIMESTAMP,ContextTokens\n", "no column GeneratedTokens in the header"),
+        (HEADER.strip() + ",ContextTokens\n", "row 1: two columns ContextTokens: leave out one"),
         (HEADER + "x,5,6\n", "no request in it"),
     ],
 )

@@ -289,6 +289,14 @@ def test_a_first_step_of_one_token_is_refused_in_one_line(
     assert "give 2 or more" in capsys.readouterr().err
 
 
+def test_a_first_step_beyond_the_models_context_is_refused_before_a_weight_is_read(
+    tmp_path: Path,
+) -> None:
+    asked = {"model": None, "shape": None, "passes": True, "compiler": "eager"}
+    with pytest.raises(ValueError, match="--tokens 512: tiny-qwen3 was made for 512, and one more"):
+        command.start({**asked, "tokens": 512, "cache": str(tmp_path)})
+
+
 def test_a_cache_that_is_no_folder_is_refused_in_one_line_before_anything_starts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

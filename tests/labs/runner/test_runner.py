@@ -284,6 +284,8 @@ def test_unreadable_progress_is_refused_and_left_alone(say: Say) -> None:
         (["check", "1"], "lab 1 is not started: .venv/bin/python -m labs start 1"),
         (["hint", "1", "--hole", "9"], "given 9"),
         (["measure", "1"], "nothing to measure"),
+        (["predict", "1", "--because", "x"], "--because is the reason of an answer"),
+        (["check", "1", "--debug", "--impl", "reference"], "leave out --impl reference"),
     ],
 )
 def test_a_wrong_word_gets_one_line_that_says_what_to_do(

@@ -1,0 +1,76 @@
+"""Names out of files, in tables and in pictures: what looks like markup, a formula or an order to
+the terminal is text like any other."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from mini_engine.cli import main
+from mini_engine.cli.screen import Screen
+from mini_engine.predict.figures import FOLDERS
+
+NAMES = ("[/bold]", "[red2]x", "[bold]", ":cat:", "$\\frac$", "a$b_{c$")
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def printed(text: str) -> str:
+    screen = io.StringIO()
+    Screen(file=screen, width=80).print(text)
+    return screen.getvalue().rstrip("\n")
+
+
+@pytest.mark.parametrize("name", ["[/t].jsonl", "[x]", "[link=f]y", "a[1, 2]", "[/bold]x", ":cat:"])
+def test_a_name_is_printed_as_it_stands(name: str) -> None:
+    assert name in printed(f"[bold]{name}[/bold] fits")
+
+
+def test_what_the_project_writes_is_still_markup() -> None:
+    assert printed("[bold]a[/bold] [dim]b[/] [yellow]c[/yellow]") == "a b c"
+
+
+def test_no_name_gives_orders_to_the_terminal() -> None:
+    assert printed("\x1b[2Jgone") == "\\x1b[2Jgone"
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("command", ["capacity", "crossover --max-batch 4", "ladder", "trace"])
+def test_a_card_may_have_any_printable_name(
+    command: str, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    card = json.loads((FOLDERS["card"] / "h200.json").read_text(encoding="utf-8"))
+    Path("card.json").write_text(json.dumps({**card, "name": name}))
+    assert main([*command.split(), "--spec", "card.json"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    if name != "[bold]":  # one of the project's own
+        assert name in "".join(out.split("\n"))
+
+
+@pytest.mark.parametrize("name", ["", "  ", "a\x1b[2Jb", "a\nb", "\ud800", "x" * 256])
+def test_a_name_that_cannot_be_printed_is_refused(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    card = json.loads((FOLDERS["card"] / "h200.json").read_text(encoding="utf-8"))
+    Path("card.json").write_text(json.dumps({**card, "name": name}))
+    assert main(["crossover", "--spec", "card.json"]) == 2
+    assert "card.json: 'name' is" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("process", ["[/bold]", "", " (x)", "(a) (b)"])
+def test_a_process_of_a_trace_may_have_any_name(
+    process: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    named = {"ph": "M", "pid": 1, "name": "process_name", "args": {"name": process}}
+    event = {"ph": "X", "pid": 1, "tid": 1, "name": "k", "ts": 0, "dur": 1}
+    Path("[").mkdir()
+    Path("[/t].json").write_text(json.dumps({"traceEvents": [named, event]}))
+    assert main(["trace", "--read", "[/t].json"]) == 0
+    assert "[/t].json" in capsys.readouterr().out
