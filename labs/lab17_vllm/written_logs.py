@@ -108,7 +108,7 @@ def overriding(mode: str) -> str:
 def given(mode: str, cudagraph_mode: str, sizes: list[int]) -> str:
     """The server's line of the options that it was given, printed before any default is in it."""
     return (
-        "(APIServer pid=4700) INFO 11-21 09:00:00 [api_utils.py:286] non-default args: "
+        "(APIServer pid=4700) INFO 11-21 09:00:00 [utils.py:328] non-default args: "
         "{'model_tag': 'Qwen/Qwen3-0.6B', 'max_num_seqs': 64, 'compilation_config': "
         f"{{'mode': <CompilationMode.{mode}: {3 if mode == 'VLLM_COMPILE' else 0}>, "
         "'debug_dump_path': None, 'cache_dir': '', 'backend': 'inductor', 'splitting_ops': None, "

@@ -44,6 +44,7 @@ FILES_OF_OTHER_PROJECTS = {
     *("api_server.py", "compilation.py", "core.py", "gpu_model_runner.py", "model_runner.py"),
     *("bench_one_batch.py", "modeling_qwen.py", "triton_attn.py", "vllm.py", "RESULTS.md", "x.py"),
     *("async_utils.py", "cuda_graph.py", "decorators.py", "scripts/convert_hf_checkpoint.py"),
+    "utils.py",
 }
 # in a chapter, for the site, by a reader
 WRITTEN_BY_A_RUN = {"trap.py", "reference/index.md", "out/popular_capture_loop.py"}
