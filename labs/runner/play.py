@@ -39,6 +39,12 @@ def play(words: Sequence[str], console: Console) -> int:
     stale = [lab for lab in labs if workspace.stale(lab, progress)]
     if stale:
         console.print(f"Left out: {workspace.ask_for_update(*stale)}.")
+    for lab in labs:
+        if lab not in stale and workspace.started(lab) and workspace.red(lab, progress):
+            console.print(
+                f"Left out: lab {lab.number}, whose last check failed "
+                f"({command('check', lab.number)})"
+            )
     for lab in [lab for lab in solved if workspace.edited(lab, progress)]:
         broken = [line for path in workspace.my_files(lab).values() if (line := syntax_error(path))]
         if broken:

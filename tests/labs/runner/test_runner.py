@@ -495,6 +495,12 @@ def test_demo_runs_the_engine_with_the_solved_file_in_its_place(
     said = capfd.readouterr().out
     assert "Your code of lab 1 runs" in said
     assert "h200" in said
+    mine().write_text(text)
+    assert main(["check"]) == 1
+    assert main(["demo", "capacity", "--gpu", "h200"]) == 0
+    said = capfd.readouterr().out
+    assert "Left out: lab 1, whose last check failed" in said
+    assert "Your code of lab 1 runs" not in said
 
 
 def test_doctor_says_what_is_emulated_here_and_why(say: Say) -> None:
