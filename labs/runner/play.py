@@ -84,8 +84,8 @@ IN_THE_INTERPRETER = {"TRITON_INTERPRET": "1", "MINI_ENGINE_SM_COUNT": "1"}
 A_TASTE = {"--max-new-tokens": "3", "--mode": "NONE"}
 DIED_OF = "the process died of"
 INTERPRETER = (
-    "No NVIDIA GPU here: your kernels run in Triton's interpreter, at 15 seconds a token or more, "
-    "so unless you say otherwise 3 tokens are written, without graphs and their warm-up."
+    "No NVIDIA GPU here: your kernels run in Triton's interpreter, at a few seconds a step, "
+    "so unless you say otherwise 3 tokens a prompt are written, without graphs and their warm-up."
 )
 
 
