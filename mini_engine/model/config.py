@@ -206,7 +206,7 @@ def _read(f: Fields, name: str) -> ModelConfig:
         qk_norm=family == "qwen3",
         tie_word_embeddings=f.boolean("tie_word_embeddings", False),
         # transformers 4 wrote torch_dtype, 5 writes dtype; torch's own default if both are absent.
-        dtype=f.text("dtype" if f.given("dtype") else "torch_dtype", "float32"),
+        dtype=f.text(f.spelling("dtype", "torch_dtype"), "float32"),
         eos_token_ids=f.integers("eos_token_id"),
         quantization=read_quantization(f),
     )

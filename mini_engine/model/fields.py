@@ -8,7 +8,7 @@ Out: typed values, or ValueError("hidden_size is 'big', expected an integer"). T
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 T = TypeVar("T")
 
@@ -27,6 +27,15 @@ class Fields:
 
     def names(self) -> list[str]:
         return list(self._values)
+
+    def spelling(self, one: str, other: str) -> str:
+        """Which of two names of one thing is given, `other` if none is.
+
+        ValueError where both are and say two things.
+        """
+        if self.given(one) and self.given(other) and self._values[one] != self._values[other]:
+            refuse_two(one, self._values[one], other, self._values[other])
+        return one if self.given(one) else other
 
     def value(self, name: str) -> object:
         if not self.given(name):
@@ -81,6 +90,14 @@ class Fields:
         if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
             raise ValueError(f"{name} is {in_short(value)}, expected {expected}")
         return value
+
+
+def refuse_two(one: str, value: object, other: str, another: object) -> NoReturn:
+    """Raises ValueError for two fields that mean one thing and differ."""
+    raise ValueError(
+        f"{one} is {in_short(value)} and {other} is {in_short(another)}: both mean the same, so "
+        "leave one out"
+    )
 
 
 def in_short(value: object) -> str:

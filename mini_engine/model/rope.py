@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from mini_engine.model.fields import Fields, in_short
+from mini_engine.model.fields import Fields, in_short, refuse_two
 
 
 @dataclass(frozen=True)
@@ -58,15 +58,17 @@ def rope_frequencies(head_dim: int, theta: float, scaling: RopeScaling | None) -
 
 def read_rope_theta(config: Fields, absent: float | None) -> float:
     """The base, from a config.json. `absent` is its value if the file lacks it; None: an error."""
-    rope = _rope(config)
-    return (rope if rope.given("rope_theta") else config).number("rope_theta", absent)
+    rope, name = _rope(config), "rope_theta"
+    if rope.given(name) and config.given(name) and rope.value(name) != config.value(name):
+        refuse_two(name, config.value(name), f"that of {_rope_name(config)}", rope.value(name))
+    return (rope if rope.given(name) else config).number(name, absent)
 
 
 def read_rope_scaling(config: Fields) -> RopeScaling | None:
     """The scaling, from a config.json. ValueError for a type that is not computed here."""
     rope = _rope(config)
     # The older key is type; transformers reads both.
-    rope_type = rope.text("rope_type" if rope.given("rope_type") else "type", "default")
+    rope_type = rope.text(rope.spelling("rope_type", "type"), "default")
     if (
         rope.number("partial_rotary_factor", 1.0) != 1.0
         or config.number("partial_rotary_factor", 1.0) != 1.0
@@ -92,5 +94,9 @@ def read_rope_scaling(config: Fields) -> RopeScaling | None:
 
 
 def _rope(config: Fields) -> Fields:
+    return config.object(_rope_name(config))
+
+
+def _rope_name(config: Fields) -> str:
     """transformers 4 writes rope_theta and rope_scaling; 5 writes both in rope_parameters."""
-    return config.object("rope_scaling" if config.given("rope_scaling") else "rope_parameters")
+    return config.spelling("rope_scaling", "rope_parameters")

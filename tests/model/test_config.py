@@ -107,6 +107,35 @@ def test_rope_parameters_of_transformers_5_are_read() -> None:
     assert llama.rope_scaling == RopeScaling(32.0, 1.0, 4.0, 8192)
 
 
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"dtype": "float16", "torch_dtype": "bfloat16"}, "dtype is 'float16' and torch_dtype is"),
+        (
+            {"rope_scaling": LLAMA3, "rope_parameters": LLAMA3 | {"factor": 8.0}},
+            "rope_scaling is .* and rope_parameters is",
+        ),
+        (
+            {"rope_scaling": {"rope_type": "default", "type": "llama3"}},
+            "rope_type is 'default' and type is 'llama3'",
+        ),
+        (
+            {"rope_theta": 1e6, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}},
+            "rope_theta is 1000000.0 and that of rope_parameters is 10000.0",
+        ),
+    ],
+)
+def test_two_names_of_one_field_may_both_be_given_but_not_say_two_things(
+    fields: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(ValueError, match=f"{says}.*both mean the same, so leave one out"):
+        read(**fields)
+    read(dtype="bfloat16", torch_dtype="bfloat16")
+    read(model_type="llama", rope_scaling=LLAMA3, rope_parameters=LLAMA3)
+    read(rope_scaling={"rope_type": "default", "type": "default"})
+    read(rope_theta=1e6, rope_parameters={"rope_type": "default", "rope_theta": 1e6})
+
+
 def test_old_key_of_the_rope_type_is_read() -> None:
     assert read(rope_scaling={"type": "default"}).rope_scaling is None
     with pytest.raises(ValueError, match="rope_type 'linear'"):
