@@ -30,6 +30,7 @@ from mini_engine.model.checkpoint import (
     FINAL_NORM,
     LM_HEAD,
     StoredTensor,
+    check_numbers,
     layer_parts,
     random_law,
     stored_tensors,
@@ -91,18 +92,14 @@ def load_weights(
     quant: str | None = None,
 ) -> Weights:
     """Read every tensor of the folder. Raises ValueError as `checkpoint.stored_tensors` does, for
-    a tensor with a number that is not finite, and for `quant` where the checkpoint is quantised
+    numbers as `checkpoint.check_numbers` does, and for `quant` where the checkpoint is quantised
     already."""
     stored = stored_tensors(config, folder)
 
     def fill(name: str, rows: Tensor) -> None:
         rows.copy_(as_tensor(stored[name]))
-        # The least and the largest are quick to find, and NaN is both.
-        if not torch.isfinite(torch.stack(torch.aminmax(rows))).all():
-            raise ValueError(
-                f"{stored[name].file}: tensor {name} has a number that is not finite, expected "
-                "finite ones: download or write the file again"
-            )
+        least, most = torch.aminmax(rows)
+        check_numbers(stored[name], float(least), float(most))
 
     kind = config.quantization
     if kind is None:

@@ -26,6 +26,7 @@ from mini_engine.records.json_file import parse_json, read_json_object
 
 EMBED, FINAL_NORM, LM_HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
 DTYPES = ("F32", "F16", "BF16")
+LARGEST = 1e18  # of a weight's number: one of 2e19 has no square in float32
 OPTIONAL = ".g_idx"  # of GPTQ: what it says where it is missing is the order as it is
 
 
@@ -173,6 +174,16 @@ def _is_harmless(name: str, config: ModelConfig) -> bool:
     config.json determines them, and a tied head's copy of the embedding."""
     tied_copy = config.tie_word_embeddings and name == LM_HEAD
     return tied_copy or name.endswith("rotary_emb.inv_freq")
+
+
+def check_numbers(tensor: StoredTensor, least: float, most: float) -> None:
+    """Raises ValueError for a tensor whose least and largest number (NaN is both) would make every
+    token NaN."""
+    if not -LARGEST <= least <= most <= LARGEST:
+        raise ValueError(
+            f"{tensor.file}: tensor {tensor.name} has numbers from {least:g} to {most:g}, expected "
+            f"finite ones, of {LARGEST:g} at most: download or write the file again"
+        )
 
 
 # ---------------------------------------------------------------- files

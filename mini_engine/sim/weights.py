@@ -23,6 +23,7 @@ from mini_engine.model.checkpoint import (
     FINAL_NORM,
     LM_HEAD,
     StoredTensor,
+    check_numbers,
     layer_parts,
     random_law,
     stored_tensors,
@@ -177,8 +178,8 @@ def _stacked(tensors: Mapping[str, tuple[int, ...]], fill: Fill) -> Array:
 
 
 def _read_into(rows: Array, stored: StoredTensor) -> None:
-    """Fill `rows` with the stored tensor. F16 and BF16 are exact in float32. Raises ValueError for
-    a number that is not finite: every token would become NaN."""
+    """Fill `rows` with the stored tensor. F16 and BF16 are exact in float32. Raises ValueError as
+    `check_numbers` does."""
     raw = stored.raw()
     if stored.dtype == "BF16":
         # A bfloat16 is the upper half of the float32 with the same value.
@@ -186,11 +187,4 @@ def _read_into(rows: Array, stored: StoredTensor) -> None:
         np.left_shift(halves, 16, out=bits, dtype=np.uint32, casting="unsafe")
     else:
         rows[...] = raw.view({"F16": "<f2", "F32": "<f4"}[stored.dtype]).reshape(stored.shape)
-    with np.errstate(all="ignore"):
-        finite = np.isfinite(rows.sum())  # quick; a sum may also overflow, so then look closely
-    if not finite and not np.isfinite(rows).all():
-        first = int(np.argmin(np.isfinite(rows)))
-        raise ValueError(
-            f"{stored.file}: tensor {stored.name} has {rows.flat[first]} at element {first:,}, "
-            "expected finite numbers: download or write the file again"
-        )
+    check_numbers(stored, float(rows.min()), float(rows.max()))

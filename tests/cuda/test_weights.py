@@ -55,6 +55,21 @@ def test_a_tied_head_is_the_embedding_itself(tmp_path: Path) -> None:
     assert not torch.equal(weights.lm_head, weights.embed)
 
 
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf, 3e38])
+def test_a_number_that_cannot_be_meant_is_refused_by_its_tensor(
+    wrong: float, tmp_path: Path
+) -> None:
+    rng, name = np.random.default_rng(3), "model.layers.1.mlp.down_proj.weight"
+    tensors = {
+        one: rng.standard_normal(shape).astype(np.float32)
+        for one, shape in checkpoint.tensor_shapes(TINY).items()
+    }
+    tensors[name][2, 1] = wrong
+    save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(ValueError, match=rf"{name} has numbers from .*of 1e\+18 at most"):
+        load_weights(TINY, tmp_path, CPU, torch.float32)
+
+
 @pytest.mark.parametrize("wanted", DTYPES)
 @pytest.mark.parametrize("stored", DTYPES)
 @pytest.mark.parametrize("device", DEVICES)
