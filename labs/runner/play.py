@@ -64,7 +64,7 @@ def play(words: Sequence[str], console: Console) -> int:
         for module in texts:
             console.print(f"  {module}")
     environment: dict[str, str] = {}
-    if list(words[:1]) == ["generate"] and "cuda" in words and texts.keys() & KERNELS:
+    if by_kernels(words) and texts.keys() & KERNELS:
         words = unless_said(STEP_OF_NINE if texts.keys() & OF_NINE else {}, words)
         if not nvidia_gpu():
             console.print(INTERPRETER)
@@ -89,10 +89,14 @@ INTERPRETER = (
 )
 
 
+def by_kernels(words: Sequence[str]) -> bool:
+    """Whether the command writes with kernels: a static cache and the plain model have none."""
+    said = {word.removeprefix("--backend=").removeprefix("--cache=") for word in words}
+    return [*words[:1]] == ["generate"] and "cuda" in said and not said & {"--plain", "static"}
+
+
 def unless_said(defaults: Mapping[str, str], words: Sequence[str]) -> list[str]:
     """The command with these options before its own: of two the last counts, however spelt."""
-    if "--plain" in words:
-        return [*words]
     return [words[0], *(word for pair in defaults.items() for word in pair), *words[1:]]
 
 

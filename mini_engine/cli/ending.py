@@ -39,7 +39,6 @@ NARROWEST = 20  # columns: in fewer there is nothing to read, and in 0 tables ar
 WIDEST = 10_000  # a title in the middle of 10^8 takes gigabytes
 NO_ROOM_TO_LOAD = ("failed to map segment", "cannot allocate memory")  # says ld.so of a library
 PRESSED: list[int] = []  # Ctrl-C, in a process that runs `program`
-TOLD: list[int] = []  # whether a line about it has been written
 
 
 class CheckFailed(RuntimeError):
@@ -60,9 +59,11 @@ def program(name: str, main: Callable[[], int]) -> int:
             sys.modules["logging"].disable()
         raise KeyboardInterrupt
 
+    told = False  # whether a line about Ctrl-C has been written
+
     def last() -> None:  # of all that is done at exit
         if PRESSED:  # Python would end itself by SIGINT if it had been in an exec()
-            if not TOLD:  # the work was done, and Ctrl-C came while libraries gave back theirs
+            if not told:  # the work was done, and Ctrl-C came while libraries gave back theirs
                 say(f"{name}: interrupted")
             os._exit(130)
 
@@ -76,7 +77,9 @@ def program(name: str, main: Callable[[], int]) -> int:
     for stream in (sys.stdout, sys.stderr):
         if stream is not None and hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # what an encoding cannot say
-    return guarded(name, main)
+    code = guarded(name, main)
+    told = code == 130
+    return code
 
 
 def guarded(name: str, main: Callable[[], int], *, as_json: bool = False) -> int:
@@ -89,7 +92,6 @@ def guarded(name: str, main: Callable[[], int], *, as_json: bool = False) -> int
             code = main()
             if code not in (0, 130) and PRESSED:  # somebody has caught it, and failed for it
                 raise KeyboardInterrupt
-            TOLD.extend([code] * (code == 130))
             return code
         finally:
             if sys.stdout is not None:
@@ -104,7 +106,6 @@ def guarded(name: str, main: Callable[[], int], *, as_json: bool = False) -> int
 
             traceback.print_exc()
         code, words = ending(KeyboardInterrupt() if PRESSED else error)
-    TOLD.extend([code] * (code == 130))
     if words:
         say(as_json_line(name, code, words) if as_json else f"{name}: {words}")
     return code
@@ -155,7 +156,7 @@ def ending(error: BaseException) -> tuple[int, str]:
                 return 2, words
             return 2, f"{OUT_OF_MEMORY}{': ' * bool(words)}{words}: {MUCH}"
         case ImportError() if any(said in words for said in NO_ROOM_TO_LOAD):
-            return 2, f"{OUT_OF_MEMORY} while {(error.name or 'a library')} was loaded: {MUCH}"
+            return 2, f"{OUT_OF_MEMORY} while {error.name or 'a library'} was loaded: {MUCH}"
         case RecursionError():
             return 2, f"nested too deeply ({words}): give a file with fewer levels"
         case ModuleNotFoundError() if not _ours(error.name or ""):

@@ -131,8 +131,8 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     host_bytes = int((args.swap_space or 4) * GIB)
     if swapping and host_bytes < copies.block_bytes:
         raise ValueError(
-            f"--swap-space {host_bytes / GIB:g} holds no block: one of {args.block_size:,} tokens "
-            f"takes {copies.block_bytes:,} bytes"
+            f"--swap-space {args.swap_space or 4:g} holds no block: one of "
+            f"{args.block_size:,} tokens takes {copies.block_bytes:,} bytes"
         )
     limits = replace(
         plan.limits,

@@ -30,20 +30,31 @@ def check_bench(path: Path, measurement: Measurement) -> None:
             _whole(figures[name], name)
         for name in ("spec", "host", "anchor"):
             _word(figures[name], name)
-        rows = [_list(figures["rows"], "rows"), _list(figures.get("others", []), "others")]
+        rows = _list(figures["rows"], "rows")
+        others = _list(figures.get("others", []), "others")
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path}: {_told(error)}: {AGAIN}") from None
-    for kind, listed in zip((_check_row, OtherRow.from_json), rows, strict=True):
+    for told, check, listed in (("", _check_row, rows), ("others: ", _check_other, others)):
         for number, row in enumerate(listed, 1):
             try:
-                kind(row)
+                check(row)
             except (KeyError, TypeError, ValueError, AttributeError) as error:
-                raise ValueError(f"{path}: row {number}: {_told(error)}: {AGAIN}") from None
+                raise ValueError(f"{path}: {told}row {number}: {_told(error)}: {AGAIN}") from None
 
 
 def _check_row(data: dict[str, Any]) -> None:
     row = Row.from_json(data)
-    for one in fields(Row):
+    _check_fields(row, (MEASURED, NOT_RUN, GATE_FAILED))
+    if row.status == MEASURED:
+        _ = [row.gate[name] for name in ("passed", "forced", "produced")]
+
+
+def _check_other(data: dict[str, Any]) -> None:
+    _check_fields(OtherRow.from_json(data), (MEASURED, NOT_RUN))
+
+
+def _check_fields(row: Row | OtherRow, statuses: tuple[str, ...]) -> None:
+    for one in fields(row):
         value = getattr(row, one.name)
         if one.type == "str":
             _word(value, one.name)
@@ -53,11 +64,12 @@ def _check_row(data: dict[str, Any]) -> None:
             _number(value, one.name)
     _whole(row.batch, "batch")
     _whole(row.context, "context")
-    if row.status not in (MEASURED, NOT_RUN, GATE_FAILED):
+    if row.status not in statuses:
         raise ValueError(f"status is {in_short(row.status)}")
     if row.status == MEASURED:
         _number(row.itl.median, "itl_us", above=0)
-        _ = [row.gate[name] for name in ("passed", "forced", "produced")]
+        if not row.runs:
+            raise ValueError("runs is empty, and it was measured")
 
 
 def _interval(value: Interval, name: str) -> None:

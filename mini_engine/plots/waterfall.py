@@ -3,7 +3,7 @@
 In:  an `Ablation` (`mini_engine.records.measured`). Out: a file.
 
 The axis is logarithmic: from transformers to the floor it is a factor of some thirty, and on a
-straight axis all that comes after the graph would be a hair. A bar is what a idea saves, from the
+straight axis all that comes after the graph would be a hair. A bar is what an idea saves, from the
 ITL before it to its own.
 """
 
@@ -21,13 +21,13 @@ from mini_engine.records.rows import Row
 
 
 def waterfall(ladder: Ablation, path: Path | str, origin: Origin) -> None:
-    """One row a idea, with µs saved and the share of a copy's bandwidth; the floor at the end."""
+    """One row an idea, with µs saved and the share of a copy's bandwidth; the floor at the end."""
     ideas, floor_us = ladder.ideas, ladder.floor_us
     first, last = ideas[0].row, ideas[-1].row
     caption = (
         f"{first.shape}, batch {first.batch}, {first.context:,} tokens of context. "
-        f"{origin.caption()} {origin.floor_caption()} Logarithmic axis; a bar is what a idea saves "
-        "(hatched: loses)."
+        f"{origin.caption()} {origin.floor_caption()} Logarithmic axis; a bar is what an idea "
+        "saves (hatched: loses)."
     )
     if ladder.left_out:
         caption += f" Without a result, left out: {', '.join(ladder.left_out)}."

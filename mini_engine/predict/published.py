@@ -172,11 +172,11 @@ def _point(item: Any, where: str) -> Point:
     for name, whole in (("batch", True), ("context", True), ("itl_ms", False)):
         value: Any = item.get(name)
         fits = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
-        if not fits or not (0 if whole else LEAST_MS) < value < 1e9:
-            kind = "a whole number" if whole else "a number"
+        kind, least = ("a whole number", 0) if whole else ("a number", LEAST_MS)
+        if not fits or not least < value < 1e9:
             raise ValueError(
                 f"{where} ({texts['id']}): {name} is {value!r:.40}, expected {kind} above "
-                f"{0 if whole or not fits or value <= 0 else LEAST_MS:g} and below 10^9"
+                f"{least:g} and below 10^9"
             )
         numbers[name] = value
     return Point(

@@ -144,7 +144,7 @@ def test_names_are_names_in_upper_and_in_lower_case(
         ("trace --read deep.json", "nested too deeply"),
         ("ladder --histogram deep.json", "nested too deeply"),
         ("serve --trace deep.json", "no column TIMESTAMP"),
-        ("serve --preemption swap --swap-space 1e-9", "holds no block: one of 16 tokens takes 1,"),
+        ("serve --preemption swap --swap-space 1e-9", "--swap-space 1e-09 holds no block: one"),
         ("serve --trace long.jsonl", "none of 1 requests fits"),
         ("trace --read none.json --mode FULL", "nothing else: leave out --mode"),
         ("trace --read none.json --batch 7", "nothing else: leave out --batch"),

@@ -47,6 +47,7 @@ from mini_engine.predict.hardware import load_spec  # noqa: E402
 from mini_engine.predict.oplists import StepShape, step_ops  # noqa: E402
 from mini_engine.predict.step_cost import kernel_us  # noqa: E402
 from mini_engine.records.measured import measured_steps  # noqa: E402
+from mini_engine.records.other_rows import OtherRow  # noqa: E402
 from mini_engine.records.rows import GATE_FAILED, NOT_RUN, Point, Row  # noqa: E402
 from tests.support.bench_rows import made_up, made_up_row  # noqa: E402
 from tests.support.gate_helpers import Spoiled  # noqa: E402
@@ -527,7 +528,12 @@ def test_a_picture_of_another_place_is_drawn_when_asked_for_and_only_where_there
         (("copy_bandwidth_gb_s",), "fast", "bench.json: "),
         (("copy_bandwidth_gb_s",), {}, "no 'median' in it"),
         (("rounds",), "eight", "rounds is 'eight', expected a whole number"),
+        (("rows", 0, "runs"), [], "row 1: runs is empty"),
         (("others",), 7, "others is 7, expected a list"),
+        (("others",), [{"status": "measured"}], "others: row 1: "),
+        (("others", 0, "batch"), "x", "others: row 1: batch is 'x', expected a whole number"),
+        (("others", 0, "itl"), {"median": "fast"}, "others: row 1: "),
+        (("others", 0, "status"), "gate failed", "others: row 1: status is 'gate failed'"),
     ],
 )
 def test_a_spoilt_file_is_refused_by_row_and_field_before_anything_is_drawn(
@@ -538,6 +544,7 @@ def test_a_spoilt_file_is_refused_by_row_and_field_before_anything_is_drawn(
     write_measurement(out, made_up([made_up_row("ours-eager", 1, 128)]))
     data = json.loads(out.read_text())
     inner = data["figures"]
+    inner["others"] = [OtherRow("tiny", 1, 128, "vllm", NOT_RUN, "not here").as_json()]
     for name in place[:-1]:
         inner = inner[name]
     inner[place[-1]] = value

@@ -109,7 +109,7 @@ def test_a_host_that_the_fit_has_met_is_known(tmp_path: Path) -> None:
         ("batch", 1.5, r"point 2 \(mine-1\): batch is 1.5, expected a whole number"),
         ("batch", True, "batch is True"),
         ("context", "8k", "context is '8k'"),
-        ("itl_ms", -1, r"itl_ms is -1, expected a number above 0"),
+        ("itl_ms", -1, r"itl_ms is -1, expected a number above 1e-06"),
         ("itl_ms", float("nan"), "itl_ms is nan"),
         ("itl_ms", 1e-300, "itl_ms is 1e-300, expected a number above 1e-06 and below 10"),
         ("itl_ms", 1e9, r"itl_ms is 1000000000.0, expected a number above .* and below 10\^9"),

@@ -69,7 +69,35 @@ def test_what_the_command_says_itself_stays_however_it_is_spelt(said: str) -> No
     assert (args.mode, args.kernels) == ("NONE", 5)
 
 
-def test_a_command_that_says_nothing_itself_takes_the_defaults_and_plain_takes_none() -> None:
+def test_a_command_that_says_nothing_itself_takes_the_defaults() -> None:
     given = {"--kernels": "9", "--mode": "NONE"}
     assert play.unless_said(given, ["generate"]) == ["generate", "--kernels", "9", "--mode", "NONE"]
-    assert play.unless_said(given, ["generate", "--plain"]) == ["generate", "--plain"]
+
+
+@pytest.mark.parametrize(
+    ("words", "kernels"),
+    [
+        ("generate --backend cuda", True),
+        ("generate --backend=cuda", True),
+        ("generate", False),
+        ("generate --backend cuda --plain", False),
+        ("generate --backend cuda --cache static", False),
+        ("generate --backend=cuda --cache=static", False),
+    ],
+)
+def test_only_a_command_that_writes_with_kernels_takes_defaults_for_them(
+    words: str,
+    kernels: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Lab 20's page runs --cache static, which refuses --kernels."""
+    monkeypatch.setenv("LABS_HOME", str(tmp_path))
+    monkeypatch.setattr(play, "nvidia_gpu", dict)
+    ran: list[list[str]] = []
+    monkeypatch.setattr(play, "run", lambda _room, words, *_: ran.append([*words]) or 0)
+    solve_loudly(11)
+    assert main(["demo", *words.split()]) == 0
+    assert ("--kernels" in ran[0]) == kernels
+    assert ("in Triton's interpreter" in capsys.readouterr().out) == kernels
