@@ -11,6 +11,7 @@ VALUES = {
     "NONE": "0", "PIECEWISE": "1", "FULL": "2", "FULL_DECODE_ONLY": "(2, 0)",
     "FULL_AND_PIECEWISE": "(2, 1)",
 }  # fmt: skip
+COMPILATION = ["NONE", "STOCK_TORCH_COMPILE", "DYNAMO_TRACE_ONCE", "VLLM_COMPILE"]
 
 
 def config_line(
@@ -21,7 +22,7 @@ def config_line(
     version: str = "0.33.0",
 ) -> str:
     config = (
-        f"{{'mode': <CompilationMode.{mode}: {3 if mode == 'VLLM_COMPILE' else 0}>, "
+        f"{{'mode': <CompilationMode.{mode}: {COMPILATION.index(mode)}>, "
         "'debug_dump_path': None, 'cache_dir': '', 'compile_cache_save_format': 'binary', "
         "'backend': 'inductor', 'custom_ops': ['none'], 'ir_enable_torch_wrap': None, "
         "'splitting_ops': ['vllm::unified_attention_with_output', 'vllm::mamba_mixer2'], "
@@ -110,7 +111,7 @@ def given(mode: str, cudagraph_mode: str, sizes: list[int]) -> str:
     return (
         "(APIServer pid=4700) INFO 11-21 09:00:00 [utils.py:328] non-default args: "
         "{'model_tag': 'Qwen/Qwen3-0.6B', 'max_num_seqs': 64, 'compilation_config': "
-        f"{{'mode': <CompilationMode.{mode}: {3 if mode == 'VLLM_COMPILE' else 0}>, "
+        f"{{'mode': <CompilationMode.{mode}: {COMPILATION.index(mode)}>, "
         "'debug_dump_path': None, 'cache_dir': '', 'backend': 'inductor', 'splitting_ops': None, "
         "'compile_sizes': None, 'inductor_passes': {}, "
         f"'cudagraph_mode': <CUDAGraphMode.{cudagraph_mode}: {VALUES[cudagraph_mode]}>, "

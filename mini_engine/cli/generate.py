@@ -145,7 +145,8 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
 def check_no_card(args: argparse.Namespace) -> None:
     """Raises ValueError for a card, a host or an engine, which --backend cuda has no use for."""
     for name, usual in (("spec", options.CARD), ("engine", None), ("host", None)):
-        if getattr(args, name) != usual:
+        given = getattr(args, name)
+        if given is not None and given.lower() != usual:
             raise ValueError(
                 f"--{name} is of the simulated GPU, and --backend cuda runs on this machine's: "
                 "leave it out"
