@@ -21,8 +21,9 @@ A runner of any make will do. Its module has `build(device, forward, shapes, siz
 or the engine's three classes: `StaticInputs`, `GraphRunner`, `PiecewiseGraphRunner`. Every runner
 promises that
 
-* each of the sizes that it was given, in whatever order, gets a graph, the largest first, all in
-  one pool of memory from which nobody else is served; a second capture makes them anew, there too;
+* each of the sizes that it was given gets a graph, the largest first, all in one pool of memory
+  from which nobody else is served; a second capture makes them anew, in the same pool;
+* the sizes may be given in any order (the engine's own refuses all but a rising one);
 * before each capture of a size each kernel has run on zeros, with memory that is given back, and
   the GPU has been waited for; a capture changes no user's slot, also not the second one;
 * a batch is copied in from the host, filled up with rows of zeros, and is one replay of the
