@@ -680,6 +680,15 @@ def test_while_debugging_other_rows_of_the_same_buffer_have_moved() -> None:
     assert rig.device.counters.graphs == graphs, "refused before anything was launched"
 
 
+def test_debugging_that_is_switched_on_later_knows_the_addresses_of_the_captures() -> None:
+    rig = Rig()
+    rig.call(batch(PIECEWISE))
+    rig.wrapper.debug = True
+    with pytest.raises(AssertionError):
+        rig.call(batch(PIECEWISE), rig.b, rig.a)
+    assert rig.did(batch(PIECEWISE)) == ("replayed", [12, 24, 36]), "nothing has moved"
+
+
 def test_a_capture_that_fails_leaves_nothing_to_replay_and_the_next_call_captures() -> None:
     rig = Rig()
     waiting = True

@@ -194,6 +194,20 @@ def test_a_share_without_blocks_is_none_and_nothing_has_changed() -> None:
     assert entry.query_len == 6
 
 
+@pytest.mark.catches("every-error-is-a-shortage")
+def test_an_error_that_is_no_shortage_of_blocks_is_not_taken_for_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(*_: object, **__: object) -> tuple[int, ...]:
+        raise error
+
+    for error in (RuntimeError("the table is broken"), KeyError("a"), ValueError("-1 tokens")):
+        s, state = scheduler(), known(9, 0, 0, 9)
+        monkeypatch.setattr(s.pool, "allocate", broken)
+        with pytest.raises(type(error)):
+            s._try_schedule(state, 7)
+
+
 # ---------------------------------------------------------------- the youngest gives way
 
 
@@ -335,6 +349,9 @@ def test_blocks_of_a_prefix_make_room_once_and_not_twice() -> None:
         batch = run_step(s)  # a takes a fifth block
         entered = "b" in [name for name, *_ in shares(batch)]
         assert entered == expected, f"b lacks 7 blocks, and {num_blocks - 1 - 5} are free"
+        if entered:
+            num_prefill = s.running[1].num_prefill
+            assert num_prefill == 20, "all that b knows, with what the cache holds of it"
 
 
 @pytest.mark.catches("a-resumed-request-decodes", "the-door-reads-the-last-count")
