@@ -57,7 +57,7 @@ def test_the_last_token_of_a_prompt_is_no_decode() -> None:
 def test_a_batch_is_uniform_when_all_requests_bring_equally_many_tokens() -> None:
     rng = random.Random(1)
     for _ in range(300):
-        lens = tuple(rng.randint(1, 3) for _ in range(rng.randint(0, 5)))
+        lens = tuple(rng.randint(0, 3) for _ in range(rng.randint(0, 5)))
         alike = lens[0] if lens and all(n == lens[0] for n in lens) else None
         assert uniform_token_count(lens) == alike, f"new tokens: {lens}"
         assert uniform_token_count(lens, has_prefill=True) is None, f"new tokens: {lens}"
@@ -247,7 +247,9 @@ def test_until_the_graphs_are_captured_every_batch_runs_eagerly() -> None:
 def test_a_step_without_tokens_replays_nothing() -> None:
     for mode in ANSWERS:
         dispatcher = GraphDispatcher(mode, POWERS, max_num_seqs=16)
-        assert told(dispatcher.dispatch(0, 0, None)) == "NONE: 0 tokens, 0 requests", mode
+        for reqs, uniform in ((0, None), (3, 0), (3, None)):  # three may be there and bring none
+            chosen = told(dispatcher.dispatch(reqs, 0, uniform))
+            assert chosen == f"NONE: 0 tokens, {reqs} requests", mode
 
 
 @pytest.mark.catches("pieces-count-requests")
@@ -667,6 +669,26 @@ def test_while_debugging_a_moved_input_is_refused_and_one_in_place_is_not() -> N
         rig.call(batch(PIECEWISE, 8), moved, rig.b)
 
 
+def test_while_debugging_other_rows_of_the_same_buffer_have_moved() -> None:
+    rig = Rig(debug=True)
+    rows = rig.upload(1, 2, 3, 4)
+    rig.call(batch(PIECEWISE), rows[:3], rig.b)
+    assert rig.did(batch(PIECEWISE), rows[:3], rig.b) == ("replayed", [12, 24, 36])
+    graphs = rig.device.counters.graphs
+    with pytest.raises(AssertionError):
+        rig.call(batch(PIECEWISE), rows[1:], rig.b)
+    assert rig.device.counters.graphs == graphs, "refused before anything was launched"
+
+
+def test_debugging_that_is_switched_on_later_knows_the_addresses_of_the_captures() -> None:
+    rig = Rig()
+    rig.call(batch(PIECEWISE))
+    rig.wrapper.debug = True
+    with pytest.raises(AssertionError):
+        rig.call(batch(PIECEWISE), rig.b, rig.a)
+    assert rig.did(batch(PIECEWISE)) == ("replayed", [12, 24, 36]), "nothing has moved"
+
+
 def test_a_capture_that_fails_leaves_nothing_to_replay_and_the_next_call_captures() -> None:
     rig = Rig()
     waiting = True
@@ -699,7 +721,9 @@ def test_an_engine_that_serves_captures_nothing_more_and_runs_what_it_has() -> N
         assert not isinstance(refused.value, NotImplementedError)
         assert rig.calls == calls, "refused before anything was recorded"
         rig.call(batch(PIECEWISE, 8))
-        rig.call(batch(NONE, 4))
+        for others in (batch(NONE, 4), batch(FULL, 4), None):  # nothing to be captured here
+            rig.call(others)
+        assert rig.calls == calls + 3, "run by the function, as ever"
     rig.context.capturing_enabled = True
     assert rig.did(batch(PIECEWISE, 4))[0] == "captured"
 
@@ -738,6 +762,18 @@ def test_an_output_that_a_later_piece_reads_keeps_its_memory_until_the_caller_fr
     assert rig.device.memory.allocated_bytes(pool) == 0
     with pytest.raises(UseAfterFree):  # it was the output itself, and not a weak one
         rig.device.read(kept)
+
+
+@pytest.mark.catches("the-entry-owns-its-output")
+def test_a_replay_answers_after_the_output_of_its_capture_was_freed() -> None:
+    rig = Rig(weak=False)
+    output = rig.call(batch(PIECEWISE))
+    rig.call(batch(PIECEWISE))
+    rig.device.free(output)
+    for n in (4, 5):
+        rig.device.copy_(rig.a, np.array([n, n, n], np.float32))
+        answer = rig.call(batch(PIECEWISE))
+        assert rig.device.read(answer).tolist() == [2 * n + 10, 2 * n + 20, 2 * n + 30]
 
 
 def test_of_nested_wrappers_only_the_ones_that_are_meant_have_graphs() -> None:

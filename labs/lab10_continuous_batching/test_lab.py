@@ -65,6 +65,7 @@ def test_a_table_that_grows_keeps_its_blocks_and_takes_only_what_is_missing() ->
     pool, table = BlockPool(20, 4), ()
     for num_tokens in range(1, 30):
         longer = pool.allocate("a", num_tokens)
+        assert type(longer) is tuple, "who holds an earlier table would see a list grow"
         assert longer[: len(table)] == table, "blocks that hold its keys were taken away"
         assert len(longer) == -(-num_tokens // 4), f"blocks of 4 for {num_tokens} tokens"
         assert longer == pool.block_table("a")
@@ -108,6 +109,25 @@ def test_who_was_refused_holds_nothing_that_could_be_freed() -> None:
         pool.allocate("a", 9)
     pool.free("a")
     assert pool.num_free == 3
+
+
+@pytest.mark.catches("given-back-in-another-order")
+def test_who_comes_after_a_refusal_gets_the_blocks_that_were_next_before_it() -> None:
+    rng = random.Random(6)
+    for _ in range(40):
+        names, num_blocks = "abcd", rng.randint(6, 12)
+        asked, refused = BlockPool(num_blocks, 2), BlockPool(num_blocks, 2)
+        for pool in (asked, refused):
+            for name in names:
+                pool.allocate(name, 2)
+        for name in rng.sample(names, 3):
+            asked.free(name)
+            refused.free(name)
+        left = refused.num_free
+        with pytest.raises(OutOfBlocks):
+            refused.allocate("e", 2 * left + 1)
+        given, expected = refused.allocate("f", 2 * left), asked.allocate("f", 2 * left)
+        assert given == expected, f"all {left} free blocks, after a request for {left + 1} of them"
 
 
 def test_no_block_has_two_owners_whatever_is_asked_and_given_back() -> None:
@@ -174,6 +194,20 @@ def test_a_share_without_blocks_is_none_and_nothing_has_changed() -> None:
     assert entry.query_len == 6
 
 
+@pytest.mark.catches("every-error-is-a-shortage")
+def test_an_error_that_is_no_shortage_of_blocks_is_not_taken_for_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(*_: object, **__: object) -> tuple[int, ...]:
+        raise error
+
+    for error in (RuntimeError("the table is broken"), KeyError("a"), ValueError("-1 tokens")):
+        s, state = scheduler(), known(9, 0, 0, 9)
+        monkeypatch.setattr(s.pool, "allocate", broken)
+        with pytest.raises(type(error)):
+            s._try_schedule(state, 7)
+
+
 # ---------------------------------------------------------------- the youngest gives way
 
 
@@ -186,18 +220,20 @@ def test_the_last_that_came_gives_its_blocks_back_and_waits_at_the_front() -> No
     for _ in range(3):
         state = s.waiting.popleft()
         state.output, state.num_computed, state.num_prefill = [7, 8], 4, 3
+        state.num_preemptions = len(s.running)
         s.pool.allocate(state.request.request_id, 4)
         s.running.append(state)
     c = s.running[2]
+    s.running[0].output = [7]  # who has written least need not be the youngest
     assert s._preempt_youngest() is c.request, "the request that was preempted"
     assert [state.request.request_id for state in s.running] == ["a", "b"]
     assert [state.request.request_id for state in s.waiting] == ["c", "d"]
     assert s.pool.block_table("c") == ()
     assert s.pool.num_free == 99 - 4, "free blocks: a and b hold two each"
-    assert (c.num_computed, c.output, c.num_preemptions) == (0, [7, 8], 1)
+    assert (c.num_computed, c.output, c.num_preemptions) == (0, [7, 8], 2 + 1)
     s._preempt_youngest()
     assert [state.request.request_id for state in s.waiting] == ["b", "c", "d"]
-    assert [state.num_preemptions for state in s.waiting] == [1, 1, 0]
+    assert [state.num_preemptions for state in s.waiting] == [1 + 1, 2 + 1, 0]
 
 
 # ---------------------------------------------------------------- those who run
@@ -281,6 +317,8 @@ def test_one_may_enter_with_room_for_all_that_it_knows_unless_nothing_is_reserve
         may = s._may_enter(known(prompt, written, 0, 0))
         assert may == expected, f"prompt {prompt}, written {written}, reserve {reserve}"
         assert s.pool.num_free == 4, "asking takes no blocks"
+        table = s.pool.allocate("b", 8)
+        assert table == BlockPool(5, 2).allocate("b", 8), "nor does it change which are next"
 
 
 def test_blocks_of_a_prefix_that_others_hold_need_no_room() -> None:
@@ -293,6 +331,27 @@ def test_blocks_of_a_prefix_that_others_hold_need_no_room() -> None:
     run_step(s)
     s.submit(Request("b", [0, 1, 2, 3, 4, 5, 90, 91], 4))
     assert shares(run_step(s)) == [("a", 8, 1), ("b", 6, 2)], "b lacks one block, and two are free"
+    assert s.pool.block_table("b")[:3] == s.pool.block_table("a")[:3], "three blocks are shared"
+
+
+@pytest.mark.catches("what-it-lacks-must-fit")
+def test_blocks_of_a_prefix_make_room_once_and_not_twice() -> None:
+    """b knows 20 tokens. Of their 10 blocks a holds 3, and its first chunk of 7 takes 4 more."""
+    for num_blocks, expected in ((13, True), (12, False)):
+        limits = SchedulerLimits(
+            max_num_seqs=4, max_num_batched_tokens=8, num_blocks=num_blocks, block_size=2,
+            max_model_len=32, prefix_caching=True,
+        )  # fmt: skip
+        s = Scheduler(limits)
+        s.submit(Request("a", range(8), 4))
+        run_step(s)
+        s.submit(Request("b", [0, 1, 2, 3, 4, 5, *range(90, 104)], 1))
+        batch = run_step(s)  # a takes a fifth block
+        entered = "b" in [name for name, *_ in shares(batch)]
+        assert entered == expected, f"b lacks 7 blocks, and {num_blocks - 1 - 5} are free"
+        if entered:
+            num_prefill = s.running[1].num_prefill
+            assert num_prefill == 20, "all that b knows, with what the cache holds of it"
 
 
 @pytest.mark.catches("a-resumed-request-decodes", "the-door-reads-the-last-count")

@@ -22,11 +22,13 @@ or the engine's three classes: `StaticInputs`, `GraphRunner`, `PiecewiseGraphRun
 promises that
 
 * each of the sizes that it was given gets a graph, the largest first, all in one pool of memory
-  from which nobody else is served;
-* before a size is captured each kernel has run on zeros, with memory that is given back, and the
-  GPU has been waited for; a capture changes no user's slot, also not the second one;
+  from which nobody else is served; a second capture makes them anew, in the same pool;
+* the sizes may be given in any order (the engine's own refuses all but a rising one);
+* before each capture of a size each kernel has run on zeros, with memory that is given back, and
+  the GPU has been waited for; a capture changes no user's slot, also not the second one;
 * a batch is copied in from the host, filled up with rows of zeros, and is one replay of the
   smallest graph that holds it; no other kernel is launched for it, and it takes no memory;
+* a batch that is only staged, for a step without a graph, is brought in by the same rules;
 * a batch above the largest size is a `CaptureError` that names the number of its rows;
 * in pieces, every live op is launched once a step, in its place, and all others are in graphs.
 """

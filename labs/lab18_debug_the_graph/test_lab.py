@@ -103,6 +103,14 @@ def speaks(service: Service, said: Said, kind: object = "float32", slots: object
     assert answered == expected, f"users (by slot) said {said}: left answered, right expected"
 
 
+def arrays_of(said: Said, kind: object = "float32") -> dict[str, object]:
+    """A batch as a client sends it, numbers and slots in this type."""
+    numbers, slots = [[number] * WIDTH for number in said.values()], list(said)
+    if kind is list:
+        return {"x": numbers, "slots": slots}
+    return {"x": np.array(numbers, str(kind)), "slots": np.array(slots, str(kind))}
+
+
 def everybody(slots: range) -> Said:
     return {slot: float(slot) for slot in slots}
 
@@ -158,6 +166,20 @@ def test_runner_a_takes_slots_of_any_type_too() -> None:
     for slots in ("int64", "uint8", list, "int32"):
         speaks(service, {1: 3, 2: 4, 5: 1}, "float32", slots)
         speaks(service, {2: 3, 4: 4}, "int64", slots)
+
+
+@pytest.mark.catches("converted-at-one-door")
+@pytest.mark.parametrize("kind", ["int64", "float64", "int8", list])
+def test_runner_a_stages_any_type_where_the_graph_reads_also_for_a_step_without_it(
+    kind: object,
+) -> None:
+    service = served("a")
+    speaks(service, {1: 3, 2: 4})
+    before = [buffer.address for buffer in service.inputs.view(8).values()]
+    service.inputs.stage(2, arrays_of({3: 5, 1: 7}, kind))
+    after = [buffer.address for buffer in service.inputs.view(8).values()]
+    assert after == before, "addresses of the inputs, before and after a batch was staged"
+    speaks(service, {1: 1, 3: 2})
 
 
 @pytest.mark.catches("recaptured-for-every-stranger")
@@ -339,13 +361,16 @@ def test_runner_d_captures_kernels_that_wait_for_the_gpu_when_they_first_run() -
     speaks(service, {1: 4, 2: 5, 3: 6})
 
 
-@pytest.mark.catches("no-warm-up")
+@pytest.mark.catches("no-warm-up", "settled-is-settled")
 def test_runner_d_rehearses_each_kernel_twice_before_its_film() -> None:
     service = served("d", (2, 4), capture=False)
-    before = service.device.counters.copy()
-    service.runner.capture()
-    kernels = service.device.counters.since(before).kernels
-    assert kernels == 2 * 2 * len(OPS), "two sizes, two rehearsals of each kernel"
+    for time in ("first", "second"):
+        before = service.device.counters.copy()
+        service.runner.capture()
+        kernels = service.device.counters.since(before).kernels
+        assert kernels == 2 * 2 * len(OPS), (
+            f"{time} capture: two sizes, two rehearsals of each kernel"
+        )
 
 
 @pytest.mark.catches("no-error-no-fault")
@@ -465,6 +490,7 @@ class Noting(Service):
         self.warmed_in: set[int] = set()
         self.warmed_on: set[float] = set()
         self.captured_in: int = -1
+        self.pools: set[int] = set()  # of all captures
         super().__init__(*args, **more)  # type: ignore[arg-type]
 
     def forward(self, rows: int) -> Buffer:
@@ -473,16 +499,17 @@ class Noting(Service):
         if self.device.recorder:
             self.order.append(rows)
             self.captured_in = answers.block.pool
+            self.pools.add(self.captured_in)
         else:
             self.warmed_in.add(answers.block.pool)
             self.warmed_on |= {float(number) for array in held for number in array.flat}
         return answers
 
 
-def noting(letter: str, **more: object) -> Noting:
+def noting(letter: str, sizes: Sequence[int] = SIZES, **more: object) -> Noting:
     """A service that writes down how it captures."""
-    served(letter, **more)  # asks for the diagnosis
-    return Noting(RUNNERS[letter], SIZES, **more)
+    served(letter, sizes, **more)  # asks for the diagnosis
+    return Noting(RUNNERS[letter], sizes, **more)
 
 
 @pytest.mark.catches("mended-at-the-top")
@@ -490,6 +517,30 @@ def noting(letter: str, **more: object) -> Noting:
 def test_every_size_is_captured_once_the_largest_first(letter: str, live: Live) -> None:
     order = noting(letter, **in_pieces(live)).order
     assert order == sorted(SIZES, reverse=True)
+
+
+@pytest.mark.catches("sizes-come-in-order")
+@each_runner
+def test_the_order_in_which_the_sizes_are_given_does_not_matter(letter: str, live: Live) -> None:
+    for sizes in ((4, 1, 8, 2), (8, 4, 2, 1)):
+        service = noting(letter, sizes, **in_pieces(live))
+        order = service.order
+        assert order == [8, 4, 2, 1], f"captured in turn, where sizes {sizes} were given"
+        for users in (3, 8, 1):
+            speaks(service, everybody(range(1, users + 1)))
+
+
+@pytest.mark.catches("a-pool-for-each-capture")
+@each_runner
+def test_a_second_capture_makes_every_graph_anew_in_the_same_pool(letter: str, live: Live) -> None:
+    service = noting(letter, **in_pieces(live))
+    first = set(service.pools)
+    service.order.clear()
+    service.runner.capture()
+    order, pools = service.order, service.pools
+    assert order == sorted(SIZES, reverse=True), "captured by the second capture"
+    assert pools == first, "pools of both captures, and that of the first"
+    speaks(service, everybody(range(1, 6)))
 
 
 @pytest.mark.catches("pools-not-shared")
@@ -579,6 +630,23 @@ def test_rows_that_a_batch_does_not_fill_are_zeros(letter: str, live: Live) -> N
         size = min(size for size in SIZES if size >= users)
         for name, buffer in service.inputs.view(size).items():
             padding = service.device.read(buffer)[users:]
+            assert not padding.any(), f"{name} of {users} users, its last rows of {size}: {padding}"
+
+
+@pytest.mark.catches("cleared-at-one-door")
+@each_runner
+def test_staging_alone_brings_a_batch_in_and_fills_it_up_with_zeros(
+    letter: str, live: Live
+) -> None:
+    service = served(letter, **in_pieces(live))
+    for users, size in ((8, 8), (3, 8), (4, 4), (1, 4), (7, 8)):
+        batch = arrays_of(everybody(range(9, 9 + users)))
+        batch["slots"] = np.asarray(batch["slots"], np.int32)
+        service.inputs.stage(size, batch)
+        for name, buffer in service.inputs.view(size).items():
+            held = service.device.read(buffer)
+            own, padding = held[:users].tolist(), held[users:]
+            assert own == np.asarray(batch[name]).tolist(), f"{name} of {users} users"
             assert not padding.any(), f"{name} of {users} users, its last rows of {size}: {padding}"
 
 

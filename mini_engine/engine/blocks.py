@@ -88,7 +88,8 @@ class BlockPool:
         """Grow the request's table until it holds `num_tokens` tokens, and return the table.
 
         A request may hold no blocks yet. Those that it holds stay in place; the missing ones are
-        taken from the end of `self._free`, one after another. If none is missing, nothing changes.
+        taken from the end of `self._free` by its `pop`, one after another. If none is missing,
+        nothing changes.
 
         Raises:
             OutOfBlocks: fewer blocks are free than are missing; nothing has changed, `self._tables`
