@@ -38,6 +38,16 @@ COMPILED = {
     "rms_norm": Kernel(f"{KERNELS}.norm", "rms_norm_kernel", ROW),
     "add_rms_norm": Kernel(f"{KERNELS}.norm", "add_rms_norm_kernel", ROW),
     "rope": Kernel(f"{KERNELS}.rope", "rope_kv_write_kernel", (*HEADS, ("kv_scales", None)), 1),
+    "rope_without_norms": Kernel(
+        f"{KERNELS}.rope",
+        "rope_kv_write_kernel",
+        (
+            *HEADS[:3],
+            ("QK_NORM", False),
+            *((name, None) for name in ("q_norm", "k_norm", "kv_scales")),
+        ),
+        1,
+    ),
     "rope_fp8": Kernel(
         f"{KERNELS}.rope",
         "rope_kv_write_kernel",
@@ -129,6 +139,16 @@ def watched_silu_mul(width: int) -> Watch:
     with one_read(activation, gate_up=gate_up, out=out) as watch:
         activation.silu_mul(out, gate_up)
     return watch
+
+
+def test_a_program_of_silu_mul_takes_as_many_columns_as_block_says() -> None:
+    given, _ = fenced(gates(2, 100))
+    for block in (32, 64):
+        out, around = empty_like(given[:, :100])
+        grid = (2, -(-100 // block))
+        activation.silu_mul_kernel[grid](out, given, WIDTH=100, BLOCK=block, PDL=False)
+        assert_equal(out, exact_silu_mul(given), f"out, programs of {block} columns,")
+        assert_untouched(around, "out of silu_mul_kernel")
 
 
 @pytest.mark.parametrize("width", [64, 100, 1030])
@@ -310,6 +330,15 @@ def test_the_sum_is_stored_in_the_dtype_of_the_residual_not_of_x() -> None:
     left, out = add_rms_norm(residual, x, weight)
     assert_equal(left, total, "a float32 residual, x in bf16: residual")
     assert_equal(out, exact_norm(total, weight, 1e-6), "a float32 residual, x in bf16: out")
+
+
+def test_x_is_added_as_it_is_also_to_a_residual_that_is_narrower() -> None:
+    x, _, weight = norm_case(3, 100, F32)
+    _, residual, _ = norm_case(3, 100, BF16)
+    total = (residual.float() + x).bfloat16()
+    left, out = add_rms_norm(residual, x, weight)
+    assert_same(left, total, "a bf16 residual, x in float32: residual")
+    assert_equal(out, exact_norm(total, weight, 1e-6), "a bf16 residual, x in float32: out")
 
 
 def watched_add_rms_norm(width: int) -> Watch:
@@ -544,21 +573,22 @@ def test_heads_are_read_past_l1_and_after_the_wait_and_the_release_comes_first()
 @pytest.mark.catches("a-slot-fits-into-32-bits")
 def test_the_cache_may_have_more_than_two_to_the_31_numbers() -> None:
     heads, slot, token = Heads(1, 1, 64, 16), 2**29 + 3, 2**26
-    cache = torch.zeros(1, 16, 1, 64)
+    k_cache, v_cache = torch.zeros(1, 16, 1, 64), torch.zeros(1, 16, 1, 64)
     qkv, q = torch.zeros(1, heads.qkv_size), torch.zeros(1, 64)
     fixed = {"cos": torch.ones(1, 32), "sin": torch.zeros(1, 32)}
     # token 2**26 reads its position and its slot from the imagined part of memory, where all is 0
     zero = torch.zeros(1, dtype=torch.int32)
     with watching(rope, imagined=True, first=(token, 0, 0), **fixed) as watch:
-        rope.rope_kv_write(q, cache, cache, qkv, zero, zero, **fixed)
+        rope.rope_kv_write(q, k_cache, v_cache, qkv, zero, zero, **fixed)
     watch.reaches("store", "q", q, token * 64, 64)
     watch.reaches("load", "qkv", qkv, token * heads.qkv_size, 64 * 3)
     large = torch.tensor([slot], dtype=torch.int32)
     given = fixed | {"slot_mapping": large}
     with watching(rope, imagined=True, **given) as watch:
-        rope.rope_kv_write(q, cache, cache, qkv, zero, large, **fixed)
-    watch.reaches("store", "the cache", cache, slot * 64, 64)
+        rope.rope_kv_write(q, k_cache, v_cache, qkv, zero, large, **fixed)
+    watch.reaches("store", "k_cache", k_cache, slot * 64, 64)
+    watch.reaches("store", "v_cache", v_cache, slot * 64, 64)
 
 
 def test_rope_compiles_for_a_gpu() -> None:
-    compiles("rope", "rope_fp8")
+    compiles("rope", "rope_without_norms", "rope_fp8")

@@ -51,12 +51,16 @@ def random(*shape: int, dtype: torch.dtype = F32, seed: int = 0) -> Tensor:
 
 
 def product(
-    x: Tensor, weight: Tensor, norm_weight: Tensor | None = None, bias: Tensor | None = None
+    x: Tensor,
+    weight: Tensor,
+    norm_weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = EPS,
 ) -> Tensor:
     """RMSNorm(x) · norm_weight Wᵀ + bias, in float64."""
     row = x.double()
     if norm_weight is not None:
-        row = row / (row.square().mean(-1, keepdim=True) + EPS).sqrt() * norm_weight.double()
+        row = row / (row.square().mean(-1, keepdim=True) + eps).sqrt() * norm_weight.double()
     out = row @ weight.double().T
     return out if bias is None else out + bias.double()
 
@@ -126,11 +130,12 @@ def launch(
     bias: Tensor | None = None,
     *,
     add: bool = False,
+    eps: float = EPS,
 ) -> None:
     """out = ..., by the learner's kernel; fails if it changes an input, or writes beside out."""
     fenced = Guarded.around(out, UNTOUCHED)
     with unchanged(x=x, norm_weight=norm_weight, weight=weight, bias=bias):
-        gemv.launch_linear(fenced.inside, x, norm_weight, weight, bias, EPS, add, False, plan)
+        gemv.launch_linear(fenced.inside, x, norm_weight, weight, bias, eps, add, False, plan)
     fenced.give_to(out, "a row")
 
 
@@ -149,11 +154,11 @@ def bare(
 
 
 def launch_pairs(
-    plan: GemvPlan, out: Tensor, x: Tensor, norm_weight: Tensor, weight: Tensor
+    plan: GemvPlan, out: Tensor, x: Tensor, norm_weight: Tensor, weight: Tensor, eps: float = EPS
 ) -> None:
     fenced = Guarded.around(out, UNTOUCHED)
     with unchanged(x=x, norm_weight=norm_weight, weight=weight):
-        gemv.launch_gate_up(fenced.inside, x, norm_weight, weight, EPS, False, plan)
+        gemv.launch_gate_up(fenced.inside, x, norm_weight, weight, eps, False, plan)
     fenced.give_to(out, "a pair")
 
 
@@ -162,6 +167,7 @@ def launch_pairs(
 SIZES = [1, 7, 64, 500, 511, 512, 513, 1024, 3072, 4096, 8192, 151_936]
 SIZES += [1785, 2045, 4089]  # just enough programs, if the last one, of a row or a pair, counts
 WIDTHS = [16, 100, 896, 1024, 1536, 2048, 3072, 4864, 6144, 8192, 18_944]
+WIDTHS += [1020, 2040, 4080]  # a tile is just too small for 8 warps, unless zeros beyond K count
 
 
 @pytest.mark.catches("few-large-programs")
@@ -184,9 +190,11 @@ def test_a_programs_chunks_cover_the_row_and_its_threads_have_enough_to_do() -> 
         plan = gemv_plan(num_rows, width, pairs=pairs)
         chunk = plan.chunk
         assert chunk == chunk_of(width, 2048), f"chunk of a row of {width}"
-        assert (plan.chunks - 1) * chunk < width <= plan.chunks * chunk, (chunk, plan.chunks, width)
+        chunks = -(-width // chunk)
+        assert plan.chunks == chunks, f"{plan.chunks} chunks of {chunk} for a row of {width}"
         tile = plan.rows * (2 if pairs else 1) * width
-        assert plan.warps == (8 if tile / (8 * 32) >= THREAD_ELEMENTS else 4), (num_rows, width)
+        warps = 8 if tile / (8 * 32) >= THREAD_ELEMENTS else 4
+        assert plan.warps == warps, f"a tile of {tile} elements: {plan.warps} warps, not {warps}"
 
 
 @pytest.mark.catches("few-large-programs")
@@ -283,6 +291,32 @@ def test_eps_stands_under_the_root_so_that_a_row_of_zeros_stays_zeros() -> None:
     assert_close(out, product(x, torch.ones(rows, width), torch.ones(width)))
 
 
+def test_eps_is_the_one_that_the_kernel_is_given() -> None:
+    rows, width, plan = RAGGED
+    x, weight, both = random(2, width) / 8, random(rows, width), random(2 * rows, width)
+    norm_weight = 1 + random(width) / 4
+    for eps in (0.01, 1e-5, 0.0):
+        out, half = torch.full((2, rows), NAN), torch.full((2, rows), NAN)
+        launch(plan, out, x, weight, norm_weight, eps=eps)
+        assert_close(out, product(x, weight, norm_weight, eps=eps), f"eps {eps:g}: out")
+        launch_pairs(plan, half, x, norm_weight, both, eps)
+        wanted = silu_mul(product(x, both, norm_weight, eps=eps))
+        assert_close(half, wanted, f"eps {eps:g}: out of gate and up")
+
+
+def test_a_result_is_rounded_to_the_dtype_of_out_and_not_to_that_of_x() -> None:
+    rows, width, plan = RAGGED
+    x, norm_weight = random(2, width, dtype=BF16), 1 + random(width, dtype=BF16) / 4
+    weight, both = (random(n * rows, width, dtype=BF16) / 8 for n in (1, 2))
+    out, half = random(2, rows), torch.full((2, rows), NAN)
+    wanted = product(x, weight, norm_weight) + out.double()
+    launch(plan, out, x, weight, norm_weight, add=True)
+    assert_close(out, wanted, "x in bf16, out in float32: out")
+    launch_pairs(plan, half, x, norm_weight, both)
+    wanted = silu_mul(product(x, both, norm_weight))
+    assert_close(half, wanted, "x in bf16, out in float32: out of gate and up")
+
+
 @pytest.mark.catches("residual-every-chunk")
 def test_the_residual_is_added_once_however_many_chunks_there_are() -> None:
     for rows, width, plan in SHAPES:
@@ -346,6 +380,25 @@ def test_a_chunk_holds_zeros_beyond_the_end_of_the_row() -> None:
     rows_kernel[(1,)](out, weight, 6, 20, 2)
     assert_close(out[:, :20], weight[2:].double(), "the row")
     assert_close(out[:, 20:], torch.zeros(4, 12).double(), "what the chunk holds beyond it")
+
+
+@triton.jit
+def kinds_kernel(out, weight, count: tl.constexpr, width: tl.constexpr):
+    """1 for each of two chunks that has the dtype of the weight, and 0 for another."""
+    chunks = load_rows(weight, tl.arange(0, 4), count, width, 16, 2)
+    for c in tl.static_range(2):
+        tl.store(out + c, 1 if chunks[c].dtype == weight.dtype.element_ty else 0)
+
+
+@pytest.mark.catches("widened-where-it-is-loaded")
+@pytest.mark.parametrize("dtype", [F32, BF16], ids=["float32", "bf16"])
+def test_rows_are_held_in_the_dtype_of_the_weight(dtype: torch.dtype) -> None:
+    """Widened before the wait, bf16 rows would take twice the registers."""
+    for width in (32, 20):  # chunks that end where the row does, and chunks that do not
+        same = torch.full((2,), -1, dtype=torch.int32)
+        kinds_kernel[(1,)](same, random(4, width, dtype=dtype), 4, width)
+        kept = same.tolist()
+        assert kept == [1, 1], f"a chunk of a weight in {dtype} has another dtype"
 
 
 @pytest.mark.catches("tail-is-never-read")

@@ -64,10 +64,11 @@ def repaired_step(model: Model, batch: Batch) -> tuple[Tensor, Tensor]:
     """What `careless_step` does, as one graph: (tokens, running).
 
     tokens (R,) int32: the same ones, for every batch. running, () of an integer dtype: how many
-    requests go on. It is not printed: the caller reads it when there is time to wait. Python asks
-    the device for no number: neither `int(…)`, `if`, `.item()` nor `.tolist()` of a tensor, and no
-    size that depends on data. Nor does Python count requests: what is unrolled over them is traced
-    anew for another number of them.
+    requests go on. It is not printed: the caller reads both when there is time to wait, maybe steps
+    later, so no later step may write over what this one returned. Python asks the device for no
+    number: neither `int(…)`, `if`, `.item()` nor `.tolist()` of a tensor, and no size that depends
+    on data. Nor does Python count requests: what is unrolled over them is traced anew for another
+    number of them.
 
     Changes what the careless step changes: the cache, `batch.inputs` by `Model.advance`, and
     `batch.finished`, in place. `temperature` and `noise` stay as they are. A batch may attend over

@@ -126,6 +126,21 @@ def test_a_graph_runs_when_it_is_called_and_not_when_it_is_handed_over() -> None
         assert len(watch.ran) == calls
 
 
+def test_what_ran_in_the_place_of_a_function_can_be_differentiated_as_the_function_can() -> None:
+    function, _ = program(1, breaks=1)
+    torch.compiler.reset()
+    compiled = torch.compile(function, backend=Watch())
+    gradients = []
+    for run in (function, compiled):
+        x, w = (tensor.requires_grad_() for tensor in inputs(1))
+        result = run(x, w).sum()
+        assert result.requires_grad, "a result without a gradient, of inputs that have one"
+        result.backward()
+        gradients.append(x.grad)
+    plain, watched = gradients
+    assert torch.equal(watched, plain)
+
+
 # ---------------------------------------------------------------- how calls are served
 
 
@@ -517,6 +532,21 @@ def test_the_next_step_is_that_of_the_careless_step_also_after_requests_have_end
 
 
 @torch.inference_mode()
+@pytest.mark.catches("the-next-input-is-a-result")
+def test_what_a_step_returned_can_be_read_when_later_steps_have_run() -> None:
+    wanted_tokens, wanted_running = carelessly(6, WARM["everybody samples"])
+    model = tiny_model()
+    batch, returned = batch_of(model, 6, WARM["everybody samples"]), []
+    for number in range(len(wanted_tokens)):
+        draw(batch, seed=number)
+        returned.append(repaired_step(model, batch))
+    tokens = [step_tokens.tolist() for step_tokens, _ in returned]
+    assert tokens == wanted_tokens, "tokens of all steps, read after the last"
+    running = [int(going_on) for _, going_on in returned]
+    assert running == wanted_running, "how many went on after each step, read after the last"
+
+
+@torch.inference_mode()
 def test_a_context_may_fill_every_block_of_its_request() -> None:
     one, other = tiny_model(), tiny_model()
     room = BLOCKS * BLOCK_SIZE
@@ -597,7 +627,7 @@ def compiled_calls(counts: Sequence[int]) -> tuple[Graphs, list[list[int]], list
 @torch.inference_mode()
 @pytest.mark.catches("the-second-size-is-free", "a-loop-over-requests-is-free")
 def test_a_second_size_of_the_batch_is_not_traced_again() -> None:
-    counts = (5, 4, 7, 2)
+    counts = (5, 4, 33, 2)
     graphs, tokens, wanted = compiled_calls(counts)
     assert tokens == wanted
     assert graphs.runs == 2 * len(counts), "each step runs one graph of the backend's"

@@ -61,12 +61,16 @@ def watching(
         def noted(self: Any, *args: Any) -> Any:
             where = args[1] if kind == "atomic" else args[0]
             addresses = np.asarray(where.data).astype(np.int64)
-            mask = np.broadcast_to(np.asarray(args[mask_at].data, bool), addresses.shape)
+            given = args[mask_at]  # of a block pointer: the bare array
+            bare = isinstance(given, np.ndarray)
+            mask = np.broadcast_to(np.asarray(given if bare else given.data, bool), addresses.shape)
             past = kind == "load" and (getattr(args[3], "name", "") in PAST_L1 or bool(args[5]))
             watch.programs[-1].events.append(Event(kind, addresses[mask], past))
             if imagined:
-                there = copy.copy(args[mask_at])
-                there.data = mask & within(addresses, tensors)
+                there = mask & within(addresses, tensors)
+                if not bare:
+                    handle = copy.copy(given)
+                    handle.data, there = there, handle
                 args = (*args[:mask_at], there, *args[mask_at + 1 :])
             return inner(self, *args)
 
