@@ -9,10 +9,12 @@ from __future__ import annotations
 import gc
 import os
 import random
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import pytest
 import torch
@@ -303,6 +305,19 @@ def test_attention_takes_what_the_mask_opens_and_nothing_else(seed: int) -> None
     torch.testing.assert_close(out.cpu(), right, atol=1e-5, rtol=1e-4)
 
 
+def test_attention_in_bf16_gives_bf16() -> None:
+    """As the checkpoint has it: what comes out is multiplied with weights of that dtype."""
+    generator, device = torch.Generator().manual_seed(8), graphs().device
+    mask = torch.tensor([[[True, True, False, False]], [[True, False, True, True]]])
+    q = torch.randn(2, 4, 8, generator=generator).bfloat16()
+    keys, values = (torch.randn(2, 4, 2, 8, generator=generator).bfloat16() for _ in range(2))
+    out = MaskedAttention(mask.to(device)).attend(*(x.to(device) for x in (q, keys, values)), None)
+    assert out.dtype == torch.bfloat16
+    right = attended(q, keys, values, mask)
+    # 8 bits of mantissa: scores, weights, values and their sum round once each
+    torch.testing.assert_close(out.cpu().double(), right, atol=0.05, rtol=0.05)
+
+
 @pytest.mark.catches("hides-by-wiping")
 def test_attention_leaves_the_cache_as_it_is() -> None:
     """What one step hides, the next may see."""
@@ -320,14 +335,17 @@ def test_attention_leaves_the_cache_as_it_is() -> None:
     assert changed == [], "attention only reads"
 
 
-def test_a_value_that_is_seen_is_taken_as_it_is() -> None:
+@pytest.mark.parametrize("which", ["keys", "values"])
+def test_what_is_seen_is_taken_as_it_is(which: str) -> None:
     """Selection drops what is hidden. Who cleans NaN away everywhere never learns of one."""
-    q, values = torch.ones(1, 4, 8), torch.ones(1, 5, 2, 8)
-    values[0, 3] = torch.nan
+    q, ones = torch.ones(1, 4, 8), torch.ones(1, 5, 2, 8)
+    broken = ones.clone()
+    broken[0, 3] = torch.nan
     device = graphs().device
     for seen in (2, 4):
         mask = torch.arange(5)[None, None] < seen
-        given = (x.to(device) for x in (q, torch.ones(1, 5, 2, 8), values))
+        cached = (broken, ones) if which == "keys" else (ones, broken)
+        given = (x.to(device) for x in (q, *cached))
         out = MaskedAttention(mask.to(device)).attend(*given, None)
         assert out.isnan().any() == (seen > 3)
 
@@ -668,6 +686,21 @@ def test_a_batch_ends_when_all_its_answers_have_whatever_they_were_allowed(
     assert len(steps) == 3, "a step after the last answer has ended is for nobody"
 
 
+def test_a_token_is_told_before_the_next_step_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waits for an answer reads along, and its times are those of its tokens."""
+    engine, events = new_engine(batch=2), list[str]()
+
+    def noted(step: MaskedStep) -> Tensor:
+        events.append(f"step of {step.mask.shape[1]}")
+        return torch.tensor([1, 2])
+
+    monkeypatch.setattr(engine, "run", noted)
+    requests = [Request("short", (3, 4), 1), Request("long", (5,), 3)]
+    engine._serve(requests, lambda row, token: events.append(f"{token} to row {row}"))
+    one = ["step of 1", "2 to row 1"]
+    assert events == ["step of 2", "1 to row 0", "2 to row 1", *one, *one]
+
+
 @pytest.mark.parametrize("first", [True, False], ids=["above", "below"])
 def test_a_full_row_and_a_long_one_both_get_what_they_get_alone(*, first: bool) -> None:
     full = Request("full", tuple(range(17)), 3)
@@ -725,6 +758,29 @@ def test_the_closed_form_counts_what_counting_counts(seed: int) -> None:
     requests = tuple((rng.randint(1, 9), rng.randint(1, 9)) for _ in range(rng.randint(1, 5)))
     t_max = rng.randint(18, 22)
     assert columns_of_batch(requests, t_max) == counted(requests, t_max)
+
+
+def test_wider_rows_take_no_more_lines_of_python_than_narrow_ones() -> None:
+    def count(t_max: int) -> int:
+        seen, before = 0, sys.gettrace()
+
+        def trace(*_: object) -> Any:
+            nonlocal seen
+            seen += 1
+            return trace
+
+        gc.disable()  # what it collects may be of Python, too
+        sys.settrace(trace)
+        try:
+            columns_of_batch([(3, 4), (8, 2)], t_max)
+        finally:
+            sys.settrace(before)
+            gc.enable()
+        return seen
+
+    count(20)  # once before: the first call may have something to import
+    narrow, wide = count(20), count(4096)
+    assert wide < 2 * narrow, "lines of Python that ran for rows of 4,096 columns, and of 20"
 
 
 def test_a_batch_of_single_tokens_reads_nothing_and_numbers_stay_whole() -> None:

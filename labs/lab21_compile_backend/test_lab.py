@@ -4,8 +4,9 @@ parts begin, what they compute and what they depend on; one model is traced by D
 from __future__ import annotations
 
 import contextlib
+import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -212,6 +213,28 @@ def test_a_sum_that_is_read_comes_out_beside_the_norm() -> None:
     assert torch.allclose(both(*inputs)[1], sum_and_norm(*inputs)[1], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.catches("a-copy-is-safe")
+def test_the_sum_stands_where_the_product_stood_and_nothing_is_copied() -> None:
+    """A copy would be one more launch in each of the places where the pass saves some."""
+    inputs = rows(3), rows(1, 1)[0], rows(2, HIDDEN)
+    graph = seen(sum_and_norm, *inputs)
+    if not add_rms_norm_pass(graph, EPS, torch.float32):
+        return  # it finds nothing: another test's business
+    places: dict[Any, int] = {}
+
+    class Placing(Interpreter):
+        def run_node(self, n: Node) -> Any:
+            value = super().run_node(n)
+            if isinstance(value, Tensor):
+                places[n.target] = value.data_ptr()
+            return value
+
+    _, total = Placing(graph).run(*inputs)
+    if torch.allclose(total, sum_and_norm(*inputs)[1], rtol=1e-5, atol=1e-5):
+        copied = total.data_ptr() != places[functional.linear]
+        assert not copied, "the sum is right, and in other memory than x"
+
+
 def test_sum_and_norm_come_out_as_before_in_as_many_places_as_there_are() -> None:
     for layers in (1, 2, 4):
         inputs = [rows(layers, 5), rows(5, 1)[0], rows(6, 1)[0], rows(7, HIDDEN)]
@@ -339,10 +362,11 @@ def a_number_last(x: Tensor, gain: Tensor, weight: Tensor) -> Tensor:
     ids=lambda function: function.__name__,
 )  # fmt: skip
 def test_what_is_broadcast_or_of_two_dtypes_is_not_fused(function: Callable[..., Tensor]) -> None:
-    inputs = rows(3), rows(1, 1)[0], rows(2, HIDDEN)
-    wanted, graph = function(*inputs), seen(function, *inputs)
-    assert add_rms_norm_pass(graph, EPS, torch.float32) == fusions(graph) == 0
-    assert torch.equal(graph(*inputs), wanted)
+    for count in (3, HIDDEN):  # fewer rows than columns, and as many
+        inputs = rows(3, count), rows(1, 1)[0], rows(2, HIDDEN)
+        wanted, graph = function(*inputs), seen(function, *inputs)
+        assert add_rms_norm_pass(graph, EPS, torch.float32) == fusions(graph) == 0
+        assert torch.equal(graph(*inputs), wanted)
 
 
 @pytest.mark.parametrize("unknown", ["sin", "linear", "gain"])
@@ -379,6 +403,26 @@ def a_view_by_a_function(x: Tensor, gain: Tensor, weight: Tensor) -> Any:
     return norm(x + torch.reshape(product, (-1, HIDDEN)), gain), product
 
 
+def a_slice(x: Tensor, gain: Tensor, weight: Tensor) -> Any:
+    product = functional.linear(x, weight)
+    return norm(x + product[:], gain), product
+
+
+def turned(x: Tensor, gain: Tensor, weight: Tensor) -> Any:
+    product = functional.linear(x, weight)
+    return norm(x + product.T, gain), product
+
+
+def written_in_place(x: Tensor, gain: Tensor, weight: Tensor) -> Any:
+    product = functional.linear(x, weight)
+    return norm(x + product.mul_(2.0), gain), product
+
+
+def as_it_was(x: Tensor, gain: Tensor, weight: Tensor) -> Any:
+    product = functional.linear(x, weight)
+    return norm(x + product.contiguous(), gain), product  # no copy of what is contiguous
+
+
 def the_residual(x: Tensor, gain: Tensor, weight: Tensor) -> Any:
     return norm(x + functional.linear(x, weight), gain), x.cos()
 
@@ -386,9 +430,10 @@ def the_residual(x: Tensor, gain: Tensor, weight: Tensor) -> Any:
 @pytest.mark.catches("nobody-else-reads-it")
 @pytest.mark.parametrize(
     "function",
-    [read_again, read_before, an_input, a_view, a_view_by_a_function, the_residual],
+    [read_again, read_before, an_input, a_view, a_view_by_a_function, a_slice, turned,
+     written_in_place, as_it_was, the_residual],
     ids=lambda f: f.__name__,
-)
+)  # fmt: skip
 def test_memory_that_somebody_else_reads_is_not_written_over(function: Callable[..., Any]) -> None:
     inputs = rows(3, HIDDEN), rows(1, 1)[0], rows(2, HIDDEN)
     wanted, kept = function(*inputs)[1].clone(), inputs[0].clone()
@@ -399,6 +444,14 @@ def test_memory_that_somebody_else_reads_is_not_written_over(function: Callable[
 
 
 # ---------------------------------------------------------------- one dynamic dimension
+
+
+def alike(found: Mapping[str, object]) -> list[list[str]]:
+    """The names of those that came out equal."""
+    names: dict[object, list[str]] = {}
+    for name, value in found.items():
+        names.setdefault(value, []).append(name)
+    return [several for several in names.values() if len(several) > 1]
 
 
 def step(count: int, **others: Tensor) -> dict[str, Tensor]:
@@ -428,16 +481,17 @@ def test_a_step_of_none_and_one_that_disagrees_with_itself_are_refused() -> None
 
 def test_whatever_else_code_takes_for_granted_makes_another_class() -> None:
     wide = torch.ones(4, 2, dtype=torch.int32)
-    others = [
-        step(4),
-        step(4, positions=torch.ones(4, dtype=torch.int64)),
-        step(4, slot_mapping=torch.ones(4, dtype=torch.int64)),
-        step(4, positions=wide[:, 0]),
-        step(4, positions=wide),
-        step(4, positions=torch.ones(4, 3, dtype=torch.int32)),
-        step(4, positions=torch.ones(4, dtype=torch.int32, device="meta")),
-    ]
-    assert len({signature(one) for one in others}) == len(others)
+    others = {
+        "as it is": step(4),
+        "positions of int64": step(4, positions=torch.ones(4, dtype=torch.int64)),
+        "slots of int64": step(4, slot_mapping=torch.ones(4, dtype=torch.int64)),
+        "positions with a stride of 2": step(4, positions=wide[:, 0]),
+        "positions in two columns": step(4, positions=wide),
+        "positions in three columns": step(4, positions=torch.ones(4, 3, dtype=torch.int32)),
+        "on another device": step(4, positions=torch.ones(4, dtype=torch.int32, device="meta")),
+    }
+    shared = alike({name: signature(one) for name, one in others.items()})
+    assert shared == [], "these are one class"
 
 
 # ---------------------------------------------------------------- keys
@@ -529,7 +583,7 @@ def test_versions_count() -> None:
     assert len({piece_key(piece(), "eager", one) for one in every}) == len(every)
 
 
-def holding(values: list[float]) -> GraphModule:
+def holding(values: list[Any]) -> GraphModule:
     """The piece with another constant; a long one is not printed in full."""
     graph = piece()
     graph.register_buffer("heldxyz", torch.tensor(values))
@@ -538,30 +592,41 @@ def holding(values: list[float]) -> GraphModule:
 
 @pytest.mark.catches("constants-are-weights")
 def test_values_that_stand_in_the_graph_count() -> None:
-    kinds = [piece(), piece(constant=3.0), piece(constant=2.0000002), piece(constant=2.0000005),
-             piece(held=torch.float64), holding([2.0, 1.0]), holding([1.0, 2.0, 0.0]),
-             holding([0.0] * 2000), holding([0.0] * 999 + [1.0] + [0.0] * 1000)]  # fmt: skip
-    assert len({piece_key(one, "eager", HERE) for one in kinds}) == len(kinds)
+    kinds = {
+        "1, 2": piece(),
+        "1, 3": piece(constant=3.0),
+        "1, 2.0000002": piece(constant=2.0000002),
+        "1, 2.0000005": piece(constant=2.0000005),
+        "1, 2 in float64": piece(held=torch.float64),
+        "2, 1": holding([2.0, 1.0]),
+        "1, 2, 0": holding([1.0, 2.0, 0.0]),
+        "1, 2 as a row": holding([[1.0, 2.0]]),
+        "1, 2 as a column": holding([[1.0], [2.0]]),
+        "2,000 zeros": holding([0.0] * 2000),
+        "a one among 1,999 zeros": holding([0.0] * 999 + [1.0] + [0.0] * 1000),
+    }
+    shared = alike({name: piece_key(one, "eager", HERE) for name, one in kinds.items()})
+    assert shared == [], "these have one key"
 
 
 def test_everything_that_a_graph_does_counts_and_so_does_who_compiles_it() -> None:
-    kinds = [
-        piece(),
-        piece(literal=1.25),
-        piece(literal=1.0),
-        piece(literal=1),  # an integer keeps an integer's dtype, and a float does not
-        piece(literal=True),
-        piece(first=torch.sub),
-        piece(swapped=True),
-        piece(method="sin"),
-        piece(which=1),
-        piece(which=2),
-        piece(dim=0),
-    ]
-    keys = {piece_key(one, "eager", HERE) for one in kinds}
-    keys.add(piece_key(piece(), "inductor", HERE))
-    assert len(keys) == len(kinds) + 1
-    assert piece_key(piece(), "eager", HERE) in keys
+    kinds = {
+        "as it is": piece(),
+        "times 1.25": piece(literal=1.25),
+        "times 1.0": piece(literal=1.0),
+        "times 1": piece(literal=1),  # an integer keeps an integer's dtype, and a float does not
+        "times True": piece(literal=True),
+        "x - y": piece(first=torch.sub),
+        "y + x": piece(swapped=True),
+        "the sine": piece(method="sin"),
+        "the second result": piece(which=1),
+        "the third result": piece(which=2),
+        "another dim": piece(dim=0),
+    }
+    keys = {name: piece_key(one, "eager", HERE) for name, one in kinds.items()}
+    shared = alike(keys | {"compiled by inductor": piece_key(piece(), "inductor", HERE)})
+    assert shared == [], "these have one key"
+    assert piece_key(piece(), "eager", HERE) == keys["as it is"]
 
 
 # ---------------------------------------------------------------- files
@@ -581,13 +646,14 @@ def test_what_was_written_is_read_and_what_was_not_is_none_without_a_word(tmp_pa
         cache.write(str(number), content)
     for number, content in enumerate(contents):
         assert Cache(tmp_path / "new", tell).read(str(number)) == content
+        assert cache.read(str(number)) == content
     cache.write("0", b"anew")
     assert cache.read("0") == b"anew"
     assert lines == []
     assert all(path.suffix == ".compiled" for path in (tmp_path / "new").iterdir())
 
 
-HARMS = ["cut", "flipped", "longer", "head", "foreign", "empty", "moved"]
+HARMS = ["cut", "flipped", "longer", "head", "foreign", "empty", "moved", "json", "older"]
 
 
 def harmed(folder: Path, harm: str, tell: Callable[[str], object]) -> Cache:
@@ -597,6 +663,8 @@ def harmed(folder: Path, harm: str, tell: Callable[[str], object]) -> Cache:
     cache.write("b", b"three")
     path, other = folder / "a.compiled", folder / "b.compiled"
     whole = path.read_bytes()
+    head, _, content = whole.partition(b"\n")
+    older = json.dumps(json.loads(head) | {"what": "launch-bound compile cache, version 0"})
     made = {
         "cut": whole[:-1],
         "flipped": whole[:-1] + bytes([whole[-1] ^ 1]),
@@ -605,6 +673,8 @@ def harmed(folder: Path, harm: str, tell: Callable[[str], object]) -> Cache:
         "foreign": b"print('hello')\n",
         "empty": b"",
         "moved": other.read_bytes(),
+        "json": b"{}\n" + content,
+        "older": older.encode() + b"\n" + content,  # whole, but of another layout
     }
     path.write_bytes(made[harm])
     return cache
@@ -720,6 +790,15 @@ def test_a_kind_of_step_is_looked_up_once_and_traced_at_most_once(in_cache: bool
         assert model.did == [f"look {kind}", f"trace {kind}"][: 2 - in_cache]
 
 
+@pytest.mark.parametrize("in_cache", [False, True])
+def test_a_step_of_another_kind_is_looked_up_though_it_has_as_many_tokens(in_cache: bool) -> None:
+    model, one = Counting(in_cache), torch.ones(1, dtype=torch.int32)
+    ids = torch.ones(4, dtype=torch.int32)
+    for positions in (ids, ids.long(), ids):
+        model.body(StepInputs(ids, positions, ids, one, one, one, one[None]), Adding(0.0))
+    assert model.did == [f"look {TOKENS}", f"trace {TOKENS}"][: 2 - in_cache] * 2
+
+
 def test_a_new_trace_has_run_the_step_and_one_from_the_cache_has_not() -> None:
     traced, found = Counting(in_cache=False), Counting(in_cache=True)
     assert called(traced, [3, 4], [0, 1], 0.5)[:, 0].tolist() == [2.5, 3.5]
@@ -732,7 +811,7 @@ def test_a_new_trace_has_run_the_step_and_one_from_the_cache_has_not() -> None:
 
 @torch.inference_mode()
 def test_a_model_that_dynamo_traced_computes_what_the_plain_one_does(tmp_path: Path) -> None:
-    """Two starts over one cache; the same ops on the same rows, so the same bits."""
+    """Two starts over one cache, each with a prompt of its own; the same ops on the same rows."""
     weights = random_weights(TINY, CPU, torch.float32, seed=3)
 
     def fresh() -> KVCache:
@@ -745,10 +824,10 @@ def test_a_model_that_dynamo_traced_computes_what_the_plain_one_does(tmp_path: P
         return StepInputs(at * 3 % 37, at, at + 8, one * count, one * (begin + count), one, table)
 
     lines, tell = told()
-    for from_cache in (False, True):
+    for from_cache, prompt in ((False, 5), (True, 4)):
         plain = Model(weights, fresh())
         model = CompiledModel(weights, fresh(), store=Cache(tmp_path, tell))
-        for begin, count in ((0, 5), (5, 2)):
+        for begin, count in ((0, prompt), (prompt, 2)):
             attention = HostAttention((count,), (begin + count,), 8)
             wanted = plain.body(inputs(begin, count), attention)
             assert torch.allclose(model.body(inputs(begin, count), attention), wanted, atol=1e-5)

@@ -141,10 +141,10 @@ class MaskedAttention:
         return self.attend
 
     def attend(self, q: Tensor, keys: Tensor, values: Tensor, scales: Tensor | None) -> Tensor:
-        """q (b·q, heads, D), a layer's keys and values (B, T_max, kv_heads, D): (b·q, heads, D).
+        """q (b·q, heads, D), a layer's keys and values (B, T_max, kv_heads, D): as q, in its dtype.
 
-        Dropped by selection: a column that nobody may see can hold anything, NaN too. The cache is
-        read and not changed.
+        Dropped by selection: a column that nobody may see can hold anything, NaN too; what is seen
+        counts as it is, and a NaN there comes out. The cache is read and not changed.
         What a query that sees nothing gets is nobody's, and finite. Raises ValueError for a cache
         in fp8, which comes with scales.
         """

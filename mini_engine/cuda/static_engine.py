@@ -153,7 +153,8 @@ class StaticEngine:
     def _serve(self, requests: Sequence[Request], told: OnToken) -> list[RequestState]:
         """One batch, from its prompts to the end of its longest answer: each request with its
         `output`, and the `finish_reason` that `Request.ends_with` gives. `told(row, token)` for
-        each token that belongs to an answer. A row that has ended goes on with context 0."""
+        each token that belongs to an answer, before the next step. A row that has ended goes on
+        with context 0."""
         states = [RequestState(request) for request in requests]
         step = prompt_step([request.prompt for request in requests], self.cache.t_max)
         while True:

@@ -1,7 +1,8 @@
 """How sure a figure is: medians with 95% intervals, and straight lines with what they miss.
 
 In:  samples, one list per process where there are several; or numbers of nodes and the µs that they
-     took. Out: `Interval`; base and slope of a line, and two ways to doubt them. numpy only.
+     took; they stay as they are. Out: `Interval`; base and slope of a line, and two ways to doubt
+     them. numpy only.
 
     median_interval(laps)                   # laps of one process: bootstrap (Efron 1979)
     pooled_interval([laps, laps, laps])     # laps of three processes

@@ -63,7 +63,8 @@ def columns_of_batch(requests: Sequence[Lengths], t_max: int) -> MaskedColumns:
     """What the decode steps of one batch read.
 
     The prompt gives the first token of an answer of n, so the request decodes n - 1 times, over
-    p + 1, p + 2, … p + n - 1 columns; the batch goes on as long as its longest answer.
+    p + 1, p + 2, … p + n - 1 columns; the batch goes on as long as its longest answer. Columns are
+    computed and not counted one by one: a larger T_max takes no longer.
     """
     steps = max(output for _, output in requests) - 1
     live = sum(output - 1 for _, output in requests)  # rows that go on, summed over steps

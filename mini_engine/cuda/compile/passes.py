@@ -55,7 +55,8 @@ def written_out(eps: float, dtype: torch.dtype) -> Rewrite:
 
 
 def fused(eps: float) -> Rewrite:
-    """What to put there, (total, normed). A cache keeps only the functions that `written` names."""
+    """What to put there, (total, normed): the total in x's memory, without a copy. A cache keeps
+    only the functions that `written` names."""
 
     def replacement(residual: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         out = torch.empty_like(x)
