@@ -154,6 +154,8 @@ def _asserted(step: tuple[types.FrameType, int], sides: Compared | None) -> dict
     found: dict[str, Any] = {"at": number}
     if statement is None:
         return found
+    if isinstance(statement, ast.With) and _raises(statement):
+        statement = statement.body[-1]  # nothing was refused: what was to be stands in the block
     found["asserted"] = _headline(statement, path)
     names = _names(statement)
     for name in list(names):
@@ -173,12 +175,18 @@ def _asserted(step: tuple[types.FrameType, int], sides: Compared | None) -> dict
 
 def _refusal(tree: ast.AST, number: int) -> str:
     """The error that a test waits for on this line, if it does."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.With) and node.lineno < number <= (node.end_lineno or 0):
-            call = node.items[0].context_expr
-            if isinstance(call, ast.Call) and ast.unparse(call.func) == "pytest.raises":
-                return f"a refusal: {ast.unparse(call.args[0])}"
-    return ""
+    blocks = [node for node in ast.walk(tree) if isinstance(node, ast.With)]
+    around = [node for node in blocks if node.lineno <= number <= (node.end_lineno or 0)]
+    errors = [error for error in map(_raises, around) if error]
+    return f"a refusal: {ast.unparse(errors[0])}" if errors else ""
+
+
+def _raises(block: ast.With) -> ast.expr | None:
+    """The error that a block of a test waits for, if it waits for one."""
+    call = block.items[0].context_expr
+    if isinstance(call, ast.Call) and ast.unparse(call.func) == "pytest.raises":
+        return call.args[0]
+    return None
 
 
 @cache
