@@ -169,7 +169,7 @@ class WithEnds(StaticInputs):
         return {"ends": self.buffers["ends"][: rows + 1]}
 
 
-def test_a_warm_up_reads_zeros_in_every_row_of_its_view() -> None:
+def test_a_view_may_have_a_row_more_than_its_rung_which_warms_up_on_zeros_too() -> None:
     device = Device(load_spec("h200"), memory_bytes=64 * MIB)
     inputs, seen = WithEnds(device, {"ends": ((TOP + 1, WIDTH), "float32")}), []
 
@@ -187,6 +187,9 @@ def test_a_warm_up_reads_zeros_in_every_row_of_its_view() -> None:
     assert [len(ends) for ends in seen] == [5, 3], "rows that the warm-ups of 4 and of 2 read"
     for ends in seen:
         np.testing.assert_array_equal(ends, np.zeros_like(ends), "rows that a warm-up read")
+    for rows in (1, 2, 3):  # with an end more than they are
+        shape = runner.run(rows, {"ends": frozen(sevens[: rows + 1])}).shape
+        assert shape == (rows, WIDTH), f"output of a batch of {rows} with {rows + 1} ends"
 
 
 def test_a_warm_up_is_over_on_the_gpu_when_its_rung_is_captured() -> None:
@@ -479,7 +482,7 @@ def test_each_input_is_filled_as_far_as_its_own_view_goes(tokens: int, requests:
     full = {"x": random_batch(rng, 8)["x"], "slots": random_batch(rng, 3)["slots"]}
     runner.run_at(8, 8, full)  # the batch before it fills both views
     device.copy_batch([(inputs.buffers[name], nines[name]) for name in nines])
-    batch = {"x": random_batch(rng, tokens)["x"], "slots": random_batch(rng, requests)["slots"]}
+    batch = {"slots": random_batch(rng, requests)["slots"], "x": random_batch(rng, tokens)["x"]}
     out = device.read(runner.run_at(8, tokens, batch))
     np.testing.assert_array_equal(out, 2 * batch["x"])
     x, slots = (device.read(inputs.buffers[name]) for name in ("x", "slots"))
