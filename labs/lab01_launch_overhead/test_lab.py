@@ -143,6 +143,10 @@ def test_utilisation_counts_kernels_and_nothing_else() -> None:
     assert utilisation(1, 7.0, 7.0) == pytest.approx(1.0)
 
 
+def test_utilisation_is_not_rounded_however_small_it_is() -> None:
+    assert utilisation(78, 4.27174, 702345.6) == pytest.approx(78 * 4.27174 / 702345.6)
+
+
 # ---------------------------------------------------------------- the crossover
 
 
@@ -178,6 +182,9 @@ def test_kernels_that_hide_launching_exactly_hide_it() -> None:
     assert crossover(100, 100.0, 40.0, spec) == 10
     assert crossover(100, 100.5, 40.0, spec) == 10
     assert crossover(100, 99.5, 40.0, spec) == 11
+    for batch in range(1, 13):  # 500 us to hide: at this very batch nothing is left
+        base_us = 500.0 - 40.0 * batch
+        assert crossover(100, base_us, 40.0, spec) == batch
 
 
 # ---------------------------------------------------------------- break-even
@@ -187,7 +194,10 @@ def test_a_graph_pays_after_its_cost_divided_by_what_a_replay_saves() -> None:
     assert break_even_replays(1000.0, 12.0, 2.0) == 100
     assert break_even_replays(1001.0, 12.0, 2.0) == 101
     assert break_even_replays(3.0, 2.5, 2.0) == 6  # a replay that saves half a us pays, too
-    for capture_us, eager_us, graph_us in ((0.5, 12.0, 2.0), (1e6, 900.0, 899.75)):
+    hardly = 2.0 - 2.0**-15  # saves a thirty-thousandth of a us
+    for capture_us, eager_us, graph_us in (
+        (0.5, 12.0, 2.0), (1e6, 900.0, 899.75), (1.0, 2.0, hardly),
+    ):  # fmt: skip
         replays = break_even_replays(capture_us, eager_us, graph_us)
         saved_us = eager_us - graph_us
         assert replays == pytest.approx(math.ceil(capture_us / saved_us), abs=1e-9)

@@ -34,9 +34,12 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 def some_models() -> list[ModelConfig]:
-    """The named shapes, and small ones with every switch both ways."""
+    """The named shapes, small ones with every switch both ways, and one whose MLP is as wide as
+    its vocabulary, so that gate and up have the shape of the embedding."""
     rng = random.Random(2)
     found = [named_shape(name) for name in SHAPES]
+    wide = replace(QWEN, name="as wide as its tokens", eos_token_ids=(), tie_word_embeddings=False)
+    found.append(replace(wide, vocab_size=wide.intermediate_size))
     for tied, bias, norm in 2 * [(t, b, n) for t in (0, 1) for b in (0, 1) for n in (0, 1)]:
         heads = rng.choice([2, 4, 8])
         found.append(
@@ -289,6 +292,22 @@ def test_a_step_reads_the_cache_of_each_request_over_its_own_context() -> None:
     assert decode_bytes(QWEN, []).cache == 0, "no request, no cache"
 
 
+def test_requests_of_the_same_context_have_a_cache_each_and_long_ones_are_counted_too() -> None:
+    for config in some_models():
+        a_token = 2 * 2 * config.num_layers * config.num_kv_heads * config.head_dim
+        for contexts in ([7, 7, 7], (700,) * 40, [131_072, 9, 131_072], [10**7]):
+            mine, right = decode_bytes(config, contexts).cache, sum(contexts) * a_token
+            assert mine == right, f"{config.name} in bf16, contexts {contexts}"
+
+
+def test_to_ask_what_a_step_reads_changes_nothing_in_the_account() -> None:
+    for config in some_models():
+        read = decode_bytes(config, [3], "bf16")
+        lost = sorted(set(laid_out(config)) - set(tensor_bytes(config, "bf16")))
+        assert lost == [], f"tensors of {config.name} that are gone from the account"
+        assert decode_bytes(config, [3], "bf16") == read, config.name
+
+
 def test_bytes_that_a_step_reads_are_whole_numbers() -> None:
     for config in some_models():
         read = decode_bytes(config, [7, 9], "int4", "fp8")
@@ -306,8 +325,9 @@ def test_what_a_step_reads_is_rounded_once_and_at_the_end() -> None:
 
 def test_an_unknown_way_to_store_a_cache_is_refused() -> None:
     for quant, kv_dtype in (("bf16", "int3"), ("bf16", "int4"), ("int3", "bf16")):
-        with pytest.raises(ValueError):
-            decode_bytes(QWEN, [1], quant, kv_dtype)
+        for contexts in ([1], []):
+            with pytest.raises(ValueError):
+                decode_bytes(QWEN, contexts, quant, kv_dtype)
 
 
 # ---------------------------------------------------------------- what fits

@@ -144,6 +144,9 @@ def test_each_rung_runs_the_forward_once_eagerly_and_then_once_in_a_capture() ->
     for rung in (2, 8):
         recorded = [in_capture for rows, in_capture in program.calls if rows == rung]
         assert recorded == [False, True], f"was the forward of {rung} rows recorded?"
+    program.runner.capture([8])
+    again = [in_capture for rows, in_capture in program.calls[4:] if rows == 8]
+    assert again == [False, True], "and of a second capture?"
 
 
 @pytest.mark.catches("warm-up-on-the-last-batch")
@@ -157,6 +160,36 @@ def test_a_warm_up_adds_nothing_to_anybodys_memory() -> None:
         changed = np.flatnonzero((program.device.read(program.sums) != before).any(axis=1))
         assert changed.tolist() == [], "slots to which the warm-up added the rows of a batch"
         program.run(random_batch(rng, 8))
+
+
+class WithEnds(StaticInputs):
+    """Where each request ends in the batch: of so many requests there is one end more."""
+
+    def view(self, rows: int) -> dict[str, Buffer]:
+        return {"ends": self.buffers["ends"][: rows + 1]}
+
+
+def test_a_view_may_have_a_row_more_than_its_rung_which_warms_up_on_zeros_too() -> None:
+    device = Device(load_spec("h200"), memory_bytes=64 * MIB)
+    inputs, seen = WithEnds(device, {"ends": ((TOP + 1, WIDTH), "float32")}), []
+
+    def forward(rows: int) -> Buffer:
+        out, ends = device.empty((rows, WIDTH)), inputs.view(rows)["ends"]
+        if device.recorder is None:
+            seen.append(device.read(ends))
+        device.launch(k.scale, out, ends[:rows], by=2.0)
+        return out
+
+    runner = GraphRunner(device, forward, inputs, [2, 4])
+    sevens = np.full((TOP + 1, WIDTH), 7, np.float32)
+    device.copy_batch([(inputs.buffers["ends"], sevens)])
+    runner.capture()
+    assert [len(ends) for ends in seen] == [5, 3], "rows that the warm-ups of 4 and of 2 read"
+    for ends in seen:
+        np.testing.assert_array_equal(ends, np.zeros_like(ends), "rows that a warm-up read")
+    for rows in (1, 2, 3):  # with an end more than they are
+        shape = runner.run(rows, {"ends": frozen(sevens[: rows + 1])}).shape
+        assert shape == (rows, WIDTH), f"output of a batch of {rows} with {rows + 1} ends"
 
 
 def test_a_warm_up_is_over_on_the_gpu_when_its_rung_is_captured() -> None:
@@ -237,6 +270,9 @@ def test_without_sharing_each_graph_has_a_pool_of_its_own() -> None:
     grown = {rung.rung: rung.pool_growth_bytes for rung in report.rungs}
     taken = {rung: program.device.memory.reserved_bytes(pool) for rung, pool in pools.items()}
     assert grown == taken, "bytes by rung: of the report, and of the rung's own pool"
+    program.runner.capture()
+    again = {graph.pool for graph in program.runner.graphs.values()}
+    assert again & {*pools.values()} == set(), "pools of the first capture in the second"
 
 
 def test_a_graph_has_its_rung_in_its_name() -> None:
@@ -297,6 +333,18 @@ def test_a_second_capture_replaces_the_graphs_of_the_first() -> None:
     assert same == [], "rungs that still have their old graph"
 
 
+def test_a_second_capture_goes_on_with_the_pool_of_the_first() -> None:
+    first = captured([2])
+    given = first.device.memory.new_pool()
+    for options in ({}, {"pool": given}):
+        runner = GraphRunner(first.device, first.forward, first.inputs, [2, 4], **options)
+        pool = runner.pool
+        for _ in range(2):
+            runner.capture()
+            pools = {runner.pool, *(graph.pool for graph in runner.graphs.values())}
+            assert pools == {pool}, "pools of the runner and its graphs"
+
+
 def test_after_a_second_capture_only_its_own_rungs_are_there() -> None:
     runner = captured([1, 2, 4]).runner
     assert runner.rung_for(1) == 1
@@ -309,30 +357,40 @@ def test_after_a_second_capture_only_its_own_rungs_are_there() -> None:
 
 
 def test_rungs_are_captured_in_the_order_that_is_asked_for() -> None:
-    for order in ([4, 1, 2], [1, 2, 4], [2, 4]):
+    for order in ([4, 1, 2], [1, 2, 4], [2, 4], []):
         program = Summing([1, 2, 4])
         report = program.runner.capture(order)
         assert [rung.rung for rung in report.rungs] == order
         assert [rows for rows, in_capture in program.calls if in_capture] == order
 
 
+def test_in_whatever_order_rungs_were_captured_a_batch_runs_at_the_smallest_that_it_fits() -> None:
+    for order in ([1, 2, 4], [4, 2, 1], [4, 1, 2], [2, 4, 1]):
+        program = Summing([1, 2, 4])
+        program.runner.capture(order)
+        rungs = [program.runner.rung_for(rows) for rows in (1, 2, 3, 4)]
+        assert rungs == [1, 2, 4, 4], f"for 1, 2, 3 and 4 rows, captured in the order {order}"
+
+
 class NotReady(Summing):
     """A forward with a fault of its own at 2 rows: eagerly, or while it is recorded."""
 
     in_capture = False
+    fault: type[Exception] = ZeroDivisionError
 
     def forward(self, rows: int) -> Buffer:
         if (rows, self.device.recorder is not None) == (2, self.in_capture):
-            raise ZeroDivisionError("at 2 rows")
+            raise self.fault("at 2 rows")
         return super().forward(rows)
 
 
 def test_an_error_other_than_no_memory_is_not_taken_for_a_rung_without_memory() -> None:
-    for in_capture in (False, True):
-        program = NotReady([1, 2, 4])
-        program.in_capture = in_capture
-        with pytest.raises(ZeroDivisionError):
-            program.runner.capture()
+    for fault in (ZeroDivisionError, RuntimeError, CaptureError):
+        for in_capture in (False, True):
+            program = NotReady([1, 2, 4])
+            program.in_capture, program.fault = in_capture, fault
+            with pytest.raises(fault):
+                program.runner.capture()
 
 
 def test_sizes_that_are_no_ladder_are_refused() -> None:
@@ -407,8 +465,8 @@ class ByRequest(StaticInputs):
         return {"slots": requests[: -(-rows // 3)], "x": tokens[:rows]}
 
 
-@pytest.mark.catches("padding-of-the-batch")
-@pytest.mark.parametrize(("tokens", "requests"), [(5, 2), (7, 1)])
+@pytest.mark.catches("padding-of-the-batch", "a-full-rung-is-not-padded")
+@pytest.mark.parametrize(("tokens", "requests"), [(5, 2), (7, 1), (8, 2)])
 def test_each_input_is_filled_as_far_as_its_own_view_goes(tokens: int, requests: int) -> None:
     device, rng = Device(load_spec("h200"), memory_bytes=64 * MIB), random.Random(16)
     inputs = ByRequest(device, {"x": ((TOP, WIDTH), "float32"), "slots": ((TOP,), "int32")})
@@ -421,8 +479,10 @@ def test_each_input_is_filled_as_far_as_its_own_view_goes(tokens: int, requests:
     runner = GraphRunner(device, forward, inputs, [8])
     runner.capture()
     nines = {n: np.full(b.shape, 9, b.dtype) for n, b in inputs.buffers.items()}
+    full = {"x": random_batch(rng, 8)["x"], "slots": random_batch(rng, 3)["slots"]}
+    runner.run_at(8, 8, full)  # the batch before it fills both views
     device.copy_batch([(inputs.buffers[name], nines[name]) for name in nines])
-    batch = {"x": random_batch(rng, tokens)["x"], "slots": random_batch(rng, requests)["slots"]}
+    batch = {"slots": random_batch(rng, requests)["slots"], "x": random_batch(rng, tokens)["x"]}
     out = device.read(runner.run_at(8, tokens, batch))
     np.testing.assert_array_equal(out, 2 * batch["x"])
     x, slots = (device.read(inputs.buffers[name]) for name in ("x", "slots"))
@@ -431,6 +491,20 @@ def test_each_input_is_filled_as_far_as_its_own_view_goes(tokens: int, requests:
         np.testing.assert_array_equal(others, np.zeros_like(others), "rows behind the batch's own")
     np.testing.assert_array_equal(x[8:], nines["x"][8:], "behind the view of 8 tokens")
     np.testing.assert_array_equal(slots[3:], nines["slots"][3:], "behind the view of 3 requests")
+
+
+def test_numbers_too_large_for_a_float_are_copied_as_they_are() -> None:
+    device = Device(load_spec("h200"), memory_bytes=64 * MIB)
+    inputs = StaticInputs(device, {"slots": ((4,), "int32"), "at": ((4,), "int64")})
+    runner = GraphRunner(device, lambda rows: device.empty((rows, WIDTH)), inputs, [4])
+    runner.capture()
+    largest = {"slots": 2**31 - 1, "at": 2**63 - 1}
+    batch = {name: frozen(np.array([most, most - 1], inputs.buffers[name].dtype))
+             for name, most in largest.items()}  # fmt: skip
+    runner.run(2, batch)
+    for name, given in batch.items():
+        copied = device.read(inputs.buffers[name])[:2]
+        np.testing.assert_array_equal(copied, given, name)
 
 
 @pytest.mark.catches("eager-in-run")
@@ -494,6 +568,15 @@ def test_whoever_names_a_rung_gets_that_one() -> None:
         out = program.device.read(program.runner.run_at(rung, rows, batch))
         np.testing.assert_array_equal(out, by_hand(sums, batch))
     assert log == [16, 4, 16, 2]
+
+
+def test_two_runners_know_nothing_of_each_other() -> None:
+    rng, programs = random.Random(21), [captured([2, 4]), captured([2, 4])]
+    sums = [no_sums(), no_sums()]
+    for _ in range(3):
+        for program, of_this in zip(programs, sums, strict=True):
+            batch = random_batch(rng, 3)
+            np.testing.assert_array_equal(program.run(batch), by_hand(of_this, batch))
 
 
 class HeadsOnly(Summing):

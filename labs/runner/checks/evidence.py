@@ -154,6 +154,8 @@ def _asserted(step: tuple[types.FrameType, int], sides: Compared | None) -> dict
     found: dict[str, Any] = {"at": number}
     if statement is None:
         return found
+    if isinstance(statement, ast.With) and _raises(statement):
+        statement = statement.body[-1]  # nothing was refused: what was to be stands in the block
     found["asserted"] = _headline(statement, path)
     names = _names(statement)
     for name in list(names):
@@ -166,19 +168,28 @@ def _asserted(step: tuple[types.FrameType, int], sides: Compared | None) -> dict
     found["inputs"] = held(frame, told)
     if sides is not None:
         found |= difference(sides)
-    elif wanted := _refusal(tree, number):
+    elif wanted := _refusal(tree, number, known):
         found["expected"] = wanted
     return found
 
 
-def _refusal(tree: ast.AST, number: int) -> str:
+def _refusal(tree: ast.AST, number: int, known: Mapping[str, Any]) -> str:
     """The error that a test waits for on this line, if it does."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.With) and node.lineno < number <= (node.end_lineno or 0):
-            call = node.items[0].context_expr
-            if isinstance(call, ast.Call) and ast.unparse(call.func) == "pytest.raises":
-                return f"a refusal: {ast.unparse(call.args[0])}"
-    return ""
+    blocks = [node for node in ast.walk(tree) if isinstance(node, ast.With)]
+    around = [node for node in blocks if node.lineno <= number <= (node.end_lineno or 0)]
+    errors = [ast.unparse(error) for error in map(_raises, around) if error]
+    if not errors:
+        return ""
+    error = known.get(errors[0])  # a test may go through several
+    return f"a refusal: {error.__name__ if isinstance(error, type) else errors[0]}"
+
+
+def _raises(block: ast.With) -> ast.expr | None:
+    """The error that a block of a test waits for, if it waits for one."""
+    call = block.items[0].context_expr
+    if isinstance(call, ast.Call) and ast.unparse(call.func) == "pytest.raises":
+        return call.args[0]
+    return None
 
 
 @cache

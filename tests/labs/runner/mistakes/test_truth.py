@@ -140,6 +140,13 @@ def test_another_error_than_the_one_that_a_test_waits_for_says_which_it_is() -> 
     assert (failed.error, failed.expected) == ("KeyError", "a refusal: ValueError")
 
 
+def test_where_nothing_is_refused_the_call_and_its_input_are_shown() -> None:
+    report = checked(6, ("if n < 0:", "if n < -1:"))
+    (failed,) = report.failed
+    assert (failed.asserted, failed.inputs) == ("ladder.rung(rows)", "ladder=(4,), rows=-1")
+    assert (failed.error, failed.expected) == ("Failed", "a refusal: ValueError")
+
+
 def test_without_time_a_wrong_answer_is_left_out_and_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
