@@ -121,6 +121,8 @@ class Reporter:
         self.guard = Guard(self.files, self.write, job.test_s)
         self.compared: Compared | None = None
         self.pid, self.exit = os.getpid(), os._exit
+        if hasattr(os, "register_at_fork"):  # a loop around a fork would make 2^n processes
+            os.register_at_fork(after_in_child=lambda: os.register_at_fork(before=_end_here))
 
     def write(self, **event: Any) -> None:
         self.out.write(json.dumps(event) + "\n")
@@ -158,7 +160,7 @@ class Reporter:
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
         if os.getpid() != self.pid:
-            os.kill(os.getpid(), 9)  # a fork that the learner's code has left running
+            _end_here()  # a fork that the learner's code has left running
         if report.when == "call" or (report.when == "setup" and not report.passed):
             error = call.excinfo.value if call.excinfo and not report.skipped else None
             told = {"outcome": report.outcome, **(self._explained(error) if error else {})}
@@ -211,6 +213,10 @@ class NoTerminal(RuntimeError):
 
 def _no_terminal(*_: object, **__: object) -> None:
     raise NoTerminal("breakpoint() needs a terminal: python -m labs check --debug")
+
+
+def _end_here() -> None:
+    os.kill(os.getpid(), 9)
 
 
 def misconceptions(item: pytest.Item) -> list[str]:

@@ -62,6 +62,16 @@ def test_a_fork_in_a_test_does_not_run_the_tests_again(tmp_path: Path) -> None:
     assert len(names) == len(set(names))
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_loop_of_forks_makes_as_many_processes_and_not_two_to_that_power(tmp_path: Path) -> None:
+    born = tmp_path / "born"
+    note = f"with open({str(born)!r}, 'a') as file: file.write('+')"
+    loop = ("for _ in range(12):", "    if os.fork() == 0:", f"        {note}")
+    report = checked(tmp_path, "import os", *loop, RIGHT)
+    assert report.passed
+    assert len(born.read_text()) <= 12 * len(report.outcomes) * 4
+
+
 def test_an_endless_loop_is_named_with_its_line_and_what_it_holds(tmp_path: Path) -> None:
     quick = replace(LAB, test_s=2)
     report = checked(tmp_path, "n = 0", "while True:", "    n += 1", lab=quick)
