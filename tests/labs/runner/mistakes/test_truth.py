@@ -84,6 +84,7 @@ def test_each_of_two_mistakes_is_judged_by_itself() -> None:
     report = checked(1, slip, wrong="graph_is_free")
     named = {o.test: report.diagnosis.named[o.test] for o in report.failed}
     assert named.pop("test_utilisation_counts_kernels_and_nothing_else") == ()
+    assert named.pop("test_utilisation_is_not_rounded_however_small_it_is") == ()
     assert set(named.values()) == {("graph-is-free",)}
 
 
