@@ -49,24 +49,24 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
-from mini_engine.cli import bench_against, measuring, options
-from mini_engine.measure.bar_judges import MAX_CONTEXT, SHAPES
-from mini_engine.measure.bar_points import bench_line
-from mini_engine.measure.bars import BATCHES, judged
-from mini_engine.measure.evidence import (
+from mini_engine.bench.bar_judges import MAX_CONTEXT, SHAPES
+from mini_engine.bench.bar_points import bench_line
+from mini_engine.bench.bars import BATCHES, judged
+from mini_engine.bench.evidence import (
     Measurement,
     new_measurement,
     read_measurement,
     write_measurement,
 )
-from mini_engine.measure.intervals import MAX_PROCESSES
+from mini_engine.bench.intervals import MAX_PROCESSES
+from mini_engine.cli import bench_against, measuring, options
 from mini_engine.records.rows import MEASURED, Row, by_point
 
 if TYPE_CHECKING:
+    from mini_engine.bench.bench import SpecFor
     from mini_engine.cuda.graphs.backend import GraphBackend
-    from mini_engine.measure.bench import SpecFor
 
-LIBRARIES = ("cublas", "cublaslt")  # of measure/blas.py, which needs torch
+LIBRARIES = ("cublas", "cublaslt")  # of bench/blas.py, which needs torch
 PLANS = "plans"  # of --arms: every trial of a plan
 
 
@@ -148,10 +148,10 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
 def _measure(args: argparse.Namespace, console: Console) -> Path:
     """The file, with everything in it that was asked for."""
     backend = measuring.backend_of(args.device, "bench", None if args.process else console)
+    from mini_engine.bench import blas
+    from mini_engine.bench.bench import check_names
+    from mini_engine.bench.spec_fit import base_name
     from mini_engine.cli import bench_file
-    from mini_engine.measure import blas
-    from mini_engine.measure.bench import check_names
-    from mini_engine.measure.spec_fit import base_name
 
     _fill_in(args, backend)
     deadline = time.monotonic() + 60 * args.minutes if args.minutes else None
@@ -237,8 +237,8 @@ def show(result: dict[str, Any], console: Console) -> None:
 
 def _fill_in(args: argparse.Namespace, backend: GraphBackend) -> None:
     """Defaults that depend on the device and on --quick."""
+    from mini_engine.bench.variants import BLAS_ARMS, PLAN_ARMS, VARIANTS
     from mini_engine.cli import bench_file
-    from mini_engine.measure.variants import BLAS_ARMS, PLAN_ARMS, VARIANTS
 
     emulated = backend.emulated
     small = args.quick or emulated

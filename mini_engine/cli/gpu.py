@@ -39,19 +39,19 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from mini_engine.cli import CheckFailed, measuring, options
-from mini_engine.cuda.kernels.plans import BASE, PLANS, plan_of
-from mini_engine.measure.evidence import (
+from mini_engine.bench.evidence import (
     continued,
     load_evidence,
     new_measurement,
     read_measurement,
     write_measurement,
 )
-from mini_engine.measure.first_run import CONTEXT, MODELS, SECONDS, first_run
-from mini_engine.measure.stages import DONE, WAITING, Outcome, Stage, read_state
-from mini_engine.measure.stages import run as run_stages
-from mini_engine.measure.summary import prompt_told, summary
+from mini_engine.bench.first_run import CONTEXT, MODELS, SECONDS, first_run
+from mini_engine.bench.stages import DONE, WAITING, Outcome, Stage, read_state
+from mini_engine.bench.stages import run as run_stages
+from mini_engine.bench.summary import prompt_told, summary
+from mini_engine.cli import CheckFailed, measuring, options
+from mini_engine.cuda.kernels.plans import BASE, PLANS, plan_of
 from mini_engine.predict.hardware import load_spec
 
 if TYPE_CHECKING:
@@ -172,8 +172,8 @@ def _result(folder: Path, outcomes: list[Outcome]) -> dict[str, Any]:
 
 def _publish(folder: Path) -> dict[str, Any]:
     """Into the tree that this command was started in."""
-    from mini_engine.measure.publish import publish
-    from mini_engine.measure.spec_fit import base_name
+    from mini_engine.bench.publish import publish
+    from mini_engine.bench.spec_fit import base_name
 
     environment = folder / "environment.json"
     if not environment.exists():
@@ -192,7 +192,7 @@ def _part(args: argparse.Namespace, backend: GraphBackend, console: Console) -> 
     line = measuring.command_line(args.typed)
     measurement = new_measurement(args.part, backend.device.type, line, {})
     if args.part == "environment":
-        from mini_engine.measure.environment import environment
+        from mini_engine.bench.environment import environment
 
         figures = environment(backend)
         write_measurement(out, replace(measurement, figures=figures))
@@ -208,7 +208,7 @@ def _part(args: argparse.Namespace, backend: GraphBackend, console: Console) -> 
 
 def _warm(args: argparse.Namespace, backend: GraphBackend, console: Console) -> dict[str, Any]:
     """One shape and one variant here, more of them in processes of their own."""
-    from mini_engine.measure.warm import pairs_of, warm, warm_all
+    from mini_engine.bench.warm import pairs_of, warm, warm_all
 
     shapes = args.shape or (["tiny"] if backend.emulated else list(MODELS))
     pairs = pairs_of(shapes, args.arms or ["graph-5"])
@@ -234,9 +234,9 @@ def _chain(
     """Every link as soon as it is known; those that the file has are kept."""
     import torch
 
-    from mini_engine.measure.calibrate import copy_bandwidth, sizes_for
-    from mini_engine.measure.chain import chain, touched
-    from mini_engine.measure.decode_setup import BLOCK_SIZE, build_setup
+    from mini_engine.bench.calibrate import copy_bandwidth, sizes_for
+    from mini_engine.bench.chain import chain, touched
+    from mini_engine.bench.decode_setup import BLOCK_SIZE, build_setup
 
     shapes = args.shape or (["tiny"] if backend.emulated else list(MODELS))
     context = args.context or (40 if backend.emulated else CONTEXT)
@@ -277,9 +277,9 @@ def _prefill(
 ) -> dict[str, Any]:
     import torch
 
-    from mini_engine.measure.calibrate import copy_bandwidth, sizes_for
-    from mini_engine.measure.prompts import ON_A_GPU, REHEARSAL, prompt_rows
-    from mini_engine.measure.spec_fit import base_name
+    from mini_engine.bench.calibrate import copy_bandwidth, sizes_for
+    from mini_engine.bench.prompts import ON_A_GPU, REHEARSAL, prompt_rows
+    from mini_engine.bench.spec_fit import base_name
 
     copy, rows = copy_bandwidth(backend, sizes_for(backend, quick=True)), []
     card = load_spec("laptop-cpu" if backend.emulated else base_name(gpu) or "h200")
