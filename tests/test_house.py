@@ -36,11 +36,12 @@ FLOORS = (*GROUND, "mini_engine.engine", "mini_engine.predict")
 CUDA, KERNELS = "mini_engine.cuda", "mini_engine.cuda.kernels"
 BENCH = "mini_engine.bench"
 PLANS = f"{KERNELS}.plans"
+TRACE = "mini_engine.sim.trace"
 CUT, CHECKS, MISTAKES = (f"labs.runner.{room}" for room in ("cut", "checks", "mistakes"))
 RESULT_FILES = ("table", "intervals", "bars", "bar_points", "bar_judges", "evidence", "stages",
                 "first_run", "summary", "publish", "others_table")  # fmt: skip
 RESULTS = tuple(f"{BENCH}.{file}" for file in RESULT_FILES)
-WINGS = ("mini_engine.sim", "mini_engine.serving", "mini_engine.plots", CUDA, KERNELS, PLANS)
+WINGS = ("mini_engine.sim", TRACE, "mini_engine.serving", "mini_engine.plots", CUDA, KERNELS, PLANS)
 ENGINE_ROOMS = (*FLOORS, *WINGS, BENCH, *RESULTS, "mini_engine.cli")
 
 WALLS = (
@@ -55,14 +56,15 @@ WALLS = (
     ),
     Wall("mini_engine.predict", GROUND, "a prediction needs figures and shapes, and no engine"),
     Wall("mini_engine.serving", FLOORS, "a simulated server runs on the step model alone"),
-    Wall("mini_engine.plots", FLOORS, "a figure is a function of data"),
-    Wall("mini_engine.sim", FLOORS, "the simulated GPU runs on a laptop, in numpy"),
+    Wall("mini_engine.plots", (*FLOORS, TRACE), "a figure is a function of data"),
+    Wall("mini_engine.sim", (*FLOORS, TRACE), "the simulated GPU runs on a laptop, in numpy"),
+    Wall(TRACE, ("mini_engine.records", JSON_FILE), "a timeline is data, whoever recorded it"),
     Wall(CUDA, (*FLOORS, KERNELS, PLANS), "the engine serves without what measures it", torch=True),
     Wall(KERNELS, (PLANS,), "a kernel is read, compiled and tested by itself", torch=True),
     Wall(PLANS, (), "which alternatives there are is data"),
     Wall(
         BENCH,
-        (*FLOORS, CUDA, KERNELS, PLANS, *RESULTS),
+        (*FLOORS, CUDA, KERNELS, PLANS, TRACE, *RESULTS),
         "it measures the engine, and nothing else",
         torch=True,
     ),
@@ -149,12 +151,12 @@ def test_no_room_imports_what_it_must_not(path: Path) -> None:
     ("module", "source"),
     [
         ("mini_engine.dispatch.modes", "from mini_engine.model.config import ModelConfig"),
-        ("mini_engine.model.config", "from mini_engine.records import trace"),
-        ("mini_engine.records.trace", "import mini_engine.dispatch.modes as m"),
-        ("mini_engine.records.json_file", "from mini_engine.records import trace"),
-        ("mini_engine.records.trace", "def late():\n    import numpy, torch"),
+        ("mini_engine.model.config", "from mini_engine.records import rows"),
+        ("mini_engine.sim.trace", "import mini_engine.dispatch.modes as m"),
+        ("mini_engine.records.json_file", "from mini_engine.records import rows"),
+        ("mini_engine.sim.trace", "def late():\n    import numpy, torch"),
         ("mini_engine.engine.engine", "from mini_engine.predict.step_cost import step_time"),
-        ("mini_engine.engine.engine", "from mini_engine.records import metrics"),
+        ("mini_engine.engine.engine", "from mini_engine.records import rows"),
         ("mini_engine.engine.engine", "from ..sim import device"),
         ("mini_engine.predict.payoff", "from mini_engine.engine.scheduler import Request"),
         ("mini_engine.predict.payoff", "from mini_engine import sim"),

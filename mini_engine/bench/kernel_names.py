@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from mini_engine.records.trace import TraceEvent
+from mini_engine.sim.trace import TraceEvent
 
 PRODUCTS = ("QKV", "O", "gate/up", "down")
 HEAD = "head"

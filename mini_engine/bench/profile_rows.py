@@ -16,7 +16,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from mini_engine.records.trace import CPU, GPU, TraceEvent
+from mini_engine.sim.trace import CPU, GPU, TraceEvent
 
 ProfilerRow = Mapping[str, Any]  # one element of `traceEvents`
 

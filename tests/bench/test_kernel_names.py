@@ -17,7 +17,7 @@ from mini_engine.cli.measuring import tiny_shape  # noqa: E402
 from mini_engine.cuda import kernels  # noqa: E402
 from mini_engine.cuda.graphs.backend import graphs_for  # noqa: E402
 from mini_engine.cuda.weights import random_weights  # noqa: E402
-from mini_engine.records.trace import GPU  # noqa: E402
+from mini_engine.sim.trace import GPU  # noqa: E402
 from tests.bench.test_profile import call, kernel, step_row  # noqa: E402
 
 FIVE = ["linear", "fused_attention", "linear", "gate_up", "linear"]

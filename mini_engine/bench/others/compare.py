@@ -30,12 +30,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, TextIO
 
+import numpy as np
+
 from mini_engine.bench.evidence import gpu_state
 from mini_engine.bench.others import EAGER, OURS, kind_of
 from mini_engine.bench.others.protocol import Job, leading
 from mini_engine.bench.others_table import with_figures
 from mini_engine.bench.table import OVER
-from mini_engine.records.metrics import percentile
 from mini_engine.records.other_rows import OtherRow, OtherRun
 from mini_engine.records.rows import MEASURED, NOT_RUN, Point, six
 
@@ -164,12 +165,15 @@ def _row(
     if reason := answer.get("not_run"):
         return OtherRow(*work.point, engine, NOT_RUN, reason)
     laps = [lap["gaps_us"] for lap in answer["laps"]]
+    list(chain.from_iterable(laps))
     run = OtherRun(
         process=process,
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         start_s=round(answer["start_s"], 3),
-        itl_laps_us=tuple(six(statistics.median(gaps)) for gaps in laps),
-        p99_us=six(percentile(chain.from_iterable(laps), 99)),
+        itl_laps_us=tuple(six(statistics.median(lap)) for lap in laps),
+        p99_us=six(
+            float(np.percentile(list(chain.from_iterable(laps)), 99, method="inverted_cdf"))
+        ),
         gpu_state={} if work.emulated else gpu_state(),
     )
     first = min(COMPARED, len(answer["tokens"][0]))
