@@ -117,11 +117,7 @@ def prediction(steps: Sequence[Row], on: PredictedFor) -> Judged:
     if guessed:
         why = f"predicted with {' and '.join(guessed)}, not measured on this machine: calibrate, "
         return NOT_MEASURED, None, why + "then --spec and --host"
-    off = [
-        (abs(100 * (s.predicted_us / s.itl_us - 1)), s)
-        for s in steps
-        if s.variant != "null" and ":" not in s.variant
-    ]
+    off = [(abs(100 * (s.predicted_us / s.itl_us - 1)), s) for s in steps if s.variant != "null"]
     if not off:
         return NOT_MEASURED, None, "no arm has a result"
     worst, step = max(off, key=lambda pair: pair[0])

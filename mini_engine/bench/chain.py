@@ -1,7 +1,6 @@
 """The decode step taken apart: each kernel alone at its place, and the step without it.
 
-In:  a `DecodeSetup` and a plan of the kernels. Out: one `Link` for each kernel of the five-kernel
-     step.
+In:  a `DecodeSetup`. Out: one `Link` for each kernel of the five-kernel step.
 
     alone      a graph with nothing but this kernel, once for each layer, on every layer's own
                weights: bytes a second, and what it takes beyond its bytes at the speed of a copy
@@ -23,7 +22,7 @@ themselves, between the head and the product before it, where the real step has 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -35,7 +34,6 @@ from mini_engine.bench.intervals import median_interval
 from mini_engine.bench.our_variants import FusedGraph
 from mini_engine.bench.timing import paired_laps
 from mini_engine.cuda.graphs.backend import GraphBackend
-from mini_engine.cuda.kernels.plans import BASE, PLANS, KernelPlan
 from mini_engine.cuda.path import no_pdl
 from mini_engine.predict.oplists import OpCost, StepShape, step_parts
 from mini_engine.records.rows import Interval, six
@@ -44,15 +42,6 @@ OURS = "launch_bound::"  # how the ops of `mini_engine/cuda/kernels` begin
 PRODUCTS = ("norm_qkv_proj", "o_proj_add", "norm_gate_up_silu_mul", "down_proj_add")
 ATTENTION, HEAD, PICK = "rope_kv_write_attention", "norm_lm_head", "argmax"
 KERNELS = (PRODUCTS[0], ATTENTION, *PRODUCTS[1:], HEAD, PICK)  # names of the op list "fused5"
-# Which kernels a plan's field changes; one that is not here may change all.
-TOUCHED_BY = {
-    **dict.fromkeys(("attention_tile", "attention_warps", "combine_together"), (ATTENTION,)),
-    "current_apart": (ATTENTION,),
-    **dict.fromkeys(("product", "thread_elements"), (*PRODUCTS, HEAD)),
-    "x_in_l1": (PRODUCTS[3],),
-    "library_from": (),  # of larger batches
-    "persistent": (),  # one kernel for all layers: none of these is in it
-}
 STEPS_A_CALL = 8
 
 
@@ -61,7 +50,6 @@ class Link:
     """One kernel of the chain. Times in µs for one launch of it, with 95% intervals."""
 
     kernel: str
-    plan: str
     launches: int  # a step
     bytes: float  # that one launch must move
     alone: Interval
@@ -124,14 +112,9 @@ class ChainGraph(FusedGraph):
     """`FusedGraph` with some of its kernels."""
 
     def __init__(
-        self,
-        setup: DecodeSetup,
-        names: frozenset[str],
-        pdl: bool,
-        plan: str,
-        steps_a_call: int = STEPS_A_CALL,
+        self, setup: DecodeSetup, names: frozenset[str], pdl: bool, steps_a_call: int = STEPS_A_CALL
     ) -> None:
-        super().__init__(setup, 5, pdl, steps_a_call, plan)
+        super().__init__(setup, 5, pdl, steps_a_call)
         downs = [layer.down for layer in self.model.weights.layers]
         down = frozenset(matrix.data_ptr() for matrix in downs if isinstance(matrix, Tensor))
         self.kept = Kept(names, down, setup.backend.is_current_stream_capturing)
@@ -157,20 +140,11 @@ def kernels_of(setup: DecodeSetup) -> Mapping[str, tuple[OpCost, int]]:
     return layers | {op.name: (op, 1) for op in parts.tail}
 
 
-def touched(plan: str) -> list[str]:
-    """The kernels that a plan changes, in order; of "base" all."""
-    differ = {f.name for f in fields(KernelPlan)
-              if getattr(PLANS[plan], f.name) != getattr(PLANS[BASE], f.name)}  # fmt: skip
-    names = {name for field in differ for name in TOUCHED_BY.get(field, KERNELS)}
-    return [name for name in KERNELS if name in names or plan == BASE]
-
-
 def chain(
     backend: GraphBackend,
     setup: DecodeSetup,
     copy_gb_s: float,
     names: Sequence[str],
-    plan: str = BASE,
     *,
     steps: int = 32,
     rounds: int = 6,
@@ -182,35 +156,31 @@ def chain(
     kernels, pdl = kernels_of(setup), no_pdl(backend) is None
     everything = frozenset(kernels)
     with torch.no_grad():
-        whole = _made(setup, everything, pdl, plan, a_call)
-        nothing = _made(setup, frozenset(), pdl, plan, a_call)
+        whole = _made(setup, everything, pdl, a_call)
+        nothing = _made(setup, frozenset(), pdl, a_call)
         for kernel in names:
             (op, launches), found = kernels[kernel], []
             for kept, other in ((frozenset({kernel}), nothing), (everything - {kernel}, whole)):
-                graph = _made(setup, kept, pdl, plan, a_call)
+                graph = _made(setup, kept, pdl, a_call)
                 more, less = (graph, other) if other is nothing else (other, graph)
                 laps = paired_laps(backend, more, less, steps=steps, rounds=rounds)
                 pairs = zip(*laps, strict=True)
                 differ = [(m.event_us - l.event_us) / launches for m, l in pairs]
                 found.append(median_interval(differ).rounded())
                 graph.release()
-            yield _link(op, launches, plan, found[0], found[1], copy_gb_s)
+            yield _link(op, launches, found[0], found[1], copy_gb_s)
         whole.release()
         nothing.release()
 
 
-def _made(
-    setup: DecodeSetup, names: frozenset[str], pdl: bool, plan: str, steps_a_call: int
-) -> ChainGraph:
-    graph = ChainGraph(setup, names, pdl, plan, steps_a_call)
+def _made(setup: DecodeSetup, names: frozenset[str], pdl: bool, steps_a_call: int) -> ChainGraph:
+    graph = ChainGraph(setup, names, pdl, steps_a_call)
     graph.prepare()
     return graph
 
 
-def _link(
-    op: OpCost, launches: int, plan: str, alone: Interval, left_out: Interval, copy_gb_s: float
-) -> Link:
+def _link(op: OpCost, launches: int, alone: Interval, left_out: Interval, copy_gb_s: float) -> Link:
     """No rate where the noise of the laps was larger than the kernel."""
     rate = op.bytes / alone.median / 1e3 if alone.low > 0 else 0.0
     latency_us = alone.median - op.bytes / copy_gb_s / 1e3
-    return Link(op.name, plan, launches, op.bytes, alone, left_out, rate, latency_us)
+    return Link(op.name, launches, op.bytes, alone, left_out, rate, latency_us)

@@ -8,7 +8,7 @@ In:  the kind of device. Out: `Stage`s, whose results lie in one folder.
     arms         bench.json         the ways to run a step that matter, behind the gate
     chain        chain.json         each kernel alone at its place, and the step without it
     prefill      prefill.json       prompts: our FlashAttention beside PyTorch's, and the floor
-    plans        bench.json, chain.json, plans.txt   the alternatives of the kernels side by side
+    kernels      kernels.txt        single kernels beside PyTorch's and their floors (labs 13, 12)
     pytest       pytest.txt         the GPU's tests, in the order of what they would teach
     compile      bench.json         torch.compile, last of the baselines because it takes minutes
     rest         bench.json, step.json   larger batches, the profiler, the slow tests
@@ -27,7 +27,6 @@ from pathlib import Path
 
 from mini_engine.bench.evidence import CALIBRATED, read_measurement
 from mini_engine.bench.stages import Stage
-from mini_engine.cuda.kernels.plans import BASE, PLANS
 from mini_engine.records.whole_file import write_whole
 
 SECONDS = 540.0
@@ -38,8 +37,7 @@ CONTEXT = 512
 ARMS = ("graph-5-pdl", "graph-5", "graph-9", "graph-5-pdl-k8", "ours-graph", "ours-eager",
         "hf-eager", "null")  # fmt: skip
 COMPILED = ("compile-reduce-overhead", "hf-compile")
-LARGE = ("graph-5-pdl", "graph-9", "ours-graph", "hf-eager", "compile-reduce-overhead",
-         "graph-5-pdl:library")  # fmt: skip
+LARGE = ("graph-5-pdl", "graph-9", "ours-graph", "hf-eager", "compile-reduce-overhead")
 BATCHES = (8, 64, 256)
 TESTS = ("tests/cuda", "tests/bench")  # conftest.py puts those first that teach most
 FAST, SLOW = "gpu and not gpu_slow", "gpu_slow"
@@ -56,34 +54,24 @@ class Scale:
     models: tuple[str, ...]
     context: int
     laps: tuple[str, ...]
-    plans: tuple[str, ...]  # as arms of the benchmark
-    plans_in_chain: tuple[str, ...]
-    warm: tuple[str, ...]  # arms to compile ahead; the plans, too
+    warm: tuple[str, ...]  # arms to compile ahead
     batches: tuple[int, ...]
     large: tuple[str, ...]  # arms at these batches
-    last: tuple[str, ...] = ()  # plans whose programs wait for one another, so they may hang
     slower: float = 1.0  # than an H200: the deadlines grow by so much
 
 
-_LAST = tuple(name for name, plan in PLANS.items() if plan.persistent)
-_PLANS = tuple(name for name in PLANS if name != BASE and name not in _LAST)
 ON_A_GPU = Scale(
     models=MODELS,
     context=CONTEXT,
     laps=("--rounds", "8", "--steps", "32"),
-    plans=_PLANS,
-    plans_in_chain=_PLANS,
     warm=("graph-5-pdl", "graph-5", "graph-9"),
     batches=BATCHES,
     large=LARGE,
-    last=_LAST,
 )
 REHEARSAL = Scale(
     models=("tiny",),
     context=40,
     laps=("--rounds", "2", "--steps", "2"),
-    plans=("all",),
-    plans_in_chain=("attention",),
     warm=(),
     batches=(2,),
     large=LARGE[1:3],
@@ -115,17 +103,6 @@ def first_run(device: str) -> list[Stage]:
             [*ENGINE, "gpu", name, "--device", device, "-o", str(folder / result), *more]
         ]
 
-    def chain(*plans: str) -> Commands:
-        shape = ("--shape", ",".join(models), "--context", context, *scale.laps)
-        return part("chain", CHAIN, *shape, "--plan", ",".join(plans))
-
-    def alternatives(plans: Sequence[str]) -> Commands:
-        def commands(folder: Path) -> Sequence[Words]:
-            arms = [f"{_best(folder)}:{plan}" for plan in plans]
-            return bench(models[:2], [1], arms)(folder) if arms else []
-
-        return commands
-
     def tests(mark: str, stage: str) -> Commands:
         words = ["-m", "pytest", "-p", "no:cacheprovider", "-vv", "--tb=short", "-m", mark, *TESTS]
         return lambda folder: [[*words, *_passed_before(folder, stage)]]
@@ -135,14 +112,11 @@ def first_run(device: str) -> list[Stage]:
         words = [*ENGINE, "trace", "--backend", "cuda", "--mode", "NONE", "--mode", "FULL"]
         return [[*words, *shape, "-o", str(folder / "step.json")]]
 
-    def warm(folder: Path) -> list[Words]:
+    def warm(_folder: Path) -> list[Words]:
         """Laps as in `bench`, so that the room for tokens is the same."""
-        plans = [f"{_best(folder)}:{plan}" for plan in scale.plans]
-        return [
-            [*ENGINE, "gpu", "warm", "--device", device, "--context", context, *scale.laps,
-             "--shape", ",".join(shapes), "--arms", ",".join(arms)]
-            for shapes, arms in ((models, scale.warm), (models[:2], plans)) if arms
-        ]  # fmt: skip
+        words = [*ENGINE, "gpu", "warm", "--device", device, "--context", context, *scale.laps,
+                 "--shape", ",".join(models), "--arms", ",".join(scale.warm)]  # fmt: skip
+        return [words] if scale.warm else []
 
     larger = bench(models[:1], scale.batches, scale.large)
     stages = [
@@ -155,12 +129,11 @@ def first_run(device: str) -> list[Stage]:
         Stage("arms", 130, "how long a step takes, way by way, and what each idea buys",
               bench(models, [1], ARMS)),
         Stage("chain", 50, "where the step's time goes: each kernel alone, and the step without it",
-              chain(BASE)),
+              part("chain", CHAIN, "--shape", ",".join(models), "--context", context,
+                   *scale.laps)),
         Stage("prefill", 25, "what our FlashAttention is worth to a prompt, beside PyTorch's",
               part("prefill", PREFILL, "--shape", models[0])),
-        Stage("plans", 70, "which alternative of the kernels wins",
-              both(kernels, alternatives(scale.plans), alternatives(scale.last),
-                   chain(*scale.plans_in_chain))),
+        Stage("kernels", 30, "what our kernels are worth beside PyTorch's, one by one", kernels),
         Stage("pytest", 60, "what is wrong", tests(FAST, "pytest")),
         Stage("compile", 50, "what torch.compile reaches on the same machine",
               bench(models[:1], [1], COMPILED)),
@@ -196,13 +169,6 @@ def _passed_before(folder: Path, stage: str) -> Words:
     beside = folder / f"{stage}-passed"
     write_whole(beside, "".join(f"{name}\n" for name in passed))
     return ["-p", "tests.support.passed_before", "--passed-before", str(beside)]
-
-
-def _best(folder: Path) -> str:
-    """The arm that the alternatives are compared with: with PDL from sm_90 on."""
-    environment = folder / "environment.json"
-    found = read_measurement(environment).figures["machine"] if environment.exists() else {}
-    return "graph-5-pdl" if found.get("sm", 0) >= 90 else "graph-5"
 
 
 def _card(folder: Path) -> Words:

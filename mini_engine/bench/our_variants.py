@@ -17,7 +17,6 @@ from mini_engine.bench.decode_setup import DecodeSetup, Variant, new_step
 from mini_engine.bench.few_bits import in_format, stored_in
 from mini_engine.bench.op_record import OpRecorder, WatchedAttention
 from mini_engine.cuda.graphs.capture import GraphRunner, PiecewiseGraphRunner
-from mini_engine.cuda.kernels.plans import BASE
 from mini_engine.predict.oplists import OpCost, StepShape, step_ops
 
 Compiler = Callable[[Any], Any]  # a function, compiled
@@ -191,22 +190,18 @@ class FusedGraph(OursGraph):
         kernels_per_layer: Literal[9, 5],
         pdl: bool,
         steps_a_call: int,
-        plan: str,
         few_bits: str | None = None,
     ) -> None:
         from mini_engine.cuda.fused import FusedModel  # imports Triton, which not every system has
 
         self.few_bits = few_bits
         plain = setup.model if few_bits is None else in_format(setup, few_bits).model
-        model = FusedModel(
-            plain.weights, plain.cache, kernels_per_layer=kernels_per_layer, pdl=pdl, plan=plan
-        )
+        model = FusedModel(plain.weights, plain.cache, kernels_per_layer=kernels_per_layer, pdl=pdl)
         super().__init__(replace(setup, model=model), steps_a_call)
         self.style = f"fused{model.kernels_of(setup.batch)}"
 
     def ops(self) -> list[OpCost]:
-        """The op list that the kernels of this batch were written to. Of the persistent kernel, its
-        phases: what stands between two of them, a grid barrier, costs no less than a boundary."""
+        """The op list that the kernels of this batch were written to."""
         config, batch = self.model.config, self.setup.batch
         shape, stored = (
             StepShape.decode(batch, self.setup.context),
@@ -220,8 +215,7 @@ def fused(
     *,
     pdl: bool = False,
     steps_a_call: int = 1,
-    plan: str = BASE,
     few_bits: str | None = None,
 ) -> Callable[[DecodeSetup], Variant]:
     """What makes a `FusedGraph` of a setup."""
-    return lambda setup: FusedGraph(setup, kernels_per_layer, pdl, steps_a_call, plan, few_bits)
+    return lambda setup: FusedGraph(setup, kernels_per_layer, pdl, steps_a_call, few_bits)

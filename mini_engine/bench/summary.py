@@ -14,7 +14,6 @@ from mini_engine.bench.bars import judged
 from mini_engine.bench.evidence import Measurement, read_measurement
 from mini_engine.bench.first_run import ARMS, BENCH, CHAIN, COMPILED, PREFILL, test_results
 from mini_engine.bench.stages import Outcome
-from mini_engine.cuda.kernels.plans import BASE
 from mini_engine.records.rows import MEASURED, Row, by_point
 
 MOST_LINES, WIDTH = 40, 118
@@ -66,7 +65,7 @@ def _stages(outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def _arms(found: Measurement | None) -> list[str]:
-    """A line or two for each model at batch 1: the ways in the order of first_run, the plans."""
+    """A line or two for each model at batch 1: the ways in the order of first_run."""
     if found is None:
         return []
     lines = []
@@ -75,14 +74,6 @@ def _arms(found: Measurement | None) -> list[str]:
         by_name = {row.variant: row for row in at_point}
         told = [_told(by_name[name]) for name in (*ARMS, *COMPILED) if name in by_name]
         lines.append(f"{shape}, batch {batch}, context {context}, µs a step: {' · '.join(told)}")
-        plans = [row for row in at_point if ":" in row.variant and row.status == MEASURED]
-        base = by_name.get(plans[0].variant.partition(":")[0]) if plans else None
-        if base is not None and base.status == MEASURED:
-            times = ", ".join(
-                f"{row.variant.partition(':')[2]} {row.itl_us / base.itl_us - 1:+.1%}"
-                for row in sorted(plans, key=lambda row: row.itl_us)
-            )
-            lines.append(f"  plans against {base.variant}: {times}")
     return lines[:9]
 
 
@@ -93,14 +84,14 @@ def _told(row: Row) -> str:
 
 
 def _chain(found: Measurement | None) -> list[str]:
-    """The kernels of the first shape, in the plan that every other is compared with."""
+    """The kernels of the first shape."""
     if found is None or not found.figures["links"]:
         return []
     links: list[Mapping[str, Any]] = found.figures["links"]
     shape = links[0]["shape"]
     lines = [f"{shape}, each kernel: alone µs, GB/s, µs beyond its bytes, what the step loses"]
     for link in links:
-        if (link["shape"], link["plan"]) == (shape, BASE):
+        if link["shape"] == shape:
             lines.append(
                 f"  {link['kernel']:24} {link['alone']['median']:8.2f} {link['gb_s']:8,.0f} "
                 f"{link['latency_us']:8.2f} {link['left_out']['median']:8.2f}"

@@ -9,9 +9,8 @@ In:  a `DecodeSetup`. Out: a `Variant` (`decode_setup.py`): prepare, place, step
         variant.step()                  # the sampled token is fed back on the device
 
 A new variant is one class and one entry in `VARIANTS`. The classes are in `our_variants.py` and
-`hf_variants.py`. The variants that a run was asked to time are its arms; one with a colon in its
-name is a trial of a plan (kernels/plans.py), and ours-graph-cublas and -cublaslt differ in the
-library that their graph was captured under (blas.py).
+`hf_variants.py`. The variants that a run was asked to time are its arms; ours-graph-cublas and
+-cublaslt differ in the library that their graph was captured under (blas.py).
 """
 
 from __future__ import annotations
@@ -34,7 +33,6 @@ from mini_engine.bench.our_variants import (
     fused,
 )
 from mini_engine.cuda.graphs.backend import GraphBackend
-from mini_engine.cuda.kernels.plans import BASE, PLANS
 from mini_engine.cuda.path import no_pdl, no_triton
 from mini_engine.predict.step_cost import Mode
 
@@ -84,8 +82,8 @@ def _under(library: str) -> VariantKind:
     return VariantKind(lambda setup: OursGraphUnder(setup, library), "full", why_not=no_blas)
 
 
-def _with_pdl(plan: str = BASE, steps_a_call: int = 1) -> VariantKind:
-    make = fused(5, pdl=True, plan=plan, steps_a_call=steps_a_call)
+def _with_pdl(steps_a_call: int = 1) -> VariantKind:
+    make = fused(5, pdl=True, steps_a_call=steps_a_call)
     return VariantKind(make, "full", OURS, no_pdl, pdl=True)
 
 
@@ -120,13 +118,6 @@ VARIANTS: dict[str, VariantKind] = {
     # the five on weights or a cache in few bits, judged against these in float32 and by quality.py
     **{f"graph-5-{name}": _in_few_bits(name) for name in FEW_BITS},
     **{f"graph-5-pdl-{name}": _in_few_bits(name, pdl=True) for name in FEW_BITS},
-    # the same with an alternative of its kernels: graph-5-pdl:dot, graph-5:prefetch, ...
-    **{f"graph-5-pdl:{plan}": _with_pdl(plan) for plan in PLANS if plan != BASE},
-    **{
-        f"graph-5:{plan}": VariantKind(fused(5, plan=plan), "full", OURS, no_triton)
-        for plan in PLANS
-        if plan != BASE
-    },
     # one graph of PyTorch's kernels again, captured under each library of matrix products
     **{f"ours-graph-{library}": _under(library) for library in LIBRARIES},
     # torch.compile of our plain model; the last two modes put CUDA graphs around it
@@ -136,5 +127,4 @@ VARIANTS: dict[str, VariantKind] = {
 }
 
 # Run where they are asked for.
-PLAN_ARMS = tuple(name for name in VARIANTS if ":" in name)
 BLAS_ARMS = tuple(f"ours-graph-{library}" for library in LIBRARIES)

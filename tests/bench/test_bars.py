@@ -215,13 +215,12 @@ def test_the_simulator_is_judged_by_its_worst_point_and_only_with_a_fitted_spec(
     assert "worst graph-5-pdl, qwen3-1.7b, batch 1, context 512: 20.0% off" in worst.why
 
 
-def test_a_prediction_is_of_every_arm_but_the_anchors_double_and_a_kernels_trial() -> None:
+def test_a_prediction_is_of_every_arm_but_the_anchors_double() -> None:
     arms = next(bar for bar in BARS if bar.name == "prediction").points.arms
     asked = [row(arm, 900.0, batch, SHAPES[0]) for batch in BATCHES for arm in arms]
     rows = predicted(asked, 0.95)
     assert results(rows, **CALIBRATED_HERE)["prediction"].status == "reached"
-    trial = {**row("graph-5-pdl", 800.0), "variant": "graph-5-pdl:dot"}
-    unjudged = predicted([row("null", 800.0), trial], 0.5)
+    unjudged = predicted([row("null", 800.0)], 0.5)
     assert results(rows + unjudged, **CALIBRATED_HERE)["prediction"].status == "reached"
     compiled = predicted([row("compile-max-autotune", 800.0)], 0.5)
     assert results(rows + compiled, **CALIBRATED_HERE)["prediction"].status == "missed"

@@ -33,7 +33,7 @@ from mini_engine.bench.evidence import (  # noqa: E402
 from mini_engine.bench.our_variants import OursEager  # noqa: E402
 from mini_engine.bench.variants import VARIANTS, VariantKind  # noqa: E402
 from mini_engine.cli import bench as bench_command  # noqa: E402
-from mini_engine.cli import bench_file, build_parser, main  # noqa: E402
+from mini_engine.cli import bench_file, main  # noqa: E402
 from mini_engine.cli.bench_file import config_of  # noqa: E402
 from mini_engine.cli.json_schema import in_units  # noqa: E402
 from mini_engine.cli.measuring import specs_for  # noqa: E402
@@ -438,20 +438,6 @@ def test_what_a_run_had_no_time_for_leaves_no_mark_on_what_it_had_measured() -> 
     assert table.wants(late, 1)
 
 
-@pytest.mark.parametrize(
-    ("words", "plans"), [([], False), (["--quick"], False), (["--arms", "plans,null"], True)]
-)
-def test_a_kernels_alternative_is_tried_where_it_is_asked_for(
-    words: list[str], plans: bool
-) -> None:
-    args = build_parser(["bench"]).parse_args(["bench", *words])
-    bench_command._fill_in(args, graphs_for("cpu"))
-    assert (set(variants_room.PLAN_ARMS) <= set(args.arms)) is plans
-    assert "null" in args.arms
-    assert set(args.arms) <= set(VARIANTS)
-    assert "graph-5-pdl:dot" in variants_room.PLAN_ARMS
-
-
 def test_a_process_that_dies_is_told_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -581,7 +567,7 @@ def test_the_help_tells_of_variants_gate_processes_and_pictures(
         main(["bench", "--help"])
     told = capsys.readouterr().out
     for word in ("--plot", "--processes", "-itl.png", "-crossover.png", "-waterfall.png", "gate",
-                 "reached, missed, partly measured", "--resume", "--minutes", "plans"):  # fmt: skip
+                 "reached, missed, partly measured", "--resume", "--minutes"):  # fmt: skip
         assert word in told
     assert "--process K" not in told
 

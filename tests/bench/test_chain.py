@@ -15,13 +15,12 @@ pytest.importorskip("triton", reason="Triton has no wheel for this platform")
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from mini_engine.bench import chain as module  # noqa: E402
-from mini_engine.bench.chain import KERNELS, OURS, ChainGraph, Kept, chain, touched  # noqa: E402
+from mini_engine.bench.chain import KERNELS, OURS, ChainGraph, Kept, chain  # noqa: E402
 from mini_engine.bench.decode_setup import DecodeSetup, build_setup  # noqa: E402
 from mini_engine.bench.our_variants import FusedGraph  # noqa: E402
 from mini_engine.bench.timing import Lap  # noqa: E402
 from mini_engine.cli.measuring import tiny_shape  # noqa: E402
 from mini_engine.cuda.graphs.backend import graphs_for  # noqa: E402
-from mini_engine.cuda.kernels.plans import BASE, PLANS  # noqa: E402
 from mini_engine.cuda.weights import random_weights  # noqa: E402
 from mini_engine.predict.oplists import StepShape, step_ops  # noqa: E402
 from mini_engine.records.rows import Interval  # noqa: E402
@@ -62,7 +61,7 @@ def test_alone_and_left_out_run_just_the_kernels_that_they_say(
     often = {name: LAYERS if name in KERNELS[:5] else 1 for name in KERNELS}
     others = frozenset(KERNELS) - {kernel}
     for names in (frozenset({kernel}), others):
-        graph = ChainGraph(setup, names, pdl=False, plan=BASE, steps_a_call=1)
+        graph = ChainGraph(setup, names, pdl=False, steps_a_call=1)
         with torch.no_grad(), Watched(graph.kept) as watched:
             graph._forward(1)
         assert watched.ran == {name: often[name] for name in names}
@@ -72,7 +71,7 @@ def test_what_a_left_out_kernel_should_have_written_is_random_and_no_wild_index(
     setup: DecodeSetup,
 ) -> None:
     """Token ids come from the head's partials: without the head they must still be token ids."""
-    graph = ChainGraph(setup, frozenset(KERNELS) - {"norm_lm_head"}, pdl=False, plan=BASE)
+    graph = ChainGraph(setup, frozenset(KERNELS) - {"norm_lm_head"}, pdl=False)
     with torch.no_grad():
         graph.prepare()
         graph.rewind()
@@ -88,8 +87,8 @@ def test_the_graph_of_a_step_holds_its_kernels_and_nothing_that_makes_numbers(
     setup: DecodeSetup,
 ) -> None:
     """The real step has no such node between two kernels, and what it computes is the same."""
-    real = FusedGraph(setup, 5, False, 2, BASE)
-    whole = ChainGraph(setup, frozenset(KERNELS), pdl=False, plan=BASE, steps_a_call=2)
+    real = FusedGraph(setup, 5, False, 2)
+    whole = ChainGraph(setup, frozenset(KERNELS), pdl=False, steps_a_call=2)
     with torch.no_grad():
         for graph in (real, whole):
             graph.prepare()
@@ -108,7 +107,7 @@ def ops_of(graph: FusedGraph) -> tuple[str, ...]:
 def test_a_graph_without_the_products_reads_random_numbers_at_every_replay(
     setup: DecodeSetup,
 ) -> None:
-    graph = ChainGraph(setup, frozenset(), pdl=False, plan=BASE)
+    graph = ChainGraph(setup, frozenset(), pdl=False)
     with torch.no_grad():
         graph.prepare()
         for _ in range(2):
@@ -145,8 +144,8 @@ def test_a_link_is_what_the_kernel_costs_and_follows_from_its_bytes(setup: Decod
 
 @pytest.mark.usefixtures("known_times")
 def test_only_the_kernels_that_were_asked_for_are_timed(setup: DecodeSetup) -> None:
-    links = list(chain(setup.backend, setup, 2.0, ["argmax"], "dot"))
-    assert [(link.kernel, link.plan) for link in links] == [("argmax", "dot")]
+    links = list(chain(setup.backend, setup, 2.0, ["argmax"]))
+    assert [link.kernel for link in links] == ["argmax"]
     assert not list(chain(setup.backend, setup, 2.0, []))
 
 
@@ -154,16 +153,7 @@ def test_a_kernel_whose_time_is_lost_in_the_noise_has_no_rate(setup: DecodeSetup
     op, _ = module.kernels_of(setup)["argmax"]
     for median, low in ((-0.2, -0.9), (0.1, -0.3)):
         lost = Interval(median, low, 0.4, 8)
-        assert module._link(op, 1, BASE, lost, lost, 4000.0).gb_s == 0
-
-
-def test_a_plan_touches_what_it_changes() -> None:
-    assert touched(BASE) == list(KERNELS)
-    assert touched("attention") == ["rope_kv_write_attention"]
-    assert "rope_kv_write_attention" not in touched("dot")
-    assert set(touched("dot")) < set(KERNELS)
-    without_a_link = {"library": "of larger batches", "persistent": "one kernel for all layers"}
-    assert {plan for plan in PLANS if not touched(plan)} == set(without_a_link)
+        assert module._link(op, 1, lost, lost, 4000.0).gb_s == 0
 
 
 def test_the_real_chain_on_the_emulator_ends_with_a_time_for_each(setup: DecodeSetup) -> None:

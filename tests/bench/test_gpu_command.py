@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,13 @@ pytest.importorskip("triton", reason="Triton has no wheel for this platform")
 
 from mini_engine.bench import prompts  # noqa: E402
 from mini_engine.bench import warm as warm_room  # noqa: E402
-from mini_engine.bench.evidence import read_measurement  # noqa: E402
+from mini_engine.bench.chain import KERNELS  # noqa: E402
+from mini_engine.bench.evidence import read_measurement, write_measurement  # noqa: E402
 from mini_engine.bench.first_run import ARMS, BATCHES, COMPILED, MODELS, SECONDS, TESTS, first_run  # noqa: E402
 from mini_engine.bench.stages import DONE, State, read_state  # noqa: E402
 from mini_engine.bench.summary import EMULATED, MOST_LINES  # noqa: E402
 from mini_engine.bench.variants import VARIANTS  # noqa: E402
 from mini_engine.cli import main  # noqa: E402
-from mini_engine.cuda.kernels.plans import BASE, PLANS  # noqa: E402
 from tests.support.warm_python import warm_python  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
@@ -80,9 +81,9 @@ def test_a_rehearsal_that_is_cut_at_stage_boundaries_goes_on_to_its_end(tmp_path
     assert lines[0] == EMULATED
     assert len(lines) <= MOST_LINES
     rows = read_measurement(tmp_path / "bench.json").figures["rows"]
-    assert {row["variant"] for row in rows} >= {*ARMS, *COMPILED, "graph-5:all"}
+    assert {row["variant"] for row in rows} >= {*ARMS, *COMPILED}
     assert (tmp_path / "step.json").exists()
-    assert "registers" in (tmp_path / "plans.txt").read_text()  # lab 13's machine code
+    assert "registers" in (tmp_path / "kernels.txt").read_text()  # lab 13's machine code
 
 
 def test_kernels_are_compiled_in_processes_of_their_own_and_a_failure_is_told(
@@ -117,13 +118,16 @@ def test_a_rehearsal_is_no_evidence(tmp_path: Path, capsys: Any) -> None:
 def test_a_chain_that_was_cut_goes_on_with_the_kernel_that_is_missing(tmp_path: Path) -> None:
     out = tmp_path / "chain.json"
     words = ["gpu", "chain", "--device", "cpu", "--rounds", "2", "--steps", "1", "-o", str(out)]
-    assert main([*words, "--plan", "attention"]) == 0
-    once = read_measurement(out).figures["links"]
-    assert [link["kernel"] for link in once] == ["rope_kv_write_attention"]
-    assert main([*words, "--plan", "attention,x-in-l1"]) == 0
-    twice = read_measurement(out).figures["links"]
-    assert twice[0] == once[0]
-    assert [(link["plan"], link["kernel"]) for link in twice[1:]] == [("x-in-l1", "down_proj_add")]
+    assert main(words) == 0
+    whole = read_measurement(out)
+    links = whole.figures["links"]
+    assert [link["kernel"] for link in links] == list(KERNELS)
+    cut = {**whole.figures, "links": links[:-1]}
+    write_measurement(out, replace(whole, figures=cut))
+    assert main(words) == 0
+    again = read_measurement(out).figures["links"]
+    assert again[:-1] == links[:-1]
+    assert again[-1]["kernel"] == KERNELS[-1]
 
 
 def test_prompts_in_our_kernel_and_in_sdpa_run_in_one_process_with_a_floor_beside_them(
@@ -150,7 +154,6 @@ def test_prompts_in_our_kernel_and_in_sdpa_run_in_one_process_with_a_floor_besid
     [
         (["--stages", "arms,cahin"], "--stages cahin: expected some of environment, calibrate,"),
         (["--minutes", "0"], "--minutes 0: expected more than 0"),
-        (["chain", "--plan", "fastest"], "no plan 'fastest': use one of base, "),
         (["report", "-o", "nowhere"], "nowhere: no run here: `python -m mini_engine gpu` makes"),
         (["publish", "-o", "nowhere"], "nowhere: no run here: `python -m mini_engine gpu` makes"),
         (["chain", "--rounds", "3"], "3 rounds: give an even number"),
@@ -188,14 +191,6 @@ def test_the_arms_of_a_first_run_exist_and_stand_in_the_order_of_what_they_tell(
     assert arms[arms.index("--arms") + 1].split(",") == list(ARMS)
     assert arms[arms.index("--shape") + 1] == ",".join(MODELS)
     assert set(ARMS) | set(COMPILED) <= set(VARIANTS)
-    plans = [words for words in words_of("plans", tmp_path) if "bench" in words]
-    named = [words[words.index("--arms") + 1].split(",") for words in plans]
-    last = [
-        "graph-5:persistent"
-    ]  # no card known yet. Its programs wait for one another: it may hang
-    others = [f"graph-5:{plan}" for plan in PLANS if plan != BASE]
-    assert named == [[name for name in others if name not in last], last]
-    assert set(others) <= set(VARIANTS)
     (rest,) = [words for words in words_of("rest", tmp_path) if "bench" in words]
     assert rest[rest.index("--batch") + 1] == ",".join(map(str, BATCHES))
 

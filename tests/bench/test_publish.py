@@ -39,10 +39,10 @@ def measurement(kind: str, figures: dict[str, Any], gpu: str = "NVIDIA H200") ->
     )  # fmt: skip
 
 
-def link(kernel: str, us: float, shape: str = MODELS[0], plan: str = "base") -> dict[str, Any]:
+def link(kernel: str, us: float, shape: str = MODELS[0]) -> dict[str, Any]:
     interval = {"median": us, "low": us, "high": us, "samples": 6, "processes": 1}
     return {
-        "shape": shape, "context": 512, "kernel": kernel, "plan": plan, "launches": 28,
+        "shape": shape, "context": 512, "kernel": kernel, "launches": 28,
         "bytes": 4.2e6, "alone": interval, "left_out": interval, "gb_s": 4.2e3 / us,
         "latency_us": us - 1,
     }  # fmt: skip
@@ -56,7 +56,7 @@ def a_run(folder: Path, gpu: str = "NVIDIA H200") -> None:
     bench = made_up(rows)
     write_measurement(folder / "bench.json", measurement("bench", dict(bench.figures), gpu))
     links = [link(kernel, 2.0 + at) for at, kernel in enumerate(KERNELS)]
-    links += [link(KERNELS[0], 99.0, plan="dot"), link(KERNELS[0], 98.0, shape="qwen3-1.7b")]
+    links += [link(KERNELS[0], 98.0, shape="qwen3-1.7b")]
     copy = {"copy_bandwidth_gb_s": {"median": 4300.0}}
     write_measurement(folder / "chain.json", measurement("chain", {**copy, "links": links}, gpu))
 
