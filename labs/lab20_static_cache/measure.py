@@ -25,8 +25,8 @@ from labs.measuring import ledger
 from labs.runner.words import command
 from mini_engine.bench.decode_setup import build_setup
 from mini_engine.bench.intervals import median_interval
-from mini_engine.bench.our_variants import fused
-from mini_engine.bench.variants import OURS, PLAIN
+from mini_engine.bench.rows import Interval
+from mini_engine.bench.variants import OURS, PLAIN, fused
 from mini_engine.cuda.graphs.backend import GraphBackend, graphs_for, why_no_bf16, why_no_gpu
 from mini_engine.cuda.graphs.capture import no_garbage_collection
 from mini_engine.cuda.model import Model
@@ -38,7 +38,6 @@ from mini_engine.model.config import ModelConfig, named_shape
 from mini_engine.predict.hardware import load_spec
 from mini_engine.predict.oplists import StepShape
 from mini_engine.predict.step_model import StepModel
-from mini_engine.records.rows import Interval
 from mini_engine.serving.request_trace import SHIPPED_TRACE, read_trace
 
 SHAPE, T_MAX, BATCHES, STEPS, ROUNDS = "qwen3-0.6b", 4096, (1, 8, 32, 128), 16, 6

@@ -21,15 +21,16 @@ from hypothesis import strategies as st
 
 pytest.importorskip("torch")
 
+from mini_engine.records.other_rows import OtherRow, OtherRun
+
 from mini_engine.bench import others_table
 from mini_engine.bench.evidence import read_measurement
 from mini_engine.bench.others import KINDS, NAMES, OURS, child, compare, sglang_engine
 from mini_engine.bench.others.compare import Work
 from mini_engine.bench.others.protocol import Job, gaps, leading, prompts
+from mini_engine.bench.rows import MEASURED, NOT_RUN, NOTHING, Point
 from mini_engine.cli import bench_against, main
 from mini_engine.engine.generation import SHIPPED
-from mini_engine.records.other_rows import OtherRow, OtherRun
-from mini_engine.records.rows import MEASURED, NOT_RUN, NOTHING, Point
 from tests.support.checkpoint_helpers import write_smallest
 from tests.support.other_engines.clockwork import CLOCK, DECODE_US, EVERY_TENTH_US, next_token
 

@@ -13,9 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
-
-from mini_engine import plots
-from mini_engine.plots.measured import STYLES
 from mini_engine.records.measured import (
     ABLATION,
     PAYS,
@@ -28,7 +25,10 @@ from mini_engine.records.measured import (
     of_one_place,
     origin_of,
 )
-from mini_engine.records.rows import Row
+
+from mini_engine import plots
+from mini_engine.bench.rows import Row
+from mini_engine.plots.measured import STYLES
 from tests.support.bench_rows import COPY_GB_S, LAWS, made_up, made_up_row, made_up_rows
 from tests.support.figure_helpers import panels, png_size, watch, words
 
