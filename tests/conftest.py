@@ -67,8 +67,8 @@ LESSONS = (
     "cuda/test_fused.py",  # and wired into a step, in graphs
     "cuda/test_attention.py",
     "cuda/test_model.py",
-    "measure/test_bench.py",  # the arms that are measured compute the same
-    "measure/",
+    "bench/test_bench.py",  # the arms that are measured compute the same
+    "bench/",
     "cuda/test_runner.py",
 )
 LIMIT_S = {"gpu": 60, "gpu_slow": 600}  # of one test; kernels are compiled in the first that runs

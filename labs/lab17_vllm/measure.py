@@ -41,13 +41,13 @@ from labs.measuring.step_timing import Predictions, parsed
 from labs.runner import workspace
 from labs.runner.doctor import nvidia_gpu
 from labs.runner.words import command
-from mini_engine.dispatch.default_ladder import default_capture_sizes
-from mini_engine.measure.evidence import (
+from mini_engine.bench.evidence import (
     Measurement,
     load_evidence,
     new_measurement,
     write_measurement,
 )
+from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.predict.hardware import DeviceSpec, load_spec
 from mini_engine.records.json_file import read_json_object
 

@@ -87,8 +87,8 @@ def _host_alone(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     measuring.backend_of("cpu", "calibrate --host")
     import torch
 
-    from mini_engine.measure import spec_fit
-    from mini_engine.measure.calibrate import op_on_cpu_us
+    from mini_engine.bench import spec_fit
+    from mini_engine.bench.calibrate import op_on_cpu_us
 
     out: Path = args.out or Path("out/my-host.json")
     with console.status("measuring"):
@@ -119,10 +119,10 @@ def _card_and_host(args: argparse.Namespace, console: Console) -> dict[str, Any]
             "there: give another file"
         )
     backend = measuring.backend_of(args.device, "calibrate", console)
-    from mini_engine.measure import spec_fit
-    from mini_engine.measure.calibrate import measure, sizes_for
-    from mini_engine.measure.evidence import CALIBRATED, new_measurement, write_measurement
-    from mini_engine.measure.pdl_gap import PDL, PLAIN, SAVED
+    from mini_engine.bench import spec_fit
+    from mini_engine.bench.calibrate import measure, sizes_for
+    from mini_engine.bench.evidence import CALIBRATED, new_measurement, write_measurement
+    from mini_engine.bench.pdl_gap import PDL, PLAIN, SAVED
 
     command = measuring.command_line(args.typed)
     measurement = new_measurement("calibration", backend.device.type, command, {})

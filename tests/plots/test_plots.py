@@ -19,8 +19,8 @@ from mini_engine.plots.canvas import canvas
 from mini_engine.plots.timeline import finding
 from mini_engine.predict.curves import ItlCurve, itl_curve
 from mini_engine.predict.hardware import load_spec
-from mini_engine.records.trace import CPU, GPU, TraceEvent, busy_us
 from mini_engine.serving.ladder_cost import LadderCosts
+from mini_engine.sim.trace import CPU, GPU, TraceEvent, busy_us
 from tests.support.figure_helpers import panels, png_size, step, watch, words
 
 LADDER = CaptureLadder([1, 2, 4, 8, 16, 24, 32])

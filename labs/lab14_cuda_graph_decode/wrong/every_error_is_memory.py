@@ -3,11 +3,11 @@
 
 class GraphRunner:
     def _capture_ladder(self, check):
-        report, stream = CaptureReport(), self.backend.Stream()
+        report = CaptureReport()
         for rung in reversed(self.rungs):
             check()
             try:
-                report.rungs.append(self._capture_rung(rung, stream))
+                report.rungs.append(self._capture_rung(rung, self.stream))
             except RuntimeError:
                 report.dropped.append(rung)
         return report

@@ -3,8 +3,8 @@
 
 class GraphRunner:
     def _capture_ladder(self, check):
-        report, stream = CaptureReport(), self.backend.Stream()
+        report = CaptureReport()
         for rung in reversed(self.rungs):
             check()
-            report.rungs.append(self._capture_rung(rung, stream))
+            report.rungs.append(self._capture_rung(rung, self.stream))
         return report

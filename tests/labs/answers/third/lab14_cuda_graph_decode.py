@@ -23,7 +23,7 @@ class GraphRunner:
         return made
 
     def _capture_ladder(self, check):
-        stream = self.backend.Stream()
+        stream = self.stream
         taken, without = [], []
 
         def down_from(at):
