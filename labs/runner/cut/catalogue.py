@@ -57,7 +57,7 @@ from labs.runner.cut.edits import Edit
 LABS = Path(__file__).parent.parent.parent
 ROOT = LABS.parent
 NO_WORDS = "as the docstring and the tests want it."
-ANSWERS = ROOT / "tests" / "labs" / "answers"  # more right ones: second/labNN_name.py, third/
+ANSWERS = ROOT / "tests" / "labs" / "answers"  # other right ones: second/labNN_name.py
 
 
 @dataclass(frozen=True)
@@ -119,12 +119,6 @@ class Lab:
     @property
     def test_file(self) -> Path:
         return self.folder / "test_lab.py"
-
-    @property
-    def answers(self) -> dict[str, Path]:
-        """`second`, `third` -> the file of another right answer, differently structured."""
-        files = {way: ANSWERS / way / f"{self.name}.py" for way in ("second", "third")}
-        return {way: path for way, path in files.items() if path.exists()}
 
     def misconception(self, id: str) -> Misconception:
         return next(m for m in self.misconceptions if m.id == id)
@@ -226,7 +220,7 @@ class Lab:
         return parts_by_file((ANSWERS / "first" / f"{self.name}.py").read_text())
 
     def texts(self, implementation: str) -> dict[str, str]:
-        """`reference`, `hole/2`, `wrong/rebind-input`, `second`, `third`: file name -> text."""
+        """`reference`, `hole/2`, `wrong/rebind-input`, `second`: file name -> text."""
         kind, _, which = implementation.partition("/")
         if kind == "reference":
             return self.reference()
@@ -235,8 +229,8 @@ class Lab:
         beliefs = [m.id for m in self.misconceptions]
         if kind == "wrong" and which.replace("_", "-") in beliefs:
             return self.wrong(which.replace("_", "-"))
-        if kind in self.answers:  # into the cut files: it has nothing of the engine's own way
-            return self.filled(self.answers[kind], self.cut())
+        if kind == "second":  # into the cut files: it has nothing of the engine's own way
+            return self.filled(ANSWERS / kind / f"{self.name}.py", self.cut())
         known = ["mine", "reference", *(f"wrong/{id}" for id in beliefs)]
         raise ValueError(f"lab {self.number} has no {implementation!r}: {', '.join(known)}")
 
