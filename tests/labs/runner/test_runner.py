@@ -116,7 +116,7 @@ def test_a_known_wrong_answer_or_the_reference_can_be_checked_by_name(say: Say) 
     assert say("check", "1", "--impl", "wrong/graph-is-free")[0] == 1
     code, said = say("check", "1", "--impl", "wrong/nothing")
     assert code == 2
-    assert "wrong/graph_is_free" in said
+    assert "wrong/graph-is-free" in said
 
 
 def test_a_check_for_machines_is_json_red_or_green(say: Say) -> None:
