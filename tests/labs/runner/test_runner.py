@@ -528,7 +528,7 @@ def test_the_runner_starts_without_numpy_and_torch() -> None:
         "labs.runner.show.all_labs()\n"
         "engine = {name for name in sys.modules if name.startswith('mini_engine.')}\n"
         "engine -= {f'mini_engine.cli{one}' for one in ('', '.ending', '.screen', '.words')}\n"
-        "engine -= {'mini_engine.records', 'mini_engine.records.did_you_mean'}\n"
+        "engine -= {'mini_engine.files'}\n"
         "print(engine | {'torch', 'numpy', 'matplotlib'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
