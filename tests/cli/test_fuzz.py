@@ -27,7 +27,6 @@ from mini_engine.cli import (  # noqa: F401  now
     bench,
     calibrate,
     capacity,
-    compile,
     crossover,
     demo,
     generate,
@@ -142,7 +141,7 @@ def stand_in() -> None:
         raise ValueError("stood in for")
 
     for module, name in (
-        (measuring, "backend_of"), (compile, "in_another_process"), (generating, "in_torch"),
+        (measuring, "backend_of"), (generating, "in_torch"),
         (gpu, "run_stages"), (gpu, "_publish"), (validate, "_fit"),
     ):  # fmt: skip
         assert hasattr(module, name)
