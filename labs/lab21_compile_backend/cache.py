@@ -31,7 +31,7 @@ from torch.fx.node import map_arg
 
 from labs.lab21_compile_backend.guards import described
 from mini_engine.cuda import attention
-from mini_engine.records.whole_file import write_whole
+from mini_engine.files import write_whole
 
 WHAT = "launch-bound compile cache, version 1"
 SOURCES = (Path(attention.__file__).parent, Path(__file__).parent)  # mini_engine/cuda, and this lab
