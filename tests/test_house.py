@@ -235,7 +235,7 @@ def test_the_ground_floors_hold_rooms_and_no_loose_files() -> None:
     assert rooms == ROOMS
     assert files == {"__init__.py", "__main__.py", "README.md", "files.py"}
     rooms, files = rooms_and_files(ENGINE / "cuda")
-    assert rooms == {"graphs", "kernels", "compile"}
+    assert rooms == {"graphs", "kernels"}
     assert rooms_and_files(ROOT / "labs" / "runner")[0] == {"cut", "checks", "mistakes"}
     rooms, files = rooms_and_files(ROOT / "labs")
     assert {room for room in rooms if not re.match(r"lab\d\d_", room)} == {

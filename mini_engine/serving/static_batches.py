@@ -5,8 +5,8 @@ Out: µs until the last token, to hold against `simulate` on the same requests.
 
     us = static_batches_us(lengths, StepModel(shape, spec), "full", batch=8, t_max=4096)
 
-It is the engine of `mini_engine/cuda/static_engine.py`. A batch pads its prompts to the longest, in
-one step; then every step attends over all T_max columns of all rows, whoever has ended.
+It is the engine of `labs/lab20_static_cache/static_engine.py`. A batch pads its prompts to the
+longest, in one step; then every step attends over all T_max columns of all rows, whoever has ended.
 """
 
 from __future__ import annotations

@@ -24,9 +24,9 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
+from labs.lab21_compile_backend.split import is_attention
+from labs.lab21_compile_backend.written import read, written
 from mini_engine.cuda.attention import Attend
-from mini_engine.cuda.compile.split import is_attention
-from mini_engine.cuda.compile.written import read, written
 
 COMPILERS = ("eager", "inductor")
 Run = Callable[..., Any]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,16 +15,16 @@ pytest.importorskip("triton")
 
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
-from rich.console import Console  # noqa: E402
+from torch.fx import Graph, GraphModule, symbolic_trace  # noqa: E402
+from torch.nn import functional  # noqa: E402
 
-from mini_engine.cli import build_parser, main  # noqa: E402
-from mini_engine.cli import compile as command  # noqa: E402
-from mini_engine.cli.json_schema import document, errors  # noqa: E402
+from labs.lab21_compile_backend import backend as backend_room  # noqa: E402
+from labs.lab21_compile_backend import measure  # noqa: E402
+from labs.lab21_compile_backend.backend import CompiledModel, static_tensors  # noqa: E402
+from labs.lab21_compile_backend.cache import Cache  # noqa: E402
+from labs.lab21_compile_backend.split import is_attention  # noqa: E402
+from labs.lab21_compile_backend.written import read, written  # noqa: E402
 from mini_engine.cuda.attention import HostAttention  # noqa: E402
-from mini_engine.cuda.compile import backend as backend_room  # noqa: E402
-from mini_engine.cuda.compile.backend import CompiledModel, static_tensors  # noqa: E402
-from mini_engine.cuda.compile.cache import Cache  # noqa: E402
-from mini_engine.cuda.compile.split import is_attention  # noqa: E402
 from mini_engine.cuda.graphs.backend import graphs_for  # noqa: E402
 from mini_engine.cuda.inputs import StaticInputs  # noqa: E402
 from mini_engine.cuda.model import KVCache, Model  # noqa: E402
@@ -265,43 +264,63 @@ def test_attention_is_alone_in_its_part_and_pieces_are_named_by_what_they_do(kep
                    for node in part.graph.graph.nodes)  # fmt: skip
 
 
-def test_the_second_start_of_the_command_is_in_another_process_and_loads(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The first is here, to spare an interpreter; the command starts one for each."""
-    processes = iter([command.start, command.in_another_process])
-    monkeypatch.setattr(command, "in_another_process", lambda words: next(processes)(words))
-    console = Console(file=io.StringIO(), width=80)
-    result = command.run(build_parser(["compile"]).parse_args(["compile"]), console)
-    assert errors("compile", json.loads(json.dumps(document("compile", result)))) == []
-    first, second = result["starts"]
-    assert [trace["from_cache"] for trace in first["traces"]] == [False, False]
-    assert [trace["from_cache"] for trace in second["traces"]] == [True, True]
-    assert first["furthest_from_plain"] == second["furthest_from_plain"] == 0
-    command.show(result, console)
-    assert "into 5 pieces, 3 of them different" in console.file.getvalue()  # type: ignore[attr-defined]
+# ---------------------------------------------------------------- a graph as JSON
 
 
-def test_a_first_step_of_one_token_is_refused_in_one_line(
+def program(x: torch.Tensor, weight: torch.Tensor, count: int) -> tuple[torch.Tensor, ...]:
+    """What decoders are made of: slices, tuples, lists, dtypes, keywords, numbers."""
+    left, right = torch.functional.split(functional.linear(x, weight), [3, 5], dim=1)
+    wide = right.to(torch.float64)[:, None, 1:].square().mean(-1, keepdim=True) + 1e-6
+    return torch.cat((left, left * 0.5), dim=-1).view(count, -1), wide.float().flatten(1)
+
+
+def test_a_graph_that_was_written_and_read_does_the_same() -> None:
+    graph = symbolic_trace(program)
+    nodes = json.loads(json.dumps(written(graph)))
+    again = read(nodes)
+    generator = torch.Generator().manual_seed(1)
+    x, weight = (torch.randn(shape, generator=generator) for shape in ((4, 6), (8, 6)))
+    for one, other in zip(graph(x, weight, 4), again(x, weight, 4), strict=True):
+        assert torch.equal(one, other)
+    assert json.loads(json.dumps(written(again))) == nodes
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        ["call_function", "load", ["weights.pt"], {}],
+        ["call_function", "os.system", ["true"], {}],
+        ["call_method", "__class__", [], {}],
+        ["get_attr", "weight", [], {}],
+        ["run", "x", [], {}],
+    ],
+    ids=lambda node: node[1],
+)
+def test_a_file_that_names_anything_else_is_refused(node: list[object]) -> None:
+    with pytest.raises(ValueError, match=str(node[1])):
+        read([["placeholder", "x", [], {}], node])  # type: ignore[list-item]
+
+
+def test_a_graph_with_a_constant_or_a_foreign_function_is_not_written() -> None:
+    root, graph = torch.nn.Module(), Graph()
+    root.register_buffer("held", torch.ones(2))
+    graph.output((graph.get_attr("held"),))
+    with pytest.raises(ValueError, match="get_attr held"):
+        written(GraphModule(root, graph))
+    with pytest.raises(ValueError, match="fft_fft"):
+        written(symbolic_trace(lambda x: torch.fft.fft(x)))
+    with pytest.raises(ValueError, match="cannot be written"):
+        written(symbolic_trace(lambda x: x.to(device=torch.device("cpu"))))
+
+
+# ---------------------------------------------------------------- the command
+
+
+def test_the_measuring_step_starts_twice_and_traces_once(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main(["compile", "--tokens", "1"]) == 2
-    assert "give 2 or more" in capsys.readouterr().err
-
-
-def test_a_first_step_beyond_the_models_context_is_refused_before_a_weight_is_read(
-    tmp_path: Path,
-) -> None:
-    asked = {"model": None, "shape": None, "passes": True, "compiler": "eager"}
-    with pytest.raises(ValueError, match="--tokens 512: tiny-qwen3 was made for 512, and one more"):
-        command.start({**asked, "tokens": 512, "cache": str(tmp_path)})
-
-
-def test_a_cache_that_is_no_folder_is_refused_in_one_line_before_anything_starts(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for taken in (tmp_path / "file", tmp_path / "file" / "below"):
-        (tmp_path / "file").touch()
-        assert main(["compile", "--cache", str(taken)]) == 2
-        (line,) = capsys.readouterr().err.splitlines()
-        assert f"--cache: {taken}: " in line
+    assert measure.main(["--tokens", "5"]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    starts = [line[:3] for line in lines if line[:1] in (["first"], ["second"])]
+    assert starts == [["first", "T", "no"], ["first", "1", "no"],
+                      ["second", "T", "yes"], ["second", "1", "yes"]]  # fmt: skip

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from torch.fx import GraphModule, Node
 from torch.fx.passes.split_module import split_module
 
-from mini_engine.cuda.compile.marker import ATTEND
+from labs.lab21_compile_backend.marker import ATTEND
 
 
 def is_attention(node: Node) -> bool:

@@ -20,11 +20,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from mini_engine.cuda.graphs.backend import Graph, GraphBackend
-from mini_engine.cuda.graphs.capture import no_garbage_collection
-from mini_engine.cuda.model import Model
-from mini_engine.cuda.sampling import Sampler, SeededSampler, greedy
-from mini_engine.cuda.static_cache import (
+from labs.lab20_static_cache.static_cache import (
     Key,
     MaskedAttention,
     MaskedStep,
@@ -32,6 +28,9 @@ from mini_engine.cuda.static_cache import (
     decode_step,
     prompt_step,
 )
+from mini_engine.cuda.graphs.backend import Graph, GraphBackend
+from mini_engine.cuda.graphs.capture import no_garbage_collection
+from mini_engine.cuda.model import Model
 from mini_engine.engine.engine import Completion
 from mini_engine.engine.generation import OnToken
 from mini_engine.engine.sampling import check_greedy
@@ -52,17 +51,10 @@ class StaticEngine:
     """Serves up to B requests at a time. `graphs`: one for each shape that has come by."""
 
     def __init__(
-        self,
-        model: Model,
-        cache: StaticCache,
-        backend: GraphBackend,
-        *,
-        eager: bool = False,
-        sampling: bool = False,
+        self, model: Model, cache: StaticCache, backend: GraphBackend, *, eager: bool = False
     ) -> None:
-        """`model` stands on `cache.blocks()`. With `sampling` each request is drawn as it says."""
+        """`model` stands on `cache.blocks()`. `eager`: without graphs."""
         self.model, self.cache, self.backend, self.eager = model, cache, backend, eager
-        self.sample: Sampler = SeededSampler(cache.batch, backend.device) if sampling else greedy
         self.graphs: dict[Key, ShapeGraph] = {}
         self.pool, self.stream = backend.graph_pool_handle(), backend.Stream()
 
@@ -70,7 +62,7 @@ class StaticEngine:
         """One step on the device: the next token of each row, (b,) int32."""
         inputs = step.inputs()
         hidden = self.model.body(inputs, MaskedAttention(step.mask))
-        return self.model.head(hidden, inputs, self.sample)[1]
+        return self.model.head(hidden, inputs)[1]
 
     def run(self, step: MaskedStep) -> Tensor:
         """The tokens after a step that stands on the host, (b,) int32: good until the next step.
@@ -133,11 +125,8 @@ class StaticEngine:
         self, requests: Sequence[Request], first: int, on_token: OnToken | None
     ) -> list[Completion]:
         """One batch, and when its tokens came. `first`: the index of its first request."""
-        params, began = [request.sampling for request in requests], time.perf_counter()
-        if isinstance(self.sample, SeededSampler):
-            self.sample.set_rows(params)
-        else:
-            check_greedy(params)
+        check_greedy([request.sampling for request in requests])
+        began = time.perf_counter()
         times: list[list[float]] = [[] for _ in requests]
 
         def told(row: int, token: int) -> None:

@@ -29,12 +29,12 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
+from labs.lab21_compile_backend.guards import described
 from mini_engine.cuda import attention
-from mini_engine.cuda.compile.guards import described
 from mini_engine.files import write_whole
 
 WHAT = "launch-bound compile cache, version 1"
-SOURCE = Path(attention.__file__).parent  # mini_engine/cuda
+SOURCES = (Path(attention.__file__).parent, Path(__file__).parent)  # mini_engine/cuda, and this lab
 Tell = Callable[[str], object]
 
 
@@ -47,21 +47,21 @@ def digest(*parts: object) -> str:
 def versions() -> tuple[str, ...]:
     """What may change what a graph means or how it is compiled, though the graph is the same.
 
-    A trace, besides, may stand on any line of `mini_engine/cuda`, the passes among them.
+    A trace, besides, may stand on any line of `mini_engine/cuda` and of this folder.
     """
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
     try:
         triton = version("triton")
     except PackageNotFoundError:
         triton = "none"
-    sources = sorted(SOURCE.rglob("*.py"))
-    source = hashlib.sha256(b"\0".join(path.read_bytes() for path in sources)).hexdigest()
+    files = [path for folder in SOURCES for path in sorted(folder.rglob("*.py"))]
+    source = hashlib.sha256(b"\0".join(path.read_bytes() for path in files)).hexdigest()
     return (
         f"torch {torch.__version__}",
         f"triton {triton}",
         f"python {platform.python_version()}",
         f"{platform.machine()}, {gpu}",
-        f"mini_engine.cuda {source}",
+        f"source {source}",
     )
 
 

@@ -26,9 +26,8 @@ from torch._dynamo.eval_frame import reset_code  # type: ignore[attr-defined]
 from torch._dynamo.exc import BackendCompilerFailed
 from torch.fx import GraphModule
 
-from mini_engine.cuda.attention import Attend, Attention
-from mini_engine.cuda.compile.cache import Cache, digest, piece_key, versions
-from mini_engine.cuda.compile.guards import (
+from labs.lab21_compile_backend.cache import Cache, digest, piece_key, versions
+from labs.lab21_compile_backend.guards import (
     TOKENS,
     Signature,
     conditions,
@@ -36,9 +35,10 @@ from mini_engine.cuda.compile.guards import (
     mark_tokens,
     signature,
 )
-from mini_engine.cuda.compile.marker import Marker
-from mini_engine.cuda.compile.pieces import Run, Step, compiled, loaded, parts, why_not
-from mini_engine.cuda.compile.split import split
+from labs.lab21_compile_backend.marker import Marker
+from labs.lab21_compile_backend.pieces import Run, Step, compiled, loaded, parts, why_not
+from labs.lab21_compile_backend.split import split
+from mini_engine.cuda.attention import Attend, Attention
 from mini_engine.cuda.inputs import StepInputs
 from mini_engine.cuda.model import KVCache, Model
 from mini_engine.cuda.weights import Weights
@@ -148,7 +148,7 @@ class CompiledModel(Model):
         self.passes, self.compiler, self.store = passes, compiler, store
         self._rewrite: Callable[[GraphModule], int] = lambda graph: 0
         if passes:  # also where the cache spares the pass: its op is defined there
-            from mini_engine.cuda.compile.passes import add_rms_norm_pass
+            from labs.lab21_compile_backend.passes import add_rms_norm_pass
 
             eps, dtype = self.config.rms_norm_eps, weights.embed.dtype
             self._rewrite = partial(add_rms_norm_pass, eps=eps, dtype=dtype)
