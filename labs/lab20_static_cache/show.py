@@ -13,7 +13,7 @@ from mini_engine.engine.generation import SHIPPED, limits_for, requests_for
 from mini_engine.engine.sampling import GREEDY
 from mini_engine.model.config import ModelConfig
 from mini_engine.model.tokenizer import Tokenizer
-from mini_engine.predict.masked_rows import columns_of_batch
+from mini_engine.step.masked_rows import columns_of_batch
 
 PROMPTS, NEW_TOKENS, FEWER = ("Return the", "def add(a"), 8, 3
 

@@ -36,7 +36,7 @@ from mini_engine.cuda.model import KVCache, Model
 from mini_engine.cuda.weights import Weights, random_weights
 from mini_engine.engine.scheduler import Request, RequestState
 from mini_engine.model.config import named_shape
-from mini_engine.predict.masked_rows import MaskedColumns, columns_of_batch
+from mini_engine.step.masked_rows import MaskedColumns, columns_of_batch
 
 gc.freeze()  # each capture collects garbage first: it need not look through PyTorch's modules
 DEVICE = os.environ.get("LAB_DEVICE", "cpu")
