@@ -35,7 +35,7 @@ for _name, _examples in (("default", 50), ("slow", 1000)):
     settings.register_profile(
         _name,
         max_examples=_examples,
-        deadline=None,  # a shared machine is slow at times; speed is the business of `make bench`
+        deadline=None,  # a shared machine is slow at times, and no test times anything
         derandomize=_name == "default",  # the same examples every time: a red run can be repeated
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     )

@@ -20,13 +20,12 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from mini_engine.records.json_file import read_json_object
-from mini_engine.records.whole_file import write_whole
+from mini_engine.files import read_object, typed, write_whole
 
 CALIBRATED = "-calibrated"  # ends the name of a card or a host that was measured here
 EMULATED_GPU = "none: CPU emulation"
@@ -51,7 +50,6 @@ class Measurement:
     figures: Mapping[str, Any]
 
 
-FIELDS = tuple(f.name for f in fields(Measurement))
 MACHINE = ("kind", "emulated", "gpu", "torch", "triton", "commit")  # must agree to go on in a file
 
 
@@ -95,16 +93,9 @@ def write_measurement(path: Path, measurement: Measurement) -> None:
 
 
 def read_measurement(path: Path) -> Measurement:
-    """Any measurement file, emulated or not. ValueError names the file, and every field that is
+    """Any measurement file, emulated or not. ValueError names the file, and the field that is
     missing or not of its type."""
-    data = read_json_object(path)
-    kinds = dict.fromkeys(FIELDS, str) | {"emulated": bool, "figures": dict}
-    wrong = [name for name, kind in kinds.items()
-             if not isinstance(data.get(name), kind) or data[name] in ("", {})]  # fmt: skip
-    if wrong:
-        raise ValueError(f"{path}: no measurement, {', '.join(wrong)} missing: measure again")
-    given: dict[str, Any] = {name: data[name] for name in FIELDS}
-    return Measurement(**given)
+    return typed(Measurement, read_object(path), str(path))
 
 
 def load_evidence(path: Path) -> Measurement:

@@ -15,6 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
+from mini_engine.files import typed
+
 MEASURED, NOT_RUN, GATE_FAILED = "measured", "not run", "gate failed"
 IN_THE_FILE = {"itl": "itl_us", "wall": "wall_us"}  # fields with another name in the file
 
@@ -108,18 +110,12 @@ class Row:
         }
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Row:
-        """A row of a file. TypeError or KeyError for one that has another form."""
-        names = {IN_THE_FILE.get(f.name, f.name): f for f in fields(cls)}
-        given: dict[str, Any] = {}
-        for key, value in data.items():
-            kind = str(names[key].type)
-            if kind == "Interval":
-                value = Interval(**value)
-            given[names[key].name] = tuple(value) if kind.startswith("tuple") else value
-        row = cls(**given)
+    def from_json(cls, data: Mapping[str, Any], where: str = "a row") -> Row:
+        """A row of a file. ValueError, which begins with `where`, for one of another form."""
+        keys = {IN_THE_FILE.get(f.name, f.name): f.name for f in fields(cls)}
+        row = typed(cls, {keys.get(key, key): value for key, value in data.items()}, where)
         if row.status == MEASURED and not (row.itl.median > 0 and "passed" in row.gate):
-            raise TypeError(f"{row.variant}: measured, without a time or the gate's verdict")
+            raise ValueError(f"{where}: {row.variant}: measured, without a time or a verdict")
         return row
 
 

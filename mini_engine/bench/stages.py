@@ -23,15 +23,14 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
-from typing import IO, Any
+from typing import IO
 
-from mini_engine.records.json_file import read_json_object
-from mini_engine.records.whole_file import write_whole
+from mini_engine.files import read_object, typed, write_whole
 
 DONE, FAILED, CUT, WAITING = "done", "failed", "cut", "not run"
 SECONDS = 540.0  # of a whole run on one H200
@@ -60,6 +59,14 @@ class Outcome:
     status: str  # DONE | FAILED | CUT | WAITING
     took_s: float = 0.0  # all attempts together
     note: str = ""  # of a stage that is not done: why, in one line
+
+
+@dataclass(frozen=True)
+class State:
+    """The file `run.json`."""
+
+    machine: dict[str, str]
+    stages: tuple[Outcome, ...]
 
 
 def stages_for(device: str) -> list[Stage]:
@@ -120,7 +127,7 @@ def stages_for(device: str) -> list[Stage]:
 def run(
     folder: Path,
     stages: Sequence[Stage],
-    machine: Mapping[str, Any],
+    machine: dict[str, str],
     seconds: float,
     archive: Path | None = None,
     begins: Callable[[Stage, float], None] = lambda stage, seconds: None,
@@ -148,28 +155,23 @@ def run(
         finally:
             took = round(outcomes[stage.name].took_s + time.monotonic() - began, 1)
             outcomes[stage.name] = Outcome(stage.name, status, took, note)
-            told = {"machine": dict(machine), "stages": [asdict(o) for o in outcomes.values()]}
-            write_whole(folder / STATE, json.dumps(told, indent=1) + "\n")
+            state = asdict(State(machine, tuple(outcomes.values())))
+            write_whole(folder / STATE, json.dumps(state, indent=1) + "\n")
             if archive is not None:
                 pack(folder, archive)
         yield outcomes[stage.name]
 
 
-def read_outcomes(folder: Path, machine: Mapping[str, Any] | None = None) -> dict[str, Outcome]:
+def read_outcomes(folder: Path, machine: dict[str, str] | None = None) -> dict[str, Outcome]:
     """By stage, {} where no run has begun. ValueError names the file and what is wrong with it,
     also where it was begun on another machine than this."""
     path = folder / STATE
     if not path.exists():
         return {}
-    data: Any = read_json_object(path)
-    try:
-        found = {one["stage"]: Outcome(**one) for one in data["stages"]}
-        before = dict(data["machine"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path}: no state of a run ({error}): give another folder") from None
-    if machine is not None and before != dict(machine):
-        raise ValueError(f"{path}: begun on {before}, this is {dict(machine)}: give another folder")
-    return found
+    state = typed(State, read_object(path), str(path))
+    if machine is not None and state.machine != machine:
+        raise ValueError(f"{path}: begun on {state.machine}, this is {machine}: another folder")
+    return {one.stage: one for one in state.stages}
 
 
 def pack(folder: Path, archive: Path) -> None:

@@ -270,8 +270,8 @@ def _result(out: Path, measurement: Measurement) -> dict[str, Any]:
         steps, pictures = measured_steps(measurement.figures["rows"]), dict[str, str]()
         bars = [{**asdict(r.bar), "compared": r.bar.compared, "status": r.status, "value": r.value,
                  "why": r.why} for r in judged(measurement)]  # fmt: skip
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"{out}: rows of another form ({error}): measure again") from None
+    except ValueError as error:
+        raise ValueError(f"{out}: {error}: measure again") from None
     for name, draw in (("itl", plots.itl_against_batch), ("crossover", plots.measured_crossover)):
         path = out.with_name(f"{out.stem}-{name}.png")
         try:

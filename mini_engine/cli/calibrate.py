@@ -36,9 +36,9 @@ from rich.console import Console
 from rich.table import Table
 
 from mini_engine.cli import measuring, options
-from mini_engine.predict.figures import FIGURES, load_sheet
-from mini_engine.predict.hardware import load_spec, spec_names
-from mini_engine.records.whole_file import write_whole
+from mini_engine.files import write_whole
+from mini_engine.step.figures import FIGURES, load_sheet
+from mini_engine.step.hardware import load_spec, spec_names
 
 BASE_HOST = "server"  # where the figures of a host come from that are not measured
 HOST_STEPS = 300  # of --host: a second or less
@@ -49,9 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--quick", action="store_true", help="fewer repeats and smaller buffers")
     add("--host", action="store_true", help="measure only what an op costs the host; needs no GPU")
     measuring.add_device(parser)
-    base = (
-        f"where to take what is not measured: {', '.join(spec_names())}, or a file (default:"
-    )
+    base = f"where to take what is not measured: {', '.join(spec_names())}, or a file (default:"
     add("--base", metavar="CARD", help=f"{base} the card of this GPU, by its name)")
     out = "the card, with the host in NAME-host.json beside it (default: out/card.json), or with "
     out += "--host the host (default: out/my-host.json)"
@@ -139,8 +137,8 @@ def show(result: dict[str, Any], console: Console) -> None:
     console.print(f"Measured on {result['machine']}.", soft_wrap=True)
     for kind, figures in result["figures"].items():
         table = Table(kind, "value", "from", title_justify="left")
-        for name, (value, source) in figures.items():
-            table.add_row(name, f"{value:,.6g}", source)
+        for one in figures:
+            table.add_row(one["figure"], f"{one['value']:,.6g}", one["from"])
         console.print(table)
     if "op_us" in result:
         one = result["op_us"]
@@ -164,13 +162,14 @@ def _write(path: Path, sheet: dict[str, Any]) -> None:
     write_whole(path, json.dumps(sheet, indent=2, ensure_ascii=False) + "\n")
 
 
-def _figures_of(files: dict[str, Path]) -> dict[str, dict[str, tuple[float, str]]]:
-    """What the files say, as the simulator reads them: value and kind."""
+def _figures_of(files: dict[str, Path]) -> dict[str, list[dict[str, Any]]]:
+    """What the files say, as the simulator reads them."""
     sheets = {kind: load_sheet(kind, path) for kind, path in files.items()}
     return {
-        kind: {name: (sheet[name], sheet.figures[name].kind) for name in FIGURES[kind]}
+        kind: [{"figure": name, "value": sheet[name], "from": sheet.figures[name].kind}
+               for name in FIGURES[kind]]
         for kind, sheet in sheets.items()
-    }
+    }  # fmt: skip
 
 
 def _processor() -> str:

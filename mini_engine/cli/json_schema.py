@@ -79,7 +79,7 @@ FIELDS: dict[str, dict[str, str]] = {
     },
     "generate": {
         **{f"{name}?": kind for name, kind in _WHERE.items() if name != "shape"}, **_STORED,
-        "cache": "text", "backend": "text", "streamed": "truth", "model": "text", "mode": "text",
+        "backend": "text", "streamed": "truth", "model": "text", "mode": "text",
         "prompts": "list", "launches?": "number", "kernels?": "number", "notes?": "list",
         "simulated_us?": "number", "device?": "text", "kernels_per_layer?": "number",
         "pdl?": "truth", "steps_per_replay?": "number", "graphs?": "number",
@@ -92,23 +92,16 @@ FIELDS: dict[str, dict[str, str]] = {
     },
     "bench": {
         "out?": "text", "engines?": "list", "emulated?": "truth", "rows?": "list",
-        "others?": "list", "bars?": "list", "table?": "text", "pictures?": "list",
-        "not_drawn?": "object",
+        "others?": "list", "bars?": "list", "pictures?": "object",
     },
     "calibrate": {
-        "emulated": "truth", "gpu?": "text", "machine?": "text", "evidence?": "text",
-        "card?": "text", "host": "text", "op_us?": "object", "base?": "text", "base_host": "text",
-        "usual_op_us?": "number", "engines_figure?": "object", "pdl?": "object",
-        "largest_residual?": "number", "worst_held_out?": "number", "fitted": "object",
-        "kept_from_base": "object",
-    },
-    "compile": {
-        "model": "text", "device": "text", "layers": "number", "hidden": "number",
-        "passes": "truth", "compiler": "text", "starts": "list",
+        "emulated": "truth", "machine": "text", "evidence?": "text", "files": "object",
+        "figures": "object", "op_us?": "object", "usual_op_us?": "number",
+        "engines_figure?": "object", "pdl?": "object", "held_out?": "object",
     },
     "gpu": {
-        "folder?": "text", "stages?": "list", "summary?": "list", "written?": "list",
-        "emulated?": "truth", "figures?": "object",
+        "folder?": "text", "stages?": "list", "summary?": "list", "written?": "text",
+        "figures?": "object",
     },
 }  # fmt: skip
 

@@ -26,11 +26,11 @@ from mini_engine.cli.measuring import config_of, specs_for  # noqa: E402
 from mini_engine.cuda.graphs.backend import graphs_for  # noqa: E402
 from mini_engine.cuda.weights import random_weights  # noqa: E402
 from mini_engine.model.config import named_shape  # noqa: E402
-from mini_engine.predict.capacity import kv_bytes_per_token, read_bytes  # noqa: E402
-from mini_engine.predict.figures import names  # noqa: E402
-from mini_engine.predict.hardware import load_spec  # noqa: E402
-from mini_engine.predict.oplists import StepShape, step_ops  # noqa: E402
-from mini_engine.predict.step_cost import kernel_us  # noqa: E402
+from mini_engine.step.capacity import kv_bytes_per_token, read_bytes  # noqa: E402
+from mini_engine.step.figures import names  # noqa: E402
+from mini_engine.step.hardware import load_spec  # noqa: E402
+from mini_engine.step.oplists import StepShape, step_ops  # noqa: E402
+from mini_engine.step.step_cost import kernel_us  # noqa: E402
 from tests.support.gate_helpers import Spoiled  # noqa: E402
 from tests.support.torch_helpers import CPU  # noqa: E402
 
@@ -74,9 +74,9 @@ def test_a_row_is_read_as_it_was_written() -> None:
     for row in (measured, absent, wrong):
         assert Row.from_json(json.loads(json.dumps(row.as_json()))) == row
     assert list(absent.as_json()) == ["shape", "batch", "context", "variant", "status", "reason"]
-    with pytest.raises(TypeError):
+    with pytest.raises(ValueError, match="without a time"):
         Row.from_json({k: v for k, v in measured.as_json().items() if k != "itl_us"})
-    with pytest.raises(KeyError):
+    with pytest.raises(ValueError, match="runs"):
         Row.from_json({**measured.as_json(), "runs": []})
 
 

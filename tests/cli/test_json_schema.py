@@ -26,7 +26,6 @@ LINES = (
     "bench --against list",
     "bench --device cpu --batch 1 --rounds 2 --steps 1 --arms ours-eager -o bench.json",
     "gpu environment --device cpu -o environment.json",
-    "gpu warm --device cpu --shape tiny --arms graph-5 --steps 1",
 )
 
 

@@ -33,7 +33,7 @@ from mini_engine.bench import evidence
 from mini_engine.bench.rows import GATE_FAILED, Interval, Row
 from mini_engine.bench.variants import VARIANTS
 from mini_engine.cli import build_parser
-from mini_engine.predict.hardware import load_spec
+from mini_engine.step.hardware import load_spec
 from tests.support.bench_rows import made_up, made_up_row
 from tests.support.documents import ROOT
 

@@ -17,7 +17,7 @@ from labs.runner.cut.catalogue import Misconception, lab_number
 from labs.runner.mistakes import diagnosis
 from labs.runner.mistakes.diagnosis import diagnose, is_slip
 from labs.runner.report import in_order
-from mini_engine.predict.hardware import load_spec
+from mini_engine.step.hardware import load_spec
 
 
 def checked(number: int, *changes: tuple[str, str], wrong: str = "") -> Report:
