@@ -34,7 +34,7 @@ from mini_engine.cuda.static_cache import (
 )
 from mini_engine.cuda.static_engine import StaticEngine
 from mini_engine.cuda.weights import Weights, random_weights
-from mini_engine.engine.scheduler import Request, RequestState
+from mini_engine.engine.batch import Request, RequestState
 from mini_engine.model.config import named_shape
 from mini_engine.predict.masked_rows import MaskedColumns, columns_of_batch
 

@@ -32,10 +32,10 @@ from mini_engine.cuda.static_cache import (
     decode_step,
     prompt_step,
 )
+from mini_engine.engine.batch import Request, RequestState
 from mini_engine.engine.engine import Completion
 from mini_engine.engine.generation import OnToken
 from mini_engine.engine.sampling import check_greedy
-from mini_engine.engine.scheduler import Request, RequestState
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,11 +16,11 @@ from collections.abc import Sequence
 from mini_engine.predict.masked_rows import Lengths, masked_columns
 from mini_engine.predict.oplists import StepShape
 from mini_engine.predict.step_cost import Mode
-from mini_engine.serving.costs import StepCosts
+from mini_engine.predict.step_model import StepModel
 
 
 def static_batches_us(
-    requests: Sequence[Lengths], costs: StepCosts, mode: Mode, *, batch: int, t_max: int
+    requests: Sequence[Lengths], costs: StepModel, mode: Mode, *, batch: int, t_max: int
 ) -> float:
     """Raises ValueError for what `masked_columns` refuses."""
     masked_columns(requests, batch, t_max)

@@ -22,10 +22,10 @@ from mini_engine.cuda.static_cache import MaskedAttention, StaticCache, decode_s
 from mini_engine.cuda.static_engine import StaticEngine  # noqa: E402
 from mini_engine.cuda.weights import Weights, loaded_bytes, random_weights  # noqa: E402
 from mini_engine.dispatch.dispatcher import GraphDispatcher  # noqa: E402
+from mini_engine.engine.batch import Request  # noqa: E402
 from mini_engine.engine.engine import Engine  # noqa: E402
 from mini_engine.engine.generation import SHIPPED  # noqa: E402
 from mini_engine.engine.sampling import GREEDY, SamplingParams  # noqa: E402
-from mini_engine.engine.scheduler import Request  # noqa: E402
 from mini_engine.model.config import ModelConfig  # noqa: E402
 from mini_engine.predict.capacity import kv_bytes_per_token  # noqa: E402
 from tests.support.torch_helpers import DEVICES, FAMILIES, LIMITS, TINY, torch_model  # noqa: E402
