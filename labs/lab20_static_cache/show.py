@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import torch
 
+from labs.lab20_static_cache.static_cache import MaskedStep, StaticCache, decode_step, prompt_step
+from labs.lab20_static_cache.static_engine import StaticEngine
 from mini_engine.cuda.graphs.backend import graphs_for
 from mini_engine.cuda.model import Model
-from mini_engine.cuda.static_cache import MaskedStep, StaticCache, decode_step, prompt_step
-from mini_engine.cuda.static_engine import StaticEngine
 from mini_engine.cuda.weights import load_weights
 from mini_engine.engine.generation import SHIPPED, limits_for, requests_for
 from mini_engine.engine.sampling import GREEDY

@@ -90,9 +90,9 @@ INTERPRETER = (
 
 
 def by_kernels(words: Sequence[str]) -> bool:
-    """Whether the command writes with kernels: a static cache and the plain model have none."""
-    said = {word.removeprefix("--backend=").removeprefix("--cache=") for word in words}
-    return [*words[:1]] == ["generate"] and "cuda" in said and not said & {"--plain", "static"}
+    """Whether the command writes with kernels: the plain model has none."""
+    said = {word.removeprefix("--backend=") for word in words}
+    return [*words[:1]] == ["generate"] and "cuda" in said and "--plain" not in said
 
 
 def unless_said(defaults: Mapping[str, str], words: Sequence[str]) -> list[str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mini_engine.bench.evidence import Measurement
-from mini_engine.model.fields import in_short
+from mini_engine.files import in_short
 from mini_engine.records.other_rows import OtherRow
 from mini_engine.records.rows import GATE_FAILED, MEASURED, NOT_RUN, Interval, Row
 

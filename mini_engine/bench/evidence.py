@@ -25,9 +25,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from mini_engine.files import read_object, write_whole
 from mini_engine.model.fields import Fields
-from mini_engine.records.json_file import read_json_object
-from mini_engine.records.whole_file import write_whole
 
 CALIBRATED = "-calibrated"  # ends the name of a card or a host that was measured here
 EMULATED_GPU = "none: CPU emulation"
@@ -98,7 +97,7 @@ def write_measurement(path: Path, measurement: Measurement) -> None:
 def read_measurement(path: Path) -> Measurement:
     """Any measurement file, emulated or not. ValueError names the file and what is wrong with it:
     every missing field, or the first of the wrong type."""
-    data = read_json_object(path)
+    data = read_object(path)
     missing = [name for name in FIELDS if data.get(name) in (None, "")]
     if missing:
         raise ValueError(f"{path}: no measurement, {', '.join(missing)} missing: measure again")

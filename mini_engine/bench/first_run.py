@@ -27,7 +27,7 @@ from pathlib import Path
 
 from mini_engine.bench.evidence import CALIBRATED, read_measurement
 from mini_engine.bench.stages import Stage
-from mini_engine.records.whole_file import write_whole
+from mini_engine.files import write_whole
 
 SECONDS = 540.0
 BENCH, CHAIN, CARD, HOST = "bench.json", "chain.json", "card.json", "card-host.json"

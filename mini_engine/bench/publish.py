@@ -22,7 +22,7 @@ from mini_engine.bench.bar_points import bench_line
 from mini_engine.bench.bars import BARS, PARTLY, Result, judged
 from mini_engine.bench.evidence import Measurement, load_evidence, write_measurement
 from mini_engine.bench.first_run import BENCH, CHAIN, CONTEXT, MODELS, PREFILL
-from mini_engine.records.whole_file import write_whole
+from mini_engine.files import write_whole
 
 EVIDENCE = "course/measurements"
 FRONT_PAGE, BARS_PAGE, KERNELS_PAGE = "README.md", f"{EVIDENCE}/README.md", "mini_engine/README.md"

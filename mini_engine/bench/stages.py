@@ -30,8 +30,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Any
 
-from mini_engine.records.json_file import read_json_object
-from mini_engine.records.whole_file import write_whole
+from mini_engine.files import read_object, write_whole
 
 DONE, FAILED, CUT, WAITING = "done", "failed", "cut", "not run"
 LEAST_SECONDS = 5.0  # what is left of a run's time, below which no stage begins
@@ -78,7 +77,7 @@ def read_state(folder: Path) -> State | None:
     path = folder / STATE
     if not path.exists():
         return None
-    data: Any = read_json_object(path)
+    data: Any = read_object(path)
     try:
         stages = {name: Outcome(**one) for name, one in data["stages"].items()}
         return State(dict(data["identity"]), stages)

@@ -1,12 +1,12 @@
 """A server without pages on the step model: batches that start together and end with their longest.
 
 In:  requests as (prompt tokens, output tokens), all waiting at the start; what a step costs; B.
-Out: µs until the last token, to hold against `simulate` on the same requests.
+Out: µs until the last token, to hold against `replay` on the same requests.
 
     us = static_batches_us(lengths, StepModel(shape, spec), "full", batch=8, t_max=4096)
 
-It is the engine of `mini_engine/cuda/static_engine.py`. A batch pads its prompts to the longest, in
-one step; then every step attends over all T_max columns of all rows, whoever has ended.
+It is the engine of `labs/lab20_static_cache/static_engine.py`. A batch pads its prompts to the
+longest, in one step; then every step attends over all T_max columns of all rows, whoever has ended.
 """
 
 from __future__ import annotations

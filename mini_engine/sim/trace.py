@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mini_engine.records.json_file import read_json
-from mini_engine.records.whole_file import write_whole
+from mini_engine.files import read_json, write_whole
 
 CPU, GPU = "CPU", "GPU"
 MAX_BYTES = 256 * 2**20  # of a file that is read; a step of a profiler is some megabytes
@@ -70,7 +69,7 @@ def read_trace(path: Path) -> dict[str, list[TraceEvent]]:
 
     Raises ValueError, naming the file, the event and the field, if it is no such trace.
     """
-    document = read_json(Path(path), MAX_BYTES, repeats=True)  # profilers repeat some arguments
+    document = read_json(Path(path), MAX_BYTES)
     rows = document.get("traceEvents") if isinstance(document, dict) else None
     if not isinstance(rows, list):
         raise ValueError(f"{path}: no list under 'traceEvents': is this a Chrome trace?")

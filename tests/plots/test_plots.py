@@ -403,3 +403,9 @@ def test_the_rung_histogram_shows_shares_of_all_steps(
         "\n", " "
     )
     assert "FULL: 90% of steps" in told
+
+
+def test_a_picture_of_another_kind_is_refused_before_it_is_drawn(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"a\.txt"):
+        with canvas(tmp_path / "a.txt", (4, 3), title="a", caption="b"):
+            raise AssertionError("drawn")

@@ -81,8 +81,6 @@ def test_a_command_that_says_nothing_itself_takes_the_defaults() -> None:
         ("generate --backend=cuda", True),
         ("generate", False),
         ("generate --backend cuda --plain", False),
-        ("generate --backend cuda --cache static", False),
-        ("generate --backend=cuda --cache=static", False),
     ],
 )
 def test_only_a_command_that_writes_with_kernels_takes_defaults_for_them(
@@ -92,7 +90,6 @@ def test_only_a_command_that_writes_with_kernels_takes_defaults_for_them(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Lab 20's page runs --cache static, which refuses --kernels."""
     monkeypatch.setenv("LABS_HOME", str(tmp_path))
     monkeypatch.setattr(play, "nvidia_gpu", dict)
     ran: list[list[str]] = []
