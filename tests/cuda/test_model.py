@@ -187,7 +187,7 @@ def test_running_on_over_the_end_harms_nobody_else() -> None:
     first, second, third = batch_of([(29, 1), (3, 1), (6, 1)]).entries
     attention = DecodeAttention(MAX_BLOCKS, 4)
     model, lone = warm_model(tiny_weights()), warm_model(tiny_weights())
-    third = replace(third, block_table=(30, 31, 32, 33))  # nobody else's
+    third = third._replace(block_table=(30, 31, 32, 33))  # nobody else's
     batch = ScheduledBatch((first, second, third))
     inputs = StaticInputs(LIMITS, 24, CPU).fill(batch, 3, 3)
     together = model.decode(inputs, attention, 6)
