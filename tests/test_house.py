@@ -32,7 +32,7 @@ class Wall:
 
 FILES = "mini_engine.files"
 GROUND = ("mini_engine.dispatch", "mini_engine.model", "mini_engine.records", FILES)
-FLOORS = (*GROUND, "mini_engine.engine", "mini_engine.predict")
+FLOORS = (*GROUND, "mini_engine.engine", "mini_engine.step")
 CUDA, KERNELS = "mini_engine.cuda", "mini_engine.cuda.kernels"
 BENCH = "mini_engine.bench"
 PLANS = f"{KERNELS}.plans"
@@ -54,7 +54,7 @@ WALLS = (
         ("mini_engine.dispatch", "mini_engine.model"),
         "who runs next is decided without knowing how long it takes or on what",
     ),
-    Wall("mini_engine.predict", GROUND, "a prediction needs figures and shapes, and no engine"),
+    Wall("mini_engine.step", GROUND, "a prediction needs figures and shapes, and no engine"),
     Wall("mini_engine.serving", FLOORS, "a simulated server runs on the step model alone"),
     Wall("mini_engine.plots", (*FLOORS, TRACE), "a figure is a function of data"),
     Wall("mini_engine.sim", (*FLOORS, TRACE), "the simulated GPU runs on a laptop, in numpy"),
@@ -155,11 +155,11 @@ def test_no_room_imports_what_it_must_not(path: Path) -> None:
         ("mini_engine.sim.trace", "import mini_engine.dispatch.modes as m"),
         ("mini_engine.files", "from mini_engine.records import rows"),
         ("mini_engine.sim.trace", "def late():\n    import numpy, torch"),
-        ("mini_engine.engine.engine", "from mini_engine.predict.step_cost import step_time"),
+        ("mini_engine.engine.engine", "from mini_engine.step.step_cost import step_time"),
         ("mini_engine.engine.engine", "from mini_engine.records import rows"),
         ("mini_engine.engine.engine", "from ..sim import device"),
-        ("mini_engine.predict.payoff", "from mini_engine.engine.batch import Request"),
-        ("mini_engine.predict.payoff", "from mini_engine import sim"),
+        ("mini_engine.step.payoff", "from mini_engine.engine.batch import Request"),
+        ("mini_engine.step.payoff", "from mini_engine import sim"),
         ("mini_engine.serving.sizing", "from mini_engine.sim.device import Device"),
         ("mini_engine.serving.sizing", "from mini_engine import plots"),
         ("mini_engine.plots.figures", "from mini_engine.serving.report import ServeReport"),

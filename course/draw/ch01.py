@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch, Rectangle
+from mini_engine.step.hardware import load_spec
 from PIL import Image
 
 from mini_engine import plots
 from mini_engine.model.config import named_shape
 from mini_engine.plots.canvas import BLUE, ORANGE, PALE, PREDICTED, canvas
-from mini_engine.predict.hardware import load_spec
 from mini_engine.sim.device import Device
 from mini_engine.sim.launch import kernel
 from mini_engine.sim.predict import HF_EAGER, Service, predict

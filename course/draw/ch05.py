@@ -15,6 +15,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.patches import FancyArrowPatch, Patch, Rectangle
+from mini_engine.step.hardware import load_spec
 from PIL import Image
 
 from mini_engine.dispatch.dispatcher import GraphDispatcher
@@ -31,7 +32,6 @@ from mini_engine.plots.canvas import (
     VERMILION,
     canvas,
 )
-from mini_engine.predict.hardware import load_spec
 from mini_engine.sim import kernels as k
 from mini_engine.sim.capture import Graph
 from mini_engine.sim.device import Device

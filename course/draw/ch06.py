@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
+from mini_engine.step.hardware import load_spec
 from PIL import Image
 
 from mini_engine.dispatch.default_ladder import default_capture_sizes
@@ -19,7 +20,6 @@ from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.engine.batch import SchedulerLimits
 from mini_engine.model.config import named_shape
 from mini_engine.plots.canvas import BLUE, GREEN, GREY, ORANGE, VERMILION, canvas
-from mini_engine.predict.hardware import load_spec
 from mini_engine.sim.device import Device
 from mini_engine.sim.runner import SimRunner
 

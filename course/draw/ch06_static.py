@@ -10,15 +10,15 @@ from functools import cache
 from pathlib import Path
 
 from matplotlib.axes import Axes
+from mini_engine.step.hardware import load_spec
+from mini_engine.step.masked_rows import masked_columns
+from mini_engine.step.step_model import StepModel
 
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.engine.batch import SchedulerLimits
 from mini_engine.model.config import named_shape
 from mini_engine.plots.canvas import BLACK, BLUE, GREEN, GREY, ORANGE, PREDICTED, VERMILION, canvas
-from mini_engine.predict.hardware import load_spec
-from mini_engine.predict.masked_rows import masked_columns
-from mini_engine.predict.step_model import StepModel
 from mini_engine.serving.replay import replay
 from mini_engine.serving.request_trace import SHIPPED_TRACE, TraceRequest, read_trace
 from mini_engine.serving.static_batches import static_batches_us

@@ -12,6 +12,10 @@ from functools import cache
 from pathlib import Path
 
 from matplotlib.axes import Axes
+from mini_engine.step.hardware import load_spec
+from mini_engine.step.oplists import StepShape, step_ops
+from mini_engine.step.step_cost import Mode, padded_step, step_time
+from mini_engine.step.step_model import StepModel
 
 from course.draw.ch08 import draw_lanes, laid_out, lane_legend
 from mini_engine.dispatch.default_ladder import default_capture_sizes
@@ -19,10 +23,6 @@ from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.dispatch.ladder import CaptureLadder
 from mini_engine.model.config import named_shape
 from mini_engine.plots.canvas import BLACK, BLUE, ORANGE, PREDICTED, VERMILION, canvas
-from mini_engine.predict.hardware import load_spec
-from mini_engine.predict.oplists import StepShape, step_ops
-from mini_engine.predict.step_cost import Mode, padded_step, step_time
-from mini_engine.predict.step_model import StepModel
 from mini_engine.serving.ladder_cost import LadderCosts
 from mini_engine.serving.replay import replay
 from mini_engine.serving.report import ServeReport

@@ -1,6 +1,6 @@
 """Figures of chapter 8: one layer on two lanes in each mode, and which graph runs which batch.
 
-`laid_out` puts a step on the two lanes by the rule of `mini_engine.predict.step_cost`; chapters 7
+`laid_out` puts a step on the two lanes by the rule of `mini_engine.step.step_cost`; chapters 7
 and 15 draw with it too.
 """
 
@@ -13,6 +13,17 @@ from typing import NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch, Rectangle
+from mini_engine.step.hardware import DeviceSpec, load_spec
+from mini_engine.step.oplists import OpCost, StepShape, step_ops
+from mini_engine.step.step_cost import (
+    Mode,
+    Work,
+    around,
+    input_copy,
+    kernel_us,
+    launched,
+    step_time,
+)
 
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.dispatcher import GraphDispatcher
@@ -29,17 +40,6 @@ from mini_engine.plots.canvas import (
     SKY,
     VERMILION,
     canvas,
-)
-from mini_engine.predict.hardware import DeviceSpec, load_spec
-from mini_engine.predict.oplists import OpCost, StepShape, step_ops
-from mini_engine.predict.step_cost import (
-    Mode,
-    Work,
-    around,
-    input_copy,
-    kernel_us,
-    launched,
-    step_time,
 )
 
 COLOURS = {

@@ -11,6 +11,9 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.patches import Patch, Rectangle
+from mini_engine.step.capacity import kv_bytes_per_token
+from mini_engine.step.hardware import load_spec
+from mini_engine.step.step_model import StepModel
 
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.dispatcher import GraphDispatcher
@@ -29,9 +32,6 @@ from mini_engine.plots.canvas import (
     canvas,
 )
 from mini_engine.plots.timeline import COLOURS
-from mini_engine.predict.capacity import kv_bytes_per_token
-from mini_engine.predict.hardware import load_spec
-from mini_engine.predict.step_model import StepModel
 from mini_engine.serving.replay import replay
 from mini_engine.serving.report import ServeReport
 from mini_engine.serving.request_trace import SHIPPED_TRACE, TraceRequest, read_trace

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from mini_engine.step.hardware import load_spec
 
 from labs.support.inputs import agree, frozen
 from mini_engine.dispatch.dispatcher import GraphDispatcher
@@ -29,7 +30,6 @@ from mini_engine.engine.engine import Engine
 from mini_engine.engine.generation import SHIPPED
 from mini_engine.engine.step_arrays import request_arrays, step_arrays, token_arrays
 from mini_engine.model.config import ModelConfig
-from mini_engine.predict.hardware import load_spec
 from mini_engine.sim import kernels as k
 from mini_engine.sim.device import Device
 from mini_engine.sim.generate import open_checkpoint

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from functools import partial
 
 import numpy as np
+from mini_engine.step.hardware import load_spec
 
 from mini_engine.engine.generation import SHIPPED
-from mini_engine.predict.hardware import load_spec
 from mini_engine.sim.attention import (
     Part,
     add_tile,

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
+from mini_engine.step.hardware import load_spec
 
 from labs.support.inputs import agree, frozen
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.engine.batch import Request
 from mini_engine.engine.engine import Engine
 from mini_engine.engine.generation import SHIPPED, limits_for
-from mini_engine.predict.hardware import load_spec
 from mini_engine.sim.attention import (
     Part,
     add_tile,

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 import numpy as np
+from mini_engine.step.hardware import load_spec
 
 from mini_engine.engine.generation import SHIPPED
-from mini_engine.predict.hardware import load_spec
 from mini_engine.sim import kernels as k
 from mini_engine.sim.device import Device
 from mini_engine.sim.generate import generate, open_checkpoint

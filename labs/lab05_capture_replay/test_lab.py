@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from mini_engine.step.hardware import load_spec
 
 from labs.support.inputs import frozen
-from mini_engine.predict.hardware import load_spec
 from mini_engine.sim import kernels as k
 from mini_engine.sim.capture import BreakableGraph, CaptureError
 from mini_engine.sim.device import Device

@@ -1,10 +1,10 @@
 """Your pieces: a step cut in two ways, cut while capturing, and a text that runs through them."""
 
 import numpy as np
+from mini_engine.step.hardware import load_spec
 
 from mini_engine.dispatch.pieces import split_pieces
 from mini_engine.engine.generation import SHIPPED
-from mini_engine.predict.hardware import load_spec
 from mini_engine.sim import kernels as k
 from mini_engine.sim.capture import Graph
 from mini_engine.sim.device import Device

@@ -7,10 +7,10 @@ import re
 
 import numpy as np
 import pytest
+from mini_engine.step.hardware import load_spec
 
 from labs.support.inputs import frozen
 from mini_engine.dispatch.pieces import Piece, split_pieces
-from mini_engine.predict.hardware import load_spec
 from mini_engine.sim import kernels as k
 from mini_engine.sim.capture import Graph, PiecewiseGraph
 from mini_engine.sim.device import Device

@@ -1,10 +1,10 @@
 """Where your dispatcher sends a row of batches, what modes become, and what a wrapper answers."""
 
 import numpy as np
+from mini_engine.step.hardware import load_spec
 
 from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher, uniform_token_count
 from mini_engine.dispatch.modes import AttentionCGSupport, CUDAGraphMode, resolve_mode
-from mini_engine.predict.hardware import load_spec
 from mini_engine.sim.device import Device
 from mini_engine.sim.kernels import scale
 from mini_engine.sim.launch import Buffer

@@ -8,6 +8,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+from mini_engine.step.hardware import load_spec
 
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher, uniform_token_count
@@ -17,7 +18,6 @@ from mini_engine.dispatch.modes import (
     CUDAGraphMode,
     resolve_mode,
 )
-from mini_engine.predict.hardware import load_spec
 from mini_engine.sim.capture import CaptureError
 from mini_engine.sim.device import Device
 from mini_engine.sim.kernels import add, scale

@@ -22,11 +22,11 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+from mini_engine.step.hardware import load_spec
 
 from labs.lab18_debug_the_graph.service import Service
 from labs.runner import workspace
 from labs.runner.cut.catalogue import lab_number
-from mini_engine.predict.hardware import load_spec
 from mini_engine.sim.capture import CaptureError
 from mini_engine.sim.device import Device
 from mini_engine.sim.launch import Buffer, Node, NodeCost

@@ -39,9 +39,9 @@ from collections.abc import Mapping, Sequence
 from types import ModuleType
 
 import numpy as np
+from mini_engine.step.hardware import load_spec
 
 from labs.support.inputs import frozen
-from mini_engine.predict.hardware import load_spec
 from mini_engine.sim.device import Device
 from mini_engine.sim.kernels import scale
 from mini_engine.sim.launch import Buffer, kernel

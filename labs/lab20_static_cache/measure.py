@@ -18,6 +18,9 @@ import time
 from collections.abc import Callable, Sequence
 
 import torch
+from mini_engine.step.hardware import load_spec
+from mini_engine.step.oplists import StepShape
+from mini_engine.step.step_model import StepModel
 from rich.console import Console
 from rich.table import Table
 
@@ -35,9 +38,6 @@ from mini_engine.cuda.model import Model
 from mini_engine.cuda.path import no_triton
 from mini_engine.cuda.weights import Weights, random_weights
 from mini_engine.model.config import ModelConfig, named_shape
-from mini_engine.predict.hardware import load_spec
-from mini_engine.predict.oplists import StepShape
-from mini_engine.predict.step_model import StepModel
 from mini_engine.records.rows import Interval
 from mini_engine.serving.request_trace import SHIPPED_TRACE, read_trace
 

@@ -34,7 +34,7 @@ from mini_engine.bench.our_variants import (
 )
 from mini_engine.cuda.graphs.backend import GraphBackend
 from mini_engine.cuda.path import no_pdl, no_triton
-from mini_engine.predict.step_cost import Mode
+from mini_engine.step.step_cost import Mode
 
 ANCHOR = "ours-graph"  # every variant is timed in turns with this one
 

@@ -18,8 +18,8 @@ from mini_engine.cli import options
 from mini_engine.engine.engine import Completion
 from mini_engine.engine.sampling import SamplingParams
 from mini_engine.model.tokenizer import Tokenizer
-from mini_engine.predict.hardware import load_spec
 from mini_engine.sim.generate import generate, open_checkpoint
+from mini_engine.step.hardware import load_spec
 
 
 class Printer:

@@ -37,8 +37,8 @@ from rich.progress import Progress
 from rich.table import Table
 
 from mini_engine.cli import options
-from mini_engine.predict.published import QUANTISED_POINTS, SHIPPED_POINTS, Sheets, read_points
-from mini_engine.predict.validate import by_class, host_from, pairs, rows_of, summary
+from mini_engine.validate.published import QUANTISED_POINTS, SHIPPED_POINTS, Sheets, read_points
+from mini_engine.validate.validate import by_class, host_from, pairs, rows_of, summary
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     from mini_engine.plots import validation  # matplotlib takes a second to import
-    from mini_engine.predict.kept_fit import read_kept
+    from mini_engine.validate.kept_fit import read_kept
 
     if args.fit:
         _fit(args, console)
@@ -124,9 +124,9 @@ def _quantised(sheets: Sheets) -> dict[str, Any]:
 
 
 def _fit(args: argparse.Namespace, console: Console) -> None:
-    from mini_engine.predict.fit import fit_points, hosts_to_fit, left_out
-    from mini_engine.predict.kept_fit import keep
-    from mini_engine.predict.parameters import parameters
+    from mini_engine.validate.fit import fit_points, hosts_to_fit, left_out
+    from mini_engine.validate.kept_fit import keep
+    from mini_engine.validate.parameters import parameters
 
     if args.points:
         raise ValueError("--fit uses the shipped points: leave out --points, or judge first")

@@ -20,10 +20,10 @@ from typing import NamedTuple
 
 from mini_engine.model.checkpoint import EMBED, FINAL_NORM, LM_HEAD, tensor_shapes
 from mini_engine.model.config import ModelConfig
-from mini_engine.predict.gguf import MIXES, file_bytes
-from mini_engine.predict.gguf import read_bytes as read_of_mix
-from mini_engine.predict.hardware import DeviceSpec, load_spec
-from mini_engine.predict.oplists import StepShape, step_ops
+from mini_engine.step.gguf import MIXES, file_bytes
+from mini_engine.step.gguf import read_bytes as read_of_mix
+from mini_engine.step.hardware import DeviceSpec, load_spec
+from mini_engine.step.oplists import StepShape, step_ops
 
 GIB = 1 << 30
 EAGER_TOKENS = 2048  # of the largest step: vLLM 0.33's max_num_batched_tokens on most cards

@@ -19,12 +19,12 @@ from dataclasses import dataclass
 
 from mini_engine.dispatch.ladder import CaptureLadder
 from mini_engine.model.config import ModelConfig
-from mini_engine.predict.capacity import floor_ms
-from mini_engine.predict.hardware import DeviceSpec
-from mini_engine.predict.oplists import StepShape, step_ops
-from mini_engine.predict.payoff import crossover_batch
-from mini_engine.predict.step_cost import Mode, StepTime, step_time
-from mini_engine.predict.stored import Stored, as_it_is
+from mini_engine.step.capacity import floor_ms
+from mini_engine.step.hardware import DeviceSpec
+from mini_engine.step.oplists import StepShape, step_ops
+from mini_engine.step.payoff import crossover_batch
+from mini_engine.step.step_cost import Mode, StepTime, step_time
+from mini_engine.step.stored import Stored, as_it_is
 
 
 @dataclass(frozen=True)

@@ -23,9 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mini_engine.model.config import ModelConfig
-from mini_engine.predict.hardware import DeviceSpec
-from mini_engine.predict.oplists import OpCost, StepShape, step_parts
-from mini_engine.predict.step_cost import Mode, around
+from mini_engine.step.hardware import DeviceSpec
+from mini_engine.step.oplists import OpCost, StepShape, step_parts
+from mini_engine.step.step_cost import Mode, around
 
 Floats = NDArray[np.float64]
 KINDS = ("product", "attention", "other")

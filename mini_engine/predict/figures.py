@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from mini_engine.files import did_you_mean, in_short, read_object
-from mini_engine.predict.oplists import STYLES
+from mini_engine.step.oplists import STYLES
 
 ROOM = Path(__file__).parent.parent
 KINDS = ("datasheet", "measured", "quoted", "borrowed", "derived", "assumed", "fitted")

@@ -27,9 +27,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mini_engine.model.config import SHAPES
-from mini_engine.predict.fast_step import FastStep
-from mini_engine.predict.oplists import StepShape
-from mini_engine.predict.published import USUAL_HOST, Point, Sheets, predicted_ms
+from mini_engine.step.fast_step import FastStep
+from mini_engine.step.oplists import StepShape
+from mini_engine.validate.published import USUAL_HOST, Point, Sheets, predicted_ms
 
 SIGMA = {"high": 0.04, "medium": 0.08, "low": 0.20}
 HUBER = 1.5  # beyond so many sigmas a point pulls with constant force

@@ -15,9 +15,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mini_engine.model.config import ModelConfig
-from mini_engine.predict.capacity import KV_DTYPE_BYTES, QUANTS, Quant, stored_bytes
-from mini_engine.predict.gguf import MIXES, layer_bytes, table_bytes
-from mini_engine.predict.stored import Stored, as_it_is
+from mini_engine.step.capacity import KV_DTYPE_BYTES, QUANTS, Quant, stored_bytes
+from mini_engine.step.gguf import MIXES, layer_bytes, table_bytes
+from mini_engine.step.stored import Stored, as_it_is
 
 FORMATS = (*QUANTS, *MIXES)
 # Names of published points: how the matrices are stored, and whether the head is among them.

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from mini_engine.predict.figures import Figure, Sheet, load_sheet, names
+from mini_engine.step.figures import Figure, Sheet, load_sheet, names
 
 DEFAULT_ENGINE = "vllm"
 

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from mini_engine.files import write_whole
-from mini_engine.predict.figures import FOLDERS
-from mini_engine.predict.fit import Fit
-from mini_engine.predict.published import KEPT, Point, Sheets
-from mini_engine.predict.validate import GROUPS, quantile
+from mini_engine.step.figures import FOLDERS
+from mini_engine.validate.fit import Fit
+from mini_engine.validate.published import KEPT, Point, Sheets
+from mini_engine.validate.validate import GROUPS, quantile
 
 COMMAND = "python -m mini_engine validate --fit"
 

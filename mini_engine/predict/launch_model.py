@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 
-from mini_engine.predict.hardware import DeviceSpec
+from mini_engine.step.hardware import DeviceSpec
 
 
 def eager_itl_us(kernels: int, kernel_us: float, spec: DeviceSpec) -> float:

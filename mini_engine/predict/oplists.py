@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from mini_engine.model.config import ModelConfig
-from mini_engine.predict.stored import Stored, as_it_is
+from mini_engine.step.stored import Stored, as_it_is
 
 Kind = Literal["product", "attention", "other"]  # kernels of a kind reach the same bandwidth
 

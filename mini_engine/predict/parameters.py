@@ -7,8 +7,8 @@ A figure that several files share, such as the floor of hand-written kernels, is
 
 from __future__ import annotations
 
-from mini_engine.predict.fit import Parameter
-from mini_engine.predict.published import Sheets
+from mini_engine.validate.fit import Parameter
+from mini_engine.validate.published import Sheets
 
 GPT_FAST = (
     "gpt-fast's README: 1,397 of 2,039 GB/s on an A100, https://github.com/pytorch-labs/gpt-fast"

@@ -15,19 +15,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mini_engine.model.config import ModelConfig
-from mini_engine.predict.hardware import DeviceSpec
-from mini_engine.predict.launch_model import break_even_replays, crossover
-from mini_engine.predict.oplists import OpCost, StepShape, step_ops
-from mini_engine.predict.step_cost import (
-    Mode,
-    input_copy,
-    kernel_us,
-    launched,
-    rates,
-    run,
-    step_time,
-)
-from mini_engine.predict.stored import Stored
+from mini_engine.step.hardware import DeviceSpec
+from mini_engine.step.launch_model import break_even_replays, crossover
+from mini_engine.step.oplists import OpCost, StepShape, step_ops
+from mini_engine.step.step_cost import Mode, input_copy, kernel_us, launched, rates, run, step_time
+from mini_engine.step.stored import Stored
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mini_engine.model.config import ModelConfig
-from mini_engine.predict.capacity import GIB, capacity
-from mini_engine.predict.hardware import DeviceSpec
-from mini_engine.predict.stored import Stored, as_it_is
+from mini_engine.step.capacity import GIB, capacity
+from mini_engine.step.hardware import DeviceSpec
+from mini_engine.step.stored import Stored, as_it_is
 
 
 def check_context(config: ModelConfig, context: int) -> None:

@@ -1,10 +1,10 @@
 """How long a step of a real model takes: the launch model, run over a list of ops.
 
-In:  ops (`mini_engine.predict.oplists`), a `DeviceSpec`, and how the step is launched:
+In:  ops (`mini_engine.step.oplists`), a `DeviceSpec`, and how the step is launched:
      "eager"      every op is a launch of its own
      "piecewise"  runs of ops between splitting ops are graphs, the splitting ops are live launches
      "full"       one graph
-Out: `StepTime`. `mini_engine.predict.step_model` gives the same ITL in a fraction of the time.
+Out: `StepTime`. `mini_engine.step.step_model` gives the same ITL in a fraction of the time.
 
 A step runs exactly as on the simulated device. There are two clocks, and every piece of work moves
 both:
@@ -33,9 +33,9 @@ from typing import Literal, NamedTuple, get_args
 
 from mini_engine.dispatch.dispatcher import BatchDescriptor
 from mini_engine.dispatch.modes import CUDAGraphMode
-from mini_engine.predict.hardware import DeviceSpec
-from mini_engine.predict.launch_model import graph_launch_us
-from mini_engine.predict.oplists import OpCost, StepShape
+from mini_engine.step.hardware import DeviceSpec
+from mini_engine.step.launch_model import graph_launch_us
+from mini_engine.step.oplists import OpCost, StepShape
 
 Mode = Literal["eager", "piecewise", "full"]
 MODES: tuple[Mode, ...] = get_args(Mode)

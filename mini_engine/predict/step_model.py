@@ -23,9 +23,9 @@ from operator import itemgetter
 import numpy as np
 
 from mini_engine.model.config import ModelConfig
-from mini_engine.predict.hardware import DeviceSpec
-from mini_engine.predict.oplists import StepShape, step_parts
-from mini_engine.predict.step_cost import (
+from mini_engine.step.hardware import DeviceSpec
+from mini_engine.step.oplists import StepShape, step_parts
+from mini_engine.step.step_cost import (
     Mode,
     Work,
     around,
@@ -35,7 +35,7 @@ from mini_engine.predict.step_cost import (
     kernel_us,
     launched,
 )
-from mini_engine.predict.stored import Stored, as_it_is
+from mini_engine.step.stored import Stored, as_it_is
 
 Line = tuple[float, float]  # us without keys, and us for each key that attention reads
 # Where a line is read: at one key, since a copy of no keys is no kernel, and far from it.

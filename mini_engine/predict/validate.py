@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from mini_engine.model.config import SHAPES, ModelConfig
-from mini_engine.predict.capacity import read_bytes
-from mini_engine.predict.figures import Sheet
-from mini_engine.predict.hardware import DeviceSpec
-from mini_engine.predict.published import SHIPPED_POINTS, Point, Sheets, predicted_ms, read_points
+from mini_engine.step.capacity import read_bytes
+from mini_engine.step.figures import Sheet
+from mini_engine.step.hardware import DeviceSpec
+from mini_engine.validate.published import SHIPPED_POINTS, Point, Sheets, predicted_ms, read_points
 
 WITHIN = 0.10
 GROUPS = {"eager": "NONE", "piecewise": "PIECEWISE", "full": "FULL"}

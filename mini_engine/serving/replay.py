@@ -27,12 +27,12 @@ from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher
 from mini_engine.engine.batch import Request, RequestState, ScheduledBatch, SchedulerLimits
 from mini_engine.engine.blocks import BlockPool, OutOfBlocks
 from mini_engine.engine.swap import scheduler_for
-from mini_engine.predict.step_cost import padded_step
-from mini_engine.predict.step_model import Line, StepModel
-from mini_engine.predict.swap_cost import SwapCost
 from mini_engine.serving.report import Ran, Served, ServeReport
 from mini_engine.serving.request_trace import TraceRequest
 from mini_engine.serving.stride import Stride
+from mini_engine.step.step_cost import padded_step
+from mini_engine.step.step_model import Line, StepModel
+from mini_engine.step.swap_cost import SwapCost
 
 OWN_TOKENS = 1 << 32  # token ids that belong to one request alone
 

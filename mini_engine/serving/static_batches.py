@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mini_engine.predict.masked_rows import Lengths, masked_columns
-from mini_engine.predict.oplists import StepShape
-from mini_engine.predict.step_cost import Mode
-from mini_engine.predict.step_model import StepModel
+from mini_engine.step.masked_rows import Lengths, masked_columns
+from mini_engine.step.oplists import StepShape
+from mini_engine.step.step_cost import Mode
+from mini_engine.step.step_model import StepModel
 
 
 def static_batches_us(

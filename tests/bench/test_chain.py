@@ -12,6 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton", reason="Triton has no wheel for this platform")
 
+from mini_engine.step.oplists import StepShape, step_ops  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from mini_engine.bench import chain as module  # noqa: E402
@@ -22,7 +23,6 @@ from mini_engine.bench.timing import Lap  # noqa: E402
 from mini_engine.cli.measuring import tiny_shape  # noqa: E402
 from mini_engine.cuda.graphs.backend import graphs_for  # noqa: E402
 from mini_engine.cuda.weights import random_weights  # noqa: E402
-from mini_engine.predict.oplists import StepShape, step_ops  # noqa: E402
 from mini_engine.records.rows import Interval  # noqa: E402
 
 CONTEXT, LAYERS = 20, 2

@@ -17,6 +17,7 @@ pytest.importorskip("triton")
 
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
+from mini_engine.step.hardware import load_spec  # noqa: E402
 
 from mini_engine.cuda import generate as writing  # noqa: E402
 from mini_engine.cuda.attention import DecodeAttention, HostAttention  # noqa: E402
@@ -33,7 +34,6 @@ from mini_engine.engine.batch import Request, SchedulerLimits  # noqa: E402
 from mini_engine.engine.engine import Engine  # noqa: E402
 from mini_engine.engine.generation import SHIPPED, limits_for  # noqa: E402
 from mini_engine.model.config import ModelConfig, named_shape  # noqa: E402
-from mini_engine.predict.hardware import load_spec  # noqa: E402
 from mini_engine.sim import model as sim_model  # noqa: E402
 from mini_engine.sim.generate import generate as sim_generate  # noqa: E402
 from mini_engine.sim.generate import open_checkpoint  # noqa: E402

@@ -140,7 +140,7 @@ def test_a_show_that_is_cut_short_by_head_ends_quietly() -> None:
 
 def test_a_show_that_dies_of_a_signal_says_which_and_is_the_last_choice_of_a_sabotage() -> None:
     """A kernel in the interpreter that writes beside its tensor breaks the C library's heap."""
-    module = "mini_engine.predict.launch_model"
+    module = "mini_engine.step.launch_model"
     dying = "import os\nprint('so far', flush=True)\nos.abort()\n"
     told = output(f"labs.{LAB.name}.show", {module: dying}, {}, LIMIT_S)
     assert own._crashed(told), told
@@ -150,7 +150,7 @@ def test_a_show_that_dies_of_a_signal_says_which_and_is_the_last_choice_of_a_sab
 
 
 def test_a_warning_of_a_show_that_ends_well_is_no_symptom() -> None:
-    module = "mini_engine.predict.launch_model"
+    module = "mini_engine.step.launch_model"
     warning = (
         LAB.reference()["launch_model.py"] + "\nimport warnings\nwarnings.warn('an overflow')\n"
     )

@@ -7,10 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from mini_engine.dispatch.default_ladder import default_capture_sizes
-from mini_engine.model.config import SHAPES, ModelConfig, named_shape
-from mini_engine.predict.capacity import (
+from mini_engine.step.capacity import (
     GIB,
     KV_DTYPE_BYTES,
     QUANTS,
@@ -23,7 +20,10 @@ from mini_engine.predict.capacity import (
     read_bytes,
     weight_bytes,
 )
-from mini_engine.predict.hardware import load_spec
+from mini_engine.step.hardware import load_spec
+
+from mini_engine.dispatch.default_ladder import default_capture_sizes
+from mini_engine.model.config import SHAPES, ModelConfig, named_shape
 
 H200, RTX4070 = load_spec("h200"), load_spec("rtx4070")
 QWEN = named_shape("qwen3-1.7b")

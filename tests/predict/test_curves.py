@@ -7,18 +7,18 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from mini_engine.step.capacity import kv_bytes_per_token, read_bytes
+from mini_engine.step.curves import itl_curve, step_floor_us
+from mini_engine.step.hardware import load_spec
+from mini_engine.step.oplists import STYLES, StepShape, step_ops
+from mini_engine.step.payoff import crossover_batch
+from mini_engine.step.step_cost import step_time
+from mini_engine.step.step_model import StepModel
 
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.dispatch.ladder import CaptureLadder
 from mini_engine.model.config import named_shape
-from mini_engine.predict.capacity import kv_bytes_per_token, read_bytes
-from mini_engine.predict.curves import itl_curve, step_floor_us
-from mini_engine.predict.hardware import load_spec
-from mini_engine.predict.oplists import STYLES, StepShape, step_ops
-from mini_engine.predict.payoff import crossover_batch
-from mini_engine.predict.step_cost import step_time
-from mini_engine.predict.step_model import StepModel
 
 SHAPE, H200 = named_shape("qwen3-0.6b"), load_spec("h200")
 LADDER = CaptureLadder(default_capture_sizes(64, 8192))

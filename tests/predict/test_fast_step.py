@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from mini_engine.step.fast_step import FastStep
+from mini_engine.step.figures import names
+from mini_engine.step.hardware import DeviceSpec, load_spec
+from mini_engine.step.oplists import STYLES, StepShape, step_ops
+from mini_engine.step.step_cost import MODES, Mode, step_time
+from mini_engine.step.step_model import StepModel
 
 from mini_engine.model.config import SHAPES, ModelConfig
-from mini_engine.predict.fast_step import FastStep
-from mini_engine.predict.figures import names
-from mini_engine.predict.hardware import DeviceSpec, load_spec
-from mini_engine.predict.oplists import STYLES, StepShape, step_ops
-from mini_engine.predict.step_cost import MODES, Mode, step_time
-from mini_engine.predict.step_model import StepModel
 
 DEEP = 1 << 20  # the queue that FastStep leaves out
 

@@ -7,23 +7,23 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from mini_engine.model.config import SHAPES, ModelConfig, named_shape
-from mini_engine.predict.capacity import (
+from mini_engine.step.capacity import (
     QUANTS,
     kv_bytes_per_token,
     read_bytes,
     stored_bytes,
     weight_bytes,
 )
-from mini_engine.predict.formats import FORMATS, PUBLISHED, stored_as
-from mini_engine.predict.hardware import load_spec
-from mini_engine.predict.oplists import STYLES, StepShape, step_ops
-from mini_engine.predict.published import QUANTISED_POINTS, Sheets, predicted_ms, read_points
-from mini_engine.predict.step_cost import MODES, Mode, step_time, with_pdl
-from mini_engine.predict.step_model import StepModel
-from mini_engine.predict.stored import Stored, as_it_is
-from mini_engine.predict.validate import rows_of, summary
+from mini_engine.step.formats import FORMATS, PUBLISHED, stored_as
+from mini_engine.step.hardware import load_spec
+from mini_engine.step.oplists import STYLES, StepShape, step_ops
+from mini_engine.step.step_cost import MODES, Mode, step_time, with_pdl
+from mini_engine.step.step_model import StepModel
+from mini_engine.step.stored import Stored, as_it_is
+from mini_engine.validate.published import QUANTISED_POINTS, Sheets, predicted_ms, read_points
+from mini_engine.validate.validate import rows_of, summary
+
+from mini_engine.model.config import SHAPES, ModelConfig, named_shape
 
 ONE = StepShape.decode(1, 512)
 OURS = load_spec("h200", engine="launch-bound")

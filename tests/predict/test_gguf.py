@@ -7,9 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from mini_engine.model.config import SHAPES, ModelConfig, named_shape
-from mini_engine.predict.gguf import (
+from mini_engine.step.gguf import (
     MIXES,
     file_bytes,
     layer_bytes,
@@ -18,6 +16,8 @@ from mini_engine.predict.gguf import (
     table_bytes,
     tensor_type,
 )
+
+from mini_engine.model.config import SHAPES, ModelConfig, named_shape
 
 QWEN_8B = named_shape("qwen3-8b")
 

@@ -8,11 +8,9 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from mini_engine.model.config import ModelConfig, named_shape
-from mini_engine.predict.hardware import DeviceSpec, load_spec, spec_names
-from mini_engine.predict.oplists import STYLES, StepShape, step_ops
-from mini_engine.predict.payoff import (
+from mini_engine.step.hardware import DeviceSpec, load_spec, spec_names
+from mini_engine.step.oplists import STYLES, StepShape, step_ops
+from mini_engine.step.payoff import (
     break_even,
     capture_cost,
     crossover_batch,
@@ -21,7 +19,9 @@ from mini_engine.predict.payoff import (
     graph_gain,
     is_launch_bound,
 )
-from mini_engine.predict.step_cost import Mode, kernel_us, step_time
+from mini_engine.step.step_cost import Mode, kernel_us, step_time
+
+from mini_engine.model.config import ModelConfig, named_shape
 
 H200 = load_spec("h200")
 QWEN = named_shape("qwen3-0.6b")

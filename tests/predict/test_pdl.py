@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from mini_engine.step.figures import load_sheet
+from mini_engine.step.hardware import load_spec, spec_names
+from mini_engine.step.oplists import StepShape, step_ops
+from mini_engine.step.step_cost import step_time, with_pdl
 
 from mini_engine.model.config import named_shape
-from mini_engine.predict.figures import load_sheet
-from mini_engine.predict.hardware import load_spec, spec_names
-from mini_engine.predict.oplists import StepShape, step_ops
-from mini_engine.predict.step_cost import step_time, with_pdl
 from tests.support.sim_helpers import round_spec
 
 H200 = load_spec("h200", engine="launch-bound")

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mini_engine.step.oplists import StepShape, step_ops
+from mini_engine.step.step_cost import step_time
+from mini_engine.validate.published import SHIPPED_POINTS, Point, Sheets, predicted_ms, read_points
 
 from mini_engine.model.config import SHAPES
-from mini_engine.predict.oplists import StepShape, step_ops
-from mini_engine.predict.published import SHIPPED_POINTS, Point, Sheets, predicted_ms, read_points
-from mini_engine.predict.step_cost import step_time
 
 SHEETS = Sheets.shipped()
 GOOD = {

@@ -12,14 +12,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from mini_engine.dispatch.dispatcher import GraphDispatcher
-from mini_engine.model.config import named_shape
-from mini_engine.predict.figures import names
-from mini_engine.predict.hardware import DeviceSpec, load_spec
-from mini_engine.predict.launch_model import eager_itl_us, full_itl_us, piecewise_itl_us
-from mini_engine.predict.oplists import STYLES, Kind, OpCost, StepShape, step_ops
-from mini_engine.predict.step_cost import (
+from mini_engine.step.figures import names
+from mini_engine.step.hardware import DeviceSpec, load_spec
+from mini_engine.step.launch_model import eager_itl_us, full_itl_us, piecewise_itl_us
+from mini_engine.step.oplists import STYLES, Kind, OpCost, StepShape, step_ops
+from mini_engine.step.step_cost import (
     MODES,
     Mode,
     Work,
@@ -32,6 +29,9 @@ from mini_engine.predict.step_cost import (
     run,
     step_time,
 )
+
+from mini_engine.dispatch.dispatcher import GraphDispatcher
+from mini_engine.model.config import named_shape
 from mini_engine.sim.clocks import Counters
 from mini_engine.sim.device import Device
 from mini_engine.sim.launch import cost_kernel

@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from mini_engine.step.capacity import kv_bytes_per_token
+from mini_engine.step.oplists import StepShape
 
 from course.draw.ch09_swap import again_pays, cost
-from mini_engine.predict.capacity import kv_bytes_per_token
-from mini_engine.predict.oplists import StepShape
 
 CHAPTER = Path(__file__).parents[2] / "course" / "09-continuous-batching.md"
 SMALL = cost("qwen3-0.6b", "PCIe 5.0")

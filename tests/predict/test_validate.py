@@ -8,13 +8,11 @@ from statistics import median
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from mini_engine.model.config import SHAPES
-from mini_engine.predict.figures import FIGURES, FOLDERS, load_sheet, names
-from mini_engine.predict.hardware import load_spec
-from mini_engine.predict.kept_fit import misses, read_kept, rounded
-from mini_engine.predict.published import SHIPPED_POINTS, Point, Sheets, predicted_ms, read_points
-from mini_engine.predict.validate import (
+from mini_engine.step.figures import FIGURES, FOLDERS, load_sheet, names
+from mini_engine.step.hardware import load_spec
+from mini_engine.validate.kept_fit import misses, read_kept, rounded
+from mini_engine.validate.published import SHIPPED_POINTS, Point, Sheets, predicted_ms, read_points
+from mini_engine.validate.validate import (
     Row,
     by_class,
     host_from,
@@ -24,6 +22,8 @@ from mini_engine.predict.validate import (
     rows_of,
     summary,
 )
+
+from mini_engine.model.config import SHAPES
 
 SHEETS = Sheets.shipped()
 POINTS, _ = read_points(SHIPPED_POINTS, SHEETS)

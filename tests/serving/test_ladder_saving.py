@@ -1,14 +1,14 @@
 """Claims about what the best ladder would have saved."""
 
 import pytest
+from mini_engine.step.hardware import load_spec
+from mini_engine.step.oplists import StepShape
+from mini_engine.step.step_cost import Mode
+from mini_engine.step.step_model import Line, StepModel
 
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.engine.batch import SchedulerLimits
 from mini_engine.model.config import named_shape
-from mini_engine.predict.hardware import load_spec
-from mini_engine.predict.oplists import StepShape
-from mini_engine.predict.step_cost import Mode
-from mini_engine.predict.step_model import Line, StepModel
 from mini_engine.serving.ladder_saving import optimal_ladder_saving
 from mini_engine.serving.replay import replay
 from mini_engine.serving.report import ServeReport

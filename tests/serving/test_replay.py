@@ -7,17 +7,17 @@ from functools import partial
 import pytest
 from hypothesis import assume, event, given
 from hypothesis import strategies as st
+from mini_engine.step.hardware import load_spec
+from mini_engine.step.oplists import StepShape
+from mini_engine.step.step_cost import LAUNCHED_AS, Mode
+from mini_engine.step.step_model import Line, StepModel
+from mini_engine.step.swap_cost import SwapCost
 
 from course.draw.ch09_swap import cost
 from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher
 from mini_engine.engine.batch import Request, ScheduledBatch, SchedulerLimits
 from mini_engine.engine.engine import Engine
 from mini_engine.model.config import named_shape
-from mini_engine.predict.hardware import load_spec
-from mini_engine.predict.oplists import StepShape
-from mini_engine.predict.step_cost import LAUNCHED_AS, Mode
-from mini_engine.predict.step_model import Line, StepModel
-from mini_engine.predict.swap_cost import SwapCost
 from mini_engine.serving.metrics import percentile
 from mini_engine.serving.replay import OWN_TOKENS, PromptIds, replay
 from mini_engine.serving.report import Served, ServeReport

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from mini_engine.step.oplists import StepShape
+from mini_engine.step.step_cost import Mode
+from mini_engine.step.step_model import StepModel
 
-from mini_engine.predict.oplists import StepShape
-from mini_engine.predict.step_cost import Mode
-from mini_engine.predict.step_model import StepModel
 from mini_engine.serving.static_batches import static_batches_us
 
 

@@ -10,9 +10,9 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from mini_engine.step.hardware import DeviceSpec, load_spec
+from mini_engine.validate.published import SHIPPED_POINTS, Sheets, predicted_ms, read_points
 
-from mini_engine.predict.hardware import DeviceSpec, load_spec
-from mini_engine.predict.published import SHIPPED_POINTS, Sheets, predicted_ms, read_points
 from mini_engine.sim.device import Device
 from mini_engine.sim.launch import cost_kernel
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from mini_engine.step.hardware import DeviceSpec, load_spec
+from mini_engine.step.oplists import OpCost
+from mini_engine.step.step_cost import MODES, Mode, step_time
 
-from mini_engine.predict.hardware import DeviceSpec, load_spec
-from mini_engine.predict.oplists import OpCost
-from mini_engine.predict.step_cost import MODES, Mode, step_time
 from mini_engine.sim.op_timeline import op_timeline
 from mini_engine.sim.trace import CPU, GPU, busy_us
 

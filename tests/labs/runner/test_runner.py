@@ -484,7 +484,7 @@ def test_demo_runs_the_engine_with_the_solved_file_in_its_place(
     solve()
     text = mine().read_text().replace("return kernels * kernel_us / itl_us", "return 0.5 + 0.25")
     mine().write_text(text)
-    probe = "import mini_engine.predict.launch_model as m; print('mine:', m.utilisation(1, 1, 9))"
+    probe = "import mini_engine.step.launch_model as m; print('mine:', m.utilisation(1, 1, 9))"
     assert play.run("timeit", ["-n1", "-r1", probe], play.merged([LAB])) == 0
     assert "mine: 0.75" in capfd.readouterr().out
     assert main(["demo", "capacity", "--gpu", "h200"]) == 0
