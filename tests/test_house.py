@@ -15,8 +15,8 @@ ROOT = Path(__file__).parent.parent
 ENGINE = ROOT / "mini_engine"
 CHECKPOINTS = "checkpoints/"  # training scripts: run by hand, imported by nobody
 MAX_LINES = 500
-ROOMS = {"engine", "dispatch", "model", "predict", "records", "serving", "plots", "cli"}
-ROOMS |= {"specs", "hosts", "engines", "checkpoints", "sim", "cuda", "bench"}
+ROOMS = {"engine", "dispatch", "model", "step", "validate", "records", "serving", "plots", "cli"}
+ROOMS |= {"checkpoints", "sim", "cuda", "bench"}
 TORCH = ("torch", "triton", "transformers")
 
 
@@ -32,7 +32,8 @@ class Wall:
 
 FILES = "mini_engine.files"
 GROUND = ("mini_engine.dispatch", "mini_engine.model", "mini_engine.records", FILES)
-FLOORS = (*GROUND, "mini_engine.engine", "mini_engine.step")
+STEP, VALIDATE = "mini_engine.step", "mini_engine.validate"
+FLOORS = (*GROUND, "mini_engine.engine", STEP, VALIDATE)
 CUDA, KERNELS = "mini_engine.cuda", "mini_engine.cuda.kernels"
 BENCH = "mini_engine.bench"
 PLANS = f"{KERNELS}.plans"
@@ -54,7 +55,8 @@ WALLS = (
         ("mini_engine.dispatch", "mini_engine.model"),
         "who runs next is decided without knowing how long it takes or on what",
     ),
-    Wall("mini_engine.step", GROUND, "a prediction needs figures and shapes, and no engine"),
+    Wall(STEP, GROUND, "a prediction needs figures and shapes, and no engine"),
+    Wall(VALIDATE, (*GROUND, STEP), "what others measured is held against predictions alone"),
     Wall("mini_engine.serving", FLOORS, "a simulated server runs on the step model alone"),
     Wall("mini_engine.plots", (*FLOORS, TRACE), "a figure is a function of data"),
     Wall("mini_engine.sim", (*FLOORS, TRACE), "the simulated GPU runs on a laptop, in numpy"),

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch, Rectangle
-from mini_engine.step.hardware import load_spec
 from PIL import Image
 
 from mini_engine import plots
@@ -21,6 +20,7 @@ from mini_engine.sim.device import Device
 from mini_engine.sim.launch import kernel
 from mini_engine.sim.predict import HF_EAGER, Service, predict
 from mini_engine.sim.trace import CPU, GPU, TraceEvent
+from mini_engine.step.hardware import load_spec
 
 LAUNCHES = 4
 COLOURS = {"launch": ORANGE, "wait": PALE, "kernel": BLUE}

@@ -6,8 +6,6 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
-from mini_engine.step.hardware import load_spec
-from mini_engine.step.oplists import StepShape, step_ops
 
 from mini_engine.model.config import named_shape
 from mini_engine.plots.canvas import (
@@ -23,6 +21,8 @@ from mini_engine.plots.canvas import (
     canvas,
     doubling_ticks,
 )
+from mini_engine.step.hardware import load_spec
+from mini_engine.step.oplists import StepShape, step_ops
 
 LENGTHS = [128 << i for i in range(9)]  # 128 to 32,768 tokens
 CONTEXT = 512  # of the course's own step

@@ -15,7 +15,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.patches import FancyArrowPatch, Patch, Rectangle
-from mini_engine.step.hardware import load_spec
 from PIL import Image
 
 from mini_engine.dispatch.dispatcher import GraphDispatcher
@@ -39,6 +38,7 @@ from mini_engine.sim.launch import Buffer
 from mini_engine.sim.predict import LIMITS
 from mini_engine.sim.runner import SimRunner
 from mini_engine.sim.trace import CPU, TraceEvent
+from mini_engine.step.hardware import load_spec
 
 CONTEXT = 512
 LABELS = {

@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
-from mini_engine.step.hardware import load_spec
 from PIL import Image
 
 from mini_engine.dispatch.default_ladder import default_capture_sizes
@@ -22,6 +21,7 @@ from mini_engine.model.config import named_shape
 from mini_engine.plots.canvas import BLUE, GREEN, GREY, ORANGE, VERMILION, canvas
 from mini_engine.sim.device import Device
 from mini_engine.sim.runner import SimRunner
+from mini_engine.step.hardware import load_spec
 
 MIB = 2**20
 SMALL = (64, 128, 256, 512)

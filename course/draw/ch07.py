@@ -12,10 +12,6 @@ from functools import cache
 from pathlib import Path
 
 from matplotlib.axes import Axes
-from mini_engine.step.hardware import load_spec
-from mini_engine.step.oplists import StepShape, step_ops
-from mini_engine.step.step_cost import Mode, padded_step, step_time
-from mini_engine.step.step_model import StepModel
 
 from course.draw.ch08 import draw_lanes, laid_out, lane_legend
 from mini_engine.dispatch.default_ladder import default_capture_sizes
@@ -28,6 +24,10 @@ from mini_engine.serving.replay import replay
 from mini_engine.serving.report import ServeReport
 from mini_engine.serving.request_trace import SHIPPED_TRACE, read_trace
 from mini_engine.serving.sizing import size_server
+from mini_engine.step.hardware import load_spec
+from mini_engine.step.oplists import StepShape, step_ops
+from mini_engine.step.step_cost import Mode, padded_step, step_time
+from mini_engine.step.step_model import StepModel
 
 MODE, TOP_SEQS, CONTEXT, BATCH = "FULL_AND_PIECEWISE", 256, 512, 33
 SHAPE, SPEC = named_shape("qwen3-0.6b"), load_spec("h200")

@@ -13,17 +13,6 @@ from typing import NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch, Rectangle
-from mini_engine.step.hardware import DeviceSpec, load_spec
-from mini_engine.step.oplists import OpCost, StepShape, step_ops
-from mini_engine.step.step_cost import (
-    Mode,
-    Work,
-    around,
-    input_copy,
-    kernel_us,
-    launched,
-    step_time,
-)
 
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.dispatcher import GraphDispatcher
@@ -40,6 +29,17 @@ from mini_engine.plots.canvas import (
     SKY,
     VERMILION,
     canvas,
+)
+from mini_engine.step.hardware import DeviceSpec, load_spec
+from mini_engine.step.oplists import OpCost, StepShape, step_ops
+from mini_engine.step.step_cost import (
+    Mode,
+    Work,
+    around,
+    input_copy,
+    kernel_us,
+    launched,
+    step_time,
 )
 
 COLOURS = {

@@ -11,9 +11,6 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.patches import Patch, Rectangle
-from mini_engine.step.capacity import kv_bytes_per_token
-from mini_engine.step.hardware import load_spec
-from mini_engine.step.step_model import StepModel
 
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.dispatcher import GraphDispatcher
@@ -39,6 +36,9 @@ from mini_engine.serving.sizing import size_server
 from mini_engine.sim.device import Device
 from mini_engine.sim.runner import SimRunner
 from mini_engine.sim.trace import CPU, GPU, TraceEvent
+from mini_engine.step.capacity import kv_bytes_per_token
+from mini_engine.step.hardware import load_spec
+from mini_engine.step.step_model import StepModel
 
 # (name, prompt tokens, new tokens, arrival in ms)
 REQUESTS = [("A", 200, 18, 0.0), ("B", 800, 12, 2.0), ("C", 300, 6, 9.0)]

@@ -14,12 +14,12 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.patches import Patch
-from mini_engine.step.hardware import DeviceSpec, load_spec
-from mini_engine.step.oplists import OpCost, StepShape, step_ops, step_parts
-from mini_engine.step.step_cost import Mode, around, input_copy, kernel_us, launched, step_time
 
 from mini_engine.model.config import named_shape
 from mini_engine.plots.canvas import BLUE, GREEN, GREY, ORANGE, PALE, SKY, VERMILION, canvas
+from mini_engine.step.hardware import DeviceSpec, load_spec
+from mini_engine.step.oplists import OpCost, StepShape, step_ops, step_parts
+from mini_engine.step.step_cost import Mode, around, input_copy, kernel_us, launched, step_time
 
 CONFIG = named_shape("qwen3-0.6b")
 # whose list of ops it is, on one card and one host: the engine decides what an op costs the CPU

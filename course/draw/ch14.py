@@ -12,11 +12,6 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
-from mini_engine.step.hardware import load_spec
-from mini_engine.step.oplists import StepShape, step_ops
-from mini_engine.step.step_cost import step_time
-from mini_engine.validate.published import SHIPPED_POINTS, Sheets, read_points
-from mini_engine.validate.validate import pairs, rows_of
 from PIL import Image
 
 from course.draw.ch05 import COLOURS, lanes
@@ -32,6 +27,11 @@ from mini_engine.plots.canvas import (
     percent_ticks,
 )
 from mini_engine.sim.op_timeline import op_timeline
+from mini_engine.step.hardware import load_spec
+from mini_engine.step.oplists import StepShape, step_ops
+from mini_engine.step.step_cost import step_time
+from mini_engine.validate.published import SHIPPED_POINTS, Sheets, read_points
+from mini_engine.validate.validate import pairs, rows_of
 
 CONTEXT, LONG_PROMPT = 512, 8192
 SHORT_CONTEXT = 1200  # of measured pairs: beyond, attention has grown into another step

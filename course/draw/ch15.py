@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from mini_engine.step.hardware import DeviceSpec, load_spec
-from mini_engine.step.oplists import StepShape, step_ops
-from mini_engine.step.step_cost import Mode
-
 from course.draw.ch08 import draw_lanes, laid_out, lane_legend
 from mini_engine.model.config import named_shape
 from mini_engine.plots.canvas import BLACK, PREDICTED, canvas
+from mini_engine.step.hardware import DeviceSpec, load_spec
+from mini_engine.step.oplists import StepShape, step_ops
+from mini_engine.step.step_cost import Mode
 
 
 def tools(path: Path) -> None:

@@ -1,5 +1,7 @@
 """What your launch model says of one decode step: two clocks, at six sizes of kernel."""
 
+from mini_engine.model.config import named_shape
+from mini_engine.step import step_cost
 from mini_engine.step.hardware import DeviceSpec, load_spec
 from mini_engine.step.launch_model import (
     break_even_replays,
@@ -9,9 +11,6 @@ from mini_engine.step.launch_model import (
     utilisation,
 )
 from mini_engine.step.oplists import StepShape, step_ops
-
-from mini_engine.model.config import named_shape
-from mini_engine.step import step_cost
 
 WIDTH = 40  # characters of the longest bar
 KERNELS = 257

@@ -8,6 +8,7 @@ from bisect import bisect_left
 from dataclasses import replace
 
 import pytest
+
 from mini_engine.step.hardware import DeviceSpec, load_spec
 from mini_engine.step.launch_model import (
     break_even_replays,

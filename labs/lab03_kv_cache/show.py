@@ -2,8 +2,6 @@
 
 from dataclasses import replace
 
-from mini_engine.step.hardware import load_spec
-
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.engine.batch import ScheduledBatch
 from mini_engine.engine.engine import Engine
@@ -14,6 +12,7 @@ from mini_engine.sim.device import Device
 from mini_engine.sim.generate import open_checkpoint
 from mini_engine.sim.kernels import attention_pairs
 from mini_engine.sim.runner import SimRunner
+from mini_engine.step.hardware import load_spec
 
 PROMPTS = ("Return the", "def add(a, b):", "The list has")
 LETTERS, NEW_TOKENS = "abc", 16

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
-from mini_engine.step.hardware import load_spec
 
 from labs.support.inputs import agree, frozen
 from mini_engine.dispatch.dispatcher import GraphDispatcher
@@ -30,6 +29,7 @@ from mini_engine.sim.attention import (
 from mini_engine.sim.device import Device
 from mini_engine.sim.generate import open_checkpoint
 from mini_engine.sim.runner import SimRunner
+from mini_engine.step.hardware import load_spec
 
 F32 = np.float32
 # Scores up to 100 in float32 are known to 100 · 2^-24 = 6e-6; a weight e^score carries that as its

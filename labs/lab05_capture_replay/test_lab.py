@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mini_engine.step.hardware import load_spec
 
 from labs.support.inputs import frozen
 from mini_engine.sim import kernels as k
@@ -22,6 +21,7 @@ from mini_engine.sim.device import Device
 from mini_engine.sim.graphs import GraphRunner, StaticInputs
 from mini_engine.sim.launch import Buffer, kernel
 from mini_engine.sim.memory import BLOCK_BYTES
+from mini_engine.step.hardware import load_spec
 
 WIDTH, SLOTS, TOP, MIB = 6, 40, 16, 2**20
 Batch = dict[str, np.ndarray]

@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from mini_engine.step.hardware import load_spec
 
 from mini_engine.dispatch.capture_report import CaptureReport, RungReport
 from mini_engine.sim import kernels as k
@@ -27,6 +26,7 @@ from mini_engine.sim.memory import (
     Memory,
     Segment,
 )
+from mini_engine.step.hardware import load_spec
 
 MIB, BYTES = 2**20, np.dtype(np.uint8)
 

@@ -13,8 +13,6 @@ from __future__ import annotations
 import sys
 
 import torch
-from mini_engine.step.hardware import DeviceSpec
-from mini_engine.step.oplists import OpCost
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
@@ -24,6 +22,8 @@ from labs.measuring.kernel_timing import YOURS, Calls, Case, main
 from mini_engine.cuda.kernels import linear
 from mini_engine.cuda.kernels.interpreter import INTERPRETED
 from mini_engine.model.config import ModelConfig, named_shape
+from mini_engine.step.hardware import DeviceSpec
+from mini_engine.step.oplists import OpCost
 from tests.support import kernel_shapes
 
 EPS, TYPE = 1e-6, torch.bfloat16

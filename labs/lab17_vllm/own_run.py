@@ -11,9 +11,6 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from mini_engine.step.hardware import DeviceSpec
-from mini_engine.step.oplists import StepShape, step_ops
-from mini_engine.step.step_cost import Mode, step_time
 from rich.console import Console
 from rich.table import Table
 
@@ -28,6 +25,9 @@ from labs.lab17_vllm.vllm_run import (
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.files import read_object
 from mini_engine.model.config import named_shape
+from mini_engine.step.hardware import DeviceSpec
+from mini_engine.step.oplists import StepShape, step_ops
+from mini_engine.step.step_cost import Mode, step_time
 
 
 def show_own(

@@ -22,7 +22,6 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-from mini_engine.step.hardware import load_spec
 
 from labs.lab18_debug_the_graph.service import Service
 from labs.runner import workspace
@@ -31,6 +30,7 @@ from mini_engine.sim.capture import CaptureError
 from mini_engine.sim.device import Device
 from mini_engine.sim.launch import Buffer, Node, NodeCost
 from mini_engine.sim.memory import FIRST_ADDRESS
+from mini_engine.step.hardware import load_spec
 
 BELIEFS = {
     "graphs-follow-names": "Wherever an input lies, the graph finds it by its name.",

@@ -18,9 +18,6 @@ import time
 from collections.abc import Callable, Sequence
 
 import torch
-from mini_engine.step.hardware import load_spec
-from mini_engine.step.oplists import StepShape
-from mini_engine.step.step_model import StepModel
 from rich.console import Console
 from rich.table import Table
 
@@ -40,6 +37,9 @@ from mini_engine.cuda.weights import Weights, random_weights
 from mini_engine.model.config import ModelConfig, named_shape
 from mini_engine.records.rows import Interval
 from mini_engine.serving.request_trace import SHIPPED_TRACE, read_trace
+from mini_engine.step.hardware import load_spec
+from mini_engine.step.oplists import StepShape
+from mini_engine.step.step_model import StepModel
 
 SHAPE, T_MAX, BATCHES, STEPS, ROUNDS = "qwen3-0.6b", 4096, (1, 8, 32, 128), 16, 6
 EAGER, GRAPH, PAGES = "static, eager", "static, one graph", "pages, one graph"

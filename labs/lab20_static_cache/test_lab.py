@@ -18,7 +18,6 @@ from typing import Any
 
 import pytest
 import torch
-from mini_engine.step.masked_rows import MaskedColumns, columns_of_batch
 from torch import Tensor
 
 from labs.lab20_static_cache.static_cache import (
@@ -37,6 +36,7 @@ from mini_engine.cuda.model import KVCache, Model
 from mini_engine.cuda.weights import Weights, random_weights
 from mini_engine.engine.batch import Request, RequestState
 from mini_engine.model.config import named_shape
+from mini_engine.step.masked_rows import MaskedColumns, columns_of_batch
 
 gc.freeze()  # each capture collects garbage first: it need not look through PyTorch's modules
 DEVICE = os.environ.get("LAB_DEVICE", "cpu")

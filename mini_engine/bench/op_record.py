@@ -1,7 +1,7 @@
 """The op list of anything that runs in PyTorch, recorded as it runs.
 
 In:  code that runs eagerly. Out: one `OpCost` for each op that wrote something, in order; for known
-     engines `predict/oplists.py` has such lists ready.
+     engines `step/oplists.py` has such lists ready.
 
     recorder = OpRecorder()
     with recorder:

@@ -210,7 +210,7 @@ def _show_card(result: dict[str, Any], console: Console) -> None:
     for name, figure in result["engines_figure"].items():
         console.print(
             f"{name} of PyTorch's own kernels: {figure['median']:.2f} µs ({figure['low']:.2f} to "
-            f"{figure['high']:.2f}). It belongs to an engine's file: mini_engine/engines/",
+            f"{figure['high']:.2f}). It belongs to an engine's file: mini_engine/step/engines/",
             soft_wrap=True,
         )
     console.print(f"measurements: {result['evidence']}")

@@ -20,7 +20,7 @@ one that the engine usually runs on, and the row says so. --host-from finds the 
 from one eager point of the file, which is then no longer judged itself.
 
 --fit finds the figures that nobody publishes from the shipped points alone, fits again with each
-source left out, and writes what it found, with intervals, into specs/, hosts/ and engines/. It
+source left out, and writes what it found, with intervals, into cards/, hosts/ and engines/. It
 takes minutes.
 """
 
@@ -44,7 +44,7 @@ from mini_engine.validate.validate import by_class, host_from, pairs, rows_of, s
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--points", type=Path, metavar="FILE",
-        help="measured points, in the format of predict/published/decode_points.json (default: "
+        help="measured points, in the format of validate/published/decode_points.json (default: "
         "that file)",
     )  # fmt: skip
     parser.add_argument(

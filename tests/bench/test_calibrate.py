@@ -17,17 +17,16 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from mini_engine.step.figures import FIGURES, Sheet, load_sheet, names  # noqa: E402
-from mini_engine.step.hardware import load_spec  # noqa: E402
-from mini_engine.step.oplists import OpCost  # noqa: E402
-from mini_engine.step.step_cost import step_time  # noqa: E402
-
 from mini_engine.bench import calibrate, spec_fit  # noqa: E402
 from mini_engine.bench.evidence import load_evidence, read_measurement  # noqa: E402
 from mini_engine.cli import calibrate as command  # noqa: E402
 from mini_engine.cli import main  # noqa: E402
 from mini_engine.cli.json_schema import errors  # noqa: E402
 from mini_engine.cuda.graphs.backend import graphs_for  # noqa: E402
+from mini_engine.step.figures import FIGURES, Sheet, load_sheet, names  # noqa: E402
+from mini_engine.step.hardware import load_spec  # noqa: E402
+from mini_engine.step.oplists import OpCost  # noqa: E402
+from mini_engine.step.step_cost import step_time  # noqa: E402
 from tests.support.torch_helpers import DEVICES  # noqa: E402
 
 H200, SERVER = load_sheet("card", "h200"), load_sheet("host", "server")

@@ -9,14 +9,6 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from mini_engine.step.capacity import capacity as add_up
-from mini_engine.step.capacity import floor_ms, kv_bytes_per_token, read_bytes
-from mini_engine.step.curves import itl_curve
-from mini_engine.step.figures import FOLDERS
-from mini_engine.step.hardware import load_spec
-from mini_engine.step.oplists import StepShape, step_ops
-from mini_engine.step.payoff import crossover_batch
-from mini_engine.step.step_cost import step_time
 
 from mini_engine import cli, plots
 from mini_engine.cli import capacity, crossover, ladder
@@ -26,6 +18,14 @@ from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.dispatch.ladder import CaptureLadder, optimal_ladder
 from mini_engine.model.config import named_shape
 from mini_engine.serving.ladder_cost import LadderCosts
+from mini_engine.step.capacity import capacity as add_up
+from mini_engine.step.capacity import floor_ms, kv_bytes_per_token, read_bytes
+from mini_engine.step.curves import itl_curve
+from mini_engine.step.figures import FOLDERS
+from mini_engine.step.hardware import load_spec
+from mini_engine.step.oplists import StepShape, step_ops
+from mini_engine.step.payoff import crossover_batch
+from mini_engine.step.step_cost import step_time
 from tests.support.figure_helpers import png_size
 from tests.support.vllm_vectors import label, vectors
 

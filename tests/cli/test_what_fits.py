@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mini_engine.step.figures import FOLDERS
 from rich.console import Console
 
 from mini_engine.cli import build_parser, load, main, serve
+from mini_engine.step.figures import FOLDERS
 
 ROOT = Path(__file__).parent.parent.parent
 

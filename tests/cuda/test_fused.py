@@ -17,8 +17,6 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-from mini_engine.step.oplists import StepShape, step_ops  # noqa: E402
-
 from mini_engine.bench import gate  # noqa: E402
 from mini_engine.bench.our_variants import FusedGraph, OursEager  # noqa: E402
 from mini_engine.cuda import fused as fused_file  # noqa: E402
@@ -33,6 +31,7 @@ from mini_engine.dispatch.dispatcher import GraphDispatcher  # noqa: E402
 from mini_engine.engine.batch import Request, SchedulerLimits  # noqa: E402
 from mini_engine.engine.engine import Engine  # noqa: E402
 from mini_engine.model.config import ModelConfig  # noqa: E402
+from mini_engine.step.oplists import StepShape, step_ops  # noqa: E402
 from tests.support.gate_helpers import setup_of  # noqa: E402
 from tests.support.torch_helpers import DEVICES, FAMILIES, EagerRunner  # noqa: E402
 

@@ -17,7 +17,6 @@ pytest.importorskip("triton")
 
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
-from mini_engine.step.hardware import load_spec  # noqa: E402
 
 from mini_engine.cuda import generate as writing  # noqa: E402
 from mini_engine.cuda.attention import DecodeAttention, HostAttention  # noqa: E402
@@ -38,6 +37,7 @@ from mini_engine.sim import model as sim_model  # noqa: E402
 from mini_engine.sim.generate import generate as sim_generate  # noqa: E402
 from mini_engine.sim.generate import open_checkpoint  # noqa: E402
 from mini_engine.sim.weights import load_weights as sim_weights  # noqa: E402
+from mini_engine.step.hardware import load_spec  # noqa: E402
 from tests.cuda.test_fused import random_step, weights_of  # noqa: E402
 from tests.support.torch_helpers import DEVICES, LIMITS, batch_of, step, tiny_weights  # noqa: E402
 

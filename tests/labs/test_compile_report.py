@@ -11,7 +11,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from mini_engine.step.oplists import StepShape, step_ops  # noqa: E402
 from torch import Tensor  # noqa: E402
 
 from labs.lab15_torch_compile.compile_report import Call, graph_breaks, launches, ops_of, over_calls  # noqa: E402
@@ -21,6 +20,7 @@ from mini_engine.cli.measuring import tiny_shape  # noqa: E402
 from mini_engine.cuda.graphs.backend import graphs_for  # noqa: E402
 from mini_engine.cuda.weights import random_weights  # noqa: E402
 from mini_engine.dispatch.default_ladder import default_capture_sizes  # noqa: E402
+from mini_engine.step.oplists import StepShape, step_ops  # noqa: E402
 
 
 def setup_of(layers: int) -> DecodeSetup:

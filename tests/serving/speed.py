@@ -17,15 +17,14 @@ import sys
 import time
 from collections.abc import Iterable
 
-from mini_engine.step.hardware import load_spec
-from mini_engine.step.step_model import StepModel
-
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.model.config import named_shape
 from mini_engine.serving.replay import replay
 from mini_engine.serving.report import ServeReport
 from mini_engine.serving.request_trace import TraceRequest, read_trace, synthetic_trace
 from mini_engine.serving.sizing import size_server
+from mini_engine.step.hardware import load_spec
+from mini_engine.step.step_model import StepModel
 
 
 def timed(what: str, requests: Iterable[TraceRequest], *, in_strides: bool = True) -> ServeReport:

@@ -3,6 +3,9 @@
 from dataclasses import replace
 
 import pytest
+
+from mini_engine.model.config import named_shape
+from mini_engine.serving.sizing import size_server
 from mini_engine.step.capacity import (
     activation_bytes,
     kv_bytes_per_token,
@@ -10,9 +13,6 @@ from mini_engine.step.capacity import (
     weight_bytes,
 )
 from mini_engine.step.hardware import load_spec
-
-from mini_engine.model.config import named_shape
-from mini_engine.serving.sizing import size_server
 
 CONFIG, SPEC = named_shape("qwen3-0.6b"), load_spec("h200")
 

@@ -5,15 +5,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from hypothesis import strategies as st
-from mini_engine.step.oplists import StepShape
-from mini_engine.step.step_cost import Mode
-from mini_engine.step.step_model import Line, StepModel
 
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.dispatch.modes import CUDAGraphMode
 from mini_engine.engine.batch import PREEMPTIONS, SchedulerLimits
 from mini_engine.serving.report import Served, ServeReport
 from mini_engine.serving.request_trace import TraceRequest, with_shared_prefix
+from mini_engine.step.oplists import StepShape
+from mini_engine.step.step_cost import Mode
+from mini_engine.step.step_model import Line, StepModel
 
 
 class RandomCosts(StepModel):

@@ -13,8 +13,6 @@ import pytest
 pytest.importorskip("triton", reason="Triton has no wheel for this platform")
 
 import torch
-from mini_engine.step.hardware import load_spec
-from mini_engine.step.oplists import StepShape, step_parts
 from rich.console import Console
 
 from labs.lab13_gemv import measure as lab13
@@ -23,6 +21,8 @@ from labs.measuring import ledger
 from labs.measuring.kernel_timing import YOURS, Case, time_calls
 from mini_engine.cuda.graphs.backend import graphs_for
 from mini_engine.model.config import named_shape
+from mini_engine.step.hardware import load_spec
+from mini_engine.step.oplists import StepShape, step_parts
 
 CPU, QWEN = torch.device("cpu"), named_shape("qwen3-0.6b")
 SMALL = replace(

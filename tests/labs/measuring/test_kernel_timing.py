@@ -12,8 +12,6 @@ import pytest
 pytest.importorskip("triton", reason="Triton has no wheel for this platform")
 
 import torch
-from mini_engine.step.hardware import load_spec
-from mini_engine.step.oplists import OpCost, StepShape, step_parts
 from rich.console import Console
 
 from labs.lab11_triton_fusion import measure as lab11
@@ -23,6 +21,8 @@ from labs.measuring.kernel_timing import YOURS, Case, judged, measured_table, ti
 from mini_engine.cuda.graphs.backend import graphs_for
 from mini_engine.model.config import named_shape
 from mini_engine.records.rows import Interval
+from mini_engine.step.hardware import load_spec
+from mini_engine.step.oplists import OpCost, StepShape, step_parts
 
 CPU, QWEN = torch.device("cpu"), named_shape("qwen3-0.6b")
 H200 = load_spec("h200", engine=kernel_timing.ENGINE)

@@ -21,7 +21,6 @@ import pytest
 
 pytest.importorskip("torch")
 
-from mini_engine.step.hardware import load_spec
 from rich.console import Console
 
 from labs.lab15_torch_compile.measure import RACE as COMPILE_RACE
@@ -34,6 +33,7 @@ from mini_engine.bench import evidence
 from mini_engine.bench.variants import VARIANTS
 from mini_engine.cli import build_parser
 from mini_engine.records.rows import GATE_FAILED, Interval, Row
+from mini_engine.step.hardware import load_spec
 from tests.support.bench_rows import made_up, made_up_row
 from tests.support.documents import ROOT
 

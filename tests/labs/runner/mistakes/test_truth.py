@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
-from mini_engine.step.hardware import load_spec
 
 from labs.runner.checks.checking import Report, check_texts
 from labs.runner.checks.values import alike, short
@@ -18,6 +17,7 @@ from labs.runner.cut.catalogue import Misconception, lab_number
 from labs.runner.mistakes import diagnosis
 from labs.runner.mistakes.diagnosis import diagnose, is_slip
 from labs.runner.report import in_order
+from mini_engine.step.hardware import load_spec
 
 
 def checked(number: int, *changes: tuple[str, str], wrong: str = "") -> Report:
