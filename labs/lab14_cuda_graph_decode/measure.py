@@ -23,7 +23,7 @@ from rich.table import Table
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from labs.measuring import ledger
-from labs.runner.words import command
+from labs.runner import command
 from mini_engine.cuda.graphs.backend import GraphBackend, graphs_for, why_no_bf16, why_no_gpu
 from mini_engine.cuda.graphs.capture import no_garbage_collection
 from mini_engine.cuda.weights import random_weights

@@ -38,9 +38,8 @@ from labs.lab17_vllm.vllm_run import (
 )
 from labs.measuring import ledger
 from labs.measuring.step_timing import Predictions, parsed
-from labs.runner import workspace
+from labs.runner import command, workspace
 from labs.runner.doctor import nvidia_gpu
-from labs.runner.words import command
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.measure.evidence import (
     Measurement,

@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from labs.measuring import ledger
-from labs.runner.words import command
+from labs.runner import command
 from mini_engine.cuda.graphs.backend import GraphBackend, graphs_for, why_no_bf16, why_no_gpu
 from mini_engine.cuda.graphs.capture import no_garbage_collection
 from mini_engine.cuda.model import Model

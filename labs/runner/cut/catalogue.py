@@ -132,6 +132,11 @@ class Lab:
         """The module that the learner's file stands for: `mini_engine.sim.graphs`."""
         return self.sources[file].removesuffix(".py").replace("/", ".")
 
+    @property
+    def of_the_engine(self) -> bool:
+        """Does the learner's code stand for modules of the engine, and not only the lab's own?"""
+        return any(path.startswith("mini_engine/") for path in self.sources.values())
+
     def without_words(self) -> Lab:
         """The same lab for those who want it hard: its TODOs do not say what to do."""
         return replace(self, holes=tuple(replace(hole, task=NO_WORDS) for hole in self.holes))
