@@ -1,13 +1,26 @@
 # Launch Bound. `make demo` shows what it is; `make test` proves it. Both set up .venv themselves.
+#
+# Where PYTHON's torch sees a GPU, .venv borrows that Python's packages, and neither `make demo` nor
+# `make gpu` downloads anything. Elsewhere pip fills .venv. `make clean` lets you choose again.
 
 PYTHON ?= python3
-BIN := .venv/bin
+VENV := .venv$(TORCH:%=-%)
+BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help demo labs lab notebooks jupyter book test slow bench gpu figures format clean
+SEES_GPU := -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' 2> /dev/null
+CORE = $(shell $(PYTHON) -c 'import tomllib; print(*(line.split(">")[0] for line in tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"]))')
+LACKING := -c 'import sys, importlib.util as u; lacking = [name for name in sys.argv[1:] if not u.find_spec(name)]; \
+	sys.exit(f"$(PYTHON) lacks {lacking}: install them there, or name another PYTHON" if lacking else 0)'
+# A borrowed package keeps its version. editable_mode=compat: one line with this folder's path.
+PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile \
+	--config-settings editable_mode=compat $$(test -e $(VENV)/.borrowed || echo -c constraints.txt)
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
+
+.PHONY: help demo labs notebooks book test slow gpu figures clean
 
 help:  ## What can be made
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 11
 
 demo: .venv/.core  ## Run the main job; ARGS="--help" tells the options
 	$(BIN)/python -m mini_engine demo $(ARGS)
@@ -15,32 +28,30 @@ demo: .venv/.core  ## Run the main job; ARGS="--help" tells the options
 labs: .venv/.core  ## Where you stand in the labs, and the next step
 	@$(BIN)/python -m labs
 
-lab: .venv/.core  ## One lab: make lab N=5 cuts it (or keeps yours) and checks it
-	@$(BIN)/python -m labs start $(N)
-	@$(BIN)/python -m labs check $(N) || true  # red is no error of make
-
-notebooks: .venv/.test  ## Run the notebooks again and keep their outputs; ARGS="03" runs one
-	$(BIN)/python -m notebooks $(ARGS)
-
-jupyter: .venv/.notebooks  ## Open the notebooks in JupyterLab; ARGS="--no-browser" prints the address only
+notebooks: .venv/.notebooks  ## Open the notebooks in JupyterLab; ARGS="--no-browser" prints the address only
 	PYTHONPATH="$(CURDIR)" $(BIN)/python -m jupyterlab notebooks --MappingKernelManager.root_dir="$(CURDIR)" $(ARGS)
 
 book: .venv/.test  ## Build the site into out/book; ARGS="--serve" shows it on localhost:8000
 	$(BIN)/python -m course.site $(ARGS)
 
-test: .venv/.test  ## Lint, types and the whole suite (under ten minutes on two cores)
+ifdef TORCH
+test: $(VENV)/.test
+	$(PYTEST) $(wildcard tests/cuda tests/measure tests/bench) $(ARGS)
+else
+test: .venv/.test  ## Lint, types and the whole suite; TORCH=2.11: the tests of the CUDA wing on that torch
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
+	$(PYTEST) $(ARGS)
+endif
 
-slow: .venv/.test  ## The property tests with 1,000 examples each, and every mutant of the labs
-	HYPOTHESIS_PROFILE=slow $(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
+slow: $(VENV)/.test  ## The property tests with 1,000 examples each, and every mutant of the labs
+	HYPOTHESIS_PROFILE=slow $(PYTEST) $(ARGS)
 
-bench: .venv/.core  ## Speed of the serving simulator: steps a second, growth, stride against loop
-	$(BIN)/python -m tests.serving.speed $(ARGS)
-
-gpu: .venv/.gpu  ## On a machine with an NVIDIA GPU: measure it, test on it; PYTHON=python3 names its Python
+gpu:  ## On a machine with an NVIDIA GPU: measure it, test on it; PYTHON=python3 names its Python
+	@python=$$(test -x $(BIN)/python && echo $(BIN)/python || echo $(PYTHON)); $$python $(SEES_GPU) || \
+		{ echo "make gpu: $$python has no torch that sees an NVIDIA GPU. Name a Python that has one: make clean, then make gpu PYTHON=/path/to/python3. To rehearse on a CPU: make test, then .venv/bin/python -m mini_engine gpu --device cpu"; exit 2; } >&2
+	@$(MAKE) --no-print-directory .venv/.core
 	$(BIN)/python -m mini_engine gpu $(ARGS)
 
 figures: .venv/.core  ## Draw the pictures of the README and of the chapters again
@@ -48,27 +59,27 @@ figures: .venv/.core  ## Draw the pictures of the README and of the chapters aga
 	cp out/timeline.png out/crossover.png course/figures/
 	$(BIN)/python -m course.draw
 
-format: .venv/.test  ## Let ruff write the layout
-	$(BIN)/ruff check --fix .
-	$(BIN)/ruff format .
-
 clean:  ## Remove .venv, caches and out/
-	rm -rf .venv out .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
+	rm -rf .venv .venv-* out .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
 
-.venv/.core: pyproject.toml
+# Where PYTHON is a virtual environment itself, --system-site-packages names the packages of the
+# Python beneath it, so a .pth file names those of PYTHON.
+$(VENV)/.core: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-		{ echo "$$($(PYTHON) --version) is too old: Launch Bound needs Python 3.11 or newer, try make PYTHON=python3.12"; exit 2; }
-	@$(PYTHON) make_venv.py core
+		{ echo "$$($(PYTHON) --version) is too old: Launch Bound needs Python 3.11 or newer, try make PYTHON=python3.12"; exit 2; } >&2
+	@test -e $@ || test -n "$(TORCH)" || ! $(PYTHON) $(SEES_GPU) || { \
+		$(PYTHON) -m venv --system-site-packages $(VENV) && \
+		$(PYTHON) -c 'import site; print(*site.getsitepackages(), sep="\n")' > $$(echo $(VENV)/lib/python3*/site-packages)/borrowed.pth && \
+		echo $(PYTHON) > $(VENV)/.borrowed && \
+		echo ".venv borrows the packages of $(PYTHON), whose torch sees a GPU"; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@if test -e $(VENV)/.borrowed; then $(BIN)/python $(LACKING) $(CORE); else $(PIP) $(CORE); fi
 	@touch $@
 
-.venv/.gpu: .venv/.core
-	@$(PYTHON) make_venv.py gpu
+$(VENV)/.test: $(VENV)/.core
+	@$(PIP) -e ".[test]" $(TORCH:%="torch==%.*")
 	@touch $@
 
 .venv/.notebooks: .venv/.core
-	@$(PYTHON) make_venv.py notebooks
-	@touch $@
-
-.venv/.test: .venv/.core
-	@$(PYTHON) make_venv.py test
+	@$(PIP) -e ".[notebooks]"
 	@touch $@

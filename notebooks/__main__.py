@@ -33,7 +33,7 @@ def main() -> int:
             print(error, file=sys.stderr)  # the cell, and what Python said about it
             raise ending.CheckFailed(f"{path.name}: a cell failed: {error.ename}") from None
         console.print(f"{path.relative_to(FOLDER.parent)}: outputs are fresh")
-    console.print("\nmake jupyter opens them.")
+    console.print("\nmake notebooks opens them.")
     return 0
 
 

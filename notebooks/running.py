@@ -20,7 +20,7 @@ import nbformat
 from nbclient import NotebookClient
 from nbformat import NotebookNode
 
-from mini_engine.records.whole_file import write_whole
+from mini_engine.files import write_whole
 
 FOLDER = Path(__file__).parent
 TIME_LIMIT_S = 60  # of a cell

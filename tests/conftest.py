@@ -35,7 +35,7 @@ for _name, _examples in (("default", 50), ("slow", 1000)):
     settings.register_profile(
         _name,
         max_examples=_examples,
-        deadline=None,  # a shared machine is slow at times; speed is the business of `make bench`
+        deadline=None,  # a shared machine is slow at times, and no test times anything
         derandomize=_name == "default",  # the same examples every time: a red run can be repeated
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     )
@@ -67,8 +67,8 @@ LESSONS = (
     "cuda/test_fused.py",  # and wired into a step, in graphs
     "cuda/test_attention.py",
     "cuda/test_model.py",
-    "measure/test_bench.py",  # the arms that are measured compute the same
-    "measure/",
+    "bench/test_bench.py",  # the arms that are measured compute the same
+    "bench/",
     "cuda/test_runner.py",
 )
 LIMIT_S = {"gpu": 60, "gpu_slow": 600}  # of one test; kernels are compiled in the first that runs

@@ -32,13 +32,13 @@ from mini_engine.plots.canvas import (
     canvas,
 )
 from mini_engine.predict.hardware import load_spec
-from mini_engine.records.trace import CPU, TraceEvent
 from mini_engine.sim import kernels as k
 from mini_engine.sim.capture import Graph
 from mini_engine.sim.device import Device
 from mini_engine.sim.launch import Buffer
 from mini_engine.sim.predict import LIMITS
 from mini_engine.sim.runner import SimRunner
+from mini_engine.sim.trace import CPU, TraceEvent
 
 CONTEXT = 512
 LABELS = {

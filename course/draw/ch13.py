@@ -15,8 +15,8 @@ from mini_engine.plots.validation import errors_by_class, predicted_against_meas
 from mini_engine.predict.kept_fit import read_kept
 from mini_engine.predict.published import SHIPPED_POINTS, Sheets, read_points
 from mini_engine.predict.validate import Row, by_class, rows_of
-from mini_engine.records.metrics import percentile
-from mini_engine.records.trace import CPU, GPU, TraceEvent
+from mini_engine.serving.metrics import percentile
+from mini_engine.sim.trace import CPU, GPU, TraceEvent
 
 REQUESTS, EVERY_MS, SERVICE_MS, STALL_MS, STALLED = 1000, 4.0, 2.0, 400.0, 500
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from mini_engine.cli import ending
-from mini_engine.records.whole_file import check_folder
+from mini_engine.files import check_folder
 
 ROOT = Path(__file__).parent.parent.parent
 SITE = Path(__file__).parent

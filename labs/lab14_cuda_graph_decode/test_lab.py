@@ -326,18 +326,36 @@ def test_what_a_library_does_at_its_first_call_is_not_in_the_graph() -> None:
     assert runner.replay(2).tolist() == [2, 2]
 
 
-def test_all_rungs_are_warmed_up_and_captured_on_one_new_stream() -> None:
+def test_all_rungs_are_warmed_up_and_captured_on_the_stream_of_the_runner() -> None:
     x, streams = torch.ones(4, device=graphs().device), set()
 
     def forward(rung: int) -> Tensor:
         streams.add(graphs().current_stream())
         return x[:rung] * 2
 
-    outside = graphs().current_stream()
-    runner_of(forward, [1, 2, 4]).capture()
-    assert len(streams) == 1, "one stream for all rungs, their warm-ups too"
+    outside, runner = graphs().current_stream(), runner_of(forward, [1, 2, 4])
+    runner.capture()
+    assert streams == {runner.stream}, "one stream for all rungs, their warm-ups too"
     assert outside not in streams
     assert graphs().current_stream() == outside
+
+
+@EMULATED
+def test_a_second_ladder_on_the_same_stream_costs_nothing() -> None:
+    """A pool gives memory out again only on the stream that it was allocated on."""
+    x, out = torch.ones(64, 1024, device=graphs().device), torch.ones(4, device=graphs().device)
+    pool, stream = graphs().graph_pool_handle(), graphs().Stream()
+    ladders, costs = [], []
+
+    def forward(rung: int) -> Tensor:
+        return out.copy_((x[:rung] * 2).sum())
+
+    for _ in range(2):
+        ladder = GraphRunner(graphs(), forward, [8, 64], pool, stream)
+        ladder.capture()
+        ladders.append(ladder)
+        costs.append(graphs().pool_bytes(pool))
+    assert costs[0] == costs[1], "the second ladder took memory of its own"
 
 
 def bytes_taken(sizes: Sequence[int]) -> int:

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
-from mini_engine.measure.op_record import OpRecorder
+from mini_engine.bench.op_record import OpRecorder
 
 # Products are calls into a library, into which nothing is fused by default.
 PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm"})

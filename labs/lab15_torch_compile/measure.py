@@ -28,13 +28,13 @@ from labs.lab15_torch_compile.compile_report import graph_breaks, launches, over
 from labs.lab15_torch_compile.decode_step import Batch, careless_step, draw, repaired_step, started
 from labs.measuring.step_timing import Race
 from labs.measuring.step_timing import main as race_main
+from mini_engine.bench.decode_setup import build_setup
 from mini_engine.cli.measuring import tiny_shape
 from mini_engine.cuda.graphs.backend import graphs_for
 from mini_engine.cuda.model import KVCache, Model
 from mini_engine.cuda.weights import load_weights, random_weights
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.engine.generation import SHIPPED
-from mini_engine.measure.decode_setup import build_setup
 from mini_engine.model.config import ModelConfig, named_shape
 from mini_engine.model.tokenizer import Tokenizer
 from mini_engine.predict.oplists import StepShape, step_ops

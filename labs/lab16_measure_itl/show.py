@@ -12,14 +12,14 @@ from unittest import mock
 
 import numpy as np
 
-from mini_engine.measure.intervals import (
+from mini_engine.bench.intervals import (
     held_out_percent,
     line,
     median_interval,
     pooled_interval,
     pooled_ratio,
 )
-from mini_engine.measure.timing import balanced_order, lap, paired_laps
+from mini_engine.bench.timing import balanced_order, lap, paired_laps
 
 WAKE_US = 12.0
 TRUTH = 100.0

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mini_engine.measure import intervals
-from mini_engine.measure.intervals import (
+from mini_engine.bench import intervals
+from mini_engine.bench.intervals import (
     LEAST_US,
     MAX_PROCESSES,
     STUDENT_T,
@@ -25,7 +25,7 @@ from mini_engine.measure.intervals import (
     pooled_interval,
     pooled_ratio,
 )
-from mini_engine.measure.timing import Lap, balanced_order, lap, paired_laps
+from mini_engine.bench.timing import Lap, balanced_order, lap, paired_laps
 
 TRUTH = 100.0
 

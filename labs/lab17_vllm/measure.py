@@ -40,15 +40,15 @@ from labs.measuring import ledger
 from labs.measuring.step_timing import Predictions, parsed
 from labs.runner import command, workspace
 from labs.runner.doctor import nvidia_gpu
-from mini_engine.dispatch.default_ladder import default_capture_sizes
-from mini_engine.measure.evidence import (
+from mini_engine.bench.evidence import (
     Measurement,
     load_evidence,
     new_measurement,
     write_measurement,
 )
+from mini_engine.dispatch.default_ladder import default_capture_sizes
+from mini_engine.files import read_object
 from mini_engine.predict.hardware import DeviceSpec, load_spec
-from mini_engine.records.json_file import read_json_object
 
 HERE = Path(__file__).parent
 BATCHES, CONTEXT, TOKENS = (1, 8), 512, 128
@@ -146,7 +146,7 @@ def run_variant(setup: Setup, variant: str, folder: Path) -> dict[str, Any]:
             done = subprocess.run(words, capture_output=True, text=True, timeout=BENCH_S)
             if done.returncode or not out.exists():
                 raise ValueError(f"{shlex.join(words)}: {last_lines(done.stdout + done.stderr)}")
-            found[str(batch)] = asdict(latency(read_json_object(out)))
+            found[str(batch)] = asdict(latency(read_object(out)))
     text = log.read_text(encoding="utf-8", errors="replace")
     return {
         "start_up": asdict(read_startup(text)),

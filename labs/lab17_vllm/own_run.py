@@ -23,11 +23,11 @@ from labs.lab17_vllm.vllm_run import (
     read_startup,
 )
 from mini_engine.dispatch.default_ladder import default_capture_sizes
+from mini_engine.files import read_object
 from mini_engine.model.config import named_shape
 from mini_engine.predict.hardware import DeviceSpec
 from mini_engine.predict.oplists import StepShape, step_ops
 from mini_engine.predict.step_cost import Mode, step_time
-from mini_engine.records.json_file import read_json_object
 
 
 def show_own(
@@ -69,7 +69,7 @@ def shown_result(
     path: Path, start: StartUp | None, setup: Setup, spec: DeviceSpec, console: Console
 ) -> None:
     """ITL and TPOT, beside our model's step for the same batch, context and mode."""
-    result = read_json_object(path)
+    result = read_object(path)
     try:
         found = latency(result)
     except (ValueError, KeyError) as error:

@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from mini_engine.files import read_object
 from mini_engine.model.config import ModelConfig, named_shape
 from mini_engine.predict.hardware import DeviceSpec
 from mini_engine.predict.oplists import StepShape, step_ops
 from mini_engine.predict.step_cost import step_time
-from mini_engine.records.json_file import read_json_object
 
 FILE = Path(__file__).parent / "published.json"
 
@@ -70,7 +70,7 @@ class Reconciled:
 
 def reconciled(spec: DeviceSpec) -> Reconciled:
     """The published request beside our model of its steps on `spec`."""
-    run: Any = read_json_object(FILE)["requests"]
+    run: Any = read_object(FILE)["requests"]
     context = run["prompt_tokens"] + run["new_tokens"] // 2
     ops = step_ops(gpt2_like(), StepShape.decode(run["batch"], context), "fused9")
     eager, graph = (
@@ -85,7 +85,7 @@ def reconciled(spec: DeviceSpec) -> Reconciled:
 
 def told(spec: DeviceSpec) -> list[str]:
     """All published figures and the reckoning, line by line."""
-    every: dict[str, Any] = read_json_object(FILE)
+    every: dict[str, Any] = read_object(FILE)
     run, steps, captures, r = every["requests"], every["steps"], every["captures"], reconciled(spec)
     low, high = (r.request_factor(step) for step in r.eager_range)
     return [

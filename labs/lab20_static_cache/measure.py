@@ -23,6 +23,10 @@ from rich.table import Table
 
 from labs.measuring import ledger
 from labs.runner import command
+from mini_engine.bench.decode_setup import build_setup
+from mini_engine.bench.intervals import median_interval
+from mini_engine.bench.our_variants import fused
+from mini_engine.bench.variants import OURS, PLAIN
 from mini_engine.cuda.graphs.backend import GraphBackend, graphs_for, why_no_bf16, why_no_gpu
 from mini_engine.cuda.graphs.capture import no_garbage_collection
 from mini_engine.cuda.model import Model
@@ -30,10 +34,6 @@ from mini_engine.cuda.path import no_triton
 from mini_engine.cuda.static_cache import StaticCache, decode_step
 from mini_engine.cuda.static_engine import StaticEngine
 from mini_engine.cuda.weights import Weights, random_weights
-from mini_engine.measure.decode_setup import build_setup
-from mini_engine.measure.intervals import median_interval
-from mini_engine.measure.our_variants import fused
-from mini_engine.measure.variants import OURS, PLAIN
 from mini_engine.model.config import ModelConfig, named_shape
 from mini_engine.predict.hardware import load_spec
 from mini_engine.predict.oplists import StepShape

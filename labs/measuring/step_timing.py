@@ -27,7 +27,7 @@ from rich.table import Table
 from labs.measuring import ledger
 from labs.runner import command, workspace
 from mini_engine import cli
-from mini_engine.measure.evidence import Measurement, load_evidence, read_measurement
+from mini_engine.bench.evidence import Measurement, load_evidence, read_measurement
 from mini_engine.records.rows import MEASURED, Row
 
 SHAPE, BATCHES, CONTEXT = "qwen3-0.6b", (1, 8), 512

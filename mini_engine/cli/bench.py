@@ -7,9 +7,7 @@
 The variants: transformers eager; transformers with StaticCache and torch.compile; our plain model
 eager, in pieces, as one graph, eight steps in one graph; our Triton kernels in one graph, nine or
 five a layer, with programmatic dependent launch (pdl), eight steps a replay (k8); torch.compile of
-our plain model. The arms of a benchmark are the variants that it times. In graph-5-pdl:dot the word
-behind the colon is a plan, an alternative of the kernels that is on trial: such arms run only where
---arms names them, or says plans.
+our plain model. The arms of a benchmark are the variants that it times.
 
 A variant passes a gate before it is timed: measured against float32, its logits may be no worse
 than plain bf16's, up to a margin for chance. A variant of ours that fails is not timed; a baseline
@@ -49,25 +47,24 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
-from mini_engine.cli import bench_against, measuring, options
-from mini_engine.measure.bar_judges import MAX_CONTEXT, SHAPES
-from mini_engine.measure.bar_points import bench_line
-from mini_engine.measure.bars import BATCHES, judged
-from mini_engine.measure.evidence import (
+from mini_engine.bench.bar_judges import MAX_CONTEXT, SHAPES
+from mini_engine.bench.bar_points import bench_line
+from mini_engine.bench.bars import BATCHES, judged
+from mini_engine.bench.evidence import (
     Measurement,
     new_measurement,
     read_measurement,
     write_measurement,
 )
-from mini_engine.measure.intervals import MAX_PROCESSES
+from mini_engine.bench.intervals import MAX_PROCESSES
+from mini_engine.cli import bench_against, measuring, options
 from mini_engine.records.rows import MEASURED, Row, by_point
 
 if TYPE_CHECKING:
+    from mini_engine.bench.bench import SpecFor
     from mini_engine.cuda.graphs.backend import GraphBackend
-    from mini_engine.measure.bench import SpecFor
 
-LIBRARIES = ("cublas", "cublaslt")  # of measure/blas.py, which needs torch
-PLANS = "plans"  # of --arms: every trial of a plan
+LIBRARIES = ("cublas", "cublaslt")  # of bench/blas.py, which needs torch
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -86,8 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--arms",
         type=_words,
         metavar="NAME,...",
-        help="variants to time, in this order; plans: every trial of a plan (default: all but "
-        "those; an unknown name lists them)",
+        help="variants to time, in this order (an unknown name lists them)",
     )
     parser.add_argument(
         "--against", type=_words, metavar="NAME,...", help=bench_against.help_words()
@@ -148,10 +144,10 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
 def _measure(args: argparse.Namespace, console: Console) -> Path:
     """The file, with everything in it that was asked for."""
     backend = measuring.backend_of(args.device, "bench", None if args.process else console)
+    from mini_engine.bench import blas
+    from mini_engine.bench.bench import check_names
+    from mini_engine.bench.spec_fit import base_name
     from mini_engine.cli import bench_file
-    from mini_engine.measure import blas
-    from mini_engine.measure.bench import check_names
-    from mini_engine.measure.spec_fit import base_name
 
     _fill_in(args, backend)
     deadline = time.monotonic() + 60 * args.minutes if args.minutes else None
@@ -237,19 +233,18 @@ def show(result: dict[str, Any], console: Console) -> None:
 
 def _fill_in(args: argparse.Namespace, backend: GraphBackend) -> None:
     """Defaults that depend on the device and on --quick."""
+    from mini_engine.bench.variants import BLAS_ARMS, VARIANTS
     from mini_engine.cli import bench_file
-    from mini_engine.measure.variants import BLAS_ARMS, PLAN_ARMS, VARIANTS
 
     emulated = backend.emulated
     small = args.quick or emulated
     slow = {"compile-max-autotune", "compile-default"} if args.quick else set()
-    usual = [name for name in VARIANTS if name not in (*slow, *PLAN_ARMS, *BLAS_ARMS)]
+    usual = [name for name in VARIANTS if name not in (*slow, *BLAS_ARMS)]
     words = args.arms or ([] if args.against else usual)
-    named = [PLAN_ARMS if word == PLANS else (word,) for word in words]
     args.shape = args.shape or (["tiny"] if emulated else list(SHAPES[:1] if small else SHAPES))
     args.batch = args.batch or ([1, 2] if emulated else [1, 8] if small else list(BATCHES))
     args.context = args.context or [40 if emulated else MAX_CONTEXT]
-    args.arms = list(dict.fromkeys(name for names in named for name in names))
+    args.arms = list(dict.fromkeys(words))
     args.rounds = args.rounds or (2 if emulated else 8 if small else 20)
     args.steps = args.steps or (4 if emulated else 32)
     args.processes = args.processes or (1 if small else 3)

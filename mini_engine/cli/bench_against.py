@@ -21,11 +21,11 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from mini_engine.bench.evidence import read_measurement, write_measurement
+from mini_engine.bench.others import EAGER, KINDS, NAMES, OURS, kind_of
+from mini_engine.bench.others.protocol import KEPT_BACK
+from mini_engine.bench.others_table import beside, cells, joined, wants
 from mini_engine.cli.bench_file import config_of
-from mini_engine.measure.evidence import read_measurement, write_measurement
-from mini_engine.measure.others import EAGER, KINDS, NAMES, OURS, kind_of
-from mini_engine.measure.others.protocol import KEPT_BACK
-from mini_engine.measure.others_table import beside, cells, joined, wants
 from mini_engine.records.other_rows import OtherRow
 from mini_engine.records.rows import MEASURED, Point
 
@@ -55,7 +55,7 @@ def parsed(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
 
 def check(args: argparse.Namespace) -> None:
     """Raises ValueError for what no engine could do, before anything is measured."""
-    from mini_engine.measure.others.compare import new_tokens
+    from mini_engine.bench.others.compare import new_tokens
 
     parsed(args.against)
     for word in args.shape:
@@ -78,7 +78,7 @@ def measure(
 ) -> Iterator[tuple[OtherRow, str]]:
     """(row, "process 1 of 2") for every process, each once it is in the file. None starts after
     the deadline, a time of `time.monotonic()`."""
-    from mini_engine.measure.others.compare import SECONDS, Work, compare
+    from mini_engine.bench.others.compare import SECONDS, Work, compare
 
     if not emulated:
         give_memory_back()
@@ -124,7 +124,7 @@ def _wanted(rows: Mapping[Key, OtherRow], point: Point, engine: str, process: in
 
 def listed() -> list[dict[str, str]]:
     """Every engine: what is here, how it is installed, what -eager switches."""
-    from mini_engine.measure.others.child import not_installed, version_of
+    from mini_engine.bench.others.child import not_installed, version_of
 
     found = []
     for name, kind in KINDS.items():

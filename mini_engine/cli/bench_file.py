@@ -24,10 +24,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mini_engine.bench.bench_check import check_bench
+from mini_engine.bench.evidence import Measurement, continued, read_measurement, write_measurement
+from mini_engine.bench.table import OVER, joined, wants
 from mini_engine.cli import measuring
-from mini_engine.measure.bench_check import check_bench
-from mini_engine.measure.evidence import Measurement, continued, read_measurement, write_measurement
-from mini_engine.measure.table import OVER, joined, wants
 from mini_engine.model.config import ModelConfig
 from mini_engine.predict.hardware import DeviceSpec
 from mini_engine.records.rows import NOT_RUN, Point, Row
@@ -131,9 +131,9 @@ def _header(
     spec_for: Callable[[str], DeviceSpec],
 ) -> Measurement:
     """The measurement with what all rows share. Measures the bandwidth of a copy."""
-    from mini_engine.measure.blas import preferred
-    from mini_engine.measure.calibrate import copy_bandwidth, sizes_for
-    from mini_engine.measure.variants import ANCHOR, VARIANTS
+    from mini_engine.bench.blas import preferred
+    from mini_engine.bench.calibrate import copy_bandwidth, sizes_for
+    from mini_engine.bench.variants import ANCHOR, VARIANTS
 
     of_anchor = spec_for(VARIANTS[ANCHOR].engine)
     figures = {
@@ -193,8 +193,8 @@ def _measured(
     """The rows of this process; a shape's weights are made when they are needed."""
     import torch
 
+    from mini_engine.bench.bench import Effort, bench_point
     from mini_engine.cuda.weights import no_room
-    from mini_engine.measure.bench import Effort, bench_point
 
     deadline = time.monotonic() + 60 * args.minutes if args.minutes else None
     effort = Effort(args.rounds, args.steps, deadline)

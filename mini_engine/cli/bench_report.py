@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from mini_engine import plots
+from mini_engine.bench import bars
+from mini_engine.bench.bar_points import bench_line
+from mini_engine.bench.bench_check import check_bench
+from mini_engine.bench.evidence import Measurement, read_measurement, without_paths
+from mini_engine.bench.table import markdown
 from mini_engine.cli import CheckFailed
-from mini_engine.measure import bars
-from mini_engine.measure.bar_points import bench_line
-from mini_engine.measure.bench_check import check_bench
-from mini_engine.measure.evidence import Measurement, read_measurement, without_paths
-from mini_engine.measure.table import markdown
+from mini_engine.files import write_whole
 from mini_engine.records.measured import Origin, ablation, measured_steps, of_one_place, origin_of
 from mini_engine.records.rows import NOT_RUN, Row
-from mini_engine.records.whole_file import write_whole
 
 MEASURES = (
     "quick", "batch", "arms", "against", "rounds", "steps", "processes", "minutes", "blas", "spec",

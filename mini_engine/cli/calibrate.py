@@ -40,9 +40,9 @@ from rich.console import Console
 from rich.table import Table
 
 from mini_engine.cli import measuring, options
+from mini_engine.files import write_whole
 from mini_engine.predict.figures import FIGURES, load_sheet
 from mini_engine.predict.hardware import load_spec, spec_names
-from mini_engine.records.whole_file import write_whole
 
 BASE_HOST = "server"  # where the figures of a host come from that are not measured
 HOST_STEPS = 300  # of --host: a second or less
@@ -87,8 +87,8 @@ def _host_alone(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     measuring.backend_of("cpu", "calibrate --host")
     import torch
 
-    from mini_engine.measure import spec_fit
-    from mini_engine.measure.calibrate import op_on_cpu_us
+    from mini_engine.bench import spec_fit
+    from mini_engine.bench.calibrate import op_on_cpu_us
 
     out: Path = args.out or Path("out/my-host.json")
     with console.status("measuring"):
@@ -119,10 +119,10 @@ def _card_and_host(args: argparse.Namespace, console: Console) -> dict[str, Any]
             "there: give another file"
         )
     backend = measuring.backend_of(args.device, "calibrate", console)
-    from mini_engine.measure import spec_fit
-    from mini_engine.measure.calibrate import measure, sizes_for
-    from mini_engine.measure.evidence import CALIBRATED, new_measurement, write_measurement
-    from mini_engine.measure.pdl_gap import PDL, PLAIN, SAVED
+    from mini_engine.bench import spec_fit
+    from mini_engine.bench.calibrate import measure, sizes_for
+    from mini_engine.bench.evidence import CALIBRATED, new_measurement, write_measurement
+    from mini_engine.bench.pdl_gap import PDL, PLAIN, SAVED
 
     command = measuring.command_line(args.typed)
     measurement = new_measurement("calibration", backend.device.type, command, {})

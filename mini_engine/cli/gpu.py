@@ -4,13 +4,13 @@
   python -m mini_engine gpu --stages arms,chain --minutes 4
   python -m mini_engine gpu report             # the summary again, nothing is measured
   python -m mini_engine gpu publish            # evidence into course/measurements, tables filled in
-  python -m mini_engine gpu chain --shape qwen3-1.7b --plan base,dot
+  python -m mini_engine gpu chain --shape qwen3-1.7b
   python -m mini_engine gpu environment
 
 A run has stages: which machine this is (environment), what it charges (calibrate), the kernels that
 follow, compiled on all CPUs (warm), how long a step takes in each of the ways that matter (arms),
 each kernel alone at its place and the step without it (chain), prompts in our FlashAttention and in
-PyTorch's (prefill), the alternatives of the kernels side by side (plans), the GPU's tests (pytest),
+PyTorch's (prefill), single kernels beside PyTorch's (kernels), the GPU's tests (pytest),
 torch.compile (compile), and with the time that is left a profiler's trace, larger batches and the
 slow tests (rest). Each has a deadline, and its result is in a file before the next one begins. So a
 run may be cut at any moment, by Ctrl-C or because the machine is taken away. The same line goes on,
@@ -27,7 +27,6 @@ as such, and no evidence.
 
 `chain`, `prefill` and `environment` are stages by themselves. `chain` takes the decode step apart:
 a kernel alone tells its bytes a second and its latency, the step without it what it really costs.
-A plan (--plan) is a named alternative of the kernels (mini_engine/cuda/kernels/plans.py).
 """
 
 from __future__ import annotations
@@ -39,19 +38,18 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from mini_engine.cli import CheckFailed, measuring, options
-from mini_engine.cuda.kernels.plans import BASE, PLANS, plan_of
-from mini_engine.measure.evidence import (
+from mini_engine.bench.evidence import (
     continued,
     load_evidence,
     new_measurement,
     read_measurement,
     write_measurement,
 )
-from mini_engine.measure.first_run import CONTEXT, MODELS, SECONDS, first_run
-from mini_engine.measure.stages import DONE, WAITING, Outcome, Stage, read_state
-from mini_engine.measure.stages import run as run_stages
-from mini_engine.measure.summary import prompt_told, summary
+from mini_engine.bench.first_run import CONTEXT, MODELS, SECONDS, first_run
+from mini_engine.bench.stages import DONE, WAITING, Outcome, Stage, read_state
+from mini_engine.bench.stages import run as run_stages
+from mini_engine.bench.summary import prompt_told, summary
+from mini_engine.cli import CheckFailed, measuring, options
 from mini_engine.predict.hardware import load_spec
 
 if TYPE_CHECKING:
@@ -85,10 +83,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--context", type=options.positive,
         help="chain: tokens of context (default: 512, emulated 40)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--plan", type=_words, metavar="NAME,...", default=[BASE],
-        help=f"chain: plans, of {', '.join(PLANS)} (default: {BASE})",
     )  # fmt: skip
     parser.add_argument(
         "--rounds", type=options.positive, default=6, help="chain, prefill: laps, an even number"
@@ -172,8 +166,8 @@ def _result(folder: Path, outcomes: list[Outcome]) -> dict[str, Any]:
 
 def _publish(folder: Path) -> dict[str, Any]:
     """Into the tree that this command was started in."""
-    from mini_engine.measure.publish import publish
-    from mini_engine.measure.spec_fit import base_name
+    from mini_engine.bench.publish import publish
+    from mini_engine.bench.spec_fit import base_name
 
     environment = folder / "environment.json"
     if not environment.exists():
@@ -192,7 +186,7 @@ def _part(args: argparse.Namespace, backend: GraphBackend, console: Console) -> 
     line = measuring.command_line(args.typed)
     measurement = new_measurement(args.part, backend.device.type, line, {})
     if args.part == "environment":
-        from mini_engine.measure.environment import environment
+        from mini_engine.bench.environment import environment
 
         figures = environment(backend)
         write_measurement(out, replace(measurement, figures=figures))
@@ -208,7 +202,7 @@ def _part(args: argparse.Namespace, backend: GraphBackend, console: Console) -> 
 
 def _warm(args: argparse.Namespace, backend: GraphBackend, console: Console) -> dict[str, Any]:
     """One shape and one variant here, more of them in processes of their own."""
-    from mini_engine.measure.warm import pairs_of, warm, warm_all
+    from mini_engine.bench.warm import pairs_of, warm, warm_all
 
     shapes = args.shape or (["tiny"] if backend.emulated else list(MODELS))
     pairs = pairs_of(shapes, args.arms or ["graph-5"])
@@ -234,14 +228,12 @@ def _chain(
     """Every link as soon as it is known; those that the file has are kept."""
     import torch
 
-    from mini_engine.measure.calibrate import copy_bandwidth, sizes_for
-    from mini_engine.measure.chain import chain, touched
-    from mini_engine.measure.decode_setup import BLOCK_SIZE, build_setup
+    from mini_engine.bench.calibrate import copy_bandwidth, sizes_for
+    from mini_engine.bench.chain import KERNELS, chain
+    from mini_engine.bench.decode_setup import BLOCK_SIZE, build_setup
 
     shapes = args.shape or (["tiny"] if backend.emulated else list(MODELS))
     context = args.context or (40 if backend.emulated else CONTEXT)
-    for plan in args.plan:
-        plan_of(plan)
     line = measuring.command_line(args.typed)
     measurement = new_measurement("chain", backend.device.type, line, {})
     copy = copy_bandwidth(backend, sizes_for(backend, quick=True))
@@ -249,25 +241,24 @@ def _chain(
     if out.exists():
         measurement = continued(out, read_measurement(out), measurement)
         figures = dict(measurement.figures)
-    places = ("shape", "plan", "context", "kernel")
+    places = ("shape", "context", "kernel")
     known = {tuple(one[name] for name in places) for one in figures["links"]}
     for shape in shapes:
         config = replace(measuring.shape_of(shape), dtype="bfloat16")
         weights = measuring.weights_of(shape, config, backend, torch.bfloat16)
         room = context + args.steps + BLOCK_SIZE
         setup = build_setup(backend, weights, 1, context, room)
-        for plan in args.plan:
-            todo = [k for k in touched(plan) if (config.name, plan, context, k) not in known]
-            for link in chain(
-                backend, setup, copy["median"], todo, plan, steps=args.steps, rounds=args.rounds
-            ):
-                one = {"shape": config.name, "context": context, **link.as_json()}
-                figures["links"] = [*figures["links"], one]
-                write_measurement(out, replace(measurement, figures=figures))
-                console.print(
-                    f"{config.name} {plan} {link.kernel}: alone {link.alone.median:.2f} µs, "
-                    f"{link.gb_s:,.0f} GB/s; left out {link.left_out.median:.2f} µs"
-                )
+        todo = [k for k in KERNELS if (config.name, context, k) not in known]
+        for link in chain(
+            backend, setup, copy["median"], todo, steps=args.steps, rounds=args.rounds
+        ):
+            one = {"shape": config.name, "context": context, **link.as_json()}
+            figures["links"] = [*figures["links"], one]
+            write_measurement(out, replace(measurement, figures=figures))
+            console.print(
+                f"{config.name} {link.kernel}: alone {link.alone.median:.2f} µs, "
+                f"{link.gb_s:,.0f} GB/s; left out {link.left_out.median:.2f} µs"
+            )
         del setup, weights
     return figures
 
@@ -277,9 +268,9 @@ def _prefill(
 ) -> dict[str, Any]:
     import torch
 
-    from mini_engine.measure.calibrate import copy_bandwidth, sizes_for
-    from mini_engine.measure.prompts import ON_A_GPU, REHEARSAL, prompt_rows
-    from mini_engine.measure.spec_fit import base_name
+    from mini_engine.bench.calibrate import copy_bandwidth, sizes_for
+    from mini_engine.bench.prompts import ON_A_GPU, REHEARSAL, prompt_rows
+    from mini_engine.bench.spec_fit import base_name
 
     copy, rows = copy_bandwidth(backend, sizes_for(backend, quick=True)), []
     card = load_spec("laptop-cpu" if backend.emulated else base_name(gpu) or "h200")

@@ -37,8 +37,8 @@ from mini_engine.dispatch.default_ladder import PERFORMANCE_MODES, default_captu
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.dispatch.ladder import CaptureLadder, LadderPoint
 from mini_engine.dispatch.modes import CUDAGraphMode
+from mini_engine.files import read_object
 from mini_engine.predict.stored import as_it_is
-from mini_engine.records.json_file import read_json_object
 from mini_engine.serving.ladder_cost import LadderCosts
 
 MIB = 1 << 20
@@ -275,7 +275,7 @@ def read_histogram(word: str) -> dict[int, int]:
     such an object, itself or under "steps_by_rows". ValueError names the bad entry."""
     if ":" in word and not word.endswith(".json"):
         return _counts((part.partition(":")[::2] for part in word.split(",") if part.strip()), word)
-    data = read_json_object(Path(word))
+    data = read_object(Path(word))
     held = data.get(KEY, data)
     if not isinstance(held, dict):
         raise ValueError(f"{word}: {KEY} is {held!r:.40}, expected an object of rows and steps")

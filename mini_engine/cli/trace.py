@@ -33,9 +33,9 @@ from mini_engine.cli import measuring, options
 from mini_engine.model.config import SHAPES, ModelConfig
 from mini_engine.predict.hardware import load_spec, spec_names
 from mini_engine.predict.room import check_batch
-from mini_engine.records.trace import CPU, GPU, TraceEvent, busy_us, read_trace, write_trace
 from mini_engine.sim.op_timeline import op_timeline
 from mini_engine.sim.predict import HF_EAGER, Service, predict
+from mini_engine.sim.trace import CPU, GPU, TraceEvent, busy_us, read_trace, write_trace
 
 if TYPE_CHECKING:
     from mini_engine.cuda.graphs.backend import GraphBackend
@@ -190,11 +190,11 @@ def _side_by_side(
             "bench --arms hf-eager"
         )
     backend = measuring.backend_of(args.device, "trace --backend cuda", console)
+    from mini_engine.bench.evidence import gpu_name
+    from mini_engine.bench.profile import process_name, profile_step
+    from mini_engine.bench.spec_fit import base_name
+    from mini_engine.bench.variants import OURS, PLAIN
     from mini_engine.cuda.path import Kernels, why_plain
-    from mini_engine.measure.evidence import gpu_name
-    from mini_engine.measure.profile import process_name, profile_step
-    from mini_engine.measure.spec_fit import base_name
-    from mini_engine.measure.variants import OURS, PLAIN
 
     gpu = gpu_name(backend.device.type)
     known = "laptop-cpu" if backend.emulated else base_name(gpu)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from typing import Any, NoReturn
 
-from mini_engine.records.did_you_mean import did_you_mean
+from mini_engine.files import did_you_mean
 
 
 class Once(argparse._StoreAction):

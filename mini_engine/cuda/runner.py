@@ -64,17 +64,20 @@ class TorchRunner:
         largest = max([limits.max_num_batched_tokens, *pieces, *full])
         self.inputs = StaticInputs(limits, largest, backend.device)
         self.host_blocks = HostBlocks(model.cache, limits.host_blocks, backend)
-        self.pool = backend.graph_pool_handle()
-        self.piecewise = PiecewiseGraphRunner(backend, self._piecewise_forward, pieces, self.pool)
-        mixed = [] if dispatcher.mode.separate_routine() else full
-        self.mixed = GraphRunner(backend, self._mixed_forward, mixed, self.pool)
-        decodes = [rung for rung in full if rung <= limits.max_num_seqs]
-        self.full = GraphRunner(backend, partial(self._decode_forward, 1), decodes, self.pool)
-        steps = limits.steps_per_replay
-        several = decodes if steps > 1 else []
-        self.several = GraphRunner(
-            backend, partial(self._decode_forward, steps), several, self.pool
+        # One pool and one stream for all ladders: an allocator that keeps blocks apart by stream
+        # would share nothing between two.
+        self.pool, stream = backend.graph_pool_handle(), backend.Stream()
+        self.piecewise = PiecewiseGraphRunner(
+            backend, self._piecewise_forward, pieces, self.pool, stream
         )
+        mixed = [] if dispatcher.mode.separate_routine() else full
+        self.mixed = GraphRunner(backend, self._mixed_forward, mixed, self.pool, stream)
+        decodes = [rung for rung in full if rung <= limits.max_num_seqs]
+        one_step = partial(self._decode_forward, 1)
+        self.full = GraphRunner(backend, one_step, decodes, self.pool, stream)
+        several_steps = partial(self._decode_forward, limits.steps_per_replay)
+        several = decodes if limits.steps_per_replay > 1 else []
+        self.several = GraphRunner(backend, several_steps, several, self.pool, stream)
         self._started = time.perf_counter()
 
     @property

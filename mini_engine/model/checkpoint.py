@@ -19,10 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
+from mini_engine.files import in_short, parse_json, read_object
 from mini_engine.model.config import ModelConfig
-from mini_engine.model.fields import Fields, in_short
+from mini_engine.model.fields import Fields
 from mini_engine.model.quantization import Expected
-from mini_engine.records.json_file import parse_json, read_json_object
 
 EMBED, FINAL_NORM, LM_HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
 DTYPES = ("F32", "F16", "BF16")
@@ -205,7 +205,7 @@ def _read_folder(folder: Path) -> dict[str, StoredTensor]:
 
 def _read_shards(index: Path) -> dict[str, StoredTensor]:
     """The tensors of all shards. The index's `weight_map`: tensor name -> file beside the index."""
-    fields = Fields(read_json_object(index))
+    fields = Fields(read_object(index))
     try:
         weight_map = fields.object("weight_map")
         shard_of = {name: weight_map.text(name) for name in weight_map.names()}

@@ -19,11 +19,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from mini_engine.files import read_object
 from mini_engine.model.fields import Fields, cut
 from mini_engine.model.not_computed import MAX_LAYERS, refuse_what_is_not_computed
 from mini_engine.model.quantization import StoredQuantization, read_quantization
 from mini_engine.model.rope import RopeScaling, read_rope_scaling, read_rope_theta, rope_frequencies
-from mini_engine.records.json_file import read_json_object
 
 FAMILIES = ("qwen2", "qwen3", "llama")
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
@@ -143,11 +143,11 @@ class ModelConfig:
         path = folder / "config.json"
         if not path.is_file():
             raise ValueError(f"{path}: missing; a checkpoint folder holds one beside its weights")
-        config = cls.from_dict(read_json_object(path), str(path), folder.resolve().name)
+        config = cls.from_dict(read_object(path), str(path), folder.resolve().name)
         generation = folder / "generation_config.json"
         if not generation.is_file():
             return config
-        ends = Fields(read_json_object(generation))
+        ends = Fields(read_object(generation))
         try:
             return replace(
                 config, eos_token_ids=ends.integers("eos_token_id") or config.eos_token_ids

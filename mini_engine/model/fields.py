@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NoReturn, TypeVar
 
+from mini_engine.files import in_short
+
 T = TypeVar("T")
 
 
@@ -98,15 +100,6 @@ def refuse_two(one: str, value: object, other: str, another: object) -> NoReturn
         f"{one} is {in_short(value)} and {other} is {in_short(another)}: both mean the same, so "
         "leave one out"
     )
-
-
-def in_short(value: object) -> str:
-    """A value out of a file, for an error message: its repr, and of a long one the beginning."""
-    try:
-        text = repr(value)
-    except RecursionError:
-        return f"a {type(value).__name__} nested too deeply"
-    return cut(text, 60)
 
 
 def cut(text: str, most: int) -> str:

@@ -6,7 +6,8 @@ In:  its fields. Out: nothing, or a ValueError by the name of the field: without
 
 from __future__ import annotations
 
-from mini_engine.model.fields import Fields, in_short
+from mini_engine.files import in_short
+from mini_engine.model.fields import Fields
 
 MAX_LAYERS = 1000  # the largest models so far have 126
 

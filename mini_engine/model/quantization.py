@@ -19,7 +19,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mini_engine.model.fields import Fields, in_short
+from mini_engine.files import in_short
+from mini_engine.model.fields import Fields
 
 FIELD = "quantization_config"
 METHODS = ("awq", "gptq")

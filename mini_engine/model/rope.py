@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from mini_engine.model.fields import Fields, in_short, refuse_two
+from mini_engine.files import in_short
+from mini_engine.model.fields import Fields, refuse_two
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from mini_engine.records.whole_file import check_out, write_whole
+from mini_engine.files import check_out, write_whole
 
 BLACK, GREY, PALE = "#000000", "#7F7F7F", "#D9D9D9"
 ORANGE, VERMILION, YELLOW = "#E69F00", "#D55E00", "#F0E442"

@@ -30,7 +30,7 @@ from mini_engine.plots.canvas import (
     VERMILION,
     canvas,
 )
-from mini_engine.records.trace import CPU, GPU, LANES, TraceEvent, busy_us
+from mini_engine.sim.trace import CPU, GPU, LANES, TraceEvent, busy_us
 
 COLOURS = {  # category: colour and what the legend calls it
     "host": (GREY, "CPU: engine"),

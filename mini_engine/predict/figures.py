@@ -29,10 +29,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mini_engine.model.fields import in_short
+from mini_engine.files import did_you_mean, in_short, read_object
 from mini_engine.predict.oplists import STYLES
-from mini_engine.records.did_you_mean import did_you_mean
-from mini_engine.records.json_file import read_json_object
 
 ROOM = Path(__file__).parent.parent
 KINDS = ("datasheet", "measured", "quoted", "borrowed", "derived", "assumed", "fitted")
@@ -116,7 +114,7 @@ def _one(kind: str) -> str:
 
 def read_sheet(kind: str, path: Path) -> Sheet:
     """Read and check one file."""
-    data = read_json_object(path)
+    data = read_object(path)
     for name in sorted(set(data) - EXTRAS[kind] - set(TEXTS[kind]) - set(FIGURES[kind])):
         home = [other for other in FIGURES if name in {*FIGURES[other], *TEXTS[other]}]
         advice = f"it belongs to {_one(home[0])}" if home else "take it out or mend its name"

@@ -14,11 +14,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from mini_engine.files import write_whole
 from mini_engine.predict.figures import FOLDERS
 from mini_engine.predict.fit import Fit
 from mini_engine.predict.published import KEPT, Point, Sheets
 from mini_engine.predict.validate import GROUPS, quantile
-from mini_engine.records.whole_file import write_whole
 
 COMMAND = "python -m mini_engine validate --fit"
 

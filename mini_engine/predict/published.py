@@ -19,6 +19,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from mini_engine.files import read_json
 from mini_engine.model.config import SHAPES
 from mini_engine.predict.figures import Figure, Sheet, load_sheet, names
 from mini_engine.predict.formats import FORMATS, PUBLISHED, stored_as
@@ -26,7 +27,6 @@ from mini_engine.predict.hardware import DeviceSpec, put_together
 from mini_engine.predict.oplists import StepShape
 from mini_engine.predict.step_cost import Mode
 from mini_engine.predict.step_model import StepModel
-from mini_engine.records.json_file import read_json
 
 SHIPPED_POINTS = Path(__file__).parent / "published" / "decode_points.json"
 QUANTISED_POINTS = SHIPPED_POINTS.with_name("quantised_points.json")  # in no fit

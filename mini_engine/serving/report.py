@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher
 from mini_engine.engine.prefix_cache import Hits
 from mini_engine.engine.scheduler import SchedulerLimits
-from mini_engine.records.metrics import LogHistogram, padding_waste
+from mini_engine.serving.metrics import LogHistogram, padding_waste
 from mini_engine.serving.request_trace import TraceRequest
 from mini_engine.serving.stride import Stride
 

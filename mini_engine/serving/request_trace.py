@@ -25,7 +25,6 @@ from pathlib import Path
 from statistics import NormalDist
 from typing import TextIO
 
-from mini_engine.records.json_file import Repeated, each_once
 from mini_engine.serving.packed_requests import PackedRequests
 from mini_engine.serving.packed_requests import TraceRequest as TraceRequest
 
@@ -144,7 +143,6 @@ def with_shared_prefix(
 
 
 _FIELDS_OF = itemgetter(*FIELDS)
-_DECODE = json.JSONDecoder().raw_decode
 _NO_COUNT = "is not a whole number of at least 1"
 
 Row = tuple[int, str]
@@ -244,17 +242,7 @@ def _parse_json(line: str) -> Parsed:
 
 def _json_object(line: str) -> dict[str, object]:
     try:
-        row, end = _DECODE(line)
-    except (ValueError, RecursionError):
-        row, end = None, 0
-    if isinstance(row, dict) and line[end:] in ("\n", "") and line.count(":") == len(row):
-        return row
-    # Rare, and takes twice as long: space behind it, or more colons than fields, of which one may
-    # stand twice.
-    try:
-        row = json.loads(line, object_pairs_hook=each_once)
-    except Repeated:
-        raise
+        row = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"not JSON: {error}") from None
     if not isinstance(row, dict):

@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from mini_engine.predict.step_model import Line
-from mini_engine.records.metrics import LogHistogram
+from mini_engine.serving.metrics import LogHistogram
 
 
 @dataclass(frozen=True, slots=True)

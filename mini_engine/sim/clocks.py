@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from mini_engine.records.trace import CPU, GPU, TraceEvent
+from mini_engine.sim.trace import CPU, GPU, TraceEvent
 
 
 @dataclass

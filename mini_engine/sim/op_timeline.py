@@ -20,9 +20,9 @@ from itertools import groupby
 from mini_engine.predict.hardware import DeviceSpec
 from mini_engine.predict.oplists import OpCost
 from mini_engine.predict.step_cost import MODES, Mode, around
-from mini_engine.records.trace import TraceEvent
 from mini_engine.sim.device import Device
 from mini_engine.sim.launch import cost_kernel
+from mini_engine.sim.trace import TraceEvent
 
 
 def op_timeline(

@@ -14,6 +14,8 @@ import gc
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from mini_engine.dispatch.capture_report import CaptureReport
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher
@@ -30,11 +32,10 @@ from mini_engine.predict.hardware import DeviceSpec
 from mini_engine.predict.launch_model import break_even_replays
 from mini_engine.predict.oplists import StepShape, step_ops
 from mini_engine.predict.step_cost import around
-from mini_engine.records.metrics import percentile
-from mini_engine.records.trace import TraceEvent
 from mini_engine.sim.device import Device
 from mini_engine.sim.op_timeline import launch_ops
 from mini_engine.sim.runner import SimRunner
+from mini_engine.sim.trace import TraceEvent
 
 HF_EAGER = "HF eager"
 # vLLM 0.33's defaults on most cards (EngineArgs.get_batch_defaults; 1,024 and 8,192 for a server on
@@ -133,8 +134,8 @@ def predict(
         gpu_us=busy["GPU"],
         itl_us=itl_us,
         utilisation=busy["GPU"] / itl_us,
-        itl_p50_us=percentile(itls, 50),
-        itl_p99_us=percentile(itls, 99),
+        itl_p50_us=float(np.percentile(itls, 50, method="inverted_cdf")),
+        itl_p99_us=float(np.percentile(itls, 99, method="inverted_cdf")),
         graphs=report.graphs,
         capture_us=report.time_us,
         graph_bytes=report.bytes,

@@ -208,13 +208,6 @@ def test_ctrl_c_while_a_program_imports_is_one_line(
     assert line.endswith(": interrupted")
 
 
-def test_making_the_environment_refuses_what_it_cannot_make() -> None:
-    words = [sys.executable, "make_venv.py", "cores"]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
-    expected = "make_venv: 'cores': expected core, gpu, notebooks or test\n"
-    assert (done.returncode, done.stderr) == (2, expected)
-
-
 def test_ctrl_c_while_a_program_works_is_one_line_whoever_catches_it() -> None:
     program = (
         "import sys, time; from mini_engine.cli import ending\n"

@@ -11,13 +11,11 @@ import nbformat
 import pytest
 from nbclient.exceptions import CellTimeoutError
 
-from make_venv import requirements
 from notebooks import running
 from notebooks.running import FOLDER, fresh, spoken
 from tests.support.documents import ROOT
 
 NOTEBOOKS = sorted(FOLDER.glob("[0-9][0-9]-*.ipynb"))
-EXTRAS = ("notebooks", "cells", "test")
 LINK = re.compile(r"\]\(([^)#]+)(#[^)]*)?\)")
 
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -28,7 +26,7 @@ def test_a_notebook_runs_and_says_what_it_is_committed_with(path: Path) -> None:
     """Predictions are the same everywhere; cells tagged `varies` hold timings."""
     kept = dict(spoken(nbformat.read(path, as_version=4)))
     for cell, said in spoken(fresh(path)):
-        assert said == kept[cell], f"{path.name}, cell {cell}: run `make notebooks` again"
+        assert said == kept[cell], f"{path.name}, cell {cell}: run `python -m notebooks` again"
 
 
 def test_a_reply_may_be_late_and_a_cell_without_end_is_ended(
@@ -69,22 +67,15 @@ def test_a_notebook_begins_with_its_question_and_links_lead_somewhere(path: Path
             assert (path.parent / target).resolve().is_relative_to(ROOT)
 
 
-def test_make_jupyter_opens_the_notebooks_in_the_root_with_the_options_given() -> None:
+def test_make_notebooks_opens_the_notebooks_in_the_root_with_the_options_given() -> None:
     """A dry run, as if .venv were older than anything: what make would do, in order."""
-    words = ["make", "-n", "--no-print-directory", "--assume-new=pyproject.toml", "jupyter"]
+    words = ["make", "-n", "--no-print-directory", "--assume-new=pyproject.toml", "notebooks"]
     words.append("ARGS=--no-browser --port=0")
     told = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    brings, opens = (told.index(what) for what in ("make_venv.py notebooks", "-m jupyterlab"))
+    brings, opens = (told.index(what) for what in ('".[notebooks]"', "-m jupyterlab"))
     assert brings < opens
     line = shlex.split(told.splitlines()[-1])
     assert line[0] == f"PYTHONPATH={ROOT}", "notebooks import course as well"
     assert line[2:5] == ["-m", "jupyterlab", "notebooks"]
     # A kernel starts where its notebook lies, unless told; here, they name files from the root.
     assert line[5:] == [f"--MappingKernelManager.root_dir={ROOT}", "--no-browser", "--port=0"]
-
-
-def test_jupyterlab_is_what_opens_notebooks_and_no_test_needs_it() -> None:
-    names = {extra: {line.split(">")[0] for line in requirements(extra)} for extra in EXTRAS}
-    assert names["notebooks"] == names["cells"] | {"jupyterlab"}
-    assert names["cells"] <= names["test"]
-    assert "jupyterlab" not in names["test"]

@@ -24,14 +24,14 @@ from mini_engine.predict.capacity import kv_bytes_per_token, weight_bytes
 
 torch = pytest.importorskip("torch")
 
+from mini_engine.bench import calibrate  # noqa: E402
+from mini_engine.bench.variants import VARIANTS  # noqa: E402
 from mini_engine.cuda import generate as generate_room  # noqa: E402
 from mini_engine.cuda.graphs import backend as backend_room  # noqa: E402
 from mini_engine.cuda.graphs import emulator  # noqa: E402
 from mini_engine.cuda.graphs.backend import GraphBackend, graphs_for  # noqa: E402
 from mini_engine.cuda.model import Model  # noqa: E402
 from mini_engine.cuda.weights import no_room  # noqa: E402
-from mini_engine.measure import calibrate  # noqa: E402
-from mini_engine.measure.variants import VARIANTS  # noqa: E402
 
 ROOT = Path(__file__).parent.parent.parent
 REAL = backend_room._backend_of
@@ -276,7 +276,7 @@ def test_programmatic_launch_is_for_gpus_that_have_it(pretend: PretendGpu) -> No
 def test_without_triton_the_other_variants_are_still_there() -> None:
     program = (
         "import sys; sys.modules['triton'] = None\n"
-        "from mini_engine.measure.variants import VARIANTS\n"
+        "from mini_engine.bench.variants import VARIANTS\n"
         "from mini_engine.cuda.graphs.backend import graphs_for\n"
         "for name in ('ours-graph', 'graph-9', 'graph-5', 'graph-5-pdl'):\n"
         "    print(VARIANTS[name].why_not(graphs_for('cpu')))\n"

@@ -17,6 +17,8 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
+from mini_engine.bench import gate  # noqa: E402
+from mini_engine.bench.our_variants import FusedGraph, OursEager  # noqa: E402
 from mini_engine.cuda import fused as fused_file  # noqa: E402
 from mini_engine.cuda.attention import DecodeAttention  # noqa: E402
 from mini_engine.cuda.fused import FusedModel  # noqa: E402
@@ -28,8 +30,6 @@ from mini_engine.cuda.weights import Weights, random_weights  # noqa: E402
 from mini_engine.dispatch.dispatcher import GraphDispatcher  # noqa: E402
 from mini_engine.engine.engine import Engine  # noqa: E402
 from mini_engine.engine.scheduler import Request, SchedulerLimits  # noqa: E402
-from mini_engine.measure import gate  # noqa: E402
-from mini_engine.measure.our_variants import FusedGraph, OursEager  # noqa: E402
 from mini_engine.model.config import ModelConfig  # noqa: E402
 from mini_engine.predict.oplists import StepShape, step_ops  # noqa: E402
 from tests.support.gate_helpers import setup_of  # noqa: E402

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import os
-import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -90,18 +89,16 @@ def test_the_first_commands_start_with_these_packages_alone(python: Path) -> Non
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     """As much of the repository as making a .venv reads, and a pip without a network."""
-    for name in ("Makefile", "make_venv.py", "pyproject.toml"):
+    for name in ("Makefile", "constraints.txt", "pyproject.toml"):
         shutil.copy(ROOT / name, tmp_path)
-    (tmp_path / "mini_engine").symlink_to(ROOT / "mini_engine")
     stub(tmp_path / "stubs", "pip", PIP)
     return tmp_path
 
 
-def make(tree: Path, target: str, python: Path, torch_says: str, **more: str) -> tuple[int, str]:
+def make(tree: Path, target: str, python: Path, torch_says: str) -> tuple[int, str]:
     """Exit status of `make target PYTHON=python` and all that it said."""
     stub(tree / "stubs", "torch", torch_says)
-    words = "make", target, f"PYTHON={python}"
-    done = run(*words, cwd=tree, PYTHONPATH=str(tree / "stubs"), **more)
+    done = run("make", target, f"PYTHON={python}", cwd=tree, PYTHONPATH=str(tree / "stubs"))
     return done.returncode, done.stdout + done.stderr
 
 
@@ -112,56 +109,34 @@ def pip_was_called(tree: Path) -> bool:
 def test_where_torch_sees_a_gpu_its_python_is_borrowed_and_nothing_downloaded(
     tree: Path, python: Path
 ) -> None:
-    code, told = make(tree, ".venv/.gpu", python, SEES)
+    code, told = make(tree, ".venv/.core", python, SEES)
     assert code == 0, told
-    assert f".venv borrows the packages of {python}, whose torch sees NVIDIA H200\n" == told
     assert not pip_was_called(tree)
     program = "import numpy, pytest, triton, os; print(numpy.__file__)"
     done = run(tree / ".venv/bin/python", "-c", program, cwd=tree.parent)
     assert done.stdout.startswith(str(python.parent.parent)), done.stderr
-    (tree / "anywhere.py").touch()  # the repository is importable from anywhere, as after pip -e
-    assert run(tree / ".venv/bin/python", "-c", "import anywhere", cwd=tree.parent).returncode == 0
 
-    code, told = make(tree, ".venv/.test", python, SEES)
+
+def test_a_package_that_is_missing_is_named(tree: Path, python: Path) -> None:
+    site = run(python, "-c", "import tokenizers; print(tokenizers.__path__[0])").stdout.strip()
+    hidden = Path(site).with_name("hidden")
+    Path(site).rename(hidden)
+    try:
+        code, told = make(tree, ".venv/.core", python, SEES)
+    finally:
+        hidden.rename(site)
     assert code == 2
-    assert re.search(r"make test needs nbclient, .*sphinx, .*playwright", told)
-    assert f"which {python} lacks and pip could not download" in told
-
-
-def test_a_package_that_is_missing_is_named_in_one_line(tree: Path, python: Path) -> None:
-    stub(tree / "stubs", "tokenizers", "raise ImportError('no such wheel')")
-    code, told = make(tree, ".venv/.core", python, SEES)
-    assert code == 2
-    assert f"{python}, whose packages .venv borrows, lacks tokenizers: install them there" in told
+    assert "lacks ['tokenizers']" in told
     assert not (tree / ".venv/.core").exists()
     assert not pip_was_called(tree)
 
 
-def test_a_venv_from_an_earlier_download_stays_what_it_is(tree: Path, python: Path) -> None:
+def test_without_a_gpu_make_gpu_is_one_line_and_downloads_nothing(tree: Path, python: Path) -> None:
+    assert make(tree, "gpu", python, BLIND)[0] == 2
+    assert not (tree / ".venv").exists()
     assert run(python, "-m", "venv", "--without-pip", tree / ".venv").returncode == 0
-    (tree / ".venv/.core").touch()
-    before = (tree / ".venv/pyvenv.cfg").read_bytes()
-    seen_by_python_alone = f"import sys\n{SEES}".replace(
-        "lambda: True", "lambda: '.venv' not in sys.prefix"
-    )
-    code, told = make(tree, ".venv/.gpu", python, seen_by_python_alone)
-    assert code == 2
-    assert "no torch in .venv, which was made by download, sees a GPU, but" in told
-    assert f"make clean, then make gpu PYTHON={python}; or make gpu BORROW=no" in told
+    code, told = make(tree, "gpu", python, BLIND)
+    assert code == 2, "nor with a .venv that was made by download"
+    (line,) = (line for line in told.splitlines() if not line.startswith("make: ***"))
+    assert "--device cpu" in line
     assert not pip_was_called(tree)
-    for words in ((BLIND, {}), (SEES, {"BORROW": "no"})):
-        code, told = make(tree, ".venv/.gpu", python, words[0], **words[1])
-        assert code == 2
-        assert (
-            "pip could not download what make gpu needs; without a network, name a Python" in told
-        )
-        assert pip_was_called(tree)
-    assert (tree / ".venv/pyvenv.cfg").read_bytes() == before
-
-
-def test_where_no_venv_can_be_made_one_line_says_what_to_install(tree: Path, python: Path) -> None:
-    stub(tree / "stubs", "venv", "raise ImportError('No module named ensurepip')")
-    for torch_says in (SEES, BLIND):
-        code, told = make(tree, ".venv/.core", python, torch_says)
-        assert code == 2
-        assert re.search(r"cannot make a \.venv \(.*ensurepip.*\): on Debian or Ubuntu apt", told)

@@ -161,6 +161,16 @@ def test_the_largest_first_makes_the_pool_and_the_others_live_in_it(device: str)
     assert sum(r.pool_growth_bytes for r in others) <= first.pool_growth_bytes
 
 
+@pytest.mark.parametrize("device", DEVICES)
+def test_all_ladders_of_a_runner_share_one_pool_and_one_stream(device: str) -> None:
+    limits = replace(ROOMY, steps_per_replay=2)
+    runner = engine(device, "FULL_AND_PIECEWISE", limits=limits).runner
+    assert isinstance(runner, TorchRunner)
+    ladders = (runner.piecewise, runner.mixed, runner.full, runner.several)
+    assert all(ladder.stream is runner.full.stream for ladder in ladders)
+    assert all(ladder.pool is runner.full.pool for ladder in ladders)
+
+
 class Stop(BaseException):
     """Ctrl-C, as far as the code can tell."""
 

@@ -157,19 +157,6 @@ def test_of_a_tensor_in_two_shards_the_one_that_the_index_names_is_read(tmp_path
         stored_tensors(TINY, tmp_path)
 
 
-def test_a_tensor_that_stands_twice_in_a_header_is_refused(tmp_path: Path) -> None:
-    file = write(tmp_path, random_tensors(TINY)) / "model.safetensors"
-    content = file.read_bytes()
-    length = int.from_bytes(content[:8], "little")
-    header = json.loads(content[8 : 8 + length])
-    norm = json.dumps({"model.norm.weight": header["model.norm.weight"]})
-    twice = f"{norm[:-1]}, {json.dumps(header)[1:]}".encode()
-    twice += b" " * (-len(twice) % 8)
-    file.write_bytes(len(twice).to_bytes(8, "little") + twice + content[8 + length :])
-    with pytest.raises(ValueError, match=r"model\.safetensors: .*'model.norm.weight' stands twice"):
-        stored_tensors(TINY, tmp_path)
-
-
 def test_index_must_not_reach_outside_of_its_folder(tmp_path: Path) -> None:
     outside = write(tmp_path, random_tensors(TINY)) / "model.safetensors"
     inner = tmp_path / "inner"

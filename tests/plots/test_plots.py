@@ -19,8 +19,8 @@ from mini_engine.plots.canvas import canvas
 from mini_engine.plots.timeline import finding
 from mini_engine.predict.curves import ItlCurve, itl_curve
 from mini_engine.predict.hardware import load_spec
-from mini_engine.records.trace import CPU, GPU, TraceEvent, busy_us
 from mini_engine.serving.ladder_cost import LadderCosts
+from mini_engine.sim.trace import CPU, GPU, TraceEvent, busy_us
 from tests.support.figure_helpers import panels, png_size, step, watch, words
 
 LADDER = CaptureLadder([1, 2, 4, 8, 16, 24, 32])
@@ -403,3 +403,9 @@ def test_the_rung_histogram_shows_shares_of_all_steps(
         "\n", " "
     )
     assert "FULL: 90% of steps" in told
+
+
+def test_a_picture_of_another_kind_is_refused_before_it_is_drawn(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"a\.txt"):
+        with canvas(tmp_path / "a.txt", (4, 3), title="a", caption="b"):
+            raise AssertionError("drawn")

@@ -42,7 +42,7 @@ def test_every_shipped_figure_has_a_kind_and_a_checkable_source(kind: str, name:
         where = f"{name}: {figure}"
         assert one.kind in KINDS
         # A number that somebody else found is worth its address, or the name of the document; our
-        # own has its file (tests/measure/test_measured_figures.py).
+        # own has its file (tests/bench/test_measured_figures.py).
         if one.kind in ("datasheet", "quoted"):
             assert re.search("https://|NVIDIA", one.source), where
         if one.kind == "fitted":

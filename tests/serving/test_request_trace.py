@@ -128,8 +128,6 @@ BAD_JSON = [
     ('{"arrival_s": 2, "prompt_tokens": 5, "output_tokens": 0}', "output_tokens 0 is not"),
     ('{"arrival_s": 2, "prompt_tokens": true, "output_tokens": 6}', "prompt_tokens True is not"),
     ('{"arrival_s": 0.5, "prompt_tokens": 5, "output_tokens": 6}', "arrives before the row"),
-    ('{"arrival_s": 2, "arrival_s": 3, "prompt_tokens": 5, "output_tokens": 6}', "stands twice"),
-    ('{"arrival_s": 2, "prompt_tokens": 5, "prompt_tokens": 6, "output_tokens": 6} ', "twice"),
 ]
 
 

@@ -15,8 +15,8 @@ from mini_engine.predict.hardware import load_spec
 from mini_engine.predict.oplists import StepShape
 from mini_engine.predict.step_cost import LAUNCHED_AS, Mode
 from mini_engine.predict.step_model import StepModel
-from mini_engine.records.metrics import percentile
 from mini_engine.serving.by_scheduler import PromptIds
+from mini_engine.serving.metrics import percentile
 from mini_engine.serving.report import Served, ServeReport
 from mini_engine.serving.request_trace import TraceRequest, synthetic_trace
 from mini_engine.serving.simulate import simulate

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mini_engine.predict.step_model import Line
-from mini_engine.records.metrics import LogHistogram
+from mini_engine.serving.metrics import LogHistogram
 from mini_engine.serving.stride import Ramp, Stride
 
 lines = st.lists(

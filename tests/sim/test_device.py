@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mini_engine.records.trace import CPU, GPU, busy_us
 from mini_engine.sim import kernels as k
 from mini_engine.sim.device import Device
 from mini_engine.sim.launch import UseAfterFree, cost_kernel
+from mini_engine.sim.trace import CPU, GPU, busy_us
 from tests.support.sim_helpers import round_spec, small_device
 
 ONES = np.ones(250, np.float32)  # 1,000 bytes: 1 µs at 1 GB/s

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from mini_engine.measure.evidence import EMULATED_GPU, Measurement
-from mini_engine.measure.table import joined, with_figures
+from mini_engine.bench.evidence import EMULATED_GPU, Measurement
+from mini_engine.bench.table import joined, with_figures
 from mini_engine.model.config import named_shape
 from mini_engine.predict.capacity import kv_bytes_per_token, read_bytes
 from mini_engine.predict.hardware import load_spec

@@ -21,15 +21,15 @@ TOGETHER = {  # file -> unit of work
     "tests/cuda/kernels/test_ahead_of_time.py": COMPILED,  # they keep what they have compiled
     "tests/cuda/kernels/test_after_the_wait.py": COMPILED,
     "tests/cuda/kernels/test_every_launch.py": "every launch, recorded",
-    "tests/measure/test_profile.py": "four engines, profiled",
+    "tests/bench/test_profile.py": "four engines, profiled",
 }
 LONGEST = (  # tests of ten seconds and more, or the files where they are, the longest first
-    "tests/measure/test_gpu_command.py::test_a_rehearsal_that_is_cut_at_stage_boundaries",
+    "tests/bench/test_gpu_command.py::test_a_rehearsal_that_is_cut_at_stage_boundaries",
     "tests/cuda/kernels/test_interpreter.py",
     "tests/cuda/test_reliability.py::test_thousands_of_steps",
     "tests/course/test_notebooks.py::test_a_notebook_runs",
     "tests/cuda/kernels/test_sanitizer.py",
-    "tests/measure/test_gate.py::test_right_variants_pass",
+    "tests/bench/test_gate.py::test_right_variants_pass",
     "tests/course/test_docs.py::test_every_command_in_a_document_runs",
 )
 

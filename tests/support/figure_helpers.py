@@ -9,7 +9,7 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mini_engine.records.trace import CPU, GPU, TraceEvent
+from mini_engine.sim.trace import CPU, GPU, TraceEvent
 
 
 def watch(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:

@@ -10,9 +10,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from mini_engine.bench.decode_setup import DecodeSetup, Variant, build_setup  # noqa: E402
 from mini_engine.cuda.graphs.backend import graphs_for  # noqa: E402
 from mini_engine.cuda.weights import random_weights  # noqa: E402
-from mini_engine.measure.decode_setup import DecodeSetup, Variant, build_setup  # noqa: E402
 from tests.support.torch_helpers import FAMILIES  # noqa: E402
 
 

@@ -40,7 +40,7 @@ KERNELS = "mini_engine.cuda.kernels."
 IN_SHORT = (
     "support/launch_walk.py",
     "cuda/kernels/test_dependent_launch.py",
-    "measure/test_environment.py",
+    "bench/test_environment.py",
 )
 WITHOUT_KERNELS = tuple(
     KERNELS + name for name in ("plans", "fp8", "gumbel", "quantized")

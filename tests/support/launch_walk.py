@@ -19,13 +19,13 @@ from labs.lab12_flash_decoding import measure as lab12
 from labs.lab13_gemv import measure as lab13
 from labs.lab14_cuda_graph_decode import measure as lab14
 from labs.measuring import kernel_timing
+from mini_engine.bench.decode_setup import DecodeSetup, Variant, build_setup
+from mini_engine.bench.variants import OURS, VARIANTS
 from mini_engine.cli.measuring import tiny_shape
 from mini_engine.cuda.fused import FusedModel
 from mini_engine.cuda.graphs.backend import graphs_for
 from mini_engine.cuda.inputs import StepInputs
 from mini_engine.cuda.weights import random_weights
-from mini_engine.measure.decode_setup import DecodeSetup, Variant, build_setup
-from mini_engine.measure.variants import OURS, VARIANTS
 from mini_engine.model.config import ModelConfig, named_shape
 from tests.support import sanitizer_cases
 from tests.support.launch_record import SLOW

@@ -23,9 +23,13 @@ In: a folder `labs/labNN_name`. Out: a `Lab` with its holes, hints and misconcep
     task = "Pad to the rung, copy the batch in, replay, slice."
     hints = ["a question", "a pointer", "nearly the code"]
     [[misconception]]
-    id = "rebind-input"               # as in wrong/rebind_input.py and @pytest.mark.catches
+    id = "rebind-input"               # as in --impl wrong/rebind-input and @pytest.mark.catches
     says = "A graph reads addresses. …"
     read = "course/05-capture-and-replay.md#static-buffers"
+    [[misconception.edit]]            # of the engine's file: who believes it writes this (edits.py)
+    in = "GraphRunner.run_at"
+    old = "buffer.copy_(rows)"
+    new = "buffer = rows"
 
 A hole that is a class is written anew: its public methods and those that it `keeps` stay as
 signatures with docstrings, its other private methods are taken out of the learner's file.
@@ -33,7 +37,8 @@ signatures with docstrings, its other private methods are taken out of the learn
 A hole with `mend = "runner_a.py"` in the place of `name` is not cut: that source is given with a
 fault, and the learner mends it. Its right form is a fragment too, in `tests/labs/answers/first`.
 
-A fragment for several files says before each part where it belongs: a line `# to: runner_a.py`.
+A fragment of `tests/labs/answers` that is for several files says before each part where it belongs:
+a line `# to: runner_a.py`.
 """
 
 from __future__ import annotations
@@ -42,17 +47,17 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from labs.runner.cut.class_hole import parts_of, without
-from labs.runner.cut.cutter import CutError, cut, find_source, functions, splice
+from labs.runner.cut.cutter import CutError, changed, cut, find_source, functions, splice
+from labs.runner.cut.edits import Edit
 
 LABS = Path(__file__).parent.parent.parent
 ROOT = LABS.parent
 NO_WORDS = "as the docstring and the tests want it."
-ANSWERS = ROOT / "tests" / "labs" / "answers"  # more right ones: second/labNN_name.py, third/
+ANSWERS = ROOT / "tests" / "labs" / "answers"  # other right ones: second/labNN_name.py
 
 
 @dataclass(frozen=True)
@@ -81,6 +86,7 @@ class Misconception:
     id: str
     says: str
     read: str
+    edits: tuple[Edit, ...]  # what makes that wrong answer of the engine's files
 
 
 @dataclass(frozen=True)
@@ -113,17 +119,6 @@ class Lab:
     @property
     def test_file(self) -> Path:
         return self.folder / "test_lab.py"
-
-    @cached_property
-    def wrong(self) -> dict[str, Path]:
-        """Name of a wrong answer -> the file with its fragment."""
-        return {path.stem: path for path in sorted((self.folder / "wrong").glob("*.py"))}
-
-    @property
-    def answers(self) -> dict[str, Path]:
-        """`second`, `third` -> the file of another right answer, differently structured."""
-        files = {way: ANSWERS / way / f"{self.name}.py" for way in ("second", "third")}
-        return {way: path for way, path in files.items() if path.exists()}
 
     def misconception(self, id: str) -> Misconception:
         return next(m for m in self.misconceptions if m.id == id)
@@ -188,17 +183,37 @@ class Lab:
         return {hole.file: given[hole.file] for hole in self.holes if hole.broken}
 
     def filled(self, fragment: Path, onto: Mapping[str, str] | None = None) -> dict[str, str]:
-        """The reference, or other texts, with a fragment spliced in: a wrong answer, for example.
+        """The reference, or other texts, with a fragment spliced in: a second answer, for example.
 
         Raises CutError if the fragment replaces nothing there.
         """
-        texts = dict(onto or self.reference())
-        return _spliced(texts, self.parts(fragment, texts))
+        texts, text = dict(onto or self.reference()), fragment.read_text()
+        return _spliced(texts, parts_by_file(text) or find_source(text, texts))
 
-    def parts(self, fragment: Path, texts: Mapping[str, str]) -> dict[str, str]:
-        """File name -> what the fragment has for that file."""
-        text = fragment.read_text()
-        return parts_by_file(text) or find_source(text, texts)
+    def wrong(self, id: str) -> dict[str, str]:
+        """The reference with the edits of a misconception.
+
+        Raises CutError, with lab, misconception and text, for an edit that does not fit.
+        """
+        texts = self.reference()
+        try:
+            for edit in self.misconception(id).edits:
+                texts = edit.applied(texts)
+        except CutError as error:
+            raise CutError(f"{self.name}/lab.toml: misconception {id}: {error}") from error
+        return texts
+
+    def wrong_parts(self, id: str, texts: Mapping[str, str]) -> dict[str, str]:
+        """File name -> fragment: the definitions in which a wrong answer differs.
+
+        Raises CutError if these texts have none of them.
+        """
+        parts: dict[str, str] = {}
+        reference = self.reference()
+        for file, text in self.wrong(id).items():
+            if text != reference[file]:
+                parts |= find_source(changed(reference[file], text), {file: texts[file]})
+        return parts
 
     def _sources(self) -> dict[str, str]:
         return {file: (ROOT / path).read_text() for file, path in self.sources.items()}
@@ -210,17 +225,18 @@ class Lab:
         return parts_by_file((ANSWERS / "first" / f"{self.name}.py").read_text())
 
     def texts(self, implementation: str) -> dict[str, str]:
-        """`reference`, `hole/2`, `wrong/rebind_input`, `second`, `third`: file name -> text."""
+        """`reference`, `hole/2`, `wrong/rebind-input`, `second`: file name -> text."""
         kind, _, which = implementation.partition("/")
         if kind == "reference":
             return self.reference()
         if kind == "hole" and which.isdigit() and 1 <= int(which) <= len(self.holes):
             return self.cut((self.holes[int(which) - 1],))
-        if kind == "wrong" and which.replace("-", "_") in self.wrong:
-            return self.filled(self.wrong[which.replace("-", "_")])
-        if kind in self.answers:  # into the cut files: it has nothing of the engine's own way
-            return self.filled(self.answers[kind], self.cut())
-        known = ["mine", "reference", *(f"wrong/{name}" for name in self.wrong)]
+        beliefs = [m.id for m in self.misconceptions]
+        if kind == "wrong" and which.replace("_", "-") in beliefs:
+            return self.wrong(which.replace("_", "-"))
+        if kind == "second":  # into the cut files: it has nothing of the engine's own way
+            return self.filled(ANSWERS / kind / f"{self.name}.py", self.cut())
+        known = ["mine", "reference", *(f"wrong/{id}" for id in beliefs)]
         raise ValueError(f"lab {self.number} has no {implementation!r}: {', '.join(known)}")
 
 
@@ -277,10 +293,15 @@ def _lab(folder: Path, data: dict[str, Any]) -> Lab:
         folder=folder,
         sources=files,
         holes=tuple(_hole(i, hole, files) for i, hole in enumerate(holes, start=1)),
-        misconceptions=tuple(Misconception(**item) for item in misconceptions),
+        misconceptions=tuple(_misconception(**item) for item in misconceptions),
         packages=tuple(data.pop("packages", ())),
         **data,
     )
+
+
+def _misconception(id: str, says: str, read: str, edit: list[dict[str, str]]) -> Misconception:
+    edits = tuple(Edit(**{"place": one.pop("in"), **one}) for one in edit)
+    return Misconception(id, says, read, edits)
 
 
 def _hole(number: int, data: dict[str, Any], files: dict[str, str]) -> Hole:

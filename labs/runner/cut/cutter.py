@@ -6,7 +6,7 @@
 
 A *hole* is a function or method whose body is `raise NotImplementedError("TODO(1): …")`; its
 signature, its docstring and everything around it stay as they are. A *fragment* is a piece of
-Python that has only the definitions to be replaced. Wrong answers are fragments, for example:
+Python that has only the definitions to be replaced, for example:
 
     class GraphRunner:
         def run(self, num_rows, arrays):
@@ -87,14 +87,12 @@ def splice(source: str, fragment: str) -> str:
 def changed(source: str, mine: str) -> str:
     """A fragment with every definition of `mine` that differs from the source's."""
     tree, other, lines = ast.parse(source), ast.parse(mine), mine.splitlines()
-    known = {ast.dump(node) for node in tree.body if _is_import(node)}
+    known = {ast.dump(node) for node in tree.body}
     out: Lines = []
     for node in other.body:
+        if ast.dump(node) in known or _is_docstring(node):
+            continue
         old = find(tree, name_of(node))
-        if old is not None and ast.dump(old) == ast.dump(node):
-            continue
-        if (_is_import(node) and ast.dump(node) in known) or _is_docstring(node):
-            continue
         if not (isinstance(node, ast.ClassDef) and isinstance(old, ast.ClassDef)):
             out += lines_of(node, lines)
             continue

@@ -86,10 +86,9 @@ class _Trial:
         """The failing tests that this misconception explains; None if there was no time to see."""
         if time.monotonic() - self.begun > TIME_S:
             return None
-        path = self.lab.wrong[rival.id.replace("-", "_")]
         with PARSING:
             try:
-                wrong, cured = self.lab.filled(path, self.texts), self._cured(rival)
+                wrong, cured = self._wrong_and_cured(rival)
             except (CutError, KeyError):
                 return ()  # the learner's file has no such function: this answer does not fit it
             mine, engine = _parsed(self.texts), _parsed(self.lab.reference())
@@ -100,12 +99,16 @@ class _Trial:
             return ()
         return tuple(self.failing) if whole else self._mended_by(cured)
 
-    def _cured(self, rival: Misconception) -> dict[str, str]:
-        """The learner's texts with the engine's definitions where the wrong answer puts its own."""
-        engine, texts = self.lab.reference(), dict(self.texts)
-        for file, part in self.lab.parts(self.lab.wrong[rival.id.replace("-", "_")], texts).items():
-            texts[file] = splice(texts[file], counterpart(engine[file], part))
-        return texts
+    def _wrong_and_cured(self, rival: Misconception) -> tuple[dict[str, str], dict[str, str]]:
+        """The learner's texts with the definitions of a wrong answer, and with the engine's there.
+
+        Raises CutError if the learner has none of these definitions.
+        """
+        engine, wrong, cured = self.lab.reference(), dict(self.texts), dict(self.texts)
+        for file, part in self.lab.wrong_parts(rival.id, self.texts).items():
+            wrong[file] = splice(wrong[file], part)
+            cured[file] = splice(cured[file], counterpart(engine[file], part))
+        return wrong, cured
 
     def _fails_as(self, wrong: dict[str, str], rival: Misconception) -> bool:
         """Does a wrong answer come out of the tests as the learner's does?"""

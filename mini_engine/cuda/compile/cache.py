@@ -31,7 +31,7 @@ from torch.fx.node import map_arg
 
 from mini_engine.cuda import attention
 from mini_engine.cuda.compile.guards import described
-from mini_engine.records.whole_file import write_whole
+from mini_engine.files import write_whole
 
 WHAT = "launch-bound compile cache, version 1"
 SOURCE = Path(attention.__file__).parent  # mini_engine/cuda

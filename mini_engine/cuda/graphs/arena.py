@@ -11,7 +11,9 @@ A graph's results stand at fixed addresses, so a pool hands out *bytes*, not ten
   overwrite a graph's intermediate results, and any output that nobody has kept;
 * free blocks are split and merged again, best fit first, inside **segments** that stay with the
   pool. Captured largest first, the small graphs fit into the memory of the large one; the other
-  way round, each finds the segments too small and takes new ones.
+  way round, each finds the segments too small and takes new ones;
+* a segment belongs to the stream that it was taken for, and its blocks are given out on that stream
+  only (`get_free_block` in c10/cuda/CUDACachingAllocator.cpp).
 
 Fresh bytes are filled with 0xFF, NaN in every float type and -1 in every signed integer type, so
 that a result read before the first replay shows. Sizes are rounded up to 512 bytes, as in PyTorch's
@@ -23,6 +25,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from math import prod
 from weakref import WeakSet, finalize
@@ -35,13 +38,18 @@ BLOCK_BYTES = 512
 POISON = 0xFF
 
 
+def machine_bytes() -> int:
+    """The machine's memory; 16 GiB where Python cannot say, as on native Windows."""
+    if not hasattr(os, "sysconf"):
+        return 16 << 30
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
 class HostMemory:
     """What all pools together may take: `capacity_bytes`, by default the machine's memory."""
 
     def __init__(self, capacity_bytes: int | None = None) -> None:
-        # the machine's memory by POSIX: Linux and macOS have both names
-        machine_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        self.capacity_bytes = capacity_bytes or machine_bytes
+        self.capacity_bytes = capacity_bytes or machine_bytes()
         self.pools: WeakSet[GraphPool] = WeakSet()
 
     @property
@@ -63,6 +71,7 @@ class Segment:
     """A run of bytes that a pool took, cut into blocks without holes."""
 
     storage: np.ndarray  # (nbytes,) uint8
+    stream: Hashable
     blocks: list[Block] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -105,11 +114,13 @@ class GraphPool:
         views it, `torch.cuda.graph` empties the cache first, and the pool begins anew."""
         return not self.graphs and self.reserved_bytes > 0
 
-    def empty(self, size: torch.Size, stride: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """A poisoned tensor that owns a block. Raises `torch.OutOfMemoryError`."""
+    def empty(
+        self, size: torch.Size, stride: tuple[int, ...], dtype: torch.dtype, stream: Hashable
+    ) -> Tensor:
+        """A poisoned tensor for work on `stream`. It owns a block. Raises `OutOfMemoryError`."""
         span = 1 + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
         nbytes = span * dtype.itemsize if prod(size) else 0
-        block = self._allocate(max(round_up(nbytes, BLOCK_BYTES), BLOCK_BYTES))
+        block = self._allocate(max(round_up(nbytes, BLOCK_BYTES), BLOCK_BYTES), stream)
         window = block.segment.storage[block.offset : block.offset + block.nbytes]
         # The storage made from `window` keeps it alive, and dies with the last tensor on it.
         finalize(window, self._returned.append, block).atexit = False
@@ -136,11 +147,12 @@ class GraphPool:
 
     # -- parts ---------------------------------------------------------------------------------
 
-    def _allocate(self, nbytes: int) -> Block:
-        """The smallest free block of at least `nbytes`, cut to size."""
+    def _allocate(self, nbytes: int, stream: Hashable) -> Block:
+        """The smallest free block of the stream of at least `nbytes`, cut to size."""
         self._settle()
-        fitting = (b for s in self.segments for b in s.blocks if b.free and b.nbytes >= nbytes)
-        block = min(fitting, key=lambda b: b.nbytes, default=None) or self._grow(nbytes)
+        of_stream = (b for s in self.segments if s.stream is stream for b in s.blocks)
+        fitting = (b for b in of_stream if b.free and b.nbytes >= nbytes)
+        block = min(fitting, key=lambda b: b.nbytes, default=None) or self._grow(nbytes, stream)
         if block.nbytes > nbytes:
             blocks = block.segment.blocks
             rest = Block(block.segment, block.offset + nbytes, block.nbytes - nbytes)
@@ -148,11 +160,11 @@ class GraphPool:
             blocks.insert(blocks.index(block) + 1, rest)
         return block
 
-    def _grow(self, nbytes: int) -> Block:
+    def _grow(self, nbytes: int, stream: Hashable) -> Block:
         self._memory.check_room(nbytes)
         padded = np.empty(nbytes + BLOCK_BYTES, np.uint8)
         start = -padded.ctypes.data % BLOCK_BYTES  # aligned as on a GPU, so that kernels act alike
-        segment = Segment(padded[start : start + nbytes])
+        segment = Segment(padded[start : start + nbytes], stream)
         self.segments.append(segment)
         return segment.blocks[0]
 

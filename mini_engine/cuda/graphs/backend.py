@@ -18,9 +18,9 @@ invalidated has spoiled its pool for good: take a new handle.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, ClassVar, TypeAlias
 
@@ -127,8 +127,54 @@ def free_bytes(backend: GraphBackend) -> int:
     return free + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
 
 
+@contextmanager
+def graph_with_workspaces(
+    cuda_graph: torch.cuda.CUDAGraph,
+    pool: PoolHandle = None,
+    stream: torch.cuda.Stream | None = None,
+    capture_error_mode: str = "global",
+) -> Iterator[None]:
+    """`torch.cuda.graph`, in which products of cuBLAS take their scratch from the graph's pool.
+
+    PyTorch keeps one workspace for each cuBLAS handle and stream, and a captured product remembers
+    its address. The one that a warm-up left stands outside the pool. Whoever clears workspaces then
+    frees what graphs still write to: another graph's `reset` in torch 2.13, Inductor's
+    `cudagraph_trees` in any version (pytorch issue 193402).
+    """
+    # Without a workspace, the first captured product allocates one, and the pool is where a capture
+    # allocates. The workspace goes after the capture, too: eager products must not write there.
+    clear_workspaces()
+    try:
+        with torch.cuda.graph(
+            cuda_graph, pool=pool, stream=stream, capture_error_mode=capture_error_mode
+        ):
+            yield
+    finally:
+        clear_workspaces()
+
+
+def clear_workspaces() -> None:
+    """Free the scratch memory of cuBLAS on all streams. The next product allocates it anew."""
+    torch._C._cuda_clearCublasWorkspaces()
+
+
 def _backend_of(device: torch.device, cuda: ModuleType) -> GraphBackend:
     """`cuda` is `torch.cuda`, or the emulator under the same names."""
-    _, _, *functions = fields(GraphBackend)  # all but device and emulated
-    named = {function.name: getattr(cuda, function.name) for function in functions}
-    return GraphBackend(device, cuda is emulator, **named)
+    emulated = cuda is emulator
+    return GraphBackend(
+        device=device,
+        emulated=emulated,
+        CUDAGraph=cuda.CUDAGraph,
+        # products on a CPU need no workspace
+        graph=emulator.graph if emulated else graph_with_workspaces,
+        graph_pool_handle=cuda.graph_pool_handle,
+        Stream=cuda.Stream,
+        Event=cuda.Event,
+        stream=cuda.stream,
+        current_stream=cuda.current_stream,
+        synchronize=cuda.synchronize,
+        is_current_stream_capturing=cuda.is_current_stream_capturing,
+        mem_get_info=cuda.mem_get_info,
+        caching_allocator_alloc=cuda.caching_allocator_alloc,
+        caching_allocator_delete=cuda.caching_allocator_delete,
+    )

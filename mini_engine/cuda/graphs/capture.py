@@ -35,10 +35,20 @@ class GraphRunner:
     """One graph for each rung, of the whole of `forward`."""
 
     def __init__(
-        self, backend: GraphBackend, forward: Forward, rungs: Sequence[int], pool: PoolHandle
+        self,
+        backend: GraphBackend,
+        forward: Forward,
+        rungs: Sequence[int],
+        pool: PoolHandle,
+        stream: Stream | None = None,
     ) -> None:
-        """`forward(rung)` reads static inputs, which hold zeros during the warm-up."""
+        """`forward(rung)` reads static inputs, which hold zeros during the warm-up.
+
+        Ladders that share a pool share a `stream`, too: PyTorch's allocator gives a block out again
+        only on the stream that it was allocated on. Without one a new stream is taken.
+        """
         self.backend, self.forward, self.pool = backend, forward, pool
+        self.stream = stream or backend.Stream()
         self.rungs = sorted(rungs)
         self.captured: dict[int, Pieces] = {}
 
@@ -70,17 +80,17 @@ class GraphRunner:
         self.captured.clear()
 
     def _capture_ladder(self, check: Callable[[], None]) -> CaptureReport:
-        """`_capture_rung` for each of `rungs`, all on one new stream: the small ones then find
-        room in what the largest has made the pool take.
+        """`_capture_rung` for each of `rungs`, all on the runner's stream: the small ones then
+        find room in what the largest has made the pool take.
 
         A rung that finds no memory (`is_out_of_memory`) is noted in the report as dropped; any
         other error is raised. Call `check()` before each rung: there Ctrl-C may end the capture.
         """
-        report, stream = CaptureReport(), self.backend.Stream()
+        report = CaptureReport()
         for rung in reversed(self.rungs):
             check()
             try:
-                report.rungs.append(self._capture_rung(rung, stream))
+                report.rungs.append(self._capture_rung(rung, self.stream))
             except RuntimeError as error:
                 if not is_out_of_memory(error):
                     raise
@@ -133,8 +143,11 @@ class PiecewiseGraphRunner(GraphRunner):
         forward: Callable[[int, Attention], Tensor],
         rungs: Sequence[int],
         pool: PoolHandle,
+        stream: Stream | None = None,
     ) -> None:
-        super().__init__(backend, lambda rung: forward(rung, LiveAttention(self)), rungs, pool)
+        super().__init__(
+            backend, lambda rung: forward(rung, LiveAttention(self)), rungs, pool, stream
+        )
         self._with_attention = forward
         self.attend: Attend | None = None  # of the batch that is running
 

@@ -26,7 +26,7 @@ class StreamCapture:
 
     def __init__(self, graph: CUDAGraph, pool: GraphPool, mode: str) -> None:
         self.graph, self.pool, self.tape = graph, pool, Tape()
-        self.recorder = Recorder(self.tape, pool, is_current_stream_capturing)
+        self.recorder = Recorder(self.tape, pool, is_current_stream_capturing, current_stream)
         self._underway = Underway(mode, self.recorder.refuse, self.recorder.listening)
         self.origin = here.stream
         self.streams = {self.origin}  # whose work is captured

@@ -21,7 +21,7 @@ while capturing: nobody notices if it does what a capture forbids.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -73,9 +73,16 @@ class Tape:
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Takes the ops of this thread while `listening()`; lets them run while not."""
 
-    def __init__(self, tape: Tape, pool: GraphPool, listening: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        tape: Tape,
+        pool: GraphPool,
+        listening: Callable[[], bool],
+        current_stream: Callable[[], Hashable],
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.tape, self.pool, self.listening = tape, pool, listening
+        self.current_stream = current_stream
         self.invalid: str | None = None  # what killed the capture
         self.assigning_number = False  # inside x[...] = 0.0
 
@@ -148,7 +155,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return returned[0] if len(returned) == 1 else tuple(returned) or None
 
     def _empty(self, shape: Tensor) -> Tensor:
-        return self.pool.empty(shape.size(), shape.stride(), shape.dtype)
+        stream = self.current_stream()
+        return self.pool.empty(shape.size(), shape.stride(), shape.dtype, stream)
 
 
 class HostReadGuard(TorchFunctionMode):

@@ -5,14 +5,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from types import FrameType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -23,8 +24,8 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils._pytree import tree_leaves
 
-from mini_engine.cuda.graphs import emulator
-from mini_engine.cuda.graphs.arena import BLOCK_BYTES, GraphPool
+from mini_engine.cuda.graphs import backend, emulator
+from mini_engine.cuda.graphs.arena import BLOCK_BYTES, GraphPool, HostMemory
 from mini_engine.cuda.graphs.backend import graphs_for
 from mini_engine.cuda.graphs.emulator import CUDAGraph
 from mini_engine.cuda.graphs.tape import FAST
@@ -523,6 +524,45 @@ def test_an_event_without_a_time_says_so() -> None:
 def test_results_stand_where_a_gpu_would_put_them() -> None:
     _, (x, y) = capture(lambda: (torch.ones(3), torch.ones(5)))
     assert (y.data_ptr() % BLOCK_BYTES, x.data_ptr() % BLOCK_BYTES) == (0, 0)
+
+
+def test_workspaces_of_products_are_cleared_before_a_capture_and_after_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`torch.cuda`, as far as the order of calls goes: the emulator's graph stands in for it."""
+    calls: list[str] = []
+
+    @contextmanager
+    def recorded(*args: Any, **kwargs: Any) -> Iterator[None]:
+        calls.append("begin")
+        try:
+            with emulator.graph(*args, **kwargs):
+                yield
+        finally:
+            calls.append("end")
+
+    monkeypatch.setattr(torch.cuda, "graph", recorded)
+    clear = partial(calls.append, "clear")
+    monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", clear, raising=False)
+    graphs = backend._backend_of(torch.device("cpu"), torch.cuda)
+    graph, x = CUDAGraph(), torch.ones(4)
+    with graphs.graph(graph, pool=emulator.graph_pool_handle()):
+        y = x * 2
+    assert calls == ["clear", "begin", "end", "clear"]
+    graph.replay()
+    assert y.tolist() == [2, 2, 2, 2]
+
+    calls.clear()
+    with pytest.raises(CaptureError), graphs.graph(CUDAGraph(), pool=emulator.graph_pool_handle()):
+        x.tolist()
+    assert calls == ["clear", "begin", "end", "clear"]
+
+
+def test_a_machine_that_cannot_tell_its_memory_has_an_emulator_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delattr(os, "sysconf")  # as on native Windows
+    assert HostMemory().capacity_bytes == 16 << 30
 
 
 @pytest.mark.parametrize(

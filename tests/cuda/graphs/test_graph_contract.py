@@ -27,7 +27,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from mini_engine.cuda.graphs.backend import Graph, GraphBackend, PoolHandle, graphs_for
+from mini_engine.cuda.graphs.backend import (
+    Graph,
+    GraphBackend,
+    PoolHandle,
+    clear_workspaces,
+    graphs_for,
+)
 from mini_engine.cuda.graphs.capture import GraphRunner
 from tests.support.graph_programs import Inputs, Program, programs
 from tests.support.loader_thread import LOADED_BYTES, Told, capture_beside_a_loader
@@ -694,6 +700,47 @@ def test_captured_largest_first_the_smaller_graph_costs_nothing(graphs: GraphBac
         kept.append(capture(graphs, partial(body, size), pool))
         costs.append(graphs.pool_bytes(pool))
     assert costs[0] == costs[1] == costs[2] >= 2 * 4 * 2**21
+
+
+@pytest.mark.parametrize("streams", ["one", "two"])
+def test_a_second_ladder_in_the_pool_costs_nothing_on_the_stream_of_the_first(
+    graphs: GraphBackend, streams: str
+) -> None:
+    """PyTorch's allocator gives a block out again only on the stream that it was allocated on, so
+    two ladders on two streams share nothing, in one pool or not."""
+    x, out, pool = filled(graphs, size=2**21), filled(graphs), graphs.graph_pool_handle()
+    stream, costs, ladders = graphs.Stream(), [], []
+
+    def forward(rung: int) -> Tensor:
+        return out.copy_((x[:rung] * 2 * 3)[:4])
+
+    for ladder_stream in (stream, stream if streams == "one" else graphs.Stream()):
+        ladder = GraphRunner(graphs, forward, (2**20, 2**21), pool, ladder_stream)
+        ladder.capture()
+        costs.append(graphs.pool_bytes(pool))
+        ladders.append(ladder)  # a graph that is gone gives its memory back
+    assert costs == ([costs[0]] * 2 if streams == "one" else [costs[0], 2 * costs[0]])
+
+
+def test_a_graph_that_is_gone_takes_no_workspace_of_another_with_it(graphs: GraphBackend) -> None:
+    """Both graphs multiply on one stream, where cuBLAS has one workspace. In torch 2.13 `reset`
+    clears the workspaces of its stream (pytorch issue 193402); earlier, Inductor does."""
+    x = torch.randn(16, 8192, device=graphs.device)
+    weight = torch.randn(8192, 64, device=graphs.device) / 64  # a long sum, which cuBLAS may split
+    stream, captured = graphs.Stream(), []
+    for pool in (graphs.graph_pool_handle(), graphs.graph_pool_handle()):
+        runner = GraphRunner(graphs, lambda rung: x[:rung] @ weight, [16], pool, stream)
+        runner.capture()
+        captured.append(runner)
+    expected = captured[1].replay(16).clone()
+    captured[0].reset()
+    if not graphs.emulated:
+        clear_workspaces()
+        torch.cuda.empty_cache()
+    taken = [torch.full((2**22,), torch.nan, device=graphs.device) for _ in range(8)]  # 128 MiB
+    again = captured[1].replay(16)
+    assert torch.equal(again, expected)
+    assert all(tensor.isnan().all() for tensor in taken), "the replay wrote into others' memory"
 
 
 def test_free_memory_is_part_of_all_memory(graphs: GraphBackend) -> None:

@@ -23,11 +23,11 @@ if os.environ.get("TRITON_INTERPRET") == "1":
 
 from torch import Tensor  # noqa: E402
 
+from mini_engine.bench.decode_setup import DecodeSetup, build_setup  # noqa: E402
 from mini_engine.cuda.fused import FusedModel  # noqa: E402
 from mini_engine.cuda.graphs.backend import GraphBackend, graphs_for  # noqa: E402
 from mini_engine.cuda.kernels.plans import BASE, PLANS  # noqa: E402
 from mini_engine.cuda.weights import Weights, random_weights  # noqa: E402
-from mini_engine.measure.decode_setup import DecodeSetup, build_setup  # noqa: E402
 from mini_engine.model.config import ModelConfig, named_shape  # noqa: E402
 from tests.support.kernel_cases import compile_for  # noqa: E402
 from tests.support.late_producer import (  # noqa: E402

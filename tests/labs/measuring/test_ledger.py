@@ -106,7 +106,7 @@ def test_the_file_only_grows(home: Path) -> None:
 
 
 def test_what_an_emulator_says_is_refused() -> None:
-    from mini_engine.measure.evidence import EMULATED_GPU
+    from mini_engine.bench.evidence import EMULATED_GPU
 
     ledger.predict("eager", 2.0, "ms")
     for on in (EMULATED_GPU, "emulated", "CPU emulator"):

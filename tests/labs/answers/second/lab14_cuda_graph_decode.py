@@ -6,7 +6,7 @@ from contextlib import ExitStack
 class GraphRunner:
     def _capture_ladder(self, check):
         report = CaptureReport()
-        side = self.backend.Stream()
+        side = self.stream
         waiting = list(self.rungs)
         while waiting:
             check()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from labs.runner.cut.catalogue import lab_number, parts_by_file, read_lab
 from labs.runner.cut.cutter import CutError
+from labs.runner.cut.edits import Edit
 
 LAB = lab_number(18)
 
@@ -42,6 +44,30 @@ def test_the_functions_of_a_file_to_mend_are_those_of_its_mend() -> None:
     hole, names = LAB.definitions()[3]
     assert hole.name == "runner_d.py"
     assert names == ["diagnosis", "Play.rehearse"]
+
+
+def test_an_edit_is_made_once_in_its_place_and_a_body_where_it_names_no_text() -> None:
+    texts = {"one.py": 'LEAST = 1\n\n\ndef f(x: int) -> int:\n    """F."""\n    return x + 1\n'}
+    assert Edit("LEAST", old="= 1", new="= 2").applied(texts)["one.py"].startswith("LEAST = 2\n")
+    assert Edit("f", old="+ 1", new="- 1").applied(texts)["one.py"].endswith("    return x - 1\n")
+    written = Edit("f", "y = x\nreturn y\n").applied(texts)["one.py"]
+    assert written.endswith('    """F."""\n    y = x\n    return y\n')
+
+
+@pytest.mark.parametrize("old", ["no such text", "self"], ids=["gone", "often"])
+def test_an_edit_that_no_longer_fits_names_lab_misconception_place_and_text(old: str) -> None:
+    belief = LAB.misconceptions[0]
+    stale = replace(belief, edits=(replace(belief.edits[0], place="Letters.stage", old=old),))
+    lab = replace(LAB, misconceptions=(stale,))
+    with pytest.raises(CutError) as error:
+        lab.texts(f"wrong/{belief.id}")
+    for word in (LAB.name, belief.id, "Letters.stage", repr(old)):
+        assert word in str(error.value)
+
+
+def test_an_edit_of_a_place_that_no_file_has_is_refused() -> None:
+    with pytest.raises(CutError, match=r"Letters\.nowhere"):
+        Edit("Letters.nowhere", "pass").applied(LAB.reference())
 
 
 def test_a_lab_can_only_give_to_mend_what_is_its_source(tmp_path: Path) -> None:

@@ -1,0 +1,300 @@
+"""What this machine charges: micro-measurements, each the simplest program that shows its figure.
+
+In:  a `GraphBackend` and how much to measure. Out: figures with intervals, from which `spec_fit.py`
+     makes a card and a host. `pdl_gap.py` adds what PDL saves. `op_on_cpu_us` needs no GPU.
+
+The dummy kernel, `torch.cuda._sleep(cycles)`, spins in one thread and is launched without the
+dispatcher: the CPU pays for the launch alone. On the emulator it adds a number, and means nothing.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from mini_engine.bench.decode_setup import build_setup
+from mini_engine.bench.intervals import line_fit, median_interval
+from mini_engine.bench.our_variants import OursEager
+from mini_engine.bench.pdl_gap import pdl_figures
+from mini_engine.bench.timing import device_us, host_us
+from mini_engine.cuda.graphs.backend import Graph, GraphBackend, free_bytes, graphs_for
+from mini_engine.cuda.weights import random_weights
+from mini_engine.model.config import ModelConfig, named_shape
+
+Figure = dict[str, Any]  # median, low, high, samples; fits: value and residuals
+Dummy = Callable[[int], object]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much to measure."""
+
+    repeats: int
+    copy_bytes: int  # far above the L2 cache
+    matmul_n: int
+    nodes: tuple[int, ...]  # of the graphs
+    launches: int  # in a row: below the launches that a driver queues
+    busy_cycles: int  # a dummy that lasts longer than a launch takes
+
+
+FULL = Sizes(30, 4 << 30, 8192, (1, 16, 64, 256, 1024, 4096), 400, 40_000)
+QUICK = Sizes(12, 1 << 30, 8192, (1, 64, 256, 1024), 400, 40_000)
+LEAST_COPY_BYTES = 256 << 20  # some times the largest L2 cache
+EMULATED = Sizes(4, 1 << 16, 32, (1, 8, 32), 16, 1)
+
+
+def sizes_for(backend: GraphBackend, quick: bool) -> Sizes:
+    """How much to measure here. Raises ValueError when a GPU has too little free memory."""
+    if backend.emulated:
+        return EMULATED
+    sizes, free = QUICK if quick else FULL, free_bytes(backend)
+    copy_bytes = min(sizes.copy_bytes, free // 4 // 4096 * 4096)  # a copy takes two of these
+    if copy_bytes < LEAST_COPY_BYTES:
+        raise ValueError(
+            f"{free:,} bytes of the GPU are free: bandwidth is measured with buffers of "
+            f"{LEAST_COPY_BYTES:,} and takes four times that; end what else runs on it"
+        )
+    return replace(sizes, copy_bytes=copy_bytes)
+
+
+def measure(backend: GraphBackend, sizes: Sizes) -> Iterator[tuple[str, Figure]]:
+    """(name, figure), one by one. What this backend cannot measure is left out."""
+    dummy = dummy_kernel(backend)
+    raw = host_us(backend, lambda: dummy(0), sizes.launches, sizes.repeats)
+    yield "launch_us", median_interval(raw).as_dict()
+    yield "op_us", decoder_op_us(backend, sizes.repeats)
+    yield "add_op_us", add_op_us(backend, sizes)
+    yield from _graph_figures(backend, sizes, dummy, statistics.median(raw))
+    yield from pdl_figures(backend, max(sizes.nodes), sizes.repeats).items()
+    yield "copy_bandwidth_gb_s", copy_bandwidth(backend, sizes)
+    yield "read_bandwidth_gb_s", read_bandwidth(backend, sizes)
+    yield "product_gb_s", product_bandwidth(backend, sizes)
+    yield "matmul_tflops", matmul_rate(backend, sizes)
+    yield "copy_us", input_copy_us(backend, sizes)
+    yield "sync_us", read_back_us(backend, sizes)
+    if not backend.emulated:
+        yield from _of_a_gpu(sizes, dummy)
+
+
+def dummy_kernel(backend: GraphBackend) -> Dummy:
+    """A call that queues one kernel, which does nothing for the cycles given."""
+    if not backend.emulated:
+        return torch.cuda._sleep
+    number = torch.zeros(1, device=backend.device)
+    return lambda _: number.add_(1)
+
+
+# ---------------------------------------------------------------- the CPU
+
+
+def decoder_op_us(
+    backend: GraphBackend, repeats: int, dtype: torch.dtype = torch.bfloat16
+) -> Figure:
+    """CPU time of an eager op in a decoder written in Python: a step's time divided by its ops. The
+    decoder and its kernels are small, so that the CPU never waits for them."""
+    with torch.no_grad():
+        weights = random_weights(_small_decoder(), backend.device, dtype, seed=0)
+        variant = OursEager(build_setup(backend, weights, batch=1, context=16, room=64))
+        ops = len(variant.ops())
+        step_us = host_us(backend, variant.step, 1, repeats)
+    return {**median_interval([us / ops for us in step_us]).as_dict(), "ops": ops}
+
+
+def op_on_cpu_us(repeats: int) -> Figure:
+    """The same decoder on CPU tensors, one thread: what a host can tell without a GPU. Arithmetic
+    on a few hundred floats is in it, a launch is not. float32: not every CPU multiplies bf16."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # ops so small that threads would only wait for each other
+    try:
+        return decoder_op_us(graphs_for("cpu"), repeats, torch.float32)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def add_op_us(backend: GraphBackend, sizes: Sizes) -> Figure:
+    """CPU time of the simplest eager op that makes a tensor, in a bare loop."""
+    x = torch.ones(64, device=backend.device)
+    return median_interval(host_us(backend, lambda: x + x, sizes.launches, sizes.repeats)).as_dict()
+
+
+def input_copy_us(backend: GraphBackend, sizes: Sizes) -> Figure:
+    """CPU time to start one small copy from pinned memory."""
+    there = torch.zeros(256, dtype=torch.int32, device=backend.device)
+    here = torch.zeros(256, dtype=torch.int32, pin_memory=not backend.emulated)
+    times = host_us(backend, lambda: there.copy_(here, non_blocking=True), 16, sizes.repeats)
+    return median_interval(times).as_dict()
+
+
+def read_back_us(backend: GraphBackend, sizes: Sizes) -> Figure:
+    """CPU time to read one number of a device that is idle."""
+    number, times = torch.zeros(1, device=backend.device), []
+    for _ in range(sizes.repeats + 1):
+        backend.synchronize()
+        began = time.perf_counter()
+        number.tolist()
+        times.append((time.perf_counter() - began) * 1e6)
+    return median_interval(times[1:]).as_dict()
+
+
+# ---------------------------------------------------------------- graphs
+
+
+def _graph_figures(
+    backend: GraphBackend, sizes: Sizes, dummy: Dummy, raw_us: float
+) -> Iterator[tuple[str, Figure]]:
+    """Each cost against the number of nodes, as a straight line with what it misses."""
+    launch, device, record, make = [], [], [], []
+    captured(backend, dummy, 8, 0)[0].reset()  # the first capture of a process pays for more
+    for nodes in sizes.nodes:
+        graph, body_us, exit_us = captured(backend, dummy, nodes, 0)
+        record.append(body_us)
+        make.append(exit_us)
+        launch.append(statistics.median(host_us(backend, graph.replay, 1, sizes.repeats)))
+        device.append(statistics.median(device_us(backend, graph.replay, 1, sizes.repeats)))
+        graph.reset()
+    yield "graph_launch", line_fit(sizes.nodes, launch)  # base: µs, slope: µs a node, on the CPU
+    yield "graph_device", line_fit(sizes.nodes, device)  # slope: an empty node, graph_gap_us
+    recorded = line_fit(sizes.nodes, record)
+    yield "capture", {**recorded, "slope_over_a_launch": recorded["slope"] - raw_us}
+    yield "instantiate", line_fit(sizes.nodes, make)
+    yield "gap_difference_us", gap_difference(backend, sizes, dummy)
+    yield "kernel_floor_us", kernel_floor(backend, sizes, dummy)
+
+
+def captured(
+    backend: GraphBackend, dummy: Dummy, nodes: int, cycles: int
+) -> tuple[Graph, float, float]:
+    """A graph of dummies, µs to record its body, and µs to end and instantiate it."""
+    graph = backend.CUDAGraph()
+    capture = backend.graph(graph, pool=backend.graph_pool_handle())
+    capture.__enter__()
+    began = time.perf_counter()
+    for _ in range(nodes):
+        dummy(cycles)
+    recorded = time.perf_counter()
+    capture.__exit__(None, None, None)
+    ended = time.perf_counter()
+    return graph, (recorded - began) * 1e6, (ended - recorded) * 1e6
+
+
+def gap_difference(backend: GraphBackend, sizes: Sizes, dummy: Dummy) -> Figure:
+    """stream_gap_us - graph_gap_us: the same kernels in a stream and in a graph, each so long that
+    the CPU is ahead either way."""
+    count, busy = sizes.launches, sizes.busy_cycles
+    graph, _, _ = captured(backend, dummy, count, busy)
+    in_graph = device_us(backend, graph.replay, 1, sizes.repeats)
+    in_stream = device_us(backend, lambda: dummy(busy), count, sizes.repeats)
+    graph.reset()
+    differences = [s - g / count for s, g in zip(in_stream, in_graph, strict=True)]
+    return median_interval(differences).as_dict()
+
+
+def kernel_floor(backend: GraphBackend, sizes: Sizes, dummy: Dummy) -> Figure:
+    """What a node that moves 8 KB takes longer than an empty one: ramp-up and drain of PyTorch's
+    own kernels. Another family of kernels has another floor."""
+    few, nodes = torch.zeros(1024, device=backend.device), max(sizes.nodes)
+    few.add_(1)  # loads the kernel before a capture needs it
+    graphs = [captured(backend, work, nodes, 0)[0] for work in (lambda _: few.add_(1), dummy)]
+    moving, empty = (device_us(backend, graph.replay, 1, sizes.repeats) for graph in graphs)
+    for graph in graphs:
+        graph.reset()
+    more = [(m - e) / nodes for m, e in zip(moving, empty, strict=True)]
+    return median_interval(more).as_dict()
+
+
+# ---------------------------------------------------------------- the memory and the cores
+
+
+def copy_bandwidth(backend: GraphBackend, sizes: Sizes) -> Figure:
+    """GB/s of a copy within the device's memory, bytes read and bytes written."""
+    source = torch.zeros(sizes.copy_bytes, dtype=torch.uint8, device=backend.device)
+    target = torch.empty_like(source)
+    times = device_us(backend, lambda: target.copy_(source), 4, sizes.repeats)
+    return median_interval([2 * sizes.copy_bytes / us / 1e3 for us in times]).as_dict()
+
+
+def read_bandwidth(backend: GraphBackend, sizes: Sizes) -> Figure:
+    """GB/s of a sum over the same bytes as float32, which hardly writes, just as decoding."""
+    source = torch.zeros(sizes.copy_bytes // 4, dtype=torch.float32, device=backend.device)
+    times = device_us(backend, source.sum, 4, sizes.repeats)
+    return median_interval([sizes.copy_bytes / us / 1e3 for us in times]).as_dict()
+
+
+def product_bandwidth(backend: GraphBackend, sizes: Sizes) -> Figure:
+    """GB/s at which a product of one row reads its weights, as in a decode step. Two matrices in
+    turns, so that no cache keeps one."""
+    n = sizes.matmul_n
+    row = torch.ones((1, n), dtype=torch.bfloat16, device=backend.device)
+    weights = [torch.ones((n, n), dtype=torch.bfloat16, device=backend.device) for _ in range(2)]
+    times = device_us(backend, lambda: [row @ each for each in weights], 4, sizes.repeats)
+    return median_interval([2 * 2 * n**2 / us / 1e3 for us in times]).as_dict()
+
+
+def matmul_rate(backend: GraphBackend, sizes: Sizes) -> Figure:
+    """TFLOP/s of a large square bf16 product."""
+    n = sizes.matmul_n
+    generator = torch.Generator(backend.device).manual_seed(0)
+    a, b = (
+        torch.randn((n, n), generator=generator, device=backend.device).to(torch.bfloat16)
+        for _ in range(2)
+    )
+    times = device_us(backend, lambda: a @ b, 4, sizes.repeats)
+    return median_interval([2 * n**3 / us / 1e6 for us in times]).as_dict()
+
+
+def _of_a_gpu(sizes: Sizes, dummy: Dummy) -> Iterator[tuple[str, Figure]]:
+    """Figures that only a GPU has."""
+    properties = torch.cuda.get_device_properties()
+    yield "sm_count", {"value": properties.multi_processor_count}
+    yield "vram_bytes", {"value": properties.total_memory}
+    depth = queue_depth(dummy)
+    if depth:
+        yield "queue_depth", {"value": depth}
+    yield "graph_node_bytes", {"value": node_bytes(dummy, max(sizes.nodes))}
+
+
+def queue_depth(dummy: Dummy) -> int | None:
+    """How many launches fit the queue before the CPU has to wait; None for more than 8,192.
+
+    One long kernel keeps the GPU busy while the CPU goes on launching. The first launch that takes
+    a millisecond has found the queue full.
+    """
+    torch.cuda.synchronize()
+    dummy(200_000_000)  # about 0.1 s
+    for launched in range(1, 8193):
+        began = time.perf_counter()
+        dummy(0)
+        if time.perf_counter() - began > 1e-3:
+            torch.cuda.synchronize()
+            return launched
+    torch.cuda.synchronize()
+    return None
+
+
+def node_bytes(dummy: Dummy, nodes: int) -> int:
+    """Device memory that the driver holds for each node of a graph, at most. It allocates in steps
+    of megabytes, so only large graphs show it."""
+    backend = graphs_for("cuda")
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()  # or the first capture does, and more is free after than before
+    free = torch.cuda.mem_get_info()[0]
+    graphs = [captured(backend, dummy, nodes, 0)[0] for _ in range(8)]
+    torch.cuda.synchronize()
+    held = free - torch.cuda.mem_get_info()[0]
+    for graph in graphs:
+        graph.reset()
+    return max(0, held // (8 * nodes))
+
+
+def _small_decoder() -> ModelConfig:
+    """Two layers with qk-norm, so small that no kernel outlasts its launch."""
+    return replace(
+        named_shape("qwen3-0.6b"), name="small", hidden_size=128, intermediate_size=256,
+        num_layers=2, num_heads=4, num_kv_heads=2, head_dim=32, vocab_size=512,
+        max_position_embeddings=64, eos_token_ids=(),
+    )  # fmt: skip

@@ -1,0 +1,204 @@
+"""What all variants of one comparison share: model, filled KV cache, where a decode step starts.
+
+In:  a `GraphBackend`, `Weights`, a batch, a context.
+Out: `DecodeSetup`, and `Variant`, the protocol of everything that can decode on it.
+
+The cache holds random keys and values up to the context: they do not change what a decode step
+costs, and no prompt has to be prefilled. Our own variants write into the setup's cache, one after
+the other; each writes a position before it reads it, so none sees another's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from mini_engine.bench.timing import Runnable
+from mini_engine.cuda.attention import DecodeAttention
+from mini_engine.cuda.graphs.backend import GraphBackend
+from mini_engine.cuda.inputs import StepInputs
+from mini_engine.cuda.kernels.fp8 import as_bytes, to_e4m3, widened
+from mini_engine.cuda.model import KVCache, Model
+from mini_engine.cuda.weights import LayerWeights, Weights
+from mini_engine.predict.oplists import OpCost
+
+BLOCK_SIZE = 16
+
+
+class Variant(Runnable, Protocol):
+    """One way to decode, which `timing` can time. B requests; V the vocabulary."""
+
+    def prepare(self) -> None:
+        """Compile, capture: everything that a server does once. May run steps."""
+        ...
+
+    def place(self, tokens: Tensor, context: int) -> None:
+        """The next step is fed tokens (B,) int32, the last of `context` in each request."""
+        ...
+
+    def feed(self, tokens: Tensor) -> None:
+        """Teacher forcing: the next step is fed these instead of what was sampled. Only where one
+        call is one step."""
+        ...
+
+    def logits(self) -> Sequence[Tensor]:
+        """Of the last call, (B, V) for each of its steps. The next call may overwrite them."""
+        ...
+
+    def tokens(self) -> Sequence[Tensor]:
+        """Sampled in the last call, (B,) for each of its steps."""
+        ...
+
+    def ops(self) -> list[OpCost]:
+        """What one call runs, for the simulator."""
+        ...
+
+    def release(self) -> None:
+        """Give graphs and memory back."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class DecodeSetup:
+    """One batch of requests, each of `context` tokens, with room for more."""
+
+    backend: GraphBackend
+    model: Model
+    batch: int
+    context: int
+    room: int  # tokens a request may grow to: whole blocks
+    block_table: Tensor  # (batch, room / BLOCK_SIZE) int32
+    first_tokens: Tensor  # (batch,) int32: the last of the context, fed by the first step
+
+    @property
+    def attention(self) -> DecodeAttention:
+        """Reads no more blocks than a request can have."""
+        return DecodeAttention(self.block_table.shape[1], BLOCK_SIZE)
+
+    def inputs(self) -> StepInputs:
+        """New static inputs, filled for the first step."""
+        device, batch = self.backend.device, self.batch
+
+        def row() -> Tensor:
+            return torch.zeros(batch, dtype=torch.int32, device=device)
+
+        step = StepInputs(
+            input_ids=row(),
+            positions=row(),
+            slot_mapping=row(),
+            query_lens=row() + 1,
+            context_lens=row(),
+            last_rows=torch.arange(batch, dtype=torch.int32, device=device),
+            block_table=self.block_table.clone(),
+        )
+        self.place(step, self.first_tokens, self.context)
+        return step
+
+    def place(self, inputs: StepInputs, tokens: Tensor, context: int) -> None:
+        """Fill `inputs` for a step, in place. Raises ValueError for a context beyond the room."""
+        if not 1 <= context <= self.room:
+            raise ValueError(f"context {context}: this setup has room for 1 to {self.room} tokens")
+        last = context - 1
+        block = self.block_table[:, last // BLOCK_SIZE]
+        inputs.input_ids.copy_(tokens)
+        inputs.positions.fill_(last)
+        inputs.context_lens.fill_(context)
+        inputs.slot_mapping.copy_(block * BLOCK_SIZE + last % BLOCK_SIZE)
+
+    def cached(self, length: int) -> list[tuple[Tensor, Tensor]]:
+        """Copies of the first `length` K and V of each layer: (batch, kv_heads, length, D). Those
+        of a cache in fp8 are widened to float32."""
+        blocks = self.block_table[:, : -(-length // BLOCK_SIZE)].long()
+        cache = self.model.cache
+
+        def gathered(one: Tensor, scales: Tensor | None, which: int) -> Tensor:
+            # (batch, blocks, block_size, kv_heads, D)
+            rows = as_bytes(one)[blocks].view(one.dtype).flatten(1, 2)[:, :length]
+            rows = rows if scales is None else widened(rows, scales, which)
+            return rows.transpose(1, 2).contiguous()
+
+        every = zip(
+            cache.keys, cache.values, cache.scales or (None,) * len(cache.keys), strict=True
+        )
+        return [(gathered(k, scales, 0), gathered(v, scales, 1)) for k, v, scales in every]
+
+
+def build_setup(
+    backend: GraphBackend, weights: Weights, batch: int, context: int, room: int
+) -> DecodeSetup:
+    """Fill a cache for `batch` requests. Raises ValueError when the model cannot reach `room`."""
+    config, device = weights.config, weights.embed.device
+    blocks = -(-room // BLOCK_SIZE)
+    if blocks * BLOCK_SIZE > config.max_position_embeddings:
+        raise ValueError(
+            f"context {context} needs room for {blocks * BLOCK_SIZE} tokens: {config.name} reaches "
+            f"{config.max_position_embeddings}"
+        )
+    cache = KVCache.allocate(config, 1 + batch * blocks, BLOCK_SIZE, device, weights.embed.dtype)
+    generator = torch.Generator(device).manual_seed(1)
+    for one in (*cache.keys, *cache.values):
+        one.normal_(generator=generator)
+    # Scattered, as on a server that has run for a while; block 0 is the null block.
+    order = torch.randperm(batch * blocks, generator=torch.Generator().manual_seed(2)) + 1
+    table = order.view(batch, blocks).to(device, torch.int32)
+    first = torch.randint(config.vocab_size, (batch,), generator=torch.Generator().manual_seed(3))
+    return DecodeSetup(
+        backend=backend,
+        model=Model(weights, cache),
+        batch=batch,
+        context=context,
+        room=blocks * BLOCK_SIZE,
+        block_table=table,
+        first_tokens=first.to(device, torch.int32),
+    )
+
+
+def float32_setup(setup: DecodeSetup, context: int, room: int) -> DecodeSetup:
+    """The same requests, weights, keys and values in float32: the gate's reference."""
+    wide = build_setup(setup.backend, as_float32(setup.model.weights), setup.batch, context, room)
+    kept = min(wide.room, setup.room)
+    blocks = wide.block_table[:, : -(-kept // BLOCK_SIZE)].long()
+    for layer, both in enumerate(setup.cached(kept)):
+        for cache, values in zip(
+            (wide.model.cache.keys[layer], wide.model.cache.values[layer]), both, strict=True
+        ):
+            rows = values.transpose(1, 2).float()  # (batch, kept, kv_heads, D)
+            cache[blocks] = rows.reshape(*blocks.shape, BLOCK_SIZE, *rows.shape[2:])
+    if scales := setup.model.cache.scales:  # it rounds what it caches as the others do
+        wide = replace(wide, model=Model(wide.model.weights, in_fp8(wide.model.cache, scales)))
+    return wide
+
+
+def in_fp8(cache: KVCache, scales: tuple[Tensor, ...]) -> KVCache:
+    """The cache rounded to e4m3 under these scales, (2, kv_heads) a layer."""
+    keys, values = (
+        tuple(to_e4m3(one, scale[which]) for one, scale in zip(side, scales, strict=True))
+        for which, side in enumerate((cache.keys, cache.values))
+    )
+    return KVCache(keys, values, scales)
+
+
+def new_step() -> None:
+    """Tell torch.compile that nobody will read the outputs of the last step again."""
+    torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
+
+
+def as_float32(weights: Weights) -> Weights:
+    """The same numbers, wider; a quantised weight stays, and is written out as wide as x."""
+
+    def layer(one: LayerWeights) -> LayerWeights:
+        parts = {name: part for name, part in vars(one).items() if isinstance(part, Tensor)}
+        return replace(one, **{name: part.float() for name, part in parts.items()})
+
+    embed = weights.embed.float()
+    return Weights(
+        config=weights.config,
+        embed=embed,
+        layers=tuple(layer(one) for one in weights.layers),
+        final_norm=weights.final_norm.float(),
+        lm_head=embed if weights.lm_head is weights.embed else weights.lm_head.float(),
+    )

@@ -1,0 +1,220 @@
+"""Measurement files: what was measured, on which machine, with which code.
+
+In:  figures and where they come from. Out: one JSON file a run, as course/measurements/README.md
+     describes it.
+
+    measurement = new_measurement("bench", device, "python -m mini_engine bench", figures)
+    write_measurement(path, measurement)
+    load_evidence(path)                  # refuses what the CPU emulator wrote
+
+Reading needs no torch. A file names versions and the GPU, but not whose machine it was: paths are
+cut down to their last part before anything is written.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from mini_engine.files import read_object, write_whole
+from mini_engine.model.fields import Fields
+
+CALIBRATED = "-calibrated"  # ends the name of a card or a host that was measured here
+EMULATED_GPU = "none: CPU emulation"
+UNKNOWN = "unknown"
+COMMIT = "LAUNCH_BOUND_COMMIT"  # the variable that names the commit where .git did not travel
+_PATH = re.compile(r"(?<![:/\w.])(?:~|/[\w.+@-]+)(?:/[\w.+@-]+)+/?|(?<![\w])[A-Za-z]:\\\S+")
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One file. `figures` hold the numbers: units in their names, medians with intervals."""
+
+    kind: str  # "bench" | "calibration" | "chain" | "environment" | "prefill"
+    emulated: bool  # the CPU emulator wrote it: no evidence of anything
+    gpu: str
+    driver: str  # all that it was measured with: "550.54, 555.42"
+    torch: str
+    triton: str
+    date: str  # of its first figure, ISO 8601
+    commit: str  # "+" behind it: the tree had changes; "unknown" is listed beside a known one
+    command: str
+    figures: Mapping[str, Any]
+
+
+FIELDS = tuple(f.name for f in fields(Measurement))
+MACHINE = ("emulated", "gpu", "torch", "triton")  # must agree to go on
+
+
+def new_measurement(
+    kind: str, device: str, command: str, figures: Mapping[str, Any]
+) -> Measurement:
+    """A measurement of today on `device` ("cuda" or "cpu"), with this machine's versions.
+
+    Raises ValueError where $LAUNCH_BOUND_COMMIT is needed and is no commit.
+    """
+    emulated = device == "cpu"
+    return Measurement(
+        kind=kind,
+        emulated=emulated,
+        gpu=gpu_name(device),
+        driver="none" if emulated else _gpu("driver_version"),
+        torch=version("torch"),
+        triton=version("triton"),
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        commit=_commit(),
+        command=command,
+        figures=figures,
+    )
+
+
+def gpu_name(device: str) -> str:
+    """The driver's name for the GPU in use; for a CPU, that there is none. A container may lack
+    nvidia-smi; then PyTorch tells the same name, where it is at work already."""
+    if device == "cpu":
+        return EMULATED_GPU
+    name, torch = _gpu("name"), sys.modules.get("torch")
+    if name == UNKNOWN and torch is not None and torch.cuda.is_available():
+        return str(torch.cuda.get_device_name())
+    return name
+
+
+def write_measurement(path: Path, measurement: Measurement) -> None:
+    """Write the whole file or nothing; makes folders. OSError where that is impossible."""
+    text = json.dumps(without_paths(asdict(measurement)), indent=1, allow_nan=False)
+    write_whole(path, text + "\n")
+
+
+def read_measurement(path: Path) -> Measurement:
+    """Any measurement file, emulated or not. ValueError names the file and what is wrong with it:
+    every missing field, or the first of the wrong type."""
+    data = read_object(path)
+    missing = [name for name in FIELDS if data.get(name) in (None, "")]
+    if missing:
+        raise ValueError(f"{path}: no measurement, {', '.join(missing)} missing: measure again")
+    try:
+        given = Fields(data)
+        words = {f.name: given.text(f.name) for f in fields(Measurement) if f.type == "str"}
+        emulated = given.boolean("emulated")
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    figures = data["figures"]
+    if not isinstance(figures, dict) or not figures:
+        raise ValueError(f"{path}: figures is {figures!r}, expected an object with figures in it")
+    return Measurement(emulated=emulated, figures=figures, **words)
+
+
+def load_evidence(path: Path) -> Measurement:
+    """A measurement of a real GPU. ValueError for an emulated one, and as in `read_measurement`."""
+    measurement = read_measurement(path)
+    if measurement.emulated or measurement.gpu == EMULATED_GPU:
+        raise ValueError(
+            f"{path}: the CPU emulator wrote it, so it is no evidence: measure on a GPU with "
+            f"`{measurement.command}`"
+        )
+    return measurement
+
+
+def check_same_machine(path: Path, old: Measurement, new: Measurement) -> None:
+    """Raises ValueError, naming the field, unless one file may hold the figures of both: of the
+    same kind, on equal cards, with the same versions, and of one commit as far as both are known.
+    Drivers may differ: equal machines have been seen with two."""
+    for name in ("kind", *MACHINE, "commit"):
+        before, now = getattr(old, name), getattr(new, name)
+        if name == "commit" and (UNKNOWN in (before, now) or now in _listed(before)):
+            continue
+        if before != now:
+            raise ValueError(
+                f"{path}: measured with {name} {before!r}, this is {now!r}: "
+                "write to another file, or leave out --resume"
+            )
+
+
+def continued(path: Path, old: Measurement, new: Measurement) -> Measurement:
+    """The file that `new` goes on with: `old`, naming every driver and commit that it saw.
+    ValueError as in `check_same_machine`."""
+    check_same_machine(path, old, new)
+    return replace(old, driver=_both(old.driver, new.driver), commit=_both(old.commit, new.commit))
+
+
+def _listed(words: str) -> list[str]:
+    return words.split(", ")
+
+
+def _both(before: str, now: str) -> str:
+    return before if now in _listed(before) else f"{before}, {now}"
+
+
+def without_paths(value: Any) -> Any:
+    """`value` with every path in it cut down to its last part."""
+    if isinstance(value, str):
+        return _PATH.sub(lambda match: re.split(r"[/\\]", match[0].rstrip("/\\"))[-1], value)
+    if isinstance(value, Mapping):
+        return {key: without_paths(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_paths(inner) for inner in value]
+    return value
+
+
+def gpu_state() -> dict[str, str]:
+    """Clocks, temperature and power just now; {} without nvidia-smi."""
+    names = ("clocks.sm", "clocks.mem", "temperature.gpu", "power.draw")
+    values = [value.strip() for value in _gpu(",".join(names)).split(",")]
+    return dict(zip(names, values, strict=True)) if len(values) == len(names) else {}
+
+
+# ---------------------------------------------------------------- of this machine
+
+_CSV = ("--format=csv,noheader",)
+
+
+def _gpu_id() -> str:
+    """The GPU in use, by nvidia-smi's number or name."""
+    return os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0] or "0"
+
+
+def _gpu(what: str) -> str:
+    """One field of the GPU in use, by nvidia-smi's word for it: "name", "driver_version"."""
+    return _output(["nvidia-smi", "-i", _gpu_id(), f"--query-gpu={what}", *_CSV]) or UNKNOWN
+
+
+def version(package: str) -> str:
+    """Of an installed package, "none" where it is missing."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "none"
+
+
+def _commit(folder: Path = Path(__file__).parent) -> str:
+    """The commit, with "+" behind it where the tree has changes. Measurements do not count: a run
+    that writes into a tracked file must not change the commit that the file names. Without a
+    repository, $LAUNCH_BOUND_COMMIT, and UNKNOWN where that is not set."""
+    git = ["git", "-C", str(folder)]
+    commit = _output([*git, "rev-parse", "--short", "HEAD"])
+    code = ["--", ":(top)", ":(top,exclude)course/measurements"]
+    changed = _output([*git, "status", "--porcelain", "--untracked-files=no", *code])
+    if commit:
+        return commit + ("+" if changed else "")
+    told = os.environ.get(COMMIT, "").strip()
+    if told and not re.fullmatch(r"[0-9a-f]{7,40}\+?", told):
+        raise ValueError(f"{COMMIT}={told}: expected what `git rev-parse --short HEAD` prints")
+    return told or UNKNOWN
+
+
+def _output(words: list[str]) -> str:
+    """What a program prints, "" when it is missing or fails."""
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""

@@ -1,0 +1,225 @@
+"""The gate before the clock: is a variant as near to the truth as plain bf16 is?
+
+In:  a variant, the plain variant (our eager model in bf16), the reference (the same in float32).
+Out: `Verdict`.
+
+Rounding to bf16 makes errors that nobody asks a decoder to avoid; they are the allowance. Each
+variant decodes twice: fed with the same random tokens as the others (teacher-forced), and on the
+tokens that it really produces, where reference and plain variant are fed those. At every position
+
+    KL    = sum p log(p / q)                   p of the reference, q of the variant
+    |NLL| = sum p | log p - log q |            of the next token, in expectation
+
+are compared with those of the plain variant, position by position. (The |NLL| of one drawn token
+would scatter by about its own mean and need many times the positions to say as much.) A variant
+passes when
+
+1. nothing is NaN or infinite;
+2. every token that it sampled is a best one of its own logits, up to bf16's rounding of them:
+   a variant could show fine logits and feed back another token;
+3. for both errors, on both paths, the upper 95% bound (bootstrap) of the mean difference
+   variant - plain is no more than MARGIN of plain bf16's own mean error.
+
+Without a margin, of variants that are as good and only round in another order, one in twenty would
+pass each of the four tests. `tests/bench/test_gate.py` says why it is this one, and asserts
+what it lets through and stops. A fault that moves the logits by less than bf16's own rounding
+passes, by design: nobody could measure it.
+
+How often the variant's best token is the reference's is reported but not judged: rounding decides
+near ties.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mini_engine.bench.decode_setup import DecodeSetup, Variant
+
+MARGIN = 0.25  # of plain bf16's own mean error; frozen before the first measurement, see above
+CONTEXT = 32  # tokens before both paths: the same random cache for all variants
+POSITIONS = 1024  # to compare on each path, where the batch is large ...
+STEPS = (4, 128)  # ... but never fewer or more steps than this
+BF16_ROUNDING = 2.0**-8  # of two numbers that are rounded to eight bits each, by half a unit
+RESAMPLES = 2000
+
+
+@dataclass(frozen=True)
+class PathErrors:
+    """Means over the positions of a path, in nats; `upper`: 95% bound of mean(variant - plain)."""
+
+    positions: int
+    kl: float
+    plain_kl: float
+    kl_upper: float
+    nll: float
+    plain_nll: float
+    nll_upper: float
+    agreement: float  # share of positions where the variant's best token is the reference's
+    plain_agreement: float
+
+    @property
+    def passed(self) -> bool:
+        allowed = (MARGIN * self.plain_kl, MARGIN * self.plain_nll)
+        return self.kl_upper <= allowed[0] and self.nll_upper <= allowed[1]
+
+    def told(self) -> str:
+        """Both errors against plain bf16's, in one line."""
+        pairs = (
+            ("KL", self.kl, self.plain_kl, self.kl_upper),
+            ("|NLL|", self.nll, self.plain_nll, self.nll_upper),
+        )
+        return "; ".join(
+            f"{name} {variant:.3g} against {plain:.3g} of plain bf16, bound {_share(upper, plain)}"
+            for name, variant, plain, upper in pairs
+        )
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the gate found."""
+
+    finite: bool
+    own_best: bool  # every token sampled is a best one of the logits beside it
+    forced: PathErrors | None  # None: it feeds itself, several steps a call
+    produced: PathErrors | None  # None: logits not finite, or tokens that are not their best
+
+    @property
+    def passed(self) -> bool:
+        paths = [path for path in (self.forced, self.produced) if path]
+        return self.finite and self.own_best and all(path.passed for path in paths)
+
+    @property
+    def reason(self) -> str:
+        """Why it did not pass, in one line; "" when it did."""
+        if not self.finite:
+            return "gate: its logits are not all finite"
+        if not self.own_best:
+            return "gate: it sampled tokens that are not the best of its own logits"
+        for name, path in (("teacher-forced", self.forced), ("its own tokens", self.produced)):
+            if path and not path.passed:
+                return f"gate: {name}: {path.told()}; allowed +{MARGIN:.0%}"
+        return ""
+
+    def as_dict(self) -> dict[str, object]:
+        return {"passed": self.passed, "reason": self.reason, "margin": MARGIN, **asdict(self)}
+
+
+class Gate:
+    """Judges one variant after the other on one setup."""
+
+    def __init__(self, setup: DecodeSetup, plain: Variant, reference: Variant) -> None:
+        """`plain` decodes on `setup`, `reference` on its float32 twin; both are prepared."""
+        self.setup, self.plain, self.reference = setup, plain, reference
+        self.steps = steps_of(setup.batch)
+        shape, vocab = (self.steps, setup.batch), setup.model.config.vocab_size
+        draw = torch.randint(vocab, shape, generator=torch.Generator().manual_seed(4))
+        self._forced = draw.to(setup.backend.device, torch.int32)
+        self._known: dict[str, tuple[Tensor, Tensor, Tensor]] = {}  # path, truth, plain
+
+    def judge(self, variant: Variant) -> Verdict:
+        """Decode on both paths and compare."""
+        logits, tokens = walk(variant, self.setup.first_tokens, self.steps)
+        if not bool(torch.isfinite(logits).all()):
+            return Verdict(finite=False, own_best=True, forced=None, produced=None)
+        if not are_best(logits, tokens):
+            return Verdict(finite=True, own_best=False, forced=None, produced=None)
+        produced = self._compare(logits, tokens)
+        if variant.steps_a_call > 1:
+            return Verdict(True, True, forced=None, produced=produced)
+        logits, _ = walk(variant, self.setup.first_tokens, self.steps, self._forced)
+        if not bool(torch.isfinite(logits).all()):
+            return Verdict(finite=False, own_best=True, forced=None, produced=produced)
+        return Verdict(True, True, self._compare(logits, self._forced), produced)
+
+    def _compare(self, logits: Tensor, path: Tensor) -> PathErrors:
+        """logits (steps, B, V) of the variant; path (steps, B): the token that followed each."""
+        truth, plain = self._both(path)
+        ours, theirs = errors(truth, logits), errors(truth, plain)
+        return PathErrors(
+            positions=path.numel(),
+            kl=float(ours["kl"].mean()),
+            plain_kl=float(theirs["kl"].mean()),
+            kl_upper=upper_bound(ours["kl"] - theirs["kl"]),
+            nll=float(ours["nll"].mean()),
+            plain_nll=float(theirs["nll"].mean()),
+            nll_upper=upper_bound(ours["nll"] - theirs["nll"]),
+            agreement=float(ours["agree"].mean()),
+            plain_agreement=float(theirs["agree"].mean()),
+        )
+
+    def _both(self, path: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits of reference and plain variant on a path. The last ones of each kind are kept:
+        variants of the same arithmetic produce the same tokens."""
+        kind = "forced" if path is self._forced else "produced"
+        known = self._known.get(kind)
+        if known is None or not torch.equal(known[0], path):
+            del known
+            self._known.pop(kind, None)  # before the next ones take as much memory
+            truth, _ = walk(self.reference, self.setup.first_tokens, len(path), path)
+            plain, _ = walk(self.plain, self.setup.first_tokens, len(path), path)
+            known = self._known[kind] = path, truth, plain
+        return known[1:]
+
+
+def steps_of(batch: int) -> int:
+    """How many steps the gate compares."""
+    return max(STEPS[0], min(STEPS[1], POSITIONS // batch))
+
+
+def room_of(batch: int) -> int:
+    """Tokens that a request must have room for; several steps a call overshoot by some."""
+    return CONTEXT + steps_of(batch) + 16
+
+
+def walk(
+    variant: Variant, first: Tensor, steps: int, forced: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Decode from CONTEXT on: logits (steps, B, V) float32, and tokens (steps, B) as sampled.
+
+    With `forced` (steps, B), step i + 1 is fed forced[i] and not what step i sampled.
+    """
+    variant.place(first, CONTEXT)
+    logits: list[Tensor] = []
+    tokens: list[Tensor] = []
+    while len(logits) < steps:
+        variant.step()
+        logits += [one.float().clone() for one in variant.logits()]
+        tokens += [one.to(torch.int32).clone() for one in variant.tokens()]
+        if forced is not None:
+            variant.feed(forced[len(logits) - 1])
+    return torch.stack(logits[:steps]), torch.stack(tokens[:steps])
+
+
+def are_best(logits: Tensor, tokens: Tensor) -> bool:
+    """Whether each token has the largest of its logits, up to a rounding to bf16, since a variant
+    may choose before it rounds. logits (n, B, V), tokens (n, B)."""
+    best = logits.amax(-1)
+    own = logits.gather(-1, tokens.long()[..., None])[..., 0]
+    return bool((own >= best - BF16_ROUNDING * best.abs()).all())
+
+
+def errors(truth: Tensor, logits: Tensor) -> Mapping[str, np.ndarray]:
+    """KL, |NLL| and agreement at each position, float64. truth, logits (n, B, V)."""
+    found: dict[str, list[Tensor]] = {"kl": [], "nll": [], "agree": []}
+    for t, x in zip(truth, logits, strict=True):  # a step at a time: V is large
+        log_p, log_q = t.double().log_softmax(-1), x.double().log_softmax(-1)
+        p, difference = log_p.exp(), log_p - log_q
+        found["kl"].append((p * difference).sum(-1))
+        found["nll"].append((p * difference.abs()).sum(-1))
+        found["agree"].append((t.argmax(-1) == x.argmax(-1)).double())
+    return {name: torch.cat(values).cpu().numpy() for name, values in found.items()}
+
+
+def upper_bound(differences: np.ndarray, seed: int = 0) -> float:
+    """The upper 95% bound of their mean (one-sided bootstrap)."""
+    picks = np.random.default_rng(seed).integers(0, len(differences), (RESAMPLES, len(differences)))
+    return float(np.percentile(differences[picks].mean(axis=1), 95))
+
+
+def _share(upper: float, plain: float) -> str:
+    return f"{upper / plain:+.0%}" if plain else f"{upper:+.2g} of nothing"

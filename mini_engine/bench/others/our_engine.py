@@ -1,0 +1,71 @@
+"""This engine, asked as the others are: requests in, `Engine.step`, and the time of every token.
+
+What `generate` runs on this machine (cuda/generate.py): five kernels a layer, with PDL, where they
+can run, else the plain model. A step ends when its tokens have been read back, as for any caller.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import torch
+
+from mini_engine.bench.others.protocol import Job, Lap, empty_lap
+from mini_engine.cuda.generate import dtype_for, nearest_backend
+from mini_engine.cuda.model import KVCache
+from mini_engine.cuda.path import decoding_model
+from mini_engine.cuda.runner import TorchRunner
+from mini_engine.cuda.weights import load_weights
+from mini_engine.dispatch.default_ladder import default_capture_sizes
+from mini_engine.dispatch.dispatcher import GraphDispatcher
+from mini_engine.engine.engine import Engine
+from mini_engine.engine.scheduler import Request, SchedulerLimits
+from mini_engine.model.config import ModelConfig
+
+BLOCK_SIZE = 16
+BUDGET = 2048  # tokens of prompts in one step
+
+
+@torch.inference_mode()
+def start(job: Job) -> OurSession:
+    """Load the model, capture its graphs."""
+    config, backend = ModelConfig.from_folder(job.model), nearest_backend(print)
+    mode = "NONE" if job.eager else "FULL_DECODE_ONLY"
+    limits = SchedulerLimits(
+        max_num_seqs=job.batch,
+        max_num_batched_tokens=BUDGET,
+        num_blocks=1 + job.batch * -(-job.room // BLOCK_SIZE),
+        block_size=BLOCK_SIZE,
+        max_model_len=job.room,
+    )
+    dtype = dtype_for(backend, print)
+    weights = load_weights(config, job.model, backend.device, dtype)
+    cache = KVCache.allocate(config, limits.num_blocks, BLOCK_SIZE, backend.device, dtype)
+    sizes = default_capture_sizes(job.batch, BUDGET, capture_sizes=[job.batch], mode=mode)
+    dispatcher = GraphDispatcher(mode, sizes, job.batch)
+    model = decoding_model(weights, cache, backend, 5, print)
+    runner = TorchRunner(model, limits, dispatcher, backend)
+    runner.capture()
+    return OurSession(Engine(runner, limits, dispatcher), job.tokens)
+
+
+class OurSession:
+    """A loop around `Engine.step`."""
+
+    version = ""  # the commit, which the measurement names
+
+    def __init__(self, engine: Engine, tokens: int) -> None:
+        self.engine, self.tokens = engine, tokens
+
+    @torch.inference_mode()
+    def lap(self, prompts: Sequence[Sequence[int]]) -> Lap:
+        lap = empty_lap(len(prompts))
+        for index, prompt in enumerate(prompts):
+            self.engine.submit(Request(str(index), tuple(prompt), self.tokens))
+        while record := self.engine.step():
+            now = time.perf_counter()
+            for request, token in record.written:
+                lap.tokens[int(request.request_id)].append(token)
+                lap.times[int(request.request_id)].append(now)
+        return lap

@@ -1,0 +1,189 @@
+"""A decode step of the real engine as a timeline: what CPU and GPU did, seen by the profiler.
+
+In:  a `GraphBackend`, `Weights`, a mode, a batch, a context. Out: a `Profile`: the `TraceEvent`s
+     of one steady step, with the lanes and categories of the simulator's own timelines, and the
+     ops of the step, for the simulator to predict.
+
+    profile = profile_step(graphs, weights, "FULL", batch=1, context=512)
+    write_trace(path, {"predicted FULL": op_timeline(profile.ops, spec, profile.launched),
+                       "measured FULL": profile.timeline})
+
+The engine runs as always: scheduler, dispatcher, runner, real graphs on a GPU and emulated ones on
+a CPU. `profile_rows.py` turns the profiler's rows into lanes.
+
+Profiling itself costs time. `bench` says how long a step takes; this shows where the time goes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from mini_engine.bench.kernel_names import with_purposes
+from mini_engine.bench.op_record import OpRecorder, WatchedAttention
+from mini_engine.bench.profile_rows import STEP, ProfilerRow, events_of_profile
+from mini_engine.cuda.graphs.backend import GraphBackend
+from mini_engine.cuda.graphs.capture import is_out_of_memory, no_garbage_collection
+from mini_engine.cuda.model import KVCache
+from mini_engine.cuda.path import Kernels, decoding_model
+from mini_engine.cuda.runner import TorchRunner
+from mini_engine.cuda.weights import Weights
+from mini_engine.dispatch.default_ladder import default_capture_sizes
+from mini_engine.dispatch.dispatcher import GraphDispatcher
+from mini_engine.dispatch.modes import CUDAGraphMode
+from mini_engine.engine.engine import Engine, StepRecord
+from mini_engine.engine.scheduler import Request, SchedulerLimits
+from mini_engine.predict.oplists import OpCost, StepShape, step_ops
+from mini_engine.predict.step_cost import LAUNCHED_AS, Mode
+from mini_engine.sim.trace import GPU, TraceEvent
+
+BLOCK_SIZE = 16
+WARM_UP, STEPS = 3, 5  # decode steps before the profiler, and under it
+
+
+@dataclass(frozen=True)
+class Profile:
+    """One step, which starts at time 0 of the timeline."""
+
+    timeline: tuple[TraceEvent, ...]
+    ops: tuple[OpCost, ...]  # of this very step
+    launched: Mode  # how its ops are launched, for the simulator
+
+
+@torch.no_grad()  # in inference mode a recorder sees linear, and not the mm that it calls
+def profile_step(
+    backend: GraphBackend,
+    weights: Weights,
+    mode: str,
+    *,
+    batch: int,
+    context: int,
+    kernels: Kernels = 0,
+) -> Profile:
+    """Decode a few steps of `batch` requests with `context` tokens; keep one of median length.
+
+    With `kernels` of ours a layer, if they can run here; else by the plain model.
+
+    Raises ValueError for a context that is too short or too long, for too little memory, and for a
+    profiler that saw nothing of the GPU.
+    """
+    try:
+        engine, runner = _engine(backend, weights, mode, batch, context, kernels)
+        try:
+            for _ in range(1 + WARM_UP):  # the first step is the prefill of all prompts
+                engine.step()
+            rows, record = _profiled(engine, backend)
+            ops = _ops_of(runner, record, batch, context)
+        finally:
+            runner.release()
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        raise ValueError(
+            f"out of device memory with batch {batch} and context {context}: give smaller ones "
+            f"({str(error).splitlines()[0]})"
+        ) from None
+    timeline = with_purposes(events_of_profile(rows))
+    if not backend.emulated and not any(event.lane == GPU for event in timeline):
+        raise ValueError(
+            "the profiler saw nothing on the GPU: end other profilers, or set KINETO_LOG_LEVEL=1 "
+            "to hear what CUPTI says"
+        )
+    return Profile(tuple(timeline), tuple(ops), LAUNCHED_AS[record.descriptor.mode])
+
+
+def process_name(mode: str, *, emulated: bool) -> str:
+    """The name of a measured step in a trace."""
+    remark = " (CPU, emulated graphs: the CPU runs the kernels, there is no GPU lane)"
+    return f"measured {mode}" + (remark if emulated else "")
+
+
+# ---------------------------------------------------------------- the engine under the profiler
+
+
+def _engine(
+    backend: GraphBackend, weights: Weights, mode: str, batch: int, context: int, kernels: Kernels
+) -> tuple[Engine, TorchRunner]:
+    """An engine with `batch` waiting requests, and graphs captured for exactly that batch size."""
+    config, device = weights.config, weights.embed.device
+    prompt = context - WARM_UP - (STEPS + 1) // 2  # so that the middle step has `context` tokens
+    new_tokens = 1 + WARM_UP + STEPS + 1  # none ends under the profiler
+    if not 0 < prompt <= config.max_position_embeddings - new_tokens:
+        raise ValueError(
+            f"context {context}: expected {context - prompt + 1} to "
+            f"{config.max_position_embeddings - new_tokens + context - prompt} tokens for "
+            f"{config.name}: a prompt, {WARM_UP} steps to warm up, {STEPS} steps to profile"
+        )
+    blocks = -(-(prompt + new_tokens) // BLOCK_SIZE)
+    limits = SchedulerLimits(
+        max_num_seqs=batch,
+        max_num_batched_tokens=batch * prompt,
+        num_blocks=1 + batch * blocks,
+        block_size=BLOCK_SIZE,
+        max_model_len=prompt + new_tokens,
+    )
+    sizes = default_capture_sizes(
+        batch, limits.max_num_batched_tokens, capture_sizes=[batch], mode=mode
+    )
+    dispatcher = GraphDispatcher(mode, sizes, batch)
+    cache = KVCache.allocate(config, limits.num_blocks, BLOCK_SIZE, device, weights.embed.dtype)
+    model = decoding_model(weights, cache, backend, kernels, lambda _: None)
+    runner = TorchRunner(model, limits, dispatcher, backend)
+    if runner.capture().dropped:
+        raise torch.OutOfMemoryError(f"no memory to capture batch {batch}")
+    engine = Engine(runner, limits, dispatcher)
+    ids = torch.randint(
+        config.vocab_size, (batch, prompt), generator=torch.Generator().manual_seed(0)
+    )
+    for name, tokens in enumerate(ids.tolist()):
+        engine.submit(Request(str(name), tokens, new_tokens))
+    return engine, runner
+
+
+def _profiled(engine: Engine, backend: GraphBackend) -> tuple[list[ProfilerRow], StepRecord]:
+    """STEPS dependent steps under the profiler: its rows, and the last step."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or it logs its start and its end
+    from torch.profiler import ProfilerActivity, profile, record_function
+
+    watched = [ProfilerActivity.CPU]
+    if not backend.emulated:
+        watched.append(ProfilerActivity.CUDA)
+    with no_garbage_collection(), profile(activities=watched) as profiler:
+        for _ in range(STEPS):
+            with record_function(STEP):
+                record = engine.step()  # reads its tokens back: the GPU is done when it returns
+    assert record, "requests ended under the profiler"
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "profile.json"
+        profiler.export_chrome_trace(str(path))
+        return json.loads(path.read_text())["traceEvents"], record
+
+
+# ---------------------------------------------------------------- the ops of a step
+
+
+def _ops_of(runner: TorchRunner, record: StepRecord, size: int, context: int) -> list[OpCost]:
+    """The ops of the last step. Those of the kernels are listed; the plain model's are recorded
+    while it is computed again, which changes nothing."""
+    batch, recorder = record.batch, OpRecorder()
+    count = getattr(runner.model, "kernels_of", None)
+    if count:
+        pieces = record.descriptor.mode is CUDAGraphMode.PIECEWISE
+        style = f"fused{9 if pieces else count(size)}"
+        return step_ops(runner.model.config, StepShape.decode(size, context), style)
+    if record.descriptor.mode is CUDAGraphMode.FULL:
+        with recorder:
+            runner.full.forward(record.descriptor.num_tokens)
+        return recorder.ops
+    step = runner.inputs.view(batch.num_tokens, batch.num_reqs)
+    attention = WatchedAttention(runner.model.live_attention(batch), recorder)
+    with recorder:
+        hidden = runner.model.body(step, attention)
+        with recorder.live():
+            runner.model.head(hidden, step, runner.sample)
+    return recorder.ops

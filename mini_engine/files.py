@@ -1,0 +1,217 @@
+"""Files, for every floor: JSON that somebody else wrote, as typed dataclasses; files written whole.
+
+    read_object(path)                     # the fields of a JSON file
+    typed(Card, fields, str(path))        # the same as a dataclass; an error names file and field
+    write_whole(path, text)               # the whole file or the old one, never a half
+    did_you_mean("h20", ["h100", "h200"])     # "; did you mean h200?"
+
+Nothing here knows what a file is about, so every room may import it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+T = TypeVar("T")
+LARGEST = 1e300  # of a number: NaN and Infinity, which Python reads, are none
+MAX_BYTES = 64 * 2**20  # the index of a model with 10^5 tensors has some 10 MB
+
+
+# ---------------------------------------------------------------- JSON
+
+
+def read_json(path: Path, max_bytes: int = MAX_BYTES) -> object:
+    """Parse a UTF-8 file.
+
+    Raises ValueError, naming the file, if it is not JSON, not UTF-8, or larger than `max_bytes` (no
+    more is read, so a device that never ends is refused too), and OSError if it cannot be opened.
+    """
+    with path.open("rb") as file:
+        content = file.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise ValueError(f"{path}: larger than {max_bytes:,} bytes, the most that is read of it")
+    return parse_json(content, str(path))
+
+
+def read_object(path: Path, max_bytes: int = MAX_BYTES) -> dict[str, object]:
+    """The same for a file that holds one object, {...}."""
+    parsed = read_json(path, max_bytes)
+    if not isinstance(parsed, dict):
+        raise ValueError(f"{path}: expected a JSON object {{...}}, found {type(parsed).__name__}")
+    return parsed
+
+
+def parse_json(content: str | bytes, where: str) -> object:
+    """Parse text, or UTF-8 bytes. `where` begins the message of each ValueError."""
+    try:
+        return json.loads(content if isinstance(content, str) else content.decode("utf-8"))
+    except RecursionError:
+        raise ValueError(f"{where}: not JSON that can be read: nested too deeply") from None
+    except ValueError as error:  # JSONDecodeError and UnicodeDecodeError are both ValueErrors
+        raise ValueError(f"{where}: not JSON: {error}") from None
+
+
+# ---------------------------------------------------------------- JSON as dataclasses
+
+
+def typed(kind: type[T], data: object, where: str, *, more: bool = False) -> T:
+    """The dataclass `kind` from a JSON object, checked field by field.
+
+    A field's type may be int, float (which takes an int), str, bool, Any, a Literal, a dataclass,
+    list[…], tuple[…, ...], dict[str, …], or a union of them. A null counts as a field that is not
+    there, and such a field needs a default. `more`: fields that `kind` does not have are passed
+    over; otherwise they are errors. Raises ValueError "WHERE: FIELD is VALUE, expected TYPE", and
+    with `where` in front what the dataclass itself raises about its values.
+    """
+    if not isinstance(data, Mapping):
+        raise ValueError(f"{where} is {in_short(data)}, expected an object {{...}}")
+    known = _types(kind)  # type: ignore[arg-type]
+    for name in () if more else data:
+        if name not in known:
+            near = did_you_mean(name, known) or f": expected one of {', '.join(known)}"
+            raise ValueError(f"{where}: {in_short(name)} is no field{near}")
+    given = {}
+    for name, (wanted, needed) in known.items():
+        if data.get(name) is not None:
+            given[name] = _value(wanted, data[name], f"{where}: {name}")
+        elif needed:
+            raise ValueError(f"{where}: {name} is missing, expected {_name(wanted)}")
+    try:
+        return kind(**given)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
+
+
+@cache
+def _types(kind: Any) -> dict[str, tuple[Any, bool]]:
+    """A dataclass's fields: name -> its type, and whether it has no default."""
+    hints, found = get_type_hints(kind), {}
+    for one in fields(kind):
+        needed = one.default is MISSING and one.default_factory is MISSING
+        found[one.name] = hints[one.name], needed
+    return found
+
+
+def _value(wanted: Any, value: Any, where: str) -> Any:
+    """The value as the type asks for it. Raises ValueError where it is of another."""
+    if get_origin(wanted) in (Union, UnionType):
+        wanted = next((one for one in get_args(wanted) if _fits(one, value)), wanted)
+    if not _fits(wanted, value):
+        raise ValueError(f"{where} is {in_short(value)}, expected {_name(wanted)}")
+    origin, inner = get_origin(wanted), get_args(wanted)
+    if is_dataclass(wanted):
+        return typed(wanted, value, where)  # type: ignore[arg-type]
+    if origin in _LISTS:
+        listed = [_value(inner[0], one, f"{where}[{i}]") for i, one in enumerate(value)]
+        return listed if origin is list else tuple(listed)
+    if origin in _OBJECTS:
+        return {key: _value(inner[1], one, f"{where}: {key}") for key, one in value.items()}
+    return float(value) if wanted is float else value
+
+
+_LISTS, _OBJECTS = (list, tuple, Sequence), (dict, Mapping)
+_NAMES = {int: "a whole number", float: "a number", str: "words", bool: "true or false"}
+
+
+def _fits(wanted: Any, value: object) -> bool:
+    """Whether a JSON value is of this type, what stands inside of it aside."""
+    origin = get_origin(wanted) or wanted
+    if origin in _LISTS:
+        return isinstance(value, list)
+    if origin in _OBJECTS or is_dataclass(wanted):
+        return isinstance(value, dict)
+    if origin is Literal:
+        return value in get_args(wanted)
+    if (
+        wanted is float
+    ):  # JSON's true is an int of Python's, and its NaN a float: no number is meant
+        return isinstance(value, int | float) and type(value) is not bool and abs(value) < LARGEST
+    return wanted in (Any, object) or (wanted in _NAMES and type(value) is wanted)
+
+
+def _name(wanted: Any) -> str:
+    """A type in words, for an error."""
+    origin, inner = get_origin(wanted) or wanted, get_args(wanted)
+    if origin in (Union, UnionType):
+        return " or ".join(_name(one) for one in inner if one is not NoneType)
+    if origin is Literal:
+        return " or ".join(map(repr, inner))
+    if origin in _LISTS:
+        return "a list [...]"
+    return "an object {...}" if origin in _OBJECTS or is_dataclass(wanted) else _NAMES[wanted]
+
+
+def in_short(value: object) -> str:
+    """A value out of a file, for an error: its repr, and of a long one the beginning."""
+    try:
+        text = repr(value)
+    except RecursionError:
+        return f"a {type(value).__name__} nested too deeply"
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """The known word that is nearest, whatever its case, as the end of an error's line; "" where
+    none is near."""
+    from difflib import get_close_matches
+
+    by_lower = {one.lower(): one for one in known}
+    near = get_close_matches(word.lower(), list(by_lower), n=1, cutoff=0.6)
+    return f"; did you mean {by_lower[near[0]]}?" if near else ""
+
+
+# ---------------------------------------------------------------- writing
+
+
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write a file beside the path, then put it in its place: an interrupt or a full disk leaves
+    the old one. Text becomes UTF-8. Makes folders. What is no file, such as /dev/stdout or a pipe,
+    is written to as it is. Raises OSError with the path in it."""
+    data = content.encode("utf-8") if isinstance(content, str) else content
+    target = Path(os.path.realpath(path))  # a link stays a link
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if target.exists() and not target.is_file():
+        target.write_bytes(data)
+        return
+    beside = target.with_name(f"{target.name[:60]}.{os.getpid()}.part")
+    try:
+        beside.write_bytes(data)
+        os.replace(beside, target)
+    except BaseException as error:
+        beside.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise type(error)(error.errno, error.strerror, str(path)) from None
+        raise
+
+
+def check_out(path: Path, endings: Sequence[str] = ()) -> Path:
+    """The path, if a file can be written there and its name ends in one of `endings` (any, where
+    there are none): asked before the work whose result goes there. Raises ValueError, and makes
+    nothing."""
+    if endings and path.suffix.lower() not in endings:
+        raise ValueError(f"{path}: expected a name that ends in {' or '.join(endings)}")
+    if path.is_dir():
+        raise ValueError(f"{path}: a folder, expected a file's name")
+    if not path.exists() or path.is_file():  # otherwise a device or a pipe
+        check_folder(path.parent)
+    return path
+
+
+def check_folder(path: Path) -> Path:
+    """The path, if it is a folder that files can be written into, or if one can be made there.
+    Raises ValueError, and makes nothing."""
+    near = path
+    while not near.exists() and near != near.parent:
+        near = near.parent
+    if not near.is_dir():
+        raise ValueError(f"{path}: {near} is a file, expected a folder")
+    if not os.access(near, os.W_OK):
+        raise ValueError(f"{path}: cannot be written to: permission denied")
+    return path

@@ -1,0 +1,272 @@
+"""The benchmark's variants decode the same; what they launch, and the clocks that time them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+torch = pytest.importorskip("torch")
+
+from mini_engine.bench import gate, timing  # noqa: E402
+from mini_engine.bench.decode_setup import DecodeSetup, Variant  # noqa: E402
+from mini_engine.bench.few_bits import in_format  # noqa: E402
+from mini_engine.bench.hf_variants import HuggingFaceStatic  # noqa: E402
+from mini_engine.bench.op_record import OpRecorder  # noqa: E402
+from mini_engine.bench.our_variants import OursCompiled, OursEager, OursGraph  # noqa: E402
+from mini_engine.bench.variants import VARIANTS  # noqa: E402
+from mini_engine.cuda.graphs.backend import graphs_for  # noqa: E402
+from mini_engine.predict.oplists import StepShape, step_ops  # noqa: E402
+from tests.support.gate_helpers import setup_of  # noqa: E402
+from tests.support.torch_helpers import DEVICES, FAMILIES, TOLERANCE  # noqa: E402
+
+HERE = [name for name, kind in VARIANTS.items() if kind.why_not(graphs_for("cpu")) is None]
+
+
+@pytest.fixture(autouse=True)
+def _no_gradients() -> Iterator[None]:
+    with torch.no_grad():
+        yield
+
+
+def uncompiled(function: Any) -> Any:
+    return function
+
+
+def traced(function: Any) -> Any:
+    """torch.compile's own tracing, without the code generator that needs a C++ compiler or GPU."""
+    return torch.compile(function, backend="aot_eager", dynamic=False)
+
+
+# ---------------------------------------------------------------- variants
+
+MAKE: dict[str, Callable[[DecodeSetup], Variant]] = {
+    **{name: VARIANTS[name].make for name in HERE},
+    "hf-static": lambda setup: HuggingFaceStatic(setup, uncompiled),
+}
+# With PDL, and other kernels. torch.compile takes minutes: `test_bench_command.py` has its arms.
+GPU_ONLY = [name for name in VARIANTS if name not in HERE and "compile" not in name]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("name", MAKE)
+def test_every_variant_decodes_what_the_plain_model_decodes(
+    name: str, family: str, device: str
+) -> None:
+    assert_decodes_what_the_plain_model_decodes(name, family, device)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU")
+@pytest.mark.parametrize("name", GPU_ONLY)
+def test_so_does_every_variant_that_only_a_gpu_runs(name: str) -> None:
+    if reason := VARIANTS[name].why_not(graphs_for("cuda")):
+        pytest.skip(reason)
+    assert_decodes_what_the_plain_model_decodes(name, "qwen3", "cuda")
+
+
+def assert_decodes_what_the_plain_model_decodes(name: str, family: str, device: str) -> None:
+    setup = setup_of(family, device=device)
+    few_bits = VARIANTS[name].few_bits if name in VARIANTS else None
+    plain = OursEager(in_format(setup, few_bits) if few_bits else setup)
+    variant = (MAKE.get(name) or VARIANTS[name].make)(setup)
+    variant.prepare()
+    for context in (setup.context, 33, setup.context):  # it can be placed again and again
+        wanted, tokens = gate_walk(plain, context, 8)
+        logits, sampled = gate_walk(variant, context, 8)
+        assert tokens.tolist() == sampled.tolist()
+        assert wanted.abs().max() > 0.5  # not a comparison of zeros
+        torch.testing.assert_close(logits, wanted, atol=TOLERANCE, rtol=0)
+    variant.release()
+
+
+def gate_walk(variant: Variant, context: int, steps: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """`gate.walk` from another context."""
+    moved = SimpleNamespace(
+        place=lambda first, _: variant.place(first, context),
+        step=variant.step, feed=variant.feed, logits=variant.logits, tokens=variant.tokens,
+    )  # fmt: skip
+    first = torch.arange(3, 5, dtype=torch.int32)
+    return gate.walk(moved, first, steps)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda s: OursCompiled(s, traced), lambda s: HuggingFaceStatic(s, traced)],
+    ids=["ours", "transformers"],
+)
+def test_a_step_can_be_traced_by_torch_compile(make: Callable[[DecodeSetup], Variant]) -> None:
+    setup = setup_of()
+    plain, variant = OursEager(setup), make(setup)
+    variant.prepare()
+    wanted, tokens = gate_walk(plain, 40, 4)
+    logits, sampled = gate_walk(variant, 40, 4)
+    assert tokens.tolist() == sampled.tolist()
+    torch.testing.assert_close(logits, wanted, atol=TOLERANCE, rtol=0)
+    variant.release()
+
+
+def test_our_step_is_one_graph_to_torch_compile() -> None:
+    whole = OursCompiled(
+        setup_of(), lambda f: torch.compile(f, backend="aot_eager", fullgraph=True, dynamic=False)
+    )
+    whole.prepare()  # raises at a graph break
+    whole.release()
+
+
+def test_a_fed_token_replaces_the_sampled_one() -> None:
+    setup = setup_of()
+    forced = torch.randint(200, (6, 2), dtype=torch.int32)
+    walks = []
+    for name in ("ours-eager", "ours-graph", "ours-piecewise", "hf-eager"):
+        variant = VARIANTS[name].make(setup)
+        variant.prepare()
+        walks.append(gate.walk(variant, setup.first_tokens, 6, forced)[0])
+        free = gate.walk(variant, setup.first_tokens, 6)[0]
+        assert not torch.allclose(walks[-1][1:], free[1:], atol=TOLERANCE)
+    for walk in walks[1:]:
+        torch.testing.assert_close(walk, walks[0], atol=TOLERANCE, rtol=0)
+
+
+def test_several_steps_a_replay_take_no_token_from_outside() -> None:
+    with pytest.raises(ValueError, match="8 steps a replay feed themselves"):
+        OursGraph(setup_of(), 8).feed(torch.zeros(2, dtype=torch.int32))
+
+
+def test_a_setup_refuses_what_the_model_or_its_room_cannot_hold() -> None:
+    with pytest.raises(ValueError, match="context 300 needs room for 320 tokens: tiny reaches 256"):
+        setup_of(context=300, room=310)
+    setup = setup_of()
+    with pytest.raises(ValueError, match="context 177: this setup has room for 1 to 176"):
+        setup.place(setup.inputs(), setup.first_tokens, 177)
+
+
+def test_variants_that_cannot_run_here_say_so_in_one_line() -> None:
+    for kind in VARIANTS.values():
+        reason = kind.why_not(graphs_for("cpu"))
+        assert reason is None or ("GPU" in reason and "\n" not in reason)
+    assert {"hf-eager", "ours-eager", "ours-graph", "ours-piecewise"} <= set(HERE)
+
+
+# ---------------------------------------------------------------- op lists
+
+
+def test_recorded_ops_of_transformers_are_those_of_the_op_list() -> None:
+    setup = setup_of("qwen3", torch.bfloat16)
+    variant = VARIANTS["hf-eager"].make(setup)
+    variant.prepare()
+    variant.place(setup.first_tokens, 40)
+    recorded, listed = variant.ops(), step_ops(setup.model.config, StepShape.decode(2, 40), "hf56")
+    # positions come from outside (no arange, no add); feeding back is a copy and an add
+    assert abs(len(recorded) - len(listed)) <= 2
+    products = [op for op in listed if "proj" in op.name or "lm_head" in op.name]
+    seen = [op for op in recorded if op.flops]
+    for op, wanted in zip(
+        [op for op in seen if op.name != "bmm" or op.flops == products[0].flops][-1:],
+        products[-1:],
+        strict=True,
+    ):
+        assert op.bytes == wanted.bytes  # the head: weights, row and logits once each
+        assert op.flops == wanted.flops
+
+
+def test_a_lookup_is_charged_for_its_rows_and_not_for_the_table() -> None:
+    table, rows = torch.zeros(1000, 8), torch.tensor([3, 5])
+    recorder = OpRecorder()
+    with recorder:
+        picked = table.index_select(0, rows)
+        table.index_copy_(0, rows, picked)
+        picked.view(-1).add_(1)
+        torch.empty(7)
+        with recorder.live():
+            picked + picked
+    names = [(op.name, op.bytes, op.splitting) for op in recorder.ops]
+    assert names == [
+        ("index_select", 2 * 64 + 16, False),
+        ("index_copy_", 64 + 16 + 64, False),
+        ("add_", 64 + 64, False),  # a view launches nothing, and neither does empty
+        ("add", 3 * 64, True),
+    ]
+
+
+def test_attention_and_head_of_the_piecewise_variant_are_live() -> None:
+    setup = setup_of()
+    ops = VARIANTS["ours-piecewise"].make(setup).ops()
+    softmaxes = [op for op in ops if "softmax" in op.name]
+    assert len(softmaxes) == setup.model.config.num_layers
+    assert all(op.splitting for op in softmaxes)
+    assert not all(op.splitting for op in ops)
+    assert ops[-1].splitting
+    assert len(ops) == len(VARIANTS["ours-eager"].make(setup).ops())
+
+
+# ---------------------------------------------------------------- clocks
+
+
+@dataclass
+class Clockwork:
+    """Stands in for a device and its variants: every call moves one clock."""
+
+    now_us: float = 0.0
+    order: list[str] = field(default_factory=list)
+
+    def backend(self) -> Any:
+        clock = self
+
+        class Event:
+            def __init__(self, enable_timing: bool) -> None:
+                assert enable_timing
+
+            def record(self) -> None:
+                self.at = clock.now_us
+
+            def synchronize(self) -> None: ...
+
+            def elapsed_time(self, end: Any) -> float:
+                return (end.at - self.at) / 1e3
+
+        return SimpleNamespace(Event=Event, synchronize=lambda: None)
+
+    def variant(self, name: str, us: float, steps_a_call: int = 1) -> Any:
+        def step() -> None:
+            self.now_us += us * steps_a_call
+
+        def rewind() -> None:
+            self.order.append(name)
+            self.now_us += 1e6  # what a lap must not count
+
+        return SimpleNamespace(steps_a_call=steps_a_call, rewind=rewind, step=step)
+
+
+def test_a_lap_counts_its_steps_and_nothing_else() -> None:
+    clock = Clockwork()
+    for steps_a_call in (1, 8):
+        lap = timing.lap(clock.backend(), clock.variant("a", 5.0, steps_a_call), 20)
+        assert lap.event_us == pytest.approx(5.0)
+
+
+def test_laps_come_in_balanced_order_after_one_of_each_that_does_not_count() -> None:
+    clock = Clockwork()
+    one, other = timing.paired_laps(
+        clock.backend(), clock.variant("a", 2.0), clock.variant("b", 3.0), steps=4, rounds=4
+    )
+    assert "".join(clock.order) == "ab" + "abbaabba"
+    assert [len(one), len(other)] == [4, 4]
+    ratios = [b.event_us / a.event_us for a, b in zip(one, other, strict=True)]
+    assert ratios == pytest.approx([1.5] * 4)
+
+
+@given(st.integers(1, 20))
+def test_each_of_two_comes_first_equally_often(pairs: int) -> None:
+    order = timing.balanced_order("a", "b", 2 * pairs)
+    assert order.count("a") == order.count("b") == 2 * pairs
+    assert order[::2].count("a") == pairs
+    for odd in (2 * pairs - 1, -1):
+        with pytest.raises(ValueError, match="an even number"):
+            timing.balanced_order("a", "b", odd)

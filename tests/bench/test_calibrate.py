@@ -1,0 +1,385 @@
+"""bench/calibrate.py, spec_fit.py and the command: what is measured, which card and which host
+that makes, and what a machine without a GPU can tell of itself."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+torch = pytest.importorskip("torch")
+
+from mini_engine.bench import calibrate, spec_fit  # noqa: E402
+from mini_engine.bench.evidence import load_evidence, read_measurement  # noqa: E402
+from mini_engine.cli import calibrate as command  # noqa: E402
+from mini_engine.cli import main  # noqa: E402
+from mini_engine.cli.json_schema import errors  # noqa: E402
+from mini_engine.cuda.graphs.backend import graphs_for  # noqa: E402
+from mini_engine.predict.figures import FIGURES, Sheet, load_sheet, names  # noqa: E402
+from mini_engine.predict.hardware import load_spec  # noqa: E402
+from mini_engine.predict.oplists import OpCost  # noqa: E402
+from mini_engine.predict.step_cost import step_time  # noqa: E402
+from tests.support.torch_helpers import DEVICES  # noqa: E402
+
+H200, SERVER = load_sheet("card", "h200"), load_sheet("host", "server")
+
+
+def line(base: float, slope: float, nodes: tuple[int, ...] = (1, 64, 1024)) -> dict[str, Any]:
+    return calibrate.line_fit(nodes, [base + slope * n for n in nodes])
+
+
+def median(value: float) -> dict[str, float]:
+    return {"median": value, "low": value, "high": value, "samples": 3}
+
+
+def on_a_gpu() -> dict[str, Any]:
+    """What a calibration of a GPU would hold, with known answers."""
+    medians = {
+        "launch_us": 1.9, "op_us": 4.5, "copy_us": 5.0, "sync_us": 9.0,
+        "copy_bandwidth_gb_s": 4290.0, "product_gb_s": 4320.0, "matmul_tflops": 791.6,
+        "gap_difference_us": 0.6, "kernel_floor_us": 0.9, "pdl_saves_us": 0.7,
+    }  # fmt: skip
+    values = {"sm_count": 132, "queue_depth": 1022, "graph_node_bytes": 9000}
+    return {
+        **{name: median(value) for name, value in medians.items()},
+        **{name: {"value": value} for name, value in values.items()},
+        "graph_launch": line(2.6, 0.002),
+        "graph_device": line(7.0, 2.0),
+        "capture": {**line(5.0, 2.4), "slope_over_a_launch": 0.5},
+        "instantiate": line(20.0, 1.2),
+    }
+
+
+def card_of(figures: dict[str, Any], tmp_path: Path, **given: Any) -> Sheet:
+    options = {"own_base": True, "emulated": False, **given}
+    path = tmp_path / "card.json"
+    card = spec_fit.card_json(figures, H200, "mine", "calibration.json", **options)
+    path.write_text(json.dumps(card))
+    return load_sheet("card", path)
+
+
+def host_of(figures: dict[str, Any], tmp_path: Path, *, emulated: bool = False) -> Sheet:
+    path = tmp_path / "host.json"
+    host = spec_fit.host_json(figures, SERVER, "mine", "calibration.json", emulated=emulated)
+    path.write_text(json.dumps(host))
+    return load_sheet("host", path)
+
+
+# ---------------------------------------------------------------- the fit
+
+
+@given(
+    st.floats(0.1, 100),
+    st.floats(1e-3, 10),
+    st.lists(st.integers(1, 4096), min_size=2, unique=True),
+)
+def test_a_straight_line_is_found_again(base: float, slope: float, nodes: list[int]) -> None:
+    counts = tuple(sorted(nodes))
+    fit = line(base, slope, counts)
+    # float64 least squares; close counts make the two unknowns nearly one
+    scale = base + slope * counts[-1]
+    fitted = [fit["base"] + fit["slope"] * n for n in counts]
+    assert np.allclose(fitted, [base + slope * n for n in counts], rtol=1e-6, atol=1e-6 * scale)
+    assert max(abs(r) for r in fit["residuals_us"]) <= 1e-6 * scale
+
+
+def test_residuals_show_what_is_no_straight_line() -> None:
+    bent = calibrate.line_fit((1, 10, 100), [1.0, 10.0, 40.0])
+    assert max(abs(r) for r in bent["residuals_us"]) > 1
+    assert spec_fit.residuals({"graph_launch": bent, "x": median(1.0)})["graph_launch"] > 0.1
+
+
+def test_each_figure_of_card_and_host_is_what_was_measured(tmp_path: Path) -> None:
+    card = {
+        "copy_bandwidth_gb_s": 4290.0, "product_share": 4320 / 4800, "peak_share": 791.6 / 989.5,
+        "sm_count": 132, "queue_depth": 1022, "graph_node_bytes": 9000,
+        "graph_gap_us": 2.0, "stream_gap_us": 2.0 + 0.6, "pdl_saves_us": 0.7,
+    }  # fmt: skip
+    host = {
+        "launch_us": 1.9, "op_us": 4.5, "copy_us": 5.0, "sync_us": 9.0, "graph_launch_us": 2.6,
+        "graph_node_ns": 2.0, "capture_node_us": 0.5, "instantiate_node_us": 1.2,
+    }  # fmt: skip
+    sheets = card_of(on_a_gpu(), tmp_path), host_of(on_a_gpu(), tmp_path)
+    for sheet, expected in zip(sheets, (card, host), strict=True):
+        for name, value in expected.items():
+            assert sheet[name] == pytest.approx(value, rel=1e-4), name
+            assert sheet.figures[name].kind == "measured", name
+            source = sheet.figures[name].source
+            assert source.endswith("course/measurements/calibration.json"), name
+    assert set(host) == set(FIGURES["host"])
+
+
+def test_an_empty_chain_on_the_calibrated_machine_takes_what_was_measured(tmp_path: Path) -> None:
+    """The boundary is counted once: a node that does nothing costs the slope, no floor on top."""
+    card_of(on_a_gpu(), tmp_path)
+    host_of(on_a_gpu(), tmp_path)
+    spec = load_spec(tmp_path / "card.json", tmp_path / "host.json", "pytorch-loop")
+    nothing = OpCost("nothing", 0, 0)
+    spec = replace(spec, host_step_us=0.0, copy_us=0.0, sync_us=0.0)
+    few, many = (step_time([nothing] * n, spec, "full").itl_us for n in (100, 1100))
+    assert (many - few) / 1000 == pytest.approx(2.0, rel=0.01)  # a replay costs 2 ns of CPU a node
+
+
+def test_what_was_not_measured_keeps_its_source(tmp_path: Path) -> None:
+    card = card_of(on_a_gpu(), tmp_path)
+    kept = spec_fit.kept(spec_fit.card_fits(on_a_gpu(), H200), "card")
+    assert set(kept) == {
+        "vram_bytes", "bandwidth_gb_s", "link_gb_s", "peak_tflops", "reserved_bytes"
+    }  # fmt: skip
+    for name in kept:
+        assert card.figures[name] == H200.figures[name]
+    assert card.texts == H200.texts
+
+
+def test_figures_of_another_cards_base_are_borrowed(tmp_path: Path) -> None:
+    card = card_of(on_a_gpu(), tmp_path, own_base=False)
+    assert card.figures["bandwidth_gb_s"].kind == "borrowed"
+    assert card.figures["bandwidth_gb_s"].source.startswith("of h200 (datasheet): 4.8 TB/s")
+    assert card.figures["graph_gap_us"].kind == "measured"
+
+
+def test_a_figure_out_of_range_is_not_taken(tmp_path: Path) -> None:
+    figures = on_a_gpu()
+    figures["capture"]["slope_over_a_launch"] = -0.3
+    figures["product_gb_s"] = median(5000.0)  # more than the datasheet has: another card's base
+    card, host = card_of(figures, tmp_path), host_of(figures, tmp_path)
+    assert host["capture_node_us"] == SERVER["capture_node_us"]
+    assert "our measurement, -0.3, is not above 0" in host.figures["capture_node_us"].source
+    assert card["product_share"] == H200["product_share"]
+    assert "our measurement, 1.04, is more than 1" in card.figures["product_share"].source
+    assert "product_share" in spec_fit.kept(spec_fit.card_fits(figures, H200), "card")
+    assert spec_fit.kept(spec_fit.host_fits(figures), "host") == ["capture_node_us"]
+
+
+def test_pdl_that_saves_nothing_is_measured_too_and_without_pdl_the_base_stands(
+    tmp_path: Path,
+) -> None:
+    figures = {**on_a_gpu(), "pdl_saves_us": median(-0.02)}
+    nothing = card_of(figures, tmp_path).figures["pdl_saves_us"]
+    assert (nothing.value, nothing.kind) == (0, "measured")
+    figures["pdl_saves_us"] = {"median": None, "reason": "sm_80"}
+    assert card_of(figures, tmp_path).figures["pdl_saves_us"] == H200.figures["pdl_saves_us"]
+    assert "pdl_saves_us" in spec_fit.kept(spec_fit.card_fits(figures, H200), "card")
+
+
+def test_the_floor_of_a_kernel_stands_in_neither_file(tmp_path: Path) -> None:
+    assert spec_fit.ENGINES_FIGURE in FIGURES["engine"]
+    for kind in ("card", "host"):
+        assert spec_fit.ENGINES_FIGURE not in FIGURES[kind]
+    few, more = on_a_gpu(), {**on_a_gpu(), spec_fit.ENGINES_FIGURE: median(3.0)}
+    assert card_of(few, tmp_path) == card_of(more, tmp_path)
+
+
+def test_emulated_figures_say_in_both_files_that_they_are_no_evidence(tmp_path: Path) -> None:
+    for figure in (
+        card_of(on_a_gpu(), tmp_path, emulated=True).figures["graph_gap_us"],
+        host_of(on_a_gpu(), tmp_path, emulated=True).figures["op_us"],
+    ):
+        assert figure.kind == "derived"
+        assert figure.source.startswith("CPU emulation, no evidence about any GPU: ")
+
+
+@pytest.mark.parametrize(
+    ("gpu", "name"),
+    [
+        ("NVIDIA H200", "h200"),
+        ("NVIDIA H100 80GB HBM3", "h100"),
+        ("NVIDIA H100 PCIe", "h100-pcie"),
+        ("NVIDIA H100 NVL", "h100-nvl"),
+        ("NVIDIA H20", "h20"),
+        ("NVIDIA H20-3e", None),
+        ("NVIDIA B200", "b200"),
+        ("NVIDIA GH200 480GB", "gh200"),
+        ("NVIDIA GH200 144G HBM3e", None),
+        ("NVIDIA A100-SXM4-80GB", "a100"),
+        ("NVIDIA A100-SXM4-40GB", "a100-40"),
+        ("NVIDIA A100-PCIE-40GB", "a100-40"),
+        ("NVIDIA L4", "l4"),
+        ("NVIDIA L40S", None),
+        ("NVIDIA GeForce RTX 4090", "rtx4090"),
+        ("NVIDIA GeForce RTX 4090 D", None),
+        ("NVIDIA GeForce RTX 4070 Ti SUPER", None),
+        ("NVIDIA GeForce RTX 4070 Laptop GPU", None),
+        ("NVIDIA GeForce RTX 3080 Ti", "rtx3080ti"),
+        ("NVIDIA GeForce RTX 3080", None),
+        ("NVIDIA GeForce RTX 3090 Ti", None),
+        ("NVIDIA GeForce RTX 5070 Ti", "rtx5070ti"),
+        ("NVIDIA GeForce RTX 5070", None),
+        ("NVIDIA GeForce RTX 5070 Ti Laptop GPU", None),
+        ("NVIDIA GeForce RTX 5090", "rtx5090"),
+        ("NVIDIA RTX 4000 Ada Generation", None),
+        ("Tesla T4", "t4"),
+        ("unknown", None),
+    ],
+)
+def test_a_gpu_is_known_by_its_name_and_its_cousins_are_not(gpu: str, name: str | None) -> None:
+    assert spec_fit.base_name(gpu) == name
+    assert name is None or name in names("card")
+
+
+# ---------------------------------------------------------------- measuring
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_every_figure_that_card_and_host_need_is_measured(device: str) -> None:
+    backend = graphs_for(device)
+    figures = dict(calibrate.measure(backend, calibrate.sizes_for(backend, quick=True)))
+    card, host = spec_fit.card_fits(figures, H200), spec_fit.host_fits(figures)
+    assert set(card) <= set(FIGURES["card"])
+    assert set(host) == set(FIGURES["host"])
+    assert len(card) >= (5 if backend.emulated else 8)
+    for name in ("op_us", "launch_us", "copy_us", "sync_us"):
+        assert host[name].value > 0
+    assert card["copy_bandwidth_gb_s"].value > 0
+    assert card["product_share"].value > 0
+    assert spec_fit.ENGINES_FIGURE in figures
+    assert figures["graph_launch"]["nodes"] == list(calibrate.sizes_for(backend, True).nodes)
+
+
+def test_a_captured_graph_holds_as_many_nodes_as_it_was_asked_for() -> None:
+    backend = graphs_for("cpu")
+    number = torch.zeros(1)
+    graph, body_us, exit_us = calibrate.captured(backend, lambda _: number.add_(1), 5, 0)
+    assert number.item() == 0
+    graph.replay()
+    assert number.item() == 5
+    assert body_us > 0
+    assert exit_us > 0
+
+
+def test_the_queue_is_full_at_the_first_launch_that_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, launched = [0.0], [0]
+
+    def dummy(cycles: int) -> None:
+        launched[0] += cycles == 0
+        now[0] += 0.01 if launched[0] == 7 else 2e-6
+
+    monkeypatch.setattr(calibrate, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    assert calibrate.queue_depth(dummy) == 7
+
+
+# ---------------------------------------------------------------- a host without a GPU
+
+
+def test_an_op_on_cpu_tensors_is_timed_with_one_thread_and_threads_come_back() -> None:
+    threads = torch.get_num_threads()
+    found = calibrate.op_on_cpu_us(repeats=20)
+    assert torch.get_num_threads() == threads
+    assert 0.1 < found["low"] <= found["median"] <= found["high"] < 1e4
+    assert found["ops"] > 100
+
+
+def test_a_host_without_a_gpu_says_what_was_measured_and_borrows_the_rest(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "deep" / "my-laptop.json"
+    assert main(["calibrate", "--host", "-o", str(out), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert errors("calibrate", told) == []
+    host = load_sheet("host", out)
+    assert host.name == "my-laptop"
+    op = host.figures["op_us"]
+    assert (op.kind, op.value) == ("measured", pytest.approx(told["op_us"]["median"], rel=1e-4))
+    assert "on CPU tensors" in op.source
+    assert "what a launch on a GPU adds is not" in op.source
+    for name, figure in host.figures.items():
+        if name != "op_us":
+            assert figure.kind == "borrowed", name
+            assert figure.source.startswith("of server (")
+    assert list(out.parent.iterdir()) == [out]  # no evidence of a GPU, no card
+    words = ["crossover", "--host", str(out), "--max-batch", "8", "-o", str(tmp_path / "x.png")]
+    assert main([*words, "--json"]) == 0
+    spec = load_spec("h200", out)
+    eager_us = json.loads(capsys.readouterr().out)["rows"][0]["eager_us"]
+    assert eager_us == pytest.approx(257 * spec.cpu_op_us, rel=0.1)
+    assert main(["calibrate", "--host", "-o", str(out)]) == 0
+    assert "a launch on a GPU comes on top" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    "words", [["--base", "h100"], ["--device", "cuda"], ["--evidence", "x.json"]]
+)
+def test_a_host_alone_takes_no_option_of_a_card(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["calibrate", "--host", *words]) == 2
+    assert "--host measures no GPU" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["-o", "--evidence"])
+@pytest.mark.parametrize("path", ["card.txt", "/proc/card.json"])
+def test_where_the_files_go_is_asked_before_anything_is_measured(
+    option: str, path: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command.measuring, "backend_of", lambda *_: pytest.fail("it measures"))
+    assert main(["calibrate", option, path]) == 2
+    assert path.rpartition("/")[0] in capsys.readouterr().err
+
+
+def test_without_torch_a_host_is_not_guessed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert main(["calibrate", "--host", "-o", str(tmp_path / "h.json")]) == 2
+    assert "calibrate --host needs PyTorch, which is not installed" in capsys.readouterr().err
+    assert not (tmp_path / "h.json").exists()
+
+
+# ---------------------------------------------------------------- the command
+
+
+def test_the_command_writes_a_card_a_host_and_measurements_that_are_no_evidence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    card, evidence = tmp_path / "mine.json", tmp_path / "calibration.json"
+    words = ["calibrate", "--quick", "--device", "cpu", "-o", str(card)]
+    words += ["--evidence", str(evidence)]
+    assert main([*words, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["emulated"] is True
+    assert (told["card"], told["host"]) == (str(card), str(tmp_path / "mine-host.json"))
+    spec = load_spec(told["card"], told["host"])
+    assert (spec.name, spec.host) == ("emulated-calibrated", "emulated-host-calibrated")
+    assert spec.engine == "numpy"  # as the base card says
+    assert "no evidence" in spec.source("graph_gap_us")
+    assert "no evidence" in spec.source("cpu_launch_us")
+    assert set(told["engines_figure"]) == {"kernel_floor_us"}
+    measurement = read_measurement(evidence)
+    assert measurement.kind == "calibration"
+    assert measurement.command.startswith("python -m mini_engine calibrate --quick --device cpu")
+    assert str(tmp_path) not in evidence.read_text()
+    assert set(told["largest_residual"]) == {
+        "graph_launch", "graph_device", "capture", "instantiate"
+    }  # fmt: skip
+    with pytest.raises(ValueError, match="no evidence"):
+        load_evidence(evidence)
+    again = iter(measurement.figures.items())  # for the words, the same figures once more
+    monkeypatch.setattr(calibrate, "measure", lambda *_: again)
+    assert main(words) == 0
+    said = capsys.readouterr().out
+    assert "no evidence about any GPU" in said
+    assert "It belongs to an engine's file" in " ".join(said.split())
+
+
+def test_a_base_that_does_not_exist_is_refused_before_measuring(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["calibrate", "--device", "cpu", "--base", "h900"]) == 2
+    assert "no card 'h900'" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_asking_for_a_gpu_that_is_not_there_is_one_clear_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["calibrate", "--device", "cuda"]) == 2
+    assert "finds no CUDA GPU here; use cpu" in capsys.readouterr().err

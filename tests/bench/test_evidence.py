@@ -1,0 +1,235 @@
+"""evidence.py: what a measurement file must say, what is refused, and what it never tells."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mini_engine.bench import evidence
+from mini_engine.bench.evidence import (
+    FIELDS,
+    Measurement,
+    check_same_machine,
+    continued,
+    load_evidence,
+    new_measurement,
+    read_measurement,
+    without_paths,
+    write_measurement,
+)
+
+ON_A_GPU = Measurement(
+    kind="bench", emulated=False, gpu="NVIDIA H200", driver="570.1", torch="2.11.0+cu130",
+    triton="3.6.0", date="2026-11-21T09:00:00+00:00", commit="abc1234",
+    command="python -m mini_engine bench --quick", figures={"rows": [{"itl_us": 1.0}]},
+)  # fmt: skip
+
+
+def test_what_was_written_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "deep/down/bench.json"
+    write_measurement(path, ON_A_GPU)
+    assert load_evidence(path) == ON_A_GPU
+    assert [p.name for p in path.parent.iterdir()] == ["bench.json"]
+
+
+def test_what_the_emulator_wrote_is_read_and_is_no_evidence(tmp_path: Path) -> None:
+    path = tmp_path / "bench.json"
+    write_measurement(path, new_measurement("bench", "cpu", "a line", {"rows": [1]}))
+    assert read_measurement(path).emulated
+    with pytest.raises(ValueError, match=r"emulator wrote it, so it is no evidence.*`a line`"):
+        load_evidence(path)
+
+
+def test_turning_the_mark_off_by_hand_does_not_make_evidence(tmp_path: Path) -> None:
+    path = tmp_path / "bench.json"
+    emulated = new_measurement("bench", "cpu", "a line", {"rows": [1]})
+    write_measurement(path, replace(emulated, emulated=False))
+    with pytest.raises(ValueError, match="no evidence"):
+        load_evidence(path)
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_a_missing_field_is_named(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "bench.json"
+    write_measurement(path, ON_A_GPU)
+    data = json.loads(path.read_text())
+    del data[name]
+    path.write_text(json.dumps(data))
+    with pytest.raises(ValueError, match=rf"bench.json: no measurement, {name} missing"):
+        read_measurement(path)
+
+
+def test_all_missing_fields_are_named_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    path.write_text('{"kind": "bench", "emulated": false, "gpu": ""}')
+    with pytest.raises(ValueError, match="gpu, driver, torch, triton, date, commit, command, figu"):
+        read_measurement(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("emulated", "no", "emulated is 'no', expected true or false"),
+        ("gpu", 7, "gpu is 7, expected a string"),
+        ("figures", [1], "figures is .1., expected an object"),
+        ("figures", {}, "figures is {}, expected an object with figures"),
+    ],
+)
+def test_a_field_of_another_kind_is_named(
+    name: str, value: object, words: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "x.json"
+    write_measurement(path, ON_A_GPU)
+    path.write_text(json.dumps({**json.loads(path.read_text()), name: value}))
+    with pytest.raises(ValueError, match=words):
+        read_measurement(path)
+
+
+def test_a_file_that_is_no_json_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    path.write_text("{")
+    with pytest.raises(ValueError, match=r"x.json: not JSON"):
+        read_measurement(path)
+
+
+@pytest.mark.parametrize("name", ["kind", "emulated", "gpu", "torch", "triton", "commit"])
+def test_figures_of_two_machines_do_not_share_a_file(name: str) -> None:
+    other = replace(ON_A_GPU, **{name: True if name == "emulated" else "another"})
+    with pytest.raises(ValueError, match=rf"measured with {name} .*leave out --resume"):
+        check_same_machine(Path("x.json"), ON_A_GPU, other)
+    later = replace(ON_A_GPU, date="2027", command="bench", figures={})
+    check_same_machine(Path("x.json"), ON_A_GPU, later)
+
+
+def test_a_file_names_every_driver_that_it_was_measured_with() -> None:
+    """Equal machines have been seen with two: the second goes on, and nothing is hidden."""
+    path, file = Path("x.json"), ON_A_GPU
+    for driver in ("575.2", "570.1", "575.2"):
+        file = continued(path, file, replace(ON_A_GPU, driver=driver, date="2027", figures={}))
+    assert file == replace(ON_A_GPU, driver="570.1, 575.2")
+
+
+def test_a_commit_that_nobody_knows_goes_on_and_a_known_one_is_held_to() -> None:
+    path, unknown = Path("x.json"), replace(ON_A_GPU, commit="unknown")
+    assert continued(path, unknown, unknown).commit == "unknown"
+    assert continued(path, unknown, ON_A_GPU).commit == "unknown, abc1234"
+    file = continued(path, ON_A_GPU, unknown)
+    assert file.commit == "abc1234, unknown"
+    assert continued(path, file, ON_A_GPU) == continued(path, file, unknown) == file
+    for other in ("def5678", "abc1234+"):
+        with pytest.raises(ValueError, match=f"commit 'abc1234, unknown', this is '{other[:7]}"):
+            continued(path, file, replace(ON_A_GPU, commit=other))
+
+
+def test_where_git_did_not_travel_the_environment_names_the_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evidence, "_output", lambda _: "")  # as git in a folder without .git
+    monkeypatch.delenv(evidence.COMMIT, raising=False)
+    assert evidence._commit(tmp_path) == "unknown"
+    for commit in ("abc1234", "abc1234+"):
+        monkeypatch.setenv(evidence.COMMIT, commit)
+        assert evidence._commit(tmp_path) == commit
+    monkeypatch.setenv(evidence.COMMIT, "my branch")
+    with pytest.raises(ValueError, match="LAUNCH_BOUND_COMMIT=my branch: expected what `git"):
+        evidence._commit(tmp_path)
+    monkeypatch.setattr(evidence, "_output", lambda words: "" if "status" in words else "fed4321")
+    assert evidence._commit(tmp_path) == "fed4321"  # a repository knows better
+
+
+def test_a_run_that_writes_into_a_tracked_file_is_still_of_the_same_commit(tmp_path: Path) -> None:
+    """Else the second process of a benchmark would refuse the file of the first."""
+    code, measured = tmp_path / "mini_engine/a.py", tmp_path / "course/measurements/b.json"
+    for path in (code, measured):
+        path.parent.mkdir(parents=True)
+        path.write_text("1")
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b.c"]
+    for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "one"]):
+        subprocess.run([*git, *words], check=True)
+    before = evidence._commit(code.parent)
+    assert len(before) >= 7
+    measured.write_text("2")
+    assert evidence._commit(code.parent) == before
+    code.write_text("2")
+    assert evidence._commit(code.parent) == before + "+"
+
+
+segment = st.text("abcdefghij-_.0123456789", min_size=1, max_size=8).filter(lambda s: s.strip("."))
+
+
+@given(st.lists(segment, min_size=2, max_size=5), st.sampled_from(["", "~", "--out="]))
+def test_of_every_path_only_the_last_part_is_written(parts: list[str], before: str) -> None:
+    path = before + "/" + "/".join(parts)
+    kept = without_paths({"a": [f"{path} and on", 3, None]})
+    assert kept["a"][1:] == [3, None]
+    assert f"/{parts[0]}/" not in kept["a"][0]
+    assert kept["a"][0].endswith(f"{parts[-1]} and on")
+
+
+@pytest.mark.parametrize(
+    "text", ["4,300 GB/s", "https://example.org/a/b/c", "Qwen/Qwen3-0.6B", "and/or", "AB/BA"]
+)
+def test_what_is_no_path_of_a_machine_is_kept(text: str) -> None:
+    assert without_paths(text) == text
+
+
+def test_a_written_file_tells_nothing_of_the_machine(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    reason = f"OSError: {Path(__file__).resolve()} is gone"
+    write_measurement(path, new_measurement("bench", "cpu", f"bench -o {path}", {"why": reason}))
+    text = path.read_text()
+    for private in (str(tmp_path), str(Path(__file__).parent), str(Path.home()) + "/"):
+        assert private not in text
+    assert len(socket.gethostname()) < 5 or socket.gethostname() not in text
+    assert "bench -o x.json" in text
+
+
+def test_an_interrupt_while_writing_leaves_the_old_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "x.json"
+    write_measurement(path, ON_A_GPU)
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(evidence.os, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_measurement(path, replace(ON_A_GPU, gpu="another"))
+    assert read_measurement(path) == ON_A_GPU
+
+
+def test_numbers_that_are_none_are_not_written(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="JSON compliant"):
+        write_measurement(tmp_path / "x.json", replace(ON_A_GPU, figures={"us": float("nan")}))
+    assert not (tmp_path / "x.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("tool", "torch_sees", "told"),
+    [
+        ("NVIDIA H200", "another", "NVIDIA H200"),
+        (evidence.UNKNOWN, "NVIDIA H200", "NVIDIA H200"),
+        (evidence.UNKNOWN, "", evidence.UNKNOWN),
+    ],
+)
+def test_without_nvidia_smi_the_gpu_is_named_by_pytorch(
+    tool: str, torch_sees: str, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cuda = SimpleNamespace(
+        is_available=lambda: bool(torch_sees), get_device_name=lambda: torch_sees
+    )
+    monkeypatch.setattr(evidence, "_gpu", lambda _: tool)
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))  # type: ignore[arg-type]
+    assert evidence.gpu_name("cuda") == told
+    monkeypatch.delitem(sys.modules, "torch")
+    assert evidence.gpu_name("cuda") == tool

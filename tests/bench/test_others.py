@@ -1,0 +1,524 @@
+"""Other engines, through stand-ins for their interfaces: known token times, and ways to fail."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import make_dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("torch")
+
+from mini_engine.bench import others_table
+from mini_engine.bench.evidence import read_measurement
+from mini_engine.bench.others import KINDS, NAMES, OURS, child, compare, sglang_engine
+from mini_engine.bench.others.compare import Work
+from mini_engine.bench.others.protocol import Job, gaps, leading, prompts
+from mini_engine.cli import bench_against, main
+from mini_engine.engine.generation import SHIPPED
+from mini_engine.records.other_rows import OtherRow, OtherRun
+from mini_engine.records.rows import MEASURED, NOT_RUN, NOTHING, Point
+from tests.support.checkpoint_helpers import write_smallest
+from tests.support.other_engines.clockwork import CLOCK, DECODE_US, EVERY_TENTH_US, next_token
+
+STAND_INS = Path(__file__).parent.parent / "support" / "other_engines"
+GPT_FAST = str(STAND_INS / "gpt_fast")
+FOREIGN = [name for name in NAMES if not name.startswith(OURS)]
+STAND_IN_MODULES = (
+    *("vllm", "vllm.sampling_params", "nanovllm", "generate"),
+    *("sglang", "sglang.srt", "sglang.srt.server_args"),
+)
+BATCH, CONTEXT, TOKENS, LAPS = 3, 20, 21, 2
+
+
+@pytest.fixture
+def stand_ins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
+    """The engines and their clock, in this process; a folder that has a checkpoint of gpt-fast."""
+    monkeypatch.syspath_prepend(STAND_INS)
+    monkeypatch.setattr(time, "perf_counter", CLOCK)
+    monkeypatch.setattr("torch.compile", compiled)
+    for name in STAND_IN_MODULES:
+        sys.modules.pop(name, None)
+    (tmp_path / "model.pth").touch()
+    yield str(tmp_path)
+    for name in STAND_IN_MODULES:
+        sys.modules.pop(name, None)
+    sys.path[:] = [place for place in sys.path if place != GPT_FAST]
+
+
+def compiled(function: Any, **how: Any) -> Any:
+    """torch.compile of gpt-fast's step: half of the time, in this telling."""
+    assert (function.__name__, how["mode"]) == ("decode_one_token", "reduce-overhead")
+
+    def faster(model: Any, known: Any) -> Any:
+        before = CLOCK.us
+        token = function(model, known)
+        CLOCK.us = before + (CLOCK.us - before) / 2
+        return token
+
+    return faster
+
+
+def job(engine: str, model: str, **other: Any) -> Job:
+    words = {"batch": BATCH, "context": CONTEXT, "tokens": TOKENS, "laps": LAPS, **other}
+    scripts = GPT_FAST if engine.startswith("gpt-fast") else ""
+    return Job(engine, model, vocab=256, memory=0.5, where=scripts, **words)
+
+
+# ---------------------------------------------------------------- token times
+
+
+@pytest.mark.parametrize("engine", FOREIGN)
+def test_an_engines_times_between_tokens_are_those_of_its_decode_steps(
+    engine: str, stand_ins: str
+) -> None:
+    """Steps that compute prompts take 50 ms, the first batch is a hundred times as slow."""
+    answer = child.answer(job(engine, stand_ins))
+    assert "not_run" not in answer
+    assert len(answer["laps"]) == LAPS
+    slower = 2.0 if engine.endswith("-eager") else 1.0
+    if engine.startswith("gpt-fast"):
+        slower /= 2  # `compiled` halves what the stand-in takes without it
+    for lap in answer["laps"]:
+        assert set(map(round, lap["gaps_us"])) == {DECODE_US * slower, EVERY_TENTH_US * slower}
+        assert statistics.median(lap["gaps_us"]) == pytest.approx(DECODE_US * slower)
+        assert lap["tokens_a_piece"] == 1.0
+
+
+@pytest.mark.parametrize("engine", FOREIGN)
+def test_an_engine_gets_the_prompts_of_the_others_and_writes_all_its_tokens(
+    engine: str, stand_ins: str
+) -> None:
+    asked = job(engine, stand_ins)
+    tokens = child.answer(asked)["tokens"]
+    assert len(tokens) == (1 if engine.startswith("gpt-fast") else BATCH)
+    for prompt, written in zip(prompts(asked, 1), tokens, strict=False):
+        assert len(written) == TOKENS
+        for count, token in enumerate(written):
+            assert token == next_token(prompt + written[:count])
+
+
+def test_no_prompt_comes_twice_and_all_engines_get_the_same() -> None:
+    one, other = job("vllm", ""), job("sglang", "")
+    assert prompts(one, 1) == prompts(other, 1)
+    assert prompts(one, 1)[0] != prompts(one, 1)[1]
+    assert prompts(one, 1) != prompts(one, 2)
+
+
+@pytest.mark.parametrize(("incremental", "together"), [(True, False), (False, True), (True, True)])
+def test_sglang_may_send_all_tokens_or_the_new_ones_and_several_in_one_piece(
+    incremental: bool, together: bool, stand_ins: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sglang: Any = importlib.import_module("sglang")
+    monkeypatch.setattr(sglang, "INCREMENTAL", incremental)
+    monkeypatch.setattr(sglang, "TOGETHER", together)
+    asked = job("sglang", stand_ins)
+    answer = child.answer(asked)
+    assert len(answer["tokens"][0]) == TOKENS
+    assert answer["tokens"][0][1] == next_token(prompts(asked, 1)[0] + answer["tokens"][0][:1])
+    lap = answer["laps"][0]
+    assert lap["tokens_a_piece"] == (2.0 if together else 1.0)
+    assert statistics.median(lap["gaps_us"]) == pytest.approx(DECODE_US * (1 + together))
+
+
+@pytest.mark.parametrize("name", sglang_engine.LARGEST_GRAPH)
+@pytest.mark.usefixtures("stand_ins")
+def test_sglang_is_told_to_capture_the_batch_by_the_name_that_its_version_knows(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict[str, Any] = {}
+    arguments: Any = importlib.import_module("sglang.srt.server_args")
+    monkeypatch.setattr(arguments, "ServerArgs", make_dataclass("ServerArgs", [(name, int)]))
+    monkeypatch.setattr("sglang.Engine", lambda **words: given.update(words))
+    sglang_engine.start(job("sglang", "here", batch=40))
+    assert {key: given[key] for key in given if "max_bs" in key} == {name: 40}
+
+
+TIMES = st.lists(
+    st.lists(st.integers(0, 30), min_size=2, max_size=8).map(sorted), min_size=1, max_size=4
+)
+
+
+@given(TIMES)
+def test_a_gap_counts_while_every_request_is_decoding(times: list[list[int]]) -> None:
+    """Against the definition, moment by moment."""
+
+    def all_decode(moment: int) -> bool:
+        return all(each[0] <= moment <= each[-1] for each in times)
+
+    wanted = [
+        1e6 * (after - before)
+        for each in times
+        for before, after in pairwise(sorted(set(each)))
+        if all(all_decode(moment) for moment in range(before, after + 1))
+    ]
+    if not wanted:
+        with pytest.raises(ValueError, match=f"all {len(times)} requests were decoding"):
+            gaps(times)
+        return
+    found, tokens_a_piece = gaps(times)
+    assert found == pytest.approx(wanted)
+    assert tokens_a_piece >= 1.0
+
+
+def test_the_same_tokens_are_counted_up_to_the_first_difference() -> None:
+    ours = [[1, 2, 3, 4], [5, 6, 7, 8]]
+    assert leading(ours, ours, 4) == 1.0
+    assert leading(ours, [[1, 2, 9, 4], [5, 6, 7, 8]], 4) == 6 / 8
+    assert leading(ours, [[1, 2, 9, 4], [5, 6, 7, 8]], 2) == 1.0
+    assert leading(ours, [[9, 2, 3, 4]], 4) == 0.0
+    assert leading([], ours, 4) == 0.0
+
+
+# ---------------------------------------------------------------- what goes wrong
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "nano-vllm"])
+def test_an_engine_that_is_missing_is_named_with_how_to_install_it(engine: str) -> None:
+    reason = child.answer(job(engine, "here"))["not_run"]
+    assert reason == f"{engine} is not installed: {KINDS[engine].install}"
+
+
+def test_gpt_fast_wants_its_folder_and_a_checkpoint_that_it_has_converted(tmp_path: Path) -> None:
+    asked = Job("gpt-fast", str(tmp_path), 1, 8, 8, 1, 256, 0.5)
+    assert "give --against gpt-fast=FOLDER" in child.answer(asked)["not_run"]
+    reason = child.answer(job("gpt-fast", str(tmp_path)))["not_run"]
+    assert "convert_hf_checkpoint.py --checkpoint_dir" in reason
+
+
+@pytest.mark.parametrize(
+    ("engine", "module", "gone"),
+    [
+        ("vllm", "vllm", "LLM"),
+        ("vllm", "vllm.sampling_params", "RequestOutputKind"),
+        ("sglang", "sglang", "Engine"),
+        ("nano-vllm", "nanovllm", "SamplingParams"),
+        ("gpt-fast", "generate", "_load_model"),
+    ],
+)
+def test_another_interface_is_told_with_what_was_looked_for(
+    engine: str, module: str, gone: str, stand_ins: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if engine == "gpt-fast":
+        monkeypatch.syspath_prepend(GPT_FAST)
+    monkeypatch.delattr(importlib.import_module(module), gone)
+    reason = child.answer(job(engine, stand_ins))["not_run"]
+    assert f"has another interface than {KINDS[engine].written_for}" in reason
+    assert gone in reason
+
+
+def test_a_keyword_that_a_version_does_not_know_is_named(
+    stand_ins: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nano: Any = importlib.import_module("nanovllm")
+    monkeypatch.setattr(nano, "LLM", lambda model, max_model_len: (model, max_model_len))
+    reason = child.answer(job("nano-vllm", stand_ins))["not_run"]
+    assert "nano-vllm unknown has another interface than 0.2" in reason
+    assert "unexpected keyword argument 'max_num_seqs'" in reason
+
+
+def test_a_batch_that_does_not_fit_is_no_comparison(stand_ins: str) -> None:
+    reason = child.answer(job("nano-vllm", stand_ins, batch=25))["not_run"]
+    assert "a step of 24 of 25 requests" in reason
+
+
+def test_nano_vllm_has_a_graph_for_a_batch_between_its_rungs(stand_ins: str) -> None:
+    assert "not_run" not in child.answer(job("nano-vllm", stand_ins, batch=20))
+
+
+def test_nano_vllm_is_not_called_graphs_where_it_runs_eagerly(stand_ins: str) -> None:
+    assert (
+        "513: it has graphs for 512"
+        in child.answer(job("nano-vllm", stand_ins, batch=513))["not_run"]
+    )
+
+
+def test_a_request_that_ends_too_early_is_no_comparison(
+    stand_ins: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sglang: Any = importlib.import_module("sglang")
+    pieces = sglang.Engine._pieces
+    monkeypatch.setattr(sglang.Engine, "_pieces", lambda s, given, most: pieces(s, given, most - 1))
+    reason = child.answer(job("sglang", stand_ins))["not_run"]
+    assert f"requests got [{TOKENS - 1}] tokens, {TOKENS} were asked for" in reason
+
+
+def test_the_first_request_still_decodes_when_the_last_prompt_is_done() -> None:
+    """An engine that computes 2,048 tokens of prompts a step, and decodes beside it."""
+    for batch, context, steps in ((1, 512, 32), (8, 512, 32), (256, 512, 32)):
+        prompt_steps = -(-batch * context // 2048)
+        last_first_token = prompt_steps - 1
+        first_last_token = compare.new_tokens(batch, context, steps) - 1
+        assert first_last_token - last_first_token >= steps
+
+
+@pytest.mark.parametrize(
+    ("mode", "seconds", "reason"),
+    [
+        ("dies", 20.0, "its process ended with code 3: CUDA error: out of memory"),
+        ("hangs", 0.7, "it gave no answer in 0.7 s"),
+        ("old", 20.0, "AttributeError: 'LLM' object has no attribute 'llm_engine'"),
+    ],
+)
+def test_a_process_that_fails_is_a_row_with_the_reason(
+    mode: str, seconds: float, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_children(monkeypatch, mode)
+    assert reason in compare.ask(work(seconds=seconds), "vllm")["not_run"]
+
+
+def test_what_an_engine_started_ends_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own processes hold the GPU's memory, and the next engine needs that."""
+    in_children(monkeypatch, "spawns")
+    monkeypatch.setenv("STAND_IN_PID", str(tmp_path / "pid"))
+    assert compare.ask(work(), "vllm")["version"] == "unknown"
+    assert_ends(int((tmp_path / "pid").read_text()))
+
+
+def test_an_engine_ends_when_who_asked_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by a closed terminal, or by a time limit: nobody is left to end it."""
+    in_children(monkeypatch, "hangs")
+    (tmp_path / "job").write_text(json.dumps(vars(job("vllm", ""))))
+    asks = (
+        "import subprocess, sys; child = subprocess.Popen([sys.executable, '-m',"
+        "'mini_engine.bench.others.child', 'answer'], stdin=open('job'), process_group=0);"
+        "print(child.pid, flush=True); child.wait()"
+    )
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(compare.ROOT), str(STAND_INS)]))
+    with subprocess.Popen(
+        [sys.executable, "-c", asks], cwd=tmp_path, stdout=subprocess.PIPE, text=True
+    ) as asker:
+        assert asker.stdout is not None
+        engine = int(asker.stdout.readline())
+        time.sleep(1.0)  # its thread knows who asked
+        asker.kill()
+    assert_ends(engine)
+
+
+def test_what_an_engine_printed_is_kept_where_it_did_not_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A caller sees "initialization failed, see above"; the cause is printed by its process."""
+    in_children(monkeypatch, "dies")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    _, _, log = compare.ask(work(), "vllm")["not_run"].partition("; what it printed is in ")
+    assert "CUDA error: out of memory" in Path(log).read_text()
+    in_children(monkeypatch, "clock")
+    assert "not_run" not in compare.ask(work(), "vllm")
+    assert list(tmp_path.iterdir()) == [Path(log)]
+
+
+def test_a_child_finds_what_is_installed_beside_its_python() -> None:
+    found = compare._environment("/venvs/vllm/bin/python", emulated=False)
+    assert found["PATH"].split(os.pathsep)[0] == "/venvs/vllm/bin"
+    assert found["PYTHONPATH"].split(os.pathsep)[0] == str(compare.ROOT)
+    assert compare._environment("python", emulated=True)["CUDA_VISIBLE_DEVICES"] == ""
+
+
+def test_no_process_starts_after_the_deadline() -> None:
+    answer = compare.ask(work(deadline=time.monotonic() - 1), "vllm")
+    assert answer["not_run"].startswith("the time of this run was over")
+
+
+def test_a_python_that_cannot_run_is_told() -> None:
+    answer = compare.ask(work(where={"vllm": str(STAND_INS)}), "vllm")
+    assert answer["not_run"] == "other_engines cannot be run: Permission denied"
+
+
+def assert_ends(process: int) -> None:
+    stat = Path("/proc") / str(process) / "stat"
+    for _ in range(100):
+        if not stat.exists() or stat.read_text().split()[2] == "Z":
+            return
+        time.sleep(0.05)
+    raise AssertionError("it still runs")
+
+
+def in_children(monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
+    """Stand-ins on the path of every child."""
+    monkeypatch.setenv("PYTHONPATH", str(STAND_INS))
+    monkeypatch.setenv("STAND_IN", mode)
+
+
+def work(**other: Any) -> Work:
+    point = Point("tiny", BATCH, CONTEXT)
+    given = {"where": {}, "emulated": True, **other}
+    return Work(point, "folder", vocab=256, steps=TOKENS - 1, laps=LAPS, **given)
+
+
+# ---------------------------------------------------------------- rounds and rows
+
+
+def test_the_rounds_go_through_the_engines_forwards_and_backwards() -> None:
+    orders = compare.balanced(["vllm", "sglang"], 4)
+    assert orders == [[OURS, "vllm", "sglang"], ["sglang", "vllm", OURS]] * 2
+    for one, other in ((OURS, "vllm"), ("vllm", "sglang")):
+        first = sum(order.index(one) < order.index(other) for order in orders)
+        assert first == 2
+
+
+def answering(asked: list[str]) -> Any:
+    """`ask` without a process: an engine's gaps are ten times the letters of its name."""
+
+    def ask(_work: Work, engine: str) -> dict[str, Any]:
+        asked.append(engine)
+        if engine == "nano-vllm":
+            return {"not_run": "no room"}
+        lap = {"gaps_us": [10.0 * len(engine)] * 9 + [500.0], "tokens_a_piece": 1.0}
+        return {"version": "1", "start_s": 2.0, "laps": [lap] * LAPS, "tokens": [[1, 2]] * BATCH}
+
+    return ask
+
+
+def test_one_engine_runs_at_a_time_and_each_row_comes_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(compare, "ask", answering(asked))
+    rows = compare.compare(work(), ["vllm", "nano-vllm"], 2)
+    row = next(rows)
+    assert (row.engine, asked) == (OURS, [OURS])
+    rest = list(rows)
+    assert asked == [OURS, "vllm", "nano-vllm", "nano-vllm", "vllm", OURS]
+    assert [row.status for row in rest] == [MEASURED, NOT_RUN, NOT_RUN, MEASURED, MEASURED]
+    assert rest[0].itl.median == 40.0
+    assert rest[0].p99_us == 500.0  # the one gap in ten that is longer
+    assert (rest[0].same_tokens, rest[0].compared) == (1.0, 2)
+
+
+def test_a_resumed_comparison_runs_what_is_missing_and_ours_beside_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(compare, "ask", answering(asked))
+    names = ["vllm", "sglang"]
+    list(compare.compare(work(), names, 2, lambda name, n: (name, n) == ("vllm", 2)))
+    assert asked == ["vllm", OURS]
+
+
+def measured(engine: str, us: float, *, process: int = 1, version: str = "1") -> OtherRow:
+    run = OtherRun(process, "today", 3.0, (us, us), 2 * us, {})
+    row = OtherRow("tiny", 1, 20, engine, MEASURED, version=version, tokens_a_piece=1.0,
+                   same_tokens=0.5, compared=16, runs=(run,))  # fmt: skip
+    return others_table.with_figures(row)
+
+
+def test_rounds_join_in_a_row_and_stand_beside_ours_of_the_same_round() -> None:
+    ours = others_table.joined(measured(OURS, 100.0), measured(OURS, 200.0, process=2))
+    row = others_table.joined(measured("vllm", 150.0), measured("vllm", 300.0, process=2))
+    assert row.itl.median == 225.0
+    assert row.p99_us == 450.0
+    assert others_table.beside(row, ours).times_ours.median == pytest.approx(1.5)
+    alone = others_table.beside(measured("vllm", 300.0, process=3), ours)
+    assert alone.times_ours == NOTHING
+    assert OtherRow.from_json(json.loads(json.dumps(row.as_json()))) == row
+
+
+def test_what_was_measured_outlives_a_failure_and_another_version_begins_anew() -> None:
+    old, failed = measured("vllm", 150.0), OtherRow("tiny", 1, 20, "vllm", NOT_RUN, "it died")
+    assert others_table.joined(old, failed) == old
+    assert others_table.joined(failed, old) == old
+    assert OtherRow.from_json(failed.as_json()) == failed
+    newer = measured("vllm", 90.0, process=2, version="2")
+    assert others_table.joined(old, newer) == newer
+    assert others_table.joined(old, measured("vllm", 90.0)).itl.median == 90.0  # measured again
+    assert [others_table.wants(one, 1) for one in (None, failed, old)] == [True, True, False]
+    assert [others_table.wants(one, 2) for one in (None, failed, old)] == [True, False, True]
+
+
+def test_the_table_says_who_was_how_fast_and_who_did_not_run() -> None:
+    ours, theirs = measured(OURS, 100.0), measured("vllm", 150.0)
+    failed = OtherRow("tiny", 1, 20, "sglang", NOT_RUN, "it died")
+    lines = others_table.lines([ours, others_table.beside(theirs, ours), failed])
+    assert "### tiny, batch 1, context 20" in lines
+    told = "| vllm | 1 | 150.0 (150.0 to 150.0) | 300.0 | 1.500 (1.500 to 1.500) | 1.00 "
+    assert any(line.startswith(told + "| 50% of 16 | 3 |") for line in lines)
+    assert any(line.startswith("| sglang | not run: it died |") for line in lines)
+    assert others_table.lines([]) == []
+
+
+# ---------------------------------------------------------------- the command
+
+
+def test_the_command_measures_engines_beside_this_one_into_the_same_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """This engine and a stand-in in real processes; the second call measures what is missing."""
+    in_children(monkeypatch, "")
+    checkpoint, out = tmp_path / "smallest", tmp_path / "bench.json"
+    checkpoint.mkdir()
+    write_smallest(checkpoint)
+    asked = compare.ask
+
+    def on_its_clock(work: Work, engine: str) -> dict[str, Any]:
+        monkeypatch.setenv("STAND_IN", "" if engine == OURS else "clock")
+        return asked(work, engine)
+
+    monkeypatch.setattr(compare, "ask", on_its_clock)
+    words = ["bench", "--device", "cpu", "--shape", str(checkpoint), "--batch", "2", "--context",
+             "20", "--steps", "20", "-o", str(out)]  # fmt: skip
+    assert main([*words, "--against", "vllm,gpt-fast"]) == 0
+    told = capsys.readouterr()
+    assert "process 1 of 1, smallest batch 2 context 20: vllm unknown 1,000.0 µs" in told.err
+    assert "gpt-fast not run: no generate.py in no folder: git clone" in told.out
+    measurement = read_measurement(out)
+    assert measurement.figures["rows"] == []
+    assert measurement.figures["blas"] in ("cublas", "cublaslt")
+    rows = {row["engine"]: row for row in measurement.figures["others"]}
+    assert set(rows) == {OURS, "vllm", "gpt-fast"}
+    assert rows[OURS]["version"] == measurement.commit
+    assert rows[OURS]["runs"][0]["p99_us"] > 0
+    assert rows["vllm"]["compared"] == 16
+    assert rows["vllm"]["times_ours"]["samples"] == 2
+    assert "| gpt-fast | not run: " in out.with_suffix(".md").read_text()
+
+    def no_process(_work: Work, engine: str) -> dict[str, Any]:
+        raise AssertionError(engine)
+
+    monkeypatch.setattr(compare, "ask", no_process)
+    assert main([*words, "--against", "vllm", "--resume"]) == 0
+    assert read_measurement(out).figures["others"] == measurement.figures["others"]
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["--against", "vlm"], "--against vlm: expected some of launch-bound"),
+        (["--against", "vllm=/no/python"], "/no/python is not there: give a Python that has vllm"),
+        (["--against", "gpt-fast="], "there is nothing behind =: give the folder of its scripts"),
+        (["--against", "list,vllm"], "list stands alone"),
+        (["--against", "vllm"], "give --shape FOLDER, not the shape 'tiny'"),
+        (
+            ["--against", "vllm", "--shape", str(SHIPPED), "--context", "1000000"],
+            "tokens a request: tiny-qwen3 reaches",
+        ),
+    ],
+)
+def test_bad_input_is_one_clear_line(words: list[str], line: str, capsys: Any) -> None:
+    assert main(["bench", "--device", "cpu", *words]) == 2
+    assert line in capsys.readouterr().err
+
+
+def test_the_list_names_every_engine_and_how_to_get_it(capsys: Any) -> None:
+    assert main(["bench", "--against", "list"]) == 0
+    told = capsys.readouterr().out
+    for name, kind in KINDS.items():
+        assert (f"{name}: " in told) is (name != OURS)
+        assert name == OURS or kind.switch in told
+    assert bench_against.listed()[0]["engine"] == "nano-vllm"
