@@ -19,7 +19,7 @@ import tokenize
 from functools import cache
 from pathlib import Path
 
-from labs.runner.cut.carry import broken_imports, names_in
+from labs.runner.cut.migrate import broken_imports, names_in
 from labs.runner.cut.catalogue import all_labs
 from tests.support.documents import ROOT, fences, symbol_source
 

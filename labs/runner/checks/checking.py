@@ -217,7 +217,7 @@ def _report(lab: Lab, events: list[dict[str, Any]], late: bool, code: int | None
             if not 1 <= _number(fields.get("todo", "")) <= len(lab.holes):
                 fields["todo"] = ""  # cut from an older engine, whose lab had more holes
             report.outcomes.append(Outcome(catches=tuple(event["catches"]), **fields))
-    if "over" in last:
+    if "over" in last and "broken" not in last:
         return report
     test = last.get("start", {"test": ""})["test"]
     ended = test in [outcome.test for outcome in report.outcomes]

@@ -50,8 +50,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from labs.runner.cut.class_hole import parts_of, without
-from labs.runner.cut.cutter import CutError, changed, cut, find_source, functions, splice
+from labs.runner.cut.cutter import (
+    CutError,
+    changed,
+    cut,
+    find_source,
+    functions,
+    parts_of,
+    splice,
+    without,
+)
 from labs.runner.cut.edits import Edit
 
 LABS = Path(__file__).parent.parent.parent
