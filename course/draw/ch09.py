@@ -29,9 +29,6 @@ from mini_engine.plots.canvas import (
     canvas,
 )
 from mini_engine.plots.timeline import COLOURS
-from mini_engine.predict.capacity import kv_bytes_per_token
-from mini_engine.predict.hardware import load_spec
-from mini_engine.predict.step_model import StepModel
 from mini_engine.serving.plan import plan_server
 from mini_engine.serving.report import ServeReport
 from mini_engine.serving.request_trace import SHIPPED_TRACE, TraceRequest, read_trace
@@ -39,6 +36,9 @@ from mini_engine.serving.simulate import simulate
 from mini_engine.sim.device import Device
 from mini_engine.sim.runner import SimRunner
 from mini_engine.sim.trace import CPU, GPU, TraceEvent
+from mini_engine.step.capacity import kv_bytes_per_token
+from mini_engine.step.hardware import load_spec
+from mini_engine.step.step_model import StepModel
 
 # (name, prompt tokens, new tokens, arrival in ms)
 REQUESTS = [("A", 200, 18, 0.0), ("B", 800, 12, 2.0), ("C", 300, 6, 9.0)]

@@ -15,7 +15,6 @@ from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.engine.engine import Engine
 from mini_engine.engine.generation import SHIPPED, limits_for
 from mini_engine.engine.scheduler import Request
-from mini_engine.predict.hardware import load_spec
 from mini_engine.sim.attention import (
     Part,
     add_tile,
@@ -30,6 +29,7 @@ from mini_engine.sim.attention import (
 from mini_engine.sim.device import Device
 from mini_engine.sim.generate import open_checkpoint
 from mini_engine.sim.runner import SimRunner
+from mini_engine.step.hardware import load_spec
 
 F32 = np.float32
 # Scores up to 100 in float32 are known to 100 · 2^-24 = 6e-6; a weight e^score carries that as its

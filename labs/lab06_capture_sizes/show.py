@@ -5,11 +5,11 @@ from collections import Counter
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.ladder import CaptureLadder, best_ladders
 from mini_engine.model.config import named_shape
-from mini_engine.predict.hardware import load_spec
-from mini_engine.predict.step_model import StepModel
 from mini_engine.serving.plan import plan_server
 from mini_engine.serving.request_trace import SHIPPED_TRACE, read_trace
 from mini_engine.serving.simulate import simulate
+from mini_engine.step.hardware import load_spec
+from mini_engine.step.step_model import StepModel
 
 SEQS, TOKENS = 256, 8192
 NONE = "."

@@ -14,11 +14,11 @@ from rich.table import Table
 
 from mini_engine.dispatch.modes import CUDAGraphMode
 from mini_engine.model.config import ModelConfig
-from mini_engine.predict.hardware import DeviceSpec
-from mini_engine.predict.oplists import StepShape, step_ops
-from mini_engine.predict.step_cost import LAUNCHED_AS, step_time
-from mini_engine.predict.validate import nearest_pair
 from mini_engine.sim.predict import HF_EAGER, Prediction
+from mini_engine.step.hardware import DeviceSpec
+from mini_engine.step.oplists import StepShape, step_ops
+from mini_engine.step.step_cost import LAUNCHED_AS, step_time
+from mini_engine.validate.validate import nearest_pair
 
 HOW = {"eager": "eager", "piecewise": "pieces", "full": "one graph"}
 OURS = "launch-bound"  # the row of this engine: five kernels a layer, in one graph

@@ -26,9 +26,6 @@ minute a token of the small checkpoint, and 15 seconds with MINI_ENGINE_SM_COUNT
 programs fewer and larger. Ask for few tokens, and for --mode NONE, which spares the warm-up.
 
   python -m mini_engine generate --backend cuda --prompt "Once" --steps-per-replay 4
-
---cache static writes the same text without pages: K and V in rows as long as the longest text, a
-mask over them, and a graph for each shape (chapter 6 says what that costs).
 """
 
 from __future__ import annotations
@@ -64,8 +61,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("auto", "fp8"),
         help="fp8: a byte a number (e4m3, a scale a head); auto: as the weights (default)",
     )
-    rows = "static, with --backend cuda: (B, T_max) rows and a mask (default: paged)"
-    memory.add_argument("--cache", default="paged", choices=("paged", "static"), help=rows)
     options.add_spec(parser)
     group = parser.add_argument_group("fewer bytes (--backend cuda)")
     group.add_argument(
@@ -134,11 +129,9 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         )
     if in_torch:
         check_no_card(args)
-    if args.cache == "static":
-        check_static(args)
     write = generating.in_torch if in_torch else generating.on_sim
     result = write(args, texts, sampling_of(args), stream, console)
-    formats = {"quant": args.quant, "kv_dtype": args.kv_dtype, "cache": args.cache}
+    formats = {"quant": args.quant, "kv_dtype": args.kv_dtype}
     return {"backend": args.backend, "streamed": stream, **formats, **result}
 
 
@@ -153,19 +146,6 @@ def check_no_card(args: argparse.Namespace) -> None:
             )
 
 
-def check_static(args: argparse.Namespace) -> None:
-    """Raises ValueError for what --cache static has no use for."""
-    for given, why in (
-        (args.backend == "sim", "--backend sim: the simulated GPU has pages; add --backend cuda"),
-        (args.kernels, "--kernels: they read block tables and no mask; leave it out"),
-        (args.kv_dtype == "fp8", "--kv-dtype fp8: its columns are as the weights; leave it out"),
-        (args.steps_per_replay > 1, "--steps-per-replay: a mask is the host's; leave it out"),
-        (args.capture_sizes, "--capture-sizes: it captures the shapes that come; leave it out"),
-    ):
-        if given:
-            raise ValueError(f"--cache static with {why}")
-
-
 def show(result: dict[str, Any], console: Console) -> None:
     if not result["streamed"]:
         for row in result["prompts"]:
@@ -176,8 +156,6 @@ def show(result: dict[str, Any], console: Console) -> None:
         what += f", weights in {result['quant']}"
     if result["kv_dtype"] != "auto":
         what += f", KV cache in {result['kv_dtype']}"
-    if result["cache"] == "static":
-        what += ", static cache"
     if result["backend"] == "sim":
         what += (
             f", {result['launches']:,} launches for {result['kernels']:,} kernels, "

@@ -18,8 +18,8 @@ from mini_engine.cli import options
 from mini_engine.engine.engine import Completion
 from mini_engine.engine.sampling import SamplingParams
 from mini_engine.model.tokenizer import Tokenizer
-from mini_engine.predict.hardware import load_spec
 from mini_engine.sim.generate import generate, open_checkpoint
+from mini_engine.step.hardware import load_spec
 
 
 class Printer:
@@ -146,32 +146,25 @@ def in_torch(
     try:
         from mini_engine.cuda.generate import generate as torch_generate
         from mini_engine.cuda.generate import open_tokenizer
-        from mini_engine.cuda.generate_static import generate_static
     except ImportError as error:
         raise ValueError(
             f"--backend cuda needs PyTorch ({error}): pip install 'torch>=2.11,<2.14'"
         ) from None
     printer, notes = Printer(texts[0], open_tokenizer(args.model)), Notes(console)
-    both: dict[str, Any] = {
-        "max_new_tokens": args.max_new_tokens,
-        "quant": args.quant,
-        "sampling": sampling,
-        "on_token": printer.on_token if stream else None,
-        "tell": notes.tell,
-    }
-    if args.cache == "static":
-        done = generate_static(args.model, texts, args.mode, **both)
-    else:
-        done = torch_generate(
-            args.model,
-            texts,
-            args.mode,
-            capture_sizes=args.capture_sizes,
-            kernels=5 if args.kernels is None else args.kernels,
-            steps_per_replay=args.steps_per_replay,
-            kv_dtype=args.kv_dtype,
-            **both,
-        )
+    done = torch_generate(
+        args.model,
+        texts,
+        args.mode,
+        max_new_tokens=args.max_new_tokens,
+        capture_sizes=args.capture_sizes,
+        quant=args.quant,
+        kernels=5 if args.kernels is None else args.kernels,
+        steps_per_replay=args.steps_per_replay,
+        kv_dtype=args.kv_dtype,
+        sampling=sampling,
+        on_token=printer.on_token if stream else None,
+        tell=notes.tell,
+    )
     if stream:
         printer.finish()
     return {

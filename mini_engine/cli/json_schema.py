@@ -79,7 +79,7 @@ FIELDS: dict[str, dict[str, str]] = {
     },
     "generate": {
         **{f"{name}?": kind for name, kind in _WHERE.items() if name != "shape"}, **_STORED,
-        "cache": "text", "backend": "text", "streamed": "truth", "model": "text", "mode": "text",
+        "backend": "text", "streamed": "truth", "model": "text", "mode": "text",
         "prompts": "list", "launches?": "number", "kernels?": "number", "notes?": "list",
         "simulated_us?": "number", "device?": "text", "kernels_per_layer?": "number",
         "pdl?": "truth", "steps_per_replay?": "number", "graphs?": "number",
@@ -101,10 +101,6 @@ FIELDS: dict[str, dict[str, str]] = {
         "usual_op_us?": "number", "engines_figure?": "object", "pdl?": "object",
         "largest_residual?": "number", "worst_held_out?": "number", "fitted": "object",
         "kept_from_base": "object",
-    },
-    "compile": {
-        "model": "text", "device": "text", "layers": "number", "hidden": "number",
-        "passes": "truth", "compiler": "text", "starts": "list",
     },
     "gpu": {
         "folder?": "text", "stages?": "list", "summary?": "list", "written?": "list",

@@ -42,11 +42,6 @@ from mini_engine.cli import capture_sizes, options
 from mini_engine.cli.serve_table import lines, rungs
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.engine.batch import PREEMPTIONS, SchedulerLimits
-from mini_engine.predict.capacity import GIB
-from mini_engine.predict.formats import stored_as
-from mini_engine.predict.hardware import DeviceSpec
-from mini_engine.predict.step_model import StepModel
-from mini_engine.predict.swap_cost import SwapCost
 from mini_engine.serving.ladder_saving import optimal_ladder_saving
 from mini_engine.serving.plan import plan_server, without_idle_blocks
 from mini_engine.serving.report import ServeReport
@@ -58,6 +53,11 @@ from mini_engine.serving.request_trace import (
     with_shared_prefix,
 )
 from mini_engine.serving.simulate import simulate
+from mini_engine.step.capacity import GIB
+from mini_engine.step.formats import stored_as
+from mini_engine.step.hardware import DeviceSpec
+from mini_engine.step.step_model import StepModel
+from mini_engine.step.swap_cost import SwapCost
 
 MANY_PREFILLS = 200_000  # steps with a prompt in them; fewer take seconds
 PREFILL_S = 2.5e-4  # to simulate one on a slow core

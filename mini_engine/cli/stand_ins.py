@@ -22,7 +22,7 @@ HEAVY = (
 OURS = (
     "mini_engine.plots", "mini_engine.sim.generate", "mini_engine.serving.simulate",
     "mini_engine.serving.report", "mini_engine.serving.ladder_saving", "mini_engine.serving.plan",
-    "mini_engine.predict.curves", "mini_engine.predict.validate", "mini_engine.predict.step_model",
+    "mini_engine.step.curves", "mini_engine.validate.validate", "mini_engine.step.step_model",
     "mini_engine.bench.evidence", "mini_engine.bench.table", "mini_engine.bench.summary",
     "mini_engine.bench.others_table", "mini_engine.bench.bars", "mini_engine.cli.bench_file",
 )  # fmt: skip

@@ -20,7 +20,7 @@ one that the engine usually runs on, and the row says so. --host-from finds the 
 from one eager point of the file, which is then no longer judged itself.
 
 --fit finds the figures that nobody publishes from the shipped points alone, fits again with each
-source left out, and writes what it found, with intervals, into specs/, hosts/ and engines/. It
+source left out, and writes what it found, with intervals, into cards/, hosts/ and engines/. It
 takes minutes.
 """
 
@@ -37,14 +37,14 @@ from rich.progress import Progress
 from rich.table import Table
 
 from mini_engine.cli import options
-from mini_engine.predict.published import QUANTISED_POINTS, SHIPPED_POINTS, Sheets, read_points
-from mini_engine.predict.validate import by_class, host_from, pairs, rows_of, summary
+from mini_engine.validate.published import QUANTISED_POINTS, SHIPPED_POINTS, Sheets, read_points
+from mini_engine.validate.validate import by_class, host_from, pairs, rows_of, summary
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--points", type=Path, metavar="FILE",
-        help="measured points, in the format of predict/published/decode_points.json (default: "
+        help="measured points, in the format of validate/published/decode_points.json (default: "
         "that file)",
     )  # fmt: skip
     parser.add_argument(
@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     from mini_engine.plots import validation  # matplotlib takes a second to import
-    from mini_engine.predict.kept_fit import read_kept
+    from mini_engine.validate.kept_fit import read_kept
 
     if args.fit:
         _fit(args, console)
@@ -124,9 +124,9 @@ def _quantised(sheets: Sheets) -> dict[str, Any]:
 
 
 def _fit(args: argparse.Namespace, console: Console) -> None:
-    from mini_engine.predict.fit import fit_points, hosts_to_fit, left_out
-    from mini_engine.predict.kept_fit import keep
-    from mini_engine.predict.parameters import parameters
+    from mini_engine.validate.fit import fit_points, hosts_to_fit, left_out
+    from mini_engine.validate.kept_fit import keep
+    from mini_engine.validate.parameters import parameters
 
     if args.points:
         raise ValueError("--fit uses the shipped points: leave out --points, or judge first")

@@ -44,7 +44,7 @@ from mini_engine.engine.sampling import GREEDY, SamplingParams
 from mini_engine.engine.scheduler import SchedulerLimits
 from mini_engine.model.config import ModelConfig
 from mini_engine.model.tokenizer import Tokenizer
-from mini_engine.predict.capacity import kv_bytes_per_token
+from mini_engine.step.capacity import kv_bytes_per_token
 
 LEFT_FREE = 0.1  # of what is free: for activations, graphs and libraries
 

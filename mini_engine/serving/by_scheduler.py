@@ -18,13 +18,13 @@ from typing import overload
 from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher, uniform_token_count
 from mini_engine.engine.scheduler import Request, RequestState, ScheduledBatch, SchedulerLimits
 from mini_engine.engine.swap import scheduler_for
-from mini_engine.predict.oplists import StepShape
-from mini_engine.predict.step_cost import padded_step
-from mini_engine.predict.step_model import Line
 from mini_engine.serving.costs import CopyCosts, StepCosts
 from mini_engine.serving.report import Ran, Served, ServeReport, Tally
 from mini_engine.serving.request_trace import TraceRequest
 from mini_engine.serving.stride import Stride
+from mini_engine.step.oplists import StepShape
+from mini_engine.step.step_cost import padded_step
+from mini_engine.step.step_model import Line
 
 OWN_TOKENS = 1 << 32  # token ids of a request, so that no other request has the same
 

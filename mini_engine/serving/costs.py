@@ -6,9 +6,9 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from mini_engine.predict.oplists import StepShape
-from mini_engine.predict.step_cost import Mode
-from mini_engine.predict.step_model import Line
+from mini_engine.step.oplists import StepShape
+from mini_engine.step.step_cost import Mode
+from mini_engine.step.step_model import Line
 
 
 class StepCosts(Protocol):

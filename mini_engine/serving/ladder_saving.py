@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher
 from mini_engine.dispatch.ladder import optimal_ladder
 from mini_engine.dispatch.modes import CUDAGraphMode
-from mini_engine.predict.step_cost import padded_step
 from mini_engine.serving.costs import StepCosts
 from mini_engine.serving.report import Ran, ServeReport
+from mini_engine.step.step_cost import padded_step
 
 
 @dataclass(frozen=True)

@@ -19,14 +19,14 @@ from functools import cache
 
 from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher
 from mini_engine.engine.scheduler import SchedulerLimits
-from mini_engine.predict.step_cost import padded_step
-from mini_engine.predict.step_model import Line
 from mini_engine.serving.by_scheduler import simulate_by_scheduler
 from mini_engine.serving.costs import CopyCosts, StepCosts
 from mini_engine.serving.decode_clock import DecodeClock, Live
 from mini_engine.serving.report import Ran, Served, ServeReport, Tally
 from mini_engine.serving.request_trace import TraceRequest
 from mini_engine.serving.stride import Stride
+from mini_engine.step.step_cost import padded_step
+from mini_engine.step.step_model import Line
 
 
 def simulate(

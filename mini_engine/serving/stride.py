@@ -19,8 +19,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from mini_engine.predict.step_model import Line
 from mini_engine.serving.metrics import LogHistogram
+from mini_engine.step.step_model import Line
 
 
 @dataclass(frozen=True, slots=True)

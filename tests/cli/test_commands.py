@@ -16,10 +16,10 @@ from mini_engine.cli import COMMANDS, main, serve
 from mini_engine.cli.json_schema import document, errors
 from mini_engine.engine.generation import SHIPPED
 from mini_engine.model.config import named_shape
-from mini_engine.predict.hardware import load_spec
-from mini_engine.predict.oplists import StepShape, step_ops
-from mini_engine.predict.step_cost import step_time
 from mini_engine.serving.request_trace import SHIPPED_TRACE
+from mini_engine.step.hardware import load_spec
+from mini_engine.step.oplists import StepShape, step_ops
+from mini_engine.step.step_cost import step_time
 from tests.records.test_trace import check_chrome_schema
 
 ROOT = Path(__file__).parent.parent.parent

@@ -27,7 +27,6 @@ from mini_engine.cli import (  # noqa: F401  now
     bench,
     calibrate,
     capacity,
-    compile,
     crossover,
     demo,
     generate,
@@ -46,15 +45,7 @@ from tests.support.fuzz_words import documents, lines, mutated
 
 SLOW = os.environ.get("HYPOTHESIS_PROFILE") == "slow"
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", 500 if SLOW else 8))
-DEAR = {
-    "compile": 2,
-    "crossover": 4,
-    "demo": 2,
-    "generate": 4,
-    "ladder": 6,
-    "serve": 6,
-    "validate": 3,
-}
+DEAR = {"crossover": 4, "demo": 2, "generate": 4, "ladder": 6, "serve": 6, "validate": 3}
 CPU_S, MEMORY_BYTES = 60, 1 << 30
 ADDRESSES = 4 << 30  # bytes that may be asked for; most of the simulated memory is never touched
 SAID = "expect up to"  # of a command that takes minutes, and has said so at once
@@ -150,7 +141,7 @@ def stand_in() -> None:
         raise ValueError("stood in for")
 
     for module, name in (
-        (measuring, "backend_of"), (compile, "in_another_process"), (generating, "in_torch"),
+        (measuring, "backend_of"), (generating, "in_torch"),
         (gpu, "run_stages"), (gpu, "_publish"), (validate, "_fit"),
     ):  # fmt: skip
         assert hasattr(module, name)

@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from mini_engine.cli import build_parser, load, main, serve
-from mini_engine.predict.figures import FOLDERS
+from mini_engine.step.figures import FOLDERS
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -162,7 +162,6 @@ def test_names_are_names_in_upper_and_in_lower_case(
         ("generate --backend cuda --host laptop", "--host is of the simulated GPU"),
         ("calibrate -o a.json --evidence a.json", "a.json: the card goes there"),
         ("calibrate -o a.json --evidence a-host.json", "a-host.json: the host goes there"),
-        ("compile --model a --shape b", "--model has weights"),
         ("gpu --device cpu --minutes inf", "--minutes inf: expected more than 0, and less"),
     ],
     ids=lambda value: value[:40],

@@ -17,7 +17,7 @@ from tests.support.warm_python import warm_python
 WITH_A_SHOW = [lab for lab in all_labs() if (lab.folder / "show.py").exists()]
 LAB = lab_number(1)
 OF_TEN_SECONDS = (11, 12, 15)  # shows that take so long: `make slow` runs them
-MODULE = "mini_engine.predict.launch_model"
+MODULE = "mini_engine.step.launch_model"
 
 
 def mine() -> str:

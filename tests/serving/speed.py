@@ -34,12 +34,12 @@ from mini_engine.cli.ending import guarded
 from mini_engine.cli.options import counted
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.model.config import named_shape
-from mini_engine.predict.hardware import load_spec
-from mini_engine.predict.step_model import StepModel
 from mini_engine.serving.plan import ServerPlan, plan_server
 from mini_engine.serving.report import ServeReport
 from mini_engine.serving.request_trace import TraceRequest, read_trace, synthetic_trace
 from mini_engine.serving.simulate import simulate
+from mini_engine.step.hardware import load_spec
+from mini_engine.step.step_model import StepModel
 from tests.support.serve_step_by_step import simulate_step_by_step
 
 MODE = "FULL_AND_PIECEWISE"

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from course.draw.ch09_swap import cost
 from mini_engine.engine.scheduler import SchedulerLimits
-from mini_engine.predict.swap_cost import SwapCost
 from mini_engine.serving.by_scheduler import OWN_TOKENS, PromptIds, simulate_by_scheduler
 from mini_engine.serving.plan import without_idle_blocks
 from mini_engine.serving.report import ServeReport
 from mini_engine.serving.request_trace import TraceRequest, synthetic_trace, with_shared_prefix
 from mini_engine.serving.simulate import simulate
+from mini_engine.step.swap_cost import SwapCost
 
 ROOMY = SchedulerLimits(256, 8192, 40_000, 16, 40_960)
 COPIES = cost("qwen3-0.6b", "PCIe 5.0")

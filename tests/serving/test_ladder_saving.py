@@ -5,14 +5,14 @@ import pytest
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.engine.scheduler import SchedulerLimits
 from mini_engine.model.config import named_shape
-from mini_engine.predict.hardware import load_spec
-from mini_engine.predict.oplists import StepShape
-from mini_engine.predict.step_cost import Mode
-from mini_engine.predict.step_model import StepModel
 from mini_engine.serving.ladder_saving import optimal_ladder_saving
 from mini_engine.serving.report import ServeReport
 from mini_engine.serving.request_trace import TraceRequest, synthetic_trace
 from mini_engine.serving.simulate import simulate
+from mini_engine.step.hardware import load_spec
+from mini_engine.step.oplists import StepShape
+from mini_engine.step.step_cost import Mode
+from mini_engine.step.step_model import StepModel
 
 COSTS = StepModel(named_shape("qwen3-1.7b"), load_spec("l4"))
 LIMITS = SchedulerLimits(12, 256, 20_000, 16, 40_960)

@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 
 from mini_engine.model.config import named_shape
-from mini_engine.predict.capacity import (
+from mini_engine.serving.plan import plan_server
+from mini_engine.step.capacity import (
     activation_bytes,
     kv_bytes_per_token,
     logit_bytes,
     weight_bytes,
 )
-from mini_engine.predict.hardware import load_spec
-from mini_engine.serving.plan import plan_server
+from mini_engine.step.hardware import load_spec
 
 CONFIG, SPEC = named_shape("qwen3-0.6b"), load_spec("h200")
 

@@ -11,15 +11,15 @@ from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher
 from mini_engine.engine.engine import Engine
 from mini_engine.engine.scheduler import Request, ScheduledBatch, SchedulerLimits
 from mini_engine.model.config import named_shape
-from mini_engine.predict.hardware import load_spec
-from mini_engine.predict.oplists import StepShape
-from mini_engine.predict.step_cost import LAUNCHED_AS, Mode
-from mini_engine.predict.step_model import StepModel
 from mini_engine.serving.by_scheduler import PromptIds
 from mini_engine.serving.metrics import percentile
 from mini_engine.serving.report import Served, ServeReport
 from mini_engine.serving.request_trace import TraceRequest, synthetic_trace
 from mini_engine.serving.simulate import simulate
+from mini_engine.step.hardware import load_spec
+from mini_engine.step.oplists import StepShape
+from mini_engine.step.step_cost import LAUNCHED_AS, Mode
+from mini_engine.step.step_model import StepModel
 from tests.support.serve_cases import (
     Case,
     RandomCopies,

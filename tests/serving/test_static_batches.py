@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mini_engine.predict.oplists import StepShape
 from mini_engine.serving.static_batches import static_batches_us
+from mini_engine.step.oplists import StepShape
 
 
 class Costs:

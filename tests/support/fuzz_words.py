@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 from mini_engine.cli import build_parser
 from mini_engine.engine.generation import SHIPPED
 from mini_engine.model.config import SHAPES
-from mini_engine.predict.figures import FOLDERS, names
-from mini_engine.predict.published import SHIPPED_POINTS
+from mini_engine.step.figures import FOLDERS, names
+from mini_engine.validate.published import SHIPPED_POINTS
 from tests.support.bench_rows import made_up, made_up_rows
 
 HUGE = "9" * 400

@@ -10,10 +10,10 @@ from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.dispatch.modes import CUDAGraphMode
 from mini_engine.engine.batch import PREEMPTIONS
 from mini_engine.engine.scheduler import SchedulerLimits
-from mini_engine.predict.oplists import StepShape
-from mini_engine.predict.step_cost import Mode
 from mini_engine.serving.report import Served, ServeReport
 from mini_engine.serving.request_trace import TraceRequest, with_shared_prefix
+from mini_engine.step.oplists import StepShape
+from mini_engine.step.step_cost import Mode
 
 
 @dataclass(frozen=True)

@@ -262,7 +262,7 @@ def fingerprint(value: object) -> str:
 
 
 def _numbers(value: object) -> Iterator[Any]:
-    """All numbers of a number, an array or a nested list. TypeError or ValueError for anything else."""
+    """All numbers of a number, an array or a nested list; an error for anything else."""
     if is_array(value):
         yield from _flat(value)
     elif isinstance(value, list | tuple):

@@ -60,7 +60,7 @@ from labs.runner.cut.cutter import (
     splice,
     without,
 )
-from labs.runner.cut.edits import Edit
+from labs.runner.cut.edits import Edit, edits
 
 LABS = Path(__file__).parent.parent.parent
 ROOT = LABS.parent
@@ -308,8 +308,7 @@ def _lab(folder: Path, data: dict[str, Any]) -> Lab:
 
 
 def _misconception(id: str, says: str, read: str, edit: list[dict[str, str]]) -> Misconception:
-    edits = tuple(Edit(**{"place": one.pop("in"), **one}) for one in edit)
-    return Misconception(id, says, read, edits)
+    return Misconception(id, says, read, edits(edit))
 
 
 def _hole(number: int, data: dict[str, Any], files: dict[str, str]) -> Hole:

@@ -32,8 +32,8 @@ from labs.measuring.step_timing import Race, title
 from mini_engine.bench import evidence
 from mini_engine.bench.variants import VARIANTS
 from mini_engine.cli import build_parser
-from mini_engine.predict.hardware import load_spec
 from mini_engine.records.rows import GATE_FAILED, Interval, Row
+from mini_engine.step.hardware import load_spec
 from tests.support.bench_rows import made_up, made_up_row
 from tests.support.documents import ROOT
 
