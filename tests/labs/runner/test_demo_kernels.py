@@ -61,13 +61,11 @@ def test_the_learners_kernels_write_the_text_in_the_interpreter_where_there_is_n
         ("generate --backend=cuda", True),
         ("generate", False),
         ("generate --backend cuda --plain", False),
-        ("generate --backend=cuda --cache=static", False),
     ],
 )
 def test_only_a_command_that_writes_with_kernels_takes_defaults_for_them(
     words: str, kernels: bool, say: Say, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Lab 20's page runs --cache static, which refuses --kernels."""
     monkeypatch.setattr(demo, "nvidia_gpu", dict)
     ran: list[list[str]] = []
     monkeypatch.setattr(demo, "run", lambda _room, words, *_: ran.append([*words]) or 0)
