@@ -12,9 +12,9 @@ import pytest
 
 from labs.support.inputs import agree, frozen
 from mini_engine.dispatch.dispatcher import GraphDispatcher
+from mini_engine.engine.batch import Request
 from mini_engine.engine.engine import Engine
 from mini_engine.engine.generation import SHIPPED, limits_for
-from mini_engine.engine.scheduler import Request
 from mini_engine.sim.attention import (
     Part,
     add_tile,

@@ -20,7 +20,7 @@ from mini_engine.serving.request_trace import SHIPPED_TRACE
 from mini_engine.step.hardware import load_spec
 from mini_engine.step.oplists import StepShape, step_ops
 from mini_engine.step.step_cost import step_time
-from tests.records.test_trace import check_chrome_schema
+from tests.sim.test_trace import check_chrome_schema
 
 ROOT = Path(__file__).parent.parent.parent
 
