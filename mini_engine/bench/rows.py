@@ -105,7 +105,11 @@ class Row:
         kept = {f.name for f in fields(self) if f.default is MISSING or given[f.name] != f.default}
         values = {name: given[name] for name in given if name in kept and given[name] != {}}
         return {
-            IN_THE_FILE.get(name, name): value.as_dict() if isinstance(value, Interval) else value
+            IN_THE_FILE.get(name, name): value.as_dict()
+            if isinstance(value, Interval)
+            else list(value)
+            if isinstance(value, tuple)
+            else value
             for name, value in values.items()
         }
 

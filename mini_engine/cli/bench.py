@@ -296,11 +296,11 @@ def show(result: dict[str, Any], console: Console) -> None:
     if not real:
         console.print("[bold]Emulated on a CPU: no evidence about any GPU.[/bold]")
     for point, rows in by_point(map(Row.from_json, result["rows"])).items():
-        table = Table("variant", "ITL µs", "95%", "× anchor", "GB/s", "% of copy", "predicted µs",
-                      "gate", title=_place(point), title_justify="left")  # fmt: skip
+        table = Table(box=None, title=_place(point), title_justify="left")
+        for column in ("variant", "ITL µs (95%)", "× anchor", "GB/s", "of a copy", "predicted µs"):
+            table.add_column(column, justify="left" if column == "variant" else "right")
         for row in rows:
-            table.add_row(row.variant, *(_cells(row, real) if row.status == MEASURED else
-                                         [row.status, row.reason[:40]]))  # fmt: skip
+            table.add_row(row.variant, *_cells(row, real))
         console.print(table)
     if result["others"]:
         table = Table("engine", "version", "ITL µs at the caller", "p99 µs", "× launch-bound",
@@ -325,15 +325,13 @@ def _place(point: Point) -> str:
 
 
 def _cells(row: Row, real: bool) -> list[str]:
-    """Of a measured row; of an emulated one, no rates and no shares."""
-    rates = [f"{row.achieved_gb_s:,.0f}", f"{row.percent_of_copy:.1f}", f"{row.predicted_us:,.1f}"]
-    return [
-        f"{row.itl_us:,.1f}{' (no graph)' if row.no_graph else ''}",
-        f"{row.itl.low:,.1f} to {row.itl.high:,.1f}",
-        f"{row.times_the_anchor.median:.3f}",
-        *(rates if real else ["-", "-", "-"]),
-        "FAILED" if row.failed_gate else "passed",
-    ]
+    """Of an emulated row no rates and no shares: they would be of nothing."""
+    if row.status != MEASURED:
+        return [row.status]
+    remark = " (no graph)" if row.no_graph else " FAILED THE GATE" if row.failed_gate else ""
+    itl = f"{row.itl_us:,.1f} ({row.itl.low:,.1f} to {row.itl.high:,.1f}){remark}"
+    rates = f"{row.achieved_gb_s:,.0f}", f"{row.percent_of_copy:.1f}%", f"{row.predicted_us:,.1f}"
+    return [itl, f"{row.times_the_anchor.median:.3f}", *(rates if real else ())]
 
 
 def _told(row: Row) -> str:

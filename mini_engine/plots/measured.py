@@ -38,7 +38,7 @@ from mini_engine.plots.canvas import (
 STYLES = {
     "hf-eager": (VERMILION, "-", "o"),
     "hf-static-compile": (VERMILION, "--", "s"),
-    "hf-reduce-overhead": (VERMILION, ":", "s"),
+    "hf-reduce-overhead": (VERMILION, ":", "H"),
     "ours-eager": (PURPLE, "-", "^"),
     "ours-piecewise": (PURPLE, "--", "v"),
     "ours-graph": (PURPLE, "-.", "D"),

@@ -282,7 +282,7 @@ def test_a_file_is_shown_and_drawn_again_without_measuring(
     told = json.loads(capsys.readouterr().out)
     assert set(tmp_path.glob("*.png")) == {Path(path) for path in told["pictures"].values()}
     assert len(told["rows"]) == 4
-    out.write_text(out.read_text().replace('"itl_us"', '"itl"'))
+    out.write_text(out.read_text().replace('"itl_us"', '"itl_ms"'))
     assert main(["bench", "--plot", str(out)]) == 2
     assert str(out) in capsys.readouterr().err
 

@@ -30,7 +30,6 @@ computes on a CPU, and what its `pdl` switch does.
     e4m3.py              a cache in fp8 inside kernels; fp8.py is the same in PyTorch
     combine.py           an alternative piece: a group of heads combined at once
     ahead.py             weights of later kernels brought to L2 while this one computes
-    null.py              count: next to no work, to measure a launch        none
     plans.py             which alternatives of the five-kernel step run: plans, as data
     interpreter.py       the guard that makes Triton's interpreter honest about bf16
 
