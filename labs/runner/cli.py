@@ -18,8 +18,7 @@ from rich.console import Console
 from labs.runner import commands, mutate, own, predict, watch
 from labs.runner.commands import Done
 from mini_engine.cli.ending import guarded
-from mini_engine.cli.screen import Screen
-from mini_engine.cli.words import Parser
+from mini_engine.cli.terminal import Parser, Screen
 
 HELP = """\
 The labs of Launch Bound: files of the engine with holes in them, which you fill until every test

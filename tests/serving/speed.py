@@ -11,14 +11,14 @@ Out: three tables. Everything runs on one core. Peak memory is that of the whole
 import sys
 
 if __name__ == "__main__":  # before anything else is imported: Ctrl-C may come any time
-    from mini_engine.cli import ending
+    from mini_engine.cli.ending import guarded
 
     def again() -> int:
         from tests.serving import speed
 
         return speed.main()
 
-    sys.exit(ending.program("tests.serving.speed", again))
+    sys.exit(guarded("tests.serving.speed", again))
 
 import argparse
 import resource
@@ -30,7 +30,6 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from mini_engine.cli.ending import guarded
 from mini_engine.cli.options import counted
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.model.config import named_shape

@@ -20,7 +20,6 @@ from rich.console import Console  # noqa: E402
 
 from mini_engine.cli import build_parser, main  # noqa: E402
 from mini_engine.cli import compile as command  # noqa: E402
-from mini_engine.cli.json_schema import document, errors  # noqa: E402
 from mini_engine.cuda.attention import HostAttention  # noqa: E402
 from mini_engine.cuda.compile import backend as backend_room  # noqa: E402
 from mini_engine.cuda.compile.backend import CompiledModel, static_tensors  # noqa: E402
@@ -273,7 +272,6 @@ def test_the_second_start_of_the_command_is_in_another_process_and_loads(
     monkeypatch.setattr(command, "in_another_process", lambda words: next(processes)(words))
     console = Console(file=io.StringIO(), width=80)
     result = command.run(build_parser(["compile"]).parse_args(["compile"]), console)
-    assert errors("compile", json.loads(json.dumps(document("compile", result)))) == []
     first, second = result["starts"]
     assert [trace["from_cache"] for trace in first["traces"]] == [False, False]
     assert [trace["from_cache"] for trace in second["traces"]] == [True, True]

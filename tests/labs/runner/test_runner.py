@@ -527,7 +527,7 @@ def test_the_runner_starts_without_numpy_and_torch() -> None:
         "import sys, labs.runner.cli, labs.runner.show\n"
         "labs.runner.show.all_labs()\n"
         "engine = {name for name in sys.modules if name.startswith('mini_engine.')}\n"
-        "engine -= {f'mini_engine.cli{one}' for one in ('', '.ending', '.screen', '.words')}\n"
+        "engine -= {f'mini_engine.cli{one}' for one in ('', '.ending', '.terminal')}\n"
         "engine -= {'mini_engine.files'}\n"
         "print(engine | {'torch', 'numpy', 'matplotlib'} & set(sys.modules))"
     )
