@@ -15,8 +15,8 @@ ROOT = Path(__file__).parent.parent
 ENGINE = ROOT / "mini_engine"
 CHECKPOINTS = "checkpoints/"  # training scripts: run by hand, imported by nobody
 MAX_LINES = 500
-ROOMS = {"engine", "dispatch", "model", "predict", "records", "serving", "plots", "cli"}
-ROOMS |= {"specs", "hosts", "engines", "checkpoints", "sim", "cuda", "bench"}
+ROOMS = {"engine", "dispatch", "model", "step", "validate", "records", "serving", "plots", "cli"}
+ROOMS |= {"checkpoints", "sim", "cuda", "bench"}
 TORCH = ("torch", "triton", "transformers")
 
 
@@ -32,7 +32,8 @@ class Wall:
 
 FILES = "mini_engine.files"
 GROUND = ("mini_engine.dispatch", "mini_engine.model", "mini_engine.records", FILES)
-FLOORS = (*GROUND, "mini_engine.engine", "mini_engine.predict")
+STEP, VALIDATE = "mini_engine.step", "mini_engine.validate"
+FLOORS = (*GROUND, "mini_engine.engine", STEP, VALIDATE)
 CUDA, KERNELS = "mini_engine.cuda", "mini_engine.cuda.kernels"
 BENCH = "mini_engine.bench"
 PLANS = f"{KERNELS}.plans"
@@ -54,7 +55,8 @@ WALLS = (
         ("mini_engine.dispatch", "mini_engine.model"),
         "who runs next is decided without knowing how long it takes or on what",
     ),
-    Wall("mini_engine.predict", GROUND, "a prediction needs figures and shapes, and no engine"),
+    Wall(STEP, GROUND, "a prediction needs figures and shapes, and no engine"),
+    Wall(VALIDATE, (*GROUND, STEP), "what others measured is held against predictions alone"),
     Wall("mini_engine.serving", FLOORS, "a simulated server runs on the step model alone"),
     Wall("mini_engine.plots", (*FLOORS, TRACE), "a figure is a function of data"),
     Wall("mini_engine.sim", (*FLOORS, TRACE), "the simulated GPU runs on a laptop, in numpy"),
@@ -155,13 +157,13 @@ def test_no_room_imports_what_it_must_not(path: Path) -> None:
         ("mini_engine.sim.trace", "import mini_engine.dispatch.modes as m"),
         ("mini_engine.files", "from mini_engine.records import rows"),
         ("mini_engine.sim.trace", "def late():\n    import numpy, torch"),
-        ("mini_engine.engine.engine", "from mini_engine.predict.step_cost import step_time"),
+        ("mini_engine.engine.engine", "from mini_engine.step.step_cost import step_time"),
         ("mini_engine.engine.engine", "from mini_engine.records import rows"),
         ("mini_engine.engine.engine", "from ..sim import device"),
-        ("mini_engine.predict.payoff", "from mini_engine.engine.scheduler import Request"),
-        ("mini_engine.predict.payoff", "from mini_engine import sim"),
-        ("mini_engine.serving.plan", "from mini_engine.sim.device import Device"),
-        ("mini_engine.serving.plan", "from mini_engine import plots"),
+        ("mini_engine.step.payoff", "from mini_engine.engine.batch import Request"),
+        ("mini_engine.step.payoff", "from mini_engine import sim"),
+        ("mini_engine.serving.sizing", "from mini_engine.sim.device import Device"),
+        ("mini_engine.serving.sizing", "from mini_engine import plots"),
         ("mini_engine.plots.figures", "from mini_engine.serving.report import ServeReport"),
         ("mini_engine.plots.figures", "from torch.nn import functional"),
         ("mini_engine.sim.device", "from mini_engine.cuda.graphs import capture"),
@@ -178,7 +180,7 @@ def test_no_room_imports_what_it_must_not(path: Path) -> None:
         ("mini_engine.bench.table", "import torch"),
         ("mini_engine.bench.table", "from mini_engine.bench.decode_setup import DecodeSetup"),
         ("mini_engine.bench.bench", "from mini_engine.sim import device"),
-        ("mini_engine.bench.bench", "from mini_engine.serving import plan"),
+        ("mini_engine.bench.bench", "from mini_engine.serving import sizing"),
         ("mini_engine.cli.demo", "from labs.runner import cli"),
         ("mini_engine.cuda.model", "import labs"),
         ("mini_engine", "from mini_engine.engine.engine import Engine"),
@@ -235,7 +237,7 @@ def test_the_ground_floors_hold_rooms_and_no_loose_files() -> None:
     assert rooms == ROOMS
     assert files == {"__init__.py", "__main__.py", "README.md", "files.py"}
     rooms, files = rooms_and_files(ENGINE / "cuda")
-    assert rooms == {"graphs", "kernels", "compile"}
+    assert rooms == {"graphs", "kernels"}
     assert rooms_and_files(ROOT / "labs" / "runner")[0] == {"cut", "checks", "mistakes"}
     rooms, files = rooms_and_files(ROOT / "labs")
     assert {room for room in rooms if not re.match(r"lab\d\d_", room)} == {

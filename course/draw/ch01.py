@@ -16,11 +16,11 @@ from PIL import Image
 from mini_engine import plots
 from mini_engine.model.config import named_shape
 from mini_engine.plots.canvas import BLUE, ORANGE, PALE, PREDICTED, canvas
-from mini_engine.predict.hardware import load_spec
 from mini_engine.sim.device import Device
 from mini_engine.sim.launch import kernel
 from mini_engine.sim.predict import HF_EAGER, Service, predict
 from mini_engine.sim.trace import CPU, GPU, TraceEvent
+from mini_engine.step.hardware import load_spec
 
 LAUNCHES = 4
 COLOURS = {"launch": ORANGE, "wait": PALE, "kernel": BLUE}

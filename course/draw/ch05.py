@@ -31,7 +31,6 @@ from mini_engine.plots.canvas import (
     VERMILION,
     canvas,
 )
-from mini_engine.predict.hardware import load_spec
 from mini_engine.sim import kernels as k
 from mini_engine.sim.capture import Graph
 from mini_engine.sim.device import Device
@@ -39,6 +38,7 @@ from mini_engine.sim.launch import Buffer
 from mini_engine.sim.predict import LIMITS
 from mini_engine.sim.runner import SimRunner
 from mini_engine.sim.trace import CPU, TraceEvent
+from mini_engine.step.hardware import load_spec
 
 CONTEXT = 512
 LABELS = {

@@ -1,6 +1,6 @@
 """The figures of chapter 10: fewer launches, fewer bytes. `lanes` serves chapters 11 and 12, too.
 
-In:  op lists (`mini_engine.predict.oplists`); for each, an engine on an H200 and a usual server.
+In:  op lists (`mini_engine.step.oplists`); for each, an engine on an H200 and a usual server.
 Out: two PNGs, all of it predicted.
 """
 
@@ -17,9 +17,9 @@ from matplotlib.patches import Patch
 
 from mini_engine.model.config import named_shape
 from mini_engine.plots.canvas import BLUE, GREEN, GREY, ORANGE, PALE, SKY, VERMILION, canvas
-from mini_engine.predict.hardware import DeviceSpec, load_spec
-from mini_engine.predict.oplists import OpCost, StepShape, step_ops, step_parts
-from mini_engine.predict.step_cost import Mode, around, input_copy, kernel_us, launched, step_time
+from mini_engine.step.hardware import DeviceSpec, load_spec
+from mini_engine.step.oplists import OpCost, StepShape, step_ops, step_parts
+from mini_engine.step.step_cost import Mode, around, input_copy, kernel_us, launched, step_time
 
 CONFIG = named_shape("qwen3-0.6b")
 # whose list of ops it is, on one card and one host: the engine decides what an op costs the CPU

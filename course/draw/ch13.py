@@ -12,11 +12,11 @@ from matplotlib.patches import Rectangle
 from course.draw.ch01 import COLOURS, four_launches
 from mini_engine.plots.canvas import BLACK, BLUE, PREDICTED, VERMILION, canvas
 from mini_engine.plots.validation import errors_by_class, predicted_against_measured
-from mini_engine.predict.kept_fit import read_kept
-from mini_engine.predict.published import SHIPPED_POINTS, Sheets, read_points
-from mini_engine.predict.validate import Row, by_class, rows_of
 from mini_engine.serving.metrics import percentile
 from mini_engine.sim.trace import CPU, GPU, TraceEvent
+from mini_engine.validate.kept_fit import read_kept
+from mini_engine.validate.published import SHIPPED_POINTS, Sheets, read_points
+from mini_engine.validate.validate import Row, by_class, rows_of
 
 REQUESTS, EVERY_MS, SERVICE_MS, STALL_MS, STALLED = 1000, 4.0, 2.0, 400.0, 500
 

@@ -26,12 +26,12 @@ from mini_engine.plots.canvas import (
     doubling_ticks,
     percent_ticks,
 )
-from mini_engine.predict.hardware import load_spec
-from mini_engine.predict.oplists import StepShape, step_ops
-from mini_engine.predict.published import SHIPPED_POINTS, Sheets, read_points
-from mini_engine.predict.step_cost import step_time
-from mini_engine.predict.validate import pairs, rows_of
 from mini_engine.sim.op_timeline import op_timeline
+from mini_engine.step.hardware import load_spec
+from mini_engine.step.oplists import StepShape, step_ops
+from mini_engine.step.step_cost import step_time
+from mini_engine.validate.published import SHIPPED_POINTS, Sheets, read_points
+from mini_engine.validate.validate import pairs, rows_of
 
 CONTEXT, LONG_PROMPT = 512, 8192
 SHORT_CONTEXT = 1200  # of measured pairs: beyond, attention has grown into another step

@@ -1,16 +1,16 @@
 """What your launch model says of one decode step: two clocks, at six sizes of kernel."""
 
 from mini_engine.model.config import named_shape
-from mini_engine.predict import step_cost
-from mini_engine.predict.hardware import DeviceSpec, load_spec
-from mini_engine.predict.launch_model import (
+from mini_engine.step import step_cost
+from mini_engine.step.hardware import DeviceSpec, load_spec
+from mini_engine.step.launch_model import (
     break_even_replays,
     crossover,
     eager_itl_us,
     full_itl_us,
     utilisation,
 )
-from mini_engine.predict.oplists import StepShape, step_ops
+from mini_engine.step.oplists import StepShape, step_ops
 
 WIDTH = 40  # characters of the longest bar
 KERNELS = 257

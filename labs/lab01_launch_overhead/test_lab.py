@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from mini_engine.predict.hardware import DeviceSpec, load_spec
-from mini_engine.predict.launch_model import (
+from mini_engine.step.hardware import DeviceSpec, load_spec
+from mini_engine.step.launch_model import (
     break_even_replays,
     crossover,
     eager_itl_us,

@@ -15,7 +15,7 @@ import pytest
 from mini_engine.engine.generation import SHIPPED
 from mini_engine.model.checkpoint import layer_parts, tensor_shapes
 from mini_engine.model.config import SHAPES, ModelConfig, named_shape
-from mini_engine.predict.capacity import (
+from mini_engine.step.capacity import (
     GIB,
     KV_DTYPE_BYTES,
     QUANTS,
@@ -25,7 +25,7 @@ from mini_engine.predict.capacity import (
     tensor_bytes,
     weight_bytes,
 )
-from mini_engine.predict.hardware import load_spec
+from mini_engine.step.hardware import load_spec
 
 TINY = ModelConfig.from_folder(SHIPPED)  # what config.json says: 6 query heads, 2 KV heads of 32
 QWEN = named_shape("qwen3-0.6b")

@@ -8,11 +8,11 @@ from mini_engine.engine.engine import Engine
 from mini_engine.engine.generation import SHIPPED, limits_for, requests_for
 from mini_engine.engine.sampling import GREEDY
 from mini_engine.engine.step_arrays import step_arrays
-from mini_engine.predict.hardware import load_spec
 from mini_engine.sim.device import Device
 from mini_engine.sim.generate import open_checkpoint
 from mini_engine.sim.kernels import attention_pairs
 from mini_engine.sim.runner import SimRunner
+from mini_engine.step.hardware import load_spec
 
 PROMPTS = ("Return the", "def add(a, b):", "The list has")
 LETTERS, NEW_TOKENS = "abc", 16

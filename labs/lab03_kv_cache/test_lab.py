@@ -18,24 +18,24 @@ import pytest
 
 from labs.support.inputs import agree, frozen
 from mini_engine.dispatch.dispatcher import GraphDispatcher
-from mini_engine.engine.engine import Engine
-from mini_engine.engine.generation import SHIPPED
-from mini_engine.engine.scheduler import (
+from mini_engine.engine.batch import (
     Request,
     RequestState,
     ScheduledBatch,
     ScheduledRequest,
     SchedulerLimits,
 )
+from mini_engine.engine.engine import Engine
+from mini_engine.engine.generation import SHIPPED
 from mini_engine.engine.step_arrays import request_arrays, step_arrays, token_arrays
 from mini_engine.model.config import ModelConfig
-from mini_engine.predict.hardware import load_spec
 from mini_engine.sim import kernels as k
 from mini_engine.sim.device import Device
 from mini_engine.sim.generate import open_checkpoint
 from mini_engine.sim.model import KVCache, Model, StepInputs
 from mini_engine.sim.runner import SimRunner
 from mini_engine.sim.weights import Weights, random_weights
+from mini_engine.step.hardware import load_spec
 
 F32 = np.float32
 # float32 here, float64 in the oracle; sums of up to a hundred numbers of size 1 to 10.

@@ -7,7 +7,6 @@ from functools import partial
 import numpy as np
 
 from mini_engine.engine.generation import SHIPPED
-from mini_engine.predict.hardware import load_spec
 from mini_engine.sim.attention import (
     Part,
     add_tile,
@@ -19,6 +18,7 @@ from mini_engine.sim.attention import (
     walk,
 )
 from mini_engine.sim.generate import generate, open_checkpoint
+from mini_engine.step.hardware import load_spec
 
 KV_HEADS, GROUP, D = 8, 2, 128  # Qwen3-0.6B
 

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from mini_engine.engine.generation import SHIPPED
-from mini_engine.predict.hardware import load_spec
 from mini_engine.sim import kernels as k
 from mini_engine.sim.device import Device
 from mini_engine.sim.generate import generate, open_checkpoint
 from mini_engine.sim.graphs import GraphRunner, StaticInputs
 from mini_engine.sim.launch import Buffer, kernel
 from mini_engine.sim.trace import CPU, GPU, TraceEvent
+from mini_engine.step.hardware import load_spec
 
 WIDTH = 4
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from mini_engine.dispatch.capture_report import CaptureReport, RungReport
-from mini_engine.predict.hardware import load_spec
 from mini_engine.sim import kernels as k
 from mini_engine.sim.capture import CaptureError
 from mini_engine.sim.capture_ladder import capture_ladder
@@ -27,6 +26,7 @@ from mini_engine.sim.memory import (
     Memory,
     Segment,
 )
+from mini_engine.step.hardware import load_spec
 
 MIB, BYTES = 2**20, np.dtype(np.uint8)
 

@@ -10,13 +10,13 @@ import pytest
 
 from labs.support.inputs import frozen
 from mini_engine.dispatch.pieces import Piece, split_pieces
-from mini_engine.predict.hardware import load_spec
 from mini_engine.sim import kernels as k
 from mini_engine.sim.capture import Graph, PiecewiseGraph
 from mini_engine.sim.device import Device
 from mini_engine.sim.graphs import StaticInputs
 from mini_engine.sim.launch import Buffer, kernel
 from mini_engine.sim.piecewise import PiecewiseGraphRunner
+from mini_engine.step.hardware import load_spec
 
 MIB = 2**20
 SPLIT = frozenset({"attention", "kv_write"})

@@ -18,8 +18,8 @@ from labs.measuring.kernel_timing import YOURS, Calls, Case, main
 from mini_engine.cuda.kernels import attention, attention_naive
 from mini_engine.cuda.kernels.paged import Heads
 from mini_engine.model.config import ModelConfig, named_shape
-from mini_engine.predict.hardware import DeviceSpec
-from mini_engine.predict.oplists import OpCost
+from mini_engine.step.hardware import DeviceSpec
+from mini_engine.step.oplists import OpCost
 
 BLOCK_SIZE, TYPE = 16, torch.bfloat16
 POINTS = ((1, 4096), (1, 512), (16, 4096))  # requests, tokens of context each

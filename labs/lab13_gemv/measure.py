@@ -22,8 +22,8 @@ from labs.measuring.kernel_timing import YOURS, Calls, Case, main
 from mini_engine.cuda.kernels import linear
 from mini_engine.cuda.kernels.interpreter import INTERPRETED
 from mini_engine.model.config import ModelConfig, named_shape
-from mini_engine.predict.hardware import DeviceSpec
-from mini_engine.predict.oplists import OpCost
+from mini_engine.step.hardware import DeviceSpec
+from mini_engine.step.oplists import OpCost
 from tests.support import kernel_shapes
 
 EPS, TYPE = 1e-6, torch.bfloat16

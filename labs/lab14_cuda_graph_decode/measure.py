@@ -23,7 +23,7 @@ from rich.table import Table
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from labs.measuring import ledger
-from labs.runner.words import command
+from labs.runner import command
 from mini_engine.bench.decode_setup import DecodeSetup, Variant, build_setup
 from mini_engine.bench.intervals import median_interval
 from mini_engine.bench.our_variants import OursEager, OursGraph, fused
@@ -32,10 +32,10 @@ from mini_engine.cuda.graphs.backend import GraphBackend, graphs_for, why_no_bf1
 from mini_engine.cuda.graphs.capture import no_garbage_collection
 from mini_engine.cuda.weights import random_weights
 from mini_engine.model.config import ModelConfig, named_shape
-from mini_engine.predict.hardware import DeviceSpec, load_spec
-from mini_engine.predict.oplists import OpCost, StepShape, step_ops
-from mini_engine.predict.step_cost import Mode, step_time
 from mini_engine.records.rows import Interval
+from mini_engine.step.hardware import DeviceSpec, load_spec
+from mini_engine.step.oplists import OpCost, StepShape, step_ops
+from mini_engine.step.step_cost import Mode, step_time
 
 SHAPE, BATCH, CONTEXT, STEPS, ROUNDS = "qwen3-0.6b", 1, 512, 64, 8
 ONE_GRAPH = "one graph"  # what `--predict` is about

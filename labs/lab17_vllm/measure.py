@@ -38,9 +38,8 @@ from labs.lab17_vllm.vllm_run import (
 )
 from labs.measuring import ledger
 from labs.measuring.step_timing import Predictions, parsed
-from labs.runner import workspace
+from labs.runner import command, workspace
 from labs.runner.doctor import nvidia_gpu
-from labs.runner.words import command
 from mini_engine.bench.evidence import (
     Measurement,
     load_evidence,
@@ -49,7 +48,7 @@ from mini_engine.bench.evidence import (
 )
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.files import read_object
-from mini_engine.predict.hardware import DeviceSpec, load_spec
+from mini_engine.step.hardware import DeviceSpec, load_spec
 
 HERE = Path(__file__).parent
 BATCHES, CONTEXT, TOKENS = (1, 8), 512, 128

@@ -26,11 +26,11 @@ import numpy as np
 from labs.lab18_debug_the_graph.service import Service
 from labs.runner import workspace
 from labs.runner.cut.catalogue import lab_number
-from mini_engine.predict.hardware import load_spec
 from mini_engine.sim.capture import CaptureError
 from mini_engine.sim.device import Device
 from mini_engine.sim.launch import Buffer, Node, NodeCost
 from mini_engine.sim.memory import FIRST_ADDRESS
+from mini_engine.step.hardware import load_spec
 
 BELIEFS = {
     "graphs-follow-names": "Wherever an input lies, the graph finds it by its name.",

@@ -15,10 +15,10 @@ from labs.lab18_debug_the_graph import runner_a, runner_b, runner_c, runner_d, r
 from labs.lab18_debug_the_graph.incident import BELIEFS, INCIDENTS, loaded
 from labs.lab18_debug_the_graph.service import OPS, SLOTS, WIDTH, Service
 from labs.runner.cut.catalogue import lab_number
-from mini_engine.predict.hardware import load_spec
 from mini_engine.sim.capture import CaptureError
 from mini_engine.sim.device import Device
 from mini_engine.sim.launch import Buffer
+from mini_engine.step.hardware import load_spec
 
 RUNNERS = {"a": runner_a, "b": runner_b, "c": runner_c, "d": runner_d, "e": runner_e, "f": runner_f}
 IN_PIECES = ("e", "f")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ast
+import tomllib
 import traceback
 from collections.abc import Callable
 from functools import cache
@@ -14,6 +14,7 @@ import pytest
 from labs.lab19_write_the_tests import suite
 from labs.runner.checks.evidence import held
 from labs.runner.cut.cutter import TODO, splice
+from labs.runner.cut.edits import edits
 
 HERE = Path(__file__).parent
 SIM = HERE.parent.parent / "mini_engine/sim"
@@ -32,66 +33,31 @@ CLAIMS = [
     "memory_of_others_is_not_touched",
     "live_ops_run_live_and_all_of_them",
 ]
-# Each broken runner, and the weakness of a suite that it most often slips through.
-SLIPS_THROUGH = {
-    "turned_away": ["one-batch-size"],
-    "a_step_late": ["only-shapes", "compares-with-itself"],
-    "same_company": ["first-batch-only"],
-    "rush_hour_echo": ["compares-with-itself"],
-    "silent_users": ["fills-its-rung"],
-    "user_one": ["fills-its-rung"],
-    "back_seats": ["fills-its-rung"],
-    "said_twice": ["captures-too-early"],
-    "second_capture": ["captures-too-early"],
-    "lonely": ["right-is-enough", "one-batch-size"],
-    "big_bill": ["right-is-enough", "one-batch-size"],
-    "missing_size": ["one-batch-size"],
-    "short_answers": ["any-error-will-do", "passes-without-running"],
-    "dies_without_a_word": ["any-error-will-do"],
-    "nonsense_adapter": ["only-the-answers"],
-    "fills_up": ["only-the-answers"],
-    "raw_pointer": ["only-the-answers"],
-    "no_memory": ["one-live-op"],
-    "frozen": ["right-is-enough"],
-    "first_capture": ["captures-too-early"],
-    "roomy": ["right-is-enough", "one-batch-size"],
-    "obliging": ["passes-without-running"],
-    "always_nine": ["any-number-will-do"],
-    "nobodys_number": ["any-number-will-do"],
-    "one_kernel_more": ["counts-graphs-alone"],
-    "counted_twice": ["counts-graphs-alone"],
-    "ahead_of_time": ["in-any-order"],
-    "same_seats": ["first-batch-only", "a-tidy-batch"],
-    "mixed_up": ["a-tidy-batch"],
-    "latecomer": ["a-tidy-batch"],
-    "after_rush_hour": ["only-upwards"],
-    "quiet_days": ["fills-its-rung"],
-    "first_layer": ["one-live-op"],
-}
+# Each broken runner: its edits, what people saw, and the weaknesses of a suite that miss it.
+BROKEN = {one["name"]: one for one in tomllib.loads((HERE / "mutants.toml").read_text())["runner"]}
 REFUSES = "turned_away"  # an error of its own: a test that asks for nothing fails on it, too
 ERRORS = (Exception, pytest.fail.Exception, pytest.skip.Exception, pytest.xfail.Exception)
 each_claim = pytest.mark.parametrize("claim", CLAIMS, ids=lambda name: name.replace("_", " "))
 
 
-def runner(fragment: Path | None = None) -> ModuleType:
-    """A module of runners: the engine's, with the definitions of a fragment in place of its own."""
-    text = splice(ENGINE, fragment.read_text()) if fragment else ENGINE
-    name = fragment.stem if fragment else "graphs"
+def runner(text: str = ENGINE, name: str = "graphs") -> ModuleType:
+    """A module of runners with this text."""
     module = ModuleType(f"runner_{name}")
     exec(compile(text, f"{name}.py", "exec"), vars(module))
     return module
 
 
+def right(name: str) -> ModuleType:
+    """The engine's runners with the definitions of another right one in the place of their own."""
+    return runner(splice(ENGINE, (HERE / "right" / f"{name}.py").read_text()), name)
+
+
 @cache
 def broken(name: str) -> ModuleType:
-    return runner(HERE / "mutants" / f"{name}.py")
-
-
-@cache
-def incident(name: str) -> str:
-    """What people saw: the first paragraph of the broken runner's docstring."""
-    said = ast.get_docstring(ast.parse((HERE / "mutants" / f"{name}.py").read_text())) or ""
-    return " ".join(said.partition("\n\n")[0].split())
+    texts = {"graphs.py": ENGINE}
+    for edit in edits(BROKEN[name]["edit"]):
+        texts = edit.applied(texts)
+    return runner(texts["graphs.py"], name)
 
 
 def function(claim: str) -> Callable[[ModuleType], object]:
@@ -156,14 +122,14 @@ def test_the_engines_runner_passes(claim: str) -> None:
 @each_claim
 @pytest.mark.catches("pins-the-way")
 def test_a_right_runner_of_another_make_passes(claim: str) -> None:
-    other = runner(HERE / "right" / "another_make.py")
+    other = right("another_make")
     must_pass(claim, other, "This runner is right too: it keeps every claim, in another way.")
 
 
 @each_claim
 @pytest.mark.catches("slot-zero-is-sacred", "tidy-after-capture")
 def test_a_right_runner_that_leaves_open_what_the_claims_leave_open_passes(claim: str) -> None:
-    other = runner(HERE / "right" / "leaves_it_open.py")
+    other = right("leaves_it_open")
     must_pass(
         claim, other, "This runner is right too: where nothing is claimed it does as it likes."
     )
@@ -172,7 +138,7 @@ def test_a_right_runner_that_leaves_open_what_the_claims_leave_open_passes(claim
 @each_claim
 @pytest.mark.catches("pins-the-way")
 def test_a_right_runner_that_breaks_its_capture_off_passes(claim: str) -> None:
-    other = runner(HERE / "right" / "breaks_off.py")
+    other = right("breaks_off")
     must_pass(claim, other, "This runner is right too: its pieces come from one capture.")
 
 
@@ -205,8 +171,10 @@ def test_each_test_runs_what_it_tests(claim: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, id=name.replace("_", " "), marks=pytest.mark.catches(*ids))
-        for name, ids in SLIPS_THROUGH.items()
+        pytest.param(
+            name, id=name.replace("_", " "), marks=pytest.mark.catches(*one["slips_through"])
+        )
+        for name, one in BROKEN.items()
     ],
 )
 def test_somebody_notices(name: str) -> None:
@@ -216,20 +184,16 @@ def test_somebody_notices(name: str) -> None:
     for error in verdicts:
         if error:
             raise error  # a test that is still to be written: this incident waits for it
-    pytest.fail(f"All your tests pass on a broken runner. The incident: {incident(name)}")
+    pytest.fail(f"All your tests pass on a broken runner. The incident: {BROKEN[name]['incident']}")
 
 
 @each_claim
 @pytest.mark.catches("passes-without-running")
 def test_each_test_fails_on_some_broken_runner(claim: str) -> None:
-    names = [name for name in SLIPS_THROUGH if name != REFUSES]
+    names = [name for name in BROKEN if name != REFUSES]
     verdicts = [verdict(claim, name) for name in names]
     for error in verdicts:
         if error and open_todo(error):
             raise error
     asked, noticed = len(verdicts), len([error for error in verdicts if error])
     assert noticed, f"{asked} broken runners that answer batches: your test passes on all of them"
-
-
-def test_every_broken_runner_in_the_folder_is_asked() -> None:
-    assert {path.stem for path in (HERE / "mutants").glob("*.py")} == set(SLIPS_THROUGH)

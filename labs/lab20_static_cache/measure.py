@@ -21,8 +21,10 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from labs.lab20_static_cache.static_cache import StaticCache, decode_step
+from labs.lab20_static_cache.static_engine import StaticEngine
 from labs.measuring import ledger
-from labs.runner.words import command
+from labs.runner import command
 from mini_engine.bench.decode_setup import build_setup
 from mini_engine.bench.intervals import median_interval
 from mini_engine.bench.our_variants import fused
@@ -31,15 +33,13 @@ from mini_engine.cuda.graphs.backend import GraphBackend, graphs_for, why_no_bf1
 from mini_engine.cuda.graphs.capture import no_garbage_collection
 from mini_engine.cuda.model import Model
 from mini_engine.cuda.path import no_triton
-from mini_engine.cuda.static_cache import StaticCache, decode_step
-from mini_engine.cuda.static_engine import StaticEngine
 from mini_engine.cuda.weights import Weights, random_weights
 from mini_engine.model.config import ModelConfig, named_shape
-from mini_engine.predict.hardware import load_spec
-from mini_engine.predict.oplists import StepShape
-from mini_engine.predict.step_model import StepModel
 from mini_engine.records.rows import Interval
 from mini_engine.serving.request_trace import SHIPPED_TRACE, read_trace
+from mini_engine.step.hardware import load_spec
+from mini_engine.step.oplists import StepShape
+from mini_engine.step.step_model import StepModel
 
 SHAPE, T_MAX, BATCHES, STEPS, ROUNDS = "qwen3-0.6b", 4096, (1, 8, 32, 128), 16, 6
 EAGER, GRAPH, PAGES = "static, eager", "static, one graph", "pages, one graph"

@@ -20,23 +20,23 @@ import pytest
 import torch
 from torch import Tensor
 
-from mini_engine.cuda.attention import HostAttention
-from mini_engine.cuda.graphs import emulator
-from mini_engine.cuda.graphs.backend import GraphBackend, graphs_for
-from mini_engine.cuda.inputs import StepInputs
-from mini_engine.cuda.model import KVCache, Model
-from mini_engine.cuda.static_cache import (
+from labs.lab20_static_cache.static_cache import (
     MaskedAttention,
     MaskedStep,
     StaticCache,
     decode_step,
     prompt_step,
 )
-from mini_engine.cuda.static_engine import StaticEngine
+from labs.lab20_static_cache.static_engine import StaticEngine
+from mini_engine.cuda.attention import HostAttention
+from mini_engine.cuda.graphs import emulator
+from mini_engine.cuda.graphs.backend import GraphBackend, graphs_for
+from mini_engine.cuda.inputs import StepInputs
+from mini_engine.cuda.model import KVCache, Model
 from mini_engine.cuda.weights import Weights, random_weights
-from mini_engine.engine.scheduler import Request, RequestState
+from mini_engine.engine.batch import Request, RequestState
 from mini_engine.model.config import named_shape
-from mini_engine.predict.masked_rows import MaskedColumns, columns_of_batch
+from mini_engine.step.masked_rows import MaskedColumns, columns_of_batch
 
 gc.freeze()  # each capture collects garbage first: it need not look through PyTorch's modules
 DEVICE = os.environ.get("LAB_DEVICE", "cpu")

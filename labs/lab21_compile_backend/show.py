@@ -7,9 +7,9 @@ from pathlib import Path
 
 import torch
 
+from labs.lab21_compile_backend.backend import CompiledModel
+from labs.lab21_compile_backend.cache import Cache
 from mini_engine.cuda.attention import HostAttention
-from mini_engine.cuda.compile.backend import CompiledModel
-from mini_engine.cuda.compile.cache import Cache
 from mini_engine.cuda.inputs import StepInputs
 from mini_engine.cuda.model import KVCache, Model
 from mini_engine.cuda.weights import load_weights

@@ -17,14 +17,14 @@ from torch import Tensor
 from torch.fx import Graph, GraphModule, Interpreter, Node, symbolic_trace
 from torch.nn import functional
 
+from labs.lab21_compile_backend.backend import STEP, CompiledModel
+from labs.lab21_compile_backend.cache import Cache, piece_key
+from labs.lab21_compile_backend.guards import TOKENS, Signature, signature
+from labs.lab21_compile_backend.marker import ATTEND
+from labs.lab21_compile_backend.passes import ADD_RMS_NORM, add_rms_norm_pass
+from labs.lab21_compile_backend.pieces import Step
+from labs.lab21_compile_backend.split import parts_of, split
 from mini_engine.cuda.attention import HostAttention
-from mini_engine.cuda.compile.backend import STEP, CompiledModel
-from mini_engine.cuda.compile.cache import Cache, piece_key
-from mini_engine.cuda.compile.guards import TOKENS, Signature, signature
-from mini_engine.cuda.compile.marker import ATTEND
-from mini_engine.cuda.compile.passes import ADD_RMS_NORM, add_rms_norm_pass
-from mini_engine.cuda.compile.pieces import Step
-from mini_engine.cuda.compile.split import parts_of, split
 from mini_engine.cuda.inputs import StepInputs
 from mini_engine.cuda.model import KVCache, Model
 from mini_engine.cuda.weights import random_weights

@@ -121,7 +121,7 @@ def _result(bar: Bar, rows: Sequence[Row], on: PredictedFor, bench: str) -> Resu
 
 # ---------------------------------------------------------------- the bars
 
-_COPY = "the 4.3 TB/s assumed of an H200 (mini_engine/specs/h200.json)"
+_COPY = "the 4.3 TB/s assumed of an H200 (mini_engine/step/cards/h200.json)"
 _MEGAKERNELS = "https://github.com/msaroufim/megakernels-vs-cuda-graphs"
 _AIM = "an aim of this project"
 

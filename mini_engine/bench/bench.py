@@ -50,10 +50,10 @@ from mini_engine.bench.variants import ANCHOR, COMPILED, VARIANTS, VariantKind
 from mini_engine.cuda.graphs.backend import GraphBackend
 from mini_engine.cuda.weights import Weights
 from mini_engine.model.config import ModelConfig
-from mini_engine.predict.hardware import DeviceSpec
-from mini_engine.predict.oplists import OpCost, StepShape, step_ops
-from mini_engine.predict.step_cost import Mode, step_time, with_pdl
 from mini_engine.records.rows import GATE_FAILED, MEASURED, NOT_RUN, Point, Row, Run, six
+from mini_engine.step.hardware import DeviceSpec
+from mini_engine.step.oplists import OpCost, StepShape, step_ops
+from mini_engine.step.step_cost import Mode, step_time, with_pdl
 
 SpecFor = Callable[[str], DeviceSpec]  # by an engine's name, on the card and host at hand
 LAUNCHES = ("cudaLaunch", "cuLaunch", "cudaGraphLaunch", "cuGraphLaunch", "cudaMemcpyAsync",

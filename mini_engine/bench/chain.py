@@ -35,8 +35,8 @@ from mini_engine.bench.our_variants import FusedGraph
 from mini_engine.bench.timing import paired_laps
 from mini_engine.cuda.graphs.backend import GraphBackend
 from mini_engine.cuda.path import no_pdl
-from mini_engine.predict.oplists import OpCost, StepShape, step_parts
 from mini_engine.records.rows import Interval, six
+from mini_engine.step.oplists import OpCost, StepShape, step_parts
 
 OURS = "launch_bound::"  # how the ops of `mini_engine/cuda/kernels` begin
 PRODUCTS = ("norm_qkv_proj", "o_proj_add", "norm_gate_up_silu_mul", "down_proj_add")

@@ -24,7 +24,7 @@ from mini_engine.cuda.inputs import StepInputs
 from mini_engine.cuda.kernels.fp8 import as_bytes, to_e4m3, widened
 from mini_engine.cuda.model import KVCache, Model
 from mini_engine.cuda.weights import LayerWeights, Weights
-from mini_engine.predict.oplists import OpCost
+from mini_engine.step.oplists import OpCost
 
 BLOCK_SIZE = 16
 

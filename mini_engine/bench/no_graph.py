@@ -18,7 +18,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from mini_engine.predict.step_cost import Mode
+from mini_engine.step.step_cost import Mode
 
 # Of a call that is one graph: its launch, copies of inputs, the few ops that feed the token back.
 # Without graphs, the smallest model that is measured launches more than a hundred.

@@ -17,7 +17,7 @@ from mini_engine.bench.decode_setup import DecodeSetup, Variant, new_step
 from mini_engine.bench.few_bits import in_format, stored_in
 from mini_engine.bench.op_record import OpRecorder, WatchedAttention
 from mini_engine.cuda.graphs.capture import GraphRunner, PiecewiseGraphRunner
-from mini_engine.predict.oplists import OpCost, StepShape, step_ops
+from mini_engine.step.oplists import OpCost, StepShape, step_ops
 
 Compiler = Callable[[Any], Any]  # a function, compiled
 

@@ -32,8 +32,8 @@ from mini_engine.cuda.graphs.capture import GraphRunner
 from mini_engine.cuda.inputs import StepInputs
 from mini_engine.cuda.model import Model
 from mini_engine.cuda.weights import Weights
-from mini_engine.predict.oplists import OpCost, StepShape, step_parts
 from mini_engine.records.rows import six
+from mini_engine.step.oplists import OpCost, StepShape, step_parts
 
 ATTENTION, BODY = "attention", "body"
 

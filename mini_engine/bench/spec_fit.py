@@ -1,7 +1,7 @@
 """From a calibration to a card and a host: each figure from one or two measured ones.
 
 In:  the figures of a calibration, a base card and a base host, the name of the evidence file.
-Out: the JSON of a card and of a host, as `predict/figures.py` reads them. A measured figure is of
+Out: the JSON of a card and of a host, as `step/figures.py` reads them. A measured figure is of
      kind "measured" and names the file; one that was not measured, or came out at 0 or less, is the
      base's, with its own kind and source. No torch.
 
@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mini_engine.predict.figures import FIGURES, Sheet, names
+from mini_engine.step.figures import FIGURES, Sheet, names
 
 ENGINES_FIGURE = "kernel_floor_us"  # of the engines that launch PyTorch's own kernels
 ON_CPU_TENSORS = (

@@ -34,7 +34,7 @@ from mini_engine.bench.our_variants import (
 )
 from mini_engine.cuda.graphs.backend import GraphBackend
 from mini_engine.cuda.path import no_pdl, no_triton
-from mini_engine.predict.step_cost import Mode
+from mini_engine.step.step_cost import Mode
 
 ANCHOR = "ours-graph"  # every variant is timed in turns with this one
 
@@ -59,7 +59,9 @@ class VariantKind:
 
     make: Callable[[DecodeSetup], Variant]
     mode: Mode  # how its ops are launched, for the simulator
-    engine: str = PLAIN  # whose CPU time and kernels predict it: a file of `mini_engine/engines`
+    engine: str = (
+        PLAIN  # whose CPU time and kernels predict it: a file of `mini_engine/step/engines`
+    )
     why_not: Callable[[GraphBackend], str | None] = _runs_anywhere  # one line if it cannot run here
     gated: bool = True  # ours: not timed unless it passes the gate. A baseline is only marked.
     few_bits: str | None = None  # its format (few_bits.py), whose quality the gate asks for, too

@@ -42,7 +42,6 @@ COMMANDS = {
     "calibrate": "measure what this machine's GPU and CPU charge, and write a card and a host",
     "bench": "time real decode steps: transformers, eager, graphs, torch.compile, kernel by kernel",
     "gpu": "everything that matters on this machine's GPU in nine minutes, stage by stage",
-    "compile": "our own torch.compile backend: pieces, a pass, a cache, and a second start",
     "validate": "hold the predictions against what others have measured",
     "trace": "write or sum up a timeline of one decode step (opens in Perfetto)",
 }
@@ -58,7 +57,6 @@ NEXT = {
     "calibrate": ("crossover --spec out/card.json --host out/card-host.json", "13-measuring"),
     "bench": ("validate", "13-measuring"),
     "gpu": ("bench --plot out/gpu/bench.json", "12-qwen-at-the-floor"),
-    "compile": ("bench --quick", "11-torch-compile"),
     "validate": ("calibrate", "13-measuring"),
     "trace": ("demo", "01-why-the-gpu-waits"),
 }

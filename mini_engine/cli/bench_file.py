@@ -29,8 +29,8 @@ from mini_engine.bench.evidence import Measurement, continued, read_measurement,
 from mini_engine.bench.table import OVER, joined, wants
 from mini_engine.cli import measuring
 from mini_engine.model.config import ModelConfig
-from mini_engine.predict.hardware import DeviceSpec
 from mini_engine.records.rows import NOT_RUN, Point, Row
+from mini_engine.step.hardware import DeviceSpec
 
 if TYPE_CHECKING:
     from mini_engine.cuda.graphs.backend import GraphBackend

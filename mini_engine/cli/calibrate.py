@@ -41,8 +41,8 @@ from rich.table import Table
 
 from mini_engine.cli import measuring, options
 from mini_engine.files import write_whole
-from mini_engine.predict.figures import FIGURES, load_sheet
-from mini_engine.predict.hardware import load_spec, spec_names
+from mini_engine.step.figures import FIGURES, load_sheet
+from mini_engine.step.hardware import load_spec, spec_names
 
 BASE_HOST = "server"  # where the figures of a host come from that are not measured
 HOST_STEPS = 300  # of --host: a second or less
@@ -210,7 +210,7 @@ def _show_card(result: dict[str, Any], console: Console) -> None:
     for name, figure in result["engines_figure"].items():
         console.print(
             f"{name} of PyTorch's own kernels: {figure['median']:.2f} µs ({figure['low']:.2f} to "
-            f"{figure['high']:.2f}). It belongs to an engine's file: mini_engine/engines/",
+            f"{figure['high']:.2f}). It belongs to an engine's file: mini_engine/step/engines/",
             soft_wrap=True,
         )
     console.print(f"measurements: {result['evidence']}")

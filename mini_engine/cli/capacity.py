@@ -41,14 +41,14 @@ from mini_engine.model.config import SHAPES
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from mini_engine.predict.capacity import CapacityReport
+    from mini_engine.step.capacity import CapacityReport
 
 SHIPPED = Path("the shipped trace")  # where --trace names none
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add, number = parser.add_argument, options.positive
-    cards = f"{options.names('specs')}, or a JSON file (default: {options.CARD})"
+    cards = f"{options.names('cards')}, or a JSON file (default: {options.CARD})"
     add("--gpu", "--spec", metavar="NAME", help=cards)
     options.add_engine(parser)
     add("--vram-gb", type=options.gigabytes, metavar="GB", help="memory, instead of --gpu")
@@ -75,12 +75,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     from mini_engine.dispatch.default_ladder import default_capture_sizes
-    from mini_engine.predict.capacity import capacity, floor_ms
-    from mini_engine.predict.formats import stored_as
-    from mini_engine.predict.hardware import load_spec
-    from mini_engine.predict.oplists import StepShape, step_ops
-    from mini_engine.predict.room import check_context
-    from mini_engine.predict.step_cost import step_time
+    from mini_engine.step.capacity import capacity, floor_ms
+    from mini_engine.step.formats import stored_as
+    from mini_engine.step.hardware import load_spec
+    from mini_engine.step.oplists import StepShape, step_ops
+    from mini_engine.step.room import check_context
+    from mini_engine.step.step_cost import step_time
 
     check_card(args)
     config = options.shape_of(args.model)
@@ -164,8 +164,8 @@ def check_card(args: argparse.Namespace) -> None:
 
 def _without_pages(args: argparse.Namespace, at: Callable[[int], CapacityReport]) -> dict[str, Any]:
     """What the decode steps of the requests of --trace read of a cache of (--batch, --context)."""
-    from mini_engine.predict.masked_rows import masked_columns
     from mini_engine.serving.request_trace import SHIPPED_TRACE, read_trace
+    from mini_engine.step.masked_rows import masked_columns
 
     trace = SHIPPED_TRACE if args.trace == SHIPPED else args.trace
     every = read_trace(trace).requests

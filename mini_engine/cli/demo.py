@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from mini_engine.model.config import ModelConfig
-    from mini_engine.predict.hardware import DeviceSpec
     from mini_engine.sim.generate import Generation
     from mini_engine.sim.predict import Prediction
+    from mini_engine.step.hardware import DeviceSpec
 
 DRAWN = {"NONE": "eager", "PIECEWISE": "piecewise", "FULL": "one graph"}
 SIMULATED = "fused9"  # the op list of the decoder in numpy
@@ -67,10 +67,10 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     from mini_engine.engine.generation import SHIPPED
-    from mini_engine.predict.hardware import load_spec
-    from mini_engine.predict.room import check_batch
     from mini_engine.sim.generate import generate, open_checkpoint
     from mini_engine.sim.predict import HF_EAGER, Service, predict
+    from mini_engine.step.hardware import load_spec
+    from mini_engine.step.room import check_batch
 
     texts = prompts.read(args)
     checkpoint = open_checkpoint(args.model or SHIPPED)
@@ -131,10 +131,10 @@ def draw(
     from mini_engine import plots
     from mini_engine.dispatch.default_ladder import default_capture_sizes
     from mini_engine.dispatch.ladder import CaptureLadder
-    from mini_engine.predict.curves import itl_curve
-    from mini_engine.predict.room import check_batch
     from mini_engine.sim.predict import HF_EAGER, LIMITS
     from mini_engine.sim.trace import write_trace
+    from mini_engine.step.curves import itl_curve
+    from mini_engine.step.room import check_batch
 
     out.mkdir(parents=True, exist_ok=True)
     steps = {p.mode: p.timeline for p in predictions}
@@ -177,8 +177,8 @@ def check_agreement(texts: Sequence[str], written: Sequence[Generation]) -> None
 
 def own_row(shape: ModelConfig, spec: DeviceSpec, batch: int, context: int) -> dict[str, Any]:
     """This engine's step: its own list of kernels, in one graph."""
-    from mini_engine.predict.oplists import StepShape, step_ops
-    from mini_engine.predict.step_cost import step_time
+    from mini_engine.step.oplists import StepShape, step_ops
+    from mini_engine.step.step_cost import step_time
 
     ops = step_ops(shape, StepShape.decode(batch, context), spec.ops)
     step = step_time(ops, spec, "full", batch)
@@ -202,8 +202,8 @@ def own_row(shape: ModelConfig, spec: DeviceSpec, batch: int, context: int) -> d
 def row_of(p: Prediction, eager: Prediction, spec: DeviceSpec) -> dict[str, Any]:
     """A step that the simulated device ran."""
     from mini_engine.dispatch.modes import CUDAGraphMode
-    from mini_engine.predict.step_cost import LAUNCHED_AS
     from mini_engine.sim.predict import HF_EAGER
+    from mini_engine.step.step_cost import LAUNCHED_AS
 
     after = p.break_even(eager)
     mode = "NONE" if p.mode == HF_EAGER else p.mode
@@ -230,7 +230,7 @@ def row_of(p: Prediction, eager: Prediction, spec: DeviceSpec) -> dict[str, Any]
 
 def nearest(shape: ModelConfig, spec: DeviceSpec, batch: int) -> dict[str, Any] | None:
     """The measured pair, eager and one graph, that is most like this step; None where none is."""
-    from mini_engine.predict.validate import nearest_pair
+    from mini_engine.validate.validate import nearest_pair
 
     found = nearest_pair(shape, spec, batch)
     if found is None:

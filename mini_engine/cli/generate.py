@@ -26,9 +26,6 @@ minute a token of the small checkpoint, and 15 seconds with MINI_ENGINE_SM_COUNT
 programs fewer and larger. Ask for few tokens, and for --mode NONE, which spares the warm-up.
 
   python -m mini_engine generate --backend cuda --prompt "Once" --steps-per-replay 4
-
---cache static writes the same text without pages: K and V in rows as long as the longest text, a
-mask over them, and a graph for each shape (chapter 6 says what that costs).
 """
 
 from __future__ import annotations
@@ -65,8 +62,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("auto", "fp8"),
         help="fp8: a byte a number (e4m3, a scale a head); auto: as the weights (default)",
     )
-    rows = "static, with --backend cuda: (B, T_max) rows and a mask (default: paged)"
-    memory.add_argument("--cache", default="paged", choices=("paged", "static"), help=rows)
     options.add_spec(parser)
     group = parser.add_argument_group("fewer bytes (--backend cuda)")
     group.add_argument(
@@ -150,27 +145,22 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     stream = len(texts) == 1 and not args.json
     write = in_torch if args.backend == "cuda" else on_sim
     result = write(args, texts, stream, console)
-    formats = {"quant": args.quant, "kv_dtype": args.kv_dtype, "cache": args.cache}
+    formats = {"quant": args.quant, "kv_dtype": args.kv_dtype}
     return {"backend": args.backend, "streamed": stream, **formats, **result}
 
 
 def check(args: argparse.Namespace) -> None:
-    """Raises ValueError for an option that the backend or the cache asked for has no use for."""
-    sim, static = args.backend == "sim", args.cache == "static"
+    """Raises ValueError for an option that the backend asked for has no use for."""
+    sim = args.backend == "sim"
     own = "--backend cuda runs on this machine's own card and host: leave it out"
     for refused, why in (
         (sim and args.kernels == 0, "--plain is for the real engine: add --backend cuda"),
         (sim and args.kernels, "--kernels is for the real engine: add --backend cuda"),
         (sim and args.steps_per_replay > 1, "--steps-per-replay needs --backend cuda"),
         (sim and args.quant, f"--quant {args.quant} needs --backend cuda"),
-        (sim and static, "--cache static needs --backend cuda: the simulated GPU has pages"),
         (not sim and args.spec.lower() != options.CARD, f"--spec {args.spec}: {own}"),
         (not sim and args.engine, f"--engine {args.engine}: {own}"),
         (not sim and args.host, f"--host {args.host}: {own}"),
-        (static and args.kernels, "--cache static: --kernels read block tables and no mask"),
-        (static and args.kv_dtype == "fp8", "--cache static: no --kv-dtype fp8, but the weights'"),
-        (static and args.steps_per_replay > 1, "--cache static: no --steps-per-replay, but one"),
-        (static and args.capture_sizes, "--cache static: no --capture-sizes, but what comes"),
     ):
         if refused:
             raise ValueError(why)
@@ -235,8 +225,8 @@ def on_sim(
     args: argparse.Namespace, texts: Sequence[str], stream: bool, console: Console
 ) -> dict[str, Any]:
     """With `--backend sim`."""
-    from mini_engine.predict.hardware import load_spec
     from mini_engine.sim.generate import generate, open_checkpoint
+    from mini_engine.step.hardware import load_spec
 
     checkpoint = open_checkpoint(args.model)
     printer, notes = Printer(texts[0], checkpoint.tokenizer), Notes(console)
@@ -275,32 +265,25 @@ def in_torch(
     """With `--backend cuda`."""
     try:
         from mini_engine.cuda.generate import generate, open_tokenizer
-        from mini_engine.cuda.generate_static import generate_static
     except ImportError as error:
         raise ValueError(
             f"--backend cuda needs PyTorch ({error}): pip install 'torch>=2.11,<2.14'"
         ) from None
     printer, notes = Printer(texts[0], open_tokenizer(args.model)), Notes(console)
-    both: dict[str, Any] = {
-        "max_new_tokens": args.max_new_tokens,
-        "quant": args.quant,
-        "sampling": sampling_of(args),
-        "on_token": printer.on_token if stream else None,
-        "tell": notes.tell,
-    }
-    if args.cache == "static":
-        done = generate_static(args.model, texts, args.mode, **both)
-    else:
-        done = generate(
-            args.model,
-            texts,
-            args.mode,
-            capture_sizes=args.capture_sizes,
-            kernels=5 if args.kernels is None else args.kernels,
-            steps_per_replay=args.steps_per_replay,
-            kv_dtype=args.kv_dtype,
-            **both,
-        )
+    done = generate(
+        args.model,
+        texts,
+        args.mode,
+        max_new_tokens=args.max_new_tokens,
+        capture_sizes=args.capture_sizes,
+        quant=args.quant,
+        kernels=5 if args.kernels is None else args.kernels,
+        steps_per_replay=args.steps_per_replay,
+        kv_dtype=args.kv_dtype,
+        sampling=sampling_of(args),
+        on_token=printer.on_token if stream else None,
+        tell=notes.tell,
+    )
     if stream:
         printer.finish()
     return {
@@ -342,8 +325,6 @@ def show(result: dict[str, Any], console: Console) -> None:
         what += f", weights in {result['quant']}"
     if result["kv_dtype"] != "auto":
         what += f", KV cache in {result['kv_dtype']}"
-    if result["cache"] == "static":
-        what += ", static cache"
     if result["backend"] == "sim":
         what += (
             f", {result['launches']:,} launches for {result['kernels']:,} kernels, "

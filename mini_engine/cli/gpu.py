@@ -50,7 +50,7 @@ from mini_engine.bench.stages import DONE, WAITING, Outcome, Stage, read_state
 from mini_engine.bench.stages import run as run_stages
 from mini_engine.bench.summary import prompt_told, summary
 from mini_engine.cli import CheckFailed, measuring, options
-from mini_engine.predict.hardware import load_spec
+from mini_engine.step.hardware import load_spec
 
 if TYPE_CHECKING:
     from mini_engine.cuda.graphs.backend import GraphBackend

@@ -17,7 +17,7 @@ from mini_engine.files import check_folder, check_out, did_you_mean
 from mini_engine.model.config import SHAPES, ModelConfig, named_shape
 
 if TYPE_CHECKING:
-    from mini_engine.predict.hardware import DeviceSpec
+    from mini_engine.step.hardware import DeviceSpec
 
 CARD = "h200"  # where --spec names none
 MOST = 10**15  # of a number
@@ -95,8 +95,8 @@ def check_not_onto(out: Path, *read: str | Path | None) -> None:
 
 
 def names(folder: str) -> str:
-    """The cards ("specs"), "hosts" or "engines" that ship with the project, with commas."""
-    files = (Path(__file__).parents[1] / folder).glob("*.json")
+    """The cards ("cards"), "hosts" or "engines" that ship with the project, with commas."""
+    files = (Path(__file__).parents[1] / "step" / folder).glob("*.json")
     return ", ".join(sorted(path.stem for path in files))
 
 
@@ -108,7 +108,7 @@ def add_shape(parser: argparse.ArgumentParser) -> None:
 
 def add_spec(parser: argparse.ArgumentParser) -> None:
     """`--spec`: the card that times are predicted for."""
-    words = f"card: {names('specs')}, or a JSON file (default: {CARD})"
+    words = f"card: {names('cards')}, or a JSON file (default: {CARD})"
     parser.add_argument("--spec", default=CARD, help=words)
     add_engine(parser)
 
@@ -122,7 +122,7 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
 
 def add_style(parser: argparse.ArgumentParser) -> None:
     """`--style`: the op list, where it is not to be the engine's own."""
-    from mini_engine.predict.oplists import STYLES
+    from mini_engine.step.oplists import STYLES
 
     words = "op list: 9 or 5 kernels a layer, or transformers' 56 (default: the engine's own)"
     parser.add_argument("--style", choices=STYLES, help=words)
@@ -130,8 +130,8 @@ def add_style(parser: argparse.ArgumentParser) -> None:
 
 def add_stored(parser: argparse.ArgumentParser, default: str | None = None) -> None:
     """`--quant` and `--kv-dtype`: how weights and cache are stored."""
-    from mini_engine.predict.capacity import KV_DTYPE_BYTES
-    from mini_engine.predict.formats import FORMATS
+    from mini_engine.step.capacity import KV_DTYPE_BYTES
+    from mini_engine.step.formats import FORMATS
 
     says = f"(default: {default or 'as the model is'})"
     weights = f"of the weights: {', '.join(FORMATS)} {says}"
@@ -181,7 +181,7 @@ def shape_of(word: str) -> ModelConfig:
 def shape_and_spec(args: argparse.Namespace) -> tuple[ModelConfig, DeviceSpec]:
     """What `--shape`, `--spec`, `--host` and `--engine` name, with the time of `--host-us` where
     that is given."""
-    from mini_engine.predict.hardware import load_spec
+    from mini_engine.step.hardware import load_spec
 
     shape, spec = shape_of(args.shape), load_spec(args.spec, args.host, args.engine)
     if getattr(args, "host_us", None) is not None:

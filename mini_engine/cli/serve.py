@@ -42,13 +42,8 @@ from mini_engine.cli import options
 from mini_engine.cli.serve_table import lines, rungs
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.engine.batch import PREEMPTIONS, SchedulerLimits
-from mini_engine.predict.capacity import GIB
-from mini_engine.predict.formats import stored_as
-from mini_engine.predict.hardware import DeviceSpec
-from mini_engine.predict.step_model import StepModel
-from mini_engine.predict.swap_cost import SwapCost
 from mini_engine.serving.ladder_saving import optimal_ladder_saving
-from mini_engine.serving.plan import plan_server, without_idle_blocks
+from mini_engine.serving.replay import replay
 from mini_engine.serving.report import ServeReport
 from mini_engine.serving.request_trace import (
     SHIPPED_TRACE,
@@ -57,7 +52,12 @@ from mini_engine.serving.request_trace import (
     trace_name,
     with_shared_prefix,
 )
-from mini_engine.serving.simulate import simulate
+from mini_engine.serving.sizing import size_server, without_idle_blocks
+from mini_engine.step.capacity import GIB
+from mini_engine.step.formats import stored_as
+from mini_engine.step.hardware import DeviceSpec
+from mini_engine.step.step_model import StepModel
+from mini_engine.step.swap_cost import SwapCost
 
 MANY_PREFILLS = 200_000  # steps with a prompt in them; fewer take seconds
 PREFILL_S = 2.5e-4  # to simulate one on a slow core
@@ -115,7 +115,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     sizes = default_capture_sizes(
         args.max_num_seqs, args.max_num_batched_tokens, capture_sizes=args.ladder, mode=args.mode
     )
-    plan = plan_server(
+    server = size_server(
         shape, spec, args.mode, sizes,
         style=args.style or spec.ops,
         max_num_seqs=args.max_num_seqs,
@@ -127,7 +127,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     trace = _read(args, console)
     requests = with_shared_prefix(trace.requests, args.shared_prefix, share)
     costs = StepModel(shape, spec, args.style or spec.ops, stored)
-    copies = SwapCost(costs, plan.dispatcher, args.max_num_batched_tokens, args.block_size)
+    copies = SwapCost(costs, server.dispatcher, args.max_num_batched_tokens, args.block_size)
     host_bytes = int((args.swap_space or 4) * GIB)
     if swapping and host_bytes < copies.block_bytes:
         raise ValueError(
@@ -135,8 +135,8 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
             f"{args.block_size:,} tokens takes {copies.block_bytes:,} bytes"
         )
     limits = replace(
-        plan.limits,
-        num_blocks=min(plan.limits.num_blocks, 1 + (args.kv_blocks or plan.limits.num_blocks)),
+        server.limits,
+        num_blocks=min(server.limits.num_blocks, 1 + (args.kv_blocks or server.limits.num_blocks)),
         prefix_caching=args.prefix_caching,
         preemption=args.preemption,
         host_blocks=host_bytes // copies.block_bytes if swapping else 0,
@@ -157,8 +157,8 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         )
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("serving", total=len(trace.requests))
-        report = simulate(
-            requests, costs, simulated, plan.dispatcher, copies=copies,
+        report = replay(
+            requests, costs, simulated, server.dispatcher, copies=copies,
             progress=lambda read: progress.update(task, completed=read),
         )  # fmt: skip
     if not report.requests:
@@ -167,7 +167,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
             f"{limits.max_model_len} tokens and a cache of {limits.num_blocks - 1} blocks of "
             f"{args.block_size}, with room for an answer: raise --max-model-len or --kv-blocks"
         )
-    saving = optimal_ladder_saving(report, costs, plan.dispatcher)
+    saving = optimal_ladder_saving(report, costs, server.dispatcher)
     if args.out:
         from mini_engine import plots  # importing matplotlib takes as long as running a trace
 
@@ -197,9 +197,9 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         "left_out_sizes": options.left_out(args.ladder, sizes) if args.mode != "NONE" else [],
         "max_num_batched_tokens": args.max_num_batched_tokens,
         "steps_by_rows": steps_by_rows(report),
-        "graphs": plan.graph_costs.graphs,
-        "graph_memory_bytes": plan.graph_costs.memory_bytes,
-        "capture_us": plan.graph_costs.capture_us,
+        "graphs": server.graph_costs.graphs,
+        "graph_memory_bytes": server.graph_costs.memory_bytes,
+        "capture_us": server.graph_costs.capture_us,
         "optimal_ladder": asdict(saving) if saving else None,
         "wall_s": wall_s,
         "simulated_steps_per_s": report.steps / wall_s,

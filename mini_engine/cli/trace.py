@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--spec",
-        help=f"predict for this card: {options.names('specs')}, or a JSON file (default: h200; "
+        help=f"predict for this card: {options.names('cards')}, or a JSON file (default: h200; "
         "measured: by the GPU's name; emulated: laptop-cpu)",
     )
     parser.add_argument("--host", help="and this host (default: the engine's usual one)")
@@ -154,9 +154,9 @@ def _read(args: argparse.Namespace) -> dict[str, dict[str, float]]:
 
 def _predicted(args: argparse.Namespace, modes: Sequence[str]) -> tuple[Timelines, dict[str, Any]]:
     """A step of a full-size model in each mode, on the simulated device."""
-    from mini_engine.predict.hardware import load_spec
-    from mini_engine.predict.room import check_batch
     from mini_engine.sim.predict import Service, predict
+    from mini_engine.step.hardware import load_spec
+    from mini_engine.step.room import check_batch
 
     if args.plain:
         raise ValueError("--plain: a prediction runs no model; add --backend cuda")

@@ -20,7 +20,7 @@ one that the engine usually runs on, and the row says so. --host-from finds the 
 from one eager point of the file, which is then no longer judged itself.
 
 --fit finds the figures that nobody publishes from the shipped points alone, fits again with each
-source left out, and writes what it found, with intervals, into specs/, hosts/ and engines/. It
+source left out, and writes what it found, with intervals, into cards/, hosts/ and engines/. It
 takes minutes.
 """
 
@@ -37,12 +37,12 @@ from mini_engine.cli import options
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from mini_engine.predict.published import Sheets
+    from mini_engine.validate.published import Sheets
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    words = "measured points, in the format of predict/published/decode_points.json (default: "
+    words = "measured points, in the format of validate/published/decode_points.json (default: "
     add("--points", type=Path, metavar="FILE", help=words + "that file)")
     words = "eager points that tell the speed of their hosts, one for each host"
     add("--host-from", metavar="ID,ID", help=words)
@@ -54,9 +54,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     from mini_engine.plots import validation
-    from mini_engine.predict.kept_fit import read_kept
-    from mini_engine.predict.published import SHIPPED_POINTS, Sheets, read_points
-    from mini_engine.predict.validate import by_class, host_from, pairs, rows_of, summary
+    from mini_engine.validate.kept_fit import read_kept
+    from mini_engine.validate.published import SHIPPED_POINTS, Sheets, read_points
+    from mini_engine.validate.validate import by_class, host_from, pairs, rows_of, summary
 
     if args.fit:
         _fit(args, console)
@@ -100,8 +100,8 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
 
 def _quantised(sheets: Sheets) -> dict[str, Any]:
     """Steps with weights in few bits, which no fit has seen."""
-    from mini_engine.predict.published import QUANTISED_POINTS, read_points
-    from mini_engine.predict.validate import by_class, rows_of, summary
+    from mini_engine.validate.published import QUANTISED_POINTS, read_points
+    from mini_engine.validate.validate import by_class, rows_of, summary
 
     points, _ = read_points(QUANTISED_POINTS, sheets)
     rows = rows_of(points, sheets)
@@ -116,10 +116,10 @@ def _quantised(sheets: Sheets) -> dict[str, Any]:
 def _fit(args: argparse.Namespace, console: Console) -> None:
     from rich.progress import Progress
 
-    from mini_engine.predict.fit import fit_points, hosts_to_fit, left_out
-    from mini_engine.predict.kept_fit import keep
-    from mini_engine.predict.parameters import parameters
-    from mini_engine.predict.published import SHIPPED_POINTS, Sheets, read_points
+    from mini_engine.validate.fit import fit_points, hosts_to_fit, left_out
+    from mini_engine.validate.kept_fit import keep
+    from mini_engine.validate.parameters import parameters
+    from mini_engine.validate.published import SHIPPED_POINTS, Sheets, read_points
 
     if args.points:
         raise ValueError("--fit uses the shipped points: leave out --points, or judge first")

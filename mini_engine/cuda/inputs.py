@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mini_engine.engine.scheduler import ScheduledBatch, SchedulerLimits
+from mini_engine.engine.batch import ScheduledBatch, SchedulerLimits
 from mini_engine.engine.step_arrays import max_blocks, step_arrays, step_shapes
 
 

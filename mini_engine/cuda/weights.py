@@ -37,7 +37,7 @@ from mini_engine.model.checkpoint import (
     tensor_shapes,
 )
 from mini_engine.model.config import SHAPES, ModelConfig
-from mini_engine.predict.capacity import weight_bytes
+from mini_engine.step.capacity import weight_bytes
 
 Fill = Callable[[str, Tensor], None]  # puts the tensor of this name into these rows
 Matrix = Tensor | QuantizedMatrix

@@ -20,8 +20,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from mini_engine.engine.batch import ScheduledBatch, ScheduledRequest, SchedulerLimits
 from mini_engine.engine.blocks import slot_of
-from mini_engine.engine.scheduler import ScheduledBatch, ScheduledRequest, SchedulerLimits
 
 
 def max_blocks(limits: SchedulerLimits) -> int:

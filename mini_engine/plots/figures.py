@@ -24,7 +24,7 @@ from mini_engine.plots.canvas import (
     doubling_ticks,
     percent_ticks,
 )
-from mini_engine.predict.curves import ItlCurve
+from mini_engine.step.curves import ItlCurve
 
 RUN_TIME_COLOURS = {"NONE": VERMILION, "PIECEWISE": GREEN, "FULL": BLUE}
 

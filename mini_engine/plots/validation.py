@@ -11,7 +11,7 @@ from pathlib import Path
 from matplotlib.ticker import FuncFormatter
 
 from mini_engine.plots.canvas import BLACK, BLUE, GREEN, GREY, PALE, VERMILION, canvas
-from mini_engine.predict.validate import Row, Summary
+from mini_engine.validate.validate import Row, Summary
 
 COLOURS = {"NONE": VERMILION, "PIECEWISE": GREEN, "FULL": BLUE}
 SHAPES = "osD^v<>Ph*Xp8dH"

@@ -21,12 +21,12 @@ from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher
 from mini_engine.dispatch.ladder import CaptureLadder, LadderPoint, best_ladders
 from mini_engine.dispatch.modes import CUDAGraphMode
 from mini_engine.model.config import ModelConfig
-from mini_engine.predict.capacity import step_bytes
-from mini_engine.predict.hardware import DeviceSpec
-from mini_engine.predict.oplists import step_ops
-from mini_engine.predict.payoff import CaptureCost, capture_cost
-from mini_engine.predict.step_cost import padded_step
-from mini_engine.predict.stored import Stored
+from mini_engine.step.capacity import step_bytes
+from mini_engine.step.hardware import DeviceSpec
+from mini_engine.step.oplists import step_ops
+from mini_engine.step.payoff import CaptureCost, capture_cost
+from mini_engine.step.step_cost import padded_step
+from mini_engine.step.stored import Stored
 
 
 @dataclass(frozen=True)

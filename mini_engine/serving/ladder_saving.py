@@ -5,7 +5,7 @@ Out: the ladder with as many rungs and the same top that pads least, the rows of
      saves, and the time.
 
 The steps stay as they were and only move to their new rungs. In truth, shorter steps would also
-change which requests meet; a second run of `simulate.simulate` with the new sizes shows that too.
+change which requests meet; a second run of `replay.replay` with the new sizes shows that too.
 
 A ladder is chosen by rows, and fewer rows may take longer: above `max_num_seqs` no rung has a full
 graph. Where the ladder that ran was the quicker one, it is the answer, and nothing is saved.
@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher
 from mini_engine.dispatch.ladder import optimal_ladder
 from mini_engine.dispatch.modes import CUDAGraphMode
-from mini_engine.predict.step_cost import padded_step
-from mini_engine.serving.costs import StepCosts
 from mini_engine.serving.report import Ran, ServeReport
+from mini_engine.step.step_cost import padded_step
+from mini_engine.step.step_model import StepModel
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class LadderSaving:
 
 
 def optimal_ladder_saving(
-    report: ServeReport, costs: StepCosts, dispatcher: GraphDispatcher
+    report: ServeReport, costs: StepModel, dispatcher: GraphDispatcher
 ) -> LadderSaving | None:
     """None when no step ran in a graph. `dispatcher` is the one that the run used."""
     in_graphs = {
@@ -72,7 +72,7 @@ def optimal_ladder_saving(
     return LadderSaving(tuple(sizes), padded_rows, saved_rows, saved_us, share)
 
 
-def _step_us(costs: StepCosts, ran: Ran, descriptor: BatchDescriptor, kv_tokens: float) -> float:
+def _step_us(costs: StepModel, ran: Ran, descriptor: BatchDescriptor, kv_tokens: float) -> float:
     """Such a step with an average of kv_tokens to read."""
     mode, shape = padded_step(descriptor, ran.rows if ran.uniform else 1)
     lines = costs.lines(mode, shape.num_tokens, shape.num_reqs, shape.served)

@@ -14,6 +14,7 @@ value that occurred, and it needs no interpolation rule
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from itertools import accumulate
 
 
@@ -34,6 +35,7 @@ _NUM_BINS = math.ceil(math.log(HIGHEST / LOWEST, GROWTH))
 _EDGES = tuple(LOWEST * GROWTH**i for i in range(_NUM_BINS + 1))
 
 
+@dataclass
 class LogHistogram:
     """Counts of positive values in bins of constant ratio: fixed memory for any stream.
 
@@ -42,12 +44,11 @@ class LogHistogram:
     are exact. A value of whole-numbered weight w counts as w equal values.
     """
 
-    def __init__(self) -> None:
-        self._counts = [0] * (len(_EDGES) + 1)
-        self.count = 0
-        self.total = 0.0
-        self.min = math.inf
-        self.max = -math.inf
+    count: int = 0
+    total: float = 0.0
+    min: float = math.inf
+    max: float = -math.inf
+    _counts: list[int] = field(default_factory=lambda: [0] * (len(_EDGES) + 1))
 
     @property
     def mean(self) -> float:
@@ -89,8 +90,8 @@ class LogHistogram:
     def _book(self, count: int, total: float, low: float, high: float) -> None:
         self.count += count
         self.total += total
-        self.min = min(self.min, low)
-        self.max = max(self.max, high)
+        self.min = low if low < self.min else self.min  # min() would be slower
+        self.max = high if high > self.max else self.max
 
 
 def _rank(count: int, percent: float) -> int:

@@ -27,9 +27,6 @@ from contextlib import AbstractContextManager, contextmanager
 
 import numpy as np
 
-from mini_engine.predict.hardware import DeviceSpec
-from mini_engine.predict.oplists import OpCost
-from mini_engine.predict.step_cost import kernel_us
 from mini_engine.sim.capture import (
     BreakableGraph,
     CaptureError,
@@ -42,6 +39,9 @@ from mini_engine.sim.clocks import Clocks, Counters
 from mini_engine.sim.launch import Buffer, Kernel, Node, NodeCost, Scalar, check_copy, copy
 from mini_engine.sim.memory import DEFAULT_POOL, IllegalAddress, Memory
 from mini_engine.sim.trace import TraceEvent
+from mini_engine.step.hardware import DeviceSpec
+from mini_engine.step.oplists import OpCost
+from mini_engine.step.step_cost import kernel_us
 
 
 class Device:

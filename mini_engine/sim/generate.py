@@ -31,12 +31,12 @@ from mini_engine.engine.sampling import GREEDY, SamplingParams
 from mini_engine.model.checkpoint import StoredTensor
 from mini_engine.model.config import ModelConfig
 from mini_engine.model.tokenizer import Tokenizer
-from mini_engine.predict.hardware import DeviceSpec
 from mini_engine.sim.clocks import Counters
 from mini_engine.sim.device import Device
 from mini_engine.sim.host_memory import check_room, named, needed_bytes
 from mini_engine.sim.runner import SimRunner
 from mini_engine.sim.weights import Weights, checked_tensors, read_weights
+from mini_engine.step.hardware import DeviceSpec
 
 LARGE = 2**30  # bytes: a smaller model is there at once
 HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+", re.ASCII)

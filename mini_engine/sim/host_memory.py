@@ -15,10 +15,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mini_engine.engine.scheduler import SchedulerLimits
+from mini_engine.engine.batch import SchedulerLimits
 from mini_engine.model.config import ModelConfig
-from mini_engine.predict.capacity import kv_bytes_per_token, step_bytes, weight_bytes
 from mini_engine.sim.memory import DeviceOutOfMemory
+from mini_engine.step.capacity import kv_bytes_per_token, step_bytes, weight_bytes
 
 INTERPRETER = 150 * 10**6  # Python, numpy and the tokenizer
 PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")

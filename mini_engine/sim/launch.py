@@ -24,8 +24,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mini_engine.predict.oplists import Kind
 from mini_engine.sim.memory import Block, Memory
+from mini_engine.step.oplists import Kind
 
 Scalar = int | float | bool | None
 

@@ -6,7 +6,7 @@ Out: hidden states, then one sampled token for each request.
     hidden = model.body(inputs)        # embed, layers, final norm        (T, H)
     tokens = model.head(hidden, inputs.last_rows)      # greedy, or drawn  (R,)
 
-Nine kernels a layer: the list "fused9" of `mini_engine/predict/oplists.py`. Body and head are apart
+Nine kernels a layer: the list "fused9" of `mini_engine/step/oplists.py`. Body and head are apart
 because piecewise graphs hold the body alone, whose shapes depend on nothing but the number of
 tokens. All buffers of a pass come from one `scratch`; a capture takes them from the graph's pool.
 """
@@ -21,13 +21,13 @@ import numpy as np
 
 from mini_engine.model.config import ModelConfig
 from mini_engine.model.kv_fp8 import measured_tokens, scale_for
-from mini_engine.predict.hardware import DeviceSpec
 from mini_engine.sim import fp8
 from mini_engine.sim import kernels as k
 from mini_engine.sim.device import Device
 from mini_engine.sim.launch import Buffer
 from mini_engine.sim.sampling import draw
 from mini_engine.sim.weights import Array, LayerWeights, Weights
+from mini_engine.step.hardware import DeviceSpec
 
 INDEX = "int32"
 

@@ -16,11 +16,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mini_engine.dispatch.dispatcher import GraphDispatcher
-from mini_engine.engine.scheduler import SchedulerLimits
+from mini_engine.engine.batch import SchedulerLimits
 from mini_engine.model.config import ModelConfig
-from mini_engine.predict.hardware import DeviceSpec
 from mini_engine.sim.device import Device
 from mini_engine.sim.runner import SimRunner
+from mini_engine.step.hardware import DeviceSpec
 
 
 @dataclass(frozen=True)

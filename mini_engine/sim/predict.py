@@ -19,23 +19,23 @@ import numpy as np
 from mini_engine.dispatch.capture_report import CaptureReport
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher
-from mini_engine.engine.engine import Engine, Runner
-from mini_engine.engine.scheduler import (
+from mini_engine.engine.batch import (
     Request,
     RequestState,
     ScheduledBatch,
     ScheduledRequest,
     SchedulerLimits,
 )
+from mini_engine.engine.engine import Engine, Runner
 from mini_engine.model.config import ModelConfig
-from mini_engine.predict.hardware import DeviceSpec
-from mini_engine.predict.launch_model import break_even_replays
-from mini_engine.predict.oplists import StepShape, step_ops
-from mini_engine.predict.step_cost import around
 from mini_engine.sim.device import Device
 from mini_engine.sim.op_timeline import launch_ops
 from mini_engine.sim.runner import SimRunner
 from mini_engine.sim.trace import TraceEvent
+from mini_engine.step.hardware import DeviceSpec
+from mini_engine.step.launch_model import break_even_replays
+from mini_engine.step.oplists import StepShape, step_ops
+from mini_engine.step.step_cost import around
 
 HF_EAGER = "HF eager"
 # vLLM 0.33's defaults on most cards (EngineArgs.get_batch_defaults; 1,024 and 8,192 for a server on

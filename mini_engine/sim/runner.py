@@ -23,11 +23,10 @@ import numpy as np
 from mini_engine.dispatch.capture_report import CaptureReport
 from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher
 from mini_engine.dispatch.modes import CUDAGraphMode
+from mini_engine.engine.batch import ScheduledBatch, SchedulerLimits
 from mini_engine.engine.sampling import GREEDY, check_greedy
-from mini_engine.engine.scheduler import ScheduledBatch, SchedulerLimits
 from mini_engine.engine.step_arrays import max_blocks, step_arrays, step_shapes
 from mini_engine.model.config import ModelConfig
-from mini_engine.predict.step_cost import around
 from mini_engine.sim.device import Device
 from mini_engine.sim.graphs import GraphRunner, StaticInputs
 from mini_engine.sim.launch import Buffer
@@ -36,6 +35,7 @@ from mini_engine.sim.piecewise import PiecewiseGraphRunner
 from mini_engine.sim.sampling import param_rows
 from mini_engine.sim.swap import HostBlocks
 from mini_engine.sim.weights import Weights
+from mini_engine.step.step_cost import around
 
 SPLITTING_OPS = frozenset({"attention"})
 FULL, PIECEWISE = CUDAGraphMode.FULL, CUDAGraphMode.PIECEWISE

@@ -14,8 +14,8 @@ from mini_engine.bench.bars import BARS, BENCH, Bar  # noqa: E402
 from mini_engine.bench.bench import check_names, predicted_us  # noqa: E402
 from mini_engine.bench.variants import ANCHOR, VARIANTS  # noqa: E402
 from mini_engine.model.config import named_shape  # noqa: E402
-from mini_engine.predict.hardware import load_spec  # noqa: E402
-from mini_engine.predict.oplists import StepShape, step_ops  # noqa: E402
+from mini_engine.step.hardware import load_spec  # noqa: E402
+from mini_engine.step.oplists import StepShape, step_ops  # noqa: E402
 
 POINTS = BarPoints(("qwen3-0.6b", "qwen3-1.7b"), (1, 8), ("graph-5", "hf-eager"), processes=2)
 

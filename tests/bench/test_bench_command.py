@@ -40,14 +40,14 @@ from mini_engine.cuda.graphs import emulator  # noqa: E402
 from mini_engine.cuda.graphs.backend import graphs_for  # noqa: E402
 from mini_engine.cuda.weights import random_weights  # noqa: E402
 from mini_engine.model.config import named_shape  # noqa: E402
-from mini_engine.predict.capacity import kv_bytes_per_token, read_bytes  # noqa: E402
-from mini_engine.predict.figures import names  # noqa: E402
-from mini_engine.predict.hardware import load_spec  # noqa: E402
-from mini_engine.predict.oplists import StepShape, step_ops  # noqa: E402
-from mini_engine.predict.step_cost import kernel_us  # noqa: E402
 from mini_engine.records.measured import measured_steps  # noqa: E402
 from mini_engine.records.other_rows import OtherRow  # noqa: E402
 from mini_engine.records.rows import GATE_FAILED, NOT_RUN, Point, Row  # noqa: E402
+from mini_engine.step.capacity import kv_bytes_per_token, read_bytes  # noqa: E402
+from mini_engine.step.figures import names  # noqa: E402
+from mini_engine.step.hardware import load_spec  # noqa: E402
+from mini_engine.step.oplists import StepShape, step_ops  # noqa: E402
+from mini_engine.step.step_cost import kernel_us  # noqa: E402
 from tests.support.bench_rows import made_up, made_up_row  # noqa: E402
 from tests.support.gate_helpers import Spoiled  # noqa: E402
 from tests.support.torch_helpers import CPU  # noqa: E402

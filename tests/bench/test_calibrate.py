@@ -22,10 +22,10 @@ from mini_engine.bench.evidence import load_evidence, read_measurement  # noqa: 
 from mini_engine.cli import calibrate as command  # noqa: E402
 from mini_engine.cli import main  # noqa: E402
 from mini_engine.cuda.graphs.backend import graphs_for  # noqa: E402
-from mini_engine.predict.figures import FIGURES, Sheet, load_sheet, names  # noqa: E402
-from mini_engine.predict.hardware import load_spec  # noqa: E402
-from mini_engine.predict.oplists import OpCost  # noqa: E402
-from mini_engine.predict.step_cost import step_time  # noqa: E402
+from mini_engine.step.figures import FIGURES, Sheet, load_sheet, names  # noqa: E402
+from mini_engine.step.hardware import load_spec  # noqa: E402
+from mini_engine.step.oplists import OpCost  # noqa: E402
+from mini_engine.step.step_cost import step_time  # noqa: E402
 from tests.support.torch_helpers import DEVICES  # noqa: E402
 
 H200, SERVER = load_sheet("card", "h200"), load_sheet("host", "server")

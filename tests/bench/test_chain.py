@@ -22,8 +22,8 @@ from mini_engine.bench.timing import Lap  # noqa: E402
 from mini_engine.cli.measuring import tiny_shape  # noqa: E402
 from mini_engine.cuda.graphs.backend import graphs_for  # noqa: E402
 from mini_engine.cuda.weights import random_weights  # noqa: E402
-from mini_engine.predict.oplists import StepShape, step_ops  # noqa: E402
 from mini_engine.records.rows import Interval  # noqa: E402
+from mini_engine.step.oplists import StepShape, step_ops  # noqa: E402
 
 CONTEXT, LAYERS = 20, 2
 COSTS_US = dict(zip(KERNELS, (7.0, 11.0, 2.0, 13.0, 3.0, 71.0, 1.0), strict=True))

@@ -17,7 +17,7 @@ from mini_engine.bench.our_variants import OursEager  # noqa: E402
 from mini_engine.bench.quality import LIMITS, Quality, quality_of  # noqa: E402
 from mini_engine.bench.variants import VARIANTS  # noqa: E402
 from mini_engine.cuda.model import Model  # noqa: E402
-from mini_engine.predict.capacity import kv_bytes_per_token, weight_bytes  # noqa: E402
+from mini_engine.step.capacity import kv_bytes_per_token, weight_bytes  # noqa: E402
 from tests.support.gate_helpers import setup_of  # noqa: E402
 
 QUANTS = [name for name in FEW_BITS if name != KV8]

@@ -14,8 +14,8 @@ from rich.console import Console
 
 from mini_engine.cli import generate as command
 from mini_engine.cli import main
+from mini_engine.engine.batch import SchedulerLimits
 from mini_engine.engine.generation import SHIPPED
-from mini_engine.engine.scheduler import SchedulerLimits
 from mini_engine.model.checkpoint import stored_tensors
 from mini_engine.model.config import ModelConfig
 from mini_engine.sim import generate as sim

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mini_engine.cli import COMMANDS, build_parser, main
-from mini_engine.predict.figures import FOLDERS
+from mini_engine.step.figures import FOLDERS
 
 REFUSED = [
     # words -> what the line must hold: the value, or the name of what it belongs to
@@ -31,10 +31,8 @@ REFUSED = [
     ("generate --engine abacus", "abacus"),
     ("generate --quant int4", "--backend cuda"),
     ("generate --kernels 5", "--backend cuda"),
-    ("generate --cache static", "--backend cuda"),
     ("generate --backend cuda --spec l4", "--spec l4"),
     ("generate --backend cuda --host laptop", "--host laptop"),
-    ("generate --backend cuda --cache static --steps-per-replay 4", "--steps-per-replay"),
     ("demo --shape gpt-7", "gpt-7"),
     ("demo --spec abacus", "abacus"),
     ("demo --host-us nan", "nan"),

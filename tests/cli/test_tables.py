@@ -17,15 +17,15 @@ from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.dispatch.ladder import CaptureLadder, optimal_ladder
 from mini_engine.model.config import named_shape
-from mini_engine.predict.capacity import capacity as add_up
-from mini_engine.predict.capacity import floor_ms, kv_bytes_per_token, read_bytes
-from mini_engine.predict.curves import itl_curve
-from mini_engine.predict.figures import FOLDERS
-from mini_engine.predict.hardware import load_spec
-from mini_engine.predict.oplists import StepShape, step_ops
-from mini_engine.predict.payoff import crossover_batch
-from mini_engine.predict.step_cost import step_time
 from mini_engine.serving.ladder_cost import LadderCosts
+from mini_engine.step.capacity import capacity as add_up
+from mini_engine.step.capacity import floor_ms, kv_bytes_per_token, read_bytes
+from mini_engine.step.curves import itl_curve
+from mini_engine.step.figures import FOLDERS
+from mini_engine.step.hardware import load_spec
+from mini_engine.step.oplists import StepShape, step_ops
+from mini_engine.step.payoff import crossover_batch
+from mini_engine.step.step_cost import step_time
 from tests.support.figure_helpers import png_size
 from tests.support.vllm_vectors import label, vectors
 

@@ -18,8 +18,8 @@ from mini_engine.sim.capture import Graph
 from mini_engine.sim.graphs import GraphRunner, StaticInputs
 from mini_engine.sim.launch import Buffer
 from mini_engine.sim.runner import ModelInputs, SimRunner
-from tests.predict import test_step_cost
 from tests.sim import test_faults
+from tests.step import test_step_cost
 from tests.support.documents import ROOT
 from tests.support.engine_helpers import sim_engine
 

@@ -18,8 +18,8 @@ import pytest
 from course.site.__main__ import build
 from course.site.layout import step_figures
 from course.site.reference import prose
-from mini_engine.predict.hardware import load_spec
-from mini_engine.predict.launch_model import eager_itl_us, full_itl_us
+from mini_engine.step.hardware import load_spec
+from mini_engine.step.launch_model import eager_itl_us, full_itl_us
 from tests.support.documents import ROOT
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.dispatch.modes import CUDAGraphMode
-from mini_engine.engine.batch import PREEMPTIONS
+from mini_engine.engine.batch import PREEMPTIONS, Request, ScheduledBatch, SchedulerLimits
 from mini_engine.engine.blocks import BlockPool
 from mini_engine.engine.engine import Completion, Engine, StepRecord
-from mini_engine.engine.scheduler import Request, ScheduledBatch, Scheduler, SchedulerLimits
+from mini_engine.engine.scheduler import Scheduler
 from mini_engine.engine.swap import SwappingScheduler
 from tests.support.fake_runner import VOCAB, FakeRunner, SteppingRunner, tokens_alone
 

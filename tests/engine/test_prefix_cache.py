@@ -8,9 +8,10 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from mini_engine.dispatch.dispatcher import GraphDispatcher
+from mini_engine.engine.batch import Request, RequestState, SchedulerLimits
 from mini_engine.engine.blocks import OutOfBlocks
 from mini_engine.engine.prefix_cache import SharingPool, block_key
-from mini_engine.engine.scheduler import Request, RequestState, Scheduler, SchedulerLimits
+from mini_engine.engine.scheduler import Scheduler
 from tests.support.fake_runner import FakeRunner, tokens_alone
 
 
@@ -216,7 +217,7 @@ def test_no_block_and_no_token_is_lost_at_any_interleaving(seed: int, caching: b
             continue
         preempted += len(batch.preempted)
         tokens = runner.execute(batch, descriptor(batch.num_reqs, batch.num_tokens))
-        for state in s.update(batch, tokens):
+        for state in s.update(batch, tokens)[1]:
             written[state.request.request_id] = tuple(state.output)
         tables_agree(s)
     assert written == wanted

@@ -7,9 +7,9 @@ import pytest
 
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.engine import prefix_cache
+from mini_engine.engine.batch import Request, SchedulerLimits
 from mini_engine.engine.engine import Engine
 from mini_engine.engine.prefix_cache import KeyedBlocks, SharingPool, block_key
-from mini_engine.engine.scheduler import Request, SchedulerLimits
 from tests.support.fake_runner import FakeRunner, tokens_alone
 
 

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mini_engine.engine.scheduler import Request, ScheduledBatch, Scheduler, SchedulerLimits
+from mini_engine.engine.batch import Request, ScheduledBatch, SchedulerLimits
+from mini_engine.engine.scheduler import Scheduler
 
 
 def scheduler(
@@ -130,7 +131,7 @@ def test_a_text_ends_where_the_context_does() -> None:
     while s.has_unfinished:
         batch = s.step()
         assert batch is not None
-        finished += s.update(batch, [0])
+        finished += s.update(batch, [0])[1]
     assert [(len(f.output), f.finish_reason) for f in finished] == [(3, "length")]
 
 
@@ -155,7 +156,7 @@ def test_eos_ends_a_request_early_and_frees_its_blocks() -> None:
     for token in (3, 7):
         batch = s.step()
         assert batch is not None
-        finished = s.update(batch, [token])
+        _, finished = s.update(batch, [token])
     assert [(f.output, f.finish_reason) for f in finished] == [([3, 7], "stop")]
     assert s.pool.num_free == 99
     s.submit(Request("a", [1], 1))  # the id is free again

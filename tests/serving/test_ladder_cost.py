@@ -10,8 +10,8 @@ from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.dispatch.ladder import CaptureLadder, optimal_ladder
 from mini_engine.model.config import named_shape
-from mini_engine.predict.hardware import load_spec
 from mini_engine.serving.ladder_cost import LadderCosts
+from mini_engine.step.hardware import load_spec
 
 SHAPE, H200 = named_shape("qwen3-0.6b"), load_spec("h200")
 

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from mini_engine.engine.generation import SHIPPED
 from mini_engine.model.config import ModelConfig
 from mini_engine.model.kv_fp8 import HEADROOM, LARGEST, measured_tokens, scale_for
-from mini_engine.predict.hardware import load_spec
 from mini_engine.sim.fp8 import NUMBERS, to_e4m3
 from mini_engine.sim.generate import generate, open_checkpoint
 from mini_engine.sim.model import KVCache, measured_scales
 from mini_engine.sim.weights import load_weights
+from mini_engine.step.hardware import load_spec
 from tests.support.model_helpers import LoneModel
 
 F32 = np.float32

@@ -11,10 +11,10 @@ from itertools import pairwise
 
 import pytest
 
-from mini_engine.predict.hardware import DeviceSpec, load_spec
-from mini_engine.predict.published import SHIPPED_POINTS, Sheets, predicted_ms, read_points
 from mini_engine.sim.device import Device
 from mini_engine.sim.launch import cost_kernel
+from mini_engine.step.hardware import DeviceSpec, load_spec
+from mini_engine.validate.published import SHIPPED_POINTS, Sheets, predicted_ms, read_points
 
 CHAIN = 100
 NULL = cost_kernel("null", 0, 0)

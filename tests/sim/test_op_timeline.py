@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mini_engine.predict.hardware import DeviceSpec, load_spec
-from mini_engine.predict.oplists import OpCost
-from mini_engine.predict.step_cost import MODES, Mode, step_time
 from mini_engine.sim.op_timeline import op_timeline
 from mini_engine.sim.trace import CPU, GPU, busy_us
+from mini_engine.step.hardware import DeviceSpec, load_spec
+from mini_engine.step.oplists import OpCost
+from mini_engine.step.step_cost import MODES, Mode, step_time
 
 # Engines differ in what they do around a step: vLLM schedules the next one beside the GPU.
 SPECS = [load_spec("h200", engine=name) for name in ("vllm", "sglang", "transformers")]

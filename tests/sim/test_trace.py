@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from mini_engine.model.config import named_shape
-from mini_engine.predict.hardware import load_spec
 from mini_engine.sim.predict import Service, predict
 from mini_engine.sim.trace import CPU, GPU, TraceEvent, busy_us, read_trace, to_chrome, write_trace
+from mini_engine.step.hardware import load_spec
 
 SPEC = load_spec("h200")
 

@@ -10,11 +10,11 @@ import numpy as np
 from mini_engine.bench.evidence import EMULATED_GPU, Measurement
 from mini_engine.bench.table import joined, with_figures
 from mini_engine.model.config import named_shape
-from mini_engine.predict.capacity import kv_bytes_per_token, read_bytes
-from mini_engine.predict.hardware import load_spec
-from mini_engine.predict.oplists import StepShape, step_ops
-from mini_engine.predict.step_cost import step_time
 from mini_engine.records.rows import MEASURED, Row, Run, six
+from mini_engine.step.capacity import kv_bytes_per_token, read_bytes
+from mini_engine.step.hardware import load_spec
+from mini_engine.step.oplists import StepShape, step_ops
+from mini_engine.step.step_cost import step_time
 
 COPY_GB_S = 4300.0
 InFile = dict[str, Any]  # a row as the file has it

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from mini_engine.dispatch.dispatcher import BatchDescriptor
 from mini_engine.dispatch.modes import CUDAGraphMode
+from mini_engine.engine.batch import Request, ScheduledBatch, ScheduledRequest, SchedulerLimits
 from mini_engine.engine.blocks import NULL_BLOCK, slot_of
-from mini_engine.engine.scheduler import Request, ScheduledBatch, ScheduledRequest, SchedulerLimits
 
 VOCAB = 31
 POISON = (-7, -7)

@@ -1,4 +1,4 @@
-// One decode step on two lanes. The arithmetic is that of mini_engine/predict/launch_model.py; a test moves
+// One decode step on two lanes. The arithmetic is that of mini_engine/step/launch_model.py; a test moves
 // these sliders and compares what the page says with what the Python says.
 "use strict";
 

@@ -50,9 +50,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from labs.runner.cut.class_hole import parts_of, without
-from labs.runner.cut.cutter import CutError, changed, cut, find_source, functions, splice
-from labs.runner.cut.edits import Edit
+from labs.runner.cut.cutter import (
+    CutError,
+    changed,
+    cut,
+    find_source,
+    functions,
+    parts_of,
+    splice,
+    without,
+)
+from labs.runner.cut.edits import Edit, edits
 
 LABS = Path(__file__).parent.parent.parent
 ROOT = LABS.parent
@@ -126,6 +134,11 @@ class Lab:
     def module(self, file: str) -> str:
         """The module that the learner's file stands for: `mini_engine.sim.graphs`."""
         return self.sources[file].removesuffix(".py").replace("/", ".")
+
+    @property
+    def of_the_engine(self) -> bool:
+        """Does the learner's code stand for modules of the engine, and not only the lab's own?"""
+        return any(path.startswith("mini_engine/") for path in self.sources.values())
 
     def without_words(self) -> Lab:
         """The same lab for those who want it hard: its TODOs do not say what to do."""
@@ -295,8 +308,7 @@ def _lab(folder: Path, data: dict[str, Any]) -> Lab:
 
 
 def _misconception(id: str, says: str, read: str, edit: list[dict[str, str]]) -> Misconception:
-    edits = tuple(Edit(**{"place": one.pop("in"), **one}) for one in edit)
-    return Misconception(id, says, read, edits)
+    return Misconception(id, says, read, edits(edit))
 
 
 def _hole(number: int, data: dict[str, Any], files: dict[str, str]) -> Hole:

@@ -13,7 +13,7 @@ follow.
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from labs.runner.cut.cutter import CutError, fill, find, lines_of
@@ -48,6 +48,11 @@ class Edit:
         if found != 1:
             raise CutError(f"{self.place} has {found} times, and not once: {self.old.strip()!r}")
         return text.replace(self.old, self.new)
+
+
+def edits(entries: Iterable[Mapping[str, str]]) -> tuple[Edit, ...]:
+    """The edits of a table of TOML: each with `in`, `new` and perhaps `old`."""
+    return tuple(Edit(entry["in"], entry["new"], entry.get("old", "")) for entry in entries)
 
 
 def _node(text: str, place: str) -> ast.stmt | None:

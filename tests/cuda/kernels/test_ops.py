@@ -29,7 +29,7 @@ from mini_engine.cuda.kernels.launch import launch_options
 from mini_engine.cuda.kernels.paged import Heads
 from mini_engine.cuda.kernels.skinny import skinny_plan
 from mini_engine.model.config import ModelConfig, named_shape
-from mini_engine.predict.oplists import StepShape, step_parts
+from mini_engine.step.oplists import StepShape, step_parts
 from tests.support.kernel_cases import NAN, Paged, paged, rotary
 
 HEADS = Heads(4, 2, 32, 4)

@@ -21,8 +21,8 @@ from labs.measuring import ledger
 from labs.measuring.kernel_timing import YOURS, Case, time_calls
 from mini_engine.cuda.graphs.backend import graphs_for
 from mini_engine.model.config import named_shape
-from mini_engine.predict.hardware import load_spec
-from mini_engine.predict.oplists import StepShape, step_parts
+from mini_engine.step.hardware import load_spec
+from mini_engine.step.oplists import StepShape, step_parts
 
 CPU, QWEN = torch.device("cpu"), named_shape("qwen3-0.6b")
 SMALL = replace(

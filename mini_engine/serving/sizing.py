@@ -1,0 +1,103 @@
+"""Size a server: what of a card's memory goes where, and so how many KV blocks there are.
+
+In:  a model, a device, the mode and ladder of graphs, the largest batch.
+Out: a `SizedServer`: the scheduler's limits, the dispatcher, and what its graphs cost.
+
+    card = reserved + weights + activations of the largest step + graphs + KV cache
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from mini_engine.dispatch.dispatcher import GraphDispatcher
+from mini_engine.dispatch.modes import CUDAGraphMode
+from mini_engine.engine.batch import SchedulerLimits
+from mini_engine.model.config import ModelConfig
+from mini_engine.serving.ladder_cost import GraphCosts, LadderCosts
+from mini_engine.step.capacity import step_bytes
+from mini_engine.step.hardware import DeviceSpec
+from mini_engine.step.room import check_context
+from mini_engine.step.stored import Stored, as_it_is
+
+MIN_BLOCKS = 2  # the null block, and one for requests
+
+
+@dataclass(frozen=True)
+class SizedServer:
+    limits: SchedulerLimits
+    dispatcher: GraphDispatcher
+    graph_costs: GraphCosts  # of all graphs, which are captured at start-up
+
+
+def size_server(
+    config: ModelConfig,
+    spec: DeviceSpec,
+    mode: CUDAGraphMode | str,
+    capture_sizes: Sequence[int],
+    *,
+    style: str | None = None,
+    max_num_seqs: int = 256,
+    max_num_batched_tokens: int = 8192,
+    block_size: int = 16,
+    max_model_len: int | None = None,
+    stored: Stored | None = None,
+) -> SizedServer:
+    """All memory that nothing else needs becomes KV blocks.
+
+    The defaults: 256 requests, as in the engines that this course reads; steps of 8,192 tokens, as
+    in vLLM 0.33 on a card of 70 GiB or more (EngineArgs.get_batch_defaults; it allows 1,024
+    requests there); the model's own context; weights and cache as they are.
+
+    Raises:
+        ValueError: not even one block is left, the context is beyond the model's, or a number is
+            out of range.
+    """
+    check_context(config, max_model_len or 1)
+    dispatcher = GraphDispatcher(mode, capture_sizes, max_num_seqs)
+    stored = stored or as_it_is(config)
+    costs = LadderCosts(config, spec, mode, max_num_seqs, style=style, stored=stored).of(
+        capture_sizes
+    )
+    used = spec.reserved_bytes + stored.held + costs.memory_bytes
+    used += step_bytes(config, max_num_batched_tokens, max_num_seqs)
+    left, block_bytes = spec.vram_bytes - used, block_size * stored.kv_bytes_per_token(config)
+    num_blocks = left // block_bytes
+    largest = left // (MIN_BLOCKS * stored.kv_bytes_per_token(config))  # block_size
+    if num_blocks < MIN_BLOCKS and largest >= 1:
+        raise ValueError(
+            f"block_size {block_size:,}: a KV cache has at least {MIN_BLOCKS} blocks, and of "
+            f"{config.name} they take {MIN_BLOCKS * block_bytes / 1e9:,.2f} GB; {spec.name} has "
+            f"{left / 1e9:,.2f} GB left for them: use blocks of at most {largest:,} tokens"
+        )
+    if num_blocks < MIN_BLOCKS:
+        raise ValueError(
+            f"{config.name} on {spec.name}: {used / 1e9:.1f} GB of {spec.vram_bytes / 1e9:.1f} GB "
+            "are taken before the KV cache: use a larger card, a smaller model or fewer rungs"
+        )
+    limits = SchedulerLimits(
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max_num_batched_tokens,
+        num_blocks=num_blocks,
+        block_size=block_size,
+        max_model_len=max_model_len or config.max_position_embeddings,
+    )
+    return SizedServer(limits, dispatcher, costs)
+
+
+def without_idle_blocks(
+    limits: SchedulerLimits, lengths: Iterable[tuple[int, int]]
+) -> SchedulerLimits:
+    """`limits` with no more blocks, of the cache and of host memory, than requests of these lengths
+    (prompt and output tokens) could ever fill together, sharing none.
+
+    What a scheduler does is the same with them: none of the blocks that are left out would have
+    been handed out before those that nobody has used.
+    """
+    longest, size = limits.max_model_len, limits.block_size
+    ever = sum(-(-min(prompt + output, longest) // size) for prompt, output in lengths)
+    ever = max(ever, MIN_BLOCKS - 1)
+    return replace(
+        limits,
+        num_blocks=min(limits.num_blocks, 1 + ever),
+        host_blocks=min(limits.host_blocks, ever),
+    )

@@ -1,0 +1,294 @@
+"""What fits on a card: weights, graphs, activations, and how much KV cache that leaves.
+
+In:  a model, a device (or just its memory), the context wanted, how weights and cache are stored.
+Out: a `CapacityReport`: bytes of each item, the longest context, the largest batch, and the least
+     time that one step can take, since it must read all weights and all keys.
+
+    report = capacity(named_shape("qwen3-1.7b"), load_spec("rtx4070"), context=10_000, quant="int4")
+    report.max_batch, report.floor_ms          # requests at that context; ms a step
+
+These are sums, not measurements: allocators round up, and engines differ in what they keep alive.
+KV blocks of 16 tokens round each request up by 15 tokens at most.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from mini_engine.model.checkpoint import EMBED, FINAL_NORM, LM_HEAD, tensor_shapes
+from mini_engine.model.config import ModelConfig
+from mini_engine.step.gguf import MIXES, file_bytes
+from mini_engine.step.gguf import read_bytes as read_of_mix
+from mini_engine.step.hardware import DeviceSpec, load_spec
+from mini_engine.step.oplists import StepShape, step_ops
+
+GIB = 1 << 30
+EAGER_TOKENS = 2048  # of the largest step: vLLM 0.33's max_num_batched_tokens on most cards
+
+
+@dataclass(frozen=True)
+class Quant:
+    """How the matrices of the layers are stored, scales included.
+
+    Embedding, head, norms and biases stay in the model's own dtype, as in the checkpoints of AWQ
+    (arXiv:2306.00978), GPTQ (arXiv:2210.17323) and vLLM's fp8 by default.
+    """
+
+    bits: int
+    group: int  # inputs that share a scale; 0: all inputs of an output row
+    scale_bytes: float  # of each group: the scale, and the zero point where there is one
+
+    def matrix_bytes(self, outputs: int, inputs: int) -> float:
+        """Bytes of one (outputs, inputs) matrix: its numbers, and a scale for each group of
+        inputs in each output row. The last group of a row may be smaller, but has a scale."""
+        groups = -(-inputs // self.group) if self.group else 1
+        return outputs * (inputs * self.bits / 8 + groups * self.scale_bytes)
+
+
+QUANTS = {
+    "fp32": Quant(32, 0, 0),
+    "bf16": Quant(16, 0, 0),
+    "fp16": Quant(16, 0, 0),
+    "fp8": Quant(8, 0, 4),  # a float32 scale for each output row
+    "int8": Quant(8, 0, 4),
+    "int4": Quant(4, 128, 2.5),  # a float16 scale and a 4-bit zero point for every 128 inputs
+}
+KV_DTYPE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1}
+
+
+class DecodeBytes(NamedTuple):
+    """What a decode step must read."""
+
+    weights: int  # once, for all requests
+    cache: int  # keys and values of all requests
+
+
+class Fit(NamedTuple):
+    """What fits into free memory."""
+
+    left_bytes: int  # beside `batch` requests; below 0: so many are missing
+    max_batch: int  # requests of this context
+    max_context: int  # tokens of one request alone
+
+
+@dataclass(frozen=True)
+class CapacityReport:
+    """Bytes on the card. `kv_bytes` is the cache of `batch` requests of `context` tokens."""
+
+    context: int
+    batch: int
+    vram_bytes: int
+    reserved_bytes: int
+    weight_bytes: int
+    activation_bytes: int  # the largest step outside graphs, logits included
+    graph_pool_bytes: int  # activations of the largest rung; smaller ones share them
+    graph_node_bytes: int  # what the driver keeps for the nodes of all rungs
+    kv_bytes_per_token: int
+    kv_bytes: int
+    left_bytes: int  # below 0: it does not fit
+    max_context: int  # of one request alone, by memory; 0 when not even one token fits
+    model_context: int  # what the model was made for: do not trust positions beyond it
+    max_batch: int  # at `context`; 0 when not even one request fits
+    floor_ms: float | None  # of a step of this batch, at the datasheet's bandwidth
+    copy_floor_ms: float | None  # the same at the bandwidth that a copy reaches
+
+    @property
+    def fits(self) -> bool:
+        return self.left_bytes >= 0
+
+    def rows(self) -> list[tuple[str, int, str]]:
+        """(label, bytes, note) of every item, in the order in which memory is taken."""
+        cache = f"{self.batch} x {self.context:,} tokens, {self.kv_bytes_per_token:,} bytes each"
+        return [
+            ("card", self.vram_bytes, "all there is"),
+            ("reserved", self.reserved_bytes, "CUDA context and libraries"),
+            ("weights", self.weight_bytes, "scales included"),
+            ("activations", self.activation_bytes, "of the largest eager step"),
+            ("graph pool", self.graph_pool_bytes, "activations of the largest rung, shared"),
+            ("graph nodes", self.graph_node_bytes, "kept by the driver"),
+            ("KV cache", self.kv_bytes, cache),
+            ("left", self.left_bytes, "free" if self.fits else "missing: it does not fit"),
+        ]
+
+
+def capacity(
+    config: ModelConfig,
+    device: DeviceSpec | float,
+    *,
+    context: int,
+    batch: int = 1,
+    quant: str = "bf16",
+    kv_dtype: str = "bf16",
+    capture_sizes: Sequence[int] = (),
+    weights_file: int = 0,
+) -> CapacityReport:
+    """Add it all up.
+
+    `device` is a spec, or GiB of memory alone: then there is no floor, and the driver takes as much
+    as on an H200. `quant` is one of `QUANTS` or a GGUF mix, unless `weights_file` says how many
+    bytes the weights take. `capture_sizes` are the rungs of full graphs; none means eager. Raises
+    ValueError for a number below 1 and for an unknown quant or kv_dtype.
+    """
+    for name, number in (("context", context), ("batch", batch)):
+        if number < 1:
+            raise ValueError(f"{name} is {number}, expected 1 or more")
+    if not isinstance(device, DeviceSpec) and not 0 < device < 1e6:
+        raise ValueError(f"{device} GiB of memory: expected more than 0")
+    known = device if isinstance(device, DeviceSpec) else None
+    spec = known or load_spec("h200")
+    vram = known.vram_bytes if known else int(device * GIB)  # type: ignore[operator]
+
+    weights, read = stored_bytes(config, quant, weights_file)
+    per_token = kv_bytes_per_token(config, kv_dtype)
+    top = max(capture_sizes, default=0)
+    nodes = len(step_ops(config, StepShape.decode(1, 1), "fused9")) * len(capture_sizes)
+    node_bytes = nodes * spec.graph_node_bytes
+    eager, pool = activation_bytes(config, EAGER_TOKENS), step_bytes(config, top, top)
+    free = vram - spec.reserved_bytes - weights - eager - pool - node_bytes
+    room = fit(free, context, batch, per_token, logit_bytes(config))
+    must_read = read + batch * context * per_token
+    return CapacityReport(
+        context=context,
+        batch=batch,
+        vram_bytes=vram,
+        reserved_bytes=spec.reserved_bytes,
+        weight_bytes=weights,
+        activation_bytes=eager + batch * logit_bytes(config),
+        graph_pool_bytes=pool,
+        graph_node_bytes=node_bytes,
+        kv_bytes_per_token=per_token,
+        kv_bytes=batch * context * per_token,
+        left_bytes=room.left_bytes,
+        max_context=room.max_context,
+        model_context=config.max_position_embeddings,
+        max_batch=room.max_batch,
+        floor_ms=floor_ms(must_read, known.bandwidth_gb_s) if known else None,
+        copy_floor_ms=floor_ms(must_read, known.copy_bandwidth_gb_s) if known else None,
+    )
+
+
+# ---------------------------------------------------------------- parts
+
+
+def stored_bytes(config: ModelConfig, quant: str, weights_file: int = 0) -> tuple[int, int]:
+    """Bytes of weights that are held, and those of them that a step reads.
+
+    A file is taken to hold all weights in equally many bits. ValueError for an unknown quant.
+    """
+    if weights_file:
+        table = 0 if config.tie_word_embeddings else config.vocab_size * config.hidden_size
+        return weights_file, round(weights_file * (1 - table / config.num_parameters))
+    if quant in MIXES:
+        return file_bytes(config, quant), read_of_mix(config, quant)
+    if quant not in QUANTS:
+        raise ValueError(f"quant {quant!r}: expected one of {', '.join([*QUANTS, *MIXES])}")
+    return weight_bytes(config, quant), read_bytes(config, quant)
+
+
+def tensor_bytes(config: ModelConfig, quant: str = "bf16") -> dict[str, float]:
+    """What each tensor of the checkpoint takes on the card, its scales included: name -> bytes.
+
+    The tensors are those of `tensor_shapes`. The layers' matrices, and nothing else, are stored as
+    the quant says (`QUANTS`). The rest is plain: as wide as the quant for "bf16", "fp16" and
+    "fp32", which apply to everything, and `config.dtype_bytes` a number for the others. Raises
+    ValueError for an unknown quant.
+    """
+    if quant not in QUANTS:
+        raise ValueError(f"quant {quant!r}: expected one of {', '.join(QUANTS)}")
+    kind = QUANTS[quant]
+    plain = kind.bits // 8 if kind.bits >= 16 else config.dtype_bytes
+    taken: dict[str, float] = {}
+    for name, shape in tensor_shapes(config).items():
+        in_a_layer = name not in (EMBED, FINAL_NORM, LM_HEAD)
+        if in_a_layer and len(shape) == 2:
+            taken[name] = kind.matrix_bytes(*shape)
+        else:
+            taken[name] = math.prod(shape) * plain
+    return taken
+
+
+def decode_bytes(
+    config: ModelConfig, contexts: Sequence[int], quant: str = "bf16", kv_dtype: str = "bf16"
+) -> DecodeBytes:
+    """What a decode step of these requests must read, whatever the engine.
+
+    `contexts`: how many tokens of each request are in the cache. `weights`: the tensors that are
+    multiplied or added, each read once. Of an embedding that is not also the head a step reads a
+    few rows, which count as nothing. `cache`: the keys and the values of every token, in all
+    layers, in `kv_dtype` (`KV_DTYPE_BYTES`), which has nothing to do with the weights' quant.
+    Contexts may be empty: then no cache is read. Both are whole numbers of bytes, rounded at the
+    end. Raises ValueError for an unknown quant or kv_dtype.
+    """
+    if kv_dtype not in KV_DTYPE_BYTES:
+        raise ValueError(f"kv_dtype {kv_dtype!r}: expected one of {', '.join(KV_DTYPE_BYTES)}")
+    tensors = tensor_bytes(config, quant)
+    if not config.tie_word_embeddings:
+        del tensors[EMBED]
+    a_token = 2 * config.num_layers * config.kv_size * KV_DTYPE_BYTES[kv_dtype]
+    return DecodeBytes(round(sum(tensors.values())), sum(contexts) * a_token)
+
+
+def fit(free_bytes: int, context: int, batch: int, per_token: int, per_request: int) -> Fit:
+    """What fits into the bytes that are free for requests; they may be below 0.
+
+    A request takes `per_token` bytes of cache for every token of its context, and `per_request`
+    whatever its length. The limits are the largest whole numbers that still fit; what fits exactly
+    fits; 0 when not even one does.
+    """
+    a_request = context * per_token + per_request
+    return Fit(
+        left_bytes=free_bytes - batch * a_request,
+        max_batch=max(0, free_bytes // a_request),
+        max_context=max(0, (free_bytes - per_request) // per_token),
+    )
+
+
+def weight_bytes(config: ModelConfig, quant: str = "bf16") -> int:
+    """Bytes of all weights; a tied head counts once. ValueError for an unknown quant."""
+    return round(sum(tensor_bytes(config, quant).values()))
+
+
+def read_bytes(config: ModelConfig, quant: str = "bf16") -> int:
+    """Bytes of weights that a step reads, whatever its batch."""
+    return decode_bytes(config, [], quant).weights
+
+
+def kv_bytes_per_token(config: ModelConfig, kv_dtype: str = "bf16") -> int:
+    """Bytes of one token's cache, which every later step reads. ValueError for an unknown one."""
+    return decode_bytes(config, [1], kv_dtype=kv_dtype).cache
+
+
+def step_read_bytes(
+    config: ModelConfig, contexts: Sequence[int], quant: str = "bf16", kv_dtype: str = "bf16"
+) -> int:
+    """All that a decode step of these requests must read: `decode_bytes`, added up."""
+    return sum(decode_bytes(config, contexts, quant, kv_dtype))
+
+
+def activation_bytes(config: ModelConfig, num_tokens: int) -> int:
+    """The most that is alive at once in a forward pass, without the logits.
+
+    For each token that is the residual, a normalised row, and the widest buffers needed together:
+    gate, up and their product, or q, k, v and the output of attention.
+    """
+    c = config
+    widest = max(3 * c.intermediate_size, 2 * c.q_size + 2 * c.kv_size)
+    return num_tokens * (2 * c.hidden_size + widest) * c.dtype_bytes
+
+
+def step_bytes(config: ModelConfig, num_tokens: int, num_reqs: int) -> int:
+    """What a step holds beside weights and KV cache: activations, and logits of its requests."""
+    return activation_bytes(config, num_tokens) + num_reqs * logit_bytes(config)
+
+
+def logit_bytes(config: ModelConfig) -> int:
+    """Logits of one request, and a float32 copy of them to sample from."""
+    return config.vocab_size * (config.dtype_bytes + 4)
+
+
+def floor_ms(bytes_read: float, bandwidth_gb_s: float) -> float:
+    """The least time of a step that reads these bytes, in ms. 1 GB is 1e9 bytes."""
+    return bytes_read / (bandwidth_gb_s * 1e6)  # 1 GB/s is 1e6 bytes a ms

@@ -1,0 +1,155 @@
+"""ITL against batch, launched in three ways: the data behind the course's main figure.
+
+In:  a model, a device, a capture ladder, an op list, a context.
+Out: for each decode batch the rung it runs at, the step launched each way, and the floor.
+
+    curve = itl_curve(named_shape("qwen3-0.6b"), load_spec("h200"), ladder,
+                      style="fused9", context=1024, max_batch=256)
+    curve.crossover                        # 274: from here on eager is not launch-bound
+    curve.points[0].speedup                # of one full graph, at batch 1
+
+Graphs run at the rung: a full graph pads every row, logits too; a piecewise one pads only what is
+inside the graphs. Padding rows have no keys to read. Above the ladder every step is eager.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from mini_engine.dispatch.ladder import CaptureLadder
+from mini_engine.model.config import ModelConfig
+from mini_engine.step.capacity import floor_ms
+from mini_engine.step.hardware import DeviceSpec
+from mini_engine.step.oplists import StepShape, step_ops
+from mini_engine.step.payoff import crossover_batch
+from mini_engine.step.step_cost import Mode, StepTime, step_time
+from mini_engine.step.stored import Stored, as_it_is
+
+
+@dataclass(frozen=True)
+class ItlPoint:
+    """One decode batch."""
+
+    batch: int
+    rung: int | None  # None: above the ladder, where piecewise and full are eager too
+    eager: StepTime
+    piecewise: StepTime
+    full: StepTime
+    floor_us: float  # reading all weights and all keys once, as fast as this card reads
+
+    @property
+    def speedup(self) -> float:
+        """How many times as long eager takes as one full graph."""
+        return self.eager.itl_us / self.full.itl_us
+
+    @property
+    def saved(self) -> float:
+        """The share of eager's ITL that one full graph saves."""
+        return 1 - self.full.itl_us / self.eager.itl_us
+
+
+@dataclass(frozen=True)
+class ItlCurve:
+    """ITL against batch, with what it was computed for."""
+
+    shape: str
+    spec: str
+    style: str
+    context: int
+    host: str
+    engine: str
+    ladder: CaptureLadder
+    crossover: int  # the smallest batch at which eager is not launch-bound; may be off the curve
+    points: tuple[ItlPoint, ...]  # batch rising
+
+    def point(self, batch: int) -> ItlPoint:
+        """The point of one batch. Raises ValueError where the curve has none."""
+        for point in self.points:
+            if point.batch == batch:
+                return point
+        raise ValueError(f"no point at batch {batch}: the curve ends at {self.points[-1].batch}")
+
+    def finding(self) -> str:
+        """One sentence: where eager is launch-bound, and what one full graph saves of ITL."""
+        first, last = self.points[0], self.points[-1]
+        top = max((p for p in self.points if p.rung), key=lambda p: p.batch, default=first)
+        saves = f"one full graph saves {_percent(first.saved)} of ITL at batch {first.batch}"
+        if top.batch > first.batch:
+            saves += f", {_percent(top.saved)} at {top.batch}"
+        if self.crossover <= first.batch:
+            return f"Eager is never launch-bound here: {saves}"
+        if self.crossover > last.batch:
+            return f"Eager is launch-bound at every batch here: {saves}"
+        return f"Eager is launch-bound below a batch of {self.crossover}: {saves}"
+
+
+def itl_curve(
+    config: ModelConfig,
+    spec: DeviceSpec,
+    ladder: CaptureLadder,
+    *,
+    style: str,
+    context: int,
+    max_batch: int,
+    stored: Stored | None = None,
+) -> ItlCurve:
+    """From batch 1 to `max_batch`; every request has `context` tokens.
+
+    Raises ValueError for a context or a batch below 1, and for an unknown style.
+    """
+    if max_batch < 1:
+        raise ValueError(f"max_batch is {max_batch}, expected 1 or more")
+
+    def point(batch: int) -> ItlPoint:
+        keys, rung = batch * context, ladder.rung(batch)
+        eager = piecewise = full = step(StepShape.decode(batch, context), "eager")
+        if rung is not None:
+            piecewise = step(StepShape(rung, batch, keys, keys), "piecewise")
+            full = step(StepShape(rung, rung, keys, keys, batch), "full")
+        floor_us = step_floor_us(config, spec, batch, context, stored)
+        return ItlPoint(batch, rung, eager, piecewise, full, floor_us)
+
+    def step(shape: StepShape, mode: Mode) -> StepTime:
+        return step_time(step_ops(config, shape, style, stored), spec, mode, shape.served)
+
+    crossover = crossover_batch(config, spec, style, context, stored)
+    batches = _batches(max_batch, [*ladder, crossover])
+    return ItlCurve(
+        shape=config.name,
+        spec=spec.name,
+        style=style,
+        context=context,
+        host=spec.host,
+        engine=spec.engine,
+        ladder=ladder,
+        crossover=crossover,
+        points=tuple(point(batch) for batch in batches),
+    )
+
+
+def step_floor_us(
+    config: ModelConfig, spec: DeviceSpec, batch: int, context: int, stored: Stored | None = None
+) -> float:
+    """No decode step takes less: all weights and all keys are read once.
+
+    As fast as a copy, or as a matrix product where that is known to read faster.
+    """
+    stored = stored or as_it_is(config)
+    kv_bytes = batch * context * stored.kv_bytes_per_token(config)
+    fastest_gb_s = max(spec.copy_bandwidth_gb_s, spec.product_gb_s, spec.attention_gb_s)
+    return 1e3 * floor_ms(stored.read + kv_bytes, fastest_gb_s)
+
+
+# ---------------------------------------------------------------- parts
+
+
+def _batches(max_batch: int, corners: Iterable[int]) -> list[int]:
+    """Every batch up to 512, some of those above, and both sides of each corner."""
+    sides = {side for corner in corners for side in (corner, corner + 1) if side <= max_batch}
+    doublings = {2**k for k in range(max_batch.bit_length())}
+    return sorted({*range(1, max_batch + 1, 1 + max_batch // 513), max_batch, *sides, *doublings})
+
+
+def _percent(share: float) -> str:
+    return f"{share:.0%}" if abs(share) >= 0.1 else f"{share:.1%}"

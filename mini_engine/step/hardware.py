@@ -1,0 +1,165 @@
+"""A step is card x host x engine: three files of figures, put together for one prediction.
+
+In:  the names of a card ("h200"), a host ("server"), an engine ("vllm"), or paths of their files.
+Out: a frozen `DeviceSpec` of bare numbers, which can also say where each of them comes from.
+
+    spec = load_spec("h200", host="desktop-2025", engine="transformers")
+    spec.cpu_op_us                    # the engine's work for one kernel, at the speed of this host
+    spec.source("cpu_op_us")          # "engine transformers, kernel_ops: ... x host ..."
+
+Cards are in `cards/`, hosts in `hosts/`, engines in `engines/`; `figures.py` says which figure
+belongs to which. An engine's CPU work is counted in ops of the host, so a slower host slows every
+engine.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from mini_engine.step.figures import Figure, Sheet, load_sheet, names
+
+DEFAULT_ENGINE = "vllm"
+
+
+@dataclass(frozen=True)
+class DeviceSpec:
+    """One card, the host that feeds it, and the engine that runs on both.
+
+    Times are in µs unless the name says otherwise.
+    """
+
+    name: str  # of the card
+    host: str
+    engine: str
+    ops: str  # how the engine cuts a step into kernels: a style of `oplists`
+    vram_bytes: int
+    bandwidth_gb_s: float  # of the card's memory, by the datasheet
+    copy_bandwidth_gb_s: float  # what a copy reaches
+    link_gb_s: float  # what a copy between pinned host memory and the card reaches, each way
+    product_gb_s: float  # what a matrix product of few rows reaches
+    attention_gb_s: float  # what attention reaches when it reads the KV cache
+    peak_tflops: float  # dense bf16, fp32 accumulate, by the datasheet
+    product_tflops: float  # what a large matrix product reaches
+    sm_count: int
+    cpu_op_us: float  # CPU: issue one kernel from the engine's Python, the launch included
+    live_op_us: float  # CPU: the same for an op between two pieces, its metadata included
+    cpu_launch_us: float  # CPU: one raw kernel launch, no framework
+    stream_gap_us: float  # GPU: from kernel to kernel in a stream; an empty one takes no more
+    graph_gap_us: float  # GPU: the same between two nodes of a graph
+    pdl_saves_us: float  # GPU: what PDL takes off that; 0 on a card without PDL
+    kernel_floor_us: float  # GPU: ramp-up and drain of a kernel that moves anything
+    graph_launch_us: float  # CPU: launch a graph of any size ...
+    graph_node_ns: float  # ... and this much more for each of its nodes (ns)
+    queue_depth: int  # launches that may be outstanding before the CPU blocks
+    copy_us: float  # CPU: start one small copy from the host
+    sync_us: float  # CPU: read a small result back once the GPU is done
+    host_step_us: float  # CPU: an engine between two steps, while the GPU waits
+    ahead_us: float  # CPU: an engine between two steps, beside the GPU (scheduling ahead)
+    request_us: float  # CPU: what each request of the batch adds to it
+    capture_node_us: float  # CPU: record one node, on top of issuing the op
+    instantiate_node_us: float  # CPU: make one recorded node ready to launch
+    graph_node_bytes: int  # driver memory that one node holds
+    reserved_bytes: int  # taken before the first tensor: CUDA context, libraries
+    missed: Mapping[str, float] = field(default_factory=dict, compare=False, repr=False)
+    sheets: Mapping[str, Sheet] = field(default_factory=dict, compare=False, repr=False)
+
+    def interval(self, itl: float, mode: str) -> tuple[float, float]:
+        """An interval around a predicted ITL, for a step launched in this mode: NONE, PIECEWISE or
+        FULL.
+
+        As wide as the one that held 80% of the measured steps when their source was left out of the
+        fit. A factor of two to either side where no such width is known.
+        """
+        factor = math.exp(self.missed.get(mode, math.log(2)))
+        return itl / factor, itl * factor
+
+    def source(self, figure: str) -> str:
+        """Kind and source of one figure, or that the program has set it (`dataclasses.replace`).
+
+        Raises ValueError for a name that is not a figure.
+        """
+        if figure not in FIGURE_NAMES:
+            raise ValueError(f"no figure {figure!r}: use one of {', '.join(FIGURE_NAMES)}")
+        known = source_of(figure, self.sheets) if self.sheets else None
+        if known is None or known.value != getattr(self, figure):
+            return "set by the program: not from a file"
+        return f"{known.kind}: {known.source}"
+
+
+TEXTS = ("name", "host", "engine", "ops", "missed", "sheets")
+FIGURE_NAMES = tuple(f.name for f in fields(DeviceSpec) if f.name not in TEXTS)
+
+
+def spec_names() -> list[str]:
+    """Names of the cards that ship with the project."""
+    return names("card")
+
+
+def load_spec(
+    card: str | Path, host: str | Path | None = None, engine: str | Path | None = None
+) -> DeviceSpec:
+    """A card, a host and an engine, each by name or by the path of a file.
+
+    The engine defaults to what the card's file names, else to vLLM, and the host to the one that
+    the engine usually runs on. Raises ValueError for an unknown name or a bad file (with file and
+    figure), OSError where a file cannot be read.
+    """
+    feeds = load_sheet("card", card)
+    runs = load_sheet("engine", engine or feeds.extras["engine"] or DEFAULT_ENGINE)
+    return put_together(feeds, load_sheet("host", host or runs.texts["host"]), runs)
+
+
+def put_together(card: Sheet, host: Sheet, engine: Sheet) -> DeviceSpec:
+    """The figures of one prediction."""
+    sheets = {"card": card, "host": host, "engine": engine}
+    values: dict[str, Any] = {
+        name: math.prod(sheets[kind][figure] for kind, figure in factors)
+        for name, factors in _FACTORS.items()
+    }
+    texts = (card.name, host.name, engine.name, engine.texts["ops"])
+    missed = {mode: float(one["value"]) for mode, one in engine.extras["missed"].items()}
+    return DeviceSpec(*texts, **values, missed=missed, sheets=sheets)
+
+
+def source_of(name: str, sheets: Mapping[str, Sheet]) -> Figure:
+    """A figure of a spec as its files have it; a product says both its factors."""
+    factors = [(sheets[kind], figure) for kind, figure in _FACTORS[name]]
+    figures = [sheet.figures[figure] for sheet, figure in factors]
+    if len(figures) == 1:
+        return figures[0]
+    said = (
+        f"{figure} of {sheet.name}, {f.value:g} ({f.kind}: {f.source})"
+        for (sheet, figure), f in zip(factors, figures, strict=True)
+    )
+    return Figure(math.prod(f.value for f in figures), "derived", " x ".join(said))
+
+
+_OF_CARD = (
+    "vram_bytes", "bandwidth_gb_s", "copy_bandwidth_gb_s", "link_gb_s", "peak_tflops", "sm_count",
+    "stream_gap_us", "graph_gap_us", "pdl_saves_us", "queue_depth", "graph_node_bytes",
+    "reserved_bytes",
+)  # fmt: skip
+_OF_HOST = (
+    "graph_launch_us", "graph_node_ns", "copy_us", "sync_us",
+    "capture_node_us", "instantiate_node_us",
+)  # fmt: skip
+_OP = ("host", "op_us")
+# Each figure of a spec, and the figures of the files that it is, or whose product it is.
+_FACTORS: Mapping[str, tuple[tuple[str, str], ...]] = {
+    **{name: (("card", name),) for name in _OF_CARD},
+    **{name: (("host", name),) for name in _OF_HOST},
+    "kernel_floor_us": (("engine", "kernel_floor_us"),),
+    "cpu_launch_us": (("host", "launch_us"),),
+    "product_gb_s": (("card", "bandwidth_gb_s"), ("card", "product_share")),
+    "attention_gb_s": (("card", "bandwidth_gb_s"), ("engine", "attention_share")),
+    "product_tflops": (("card", "peak_tflops"), ("card", "peak_share")),
+    "cpu_op_us": (("engine", "kernel_ops"), _OP),
+    "live_op_us": (("engine", "live_ops"), _OP),
+    "host_step_us": (("engine", "step_ops"), _OP),
+    "ahead_us": (("engine", "ahead_ops"), _OP),
+    "request_us": (("engine", "request_ops"), _OP),
+}

@@ -1,0 +1,224 @@
+"""Fit the figures that nobody publishes to the decode steps that somebody has measured.
+
+In:  points, the sheets of cards, hosts and engines, and the table in `parameters.py`.
+Out: `Fit`: a value and a 90% interval for each parameter, and which of them the data cannot
+     separate.
+
+    fit = fit_points(points, sheets, parameters(sheets))
+    fit.sheets                         # the sheets with the fitted values in them
+    left_out(points, fit)              # each source predicted by a fit that has not seen it
+
+Every parameter is a positive figure. It has a prior, which is what was published about it or else
+what is usual, and a spread around that. With theta = log(value / prior) / spread, the fit minimises
+
+    sum over points of huber(log(predicted / measured) / sigma) + sum of theta^2 / 2
+
+by Gauss-Newton steps with Levenberg's damping. Sigma is 4, 8 or 20%, depending on how sure a point
+is. The n points of one source together count as much as sqrt(n) points, since they share a machine.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mini_engine.model.config import SHAPES
+from mini_engine.step.fast_step import FastStep
+from mini_engine.step.oplists import StepShape
+from mini_engine.validate.published import USUAL_HOST, Point, Sheets, predicted_ms
+
+SIGMA = {"high": 0.04, "medium": 0.08, "low": 0.20}
+HUBER = 1.5  # beyond so many sigmas a point pulls with constant force
+Z90 = 1.645
+STEPS = 30
+LEFT_OUT_STEPS = 5  # from the full fit on
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One number to fit. It may stand in several files: `where` has a (kind, name) for each."""
+
+    name: str
+    figure: str
+    where: tuple[tuple[str, str], ...]
+    prior: float
+    spread: float  # of the log
+    why: str  # where the prior comes from
+    top: float = math.inf
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What a fit found. Parameters in the order of `parameters`."""
+
+    parameters: tuple[Parameter, ...]
+    theta: NDArray[np.float64]
+    covariance: NDArray[np.float64]
+    sheets: Sheets
+
+    def value(self, index: int) -> float:
+        parameter = self.parameters[index]
+        return _value(parameter, float(self.theta[index]))
+
+    def interval(self, index: int) -> tuple[float, float]:
+        """90%, from the curvature at the end of the fit."""
+        half = Z90 * math.sqrt(self.covariance[index, index])
+        low, high = (self.theta[index] + sign * half for sign in (-1, 1))
+        return _value(self.parameters[index], low), _value(self.parameters[index], high)
+
+    def told_by_data(self, index: int) -> float:
+        """0: the data say nothing, the prior stands; 1: the data alone decide."""
+        return max(0.0, 1 - float(self.covariance[index, index]))
+
+    def inseparable(self, above: float = 0.9) -> list[tuple[str, str, float]]:
+        """Pairs of parameters that the data cannot tell apart, with their correlation."""
+        sd = np.sqrt(np.diag(self.covariance))
+        correlation = self.covariance / np.outer(sd, sd)
+        return [
+            (a.name, b.name, float(correlation[i, j]))
+            for i, a in enumerate(self.parameters)
+            for j, b in enumerate(self.parameters)
+            if i < j and abs(correlation[i, j]) > above
+        ]
+
+
+def hosts_to_fit(points: Sequence[Point], sheets: Sheets) -> Sheets:
+    """The sheets with a host for each machine whose CPU some point waited for."""
+    words = {
+        point.host
+        for point in points
+        if point.host not in sheets.host_of and sheets.engine_of[point.cls][1] != "full"
+    }
+    usual = sheets.hosts[USUAL_HOST]["op_us"]
+    return sheets.with_hosts(dict.fromkeys(sorted(words), usual))
+
+
+def fit_points(
+    points: Sequence[Point],
+    sheets: Sheets,
+    parameters: Sequence[Parameter],
+    start: NDArray[np.float64] | None = None,
+    steps: int = STEPS,
+) -> Fit:
+    """Fit all parameters to the points. Raises ValueError for no points."""
+    if not points:
+        raise ValueError("nothing to fit: no point is left")
+    problem = _Problem(points, sheets, tuple(parameters))
+    theta = np.zeros(len(parameters)) if start is None else start.copy()
+    residuals, damping = problem.residuals(theta), 1e-2
+    for _ in range(steps):
+        jacobian = problem.jacobian(theta, residuals)
+        weights = np.minimum(1, HUBER / np.maximum(np.abs(residuals), 1e-12)) * problem.counts
+        normal = (jacobian.T * weights) @ jacobian + np.eye(len(theta))
+        gradient = (jacobian.T * weights) @ residuals + theta
+        step = np.linalg.solve(normal + damping * np.diag(np.diag(normal)), -gradient)
+        tried = problem.residuals(theta + step)
+        before, after = problem.loss(residuals, theta), problem.loss(tried, theta + step)
+        if after < before:
+            theta, residuals, damping = theta + step, tried, damping / 4
+            if before - after < 1e-5 * before:
+                break
+        else:
+            damping *= 8
+            if damping > 1e8:
+                break
+    covariance = np.linalg.inv(normal)
+    return Fit(problem.parameters, theta, covariance, problem.sheets_at(theta))
+
+
+def left_out(
+    points: Sequence[Point], fit: Fit, progress: Callable[[], None] = lambda: None
+) -> dict[str, float]:
+    """For each point, the prediction in ms of a fit that has not seen its source."""
+    found = {}
+    for source in sorted({point.source for point in points}):
+        others = [point for point in points if point.source != source]
+        if not others:
+            continue
+        without = fit_points(others, fit.sheets, fit.parameters, fit.theta, LEFT_OUT_STEPS).sheets
+        seen = {point.host for point in others}
+        for point in points:
+            if point.source == source:
+                host = None if point.host in seen else without.usual_host(point)
+                found[point.id] = predicted_ms(point, without, host)
+        progress()
+    return found
+
+
+class _Problem:
+    """The points as residuals of theta. A derivative is taken only where a parameter has a say."""
+
+    def __init__(
+        self, points: Sequence[Point], sheets: Sheets, parameters: tuple[Parameter, ...]
+    ) -> None:
+        self.points, self.sheets, self.parameters = list(points), sheets, parameters
+        per_source: dict[str, int] = {}
+        for point in points:
+            per_source[point.source] = per_source.get(point.source, 0) + 1
+        self.counts = np.array([1 / math.sqrt(per_source[point.source]) for point in points])
+        self.sigma = np.array([SIGMA.get(point.confidence, 0.06) for point in points])
+        self.moved = [self._moved_by(parameter) for parameter in parameters]
+        self.steps = [
+            FastStep(
+                SHAPES[point.model], StepShape.decode(point.batch, point.context),
+                engine.texts["ops"], mode,
+            )
+            for point in points
+            for engine, mode in [sheets.engine_of[point.cls]]
+        ]  # fmt: skip
+
+    def _moved_by(self, parameter: Parameter) -> list[int]:
+        moved = []
+        for index, point in enumerate(self.points):
+            engine, _ = self.sheets.engine_of[point.cls]
+            host = self.sheets.host_of.get(point.host) or self.sheets.usual_host(point)
+            uses = {("card", point.card), ("host", host.name), ("engine", engine.name)}
+            if uses & set(parameter.where):
+                moved.append(index)
+        return moved
+
+    def sheets_at(self, theta: NDArray[np.float64]) -> Sheets:
+        sheets = self.sheets
+        for parameter, t in zip(self.parameters, theta, strict=True):
+            for kind, name in parameter.where:
+                value = _value(parameter, float(t))
+                sheets = sheets.with_figure(kind, name, parameter.figure, value)
+        return sheets
+
+    def residuals(
+        self, theta: NDArray[np.float64], which: Sequence[int] | None = None
+    ) -> NDArray[np.float64]:
+        sheets = self.sheets_at(theta)
+        chosen = range(len(self.points)) if which is None else which
+        return np.array(
+            [
+                math.log(self._itl_ms(i, sheets) / self.points[i].itl_ms) / self.sigma[i]
+                for i in chosen
+            ]
+        )
+
+    def _itl_ms(self, index: int, sheets: Sheets) -> float:
+        spec, _, _ = sheets.spec(self.points[index])
+        return self.steps[index].itl_us(spec) / 1e3
+
+    def jacobian(self, theta: NDArray[np.float64], at: NDArray[np.float64]) -> NDArray[np.float64]:
+        found = np.zeros((len(self.points), len(theta)))
+        for column, moved in enumerate(self.moved):
+            if moved:
+                nudged = theta.copy()
+                nudged[column] += 0.02
+                found[moved, column] = (self.residuals(nudged, moved) - at[moved]) / 0.02
+        return found
+
+    def loss(self, residuals: NDArray[np.float64], theta: NDArray[np.float64]) -> float:
+        size = np.abs(residuals)
+        huber = np.where(size < HUBER, size**2 / 2, HUBER * size - HUBER**2 / 2)
+        return float((huber * self.counts).sum() + (theta**2).sum() / 2)
+
+
+def _value(parameter: Parameter, theta: float) -> float:
+    return min(parameter.prior * math.exp(parameter.spread * theta), parameter.top)

@@ -1,0 +1,186 @@
+"""Decode steps that others have measured, and what the model says of each.
+
+In:  a file of points: a JSON list with an object for each, as in `published/decode_points.json`.
+Out: `Point`s, and the prediction of each, on the card, host and engine that the point itself names.
+
+    sheets = Sheets.shipped()
+    points, unknown = read_points(SHIPPED_POINTS, sheets)
+    predicted_ms(points[0], sheets)
+
+A point whose card, model or class is not known is left out, and a line of `unknown` says so.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from mini_engine.files import read_json
+from mini_engine.model.config import SHAPES
+from mini_engine.step.figures import Figure, Sheet, load_sheet, names
+from mini_engine.step.formats import FORMATS, PUBLISHED, stored_as
+from mini_engine.step.hardware import DeviceSpec, put_together
+from mini_engine.step.oplists import StepShape
+from mini_engine.step.step_cost import Mode
+from mini_engine.step.step_model import StepModel
+
+SHIPPED_POINTS = Path(__file__).parent / "published" / "decode_points.json"
+QUANTISED_POINTS = SHIPPED_POINTS.with_name("quantised_points.json")  # in no fit
+KEPT = SHIPPED_POINTS.with_name("fit.json")  # what `validate --fit` found
+USUAL_HOST = "server"
+LEAST_MS = 1e-6  # of a step: a nanosecond
+LAUNCHES: dict[str, Mode] = {"NONE": "eager", "PIECEWISE": "piecewise", "FULL": "full"}
+
+
+@dataclass(frozen=True)
+class Point:
+    """One measured decode step."""
+
+    id: str
+    cls: str  # the engine and how it launches: "vLLM eager"; `class` in the file
+    model: str
+    card: str
+    batch: int
+    context: int  # tokens of each request, the new one included
+    itl_ms: float
+    host: str  # whose machine: the source's name, where nothing better is known
+    source: str
+    confidence: str = "high"
+    quant: str | None = None  # a name of `formats`; None: as the model is
+
+
+@dataclass(frozen=True)
+class Sheets:
+    """All cards, hosts and engines, by name."""
+
+    cards: Mapping[str, Sheet]
+    hosts: Mapping[str, Sheet]
+    engines: Mapping[str, Sheet]
+
+    @classmethod
+    def shipped(cls) -> Sheets:
+        """Those that ship with the project, and the hosts whose speed the last fit found."""
+        kinds = ("card", "host", "engine")
+        sheets = cls(*({name: load_sheet(kind, name) for name in names(kind)} for kind in kinds))
+        return sheets.with_hosts(json.loads(KEPT.read_text(encoding="utf-8"))["hosts"])
+
+    def with_hosts(self, op_us: Mapping[str, float]) -> Sheets:
+        """The same, with a host for each of these words: the usual one at a speed of its own."""
+        usual = self.hosts[USUAL_HOST]
+        said = "python -m mini_engine validate --fit"
+        made = {
+            word: replace(
+                usual,
+                name=word,
+                extras={"sources": [word]},
+                figures={**usual.figures, "op_us": Figure(speed, "fitted", said)},
+            )
+            for word, speed in op_us.items()
+        }
+        return replace(self, hosts={**self.hosts, **made})
+
+    @cached_property
+    def engine_of(self) -> Mapping[str, tuple[Sheet, Mode]]:
+        """Class of a point -> its engine, and how that launches."""
+        return {
+            words: (sheet, LAUNCHES[mode])
+            for sheet in self.engines.values()
+            for words, mode in sheet.extras["classes"].items()
+        }
+
+    @cached_property
+    def host_of(self) -> Mapping[str, Sheet]:
+        """Host of a point -> its file."""
+        return {word: s for s in self.hosts.values() for word in s.extras["sources"] or ()}
+
+    def usual_host(self, point: Point) -> Sheet:
+        """The host that the point's engine usually runs on."""
+        return self.hosts[self.engine_of[point.cls][0].texts["host"]]
+
+    def spec(self, point: Point, host: Sheet | None = None) -> tuple[DeviceSpec, Mode, bool]:
+        """The spec and mode that predict a point, and whether its host is known. A host that is not
+        is taken for the one that the engine usually runs on."""
+        engine, mode = self.engine_of[point.cls]
+        known = host or self.host_of.get(point.host)
+        feeds = known or self.usual_host(point)
+        return put_together(self.cards[point.card], feeds, engine), mode, known is not None
+
+    def complaint(self, point: Point) -> str | None:
+        """One line that names what is not known of a point, or None."""
+        for what, word, known in (
+            ("card", point.card, self.cards),
+            ("model", point.model, SHAPES),
+            ("engine", point.cls, self.engine_of),
+        ):
+            if word not in known:
+                return f"{point.id}: no {what} {word!r}, known are {', '.join(sorted(known))}"
+        if point.quant and point.quant not in (*FORMATS, *PUBLISHED):
+            names = ", ".join([*FORMATS, *PUBLISHED])
+            return f"{point.id}: no quant {point.quant!r}, known are {names}"
+        return None
+
+    def with_figure(self, kind: str, name: str, figure: str, value: float) -> Sheets:
+        """The same, with another value of one figure."""
+        field = f"{kind}s"
+        sheets: Mapping[str, Sheet] = getattr(self, field)
+        sheet = sheets[name]
+        figures = {**sheet.figures, figure: replace(sheet.figures[figure], value=value)}
+        changed = {**sheets, name: replace(sheet, figures=figures)}
+        return replace(self, **{field: changed})
+
+
+def predicted_ms(point: Point, sheets: Sheets, host: Sheet | None = None) -> float:
+    """The ITL that the model predicts for a point, which the sheets must know."""
+    spec, mode, _ = sheets.spec(point, host)
+    config, shape = SHAPES[point.model], StepShape.decode(point.batch, point.context)
+    stored = stored_as(config, point.quant)
+    return StepModel(config, spec, spec.ops, stored).itl_us(mode, shape) / 1e3
+
+
+def read_points(path: Path, sheets: Sheets) -> tuple[list[Point], list[str]]:
+    """The points that the sheets know, and a line for each that they do not.
+
+    Raises ValueError, naming file, point and field, for what is no file of points.
+    """
+    data = read_json(path)
+    if not isinstance(data, list) or not data:
+        raise ValueError(f"{path}: expected a list of points")
+    points = [_point(item, f"{path}: point {n}") for n, item in enumerate(data, start=1)]
+    numbers: dict[str, int] = {}
+    for n, point in enumerate(points, start=1):
+        first = numbers.setdefault(point.id, n)
+        if first != n:
+            raise ValueError(f"{path}: points {first} and {n} have one id, {point.id!r:.40}")
+    complaints = [sheets.complaint(point) for point in points]
+    known = [p for p, complaint in zip(points, complaints, strict=True) if complaint is None]
+    return known, [complaint for complaint in complaints if complaint]
+
+
+def _point(item: Any, where: str) -> Point:
+    if not isinstance(item, dict):
+        raise ValueError(f"{where} is {item!r}, expected an object")
+    texts: dict[str, Any] = {}
+    for name in ("id", "class", "model", "gpu", "source"):
+        texts[name] = item.get(name)
+        if not isinstance(texts[name], str) or not texts[name]:
+            raise ValueError(f"{where}: {name} is {texts[name]!r}, expected words")
+    numbers: dict[str, Any] = {}
+    for name, whole in (("batch", True), ("context", True), ("itl_ms", False)):
+        value: Any = item.get(name)
+        fits = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
+        kind, least = ("a whole number", 0) if whole else ("a number", LEAST_MS)
+        if not fits or not least < value < 1e9:
+            raise ValueError(
+                f"{where} ({texts['id']}): {name} is {value!r:.40}, expected {kind} above "
+                f"{least:g} and below 10^9"
+            )
+        numbers[name] = value
+    return Point(
+        texts["id"], texts["class"], texts["model"].lower(), texts["gpu"].lower(),
+        **numbers, host=str(item.get("host") or texts["source"]), source=texts["source"],
+        confidence=str(item.get("confidence") or "high"), quant=item.get("quant"),
+    )  # fmt: skip

@@ -1,0 +1,326 @@
+"""The compiled model writes what the plain one does: fresh, from the cache, in piecewise graphs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+from hypothesis import given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+from torch.fx import Graph, GraphModule, symbolic_trace  # noqa: E402
+from torch.nn import functional  # noqa: E402
+
+from labs.lab21_compile_backend import backend as backend_room  # noqa: E402
+from labs.lab21_compile_backend import measure  # noqa: E402
+from labs.lab21_compile_backend.backend import CompiledModel, static_tensors  # noqa: E402
+from labs.lab21_compile_backend.cache import Cache  # noqa: E402
+from labs.lab21_compile_backend.split import is_attention  # noqa: E402
+from labs.lab21_compile_backend.written import read, written  # noqa: E402
+from mini_engine.cuda.attention import HostAttention  # noqa: E402
+from mini_engine.cuda.graphs.backend import graphs_for  # noqa: E402
+from mini_engine.cuda.inputs import StaticInputs  # noqa: E402
+from mini_engine.cuda.model import KVCache, Model  # noqa: E402
+from mini_engine.cuda.runner import TorchRunner  # noqa: E402
+from mini_engine.cuda.weights import Weights, load_weights, random_weights  # noqa: E402
+from mini_engine.dispatch.dispatcher import GraphDispatcher  # noqa: E402
+from mini_engine.engine.batch import Request, SchedulerLimits  # noqa: E402
+from mini_engine.engine.engine import Engine  # noqa: E402
+from mini_engine.engine.generation import SHIPPED  # noqa: E402
+from mini_engine.model.config import ModelConfig  # noqa: E402
+from tests.support.torch_helpers import (  # noqa: E402
+    CPU,
+    FAMILIES,
+    LIMITS,
+    batch_of,
+    step,
+    tiny_weights,
+    warm_model,
+)
+
+
+@pytest.fixture(autouse=True)
+def inference() -> Iterator[None]:
+    with torch.inference_mode():
+        yield
+
+
+def nothing(_: str) -> None:
+    """No line is expected."""
+    raise AssertionError(_)
+
+
+def compiled(weights: Weights, folder: Path | None = None, **options: bool) -> CompiledModel:
+    store = Cache(folder, nothing) if folder else None
+    return CompiledModel(weights, warm_model(weights).cache, store=store, **options)
+
+
+def same_step(model: CompiledModel, chunks: list[tuple[int, int]]) -> bool:
+    """Whether logits and cache of a step are those of the plain model, bit for bit: eager pieces
+    run the same ops on the same rows, and the op of the pass the same sums in the same order."""
+    plain, batch = warm_model(model.weights), batch_of(chunks)
+    attention = HostAttention.of(batch, LIMITS.block_size)
+    caches = [(*one.cache.keys, *one.cache.values) for one in (plain, model)]
+    for warm, mine in zip(*caches, strict=True):
+        mine.copy_(warm)
+    sizes = batch.num_tokens, batch.num_reqs
+    wanted, written = (step(one, batch, attention, *sizes)[0] for one in (plain, model))
+    equal = [torch.equal(one, other) for one, other in zip(*caches, strict=True)]
+    return torch.equal(wanted, written) and all(equal)
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache that a first start of the tiny model has filled."""
+    folder = tmp_path_factory.mktemp("compiled")
+    with torch.inference_mode():
+        first = compiled(tiny_weights(), folder)
+        assert same_step(first, [(3, 1), (0, 4)])
+        assert same_step(first, [(5, 1)])
+    assert [(s.tokens, s.from_cache, s.pieces, s.attentions) for s in first.starts] == [
+        ("T", False, 3, 2),
+        ("1", False, 3, 2),
+    ]
+    return folder
+
+
+@pytest.fixture(scope="module")
+def second(kept: Path) -> CompiledModel:
+    return compiled(tiny_weights(), kept)
+
+
+@contextmanager
+def no_trace() -> Iterator[None]:
+    """Dynamo and the cut, which comes after the pass, are not there."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("traced")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "compile", refuse)
+        patch.setattr(backend_room, "split", refuse)
+        yield
+
+
+# A quarter of the profile's examples: a batch has few kinds of shapes.
+@settings(max_examples=settings.default.max_examples // 4)
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(1, 4)), min_size=1, max_size=4))
+def test_a_second_start_traces_nothing_and_serves_every_number_of_tokens(
+    second: CompiledModel, chunks: list[tuple[int, int]]
+) -> None:
+    with no_trace(), torch.inference_mode():
+        assert same_step(second, chunks)
+    for start in second.starts:
+        assert (start.from_cache, start.matches, set(start.seconds)) == (True, 3, {"load"})
+    assert len(second.starts) <= 2  # one token, or more
+
+
+def test_other_weights_of_the_same_shapes_run_the_same_file(kept: Path) -> None:
+    """Weights are inputs of a graph, so none are in the cache, and none can be the wrong ones."""
+    weights = random_weights(tiny_weights().config, CPU, torch.float32, seed=9)
+    with no_trace():
+        assert same_step(compiled(weights, kept), [(2, 1), (0, 3)])
+
+
+def test_a_deeper_model_compiles_no_piece_that_another_left(kept: Path) -> None:
+    """First, middle and last piece are the same for any number of layers."""
+    config = replace(tiny_weights().config, num_layers=4)
+    model = compiled(random_weights(config, CPU, torch.float32, seed=3), kept)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(backend_room, "compiled", None)
+        assert same_step(model, [(2, 1), (0, 3)])
+    (start,) = model.starts
+    assert (start.from_cache, start.pieces, start.distinct, start.attentions) == (False, 5, 3, 4)
+
+
+def test_another_family_compiles_too_and_without_the_pass() -> None:
+    """Qwen2.5: a bias, no norms of q and k."""
+    weights = random_weights(FAMILIES["qwen2"], CPU, torch.float32, seed=4)
+    model = compiled(weights, passes=False)
+    assert same_step(model, [(4, 1), (0, 5)])
+    assert (model.starts[0].matches, model.starts[0].distinct) == (0, 3)
+
+
+def test_a_second_size_does_not_trace_again_and_another_dtype_does(kept: Path) -> None:
+    model = compiled(tiny_weights(), kept)
+    for chunks in ([(0, 2)], [(0, 7)], [(1, 1), (2, 1), (3, 1)]):
+        assert same_step(model, chunks)
+    assert len(model.starts) == 1
+    batch = batch_of([(1, 1), (0, 3)])
+    attention = HostAttention.of(batch, LIMITS.block_size)
+    inputs = StaticInputs(LIMITS, 8, CPU).fill(batch, batch.num_tokens, batch.num_reqs)
+    model.store = None
+    wide = replace(inputs, slot_mapping=inputs.slot_mapping.long())
+    assert torch.equal(model.body(inputs, attention), model.body(wide, attention))
+    assert [start.from_cache for start in model.starts] == [True, False]
+
+
+def test_a_model_that_asks_how_many_tokens_there_are_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plain = Model.product
+
+    def asking(self: Model, x: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
+        return plain(self, x * 2 if len(x) > 3 else x, *rest)
+
+    monkeypatch.setattr(Model, "product", asking)
+    with pytest.raises(ValueError, match="asks for its number of tokens"):
+        same_step(compiled(tiny_weights()), [(0, 5)])
+
+
+def test_what_a_trace_depends_on_is_in_its_key(kept: Path) -> None:
+    weights = tiny_weights()
+    model = compiled(weights, kept)
+    kind = backend_room.signature(
+        {name: torch.ones(3, dtype=torch.int32) for name in backend_room.STEP}
+    )
+    keys = {model.key(kind), compiled(weights, kept, passes=False).key(kind)}
+    other = random_weights(replace(weights.config, hidden_size=24), CPU, torch.float32, seed=2)
+    keys.add(compiled(other, kept).key(kind))
+    eps = replace(weights, config=replace(weights.config, rms_norm_eps=1e-5))
+    keys.add(compiled(eps, kept).key(kind))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(backend_room, "versions", lambda: ("another torch",))
+        keys.add(model.key(kind))
+    assert len(keys) == 5
+    assert compiled(weights, kept).key(kind) in keys
+
+
+def test_quantised_weights_and_a_compiler_that_is_not_there_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    weights = tiny_weights()
+    with pytest.raises(ValueError, match="quantised"):
+        compiled(weights.as_quantized("int8"))
+    cache = warm_model(weights).cache
+    with pytest.raises(ValueError, match="'best': expected one of eager, inductor"):
+        CompiledModel(weights, cache, compiler="best")
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    monkeypatch.setattr("shutil.which", lambda _: None)
+    with pytest.raises(ValueError, match="no no-such-compiler or clang"):
+        CompiledModel(weights, cache, compiler="inductor")
+
+
+def test_the_trained_checkpoint_writes_the_same_text_through_piecewise_graphs() -> None:
+    """Random prompts, rungs that pad; plain and eager against compiled pieces, captured."""
+    config = ModelConfig.from_folder(SHIPPED)
+    weights = load_weights(config, SHIPPED, CPU, torch.float32)
+    limits = SchedulerLimits(
+        max_num_seqs=4, max_num_batched_tokens=16, num_blocks=33, block_size=8, max_model_len=64
+    )
+    generator = torch.Generator().manual_seed(5)
+    requests = [
+        Request(str(i), torch.randint(3, 400, (n,), generator=generator).tolist(), 6)
+        for i, n in enumerate((3, 11, 1, 20, 7))
+    ]
+
+    def texts(mode: str, model: type[Model]) -> tuple[dict[str, tuple[int, ...]], Model]:
+        cache = KVCache.allocate(config, limits.num_blocks, limits.block_size, CPU, torch.float32)
+        dispatcher = GraphDispatcher(mode, (3, 8, 16), limits.max_num_seqs)
+        runner = TorchRunner(model(weights, cache), limits, dispatcher, graphs_for("cpu"))
+        report = runner.capture()
+        assert bool(report.graphs) == (mode != "NONE")
+        done = Engine(runner, limits, dispatcher).run(requests)
+        return {c.request_id: c.tokens for c in done}, runner.model
+
+    wanted, _ = texts("NONE", Model)
+    got, model = texts("PIECEWISE", CompiledModel)
+    assert got == wanted
+    assert isinstance(model, CompiledModel)
+    (start,) = model.starts  # three rungs, one trace
+    assert (start.matches, start.pieces, start.distinct) == (2 * config.num_layers - 1, 5, 3)
+
+
+def test_every_tensor_that_a_body_reads_has_a_name_of_its_own() -> None:
+    model = warm_model(tiny_weights())
+    named = static_tensors(model)
+    assert len({id(tensor) for tensor in named.values()}) == len(named)
+    assert {"cos", "sin", "embed", "layers.1.qkv", "keys.0", "values.1"} <= set(named)
+
+
+def test_attention_is_alone_in_its_part_and_pieces_are_named_by_what_they_do(kept: Path) -> None:
+    model = compiled(tiny_weights(), kept)
+    assert same_step(model, [(0, 3)])
+    content = model.store.read(model.key(*model._steps)) if model.store else None
+    assert content
+    found = json.loads(content)
+    computing = {
+        name: [node[1] for node in nodes if node[0] != "placeholder" and node[0] != "output"]
+        for name, nodes in found["parts"].items()
+    }
+    attentions = [calls for name, calls in computing.items() if name not in found["keys"]]
+    assert attentions == [["launch_bound::attend"]] * 2
+    assert [calls.count("launch_bound::add_rms_norm") for calls in computing.values()] == [
+        0, 0, 2, 0, 1,
+    ]  # fmt: skip
+    assert not any(is_attention(node) for part in model._steps.values()
+                   for node in part.graph.graph.nodes)  # fmt: skip
+
+
+# ---------------------------------------------------------------- a graph as JSON
+
+
+def program(x: torch.Tensor, weight: torch.Tensor, count: int) -> tuple[torch.Tensor, ...]:
+    """What decoders are made of: slices, tuples, lists, dtypes, keywords, numbers."""
+    left, right = torch.functional.split(functional.linear(x, weight), [3, 5], dim=1)
+    wide = right.to(torch.float64)[:, None, 1:].square().mean(-1, keepdim=True) + 1e-6
+    return torch.cat((left, left * 0.5), dim=-1).view(count, -1), wide.float().flatten(1)
+
+
+def test_a_graph_that_was_written_and_read_does_the_same() -> None:
+    graph = symbolic_trace(program)
+    nodes = json.loads(json.dumps(written(graph)))
+    again = read(nodes)
+    generator = torch.Generator().manual_seed(1)
+    x, weight = (torch.randn(shape, generator=generator) for shape in ((4, 6), (8, 6)))
+    for one, other in zip(graph(x, weight, 4), again(x, weight, 4), strict=True):
+        assert torch.equal(one, other)
+    assert json.loads(json.dumps(written(again))) == nodes
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        ["call_function", "load", ["weights.pt"], {}],
+        ["call_function", "os.system", ["true"], {}],
+        ["call_method", "__class__", [], {}],
+        ["get_attr", "weight", [], {}],
+        ["run", "x", [], {}],
+    ],
+    ids=lambda node: node[1],
+)
+def test_a_file_that_names_anything_else_is_refused(node: list[object]) -> None:
+    with pytest.raises(ValueError, match=str(node[1])):
+        read([["placeholder", "x", [], {}], node])  # type: ignore[list-item]
+
+
+def test_a_graph_with_a_constant_or_a_foreign_function_is_not_written() -> None:
+    root, graph = torch.nn.Module(), Graph()
+    root.register_buffer("held", torch.ones(2))
+    graph.output((graph.get_attr("held"),))
+    with pytest.raises(ValueError, match="get_attr held"):
+        written(GraphModule(root, graph))
+    with pytest.raises(ValueError, match="fft_fft"):
+        written(symbolic_trace(lambda x: torch.fft.fft(x)))
+    with pytest.raises(ValueError, match="cannot be written"):
+        written(symbolic_trace(lambda x: x.to(device=torch.device("cpu"))))
+
+
+# ---------------------------------------------------------------- the command
+
+
+def test_the_measuring_step_starts_twice_and_traces_once(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert measure.main(["--tokens", "5"]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    starts = [line[:3] for line in lines if line[:1] in (["first"], ["second"])]
+    assert starts == [["first", "T", "no"], ["first", "1", "no"],
+                      ["second", "T", "yes"], ["second", "1", "yes"]]  # fmt: skip

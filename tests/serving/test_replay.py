@@ -1,0 +1,414 @@
+"""Claims about the replay of traces, above all: strides and single steps tell the same story."""
+
+import json
+from dataclasses import replace
+from functools import partial
+
+import pytest
+from hypothesis import assume, event, given
+from hypothesis import strategies as st
+
+from course.draw.ch09_swap import cost
+from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher
+from mini_engine.engine.batch import Request, ScheduledBatch, SchedulerLimits
+from mini_engine.engine.engine import Engine
+from mini_engine.model.config import named_shape
+from mini_engine.serving.metrics import percentile
+from mini_engine.serving.replay import OWN_TOKENS, PromptIds, replay
+from mini_engine.serving.report import Served, ServeReport
+from mini_engine.serving.request_trace import TraceRequest, synthetic_trace, with_shared_prefix
+from mini_engine.serving.sizing import without_idle_blocks
+from mini_engine.step.hardware import load_spec
+from mini_engine.step.oplists import StepShape
+from mini_engine.step.step_cost import LAUNCHED_AS, Mode
+from mini_engine.step.step_model import Line, StepModel
+from mini_engine.step.swap_cost import SwapCost
+from tests.support.serve_cases import (
+    Case,
+    RandomCopies,
+    RandomCosts,
+    cases,
+    swapping_or_sharing_cases,
+)
+
+
+def assert_same(fast: ServeReport, slow: ServeReport) -> None:
+    assert fast.ran == slow.ran
+    fast_dict, slow_dict = fast.to_dict(), slow.to_dict()
+    for field in fast_dict:
+        if field == "turns":
+            continue  # the one thing in which they should differ
+        if isinstance(fast_dict[field], float):
+            # The same times, added up in another order.
+            assert fast_dict[field] == pytest.approx(slow_dict[field], rel=1e-9), field
+        else:
+            assert fast_dict[field] == slow_dict[field], field
+
+
+@given(case=st.one_of(cases, swapping_or_sharing_cases))
+def test_strides_equal_the_scheduler_step_by_step(case: Case) -> None:
+    fast, fast_order = case.run(replay)
+    slow, slow_order = case.run(partial(replay, in_strides=False))
+    event("preempted" if slow.preemptions else "not preempted")
+    event("swapped" if slow.swaps else "not swapped")
+    event("found a prefix" if slow.prefill_tokens_saved else "found none")
+    assert_same(fast, slow)
+    assert [s.number for s in fast_order] == [s.number for s in slow_order]
+    for mine, theirs in zip(fast_order, slow_order, strict=True):
+        assert mine.arrival_us == theirs.arrival_us
+        assert mine.first_token_us == pytest.approx(theirs.first_token_us, rel=1e-9)
+        assert mine.finished_us == pytest.approx(theirs.finished_us, rel=1e-9)
+
+
+@given(case=st.one_of(cases, swapping_or_sharing_cases))
+def test_every_request_is_served_or_refused_and_every_token_counted(case: Case) -> None:
+    report, served = case.run(replay)
+    limits = case.limits
+    context = min(limits.max_model_len, (limits.num_blocks - 1) * limits.block_size)
+    fitting = [r for r in case.trace if r.prompt_tokens < context]
+    assert report.requests == len(served) == len(fitting)
+    assert report.refused == len(case.trace) - len(fitting)
+    assert report.truncated == sum(r.prompt_tokens + r.output_tokens > context for r in fitting)
+    assert report.prompt_tokens == sum(r.prompt_tokens for r in fitting)
+    assert report.output_tokens == sum(
+        min(r.output_tokens, context - r.prompt_tokens) for r in fitting
+    )
+    assert sorted(s.number for s in served) == list(range(len(fitting)))
+    assert all(s.arrival_us < s.first_token_us <= s.finished_us for s in served)
+    assert [s.finished_us for s in served] == sorted(s.finished_us for s in served)
+    # Each token but the last of a request goes through the model once, and again if it was lost.
+    once = report.prompt_tokens + report.output_tokens - report.requests
+    saved = report.prefill_tokens_saved + report.recompute_tokens_saved
+    assert report.rows == once + report.recomputed_tokens - saved
+    assert report.kv_blocks_peak <= report.kv_blocks
+    assert report.busy_us <= report.elapsed_us * (1 + 1e-9)
+    assert report.turns <= report.steps
+
+
+class CostRunner:
+    """Runs nothing, and says how long it took."""
+
+    def __init__(self, costs: RandomCosts, copies: RandomCopies) -> None:
+        self.costs, self.copies = costs, copies
+        self.now_us = 0.0
+
+    def wait_until(self, us: float) -> None:
+        self.now_us = max(self.now_us, us)
+
+    def execute(self, batch: ScheduledBatch, descriptor: BatchDescriptor) -> list[int]:
+        shape = StepShape.mixed(batch.query_lens, batch.context_lens)
+        reqs = descriptor.num_reqs or batch.num_reqs
+        shape = StepShape(descriptor.num_tokens, reqs, shape.kv_tokens, shape.qk_pairs)
+        self.now_us += self.costs.itl_us(LAUNCHED_AS[descriptor.mode], shape)
+        self.now_us += self.copies.copy_us(len(batch.swap_out) + len(batch.swap_in))
+        return [-1 - int(entry.request.request_id) for entry in batch.entries if entry.samples]
+
+
+@given(case=st.one_of(cases, swapping_or_sharing_cases))
+def test_the_report_is_what_the_engine_measures(case: Case) -> None:
+    """An independent way to the same numbers: the engine itself, on a runner with these costs."""
+    limits = case.limits
+    context = min(limits.max_model_len, (limits.num_blocks - 1) * limits.block_size)
+    trace = [r for r in case.trace if r.prompt_tokens + r.output_tokens <= context]
+    assume(trace)
+    dispatcher = GraphDispatcher(case.mode, case.sizes, limits.max_num_seqs)
+    runner = CostRunner(case.costs, case.copies)
+    engine = Engine(runner, limits, dispatcher, saves_us=case.copies.saves_us)
+    done = engine.run(
+        [
+            Request(str(i), PromptIds(i, r), r.output_tokens, r.arrival_us)
+            for i, r in enumerate(trace)
+        ]
+    )
+    report = replay(trace, case.costs, limits, dispatcher, copies=case.copies)
+    scheduler = engine.scheduler
+    assert report.prefill_tokens_saved == scheduler.first_hits.hit
+    assert report.recompute_tokens_saved == scheduler.resumed_hits.hit
+    tokens = sum(len(c.tokens) for c in done)
+    last_token_us = max(c.token_times_us[-1] for c in done)
+    seconds = (last_token_us - min(c.arrival_us for c in done)) / 1e6
+    assert report.preemptions == sum(c.num_preemptions for c in done)
+    assert (report.requests, report.output_tokens) == (len(done), tokens)
+    assert report.tokens_per_s == pytest.approx(tokens / seconds, rel=1e-9)
+    assert report.requests_per_s == pytest.approx(len(done) / seconds, rel=1e-9)
+    measured = {"ttft": [c.ttft_us for c in done], "itl": [us for c in done for us in c.itls_us]}
+    for name, values in measured.items():
+        for percent in (50, 99):
+            exact = percentile(values, percent) if values else None
+            found = getattr(report, f"{name}_p{percent}_us")
+            assert found == (exact and pytest.approx(exact, rel=0.0025))  # half a bin
+
+
+@pytest.mark.parametrize("mode", ["NONE", "PIECEWISE", "FULL", "FULL_AND_PIECEWISE"])
+def test_strides_equal_single_steps_on_a_real_model(mode: str) -> None:
+    """A laptop-sized cache, so that it preempts, and lines that cross."""
+    costs = StepModel(named_shape("qwen3-0.6b"), load_spec("h200"))
+    limits = SchedulerLimits(24, 512, 900, 16, 40_960)
+    trace = list(synthetic_trace(60, seed=1, requests_per_s=40.0))
+    sizes = [1, 2, 4, 8, 16, 24, 64, 128, 256, 512]
+    fast = replay(trace, costs, limits, GraphDispatcher(mode, sizes, 24))
+    slow = replay(trace, costs, limits, GraphDispatcher(mode, sizes, 24), in_strides=False)
+    assert_same(fast, slow)
+    assert fast.preemptions > 0
+    assert fast.turns < fast.steps / 2
+
+
+def one_rung(num_seqs: int = 4) -> GraphDispatcher:
+    return GraphDispatcher("FULL_AND_PIECEWISE", [4, 8], num_seqs)
+
+
+class PlainCosts(StepModel):
+    """10 us a step, 1 us a row, padding included, and something for each key."""
+
+    def __init__(self, us_per_key: float = 0.0) -> None:
+        self.us_per_key = us_per_key
+
+    def itl_us(self, mode: Mode, shape: StepShape) -> float:
+        assert mode in ("eager", "piecewise", "full")
+        return 10.0 + shape.num_tokens + self.us_per_key * shape.kv_tokens
+
+    def lines(
+        self,
+        mode: Mode,
+        num_tokens: int,
+        num_reqs: int,
+        served: int | None = None,  # noqa: ARG002
+    ) -> tuple[Line, ...]:
+        assert mode in ("eager", "piecewise", "full")
+        assert num_reqs <= num_tokens
+        return (10.0 + num_tokens, self.us_per_key), (11.0, 0.0)
+
+
+LIMITS = SchedulerLimits(
+    max_num_seqs=4, max_num_batched_tokens=16, num_blocks=101, block_size=4, max_model_len=200
+)
+
+
+def test_a_report_worked_out_by_hand() -> None:
+    # Prompt of 20: 16 rows eagerly (26 us), 4 rows in the piecewise rung of 4 (14 us), first
+    # token at 40. Four decodes more, each at the full rung of 4: 14 us.
+    # At 1000 us the other: 3 rows at rung 4, that is all.
+    trace = [TraceRequest(0.0, 20, 5), TraceRequest(1000.0, 3, 1)]
+    report = replay(trace, PlainCosts(), LIMITS, one_rung())
+    assert report.ttft_p50_us == pytest.approx(14.0, rel=0.0025)  # a histogram's bin
+    assert report.ttft_p99_us == pytest.approx(40.0, rel=0.0025)
+    assert report.itl_p50_us == report.itl_max_us == 14.0
+    assert report.steps_by_mode == {"NONE": 1, "PIECEWISE": 2, "FULL": 4}
+    assert report.steps_by_rung == {"NONE": {16: 1}, "PIECEWISE": {4: 2}, "FULL": {4: 4}}
+    assert (report.rows, report.padded_rows) == (16 + 4 + 4 + 3, 4 * 3 + 1)
+    assert report.padding_waste == 13 / 40
+    assert report.elapsed_us == 1014.0
+    assert report.busy_us == 26 + 14 + 4 * 14 + 14
+    assert report.tokens_per_s == pytest.approx(6 / 1014e-6)
+    assert report.requests_per_s == pytest.approx(2 / 1014e-6)
+    assert report.kv_blocks_peak == 6  # 24 tokens in blocks of 4
+    assert (report.steps, report.turns) == (7, 4)
+
+
+def test_a_million_tokens_cost_as_many_turns_as_ten() -> None:
+    limits = SchedulerLimits(4, 16, 2_000_000, 4, 4_000_000)
+    few, many = (
+        replay([TraceRequest(0.0, 5, n)], PlainCosts(1e-3), limits, one_rung())
+        for n in (10, 1_000_000)
+    )
+    assert few.turns == many.turns == 2
+    assert many.steps == 1_000_000
+    # Prefill pads 5 rows to 8, decode 1 row to 4; contexts run from 5 to 1,000,004.
+    keys_us = sum(range(5, 1_000_005)) / 1000
+    assert many.busy_us == pytest.approx(18 + 999_999 * 14 + keys_us, rel=1e-9)
+
+
+def test_requests_out_of_order_are_refused() -> None:
+    trace = [TraceRequest(5.0, 1, 1), TraceRequest(4.0, 1, 1)]
+    with pytest.raises(ValueError, match=r"request 1 arrives at 4.0 us, the one before it at 5.0"):
+        replay(trace, PlainCosts(), LIMITS, one_rung())
+
+
+def test_nothing_to_serve_is_an_empty_report() -> None:
+    for trace in ([], [TraceRequest(0.0, 500, 1)]):
+        report = replay(trace, PlainCosts(), LIMITS, one_rung())
+        assert (report.requests, report.refused) == (0, len(trace))
+        assert (report.ttft_p50_us, report.itl_p99_us, report.tokens_per_s) == (None, None, 0.0)
+
+
+def test_progress_counts_up_to_the_whole_trace() -> None:
+    seen: list[int] = []
+    trace = list(synthetic_trace(3000, seed=2))
+    report = replay(
+        trace,
+        PlainCosts(),
+        SchedulerLimits(64, 512, 9000, 16, 9999),
+        one_rung(),
+        progress=seen.append,
+    )
+    assert seen == sorted(seen)
+    assert len(seen) == report.turns // 1024
+    assert 0 < seen[0] < seen[-1] <= 3000
+
+
+def test_a_trace_may_be_a_generator_and_is_read_as_it_is_served() -> None:
+    ahead: list[int] = []
+    served: list[Served] = []
+
+    def watched():  # type: ignore[no-untyped-def]
+        for i, request in enumerate(synthetic_trace(300, seed=5, requests_per_s=1.0)):
+            ahead.append(i - len(served))
+            yield request
+
+    limits = SchedulerLimits(64, 512, 9000, 16, 9999)
+    replay(watched(), PlainCosts(), limits, one_rung(), on_served=served.append)
+    assert len(served) == 300
+    assert max(ahead) < 20  # those being served, and one
+
+
+def test_to_dict_has_only_plain_values() -> None:
+    report = replay([TraceRequest(0.0, 3, 3)], PlainCosts(), LIMITS, one_rung())
+    assert json.loads(json.dumps(report.to_dict()))["steps_by_rung"]["FULL"] == {"4": 2}
+
+
+ROOMY = SchedulerLimits(256, 8192, 40_000, 16, 40_960)
+COPIES = cost("qwen3-0.6b", "PCIe 5.0")
+TRACE = list(synthetic_trace(200, seed=3, requests_per_s=50.0))
+
+
+def serve(
+    trace: list[TraceRequest], limits: SchedulerLimits, copies: SwapCost | None = None
+) -> ServeReport:
+    copies = copies or cost("qwen3-0.6b", "PCIe 5.0")
+    return replay(trace, copies.steps, limits, copies.dispatcher, copies=copies)
+
+
+def test_prompts_are_alike_where_it_is_declared_and_nowhere_else() -> None:
+    one, other = TraceRequest(0.0, 20, 1, shared_tokens=12), TraceRequest(0.0, 9, 1, 12)
+    assert PromptIds(3, one)[:12] == list(range(12))
+    assert [*PromptIds(4, other)] == list(range(9))
+    assert not set(PromptIds(3, one)[12:]) & set(PromptIds(5, one)[12:])
+    assert len(PromptIds(3, one)) == 20
+
+
+@given(
+    number=st.integers(0, 9),
+    tokens=st.integers(1, 30),
+    shared=st.integers(0, 40),
+    start=st.integers(0, 35),
+    stop=st.integers(0, 35),
+)
+def test_a_prompt_is_sliced_as_the_list_of_its_tokens(
+    number: int, tokens: int, shared: int, start: int, stop: int
+) -> None:
+    prompt = PromptIds(number, TraceRequest(0.0, tokens, 1, shared))
+    own = (number + 1) * OWN_TOKENS
+    ids = [*range(min(shared, tokens)), *range(own, own + max(0, tokens - shared))]
+    assert [prompt[at] for at in range(-tokens, tokens)] == ids + ids
+    assert prompt[start:stop] == ids[start:stop]
+    with pytest.raises(IndexError):
+        prompt[tokens]
+
+
+def test_the_declared_share_is_found_and_nothing_else() -> None:
+    shared = list(with_shared_prefix(TRACE, 512, 0.6, seed=1))
+    alike = [r for r in shared if r.shared_tokens]
+    assert 0.5 < len(alike) / len(shared) < 0.7
+    report = serve(shared, replace(ROOMY, prefix_caching=True))
+    # whole blocks, not the last token; and somebody has to be the first
+    blocks = [(min(512, r.prompt_tokens) - (r.prompt_tokens <= 512)) // 16 for r in alike]
+    found = sum(blocks) - max(blocks)
+    assert 0.97 * 16 * found <= report.prefill_tokens_saved <= 16 * found
+    asked = sum(r.prompt_tokens for r in shared)
+    assert report.prefix_hit_rate == pytest.approx(report.prefill_tokens_saved / asked)
+    nothing = serve(TRACE, replace(ROOMY, prefix_caching=True))
+    assert (nothing.prefill_tokens_saved, nothing.prefix_hit_rate) == (0, 0.0)
+
+
+def test_without_a_prefix_cache_a_share_changes_nothing() -> None:
+    shared = list(with_shared_prefix(TRACE, 512, 1.0))
+    assert serve(shared, ROOMY) == serve(TRACE, ROOMY)
+
+
+def test_a_cache_that_finds_nothing_serves_as_without_one() -> None:
+    """An independent way to the same numbers: there the scheduler, here the counts."""
+    there, here = serve(TRACE, replace(ROOMY, prefix_caching=True)), serve(TRACE, ROOMY)
+    assert there.steps_by_rung == here.steps_by_rung
+    assert there.busy_us == pytest.approx(here.busy_us, rel=1e-9)
+    assert there.ttft_p99_us == here.ttft_p99_us
+
+
+@given(
+    seed=st.integers(0, 10_000),
+    num_blocks=st.integers(60, 100_000),
+    block_size=st.sampled_from([1, 4, 16]),
+    prefix_caching=st.booleans(),
+    preemption=st.sampled_from(["recompute", "swap"]),
+    max_model_len=st.integers(50, 3000),
+)
+def test_blocks_that_no_request_could_fill_change_nothing(
+    seed: int,
+    num_blocks: int,
+    block_size: int,
+    prefix_caching: bool,
+    preemption: str,
+    max_model_len: int,
+) -> None:
+    trace = list(with_shared_prefix(synthetic_trace(12, seed=seed), 128, 0.5, seed=seed))
+    limits = SchedulerLimits(
+        8, 512, num_blocks, block_size, max_model_len, prefix_caching=prefix_caching,
+        preemption=preemption, host_blocks=0 if preemption == "recompute" else 50_000,
+    )  # fmt: skip
+    fewer = without_idle_blocks(limits, [(r.prompt_tokens, r.output_tokens) for r in trace])
+    assert fewer.num_blocks <= limits.num_blocks
+    assert fewer.host_blocks <= limits.host_blocks
+    here, there = (
+        replay(trace, COPIES.steps, held, COPIES.dispatcher, copies=COPIES)
+        for held in (fewer, limits)
+    )
+    assert replace(here, kv_blocks=num_blocks - 1) == there
+
+
+def test_a_roomy_cache_is_simulated_with_the_blocks_of_its_requests() -> None:
+    fewer = without_idle_blocks(replace(ROOMY, num_blocks=10**8), [(17, 16), (32, 1), (50_000, 9)])
+    assert fewer.num_blocks == 1 + 3 + 3 + 40_960 // 16  # the last one ends with the context
+    assert without_idle_blocks(ROOMY, [(40_000, 1)] * 100) == ROOMY
+    assert without_idle_blocks(ROOMY, []).num_blocks == 2  # what a pool has at least
+
+
+def tight(preemption: str) -> SchedulerLimits:
+    host_blocks = 0 if preemption == "recompute" else 10_000
+    return SchedulerLimits(
+        64, 2048, 1200, 16, 16_384, preemption=preemption, host_blocks=host_blocks
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("model", "link", "swaps"),
+    [("qwen3-8b", "PCIe 5.0", (0.8, 1.0)), ("qwen3-0.6b", "PCIe 4.0", (0.1, 0.9))],
+)
+def test_cheaper_waits_no_longer_than_the_better_of_both(
+    model: str, link: str, swaps: tuple[float, float]
+) -> None:
+    copies = cost(model, link)
+    ways = {way: serve(TRACE, tight(way), copies) for way in ("recompute", "swap", "cheaper")}
+    again, swapped, cheaper = ways.values()
+    assert again.preemptions > 20
+    assert (again.swaps, again.swapped_bytes) == (0, 0)
+    assert (swapped.swaps, swapped.recomputed_tokens) == (swapped.preemptions, 0)
+    low, high = swaps
+    assert low <= cheaper.swaps / cheaper.preemptions <= high
+    assert cheaper.swap_saved_us >= 0
+    # A step that computes again may carry a new prompt as well, which the estimate cannot know: so
+    # the sum of many choices that are each the cheaper one is bounded only nearly.
+    assert cheaper.busy_us <= 1.01 * min(again.busy_us, swapped.busy_us)
+
+
+def test_what_goes_out_comes_back() -> None:
+    report = serve(TRACE, tight("swap"))
+    block_bytes = cost("qwen3-0.6b", "PCIe 5.0").block_bytes
+    blocks = report.swapped_bytes // block_bytes
+    assert blocks * block_bytes == report.swapped_bytes > 0
+    assert blocks % 2 == 0
+    assert report.swap_us == pytest.approx(cost("qwen3-0.6b", "PCIe 5.0").copy_us(blocks))
+
+
+def test_swapping_without_its_cost_is_refused() -> None:
+    copies = cost("qwen3-0.6b", "PCIe 5.0")
+    with pytest.raises(ValueError, match="preemption 'swap' copies blocks: give `copies`"):
+        replay(TRACE, copies.steps, tight("swap"), copies.dispatcher)

@@ -1,0 +1,69 @@
+"""Claims about how a card's memory is shared out."""
+
+from dataclasses import replace
+
+import pytest
+
+from mini_engine.model.config import named_shape
+from mini_engine.serving.sizing import size_server
+from mini_engine.step.capacity import (
+    activation_bytes,
+    kv_bytes_per_token,
+    logit_bytes,
+    weight_bytes,
+)
+from mini_engine.step.hardware import load_spec
+
+CONFIG, SPEC = named_shape("qwen3-0.6b"), load_spec("h200")
+
+
+def test_what_nothing_else_needs_is_kv_cache() -> None:
+    server = size_server(CONFIG, SPEC, "FULL_AND_PIECEWISE", [1, 2, 4, 8])
+    largest_step = activation_bytes(CONFIG, 8192) + 256 * logit_bytes(CONFIG)
+    used = (
+        SPEC.reserved_bytes + weight_bytes(CONFIG) + largest_step + server.graph_costs.memory_bytes
+    )
+    kv_bytes = server.limits.num_blocks * 16 * kv_bytes_per_token(CONFIG)
+    assert 0 <= SPEC.vram_bytes - used - kv_bytes < 16 * kv_bytes_per_token(CONFIG)
+    assert server.limits.max_model_len == 40_960
+
+
+def test_graphs_are_counted_as_they_are_captured() -> None:
+    none, full, both = (
+        size_server(CONFIG, SPEC, mode, [1, 2, 4])
+        for mode in ("NONE", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE")
+    )
+    nothing = none.graph_costs
+    assert (nothing.graphs, nothing.memory_bytes, nothing.capture_us) == (0, 0, 0.0)
+    # 28 layers leave 29 pieces at each of 3 sizes, beside the full ones
+    assert (full.graph_costs.graphs, both.graph_costs.graphs) == (3, 3 + 3 * 29)
+    assert full.graph_costs.node_bytes == 3 * 257 * SPEC.graph_node_bytes
+    assert none.limits.num_blocks > full.limits.num_blocks > both.limits.num_blocks
+    assert both.graph_costs.capture_us > full.graph_costs.capture_us > 0
+
+
+def test_the_pool_holds_the_largest_rung_once() -> None:
+    small = size_server(CONFIG, SPEC, "FULL_DECODE_ONLY", [8])
+    more = size_server(CONFIG, SPEC, "FULL_DECODE_ONLY", [1, 2, 4, 8])
+    assert small.graph_costs.pool_bytes == more.graph_costs.pool_bytes
+    assert small.graph_costs.pool_bytes == activation_bytes(CONFIG, 8) + 8 * logit_bytes(CONFIG)
+
+
+def test_piecewise_graphs_hold_no_logits() -> None:
+    server = size_server(CONFIG, SPEC, "PIECEWISE", [4, 64])
+    assert server.graph_costs.pool_bytes == activation_bytes(CONFIG, 64)
+
+
+def test_a_model_that_does_not_fit_is_refused_in_one_line() -> None:
+    small = replace(SPEC, vram_bytes=2 * 10**9)
+    with pytest.raises(ValueError, match=r"qwen3-1.7b on .*: \d.*of 2.0 GB .* before the KV cache"):
+        size_server(named_shape("qwen3-1.7b"), small, "NONE", [])
+
+
+def test_blocks_too_large_for_any_card_are_told_how_large_they_may_be() -> None:
+    with pytest.raises(ValueError, match=r"block_size 99,999,999: .* of at most ") as told:
+        size_server(CONFIG, SPEC, "NONE", [], block_size=99_999_999)
+    largest = int(str(told.value).split("at most ")[1].split()[0].replace(",", ""))
+    assert size_server(CONFIG, SPEC, "NONE", [], block_size=largest).limits.num_blocks == 2
+    with pytest.raises(ValueError, match="use blocks of at most"):
+        size_server(CONFIG, SPEC, "NONE", [], block_size=largest + 1)

@@ -1,0 +1,194 @@
+"""What fits: bytes that can be counted by hand, and limits that are really the limits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mini_engine.dispatch.default_ladder import default_capture_sizes
+from mini_engine.model.config import SHAPES, ModelConfig, named_shape
+from mini_engine.step.capacity import (
+    GIB,
+    KV_DTYPE_BYTES,
+    QUANTS,
+    CapacityReport,
+    activation_bytes,
+    capacity,
+    floor_ms,
+    kv_bytes_per_token,
+    logit_bytes,
+    read_bytes,
+    weight_bytes,
+)
+from mini_engine.step.hardware import load_spec
+
+H200, RTX4070 = load_spec("h200"), load_spec("rtx4070")
+QWEN = named_shape("qwen3-1.7b")
+LADDER = default_capture_sizes(256, 8192)
+
+shapes = st.sampled_from(sorted(SHAPES)).map(named_shape)
+
+
+@pytest.mark.parametrize(
+    ("name", "weights_gb", "datasheet_ms", "copy_ms", "kv_kib"),
+    [
+        ("qwen3-0.6b", 1.192, 0.248, 0.277, 112),
+        ("qwen3-1.7b", 3.441, 0.717, 0.800, 112),
+        ("qwen2.5-0.5b", 0.988, 0.206, 0.230, 12),
+        ("qwen2.5-1.5b", 3.087, 0.643, 0.718, 28),
+        ("llama-3.2-1b", 2.472, 0.515, 0.575, 32),
+    ],
+)
+def test_bytes_and_floors_of_the_course_models_on_an_h200(
+    name: str, weights_gb: float, datasheet_ms: float, copy_ms: float, kv_kib: int
+) -> None:
+    """Of one decode step in bf16, its tied head read once, no context yet."""
+    config = named_shape(name)
+    read = read_bytes(config)
+    assert read / 1e9 == pytest.approx(weights_gb, abs=5e-4)
+    assert floor_ms(read, H200.bandwidth_gb_s) == pytest.approx(datasheet_ms, abs=5e-4)
+    assert floor_ms(read, H200.copy_bandwidth_gb_s) == pytest.approx(copy_ms, abs=5e-4)
+    assert kv_bytes_per_token(config) == kv_kib * 1024
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_sixteen_bits_a_parameter_is_the_size_of_the_checkpoint(name: str) -> None:
+    config = named_shape(name)
+    assert weight_bytes(config, "bf16") == weight_bytes(config, "fp16") == 2 * config.num_parameters
+    assert weight_bytes(config, "fp32") == 4 * config.num_parameters
+
+
+def test_int4_counts_its_scales_and_leaves_the_embedding_alone() -> None:
+    tiny = replace(
+        QWEN, hidden_size=256, intermediate_size=300, num_layers=1, num_heads=2, num_kv_heads=1,
+        head_dim=128, vocab_size=1000, eos_token_ids=(),
+    )  # fmt: skip
+    rows = {"qkv": (512, 256), "o": (256, 256), "gate_up": (600, 256), "down": (256, 300)}
+    plain = 2 * (1000 * 256 + 3 * 256 + 2 * 128)  # embedding, norms, q and k norms
+    nibbles = sum(n * k // 2 for n, k in rows.values())
+    groups = 512 * 2 + 256 * 2 + 600 * 2 + 256 * 3  # of 128 inputs, the last one short
+    assert weight_bytes(tiny, "int4") == plain + nibbles + groups * 2.5
+    bytes8 = sum(n * k for n, k in rows.values())
+    assert weight_bytes(tiny, "int8") == plain + bytes8 + 4 * (512 + 256 + 600 + 256)
+    assert weight_bytes(tiny, "fp8") == weight_bytes(tiny, "int8")
+
+
+def test_an_embedding_that_is_not_the_head_is_held_but_not_read() -> None:
+    untied = replace(QWEN, tie_word_embeddings=False)
+    table = 2 * untied.vocab_size * untied.hidden_size
+    for quant in ("bf16", "int4"):
+        assert weight_bytes(untied, quant) == weight_bytes(QWEN, quant) + table
+        assert read_bytes(untied, quant) == read_bytes(QWEN, quant) == weight_bytes(QWEN, quant)
+
+
+@given(
+    shapes,
+    st.floats(0.5, 200.0),
+    st.integers(1, 50_000),
+    st.integers(1, 300),
+    st.sampled_from(sorted(QUANTS)),
+    st.sampled_from(sorted(KV_DTYPE_BYTES)),
+    st.lists(st.integers(1, 600), max_size=5),
+)
+def test_the_items_add_up_and_the_limits_are_tight(
+    config: ModelConfig,
+    vram_gb: float,
+    context: int,
+    batch: int,
+    quant: str,
+    kv_dtype: str,
+    sizes: list[int],
+) -> None:
+    def report(context: int, batch: int) -> CapacityReport:
+        return capacity(
+            config, vram_gb, context=context, batch=batch, quant=quant, kv_dtype=kv_dtype,
+            capture_sizes=sizes,
+        )  # fmt: skip
+
+    asked = report(context, batch)
+    card, *items, left = [bytes for _, bytes, _ in asked.rows()]
+    assert card == int(vram_gb * GIB) == sum(items) + left
+    assert asked.left_bytes == left
+    assert asked.fits == (left >= 0) == (batch <= asked.max_batch)
+    if asked.max_batch:
+        assert report(context, asked.max_batch).fits
+    assert not report(context, asked.max_batch + 1).fits
+    if asked.max_context:
+        assert report(asked.max_context, 1).fits
+    assert not report(asked.max_context + 1, 1).fits
+
+
+def test_a_12_gb_card_holds_the_4_bit_model_with_10_000_tokens_of_context() -> None:
+    """The question that the command line answers: rtx4070, qwen3-1.7b, 10,000 tokens, int4."""
+    report = capacity(QWEN, RTX4070, context=10_000, quant="int4", capture_sizes=LADDER)
+    assert report.fits
+    assert report.vram_bytes == 12 * GIB
+    assert 1.2 * GIB < report.weight_bytes < 1.4 * GIB  # the 0.6 GB embedding stays in bf16
+    assert report.kv_bytes == 10_000 * 112 * 1024
+    assert report.max_batch >= 5
+    assert report.max_context > report.model_context == 40_960  # memory is not what ends it here
+    assert report.floor_ms == pytest.approx((read_bytes(QWEN, "int4") + report.kv_bytes) / 504e6)
+    assert report.copy_floor_ms is not None
+    assert report.copy_floor_ms > report.floor_ms
+
+
+def test_an_8_bit_cache_holds_twice_the_tokens() -> None:
+    sixteen, eight = (
+        capacity(QWEN, H200, context=1000, kv_dtype=k).max_context for k in ("bf16", "fp8")
+    )
+    assert eight == pytest.approx(2 * sixteen, rel=1e-5)
+
+
+def test_graphs_hold_the_activations_of_the_largest_rung_and_nodes_for_every_rung() -> None:
+    eager, graphs = (capacity(QWEN, H200, context=1, capture_sizes=s) for s in ((), LADDER))
+    assert eager.graph_pool_bytes == eager.graph_node_bytes == 0
+    assert graphs.graph_pool_bytes == activation_bytes(QWEN, 512) + 512 * logit_bytes(QWEN)
+    nodes = 28 * 9 + 5
+    assert graphs.graph_node_bytes == len(LADDER) * nodes * H200.graph_node_bytes
+    denser = capacity(QWEN, H200, context=1, capture_sizes=range(1, 513))
+    assert denser.graph_pool_bytes == graphs.graph_pool_bytes  # shared
+    assert denser.graph_node_bytes > graphs.graph_node_bytes
+
+
+def test_activations_are_the_widest_place_of_the_forward_pass() -> None:
+    """Qwen3-1.7B: gate, up and their product, beside residual and normed row, in bf16."""
+    assert activation_bytes(QWEN, 10) == 10 * (2 * 2048 + 3 * 6144) * 2
+    attention = replace(QWEN, intermediate_size=64)
+    assert activation_bytes(attention, 10) == 10 * (2 * 2048 + 2 * 2048 + 2 * 1024) * 2
+
+
+def test_what_does_not_fit_says_so() -> None:
+    report = capacity(named_shape("qwen3-8b"), 8.0, context=100)
+    assert not report.fits
+    assert (report.max_batch, report.max_context) == (0, 0)
+    label, bytes, note = report.rows()[-1]
+    assert label == "left"
+    assert bytes < 0
+    assert "does not fit" in note
+
+
+def test_memory_alone_has_no_floor() -> None:
+    report = capacity(QWEN, 12.0, context=100)
+    assert report.floor_ms is None
+    assert report.copy_floor_ms is None
+    assert report.max_batch == capacity(QWEN, RTX4070, context=100).max_batch
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"context": 0}, "context is 0, expected 1 or more"),
+        ({"batch": -1}, "batch is -1, expected 1 or more"),
+        ({"quant": "int3"}, "quant 'int3': expected one of fp32, bf16"),
+        ({"kv_dtype": "int4"}, "kv_dtype 'int4': expected one of"),
+        ({"device": 0.0}, "0.0 GiB of memory"),
+        ({"device": float("nan")}, "nan GiB of memory"),
+    ],
+)
+def test_bad_input_is_refused_in_one_line(changed: dict[str, object], says: str) -> None:
+    with pytest.raises(ValueError, match=says) as error:
+        capacity(QWEN, **{"device": H200, "context": 100, **changed})  # type: ignore[arg-type]
+    assert "\n" not in str(error.value)

@@ -1,0 +1,142 @@
+"""The data behind the crossover figure: the rooms' own numbers, at the rungs that would run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mini_engine.dispatch.default_ladder import default_capture_sizes
+from mini_engine.dispatch.dispatcher import GraphDispatcher
+from mini_engine.dispatch.ladder import CaptureLadder
+from mini_engine.model.config import named_shape
+from mini_engine.step.capacity import kv_bytes_per_token, read_bytes
+from mini_engine.step.curves import itl_curve, step_floor_us
+from mini_engine.step.hardware import load_spec
+from mini_engine.step.oplists import STYLES, StepShape, step_ops
+from mini_engine.step.payoff import crossover_batch
+from mini_engine.step.step_cost import step_time
+from mini_engine.step.step_model import StepModel
+
+SHAPE, H200 = named_shape("qwen3-0.6b"), load_spec("h200")
+LADDER = CaptureLadder(default_capture_sizes(64, 8192))
+
+ladders = st.sets(st.integers(1, 40), min_size=1, max_size=6).map(
+    lambda sizes: CaptureLadder(sorted(sizes))
+)
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_at_a_rung_every_number_is_that_of_the_step_itself(style: str) -> None:
+    curve = itl_curve(SHAPE, H200, LADDER, style=style, context=700, max_batch=16)
+    for batch in (1, 2, 4, 8, 16):
+        ops = step_ops(SHAPE, StepShape.decode(batch, 700), style)
+        point = curve.point(batch)
+        assert point.rung == batch
+        assert point.eager == step_time(ops, H200, "eager", batch)
+        assert point.piecewise == step_time(ops, H200, "piecewise", batch)
+        assert point.full == step_time(ops, H200, "full", batch)
+
+
+@given(ladder=ladders, batch=st.integers(1, 44), context=st.integers(1, 5000))
+def test_between_rungs_graphs_run_the_rung_with_the_keys_of_the_batch(
+    ladder: CaptureLadder, batch: int, context: int
+) -> None:
+    tiny = replace(SHAPE, num_layers=2)
+    curve = itl_curve(tiny, H200, ladder, style="fused9", context=context, max_batch=batch)
+    point, model, keys = curve.point(batch), StepModel(tiny, H200), batch * context
+    assert point.eager.itl_us == pytest.approx(
+        model.itl_us("eager", StepShape.decode(batch, context))
+    )
+    rung = ladder.rung(batch)
+    assert point.rung == rung
+    if rung is None:
+        assert point.piecewise == point.full == point.eager
+        assert (point.speedup, point.saved) == (1.0, 0.0)
+    else:  # the head stands in the full graph and outside the pieces
+        pieces = StepShape(rung, batch, keys, keys)
+        whole = StepShape(rung, rung, keys, keys, batch)
+        assert point.piecewise.itl_us == pytest.approx(model.itl_us("piecewise", pieces))
+        assert point.full.itl_us == pytest.approx(model.itl_us("full", whole))
+
+
+def test_the_rungs_are_those_that_the_dispatcher_chooses_for_decode() -> None:
+    dispatcher = GraphDispatcher("FULL_AND_PIECEWISE", LADDER, max_num_seqs=64)
+    curve = itl_curve(SHAPE, H200, LADDER, style="fused5", context=64, max_batch=64)
+    for point in curve.points:
+        chosen = dispatcher.dispatch(point.batch, point.batch, 1)
+        assert (chosen.mode.name, chosen.num_tokens) == ("FULL", point.rung)
+
+
+@given(
+    spec=st.sampled_from(["h200", "a100", "l4", "rtx4070"]),
+    shape=st.sampled_from(["qwen3-0.6b", "qwen3-8b", "qwen2.5-0.5b", "llama-3.2-1b"]),
+    style=st.sampled_from(STYLES),
+    batch=st.integers(1, 300),
+    context=st.integers(1, 40_000),
+)
+def test_no_step_beats_the_floor(
+    spec: str, shape: str, style: str, batch: int, context: int
+) -> None:
+    config, device = named_shape(shape), load_spec(spec)
+    ops = step_ops(config, StepShape.decode(batch, context), style)
+    step = step_time(ops, device, "full")
+    floor_us = step_floor_us(config, device, batch, context)
+    assert 0 < floor_us < step.gpu_busy_us < step.itl_us
+
+
+def test_the_floor_is_weights_and_keys_over_the_bandwidth_of_a_copy() -> None:
+    moved = read_bytes(SHAPE) + 3 * 100 * kv_bytes_per_token(SHAPE)
+    assert step_floor_us(SHAPE, H200, 3, 100) == pytest.approx(moved / 4300e9 * 1e6)
+
+
+def test_the_floor_knows_how_the_model_is_stored() -> None:
+    wide = replace(SHAPE, dtype="float32")
+    assert step_floor_us(wide, H200, 3, 100) == pytest.approx(
+        2 * step_floor_us(SHAPE, H200, 3, 100)
+    )
+
+
+def test_the_crossover_of_the_curve_is_that_of_the_launch_model_and_has_a_point() -> None:
+    spec = replace(H200, request_us=0.0)  # which the CPU needs for each request, launched or not
+    curve = itl_curve(SHAPE, spec, LADDER, style="fused9", context=1024, max_batch=512)
+    assert curve.crossover == crossover_batch(SHAPE, H200, "fused9", 1024) == 274
+    # Left of it the CPU sets the pace: eager's ITL does not depend on the batch, up to the part
+    # of the last kernels that the CPU cannot hide. Right of it ITL grows.
+    eager = {p.batch: p.eager.itl_us for p in curve.points}
+    assert eager[64] == pytest.approx(eager[1], rel=1e-3)
+    assert eager[512] > 1.5 * eager[273]
+
+
+@given(ladder=ladders, max_batch=st.integers(1, 3000))
+def test_the_curve_rises_from_one_to_the_last_batch_past_both_sides_of_every_corner(
+    ladder: CaptureLadder, max_batch: int
+) -> None:
+    tiny = replace(SHAPE, num_layers=1)
+    curve = itl_curve(tiny, H200, ladder, style="fused5", context=9, max_batch=max_batch)
+    batches = [point.batch for point in curve.points]
+    assert batches == sorted(set(batches))
+    assert (batches[0], batches[-1]) == (1, max_batch)
+    corners = {c for r in (*ladder, curve.crossover) for c in (r, r + 1) if c <= max_batch}
+    assert corners <= set(batches)
+    if max_batch <= 512:
+        assert batches == list(range(1, max_batch + 1))
+    else:
+        assert len(batches) <= 600
+
+
+def test_a_batch_off_the_curve_is_an_error_that_says_where_it_ends() -> None:
+    curve = itl_curve(SHAPE, H200, LADDER, style="fused5", context=9, max_batch=4)
+    with pytest.raises(ValueError, match="no point at batch 5: the curve ends at 4"):
+        curve.point(5)
+
+
+@pytest.mark.parametrize(
+    ("style", "context", "max_batch", "words"),
+    [("fused9", 1, 0, "max_batch"), ("fused9", 0, 1, "context"), ("fused7", 1, 1, "fused7")],
+)
+def test_bad_numbers_are_named(style: str, context: int, max_batch: int, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        itl_curve(SHAPE, H200, LADDER, style=style, context=context, max_batch=max_batch)

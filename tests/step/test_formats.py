@@ -1,0 +1,153 @@
+"""Steps with weights and cache in few bits: what follows the format, and what does not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mini_engine.model.config import SHAPES, ModelConfig, named_shape
+from mini_engine.step.capacity import (
+    QUANTS,
+    kv_bytes_per_token,
+    read_bytes,
+    stored_bytes,
+    weight_bytes,
+)
+from mini_engine.step.formats import FORMATS, PUBLISHED, stored_as
+from mini_engine.step.hardware import load_spec
+from mini_engine.step.oplists import STYLES, StepShape, step_ops
+from mini_engine.step.step_cost import MODES, Mode, step_time, with_pdl
+from mini_engine.step.step_model import StepModel
+from mini_engine.step.stored import Stored, as_it_is
+from mini_engine.validate.published import QUANTISED_POINTS, Sheets, predicted_ms, read_points
+from mini_engine.validate.validate import rows_of, summary
+
+ONE = StepShape.decode(1, 512)
+OURS = load_spec("h200", engine="launch-bound")
+
+shapes = st.sampled_from(sorted(SHAPES)).map(named_shape)
+formats = st.sampled_from(FORMATS)
+
+
+def moved(stored: Stored | None, style: str, name: str = "qwen3-1.7b") -> float:
+    return sum(op.bytes for op in step_ops(named_shape(name), ONE, style, stored))
+
+
+@given(st.sampled_from(sorted(SHAPES)), formats, st.sampled_from(STYLES))
+def test_a_step_moves_as_many_bytes_less_as_fewer_are_read(
+    name: str, quant: str, style: str
+) -> None:
+    """In every op list: the vectors between kernels, and the number of kernels, stay."""
+    config = named_shape(name)
+    plain, few = as_it_is(config), stored_as(config, quant)
+    saved = moved(None, style, name) - moved(few, style, name)
+    # a GGUF file keeps its norms and biases in float32; our ops read them as the model has them
+    assert saved == pytest.approx(plain.read - few.read, abs=2e-3 * plain.read)
+    assert len(step_ops(config, ONE, style, few)) == len(step_ops(config, ONE, style))
+
+
+@given(shapes, st.sampled_from(sorted(QUANTS)))
+def test_what_is_held_and_read_is_what_capacity_says(config: ModelConfig, quant: str) -> None:
+    stored = stored_as(config, quant, "fp8")
+    assert (stored.held, stored.read) == (weight_bytes(config, quant), read_bytes(config, quant))
+    assert stored.kv_bytes_per_token(config) == kv_bytes_per_token(config, "fp8")
+
+
+def test_the_head_stays_in_16_bits_in_a_quant_and_not_in_a_file_or_in_gpt_fast() -> None:
+    config = named_shape("qwen3-8b")
+    plain = as_it_is(config).head
+    heads = {q: stored_as(config, q).head / plain for q in ("int4", "q4_k_m", "gpt-fast-int8")}
+    assert heads == {
+        "int4": 1,
+        "q4_k_m": pytest.approx(210 / 512),
+        "gpt-fast-int8": pytest.approx(0.5, rel=1e-3),  # and a scale a row
+    }
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_an_8_bit_cache_halves_the_bytes_of_keys_and_of_nothing_else(style: str) -> None:
+    config = named_shape("qwen3-1.7b")
+    eight = stored_as(config, None, "fp8")
+    far = StepShape.decode(1, 10_512)
+    kv = [
+        sum(op.bytes for op in step_ops(config, far, style, stored)) - moved(stored, style)
+        for stored in (None, eight)
+    ]
+    assert kv[1] == kv[0] / 2
+    assert eight.read == as_it_is(config).read
+
+
+def test_a_file_of_a_given_size_is_spread_evenly() -> None:
+    config = named_shape("qwen3-8b")
+    stored = stored_as(config, file_bytes=5_500_000_000)
+    assert stored.held == 5_500_000_000
+    assert (stored.held, stored.read) == stored_bytes(config, "bf16", 5_500_000_000)
+    assert stored.down / as_it_is(config).down == pytest.approx(5.5e9 / as_it_is(config).held)
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [(("int3",), "quant 'int3': expected one of fp32, bf16.*q4_k_m"), (("int4", "q1"), "'q1'")],
+)
+def test_an_unknown_name_is_refused_with_the_known_ones(asked: tuple[str, ...], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        stored_as(named_shape("qwen3-8b"), *asked)
+
+
+@given(shapes, formats, st.sampled_from(MODES), st.integers(1, 40), st.integers(1, 9000))
+def test_many_steps_at_once_cost_what_one_by_one_does(
+    config: ModelConfig, quant: str, mode: Mode, batch: int, context: int
+) -> None:
+    stored, shape = stored_as(config, quant, "fp8"), StepShape.decode(batch, context)
+    exact = step_time(step_ops(config, shape, "fused9", stored), OURS, mode, batch).itl_us
+    model = StepModel(config, OURS, "fused9", stored)
+    assert model.itl_us(mode, shape) == pytest.approx(exact, rel=1e-12)
+    highest = max(us + slope * batch * context for us, slope in model.lines(mode, batch, batch))
+    assert highest == pytest.approx(exact, rel=1e-9)  # a slope is a difference, divided
+
+
+def test_at_int4_the_starts_of_kernels_outweigh_the_bytes_again() -> None:
+    """Qwen3-1.7B, batch 1, our five kernels a layer on an H200, as chapter 12 tells it."""
+    config, share = named_shape("qwen3-1.7b"), {}
+    for quant in ("bf16", "int8", "int4"):
+        ops = step_ops(config, ONE, "fused5", stored_as(config, quant))
+        step = step_time(ops, OURS, "full")
+        share[quant] = sum(op.bytes for op in ops) / (OURS.copy_bandwidth_gb_s * 1e3) / step.itl_us
+        assert step_time(ops, with_pdl(OURS), "full").itl_us < step.itl_us
+    assert share["bf16"] > 0.5 > share["int8"] > share["int4"]
+
+
+# ---- held against others
+
+
+def test_quantised_points_are_known_have_sources_and_are_in_no_fit() -> None:
+    points, unknown = read_points(QUANTISED_POINTS, Sheets.shipped())
+    assert unknown == []
+    assert len(points) == len({point.id for point in points}) == 71
+    assert {point.quant for point in points} == {"int4", "fp16", "q4_k_m", *PUBLISHED}
+    assert all(point.source for point in points)
+
+
+def test_the_model_is_a_fifth_too_fast_for_weights_in_few_bits() -> None:
+    """Widening is not free: an error on one side, and it is told. A tenth of it is there in 16 bits
+    already."""
+    sheets = Sheets.shipped()
+    rows = rows_of(read_points(QUANTISED_POINTS, sheets)[0], sheets)
+    few = summary("few bits", [row for row in rows if row.point.quant != "fp16"])
+    plain = summary("16 bits", [row for row in rows if row.point.quant == "fp16"])
+    assert few.points == 63
+    assert -0.25 < few.bias < -0.15
+    assert -0.12 < plain.bias < -0.08
+    assert few.p90_error < 0.33
+    inside = [row.low_ms <= row.point.itl_ms <= row.high_ms for row in rows]
+    assert sum(inside) / len(inside) > 0.8  # what an interval promises, if on one side of it
+
+
+def test_an_unknown_quant_of_a_point_is_named() -> None:
+    sheets = Sheets.shipped()
+    point = read_points(QUANTISED_POINTS, sheets)[0][0]
+    assert sheets.complaint(replace(point, quant="int3")) is not None
+    assert predicted_ms(point, sheets) < predicted_ms(replace(point, quant=None), sheets)

@@ -1,0 +1,170 @@
+"""The fit finds what made the points, says what it cannot tell, and sees nothing left out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from mini_engine.validate.fit import Parameter, fit_points, hosts_to_fit, left_out
+from mini_engine.validate.parameters import parameters
+from mini_engine.validate.published import Point, Sheets, predicted_ms
+
+SHEETS = Sheets.shipped().with_hosts({"attic": 10.6, "cellar": 10.6})
+TRUTH = {"attic": 6.0, "cellar": 19.0, "vllm": 4.7, "floor": 1.6, "share": 0.79}
+TABLE = (
+    Parameter("attic", "op_us", (("host", "attic"),), 10.6, 0.5, "a test"),
+    Parameter("cellar", "op_us", (("host", "cellar"),), 10.6, 0.5, "a test"),
+    Parameter("vllm", "kernel_ops", (("engine", "vllm-2025"),), 5.9, 0.5, "a test"),
+    Parameter(
+        "floor",
+        "kernel_floor_us",
+        (("engine", "vllm"), ("engine", "vllm-2025")),
+        2.0,
+        0.5,
+        "a test",
+    ),
+    Parameter("share", "product_share", (("card", "a100"),), 0.7, 0.2, "a test", top=1),
+)
+
+
+def true_sheets() -> Sheets:
+    sheets = SHEETS
+    for parameter in TABLE:
+        for kind, name in parameter.where:
+            sheets = sheets.with_figure(kind, name, parameter.figure, TRUTH[parameter.name])
+    return sheets
+
+
+def made(cls: str, host: str, model: str, batch: int, source: str = "") -> Point:
+    """A point that the model itself has made."""
+    id = f"{cls}-{host}-{model}-{batch}"
+    point = Point(id, cls, model, "a100", batch, 500, 1.0, host, source or host)
+    return replace(point, itl_ms=predicted_ms(point, true_sheets()))
+
+
+POINTS = [
+    made(cls, host, model, batch)
+    for host in ("attic", "cellar")
+    for cls in ("transformers eager", "vLLM eager", "vLLM V1 graph full")
+    for model in ("qwen3-0.6b", "qwen3-8b")
+    for batch in (1, 8)
+]
+
+
+def found(points: Sequence[Point]) -> dict[str, float]:
+    fit = fit_points(points, SHEETS, TABLE)
+    return {p.name: fit.value(i) for i, p in enumerate(fit.parameters)}
+
+
+def test_the_fit_recovers_the_figures_that_made_the_points() -> None:
+    """2%: priors pull a little, 24 points without noise pull more."""
+    assert found(POINTS) == pytest.approx(TRUTH, rel=0.02)
+
+
+def test_the_truth_lies_in_the_intervals_of_points_with_noise() -> None:
+    rng = np.random.default_rng(4)
+    noisy = [replace(p, itl_ms=p.itl_ms * math.exp(rng.normal(0, 0.04))) for p in POINTS]
+    fit = fit_points(noisy, SHEETS, TABLE)
+    for index, parameter in enumerate(fit.parameters):
+        low, high = fit.interval(index)
+        assert low < fit.value(index) < high
+        assert low / 1.05 < TRUTH[parameter.name] < high * 1.05
+
+
+def test_one_wild_point_does_not_carry_the_fit_away() -> None:
+    wild = [replace(POINTS[0], itl_ms=10 * POINTS[0].itl_ms), *POINTS[1:]]
+    assert found(wild) == pytest.approx(TRUTH, rel=0.15)
+
+
+def test_without_a_point_that_it_moves_a_parameter_keeps_its_prior() -> None:
+    fit = fit_points([p for p in POINTS if p.host == "attic"], SHEETS, TABLE)
+    cellar = [p.name for p in fit.parameters].index("cellar")
+    assert fit.value(cellar) == pytest.approx(10.6)
+    assert fit.told_by_data(cellar) == pytest.approx(0, abs=1e-9)
+    low, high = fit.interval(cellar)
+    assert high / low == pytest.approx(math.exp(2 * 1.645 * 0.5), rel=1e-3)
+    assert fit.told_by_data(cellar - 1) > 0.9
+
+
+def test_a_host_and_an_engine_that_only_meet_each_other_cannot_be_separated() -> None:
+    """Only their product counts: vLLM's ops, at the speed of this host."""
+    met = [p for p in POINTS if p.host == "attic" and p.cls == "vLLM eager"]
+    [(one, other, correlation)] = fit_points(met, SHEETS, TABLE).inseparable()
+    assert {one, other} == {"attic", "vllm"}
+    assert correlation < -0.9
+    assert fit_points(POINTS, SHEETS, TABLE).inseparable() == []
+
+
+def test_a_share_is_never_more_than_all() -> None:
+    fast = [replace(p, itl_ms=p.itl_ms / 3) for p in POINTS if p.cls == "vLLM V1 graph full"]
+    assert found(fast)["share"] <= 1
+
+
+def test_nothing_to_fit_is_refused() -> None:
+    with pytest.raises(ValueError, match="nothing to fit"):
+        fit_points([], SHEETS, TABLE)
+
+
+# ---- a source left out
+
+
+def test_what_a_left_out_source_measured_does_not_change_its_prediction() -> None:
+    fit = fit_points(POINTS, SHEETS, TABLE)
+    honest = left_out(POINTS, fit)
+    lied = [replace(p, itl_ms=5 * p.itl_ms) if p.source == "cellar" else p for p in POINTS]
+    told = left_out(lied, fit)
+    for point in POINTS:
+        if point.source == "cellar":
+            assert told[point.id] == honest[point.id]
+        else:  # which the lie may mislead
+            assert told[point.id] != honest[point.id]
+
+
+def test_a_host_that_only_the_left_out_source_has_met_is_the_usual_one() -> None:
+    fit = fit_points(POINTS, SHEETS, TABLE)
+    for point in POINTS:
+        if point.cls == "transformers eager":
+            sheets = fit_points(
+                [p for p in POINTS if p.source != point.source], fit.sheets, TABLE
+            ).sheets
+            expected = predicted_ms(point, sheets, sheets.hosts["server"])
+            assert left_out(POINTS, fit)[point.id] == pytest.approx(expected, rel=0.01)
+            break
+
+
+def test_every_source_is_left_out_in_turn_and_one_alone_cannot_be() -> None:
+    turns: list[None] = []
+    fit = fit_points(POINTS, SHEETS, TABLE)
+    assert set(left_out(POINTS, fit, lambda: turns.append(None))) == {p.id for p in POINTS}
+    assert len(turns) == 2
+    alone = [p for p in POINTS if p.source == "attic"]
+    assert left_out(alone, fit_points(alone, SHEETS, TABLE)) == {}
+
+
+# ---- which hosts, and the table that ships
+
+
+def test_a_host_is_fitted_where_a_step_waited_for_it() -> None:
+    points = [
+        Point("a", "vLLM eager", "qwen3-0.6b", "a100", 1, 1, 1.0, "barn", "s"),
+        Point("b", "vLLM V1 graph full", "qwen3-0.6b", "a100", 1, 1, 1.0, "shed", "s"),
+    ]
+    hosts = hosts_to_fit(points, SHEETS).hosts
+    assert "barn" in hosts
+    assert "shed" not in hosts
+
+
+def test_the_shipped_table_names_figures_that_exist_and_says_where_a_prior_is_from() -> None:
+    sheets = Sheets.shipped()
+    table = parameters(sheets)
+    assert len({p.name for p in table}) == len(table)
+    kinds = {"card": sheets.cards, "host": sheets.hosts, "engine": sheets.engines}
+    homes = [(kind, name, p.figure) for p in table for kind, name in p.where]
+    assert len(set(homes)) == len(homes)  # no figure is fitted twice
+    for kind, name, figure in homes:
+        assert figure in kinds[kind][name].figures
+    assert all(p.why and p.where and p.prior > 0 and p.spread > 0 for p in table)
