@@ -1,6 +1,6 @@
-"""Percentiles of latencies, exact or of a stream, and the share of padding.
+"""Percentiles of latencies, exact or of a stream.
 
-In: times, or counts of rows. Out: numbers, each with one definition for all rooms.
+In: times. Out: percentiles, by one definition.
 
 **Percentile** means nearest rank everywhere: the p-th percentile of n values is the smallest
 value that at least p% of them do not exceed, the ceil(p/100 * n)-th in order. It is always a
@@ -22,11 +22,6 @@ def percentile(values: Iterable[float], percent: float) -> float:
     """Nearest-rank percentile. Raises ValueError when there are no values."""
     ordered = sorted(values)
     return ordered[_rank(len(ordered), percent) - 1]
-
-
-def padding_waste(real_tokens: int, computed_tokens: int) -> float:
-    """Share of the computed rows that were padding; 0 when nothing was computed."""
-    return (computed_tokens - real_tokens) / computed_tokens if computed_tokens else 0.0
 
 
 GROWTH = 1.005  # ratio of a bin's edges

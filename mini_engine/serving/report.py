@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher
 from mini_engine.engine.batch import SchedulerLimits
 from mini_engine.engine.prefix_cache import Hits
-from mini_engine.serving.metrics import LogHistogram, padding_waste
+from mini_engine.serving.metrics import LogHistogram
 from mini_engine.serving.stride import Stride
 
 
@@ -170,13 +170,12 @@ class ServeReport:
     @property
     def padded_rows(self) -> int:
         """Rows of padding beside the tokens computed."""
-        padding = ((ran.descriptor.num_tokens - ran.rows, ran) for ran in self.ran)
-        return sum(rows * self.ran[ran][0] for rows, ran in padding)
+        return sum((r.descriptor.num_tokens - r.rows) * steps for r, (steps, _) in self.ran.items())
 
     @property
     def padding_waste(self) -> float:
-        """padded_rows / (rows + padded_rows)"""
-        return padding_waste(self.rows, self.rows + self.padded_rows)
+        """padded_rows / (rows + padded_rows); 0 when nothing was computed."""
+        return self.padded_rows / (self.rows + self.padded_rows) if self.ran else 0.0
 
     def to_dict(self) -> dict[str, Any]:
         """For json.dumps, which writes rungs as strings."""

@@ -62,17 +62,12 @@ def size_server(
     used += step_bytes(config, max_num_batched_tokens, max_num_seqs)
     left, block_bytes = spec.vram_bytes - used, block_size * stored.kv_bytes_per_token(config)
     num_blocks = left // block_bytes
-    largest = left // (MIN_BLOCKS * stored.kv_bytes_per_token(config))  # block_size
-    if num_blocks < MIN_BLOCKS and largest >= 1:
-        raise ValueError(
-            f"block_size {block_size:,}: a KV cache has at least {MIN_BLOCKS} blocks, and of "
-            f"{config.name} they take {MIN_BLOCKS * block_bytes / 1e9:,.2f} GB; {spec.name} has "
-            f"{left / 1e9:,.2f} GB left for them: use blocks of at most {largest:,} tokens"
-        )
     if num_blocks < MIN_BLOCKS:
         raise ValueError(
             f"{config.name} on {spec.name}: {used / 1e9:.1f} GB of {spec.vram_bytes / 1e9:.1f} GB "
-            "are taken before the KV cache: use a larger card, a smaller model or fewer rungs"
+            f"are taken before the KV cache, and {MIN_BLOCKS} blocks of block_size {block_size:,} "
+            f"take {MIN_BLOCKS * block_bytes / 1e9:.2f} GB: use a larger card, a smaller model, "
+            "smaller blocks or fewer rungs"
         )
     limits = SchedulerLimits(
         max_num_seqs=max_num_seqs,
