@@ -29,7 +29,7 @@ def report(folder: Path, outcomes: Iterable[Outcome]) -> list[str]:
         *_stages(list(outcomes)),
         *_arms(files[BENCH]),
         *_chain(files[CHAIN]),
-        *_tests(folder / "tests.txt"),
+        *_tests(folder / "pytest.txt"),
         *_bars(files[BENCH]),
     ]
     return [line if len(line) <= WIDTH else line[: WIDTH - 1] + "…" for line in lines][:MOST_LINES]

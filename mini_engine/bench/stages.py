@@ -114,7 +114,7 @@ def stages_for(device: str) -> list[Stage]:
               9 + 2 + 15 + 3 * 4, 45, (bench("graph-5,graph-9,graph-5-pdl-k8,null", small),)),
         Stage("calibrate", "what card and host charge: a card and a host to predict with",
               40, 55, (calibrate,)),
-        Stage("tests", "what is wrong", 60, 75, (tests("gpu and not gpu_slow"),)),
+        Stage("pytest", "what is wrong", 60, 75, (tests("gpu and not gpu_slow"),)),
         Stage("compile", "what torch.compile reaches on the same machine",
               9 + 2 + 2 * 25, 70, (bench("compile-reduce-overhead,hf-reduce-overhead", small),)),
         Stage("batches", "larger batches, few bits, a profiler's trace",

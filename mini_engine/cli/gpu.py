@@ -7,7 +7,7 @@
 
 A run has stages: which machine this is (environment), a step of our one design (design), the step
 without each of its kernels in turn (chain), graphs, eager and transformers (baselines), what each
-idea buys (ideas), what the machine charges (calibrate), the GPU's tests (tests), torch.compile
+idea buys (ideas), what the machine charges (calibrate), the GPU's tests (pytest), torch.compile
 (compile), larger batches and few bits (batches). Each has a deadline, and its result is in a file
 before the next one begins; with --archive everything is then packed into one file. So a run may be
 cut at any moment. A stage that was cut is tried again while time is left, and the same line goes on

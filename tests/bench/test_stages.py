@@ -125,7 +125,7 @@ def test_a_stage_over_its_deadline_is_ended_and_tried_again_behind_the_others(
     assert [(one.stage, one.status) for one in found] == [
         ("alpha", CUT), ("beta", DONE), ("alpha", DONE)
     ]  # fmt: skip
-    assert found[2].took_s > found[0].took_s >= 6
+    assert found[2].took_s >= found[0].took_s >= 6
 
 
 def test_a_failing_command_is_told_and_keeps_none_of_the_others_from_running(
@@ -173,10 +173,10 @@ def test_a_broken_state_is_named_and_kept(tmp_path: Path, text: str) -> None:
 
 def test_a_rehearsal_runs_every_stage_and_tells_no_rates(tmp_path: Path, capsys: Any) -> None:
     """The shortest stages here; `gpu --device cpu` rehearses all."""
-    words = ["gpu", "--device", "cpu", "-o", str(tmp_path), "--stages", "environment,ideas,tests"]
+    words = ["gpu", "--device", "cpu", "-o", str(tmp_path), "--stages", "environment,ideas,pytest"]
     assert main(words) == 0
     told = capsys.readouterr().out
-    assert statuses(tmp_path) == dict.fromkeys(("environment", "ideas", "tests"), DONE)
+    assert statuses(tmp_path) == dict.fromkeys(("environment", "ideas", "pytest"), DONE)
     assert len(told.splitlines()) <= MOST_LINES
     assert "GB/s" not in told
     assert "%" not in told
