@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 
 from labs.runner import Done
 from mini_engine.cli.ending import guarded
-from mini_engine.cli.screen import Screen
-from mini_engine.cli.words import Parser
+from mini_engine.cli.terminal import Parser, Screen
 
 HELP = """\
 The labs of Launch Bound: files of the engine with holes in them, which you fill until every test
