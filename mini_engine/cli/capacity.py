@@ -43,14 +43,12 @@ from mini_engine.cli import options
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.model.config import SHAPES, ModelConfig
 from mini_engine.serving.request_trace import SHIPPED_TRACE, read_trace
-from mini_engine.step.capacity import GIB, CapacityReport, capacity, floor_ms
-from mini_engine.step.formats import stored_as
+from mini_engine.step.capacity import GIB, CapacityReport, capacity, check_context, floor_ms
 from mini_engine.step.hardware import DeviceSpec, load_spec, spec_names
 from mini_engine.step.masked_rows import masked_columns
 from mini_engine.step.oplists import StepShape, step_ops
-from mini_engine.step.room import check_context
 from mini_engine.step.step_cost import step_time
-from mini_engine.step.stored import Stored
+from mini_engine.step.storage import Stored, stored_as
 
 DEFAULT_GPU = "h200"
 MOST_REQUESTS = 10**9

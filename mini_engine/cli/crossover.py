@@ -40,13 +40,12 @@ from mini_engine import plots
 from mini_engine.cli import capture_sizes, options
 from mini_engine.dispatch.ladder import CaptureLadder
 from mini_engine.model.config import ModelConfig
+from mini_engine.step.capacity import largest_batch
 from mini_engine.step.curves import ItlCurve, ItlPoint, itl_curve
-from mini_engine.step.formats import stored_as
 from mini_engine.step.hardware import DeviceSpec
 from mini_engine.step.payoff import crossover_batch
-from mini_engine.step.room import largest_batch
 from mini_engine.step.step_cost import around
-from mini_engine.step.stored import Stored
+from mini_engine.step.storage import Stored, stored_as
 
 TOKENS = 8192  # of a step: no size above it is captured
 

@@ -34,9 +34,9 @@ from mini_engine.model.config import ModelConfig
 from mini_engine.sim.generate import Generation, generate, open_checkpoint
 from mini_engine.sim.predict import HF_EAGER, LIMITS, Prediction, Service, predict
 from mini_engine.sim.trace import write_trace
+from mini_engine.step.capacity import check_batch
 from mini_engine.step.curves import itl_curve
 from mini_engine.step.hardware import DeviceSpec, load_spec
-from mini_engine.step.room import check_batch
 
 DRAWN = {"NONE": "eager", "PIECEWISE": "piecewise", "FULL": "one graph"}
 STEPS = tuple(DRAWN)

@@ -39,7 +39,7 @@ from mini_engine.dispatch.ladder import CaptureLadder, LadderPoint
 from mini_engine.dispatch.modes import CUDAGraphMode
 from mini_engine.files import read_object
 from mini_engine.serving.ladder_cost import LadderCosts
-from mini_engine.step.stored import as_it_is
+from mini_engine.step.storage import as_it_is
 
 MIB = 1 << 20
 SHOWN = (1, 2, 4, 8, 12, 16, 24, 32, 48)  # rungs of the best ladders that the table lists

@@ -16,11 +16,10 @@ from typing import Any
 from mini_engine.dispatch.modes import CUDAGraphMode
 from mini_engine.files import check_folder, check_out, did_you_mean
 from mini_engine.model.config import SHAPES, ModelConfig, named_shape
-from mini_engine.step.capacity import KV_DTYPE_BYTES
 from mini_engine.step.figures import names
-from mini_engine.step.formats import FORMATS
 from mini_engine.step.hardware import DeviceSpec, load_spec, spec_names
 from mini_engine.step.oplists import STYLES
+from mini_engine.step.storage import FORMATS, KV_DTYPE_BYTES
 
 CARD = "h200"  # where --spec names none
 LONGEST = 30  # characters of a number that is read as it stands

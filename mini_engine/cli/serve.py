@@ -54,9 +54,9 @@ from mini_engine.serving.request_trace import (
 )
 from mini_engine.serving.simulate import simulate
 from mini_engine.step.capacity import GIB
-from mini_engine.step.formats import stored_as
 from mini_engine.step.hardware import DeviceSpec
 from mini_engine.step.step_model import StepModel
+from mini_engine.step.storage import stored_as
 from mini_engine.step.swap_cost import SwapCost
 
 MANY_PREFILLS = 200_000  # steps with a prompt in them; fewer take seconds

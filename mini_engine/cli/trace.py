@@ -34,8 +34,8 @@ from mini_engine.model.config import SHAPES, ModelConfig
 from mini_engine.sim.op_timeline import op_timeline
 from mini_engine.sim.predict import HF_EAGER, Service, predict
 from mini_engine.sim.trace import CPU, GPU, TraceEvent, busy_us, read_trace, write_trace
+from mini_engine.step.capacity import check_batch
 from mini_engine.step.hardware import load_spec, spec_names
-from mini_engine.step.room import check_batch
 
 if TYPE_CHECKING:
     from mini_engine.cuda.graphs.backend import GraphBackend
