@@ -2,7 +2,7 @@
 
 import sys
 
-from labs.runner.words import PACKAGED, command
+from labs.runner import command
 from mini_engine.cli import ending
 
 
@@ -13,9 +13,9 @@ def main() -> int:
     except ModuleNotFoundError as missing:
         if missing.name is None or missing.name.partition(".")[0] in ("labs", "mini_engine"):
             raise
-        there = "" if PACKAGED.exists() else ", after `make labs` has set it up"
         print(
-            f"{sys.executable} has no {missing.name}. Type: {command(*sys.argv[1:])}{there}",
+            f"{sys.executable} has no {missing.name}: run `make labs` once, then "
+            f"{command(*sys.argv[1:])}",
             file=sys.stderr,
         )
         return 2

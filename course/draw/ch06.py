@@ -16,7 +16,7 @@ from PIL import Image
 
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.dispatcher import GraphDispatcher
-from mini_engine.engine.scheduler import SchedulerLimits
+from mini_engine.engine.batch import SchedulerLimits
 from mini_engine.model.config import named_shape
 from mini_engine.plots.canvas import BLUE, GREEN, GREY, ORANGE, VERMILION, canvas
 from mini_engine.sim.device import Device

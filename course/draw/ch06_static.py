@@ -13,11 +13,11 @@ from matplotlib.axes import Axes
 
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.dispatcher import GraphDispatcher
-from mini_engine.engine.scheduler import SchedulerLimits
+from mini_engine.engine.batch import SchedulerLimits
 from mini_engine.model.config import named_shape
 from mini_engine.plots.canvas import BLACK, BLUE, GREEN, GREY, ORANGE, PREDICTED, VERMILION, canvas
+from mini_engine.serving.replay import replay
 from mini_engine.serving.request_trace import SHIPPED_TRACE, TraceRequest, read_trace
-from mini_engine.serving.simulate import simulate
 from mini_engine.serving.static_batches import static_batches_us
 from mini_engine.step.hardware import load_spec
 from mini_engine.step.masked_rows import masked_columns
@@ -45,7 +45,7 @@ def tokens_per_s(batch: int) -> dict[str, float]:
     written = sum(new for _, new in lengths)
     limits = SchedulerLimits(batch, BUDGET, 1 + batch * T_MAX // BLOCK, BLOCK, T_MAX)
     dispatcher = GraphDispatcher("FULL", default_capture_sizes(batch, BUDGET), batch)
-    found = {PAGED: simulate(requests(), costs, limits, dispatcher).tokens_per_s}
+    found = {PAGED: replay(requests(), costs, limits, dispatcher).tokens_per_s}
     for name, mode in ((GRAPHS, "full"), (EAGER, "eager")):
         took_us = static_batches_us(lengths, costs, mode, batch=batch, t_max=T_MAX)  # type: ignore[arg-type]
         found[name] = written / took_us * 1e6

@@ -20,10 +20,10 @@ from mini_engine.dispatch.ladder import CaptureLadder
 from mini_engine.model.config import named_shape
 from mini_engine.plots.canvas import BLACK, BLUE, ORANGE, PREDICTED, VERMILION, canvas
 from mini_engine.serving.ladder_cost import LadderCosts
-from mini_engine.serving.plan import plan_server
+from mini_engine.serving.replay import replay
 from mini_engine.serving.report import ServeReport
 from mini_engine.serving.request_trace import SHIPPED_TRACE, read_trace
-from mini_engine.serving.simulate import simulate
+from mini_engine.serving.sizing import size_server
 from mini_engine.step.hardware import load_spec
 from mini_engine.step.oplists import StepShape, step_ops
 from mini_engine.step.step_cost import Mode, padded_step, step_time
@@ -46,8 +46,8 @@ def step_shape(rows: int) -> StepShape:
 @cache
 def served() -> ServeReport:
     """The trace that ships with the engine, on vLLM's default ladder."""
-    plan = plan_server(SHAPE, SPEC, MODE, OWN, max_num_seqs=TOP_SEQS)
-    return simulate(read_trace(SHIPPED_TRACE).requests, COSTS, plan.limits, plan.dispatcher)
+    server = size_server(SHAPE, SPEC, MODE, OWN, max_num_seqs=TOP_SEQS)
+    return replay(read_trace(SHIPPED_TRACE).requests, COSTS, server.limits, server.dispatcher)
 
 
 def histogram(report: ServeReport, top: int) -> dict[int, int]:

@@ -13,7 +13,8 @@ from matplotlib.axes import Axes
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
 from mini_engine.dispatch.ladder import CaptureLadder
-from mini_engine.engine.scheduler import Request, Scheduler, SchedulerLimits
+from mini_engine.engine.batch import Request, SchedulerLimits
+from mini_engine.engine.scheduler import Scheduler
 from mini_engine.engine.step_arrays import step_arrays
 from mini_engine.model.config import named_shape
 from mini_engine.plots.canvas import BLUE, GREEN, GREY, ORANGE, PALE, PURPLE, SKY, VERMILION, canvas

@@ -14,8 +14,8 @@ from matplotlib.patches import Patch, Rectangle
 
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.dispatcher import GraphDispatcher
+from mini_engine.engine.batch import Request, SchedulerLimits
 from mini_engine.engine.engine import Engine, StepRecord
-from mini_engine.engine.scheduler import Request, SchedulerLimits
 from mini_engine.model.config import named_shape
 from mini_engine.plots.canvas import (
     BLUE,
@@ -29,10 +29,10 @@ from mini_engine.plots.canvas import (
     canvas,
 )
 from mini_engine.plots.timeline import COLOURS
-from mini_engine.serving.plan import plan_server
+from mini_engine.serving.replay import replay
 from mini_engine.serving.report import ServeReport
 from mini_engine.serving.request_trace import SHIPPED_TRACE, TraceRequest, read_trace
-from mini_engine.serving.simulate import simulate
+from mini_engine.serving.sizing import size_server
 from mini_engine.sim.device import Device
 from mini_engine.sim.runner import SimRunner
 from mini_engine.sim.trace import CPU, GPU, TraceEvent
@@ -197,13 +197,13 @@ def short_of_memory(blocks: int, *, reserve: bool) -> ServeReport:
     """The shipped trace, its requests FASTER times as fast, with so many blocks of KV cache."""
     mode = "FULL_AND_PIECEWISE"
     sizes = default_capture_sizes(256, SMALL_BUDGET, mode=mode)
-    plan = plan_server(SHAPE, SPEC, mode, sizes, max_num_batched_tokens=SMALL_BUDGET)
-    limits = replace(plan.limits, num_blocks=blocks + 1, reserve_full_isl=reserve)
+    server = size_server(SHAPE, SPEC, mode, sizes, max_num_batched_tokens=SMALL_BUDGET)
+    limits = replace(server.limits, num_blocks=blocks + 1, reserve_full_isl=reserve)
     requests = [
         TraceRequest(r.arrival_us / FASTER, r.prompt_tokens, r.output_tokens)
         for r in read_trace(SHIPPED_TRACE).requests
     ]
-    return simulate(requests, COSTS, limits, plan.dispatcher)
+    return replay(requests, COSTS, limits, server.dispatcher)
 
 
 def reserve(path: Path) -> None:

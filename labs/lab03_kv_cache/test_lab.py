@@ -18,15 +18,15 @@ import pytest
 
 from labs.support.inputs import agree, frozen
 from mini_engine.dispatch.dispatcher import GraphDispatcher
-from mini_engine.engine.engine import Engine
-from mini_engine.engine.generation import SHIPPED
-from mini_engine.engine.scheduler import (
+from mini_engine.engine.batch import (
     Request,
     RequestState,
     ScheduledBatch,
     ScheduledRequest,
     SchedulerLimits,
 )
+from mini_engine.engine.engine import Engine
+from mini_engine.engine.generation import SHIPPED
 from mini_engine.engine.step_arrays import request_arrays, step_arrays, token_arrays
 from mini_engine.model.config import ModelConfig
 from mini_engine.sim import kernels as k

@@ -12,9 +12,9 @@ import pytest
 
 from labs.support.inputs import agree, frozen
 from mini_engine.dispatch.dispatcher import GraphDispatcher
+from mini_engine.engine.batch import Request
 from mini_engine.engine.engine import Engine
 from mini_engine.engine.generation import SHIPPED, limits_for
-from mini_engine.engine.scheduler import Request
 from mini_engine.sim.attention import (
     Part,
     add_tile,
@@ -170,14 +170,6 @@ def all_scores_near(size: float) -> Inputs:
 # ---------------------------------------------------------------- a tile at a time
 
 
-@pytest.mark.catches("one-max-for-all-heads")
-def test_every_query_head_has_a_largest_score_of_its_own() -> None:
-    q, keys, values = heads_far_apart()
-    part, right = add_tile(nothing_seen(q), q, keys, values), formula(q, keys, values)
-    agree(part.m, right.m, "m, the largest score of each query head", rtol=1e-4)
-    agree(part.l, right.l, "l, the sum of the weights of each query head", **CLOSE)
-
-
 @pytest.mark.catches("divides-each-tile")
 def test_the_first_tile_is_summed_up_and_not_divided() -> None:
     rng = np.random.default_rng(5)
@@ -224,15 +216,6 @@ def test_the_part_of_two_tiles_is_what_both_would_give_at_once() -> None:
         assert_part(add_tile(first, q, keys[cut:], values[cut:]), formula(q, keys, values))
 
 
-def test_the_part_that_a_tile_is_added_to_stays_as_it_is() -> None:
-    q, keys, values = random_inputs(np.random.default_rng(6), 8)
-    part = add_tile(nothing_seen(q), q, keys[:4], values[:4])
-    before = [array.copy() for array in part]
-    add_tile(part, q, keys[4:], values[4:])
-    for name, now, then in zip(Part._fields, part, before, strict=True):
-        agree(now, then, f"{name} of the part that was given, afterwards")
-
-
 @pytest.mark.catches("max-starts-at-zero")
 def test_a_walk_over_no_tiles_has_seen_nothing() -> None:
     q, keys, values = random_inputs(np.random.default_rng(7), 8)
@@ -260,27 +243,6 @@ def test_a_walk_leaves_the_part_of_all_its_tiles_however_they_are_cut() -> None:
         n = int(rng.integers(1, 60))
         inputs = random_inputs(rng, n)
         assert_part(walk(*inputs, cuts(cut_rng, n)), formula(*inputs))
-
-
-@pytest.mark.catches("keeps-the-whole-row")
-def test_a_tile_is_read_in_its_turn_and_never_again() -> None:
-    """The memory for tiles is small: the next tile is put where the last one was."""
-    rng = np.random.default_rng(9)
-    for _ in range(10):
-        q, *read = random_inputs(rng, 40)
-        right = formula(q, *read)
-        keys, values = (array.copy() for array in read)  # these are written over, tile by tile
-        part = walk(q, keys, values, one_after_another(keys, values, 16))
-        nan = has_nan(part.acc)
-        assert not nan, "a tile was read after its turn"
-        assert_part(part, right)
-
-
-def one_after_another(keys: np.ndarray, values: np.ndarray, tile: int) -> Iterator[slice]:
-    for start in range(0, len(keys), tile):
-        rows = slice(start, min(start + tile, len(keys)))
-        yield rows
-        keys[rows] = values[rows] = np.nan
 
 
 @pytest.mark.catches("row-before-the-tiles")
@@ -376,14 +338,6 @@ def test_every_key_is_in_one_tile_of_one_walker() -> None:
         assert len(rows) == n, f"a key is in two tiles: {given}"
 
 
-@pytest.mark.catches("one-tile-a-split")
-def test_shares_differ_by_one_tile_at_most_whatever_the_context() -> None:
-    for tiles in range(1, 60):
-        shares = [len(tiles_of(16 * tiles, 16, split, 8)) for split in range(8)]
-        assert sum(shares) == tiles, f"tiles that 8 splits take of {tiles}"
-        assert max(shares) - min(shares) <= 1
-
-
 # ---------------------------------------------------------------- split and combined
 
 
@@ -423,13 +377,6 @@ def test_parts_that_saw_no_key_change_nothing_wherever_they_stand() -> None:
         nan = has_nan(both.acc)
         assert not nan, f"NaN from {len(parts)} parts, one with keys"
         assert_part(both, formula(q, keys, values))
-
-
-def test_parts_may_be_combined_in_two_goes() -> None:
-    q, keys, values = random_inputs(np.random.default_rng(13), 30)
-    parts = [formula32(q, keys[i : i + 5], values[i : i + 5]) for i in range(0, 30, 5)]
-    twice = combine([combine(parts[:2]), combine(parts[2:])])
-    assert_part(twice, formula(q, keys, values))
 
 
 # ---------------------------------------------------------------- all together

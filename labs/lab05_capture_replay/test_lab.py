@@ -162,36 +162,6 @@ def test_a_warm_up_adds_nothing_to_anybodys_memory() -> None:
         program.run(random_batch(rng, 8))
 
 
-class WithEnds(StaticInputs):
-    """Where each request ends in the batch: of so many requests there is one end more."""
-
-    def view(self, rows: int) -> dict[str, Buffer]:
-        return {"ends": self.buffers["ends"][: rows + 1]}
-
-
-def test_a_view_may_have_a_row_more_than_its_rung_which_warms_up_on_zeros_too() -> None:
-    device = Device(load_spec("h200"), memory_bytes=64 * MIB)
-    inputs, seen = WithEnds(device, {"ends": ((TOP + 1, WIDTH), "float32")}), []
-
-    def forward(rows: int) -> Buffer:
-        out, ends = device.empty((rows, WIDTH)), inputs.view(rows)["ends"]
-        if device.recorder is None:
-            seen.append(device.read(ends))
-        device.launch(k.scale, out, ends[:rows], by=2.0)
-        return out
-
-    runner = GraphRunner(device, forward, inputs, [2, 4])
-    sevens = np.full((TOP + 1, WIDTH), 7, np.float32)
-    device.copy_batch([(inputs.buffers["ends"], sevens)])
-    runner.capture()
-    assert [len(ends) for ends in seen] == [5, 3], "rows that the warm-ups of 4 and of 2 read"
-    for ends in seen:
-        np.testing.assert_array_equal(ends, np.zeros_like(ends), "rows that a warm-up read")
-    for rows in (1, 2, 3):  # with an end more than they are
-        shape = runner.run(rows, {"ends": frozen(sevens[: rows + 1])}).shape
-        assert shape == (rows, WIDTH), f"output of a batch of {rows} with {rows + 1} ends"
-
-
 def test_a_warm_up_is_over_on_the_gpu_when_its_rung_is_captured() -> None:
     program = captured([2, 4, 8])
     ahead_us = {
@@ -243,12 +213,6 @@ def test_a_replay_runs_the_kernels_of_one_forward() -> None:
         program.runner.graphs[rung].replay()
         ran = program.device.counters.kernels - before
         assert ran == program.kernels, f"kernels of one replay of rung {rung}"
-
-
-@pytest.mark.catches("a-pool-for-each-rung")
-def test_every_graph_takes_its_memory_from_the_pool_of_the_runner() -> None:
-    runner = captured([2, 8]).runner
-    assert {graph.pool for graph in runner.graphs.values()} == {runner.pool}
 
 
 def test_a_pool_that_is_given_is_gone_on_with_and_otherwise_a_new_one_is_made() -> None:
@@ -333,18 +297,6 @@ def test_a_second_capture_replaces_the_graphs_of_the_first() -> None:
     assert same == [], "rungs that still have their old graph"
 
 
-def test_a_second_capture_goes_on_with_the_pool_of_the_first() -> None:
-    first = captured([2])
-    given = first.device.memory.new_pool()
-    for options in ({}, {"pool": given}):
-        runner = GraphRunner(first.device, first.forward, first.inputs, [2, 4], **options)
-        pool = runner.pool
-        for _ in range(2):
-            runner.capture()
-            pools = {runner.pool, *(graph.pool for graph in runner.graphs.values())}
-            assert pools == {pool}, "pools of the runner and its graphs"
-
-
 def test_after_a_second_capture_only_its_own_rungs_are_there() -> None:
     runner = captured([1, 2, 4]).runner
     assert runner.rung_for(1) == 1
@@ -391,12 +343,6 @@ def test_an_error_other_than_no_memory_is_not_taken_for_a_rung_without_memory() 
             program.in_capture, program.fault = in_capture, fault
             with pytest.raises(fault):
                 program.runner.capture()
-
-
-def test_sizes_that_are_no_ladder_are_refused() -> None:
-    for sizes in ([], [4, 2], [0, 1], [2, 2]):
-        with pytest.raises(ValueError):
-            Summing(sizes)
 
 
 # ---------------------------------------------------------------- one step: in
@@ -493,20 +439,6 @@ def test_each_input_is_filled_as_far_as_its_own_view_goes(tokens: int, requests:
     np.testing.assert_array_equal(slots[3:], nines["slots"][3:], "behind the view of 3 requests")
 
 
-def test_numbers_too_large_for_a_float_are_copied_as_they_are() -> None:
-    device = Device(load_spec("h200"), memory_bytes=64 * MIB)
-    inputs = StaticInputs(device, {"slots": ((4,), "int32"), "at": ((4,), "int64")})
-    runner = GraphRunner(device, lambda rows: device.empty((rows, WIDTH)), inputs, [4])
-    runner.capture()
-    largest = {"slots": 2**31 - 1, "at": 2**63 - 1}
-    batch = {name: frozen(np.array([most, most - 1], inputs.buffers[name].dtype))
-             for name, most in largest.items()}  # fmt: skip
-    runner.run(2, batch)
-    for name, given in batch.items():
-        copied = device.read(inputs.buffers[name])[:2]
-        np.testing.assert_array_equal(copied, given, name)
-
-
 @pytest.mark.catches("eager-in-run")
 def test_a_step_is_one_copy_and_one_launch_and_no_forward() -> None:
     program = captured([4])
@@ -568,15 +500,6 @@ def test_whoever_names_a_rung_gets_that_one() -> None:
         out = program.device.read(program.runner.run_at(rung, rows, batch))
         np.testing.assert_array_equal(out, by_hand(sums, batch))
     assert log == [16, 4, 16, 2]
-
-
-def test_two_runners_know_nothing_of_each_other() -> None:
-    rng, programs = random.Random(21), [captured([2, 4]), captured([2, 4])]
-    sums = [no_sums(), no_sums()]
-    for _ in range(3):
-        for program, of_this in zip(programs, sums, strict=True):
-            batch = random_batch(rng, 3)
-            np.testing.assert_array_equal(program.run(batch), by_hand(of_this, batch))
 
 
 class HeadsOnly(Summing):

@@ -5,9 +5,9 @@ from collections import Counter
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.ladder import CaptureLadder, best_ladders
 from mini_engine.model.config import named_shape
-from mini_engine.serving.plan import plan_server
+from mini_engine.serving.replay import replay
 from mini_engine.serving.request_trace import SHIPPED_TRACE, read_trace
-from mini_engine.serving.simulate import simulate
+from mini_engine.serving.sizing import size_server
 from mini_engine.step.hardware import load_spec
 from mini_engine.step.step_model import StepModel
 
@@ -41,9 +41,9 @@ def main() -> None:
 def served(own: CaptureLadder) -> Counter[int]:
     """Rows of a step before padding -> steps, of those that fit the ladder's top."""
     shape, spec = named_shape("qwen3-0.6b"), load_spec("h200")
-    plan = plan_server(shape, spec, "FULL_AND_PIECEWISE", own, max_num_seqs=SEQS)
+    server = size_server(shape, spec, "FULL_AND_PIECEWISE", own, max_num_seqs=SEQS)
     requests = read_trace(SHIPPED_TRACE).requests
-    report = simulate(requests, StepModel(shape, spec), plan.limits, plan.dispatcher)
+    report = replay(requests, StepModel(shape, spec), server.limits, server.dispatcher)
     steps: Counter[int] = Counter()
     for ran, (count, _) in report.ran.items():
         if ran.rows <= own.top:

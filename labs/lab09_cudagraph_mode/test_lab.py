@@ -129,11 +129,6 @@ def test_sizes_are_rounded_up_to_whole_requests_and_listed_once() -> None:
         assert {rung.uniform_token_count for rung in rungs} <= {query_len}, case
 
 
-def test_a_dispatcher_without_sizes_has_no_graphs() -> None:
-    for mode in ANSWERS:
-        assert listed(mode, (), 4) == [], mode
-
-
 def rungs(mode: str, sizes: list[int], seqs: int, query_len: int) -> set[BatchDescriptor]:
     """Every graph that may be captured, found by trying all of them."""
     decode, mixed = ANSWERS[mode]
@@ -266,13 +261,6 @@ def test_more_requests_than_a_full_graph_holds_run_without_it() -> None:
     dispatcher = GraphDispatcher("FULL", (4, 8), max_num_seqs=3)
     assert told(dispatcher.dispatch(3, 7, None)) == "FULL: 8 tokens, 3 requests"
     assert told(dispatcher.dispatch(4, 7, None)) == "NONE: 7 tokens, 4 requests"
-
-
-def test_no_larger_rung_is_tried_when_the_smallest_does_not_fit() -> None:
-    # Requests without a token: only they are more than the tokens. The rung of 8 would hold them.
-    dispatcher = GraphDispatcher("FULL", (4, 8), max_num_seqs=8)
-    assert told(dispatcher.dispatch(6, 4, None)) == "NONE: 4 tokens, 6 requests"
-    assert told(dispatcher.dispatch(6, 5, None)) == "FULL: 8 tokens, 8 requests"
 
 
 def test_rungs_that_found_no_memory_run_nothing() -> None:
@@ -436,17 +424,6 @@ def test_full_without_graph_support_is_refused_and_the_refusal_says_what_to_ask_
         with pytest.raises(ValueError) as refused:
             resolved("FULL", NEVER, split=split, pieces=pieces, query_len=query_len)
         assert "PIECEWISE" in str(refused.value)
-
-
-def test_names_in_any_case_and_values_mean_the_same_as_members() -> None:
-    for name in ("never", "NEVER"):
-        assert resolved("full_and_piecewise", name, compilation="vllm_compile") == "PIECEWISE"
-        assert resolved("Full_Decode_Only", name, compilation=3) == "PIECEWISE"
-        assert resolved("Full_Decode_Only", name, compilation=0) == "NONE"
-    assert resolved("FULL", "always") == "FULL"
-    for mode, support in (("turbo", "ALWAYS"), ("FULL", "sometimes")):
-        with pytest.raises(ValueError):
-            resolved(mode, support)
 
 
 @pytest.mark.catches("support-is-yes-or-no")
@@ -667,26 +644,6 @@ def test_while_debugging_a_moved_input_is_refused_and_one_in_place_is_not() -> N
         assert rig.device.counters.graphs == graphs, "refused before anything was launched"
         rig.call(batch(PIECEWISE), rig.a[:3], rig.b)  # the same memory, cut out anew
         rig.call(batch(PIECEWISE, 8), moved, rig.b)
-
-
-def test_while_debugging_other_rows_of_the_same_buffer_have_moved() -> None:
-    rig = Rig(debug=True)
-    rows = rig.upload(1, 2, 3, 4)
-    rig.call(batch(PIECEWISE), rows[:3], rig.b)
-    assert rig.did(batch(PIECEWISE), rows[:3], rig.b) == ("replayed", [12, 24, 36])
-    graphs = rig.device.counters.graphs
-    with pytest.raises(AssertionError):
-        rig.call(batch(PIECEWISE), rows[1:], rig.b)
-    assert rig.device.counters.graphs == graphs, "refused before anything was launched"
-
-
-def test_debugging_that_is_switched_on_later_knows_the_addresses_of_the_captures() -> None:
-    rig = Rig()
-    rig.call(batch(PIECEWISE))
-    rig.wrapper.debug = True
-    with pytest.raises(AssertionError):
-        rig.call(batch(PIECEWISE), rig.b, rig.a)
-    assert rig.did(batch(PIECEWISE)) == ("replayed", [12, 24, 36]), "nothing has moved"
 
 
 def test_a_capture_that_fails_leaves_nothing_to_replay_and_the_next_call_captures() -> None:

@@ -1,9 +1,9 @@
 """Your scheduler's timeline in too little memory, and the text that its blocks hold meanwhile."""
 
 from mini_engine.dispatch.dispatcher import GraphDispatcher
+from mini_engine.engine.batch import SchedulerLimits
 from mini_engine.engine.engine import Engine
 from mini_engine.engine.generation import SHIPPED, requests_for
-from mini_engine.engine.scheduler import SchedulerLimits
 from mini_engine.sim.device import Device
 from mini_engine.sim.generate import Checkpoint, open_checkpoint
 from mini_engine.sim.runner import SimRunner

@@ -11,15 +11,15 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from mini_engine.engine.blocks import NULL_BLOCK, BlockPool, OutOfBlocks, usable_blocks
-from mini_engine.engine.scheduler import (
+from mini_engine.engine.batch import (
     Request,
     RequestState,
     ScheduledBatch,
     ScheduledRequest,
-    Scheduler,
     SchedulerLimits,
 )
+from mini_engine.engine.blocks import NULL_BLOCK, BlockPool, OutOfBlocks, usable_blocks
+from mini_engine.engine.scheduler import Scheduler
 
 STEPS = 3000  # no workload here takes a tenth of it
 
@@ -775,7 +775,7 @@ def test_every_request_writes_what_it_would_write_alone() -> None:
             assert batch.num_tokens <= limits.max_num_batched_tokens, "tokens over the budget"
             assert batch.num_reqs <= limits.max_num_seqs
             preempted += len(batch.preempted)
-            for state in s.update(batch, cache.run(batch)):
+            for state in s.update(batch, cache.run(batch))[1]:
                 written[state.request.request_id] = state.output
             steps += 1
             assert steps < STEPS, "requests that never end"

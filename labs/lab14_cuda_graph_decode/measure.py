@@ -23,7 +23,7 @@ from rich.table import Table
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from labs.measuring import ledger
-from labs.runner.words import command
+from labs.runner import command
 from mini_engine.bench.decode_setup import DecodeSetup, Variant, build_setup
 from mini_engine.bench.intervals import median_interval
 from mini_engine.bench.our_variants import OursEager, OursGraph, fused

@@ -16,9 +16,9 @@ from mini_engine.cuda.model import KVCache, Model
 from mini_engine.cuda.runner import TorchRunner
 from mini_engine.cuda.weights import load_weights
 from mini_engine.dispatch.dispatcher import GraphDispatcher
+from mini_engine.engine.batch import Request, SchedulerLimits
 from mini_engine.engine.engine import Engine
 from mini_engine.engine.generation import SHIPPED
-from mini_engine.engine.scheduler import Request, SchedulerLimits
 from mini_engine.model.config import ModelConfig
 from mini_engine.model.tokenizer import Tokenizer
 

@@ -31,14 +31,14 @@ from mini_engine.cuda.sampling import Sampler, greedy
 from mini_engine.cuda.weights import Weights, random_weights
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.dispatch.modes import CUDAGraphMode
-from mini_engine.engine.engine import Engine
-from mini_engine.engine.scheduler import (
+from mini_engine.engine.batch import (
     Request,
     RequestState,
     ScheduledBatch,
     ScheduledRequest,
     SchedulerLimits,
 )
+from mini_engine.engine.engine import Engine
 from mini_engine.engine.step_arrays import step_shapes
 from mini_engine.model.config import named_shape
 

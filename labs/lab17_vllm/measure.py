@@ -38,9 +38,8 @@ from labs.lab17_vllm.vllm_run import (
 )
 from labs.measuring import ledger
 from labs.measuring.step_timing import Predictions, parsed
-from labs.runner import workspace
+from labs.runner import command, workspace
 from labs.runner.doctor import nvidia_gpu
-from labs.runner.words import command
 from mini_engine.bench.evidence import (
     Measurement,
     load_evidence,

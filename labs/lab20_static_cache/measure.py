@@ -24,7 +24,7 @@ from rich.table import Table
 from labs.lab20_static_cache.static_cache import StaticCache, decode_step
 from labs.lab20_static_cache.static_engine import StaticEngine
 from labs.measuring import ledger
-from labs.runner.words import command
+from labs.runner import command
 from mini_engine.bench.decode_setup import build_setup
 from mini_engine.bench.intervals import median_interval
 from mini_engine.bench.our_variants import fused

@@ -31,10 +31,10 @@ from labs.lab20_static_cache.static_cache import (
 from mini_engine.cuda.graphs.backend import Graph, GraphBackend
 from mini_engine.cuda.graphs.capture import no_garbage_collection
 from mini_engine.cuda.model import Model
+from mini_engine.engine.batch import Request, RequestState
 from mini_engine.engine.engine import Completion
 from mini_engine.engine.generation import OnToken
 from mini_engine.engine.sampling import check_greedy
-from mini_engine.engine.scheduler import Request, RequestState
 
 
 @dataclass(frozen=True, eq=False)

@@ -34,7 +34,7 @@ from mini_engine.cuda.graphs.backend import GraphBackend, graphs_for
 from mini_engine.cuda.inputs import StepInputs
 from mini_engine.cuda.model import KVCache, Model
 from mini_engine.cuda.weights import Weights, random_weights
-from mini_engine.engine.scheduler import Request, RequestState
+from mini_engine.engine.batch import Request, RequestState
 from mini_engine.model.config import named_shape
 from mini_engine.step.masked_rows import MaskedColumns, columns_of_batch
 

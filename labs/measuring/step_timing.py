@@ -25,8 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from labs.measuring import ledger
-from labs.runner import workspace
-from labs.runner.words import command
+from labs.runner import command, workspace
 from mini_engine import cli
 from mini_engine.bench.evidence import Measurement, load_evidence, read_measurement
 from mini_engine.records.rows import MEASURED, Row

@@ -9,14 +9,11 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from importlib import import_module
 from typing import Any, NamedTuple
 
-from rich.console import Console
-
-from labs.runner import commands, mutate, own, predict, watch
-from labs.runner.commands import Done
+from labs.runner import Done
 from mini_engine.cli.ending import guarded
 from mini_engine.cli.screen import Screen
 from mini_engine.cli.words import Parser
@@ -42,70 +39,66 @@ class Command(NamedTuple):
     name: str
     help: str
     arguments: tuple[tuple[str, dict[str, Any]], ...]
-    run: Callable[[Namespace, Console], Done]
+    run: str  # MODULE:FUNCTION below labs.runner, imported when the command is typed
 
 
 JSON = ("--json", {"action": "store_true", "help": "print the result as JSON"})
 LAB = ("number", {"type": int, "nargs": "?", "help": "the lab (default: the current one)"})
 THIS_LAB = ("number", {"type": int, "help": "the lab"})
 STALE_LAB = ("number", {"type": int, "nargs": "?", "help": "the lab (default: all that need it)"})
+ONE_LAB = ("number", {"type": int, "nargs": "?", "help": "the lab (default: every lab)"})
 HOLE = ("--hole", {"type": int, "metavar": "K", "help": "of this hole, counted from 1"})
 WORDS = ("words", {"nargs": argparse.REMAINDER, "help": "passed on as they are"})
 EVERY_TEST = ("--all", {"action": "store_true", "help": "show every failing test in full"})
-ONE_LAB = ("number", {"type": int, "nargs": "?", "help": "the lab (default: every lab)"})
-JOBS = ("--jobs", {"type": int, "default": 2, "metavar": "J", "help": "runs at a time (default 2)"})
-SAMPLE = ("--sample", {"type": int, "metavar": "K", "help": "of K mutants a lab, always the same"})
+WHOSE = "mine, reference, or wrong/NAME for a known wrong answer (default: mine)"
+IMPL = ("--impl", {"default": "mine", "metavar": "WHOSE", "help": WHOSE})
+HARD = ("--hard", {"action": "store_true", "help": "leave out the words of the TODOs"})
 SEEN_HINTS = ("--all", {"action": "store_true", "help": "show the hints seen so far"})
+YES = ("--yes", {"action": "store_true", "help": "also while the lab is red"})
 QUESTION = ("--question", {"type": int, "metavar": "K", "help": "answer this question alone"})
 SAY = ("--say", {"metavar": "ANSWER", "help": "a number in its unit, or the number of a choice"})
 BECAUSE = ("--because", {"default": "", "metavar": "TEXT", "help": "why you expect it"})
 UNDO = ("--undo", {"action": "store_true", "help": "take the mistake back and show it"})
 SEED = ("--seed", {"type": int, "metavar": "S", "help": "the same mistake for the same seed"})
-HARD = ("--hard", {"action": "store_true", "help": "leave out the words of the TODOs"})
-YES = ("--yes", {"action": "store_true", "help": "also while the lab is red, without asking"})
-WITH_TERMINAL = "with the terminal, so that breakpoint() works; ends with the first failure"
-DEBUG = ("--debug", {"action": "store_true", "help": WITH_TERMINAL})
-WHOSE = "mine, reference, or wrong/NAME for a known wrong answer (default: mine)"
-IMPL = ("--impl", {"default": "mine", "metavar": "WHOSE", "help": WHOSE})
+JOBS = ("--jobs", {"type": int, "default": 2, "metavar": "J", "help": "runs at a time (default 2)"})
+SAMPLE = ("--sample", {"type": int, "metavar": "K", "help": "of K mutants a lab, always the same"})
 
-# fmt: off
 COMMANDS = (
     Command("list", "show every lab, how far you are, and the next step",
-            (JSON,), commands.run_list),
+            (JSON,), "commands:run_list"),
     Command("start", "cut the holes of a lab into a file of your own; a file that exists is kept",
-            (JSON, LAB, HARD), commands.run_start),
+            (JSON, LAB, HARD), "commands:run_start"),
     Command("check", "run the tests of a lab on your file",
-            (JSON, LAB, IMPL, EVERY_TEST, DEBUG), commands.run_check),
+            (JSON, LAB, IMPL, EVERY_TEST), "commands:run_check"),
     Command("hint", "show one more hint",
-            (JSON, LAB, HOLE, SEEN_HINTS), commands.run_hint),
+            (JSON, LAB, HOLE, SEEN_HINTS), "commands:run_hint"),
     Command("watch", "check again whenever you save, until Ctrl-C",
-            (LAB,), watch.run_watch),
-    Command("demo", "run the demo, or any command of the engine, with your solved files in place",
-            (WORDS,), commands.run_demo),
-    Command("measure", "run the measuring step of a GPU lab, or read the captured run",
-            (THIS_LAB, WORDS), commands.run_measure),
-    Command("diff", "show how your file differs from the engine's",
-            (JSON, LAB, YES), commands.run_diff),
-    Command("reset", "cut a lab anew and keep what you wrote as a backup",
-            (JSON, LAB, HARD), commands.run_reset),
-    Command("update", "carry your code over into files cut from this engine; the old ones are kept",
-            (JSON, STALE_LAB), commands.run_update),
-    Command("solution", "show how the engine itself fills the holes",
-            (JSON, LAB, HOLE, YES), commands.run_solution),
-    Command("predict", "say what you expect before a lab; after green, see the key",
-            (JSON, LAB, QUESTION, SAY, BECAUSE), predict.run_predict),
-    Command("ledger", "show how good your predictions were, and whether they got better",
-            (JSON,), predict.run_ledger),
+            (LAB,), "commands:run_watch"),
     Command("show", "show on your own code what the lab is about",
-            (LAB, WORDS), own.run_show),
+            (LAB, WORDS), "demo:run_show"),
+    Command("demo", "run the demo, or any command of the engine, with your solved files in place",
+            (WORDS,), "demo:run_demo"),
+    Command("measure", "run the measuring step of a GPU lab, or read the captured run",
+            (THIS_LAB, WORDS), "demo:run_measure"),
+    Command("predict", "say what you expect before a lab; after green, see the key",
+            (JSON, LAB, QUESTION, SAY, BECAUSE), "predict:run_predict"),
+    Command("ledger", "show how good your predictions were, and whether they got better",
+            (JSON,), "predict:run_ledger"),
+    Command("diff", "show how your file differs from the engine's",
+            (JSON, LAB, YES), "commands:run_diff"),
+    Command("solution", "show how the engine itself fills the holes",
+            (JSON, LAB, HOLE, YES), "commands:run_solution"),
+    Command("reset", "cut a lab anew and keep what you wrote as a backup",
+            (JSON, LAB, HARD), "commands:run_reset"),
+    Command("update", "carry your code over into files cut from this engine; the old ones are kept",
+            (JSON, STALE_LAB), "commands:run_update"),
     Command("sabotage", "make one small mistake in your passing file: find it from what it does",
-            (JSON, LAB, UNDO, SEED), own.run_sabotage),
+            (JSON, LAB, UNDO, SEED), "sabotage:run_sabotage"),
     Command("mutate", "make small mistakes in the engine's way and show which no test notices",
-            (JSON, ONE_LAB, HOLE, SAMPLE, JOBS), mutate.run_mutate),
+            (JSON, ONE_LAB, HOLE, SAMPLE, JOBS), "mutate:run_mutate"),
     Command("doctor", "show versions and the GPU, and what is emulated here and why",
-            (JSON,), commands.run_doctor),
-)
-# fmt: on
+            (JSON,), "doctor:run_doctor"),
+)  # fmt: skip
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -120,7 +113,9 @@ def _run(words: list[str]) -> int:
     args = build_parser().parse_args(words)
     as_json = getattr(args, "json", False)
     console = Screen(highlight=False, quiet=as_json, soft_wrap=True)  # commands stay on one line
-    done: Done = args.run(args, console)
+    module, _, function = args.run.partition(":")
+    run = getattr(import_module(f"labs.runner.{module}"), function)
+    done: Done = run(args, console)
     if as_json:
         print(json.dumps(done.result, indent=2))
     return int(done.code)

@@ -1,4 +1,4 @@
-"""What the commands of the labs do.
+"""What the commands about a learner's files do, and what they print.
 
 In:  the parsed words and a console to write on. Out: a `Done`. Wrong input raises ValueError with
 one line that says what to do.
@@ -7,43 +7,72 @@ one line that says what to do.
 from __future__ import annotations
 
 import difflib
-import sys
+import os
+import time
 from argparse import Namespace
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from rich.console import Console
-from rich.prompt import Confirm
+from rich.markup import escape
+from rich.table import Table
 
-from labs.runner import show, workspace
+from labs.runner import Done, command, workspace
 from labs.runner.checks.checking import Report, check_files, check_implementation, still_open
 from labs.runner.cut.catalogue import Hole, Lab, all_labs, lab_number
 from labs.runner.cut.cutter import definition_of
-from labs.runner.cut.source import shown, source
+from labs.runner.cut.migrate import Migrated, migrate
+from labs.runner.cut.source import shown, source, syntax_error
+from labs.runner.doctor import INSTALL, missing
 from labs.runner.mistakes.diagnosis import diagnose
-from labs.runner.predictions import scored, unanswered
+from labs.runner.predict import score_line, unanswered
 from labs.runner.report import as_json, hole_in_doubt, show_report
-from labs.runner.words import command, from_here
-from labs.runner.workspace import Progress
+from labs.runner.workspace import PASSED, Progress
 
-
-class Done(NamedTuple):
-    """What a command leaves: its result as JSON would show it, and the exit code."""
-
-    result: Any = None
-    code: int = 0
+STATES = {  # of a lab: the sign in the list, and what it means
+    "passed": ("[green]✓[/]", "passed"),
+    "edited": ("[green]~[/]", "changed since it passed, not checked again"),
+    "failed": ("[red]✗[/]", "passed before, fails now"),
+    "started": ("[yellow]·[/]", "begun"),
+}
 
 
 def run_list(args: Namespace, console: Console) -> Done:
+    """All labs in a table, and the next step. The very first call starts lab 1."""
     labs, progress = all_labs(), workspace.load_progress()
-    if not progress.labs and not args.json:  # the first minute: lab 1 is cut, one command to run
+    if not progress.labs and not args.json:
+        console.print(
+            f"[bold]Welcome to Launch Bound.[/] {len(labs)} labs, each a file of a real engine "
+            "with holes in it.\nYou need no GPU. You fill the holes in your own copy until every "
+            "test passes.\n"
+        )
         workspace.start(labs[0], progress)
         workspace.save_progress(progress)
-        show.welcome(labs[0], unanswered(labs[0], progress), console)
+        _introduce(labs[0], True, progress, console)
         return Done()
-    show.listing(labs, progress, console)
-    return Done([show.standing(lab, progress) for lab in labs])
+    standings = [workspace.standing(lab, progress) for lab in labs]
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("", "lab", "min", "checks", "hints", "needs", "without a GPU"):
+        table.add_column(name, justify="right" if name in ("min", "checks", "hints") else "left")
+    for lab, where in zip(labs, standings, strict=True):
+        table.add_row(
+            STATES[where["state"]][0] if where["state"] else "",
+            f"{'[bold]' if where['current'] else ''}{lab.number:>2} {lab.title}",
+            str(lab.minutes),
+            str(where["checks"] or ""),
+            str(where["hints"] or ""),
+            lab.needs,
+            lab.without,
+        )
+    console.print(table)
+    seen = {where["state"] for where in standings}
+    console.print()
+    console.print("   ".join(" ".join(words) for state, words in STATES.items() if state in seen))
+    passed = sum(where["state"] in PASSED for where in standings)
+    console.print(f"{passed} of {len(labs)} passed. {workspace.next_step(labs, progress)}")
+    if stale := [lab for lab, where in zip(labs, standings, strict=True) if where["stale"]]:
+        console.print(f"[yellow]Attention: {workspace.ask_for_update(*stale)}.[/]")
+    return Done(standings)
 
 
 def run_start(args: Namespace, console: Console) -> Done:
@@ -61,48 +90,103 @@ def run_start(args: Namespace, console: Console) -> Done:
         lab = lab.without_words()
     written = workspace.start(lab, progress)
     workspace.save_progress(progress)
-    show.started(lab, bool(written), unanswered(lab, progress), console)
+    _introduce(lab, written, progress, console)
     return Done({"lab": lab.name, "files": [str(p) for p in workspace.my_files(lab).values()]})
 
 
+def run_reset(args: Namespace, console: Console) -> Done:
+    progress = workspace.load_progress()
+    lab = lab_number(chosen_lab(args, progress).number)
+    progress.of(lab).hard = args.hard
+    lab = lab.without_words() if args.hard else lab
+    backups = workspace.reset(lab, progress)
+    workspace.save_progress(progress)
+    for backup in backups:
+        console.print(f"kept what you had: {shown(backup)}")
+    _introduce(lab, True, progress, console)
+    return Done({"lab": lab.name, "backups": [str(path) for path in backups]})
+
+
+def _introduce(lab: Lab, fresh: bool, progress: Progress, console: Console) -> None:
+    """What to predict, to read, to edit and to run, in this order."""
+    console.print(f"[bold]Lab {lab.number}: {lab.title}[/], about {lab.minutes} minutes")
+    if asked := unanswered(lab, progress):
+        console.print(f"  predict [bold]{command('predict', lab.number)}[/]   "
+                      f"{asked} question{'s' * (asked != 1)}, before you read")  # fmt: skip
+    console.print(f"  read    {lab.chapter}\n          labs/{lab.name}/README.md")
+    for path in workspace.my_files(lab).values():
+        console.print(f"  edit    {shown(path)}{'' if fresh else '  (yours, kept as it is)'}")
+    for hole in lab.holes:
+        verb = "mend " if hole.broken else "write"
+        console.print(f"  {verb}   [bold]{hole.name}[/]: {escape(hole.task)}")
+    console.print(f"\nThen: [bold]{command('check')}[/]   stuck: [bold]{command('hint')}[/]")
+
+
+# ---------------------------------------------------------------- check and watch
+
+
 def run_check(args: Namespace, console: Console) -> Done:
-    if args.debug and (args.json or args.impl != "mine"):
-        other = "--json" if args.json else f"--impl {args.impl}"
-        raise ValueError(f"--debug gives your file's tests the terminal: leave out {other}")
     progress = workspace.load_progress()
     lab = chosen_lab(args, progress)
-    show.refuse_missing_packages(lab)
-    waiting = console.status(f"lab {lab.number}: running its tests")
-    with nullcontext() if args.debug else waiting:
+    refuse_missing_packages(lab)
+    with console.status(f"lab {lab.number}: running its tests"):
         if args.impl == "mine":
-            report = check_mine(lab, progress, debug=args.debug)
+            report = check_mine(lab, progress)
         else:
             report = check_implementation(lab, args.impl)
             report.diagnosis = diagnose(lab, lab.texts(args.impl), report)
     show_report(report, console, whose=args.impl, every=args.all, progress=progress)
-    if report.passed and args.impl == "mine" and (line := scored(lab)):
+    if report.passed and args.impl == "mine" and (line := score_line(lab)):
         console.print(line)
     return Done(as_json(report), 0 if report.passed else 1)
 
 
-def check_mine(lab: Lab, progress: Progress, *, debug: bool = False) -> Report:
-    """Check the learner's files, write down what came of it, and look for the causes of failures.
-
-    With `debug` the tests have the terminal, so that `breakpoint()` works.
-    """
+def check_mine(lab: Lab, progress: Progress) -> Report:
+    """Check the learner's files, note the outcome, and look for the causes of failures."""
     workspace.refuse_unready(lab, progress)
     files = workspace.my_files(lab)
     texts = {file: source(path) for file, path in files.items()}
-    report = check_files(lab, files, debug=debug)
+    report = check_files(lab, files)
     progress.labs = workspace.load_progress().labs  # a hint may have been shown meanwhile
     workspace.note(lab, progress, report.passed, hole_in_doubt(report))
     workspace.save_progress(progress)
-    if not debug:
-        report.diagnosis = diagnose(lab, texts, report)
+    report.diagnosis = diagnose(lab, texts, report)
     return report
 
 
+def run_watch(args: Namespace, console: Console) -> Done:
+    """Check at every save until Ctrl-C. Editors save by renaming: a file may be gone a while."""
+    progress = workspace.load_progress()
+    lab = chosen_lab(args, progress)
+    refuse_missing_packages(lab)
+    workspace.refuse_unready(lab, progress)
+    before: list[tuple[int, int] | None] = []
+    while True:
+        stamps = [_stamp(path) for path in workspace.my_files(lab).values()]
+        if stamps != before:
+            before = stamps
+            try:
+                report = check_mine(lab, progress)
+                show_report(report, console, whose="mine", every=False, progress=progress)
+                console.print("[dim]watching: save to check again, Ctrl-C to stop[/]")
+            except (ValueError, OSError) as error:
+                console.print(f"[dim]watching: {error}[/]")
+        time.sleep(0.3)
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_ino
+
+
+# ---------------------------------------------------------------- help on the way
+
+
 def run_hint(args: Namespace, console: Console) -> Done:
+    """One more hint, the earlier ones above it; after the lab has passed those seen so far."""
     progress = workspace.load_progress()
     lab = chosen_lab(args, progress)
     hole = _hole(args, lab) or _first_open(lab, progress)
@@ -111,34 +195,26 @@ def run_hint(args: Namespace, console: Console) -> Done:
     if not args.all and not passed:
         seen = hints[str(hole.number)] = min(seen + 1, len(hole.hints))
         workspace.save_progress(progress)
-    show.hints(lab, hole, seen, console)
-    if passed and not args.all:
+    console.print(f"[bold]lab {lab.number}, {hole.name}[/]: {escape(hole.task)}")
+    for level, hint in enumerate(hole.hints[:seen], start=1):
+        console.print(f"  hint {level} of {len(hole.hints)}: {escape(hint)}")
+    if seen == len(hole.hints):
+        answer = command("solution", lab.number, "--hole", hole.number)
+        console.print(f"[dim]No more hints. The answer: {answer}[/]")
+    if passed:
         console.print(f"Lab {lab.number} has passed: nothing is left to write.")
     return Done({"hole": hole.name, "hints": list(hole.hints[:seen]), "passed": passed})
 
 
-def run_demo(args: Namespace, console: Console) -> Done:
-    from labs.runner.play import play
-
-    return Done(code=play(args.words or ["demo"], console))
-
-
-def run_measure(args: Namespace, console: Console) -> Done:
-    from labs.runner.play import measure
-
-    lab = lab_number(args.number)
-    show.refuse_missing_packages(lab)
-    return Done(code=measure(lab, args.words, console))
-
-
 def run_diff(args: Namespace, console: Console) -> Done:
-    """A unified diff that `patch -p0` takes: from your file to the engine's way."""
+    """A unified diff that `patch -p0` takes: from your file to the engine's way. In a file to mend
+    from what was given to yours, because the engine's text would give the fault away."""
     progress = workspace.load_progress()
     lab = chosen_lab(args, progress)
     workspace.refuse_unready(lab, progress)
-    to_mend = lab.to_mend()  # the engine's own text would give the fault away
+    to_mend = lab.to_mend()
     if not to_mend:
-        _ask_first(args, lab, progress, console)
+        _refuse_unless_solved(args, lab, progress)
     lines: list[str] = []
     for file, path in workspace.my_files(lab).items():
         mine = source(path)
@@ -146,21 +222,53 @@ def run_diff(args: Namespace, console: Console) -> Done:
             lines += _diff(to_mend[file], mine, path, "as it was given", "yours")
         else:
             lines += _diff(mine, lab.reference()[file], path, "yours", lab.sources[file])
-    show.diff(lines, console, "what you were given" if to_mend else "the engine's")
+    colours = {"+": "green", "-": "red"}
+    lines = lines or ["Yours is the same."]
+    if not console.is_terminal and not console.quiet:  # for `patch`: every character as it is
+        print("\n".join(lines))
+    for line in lines if console.is_terminal else ():
+        console.print(line, style=colours.get(line[:1], ""), markup=False)
     return Done(lines)
 
 
-def run_reset(args: Namespace, console: Console) -> Done:
+def run_solution(args: Namespace, console: Console) -> Done:
+    """The engine's way, one of many: the tests look at what comes out."""
     progress = workspace.load_progress()
-    lab = lab_number(args.number) if args.number is not None else chosen_lab(args, progress)
-    progress.of(lab).hard = args.hard
-    lab = lab.without_words() if args.hard else lab_number(lab.number)
-    backups = workspace.reset(lab, progress)
-    workspace.save_progress(progress)
-    for backup in backups:
-        console.print(f"kept what you had: {shown(backup)}")
-    show.started(lab, True, unanswered(lab, progress), console)
-    return Done({"lab": lab.name, "backups": [str(path) for path in backups]})
+    lab = chosen_lab(args, progress)
+    chosen = _hole(args, lab)
+    _refuse_unless_solved(args, lab, progress)
+    texts, to_mend = lab.reference(), lab.to_mend()
+    paths = workspace.my_files(lab)
+    found = {
+        hole.name: "\n".join(
+            _diff(to_mend[hole.file], texts[hole.file], paths[hole.file], "broken", "mended")
+        )
+        if hole.broken
+        else definition_of(texts[hole.file], hole.name)
+        for hole in ([chosen] if chosen else lab.holes)
+    }
+    console.print(f"[bold]Lab {lab.number}[/], the engine's way. Yours may differ and be as right.")
+    for name, text in found.items():
+        console.print(f"\n[bold]{name}[/]\n{escape(text)}")
+    return Done(found)
+
+
+def _refuse_unless_solved(args: Namespace, lab: Lab, progress: Progress) -> None:
+    if not args.yes and not workspace.solved(lab, progress):
+        raise ValueError(
+            f"lab {lab.number} has not passed yet, and this shows the engine's way: add --yes to "
+            f"see it all the same, or take one step further by {command('hint', lab.number)}"
+        )
+
+
+def _diff(before: str, after: str, path: Path, left: str, right: str) -> list[str]:
+    """Both sides bear the learner's path, so `patch -p0` never touches another file."""
+    lines = before.splitlines(), after.splitlines()
+    names = f"{os.path.relpath(path)}\t{left}", f"{os.path.relpath(path)}\t{right}"
+    return list(difflib.unified_diff(*lines, *names, lineterm=""))
+
+
+# ---------------------------------------------------------------- a newer engine
 
 
 def run_update(args: Namespace, console: Console) -> Done:
@@ -178,51 +286,72 @@ def run_update(args: Namespace, console: Console) -> Done:
     results, refused = [], []
     for lab in labs:
         try:
-            done, backups = workspace.update(lab, progress)
+            done, backups = update(lab, progress)
         except ValueError as error:
             refused.append(str(error))
             continue
         workspace.save_progress(progress)
-        still = still_open(lab, workspace.my_files(lab))
-        show.updated(lab, done, backups, still, console)
-        results.append(
-            {"lab": lab.name, "holes": done.holes, "helpers": done.helpers,
-             "open": [hole.name for hole in still], "remarks": done.remarks,
-             "backups": [str(path) for path in backups]}
-        )  # fmt: skip
+        still = [hole.name for hole in still_open(lab, workspace.my_files(lab))]
+        console.print(f"[bold]Lab {lab.number}: {lab.title}[/]")
+        for name, words in (
+            ("carried over", [", ".join(done.holes) or "nothing: no hole was filled"]),
+            ("with them", [", ".join(done.helpers)] if done.helpers else []),
+            ("still open", still),
+            ("kept", [shown(backup) for backup in backups]),
+            ("look at", done.remarks),
+        ):
+            for word in words:
+                console.print(f"  {name:14} {escape(word)}")
+        console.print("  What you changed outside the holes is in the kept files only.")
+        console.print(f"Now: [bold]{command('check', lab.number)}[/]\n")
+        results.append({"lab": lab.name, "carried": done.holes, "helpers": done.helpers,
+                        "open": still, "remarks": done.remarks,
+                        "backups": [str(path) for path in backups]})  # fmt: skip
     if refused:
         raise ValueError("; ".join(refused))
     return Done(results)
 
 
-def run_solution(args: Namespace, console: Console) -> Done:
-    progress = workspace.load_progress()
-    lab = chosen_lab(args, progress)
-    chosen = _hole(args, lab)
-    _ask_first(args, lab, progress, console)
-    texts, to_mend = lab.reference(), lab.to_mend()
-    paths = workspace.my_files(lab)
-    found = {
-        hole.name: "\n".join(
-            _diff(to_mend[hole.file], texts[hole.file], paths[hole.file], "broken", "mended")
-        )
-        if hole.broken
-        else definition_of(texts[hole.file], hole.name)
-        for hole in ([chosen] if chosen else lab.holes)
-    }
-    show.solution(lab, found, console)
-    return Done(found)
+def update(lab: Lab, progress: Progress) -> tuple[Migrated, list[Path]]:
+    """Cut anew with the learner's code moved over. Returns what became of it, and the backups.
+
+    Old files that hold nothing of this lab stay where they are. A lab that had passed stays passed
+    if all its holes moved over. Raises ValueError if an old file is not Python; then, as after any
+    error, nothing has been changed.
+    """
+    files, folder = workspace.my_files(lab), workspace.home() / lab.name
+    expected = [path for path in files.values() if path.exists()]
+    old = {}
+    for path in [*expected, *sorted(set(folder.glob("*.py")) - set(expected))]:
+        if broken := syntax_error(path):
+            raise ValueError(f"lab {lab.number} is left as it is, mend this first: {broken}")
+        old[path.name] = source(path)
+    state = progress.of(lab)
+    had_passed = state.passed and (
+        workspace.stale(lab, progress) or workspace.solved(lab, progress)
+    )
+    done = migrate(lab.cut(), old, lab.definitions())
+    for name, text in done.texts.items():
+        try:
+            compile(text, name, "exec")
+        except SyntaxError as error:
+            raise ValueError(f"lab {lab.number} is left as it is: {error}") from error
+    backups = [
+        workspace.back_up(folder / name) for name in old if name in files or name in done.used
+    ]
+    for file, path in files.items():
+        workspace.write(path, done.texts[file])
+    state.started = state.started or workspace.now()
+    state.source_hash = workspace.digest(lab.reference())
+    if had_passed:
+        open_again = bool(still_open(lab, files))
+        state.failed = workspace.now() if open_again else ""
+        state.passed_hash = "" if open_again else workspace.my_digest(lab)
+    progress.current = lab.number
+    return done, backups
 
 
-def run_doctor(_args: Namespace, console: Console) -> Done:
-    from labs.runner.doctor import examine
-
-    findings = examine()
-    show.findings(findings, console)
-    return Done(findings)
-
-
-# ---------------------------------------------------------------- parts
+# ---------------------------------------------------------------- which lab, which hole
 
 
 def chosen_lab(args: Namespace, progress: Progress) -> Lab:
@@ -231,6 +360,13 @@ def chosen_lab(args: Namespace, progress: Progress) -> Lab:
         raise ValueError(f"no lab is started yet: {command('start', 1)}")
     lab = lab_number(progress.current if args.number is None else args.number)
     return lab.without_words() if progress.of(lab).hard else lab
+
+
+def refuse_missing_packages(lab: Lab) -> None:
+    """Raises ValueError with the command that installs what is missing, before anything runs."""
+    if absent := missing(lab.packages):
+        names = " and ".join(absent)
+        raise ValueError(f"lab {lab.number} needs {names}, not installed here: {INSTALL}")
 
 
 def _hole(args: Namespace, lab: Lab) -> Hole | None:
@@ -251,25 +387,3 @@ def _first_open(lab: Lab, progress: Progress) -> Hole:
             return holes[0]
     number = progress.of(lab).in_doubt
     return next((hole for hole in lab.holes if hole.number == number), lab.holes[0])
-
-
-def _ask_first(args: Namespace, lab: Lab, progress: Progress, console: Console) -> None:
-    """Raises ValueError unless the lab has passed, or one wants to see the answer all the same."""
-    if args.yes or workspace.solved(lab, progress):
-        return
-    if sys.stdin.isatty() and console.is_terminal:
-        question = f"Lab {lab.number} has not passed yet. Show the engine's way all the same?"
-        if Confirm.ask(question, console=console, default=False):
-            return
-        raise ValueError(f"nothing shown. One step further: {command('hint', lab.number)}")
-    raise ValueError(
-        f"lab {lab.number} has not passed yet, and this shows the engine's way: add --yes to see "
-        f"it all the same, or take one step further by {command('hint', lab.number)}"
-    )
-
-
-def _diff(before: str, after: str, path: Path, left: str, right: str) -> list[str]:
-    """Both sides bear the learner's path, so `patch -p0` never touches another file."""
-    lines = before.splitlines(), after.splitlines()
-    names = f"{from_here(path)}\t{left}", f"{from_here(path)}\t{right}"
-    return list(difflib.unified_diff(*lines, *names, lineterm=""))

@@ -7,7 +7,14 @@ import importlib.util
 import platform
 import shutil
 import subprocess
+from argparse import Namespace
 from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from labs.runner import Done
 
 PACKAGES = ("numpy", "pytest", "matplotlib", "torch", "triton", "transformers", "vllm")
 INSTALL = ".venv/bin/python -m pip install -e '.[torch]'"
@@ -16,6 +23,20 @@ INSTALL = ".venv/bin/python -m pip install -e '.[torch]'"
 def missing(packages: tuple[str, ...]) -> list[str]:
     """The packages that cannot be imported here; finds out without importing them."""
     return [name for name in packages if importlib.util.find_spec(name) is None]
+
+
+def run_doctor(_args: Namespace, console: Console) -> Done:
+    """Versions in a table, then sentences."""
+    found = examine()
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for name, version in found["versions"].items():
+        table.add_row(name, version or "[yellow]not installed[/]")
+    table.add_row("GPU", found["gpu"].get("name", "none"))
+    console.print(table)
+    console.print()
+    for sentence in found["sentences"]:
+        console.print(escape(sentence))
+    return Done(found)
 
 
 def examine() -> dict[str, Any]:

@@ -1,58 +1,45 @@
 """`labs mutate`: the mutation score of the labs, with every mistake that no test notices.
 
-In:  the parsed words. Out: a table and the survivors, or JSON; exit code 1 if a lab stays below the
-bar or its list of equivalent mutants is wrong.
+In:  the parsed words. Out: a line a lab and the survivors, or JSON; exit code 1 if a lab stays
+below the bar or its list of equivalent mutants is wrong.
 """
 
 from __future__ import annotations
 
 from argparse import Namespace
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from labs.runner.commands import Done
-from labs.runner.cut.catalogue import Lab, all_labs, lab_number
-
-if TYPE_CHECKING:
-    from labs.runner.mistakes.mutation import LabMutant, Score
+from labs.runner import Done
+from labs.runner.cut.catalogue import all_labs, lab_number
+from labs.runner.mistakes.mutation import Score, all_mutants, fixed_sample, score
 
 
 def run_mutate(args: Namespace, console: Console) -> Done:
-    from labs.runner.mistakes import mutation
-
     if args.jobs < 1 or (args.sample is not None and args.sample < 1):
         raise ValueError("--jobs and --sample are at least 1")
     labs = [lab_number(args.number)] if args.number is not None else all_labs()
     if args.hole is not None and args.number is None:
         raise ValueError("--hole K is a hole of one lab: labs mutate N --hole K")
     scores = []
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
+               TimeElapsedColumn())  # fmt: skip
     for lab in labs:
         if args.hole is not None and not 1 <= args.hole <= len(lab.holes):
             raise ValueError(f"lab {lab.number} has holes 1 to {len(lab.holes)}, given {args.hole}")
-        chosen = mutation.all_mutants(lab, args.hole)
+        chosen = all_mutants(lab, args.hole)
         if args.sample is not None:
-            chosen = mutation.fixed_sample(lab, args.sample)
-        scores.append(_with_progress(lab, chosen, args.jobs, console))
+            chosen = fixed_sample(lab, args.sample)
+        with Progress(*columns, console=console, transient=True) as progress:
+            task = progress.add_task(f"lab {lab.number}", total=len(chosen))
+            scores.append(
+                score(lab, chosen, jobs=args.jobs, tick=lambda *_, t=task: progress.advance(t))
+            )
         _show(scores[-1], console)
     good = all(score.good for score in scores)
-    if len(scores) > 1:
-        low = ", ".join(str(score.lab.number) for score in scores if not score.good)
-        bar = f"{mutation.BAR:.0%}"
-        console.print(f"Every lab is at {bar} or more." if good else f"Not at {bar}: lab {low}.")
     return Done([score.as_json() for score in scores], 0 if good else 1)
-
-
-def _with_progress(lab: Lab, chosen: list[LabMutant], jobs: int, console: Console) -> Score:
-    from labs.runner.mistakes.mutation import score
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
-               TimeElapsedColumn())  # fmt: skip
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task(f"lab {lab.number}", total=len(chosen))
-        return score(lab, chosen, jobs=jobs, tick=lambda *_: progress.advance(task))
 
 
 def _show(score: Score, console: Console) -> None:

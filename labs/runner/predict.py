@@ -1,9 +1,40 @@
-"""`labs predict` and `labs ledger`: commit to an answer before a lab, see the key after it."""
+"""`labs predict` and `labs ledger`: commit to an answer before a lab, see the key after it.
+
+A lab asks the questions of its `predict.toml`:
+
+    [[question]]
+    asks = "257 kernels of 4.2 µs, issued one by one by vLLM on an H200. How long is the step?"
+    unit = "µs"
+    answer = 10440.0
+    near = 0.1                        # right is what lies within 10% of the answer
+    compute = '''
+    from mini_engine.step.hardware import load_spec
+    from mini_engine.step.launch_model import eager_itl_us
+    eager_itl_us(257, 4.2, load_spec("h200"))
+    '''                               # the last line is the answer: a test computes it again
+    because = "Each launch costs the CPU more than the kernel costs the GPU."
+    from = ["course/01-why-the-gpu-waits.md#predict-before-you-run"]    # where it is asked, too
+
+    [[question]]
+    asks = "…"
+    choices = ["the CPU", "the GPU"]  # in the place of unit and near; `compute` may be left out
+    answer = 1                        # counted from 1
+
+Answers go to `predictions.jsonl` in the learner's folder, a file that only grows, a line each; the
+last answer to a question counts. Once a lab has passed its key is shown, and no answer is taken.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import math
 import sys
+import tomllib
 from argparse import Namespace
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 from rich.console import Console
@@ -11,100 +42,208 @@ from rich.markup import escape
 from rich.prompt import Prompt
 from rich.table import Table
 
-from labs.runner import workspace
-from labs.runner.commands import Done, chosen_lab
-from labs.runner.cut.catalogue import Lab, all_labs
-from labs.runner.predictions import Said, better, factor, plot, predictions_file, said, say
-from labs.runner.questions import Question, questions
-from labs.runner.words import command, from_here
+from labs.runner import Done, command, workspace
+from labs.runner.cut.catalogue import Lab, all_labs, lab_number
+from labs.runner.cut.source import shown
+from labs.runner.workspace import Progress
+
+FIELDS = {"asks", "answer", "because", "unit", "near", "choices", "compute", "from"}
+
+
+@dataclass(frozen=True)
+class Question:
+    """One question with its key."""
+
+    lab: int
+    number: int  # from 1, within its lab
+    asks: str
+    answer: float
+    because: str
+    unit: str = ""
+    near: float = 0.0  # relative; 0 for a choice
+    choices: tuple[str, ...] = ()
+    compute: str = ""
+    asked_in: tuple[str, ...] = ()  # documents, with the anchor
+
+    @property
+    def id(self) -> str:
+        """Stays the same as long as what is asked does."""
+        return hashlib.sha256(self.asks.encode()).hexdigest()[:10]
+
+    def in_words(self, value: float) -> str:
+        """The key, or an answer, as one reads it."""
+        return self.choices[int(value) - 1] if self.choices else f"{value:,.6g} {self.unit}".strip()
+
+    def right(self, given: float) -> bool:
+        if self.choices or self.answer == 0:
+            return given == self.answer
+        return abs(given / self.answer - 1) <= self.near
+
+    def parse(self, words: str) -> float:
+        """A number or a choice that somebody typed. ValueError says what is expected."""
+        plain = words.strip().replace(",", "").replace("_", "").removesuffix(self.unit).strip()
+        if self.choices:
+            if plain.isdigit() and 1 <= int(plain) <= len(self.choices):
+                return float(plain)
+            raise ValueError(f"expected one of 1 to {len(self.choices)}, given {words.strip()!r}")
+        try:
+            value = float(plain)
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value):
+            raise ValueError(f"expected a number in {self.unit}, given {words.strip()!r}")
+        return value
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The last answer to a question."""
+
+    question: Question
+    value: float
+    because: str
+    date: str  # ISO 8601
+
+    @property
+    def right(self) -> bool:
+        return self.question.right(self.value)
+
+    @property
+    def factor_off(self) -> float | None:
+        """How many times too large or too small a number was, at least 1; None for a choice."""
+        if self.question.choices:
+            return None
+        if self.value == self.question.answer:
+            return 1.0
+        if self.value * self.question.answer <= 0:
+            return math.inf
+        return math.exp(abs(math.log(self.value / self.question.answer)))
+
+
+# ---------------------------------------------------------------- questions and answers as files
+
+
+def questions(lab: Lab) -> list[Question]:
+    """Those of a lab, in order; none if it has no predict.toml. ValueError names a bad field."""
+    path = lab.folder / "predict.toml"
+    if not path.exists():
+        return []
+    try:
+        entries = tomllib.loads(path.read_text(encoding="utf-8"))["question"]
+        return [_question(lab, i, entry) for i, entry in enumerate(entries, start=1)]
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{lab.name}/predict.toml: {error}") from error
+
+
+def _question(lab: Lab, number: int, entry: dict[str, Any]) -> Question:
+    if unknown := set(entry) - FIELDS:
+        raise ValueError(f"question {number}: unknown field {', '.join(sorted(unknown))}")
+    choices, answer = tuple(entry.get("choices", ())), float(entry["answer"])
+    if choices and answer not in range(1, len(choices) + 1):
+        raise ValueError(f"question {number}: answer {answer} is none of its choices")
+    if not choices and not (entry.get("near", 0) > 0 and entry.get("compute")):
+        raise ValueError(f"question {number}: a number needs `near` and `compute`")
+    return Question(
+        lab.number,
+        number,
+        entry["asks"],
+        answer,
+        entry["because"],
+        entry.get("unit", ""),
+        float(entry.get("near", 0.0)),
+        choices,
+        entry.get("compute", ""),
+        tuple(entry.get("from", ())),
+    )
+
+
+def record(question: Question, value: float, because: str) -> None:
+    """Write an answer down, dated now."""
+    path = workspace.home() / "predictions.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    event = {"date": workspace.now(), "lab": question.lab, "question": question.id, "said": value,
+             "because": " ".join(because.split())}  # fmt: skip
+    with path.open("a", encoding="utf-8") as out:
+        out.write(json.dumps(event, ensure_ascii=False) + "\n")
+
+
+def answers(asked: Sequence[Question]) -> list[Answer]:
+    """Answers to these questions, in the order they were given. Lines about others are skipped.
+
+    Raises ValueError that names a line which cannot be read.
+    """
+    path = workspace.home() / "predictions.jsonl"
+    known = {question.id: question for question in asked}
+    found: dict[str, Answer] = {}
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    for number, line in enumerate(lines, start=1):
+        try:
+            event = json.loads(line)
+            if (question := known.get(event["question"])) and not event.get("late"):
+                found.pop(question.id, None)  # the order is that of the last answer
+                value, because, date = float(event["said"]), event["because"], event["date"]
+                found[question.id] = Answer(question, value, because, date)
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(
+                f"{path}:{number} is no prediction ({error}): mend it, or move the file away"
+            ) from error
+    return list(found.values())
+
+
+def unanswered(lab: Lab, progress: Progress) -> int:
+    """How many questions wait for an answer that would count."""
+    asked = questions(lab)
+    return 0 if workspace.solved(lab, progress) else len(asked) - len(answers(asked))
+
+
+def score_line(lab: Lab) -> str:
+    """One line for green; empty where nothing was asked."""
+    asked = questions(lab)
+    if not asked:
+        return ""
+    given = answers(asked)
+    right = sum(one.right for one in given)
+    score = f"{right} of {len(given)} predictions were right" if given else "The key"
+    return f"{score}: {command('predict', lab.number)}"
+
+
+# ---------------------------------------------------------------- predict
 
 
 def run_predict(args: Namespace, console: Console) -> Done:
     """Ask, or with `--question K --say X` write one down; after green, show the key."""
     progress = workspace.load_progress()
-    lab = chosen_lab(args, progress)
-    asked, passed = questions(lab), _key_was_shown(lab, progress)
+    lab = lab_number(args.number or progress.current or 1)
+    asked, passed = questions(lab), bool(progress.of(lab).passed)
     if not asked:
         raise ValueError(f"lab {lab.number} asks for no predictions")
     if (args.question is None) != (args.say is None):
         raise ValueError("--question K and --say ANSWER belong together")
-    if args.because and args.say is None:
-        raise ValueError("--because is the reason of an answer: give --question K and --say, too")
     if args.question is not None:
         if not 1 <= args.question <= len(asked):
             raise ValueError(f"lab {lab.number} asks 1 to {len(asked)}, given {args.question}")
+        if passed:
+            raise ValueError(f"lab {lab.number} has passed, and its key is known")
         question = asked[args.question - 1]
-        say(question, question.understood(args.say), args.because, late=passed)
-        later = "" if passed else " The key comes after green."
-        console.print(f"Written down for question {question.number}.{later}")
+        record(question, question.parse(args.say), args.because)
     elif not passed and sys.stdin.isatty() and console.is_terminal:
         _ask(asked, console)
-    return _tell(lab, asked, passed, console)
-
-
-def run_ledger(args: Namespace, console: Console) -> Done:
-    """How good the predictions were, lab by lab, and whether they got better."""
-    progress = workspace.load_progress()
-    scored, waiting = list[Lab](), list[Said]()
-    for lab in all_labs():
-        if _key_was_shown(lab, progress):
-            scored.append(lab)
-        else:
-            waiting += said(questions(lab))
-    answers = said([one for lab in scored for one in questions(lab)])
-    in_time = [one for one in answers if not one.late]
-    _ledger(scored, in_time, console)
-    if waiting:
-        console.print(f"{len(waiting)} more wait for their labs to pass.")
-    halves = better(in_time)
-    if halves:
-        console.print(f"Right in the first half: {halves[0]:.0%}, in the second: {halves[1]:.0%}.")
-    picture = workspace.home() / "predictions.png"
-    if in_time and not args.json:
-        try:
-            plot(in_time, picture)
-            console.print(f"picture: {from_here(picture)}")
-        except ValueError as error:
-            console.print(f"no picture: {error}")
-    if not args.json:
-        _measured(console)
-    return Done(
-        {
-            "predictions": [_as_json(one) for one in in_time],
-            "waiting": len(waiting),
-            "right_first_half": halves[0] if halves else None,
-            "right_second_half": halves[1] if halves else None,
-            "median_factor_off": factor(in_time),
-        }
-    )
-
-
-# ---------------------------------------------------------------- parts
-
-
-def _key_was_shown(lab: Lab, progress: workspace.Progress) -> bool:
-    """Has the lab passed, also if it fails now? From then on its answers are scored."""
-    return bool(progress.of(lab).passed)
+    return _show_answers(lab, asked, passed, console)
 
 
 def _ask(asked: list[Question], console: Console) -> None:
     """One after the other; an empty answer leaves a question open."""
-    known = {one.question.id for one in said(asked)}
-    for question in asked:
-        if question.id in known:
-            continue
+    known = {one.question.id for one in answers(asked)}
+    for question in [question for question in asked if question.id not in known]:
         _show_question(question, console)
-        while True:
-            words = Prompt.ask("your answer", console=console, default="", show_default=False)
-            if not words.strip():
-                break
+        while words := Prompt.ask("your answer", console=console, default="", show_default=False):
             try:
-                value = question.understood(words)
+                value = question.parse(words)
             except ValueError as error:
                 console.print(f"[red]{escape(str(error))}[/]")
                 continue
             because = Prompt.ask("because", console=console, default="", show_default=False)
-            say(question, value, because, late=False)
+            record(question, value, because)
             break
 
 
@@ -115,46 +254,76 @@ def _show_question(question: Question, console: Console) -> None:
         console.print(f"   {i}  {escape(choice)}")
 
 
-def _tell(lab: Lab, asked: list[Question], passed: bool, console: Console) -> Done:
-    answers = {one.question.id: one for one in said(asked)}
+def _show_answers(lab: Lab, asked: list[Question], passed: bool, console: Console) -> Done:
+    given = {one.question.id: one for one in answers(asked)}
     for question in asked:
-        one = answers.get(question.id)
+        one = given.get(question.id)
         _show_question(question, console)
         if one is None:
             how = command("predict", lab.number, "--question", question.number, "--say")
-            console.print(f"   not answered: {how} …" if not passed else "   not answered")
+            console.print("   not answered" + ("" if passed else f": {how} …"))
         else:
-            late = " [dim](after the lab, so it does not count)[/]" if one.late else ""
             reason = f", because {escape(one.because)}" if one.because else ""
-            console.print(f"   you said [bold]{escape(question.shown(one.said))}[/]{reason}{late}")
+            words = escape(question.in_words(one.value))
+            console.print(f"   you said [bold]{words}[/]{reason}")
         if passed:
             sign = "" if one is None else "[green]✓[/] " if one.right else "[red]✗[/] "
-            console.print(f"   {sign}the key: [bold]{escape(question.key)}[/]. "
-                          f"{escape(question.because)}")  # fmt: skip
+            key = escape(question.in_words(question.answer))
+            console.print(f"   {sign}the key: [bold]{key}[/]. {escape(question.because)}")
     if not passed:
         console.print(f"\nThe key comes when lab {lab.number} has passed.")
     result = [
         {"question": q.asks, "number": q.number, "unit": q.unit, "choices": list(q.choices),
-         "said": answers[q.id].said if q.id in answers else None,
+         "said": given[q.id].value if q.id in given else None,
          "answer": q.answer if passed else None,
-         "right": answers[q.id].right if passed and q.id in answers else None}
+         "right": given[q.id].right if passed and q.id in given else None}
         for q in asked
     ]  # fmt: skip
     return Done(result)
 
 
-def _ledger(scored: list[Lab], in_time: list[Said], console: Console) -> None:
-    if not in_time:
-        console.print(
-            f"No prediction has been scored yet. Begin with {command('predict', 1)}, "
-            "before you solve the lab."
-        )
-        return
+# ---------------------------------------------------------------- ledger
+
+
+def run_ledger(args: Namespace, console: Console) -> Done:
+    """How good the predictions were, lab by lab, and whether they got better."""
+    progress, labs = workspace.load_progress(), all_labs()
+    scored = [lab for lab in labs if progress.of(lab).passed]
+    waiting = [one for lab in labs if lab not in scored for one in answers(questions(lab))]
+    given = answers([one for lab in scored for one in questions(lab)])
+    halves = better(given)
+    if given:
+        _table(scored, given, console)
+    else:
+        begin = command("predict", 1)
+        console.print(f"No prediction has been scored yet. Begin with {begin}.")
+    if waiting:
+        console.print(f"{len(waiting)} more wait for their labs to pass.")
+    if halves:
+        console.print(f"Right in the first half: {halves[0]:.0%}, in the second: {halves[1]:.0%}.")
+    if not args.json:
+        _measured(console)
+    result = {
+        "predictions": [
+            {"lab": one.question.lab, "question": one.question.asks, "said": one.value,
+             "answer": one.question.answer, "unit": one.question.unit, "right": one.right,
+             "because": one.because, "date": one.date}
+            for one in given
+        ],
+        "waiting": len(waiting),
+        "right_first_half": halves[0] if halves else None,
+        "right_second_half": halves[1] if halves else None,
+        "median_factor_off": factor(given),
+    }  # fmt: skip
+    return Done(result)
+
+
+def _table(scored: list[Lab], given: list[Answer], console: Console) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("lab", "asked", "predicted", "right", "numbers off by"):
         table.add_column(name, justify="left" if name == "lab" else "right")
     for lab in scored:
-        mine = [one for one in in_time if one.question.lab == lab.number]
+        mine = [one for one in given if one.question.lab == lab.number]
         off = factor(mine)
         table.add_row(
             f"{lab.number:>2} {lab.title}",
@@ -164,37 +333,35 @@ def _ledger(scored: list[Lab], in_time: list[Said], console: Console) -> None:
             "" if off is None else f"x{off:.2f}",
         )
     console.print(table)
-    right = sum(one.right for one in in_time)
-    console.print(
-        f"\n{right} of {len(in_time)} predictions were right ({predictions_file().name})."
-    )
+    right = sum(one.right for one in given)
+    console.print(f"\n{right} of {len(given)} predictions were right.")
+
+
+def better(given: Sequence[Answer]) -> tuple[float, float] | None:
+    """Share that was right in the first and in the second half; None below eight answers."""
+    if len(given) < 8:
+        return None
+    half = len(given) // 2
+    first, second = given[:half], given[half:]
+    return sum(s.right for s in first) / len(first), sum(s.right for s in second) / len(second)
+
+
+def factor(given: Sequence[Answer]) -> float | None:
+    """The median of how many times the numbers were off."""
+    offs = [off for one in given if (off := one.factor_off) is not None]
+    return median(offs) if offs else None
 
 
 def _measured(console: Console) -> None:
     """Predictions of times, closed by measurements on a GPU (labs 14, 16, 17 and 20)."""
     from labs.measuring import ledger
 
-    entries = ledger.entries()
-    if not entries:
-        return
-    console.print("\n[bold]Times, predicted and measured[/]")
-    console.print(ledger.table(entries))
-    picture = workspace.home() / "ledger.png"
-    try:
-        ledger.plot(entries, picture)
-        console.print(f"\npicture: {from_here(picture)}")
-    except ValueError as error:
-        console.print(f"\nno picture: {error}")
-
-
-def _as_json(one: Said) -> dict[str, Any]:
-    return {
-        "lab": one.question.lab,
-        "question": one.question.asks,
-        "said": one.said,
-        "answer": one.question.answer,
-        "unit": one.question.unit,
-        "right": one.right,
-        "because": one.because,
-        "date": one.date,
-    }
+    if entries := ledger.entries():
+        console.print("\n[bold]Times, predicted and measured[/]")
+        console.print(ledger.table(entries))
+        picture = workspace.home() / "ledger.png"
+        try:
+            ledger.plot(entries, picture)
+            console.print(f"\npicture: {shown(picture)}")
+        except ValueError as error:
+            console.print(f"\nno picture: {error}")

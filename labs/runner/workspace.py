@@ -1,4 +1,4 @@
-"""The learner's own files: cut from the engine, kept, backed up and brought up to date.
+"""The learner's own files: cut from the engine, kept, and backed up.
 
 In:  a `Lab`. Out: files under `labs/mine/labNN_name/`, which git ignores, and beside them
 `progress.json`: when each lab was started and passed, which hints were shown, and from which
@@ -17,13 +17,15 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
-from labs.runner.checks.checking import still_open
-from labs.runner.cut.carry import Carried, broken_imports, carry
+from labs.runner import command
 from labs.runner.cut.catalogue import LABS, Lab
 from labs.runner.cut.cutter import functions
-from labs.runner.cut.source import source, syntax_error
-from labs.runner.words import command
+from labs.runner.cut.migrate import broken_imports
+from labs.runner.cut.source import source
+
+PASSED = ("passed", "edited")  # states that count as passed
 
 
 @dataclass
@@ -65,9 +67,9 @@ def load_progress() -> Progress:
     if not path.exists():
         return Progress()
     try:
-        data = json.loads(path.read_text())
+        data = json.loads(path.read_text(encoding="utf-8"))
         labs = {number: LabState(**state) for number, state in data["labs"].items()}
-        return Progress(labs, data["current"])
+        return Progress(labs, int(data["current"]))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
             f"{path} cannot be read as progress ({error}): mend it, or move it away to begin "
@@ -76,12 +78,17 @@ def load_progress() -> Progress:
 
 
 def save_progress(progress: Progress) -> None:
-    home().mkdir(parents=True, exist_ok=True)
-    path = home() / "progress.json"
-    fresh = path.with_suffix(".new")
     touched = {n: asdict(state) for n, state in progress.labs.items() if state != LabState()}
-    fresh.write_text(json.dumps({"labs": touched, "current": progress.current}, indent=2) + "\n")
-    fresh.replace(path)  # a run that is cut short leaves the old file whole
+    text = json.dumps({"labs": touched, "current": progress.current}, indent=2) + "\n"
+    write(home() / "progress.json", text)
+
+
+def write(path: Path, text: str) -> None:
+    """Write a file whole or not at all: a full disk or a run cut short leaves the old one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f"{path.name}.new")
+    fresh.write_text(text, encoding="utf-8")
+    fresh.replace(path)
 
 
 def my_files(lab: Lab) -> dict[str, Path]:
@@ -93,17 +100,16 @@ def started(lab: Lab) -> bool:
     return all(path.exists() for path in my_files(lab).values())
 
 
-def start(lab: Lab, progress: Progress) -> list[Path]:
+def start(lab: Lab, progress: Progress) -> bool:
     """Cut the holes into the learner's files. Files that exist already are kept as they are.
 
-    Returns the files that were written.
+    Returns whether a file was written.
     """
-    texts, written = lab.cut(), []
+    texts, written = lab.cut(), False
     for file, path in my_files(lab).items():
         if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(texts[file])
-            written.append(path)
+            write(path, texts[file])
+            written = True
     state = progress.of(lab)
     if written:
         state.started = state.started or now()
@@ -114,14 +120,14 @@ def start(lab: Lab, progress: Progress) -> list[Path]:
 
 def reset(lab: Lab, progress: Progress) -> list[Path]:
     """Cut anew and keep what was there as a backup beside it. Returns the backups."""
-    backups = [_back_up(path) for path in my_files(lab).values() if path.exists()]
+    backups = [back_up(path) for path in my_files(lab).values() if path.exists()]
     state = progress.of(lab)
     state.passed = state.passed_hash = state.failed = ""
     start(lab, progress)
     return backups
 
 
-def _back_up(path: Path) -> Path:
+def back_up(path: Path) -> Path:
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S-%f")
     backup = path.with_name(f"{path.stem}.{stamp}.bak")
     shutil.move(path, backup)
@@ -174,53 +180,13 @@ def refuse_unready(lab: Lab, progress: Progress) -> None:
         raise ValueError(f"lab {lab.number} is not started: {command('start', lab.number)}")
 
 
-def update(lab: Lab, progress: Progress) -> tuple[Carried, list[Path]]:
-    """Cut anew with the learner's code carried over. Returns what became of it, and the backups.
-
-    Old files that hold nothing of this lab stay where they are. A lab that had passed stays passed
-    if all its holes were carried over. Raises ValueError if an old file is not Python; then, as
-    after any error, nothing has been changed.
-    """
-    files, folder = my_files(lab), home() / lab.name
-    expected = [path for path in files.values() if path.exists()]
-    old = {}
-    for path in [*expected, *sorted(set(folder.glob("*.py")) - set(expected))]:
-        if broken := syntax_error(path):
-            raise ValueError(f"lab {lab.number} is left as it is, mend this first: {broken}")
-        old[path.name] = source(path)
-    state = progress.of(lab)
-    had_passed = state.passed and (stale(lab, progress) or solved(lab, progress))
-    done = carry(lab.cut(), old, lab.definitions())
-    for name, text in done.texts.items():
-        try:
-            compile(text, name, "exec")
-        except SyntaxError as error:
-            raise ValueError(f"lab {lab.number} is left as it is: {error}") from error
-    backups = [_back_up(folder / name) for name in old if name in files or name in done.used]
-    for file, path in files.items():
-        path.write_text(done.texts[file])
-    state.started = state.started or now()
-    state.source_hash = digest(lab.reference())
-    if had_passed:
-        open_again = bool(still_open(lab, files))
-        state.failed = now() if open_again else ""
-        state.passed_hash = "" if open_again else my_digest(lab)
-    progress.current = lab.number
-    return done, backups
-
-
 def source_changed(lab: Lab, progress: Progress) -> bool:
     """Has the engine's file changed since the learner's was cut from it?"""
     cut_from = progress.of(lab).source_hash
     return bool(cut_from) and cut_from != digest(lab.reference())
 
 
-def my_digest(lab: Lab) -> str:
-    """Of the learner's files as they are; "" where one cannot be read, which a check will tell."""
-    try:
-        return digest({file: source(path) for file, path in my_files(lab).items()})
-    except (ValueError, OSError):
-        return ""
+# ---------------------------------------------------------------- how far a learner is
 
 
 def note(lab: Lab, progress: Progress, passed: bool, in_doubt: int) -> None:
@@ -254,6 +220,54 @@ def red(lab: Lab, progress: Progress) -> bool:
 def edited(lab: Lab, progress: Progress) -> bool:
     """Have the files of a lab that has passed changed since the last check?"""
     return bool(progress.of(lab).passed) and my_digest(lab) != progress.of(lab).passed_hash
+
+
+def standing(lab: Lab, progress: Progress) -> dict[str, Any]:
+    """One lab for `--json`; `checks` are those until it passed first, or all so far.
+
+    A stale lab that had passed counts as passed until its carried-over files fail.
+    """
+    is_stale, where, state = stale(lab, progress), "", progress.of(lab)
+    if is_stale or started(lab):
+        where = "started"
+        if state.passed:
+            changed = not is_stale and edited(lab, progress)
+            where = "failed" if red(lab, progress) else "edited" if changed else "passed"
+    return {
+        "lab": lab.name,
+        "title": lab.title,
+        "state": where,  # "", started, passed, edited or failed
+        "stale": is_stale,
+        "minutes": lab.minutes,
+        "checks": state.took or state.checks,
+        "hints": sum(state.hints.values()),
+        "needs": lab.needs,
+        "without": lab.without,
+        "current": lab.number == progress.current,
+    }
+
+
+def next_step(labs: Sequence[Lab], progress: Progress) -> str:
+    """The one command to run now."""
+    standings = {lab.number: standing(lab, progress) for lab in labs}
+    current = standings.get(progress.current)
+    if current and current["stale"]:
+        return f"You are in lab {progress.current}: [bold]{command('update', progress.current)}[/]"
+    if current and current["state"] not in PASSED:
+        return f"You are in lab {progress.current}: [bold]{command('check')}[/]"
+    open_labs = [lab for lab in labs if standings[lab.number]["state"] not in PASSED]
+    if not open_labs:
+        return f"That is all. Now run your own engine: [bold]{command('demo')}[/]"
+    later = [lab for lab in open_labs if lab.number > progress.current] or open_labs
+    return f"Next: [bold]{command('start', later[0].number)}[/] ({later[0].title})"
+
+
+def my_digest(lab: Lab) -> str:
+    """Of the learner's files as they are; "" where one cannot be read: a check says why."""
+    try:
+        return digest({file: source(path) for file, path in my_files(lab).items()})
+    except (ValueError, OSError):
+        return ""
 
 
 def digest(texts: dict[str, str]) -> str:

@@ -36,8 +36,8 @@ from mini_engine.cuda.weights import Weights
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.dispatch.modes import CUDAGraphMode
+from mini_engine.engine.batch import Request, SchedulerLimits
 from mini_engine.engine.engine import Engine, StepRecord
-from mini_engine.engine.scheduler import Request, SchedulerLimits
 from mini_engine.sim.trace import GPU, TraceEvent
 from mini_engine.step.oplists import OpCost, StepShape, step_ops
 from mini_engine.step.step_cost import LAUNCHED_AS, Mode

@@ -2,7 +2,7 @@
 
   python -m mini_engine serve --mode FULL_AND_PIECEWISE
   python -m mini_engine serve --trace AzureLLMInferenceTrace_conv.csv --spec h100 --engine sglang
-  python -m mini_engine serve --prefix-caching --shared-prefix 512 --share 0.6
+  python -m mini_engine serve --shared-prefix 512 --share 0.6
   python -m mini_engine serve --kv-blocks 600 --preemption cheaper
 
 Traces come as CSV in the format of the Azure LLM inference traces
@@ -16,13 +16,14 @@ far off steps launched in that way were, of sources that the fit had not seen. T
 no prompt of anybody else was held against the model.
 
 A trace says how long prompts were, not what stood in them: which of them begin alike is assumed
-(--shared-prefix, --share). With --preemption swap the K and V of a preempted request wait in host
-memory (--swap-space) and come back over the card's link; steps wait for these copies, nothing
-overlaps. "cheaper" asks for each request whether computing again takes longer.
+(--shared-prefix, --share), and the prefix cache is then on. With --preemption swap the K and V of a
+preempted request wait in host memory (--swap-space) and come back over the card's link; steps wait
+for these copies, nothing overlaps. "cheaper" asks for each request whether computing again takes
+longer.
 
-Between two arrivals or endings the batch does not change, so all those steps are taken in one
-stride, in closed form: a trace of 200,000 steps takes about a second. With swapping or with a
-prefix cache the engine's own scheduler runs, and a trace takes about twice or six times as long.
+The engine's own scheduler chooses every batch. Between two arrivals or endings the batch does not
+change, so all those steps are taken in one stride, in closed form: a trace of 200,000 steps takes
+about a second. With a prefix cache or with swapping, whose blocks are told apart, it takes longer.
 """
 
 from __future__ import annotations
@@ -39,29 +40,23 @@ from rich.progress import Progress
 from rich.table import Table
 
 from mini_engine.cli import capture_sizes, options
-from mini_engine.cli.serve_table import lines, rungs
 from mini_engine.dispatch.default_ladder import default_capture_sizes
-from mini_engine.engine.batch import PREEMPTIONS, SchedulerLimits
-from mini_engine.serving.ladder_saving import optimal_ladder_saving
-from mini_engine.serving.plan import plan_server, without_idle_blocks
+from mini_engine.engine.batch import PREEMPTIONS
+from mini_engine.serving.ladder_cost import optimal_ladder_saving
+from mini_engine.serving.replay import replay
 from mini_engine.serving.report import ServeReport
 from mini_engine.serving.request_trace import (
     SHIPPED_TRACE,
-    Trace,
     read_trace,
     trace_name,
     with_shared_prefix,
 )
-from mini_engine.serving.simulate import simulate
+from mini_engine.serving.sizing import size_server, without_idle_blocks
 from mini_engine.step.capacity import GIB
 from mini_engine.step.hardware import DeviceSpec
 from mini_engine.step.step_model import StepModel
 from mini_engine.step.storage import stored_as
 from mini_engine.step.swap_cost import SwapCost
-
-MANY_PREFILLS = 200_000  # steps with a prompt in them; fewer take seconds
-PREFILL_S = 2.5e-4  # to simulate one on a slow core
-MOST_BLOCKS = 1_500_000  # simulated one by one: with its key each takes 600 bytes
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -87,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--kv-blocks", type=number, metavar="N", help="no more than these (default: all that fit)")
     alike = "share the blocks of equal prefixes"
     add("--prefix-caching", action="store_true", help=alike)
-    words = "a share of the prompts (--share) begins with the same so many tokens"
+    words = "a share of the prompts (--share) begins with the same tokens; with --prefix-caching"
     add("--shared-prefix", type=number, default=0, metavar="TOKENS", help=words)
     add("--share", type=options.share, metavar="0..1", help="(default: 1)")
     words = "what happens to K and V of a preempted request (default: recompute)"
@@ -102,6 +97,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     began = time.perf_counter()
     swapping = args.preemption != "recompute"
+    sharing = args.prefix_caching or args.shared_prefix > 0
     if args.share is not None and not args.shared_prefix:
         raise ValueError("--share without --shared-prefix does nothing: say how long the prefix is")
     if args.swap_space and not swapping:
@@ -115,7 +111,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     sizes = default_capture_sizes(
         args.max_num_seqs, args.max_num_batched_tokens, capture_sizes=args.ladder, mode=args.mode
     )
-    plan = plan_server(
+    server = size_server(
         shape, spec, args.mode, sizes,
         style=args.style or spec.ops,
         max_num_seqs=args.max_num_seqs,
@@ -124,41 +120,29 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         max_model_len=args.max_model_len,
         stored=stored,
     )  # fmt: skip
-    trace = _read(args, console)
+    with console.status("reading the trace"):
+        trace = read_trace(args.trace, skip_bad_rows=args.skip_bad_rows)
     requests = with_shared_prefix(trace.requests, args.shared_prefix, share)
     costs = StepModel(shape, spec, args.style or spec.ops, stored)
-    copies = SwapCost(costs, plan.dispatcher, args.max_num_batched_tokens, args.block_size)
-    host_bytes = int((args.swap_space or 4) * GIB)
-    if swapping and host_bytes < copies.block_bytes:
+    copies = SwapCost(costs, server.dispatcher, args.max_num_batched_tokens, args.block_size)
+    host_blocks = int((args.swap_space or 4) * GIB) // copies.block_bytes if swapping else 0
+    if swapping and not host_blocks:
         raise ValueError(
             f"--swap-space {args.swap_space or 4:g} holds no block: one of "
             f"{args.block_size:,} tokens takes {copies.block_bytes:,} bytes"
         )
     limits = replace(
-        plan.limits,
-        num_blocks=min(plan.limits.num_blocks, 1 + (args.kv_blocks or plan.limits.num_blocks)),
-        prefix_caching=args.prefix_caching,
+        server.limits,
+        num_blocks=min(server.limits.num_blocks, 1 + (args.kv_blocks or server.limits.num_blocks)),
+        prefix_caching=sharing,
         preemption=args.preemption,
-        host_blocks=host_bytes // copies.block_bytes if swapping else 0,
+        host_blocks=host_blocks,
     )
-    simulated = limits
-    if limits.prefix_caching or swapping:  # else blocks are only counted
-        simulated = without_idle_blocks(limits, trace.requests.lengths)
-        _check_blocks(simulated)
-    most = limits.max_model_len  # a longer prompt is not served
-    tokens = sum(prompt for prompt, _ in trace.requests.lengths if prompt < most)
-    prefills = tokens // limits.max_num_batched_tokens
-    if prefills > MANY_PREFILLS:
-        console.print(
-            f"Prompts of {tokens:,} tokens at {limits.max_num_batched_tokens:,} a step "
-            f"take {prefills:,} steps or more, and each of those is simulated by itself: "
-            f"expect up to {max(2, prefills * PREFILL_S / 60):,.0f} minutes.",
-            soft_wrap=True,
-        )
+    simulated = without_idle_blocks(limits, trace.requests.lengths)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("serving", total=len(trace.requests))
-        report = simulate(
-            requests, costs, simulated, plan.dispatcher, copies=copies,
+        report = replay(
+            requests, costs, simulated, server.dispatcher, copies=copies,
             progress=lambda read: progress.update(task, completed=read),
         )  # fmt: skip
     if not report.requests:
@@ -167,7 +151,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
             f"{limits.max_model_len} tokens and a cache of {limits.num_blocks - 1} blocks of "
             f"{args.block_size}, with room for an answer: raise --max-model-len or --kv-blocks"
         )
-    saving = optimal_ladder_saving(report, costs, plan.dispatcher)
+    saving = optimal_ladder_saving(report, costs, server.dispatcher)
     if args.out:
         from mini_engine import plots  # importing matplotlib takes as long as running a trace
 
@@ -188,7 +172,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         "first_row_skipped": trace.first_skipped,
         "preemption": args.preemption,
         "host_blocks": limits.host_blocks,
-        "prefix_caching": args.prefix_caching,
+        "prefix_caching": sharing,
         "shared_prefix": args.shared_prefix,
         "share": share if args.shared_prefix else 0.0,
         **report.to_dict(),
@@ -197,37 +181,13 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         "left_out_sizes": capture_sizes.left_out(args.ladder, sizes, args.mode),
         "max_num_batched_tokens": args.max_num_batched_tokens,
         "steps_by_rows": steps_by_rows(report),
-        "graphs": plan.graph_costs.graphs,
-        "graph_memory_bytes": plan.graph_costs.memory_bytes,
-        "capture_us": plan.graph_costs.capture_us,
+        "graphs": server.graph_costs.graphs,
+        "graph_memory_bytes": server.graph_costs.memory_bytes,
+        "capture_us": server.graph_costs.capture_us,
         "optimal_ladder": asdict(saving) if saving else None,
         "wall_s": wall_s,
         "simulated_steps_per_s": report.steps / wall_s,
     }
-
-
-def _check_blocks(limits: SchedulerLimits) -> None:
-    """Raise ValueError for more blocks than memory should hold, each as an object."""
-    blocks = limits.num_blocks + limits.host_blocks
-    if blocks > MOST_BLOCKS:
-        raise ValueError(
-            f"{limits.num_blocks - 1:,} KV blocks and {limits.host_blocks:,} of host memory: a "
-            "prefix cache or swapping is simulated block by block, and at most "
-            f"{MOST_BLOCKS:,} of them: raise --block-size (it is {limits.block_size}), or give "
-            "fewer --kv-blocks or less --swap-space"
-        )
-
-
-def _read(args: argparse.Namespace, console: Console) -> Trace:
-    """The trace, with a bar: ten million lines take most of a minute."""
-    size = args.trace.stat().st_size if args.trace.is_file() else None  # a pipe has none
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("reading", total=size)
-        return read_trace(
-            args.trace,
-            skip_bad_rows=args.skip_bad_rows,
-            progress=lambda read: progress.update(task, completed=read),
-        )
 
 
 def steps_by_rows(report: ServeReport) -> dict[int, int]:
@@ -253,10 +213,10 @@ def show(result: dict[str, Any], console: Console) -> None:
     table = Table(show_header=False)
     table.add_column()
     table.add_column(justify="right")
-    for label, value in lines(result):
+    for label, value in _lines(result):
         table.add_row(label, value)
     console.print(table)
-    console.print(rungs(result))
+    console.print(_rungs(result))
     if result["itl_p50_interval"]:
         console.print(f"{options.WITHIN} No prompt was held against a measurement.")
     console.print(
@@ -271,3 +231,76 @@ def _interval(report: ServeReport, spec: DeviceSpec) -> dict[str, float] | None:
         return None
     mode = max(report.steps_by_mode, key=lambda mode: report.steps_by_mode[mode])
     return options.interval(spec, report.itl_p50_us, str(mode))
+
+
+def _lines(r: dict[str, Any]) -> list[tuple[str, str]]:
+    def ms(key: str) -> str:
+        return "–" if r[key] is None else f"{r[key] / 1000:,.2f} ms"
+
+    within = r["itl_p50_interval"]
+    again = r["recomputed_tokens"] - r["recompute_tokens_saved"]
+    lines = [
+        ("requests served", f"{r['requests']:,}"),
+        ("refused / cut at the context's end", f"{r['refused']:,} / {r['truncated']:,}"),
+        ("TTFT p50 / p99", f"{ms('ttft_p50_us')} / {ms('ttft_p99_us')}"),
+        ("ITL p50 / p99", f"{ms('itl_p50_us')} / {ms('itl_p99_us')}"),
+        ("  p50, with its interval", options.ms(within) if within else "–"),
+        ("throughput", f"{r['tokens_per_s']:,.0f} tokens/s, {r['requests_per_s']:.2f} requests/s"),
+        ("steps by run-time mode", _shares(r["steps_by_mode"])),
+        ("padding waste", f"{r['padding_waste']:.1%} of {r['rows'] + r['padded_rows']:,} rows"),
+        ("preemptions", f"{r['preemptions']:,} ({again:,} tokens computed again)"),
+        *_memory(r),
+        ("KV blocks, peak of all", f"{r['kv_blocks_peak']:,} of {r['kv_blocks']:,}"),
+        ("graphs", f"{r['graphs']:,}, {r['graph_memory_bytes'] / 1e6:,.0f} MB"),
+        ("capturing them", ms("capture_us")),
+    ]
+    if best := r["optimal_ladder"]:
+        saved = f"{best['saved_rows']:,} padded rows, {best['saved_us'] / 1e6:,.2f} s"
+        lines.append((f"the optimal ladder of {len(best['capture_sizes'])} rungs saves", saved))
+        lines.append(("  that is of the busy time", f"{best['saved_share']:.2%}"))
+        lines.append(("  its rungs", _short(best["capture_sizes"])))
+    return lines
+
+
+def _memory(r: dict[str, Any]) -> list[tuple[str, str]]:
+    """What went over the link and how long steps waited for it; what the prefix cache found."""
+    lines = []
+    if r["preemption"] != "recompute":
+        copied = f"{r['swapped_bytes'] / 1e9:,.2f} GB in {r['swap_us'] / 1e3:,.1f} ms"
+        lines = [
+            (f"  of these swapped ({r['preemption']})", f"{r['swaps']:,}, {copied}"),
+            ("  saved against computing again", f"{r['swap_saved_us'] / 1e3:,.1f} ms"),
+        ]
+    if r["prefix_caching"]:
+        share = f"{r['share']:.0%} of them, {r['shared_prefix']:,} tokens" if r["share"] else "none"
+        saved = f"{r['prefill_tokens_saved']:,} of {r['prompt_tokens']:,} prompt tokens"
+        lines += [
+            ("prompts alike, as assumed", share),
+            ("prefix cache: hit rate", f"{r['prefix_hit_rate']:.1%}"),
+            ("  prefill saved", saved),
+        ]
+    return lines
+
+
+def _rungs(r: dict[str, Any]) -> Table:
+    """The ten rungs that most steps ran at."""
+    counts = [
+        (steps, mode, rung)
+        for mode, by_rung in r["steps_by_rung"].items()
+        if mode != "NONE"  # eager steps have no rung
+        for rung, steps in by_rung.items()
+    ]
+    table = Table("most steps ran at", "rung", "steps", "share")
+    for steps, mode, rung in sorted(counts, reverse=True)[:10]:
+        table.add_row(mode, str(rung), f"{steps:,}", f"{steps / r['steps']:.1%}")
+    return table
+
+
+def _shares(counts: dict[str, int]) -> str:
+    total = sum(counts.values()) or 1
+    return ", ".join(f"{mode} {count / total:.1%}" for mode, count in counts.items() if count)
+
+
+def _short(sizes: list[int]) -> str:
+    words = [str(size) for size in sizes]
+    return ", ".join(words if len(words) <= 14 else [*words[:7], "…", *words[-6:]])

@@ -20,8 +20,8 @@ HEAVY = (
     "concurrent", "multiprocessing", "statistics", "subprocess", "tempfile",  # milliseconds each
 )  # fmt: skip
 OURS = (
-    "mini_engine.plots", "mini_engine.sim.generate", "mini_engine.serving.simulate",
-    "mini_engine.serving.report", "mini_engine.serving.ladder_saving", "mini_engine.serving.plan",
+    "mini_engine.plots", "mini_engine.sim.generate", "mini_engine.serving.replay",
+    "mini_engine.serving.report", "mini_engine.serving.ladder_cost", "mini_engine.serving.sizing",
     "mini_engine.step.curves", "mini_engine.validate.validate", "mini_engine.step.step_model",
     "mini_engine.bench.evidence", "mini_engine.bench.table", "mini_engine.bench.summary",
     "mini_engine.bench.others_table", "mini_engine.bench.bars", "mini_engine.cli.bench_file",

@@ -32,7 +32,7 @@ from torch.nn import functional
 
 from mini_engine.cuda.inputs import StepInputs
 from mini_engine.cuda.kernels.fp8 import FP8, as_bytes, widened
-from mini_engine.engine.scheduler import ScheduledBatch
+from mini_engine.engine.batch import ScheduledBatch
 
 Attend = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
 

@@ -61,7 +61,7 @@ from mini_engine.cuda.kernels.sample import drawn_partials
 from mini_engine.cuda.model import KVCache, Model
 from mini_engine.cuda.sampling import Sampler, SeededSampler, greedy
 from mini_engine.cuda.weights import Weights
-from mini_engine.engine.scheduler import ScheduledBatch
+from mini_engine.engine.batch import ScheduledBatch
 
 MAX_REQUESTS = 1024  # in a decode step by itself; a larger one runs as a mixed batch
 

@@ -29,6 +29,7 @@ from mini_engine.cuda.weights import first_line, load_weights, loaded_bytes, no_
 from mini_engine.dispatch.capture_report import CaptureReport
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.dispatch.modes import CUDAGraphMode, parse
+from mini_engine.engine.batch import SchedulerLimits
 from mini_engine.engine.engine import Completion, Engine
 from mini_engine.engine.generation import (
     OnToken,
@@ -41,7 +42,6 @@ from mini_engine.engine.generation import (
     with_blocks_for,
 )
 from mini_engine.engine.sampling import GREEDY, SamplingParams
-from mini_engine.engine.scheduler import SchedulerLimits
 from mini_engine.model.config import ModelConfig
 from mini_engine.model.tokenizer import Tokenizer
 from mini_engine.step.capacity import kv_bytes_per_token

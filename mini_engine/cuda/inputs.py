@@ -18,8 +18,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mini_engine.engine.scheduler import ScheduledBatch, SchedulerLimits
-from mini_engine.engine.step_arrays import max_blocks, step_arrays, step_shapes
+from mini_engine.engine.batch import ScheduledBatch, SchedulerLimits
+from mini_engine.engine.step_arrays import PER_TOKEN, max_blocks, step_arrays, step_shapes
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,9 +61,12 @@ class StaticInputs:
                 f"{num_tokens} tokens of {num_reqs} requests: these buffers hold 1 to "
                 f"{self.max_tokens} tokens of 1 to {most} requests; make larger ones"
             )
-        shapes = step_shapes(num_tokens, num_reqs, max_blocks(self.limits))
-        cut = {name: self._whole[name][:rows] for name, (rows, *_) in shapes.items()}
-        return StepInputs(**cut)
+        return StepInputs(
+            **{
+                name: buffer[: num_tokens if name in PER_TOKEN else num_reqs]
+                for name, buffer in self._whole.items()
+            }
+        )
 
     def clear(self) -> None:
         """Zeros everywhere: what a warm-up may read."""

@@ -29,7 +29,7 @@ from mini_engine.cuda.kernels.fp8 import FP8, as_bytes, cast_like
 from mini_engine.cuda.kernels.quantized import dequantized
 from mini_engine.cuda.sampling import Sampler, greedy
 from mini_engine.cuda.weights import LayerWeights, Matrix, Weights
-from mini_engine.engine.scheduler import ScheduledBatch
+from mini_engine.engine.batch import ScheduledBatch
 from mini_engine.model.config import ModelConfig
 
 

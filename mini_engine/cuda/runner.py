@@ -31,8 +31,8 @@ from mini_engine.cuda.swap import HostBlocks
 from mini_engine.dispatch.capture_report import CaptureReport
 from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher
 from mini_engine.dispatch.modes import CUDAGraphMode
+from mini_engine.engine.batch import ScheduledBatch, SchedulerLimits
 from mini_engine.engine.sampling import check_greedy
-from mini_engine.engine.scheduler import ScheduledBatch, SchedulerLimits
 from mini_engine.engine.step_arrays import max_blocks
 
 

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from mini_engine.cuda.graphs.backend import GraphBackend
 from mini_engine.cuda.model import KVCache
-from mini_engine.engine.scheduler import ScheduledBatch
+from mini_engine.engine.batch import ScheduledBatch
 
 STAGED = 32  # blocks gathered at once: 59 MB of the card for Qwen3-0.6B and blocks of 16
 

@@ -6,6 +6,7 @@ Out: the state of each request, and a ScheduledBatch: one step's work, as a runn
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from mini_engine.engine.sampling import GREEDY, SamplingParams
 
@@ -117,8 +118,7 @@ class RequestState:
         ]
 
 
-@dataclass(frozen=True, slots=True)
-class ScheduledRequest:
+class ScheduledRequest(NamedTuple):
     """One request's share of a step: positions start .. start + query_len - 1."""
 
     state: RequestState
@@ -144,11 +144,15 @@ class ScheduledRequest:
 
 @dataclass(frozen=True)
 class ScheduledBatch:
-    """One step's work in order of arrival, which puts decodes first and prefill chunks last; only
-    a decode that comes back by swap may stand behind the last chunk of an older request.
+    """One step's work.
 
-    Copies are pairs (block of the cache, host block). Those out are done before anything in this
-    step writes to the cache, those in before anything reads it.
+    Entries stand in order of arrival: decodes first, then prefill chunks. One case breaks this
+    order: a decode whose K and V come back from host memory may stand behind the chunk of an older
+    request.
+
+    `swap_out` and `swap_in` are copies between device and host memory, as pairs (block of the
+    cache, host block). The runner copies out before this step writes to the cache, and copies in
+    before this step reads from it.
     """
 
     entries: tuple[ScheduledRequest, ...]
@@ -177,25 +181,3 @@ class ScheduledBatch:
     @property
     def has_prefill(self) -> bool:
         return any(entry.is_prefill for entry in self.entries)
-
-    def kept(self, tokens: Sequence[int]) -> list[tuple[RequestState, int]]:
-        """What counts of the sampled tokens, with whose it is, in their order: step by step, and in
-        each step one for every entry that samples. What comes after a request's end does not count.
-
-        Call it before `Scheduler.update`. Raises ValueError for another number of tokens.
-        """
-        sampling = [entry.state for entry in self.entries if entry.samples]
-        if len(tokens) != self.steps * len(sampling):
-            raise ValueError(
-                f"{len(tokens)} tokens for {len(sampling)} entries that sample in {self.steps} "
-                "steps: expected one each a step"
-            )
-        done, kept = set[int](), list[tuple[RequestState, int]]()
-        for i, token in enumerate(tokens):
-            step, row = divmod(i, len(sampling))
-            state = sampling[row]
-            if row not in done:
-                kept.append((state, token))
-                if state.request.ends_with(token, len(state.output) + step + 1):
-                    done.add(row)
-        return kept

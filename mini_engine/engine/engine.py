@@ -22,7 +22,7 @@ from itertools import pairwise
 from typing import Protocol
 
 from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher, uniform_token_count
-from mini_engine.engine.scheduler import Request, RequestState, ScheduledBatch, SchedulerLimits
+from mini_engine.engine.batch import Request, RequestState, ScheduledBatch, SchedulerLimits
 from mini_engine.engine.swap import SavesUs, scheduler_for
 
 
@@ -144,10 +144,10 @@ class Engine:
         began_us = self.runner.now_us
         tokens = self.runner.execute(batch, descriptor)
         ended_us = self.runner.now_us
-        written = tuple((state.request, token) for state, token in batch.kept(tokens))
+        kept, finished = self.scheduler.update(batch, tokens)
+        written = tuple((state.request, token) for state, token in kept)
         for request, _ in written:
             self._times[request.request_id].append(ended_us)
-        finished = self.scheduler.update(batch, tokens)
         completions = tuple(self._complete(state) for state in finished)
         return StepRecord(batch, descriptor, written, began_us, ended_us, completions)
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.dispatch.modes import CUDAGraphMode, parse
+from mini_engine.engine.batch import Request, SchedulerLimits
 from mini_engine.engine.engine import Completion, Engine
 from mini_engine.engine.sampling import GREEDY, SEEDS, SamplingParams
-from mini_engine.engine.scheduler import Request, SchedulerLimits
 from mini_engine.model.config import ModelConfig
 from mini_engine.model.tokenizer import Tokenizer
 

@@ -42,10 +42,6 @@ from mini_engine.engine.batch import (
 from mini_engine.engine.blocks import BlockPool, OutOfBlocks
 from mini_engine.engine.prefix_cache import Hits, SharingPool
 
-__all__ = [
-    "Request", "RequestState", "ScheduledBatch", "ScheduledRequest", "Scheduler", "SchedulerLimits",
-]  # fmt: skip
-
 
 class Scheduler:
     """Continuous batching over one block pool: call `step()`, run the batch, call `update()`."""
@@ -92,26 +88,40 @@ class Scheduler:
             return None
         return ScheduledBatch(tuple(scheduled), tuple(preempted))
 
-    def update(self, batch: ScheduledBatch, tokens: Sequence[int]) -> list[RequestState]:
-        """Record what the step did. `tokens`: the sampled ones, in the order of `batch.kept`.
+    def update(
+        self, batch: ScheduledBatch, tokens: Sequence[int]
+    ) -> tuple[list[tuple[RequestState, int]], list[RequestState]]:
+        """Record what the step did.
 
-        Returns the requests that have ended; their blocks are free.
+        `tokens`: the sampled ones, step by step, and in each step one for every entry that samples.
+        Returns the tokens that count, each with its request, in the same order, and the requests
+        that have ended; their blocks are free. A token behind the end of its request does not
+        count.
+
+        Raises ValueError for another number of tokens; nothing has changed then.
         """
-        kept = batch.kept(tokens)
+        sampling = [entry.state for entry in batch.entries if entry.samples]
+        if len(tokens) != batch.steps * len(sampling):
+            raise ValueError(
+                f"{len(tokens)} tokens for {len(sampling)} entries that sample in {batch.steps} "
+                "steps: expected one each a step"
+            )
         for entry in batch.entries:
             entry.state.num_computed += entry.query_len - entry.samples
-        for state, token in kept:
-            state.num_computed += 1
-            state.output.append(token)
-            state.finish_reason = state.request.ends_with(token, len(state.output))
-        sampling = [entry.state for entry in batch.entries if entry.samples]
+        written: list[tuple[RequestState, int]] = []
+        for state, token in zip(sampling * batch.steps, tokens, strict=True):
+            if state.finish_reason is None:
+                state.num_computed += 1
+                state.output.append(token)
+                state.finish_reason = state.request.ends_with(token, len(state.output))
+                written.append((state, token))
         finished = [state for state in sampling if state.finish_reason]
         for state in finished:
             self.pool.free(state.request.request_id)
             self._ids.remove(state.request.request_id)
         if finished:
             self.running = [state for state in self.running if not state.finish_reason]
-        return finished
+        return written, finished
 
     def for_steps(self, batch: ScheduledBatch, steps: int) -> ScheduledBatch:
         """A batch of decodes as one of `steps` decode steps, with blocks for what they will keep.
@@ -133,7 +143,7 @@ class Scheduler:
         if missing > self.pool.num_free:
             return batch
         entries = tuple(
-            replace(entry, block_table=self.pool.allocate(entry.request.request_id, end))
+            entry._replace(block_table=self.pool.allocate(entry.request.request_id, end))
             for entry, end in zip(batch.entries, ends, strict=True)
         )
         return replace(batch, entries=entries, steps=steps)

@@ -20,8 +20,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from mini_engine.engine.batch import ScheduledBatch, ScheduledRequest, SchedulerLimits
 from mini_engine.engine.blocks import slot_of
-from mini_engine.engine.scheduler import ScheduledBatch, ScheduledRequest, SchedulerLimits
+
+PER_TOKEN = ("input_ids", "positions", "slot_mapping")  # arrays with a number for each token
+PER_REQUEST = ("query_lens", "context_lens", "last_rows")  # and those with one for each request
 
 
 def max_blocks(limits: SchedulerLimits) -> int:
@@ -31,14 +34,9 @@ def max_blocks(limits: SchedulerLimits) -> int:
 
 def step_shapes(num_tokens: int, num_reqs: int, blocks: int) -> dict[str, tuple[int, ...]]:
     """The shape of each array for a step of this size. The block table comes last."""
-    per_token, per_request = (num_tokens,), (num_reqs,)
     return {
-        "input_ids": per_token,
-        "positions": per_token,
-        "slot_mapping": per_token,
-        "query_lens": per_request,
-        "context_lens": per_request,
-        "last_rows": per_request,
+        **dict.fromkeys(PER_TOKEN, (num_tokens,)),
+        **dict.fromkeys(PER_REQUEST, (num_reqs,)),
         "block_table": (num_reqs, blocks),
     }
 

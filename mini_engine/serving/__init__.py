@@ -1,10 +1,7 @@
-"""A server on the step-cost model: replay a trace of requests, in strides.
+"""A server on the step model: a trace of requests on the engine's own scheduler, in strides.
 
-request_trace   reads and makes traces        plan            what of a card goes where
-simulate        the replay                    report          what is counted on the way
-stride          many decode steps, summed     ladder_cost     what holding graphs costs
-decode_clock    when requests end and grow    ladder_saving   what a better ladder saves
-by_scheduler    the replay where requests share blocks or are swapped
-costs           what it asks about time
-packed_requests the requests of a long trace, at 24 bytes each
+replay          the one simulator             request_trace   reads and makes traces
+stride          many decode steps, summed     sizing          what of a card goes where
+report          what is counted on the way    metrics         percentiles of a stream
+ladder_cost     what graphs cost, and save    static_batches  a server without pages, to compare
 """

@@ -1,7 +1,9 @@
-"""What it costs to hold the graphs of a ladder: how many there are, capture time, memory.
+"""What the graphs of a ladder cost to hold, and what a better ladder would have saved.
 
-In:  a model, a device, the mode, the most requests in a batch; then ladders, or a histogram.
-Out: `GraphCosts` of a ladder; the curve of denser ladder against padding, time and memory.
+In:  a model, a device, the mode, the most requests in a batch; then ladders, a histogram, or the
+     report of a server that has run.
+Out: `GraphCosts` of a ladder; the curve of denser ladder against padding, time and memory;
+     `LadderSaving` of a run.
 
     costs = LadderCosts(named_shape("qwen3-0.6b"), load_spec("h200"), "FULL_AND_PIECEWISE", 256)
     costs.of([1, 2, 4, 8]).capture_us
@@ -13,19 +15,22 @@ is as large as the graph that needs most.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
 from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher
-from mini_engine.dispatch.ladder import CaptureLadder, LadderPoint, best_ladders
+from mini_engine.dispatch.ladder import CaptureLadder, LadderPoint, best_ladders, optimal_ladder
 from mini_engine.dispatch.modes import CUDAGraphMode
 from mini_engine.model.config import ModelConfig
+from mini_engine.serving.report import Ran, ServeReport
 from mini_engine.step.capacity import step_bytes
 from mini_engine.step.hardware import DeviceSpec
 from mini_engine.step.oplists import step_ops
 from mini_engine.step.payoff import CaptureCost, capture_cost
 from mini_engine.step.step_cost import padded_step
+from mini_engine.step.step_model import StepModel
 from mini_engine.step.storage import Stored
 
 
@@ -103,3 +108,68 @@ class LadderCosts:
         """
         best = best_ladders(histogram, max_rungs, top=top)
         return [self.point(ladder, histogram) for ladder in best]
+
+
+@dataclass(frozen=True)
+class LadderSaving:
+    """The optimal ladder beside the one that ran; only steps that ran in graphs are counted.
+
+    The steps stay as they were and only move to their new rungs. In truth, shorter steps would also
+    change which requests meet; a second run of `replay.replay` with the new sizes shows that too.
+
+    A ladder is chosen by rows, and fewer rows may take longer: above `max_num_seqs` no rung has a
+    full graph. Where the ladder that ran was the quicker one, it is the answer, and nothing is
+    saved.
+    """
+
+    capture_sizes: tuple[int, ...]
+    padded_rows: int  # that would be left
+    saved_rows: int
+    saved_us: float  # of step time
+    saved_share: float  # of the time that the server was busy
+
+
+def optimal_ladder_saving(
+    report: ServeReport, costs: StepModel, dispatcher: GraphDispatcher
+) -> LadderSaving | None:
+    """None when no step ran in a graph. `dispatcher` is the one that the run used."""
+    in_graphs = {
+        ran: (steps, kv_tokens)
+        for ran, (steps, kv_tokens) in report.ran.items()
+        if ran.descriptor.mode is not CUDAGraphMode.NONE
+    }
+    if not in_graphs:
+        return None
+    histogram: Counter[int] = Counter()
+    for ran, (steps, _) in in_graphs.items():
+        histogram[ran.rows] += steps
+    # as many rungs, the same top, the fewest padded rows
+    sizes = optimal_ladder(histogram, len(dispatcher.sizes), top=max(dispatcher.sizes))
+    better = GraphDispatcher(
+        dispatcher.mode, sizes, dispatcher.max_num_seqs, dispatcher.decode_query_len
+    )
+    padded_rows = saved_rows = 0
+    saved_us = 0.0
+    for ran, (steps, kv_tokens) in in_graphs.items():
+        # Where a graph takes any mix of requests, how many there were does not matter.
+        num_reqs, uniform = (ran.rows, 1) if ran.uniform else (1, None)
+        moved = better.dispatch(num_reqs, ran.rows, uniform)
+        padded_rows += (moved.num_tokens - ran.rows) * steps
+        saved_rows += (ran.descriptor.num_tokens - moved.num_tokens) * steps
+        before, after = (
+            _step_us(costs, ran, descriptor, kv_tokens / steps)
+            for descriptor in (ran.descriptor, moved)
+        )
+        saved_us += (before - after) * steps
+    if saved_us < 0:
+        kept = padded_rows + saved_rows
+        return LadderSaving(tuple(dispatcher.sizes), kept, 0, 0.0, 0.0)
+    share = saved_us / report.busy_us
+    return LadderSaving(tuple(sizes), padded_rows, saved_rows, saved_us, share)
+
+
+def _step_us(costs: StepModel, ran: Ran, descriptor: BatchDescriptor, kv_tokens: float) -> float:
+    """Such a step with an average of kv_tokens to read."""
+    mode, shape = padded_step(descriptor, ran.rows if ran.uniform else 1)
+    lines = costs.lines(mode, shape.num_tokens, shape.num_reqs, shape.served)
+    return max(us + per_key * kv_tokens for us, per_key in lines)

@@ -1,6 +1,6 @@
-"""Percentiles of latencies, exact or of a stream, and the share of padding.
+"""Percentiles of latencies, exact or of a stream.
 
-In: times, or counts of rows. Out: numbers, each with one definition for all rooms.
+In: times. Out: percentiles, by one definition.
 
 **Percentile** means nearest rank everywhere: the p-th percentile of n values is the smallest
 value that at least p% of them do not exceed, the ceil(p/100 * n)-th in order. It is always a
@@ -14,6 +14,7 @@ value that occurred, and it needs no interpolation rule
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from itertools import accumulate
 
 
@@ -23,17 +24,13 @@ def percentile(values: Iterable[float], percent: float) -> float:
     return ordered[_rank(len(ordered), percent) - 1]
 
 
-def padding_waste(real_tokens: int, computed_tokens: int) -> float:
-    """Share of the computed rows that were padding; 0 when nothing was computed."""
-    return (computed_tokens - real_tokens) / computed_tokens if computed_tokens else 0.0
-
-
 GROWTH = 1.005  # ratio of a bin's edges
 LOWEST, HIGHEST = 1e-3, 1e12  # in us: a nanosecond to eleven days
 _NUM_BINS = math.ceil(math.log(HIGHEST / LOWEST, GROWTH))
 _EDGES = tuple(LOWEST * GROWTH**i for i in range(_NUM_BINS + 1))
 
 
+@dataclass
 class LogHistogram:
     """Counts of positive values in bins of constant ratio: fixed memory for any stream.
 
@@ -42,12 +39,11 @@ class LogHistogram:
     are exact. A value of whole-numbered weight w counts as w equal values.
     """
 
-    def __init__(self) -> None:
-        self._counts = [0] * (len(_EDGES) + 1)
-        self.count = 0
-        self.total = 0.0
-        self.min = math.inf
-        self.max = -math.inf
+    count: int = 0
+    total: float = 0.0
+    min: float = math.inf
+    max: float = -math.inf
+    _counts: list[int] = field(default_factory=lambda: [0] * (len(_EDGES) + 1))
 
     @property
     def mean(self) -> float:
@@ -89,8 +85,8 @@ class LogHistogram:
     def _book(self, count: int, total: float, low: float, high: float) -> None:
         self.count += count
         self.total += total
-        self.min = min(self.min, low)
-        self.max = max(self.max, high)
+        self.min = low if low < self.min else self.min  # min() would be slower
+        self.max = high if high > self.max else self.max
 
 
 def _rank(count: int, percent: float) -> int:

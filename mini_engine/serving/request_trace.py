@@ -9,32 +9,75 @@ In:  a file in one of two formats, told apart by their first character.
 Out: a Trace: the requests in order of arrival, the first of them at time 0.
 
 A row that cannot be read is an error that names file, row and field; with `skip_bad_rows` it is
-counted and left out. Rows are numbered as in an editor: the header is row 1. A row of more than
-`LONGEST_ROW` characters is refused in either case: what has none of 60,000 is no trace.
+counted and left out. Rows are numbered as in an editor: the header is row 1.
 """
 
 import json
 import math
 import random
-from collections.abc import Callable, Iterable, Iterator
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from itertools import chain
-from operator import itemgetter
 from pathlib import Path
 from statistics import NormalDist
-from typing import TextIO
-
-from mini_engine.serving.packed_requests import PackedRequests
-from mini_engine.serving.packed_requests import TraceRequest as TraceRequest
+from typing import overload
 
 COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 EPOCH = datetime(1970, 1, 1)
 SHIPPED_TRACE = Path(__file__).parent / "traces" / "synthetic.jsonl"  # synthetic_trace(500, seed=0)
-FIELDS = ("arrival_s", "prompt_tokens", "output_tokens")
 STANDARD_INPUT = "-"
-LONGEST_ROW = 1 << 16  # characters, its end included
-ROWS_A_WORD = 1 << 14  # between two calls of `progress`
+LONGEST_ROW = 1 << 16  # characters; more of them in a row are no trace, and may never end
+
+
+@dataclass(frozen=True, slots=True)
+class TraceRequest:
+    """One request of a trace; its prompt and output have at least 1 token."""
+
+    arrival_us: float
+    prompt_tokens: int
+    output_tokens: int
+    shared_tokens: int = 0  # all prompts begin with the same, as far as this says and they go
+
+
+class PackedRequests(Sequence[TraceRequest]):
+    """The requests of a trace, at 24 bytes each: as objects, ten million of them take 2 GB."""
+
+    __hash__ = None  # type: ignore[assignment]  # it grows
+
+    def __init__(self) -> None:
+        self._arrival_us = array("d")
+        self._prompt_tokens, self._output_tokens = array("q"), array("q")
+
+    def append(self, arrival_us: float, prompt_tokens: int, output_tokens: int) -> None:
+        """Add one at the end."""
+        self._arrival_us.append(arrival_us)
+        self._prompt_tokens.append(prompt_tokens)
+        self._output_tokens.append(output_tokens)
+
+    @property
+    def lengths(self) -> Iterator[tuple[int, int]]:
+        """Prompt and output tokens of each, without making the requests."""
+        return zip(self._prompt_tokens, self._output_tokens, strict=True)
+
+    def __len__(self) -> int:
+        return len(self._arrival_us)
+
+    @overload
+    def __getitem__(self, at: int) -> TraceRequest: ...
+    @overload
+    def __getitem__(self, at: slice) -> tuple[TraceRequest, ...]: ...
+    def __getitem__(self, at: int | slice) -> TraceRequest | tuple[TraceRequest, ...]:
+        if isinstance(at, slice):
+            return tuple(self[i] for i in range(len(self))[at])
+        return TraceRequest(self._arrival_us[at], self._prompt_tokens[at], self._output_tokens[at])
+
+    def __iter__(self) -> Iterator[TraceRequest]:
+        return map(TraceRequest, self._arrival_us, self._prompt_tokens, self._output_tokens)
+
+    def __eq__(self, other: object) -> bool:
+        """Equal to any sequence of the same requests."""
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
 
 
 @dataclass(frozen=True)
@@ -51,34 +94,35 @@ def trace_name(path: str | Path) -> str:
     return "standard input" if str(path) == STANDARD_INPUT else str(path)
 
 
-def read_trace(
-    path: str | Path, *, skip_bad_rows: bool = False, progress: Callable[[int], None] | None = None
-) -> Trace:
+def read_trace(path: str | Path, *, skip_bad_rows: bool = False) -> Trace:
     """Read a trace in either format, from a file, or from standard input if `path` is "-".
-
-    `progress` is called now and then with the number of characters read so far.
 
     Raises:
         OSError: the file cannot be opened.
-        ValueError: a bad row (unless skipped), a bad header, an endless row, or no request at all.
+        ValueError: a bad row (unless skipped), a bad header, or no request at all.
     """
-    requests, name, characters = PackedRequests(), trace_name(path), 0
-    num_skipped, first_skipped, before_us = 0, None, -math.inf
-    # A byte that is not UTF-8 spoils its own row, not the file; utf-8-sig drops Excel's mark.
+    requests, name = PackedRequests(), trace_name(path)
+    parse: Callable[[str], Parsed] | None = None
+    num_skipped, first_skipped = 0, None
+    start_us, before_us = math.nan, -math.inf
     piped = str(path) == STANDARD_INPUT
+    # A byte that is not UTF-8 spoils its own row, not the file; utf-8-sig drops Excel's mark.
     with open(
         0 if piped else path, encoding="utf-8-sig", errors="replace", closefd=not piped
     ) as file:
-        parse, rows = _choose_format(enumerate(_lines(file, name), start=1), name)
-        for number, line in rows:
-            characters += len(line)
-            if progress and number % ROWS_A_WORD == 0:
-                progress(characters)
+        for number, line in enumerate(iter(lambda: file.readline(LONGEST_ROW), ""), start=1):
+            if len(line) == LONGEST_ROW:
+                raise ValueError(f"{name} row {number}: {LONGEST_ROW:,} characters or more")
             if line.isspace():
                 continue
+            if parse is None:
+                if not line.lstrip().startswith("{"):
+                    parse = _csv_parser(line, f"{name} row {number}")
+                    continue
+                parse = _parse_json
             try:
-                request = parse(line)
-                if request[0] < before_us:
+                arrival_us, prompt_tokens, output_tokens = parse(line)
+                if arrival_us < before_us:
                     raise ValueError("arrives before the row above it: sort the trace by time")
             except ValueError as error:
                 fault = f"{name} row {number}: {error}"
@@ -86,12 +130,13 @@ def read_trace(
                     raise ValueError(fault) from None
                 num_skipped += 1
                 first_skipped = first_skipped or fault
-            else:
-                requests.append(*request)
-                before_us = request[0]
+                continue
+            if not requests:
+                start_us = arrival_us
+            requests.append(arrival_us - start_us, prompt_tokens, output_tokens)
+            before_us = arrival_us
     if not requests:
         raise ValueError(f"{name}: no request in it; expected {','.join(COLUMNS)} or JSON lines")
-    requests.start_at_zero()
     return Trace(requests, num_skipped, first_skipped)
 
 
@@ -142,59 +187,27 @@ def with_shared_prefix(
         yield replace(request, shared_tokens=tokens if rng.random() < share else 0)
 
 
-_FIELDS_OF = itemgetter(*FIELDS)
-_NO_COUNT = "is not a whole number of at least 1"
-
-Row = tuple[int, str]
 Parsed = tuple[float, int, int]  # arrival in µs, tokens of the prompt, tokens of the output
-
-
-def _lines(file: TextIO, name: str) -> Iterator[str]:
-    """All of them, with their ends. ValueError for one that does not end in time."""
-    for number, line in enumerate(iter(lambda: file.readline(LONGEST_ROW), ""), start=1):
-        if len(line) == LONGEST_ROW and line[-1] != "\n":
-            raise ValueError(
-                f"{name} row {number} has more than {LONGEST_ROW:,} characters: expected a request "
-                f"a line, {','.join(COLUMNS)} or JSON"
-            )
-        yield line
-
-
-def _choose_format(rows: Iterator[Row], path: str) -> tuple[Callable[[str], Parsed], Iterator[Row]]:
-    """The parser for the remaining rows, and these rows."""
-    for number, line in rows:
-        if "\0" in line:
-            raise ValueError(
-                f"{path}: holds bytes of 0, so it is UTF-16 or no text; save it as UTF-8 "
-                f"(with {','.join(COLUMNS)} or JSON lines in it)"
-            )
-        if line.strip().startswith("{"):
-            return _parse_json, chain([(number, line)], rows)
-        if line.strip():
-            return _csv_parser(line, f"{path} row {number}"), rows
-    raise ValueError(f"{path}: the file is empty; expected {','.join(COLUMNS)} or JSON lines")
 
 
 def _csv_parser(header: str, where: str) -> Callable[[str], Parsed]:
     names = [name.strip() for name in header.split(",")]
-    missing = [name for name in COLUMNS if name not in names]
-    if missing:
+    if missing := [name for name in COLUMNS if name not in names]:
         raise ValueError(
             f"{where}: no column {', '.join(missing)} in the header {header.strip()[:80]!r}; "
             f"expected {','.join(COLUMNS)}"
         )
-    if twice := [name for name in COLUMNS if names.count(name) > 1]:
-        raise ValueError(f"{where}: two columns {', '.join(twice)}: leave out one of them")
     time_at, prompt_at, output_at = (names.index(name) for name in COLUMNS)
 
     def parse(line: str) -> Parsed:
         fields = line.split(",")
         if len(fields) != len(names):
             raise ValueError(f"{len(fields)} fields, and the header has {len(names)}")
+        prompt, output = fields[prompt_at].strip(), fields[output_at].strip()
         return (
             _timestamp_us(fields[time_at].strip()),
-            _count("ContextTokens", fields[prompt_at].strip()),
-            _count("GeneratedTokens", fields[output_at].strip()),
+            _count("ContextTokens", int(prompt) if prompt.isdecimal() else prompt),
+            _count("GeneratedTokens", int(output) if output.isdecimal() else output),
         )
 
     return parse
@@ -204,47 +217,38 @@ def _timestamp_us(text: str) -> int:
     """Microseconds since 1970; digits beyond the sixth are dropped. No zone means UTC."""
     try:
         time = datetime.fromisoformat(text)
-    except ValueError:
+        if time.tzinfo:
+            time = time.astimezone(UTC).replace(tzinfo=None)
+    except (ValueError, OverflowError):
         raise ValueError(
             f"TIMESTAMP {text[:40]!r} is not a time; expected one like 2023-11-16 18:15:46.680590"
         ) from None
-    if time.tzinfo:
-        try:
-            time = time.astimezone(UTC).replace(tzinfo=None)
-        except OverflowError:
-            raise ValueError(f"TIMESTAMP {text[:40]!r} is not of the years 1 to 9999 UTC") from None
     since = time - EPOCH
     return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
 
 
-def _count(field: str, text: str) -> int:
-    count = int(text) if text.isdecimal() and len(text) <= 15 else 0
-    if count < 1:
-        raise ValueError(f"{field} {text[:40]!r} {_NO_COUNT}")
-    return count
+def _count(field: str, value: object) -> int:
+    if type(value) is not int or not 0 < value < 10**15:
+        raise ValueError(f"{field} {value!r:.40} is not a whole number of at least 1")
+    return value
 
 
 def _parse_json(line: str) -> Parsed:
-    row = _json_object(line)
-    try:
-        arrival_s, prompt_tokens, output_tokens = _FIELDS_OF(row)
-    except KeyError as error:
-        raise ValueError(f"no field {error}") from None
-    if type(arrival_s) not in (int, float) or not 0 <= arrival_s < 1e12:
-        raise ValueError(f"arrival_s {arrival_s!r:.40} is not a number of seconds from 0 on")
-    if type(prompt_tokens) is not int or not 0 < prompt_tokens < 10**15:
-        raise ValueError(f"prompt_tokens {prompt_tokens!r:.40} {_NO_COUNT}")
-    if type(output_tokens) is not int or not 0 < output_tokens < 10**15:
-        raise ValueError(f"output_tokens {output_tokens!r:.40} {_NO_COUNT}")
-    # To the nanosecond, so that 0.3 s is 300,000 us and not a little less.
-    return round(arrival_s * 1e6, 3), prompt_tokens, output_tokens
-
-
-def _json_object(line: str) -> dict[str, object]:
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"not JSON: {error}") from None
     if not isinstance(row, dict):
         raise ValueError(f"expected an object, got {line.strip()[:40]!r}")
-    return row
+    for name in ("arrival_s", "prompt_tokens", "output_tokens"):
+        if name not in row:
+            raise ValueError(f"no field {name!r}")
+    arrival_s = row["arrival_s"]
+    if type(arrival_s) not in (int, float) or not 0 <= arrival_s < 1e12:
+        raise ValueError(f"arrival_s {arrival_s!r:.40} is not a number of seconds from 0 on")
+    # To the nanosecond, so that 0.3 s is 300,000 us and not a little less.
+    return (
+        round(arrival_s * 1e6, 3),
+        _count("prompt_tokens", row["prompt_tokens"]),
+        _count("output_tokens", row["output_tokens"]),
+    )

@@ -1,7 +1,7 @@
 """A server without pages on the step model: batches that start together and end with their longest.
 
 In:  requests as (prompt tokens, output tokens), all waiting at the start; what a step costs; B.
-Out: µs until the last token, to hold against `simulate` on the same requests.
+Out: µs until the last token, to hold against `replay` on the same requests.
 
     us = static_batches_us(lengths, StepModel(shape, spec), "full", batch=8, t_max=4096)
 
@@ -13,14 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mini_engine.serving.costs import StepCosts
 from mini_engine.step.masked_rows import Lengths, masked_columns
 from mini_engine.step.oplists import StepShape
 from mini_engine.step.step_cost import Mode
+from mini_engine.step.step_model import StepModel
 
 
 def static_batches_us(
-    requests: Sequence[Lengths], costs: StepCosts, mode: Mode, *, batch: int, t_max: int
+    requests: Sequence[Lengths], costs: StepModel, mode: Mode, *, batch: int, t_max: int
 ) -> float:
     """Raises ValueError for what `masked_columns` refuses."""
     masked_columns(requests, batch, t_max)

@@ -17,14 +17,13 @@ Out: the time that they take, how many of them begin before a given moment, and 
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from mini_engine.serving.metrics import LogHistogram
 from mini_engine.step.step_model import Line
 
 
-@dataclass(frozen=True, slots=True)
-class Ramp:
+class Ramp(NamedTuple):
     """Steps of first_us, first_us + growth_us, …, `steps` of them."""
 
     first_us: float

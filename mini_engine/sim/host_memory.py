@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mini_engine.engine.scheduler import SchedulerLimits
+from mini_engine.engine.batch import SchedulerLimits
 from mini_engine.model.config import ModelConfig
 from mini_engine.sim.memory import DeviceOutOfMemory
 from mini_engine.step.capacity import kv_bytes_per_token, step_bytes, weight_bytes

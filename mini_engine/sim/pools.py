@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mini_engine.dispatch.dispatcher import GraphDispatcher
-from mini_engine.engine.scheduler import SchedulerLimits
+from mini_engine.engine.batch import SchedulerLimits
 from mini_engine.model.config import ModelConfig
 from mini_engine.sim.device import Device
 from mini_engine.sim.runner import SimRunner

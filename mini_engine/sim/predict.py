@@ -19,14 +19,14 @@ import numpy as np
 from mini_engine.dispatch.capture_report import CaptureReport
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher
-from mini_engine.engine.engine import Engine, Runner
-from mini_engine.engine.scheduler import (
+from mini_engine.engine.batch import (
     Request,
     RequestState,
     ScheduledBatch,
     ScheduledRequest,
     SchedulerLimits,
 )
+from mini_engine.engine.engine import Engine, Runner
 from mini_engine.model.config import ModelConfig
 from mini_engine.sim.device import Device
 from mini_engine.sim.op_timeline import launch_ops

@@ -23,8 +23,8 @@ import numpy as np
 from mini_engine.dispatch.capture_report import CaptureReport
 from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher
 from mini_engine.dispatch.modes import CUDAGraphMode
+from mini_engine.engine.batch import ScheduledBatch, SchedulerLimits
 from mini_engine.engine.sampling import GREEDY, check_greedy
-from mini_engine.engine.scheduler import ScheduledBatch, SchedulerLimits
 from mini_engine.engine.step_arrays import max_blocks, step_arrays, step_shapes
 from mini_engine.model.config import ModelConfig
 from mini_engine.sim.device import Device

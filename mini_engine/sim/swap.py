@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mini_engine.engine.scheduler import ScheduledBatch
+from mini_engine.engine.batch import ScheduledBatch
 from mini_engine.sim.device import Device
 from mini_engine.sim.model import KVCache
 

@@ -26,7 +26,7 @@ from mini_engine.cuda.weights import Weights, random_weights  # noqa: E402
 from mini_engine.model.config import named_shape  # noqa: E402
 from mini_engine.sim.trace import CPU, GPU, TraceEvent, busy_us, read_trace  # noqa: E402
 from tests.cli.test_commands import json_of, refused  # noqa: E402
-from tests.records.test_trace import check_chrome_schema  # noqa: E402
+from tests.sim.test_trace import check_chrome_schema  # noqa: E402
 
 # ---------------------------------------------------------------- rows as kineto writes them
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from mini_engine.cli import COMMANDS, main, serve
+from mini_engine.cli import COMMANDS, main
 from mini_engine.cli.json_schema import document, errors
 from mini_engine.engine.generation import SHIPPED
 from mini_engine.model.config import named_shape
@@ -20,7 +20,7 @@ from mini_engine.serving.request_trace import SHIPPED_TRACE
 from mini_engine.step.hardware import load_spec
 from mini_engine.step.oplists import StepShape, step_ops
 from mini_engine.step.step_cost import step_time
-from tests.records.test_trace import check_chrome_schema
+from tests.sim.test_trace import check_chrome_schema
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -344,8 +344,9 @@ def test_serve_tells_what_a_prefix_cache_finds_and_what_swapping_costs(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     words = ["--kv-blocks", "600", "--preemption", "swap"]
-    words += ["--prefix-caching", "--shared-prefix", "512", "--share", "0.6"]
+    words += ["--shared-prefix", "512", "--share", "0.6"]  # which turns the prefix cache on
     result = json_of(capsys, "serve", *words)
+    assert result["prefix_caching"]
     assert result["kv_blocks"] == 600
     assert 0.1 < result["prefix_hit_rate"] < 0.6
     assert result["host_blocks"] == 4 * 2**30 // (16 * 112 * 1024)  # 112 KiB a token
@@ -357,16 +358,13 @@ def test_serve_tells_what_a_prefix_cache_finds_and_what_swapping_costs(
 
 
 def test_serve_simulates_the_blocks_that_the_trace_can_fill_of_the_millions_that_fit(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """An object for each block that fits took 15 GB here."""
     words = ["--shape", str(SHIPPED), "--spec", "h200", "--block-size", "1", "--prefix-caching"]
     result = json_of(capsys, "serve", *words)
     assert result["kv_blocks"] > 10**8
     assert result["requests"] > 0
-    monkeypatch.setattr(serve, "MOST_BLOCKS", 100)
-    line = refused(capsys, "serve", *words)
-    assert "is simulated block by block, and at most 100 of them: raise --block-size" in line
 
 
 def test_the_ladder_command_reads_what_serve_prints(

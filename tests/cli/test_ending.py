@@ -186,7 +186,6 @@ runpy.run_module({program!r}, run_name="__main__")
         ("mini_engine", ["demo"], "mini_engine.cli.words"),
         ("mini_engine", ["demo"], "numpy._core.multiarray"),  # numpy makes an ImportError of it
         ("mini_engine", ["capacity"], "rich.table"),
-        ("tests.serving.speed", [], "mini_engine.serving.plan"),
         ("notebooks", [], "nbclient"),
         ("course.site", [], "sphinx"),
         ("course.draw", [], "mini_engine.plots"),

@@ -16,8 +16,8 @@ import pytest
 from rich.console import Console
 
 from mini_engine.cli import generating, main, prompts
+from mini_engine.engine.batch import SchedulerLimits
 from mini_engine.engine.generation import SHIPPED
-from mini_engine.engine.scheduler import SchedulerLimits
 from mini_engine.model.checkpoint import stored_tensors
 from mini_engine.model.config import ModelConfig
 from mini_engine.sim import generate as sim

@@ -25,9 +25,9 @@ from mini_engine.cuda.model import KVCache, Model  # noqa: E402
 from mini_engine.cuda.runner import TorchRunner  # noqa: E402
 from mini_engine.cuda.weights import Weights, load_weights  # noqa: E402
 from mini_engine.dispatch.dispatcher import GraphDispatcher  # noqa: E402
+from mini_engine.engine.batch import Request, ScheduledBatch, SchedulerLimits  # noqa: E402
 from mini_engine.engine.engine import Engine  # noqa: E402
 from mini_engine.engine.generation import SHIPPED  # noqa: E402
-from mini_engine.engine.scheduler import Request, ScheduledBatch, SchedulerLimits  # noqa: E402
 from mini_engine.model.config import ModelConfig  # noqa: E402
 from tests.support.torch_helpers import DEVICES, EagerRunner, batch_of  # noqa: E402
 

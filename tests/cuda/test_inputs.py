@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 from mini_engine.cuda.inputs import StaticInputs  # noqa: E402
-from mini_engine.engine.scheduler import Request, ScheduledBatch, Scheduler, SchedulerLimits  # noqa: E402
+from mini_engine.engine.batch import Request, ScheduledBatch, SchedulerLimits  # noqa: E402
+from mini_engine.engine.scheduler import Scheduler  # noqa: E402
 from mini_engine.engine.step_arrays import step_arrays  # noqa: E402
 
 CPU = torch.device("cpu")

@@ -29,9 +29,9 @@ from mini_engine.cuda.model import KVCache, Model  # noqa: E402
 from mini_engine.cuda.runner import TorchRunner  # noqa: E402
 from mini_engine.cuda.weights import Weights, load_weights  # noqa: E402
 from mini_engine.dispatch.dispatcher import GraphDispatcher  # noqa: E402
+from mini_engine.engine.batch import Request, SchedulerLimits  # noqa: E402
 from mini_engine.engine.engine import Engine  # noqa: E402
 from mini_engine.engine.generation import SHIPPED, limits_for  # noqa: E402
-from mini_engine.engine.scheduler import Request, SchedulerLimits  # noqa: E402
 from mini_engine.model.config import ModelConfig, named_shape  # noqa: E402
 from mini_engine.sim import model as sim_model  # noqa: E402
 from mini_engine.sim.generate import generate as sim_generate  # noqa: E402

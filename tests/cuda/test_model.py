@@ -20,16 +20,16 @@ from mini_engine.cuda.inputs import StaticInputs  # noqa: E402
 from mini_engine.cuda.model import rotary_tables  # noqa: E402
 from mini_engine.cuda.weights import load_weights  # noqa: E402
 from mini_engine.dispatch.dispatcher import GraphDispatcher  # noqa: E402
-from mini_engine.engine.blocks import BlockPool  # noqa: E402
-from mini_engine.engine.engine import Engine  # noqa: E402
-from mini_engine.engine.generation import SHIPPED as CHECKPOINT  # noqa: E402
-from mini_engine.engine.scheduler import (  # noqa: E402
+from mini_engine.engine.batch import (  # noqa: E402
     Request,
     RequestState,
     ScheduledBatch,
     ScheduledRequest,
     SchedulerLimits,
 )
+from mini_engine.engine.blocks import BlockPool  # noqa: E402
+from mini_engine.engine.engine import Engine  # noqa: E402
+from mini_engine.engine.generation import SHIPPED as CHECKPOINT  # noqa: E402
 from mini_engine.engine.step_arrays import step_arrays  # noqa: E402
 from mini_engine.model.config import ModelConfig, named_shape  # noqa: E402
 from mini_engine.sim.weights import load_weights as load_for_sim  # noqa: E402
@@ -138,7 +138,7 @@ def with_room(batch: ScheduledBatch, steps: int) -> ScheduledBatch:
     pool = BlockPool(LIMITS.num_blocks, LIMITS.block_size)
     return ScheduledBatch(
         tuple(
-            replace(e, block_table=pool.allocate(e.request.request_id, e.context_len + steps))
+            e._replace(block_table=pool.allocate(e.request.request_id, e.context_len + steps))
             for e in batch.entries
         )
     )
@@ -148,7 +148,7 @@ def grown(batch: ScheduledBatch, tokens: Sequence[int]) -> ScheduledBatch:
     """The decode batch after this one, as the host would schedule it."""
     for entry, token in zip(batch.entries, tokens, strict=True):
         entry.state.output.append(token)
-    return ScheduledBatch(tuple(replace(e, start=e.context_len) for e in batch.entries))
+    return ScheduledBatch(tuple(e._replace(start=e.context_len) for e in batch.entries))
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -187,7 +187,7 @@ def test_running_on_over_the_end_harms_nobody_else() -> None:
     first, second, third = batch_of([(29, 1), (3, 1), (6, 1)]).entries
     attention = DecodeAttention(MAX_BLOCKS, 4)
     model, lone = warm_model(tiny_weights()), warm_model(tiny_weights())
-    third = replace(third, block_table=(30, 31, 32, 33))  # nobody else's
+    third = third._replace(block_table=(30, 31, 32, 33))  # nobody else's
     batch = ScheduledBatch((first, second, third))
     inputs = StaticInputs(LIMITS, 24, CPU).fill(batch, 3, 3)
     together = model.decode(inputs, attention, 6)

@@ -34,14 +34,14 @@ from mini_engine.cuda.weights import Weights, random_weights  # noqa: E402
 from mini_engine.dispatch.capture_report import RungReport  # noqa: E402
 from mini_engine.dispatch.dispatcher import GraphDispatcher  # noqa: E402
 from mini_engine.dispatch.modes import CUDAGraphMode  # noqa: E402
-from mini_engine.engine.engine import Engine  # noqa: E402
-from mini_engine.engine.scheduler import (  # noqa: E402
+from mini_engine.engine.batch import (  # noqa: E402
     Request,
     RequestState,
     ScheduledBatch,
     ScheduledRequest,
     SchedulerLimits,
 )
+from mini_engine.engine.engine import Engine  # noqa: E402
 from tests.support.lockstep import Lockstep, Traffic, Watched, random_traffic  # noqa: E402
 from tests.support.torch_helpers import DEVICES, NO_GPU, SLOW_DEVICES, TINY, TOLERANCE, memory_limit  # noqa: E402
 

@@ -19,8 +19,8 @@ from mini_engine.cuda.runner import TorchRunner  # noqa: E402
 from mini_engine.cuda.weights import Weights, random_weights  # noqa: E402
 from mini_engine.dispatch.dispatcher import GraphDispatcher  # noqa: E402
 from mini_engine.dispatch.modes import CUDAGraphMode  # noqa: E402
+from mini_engine.engine.batch import Request, SchedulerLimits  # noqa: E402
 from mini_engine.engine.engine import Completion, Engine  # noqa: E402
-from mini_engine.engine.scheduler import Request, SchedulerLimits  # noqa: E402
 from tests.support.torch_helpers import DEVICES, TINY, EagerRunner, torch_model  # noqa: E402
 
 MODES = ["PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"]

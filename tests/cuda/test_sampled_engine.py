@@ -24,9 +24,9 @@ from mini_engine.cuda.runner import TorchRunner  # noqa: E402
 from mini_engine.cuda.sampling import SeededSampler, greedy  # noqa: E402
 from mini_engine.cuda.weights import Weights, random_weights  # noqa: E402
 from mini_engine.dispatch.dispatcher import GraphDispatcher  # noqa: E402
+from mini_engine.engine.batch import Request, SchedulerLimits  # noqa: E402
 from mini_engine.engine.engine import Engine  # noqa: E402
 from mini_engine.engine.sampling import GREEDY, SamplingParams  # noqa: E402
-from mini_engine.engine.scheduler import Request, SchedulerLimits  # noqa: E402
 from tests.cuda.test_fused import random_step  # noqa: E402
 from tests.cuda.test_runner import MODES, ROOMY, workloads  # noqa: E402
 from tests.support.torch_helpers import DEVICES, TINY  # noqa: E402

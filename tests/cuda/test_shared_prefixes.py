@@ -13,9 +13,9 @@ from mini_engine.cuda.graphs.backend import graphs_for  # noqa: E402
 from mini_engine.cuda.runner import TorchRunner  # noqa: E402
 from mini_engine.cuda.weights import Weights, load_weights  # noqa: E402
 from mini_engine.dispatch.dispatcher import GraphDispatcher  # noqa: E402
+from mini_engine.engine.batch import Request, SchedulerLimits  # noqa: E402
 from mini_engine.engine.engine import Completion, Engine  # noqa: E402
 from mini_engine.engine.generation import SHIPPED  # noqa: E402
-from mini_engine.engine.scheduler import Request, SchedulerLimits  # noqa: E402
 from mini_engine.model.config import ModelConfig  # noqa: E402
 from tests.support.torch_helpers import DEVICES, torch_model  # noqa: E402
 

@@ -18,8 +18,8 @@ from mini_engine.cuda.model import KVCache  # noqa: E402
 from mini_engine.cuda.runner import TorchRunner  # noqa: E402
 from mini_engine.cuda.swap import STAGED, HostBlocks  # noqa: E402
 from mini_engine.dispatch.dispatcher import GraphDispatcher  # noqa: E402
+from mini_engine.engine.batch import Request, ScheduledBatch, SchedulerLimits  # noqa: E402
 from mini_engine.engine.engine import Engine  # noqa: E402
-from mini_engine.engine.scheduler import Request, ScheduledBatch, SchedulerLimits  # noqa: E402
 from tests.support.torch_helpers import DEVICES, TINY, tiny_weights, torch_model  # noqa: E402
 
 TIGHT = SchedulerLimits(4, 12, 14, 2, 32, preemption="swap", host_blocks=40)

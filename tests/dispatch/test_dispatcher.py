@@ -175,11 +175,6 @@ def test_uniform_decode_is_judged_as_in_vllm_0_33(vector):
     assert with_prefill == vector["expect_mrv2_if_has_prefill"]
 
 
-@pytest.mark.parametrize("query_lens", [[], [1, 2], [2, 1, 1], [1, 1, 4]])
-def test_requests_of_different_lengths_are_not_uniform(query_lens):
-    assert uniform_token_count(query_lens) is None
-
-
 # ── piecewise split ──────────────────────────────────────────────────────────────────────────
 
 

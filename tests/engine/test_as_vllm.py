@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from mini_engine.engine.scheduler import Request, ScheduledBatch, Scheduler, SchedulerLimits
+from mini_engine.engine.batch import Request, ScheduledBatch, SchedulerLimits
+from mini_engine.engine.scheduler import Scheduler
 from tests.support.vllm_vectors import label, scheduled_workloads
 
 PLAIN, CACHED = scheduled_workloads("scheduler"), scheduled_workloads("prefix_cache")
@@ -69,7 +70,8 @@ def steps_of(
             tokens = [
                 token_of(by_id[state.request.request_id], len(state.output)) for state in sampling
             ]
-            told["finished"] = [state.request.request_id for state in s.update(batch, tokens)]
+            _, finished = s.update(batch, tokens)
+            told["finished"] = [state.request.request_id for state in finished]
             told["free_blocks"] = s.pool.num_free
             told["running"] = [state.request.request_id for state in s.running]
             told["waiting"] = [state.request.request_id for state in s.waiting]

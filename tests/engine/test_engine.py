@@ -9,12 +9,19 @@ from hypothesis import strategies as st
 
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.dispatch.modes import CUDAGraphMode
-from mini_engine.engine.batch import PREEMPTIONS
+from mini_engine.engine.batch import PREEMPTIONS, Request, ScheduledBatch, SchedulerLimits
 from mini_engine.engine.blocks import BlockPool
-from mini_engine.engine.engine import Completion, Engine, StepRecord
-from mini_engine.engine.scheduler import Request, ScheduledBatch, Scheduler, SchedulerLimits
+from mini_engine.engine.engine import Engine, StepRecord
+from mini_engine.engine.scheduler import Scheduler
 from mini_engine.engine.swap import SwappingScheduler
-from tests.support.fake_runner import VOCAB, FakeRunner, SteppingRunner, tokens_alone
+from tests.support.fake_runner import (
+    VOCAB,
+    FakeRunner,
+    SteppingRunner,
+    are_right,
+    served,
+    tokens_alone,
+)
 
 MODES = list(CUDAGraphMode)
 
@@ -81,16 +88,6 @@ def test_every_request_gets_the_tokens_it_gets_alone(workload: Workload) -> None
     assert len(done) == len(workload.requests)
     assert engine.scheduler.pool.num_free == workload.limits.num_blocks - 1
     assert not engine.scheduler.has_unfinished
-
-
-@given(workload=workloads())
-def test_the_engine_alone_agrees_with_the_engine_in_company(workload: Workload) -> None:
-    request = workload.requests[-1]
-    (alone,) = workload.engine().run([request])
-    (company,) = (c for c in workload.engine().run(workload.requests) if c.request == request)
-    assert (alone.tokens, alone.finish_reason) == (company.tokens, company.finish_reason)
-    if not workload.limits.prefix_caching:  # company may have computed its prefix
-        assert alone.ttft_us <= company.ttft_us
 
 
 @given(workload=workloads())
@@ -186,26 +183,10 @@ def test_a_bad_request_is_refused_before_anything_runs(bad: Request, says: str) 
 # --- The tests above are only worth something if the fake runner sees a broken engine. ---
 
 
-def crowd() -> list[Request]:
-    return [Request(f"r{i}", [i + 1, 5, i + 2], 8) for i in range(4)]
-
-
-def result(engine: Engine) -> list[Completion] | str:
-    try:
-        return engine.run(crowd())
-    except AssertionError:
-        return "corrupted"
-
-
-def is_right(done: list[Completion] | str) -> bool:
-    alone = {r.request_id: tokens_alone(r) for r in crowd()}
-    return not isinstance(done, str) and {c.request_id: c.tokens for c in done} == alone
-
-
 def test_the_crowd_is_right_when_nothing_is_broken_and_some_are_preempted() -> None:
-    done = result(small_engine(blocks=13)[0])
-    assert is_right(done)
-    assert not isinstance(done, str)
+    done = served(small_engine(blocks=13)[0])
+    assert are_right(done)
+    assert done
     assert sum(c.num_preemptions for c in done) > 0
 
 
@@ -217,14 +198,14 @@ def test_a_block_with_two_owners_is_seen() -> None:
 
     engine, _ = small_engine()
     engine.scheduler.pool = Sharing(50, 2)
-    assert not is_right(result(engine))
+    assert not are_right(served(engine))
 
 
 def test_a_padded_row_that_writes_a_block_in_use_is_seen() -> None:
     engine, runner = small_engine()
     runner.padding_block = 1
     engine.run([Request("one", [4], 3)])  # rungs fit exactly: nothing padded, nothing broken
-    assert not is_right(result(engine))
+    assert not are_right(served(engine))
 
 
 def test_a_preempted_request_that_keeps_its_progress_is_seen() -> None:
@@ -237,7 +218,7 @@ def test_a_preempted_request_that_keeps_its_progress_is_seen() -> None:
 
     engine, _ = small_engine(blocks=13)
     engine.scheduler = Forgetful(engine.scheduler.limits)
-    assert not is_right(result(engine))
+    assert not are_right(served(engine))
 
 
 def test_a_preempted_request_that_loses_its_tokens_is_seen() -> None:
@@ -249,8 +230,8 @@ def test_a_preempted_request_that_loses_its_tokens_is_seen() -> None:
 
     engine, _ = small_engine(blocks=13)
     engine.scheduler = Careless(engine.scheduler.limits)
-    done = result(engine)
-    assert not isinstance(done, str)
+    done = served(engine)
+    assert done
     assert any(len(c.token_times_us) != len(c.tokens) for c in done)
 
 
@@ -264,4 +245,4 @@ def test_a_chunk_left_out_is_seen() -> None:
 
     engine, _ = small_engine(budget=4)
     engine.scheduler = Hasty(engine.scheduler.limits)
-    assert not is_right(result(engine))
+    assert not are_right(served(engine))

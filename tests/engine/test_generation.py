@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.dispatch.modes import CUDAGraphMode
+from mini_engine.engine.batch import Request
 from mini_engine.engine.engine import Engine
 from mini_engine.engine.generation import limits_for, mode_of, sizes_for, with_blocks_for
-from mini_engine.engine.scheduler import Request
 from mini_engine.model.config import named_shape
 from tests.support.fake_runner import FakeRunner
 

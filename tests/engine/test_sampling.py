@@ -6,8 +6,8 @@ import re
 
 import pytest
 
+from mini_engine.engine.batch import Request
 from mini_engine.engine.sampling import SamplingParams
-from mini_engine.engine.scheduler import Request
 
 
 @pytest.mark.parametrize(

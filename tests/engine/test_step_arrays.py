@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mini_engine.engine.batch import Request, SchedulerLimits
 from mini_engine.engine.blocks import slot_of
-from mini_engine.engine.scheduler import Request, Scheduler, SchedulerLimits
+from mini_engine.engine.scheduler import Scheduler
 from mini_engine.engine.step_arrays import max_blocks, step_arrays, step_shapes
 
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from mini_engine.dispatch.dispatcher import GraphDispatcher
+from mini_engine.engine.batch import Request, SchedulerLimits
 from mini_engine.engine.engine import Engine
-from mini_engine.engine.scheduler import Request, SchedulerLimits
 from tests.support.fake_runner import FakeRunner, SteppingRunner, tokens_alone
 
 LIMITS = SchedulerLimits(

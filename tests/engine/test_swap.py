@@ -12,9 +12,7 @@ from mini_engine.engine.batch import Request, ScheduledBatch, SchedulerLimits
 from mini_engine.engine.engine import Completion, Engine
 from mini_engine.engine.prefix_cache import SharingPool
 from mini_engine.engine.swap import SavesUs, SwappingScheduler
-from tests.support.fake_runner import FakeRunner, tokens_alone
-
-CROWD = [Request(f"r{i}", [i + 1, 5, i + 2], 8) for i in range(4)]
+from tests.support.fake_runner import CROWD, FakeRunner, are_right, served
 
 
 def swap_limits(preemption: str = "swap", host_blocks: int = 50, **more: bool) -> SchedulerLimits:
@@ -24,26 +22,15 @@ def swap_limits(preemption: str = "swap", host_blocks: int = 50, **more: bool) -
     )  # fmt: skip
 
 
-def served(
+def run(
     limits: SchedulerLimits,
     runner: Callable[[SchedulerLimits], FakeRunner] = FakeRunner,
     saves_us: SavesUs | None = None,
-) -> tuple[list[Completion] | str, list[ScheduledBatch]]:
-    """The crowd's completions, or that the cache was corrupted; and all batches."""
+) -> tuple[list[Completion] | None, list[ScheduledBatch]]:
+    """The crowd's completions, None where the cache was corrupted; and all batches."""
     runs = runner(limits)
     dispatcher = GraphDispatcher("FULL_AND_PIECEWISE", [1, 2, 4, 8], 4)
-    try:
-        done: list[Completion] | str = Engine(runs, limits, dispatcher, saves_us=saves_us).run(
-            CROWD
-        )
-    except AssertionError:
-        done = "corrupted"
-    return done, runs.batches
-
-
-def is_right(done: list[Completion] | str) -> bool:
-    alone = {r.request_id: tokens_alone(r) for r in CROWD}
-    return not isinstance(done, str) and {c.request_id: c.tokens for c in done} == alone
+    return served(Engine(runs, limits, dispatcher, saves_us=saves_us)), runs.batches
 
 
 def computed(batches: list[ScheduledBatch]) -> int:
@@ -54,19 +41,19 @@ ONCE = sum(len(r.prompt) + r.max_new_tokens - 1 for r in CROWD)
 
 
 def test_a_swapped_request_computes_nothing_twice() -> None:
-    done, batches = served(swap_limits())
-    assert is_right(done)
-    assert not isinstance(done, str)
+    done, batches = run(swap_limits())
+    assert are_right(done)
+    assert done
     preemptions = sum(c.num_preemptions for c in done)
     assert preemptions == sum(len(b.preempted) for b in batches) > 0
     assert computed(batches) == ONCE
-    again, recomputed = served(swap_limits("recompute", 0))
-    assert is_right(again)
+    again, recomputed = run(swap_limits("recompute", 0))
+    assert are_right(again)
     assert computed(recomputed) > ONCE
 
 
 def test_every_block_comes_back_from_where_it_went_and_never_in_a_step_that_preempts() -> None:
-    _, batches = served(swap_limits())
+    _, batches = run(swap_limits())
     outs = [host for b in batches for _, host in b.swap_out]
     ins = [host for b in batches for _, host in b.swap_in]
     assert sorted(outs) == sorted(ins) != []
@@ -78,7 +65,7 @@ def test_every_block_comes_back_from_where_it_went_and_never_in_a_step_that_pree
 
 
 def test_a_decode_comes_back_as_a_decode() -> None:
-    _, batches = served(swap_limits())
+    _, batches = run(swap_limits())
     back = [b for b in batches if b.swap_in and not any(e.start == 0 for e in b.entries)]
     assert back
     assert all(not b.has_prefill for b in back)
@@ -99,8 +86,8 @@ def test_a_prompt_that_was_cut_comes_back_as_a_prompt() -> None:
 
 
 def test_where_host_memory_is_full_it_is_computed_again() -> None:
-    done, batches = served(swap_limits(host_blocks=1))
-    assert is_right(done)
+    done, batches = run(swap_limits(host_blocks=1))
+    assert are_right(done)
     assert computed(batches) > ONCE
     assert not any(b.swap_out for b in batches)
 
@@ -112,8 +99,8 @@ def test_cheaper_asks_what_swapping_saves() -> None:
         asked.append(tokens)
         return -1.0 if len(asked) % 2 else 1.0
 
-    done, batches = served(swap_limits("cheaper"), saves_us=saves_us)
-    assert is_right(done)
+    done, batches = run(swap_limits("cheaper"), saves_us=saves_us)
+    assert are_right(done)
     preempting = [b for b in batches if b.preempted]
     assert len(asked) == sum(len(b.preempted) for b in preempting)
     assert not preempting[0].swap_out
@@ -197,8 +184,8 @@ class WrongOrder(FakeRunner):
 
 @pytest.mark.parametrize("fault", [OutTooLate, InTooLate, WrongOrder])
 def test_a_copy_at_the_wrong_time_or_place_is_seen(fault: type[FakeRunner]) -> None:
-    assert is_right(served(swap_limits())[0])
-    assert not is_right(served(swap_limits(), fault)[0])
+    assert are_right(run(swap_limits())[0])
+    assert not are_right(run(swap_limits(), fault)[0])
 
 
 def test_a_host_block_given_to_two_requests_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,4 +198,4 @@ def test_a_host_block_given_to_two_requests_is_seen(monkeypatch: pytest.MonkeyPa
         return parked
 
     monkeypatch.setattr(SwappingScheduler, "_park", careless)
-    assert not is_right(served(swap_limits())[0])
+    assert not are_right(run(swap_limits())[0])

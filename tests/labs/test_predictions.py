@@ -5,14 +5,14 @@ from __future__ import annotations
 import ast
 import json
 import re
+from pathlib import Path
 
 import pytest
 
 from labs.runner import workspace
-from labs.runner.cli import main
 from labs.runner.cut.catalogue import Lab, all_labs, lab_number
-from labs.runner.predictions import better, said, say
-from labs.runner.questions import Question, questions
+from labs.runner.predict import Answer, Question, answers, better, questions, record
+from tests.labs.conftest import Say
 from tests.support.documents import ROOT, prose
 
 LABS = all_labs()
@@ -92,144 +92,100 @@ def test_every_place_that_a_question_names_asks_for_a_prediction() -> None:
     assert named <= set(asked_in_documents())
 
 
-# ---------------------------------------------------------------- saying and being told
-
-
-@pytest.fixture(autouse=True)
-def _a_learner_of_our_own(tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    monkeypatch.setenv("LABS_HOME", str(tmp_path / "mine"))
-    monkeypatch.setenv("COLUMNS", "300")
+# ---------------------------------------------------------------- answering, and seeing the key
 
 
 LAB = lab_number(1)
 
 
-def solve(lab: Lab = LAB) -> None:
-    main(["start", str(lab.number)])
-    for file, text in lab.reference().items():
-        workspace.my_files(lab)[file].write_text(text)
-    assert main(["check", str(lab.number)]) == 0
+def solve(say: Say) -> None:
+    say("start", "1")
+    for file, text in LAB.reference().items():
+        workspace.my_files(LAB)[file].write_text(text)
+    assert say("check", "1")[0] == 0
 
 
-def test_what_one_says_stays_hidden_until_green_and_is_scored_then(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_an_answer_stays_hidden_until_green_and_is_scored_then(say: Say) -> None:
     one, two, *_ = questions(LAB)
-    assert main(["predict", "1", "--question", "1", "--say", "10%", "--because", "a guess"]) == 0
-    assert main(["predict", "1", "--question", "2", "--say", "3,000"]) == 0
-    told = capsys.readouterr().out
-    assert "you said 10 %, because a guess" in told
-    assert two.key not in told
-    assert one.because not in told
-    solve()
-    told = capsys.readouterr().out
-    assert "1 of 2 predictions were right" in told
-    assert main(["predict", "1"]) == 0
-    told = capsys.readouterr().out
-    assert f"✓ the key: {one.key}" in told
-    assert f"✗ the key: {two.key}" in told
-    assert one.because in told
-    assert main(["ledger"]) == 0
-    told = capsys.readouterr().out
-    assert "1 of 2 predictions were right" in told
-    assert (workspace.home() / "predictions.png").exists()
+    keys = [question.in_words(question.answer) for question in (one, two)]
+    words = ["predict", "1", "--question", "1", "--say", "10%", "--because", "a guess"]
+    assert say(*words)[0] == 0
+    code, said = say("predict", "1", "--question", "2", "--say", "3,000")
+    assert code == 0
+    assert "10 %, because a guess" in said
+    assert keys[1] not in said
+    assert one.because not in said
+    waiting = json.loads(say("ledger", "--json")[1])
+    assert (waiting["predictions"], waiting["waiting"]) == ([], 2)
+    solve(say)
+    said = say("predict", "1")[1]
+    assert f"✓ the key: {keys[0]}" in said
+    assert f"✗ the key: {keys[1]}" in said
+    assert one.because in said
+    scored = json.loads(say("ledger", "--json")[1])
+    assert [found["right"] for found in scored["predictions"]] == [True, False]
+    assert "1 of 2" in say("ledger")[1]
 
 
-@pytest.mark.parametrize("words", [[], ["start", "1"]], ids=["the first minute", "start"])
-def test_the_questions_come_before_the_reading_until_they_are_answered(
-    words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_questions_come_before_the_reading_until_they_are_answered(say: Say) -> None:
     count = len(questions(LAB))
-    main(words)
-    told = capsys.readouterr().out
-    assert f"labs predict 1   {count} questions, before you read" in told
-    assert told.index("labs predict 1") < told.index("read    course/")
-    for number in range(1, count):
-        main(["predict", "1", "--question", str(number), "--say", "1"])
-    capsys.readouterr()
-    main(["start", "1"])
-    assert "labs predict 1   1 question, before you read" in capsys.readouterr().out
-    main(["predict", "1", "--question", str(count), "--say", "1"])
-    capsys.readouterr()
-    main(["start", "1"])
-    assert "labs predict" not in capsys.readouterr().out
+    assert f"labs predict 1   {count} questions" in say("start", "1")[1]
+    for number in range(1, count + 1):
+        say("predict", "1", "--question", str(number), "--say", "1")
+    assert "labs predict" not in say("start", "1")[1]
 
 
-def test_what_is_said_after_green_does_not_count(capsys: pytest.CaptureFixture[str]) -> None:
-    solve()
-    main(["predict", "1", "--question", "1", "--say", "10"])
-    assert "after the lab" in capsys.readouterr().out
-    assert main(["ledger", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["predictions"] == []
-
-
-def test_what_was_scored_stays_so_when_the_lab_fails_again(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    one, two, *_ = questions(LAB)
-    main(["predict", "1", "--question", "1", "--say", "10"])
-    solve()
-    file = next(iter(workspace.my_files(LAB).values()))
+def test_once_the_key_is_known_no_answer_is_taken_also_if_the_lab_fails_again(say: Say) -> None:
+    say("predict", "1", "--question", "1", "--say", "10")
+    solve(say)
+    file = workspace.my_files(LAB)["launch_model.py"]
     file.write_text(f"{file.read_text()}\nraise ValueError\n")
-    assert main(["check", "1"]) == 1
-    capsys.readouterr()
-    main(["predict", "1", "--question", "2", "--say", str(two.answer)])
-    told = capsys.readouterr().out
-    assert f"the key: {one.key}" in told
-    assert "after the lab" in told, "its key was shown already"
-    assert main(["ledger", "--json"]) == 0
-    scored = json.loads(capsys.readouterr().out)
-    assert [found["question"] for found in scored["predictions"]] == [one.asks]
-    assert scored["waiting"] == 0
+    assert say("check", "1")[0] == 1
+    assert say("predict", "1", "--question", "2", "--say", "1")[0] == 2
+    assert len(json.loads(say("ledger", "--json")[1])["predictions"]) == 1
 
 
-def test_another_answer_replaces_the_first_until_green() -> None:
+def test_the_last_answer_counts_and_one_that_an_older_runner_took_late_does_not(home: Path) -> None:
     one = questions(LAB)[0]
-    say(one, 5.0, "", late=False)
-    say(one, 9.0, "", late=False)
-    say(one, one.answer, "", late=True)
-    assert [found.said for found in said(questions(LAB))] == [9.0]
+    for value in (5.0, 9.0):
+        record(one, value, "")
+    late = {"question": one.id, "said": 1, "because": "", "date": "", "late": True}
+    with (home / "predictions.jsonl").open("a") as file:
+        file.write(json.dumps(late) + "\n")
+    assert [found.value for found in answers(questions(LAB))] == [9.0]
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("words", "named"),
     [
-        (["--question", "9", "--say", "1"], "1 to 4, given 9"),
-        (["--question", "1", "--say", "much"], "expected a number in %"),
-        (["--question", "3", "--say", "4"], "expected one of 1 to 3"),
-        (["--question", "1"], "belong together"),
-        (["--question", "1", "--say", "nan"], "expected a number"),
+        (["--question", "9", "--say", "1"], "9"),
+        (["--question", "1", "--say", "much"], "much"),
+        (["--question", "3", "--say", "4"], "1 to 3"),
+        (["--question", "1"], "--say"),
+        (["--question", "1", "--say", "nan"], "nan"),
     ],
 )
-def test_an_answer_that_is_none_gets_one_line(
-    words: list[str], says: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["predict", "1", *words]) == 2
-    told = capsys.readouterr().err
-    assert says in told
-    assert len(told.splitlines()) == 1
+def test_an_answer_that_is_none_gets_one_line(say: Say, words: list[str], named: str) -> None:
+    code, said = say("predict", "1", *words)
+    assert code == 2
+    assert named in said
+    assert len(said.splitlines()) == 1
 
 
-def test_a_damaged_file_of_predictions_is_named_with_its_line(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    say(questions(LAB)[0], 5.0, "", late=False)
-    path = workspace.home() / "predictions.jsonl"
+def test_a_damaged_file_of_predictions_is_named_with_its_line(say: Say, home: Path) -> None:
+    record(questions(LAB)[0], 5.0, "")
+    path = home / "predictions.jsonl"
     path.write_text(path.read_text() + "{not json\n")
-    assert main(["predict", "1"]) == 2
-    assert f"{path}:2" in capsys.readouterr().err
+    code, said = say("predict", "1")
+    assert code == 2
+    assert f"{path}:2" in said
 
 
 def test_one_got_better_if_the_second_half_is_more_often_right() -> None:
-    numbers = questions(LAB)[:1] * 8
-    one = numbers[0]
-    wrong, right = [say_it(one, one.answer * 10)] * 4, [say_it(one, one.answer)] * 4
+    one = questions(LAB)[0]
+    wrong, right = (
+        [Answer(one, value, "", "2026-01-01")] * 4 for value in (one.answer * 10, one.answer)
+    )
     assert better([*wrong, *right]) == (0.0, 1.0)
     assert better(right) is None, "too few to tell"
     assert wrong[0].factor_off == pytest.approx(10)
-
-
-def say_it(question: Question, value: float):  # type: ignore[no-untyped-def]
-    from labs.runner.predictions import Said
-
-    return Said(question, value, "", "2026-01-01", late=False)

@@ -1,45 +1,44 @@
-"""What only one's own code could show, and what one small mistake does to it."""
+"""What a lab shows on the learner's own code, and what one small mistake does to it."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from labs.runner import own, workspace
-from labs.runner.cli import main
+from labs.runner import sabotage, workspace
 from labs.runner.cut.catalogue import ROOT, Lab, all_labs, lab_number
-from labs.runner.own import LIMIT_S
-from labs.runner.play import output
+from labs.runner.demo import completed, merged, run
+from tests.labs.conftest import Say
 from tests.support.warm_python import warm_python
 
 WITH_A_SHOW = [lab for lab in all_labs() if (lab.folder / "show.py").exists()]
 LAB = lab_number(1)
 OF_TEN_SECONDS = (11, 12, 15)  # shows that take so long: `make slow` runs them
+MODULE = "mini_engine.step.launch_model"
 
 
-@pytest.fixture(autouse=True)
-def _a_learner_of_our_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LABS_HOME", str(tmp_path / "mine"))
-    monkeypatch.setenv("COLUMNS", "300")
+def mine() -> str:
+    return workspace.my_files(LAB)["launch_model.py"].read_text()
 
 
-def mine() -> Path:
-    return workspace.my_files(LAB)["launch_model.py"]
+def write(text: str) -> None:
+    workspace.my_files(LAB)["launch_model.py"].write_text(text)
 
 
-def solve() -> None:
-    main(["start", "1"])
-    mine().write_text("# mine\n" + LAB.reference()["launch_model.py"])
-    assert main(["check", "1"]) == 0
+def solve(say: Say) -> None:
+    say("start", "1")
+    write("# mine\n" + LAB.reference()["launch_model.py"])
+    assert say("check", "1")[0] == 0
 
 
-@pytest.fixture
-def told(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> str:
+def printed(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(sys, "executable", warm_python())
-    return output(f"labs.{lab.name}.show", {}, lab.environment, LIMIT_S)
+    done = completed(f"labs.{lab.name}.show", [], {}, lab.environment, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 @pytest.mark.parametrize(
@@ -50,127 +49,63 @@ def told(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> str:
     ],
     ids=lambda lab: lab.name,
 )
-def test_a_lab_shows_something_on_the_engines_code(lab: Lab, told: str) -> None:
-    assert len(told.splitlines()) >= 3, f"{lab.name} shows {told!r}"
-    assert "Traceback" not in told
-    assert "Error" not in told.splitlines()[-1], told
-
-
-@pytest.mark.parametrize(
-    "lab",
-    [
-        pytest.param(lab, marks=[pytest.mark.slow] if "torch" in lab.packages else [])
-        for lab in WITH_A_SHOW
-    ],
-    ids=lambda lab: lab.name,
-)
-def test_a_lab_shows_the_same_lines_at_every_run(lab: Lab, told: str) -> None:
+def test_a_lab_shows_the_same_lines_at_every_run(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a sabotage changes stands out only if nothing else does."""
-    assert output(f"labs.{lab.name}.show", {}, lab.environment, LIMIT_S) == told
+    lines = printed(lab, monkeypatch)
+    assert len(lines.splitlines()) >= 3
+    if "torch" not in lab.packages:
+        assert printed(lab, monkeypatch) == lines
 
 
-def test_show_runs_the_learners_own_code_once_it_has_passed(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    main(["start", "1"])
-    assert main(["show", "1"]) == 0
-    assert "the engine's code" in capfd.readouterr().out
-    solve()
-    mine().write_text(
-        mine().read_text().replace("return math.ceil(capture_us", "return 12345 + 0 * (capture_us")
-    )
-    assert main(["show", "1"]) == 0
-    told = capfd.readouterr().out
-    assert "your own code" in told
-    assert "after 12345" in told
+def test_show_runs_the_learners_own_code_once_it_has_passed(say: Say) -> None:
+    say("start", "1")
+    assert "the engine's code" in say("show", "1")[1]
+    solve(say)
+    write(mine().replace("return math.ceil(capture_us", "return 12345 + 0 * (capture_us"))
+    code, said = say("show", "1")
+    assert code == 0
+    assert "after 12345" in said
 
 
-def test_a_sabotage_changes_one_place_shows_what_it_does_and_can_be_taken_back(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    main(["start", "1"])
-    assert main(["sabotage", "1"]) == 2
-    assert "is not green" in capfd.readouterr().err
-    solve()
-    before = mine().read_text()
-    capfd.readouterr()
-    assert main(["sabotage", "1", "--seed", "1"]) == 0
-    told = capfd.readouterr().out
-    assert "was  " in told
-    assert "is   " in told
-    lines, now = before.splitlines(), mine().read_text().splitlines()
+def test_a_sabotage_changes_one_place_shows_what_it_does_and_can_be_taken_back(say: Say) -> None:
+    say("start", "1")
+    assert say("sabotage", "1")[0] == 2, "it is not green"
+    solve(say)
+    before = mine()
+    symptoms = json.loads(say("sabotage", "1", "--seed", "1", "--json")[1])["symptoms"]
+    assert {line[:4] for line in symptoms} == {"was ", "is  "}
+    lines, now = before.splitlines(), mine().splitlines()
     assert 1 <= len(set(lines) - set(now)) <= 2
     assert now[0] == "# mine"
-    assert main(["check", "1"]) == 1, "the tests notice it"
-    assert main(["show", "1"]) == 0, "and it goes on to show what the mistake does"
-    shown = capfd.readouterr().out
-    assert "with a mistake in it" in shown
-    symptoms = [line.strip()[5:] for line in told.splitlines() if line.strip().startswith("is ")]
-    assert symptoms
-    assert all(line in shown for line in symptoms)
-    assert main(["sabotage", "1"]) == 2
-    assert "is sabotaged" in capfd.readouterr().err
-    assert main(["sabotage", "1", "--undo"]) == 0
-    assert mine().read_text() == before
-    assert "as you wrote it" in capfd.readouterr().out
-    assert main(["show", "1"]) == 0
-    assert "your own code:" in capfd.readouterr().out, "it has passed, as before"
+    assert say("check", "1")[0] == 1, "the tests notice it"
+    shown = say("show", "1")[1]
+    assert all(line[5:] in shown for line in symptoms if line.startswith("is")), "and it shows"
+    assert say("sabotage", "1")[0] == 2, "one at a time"
+    assert say("sabotage", "1", "--undo")[0] == 0
+    assert mine() == before
+    assert "your own code:" in say("show", "1")[1], "it has passed, as before"
 
 
-def test_a_sabotage_that_was_found_is_over() -> None:
-    main(["start", "1"])
-    solve()
-    before = mine().read_text()
-    assert main(["sabotage", "1", "--seed", "1"]) == 0
-    mine().write_text(before + "# mended by hand\n")
-    assert main(["check", "1"]) == 0
-    assert main(["sabotage", "1", "--undo"]) == 0
-    assert mine().read_text().endswith("# mended by hand\n"), "what came later stays"
-    assert main(["sabotage", "1", "--seed", "2"]) == 0, "and there is another one"
+def test_a_sabotage_that_was_found_is_over(say: Say) -> None:
+    solve(say)
+    before = mine()
+    assert say("sabotage", "1", "--seed", "1")[0] == 0
+    write(before + "# mended by hand\n")
+    assert say("check", "1")[0] == 0
+    assert say("sabotage", "1", "--undo")[0] == 0
+    assert mine().endswith("# mended by hand\n"), "what came later stays"
+    assert say("sabotage", "1", "--seed", "2")[0] == 0, "and there is another one"
 
 
-def test_a_show_that_is_cut_short_by_head_ends_quietly() -> None:
-    words = [sys.executable, "-m", "labs.runner.play", "labs.lab17_vllm.show", ""]
-    shown = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert shown.stdout
-    shown.stdout.close()
-    _, told = shown.communicate()
-    assert told == b""
-
-
-def test_a_show_that_dies_of_a_signal_says_which_and_is_the_last_choice_of_a_sabotage() -> None:
-    """A kernel in the interpreter that writes beside its tensor breaks the C library's heap."""
-    module = "mini_engine.step.launch_model"
-    dying = "import os\nprint('so far', flush=True)\nos.abort()\n"
-    told = output(f"labs.{LAB.name}.show", {module: dying}, {}, LIMIT_S)
-    assert own._crashed(told), told
-    assert told.splitlines()[-1] == "the process died of SIGABRT"
-    assert own._crashed("a line\ntriton.runtime.errors.InterpreterError: TypeError('operands')")
-    assert not own._crashed("a line\n3 of 4 tokens differ")
-
-
-def test_a_warning_of_a_show_that_ends_well_is_no_symptom() -> None:
-    module = "mini_engine.step.launch_model"
-    warning = (
-        LAB.reference()["launch_model.py"] + "\nimport warnings\nwarnings.warn('an overflow')\n"
-    )
-    told = [
-        output(f"labs.{LAB.name}.show", texts, {}, LIMIT_S) for texts in ({}, {module: warning})
-    ]
-    assert told[0] == told[1]
-
-
-def test_a_lab_whose_tests_are_all_it_has_says_so(capfd: pytest.CaptureFixture[str]) -> None:
-    silent = next(lab for lab in all_labs() if lab not in WITH_A_SHOW)
-    assert main(["show", str(silent.number)]) == 2
-    assert "nothing to show" in capfd.readouterr().err
+def test_a_sabotage_after_which_the_show_ends_in_an_error_shows_nothing() -> None:
+    assert sabotage._shown_by(LAB, {MODULE: "import os\nos.abort()\n"}) is None
+    assert sabotage._shown_by(LAB, {MODULE: LAB.reference()["launch_model.py"]})
 
 
 @pytest.mark.parametrize(
     ("line", "hidden"),
     [
         ("    if rows <= 1e3:", True),
-        ("    if rows < 1e4:", True),
         ("    if rows > 1e3 + 1:", False),  # two places
         ("    if True:", False),
         ("    pass", False),
@@ -178,4 +113,36 @@ def test_a_lab_whose_tests_are_all_it_has_says_so(capfd: pytest.CaptureFixture[s
 )
 def test_a_sabotage_is_no_line_that_is_seen_at_a_glance(line: str, hidden: bool) -> None:
     before = "def f(rows):\n    if rows < 1e3:\n        return 1\n    return 2\n"
-    assert own._in_one_place(before, before.replace("    if rows < 1e3:", line)) is hidden
+    assert sabotage._in_one_place(before, before.replace("    if rows < 1e3:", line)) is hidden
+
+
+def test_a_show_that_is_cut_short_by_head_ends_quietly() -> None:
+    words = [sys.executable, "-m", "labs.runner.demo", "labs.lab17_vllm.show", ""]
+    shown = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert shown.stdout
+    shown.stdout.close()
+    assert shown.communicate()[1] == b""
+
+
+# ---------------------------------------------------------------- the engine on one's own code
+
+
+def test_the_demo_runs_the_engine_with_the_solved_files_in_its_place(
+    say: Say, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = ["demo", "capacity", "--gpu", "h200"]
+    code, said = say(*words)
+    assert code == 0
+    assert "this is its own code" in said
+    solve(say)
+    code, said = say(*words)
+    assert code == 0
+    assert f"lab 1 runs in the place of the engine's:\n  {MODULE}" in said
+    write(mine().replace("return kernels * kernel_us / itl_us", "return 0.5 + 0.25"))
+    probe = f"import {MODULE} as m; print('mine:', m.utilisation(1, 1, 9))"
+    assert run("timeit", ["-n1", "-r1", probe], merged([LAB])) == 0
+    assert "mine: 0.75" in capfd.readouterr().out
+    assert say("check")[0] == 1
+    said = say(*words)[1]
+    assert "Left out: lab 1" in said
+    assert MODULE not in said

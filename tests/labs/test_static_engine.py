@@ -18,8 +18,8 @@ from mini_engine.cuda.model import Model  # noqa: E402
 from mini_engine.cuda.runner import TorchRunner  # noqa: E402
 from mini_engine.cuda.weights import Weights, random_weights  # noqa: E402
 from mini_engine.dispatch.dispatcher import GraphDispatcher  # noqa: E402
+from mini_engine.engine.batch import Request  # noqa: E402
 from mini_engine.engine.engine import Engine  # noqa: E402
-from mini_engine.engine.scheduler import Request  # noqa: E402
 from tests.support.torch_helpers import DEVICES, FAMILIES, LIMITS, TINY, torch_model  # noqa: E402
 
 T_MAX = LIMITS.max_model_len

@@ -1,4 +1,4 @@
-"""What the graphs of a ladder cost: counted, timed and weighed."""
+"""What the graphs of a ladder cost: counted, timed and weighed; and what the best ladder saves."""
 
 from __future__ import annotations
 
@@ -9,9 +9,16 @@ from hypothesis import strategies as st
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.dispatch.ladder import CaptureLadder, optimal_ladder
+from mini_engine.engine.batch import SchedulerLimits
 from mini_engine.model.config import named_shape
-from mini_engine.serving.ladder_cost import LadderCosts
+from mini_engine.serving.ladder_cost import LadderCosts, optimal_ladder_saving
+from mini_engine.serving.replay import replay
+from mini_engine.serving.report import ServeReport
+from mini_engine.serving.request_trace import TraceRequest, synthetic_trace
 from mini_engine.step.hardware import load_spec
+from mini_engine.step.oplists import StepShape
+from mini_engine.step.step_cost import Mode
+from mini_engine.step.step_model import Line, StepModel
 
 SHAPE, H200 = named_shape("qwen3-0.6b"), load_spec("h200")
 
@@ -61,3 +68,97 @@ def test_a_ladder_out_of_order_costs_the_same_and_a_rung_twice_is_refused() -> N
     assert costs.of([8, 2]) == costs.of(CaptureLadder([2, 8]))
     with pytest.raises(ValueError, match="appears twice"):
         costs.of([2, 2])
+
+
+# ---------------------------------------------------------------- what a better ladder saves
+
+COSTS = StepModel(named_shape("qwen3-1.7b"), load_spec("l4"))
+LIMITS = SchedulerLimits(12, 256, 20_000, 16, 40_960)
+
+
+def run(trace: list[TraceRequest], mode: str, sizes: list[int]) -> ServeReport:
+    return replay(trace, COSTS, LIMITS, GraphDispatcher(mode, sizes, 12))
+
+
+def test_five_equal_requests_want_a_rung_of_five() -> None:
+    trace = [TraceRequest(0.0, 10, 100)] * 5
+    dispatcher = GraphDispatcher("FULL_DECODE_ONLY", [4, 12], 12)
+    report = replay(trace, COSTS, LIMITS, dispatcher)
+    saving = optimal_ladder_saving(report, COSTS, dispatcher)
+    assert saving is not None
+    assert saving.capture_sizes == (5, 12)
+    assert (report.padded_rows, saving.saved_rows, saving.padded_rows) == (99 * 7, 99 * 7, 0)
+    # The batch never changes, so running again with the new ladder saves exactly that.
+    again = run(trace, "FULL_DECODE_ONLY", [5, 12])
+    assert saving.saved_us == pytest.approx(report.busy_us - again.busy_us, rel=1e-9)
+    assert saving.saved_share == pytest.approx(saving.saved_us / report.busy_us)
+    assert saving.saved_us > 0
+
+
+@pytest.mark.parametrize("mode", ["PIECEWISE", "FULL", "FULL_AND_PIECEWISE", "FULL_DECODE_ONLY"])
+def test_rows_are_those_of_the_same_steps_on_the_other_ladder(mode: str) -> None:
+    sizes = [1, 3, 8, 12, 64, 256]
+    trace = list(synthetic_trace(80, seed=4, requests_per_s=3.0))
+    dispatcher = GraphDispatcher(mode, sizes, 12)
+    report = replay(trace, COSTS, LIMITS, dispatcher)
+    saving = optimal_ladder_saving(report, COSTS, dispatcher)
+    assert saving is not None
+    assert saving.padded_rows + saving.saved_rows == report.padded_rows
+    assert saving.saved_rows >= 0
+    assert len(saving.capture_sizes) <= len(sizes)
+    assert saving.capture_sizes[-1] == sizes[-1]
+
+
+@pytest.mark.parametrize("mode", ["FULL_DECODE_ONLY", "PIECEWISE"])
+def test_a_ladder_of_fewer_rows_that_takes_longer_saves_nothing(mode: str) -> None:
+    sizes = [3, 8] if mode == "FULL_DECODE_ONLY" else [882, 8192]
+    trace = list(synthetic_trace(40, seed=1, requests_per_s=5))
+    dispatcher = GraphDispatcher(mode, sizes, 4)
+    costs = StepModel(named_shape("qwen3-0.6b"), load_spec("h200"))
+    report = replay(trace, costs, SchedulerLimits(4, 8192, 20_000, 16, 40_960), dispatcher)
+    saving = optimal_ladder_saving(report, costs, dispatcher)
+    assert saving is not None
+    assert saving.saved_us >= 0
+    if not saving.saved_rows:
+        assert (saving.capture_sizes, saving.saved_us) == (tuple(sizes), 0)
+        assert saving.padded_rows <= report.padded_rows
+
+
+class CrossingCosts(StepModel):
+    """Rows count up to 100 keys, and keys alone from there on."""
+
+    def __init__(self) -> None:
+        pass
+
+    def itl_us(self, mode: Mode, shape: StepShape) -> float:
+        return self.of(mode, shape.num_tokens, shape.kv_tokens)
+
+    def lines(
+        self,
+        mode: Mode,
+        num_tokens: int,
+        num_reqs: int,
+        served: int | None = None,  # noqa: ARG002
+    ) -> tuple[Line, ...]:
+        assert num_reqs <= num_tokens
+        return (self.of(mode, num_tokens, 0), 0.0), (0.0, 1.0)
+
+    def of(self, mode: Mode, num_tokens: int, kv_tokens: int) -> float:
+        return max({"full": 100.0}.get(mode, 200.0) + num_tokens, kv_tokens)
+
+
+@pytest.mark.parametrize(("prompt", "saved_us"), [(5, 2 * 19), (500, 0)])
+def test_rows_that_hide_behind_the_keys_save_no_time(prompt: int, saved_us: float) -> None:
+    dispatcher = GraphDispatcher("FULL_DECODE_ONLY", [3, 4], 4)
+    limits = SchedulerLimits(4, 2000, 500, 4, 2000)
+    report = replay([TraceRequest(0.0, prompt, 20)], CrossingCosts(), limits, dispatcher)
+    saving = optimal_ladder_saving(report, CrossingCosts(), dispatcher)
+    assert saving is not None
+    assert (saving.capture_sizes, saving.saved_rows) == ((1, 4), 2 * 19)
+    assert saving.saved_us == saved_us
+
+
+def test_without_graphs_there_is_no_ladder_to_better() -> None:
+    dispatcher = GraphDispatcher("NONE", [1, 2], 12)
+    report = replay([TraceRequest(0.0, 5, 5)], COSTS, LIMITS, dispatcher)
+    assert optimal_ladder_saving(report, COSTS, dispatcher) is None

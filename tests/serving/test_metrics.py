@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from mini_engine.serving.metrics import _EDGES, GROWTH, LogHistogram, padding_waste, percentile
+from mini_engine.serving.metrics import _EDGES, GROWTH, LogHistogram, percentile
 
 latencies = st.floats(1e-2, 1e9)
 half_bin = (GROWTH**0.5 - 1) * (1 + 1e-9)  # a percentile is a bin's middle
@@ -42,11 +42,6 @@ def test_nothing_has_no_percentile() -> None:
     for empty in (lambda: percentile([], 50), lambda: LogHistogram().percentile(50)):
         with pytest.raises(ValueError, match="no values"):
             empty()
-
-
-def test_padding_waste_is_the_share_of_all_computed_rows() -> None:
-    assert padding_waste(33, 40) == pytest.approx(7 / 40)
-    assert padding_waste(0, 0) == 0.0
 
 
 @given(

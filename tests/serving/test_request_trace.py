@@ -105,13 +105,12 @@ def test_what_is_written_is_read_back(
 GOOD_CSV = "2023-11-16 18:00:01,5,6\n"
 BAD_CSV = [
     ("2023-11-16 18:00:02,abc,6", r"ContextTokens 'abc' is not a whole number of at least 1"),
-    ("2023-11-16 18:00:02,0,6", r"ContextTokens '0' is not a whole number of at least 1"),
+    ("2023-11-16 18:00:02,0,6", r"ContextTokens 0 is not a whole number of at least 1"),
     ("2023-11-16 18:00:02,5,-1", r"GeneratedTokens '-1' is not a whole number of at least 1"),
     ("2023-11-16 18:00:02,5,1.5", r"GeneratedTokens '1.5' is not a whole number"),
-    ("2023-11-16 18:00:02,5," + "9" * 5000, r"GeneratedTokens '999"),
     ("yesterday,5,6", r"TIMESTAMP 'yesterday' is not a time; expected one like 2023-"),
     ("2023-11-16 18:00:00,5,6", r"arrives before the row above it: sort the trace by time"),
-    ("9999-12-31 23:59:59-01:00,5,6", r"'9999-12-31 23:59:59-01:00' is not of the years 1 to 9999"),
+    ("9999-12-31 23:59:59-01:00,5,6", r"'9999-12-31 23:59:59-01:00' is not a time"),
     ("2023-11-16 18:00:02,5", r"2 fields, and the header has 3"),
     ("2023-11-16 18:00:02,5,6,7", r"4 fields, and the header has 3"),
     ("\udcff", r"1 fields"),
@@ -153,13 +152,13 @@ def test_a_bad_row_is_named_and_the_rest_is_kept_when_asked(
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "the file is empty"),
-        ("\n \n", "the file is empty"),
+        ("", "no request in it"),
+        ("\n \n", "no request in it"),
         (HEADER, "no request in it"),
         ("2023-11-16 18:00:01,5,6\n", "row 1: no column TIMESTAMP, ContextTokens, GeneratedTok"),
         ("TIMESTAMP,ContextTokens\n", "no column GeneratedTokens in the header"),
-        (HEADER.strip() + ",ContextTokens\n", "row 1: two columns ContextTokens: leave out one"),
         (HEADER + "x,5,6\n", "no request in it"),
+        (HEADER + "1" * (1 << 17), "row 2: 65,536 characters"),
     ],
 )
 def test_a_file_without_requests_or_header_is_refused_even_when_skipping(
@@ -167,16 +166,6 @@ def test_a_file_without_requests_or_header_is_refused_even_when_skipping(
 ) -> None:
     with pytest.raises(ValueError, match=says):
         read_trace(write(tmp_path, text), skip_bad_rows=True)
-
-
-@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32"])
-def test_a_trace_in_an_encoding_of_wide_characters_is_called_that(
-    encoding: str, tmp_path: Path
-) -> None:
-    path = tmp_path / "trace.csv"
-    path.write_text(HEADER + "2023-11-16 18:00:01,5,6\n", encoding=encoding)
-    with pytest.raises(ValueError, match="bytes of 0, so it is UTF-16 or no text"):
-        read_trace(path)
 
 
 def test_standard_input_is_a_trace_too(tmp_path: Path) -> None:
@@ -190,30 +179,11 @@ def test_standard_input_is_a_trace_too(tmp_path: Path) -> None:
         with path.open() as file:
             os.dup2(file.fileno(), 0)
             file.read()
-        with pytest.raises(ValueError, match="standard input: the file is empty"):
+        with pytest.raises(ValueError, match="standard input: no request"):
             read_trace("-")
     finally:
         os.dup2(before, 0)
         os.close(before)
-
-
-@pytest.mark.parametrize("skip", [False, True])
-@pytest.mark.parametrize("start", ["", HEADER, GOOD_JSON])
-def test_a_row_that_does_not_end_is_refused_before_it_fills_the_memory(
-    start: str, skip: bool, tmp_path: Path
-) -> None:
-    path = write(tmp_path, start + "1" * (1 << 17))
-    row = 2 if start else 1
-    with pytest.raises(ValueError, match=f"row {row} has more than 65,536 characters"):
-        read_trace(path, skip_bad_rows=skip)
-
-
-def test_reading_tells_how_far_it_is(tmp_path: Path) -> None:
-    told: list[int] = []
-    path = write(tmp_path, HEADER + GOOD_CSV * 40_000)
-    read_trace(path, progress=told.append)
-    assert len(told) == 2
-    assert 0 < told[0] < told[1] <= path.stat().st_size
 
 
 def test_a_request_takes_24_bytes_until_it_is_asked_for(tmp_path: Path) -> None:
@@ -226,7 +196,7 @@ def test_a_request_takes_24_bytes_until_it_is_asked_for(tmp_path: Path) -> None:
     assert most < 1.2e6  # arrays with room to grow; as objects it would be 4e6
     assert requests[-1] == TraceRequest(0, 5, 6)
     assert requests[1:3] == (TraceRequest(0, 5, 6),) * 2
-    assert requests.prompt_tokens == 100_000
+    assert sum(prompt for prompt, _ in requests.lengths) == 100_000
     with pytest.raises(IndexError):
         requests[20_000]
 

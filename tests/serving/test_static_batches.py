@@ -6,12 +6,17 @@ import pytest
 
 from mini_engine.serving.static_batches import static_batches_us
 from mini_engine.step.oplists import StepShape
+from mini_engine.step.step_cost import Mode
+from mini_engine.step.step_model import StepModel
 
 
-class Costs:
+class Costs(StepModel):
     """µs that show what they are made of: rows, and keys that are read."""
 
-    def itl_us(self, mode: str, shape: StepShape) -> float:
+    def __init__(self) -> None:
+        pass
+
+    def itl_us(self, mode: Mode, shape: StepShape) -> float:
         assert mode == "full"
         return shape.num_tokens + 0.001 * shape.kv_tokens
 

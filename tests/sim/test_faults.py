@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from mini_engine.dispatch.modes import CUDAGraphMode
+from mini_engine.engine.batch import Request
 from mini_engine.engine.blocks import NULL_BLOCK
 from mini_engine.engine.engine import Engine
-from mini_engine.engine.scheduler import Request
 from mini_engine.sim import kernels as k
 from mini_engine.sim.capture import CaptureError
 from mini_engine.sim.device import Device

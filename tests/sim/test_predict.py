@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mini_engine.dispatch.dispatcher import GraphDispatcher
+from mini_engine.engine.batch import Request
 from mini_engine.engine.engine import Engine
-from mini_engine.engine.scheduler import Request
 from mini_engine.model.config import named_shape
 from mini_engine.sim.device import Device
 from mini_engine.sim.predict import HF_EAGER, LIMITS, Service, predict

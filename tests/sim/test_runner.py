@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from mini_engine.dispatch.dispatcher import BatchDescriptor
 from mini_engine.dispatch.modes import CUDAGraphMode
+from mini_engine.engine.batch import Request, SchedulerLimits
 from mini_engine.engine.engine import StepRecord
-from mini_engine.engine.scheduler import Request, SchedulerLimits
 from mini_engine.sim.launch import Buffer
 from mini_engine.sim.model import StepInputs
 from mini_engine.sim.runner import SimRunner

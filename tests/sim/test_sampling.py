@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mini_engine.engine.batch import Request, SchedulerLimits
 from mini_engine.engine.sampling import GREEDY, SamplingParams
-from mini_engine.engine.scheduler import Request, SchedulerLimits
 from mini_engine.sim import sampling
 from tests.sim.test_runner import MODES, workloads
 from tests.support.engine_helpers import VOCAB, alone, sim_engine, tokens_by_id

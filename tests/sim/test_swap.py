@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from mini_engine.dispatch.modes import CUDAGraphMode
+from mini_engine.engine.batch import Request, ScheduledBatch, SchedulerLimits
 from mini_engine.engine.engine import StepRecord
-from mini_engine.engine.scheduler import Request, ScheduledBatch, SchedulerLimits
 from mini_engine.sim.runner import SimRunner
 from tests.support.engine_helpers import alone, sim_engine, tokens_by_id
 

@@ -35,11 +35,8 @@ def test_at_a_rung_every_number_is_that_of_the_step_itself(style: str) -> None:
         ops = step_ops(SHAPE, StepShape.decode(batch, 700), style)
         point = curve.point(batch)
         assert point.rung == batch
-        assert astuple(point.eager) == pytest.approx(astuple(step_time(ops, H200, "eager", batch)))
-        assert astuple(point.piecewise) == pytest.approx(
-            astuple(step_time(ops, H200, "piecewise", batch))
-        )
-        assert astuple(point.full) == pytest.approx(astuple(step_time(ops, H200, "full", batch)))
+        for mode, step in zip(MODES, (point.eager, point.piecewise, point.full), strict=True):
+            assert astuple(step) == pytest.approx(astuple(step_time(ops, H200, mode, batch)))
 
 
 @given(ladder=ladders, batch=st.integers(1, 44), context=st.integers(1, 5000))

@@ -7,9 +7,9 @@ from dataclasses import replace
 from functools import cache
 
 from mini_engine.dispatch.dispatcher import GraphDispatcher
+from mini_engine.engine.batch import Request, SchedulerLimits
 from mini_engine.engine.engine import Completion, Engine
 from mini_engine.engine.sampling import GREEDY, SamplingParams
-from mini_engine.engine.scheduler import Request, SchedulerLimits
 from mini_engine.model.config import ModelConfig, named_shape
 from mini_engine.sim.runner import SimRunner
 from mini_engine.sim.weights import Weights, random_weights

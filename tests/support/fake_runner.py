@@ -11,8 +11,9 @@ from collections.abc import Sequence
 
 from mini_engine.dispatch.dispatcher import BatchDescriptor
 from mini_engine.dispatch.modes import CUDAGraphMode
+from mini_engine.engine.batch import Request, ScheduledBatch, ScheduledRequest, SchedulerLimits
 from mini_engine.engine.blocks import NULL_BLOCK, slot_of
-from mini_engine.engine.scheduler import Request, ScheduledBatch, ScheduledRequest, SchedulerLimits
+from mini_engine.engine.engine import Completion, Engine
 
 VOCAB = 31
 POISON = (-7, -7)
@@ -39,6 +40,23 @@ def tokens_alone(request: Request) -> tuple[int, ...]:
         if output[-1] in request.eos_ids:
             break
     return tuple(output)
+
+
+CROWD = tuple(Request(f"r{i}", [i + 1, 5, i + 2], 8) for i in range(4))
+
+
+def are_right(done: Sequence[Completion] | None, requests: Sequence[Request] = CROWD) -> bool:
+    """Whether each request got the tokens that it gets alone; None: the cache was corrupted."""
+    alone = {request.request_id: tokens_alone(request) for request in requests}
+    return done is not None and {one.request_id: one.tokens for one in done} == alone
+
+
+def served(engine: Engine, requests: Sequence[Request] = CROWD) -> list[Completion] | None:
+    """The completions, or None where the runner reads another text than the request's own."""
+    try:
+        return engine.run(requests)
+    except AssertionError:
+        return None
 
 
 class FakeRunner:

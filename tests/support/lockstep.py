@@ -23,8 +23,8 @@ from mini_engine.cuda.runner import TorchRunner
 from mini_engine.cuda.sampling import Sampler, greedy
 from mini_engine.dispatch.dispatcher import BatchDescriptor, uniform_token_count
 from mini_engine.dispatch.modes import CUDAGraphMode
+from mini_engine.engine.batch import Request, ScheduledBatch, SchedulerLimits
 from mini_engine.engine.engine import Engine
-from mini_engine.engine.scheduler import Request, ScheduledBatch, SchedulerLimits
 
 JOIN = 0.3  # how likely someone joins before a step
 

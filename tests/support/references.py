@@ -19,8 +19,8 @@ import tokenize
 from functools import cache
 from pathlib import Path
 
-from labs.runner.cut.carry import broken_imports, names_in
 from labs.runner.cut.catalogue import all_labs
+from labs.runner.cut.migrate import broken_imports, names_in
 from tests.support.documents import ROOT, fences, symbol_source
 
 TOPS = "mini_engine|labs|tests|course|notebooks"

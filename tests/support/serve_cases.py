@@ -8,23 +8,23 @@ from hypothesis import strategies as st
 
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.dispatch.modes import CUDAGraphMode
-from mini_engine.engine.batch import PREEMPTIONS
-from mini_engine.engine.scheduler import SchedulerLimits
+from mini_engine.engine.batch import PREEMPTIONS, SchedulerLimits
 from mini_engine.serving.report import Served, ServeReport
 from mini_engine.serving.request_trace import TraceRequest, with_shared_prefix
 from mini_engine.step.oplists import StepShape
 from mini_engine.step.step_cost import Mode
+from mini_engine.step.step_model import Line, StepModel
 
 
-@dataclass(frozen=True)
-class RandomCosts:
+class RandomCosts(StepModel):
     """Costs with all digits random.
 
     Round numbers would let a request arrive in the very instant in which a step ends; which side
-    it falls on then hangs on the last digit of a sum, and the two simulations sum differently.
+    it falls on then hangs on the last digit of a sum, and strides sum in another order than steps.
     """
 
-    seed: int
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
 
     def lines(
         self,
@@ -32,10 +32,10 @@ class RandomCosts:
         num_tokens: int,
         num_reqs: int,
         served: int | None = None,  # noqa: ARG002
-    ) -> list[tuple[float, float]]:
+    ) -> tuple[Line, ...]:
         rng = random.Random(f"{self.seed} {mode} {num_tokens} {num_reqs}")
         lines = [(rng.uniform(5, 40), rng.choice([0.0, rng.uniform(0, 2)])) for _ in range(3)]
-        return [(us + 0.3 * num_tokens, per_key) for us, per_key in lines]
+        return tuple((us + 0.3 * num_tokens, per_key) for us, per_key in lines)
 
     def itl_us(self, mode: Mode, shape: StepShape) -> float:
         lines = self.lines(mode, shape.num_tokens, shape.num_reqs)
@@ -45,7 +45,7 @@ class RandomCosts:
 
 @dataclass(frozen=True)
 class RandomCopies:
-    """Copies that cost time with all digits random, and save some or none."""
+    """As `SwapCost`: copies that cost time with all digits random, and save some or none."""
 
     seed: int
     block_bytes: int = 7

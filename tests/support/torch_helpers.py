@@ -23,14 +23,14 @@ from mini_engine.cuda.model import KVCache, Model  # noqa: E402
 from mini_engine.cuda.sampling import Sampler, greedy  # noqa: E402
 from mini_engine.cuda.weights import Weights, random_weights  # noqa: E402
 from mini_engine.dispatch.dispatcher import BatchDescriptor  # noqa: E402
-from mini_engine.engine.blocks import BlockPool  # noqa: E402
-from mini_engine.engine.scheduler import (  # noqa: E402
+from mini_engine.engine.batch import (  # noqa: E402
     Request,
     RequestState,
     ScheduledBatch,
     ScheduledRequest,
     SchedulerLimits,
 )
+from mini_engine.engine.blocks import BlockPool  # noqa: E402
 from mini_engine.model.checkpoint import random_law, tensor_shapes  # noqa: E402
 from mini_engine.model.config import ModelConfig, named_shape  # noqa: E402
 

@@ -16,7 +16,7 @@ import signal
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from multiprocessing.context import BaseContext
 from pathlib import Path
@@ -28,6 +28,9 @@ from labs.runner.checks.warm import fresh
 from labs.runner.cut.catalogue import Hole, Lab
 from labs.runner.cut.cutter import CutError, open_holes
 from labs.runner.cut.source import source, syntax_error
+
+ENDLESS = "does a loop never end? The engine's own takes far less, unless the machine is busy"
+STRAY = "a kernel read or wrote beyond its tensors: is a mask missing, or an offset wrong?"
 
 
 @dataclass(frozen=True)
@@ -47,8 +50,6 @@ class Outcome:
     mine: bool = False  # was it raised in the learner's file?
     refused: bool = False  # did the engine or the lab raise it on purpose?
     inputs: str = ""
-    expected: str = ""
-    got: str = ""
     printed: str = ""
     state: dict[str, str] = field(default_factory=dict)
     reason: str = ""
@@ -86,7 +87,6 @@ class Report:
     where: str = ""
     line: str = ""
     inputs: str = ""  # what the learner's function held there
-    wrote: list[tuple[str, str]] = field(default_factory=list)  # (file of the repository, where)
     seconds: float = 0.0
     diagnosis: Diagnosis = field(default_factory=Diagnosis)
     open: list[Hole] = field(default_factory=list)  # holes that are not filled yet
@@ -108,14 +108,13 @@ class Report:
 
 
 def check_files(
-    lab: Lab, files: Mapping[str, Path], *, debug: bool = False, context: BaseContext | None = None
+    lab: Lab, files: Mapping[str, Path], *, context: BaseContext | None = None
 ) -> Report:
-    """Run the lab's tests on these files (learner's file name -> path). With `debug` they have the
-    terminal, all the time in the world, and end with the first failure."""
+    """Run the lab's tests on these files (learner's file name -> path)."""
     for path in files.values():
         if stopped := syntax_error(path):
             return Report(lab, stopped=stopped)
-    report = _run(lab, files, first=debug, debug=debug, context=context)
+    report = _run(lab, files, context=context)
     report.open = still_open(lab, files)
     return report
 
@@ -145,7 +144,7 @@ def check_texts(
         files = {}
         for file, text in texts.items():
             files[file] = Path(folder) / file
-            files[file].write_text(text)
+            files[file].write_text(text, encoding="utf-8")
         return _run(lab, files, only=only, first=first, expected=expected, context=context)
 
 
@@ -170,10 +169,8 @@ def _run(
     only: str = "",
     first: bool = False,
     expected: Mapping[str, Mapping[str, Any]] | None = None,
-    debug: bool = False,
     context: BaseContext | None = None,
 ) -> Report:
-    context = fresh() if debug else context or fresh()
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="lab-") as folder:
         events = Path(folder) / "events.jsonl"
@@ -188,46 +185,28 @@ def _run(
             only,
             first,
             expected or {},
-            debug,
         )
-        process = context.Process(target=run_job, args=(job,))  # type: ignore[attr-defined]
+        process = (context or fresh()).Process(target=run_job, args=(job,))  # type: ignore[attr-defined]
         process.start()
         try:
-            with _interrupts_for_the_debugger() if debug else contextlib.nullcontext():
-                process.join(None if debug else lab.limit_s)
+            process.join(lab.limit_s)
             late = process.is_alive()
         finally:
-            if process.pid is not None and not debug:
+            if process.pid is not None:
                 end_group(process.pid)
             process.kill()
             process.join()
-        told = _read(events)
+        written = []
+        for line in events.read_text(encoding="utf-8").splitlines():
+            with contextlib.suppress(ValueError):  # the process was ended in the middle of a line
+                written.append(json.loads(line))
         crash = Path(f"{events}.crash")
         log = crash.read_text() if crash.exists() else ""
-    report = _report(lab, told, late, process.exitcode)
+    report = _report(lab, written, late, process.exitcode)
     if report.stopped and not report.where:
         report.where = place_of(log, [str(path) for path in files.values()])
     report.seconds = time.monotonic() - begun
     return report
-
-
-@contextlib.contextmanager
-def _interrupts_for_the_debugger() -> Iterator[None]:
-    """Ctrl-C goes to the process with the debugger, which is in the same terminal."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def _read(events: Path) -> list[dict[str, Any]]:
-    """The events that were written whole."""
-    told = []
-    for line in events.read_text().splitlines():
-        with contextlib.suppress(ValueError):  # the process was ended in the middle of a line
-            told.append(json.loads(line))
-    return told
 
 
 def _report(lab: Lab, events: list[dict[str, Any]], late: bool, code: int | None) -> Report:
@@ -238,36 +217,24 @@ def _report(lab: Lab, events: list[dict[str, Any]], late: bool, code: int | None
             if not 1 <= _number(fields.get("todo", "")) <= len(lab.holes):
                 fields["todo"] = ""  # cut from an older engine, whose lab had more holes
             report.outcomes.append(Outcome(catches=tuple(event["catches"]), **fields))
-        elif event["event"] == "wrote":
-            report.wrote.append((event["path"], event["where"]))
-    ended = [outcome.test for outcome in report.outcomes]
-    test = last.get("start", {"test": ""})["test"]
-    running = f" in “{sentence(test)}”" if test and test not in ended else ""
-    endless = "does a loop never end? The engine's own takes far less, unless the machine is busy"
-    if "broken" in last:
-        report.stopped = last["broken"]["message"]
-    elif "over" in last or (
-        ended and len(ended) == last["collected"]["tests"]
-    ):  # all has been told
-        left = last.get("over", {}).get("code") == 2 and not report.failed and "end" in last
-        report.stopped = "the debugger was left" if left else ""
+    if "over" in last and "broken" not in last:
         return report
-    elif "loop" in last:
-        report.stopped = f"stopped after {last['loop']['seconds']:.0f} s{running}: {endless}"
-        if stack := last["loop"]["stack"]:
-            report.stopped += f"; not in your code: {' < '.join(stack)}"
-    elif "exit" in last:
-        report.stopped = f"os._exit ended the process{running} with code {last['exit']['code']}"
-    elif late:
-        report.stopped = f"stopped after {lab.limit_s:g} s{running}: {endless}"
+    test = last.get("start", {"test": ""})["test"]
+    ended = test in [outcome.test for outcome in report.outcomes]
+    running = f" in “{sentence(test)}”" if test and not ended else ""
+    place = last.get("broken") or last.get("loop") or {}
+    if "broken" in last:
+        report.stopped = place["message"]
+    elif late or "loop" in last:
+        report.stopped = (
+            f"stopped after {place.get('seconds', lab.limit_s):.0f} s{running}: {ENDLESS}"
+        )
     else:
-        stray = "a kernel read or wrote beyond its tensors: is a mask missing, or an offset wrong?"
+        died = STRAY if "triton" in lab.packages else "crashed in compiled code"
         report.stopped = (
             f"the process ended{running} with {_ending(code)}: it ran out of memory "
-            f"({lab.memory_gb:g} GB is this lab's limit) or "
-            + (stray if "triton" in lab.packages else "crashed in compiled code")
+            f"({lab.memory_gb:g} GB is this lab's limit) or {died}"
         )
-    place = last.get("broken") or last.get("loop") or last.get("exit") or {}
     report.where, report.line = place.get("where", ""), place.get("line", "")
     report.inputs = place.get("inputs", "")
     return report

@@ -1,41 +1,47 @@
-"""What a failing test saw: its inputs, what it expected and what it got, each in a line.
+"""What a failing test saw, and whether two runs fail in the same way.
 
 In:  the exception of a failing test. Out: a dictionary for the event that ends it (session.py):
 
-    error, message      the type, and what was said, condensed
-    asserted, at        the statement of the test that failed, and its line
-    where, line         the learner's last line if the learner's code raised, else the test's
-    inputs              "kernels=257, kernel_us=4.2, spec=h200": the values that `asserted` names
-    expected, got       of a comparison; of arrays, where they differ first
-    state               what the test held when it failed: two answers with one mistake agree on it
+    error, message    the exception's type and text; of an `assert` pytest's own explanation
+    asserted, at      the statement of the test that failed, and its line
+    where, line       the learner's last line if the learner's code raised, else the test's
+    mine, refused     was it raised in the learner's file? on purpose, by the engine or the lab?
+    todo              the open hole that was met
+    inputs            "kernels=257, spec=h200": the values that `asserted` names
+    state             what the test held when it failed: two answers with one mistake agree on it
+
+Nothing here imports numpy or torch: their arrays are known by their methods.
 """
 
 from __future__ import annotations
 
 import ast
+import contextlib
+import dataclasses
+import enum
 import linecache
 import os
+import re
+import reprlib
 import traceback
 import types
 from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
-from labs.runner.checks.difference import Compared, difference, sides_of
-from labs.runner.checks.values import alike, fingerprint, is_array, plain, short
 from labs.runner.cut.catalogue import ROOT
 from labs.runner.cut.cutter import TODO
 
 WRAPS = ("triton", "torch._dynamo", "torch._inductor")  # their errors stand around another one
 MOST_INPUTS = 8
-LONGEST_LINE = 300  # of a message: a compiler puts what does not fit at the end of its line
+MOST_LINES = 10  # of a message
+LONGEST_LINE = 300
 ANY: dict[str, Any] = {}  # outcomes to compare with: whatever it is
 PASSED = {"outcome": "passed"}
+Step = tuple[types.FrameType, int]  # of a traceback: the frame and its line
 
 
-def explained(
-    error: BaseException, files: list[str], test_file: str, compared: Compared | None = None
-) -> dict[str, Any]:
+def explained(error: BaseException, files: list[str], test_file: str) -> dict[str, Any]:
     """An error as a dictionary of the fields above. `files` are the learner's.
 
     Follows errors back to those they were raised from, because Triton's interpreter wraps them.
@@ -43,11 +49,11 @@ def explained(
     chain = _chain(error)
     unwritten = [e for e in chain if isinstance(e, NotImplementedError)]
     todo = next((m for m in (TODO.search(str(e)) for e in (*unwritten, *chain)) if m), None)
-    frames = [step for e in chain for step in traceback.walk_tb(e.__traceback__)]
-    mine = [step for step in frames if any(same(step[0].f_code.co_filename, f) for f in files)]
-    tests = [step for step in frames if same(step[0].f_code.co_filename, test_file)]
+    steps = [step for e in chain for step in traceback.walk_tb(e.__traceback__)]
+    mine = [step for step in steps if any(same(step[0].f_code.co_filename, f) for f in files)]
+    tests = [step for step in steps if same(step[0].f_code.co_filename, test_file)]
     asked = _asked(tests)
-    frame, number = mine[-1] if mine else (asked or frames[-1])
+    frame, number = mine[-1] if mine else (asked or steps[-1])
     inner = error
     while inner.__cause__ is not None and type(inner).__module__.startswith(WRAPS):
         inner = inner.__cause__
@@ -61,18 +67,20 @@ def explained(
         "mine": bool(mine),
         "refused": _refused(inner, files),
     }
-    if asked and not todo:
-        sides = sides_of(error, frames, compared)
-        found |= _asserted(asked, sides)
-        found["state"] = _state([frame for frame, _ in tests])
-        if sides is not None:
-            found["state"]["got"] = fingerprint(sides.left)
+    if asked and not todo and asked[0].f_code.co_name != "<module>":
+        found |= _asserted(asked)
+        found["state"] = {
+            f"{depth}.{name}": fingerprint(value)
+            for depth, (frame, _) in enumerate(tests)
+            for name, value in frame.f_locals.items()
+            if plain(value) and not name.startswith("@")
+        }
     return found
 
 
 def same_outcome(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> bool:
-    """Does a test come out of two runs in the same way? Of a failure its values decide: the line,
-    what was said, and all that the test held when it failed."""
+    """Does a test come out of two runs in the same way? Two failures are the same if the line, the
+    message, and all values that the test held are."""
     if wanted.get("outcome", found["outcome"]) != found["outcome"]:
         return False
     if wanted.get("outcome") != "failed":
@@ -98,7 +106,7 @@ def held(frame: types.FrameType, names: list[str]) -> str:
     return ", ".join(shown[:MOST_INPUTS])
 
 
-# ---------------------------------------------------------------- parts
+# ---------------------------------------------------------------- the failing statement
 
 
 def _chain(error: BaseException) -> list[BaseException]:
@@ -110,33 +118,26 @@ def _chain(error: BaseException) -> list[BaseException]:
     return chain
 
 
-def _asked(tests: list[tuple[types.FrameType, int]]) -> tuple[types.FrameType, int] | None:
-    """The line of the test that failed. What compares for several tests is called `assert_…`, and
-    its own lines say nothing about the case: then it is the line that calls it."""
-    own = [step for step in tests if not _compares(step[0])] or tests
+def _asked(tests: list[Step]) -> Step | None:
+    """The line of the test that failed. A helper that compares for several tests is called
+    `assert_…`; its own lines say nothing about the case, so the line that calls it is taken."""
+    own = [step for step in tests if not step[0].f_code.co_name.startswith("assert_")] or tests
     return own[-1] if own else None
 
 
-def _compares(frame: types.FrameType) -> bool:
-    return frame.f_code.co_name.startswith("assert_") or "__tracebackhide__" in frame.f_locals
-
-
 def _message(error: BaseException) -> str:
-    """What was said, without pytest's drawing of the assertion below it."""
-    kept = []
-    for line in str(error).strip().splitlines():
-        if isinstance(error, AssertionError) and line.startswith("assert "):
-            break
-        if line.strip() and not line.lstrip().startswith("+ "):
-            text = line.rstrip()
-            kept.append(text if len(text) <= LONGEST_LINE else f"{text[: LONGEST_LINE - 2]} …")
-    return "\n".join(kept[:6])
+    lines = [line.rstrip() for line in str(error).splitlines() if line.strip()]
+    kept = [line for line in lines if "Use -v to get" not in line]
+    return "\n".join(_cut(line) for line in kept[:MOST_LINES])
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST_LINE else f"{text[: LONGEST_LINE - 2]} …"
 
 
 def _refused(error: BaseException, files: list[str]) -> bool:
     """Did the engine or the lab raise it on purpose, rather than Python at a slip?"""
-    steps = traceback.extract_tb(error.__traceback__)
-    last = steps[-1] if steps else None
+    last = (traceback.extract_tb(error.__traceback__) or [None])[-1]
     return (
         last is not None
         and last.filename.startswith(f"{ROOT}{os.sep}")
@@ -145,51 +146,23 @@ def _refused(error: BaseException, files: list[str]) -> bool:
     )
 
 
-def _asserted(step: tuple[types.FrameType, int], sides: Compared | None) -> dict[str, Any]:
-    """The statement of the test that failed, its inputs, and what it expected and got."""
+def _asserted(step: Step) -> dict[str, Any]:
+    """The statement of the test that failed, and what the test held there."""
     frame, number = step
     path = frame.f_code.co_filename
-    tree = _around(_parsed(path), number)
-    statement = _statement(tree, number)
-    found: dict[str, Any] = {"at": number}
-    if statement is None:
-        return found
-    if isinstance(statement, ast.With) and _raises(statement):
-        statement = statement.body[-1]  # nothing was refused: what was to be stands in the block
-    found["asserted"] = _headline(statement, path)
-    names = _names(statement)
-    for name in list(names):
-        if made := _made(tree, frame.f_code, name, statement.lineno):
-            names += [other for other in _names(made) if other not in names]
-    known = frame.f_globals | frame.f_locals
-    shown = {short(sides.left), short(sides.right)} if sides else set()
-    told = [n for n in names if n in known and short(known[n]) not in shown
-            and (_is_number(known[n]) if n.isupper() else _is_input(known[n]))]  # fmt: skip
-    found["inputs"] = held(frame, told)
-    if sides is not None:
-        found |= difference(sides)
-    elif wanted := _refusal(tree, number, known):
-        found["expected"] = wanted
-    return found
-
-
-def _refusal(tree: ast.AST, number: int, known: Mapping[str, Any]) -> str:
-    """The error that a test waits for on this line, if it does."""
-    blocks = [node for node in ast.walk(tree) if isinstance(node, ast.With)]
-    around = [node for node in blocks if node.lineno <= number <= (node.end_lineno or 0)]
-    errors = [ast.unparse(error) for error in map(_raises, around) if error]
-    if not errors:
-        return ""
-    error = known.get(errors[0])  # a test may go through several
-    return f"a refusal: {error.__name__ if isinstance(error, type) else errors[0]}"
-
-
-def _raises(block: ast.With) -> ast.expr | None:
-    """The error that a block of a test waits for, if it waits for one."""
-    call = block.items[0].context_expr
-    if isinstance(call, ast.Call) and ast.unparse(call.func) == "pytest.raises":
-        return call.args[0]
-    return None
+    around = [n for n in ast.walk(_parsed(path)) if isinstance(n, ast.stmt)
+              and n.lineno <= number <= (n.end_lineno or n.lineno)]  # fmt: skip
+    around.sort(key=lambda node: node.lineno)
+    statement = around[-1]
+    if len(around) > 1 and isinstance(block := around[-2], ast.With) and len(block.body) == 1:
+        statement = block  # `with pytest.raises(…)` is half of what is asserted
+    lines = linecache.getlines(path)[statement.lineno - 1 : statement.end_lineno]
+    names = [name for name, value in frame.f_locals.items() if _can_be_shown(name, value)]
+    return {
+        "at": number,
+        "asserted": _cut(" ".join(line.strip() for line in lines)),
+        "inputs": held(frame, names),
+    }
 
 
 @cache
@@ -197,75 +170,113 @@ def _parsed(path: str) -> ast.Module:
     return ast.parse("".join(linecache.getlines(path)))
 
 
-def _around(tree: ast.Module, number: int) -> ast.AST:
-    """The statement of the module that this line is in: a function, for a test."""
-    inside = [n for n in tree.body if n.lineno <= number <= (n.end_lineno or n.lineno)]
-    return inside[0] if inside else tree
+def _can_be_shown(name: str, value: object) -> bool:
+    """Is it a value, and not a function, a module, a nameless object or one of pytest's names?"""
+    if name.startswith("@") or value is None or isinstance(value, types.ModuleType):
+        return False
+    return is_array(value) or not (callable(value) or short(value) == f"a {type(value).__name__}")
 
 
-def _statement(tree: ast.AST, number: int) -> ast.stmt | None:
-    """The innermost statement on this line."""
-    inside = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.stmt) and node.lineno <= number <= (node.end_lineno or node.lineno)
-    ]
-    return max(inside, key=lambda node: node.lineno, default=None)
+# ---------------------------------------------------------------- values as text
+
+WIDE = 72  # characters of one value
+FEW = 6  # elements of an array or a list
+ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
+DECIMAL = re.compile(r"(?<![\w.])-?\d+(?:\.\d*(?:[eE][-+]?\d+)?|[eE][-+]?\d+)(?!\w)")  # no count
 
 
-def _headline(statement: ast.stmt, path: str) -> str:
-    """The text of a statement on one line; of a block only its first line."""
-    last = statement.end_lineno or statement.lineno
-    if isinstance(body := getattr(statement, "body", None), list):
-        last = max(statement.lineno, body[0].lineno - 1)
-    lines = [linecache.getline(path, n).strip() for n in range(statement.lineno, last + 1)]
-    text = " ".join(lines)
-    return text if len(text) <= 300 else f"{text[:298]} …"
+class _Short(reprlib.Repr):
+    """Python's short repr; arrays as type, shape and first values, specs and configs by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel = 3
+        self.maxstring = self.maxother = WIDE
+        self.maxlist = self.maxtuple = self.maxset = self.maxfrozenset = self.maxdict = FEW
+
+    def repr_float(self, value: float, _level: int) -> str:
+        return repr(float(f"{value:.6g}"))
+
+    def repr_instance(self, value: Any, level: int) -> str:
+        if is_array(value):
+            flat, kind = _flat(value), str(value.dtype).removeprefix("torch.")
+            shape = ", ".join(str(size) for size in value.shape)
+            first = " ".join(self.repr1(number, 1) for number in flat[:FEW])
+            return f"{kind}[{shape}] {first}{' …' if len(flat) > FEW else ''}".rstrip()
+        if dataclasses.is_dataclass(value) and isinstance(name := getattr(value, "name", 0), str):
+            return name
+        if isinstance(value, type | types.FunctionType | types.MethodType):
+            return value.__name__
+        text = super().repr_instance(value, level)
+        return f"a {type(value).__name__}" if ADDRESS.search(text) else text
 
 
-def _names(node: ast.AST) -> list[str]:
-    """Names that are read, in the order in which they stand."""
-    if isinstance(body := getattr(node, "body", None), list):
-        parts = [n for n in ast.iter_child_nodes(node) if n not in body]
+def short(value: object) -> str:
+    """The value in a few words and one line."""
+    try:
+        return " ".join(_Short().repr(value).split())
+    except Exception:  # a learner's own object may fail when it is looked at
+        return f"a {type(value).__name__}"
+
+
+def is_array(value: object) -> bool:
+    """Is it an array or a tensor, with numbers that can be read?"""
+    names = ("shape", "dtype", "tolist", "reshape")
+    return not isinstance(value, type) and all(hasattr(value, name) for name in names)
+
+
+def _flat(value: Any) -> list[Any]:
+    """The elements, one after the other, as Python's own numbers."""
+    if hasattr(value, "detach"):
+        value = value.detach().cpu()
+    flat = value.reshape(-1).tolist()
+    return flat if isinstance(flat, list) else [flat]
+
+
+def plain(value: object) -> bool:
+    """Can two runs be compared by it: is it a number, a text, an array, a list of them?"""
+    if value is None or isinstance(value, str | bool | int | float | enum.Enum):
+        return True
+    if is_array(value) or dataclasses.is_dataclass(value):
+        return True
+    if isinstance(value, Mapping):
+        return all(plain(part) for pair in list(value.items())[:FEW] for part in pair)
+    if isinstance(value, list | tuple | set | frozenset):
+        return all(plain(part) for part in list(value)[:FEW])
+    return False
+
+
+def fingerprint(value: object) -> str:
+    """Longer than `short`: what tells the values of two runs apart."""
+    numbers: list[Any] = []
+    with contextlib.suppress(TypeError, ValueError):
+        numbers = list(_numbers(value))
+    if len(numbers) > 1:
+        step = max(1, len(numbers) // 48)
+        return f"{len(numbers)} numbers: " + " ".join(short(float(x)) for x in numbers[::step])
+    if isinstance(value, Mapping):
+        return "; ".join(f"{short(k)}: {short(v)}" for k, v in list(value.items())[:48])
+    if isinstance(value, list | tuple):
+        return f"{len(value)}: " + "; ".join(short(part) for part in value[:48])
+    return short(value)
+
+
+def _numbers(value: object) -> Iterator[Any]:
+    """All numbers of a number, an array or a nested list; an error for anything else."""
+    if is_array(value):
+        yield from _flat(value)
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from _numbers(part)
     else:
-        parts = [node]
-    found = [n for part in parts for n in ast.walk(part)
-             if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)]  # fmt: skip
-    found.sort(key=lambda n: (n.lineno, n.col_offset))
-    return list(dict.fromkeys(n.id for n in found))
+        yield float(value)  # type: ignore[arg-type]
 
 
-def _made(tree: ast.AST, code: types.CodeType, name: str, before: int) -> ast.expr | None:
-    """The call that gave a local name its value, if one did, above this line of its function."""
-    found = None
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Assign) and code.co_firstlineno < node.lineno < before:
-            bound = {n.id for target in node.targets for n in ast.walk(target)
-                     if isinstance(n, ast.Name)}  # fmt: skip
-            if name in bound and (found is None or node.lineno > found.lineno):
-                found = node
-    return found.value if found is not None and isinstance(found.value, ast.Call) else None
+def alike(one: str, other: str) -> bool:
+    """Do two texts say the same, decimals to four digits, addresses and folders apart?"""
+    return _rounded(one) == _rounded(other)
 
 
-def _is_input(value: object) -> bool:
-    """A value, and not a function, a class, a module, or what can only be called by its type."""
-    if callable(value) or isinstance(value, types.ModuleType):
-        return is_array(value)
-    return short(value) != f"a {type(value).__name__}"
-
-
-def _is_number(value: object) -> bool:
-    """Of constants only numbers and records say something about a case. A dtype does not, nor a
-    table of cases, for the name of the case stands beside it."""
-    return plain(value) and not isinstance(value, Mapping)
-
-
-def _state(frames: list[types.FrameType]) -> dict[str, str]:
-    return {f"{depth}.{name}": text for depth, frame in enumerate(frames)
-            for name, text in _plain_values(frame)}  # fmt: skip
-
-
-def _plain_values(frame: types.FrameType) -> Iterator[tuple[str, str]]:
-    for name, value in frame.f_locals.items():
-        if plain(value) and not name.startswith("@"):
-            yield name, fingerprint(value)
+def _rounded(text: str) -> str:
+    text = re.sub(r"(/[\w.\-]+)+/", "/", ADDRESS.sub("0x", text))
+    return DECIMAL.sub(lambda found: f"{round(float(found[0]), 7):.4g}", text)

@@ -7,7 +7,8 @@ written at once, so that the waiting process knows which test was running when t
     {"event": "start", "test": "test_replay_ignores_a_rebound_input"}
     {"event": "end", "test": "…", "outcome": "failed", "todo": "", "catches": ["rebind-input"], …}
     {"event": "broken", "message": "…"}           the tests could not even be collected
-    {"event": "loop", …}                          and others of guard.py
+    {"event": "loop", …}                          a test took too long (guard.py)
+    {"event": "over"}                             all tests have run
 
 The process serves this run alone: it substitutes modules, limits its memory and may be killed.
 """
@@ -27,11 +28,10 @@ from typing import Any
 
 import pytest
 
-from labs.runner.checks.difference import Compared
 from labs.runner.checks.evidence import ANY, explained, same_outcome
-from labs.runner.checks.guard import Guard, own_group
+from labs.runner.checks.guard import Guard
 from labs.runner.checks.warm import BYTECODE
-from labs.runner.cut.catalogue import LABS, ROOT
+from labs.runner.cut.catalogue import ROOT
 from labs.runner.cut.substitute import substitute
 
 CATCHES = "catches(*ids): a test that fails if the code holds one of these misconceptions"
@@ -48,19 +48,17 @@ PRINTED = 2000  # characters kept of what the learner prints in one test
 class Job:
     """What to run. `only` keeps the tests that catch this misconception; `first` ends with the
     first test that fails; `expected`, test -> the fields of its outcome, keeps these tests, those
-    that shall fail first, and ends at one that comes out otherwise (evidence.same_outcome);
-    `debug` gives the terminal to the tests."""
+    that shall fail first, and ends at one that comes out otherwise (evidence.same_outcome)."""
 
     test_file: str
     modules: dict[str, str]  # module -> file
     events: str  # file to write
-    memory_gb: float = 4
-    test_s: float = 8
-    environment: dict[str, str] = field(default_factory=dict)
+    memory_gb: float
+    test_s: float
+    environment: dict[str, str]
     only: str = ""
     first: bool = False
     expected: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    debug: bool = False
 
 
 def run_job(job: Job) -> None:
@@ -70,47 +68,25 @@ def run_job(job: Job) -> None:
     sys.pycache_prefix = os.environ.get(BYTECODE)
     sys.dont_write_bytecode = sys.pycache_prefix is None
     sys.path.insert(0, str(ROOT))
-    if job.debug:
-        sys.stdin = open(0, closefd=False)  # noqa: SIM115  multiprocessing has put nothing there
-    else:
-        own_group()
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # drops what pytest prints
-        os.dup2(1, 2)
-    limit_memory(job.memory_gb)
+    if hasattr(os, "setpgid"):  # a group of its own, which ends with it
+        os.setpgid(0, 0)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # drops what pytest prints
+    os.dup2(1, 2)
+    if sys.platform == "linux":  # a huge allocation raises MemoryError; others have no such limit
+        import resource
+
+        size = int(job.memory_gb * 1e9)
+        resource.setrlimit(resource.RLIMIT_AS, (size, size))
     substitute({module: Path(file) for module, file in job.modules.items()})
     with open(job.events, "a", encoding="utf-8") as out:
         reporter = Reporter(out, job)
-        reporter.guard.watch(limits=not job.debug)
-        reporter.guard.tell_exits()
-        reporter.guard.tell_writes(ROOT, except_in=_writable())
-        if not job.debug:
-            reporter.guard.log_crashes(f"{job.events}.crash")
+        reporter.guard.watch(f"{job.events}.crash")
         words = [job.test_file, "-q", "--tb=native", "--import-mode=importlib"]
         words += ["--basetemp", f"{job.events}.tmp"]  # goes with the events, nothing to clean up
         for plugin in NOT_USED:
             words += ["-p", f"no:{plugin}"]
-        words += ["-x"] if job.first or job.debug else []
-        words += ["-s", "--tb=no", "--no-header", "--no-summary"] if job.debug else []
+        words += ["-x"] if job.first else []
         pytest.main([*words, "--rootdir", str(ROOT), "-c", os.devnull], plugins=[reporter])
-
-
-def _writable() -> list[Path]:
-    """Folders of the repository in which a check may write."""
-    mine = Path(os.environ.get("LABS_HOME") or LABS / "mine").resolve()
-    return [mine, ROOT / ".venv", ROOT / ".git", ROOT / "build"]
-
-
-def limit_memory(gigabytes: float) -> None:
-    """Limit the address space of this process, so that a huge allocation raises MemoryError.
-
-    Does nothing on systems without such a limit (Windows, macOS).
-    """
-    if sys.platform != "linux":
-        return
-    import resource
-
-    size = int(gigabytes * 1e9)
-    resource.setrlimit(resource.RLIMIT_AS, (size, size))
 
 
 class Reporter:
@@ -119,7 +95,6 @@ class Reporter:
     def __init__(self, out: Any, job: Job) -> None:
         self.out, self.job, self.files = out, job, list(job.modules.values())
         self.guard = Guard(self.files, self.write, job.test_s)
-        self.compared: Compared | None = None
         self.pid, self.exit = os.getpid(), os._exit
         if hasattr(os, "register_at_fork"):  # a loop around a fork would make 2^n processes
             os.register_at_fork(after_in_child=lambda: os.register_at_fork(before=_end_here))
@@ -132,8 +107,8 @@ class Reporter:
     def pytest_configure(self, config: pytest.Config) -> None:
         config.addinivalue_line("markers", CATCHES)
         config.addinivalue_line("markers", "gpu: needs an NVIDIA GPU")
-        if not self.job.debug:  # pytest has put its own there, which finds no terminal
-            sys.breakpointhook = pdb.set_trace = _no_terminal
+        # pytest has put its own debugger there, which finds no terminal
+        sys.breakpointhook = pdb.set_trace = self._no_terminal
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         if self.job.only:
@@ -146,13 +121,8 @@ class Reporter:
         self.write(event="collected", tests=len(session.items))
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        self.compared = None
         self.guard.test(nodeid.rpartition("::")[2])
         self.write(event="start", test=nodeid.rpartition("::")[2])
-
-    def pytest_assertrepr_compare(self, op: str, left: object, right: object) -> list[str]:
-        self.compared = Compared(op, left, right)
-        return [str(self.compared)]
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
@@ -174,18 +144,17 @@ class Reporter:
         return report
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_sessionfinish(self, exitstatus: int) -> None:
+    def pytest_sessionfinish(self) -> None:
         """All is told. What Python, pytest and PyTorch would do on their way out, a second at
         times, is for nobody here; but a lock between processes, such as tqdm's, is given back, or
         a line on the learner's screen would call it leaked."""
-        self.write(event="over", code=int(exitstatus))
-        if not self.job.debug:
-            multiprocessing.util._run_finalizers()  # type: ignore[attr-defined]
-            self.exit(0)
+        self.write(event="over")
+        multiprocessing.util._run_finalizers()  # type: ignore[attr-defined]
+        self.exit(0)
 
     def _explained(self, error: BaseException) -> dict[str, Any]:
         try:
-            return explained(error, self.files, self.job.test_file, self.compared)
+            return explained(error, self.files, self.job.test_file)
         except Exception as trouble:  # a learner's own object may fail when it is looked at
             return {"error": type(error).__name__, "message": str(error)[:500], "line": "",
                     "where": "", "state": {"trouble": str(trouble)}}  # fmt: skip
@@ -206,13 +175,13 @@ class Reporter:
         message = f"{told['error']}: {told['message'] or 'no message'}"
         self.write(event="broken", message=message, where=told["where"], line=told["line"])
 
+    def _no_terminal(self, *_: object, **__: object) -> None:
+        folder = Path(self.job.test_file).parent.relative_to(ROOT)
+        raise NoTerminal(f"breakpoint() needs a terminal: .venv/bin/python -m pytest {folder}")
+
 
 class NoTerminal(RuntimeError):
     """A debugger was asked for where nobody can type."""
-
-
-def _no_terminal(*_: object, **__: object) -> None:
-    raise NoTerminal("breakpoint() needs a terminal: python -m labs check --debug")
 
 
 def _end_here() -> None:

@@ -50,8 +50,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from labs.runner.cut.class_hole import parts_of, without
-from labs.runner.cut.cutter import CutError, changed, cut, find_source, functions, splice
+from labs.runner.cut.cutter import CutError, cut, find_source, functions, parts_of, splice, without
 from labs.runner.cut.edits import Edit, edits
 
 LABS = Path(__file__).parent.parent.parent
@@ -127,6 +126,11 @@ class Lab:
         """The module that the learner's file stands for: `mini_engine.sim.graphs`."""
         return self.sources[file].removesuffix(".py").replace("/", ".")
 
+    @property
+    def of_the_engine(self) -> bool:
+        """Does the learner's code stand for modules of the engine, and not only the lab's own?"""
+        return any(path.startswith("mini_engine/") for path in self.sources.values())
+
     def without_words(self) -> Lab:
         """The same lab for those who want it hard: its TODOs do not say what to do."""
         return replace(self, holes=tuple(replace(hole, task=NO_WORDS) for hole in self.holes))
@@ -197,18 +201,6 @@ class Lab:
         except CutError as error:
             raise CutError(f"{self.name}/lab.toml: misconception {id}: {error}") from error
         return texts
-
-    def wrong_parts(self, id: str, texts: Mapping[str, str]) -> dict[str, str]:
-        """File name -> fragment: the definitions in which a wrong answer differs.
-
-        Raises CutError if these texts have none of them.
-        """
-        parts: dict[str, str] = {}
-        reference = self.reference()
-        for file, text in self.wrong(id).items():
-            if text != reference[file]:
-                parts |= find_source(changed(reference[file], text), {file: texts[file]})
-        return parts
 
     def _sources(self) -> dict[str, str]:
         return {file: (ROOT / path).read_text() for file, path in self.sources.items()}

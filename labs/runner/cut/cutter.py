@@ -52,6 +52,41 @@ def fill(source: str, bodies: Mapping[str, Lines]) -> str:
     return _replaced(lines, edits)
 
 
+def parts_of(source: str, name: str, keeps: Iterable[str] = ()) -> tuple[list[str], list[str]]:
+    """The functions that a hole consists of, by full name: (to write, to take out).
+
+    A function is its own only part. Of a class, one writes the public methods, those that Python
+    calls (`__init__`) and those that `keeps` names; the other private ones are taken out. Raises
+    `CutError` for a name that the source does not have, or a class with nothing to write.
+    """
+    known = functions(source)
+    if name in known:
+        return [name], []
+    methods = [full.rpartition(".")[2] for full in known if full.startswith(f"{name}.")]
+    keeps = set(keeps)
+    if unknown := keeps - set(methods):
+        raise CutError(f"{name} has no method {', '.join(sorted(unknown))}")
+    stays = [m for m in methods if not m.startswith("_") or m.endswith("__") or m in keeps]
+    if not stays:
+        raise CutError(f"there is no function {name}, and no class with methods to write")
+    return [f"{name}.{m}" for m in stays], [f"{name}.{m}" for m in methods if m not in stays]
+
+
+def without(source: str, names: Iterable[str]) -> str:
+    """The source without these functions and methods, and without the comments above them.
+
+    Raises `CutError` for a function that the source does not have.
+    """
+    lines, tree, edits = source.splitlines(), ast.parse(source), []
+    for name in names:
+        node = _function(tree, name)
+        first = _start(node)
+        while first > 1 and re.match(r"\s*(#|$)", lines[first - 2]):
+            first -= 1  # blank lines go, too
+        edits.append((first, node.end_lineno or first, list[str]()))
+    return _replaced(lines, edits)
+
+
 def open_holes(text: str, names: Iterable[str]) -> list[str]:
     """Those of the named functions and classes in which a TODO is still raised.
 

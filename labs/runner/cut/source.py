@@ -1,8 +1,4 @@
-"""The text of a Python file that somebody's editor has saved.
-
-In:  a path. Out: its text, as Python itself would read it: without the byte order mark that some
-editors put first, with newlines of any kind as one. Or the line that says why it is no Python.
-"""
+"""The text of a Python file that somebody's editor has saved, and its path as one types it."""
 
 from __future__ import annotations
 
@@ -14,17 +10,15 @@ from labs.runner.cut.catalogue import ROOT
 
 
 def source(path: Path) -> str:
-    """Raises ValueError, with the path, for a file that is no text; OSError for one that is not
-    there or is none."""
+    """As Python itself would read it: without a byte order mark, with any newlines as one.
+
+    Raises ValueError, with the path, for a file that is no text; OSError if it is not there.
+    """
     try:
         with tokenize.open(path) as file:
-            text = file.read()
+            return file.read()
     except (UnicodeDecodeError, SyntaxError):  # bytes that are not UTF-8, an encoding nobody knows
         raise ValueError(f"{shown(path)}: not UTF-8 text: save it as UTF-8") from None
-    if "\0" in text:
-        place = text[: text.index("\0")].count("\n") + 1
-        raise ValueError(f"{shown(path)}:{place}: a null byte, which is no Python: take it out")
-    return text
 
 
 def syntax_error(path: Path) -> str:

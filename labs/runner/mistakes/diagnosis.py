@@ -30,8 +30,7 @@ from labs.runner.checks.checking import Diagnosis, Outcome, Report, check_texts
 from labs.runner.checks.evidence import ANY, PASSED, same_outcome
 from labs.runner.checks.warm import forks
 from labs.runner.cut.catalogue import Lab, Misconception
-from labs.runner.cut.cutter import CutError, splice
-from labs.runner.mistakes.counterpart import counterpart
+from labs.runner.cut.cutter import CutError, changed, find_source, splice
 
 SLIPS = {  # errors that come from a slip of the pen, or say themselves what is wrong
     "TypeError", "NameError", "UnboundLocalError", "AttributeError", "ImportError",
@@ -104,10 +103,12 @@ class _Trial:
 
         Raises CutError if the learner has none of these definitions.
         """
-        engine, wrong, cured = self.lab.reference(), dict(self.texts), dict(self.texts)
-        for file, part in self.lab.wrong_parts(rival.id, self.texts).items():
-            wrong[file] = splice(wrong[file], part)
-            cured[file] = splice(cured[file], counterpart(engine[file], part))
+        engine, answer = self.lab.reference(), self.lab.wrong(rival.id)
+        wrong, cured = dict(self.texts), dict(self.texts)
+        for file in (file for file in engine if answer[file] != engine[file]):
+            believed = changed(engine[file], answer[file])
+            wrong |= {file: splice(wrong[file], find_source(believed, {file: wrong[file]})[file])}
+            cured |= {file: splice(cured[file], changed(answer[file], engine[file]))}
         return wrong, cured
 
     def _fails_as(self, wrong: dict[str, str], rival: Misconception) -> bool:

@@ -165,7 +165,6 @@ def _row(
     if reason := answer.get("not_run"):
         return OtherRow(*work.point, engine, NOT_RUN, reason)
     laps = [lap["gaps_us"] for lap in answer["laps"]]
-    list(chain.from_iterable(laps))
     run = OtherRun(
         process=process,
         date=datetime.now(UTC).isoformat(timespec="seconds"),

@@ -19,8 +19,8 @@ from mini_engine.cuda.runner import TorchRunner
 from mini_engine.cuda.weights import load_weights
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.dispatcher import GraphDispatcher
+from mini_engine.engine.batch import Request, SchedulerLimits
 from mini_engine.engine.engine import Engine
-from mini_engine.engine.scheduler import Request, SchedulerLimits
 from mini_engine.model.config import ModelConfig
 
 BLOCK_SIZE = 16

@@ -7,7 +7,6 @@ name which logs, serves and saves in the formats of vLLM 0.33.
 from __future__ import annotations
 
 import io
-import json
 import os
 import socket
 import stat
@@ -21,7 +20,6 @@ import pytest
 
 pytest.importorskip("torch")
 
-from rich.console import Console
 
 from labs.lab15_torch_compile.measure import RACE as COMPILE_RACE
 from labs.lab16_measure_itl.measure import RACE as ITL_RACE
@@ -313,21 +311,6 @@ def test_three_servers_are_started_read_measured_and_ended(
         variant, batch = entry.what.rpartition(" ")[2], "1" if "batch 1," in entry.what else "8"
         assert entry.measured == pytest.approx(variants[variant]["latency"][batch]["median_itl_ms"])
         assert entry.measured == pytest.approx(1.5, rel=0.1)
-
-
-def test_a_ladder_that_is_not_ours_is_said_to_be_so(
-    install: Callable[..., None], port: int, home: Path
-) -> None:
-    install()
-    assert vllm_measure.main(["--port", str(port)]) == 0
-    kept = evidence.load_evidence(home / "lab17_vllm" / "vllm.json")
-    variants = json.loads(json.dumps(kept.figures["variants"]))
-    variants["graphs"]["start_up"]["capture_sizes"].remove(64)
-    console = Console(file=io.StringIO(), width=200)
-    other = replace(kept, figures={**kept.figures, "variants": variants})
-    vllm_measure.show(other, {}, console)
-    text = console.file.getvalue()  # type: ignore[attr-defined]
-    assert text.count("NOT as our policy says") == 2  # the ladder, and the graphs for it
 
 
 def test_a_server_that_dies_is_reported_by_its_last_words(

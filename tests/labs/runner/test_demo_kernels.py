@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -11,11 +10,10 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-from labs.runner import play, workspace
-from labs.runner.cli import main
+from labs.runner import demo, workspace
 from labs.runner.cut.catalogue import lab_number
-from mini_engine.cli import build_parser
 from mini_engine.cuda.generate import generate
+from tests.labs.conftest import Say
 from tests.support.checkpoint_helpers import write_smallest
 
 HOLES = {
@@ -40,38 +38,20 @@ def solve_loudly(number: int) -> None:
 
 
 def test_the_learners_kernels_write_the_text_in_the_interpreter_where_there_is_no_gpu(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("LABS_HOME", str(tmp_path / "mine"))
-    monkeypatch.setenv("COLUMNS", "500")
-    monkeypatch.setattr(play, "nvidia_gpu", dict)
+    monkeypatch.setattr(demo, "nvidia_gpu", dict)
     folder = str(write_smallest(tmp_path))
     plain = generate(folder, ["w3 w7"], "NONE", max_new_tokens=2, kernels=0, tell=lambda _: None)
     for number in HOLES:
         solve_loudly(number)
     words = ["generate", "--backend", "cuda", "--model", folder, "--prompt", "w3 w7"]
-    assert main(["demo", *words, "--max-new-tokens", "2"]) == 0
-    said = capfd.readouterr().out
-    heard = Counter(re.findall(r"mine: (\w+)", said))
-    assert set(heard) == set().union(*HOLES.values())
-    assert "Your code of lab 11, 12, 13 runs" in said
-    assert "in Triton's interpreter, at a few seconds a step" in said
+    code, said = say("demo", *words, "--max-new-tokens", "2")
+    assert code == 0
+    assert set(re.findall(r"mine: (\w+)", said)) == set().union(*HOLES.values())
+    assert demo.INTERPRETER in said
     assert f"w3 w7{plain.texts[0]}\n" in re.sub(r"mine: \w+\n", "", said)
-    assert "NONE: 2 tokens on cpu, 9 kernels a layer" in said
-
-
-@pytest.mark.parametrize("said", ["--kernels 5", "--kernels=5", "--kern=5"])
-def test_what_the_command_says_itself_stays_however_it_is_spelt(said: str) -> None:
-    words = play.unless_said(
-        {"--kernels": "9", "--mode": "NONE"}, ["generate", "--backend", "cuda", *said.split()]
-    )
-    args = build_parser(words).parse_args(words)
-    assert (args.mode, args.kernels) == ("NONE", 5)
-
-
-def test_a_command_that_says_nothing_itself_takes_the_defaults() -> None:
-    given = {"--kernels": "9", "--mode": "NONE"}
-    assert play.unless_said(given, ["generate"]) == ["generate", "--kernels", "9", "--mode", "NONE"]
+    assert "2 tokens" in said, "what the command says itself counts"
 
 
 @pytest.mark.parametrize(
@@ -84,17 +64,13 @@ def test_a_command_that_says_nothing_itself_takes_the_defaults() -> None:
     ],
 )
 def test_only_a_command_that_writes_with_kernels_takes_defaults_for_them(
-    words: str,
-    kernels: bool,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    words: str, kernels: bool, say: Say, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("LABS_HOME", str(tmp_path))
-    monkeypatch.setattr(play, "nvidia_gpu", dict)
+    monkeypatch.setattr(demo, "nvidia_gpu", dict)
     ran: list[list[str]] = []
-    monkeypatch.setattr(play, "run", lambda _room, words, *_: ran.append([*words]) or 0)
+    monkeypatch.setattr(demo, "run", lambda _room, words, *_: ran.append([*words]) or 0)
     solve_loudly(11)
-    assert main(["demo", *words.split()]) == 0
+    code, said = say("demo", *words.split())
+    assert code == 0
     assert ("--kernels" in ran[0]) == kernels
-    assert ("in Triton's interpreter" in capsys.readouterr().out) == kernels
+    assert (demo.INTERPRETER in said) == kernels

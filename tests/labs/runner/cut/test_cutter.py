@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from labs.runner.cut.catalogue import lab_number
 from labs.runner.cut.cutter import (
     CutError,
     changed,
@@ -15,7 +16,9 @@ from labs.runner.cut.cutter import (
     definition_of,
     find_source,
     open_holes,
+    parts_of,
     splice,
+    without,
 )
 
 SOURCE = '''"""A module."""
@@ -156,10 +159,80 @@ def test_for_every_module_a_cut_function_is_all_that_changes(
     assert splice(cut(source, {chosen: (1, "Do it.")}), definition_of(source, chosen)) == source
 
 
-def test_a_class_that_only_lacks_a_method_is_no_part_of_what_was_changed() -> None:
-    whole = "class A:\n    def f(self):\n        return 1\n\n    def g(self):\n        return 2\n"
-    mine = whole[: whole.index("\n    def g")]
-    other = "\n\nclass B:\n    def h(self):\n        return {}\n"
-    fragment = changed(whole + other.format(3), mine + other.format(4))
-    assert "class A" not in fragment
-    assert splice(whole + other.format(3), fragment) == whole + other.format(4)
+# ---------------------------------------------------------------- a class as a hole
+
+
+COUNTER = '''"""A module."""
+
+
+class Counter:
+    """Counts."""
+
+    START = 0
+
+    def __init__(self) -> None:
+        """Begins at the start."""
+        self._n = self.START
+
+    def count(self) -> int:
+        """One more."""
+        return self._more(1)
+
+    # -- parts ----------------
+
+    # how it is done
+    @staticmethod
+    def _more(n: int) -> int:
+        return n + 1
+
+    def _hook(self) -> int:
+        """For subclasses."""
+        return 3
+
+
+def helper() -> int:
+    return 4
+'''
+
+
+def test_of_a_class_the_public_methods_and_those_it_keeps_are_to_be_written() -> None:
+    write, gone = parts_of(COUNTER, "Counter", ["_hook"])
+    assert write == ["Counter.__init__", "Counter.count", "Counter._hook"]
+    assert gone == ["Counter._more"]
+    assert parts_of(COUNTER, "Counter")[1] == ["Counter._more", "Counter._hook"]
+    assert parts_of(COUNTER, "helper") == (["helper"], [])
+
+
+def test_what_is_taken_out_goes_with_its_decorators_and_the_comments_above_it() -> None:
+    text = without(COUNTER, ["Counter._more", "helper"])
+    for word in ("_more(n", "staticmethod", "how it is done", "-- parts", "def helper"):
+        assert word not in text
+    kept = definition_of(text, "Counter")
+    assert "START = 0" in kept
+    assert "return self._more(1)\n\n    def _hook" in kept, "one blank line between the others"
+    ast.parse(text)
+
+
+def test_a_class_is_an_open_hole_until_none_of_its_methods_raises_a_todo() -> None:
+    text = cut(COUNTER, {"Counter.count": (1, "Write it.")})
+    assert open_holes(text, ["Counter", "helper"]) == ["Counter"]
+    assert open_holes(COUNTER, ["Counter"]) == []
+
+
+def test_the_learners_file_of_lab_5_has_nothing_of_the_class_but_its_promises() -> None:
+    lab = lab_number(5)
+    (hole,) = lab.holes
+    text, engine = lab.cut()[hole.file], lab.reference()[hole.file]
+    write, gone = hole.parts(engine)
+    assert open_holes(text, write) == write
+    assert {"GraphRunner._warm_up", "StaticInputs.stage"} <= set(gone)
+    assert [
+        name for name in gone if name.rpartition(".")[2] in text.split("class Piecewise")[0]
+    ] == []
+    assert lab.definitions() == [(hole, write)]
+    assert lab.covered() == [(hole, [*write, *gone])]
+
+
+def test_another_right_answer_is_put_into_the_cut_file() -> None:
+    lab = lab_number(5)
+    assert "def _capture_rung" not in lab.texts("second")["graphs.py"]

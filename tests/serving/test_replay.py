@@ -1,25 +1,28 @@
 """Claims about the replay of traces, above all: strides and single steps tell the same story."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import replace
+from functools import partial
 
 import pytest
 from hypothesis import assume, event, given
 from hypothesis import strategies as st
 
+from course.draw.ch09_swap import cost
 from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher
+from mini_engine.engine.batch import Request, ScheduledBatch, SchedulerLimits
 from mini_engine.engine.engine import Engine
-from mini_engine.engine.scheduler import Request, ScheduledBatch, SchedulerLimits
 from mini_engine.model.config import named_shape
-from mini_engine.serving.by_scheduler import PromptIds
 from mini_engine.serving.metrics import percentile
+from mini_engine.serving.replay import OWN_TOKENS, PromptIds, replay
 from mini_engine.serving.report import Served, ServeReport
-from mini_engine.serving.request_trace import TraceRequest, synthetic_trace
-from mini_engine.serving.simulate import simulate
+from mini_engine.serving.request_trace import TraceRequest, synthetic_trace, with_shared_prefix
+from mini_engine.serving.sizing import without_idle_blocks
 from mini_engine.step.hardware import load_spec
 from mini_engine.step.oplists import StepShape
 from mini_engine.step.step_cost import LAUNCHED_AS, Mode
-from mini_engine.step.step_model import StepModel
+from mini_engine.step.step_model import Line, StepModel
+from mini_engine.step.swap_cost import SwapCost
 from tests.support.serve_cases import (
     Case,
     RandomCopies,
@@ -27,7 +30,6 @@ from tests.support.serve_cases import (
     cases,
     swapping_or_sharing_cases,
 )
-from tests.support.serve_step_by_step import simulate_step_by_step
 
 
 def assert_same(fast: ServeReport, slow: ServeReport) -> None:
@@ -45,8 +47,8 @@ def assert_same(fast: ServeReport, slow: ServeReport) -> None:
 
 @given(case=st.one_of(cases, swapping_or_sharing_cases))
 def test_strides_equal_the_scheduler_step_by_step(case: Case) -> None:
-    fast, fast_order = case.run(simulate)
-    slow, slow_order = case.run(simulate_step_by_step)
+    fast, fast_order = case.run(replay)
+    slow, slow_order = case.run(partial(replay, in_strides=False))
     event("preempted" if slow.preemptions else "not preempted")
     event("swapped" if slow.swaps else "not swapped")
     event("found a prefix" if slow.prefill_tokens_saved else "found none")
@@ -60,7 +62,7 @@ def test_strides_equal_the_scheduler_step_by_step(case: Case) -> None:
 
 @given(case=st.one_of(cases, swapping_or_sharing_cases))
 def test_every_request_is_served_or_refused_and_every_token_counted(case: Case) -> None:
-    report, served = case.run(simulate)
+    report, served = case.run(replay)
     limits = case.limits
     context = min(limits.max_model_len, (limits.num_blocks - 1) * limits.block_size)
     fitting = [r for r in case.trace if r.prompt_tokens < context]
@@ -118,7 +120,7 @@ def test_the_report_is_what_the_engine_measures(case: Case) -> None:
             for i, r in enumerate(trace)
         ]
     )
-    report = simulate(trace, case.costs, limits, dispatcher, copies=case.copies)
+    report = replay(trace, case.costs, limits, dispatcher, copies=case.copies)
     scheduler = engine.scheduler
     assert report.prefill_tokens_saved == scheduler.first_hits.hit
     assert report.recompute_tokens_saved == scheduler.resumed_hits.hit
@@ -144,8 +146,8 @@ def test_strides_equal_single_steps_on_a_real_model(mode: str) -> None:
     limits = SchedulerLimits(24, 512, 900, 16, 40_960)
     trace = list(synthetic_trace(60, seed=1, requests_per_s=40.0))
     sizes = [1, 2, 4, 8, 16, 24, 64, 128, 256, 512]
-    fast = simulate(trace, costs, limits, GraphDispatcher(mode, sizes, 24))
-    slow = simulate_step_by_step(trace, costs, limits, GraphDispatcher(mode, sizes, 24))
+    fast = replay(trace, costs, limits, GraphDispatcher(mode, sizes, 24))
+    slow = replay(trace, costs, limits, GraphDispatcher(mode, sizes, 24), in_strides=False)
     assert_same(fast, slow)
     assert fast.preemptions > 0
     assert fast.turns < fast.steps / 2
@@ -155,11 +157,11 @@ def one_rung(num_seqs: int = 4) -> GraphDispatcher:
     return GraphDispatcher("FULL_AND_PIECEWISE", [4, 8], num_seqs)
 
 
-@dataclass(frozen=True)
-class PlainCosts:
+class PlainCosts(StepModel):
     """10 us a step, 1 us a row, padding included, and something for each key."""
 
-    us_per_key: float = 0.0
+    def __init__(self, us_per_key: float = 0.0) -> None:
+        self.us_per_key = us_per_key
 
     def itl_us(self, mode: Mode, shape: StepShape) -> float:
         assert mode in ("eager", "piecewise", "full")
@@ -171,10 +173,10 @@ class PlainCosts:
         num_tokens: int,
         num_reqs: int,
         served: int | None = None,  # noqa: ARG002
-    ) -> list[tuple[float, float]]:
+    ) -> tuple[Line, ...]:
         assert mode in ("eager", "piecewise", "full")
         assert num_reqs <= num_tokens
-        return [(10.0 + num_tokens, self.us_per_key), (11.0, 0.0)]
+        return (10.0 + num_tokens, self.us_per_key), (11.0, 0.0)
 
 
 LIMITS = SchedulerLimits(
@@ -187,7 +189,7 @@ def test_a_report_worked_out_by_hand() -> None:
     # token at 40. Four decodes more, each at the full rung of 4: 14 us.
     # At 1000 us the other: 3 rows at rung 4, that is all.
     trace = [TraceRequest(0.0, 20, 5), TraceRequest(1000.0, 3, 1)]
-    report = simulate(trace, PlainCosts(), LIMITS, one_rung())
+    report = replay(trace, PlainCosts(), LIMITS, one_rung())
     assert report.ttft_p50_us == pytest.approx(14.0, rel=0.0025)  # a histogram's bin
     assert report.ttft_p99_us == pytest.approx(40.0, rel=0.0025)
     assert report.itl_p50_us == report.itl_max_us == 14.0
@@ -206,7 +208,7 @@ def test_a_report_worked_out_by_hand() -> None:
 def test_a_million_tokens_cost_as_many_turns_as_ten() -> None:
     limits = SchedulerLimits(4, 16, 2_000_000, 4, 4_000_000)
     few, many = (
-        simulate([TraceRequest(0.0, 5, n)], PlainCosts(1e-3), limits, one_rung())
+        replay([TraceRequest(0.0, 5, n)], PlainCosts(1e-3), limits, one_rung())
         for n in (10, 1_000_000)
     )
     assert few.turns == many.turns == 2
@@ -219,12 +221,12 @@ def test_a_million_tokens_cost_as_many_turns_as_ten() -> None:
 def test_requests_out_of_order_are_refused() -> None:
     trace = [TraceRequest(5.0, 1, 1), TraceRequest(4.0, 1, 1)]
     with pytest.raises(ValueError, match=r"request 1 arrives at 4.0 us, the one before it at 5.0"):
-        simulate(trace, PlainCosts(), LIMITS, one_rung())
+        replay(trace, PlainCosts(), LIMITS, one_rung())
 
 
 def test_nothing_to_serve_is_an_empty_report() -> None:
     for trace in ([], [TraceRequest(0.0, 500, 1)]):
-        report = simulate(trace, PlainCosts(), LIMITS, one_rung())
+        report = replay(trace, PlainCosts(), LIMITS, one_rung())
         assert (report.requests, report.refused) == (0, len(trace))
         assert (report.ttft_p50_us, report.itl_p99_us, report.tokens_per_s) == (None, None, 0.0)
 
@@ -232,7 +234,7 @@ def test_nothing_to_serve_is_an_empty_report() -> None:
 def test_progress_counts_up_to_the_whole_trace() -> None:
     seen: list[int] = []
     trace = list(synthetic_trace(3000, seed=2))
-    report = simulate(
+    report = replay(
         trace,
         PlainCosts(),
         SchedulerLimits(64, 512, 9000, 16, 9999),
@@ -254,11 +256,159 @@ def test_a_trace_may_be_a_generator_and_is_read_as_it_is_served() -> None:
             yield request
 
     limits = SchedulerLimits(64, 512, 9000, 16, 9999)
-    simulate(watched(), PlainCosts(), limits, one_rung(), on_served=served.append)
+    replay(watched(), PlainCosts(), limits, one_rung(), on_served=served.append)
     assert len(served) == 300
     assert max(ahead) < 20  # those being served, and one
 
 
 def test_to_dict_has_only_plain_values() -> None:
-    report = simulate([TraceRequest(0.0, 3, 3)], PlainCosts(), LIMITS, one_rung())
+    report = replay([TraceRequest(0.0, 3, 3)], PlainCosts(), LIMITS, one_rung())
     assert json.loads(json.dumps(report.to_dict()))["steps_by_rung"]["FULL"] == {"4": 2}
+
+
+ROOMY = SchedulerLimits(256, 8192, 40_000, 16, 40_960)
+COPIES = cost("qwen3-0.6b", "PCIe 5.0")
+TRACE = list(synthetic_trace(200, seed=3, requests_per_s=50.0))
+
+
+def serve(
+    trace: list[TraceRequest], limits: SchedulerLimits, copies: SwapCost | None = None
+) -> ServeReport:
+    copies = copies or cost("qwen3-0.6b", "PCIe 5.0")
+    return replay(trace, copies.steps, limits, copies.dispatcher, copies=copies)
+
+
+def test_prompts_are_alike_where_it_is_declared_and_nowhere_else() -> None:
+    one, other = TraceRequest(0.0, 20, 1, shared_tokens=12), TraceRequest(0.0, 9, 1, 12)
+    assert PromptIds(3, one)[:12] == list(range(12))
+    assert [*PromptIds(4, other)] == list(range(9))
+    assert not set(PromptIds(3, one)[12:]) & set(PromptIds(5, one)[12:])
+    assert len(PromptIds(3, one)) == 20
+
+
+@given(
+    number=st.integers(0, 9),
+    tokens=st.integers(1, 30),
+    shared=st.integers(0, 40),
+    start=st.integers(0, 35),
+    stop=st.integers(0, 35),
+)
+def test_a_prompt_is_sliced_as_the_list_of_its_tokens(
+    number: int, tokens: int, shared: int, start: int, stop: int
+) -> None:
+    prompt = PromptIds(number, TraceRequest(0.0, tokens, 1, shared))
+    own = (number + 1) * OWN_TOKENS
+    ids = [*range(min(shared, tokens)), *range(own, own + max(0, tokens - shared))]
+    assert [prompt[at] for at in range(-tokens, tokens)] == ids + ids
+    assert prompt[start:stop] == ids[start:stop]
+    with pytest.raises(IndexError):
+        prompt[tokens]
+
+
+def test_the_declared_share_is_found_and_nothing_else() -> None:
+    shared = list(with_shared_prefix(TRACE, 512, 0.6, seed=1))
+    alike = [r for r in shared if r.shared_tokens]
+    assert 0.5 < len(alike) / len(shared) < 0.7
+    report = serve(shared, replace(ROOMY, prefix_caching=True))
+    # whole blocks, not the last token; and somebody has to be the first
+    blocks = [(min(512, r.prompt_tokens) - (r.prompt_tokens <= 512)) // 16 for r in alike]
+    found = sum(blocks) - max(blocks)
+    assert 0.97 * 16 * found <= report.prefill_tokens_saved <= 16 * found
+    asked = sum(r.prompt_tokens for r in shared)
+    assert report.prefix_hit_rate == pytest.approx(report.prefill_tokens_saved / asked)
+    nothing = serve(TRACE, replace(ROOMY, prefix_caching=True))
+    assert (nothing.prefill_tokens_saved, nothing.prefix_hit_rate) == (0, 0.0)
+
+
+def test_without_a_prefix_cache_a_share_changes_nothing() -> None:
+    shared = list(with_shared_prefix(TRACE, 512, 1.0))
+    assert serve(shared, ROOMY) == serve(TRACE, ROOMY)
+
+
+def test_a_cache_that_finds_nothing_serves_as_without_one() -> None:
+    """An independent way to the same numbers: there the scheduler, here the counts."""
+    there, here = serve(TRACE, replace(ROOMY, prefix_caching=True)), serve(TRACE, ROOMY)
+    assert there.steps_by_rung == here.steps_by_rung
+    assert there.busy_us == pytest.approx(here.busy_us, rel=1e-9)
+    assert there.ttft_p99_us == here.ttft_p99_us
+
+
+@given(
+    seed=st.integers(0, 10_000),
+    num_blocks=st.integers(60, 100_000),
+    block_size=st.sampled_from([1, 4, 16]),
+    prefix_caching=st.booleans(),
+    preemption=st.sampled_from(["recompute", "swap"]),
+    max_model_len=st.integers(50, 3000),
+)
+def test_blocks_that_no_request_could_fill_change_nothing(
+    seed: int,
+    num_blocks: int,
+    block_size: int,
+    prefix_caching: bool,
+    preemption: str,
+    max_model_len: int,
+) -> None:
+    trace = list(with_shared_prefix(synthetic_trace(12, seed=seed), 128, 0.5, seed=seed))
+    limits = SchedulerLimits(
+        8, 512, num_blocks, block_size, max_model_len, prefix_caching=prefix_caching,
+        preemption=preemption, host_blocks=0 if preemption == "recompute" else 50_000,
+    )  # fmt: skip
+    fewer = without_idle_blocks(limits, [(r.prompt_tokens, r.output_tokens) for r in trace])
+    assert fewer.num_blocks <= limits.num_blocks
+    assert fewer.host_blocks <= limits.host_blocks
+    here, there = (
+        replay(trace, COPIES.steps, held, COPIES.dispatcher, copies=COPIES)
+        for held in (fewer, limits)
+    )
+    assert replace(here, kv_blocks=num_blocks - 1) == there
+
+
+def test_a_roomy_cache_is_simulated_with_the_blocks_of_its_requests() -> None:
+    fewer = without_idle_blocks(replace(ROOMY, num_blocks=10**8), [(17, 16), (32, 1), (50_000, 9)])
+    assert fewer.num_blocks == 1 + 3 + 3 + 40_960 // 16  # the last one ends with the context
+    assert without_idle_blocks(ROOMY, [(40_000, 1)] * 100) == ROOMY
+    assert without_idle_blocks(ROOMY, []).num_blocks == 2  # what a pool has at least
+
+
+def tight(preemption: str) -> SchedulerLimits:
+    host_blocks = 0 if preemption == "recompute" else 10_000
+    return SchedulerLimits(
+        64, 2048, 1200, 16, 16_384, preemption=preemption, host_blocks=host_blocks
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("model", "link", "swaps"),
+    [("qwen3-8b", "PCIe 5.0", (0.8, 1.0)), ("qwen3-0.6b", "PCIe 4.0", (0.1, 0.9))],
+)
+def test_cheaper_waits_no_longer_than_the_better_of_both(
+    model: str, link: str, swaps: tuple[float, float]
+) -> None:
+    copies = cost(model, link)
+    ways = {way: serve(TRACE, tight(way), copies) for way in ("recompute", "swap", "cheaper")}
+    again, swapped, cheaper = ways.values()
+    assert again.preemptions > 20
+    assert (again.swaps, again.swapped_bytes) == (0, 0)
+    assert (swapped.swaps, swapped.recomputed_tokens) == (swapped.preemptions, 0)
+    low, high = swaps
+    assert low <= cheaper.swaps / cheaper.preemptions <= high
+    assert cheaper.swap_saved_us >= 0
+    # A step that computes again may carry a new prompt as well, which the estimate cannot know: so
+    # the sum of many choices that are each the cheaper one is bounded only nearly.
+    assert cheaper.busy_us <= 1.01 * min(again.busy_us, swapped.busy_us)
+
+
+def test_what_goes_out_comes_back() -> None:
+    report = serve(TRACE, tight("swap"))
+    block_bytes = cost("qwen3-0.6b", "PCIe 5.0").block_bytes
+    blocks = report.swapped_bytes // block_bytes
+    assert blocks * block_bytes == report.swapped_bytes > 0
+    assert blocks % 2 == 0
+    assert report.swap_us == pytest.approx(cost("qwen3-0.6b", "PCIe 5.0").copy_us(blocks))
+
+
+def test_swapping_without_its_cost_is_refused() -> None:
+    copies = cost("qwen3-0.6b", "PCIe 5.0")
+    with pytest.raises(ValueError, match="preemption 'swap' copies blocks: give `copies`"):
+        replay(TRACE, copies.steps, tight("swap"), copies.dispatcher)

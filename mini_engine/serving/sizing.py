@@ -1,7 +1,7 @@
 """Size a server: what of a card's memory goes where, and so how many KV blocks there are.
 
 In:  a model, a device, the mode and ladder of graphs, the largest batch.
-Out: a `ServerPlan`: the scheduler's limits, the dispatcher, and what its graphs cost.
+Out: a `SizedServer`: the scheduler's limits, the dispatcher, and what its graphs cost.
 
     card = reserved + weights + activations of the largest step + graphs + KV cache
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.dispatch.modes import CUDAGraphMode
-from mini_engine.engine.scheduler import SchedulerLimits
+from mini_engine.engine.batch import SchedulerLimits
 from mini_engine.model.config import ModelConfig
 from mini_engine.serving.ladder_cost import GraphCosts, LadderCosts
 from mini_engine.step.capacity import check_context, step_bytes
@@ -22,13 +22,13 @@ MIN_BLOCKS = 2  # the null block, and one for requests
 
 
 @dataclass(frozen=True)
-class ServerPlan:
+class SizedServer:
     limits: SchedulerLimits
     dispatcher: GraphDispatcher
     graph_costs: GraphCosts  # of all graphs, which are captured at start-up
 
 
-def plan_server(
+def size_server(
     config: ModelConfig,
     spec: DeviceSpec,
     mode: CUDAGraphMode | str,
@@ -40,7 +40,7 @@ def plan_server(
     block_size: int = 16,
     max_model_len: int | None = None,
     stored: Stored | None = None,
-) -> ServerPlan:
+) -> SizedServer:
     """All memory that nothing else needs becomes KV blocks.
 
     The defaults: 256 requests, as in the engines that this course reads; steps of 8,192 tokens, as
@@ -61,17 +61,12 @@ def plan_server(
     used += step_bytes(config, max_num_batched_tokens, max_num_seqs)
     left, block_bytes = spec.vram_bytes - used, block_size * stored.kv_bytes_per_token(config)
     num_blocks = left // block_bytes
-    largest = left // (MIN_BLOCKS * stored.kv_bytes_per_token(config))  # block_size
-    if num_blocks < MIN_BLOCKS and largest >= 1:
-        raise ValueError(
-            f"block_size {block_size:,}: a KV cache has at least {MIN_BLOCKS} blocks, and of "
-            f"{config.name} they take {MIN_BLOCKS * block_bytes / 1e9:,.2f} GB; {spec.name} has "
-            f"{left / 1e9:,.2f} GB left for them: use blocks of at most {largest:,} tokens"
-        )
     if num_blocks < MIN_BLOCKS:
         raise ValueError(
             f"{config.name} on {spec.name}: {used / 1e9:.1f} GB of {spec.vram_bytes / 1e9:.1f} GB "
-            "are taken before the KV cache: use a larger card, a smaller model or fewer rungs"
+            f"are taken before the KV cache, and {MIN_BLOCKS} blocks of block_size {block_size:,} "
+            f"take {MIN_BLOCKS * block_bytes / 1e9:.2f} GB: use a larger card, a smaller model, "
+            "smaller blocks or fewer rungs"
         )
     limits = SchedulerLimits(
         max_num_seqs=max_num_seqs,
@@ -80,7 +75,7 @@ def plan_server(
         block_size=block_size,
         max_model_len=max_model_len or config.max_position_embeddings,
     )
-    return ServerPlan(limits, dispatcher, costs)
+    return SizedServer(limits, dispatcher, costs)
 
 
 def without_idle_blocks(

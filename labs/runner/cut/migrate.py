@@ -1,12 +1,12 @@
-"""Carry a learner's code from files cut from an older engine into files cut from this one.
+"""Migrate a learner's code from files cut from an older engine into files cut from this one.
 
-    carry(fresh, old, holes)    file name -> text twice, and what to look for: text in, text out
+    migrate(fresh, old, holes)  file name -> text, before and after: text in, text out
     broken_imports(text)        what a text imports from the engine that is no longer there
 
 Everything is found by name, so no list of renamed files is needed. The bodies of the lab's holes
-are carried over, together with whatever they use that the new files lack: functions, methods,
-classes, constants and imports. What finds no place is named in the result; the caller keeps the
-old files, so nothing is lost.
+move over, together with whatever they use that the new files lack: functions, methods, classes,
+constants and imports. What finds no place is named in the result; the caller keeps the old files,
+so nothing is lost.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ OURS = ("mini_engine", "labs")  # packages in which a module may have moved
 
 
 @dataclass
-class Carried:
+class Migrated:
     """The new texts, and what became of the old ones."""
 
     texts: dict[str, str]
-    holes: list[str] = field(default_factory=list)  # functions whose body was carried over
-    helpers: list[str] = field(default_factory=list)  # what these use, carried over with them
+    holes: list[str] = field(default_factory=list)  # functions whose body moved over
+    helpers: list[str] = field(default_factory=list)  # what these use, moved with them
     remarks: list[str] = field(default_factory=list)  # what the learner should look at
     used: set[str] = field(default_factory=set)  # old files that have a hole of this lab
 
 
-def carry(
+def migrate(
     fresh: Mapping[str, str], old: Mapping[str, str], holes: Iterable[tuple[Hole, Sequence[str]]]
-) -> Carried:
+) -> Migrated:
     """The fresh cut with the code of the old files in it.
 
     `holes` pairs each hole with the functions that it consists of: one, or several in a file that
     is given broken. If several old files define a function, the first counts.
     """
-    done = Carried(dict(fresh))
+    done = Migrated(dict(fresh))
     bodies: dict[tuple[str, str], dict[str, list[str]]] = {}  # (new file, old file) -> bodies
     for hole, names in holes:
         for name in names:
@@ -91,18 +91,18 @@ def _definitions(text: str) -> set[str]:
     return classes | set(functions(text))
 
 
-# ---------------------------------------------------------------- what the carried code uses
+# ---------------------------------------------------------------- what the moved code uses
 
 
 @dataclass(frozen=True)
 class Unit:
-    """A statement that may be carried over: of the module, or of a class that `owner` names."""
+    """A statement that may move over: of the module, or of a class that `owner` names."""
 
     owner: str
     node: ast.stmt
 
 
-def _additions(old: str, text: str, names: Iterable[str], done: Carried) -> str:
+def _additions(old: str, text: str, names: Iterable[str], done: Migrated) -> str:
     """A fragment with all that these functions of `old` use, directly or not, and `text` lacks."""
     classes = {node.name: node for node in ast.parse(text).body if isinstance(node, ast.ClassDef)}
     taken: list[Unit] = []
@@ -199,7 +199,7 @@ def module_of(module: str, name: str) -> str | None:
     found = [
         path.relative_to(ROOT).with_suffix("").as_posix().replace("/", ".")
         for path in sorted((ROOT / "mini_engine").rglob("*.py"))
-        if definition.search(path.read_text())
+        if definition.search(path.read_text(encoding="utf-8"))
     ]
     return found[0] if len(found) == 1 else None
 
@@ -218,4 +218,4 @@ def exists(module: str, name: str = "") -> bool:
 @cache
 def names_in(file: Path) -> set[str]:
     """What a file of Python defines or imports at its top level."""
-    return set().union(*map(bound, ast.parse(file.read_text()).body))
+    return set().union(*map(bound, ast.parse(file.read_text(encoding="utf-8")).body))

@@ -1,0 +1,196 @@
+"""`labs demo`, `labs show`, `labs measure`: programs with the learner's files in place.
+
+In:  a command of `mini_engine`, or a lab's `show.py` or `measure.py`. Out: what it prints.
+
+Only the definitions that differ from the engine's are put into the engine's text, so that two labs
+about one file can run together. `python -m labs.runner.demo MODULE PAIRS WORDS` is the process that
+this file starts: it puts the files in place and runs the module.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import subprocess
+import sys
+import tempfile
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from labs.runner import Done, command, workspace
+from labs.runner.commands import chosen_lab, refuse_missing_packages
+from labs.runner.cut.catalogue import ROOT, Lab, all_labs, lab_number
+from labs.runner.cut.cutter import changed, splice
+from labs.runner.cut.source import source, syntax_error
+from labs.runner.cut.substitute import substitute
+from labs.runner.doctor import nvidia_gpu
+
+_KERNELS = "mini_engine.cuda.kernels."
+# Files whose kernels run when a layer is nine of them, and not when it is five.
+OF_NINE = {_KERNELS + name for name in ("norm", "activation", "rope", "attention")}
+KERNELS = OF_NINE | {_KERNELS + name for name in ("paged", "gemv")}
+# With one multiprocessor to fill, a kernel is few programs: the interpreter runs one at a time.
+IN_THE_INTERPRETER = {"TRITON_INTERPRET": "1", "MINI_ENGINE_SM_COUNT": "1"}
+A_TASTE = ["--max-new-tokens", "3", "--mode", "NONE"]
+INTERPRETER = (
+    "No NVIDIA GPU here: your kernels run in Triton's interpreter, at a few seconds a step, "
+    "so unless you say otherwise 3 tokens a prompt are written, without graphs and their warm-up."
+)
+
+
+def run_demo(args: Namespace, console: Console) -> Done:
+    """Run `python -m mini_engine WORDS`, `demo` by default, with every solved lab in place."""
+    words, progress = args.words or ["demo"], workspace.load_progress()
+    solved = []
+    for lab in [lab for lab in all_labs() if lab.of_the_engine]:
+        reason = why_left_out(lab, progress)
+        if reason:
+            console.print(f"Left out: {reason}")
+        elif workspace.solved(lab, progress):
+            solved.append(lab)
+    texts = merged(solved)
+    if texts:
+        numbers = ", ".join(str(lab.number) for lab in solved)
+        console.print(f"Your code of lab {numbers} runs in the place of the engine's:")
+        for module in texts:
+            console.print(f"  {module}")
+    else:
+        console.print("No lab about the engine is solved yet, so this is its own code.")
+    environment: Mapping[str, str] = {}
+    if uses_kernels(words) and texts.keys() & KERNELS:  # options of the learner's own come later
+        defaults = ["--kernels", "9"] if texts.keys() & OF_NINE else []
+        if not nvidia_gpu():
+            console.print(INTERPRETER)
+            environment, defaults = IN_THE_INTERPRETER, [*defaults, *A_TASTE]
+        words = [words[0], *defaults, *words[1:]]
+    console.print()
+    return Done(code=run("mini_engine", words, texts, environment))
+
+
+def why_left_out(lab: Lab, progress: workspace.Progress) -> str:
+    """Why a lab that was begun takes no part in the demo; "" if it takes part or was not begun."""
+    if workspace.stale(lab, progress):
+        return workspace.ask_for_update(lab)
+    if workspace.started(lab) and workspace.red(lab, progress):
+        check = command("check", lab.number)
+        return f"lab {lab.number}, whose last check failed ({check})"
+    if workspace.solved(lab, progress):
+        broken = [line for path in workspace.my_files(lab).values() if (line := syntax_error(path))]
+        return f"lab {lab.number}, {broken[0]}" if broken else ""
+    return ""
+
+
+def uses_kernels(words: Sequence[str]) -> bool:
+    """Whether the command writes with kernels: the plain model has none."""
+    said = {word.removeprefix("--backend=") for word in words}
+    return [*words[:1]] == ["generate"] and "cuda" in said and "--plain" not in said
+
+
+def run_measure(args: Namespace, console: Console) -> Done:
+    """Run a lab's `measure.py` with the learner's file of that lab in place, if it has passed."""
+    lab = lab_number(args.number)
+    refuse_missing_packages(lab)
+    if not (lab.folder / "measure.py").exists():
+        raise ValueError(f"lab {lab.number} has nothing to measure: its tests are the proof")
+    progress = workspace.load_progress()
+    if workspace.stale(lab, progress):
+        raise ValueError(workspace.ask_for_update(lab))
+    mine = workspace.solved(lab, progress)
+    if not mine:
+        console.print("You have not passed this lab yet, so the engine's own code is measured.\n")
+    return Done(code=run(f"labs.{lab.name}.measure", args.words, merged([lab] if mine else [])))
+
+
+def run_show(args: Namespace, console: Console) -> Done:
+    """Run the lab's show.py on the learner's code, or on the engine's if the lab has not passed."""
+    from labs.runner.sabotage import is_sabotaged
+
+    progress = workspace.load_progress()
+    lab = chosen_lab(args, progress)
+    module = show_of(lab)
+    if workspace.stale(lab, progress):
+        raise ValueError(workspace.ask_for_update(lab))
+    sabotaged = is_sabotaged(lab, progress)
+    mine = workspace.solved(lab, progress) or sabotaged
+    whose = "your own code" if mine else "the engine's code, for this lab has not passed"
+    whose += ", with a mistake in it" if sabotaged else ""
+    console.print(f"[dim]lab {lab.number}, on {whose}:[/]\n")
+    return Done(code=run(module, args.words, merged([lab]) if mine else {}, lab.environment))
+
+
+def show_of(lab: Lab) -> str:
+    """The module that prints what the learner's code of a lab does, the same at every run."""
+    if not (lab.folder / "show.py").exists():
+        raise ValueError(f"lab {lab.number} has nothing to show: its tests are the proof")
+    return f"labs.{lab.name}.show"
+
+
+def merged(labs: Sequence[Lab], instead: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Module -> the engine's text with what the learner wrote in these labs.
+
+    `instead` (file -> text) is taken in the place of the learner's own.
+    """
+    texts: dict[str, str] = {}
+    for lab in labs:
+        files, reference = workspace.my_files(lab), lab.reference()
+        for file in lab.sources:
+            module = lab.module(file)
+            mine = (instead or {}).get(file) or source(files[file])
+            fragment = changed(reference[file], mine)
+            texts[module] = splice(texts.get(module, reference[file]), fragment)
+    return texts
+
+
+def run(
+    module: str,
+    words: Sequence[str],
+    texts: Mapping[str, str],
+    environment: Mapping[str, str] | None = None,
+) -> int:
+    """`python -m MODULE WORDS` with these texts in the place of modules. Returns its exit code."""
+    return completed(module, words, texts, environment or {}).returncode
+
+
+def completed(
+    module: str,
+    words: Sequence[str],
+    texts: Mapping[str, str],
+    environment: Mapping[str, str],
+    **how: Any,
+) -> subprocess.CompletedProcess[str]:
+    """The same as a finished process; `how` is what `subprocess.run` takes."""
+    with tempfile.TemporaryDirectory(prefix="labs-") as folder:
+        pairs = []
+        for name, text in texts.items():
+            file = Path(folder) / f"{name}.py"
+            file.write_text(text, encoding="utf-8")
+            pairs.append(f"{name}={file}")
+        line = [sys.executable, "-m", "labs.runner.demo", module, ",".join(pairs), *words]
+        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+        there = os.environ | {"PYTHONPATH": path} | dict(environment)
+        return subprocess.run(line, env=there, text=True, **how)
+
+
+def _main() -> None:
+    module, pairs, *words = sys.argv[1:]
+    files = {
+        name: Path(file) for name, _, file in (p.partition("=") for p in pairs.split(",") if p)
+    }
+    substitute(files)
+    sys.argv = [f"python -m {module}", *words]
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        sys.stdout.flush()
+    except BrokenPipeError:  # `| head` has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    finally:
+        if idle := [name for name in files if name not in sys.modules]:
+            print(f"\nThis command has no use for {', '.join(idle)}.", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    _main()

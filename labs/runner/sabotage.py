@@ -1,0 +1,162 @@
+"""`labs sabotage`: one small mistake in the learner's passing file, to be found by what it does.
+
+The mistake is a mutant (`mistakes/mutants.py`) that the lab's tests notice and that changes the
+lines that `labs show` prints.
+"""
+
+from __future__ import annotations
+
+import difflib
+import random
+import re
+import subprocess
+from argparse import Namespace
+from collections.abc import Mapping
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+
+from labs.runner import Done, command, workspace
+from labs.runner.checks.checking import check_texts
+from labs.runner.commands import chosen_lab
+from labs.runner.cut.catalogue import Lab
+from labs.runner.cut.cutter import functions
+from labs.runner.cut.source import shown, source
+from labs.runner.demo import completed, merged, show_of
+from labs.runner.mistakes.mutants import mutants
+
+KEPT = ".before-sabotage"  # the ending of the copy that --undo brings back
+MOST_TRIES = 12
+MOST_LINES = 12  # of symptoms
+LIMIT_S = 60.0  # for one show
+WORD = re.compile(r"\w+|[^\w\s]")
+SEEN = re.compile(r"\b(if|elif|while) (True|False):")  # nobody writes that: it says where to look
+
+
+def run_sabotage(args: Namespace, console: Console) -> Done:
+    """Make one small mistake in the learner's file and show what it does, or take it back."""
+    progress = workspace.load_progress()
+    lab = chosen_lab(args, progress)
+    if args.undo:
+        return _undo(lab, progress, console)
+    show_of(lab)
+    if is_sabotaged(lab, progress):
+        raise ValueError(f"lab {lab.number} is sabotaged: {command('sabotage', lab.number)} --undo")
+    if not workspace.solved(lab, progress) or workspace.edited(lab, progress):
+        raise ValueError(f"lab {lab.number} is not green: {command('check', lab.number)}")
+    with console.status("looking for a mistake that shows"):
+        before = _shown_by(lab, merged([lab]))
+        if before is None:
+            raise ValueError(f"{command('show', lab.number)} ends in an error")
+        file, text, after = _mistake_that_shows(lab, before, args.seed)
+    path = workspace.my_files(lab)[file]
+    workspace.write(_kept(lab)[file], source(path))
+    workspace.write(path, text)
+    lines = _changes(before, after)
+    console.print(f"One place of {shown(path)} is not as you wrote it. What it shows:\n")
+    for line in lines:
+        console.print(f"  {escape(line)}")
+    console.print(
+        f"\nFind it from these symptoms. Again: [bold]{command('show', lab.number)}[/]   "
+        f"mended: [bold]{command('check', lab.number)}[/]   "
+        f"give up: [bold]{command('sabotage', lab.number, '--undo')}[/]"
+    )
+    return Done({"lab": lab.name, "file": str(path), "symptoms": lines})
+
+
+def is_sabotaged(lab: Lab, progress: workspace.Progress) -> bool:
+    """Is there a mistake of ours in it? Not once it is green: then it has been found and mended."""
+    green = workspace.solved(lab, progress) and not workspace.edited(lab, progress)
+    return not green and any(kept.exists() for kept in _kept(lab).values())
+
+
+# ---------------------------------------------------------------- parts
+
+
+def _mistake_that_shows(lab: Lab, before: str, seed: int | None) -> tuple[str, str, str]:
+    """(file, its text with a mistake, what the show prints then). A mistake that ends the show in
+    an error leaves little to find, so it is passed over."""
+    texts = {name: source(path) for name, path in workspace.my_files(lab).items()}
+    for file, text in _mistakes(lab, seed)[:MOST_TRIES]:
+        if check_texts(lab, texts | {file: text}, first=True).passed:
+            continue
+        after = _shown_by(lab, merged([lab], {file: text}))
+        if after is not None and after != before:
+            return file, text, after
+    raise ValueError(f"no mistake of {MOST_TRIES} changed what lab {lab.number} shows: try again")
+
+
+def _shown_by(lab: Lab, texts: Mapping[str, str]) -> str | None:
+    """What the lab's show prints with these texts in place; None if it fails or does not end."""
+    try:
+        done = completed(
+            show_of(lab), [], texts, lab.environment, capture_output=True, timeout=LIMIT_S
+        )
+    except subprocess.TimeoutExpired:
+        return None
+    return None if done.returncode else done.stdout
+
+
+def _mistakes(lab: Lab, seed: int | None) -> list[tuple[str, str]]:
+    """(file, text with one mistake), in random order; where there are some, those in one place."""
+    found: list[tuple[str, str]] = []
+    for file, path in workspace.my_files(lab).items():
+        mine = source(path)
+        known = functions(mine)
+        texts = [
+            mutant.text
+            for hole, names in lab.covered()
+            for name in names
+            if hole.file == file and name in known
+            for mutant in mutants(mine, name)
+        ]
+        clean = [text for text in texts if _in_one_place(mine, text)]
+        found += [(file, text) for text in clean or texts]
+    random.Random(seed).shuffle(found)
+    return found
+
+
+def _in_one_place(mine: str, text: str) -> bool:
+    """Do the words differ in one place only? A line that was also written anew (1000.0 for 1e3,
+    other quotes), became `pass` or `if True:` is seen at a glance."""
+    before, after = mine.splitlines(), text.splitlines()
+    fresh = [line for line in after if line not in set(before)]
+    old = [word for line in before if line not in set(after) for word in WORD.findall(line)]
+    new = [word for line in fresh for word in WORD.findall(line)]
+    if len(fresh) > 2 or any(SEEN.search(line) for line in fresh):
+        return False
+    blocks = difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
+    return "pass" not in new and sum(kind != "equal" for kind, *_ in blocks) == 1
+
+
+def _changes(before: str, after: str) -> list[str]:
+    """The lines that differ: `was` and `is`."""
+    marks = {"- ": "was  ", "+ ": "is   "}
+    lines = [
+        marks[line[:2]] + line[2:]
+        for line in difflib.ndiff(before.splitlines(), after.splitlines())
+        if line[:2] in marks
+    ]
+    more = len(lines) - MOST_LINES
+    return lines[:MOST_LINES] + ([f"and {more} lines more"] if more > 0 else [])
+
+
+def _kept(lab: Lab) -> dict[str, Path]:
+    return {f: path.with_name(path.name + KEPT) for f, path in workspace.my_files(lab).items()}
+
+
+def _undo(lab: Lab, progress: workspace.Progress, console: Console) -> Done:
+    """Bring back what was written before, and with it that the lab has passed."""
+    undone: list[str] = []
+    sabotaged = is_sabotaged(lab, progress)
+    for file, kept in _kept(lab).items():
+        if sabotaged and kept.exists():
+            path = workspace.my_files(lab)[file]
+            now, before = source(path).splitlines(), source(kept).splitlines()
+            undone += difflib.unified_diff(now, before, "now", "as you wrote it", "", "", 0, "")
+            workspace.write(path, source(kept))
+        kept.unlink(missing_ok=True)
+    for line in undone or [f"Lab {lab.number} is as you wrote it."]:
+        console.print(escape(line))
+    return Done({"lab": lab.name, "diff": undone})

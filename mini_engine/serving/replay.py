@@ -1,0 +1,334 @@
+"""Replay a trace of requests with the engine's own scheduler: how would this server have felt?
+
+In:  requests (arrival, prompt and output tokens), what a step costs, the scheduler's limits, and
+     the dispatcher that picks a graph for each batch.
+Out: a `ServeReport`: TTFT, ITL, throughput, padding waste, steps by mode and by rung.
+
+    server = size_server(shape, spec, "FULL_AND_PIECEWISE", sizes)
+    report = replay(requests, StepModel(shape, spec), server.limits, server.dispatcher)
+
+`Scheduler.step` chooses the batch at every event: a chunk of a prompt, an arrival, an ending, a
+preemption, a copy to host memory or back. Between two events the same requests decode side by side,
+one token each a step. All of these steps are taken in one **stride**: the scheduler chooses the
+first of them, every request then gets the tokens and blocks of the others at once, and the time of
+all of them is a closed form (`stride.Stride`). That is exact. During a stride no block is freed and
+no prompt is looked up in the prefix cache, so a step by step run hands out the same blocks.
+
+A step waits for its copies to and from host memory: nothing overlaps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
+from typing import overload
+
+from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher
+from mini_engine.engine.batch import Request, RequestState, ScheduledBatch, SchedulerLimits
+from mini_engine.engine.blocks import BlockPool, OutOfBlocks
+from mini_engine.engine.swap import scheduler_for
+from mini_engine.serving.report import Ran, Served, ServeReport
+from mini_engine.serving.request_trace import TraceRequest
+from mini_engine.serving.stride import Stride
+from mini_engine.step.step_cost import padded_step
+from mini_engine.step.step_model import Line, StepModel
+from mini_engine.step.swap_cost import SwapCost
+
+OWN_TOKENS = 1 << 32  # token ids that belong to one request alone
+
+
+def replay(
+    requests: Iterable[TraceRequest],
+    costs: StepModel,
+    limits: SchedulerLimits,
+    dispatcher: GraphDispatcher,
+    *,
+    copies: SwapCost | None = None,
+    on_served: Callable[[Served], None] | None = None,
+    progress: Callable[[int], None] | None = None,
+    in_strides: bool = True,
+) -> ServeReport:
+    """Serve the requests, which come in order of arrival; a generator may yield millions.
+
+    A context fits into max_model_len, or into the whole KV cache if that is less. A prompt that
+    leaves no room for a token is refused, and an output that does not fit is cut; the report counts
+    both.
+
+    Args:
+        copies: what preempting by swap costs, if the limits ask for that.
+        on_served: called with each request as it ends.
+        progress: called now and then with the number of requests read so far.
+        in_strides: False takes every step by itself, which is slow: to check the strides.
+
+    Raises:
+        ValueError: the requests are not in order of arrival, or `copies` are missing.
+    """
+    if copies is None and limits.preemption != "recompute":
+        raise ValueError(
+            f"preemption {limits.preemption!r} copies blocks: give `copies`, what that costs "
+            "(predict.swap_cost.SwapCost)"
+        )
+    server = _Server(requests, costs, limits, dispatcher, copies, on_served, in_strides)
+    report = server.report
+    while server.take_turn():
+        if progress and report.turns % 1024 == 0:
+            progress(server.read)
+    return report
+
+
+class PromptIds(Sequence[int]):
+    """Token ids of a prompt: those that all sharing prompts begin with, then its own.
+
+    A slice is made when it is asked for: thousands of requests may wait with their prompts.
+    """
+
+    def __init__(self, number: int, request: TraceRequest) -> None:
+        shared = min(request.shared_tokens, request.prompt_tokens)
+        own = (number + 1) * OWN_TOKENS
+        self._shared, self._own = range(shared), range(own, own + request.prompt_tokens - shared)
+
+    def __len__(self) -> int:
+        return len(self._shared) + len(self._own)
+
+    @overload
+    def __getitem__(self, at: int) -> int: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[int]: ...
+    def __getitem__(self, at: int | slice) -> int | list[int]:
+        places, first = range(len(self))[at], len(self._shared)
+        if isinstance(places, int):
+            return self._shared[places] if places < first else self._own[places - first]
+        start, stop = places.start, places.stop
+        return [*self._shared[start:stop], *self._own[max(start - first, 0) : max(stop - first, 0)]]
+
+
+class BlockCounts(BlockPool):
+    """A BlockPool that counts the blocks of each request and does not number them.
+
+    Where requests share no blocks and none is copied, nobody asks which block holds what. Tables
+    are empty.
+    """
+
+    def __init__(self, num_blocks: int, block_size: int) -> None:
+        self.num_blocks, self.block_size = num_blocks, block_size
+        self._left = num_blocks - 1
+        self._held: dict[str, int] = {}
+
+    @property
+    def num_free(self) -> int:
+        return self._left
+
+    def has_room(self, request_id: str, num_tokens: int) -> bool:
+        return self.blocks_for(num_tokens) - self._held.get(request_id, 0) <= self._left
+
+    def allocate(self, request_id: str, num_tokens: int) -> tuple[int, ...]:
+        needed, held = -(-num_tokens // self.block_size), self._held.get(request_id, 0)
+        if needed > held:
+            if needed - held > self._left:
+                raise OutOfBlocks
+            self._left -= needed - held
+            self._held[request_id] = needed
+        return ()
+
+    def free(self, request_id: str) -> None:
+        self._left += self._held.pop(request_id)
+
+
+class _Server:
+    """The scheduler, the clock, and the report that is written on the way."""
+
+    def __init__(
+        self,
+        requests: Iterable[TraceRequest],
+        costs: StepModel,
+        limits: SchedulerLimits,
+        dispatcher: GraphDispatcher,
+        copies: SwapCost | None,
+        on_served: Callable[[Served], None] | None,
+        in_strides: bool,
+    ) -> None:
+        self.costs, self.limits, self.dispatcher, self.copies = costs, limits, dispatcher, copies
+        self.on_served, self.in_strides = on_served, in_strides
+        self.report = ServeReport.of(limits, dispatcher)
+        self.sharing = limits.prefix_caching
+        self.scheduler = scheduler_for(limits, copies.saves_us if copies else None)
+        if self.sharing:
+            self.report.first_hits = self.scheduler.first_hits
+            self.report.resumed_hits = self.scheduler.resumed_hits
+        elif limits.preemption == "recompute":
+            self.scheduler.pool = BlockCounts(limits.num_blocks, limits.block_size)
+        self.now_us = 0.0
+        self.read = 0
+        self.arrivals = self._admissible(requests)
+        self.next = next(self.arrivals, None)
+        self.first_token_us: dict[str, float] = {}
+        # When a request that was preempted got its last token, until it gets the next one.
+        self.paused_us: dict[str, float] = {}
+
+        @cache  # one entry for each batch size
+        def decode(num_reqs: int) -> tuple[BatchDescriptor, tuple[Line, ...]]:
+            """What a step of so many decodes runs as, and its time as lines over KV tokens."""
+            descriptor = dispatcher.dispatch(num_reqs, num_reqs, uniform_token_count=1)
+            mode, shape = padded_step(descriptor, num_reqs)
+            lines = costs.lines(mode, shape.num_tokens, shape.num_reqs, num_reqs)
+            return descriptor, tuple(lines)
+
+        self.decode = decode
+
+    def _admissible(self, requests: Iterable[TraceRequest]) -> Iterator[Request]:
+        """The requests that can be served, each as the scheduler will see it."""
+        report = self.report
+        usable = (self.limits.num_blocks - 1) * self.limits.block_size
+        context = min(self.limits.max_model_len, usable)
+        before_us, number = 0.0, 0
+        for r in requests:
+            if r.arrival_us < before_us:
+                raise ValueError(
+                    f"request {self.read} arrives at {r.arrival_us} us, the one before it at "
+                    f"{before_us} us: sort requests by arrival, from 0 on"
+                )
+            before_us = r.arrival_us
+            self.read += 1
+            room = context - r.prompt_tokens
+            if room < 1:
+                report.refused += 1
+                continue
+            if number == 0:
+                report.first_arrival_us = r.arrival_us
+            report.prompt_tokens += r.prompt_tokens
+            report.truncated += room < r.output_tokens
+            prompt = PromptIds(number, r) if self.sharing else range(r.prompt_tokens)
+            yield Request(str(number), prompt, min(r.output_tokens, room), r.arrival_us)
+            number += 1
+
+    def take_turn(self) -> bool:
+        """One step, or a stride of decode steps; False when everything is done."""
+        scheduler = self.scheduler
+        if not scheduler.has_unfinished:
+            if self.next is None:
+                return False
+            self.now_us = max(self.now_us, self.next.arrival_us)
+        while self.next and self.next.arrival_us <= self.now_us:
+            scheduler.submit(self.next)
+            self.next = next(self.arrivals, None)
+        computed = [state.num_computed for state in scheduler.running]
+        batch = scheduler.step()
+        assert batch is not None
+        if batch.preempted:
+            self._book_preemptions(computed[-len(batch.preempted) :])
+        self._run(batch)
+        return True
+
+    def _book_preemptions(self, computed: list[int]) -> None:
+        """The youngest running requests stand in front of the waiting line again, the oldest of
+        them first; `computed` were their tokens in the cache."""
+        for state, tokens in zip(self.scheduler.waiting, computed, strict=False):
+            swapped = state.num_computed > 0
+            self.report.preemptions += 1
+            if swapped:
+                assert self.copies
+                self.report.swaps += 1
+                self.report.swap_saved_us += self.copies.saves_us(tokens)
+            else:
+                self.report.recomputed_tokens += tokens
+            if state.output:
+                self.paused_us.setdefault(state.request.request_id, self.now_us)
+
+    def _run(self, batch: ScheduledBatch) -> None:
+        """Let the batch run, as often as it stays the same, and the time pass."""
+        scheduler, entries = self.scheduler, batch.entries
+        n, num_tokens, kv_tokens, qk_pairs, decodes = len(entries), 0, 0, 0, 0
+        for entry in entries:
+            query_len = entry.query_len
+            context = entry.start + query_len
+            num_tokens += query_len
+            kv_tokens += context
+            qk_pairs += query_len * context - query_len * (query_len - 1) // 2
+            decodes += not entry.is_prefill
+        copies_us = self._copies_us(batch) if batch.swap_out or batch.swap_in else 0.0
+        uniform = decodes == n
+        if not uniform or batch.preempted or batch.swap_in or not self.in_strides:
+            descriptor = self.dispatcher.dispatch(n, num_tokens, 1 if uniform else None)
+            mode, shape = padded_step(descriptor, n, kv_tokens, qk_pairs)
+            stride = Stride([(self.costs.itl_us(mode, shape) + copies_us, 0.0)], 1)
+        else:
+            descriptor, lines = self.decode(n)
+            at_most = self._longest_stride(batch)
+            stride = Stride([(us + key * kv_tokens, key * n) for us, key in lines], at_most)
+            if self.next and not scheduler.waiting:  # who waits already, waits for an ending
+                stride.cut(self.next.arrival_us - self.now_us)
+            if stride.steps > 1:
+                self._go_on(batch, stride.steps - 1)
+                kv_tokens = kv_tokens * stride.steps + n * (stride.steps * (stride.steps - 1) // 2)
+        self.now_us += stride.total_us
+        if self.paused_us:
+            decodes -= self._book_pauses(batch)
+        ran = Ran(descriptor, num_tokens, uniform)
+        self.report.book_steps(ran, stride, kv_tokens, decodes, scheduler.pool.num_free)
+        self._sample(batch)
+
+    def _copies_us(self, batch: ScheduledBatch) -> float:
+        assert self.copies
+        us = sum(self.copies.copy_us(len(way)) for way in (batch.swap_out, batch.swap_in))
+        blocks = len(batch.swap_out) + len(batch.swap_in)
+        self.report.swapped_bytes += blocks * self.copies.block_bytes
+        self.report.swap_us += us
+        return us
+
+    def _longest_stride(self, batch: ScheduledBatch) -> int:
+        """Steps until a request of this batch of decodes ends, or until blocks run out."""
+        pool, n = self.scheduler.pool, batch.num_reqs
+        high = min([e.state.request.max_new_tokens - len(e.state.output) for e in batch.entries])
+        if (high // pool.block_size + 1) * n <= pool.num_free:
+            return high
+        contexts = batch.context_lens
+
+        def blocks(steps: int) -> int:
+            """Blocks that `steps` steps take beyond the first, which has its own."""
+            return sum(pool.blocks_for(c + steps - 1) - pool.blocks_for(c) for c in contexts)
+
+        low = 1
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if blocks(middle) <= pool.num_free else (low, middle - 1)
+        return low
+
+    def _go_on(self, batch: ScheduledBatch, steps: int) -> None:
+        """Give every request of a batch of decodes the tokens and blocks of `steps` more steps."""
+        allocate = self.scheduler.pool.allocate
+        for entry in batch.entries:
+            state = entry.state
+            state.output += [self._token(state)] * steps
+            state.num_computed += steps
+            allocate(state.request.request_id, state.num_computed + 1)
+
+    def _book_pauses(self, batch: ScheduledBatch) -> int:
+        """How many decodes of this batch had to wait between two tokens; the time that they and
+        the resumed prompts waited."""
+        decodes = 0
+        for entry in batch.entries:
+            if entry.samples and entry.request.request_id in self.paused_us:
+                self.report.itl.add(self.now_us - self.paused_us.pop(entry.request.request_id))
+                decodes += not entry.is_prefill
+        return decodes
+
+    def _sample(self, batch: ScheduledBatch) -> None:
+        """End the step: tokens for all that sample; who has the last of its tokens leaves."""
+        sampling = [entry.state for entry in batch.entries if entry.samples]
+        for state in sampling:
+            if not state.output:
+                self.first_token_us[state.request.request_id] = self.now_us
+        _, ended = self.scheduler.update(batch, [self._token(state) for state in sampling])
+        for state in ended:
+            request = state.request
+            first_us = self.first_token_us.pop(request.request_id)
+            served = Served(int(request.request_id), request.arrival_us, first_us, self.now_us)
+            self.report.book_served(served, request.max_new_tokens)
+            if self.on_served:
+                self.on_served(served)
+
+    def _token(self, state: RequestState) -> int:
+        """What a request writes, again and again. In a prefix cache no other text may have it."""
+        if self.sharing:
+            return (int(state.request.request_id) + 1) * OWN_TOKENS - 1
+        return 0
