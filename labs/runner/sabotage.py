@@ -11,7 +11,6 @@ import random
 import re
 import subprocess
 from argparse import Namespace
-from collections.abc import Mapping
 from pathlib import Path
 
 from rich.console import Console
@@ -23,7 +22,7 @@ from labs.runner.commands import chosen_lab
 from labs.runner.cut.catalogue import Lab
 from labs.runner.cut.cutter import functions
 from labs.runner.cut.source import shown, source
-from labs.runner.demo import completed, merged, show_of
+from labs.runner.demo import Texts, completed, merged, show_of
 from labs.runner.mistakes.mutants import mutants
 
 KEPT = ".before-sabotage"  # the ending of the copy that --undo brings back
@@ -87,7 +86,7 @@ def _mistake_that_shows(lab: Lab, before: str, seed: int | None) -> tuple[str, s
     raise ValueError(f"no mistake of {MOST_TRIES} changed what lab {lab.number} shows: try again")
 
 
-def _shown_by(lab: Lab, texts: Mapping[str, str]) -> str | None:
+def _shown_by(lab: Lab, texts: Texts) -> str | None:
     """What the lab's show prints with these texts in place; None if it fails or does not end."""
     try:
         done = completed(

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -111,6 +111,7 @@ class KVCache:
 Launch = tuple[str, Kernel, tuple[str, ...], dict[str, float]]  # label, kernel, buffers, scalars
 
 
+@cache
 def program(config: ModelConfig, *, fp8_cache: bool) -> tuple[list[Launch], list[Launch]]:
     """Head and layer of this model: the rows above, with the norms, biases and scales it has."""
     head, layer, _ = kernels_of(config, "fused9")
@@ -159,7 +160,6 @@ class Model:
         self.lm_head = self.embed if tied else self._put(weights, "lm_head", vocab, hidden)
         layers = weights.layers if weights else [None] * config.num_layers
         self.layers = [self._put_layer(layer) for layer in layers]
-        self.program = program(config, fp8_cache=bool(cache.scales))
 
     def body(self, inputs: StepInputs) -> Buffer:
         """Hidden states after the final norm, (T, H). The caller frees them."""
@@ -169,15 +169,16 @@ class Model:
             "qkv": c.q_size + 2 * c.kv_size, "q": c.q_size, "attended": c.q_size,
             "gate_up_out": 2 * c.intermediate_size, "activated": c.intermediate_size,
         }  # fmt: skip
+        head, repeated = program(c, fp8_cache=bool(self.cache.scales))
         norms = [*(layer.input_norm for layer in self.layers), self.final_norm]
         with self.device.scratch() as scratch:
             values = {n: scratch.empty(tokens, w, dtype=self.dtype) for n, w in widths.items()}
             values |= vars(inputs)
             values |= {"embed": self.embed, "cos": self.cos, "sin": self.sin}
-            self._run(self.program[0], values | {"input_norm": norms[0]})
+            self._run(head, values | {"input_norm": norms[0]})
             for i, layer in enumerate(self.layers):
                 values |= weights_of(layer) | self.cache.layer(i) | {"next_norm": norms[i + 1]}
-                self._run(self.program[1], values)
+                self._run(repeated, values)
             return scratch.keep(values["normed"])
 
     def _run(self, rows: Sequence[Launch], values: Mapping[str, Buffer]) -> None:
