@@ -36,7 +36,7 @@ book: .venv/.test  ## Build the site into out/book; ARGS="--serve" shows it on l
 
 ifdef TORCH
 test: $(VENV)/.test
-	$(PYTEST) $(wildcard tests/cuda tests/bench tests/bench) $(ARGS)
+	$(PYTEST) $(wildcard tests/cuda tests/bench) $(ARGS)
 else
 test: .venv/.test  ## Lint, types and the whole suite; TORCH=2.11: the tests of the CUDA wing on that torch
 	$(BIN)/ruff check .

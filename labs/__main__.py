@@ -3,7 +3,7 @@
 import sys
 
 from labs.runner import command
-from mini_engine.cli import ending
+from mini_engine.cli.ending import guarded
 
 
 def main() -> int:
@@ -23,4 +23,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(ending.program("labs", main))
+    sys.exit(guarded("labs", main))

@@ -177,15 +177,16 @@ def write_whole(path: Path, content: str | bytes) -> None:
     data = content.encode("utf-8") if isinstance(content, str) else content
     target = Path(os.path.realpath(path))  # a link stays a link
     target.parent.mkdir(parents=True, exist_ok=True)
-    if target.exists() and not target.is_file():
-        target.write_bytes(data)
-        return
-    beside = target.with_name(f"{target.name[:60]}.{os.getpid()}.part")
+    beside = target
+    if target.is_file() or not target.exists():
+        beside = target.with_name(f"{target.name[:60]}.{os.getpid()}.part")
     try:
         beside.write_bytes(data)
-        os.replace(beside, target)
+        if beside is not target:
+            os.replace(beside, target)
     except BaseException as error:
-        beside.unlink(missing_ok=True)
+        if beside is not target:
+            beside.unlink(missing_ok=True)
         if isinstance(error, OSError):
             raise type(error)(error.errno, error.strerror, str(path)) from None
         raise
@@ -207,11 +208,15 @@ def check_out(path: Path, endings: Sequence[str] = ()) -> Path:
 def check_folder(path: Path) -> Path:
     """The path, if it is a folder that files can be written into, or if one can be made there.
     Raises ValueError, and makes nothing."""
+    from tempfile import TemporaryFile
+
     near = path
     while not near.exists() and near != near.parent:
         near = near.parent
     if not near.is_dir():
         raise ValueError(f"{path}: {near} is a file, expected a folder")
-    if not os.access(near, os.W_OK):
-        raise ValueError(f"{path}: cannot be written to: permission denied")
-    return path
+    try:
+        with TemporaryFile(dir=near):
+            return path
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be written to ({error.strerror})") from None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from mini_engine.cli import ending
+from mini_engine.cli.ending import CheckFailed, guarded
 
 
 def main() -> int:
@@ -31,11 +31,11 @@ def main() -> int:
                 save(fresh(path), path)
         except CellExecutionError as error:
             print(error, file=sys.stderr)  # the cell, and what Python said about it
-            raise ending.CheckFailed(f"{path.name}: a cell failed: {error.ename}") from None
+            raise CheckFailed(f"{path.name}: a cell failed: {error.ename}") from None
         console.print(f"{path.relative_to(FOLDER.parent)}: outputs are fresh")
     console.print("\nmake notebooks opens them.")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(ending.program("notebooks", main))
+    sys.exit(guarded("notebooks", main))

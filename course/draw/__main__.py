@@ -2,7 +2,7 @@
 
 import sys
 
-from mini_engine.cli import ending
+from mini_engine.cli.ending import guarded
 
 
 def main() -> int:
@@ -16,4 +16,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(ending.program("course.draw", main))
+    sys.exit(guarded("course.draw", main))

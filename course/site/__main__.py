@@ -8,7 +8,7 @@ import http.server
 import sys
 from pathlib import Path
 
-from mini_engine.cli import ending
+from mini_engine.cli.ending import guarded
 from mini_engine.files import check_folder
 
 ROOT = Path(__file__).parent.parent.parent
@@ -45,4 +45,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(ending.program("course.site", main))
+    sys.exit(guarded("course.site", main))

@@ -19,7 +19,7 @@ from mini_engine.cuda.kernels import activation, norm, rope
 from mini_engine.cuda.kernels.paged import Heads
 from mini_engine.model.config import ModelConfig, named_shape
 from mini_engine.step.hardware import DeviceSpec
-from mini_engine.step.oplists import OpCost
+from mini_engine.step.oplists import StepShape, step_parts
 
 BLOCK_SIZE, EPS, TYPE = 16, 1e-6, torch.bfloat16
 
@@ -45,8 +45,7 @@ def _norm(config: ModelConfig, tokens: int) -> Case:
 
         return {YOURS: in_triton, "PyTorch, 2 ops": in_pytorch}
 
-    size = norm.bytes_moved(tokens, width, TYPE.itemsize, add=True)
-    return _case("add_rms_norm", tokens, size, calls)
+    return _case("add_rms_norm", config, tokens, calls)
 
 
 def _silu(config: ModelConfig, tokens: int) -> Case:
@@ -62,7 +61,7 @@ def _silu(config: ModelConfig, tokens: int) -> Case:
 
         return {YOURS: in_triton, "PyTorch, 2 ops": lambda: (functional.silu(gate) * up,)}
 
-    return _case("silu_mul", tokens, activation.bytes_moved(tokens, width, TYPE.itemsize), calls)
+    return _case("silu_mul", config, tokens, calls)
 
 
 def _rope(config: ModelConfig, tokens: int) -> Case:
@@ -98,13 +97,15 @@ def _rope(config: ModelConfig, tokens: int) -> Case:
 
         return {YOURS: in_triton, "PyTorch, op by op": in_pytorch}
 
-    size = rope.bytes_moved(tokens, heads, TYPE.itemsize, qk_norm=True)
-    return _case("rope_kv_write", tokens, size, calls)
+    return _case("qk_norm_rope_kv_write", config, tokens, calls)
 
 
-def _case(name: str, tokens: int, size: int, calls: object) -> Case:
+def _case(name: str, config: ModelConfig, tokens: int, calls: object) -> Case:
+    """`name`: of the op list "fused9", which knows its bytes."""
+    parts = step_parts(config, StepShape(tokens, 1, tokens, tokens), "fused9")
+    (op, *_) = [op for op in parts.layer if op.name == name]
     plural = "s" if tokens > 1 else ""
-    return Case(f"{name}, {tokens:,} token{plural}", (OpCost(name, size, 0),), calls)
+    return Case(f"{name}, {tokens:,} token{plural}", (op,), calls)
 
 
 def _random(device: torch.device, *shape: int) -> Tensor:

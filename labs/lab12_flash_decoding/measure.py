@@ -14,12 +14,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from labs.lab12_flash_decoding.naive import decode_attention_naive
 from labs.measuring.kernel_timing import YOURS, Calls, Case, main
-from mini_engine.cuda.kernels import attention, attention_naive
+from mini_engine.cuda.kernels import attention
 from mini_engine.cuda.kernels.paged import Heads
 from mini_engine.model.config import ModelConfig, named_shape
 from mini_engine.step.hardware import DeviceSpec
-from mini_engine.step.oplists import OpCost
+from mini_engine.step.oplists import OpCost, StepShape, step_parts
 
 BLOCK_SIZE, TYPE = 16, torch.bfloat16
 POINTS = ((1, 4096), (1, 512), (16, 4096))  # requests, tokens of context each
@@ -56,7 +57,7 @@ def decode_case(config: ModelConfig, reqs: int, context: int, num_programs: int)
             return (out,)
 
         def naive() -> tuple[Tensor, ...]:
-            attention_naive.decode_attention_naive(out, *inputs)
+            decode_attention_naive(out, *inputs)
             return (out,)
 
         def in_pytorch() -> tuple[Tensor, ...]:
@@ -65,7 +66,8 @@ def decode_case(config: ModelConfig, reqs: int, context: int, num_programs: int)
 
         return {YOURS: with_splits, "naive": naive, "PyTorch, unpaged": in_pytorch}
 
-    moved = attention.bytes_moved(reqs, reqs * context, heads, TYPE.itemsize)
+    parts = step_parts(config, StepShape.decode(reqs, context), "fused9")
+    (moved,) = [op.bytes for op in parts.layer if op.name == "attention"]
     moved += attention.bytes_of_partials(reqs, heads, splits)
     ops = (OpCost("decode_attention", moved, 0, kind="attention"),)
     return Case(f"{reqs} × {context:,} tokens, {splits} splits", ops, calls)

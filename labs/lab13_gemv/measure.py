@@ -2,7 +2,8 @@
 
 In:  the learner's kernels, where the engine's would stand. Out: see
 labs/measuring/kernel_timing.py; then what a compiler tells without a GPU: registers, spills, and
-what is loaded above the wait. Shapes: Qwen3-0.6B in bf16, one token.
+what is loaded above the wait. Shapes: Qwen3-0.6B in bf16, one token. (The engine itself multiplies
+bf16 on tensor cores: mini_engine/cuda/kernels/gemv_dot.py, the same kernels with another product.)
 
 The times are without dependent launch. With it, calls of one chain in a row run into each other
 and look faster than any decode step is: the bench's `graph-5` and `graph-5-pdl` tell what it saves.
@@ -19,11 +20,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from labs.measuring.kernel_timing import YOURS, Calls, Case, main
-from mini_engine.cuda.kernels import linear
+from mini_engine.cuda.kernels import gemv
 from mini_engine.cuda.kernels.interpreter import INTERPRETED
+from mini_engine.cuda.kernels.launch import sm_count
 from mini_engine.model.config import ModelConfig, named_shape
 from mini_engine.step.hardware import DeviceSpec
-from mini_engine.step.oplists import OpCost
+from mini_engine.step.oplists import OpCost, StepShape, step_parts
 from tests.support import kernel_shapes
 
 EPS, TYPE = 1e-6, torch.bfloat16
@@ -34,21 +36,25 @@ PAST_L1 = r"\bLD(G|GSTS)\.\S*(STRONG\.GPU|BYPASS)"  # .cg: what the step wrote
 def cases(config: ModelConfig) -> list[Case]:
     """norm + QKV first: that is the one to predict."""
     hidden, inner = config.hidden_size, config.intermediate_size
+    parts = step_parts(config, StepShape.decode(1, 1), "fused5")
+    ops = {op.name: op for op in parts.layer}
+    qkv = config.q_size + 2 * config.kv_size
     return [
-        _norm_linear("norm + QKV", config.q_size + 2 * config.kv_size, hidden),
-        _linear_add("O + residual", hidden, config.q_size),
-        _gate_up("norm + gate/up + SiLU·mul", inner, hidden),
-        _linear_add("down + residual", hidden, inner),
+        _norm_linear("norm + QKV", ops["norm_qkv_proj"], qkv, hidden),
+        _linear_add("O + residual", ops["o_proj_add"], hidden, config.q_size),
+        _gate_up("norm + gate/up + SiLU·mul", ops["norm_gate_up_silu_mul"], inner, hidden),
+        _linear_add("down + residual", ops["down_proj_add"], hidden, inner),
     ]
 
 
-def _norm_linear(name: str, rows: int, width: int) -> Case:
+def _norm_linear(name: str, op: OpCost, rows: int, width: int) -> Case:
     def calls(device: torch.device) -> Calls:
         x, norm_weight, weight = _tensors(device, width, rows)
         out = torch.empty(1, rows, device=device, dtype=TYPE)
+        plan = gemv.gemv_plan(rows, width, sm_count=sm_count(device))
 
         def in_triton() -> tuple[Tensor, ...]:
-            linear.norm_linear(out, x, norm_weight, weight, EPS)
+            gemv.launch_linear(out, x, norm_weight, weight, None, EPS, False, False, plan)
             return (out,)
 
         def in_pytorch() -> tuple[Tensor, ...]:
@@ -56,16 +62,17 @@ def _norm_linear(name: str, rows: int, width: int) -> Case:
 
         return {YOURS: in_triton, "PyTorch, 2 ops": in_pytorch}
 
-    return _case(name, linear.bytes_moved(1, rows, width, rows, TYPE.itemsize, norm=True), calls)
+    return Case(name, (op,), calls)
 
 
-def _linear_add(name: str, rows: int, width: int) -> Case:
+def _linear_add(name: str, op: OpCost, rows: int, width: int) -> Case:
     def calls(device: torch.device) -> Calls:
         x, _, weight = _tensors(device, width, rows)
         residual = torch.zeros(1, rows, device=device, dtype=TYPE)
+        plan = gemv.gemv_plan(rows, width, sm_count=sm_count(device))
 
         def in_triton() -> tuple[Tensor, ...]:
-            linear.linear_add(residual, x, weight)
+            gemv.launch_linear(residual, x, None, weight, None, EPS, True, False, plan)
             return (residual,)
 
         def in_pytorch() -> tuple[Tensor, ...]:
@@ -73,16 +80,17 @@ def _linear_add(name: str, rows: int, width: int) -> Case:
 
         return {YOURS: in_triton, "PyTorch, 2 ops": in_pytorch}
 
-    return _case(name, linear.bytes_moved(1, rows, width, rows, TYPE.itemsize, add=True), calls)
+    return Case(name, (op,), calls)
 
 
-def _gate_up(name: str, inner: int, width: int) -> Case:
+def _gate_up(name: str, op: OpCost, inner: int, width: int) -> Case:
     def calls(device: torch.device) -> Calls:
         x, norm_weight, weight = _tensors(device, width, 2 * inner)
         out = torch.empty(1, inner, device=device, dtype=TYPE)
+        plan = gemv.gemv_plan(inner, width, pairs=True, sm_count=sm_count(device))
 
         def in_triton() -> tuple[Tensor, ...]:
-            linear.norm_gate_up_silu_mul(out, x, norm_weight, weight, EPS)
+            gemv.launch_gate_up(out, x, norm_weight, weight, EPS, False, plan)
             return (out,)
 
         def in_pytorch() -> tuple[Tensor, ...]:
@@ -92,12 +100,7 @@ def _gate_up(name: str, inner: int, width: int) -> Case:
 
         return {YOURS: in_triton, "PyTorch, 4 ops": in_pytorch}
 
-    size = linear.bytes_moved(1, 2 * inner, width, inner, TYPE.itemsize, norm=True)
-    return _case(name, size, calls)
-
-
-def _case(name: str, size: int, calls: object) -> Case:
-    return Case(name, (OpCost(name, size, 0, kind="product"),), calls)
+    return Case(name, (op,), calls)
 
 
 def _tensors(device: torch.device, width: int, rows: int) -> list[Tensor]:
@@ -120,7 +123,7 @@ def show_machine_code(console: Console) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for head in heads:
         table.add_column(head, justify="right" if head else "left", no_wrap=True)
-    found = {c.name: c for c in kernel_shapes.cases(named_shape("qwen3-0.6b"))}
+    found = {c.name: c for c in kernel_shapes.products(named_shape("qwen3-0.6b"), dot=False)}
     complaints = []
     for name in ("norm_qkv", "o_add", "norm_gate_up", "down_add"):
         try:

@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 
 from labs.runner import Done
 from mini_engine.cli.ending import guarded
-from mini_engine.cli.screen import Screen
-from mini_engine.cli.words import Parser
+from mini_engine.cli.terminal import Parser, Screen
 
 HELP = """\
 The labs of Launch Bound: files of the engine with holes in them, which you fill until every test
@@ -53,7 +52,6 @@ EVERY_TEST = ("--all", {"action": "store_true", "help": "show every failing test
 WHOSE = "mine, reference, or wrong/NAME for a known wrong answer (default: mine)"
 IMPL = ("--impl", {"default": "mine", "metavar": "WHOSE", "help": WHOSE})
 HARD = ("--hard", {"action": "store_true", "help": "leave out the words of the TODOs"})
-SEEN_HINTS = ("--all", {"action": "store_true", "help": "show the hints seen so far"})
 YES = ("--yes", {"action": "store_true", "help": "also while the lab is red"})
 QUESTION = ("--question", {"type": int, "metavar": "K", "help": "answer this question alone"})
 SAY = ("--say", {"metavar": "ANSWER", "help": "a number in its unit, or the number of a choice"})
@@ -71,7 +69,7 @@ COMMANDS = (
     Command("check", "run the tests of a lab on your file",
             (JSON, LAB, IMPL, EVERY_TEST), "commands:run_check"),
     Command("hint", "show one more hint",
-            (JSON, LAB, HOLE, SEEN_HINTS), "commands:run_hint"),
+            (JSON, LAB, HOLE), "commands:run_hint"),
     Command("watch", "check again whenever you save, until Ctrl-C",
             (LAB,), "commands:run_watch"),
     Command("show", "show on your own code what the lab is about",

@@ -18,7 +18,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from labs.runner import Done, command, workspace
-from labs.runner.checks.checking import Report, check_files, check_implementation, still_open
+from labs.runner.checks.checking import Report, check_files, check_texts, still_open
 from labs.runner.cut.catalogue import Hole, Lab, all_labs, lab_number
 from labs.runner.cut.cutter import definition_of
 from labs.runner.cut.migrate import Migrated, migrate
@@ -133,8 +133,9 @@ def run_check(args: Namespace, console: Console) -> Done:
         if args.impl == "mine":
             report = check_mine(lab, progress)
         else:
-            report = check_implementation(lab, args.impl)
-            report.diagnosis = diagnose(lab, lab.texts(args.impl), report)
+            texts = lab.texts(args.impl)
+            report = check_texts(lab, texts)
+            report.diagnosis = diagnose(lab, texts, report)
     show_report(report, console, whose=args.impl, every=args.all, progress=progress)
     if report.passed and args.impl == "mine" and (line := score_line(lab)):
         console.print(line)
@@ -160,9 +161,10 @@ def run_watch(args: Namespace, console: Console) -> Done:
     lab = chosen_lab(args, progress)
     refuse_missing_packages(lab)
     workspace.refuse_unready(lab, progress)
-    before: list[tuple[int, int] | None] = []
+    before: list[int] = []
     while True:
-        stamps = [_stamp(path) for path in workspace.my_files(lab).values()]
+        files = workspace.my_files(lab).values()
+        stamps = [path.stat().st_mtime_ns if path.exists() else 0 for path in files]
         if stamps != before:
             before = stamps
             try:
@@ -172,14 +174,6 @@ def run_watch(args: Namespace, console: Console) -> Done:
             except (ValueError, OSError) as error:
                 console.print(f"[dim]watching: {error}[/]")
         time.sleep(0.3)
-
-
-def _stamp(path: Path) -> tuple[int, int] | None:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_ino
 
 
 # ---------------------------------------------------------------- help on the way
@@ -192,7 +186,7 @@ def run_hint(args: Namespace, console: Console) -> Done:
     hole = _hole(args, lab) or _first_open(lab, progress)
     hints = progress.of(lab).hints
     seen, passed = hints.get(str(hole.number), 0), workspace.solved(lab, progress)
-    if not args.all and not passed:
+    if not passed:
         seen = hints[str(hole.number)] = min(seen + 1, len(hole.hints))
         workspace.save_progress(progress)
     console.print(f"[bold]lab {lab.number}, {hole.name}[/]: {escape(hole.task)}")

@@ -25,10 +25,11 @@ from labs.runner import Done, command, workspace
 from labs.runner.commands import chosen_lab, refuse_missing_packages
 from labs.runner.cut.catalogue import ROOT, Lab, all_labs, lab_number
 from labs.runner.cut.cutter import changed, splice
-from labs.runner.cut.source import source, syntax_error
+from labs.runner.cut.source import source
 from labs.runner.cut.substitute import substitute
 from labs.runner.doctor import nvidia_gpu
 
+Texts = Mapping[str, str]
 _KERNELS = "mini_engine.cuda.kernels."
 # Files whose kernels run when a layer is nine of them, and not when it is five.
 OF_NINE = {_KERNELS + name for name in ("norm", "activation", "rope", "attention")}
@@ -47,9 +48,11 @@ def run_demo(args: Namespace, console: Console) -> Done:
     words, progress = args.words or ["demo"], workspace.load_progress()
     solved = []
     for lab in [lab for lab in all_labs() if lab.of_the_engine]:
-        reason = why_left_out(lab, progress)
-        if reason:
-            console.print(f"Left out: {reason}")
+        if workspace.stale(lab, progress):
+            console.print(f"Left out: {workspace.ask_for_update(lab)}")
+        elif workspace.started(lab) and workspace.red(lab, progress):
+            check = command("check", lab.number)
+            console.print(f"Left out: lab {lab.number}, whose last check failed ({check})")
         elif workspace.solved(lab, progress):
             solved.append(lab)
     texts = merged(solved)
@@ -60,7 +63,7 @@ def run_demo(args: Namespace, console: Console) -> Done:
             console.print(f"  {module}")
     else:
         console.print("No lab about the engine is solved yet, so this is its own code.")
-    environment: Mapping[str, str] = {}
+    environment: Texts = {}
     if uses_kernels(words) and texts.keys() & KERNELS:  # options of the learner's own come later
         defaults = ["--kernels", "9"] if texts.keys() & OF_NINE else []
         if not nvidia_gpu():
@@ -69,19 +72,6 @@ def run_demo(args: Namespace, console: Console) -> Done:
         words = [words[0], *defaults, *words[1:]]
     console.print()
     return Done(code=run("mini_engine", words, texts, environment))
-
-
-def why_left_out(lab: Lab, progress: workspace.Progress) -> str:
-    """Why a lab that was begun takes no part in the demo; "" if it takes part or was not begun."""
-    if workspace.stale(lab, progress):
-        return workspace.ask_for_update(lab)
-    if workspace.started(lab) and workspace.red(lab, progress):
-        check = command("check", lab.number)
-        return f"lab {lab.number}, whose last check failed ({check})"
-    if workspace.solved(lab, progress):
-        broken = [line for path in workspace.my_files(lab).values() if (line := syntax_error(path))]
-        return f"lab {lab.number}, {broken[0]}" if broken else ""
-    return ""
 
 
 def uses_kernels(words: Sequence[str]) -> bool:
@@ -129,7 +119,7 @@ def show_of(lab: Lab) -> str:
     return f"labs.{lab.name}.show"
 
 
-def merged(labs: Sequence[Lab], instead: Mapping[str, str] | None = None) -> dict[str, str]:
+def merged(labs: Sequence[Lab], instead: Texts | None = None) -> dict[str, str]:
     """Module -> the engine's text with what the learner wrote in these labs.
 
     `instead` (file -> text) is taken in the place of the learner's own.
@@ -145,22 +135,13 @@ def merged(labs: Sequence[Lab], instead: Mapping[str, str] | None = None) -> dic
     return texts
 
 
-def run(
-    module: str,
-    words: Sequence[str],
-    texts: Mapping[str, str],
-    environment: Mapping[str, str] | None = None,
-) -> int:
+def run(module: str, words: Sequence[str], texts: Texts, environment: Texts | None = None) -> int:
     """`python -m MODULE WORDS` with these texts in the place of modules. Returns its exit code."""
     return completed(module, words, texts, environment or {}).returncode
 
 
 def completed(
-    module: str,
-    words: Sequence[str],
-    texts: Mapping[str, str],
-    environment: Mapping[str, str],
-    **how: Any,
+    module: str, words: Sequence[str], texts: Texts, environment: Texts, **how: Any
 ) -> subprocess.CompletedProcess[str]:
     """The same as a finished process; `how` is what `subprocess.run` takes."""
     with tempfile.TemporaryDirectory(prefix="labs-") as folder:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import platform
-import shutil
 import subprocess
 from argparse import Namespace
 from typing import Any
@@ -50,31 +49,20 @@ def examine() -> dict[str, Any]:
 
 def nvidia_gpu() -> dict[str, str]:
     """Name, driver and memory of the first NVIDIA GPU by nvidia-smi; empty without one."""
-    tool = shutil.which("nvidia-smi")
-    if tool is None:
-        return {}
     fields = ("name", "driver_version", "memory.total", "compute_cap")
-    command = [tool, f"--query-gpu={','.join(fields)}", "--format=csv,noheader"]
+    command = ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
     except (OSError, subprocess.SubprocessError):
         return {}
-    first = done.stdout.strip().splitlines()[:1]
-    return (
-        dict(zip(fields, (w.strip() for w in first[0].split(",")), strict=False)) if first else {}
-    )
+    values = done.stdout.partition("\n")[0].split(",")
+    return {field: value.strip() for field, value in zip(fields, values, strict=False)}
 
 
 def _sentences(versions: dict[str, str], gpu: dict[str, str]) -> list[str]:
     said = []
-    for name in ("numpy", "pytest"):
-        if not versions[name]:
-            said.append(f"{name} is missing: run `make labs`, which installs it into .venv.")
     if not versions["torch"]:
-        said.append(
-            f"Labs 11 to 16, 20 and 21 need torch: {INSTALL}. "
-            "Labs 1 to 10, 18 and 19 run without it."
-        )
+        said.append(f"Labs 11 to 16, 20 and 21 need torch: {INSTALL}.")
     elif not versions["triton"]:
         said.append(
             "Triton is missing (it has wheels for Linux only): labs 11 to 13, 16 and 21 cannot "
@@ -85,7 +73,7 @@ def _sentences(versions: dict[str, str], gpu: dict[str, str]) -> list[str]:
             f"{gpu['name']} (driver {gpu['driver_version']}): GPU labs measure for real. Their "
             "tests of correctness still run in the interpreter and the emulator."
         )
-        if float(gpu.get("compute_cap", "0") or 0) < 8.0:
+        if float(gpu["compute_cap"]) < 8.0:
             said.append("It is older than Ampere (compute capability 8.0): no bfloat16, no lab 13.")
     else:
         said += [
@@ -94,6 +82,4 @@ def _sentences(versions: dict[str, str], gpu: dict[str, str]) -> list[str]:
             "  lab 14 captures into the CPU emulator of CUDA graphs: same API, same faults;",
             "  labs 15 to 17 read captured runs, and say so if there is none yet.",
         ]
-    if not versions["vllm"]:
-        said.append("vllm is not installed: lab 17 uses a captured run.")
     return said

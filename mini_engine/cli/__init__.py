@@ -11,7 +11,9 @@ help, and it has three functions:
     show(result, console)        prints the same for people
 
 `console` writes to standard error in `run` (progress, notes) and to standard output in `show`, so
-that `--json` output can be piped on.
+that `--json` output can be piped on. A name in the result ends with its unit: `_us` for a time,
+`_bytes` for memory; what ends in none is a count, a share or a ratio. What only `run` needs is
+imported in it, so that `--help` is there at once.
 """
 
 from __future__ import annotations
@@ -25,10 +27,11 @@ from typing import TYPE_CHECKING
 from mini_engine.cli.ending import CheckFailed, guarded
 
 if TYPE_CHECKING:
-    from mini_engine.cli.words import Parser
+    from mini_engine.cli.terminal import Parser
 
 __all__ = ["COMMANDS", "CheckFailed", "build_parser", "load", "main"]
 
+VERSION = "0.1.0"  # as in pyproject.toml
 COMMANDS = {
     "demo": "the main job: same text in every mode, where the time goes, pictures and a trace",
     "generate": "write text with a checkpoint, eagerly or with graphs: the same tokens either way",
@@ -61,28 +64,23 @@ NEXT = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Returns the exit code: 0, 1 if a check failed, 2 on bad input."""
-    words = [as_utf8(word) for word in (sys.argv[1:] if argv is None else argv)]
+    words = list(sys.argv[1:] if argv is None else argv)
     name = " ".join(["mini_engine", *([command] if (command := wanted(words)) else [])])
     return guarded(name, lambda: _run(words), as_json="--json" in words)
 
 
 def _run(words: list[str]) -> int:
-    if words[:1] == ["--version"]:
-        print(version())
-        return 0
     from argparse import Namespace
+
+    from mini_engine.cli.terminal import Screen
 
     args = build_parser(words).parse_args(words, Namespace(typed=words))
     command = load(args.command)
-    from mini_engine.cli.screen import Screen
-
     result = command.run(args, Screen(stderr=True, quiet=args.json, highlight=False))
     if args.json:
         import json
 
-        from mini_engine.cli.json_schema import document
-
-        print(json.dumps(document(args.command, result), indent=2))
+        print(json.dumps({"command": args.command, **result}, indent=2))
     else:
         command.show(result, Screen(highlight=False, soft_wrap=False))
     return 0
@@ -92,14 +90,14 @@ def build_parser(words: Sequence[str]) -> Parser:
     """The parser. Only the command that is asked for is imported, to start fast."""
     from argparse import RawDescriptionHelpFormatter
 
-    from mini_engine.cli.words import Parser
+    from mini_engine.cli.terminal import Parser
 
     parser = Parser(
         prog="python -m mini_engine",
         description="Predict, run and look at LLM decode: eager, piecewise and as one CUDA graph.",
         epilog="Each command has --help and --json. Start with: python -m mini_engine demo",
     )
-    parser.add_argument("--version", action="store_true", help="print the version, and no more")
+    parser.add_argument("--version", action="version", version=f"launch-bound {VERSION}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     asked = wanted(words)
     for name, teaches in COMMANDS.items():
@@ -117,23 +115,6 @@ def build_parser(words: Sequence[str]) -> Parser:
 def wanted(words: Sequence[str]) -> str | None:
     """The command that the words ask for."""
     return next((word for word in words if word in COMMANDS), None)
-
-
-def as_utf8(word: str) -> str:
-    """A word of the command line, read as UTF-8 where the locale is of another mind (PEP 383)."""
-    return word.encode("utf-8", "surrogateescape").decode("utf-8", "surrogateescape")
-
-
-def version() -> str:
-    """The version of the checkout, or of the package where there is no checkout."""
-    import tomllib
-    from importlib import metadata
-    from pathlib import Path
-
-    project = Path(__file__).parents[2] / "pyproject.toml"
-    if project.exists():
-        return f"launch-bound {tomllib.loads(project.read_text('utf-8'))['project']['version']}"
-    return f"launch-bound {metadata.version('launch-bound')}"
 
 
 def load(name: str) -> ModuleType:

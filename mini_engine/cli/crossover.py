@@ -9,13 +9,10 @@ all their launches. Below it a graph, which is launched once, saves what the GPU
 above it only the wider gaps between single launches, and what the engine does between two steps.
 No step can beat the floor, the time to read weights and KV.
 
-The example says, in words: vLLM on the usual server issues a kernel in 40 µs, so that the 257
-kernels of a step with 1,024 tokens of context take eager 10.8 ms for 1 request and 11.0 ms for 8,
-and the H200 is busy for a tenth of it. One graph takes 1.4 ms for 1 request, 7.5 times as fast,
-and is still 1.8 times as fast for 256. The GPU would catch up with the CPU at 274 requests. How
-fast the host is decides that: issued on a desktop of 2025 (--host desktop-2025), the same kernels
-have the crossover at 107. Try also --engine transformers (1,591 kernels a step), a slower card
-(--spec l4), --style fused5, or the file that calibrate --host has written.
+How fast the host is decides where the crossover lies: on a desktop of 2025 (--host desktop-2025)
+the same kernels are issued sooner, and the GPU catches up at a smaller batch. Try also --engine
+transformers, which launches many more kernels a step, a slower card (--spec l4), --style fused5,
+or the file that calibrate --host has written.
 
 With weights in few bits (--quant int4, --kv-dtype fp8) the GPU is done sooner, so eager steps are
 launch-bound up to a larger batch, and a graph is worth more.
@@ -31,22 +28,12 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.table import Table
+from mini_engine.cli import options
 
-from mini_engine import plots
-from mini_engine.cli import capture_sizes, options
-from mini_engine.dispatch.ladder import CaptureLadder
-from mini_engine.model.config import ModelConfig
-from mini_engine.step.curves import ItlCurve, ItlPoint, itl_curve
-from mini_engine.step.formats import stored_as
-from mini_engine.step.hardware import DeviceSpec
-from mini_engine.step.payoff import crossover_batch
-from mini_engine.step.room import largest_batch
-from mini_engine.step.step_cost import around
-from mini_engine.step.stored import Stored
+if TYPE_CHECKING:
+    from rich.console import Console
 
 TOKENS = 8192  # of a step: no size above it is captured
 
@@ -59,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     tokens = "of every request (default: 1024)"
     add("--context", type=number, default=1024, metavar="TOKENS", help=tokens)
     most = "the table ends here, or with the last that fits (default: 256)"
-    add("--max-batch", type=number, default=256, metavar="N", help=most)
+    add("--max-batch", type=options.step_tokens, default=256, metavar="N", help=most)
     sizes = "capture sizes, in any order (default: vLLM 0.33's for --max-num-seqs 256)"
     add("--ladder", type=options.whole_numbers, metavar="1,2,4", help=sizes)
     options.add_stored(parser)
@@ -68,72 +55,100 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
+    from mini_engine import plots
+    from mini_engine.dispatch.default_ladder import default_capture_sizes
+    from mini_engine.dispatch.ladder import CaptureLadder
+    from mini_engine.step.capacity import largest_batch
+    from mini_engine.step.curves import itl_curve
+    from mini_engine.step.payoff import crossover_batch
+    from mini_engine.step.step_cost import around
+    from mini_engine.step.storage import stored_as
+
     shape, spec = options.shape_and_spec(args)
     stored = stored_as(shape, args.quant, args.kv_dtype)
+    style = args.style or spec.ops
     # of a server with vLLM's defaults
-    sizes = capture_sizes.ladder_of(args.ladder, max(256, args.max_batch), TOKENS)
+    sizes = default_capture_sizes(max(256, args.max_batch), TOKENS, capture_sizes=args.ladder)
+    left_out = options.left_out(args.ladder, sizes)
+    if not sizes:
+        raise ValueError(options.not_captured(left_out, TOKENS))
     held = [size for size in sizes if args.ladder or size <= 256]  # as whole graphs, by default
     room = largest_batch(shape, spec, stored, held, args.context)
+    most = min(args.max_batch, room)
     with console.status("computing"):
         curve = itl_curve(
             shape, spec, CaptureLadder(sizes),
-            style=args.style or spec.ops, context=args.context,
-            max_batch=min(args.max_batch, room), stored=stored,
+            style=style, context=args.context, max_batch=most, stored=stored,
         )  # fmt: skip
         plots.itl_curve(curve, args.out)
+    last = curve.points[-1].batch
+    powers = {1 << i for i in range(last.bit_length())}
+    # where the crossover would be if issuing a kernel took as much less and more as eager steps
+    # were missed by
+    hosts = (replace(spec, cpu_op_us=us) for us in spec.interval(spec.cpu_op_us, "NONE"))
+    quick, slow = (crossover_batch(shape, on, style, args.context, stored) for on in hosts)
+    modes = (("NONE", "eager"), ("PIECEWISE", "piecewise"), ("FULL", "full"))
     return {
         "shape": shape.name,
         **options.told(spec),
-        "style": args.style or spec.ops,
+        "style": style,
         "context": args.context,
         "quant": stored.quant,
         "kv_dtype": stored.kv_dtype,
         "engine_us": sum(around(spec, 1)),
         "predicted": True,
         "capture_sizes": sizes,
-        "left_out_sizes": capture_sizes.left_out(args.ladder, sizes, None),
+        "left_out_sizes": left_out,
         "max_batch": room,
         "fits": args.max_batch <= room,
         "crossover_batch": curve.crossover,
         "crossover_fits": curve.crossover <= room,
-        "crossover_interval": _crossover_interval(shape, spec, curve, stored),
+        "crossover_interval": (quick, slow),
         "batch_1": {
-            mode: options.interval(spec, getattr(curve.points[0], field).itl_us, mode)
-            for mode, field in (("NONE", "eager"), ("PIECEWISE", "piecewise"), ("FULL", "full"))
+            mode: options.interval(spec, getattr(curve.points[0], name).itl_us, mode)
+            for mode, name in modes
         },
         "finding": curve.finding(),
-        "rows": [_row(curve.point(batch)) for batch in _shown(curve)],
+        "rows": [
+            {
+                "batch": point.batch,
+                "rung": point.rung,
+                **{f"{name}_us": getattr(point, name).itl_us for _, name in modes},
+                "speedup": point.speedup,
+                "floor_us": point.floor_us,
+                **{f"{name}_utilisation": getattr(point, name).utilisation for _, name in modes},
+            }
+            for point in map(curve.point, sorted(powers | {last, min(curve.crossover, last)}))
+        ],
         "picture": str(args.out),
     }
 
 
 def show(result: dict[str, Any], console: Console) -> None:
+    from mini_engine.cli.terminal import table
+
     console.print(
         f"[bold]{result['shape']}[/bold] on {options.on(result)}, op list {result['style']}, "
         f"weights {result['quant']}, cache {result['kv_dtype']}, {result['context']:,} tokens of "
         "context each: predicted\n"
     )
-    table = Table()
-    for head in (
-        "batch", "rung", "eager\nITL ms", "piecewise\nITL ms", "full\nITL ms", "full\nfaster",
-        "floor\nms", "busy\neager", "busy\nfull",
-    ):  # fmt: skip
-        table.add_column(head, justify="right")
-    for row in result["rows"]:
-        crossed = row["batch"] == result["crossover_batch"]
-        table.add_row(
+    heads = ("batch", "rung", "eager\nITL ms", "piecewise\nITL ms", "full\nITL ms",
+             "full\nfaster", "floor\nms", "busy\neager", "busy\nfull")  # fmt: skip
+    rows = [
+        (
             f"{row['batch']:,}",
             "eager" if row["rung"] is None else f"{row['rung']:,}",
-            f"{row['eager_ms']:.3f}",
-            f"{row['piecewise_ms']:.3f}",
-            f"{row['full_ms']:.3f}",
+            *(f"{row[name] / 1e3:.3f}" for name in ("eager_us", "piecewise_us", "full_us")),
             f"× {row['speedup']:.2f}",
-            f"{row['floor_ms']:.3f}",
+            f"{row['floor_us'] / 1e3:.3f}",
             f"{row['eager_utilisation']:.0%}",
             f"{row['full_utilisation']:.0%}",
-            style="bold" if crossed else None,
         )
-    console.print(table)
+        for row in result["rows"]
+    ]
+    batches = [row["batch"] for row in result["rows"]]
+    crossed = [i for i, batch in enumerate(batches) if batch == result["crossover_batch"]]
+    console.print(table(heads, rows, bold=crossed))
     console.print("busy: the share of the step in which the GPU runs a kernel\n")
     if not result["fits"]:
         console.print(
@@ -141,51 +156,15 @@ def show(result: dict[str, Any], console: Console) -> None:
             f"each they do not fit the {result['spec']} (see capacity)."
         )
     if left_out := result["left_out_sizes"]:
-        console.print(capture_sizes.told(left_out, TOKENS))
+        console.print(options.not_captured(left_out, TOKENS))
     console.print(f"{result['finding']}.")
     low, high = result["crossover_interval"]
-    crossed = f"at batch {result['crossover_batch']:,} ({low:,} to {high:,})"
+    at = f"at batch {result['crossover_batch']:,} ({low:,} to {high:,})"
     if result["crossover_fits"]:
-        console.print(f"The crossover is {crossed}.")
+        console.print(f"The crossover is {at}.")
     else:
-        console.print(f"The crossover would be {crossed}: so many requests do not fit.")
-    told = ((mode, options.ms(itl)) for mode, itl in result["batch_1"].items())
-    console.print(f"Batch 1: {', '.join(f'{mode} {ms}' for mode, ms in told)}.")
+        console.print(f"The crossover would be {at}: so many requests do not fit.")
+    told = ", ".join(f"{mode} {options.ms(itl)}" for mode, itl in result["batch_1"].items())
+    console.print(f"Batch 1: {told}.")
     console.print(options.WITHIN)
     console.print(f"Picture: {result['picture']}")
-
-
-# ---------------------------------------------------------------- parts
-
-
-def _crossover_interval(
-    shape: ModelConfig, spec: DeviceSpec, curve: ItlCurve, stored: Stored
-) -> tuple[int, int]:
-    """With issuing a kernel as much quicker and slower as eager steps were missed by."""
-    quick, slow = (
-        crossover_batch(shape, replace(spec, cpu_op_us=us), curve.style, curve.context, stored)
-        for us in spec.interval(spec.cpu_op_us, "NONE")
-    )
-    return quick, slow
-
-
-def _shown(curve: ItlCurve) -> list[int]:
-    """The batches of the table: powers of two, the crossover, the last one."""
-    last = curve.points[-1].batch
-    powers = [1 << i for i in range(last.bit_length())]
-    return sorted({*powers, last, min(curve.crossover, last)})
-
-
-def _row(point: ItlPoint) -> dict[str, Any]:
-    return {
-        "batch": point.batch,
-        "rung": point.rung,
-        "eager_ms": point.eager.itl_us / 1e3,
-        "piecewise_ms": point.piecewise.itl_us / 1e3,
-        "full_ms": point.full.itl_us / 1e3,
-        "speedup": point.speedup,
-        "floor_ms": point.floor_us / 1e3,
-        "eager_utilisation": point.eager.utilisation,
-        "piecewise_utilisation": point.piecewise.utilisation,
-        "full_utilisation": point.full.utilisation,
-    }

@@ -18,30 +18,27 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.padding import Padding
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.text import Text
+from mini_engine.cli import CheckFailed, options, prompts
 
-from mini_engine import plots
-from mini_engine.cli import CheckFailed, demo_table, options, prompts
-from mini_engine.dispatch.default_ladder import default_capture_sizes
-from mini_engine.dispatch.ladder import CaptureLadder
-from mini_engine.engine.generation import SHIPPED
-from mini_engine.model.config import ModelConfig
-from mini_engine.sim.generate import Generation, generate, open_checkpoint
-from mini_engine.sim.predict import HF_EAGER, LIMITS, Prediction, Service, predict
-from mini_engine.sim.trace import write_trace
-from mini_engine.step.curves import itl_curve
-from mini_engine.step.hardware import DeviceSpec, load_spec
-from mini_engine.step.room import check_batch
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from mini_engine.model.config import ModelConfig
+    from mini_engine.sim.generate import Generation
+    from mini_engine.sim.predict import Prediction
+    from mini_engine.step.hardware import DeviceSpec
 
 DRAWN = {"NONE": "eager", "PIECEWISE": "piecewise", "FULL": "one graph"}
-STEPS = tuple(DRAWN)
 SIMULATED = "fused9"  # the op list of the decoder in numpy
 CONTEXT = 512
+OURS = "launch-bound"  # the row of this engine: five kernels a layer, in one graph
+HOW = {"eager": "eager", "piecewise": "pieces", "full": "one graph"}
+LABELS = {"HF eager": "transformers", OURS: "this engine¹"}
+HEADS = ("<", "<\nas", "ker-\nnels", "laun-\nches", "CPU\nms", "GPU\nms", "ITL\nms", "80%\nwithin",
+         "GPU\nbusy", "cap-\nture s", "pays\nafter")  # fmt: skip
 NEXT = {
     "crossover": "up to which batch does a graph pay?",
     "ladder --batch 33": "why does my batch of 33 run at 40?",
@@ -52,7 +49,7 @@ NEXT = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     prompts.add_arguments(parser)
-    parser.add_argument("--model", type=Path, default=SHIPPED, help="checkpoint that writes")
+    parser.add_argument("--model", type=Path, help="checkpoint that writes")
     tokens = "to write for each prompt (default: 48)"
     parser.add_argument(
         "--max-new-tokens", type=options.positive, default=48, metavar="N", help=tokens
@@ -67,18 +64,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from mini_engine.engine.generation import SHIPPED
+    from mini_engine.sim.generate import generate, open_checkpoint
+    from mini_engine.sim.predict import HF_EAGER, Service, predict
+    from mini_engine.step.capacity import check_batch
+    from mini_engine.step.hardware import load_spec
+
     texts = prompts.read(args)
-    checkpoint = open_checkpoint(args.model)
+    checkpoint = open_checkpoint(args.model or SHIPPED)
     shape, spec = options.shape_and_spec(args)
     check_batch(shape, spec, args.batch, CONTEXT)
     host = args.host or spec.host
-    transformers, own = (
-        load_spec(args.spec, host, name) for name in ("transformers", demo_table.OURS)
-    )
+    transformers, own = (load_spec(args.spec, host, name) for name in ("transformers", OURS))
     service = Service()
     columns = (TextColumn("{task.description:<34}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("", total=len(options.MODES) + len(STEPS) + 2)
+        task = progress.add_task("", total=len(options.MODES) + len(DRAWN) + 2)
 
         def next_step(what: str) -> None:
             progress.update(task, advance=1, description=what)
@@ -90,17 +93,14 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
             written.append(generate(checkpoint, spec, texts, mode, max_new_tokens=tokens))
         check_agreement(texts, written)
         predictions: list[Prediction] = []
-        for mode in (HF_EAGER, *STEPS):
+        for mode in (HF_EAGER, *DRAWN):
             next_step(f"predicting {shape.name}, {mode}")
             on = transformers if mode == HF_EAGER else spec
             step = predict(shape, on, mode, batch=args.batch, context=CONTEXT, service=service)
             predictions.append(step)
         eager = predictions[1]
-        rows = [
-            demo_table.row_of(p, eager, transformers if p.mode == HF_EAGER else spec)
-            for p in predictions
-        ]
-        rows.append(demo_table.own_row(shape, own, args.batch, CONTEXT))
+        rows = [row_of(p, eager, transformers if p.mode == HF_EAGER else spec) for p in predictions]
+        rows.append(own_row(shape, own, args.batch, CONTEXT))
         next_step("drawing")
         files = draw(args.out, shape, spec, args.batch, predictions)
     first = written[0]
@@ -119,7 +119,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         "service": str(service),
         "ops": spec.ops,
         "predictions": rows,
-        "measured": demo_table.nearest(shape, spec, args.batch),
+        "measured": nearest(shape, spec, args.batch),
         "files": files,
     }
 
@@ -128,6 +128,14 @@ def draw(
     out: Path, shape: ModelConfig, spec: DeviceSpec, batch: int, predictions: Sequence[Prediction]
 ) -> dict[str, str]:
     """Write the pictures and the trace into `out`. Returns what each file shows, by path."""
+    from mini_engine import plots
+    from mini_engine.dispatch.default_ladder import default_capture_sizes
+    from mini_engine.dispatch.ladder import CaptureLadder
+    from mini_engine.sim.predict import HF_EAGER, LIMITS
+    from mini_engine.sim.trace import write_trace
+    from mini_engine.step.capacity import check_batch
+    from mini_engine.step.curves import itl_curve
+
     out.mkdir(parents=True, exist_ok=True)
     steps = {p.mode: p.timeline for p in predictions}
     plots.timeline(
@@ -157,16 +165,99 @@ def check_agreement(texts: Sequence[str], written: Sequence[Generation]) -> None
         for i, prompt in enumerate(texts):
             ours, theirs = reference.completions[i].tokens, other.completions[i].tokens
             if ours != theirs:
-                same = [a == b for a, b in zip(ours, theirs, strict=False)]
-                at = [*same, False].index(False)
+                at = next(k for k in range(len(ours) + 1) if ours[:k] != theirs[:k]) - 1
                 raise CheckFailed(
                     f"{reference.mode} and {other.mode} disagree on prompt {i + 1} ({prompt!r}) "
                     f"from token {at + 1} on: a graph read or wrote the wrong memory"
                 )
 
 
+# ---------------------------------------------------------------- rows
+
+
+def own_row(shape: ModelConfig, spec: DeviceSpec, batch: int, context: int) -> dict[str, Any]:
+    """This engine's step: its own list of kernels, in one graph."""
+    from mini_engine.step.oplists import StepShape, step_ops
+    from mini_engine.step.step_cost import step_time
+
+    ops = step_ops(shape, StepShape.decode(batch, context), spec.ops)
+    step = step_time(ops, spec, "full", batch)
+    low, high = spec.interval(step.itl_us, "FULL")
+    return {
+        "mode": OURS,
+        "launched": "full",
+        "kernels": step.kernels,
+        "launches": step.launches,
+        "cpu_us": step.cpu_us,
+        "gpu_us": step.gpu_busy_us,
+        "itl_us": step.itl_us,
+        "low_us": low,
+        "high_us": high,
+        "gpu_utilisation": step.utilisation,
+        "graphs": 0,
+        "pays_after_replays": None,
+    }
+
+
+def row_of(p: Prediction, eager: Prediction, spec: DeviceSpec) -> dict[str, Any]:
+    """A step that the simulated device ran."""
+    from mini_engine.dispatch.modes import CUDAGraphMode
+    from mini_engine.sim.predict import HF_EAGER
+    from mini_engine.step.step_cost import LAUNCHED_AS
+
+    after = p.break_even(eager)
+    mode = "NONE" if p.mode == HF_EAGER else p.mode
+    low, high = spec.interval(p.itl_us, mode)
+    return {
+        "mode": p.mode,
+        "launched": LAUNCHED_AS[CUDAGraphMode[mode]],
+        "kernels": p.kernels,
+        "launches": p.launches,
+        "cpu_us": p.cpu_us,
+        "gpu_us": p.gpu_us,
+        "itl_us": p.itl_us,
+        "low_us": low,
+        "high_us": high,
+        "itl_p50_us": p.itl_p50_us,
+        "itl_p99_us": p.itl_p99_us,
+        "gpu_utilisation": p.utilisation,
+        "graphs": p.graphs,
+        "capture_us": p.capture_us,
+        "graph_bytes": p.graph_bytes,
+        "pays_after_replays": int(after) if p.graphs and after < float("inf") else None,
+    }
+
+
+def nearest(shape: ModelConfig, spec: DeviceSpec, batch: int) -> dict[str, Any] | None:
+    """The measured pair, eager and one graph, that is most like this step; None where none is."""
+    from mini_engine.validate.validate import nearest_pair
+
+    found = nearest_pair(shape, spec, batch)
+    if found is None:
+        return None
+    slow, fast = found.slow.point, found.fast.point
+    return {
+        "eager": slow.cls,
+        "graph": fast.cls,
+        "shape": slow.model,
+        "spec": slow.card,
+        "batch": slow.batch,
+        "eager_us": slow.itl_ms * 1e3,
+        "graph_us": fast.itl_ms * 1e3,
+        "times_as_fast": found.measured,
+        "predicted_times_as_fast": found.predicted,
+        "source": slow.source,
+    }
+
+
+# ---------------------------------------------------------------- for people
+
+
 def show(result: dict[str, Any], console: Console) -> None:
-    def say(text: str | Text = "") -> None:
+    from rich.padding import Padding
+    from rich.text import Text
+
+    def say(text: str = "") -> None:
         console.print(text, soft_wrap=True)
 
     say(f"\n[bold]1. {result['checkpoint']} writes[/bold] (greedy, in numpy, on a simulated GPU)\n")
@@ -182,10 +273,10 @@ def show(result: dict[str, Any], console: Console) -> None:
         f"[bold]2. {result['shape']} on one {result['spec']}, predicted[/bold]: a decode step of "
         f"batch {result['batch']}, {result['context']} tokens"
     )
-    console.print(demo_table.as_table(result["predictions"], result["engine"]))
-    say(demo_table.finding(result["predictions"]))
+    console.print(as_table(result["predictions"], result["engine"]))
+    say(finding(result["predictions"]))
     if result["measured"]:
-        say(demo_table.beside(result["measured"]))
+        say(beside(result["measured"]))
     say(f"   Host: {result['host']}, whose CPU makes the eager times. 80% within: of what others")
     say("   measured, and the fit had not seen, 80% lay so near. Capture: vLLM's ladder;")
     say("   it pays for itself after that many steps.")
@@ -198,3 +289,48 @@ def show(result: dict[str, Any], console: Console) -> None:
     say("\n[bold]Next[/bold]: .venv/bin/python -m mini_engine ...")
     for command, why in NEXT.items():
         say(f"   {command:<18} {why}")
+
+
+def as_table(rows: Sequence[dict[str, Any]], engine: str) -> Table:
+    """Fits 80 columns."""
+    from rich.box import SIMPLE
+
+    from mini_engine.cli.terminal import table
+
+    def cells(row: dict[str, Any]) -> Sequence[object]:
+        after = row["pays_after_replays"]
+        return (
+            LABELS.get(row["mode"], engine),
+            HOW[row["launched"]],
+            f"{row['kernels']:,}",
+            f"{row['launches']:,}",
+            *(f"{row[name] / 1e3:.1f}" for name in ("cpu_us", "gpu_us", "itl_us")),
+            f"{row['low_us'] / 1e3:.1f}–{row['high_us'] / 1e3:.1f}",
+            f"{row['gpu_utilisation']:.0%}",
+            f"{row['capture_us'] / 1e6:.1f}" if row["graphs"] else "–",
+            f"{after:,}" if after else "–",
+        )
+
+    return table(HEADS, map(cells, rows), box=SIMPLE, padding=0)
+
+
+def finding(rows: Sequence[dict[str, Any]]) -> str:
+    """What one graph changes, in a line."""
+    by_mode = {row["mode"]: row for row in rows}
+    eager, full = by_mode["NONE"], by_mode["FULL"]
+    return (
+        f"   One graph: {full['launches']} launches for {eager['launches']}, the same "
+        f"{full['gpu_us'] / 1e3:.1f} ms of kernels, {eager['itl_us'] / full['itl_us']:.1f} "
+        "times as fast."
+    )
+
+
+def beside(pair: dict[str, Any]) -> str:
+    """The measured pair, its source in a line of its own."""
+    graph = pair["graph"].partition(" ")[2]  # of the same engine
+    return (
+        f"   Measured nearby: {pair['eager']} {pair['eager_us'] / 1e3:.2f} ms, {graph} "
+        f"{pair['graph_us'] / 1e3:.2f} ms, {pair['times_as_fast']:.1f} times as fast\n"
+        f"   (predicted {pair['predicted_times_as_fast']:.1f}): {pair['shape']} on one "
+        f"{pair['spec']}, batch {pair['batch']},\n   {pair['source']}"
+    )

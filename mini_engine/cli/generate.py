@@ -31,20 +31,21 @@ programs fewer and larger. Ask for few tokens, and for --mode NONE, which spares
 from __future__ import annotations
 
 import argparse
-from dataclasses import fields
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.text import Text
+from mini_engine.cli import options, prompts
 
-from mini_engine.cli import generating, options, prompts
-from mini_engine.engine.generation import SHIPPED
-from mini_engine.engine.sampling import SamplingParams
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from mini_engine.engine.sampling import SamplingParams
+    from mini_engine.model.tokenizer import Tokenizer
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     prompts.add_arguments(parser)
-    parser.add_argument("--model", default=str(SHIPPED), help="checkpoint folder, or a hub id")
+    parser.add_argument("--model", help="checkpoint folder, or a hub id")
     parser.add_argument("--backend", default="sim", choices=("sim", "cuda"), help="(default: sim)")
     options.add_mode(parser, help="how steps are launched (default: FULL_AND_PIECEWISE)")
     words = "to write for each prompt (default: 48)"
@@ -73,16 +74,33 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
     """The fields of `SamplingParams`; `sampling_of` reads them."""
     group = parser.add_argument_group("drawing tokens")
     add = group.add_argument
-    add("--temperature", type=float, metavar="T", help="0.8, say; 0 takes the likeliest (default)")
-    add("--top-k", type=options.whole, metavar="K", help="only the K likeliest (default: 0, all)")
-    add("--top-p", type=float, metavar="P", help="only the likeliest that hold P (default: 1, all)")
-    add("--min-p", type=float, metavar="P", help="only those P times as likely as the likeliest")
+    add(
+        "--temperature",
+        type=options.between(0, 1e6),
+        metavar="T",
+        help="0.8, say; 0 takes the likeliest (default)",
+    )
+    add("--top-k", type=options.counted, metavar="K", help="only the K likeliest (default: 0, all)")
+    add(
+        "--top-p",
+        type=options.share,
+        metavar="P",
+        help="only the likeliest that hold P (default: 1, all)",
+    )
+    add(
+        "--min-p",
+        type=options.share,
+        metavar="P",
+        help="only those P times as likely as the likeliest",
+    )
     add("--seed", type=options.whole, metavar="N", help="of the first prompt (default: 0)")
 
 
 def sampling_of(args: argparse.Namespace) -> SamplingParams:
     """Raises ValueError for a number out of range, and for one without --temperature."""
-    names = [field.name for field in fields(SamplingParams)]
+    from mini_engine.engine.sampling import SamplingParams
+
+    names = ("temperature", "top_k", "top_p", "min_p", "seed")
     given = {name: value for name in names if (value := getattr(args, name)) is not None}
     if given and "temperature" not in given:
         option = "--" + next(iter(given)).replace("_", "-")
@@ -119,34 +137,185 @@ def add_path(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
+    check(args)
+    from mini_engine.engine.generation import SHIPPED
+
+    args.model = args.model or str(SHIPPED)
     texts = prompts.read(args)
     stream = len(texts) == 1 and not args.json
-    in_torch = args.backend == "cuda"
-    if args.quant and not in_torch:
-        raise ValueError(
-            f"--quant {args.quant} on --backend {args.backend}: the simulated GPU computes in "
-            "float32; use --backend cuda"
-        )
-    if in_torch:
-        check_no_card(args)
-    write = generating.in_torch if in_torch else generating.on_sim
-    result = write(args, texts, sampling_of(args), stream, console)
+    write = in_torch if args.backend == "cuda" else on_sim
+    result = write(args, texts, stream, console)
     formats = {"quant": args.quant, "kv_dtype": args.kv_dtype}
     return {"backend": args.backend, "streamed": stream, **formats, **result}
 
 
-def check_no_card(args: argparse.Namespace) -> None:
-    """Raises ValueError for a card, a host or an engine, which --backend cuda has no use for."""
-    for name, usual in (("spec", options.CARD), ("engine", None), ("host", None)):
-        given = getattr(args, name)
-        if given is not None and given.lower() != usual:
-            raise ValueError(
-                f"--{name} is of the simulated GPU, and --backend cuda runs on this machine's: "
-                "leave it out"
-            )
+def check(args: argparse.Namespace) -> None:
+    """Raises ValueError for an option that the backend asked for has no use for."""
+    sim = args.backend == "sim"
+    own = "--backend cuda runs on this machine's own card and host: leave it out"
+    for refused, why in (
+        (sim and args.kernels == 0, "--plain is for the real engine: add --backend cuda"),
+        (sim and args.kernels, "--kernels is for the real engine: add --backend cuda"),
+        (sim and args.steps_per_replay > 1, "--steps-per-replay needs --backend cuda"),
+        (sim and args.quant, f"--quant {args.quant} needs --backend cuda"),
+        (not sim and args.spec.lower() != options.CARD, f"--spec {args.spec}: {own}"),
+        (not sim and args.engine, f"--engine {args.engine}: {own}"),
+        (not sim and args.host, f"--host {args.host}: {own}"),
+    ):
+        if refused:
+            raise ValueError(why)
+
+
+class Printer:
+    """Prints a prompt with its first token, and then each token as it comes."""
+
+    def __init__(self, prompt: str, tokenizer: Tokenizer) -> None:
+        self._before, self._stream = prompt, tokenizer.stream()
+
+    def on_token(self, _index: int, token: int) -> None:
+        print(self._before + self._stream.push(token), end="", flush=True)
+        self._before = ""
+
+    def finish(self) -> None:
+        print(self._stream.finish(), flush=True)
+
+
+class Notes:
+    """Prints each note, and keeps it for the result."""
+
+    def __init__(self, console: Console) -> None:
+        self._console, self.lines = console, list[str]()
+
+    def tell(self, note: str) -> None:
+        self.lines.append(note)
+        self._console.print(note, soft_wrap=True, markup=False)
+
+
+class Watch:
+    """Shows how far a large model is: on a terminal in one line that changes, elsewhere in a line
+    for each thing that begins.
+
+    `until_tokens`: the tokens themselves are printed as they come, so nothing is shown of them.
+    """
+
+    def __init__(self, console: Console, *, until_tokens: bool) -> None:
+        self._console, self._until_tokens, self._last = console, until_tokens, ""
+        self._status = console.status("") if console.is_terminal else None
+
+    def __enter__(self) -> Watch:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._status:
+            self._status.stop()
+
+    def see(self, what: str, done: int, total: int) -> None:
+        """`done` of `total` are done of this."""
+        if what.endswith("tokens") and done and self._until_tokens:
+            self.__exit__()
+        elif self._status:
+            self._status.update(f"{what}: {done} of {total}")
+            self._status.start()
+        elif what != self._last:
+            self._console.print(f"{what}: {total}", soft_wrap=True, markup=False)
+        self._last = what
+
+
+def on_sim(
+    args: argparse.Namespace, texts: Sequence[str], stream: bool, console: Console
+) -> dict[str, Any]:
+    """With `--backend sim`."""
+    from mini_engine.sim.generate import generate, open_checkpoint
+    from mini_engine.step.hardware import load_spec
+
+    checkpoint = open_checkpoint(args.model)
+    printer, notes = Printer(texts[0], checkpoint.tokenizer), Notes(console)
+    spec = load_spec(args.spec, args.host, args.engine)
+    with Watch(console, until_tokens=stream) as watch:
+        done = generate(
+            checkpoint,
+            spec,
+            texts,
+            args.mode,
+            max_new_tokens=args.max_new_tokens,
+            capture_sizes=args.capture_sizes,
+            kv_dtype=args.kv_dtype,
+            sampling=sampling_of(args),
+            on_token=printer.on_token if stream else None,
+            tell=notes.tell,
+            progress=watch.see,
+        )
+    if stream:
+        printer.finish()
+    return {
+        "model": checkpoint.config.name,
+        "mode": done.mode,
+        **options.told(spec),
+        "prompts": rows(texts, done),
+        "launches": done.counters.launches,
+        "notes": notes.lines,
+        "kernels": done.counters.kernels,
+        "simulated_us": done.simulated_us,
+    }
+
+
+def in_torch(
+    args: argparse.Namespace, texts: Sequence[str], stream: bool, console: Console
+) -> dict[str, Any]:
+    """With `--backend cuda`."""
+    try:
+        from mini_engine.cuda.generate import generate, open_tokenizer
+    except ImportError as error:
+        raise ValueError(
+            f"--backend cuda needs PyTorch ({error}): pip install 'torch>=2.11,<2.14'"
+        ) from None
+    printer, notes = Printer(texts[0], open_tokenizer(args.model)), Notes(console)
+    done = generate(
+        args.model,
+        texts,
+        args.mode,
+        max_new_tokens=args.max_new_tokens,
+        capture_sizes=args.capture_sizes,
+        quant=args.quant,
+        kernels=5 if args.kernels is None else args.kernels,
+        steps_per_replay=args.steps_per_replay,
+        kv_dtype=args.kv_dtype,
+        sampling=sampling_of(args),
+        on_token=printer.on_token if stream else None,
+        tell=notes.tell,
+    )
+    if stream:
+        printer.finish()
+    return {
+        "model": done.model,
+        "mode": done.mode,
+        "device": done.device,
+        "kernels_per_layer": done.kernels_per_layer,
+        "pdl": done.pdl,
+        "steps_per_replay": done.steps_per_replay,
+        "prompts": rows(texts, done),
+        "notes": notes.lines,
+        "graphs": done.report.graphs,
+        "capture_us": done.report.time_us,
+    }
+
+
+def rows(prompts: Sequence[str], done: Any) -> list[dict[str, Any]]:
+    """Each prompt with what was written, by either wing's `Generation`."""
+    return [
+        {
+            "prompt": prompt,
+            "text": text,
+            "tokens": list(completion.tokens),
+            "finish_reason": completion.finish_reason,
+        }
+        for prompt, text, completion in zip(prompts, done.texts, done.completions, strict=True)
+    ]
 
 
 def show(result: dict[str, Any], console: Console) -> None:
+    from rich.text import Text
+
     if not result["streamed"]:
         for row in result["prompts"]:
             console.print(Text.assemble((row["prompt"], "bold"), row["text"]), "")
@@ -159,7 +328,7 @@ def show(result: dict[str, Any], console: Console) -> None:
     if result["backend"] == "sim":
         what += (
             f", {result['launches']:,} launches for {result['kernels']:,} kernels, "
-            f"{result['simulated_ms']:.1f} ms, simulated, on {options.on(result)}"
+            f"{result['simulated_us'] / 1e3:.1f} ms, simulated, on {options.on(result)}"
         )
     else:
         layers = f"{result['kernels_per_layer']} kernels a layer" + ", PDL" * result["pdl"]

@@ -26,31 +26,29 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.table import Table
+from mini_engine.cli import options
 
-from mini_engine import plots
-from mini_engine.cli import capture_sizes, options
-from mini_engine.dispatch.default_ladder import PERFORMANCE_MODES, default_capture_sizes
-from mini_engine.dispatch.dispatcher import GraphDispatcher
-from mini_engine.dispatch.ladder import CaptureLadder, LadderPoint
-from mini_engine.dispatch.modes import CUDAGraphMode
-from mini_engine.files import read_object
-from mini_engine.serving.ladder_cost import LadderCosts
-from mini_engine.step.stored import as_it_is
+if TYPE_CHECKING:
+    from rich.console import Console
 
-MIB = 1 << 20
+    from mini_engine.dispatch.dispatcher import GraphDispatcher
+
 SHOWN = (1, 2, 4, 8, 12, 16, 24, 32, 48)  # rungs of the best ladders that the table lists
+KEY = "steps_by_rows"  # of a histogram's file
+MOST_STEPS = 10**12  # and rows, of one entry of it
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from mini_engine.dispatch.default_ladder import PERFORMANCE_MODES
+
     add, number = parser.add_argument, options.positive
     seqs = "requests that may run side by side (default: 256)"
-    add("--max-num-seqs", type=number, default=256, metavar="N", help=seqs)
+    add("--max-num-seqs", type=options.step_tokens, default=256, metavar="N", help=seqs)
     tokens = "of a step (default: 8192)"
-    add("--max-num-batched-tokens", type=number, default=8192, metavar="N", help=tokens)
+    step = options.step_tokens
+    add("--max-num-batched-tokens", type=step, default=8192, metavar="N", help=tokens)
     words = "speculative tokens a request"
     add("--spec-tokens", type=options.counted, default=0, metavar="N", help=words)
     options.add_mode(parser)
@@ -69,6 +67,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
+    from mini_engine import plots
+    from mini_engine.dispatch.default_ladder import default_capture_sizes
+    from mini_engine.dispatch.dispatcher import GraphDispatcher
+    from mini_engine.dispatch.ladder import CaptureLadder, LadderPoint
+    from mini_engine.serving.ladder_cost import LadderCosts
+    from mini_engine.step.storage import as_it_is
+
     shape, spec = options.shape_and_spec(args)
     histogram = read_histogram(args.histogram) if args.histogram else None
     options.check_not_onto(args.out, args.histogram)
@@ -78,10 +83,9 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         raise ValueError(
             "--histogram counts rows and --spec-tokens makes rungs of whole requests: give one"
         )
-    if histogram is not None and args.mode == CUDAGraphMode.NONE.name:
+    if histogram is not None and args.mode == "NONE":
         raise ValueError("--mode NONE captures nothing: leave out --histogram, or give a mode")
-    query_len = 1 + max(0, args.spec_tokens)
-    capture_sizes.check_limits(args.max_num_seqs, args.max_num_batched_tokens, query_len)
+    query_len = 1 + args.spec_tokens
     sizes = default_capture_sizes(
         args.max_num_seqs,
         args.max_num_batched_tokens,
@@ -100,7 +104,9 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         "max_num_batched_tokens": args.max_num_batched_tokens,
         "num_speculative_tokens": args.spec_tokens,
         "capture_sizes": sizes,
-        "left_out_sizes": capture_sizes.left_out(args.capture_sizes, sizes, args.mode),
+        "left_out_sizes": options.left_out(args.capture_sizes, sizes)
+        if args.mode != "NONE"
+        else [],
         "shape": shape.name,
         **options.told(spec),
         "layers": shape.num_layers,
@@ -109,8 +115,8 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         "piecewise_graphs": held.piecewise_graphs,
         "full_graphs": held.full_graphs,
         "graphs": held.graphs,
-        "capture_ms": held.capture_us / 1e3,
-        "memory_mib": held.memory_bytes / MIB,
+        "capture_us": held.capture_us,
+        "memory_bytes": held.memory_bytes,
         "fits": held.memory_bytes + as_it_is(shape).held + spec.reserved_bytes <= spec.vram_bytes,
     }
     if args.batch:
@@ -124,82 +130,29 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         rows = args.batch * query_len if args.batch else None
         mark = rows if rows and rows <= ladder.top else None
         plots.waste_by_batch(ladder, args.out, caption=f"Ladder of vLLM 0.33: {told}", mark=mark)
-    else:
-        with console.status("looking for the best ladders"):
-            own = costs.point(ladder, histogram)
-            points = costs.curve(histogram, args.rungs or len(ladder), ladder.top)
-        name = "the ladder given" if args.capture_sizes else "vLLM's ladder"
-        caption = (
-            f"{plots.PREDICTED}: {told}; {sum(histogram.values()):,} steps of the histogram given"
-        )
-        plots.ladder_curve(points, args.out, caption=caption, reference=(name, own))
-        result["histogram"] = {
-            "steps": sum(histogram.values()),
-            "this_ladder": _point(own),
-            "curve": [_point(point) for point in points],
+        return result | {"picture": str(args.out)}
+    with console.status("looking for the best ladders"):
+        own = costs.point(ladder, histogram)
+        points = costs.curve(histogram, args.rungs or len(ladder), ladder.top)
+    steps = sum(histogram.values())
+    caption = f"{plots.PREDICTED}: {told}; {steps:,} steps of the histogram given"
+    name = "the ladder given" if args.capture_sizes else "vLLM's ladder"
+    plots.ladder_curve(points, args.out, caption=caption, reference=(name, own))
+
+    def as_json(point: LadderPoint) -> dict[str, Any]:
+        return {
+            "rungs": len(point.ladder),
+            "capture_sizes": list(point.ladder),
+            "wasted_fraction": point.waste.wasted_fraction,
+            "padded_rows": point.waste.padded_rows,
+            "eager_steps": point.waste.eager_steps,
+            "capture_us": point.capture_us,
+            "memory_bytes": point.memory_bytes,
         }
-    return result | {"picture": str(args.out)}
 
-
-def show(result: dict[str, Any], console: Console) -> None:
-    sizes = result["capture_sizes"]
-    console.print(
-        f"[bold]vLLM 0.33[/bold], {result['mode']}, max_num_seqs {result['max_num_seqs']:,}, "
-        f"max_num_batched_tokens {result['max_num_batched_tokens']:,}: "
-        f"[bold]{len(sizes)} capture sizes[/bold]"
-    )
-    console.print(f"   {in_runs(sizes)}\n" if sizes else "   no graphs: every step is eager\n")
-    if left_out := result["left_out_sizes"]:
-        told = capture_sizes.told(left_out, result["max_num_batched_tokens"])
-        console.print(f"[bold]{told}[/bold]\n")
-    pieces = result["layers"] + 1
-    console.print(f"{result['shape']}, {result['layers']} layers, on {options.on(result)}:")
-    if result["piecewise_rungs"]:
-        rungs, graphs = result["piecewise_rungs"], result["piecewise_graphs"]
-        console.print(f"   PIECEWISE  {rungs} sizes × {pieces} pieces = {graphs:,} graphs")
-    if result["full_graphs"]:
-        console.print(f"   FULL       {result['full_graphs']} graphs")
-    console.print(
-        f"   together   {result['graphs']:,} graphs: {result['capture_ms'] / 1e3:.2f} s to capture "
-        f"and {result['memory_mib']:,.0f} MiB, predicted\n"
-    )
-    if not result["fits"]:
-        console.print(f"[bold]With the weights they do not fit the {result['spec']}.[/bold]\n")
-    if batch := result.get("batch"):
-        console.print(f"[bold]{batch['explanation']}[/bold]")
-        console.print(f"   when all decode: {batch['decode']}")
-        console.print(f"   with a prompt among them: {batch['mixed']}\n")
-    if histogram := result.get("histogram"):
-        _show_histogram(histogram, console)
-    if "picture" in result:
-        console.print(f"Picture: {result['picture']}")
-
-
-def _show_histogram(histogram: dict[str, Any], console: Console) -> None:
-    own, curve = histogram["this_ladder"], histogram["curve"]
-    as_good = next((p for p in curve if p["wasted_fraction"] <= own["wasted_fraction"]), None)
-    table = Table(title=f"{histogram['steps']:,} steps", title_justify="left")
-    for head in ("rungs", "padding", "padded rows", "eager steps", "capture ms", "graphs MiB"):
-        table.add_column(head, justify="right")
-    ladders = [p for p in curve if p["rungs"] in SHOWN or p in (as_good, curve[-1])]
-    for name, point in [("best of", p) for p in ladders] + [("this", own)]:
-        table.add_row(
-            f"{name} {point['rungs']}",
-            f"{point['wasted_fraction']:.1%}",
-            f"{point['padded_rows']:,}",
-            f"{point['eager_steps']:,}",
-            f"{point['capture_ms']:,.0f}",
-            f"{point['memory_mib']:,.0f}",
-            style="bold" if point in (own, as_good) else None,
-        )
-    console.print(table)
-    best = as_good or curve[-1]
-    console.print(f"Best {best['rungs']} rungs: {in_runs(best['capture_sizes'])}")
-    if as_good:
-        console.print(f"They pad no more than the {own['rungs']} rungs of this ladder.")
-
-
-# ---------------------------------------------------------------- parts
+    curve = [as_json(point) for point in points]
+    found = {"steps": steps, "this_ladder": as_json(own), "curve": curve}
+    return result | {"histogram": found, "picture": str(args.out)}
 
 
 def explain_batch(dispatcher: GraphDispatcher, batch: int) -> dict[str, str]:
@@ -212,6 +165,9 @@ def explain_batch(dispatcher: GraphDispatcher, batch: int) -> dict[str, str]:
             f"batch {batch} > max_num_seqs {dispatcher.max_num_seqs}: no step has so many "
             "requests; raise --max-num-seqs"
         )
+    from mini_engine.dispatch.ladder import CaptureLadder
+    from mini_engine.dispatch.modes import CUDAGraphMode
+
     query_len = dispatcher.decode_query_len
     rows = batch * query_len
     ladder = CaptureLadder(dispatcher.sizes) if dispatcher.sizes else None
@@ -234,16 +190,95 @@ def explain_batch(dispatcher: GraphDispatcher, batch: int) -> dict[str, str]:
     }
 
 
-def _point(point: LadderPoint) -> dict[str, Any]:
-    return {
-        "rungs": len(point.ladder),
-        "capture_sizes": list(point.ladder),
-        "wasted_fraction": point.waste.wasted_fraction,
-        "padded_rows": point.waste.padded_rows,
-        "eager_steps": point.waste.eager_steps,
-        "capture_ms": point.capture_us / 1e3,
-        "memory_mib": point.memory_bytes / MIB,
-    }
+def read_histogram(word: str) -> dict[int, int]:
+    """Rows in a batch -> steps that had them: from "33:100,5:20", or from a JSON file that holds
+    such an object, itself or under "steps_by_rows". ValueError names the bad entry."""
+    from mini_engine.files import read_object
+
+    pairs: Iterable[tuple[object, object]]
+    if ":" in word and not word.endswith(".json"):
+        pairs = [part.partition(":")[::2] for part in word.split(",")]
+    else:
+        data = read_object(Path(word))
+        held = data.get(KEY, data)
+        if not isinstance(held, dict):
+            raise ValueError(f"{word}: {KEY} is {held!r:.40}, expected an object of rows and steps")
+        pairs = held.items()
+    histogram: dict[int, int] = {}
+    for rows, steps in pairs:
+        words = [str(one).strip() for one in (rows, steps)]  # Python would read 3_3 as 33
+        at, count = (int(w) if w.isdecimal() and len(w) <= 15 else 0 for w in words)
+        if not (1 <= at <= MOST_STEPS and 1 <= count <= MOST_STEPS):
+            entry = f"{rows!s:.20}:{steps!s:.20}"
+            raise ValueError(f"{word:.80}: entry {entry}, expected rows:steps, both 1 to 10^12")
+        histogram[at] = histogram.get(at, 0) + count
+    if not histogram:
+        raise ValueError(f"{word}: no entries; give rows:steps, such as 33:100,5:20")
+    return histogram
+
+
+# ---------------------------------------------------------------- for people
+
+
+def show(result: dict[str, Any], console: Console) -> None:
+    sizes = result["capture_sizes"]
+    console.print(
+        f"[bold]vLLM 0.33[/bold], {result['mode']}, max_num_seqs {result['max_num_seqs']:,}, "
+        f"max_num_batched_tokens {result['max_num_batched_tokens']:,}: "
+        f"[bold]{len(sizes)} capture sizes[/bold]"
+    )
+    console.print(f"   {in_runs(sizes)}\n" if sizes else "   no graphs: every step is eager\n")
+    if left_out := result["left_out_sizes"]:
+        told = options.not_captured(left_out, result["max_num_batched_tokens"])
+        console.print(f"[bold]{told}[/bold]\n")
+    console.print(f"{result['shape']}, {result['layers']} layers, on {options.on(result)}:")
+    if result["piecewise_rungs"]:
+        rungs, graphs = result["piecewise_rungs"], result["piecewise_graphs"]
+        pieces = result["layers"] + 1
+        console.print(f"   PIECEWISE  {rungs} sizes × {pieces} pieces = {graphs:,} graphs")
+    if result["full_graphs"]:
+        console.print(f"   FULL       {result['full_graphs']} graphs")
+    console.print(
+        f"   together   {result['graphs']:,} graphs: {result['capture_us'] / 1e6:.2f} s to capture "
+        f"and {result['memory_bytes'] / 2**20:,.0f} MiB, predicted\n"
+    )
+    if not result["fits"]:
+        console.print(f"[bold]With the weights they do not fit the {result['spec']}.[/bold]\n")
+    if batch := result.get("batch"):
+        console.print(f"[bold]{batch['explanation']}[/bold]")
+        console.print(f"   when all decode: {batch['decode']}")
+        console.print(f"   with a prompt among them: {batch['mixed']}\n")
+    if histogram := result.get("histogram"):
+        _show_histogram(histogram, console)
+    if "picture" in result:
+        console.print(f"Picture: {result['picture']}")
+
+
+def _show_histogram(histogram: dict[str, Any], console: Console) -> None:
+    from mini_engine.cli.terminal import table
+
+    own, curve = histogram["this_ladder"], histogram["curve"]
+    as_good = next((p for p in curve if p["wasted_fraction"] <= own["wasted_fraction"]), None)
+    ladders = [p for p in curve if p["rungs"] in SHOWN or p in (as_good, curve[-1])]
+    named = [("best of", point) for point in ladders] + [("this", own)]
+    rows = [
+        (
+            f"{name} {point['rungs']}",
+            f"{point['wasted_fraction']:.1%}",
+            f"{point['padded_rows']:,}",
+            f"{point['eager_steps']:,}",
+            f"{point['capture_us'] / 1e3:,.0f}",
+            f"{point['memory_bytes'] / 2**20:,.0f}",
+        )
+        for name, point in named
+    ]
+    heads = ("rungs", "padding", "padded rows", "eager steps", "capture ms", "graphs MiB")
+    bold = [i for i, (_, point) in enumerate(named) if point in (own, as_good)]
+    console.print(table(heads, rows, title=f"{histogram['steps']:,} steps", bold=bold))
+    best = as_good or curve[-1]
+    console.print(f"Best {best['rungs']} rungs: {in_runs(best['capture_sizes'])}")
+    if as_good:
+        console.print(f"They pad no more than the {own['rungs']} rungs of this ladder.")
 
 
 def in_runs(sizes: Sequence[int]) -> str:
@@ -262,35 +297,3 @@ def in_runs(sizes: Sequence[int]) -> str:
             words.append(str(sizes[at]))
             at += 1
     return ", ".join(words)
-
-
-# ---------------------------------------------------------------- histograms
-
-KEY = "steps_by_rows"
-MOST_STEPS = 10**12  # and rows, of one entry
-
-
-def read_histogram(word: str) -> dict[int, int]:
-    """Rows in a batch -> steps that had them: from "33:100,5:20", or from a JSON file that holds
-    such an object, itself or under "steps_by_rows". ValueError names the bad entry."""
-    if ":" in word and not word.endswith(".json"):
-        return _counts((part.partition(":")[::2] for part in word.split(",") if part.strip()), word)
-    data = read_object(Path(word))
-    held = data.get(KEY, data)
-    if not isinstance(held, dict):
-        raise ValueError(f"{word}: {KEY} is {held!r:.40}, expected an object of rows and steps")
-    return _counts(held.items(), word)
-
-
-def _counts(pairs: Iterable[tuple[object, object]], where: str) -> dict[int, int]:
-    histogram: dict[int, int] = {}
-    for rows, steps in pairs:
-        words = [str(one).strip() for one in (rows, steps)]  # Python would read 3_3 as 33
-        at, count = (int(w) if w.isdecimal() and len(w) <= 15 else 0 for w in words)
-        if not (1 <= at <= MOST_STEPS and 1 <= count <= MOST_STEPS):
-            entry = f"{rows!s:.20}:{steps!s:.20}"
-            raise ValueError(f"{where:.80}: entry {entry}, expected rows:steps, both 1 to 10^12")
-        histogram[at] = histogram.get(at, 0) + count
-    if not histogram:
-        raise ValueError(f"{where}: no entries; give rows:steps, such as 33:100,5:20")
-    return histogram

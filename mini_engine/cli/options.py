@@ -1,33 +1,103 @@
 """Options that several commands share, and how their words become objects.
 
 In: an argument parser, or parsed words. Out: shapes, specs and sizes; `ValueError` on bad words.
+`--help` needs no more than the names of files, so what computes is imported where it is used.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mini_engine.dispatch.modes import CUDAGraphMode
 from mini_engine.files import check_folder, check_out, did_you_mean
 from mini_engine.model.config import SHAPES, ModelConfig, named_shape
-from mini_engine.step.capacity import KV_DTYPE_BYTES
-from mini_engine.step.figures import names
-from mini_engine.step.formats import FORMATS
-from mini_engine.step.hardware import DeviceSpec, load_spec, spec_names
-from mini_engine.step.oplists import STYLES
+
+if TYPE_CHECKING:
+    from mini_engine.step.hardware import DeviceSpec
 
 CARD = "h200"  # where --spec names none
-LONGEST = 30  # characters of a number that is read as it stands
-MOST = 10**15
+MOST = 10**15  # of a number
 MODES = ("NONE", "PIECEWISE", "FULL", "FULL_AND_PIECEWISE")
-
 WITHIN = "In brackets: 80% of what others measured, and the fit had not seen, lay so near."
+
+
+# ---------------------------------------------------------------- types, for `type=`
+
+
+def between(least: float, most: float, kind: type = float) -> Callable[[str], Any]:
+    """A number (or, with `kind=int`, a whole one) from `least` to `most`."""
+
+    def read(word: str) -> Any:
+        try:
+            value = kind(word)
+        except ValueError:
+            value = None
+        if value is None or not least <= value <= most:
+            what = "a whole number" if kind is int else "a number"
+            raise argparse.ArgumentTypeError(
+                f"{word!r:.40} is not {what} from {least:,g} to {most:,g}"
+            )
+        return value
+
+    return read
+
+
+positive = between(1, MOST, int)
+counted = between(0, MOST, int)
+whole = between(-MOST, MOST, int)
+share = between(0, 1)
+step_tokens = between(1, 1 << 16, int)  # of a step: a ladder up to there has 4,097 rungs
+microseconds = between(0, 60e6)
+number = between(-MOST, MOST)
+gibibytes = between(1e-9, 1e4)
+gigabytes = between(1e-9, 1e9)
+
+
+def whole_numbers(word: str) -> list[int]:
+    """`1,2,4,8` as a list."""
+    return [whole(part.strip()) for part in word.split(",") if part.strip()]
+
+
+def picture(word: str) -> Path:
+    """Where a picture can be written."""
+    return _can_be_written(check_out, Path(word), (".png", ".svg", ".pdf"))
+
+
+def json_out(word: str) -> Path:
+    """Where a JSON file can be written."""
+    return _can_be_written(check_out, Path(word), (".json",))
+
+
+def out_folder(word: str) -> Path:
+    """A folder that files can be written into, or that can be made."""
+    return _can_be_written(check_folder, Path(word))
+
+
+def _can_be_written(check: Callable[..., Path], *about: Any) -> Path:
+    try:
+        return check(*about)
+    except (ValueError, OSError) as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def check_not_onto(out: Path, *read: str | Path | None) -> None:
+    """Raises ValueError where a result would be written over what it is made of."""
+    for name in read:
+        if name is not None and os.path.isfile(name) and out.exists() and out.samefile(name):
+            raise ValueError(f"{out}: it is read for this: give another file to write")
+
+
+# ---------------------------------------------------------------- options
+
+
+def names(folder: str) -> str:
+    """The cards ("cards"), "hosts" or "engines" that ship with the project, with commas."""
+    files = (Path(__file__).parents[1] / "step" / folder).glob("*.json")
+    return ", ".join(sorted(path.stem for path in files))
 
 
 def add_shape(parser: argparse.ArgumentParser) -> None:
@@ -38,28 +108,30 @@ def add_shape(parser: argparse.ArgumentParser) -> None:
 
 def add_spec(parser: argparse.ArgumentParser) -> None:
     """`--spec`: the card that times are predicted for."""
-    words = f"card: {', '.join(spec_names())}, or a JSON file (default: {CARD})"
+    words = f"card: {names('cards')}, or a JSON file (default: {CARD})"
     parser.add_argument("--spec", default=CARD, help=words)
     add_engine(parser)
 
 
 def add_engine(parser: argparse.ArgumentParser) -> None:
     """`--engine` and `--host`: what runs on the card, and the CPU that feeds it."""
-    engines = ", ".join(names("engine"))
-    parser.add_argument("--engine", help=f"{engines}, or a JSON file (default: vllm)")
-    hosts = ", ".join(names("host"))
-    words = f"{hosts}, or a JSON file (default: the engine's usual one)"
+    parser.add_argument("--engine", help=f"{names('engines')}, or a JSON file (default: vllm)")
+    words = f"{names('hosts')}, or a JSON file (default: the engine's usual one)"
     parser.add_argument("--host", help=words)
 
 
 def add_style(parser: argparse.ArgumentParser) -> None:
     """`--style`: the op list, where it is not to be the engine's own."""
+    from mini_engine.step.oplists import STYLES
+
     words = "op list: 9 or 5 kernels a layer, or transformers' 56 (default: the engine's own)"
     parser.add_argument("--style", choices=STYLES, help=words)
 
 
 def add_stored(parser: argparse.ArgumentParser, default: str | None = None) -> None:
     """`--quant` and `--kv-dtype`: how weights and cache are stored."""
+    from mini_engine.step.storage import FORMATS, KV_DTYPE_BYTES
+
     says = f"(default: {default or 'as the model is'})"
     weights = f"of the weights: {', '.join(FORMATS)} {says}"
     add = parser.add_argument
@@ -78,6 +150,8 @@ def add_host_us(
 
 def add_mode(parser: argparse.ArgumentParser, help: str = "(default: FULL_AND_PIECEWISE)") -> None:
     """`--mode`: any of `CUDAGraphMode`."""
+    from mini_engine.dispatch.modes import CUDAGraphMode
+
     modes = [mode.name for mode in CUDAGraphMode]
     parser.add_argument("--mode", default="FULL_AND_PIECEWISE", choices=modes, help=help)
 
@@ -88,25 +162,45 @@ def add_picture(parser: argparse.ArgumentParser, default: str) -> None:
     parser.add_argument("-o", "--out", type=picture, default=default, metavar="FILE", help=words)
 
 
+# ---------------------------------------------------------------- what they name
+
+
 def shape_of(word: str) -> ModelConfig:
-    """The shape that `--shape` names."""
+    """The shape that `--shape` names: a built-in one before a folder of the same name."""
     if word.lower() in SHAPES:
         return named_shape(word)
     if Path(word).is_dir():
         return ModelConfig.from_folder(word)
     near = did_you_mean(word, SHAPES)
     raise ValueError(
-        f"shape {word!r}: expected one of {', '.join(SHAPES)}, or a checkpoint folder{near}"
+        f"shape {word!r:.60}: expected one of {', '.join(SHAPES)}, or a checkpoint folder{near}"
     )
 
 
 def shape_and_spec(args: argparse.Namespace) -> tuple[ModelConfig, DeviceSpec]:
     """What `--shape`, `--spec`, `--host` and `--engine` name, with the time of `--host-us` where
     that is given."""
+    from mini_engine.step.hardware import load_spec
+
     shape, spec = shape_of(args.shape), load_spec(args.spec, args.host, args.engine)
     if getattr(args, "host_us", None) is not None:
         spec = replace(spec, host_step_us=args.host_us, ahead_us=0.0)
     return shape, spec
+
+
+def left_out(given: Sequence[int] | None, kept: Sequence[int] | None) -> list[int]:
+    """The capture sizes that were given and are not captured, rising."""
+    return sorted(set(given or ()) - set(kept or ()))
+
+
+def not_captured(sizes: Sequence[int], max_num_batched_tokens: int) -> str:
+    """Why these sizes are not captured, in words."""
+    some = ", ".join(f"{size:,}" for size in sizes[:8]) + (" …" if len(sizes) > 8 else "")
+    most = f"{max_num_batched_tokens:,}"
+    return f"Not captured: {some}. No step has more than max_num_batched_tokens {most}."
+
+
+# ---------------------------------------------------------------- what is printed of them
 
 
 def told(spec: DeviceSpec) -> dict[str, str]:
@@ -122,135 +216,10 @@ def on(result: Mapping[str, Any]) -> str:
 def interval(spec: DeviceSpec, itl_us: float, mode: str) -> dict[str, float]:
     """A predicted ITL with its 80% interval, for JSON."""
     low, high = spec.interval(itl_us, mode)
-    return {"itl_ms": itl_us / 1e3, "low_ms": low / 1e3, "high_ms": high / 1e3}
+    return {"itl_us": itl_us, "low_us": low, "high_us": high}
 
 
 def ms(one: Mapping[str, float]) -> str:
     """The same for people: "1.45 ms (1.06 to 1.97)"."""
-    return f"{one['itl_ms']:,.2f} ms ({one['low_ms']:,.2f} to {one['high_ms']:,.2f})"
-
-
-def whole(word: str) -> int:
-    """An integer, for `type=`; also as 1e6."""
-    _refuse_blank(word)
-    if len(word) > LONGEST and word.isdecimal():
-        raise argparse.ArgumentTypeError(
-            f"{word:.40}… is more than {MOST:,}, the most there can be"
-        )
-    try:
-        value = int(word) if len(word) <= LONGEST and "e" not in word.lower() else _power(word)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{word:.40} is not a whole number") from None
-    if abs(value) > MOST:
-        raise argparse.ArgumentTypeError(f"{word:.40} is more than {MOST:,}, the most there can be")
-    return value
-
-
-def _power(word: str) -> int:
-    """1e6 as 1,000,000. Raises ValueError for what is not whole."""
-    value = float(word)
-    if not math.isfinite(value) or not value.is_integer():
-        raise ValueError
-    return int(value)
-
-
-def _refuse_blank(word: str) -> None:
-    """Of a variable that a shell does not know, nothing is left to be quoted in an error."""
-    if not word.strip():
-        raise argparse.ArgumentTypeError("it is empty, expected a number")
-
-
-def positive(word: str) -> int:
-    """An integer of at least 1, for `type=`."""
-    value = whole(word)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{word} is not 1 or more")
-    return value
-
-
-def counted(word: str) -> int:
-    """An integer of at least 0, for `type=`."""
-    value = whole(word)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"{word} is not 0 or more")
-    return value
-
-
-def number(word: str) -> float:
-    """A number that is finite, for `type=`."""
-    value = _float(word)
-    if not math.isfinite(value):
-        raise argparse.ArgumentTypeError(f"{word:.40} is not a number")
-    return value
-
-
-def _float(word: str) -> float:
-    """The number that the word is, nan where it is none."""
-    _refuse_blank(word)
-    try:
-        return float(word)
-    except ValueError:
-        return math.nan
-
-
-def microseconds(word: str) -> float:
-    """A time of 0 µs or more and at most a minute, for `type=`."""
-    value = _float(word)
-    if not 0 <= value <= 60e6:
-        raise argparse.ArgumentTypeError(f"{word} is not a time from 0 to 60,000,000 µs")
-    return value
-
-
-def gibibytes(word: str) -> float:
-    """A size above 0 and up to 10,000 GiB, for `type=`."""
-    value = _float(word)
-    if not 0 < value <= 1e4:
-        raise argparse.ArgumentTypeError(f"{word} is not a size above 0 and up to 10,000 GiB")
-    return value
-
-
-def share(word: str) -> float:
-    """A number from 0 to 1, for `type=`."""
-    value = _float(word)
-    if not 0 <= value <= 1:
-        raise argparse.ArgumentTypeError(f"{word} is not a share from 0 to 1")
-    return value
-
-
-def whole_numbers(word: str) -> list[int]:
-    """`1,2,4,8` as a list, for `type=`."""
-    try:
-        return [whole(part.strip()) for part in word.split(",") if part.strip()]
-    except argparse.ArgumentTypeError as error:
-        given = f"{word!r:.80} is not a list like 1,2,4,8"
-        raise argparse.ArgumentTypeError(f"{given}: {error}") from None
-
-
-def picture(word: str) -> Path:
-    """Where a picture can be written, for `type=`."""
-    return _out(word, (".png", ".svg", ".pdf"))
-
-
-def json_out(word: str) -> Path:
-    """Where a JSON file can be written, for `type=`."""
-    return _out(word, (".json",))
-
-
-def out_folder(word: str) -> Path:
-    """A folder that files can be written into, or that can be made, for `type=`."""
-    return _out(word, folder=True)
-
-
-def check_not_onto(out: Path, *read: str | Path | None) -> None:
-    """Raises ValueError where a result would be written over what it is made of."""
-    for name in read:
-        # a word that is no path may be longer than a path may be
-        if name is not None and os.path.isfile(name) and out.exists() and out.samefile(name):
-            raise ValueError(f"{out}: it is read for this: give another file to write")
-
-
-def _out(word: str, endings: tuple[str, ...] = (), *, folder: bool = False) -> Path:
-    try:
-        return check_folder(Path(word)) if folder else check_out(Path(word), endings)
-    except (ValueError, OSError) as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+    itl, low, high = (one[name] / 1e3 for name in ("itl_us", "low_us", "high_us"))
+    return f"{itl:,.2f} ms ({low:,.2f} to {high:,.2f})"

@@ -39,7 +39,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from mini_engine.cli import capture_sizes, options
+from mini_engine.cli import options
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.engine.batch import PREEMPTIONS
 from mini_engine.serving.ladder_cost import optimal_ladder_saving
@@ -53,9 +53,9 @@ from mini_engine.serving.request_trace import (
 )
 from mini_engine.serving.sizing import size_server, without_idle_blocks
 from mini_engine.step.capacity import GIB
-from mini_engine.step.formats import stored_as
 from mini_engine.step.hardware import DeviceSpec
 from mini_engine.step.step_model import StepModel
+from mini_engine.step.storage import stored_as
 from mini_engine.step.swap_cost import SwapCost
 
 
@@ -72,9 +72,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     sizes = "capture sizes, in any order (default: vLLM's)"
     add("--ladder", type=options.whole_numbers, metavar="1,2,4", help=sizes)
     seqs = "requests that may run side by side (default: 256)"
-    add("--max-num-seqs", type=number, default=256, metavar="N", help=seqs)
+    add("--max-num-seqs", type=options.step_tokens, default=256, metavar="N", help=seqs)
     tokens = "of a step: one of each running request, the rest for prompts (default: 8192)"
-    add("--max-num-batched-tokens", type=number, default=8192, metavar="N", help=tokens)
+    step = options.step_tokens
+    add("--max-num-batched-tokens", type=step, default=8192, metavar="N", help=tokens)
     longest = "of a request, prompt and answer; where it ends, the answer is cut (default: the "
     add("--max-model-len", type=number, metavar="TOKENS", help=longest + "model's context)")
     block = "of the KV cache that are taken together (default: 16)"
@@ -107,7 +108,6 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     share = 1.0 if args.share is None else args.share
     shape, spec = options.shape_and_spec(args)
     stored = stored_as(shape, args.quant, args.kv_dtype)
-    capture_sizes.check_limits(args.max_num_seqs, args.max_num_batched_tokens)
     sizes = default_capture_sizes(
         args.max_num_seqs, args.max_num_batched_tokens, capture_sizes=args.ladder, mode=args.mode
     )
@@ -178,7 +178,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         **report.to_dict(),
         "kv_blocks": limits.num_blocks - 1,
         "itl_p50_interval": _interval(report, spec),
-        "left_out_sizes": capture_sizes.left_out(args.ladder, sizes, args.mode),
+        "left_out_sizes": options.left_out(args.ladder, sizes) if args.mode != "NONE" else [],
         "max_num_batched_tokens": args.max_num_batched_tokens,
         "steps_by_rows": steps_by_rows(report),
         "graphs": server.graph_costs.graphs,
@@ -209,7 +209,7 @@ def show(result: dict[str, Any], console: Console) -> None:
         console.print(f"[yellow]{skipped}{result['first_row_skipped']}[/yellow]")
     if result["left_out_sizes"]:
         left_out = result["left_out_sizes"]
-        console.print(capture_sizes.told(left_out, result["max_num_batched_tokens"]))
+        console.print(options.not_captured(left_out, result["max_num_batched_tokens"]))
     table = Table(show_header=False)
     table.add_column()
     table.add_column(justify="right")

@@ -26,24 +26,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.table import Table
-
 from mini_engine.cli import measuring, options
 from mini_engine.model.config import SHAPES, ModelConfig
-from mini_engine.sim.op_timeline import op_timeline
-from mini_engine.sim.predict import HF_EAGER, Service, predict
-from mini_engine.sim.trace import CPU, GPU, TraceEvent, busy_us, read_trace, write_trace
-from mini_engine.step.hardware import load_spec, spec_names
-from mini_engine.step.room import check_batch
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from mini_engine.cuda.graphs.backend import GraphBackend
     from mini_engine.cuda.weights import Weights
+    from mini_engine.sim.trace import TraceEvent
+
+    Timelines = Mapping[str, Sequence[TraceEvent]]
 
 OUT = "out/trace.json"
 TRANSFORMERS = "transformers"  # the engine of mode HF eager
-Timelines = Mapping[str, Sequence[TraceEvent]]
+HF_EAGER = "HF eager"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -67,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--spec",
-        help=f"predict for this card: {', '.join(spec_names())}, or a JSON file (default: h200; "
+        help=f"predict for this card: {options.names('cards')}, or a JSON file (default: h200; "
         "measured: by the GPU's name; emulated: laptop-cpu)",
     )
     parser.add_argument("--host", help="and this host (default: the engine's usual one)")
@@ -104,25 +101,23 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         timelines, about = _side_by_side(args, modes, console)
     else:
         timelines, about = _predicted(args, modes)
+    from mini_engine.sim.trace import write_trace
+
     write_trace(args.out, timelines)
     return {"file": str(args.out), "timelines": _summary(timelines), **about}
 
 
 def show(result: dict[str, Any], console: Console) -> None:
-    table = Table("timeline", "events", "length µs", "CPU at work µs", "GPU at work µs", "GPU busy")
-    remarks = {}
+    from mini_engine.cli.terminal import table
+
+    rows, remarks = [], {}
     for name, row in result["timelines"].items():
         short, _, remark = name.partition(" (")
         remarks[remark.removesuffix(")")] = (short.split() or [name])[0]
-        table.add_row(
-            short,
-            f"{row['events']:,}",
-            f"{row['length_us']:,.1f}",
-            f"{row['cpu_us']:,.1f}",
-            f"{row['gpu_us']:,.1f}",
-            f"{row['utilisation']:.0%}",
-        )
-    console.print(table)
+        times = (f"{row[what]:,.1f}" for what in ("length_us", "cpu_us", "gpu_us"))
+        rows.append((short, f"{row['events']:,}", *times, f"{row['utilisation']:.0%}"))
+    heads = ("<timeline", "events", "length µs", "CPU at work µs", "GPU at work µs", "GPU busy")
+    console.print(table(heads, rows))
     for remark, whose in remarks.items():
         if remark:
             console.print(f"{whose}: {remark}")
@@ -142,6 +137,8 @@ def show(result: dict[str, Any], console: Console) -> None:
 def _read(args: argparse.Namespace) -> dict[str, dict[str, float]]:
     """The summary of a file. ValueError where another option asks for something else as well, and
     for a file with nothing to sum up."""
+    from mini_engine.sim.trace import read_trace
+
     usual = {"backend": "sim", "batch": 1, "plain": False, "device": "auto", "out": Path(OUT)}
     for name in ("mode", "shape", "spec", "host", "engine", "context", *usual):
         if getattr(args, name) != usual.get(name):
@@ -157,6 +154,10 @@ def _read(args: argparse.Namespace) -> dict[str, dict[str, float]]:
 
 def _predicted(args: argparse.Namespace, modes: Sequence[str]) -> tuple[Timelines, dict[str, Any]]:
     """A step of a full-size model in each mode, on the simulated device."""
+    from mini_engine.sim.predict import Service, predict
+    from mini_engine.step.capacity import check_batch
+    from mini_engine.step.hardware import load_spec
+
     if args.plain:
         raise ValueError("--plain: a prediction runs no model; add --backend cuda")
     if args.device != "auto":
@@ -195,6 +196,7 @@ def _side_by_side(
     from mini_engine.bench.spec_fit import base_name
     from mini_engine.bench.variants import OURS, PLAIN
     from mini_engine.cuda.path import Kernels, why_plain
+    from mini_engine.sim.op_timeline import op_timeline
 
     gpu = gpu_name(backend.device.type)
     known = "laptop-cpu" if backend.emulated else base_name(gpu)
@@ -239,6 +241,8 @@ def _weights(word: str, config: ModelConfig, backend: GraphBackend) -> Weights:
 
 
 def _summary(timelines: Timelines) -> dict[str, dict[str, float]]:
+    from mini_engine.sim.trace import CPU, GPU, busy_us
+
     summary = {}
     for name, events in timelines.items():
         if not events:

@@ -30,58 +30,45 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
-
-from rich.console import Console
-from rich.progress import Progress
-from rich.table import Table
+from typing import TYPE_CHECKING, Any
 
 from mini_engine.cli import options
-from mini_engine.validate.published import QUANTISED_POINTS, SHIPPED_POINTS, Sheets, read_points
-from mini_engine.validate.validate import by_class, host_from, pairs, rows_of, summary
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from mini_engine.validate.published import Sheets
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--points", type=Path, metavar="FILE",
-        help="measured points, in the format of validate/published/decode_points.json (default: "
-        "that file)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--host-from", metavar="ID,ID",
-        help="eager points that tell the speed of their hosts, one for each host",
-    )  # fmt: skip
-    parser.add_argument(
-        "--fit", action="store_true", help="fit the figures to the shipped points, and write them"
-    )
-    parser.add_argument(
-        "-o",
-        "--out",
-        type=options.out_folder,
-        default="out",
-        metavar="DIR",
-        help="for the two pictures (default: out)",
-    )
+    add = parser.add_argument
+    words = "measured points, in the format of validate/published/decode_points.json (default: "
+    add("--points", type=Path, metavar="FILE", help=words + "that file)")
+    words = "eager points that tell the speed of their hosts, one for each host"
+    add("--host-from", metavar="ID,ID", help=words)
+    words = "fit the figures to the shipped points, and write them"
+    add("--fit", action="store_true", help=words)
+    words = "for the two pictures (default: out)"
+    add("-o", "--out", type=options.out_folder, default="out", metavar="DIR", help=words)
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
-    from mini_engine.plots import validation  # matplotlib takes a second to import
+    from mini_engine.plots import validation
     from mini_engine.validate.kept_fit import read_kept
+    from mini_engine.validate.published import SHIPPED_POINTS, Sheets, read_points
+    from mini_engine.validate.validate import by_class, host_from, pairs, rows_of, summary
 
     if args.fit:
         _fit(args, console)
     sheets, shipped = Sheets.shipped(), args.points is None
     points, unknown = read_points(args.points or SHIPPED_POINTS, sheets)
     hosts = {}
-    for word in (args.host_from or "").split(","):
-        if word:
-            point = next((p for p in points if p.id == word), None)
-            if point is None:
-                raise ValueError(
-                    f"--host-from {word}: no such point in {args.points or 'the file'}"
-                )
-            hosts[point.host] = host_from(point, sheets)
-            points.remove(point)
+    for word in args.host_from.split(",") if args.host_from else ():
+        point = next((p for p in points if p.id == word), None)
+        if point is None:
+            raise ValueError(f"--host-from {word}: no such point in {args.points or 'the file'}")
+        hosts[point.host] = host_from(point, sheets)
+        points.remove(point)
     kept = read_kept()
     rows = rows_of(points, sheets, kept["left_out_ms"] if shipped else None, hosts)
     if not rows:
@@ -113,6 +100,9 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
 
 def _quantised(sheets: Sheets) -> dict[str, Any]:
     """Steps with weights in few bits, which no fit has seen."""
+    from mini_engine.validate.published import QUANTISED_POINTS, read_points
+    from mini_engine.validate.validate import by_class, rows_of, summary
+
     points, _ = read_points(QUANTISED_POINTS, sheets)
     rows = rows_of(points, sheets)
     return {
@@ -124,9 +114,12 @@ def _quantised(sheets: Sheets) -> dict[str, Any]:
 
 
 def _fit(args: argparse.Namespace, console: Console) -> None:
+    from rich.progress import Progress
+
     from mini_engine.validate.fit import fit_points, hosts_to_fit, left_out
     from mini_engine.validate.kept_fit import keep
     from mini_engine.validate.parameters import parameters
+    from mini_engine.validate.published import SHIPPED_POINTS, Sheets, read_points
 
     if args.points:
         raise ValueError("--fit uses the shipped points: leave out --points, or judge first")
@@ -143,14 +136,13 @@ def _fit(args: argparse.Namespace, console: Console) -> None:
 
 
 def show(result: dict[str, Any], console: Console) -> None:
+    from mini_engine.cli.terminal import table
+
     for line in result["unknown"]:
         console.print(f"left out: {line}", markup=False)
-    points = Table(title="Measured by others, predicted here: ITL in ms")
-    for head in ("point", "class", "measured", "predicted", "interval", "error", "host"):
-        right = head in ("measured", "predicted", "interval", "error")
-        points.add_column(head, justify="right" if right else "left", no_wrap=right)
-    for row in result["points"]:
-        points.add_row(
+    heads = ("<point", "<class", "measured", "predicted", "interval", "error", "<host")
+    points = [
+        (
             row["id"],
             row["class"],
             f"{row['itl_ms']:.2f}",
@@ -159,30 +151,31 @@ def show(result: dict[str, Any], console: Console) -> None:
             f"{row['error']:+.0%}",
             row["host"] + ("" if row["host_known"] else ", the usual one"),
         )
-    console.print(points)
-    console.print(_table("By class", [*result["classes"], result["summary"]]))
+        for row in result["points"]
+    ]
+    console.print(table(heads, points, title="Measured by others, predicted here: ITL in ms"))
+    _show_classes("By class", [*result["classes"], result["summary"]], console)
     if quantised := result["quantised"]:
         ones = [*quantised["classes"], quantised["summary"]]
-        console.print(_table("Weights in few bits, and llama.cpp in 16: in no fit", ones))
+        _show_classes("Weights in few bits, and llama.cpp in 16: in no fit", ones, console)
         console.print(
             f"{quantised['inside']} of {quantised['summary']['points']} lie in their interval."
         )
     if result["pairs"]:
-        table = Table(title="What a graph buys, pair by pair")
-        for head in ("slow", "fast", "measured", "predicted"):
-            table.add_column(head, justify="right" if head.endswith("ed") else "left")
-        for pair in result["pairs"]:
-            ratios = (pair["measured_ratio"], pair["predicted_ratio"])
-            table.add_row(pair["slow"], pair["fast"], *(f"{ratio:.2f} x" for ratio in ratios))
-        console.print(table)
-    table = Table(title="Fitted, with 90% intervals")
-    for head in ("parameter", "figure", "value", "low", "high", "prior", "told by data"):
-        left = head in ("parameter", "figure")
-        table.add_column(head, justify="left" if left else "right")
-    for one in result["parameters"]:
-        numbers = (f"{one[k]:g}" for k in ("value", "low", "high", "prior"))
-        table.add_row(one["name"], one["figure"], *numbers, f"{one['told_by_data']:.0%}")
-    console.print(table)
+        pairs = [
+            (one["slow"], one["fast"], *(f"{one[f'{how}_ratio']:.2f} x" for how in RATIOS))
+            for one in result["pairs"]
+        ]
+        sides = ("<slow", "<fast", *RATIOS)
+        console.print(table(sides, pairs, title="What a graph buys, pair by pair"))
+    numbers = ("value", "low", "high", "prior")
+    fitted = [
+        (one["name"], one["figure"], *(f"{one[name]:g}" for name in numbers),
+         f"{one['told_by_data']:.0%}")
+        for one in result["parameters"]
+    ]  # fmt: skip
+    parameter = ("<parameter", "<figure", *numbers, "told by data")
+    console.print(table(parameter, fitted, title="Fitted, with 90% intervals"))
     for one, other, correlation in result["inseparable"]:
         console.print(
             f"The data cannot separate {one} from {other} (correlation {correlation:+.2f})."
@@ -190,21 +183,25 @@ def show(result: dict[str, Any], console: Console) -> None:
     console.print(f"Pictures: {', '.join(result['pictures'])}")
 
 
-def _table(title: str, summaries: Sequence[dict[str, Any]]) -> Table:
-    table = Table(title=title)
-    for head in ("class", "points", "sources", "median", "p90", "bias", "within 10%", "left out"):
-        table.add_column(head, justify="left" if head == "class" else "right")
-    for one in summaries:
-        left = one["left_out_median"]
-        table.add_row(
+RATIOS = ("measured", "predicted")
+
+
+def _show_classes(title: str, summaries: Sequence[dict[str, Any]], console: Console) -> None:
+    from mini_engine.cli.terminal import table
+
+    heads = ("<class", "points", "sources", "median", "p90", "bias", "within 10%", "left out")
+    rows = [
+        (
             one["name"],
-            str(one["points"]),
-            str(one["sources"]),
+            one["points"],
+            one["sources"],
             f"{one['median_error']:.1%}",
             f"{one['p90_error']:.1%}",
             f"{one['bias']:+.1%}",
             f"{one['within']:.0%}",
-            "–" if left is None else f"{left:.1%}",
-            style="bold" if one["name"] == "all" else None,
+            "–" if one["left_out_median"] is None else f"{one['left_out_median']:.1%}",
         )
-    return table
+        for one in summaries
+    ]
+    every = [i for i, one in enumerate(summaries) if one["name"] == "all"]
+    console.print(table(heads, rows, title=title, bold=every))

@@ -5,18 +5,14 @@
     nine   norm · QKV · RoPE and KV write · attention · O · norm · gate/up · SiLU·mul · down
     five   norm+QKV · RoPE, KV write and attention · O+residual · norm+gate/up+SiLU·mul ·
            down+residual
-    one    the five as phases of one kernel, for all layers: the plan "persistent", one token
 
-A step of up to 16 requests that all decode runs in these kernels. From `library_from` requests on
-(kernels/plans.py: 17, or 5 in the plan "library") arithmetic begins to count, and both run
-
-    nine   norm · QKV · RoPE and KV write · attention · O · norm · gate/up · SiLU·mul · down
-
-with the four products of a library (`library_linear`: cuBLAS on a GPU) between kernels of ours,
-which read the cache where it lies; the plain `Model` gathers it first. From 5 requests on the
-head is a library's product and argmax, too. Prompts and mixed batches run the same nine with
-`PagedAttention`, or with whatever attention they are given. On a CPU each kernel's PyTorch
-reference runs in its place, so the wiring is tested without a GPU.
+A step of up to 4 requests that all decode runs in these kernels. From 5 requests on (17, where the
+weights are quantised: kernels/linear.py) both run nine, with the four products of a library
+(`library_linear`: cuBLAS on a GPU) between kernels of ours, which read the cache where it lies; the
+plain `Model` gathers it first. From 5 requests on the head is a library's product and argmax, too.
+Prompts and mixed batches run the same nine with `PagedAttention`, or with whatever attention they
+are given. On a CPU each kernel's PyTorch reference runs in its place, so the wiring is tested
+without a GPU.
 
 With `pdl` each kernel starts while the one before it drains (programmatic dependent launch, sm_90
 and newer): `mini_engine/cuda/kernels/launch.py` says what that requires, and what a library's
@@ -42,20 +38,17 @@ from mini_engine.cuda.kernels.activation import silu_mul
 from mini_engine.cuda.kernels.gemv import MAX_GEMV_TOKENS
 from mini_engine.cuda.kernels.head import norm_lm_head, num_programs
 from mini_engine.cuda.kernels.launch import sm_count
-from mini_engine.cuda.kernels.norm import add_rms_norm, rms_norm
-from mini_engine.cuda.kernels.persistent import addresses, num_counters, persistent_layers
-from mini_engine.cuda.kernels.pick import pick_and_advance, pick_tokens, room_for_partials
-from mini_engine.cuda.kernels.plans import BASE, plan_of
-from mini_engine.cuda.kernels.prefill import prefill_attention
-from mini_engine.cuda.kernels.products import (
-    check_plan,
+from mini_engine.cuda.kernels.linear import (
+    MAX_QUANTIZED_TOKENS,
     library_linear,
     linear,
     linear_add,
     norm_gate_up_silu_mul,
     norm_linear,
 )
-from mini_engine.cuda.kernels.quantized import QuantizedMatrix
+from mini_engine.cuda.kernels.norm import add_rms_norm, rms_norm
+from mini_engine.cuda.kernels.pick import pick_and_advance, pick_tokens, room_for_partials
+from mini_engine.cuda.kernels.prefill import prefill_attention
 from mini_engine.cuda.kernels.rope import rope_kv_write
 from mini_engine.cuda.kernels.sample import drawn_partials
 from mini_engine.cuda.model import KVCache, Model
@@ -103,29 +96,20 @@ class FusedModel(Model):
         *,
         kernels_per_layer: Literal[9, 5],
         pdl: bool = False,
-        plan: str = BASE,
     ) -> None:
         super().__init__(weights, cache)
         if kernels_per_layer not in (9, 5):
             raise ValueError(f"kernels_per_layer is {kernels_per_layer}, expected 9 or 5")
         device = weights.embed.device
         self.pdl, self.sm_count = pdl, sm_count(device)
-        chosen = plan_of(plan)  # raises for a name that is none
-        if weights.quantized:
-            check_plan(plan)
-        self.library_from = chosen.library_from
-        self.persistent = chosen.persistent and kernels_per_layer == 5
-        self.kernels_per_layer, self.plan = kernels_per_layer, plan
+        most = MAX_QUANTIZED_TOKENS if weights.quantized else MAX_GEMV_TOKENS
+        self.kernels_per_layer, self.library_from = kernels_per_layer, most + 1
         # How many splits have arrived; every launch leaves zeros, so all layers share it. As large
         # as any batch, 32 KB with 8 KV heads: graphs hold its address, so it must never grow.
         shape = (MAX_REQUESTS, self.config.num_kv_heads)
         self.counters = torch.zeros(shape, dtype=torch.int32, device=device)
         # The scores of an argmax that has no rival: `_partials` of a library's logits.
         self.zeros = torch.zeros(MAX_REQUESTS, 1, device=device)
-        if self.persistent:
-            if cache.scales:
-                raise ValueError(f"plan {plan!r} reads no cache in fp8: use another plan, or bf16")
-            self._prepare_one()
 
     def kernels_of(self, batch: int) -> Literal[9, 5]:
         """Kernels of a layer, in a decode step of so many requests."""
@@ -141,9 +125,7 @@ class FusedModel(Model):
             self._nine(residual, inputs, attention.begin(inputs), library_linear)
             return residual
         table, counters = inputs.block_table[:, : attention.max_blocks], self.counters[:rows]
-        if self.persistent and rows == 1:
-            self._one(residual, inputs, table)
-        elif self.kernels_of(rows) == 5:
+        if self.kernels_of(rows) == 5:
             self._five(residual, inputs, table, counters)
         else:
             product = library_linear if rows >= self.library_from else linear
@@ -203,52 +185,27 @@ class FusedModel(Model):
             return logits, self.zeros[:rows], logits.argmax(-1).to(torch.int32)[:, None]
         logits = hidden.new_empty(rows, vocab, dtype=torch.float32)
         values, indices = room_for_partials(rows, num_programs(vocab, width, self.sm_count), hidden)
-        norm_lm_head(values, indices, hidden, norm_weight, weight, eps, logits, pdl, self.plan)
+        norm_lm_head(values, indices, logits, hidden, norm_weight, weight, eps, pdl)
         if isinstance(sample, SeededSampler):
             values, indices = drawn_partials(logits, context_lens, *sample.rows(rows), pdl)
         return logits, values, indices
 
-    def _prepare_one(self) -> None:
-        """What the persistent kernel needs from launch to launch; no address may change."""
-        flat: list[Tensor | None] = []
-        for w in self.weights.layers:
-            parts = [*vars(w).values()]  # in the order of the fields
-            flat += [part for part in parts if not isinstance(part, QuantizedMatrix)]  # none is
-        self.flat_weights = flat
-        self.table = addresses(flat, self.cache.keys, self.cache.values)
-        self.one_counters = torch.zeros(
-            num_counters(self.config.num_kv_heads), dtype=torch.int32, device=self.table.device
-        )
-
-    def _one(self, residual: Tensor, inputs: StepInputs, table: Tensor) -> None:
-        persistent_layers(
-            residual, self.cache.keys, self.cache.values, self.one_counters, self.flat_weights,
-            self.table, table, inputs.context_lens, self.cos, self.sin, self.config.rms_norm_eps,
-        )  # fmt: skip
-
     def _five(self, residual: Tensor, inputs: StepInputs, table: Tensor, counters: Tensor) -> None:
         c, eps, pdl, rows = self.config, self.config.rms_norm_eps, self.pdl, len(residual)
-        plan, context = self.plan, table.shape[1] * self.cache.block_size
-        reads_ahead = plan_of(plan).prefetch > 0
-        splits = fused.num_splits(context, rows, c.num_kv_heads, 4 * self.sm_count, plan)
+        context = table.shape[1] * self.cache.block_size
+        splits = fused.num_splits(context, rows, c.num_kv_heads, 4 * self.sm_count)
         qkv = residual.new_empty(rows, c.q_size + 2 * c.kv_size)
         attended = residual.new_empty(rows, c.q_size)
         activated = residual.new_empty(rows, c.intermediate_size)
         for layer, keys, values, scales in self._layers_with_cache():
-            norm_linear(
-                qkv, residual, layer.input_norm, layer.qkv, eps, layer.qkv_bias, pdl, plan,
-                layer.o if reads_ahead else None,
-            )  # fmt: skip
+            norm_linear(qkv, residual, layer.input_norm, layer.qkv, eps, layer.qkv_bias, pdl)
             fused.rope_kv_write_attention(
                 attended, keys, values, counters, qkv, table, inputs.context_lens,
-                self.cos, self.sin, splits, layer.q_norm, layer.k_norm, eps, pdl, plan,
-                layer.gate_up if reads_ahead else None, scales,
+                self.cos, self.sin, splits, layer.q_norm, layer.k_norm, eps, pdl, scales,
             )  # fmt: skip
-            linear_add(residual, attended, layer.o, pdl, plan)
-            norm_gate_up_silu_mul(
-                activated, residual, layer.post_norm, layer.gate_up, eps, pdl, plan
-            )
-            linear_add(residual, activated, layer.down, pdl, plan)
+            linear_add(residual, attended, layer.o, pdl)
+            norm_gate_up_silu_mul(activated, residual, layer.post_norm, layer.gate_up, eps, pdl)
+            linear_add(residual, activated, layer.down, pdl)
 
     def _decodes(self, inputs: StepInputs, table: Tensor, counters: Tensor) -> Attend:
         """One token a request, each context split over many programs."""

@@ -47,13 +47,6 @@ def test_a_graph_of_five_kernels_a_layer_as_kineto_tells_it() -> None:
     assert {e.category for e in told} == {"node"}
 
 
-def test_the_sum_of_a_split_product_is_told_apart() -> None:
-    names = ["skinny_kernel", "fused_attention_kernel", "skinny_kernel", "reduce_kernel"]
-    names += ["skinny_gate_up_kernel", "skinny_kernel", "reduce_kernel"]
-    wanted = [*FIVE_ARE[:3], "sum of splits", *FIVE_ARE[3:], "sum of splits"]
-    assert purposes(names) == wanted
-
-
 @pytest.mark.parametrize("product", ["linear_kernel", "nvjet_hsh_64x8_64x16_4x1_v_bz_TNT"])
 def test_nine_kernels_a_layer_with_our_products_or_a_librarys(product: str) -> None:
     layer = [product, "rope_kv_write_kernel", "decode_split_kernel", product]

@@ -5,21 +5,19 @@ from __future__ import annotations
 import io
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mini_engine.cli import COMMANDS, main
-from mini_engine.cli.json_schema import document, errors
 from mini_engine.engine.generation import SHIPPED
 from mini_engine.model.config import named_shape
 from mini_engine.serving.request_trace import SHIPPED_TRACE
 from mini_engine.step.hardware import load_spec
 from mini_engine.step.oplists import StepShape, step_ops
 from mini_engine.step.step_cost import step_time
+from tests.cli.test_refusals import refused
 from tests.sim.test_trace import check_chrome_schema
 
 ROOT = Path(__file__).parent.parent.parent
@@ -33,20 +31,6 @@ def json_of(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
     result = json.loads(out)
     assert isinstance(result, dict)
     return result
-
-
-def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    """The one line that bad input gets."""
-    try:
-        code = main(list(words))
-    except SystemExit as error:  # argparse's own
-        code = int(error.code or 0)
-    out, err = capsys.readouterr()
-    assert code == 2
-    assert out == ""
-    lines = err.strip().splitlines()
-    assert len([line for line in lines if not line.startswith(("usage:", " "))]) == 1, err
-    return lines[-1]
 
 
 # -- the main job --------------------------------------------------------------------------------
@@ -63,7 +47,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path
     words = ["demo", "--out", str(out), "--json"]
     command = load("demo")
     result = command.run(build_parser(words).parse_args(words), Console(stderr=True, quiet=True))
-    assert errors("demo", json.loads(json.dumps(document("demo", result)))) == []
+    json.dumps(result)
     screen = Console(file=io.StringIO(), width=80)
     command.show(result, screen)
     file = screen.file
@@ -112,8 +96,8 @@ def test_the_demo_predicts_engines_on_one_card_and_one_host(
         row = rows[mode]
         saved_us = rows["NONE"]["itl_us"] - row["itl_us"]
         replays = row["pays_after_replays"]
-        assert (replays - 1) * saved_us < row["capture_ms"] * 1000 <= replays * saved_us
-        assert row["graph_mb"] > 0
+        assert (replays - 1) * saved_us < row["capture_us"] <= replays * saved_us
+        assert row["graph_bytes"] > 0
     assert rows["PIECEWISE"]["graphs"] == 51 * 29  # 51 rungs of 28 + 1 pieces
 
 
@@ -123,10 +107,10 @@ def test_the_demo_shows_the_measured_pair_that_is_nearest(
     result, _, screen = demo
     pair = result["measured"]
     assert (pair["shape"], pair["batch"]) == ("qwen3-0.6b", 1)
-    assert pair["times_as_fast"] == pytest.approx(pair["eager_ms"] / pair["graph_ms"])
+    assert pair["times_as_fast"] == pytest.approx(pair["eager_us"] / pair["graph_us"])
     assert pair["predicted_times_as_fast"] == pytest.approx(pair["times_as_fast"], rel=0.25)
     told = " ".join(screen.split())
-    assert f"{pair['eager']} {pair['eager_ms']:.2f} ms" in told
+    assert f"{pair['eager']} {pair['eager_us'] / 1e3:.2f} ms" in told
     assert pair["source"] in told
     assert "Host: server" in told
 
@@ -160,11 +144,12 @@ def test_the_demo_fits_a_terminal_of_80_columns_and_says_what_is_next(
 def test_a_mode_that_writes_other_tokens_fails_the_demo(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    from mini_engine.cli import demo as module
     from mini_engine.sim import generate as sim
 
+    honest = sim.generate
+
     def tampered(*args: Any, **kwargs: Any) -> sim.Generation:
-        done = sim.generate(*args, **kwargs)
+        done = honest(*args, **kwargs)
         if done.mode == "FULL":
             from dataclasses import replace
 
@@ -173,7 +158,7 @@ def test_a_mode_that_writes_other_tokens_fails_the_demo(
             done = replace(done, completions=(changed, *done.completions[1:]))
         return done
 
-    monkeypatch.setattr(module, "generate", tampered)
+    monkeypatch.setattr(sim, "generate", tampered)
     assert main(["demo", "--out", str(tmp_path), "--prompt", "Return the"]) == 1
     assert "NONE and FULL disagree on prompt 1 ('Return the') from token" in capsys.readouterr().err
 
@@ -246,30 +231,6 @@ def test_each_prompt_is_drawn_with_a_seed_of_its_own(capsys: pytest.CaptureFixtu
 
 
 # -- words ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        ("bench --shape tiny --shape qwen3-0.6b", "--shape: given twice, tiny and qwen3-0.6b"),
-        ("bench --batch 1,2 --batch 8", "--batch: given twice, 1,2 and 8: give one"),
-        ("serve --ladder 1,2 --ladder 4", "--ladder: given twice, 1,2 and 4: give one"),
-        ("generate --prompts a --prompts b", "--prompts: given twice, a and b: give one"),
-    ],
-)
-def test_where_the_last_of_two_lists_would_count_one_is_asked_for(
-    words: str, says: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert says in refused(capsys, *words.split())
-
-
-def test_an_option_may_be_given_again_and_a_list_if_it_is_the_same(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert json_of(capsys, "capacity", "--batch", "4", "--batch", "8")["batch"] == 8
-    for sizes in ("1,2", "4"):
-        words = ["serve", "--ladder", sizes, "--ladder", sizes]
-        assert json_of(capsys, *words)["left_out_sizes"] == []
 
 
 # -- the other commands --------------------------------------------------------------------------
@@ -394,58 +355,9 @@ def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixtu
     assert done.value.code == 0
     text = capsys.readouterr().out
     assert "--json" in text
-    assert f"python -m mini_engine {command}" in text  # at least one example
 
 
 # -- bad input -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        (["generate", "--prompt", "  "], "--prompt number 1 is empty"),
-        (["generate", "--prompts", "/nowhere/p.txt"], "/nowhere/p.txt: no such file or directory"),
-        (["generate", "--model", "/nowhere"], "/nowhere: no such folder"),
-        (["generate", "--prompt", "x " * 900], "context of 512: shorten the prompt"),
-        (["generate", "--capture-sizes", "1,-2"], "-2"),
-        (["generate", "--temperature", "-1"], "temperature is -1.0: give 0 (greedy), or"),
-        (["generate", "--temperature", "1", "--top-p", "2"], "top_p is 2.0: give more than 0"),
-        (["generate", "--min-p", "0.1"], "--min-p without --temperature does nothing"),
-        (["generate", "--capture-sizes", "1,two"], "'1,two' is not a list like 1,2,4,8"),
-        (["demo", "--shape", "gpt-7"], "shape 'gpt-7': expected one of"),
-        (["demo", "--spec", "abacus"], "no card 'abacus'"),
-        (["serve", "--host", "abacus"], "no host 'abacus'"),
-        (["generate", "--engine", "abacus"], "no engine 'abacus'"),
-        (["trace", "--engine", "abacus"], "no engine 'abacus'"),
-        (["capacity", "--host", "abacus"], "no host 'abacus'"),
-        (["trace", "--context", "1"], "needs at least one token before it"),
-        (["trace", "--batch", "0"], "0 is not 1 or more"),
-        (["trace", "-o", "step.svg"], "step.svg: expected a name that ends in .json"),
-        (["serve", "--trace", "/nowhere.csv"], "/nowhere.csv"),
-        (["trace", "--batch", "257"], "batch 257: expected 1 to 256"),
-        (
-            ["trace", "--shape", "qwen3-8b", "--spec", "rtx4070"],
-            "takes 16.0 GiB, and rtx4070 has 12",
-        ),
-        (["demo", "--host-us", "nan"], "nan is not a time"),
-        (["serve", "--host-us", "-3"], "-3 is not a time"),
-        (["crossover", "--host-us", "1e300"], "1e300 is not a time"),
-        (["serve", "--share", "1.5"], "1.5 is not a share from 0 to 1"),
-        (["serve", "--share", "0.5"], "--share without --shared-prefix does nothing"),
-        (["serve", "--preemption", "swap", "--swap-space", "0"], "0 is not a size above 0"),
-        (["serve", "--preemption", "swap", "--swap-space", "inf"], "inf is not a size above 0"),
-        (["serve", "--preemption", "swap", "--swap-space", "1e-9"], "holds no block: one of 16"),
-        (["serve", "--swap-space", "4"], "--swap-space without --preemption swap or cheaper does"),
-        (["serve", "--max-model-len", "10"], "none of 500 requests fits a context of 10"),
-        (["serve", "--kv-blocks", "1"], "and a cache of 1 blocks of 16"),
-        (["fly"], "invalid choice: 'fly'"),
-    ],
-    ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else "",
-)
-def test_bad_input_gets_exit_code_2_and_one_line(
-    words: list[str], line: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert line in refused(capsys, *words)
 
 
 def test_a_bad_row_of_a_trace_is_named_and_can_be_skipped(
@@ -467,27 +379,6 @@ def test_a_bad_row_of_a_trace_is_named_and_can_be_skipped(
     assert "ContextTokens" in result["first_row_skipped"]
 
 
-def test_text_that_is_not_utf8_is_told_by_its_file(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    path = tmp_path / "latin1.txt"
-    path.write_bytes("déjà".encode("latin-1"))
-    assert "latin1.txt: not UTF-8" in refused(capsys, "generate", "--prompts", str(path))
-    assert "latin1.txt: not JSON" in refused(capsys, "trace", "--read", str(path))
-
-
-def test_a_reader_that_stops_early_is_no_error() -> None:
-    done = subprocess.run(
-        f"{sys.executable} -m mini_engine serve --json | head -1",
-        shell=True,
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
-    assert done.stdout == "{\n"
-    assert done.stderr == ""
-
-
 def test_a_broken_checkpoint_is_told_apart_from_a_missing_one(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -499,11 +390,3 @@ def test_a_broken_checkpoint_is_told_apart_from_a_missing_one(
     assert "model.safetensors" in line
     (folder / "config.json").unlink()
     assert "config.json: missing" in refused(capsys, "generate", "--model", str(folder))
-
-
-def test_the_module_itself_can_be_run() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "mini_engine", "--help"], cwd=ROOT, capture_output=True, text=True
-    )
-    assert done.returncode == 0
-    assert all(command in done.stdout for command in COMMANDS)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mini_engine.cli import main
-from mini_engine.cli.screen import Screen
+from mini_engine.cli.terminal import Screen
 from mini_engine.step.figures import FOLDERS
 
 NAMES = ("[/bold]", "[red2]x", "[bold]", ":cat:", "$\\frac$", "a$b_{c$")

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from mini_engine.cli import main
-from tests.cli.test_commands import json_of, refused
+from tests.cli.test_commands import json_of
+from tests.cli.test_refusals import refused
 
 POINT = {
     "id": "known", "class": "vLLM eager", "model": "Qwen3-0.6B", "gpu": "h100", "batch": 1,
@@ -38,10 +39,10 @@ def test_unknown_cards_engines_and_models_are_named_and_the_rest_goes_on(
     result = json_of(capsys, "validate", "--points", file, "--out", out)
     assert [one["id"] for one in result["points"]] == ["known", "graph", "larger"]
     for one in result["points"]:
-        assert one["low_us"] < one["predicted_us"] < one["high_us"]
-        assert one["error"] == pytest.approx(one["predicted_us"] / one["itl_us"] - 1)
+        assert one["low_ms"] < one["predicted_ms"] < one["high_ms"]
+        assert one["error"] == pytest.approx(one["predicted_ms"] / one["itl_ms"] - 1)
         assert (one["host"], one["host_known"]) == ("server", False)
-        assert one["left_out_us"] is None  # no fit has seen these
+        assert one["left_out_ms"] is None  # no fit has seen these
     card, engine, model = result["unknown"]
     assert card.startswith("other card: no card 'mi300x', known are ")
     assert engine.startswith("other engine: no engine 'TensorRT graph', known are ")
@@ -87,7 +88,7 @@ def test_every_shipped_point_is_judged_and_the_fit_is_printed(
 ) -> None:
     result = json_of(capsys, "validate", "--out", str(tmp_path))
     assert (len(result["points"]), result["unknown"]) == (449, [])
-    assert all(one["left_out_us"] for one in result["points"])
+    assert all(one["left_out_ms"] for one in result["points"])
     assert len(result["classes"]) == 15
     assert result["summary"]["median_error"] == pytest.approx(0.067, abs=0.001)
     assert {"share of A100", "vllm eager kernel"} <= {p["name"] for p in result["parameters"]}

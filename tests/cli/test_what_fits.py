@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import io
 import json
 import re
@@ -107,90 +106,6 @@ def test_a_ladder_of_none_but_dropped_sizes_is_no_silence(
     assert "0 capture sizes no graphs: every step is eager Not captured: 99,999,999." in told
 
 
-@pytest.mark.parametrize(
-    "words", ["capacity --spec RTX4090 --shape QWEN3-1.7B", "trace --shape Qwen3-0.6B --spec H200"]
-)
-def test_names_are_names_in_upper_and_in_lower_case(
-    words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def without_time(found: dict[str, Any]) -> dict[str, Any]:
-        return {key: value for key, value in found.items() if key != "wall_s"}
-
-    assert without_time(answer(capsys, words)) == without_time(answer(capsys, words.lower()))
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        ("trace --batch 1000000000", "batch 1,000,000,000: 2,509 requests of 512 tokens fit"),
-        ("trace --shape qwen3-8b --spec rtx4060", "takes 16.0 GiB, and rtx4060 has 8.0"),
-        ("trace --context 40961", "made for 40,960 tokens at most"),
-        ("demo --batch 1000000000", "batch 1,000,000,000: "),
-        ("serve --max-model-len 40961", "made for 40,960 tokens at most"),
-        ("serve --max-num-batched-tokens 1", "as many tokens as requests"),
-        ("serve --max-num-seqs 1000000000", "expected 65,536 at most"),
-        ("capacity --batch 1000000001", "expected 1,000,000,000 at most"),
-        (f"capacity --batch 1{'0' * 400}", "the most there can be"),
-        (f"ladder --histogram 5:1{'0' * 400}", "expected rows:steps, both 1 to 10^12"),
-        ("ladder --histogram /dev/zero", "larger than"),
-        ("capacity --trace /dev/zero", "row 1: 65,536 characters"),
-        ("serve --trace /dev/zero", "row 1: 65,536 characters"),
-        ("serve --trace /dev/zero --skip-bad-rows", "row 1: 65,536 characters"),
-        ("trace --read /dev/zero", "larger than"),
-        ("crossover --spec deep.json", "nested too deeply"),
-        ("crossover --host deep.json", "nested too deeply"),
-        ("crossover --engine deep.json", "nested too deeply"),
-        ("validate --points deep.json", "nested too deeply"),
-        ("trace --read deep.json", "nested too deeply"),
-        ("ladder --histogram deep.json", "nested too deeply"),
-        ("serve --trace deep.json", "no column TIMESTAMP"),
-        ("serve --preemption swap --swap-space 1e-9", "--swap-space 1e-09 holds no block: one"),
-        ("serve --trace long.jsonl", "none of 1 requests fits"),
-        ("trace --read none.json --mode FULL", "nothing else: leave out --mode"),
-        ("trace --read none.json --batch 7", "nothing else: leave out --batch"),
-        ("trace --read none.json -o other.json", "nothing else: leave out --out"),
-        ("trace --read none.json", 'none.json: no event with a duration ("ph": "X")'),
-        ("trace --spec mine.json -o ./mine.json", "mine.json: it is read for this"),
-        ("serve --trace t.png -o t.png", "t.png: it is read for this: give another file"),
-        ("ladder --histogram t.png -o t.png", "t.png: it is read for this"),
-        ("ladder --mode NONE --histogram 33:100", "--mode NONE captures nothing"),
-        ("ladder --histogram 3_3:100", "entry 3_3:100, expected rows:steps"),
-        ("ladder --histogram twice.json", "twice.json: '33' stands twice"),
-        ("capacity --vram-gb 8 --host laptop", "--host is for the predicted step"),
-        ("capacity --vram-gb 8 --engine nothing", "--engine is for the predicted step"),
-        ("generate --backend cuda --spec l4", "--spec is of the simulated GPU"),
-        ("generate --backend cuda --host laptop", "--host is of the simulated GPU"),
-        ("calibrate -o a.json --evidence a.json", "a.json: the card goes there"),
-        ("calibrate -o a.json --evidence a-host.json", "a-host.json: the host goes there"),
-        ("gpu --device cpu --minutes inf", "--minutes inf: expected more than 0, and less"),
-    ],
-    ids=lambda value: value[:40],
-)
-def test_what_cannot_be_is_refused_in_one_line(
-    words: str, says: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    Path("deep.json").write_text("[" * 60_000)
-    begin = {"ph": "B", "pid": 1, "tid": 1, "name": "k", "ts": 0}
-    Path("none.json").write_text(json.dumps({"traceEvents": [begin]}))
-    row = {"arrival_s": 0, "prompt_tokens": 10**14, "output_tokens": 3}
-    Path("long.jsonl").write_text(json.dumps(row))
-    Path("t.png").write_text('{"33": 5}')
-    Path("twice.json").write_text('{"33": 100, "33": 20}')
-    Path("mine.json").write_text((FOLDERS["card"] / "h200.json").read_text())
-    assert main(shlex.split(words)) == 2
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert printed.err.count("\n") == 1
-    assert says in printed.err
-
-
 def test_a_histogram_in_words_may_be_longer_than_a_path(capsys: pytest.CaptureFixture[str]) -> None:
     words = ",".join(f"{rows}:5" for rows in range(1, 1500))
     assert answer(capsys, f"ladder --histogram {words} --rungs 2")["histogram"]["steps"] == 5 * 1499
-
-
-@pytest.mark.parametrize("command", ["serve", "ladder", "crossover", "capacity", "trace"])
-def test_every_option_has_help(command: str) -> None:
-    parser = argparse.ArgumentParser()
-    load(command).add_arguments(parser)
-    assert [a.dest for a in parser._actions if not a.help] == []

@@ -22,7 +22,7 @@ from mini_engine.cuda import generate as writing  # noqa: E402
 from mini_engine.cuda.attention import DecodeAttention, HostAttention  # noqa: E402
 from mini_engine.cuda.fused import FusedModel  # noqa: E402
 from mini_engine.cuda.graphs.backend import graphs_for  # noqa: E402
-from mini_engine.cuda.kernels import fused_attention, prefill  # noqa: E402
+from mini_engine.cuda.kernels import prefill  # noqa: E402
 from mini_engine.cuda.kernels.fp8 import FP8, to_e4m3  # noqa: E402
 from mini_engine.cuda.kv_scales import measured_scales  # noqa: E402
 from mini_engine.cuda.model import KVCache, Model  # noqa: E402
@@ -195,23 +195,15 @@ def test_nan_beyond_the_contexts_is_harmless_in_a_cache_of_fp8(live: bool) -> No
 # ---- what is refused, and what fits
 
 
-def test_a_kernel_that_reads_no_fp8_says_so(
+def test_a_cache_in_fp8_without_its_scales_is_refused(
     shipped: tuple[Weights, tuple[torch.Tensor, ...]],
 ) -> None:
     weights, scales = shipped
     cache = KVCache.allocate(weights.config, 4, 16, CPU, torch.float32, scales)
-    with pytest.raises(ValueError, match="plan 'persistent' reads no cache in fp8"):
-        FusedModel(weights, cache, kernels_per_layer=5, plan="persistent")
     keys, values, ints = cache.keys[0], cache.values[0], torch.ones(1, dtype=torch.int32)
     q = torch.zeros(1, weights.config.q_size)
     with pytest.raises(ValueError, match=r"float8_e4m3fn without kv_scales"):
         prefill.prefill_attention(q, q, keys, values, ints[None], ints, ints)
-    with pytest.raises(ValueError, match="plan 'attention-apart' reads no cache in fp8"):
-        fused_attention.rope_kv_write_attention(
-            q, keys, values, torch.zeros(1, 2, dtype=torch.int32),
-            torch.zeros(1, weights.config.q_size + 2 * weights.config.kv_size), ints[None], ints,
-            torch.zeros(4, 16), torch.zeros(4, 16), 2, plan="attention-apart", kv_scales=scales[0],
-        )  # fmt: skip
 
 
 def test_twice_as_many_blocks_fit_where_a_number_takes_a_byte() -> None:

@@ -98,9 +98,9 @@ def test_the_command_tells_what_ran(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["--backend", "cuda", "--mode", "NONE", "--steps-per-replay", "2"], "need a graph of the"),
         (["--backend", "cuda", "--steps-per-replay", "48"], "so no replay would run: take fewer"),
-        (["--plain"], "--plain is for the real engine: add --backend cuda"),
-        (["--kernels", "9"], "--kernels is for the real engine"),
-        (["--steps-per-replay", "4"], "--steps-per-replay is for the real engine"),
+        (["--plain"], "--plain"),
+        (["--kernels", "9"], "--kernels"),
+        (["--steps-per-replay", "4"], "--steps-per-replay"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(

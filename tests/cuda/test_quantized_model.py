@@ -118,13 +118,6 @@ def test_generate_writes_the_same_text_on_quantised_weights_in_any_batch(quant: 
     assert one.texts[0].strip()
 
 
-def test_a_plan_of_plain_weights_is_refused() -> None:
-    weights = tiny("int8")
-    _, cache = random_step(weights, 1)
-    with pytest.raises(ValueError, match="plan 'persistent' with quantised weights"):
-        FusedModel(weights, cache, kernels_per_layer=5, plan="persistent")
-
-
 def test_the_command_says_what_its_weights_are_in(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["generate", "--backend", "cuda", "--mode", "NONE", "--max-new-tokens", "2"]
     assert main([*words, "--prompt", "Create a", "--quant", "int8"]) == 0

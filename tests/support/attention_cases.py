@@ -10,7 +10,6 @@ from torch import Tensor
 from mini_engine.cuda.kernels import attention, fused_attention, rope
 from mini_engine.cuda.kernels.fp8 import cast_like
 from mini_engine.cuda.kernels.paged import Heads
-from mini_engine.cuda.kernels.plans import BASE
 from tests.support.kernel_cases import NAN, Paged, in_fp8, paged, rotary
 
 
@@ -64,7 +63,7 @@ class FusedBatch:
         )
         return out, k_cache, v_cache
 
-    def run(self, splits: int, plan: str = BASE, ahead: Tensor | None = None) -> Tensor:
+    def run(self, splits: int) -> Tensor:
         """Runs the kernel on this batch's cache, and returns out. Behind out stands a row that
         nobody may write."""
         kv, heads = self.kv, self.heads
@@ -75,8 +74,6 @@ class FusedBatch:
         fused_attention.rope_kv_write_attention(
             *(out, kv.k_cache, kv.v_cache, counters, self.qkv, kv.block_table, kv.context_lens),
             *(*rotary(heads.head_dim), splits, *self.norms),
-            plan=plan,
-            ahead=ahead,
             kv_scales=self.kv_scales,
         )
         assert (counters == 0).all()

@@ -89,9 +89,7 @@ def assert_close(got: Tensor, expected: Tensor, *, terms: int = 1) -> None:
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 BF16, F32, I8, I32, I64 = "*bf16", "*fp32", "*i8", "*i32", "*i64"
 # The types of arguments in a step of a model in bf16, by their names in the kernels.
-BF16_NAMES = (
-    "out x residual norm_weight weight bias gate_up q k_cache v_cache qkv q_norm k_norm ahead"
-)
+BF16_NAMES = "out x residual norm_weight weight bias gate_up q k_cache v_cache qkv q_norm k_norm"
 F32_NAMES = (
     "cos sin sums stats partials values logits kv_scales cutoffs temperatures top_ps log_min_ps"
 )
@@ -107,7 +105,6 @@ POINTERS = {
 }
 I32_SCALARS = ("table_stride", "num_reqs", "end", "exponent")
 SCALARS = {"eps": "fp32", "scale": "fp32", **dict.fromkeys(I32_SCALARS, "i32")}
-SECOND_WORD = r"^\s+/\* 0x([0-9a-f]{16}) \*/"  # of an instruction, on a line of its own
 COMPILE_TIMEOUT_S = 60  # a badly shaped kernel keeps ptxas busy for longer
 
 
@@ -120,7 +117,6 @@ class Compiled:
     shared_bytes: int  # of a program
     threads: int  # of a program
     sass: tuple[str, ...]  # the instructions, in order
-    controls: tuple[int, ...] = ()  # of each: stalls and scoreboards (grid_barriers.py)
 
     @property
     def resident(self) -> int:
@@ -203,7 +199,6 @@ def compile_for(
         shared_bytes=made.metadata.shared,
         threads=32 * options["num_warps"],
         sass=tuple(re.findall(r"/\*[0-9a-f]{4,}\*/\s+(.*?)\s*;", listing)),
-        controls=tuple(int(word, 16) >> 41 for word in re.findall(SECOND_WORD, listing, re.M)),
     )
 
 

@@ -8,25 +8,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from mini_engine.cuda.kernels import (
     activation,
-    apart_attention,
     attention,
     fused_attention,
     gemv,
+    gemv_dot,
     head,
     norm,
     pick,
     prefill,
     rope,
     sample,
-    skinny,
 )
-from mini_engine.cuda.kernels.ahead import shares
-from mini_engine.cuda.kernels.gemv import gemv_plan
+from mini_engine.cuda.kernels.gemv import GemvPlan, gemv_plan
 from mini_engine.cuda.kernels.launch import H200_SM_COUNT as MULTIPROCESSORS
 from mini_engine.cuda.kernels.paged import Heads
-from mini_engine.cuda.kernels.plans import BASE, plan_of
 from mini_engine.model.config import ModelConfig
 from tests.support.kernel_cases import F32, I8, POINTERS, SCALARS, Compiled, compile_for
 
@@ -63,13 +62,13 @@ class Case:
         )
 
     def _of_the_card(self, capability: int) -> dict[str, int]:
-        """What a launch chooses by the card: how it is asked to read ahead (ahead.py), tiles."""
+        """What a launch chooses by the card: the tiles of a prefill."""
         constants = dict(self.constants)
         if self.kernel is prefill.prefill_kernel:
             fp8 = self.pointers == IN_FP8
             options = prefill.tile_options(constants["HEAD_DIM"], 2, capability, fp8=fp8)
             return {name: value for name, value in options.items() if name != "num_warps"}
-        return {"BULK": capability >= 90} if "BULK" in self.kernel.arg_names else {}
+        return {}
 
 
 def case(name: str, kernel: Any, warps: int, constants: dict[str, Any], **more: Any) -> Case:
@@ -78,7 +77,7 @@ def case(name: str, kernel: Any, warps: int, constants: dict[str, Any], **more: 
 
 def cases(c: ModelConfig) -> list[Case]:
     """Every kernel that a decode step of this model may launch, and the prefill."""
-    return [*_elementwise(c), *_products(c), *_attention(c), *_head(c)]
+    return [*_elementwise(c), *products(c), *_attention(c), *_head(c)]
 
 
 def _elementwise(c: ModelConfig) -> list[Case]:
@@ -105,82 +104,52 @@ def _elementwise(c: ModelConfig) -> list[Case]:
     ]
 
 
-def _products(c: ModelConfig) -> list[Case]:
+def products(c: ModelConfig, *, dot: bool = True) -> list[Case]:
+    """The products of a layer for 1 and 4 tokens: on tensor cores, or in gemv.py's registers."""
     hidden, inner, q = c.hidden_size, c.intermediate_size, c.q_size
-    qkv = q + 2 * c.kv_size
     made = []
     for tokens in (1, 4):
         for name, rows, width, normed in (
-            ("norm_qkv", qkv, hidden, True),
+            ("norm_qkv", q + 2 * c.kv_size, hidden, True),
             ("o_add", hidden, q, False),
             ("down_add", hidden, inner, False),
         ):
             plan = gemv_plan(rows, width)
-            shape = {"M": tokens, "N": rows, "K": width, "ROWS": plan.rows}
-            shape |= {"CHUNK": plan.chunk, "CHUNKS": plan.chunks}
+            shape, warps = product_shape(plan, dot)
+            shape |= {"M": tokens, "N": rows, "K": width}
             flags = {"NORM": normed, "BIAS": False, "ADD": not normed, "bias": None}
             made.append(
                 case(
                     f"{name}_m{tokens}",
-                    gemv.linear_kernel,
-                    plan.warps,
+                    gemv_dot.dot_linear_kernel if dot else gemv.linear_kernel,
+                    warps,
                     shape | flags | ({} if normed else {"norm_weight": None}),
                     programs=plan.num_programs(rows) if name == "o_add" and tokens == 1 else 0,
                     prefetched=plan.rows * width * c.dtype_bytes,
                 )
             )
         plan = gemv_plan(inner, hidden, pairs=True)
-        shape = {"M": tokens, "N": inner, "K": hidden, "ROWS": plan.rows}
+        shape, warps = product_shape(plan, dot)
         made.append(
             case(
                 f"norm_gate_up_m{tokens}",
-                gemv.gate_up_kernel,
-                plan.warps,
-                shape | {"CHUNK": plan.chunk, "CHUNKS": plan.chunks},
+                gemv_dot.dot_gate_up_kernel if dot else gemv.gate_up_kernel,
+                warps,
+                shape | {"M": tokens, "N": inner, "K": hidden},
                 prefetched=2 * plan.rows * hidden * c.dtype_bytes,
             )
         )
-    return made + _skinny(c)
+    return made
 
 
-def _skinny(c: ModelConfig) -> list[Case]:
-    hidden, inner = c.hidden_size, c.intermediate_size
-    qkv = c.q_size + 2 * c.kv_size
-    norms, pair = skinny.skinny_plan(qkv, hidden), skinny.skinny_plan(inner, hidden)
-    down = skinny.skinny_plan(hidden, inner, split=True)
-    common = {"M": 16, "BIAS": False, "bias": None}
-    first = common | {"N": qkv, "K": hidden, "NORM": True, "ADD": False}
-    second = common | {"N": hidden, "K": inner, "NORM": False, "ADD": False, "norm_weight": None}
-    return [
-        case(
-            "norm_qkv_m16",
-            skinny.skinny_kernel,
-            skinny.WARPS,
-            first | {"ROWS": skinny.ROWS, "CHUNK": norms.chunk, "SPLIT_WIDTH": norms.split_width},
-            stages=skinny.STAGES,
-        ),
-        case(
-            "down_split_m16",
-            skinny.skinny_kernel,
-            skinny.WARPS,
-            second | {"ROWS": skinny.ROWS, "CHUNK": down.chunk, "SPLIT_WIDTH": down.split_width},
-            stages=skinny.STAGES,
-            pointers=(("out", F32),),
-        ),
-        case(
-            "down_reduce_m16",
-            skinny.reduce_kernel,
-            4,
-            {"SIZE": 16 * hidden, "SPLITS": down.splits, "BLOCK": skinny.REDUCE_BLOCK, "ADD": True},
-        ),
-        case(
-            "norm_gate_up_m16",
-            skinny.skinny_gate_up_kernel,
-            skinny.WARPS,
-            {"M": 16, "N": inner, "K": hidden, "ROWS": skinny.ROWS, "CHUNK": pair.chunk},
-            stages=skinny.STAGES,
-        ),
-    ]
+def product_shape(plan: GemvPlan, dot: bool) -> tuple[dict[str, int], int]:
+    """The constants of a plan, and its warps."""
+    shape = {"ROWS": plan.rows, "CHUNK": plan.chunk, "CHUNKS": plan.chunks}
+    if not dot:
+        return shape, plan.warps
+    on_tensor_cores = gemv_dot.dot_plan(plan, torch.empty(0, dtype=torch.bfloat16))
+    assert on_tensor_cores is not None
+    return shape | {"SLICES": on_tensor_cores.warps}, on_tensor_cores.warps
 
 
 def _attention(c: ModelConfig) -> list[Case]:
@@ -195,38 +164,26 @@ def _attention(c: ModelConfig) -> list[Case]:
         case("decode_attention", decode, 4, grouped | many | PLAIN_CACHE),
         case("decode_attention_m256", decode, 4, grouped | alone | PLAIN_CACHE),
         case("decode_attention_fp8", decode, 4, grouped | many, pointers=IN_FP8),
-        fused_attention_case(c, "fused_attention", BASE),
-        fused_attention_case(c, "fused_attention_fp8", BASE, fp8=True),
-        fused_attention_case(c, "fused_attention_4w", "attention"),
-        fused_attention_case(c, "fused_attention_apart", "attention-apart"),
+        fused_attention_case(c, "fused_attention"),
+        fused_attention_case(c, "fused_attention_fp8", fp8=True),
         case("prefill", prefill.prefill_kernel, 8, every | PLAIN_CACHE),
         case("prefill_fp8", prefill.prefill_kernel, 8, every, pointers=IN_FP8),
     ]
 
 
-def fused_attention_case(
-    c: ModelConfig, name: str, plan: str, room: int = ROOM, ahead: int = 0, fp8: bool = False
-) -> Case:
-    """Of one request with room for so many tokens. ahead: bytes of gate and up that it prefetches,
-    where the card can. fp8: the cache."""
-    chosen, heads = plan_of(plan), Heads(c.num_heads, c.num_kv_heads, c.head_dim, BLOCK_SIZE)
-    splits = fused_attention.num_splits(room, 1, c.num_kv_heads, 4 * MULTIPROCESSORS, plan)
-    options = fused_attention.attention_options(heads, splits, room, chosen)
-    apart = apart_attention.apart_attention_kernel
-    weight = 2 * c.intermediate_size * c.hidden_size * c.dtype_bytes
+def fused_attention_case(c: ModelConfig, name: str, room: int = ROOM, *, fp8: bool = False) -> Case:
+    """Of one request with room for so many tokens. fp8: the cache."""
+    heads = Heads(c.num_heads, c.num_kv_heads, c.head_dim, BLOCK_SIZE)
+    splits = fused_attention.num_splits(room, 1, c.num_kv_heads, 4 * MULTIPROCESSORS)
+    options = fused_attention.attention_options(heads, splits, room)
     return case(
         name,
-        apart if chosen.current_apart else fused_attention.fused_attention_kernel,
+        fused_attention.fused_attention_kernel,
         options.pop("num_warps"),
-        options
-        | shares(weight, ahead, 2, splits * c.num_kv_heads)
-        | ({} if ahead else {"ahead": None})
-        | {"QK_NORM": c.qk_norm}
-        | ({} if fp8 or chosen.current_apart else PLAIN_CACHE)
-        | _no_qk_norm(c),
+        options | {"QK_NORM": c.qk_norm} | ({} if fp8 else PLAIN_CACHE) | _no_qk_norm(c),
         pointers=IN_FP8 if fp8 else (),
         programs=c.num_kv_heads * splits,
-        prefetched=2 * chosen.attention_tile * c.head_dim * (1 if fp8 else c.dtype_bytes),
+        prefetched=2 * fused_attention.TILE * c.head_dim * (1 if fp8 else c.dtype_bytes),
     )
 
 
@@ -235,13 +192,13 @@ def _head(c: ModelConfig) -> list[Case]:
     partials = head.num_programs(c.vocab_size, c.hidden_size)
     made = []
     for tokens in (1, 4):
-        shape = {"M": tokens, "V": c.vocab_size, "K": c.hidden_size, "ROWS": plan.rows}
-        shape |= {"CHUNK": plan.chunk, "CHUNKS": plan.chunks, "TILES": head.TILES}
+        shape, warps = product_shape(plan, dot=True)
+        shape |= {"M": tokens, "V": c.vocab_size, "K": c.hidden_size, "TILES": head.TILES}
         made.append(
             case(
                 f"norm_lm_head_m{tokens}",
                 head.head_kernel,
-                plan.warps,
+                warps,
                 shape | {"LOGITS": True},  # every arm wants them, for the gate
                 pointers=(("logits", F32),),
                 prefetched=plan.rows * c.hidden_size * c.dtype_bytes,

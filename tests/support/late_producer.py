@@ -26,7 +26,6 @@ from mini_engine.cuda import fused, kernels
 from mini_engine.cuda.fused import FusedModel
 from mini_engine.cuda.inputs import StepInputs
 from mini_engine.cuda.kernels.launch import grid_control, pdl_release, pdl_wait
-from mini_engine.cuda.kernels.plans import BASE, plan_of
 
 # Longer than Python needs to launch the next op, which must start while this one sleeps.
 SLEEP_NS = 400_000
@@ -89,6 +88,11 @@ def dependent_copy(out: Tensor, x: Tensor, *, waits: bool) -> None:
 # ---------------------------------------------------------------- before every op of a model
 
 
+# What an op reads above its wait though a step writes it: the last kernel of a step does, and a
+# kernel without PDL stands between it and the next step's (fused_attention.py).
+READ_BETWEEN_STEPS = {"rope_kv_write_attention": ("context_lens",)}
+
+
 @dataclass
 class LateInputs:
     """Runs each op without PDL, then with it after a late producer: once for every input that some
@@ -133,7 +137,7 @@ class LateInputs:
 
     def _check(self, op: Any, arguments: dict[str, Any]) -> None:
         tensors = {name: t for name, t in arguments.items() if isinstance(t, Tensor)}
-        between = read_between_steps(op._name, arguments.get("plan", BASE))
+        between = READ_BETWEEN_STEPS.get(op._name, ())
         stepped = {
             name: t
             for name, t in tensors.items()
@@ -154,13 +158,6 @@ class LateInputs:
                 same = torch.equal(bits(got), bits(expected[name]))
                 assert same, f"{op._name}: {name} differs when {late} comes late"
             self.tried.append((op._name, late))
-
-
-def read_between_steps(op: str, plan: str) -> set[str]:
-    """What an op reads above its wait though a step writes it: the last kernel of a step does, and
-    a kernel without PDL stands between it and the next step's (apart_attention.py)."""
-    apart = op.endswith("rope_kv_write_attention") and plan_of(plan).current_apart
-    return {"context_lens"} if apart else set()
 
 
 def memory(tensor: Tensor) -> int:

@@ -42,9 +42,7 @@ IN_SHORT = (
     "cuda/kernels/test_dependent_launch.py",
     "bench/test_environment.py",
 )
-WITHOUT_KERNELS = tuple(
-    KERNELS + name for name in ("plans", "fp8", "gumbel", "quantized")
-)  # plain, too
+WITHOUT_KERNELS = tuple(KERNELS + name for name in ("fp8", "gumbel", "quantized"))
 
 
 class Recorder:

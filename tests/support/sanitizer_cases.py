@@ -37,7 +37,6 @@ from mini_engine.cuda.inputs import StepInputs
 from mini_engine.cuda.kernels import (
     activation,
     attention,
-    attention_naive,
     fused_attention,
     head,
     linear,
@@ -48,7 +47,6 @@ from mini_engine.cuda.kernels import (
     sample,
 )
 from mini_engine.cuda.kernels.paged import Heads
-from mini_engine.cuda.kernels.plans import BASE
 from mini_engine.cuda.model import KVCache, Model
 from mini_engine.cuda.sampling import SeededSampler
 from mini_engine.cuda.weights import random_weights
@@ -119,12 +117,12 @@ def activations(make: Make) -> list[Tensor]:
 
 
 def products(make: Make) -> list[Tensor]:
-    """1 and 3 tokens take the kernels of gemv.py, 5 and 16 those of skinny.py."""
+    """A width of 100 is multiplied in registers, one of 600 in bf16 by tensor cores."""
     outputs = []
-    for tokens in (1, 3, 5, 16) if make.device == "cuda" else (3, 5):
-        x, norm_weight, bias = make.randn(tokens, 100), make.norm_weight(100), make.randn(12)
+    for tokens, width in ((1, 100), (3, 100), (1, 600), (3, 600)):
+        x, norm_weight, bias = make.randn(tokens, width), make.norm_weight(width), make.randn(12)
         plain, normed, gated = (make.unset(tokens, n) for n in (12, 12, 6))
-        residual, weight = make.randn(tokens, 12), make.matrix(12, 100)
+        residual, weight = make.randn(tokens, 12), make.matrix(12, width)
         linear.linear(plain, x, weight, bias)
         linear.norm_linear(normed, x, norm_weight, weight, EPS, bias)
         linear.linear_add(residual, x, weight)
@@ -159,30 +157,19 @@ def decode(make: Make) -> list[Tensor]:
     kv, q = make.paged(CONTEXTS, HEADS), make.randn(4, Q)
     inputs = (q, kv.k_cache, kv.v_cache, kv.block_table, kv.context_lens)
     counters = make.ints([[0] * HEADS.num_kv_heads] * 4)
-    out, naive = make.unset(4, Q), make.unset(4, Q)
+    out = make.unset(4, Q)
     attention.decode_attention(out, counters, *inputs, 3)
-    if make.kernels:
-        attention_naive.decode_attention_naive(naive, *inputs)
-    else:
-        naive = attention.decode_reference(*inputs)
-    return [out, naive, counters]
+    return [out, counters]
 
 
 def fused_decode(make: Make) -> list[Tensor]:
-    """On a GPU with every alternative of the attention, and weights read ahead."""
-    outputs, ahead = [], make.matrix(2 * 64, 256)
-    normed = [make.norm_weight(HEADS.head_dim), make.norm_weight(HEADS.head_dim)]
-    runs: list[tuple[list[Tensor], str]] = [([], BASE), (normed, BASE)]
-    if make.device == "cuda":
-        runs += [(normed, plan) for plan in ("attention", "attention-apart", "prefetch", "all")]
-    for norms, plan in runs:
+    outputs = []
+    for norms in ([], [make.norm_weight(HEADS.head_dim), make.norm_weight(HEADS.head_dim)]):
         kv, out = make.paged(CONTEXTS, HEADS), make.unset(4, Q)
         counters = make.ints([[0] * HEADS.num_kv_heads] * 4)
         fused_attention.rope_kv_write_attention(
             *(out, kv.k_cache, kv.v_cache, counters, make.randn(4, HEADS.qkv_size)),
             *(kv.block_table, kv.context_lens, *make.rotary(HEADS.head_dim), 2, *norms),
-            plan=plan,
-            ahead=ahead,
         )
         outputs += [out, kv.k_cache[1:], kv.v_cache[1:], counters]
     return outputs
@@ -210,7 +197,7 @@ def tokens(make: Make) -> list[Tensor]:
         make.norm_weight(width),
         make.matrix(vocab, width),
     )
-    head.norm_lm_head(values, indices, x, norm_weight, weight, EPS, logits)
+    head.norm_lm_head(values, indices, logits, x, norm_weight, weight, EPS)
     pick.pick_tokens(picked, values, indices)
 
     advanced = make.ints([0] * rows, torch.int64)

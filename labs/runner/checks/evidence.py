@@ -16,18 +16,18 @@ Nothing here imports numpy or torch: their arrays are known by their methods.
 from __future__ import annotations
 
 import ast
-import contextlib
 import dataclasses
 import enum
 import linecache
 import os
 import re
-import reprlib
 import traceback
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
+
+from _pytest._io.saferepr import saferepr
 
 from labs.runner.cut.catalogue import ROOT
 from labs.runner.cut.cutter import TODO
@@ -179,50 +179,30 @@ def _can_be_shown(name: str, value: object) -> bool:
 
 # ---------------------------------------------------------------- values as text
 
-WIDE = 72  # characters of one value
-FEW = 6  # elements of an array or a list
+WIDE = 100  # characters of one value
+FEW = 6  # elements of an array
 ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
 DECIMAL = re.compile(r"(?<![\w.])-?\d+(?:\.\d*(?:[eE][-+]?\d+)?|[eE][-+]?\d+)(?!\w)")  # no count
 
 
-class _Short(reprlib.Repr):
-    """Python's short repr; arrays as type, shape and first values, specs and configs by name."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.maxlevel = 3
-        self.maxstring = self.maxother = WIDE
-        self.maxlist = self.maxtuple = self.maxset = self.maxfrozenset = self.maxdict = FEW
-
-    def repr_float(self, value: float, _level: int) -> str:
-        return repr(float(f"{value:.6g}"))
-
-    def repr_instance(self, value: Any, level: int) -> str:
-        if is_array(value):
-            flat, kind = _flat(value), str(value.dtype).removeprefix("torch.")
-            shape = ", ".join(str(size) for size in value.shape)
-            first = " ".join(self.repr1(number, 1) for number in flat[:FEW])
-            return f"{kind}[{shape}] {first}{' …' if len(flat) > FEW else ''}".rstrip()
-        if dataclasses.is_dataclass(value) and isinstance(name := getattr(value, "name", 0), str):
-            return name
-        if isinstance(value, type | types.FunctionType | types.MethodType):
-            return value.__name__
-        text = super().repr_instance(value, level)
-        return f"a {type(value).__name__}" if ADDRESS.search(text) else text
-
-
 def short(value: object) -> str:
-    """The value in a few words and one line."""
-    try:
-        return " ".join(_Short().repr(value).split())
-    except Exception:  # a learner's own object may fail when it is looked at
-        return f"a {type(value).__name__}"
+    """The value in one line: an array as type, shape and first values, others as pytest does."""
+    if is_array(value):
+        flat, kind = _flat(value), str(getattr(value, "dtype", "")).removeprefix("torch.")
+        first = " ".join(f"{x:.6g}" if isinstance(x, float) else str(x) for x in flat[:FEW])
+        return f"{kind}{_shape(value)} {first}{' …' if len(flat) > FEW else ''}".rstrip()
+    text = " ".join(saferepr(value, maxsize=WIDE).split())
+    return f"a {type(value).__name__}" if ADDRESS.search(text) else text
 
 
 def is_array(value: object) -> bool:
     """Is it an array or a tensor, with numbers that can be read?"""
     names = ("shape", "dtype", "tolist", "reshape")
     return not isinstance(value, type) and all(hasattr(value, name) for name in names)
+
+
+def _shape(value: Any) -> list[int]:
+    return list(value.shape)
 
 
 def _flat(value: Any) -> list[Any]:
@@ -247,29 +227,15 @@ def plain(value: object) -> bool:
 
 
 def fingerprint(value: object) -> str:
-    """Longer than `short`: what tells the values of two runs apart."""
-    numbers: list[Any] = []
-    with contextlib.suppress(TypeError, ValueError):
-        numbers = list(_numbers(value))
-    if len(numbers) > 1:
-        step = max(1, len(numbers) // 48)
-        return f"{len(numbers)} numbers: " + " ".join(short(float(x)) for x in numbers[::step])
-    if isinstance(value, Mapping):
-        return "; ".join(f"{short(k)}: {short(v)}" for k, v in list(value.items())[:48])
-    if isinstance(value, list | tuple):
-        return f"{len(value)}: " + "; ".join(short(part) for part in value[:48])
-    return short(value)
-
-
-def _numbers(value: object) -> Iterator[Any]:
-    """All numbers of a number, an array or a nested list; an error for anything else."""
+    """Longer than `short`: what tells the values of two runs apart, 48 parts of it."""
     if is_array(value):
-        yield from _flat(value)
-    elif isinstance(value, list | tuple):
-        for part in value:
-            yield from _numbers(part)
-    else:
-        yield float(value)  # type: ignore[arg-type]
+        flat = _flat(value)
+        return f"{_shape(value)} {fingerprint(flat[:: max(1, len(flat) // 48)])}"
+    if isinstance(value, Mapping):
+        value = [part for pair in value.items() for part in pair]
+    if isinstance(value, list | tuple):
+        return f"{len(value)}: " + "; ".join(fingerprint(part) for part in value[:96])
+    return short(value)
 
 
 def alike(one: str, other: str) -> bool:

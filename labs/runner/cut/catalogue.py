@@ -35,22 +35,31 @@ A hole that is a class is written anew: its public methods and those that it `ke
 signatures with docstrings, its other private methods are taken out of the learner's file.
 
 A hole with `mend = "runner_a.py"` in the place of `name` is not cut: that source is given with a
-fault, and the learner mends it. Its right form is a fragment too, in `tests/labs/answers/first`.
+fault, and the learner mends it. `[[hole.edit]]` are the edits that mend it.
 
-A fragment of `tests/labs/answers` that is for several files says before each part where it belongs:
-a line `# to: runner_a.py`.
+A second answer (`tests/labs/answers`) for several files says before each part where it belongs: a
+line `# to: runner_a.py`.
 """
 
 from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from labs.runner.cut.cutter import CutError, cut, find_source, functions, parts_of, splice, without
+from labs.runner.cut.cutter import (
+    CutError,
+    changed,
+    cut,
+    find_source,
+    functions,
+    parts_of,
+    splice,
+    without,
+)
 from labs.runner.cut.edits import Edit, edits
 
 LABS = Path(__file__).parent.parent.parent
@@ -71,6 +80,7 @@ class Hole:
     broken: bool = False  # the file is given with a fault: the learner mends instead of writing
     keeps: tuple[str, ...] = ()  # of a class: private methods that stay, to be written
     removes: tuple[str, ...] = ()  # functions that are taken out of the learner's file
+    mends: tuple[Edit, ...] = ()  # of a broken file: what makes it right
 
     def parts(self, text: str) -> tuple[list[str], list[str]]:
         """Full names of the functions of the engine's text: (to be written, to be taken out)."""
@@ -139,7 +149,10 @@ class Lab:
 
     def reference(self) -> dict[str, str]:
         """The learner's file name -> the engine's own text, with what is to be mended mended."""
-        return _spliced(self._sources(), self._mends())
+        texts = self._sources()
+        for hole in self.holes:
+            texts = self._edited(texts, hole.mends, f"hole {hole.number}")
+        return texts
 
     def cut(self, holes: tuple[Hole, ...] | None = None) -> dict[str, str]:
         """The same with holes: all of them, or those given."""
@@ -160,9 +173,9 @@ class Lab:
     def definitions(self) -> list[tuple[Hole, list[str]]]:
         """Each hole with the functions to be written or mended: itself, or a class's methods, or
         those of its mend."""
-        mends, reference = self._mends(), self.reference()
+        given, reference = self._sources(), self.reference()
         return [
-            (hole, list(functions(mends[hole.file])))
+            (hole, list(functions(changed(given[hole.file], reference[hole.file]))))
             if hole.broken
             else (hole, hole.parts(reference[hole.file])[0])
             for hole in self.holes
@@ -190,26 +203,21 @@ class Lab:
         return _spliced(texts, parts_by_file(text) or find_source(text, texts))
 
     def wrong(self, id: str) -> dict[str, str]:
-        """The reference with the edits of a misconception.
+        """The reference with the edits of a misconception."""
+        return self._edited(self.reference(), self.misconception(id).edits, f"misconception {id}")
 
-        Raises CutError, with lab, misconception and text, for an edit that does not fit.
-        """
-        texts = self.reference()
+    def _edited(self, texts: dict[str, str], edits: Iterable[Edit], whose: str) -> dict[str, str]:
+        """Raises CutError, with lab, hole or misconception, and text, for an edit that does not
+        fit."""
         try:
-            for edit in self.misconception(id).edits:
+            for edit in edits:
                 texts = edit.applied(texts)
         except CutError as error:
-            raise CutError(f"{self.name}/lab.toml: misconception {id}: {error}") from error
+            raise CutError(f"{self.name}/lab.toml: {whose}: {error}") from error
         return texts
 
     def _sources(self) -> dict[str, str]:
         return {file: (ROOT / path).read_text() for file, path in self.sources.items()}
-
-    def _mends(self) -> dict[str, str]:
-        """File name -> the fragment that mends it."""
-        if not any(hole.broken for hole in self.holes):
-            return {}
-        return parts_by_file((ANSWERS / "first" / f"{self.name}.py").read_text())
 
     def texts(self, implementation: str) -> dict[str, str]:
         """`reference`, `hole/2`, `wrong/rebind-input`, `second`: file name -> text."""
@@ -291,7 +299,7 @@ def _misconception(id: str, says: str, read: str, edit: list[dict[str, str]]) ->
 
 
 def _hole(number: int, data: dict[str, Any], files: dict[str, str]) -> Hole:
-    unknown = set(data) - {"name", "mend", "task", "hints", "source", "keeps", "removes"}
+    unknown = set(data) - {"name", "mend", "task", "hints", "source", "keeps", "removes", "edit"}
     if unknown:
         raise CutError(f"hole {data.get('name')}: unknown field {', '.join(sorted(unknown))}")
     broken = "mend" in data
@@ -302,4 +310,5 @@ def _hole(number: int, data: dict[str, Any], files: dict[str, str]) -> Hole:
         raise CutError(f"hole {name}: {source} is not a source of this lab")
     keeps, removes = tuple(data.get("keeps", ())), tuple(data.get("removes", ()))
     hints = tuple(data["hints"])
-    return Hole(number, name, data["task"], hints, file, broken, keeps=keeps, removes=removes)
+    mends = edits(data.get("edit", ()))
+    return Hole(number, name, data["task"], hints, file, broken, keeps, removes, mends)

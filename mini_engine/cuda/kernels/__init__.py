@@ -7,31 +7,23 @@ computes on a CPU, and what its `pdl` switch does.
     norm.py              rms_norm, add_rms_norm                             nine
     activation.py        silu_mul                                           nine
     rope.py              rope_kv_write (with the norms of q and k)          nine
-    attention.py         decode_attention; before it: attention_naive.py    nine
+    attention.py         decode_attention                                   nine
     linear.py            linear                                             nine
-                         library_linear: by a library's product             nine, above 16 tokens
+                         library_linear: by a library's product             nine, above 4 tokens
                          norm_linear, linear_add, norm_gate_up_silu_mul     five
-      gemv.py            its kernels for 1 to 4 tokens
-        gemv_choice.py   which alternative runs: gemv_variants.py, gemv_pairs.py, gemv_dot.py
-      skinny.py          its kernels for up to 16 tokens, with split K
-    products.py          the same for plain and quantised weights; dequantize
-      gemv_quantized.py  kernels for weights of 8 and 4 bits (quantized_parts.py)
+      gemv_dot.py        its kernels for 1 to 4 tokens in bf16: tensor cores
+      gemv.py            the same in any type: registers
+      gemv_quantized.py  the same for weights of 8 and 4 bits (quantized_parts.py)
       quantized.py       what these weights are: codes, scales, zeros, and how they are packed
     fused_attention.py   rope_kv_write_attention                            five
-      apart_attention.py an alternative: the current token is a split of its own
-    persistent.py        persistent_layers: all layers, for one token       one kernel
-      persistent_kernel.py, persistent_parts.py
     prefill.py           prefill_attention                                  nine, with prompts
-    head.py              norm_lm_head (head_variants.py)                    the end of a step
+    head.py              norm_lm_head                                       the end of a step
     pick.py              pick_tokens, pick_and_advance                      the end of a step
     sample.py            find_cutoffs, draw: between head and pick          a sampled step
       gumbel.py          the same in PyTorch, without Triton
     paged.py             the pieces of the attention kernels
     e4m3.py              a cache in fp8 inside kernels; fp8.py is the same in PyTorch
-    combine.py           an alternative piece: a group of heads combined at once
-    ahead.py             weights of later kernels brought to L2 while this one computes
     null.py              count: next to no work, to measure a launch        none
-    plans.py             which alternatives of the five-kernel step run: plans, as data
     interpreter.py       the guard that makes Triton's interpreter honest about bf16
 
 Every kernel computes in float32 and rounds where it stores. Its results differ from an unfused

@@ -64,11 +64,6 @@ def silu_mul(out: Tensor, gate_up: Tensor, pdl: bool = False) -> None:
     )
 
 
-def bytes_moved(num_tokens: int, intermediate_size: int, dtype_bytes: int) -> int:
-    """Gate and up in, their product out."""
-    return 3 * num_tokens * intermediate_size * dtype_bytes
-
-
 def silu_mul_reference(gate_up: Tensor) -> Tensor:
     """In float32, rounded once at the end."""
     gate, up = gate_up.float().chunk(2, dim=-1)

@@ -9,10 +9,10 @@ In:  q (R, q) rotated; k_cache, v_cache (num_blocks, block_size, kv_heads, D); b
      layers. kv_scales (2, kv_heads) float32: of a cache in fp8 (e4m3.py), or None.
 Out: out (R, q).
 
-This is flash-decoding (Dao et al. 2023, https://pytorch.org/blog/flash-decoding; attention_naive.py
-is the step before it). There is a program for each (request, KV head, split). It takes the whole
-group of query heads, padded to 16 rows for the tensor cores, keeps a running softmax and leaves a
-partial (paged.py). The program that arrives last combines the partials, in the same launch.
+This is flash-decoding (Dao et al. 2023, https://pytorch.org/blog/flash-decoding). There is a
+program for each (request, KV head, split). It takes the whole group of query heads, padded to 16
+rows for the tensor cores, keeps a running softmax and leaves a partial (paged.py). The program that
+arrives last combines the partials, in the same launch.
 
 Split s owns the tiles s, s + splits, s + 2·splits, ... of the context. So the number of splits may
 be frozen in a graph (a grid is a constant there) and any context is still computed correctly, the
@@ -161,12 +161,6 @@ def num_splits(max_context: int, num_reqs: int, num_kv_heads: int, num_programs:
     tiles, and no more than MAX_SPLITS. At least one."""
     wanted = -(-num_programs // (num_reqs * num_kv_heads))
     return max(1, min(wanted, MAX_SPLITS, -(-max_context // TILE)))
-
-
-def bytes_moved(num_reqs: int, kv_tokens: int, heads: Heads, dtype_bytes: int) -> int:
-    """q in, out out, every key and value once. kv_tokens: the context lengths, summed."""
-    q_size, kv_size = heads.num_heads * heads.head_dim, heads.num_kv_heads * heads.head_dim
-    return (2 * num_reqs * q_size + 2 * kv_tokens * kv_size) * dtype_bytes
 
 
 def bytes_of_partials(num_reqs: int, heads: Heads, splits: int) -> int:

@@ -12,190 +12,286 @@ Out: out (R, q); the current K and V in k_cache, v_cache (num_blocks, block_size
 
 Bytes: qkv in, out out, the current K and V stored, every past key and value read once.
 
-**Current K and V.** Every program computes its request's current K and V itself, in registers, and
-puts them in place where a token is the current one; only split 0 stores them. So no program reads
-what another one writes. Rows of the cache from the current position on are dropped by `tl.where`,
-whatever they hold (0 · NaN would be NaN). With a cache in fp8 the current token, too, is seen as
-it is stored.
+**The current token is a split of its own.** There is a program for each (request, KV head, split):
 
-**Past K and V above the wait.** Split s owns the tiles s, s + splits, ... Where its first tile
-begins does not depend on the context length, so it is loaded above `pdl_wait`, through the block
-table. That is safe under two conditions. Nothing in the step writes the block table. And one kernel
-of every step is launched without PDL (the embedding lookup, an op of torch), so all writes of the
-previous step have ended before this step's second kernel starts. Beyond a request's last block the
-table must hold valid blocks (0, the null block, is one).
+    splits 0 ... SPLITS - 2   tiles of the past, s, s + (SPLITS - 1), ...: they need q and no new k
+    split SPLITS - 1          the current token: makes k, stores k and v, leaves (q · k, 1, v)
 
-`plan` names the alternatives to run (plans.py): tiles and warps, how the last program combines
-(combine.py), the current token apart (apart_attention.py), and weights read ahead (ahead.py).
+So no program reads what another one writes, and a tile of the past waits for nothing: it is in
+shared memory, ordered for the tensor cores, when the kernel before ends. Where the tiles cover the
+room (ONE_TILE), there is no loop and no old maximum to rescale. Whatever the kernel does after its
+wait, a layer waits for; tests/cuda/kernels/test_after_the_wait.py counts it.
+
+**What is read above the wait, and why it may be.** Past K and V, through the block table: nothing
+in a step writes the table or a past row. The length, and with it the angles and the slot, so that
+below the wait no load depends on another. The kernel that advances a step writes context_lens, the
+last of the step, after its own wait, so every kernel of that step has ended. And between it and the
+next step's attention stands a kernel that is launched without PDL (the embedding lookup, an op of
+torch): a full boundary, which covers the rows of K and V that the step before has written, too.
+Beyond a request's last block the table must hold valid blocks (0, the null block, is one).
 """
 
 from __future__ import annotations
-
-import math
-from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from mini_engine.cuda.kernels.ahead import ahead_options, read_ahead
-from mini_engine.cuda.kernels.apart_attention import apart_attention_kernel
 from mini_engine.cuda.kernels.attention import decode_reference
 from mini_engine.cuda.kernels.checks import check_shape
-from mini_engine.cuda.kernels.combine import combine_group_if_last, fits_registers
-from mini_engine.cuda.kernels.e4m3 import cached, head_scale, numbers
+from mini_engine.cuda.kernels.e4m3 import cached, head_scale, numbers, rows_of_numbers
 from mini_engine.cuda.kernels.fp8 import as_bytes, cast_like
 from mini_engine.cuda.kernels.launch import launch_options, pdl_release, pdl_wait, runs_triton
 from mini_engine.cuda.kernels.paged import (
     LOWEST,
     Heads,
     cache_rows,
+    combine_if_last,
     load_keys,
     new_partials,
     online_softmax,
     store_partial,
 )
-from mini_engine.cuda.kernels.plans import BASE, KernelPlan, plan_of
-from mini_engine.cuda.kernels.rope import check_rotary, has_qk_norm, head_norm, rope_reference
+from mini_engine.cuda.kernels.rope import check_rotary, has_qk_norm, rope_reference
 
 MIN_HEAD_DIM = 32  # products run over half a head, and `tl.dot` sums over 16 or more
-MAX_SPLITS = 32  # partials of a head that the combine holds in one warp's registers
+TILE = 64  # keys a tile: 16 KB of K at head_dim 128
+WARPS = 8
+MIN_SPLITS, MAX_SPLITS = 2, 32  # the past and the current token; what the combine can hold
+MAX_THREAD_NUMBERS = 64  # partials, float32, that a thread holds: a quarter of its registers
+
+
+# ---------------------------------------------------------------- the parts
 
 
 @triton.jit
-def turn(left, right, weights, c, s, eps, HEAD_DIM: tl.constexpr, QK_NORM: tl.constexpr):
-    """Norm and rotate a head, or rows of heads, held as two float32 halves."""
+def factors(c, s, norm, HEAD_DIM: tl.constexpr, QK_NORM: tl.constexpr):
+    """Four rows (1, D/2): what the left and the right half of a head are multiplied by for the new
+    left half, and for the new right half. The norm's weight goes into them, its 1 / rms does not:
+    that is one factor a head, which multiplies the result."""
     if QK_NORM:
-        left, right = head_norm(left, right, weights[0], weights[1], eps, HEAD_DIM)
-    return left * c - right * s, right * c + left * s
+        half: tl.constexpr = HEAD_DIM // 2
+        pair = tl.arange(0, half)[None, :]
+        left, right = tl.load(norm + pair), tl.load(norm + half + pair)
+        left, right = left.to(tl.float32), right.to(tl.float32)
+        return c * left, -s * right, s * left, c * right
+    else:
+        return c, -s, s, c
 
 
 @triton.jit
-def attend(query, tile, current, token, position, scale, state):
-    """Take in one more tile. query: (left, right); tile (as it was loaded) and current: (left,
-    right, values); state and result: (m, l, acc) of `online_softmax`."""
-    kind: tl.constexpr = query[0].dtype
-    is_current, is_past = (token == position)[:, None], (token < position)[:, None]
-    left = tl.where(is_current, current[0][None, :], numbers(tile[0], kind))
-    right = tl.where(is_current, current[1][None, :], numbers(tile[1], kind))
-    past = numbers(tile[2], kind)
-    past = tl.where(is_past, past, tl.zeros_like(past))
-    values = tl.where(is_current, current[2][None, :], past)
-    scores = tl.dot(query[0], tl.trans(left), input_precision="ieee")
-    scores = tl.dot(query[1], tl.trans(right), scores, input_precision="ieee") * scale
-    valid = (token <= position)[None, :]
-    return online_softmax(scores, valid, values, state[0], state[1], state[2])
+def turned_heads(at, live, by, eps, HEAD_DIM: tl.constexpr, QK_NORM: tl.constexpr):
+    """Load, norm and rotate heads: both halves (rows, D/2), float32. at: (rows, D/2) pointers to
+    left halves; live: which rows to load, zeros for the others; by: from `factors`."""
+    half: tl.constexpr = HEAD_DIM // 2
+    left = tl.load(at, mask=live, other=0.0, cache_modifier=".cg").to(tl.float32)
+    right = tl.load(at + half, mask=live, other=0.0, cache_modifier=".cg").to(tl.float32)
+    new_left = left * by[0] + right * by[1]
+    new_right = left * by[2] + right * by[3]
+    if QK_NORM:
+        # the sum runs beside the rotation, which does not wait for it
+        total = tl.sum(left * left + right * right, axis=1, keep_dims=True)
+        inverse = tl.rsqrt(total / HEAD_DIM + eps)
+        new_left, new_right = new_left * inverse, new_right * inverse
+    return new_left, new_right
+
+
+@triton.jit
+def attend_past(query, tile, past, scale, m, l, acc):
+    """Take in a tile of past keys. query: both halves; tile: (left, right, values)."""
+    scores = tl.dot(query[0], tl.trans(tile[0]), input_precision="ieee")
+    scores = tl.dot(query[1], tl.trans(tile[1]), scores, input_precision="ieee") * scale
+    return online_softmax(scores, past[None, :], tile[2], m, l, acc)
+
+
+@triton.jit
+def past_split(
+    sums, stats, k_cache, v_cache, heads_of_q, table, kv_head, head, split, position, tile, by,
+    eps, scale, v_scale, KV_HEADS: tl.constexpr, GROUP: tl.constexpr, PADDED_GROUP: tl.constexpr,
+    HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr, SPLITS: tl.constexpr, TILE: tl.constexpr,
+    ONE_TILE: tl.constexpr, QK_NORM: tl.constexpr,
+):  # fmt: skip
+    """The group's queries against the tiles of one split, of which the first is loaded."""
+    member = tl.arange(0, PADDED_GROUP)
+    live = member < GROUP
+    # The queries of the group, padded with zeros to the 16 rows of a tensor core's tile. Every
+    # program of the KV head makes them again: that is cheaper than to wait for one that does.
+    at = heads_of_q + member[:, None] * HEAD_DIM + tl.arange(0, HEAD_DIM // 2)[None, :]
+    left, right = turned_heads(at, live[:, None], by, eps, HEAD_DIM, QK_NORM)
+    wide = heads_of_q.dtype.element_ty
+    query = (left.to(wide), right.to(wide))
+    m = tl.full((PADDED_GROUP,), LOWEST, tl.float32)
+    l = tl.zeros((PADDED_GROUP,), tl.float32)
+    acc = tl.zeros((PADDED_GROUP, HEAD_DIM), tl.float32)
+    # The tile that came while the kernel before was ending
+    token = split * TILE + tl.arange(0, TILE)
+    m, l, acc = attend_past(query, tile, token < position, scale, m, l, acc)
+    if not ONE_TILE:
+        # A context of more tiles than there are splits: the split's next ones, each loaded here
+        step: tl.constexpr = (SPLITS - 1) * TILE
+        for first in tl.range(split * TILE + step, position, step, num_stages=1):
+            token = first + tl.arange(0, TILE)
+            past = token < position
+            row = cache_rows(table, token, past, BLOCK_SIZE)
+            more = load_tile(k_cache, v_cache, row, past, kv_head, KV_HEADS, HEAD_DIM, wide)
+            m, l, acc = attend_past(query, more, past, scale, m, l, acc)
+    partial = (head + member) * SPLITS + split
+    store_partial(sums, stats, partial, live, m, l, acc * v_scale, HEAD_DIM)
+
+
+@triton.jit
+def load_tile(
+    k_cache, v_cache, row, past, kv_head, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr,
+    wide: tl.constexpr,
+):  # fmt: skip
+    """(left, right, values) of a tile of past keys, as numbers of type `wide`."""
+    left, right, values = load_keys(k_cache, v_cache, row, past, kv_head, KV_HEADS, HEAD_DIM)
+    left, right = rows_of_numbers(left, past, wide), rows_of_numbers(right, past, wide)
+    return left, right, rows_of_numbers(values, past, wide)
+
+
+@triton.jit
+def current_split(
+    sums, stats, k_cache, v_cache, heads_of_q, head_of_k, to, head, position, by_q, by_k, eps,
+    scale, k_scale, v_scale, KV_HEADS: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr,
+    HEAD_DIM: tl.constexpr, SPLITS: tl.constexpr, QK_NORM: tl.constexpr,
+):  # fmt: skip
+    """The current token: its K and V to `to` in the cache, and its score with each query.
+
+    k and v are held once for each row of q, so that they lie in the same threads as q does; and
+    with a row for every warp at least, so that a row's sums do not cross warps. A padded row of the
+    batch (position -1) stores nothing and leaves the partial of no keys.
+    """
+    half: tl.constexpr = HEAD_DIM // 2
+    row, pair, d = tl.arange(0, ROWS)[:, None], tl.arange(0, half)[None, :], tl.arange(0, HEAD_DIM)
+    live = row < GROUP
+    # q, k and v: three loads that leave together, and none waits for another
+    left, right = turned_heads(
+        heads_of_q + row * HEAD_DIM + pair, live, by_q, eps, HEAD_DIM, QK_NORM
+    )
+    k_left, k_right = turned_heads(head_of_k + row * 0 + pair, live, by_k, eps, HEAD_DIM, QK_NORM)
+    at = head_of_k + KV_HEADS * HEAD_DIM + row * 0 + d[None, :]
+    v = tl.load(at, mask=live, other=0.0, cache_modifier=".cg")
+    # Into the cache as it stores them; from here on they are seen as they are stored.
+    wide = heads_of_q.dtype.element_ty
+    stored = k_cache.dtype.element_ty
+    k_left = cached(k_left.to(wide), k_scale, stored)
+    k_right = cached(k_right.to(wide), k_scale, stored)
+    v = cached(v, v_scale, stored)
+    real = position >= 0
+    first = (row == 0) & real
+    tl.store(k_cache + to + row * 0 + pair, k_left, mask=first)
+    tl.store(k_cache + to + half + row * 0 + pair, k_right, mask=first)
+    tl.store(v_cache + to + row * 0 + d[None, :], v, mask=first)
+    # One key: its score is its maximum, its weight is 1, and its sum is v.
+    products = left.to(wide).to(tl.float32) * numbers(k_left, wide).to(tl.float32)
+    products += right.to(wide).to(tl.float32) * numbers(k_right, wide).to(tl.float32)
+    m = tl.where(real, tl.sum(products, axis=1) * scale, LOWEST)
+    l = tl.where(real, tl.full((ROWS,), 1.0, tl.float32), 0.0)
+    acc = tl.where(real, numbers(v, wide).to(tl.float32) * v_scale, 0.0)
+    member = tl.arange(0, ROWS)
+    partial = (head + member) * SPLITS + SPLITS - 1
+    store_partial(sums, stats, partial, member < GROUP, m, l, acc, HEAD_DIM)
+
+
+@triton.jit
+def combine_group(
+    sums, stats, head, GROUP: tl.constexpr, ROWS: tl.constexpr, HEAD_DIM: tl.constexpr,
+    SPLITS: tl.constexpr, PADDED: tl.constexpr,
+):  # fmt: skip
+    """(ROWS, HEAD_DIM), float32: what `combine` of paged.py returns for each head from `head` on.
+
+    `combine` loads the partials of one head, reduces them, stores, and only then begins with the
+    next: a group of four waits four times for L2. Here all loads of the group leave together. ROWS
+    is the power of two at or above GROUP; the rows from GROUP on are zeros.
+    """
+    row, split = tl.arange(0, ROWS), tl.arange(0, PADDED)
+    inside = (row < GROUP)[:, None] & (split < SPLITS)[None, :]
+    partial = (head + row)[:, None] * SPLITS + split[None, :]
+    m = tl.load(stats + partial * 2, mask=inside, other=LOWEST, cache_modifier=".cg")
+    l = tl.load(stats + partial * 2 + 1, mask=inside, other=0.0, cache_modifier=".cg")
+    at = partial[:, :, None] * HEAD_DIM + tl.arange(0, HEAD_DIM)[None, None, :]
+    acc = tl.load(sums + at, mask=inside[:, :, None], other=0.0, cache_modifier=".cg")
+    weight = tl.exp(m - tl.max(m, axis=1)[:, None])
+    whole = tl.sum(l * weight, axis=1)
+    weight = weight / tl.where(whole > 0.0, whole, 1.0)[:, None]
+    return tl.sum(acc * weight[:, :, None], axis=1)
+
+
+# ---------------------------------------------------------------- the kernel
 
 
 @triton.jit
 def fused_attention_kernel(
-    out,
-    k_cache,
-    v_cache,
-    kv_scales,
-    counters,
-    sums,
-    stats,
-    qkv,
-    block_table,
-    context_lens,
-    cos,
-    sin,
-    q_norm,
-    k_norm,
-    ahead,
-    eps,
-    scale,
-    table_stride,
-    KV_HEADS: tl.constexpr,
-    GROUP: tl.constexpr,
-    PADDED_GROUP: tl.constexpr,
-    ROWS: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
-    SPLITS: tl.constexpr,
-    PADDED_SPLITS: tl.constexpr,
-    TILE: tl.constexpr,
-    TOGETHER: tl.constexpr,
-    QK_NORM: tl.constexpr,
-    SHARE: tl.constexpr,
-    SPANS: tl.constexpr,
-    GAP: tl.constexpr,
-    BULK: tl.constexpr,
-    PDL: tl.constexpr,
-):
-    """Program (request, KV head, split)."""
+    out, k_cache, v_cache, kv_scales, counters, sums, stats, qkv, block_table, context_lens,
+    cos, sin, q_norm, k_norm, eps, scale, table_stride,
+    KV_HEADS: tl.constexpr, GROUP: tl.constexpr, PADDED_GROUP: tl.constexpr, ROWS: tl.constexpr,
+    CURRENT_ROWS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+    SPLITS: tl.constexpr, PADDED_SPLITS: tl.constexpr, TILE: tl.constexpr, ONE_TILE: tl.constexpr,
+    TOGETHER: tl.constexpr, QK_NORM: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """Program (request, KV head, split). What the constants are: `attention_options`."""
+    # The next kernel (O) may take free slots at once: its weights stand above its own wait.
     pdl_release(PDL)
     request, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     half: tl.constexpr = HEAD_DIM // 2
-    kind = qkv.dtype.element_ty
-    stored = k_cache.dtype.element_ty
-    pair, d = tl.arange(0, half), tl.arange(0, HEAD_DIM)
+    is_current = split == SPLITS - 1
     table = block_table + request * table_stride
+    position = tl.load(context_lens + request) - 1
+    # The split's first tile of past K and V, on its way before anything is computed. fp8 becomes
+    # numbers here, where the program waits anyhow. The current token's program loads nothing.
     token = split * TILE + tl.arange(0, TILE)
-    mapped = token < table_stride * BLOCK_SIZE
-    row = cache_rows(table, token, mapped, BLOCK_SIZE)
-    left, right, values = load_keys(k_cache, v_cache, row, mapped, kv_head, KV_HEADS, HEAD_DIM)
-    q_weights = ()
-    k_weights = ()
-    if QK_NORM:
-        q_weights = (tl.load(q_norm + pair)[None, :], tl.load(q_norm + half + pair)[None, :])
-        k_weights = (tl.load(k_norm + pair), tl.load(k_norm + half + pair))
-    k_scale, v_scale = head_scale(kv_scales, kv_head), head_scale(kv_scales, KV_HEADS + kv_head)
-    program = (request * KV_HEADS + kv_head) * SPLITS + split
-    read_ahead(ahead, program, SHARE, SPANS, GAP, BULK)
-    pdl_wait(PDL)
-    position = tl.load(context_lens + request, cache_modifier=".cg") - 1
-    angle = tl.maximum(position, 0).to(tl.int64) * half + pair
+    past = (token < position) & (split < SPLITS - 1)
+    row = cache_rows(table, token, past, BLOCK_SIZE)
+    wide = qkv.dtype.element_ty
+    tile = load_tile(k_cache, v_cache, row, past, kv_head, KV_HEADS, HEAD_DIM, wide)
+    # Angles and norm weights, multiplied into four factors for a head of q and four for one of k.
+    place = tl.maximum(position, 0)
+    angle = place.to(tl.int64) * half + tl.arange(0, half)[None, :]
     c, s = tl.load(cos + angle), tl.load(sin + angle)
-    member = tl.arange(0, PADDED_GROUP)
-    live = (member < GROUP)[:, None]
-    heads_of_q: tl.constexpr = KV_HEADS * GROUP
-    start = qkv + request * (heads_of_q + 2 * KV_HEADS) * HEAD_DIM
-    q_at = start + (kv_head * GROUP + member)[:, None] * HEAD_DIM + pair[None, :]
-    q_left = tl.load(q_at, mask=live, other=0.0, cache_modifier=".cg").to(tl.float32)
-    q_right = tl.load(q_at + half, mask=live, other=0.0, cache_modifier=".cg").to(tl.float32)
-    k_at = start + (heads_of_q + kv_head) * HEAD_DIM
-    k_left = tl.load(k_at + pair, cache_modifier=".cg").to(tl.float32)
-    k_right = tl.load(k_at + half + pair, cache_modifier=".cg").to(tl.float32)
-    v = tl.load(k_at + KV_HEADS * HEAD_DIM + d, cache_modifier=".cg")
-    q_left, q_right = turn(
-        q_left, q_right, q_weights, c[None, :], s[None, :], eps, HEAD_DIM, QK_NORM
-    )
-    k_left, k_right = turn(k_left, k_right, k_weights, c, s, eps, HEAD_DIM, QK_NORM)
-    query = (q_left.to(kind), q_right.to(kind))
-    k_left = cached(k_left.to(kind), k_scale, stored)
-    k_right = cached(k_right.to(kind), k_scale, stored)
-    v = cached(v, v_scale, stored)
-    current = (numbers(k_left, kind), numbers(k_right, kind), numbers(v, kind))
-    if (split == 0) & (position >= 0):
-        block = tl.load(table + position // BLOCK_SIZE).to(tl.int64)
-        slot = block * BLOCK_SIZE + position % BLOCK_SIZE
-        to = (slot * KV_HEADS + kv_head) * HEAD_DIM
-        tl.store(k_cache + to + pair, k_left)
-        tl.store(k_cache + to + half + pair, k_right)
-        tl.store(v_cache + to + d, v)
+    by_q = factors(c, s, q_norm, HEAD_DIM, QK_NORM)
+    by_k = factors(c, s, k_norm, HEAD_DIM, QK_NORM)
+    # Where the current token goes, and a cache's scales: of K into the scores, of V into the sums.
+    slot = tl.load(table + place // BLOCK_SIZE).to(tl.int64) * BLOCK_SIZE + place % BLOCK_SIZE
+    k_scale, v_scale = head_scale(kv_scales, kv_head), head_scale(kv_scales, KV_HEADS + kv_head)
     scale = scale * k_scale
-    m = tl.full((PADDED_GROUP,), LOWEST, tl.float32)
-    l = tl.zeros((PADDED_GROUP,), tl.float32)
-    acc = tl.zeros((PADDED_GROUP, HEAD_DIM), tl.float32)
-    for first in tl.range(split * TILE, position + 1, SPLITS * TILE, num_stages=1):
-        token = first + tl.arange(0, TILE)
-        tile, state = (left, right, values), (m, l, acc)
-        m, l, acc = attend(query, tile, current, token, position, scale, state)
-        token += SPLITS * TILE  # the next tile; beyond the context its loads are masked off
-        row = cache_rows(table, token, token < position, BLOCK_SIZE)
-        left, right, values = load_keys(
-            k_cache, v_cache, row, token < position, kv_head, KV_HEADS, HEAD_DIM
-        )
-    head = (request * KV_HEADS + kv_head) * GROUP
-    partial = (head + member) * SPLITS + split
-    store_partial(sums, stats, partial, member < GROUP, m, l, acc * v_scale, HEAD_DIM)
-    counter = counters + request * KV_HEADS + kv_head
-    combine_group_if_last(
-        out, sums, stats, counter, head, GROUP, ROWS, HEAD_DIM, SPLITS, PADDED_SPLITS, TOGETHER
-    )
+    pair = request * KV_HEADS + kv_head
+    # From here on: qkv, which the kernel before wrote, and everything that this one writes.
+    pdl_wait(PDL)
+    start = qkv + request * (KV_HEADS * (GROUP + 2)) * HEAD_DIM
+    heads_of_q = start + kv_head * GROUP * HEAD_DIM
+    if is_current:
+        head_of_k = start + (KV_HEADS * GROUP + kv_head) * HEAD_DIM
+        to = (slot * KV_HEADS + kv_head) * HEAD_DIM
+        current_split(
+            sums, stats, k_cache, v_cache, heads_of_q, head_of_k, to, pair * GROUP, position,
+            by_q, by_k, eps, scale, k_scale, v_scale, KV_HEADS, GROUP, CURRENT_ROWS, HEAD_DIM,
+            SPLITS, QK_NORM,
+        )  # fmt: skip
+    else:
+        past_split(
+            sums, stats, k_cache, v_cache, heads_of_q, table, kv_head, pair * GROUP, split,
+            position, tile, by_q, eps, scale, v_scale, KV_HEADS, GROUP, PADDED_GROUP, HEAD_DIM,
+            BLOCK_SIZE, SPLITS, TILE, ONE_TILE, QK_NORM,
+        )  # fmt: skip
+    # The program that arrives last adds the splits up: published and counted as `combine_if_last`
+    # says, and for the same reasons, but with all heads of the group in one tile where they fit.
+    counter, head = counters + pair, pair * GROUP
+    if TOGETHER:
+        tl.debug_barrier()
+        arrived = tl.atomic_add(counter, 1, sem="acq_rel")
+        if arrived == SPLITS - 1:
+            rows = combine_group(sums, stats, head, GROUP, ROWS, HEAD_DIM, SPLITS, PADDED_SPLITS)
+            member = tl.arange(0, ROWS)[:, None]
+            at = (head + member) * HEAD_DIM + tl.arange(0, HEAD_DIM)[None, :]
+            tl.store(out + at, rows.to(out.dtype.element_ty), mask=member < GROUP)
+            tl.store(counter, 0)
+    else:
+        combine_if_last(out, sums, stats, counter, head, GROUP, HEAD_DIM, SPLITS, PADDED_SPLITS)
+
+
+# ---------------------------------------------------------------- what the model calls
 
 
 @torch.library.custom_op(
@@ -216,14 +312,9 @@ def rope_kv_write_attention(
     k_norm: Tensor | None = None,
     eps: float = 1e-6,
     pdl: bool = False,
-    plan: str = BASE,
-    ahead: Tensor | None = None,
     kv_scales: Tensor | None = None,
 ) -> None:
-    """Shapes as at the top of the file. `splits`: from `num_splits` with the same plan, a constant
-    of the graph. `ahead` (2I, K): the weight of gate and up, of which the plan's `prefetch` bytes
-    come to L2 meanwhile, half of them from the first rows of gate and half from those of up."""
-    chosen = plan_of(plan)
+    """Shapes as at the top of the file. `splits`: from `num_splits`, a constant of the graph."""
     heads = Heads.of(out, k_cache, v_cache, kv_scales)
     if heads.head_dim < MIN_HEAD_DIM:
         raise ValueError(
@@ -235,10 +326,8 @@ def rope_kv_write_attention(
     check_shape("counters", counters, (len(out), heads.num_kv_heads))
     check_rotary(heads, cos, sin)
     qk_norm = has_qk_norm(heads, q_norm, k_norm)
-    if not chosen.fewest_splits <= splits <= MAX_SPLITS:
-        raise ValueError(f"splits is {splits}, expected {chosen.fewest_splits} to {MAX_SPLITS}")
-    if chosen.current_apart and kv_scales is not None:
-        raise ValueError(f"plan {plan!r} reads no cache in fp8: use {BASE!r}, or a cache in bf16")
+    if not MIN_SPLITS <= splits <= MAX_SPLITS:
+        raise ValueError(f"splits is {splits}, expected {MIN_SPLITS} to {MAX_SPLITS}")
     if not runs_triton(out):  # rope.py's reference, then attention.py's
         positions = (context_lens.long() - 1).clamp(min=0)
         q, k, v = rope_reference(heads, qkv, positions, cos, sin, q_norm, k_norm, eps)
@@ -250,49 +339,42 @@ def rope_kv_write_attention(
         q = q.flatten(1)
         out.copy_(decode_reference(q, k_cache, v_cache, block_table, context_lens, kv_scales))
         return
-    grid = (len(out), heads.num_kv_heads, splits)
     room = block_table.shape[1] * heads.block_size
-    options = attention_options(heads, splits, room, chosen)
-    options |= ahead_options(ahead, chosen.prefetch, 2, math.prod(grid))
-    kernel: Any = apart_attention_kernel if chosen.current_apart else fused_attention_kernel
-    kernel[grid](
-        out, as_bytes(k_cache), as_bytes(v_cache), *([] if chosen.current_apart else [kv_scales]),
-        counters, *new_partials(len(out), heads, splits, out.device), qkv, block_table,
-        context_lens, cos, sin, q_norm, k_norm, ahead if options["SHARE"] else None, eps,
-        scale=heads.head_dim**-0.5, table_stride=block_table.stride(0), QK_NORM=qk_norm, **options,
-        **launch_options(pdl, out.device),
+    fused_attention_kernel[(len(out), heads.num_kv_heads, splits)](
+        out, as_bytes(k_cache), as_bytes(v_cache), kv_scales, counters,
+        *new_partials(len(out), heads, splits, out.device), qkv, block_table, context_lens,
+        cos, sin, q_norm, k_norm, eps, scale=heads.head_dim**-0.5,
+        table_stride=block_table.stride(0), QK_NORM=qk_norm,
+        **attention_options(heads, splits, room), **launch_options(pdl, out.device),
     )  # fmt: skip
 
 
-def attention_options(
-    heads: Heads, splits: int, room: int, plan: KernelPlan
-) -> dict[str, int | bool]:
-    """The constants that follow from the shapes and the plan, and `num_warps`. room: tokens that
-    the block table has blocks for."""
-    rows = triton.next_power_of_2(heads.group_size)
-    options = heads.constants | {
+def attention_options(heads: Heads, splits: int, room: int) -> dict[str, int | bool]:
+    """The constants that follow from the shapes, and `num_warps`. room: tokens that the block table
+    has blocks for.
+
+    PADDED_GROUP: rows of a tensor core's tile of queries. ROWS: of the combine. CURRENT_ROWS: of
+    the current token's program. TOGETHER: whether the partials of a group (heads · splits ·
+    head_dim numbers, each rounded up to a power of two) fit into the registers of one program.
+    """
+    rows, padded = triton.next_power_of_2(heads.group_size), triton.next_power_of_2(splits)
+    return heads.constants | {
         "PADDED_GROUP": heads.padded_group,
         "ROWS": rows,
+        "CURRENT_ROWS": max(rows, WARPS),
         "SPLITS": splits,
-        "PADDED_SPLITS": triton.next_power_of_2(splits),
-        "TILE": plan.attention_tile,
-        "TOGETHER": plan.combine_together and fits_registers(heads, splits, plan.attention_warps),
-        "num_warps": plan.attention_warps,
+        "PADDED_SPLITS": padded,
+        "TILE": TILE,
+        "ONE_TILE": (splits - 1) * TILE >= room - 1,
+        "TOGETHER": rows * padded * heads.head_dim <= MAX_THREAD_NUMBERS * 32 * WARPS,
+        "num_warps": WARPS,
     }
-    if plan.current_apart:
-        covered = (splits - 1) * plan.attention_tile >= room - 1
-        options |= {"ONE_TILE": covered, "CURRENT_ROWS": max(rows, plan.attention_warps)}
-    return options
 
 
-def num_splits(
-    max_context: int, num_reqs: int, num_kv_heads: int, num_programs: int, plan: str = BASE
-) -> int:
-    """Splits for a graph that serves contexts up to `max_context`: one for each tile (and one for
-    the current token, where it is apart), but at most MAX_SPLITS, and at most `num_programs`
-    programs in all (say four for each multiprocessor)."""
-    chosen = plan_of(plan)
-    apart = int(chosen.current_apart)
-    tiles = -(-(max_context - apart) // chosen.attention_tile) + apart
+def num_splits(max_context: int, num_reqs: int, num_kv_heads: int, num_programs: int) -> int:
+    """Splits for a graph that serves contexts up to `max_context`: one for each tile of the past
+    and one for the current token, but at most MAX_SPLITS, and at most `num_programs` programs in
+    all (say four for each multiprocessor)."""
+    tiles = -(-(max_context - 1) // TILE) + 1
     wanted = num_programs // (num_reqs * num_kv_heads)
-    return max(chosen.fewest_splits, min(wanted, MAX_SPLITS, tiles))
+    return max(MIN_SPLITS, min(wanted, MAX_SPLITS, tiles))

@@ -1,6 +1,12 @@
-"""The GEMV's product on the tensor cores, without moving a weight from one thread to another.
+"""Products of 1 to 4 tokens in bf16: gemv.py's kernels on the tensor cores, with no weight moved.
 
-In:  rows of a bf16 weight, x and the norm's weight in bf16. Out: sums in float32.
+    dot_linear_kernel:   out = x Wᵀ or RMSNorm(x) Wᵀ (+ bias) (+ out)
+    dot_gate_up_kernel:  out = silu(gate) · up,  (gate, up) = RMSNorm(x) Wᵀ
+
+In, out: as gemv.py, whose plans and rules about the wait hold here too. What gemv.py's kernels do
+for every number of the weight, widen it and multiply it in a register, is what they still have to
+do after the wait: 210 to 490 instructions a warp, of which a layer pays five times. A tensor core
+takes bf16 as it was loaded, and 100 to 260 are left.
 
 **Exact operands.** Tensor cores multiply bf16 by bf16 and add in float32. Without a norm x is bf16
 as it comes. With one, x · gain has 16 bits of precision: high = its upper 8, cut off, and low = the
@@ -21,18 +27,38 @@ in memory, already are the operands: which number of K meets which does not matt
 as both sides agree. Of the product only s == s' is wanted, an eighth; the matrix units have that to
 spare. Then the lanes of a row and the warps are added up, together with the squares.
 
-tests/cuda/kernels/test_gemv_alternatives.py holds the machine code to it: no weight goes through
-shared memory or a shuffle.
+test_gemv_dot.py holds the machine code to it: no weight goes through shared memory or a shuffle.
 """
 
 # ruff: noqa: RUF005 (Triton has no (*tuple, item))
 from __future__ import annotations
 
+from dataclasses import replace
+
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
+
+from mini_engine.cuda.kernels.activation import silu
+from mini_engine.cuda.kernels.gemv import GemvPlan, load_vector
+from mini_engine.cuda.kernels.launch import launch_options, pdl_release, pdl_wait
 
 SEGMENTS = tl.constexpr(8)
 DOT_COLUMNS = 256  # of a chunk, for each warp
+
+
+def dot_plan(plan: GemvPlan, *tensors: Tensor) -> GemvPlan | None:
+    """`plan` with as many warps as slices, or None where gemv.py must multiply: for any type but
+    bf16, and for a chunk of less than DOT_COLUMNS (a real model's is never so short). A chunk that
+    is short of that for all of the plan's warps gets fewer."""
+    slices = min(plan.warps, plan.chunk // DOT_COLUMNS)
+    if not slices or any(tensor.dtype != torch.bfloat16 for tensor in tensors):
+        return None
+    return replace(plan, warps=slices)
+
+
+# ---------------------------------------------------------------- the operands
 
 
 @triton.jit
@@ -44,16 +70,9 @@ def row_number(r, first, N: tl.constexpr, HALVES: tl.constexpr):
 
 @triton.jit
 def dot_rows(
-    weight,
-    first,
-    N: tl.constexpr,
-    K: tl.constexpr,
-    HALVES: tl.constexpr,
-    ROWS: tl.constexpr,
-    CHUNK: tl.constexpr,
-    CHUNKS: tl.constexpr,
-    SLICES: tl.constexpr,
-):
+    weight, first, N: tl.constexpr, K: tl.constexpr, HALVES: tl.constexpr, ROWS: tl.constexpr,
+    CHUNK: tl.constexpr, CHUNKS: tl.constexpr, SLICES: tl.constexpr,
+):  # fmt: skip
     """A program's rows, ROWS counting both halves, as a tuple of tiles (SLICES, 16, depth), the
     parts of chunk 0, of chunk 1, ...; only loads, zeros beyond K, nothing beyond the weight."""
     groups: tl.constexpr = CHUNK // (SLICES * SEGMENTS * 32)
@@ -79,6 +98,21 @@ def dot_rows(
             tile = tl.permute(tile, (2, 0, 3, 1, 5, 4, 6))
             tiles = tiles + (tl.reshape(tile, (SLICES, size, groups * 32)),)
     return tiles
+
+
+@triton.jit
+def dot_row(x, K: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr):
+    """x (K,) as a tuple of chunks in its dtype, zeros beyond K. The kernel before wrote it, so it
+    is loaded past L1 (".cg"); every load stands before any use."""
+    raw = ()
+    for c in tl.static_range(CHUNKS):
+        column = c * CHUNK + tl.arange(0, CHUNK)
+        if CHUNK * CHUNKS == K:
+            chunk = tl.load(x + column, cache_modifier=".cg")
+        else:
+            chunk = tl.load(x + column, mask=column < K, other=0, cache_modifier=".cg")
+        raw = raw + (chunk,)
+    return raw
 
 
 @triton.jit
@@ -117,15 +151,14 @@ def dot_input(
     return operands, squares
 
 
+# ---------------------------------------------------------------- the product
+
+
 @triton.jit
 def dot_partials(
-    rows,
-    operands,
-    ROWS: tl.constexpr,
-    CHUNKS: tl.constexpr,
-    SLICES: tl.constexpr,
+    rows, operands, ROWS: tl.constexpr, CHUNKS: tl.constexpr, SLICES: tl.constexpr,
     NORM: tl.constexpr,
-):
+):  # fmt: skip
     """(8, 4 · SLICES) float32: what is left to add up of a product. Place p is of row p % ROWS."""
     size: tl.constexpr = 16 if ROWS > 1 else 8
     parts: tl.constexpr = ROWS * SEGMENTS // size
@@ -137,8 +170,10 @@ def dot_partials(
             if NORM:
                 sums = tl.dot(rows[c * parts + part], operands[c][1], sums)
             sums = tl.dot(rows[c * parts + part], operands[c][0], sums)
+        # of every segment of the weight with every segment of x, those that belong together
         own = (part * size + tl.arange(0, size)[:, None]) // ROWS == segment
         total += tl.where(own[None, :, :], sums, 0.0)
+    # first what one thread holds, so that the rest is one reduction across threads
     total = tl.sum(tl.reshape(total, (SLICES, size // 8, 8, SEGMENTS // 2, 2)), axis=4)
     total = tl.permute(tl.sum(total, axis=1), (1, 0, 2))
     return tl.reshape(total, (8, SLICES * SEGMENTS // 2))
@@ -154,35 +189,115 @@ def fold(places, ROWS: tl.constexpr):
 
 
 @triton.jit
-def dot_multiply(
-    rows,
-    operands,
-    ROWS: tl.constexpr,
-    CHUNKS: tl.constexpr,
-    SLICES: tl.constexpr,
-    NORM: tl.constexpr,
-):
-    """(ROWS,) float32, as `multiply`."""
-    return fold(tl.sum(dot_partials(rows, operands, ROWS, CHUNKS, SLICES, NORM), axis=1), ROWS)
-
-
-@triton.jit
 def add_both(a, b, c, d):
     return a + c, b + d
 
 
 @triton.jit
-def dot_normed(
-    rows,
-    operands,
-    squares,
-    eps,
-    K: tl.constexpr,
-    ROWS: tl.constexpr,
-    CHUNKS: tl.constexpr,
-    SLICES: tl.constexpr,
-):
-    """(ROWS,) float32: the product divided by the root mean square, with one reduction for both."""
-    products = dot_partials(rows, operands, ROWS, CHUNKS, SLICES, True)
-    places, squares = tl.reduce((products, squares), 1, add_both)
-    return fold(places, ROWS) * tl.rsqrt(tl.sum(squares, axis=0) / K + eps)
+def dot_product(
+    rows, x, gains, eps, K: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr,
+    CHUNKS: tl.constexpr, SLICES: tl.constexpr, NORM: tl.constexpr,
+):  # fmt: skip
+    """(ROWS,) float32: rows · x, or with NORM rows · RMSNorm(x)."""
+    operands, squares = dot_input(x, gains, CHUNK, CHUNKS, SLICES, NORM)
+    places = dot_partials(rows, operands, ROWS, CHUNKS, SLICES, NORM)
+    if NORM:  # one reduction across threads for products and squares: two barriers and not four
+        places, squares = tl.reduce((places, squares), 1, add_both)
+        return fold(places, ROWS) * tl.rsqrt(tl.sum(squares, axis=0) / K + eps)
+    else:
+        return fold(tl.sum(places, axis=1), ROWS)
+
+
+# ---------------------------------------------------------------- the kernels
+
+
+@triton.jit
+def dot_linear_kernel(
+    out, x, norm_weight, weight, bias, eps, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
+    ROWS: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr, SLICES: tl.constexpr,
+    NORM: tl.constexpr, BIAS: tl.constexpr, ADD: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """`linear_kernel` of gemv.py; SLICES: warps, which share a chunk."""
+    pdl_release(PDL)
+    first = tl.program_id(0) * ROWS
+    row = first + tl.arange(0, ROWS)
+    real = row < N
+    # What no kernel writes, in flight and then in registers while the kernel before ends. The rows
+    # are never copied: they are the tensor cores' operand as they lie.
+    rows = dot_rows(weight, first, N, K, 1, ROWS, CHUNK, CHUNKS, SLICES)
+    gains = load_vector(norm_weight, K, CHUNK, CHUNKS) if NORM else ()
+    offset = tl.load(bias + row, mask=real, other=0.0).to(tl.float32) if BIAS else 0.0
+    pdl_wait(PDL)
+    for m in tl.static_range(M):
+        # The residual first: it is needed last, and its trip to L2 runs beside that of x.
+        at = out + m * N + row
+        before = (
+            tl.load(at, mask=real, other=0.0, cache_modifier=".cg").to(tl.float32) if ADD else 0.0
+        )
+        raw = dot_row(x + m * K, K, CHUNK, CHUNKS)
+        result = dot_product(rows, raw, gains, eps, K, ROWS, CHUNK, CHUNKS, SLICES, NORM)
+        tl.store(at, (result + offset + before).to(out.dtype.element_ty), mask=real)
+
+
+@triton.jit
+def dot_gate_up_kernel(
+    out, x, norm_weight, weight, eps, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
+    ROWS: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr, SLICES: tl.constexpr,
+    PDL: tl.constexpr,
+):  # fmt: skip
+    """`gate_up_kernel` of gemv.py: gate, up, gate, up, ... in the tile, so that a pair is in one
+    program and one product serves both."""
+    pdl_release(PDL)
+    first = tl.program_id(0) * ROWS
+    rows = dot_rows(weight, first, N, K, 2, 2 * ROWS, CHUNK, CHUNKS, SLICES)
+    gains = load_vector(norm_weight, K, CHUNK, CHUNKS)
+    pdl_wait(PDL)
+    for m in tl.static_range(M):
+        raw = dot_row(x + m * K, K, CHUNK, CHUNKS)
+        both = dot_product(rows, raw, gains, eps, K, 2 * ROWS, CHUNK, CHUNKS, SLICES, True)
+        gate, up = tl.split(tl.reshape(both, (ROWS, 2)))
+        pair = first + tl.arange(0, ROWS)
+        result = (silu(gate) * up).to(out.dtype.element_ty)
+        tl.store(out + m * N + pair, result, mask=pair < N)
+
+
+# ---------------------------------------------------------------- launches (the ops: linear.py)
+
+
+def launch_dot_linear(
+    out: Tensor,
+    x: Tensor,
+    norm_weight: Tensor | None,
+    weight: Tensor,
+    bias: Tensor | None,
+    eps: float,
+    add: bool,
+    pdl: bool,
+    plan: GemvPlan,
+) -> None:
+    """As `launch_linear` of gemv.py, with a plan from `dot_plan`."""
+    num_rows, width = weight.shape
+    dot_linear_kernel[(plan.num_programs(num_rows),)](
+        out, x, norm_weight, weight, bias, eps, M=len(x), N=num_rows, K=width,
+        ROWS=plan.rows, CHUNK=plan.chunk, CHUNKS=plan.chunks, SLICES=plan.warps,
+        NORM=norm_weight is not None, BIAS=bias is not None, ADD=add,
+        num_warps=plan.warps, **launch_options(pdl, x.device),
+    )  # fmt: skip
+
+
+def launch_dot_gate_up(
+    out: Tensor,
+    x: Tensor,
+    norm_weight: Tensor,
+    weight: Tensor,
+    eps: float,
+    pdl: bool,
+    plan: GemvPlan,
+) -> None:
+    """As `launch_gate_up` of gemv.py, with a plan from `dot_plan`."""
+    num_pairs, width = weight.shape[0] // 2, weight.shape[1]
+    dot_gate_up_kernel[(plan.num_programs(num_pairs),)](
+        out, x, norm_weight, weight, eps, M=len(x), N=num_pairs, K=width,
+        ROWS=plan.rows, CHUNK=plan.chunk, CHUNKS=plan.chunks, SLICES=plan.warps,
+        num_warps=plan.warps, **launch_options(pdl, x.device),
+    )  # fmt: skip

@@ -161,7 +161,7 @@ def dequantize_kernel(
         tl.store(at, (value * scale.to(tl.float32)).to(out.dtype.element_ty), mask=mask)
 
 
-# ---------------------------------------------------------------- launches (the ops: products.py)
+# ---------------------------------------------------------------- launches (the ops: linear.py)
 
 
 def launch_quantized_linear(

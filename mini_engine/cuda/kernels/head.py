@@ -1,19 +1,20 @@
-"""The final norm, the LM head and the argmax over the vocabulary, without writing the logits.
+"""The final norm, the LM head and the argmax over the vocabulary, in one kernel.
 
     logits = RMSNorm(x) Wᵀ;  of each program's rows the best score and its index
 
 In:  x (M, K) with M up to 4, norm_weight (K,), weight (V, K), which may be the tied embedding.
-Out: partials for pick.py, (M, `num_programs(V, K)`): values float32 and indices int32; if asked
-     for, also logits (M, V) float32: a benchmark's correctness gate needs them, greedy decoding
-     does not.
+Out: partials for pick.py, (M, `num_programs(V, K)`): values float32 and indices int32; and
+     logits (M, V) float32, if that tensor has any elements: who samples or compares needs them, a
+     greedy step does not.
 
 Bytes: the weight, read once; it is a quarter of a small model's step (Qwen3-0.6B: 311 of 1,192 MB).
 Logits in bf16 would often tie: they have 8 bits of precision for 151,936 values. Here they stay
 float32.
 
 A program takes TILES tiles of rows, spread over the vocabulary, so that the norm and the exit are
-paid once for all of them; the first tile is loaded above `pdl_wait`. Above 4 tokens, take the
-argmax of logits that a library's GEMM computes.
+paid once for all of them; the first tile is loaded above `pdl_wait`. bf16 is multiplied by tensor
+cores as in gemv_dot.py, anything else in registers as in gemv.py. Above 4 tokens, take the argmax
+of logits that a library's GEMM computes.
 """
 
 # ruff: noqa: RUF005 (Triton has no (*tuple, item))
@@ -33,8 +34,14 @@ from mini_engine.cuda.kernels.gemv import (
     multiply,
     scaled_input,
 )
-from mini_engine.cuda.kernels.gemv_choice import variant_of
-from mini_engine.cuda.kernels.head_variants import launch_head
+from mini_engine.cuda.kernels.gemv_dot import (
+    dot_input,
+    dot_partials,
+    dot_plan,
+    dot_row,
+    dot_rows,
+    fold,
+)
 from mini_engine.cuda.kernels.launch import (
     H200_SM_COUNT,
     launch_options,
@@ -45,51 +52,78 @@ from mini_engine.cuda.kernels.launch import (
 )
 from mini_engine.cuda.kernels.linear import product_reference
 from mini_engine.cuda.kernels.pick import best_of, fill_partials
-from mini_engine.cuda.kernels.plans import BASE, plan_of
 
 TILES = 4  # tiles of rows a program
 
 
 @triton.jit
-def head_kernel(
-    values,
-    indices,
-    logits,
-    x,
-    norm_weight,
-    weight,
-    eps,
-    M: tl.constexpr,
-    V: tl.constexpr,
-    K: tl.constexpr,
-    ROWS: tl.constexpr,
-    CHUNK: tl.constexpr,
-    CHUNKS: tl.constexpr,
-    TILES: tl.constexpr,
-    LOGITS: tl.constexpr,
-    PDL: tl.constexpr,
+def head_rows(
+    weight, first, V: tl.constexpr, K: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr,
+    CHUNKS: tl.constexpr, SLICES: tl.constexpr,
+):  # fmt: skip
+    """A tile of rows of the weight, as the product wants them."""
+    if SLICES:
+        return dot_rows(weight, first, V, K, 1, ROWS, CHUNK, CHUNKS, SLICES)
+    else:
+        return load_rows(weight, first + tl.arange(0, ROWS), V, K, CHUNK, CHUNKS)
+
+
+@triton.jit
+def head_input(
+    x, gains, eps, K: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr, SLICES: tl.constexpr
 ):
-    """Program p of P takes the tiles p, p + P, p + 2P, ...: their indices rise."""
+    """(what the rows are multiplied by, what their products are multiplied by)."""
+    if SLICES:
+        raw = dot_row(x, K, CHUNK, CHUNKS)
+        operands, squares = dot_input(raw, gains, CHUNK, CHUNKS, SLICES, True)
+        return operands, tl.rsqrt(tl.sum(tl.sum(squares, axis=1), axis=0) / K + eps)
+    else:
+        return scaled_input(x, gains, eps, K, CHUNK, CHUNKS, True)
+
+
+@triton.jit
+def head_scores(
+    rows, x, ROWS: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr, SLICES: tl.constexpr
+):
+    """(ROWS,) float32."""
+    if SLICES:
+        return fold(tl.sum(dot_partials(rows, x, ROWS, CHUNKS, SLICES, True), axis=1), ROWS)
+    else:
+        return multiply(rows, x, ROWS, CHUNK, CHUNKS)
+
+
+@triton.jit
+def head_kernel(
+    values, indices, logits, x, norm_weight, weight, eps, M: tl.constexpr, V: tl.constexpr,
+    K: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr,
+    TILES: tl.constexpr, SLICES: tl.constexpr, LOGITS: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """Program p of P takes the tiles p, p + P, p + 2P, ...: their indices rise.
+
+    SLICES: as in gemv_dot.py, 0 for products in registers.
+    """
     pdl_release(PDL)
-    stride = tl.num_programs(0) * ROWS
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    rows = load_rows(weight, row, V, K, CHUNK, CHUNKS)
-    scales = load_vector(norm_weight, K, CHUNK, CHUNKS)
+    first = tl.program_id(0) * ROWS
+    rows = head_rows(weight, first, V, K, ROWS, CHUNK, CHUNKS, SLICES)
+    gains = load_vector(norm_weight, K, CHUNK, CHUNKS)
     pdl_wait(PDL)
+    # x of every token is normed once and then held, for all tiles; beside it each token's best.
     inputs = ()
     bests = ()
     for m in tl.static_range(M):
-        inputs = inputs + (scaled_input(x + m * K, scales, eps, K, CHUNK, CHUNKS, True),)
+        inputs = inputs + (head_input(x + m * K, gains, eps, K, CHUNK, CHUNKS, SLICES),)
         bests = bests + ((float("-inf"), 0),)
     for t in tl.static_range(TILES):
-        if t > 0:
-            row += stride
-            rows = load_rows(weight, row, V, K, CHUNK, CHUNKS)
+        if t > 0:  # unrolled: these loads leave before the tile in front of them is summed up
+            first = (t * tl.num_programs(0) + tl.program_id(0)) * ROWS
+            rows = head_rows(weight, first, V, K, ROWS, CHUNK, CHUNKS, SLICES)
+        row = first + tl.arange(0, ROWS)
         updated = ()
         for m in tl.static_range(M):
-            scores = multiply(rows, inputs[m][0], ROWS, CHUNK, CHUNKS) * inputs[m][1]
+            scores = head_scores(rows, inputs[m][0], ROWS, CHUNK, CHUNKS, SLICES) * inputs[m][1]
             if LOGITS:
                 tl.store(logits + m * V + row, scores, mask=row < V)
+            # of equal scores the first wins, since a program's indices rise
             value, index = best_of(scores, row, row < V)
             better = value > bests[m][0]
             best = tl.where(better, value, bests[m][0]), tl.where(better, index, bests[m][1])
@@ -105,16 +139,18 @@ def head_kernel(
 def norm_lm_head(
     values: Tensor,
     indices: Tensor,
+    logits: Tensor,
     x: Tensor,
     norm_weight: Tensor,
     weight: Tensor,
     eps: float,
-    logits: Tensor | None = None,
     pdl: bool = False,
-    plan: str = BASE,
 ) -> None:
-    """Shapes as at the top of the file. ValueError also for more than 4 tokens."""
-    choice = plan_of(plan)
+    """Shapes as at the top of the file. ValueError also for more than 4 tokens.
+
+    No optional tensor may stand in `mutates_args`: torch 2.11 raises IndexError where it is left
+    out. So logits that nobody wants are a tensor without elements.
+    """
     vocab, width = weight.shape
     if len(x) > MAX_GEMV_TOKENS:
         raise ValueError(
@@ -128,24 +164,22 @@ def norm_lm_head(
     check_shape("weight", weight, (vocab, width))
     check_shape("values", values, (len(x), programs))
     check_shape("indices", indices, (len(x), programs))
-    if logits is not None:
+    wants_logits = logits.numel() > 0
+    if wants_logits:
         check_shape("logits", logits, (len(x), vocab))
     if not runs_triton(x):
         scores = product_reference(x, norm_weight, weight, None, eps)
-        if logits is not None:
+        if wants_logits:
             logits.copy_(scores)
         fill_partials(values, indices, scores)
         return
-    gemv = gemv_plan(vocab, width, sm_count=sms)
-    variant = variant_of(choice, gemv, gemv.rows * width, x, norm_weight, weight)
-    gemv = variant.gemv
-    if not variant.is_base:
-        launch_head(values, indices, logits, x, norm_weight, weight, eps, TILES, pdl, variant)
-        return
+    plan = gemv_plan(vocab, width, sm_count=sms)
+    on_tensor_cores = dot_plan(plan, x, norm_weight, weight)
     head_kernel[(programs,)](
         values, indices, logits, x, norm_weight, weight, eps, M=len(x), V=vocab, K=width,
-        ROWS=gemv.rows, CHUNK=gemv.chunk, CHUNKS=gemv.chunks, TILES=TILES,
-        LOGITS=logits is not None, num_warps=gemv.warps, **launch_options(pdl, x.device),
+        ROWS=plan.rows, CHUNK=plan.chunk, CHUNKS=plan.chunks, TILES=TILES,
+        SLICES=on_tensor_cores.warps if on_tensor_cores else 0, LOGITS=wants_logits,
+        num_warps=(on_tensor_cores or plan).warps, **launch_options(pdl, x.device),
     )  # fmt: skip
 
 

@@ -5,7 +5,8 @@
 
 In:  x, residual (T, H), weight (H,). Out: out (T, H), in the dtype of x; computed in float32.
 
-Bytes: see `bytes_moved`. The arithmetic costs nothing: a norm costs its trips to memory and its
+Bytes: x in and out out, with the addition also the residual in and out; the weight once. The
+arithmetic costs nothing: a norm costs its trips to memory and its
 launch. `add_rms_norm_naive` is the lesson: three passes move 6 T·H elements or more, one fused pass
 moves 4 T·H. A program keeps a whole row in registers, so nothing is read twice.
 """
@@ -102,11 +103,6 @@ def row_options(width: int) -> dict[str, int]:
     time; 1 to 8 warps."""
     block = triton.next_power_of_2(width)
     return {"WIDTH": width, "BLOCK": block, "num_warps": max(1, min(8, block // 256))}
-
-
-def bytes_moved(num_tokens: int, hidden_size: int, dtype_bytes: int, *, add: bool) -> int:
-    """x in and out out; with `add` also the residual in and out; the weight once."""
-    return ((4 if add else 2) * num_tokens * hidden_size + hidden_size) * dtype_bytes
 
 
 # ---------------------------------------------------------------- the same in PyTorch

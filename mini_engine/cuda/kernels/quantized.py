@@ -50,6 +50,11 @@ class QuantizedMatrix:
         return -(-self.width // (32 // self.bits * WORDS)) * WORDS
 
     @property
+    def parts(self) -> tuple[Tensor, Tensor, Tensor | None, int]:
+        """What an op takes: its schema knows no dataclass."""
+        return self.packed, self.scales, self.zeros, self.bits
+
+    @property
     def nbytes(self) -> int:
         """Of all its tensors."""
         return sum(t.nbytes for t in (self.packed, self.scales, self.zeros) if t is not None)

@@ -155,12 +155,6 @@ def rope_kv_write(
     )  # fmt: skip
 
 
-def bytes_moved(num_tokens: int, heads: Heads, dtype_bytes: int, *, qk_norm: bool) -> int:
-    """qkv in; q, k and v out; the norms' weights. Without tables and indices (under 0.1%)."""
-    weights = 2 * heads.head_dim if qk_norm else 0
-    return (2 * num_tokens * heads.qkv_size + weights) * dtype_bytes
-
-
 # ---------------------------------------------------------------- the same in PyTorch
 
 

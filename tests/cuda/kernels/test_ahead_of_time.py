@@ -27,7 +27,7 @@ from tests.support.kernel_shapes import MULTIPROCESSORS, Case, case, cases
 SLOW = os.environ.get("HYPOTHESIS_PROFILE") == "slow"
 MODELS = ("qwen3-0.6b", "qwen3-1.7b", "llama-3.2-1b")
 WIDEST = "qwen3-1.7b"
-ONCE = ("_fp8", "_m4", "_4w", "_m16", "_m256", "prefill")
+ONCE = ("_fp8", "_m4", "_m256", "prefill")
 IN_FLIGHT = 22_000  # bytes a multiprocessor: 4.8 TB/s ÷ 132 × 0.6 µs (Little's law)
 
 WAIT, RELEASE = r"\bACQBULK\b", r"\bPREEXIT\b"
@@ -103,7 +103,8 @@ def test_a_cache_in_fp8_is_read_sixteen_numbers_at_a_time(c: Case, capability: i
     """Half a cache's bytes in loads of half the width would be half the bytes in flight."""
     made = compiled(c, capability, capability == 90)
     assert made.spilled_bytes == 0
-    fewest = 8 * dict(c.constants)["HEAD_DIM"] // 128  # a tile of half the bytes is half the loads
+    tile = 2 * dict(c.constants)["HEAD_DIM"] * dict(c.constants).get("TILE", 0)  # bytes of K and V
+    fewest = max(1, tile // (16 * made.threads))
     assert len(made.where(r"\bLDG(STS)?\.\S*128$|\bLDG(STS)?\.\S*128 ")) >= fewest
     assert not made.where(r"\bLDGSTS\.\S*64|\bLD[GS]\.(\S*\.)?[SU]8")
 
@@ -142,8 +143,8 @@ def test_weights_are_loaded_above_the_wait_sixteen_bytes_at_a_time(c: Case) -> N
 
 @pytest.mark.parametrize("c", [c for c in CASES if "_attention" in c.name], ids=named)
 def test_parts_are_published_before_the_count_and_read_after_it(c: Case) -> None:
-    """store, barrier, fence, atomic add, barrier, load past L1: see `combine_if_last`. Where splits
-    are of two kinds, their parts are stored in two places: both stand before the count."""
+    """store, barrier, fence, atomic add, barrier, load past L1: see `combine_if_last`. In the fused
+    attention splits are of two kinds, and the parts of both stand before the count."""
     made = compiled(c, 90, True)
     (count,) = made.where(r"\bATOMG\.\S*ADD\S*STRONG\.GPU")
     barriers, fences = made.where(r"\bBAR\.SYNC"), made.where(r"\bMEMBAR\.\S*GPU")

@@ -2,9 +2,9 @@
 
 Triton's interpreter allows what its compiler refuses (a product over eight numbers, say), so each
 kernel could pass all tests here and fail in the first minute on a GPU. So GPU tests, all arms of
-the benchmark with all plans, labs and the sanitizer's cases run on a GPU that is not there
+the benchmark, labs and the sanitizer's cases run on a GPU that is not there
 (`tests/support/pretend_gpu.py`), and the compiler is asked for what they launch. No list of kernels
-or shapes is kept: a new arm, plan, test or kernel is found by itself.
+or shapes is kept: a new arm, test or kernel is found by itself.
 
 The default profile takes the arms, the labs and the sanitizer's cases, and of the tests those with
 kernels of their own. It turns as many launches into Triton's IR, where these refusals come from, as

@@ -27,9 +27,6 @@ from mini_engine.cuda.kernels import (
 from mini_engine.cuda.kernels.gemv import GemvPlan, chunk_of, gemv_plan
 from mini_engine.cuda.kernels.launch import launch_options
 from mini_engine.cuda.kernels.paged import Heads
-from mini_engine.cuda.kernels.skinny import skinny_plan
-from mini_engine.model.config import ModelConfig, named_shape
-from mini_engine.step.oplists import StepShape, step_parts
 from tests.support.kernel_cases import NAN, Paged, paged, rotary
 
 HEADS = Heads(4, 2, 32, 4)
@@ -77,14 +74,24 @@ def every_call() -> dict[str, tuple[Callable[..., None], tuple[object, ...]]]:
             fused_attention.rope_kv_write_attention,
             (q, *cache, counters, qkv, *lens, *turned, 2),
         ),
-        "linear": (linear.linear, (rows(3, 12), rows(3, 32), matrix)),
-        "norm_linear": (linear.norm_linear, (rows(3, 12), rows(3, 32), norm_weight, matrix, EPS)),
-        "linear_add": (linear.linear_add, (rows(3, 12), rows(3, 32), matrix)),
-        "norm_gate_up_silu_mul": (
-            linear.norm_gate_up_silu_mul,
-            (rows(3, 6), rows(3, 32), norm_weight, matrix, EPS),
+        "linear": (linear.plain_linear, (rows(3, 12), rows(3, 32), matrix, None, False)),
+        "norm_linear": (
+            linear.plain_norm_linear,
+            (rows(3, 12), rows(3, 32), norm_weight, matrix, EPS, None, False),
         ),
-        "norm_lm_head": (head.norm_lm_head, (found, where, rows(3, 32), norm_weight, matrix, EPS)),
+        "linear_add": (linear.plain_linear_add, (rows(3, 12), rows(3, 32), matrix, False)),
+        "norm_gate_up_silu_mul": (
+            linear.plain_gate_up,
+            (rows(3, 6), rows(3, 32), norm_weight, matrix, EPS, False),
+        ),
+        "norm_lm_head": (
+            head.norm_lm_head,
+            (found, where, rows(3, 12), rows(3, 32), norm_weight, matrix, EPS),
+        ),
+        "norm_lm_head, no logits": (
+            head.norm_lm_head,
+            (found, where, torch.empty(0), rows(3, 32), norm_weight, matrix, EPS),
+        ),
         "find_cutoffs": (
             sample.find_cutoffs,
             (rows(3), rows(3, 12), halves, ones, halves, halves.log()),
@@ -153,18 +160,13 @@ def test_what_does_not_fit_is_named() -> None:
         op(out, narrow, narrow.clone(), *others)
 
 
-@pytest.mark.parametrize(("op", "most"), [(linear.linear_add, 16), (head.norm_lm_head, 4)])
-def test_a_batch_too_large_for_a_kernel_is_told_what_to_use(
-    op: Callable[..., None], most: int
-) -> None:
-    x, norm_weight, weight = rows(most + 1, 32), rows(32), rows(12, 32)
-    parts = torch.empty(most + 1, head.num_programs(12, 32))
-    arguments = {
-        16: (rows(most + 1, 12), x, weight),
-        4: (parts, parts.int(), x, norm_weight, weight, EPS),
-    }
-    with pytest.raises(ValueError, match=rf"{most + 1} .* > {most}.*torch.nn.functional.linear"):
-        op(*arguments[most])
+def test_a_batch_too_large_for_a_kernel_is_told_what_to_use() -> None:
+    x, norm_weight, weight = rows(5, 32), rows(32), rows(12, 32)
+    with pytest.raises(ValueError, match=r"5 tokens > 4: use library_linear"):
+        linear.linear_add(rows(5, 12), x, weight)
+    parts = torch.empty(5, head.num_programs(12, 32))
+    with pytest.raises(ValueError, match=r"5 rows > 4.*torch.nn.functional.linear"):
+        head.norm_lm_head(parts, parts.int(), torch.empty(0), x, norm_weight, weight, EPS)
 
 
 # ---- programmatic dependent launch
@@ -180,45 +182,6 @@ def test_pdl_is_refused_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> 
         launch_options(True, torch.device("cuda"))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
     assert launch_options(True, torch.device("cuda")) == {"PDL": True, "launch_pdl": True}
-
-
-# ---- bytes: the formulas beside the kernels are those of the op lists
-
-CONFIGS = [named_shape("qwen3-0.6b"), named_shape("llama-3.2-1b")]
-
-
-@pytest.mark.parametrize("c", CONFIGS, ids=lambda c: c.name)
-def test_bytes_moved_agree_with_the_nine_a_layer(c: ModelConfig) -> None:
-    batch_size, context = 3, 100
-    parts = step_parts(c, StepShape.decode(batch_size, context), "fused9")
-    layer = {op.name: op.bytes for op in parts.layer}
-    heads, e = Heads(c.num_heads, c.num_kv_heads, c.head_dim, 16), c.dtype_bytes
-    rope_name = "qk_norm_rope_kv_write" if c.qk_norm else "rope_kv_write"
-    ours = {
-        "add_rms_norm": norm.bytes_moved(batch_size, c.hidden_size, e, add=True),
-        "silu_mul": activation.bytes_moved(batch_size, c.intermediate_size, e),
-        rope_name: rope.bytes_moved(batch_size, heads, e, qk_norm=c.qk_norm),
-        "attention": attention.bytes_moved(batch_size, batch_size * context, heads, e),
-        "o_proj": linear.bytes_moved(batch_size, c.hidden_size, c.q_size, c.hidden_size, e),
-    }
-    assert ours == {name: layer[name] for name in ours}
-    first = norm.bytes_moved(batch_size, c.hidden_size, e, add=False)
-    assert first == parts.head[1].bytes
-
-
-@pytest.mark.parametrize("c", CONFIGS, ids=lambda c: c.name)
-def test_bytes_moved_agree_with_the_five_a_layer(c: ModelConfig) -> None:
-    batch_size, context, e = 2, 100, c.dtype_bytes
-    parts = step_parts(c, StepShape.decode(batch_size, context), "fused5")
-    layer = {op.name: op.bytes for op in parts.layer}
-    h, i, qkv = c.hidden_size, c.intermediate_size, c.q_size + 2 * c.kv_size
-    ours = {
-        "norm_qkv_proj": linear.bytes_moved(batch_size, qkv, h, qkv, e, norm=True),
-        "o_proj_add": linear.bytes_moved(batch_size, h, c.q_size, h, e, add=True),
-        "norm_gate_up_silu_mul": linear.bytes_moved(batch_size, 2 * i, h, i, e, norm=True),
-        "down_proj_add": linear.bytes_moved(batch_size, h, i, h, e, add=True),
-    }
-    assert ours == {name: layer[name] for name in ours}
 
 
 # ---- plans
@@ -258,11 +221,3 @@ def test_chunks_cover_the_width_and_waste_little(width: int) -> None:
         assert width <= covered
         assert chunk == 16 or covered <= 1.15 * width
     assert GemvPlan(3, 4, 16, 1).num_programs(10) == 4
-
-
-def test_split_k_makes_programs_where_rows_are_few_and_never_more_than_chunks() -> None:
-    few = skinny_plan(1024, 2048, split=True)
-    assert few.splits == 4
-    assert few.splits * few.split_width == 2048
-    assert skinny_plan(1024, 2048).splits == 1
-    assert skinny_plan(16, 64, split=True).splits == 1

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("triton", reason="Triton has no wheel for this platform")
 
-from mini_engine.cuda.kernels import products
+from mini_engine.cuda.kernels import linear
 from mini_engine.cuda.kernels.gemv_quantized import quantized_plan
 from mini_engine.cuda.kernels.quantized import (
     GROUP,
@@ -20,7 +20,7 @@ from mini_engine.cuda.kernels.quantized import (
     quantized,
 )
 from mini_engine.model.config import named_shape
-from mini_engine.step.capacity import QUANTS
+from mini_engine.step.storage import QUANTS
 
 FORMS = ((8, False), (4, False), (4, True))
 shapes = {"rows": st.integers(1, 5), "width": st.integers(1, 300), "seed": st.integers(0, 2**31)}
@@ -108,14 +108,12 @@ def int4(rows: int = 6, width: int = 64) -> QuantizedMatrix:
 
 def test_what_does_not_fit_is_refused_in_words() -> None:
     x, out, weight = torch.randn(1, 64), torch.empty(1, 6), int4()
-    with pytest.raises(ValueError, match=r"plan 'dot' with quantised weights: .* use the plan 'ba"):
-        products.linear(out, x, weight, plan="dot")
     with pytest.raises(ValueError, match="17 tokens > 16: use library_linear"):
-        products.linear(torch.empty(17, 6), torch.randn(17, 64), weight)
+        linear.linear(torch.empty(17, 6), torch.randn(17, 64), weight)
     with pytest.raises(ValueError, match=r"packed is \(6, 16\), expected \(6, 32\)"):
-        products.linear(out, torch.randn(1, 200), weight)
+        linear.linear(out, torch.randn(1, 200), weight)
     with pytest.raises(ValueError, match=r"out is \(1, 5\), expected \(1, 6\)"):
-        products.linear_add(torch.empty(1, 5), x, weight)
+        linear.linear_add(torch.empty(1, 5), x, weight)
     with pytest.raises(ValueError, match="3 bits: expected one of 8, 4"):
         quantize(torch.randn(2, 64), 3)
 
@@ -123,8 +121,8 @@ def test_what_does_not_fit_is_refused_in_words() -> None:
 def test_a_plain_weight_goes_to_the_plain_ops() -> None:
     x, weight = torch.randn(3, 64), torch.randn(6, 64)
     out, dense = torch.empty(3, 6), torch.empty(3, 6)
-    products.linear(out, x, weight)
-    products.library_linear(dense, x, weight)
+    linear.linear(out, x, weight)
+    linear.library_linear(dense, x, weight)
     torch.testing.assert_close(out, dense)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from mini_engine.cuda.kernels import attention, attention_naive
+from labs.lab12_flash_decoding.naive import decode_attention_naive
+from mini_engine.cuda.kernels import attention
 from mini_engine.cuda.kernels.paged import Heads
 from tests.support.kernel_cases import NAN, Paged, assert_close, paged
 
@@ -57,9 +58,7 @@ def test_the_naive_kernel_gives_the_same_answer() -> None:
     heads, contexts, splits = CASES[0]
     q, kv = batch(heads, contexts, torch.float32)
     out = torch.full_like(q, NAN)
-    attention_naive.decode_attention_naive(
-        out, q, kv.k_cache, kv.v_cache, kv.block_table, kv.context_lens
-    )
+    decode_attention_naive(out, q, kv.k_cache, kv.v_cache, kv.block_table, kv.context_lens)
     assert_close(out, decode(q, kv, splits), terms=64)
 
 

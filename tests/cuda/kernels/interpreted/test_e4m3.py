@@ -97,16 +97,11 @@ def test_prefill_over_codes_equals_its_reference(dtype: torch.dtype) -> None:
     assert_close(out, expected, terms=64)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "plan"),
-    [(torch.float32, "base"), (torch.bfloat16, "base"), (torch.bfloat16, "attention")],
-)
-def test_the_fused_kernel_on_codes_equals_rope_then_attention(
-    dtype: torch.dtype, plan: str
-) -> None:
+@both
+def test_the_fused_kernel_on_codes_equals_rope_then_attention(dtype: torch.dtype) -> None:
     """It sees the current token as it stores it."""
     batch = FusedBatch.random(Heads(4, 2, 64, 5), [1, 0, 37, 70], dtype, qk_norm=True, fp8=True)
     out, *caches = batch.expected()
-    assert_close(batch.run(2, plan), out, terms=64)
+    assert_close(batch.run(2), out, terms=64)
     for ours, wanted in zip((batch.kv.k_cache, batch.kv.v_cache), caches, strict=True):
         assert torch.equal(ours.view(torch.int8), wanted.view(torch.int8))

@@ -23,7 +23,7 @@ def token_of(values: torch.Tensor, indices: torch.Tensor) -> list[int]:
 
 
 @both
-@pytest.mark.parametrize(("rows", "vocab", "width"), [(1, 21, 64), (3, 14, 48)])
+@pytest.mark.parametrize(("rows", "vocab", "width"), [(1, 21, 64), (3, 14, 48), (2, 5, 256)])
 def test_the_head_finds_the_argmax_of_the_logits_it_would_write(
     dtype: torch.dtype, rows: int, vocab: int, width: int
 ) -> None:
@@ -32,10 +32,11 @@ def test_the_head_finds_the_argmax_of_the_logits_it_would_write(
     weight = (torch.randn(vocab, width) / width**0.5).to(dtype)
     values, indices = partials(rows, head.num_programs(vocab, width))
     logits = torch.full((rows, vocab), NAN)
-    head.norm_lm_head(values, indices, x, norm_weight, weight, 1e-6, logits)
+    head.norm_lm_head(values, indices, logits, x, norm_weight, weight, 1e-6)
     assert_close(logits, product_reference(x, norm_weight, weight, None, 1e-6), terms=4)
     assert token_of(values, indices) == logits.argmax(dim=-1).tolist()
-    head.norm_lm_head(values, indices, x, norm_weight, weight, 1e-6)  # and without writing them
+    # and without writing them
+    head.norm_lm_head(values, indices, torch.empty(0), x, norm_weight, weight, 1e-6)
     assert token_of(values, indices) == logits.argmax(dim=-1).tolist()
 
 
@@ -43,7 +44,9 @@ def test_of_equal_logits_the_lowest_index_wins_in_a_tile_between_tiles_and_progr
     weight = torch.zeros(13, 16)
     weight[[5, 9, 12]] = 1.0  # one row a tile: 13 tiles in 4 programs
     values, indices = partials(1, head.num_programs(13, 16))
-    head.norm_lm_head(values, indices, torch.ones(1, 16), torch.ones(16), weight, 0.0)
+    head.norm_lm_head(
+        values, indices, torch.empty(0), torch.ones(1, 16), torch.ones(16), weight, 0.0
+    )
     assert token_of(values, indices) == [5]
 
 
@@ -54,7 +57,7 @@ def test_a_row_of_nan_still_gives_a_token_of_the_vocabulary() -> None:
     x[1], weight[:30] = NAN, NAN
     values, indices = partials(3, head.num_programs(50, 16))
     logits = torch.empty(3, 50)
-    head.norm_lm_head(values, indices, x, torch.ones(16), weight, 1e-6, logits)
+    head.norm_lm_head(values, indices, logits, x, torch.ones(16), weight, 1e-6)
     tokens = token_of(values, indices)
     assert tokens[0] == 30 + int(logits[0, 30:].argmax())
     assert tokens[1] == 0

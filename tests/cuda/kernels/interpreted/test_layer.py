@@ -97,7 +97,7 @@ def five(w: Weights, hidden: Tensor, kv: Paged, qkv: Tensor) -> Tensor:
     return hidden
 
 
-@pytest.mark.parametrize("contexts", [[21], [1, 18, 0, 6, 33]], ids=["gemv", "skinny"])
+@pytest.mark.parametrize("contexts", [[21], [18, 0, 6, 33]])
 def test_five_kernels_a_layer_compute_what_nine_do(contexts: list[int]) -> None:
     torch.manual_seed(len(contexts))
     w, hidden = weights(), torch.randn(len(contexts), HIDDEN)
@@ -121,7 +121,7 @@ CONFIG = replace(
 
 
 def test_a_step_around_a_librarys_products_is_the_plain_models() -> None:
-    """17 requests, one of them padding, in the kernels that run above 16, and what they leave."""
+    """17 requests, one of them padding, in the kernels that run above 4, and what they leave."""
     torch.manual_seed(17)
     contexts = [1 + 7 * i % 23 for i in range(16)] + [0]
     kv = paged(contexts, 1, 32, HEADS.block_size, torch.float32)

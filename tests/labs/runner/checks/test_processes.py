@@ -152,10 +152,9 @@ def test_a_lock_that_a_package_made_is_not_called_leaked(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        (np.zeros((2, 4), np.float32), "float32[2, 4] 0.0 0.0 0.0 0.0 0.0 0.0 …"),
+        (np.zeros((2, 4), np.float32), "float32[2, 4] 0 0 0 0 0 0 …"),
         (np.int64(3), "int64[] 3"),
-        (list(range(9)), "[0, 1, 2, 3, 4, 5, ...]"),
-        (1 / 3, "0.333333"),
+        ([1, "two"], "[1, 'two']"),
         (object(), "a object"),
     ],
 )

@@ -2,7 +2,7 @@
 
     out = softmax(q kᵀ / √D) v,  over the first context_lens[r] keys of request r
 
-In, out: as attention.py, which mends its two faults:
+In, out: as mini_engine/cuda/kernels/attention.py, which mends its two faults:
 
 * 16 query heads are 16 programs on a GPU of 132 multiprocessors, and each walks its whole context
   alone, so the time grows with the context while most of the GPU is idle;

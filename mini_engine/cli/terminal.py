@@ -1,0 +1,95 @@
+"""What a person types and sees: `Parser`, argparse with suggestions, and `Screen`, rich's console
+made safe from the names that it prints.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn
+
+from rich.console import Console
+from rich.errors import MarkupError
+from rich.table import Table
+from rich.text import Text
+
+from mini_engine.cli.ending import visible
+
+# What looks like markup, and is none of ours: a card may be named "[x]", a file "[/t].jsonl".
+_NOT_OURS = re.compile(r"(?<!\\)\[(?!(?:/|/?(?:bold|dim|green|red|yellow))\])(?=[a-z#/@][^[]*?\])")
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse's parser, whose errors are raised as ValueError and say which option, command or
+    choice a word is nearest to."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(message)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse does; raises ValueError for an empty word and for an unknown option."""
+        for before, word in zip(["a word", *args], args, strict=False):
+            if not word.strip():
+                self.error(f"{before} is empty: {word!r}")
+            if re.fullmatch(r"--[\w-]+=\s*", word):
+                self.error(f"{word} is empty")
+        found, left = super().parse_known_args(args, namespace)
+        if left:
+            known = [word for action in self._actions for word in action.option_strings]
+            near = _did_you_mean(left[0].partition("=")[0], known)
+            self.error(f"unknown: {' '.join(left)}{near or '; --help lists the options'}")
+        return found, left
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        try:
+            super()._check_value(action, value)
+        except argparse.ArgumentError as error:
+            error.message += _did_you_mean(str(value), map(str, action.choices or ()))
+            raise
+
+
+def _did_you_mean(word: str, known: Iterable[str]) -> str:
+    from mini_engine.files import did_you_mean
+
+    return did_you_mean(word, known)
+
+
+class Screen(Console):
+    """A console that lets a BrokenPipeError pass, whose reader has seen enough, and that takes
+    nothing for markup, for an emoji or for an order to the terminal but what the project wrote."""
+
+    def on_broken_pipe(self) -> None:
+        raise  # the BrokenPipeError: rich calls this where it has caught it
+
+    def render_str(self, text: str, **how: Any) -> Text:
+        """As rich does, but other tags than ours are text."""
+        text, how["emoji"] = visible(text), False
+        if how.get("markup") is False:
+            return super().render_str(text, **how)
+        try:
+            return super().render_str(_NOT_OURS.sub(r"\\[", text), **how)
+        except MarkupError:  # a name that ends one of ours
+            return super().render_str(text, **{**how, "markup": False})
+
+
+def table(
+    heads: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    title: str | None = None,
+    bold: Iterable[int] = (),
+    **how: Any,
+) -> Table:
+    """A table of rows, which hold words and numbers that are formatted already.
+
+    A head that begins with "<" stands left, as in a format; the others stand right, as numbers do.
+    `bold`: the rows that stand out, counted from 0. `how`: of `rich.table.Table`.
+    """
+    found, marked = Table(title=title, title_justify="left", **how), set(bold)
+    for head in heads:
+        justify: Any = "left" if head.startswith("<") else "right"
+        found.add_column(head.removeprefix("<"), justify=justify, no_wrap=justify == "right")
+    for i, row in enumerate(rows):
+        found.add_row(*map(str, row), style="bold" if i in marked else None)
+    return found
