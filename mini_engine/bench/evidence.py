@@ -25,8 +25,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from mini_engine.files import read_object, write_whole
-from mini_engine.model.fields import Fields
+from mini_engine.files import read_object, typed, write_whole
 
 CALIBRATED = "-calibrated"  # ends the name of a card or a host that was measured here
 EMULATED_GPU = "none: CPU emulation"
@@ -98,19 +97,10 @@ def read_measurement(path: Path) -> Measurement:
     """Any measurement file, emulated or not. ValueError names the file and what is wrong with it:
     every missing field, or the first of the wrong type."""
     data = read_object(path)
-    missing = [name for name in FIELDS if data.get(name) in (None, "")]
+    missing = [name for name in FIELDS if data.get(name) in (None, "", {})]
     if missing:
         raise ValueError(f"{path}: no measurement, {', '.join(missing)} missing: measure again")
-    try:
-        given = Fields(data)
-        words = {f.name: given.text(f.name) for f in fields(Measurement) if f.type == "str"}
-        emulated = given.boolean("emulated")
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
-    figures = data["figures"]
-    if not isinstance(figures, dict) or not figures:
-        raise ValueError(f"{path}: figures is {figures!r}, expected an object with figures in it")
-    return Measurement(emulated=emulated, figures=figures, **words)
+    return typed(Measurement, data, str(path), more=True)
 
 
 def load_evidence(path: Path) -> Measurement:

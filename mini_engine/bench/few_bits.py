@@ -16,8 +16,7 @@ from mini_engine.cuda.model import Model
 from mini_engine.cuda.weights import QUANTS
 from mini_engine.model.config import ModelConfig
 from mini_engine.model.kv_fp8 import scale_for
-from mini_engine.step.formats import stored_as
-from mini_engine.step.stored import Stored
+from mini_engine.step.storage import Stored, stored_as
 
 KV8 = "kv8"
 FEW_BITS = (*QUANTS, KV8)
