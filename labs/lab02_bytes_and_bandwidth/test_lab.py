@@ -292,22 +292,6 @@ def test_a_step_reads_the_cache_of_each_request_over_its_own_context() -> None:
     assert decode_bytes(QWEN, []).cache == 0, "no request, no cache"
 
 
-def test_requests_of_the_same_context_have_a_cache_each_and_long_ones_are_counted_too() -> None:
-    for config in some_models():
-        a_token = 2 * 2 * config.num_layers * config.num_kv_heads * config.head_dim
-        for contexts in ([7, 7, 7], (700,) * 40, [131_072, 9, 131_072], [10**7]):
-            mine, right = decode_bytes(config, contexts).cache, sum(contexts) * a_token
-            assert mine == right, f"{config.name} in bf16, contexts {contexts}"
-
-
-def test_to_ask_what_a_step_reads_changes_nothing_in_the_account() -> None:
-    for config in some_models():
-        read = decode_bytes(config, [3], "bf16")
-        lost = sorted(set(laid_out(config)) - set(tensor_bytes(config, "bf16")))
-        assert lost == [], f"tensors of {config.name} that are gone from the account"
-        assert decode_bytes(config, [3], "bf16") == read, config.name
-
-
 def test_bytes_that_a_step_reads_are_whole_numbers() -> None:
     for config in some_models():
         read = decode_bytes(config, [7, 9], "int4", "fp8")

@@ -81,14 +81,6 @@ def test_of_equally_large_blocks_the_best_fit_is_the_one_at_the_lowest_address()
     assert places[3] == 0, "then the larger one"
 
 
-def test_what_the_best_fit_has_taken_is_free_for_nobody_else() -> None:
-    memory, blocks = laid_out(4, 1, 8, 1)
-    let_go(memory, blocks[0], blocks[2])
-    taken = memory._best_fit(5000, DEFAULT_POOL)
-    assert taken is blocks[2]
-    assert memory._free[DEFAULT_POOL] == [blocks[0]], "the free list afterwards"
-
-
 @pytest.mark.catches("memory-is-memory")
 def test_where_nothing_fits_the_best_fit_is_none_whatever_other_pools_have() -> None:
     memory, blocks = laid_out(4, 1, 4)
@@ -235,17 +227,6 @@ def test_free_neighbours_become_one_block_in_whatever_order_they_are_freed() -> 
         assert moved == 0, f"a whole segment does not fit where {pieces} blocks were freed"
 
 
-def test_a_freed_block_is_no_longer_its_owners() -> None:
-    memory = Memory(16 * MIB)
-    first = memory.allocate(4096)
-    serial = first.serial
-    memory.free(first)
-    assert not first.owned_by(serial)
-    second = memory.allocate(4096)
-    assert second.serial != serial
-    assert not second.owned_by(serial)
-
-
 @pytest.mark.catches("only-what-stays-is-free")
 def test_whatever_a_freed_block_is_joined_with_it_is_no_longer_its_owners() -> None:
     for order in ((0, 1, 2), (2, 1, 0), (0, 2, 1), (1, 0, 2)):
@@ -305,17 +286,6 @@ def test_what_is_not_in_use_cannot_be_freed_and_nothing_changes() -> None:
     memory.free(now)
     with pytest.raises(ValueError):
         memory.free(now)
-
-
-def test_a_block_is_joined_with_its_neighbours_whether_its_bytes_stay_or_not() -> None:
-    for fill in (True, False):
-        memory = Memory(16 * MIB)
-        blocks = [memory.allocate(MIB) for _ in range(2)]
-        place = blocks[0].address
-        for block in blocks:
-            memory.free(block, fill=fill)
-        moved = memory.allocate(2 * MIB).address - place
-        assert moved == 0, f"bytes from where two blocks of 1 MiB were freed with fill={fill}"
 
 
 def test_a_device_that_only_counts_touches_no_byte() -> None:
@@ -582,14 +552,6 @@ def test_rungs_are_captured_and_reported_largest_first_whatever_the_ladder() -> 
         assert tried == wanted, f"rungs in the order of their capture, of {rungs}"
         assert report.rungs == [RungReport(r, 1, 10.0 * r, r) for r in wanted]
         assert report == CaptureReport(report.rungs), "nothing is dropped"
-
-
-def test_another_order_is_kept_to_and_what_it_leaves_out_is_not_captured() -> None:
-    for order in ([1, 2, 4], [2, 8, 1], (4,), []):
-        tried: list[int] = []
-        report = capture_ladder([1, 2, 4, 8], noting(tried), order)
-        assert tried == list(order), f"rungs in the order of their capture; the order is {order}"
-        assert [rung.rung for rung in report.rungs] == list(order)
 
 
 @pytest.mark.catches("one-rung-too-large-ends-it")

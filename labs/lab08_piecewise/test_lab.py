@@ -158,24 +158,6 @@ def test_launches_between_two_marked_ones_share_a_graph() -> None:
         assert len(graphs) <= 1 + len(whole.live), "one more than breaks, at most"
 
 
-def test_a_launch_is_marked_by_its_whole_label_and_no_other() -> None:
-    device = Device(load_spec("h200"), memory_bytes=64 * MIB)
-    x = device.upload(np.ones(4, np.float32))
-    with device.capture_breakable({"attention"}) as whole:
-        for label in ("attention_out", "pre_attention", "attention", "attention.default"):
-            device.launch(k.scale, x, x, by=2.0, label=label)
-    live = [node.label for node in whole.live]
-    assert live == ["attention"]
-
-
-def test_a_graph_is_made_ready_once_when_the_capture_ends() -> None:
-    for word in ("nnann", "anna", "nan"):
-        device, whole = breakable(word)
-        made = [event.name for event in device.timeline if event.name.startswith("instantiate")]
-        filled = [graph for graph in whole.graphs if graph.nodes]
-        assert len(made) == len(filled), f"how often a graph of {word} was instantiated"
-
-
 def test_all_graphs_of_a_capture_have_its_pool_and_its_name() -> None:
     _, whole = breakable("nnankmann")
     pools, labels = {graph.pool for graph in whole.graphs}, {graph.name for graph in whole.graphs}
@@ -348,14 +330,6 @@ def test_launches_of_splitting_ops_stand_live_between_graphs_of_the_others() -> 
             else:
                 expected.append([op])
         assert found == expected, f"launches of {layers} layers, split at {splitting}"
-
-
-def test_each_graph_is_named_after_its_rung() -> None:
-    for rung in (5, 7):
-        decoder = Decoder(1, [rung], "attention")
-        assert decoder.runner
-        for graph in decoder.runner._record(rung)[0].graphs:
-            assert str(rung) in graph.name, f"a graph of rung {rung}"
 
 
 @pytest.mark.catches("a-kernel-left-outside", "live-ops-last")

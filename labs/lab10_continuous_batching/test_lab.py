@@ -263,22 +263,6 @@ def test_running_requests_get_their_tokens_oldest_first_and_the_rest_of_the_budg
         assert names([state.request for state in s.running]) == ["a", "b", "c"]
 
 
-def test_who_is_preempted_is_told_in_the_order_of_preemption() -> None:
-    """6 blocks of 1, each of three holds two. a takes a block of c; b takes the other one."""
-    s = running(scheduler(blocks=7, block_size=1), a=1, b=1, c=1)
-    scheduled: list[ScheduledRequest] = []
-    preempted: list[Request] = []
-    left = s._schedule_running(scheduled, preempted)
-    assert (names([entry.request for entry in scheduled]), names(preempted)) == (["a", "b"], ["c"])
-    assert left == 16 - 2
-    for entry in scheduled:
-        entry.state.num_computed += 1
-        entry.state.output.append(0)
-    scheduled, preempted = [], []
-    assert s._schedule_running(scheduled, preempted) == 16 - 1
-    assert (names([entry.request for entry in scheduled]), names(preempted)) == (["a"], ["b"])
-
-
 def test_the_oldest_takes_what_it_lacks_and_preempts_as_often_as_it_must() -> None:
     """6 blocks of 1. a holds 2 and lacks 4 tokens; b holds 2, and c the last two."""
     for budget, tokens, expected in ((4, 4, ["c", "b"]), (3, 3, ["c", "b"]), (2, 2, ["c"])):
@@ -290,14 +274,6 @@ def test_the_oldest_takes_what_it_lacks_and_preempts_as_often_as_it_must() -> No
         found = [(e.request.request_id, e.query_len) for e in scheduled]
         assert found == [("a", tokens)], f"budget {budget}: oldest first"
         assert names(preempted) == expected, f"budget {budget}: who was preempted"
-
-
-def test_one_who_is_alone_and_finds_no_blocks_preempts_itself() -> None:
-    s = running(scheduler(blocks=3, block_size=1), a=1)  # a holds both, and needs a third
-    scheduled: list[ScheduledRequest] = []
-    preempted: list[Request] = []
-    assert s._schedule_running(scheduled, preempted) == 16, "nothing of the budget is spent"
-    assert (scheduled, names(preempted), s.running) == ([], ["a"], [])
 
 
 # ---------------------------------------------------------------- those who wait
@@ -392,16 +368,6 @@ def test_seats_are_taken_by_all_who_run_also_by_those_without_a_share() -> None:
 # ---------------------------------------------------------------- chunks and decodes, step by step
 
 
-@pytest.mark.catches("chunk-exceeds-the-budget")
-def test_no_step_has_more_tokens_than_the_budget() -> None:
-    s = scheduler(budget=5)
-    s.submit(request("a", 12, 1))
-    s.submit(request("b", 9, 3))
-    while s.has_unfinished:
-        tokens = run_step(s).num_tokens
-        assert tokens <= 5, "tokens of a step with a budget of 5"
-
-
 @pytest.mark.catches("every-chunk-samples")
 def test_a_chunk_samples_when_it_reaches_the_last_known_token() -> None:
     s = scheduler(budget=5)
@@ -419,17 +385,6 @@ def test_a_request_holds_blocks_for_what_is_computed_and_no_more() -> None:
     held = [len(run_step(s).entries[0].block_table) for _ in range(4)]
     assert held == [2, 3, 3, 3]  # for 6, 10, 11 and 12 tokens
     assert len(run_step(s).entries[0].block_table) == 4
-
-
-def test_a_decode_is_one_token_behind_those_that_are_computed() -> None:
-    s = scheduler()
-    s.submit(request("a", 3, 4))
-    assert [shares(run_step(s)) for _ in range(4)] == [
-        [("a", 0, 3)],
-        [("a", 3, 1)],
-        [("a", 4, 1)],
-        [("a", 5, 1)],
-    ]
 
 
 @pytest.mark.catches("one-token-is-a-decode", "the-door-reads-the-last-count")
@@ -452,24 +407,6 @@ def two_that_collide() -> Scheduler:
     return s
 
 
-@pytest.mark.catches("preempts-the-oldest")
-def test_the_youngest_makes_room_for_the_oldest() -> None:
-    s = two_that_collide()
-    s.step()
-    assert s.waiting, "nobody was preempted"
-    assert s.waiting[-1].request.request_id == "b"
-
-
-@pytest.mark.catches("victim-keeps-its-blocks")
-def test_a_victim_gives_all_its_blocks_back() -> None:
-    s = two_that_collide()
-    batch = s.step()
-    victim = s.waiting[-1].request.request_id
-    assert s.pool.block_table(victim) == (), f"blocks that {victim} still holds"
-    assert batch is not None, "in spite of the preemption, nobody runs"
-    assert (shares(batch), names(batch.preempted)) == ([("a", 4, 1)], ["b"])
-
-
 @pytest.mark.catches("victim-keeps-its-place")
 def test_a_victim_has_nothing_computed_and_keeps_what_it_wrote() -> None:
     s = two_that_collide()
@@ -478,14 +415,6 @@ def test_a_victim_has_nothing_computed_and_keeps_what_it_wrote() -> None:
     computed, written = victim.num_computed, len(victim.output)
     assert computed == 0, "tokens that are computed, though their keys and values are gone"
     assert (written, victim.num_preemptions) == (2, 1)
-
-
-@pytest.mark.catches("victim-goes-to-the-back")
-def test_a_victim_stands_at_the_front_of_the_line() -> None:
-    s = two_that_collide()
-    s.submit(request("c", 1, 1))
-    run_step(s)
-    assert [state.request.request_id for state in s.waiting] == ["b", "c"]
 
 
 @pytest.mark.catches("recomputes-the-prompt-alone")
@@ -606,14 +535,6 @@ def test_nobody_overtakes_one_who_waits_for_blocks() -> None:
     while s.has_unfinished:
         arrived += [name for name, start, _ in shares(run_step(s)) if start == 0]
     assert arrived == ["a", "large", "small"]
-
-
-def test_max_num_seqs_bounds_the_batch() -> None:
-    s = scheduler(seqs=2)
-    for name in "abc":
-        s.submit(request(name, 1, 2))
-    seen = [[name for name, *_ in shares(run_step(s))] for _ in range(3)]
-    assert seen == [["a", "b"], ["a", "b"], ["c"]]
 
 
 # ---------------------------------------------------------------- all together

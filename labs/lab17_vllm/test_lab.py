@@ -82,7 +82,7 @@ def test_all_else_is_the_same_for_every_variant_and_stands_in_the_command() -> N
         given = " ".join(words).replace("=", " ").split()
         for name, value in (
             ("--max-num-seqs", "96"), ("--max-num-batched-tokens", "4096"),
-            ("--max-model-len", "2048"), ("--port", "9000"),
+            ("--max-model-len", "2048"), ("--port", "9000"), ("--host", "127.0.0.1"),
         ):  # fmt: skip
             assert given[given.index(name) + 1] == value
         assert "--no-enable-prefix-caching" in words

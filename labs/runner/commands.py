@@ -18,7 +18,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from labs.runner import Done, command, workspace
-from labs.runner.checks.checking import Report, check_files, check_implementation, still_open
+from labs.runner.checks.checking import Report, check_files, check_texts, still_open
 from labs.runner.cut.catalogue import Hole, Lab, all_labs, lab_number
 from labs.runner.cut.cutter import definition_of
 from labs.runner.cut.migrate import Migrated, migrate
@@ -133,8 +133,9 @@ def run_check(args: Namespace, console: Console) -> Done:
         if args.impl == "mine":
             report = check_mine(lab, progress)
         else:
-            report = check_implementation(lab, args.impl)
-            report.diagnosis = diagnose(lab, lab.texts(args.impl), report)
+            texts = lab.texts(args.impl)
+            report = check_texts(lab, texts)
+            report.diagnosis = diagnose(lab, texts, report)
     show_report(report, console, whose=args.impl, every=args.all, progress=progress)
     if report.passed and args.impl == "mine" and (line := score_line(lab)):
         console.print(line)

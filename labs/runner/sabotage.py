@@ -29,8 +29,7 @@ KEPT = ".before-sabotage"  # the ending of the copy that --undo brings back
 MOST_TRIES = 12
 MOST_LINES = 12  # of symptoms
 LIMIT_S = 60.0  # for one show
-WORD = re.compile(r"\w+|[^\w\s]")
-SEEN = re.compile(r"\b(if|elif|while) (True|False):")  # nobody writes that: it says where to look
+SEEN = re.compile(r"\b(pass|(if|elif|while) (True|False)):?$")  # it says where to look
 
 
 def run_sabotage(args: Namespace, console: Console) -> Done:
@@ -98,7 +97,7 @@ def _shown_by(lab: Lab, texts: Texts) -> str | None:
 
 
 def _mistakes(lab: Lab, seed: int | None) -> list[tuple[str, str]]:
-    """(file, text with one mistake), in random order; where there are some, those in one place."""
+    """(file, text with one mistake), in random order; hidden ones where there are some."""
     found: list[tuple[str, str]] = []
     for file, path in workspace.my_files(lab).items():
         mine = source(path)
@@ -110,23 +109,16 @@ def _mistakes(lab: Lab, seed: int | None) -> list[tuple[str, str]]:
             if hole.file == file and name in known
             for mutant in mutants(mine, name)
         ]
-        clean = [text for text in texts if _in_one_place(mine, text)]
+        clean = [text for text in texts if _hidden(mine, text)]
         found += [(file, text) for text in clean or texts]
     random.Random(seed).shuffle(found)
     return found
 
 
-def _in_one_place(mine: str, text: str) -> bool:
-    """Do the words differ in one place only? A line that was also written anew (1000.0 for 1e3,
-    other quotes), became `pass` or `if True:` is seen at a glance."""
-    before, after = mine.splitlines(), text.splitlines()
-    fresh = [line for line in after if line not in set(before)]
-    old = [word for line in before if line not in set(after) for word in WORD.findall(line)]
-    new = [word for line in fresh for word in WORD.findall(line)]
-    if len(fresh) > 2 or any(SEEN.search(line) for line in fresh):
-        return False
-    blocks = difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
-    return "pass" not in new and sum(kind != "equal" for kind, *_ in blocks) == 1
+def _hidden(mine: str, text: str) -> bool:
+    """Is one line another, and not one that is seen at a glance, `pass` or `if True:`?"""
+    fresh = set(text.splitlines()) - set(mine.splitlines())
+    return len(fresh) == 1 and not SEEN.search(fresh.pop())
 
 
 def _changes(before: str, after: str) -> list[str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mini_engine.cli import options
-from mini_engine.model.config import ModelConfig, named_shape
+from mini_engine.model.config import SHAPES, ModelConfig, named_shape
 from mini_engine.step.figures import load_sheet
 from mini_engine.step.hardware import DeviceSpec, load_spec
 
@@ -117,6 +117,6 @@ def weights_of(
     """Those of the checkpoint folder that --shape names, or random ones in the shape."""
     from mini_engine.cuda.weights import load_weights, random_weights
 
-    if Path(word).is_dir():
+    if word.lower() not in (*SHAPES, "tiny") and Path(word).is_dir():
         return load_weights(config, word, backend.device, dtype)
     return random_weights(config, backend.device, dtype, seed=0)

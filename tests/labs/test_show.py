@@ -104,16 +104,11 @@ def test_a_sabotage_after_which_the_show_ends_in_an_error_shows_nothing() -> Non
 
 @pytest.mark.parametrize(
     ("line", "hidden"),
-    [
-        ("    if rows <= 1e3:", True),
-        ("    if rows > 1e3 + 1:", False),  # two places
-        ("    if True:", False),
-        ("    pass", False),
-    ],
+    [("    if rows <= 1e3:", True), ("    if True:", False), ("    pass", False)],
 )
 def test_a_sabotage_is_no_line_that_is_seen_at_a_glance(line: str, hidden: bool) -> None:
     before = "def f(rows):\n    if rows < 1e3:\n        return 1\n    return 2\n"
-    assert sabotage._in_one_place(before, before.replace("    if rows < 1e3:", line)) is hidden
+    assert sabotage._hidden(before, before.replace("    if rows < 1e3:", line)) is hidden
 
 
 def test_a_show_that_is_cut_short_by_head_ends_quietly() -> None:

@@ -119,16 +119,6 @@ def check_files(
     return report
 
 
-def check_implementation(
-    lab: Lab, implementation: str, *, only: str = "", context: BaseContext | None = None
-) -> Report:
-    """Run the lab's tests on the reference, a wrong answer or another made from the engine.
-
-    `only` keeps the tests that catch this misconception; `context` starts the process.
-    """
-    return check_texts(lab, lab.texts(implementation), only=only, context=context)
-
-
 def check_texts(
     lab: Lab,
     texts: Mapping[str, str],
@@ -138,8 +128,11 @@ def check_texts(
     expected: Mapping[str, Mapping[str, Any]] | None = None,
     context: BaseContext | None = None,
 ) -> Report:
-    """Run the lab's tests on these texts, file name -> text; with `first` until one fails, with
-    `expected`, test -> fields of its outcome, those tests until one comes out otherwise."""
+    """Run the lab's tests on these texts, file name -> text; `context` starts the process.
+
+    `only` keeps the tests that catch this misconception, `first` ends with the first that fails,
+    `expected`, test -> fields of its outcome, keeps these and ends at one that comes out otherwise.
+    """
     with tempfile.TemporaryDirectory(prefix="lab-") as folder:
         files = {}
         for file, text in texts.items():

@@ -133,21 +133,21 @@ class Reporter:
             _end_here()  # a fork that the learner's code has left running
         if report.when == "call" or (report.when == "setup" and not report.passed):
             error = call.excinfo.value if call.excinfo and not report.skipped else None
-            told = {"outcome": report.outcome, **(self._explained(error) if error else {})}
+            found = {"outcome": report.outcome, **(self._explained(error) if error else {})}
             if isinstance(report.longrepr, tuple):
-                told["reason"] = str(report.longrepr[-1])
+                found["reason"] = str(report.longrepr[-1])
             printed = report.capstdout[-PRINTED:] if error else ""
             catches = misconceptions(item)
-            self.write(event="end", test=item.name, catches=catches, printed=printed, **told)
-            if not same_outcome(self.job.expected.get(item.name, ANY), told):
+            self.write(event="end", test=item.name, catches=catches, printed=printed, **found)
+            if not same_outcome(self.job.expected.get(item.name, ANY), found):
                 item.session.shouldstop = "another outcome"
         return report
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self) -> None:
-        """All is told. What Python, pytest and PyTorch would do on their way out, a second at
-        times, is for nobody here; but a lock between processes, such as tqdm's, is given back, or
-        a line on the learner's screen would call it leaked."""
+        """End here: what Python, pytest and PyTorch would do on their way out takes a second at
+        times. A lock between processes, such as tqdm's, is given back first, or a line on the
+        learner's screen would call it leaked."""
         self.write(event="over")
         multiprocessing.util._run_finalizers()  # type: ignore[attr-defined]
         self.exit(0)
@@ -170,10 +170,9 @@ class Reporter:
 
     def _broken(self, error: BaseException) -> None:
         """The tests could not be collected: an import failed, or ended the process."""
-        found = error.__cause__ or error  # pytest wraps an ImportError
-        told = self._explained(found)
-        message = f"{told['error']}: {told['message'] or 'no message'}"
-        self.write(event="broken", message=message, where=told["where"], line=told["line"])
+        found = self._explained(error.__cause__ or error)  # pytest wraps an ImportError
+        message = f"{found['error']}: {found['message'] or 'no message'}"
+        self.write(event="broken", message=message, where=found["where"], line=found["line"])
 
     def _no_terminal(self, *_: object, **__: object) -> None:
         folder = Path(self.job.test_file).parent.relative_to(ROOT)
