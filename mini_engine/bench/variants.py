@@ -270,9 +270,7 @@ class VariantKind:
 
     make: Callable[[DecodeSetup], Variant]
     mode: Mode  # how its ops are launched, for the simulator
-    engine: str = (
-        PLAIN  # what predicts it: a file of `mini_engine/step/engines`
-    )
+    engine: str = PLAIN  # what predicts it: a file of `mini_engine/step/engines`
     why_not: Callable[[GraphBackend], str | None] = _anywhere  # one line if it cannot run here
     gated: bool = True  # ours: not timed unless it passes the gate. A baseline is only marked.
     few_bits: str | None = None  # the format of its weights or cache, "int8" or "kv8"
