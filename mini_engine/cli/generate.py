@@ -56,18 +56,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--kv-dtype", default="auto", choices=("auto", "fp8"), help=words)
     options.add_spec(parser)
 
-    add = parser.add_argument_group("with --backend cuda").add_argument
+    real = parser.add_argument_group("with --backend cuda")
+    add, either = real.add_argument, real.add_mutually_exclusive_group()
     words = "quantise the layers' weights as they are read"
     add("--quant", choices=("int8", "int4"), help=words)
     words = "PyTorch's own ops and none of our kernels, to compare with"
-    add("--plain", dest="kernels", action="store_const", const=0, help=words)
+    either.add_argument("--plain", dest="kernels", action="store_const", const=0, help=words)
     words = "Triton kernels a layer: 9, one for each op, or the same fused into 5 (default)"
-    add("--kernels", type=int, choices=(5, 9), help=words)
-    words = (
-        "decode steps in one graph, each fed by the one before. The CPU launches once and reads "
-    )
-    words += "back once in K tokens, which then come K at a time, and a new request waits for all "
-    words += "K (default: 1)"
+    either.add_argument("--kernels", type=int, choices=(5, 9), help=words)
+    words = "decode steps in one graph, each fed by the one before. The CPU launches once in K "
+    words += "tokens, which then come K at a time, and a new request waits for all K (default: 1)"
     add("--steps-per-replay", type=options.positive, default=1, metavar="K", help=words)
 
     add = parser.add_argument_group("drawing tokens").add_argument
