@@ -74,7 +74,7 @@ class PathErrors:
             ("|NLL|", self.nll, self.plain_nll, self.nll_upper),
         )
         return "; ".join(
-            f"{name} {variant:.3g} against {plain:.3g} of plain bf16, bound {_share(upper, plain)}"
+            f"{name} {variant:.3g} against {plain:.3g} of plain bf16, bound {upper:+.3g}"
             for name, variant, plain, upper in pairs
         )
 
@@ -221,7 +221,3 @@ def upper_bound(differences: np.ndarray, seed: int = 0) -> float:
     """The upper 95% bound of their mean (one-sided bootstrap)."""
     picks = np.random.default_rng(seed).integers(0, len(differences), (RESAMPLES, len(differences)))
     return float(np.percentile(differences[picks].mean(axis=1), 95))
-
-
-def _share(upper: float, plain: float) -> str:
-    return f"{upper / plain:+.0%}" if plain else f"{upper:+.2g} of nothing"

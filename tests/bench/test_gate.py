@@ -254,7 +254,7 @@ def test_one_bound_above_the_margin_on_one_path_fails(path: str, bad: str) -> No
     assert replace(verdict, **{path: replace(GOOD, **{bad: gate.MARGIN})}).passed
     failed = replace(verdict, **{path: replace(GOOD, **{bad: gate.MARGIN + 1e-9})})
     assert not failed.passed
-    assert "of plain bf16, bound +25%" in failed.reason
+    assert "bound +0.25" in failed.reason
     assert not replace(verdict, finite=False).passed
     assert not replace(verdict, own_best=False).passed
 

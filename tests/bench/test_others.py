@@ -192,7 +192,7 @@ def test_an_engine_that_is_missing_is_named_with_how_to_install_it(engine: str) 
 
 def test_gpt_fast_wants_its_folder_and_a_checkpoint_that_it_has_converted(tmp_path: Path) -> None:
     asked = Job("gpt-fast", str(tmp_path), 1, 8, 8, 1, 256, 0.5)
-    assert "give --against gpt-fast=FOLDER" in child.answer(asked)["not_run"]
+    assert "--against gpt-fast=FOLDER" in child.answer(asked)["not_run"]
     reason = child.answer(job("gpt-fast", str(tmp_path)))["not_run"]
     assert "convert_hf_checkpoint.py --checkpoint_dir" in reason
 

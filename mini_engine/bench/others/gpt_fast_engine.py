@@ -19,22 +19,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from mini_engine.bench.others import KINDS
 from mini_engine.bench.others.protocol import Job, Lap
 
 
 def start(job: Job) -> GptFastSession:
     """Load the model. Graphs are captured by torch.compile, in the first laps."""
-    script, checkpoint = Path(job.where) / "generate.py", Path(job.model) / "model.pth"
-    if not job.where or not script.is_file():
-        raise ValueError(
-            f"no generate.py in {job.where or 'no folder'}: git clone "
-            "https://github.com/meta-pytorch/gpt-fast, and give --against gpt-fast=FOLDER"
-        )
+    checkpoint = Path(job.model) / "model.pth"
+    if not job.where or not (Path(job.where) / "generate.py").is_file():
+        install = KINDS["gpt-fast"].install
+        raise ValueError(f"no generate.py in {job.where or 'no folder'}: {install}")
     if not checkpoint.is_file():
-        raise ValueError(
-            f"no model.pth in {Path(job.model).name}: make it with gpt-fast's "
-            f"scripts/convert_hf_checkpoint.py --checkpoint_dir {Path(job.model).name}"
-        )
+        convert = f"scripts/convert_hf_checkpoint.py --checkpoint_dir {Path(job.model).name}"
+        raise ValueError(f"no model.pth: make it with gpt-fast's {convert}")
     sys.path.insert(0, job.where)
     torch: Any = importlib.import_module("torch")
     gpt_fast: Any = importlib.import_module("generate")
@@ -67,13 +64,7 @@ class GptFastSession:
 
         prompt = self.torch.tensor(prompts[0], dtype=self.torch.int, device=self.device)
         rows, _ = self.gpt_fast.generate(
-            self.model,
-            prompt,
-            self.job.tokens,
-            batch_size=len(prompts),
-            interactive=False,
-            draft_model=None,
-            callback=arrived,
-            temperature=0.0,
-        )
+            self.model, prompt, self.job.tokens, batch_size=len(prompts), interactive=False,
+            draft_model=None, callback=arrived, temperature=0.0,
+        )  # fmt: skip
         return Lap([times], [rows[0, len(prompts[0]) :].tolist()])

@@ -28,10 +28,7 @@ MOST = 512  # requests that run as a graph
 def start(job: Job) -> NanoSession:
     """Load the model, capture its graphs. Raises ValueError for a batch that would run without."""
     if job.batch > MOST and not job.eager:
-        raise ValueError(
-            f"a batch of {job.batch}: it has graphs for {MOST} at most and runs more eagerly; "
-            "take a smaller batch, or nano-vllm-eager"
-        )
+        raise ValueError(f"a batch of {job.batch}: it has graphs for {MOST} at most")
     nano = importlib.import_module("nanovllm")
     llm = nano.LLM(
         job.model,
@@ -66,8 +63,7 @@ class NanoSession:
                 times.append(now)
             else:
                 raise ValueError(
-                    f"a step of {-count} of {len(prompts)} requests: its KV cache is too small for "
-                    "all at a time; take a smaller batch"
+                    f"a step of {-count} of {len(prompts)} requests: its KV cache is too small"
                 )
             ended.update({number: list(tokens) for number, tokens in outputs})
         return Lap([times for _ in prompts], [ended[number] for number in sorted(ended)])

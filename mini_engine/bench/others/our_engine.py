@@ -23,8 +23,7 @@ from mini_engine.engine.batch import Request, SchedulerLimits
 from mini_engine.engine.engine import Engine
 from mini_engine.model.config import ModelConfig
 
-BLOCK_SIZE = 16
-BUDGET = 2048  # tokens of prompts in one step
+BLOCK_SIZE, BUDGET = 16, 2048  # tokens of a block, and of prompts in one step
 
 
 @torch.inference_mode()
