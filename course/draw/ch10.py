@@ -64,7 +64,7 @@ def kind_of(op: OpCost) -> str:
 
 
 def lanes(ops: Sequence[OpCost], spec: DeviceSpec, mode: Mode) -> list[Box]:
-    """Both lanes of one step, as `step_cost.run` counts them; checked against `step_time`."""
+    """Both lanes of one step, as `step_cost` counts them; checked against `step_time`."""
     before_us, beside_us = around(spec, 1)
     boxes = [Box("CPU", "host", 0.0, before_us)]
     cpu, end, rest = before_us, -math.inf, list(ops)

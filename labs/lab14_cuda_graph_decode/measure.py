@@ -26,13 +26,12 @@ from labs.measuring import ledger
 from labs.runner import command
 from mini_engine.bench.decode_setup import DecodeSetup, Variant, build_setup
 from mini_engine.bench.intervals import median_interval
-from mini_engine.bench.our_variants import OursEager, OursGraph, fused
-from mini_engine.bench.variants import OURS, PLAIN
+from mini_engine.bench.rows import Interval
+from mini_engine.bench.variants import OURS, PLAIN, OursEager, OursGraph, fused
 from mini_engine.cuda.graphs.backend import GraphBackend, graphs_for, why_no_bf16, why_no_gpu
 from mini_engine.cuda.graphs.capture import no_garbage_collection
 from mini_engine.cuda.weights import random_weights
 from mini_engine.model.config import ModelConfig, named_shape
-from mini_engine.records.rows import Interval
 from mini_engine.step.hardware import DeviceSpec, load_spec
 from mini_engine.step.oplists import OpCost, StepShape, step_ops
 from mini_engine.step.step_cost import Mode, step_time

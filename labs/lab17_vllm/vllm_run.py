@@ -71,8 +71,9 @@ class Latency:
 def serve_command(setup: Setup, variant: str) -> list[str]:
     """The words that start a server: `vllm serve MODEL …`, the limits, the variant's switch.
 
-    Options: --max-num-seqs, --max-num-batched-tokens, --max-model-len, --port, and
-    --no-enable-prefix-caching, so that no prompt is answered from an earlier one. The variants
+    Options: --max-num-seqs, --max-num-batched-tokens, --max-model-len, --port, --host 127.0.0.1, so
+    that nobody else on the network can ask, and --no-enable-prefix-caching, so that no prompt is
+    answered from an earlier one. The variants
     (`VARIANTS`): "graphs" adds nothing. "compiled" adds -cc.cudagraph_mode=NONE, which leaves
     torch.compile as it is. "eager" adds --enforce-eager, which turns *both* off
     (`ModelConfig.enforce_eager`: "equivalent to setting `-cc.mode=none -cc.cudagraph_mode=none`").
@@ -86,6 +87,7 @@ def serve_command(setup: Setup, variant: str) -> list[str]:
         "--max-num-seqs", str(setup.max_num_seqs),
         "--max-num-batched-tokens", str(setup.max_num_batched_tokens),
         "--max-model-len", str(setup.max_model_len),
+        "--host", "127.0.0.1",
         "--port", str(setup.port),
         "--no-enable-prefix-caching",
         *switch[variant],

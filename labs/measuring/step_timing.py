@@ -28,7 +28,7 @@ from labs.measuring import ledger
 from labs.runner import command, workspace
 from mini_engine import cli
 from mini_engine.bench.evidence import Measurement, load_evidence, read_measurement
-from mini_engine.records.rows import MEASURED, Row
+from mini_engine.bench.rows import MEASURED, Row
 
 SHAPE, BATCHES, CONTEXT = "qwen3-0.6b", (1, 8), 512
 Predictions = dict[tuple[int, str], float]  # (batch, name) -> ms

@@ -26,7 +26,8 @@ from torch.utils._pytree import tree_leaves
 
 from mini_engine.cuda.attention import Attend, Attention
 from mini_engine.cuda.inputs import StepInputs
-from mini_engine.step.oplists import Kind, OpCost
+from mini_engine.step.oplists import OpCost
+from mini_engine.step.ops import Kind
 
 LOOKUPS = {"embedding", "index_select", "gather", "index"}  # read as many rows as they write
 SCATTERS = {"index_copy_", "index_put_", "index_copy", "index_put"}  # write only the source's rows

@@ -75,12 +75,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     from mini_engine.dispatch.default_ladder import default_capture_sizes
-    from mini_engine.step.capacity import capacity, floor_ms
-    from mini_engine.step.formats import stored_as
+    from mini_engine.step.capacity import capacity, check_context, floor_ms
     from mini_engine.step.hardware import load_spec
     from mini_engine.step.oplists import StepShape, step_ops
-    from mini_engine.step.room import check_context
     from mini_engine.step.step_cost import step_time
+    from mini_engine.step.storage import stored_as
 
     check_card(args)
     config = options.shape_of(args.model)

@@ -58,11 +58,11 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     from mini_engine import plots
     from mini_engine.dispatch.default_ladder import default_capture_sizes
     from mini_engine.dispatch.ladder import CaptureLadder
+    from mini_engine.step.capacity import largest_batch
     from mini_engine.step.curves import itl_curve
-    from mini_engine.step.formats import stored_as
     from mini_engine.step.payoff import crossover_batch
-    from mini_engine.step.room import largest_batch
     from mini_engine.step.step_cost import around
+    from mini_engine.step.storage import stored_as
 
     shape, spec = options.shape_and_spec(args)
     stored = stored_as(shape, args.quant, args.kv_dtype)

@@ -69,8 +69,8 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     from mini_engine.engine.generation import SHIPPED
     from mini_engine.sim.generate import generate, open_checkpoint
     from mini_engine.sim.predict import HF_EAGER, Service, predict
+    from mini_engine.step.capacity import check_batch
     from mini_engine.step.hardware import load_spec
-    from mini_engine.step.room import check_batch
 
     texts = prompts.read(args)
     checkpoint = open_checkpoint(args.model or SHIPPED)
@@ -133,8 +133,8 @@ def draw(
     from mini_engine.dispatch.ladder import CaptureLadder
     from mini_engine.sim.predict import HF_EAGER, LIMITS
     from mini_engine.sim.trace import write_trace
+    from mini_engine.step.capacity import check_batch
     from mini_engine.step.curves import itl_curve
-    from mini_engine.step.room import check_batch
 
     out.mkdir(parents=True, exist_ok=True)
     steps = {p.mode: p.timeline for p in predictions}

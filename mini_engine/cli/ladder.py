@@ -72,7 +72,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     from mini_engine.dispatch.dispatcher import GraphDispatcher
     from mini_engine.dispatch.ladder import CaptureLadder, LadderPoint
     from mini_engine.serving.ladder_cost import LadderCosts
-    from mini_engine.step.stored import as_it_is
+    from mini_engine.step.storage import as_it_is
 
     shape, spec = options.shape_and_spec(args)
     histogram = read_histogram(args.histogram) if args.histogram else None

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mini_engine.cli import options
-from mini_engine.model.config import ModelConfig, named_shape
+from mini_engine.model.config import SHAPES, ModelConfig, named_shape
 from mini_engine.step.figures import load_sheet
 from mini_engine.step.hardware import DeviceSpec, load_spec
 
@@ -44,25 +44,38 @@ def backend_of(word: str, command: str, console: Console | None = None) -> Graph
         import torch  # noqa: F401
     except ImportError:
         raise ValueError(
-            f"{command} needs PyTorch, which is not installed: pip install 'torch>=2.11,<2.14'; "
-            "the commands demo, crossover and serve predict without it"
+            f"{command} needs PyTorch, which is not installed: pip install 'torch>=2.11,<2.14'"
         ) from None
-    from mini_engine.cuda.graphs.backend import graphs_for, why_no_bf16, why_no_gpu
+    from mini_engine.cuda.graphs.backend import graphs_for, why_no_gpu
 
-    if word == "cpu":
-        return graphs_for("cpu")
     reason = why_no_gpu()
-    if word == "cuda" or not reason:
-        backend = graphs_for("cuda")
-        reason = why_no_bf16(backend)
-        if not reason:
-            return backend
-        reason = f"{reason}, and {command} measures bf16"
-    if word == "cuda":
-        raise ValueError(f"{reason}: see what works with --device cpu")
-    if console:
-        console.print(f"{reason}: the CPU emulator runs instead", soft_wrap=True, markup=False)
-    return graphs_for("cpu")
+    if word == "cpu" or (reason and word == "auto"):
+        if word == "auto" and console:
+            console.print(f"{reason}: the CPU emulator runs instead", soft_wrap=True, markup=False)
+        return graphs_for("cpu")
+    return graphs_for("cuda")  # raises ValueError where there is none
+
+
+def dtype_of(backend: GraphBackend) -> torch.dtype:
+    """What is measured: bf16, and fp16 on a GPU that has no bf16 (a T4), where a byte is a byte."""
+    import torch
+
+    from mini_engine.cuda.graphs.backend import why_no_bf16
+
+    return torch.float16 if why_no_bf16(backend) else torch.bfloat16
+
+
+def config_of(word: str, backend: GraphBackend) -> ModelConfig:
+    """What a word of --shape means, in the dtype that is measured. ValueError for one that means
+    nothing."""
+    return replace(shape_of(word), dtype=str(dtype_of(backend)).removeprefix("torch."))
+
+
+def words(word: str) -> list[str]:
+    """`a,b` as a list, for `type=`."""
+    if found := [part.strip() for part in word.split(",") if part.strip()]:
+        return found
+    raise argparse.ArgumentTypeError(f"expected names with commas between them, not {word!r}")
 
 
 def specs_for(card: str, host: str | None) -> Callable[[str], DeviceSpec]:
@@ -104,6 +117,6 @@ def weights_of(
     """Those of the checkpoint folder that --shape names, or random ones in the shape."""
     from mini_engine.cuda.weights import load_weights, random_weights
 
-    if Path(word).is_dir():
+    if word.lower() not in (*SHAPES, "tiny") and Path(word).is_dir():
         return load_weights(config, word, backend.device, dtype)
     return random_weights(config, backend.device, dtype, seed=0)

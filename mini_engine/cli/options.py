@@ -130,8 +130,7 @@ def add_style(parser: argparse.ArgumentParser) -> None:
 
 def add_stored(parser: argparse.ArgumentParser, default: str | None = None) -> None:
     """`--quant` and `--kv-dtype`: how weights and cache are stored."""
-    from mini_engine.step.capacity import KV_DTYPE_BYTES
-    from mini_engine.step.formats import FORMATS
+    from mini_engine.step.storage import FORMATS, KV_DTYPE_BYTES
 
     says = f"(default: {default or 'as the model is'})"
     weights = f"of the weights: {', '.join(FORMATS)} {says}"

@@ -53,9 +53,9 @@ from mini_engine.serving.request_trace import (
 )
 from mini_engine.serving.sizing import size_server, without_idle_blocks
 from mini_engine.step.capacity import GIB
-from mini_engine.step.formats import stored_as
 from mini_engine.step.hardware import DeviceSpec
 from mini_engine.step.step_model import StepModel
+from mini_engine.step.storage import stored_as
 from mini_engine.step.swap_cost import SwapCost
 
 

@@ -155,8 +155,8 @@ def _read(args: argparse.Namespace) -> dict[str, dict[str, float]]:
 def _predicted(args: argparse.Namespace, modes: Sequence[str]) -> tuple[Timelines, dict[str, Any]]:
     """A step of a full-size model in each mode, on the simulated device."""
     from mini_engine.sim.predict import Service, predict
+    from mini_engine.step.capacity import check_batch
     from mini_engine.step.hardware import load_spec
-    from mini_engine.step.room import check_batch
 
     if args.plain:
         raise ValueError("--plain: a prediction runs no model; add --backend cuda")

@@ -110,6 +110,11 @@ def load_weights(
         )
     tensors = {name: as_tensor(tensor) for name, tensor in stored.items()}
 
+    for name, tensor in tensors.items():
+        if name.endswith(".scales"):  # a NaN in one makes every token NaN
+            least, most = torch.aminmax(tensor)
+            check_numbers(stored[name], float(least), float(most))
+
     def matrix(names: Sequence[str]) -> QuantizedMatrix:
         return quantized_rows(kind, tensors, names, device)
 

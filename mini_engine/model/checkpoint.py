@@ -19,9 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
-from mini_engine.files import in_short, parse_json, read_object
+from mini_engine.files import in_short, parse_json, read_object, typed
 from mini_engine.model.config import ModelConfig
-from mini_engine.model.fields import Fields
 from mini_engine.model.quantization import Expected
 
 EMBED, FINAL_NORM, LM_HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
@@ -203,14 +202,16 @@ def _read_folder(folder: Path) -> dict[str, StoredTensor]:
     )
 
 
+@dataclass(frozen=True)
+class _Index:
+    """model.safetensors.index.json."""
+
+    weight_map: dict[str, str]  # tensor name -> file beside the index
+
+
 def _read_shards(index: Path) -> dict[str, StoredTensor]:
-    """The tensors of all shards. The index's `weight_map`: tensor name -> file beside the index."""
-    fields = Fields(read_object(index))
-    try:
-        weight_map = fields.object("weight_map")
-        shard_of = {name: weight_map.text(name) for name in weight_map.names()}
-    except ValueError as error:
-        raise ValueError(f"{index}: {error}") from None
+    """The tensors of all shards."""
+    shard_of = typed(_Index, read_object(index), str(index), more=True).weight_map
     tensors: dict[str, StoredTensor] = {}
     for shard in sorted(set(shard_of.values())):
         named = next(name for name, file in shard_of.items() if file == shard)

@@ -13,30 +13,26 @@ by the feature's name, since the model would load and write nonsense.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
+from typing import Any
 
-from mini_engine.files import read_object
-from mini_engine.model.fields import Fields, cut
-from mini_engine.model.not_computed import MAX_LAYERS, refuse_what_is_not_computed
+from mini_engine.files import read_object, typed
 from mini_engine.model.quantization import StoredQuantization, read_quantization
-from mini_engine.model.rope import RopeScaling, read_rope_scaling, read_rope_theta, rope_frequencies
+from mini_engine.model.rope import RopeJson, RopeScaling, rope_frequencies
 
 FAMILIES = ("qwen2", "qwen3", "llama")
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
-# At most in a config.json. The largest models so far have a context of 10^7 tokens.
-MAX_SIZE = 2**24
-_POSITIVE = (
-    "hidden_size", "intermediate_size", "num_layers", "num_heads", "num_kv_heads", "head_dim",
-    "vocab_size", "max_position_embeddings", "rope_theta", "rms_norm_eps",
-)  # fmt: skip
-
-# What is beyond is a slip of the pen: RoPE would turn by more than a float holds, the norm would
-# see nothing but its epsilon.
-_BETWEEN = (("rope_theta", 1.0, 1e15), ("rms_norm_eps", 1e-30, 0.1))
+# What is beyond is a slip of the pen: the largest models so far have a context of 10^7 tokens and
+# 126 layers, RoPE would turn by more than a float holds, the norm would see only its epsilon.
+MAX_SIZE, MAX_LAYERS = 2**24, 1000
+_BETWEEN = {
+    "hidden_size": (1, MAX_SIZE), "intermediate_size": (1, MAX_SIZE), "num_layers": (1, MAX_LAYERS),
+    "num_heads": (1, MAX_SIZE), "num_kv_heads": (1, MAX_SIZE), "head_dim": (1, MAX_SIZE),
+    "vocab_size": (1, MAX_SIZE), "max_position_embeddings": (1, MAX_SIZE),
+    "rope_theta": (1.0, 1e15), "rms_norm_eps": (1e-30, 0.1),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -70,16 +66,10 @@ class ModelConfig:
     def __post_init__(self) -> None:
         if self.family not in FAMILIES:
             raise ValueError(_unsupported(self.family))
-        for field in _POSITIVE:
-            if not 0 < getattr(self, field) < math.inf:
-                raise ValueError(
-                    f"{field} is {getattr(self, field)}, expected more than 0 and finite"
-                )
-        for field, least, most in _BETWEEN:
-            if not least <= getattr(self, field) <= most:
-                raise ValueError(
-                    f"{field} is {getattr(self, field)}, expected {least:g} to {most:g}"
-                )
+        for field, (least, most) in _BETWEEN.items():
+            value = getattr(self, field)
+            if not least <= value <= most:
+                raise ValueError(f"{field} is {value!s:.60}, expected {least:,} to {most:,}")
         if self.num_heads % self.num_kv_heads:
             raise ValueError(
                 f"num_heads {self.num_heads} is not a multiple of num_kv_heads "
@@ -147,11 +137,9 @@ class ModelConfig:
         generation = folder / "generation_config.json"
         if not generation.is_file():
             return config
-        ends = Fields(read_object(generation))
+        ends = typed(_Ends, read_object(generation), str(generation), more=True).ids
         try:
-            return replace(
-                config, eos_token_ids=ends.integers("eos_token_id") or config.eos_token_ids
-            )
+            return replace(config, eos_token_ids=ends or config.eos_token_ids)
         except ValueError as error:
             raise ValueError(f"{generation}: {error}") from None
 
@@ -159,9 +147,15 @@ class ModelConfig:
     def from_dict(cls, d: Mapping[str, object], where: str, name: str = "") -> ModelConfig:
         """`d`: a parsed config.json. `where` starts each error message; `name` defaults to it."""
         try:
-            return _read(Fields(d), name or where)
+            if d.get("model_type") not in FAMILIES:
+                raise ValueError(_unsupported(d.get("model_type")))
+            read = typed(_ConfigJson, d, where, more=True)
         except ValueError as error:
-            raise ValueError(f"{where}: {cut(str(error), 300)}") from None
+            raise ValueError(str(error) if where in str(error) else f"{where}: {error}") from None
+        try:
+            return _config_of(read, name or where)
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from None
 
 
 def named_shape(name: str) -> ModelConfig:
@@ -175,60 +169,125 @@ def named_shape(name: str) -> ModelConfig:
 # ---------------------------------------------------------------- reading
 
 
-def _read(f: Fields, name: str) -> ModelConfig:
-    """Read all fields. An absent one is an error, unless released checkpoints of the family rely
-    on the default of transformers. (Other defaults there are the shape of some 7B model: a missing
-    size would give a wrong model instead of an error.)
-    """
-    family = f.text("model_type")
-    if family not in FAMILIES:
-        raise ValueError(_unsupported(family))
-    refuse_what_is_not_computed(f, family)
-    size = partial(f.integer, most=MAX_SIZE)
-    num_heads = size("num_attention_heads")
+@dataclass(frozen=True)
+class _Ends:
+    """What generation_config.json and config.json say of the end of a text."""
+
+    eos_token_id: int | tuple[int, ...] = ()
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        ends = self.eos_token_id
+        return (ends,) if isinstance(ends, int) else ends
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ConfigJson(_Ends):
+    """The fields of a config.json that this engine reads, or has to refuse. One without a default
+    here must be in the file: other defaults of transformers are the shape of some 7B model, so a
+    missing size would give a wrong model instead of an error."""
+
+    model_type: str
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    vocab_size: int
+    max_position_embeddings: int
+    rms_norm_eps: float
+    num_key_value_heads: int | None = None
+    head_dim: int | None = None
+    rope_theta: float | None = None
+    rope_scaling: RopeJson | None = None  # transformers 4; 5 writes both in rope_parameters
+    rope_parameters: RopeJson | None = None
+    partial_rotary_factor: float = 1.0
+    tie_word_embeddings: bool = False
+    dtype: str | None = None  # transformers 5; 4 wrote torch_dtype
+    torch_dtype: str = "float32"
+    attention_bias: bool = False
+    mlp_bias: bool = False
+    sliding_window: int | None = None
+    use_sliding_window: bool | None = None
+    layer_types: tuple[str, ...] = ()
+    num_experts: int = 0
+    num_local_experts: int = 0
+    hidden_act: str = "silu"
+    quantization_config: dict[str, Any] | None = None
+
+
+def _config_of(j: _ConfigJson, name: str) -> ModelConfig:
+    """Raises ValueError for what is missing in this family, or not computed."""
+    family, heads = j.model_type, j.num_attention_heads
+    _refuse_what_is_not_computed(j)
+    # Llama 1 lacks this field and has a KV head for each head.
+    kv_heads = j.num_key_value_heads or (heads if family == "llama" else None)
+    rope = j.rope_parameters or j.rope_scaling or RopeJson()
+    # Llama 1 and 2 lack it and mean 10,000. Qwen means 1,000,000 and always has the field.
+    theta = rope.rope_theta or j.rope_theta or (10_000.0 if family == "llama" else None)
+    head_dim = j.head_dim
+    if head_dim is None and family == "qwen3":
+        head_dim = 128  # as in its class
+    if head_dim is None and heads > 0 and j.hidden_size % heads == 0:
+        head_dim = j.hidden_size // heads
+    for field, value in (
+        ("num_key_value_heads", kv_heads),
+        ("rope_theta", theta),
+        (f"hidden_size {j.hidden_size} is no multiple of {heads} heads, and head_dim", head_dim),
+    ):
+        if value is None:
+            raise ValueError(f"{field} is missing")
+    assert kv_heads
+    assert theta
+    assert head_dim is not None
     return ModelConfig(
         name=name,
         family=family,
-        hidden_size=size("hidden_size"),
-        intermediate_size=size("intermediate_size"),
-        num_layers=f.integer("num_hidden_layers", most=MAX_LAYERS),
-        num_heads=num_heads,
-        # Llama 1 lacks this field and has a KV head for each head.
-        num_kv_heads=size("num_key_value_heads", num_heads if family == "llama" else None),
-        head_dim=_head_dim(f, family, num_heads),
-        vocab_size=size("vocab_size"),
-        max_position_embeddings=size("max_position_embeddings"),
-        # Llama 1 and 2 lack it and mean 10,000. Qwen means 1,000,000 and always has the field.
-        rope_theta=read_rope_theta(f, absent=10_000.0 if family == "llama" else None),
-        rope_scaling=read_rope_scaling(f),
-        rms_norm_eps=f.number("rms_norm_eps"),
+        hidden_size=j.hidden_size,
+        intermediate_size=j.intermediate_size,
+        num_layers=j.num_hidden_layers,
+        num_heads=heads,
+        num_kv_heads=kv_heads,
+        head_dim=head_dim,
+        vocab_size=j.vocab_size,
+        max_position_embeddings=j.max_position_embeddings,
+        rope_theta=theta,
+        rope_scaling=rope.scaling(),
+        rms_norm_eps=j.rms_norm_eps,
         qkv_bias=family == "qwen2",
         qk_norm=family == "qwen3",
-        tie_word_embeddings=f.boolean("tie_word_embeddings", False),
-        # transformers 4 wrote torch_dtype, 5 writes dtype; torch's own default if both are absent.
-        dtype=f.text(f.spelling("dtype", "torch_dtype"), "float32"),
-        eos_token_ids=f.integers("eos_token_id"),
-        quantization=read_quantization(f),
+        tie_word_embeddings=j.tie_word_embeddings,
+        dtype=j.dtype or j.torch_dtype,
+        eos_token_ids=j.ids,
+        quantization=read_quantization(j.quantization_config),
     )
 
 
-def _unsupported(family: str) -> str:
-    return f"model_type {family!r} is not supported: this engine runs {', '.join(FAMILIES)}"
+def _refuse_what_is_not_computed(j: _ConfigJson) -> None:
+    """Raises ValueError by the name of the field: the model would load and write nonsense."""
+    family = j.model_type
+    others = [one for one in j.layer_types if one != "full_attention"]
+    windows = j.use_sliding_window if j.use_sliding_window is not None else family == "llama"
+    for refused, why in (
+        # As in transformers, qwen2 has a bias on q, k and v whatever the file says.
+        (j.attention_bias and family != "qwen2", "attention_bias is true: only qwen2 has a bias"),
+        (j.mlp_bias and family != "qwen2", "mlp_bias is true: no MLP here has a bias"),
+        (j.sliding_window and windows, "sliding_window is in use: every layer attends to all here"),
+        (others, f"layer_types has {others[:1]}: only 'full_attention' is supported"),
+        (
+            j.layer_types and len(j.layer_types) != j.num_hidden_layers,
+            f"layer_types lists {len(j.layer_types)} layers, not {j.num_hidden_layers!s:.20}",
+        ),
+        (j.num_experts, "num_experts is set: mixtures of experts are not supported"),
+        (j.num_local_experts, "num_local_experts is set: mixtures of experts are not supported"),
+        (j.hidden_act != "silu", f"hidden_act is {j.hidden_act!r:.40}: only 'silu' is supported"),
+        (j.partial_rotary_factor != 1.0, "partial_rotary_factor is set: RoPE turns whole heads"),
+    ):
+        if refused:
+            raise ValueError(why)
 
 
-def _head_dim(f: Fields, family: str, num_heads: int) -> int:
-    """If absent: 128 in qwen3, as in its class; else the hidden size over the heads."""
-    if f.given("head_dim"):
-        return f.integer("head_dim", most=MAX_SIZE)
-    if family == "qwen3":
-        return 128
-    hidden_size = f.integer("hidden_size")
-    if num_heads < 1 or hidden_size % num_heads:
-        raise ValueError(
-            f"hidden_size {hidden_size} is not a multiple of num_attention_heads {num_heads}, "
-            "and head_dim is missing"
-        )
-    return hidden_size // num_heads
+def _unsupported(family: object) -> str:
+    return f"model_type {family!r:.60} is not supported: this engine runs {', '.join(FAMILIES)}"
 
 
 # ---------------------------------------------------------------- known shapes

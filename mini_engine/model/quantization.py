@@ -17,10 +17,11 @@ configs, and `AwqConfig` and `GPTQConfig` of transformers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
-from mini_engine.files import in_short
-from mini_engine.model.fields import Fields
+from mini_engine.files import typed
 
 FIELD = "quantization_config"
 METHODS = ("awq", "gptq")
@@ -52,51 +53,57 @@ class StoredQuantization:
         return found | ({f"{base}g_idx": ((width,), WORDS)} if self.method == "gptq" else {})
 
 
-def read_quantization(f: Fields) -> StoredQuantization | None:
-    """From the fields of a config.json; None where the checkpoint is plain. ValueError, by the
-    field's name, for what is not read."""
-    if not f.given(FIELD):
+@dataclass(frozen=True)
+class _QuantizationJson:
+    """The fields of quantization_config that decide how its tensors are read."""
+
+    bits: int
+    group_size: int
+    quant_method: str = ""
+    desc_act: bool | None = None  # of GPTQ alone
+    version: str | None = None  # of AWQ; transformers reads "version", and writes both
+    format: str = "gemm"
+    zero_point: bool = True
+    modules_to_not_convert: tuple[str, ...] = ()
+    checkpoint_format: str = "gptq"
+    pack_dtype: str = "int32"
+    is_marlin_format: bool = False
+    lm_head: bool = False
+    dynamic: dict[str, Any] = field(default_factory=dict)
+
+
+def read_quantization(config: Mapping[str, Any] | None) -> StoredQuantization | None:
+    """From `quantization_config` of a config.json; None where the checkpoint is plain. ValueError,
+    by the field's name, for what is not read."""
+    if config is None:
         return None
-    try:
-        return _read(f.object(FIELD))
-    except ValueError as error:
-        raise ValueError(f"{FIELD}: {error}; or use the unquantised checkpoint") from None
-
-
-def _read(f: Fields) -> StoredQuantization:
-    method = f.text("quant_method", "gptq" if f.given("desc_act") else "")
-    _expect("quant_method", method, *METHODS)
-    _expect("bits", f.integer("bits"), 4)
-    group = f.integer("group_size")
-    if group != -1 and (group < SEGMENT or group % SEGMENT):
-        raise ValueError(f"group_size is {group}, expected -1 or a multiple of {SEGMENT}")
+    j = typed(_QuantizationJson, config, FIELD, more=True)
+    method = j.quant_method or ("gptq" if j.desc_act is not None else "")
+    expected: list[tuple[str, object, tuple[object, ...]]] = [
+        ("quant_method", method, METHODS),
+        ("bits", j.bits, (4,)),
+    ]
+    others = [name for name in j.modules_to_not_convert if name not in PLAIN]
     if method == "awq":
-        # transformers reads "version", and writes both
-        _expect("version", f.text("version", f.text("format", "gemm")).lower(), "gemm")
-        _expect("zero_point", f.boolean("zero_point", True), True)
-        modules = f.value("modules_to_not_convert") if f.given("modules_to_not_convert") else []
-        others = [name for name in _listed(modules) if name not in PLAIN]
-        if others:
+        expected += [("version", (j.version or j.format).lower(), ("gemm",))]
+        expected += [("zero_point", j.zero_point, (True,))]
+        expected += [("modules_to_not_convert", others[:3], ([],))]
+    else:
+        expected += [("checkpoint_format", j.checkpoint_format, ("gptq", "gptq_v2"))]
+        expected += [("pack_dtype", j.pack_dtype, ("int32",)), ("dynamic", j.dynamic, ({},))]
+        expected += [("is_marlin_format", j.is_marlin_format, (False,))]
+        expected += [("lm_head", j.lm_head, (False,))]
+    for name, value, allowed in expected:
+        if value not in allowed:
+            words = " or ".join(map(repr, allowed))
             raise ValueError(
-                f"modules_to_not_convert has {', '.join(map(in_short, others[:3]))}, expected none "
-                f"but {', '.join(PLAIN)}: all matrices of the layers are read as quantised"
+                f"{FIELD}: {name} is {value!r:.60}, expected {words}; or use the unquantised "
+                "checkpoint"
             )
-        return StoredQuantization(method, group)
-    version = f.text("checkpoint_format", "gptq")
-    _expect("checkpoint_format", version, "gptq", "gptq_v2")
-    _expect("pack_dtype", f.text("pack_dtype", "int32"), "int32")
-    for field in ("is_marlin_format", "lm_head"):
-        _expect(field, f.boolean(field, False), False)
-    if f.object("dynamic").names():
-        raise ValueError("dynamic is set, expected one way for all layers")
-    return StoredQuantization(method, group, 1 if version == "gptq" else 0)
-
-
-def _expect(field: str, value: object, *allowed: object) -> None:
-    if value not in allowed:
-        words = " or ".join(repr(one) for one in allowed)
-        raise ValueError(f"{field} is {in_short(value)}, expected {words}")
-
-
-def _listed(value: object) -> list[object]:
-    return value if isinstance(value, list) else [value]
+    if j.group_size != -1 and (j.group_size < SEGMENT or j.group_size % SEGMENT):
+        raise ValueError(
+            f"{FIELD}: group_size is {j.group_size!s:.20}, expected -1 or a multiple of {SEGMENT}; "
+            "or use the unquantised checkpoint"
+        )
+    less = int(method == "gptq" and j.checkpoint_format == "gptq")
+    return StoredQuantization(method, j.group_size, less)

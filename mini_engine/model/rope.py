@@ -10,9 +10,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from mini_engine.files import in_short
-from mini_engine.model.fields import Fields, refuse_two
-
 
 @dataclass(frozen=True)
 class RopeScaling:
@@ -24,19 +21,50 @@ class RopeScaling:
     original_max_position_embeddings: int  # tokens of the original context
 
     def __post_init__(self) -> None:
-        for name in ("factor", "low_freq_factor", "high_freq_factor"):
-            if not math.isfinite(getattr(self, name)):
-                raise ValueError(f"rope_scaling: {name} is {getattr(self, name)}, expected finite")
-        if not 0 < self.low_freq_factor < self.high_freq_factor:
+        if not 0 < self.low_freq_factor < self.high_freq_factor < math.inf:
             raise ValueError(
                 f"rope_scaling needs 0 < low_freq_factor < high_freq_factor, not "
                 f"{self.low_freq_factor} and {self.high_freq_factor}"
             )
-        if self.factor < 1 or self.original_max_position_embeddings < 1:
+        if not 1 <= self.factor < math.inf or self.original_max_position_embeddings < 1:
             raise ValueError(
                 "rope_scaling needs factor >= 1 and original_max_position_embeddings >= 1, not "
-                f"{self.factor} and {in_short(self.original_max_position_embeddings)}"
+                f"{self.factor} and {self.original_max_position_embeddings!s:.20}"
             )
+
+
+@dataclass(frozen=True)
+class RopeJson:
+    """rope_scaling or rope_parameters of a config.json."""
+
+    rope_type: str | None = None
+    type: str | None = None  # the older key; transformers reads both
+    rope_theta: float | None = None
+    partial_rotary_factor: float = 1.0
+    factor: float | None = None
+    low_freq_factor: float | None = None
+    high_freq_factor: float | None = None
+    original_max_position_embeddings: int | None = None
+
+    def scaling(self) -> RopeScaling | None:
+        """None where nothing is scaled. ValueError for a type that is not computed here."""
+        kind = self.rope_type or self.type
+        if self.partial_rotary_factor != 1.0:
+            raise ValueError("partial_rotary_factor is set: RoPE turns whole heads")
+        if kind == "default" or (kind is None and self.factor is None):
+            return None
+        if kind != "llama3":
+            raise ValueError(
+                f"rope_type {kind!r:.60} is not supported: only 'default' and 'llama3'"
+            )
+        names = (
+            "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"
+        )  # fmt: skip
+        values = {name: getattr(self, name) for name in names}
+        for name, value in values.items():
+            if value is None:
+                raise ValueError(f"rope_scaling: {name} is missing")
+        return RopeScaling(**values)
 
 
 def rope_frequencies(head_dim: int, theta: float, scaling: RopeScaling | None) -> tuple[float, ...]:
@@ -55,49 +83,3 @@ def rope_frequencies(head_dim: int, theta: float, scaling: RopeScaling | None) -
         keep = min(1.0, max(0.0, (turns - low) / (high - low)))
         stretched.append(keep * frequency + (1 - keep) * frequency / scaling.factor)
     return tuple(stretched)
-
-
-def read_rope_theta(config: Fields, absent: float | None) -> float:
-    """The base, from a config.json. `absent` is its value if the file lacks it; None: an error."""
-    rope, name = _rope(config), "rope_theta"
-    if rope.given(name) and config.given(name) and rope.value(name) != config.value(name):
-        refuse_two(name, config.value(name), f"that of {_rope_name(config)}", rope.value(name))
-    return (rope if rope.given(name) else config).number(name, absent)
-
-
-def read_rope_scaling(config: Fields) -> RopeScaling | None:
-    """The scaling, from a config.json. ValueError for a type that is not computed here."""
-    rope = _rope(config)
-    # The older key is type; transformers reads both.
-    rope_type = rope.text(rope.spelling("rope_type", "type"), "default")
-    if (
-        rope.number("partial_rotary_factor", 1.0) != 1.0
-        or config.number("partial_rotary_factor", 1.0) != 1.0
-    ):
-        raise ValueError("partial_rotary_factor is set: not supported, RoPE turns whole heads")
-    if rope_type == "default":
-        if rope.given("factor") and not (rope.given("rope_type") or rope.given("type")):
-            raise ValueError(
-                f"rope_scaling has factor {in_short(rope.value('factor'))} and no rope_type: say "
-                "which, 'llama3' is computed here"
-            )
-        return None
-    if rope_type != "llama3":
-        raise ValueError(
-            f"rope_type {in_short(rope_type)} is not supported: only 'default' and 'llama3'"
-        )
-    return RopeScaling(
-        factor=rope.number("factor"),
-        low_freq_factor=rope.number("low_freq_factor"),
-        high_freq_factor=rope.number("high_freq_factor"),
-        original_max_position_embeddings=rope.integer("original_max_position_embeddings"),
-    )
-
-
-def _rope(config: Fields) -> Fields:
-    return config.object(_rope_name(config))
-
-
-def _rope_name(config: Fields) -> str:
-    """transformers 4 writes rope_theta and rope_scaling; 5 writes both in rope_parameters."""
-    return config.spelling("rope_scaling", "rope_parameters")

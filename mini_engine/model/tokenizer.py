@@ -6,8 +6,6 @@ Out: ids of a prompt, text of ids, and text in parts as ids arrive one at a time
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import tokenizers
@@ -29,11 +27,13 @@ class Tokenizer:
         self._path = Path(folder) / "tokenizer.json"
         if not self._path.is_file():
             raise ValueError(f"{self._path}: missing; prompts can then only be given as token ids")
-        with self._errors_named():
+        try:
             self._tokenizer = tokenizers.Tokenizer.from_file(str(self._path))
-            # A file may ask to cut or to fill up every text. transformers does so only on demand.
-            self._tokenizer.no_truncation()
-            self._tokenizer.no_padding()
+        except Exception as error:  # the library raises no narrower one
+            raise ValueError(f"{self._path}: not a tokenizer: {error}") from None
+        # A file may ask to cut or to fill up every text. transformers does so only on demand.
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
         self.eos_token_ids, self._vocab_size = eos_token_ids, vocab_size
 
     def encode(self, text: str) -> list[int]:
@@ -46,8 +46,7 @@ class Tokenizer:
             text.encode("utf-8")
         except UnicodeEncodeError as error:
             raise ValueError(f"the prompt is not Unicode text: {error}") from None
-        with self._errors_named():
-            ids = list(self._tokenizer.encode(text).ids)
+        ids = list(self._tokenizer.encode(text).ids)
         if not ids:
             raise ValueError("the prompt is empty: give at least one character")
         if self._vocab_size is not None and max(ids) >= self._vocab_size:
@@ -64,16 +63,6 @@ class Tokenizer:
     def stream(self) -> TextStream:
         """A fresh decoder for one request's output."""
         return TextStream(self)
-
-    @contextmanager
-    def _errors_named(self) -> Iterator[None]:
-        """The library raises bare Exception, and where its Rust panics, a bare BaseException."""
-        try:
-            yield
-        except (KeyboardInterrupt, SystemExit):
-            raise
-        except BaseException as error:
-            raise ValueError(f"{self._path}: not a tokenizer: {error}") from None
 
 
 class TextStream:

@@ -31,7 +31,7 @@ from mini_engine.step.oplists import step_ops
 from mini_engine.step.payoff import CaptureCost, capture_cost
 from mini_engine.step.step_cost import padded_step
 from mini_engine.step.step_model import StepModel
-from mini_engine.step.stored import Stored
+from mini_engine.step.storage import Stored
 
 
 @dataclass(frozen=True)

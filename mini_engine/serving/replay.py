@@ -9,10 +9,10 @@ Out: a `ServeReport`: TTFT, ITL, throughput, padding waste, steps by mode and by
 
 `Scheduler.step` chooses the batch at every event: a chunk of a prompt, an arrival, an ending, a
 preemption, a copy to host memory or back. Between two events the same requests decode side by side,
-one token each a step. All of these steps are taken in one **stride**: the scheduler chooses the
-first of them, every request then gets the tokens and blocks of the others at once, and the time of
-all of them is a closed form (`stride.Stride`). That is exact. During a stride no block is freed and
-no prompt is looked up in the prefix cache, so a step by step run hands out the same blocks.
+one token each a step. All of these steps are taken in one **stride**: every request gets its tokens
+and blocks at once, and the time of all steps is a closed form (`stride.Stride`). That is exact.
+During a stride no block is freed and no prompt is looked up in the prefix cache, so a step by step
+run hands out the same blocks.
 
 A step waits for its copies to and from host memory: nothing overlaps.
 """
@@ -161,6 +161,7 @@ class _Server:
         self.read = 0
         self.arrivals = self._admissible(requests)
         self.next = next(self.arrivals, None)
+        self.settled = False  # all running requests decode, and nobody can enter before one ends
         self.first_token_us: dict[str, float] = {}
         # When a request that was preempted got its last token, until it gets the next one.
         self.paused_us: dict[str, float] = {}
@@ -209,15 +210,54 @@ class _Server:
                 return False
             self.now_us = max(self.now_us, self.next.arrival_us)
         while self.next and self.next.arrival_us <= self.now_us:
+            if not scheduler.waiting:  # else it stands behind one that has to wait
+                self.settled = False
             scheduler.submit(self.next)
             self.next = next(self.arrivals, None)
+        at_most = self._steps_to_event() if self.settled and self.in_strides else 0
+        if at_most:
+            self._stride(at_most)
+        else:
+            self._step()
+        return True
+
+    # ---- an event: the scheduler decides who runs
+
+    def _step(self) -> None:
+        """One step of whatever the scheduler chooses."""
+        scheduler, report = self.scheduler, self.report
         computed = [state.num_computed for state in scheduler.running]
         batch = scheduler.step()
         assert batch is not None
         if batch.preempted:
             self._book_preemptions(computed[-len(batch.preempted) :])
-        self._run(batch)
-        return True
+        n, samples, decodes = len(batch.entries), 0, 0
+        num_tokens = kv_tokens = qk_pairs = 0
+        for entry in batch.entries:
+            query_len = entry.query_len
+            context = entry.start + query_len
+            num_tokens += query_len
+            kv_tokens += context
+            qk_pairs += query_len * context - query_len * (query_len - 1) // 2
+            samples += entry.samples
+            decodes += not entry.is_prefill
+        uniform = decodes == n
+        descriptor = self.dispatcher.dispatch(n, num_tokens, 1 if uniform else None)
+        mode, shape = padded_step(descriptor, n, kv_tokens, qk_pairs)
+        us = self.costs.itl_us(mode, shape)
+        if batch.swap_out or batch.swap_in:
+            us += self._copies_us(batch)
+        self.now_us += us
+        if self.paused_us:
+            decodes -= self._book_pauses(batch)
+        if decodes:
+            report.itl.add(us, decodes)
+        report.book_steps(Ran(descriptor, num_tokens, uniform), 1, us, kv_tokens)
+        report.book_blocks(scheduler.pool.num_free)
+        ended = self._sample(batch)
+        # Who waits could not enter this step, and can enter no later one before somebody ends.
+        stuck = uniform and not batch.preempted and not ended
+        self.settled = samples == n and (stuck or not scheduler.waiting)
 
     def _book_preemptions(self, computed: list[int]) -> None:
         """The youngest running requests stand in front of the waiting line again, the oldest of
@@ -234,39 +274,6 @@ class _Server:
             if state.output:
                 self.paused_us.setdefault(state.request.request_id, self.now_us)
 
-    def _run(self, batch: ScheduledBatch) -> None:
-        """Let the batch run, as often as it stays the same, and the time pass."""
-        scheduler, entries = self.scheduler, batch.entries
-        n, num_tokens, kv_tokens, qk_pairs, decodes = len(entries), 0, 0, 0, 0
-        for entry in entries:
-            query_len = entry.query_len
-            context = entry.start + query_len
-            num_tokens += query_len
-            kv_tokens += context
-            qk_pairs += query_len * context - query_len * (query_len - 1) // 2
-            decodes += not entry.is_prefill
-        copies_us = self._copies_us(batch) if batch.swap_out or batch.swap_in else 0.0
-        uniform = decodes == n
-        if not uniform or batch.preempted or batch.swap_in or not self.in_strides:
-            descriptor = self.dispatcher.dispatch(n, num_tokens, 1 if uniform else None)
-            mode, shape = padded_step(descriptor, n, kv_tokens, qk_pairs)
-            stride = Stride([(self.costs.itl_us(mode, shape) + copies_us, 0.0)], 1)
-        else:
-            descriptor, lines = self.decode(n)
-            at_most = self._longest_stride(batch)
-            stride = Stride([(us + key * kv_tokens, key * n) for us, key in lines], at_most)
-            if self.next and not scheduler.waiting:  # who waits already, waits for an ending
-                stride.cut(self.next.arrival_us - self.now_us)
-            if stride.steps > 1:
-                self._go_on(batch, stride.steps - 1)
-                kv_tokens = kv_tokens * stride.steps + n * (stride.steps * (stride.steps - 1) // 2)
-        self.now_us += stride.total_us
-        if self.paused_us:
-            decodes -= self._book_pauses(batch)
-        ran = Ran(descriptor, num_tokens, uniform)
-        self.report.book_steps(ran, stride, kv_tokens, decodes, scheduler.pool.num_free)
-        self._sample(batch)
-
     def _copies_us(self, batch: ScheduledBatch) -> float:
         assert self.copies
         us = sum(self.copies.copy_us(len(way)) for way in (batch.swap_out, batch.swap_in))
@@ -274,33 +281,6 @@ class _Server:
         self.report.swapped_bytes += blocks * self.copies.block_bytes
         self.report.swap_us += us
         return us
-
-    def _longest_stride(self, batch: ScheduledBatch) -> int:
-        """Steps until a request of this batch of decodes ends, or until blocks run out."""
-        pool, n = self.scheduler.pool, batch.num_reqs
-        high = min([e.state.request.max_new_tokens - len(e.state.output) for e in batch.entries])
-        if (high // pool.block_size + 1) * n <= pool.num_free:
-            return high
-        contexts = batch.context_lens
-
-        def blocks(steps: int) -> int:
-            """Blocks that `steps` steps take beyond the first, which has its own."""
-            return sum(pool.blocks_for(c + steps - 1) - pool.blocks_for(c) for c in contexts)
-
-        low = 1
-        while low < high:
-            middle = (low + high + 1) // 2
-            low, high = (middle, high) if blocks(middle) <= pool.num_free else (low, middle - 1)
-        return low
-
-    def _go_on(self, batch: ScheduledBatch, steps: int) -> None:
-        """Give every request of a batch of decodes the tokens and blocks of `steps` more steps."""
-        allocate = self.scheduler.pool.allocate
-        for entry in batch.entries:
-            state = entry.state
-            state.output += [self._token(state)] * steps
-            state.num_computed += steps
-            allocate(state.request.request_id, state.num_computed + 1)
 
     def _book_pauses(self, batch: ScheduledBatch) -> int:
         """How many decodes of this batch had to wait between two tokens; the time that they and
@@ -312,7 +292,7 @@ class _Server:
                 decodes += not entry.is_prefill
         return decodes
 
-    def _sample(self, batch: ScheduledBatch) -> None:
+    def _sample(self, batch: ScheduledBatch) -> bool:
         """End the step: tokens for all that sample; who has the last of its tokens leaves."""
         sampling = [entry.state for entry in batch.entries if entry.samples]
         for state in sampling:
@@ -326,6 +306,59 @@ class _Server:
             self.report.book_served(served, request.max_new_tokens)
             if self.on_served:
                 self.on_served(served)
+        return bool(ended)
+
+    # ---- between two events: all running requests decode, and nobody enters
+
+    def _steps_to_event(self) -> int:
+        """Steps until one of the running requests, which all decode, ends, or blocks run out."""
+        pool, running = self.scheduler.pool, self.scheduler.running
+        high = min([state.request.max_new_tokens - len(state.output) for state in running])
+        if (high // pool.block_size + 1) * len(running) <= pool.num_free:
+            return high
+
+        def blocks(steps: int) -> int:
+            """Blocks that `steps` steps take."""
+            cached = [state.num_computed for state in running]
+            return sum(pool.blocks_for(c + steps) - pool.blocks_for(c) for c in cached)
+
+        low = 0
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if blocks(middle) <= pool.num_free else (low, middle - 1)
+        return low
+
+    def _stride(self, at_most: int) -> None:
+        """Decode steps until an event: `at_most` of them, or as many as begin before an arrival."""
+        scheduler, report, n = self.scheduler, self.report, len(self.scheduler.running)
+        descriptor, lines = self.decode(n)
+        kv_tokens = n + sum([state.num_computed for state in scheduler.running])
+        stride = Stride([(us + key * kv_tokens, key * n) for us, key in lines], at_most)
+        if self.next and not scheduler.waiting:
+            stride.cut(self.next.arrival_us - self.now_us)
+        steps, ends = stride.steps, False
+        self.now_us += stride.total_us
+        stride.add_to(report.itl, n)
+        kv_tokens = kv_tokens * steps + n * (steps * (steps - 1) // 2)
+        report.book_steps(Ran(descriptor, n, True), steps, stride.total_us, kv_tokens)
+        # The scheduler takes the last step, in which a request may end.
+        allocate = scheduler.pool.allocate
+        for state in scheduler.running:
+            ends |= len(state.output) + steps == state.request.max_new_tokens
+        alone = steps - ends
+        if alone:
+            for state in scheduler.running:
+                state.output += [self._token(state)] * alone
+                state.num_computed += alone
+                allocate(state.request.request_id, state.num_computed)
+        if ends:
+            batch = scheduler.step()
+            assert batch is not None
+            report.book_blocks(scheduler.pool.num_free)
+            self._sample(batch)
+            self.settled = not scheduler.waiting
+        else:
+            report.book_blocks(scheduler.pool.num_free)
 
     def _token(self, state: RequestState) -> int:
         """What a request writes, again and again. In a prefix cache no other text may have it."""

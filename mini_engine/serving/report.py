@@ -17,7 +17,6 @@ from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher
 from mini_engine.engine.batch import SchedulerLimits
 from mini_engine.engine.prefix_cache import Hits
 from mini_engine.serving.metrics import LogHistogram
-from mini_engine.serving.stride import Stride
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,20 +73,17 @@ class ServeReport:
         """Of a server that has not run yet."""
         return cls(dispatcher.mode.name, tuple(dispatcher.sizes), limits.num_blocks - 1)
 
-    def book_steps(self, ran: Ran, stride: Stride, kv_tokens: int, decodes: int, free: int) -> None:
-        """Steps of one kind, which read `kv_tokens` in all and left `free` blocks.
-
-        Each step gave a token to `decodes` requests, which got the one before it when the step
-        began.
-        """
+    def book_steps(self, ran: Ran, steps: int, us: float, kv_tokens: int) -> None:
+        """Steps of one kind, which took `us` and read `kv_tokens` in all."""
         self.turns += 1
         counts = self.ran.setdefault(ran, [0, 0])
-        counts[0] += stride.steps
+        counts[0] += steps
         counts[1] += kv_tokens
-        self.busy_us += stride.total_us
+        self.busy_us += us
+
+    def book_blocks(self, free: int) -> None:
+        """Before anybody leaves, `free` blocks were left."""
         self.kv_blocks_peak = max(self.kv_blocks_peak, self.kv_blocks - free)
-        if decodes:
-            stride.add_to(self.itl, decodes)
 
     def book_served(self, served: Served, output_tokens: int) -> None:
         self.requests += 1

@@ -14,10 +14,9 @@ from mini_engine.dispatch.modes import CUDAGraphMode
 from mini_engine.engine.batch import SchedulerLimits
 from mini_engine.model.config import ModelConfig
 from mini_engine.serving.ladder_cost import GraphCosts, LadderCosts
-from mini_engine.step.capacity import step_bytes
+from mini_engine.step.capacity import check_context, step_bytes
 from mini_engine.step.hardware import DeviceSpec
-from mini_engine.step.room import check_context
-from mini_engine.step.stored import Stored, as_it_is
+from mini_engine.step.storage import Stored, as_it_is
 
 MIN_BLOCKS = 2  # the null block, and one for requests
 

@@ -33,9 +33,9 @@ from mini_engine.model.config import ModelConfig
 from mini_engine.model.tokenizer import Tokenizer
 from mini_engine.sim.clocks import Counters
 from mini_engine.sim.device import Device
-from mini_engine.sim.host_memory import check_room, named, needed_bytes
 from mini_engine.sim.runner import SimRunner
 from mini_engine.sim.weights import Weights, checked_tensors, read_weights
+from mini_engine.step.capacity import weight_bytes
 from mini_engine.step.hardware import DeviceSpec
 
 LARGE = 2**30  # bytes: a smaller model is there at once
@@ -100,44 +100,41 @@ def generate(
     is the first prompt's; `requests_for` says what the seeds of the others are.
 
     kv_dtype: "fp8", or "auto" for float32, as everything else here is. `tell` is given a line for
-    what was left out, and for a model that takes more than `LARGE` bytes what that is; of such a
-    model `progress` hears too.
+    what was left out, and for a model whose weights take more than `LARGE` bytes what that is; of
+    such a model `progress` hears too.
 
-    Raises `ValueError` for an empty prompt, for one that does not fit the context, for a model that
-    does not fit the memory, and for weights that are not finite.
+    Raises `ValueError` for an empty prompt, for one that does not fit the context, and for weights
+    that are not finite; `MemoryError` for a model that fits neither the card nor this machine.
     """
     tokenizer, limits = checkpoint.tokenizer, limits_for(checkpoint.config, len(prompts))
     requests = requests_for(prompts, tokenizer, limits, max_new_tokens, sampling)
     limits = with_blocks_for(limits, requests)
     # Tables of RoPE for no more positions than can occur.
     config = replace(checkpoint.config, max_position_embeddings=limits.max_model_len)
-    needed = needed_bytes(config, limits, kv_dtype)
-    if needed.total >= LARGE:
-        gc.collect()  # the device of an earlier run, whose blocks and segments know one another
-    check_room(config, needed, spec.name, spec.vram_bytes)
-    if needed.total < LARGE:
+    held = weight_bytes(replace(config, dtype="float32"), "fp32")
+    if held < LARGE:
         progress = lambda what, done, total: None  # noqa: E731
     else:
-        tell(f"{config.name} needs {needed}")
+        gc.collect()  # the device of an earlier run, whose blocks and segments know one another
+        tell(f"{config.name} takes {held / 1e9:,.1f} GB of memory for its weights in float32")
     sizes = sizes_for(mode, limits, capture_sizes, tell)
     dispatcher = GraphDispatcher(mode, sizes, limits.max_num_seqs)
     device = Device(spec)
-    with named(config, needed):
-        weights = read_weights(
-            config, checkpoint.stored, lambda i: progress("loading layers", i, config.num_layers)
-        )
-        runner = SimRunner(
-            device, config, weights, limits, dispatcher,
-            kv_dtype=kv_dtype, sampling=sampling.temperature > 0,
-        )  # fmt: skip
-        del weights  # the device has them now
-        progress("warming up and capturing graphs", 0, len(dispatcher.descriptors()))
-        report = runner.capture()
-        for line in report.lines():
-            tell(line)
-        before, began = device.counters.copy(), device.cpu_us
-        on_each = _counting(on_token, progress, len(requests) * max_new_tokens)
-        completions = run_all(Engine(runner, limits, dispatcher), requests, on_each)
+    weights = read_weights(
+        config, checkpoint.stored, lambda i: progress("loading layers", i, config.num_layers)
+    )
+    runner = SimRunner(
+        device, config, weights, limits, dispatcher,
+        kv_dtype=kv_dtype, sampling=sampling.temperature > 0,
+    )  # fmt: skip
+    del weights  # the device has them now
+    progress("warming up and capturing graphs", 0, len(dispatcher.descriptors()))
+    report = runner.capture()
+    for line in report.lines():
+        tell(line)
+    before, began = device.counters.copy(), device.cpu_us
+    on_each = _counting(on_token, progress, len(requests) * max_new_tokens)
+    completions = run_all(Engine(runner, limits, dispatcher), requests, on_each)
     return Generation(
         mode_of(dispatcher),
         completions,

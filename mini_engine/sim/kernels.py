@@ -94,9 +94,9 @@ def _rotated(x: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
     return np.concatenate([left * cos - right * sin, right * cos + left * sin], axis=-1)
 
 
-def _rope_flops(q: Buffer, k_cache: Buffer, *_: Buffer, **__: object) -> int:
+def _rope_flops(q: Buffer, k_cache: Buffer, *_: Buffer, **__: object) -> float:
     tokens, kv_size = q.shape[0], k_cache.shape[2] * k_cache.shape[3]
-    return 6 * tokens * (q.shape[1] + kv_size)
+    return 7 * tokens * (q.shape[1] + kv_size) / 2
 
 
 @kernel(
@@ -122,7 +122,7 @@ def rope_kv_write(
 
 @kernel(
     bytes=lambda q, k_cache, v, qkv, *rest, **_: 2 * qkv.nbytes + rest[-1].nbytes + rest[-2].nbytes,
-    flops=lambda q, k_cache, *rest, **_: _rope_flops(q, k_cache) // 6 * 10,
+    flops=lambda q, k_cache, *rest, **_: _rope_flops(q, k_cache) / 7 * 15,
     indices=(4, 5),
 )
 def qk_norm_rope_kv_write(

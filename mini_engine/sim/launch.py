@@ -25,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mini_engine.sim.memory import Block, Memory
-from mini_engine.step.oplists import Kind
+from mini_engine.step.ops import Kind
 
 Scalar = int | float | bool | None
 

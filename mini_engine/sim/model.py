@@ -6,16 +6,19 @@ Out: hidden states, then one sampled token for each request.
     hidden = model.body(inputs)        # embed, layers, final norm        (T, H)
     tokens = model.head(hidden, inputs.last_rows)      # greedy, or drawn  (R,)
 
-Nine kernels a layer: the list "fused9" of `mini_engine/step/oplists.py`. Body and head are apart
-because piecewise graphs hold the body alone, whose shapes depend on nothing but the number of
-tokens. All buffers of a pass come from one `scratch`; a capture takes them from the graph's pool.
+What a step launches is the list "fused9" of `mini_engine/step/oplists.py`, nine kernels a layer;
+`HEAD` and `LAYER` say which numpy kernel computes each of them, and on which buffers. Body
+and head are apart because piecewise graphs hold the body alone, whose shapes depend on nothing but
+the number of tokens. All buffers of a pass come from one `scratch`; a capture takes them from the
+graph's pool.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
+from typing import Any
 
 import numpy as np
 
@@ -24,12 +27,30 @@ from mini_engine.model.kv_fp8 import measured_tokens, scale_for
 from mini_engine.sim import fp8
 from mini_engine.sim import kernels as k
 from mini_engine.sim.device import Device
-from mini_engine.sim.launch import Buffer
+from mini_engine.sim.launch import Buffer, Kernel
 from mini_engine.sim.sampling import draw
 from mini_engine.sim.weights import Array, LayerWeights, Weights
 from mini_engine.step.hardware import DeviceSpec
+from mini_engine.step.oplists import kernels_of
 
 INDEX = "int32"
+
+# One row for each kernel of the list: what computes it, then what it writes and reads, by name.
+HEAD = (
+    (k.embed, "residual", "input_ids", "embed"),
+    (k.rms_norm, "normed", "residual", "input_norm"),
+)
+LAYER = (
+    (k.linear, "qkv", "normed", "qkv_weight"),
+    (k.rope_kv_write, "q", "keys", "values", "qkv", "positions", "slot_mapping", "cos", "sin"),
+    (k.attention, "attended", "q", "keys", "values", "block_table", "query_lens", "context_lens"),
+    (k.linear, "block_out", "attended", "o"),
+    (k.add_rms_norm, "normed", "residual", "block_out", "post_norm"),
+    (k.linear, "gate_up_out", "normed", "gate_up"),
+    (k.silu_mul, "activated", "gate_up_out"),
+    (k.linear, "block_out", "activated", "down"),
+    (k.add_rms_norm, "normed", "residual", "block_out", "next_norm"),
+)
 
 
 @dataclass(frozen=True)
@@ -66,6 +87,11 @@ class KVCache:
     values: tuple[Buffer, ...]
     scales: tuple[Buffer, ...] = ()
 
+    def layer(self, index: int) -> dict[str, Buffer]:
+        """What one layer reads and writes, by name."""
+        one = {"keys": self.keys[index], "values": self.values[index]}
+        return one | ({"scales": self.scales[index]} if self.scales else {})
+
     @staticmethod
     def allocate(
         device: Device, config: ModelConfig, num_blocks: int, block_size: int, dtype: str,
@@ -80,6 +106,34 @@ class KVCache:
             tuple(device.empty(shape, dtype) for _ in layers),
             tuple(device.upload(scale) for scale in scales),
         )
+
+
+Launch = tuple[str, Kernel, tuple[str, ...], dict[str, float]]  # label, kernel, buffers, scalars
+
+
+@cache
+def program(config: ModelConfig, *, fp8_cache: bool) -> tuple[list[Launch], list[Launch]]:
+    """Head and layer of this model: the rows above, with the norms, biases and scales it has."""
+    head, layer, _ = kernels_of(config, "fused9")
+    parts = [zip(head, HEAD, strict=True), zip(layer, LAYER, strict=True)]
+    before, repeated = (
+        [_launch(config, row, listed.name, fp8_cache) for listed, row in part] for part in parts
+    )
+    return before, repeated
+
+
+def _launch(c: ModelConfig, row: tuple[Any, ...], label: str, fp8_cache: bool) -> Launch:
+    kernel, *names = row
+    scalars: dict[str, float] = {}
+    if label == "qkv_proj" and c.qkv_bias:
+        kernel, names = k.linear_bias, [*names, "qkv_bias"]
+    if label == "qk_norm_rope_kv_write":
+        kernel, names = k.qk_norm_rope_kv_write, [*names, "q_norm", "k_norm"]
+    if fp8_cache and "keys" in names:
+        kernel, names = getattr(fp8, kernel.name), [*names, "scales"]
+    if "norm" in label:
+        scalars["eps"] = c.rms_norm_eps
+    return label, kernel, tuple(names), scalars
 
 
 class Model:
@@ -109,37 +163,28 @@ class Model:
 
     def body(self, inputs: StepInputs) -> Buffer:
         """Hidden states after the final norm, (T, H). The caller frees them."""
-        c, launch = self.config, self.device.launch
-        tokens, q_size, inter = len(inputs.input_ids), c.q_size, c.intermediate_size
+        c, tokens = self.config, len(inputs.input_ids)
+        widths = {
+            "residual": c.hidden_size, "normed": c.hidden_size, "block_out": c.hidden_size,
+            "qkv": c.q_size + 2 * c.kv_size, "q": c.q_size, "attended": c.q_size,
+            "gate_up_out": 2 * c.intermediate_size, "activated": c.intermediate_size,
+        }  # fmt: skip
+        head, repeated = program(c, fp8_cache=bool(self.cache.scales))
+        norms = [*(layer.input_norm for layer in self.layers), self.final_norm]
         with self.device.scratch() as scratch:
-            residual = scratch.empty(tokens, c.hidden_size, dtype=self.dtype)
-            normed = scratch.empty(tokens, c.hidden_size, dtype=self.dtype)
-            block_out = scratch.empty(tokens, c.hidden_size, dtype=self.dtype)
-            qkv = scratch.empty(tokens, q_size + 2 * c.kv_size, dtype=self.dtype)
-            q = scratch.empty(tokens, q_size, dtype=self.dtype)
-            attended = scratch.empty(tokens, q_size, dtype=self.dtype)
-            gate_up = scratch.empty(tokens, 2 * inter, dtype=self.dtype)
-            activated = scratch.empty(tokens, inter, dtype=self.dtype)
+            values = {n: scratch.empty(tokens, w, dtype=self.dtype) for n, w in widths.items()}
+            values |= vars(inputs)
+            values |= {"embed": self.embed, "cos": self.cos, "sin": self.sin}
+            self._run(head, values | {"input_norm": norms[0]})
+            for i, layer in enumerate(self.layers):
+                values |= weights_of(layer) | self.cache.layer(i) | {"next_norm": norms[i + 1]}
+                self._run(repeated, values)
+            return scratch.keep(values["normed"])
 
-            launch(k.embed, residual, inputs.input_ids, self.embed)
-            cache, attention = self.cache, fp8.attention if self.cache.scales else k.attention
-            caches = zip(self.layers, cache.keys, cache.values, strict=True)
-            for index, (layer, keys, values) in enumerate(caches):
-                scales = cache.scales[index : index + 1]
-                self._norm(normed, residual, block_out if index else None, layer.input_norm)
-                self._qkv(qkv, normed, layer)
-                self._rope(q, keys, values, qkv, inputs, layer, scales)
-                launch(
-                    attention, attended, q, keys, values,
-                    inputs.block_table, inputs.query_lens, inputs.context_lens, *scales,
-                )  # fmt: skip
-                launch(k.linear, block_out, attended, layer.o, label="o_proj")
-                self._norm(normed, residual, block_out, layer.post_norm)
-                launch(k.linear, gate_up, normed, layer.gate_up, label="gate_up_proj")
-                launch(k.silu_mul, activated, gate_up)
-                launch(k.linear, block_out, activated, layer.down, label="down_proj")
-            self._norm(normed, residual, block_out, self.final_norm)
-            return scratch.keep(normed)
+    def _run(self, rows: Sequence[Launch], values: Mapping[str, Buffer]) -> None:
+        """Launch the kernels of one part of the list."""
+        for label, kernel, names, scalars in rows:
+            self.device.launch(kernel, *map(values.__getitem__, names), label=label, **scalars)
 
     def head(
         self,
@@ -168,36 +213,6 @@ class Model:
 
     # -- parts ---------------------------------------------------------------------------------
 
-    def _norm(self, out: Buffer, residual: Buffer, x: Buffer | None, weight: Buffer) -> None:
-        """out = RMSNorm(residual + x): the first norm of a step has nothing to add."""
-        eps = self.config.rms_norm_eps
-        if x is None:
-            self.device.launch(k.rms_norm, out, residual, weight, eps=eps)
-        else:
-            self.device.launch(k.add_rms_norm, out, residual, x, weight, eps=eps)
-
-    def _qkv(self, qkv: Buffer, normed: Buffer, layer: LayerWeights[Buffer]) -> None:
-        if layer.qkv_bias:
-            self.device.launch(
-                k.linear_bias, qkv, normed, layer.qkv, layer.qkv_bias, label="qkv_proj"
-            )
-        else:
-            self.device.launch(k.linear, qkv, normed, layer.qkv, label="qkv_proj")
-
-    def _rope(
-        self, q: Buffer, keys: Buffer, values: Buffer, qkv: Buffer, inputs: StepInputs,
-        layer: LayerWeights[Buffer], scales: tuple[Buffer, ...],
-    ) -> None:  # fmt: skip
-        kernels = fp8 if scales else k
-        where = (inputs.positions, inputs.slot_mapping, self.cos, self.sin)
-        if layer.q_norm and layer.k_norm:
-            self.device.launch(
-                kernels.qk_norm_rope_kv_write, q, keys, values, qkv, *where,
-                layer.q_norm, layer.k_norm, *scales, eps=self.config.rms_norm_eps,
-            )  # fmt: skip
-        else:
-            self.device.launch(kernels.rope_kv_write, q, keys, values, qkv, *where, *scales)
-
     def _put(self, source: Weights | LayerWeights[Array] | None, name: str, *shape: int) -> Buffer:
         """A weight on the device: uploaded from `source`, or only allocated."""
         if source is None:
@@ -219,6 +234,12 @@ class Model:
             gate_up=put("gate_up", 2 * inter, hidden),
             down=put("down", hidden, inter),
         )
+
+
+def weights_of(layer: LayerWeights[Buffer]) -> dict[str, Buffer]:
+    """A layer's weights by name; `qkv_weight`, as `qkv` is what it is multiplied to."""
+    held = {name: weight for name, weight in vars(layer).items() if weight is not None}
+    return held | {"qkv_weight": held.pop("qkv")}
 
 
 def measured_scales(spec: DeviceSpec, config: ModelConfig, weights: Weights) -> list[np.ndarray]:

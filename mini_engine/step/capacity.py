@@ -20,43 +20,12 @@ from typing import NamedTuple
 
 from mini_engine.model.checkpoint import EMBED, FINAL_NORM, LM_HEAD, tensor_shapes
 from mini_engine.model.config import ModelConfig
-from mini_engine.step.gguf import MIXES, file_bytes
-from mini_engine.step.gguf import read_bytes as read_of_mix
 from mini_engine.step.hardware import DeviceSpec, load_spec
 from mini_engine.step.oplists import StepShape, step_ops
+from mini_engine.step.storage import KV_DTYPE_BYTES, MIXES, QUANTS, Stored, as_it_is, mix_bytes
 
 GIB = 1 << 30
 EAGER_TOKENS = 2048  # of the largest step: vLLM 0.33's max_num_batched_tokens on most cards
-
-
-@dataclass(frozen=True)
-class Quant:
-    """How the matrices of the layers are stored, scales included.
-
-    Embedding, head, norms and biases stay in the model's own dtype, as in the checkpoints of AWQ
-    (arXiv:2306.00978), GPTQ (arXiv:2210.17323) and vLLM's fp8 by default.
-    """
-
-    bits: int
-    group: int  # inputs that share a scale; 0: all inputs of an output row
-    scale_bytes: float  # of each group: the scale, and the zero point where there is one
-
-    def matrix_bytes(self, outputs: int, inputs: int) -> float:
-        """Bytes of one (outputs, inputs) matrix: its numbers, and a scale for each group of
-        inputs in each output row. The last group of a row may be smaller, but has a scale."""
-        groups = -(-inputs // self.group) if self.group else 1
-        return outputs * (inputs * self.bits / 8 + groups * self.scale_bytes)
-
-
-QUANTS = {
-    "fp32": Quant(32, 0, 0),
-    "bf16": Quant(16, 0, 0),
-    "fp16": Quant(16, 0, 0),
-    "fp8": Quant(8, 0, 4),  # a float32 scale for each output row
-    "int8": Quant(8, 0, 4),
-    "int4": Quant(4, 128, 2.5),  # a float16 scale and a 4-bit zero point for every 128 inputs
-}
-KV_DTYPE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1}
 
 
 class DecodeBytes(NamedTuple):
@@ -182,7 +151,7 @@ def stored_bytes(config: ModelConfig, quant: str, weights_file: int = 0) -> tupl
         table = 0 if config.tie_word_embeddings else config.vocab_size * config.hidden_size
         return weights_file, round(weights_file * (1 - table / config.num_parameters))
     if quant in MIXES:
-        return file_bytes(config, quant), read_of_mix(config, quant)
+        return mix_bytes(config, quant)
     if quant not in QUANTS:
         raise ValueError(f"quant {quant!r}: expected one of {', '.join([*QUANTS, *MIXES])}")
     return weight_bytes(config, quant), read_bytes(config, quant)
@@ -292,3 +261,53 @@ def logit_bytes(config: ModelConfig) -> int:
 def floor_ms(bytes_read: float, bandwidth_gb_s: float) -> float:
     """The least time of a step that reads these bytes, in ms. 1 GB is 1e9 bytes."""
     return bytes_read / (bandwidth_gb_s * 1e6)  # 1 GB/s is 1e6 bytes a ms
+
+
+# ---------------------------------------------------------------- what may be predicted at all
+
+
+def check_context(config: ModelConfig, context: int) -> None:
+    """Raises ValueError for a context in tokens beyond the one that the model was made for."""
+    if context > config.max_position_embeddings:
+        raise ValueError(
+            f"context {context:,}: {config.name} was made for {config.max_position_embeddings:,} "
+            "tokens at most: give that or less"
+        )
+
+
+def largest_batch(
+    config: ModelConfig,
+    spec: DeviceSpec,
+    stored: Stored,
+    capture_sizes: Sequence[int],
+    context: int,
+) -> int:
+    """Requests of `context` tokens each that fit beside weights and full graphs of these sizes.
+
+    Raises ValueError as `check_context`, and where not even one of them fits.
+    """
+    check_context(config, context)
+    report = capacity(
+        config, spec, context=context, capture_sizes=capture_sizes, quant=stored.quant,
+        kv_dtype=stored.kv_dtype,
+    )  # fmt: skip
+    if not report.fits:
+        raise ValueError(
+            f"{config.name} with weights in {stored.quant} and one request of {context:,} tokens "
+            f"takes {(report.vram_bytes - report.left_bytes) / GIB:,.1f} GiB, and {spec.name} has "
+            f"{report.vram_bytes / GIB:,.1f}: give a larger card, a smaller model or context, or "
+            "fewer bits"
+        )
+    return report.max_batch
+
+
+def check_batch(config: ModelConfig, spec: DeviceSpec, batch: int, context: int) -> int:
+    """The largest batch of the model as it is, without graphs. Raises ValueError as
+    `largest_batch`, and for a larger one."""
+    room = largest_batch(config, spec, as_it_is(config), (), context)
+    if batch > room:
+        raise ValueError(
+            f"batch {batch:,}: {room:,} requests of {context:,} tokens fit the {spec.name}: give "
+            "that or less (see capacity)"
+        )
+    return room

@@ -21,10 +21,11 @@ from mini_engine.dispatch.ladder import CaptureLadder
 from mini_engine.model.config import ModelConfig
 from mini_engine.step.capacity import floor_ms
 from mini_engine.step.hardware import DeviceSpec
-from mini_engine.step.oplists import StepShape, step_ops
+from mini_engine.step.oplists import StepShape
 from mini_engine.step.payoff import crossover_batch
-from mini_engine.step.step_cost import Mode, StepTime, step_time
-from mini_engine.step.stored import Stored, as_it_is
+from mini_engine.step.step_cost import Mode, StepTime
+from mini_engine.step.step_model import StepModel
+from mini_engine.step.storage import Stored, as_it_is
 
 
 @dataclass(frozen=True)
@@ -100,21 +101,22 @@ def itl_curve(
     """
     if max_batch < 1:
         raise ValueError(f"max_batch is {max_batch}, expected 1 or more")
-
-    def point(batch: int) -> ItlPoint:
-        keys, rung = batch * context, ladder.rung(batch)
-        eager = piecewise = full = step(StepShape.decode(batch, context), "eager")
-        if rung is not None:
-            piecewise = step(StepShape(rung, batch, keys, keys), "piecewise")
-            full = step(StepShape(rung, rung, keys, keys, batch), "full")
-        floor_us = step_floor_us(config, spec, batch, context, stored)
-        return ItlPoint(batch, rung, eager, piecewise, full, floor_us)
-
-    def step(shape: StepShape, mode: Mode) -> StepTime:
-        return step_time(step_ops(config, shape, style, stored), spec, mode, shape.served)
-
+    costs = StepModel(config, spec, style, stored)
     crossover = crossover_batch(config, spec, style, context, stored)
     batches = _batches(max_batch, [*ladder, crossover])
+    rungs = {batch: rung for batch in batches if (rung := ladder.rung(batch)) is not None}
+
+    def steps(mode: Mode, shapes: dict[int, StepShape]) -> dict[int, StepTime]:
+        return dict(zip(shapes, costs.steps(mode, list(shapes.values())), strict=True))
+
+    eager = steps("eager", {batch: StepShape.decode(batch, context) for batch in batches})
+    piecewise, full = eager, eager
+    if rungs:
+        keys = {batch: batch * context for batch in rungs}
+        padded = {b: StepShape(rung, b, keys[b], keys[b]) for b, rung in rungs.items()}
+        whole = {b: StepShape(rung, rung, keys[b], keys[b], b) for b, rung in rungs.items()}
+        piecewise, full = eager | steps("piecewise", padded), eager | steps("full", whole)
+    floors_us = {b: step_floor_us(config, spec, b, context, stored) for b in batches}
     return ItlCurve(
         shape=config.name,
         spec=spec.name,
@@ -124,7 +126,10 @@ def itl_curve(
         engine=spec.engine,
         ladder=ladder,
         crossover=crossover,
-        points=tuple(point(batch) for batch in batches),
+        points=tuple(
+            ItlPoint(b, rungs.get(b), eager[b], piecewise[b], full[b], floors_us[b])
+            for b in batches
+        ),
     )
 
 

@@ -18,8 +18,9 @@ from mini_engine.model.config import ModelConfig
 from mini_engine.step.hardware import DeviceSpec
 from mini_engine.step.launch_model import break_even_replays, crossover
 from mini_engine.step.oplists import OpCost, StepShape, step_ops
-from mini_engine.step.step_cost import Mode, input_copy, kernel_us, launched, rates, run, step_time
-from mini_engine.step.stored import Stored
+from mini_engine.step.step_cost import Mode, input_copy, launched, rates, run_of, step_time
+from mini_engine.step.step_model import StepModel
+from mini_engine.step.storage import Stored
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ def capture_cost(ops: Sequence[OpCost], spec: DeviceSpec, mode: Mode) -> Capture
     works = launched(ops, spec, mode)
     live = sum(op.splitting for op in ops) if mode == "piecewise" else 0
     nodes = len(ops) - live
-    _, warm_us = run([input_copy(spec), *launched(ops, spec, "eager")], spec)
+    warm_us = run_of([input_copy(spec), *launched(ops, spec, "eager")], spec).both
     return CaptureCost(
         warmup_us=warm_us + spec.sync_us,
         capture_us=nodes * (spec.cpu_op_us + spec.capture_node_us),
@@ -72,12 +73,6 @@ def break_even(ops: Sequence[OpCost], spec: DeviceSpec, mode: Mode) -> float:
 # ---------------------------------------------------------------- where graphs stop mattering
 
 
-def is_launch_bound(ops: Sequence[OpCost], spec: DeviceSpec) -> bool:
-    """Does the CPU take longer to issue the ops than the GPU takes to run them, gaps included?"""
-    gpu_us = sum(kernel_us(op, spec) + spec.stream_gap_us for op in ops)
-    return gpu_us < len(ops) * spec.cpu_op_us
-
-
 def crossover_batch(
     config: ModelConfig, spec: DeviceSpec, style: str, context: int, stored: Stored | None = None
 ) -> int:
@@ -86,12 +81,8 @@ def crossover_batch(
     Below it a larger batch costs no time; above it a graph saves only the wider gaps. Every request
     has `context` tokens.
     """
-
-    def launch_bound(batch: int) -> bool:
-        ops = step_ops(config, StepShape.decode(batch, context), style, stored)
-        return is_launch_bound(ops, spec)
-
-    return _smallest(lambda batch: not launch_bound(batch))
+    costs = StepModel(config, spec, style, stored)
+    return _smallest(lambda batch: not costs.launch_bound(StepShape.decode(batch, context)))
 
 
 def crossover_closed_form(config: ModelConfig, spec: DeviceSpec, style: str, context: int) -> int:
@@ -115,16 +106,13 @@ def gain_below(
     """
     if not 0 < fraction < 1:
         raise ValueError(f"fraction is {fraction}, expected more than 0 and less than 1")
-    return _smallest(lambda b: graph_gain(config, spec, style, context, b) < fraction)
+    costs = StepModel(config, spec, style)
 
+    def saved(batch: int) -> float:
+        shape = StepShape.decode(batch, context)
+        return 1 - costs.itl_us("full", shape) / costs.itl_us("eager", shape)
 
-def graph_gain(
-    config: ModelConfig, spec: DeviceSpec, style: str, context: int, batch: int
-) -> float:
-    """The share of eager's ITL that one full graph saves, for a decode batch."""
-    ops = step_ops(config, StepShape.decode(batch, context), style)
-    eager_us, full_us = (step_time(ops, spec, mode, batch).itl_us for mode in ("eager", "full"))
-    return 1 - full_us / eager_us
+    return _smallest(lambda batch: saved(batch) < fraction)
 
 
 def _smallest(holds: Callable[[int], bool]) -> int:

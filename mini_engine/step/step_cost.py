@@ -1,17 +1,19 @@
-"""How long a step of a real model takes: the launch model, run over a list of ops.
+"""How long a step of a real model takes: the launch model, run over a list of kernels.
 
-In:  ops (`mini_engine.step.oplists`), a `DeviceSpec`, and how the step is launched:
-     "eager"      every op is a launch of its own
-     "piecewise"  runs of ops between splitting ops are graphs, the splitting ops are live launches
+In:  kernels (`mini_engine.step.oplists`), a `DeviceSpec`, and how the step is launched:
+     "eager"      every kernel is a launch of its own
+     "piecewise"  kernels between splitting ones are graphs, the splitting ones are live launches
      "full"       one graph
-Out: `StepTime`. `mini_engine.step.step_model` gives the same ITL in a fraction of the time.
+Out: `StepTime`. `mini_engine.step.step_model` gives the same for many steps of a model at once.
 
 A step runs exactly as on the simulated device. There are two clocks, and every piece of work moves
 both:
 
-    cpu   = max(cpu, end of the work queue_depth places before)  + what issuing it costs
+    cpu   = cpu + what issuing it costs
     start = max(cpu, end of the work before + stream_gap_us)
     end   = start + its GPU time
+
+So a run of launches is three numbers, and 28 layers are a power of one (`Run`).
 
 The CPU spends `host_step_us` in the engine, then issues one packed copy of the inputs and the
 model's work. An engine that schedules ahead then prepares the next step while the GPU runs
@@ -21,21 +23,27 @@ The GPU time of a kernel is max(bytes / bandwidth, flops / peak) + floor, at the
 peak that its kind of kernel reaches. An empty kernel takes no time of its own, only the gap to the
 next. A graph is one piece of work: its nodes, with `graph_gap_us` between them. Where they are
 launched with PDL (programmatic dependent launch), `with_pdl(spec)` has what a boundary then costs.
+
+A queue of one launch makes the CPU wait for each work before it issues the next. A longer queue is
+taken to have room for everything: it is full only while the GPU is far behind, and then the GPU is
+what takes long.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, groupby, repeat
-from typing import Literal, NamedTuple, get_args
+from itertools import groupby
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+
+import numpy as np
 
 from mini_engine.dispatch.dispatcher import BatchDescriptor
 from mini_engine.dispatch.modes import CUDAGraphMode
 from mini_engine.step.hardware import DeviceSpec
 from mini_engine.step.launch_model import graph_launch_us
 from mini_engine.step.oplists import OpCost, StepShape
+from mini_engine.step.ops import Kind
 
 Mode = Literal["eager", "piecewise", "full"]
 MODES: tuple[Mode, ...] = get_args(Mode)
@@ -44,15 +52,48 @@ LAUNCHED_AS: dict[CUDAGraphMode, Mode] = {  # of a batch's run-time mode
     CUDAGraphMode.PIECEWISE: "piecewise",
     CUDAGraphMode.FULL: "full",
 }
+Us: TypeAlias = Any  # µs: a float, an array of them, or whatever can be added and has `later`
+
+
+def later(a: Us, b: Us) -> Us:
+    """The later of two times."""
+    if isinstance(a, float | int) and isinstance(b, float | int):
+        return a if a > b else b
+    of = getattr(a, "later", None) or getattr(b, "later", None)
+    return of(a, b) if of else np.maximum(a, b)
+
+
+class Run(NamedTuple):
+    """A run of launches, as three numbers. With `issue` larger than `gpu` it is launch-bound."""
+
+    issue: Us  # how long the CPU issues it
+    both: Us  # from a standing start until the GPU has ended it
+    gpu: Us  # how long it keeps a GPU busy that never waits, the gap before it included
+
+    def then(self, after: Run) -> Run:
+        """One run and then another: both have been issued, and the later chain ends last."""
+        both = later(self.both + after.gpu, self.issue + after.both)
+        return Run(self.issue + after.issue, both, self.gpu + after.gpu)
+
+    def times(self, n: int) -> Run:
+        """The same run n times: each time after the first, the slower of the two sets the pace."""
+        pace = (n - 1) * later(self.issue, self.gpu)
+        return Run(n * self.issue, self.both + pace, n * self.gpu)
 
 
 class Work(NamedTuple):
     """One piece of work in the stream: a kernel, a graph or the copy of the inputs."""
 
     cpu_us: float  # to issue it
-    gpu_us: float  # from its start to its end
-    busy_us: float  # of that, with a kernel running
+    gpu_us: Us  # from its start to its end
+    busy_us: Us  # of that, with a kernel running
     kernels: int
+
+    def alone(self, spec: DeviceSpec, *, last: bool = False) -> Run:
+        """The run of this work only. `last`: nothing is issued after it."""
+        both, gpu = self.cpu_us + self.gpu_us, spec.stream_gap_us + self.gpu_us
+        waits = spec.queue_depth == 1 and not last  # then the CPU goes on when it has ended
+        return Run(both if waits else self.cpu_us, both, gpu)
 
 
 @dataclass(frozen=True)
@@ -72,7 +113,7 @@ class StepTime:
 
 
 def step_time(ops: Sequence[OpCost], spec: DeviceSpec, mode: Mode, num_reqs: int = 1) -> StepTime:
-    """One step from an idle device. Raises ValueError for no ops or an unknown mode."""
+    """One step from an idle device. Raises ValueError for no kernels or an unknown mode."""
     works = [input_copy(spec), *launched(ops, spec, mode)]
     return StepTime(
         itl_us=itl_us(works, spec, num_reqs),
@@ -83,7 +124,7 @@ def step_time(ops: Sequence[OpCost], spec: DeviceSpec, mode: Mode, num_reqs: int
     )
 
 
-def around(spec: DeviceSpec, num_reqs: int) -> tuple[float, float]:
+def around(spec: DeviceSpec, num_reqs: Us) -> tuple[Us, Us]:
     """The engine's CPU time around a step: before it, while the GPU waits, and beside it (µs).
 
     What each request costs goes with the larger of the two.
@@ -94,27 +135,32 @@ def around(spec: DeviceSpec, num_reqs: int) -> tuple[float, float]:
     return spec.host_step_us + requests_us, spec.ahead_us
 
 
-def itl_us(works: Iterable[Work], spec: DeviceSpec, num_reqs: int) -> float:
+def itl_us(works: Sequence[Work], spec: DeviceSpec, num_reqs: int) -> float:
     """From the start of one step to the start of the next."""
+    return float(step_us(run_of(works, spec), spec, num_reqs))
+
+
+def step_us(run: Run, spec: DeviceSpec, num_reqs: Us) -> Us:
+    """The same for the run of all works of a step."""
     before_us, beside_us = around(spec, num_reqs)
-    cpu_us, end_us = run(works, spec)
-    return before_us + max(end_us, cpu_us + beside_us) + spec.sync_us
+    return before_us + later(run.both, run.issue + beside_us) + spec.sync_us
 
 
-def run(works: Iterable[Work], spec: DeviceSpec) -> tuple[float, float]:
-    """When the CPU has issued the last work, and when that has ended on the GPU (µs)."""
-    cpu, end, gap = 0.0, -math.inf, spec.stream_gap_us
-    ends: list[float] = []
-    rooms = chain(repeat(-math.inf, spec.queue_depth), ends)  # when the queue has room for a work
-    for work, room in zip(works, rooms, strict=False):
-        cpu = (cpu if cpu > room else room) + work.cpu_us  # max() would be slower
-        end += gap
-        end = (cpu if cpu > end else end) + work.gpu_us
-        ends.append(end)
-    return cpu, end
+def run_of(works: Sequence[Work], spec: DeviceSpec) -> Run:
+    """All works of a step as one run: the last of them is the last that the CPU issues."""
+    *before, last = works
+    return joined([*(work.alone(spec) for work in before), last.alone(spec, last=True)])
 
 
-# ---------------------------------------------------------------- from batches to ops to work
+def joined(runs: Iterable[Run]) -> Run:
+    """Runs one after another, at least one."""
+    whole, *rest = runs
+    for run in rest:
+        whole = whole.then(run)
+    return whole
+
+
+# ---------------------------------------------------------------- from batches to kernels to work
 
 
 def padded_step(
@@ -146,30 +192,39 @@ def kernel_us(op: OpCost, spec: DeviceSpec) -> float:
 
 def rates(op: OpCost, spec: DeviceSpec) -> tuple[float, float]:
     """GB/s and TFLOP/s that this kind of kernel reaches."""
-    if op.kind == "product":
-        return spec.product_gb_s, spec.product_tflops
-    if op.kind == "attention":
-        return spec.attention_gb_s, spec.product_tflops
-    return spec.copy_bandwidth_gb_s, spec.product_tflops
+    return gb_s_of(op.kind, spec), spec.product_tflops
+
+
+def gb_s_of(kind: Kind, spec: DeviceSpec) -> float:
+    if kind == "product":
+        return spec.product_gb_s
+    return spec.attention_gb_s if kind == "attention" else spec.copy_bandwidth_gb_s
 
 
 def launched(ops: Sequence[OpCost], spec: DeviceSpec, mode: Mode) -> list[Work]:
-    """The ops as pieces of work. Raises ValueError for no ops or an unknown mode."""
+    """The kernels as pieces of work. Raises ValueError for no kernels or an unknown mode."""
     if not ops:
         raise ValueError("a step without ops: give at least one")
+    times_us = [kernel_us(op, spec) for op in ops]
+    return list(works_of(times_us, [op.splitting for op in ops], spec, mode))
+
+
+def works_of(
+    times_us: Sequence[Us], splitting: Sequence[bool], spec: DeviceSpec, mode: Mode
+) -> Iterator[Work]:
+    """Kernels as pieces of work, from their GPU times. Raises ValueError for an unknown mode."""
     if mode not in MODES:
         raise ValueError(f"mode {mode!r}: expected one of {', '.join(MODES)}")
     if mode == "full":
-        return [graph_work([kernel_us(op, spec) for op in ops], spec)]
-    works: list[Work] = []
-    for splitting, group in groupby(ops, key=lambda op: op.splitting):
-        times_us = [kernel_us(op, spec) for op in group]
-        if mode == "eager" or splitting:
+        yield graph_work(times_us, spec)
+        return
+    for live, group in groupby(zip(splitting, times_us, strict=True), key=lambda pair: pair[0]):
+        times = [us for _, us in group]
+        if mode == "eager" or live:
             cpu_us = spec.cpu_op_us if mode == "eager" else spec.live_op_us
-            works += [Work(cpu_us, us, us, 1) for us in times_us]
+            yield from (Work(cpu_us, us, us, 1) for us in times)
         else:
-            works.append(graph_work(times_us, spec))
-    return works
+            yield graph_work(times, spec)
 
 
 def input_copy(spec: DeviceSpec) -> Work:
@@ -177,9 +232,13 @@ def input_copy(spec: DeviceSpec) -> Work:
     return Work(spec.copy_us, spec.kernel_floor_us, spec.kernel_floor_us, 0)
 
 
-def graph_work(times_us: Sequence[float], spec: DeviceSpec) -> Work:
+def graph_work(times_us: Sequence[Us], spec: DeviceSpec) -> Work:
     """One graph, from the GPU time of each of its kernels."""
-    nodes, busy_us = len(times_us), sum(times_us)
+    return graph_of(len(times_us), sum(times_us), spec)
+
+
+def graph_of(nodes: int, busy_us: Us, spec: DeviceSpec) -> Work:
+    """One graph, from the GPU time of all its kernels together."""
     gpu_us = busy_us + (nodes - 1) * spec.graph_gap_us
     return Work(graph_launch_us(nodes, spec), gpu_us, busy_us, nodes)
 

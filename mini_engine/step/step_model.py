@@ -1,41 +1,48 @@
-"""ITL of one model on one device, for simulators that take many steps.
+"""Steps of one model on one device, for those who ask for many of them.
 
-In:  a model, a device, an op list; then the mode and the shape of each step.
-Out: what `step_cost.step_time` says of the step, in a fraction of the time; and for decode, a few
-     straight lines that give the ITL for any contexts.
+In:  a model, a device, a list of kernels; then the mode and the shapes of steps.
+Out: what `step_cost.step_time` says of each. A kernel's costs are affine in how much the step
+     computes, so the kernels' bytes are one matrix, and thousands of steps are one product.
 
     costs = StepModel(named_shape("qwen3-0.6b"), load_spec("h200"))
     costs.itl_us("full", StepShape.decode(batch=8, context=1000))
+    costs.itls_us("full", sizes, served)               # (n, 5) sizes, as in `StepShape.sizes`
     costs.lines("full", num_tokens=8, num_reqs=8)      # ((us, us for each key), ...)
 
-Every layer launches the same work, so the ops of two layers are enough to know the work of all of
-them. In decode, the time of attention grows with the number of keys in a straight line. The
-recursion only adds to times and takes the later of two, so each of its times, too, is the highest
-of a few lines: `lines` runs the recursion of `step_cost.run` on lines instead of numbers.
+Every layer launches the same work, so the layers are a power of one `Run`. In decode, the time of
+attention grows with the number of keys in a straight line. Runs only add times and take the later
+of two, so a step's time, too, is the highest of a few lines: a stride of steps whose keys grow by
+so many each is a sum over these lines.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from itertools import chain, repeat
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from operator import itemgetter
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mini_engine.model.config import ModelConfig
 from mini_engine.step.hardware import DeviceSpec
-from mini_engine.step.oplists import StepShape, step_parts
+from mini_engine.step.oplists import StepShape, part_costs
 from mini_engine.step.step_cost import (
     Mode,
+    Run,
+    StepTime,
+    Us,
     Work,
     around,
-    graph_work,
+    gb_s_of,
+    graph_of,
     input_copy,
-    itl_us,
-    kernel_us,
-    launched,
+    joined,
+    run_of,
+    step_us,
+    works_of,
 )
-from mini_engine.step.stored import Stored, as_it_is
+from mini_engine.step.storage import Stored, as_it_is
 
 Line = tuple[float, float]  # us without keys, and us for each key that attention reads
 # Where a line is read: at one key, since a copy of no keys is no kernel, and far from it.
@@ -55,31 +62,53 @@ class StepModel:
         """`style`: the op list, the engine's own where none is given. `stored`: as it is."""
         self.config, self.spec, self.style = config, spec, style or spec.ops
         self.stored = stored or as_it_is(config)
+        self._parts = part_costs(config, self.style, self.stored)
+        gb_s = np.array([gb_s_of(kind, spec) for part in self._parts for kind in part.kinds])
+        # µs for each of `oplists.PER`: (kernels, 5), as 1 GB/s is 1e3 bytes a µs
+        self._memory_us = np.vstack([part.bytes for part in self._parts]) / (gb_s[:, None] * 1e3)
+        self._compute_us = np.vstack([p.flops for p in self._parts]) / (spec.product_tflops * 1e6)
         self._lines: dict[tuple[Mode, int, int, int], tuple[Line, ...]] = {}
 
     def itl_us(self, mode: Mode, shape: StepShape) -> float:
         """What `step_time` says. Raises ValueError for an unknown mode."""
-        if mode == "eager":
-            return self._eager_us(shape)
-        return itl_us(self._works(mode, shape), self.spec, shape.served)
+        times = self._in_parts(self._times_us(np.array(shape.sizes)).tolist())
+        return float(step_us(self._run(mode, times), self.spec, shape.served))
 
-    def _eager_us(self, shape: StepShape) -> float:
-        """The recursion as one maximum: all is issued up to some op, and from there on the ops run
-        back to back. A queue that is too short for the step delays the CPU too: then it is run."""
-        spec, parts = self.spec, step_parts(self.config, shape, self.style, self.stored)
-        head, layer, tail = (
-            [kernel_us(op, spec) for op in ops] for ops in (parts.head, parts.layer, parts.tail)
-        )
-        gpu_us = [spec.kernel_floor_us, *head, *layer * parts.num_layers, *tail]
-        if len(gpu_us) > spec.queue_depth:
-            return itl_us(self._works("eager", shape), spec, shape.served)
-        rest_us = np.array(gpu_us[::-1]).cumsum()[::-1]  # this op and all after it
-        steps = np.arange(len(gpu_us))
-        issued_us = spec.copy_us + spec.cpu_op_us * steps
-        ends_us = issued_us + rest_us + spec.stream_gap_us * steps[::-1]
-        before_us, beside_us = around(spec, shape.served)
-        ready_us = max(float(ends_us.max()), float(issued_us[-1]) + beside_us)
-        return before_us + ready_us + spec.sync_us
+    def itls_us(
+        self, mode: Mode, sizes: NDArray[np.float64], served: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """Many steps at once: a row of `sizes` (`StepShape.sizes`) and the requests that are no
+        padding, for each."""
+        times = self._in_parts(list(self._times_us(sizes)))
+        itls: NDArray[np.float64] = step_us(self._run(mode, times), self.spec, served)
+        return itls
+
+    def steps(self, mode: Mode, shapes: Sequence[StepShape]) -> list[StepTime]:
+        """What `step_time` says of each of these steps."""
+        sizes = np.array([shape.sizes for shape in shapes], dtype=float)
+        served = np.array([shape.served for shape in shapes], dtype=float)
+        times = self._in_parts(list(self._times_us(sizes)))
+        run = self._run(mode, times)
+        busy_us: Us = sum(times[0]) + self.config.num_layers * sum(times[1]) + sum(times[2])
+        launches = self._launches(mode)
+        issued_us = sum(work.cpu_us for work in launches)
+        kernels = sum(work.kernels for work in launches)
+        around_us: Us = sum(around(self.spec, served))
+        itl_us, cpu_us = step_us(run, self.spec, served), around_us + issued_us
+        rows = zip(itl_us, cpu_us, busy_us + self.spec.kernel_floor_us, strict=True)
+        return [
+            StepTime(float(itl), float(cpu), float(busy), len(launches), kernels)
+            for itl, cpu, busy in rows
+        ]
+
+    def launch_bound(self, shape: StepShape) -> bool:
+        """Launched eagerly, does the CPU take longer to issue the kernels than the GPU takes to
+        run them, gaps included?"""
+        head, layer, tail = self._in_parts(self._times_us(np.array(shape.sizes)).tolist())
+        layers, spec = self.config.num_layers, self.spec
+        kernels = len(head) + layers * len(layer) + len(tail)
+        gpu_us: float = sum(head) + layers * sum(layer) + sum(tail)
+        return gpu_us + kernels * spec.stream_gap_us < kernels * spec.cpu_op_us
 
     def lines(
         self, mode: Mode, num_tokens: int, num_reqs: int, served: int | None = None
@@ -91,45 +120,90 @@ class StepModel:
         """
         asked = mode, num_tokens, num_reqs, num_reqs if served is None else served
         if asked not in self._lines:
-            self._lines[asked] = self._run_on_lines(*asked)
+            sizes = [StepShape(num_tokens, num_reqs, keys, keys).sizes for keys in PROBE_KEYS]
+            probed = self._times_us(np.array(sizes, dtype=float)).tolist()
+            times = self._in_parts([_through(near, far) for near, far in probed])
+            itl = step_us(self._run(mode, times), self.spec, asked[3])
+            self._lines[asked] = itl.lines if isinstance(itl, Highest) else ((itl, 0.0),)
         return self._lines[asked]
 
-    def _run_on_lines(
-        self, mode: Mode, num_tokens: int, num_reqs: int, served: int
-    ) -> tuple[Line, ...]:
-        """`step_cost.run` with every time as an upper envelope."""
-        near, far = (
-            self._works(mode, StepShape(num_tokens, num_reqs, keys, keys)) for keys in PROBE_KEYS
-        )
-        spec = self.spec
-        before_us, beside_us = around(spec, served)
-        cpu: tuple[Line, ...] = ((0.0, 0.0),)
-        end: tuple[Line, ...] = ()  # the first work waits for none
-        ends: list[tuple[Line, ...]] = []
-        rooms = chain(repeat((), spec.queue_depth), ends)
-        for work, probed, room in zip(near, far, rooms, strict=False):
-            cpu = _later(upper_envelope([*cpu, *room]) if room else cpu, work.cpu_us)
-            start = upper_envelope([*cpu, *_later(end, spec.stream_gap_us)])
-            per_key = (probed.gpu_us - work.gpu_us) / (PROBE_KEYS[1] - PROBE_KEYS[0])
-            end = _later(start, work.gpu_us - PROBE_KEYS[0] * per_key, per_key)
-            ends.append(end)
-        ready = upper_envelope([*end, *_later(cpu, beside_us)])
-        return _later(ready, before_us + spec.sync_us)
+    # ------------------------------------------------------------ parts
 
-    def _works(self, mode: Mode, shape: StepShape) -> list[Work]:
-        """What `step_time` runs, with the first of two layers repeated."""
-        spec, parts = self.spec, step_parts(self.config, shape, self.style, self.stored)
+    def _times_us(self, sizes: NDArray[np.float64]) -> NDArray[np.float64]:
+        """`step_cost.kernel_us` of each kernel of head, layer and tail: (kernels, steps)."""
+        memory_us, compute_us = self._memory_us @ sizes.T, self._compute_us @ sizes.T
+        slower_us = np.maximum(memory_us, compute_us)
+        times: NDArray[np.float64] = slower_us + self.spec.kernel_floor_us * (slower_us > 0)
+        return times
+
+    def _in_parts(self, times: list[Us]) -> list[list[Us]]:
+        """Of all kernels: those of head, layer and tail."""
+        head, layer, _ = (len(part.names) for part in self._parts)
+        return [times[:head], times[head : head + layer], times[head + layer :]]
+
+    def _run(self, mode: Mode, times_us: Sequence[Sequence[Us]]) -> Run:
+        """A whole step, from the GPU times of the kernels of head, layer and tail."""
+        spec, layers = self.spec, self.config.num_layers
+        before, turned, after = self._turned(mode, times_us)
+        begin = joined(work.alone(spec) for work in (input_copy(spec), *before))
+        if layers > 1 and turned:
+            begin = begin.then(joined(work.alone(spec) for work in turned).times(layers - 1))
+        return begin.then(run_of(after, spec))
+
+    def _launches(self, mode: Mode) -> list[Work]:
+        """The works of a step, without their times on the GPU."""
+        nothing = [[0.0] * len(part.names) for part in self._parts]
+        before, turned, after = self._turned(mode, nothing)
+        return [input_copy(self.spec), *before, *turned * (self.config.num_layers - 1), *after]
+
+    def _turned(self, mode: Mode, times_us: Sequence[Sequence[Us]]) -> tuple[list[Work], ...]:
+        """The works of a step in three: up to the first attention, from one attention to the next,
+        and from the last one on. Cut there, a graph that spans two layers stays whole."""
+        head, layer, tail = times_us
+        cuts = [part.splitting for part in self._parts]
         if mode == "full":
-            head, layer, tail = (
-                [kernel_us(op, spec) for op in ops] for ops in (parts.head, parts.layer, parts.tail)
-            )
-            graph = graph_work([*head, *layer * parts.num_layers, *tail], spec)
-            return [input_copy(spec), graph]
-        two = launched([*parts.head, *parts.layer * 2, *parts.tail], spec, mode)
-        begin = 1 if mode == "piecewise" else len(parts.head)  # the first graph holds the head
-        period = (len(two) - begin - len(parts.tail)) // 2
-        layers = two[begin : begin + period] * (parts.num_layers - 1)
-        return [input_copy(spec), *two[:begin], *layers, *two[begin + period :]]
+            layers = self.config.num_layers
+            nodes = len(head) + len(layer) * layers + len(tail)
+            return [], [], [graph_of(nodes, sum(head) + layers * sum(layer) + sum(tail), self.spec)]
+        at = cuts[1].index(True)
+
+        def works(times: Sequence[Us], cut: Sequence[bool]) -> list[Work]:
+            return list(works_of(times, cut, self.spec, mode))
+
+        return (
+            works([*head, *layer[:at]], [*cuts[0], *cuts[1][:at]]),
+            works([*layer[at:], *layer[:at]], [*cuts[1][at:], *cuts[1][:at]]),
+            works([*layer[at:], *tail], [*cuts[1][at:], *cuts[2]]),
+        )
+
+
+# ---------------------------------------------------------------- times that are lines
+
+
+@dataclass(frozen=True)
+class Highest:
+    """A time that is the highest of some lines, from the flattest to the steepest."""
+
+    lines: tuple[Line, ...]
+
+    def __add__(self, other: Highest | float) -> Highest:
+        """Of two such times: every line of the one on every line of the other."""
+        others = other.lines if isinstance(other, Highest) else ((other, 0.0),)
+        return Highest.of((a + b, c + d) for a, c in self.lines for b, d in others)
+
+    __radd__ = __add__
+
+    def __rmul__(self, n: float) -> Highest:
+        return Highest.of((n * us, n * per_key) for us, per_key in self.lines)
+
+    @staticmethod
+    def later(a: Highest | float, b: Highest | float) -> Highest:
+        lines = [x.lines if isinstance(x, Highest) else ((x, 0.0),) for x in (a, b)]
+        return Highest.of([*lines[0], *lines[1]])
+
+    @classmethod
+    def of(cls, lines: Iterable[Line]) -> Highest:
+        return cls(upper_envelope(lines))
 
 
 def upper_envelope(lines: Iterable[Line]) -> tuple[Line, ...]:
@@ -149,5 +223,7 @@ def _cross(flat: Line, steep: Line) -> float:
     return (flat[0] - steep[0]) / (steep[1] - flat[1])
 
 
-def _later(lines: tuple[Line, ...], us: float, per_key: float = 0.0) -> tuple[Line, ...]:
-    return tuple((before + us, slope + per_key) for before, slope in lines)
+def _through(near: float, far: float) -> Us:
+    """The line through a time at `PROBE_KEYS`; a number where it does not depend on the keys."""
+    per_key = (far - near) / (PROBE_KEYS[1] - PROBE_KEYS[0])
+    return Highest(((near - PROBE_KEYS[0] * per_key, per_key),)) if per_key else near

@@ -26,9 +26,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from mini_engine.model.config import SHAPES
-from mini_engine.step.fast_step import FastStep
-from mini_engine.step.oplists import StepShape
 from mini_engine.validate.published import USUAL_HOST, Point, Sheets, predicted_ms
 
 SIGMA = {"high": 0.04, "medium": 0.08, "low": 0.20}
@@ -162,14 +159,6 @@ class _Problem:
         self.counts = np.array([1 / math.sqrt(per_source[point.source]) for point in points])
         self.sigma = np.array([SIGMA.get(point.confidence, 0.06) for point in points])
         self.moved = [self._moved_by(parameter) for parameter in parameters]
-        self.steps = [
-            FastStep(
-                SHAPES[point.model], StepShape.decode(point.batch, point.context),
-                engine.texts["ops"], mode,
-            )
-            for point in points
-            for engine, mode in [sheets.engine_of[point.cls]]
-        ]  # fmt: skip
 
     def _moved_by(self, parameter: Parameter) -> list[int]:
         moved = []
@@ -194,16 +183,10 @@ class _Problem:
     ) -> NDArray[np.float64]:
         sheets = self.sheets_at(theta)
         chosen = range(len(self.points)) if which is None else which
-        return np.array(
-            [
-                math.log(self._itl_ms(i, sheets) / self.points[i].itl_ms) / self.sigma[i]
-                for i in chosen
-            ]
-        )
-
-    def _itl_ms(self, index: int, sheets: Sheets) -> float:
-        spec, _, _ = sheets.spec(self.points[index])
-        return self.steps[index].itl_us(spec) / 1e3
+        points = [self.points[i] for i in chosen]
+        ratios = [predicted_ms(point, sheets) / point.itl_ms for point in points]
+        found: NDArray[np.float64] = np.log(ratios) / self.sigma[list(chosen)]
+        return found
 
     def jacobian(self, theta: NDArray[np.float64], at: NDArray[np.float64]) -> NDArray[np.float64]:
         found = np.zeros((len(self.points), len(theta)))

@@ -156,6 +156,20 @@ def test_inputs_out_of_order_are_refused_and_a_missing_order_is_the_usual_one(
         load_weights(config, folder, CPU, torch.float32)
 
 
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+@pytest.mark.parametrize("kind", ["awq", "gptq"])
+def test_a_scale_that_is_no_number_is_refused_by_its_tensor(
+    kind: str, number: float, tmp_path: Path
+) -> None:
+    folder, _ = made(FORMATS[kind], tmp_path)
+    name = "model.layers.1.mlp.down_proj.scales"
+    scales = load_file(folder / "model.safetensors")[name]
+    scales[0, 3] = number
+    changed(folder, name, scales)
+    with pytest.raises(ValueError, match=name):
+        load_weights(ModelConfig.from_folder(folder), folder, CPU, torch.float32)
+
+
 def test_what_does_not_fit_the_config_is_named(tmp_path: Path) -> None:
     folder, _ = made(FORMATS["awq"], tmp_path)
     config = ModelConfig.from_folder(folder)

@@ -1,4 +1,4 @@
-"""config.py, fields.py and rope.py: what is read, and what is refused by name."""
+"""config.py and rope.py: what is read, and what is refused by name."""
 
 from __future__ import annotations
 
@@ -107,38 +107,9 @@ def test_rope_parameters_of_transformers_5_are_read() -> None:
     assert llama.rope_scaling == RopeScaling(32.0, 1.0, 4.0, 8192)
 
 
-@pytest.mark.parametrize(
-    ("fields", "says"),
-    [
-        ({"dtype": "float16", "torch_dtype": "bfloat16"}, "dtype is 'float16' and torch_dtype is"),
-        (
-            {"rope_scaling": LLAMA3, "rope_parameters": LLAMA3 | {"factor": 8.0}},
-            "rope_scaling is .* and rope_parameters is",
-        ),
-        (
-            {"rope_scaling": {"rope_type": "default", "type": "llama3"}},
-            "rope_type is 'default' and type is 'llama3'",
-        ),
-        (
-            {"rope_theta": 1e6, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}},
-            "rope_theta is 1000000.0 and that of rope_parameters is 10000.0",
-        ),
-    ],
-)
-def test_two_names_of_one_field_may_both_be_given_but_not_say_two_things(
-    fields: dict[str, Any], says: str
-) -> None:
-    with pytest.raises(ValueError, match=f"{says}.*both mean the same, so leave one out"):
-        read(**fields)
-    read(dtype="bfloat16", torch_dtype="bfloat16")
-    read(model_type="llama", rope_scaling=LLAMA3, rope_parameters=LLAMA3)
-    read(rope_scaling={"rope_type": "default", "type": "default"})
-    read(rope_theta=1e6, rope_parameters={"rope_type": "default", "rope_theta": 1e6})
-
-
 def test_old_key_of_the_rope_type_is_read() -> None:
     assert read(rope_scaling={"type": "default"}).rope_scaling is None
-    with pytest.raises(ValueError, match="rope_type 'linear'"):
+    with pytest.raises(ValueError, match="linear"):
         read(rope_scaling={"type": "linear", "factor": 2.0})
 
 
@@ -210,169 +181,89 @@ REQUIRED = [
 
 @pytest.mark.parametrize("field", REQUIRED)
 def test_missing_field_is_named_with_its_file(field: str) -> None:
-    with pytest.raises(ValueError, match=f"^config.json: {field} is missing$"):
+    with pytest.raises(ValueError, match=f"^config.json: {field} "):
         read(**{field: None})
 
 
-@pytest.mark.parametrize("field", [name for name in REQUIRED if name != "model_type"])
-@pytest.mark.parametrize("value", ["8", True, [8], {}])
+@pytest.mark.parametrize("field", REQUIRED)
+@pytest.mark.parametrize("value", ["8", True, [8], {}, "x" * 10**6])
 def test_wrong_type_is_named_with_its_value(field: str, value: object) -> None:
-    with pytest.raises(ValueError, match=f"^config.json: {field} is .*, expected a"):
+    with pytest.raises(ValueError, match=f"^config.json: {field} ") as error:
         read(**{field: value})
-
-
-def test_a_fraction_is_not_a_size() -> None:
-    with pytest.raises(ValueError, match=r"hidden_size is 48\.0, expected an integer"):
-        read(hidden_size=48.0)
-
-
-@pytest.mark.parametrize(
-    ("field", "ours"),
-    [
-        ("hidden_size", "hidden_size"),
-        ("intermediate_size", "intermediate_size"),
-        ("num_hidden_layers", "num_layers"),
-        ("num_attention_heads", "num_heads"),
-        ("num_key_value_heads", "num_kv_heads"),
-        ("head_dim", "head_dim"),
-        ("vocab_size", "vocab_size"),
-        ("max_position_embeddings", "max_position_embeddings"),
-        ("rope_theta", "rope_theta"),
-        ("rms_norm_eps", "rms_norm_eps"),
-    ],
-)
-@given(value=st.integers(max_value=0))
-def test_sizes_must_be_positive(field: str, ours: str, value: int) -> None:
-    with pytest.raises(ValueError, match=rf"^config.json: {ours} is -?\d.*, expected more than 0"):
-        read(**{field: value})
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [("rope_theta", 1e-300), ("rope_theta", 1e300), ("rms_norm_eps", 5), ("rms_norm_eps", 1e300)],
-)
-def test_a_number_that_would_drown_the_model_is_refused(field: str, value: float) -> None:
-    with pytest.raises(ValueError, match=f"{field} is .*, expected 1.* to "):
-        read(**{field: value})
-
-
-@pytest.mark.parametrize("value", [math.nan, math.inf])
-@pytest.mark.parametrize("field", ["factor", "low_freq_factor", "high_freq_factor"])
-def test_rope_is_not_scaled_by_what_is_no_number(field: str, value: float) -> None:
-    with pytest.raises(ValueError, match=f"rope_scaling: {field} is (nan|inf), expected finite"):
-        read(rope_scaling={**LLAMA3, field: value})
-
-
-def test_nan_and_infinity_are_not_numbers_of_a_model() -> None:
-    for value in (math.nan, math.inf):
-        with pytest.raises(ValueError, match="rope_theta is"):
-            read(rope_theta=value)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"num_key_value_heads": 3}, "num_heads 4 is not a multiple of num_kv_heads 3"),
-        ({"head_dim": 15}, "head_dim is 15, expected even"),
-        ({"torch_dtype": "float8_e4m3fn"}, "dtype is 'float8_e4m3fn', expected one of float32"),
-        ({"eos_token_id": 100}, "eos_token_id 100 is outside of vocab_size 100"),
-        ({"eos_token_id": ["</s>"]}, "eos_token_id is .*, expected an integer or a list"),
-        ({"attention_bias": True}, "attention_bias is true: not supported for qwen3"),
-        ({"model_type": "llama", "mlp_bias": True}, "mlp_bias is true: not supported for llama"),
-        ({"sliding_window": 32, "use_sliding_window": True}, "sliding_window is in use"),
-        ({"layer_types": ["full_attention", "linear_attention"]}, "layer_types has .*linear"),
-        ({"layer_types": [{}]}, r"layer_types has \{\}: only 'full_attention'"),
-        ({"num_experts": 8}, "num_experts is set: mixtures"),
-        ({"num_local_experts": 8}, "num_local_experts is set: mixtures"),
-        ({"quantization_config": {"quant_method": "awq"}}, "quantization_config: bits is missing"),
-        ({"hidden_act": "gelu"}, "hidden_act is 'gelu': only 'silu'"),
-        (
-            {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}},
-            "rope_type 'yarn' is not supported",
-        ),
-        ({"rope_scaling": LLAMA3 | {"factor": "8"}}, "factor is '8', expected a number"),
-        ({"rope_scaling": {"rope_type": "llama3"}}, "factor is missing"),
-        ({"rope_scaling": {"factor": 4.0}}, r"rope_scaling has factor 4\.0 and no rope_type"),
-        ({"layer_types": ["full_attention"]}, "layer_types lists 1 layers, and num_hidden_layers"),
-        (
-            {"rope_scaling": LLAMA3 | {"high_freq_factor": 1.0}},
-            "low_freq_factor < high_freq_factor",
-        ),
-        ({"rope_scaling": LLAMA3 | {"factor": 0.5}}, "factor >= 1"),
-        ({"rope_scaling": "llama3"}, "rope_scaling is 'llama3', expected an object"),
-        ({"rope_scaling": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor is set"),
-        ({"tie_word_embeddings": "no"}, "tie_word_embeddings is 'no', expected true or false"),
-        ({"model_type": 3}, "model_type is 3, expected a string"),
-        ({"model_type": "qwen2", "head_dim": None, "hidden_size": 50}, "50 is not a multiple of"),
-        ({"model_type": "qwen2", "head_dim": None, "num_attention_heads": 0}, "heads 0"),
-    ],
-)
-def test_what_the_engine_does_not_compute_is_refused(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=f"^config.json: .*{message}"):
-        read(**changes)
-
-
-@pytest.mark.parametrize("family", ["gpt2", "qwen3_moe", "qwen3_5", "mistral"])
-def test_unsupported_family_names_the_supported_ones(family: str) -> None:
-    with pytest.raises(ValueError, match=f"'{family}' is not supported.*qwen2, qwen3, llama"):
-        read(model_type=family)
-
-
-@pytest.mark.parametrize("field", ["num_hidden_layers", "vocab_size", "head_dim", "hidden_size"])
-@pytest.mark.parametrize("size", [10**9, 10**400], ids=["10^9", "10^400"])
-def test_a_size_that_no_model_has_is_refused_with_its_limit(field: str, size: int) -> None:
-    most = "1,000" if field == "num_hidden_layers" else "16,777,216"
-    with pytest.raises(ValueError, match=rf"{field} is 1000+[.0]*, expected at most {most}$"):
-        read(**{field: size})
-
-
-def test_an_integer_beyond_every_float_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"rms_norm_eps is 1000+\.\.\., too large for a float$"):
-        read(rms_norm_eps=10**400)
-
-
-@pytest.mark.parametrize(
-    "wrong", ["x" * 10**6, [[]] * 10**5, -(10**400)], ids=["text", "list", "integer"]
-)
-@pytest.mark.parametrize("field", ["hidden_size", "eos_token_id", "dtype", "layer_types"])
-def test_of_a_long_value_an_error_shows_the_beginning(field: str, wrong: object) -> None:
-    with pytest.raises(ValueError, match=f"{field} ") as error:
-        read(**{field: wrong})
+    assert str(value)[:9].strip("'") in str(error.value)
     assert len(str(error.value)) < 330
 
 
-@pytest.mark.parametrize("name", ["config.json", "generation_config.json"])
-def test_json_without_an_end_of_brackets_is_refused_by_its_file(name: str, tmp_path: Path) -> None:
-    write(tmp_path, "config.json", config_json())
-    (tmp_path / name).write_text('{"a": ' * 10**5)
-    with pytest.raises(ValueError, match=f"{name}: .*nested too deeply"):
-        ModelConfig.from_folder(tmp_path)
+SIZES = {
+    "hidden_size": "hidden_size", "intermediate_size": "intermediate_size",
+    "num_hidden_layers": "num_(hidden_)?layers", "num_attention_heads": "num_(attention_)?heads",
+    "num_key_value_heads": "num_", "head_dim": "head_dim", "vocab_size": "vocab_size",
+    "max_position_embeddings": "max_position_embeddings",
+}  # fmt: skip
 
 
-def test_a_value_as_deep_as_json_goes_is_named(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(
-        json.dumps(config_json()).replace(
-            '"hidden_size": 48', f'"hidden_size": {"[" * 900}{"]" * 900}'
-        )
-    )
-    with pytest.raises(ValueError, match=r"config\.json: hidden_size is"):
-        ModelConfig.from_folder(tmp_path)
+@pytest.mark.parametrize("field", SIZES)
+@pytest.mark.parametrize("value", [0, -3, 48.0, 10**9, 10**400], ids=range(5))
+def test_a_size_that_no_model_has_is_refused(field: str, value: float) -> None:
+    with pytest.raises(ValueError, match=f"^config.json: .*{SIZES[field]}"):
+        read(**{field: value})
+
+
+@pytest.mark.parametrize("field", ["rope_theta", "rms_norm_eps"])
+@pytest.mark.parametrize("value", [-1, 1e-300, 1e300, math.nan, math.inf])
+def test_a_number_that_would_drown_the_model_is_refused(field: str, value: float) -> None:
+    with pytest.raises(ValueError, match=f"{field} is {value:g}".replace("+", r"\+")):
+        read(**{field: value})
+
+
+@pytest.mark.parametrize(
+    ("changes", "value"),
+    [
+        ({"num_key_value_heads": 3}, "num_kv_heads 3"),
+        ({"head_dim": 15}, "head_dim is 15"),
+        ({"torch_dtype": "float8_e4m3fn"}, "float8_e4m3fn"),
+        ({"eos_token_id": 100}, "eos_token_id 100"),
+        ({"eos_token_id": ["</s>"]}, "</s>"),
+        ({"attention_bias": True}, "attention_bias"),
+        ({"model_type": "llama", "mlp_bias": True}, "mlp_bias"),
+        ({"sliding_window": 32, "use_sliding_window": True}, "sliding_window"),
+        ({"layer_types": ["full_attention", "linear_attention"]}, "linear_attention"),
+        ({"layer_types": [{}]}, r"layer_types\[0\]"),
+        ({"layer_types": ["full_attention"]}, "layer_types lists 1"),
+        ({"num_experts": 8}, "num_experts"),
+        ({"num_local_experts": 8}, "num_local_experts"),
+        ({"quantization_config": {"quant_method": "awq"}}, "quantization_config: bits"),
+        ({"hidden_act": "gelu"}, "gelu"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "yarn"),
+        ({"rope_scaling": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
+        ({"rope_scaling": LLAMA3 | {"factor": "8"}}, "factor is '8'"),
+        ({"rope_scaling": LLAMA3 | {"factor": math.nan}}, "factor is nan"),
+        ({"rope_scaling": LLAMA3 | {"factor": 0.5}}, "0.5"),
+        ({"rope_scaling": LLAMA3 | {"high_freq_factor": 1.0}}, "1.0"),
+        ({"rope_scaling": {"rope_type": "llama3"}}, "factor is missing"),
+        ({"rope_scaling": {"factor": 4.0}}, "rope_type"),
+        ({"rope_scaling": "llama3"}, "rope_scaling is 'llama3'"),
+        ({"tie_word_embeddings": "no"}, "tie_word_embeddings is 'no'"),
+        ({"model_type": "qwen2", "head_dim": None, "hidden_size": 50}, "50"),
+        *(({"model_type": family}, family) for family in ("gpt2", "qwen3_moe", "mistral")),
+    ],
+    ids=str,
+)
+def test_what_the_engine_does_not_compute_is_refused(changes: dict[str, Any], value: str) -> None:
+    with pytest.raises(ValueError, match=f"^config.json: .*{value}"):
+        read(**changes)
 
 
 def test_folder_errors_name_the_file(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="nowhere: no such folder"):
+    with pytest.raises(ValueError, match="nowhere"):
         ModelConfig.from_folder(tmp_path / "nowhere")
-    with pytest.raises(ValueError, match=r"config\.json: missing"):
+    with pytest.raises(ValueError, match=r"config\.json"):
         ModelConfig.from_folder(tmp_path)
-    (tmp_path / "config.json").write_bytes(b'{"hidden_size": \xff')
-    with pytest.raises(ValueError, match=r"config\.json: not JSON"):
-        ModelConfig.from_folder(tmp_path)
-    write(tmp_path, "config.json", [1, 2])
-    with pytest.raises(ValueError, match=r"config\.json: expected a JSON object .* found list"):
-        ModelConfig.from_folder(tmp_path)
-    write(tmp_path, "config.json", config_json(vocab_size=None))
-    with pytest.raises(ValueError, match=r"config\.json: vocab_size is missing"):
-        ModelConfig.from_folder(tmp_path)
+    for content in (b'{"hidden_size": \xff', b"[1, 2]", b'{"a": ' * 10**5, b"{}"):
+        (tmp_path / "config.json").write_bytes(content)
+        with pytest.raises(ValueError, match=r"config\.json"):
+            ModelConfig.from_folder(tmp_path)
     write(tmp_path, "config.json", config_json())
     write(tmp_path, "generation_config.json", {"eos_token_id": 1000})
     with pytest.raises(ValueError, match=r"generation_config\.json: eos_token_id 1000"):

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from mini_engine.model.fields import Fields
 from mini_engine.model.quantization import FIELD, StoredQuantization, read_quantization
 
 AWQ: dict[str, Any] = {
@@ -20,11 +19,11 @@ GPTQ: dict[str, Any] = {
 
 
 def read(config: dict[str, Any]) -> StoredQuantization | None:
-    return read_quantization(Fields({FIELD: config}))
+    return read_quantization(config)
 
 
 def test_the_usual_files_are_read() -> None:
-    assert read_quantization(Fields({})) is None
+    assert read_quantization(None) is None
     assert read(AWQ) == StoredQuantization("awq", 128)
     assert read(AWQ | {"version": "GEMM", "modules_to_not_convert": ["lm_head"]}) == read(AWQ)
     assert read(GPTQ) == StoredQuantization("gptq", 128, zeros_are_less_by=1)
@@ -35,32 +34,26 @@ def test_the_usual_files_are_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "words"),
+    ("changed", "value"),
     [
-        (AWQ | {"quant_method": "bitsandbytes"}, "quant_method is 'bitsandbytes', expected 'awq'"),
+        (AWQ | {"quant_method": "bitsandbytes"}, "quant_method is 'bitsandbytes'"),
         ({"bits": 4, "group_size": 128}, "quant_method is ''"),
-        (AWQ | {"bits": 3}, "bits is 3, expected 4"),
-        (GPTQ | {"bits": 8}, "bits is 8, expected 4"),
-        (AWQ | {"group_size": 32}, "group_size is 32, expected -1 or a multiple of 128"),
+        (AWQ | {"bits": 3}, "bits is 3"),
+        (GPTQ | {"bits": "4"}, "bits is '4'"),
+        (AWQ | {"group_size": 32}, "group_size is 32"),
         (GPTQ | {"group_size": 0}, "group_size is 0"),
-        (AWQ | {"version": "gemv"}, "version is 'gemv', expected 'gemm'"),
+        (AWQ | {"version": "gemv"}, "version is 'gemv'"),
         (AWQ | {"zero_point": False}, "zero_point is False"),
-        (
-            AWQ | {"modules_to_not_convert": ["lm_head", "mlp.gate"]},
-            "modules_to_not_convert has 'm",
-        ),
+        (AWQ | {"modules_to_not_convert": ["lm_head", "mlp.gate"]}, "mlp.gate"),
         (GPTQ | {"checkpoint_format": "marlin"}, "checkpoint_format is 'marlin'"),
         (GPTQ | {"is_marlin_format": True}, "is_marlin_format is True"),
-        (GPTQ | {"pack_dtype": "int64"}, "pack_dtype is 'int64', expected 'int32'"),
+        (GPTQ | {"pack_dtype": "int64"}, "pack_dtype is 'int64'"),
         (GPTQ | {"lm_head": True}, "lm_head is True"),
-        (GPTQ | {"dynamic": {r"-:.*down.*": {}}}, "dynamic is set"),
-        (GPTQ | {"bits": "4"}, "bits is '4', expected an integer"),
+        (GPTQ | {"dynamic": {r"-:.*down.*": {}}}, "dynamic is"),
     ],
 )
 def test_what_is_not_read_is_refused_by_the_name_of_its_field(
-    changed: dict[str, Any], words: str
+    changed: dict[str, Any], value: str
 ) -> None:
-    with pytest.raises(ValueError, match=words) as error:
+    with pytest.raises(ValueError, match=f"^{FIELD}: .*{value}"):
         read(changed)
-    assert str(error.value).startswith(f"{FIELD}: ")
-    assert str(error.value).endswith("or use the unquantised checkpoint")

@@ -123,16 +123,6 @@ def test_a_tokenizer_nested_without_end_is_refused_by_its_file(tmp_path: Path) -
         Tokenizer(tmp_path, ())
 
 
-def test_a_tokenizer_that_panics_on_a_prompt_is_refused_by_its_file(tmp_path: Path) -> None:
-    data = json.loads((CHECKPOINT / "tokenizer.json").read_text())
-    piece = {"SpecialToken": {"id": "[CLS]", "type_id": 0}}
-    data["post_processor"] = {"type": "TemplateProcessing", "single": [piece], "pair": [piece]}
-    data["post_processor"]["special_tokens"] = {}
-    (tmp_path / "tokenizer.json").write_text(json.dumps(data))
-    with pytest.raises(ValueError, match=r"tokenizer\.json: not a tokenizer: no entry found"):
-        Tokenizer(tmp_path, ()).encode("Return the")
-
-
 def test_a_file_that_asks_to_cut_and_to_fill_up_does_neither(
     tokenizer: Tokenizer, tmp_path: Path
 ) -> None:

@@ -98,7 +98,7 @@ def test_fused9_costs_what_is_read_once_and_written_once(shape: StepShape) -> No
     h, i, v, q, kv = 896, 4864, 151_936, 896, 128
     body = [
         ("qkv_proj", t * h + (q + 2 * kv) * h + t * (q + 2 * kv) + q + 2 * kv, 2 * t * h * 1152),
-        ("rope_kv_write", t * 1152 + t * q + 2 * t * kv, 6 * t * (q + kv)),
+        ("rope_kv_write", t * 1152 + t * q + 2 * t * kv, 3.5 * t * (q + kv)),
         ("attention", 2 * t * q + 2 * kv * shape.kv_tokens, 4 * q * shape.qk_pairs),
         ("o_proj", t * q + h * q + t * h, 2 * t * h * q),
         ("add_rms_norm", 4 * t * h + h, 5 * t * h),
@@ -122,7 +122,7 @@ def test_qk_norm_is_fused_into_the_rotation() -> None:
     rope = next(op for op in step_ops(QWEN, ONE, "fused9") if "rope" in op.name)
     assert rope.name == "qk_norm_rope_kv_write"
     assert rope.bytes == (2 * t * (q + 2 * kv) + 2 * 128) * 2
-    assert rope.flops == 10 * t * (q + kv)
+    assert rope.flops == 7.5 * t * (q + kv)
 
 
 @pytest.mark.parametrize("style", STYLES)

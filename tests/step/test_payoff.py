@@ -18,10 +18,9 @@ from mini_engine.step.payoff import (
     crossover_batch,
     crossover_closed_form,
     gain_below,
-    graph_gain,
-    is_launch_bound,
 )
 from mini_engine.step.step_cost import Mode, kernel_us, step_time
+from mini_engine.step.step_model import StepModel
 
 H200 = load_spec("h200")
 QWEN = named_shape("qwen3-0.6b")
@@ -79,8 +78,7 @@ def test_eager_is_launch_bound_up_to_the_crossover_and_never_again(
     batch = crossover_batch(config, spec, style, context)
 
     def bound(b: int) -> bool:
-        ops = step_ops(config, StepShape.decode(b, context), style)
-        return is_launch_bound(ops, spec)
+        return StepModel(config, spec, style).launch_bound(StepShape.decode(b, context))
 
     assert not bound(batch)
     assert not bound(batch + 1)
@@ -117,9 +115,10 @@ def test_longer_contexts_and_slower_cards_end_it_sooner() -> None:
 def test_launch_bound_is_a_matter_of_time_not_of_names() -> None:
     cpu_us = len(ONE) * H200.cpu_op_us
     gpu_us = sum(kernel_us(op, H200) + H200.stream_gap_us for op in ONE)
-    assert is_launch_bound(ONE, H200) == (gpu_us < cpu_us)
-    assert not is_launch_bound(ONE, replace(H200, cpu_op_us=H200.cpu_launch_us))
-    assert is_launch_bound(ONE, H200)
+    shape, quick = StepShape.decode(1, 1024), replace(H200, cpu_op_us=H200.cpu_launch_us)
+    assert gpu_us < cpu_us
+    assert StepModel(QWEN, H200, "fused9").launch_bound(shape)
+    assert not StepModel(QWEN, quick, "fused9").launch_bound(shape)
 
 
 # ---- gain
@@ -130,11 +129,16 @@ def test_gain_below_is_the_first_batch_with_so_little_to_win(
     config: ModelConfig, spec: DeviceSpec, context: int, fraction: float
 ) -> None:
     batch = gain_below(config, spec, "fused9", context, fraction)
-    args = (config, spec, "fused9", context)
-    assert graph_gain(*args, batch) < fraction
-    assert graph_gain(*args, 2 * batch) < fraction
+    costs = StepModel(config, spec, "fused9")
+
+    def saved(b: int) -> float:
+        shape = StepShape.decode(b, context)
+        return 1 - costs.itl_us("full", shape) / costs.itl_us("eager", shape)
+
+    assert saved(batch) < fraction
+    assert saved(2 * batch) < fraction
     if batch > 1:
-        assert graph_gain(*args, batch - 1) >= fraction
+        assert saved(batch - 1) >= fraction
 
 
 @pytest.mark.parametrize("fraction", [0.0, 1.0, -0.5, 2.0])

@@ -13,7 +13,7 @@ computes on a CPU, and what its `pdl` switch does.
                          norm_linear, linear_add, norm_gate_up_silu_mul     five
       gemv_dot.py        its kernels for 1 to 4 tokens in bf16: tensor cores
       gemv.py            the same in any type: registers
-      gemv_quantized.py  the same for weights of 8 and 4 bits (quantized_parts.py)
+      gemv_quantized.py  the same for weights of 8 and 4 bits
       quantized.py       what these weights are: codes, scales, zeros, and how they are packed
     fused_attention.py   rope_kv_write_attention                            five
     prefill.py           prefill_attention                                  nine, with prompts
@@ -23,7 +23,6 @@ computes on a CPU, and what its `pdl` switch does.
       gumbel.py          the same in PyTorch, without Triton
     paged.py             the pieces of the attention kernels
     e4m3.py              a cache in fp8 inside kernels; fp8.py is the same in PyTorch
-    null.py              count: next to no work, to measure a launch        none
     interpreter.py       the guard that makes Triton's interpreter honest about bf16
 
 Every kernel computes in float32 and rounds where it stores. Its results differ from an unfused

@@ -20,7 +20,7 @@ from mini_engine.cuda.kernels.quantized import (
     quantized,
 )
 from mini_engine.model.config import named_shape
-from mini_engine.step.capacity import QUANTS
+from mini_engine.step.storage import QUANTS
 
 FORMS = ((8, False), (4, False), (4, True))
 shapes = {"rows": st.integers(1, 5), "width": st.integers(1, 300), "seed": st.integers(0, 2**31)}

@@ -13,6 +13,7 @@ def serve_command(setup, variant):
     limits = {
         "no-enable-prefix-caching": None,
         "port": setup.port,
+        "host": "127.0.0.1",
         "max-model-len": setup.max_model_len,
         "max-num-batched-tokens": setup.max_num_batched_tokens,
         "max-num-seqs": setup.max_num_seqs,

@@ -1,4 +1,5 @@
-"""Steps with weights and cache in few bits: what follows the format, and what does not."""
+"""Weights and cache in few bits: steps in every format, and GGUF files held against files that
+people load, to the byte where those are known."""
 
 from __future__ import annotations
 
@@ -9,19 +10,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mini_engine.model.config import SHAPES, ModelConfig, named_shape
-from mini_engine.step.capacity import (
-    QUANTS,
-    kv_bytes_per_token,
-    read_bytes,
-    stored_bytes,
-    weight_bytes,
-)
-from mini_engine.step.formats import FORMATS, PUBLISHED, stored_as
+from mini_engine.step.capacity import kv_bytes_per_token, read_bytes, stored_bytes, weight_bytes
 from mini_engine.step.hardware import load_spec
 from mini_engine.step.oplists import STYLES, StepShape, step_ops
 from mini_engine.step.step_cost import MODES, Mode, step_time, with_pdl
 from mini_engine.step.step_model import StepModel
-from mini_engine.step.stored import Stored, as_it_is
+from mini_engine.step.storage import (
+    FORMATS,
+    MIXES,
+    PUBLISHED,
+    QUANTS,
+    Stored,
+    as_it_is,
+    block_bytes,
+    layer_bytes,
+    mix_bytes,
+    stored_as,
+    tensor_type,
+)
 from mini_engine.validate.published import QUANTISED_POINTS, Sheets, predicted_ms, read_points
 from mini_engine.validate.validate import rows_of, summary
 
@@ -65,6 +71,18 @@ def test_the_head_stays_in_16_bits_in_a_quant_and_not_in_a_file_or_in_gpt_fast()
         "q4_k_m": pytest.approx(210 / 512),
         "gpt-fast-int8": pytest.approx(0.5, rel=1e-3),  # and a scale a row
     }
+
+
+def test_the_token_that_a_kernel_has_itself_is_not_read_back_from_a_cache_in_fp8() -> None:
+    """`rope_kv_write_attention` reads the new key and value from qkv, and writes them narrow."""
+    config, attention = named_shape("qwen3-0.6b"), "rope_kv_write_attention"
+    plain, fp8 = (
+        next(op for op in step_ops(config, ONE, "fused5", stored) if op.name == attention)
+        for stored in (None, stored_as(config, None, "fp8"))
+    )
+    keys = 2 * config.kv_size * (ONE.kv_tokens - 1)  # those of earlier steps
+    written = 2 * config.kv_size
+    assert plain.bytes - fp8.bytes == keys + written
 
 
 @pytest.mark.parametrize("style", STYLES)
@@ -118,6 +136,94 @@ def test_at_int4_the_starts_of_kernels_outweigh_the_bytes_again() -> None:
         share[quant] = sum(op.bytes for op in ops) / (OURS.copy_bandwidth_gb_s * 1e3) / step.itl_us
         assert step_time(ops, with_pdl(OURS), "full").itl_us < step.itl_us
     assert share["bf16"] > 0.5 > share["int8"] > share["int4"]
+
+
+# ---- GGUF files
+
+QWEN_8B = named_shape("qwen3-8b")
+
+
+@pytest.mark.parametrize(
+    ("mix", "bits"),
+    [
+        ("iq4_xs", 4.4597),
+        ("q4_k_m", 4.8944),
+        ("q5_k_m", 5.7036),
+        ("q6_k", 6.5633),
+        ("q8_0", 8.5008),
+    ],
+)
+def test_llama_31_8b_takes_the_bits_a_weight_of_llama_cpps_own_table(mix: str, bits: float) -> None:
+    """llama.cpp's README of quantize, commit 311c2c9f; its four decimals are the tolerance.
+    Llama 3.1 8B has the shape of Llama 3 8B."""
+    config = named_shape("llama-3-8b")
+    assert mix_bytes(config, mix)[0] * 8 / config.num_parameters == pytest.approx(bits, abs=5e-5)
+
+
+@pytest.mark.parametrize(
+    ("mix", "published"), [("q4_k_m", 397_808_160), ("q5_k_m", 420_086_304), ("q6_k", 505_736_736)]
+)
+def test_three_files_of_one_model_differ_from_ours_by_the_same_names_and_tokens(
+    mix: str, published: int
+) -> None:
+    """huggingface.co/ThomasBaruzier/Qwen2.5-0.5B-Instruct-GGUF, bytes of the LFS pointers. Rows of
+    896 numbers are no multiple of 256, so the types that take the place of others are tried too."""
+    assert published - mix_bytes(named_shape("qwen2.5-0.5b"), mix)[0] == 5_948_448
+
+
+@pytest.mark.parametrize(
+    ("shape", "mix", "gb"),
+    [
+        ("qwen3-8b", "q4_0", 4.77),  # huggingface.co/codebasic/Qwen3-8B-GGUF
+        ("qwen3-8b", "q6_k", 6.73),
+        ("qwen3-8b", "q8_0", 8.71),
+        ("llama-3-8b", "iq4_xs", 4.45),  # huggingface.co/bartowski/Meta-Llama-3.1-8B-Instruct-GGUF
+        ("llama-3-8b", "q4_k_m", 4.92),
+        ("llama-3-8b", "q5_k_m", 5.73),
+        ("llama-3-8b", "q6_k", 6.60),
+        ("llama-3-8b", "q8_0", 8.54),
+    ],
+)
+def test_files_that_people_load_have_the_size_that_we_say(shape: str, mix: str, gb: float) -> None:
+    """1%: up to 8 MB of names, tokens and merges, two decimals, and, in the iq4_xs file, an
+    importance matrix, with which llama.cpp makes no exception for the first down matrices."""
+    assert mix_bytes(named_shape(shape), mix)[0] / 1e9 == pytest.approx(gb, rel=0.01)
+
+
+def test_half_of_the_v_and_down_matrices_of_a_4_k_m_file_have_six_bits() -> None:
+    kinds = [tensor_type(QWEN_8B, "q4_k_m", "down", layer) for layer in range(36)]
+    assert kinds.count("q6_k") == 18
+    assert kinds[:4] == ["q6_k"] * 4  # the first eighth
+    assert kinds[31:] == ["q6_k"] * 5  # the last one, rounded up
+    assert kinds == [tensor_type(QWEN_8B, "q4_k_m", "v", layer) for layer in range(36)]
+    assert tensor_type(QWEN_8B, "q4_k_m", "gate_up", 0) == "q4_k"
+
+
+def test_a_tied_table_is_stored_once_and_as_the_head() -> None:
+    tied = replace(QWEN_8B, tie_word_embeddings=True)
+    for mix in MIXES:
+        assert layer_bytes(tied, mix, "table") == layer_bytes(tied, mix, "head")
+        assert mix_bytes(tied, mix)[0] == mix_bytes(tied, mix)[1] == mix_bytes(QWEN_8B, mix)[1]
+        assert mix_bytes(QWEN_8B, mix)[0] - mix_bytes(tied, mix)[0] == layer_bytes(
+            QWEN_8B, mix, "table"
+        )
+
+
+@given(st.sampled_from(sorted(SHAPES)).map(named_shape), st.sampled_from(sorted(MIXES)))
+def test_every_file_is_smaller_than_half_of_16_bits_and_a_bit_and_its_parts_add_up(
+    config: ModelConfig, mix: str
+) -> None:
+    places = ("q", "k", "v", "o", "gate_up", "down")
+    matrices = config.num_layers * sum(layer_bytes(config, mix, place) for place in places)
+    head = layer_bytes(config, mix, "head")
+    assert 0 < mix_bytes(config, mix)[1] - matrices - head < 0.01 * mix_bytes(config, mix)[0]
+    assert mix_bytes(config, mix)[0] < 8.6 / 16 * 2 * config.num_parameters
+
+
+def test_rows_that_no_block_divides_stay_in_16_bits() -> None:
+    assert block_bytes(10, 256, "q4_k") == 10 * 144
+    assert block_bytes(10, 96, "q4_k") == 10 * 3 * 22  # q5_0, in blocks of 32
+    assert block_bytes(10, 100, "q4_k") == block_bytes(10, 100, "q8_0") == 10 * 200
 
 
 # ---- held against others

@@ -1,0 +1,198 @@
+"""A decoder layer as data: primitive ops, and the named values that they pass to each other.
+
+In:  a `ModelConfig`. Out: lists of `Op`s, in the order in which they run.
+
+    [op.name for op in layer(named_shape("qwen3-0.6b"))][:2]      # q_proj.linear, q_norm.to
+
+An op reads values and writes one. A value is so many numbers for each token, request or key, or a
+weight. `kernels.py` puts ops into kernels; the bytes of a kernel follow from the values that its
+ops read and write, and nothing here or there has a formula of its own for them.
+
+The primitive ops are those that transformers 5.23 dispatches (sdpa, a bf16 model, views left out);
+tests/step/test_oplists.py counts them on the installed version. Index arrays and tables of cos and
+sin move no bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from mini_engine.model.config import ModelConfig
+
+Per = Literal["", "token", "request", "key", "pair"]  # "": once a step, as a weight is
+Kind = Literal["product", "attention", "other"]  # kernels of a kind reach the same bandwidth
+TILE_ROWS = 32  # rows of the head that leave one (value, index) pair for the argmax
+
+
+@dataclass(frozen=True)
+class Value:
+    """What an op reads or writes."""
+
+    name: str
+    per: Per
+    numbers: float = 0  # for each token, request or key
+    dtype: str = "model"  # "model", "fp32", "int64", "kv", or the matrix of `Stored` that it is
+    of: Value | None = None  # the value that this one is a part of: it has no bytes of its own
+
+
+@dataclass(frozen=True)
+class Op:
+    """One primitive op. `flops`: for each of `per`."""
+
+    name: str  # place.op
+    writes: Value
+    reads: tuple[Value, ...]
+    flops: float = 0
+    per: Per = "token"
+    kind: Kind = "other"
+
+
+def layer(c: ModelConfig, *, norm_first: bool = False, copied_cache: bool = False) -> list[Op]:
+    """One layer. A layer's norm before attention is counted with the layer before it, so that all
+    layers are alike and the last one ends with the final norm; `norm_first` counts it with its own
+    layer. `copied_cache`: the whole cache is copied to append to it, as `DynamicCache` does."""
+    h, q, kv, i = c.hidden_size, c.q_size, c.kv_size, c.intermediate_size
+    x, qn, kn = token("normed", h), token("q", q), token("k", kv)
+    ops = norm("input_norm", token("residual", h), x) if norm_first else []
+    ops += product("q_proj", x, qn, "q", bias=c.qkv_bias)
+    if c.qk_norm:
+        qn, given = token("q_normed", q), qn
+        ops += norm("q_norm", given, qn, c.num_heads)
+    ops += product("k_proj", x, kn, "k", bias=c.qkv_bias)
+    if c.qk_norm:
+        kn, given = token("k_normed", kv), kn
+        ops += norm("k_norm", given, kn, c.num_kv_heads)
+    v = token("v", kv)
+    q_turned, k_turned = token("q_turned", q), token("k_turned", kv)
+    ops += product("v_proj", x, v, "v", bias=c.qkv_bias)
+    ops += [*rotation("q", qn, q_turned), *rotation("k", kn, k_turned)]
+
+    keys, values = (Value(name, "key", kv, "kv") for name in ("keys", "values"))
+    for name, new, cache in (("key_cache", k_turned, keys), ("value_cache", v, values)):
+        if copied_cache:
+            copy = Value(f"{name}.copy", "key", kv, "kv")
+            ops.append(Op(f"{name}.cat", copy, (cache,)))
+        else:
+            ops.append(Op(f"{name}.write", Value(f"{name}.new", "token", kv, "kv", cache), (new,)))
+    attended, out, residual2 = token("attended", q), token("out", h), token("residual2", h)
+    ops.append(Op("attention.sdpa", attended, (q_turned, keys, values), 4 * q, "pair", "attention"))
+    ops += product("o_proj", attended, out, "o")
+    ops.append(Op("attention_residual.add", residual2, (token("residual", h), out), h))
+
+    x2, gate, silu, up, act = (
+        token(name, n)
+        for name, n in (("normed2", h), ("gate", i), ("silu", i), ("up", i), ("act", i))
+    )
+    down, residual3 = token("down", h), token("residual3", h)
+    ops += norm("post_attention_norm", residual2, x2)
+    ops += [*product("gate_proj", x2, gate, "gate"), Op("gate.silu", silu, (gate,), 4 * i)]
+    ops += [*product("up_proj", x2, up, "up"), Op("gate_up.mul", act, (silu, up), i)]
+    ops += product("down_proj", act, down, "down")
+    ops.append(Op("mlp_residual.add", residual3, (residual2, down), h))
+    return ops if norm_first else ops + norm("next_norm", residual3, token("normed3", h))
+
+
+def head(c: ModelConfig) -> list[Op]:
+    """What comes before the layers: the embedding, positions with their cos and sin, a norm."""
+    rows = token("rows of the table", c.hidden_size)
+    first = token("residual", c.hidden_size)
+    table = norm("first_norm", first, token("normed", c.hidden_size))
+    return [Op("embed.embedding", first, (rows,)), *rotary(c), *table]
+
+
+def tail(c: ModelConfig, *, norm_first: bool = False) -> list[Op]:
+    """What comes after the layers, on the rows that get logits. `norm_first`: the final norm, and
+    the best token of each tile of the head, which the argmax then chooses from."""
+    h, v = c.hidden_size, c.vocab_size
+    rows, logits = request("rows", h), request("logits", v)
+    best = request("best", 0)
+    project = product("lm_head", rows, logits, "head")
+    if not norm_first:
+        last = Value("last rows", "request", h)
+        return [Op("select_rows.copy", rows, (last,), 0, "request"), *project,
+                Op("sample.argmax", best, (logits,), v, "request")]  # fmt: skip
+    tiles = -(-v // TILE_ROWS)
+    pairs = Value("best of tiles", "request", 2 * tiles, "fp32")  # a float32 value, an int32 index
+    return [*norm("final_norm", request("residual", h), rows), *project,
+            Op("tiles.argmax", pairs, (logits,), 0, "request"),
+            Op("sample.argmax", best, (pairs,), tiles, "request")]  # fmt: skip
+
+
+# ---------------------------------------------------------------- what the lists are made of
+
+
+def token(name: str, numbers: float, dtype: str = "model") -> Value:
+    return Value(name, "token", numbers, dtype)
+
+
+def request(name: str, numbers: float) -> Value:
+    return Value(name, "request", numbers)
+
+
+def product(place: str, x: Value, out: Value, matrix: str, *, bias: bool = False) -> list[Op]:
+    """x times a matrix of `Stored`: (rows, inputs) to (rows, outputs)."""
+    reads: tuple[Value, ...] = (x, Value(place, "", dtype=matrix))
+    if bias:
+        reads = (*reads, Value(f"{place}.bias", "", out.numbers))
+    return [Op(f"{place}.linear", out, reads, 2 * x.numbers * out.numbers, x.per, "product")]
+
+
+def norm(place: str, x: Value, out: Value, heads: int = 1) -> list[Op]:
+    """RMSNorm of each head, in float32 between two casts: eight ops."""
+    n, per = x.numbers, x.per
+
+    def wide(name: str, numbers: float) -> Value:
+        return Value(f"{place}.{name}", per, numbers, "fp32")
+
+    x32, square, scaled = (wide(name, n) for name in ("wide", "square", "scaled"))
+    mean, plus, inverse = (wide(name, heads) for name in ("mean", "plus eps", "inverse"))
+    narrow, weight = Value(f"{place}.narrow", per, n), Value(f"{place}.weight", "", n / heads)
+    steps: list[tuple[str, Value, tuple[Value, ...], float]] = [
+        ("to", x32, (x,), 0), ("pow", square, (x32,), n), ("mean", mean, (square,), n),
+        ("add", plus, (mean,), 0), ("rsqrt", inverse, (plus,), 0),
+        ("mul", scaled, (x32, inverse), n), ("to", narrow, (scaled,), 0),
+        ("mul", out, (narrow, weight), n),
+    ]  # fmt: skip
+    return [Op(f"{place}.{op}", to, of, flops, per) for op, to, of, flops in steps]
+
+
+def rotation(which: str, x: Value, out: Value) -> list[Op]:
+    """x * cos + rotate_half(x) * sin, out of place: five ops."""
+    n, place = x.numbers, f"rope_{which}"
+    right, left = (Value(f"{x.name}.{side}", "token", n / 2, of=x) for side in ("right", "left"))
+    by_cos, turned, by_sin = (
+        token(f"{place}.{name}", n) for name in ("by cos", "turned", "by sin")
+    )
+    half = token(f"{place}.half", n / 2)
+    return [
+        Op(f"{place}.mul", by_cos, (x,), n),
+        Op(f"{place}.neg", half, (right,), n / 2),
+        Op(f"{place}.cat", turned, (half, left)),
+        Op(f"{place}.mul", by_sin, (turned,), n),
+        Op(f"{place}.add", out, (by_cos, by_sin), n),
+    ]
+
+
+def rotary(c: ModelConfig) -> list[Op]:
+    """Positions, and cos and sin of every pair, computed anew each step: twelve ops.
+
+    One of them casts the frequencies back from bf16; loaded as float32, they need no cast.
+    """
+    d, half = c.head_dim, c.head_dim / 2
+    count, shifted = token("rotary.count", 1, "int64"), token("rotary.shifted", 1, "int64")
+    at = token("rotary.at", 1, "fp32")
+    kept, wide = Value("rotary.kept", "", half), Value("rotary.frequencies", "", half, "fp32")
+    names = ("angles", "both", "cos", "cos scaled", "sin", "sin scaled")
+    angles, both, cos, cos_scaled, sin, sin_scaled = (
+        token(f"rotary.{name}", half if name == "angles" else d, "fp32") for name in names
+    )
+    steps: list[tuple[str, Value, tuple[Value, ...]]] = [
+        ("arange", count, ()), ("add", shifted, (count,)), ("to", at, (shifted,)),
+        ("to", wide, (kept,)), ("mul", angles, (at, wide)),
+        ("cat", both, (token("rotary.two halves", d, "fp32"),)),
+        ("cos", cos, (both,)), ("mul", cos_scaled, (cos,)),
+        ("sin", sin, (both,)), ("mul", sin_scaled, (sin,)),
+        ("to", token("cos", d), (cos_scaled,)), ("to", token("sin", d), (sin_scaled,)),
+    ]  # fmt: skip
+    return [Op(f"rotary.{op}", to, of) for op, to, of in steps]
