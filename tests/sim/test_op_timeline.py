@@ -10,13 +10,16 @@ from hypothesis import strategies as st
 
 from mini_engine.sim.op_timeline import op_timeline
 from mini_engine.sim.trace import CPU, GPU, busy_us
+from mini_engine.step.figures import names
 from mini_engine.step.hardware import DeviceSpec, load_spec
 from mini_engine.step.oplists import OpCost
 from mini_engine.step.step_cost import MODES, Mode, step_time
 
 # Engines differ in what they do around a step: vLLM schedules the next one beside the GPU.
-SPECS = [load_spec("h200", engine=name) for name in ("vllm", "sglang", "transformers")]
-H200 = SPECS[0]
+H200 = load_spec("h200")
+SPECS = [load_spec("h200", engine=name) for name in names("engine")]
+# A queue of one launch: the CPU waits for each work, whatever it does beside the last one.
+SPECS += [load_spec("laptop-cpu"), replace(H200, queue_depth=1, stream_gap_us=0.05)]
 OPS = st.lists(
     st.builds(
         OpCost,
