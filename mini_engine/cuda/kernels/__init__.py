@@ -13,7 +13,7 @@ computes on a CPU, and what its `pdl` switch does.
                          norm_linear, linear_add, norm_gate_up_silu_mul     five
       gemv_dot.py        its kernels for 1 to 4 tokens in bf16: tensor cores
       gemv.py            the same in any type: registers
-      gemv_quantized.py  the same for weights of 8 and 4 bits (quantized_parts.py)
+      gemv_quantized.py  the same for weights of 8 and 4 bits
       quantized.py       what these weights are: codes, scales, zeros, and how they are packed
     fused_attention.py   rope_kv_write_attention                            five
     prefill.py           prefill_attention                                  nine, with prompts

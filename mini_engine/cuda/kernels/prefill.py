@@ -170,8 +170,9 @@ def tile_options(
     """
     small = head_dim > 128 or element_size > 2  # it must fit 64 KB of shared memory
     rows, tile, warps = (32, 16, 4) if small else (128, 64, 8)
-    if fp8 and not small and capability < 90 and head_dim > 64:
-        tile = 32  # converting takes registers: with 64 keys of 128 numbers it spills
+    narrow = capability in (86, 89) or capability >= 120  # 99 KB of shared memory a program
+    if not small and head_dim > 64 and (narrow or (fp8 and capability < 90)):
+        tile = 32  # 64 keys of 128 numbers would take 96 KB; fp8 to convert, and it would spill
     last_stages = 1 if 90 <= capability < 120 else 2
     return {"ROWS": rows, "TILE": tile, "num_warps": warps, "STAGES": 3, "LAST_STAGES": last_stages}
 

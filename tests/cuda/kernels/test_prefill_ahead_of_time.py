@@ -108,9 +108,11 @@ def test_asynchronous_products_are_waited_for_once_a_tile(head_dim: int) -> None
 
 
 def test_it_fits_the_cards_that_people_have() -> None:
-    """RTX 30 and 40 run the code of sm_80 and give a program 99 KB; RTX 50 is sm_120."""
-    for made in (compiled(case_of(128), 80, False), case_of(128).compile(120, pdl=False)):
-        assert made.shared_bytes <= 99 * 1024
+    """A10 and RTX 30 (sm_86), L4 and RTX 40 (sm_89), RTX 50 (sm_120): they give a program 99 KB, of
+    which some is left for the driver and for what a later compiler may need."""
+    for capability in (86, 89, 120):
+        made = case_of(128).compile(capability, pdl=False)
+        assert made.shared_bytes <= 90 * 1024
         assert made.spilled_bytes == 0
 
 

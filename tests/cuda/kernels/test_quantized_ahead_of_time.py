@@ -25,12 +25,12 @@ from tests.support.quantized_shapes import FORMS, PRODUCTS, quantized
 
 SLOW = os.environ.get("HYPOTHESIS_PROFILE") == "slow"
 MODELS = ("qwen3-0.6b", "qwen3-1.7b", "qwen3-8b")
-# Instructions after the wait, a warp, as Triton 3.7.1 makes them; with a little room.
+# Instructions after the wait, a warp: the larger of Triton 3.6.0's and 3.7.1's; with a little room.
 CEILINGS = {
-    ("qwen3-1.7b", "norm_qkv", "int8", 1): 740,
-    ("qwen3-1.7b", "norm_qkv", "int4", 1): 1365,
-    ("qwen3-1.7b", "down_add", "int4", 1): 1062,
-    ("qwen3-1.7b", "norm_gate_up", "int4-symmetric", 4): 2100,
+    ("qwen3-1.7b", "norm_qkv", "int8", 1): 838,
+    ("qwen3-1.7b", "norm_qkv", "int4", 1): 1611,
+    ("qwen3-1.7b", "down_add", "int4", 1): 1251,
+    ("qwen3-1.7b", "norm_gate_up", "int4-symmetric", 4): 2186,
 }
 ROOM = 1.1
 ALL = [(m, p, f, t) for m in MODELS for p in PRODUCTS for f in FORMS for t in (1, 4)]
