@@ -63,9 +63,10 @@ class StepModel:
         self.stored = stored or as_it_is(config)
         self._parts = part_costs(config, self.style, self.stored)
         gb_s = np.array([gb_s_of(kind, spec) for part in self._parts for kind in part.kinds])
-        # µs for each of `oplists.PER`: (kernels, 5), as 1 GB/s is 1e3 bytes a µs
-        self._memory_us = np.vstack([part.bytes for part in self._parts]) / (gb_s[:, None] * 1e3)
-        self._compute_us = np.vstack([p.flops for p in self._parts]) / (spec.product_tflops * 1e6)
+        # µs for each of `oplists.PER`: (2 * kernels, 5), as 1 GB/s is 1e3 bytes a µs
+        memory_us = np.vstack([part.bytes for part in self._parts]) / (gb_s[:, None] * 1e3)
+        compute_us = np.vstack([p.flops for p in self._parts]) / (spec.product_tflops * 1e6)
+        self._rates_us = np.vstack([memory_us, compute_us])  # first all memory, then all compute
         self._sums: dict[Mode, tuple[Sums, Sums]] = {}
         self._lines: dict[tuple[Mode, int, int, int], tuple[Line, ...]] = {}
 
@@ -133,8 +134,8 @@ class StepModel:
 
     def _times_us(self, sizes: NDArray[np.float64]) -> NDArray[np.float64]:
         """`step_cost.kernel_us` of each kernel of head, layer and tail: (kernels, steps)."""
-        memory_us, compute_us = self._memory_us @ sizes.T, self._compute_us @ sizes.T
-        slower_us = np.maximum(memory_us, compute_us)
+        us, kernels = self._rates_us @ sizes.T, len(self._rates_us) // 2
+        slower_us = np.maximum(us[:kernels], us[kernels:])
         times: NDArray[np.float64] = slower_us + self.spec.kernel_floor_us * (slower_us > 0)
         return times
 
@@ -148,7 +149,7 @@ class StepModel:
     def _sums_of(self, mode: Mode) -> tuple[Sums, Sums]:
         """When the GPU has ended a step's work, and when the CPU has issued it."""
         if mode not in self._sums:
-            kernels = len(self._memory_us)
+            kernels = len(self._rates_us) // 2
             unknown = [Sums(row[None]) for row in np.eye(1 + kernels)[1:]]
             run = self._run(mode, self._in_parts(unknown))
             self._sums[mode] = unknown[0].also(run.both), unknown[0].also(run.issue)
