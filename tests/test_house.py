@@ -15,7 +15,7 @@ ROOT = Path(__file__).parent.parent
 ENGINE = ROOT / "mini_engine"
 CHECKPOINTS = "checkpoints/"  # training scripts: run by hand, imported by nobody
 MAX_LINES = 500
-ROOMS = {"engine", "dispatch", "model", "step", "validate", "records", "serving", "plots", "cli"}
+ROOMS = {"engine", "dispatch", "model", "step", "validate", "serving", "plots", "cli"}
 ROOMS |= {"checkpoints", "sim", "cuda", "bench"}
 TORCH = ("torch", "triton", "transformers")
 
@@ -31,7 +31,7 @@ class Wall:
 
 
 FILES = "mini_engine.files"
-GROUND = ("mini_engine.dispatch", "mini_engine.model", "mini_engine.records", FILES)
+GROUND = ("mini_engine.dispatch", "mini_engine.model", FILES)
 STEP, VALIDATE = "mini_engine.step", "mini_engine.validate"
 FLOORS = (*GROUND, "mini_engine.engine", STEP, VALIDATE)
 CUDA, KERNELS = "mini_engine.cuda", "mini_engine.cuda.kernels"
@@ -39,8 +39,7 @@ BENCH = "mini_engine.bench"
 PLANS = f"{KERNELS}.plans"
 TRACE = "mini_engine.sim.trace"
 CUT, CHECKS, MISTAKES = (f"labs.runner.{room}" for room in ("cut", "checks", "mistakes"))
-RESULT_FILES = ("table", "intervals", "bars", "bar_points", "bar_judges", "evidence", "stages",
-                "first_run", "summary", "publish", "others_table")  # fmt: skip
+RESULT_FILES = ("rows", "intervals", "bars", "evidence", "stages", "report")
 RESULTS = tuple(f"{BENCH}.{file}" for file in RESULT_FILES)
 WINGS = ("mini_engine.sim", TRACE, "mini_engine.serving", "mini_engine.plots", CUDA, KERNELS, PLANS)
 ENGINE_ROOMS = (*FLOORS, *WINGS, BENCH, *RESULTS, "mini_engine.cli")
@@ -48,7 +47,6 @@ ENGINE_ROOMS = (*FLOORS, *WINGS, BENCH, *RESULTS, "mini_engine.cli")
 WALLS = (
     Wall("mini_engine.dispatch", (), "which graph runs a batch depends on its shape alone"),
     Wall("mini_engine.model", (FILES,), "what a model is depends on its files alone"),
-    Wall("mini_engine.records", (FILES,), "what a run leaves behind is read without the run"),
     Wall(FILES, (), "how a file is read and written depends on no room"),
     Wall(
         "mini_engine.engine",
@@ -58,9 +56,9 @@ WALLS = (
     Wall(STEP, GROUND, "a prediction needs figures and shapes, and no engine"),
     Wall(VALIDATE, (*GROUND, STEP), "what others measured is held against predictions alone"),
     Wall("mini_engine.serving", FLOORS, "a simulated server runs on the step model alone"),
-    Wall("mini_engine.plots", (*FLOORS, TRACE), "a figure is a function of data"),
+    Wall("mini_engine.plots", (*FLOORS, TRACE, *RESULTS), "a figure is a function of data"),
     Wall("mini_engine.sim", (*FLOORS, TRACE), "the simulated GPU runs on a laptop, in numpy"),
-    Wall(TRACE, ("mini_engine.records", FILES), "a timeline is data, whoever recorded it"),
+    Wall(TRACE, (FILES,), "a timeline is data, whoever recorded it"),
     Wall(CUDA, (*FLOORS, KERNELS, PLANS), "the engine serves without what measures it", torch=True),
     Wall(KERNELS, (PLANS,), "a kernel is read, compiled and tested by itself", torch=True),
     Wall(PLANS, (), "which alternatives there are is data"),
@@ -71,7 +69,7 @@ WALLS = (
         torch=True,
     ),
     *(
-        Wall(room, (*GROUND, PLANS, *RESULTS), "results are read where there is no torch")
+        Wall(room, (*GROUND, *RESULTS), "results are read where there is no torch")
         for room in RESULTS
     ),
     Wall("mini_engine.cli", ENGINE_ROOMS, "the face shows the engine, and no lab", torch=True),
@@ -153,12 +151,12 @@ def test_no_room_imports_what_it_must_not(path: Path) -> None:
     ("module", "source"),
     [
         ("mini_engine.dispatch.modes", "from mini_engine.model.config import ModelConfig"),
-        ("mini_engine.model.config", "from mini_engine.records import rows"),
+        ("mini_engine.model.config", "from mini_engine.bench import rows"),
         ("mini_engine.sim.trace", "import mini_engine.dispatch.modes as m"),
-        ("mini_engine.files", "from mini_engine.records import rows"),
+        ("mini_engine.files", "from mini_engine.bench import rows"),
         ("mini_engine.sim.trace", "def late():\n    import numpy, torch"),
         ("mini_engine.engine.engine", "from mini_engine.step.step_cost import step_time"),
-        ("mini_engine.engine.engine", "from mini_engine.records import rows"),
+        ("mini_engine.engine.engine", "from mini_engine.bench import rows"),
         ("mini_engine.engine.engine", "from ..sim import device"),
         ("mini_engine.step.payoff", "from mini_engine.engine.batch import Request"),
         ("mini_engine.step.payoff", "from mini_engine import sim"),
@@ -177,8 +175,8 @@ def test_no_room_imports_what_it_must_not(path: Path) -> None:
         ("mini_engine.cuda.graphs.tape", "from mini_engine.bench import decode_setup"),
         ("mini_engine.cuda.kernels.norm", "from mini_engine.cuda.model import Model"),
         ("mini_engine.cuda.kernels.norm", "from mini_engine.model.config import ModelConfig"),
-        ("mini_engine.bench.table", "import torch"),
-        ("mini_engine.bench.table", "from mini_engine.bench.decode_setup import DecodeSetup"),
+        ("mini_engine.bench.rows", "import torch"),
+        ("mini_engine.bench.report", "from mini_engine.bench.decode_setup import DecodeSetup"),
         ("mini_engine.bench.bench", "from mini_engine.sim import device"),
         ("mini_engine.bench.bench", "from mini_engine.serving import sizing"),
         ("mini_engine.cli.demo", "from labs.runner import cli"),
@@ -206,7 +204,7 @@ def test_a_wall_that_is_broken_is_noticed(module: str, source: str) -> None:
         ("mini_engine.model.config", "from mini_engine.files import parse_json"),
         ("mini_engine.cuda.kernels.norm", "from mini_engine.cuda.kernels.launch import grid"),
         ("mini_engine.bench.bench", "from mini_engine.bench.decode_setup import DecodeSetup"),
-        ("mini_engine.bench.table", "from mini_engine.bench.intervals import t"),
+        ("mini_engine.bench.report", "from mini_engine.bench.intervals import t"),
         ("mini_engine.cli.bench", "from mini_engine.bench.bench import bench_point"),
         ("labs.measuring.ledger", "from mini_engine.bench import calibrate"),
         ("labs.runner.mistakes.diagnosis", "from labs.runner.checks.checking import Report"),

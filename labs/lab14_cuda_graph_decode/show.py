@@ -9,9 +9,9 @@ import gc
 
 import torch
 
+from labs.support.stream_log import logged
 from mini_engine.cuda.graphs.backend import graphs_for
 from mini_engine.cuda.graphs.capture import GraphRunner
-from mini_engine.cuda.graphs.emulator import logged
 from mini_engine.cuda.model import KVCache, Model
 from mini_engine.cuda.runner import TorchRunner
 from mini_engine.cuda.weights import load_weights

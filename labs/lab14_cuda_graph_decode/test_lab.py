@@ -19,11 +19,11 @@ import torch
 from torch import Tensor
 
 from labs.support.inputs import frozen
+from labs.support.stream_log import Log, logged
 from mini_engine.cuda.attention import DecodeAttention, HostAttention
 from mini_engine.cuda.graphs import emulator
 from mini_engine.cuda.graphs.backend import GraphBackend, graphs_for
 from mini_engine.cuda.graphs.capture import GraphRunner
-from mini_engine.cuda.graphs.log import Log
 from mini_engine.cuda.inputs import StaticInputs, StepInputs
 from mini_engine.cuda.model import KVCache, Model
 from mini_engine.cuda.runner import TorchRunner
@@ -225,7 +225,7 @@ def of_a_warm_up() -> tuple[emulator.Stream, Log]:
     """The emulator's log of it: somebody writes the inputs, on the stream that is current then."""
     x, stream = torch.ones(4), emulator.Stream()
     runner = runner_of(lambda rung: x[:rung] * 2, [4])
-    with emulator.logged() as log:
+    with logged() as log:
         x.fill_(3)
         runner._warm_up(4, stream)
     return stream, log
@@ -531,7 +531,7 @@ def test_a_prompt_has_more_tokens_than_rows_and_each_array_is_padded_for_itself(
 def test_seven_arrays_take_one_copy() -> None:
     """A launch costs the CPU as much for 16 bytes as for 16,000."""
     inputs = StaticInputs(LIMITS, 16, graphs().device)
-    with emulator.logged() as log:
+    with logged() as log:
         inputs.fill(batch_of(9, 17, 30), 4, 4)
     to_the_device = [work.op for work in log.writes_to(inputs._device)]
     assert to_the_device == ["copy_"], "one copy to self._device, and nothing else"
@@ -540,7 +540,7 @@ def test_seven_arrays_take_one_copy() -> None:
 @EMULATED
 def test_the_copy_comes_out_of_the_staging_and_nobody_waits_for_it() -> None:
     inputs = StaticInputs(LIMITS, 16, graphs().device)
-    with emulator.logged() as log:
+    with logged() as log:
         inputs.fill(batch_of(9, 17, 30), 4, 4)
     copies = log.writes_to(inputs._device)
     assert all(copy.reads_from(inputs._staging) for copy in copies), "it copies something else"
@@ -552,7 +552,7 @@ def test_the_copy_comes_out_of_the_staging_and_nobody_waits_for_it() -> None:
 @pytest.mark.parametrize("rung", [1, 2, 4])
 def test_the_copy_goes_as_far_as_the_step_reaches_and_no_further(rung: int) -> None:
     inputs = StaticInputs(LIMITS, 16, graphs().device)
-    with emulator.logged() as log:
+    with logged() as log:
         step = inputs.fill(batch_of(9), rung, rung)
     (copy,) = log.writes_to(inputs._device)
     copied_bytes = copy.writes[0].end - inputs._device.data_ptr()

@@ -28,8 +28,8 @@ from labs.lab20_static_cache.static_cache import (
     prompt_step,
 )
 from labs.lab20_static_cache.static_engine import StaticEngine
+from labs.support.stream_log import logged
 from mini_engine.cuda.attention import HostAttention
-from mini_engine.cuda.graphs import emulator
 from mini_engine.cuda.graphs.backend import GraphBackend, graphs_for
 from mini_engine.cuda.inputs import StepInputs
 from mini_engine.cuda.model import KVCache, Model
@@ -555,7 +555,7 @@ def test_a_shape_is_warmed_up_and_captured_on_the_engines_stream_and_in_its_pool
 def test_the_warm_up_waits_for_whoever_wrote_its_inputs() -> None:
     """The emulator has no races, but it logs what ran on which stream, and who waited for whom."""
     engine, step = new_engine(batch=2), decode_step((1, 2), (1, 1), T_MAX)
-    with emulator.logged() as log:
+    with logged() as log:
         engine.capture(step)
     assert len({work.stream for work in log.works}) > 1, "nothing ran on the engine's stream"
     races = log.races()
@@ -565,7 +565,7 @@ def test_the_warm_up_waits_for_whoever_wrote_its_inputs() -> None:
 @EMULATED
 def test_a_step_is_ordered_with_the_capture_before_it() -> None:
     engine = new_engine(batch=2)
-    with emulator.logged() as log:
+    with logged() as log:
         for tokens in ((1, 2), (3, 4)):
             engine.run(decode_step(tokens, (1, 1), T_MAX))
     races = log.races()

@@ -28,7 +28,7 @@ from labs.measuring import ledger
 from labs.runner import command, workspace
 from mini_engine import cli
 from mini_engine.bench.evidence import Measurement, load_evidence, read_measurement
-from mini_engine.records.rows import MEASURED, Row
+from mini_engine.bench.rows import MEASURED, Row
 
 SHAPE, BATCHES, CONTEXT = "qwen3-0.6b", (1, 8), 512
 Predictions = dict[tuple[int, str], float]  # (batch, name) -> ms
@@ -132,9 +132,9 @@ def title(batch: int, name: str) -> str:
 
 def why_not() -> str | None:
     """Why nothing can be measured here, in one line; None if it can."""
-    from mini_engine.cuda.graphs.backend import graphs_for, why_no_bf16, why_no_gpu
+    from mini_engine.cuda.graphs.backend import why_no_gpu
 
-    return why_no_gpu() or why_no_bf16(graphs_for("cuda"))
+    return why_no_gpu()
 
 
 # ---------------------------------------------------------------- measured, emulated, captured

@@ -1,20 +1,22 @@
 """The benchmark: how long a decode step takes, variant by variant, and why to believe it.
 
-In:  a model, batches, contexts, variants, and for each engine a `DeviceSpec` to predict with. Out:
+In:  a model, a batch, a context, variants, and for each engine a `DeviceSpec` to predict with. Out:
      one row per variant, yielded as soon as it is known, so that an interrupted run keeps what it
      has measured.
 
 Each (shape, batch, context) gets one `DecodeSetup`. Then, for each variant: can it run here?
-prepare; the gate; laps in turns with the anchor, AB BA; what the profiler counts; what the
-simulator predicts. Only dependent decode steps are timed: the sampled token is fed back on the
-device, and no lap contains a prefill, a copy from the host or a read-back. The prediction leaves
-those out, too.
+prepare; the gate; laps in turns with the anchor, AB BA; what the simulator predicts. Only dependent
+decode steps are timed: the sampled token is fed back on the device, and no lap contains a prefill,
+a copy from the host or a read-back. The prediction leaves those out, too.
 
     point = Point("qwen3-0.6b", batch=1, context=512)
     for row in bench_point(graphs, weights, point, list(VARIANTS), effort, spec_for, 4300):
         print(row.variant, row.status)
+    for row in count_launches(graphs, weights, point, rows):    # when every time has been taken
+        print(row.kernels_a_call, row.launches_a_call)
 
-These are the rows of one process; `table.py` joins those of several.
+The profiler counts kernels and launches, and a process that has loaded it launches more slowly from
+then on. So it counts when nothing is left to time.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ import gc
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -37,27 +39,28 @@ from mini_engine.bench.decode_setup import (
     Variant,
     build_setup,
     float32_setup,
+    in_format,
+    stored_in,
 )
 from mini_engine.bench.evidence import gpu_state
-from mini_engine.bench.few_bits import in_format, stored_in
-from mini_engine.bench.gate import Gate
-from mini_engine.bench.no_graph import skipped_graphs, without_graph
-from mini_engine.bench.our_variants import OursEager
-from mini_engine.bench.quality import quality_of
-from mini_engine.bench.table import OVER, with_figures
-from mini_engine.bench.timing import paired_laps
-from mini_engine.bench.variants import ANCHOR, COMPILED, VARIANTS, VariantKind
+from mini_engine.bench.gate import Gate, Verdict
+from mini_engine.bench.intervals import median_interval, pooled_ratio
+from mini_engine.bench.rows import GATE_FAILED, MEASURED, NOT_RUN, Point, Row, six
+from mini_engine.bench.timing import Lap, paired_laps
+from mini_engine.bench.variants import ANCHOR, COMPILED, VARIANTS, OursEager, VariantKind
 from mini_engine.cuda.graphs.backend import GraphBackend
 from mini_engine.cuda.weights import Weights
-from mini_engine.model.config import ModelConfig
-from mini_engine.records.rows import GATE_FAILED, MEASURED, NOT_RUN, Point, Row, Run, six
 from mini_engine.step.hardware import DeviceSpec
 from mini_engine.step.oplists import OpCost, StepShape, step_ops
 from mini_engine.step.step_cost import Mode, step_time, with_pdl
 
 SpecFor = Callable[[str], DeviceSpec]  # by an engine's name, on the card and host at hand
+OVER = "the time of this run was over: go on with --resume"
 LAUNCHES = ("cudaLaunch", "cuLaunch", "cudaGraphLaunch", "cuGraphLaunch", "cudaMemcpyAsync",
             "cudaMemsetAsync")  # fmt: skip
+# Of a call that is one graph: its launch, copies of inputs, the few ops that feed the token back.
+# Without graphs, the smallest model that is measured launches more than a hundred.
+MOST_LAUNCHES = 16
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,7 @@ class Effort:
     rounds: int  # laps of each variant; even
     steps: int  # decode steps a lap
     deadline: float | None = None
+    gate_steps: int = gate.STEPS[1]  # at most so many are compared with float32 on each path
 
     @property
     def over(self) -> bool:
@@ -88,12 +92,10 @@ def bench_point(
     if effort.over:
         yield from (Row(*point, name, NOT_RUN, OVER) for name in names)
         return
-    room = room_for(point.batch, point.context, effort.steps)
     try:
         with torch.no_grad():
-            setup = build_setup(backend, weights, point.batch, point.context, room)
-            judge, anchor = gate_of(setup), VARIANTS[ANCHOR].make(setup)
-            anchor.prepare()
+            setup = _setup(backend, weights, point, effort.steps)
+            judge, anchor = gate_of(setup, effort.gate_steps), _anchor(setup)
     except (torch.OutOfMemoryError, ValueError) as error:
         yield from (Row(*point, name, NOT_RUN, first_line(error)) for name in names)
         return
@@ -102,12 +104,39 @@ def bench_point(
             row = _bench_variant(setup, judge, anchor, point, name, effort, spec_for, copy_gb_s)
         yield row  # it is in the file before a broken device ends this process
         _clean(backend, name)
+        if VARIANTS[name].engine == COMPILED:
+            # torch.compile with CUDA graphs clears cuBLAS's workspaces, which the anchor's graph
+            # may hold (torch/_inductor/cudagraph_trees.py): what it replays then is not its own.
+            anchor.release()
+            with torch.no_grad():
+                anchor = _anchor(setup)
     anchor.release()
 
 
-def room_for(batch: int, context: int, steps: int) -> int:
-    """Tokens that each request must have room for: laps of so many steps, and the gate."""
-    return max(context + steps + BLOCK_SIZE, gate.room_of(batch))
+def count_launches(
+    backend: GraphBackend, weights: Weights, point: Point, rows: Iterable[Row], effort: Effort
+) -> Iterator[Row]:
+    """The measured rows of a point, with the kernels and launches that the profiler counts in a
+    call. Nothing in this process may be timed afterwards. Without a GPU there is nothing to
+    count."""
+    todo = [row for row in rows if row.status == MEASURED and row.launches_a_call is None]
+    if backend.emulated or not todo:
+        return
+    with torch.no_grad():
+        setup = _setup(backend, weights, point, effort.steps)
+        for row in todo:
+            if effort.over:
+                return
+            kind = VARIANTS[row.variant]
+            variant = kind.make(setup)
+            try:
+                variant.prepare()
+                kernels, launches = profiled(backend, variant.step)
+            finally:
+                variant.release()
+                _clean(backend, row.variant)
+            without = without_graph(kind.mode, launches)
+            yield replace(row, kernels_a_call=kernels, launches_a_call=launches, no_graph=without)
 
 
 def check_names(names: Iterable[str]) -> None:
@@ -117,12 +146,10 @@ def check_names(names: Iterable[str]) -> None:
             raise ValueError(f"no variant {name!r}: use some of {', '.join(VARIANTS)}")
 
 
-def must_move_bytes(
-    config: ModelConfig, batch: int, context: int, few_bits: str | None = None
-) -> int:
-    """What every decode step has to read: all weights and all keys and values, once."""
-    stored = stored_in(config, few_bits)
-    return stored.read + batch * context * stored.kv_bytes_per_token(config)
+def gate_of(setup: DecodeSetup, most_steps: int = gate.STEPS[1]) -> Gate:
+    """The gate for everything that decodes on this setup."""
+    wide = float32_setup(setup, gate.CONTEXT, gate.room_of(setup.batch))
+    return Gate(setup, OursEager(setup), OursEager(wide), most_steps)
 
 
 def predicted_us(
@@ -151,10 +178,16 @@ def first_line(error: BaseException) -> str:
 # ---------------------------------------------------------------- one variant
 
 
-def gate_of(setup: DecodeSetup) -> Gate:
-    """The gate for everything that decodes on this setup."""
-    wide = float32_setup(setup, gate.CONTEXT, gate.room_of(setup.batch))
-    return Gate(setup, OursEager(setup), OursEager(wide))
+def _setup(backend: GraphBackend, weights: Weights, point: Point, steps: int) -> DecodeSetup:
+    """Room for laps of so many steps, and for the gate."""
+    room = max(point.context + steps + BLOCK_SIZE, gate.room_of(point.batch))
+    return build_setup(backend, weights, point.batch, point.context, room)
+
+
+def _anchor(setup: DecodeSetup) -> Variant:
+    anchor = VARIANTS[ANCHOR].make(setup)
+    anchor.prepare()
+    return anchor
 
 
 def _bench_variant(
@@ -168,43 +201,35 @@ def _bench_variant(
     copy_gb_s: float,
 ) -> Row:
     kind = VARIANTS[name]
-    if effort.over:
-        return Row(*point, name, NOT_RUN, OVER)
-    if reason := kind.why_not(setup.backend):
+    reason = OVER if effort.over else kind.why_not(setup.backend)
+    if reason:
         return Row(*point, name, NOT_RUN, reason)
     variant: Variant | None = None
     try:
         began = time.perf_counter()
         variant = kind.make(setup)
-        with skipped_graphs() as reasons:
-            variant.prepare()
+        variant.prepare()
         setup.backend.synchronize()
-        prepare_s = time.perf_counter() - began
-        verdict = _verdict(kind.few_bits, setup, judge, variant)
-        if kind.gated and not verdict["passed"]:
-            return Row(*point, name, GATE_FAILED, verdict["reason"], verdict)
-        run = _timed(setup.backend, anchor, variant, effort, prepare_s)
-        kernels, launches = count_launches(setup.backend, variant.step)
+        prepare_s = six(time.perf_counter() - began)
+        verdict = _verdict(kind, setup, judge, variant, effort)
+        if kind.gated and not verdict.passed:
+            return Row(*point, name, GATE_FAILED, verdict.reason, gate=verdict.as_dict())
+        laps = paired_laps(setup.backend, anchor, variant, steps=effort.steps, rounds=effort.rounds)
         variant.rewind()
         ops, steps = variant.ops(), variant.steps_a_call
         row = Row(
             *point,
             name,
             MEASURED,
-            gate=verdict,
+            date=datetime.now(UTC).isoformat(timespec="seconds"),
+            gate=verdict.as_dict(),
+            prepare_s=prepare_s,
             steps_a_call=steps,
-            kernels_a_call=kernels,
-            launches_a_call=launches,
-            no_graph=without_graph(kind.mode, launches, reasons),
-            ops_a_call=len(ops),
-            bytes_to_move=must_move_bytes(
-                setup.model.config, setup.batch, setup.context, kind.few_bits
-            ),
-            bytes_by_op_list=round(sum(op.bytes for op in ops) / steps),
-            predicted_us=round(_predicted(kind, setup, ops, steps, spec_for(kind.engine)), 3),
-            runs=(run,),
+            bytes_to_move=must_move_bytes(setup, kind),
+            predicted_us=six(_predicted(kind, setup, ops, steps, spec_for(kind.engine))),
+            gpu_state={} if setup.backend.emulated else gpu_state(),
         )
-        return with_figures(row, copy_gb_s)
+        return _with_laps(row, *laps, copy_gb_s)
     except Exception as error:  # a variant that breaks must not take the others' figures with it
         return Row(*point, name, NOT_RUN, first_line(error))
     finally:
@@ -214,17 +239,39 @@ def _bench_variant(
 
 
 def _verdict(
-    few_bits: str | None, setup: DecodeSetup, judge: Gate, variant: Variant
-) -> dict[str, Any]:
-    """What the gate says. Of few bits: a gate of their own, whose truth is these very weights, or
-    this cache, in float32, says whether the kernels are right, and quality.py whether the format
-    will do."""
-    if few_bits is None:
-        return judge.judge(variant).as_dict()
-    found = gate_of(in_format(setup, few_bits)).judge(variant).as_dict()
-    quality = quality_of(few_bits)
-    passed, reason = found["passed"] and quality.passed, found["reason"] or quality.reason
-    return {**found, "passed": passed, "reason": reason, "quality": asdict(quality)}
+    kind: VariantKind, setup: DecodeSetup, judge: Gate, variant: Variant, effort: Effort
+) -> Verdict:
+    """What the gate says. A format of few bits has a gate of its own, whose truth is these very
+    weights, or this cache, in float32: it says whether the kernels are right. Whether the format
+    will do is the business of tests/bench/test_quality.py."""
+    if kind.few_bits is not None:
+        judge = gate_of(in_format(setup, kind.few_bits), effort.gate_steps)
+    return judge.judge(variant)
+
+
+def _with_laps(row: Row, anchors: Sequence[Lap], laps: Sequence[Lap], copy_gb_s: float) -> Row:
+    """The row with the figures that follow from its laps and the anchor's."""
+    ours, theirs = ([six(lap.event_us) for lap in one] for one in (laps, anchors))
+    itl = median_interval(ours)
+    gb_s = row.bytes_to_move / itl.median / 1e3
+    return replace(
+        row,
+        itl_laps_us=tuple(ours),
+        anchor_laps_us=tuple(theirs),
+        itl=itl.rounded(),
+        wall=median_interval([lap.wall_us for lap in laps]).rounded(),
+        times_the_anchor=pooled_ratio([theirs], [ours]).rounded(),
+        achieved_gb_s=six(gb_s),
+        percent_of_copy=six(100 * gb_s / copy_gb_s),
+        predicted_percent_off=six(100 * (row.predicted_us / itl.median - 1)),
+    )
+
+
+def must_move_bytes(setup: DecodeSetup, kind: VariantKind) -> int:
+    """What every decode step has to read: all weights and all keys and values, once."""
+    config = setup.model.config
+    stored = stored_in(config, kind.few_bits)
+    return stored.read + setup.batch * setup.context * stored.kv_bytes_per_token(config)
 
 
 def _predicted(
@@ -236,53 +283,6 @@ def _predicted(
         shape = StepShape.decode(setup.batch, setup.context)
         ops, steps = step_ops(setup.model.config, shape, spec.ops), 1
     return predicted_us(ops, steps, spec, kind.mode, pdl=kind.pdl)
-
-
-def _timed(
-    backend: GraphBackend, anchor: Variant, variant: Variant, effort: Effort, prepare_s: float
-) -> Run:
-    """Laps in turns with the anchor."""
-    anchors, laps = paired_laps(backend, anchor, variant, steps=effort.steps, rounds=effort.rounds)
-    return Run(
-        date=datetime.now(UTC).isoformat(timespec="seconds"),
-        prepare_s=round(prepare_s, 3),
-        itl_laps_us=tuple(six(lap.event_us) for lap in laps),
-        anchor_laps_us=tuple(six(lap.event_us) for lap in anchors),
-        wall_laps_us=tuple(six(lap.wall_us) for lap in laps),
-        gpu_state={} if backend.emulated else gpu_state(),
-    )
-
-
-def count_launches(
-    backend: GraphBackend, call: Callable[[], object]
-) -> tuple[int | None, int | None]:
-    """(kernels, launches) of one call, by the profiler; (None, None) without a GPU.
-
-    A replayed graph counts as one launch and all of its kernels.
-    """
-    if backend.emulated:
-        return None, None
-    from torch.profiler import ProfilerActivity, profile
-
-    call()
-    backend.synchronize()
-    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
-        call()
-        backend.synchronize()
-    return counted(profiler.events())
-
-
-def counted(events: Iterable[Any]) -> tuple[int | None, int | None]:
-    """How many kernels and launches a profiler saw among these events; None for none."""
-    events = [event for event in events if not event.is_user_annotation]
-    copies = ("Memcpy", "Memset")
-    kernels = [
-        e for e in events if e.device_type == DeviceType.CUDA and not e.name.startswith(copies)
-    ]
-    launches = [
-        e for e in events if e.device_type != DeviceType.CUDA and e.name.startswith(LAUNCHES)
-    ]
-    return len(kernels) or None, len(launches) or None
 
 
 def _clean(backend: GraphBackend, name: str) -> None:
@@ -297,3 +297,40 @@ def _clean(backend: GraphBackend, name: str) -> None:
         raise ValueError(
             f"{name} has left no device to this process ({first_line(error)}): go on with --resume"
         ) from None
+
+
+# ---------------------------------------------------------------- did it run as one graph?
+
+
+def profiled(backend: GraphBackend, call: Callable[[], object]) -> tuple[int | None, int | None]:
+    """(kernels, launches) of one call, by the profiler. A replayed graph counts as one launch and
+    all of its kernels."""
+    from torch.profiler import ProfilerActivity, profile
+
+    call()
+    backend.synchronize()
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
+        call()
+        backend.synchronize()
+    return counted(profiler.events())
+
+
+def counted(events: Iterable[Any]) -> tuple[int | None, int | None]:
+    """How many kernels and launches a profiler saw among these events; None for none."""
+    events = [event for event in events if not event.is_user_annotation]
+    on_gpu = [e.name for e in events if e.device_type == DeviceType.CUDA]
+    on_cpu = [e.name for e in events if e.device_type != DeviceType.CUDA]
+    kernels = [name for name in on_gpu if not name.startswith(("Memcpy", "Memset"))]
+    launches = [name for name in on_cpu if name.startswith(LAUNCHES)]
+    return len(kernels) or None, len(launches) or None
+
+
+def without_graph(mode: Mode, launches: int | None) -> str:
+    """How many launches a step took that claims a graph and did not run as one; else nothing.
+
+    `torch.compile(mode="reduce-overhead")` compiles a step without a graph where it thinks that one
+    would not be safe, and goes on: the step is right, and slow. A baseline that ran like that is no
+    baseline for graphs. TORCH_LOGS=perf_hints has the reasons.
+    """
+    without = mode == "full" and launches is not None and launches > MOST_LAUNCHES
+    return f"{launches} launches" if without else ""

@@ -1,11 +1,16 @@
 """What this machine charges: micro-measurements, each the simplest program that shows its figure.
 
 In:  a `GraphBackend` and how much to measure. Out: figures with intervals, from which `spec_fit.py`
-     makes a card and a host. `pdl_gap.py` adds what PDL saves. `op_on_cpu_us` needs no GPU.
+     makes a card and a host. `op_on_cpu_us` needs no GPU.
 
 The dummy kernel, `torch.cuda._sleep(cycles)`, spins in one thread and is launched without the
 dispatcher: the CPU pays for the launch alone. On the emulator it adds a number, and means nothing.
-"""
+
+What PDL (programmatic dependent launch) saves is measured with a real but small kernel, the RMSNorm
+of one row, in a chain in which each node reads what the last one wrote. Two graphs of it, without
+PDL and with it, are replayed in turns, each from an idle device until it is idle again. Back to
+back with itself the next replay would begin inside the last one, and that overlap would count as
+saved."""
 
 from __future__ import annotations
 
@@ -19,15 +24,16 @@ import torch
 
 from mini_engine.bench.decode_setup import build_setup
 from mini_engine.bench.intervals import line_fit, median_interval
-from mini_engine.bench.our_variants import OursEager
-from mini_engine.bench.pdl_gap import pdl_figures
-from mini_engine.bench.timing import device_us, host_us
+from mini_engine.bench.timing import device_us, host_us, paired_laps, spin
+from mini_engine.bench.variants import OursEager, no_kernels
 from mini_engine.cuda.graphs.backend import Graph, GraphBackend, free_bytes, graphs_for
+from mini_engine.cuda.path import no_pdl
 from mini_engine.cuda.weights import random_weights
 from mini_engine.model.config import ModelConfig, named_shape
 
 Figure = dict[str, Any]  # median, low, high, samples; fits: value and residuals
 Dummy = Callable[[int], object]
+PLAIN, PDL, SAVED = "norm_node_us", "norm_node_pdl_us", "pdl_saves_us"
 
 
 @dataclass(frozen=True)
@@ -62,23 +68,28 @@ def sizes_for(backend: GraphBackend, quick: bool) -> Sizes:
     return replace(sizes, copy_bytes=copy_bytes)
 
 
-def measure(backend: GraphBackend, sizes: Sizes) -> Iterator[tuple[str, Figure]]:
+def measure(
+    backend: GraphBackend, sizes: Sizes, dtype: torch.dtype = torch.bfloat16
+) -> Iterator[tuple[str, Figure]]:
     """(name, figure), one by one. What this backend cannot measure is left out."""
     dummy = dummy_kernel(backend)
     raw = host_us(backend, lambda: dummy(0), sizes.launches, sizes.repeats)
-    yield "launch_us", median_interval(raw).as_dict()
-    yield "op_us", decoder_op_us(backend, sizes.repeats)
-    yield "add_op_us", add_op_us(backend, sizes)
+    yield "launch_us", _median(raw)
+    yield "op_us", decoder_op_us(backend, sizes.repeats, dtype)
     yield from _graph_figures(backend, sizes, dummy, statistics.median(raw))
     yield from pdl_figures(backend, max(sizes.nodes), sizes.repeats).items()
     yield "copy_bandwidth_gb_s", copy_bandwidth(backend, sizes)
-    yield "read_bandwidth_gb_s", read_bandwidth(backend, sizes)
-    yield "product_gb_s", product_bandwidth(backend, sizes)
-    yield "matmul_tflops", matmul_rate(backend, sizes)
+    yield "product_gb_s", product_bandwidth(backend, sizes, dtype)
+    yield "matmul_tflops", matmul_rate(backend, sizes, dtype)
     yield "copy_us", input_copy_us(backend, sizes)
     yield "sync_us", read_back_us(backend, sizes)
     if not backend.emulated:
-        yield from _of_a_gpu(sizes, dummy)
+        properties = torch.cuda.get_device_properties()
+        yield "sm_count", {"value": properties.multi_processor_count}
+        yield "vram_bytes", {"value": properties.total_memory}
+        if depth := queue_depth(dummy):
+            yield "queue_depth", {"value": depth}
+        yield "graph_node_bytes", {"value": node_bytes(dummy, max(sizes.nodes))}
 
 
 def dummy_kernel(backend: GraphBackend) -> Dummy:
@@ -87,6 +98,10 @@ def dummy_kernel(backend: GraphBackend) -> Dummy:
         return torch.cuda._sleep
     number = torch.zeros(1, device=backend.device)
     return lambda _: number.add_(1)
+
+
+def _median(samples: list[float]) -> Figure:
+    return median_interval(samples).as_dict()
 
 
 # ---------------------------------------------------------------- the CPU
@@ -102,7 +117,7 @@ def decoder_op_us(
         variant = OursEager(build_setup(backend, weights, batch=1, context=16, room=64))
         ops = len(variant.ops())
         step_us = host_us(backend, variant.step, 1, repeats)
-    return {**median_interval([us / ops for us in step_us]).as_dict(), "ops": ops}
+    return {**_median([us / ops for us in step_us]), "ops": ops}
 
 
 def op_on_cpu_us(repeats: int) -> Figure:
@@ -116,18 +131,13 @@ def op_on_cpu_us(repeats: int) -> Figure:
         torch.set_num_threads(threads)
 
 
-def add_op_us(backend: GraphBackend, sizes: Sizes) -> Figure:
-    """CPU time of the simplest eager op that makes a tensor, in a bare loop."""
-    x = torch.ones(64, device=backend.device)
-    return median_interval(host_us(backend, lambda: x + x, sizes.launches, sizes.repeats)).as_dict()
-
-
 def input_copy_us(backend: GraphBackend, sizes: Sizes) -> Figure:
     """CPU time to start one small copy from pinned memory."""
     there = torch.zeros(256, dtype=torch.int32, device=backend.device)
     here = torch.zeros(256, dtype=torch.int32, pin_memory=not backend.emulated)
-    times = host_us(backend, lambda: there.copy_(here, non_blocking=True), 16, sizes.repeats)
-    return median_interval(times).as_dict()
+    return _median(
+        host_us(backend, lambda: there.copy_(here, non_blocking=True), 16, sizes.repeats)
+    )
 
 
 def read_back_us(backend: GraphBackend, sizes: Sizes) -> Figure:
@@ -138,7 +148,7 @@ def read_back_us(backend: GraphBackend, sizes: Sizes) -> Figure:
         began = time.perf_counter()
         number.tolist()
         times.append((time.perf_counter() - began) * 1e6)
-    return median_interval(times[1:]).as_dict()
+    return _median(times[1:])
 
 
 # ---------------------------------------------------------------- graphs
@@ -155,6 +165,7 @@ def _graph_figures(
         record.append(body_us)
         make.append(exit_us)
         launch.append(statistics.median(host_us(backend, graph.replay, 1, sizes.repeats)))
+        spin(backend, graph.replay)  # capturing left the GPU idle, and its clocks low
         device.append(statistics.median(device_us(backend, graph.replay, 1, sizes.repeats)))
         graph.reset()
     yield "graph_launch", line_fit(sizes.nodes, launch)  # base: µs, slope: µs a node, on the CPU
@@ -187,11 +198,11 @@ def gap_difference(backend: GraphBackend, sizes: Sizes, dummy: Dummy) -> Figure:
     the CPU is ahead either way."""
     count, busy = sizes.launches, sizes.busy_cycles
     graph, _, _ = captured(backend, dummy, count, busy)
+    spin(backend, graph.replay)
     in_graph = device_us(backend, graph.replay, 1, sizes.repeats)
     in_stream = device_us(backend, lambda: dummy(busy), count, sizes.repeats)
     graph.reset()
-    differences = [s - g / count for s, g in zip(in_stream, in_graph, strict=True)]
-    return median_interval(differences).as_dict()
+    return _median([s - g / count for s, g in zip(in_stream, in_graph, strict=True)])
 
 
 def kernel_floor(backend: GraphBackend, sizes: Sizes, dummy: Dummy) -> Figure:
@@ -200,62 +211,55 @@ def kernel_floor(backend: GraphBackend, sizes: Sizes, dummy: Dummy) -> Figure:
     few, nodes = torch.zeros(1024, device=backend.device), max(sizes.nodes)
     few.add_(1)  # loads the kernel before a capture needs it
     graphs = [captured(backend, work, nodes, 0)[0] for work in (lambda _: few.add_(1), dummy)]
+    spin(backend, graphs[0].replay)
     moving, empty = (device_us(backend, graph.replay, 1, sizes.repeats) for graph in graphs)
     for graph in graphs:
         graph.reset()
-    more = [(m - e) / nodes for m, e in zip(moving, empty, strict=True)]
-    return median_interval(more).as_dict()
+    return _median([(m - e) / nodes for m, e in zip(moving, empty, strict=True)])
 
 
-# ---------------------------------------------------------------- the memory and the cores
+def pdl_figures(backend: GraphBackend, nodes: int, rounds: int) -> dict[str, Figure]:
+    """µs a node without PDL, with it, and what it saves; None and one line why, where it cannot be
+    measured. Give so many `nodes` that launching the graph does not count."""
+    if reason := no_kernels(backend):
+        return {key: {"median": None, "reason": reason} for key in (PLAIN, PDL, SAVED)}
+    reason = no_pdl(backend)
+    plain = _NormChain(backend, nodes, pdl=False)
+    early = plain if reason else _NormChain(backend, nodes, pdl=True)
+    spin(backend, plain.step)
+    ones, others = paired_laps(backend, plain, early, steps=nodes, rounds=rounds)
+    for chain in {plain, early}:
+        chain.graph.reset()
+    figures = {PLAIN: _median([lap.event_us for lap in ones])}
+    if reason:
+        unknown = {"median": None, "reason": reason.partition(":")[0]}
+        return {**figures, PDL: unknown, SAVED: unknown}
+    saved = [one.event_us - other.event_us for one, other in zip(ones, others, strict=True)]
+    return {**figures, PDL: _median([lap.event_us for lap in others]), SAVED: _median(saved)}
 
 
-def copy_bandwidth(backend: GraphBackend, sizes: Sizes) -> Figure:
-    """GB/s of a copy within the device's memory, bytes read and bytes written."""
-    source = torch.zeros(sizes.copy_bytes, dtype=torch.uint8, device=backend.device)
-    target = torch.empty_like(source)
-    times = device_us(backend, lambda: target.copy_(source), 4, sizes.repeats)
-    return median_interval([2 * sizes.copy_bytes / us / 1e3 for us in times]).as_dict()
+class _NormChain:
+    """A graph of norms of one row, back and forth between two rows; its nodes are the steps."""
 
+    def __init__(self, backend: GraphBackend, nodes: int, *, pdl: bool) -> None:
+        from mini_engine.cuda.kernels.norm import rms_norm
 
-def read_bandwidth(backend: GraphBackend, sizes: Sizes) -> Figure:
-    """GB/s of a sum over the same bytes as float32, which hardly writes, just as decoding."""
-    source = torch.zeros(sizes.copy_bytes // 4, dtype=torch.float32, device=backend.device)
-    times = device_us(backend, source.sum, 4, sizes.repeats)
-    return median_interval([sizes.copy_bytes / us / 1e3 for us in times]).as_dict()
+        width = 1024  # one program, one pass, nothing that memory would slow down
+        rows = torch.ones((2, 1, width), device=backend.device, dtype=torch.bfloat16)
+        weight = torch.ones(width, device=backend.device, dtype=torch.bfloat16)
+        self.steps_a_call, self.graph = nodes, backend.CUDAGraph()
+        rms_norm(rows[1], rows[0], weight, 1e-6, pdl)  # not to be compiled inside the capture
+        backend.synchronize()
+        with backend.graph(self.graph, pool=backend.graph_pool_handle()):
+            for node in range(nodes):
+                rms_norm(rows[(node + 1) % 2], rows[node % 2], weight, 1e-6, pdl)
+        self.held = rows, weight
 
+    def rewind(self) -> None:
+        """Nothing to put back: the norm of a norm is the same row."""
 
-def product_bandwidth(backend: GraphBackend, sizes: Sizes) -> Figure:
-    """GB/s at which a product of one row reads its weights, as in a decode step. Two matrices in
-    turns, so that no cache keeps one."""
-    n = sizes.matmul_n
-    row = torch.ones((1, n), dtype=torch.bfloat16, device=backend.device)
-    weights = [torch.ones((n, n), dtype=torch.bfloat16, device=backend.device) for _ in range(2)]
-    times = device_us(backend, lambda: [row @ each for each in weights], 4, sizes.repeats)
-    return median_interval([2 * 2 * n**2 / us / 1e3 for us in times]).as_dict()
-
-
-def matmul_rate(backend: GraphBackend, sizes: Sizes) -> Figure:
-    """TFLOP/s of a large square bf16 product."""
-    n = sizes.matmul_n
-    generator = torch.Generator(backend.device).manual_seed(0)
-    a, b = (
-        torch.randn((n, n), generator=generator, device=backend.device).to(torch.bfloat16)
-        for _ in range(2)
-    )
-    times = device_us(backend, lambda: a @ b, 4, sizes.repeats)
-    return median_interval([2 * n**3 / us / 1e6 for us in times]).as_dict()
-
-
-def _of_a_gpu(sizes: Sizes, dummy: Dummy) -> Iterator[tuple[str, Figure]]:
-    """Figures that only a GPU has."""
-    properties = torch.cuda.get_device_properties()
-    yield "sm_count", {"value": properties.multi_processor_count}
-    yield "vram_bytes", {"value": properties.total_memory}
-    depth = queue_depth(dummy)
-    if depth:
-        yield "queue_depth", {"value": depth}
-    yield "graph_node_bytes", {"value": node_bytes(dummy, max(sizes.nodes))}
+    def step(self) -> None:
+        self.graph.replay()
 
 
 def queue_depth(dummy: Dummy) -> int | None:
@@ -266,14 +270,15 @@ def queue_depth(dummy: Dummy) -> int | None:
     """
     torch.cuda.synchronize()
     dummy(200_000_000)  # about 0.1 s
+    depth = None
     for launched in range(1, 8193):
         began = time.perf_counter()
         dummy(0)
         if time.perf_counter() - began > 1e-3:
-            torch.cuda.synchronize()
-            return launched
+            depth = launched
+            break
     torch.cuda.synchronize()
-    return None
+    return depth
 
 
 def node_bytes(dummy: Dummy, nodes: int) -> int:
@@ -289,6 +294,38 @@ def node_bytes(dummy: Dummy, nodes: int) -> int:
     for graph in graphs:
         graph.reset()
     return max(0, held // (8 * nodes))
+
+
+# ---------------------------------------------------------------- the memory and the cores
+
+
+def copy_bandwidth(backend: GraphBackend, sizes: Sizes) -> Figure:
+    """GB/s of a copy within the device's memory, bytes read and bytes written."""
+    source = torch.zeros(sizes.copy_bytes, dtype=torch.uint8, device=backend.device)
+    target = torch.empty_like(source)
+    times = device_us(backend, lambda: target.copy_(source), 4, sizes.repeats)
+    return _median([2 * sizes.copy_bytes / us / 1e3 for us in times])
+
+
+def product_bandwidth(backend: GraphBackend, sizes: Sizes, dtype: torch.dtype) -> Figure:
+    """GB/s at which a product of one row reads its weights, as in a decode step. Two matrices in
+    turns, so that no cache keeps one."""
+    n = sizes.matmul_n
+    row = torch.ones((1, n), dtype=dtype, device=backend.device)
+    weights = [torch.ones((n, n), dtype=dtype, device=backend.device) for _ in range(2)]
+    times = device_us(backend, lambda: [row @ each for each in weights], 4, sizes.repeats)
+    return _median([2 * 2 * n**2 / us / 1e3 for us in times])
+
+
+def matmul_rate(backend: GraphBackend, sizes: Sizes, dtype: torch.dtype) -> Figure:
+    """TFLOP/s of a large square product of 16-bit numbers."""
+    n = sizes.matmul_n
+    generator = torch.Generator(backend.device).manual_seed(0)
+    a, b = (
+        torch.randn((n, n), generator=generator, device=backend.device).to(dtype) for _ in range(2)
+    )
+    times = device_us(backend, lambda: a @ b, 4, sizes.repeats)
+    return _median([2 * n**3 / us / 1e6 for us in times])
 
 
 def _small_decoder() -> ModelConfig:

@@ -23,10 +23,16 @@ from mini_engine.cuda.graphs.backend import GraphBackend
 from mini_engine.cuda.inputs import StepInputs
 from mini_engine.cuda.kernels.fp8 import as_bytes, to_e4m3, widened
 from mini_engine.cuda.model import KVCache, Model
-from mini_engine.cuda.weights import LayerWeights, Weights
+from mini_engine.cuda.weights import QUANTS, LayerWeights, Weights
+from mini_engine.model.config import ModelConfig
+from mini_engine.model.kv_fp8 import scale_for
 from mini_engine.step.oplists import OpCost
+from mini_engine.step.storage import Stored, stored_as
 
 BLOCK_SIZE = 16
+KV8 = "kv8"
+FORMATS = (*QUANTS, KV8)  # weights in few bits, or a KV cache in fp8
+LARGEST = 8.0  # of a setup's keys and values, which are random, with a standard deviation of 1
 
 
 class Variant(Runnable, Protocol):
@@ -180,6 +186,24 @@ def in_fp8(cache: KVCache, scales: tuple[Tensor, ...]) -> KVCache:
         for which, side in enumerate((cache.keys, cache.values))
     )
     return KVCache(keys, values, scales)
+
+
+def in_format(setup: DecodeSetup, name: str) -> DecodeSetup:
+    """The setup with the plain model in a format: "int8" or "int4" for the weights, "kv8" for a KV
+    cache in fp8. The plain model writes out a quantised weight for each product, and widens what it
+    reads from the cache."""
+    weights, cache = setup.model.weights, setup.model.cache
+    if name == KV8:
+        scale = scale_for(LARGEST)
+        shape, device = (2, setup.model.config.num_kv_heads), weights.embed.device
+        scales = tuple(torch.full(shape, scale, device=device) for _ in cache.keys)
+        return replace(setup, model=Model(weights, in_fp8(cache, scales)))
+    return replace(setup, model=Model(weights.as_quantized(name), cache))
+
+
+def stored_in(config: ModelConfig, name: str | None) -> Stored:
+    """The bytes of that format, for the simulator; those of the model as it is for None."""
+    return stored_as(config, kv_dtype="fp8") if name == KV8 else stored_as(config, name)
 
 
 def new_step() -> None:

@@ -20,7 +20,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -38,20 +38,19 @@ _PATH = re.compile(r"(?<![:/\w.])(?:~|/[\w.+@-]+)(?:/[\w.+@-]+)+/?|(?<![\w])[A-Z
 class Measurement:
     """One file. `figures` hold the numbers: units in their names, medians with intervals."""
 
-    kind: str  # "bench" | "calibration" | "chain" | "environment" | "prefill"
+    kind: str  # "bench" | "calibration" | "chain" | "environment" | "prefill" | "vllm"
     emulated: bool  # the CPU emulator wrote it: no evidence of anything
     gpu: str
-    driver: str  # all that it was measured with: "550.54, 555.42"
+    driver: str
     torch: str
     triton: str
     date: str  # of its first figure, ISO 8601
-    commit: str  # "+" behind it: the tree had changes; "unknown" is listed beside a known one
+    commit: str  # "+" behind it: the tree had changes
     command: str
     figures: Mapping[str, Any]
 
 
-FIELDS = tuple(f.name for f in fields(Measurement))
-MACHINE = ("emulated", "gpu", "torch", "triton")  # must agree to go on
+MACHINE = ("kind", "emulated", "gpu", "torch", "triton", "commit")  # must agree to go on in a file
 
 
 def new_measurement(
@@ -94,13 +93,9 @@ def write_measurement(path: Path, measurement: Measurement) -> None:
 
 
 def read_measurement(path: Path) -> Measurement:
-    """Any measurement file, emulated or not. ValueError names the file and what is wrong with it:
-    every missing field, or the first of the wrong type."""
-    data = read_object(path)
-    missing = [name for name in FIELDS if data.get(name) in (None, "", {})]
-    if missing:
-        raise ValueError(f"{path}: no measurement, {', '.join(missing)} missing: measure again")
-    return typed(Measurement, data, str(path), more=True)
+    """Any measurement file, emulated or not. ValueError names the file, and the field that is
+    missing or not of its type."""
+    return typed(Measurement, read_object(path), str(path))
 
 
 def load_evidence(path: Path) -> Measurement:
@@ -116,32 +111,13 @@ def load_evidence(path: Path) -> Measurement:
 
 def check_same_machine(path: Path, old: Measurement, new: Measurement) -> None:
     """Raises ValueError, naming the field, unless one file may hold the figures of both: of the
-    same kind, on equal cards, with the same versions, and of one commit as far as both are known.
-    Drivers may differ: equal machines have been seen with two."""
-    for name in ("kind", *MACHINE, "commit"):
+    same kind, on equal cards, with the same versions and code. Drivers may differ."""
+    for name in MACHINE:
         before, now = getattr(old, name), getattr(new, name)
-        if name == "commit" and (UNKNOWN in (before, now) or now in _listed(before)):
-            continue
         if before != now:
             raise ValueError(
-                f"{path}: measured with {name} {before!r}, this is {now!r}: "
-                "write to another file, or leave out --resume"
+                f"{path}: measured with {name} {before!r}, this is {now!r}: write to another file"
             )
-
-
-def continued(path: Path, old: Measurement, new: Measurement) -> Measurement:
-    """The file that `new` goes on with: `old`, naming every driver and commit that it saw.
-    ValueError as in `check_same_machine`."""
-    check_same_machine(path, old, new)
-    return replace(old, driver=_both(old.driver, new.driver), commit=_both(old.commit, new.commit))
-
-
-def _listed(words: str) -> list[str]:
-    return words.split(", ")
-
-
-def _both(before: str, now: str) -> str:
-    return before if now in _listed(before) else f"{before}, {now}"
 
 
 def without_paths(value: Any) -> Any:
@@ -162,21 +138,6 @@ def gpu_state() -> dict[str, str]:
     return dict(zip(names, values, strict=True)) if len(values) == len(names) else {}
 
 
-# ---------------------------------------------------------------- of this machine
-
-_CSV = ("--format=csv,noheader",)
-
-
-def _gpu_id() -> str:
-    """The GPU in use, by nvidia-smi's number or name."""
-    return os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0] or "0"
-
-
-def _gpu(what: str) -> str:
-    """One field of the GPU in use, by nvidia-smi's word for it: "name", "driver_version"."""
-    return _output(["nvidia-smi", "-i", _gpu_id(), f"--query-gpu={what}", *_CSV]) or UNKNOWN
-
-
 def version(package: str) -> str:
     """Of an installed package, "none" where it is missing."""
     try:
@@ -185,10 +146,16 @@ def version(package: str) -> str:
         return "none"
 
 
+def _gpu(what: str) -> str:
+    """One field of the GPU in use, by nvidia-smi's word for it: "name", "driver_version"."""
+    number = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0] or "0"
+    words = ["nvidia-smi", "-i", number, f"--query-gpu={what}", "--format=csv,noheader"]
+    return _output(words) or UNKNOWN
+
+
 def _commit(folder: Path = Path(__file__).parent) -> str:
-    """The commit, with "+" behind it where the tree has changes. Measurements do not count: a run
-    that writes into a tracked file must not change the commit that the file names. Without a
-    repository, $LAUNCH_BOUND_COMMIT, and UNKNOWN where that is not set."""
+    """The commit, with "+" behind it where the tree has changes (measurements do not count).
+    Without a repository, $LAUNCH_BOUND_COMMIT, and UNKNOWN where that is not set."""
     git = ["git", "-C", str(folder)]
     commit = _output([*git, "rev-parse", "--short", "HEAD"])
     code = ["--", ":(top)", ":(top,exclude)course/measurements"]

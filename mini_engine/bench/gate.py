@@ -112,10 +112,12 @@ class Verdict:
 class Gate:
     """Judges one variant after the other on one setup."""
 
-    def __init__(self, setup: DecodeSetup, plain: Variant, reference: Variant) -> None:
+    def __init__(
+        self, setup: DecodeSetup, plain: Variant, reference: Variant, most_steps: int = STEPS[1]
+    ) -> None:
         """`plain` decodes on `setup`, `reference` on its float32 twin; both are prepared."""
         self.setup, self.plain, self.reference = setup, plain, reference
-        self.steps = steps_of(setup.batch)
+        self.steps = min(most_steps, steps_of(setup.batch))
         shape, vocab = (self.steps, setup.batch), setup.model.config.vocab_size
         draw = torch.randint(vocab, shape, generator=torch.Generator().manual_seed(4))
         self._forced = draw.to(setup.backend.device, torch.int32)

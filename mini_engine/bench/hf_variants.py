@@ -28,7 +28,7 @@ from mini_engine.step.oplists import OpCost
 CLASSES = {"qwen2": "Qwen2", "qwen3": "Qwen3", "llama": "Llama"}
 
 
-def no_transformers(backend: GraphBackend) -> str | None:  # noqa: ARG001 (as every `why_not`)
+def no_transformers(_: GraphBackend) -> str | None:
     """Why these variants cannot run here, in one line; None where they can."""
     if importlib.util.find_spec("transformers") is None:
         return "transformers is not installed: pip install 'transformers>=5.17,<6'"

@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from mini_engine.records.rows import Interval
+from mini_engine.bench.rows import Interval
 
 LEAST_US = 1e-3  # no clock here sees less
 RESAMPLES = 2000

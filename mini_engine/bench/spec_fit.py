@@ -1,17 +1,9 @@
 """From a calibration to a card and a host: each figure from one or two measured ones.
 
 In:  the figures of a calibration, a base card and a base host, the name of the evidence file.
-Out: the JSON of a card and of a host, as `step/figures.py` reads them. A measured figure is of
-     kind "measured" and names the file; one that was not measured, or came out at 0 or less, is the
-     base's, with its own kind and source. No torch.
-
-    graph gap            the slope of a graph's time on the device against its empty nodes
-    stream gap           graph gap + how much longer the same kernel takes in a stream
-    PDL saves            a node of a chain of small norms, without PDL and with it (`pdl_gap.py`)
-    product share        a product of one row, in GB/s, over the bandwidth of the datasheet
-    peak share           a large square product, in TFLOP/s, over the peak of the datasheet
-    graph launch, node   base and slope of the CPU's time of one replay against nodes
-    op                   an eager step of this engine's plain decoder, shared out among its ops
+Out: the JSON of a card and of a host. A measured figure is of kind "measured" and names the file;
+     one that was not measured, or came out at 0 or less, is the base's, with its own kind and
+     source. No torch.
 
 The floor of a kernel belongs to an engine, whose kernels it is of: `ENGINES_FIGURE` stands in the
 measurement file alone. What an engine does on this machine beyond its ops is not measured here.
@@ -30,7 +22,18 @@ ON_CPU_TENSORS = (
     "eager ops of this engine's plain decoder on CPU tensors, one thread: arithmetic on a few "
     "hundred floats is in it, what a launch on a GPU adds is not"
 )
-Fits = dict[str, "Fitted"]
+OF_THE_CARD = {  # figures that are taken as the calibration has them
+    "sm_count": "as the driver tells",
+    "vram_bytes": "as the driver tells",
+    "queue_depth": "launches behind a long kernel until one is made to wait",
+    "graph_node_bytes": "device memory gone after capturing eight graphs, by node",
+}
+OF_THE_HOST = {
+    "op_us": "an eager step of a small decoder, shared out among its ops",
+    "launch_us": "one spin kernel of 0 cycles, launched from C++ without the dispatcher",
+    "copy_us": "one small copy from pinned memory, until the call returns",
+    "sync_us": "reading one number of an idle device",
+}
 
 
 @dataclass(frozen=True)
@@ -41,16 +44,17 @@ class Fitted:
     how: str
 
 
+Fits = dict[str, Fitted]
+
+
 def card_json(
     figures: Mapping[str, Any], base: Sheet, name: str, evidence: str, *,
     own_base: bool, emulated: bool,
 ) -> dict[str, Any]:  # fmt: skip
     """A card's file. `own_base`: the base is this very card; if not, its figures count as borrowed.
     Emulated figures are "derived", and no evidence."""
-    head = {"name": name, **base.texts}
-    if base.extras.get("engine"):
-        head["engine"] = base.extras["engine"]
-    return _file("card", head, card_fits(figures, base), base, evidence, own_base, emulated)
+    head = {word: said for word, said in base.words.items() if said} | {"name": name}
+    return head | _stated("card", card_fits(figures, base), base, evidence, own_base, emulated)
 
 
 def host_json(
@@ -58,17 +62,14 @@ def host_json(
 ) -> dict[str, Any]:
     """A host's file. No shipped host is this very one, so the base's figures are borrowed."""
     head = {"name": name, "says": "the host of a calibration", "sources": []}
-    return _file("host", head, host_fits(figures), base, evidence, False, emulated)
+    return head | _stated("host", host_fits(figures), base, evidence, False, emulated)
 
 
 def host_on_cpu_json(op_us: Mapping[str, Any], base: Sheet, name: str, on: str) -> dict[str, Any]:
     """A host's file from `calibrate.op_on_cpu_us` alone. `on`: processor, versions, date."""
-    fit = Fitted(op_us["median"], f"{ON_CPU_TENSORS}; {_interval(op_us)}, {on}")
+    fits = {"op_us": Fitted(op_us["median"], f"{ON_CPU_TENSORS}; {_interval(op_us)}, {on}")}
     head = {"name": name, "says": f"measured without a GPU: {on}", "sources": []}
-    return head | {
-        figure: _stated(figure, "host", fit if figure == "op_us" else None, base, own_base=False)
-        for figure in FIGURES["host"]
-    }
+    return head | _stated("host", fits, base, "", False, False)
 
 
 def kept(fits: Fits, kind: str) -> list[str]:
@@ -78,71 +79,44 @@ def kept(fits: Fits, kind: str) -> list[str]:
 
 def card_fits(figures: Mapping[str, Any], base: Sheet) -> Fits:
     """Every figure of a card that `figures` give. KeyError for a calibration without its lines."""
-    values = {
-        "sm_count": "as the driver tells",
-        "vram_bytes": "as the driver tells",
-        "queue_depth": "launches behind a long kernel until one is made to wait",
-        "graph_node_bytes": "device memory gone after capturing eight graphs, by node",
-    }
+    device, more = figures["graph_device"], figures["gap_difference_us"]["median"]
+    node = f"device time of a replay of empty kernels, {_line(device)}"
+    slower = f"{node}; and {more:.3g} µs that the same kernel takes more in a stream"
     copy, product, matmul = (
         figures[name] for name in ("copy_bandwidth_gb_s", "product_gb_s", "matmul_tflops")
     )
-    datasheet, peak = base["bandwidth_gb_s"], base["peak_tflops"]
-    return {
-        **{
-            name: Fitted(figures[name]["value"], how)
-            for name, how in values.items()
-            if name in figures
-        },
-        **_gap_fits(figures),
-        **_pdl_fits(figures),
-        "copy_bandwidth_gb_s": Fitted(
-            copy["median"], f"a copy within the device's memory, {_interval(copy)}"
-        ),
-        "product_share": Fitted(
-            product["median"] / datasheet,
-            f"a product of one row reads its weights at {product['median']:,.4g} GB/s, "
-            f"{_interval(product)}, of {datasheet:,g}",
-        ),
-        "peak_share": Fitted(
-            matmul["median"] / peak,
-            f"a large square bf16 product reaches {matmul['median']:,.4g} TFLOP/s, "
-            f"{_interval(matmul)}, of {peak:,g}",
-        ),
+    saved = figures.get("pdl_saves_us", {"median": None})
+    fits = {
+        name: Fitted(figures[name]["value"], how)
+        for name, how in OF_THE_CARD.items()
+        if name in figures
+    } | {
+        # from start to start of nodes that do nothing: what they cost is the gap
+        "graph_gap_us": Fitted(device["slope"], node),
+        "stream_gap_us": Fitted(device["slope"] + more, slower),
+        "copy_bandwidth_gb_s": Fitted(copy["median"], f"a copy on the device, {_interval(copy)}"),
+        "product_share": _share(product, base["bandwidth_gb_s"], "GB/s by a product of one row"),
+        "peak_share": _share(matmul, base["peak_tflops"], "TFLOP/s by a large square product"),
     }
+    if saved["median"] is not None:  # 0 where the chain was no faster with it
+        how = f"a node of a chain of norms, without PDL and with it in turns, {_interval(saved)}"
+        fits["pdl_saves_us"] = Fitted(max(0.0, saved["median"]), how)
+    return fits
 
 
 def host_fits(figures: Mapping[str, Any]) -> Fits:
     """Every figure of a host that `figures` give."""
-    medians = {
-        "op_us": "an eager step of a small decoder, shared out among its ops",
-        "launch_us": "one spin kernel of 0 cycles, launched from C++ without the dispatcher",
-        "copy_us": "one small copy from pinned memory, until the call returns",
-        "sync_us": "reading one number of an idle device",
-    }
     launch, make, record = (figures[name] for name in ("graph_launch", "instantiate", "capture"))
     replay = f"CPU time of a replay, {_line(launch)}"
+    over = f"recording a launch, over making one (launch_us), {_line(record)}"
     return {
-        **{
-            name: Fitted(figures[name]["median"], f"{how}, {_interval(figures[name])}")
-            for name, how in medians.items()
-        },
+        name: Fitted(figures[name]["median"], f"{how}, {_interval(figures[name])}")
+        for name, how in OF_THE_HOST.items()
+    } | {
         "graph_launch_us": Fitted(launch["base"], replay),
         "graph_node_ns": Fitted(launch["slope"] * 1e3, replay),
         "instantiate_node_us": Fitted(make["slope"], f"end of a capture, {_line(make)}"),
-        "capture_node_us": Fitted(
-            record["slope_over_a_launch"],
-            f"recording a launch, over making one (launch_us), {_line(record)}",
-        ),
-    }
-
-
-def residuals(figures: Mapping[str, Any]) -> dict[str, float]:
-    """The largest residual of each straight line, as a share of the time that it misses."""
-    return {
-        name: max(abs(r) / t for r, t in zip(fit["residuals_us"], fit["us"], strict=True))
-        for name, fit in figures.items()
-        if "residuals_us" in fit
+        "capture_node_us": Fitted(record["slope_over_a_launch"], over),
     }
 
 
@@ -179,42 +153,28 @@ def base_name(gpu: str) -> str | None:
 # ---------------------------------------------------------------- parts
 
 
-def _file(
-    kind: str, head: Mapping[str, Any], fits: Fits, base: Sheet, evidence: str, own_base: bool,
-    emulated: bool,
-) -> dict[str, Any]:  # fmt: skip
-    before = "CPU emulation, no evidence about any GPU: " if emulated else ""
-    named = {
-        name: Fitted(fit.value, f"{before}{fit.how}; course/measurements/{evidence}")
-        for name, fit in fits.items()
-    }
-    measured = "derived" if emulated else "measured"
-    return {
-        **head,
-        **{
-            figure: _stated(figure, kind, named.get(figure), base, own_base, measured)
-            for figure in FIGURES[kind]
-        },
-    }
-
-
 def _stated(
-    figure: str, kind: str, fit: Fitted | None, base: Sheet, own_base: bool,
-    measured: str = "measured",
-) -> dict[str, Any]:  # fmt: skip
-    """One figure as it stands in a file: what was measured, or the base's."""
-    if fit is not None and _usable(kind, figure, fit):
-        whole = FIGURES[kind][figure].endswith(("bytes", "count"))
-        value = max(1, round(fit.value)) if whole else float(f"{fit.value:.5g}")
-        return {"value": value, "kind": measured, "source": fit.how}
-    known = base.figures[figure]
-    word, source = known.kind, known.source
-    if not own_base:
-        word, source = "borrowed", f"of {base.name} ({known.kind}): {known.source}"
-    if fit is not None:
-        wrong = "not above 0" if fit.value <= 0 else "more than 1"
-        source += f" (our measurement, {fit.value:.3g}, is {wrong}: {fit.how})"
-    return {"value": known.value, "kind": word, "source": source}
+    kind: str, fits: Fits, base: Sheet, evidence: str, own_base: bool, emulated: bool
+) -> dict[str, dict[str, Any]]:
+    """Every figure as it stands in a file: what was measured, or the base's."""
+    found = {}
+    before = "CPU emulation, no evidence about any GPU: " if emulated else ""
+    behind = f"; course/measurements/{evidence}" if evidence else ""
+    for name, rule in FIGURES[kind].items():
+        fit, known = fits.get(name), base.figures[name]
+        if fit is not None and _usable(kind, name, fit):
+            whole = rule.endswith(("bytes", "count"))
+            value = max(1, round(fit.value)) if whole else float(f"{fit.value:.5g}")
+            word, source = "derived" if emulated else "measured", f"{before}{fit.how}{behind}"
+        else:
+            value, word, source = known.value, known.kind, known.source
+            if not own_base:
+                word, source = "borrowed", f"of {base.name} ({word}): {source}"
+            if fit is not None:
+                wrong = "not above 0" if fit.value <= 0 else "more than 1"
+                source += f" (our measurement, {fit.value:.3g}, is {wrong}: {fit.how})"
+        found[name] = {"value": value, "kind": word, "source": source}
+    return found
 
 
 def _usable(kind: str, figure: str, fit: Fitted | None) -> bool:
@@ -225,26 +185,10 @@ def _usable(kind: str, figure: str, fit: Fitted | None) -> bool:
     return fit.value <= 1 or not rule.endswith("share")
 
 
-def _gap_fits(figures: Mapping[str, Any]) -> Fits:
-    """From start to start of nodes that do nothing: what they cost is the gap."""
-    device, more = figures["graph_device"], figures["gap_difference_us"]["median"]
-    node = f"device time of a replay of empty kernels, {_line(device)}"
-    return {
-        "graph_gap_us": Fitted(device["slope"], node),
-        "stream_gap_us": Fitted(
-            device["slope"] + more,
-            f"{node}; and {more:.3g} µs that the same kernel takes more in a stream",
-        ),
-    }
-
-
-def _pdl_fits(figures: Mapping[str, Any]) -> Fits:
-    """What PDL saves: 0 where the chain was no faster with it, {} where it was not measured."""
-    saved = figures.get("pdl_saves_us", {"median": None})
-    if saved["median"] is None:
-        return {}
-    how = f"a node of a chain of norms, without PDL and with it in turns, {_interval(saved)}"
-    return {"pdl_saves_us": Fitted(max(0.0, saved["median"]), how)}
+def _share(figure: Mapping[str, float], most: float, of: str) -> Fitted:
+    """A figure as a share of what the datasheet has."""
+    how = f"{figure['median']:,.4g} {of}, {_interval(figure)}, of {most:,g}"
+    return Fitted(figure["median"] / most, how)
 
 
 def _interval(figure: Mapping[str, float]) -> str:

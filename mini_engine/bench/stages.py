@@ -1,51 +1,54 @@
-"""A long run in stages: each has a deadline, and its result is on disk before the next one begins.
+"""The run on a GPU in stages, most valuable first: each has a deadline, and its result is on disk
+before the next one begins.
 
-In:  a folder, and `Stage`s: commands of this Python and the seconds that they may take. Out: after
-     every stage `run.json` in the folder, whole; beside it what the commands write, and what they
-     print, in NAME.txt.
+In:  a folder, and the kind of device. Out: after every stage `run.json` in the folder, whole;
+beside
+     it what the commands write, and what they print, in NAME.txt; with `archive` one file of it
+     all.
 
-    for outcome in run(folder, stages, identity, seconds=540): ...
+    for outcome in run(folder, stages_for("cuda"), machine, seconds=540): ...
 
-A run may be cut at any moment, between two stages or in the middle of one, by Ctrl-C, by a kill or
-because the machine is taken away; the same call goes on. A stage that is done is not run again. One
-that was cut runs again, with what its commands had written still in the folder: a benchmark goes on
-with --resume. One that failed is tried again after those that have not run yet. Another machine may
-go on if it is of the same kind, as `identity` tells. No torch.
+A run may be cut at any moment, by Ctrl-C or because the machine is taken away; the same call goes
+on. A stage that is done is not run again. One that was cut or failed is tried again behind the
+others while time is left; its benchmark keeps the rows that it has. On the emulator the same
+commands run on a tiny model: a rehearsal. No torch.
 """
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import signal
 import subprocess
 import sys
+import tarfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
-from typing import IO, Any
+from typing import IO
 
-from mini_engine.files import read_object, write_whole
+from mini_engine.files import read_object, typed, write_whole
 
 DONE, FAILED, CUT, WAITING = "done", "failed", "cut", "not run"
+SECONDS = 540.0  # of a whole run on one H200
 LEAST_SECONDS = 5.0  # what is left of a run's time, below which no stage begins
-GRACE_SECONDS = 5.0  # between asking a command to end and ending it
-STATE = "run.json"
+STATE, BENCH, CHAIN = "run.json", "bench.json", "chain.json"
+Words = list[str]
 
 
 @dataclass(frozen=True)
 class Stage:
-    """`commands`, given the folder: lists of words behind `python`, run one after the other."""
+    """Lists of words behind `python`, run one after the other. `{folder}` in a word is the run's
+    folder."""
 
     name: str
-    seconds: float
     teaches: str  # one line
-    commands: Callable[[Path], Sequence[Sequence[str]]]
+    estimate_s: float  # on one H200 that starts cold; no GPU has run it yet
+    deadline_s: float
+    commands: tuple[Words, ...]
 
 
 @dataclass(frozen=True)
@@ -54,44 +57,79 @@ class Outcome:
 
     stage: str
     status: str  # DONE | FAILED | CUT | WAITING
-    seconds: float = 0.0  # all attempts together
-    date: str = ""
+    took_s: float = 0.0  # all attempts together
     note: str = ""  # of a stage that is not done: why, in one line
-
-    def told(self) -> dict[str, Any]:
-        """For `--json`, where a time's unit stands in its name."""
-        fields = asdict(self)
-        return {"stage": self.stage, "took_s": fields.pop("seconds"), **fields}
 
 
 @dataclass(frozen=True)
 class State:
     """The file `run.json`."""
 
-    identity: Mapping[str, Any]
-    outcomes: Mapping[str, Outcome]
+    machine: dict[str, str]
+    stages: tuple[Outcome, ...]
 
 
-def read_state(folder: Path) -> State | None:
-    """None where no run has begun. ValueError names the file and what is wrong with it."""
-    path = folder / STATE
-    if not path.exists():
-        return None
-    data: Any = read_object(path)
-    try:
-        stages = {name: Outcome(**one) for name, one in data["stages"].items()}
-        return State(dict(data["identity"]), stages)
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise ValueError(
-            f"{path}: no state of a run ({error}): move the folder away, or give another one"
-        ) from None
+def stages_for(device: str) -> list[Stage]:
+    """The stages on "cuda" or, as a rehearsal, on "cpu"."""
+    real = device == "cuda"
+    small, large, llama = ("qwen3-0.6b", "qwen3-1.7b", "llama-3.2-1b") if real else ("tiny",) * 3
+    at = ["--device", device]
+    laps = ["--rounds", "8", "--steps", "32"] if real else ["--rounds", "2", "--steps", "2"]
+    context = ["--context", "512" if real else "40"]
+
+    def gpu(part: str, file: str, *more: str) -> Words:
+        return ["-m", "mini_engine", "gpu", part, *at, "-o", f"{{folder}}/{file}", *more]
+
+    def bench(arms: str, shapes: str, batches: str = "1", gate_steps: int = 128) -> Words:
+        steps = str(gate_steps if real else 4)
+        return ["-m", "mini_engine", "bench", *at, "--resume", "--shape", shapes, *context, *laps,
+                "--batch", batches if real else "1", "--arms", arms, "--gate-steps", steps,
+                "-o", f"{{folder}}/{BENCH}"]  # fmt: skip
+
+    def tests(marker: str) -> Words:
+        where = ["tests/cuda", "tests/bench"] if real else ["tests/bench/test_intervals.py"]
+        mark = ["-m", marker] if real else []
+        return ["-m", "pytest", "-p", "no:cacheprovider", "-vv", "--tb=short", *mark, *where]
+
+    calibrate = ["-m", "mini_engine", "calibrate", "--quick", *at, "-o", "{folder}/card.json",
+                 "--evidence", "{folder}/calibration.json"]  # fmt: skip
+    trace = ["-m", "mini_engine", "trace", "--backend", "cuda", *at, "--shape", small, "--mode",
+             "FULL", "-o", "{folder}/step.json"]  # fmt: skip
+    three = ",".join(dict.fromkeys((small, large, llama)))
+    two = ",".join(dict.fromkeys((small, large)))
+    best = "graph-5-pdl" if real else "graph-5"
+    # The estimates: 9 s until a process has torch and the GPU; 2 s for a model's weights and their
+    # copy in float32; 15 s for Triton to compile a model's kernels, once; 4 s for an arm's gate and
+    # laps, 7 s for an eager one; a compiler's arm 25 s.
+    table = [
+        Stage("environment", "which machine this is, its clocks, a kernel that does nothing",
+              20, 30, (gpu("environment", "environment.json"),)),
+        Stage("design", "how long a step of our one design takes, on three models",
+              9 + 3 * (2 + 15 + 4), 75, (bench(best, three, gate_steps=32),)),
+        Stage("chain", "where the step's time goes: the step without each kernel in turn",
+              9 + 2 + 15 + 7 * 2, 45, (gpu("chain", CHAIN, "--shape", small),)),
+        Stage("baselines", "what a graph takes off the step, and transformers beside it",
+              9 + 2 * (2 + 4 + 7 + 7), 55, (bench("ours-graph,ours-eager,hf-eager", two),)),
+        Stage("ideas", "what each idea buys: without PDL, nine kernels, eight steps a graph",
+              9 + 2 + 15 + 3 * 4, 45, (bench("graph-5,graph-9,graph-5-pdl-k8,null", small),)),
+        Stage("calibrate", "what card and host charge: a card and a host to predict with",
+              40, 55, (calibrate,)),
+        Stage("pytest", "what is wrong", 60, 75, (tests("gpu and not gpu_slow"),)),
+        Stage("compile", "what torch.compile reaches on the same machine",
+              9 + 2 + 2 * 25, 70, (bench("compile-reduce-overhead,hf-reduce-overhead", small),)),
+        Stage("batches", "larger batches, few bits, a profiler's trace",
+              75, 90, (bench(f"{best},ours-graph", small, "8,64,256", 32),
+                       bench(f"{best}-int8,{best}-int4,{best}-kv8", small, gate_steps=32), trace)),
+    ]  # fmt: skip
+    return table
 
 
 def run(
     folder: Path,
     stages: Sequence[Stage],
-    identity: Mapping[str, Any],
+    machine: dict[str, str],
     seconds: float,
+    archive: Path | None = None,
     begins: Callable[[Stage, float], None] = lambda stage, seconds: None,
 ) -> Iterator[Outcome]:
     """Yield the outcome of each stage that had to run, once it is on disk; end after `seconds`.
@@ -100,57 +138,49 @@ def run(
     Raises ValueError where the folder holds a run on another kind of machine, KeyboardInterrupt
     after Ctrl-C or SIGTERM, when the stage has been ended and entered as cut.
     """
-    state = read_state(folder) or State(identity, {})
-    for name, here in identity.items():
-        if state.identity.get(name) != here:
-            raise ValueError(
-                f"{folder / STATE}: begun with {name} {state.identity.get(name)!r}, this is "
-                f"{here!r}: give another folder with -o"
-            )
+    before = read_outcomes(folder, machine)
+    outcomes = {s.name: before.get(s.name, Outcome(s.name, WAITING)) for s in stages}
     folder.mkdir(parents=True, exist_ok=True)
-    outcomes = dict(state.outcomes)
     ends = time.monotonic() + seconds
-    with _sigterm_interrupts():
-        for stage in _in_order(stages, outcomes):
-            left = ends - time.monotonic()
-            before = outcomes.get(stage.name, Outcome(stage.name, WAITING))
-            if left < LEAST_SECONDS:
-                yield replace(before, note="the time of this run was over: run it again")
-                continue
-            began = time.monotonic()
-            begins(stage, min(stage.seconds, left))
-            try:
-                status, note = _run_stage(folder, stage, min(stage.seconds, left))
-            except KeyboardInterrupt:
-                _keep(folder, identity, outcomes, before, CUT, "interrupted", began)
-                raise
-            yield _keep(folder, identity, outcomes, before, status, note, began)
+    signal.signal(signal.SIGTERM, _interrupt)  # which a lender of machines sends
+    # twice through the stages: what was cut or has failed gets another chance behind the others
+    for stage in [*stages, *stages]:
+        left = min(stage.deadline_s, ends - time.monotonic())
+        if outcomes[stage.name].status == DONE or left < LEAST_SECONDS:
+            continue
+        begins(stage, left)
+        began, status, note = time.monotonic(), CUT, "interrupted"
+        try:
+            status, note = _run_stage(folder, stage, left)
+        finally:
+            took = round(outcomes[stage.name].took_s + time.monotonic() - began, 1)
+            outcomes[stage.name] = Outcome(stage.name, status, took, note)
+            state = asdict(State(machine, tuple(outcomes.values())))
+            write_whole(folder / STATE, json.dumps(state, indent=1) + "\n")
+            if archive is not None:
+                pack(folder, archive)
+        yield outcomes[stage.name]
 
 
-def _in_order(stages: Sequence[Stage], outcomes: Mapping[str, Outcome]) -> list[Stage]:
-    """Those that are not done; those that failed come last."""
-    status = {s.name: outcomes[s.name].status if s.name in outcomes else WAITING for s in stages}
-    todo = [stage for stage in stages if status[stage.name] != DONE]
-    return sorted(todo, key=lambda stage: status[stage.name] == FAILED)
+def read_outcomes(folder: Path, machine: dict[str, str] | None = None) -> dict[str, Outcome]:
+    """By stage, {} where no run has begun. ValueError names the file and what is wrong with it,
+    also where it was begun on another machine than this."""
+    path = folder / STATE
+    if not path.exists():
+        return {}
+    state = typed(State, read_object(path), str(path))
+    if machine is not None and state.machine != machine:
+        raise ValueError(f"{path}: begun on {state.machine}, this is {machine}: another folder")
+    return {one.stage: one for one in state.stages}
 
 
-def _keep(
-    folder: Path,
-    identity: Mapping[str, Any],
-    outcomes: dict[str, Outcome],
-    before: Outcome,
-    status: str,
-    note: str,
-    began: float,
-) -> Outcome:
-    """Enter an outcome into `outcomes` and into the file."""
-    took = round(before.seconds + time.monotonic() - began, 1)
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    outcome = outcomes[before.stage] = Outcome(before.stage, status, took, now, note)
-    stages = {name: asdict(one) for name, one in outcomes.items()}
-    text = json.dumps({"identity": dict(identity), "stages": stages}, indent=1) + "\n"
-    write_whole(folder / STATE, text)
-    return outcome
+def pack(folder: Path, archive: Path) -> None:
+    """Everything in the folder, in one file that is whole at any moment."""
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    beside = archive.with_name(f".{archive.name}.part")
+    with tarfile.open(beside, "w:gz") as packed:
+        packed.add(folder, arcname=folder.name)
+    os.replace(beside, archive)
 
 
 # ---------------------------------------------------------------- one stage
@@ -159,78 +189,40 @@ def _keep(
 def _run_stage(folder: Path, stage: Stage, seconds: float) -> tuple[str, str]:
     """(status, note). A command that fails does not keep the next one from running."""
     ends = time.monotonic() + seconds
-    failures = []
-    with (folder / f"{stage.name}.txt").open("a", encoding="utf-8") as log:
-        for words in stage.commands(folder):
-            left = ends - time.monotonic()
-            code = _run_command(words, max(0.0, left), log)
+    log_file, failures = folder / f"{stage.name}.txt", []
+    with log_file.open("a", encoding="utf-8") as log:
+        for command in stage.commands:
+            words = [word.replace("{folder}", str(folder)) for word in command]
+            code = _run_command(words, max(0.0, ends - time.monotonic()), log)
             if code is None:
                 return CUT, f"its {seconds:.0f} s were over"
             if code:
                 failures.append(f"{' '.join(words[:4])} ... ended with code {code}")
-    if failures:
-        return FAILED, f"{failures[0]}: {_last_line(folder / f'{stage.name}.txt')}"
-    return DONE, ""
+    if not failures:
+        return DONE, ""
+    lines = [line.strip() for line in log_file.read_text("utf-8", "replace").splitlines()]
+    last = next((line[:200] for line in reversed(lines) if any(map(str.isalnum, line))), "")
+    return FAILED, f"{failures[0]}: {last}"
 
 
-def _run_command(words: Sequence[str], seconds: float, log: IO[str]) -> int | None:
+def _run_command(words: Words, seconds: float, log: IO[str]) -> int | None:
     """Its exit code, None when its time was over. It and its children end with this call."""
     log.write(f"$ python {' '.join(words)}\n")
     log.flush()
     environment = {**os.environ, "PYTHONUNBUFFERED": "1", "COLUMNS": "120"}
     process = subprocess.Popen(
         [sys.executable, *words], stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-        env=environment, process_group=0, preexec_fn=_end_with_parent,
+        env=environment, start_new_session=True,
     )  # fmt: skip
     try:
         return process.wait(seconds)
     except subprocess.TimeoutExpired:
         return None
     finally:
-        _end(process)
+        with suppress(ProcessLookupError, PermissionError):  # it has ended, and its children
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ask, wait, insist: the whole group, of which the first may have ended already."""
-    for ask, patience in ((signal.SIGINT, GRACE_SECONDS), (signal.SIGKILL, GRACE_SECONDS)):
-        if process.poll() is not None and ask == signal.SIGINT:
-            continue
-        try:
-            os.killpg(process.pid, ask)
-        except (ProcessLookupError, PermissionError):
-            return
-        try:
-            process.wait(patience)
-        except subprocess.TimeoutExpired:
-            continue
-
-
-# Looked up before any fork: PyTorch has threads, and one of them may hold the loader's lock.
-_PRCTL = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
-
-
-def _end_with_parent() -> None:
-    """Linux: a killed run must leave no benchmark behind that disturbs the next one."""
-    if _PRCTL is not None:
-        _PRCTL(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-
-
-@contextmanager
-def _sigterm_interrupts() -> Iterator[None]:
-    """SIGTERM, which a lender of machines sends, is handled like Ctrl-C."""
-
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _last_line(path: Path) -> str:
-    """The last line with words in it of what was printed."""
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    words = [line.strip() for line in lines if any(c.isalnum() for c in line)]
-    return words[-1][:200] if words else "it printed nothing"
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

@@ -100,6 +100,20 @@ def balanced_order(one: str, other: str, rounds: int) -> list[str]:
     return [name for i in range(rounds) for name in ((one, other), (other, one))[i % 2]]
 
 
+SPIN_S = 0.5
+
+
+def spin(backend: GraphBackend, work: Callable[[], object], seconds: float = SPIN_S) -> None:
+    """Repeat `work` until the clocks of the GPU are up. An idle GPU lowers them, and the first
+    kernels of a few µs would be timed before it has raised them again. The emulator has none."""
+    if backend.emulated:
+        return
+    ends = time.perf_counter() + seconds
+    while time.perf_counter() < ends:
+        work()
+        backend.synchronize()
+
+
 def device_us(
     backend: GraphBackend, work: Callable[[], object], calls: int, repeats: int
 ) -> list[float]:

@@ -8,63 +8,272 @@ In:  a `DecodeSetup`. Out: a `Variant` (`decode_setup.py`): prepare, place, step
     for _ in range(32):
         variant.step()                  # the sampled token is fed back on the device
 
-A new variant is one class and one entry in `VARIANTS`. The classes are in `our_variants.py` and
-`hf_variants.py`. The variants that a run was asked to time are its arms; ours-graph-cublas and
--cublaslt differ in the library that their graph was captured under (blas.py).
-"""
+Here are our own: the plain model eager, in graphs, in pieces, compiled; the Triton kernels in one
+graph. `hf_variants.py` has transformers. A new variant is one entry in `VARIANTS`. The variants
+that a run was asked to time are its arms."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
-from mini_engine.bench.blas import LIBRARIES, OursGraphUnder, no_blas
-from mini_engine.bench.decode_setup import DecodeSetup, Variant
-from mini_engine.bench.few_bits import FEW_BITS
-from mini_engine.bench.hf_variants import HuggingFaceEager, HuggingFaceStatic, no_transformers
-from mini_engine.bench.our_variants import (
-    Compiler,
-    OursCompiled,
-    OursEager,
-    OursGraph,
-    OursPiecewise,
-    fused,
+from mini_engine.bench.decode_setup import (
+    FORMATS,
+    DecodeSetup,
+    Variant,
+    in_format,
+    new_step,
+    stored_in,
 )
-from mini_engine.cuda.graphs.backend import GraphBackend
+from mini_engine.bench.hf_variants import HuggingFaceEager, HuggingFaceStatic, no_transformers
+from mini_engine.bench.op_record import OpRecorder, WatchedAttention
+from mini_engine.cuda.graphs.backend import GraphBackend, why_no_bf16
+from mini_engine.cuda.graphs.capture import GraphRunner, PiecewiseGraphRunner
 from mini_engine.cuda.path import no_pdl, no_triton
+from mini_engine.step.oplists import OpCost, StepShape, step_ops
 from mini_engine.step.step_cost import Mode
 
 ANCHOR = "ours-graph"  # every variant is timed in turns with this one
+# What predicts a variant: our plain model's ops are PyTorch's own kernels, the fused ones are ours.
+PLAIN, COMPILED, OURS = "pytorch-loop", "torch-compile", "launch-bound"
+Compiler = Callable[[Any], Any]  # a function, compiled
 
 
-def _runs_anywhere(backend: GraphBackend) -> str | None:  # noqa: ARG001 (as every `why_not`)
+class OursEager:
+    """Our plain model, every op launched from Python."""
+
+    steps_a_call = 1
+
+    def __init__(self, setup: DecodeSetup) -> None:
+        self.setup, self.model, self.inputs = setup, setup.model, setup.inputs()
+        self._logits: list[Tensor] = []
+        self._tokens: list[Tensor] = []
+
+    def prepare(self) -> None:
+        self.step()
+
+    def place(self, tokens: Tensor, context: int) -> None:
+        self.setup.place(self.inputs, tokens, context)
+
+    def rewind(self) -> None:
+        self.place(self.setup.first_tokens, self.setup.context)
+
+    def step(self) -> None:
+        logits, tokens = self._decode()
+        self._logits, self._tokens = [logits], [tokens]
+
+    def feed(self, tokens: Tensor) -> None:
+        self.inputs.input_ids.copy_(tokens)
+
+    def logits(self) -> Sequence[Tensor]:
+        return self._logits
+
+    def tokens(self) -> Sequence[Tensor]:
+        return self._tokens
+
+    def ops(self) -> list[OpCost]:
+        recorder = OpRecorder()
+        with recorder:
+            for _ in range(self.steps_a_call):
+                self._decode()
+        return recorder.ops
+
+    def release(self) -> None:
+        self._logits, self._tokens = [], []
+
+    def _decode(self) -> tuple[Tensor, Tensor]:
+        """One step, from embed to the token written and fed back: logits and tokens."""
+        hidden = self.model.body(self.inputs, self.setup.attention)
+        return self.model.next_step(hidden, self.inputs)
+
+
+class _Captured(OursEager):
+    """With graphs, which `prepare` captures."""
+
+    graphs: GraphRunner | PiecewiseGraphRunner
+
+    def prepare(self) -> None:
+        if self.graphs.capture().dropped:
+            raise torch.OutOfMemoryError(f"no memory to capture batch {self.setup.batch}")
+
+    def release(self) -> None:
+        super().release()
+        self.graphs.reset()
+
+
+class OursGraph(_Captured):
+    """The same in one graph, which holds `steps_a_call` steps."""
+
+    def __init__(self, setup: DecodeSetup, steps_a_call: int = 1) -> None:
+        super().__init__(setup)
+        self.steps_a_call = steps_a_call
+        pool = setup.backend.graph_pool_handle()
+        self.graphs = GraphRunner(setup.backend, self._forward, [setup.batch], pool)
+
+    def step(self) -> None:
+        self.graphs.replay(self.setup.batch)
+
+    def feed(self, tokens: Tensor) -> None:
+        if self.steps_a_call > 1:
+            raise ValueError(f"{self.steps_a_call} steps a replay feed themselves: none can be fed")
+        super().feed(tokens)
+
+    def _forward(self, rung: int) -> Tensor:  # noqa: ARG002 (there is one rung)
+        """Keeps the logits of every step for the gate: they are computed anyway."""
+        self._logits, self._tokens = [], []
+        for _ in range(self.steps_a_call):
+            logits, tokens = self._decode()
+            self._logits.append(logits)
+            self._tokens.append(tokens)
+        return logits
+
+
+class OursPiecewise(_Captured):
+    """Graphs between the attentions; attention, head and feedback are launched live."""
+
+    graphs: PiecewiseGraphRunner
+
+    def __init__(self, setup: DecodeSetup) -> None:
+        super().__init__(setup)
+        self.graphs = PiecewiseGraphRunner(
+            setup.backend,
+            lambda _, attention: self.model.body(self.inputs, attention),
+            [setup.batch],
+            setup.backend.graph_pool_handle(),
+        )
+
+    def step(self) -> None:
+        attend = self.setup.attention.begin(self.inputs)
+        hidden = self.graphs.run(self.setup.batch, attend)
+        logits, tokens = self.model.next_step(hidden, self.inputs)
+        self._logits, self._tokens = [logits], [tokens]
+
+    def ops(self) -> list[OpCost]:
+        recorder = OpRecorder()
+        with recorder:
+            hidden = self.model.body(self.inputs, WatchedAttention(self.setup.attention, recorder))
+            with recorder.live():
+                self.model.next_step(hidden, self.inputs)
+        return recorder.ops
+
+
+class OursCompiled(OursEager):
+    """torch.compile of the whole step of our plain model."""
+
+    def __init__(self, setup: DecodeSetup, compiler: Compiler) -> None:
+        super().__init__(setup)
+        self._compiled = compiler(self._decode)
+
+    def prepare(self) -> None:
+        """Compiles at the first call; CUDA graphs are recorded at the second, run from the third.
+
+        Addresses are marked as static. Otherwise Inductor expects weights, cache and inputs to
+        move: it copies them in before each replay, and makes no graph that writes to them
+        (torch/_inductor/cudagraph_utils.py, check_for_mutation).
+        """
+        weights, cache = self.model.weights, self.model.cache
+        layers = [t for layer in weights.layers for t in vars(layer).values() if t is not None]
+        rope = self.model.cos, self.model.sin
+        tables = (weights.embed, weights.final_norm, weights.lm_head, *rope)
+        inputs = vars(self.inputs).values()
+        for tensor in (*layers, *tables, *cache.keys, *cache.values, *inputs):
+            torch._dynamo.mark_static_address(tensor)
+        for _ in range(3):
+            self.step()
+
+    def step(self) -> None:
+        new_step()  # the last step's outputs may be overwritten
+        logits, tokens = self._compiled()
+        self._logits, self._tokens = [logits], [tokens]
+
+    def ops(self) -> list[OpCost]:
+        """What a compiler is expected to leave: the usual nine kernels a layer."""
+        shape = StepShape.decode(self.setup.batch, self.setup.context)
+        return step_ops(self.model.config, shape, "fused9")
+
+    def release(self) -> None:
+        super().release()
+        torch.compiler.reset()
+
+
+class FusedGraph(OursGraph):
+    """`OursGraph` with the layer in Triton kernels, with or without PDL; with `few_bits` on
+    weights or a cache in this format, beside the setup's own."""
+
+    def __init__(
+        self,
+        setup: DecodeSetup,
+        kernels_per_layer: Literal[9, 5],
+        pdl: bool,
+        steps_a_call: int,
+        few_bits: str | None = None,
+    ) -> None:
+        from mini_engine.cuda.fused import FusedModel  # imports Triton, which not every system has
+
+        self.few_bits = few_bits
+        plain = setup.model if few_bits is None else in_format(setup, few_bits).model
+        model = FusedModel(plain.weights, plain.cache, kernels_per_layer=kernels_per_layer, pdl=pdl)
+        super().__init__(replace(setup, model=model), steps_a_call)
+        self.style = f"fused{model.kernels_of(setup.batch)}"
+
+    def ops(self) -> list[OpCost]:
+        """The op list that the kernels of this batch were written to."""
+        config = self.model.config
+        shape = StepShape.decode(self.setup.batch, self.setup.context)
+        stored = stored_in(config, self.few_bits)
+        return step_ops(config, shape, self.style, stored) * self.steps_a_call
+
+
+def fused(
+    kernels_per_layer: Literal[9, 5],
+    *,
+    pdl: bool = False,
+    steps_a_call: int = 1,
+    few_bits: str | None = None,
+) -> Callable[[DecodeSetup], Variant]:
+    """What makes a `FusedGraph` of a setup."""
+    return lambda setup: FusedGraph(setup, kernels_per_layer, pdl, steps_a_call, few_bits)
+
+
+# ---------------------------------------------------------------- which can run here
+
+
+def _anywhere(_: GraphBackend) -> str | None:
     return None
 
 
-def _needs_a_gpu(backend: GraphBackend) -> str | None:
+def no_kernels(backend: GraphBackend) -> str | None:
+    """Why our Triton kernels cannot run here, in one line; None where they can."""
+    return no_triton(backend) or why_no_bf16(backend)
+
+
+def _no_compiler(backend: GraphBackend) -> str | None:
     if backend.emulated:
         return "torch.compile for a CPU is another thing: this variant needs an NVIDIA GPU"
     return None
 
 
-# What predicts a variant: our plain model's ops are PyTorch's own kernels, the fused ones are ours.
-PLAIN, COMPILED, OURS = "pytorch-loop", "torch-compile", "launch-bound"
+def _no_hf_compiler(backend: GraphBackend) -> str | None:
+    return no_transformers(backend) or _no_compiler(backend)
+
+
+# ---------------------------------------------------------------- the table
 
 
 @dataclass(frozen=True)
 class VariantKind:
-    """An entry of the registry."""
+    """An entry of the table."""
 
     make: Callable[[DecodeSetup], Variant]
     mode: Mode  # how its ops are launched, for the simulator
-    engine: str = (
-        PLAIN  # whose CPU time and kernels predict it: a file of `mini_engine/step/engines`
-    )
-    why_not: Callable[[GraphBackend], str | None] = _runs_anywhere  # one line if it cannot run here
+    engine: str = PLAIN  # what predicts it: a file of `mini_engine/step/engines`
+    why_not: Callable[[GraphBackend], str | None] = _anywhere  # one line if it cannot run here
     gated: bool = True  # ours: not timed unless it passes the gate. A baseline is only marked.
-    few_bits: str | None = None  # its format (few_bits.py), whose quality the gate asks for, too
+    few_bits: str | None = None  # the format of its weights or cache, "int8" or "kv8"
     pdl: bool = False  # the nodes of its graph overlap, for the simulator
 
 
@@ -72,26 +281,26 @@ def _inductor(mode: str, fullgraph: bool) -> Compiler:
     return lambda step: torch.compile(step, mode=mode, fullgraph=fullgraph, dynamic=False)
 
 
-def _ours_compiled(torch_mode: str, mode: Mode) -> VariantKind:
+def _compiled(torch_mode: str, mode: Mode) -> VariantKind:
     compiler = _inductor(torch_mode, fullgraph=True)
     return VariantKind(
-        lambda setup: OursCompiled(setup, compiler), mode, COMPILED, _needs_a_gpu,
+        lambda setup: OursCompiled(setup, compiler), mode, COMPILED, _no_compiler, gated=False
+    )
+
+
+def _hf_compiled(torch_mode: str, mode: Mode) -> VariantKind:
+    compiler = _inductor(torch_mode, fullgraph=False)
+    return VariantKind(
+        lambda setup: HuggingFaceStatic(setup, compiler), mode, COMPILED, _no_hf_compiler,
         gated=False,
     )  # fmt: skip
 
 
-def _under(library: str) -> VariantKind:
-    return VariantKind(lambda setup: OursGraphUnder(setup, library), "full", why_not=no_blas)
-
-
-def _with_pdl(steps_a_call: int = 1) -> VariantKind:
-    make = fused(5, pdl=True, steps_a_call=steps_a_call)
-    return VariantKind(make, "full", OURS, no_pdl, pdl=True)
-
-
-def _in_few_bits(name: str, *, pdl: bool = False) -> VariantKind:
-    make = fused(5, pdl=pdl, few_bits=name)
-    return VariantKind(make, "full", OURS, no_pdl if pdl else no_triton, few_bits=name, pdl=pdl)
+def _ours(kernels: Literal[9, 5], *, pdl: bool = False, **more: Any) -> VariantKind:
+    return VariantKind(
+        fused(kernels, pdl=pdl, **more), "full", OURS, no_pdl if pdl else no_kernels,
+        few_bits=more.get("few_bits"), pdl=pdl,
+    )  # fmt: skip
 
 
 VARIANTS: dict[str, VariantKind] = {
@@ -100,33 +309,23 @@ VARIANTS: dict[str, VariantKind] = {
     "hf-eager": VariantKind(
         HuggingFaceEager, "eager", "transformers", no_transformers, gated=False
     ),
-    "hf-compile": VariantKind(
-        lambda setup: HuggingFaceStatic(setup, _inductor("reduce-overhead", fullgraph=False)),
-        "full",
-        COMPILED,
-        lambda backend: no_transformers(backend) or _needs_a_gpu(backend),
-        gated=False,
-    ),
+    "hf-static-compile": _hf_compiled("default", "eager"),
+    "hf-reduce-overhead": _hf_compiled("reduce-overhead", "full"),
     # our plain model: eager, graphs around live attention, one graph, eight steps in one graph
     "ours-eager": VariantKind(OursEager, "eager"),
     "ours-piecewise": VariantKind(OursPiecewise, "piecewise"),
     "ours-graph": VariantKind(OursGraph, "full"),
     "ours-graph-k8": VariantKind(lambda setup: OursGraph(setup, steps_a_call=8), "full"),
     # one graph of Triton kernels, nine or five a layer; with PDL each starts while the last drains
-    "graph-9": VariantKind(fused(9), "full", OURS, no_triton),
-    "graph-5": VariantKind(fused(5), "full", OURS, no_triton),
-    "graph-5-pdl": _with_pdl(),
-    "graph-5-pdl-k8": _with_pdl(steps_a_call=8),
-    # the five on weights or a cache in few bits, judged against these in float32 and by quality.py
-    **{f"graph-5-{name}": _in_few_bits(name) for name in FEW_BITS},
-    **{f"graph-5-pdl-{name}": _in_few_bits(name, pdl=True) for name in FEW_BITS},
-    # one graph of PyTorch's kernels again, captured under each library of matrix products
-    **{f"ours-graph-{library}": _under(library) for library in LIBRARIES},
+    "graph-9": _ours(9),
+    "graph-5": _ours(5),
+    "graph-5-pdl": _ours(5, pdl=True),
+    "graph-5-pdl-k8": _ours(5, pdl=True, steps_a_call=8),
+    # the five on weights or a cache in few bits, judged against the same numbers in float32
+    **{f"graph-5-{name}": _ours(5, few_bits=name) for name in FORMATS},
+    **{f"graph-5-pdl-{name}": _ours(5, pdl=True, few_bits=name) for name in FORMATS},
     # torch.compile of our plain model; the last two modes put CUDA graphs around it
-    "compile-default": _ours_compiled("default", "eager"),
-    "compile-reduce-overhead": _ours_compiled("reduce-overhead", "full"),
-    "compile-max-autotune": _ours_compiled("max-autotune", "full"),
+    "compile-default": _compiled("default", "eager"),
+    "compile-reduce-overhead": _compiled("reduce-overhead", "full"),
+    "compile-max-autotune": _compiled("max-autotune", "full"),
 }
-
-# Run where they are asked for.
-BLAS_ARMS = tuple(f"ours-graph-{library}" for library in LIBRARIES)

@@ -4,284 +4,338 @@
   python -m mini_engine bench --resume --minutes 8  # a part of it all; the next call goes on
   python -m mini_engine bench --plot FILE.json      # table and pictures again, nothing measured
 
-The variants: transformers eager; transformers with StaticCache and torch.compile; our plain model
-eager, in pieces, as one graph, eight steps in one graph; our Triton kernels in one graph, nine or
-five a layer, with programmatic dependent launch (pdl), eight steps a replay (k8); torch.compile of
-our plain model. The arms of a benchmark are the variants that it times.
+The variants: transformers eager, and with StaticCache and torch.compile; our plain model eager, in
+pieces, as one graph, eight steps in one graph; our Triton kernels in one graph, nine or five a
+layer, with programmatic dependent launch (pdl), eight steps a replay (k8), on int8 or int4 weights
+or an fp8 cache (kv8); torch.compile of our plain model. The arms of a benchmark are the variants
+that it times.
 
 A variant passes a gate before it is timed: measured against float32, its logits may be no worse
 than plain bf16's, up to a margin for chance. A variant of ours that fails is not timed; a baseline
 that fails is marked, and nothing is compared with it. Then the variant takes turns with the anchor,
-always the same one, in several fresh processes (--processes); only dependent decode steps are
-timed. The table gives its median with an interval over laps and processes, the kernels and launches
-that the profiler counts, its share of a copy's bandwidth, and the simulator's prediction. That is
-made for the engine that the variant stands for: transformers, plain PyTorch, torch.compile or this
-engine; a card and a host that `calibrate` wrote (--spec, --host) predict best. The null variant is
-the anchor against itself, and shows the noise. "(no graph)" stands behind a variant that claims a
-CUDA graph and launched its kernels one by one, as torch.compile may without an error.
+always the same one; only dependent decode steps are timed. The table gives the median with its
+interval over the laps, its share of a copy's bandwidth, and the simulator's prediction, made for
+the engine that the variant stands for; a card and a host that `calibrate` wrote (--spec, --host)
+predict best. The null variant is the anchor against itself, and shows the noise. "(no graph)"
+stands behind a variant that claims a CUDA graph and launched its kernels one by one. Another
+process is another draw of addresses and clocks: run the line again into another file to see how
+much that is.
 
-Beside the JSON file: a table (.md), and three pictures: ITL and throughput against batch down to
-the physical floor (-itl.png), eager against graph with the crossover, measured and predicted
-(-crossover.png), what each idea takes off a step (-waterfall.png). At the end it says of each bar
-that the project has set itself whether it is reached, missed, partly measured (and what is missing,
-with the command that measures it), or not measured.
+Beside the JSON file two pictures: ITL and throughput against batch down to the physical floor
+(-itl.png), eager against graph with the crossover, measured and predicted (-crossover.png). Then it
+says which of the project's bars are reached. Weights are random in the true shape unless --shape is
+a checkpoint folder. Each row is written as soon as it is known; --resume measures what is missing.
+A GPU without bf16 (a T4) runs the plain arms in fp16. Without a GPU, a tiny model runs on the CPU
+emulator: file and pictures say so, and nothing reads them as evidence.
 
-Without options it takes hours: four shapes at batch 1, 8, 64 and 256, every variant but the trials,
-three processes. Weights are random in the true shape unless --shape is a checkpoint folder. Each
-row is written as soon as it is known; --resume measures what is still missing. Without a GPU, a
-tiny model runs on the CPU emulator: file and pictures say so, and nothing reads them as evidence.
 With --against, other engines run on the same checkpoint, each in a process of its own. Their rows
-have a table of their own: times between tokens, as a caller sees them, beside this engine's.
-The file names the commit. Where the code was copied without .git, the variable LAUNCH_BOUND_COMMIT
-names it; without that it is "unknown".
-"""
+have a table of their own: times between tokens, as a caller sees them, beside this engine's. The
+file names the commit. Where the code was copied without .git, the variable LAUNCH_BOUND_COMMIT
+names it; without that it is "unknown"."""
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import time
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 
-from mini_engine.bench.bar_judges import MAX_CONTEXT, SHAPES
-from mini_engine.bench.bar_points import bench_line
-from mini_engine.bench.bars import BATCHES, judged
+from mini_engine.bench.bars import judged
 from mini_engine.bench.evidence import (
     Measurement,
+    check_same_machine,
     new_measurement,
     read_measurement,
     write_measurement,
 )
-from mini_engine.bench.intervals import MAX_PROCESSES
-from mini_engine.cli import bench_against, measuring, options
-from mini_engine.records.rows import MEASURED, Row, by_point
+from mini_engine.bench.rows import MEASURED, NOT_RUN, Point, Row, by_point, measured_steps, plain
+from mini_engine.cli import CheckFailed, measuring, options
 
 if TYPE_CHECKING:
-    from mini_engine.bench.bench import SpecFor
+    from mini_engine.bench.others.compare import EngineRow
     from mini_engine.cuda.graphs.backend import GraphBackend
 
-LIBRARIES = ("cublas", "cublaslt")  # of bench/blas.py, which needs torch
+SHAPES, BATCHES, CONTEXT = ("qwen3-0.6b", "qwen3-1.7b", "llama-3.2-1b"), (1, 8, 64, 256), 512
+LIST = "list"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--quick", action="store_true", help="one shape, batch 1 and 8, four minutes at most"
+    add, positive = parser.add_argument, options.positive
+    add("--quick", action="store_true", help="one shape, batch 1 and 8, four minutes at most")
+    shapes = f"shapes, tiny, or checkpoint folders (default: {','.join(SHAPES)}; emulated: tiny)"
+    add("--shape", type=measuring.words, metavar="NAME,...", help=shapes)
+    add("--batch", type=options.whole_numbers, metavar="1,8", help="batches")
+    add("--context", type=options.whole_numbers, metavar="512", help="contexts")
+    arms = "variants to time, in this order (default: all; an unknown name lists them)"
+    add("--arms", type=measuring.words, metavar="NAME,...", help=arms)
+    against = "other engines on the same checkpoint folder: vllm, sglang, nano-vllm, gpt-fast, or "
+    against += "these with -eager; NAME=PYTHON where another Python has it, gpt-fast=FOLDER; list: "
+    against += "which are here, and how the others are installed. Without --arms, only these run"
+    add("--against", type=measuring.words, metavar="NAME,...", help=against)
+    add("--rounds", type=positive, metavar="N", help="laps, an even number (default: 8, or 20)")
+    add("--steps", type=positive, metavar="N", help="decode steps a lap (default: 32)")
+    add(
+        "--gate-steps", type=positive, default=128, metavar="N", help="steps that the gate compares"
     )
-    parser.add_argument(
-        "--shape",
-        type=_words,
-        metavar="NAME,...",
-        help=f"shapes, tiny, or checkpoint folders (default: {','.join(SHAPES)}; emulated: tiny)",
-    )
-    parser.add_argument("--batch", type=options.whole_numbers, metavar="1,8", help="batches")
-    parser.add_argument("--context", type=options.whole_numbers, metavar="512", help="contexts")
-    parser.add_argument(
-        "--arms",
-        type=_words,
-        metavar="NAME,...",
-        help="variants to time, in this order (an unknown name lists them)",
-    )
-    parser.add_argument(
-        "--against", type=_words, metavar="NAME,...", help=bench_against.help_words()
-    )
-    parser.add_argument("--rounds", type=options.positive, metavar="N", help="laps, an even number")
-    parser.add_argument("--steps", type=options.positive, metavar="N", help="decode steps a lap")
-    parser.add_argument(
-        "--processes",
-        type=options.positive,
-        metavar="N",
-        help="fresh processes that measure the same (default: 3; 1 with --quick or emulated)",
-    )
-    parser.add_argument(
-        "--minutes",
-        type=options.number,
-        metavar="N",
-        help="start no variant after so many: with --resume, the next call goes on (default: no "
-        "limit; with --quick a little over three)",
-    )
-    parser.add_argument("--process", type=options.positive, help=argparse.SUPPRESS)
-    parser.add_argument(
-        "--blas",
-        choices=LIBRARIES,
-        help="the library of PyTorch's matrix products, in all arms (default: PyTorch's choice); "
-        "side by side in one run: --arms ours-graph-cublas,ours-graph-cublaslt",
-    )
-    parser.add_argument("--spec", help="predict with this card (default: by the GPU's name)")
-    parser.add_argument("--host", help="and this host (default: the usual server)")
+    minutes = "start no variant after so many (default: no limit; with --quick a little over three)"
+    add("--minutes", type=options.number, metavar="N", help=minutes)
+    add("--spec", help="predict with this card (default: by the GPU's name)")
+    add("--host", help="and this host (default: the usual server)")
     measuring.add_device(parser)
-    parser.add_argument("--resume", action="store_true", help="keep what the file has measured")
-    parser.add_argument(
-        "--plot",
-        type=Path,
-        metavar="JSON",
-        help="measure nothing: make the table and pictures of this file again, of --shape and "
-        "--context if given, beside it or where -o says",
-    )
-    parser.add_argument(
-        "-o",
-        "--out",
-        type=options.json_out,
-        metavar="JSON",
-        help="measurements; the table (.md) and the pictures (.png) go beside it",
-    )
+    add("--resume", action="store_true", help="keep what the file has measured")
+    plot = "measure nothing: show the table of this file and draw its pictures again"
+    add("--plot", type=Path, metavar="JSON", help=plot)
+    add("-o", "--out", type=options.json_out, metavar="JSON", help="measurements")
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
-    from mini_engine.cli.bench_report import check_any_ran, plotted, report
-
     if args.plot:
-        return plotted(args)
-    if args.against == [bench_against.LIST]:
-        return {"engines": bench_against.listed()}
-    out = _measure(args, console)
-    return {"out": str(out)} if args.process else check_any_ran(report(_judged(out)))
+        return _result(args.plot, read_measurement(args.plot))
+    if args.against == [LIST]:
+        return {"engines": _engines()}
+    backend = measuring.backend_of(args.device, "bench", console)
+    out, measurement = _measure(args, backend, console)
+    rows = [*measurement.figures["rows"], *measurement.figures["others"]]
+    if rows and all(row["status"] == NOT_RUN for row in rows):
+        raise CheckFailed(
+            f"none of {len(rows)} was timed: {rows[-1]['reason']} ({out} has the reason of each)"
+        )
+    return _result(out, measurement)
 
 
-def _measure(args: argparse.Namespace, console: Console) -> Path:
-    """The file, with everything in it that was asked for."""
-    backend = measuring.backend_of(args.device, "bench", None if args.process else console)
-    from mini_engine.bench import blas
+def _measure(
+    args: argparse.Namespace, backend: GraphBackend, console: Console
+) -> tuple[Path, Measurement]:
+    """The file, with everything in it that was asked for, and what it holds."""
     from mini_engine.bench.bench import check_names
+    from mini_engine.bench.calibrate import copy_bandwidth, sizes_for
     from mini_engine.bench.spec_fit import base_name
-    from mini_engine.cli import bench_file
+    from mini_engine.bench.variants import ANCHOR, VARIANTS
 
-    _fill_in(args, backend)
-    deadline = time.monotonic() + 60 * args.minutes if args.minutes else None
-    if args.blas:
-        blas.prefer(backend, args.blas)
-    line = measuring.command_line(bench_file.as_typed(args.typed))
+    small = args.quick or backend.emulated
+    args.shape = args.shape or (["tiny"] if backend.emulated else list(SHAPES[: 1 if small else 3]))
+    args.batch = args.batch or ([1, 2] if backend.emulated else list(BATCHES[: 2 if small else 4]))
+    args.context = args.context or [40 if backend.emulated else CONTEXT]
+    args.arms = args.arms or ([] if args.against else list(VARIANTS))
+    args.rounds = args.rounds or (2 if backend.emulated else 8 if small else 20)
+    args.steps = args.steps or (4 if backend.emulated else 32)
+    if args.rounds % 2:
+        raise ValueError(f"--rounds {args.rounds}: expected an even number, to balance the order")
+    if args.minutes is None and args.quick:
+        args.minutes = 3.3  # no variant starts after this, and few take one more
+    check_names(args.arms)
+    configs = {word: measuring.config_of(word, backend) for word in args.shape}
+    against = _against(args)  # raises before anything is measured
+
+    line = measuring.command_line(args.typed)
     measurement = new_measurement("bench", backend.device.type, line, {})
     known = "laptop-cpu" if backend.emulated else base_name(measurement.gpu)
     spec_for = measuring.specs_for(args.spec or known or "h200", args.host)
     out: Path = args.out or measuring.measurement_path("bench", known or "gpu", backend.emulated)
-    check_names(args.arms)
-    for word in args.shape:
-        bench_file.config_of(word)  # raises before anything is measured
-    if args.against:
-        bench_against.check(args)
-    if args.processes > 1 and not args.process and args.arms:
-        bench_file.in_fresh_processes(args, out)
-    else:
-        _arms(args, backend, spec_for, measurement, out, console)
-    if args.against and not args.process:
-        for one, number in bench_against.measure(args, out, backend.emulated, deadline):
-            point = f"{one.shape} batch {one.batch} context {one.context:,}"
-            line = f"{number}{point}: {bench_against.told(one)}"
-            console.print(line, soft_wrap=True, markup=False)
-    return out
+    anchor = spec_for(VARIANTS[ANCHOR].engine)
+    figures = {
+        "copy_bandwidth_gb_s": copy_bandwidth(backend, sizes_for(backend, quick=True)),
+        "spec": anchor.name,
+        "host": anchor.host,
+        "rounds": args.rounds,
+        "steps": args.steps,
+        "anchor": ANCHOR,
+    }
+    rows: dict[tuple[Point, str], Row] = {}
+    others: dict[tuple[Point, str], EngineRow] = {}
+    if args.resume and out.exists():
+        old = read_measurement(out)
+        check_same_machine(out, old, measurement)
+        rows = {(row.point, row.variant): row for row in measured_steps(old.figures["rows"])}
+
+    def written() -> Measurement:
+        found = {**figures, "rows": [row.as_json() for row in rows.values()],
+                 "others": [plain(row) for row in others.values()]}  # fmt: skip
+        write_measurement(out, replace(measurement, figures=found))
+        return replace(measurement, figures=found)
+
+    for row in _arms(args, backend, configs, rows, spec_for, figures):
+        rows[row.point, row.variant] = row
+        written()
+        console.print(f"{_place(row.point)}: {_told(row)}", soft_wrap=True, markup=False)
+    for one in against(backend.emulated):
+        others[Point(one.shape, one.batch, one.context), one.engine] = one
+        written()
+        told = f"{one.itl.median:,.1f} µs between tokens" if one.status == MEASURED else one.reason
+        console.print(f"{one.engine}: {told}", soft_wrap=True, markup=False)
+    return out, written()
 
 
 def _arms(
-    args: argparse.Namespace,
-    backend: GraphBackend,
-    spec_for: SpecFor,
-    measurement: Measurement,
-    out: Path,
-    console: Console,
-) -> None:
-    """Time the arms in this process."""
-    from mini_engine.cli import bench_file
+    args: argparse.Namespace, backend: GraphBackend, configs: Mapping[str, Any],
+    rows: Mapping[tuple[Point, str], Row], spec_for: Any, figures: Mapping[str, Any],
+) -> Iterator[Row]:  # fmt: skip
+    """The rows that are missing; then, when all are timed, these again with counted launches."""
+    from mini_engine.bench.bench import OVER, Effort, bench_point, count_launches
+    from mini_engine.cuda.weights import no_room
 
-    before = f"process {args.process} of {args.processes}, " if args.process else ""
-    for row, number in bench_file.measure(args, backend, spec_for, measurement, out):
-        point = f"{row.shape} batch {row.batch} context {row.context:,}"
-        console.print(f"{before}{number}: {point}: {_told(row)}", soft_wrap=True)
+    deadline = time.monotonic() + 60 * args.minutes if args.minutes else None
+    effort = Effort(args.rounds, args.steps, deadline, args.gate_steps)
+    copy_gb_s = figures["copy_bandwidth_gb_s"]["median"]
+    for counting in (False, True):
+        for word, config in configs.items():
+            places = itertools.product(args.batch, args.context)
+            points = [Point(config.name, batch, context) for batch, context in places]
+            missing = {p: [a for a in args.arms if (p, a) not in rows] for p in points}
+            if counting:
+                missing = {p: args.arms for p in points if not backend.emulated}
+            if not any(missing.values()):
+                continue
+            reason = OVER if effort.over else no_room(config, backend, "bf16", "fp32")
+            if reason and not counting:
+                for point, names in missing.items():
+                    yield from (Row(*point, name, NOT_RUN, reason) for name in names)
+            if reason:
+                continue
+            weights = measuring.weights_of(word, config, backend, measuring.dtype_of(backend))
+            for point, names in missing.items():
+                if counting:
+                    done = [rows[point, name] for name in names if (point, name) in rows]
+                    yield from count_launches(backend, weights, point, done, effort)
+                elif names:
+                    yield from bench_point(
+                        backend, weights, point, names, effort, spec_for, copy_gb_s
+                    )
+            del weights  # before the next shape's are made
 
 
-def _judged(out: Path) -> Path:
-    """The bars, written into the file."""
-    measurement = read_measurement(out)
-    found = [result.as_dict() for result in judged(measurement, bench_line(out))]
-    write_measurement(out, replace(measurement, figures={**measurement.figures, "bars": found}))
-    return out
+# ---------------------------------------------------------------- other engines
+
+
+def _against(args: argparse.Namespace) -> Any:
+    """What measures the engines of --against on a device, as rows. ValueError for what no engine
+    could do, before anything is measured."""
+    from mini_engine.bench.others import EAGER, kind_of
+    from mini_engine.bench.others.compare import Work, compare
+
+    names, where = [], {}
+    for word in args.against or []:
+        name, given, place = word.partition("=")
+        kind_of(name)
+        names.append(name)
+        if given and not (place and Path(place).expanduser().exists()):
+            raise ValueError(f"--against {word}: {place or 'nothing'} is not there")
+        if given:
+            where[name.removesuffix(EAGER)] = str(Path(place).expanduser().absolute())
+    for word in args.shape if names else []:
+        if not Path(word).is_dir():
+            raise ValueError(
+                f"--against loads a checkpoint: give --shape FOLDER, not the shape {word!r}"
+            )
+
+    def measured(emulated: bool) -> Iterator[EngineRow]:
+        for word, batch, context in itertools.product(args.shape, args.batch, args.context):
+            config = measuring.shape_of(word)
+            point, model = Point(config.name, batch, context), str(Path(word).absolute())
+            work = Work(point, model, config.vocab_size, args.steps, args.rounds, where, emulated)
+            yield from compare(work, names) if names else ()
+
+    return measured
+
+
+def _engines() -> list[dict[str, str]]:
+    """Every engine of --against: what is here, how it is installed, what -eager switches."""
+    from mini_engine.bench.others import KINDS, OURS
+    from mini_engine.bench.others.child import not_installed, version_of
+
+    return [
+        {"engine": name, "install": kind.install, "written_for": kind.written_for,
+         "here": "" if not kind.package or not_installed(name) else version_of(name),
+         "eager": kind.switch}
+        for name, kind in KINDS.items() if name != OURS
+    ]  # fmt: skip
+
+
+# ---------------------------------------------------------------- what is shown
+
+
+def _result(out: Path, measurement: Measurement) -> dict[str, Any]:
+    """What the file says, with its pictures drawn beside it."""
+    from mini_engine import plots
+
+    if measurement.kind != "bench":
+        raise ValueError(f"{out}: a {measurement.kind}, expected the file of a bench")
+    try:
+        steps, pictures = measured_steps(measurement.figures["rows"]), dict[str, str]()
+        bars = [{**asdict(r.bar), "compared": r.bar.compared, "status": r.status, "value": r.value,
+                 "why": r.why} for r in judged(measurement)]  # fmt: skip
+    except ValueError as error:
+        raise ValueError(f"{out}: {error}: measure again") from None
+    for name, draw in (("itl", plots.itl_against_batch), ("crossover", plots.measured_crossover)):
+        path = out.with_name(f"{out.stem}-{name}.png")
+        try:
+            draw(steps, path, measurement)
+            pictures[name] = str(path)
+        except ValueError as error:
+            path.unlink(missing_ok=True)
+            pictures[name] = f"not drawn: {error}"
+    figures = measurement.figures
+    return {"out": str(out), "emulated": measurement.emulated, "rows": figures["rows"],
+            "others": figures.get("others", []), "bars": bars, "pictures": pictures}  # fmt: skip
 
 
 def show(result: dict[str, Any], console: Console) -> None:
-    if "engines" in result:
-        bench_against.show_list(result["engines"], console)
-    if "rows" not in result:  # one process of several: the one that started it shows the rows
+    for one in result.get("engines", []):
+        here = f"here, version {one['here']}" if one["here"] else f"not here: {one['install']}"
+        told = f"written for {one['written_for']}; {one['engine']}-eager: {one['eager']}"
+        console.print(f"{one['engine']}: {here}\n  {told}", soft_wrap=True, markup=False)
+    if "rows" not in result:
         return
-    if result["emulated"]:
+    real = not result["emulated"]
+    if not real:
         console.print("[bold]Emulated on a CPU: no evidence about any GPU.[/bold]")
-    points = by_point(map(Row.from_json, result["rows"]))
-    for (shape, batch, context), rows in points.items():
-        console.print(f"[bold]{shape}[/bold], batch {batch}, context {context:,}")
-        table = Table()
-        for column in ("variant", "ITL µs", "× anchor", "% of copy", "predicted µs", "gate"):
+    for point, rows in by_point(map(Row.from_json, result["rows"])).items():
+        table = Table(box=None, title=_place(point), title_justify="left")
+        for column in ("variant", "ITL µs (95%)", "× anchor", "GB/s", "of a copy", "predicted µs"):
             table.add_column(column, justify="left" if column == "variant" else "right")
         for row in rows:
-            table.add_row(*_cells(row))
+            table.add_row(row.variant, *_cells(row, real))
         console.print(table)
     if result["others"]:
-        bench_against.show(result["others"], console)
-    console.print("[bold]What the project has set itself, on one H200[/bold]")
-    for bar in result["bars"]:
-        console.print(f"{bar['status']:>15}  {bar['says']} ({bar['why']})", soft_wrap=True)
-    console.print(f"measurements: {result['out']}, with everything in a table: {result['table']}")
-    for picture in result["pictures"]:
-        console.print(f"picture: {picture}")
-    for name, why in result["not_drawn"].items():
-        console.print(f"no {name}: {why}", soft_wrap=True)
+        table = Table("engine", "version", "ITL µs at the caller", "p99 µs", "× launch-bound",
+                      "tokens a piece", "same tokens", "start s")  # fmt: skip
+        for one in result["others"]:
+            ran = one["status"] == MEASURED
+            table.add_row(one["engine"], *([
+                one["version"], f"{one['itl']['median']:,.1f}", f"{one['p99_us']:,.1f}",
+                f"{one['times_ours']:.3f}", f"{one['tokens_a_piece']:.2f}",
+                f"{one['same_tokens']:.0%}", f"{one['start_s']:,.0f}"] if ran else
+                [one["status"], one["reason"][:60]]))  # fmt: skip
+        console.print(table)
+    for bar in result["bars"] if real else []:
+        console.print(f"{bar['status']:>15}  {bar['compared']} ({bar['why']})", soft_wrap=True)
+    console.print(f"measurements: {result['out']}", soft_wrap=True)
+    for name, picture in result["pictures"].items():
+        console.print(f"{name}: {picture}", soft_wrap=True, markup=False)
 
 
-# ---------------------------------------------------------------- parts
+def _place(point: Point) -> str:
+    return f"{point.shape}, batch {point.batch}, context {point.context:,}"
 
 
-def _fill_in(args: argparse.Namespace, backend: GraphBackend) -> None:
-    """Defaults that depend on the device and on --quick."""
-    from mini_engine.bench.variants import BLAS_ARMS, VARIANTS
-    from mini_engine.cli import bench_file
-
-    emulated = backend.emulated
-    small = args.quick or emulated
-    slow = {"compile-max-autotune", "compile-default"} if args.quick else set()
-    usual = [name for name in VARIANTS if name not in (*slow, *BLAS_ARMS)]
-    words = args.arms or ([] if args.against else usual)
-    args.shape = args.shape or (["tiny"] if emulated else list(SHAPES[:1] if small else SHAPES))
-    args.batch = args.batch or ([1, 2] if emulated else [1, 8] if small else list(BATCHES))
-    args.context = args.context or [40 if emulated else MAX_CONTEXT]
-    args.arms = list(dict.fromkeys(words))
-    args.rounds = args.rounds or (2 if emulated else 8 if small else 20)
-    args.steps = args.steps or (4 if emulated else 32)
-    args.processes = args.processes or (1 if small else 3)
-    if args.minutes is None and args.quick:
-        args.minutes = bench_file.QUICK_MINUTES
-    if args.minutes is not None and args.minutes <= 0:
-        raise ValueError(f"--minutes {args.minutes:g}: expected more than 0")
-    if min(args.batch + args.context) < 1:
-        raise ValueError("--batch and --context: expected numbers of 1 or more")
-    if args.rounds % 2:
-        raise ValueError(f"--rounds {args.rounds}: expected an even number, to balance the order")
-    if args.processes > MAX_PROCESSES:
-        raise ValueError(f"--processes {args.processes}: expected 1 to {MAX_PROCESSES}")
-
-
-def _cells(row: Row) -> list[str]:
+def _cells(row: Row, real: bool) -> list[str]:
+    """Of an emulated row no rates and no shares: they would be of nothing."""
     if row.status != MEASURED:
-        return [row.variant, row.status]
-    return [
-        f"{row.variant} (no graph)" if row.no_graph else row.variant,
-        f"{row.itl_us:,.1f}",
-        f"{row.times_the_anchor.median:.3f}",
-        f"{row.percent_of_copy:.1f}",
-        f"{row.predicted_us:,.1f}",
-        "FAILED" if row.failed_gate else "passed",
-    ]
+        return [row.status]
+    remark = " (no graph)" if row.no_graph else " FAILED THE GATE" if row.failed_gate else ""
+    itl = f"{row.itl_us:,.1f} ({row.itl.low:,.1f} to {row.itl.high:,.1f}){remark}"
+    rates = f"{row.achieved_gb_s:,.0f}", f"{row.percent_of_copy:.1f}%", f"{row.predicted_us:,.1f}"
+    return [itl, f"{row.times_the_anchor.median:.3f}", *(rates if real else ())]
 
 
 def _told(row: Row) -> str:
     if row.status != MEASURED:
         return f"{row.variant} {row.status}: {row.reason}"
-    graph = f"; it {row.told_no_graph}" if row.no_graph else ""
+    graph = f"; it ran without a graph: {row.no_graph}" if row.no_graph else ""
     return f"{row.variant} {row.itl_us:,.1f} µs a step{graph}"
-
-
-def _words(word: str) -> list[str]:
-    """`a,b` as a list, for `type=`."""
-    if found := [part.strip() for part in word.split(",") if part.strip()]:
-        return found
-    raise argparse.ArgumentTypeError(f"expected names with commas between them, not {word!r}")

@@ -1,16 +1,12 @@
-"""Measure what this machine's GPU and CPU charge, and write a card and a host for the simulator.
+"""Measure what this machine charges, and write it down as a card and a host to predict with.
 
-  python -m mini_engine calibrate --quick -o out/card.json
-  python -m mini_engine calibrate --host -o out/my-host.json
+  python -m mini_engine calibrate -o out/card.json          # and out/card-host.json beside it
+  python -m mini_engine calibrate --host                    # the host alone, in seconds, anywhere
 
-Measured: a launch with and without a framework, a graph launch against its number of nodes, the gap
-between kernels in a stream and in a graph, what programmatic dependent launch (PDL) takes off it,
-bandwidth of a copy, of reading and of a product, the rate of a large product, recording and
-instantiating a graph, the small copies around a step. Three files are written: the measurements
-(under course/measurements/ on a GPU), and what the simulator reads of them, the card (-o) and the
-host that feeds it (beside it, card-host.json). Every figure names the measurements and its
-interval, or keeps the base's source where it was not measured. The floor of a kernel depends on
-whose kernel it is, so it belongs to an engine's file: it stands in the measurements. Then
+Measured are the CPU time of one PyTorch op, of a launch, of a graph's launch, capture and each of
+its nodes; the gaps between two kernels, in a stream and in a graph, and what programmatic dependent
+launch takes off them; the bandwidth of a copy and of a product of one row; a large product; copies
+of inputs and reading a token back. What cannot be measured is taken from --base. Then
 
   python -m mini_engine crossover --spec out/card.json --host out/card-host.json
 
@@ -49,28 +45,17 @@ HOST_STEPS = 300  # of --host: a second or less
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--quick", action="store_true", help="fewer repeats and smaller buffers")
-    parser.add_argument(
-        "--host", action="store_true", help="measure only what an op costs the host; needs no GPU"
-    )
+    add = parser.add_argument
+    add("--quick", action="store_true", help="fewer repeats and smaller buffers")
+    add("--host", action="store_true", help="measure only what an op costs the host; needs no GPU")
     measuring.add_device(parser)
-    parser.add_argument(
-        "--base",
-        metavar="CARD",
-        help=f"where to take what is not measured: {', '.join(spec_names())}, or a JSON file "
-        "(default: the card of this GPU, by its name)",
-    )
-    parser.add_argument(
-        "-o", "--out", type=options.json_out, metavar="JSON",
-        help="the card, with the host in NAME-host.json beside it (default: out/card.json), or "
-        "with --host the host (default: out/my-host.json)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--evidence",
-        type=options.json_out,
-        metavar="JSON",
-        help="the measurements (default: by the GPU's name)",
-    )
+    base = f"where to take what is not measured: {', '.join(spec_names())}, or a file (default:"
+    add("--base", metavar="CARD", help=f"{base} the card of this GPU, by its name)")
+    out = "the card, with the host in NAME-host.json beside it (default: out/card.json), or with "
+    out += "--host the host (default: out/my-host.json)"
+    add("-o", "--out", type=options.json_out, metavar="JSON", help=out)
+    evidence = "the measurements (default: by the GPU's name)"
+    add("--evidence", type=options.json_out, metavar="JSON", help=evidence)
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
@@ -80,10 +65,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
 def _host_alone(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     """Ops on CPU tensors, whatever GPU there is."""
     if args.base or args.evidence or args.device == "cuda":
-        raise ValueError(
-            "--host measures no GPU and keeps no other file: leave out --base, --evidence and "
-            "--device cuda"
-        )
+        raise ValueError("--host measures no GPU: leave out --base, --evidence and --device cuda")
     measuring.backend_of("cpu", "calibrate --host")
     import torch
 
@@ -93,157 +75,101 @@ def _host_alone(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     out: Path = args.out or Path("out/my-host.json")
     with console.status("measuring"):
         op_us = op_on_cpu_us(HOST_STEPS)
-    on = (
-        f"{_processor()}, Python {platform.python_version()}, PyTorch {torch.__version__}, "
-        f"{datetime.now(UTC):%Y-%m-%d}"
-    )
+    versions = f"Python {platform.python_version()}, PyTorch {torch.__version__}"
+    on = f"{_processor()}, {versions}, {datetime.now(UTC):%Y-%m-%d}"
     base = load_sheet("host", BASE_HOST)
     _write(out, spec_fit.host_on_cpu_json(op_us, base, out.stem, on))
-    return {
-        "emulated": False,
-        "machine": on,
-        "host": str(out),
-        "op_us": op_us,
-        "base_host": base.name,
-        "usual_op_us": base["op_us"],
-        "fitted": _figures_of({"host": out}),
-        "kept_from_base": {"host": [name for name in FIGURES["host"] if name != "op_us"]},
-    }
+    return {"emulated": False, "machine": on, "op_us": op_us, "usual_op_us": base["op_us"],
+            "files": {"host": str(out)}, "figures": _figures_of({"host": out})}  # fmt: skip
 
 
 def _card_and_host(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     card: Path = args.out or Path("out/card.json")
-    if args.evidence in (card, _host_beside(card)):
-        raise ValueError(
-            f"--evidence {args.evidence}: the {'card' if args.evidence == card else 'host'} goes "
-            "there: give another file"
-        )
+    files = {"card": card, "host": card.with_name(f"{card.stem}-host.json")}
+    if args.evidence in files.values():
+        raise ValueError(f"--evidence {args.evidence}: card and host go there: give another file")
     backend = measuring.backend_of(args.device, "calibrate", console)
     from mini_engine.bench import spec_fit
     from mini_engine.bench.calibrate import measure, sizes_for
     from mini_engine.bench.evidence import CALIBRATED, new_measurement, write_measurement
-    from mini_engine.bench.pdl_gap import PDL, PLAIN, SAVED
 
     command = measuring.command_line(args.typed)
     measurement = new_measurement("calibration", backend.device.type, command, {})
-    own = None if measurement.emulated else spec_fit.base_name(measurement.gpu)
-    if not (measurement.emulated or args.base or own):
-        raise ValueError(
-            f"no card of {measurement.gpu} ships: say with --base where to take what is not "
-            f"measured: {', '.join(spec_names())}"
-        )
+    emulated = measurement.emulated
+    own = None if emulated else spec_fit.base_name(measurement.gpu)
+    if not (emulated or args.base or own):
+        known = ", ".join(spec_names())
+        raise ValueError(f"no card of {measurement.gpu} ships: give one of {known} with --base")
     base = load_sheet("card", args.base or own or "laptop-cpu")
-    base_host = load_sheet("host", "laptop" if measurement.emulated else BASE_HOST)
+    base_host = load_sheet("host", "laptop" if emulated else BASE_HOST)
     figures: dict[str, Any] = {}
     with console.status("measuring") as status:
-        for name, figure in measure(backend, sizes_for(backend, args.quick)):
+        sizes = sizes_for(backend, args.quick)
+        for name, figure in measure(backend, sizes, measuring.dtype_of(backend)):
             figures[name] = figure
             status.update(f"measured {name}")
-    device = "emulated" if measurement.emulated else own or base.name
-    evidence = args.evidence or measuring.measurement_path("calibration", device, backend.emulated)
+    device = "emulated" if emulated else own or base.name
+    evidence = args.evidence or measuring.measurement_path("calibration", device, emulated)
     write_measurement(evidence, replace(measurement, figures=figures))
-    files = {"card": card, "host": _host_beside(card)}
-    sheet = spec_fit.card_json(
-        figures,
-        base,
-        f"{device}{CALIBRATED}",
-        evidence.name,
-        own_base=own is not None and args.base is None,
-        emulated=backend.emulated,
-    )
-    _write(files["card"], sheet)
-    host = spec_fit.host_json(
-        figures, base_host, f"{device}-host{CALIBRATED}", evidence.name, emulated=backend.emulated
-    )
-    _write(files["host"], host)
+    own_base = own is not None and args.base is None
+    _write(files["card"], spec_fit.card_json(
+        figures, base, f"{device}{CALIBRATED}", evidence.name, own_base=own_base, emulated=emulated
+    ))  # fmt: skip
+    _write(files["host"], spec_fit.host_json(
+        figures, base_host, f"{device}-host{CALIBRATED}", evidence.name, emulated=emulated
+    ))  # fmt: skip
     load_spec(files["card"], files["host"])  # raises where the simulator could not read them
     return {
-        "gpu": measurement.gpu,
-        "emulated": measurement.emulated,
+        "machine": measurement.gpu,
+        "emulated": emulated,
         "evidence": str(evidence),
-        "card": str(files["card"]),
-        "host": str(files["host"]),
-        "base": base.name,
-        "base_host": base_host.name,
+        "files": {kind: str(path) for kind, path in files.items()},
+        "figures": _figures_of(files),
         "engines_figure": {spec_fit.ENGINES_FIGURE: figures[spec_fit.ENGINES_FIGURE]},
-        "pdl": {name: figures[name] for name in (PLAIN, PDL, SAVED)},
-        "largest_residual": spec_fit.residuals(figures),
-        "worst_held_out": spec_fit.held_out(figures),
-        "fitted": _figures_of(files),
-        "kept_from_base": {
-            "card": spec_fit.kept(spec_fit.card_fits(figures, base), "card"),
-            "host": spec_fit.kept(spec_fit.host_fits(figures), "host"),
-        },
+        "pdl": {name: figure for name, figure in figures.items() if "pdl" in name},
+        "held_out": spec_fit.held_out(figures),
     }
 
 
 def show(result: dict[str, Any], console: Console) -> None:
-    if "card" in result:
-        _show_card(result, console)
-    else:
-        op_us, path = result["op_us"], result["host"]
-        console.print(_table("host", result, result["base_host"]))
-        console.print(f"Measured on {result['machine']}.", soft_wrap=True)
-        console.print(
-            f"An op costs a PyTorch program here {op_us['median']:.1f} µs ({op_us['low']:.1f} to "
-            f"{op_us['high']:.1f}), on CPU tensors; a launch on a GPU comes on top. The usual "
-            f"server: {result['usual_op_us']:g} µs, launch included.",
-            soft_wrap=True,
-        )
-        console.print(f"host: {path} (use it: crossover --host {path})", soft_wrap=True)
-
-
-def _show_card(result: dict[str, Any], console: Console) -> None:
     if result["emulated"]:
         console.print("[bold]Emulated on a CPU: no evidence about any GPU.[/bold]")
-    console.print(
-        f"[bold]{result['gpu']}[/bold], what was not measured from the card {result['base']} and "
-        f"the host {result['base_host']}"
-    )
-    for kind, base in (("card", result["base"]), ("host", result["base_host"])):
-        console.print(_table(kind, result, base))
-    for name, share in result["largest_residual"].items():
-        held = result["worst_held_out"].get(name)
-        doubt = "" if held is None else f", a point that it has not seen is missed by {held:.0%}"
-        console.print(f"{name}: largest residual of its straight line {share:.0%}{doubt}")
-    console.print(_pdl_line(*result["pdl"].values()))
-    for name, figure in result["engines_figure"].items():
+    console.print(f"Measured on {result['machine']}.", soft_wrap=True)
+    for kind, figures in result["figures"].items():
+        table = Table(kind, "value", "from", title_justify="left")
+        for one in figures:
+            table.add_row(one["figure"], f"{one['value']:,.6g}", one["from"])
+        console.print(table)
+    if "op_us" in result:
+        one = result["op_us"]
         console.print(
-            f"{name} of PyTorch's own kernels: {figure['median']:.2f} µs ({figure['low']:.2f} to "
-            f"{figure['high']:.2f}). It belongs to an engine's file: mini_engine/step/engines/",
-            soft_wrap=True,
-        )
-    console.print(f"measurements: {result['evidence']}")
-    console.print(
-        f"use it: --spec {result['card']} --host {result['host']}", soft_wrap=True, markup=False
-    )
-
-
-# ---------------------------------------------------------------- parts
-
-
-def _host_beside(card: Path) -> Path:
-    return card.with_name(f"{card.stem}-host.json")
+            f"An op costs a PyTorch program here {one['median']:.1f} µs ({one['low']:.1f} to "
+            f"{one['high']:.1f}), on CPU tensors; a launch on a GPU comes on top. The usual "
+            f"server: {result['usual_op_us']:g} µs, launch included.", soft_wrap=True,
+        )  # fmt: skip
+    for name, share in result.get("held_out", {}).items():
+        console.print(f"{name}: its line misses a point that it has not seen by up to {share:.0%}")
+    for name, figure in {**result.get("pdl", {}), **result.get("engines_figure", {})}.items():
+        known = figure["median"] is not None
+        told = f"{figure['median']:.2f} µs" if known else f"not measured: {figure['reason']}"
+        console.print(f"{name}: {told}", soft_wrap=True)
+    words = " ".join({"card": "--spec", "host": "--host"}[kind] + f" {path}"
+                     for kind, path in result["files"].items())  # fmt: skip
+    console.print(f"use it: crossover {words}", soft_wrap=True, markup=False)
 
 
 def _write(path: Path, sheet: dict[str, Any]) -> None:
     write_whole(path, json.dumps(sheet, indent=2, ensure_ascii=False) + "\n")
 
 
-def _figures_of(files: dict[str, Path]) -> dict[str, dict[str, float]]:
+def _figures_of(files: dict[str, Path]) -> dict[str, list[dict[str, Any]]]:
     """What the files say, as the simulator reads them."""
     sheets = {kind: load_sheet(kind, path) for kind, path in files.items()}
-    return {kind: {name: sheets[kind][name] for name in FIGURES[kind]} for kind in files}
-
-
-def _table(kind: str, result: dict[str, Any], base: str) -> Table:
-    table = Table(title=kind, title_justify="left")
-    for column in ("figure", "value", "from"):
-        table.add_column(column, justify="right" if column == "value" else "left")
-    for name, value in result["fitted"][kind].items():
-        kept = name in result["kept_from_base"][kind]
-        table.add_row(name, f"{value:,.6g}", base if kept else "measured here")
-    return table
+    return {
+        kind: [{"figure": name, "value": sheet[name], "from": sheet.figures[name].kind}
+               for name in FIGURES[kind]]
+        for kind, sheet in sheets.items()
+    }  # fmt: skip
 
 
 def _processor() -> str:
@@ -254,14 +180,3 @@ def _processor() -> str:
         lines = []
     models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return (models[0] if models else "") or platform.processor() or platform.machine() or "a CPU"
-
-
-def _pdl_line(plain: dict[str, Any], early: dict[str, Any], saved: dict[str, Any]) -> str:
-    """What PDL takes off a node, or why nobody knows."""
-    if early["median"] is None:
-        return f"PDL not measured: {early['reason']}"
-    return (
-        f"PDL: a node (an RMSNorm of one row) takes {plain['median']:.2f} µs without and "
-        f"{early['median']:.2f} µs with it: {saved['median']:.2f} µs saved "
-        f"({saved['low']:.2f} to {saved['high']:.2f})"
-    )

@@ -31,7 +31,7 @@ programs fewer and larger. Ask for few tokens, and for --mode NONE, which spares
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mini_engine.cli import options, prompts
@@ -45,54 +45,37 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     prompts.add_arguments(parser)
-    parser.add_argument("--model", help="checkpoint folder, or a hub id")
-    parser.add_argument("--backend", default="sim", choices=("sim", "cuda"), help="(default: sim)")
+    add = parser.add_argument
+    add("--model", help="checkpoint folder, or a hub id (default: the course's own)")
+    add("--backend", default="sim", choices=("sim", "cuda"), help="(default: sim)")
     options.add_mode(parser, help="how steps are launched (default: FULL_AND_PIECEWISE)")
     words = "to write for each prompt (default: 48)"
-    add = parser.add_argument
     add("--max-new-tokens", type=options.positive, default=48, metavar="N", help=words)
-    parser.add_argument(
-        "--capture-sizes", type=options.whole_numbers, metavar="1,2,4", help="the ladder"
-    )
-    add_path(parser)
-    memory = parser.add_argument_group("KV cache")
-    memory.add_argument(
-        "--kv-dtype",
-        default="auto",
-        choices=("auto", "fp8"),
-        help="fp8: a byte a number (e4m3, a scale a head); auto: as the weights (default)",
-    )
+    add("--capture-sizes", type=options.whole_numbers, metavar="1,2,4", help="the ladder")
+    words = "fp8: a byte a number (e4m3, a scale a head); auto: as the weights (default)"
+    add("--kv-dtype", default="auto", choices=("auto", "fp8"), help=words)
     options.add_spec(parser)
-    group = parser.add_argument_group("fewer bytes (--backend cuda)")
-    group.add_argument(
-        "--quant", choices=("int8", "int4"), help="quantise the layers' weights as they are read"
-    )
-    add_sampling(parser)
 
+    real = parser.add_argument_group("with --backend cuda")
+    add, either = real.add_argument, real.add_mutually_exclusive_group()
+    words = "quantise the layers' weights as they are read"
+    add("--quant", choices=("int8", "int4"), help=words)
+    words = "PyTorch's own ops and none of our kernels, to compare with"
+    either.add_argument("--plain", dest="kernels", action="store_const", const=0, help=words)
+    words = "Triton kernels a layer: 9, one for each op, or the same fused into 5 (default)"
+    either.add_argument("--kernels", type=int, choices=(5, 9), help=words)
+    words = "decode steps in one graph, each fed by the one before. The CPU launches once in K "
+    words += "tokens, which then come K at a time, and a new request waits for all K (default: 1)"
+    add("--steps-per-replay", type=options.positive, default=1, metavar="K", help=words)
 
-def add_sampling(parser: argparse.ArgumentParser) -> None:
-    """The fields of `SamplingParams`; `sampling_of` reads them."""
-    group = parser.add_argument_group("drawing tokens")
-    add = group.add_argument
-    add(
-        "--temperature",
-        type=options.between(0, 1e6),
-        metavar="T",
-        help="0.8, say; 0 takes the likeliest (default)",
-    )
+    add = parser.add_argument_group("drawing tokens").add_argument
+    words = "0.8, say; 0 takes the likeliest (default)"
+    add("--temperature", type=options.between(0, 1e6), metavar="T", help=words)
     add("--top-k", type=options.counted, metavar="K", help="only the K likeliest (default: 0, all)")
-    add(
-        "--top-p",
-        type=options.share,
-        metavar="P",
-        help="only the likeliest that hold P (default: 1, all)",
-    )
-    add(
-        "--min-p",
-        type=options.share,
-        metavar="P",
-        help="only those P times as likely as the likeliest",
-    )
+    words = "only the likeliest that hold P (default: 1, all)"
+    add("--top-p", type=options.share, metavar="P", help=words)
+    words = "only those P times as likely as the likeliest"
+    add("--min-p", type=options.share, metavar="P", help=words)
     add("--seed", type=options.whole, metavar="N", help="of the first prompt (default: 0)")
 
 
@@ -106,34 +89,6 @@ def sampling_of(args: argparse.Namespace) -> SamplingParams:
         option = "--" + next(iter(given)).replace("_", "-")
         raise ValueError(f"{option} without --temperature does nothing: add --temperature 0.8, say")
     return SamplingParams(**given)
-
-
-def add_path(parser: argparse.ArgumentParser) -> None:
-    """How the CUDA wing runs its decode steps."""
-    layers = parser.add_mutually_exclusive_group()
-    layers.add_argument(
-        "--plain",
-        dest="kernels",
-        action="store_const",
-        const=0,
-        help="with --backend cuda: PyTorch's own ops and none of our kernels, to compare with",
-    )
-    layers.add_argument(
-        "--kernels",
-        type=int,
-        choices=(5, 9),
-        help="with --backend cuda, Triton kernels a layer: 9, one for each op (those of labs 11 "
-        "and 12), or the same fused into 5 (default)",
-    )
-    parser.add_argument(
-        "--steps-per-replay",
-        type=options.positive,
-        default=1,
-        metavar="K",
-        help="with --backend cuda: decode steps in one graph, each fed by the one before. The CPU "
-        "launches once and reads back once in K tokens, which then come K at a time, and a new "
-        "request waits for all K (default: 1)",
-    )
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
@@ -180,45 +135,15 @@ class Printer:
         print(self._stream.finish(), flush=True)
 
 
-class Notes:
-    """Prints each note, and keeps it for the result."""
+def tell_on(console: Console) -> tuple[list[str], Callable[[str], None]]:
+    """The notes of a run, which the result keeps, and what prints and keeps one."""
+    notes: list[str] = []
 
-    def __init__(self, console: Console) -> None:
-        self._console, self.lines = console, list[str]()
+    def tell(note: str) -> None:
+        notes.append(note)
+        console.print(note, soft_wrap=True, markup=False)
 
-    def tell(self, note: str) -> None:
-        self.lines.append(note)
-        self._console.print(note, soft_wrap=True, markup=False)
-
-
-class Watch:
-    """Shows how far a large model is: on a terminal in one line that changes, elsewhere in a line
-    for each thing that begins.
-
-    `until_tokens`: the tokens themselves are printed as they come, so nothing is shown of them.
-    """
-
-    def __init__(self, console: Console, *, until_tokens: bool) -> None:
-        self._console, self._until_tokens, self._last = console, until_tokens, ""
-        self._status = console.status("") if console.is_terminal else None
-
-    def __enter__(self) -> Watch:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._status:
-            self._status.stop()
-
-    def see(self, what: str, done: int, total: int) -> None:
-        """`done` of `total` are done of this."""
-        if what.endswith("tokens") and done and self._until_tokens:
-            self.__exit__()
-        elif self._status:
-            self._status.update(f"{what}: {done} of {total}")
-            self._status.start()
-        elif what != self._last:
-            self._console.print(f"{what}: {total}", soft_wrap=True, markup=False)
-        self._last = what
+    return notes, tell
 
 
 def on_sim(
@@ -229,22 +154,28 @@ def on_sim(
     from mini_engine.step.hardware import load_spec
 
     checkpoint = open_checkpoint(args.model)
-    printer, notes = Printer(texts[0], checkpoint.tokenizer), Notes(console)
-    spec = load_spec(args.spec, args.host, args.engine)
-    with Watch(console, until_tokens=stream) as watch:
-        done = generate(
-            checkpoint,
-            spec,
-            texts,
-            args.mode,
-            max_new_tokens=args.max_new_tokens,
-            capture_sizes=args.capture_sizes,
-            kv_dtype=args.kv_dtype,
-            sampling=sampling_of(args),
-            on_token=printer.on_token if stream else None,
-            tell=notes.tell,
-            progress=watch.see,
-        )
+    printer, (notes, tell) = Printer(texts[0], checkpoint.tokenizer), tell_on(console)
+    spec, begun = load_spec(args.spec, args.host, args.engine), set[str]()
+
+    def progress(what: str, _done: int, total: int) -> None:
+        """A large model says what it begins with."""
+        if what not in begun:
+            begun.add(what)
+            console.print(f"{what}: {total}", soft_wrap=True, markup=False)
+
+    done = generate(
+        checkpoint,
+        spec,
+        texts,
+        args.mode,
+        max_new_tokens=args.max_new_tokens,
+        capture_sizes=args.capture_sizes,
+        kv_dtype=args.kv_dtype,
+        sampling=sampling_of(args),
+        on_token=printer.on_token if stream else None,
+        tell=tell,
+        progress=progress,
+    )
     if stream:
         printer.finish()
     return {
@@ -253,7 +184,7 @@ def on_sim(
         **options.told(spec),
         "prompts": rows(texts, done),
         "launches": done.counters.launches,
-        "notes": notes.lines,
+        "notes": notes,
         "kernels": done.counters.kernels,
         "simulated_us": done.simulated_us,
     }
@@ -269,7 +200,7 @@ def in_torch(
         raise ValueError(
             f"--backend cuda needs PyTorch ({error}): pip install 'torch>=2.11,<2.14'"
         ) from None
-    printer, notes = Printer(texts[0], open_tokenizer(args.model)), Notes(console)
+    printer, (notes, tell) = Printer(texts[0], open_tokenizer(args.model)), tell_on(console)
     done = generate(
         args.model,
         texts,
@@ -282,7 +213,7 @@ def in_torch(
         kv_dtype=args.kv_dtype,
         sampling=sampling_of(args),
         on_token=printer.on_token if stream else None,
-        tell=notes.tell,
+        tell=tell,
     )
     if stream:
         printer.finish()
@@ -294,7 +225,7 @@ def in_torch(
         "pdl": done.pdl,
         "steps_per_replay": done.steps_per_replay,
         "prompts": rows(texts, done),
-        "notes": notes.lines,
+        "notes": notes,
         "graphs": done.report.graphs,
         "capture_us": done.report.time_us,
     }

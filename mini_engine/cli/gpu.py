@@ -1,151 +1,104 @@
 """Measure everything that matters on this machine's GPU, most valuable first, in nine minutes.
 
-  python -m mini_engine gpu                    # all stages, into out/gpu; again: it goes on
-  python -m mini_engine gpu --stages arms,chain --minutes 4
-  python -m mini_engine gpu report             # the summary again, nothing is measured
-  python -m mini_engine gpu publish            # evidence into course/measurements, tables filled in
-  python -m mini_engine gpu chain --shape qwen3-1.7b
-  python -m mini_engine gpu environment
+  python -m mini_engine gpu                            # all stages, into out/gpu; again: it goes on
+  python -m mini_engine gpu --stages design,chain --minutes 4 --archive out/gpu.tar.gz
+  python -m mini_engine gpu report                     # the summary again, nothing is measured
+  python -m mini_engine gpu --device cpu               # a rehearsal, without a GPU
 
-A run has stages: which machine this is (environment), what it charges (calibrate), the kernels that
-follow, compiled on all CPUs (warm), how long a step takes in each of the ways that matter (arms),
-each kernel alone at its place and the step without it (chain), prompts in our FlashAttention and in
-PyTorch's (prefill), single kernels beside PyTorch's (kernels), the GPU's tests (pytest),
-torch.compile (compile), and with the time that is left a profiler's trace, larger batches and the
-slow tests (rest). Each has a deadline, and its result is in a file before the next one begins. So a
-run may be cut at any moment, by Ctrl-C or because the machine is taken away. The same line goes on,
-also on another machine of the same kind, if the folder comes along. At the end stand forty lines at
-most: times, kernels, tests, and which of the project's bars are reached. What a stage printed is in
-NAME.txt beside the results.
+A run has stages: which machine this is (environment), a step of our one design (design), the step
+without each of its kernels in turn (chain), graphs, eager and transformers (baselines), what each
+idea buys (ideas), what the machine charges (calibrate), the GPU's tests (pytest), torch.compile
+(compile), larger batches and few bits (batches). Each has a deadline, and its result is in a file
+before the next one begins; with --archive everything is then packed into one file. So a run may be
+cut at any moment. A stage that was cut is tried again while time is left, and the same line goes on
+with what is missing. At the end stand forty lines at most: times, kernels, tests, and which of the
+project's bars are reached. What a stage printed is in NAME.txt beside the results.
 
 What has to be on the machine stands in course/measurements/README.md. No network is needed, and
 nothing here touches the card's settings. Every file names the commit. Where the code was copied
-without .git, the variable LAUNCH_BOUND_COMMIT names it; without that it is "unknown". `report` and
-`publish` work without a GPU, so the folder can be carried home first. A run without a GPU puts a
-tiny model through the same stages on the CPU emulator, in two to three minutes: a rehearsal, marked
-as such, and no evidence.
-
-`chain`, `prefill` and `environment` are stages by themselves. `chain` takes the decode step apart:
-a kernel alone tells its bytes a second and its latency, the step without it what it really costs.
+without .git, the variable LAUNCH_BOUND_COMMIT names it; without that it is "unknown". A rehearsal
+puts a tiny model through the same stages on the CPU emulator in a minute or two: it is marked as
+such, and no evidence. `chain` and `environment` are stages by themselves.
 """
 
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 
-from mini_engine.bench.evidence import (
-    continued,
-    load_evidence,
-    new_measurement,
-    read_measurement,
-    write_measurement,
-)
-from mini_engine.bench.first_run import CONTEXT, MODELS, SECONDS, first_run
-from mini_engine.bench.stages import DONE, WAITING, Outcome, Stage, read_state
+from mini_engine.bench.evidence import new_measurement, write_measurement
+from mini_engine.bench.report import report
+from mini_engine.bench.rows import plain
+from mini_engine.bench.stages import DONE, SECONDS, Stage, read_outcomes, stages_for
 from mini_engine.bench.stages import run as run_stages
-from mini_engine.bench.summary import prompt_told, summary
 from mini_engine.cli import CheckFailed, measuring, options
-from mini_engine.step.hardware import load_spec
 
-if TYPE_CHECKING:
-    from mini_engine.cuda.graphs.backend import GraphBackend
-
-MOST_MINUTES = 10_080
-PARTS = ("run", "report", "publish", "environment", "warm", "chain", "prefill")
+PARTS = ("run", "report", "environment", "chain")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "part", nargs="?", default="run", choices=PARTS, help="what to do (default: run)"
-    )
+    add = parser.add_argument
+    add("part", nargs="?", default="run", choices=PARTS, help="what to do (default: run)")
     measuring.add_device(parser)
-    parser.add_argument(
-        "-o", "--out", type=Path, metavar="PATH",
-        help="the folder of a run (default: out/gpu, emulated out/gpu-emulated), or the file of "
-        "chain, prefill or environment",
-    )  # fmt: skip
-    parser.add_argument(
-        "--stages", type=_words, metavar="NAME,...", help="only these (default: all)"
+    out = "the folder of a run (default: out/gpu, emulated out/gpu-emulated), or the file of a part"
+    add("-o", "--out", type=Path, metavar="PATH", help=out)
+    add("--stages", type=measuring.words, metavar="NAME,...", help="only these (default: all)")
+    add("--minutes", type=options.number, default=SECONDS / 60, help="(default: %(default)g)")
+    add(
+        "--archive", type=Path, metavar="FILE.tar.gz", help="everything in one file, stage by stage"
     )
-    parser.add_argument(
-        "--minutes", type=float, default=SECONDS / 60, help="for this call (default: %(default)g)"
-    )
-    parser.add_argument("--arms", type=_words, metavar="NAME,...", help="warm: variants of bench")
-    parser.add_argument(
-        "--shape", type=_words, metavar="NAME,...",
-        help="chain, prefill: models (default: those of the stage arms)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--context", type=options.positive,
-        help="chain: tokens of context (default: 512, emulated 40)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--rounds", type=options.positive, default=6, help="chain, prefill: laps, an even number"
-    )
-    parser.add_argument(
-        "--steps", type=options.positive, default=32, help="chain: decode steps a lap"
-    )
+    add("--shape", metavar="NAME", help="chain: the model (default: qwen3-0.6b, emulated tiny)")
+    add("--context", type=options.positive, help="chain: tokens (default: 512, emulated 40)")
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     if args.part == "report":
         folder: Path = args.out or Path("out/gpu")
-        state = read_state(folder)
-        if state is None:
+        outcomes = read_outcomes(folder)
+        if not outcomes:
             raise ValueError(f"{folder}: no run here: `python -m mini_engine gpu` makes one")
-        return _result(folder, list(state.outcomes.values()))
-    if args.part == "publish":
-        return _publish(args.out or Path("out/gpu"))
-    if args.part != "run":
-        return _part(args, measuring.backend_of(args.device, "gpu"), console)
-    if args.device == "cpu":  # a rehearsal needs no torch to begin
-        return _run(args, "cpu", console)
-    return _run(args, measuring.backend_of(args.device, "gpu", console).device.type, console)
+        return {"folder": str(folder), "stages": [asdict(one) for one in outcomes.values()],
+                "summary": report(folder, outcomes.values())}  # fmt: skip
+    device = "cpu" if args.device == "cpu" else "cuda"
+    rehearse = "rehearse without a GPU: python -m mini_engine gpu --device cpu"
+    try:
+        backend = measuring.backend_of(device, "gpu", console)
+    except ValueError as error:
+        raise ValueError(f"{error}; {rehearse}" if args.device != "cpu" else str(error)) from None
+    return _run(args, device, console) if args.part == "run" else _part(args, backend)
 
 
 def show(result: dict[str, Any], console: Console) -> None:
-    for line in result.get("summary", []):
+    for line in result.get("summary", [f"written: {result.get('written')}"]):
         console.print(line, markup=False, soft_wrap=True)
-    for path in result.get("written", []):
-        console.print(f"written: {path}", markup=False, soft_wrap=True)
-
-
-# ---------------------------------------------------------------- the run
 
 
 def _run(args: argparse.Namespace, device: str, console: Console) -> dict[str, Any]:
-    if not 0 < args.minutes < MOST_MINUTES:
-        raise ValueError(f"--minutes {args.minutes:g}: expected more than 0, and less than a week")
+    if args.minutes <= 0:
+        raise ValueError(f"--minutes {args.minutes:g}: expected more than 0")
     folder: Path = args.out or Path("out/gpu-emulated" if device == "cpu" else "out/gpu")
-    stages = _chosen(first_run(device), args.stages)
+    stages = _chosen(stages_for(device), args.stages)
     here = new_measurement("run", device, measuring.command_line(args.typed), {})
-    identity = {name: getattr(here, name) for name in ("emulated", "gpu", "torch", "triton")}
-    before = read_state(folder)
-    known = dict(before.outcomes) if before else {}
-    for stage in stages:
-        if stage.name in known and known[stage.name].status == DONE:
-            console.print(f"{stage.name}: done before")
+    machine = {name: getattr(here, name) for name in ("gpu", "torch", "triton", "commit")}
+    known = read_outcomes(folder, machine)
     console.print(f"{len(stages)} stages, {args.minutes:g} minutes at most, results in {folder}")
-    for outcome in run_stages(folder, stages, identity, args.minutes * 60, _announce(console)):
-        known[outcome.stage] = outcome
-        told = f"  {outcome.status} after {outcome.seconds:.0f} s {outcome.note}".rstrip()
-        console.print(told, markup=False, soft_wrap=True)
-    order = [known.get(stage.name, Outcome(stage.name, WAITING)) for stage in stages]
-    return _result(folder, order)
 
-
-def _announce(console: Console) -> Any:
-    """What to print as a stage begins."""
-
-    def say(stage: Stage, seconds: float) -> None:
+    def begins(stage: Stage, seconds: float) -> None:
         console.print(f"{stage.name}: {stage.teaches} (at most {seconds:.0f} s)", soft_wrap=True)
 
-    return say
+    seconds = args.minutes * 60
+    for outcome in run_stages(folder, stages, machine, seconds, args.archive, begins):
+        known[outcome.stage] = outcome
+        told = f"  {outcome.status} after {outcome.took_s:.0f} s {outcome.note}".rstrip()
+        console.print(told, markup=False, soft_wrap=True)
+    if not any(one.status == DONE for one in known.values()):
+        raise CheckFailed(f"no stage was done: see {folder}")
+    return {"folder": str(folder), "stages": [asdict(one) for one in known.values()],
+            "summary": report(folder, known.values())}  # fmt: skip
 
 
 def _chosen(stages: list[Stage], names: list[str] | None) -> list[Stage]:
@@ -156,31 +109,7 @@ def _chosen(stages: list[Stage], names: list[str] | None) -> list[Stage]:
     return [stage for stage in stages if not names or stage.name in names]
 
 
-def _result(folder: Path, outcomes: list[Outcome]) -> dict[str, Any]:
-    return {
-        "folder": str(folder),
-        "stages": [one.told() for one in outcomes],
-        "summary": summary(folder, outcomes),
-    }
-
-
-def _publish(folder: Path) -> dict[str, Any]:
-    """Into the tree that this command was started in."""
-    from mini_engine.bench.publish import publish
-    from mini_engine.bench.spec_fit import base_name
-
-    environment = folder / "environment.json"
-    if not environment.exists():
-        raise ValueError(f"{folder}: no run here: `python -m mini_engine gpu` makes one")
-    gpu = load_evidence(environment).gpu
-    card = base_name(gpu) or "-".join(gpu.lower().split())
-    return {"written": [str(path) for path in publish(folder, Path(), card)]}
-
-
-# ---------------------------------------------------------------- stages by themselves
-
-
-def _part(args: argparse.Namespace, backend: GraphBackend, console: Console) -> dict[str, Any]:
+def _part(args: argparse.Namespace, backend: Any) -> dict[str, Any]:
     """One measurement into one file."""
     out: Path = args.out or Path("out") / f"{args.part}.json"
     line = measuring.command_line(args.typed)
@@ -190,102 +119,22 @@ def _part(args: argparse.Namespace, backend: GraphBackend, console: Console) -> 
 
         figures = environment(backend)
         write_measurement(out, replace(measurement, figures=figures))
-    elif args.part == "warm":
-        return _warm(args, backend, console)
-    elif args.part == "prefill":
-        figures = _prefill(args, backend, console, measurement.gpu)
-        write_measurement(out, replace(measurement, figures=figures))
-    else:
-        figures = _chain(args, backend, console, out)
-    return {"written": [str(out)], "emulated": backend.emulated, "figures": figures}
-
-
-def _warm(args: argparse.Namespace, backend: GraphBackend, console: Console) -> dict[str, Any]:
-    """One shape and one variant here, more of them in processes of their own."""
-    from mini_engine.bench.warm import pairs_of, warm, warm_all
-
-    shapes = args.shape or (["tiny"] if backend.emulated else list(MODELS))
-    pairs = pairs_of(shapes, args.arms or ["graph-5"])
-    context = args.context or (40 if backend.emulated else CONTEXT)
-    if len(pairs) == 1:
-        config = replace(measuring.shape_of(shapes[0]), dtype="bfloat16")
-        console.print(warm(backend, config, pairs[0][1], context, args.steps))
-        return {"written": []}
-    line = ["-m", "mini_engine", "gpu", "warm", "--device", backend.device.type]
-    line += ["--context", str(context), "--steps", str(args.steps)]
-    failed = warm_all(
-        pairs, lambda pair: [*line, "--shape", pair[0], "--arms", pair[1]],
-        lambda told: console.print(told, markup=False, soft_wrap=True),
-    )  # fmt: skip
-    if failed:
-        raise CheckFailed(f"{failed} of {len(pairs)} were not compiled")
-    return {"written": []}
-
-
-def _chain(
-    args: argparse.Namespace, backend: GraphBackend, console: Console, out: Path
-) -> dict[str, Any]:
-    """Every link as soon as it is known; those that the file has are kept."""
-    import torch
-
+        return {"written": str(out), "figures": figures}
     from mini_engine.bench.calibrate import copy_bandwidth, sizes_for
-    from mini_engine.bench.chain import KERNELS, chain
+    from mini_engine.bench.chain import chain
     from mini_engine.bench.decode_setup import BLOCK_SIZE, build_setup
 
-    shapes = args.shape or (["tiny"] if backend.emulated else list(MODELS))
-    context = args.context or (40 if backend.emulated else CONTEXT)
-    line = measuring.command_line(args.typed)
-    measurement = new_measurement("chain", backend.device.type, line, {})
+    word = args.shape or ("tiny" if backend.emulated else "qwen3-0.6b")
+    context, steps = (
+        args.context or (40 if backend.emulated else 512),
+        1 if backend.emulated else 32,
+    )
+    config = measuring.config_of(word, backend)
+    weights = measuring.weights_of(word, config, backend, measuring.dtype_of(backend))
+    setup = build_setup(backend, weights, 1, context, context + steps + BLOCK_SIZE)
     copy = copy_bandwidth(backend, sizes_for(backend, quick=True))
-    figures: dict[str, Any] = {"copy_bandwidth_gb_s": copy, "links": []}
-    if out.exists():
-        measurement = continued(out, read_measurement(out), measurement)
-        figures = dict(measurement.figures)
-    places = ("shape", "context", "kernel")
-    known = {tuple(one[name] for name in places) for one in figures["links"]}
-    for shape in shapes:
-        config = replace(measuring.shape_of(shape), dtype="bfloat16")
-        weights = measuring.weights_of(shape, config, backend, torch.bfloat16)
-        room = context + args.steps + BLOCK_SIZE
-        setup = build_setup(backend, weights, 1, context, room)
-        todo = [k for k in KERNELS if (config.name, context, k) not in known]
-        for link in chain(
-            backend, setup, copy["median"], todo, steps=args.steps, rounds=args.rounds
-        ):
-            one = {"shape": config.name, "context": context, **link.as_json()}
-            figures["links"] = [*figures["links"], one]
-            write_measurement(out, replace(measurement, figures=figures))
-            console.print(
-                f"{config.name} {link.kernel}: alone {link.alone.median:.2f} µs, "
-                f"{link.gb_s:,.0f} GB/s; left out {link.left_out.median:.2f} µs"
-            )
-        del setup, weights
-    return figures
-
-
-def _prefill(
-    args: argparse.Namespace, backend: GraphBackend, console: Console, gpu: str
-) -> dict[str, Any]:
-    import torch
-
-    from mini_engine.bench.calibrate import copy_bandwidth, sizes_for
-    from mini_engine.bench.prompts import ON_A_GPU, REHEARSAL, prompt_rows
-    from mini_engine.bench.spec_fit import base_name
-
-    copy, rows = copy_bandwidth(backend, sizes_for(backend, quick=True)), []
-    card = load_spec("laptop-cpu" if backend.emulated else base_name(gpu) or "h200")
-    for shape in args.shape or (["tiny"] if backend.emulated else list(MODELS)):
-        config = replace(measuring.shape_of(shape), dtype="bfloat16")
-        weights = measuring.weights_of(shape, config, backend, torch.bfloat16)
-        for case in REHEARSAL if backend.emulated else ON_A_GPU:
-            for row in prompt_rows(
-                backend, weights, case, copy["median"], card.peak_tflops, rounds=args.rounds
-            ):
-                rows.append({"shape": config.name, **row})
-                console.print(f"{config.name}, {case.name}: {row['what']} {prompt_told(row)}")
-    return {"copy_bandwidth_gb_s": copy, "spec": card.name, "rows": rows}
-
-
-def _words(word: str) -> list[str]:
-    """`a,b` as a list, for `type=`."""
-    return [part.strip() for part in word.split(",") if part.strip()]
+    figures = {"copy_bandwidth_gb_s": copy, "links": []}
+    for link in chain(setup, copy["median"], steps=steps, rounds=2 if backend.emulated else 6):
+        figures["links"].append({"shape": config.name, "context": context, **plain(link)})
+        write_measurement(out, replace(measurement, figures=figures))
+    return {"written": str(out), "figures": figures}

@@ -44,31 +44,44 @@ def backend_of(word: str, command: str, console: Console | None = None) -> Graph
         import torch  # noqa: F401
     except ImportError:
         raise ValueError(
-            f"{command} needs PyTorch, which is not installed: pip install 'torch>=2.11,<2.14'; "
-            "the commands demo, crossover and serve predict without it"
+            f"{command} needs PyTorch, which is not installed: pip install 'torch>=2.11,<2.14'"
         ) from None
-    from mini_engine.cuda.graphs.backend import graphs_for, why_no_bf16, why_no_gpu
+    from mini_engine.cuda.graphs.backend import graphs_for, why_no_gpu
 
-    if word == "cpu":
-        return graphs_for("cpu")
     reason = why_no_gpu()
-    if word == "cuda" or not reason:
-        backend = graphs_for("cuda")
-        reason = why_no_bf16(backend)
-        if not reason:
-            return backend
-        reason = f"{reason}, and {command} measures bf16"
-    if word == "cuda":
-        raise ValueError(f"{reason}: see what works with --device cpu")
-    if console:
-        console.print(f"{reason}: the CPU emulator runs instead", soft_wrap=True, markup=False)
-    return graphs_for("cpu")
+    if word == "cpu" or (reason and word == "auto"):
+        if word == "auto" and console:
+            console.print(f"{reason}: the CPU emulator runs instead", soft_wrap=True, markup=False)
+        return graphs_for("cpu")
+    return graphs_for("cuda")  # raises ValueError where there is none
+
+
+def dtype_of(backend: GraphBackend) -> torch.dtype:
+    """What is measured: bf16, and fp16 on a GPU that has no bf16 (a T4), where a byte is a byte."""
+    import torch
+
+    from mini_engine.cuda.graphs.backend import why_no_bf16
+
+    return torch.float16 if why_no_bf16(backend) else torch.bfloat16
+
+
+def config_of(word: str, backend: GraphBackend) -> ModelConfig:
+    """What a word of --shape means, in the dtype that is measured. ValueError for one that means
+    nothing."""
+    return replace(shape_of(word), dtype=str(dtype_of(backend)).removeprefix("torch."))
+
+
+def words(word: str) -> list[str]:
+    """`a,b` as a list, for `type=`."""
+    if found := [part.strip() for part in word.split(",") if part.strip()]:
+        return found
+    raise argparse.ArgumentTypeError(f"expected names with commas between them, not {word!r}")
 
 
 def specs_for(card: str, host: str | None) -> Callable[[str], DeviceSpec]:
     """By an engine's name, that engine on this card and host. A card that names its own engine, as
     the emulator's does, has that one under every name."""
-    own = load_sheet("card", card).extras["engine"]
+    own = load_sheet("card", card).words["engine"]
     return lambda engine: load_spec(card, host, own or engine)
 
 

@@ -44,52 +44,26 @@ HF_EAGER = "HF eager"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--read", type=Path, metavar="FILE", help="sum up this trace instead")
-    parser.add_argument(
-        "--backend",
-        default="sim",
-        choices=("sim", "cuda"),
-        help="sim: predict. cuda: predict and measure, side by side (default: sim)",
-    )
-    parser.add_argument(
-        "--mode",
-        action="append",
-        choices=[*options.MODES, HF_EAGER],
-        help="a mode to trace; give it again for more (default: NONE, PIECEWISE and FULL)",
-    )
-    parser.add_argument(
-        "--shape",
-        help=f"{', '.join(SHAPES)}, tiny, or a folder with a config.json "
-        "(default: qwen3-0.6b; emulated: tiny)",
-    )
-    parser.add_argument(
-        "--spec",
-        help=f"predict for this card: {options.names('cards')}, or a JSON file (default: h200; "
-        "measured: by the GPU's name; emulated: laptop-cpu)",
-    )
-    parser.add_argument("--host", help="and this host (default: the engine's usual one)")
-    parser.add_argument(
-        "--engine",
-        help="of a prediction alone (default: vllm, and transformers for HF eager); with "
-        "--backend cuda it is this one, launch-bound, or pytorch-loop with --plain",
-    )
-    parser.add_argument(
-        "--batch", type=options.positive, default=1, metavar="N", help="requests (default: 1)"
-    )
-    parser.add_argument(
-        "--context",
-        type=options.positive,
-        metavar="TOKENS",
-        help="of each request, this step's token included (default: 512; emulated: 40)",
-    )
-    parser.add_argument(
-        "--plain",
-        action="store_true",
-        help="with --backend cuda: the plain model, and not the kernels, five a layer",
-    )
+    add, number = parser.add_argument, options.positive
+    add("--read", type=Path, metavar="FILE", help="sum up this trace instead")
+    words = "sim: predict. cuda: predict and measure, side by side (default: sim)"
+    add("--backend", default="sim", choices=("sim", "cuda"), help=words)
+    words = "a mode to trace; give it again for more (default: NONE, PIECEWISE and FULL)"
+    add("--mode", action="append", choices=[*options.MODES, HF_EAGER], help=words)
+    words = f"{', '.join(SHAPES)}, tiny, or a folder with a config.json (default: qwen3-0.6b; "
+    add("--shape", help=words + "emulated: tiny)")
+    words = f"predict for this card: {options.names('cards')}, or a JSON file (default: h200; "
+    add("--spec", help=words + "measured: by the GPU's name; emulated: laptop-cpu)")
+    add("--host", help="and this host (default: the engine's usual one)")
+    words = "of a prediction alone (default: vllm, and transformers for HF eager); with --backend "
+    add("--engine", help=words + "cuda it is this one, launch-bound, or pytorch-loop with --plain")
+    add("--batch", type=number, default=1, metavar="N", help="requests (default: 1)")
+    words = "of each request, this step's token included (default: 512; emulated: 40)"
+    add("--context", type=number, metavar="TOKENS", help=words)
+    words = "with --backend cuda: the plain model, and not the kernels, five a layer"
+    add("--plain", action="store_true", help=words)
     measuring.add_device(parser)
     words = f"where to write the timelines: .json (default: {OUT})"
-    add = parser.add_argument
     add("-o", "--out", type=options.json_out, default=OUT, metavar="FILE", help=words)
 
 

@@ -5,7 +5,7 @@
     ladder_curve     denser ladders: padding against capture time and memory
     waste_by_batch   the staircase: the rung that a batch of n runs at
     rung_histogram   the rungs that the steps of a server ran at
-    itl_against_batch, measured_crossover, waterfall      what a benchmark measured
+    itl_against_batch, measured_crossover                 what a benchmark measured
 
 In:  data that other rooms computed (`trace`, `curves`, `ladder`, `serving.report`, `measured`).
 Out: a file (.png, .svg or .pdf). The title states the finding; the caption says what the
@@ -20,7 +20,6 @@ from mini_engine.plots.figures import itl_curve, rung_histogram
 from mini_engine.plots.ladders import ladder_curve, waste_by_batch
 from mini_engine.plots.measured import itl_against_batch, measured_crossover
 from mini_engine.plots.timeline import timeline
-from mini_engine.plots.waterfall import waterfall
 
 __all__ = [
     "PREDICTED",
@@ -31,5 +30,4 @@ __all__ = [
     "rung_histogram",
     "timeline",
     "waste_by_batch",
-    "waterfall",
 ]

@@ -1,6 +1,7 @@
 """What a benchmark measured: ITL and throughput against batch, and where a graph stops to pay.
 
-In:  steps of one shape and context, and where they come from (`mini_engine.records.measured`).
+In:  rows whose time is a result (`bench.rows.measured_steps`), and the measurement they are of; the
+     picture is of the shape and context with the most batches.
 Out: a file each. ValueError, which says what is missing, for too few points.
 
 Every variant has a marker of its own, so that the figures can be read without colours. What the
@@ -9,6 +10,7 @@ emulator wrote is drawn too, under a watermark: it shows what the figure will lo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,8 @@ from matplotlib.figure import Figure
 from matplotlib.gridspec import SubplotSpec
 from matplotlib.ticker import FuncFormatter
 
+from mini_engine.bench.evidence import Measurement
+from mini_engine.bench.rows import Row, curve, of_one_place
 from mini_engine.plots.canvas import (
     BLACK,
     BLUE,
@@ -30,12 +34,11 @@ from mini_engine.plots.canvas import (
     doubling_ticks,
     percent_ticks,
 )
-from mini_engine.records.measured import PAYS, Origin, crossing_batch, curve, floor_curve
-from mini_engine.records.rows import Row
 
 STYLES = {
     "hf-eager": (VERMILION, "-", "o"),
-    "hf-compile": (VERMILION, "--", "s"),
+    "hf-static-compile": (VERMILION, "--", "s"),
+    "hf-reduce-overhead": (VERMILION, ":", "H"),
     "ours-eager": (PURPLE, "-", "^"),
     "ours-piecewise": (PURPLE, "--", "v"),
     "ours-graph": (PURPLE, "-.", "D"),
@@ -49,17 +52,19 @@ STYLES = {
     "graph-5-pdl-k8": (BLUE, ":", "h"),
 }
 EAGER, GRAPH = "ours-eager", "ours-graph"
+PAYS = 0.05  # of eager's ITL: what a graph saves while it pays
 STRAIGHT = 8  # times the smallest: a span below this is drawn on a straight axis, from 0
 
 
-def itl_against_batch(steps: Sequence[Row], path: Path | str, origin: Origin) -> None:
+def itl_against_batch(steps: Sequence[Row], path: Path | str, origin: Measurement) -> None:
     """ITL above, tokens a second below, a line for each variant, and the floor."""
+    steps = of_one_place(steps)
     variants = [variant for variant in _variants(steps) if len(curve(steps, variant)) > 1]
     if not variants:
         raise ValueError("it takes a variant with results at two batches or more")
-    floor = floor_curve(steps, origin.copy_gb_s)
+    floor = floor_curve(steps, _copy(origin))
     title = titled(_itl_finding(steps, floor), origin)
-    caption = f"{_of(steps, origin)} {origin.floor_caption()}"
+    caption = f"{_of(steps, origin)} Floor: weights and KV, read once as fast as a copy."
     with canvas(path, (14, 12), title=title, caption=caption) as figure:
         grid = figure.add_gridspec(2, 2, width_ratios=[2.9, 1])
         above = figure.add_subplot(grid[0, 0])
@@ -88,8 +93,9 @@ def itl_against_batch(steps: Sequence[Row], path: Path | str, origin: Origin) ->
         watermark(figure, origin)
 
 
-def measured_crossover(steps: Sequence[Row], path: Path | str, origin: Origin) -> None:
+def measured_crossover(steps: Sequence[Row], path: Path | str, origin: Measurement) -> None:
     """Our plain model eager and in one graph, measured and predicted; below, what graphs save."""
+    steps = of_one_place(steps)
     pairs = _pairs(steps)
     if len(pairs) < 2:
         raise ValueError(
@@ -100,8 +106,8 @@ def measured_crossover(steps: Sequence[Row], path: Path | str, origin: Origin) -
     told = [1 - graph.predicted_us / eager.predicted_us for eager, graph in pairs]
     marks = (crossing_batch(batches, saved), crossing_batch(batches, told))
     caption = (
-        f"{_of(steps, origin)} Predicted with {origin.spec}. The crossover lies where a graph "
-        f"saves less than {PAYS:.0%}, on a straight line between the batches measured."
+        f"{_of(steps, origin)} Predicted with {origin.figures['spec']}. The crossover lies where "
+        f"a graph saves less than {PAYS:.0%}, on a straight line between the batches measured."
     )
     title = titled(_crossover_finding(batches, saved, marks[0]), origin)
     with canvas(path, (13, 11), title=title, caption=caption) as figure:
@@ -131,15 +137,12 @@ def measured_crossover(steps: Sequence[Row], path: Path | str, origin: Origin) -
         watermark(figure, origin)
 
 
-# ---------------------------------------------------------------- shared with the waterfall
-
-
-def titled(finding: str, origin: Origin) -> str:
+def titled(finding: str, origin: Measurement) -> str:
     """The finding, which is none when the emulator wrote the numbers."""
     return f"Emulated, no evidence: {finding}" if origin.emulated else finding
 
 
-def watermark(figure: Figure, origin: Origin) -> None:
+def watermark(figure: Figure, origin: Measurement) -> None:
     """Across the page, where the numbers are no evidence; the data stay readable through it."""
     if origin.emulated:
         figure.text(
@@ -222,9 +225,41 @@ def _mark(
     )  # fmt: skip
 
 
-def _of(steps: Sequence[Row], origin: Origin) -> str:
-    first = steps[0]
-    return f"{first.shape}, {first.context:,} tokens of context. {origin.caption()}"
+def _of(steps: Sequence[Row], origin: Measurement) -> str:
+    """What, on what, when and how."""
+    first, how = steps[0], origin.figures
+    who = "Emulated on a CPU: no evidence about any GPU"
+    who = who if origin.emulated else f"Measured on {origin.gpu}"
+    return (
+        f"{first.shape}, {first.context:,} tokens of context. {who}, {origin.date[:10]}, commit "
+        f"{origin.commit}; medians of {how['rounds']} laps of {how['steps']} dependent steps."
+    )
+
+
+def _copy(origin: Measurement) -> float:
+    found: float = origin.figures["copy_bandwidth_gb_s"]["median"]
+    return found
+
+
+def floor_curve(steps: Sequence[Row], copy_gb_s: float) -> list[tuple[int, float]]:
+    """(batch, µs): no step is faster than its bytes at a copy's speed. Batch rising."""
+    moved = {step.batch: step.bytes_to_move for step in steps}
+    return [(batch, moved[batch] / copy_gb_s / 1e3) for batch in sorted(moved)]
+
+
+def crossing_batch(batches: Sequence[int], saved: Sequence[float]) -> float | None:
+    """The batch beyond which a graph saves less than PAYS, interpolated between measured batches
+    over log(batch). None when it still pays at the last one, the first batch when it never does.
+    `saved`: shares of eager's ITL, batch rising."""
+    late = [i for i, share in enumerate(saved) if share >= PAYS]
+    if not late:
+        return float(batches[0])
+    i = late[-1]
+    if i == len(batches) - 1:
+        return None
+    along = (saved[i] - PAYS) / (saved[i] - saved[i + 1])
+    begin, end = math.log(batches[i]), math.log(batches[i + 1])
+    return math.exp(begin + along * (end - begin))
 
 
 def _itl_finding(steps: Sequence[Row], floor: list[tuple[int, float]]) -> str:

@@ -13,13 +13,12 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
+
 from mini_engine.bench import gate, timing  # noqa: E402
-from mini_engine.bench.decode_setup import DecodeSetup, Variant  # noqa: E402
-from mini_engine.bench.few_bits import in_format  # noqa: E402
+from mini_engine.bench.decode_setup import DecodeSetup, Variant, in_format  # noqa: E402
 from mini_engine.bench.hf_variants import HuggingFaceStatic  # noqa: E402
 from mini_engine.bench.op_record import OpRecorder  # noqa: E402
-from mini_engine.bench.our_variants import OursCompiled, OursEager, OursGraph  # noqa: E402
-from mini_engine.bench.variants import VARIANTS  # noqa: E402
+from mini_engine.bench.variants import VARIANTS, OursCompiled, OursEager, OursGraph  # noqa: E402
 from mini_engine.cuda.graphs.backend import graphs_for  # noqa: E402
 from mini_engine.step.oplists import StepShape, step_ops  # noqa: E402
 from tests.support.gate_helpers import setup_of  # noqa: E402

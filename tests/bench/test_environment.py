@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from importlib.metadata import version
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -9,7 +12,6 @@ torch = pytest.importorskip("torch")
 from mini_engine.bench import environment as module  # noqa: E402
 from mini_engine.bench.evidence import without_paths  # noqa: E402
 from mini_engine.cuda.graphs.backend import GraphBackend, graphs_for  # noqa: E402
-from mini_engine.cuda.kernels import null  # noqa: E402
 from tests.support.torch_helpers import DEVICES  # noqa: E402
 
 
@@ -20,11 +22,20 @@ def backend(request: pytest.FixtureRequest) -> GraphBackend:
 
 def test_the_machine_is_told_without_paths_or_a_hosts_name(backend: GraphBackend) -> None:
     found = module.machine(backend)
-    assert found["packages"]["torch"] == torch.__version__
     assert found["cpus"] >= 1
-    assert set(found["tools"]) == set(module.TOOLS)
-    assert without_paths(found) == found
+    assert without_paths(json.loads(json.dumps(found))) == found
     assert ("sm" in found) is (backend.device.type == "cuda")
+
+
+@pytest.mark.parametrize("local", ["2.11.0", "2.11.0+cu130"])
+def test_the_version_of_torch_is_that_of_its_package_whatever_the_build_calls_itself(
+    local: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wheel of PyPI is 2.11.0 to pip, and says 2.11.0+cu130 of itself."""
+    monkeypatch.setattr(torch, "__version__", local)
+    told = module.machine(graphs_for("cpu"))["packages"]["torch"]
+    assert told == version("torch")
+    assert told.partition("+")[0].count(".") == 2
 
 
 def test_a_kernel_that_does_nothing_is_timed_in_a_stream_and_in_a_graph(
@@ -33,22 +44,4 @@ def test_a_kernel_that_does_nothing_is_timed_in_a_stream_and_in_a_graph(
     found = module.null_kernel(backend)
     assert found["stream_us"]["median"] > 0
     assert found["graph_us"]["median"] > 0
-    pdl = found["pdl_us"]
-    assert pdl["median"] is None or pdl["median"] > 0
-    assert pdl["median"] is not None or pdl["reason"]
-
-
-@pytest.mark.filterwarnings("ignore:The CUDA Graph is empty")
-def test_a_graph_that_does_not_run_all_its_nodes_is_no_measurement(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(null, "count", lambda cell, pdl: None)
-    with pytest.raises(RuntimeError, match="replayed 4 times counted to 0"):
-        module.null_kernel(graphs_for("cpu"))
-
-
-def test_a_tool_tells_its_version_or_that_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert any(c.isdigit() for c in module._version_line("python3"))
-    assert module._version_line("no-such-tool") == "none"
-    monkeypatch.setattr(module.shutil, "which", lambda _: "/no/such/file")
-    assert module._version_line("gcc") == "does not answer"
+    assert found["pdl_saves_us"]["median"] is not None or found["pdl_saves_us"]["reason"]

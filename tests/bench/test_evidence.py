@@ -6,7 +6,7 @@ import json
 import socket
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,10 +16,8 @@ from hypothesis import strategies as st
 
 from mini_engine.bench import evidence
 from mini_engine.bench.evidence import (
-    FIELDS,
     Measurement,
     check_same_machine,
-    continued,
     load_evidence,
     new_measurement,
     read_measurement,
@@ -45,7 +43,7 @@ def test_what_the_emulator_wrote_is_read_and_is_no_evidence(tmp_path: Path) -> N
     path = tmp_path / "bench.json"
     write_measurement(path, new_measurement("bench", "cpu", "a line", {"rows": [1]}))
     assert read_measurement(path).emulated
-    with pytest.raises(ValueError, match=r"emulator wrote it, so it is no evidence.*`a line`"):
+    with pytest.raises(ValueError, match="no evidence"):
         load_evidence(path)
 
 
@@ -57,77 +55,25 @@ def test_turning_the_mark_off_by_hand_does_not_make_evidence(tmp_path: Path) -> 
         load_evidence(path)
 
 
-@pytest.mark.parametrize("name", FIELDS)
-def test_a_missing_field_is_named(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", [one.name for one in fields(Measurement)])
+@pytest.mark.parametrize("value", [None, [7]])
+def test_a_field_that_is_missing_or_of_another_type_is_named(
+    name: str, value: object, tmp_path: Path
+) -> None:
     path = tmp_path / "bench.json"
     write_measurement(path, ON_A_GPU)
-    data = json.loads(path.read_text())
-    del data[name]
-    path.write_text(json.dumps(data))
-    with pytest.raises(ValueError, match=rf"bench.json: no measurement, {name} missing"):
-        read_measurement(path)
-
-
-def test_all_missing_fields_are_named_at_once(tmp_path: Path) -> None:
-    path = tmp_path / "x.json"
-    path.write_text('{"kind": "bench", "emulated": false, "gpu": ""}')
-    with pytest.raises(ValueError, match="gpu, driver, torch, triton, date, commit, command, figu"):
-        read_measurement(path)
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "words"),
-    [
-        ("emulated", "no", "emulated is 'no', expected true or false"),
-        ("gpu", 7, "gpu is 7"),
-        ("figures", [1], "figures is .1., expected an object"),
-        ("figures", {}, "figures"),
-    ],
-)
-def test_a_field_of_another_kind_is_named(
-    name: str, value: object, words: str, tmp_path: Path
-) -> None:
-    path = tmp_path / "x.json"
-    write_measurement(path, ON_A_GPU)
     path.write_text(json.dumps({**json.loads(path.read_text()), name: value}))
-    with pytest.raises(ValueError, match=words):
-        read_measurement(path)
-
-
-def test_a_file_that_is_no_json_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "x.json"
-    path.write_text("{")
-    with pytest.raises(ValueError, match=r"x.json: not JSON"):
+    with pytest.raises(ValueError, match=rf"bench.json: {name}"):
         read_measurement(path)
 
 
 @pytest.mark.parametrize("name", ["kind", "emulated", "gpu", "torch", "triton", "commit"])
 def test_figures_of_two_machines_do_not_share_a_file(name: str) -> None:
     other = replace(ON_A_GPU, **{name: True if name == "emulated" else "another"})
-    with pytest.raises(ValueError, match=rf"measured with {name} .*leave out --resume"):
+    with pytest.raises(ValueError, match=rf"measured with {name} "):
         check_same_machine(Path("x.json"), ON_A_GPU, other)
     later = replace(ON_A_GPU, date="2027", command="bench", figures={})
     check_same_machine(Path("x.json"), ON_A_GPU, later)
-
-
-def test_a_file_names_every_driver_that_it_was_measured_with() -> None:
-    """Equal machines have been seen with two: the second goes on, and nothing is hidden."""
-    path, file = Path("x.json"), ON_A_GPU
-    for driver in ("575.2", "570.1", "575.2"):
-        file = continued(path, file, replace(ON_A_GPU, driver=driver, date="2027", figures={}))
-    assert file == replace(ON_A_GPU, driver="570.1, 575.2")
-
-
-def test_a_commit_that_nobody_knows_goes_on_and_a_known_one_is_held_to() -> None:
-    path, unknown = Path("x.json"), replace(ON_A_GPU, commit="unknown")
-    assert continued(path, unknown, unknown).commit == "unknown"
-    assert continued(path, unknown, ON_A_GPU).commit == "unknown, abc1234"
-    file = continued(path, ON_A_GPU, unknown)
-    assert file.commit == "abc1234, unknown"
-    assert continued(path, file, ON_A_GPU) == continued(path, file, unknown) == file
-    for other in ("def5678", "abc1234+"):
-        with pytest.raises(ValueError, match=f"commit 'abc1234, unknown', this is '{other[:7]}"):
-            continued(path, file, replace(ON_A_GPU, commit=other))
 
 
 def test_where_git_did_not_travel_the_environment_names_the_commit(
@@ -140,7 +86,7 @@ def test_where_git_did_not_travel_the_environment_names_the_commit(
         monkeypatch.setenv(evidence.COMMIT, commit)
         assert evidence._commit(tmp_path) == commit
     monkeypatch.setenv(evidence.COMMIT, "my branch")
-    with pytest.raises(ValueError, match="LAUNCH_BOUND_COMMIT=my branch: expected what `git"):
+    with pytest.raises(ValueError, match="my branch"):
         evidence._commit(tmp_path)
     monkeypatch.setattr(evidence, "_output", lambda words: "" if "status" in words else "fed4321")
     assert evidence._commit(tmp_path) == "fed4321"  # a repository knows better
@@ -191,21 +137,6 @@ def test_a_written_file_tells_nothing_of_the_machine(tmp_path: Path) -> None:
         assert private not in text
     assert len(socket.gethostname()) < 5 or socket.gethostname() not in text
     assert "bench -o x.json" in text
-
-
-def test_an_interrupt_while_writing_leaves_the_old_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "x.json"
-    write_measurement(path, ON_A_GPU)
-
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(evidence.os, "replace", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        write_measurement(path, replace(ON_A_GPU, gpu="another"))
-    assert read_measurement(path) == ON_A_GPU
 
 
 def test_numbers_that_are_none_are_not_written(tmp_path: Path) -> None:

@@ -31,8 +31,7 @@ torch = pytest.importorskip("torch")
 from mini_engine.bench import gate  # noqa: E402
 from mini_engine.bench.bench import gate_of  # noqa: E402
 from mini_engine.bench.decode_setup import DecodeSetup, Variant, float32_setup  # noqa: E402
-from mini_engine.bench.our_variants import OursEager  # noqa: E402
-from mini_engine.bench.variants import VARIANTS  # noqa: E402
+from mini_engine.bench.variants import VARIANTS, OursEager  # noqa: E402
 from mini_engine.cuda import model as model_room  # noqa: E402
 from mini_engine.cuda.inputs import StepInputs  # noqa: E402
 from mini_engine.cuda.model import Model, rotary_tables  # noqa: E402

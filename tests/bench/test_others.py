@@ -21,15 +21,14 @@ from hypothesis import strategies as st
 
 pytest.importorskip("torch")
 
-from mini_engine.bench import others_table
+
 from mini_engine.bench.evidence import read_measurement
 from mini_engine.bench.others import KINDS, NAMES, OURS, child, compare, sglang_engine
 from mini_engine.bench.others.compare import Work
 from mini_engine.bench.others.protocol import Job, gaps, leading, prompts
-from mini_engine.cli import bench_against, main
+from mini_engine.bench.rows import MEASURED, NOT_RUN, Point
+from mini_engine.cli import main
 from mini_engine.engine.generation import SHIPPED
-from mini_engine.records.other_rows import OtherRow, OtherRun
-from mini_engine.records.rows import MEASURED, NOT_RUN, NOTHING, Point
 from tests.support.checkpoint_helpers import write_smallest
 from tests.support.other_engines.clockwork import CLOCK, DECODE_US, EVERY_TENTH_US, next_token
 
@@ -188,7 +187,7 @@ def test_the_same_tokens_are_counted_up_to_the_first_difference() -> None:
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "nano-vllm"])
 def test_an_engine_that_is_missing_is_named_with_how_to_install_it(engine: str) -> None:
     reason = child.answer(job(engine, "here"))["not_run"]
-    assert reason == f"{engine} is not installed: {KINDS[engine].install}"
+    assert KINDS[engine].install in reason
 
 
 def test_gpt_fast_wants_its_folder_and_a_checkpoint_that_it_has_converted(tmp_path: Path) -> None:
@@ -225,7 +224,7 @@ def test_a_keyword_that_a_version_does_not_know_is_named(
     nano: Any = importlib.import_module("nanovllm")
     monkeypatch.setattr(nano, "LLM", lambda model, max_model_len: (model, max_model_len))
     reason = child.answer(job("nano-vllm", stand_ins))["not_run"]
-    assert "nano-vllm unknown has another interface than 0.2" in reason
+    assert "has another interface than 0.2" in reason
     assert "unexpected keyword argument 'max_num_seqs'" in reason
 
 
@@ -252,7 +251,7 @@ def test_a_request_that_ends_too_early_is_no_comparison(
     pieces = sglang.Engine._pieces
     monkeypatch.setattr(sglang.Engine, "_pieces", lambda s, given, most: pieces(s, given, most - 1))
     reason = child.answer(job("sglang", stand_ins))["not_run"]
-    assert f"requests got [{TOKENS - 1}] tokens, {TOKENS} were asked for" in reason
+    assert f"[{TOKENS - 1}]" in reason
 
 
 def test_the_first_request_still_decodes_when_the_last_prompt_is_done() -> None:
@@ -331,11 +330,6 @@ def test_a_child_finds_what_is_installed_beside_its_python() -> None:
     assert compare._environment("python", emulated=True)["CUDA_VISIBLE_DEVICES"] == ""
 
 
-def test_no_process_starts_after_the_deadline() -> None:
-    answer = compare.ask(work(deadline=time.monotonic() - 1), "vllm")
-    assert answer["not_run"].startswith("the time of this run was over")
-
-
 def test_a_python_that_cannot_run_is_told() -> None:
     answer = compare.ask(work(where={"vllm": str(STAND_INS)}), "vllm")
     assert answer["not_run"] == "other_engines cannot be run: Permission denied"
@@ -362,95 +356,31 @@ def work(**other: Any) -> Work:
     return Work(point, "folder", vocab=256, steps=TOKENS - 1, laps=LAPS, **given)
 
 
-# ---------------------------------------------------------------- rounds and rows
+# ---------------------------------------------------------------- rows
 
 
-def test_the_rounds_go_through_the_engines_forwards_and_backwards() -> None:
-    orders = compare.balanced(["vllm", "sglang"], 4)
-    assert orders == [[OURS, "vllm", "sglang"], ["sglang", "vllm", OURS]] * 2
-    for one, other in ((OURS, "vllm"), ("vllm", "sglang")):
-        first = sum(order.index(one) < order.index(other) for order in orders)
-        assert first == 2
-
-
-def answering(asked: list[str]) -> Any:
-    """`ask` without a process: an engine's gaps are ten times the letters of its name."""
+def test_one_engine_runs_at_a_time_ours_first_and_each_row_comes_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
 
     def ask(_work: Work, engine: str) -> dict[str, Any]:
+        """Without a process: an engine's gaps are ten times the letters of its name."""
         asked.append(engine)
         if engine == "nano-vllm":
             return {"not_run": "no room"}
         lap = {"gaps_us": [10.0 * len(engine)] * 9 + [500.0], "tokens_a_piece": 1.0}
         return {"version": "1", "start_s": 2.0, "laps": [lap] * LAPS, "tokens": [[1, 2]] * BATCH}
 
-    return ask
-
-
-def test_one_engine_runs_at_a_time_and_each_row_comes_at_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    asked: list[str] = []
-    monkeypatch.setattr(compare, "ask", answering(asked))
-    rows = compare.compare(work(), ["vllm", "nano-vllm"], 2)
-    row = next(rows)
-    assert (row.engine, asked) == (OURS, [OURS])
-    rest = list(rows)
-    assert asked == [OURS, "vllm", "nano-vllm", "nano-vllm", "vllm", OURS]
-    assert [row.status for row in rest] == [MEASURED, NOT_RUN, NOT_RUN, MEASURED, MEASURED]
-    assert rest[0].itl.median == 40.0
-    assert rest[0].p99_us == 500.0  # the one gap in ten that is longer
-    assert (rest[0].same_tokens, rest[0].compared) == (1.0, 2)
-
-
-def test_a_resumed_comparison_runs_what_is_missing_and_ours_beside_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    asked: list[str] = []
-    monkeypatch.setattr(compare, "ask", answering(asked))
-    names = ["vllm", "sglang"]
-    list(compare.compare(work(), names, 2, lambda name, n: (name, n) == ("vllm", 2)))
-    assert asked == ["vllm", OURS]
-
-
-def measured(engine: str, us: float, *, process: int = 1, version: str = "1") -> OtherRow:
-    run = OtherRun(process, "today", 3.0, (us, us), 2 * us, {})
-    row = OtherRow("tiny", 1, 20, engine, MEASURED, version=version, tokens_a_piece=1.0,
-                   same_tokens=0.5, compared=16, runs=(run,))  # fmt: skip
-    return others_table.with_figures(row)
-
-
-def test_rounds_join_in_a_row_and_stand_beside_ours_of_the_same_round() -> None:
-    ours = others_table.joined(measured(OURS, 100.0), measured(OURS, 200.0, process=2))
-    row = others_table.joined(measured("vllm", 150.0), measured("vllm", 300.0, process=2))
-    assert row.itl.median == 225.0
-    assert row.p99_us == 450.0
-    assert others_table.beside(row, ours).times_ours.median == pytest.approx(1.5)
-    alone = others_table.beside(measured("vllm", 300.0, process=3), ours)
-    assert alone.times_ours == NOTHING
-    assert OtherRow.from_json(json.loads(json.dumps(row.as_json()))) == row
-
-
-def test_what_was_measured_outlives_a_failure_and_another_version_begins_anew() -> None:
-    old, failed = measured("vllm", 150.0), OtherRow("tiny", 1, 20, "vllm", NOT_RUN, "it died")
-    assert others_table.joined(old, failed) == old
-    assert others_table.joined(failed, old) == old
-    assert OtherRow.from_json(failed.as_json()) == failed
-    newer = measured("vllm", 90.0, process=2, version="2")
-    assert others_table.joined(old, newer) == newer
-    assert others_table.joined(old, measured("vllm", 90.0)).itl.median == 90.0  # measured again
-    assert [others_table.wants(one, 1) for one in (None, failed, old)] == [True, True, False]
-    assert [others_table.wants(one, 2) for one in (None, failed, old)] == [True, False, True]
-
-
-def test_the_table_says_who_was_how_fast_and_who_did_not_run() -> None:
-    ours, theirs = measured(OURS, 100.0), measured("vllm", 150.0)
-    failed = OtherRow("tiny", 1, 20, "sglang", NOT_RUN, "it died")
-    lines = others_table.lines([ours, others_table.beside(theirs, ours), failed])
-    assert "### tiny, batch 1, context 20" in lines
-    told = "| vllm | 1 | 150.0 (150.0 to 150.0) | 300.0 | 1.500 (1.500 to 1.500) | 1.00 "
-    assert any(line.startswith(told + "| 50% of 16 | 3 |") for line in lines)
-    assert any(line.startswith("| sglang | not run: it died |") for line in lines)
-    assert others_table.lines([]) == []
+    monkeypatch.setattr(compare, "ask", ask)
+    rows = compare.compare(work(), ["vllm", "nano-vllm"])
+    assert (next(rows).engine, asked) == (OURS, [OURS])
+    vllm, nano = rows
+    assert asked == [OURS, "vllm", "nano-vllm"]
+    assert (nano.status, nano.reason) == (NOT_RUN, "no room")
+    assert (vllm.status, vllm.itl.median, vllm.p99_us) == (MEASURED, 40.0, 500.0)
+    assert vllm.times_ours == pytest.approx(40 / 120, rel=1e-5)
+    assert vllm.same_tokens == 1.0
 
 
 # ---------------------------------------------------------------- the command
@@ -459,7 +389,7 @@ def test_the_table_says_who_was_how_fast_and_who_did_not_run() -> None:
 def test_the_command_measures_engines_beside_this_one_into_the_same_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    """This engine and a stand-in in real processes; the second call measures what is missing."""
+    """This engine and a stand-in in real processes."""
     in_children(monkeypatch, "")
     checkpoint, out = tmp_path / "smallest", tmp_path / "bench.json"
     checkpoint.mkdir()
@@ -474,45 +404,36 @@ def test_the_command_measures_engines_beside_this_one_into_the_same_file(
     words = ["bench", "--device", "cpu", "--shape", str(checkpoint), "--batch", "2", "--context",
              "20", "--steps", "20", "-o", str(out)]  # fmt: skip
     assert main([*words, "--against", "vllm,gpt-fast"]) == 0
-    told = capsys.readouterr()
-    assert "process 1 of 1, smallest batch 2 context 20: vllm unknown 1,000.0 µs" in told.err
-    assert "gpt-fast not run: no generate.py in no folder: git clone" in told.out
+    assert "gpt-fast: no generate.py" in capsys.readouterr().err
     measurement = read_measurement(out)
     assert measurement.figures["rows"] == []
-    assert measurement.figures["blas"] in ("cublas", "cublaslt")
     rows = {row["engine"]: row for row in measurement.figures["others"]}
-    assert set(rows) == {OURS, "vllm", "gpt-fast"}
-    assert rows[OURS]["version"] == measurement.commit
-    assert rows[OURS]["runs"][0]["p99_us"] > 0
-    assert rows["vllm"]["compared"] == 16
-    assert rows["vllm"]["times_ours"]["samples"] == 2
-    assert "| gpt-fast | not run: " in out.with_suffix(".md").read_text()
+    assert [row["status"] for row in rows.values()] == [MEASURED, MEASURED, NOT_RUN]
+    assert rows["vllm"]["itl"]["median"] == 1000.0
+    assert rows["vllm"]["times_ours"] > 0
 
-    def no_process(_work: Work, engine: str) -> dict[str, Any]:
-        raise AssertionError(engine)
 
-    monkeypatch.setattr(compare, "ask", no_process)
-    assert main([*words, "--against", "vllm", "--resume"]) == 0
-    assert read_measurement(out).figures["others"] == measurement.figures["others"]
+def test_with_none_of_the_engines_installed_the_command_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setattr(compare, "ask", lambda _work, engine: {"not_run": f"{engine} is gone"})
+    words = ["bench", "--device", "cpu", "--shape", str(SHIPPED), "--against", "vllm"]
+    assert main([*words, "-o", str(tmp_path / "bench.json")]) == 1
+    assert "vllm is gone" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("words", "line"),
+    ("words", "value"),
     [
-        (["--against", "vlm"], "--against vlm: expected some of launch-bound"),
-        (["--against", "vllm=/no/python"], "/no/python is not there: give a Python that has vllm"),
-        (["--against", "gpt-fast="], "there is nothing behind =: give the folder of its scripts"),
-        (["--against", "list,vllm"], "list stands alone"),
-        (["--against", "vllm"], "give --shape FOLDER, not the shape 'tiny'"),
-        (
-            ["--against", "vllm", "--shape", str(SHIPPED), "--context", "1000000"],
-            "tokens a request: tiny-qwen3 reaches",
-        ),
+        (["--against", "vlm"], "vlm"),
+        (["--against", "vllm=/no/python", "--shape", str(SHIPPED)], "/no/python"),
+        (["--against", "gpt-fast="], "gpt-fast="),
+        (["--against", "vllm"], "'tiny'"),
     ],
 )
-def test_bad_input_is_one_clear_line(words: list[str], line: str, capsys: Any) -> None:
+def test_bad_input_names_the_value(words: list[str], value: str, capsys: Any) -> None:
     assert main(["bench", "--device", "cpu", *words]) == 2
-    assert line in capsys.readouterr().err
+    assert value in capsys.readouterr().err
 
 
 def test_the_list_names_every_engine_and_how_to_get_it(capsys: Any) -> None:
@@ -521,4 +442,3 @@ def test_the_list_names_every_engine_and_how_to_get_it(capsys: Any) -> None:
     for name, kind in KINDS.items():
         assert (f"{name}: " in told) is (name != OURS)
         assert name == OURS or kind.switch in told
-    assert bench_against.listed()[0]["engine"] == "nano-vllm"

@@ -1,26 +1,64 @@
-"""bench/quality.py and the gate of arms in few bits: what is let through and what is stopped."""
+"""What few bits cost in quality, and the gate of arms in few bits: what passes and what is stopped.
+
+The gate asks whether a kernel computes what its weights say. Whether these weights still say what
+the model said is another question, and random weights cannot answer it: here the shipped checkpoint
+reads a fixed text, before and after. In float32 on the CPU: the kernels have no part in it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
+from torch import Tensor  # noqa: E402
+
 from mini_engine.bench import bench, gate  # noqa: E402
-from mini_engine.bench.bench import must_move_bytes  # noqa: E402
-from mini_engine.bench.few_bits import FEW_BITS, KV8, in_format  # noqa: E402
-from mini_engine.bench.our_variants import OursEager  # noqa: E402
-from mini_engine.bench.quality import LIMITS, Quality, quality_of  # noqa: E402
-from mini_engine.bench.variants import VARIANTS  # noqa: E402
-from mini_engine.cuda.model import Model  # noqa: E402
+from mini_engine.bench.decode_setup import FORMATS, KV8, in_format  # noqa: E402
+from mini_engine.bench.variants import VARIANTS, OursEager  # noqa: E402
+from mini_engine.cuda.attention import HostAttention  # noqa: E402
+from mini_engine.cuda.inputs import StepInputs  # noqa: E402
+from mini_engine.cuda.kv_scales import measured_scales  # noqa: E402
+from mini_engine.cuda.model import KVCache, Model  # noqa: E402
+from mini_engine.cuda.weights import load_weights  # noqa: E402
+from mini_engine.engine.generation import SHIPPED  # noqa: E402
+from mini_engine.model.config import ModelConfig  # noqa: E402
+from mini_engine.model.tokenizer import Tokenizer  # noqa: E402
 from mini_engine.step.capacity import kv_bytes_per_token, weight_bytes  # noqa: E402
 from tests.support.gate_helpers import setup_of  # noqa: E402
 
-QUANTS = [name for name in FEW_BITS if name != KV8]
+# Frozen before the first measurement on a GPU, from the arithmetic of rounding and not from a run.
+# A code is off by at most half a scale, uniformly: 1/254 of a row's largest number in int8, and
+# 1/30 of a group's range in int4. In numbers of standard deviation (the largest of a row of 160 is
+# about 3 of them, of a group of 128 the range about 5) that is an rms error of 0.7% of each weight
+# in int8 and of 10% in int4. The error of a sum is as large a share of it, and KL is about half of
+# the squared error of the logits, which are a few units large and go through four layers, eight
+# sums in a row: 0.5 · 8 · (3 · 0.007)² = 0.002 nats, and 0.5 · 8 · (3 · 0.1)² = 0.36.
+# Of a key or a value in e4m3 rounding takes at most 1/16, and in the rms 1/16 · √(1/3) = 3.6% where
+# a binade begins, in K and in V of four layers: 0.5 · 8 · (3 · 0.036)² = 0.047. (With the rms over
+# a whole binade, 2.6%, it is 0.024, which is what the text then took: expected, so no limit.)
+# Perplexity may grow as much as KL says: exp(0.002), exp(0.36), exp(0.047).
+LIMITS = {  # KL in nats, perplexity as a factor
+    "int8": (0.002, 1.002),
+    "int4": (0.36, 1.43),
+    "kv8": (0.047, 1.048),
+}
+
+TEXT = """Return a list of the names of all files in the given directory. If the path is not a
+directory, raise an error. The optional argument is a function that is called for each name and
+returns true if the name is to be kept. The order of the list is not defined.
+
+Read up to n bytes from the stream and return them as a bytes object. If n is not given or is
+negative, read until the end of the file. The result may be shorter than n if the end is reached.
+
+Create a new object of this class from a string. The string must have the form of a number with an
+optional sign. A value error is raised if it cannot be converted.
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -29,21 +67,58 @@ def _no_gradients() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("few_bits", FEW_BITS)
+@cache
+def quality_of(few_bits: str) -> tuple[float, float]:
+    """(mean KL in nats of each token, perplexity over that of the model as it is)."""
+    config = ModelConfig.from_folder(SHIPPED)
+    ids = Tokenizer(SHIPPED, config.eos_token_ids).encode(TEXT)
+    plain, ours = (log_probabilities(config, kind, ids) for kind in (None, few_bits))
+    following = torch.tensor(ids[1:])[:, None]
+    losses = [-one[:-1].gather(1, following).mean() for one in (plain, ours)]
+    kl = (plain.exp() * (plain - ours)).sum(-1).mean()
+    return float(kl), float((losses[1] - losses[0]).exp())
+
+
+def log_probabilities(config: ModelConfig, few_bits: str | None, ids: list[int]) -> Tensor:
+    """Of every next token after each of the text, (T, V) float64."""
+    device, count, block = torch.device("cpu"), len(ids), 16
+    blocks = -(-count // block)
+    quant = None if few_bits == KV8 else few_bits
+    weights = load_weights(config, SHIPPED, device, torch.float32, quant)
+    scales = measured_scales(weights) if few_bits == KV8 else ()
+    cache = KVCache.allocate(config, 1 + blocks, block, device, torch.float32, scales)
+    model = Model(weights, cache)
+
+    def row(*numbers: int) -> Tensor:
+        return torch.tensor(numbers, dtype=torch.int32)
+
+    inputs = StepInputs(
+        input_ids=row(*ids),
+        positions=row(*range(count)),
+        slot_mapping=row(*range(block, block + count)),
+        query_lens=row(count),
+        context_lens=row(count),
+        last_rows=row(*range(count)),
+        block_table=row(*range(1, 1 + blocks))[None],
+    )
+    logits, _ = model.head(model.body(inputs, HostAttention((count,), (count,), block)), inputs)
+    return logits.double().log_softmax(-1)
+
+
+@pytest.mark.parametrize("few_bits", FORMATS)
 def test_the_shipped_checkpoint_is_as_good_as_rounding_lets_it_be(few_bits: str) -> None:
-    found = quality_of(few_bits)
-    print(found)
-    assert found.passed, found.reason
-    assert found.kl > LIMITS[few_bits][0] / 100  # it was really quantised
-    assert not quality_of(few_bits).reason
+    (kl, perplexity), (most, factor) = quality_of(few_bits), LIMITS[few_bits]
+    assert most / 100 < kl <= most  # it was really quantised
+    assert perplexity <= factor
 
 
-def test_int4_at_the_limits_of_int8_would_be_stopped_in_words() -> None:
-    as_int8 = replace(quality_of("int4"), few_bits="int8")
-    assert not as_int8.passed
-    assert as_int8.reason.startswith("quality of int8: KL 0.")
-    assert "allowed 0.002; perplexity" in as_int8.reason
-    assert not Quality("int4", 1, kl=0.1, perplexity=15.0, plain_perplexity=10.0).passed
+def test_int4_would_not_do_at_the_limits_of_int8() -> None:
+    assert quality_of("int4")[0] > LIMITS["int8"][0]
+
+
+def judged(name: str, setup: bench.DecodeSetup, variant: bench.Variant) -> gate.Verdict:
+    kind = VARIANTS[f"graph-5-{name}"]
+    return bench._verdict(kind, setup, bench.gate_of(setup), variant, bench.Effort(2, 2))
 
 
 def test_the_gate_passes_right_kernels_and_stops_wrong_weights(
@@ -54,35 +129,19 @@ def test_the_gate_passes_right_kernels_and_stops_wrong_weights(
     quant = "int4"
     monkeypatch.setattr(gate, "POSITIONS", 32)
     setup = setup_of(dtype=torch.bfloat16, hidden_size=64)
-    judge = bench.gate_of(setup)
     variant = VARIANTS[f"graph-5-{quant}"].make(setup)
     variant.prepare()
-    verdict = bench._verdict(quant, setup, judge, variant)
-    assert verdict["passed"], verdict["reason"]
-    assert verdict["quality"]["few_bits"] == quant
+    verdict = judged(quant, setup, variant)
+    assert verdict.passed, verdict.reason
     packed = in_format(setup, quant).model.weights
     first, *others = packed.layers
     assert not isinstance(first.down, torch.Tensor)
     wrong = replace(first, down=replace(first.down, scales=first.down.scales * 1.5))
     spoilt = Model(replace(packed, layers=(wrong, *others)), setup.model.cache)
-    stopped = bench._verdict(quant, setup, judge, OursEager(replace(setup, model=spoilt)))
-    assert not stopped["passed"]
-    assert stopped["reason"].startswith("gate: ")
+    assert not judged(quant, setup, OursEager(replace(setup, model=spoilt))).passed
 
 
-def test_an_arm_that_the_gate_passes_is_stopped_by_its_formats_quality(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setitem(LIMITS, "int8", (1e-6, 1.0))
-    monkeypatch.setattr(gate, "POSITIONS", 8)
-    setup = setup_of(dtype=torch.bfloat16)
-    variant = OursEager(in_format(setup, "int8"))
-    verdict = bench._verdict("int8", setup, bench.gate_of(setup), variant)
-    assert not verdict["passed"]
-    assert verdict["reason"].startswith("quality of int8")
-
-
-@pytest.mark.parametrize("quant", QUANTS)
+@pytest.mark.parametrize("quant", [name for name in FORMATS if name != KV8])
 def test_an_arm_is_held_against_the_bytes_of_its_own_weights(quant: str) -> None:
     setup = setup_of(dtype=torch.bfloat16)
     config = setup.model.config
@@ -94,7 +153,8 @@ def test_an_arm_is_held_against_the_bytes_of_its_own_weights(quant: str) -> None
         op.bytes for op in ops if op.kind == "attention"
     ]
     cached = 2 * 40 * kv_bytes_per_token(config)
-    assert must_move_bytes(config, 2, 40, quant) == weight_bytes(config, quant) + cached
+    moved = bench.must_move_bytes(setup, VARIANTS[f"graph-5-{quant}"])
+    assert moved == weight_bytes(config, quant) + cached
 
 
 def test_an_arm_over_a_cache_in_fp8_is_judged_over_such_a_cache(
@@ -107,14 +167,14 @@ def test_an_arm_over_a_cache_in_fp8_is_judged_over_such_a_cache(
     judge = bench.gate_of(setup)
     variant = VARIANTS[f"graph-5-{KV8}"].make(setup)
     variant.prepare()
-    verdict = bench._verdict(KV8, setup, judge, variant)
-    assert verdict["passed"], verdict["reason"]
+    verdict = judged(KV8, setup, variant)
+    assert verdict.passed, verdict.reason
     assert not judge.judge(variant).passed
     eight = in_format(setup, KV8).model
     first, *others = eight.cache.scales
     halved = replace(eight.cache, scales=(first / 2, *others))
     spoilt = OursEager(replace(setup, model=Model(eight.weights, halved)))
-    assert not bench._verdict(KV8, setup, judge, spoilt)["passed"]
+    assert not judged(KV8, setup, spoilt).passed
 
 
 def test_an_arm_over_a_cache_in_fp8_reads_half_of_its_bytes() -> None:
@@ -122,5 +182,6 @@ def test_an_arm_over_a_cache_in_fp8_reads_half_of_its_bytes() -> None:
     config = setup.model.config
     ops, plain = (VARIANTS[name].make(setup).ops() for name in (f"graph-5-{KV8}", "graph-5"))
     saved = 2 * 40 * kv_bytes_per_token(config) / 2
-    assert must_move_bytes(config, 2, 40) - must_move_bytes(config, 2, 40, KV8) == saved
+    moved = [bench.must_move_bytes(setup, VARIANTS[f"graph-5{end}"]) for end in ("", f"-{KV8}")]
+    assert moved[0] - moved[1] == saved
     assert sum(op.bytes for op in plain) - sum(op.bytes for op in ops) >= saved

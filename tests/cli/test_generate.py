@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
-from mini_engine.cli import generate as command
 from mini_engine.cli import main
 from mini_engine.engine.batch import SchedulerLimits
 from mini_engine.engine.generation import SHIPPED
@@ -67,19 +65,6 @@ def test_a_large_model_says_what_it_needs_and_how_far_it_is(
         "warming up and capturing graphs: 3",
         "writing tokens: 2",
     ]
-
-
-def test_on_a_terminal_progress_is_one_line_that_ends_with_the_first_token() -> None:
-    screen = io.StringIO()
-    console = Console(file=screen, force_terminal=True, width=80)
-    with command.Watch(console, until_tokens=True) as watch:
-        watch.see("loading layers", 3, 28)
-        watch.see("writing tokens", 0, 2)
-        watch.see("writing tokens", 1, 2)
-        shown = screen.getvalue()
-        watch.see("writing tokens", 2, 2)
-    assert "writing tokens: 0 of 2" in shown
-    assert screen.getvalue() == shown
 
 
 def test_the_cache_of_a_prompt_has_room_for_it_and_no_more(

@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 from mini_engine.bench import gate  # noqa: E402
-from mini_engine.bench.our_variants import FusedGraph, OursEager  # noqa: E402
+from mini_engine.bench.variants import FusedGraph, OursEager  # noqa: E402
 from mini_engine.cuda import fused as fused_file  # noqa: E402
 from mini_engine.cuda.attention import DecodeAttention  # noqa: E402
 from mini_engine.cuda.fused import FusedModel  # noqa: E402

@@ -24,7 +24,7 @@ TOGETHER = {  # file -> unit of work
     "tests/bench/test_profile.py": "four engines, profiled",
 }
 LONGEST = (  # tests of ten seconds and more, or the files where they are, the longest first
-    "tests/bench/test_gpu_command.py::test_a_rehearsal_that_is_cut_at_stage_boundaries",
+    "tests/bench/test_stages.py::test_a_rehearsal_runs_every_stage",
     "tests/cuda/kernels/test_interpreter.py",
     "tests/cuda/test_reliability.py::test_thousands_of_steps",
     "tests/course/test_notebooks.py::test_a_notebook_runs",

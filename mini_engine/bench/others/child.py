@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from mini_engine.bench.others import kind_of
+from mini_engine.bench.others import EAGER, kind_of
 from mini_engine.bench.others.protocol import Job, Session, gaps, prompts
 
 OTHER_INTERFACE = (TypeError, AttributeError, ImportError, KeyError)
@@ -31,9 +31,7 @@ OTHER_INTERFACE = (TypeError, AttributeError, ImportError, KeyError)
 def main() -> None:
     """Answer, whatever happens; the exit code is 0 where there is an answer."""
     threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
-    job = Job(**json.load(sys.stdin))
-    found = answer(job)
-    Path(sys.argv[1]).write_text(json.dumps(found), "utf-8")
+    Path(sys.argv[1]).write_text(json.dumps(answer(Job(**json.load(sys.stdin)))), "utf-8")
     sys.stdout.flush()
     os._exit(0)  # not through the engine's own clean-up, which may hang
 
@@ -48,13 +46,13 @@ def end_with(asker: int) -> None:
 
 def answer(job: Job) -> dict[str, Any]:
     """Load, warm up, measure. What cannot be measured is told in one line."""
-    if missing := not_installed(job.engine):
-        return {"not_run": missing}
+    kind = kind_of(job.engine)
+    if not_installed(job.engine):
+        return {"not_run": f"{kind.package} is not installed: {kind.install}"}
     try:
         began = time.perf_counter()
-        session: Session = importlib.import_module(
-            f"mini_engine.bench.others.{kind_of(job.engine).adapter}"
-        ).start(job)
+        adapter = importlib.import_module(f"mini_engine.bench.others.{kind.adapter}")
+        session: Session = adapter.start(job)
         started = time.perf_counter() - began
         session.lap(prompts(job, 0))  # warms up: what is compiled, captured or allocated late
         laps: list[dict[str, Any]] = []
@@ -63,7 +61,9 @@ def answer(job: Job) -> dict[str, Any]:
         gc.disable()
         for number in range(1, job.laps + 1):
             lap = session.lap(prompts(job, number))
-            check(job, lap.tokens)
+            counts = {len(each) for each in lap.tokens}
+            if counts != {job.tokens}:
+                raise ValueError(f"requests got {sorted(counts)} tokens, asked for {job.tokens}")
             gaps_us, tokens_a_piece = gaps(lap.times)
             laps.append({"gaps_us": gaps_us, "tokens_a_piece": tokens_a_piece})
             first = first or lap.tokens
@@ -74,39 +74,28 @@ def answer(job: Job) -> dict[str, Any]:
         gc.enable()
 
 
-def not_installed(name: str) -> str:
-    """Why the engine cannot even be imported, "" where it can."""
-    kind = kind_of(name)
-    if kind.package and importlib.util.find_spec(kind.package) is None:
-        return f"{kind.distribution} is not installed: {kind.install}"
-    return ""
+def not_installed(name: str) -> bool:
+    """Whether the engine cannot even be imported."""
+    package = kind_of(name).package
+    return bool(package) and importlib.util.find_spec(package) is None
 
 
 def version_of(name: str) -> str:
     """Of the distribution, "unknown" where a folder is imported that pip has not seen."""
     try:
-        return importlib.metadata.version(kind_of(name).distribution)
+        return importlib.metadata.version(name.removesuffix(EAGER))
     except importlib.metadata.PackageNotFoundError:
         return "unknown"
-
-
-def check(job: Job, tokens: list[list[int]]) -> None:
-    """Raises ValueError where a request did not get all of its tokens."""
-    counts = {len(each) for each in tokens}
-    if counts != {job.tokens}:
-        raise ValueError(f"requests got {sorted(counts)} tokens, {job.tokens} were asked for")
 
 
 def told(name: str, error: Exception) -> str:
     """An error in one line; where the interface may be another one, with the versions it fits."""
     lines = str(error).strip().splitlines() or [""]
-    kind_of_error = "" if type(error) is ValueError else f"{type(error).__name__}: "
-    line = f"{kind_of_error}{lines[0]}"[:300]
+    line = f"{'' if type(error) is ValueError else f'{type(error).__name__}: '}{lines[0]}"[:300]
     if not isinstance(error, OTHER_INTERFACE):
         return line
-    kind = kind_of(name)
     return (
-        f"{kind.distribution} {version_of(name)} has another interface than {kind.written_for}, "
+        f"{name} {version_of(name)} has another interface than {kind_of(name).written_for}, "
         f"for which this was written, or is not whole ({line})"
     )
 

@@ -1,16 +1,14 @@
-"""Engines against this one: each in a process of its own, one at a time, in balanced order.
+"""Engines against this one: each in a process of its own, one after the other.
 
-In:  a checkpoint folder, a point, names of engines. Out: an `OtherRow` for each engine and round of
-     processes, yielded as soon as it is known.
+In:  a checkpoint folder, a point, names of engines. Out: an `EngineRow` for each engine, yielded as
+     soon as it is known.
 
-    for row in compare(work, ["vllm", "vllm-eager"], 2):
+    for row in compare(work, ["vllm", "vllm-eager"]):
         print(row.engine, row.status)
 
-This engine is always among them: its tokens are what the others' are compared with, and its times
-what theirs are divided by. The rounds go through the engines forwards, then backwards: an even
-drift of clocks and heat weighs on all the same. A process that says nothing in time is ended with
-all that it started, and its row says so.
-"""
+This engine always comes first: its tokens are what the others' are compared with, and its times
+what theirs are divided by. Not a `Row`: there the device's clock times decode steps that follow one
+another without a caller; here the caller's clock times tokens that it can use."""
 
 from __future__ import annotations
 
@@ -22,29 +20,42 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 
-from mini_engine.bench.evidence import gpu_state
+from mini_engine.bench.intervals import median_interval
 from mini_engine.bench.others import EAGER, OURS, kind_of
 from mini_engine.bench.others.protocol import Job, leading
-from mini_engine.bench.others_table import with_figures
-from mini_engine.bench.table import OVER
-from mini_engine.records.other_rows import OtherRow, OtherRun
-from mini_engine.records.rows import MEASURED, NOT_RUN, Point, six
+from mini_engine.bench.rows import MEASURED, NOT_RUN, NOTHING, Interval, Point, six
 
 ROOT = Path(__file__).parents[3]
 COMPARED = 16  # first tokens of a request
 BUDGET = 2048  # tokens of prompts in a step: the smallest of these engines
 MEMORY = 0.8  # of the GPU: the process that asks holds some of it, too
-SECONDS = 900.0  # for one process: load, compile, capture, warm up, measure
+
+
+@dataclass(frozen=True)
+class EngineRow:
+    """An engine at a point. What follows `reason` is filled in for a measured row only."""
+
+    shape: str
+    batch: int
+    context: int
+    engine: str
+    status: str  # MEASURED or NOT_RUN
+    reason: str = ""
+    version: str = ""
+    start_s: float = 0.0  # load, compile, capture
+    itl: Interval = NOTHING  # µs between tokens, over the laps
+    p99_us: float = 0.0  # over the gaps of all laps
+    times_ours: float = 0.0  # its ITL over this engine's; 0: ours is not known
+    tokens_a_piece: float = 0.0  # 1.0: each came alone
+    same_tokens: float = 0.0  # share of the first tokens up to which it wrote ours
 
 
 @dataclass(frozen=True)
@@ -58,17 +69,15 @@ class Work:
     laps: int
     where: Mapping[str, str]  # of an engine: a Python that has it; of gpt-fast, its folder
     emulated: bool = False  # without a GPU, or as if
-    seconds: float = SECONDS
-    deadline: float | None = None  # of `time.monotonic()`: no process starts after it
+    seconds: float = 900.0  # for one process: load, compile, capture, warm up, measure
 
     def job(self, engine: str) -> Job:
         """What the child of this engine is asked."""
-        tokens = new_tokens(self.point.batch, self.point.context, self.steps)
+        _, batch, context = self.point
+        tokens = new_tokens(batch, context, self.steps)
         scripts = self.where.get("gpt-fast", "") if engine.startswith("gpt-fast") else ""
-        return Job(
-            engine, self.model, self.point.batch, self.point.context, tokens, self.laps,
-            self.vocab, MEMORY, scripts,
-        )  # fmt: skip
+        return Job(engine, self.model, batch, context, tokens, self.laps, self.vocab, MEMORY,
+                   scripts)  # fmt: skip
 
 
 def new_tokens(batch: int, context: int, steps: int) -> int:
@@ -77,51 +86,53 @@ def new_tokens(batch: int, context: int, steps: int) -> int:
     return 1 + steps + batch * context // BUDGET
 
 
-def compare(
-    work: Work,
-    names: Sequence[str],
-    processes: int,
-    wanted: Callable[[str, int], bool] = lambda engine, process: True,
-) -> Iterator[OtherRow]:
-    """A row for each engine and round. ValueError for an unknown name, before anything runs."""
+def compare(work: Work, names: Sequence[str]) -> Iterator[EngineRow]:
+    """A row for each engine, this one first. ValueError for an unknown name, before anything
+    runs."""
     for name in names:
         kind_of(name)
-    ours_first: list[list[int]] = []  # this engine's tokens: greedy, so the same in every round
-    for process, order in enumerate(balanced(names, processes), 1):
-        todo = [name for name in order if wanted(name, process)]
-        if todo and OURS not in todo:  # its times stand beside theirs, at this hour
-            todo = [name for name in order if name in (OURS, *todo)]
-        for engine in todo:
-            answer = ask(work, engine)
-            row = _row(work, engine, process, answer, ours_first)
-            if engine == OURS and row.status == MEASURED:
-                ours_first = answer["tokens"]
-            yield row
-
-
-def balanced(names: Sequence[str], processes: int) -> list[list[str]]:
-    """The order of each round: forwards, backwards, forwards ... . This engine is added to them; it
-    leads the first round, so that there are tokens to compare with."""
-    order = list(dict.fromkeys([OURS, *names]))
-    return [order[:: -1 if process % 2 else 1] for process in range(processes)]
+    ours: list[list[int]] = []
+    ours_us = 0.0
+    for engine in dict.fromkeys([OURS, *names]):
+        answer = ask(work, engine)
+        if reason := answer.get("not_run"):
+            yield EngineRow(*work.point, engine, NOT_RUN, reason)
+            continue
+        laps = [lap["gaps_us"] for lap in answer["laps"]]
+        itl = median_interval([statistics.median(gaps) for gaps in laps]).rounded()
+        if engine == OURS:
+            ours, ours_us = answer["tokens"], itl.median
+        yield EngineRow(
+            *work.point,
+            engine,
+            MEASURED,
+            version=answer["version"],
+            start_s=six(answer["start_s"]),
+            itl=itl,
+            p99_us=six(float(np.percentile(list(chain(*laps)), 99, method="inverted_cdf"))),
+            times_ours=six(itl.median / ours_us) if ours_us else 0.0,
+            tokens_a_piece=six(statistics.fmean(a["tokens_a_piece"] for a in answer["laps"])),
+            same_tokens=six(leading(ours, answer["tokens"], COMPARED)),
+        )
 
 
 def ask(work: Work, engine: str) -> dict[str, Any]:
-    """Run one engine in its process. What went wrong is the answer's "not_run"."""
-    if work.deadline is not None and time.monotonic() > work.deadline:
-        return {"not_run": OVER}
+    """Run one engine in its process. What went wrong is the answer's "not_run"; then what it
+    printed is kept, since an engine's own processes tell the cause there alone."""
     descriptor, log = tempfile.mkstemp(suffix=".log", prefix=f"{engine}-")
-    with os.fdopen(descriptor, "w+") as file, tempfile.TemporaryDirectory() as folder:
-        found = _answer(work, engine, Path(folder) / "answer.json", file)
-        printed = file.tell() or file.seek(0, os.SEEK_END)
-    if "not_run" in found and printed:  # an engine's own processes tell the cause there alone
-        found["not_run"] += f"; what it printed is in {log}"
+    with os.fdopen(descriptor, "w"), tempfile.TemporaryDirectory() as folder:
+        found = _answer(work, engine, Path(folder) / "answer.json", descriptor)
+    printed = [
+        line for line in Path(log).read_text("utf-8", "replace").splitlines() if line.strip()
+    ]
+    if "not_run" in found and printed:
+        found["not_run"] += f": {printed[-1].strip()[:200]}; what it printed is in {log}"
     else:
         Path(log).unlink()
     return found
 
 
-def _answer(work: Work, engine: str, answer: Path, log: TextIO) -> dict[str, Any]:
+def _answer(work: Work, engine: str, answer: Path, log: int) -> dict[str, Any]:
     """What its process wrote into that file, or why it did not. What it prints goes to `log`."""
     base = engine.removesuffix(EAGER)
     python = sys.executable if base == "gpt-fast" else work.where.get(base, sys.executable)
@@ -141,13 +152,10 @@ def _answer(work: Work, engine: str, answer: Path, log: TextIO) -> dict[str, Any
         with contextlib.suppress(ProcessLookupError):  # what it started, which holds memory
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-    if answer.exists():
-        found: dict[str, Any] = json.loads(answer.read_text("utf-8"))
-        return found
-    log.seek(0)
-    told = [line.strip() for line in log.read().splitlines() if line.strip()]
-    last = told[-1][:200] if told else "it printed nothing"
-    return {"not_run": f"its process ended with code {process.returncode}: {last}"}
+    if not answer.exists():
+        return {"not_run": f"its process ended with code {process.returncode}"}
+    found: dict[str, Any] = json.loads(answer.read_text("utf-8"))
+    return found
 
 
 def _environment(python: str, emulated: bool) -> dict[str, str]:
@@ -157,34 +165,3 @@ def _environment(python: str, emulated: bool) -> dict[str, str]:
     for name, first in (("PYTHONPATH", ROOT), ("PATH", Path(python).parent)):
         found[name] = os.pathsep.join(filter(None, [str(first), os.environ.get(name, "")]))
     return {**found, "CUDA_VISIBLE_DEVICES": ""} if emulated else found
-
-
-def _row(
-    work: Work, engine: str, process: int, answer: Mapping[str, Any], ours: list[list[int]]
-) -> OtherRow:
-    if reason := answer.get("not_run"):
-        return OtherRow(*work.point, engine, NOT_RUN, reason)
-    laps = [lap["gaps_us"] for lap in answer["laps"]]
-    run = OtherRun(
-        process=process,
-        date=datetime.now(UTC).isoformat(timespec="seconds"),
-        start_s=round(answer["start_s"], 3),
-        itl_laps_us=tuple(six(statistics.median(lap)) for lap in laps),
-        p99_us=six(
-            float(np.percentile(list(chain.from_iterable(laps)), 99, method="inverted_cdf"))
-        ),
-        gpu_state={} if work.emulated else gpu_state(),
-    )
-    first = min(COMPARED, len(answer["tokens"][0]))
-    return with_figures(
-        OtherRow(
-            *work.point,
-            engine,
-            MEASURED,
-            version=answer["version"],
-            tokens_a_piece=round(statistics.fmean(a["tokens_a_piece"] for a in answer["laps"]), 3),
-            same_tokens=round(leading(ours, answer["tokens"], first), 4) if ours else 0.0,
-            compared=first if ours else 0,
-            runs=(run,),
-        )
-    )

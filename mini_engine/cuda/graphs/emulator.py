@@ -15,16 +15,16 @@ kills the capture, and its pool with it; graphs of one pool overwrite each other
 silent, this one speaks: results are poison until the first replay, and a capture that any exception
 ended leaves no graph (a GPU keeps what was captured until then).
 
-There is one device, and work on any stream is done by the time the call returns (in `late.py` it
-is not). So streams matter only to a capture: it takes the work of the stream it began on and of
-streams that wait for it (`side.wait_stream(current)`, a fork), which must be joined back
-(`current.wait_stream(side)`) before it ends. Work on any other stream runs at once and is left out
-of the graph. As in CUDA, each thread has a current stream of its own; what one thread's capture
-forbids the others says `threads.py`.
+There is one device, and work on any stream is done by the time the call returns. So streams matter
+only to a capture: it takes the work of the stream it began on and of streams that wait for it
+(`side.wait_stream(current)`, a fork), which must be joined back (`current.wait_stream(side)`)
+before it ends. Work on any other stream runs at once and is left out of the graph. As in
+CUDA, each thread has a current stream of its own; what one thread's capture forbids the others
+says `threads.py`.
 
 Sources: torch/cuda/graphs.py and aten/src/ATen/cuda/CUDAGraph.cpp of PyTorch; CUDA C++ Programming
 Guide, "Creating a Graph Using Stream Capture". `streams.py` is the order of work, `tape.py` records
-ops, `arena.py` is the memory, `log.py` finds the wait that is missing.
+ops, `arena.py` is the memory.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ import torch
 from torch import Tensor
 
 from mini_engine.cuda.graphs.arena import GraphPool, HostMemory
-from mini_engine.cuda.graphs.late import queue
 from mini_engine.cuda.graphs.streams import (
     CAPTURE_STREAM,
     DEFAULT_STREAM,
@@ -47,14 +46,14 @@ from mini_engine.cuda.graphs.streams import (
     current_stream,
     here,
     is_current_stream_capturing,
-    logged,
+    queue,
     stream,
     synchronize,
 )
 from mini_engine.cuda.graphs.tape import Tape
 from mini_engine.cuda.graphs.threads import CaptureError, unsafe
 
-__all__ = [  # under the names of `torch.cuda`, but for the first and `logged`
+__all__ = [  # under the names of `torch.cuda`, but for the first
     "DEFAULT_STREAM",
     "CUDAGraph",
     "Event",
@@ -65,7 +64,6 @@ __all__ = [  # under the names of `torch.cuda`, but for the first and `logged`
     "graph",
     "graph_pool_handle",
     "is_current_stream_capturing",
-    "logged",
     "mem_get_info",
     "stream",
     "synchronize",

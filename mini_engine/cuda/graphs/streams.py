@@ -1,24 +1,73 @@
 """Streams, events and what captures them: the emulator's idea of order.
 
-In: who waits for whom. Out: which work belongs to the capture of this thread (`here.capture`).
+In: who waits for whom. Out: which work belongs to the capture of this thread (`here.capture`), and
+a word to the `observers` about each wait. An `Observer` can find the wait that is missing, which
+the emulator itself forgives; labs/support has one.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
 
 from mini_engine.cuda.graphs.arena import GraphPool
-from mini_engine.cuda.graphs.late import queue
-from mini_engine.cuda.graphs.log import Known, Log, logs
 from mini_engine.cuda.graphs.tape import HostReadGuard, Recorder, Tape
 from mini_engine.cuda.graphs.threads import Underway, conflict, underway, unsafe
 
 if TYPE_CHECKING:
     from mini_engine.cuda.graphs.emulator import CUDAGraph
+
+
+class Queue:
+    """Work of the device, in order. `given` counts all of it, done or not.
+
+    It is done at once, unless somebody makes the device late (labs/support/late_device.py).
+    """
+
+    def __init__(self) -> None:
+        self.late, self.given = False, 0
+        self._waiting: deque[Callable[[], object]] = deque()
+
+    @property
+    def done(self) -> int:
+        return self.given - len(self._waiting)
+
+    def give(self, work: Callable[[], object]) -> None:
+        """Do it now or, on a late device, when it is waited for."""
+        self.given += 1
+        if self.late:
+            self._waiting.append(work)
+        else:
+            work()
+
+    def finish(self, upto: int | None = None) -> None:
+        """Do what was given first, up to this count, or all."""
+        with torch._C.DisableTorchFunction():  # what is done here puts nothing into the queue
+            while self._waiting and (upto is None or self.done < upto):
+                self._waiting.popleft()()
+
+
+queue = Queue()
+
+
+class Observer(Protocol):
+    """Is told who waits for whom. A mark is what it knows of a stream at one moment."""
+
+    def marked(self, stream: Stream) -> Any: ...
+
+    def stream_waited(self, later: Stream, mark: Any) -> None: ...
+
+    def host_waited(self, mark: Any = None) -> None:
+        """For what came before the mark, or for everything."""
+
+
+observers: list[Observer] = []
 
 
 class StreamCapture:
@@ -77,8 +126,8 @@ class Stream:
         """While capturing: takes this stream into the capture, or joins `stream` back to it."""
         if here.capture:
             here.capture.order(self, stream)
-        for log in logs:
-            log.stream_waited(self, log.marked(stream))
+        for observer in observers:
+            observer.stream_waited(self, observer.marked(stream))
 
     def wait_event(self, event: Event) -> None:
         """Wait for the work before an event, as `wait_stream` does for all that a stream has got.
@@ -98,8 +147,8 @@ class Stream:
         wait = conflict if here.captures(self) else unsafe
         wait("Stream.synchronize waits for the device")
         queue.finish()
-        for log in logs:
-            log.host_waited(log.marked(self))
+        for observer in observers:
+            observer.host_waited(observer.marked(self))
 
 
 class Event:
@@ -110,13 +159,13 @@ class Event:
         self._seconds: float | None = None
         self._captured, self._after = False, 0  # the work before it, counted by the queue
         self._stream: Stream | None = None
-        self._marks: dict[Log, Known] = {}
+        self._marks: dict[int, Any] = {}  # by the id of an observer
 
     def record(self, stream: Stream | None = None) -> None:
         """Now. In a capture it is part of the graph, and has no time."""
         self._stream = stream or here.stream
         self._captured = here.captures(self._stream)
-        self._marks = {log: log.marked(self._stream) for log in logs}
+        self._marks = {id(observer): observer.marked(self._stream) for observer in observers}
         self._seconds, self._after = None if self._captured else time.perf_counter(), queue.given
 
     def wait(self, stream: Stream | None = None) -> None:
@@ -125,8 +174,8 @@ class Event:
         later = stream or here.stream
         if here.capture and self._stream is not None:
             here.capture.order(later, self._stream if self._captured else OUTSIDE)
-        for log in logs:
-            log.stream_waited(later, self._marks.get(log, {}))
+        for observer in observers:
+            observer.stream_waited(later, self._marks.get(id(observer), {}))
 
     def query(self) -> bool:
         """Is the work before it done? Raises `CaptureError` as `synchronize` does."""
@@ -137,8 +186,8 @@ class Event:
         """Raises `CaptureError` for an event of a capture, and where `unsafe` does."""
         self._ask("Event.synchronize waits for the device")
         queue.finish(self._after)
-        for log in logs:
-            log.host_waited(self._marks.get(log, {}))
+        for observer in observers:
+            observer.host_waited(self._marks.get(id(observer), {}))
 
     def _ask(self, call: str) -> None:
         conflict(call) if self._captured else unsafe(call)
@@ -190,23 +239,8 @@ def synchronize() -> None:
     """Raises `CaptureError` while any thread is capturing."""
     conflict("synchronize waits for the device")
     queue.finish()
-    for log in logs:
-        log.host_waited()
-
-
-@contextmanager
-def logged() -> Iterator[Log]:
-    """Keep a log of what any stream is given in the body, by this thread, and of every wait.
-
-    What was given before counts as done. Memory that the body touches is kept until the log goes.
-    """
-    log = Log(current_stream)
-    logs.append(log)
-    try:
-        with log.mode:
-            yield log
-    finally:
-        logs.remove(log)
+    for observer in observers:
+        observer.host_waited()
 
 
 def is_current_stream_capturing() -> bool:

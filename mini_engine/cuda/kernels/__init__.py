@@ -23,7 +23,6 @@ computes on a CPU, and what its `pdl` switch does.
       gumbel.py          the same in PyTorch, without Triton
     paged.py             the pieces of the attention kernels
     e4m3.py              a cache in fp8 inside kernels; fp8.py is the same in PyTorch
-    null.py              count: next to no work, to measure a launch        none
     interpreter.py       the guard that makes Triton's interpreter honest about bf16
 
 Every kernel computes in float32 and rounds where it stores. Its results differ from an unfused

@@ -219,6 +219,7 @@ def quantized_linear_kernel(
     pdl_release(PDL)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     real = row < N
+    # Above the wait, as in gemv.py: words, which stay packed in registers, scales and zeros, gains.
     words = load_words(packed, row, N, segments, CHUNK, CHUNKS)
     groups = load_scales(scales, row, N, segments, CHUNK, CHUNKS) if GROUPED else ()
     points = load_zeros(zeros, row, N, segments, CHUNK, CHUNKS) if ZEROS else ()
@@ -235,6 +236,7 @@ def quantized_linear_kernel(
         result = packed_multiply(
             words, groups, points, xs, exponent, ROWS, BITS, CHUNK, CHUNKS, GROUPED, ZEROS
         )
+        # what is a factor of the whole row, once a row: an int8 scale, and the norm
         result = result * whole * inverse + offset + before
         tl.store(at, result.to(out.dtype.element_ty), mask=real)
 

@@ -70,18 +70,22 @@ def prefill_kernel(
     pdl_release(PDL)
     head, tile = tl.program_id(0), tl.program_id(1)
     pdl_wait(PDL)
+    # Which request this tile belongs to: the first one whose tiles, counted through, go beyond it.
+    # Each program adds them up, so no kernel before this one has to, and the grid may be frozen.
     every = tl.arange(0, REQS)
     lens = tl.load(query_lens + every, mask=every < num_reqs, other=0, cache_modifier=".cg")
     tiles = (lens * GROUP + ROWS - 1) // ROWS
     request = tl.sum((tl.cumsum(tiles, axis=0) <= tile).to(tl.int32), axis=0)
     if request >= num_reqs:
-        return
+        return  # the grid has room for the worst way to share out the tokens
+    # Its own tiles in turn, the last first: the longest walks start first.
     first_token = tl.sum(tl.where(every < request, lens, 0), axis=0).to(tl.int64)
     from_last = tile - tl.sum(tl.where(every < request, tiles, 0), axis=0)
     query_len = tl.load(query_lens + request, cache_modifier=".cg")
     context = tl.load(context_lens + request, cache_modifier=".cg")
     cached = context - query_len
     first_row = (tl.cdiv(query_len * GROUP, ROWS) - 1 - from_last) * ROWS
+    # A row is one query head of one token; the heads of the group stand side by side.
     row = first_row + tl.arange(0, ROWS)
     token = row // GROUP
     at = ((first_token + token) * KV_HEADS + head) * GROUP + row % GROUP
@@ -91,6 +95,8 @@ def prefill_kernel(
     m = tl.full((ROWS,), LOWEST, tl.float32)
     l = tl.zeros((ROWS,), tl.float32)
     acc = tl.zeros((ROWS, HEAD_DIM), tl.float32)
+    # Whole tiles of keys that the first row sees already, and so all of them; then up to the last
+    # row's own position.
     seen_by_all = (cached + first_row // GROUP + 1) // TILE * TILE
     end = tl.minimum(context, cached + (first_row + ROWS - 1) // GROUP + 1)
     table = block_table + request.to(tl.int64) * table_stride
@@ -104,6 +110,7 @@ def prefill_kernel(
         m, l, acc, queries, cached + token, seen_by_all, end, k_cache, v_cache, table, scale,
         KV_HEADS, HEAD_DIM, BLOCK_SIZE, TILE, True, LAST_STAGES,
     )  # fmt: skip
+    # Divided once, at the end; the scale of a cache's values is a factor of the whole sum.
     result = acc / l[:, None] * head_scale(kv_scales, KV_HEADS + head)
     tl.store(out + at, result.to(out.dtype.element_ty), mask=real)
 
@@ -141,6 +148,7 @@ def walk(
         key = start + tl.arange(0, TILE)
         near = tl.minimum(key, last - 1) if DIAGONAL else key
         slot = block.to(tl.int64) * BLOCK_SIZE + near % BLOCK_SIZE
+        # of the next tile: its keys may leave as soon as the pipeline has room for them
         block = tl.load(table + tl.minimum(key + TILE, last - 1) // BLOCK_SIZE)
         at = slot[:, None] * (KV_HEADS * HEAD_DIM) + tl.arange(0, HEAD_DIM)[None, :]
         keys = tl.load(k_cache + at, cache_modifier=".cg")
@@ -148,6 +156,7 @@ def walk(
         scores = tl.dot(queries, tl.trans(keys), input_precision="ieee")
         if DIAGONAL:
             scores = tl.where(key[None, :] <= position[:, None], scores, LOWEST)
+        # The running softmax (paged.py), in powers of 2: one multiplication a score fewer.
         m_new = tl.maximum(m, tl.max(scores, axis=1) * scale)
         weights = tl.exp2(scores * scale - m_new[:, None])
         keep = tl.exp2(m - m_new)

@@ -114,13 +114,14 @@ def cutoff_kernel(
     log_min_p = tl.load(log_min_ps + row)
     cutoff = -INFINITY
     if (top_k > 0) | (top_p < 1.0) | (log_min_p > -INFINITY):
+        # Both ends of the row, a pass each: min-p follows from them, and top-k lies between them.
         _, least, _ = tail(logits, -INFINITY, 0.0, 1.0, V, BLOCK, False)
         _, _, peak = tail(logits, INFINITY, 0.0, 1.0, V, BLOCK, False)
         cutoff = tl.maximum(least, peak + temperature * log_min_p)
         if top_k > 0:
             target = top_k.to(tl.float32)
             cutoff = bisect(logits, cutoff, target, peak, temperature, V, BLOCK, False)
-        if top_p < 1.0:
+        if top_p < 1.0:  # of what the other filters have left
             mass, _, _ = tail(logits, cutoff, peak, temperature, V, BLOCK, True)
             cutoff = bisect(logits, cutoff, top_p * mass, peak, temperature, V, BLOCK, True)
     tl.store(cutoffs + row, cutoff)
@@ -137,10 +138,12 @@ def draw_kernel(
     row, part = tl.program_id(0), tl.program_id(1)
     token = part * BLOCK + tl.arange(0, BLOCK)
     inside = token < V
+    # Below the cutoff nothing may be drawn: such a token has no score.
     x = tl.load(logits + row * V + token, inside, other=0.0, cache_modifier=".cg").to(tl.float32)
     inside &= x >= tl.load(cutoffs + row, cache_modifier=".cg")
     temperature = tl.load(temperatures + row)
     if temperature > 0:
+        # One hash of seed and length a program, one of the token a lane: no state between steps.
         seed = tl.load(seeds + row).to(tl.uint32, bitcast=True)
         length = tl.load(context_lens + row, cache_modifier=".cg").to(tl.uint32, bitcast=True)
         stream = mixed(mixed(mixed(seed) ^ length))

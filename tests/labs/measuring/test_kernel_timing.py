@@ -18,9 +18,9 @@ from labs.lab11_triton_fusion import measure as lab11
 from labs.lab12_flash_decoding import measure as lab12
 from labs.measuring import kernel_timing
 from labs.measuring.kernel_timing import YOURS, Case, judged, measured_table, time_calls
+from mini_engine.bench.rows import Interval
 from mini_engine.cuda.graphs.backend import graphs_for
 from mini_engine.model.config import named_shape
-from mini_engine.records.rows import Interval
 from mini_engine.step.hardware import load_spec
 from mini_engine.step.oplists import OpCost, StepShape, step_parts
 

@@ -28,9 +28,9 @@ from labs.lab17_vllm.vllm_run import Setup, predicted_itl_ms
 from labs.measuring import ledger, step_timing
 from labs.measuring.step_timing import Race, title
 from mini_engine.bench import evidence
+from mini_engine.bench.rows import GATE_FAILED, Interval, Row
 from mini_engine.bench.variants import VARIANTS
 from mini_engine.cli import build_parser
-from mini_engine.records.rows import GATE_FAILED, Interval, Row
 from mini_engine.step.hardware import load_spec
 from tests.support.bench_rows import made_up, made_up_row
 from tests.support.documents import ROOT

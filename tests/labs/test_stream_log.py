@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from labs.support.stream_log import Log, logged
 from mini_engine.cuda.graphs import emulator
-from mini_engine.cuda.graphs.log import Log
 
 
 @pytest.fixture(autouse=True)
@@ -21,7 +21,7 @@ def inference() -> Iterator[None]:
 def write_then_read(between: str) -> Log:
     """One stream writes `x`, another reads it; `between` says who waits in the meantime."""
     x, side, main = torch.zeros(4), emulator.Stream(), emulator.current_stream()
-    with emulator.logged() as log:
+    with logged() as log:
         early = main.record_event()
         x.fill_(3)
         late = emulator.Event()
@@ -64,7 +64,7 @@ def test_a_read_after_a_wait_is_none(between: str) -> None:
 
 def test_the_host_knows_what_it_has_waited_for_and_nothing_else() -> None:
     x, side, main = torch.zeros(4), emulator.Stream(), emulator.current_stream()
-    with emulator.logged() as log:
+    with logged() as log:
         with emulator.stream(side):
             x.fill_(1)
         assert not log.waited_for(side)
@@ -80,7 +80,7 @@ def test_the_host_knows_what_it_has_waited_for_and_nothing_else() -> None:
 
 def test_two_reads_and_two_places_are_no_race() -> None:
     x, y, side = torch.ones(4), torch.ones(4), emulator.Stream()
-    with emulator.logged() as log:
+    with logged() as log:
         x * 2
         x[2:].fill_(3)
         with emulator.stream(side):
@@ -91,7 +91,7 @@ def test_two_reads_and_two_places_are_no_race() -> None:
 
 def test_who_writes_over_what_another_still_reads_is_told() -> None:
     x, side = torch.ones(4), emulator.Stream()
-    with emulator.logged() as log:
+    with logged() as log:
         x + 1
         with emulator.stream(side):
             x.fill_(3)
@@ -100,7 +100,7 @@ def test_who_writes_over_what_another_still_reads_is_told() -> None:
 
 def test_a_capture_is_no_work_and_a_replay_is_work_of_the_stream_it_is_given_to() -> None:
     x, side, graph = torch.ones(4), emulator.Stream(), emulator.CUDAGraph()
-    with emulator.logged() as log:
+    with logged() as log:
         with emulator.graph(graph):
             y = (x * 2).sin()
         assert log.works == []
@@ -115,7 +115,7 @@ def test_a_capture_is_no_work_and_a_replay_is_work_of_the_stream_it_is_given_to(
 
 def test_a_copy_says_whether_the_host_waits_for_it() -> None:
     x, y = torch.ones(4), torch.zeros(4)
-    with emulator.logged() as log:
+    with logged() as log:
         y.copy_(x)
         y.copy_(x, non_blocking=True)
     assert [work.host_waits for work in log.works] == [True, False]
@@ -129,7 +129,7 @@ def test_order_is_what_can_be_reached_from_wait_to_wait(seed: int) -> None:
     before: dict[int, set[int]] = {}  # work -> all that is done before it
     known = [set[int]() for _ in streams]
     host: set[int] = set()
-    with emulator.logged() as log:
+    with logged() as log:
         for _ in range(60):
             one, other = rng.sample(range(4), 2)
             known[one] |= host

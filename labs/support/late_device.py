@@ -16,46 +16,16 @@ a device tensor, which a stream would run after them. Ops on host tensors alone 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from mini_engine.cuda.graphs.host import HostTensor, PinnedTensor, of_the_host
-
-
-class Queue:
-    """Work of the device, in order. `given` counts all of it, done or not."""
-
-    def __init__(self) -> None:
-        self.late, self.given = False, 0
-        self._waiting: deque[Callable[[], object]] = deque()
-
-    @property
-    def done(self) -> int:
-        return self.given - len(self._waiting)
-
-    def give(self, work: Callable[[], object]) -> None:
-        """Do it now or, on a late device, when it is waited for."""
-        self.given += 1
-        if self.late:
-            self._waiting.append(work)
-        else:
-            work()
-
-    def finish(self, upto: int | None = None) -> None:
-        """Do what was given first, up to this count, or all."""
-        with torch._C.DisableTorchFunction():  # what is done here puts nothing into the queue
-            while self._waiting and (upto is None or self.done < upto):
-                self._waiting.popleft()()
-
-
-queue = Queue()
+from mini_engine.cuda.graphs.streams import queue
 
 
 @contextmanager

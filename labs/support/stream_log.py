@@ -3,7 +3,7 @@
 In:  code that gives work to streams. Out: a `Log` of its ops and copies, and of what it left
      unordered.
 
-    with emulator.logged() as log:
+    with logged() as log:
         x.fill_(3)                        # queued on the current stream
         with emulator.stream(side):
             y = x * 2                     # and this on another: which is first?
@@ -17,13 +17,14 @@ a clock for each stream (Lamport 1978; Mattern 1988).
 
 What it counts as touched is the run of bytes from a tensor's first element to its last, so two
 interleaved views of one tensor count as overlapping. It knows ops that ran: those of a replay, but
-not those that a capture took. On a late device (`late.py`) work runs later than it was given: no
-log can be kept there.
+not those that a capture took. On a late device (`late_device.py`) work runs later than it was
+given: no log can be kept there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +34,7 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from mini_engine.cuda.graphs.streams import current_stream, observers
 from mini_engine.cuda.graphs.tape import ALLOCATIONS
 
 Known = dict[Hashable, int]  # stream -> how many of its works are done by then, for certain
@@ -71,10 +73,8 @@ class Work:
 class Log:
     """Works in the order in which they were given, and who knows what of whom."""
 
-    def __init__(self, current_stream: Callable[[], Hashable]) -> None:
+    def __init__(self) -> None:
         self.works: list[Work] = []
-        self.mode = _Listener(self)
-        self._current = current_stream
         self._given: Known = {}
         self._streams: dict[Hashable, Known] = {}  # what is done before the next work of each
         self._host: Known = {}
@@ -84,7 +84,7 @@ class Log:
 
     def gave(self, op: str, reads: Sequence[Tensor], writes: Sequence[Tensor], waits: bool) -> None:
         """An op on the current stream."""
-        stream = self._current()
+        stream = current_stream()
         known = self._before_next(stream)
         self._given[stream] = number = self._given.get(stream, 0) + 1
         read, written = (tuple(map(span_of, tensors)) for tensors in (reads, writes))
@@ -135,7 +135,19 @@ class Log:
         return known
 
 
-logs: list[Log] = []  # those that are being kept
+@contextmanager
+def logged() -> Iterator[Log]:
+    """Keep a log of what any stream is given in the body, by this thread, and of every wait.
+
+    What was given before counts as done. Memory that the body touches is kept until the log goes.
+    """
+    log = Log()
+    observers.append(log)
+    try:
+        with _Listener(log):
+            yield log
+    finally:
+        observers.remove(log)
 
 
 def span_of(tensor: Tensor) -> Span:

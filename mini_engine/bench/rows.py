@@ -1,0 +1,170 @@
+"""One row of a benchmark: a variant at one point, and what was measured of it.
+
+In:  what a benchmark has found out, or the rows of a measurement file.
+Out: `Row`, and back: `Row.from_json(row.as_json()) == row`; the rows whose time is a result.
+
+    steps = of_one_place(measured_steps(measurement.figures["rows"]), "qwen3-0.6b")
+    curve(steps, "graph-5-pdl")            # that variant's rows, batch rising
+
+The time of a variant that failed the gate is no result, whoever wrote the variant. No torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from typing import Any, NamedTuple
+
+from mini_engine.files import typed
+
+MEASURED, NOT_RUN, GATE_FAILED = "measured", "not run", "gate failed"
+IN_THE_FILE = {"itl": "itl_us", "wall": "wall_us"}  # fields with another name in the file
+
+
+class Point(NamedTuple):
+    """What all variants of a comparison decode."""
+
+    shape: str
+    batch: int
+    context: int
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A median with its 95% interval; for several processes, the mean of their medians."""
+
+    median: float
+    low: float
+    high: float
+    samples: int  # in all
+    processes: int = 1
+
+    def rounded(self) -> Interval:
+        return replace(self, median=six(self.median), low=six(self.low), high=six(self.high))
+
+    def as_dict(self) -> dict[str, float]:
+        return asdict(self.rounded())
+
+
+NOTHING = Interval(0.0, 0.0, 0.0, 0)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A variant at a point. What follows `reason` is filled in for a measured row only."""
+
+    shape: str
+    batch: int
+    context: int
+    variant: str
+    status: str  # MEASURED, NOT_RUN or GATE_FAILED
+    reason: str = ""  # why it was not measured
+    gate: Mapping[str, Any] = field(default_factory=dict)  # the gate's verdict
+    date: str = ""
+    prepare_s: float = 0.0  # to compile and capture
+    steps_a_call: int = 1
+    kernels_a_call: int | None = None  # None: no profiler saw a GPU
+    launches_a_call: int | None = None
+    no_graph: str = ""  # how many launches, where one claims a graph and ran without
+    bytes_to_move: int = 0  # weights, keys and values, read once a step
+    predicted_us: float = 0.0
+    itl_laps_us: tuple[float, ...] = ()  # µs a decode step by the device's clock, lap by lap
+    anchor_laps_us: tuple[float, ...] = ()  # of the anchor, in the same order
+    itl: Interval = NOTHING  # µs a step
+    wall: Interval = NOTHING  # the same by the caller's clock
+    times_the_anchor: Interval = NOTHING
+    achieved_gb_s: float = 0.0
+    percent_of_copy: float = 0.0
+    predicted_percent_off: float = 0.0
+    gpu_state: Mapping[str, str] = field(default_factory=dict)  # clocks, temperature, power after
+
+    @property
+    def point(self) -> Point:
+        return Point(self.shape, self.batch, self.context)
+
+    @property
+    def itl_us(self) -> float:
+        return self.itl.median
+
+    @property
+    def tokens_per_s(self) -> float:
+        return self.batch / self.itl_us * 1e6
+
+    @property
+    def failed_gate(self) -> bool:
+        """Whether it computes the wrong thing: its time, if it has one, is no result."""
+        return self.status == GATE_FAILED or (self.status == MEASURED and not self.gate["passed"])
+
+    @property
+    def is_result(self) -> bool:
+        return self.status == MEASURED and not self.failed_gate
+
+    def as_json(self) -> dict[str, Any]:
+        """The row as it stands in a file: without the fields that are as they are by default."""
+        given = {f.name: getattr(self, f.name) for f in fields(self)}
+        kept = {f.name for f in fields(self) if f.default is MISSING or given[f.name] != f.default}
+        values = {name: given[name] for name in given if name in kept and given[name] != {}}
+        return {
+            IN_THE_FILE.get(name, name): value.as_dict()
+            if isinstance(value, Interval)
+            else list(value)
+            if isinstance(value, tuple)
+            else value
+            for name, value in values.items()
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any], where: str = "a row") -> Row:
+        """A row of a file. ValueError, which begins with `where`, for one of another form."""
+        keys = {IN_THE_FILE.get(f.name, f.name): f.name for f in fields(cls)}
+        row = typed(cls, {keys.get(key, key): value for key, value in data.items()}, where)
+        if row.status == MEASURED and not (row.itl.median > 0 and "passed" in row.gate):
+            raise ValueError(f"{where}: {row.variant}: measured, without a time or a verdict")
+        return row
+
+
+def by_point(rows: Iterable[Row]) -> dict[Point, list[Row]]:
+    """Points in the order of their first row, each with all of its rows."""
+    found: dict[Point, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row.point, []).append(row)
+    return found
+
+
+def measured_steps(rows: Iterable[Mapping[str, Any]]) -> list[Row]:
+    """Those of a file's rows whose time is a result: measured, and past the gate."""
+    return [row for row in map(Row.from_json, rows) if row.is_result]
+
+
+def of_one_place(
+    steps: Sequence[Row], shape: str | None = None, context: int | None = None
+) -> list[Row]:
+    """The steps of one shape at one context: of those that fit, the place with the most batches,
+    and the first of these. Raises ValueError where nothing fits."""
+    batches: dict[tuple[str, int], set[int]] = {}
+    for step in steps:
+        if shape in (None, step.shape) and context in (None, step.context):
+            batches.setdefault((step.shape, step.context), set()).add(step.batch)
+    if not batches:
+        raise ValueError(f"no variant has a result of {shape or 'any shape'} at {context or 'any'}")
+    place = max(batches, key=lambda one: len(batches[one]))  # the first of equals
+    return [step for step in steps if (step.shape, step.context) == place]
+
+
+def curve(steps: Sequence[Row], variant: str) -> list[Row]:
+    """One variant's steps, batch rising."""
+    return sorted((s for s in steps if s.variant == variant), key=lambda s: s.batch)
+
+
+def six(value: float) -> float:
+    """Rounded to six digits: no clock here has more."""
+    return float(f"{value:.6g}")
+
+
+def plain(one: Any) -> dict[str, Any]:
+    """A dataclass for JSON: intervals rounded, numbers to six digits."""
+    told = {f.name: getattr(one, f.name) for f in fields(one)}
+    return {
+        name: v.as_dict() if isinstance(v, Interval) else six(v) if isinstance(v, float) else v
+        for name, v in told.items()
+    }
