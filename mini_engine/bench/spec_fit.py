@@ -53,9 +53,7 @@ def card_json(
 ) -> dict[str, Any]:  # fmt: skip
     """A card's file. `own_base`: the base is this very card; if not, its figures count as borrowed.
     Emulated figures are "derived", and no evidence."""
-    head = {"name": name, **base.texts}
-    if base.extras.get("engine"):
-        head["engine"] = base.extras["engine"]
+    head = {word: said for word, said in base.words.items() if said} | {"name": name}
     return head | _stated("card", card_fits(figures, base), base, evidence, own_base, emulated)
 
 

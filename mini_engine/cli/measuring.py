@@ -81,7 +81,7 @@ def words(word: str) -> list[str]:
 def specs_for(card: str, host: str | None) -> Callable[[str], DeviceSpec]:
     """By an engine's name, that engine on this card and host. A card that names its own engine, as
     the emulator's does, has that one under every name."""
-    own = load_sheet("card", card).extras["engine"]
+    own = load_sheet("card", card).words["engine"]
     return lambda engine: load_spec(card, host, own or engine)
 
 

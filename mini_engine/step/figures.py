@@ -23,21 +23,20 @@ kind of file is refused by file and field.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
-from mini_engine.files import did_you_mean, in_short, read_object
-from mini_engine.step.oplists import STYLES
+from mini_engine.files import did_you_mean, read_object, typed
 
-ROOM = Path(__file__).parent
-KINDS = ("datasheet", "measured", "quoted", "borrowed", "derived", "assumed", "fitted")
-FOLDERS = {"card": ROOM / "cards", "host": ROOM / "hosts", "engine": ROOM / "engines"}
+Kind = Literal["datasheet", "measured", "quoted", "borrowed", "derived", "assumed", "fitted"]
+Launched = Literal["NONE", "PIECEWISE", "FULL"]
+LONGEST_NAME = 255  # as of a file
+KINDS: tuple[Kind, ...] = get_args(Kind)
+FOLDERS = {kind: Path(__file__).parent / f"{kind}s" for kind in ("card", "host", "engine")}
 
 # What each kind of file holds. Figures marked + must be above 0, the others may be 0.
-TEXTS = {"card": ("family",), "host": ("says",), "engine": ("says", "host", "ops")}
 FIGURES = {
     "card": {
         "vram_bytes": "+bytes", "reserved_bytes": "+bytes", "graph_node_bytes": "+bytes",
@@ -55,16 +54,6 @@ FIGURES = {
         "kernel_floor_us": "", "attention_share": "+share",
     },
 }  # fmt: skip
-EXTRAS = {
-    "card": {"name", "engine"},
-    "host": {"name", "sources"},
-    "engine": {"name", "classes", "missed"},
-}
-MODES = ("NONE", "PIECEWISE", "FULL")  # how a step is launched
-LONGEST_NAME = 255  # as of a file
-LEAST, MOST = 1e-9, 1e15  # of a figure that is not 0: what is beyond has a wrong unit
-MOST_MISSED = 10  # a prediction that is e^10 times off
-_IN_JSON = {str: "words", list: "a list [...]", dict: "an object {...}"}
 
 
 @dataclass(frozen=True)
@@ -72,18 +61,54 @@ class Figure:
     """One number of a file, with where it comes from."""
 
     value: float
-    kind: str
+    kind: Kind
     source: str
+
+    def __post_init__(self) -> None:
+        if not self.source.strip():
+            raise ValueError(f"no source: say where {self.value} comes from")
+
+
+@dataclass(frozen=True)
+class CardWords:
+    """What the file of a card says beside its figures."""
+
+    name: str
+    family: str  # cards of one family are fitted together
+    engine: str = ""  # what runs on it, where nobody names one
+
+
+@dataclass(frozen=True)
+class HostWords:
+    """What the file of a host says beside its figures."""
+
+    name: str
+    says: str
+    sources: list[str] = field(default_factory=list)  # of published points measured on it
+
+
+@dataclass(frozen=True)
+class EngineWords:
+    """What the file of an engine says beside its figures."""
+
+    name: str
+    says: str
+    host: str  # what it usually runs on
+    ops: str  # how it cuts a step into kernels: a style of `oplists`
+    classes: dict[str, Launched] = field(default_factory=dict)  # of published points
+    missed: dict[str, Figure] = field(default_factory=dict)  # of a mode: half an interval, as a log
+
+
+WORDS: dict[str, Any] = {"card": CardWords, "host": HostWords, "engine": EngineWords}
 
 
 @dataclass(frozen=True)
 class Sheet:
-    """One file: its name, texts, figures, and what else its kind of file holds."""
+    """One file: its name, figures, and what else its kind of file says."""
 
     name: str
-    texts: Mapping[str, str]
     figures: Mapping[str, Figure]
-    extras: Mapping[str, Any] = field(default_factory=dict)
+    words: Mapping[str, Any] = field(default_factory=dict)
 
     def __getitem__(self, figure: str) -> float:
         return self.figures[figure].value
@@ -108,84 +133,36 @@ def load_sheet(kind: str, name_or_path: str | Path) -> Sheet:
     return read_sheet(kind, Path(word))
 
 
-def _one(kind: str) -> str:
-    return f"{'an' if kind == 'engine' else 'a'} {kind}"
-
-
 def read_sheet(kind: str, path: Path) -> Sheet:
     """Read and check one file."""
     data = read_object(path)
-    for name in sorted(set(data) - EXTRAS[kind] - set(TEXTS[kind]) - set(FIGURES[kind])):
-        home = [other for other in FIGURES if name in {*FIGURES[other], *TEXTS[other]}]
-        advice = f"it belongs to {_one(home[0])}" if home else "take it out or mend its name"
-        raise ValueError(f"{path}: {name!r:.60} is no figure of {_one(kind)}: {advice}")
-    texts = {name: _text(data, name, path) for name in ("name", *TEXTS[kind])}
-    figures = {name: _figure(data, name, rule, path) for name, rule in FIGURES[kind].items()}
-    extras = {name: _extra(data, name, path) for name in EXTRAS[kind] - {"name"}}
-    return Sheet(texts.pop("name"), texts, figures, extras)
-
-
-def _text(data: Mapping[str, object], name: str, path: Path) -> str:
-    given = data.get(name)
-    if not isinstance(given, str) or not given.strip():
-        raise ValueError(f"{path}: {name!r} is {in_short(given)}, expected words")
-    if name == "name" and not (given.isprintable() and len(given) <= LONGEST_NAME):
+    for home, figures in FIGURES.items():
+        for name in figures if home != kind else ():
+            if name in data:
+                raise ValueError(f"{path}: {name} is no figure of a {kind}: it belongs to a {home}")
+    missing = [name for name in FIGURES[kind] if name not in data]
+    if missing:
+        raise ValueError(f"{path}: {missing[0]} is missing: a file gives every figure")
+    rules = FIGURES[kind].items()
+    found = {name: _figure(data.pop(name), name, rule, path) for name, rule in rules}
+    words = typed(WORDS[kind], data, str(path))
+    if not words.name.strip() or not words.name.isprintable() or len(words.name) > LONGEST_NAME:
         raise ValueError(
-            f"{path}: 'name' is {in_short(given)}, expected {LONGEST_NAME} letters at most, all of "
-            "them printable"
+            f"{path}: name is {words.name!r:.60}, expected up to {LONGEST_NAME} letters that print"
         )
-    if name == "ops" and given not in STYLES:
-        raise ValueError(f"{path}: 'ops' is {in_short(given)}, expected {' or '.join(STYLES)}")
-    return given
+    return Sheet(words.name, found, vars(words))
 
 
-def _extra(data: Mapping[str, object], name: str, path: Path) -> Any:
-    """What else a file may say; {} where it does not."""
-    given = data.get(name, {})
-    kind = {"engine": str, "sources": list}.get(name, dict)
-    if given is None or given == {}:
-        return {}
-    if not isinstance(given, kind):
-        raise ValueError(f"{path}: {name!r} is {given!r:.40}, expected {_IN_JSON[kind]}")
-    if name == "missed":
-        for mode, one in given.items():
-            value = one.get("value") if isinstance(one, dict) else None
-            if type(value) not in (int, float) or not 0 <= value <= MOST_MISSED:
-                raise ValueError(
-                    f'{path}: missed {mode!r} must be {{"value": ...}} with a number from 0 to '
-                    f"{MOST_MISSED}"
-                )
-    elif any(not isinstance(word, str) for word in (given.values() if kind is dict else given)):
-        raise ValueError(f"{path}: {name!r} is {given!r:.40}, expected words in it")
-    for mode in given.values() if name == "classes" else given if name == "missed" else ():
-        if mode not in MODES:
-            raise ValueError(
-                f"{path}: {name!r} has mode {in_short(mode)}, expected {' or '.join(MODES)}"
-            )
-    return given
-
-
-def _figure(data: Mapping[str, object], name: str, rule: str, path: Path) -> Figure:
+def _figure(data: object, name: str, rule: str, path: Path) -> Figure:
     where = f"{path}: {name}"
-    if name not in data:
-        raise ValueError(f"{where} is missing: a file gives every figure")
-    given = data[name]
-    if not isinstance(given, dict) or set(given) != {"value", "kind", "source"}:
-        raise ValueError(f'{where} must be {{"value": ..., "kind": ..., "source": ...}}')
-    value, kind, source = given["value"], given["kind"], given["source"]
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < math.inf:
-        raise ValueError(f"{where} is {value!r}, expected a number")
+    figure = typed(Figure, data, where)
+    value = figure.value
     if value < 0 or (value == 0 and rule.startswith("+")):
-        raise ValueError(f"{where} is {value!r}, expected a number above 0")
-    if value and not LEAST <= value <= MOST:
-        raise ValueError(f"{where} is {value!r:.40}, expected {LEAST:g} to {MOST:g}")
+        raise ValueError(f"{where} is {value:g}, expected a number above 0")
     if rule.endswith("share") and value > 1:
-        raise ValueError(f"{where} is {value!r}, expected a share, at most 1")
-    if rule.endswith(("bytes", "count")) and value != int(value):
-        raise ValueError(f"{where} is {value!r}, expected a whole number")
-    if kind not in KINDS:
-        raise ValueError(f"{where} is of kind {kind!r:.40}, expected one of {', '.join(KINDS)}")
-    if not isinstance(source, str) or not source.strip():
-        raise ValueError(f"{where} has no source: say where {value} comes from")
-    whole = rule.endswith(("bytes", "count"))
-    return Figure(int(value) if whole else float(value), kind, source)
+        raise ValueError(f"{where} is {value:g}, expected a share, at most 1")
+    if rule.endswith(("bytes", "count")):
+        if value != int(value):
+            raise ValueError(f"{where} is {value:g}, expected a whole number")
+        return Figure(int(value), figure.kind, figure.source)
+    return figure

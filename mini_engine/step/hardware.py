@@ -109,8 +109,8 @@ def load_spec(
     figure), OSError where a file cannot be read.
     """
     feeds = load_sheet("card", card)
-    runs = load_sheet("engine", engine or feeds.extras["engine"] or DEFAULT_ENGINE)
-    return put_together(feeds, load_sheet("host", host or runs.texts["host"]), runs)
+    runs = load_sheet("engine", engine or feeds.words["engine"] or DEFAULT_ENGINE)
+    return put_together(feeds, load_sheet("host", host or runs.words["host"]), runs)
 
 
 def put_together(card: Sheet, host: Sheet, engine: Sheet) -> DeviceSpec:
@@ -120,8 +120,8 @@ def put_together(card: Sheet, host: Sheet, engine: Sheet) -> DeviceSpec:
         name: math.prod(sheets[kind][figure] for kind, figure in factors)
         for name, factors in _FACTORS.items()
     }
-    texts = (card.name, host.name, engine.name, engine.texts["ops"])
-    missed = {mode: float(one["value"]) for mode, one in engine.extras["missed"].items()}
+    texts = (card.name, host.name, engine.name, engine.words["ops"])
+    missed = {mode: one.value for mode, one in engine.words["missed"].items()}
     return DeviceSpec(*texts, **values, missed=missed, sheets=sheets)
 
 

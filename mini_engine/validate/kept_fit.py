@@ -38,7 +38,7 @@ def keep(fit: Fit, points: Sequence[Point], left_out_ms: Mapping[str, float]) ->
                 _change(kind, name, {parameter.figure: figure})
     widths = misses(points, fit.sheets, left_out_ms)
     for name, engine in fit.sheets.engines.items():
-        modes = {*engine.extras["classes"].values(), "NONE", "PIECEWISE", "FULL"}
+        modes = {*engine.words["classes"].values(), "NONE", "PIECEWISE", "FULL"}
         _change("engine", name, {"missed": {m: widths[m] for m in sorted(modes) if m in widths}})
     kept = {
         "command": COMMAND,

@@ -25,7 +25,7 @@ def parameters(sheets: Sheets) -> tuple[Parameter, ...]:
     """All of them: the hosts among them are those of the sheets whose speed is fitted."""
 
     def cards(family: str) -> tuple[tuple[str, str], ...]:
-        found = (n for n, sheet in sheets.cards.items() if sheet.texts["family"] == family)
+        found = (n for n, sheet in sheets.cards.items() if sheet.words["family"] == family)
         return tuple(("card", name) for name in found)
 
     def engines(*chosen: str) -> tuple[tuple[str, str], ...]:

@@ -76,7 +76,7 @@ class Sheets:
             word: replace(
                 usual,
                 name=word,
-                extras={"sources": [word]},
+                words={**usual.words, "sources": [word]},
                 figures={**usual.figures, "op_us": Figure(speed, "fitted", said)},
             )
             for word, speed in op_us.items()
@@ -89,17 +89,17 @@ class Sheets:
         return {
             words: (sheet, LAUNCHES[mode])
             for sheet in self.engines.values()
-            for words, mode in sheet.extras["classes"].items()
+            for words, mode in sheet.words["classes"].items()
         }
 
     @cached_property
     def host_of(self) -> Mapping[str, Sheet]:
         """Host of a point -> its file."""
-        return {word: s for s in self.hosts.values() for word in s.extras["sources"] or ()}
+        return {word: s for s in self.hosts.values() for word in s.words["sources"]}
 
     def usual_host(self, point: Point) -> Sheet:
         """The host that the point's engine usually runs on."""
-        return self.hosts[self.engine_of[point.cls][0].texts["host"]]
+        return self.hosts[self.engine_of[point.cls][0].words["host"]]
 
     def spec(self, point: Point, host: Sheet | None = None) -> tuple[DeviceSpec, Mode, bool]:
         """The spec and mode that predict a point, and whether its host is known. A host that is not

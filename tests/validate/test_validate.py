@@ -169,9 +169,9 @@ def test_every_value_lies_in_its_interval_and_says_where_its_prior_is_from() -> 
 def test_the_widths_of_the_intervals_are_what_left_out_sources_were_missed_by() -> None:
     widths = misses(POINTS, SHEETS, KEPT["left_out_ms"])
     for name in names("engine"):
-        missed = load_sheet("engine", name).extras["missed"]
+        missed = load_sheet("engine", name).words["missed"]
         for mode, one in missed.items():
-            assert one["value"] == pytest.approx(widths[mode]["value"], rel=1e-3)
+            assert one.value == pytest.approx(widths[mode]["value"], rel=1e-3)
 
 
 def test_of_left_out_points_as_many_lie_in_the_interval_as_it_says() -> None:
