@@ -15,7 +15,6 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 
 import torch
 from rich.console import Console
@@ -27,8 +26,9 @@ from labs.runner import command
 from mini_engine.bench.decode_setup import DecodeSetup, Variant, build_setup
 from mini_engine.bench.intervals import median_interval
 from mini_engine.bench.rows import Interval
-from mini_engine.bench.variants import OURS, PLAIN, OursEager, OursGraph, fused
-from mini_engine.cuda.graphs.backend import GraphBackend, graphs_for, why_no_bf16, why_no_gpu
+from mini_engine.bench.variants import OURS, PLAIN, OursEager, OursGraph, fused, no_kernels
+from mini_engine.cli.measuring import dtype_of
+from mini_engine.cuda.graphs.backend import GraphBackend, graphs_for, why_no_gpu
 from mini_engine.cuda.graphs.capture import no_garbage_collection
 from mini_engine.cuda.weights import random_weights
 from mini_engine.model.config import ModelConfig, named_shape
@@ -79,7 +79,7 @@ def main(words: Sequence[str]) -> int:
     on = f"{specs[PLAIN].name} on the host {specs[PLAIN].host}"
     line = shlex.join([".venv/bin/python", "-m", "labs", "measure", "14", *words])
     predicted, reason = predicted_ms(config, specs), why_not()
-    what = f"{SHAPE}, bf16, batch {BATCH}, context {CONTEXT}; a token takes\n"
+    what = f"{SHAPE}, 16 bits, batch {BATCH}, context {CONTEXT}; a token takes\n"
     if reason:
         console.print(f"Not yet measured: no run on a GPU has been kept, and here: {reason}.")
         console.print(f"Predicted for {on}: {what}")
@@ -88,7 +88,8 @@ def main(words: Sequence[str]) -> int:
     else:
         gpu = torch.cuda.get_device_name()
         console.print(f"{gpu}; predicted for {on}: {what}")
-        timed, same = measured(graphs_for("cuda"), config, torch.bfloat16)
+        backend = graphs_for("cuda")  # a GPU without bf16 (a T4) runs the plain ways, in fp16
+        timed, same = measured(backend, config, dtype_of(backend))
         console.print(table_of(predicted, timed, same))
         found, who = timed[ONE_GRAPH].median / 1e3, "measured"
         if args.predict is not None:
@@ -106,7 +107,7 @@ def main(words: Sequence[str]) -> int:
 
 def why_not() -> str | None:
     """Why nothing can be measured here, in one line; None where it can."""
-    return why_no_gpu() or why_no_bf16(graphs_for("cuda"))
+    return why_no_gpu()
 
 
 def predicted_ms(
@@ -146,7 +147,7 @@ def measured(
     backend: GraphBackend, config: ModelConfig, dtype: torch.dtype
 ) -> tuple[dict[str, Interval], dict[str, int]]:
     """Of each way µs a token, and how many of STEPS greedy tokens are those of the first way."""
-    ways = [way for way in WAYS if not way.fused or find_spec("triton")]
+    ways = [way for way in WAYS if not way.fused or no_kernels(backend) is None]
     laps: dict[str, list[float]] = {way.name: [] for way in ways}
     with torch.inference_mode():
         setup = setup_of(backend, config, dtype)

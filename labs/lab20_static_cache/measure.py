@@ -28,11 +28,11 @@ from labs.runner import command
 from mini_engine.bench.decode_setup import build_setup
 from mini_engine.bench.intervals import median_interval
 from mini_engine.bench.rows import Interval
-from mini_engine.bench.variants import OURS, PLAIN, fused
-from mini_engine.cuda.graphs.backend import GraphBackend, graphs_for, why_no_bf16, why_no_gpu
+from mini_engine.bench.variants import OURS, PLAIN, fused, no_kernels
+from mini_engine.cli.measuring import dtype_of
+from mini_engine.cuda.graphs.backend import GraphBackend, graphs_for, why_no_gpu
 from mini_engine.cuda.graphs.capture import no_garbage_collection
 from mini_engine.cuda.model import Model
-from mini_engine.cuda.path import no_triton
 from mini_engine.cuda.weights import Weights, random_weights
 from mini_engine.model.config import ModelConfig, named_shape
 from mini_engine.serving.request_trace import SHIPPED_TRACE, read_trace
@@ -65,10 +65,13 @@ def main(words: Sequence[str]) -> int:
         console.print(f"Not yet measured: no run on a GPU has been kept, and here: {reason}.")
     else:
         backend = graphs_for("cuda")
-        weights = random_weights(config, backend.device, torch.bfloat16, seed=0)
+        dtype = dtype_of(backend)  # a GPU without bf16 (a T4) runs what is plain, in fp16
+        weights = random_weights(config, backend.device, dtype, seed=0)
         for batch in BATCHES:
             timed |= measured(backend, weights, contexts_of(batch, T_MAX), T_MAX)
-    console.print(f"{SHAPE}, bf16, rows of {T_MAX:,} columns; predicted for {args.spec}; in ms\n")
+    console.print(
+        f"{SHAPE}, 16 bits, rows of {T_MAX:,} columns, predicted for {args.spec}; in ms\n"
+    )
     console.print(table_of(predicted_ms(config, args.spec, args.host), timed))
     if (found := timed.get((ASKED, GRAPH))) and args.predict is not None:
         low, high = found.low / 1e3, found.high / 1e3
@@ -83,7 +86,7 @@ def main(words: Sequence[str]) -> int:
 
 def why_not() -> str | None:
     """Why nothing can be measured here, in one line; None where it can."""
-    return why_no_gpu() or why_no_bf16(graphs_for("cuda"))
+    return why_no_gpu()
 
 
 def contexts_of(batch: int, t_max: int) -> list[int]:
@@ -136,7 +139,7 @@ def measured(
             EAGER: lambda: static(EAGER),
             GRAPH: lambda: static(GRAPH),
         }
-        if no_triton(backend) is None:
+        if no_kernels(backend) is None:
             mean = -(-sum(contexts) // batch)
             paged = fused(5)(build_setup(backend, weights, batch, mean, t_max))
             paged.prepare()

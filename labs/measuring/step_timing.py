@@ -132,9 +132,9 @@ def title(batch: int, name: str) -> str:
 
 def why_not() -> str | None:
     """Why nothing can be measured here, in one line; None if it can."""
-    from mini_engine.cuda.graphs.backend import graphs_for, why_no_bf16, why_no_gpu
+    from mini_engine.cuda.graphs.backend import why_no_gpu
 
-    return why_no_gpu() or why_no_bf16(graphs_for("cuda"))
+    return why_no_gpu()
 
 
 # ---------------------------------------------------------------- measured, emulated, captured

@@ -70,11 +70,9 @@ def _sentences(versions: dict[str, str], gpu: dict[str, str]) -> list[str]:
         )
     if gpu:
         said.append(
-            f"{gpu['name']} (driver {gpu['driver_version']}): GPU labs measure for real. Their "
+            f"{gpu['name']} (driver {gpu['driver_version']}) {_measures(gpu['compute_cap'])} The "
             "tests of correctness still run in the interpreter and the emulator."
         )
-        if float(gpu["compute_cap"]) < 8.0:
-            said.append("It is older than Ampere (compute capability 8.0): no bfloat16, no lab 13.")
     else:
         said += [
             "No NVIDIA GPU here. You only miss the measurements:",
@@ -83,3 +81,15 @@ def _sentences(versions: dict[str, str], gpu: dict[str, str]) -> list[str]:
             "  labs 15 to 17 read captured runs, and say so if there is none yet.",
         ]
     return said
+
+
+def _measures(capability: str) -> str:
+    """Which labs a card can measure: bf16 came with compute capability 8.0, PDL with 9.0."""
+    if float(capability or 0) < 8.0:
+        return (
+            "measures labs 14, 15, 16 and 20 in fp16, their plain PyTorch alone: it has no bf16, "
+            "so the kernels of labs 11 to 13 cannot be measured."
+        )
+    if float(capability) < 9.0:
+        return "measures labs 11 to 16 and 20, without PDL, which came with compute capability 9.0."
+    return "measures labs 11 to 16 and 20, with PDL."

@@ -59,8 +59,8 @@ class Row:
     variant: str
     status: str  # MEASURED, NOT_RUN or GATE_FAILED
     reason: str = ""  # why it was not measured
-    date: str = ""
     gate: Mapping[str, Any] = field(default_factory=dict)  # the gate's verdict
+    date: str = ""
     prepare_s: float = 0.0  # to compile and capture
     steps_a_call: int = 1
     kernels_a_call: int | None = None  # None: no profiler saw a GPU

@@ -150,3 +150,15 @@ def test_with_a_gpu_lab_14_measures_judges_and_closes_the_line_of_the_ledger(
 def test_a_prediction_of_lab_14_must_be_a_time() -> None:
     with pytest.raises(SystemExit, match="2"):
         lab14.main(["--predict", "0"])
+
+
+@pytest.mark.usefixtures("small_lab14")
+def test_a_gpu_without_bf16_times_the_plain_ways_in_fp16(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lab14, "no_kernels", lambda _: "Tesla T4 (sm_75) has no bf16")
+    timed, same = lab14.measured(graphs_for("cpu"), SMALL, torch.float16)
+    assert list(timed) == [way.name for way in lab14.WAYS if not way.fused]
+    assert same == dict.fromkeys(timed, 16)
+    shown = Console(file=(out := io.StringIO()), width=120)
+    specs = {engine: load_spec("t4", engine=engine) for engine in (lab14.PLAIN, lab14.OURS)}
+    shown.print(lab14.table_of(lab14.predicted_ms(SMALL, specs), timed, same))
+    assert out.getvalue().count("not yet") == 2

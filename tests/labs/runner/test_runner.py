@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from labs.runner import commands, workspace
+from labs.runner import commands, doctor, workspace
 from labs.runner.checks.checking import Report, check_files
 from labs.runner.cli import COMMANDS, main
 from labs.runner.cut.catalogue import Lab, lab_number, read_lab
@@ -395,3 +395,11 @@ def test_a_lab_that_is_described_wrongly_says_which_field(
     (folder / "lab.toml").write_text(text.replace(*damage))
     with pytest.raises(ValueError, match=f"{LAB.name}/lab.toml: .*{field}"):
         read_lab(folder).cut()
+
+
+@pytest.mark.parametrize(
+    ("capability", "labs"),
+    [("7.5", "labs 14, 15, 16 and 20"), ("8.9", "without PDL"), ("9.0", "with PDL")],
+)
+def test_doctor_names_the_labs_that_a_card_can_measure(capability: str, labs: str) -> None:
+    assert labs in doctor._measures(capability)
