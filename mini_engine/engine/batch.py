@@ -71,26 +71,28 @@ class SchedulerLimits:
 
     def check(self, request: Request) -> None:
         """Raise ValueError when the request could never be served, however long it waits."""
-        what = f"request {request.request_id!r}"
         num_prompt, max_new = len(request.prompt), request.max_new_tokens
-        if num_prompt < 1:
-            raise ValueError(f"{what}: the prompt is empty: give at least one token")
-        if max_new < 1:
-            raise ValueError(f"{what}: max_new_tokens is {max_new}: ask for at least 1")
-        size = f"{what}: prompt of {num_prompt} + max_new_tokens {max_new}"
-        if num_prompt >= self.max_model_len:
-            raise ValueError(
-                f"{size} > context of {self.max_model_len}: shorten the prompt, there is no room "
-                "for a token after it"
-            )
         # The last token is sampled but never fed back, so its K and V need no slot.
         longest = min(num_prompt + max_new, self.max_model_len)
         needed = -(-(longest - 1) // self.block_size)
-        if needed > self.num_blocks - 1:
-            raise ValueError(
+        size = f"prompt of {num_prompt} + max_new_tokens {max_new}"
+        if num_prompt < 1:
+            fault = "the prompt is empty: give at least one token"
+        elif max_new < 1:
+            fault = f"max_new_tokens is {max_new}: ask for at least 1"
+        elif num_prompt >= self.max_model_len:
+            fault = (
+                f"{size} > context of {self.max_model_len}: shorten the prompt, there is no room "
+                "for a token after it"
+            )
+        elif needed > self.num_blocks - 1:
+            fault = (
                 f"{size} needs {needed} blocks of {self.block_size}, and the cache has "
                 f"{self.num_blocks - 1} beside the null block: add blocks or ask for less"
             )
+        else:
+            return
+        raise ValueError(f"request {request.request_id!r}: {fault}")
 
 
 @dataclass(eq=False, slots=True)

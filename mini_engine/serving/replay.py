@@ -23,11 +23,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from typing import overload
 
-from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher
+from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.engine.batch import Request, RequestState, ScheduledBatch, SchedulerLimits
 from mini_engine.engine.blocks import BlockPool, OutOfBlocks
 from mini_engine.engine.swap import scheduler_for
-from mini_engine.serving.report import Ran, Served, ServeReport
+from mini_engine.serving.report import Count, Ran, Served, ServeReport
 from mini_engine.serving.request_trace import TraceRequest
 from mini_engine.serving.stride import Stride
 from mini_engine.step.step_cost import padded_step
@@ -167,12 +167,12 @@ class _Server:
         self.paused_us: dict[str, float] = {}
 
         @cache  # one entry for each batch size
-        def decode(num_reqs: int) -> tuple[BatchDescriptor, tuple[Line, ...]]:
-            """What a step of so many decodes runs as, and its time as lines over KV tokens."""
+        def decode(num_reqs: int) -> tuple[Count, tuple[Line, ...]]:
+            """Where steps of so many decodes count, and their time as lines over KV tokens."""
             descriptor = dispatcher.dispatch(num_reqs, num_reqs, uniform_token_count=1)
             mode, shape = padded_step(descriptor, num_reqs)
             lines = costs.lines(mode, shape.num_tokens, shape.num_reqs, num_reqs)
-            return descriptor, tuple(lines)
+            return self.report.count_of(Ran(descriptor, num_reqs, uniform=True)), lines
 
         self.decode = decode
 
@@ -214,10 +214,7 @@ class _Server:
                 self.settled = False
             scheduler.submit(self.next)
             self.next = next(self.arrivals, None)
-        at_most = self._steps_to_event() if self.settled and self.in_strides else 0
-        if at_most:
-            self._stride(at_most)
-        else:
+        if not (self.settled and self.in_strides and self._stride()):
             self._step()
         return True
 
@@ -252,7 +249,7 @@ class _Server:
             decodes -= self._book_pauses(batch)
         if decodes:
             report.itl.add(us, decodes)
-        report.book_steps(Ran(descriptor, num_tokens, uniform), 1, us, kv_tokens)
+        report.book_steps(report.count_of(Ran(descriptor, num_tokens, uniform)), 1, us, kv_tokens)
         report.book_blocks(scheduler.pool.num_free)
         ended = self._sample(batch)
         # Who waits could not enter this step, and can enter no later one before somebody ends.
@@ -298,7 +295,8 @@ class _Server:
         for state in sampling:
             if not state.output:
                 self.first_token_us[state.request.request_id] = self.now_us
-        _, ended = self.scheduler.update(batch, [self._token(state) for state in sampling])
+        tokens = [self._token(state) for state in sampling] if self.sharing else [0] * len(sampling)
+        _, ended = self.scheduler.update(batch, tokens)
         for state in ended:
             request = state.request
             first_us = self.first_token_us.pop(request.request_id)
@@ -310,55 +308,55 @@ class _Server:
 
     # ---- between two events: all running requests decode, and nobody enters
 
-    def _steps_to_event(self) -> int:
-        """Steps until one of the running requests, which all decode, ends, or blocks run out."""
+    def _stride(self) -> bool:
+        """Decode steps until a request ends or arrives, or blocks run out; False if they have."""
+        scheduler, report, running = self.scheduler, self.report, self.scheduler.running
+        n = len(running)
+        to_end = min([state.request.max_new_tokens - len(state.output) for state in running])
+        at_most = self._steps_with_blocks(to_end)
+        if at_most == 0:
+            return False
+        count, lines = self.decode(n)
+        kv_tokens = n + sum([state.num_computed for state in running])
+        stride = Stride([(us + key * kv_tokens, key * n) for us, key in lines], at_most)
+        if self.next and not scheduler.waiting:
+            stride.cut(self.next.arrival_us - self.now_us)
+        steps = stride.steps
+        self.now_us += stride.total_us
+        stride.add_to(report.itl, n)
+        kv_tokens = kv_tokens * steps + n * (steps * (steps - 1) // 2)
+        report.book_steps(count, steps, stride.total_us, kv_tokens)
+        # The step in which a request ends is the scheduler's.
+        ends = steps == to_end
+        if alone := steps - ends:
+            allocate = scheduler.pool.allocate
+            for state in running:
+                state.output += [self._token(state)] * alone
+                state.num_computed += alone
+                allocate(state.request.request_id, state.num_computed)
+        batch = scheduler.step() if ends else None
+        report.book_blocks(scheduler.pool.num_free)
+        if batch:
+            self._sample(batch)
+            self.settled = not scheduler.waiting
+        return True
+
+    def _steps_with_blocks(self, most: int) -> int:
+        """How many of the next `most` decode steps the free blocks suffice for."""
         pool, running = self.scheduler.pool, self.scheduler.running
-        high = min([state.request.max_new_tokens - len(state.output) for state in running])
-        if (high // pool.block_size + 1) * len(running) <= pool.num_free:
-            return high
+        if (most // pool.block_size + 1) * len(running) <= pool.num_free:
+            return most
 
         def blocks(steps: int) -> int:
             """Blocks that `steps` steps take."""
             cached = [state.num_computed for state in running]
             return sum(pool.blocks_for(c + steps) - pool.blocks_for(c) for c in cached)
 
-        low = 0
+        low, high = 0, most
         while low < high:
             middle = (low + high + 1) // 2
             low, high = (middle, high) if blocks(middle) <= pool.num_free else (low, middle - 1)
         return low
-
-    def _stride(self, at_most: int) -> None:
-        """Decode steps until an event: `at_most` of them, or as many as begin before an arrival."""
-        scheduler, report, n = self.scheduler, self.report, len(self.scheduler.running)
-        descriptor, lines = self.decode(n)
-        kv_tokens = n + sum([state.num_computed for state in scheduler.running])
-        stride = Stride([(us + key * kv_tokens, key * n) for us, key in lines], at_most)
-        if self.next and not scheduler.waiting:
-            stride.cut(self.next.arrival_us - self.now_us)
-        steps, ends = stride.steps, False
-        self.now_us += stride.total_us
-        stride.add_to(report.itl, n)
-        kv_tokens = kv_tokens * steps + n * (steps * (steps - 1) // 2)
-        report.book_steps(Ran(descriptor, n, True), steps, stride.total_us, kv_tokens)
-        # The scheduler takes the last step, in which a request may end.
-        allocate = scheduler.pool.allocate
-        for state in scheduler.running:
-            ends |= len(state.output) + steps == state.request.max_new_tokens
-        alone = steps - ends
-        if alone:
-            for state in scheduler.running:
-                state.output += [self._token(state)] * alone
-                state.num_computed += alone
-                allocate(state.request.request_id, state.num_computed)
-        if ends:
-            batch = scheduler.step()
-            assert batch is not None
-            report.book_blocks(scheduler.pool.num_free)
-            self._sample(batch)
-            self.settled = not scheduler.waiting
-        else:
-            report.book_blocks(scheduler.pool.num_free)
 
     def _token(self, state: RequestState) -> int:
         """What a request writes, again and again. In a prefix cache no other text may have it."""

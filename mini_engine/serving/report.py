@@ -37,6 +37,9 @@ class Ran(NamedTuple):
     uniform: bool
 
 
+Count = list[int]  # of one kind of step: how many, and the KV tokens that all of them read
+
+
 @dataclass
 class ServeReport:
     """Times are the simulated server's; rates are from the first arrival to the last token."""
@@ -62,8 +65,7 @@ class ServeReport:
     last_token_us: float = field(default=0.0, metadata={"inner": True})
     ttft: LogHistogram = field(default_factory=LogHistogram, metadata={"inner": True})
     itl: LogHistogram = field(default_factory=LogHistogram, metadata={"inner": True})
-    # Kind of step -> [steps, and KV tokens that all of them read].
-    ran: dict[Ran, list[int]] = field(default_factory=dict, metadata={"inner": True})
+    ran: dict[Ran, Count] = field(default_factory=dict, metadata={"inner": True})
     # What the prefix cache found of new requests, and of preempted ones; None without one.
     first_hits: Hits | None = field(default=None, metadata={"inner": True})
     resumed_hits: Hits = field(default_factory=Hits, metadata={"inner": True})
@@ -73,12 +75,15 @@ class ServeReport:
         """Of a server that has not run yet."""
         return cls(dispatcher.mode.name, tuple(dispatcher.sizes), limits.num_blocks - 1)
 
-    def book_steps(self, ran: Ran, steps: int, us: float, kv_tokens: int) -> None:
+    def count_of(self, ran: Ran) -> Count:
+        """Where steps of this kind are counted."""
+        return self.ran.setdefault(ran, [0, 0])
+
+    def book_steps(self, count: Count, steps: int, us: float, kv_tokens: int) -> None:
         """Steps of one kind, which took `us` and read `kv_tokens` in all."""
         self.turns += 1
-        counts = self.ran.setdefault(ran, [0, 0])
-        counts[0] += steps
-        counts[1] += kv_tokens
+        count[0] += steps
+        count[1] += kv_tokens
         self.busy_us += us
 
     def book_blocks(self, free: int) -> None:

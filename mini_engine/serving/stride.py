@@ -87,6 +87,8 @@ class Stride:
 
 def _ramps(lines: list[Line], steps: int) -> list[Ramp]:
     """The highest line of each step, as ramps one after another."""
+    if len(lines) == 1:
+        return [Ramp(*lines[0], steps)] if steps else []
     ramps: list[Ramp] = []
     done = 0
     while done < steps:

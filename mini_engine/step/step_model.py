@@ -9,16 +9,16 @@ Out: what `step_cost.step_time` says of each. A kernel's costs are affine in how
     costs.itls_us("full", sizes, served)               # (n, 5) sizes, as in `StepShape.sizes`
     costs.lines("full", num_tokens=8, num_reqs=8)      # ((us, us for each key), ...)
 
-Every layer launches the same work, so the layers are a power of one `Run`. In decode, the time of
-attention grows with the number of keys in a straight line. Runs only add times and take the later
-of two, so a step's time, too, is the highest of a few lines: a stride of steps whose keys grow by
-so many each is a sum over these lines.
+Every layer launches the same work, so the layers are a power of one `Run`. Runs only add times and
+take the later of two. So a step's time is the highest of a few sums of its kernels' times, and
+which sums these are depends on the mode alone (`Sums`): they are found once, by running the step on
+kernels whose times are unknown. In decode, the time of attention grows with the number of keys in a
+straight line, and so the step's time is the highest of a few lines.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from operator import itemgetter
 
 import numpy as np
@@ -39,7 +39,6 @@ from mini_engine.step.step_cost import (
     input_copy,
     joined,
     run_of,
-    step_us,
     works_of,
 )
 from mini_engine.step.storage import Stored, as_it_is
@@ -64,37 +63,37 @@ class StepModel:
         self.stored = stored or as_it_is(config)
         self._parts = part_costs(config, self.style, self.stored)
         gb_s = np.array([gb_s_of(kind, spec) for part in self._parts for kind in part.kinds])
-        # µs for each of `oplists.PER`: (kernels, 5), as 1 GB/s is 1e3 bytes a µs
-        self._memory_us = np.vstack([part.bytes for part in self._parts]) / (gb_s[:, None] * 1e3)
-        self._compute_us = np.vstack([p.flops for p in self._parts]) / (spec.product_tflops * 1e6)
+        # µs for each of `oplists.PER`: (2 * kernels, 5), as 1 GB/s is 1e3 bytes a µs
+        memory_us = np.vstack([part.bytes for part in self._parts]) / (gb_s[:, None] * 1e3)
+        compute_us = np.vstack([p.flops for p in self._parts]) / (spec.product_tflops * 1e6)
+        self._rates_us = np.vstack([memory_us, compute_us])  # first all memory, then all compute
+        self._sums: dict[Mode, tuple[Sums, Sums]] = {}
         self._lines: dict[tuple[Mode, int, int, int], tuple[Line, ...]] = {}
 
     def itl_us(self, mode: Mode, shape: StepShape) -> float:
         """What `step_time` says. Raises ValueError for an unknown mode."""
-        times = self._in_parts(self._times_us(np.array(shape.sizes)).tolist())
-        return float(step_us(self._run(mode, times), self.spec, shape.served))
+        return float(self._step_us(mode, self._times_us(np.array(shape.sizes)), shape.served))
 
     def itls_us(
         self, mode: Mode, sizes: NDArray[np.float64], served: NDArray[np.float64]
     ) -> NDArray[np.float64]:
         """Many steps at once: a row of `sizes` (`StepShape.sizes`) and the requests that are no
         padding, for each."""
-        times = self._in_parts(list(self._times_us(sizes)))
-        itls: NDArray[np.float64] = step_us(self._run(mode, times), self.spec, served)
+        itls: NDArray[np.float64] = self._step_us(mode, self._times_us(sizes), served)
         return itls
 
     def steps(self, mode: Mode, shapes: Sequence[StepShape]) -> list[StepTime]:
         """What `step_time` says of each of these steps."""
         sizes = np.array([shape.sizes for shape in shapes], dtype=float)
         served = np.array([shape.served for shape in shapes], dtype=float)
-        times = self._in_parts(list(self._times_us(sizes)))
-        run = self._run(mode, times)
+        every = self._times_us(sizes)
+        times = self._in_parts(list(every))
         busy_us: Us = sum(times[0]) + self.config.num_layers * sum(times[1]) + sum(times[2])
         launches = self._launches(mode)
         issued_us = sum(work.cpu_us for work in launches)
         kernels = sum(work.kernels for work in launches)
         around_us: Us = sum(around(self.spec, served))
-        itl_us, cpu_us = step_us(run, self.spec, served), around_us + issued_us
+        itl_us, cpu_us = self._step_us(mode, every, served), around_us + issued_us
         rows = zip(itl_us, cpu_us, busy_us + self.spec.kernel_floor_us, strict=True)
         return [
             StepTime(float(itl), float(cpu), float(busy), len(launches), kernels)
@@ -121,20 +120,40 @@ class StepModel:
         asked = mode, num_tokens, num_reqs, num_reqs if served is None else served
         if asked not in self._lines:
             sizes = [StepShape(num_tokens, num_reqs, keys, keys).sizes for keys in PROBE_KEYS]
-            probed = self._times_us(np.array(sizes, dtype=float)).tolist()
-            times = self._in_parts([_through(near, far) for near, far in probed])
-            itl = step_us(self._run(mode, times), self.spec, asked[3])
-            self._lines[asked] = itl.lines if isinstance(itl, Highest) else ((itl, 0.0),)
+            near, far = self._times_us(np.array(sizes, dtype=float)).T
+            per_key = (far - near) / (PROBE_KEYS[1] - PROBE_KEYS[0])
+            both, issue = self._sums_of(mode)
+            before_us, beside_us = around(self.spec, asked[3])
+            us = before_us + self.spec.sync_us
+            lines = both.lines(near - PROBE_KEYS[0] * per_key, per_key, us)
+            lines += issue.lines(near - PROBE_KEYS[0] * per_key, per_key, us + beside_us)
+            self._lines[asked] = upper_envelope(lines)
         return self._lines[asked]
 
     # ------------------------------------------------------------ parts
 
     def _times_us(self, sizes: NDArray[np.float64]) -> NDArray[np.float64]:
         """`step_cost.kernel_us` of each kernel of head, layer and tail: (kernels, steps)."""
-        memory_us, compute_us = self._memory_us @ sizes.T, self._compute_us @ sizes.T
-        slower_us = np.maximum(memory_us, compute_us)
+        us, kernels = self._rates_us @ sizes.T, len(self._rates_us) // 2
+        slower_us = np.maximum(us[:kernels], us[kernels:])
         times: NDArray[np.float64] = slower_us + self.spec.kernel_floor_us * (slower_us > 0)
         return times
+
+    def _step_us(self, mode: Mode, times_us: NDArray[np.float64], served: Us) -> Us:
+        """`step_cost.step_us`, from the times of the kernels: (kernels,) or (kernels, steps)."""
+        both, issue = self._sums_of(mode)
+        before_us, beside_us = around(self.spec, served)
+        ready_us = np.maximum(both.at(times_us), issue.at(times_us) + beside_us)
+        return before_us + ready_us + self.spec.sync_us
+
+    def _sums_of(self, mode: Mode) -> tuple[Sums, Sums]:
+        """When the GPU has ended a step's work, and when the CPU has issued it."""
+        if mode not in self._sums:
+            kernels = len(self._rates_us) // 2
+            unknown = [Sums(row[None]) for row in np.eye(1 + kernels)[1:]]
+            run = self._run(mode, self._in_parts(unknown))
+            self._sums[mode] = unknown[0].also(run.both), unknown[0].also(run.issue)
+        return self._sums[mode]
 
     def _in_parts(self, times: list[Us]) -> list[list[Us]]:
         """Of all kernels: those of head, layer and tail."""
@@ -177,33 +196,49 @@ class StepModel:
         )
 
 
-# ---------------------------------------------------------------- times that are lines
+# ---------------------------------------------------------------- times that are sums
 
 
-@dataclass(frozen=True)
-class Highest:
-    """A time that is the highest of some lines, from the flattest to the steepest."""
+class Sums:
+    """A time that is the highest of some sums of kernels' times, which are not known yet.
 
-    lines: tuple[Line, ...]
+    `rows`: (sums, 1 + kernels), the constant of each sum and how often it counts each kernel.
+    """
 
-    def __add__(self, other: Highest | float) -> Highest:
-        """Of two such times: every line of the one on every line of the other."""
-        others = other.lines if isinstance(other, Highest) else ((other, 0.0),)
-        return Highest.of((a + b, c + d) for a, c in self.lines for b, d in others)
+    def __init__(self, rows: NDArray[np.float64]) -> None:
+        self.rows = np.unique(rows, axis=0)
+        self._constant, self._counts = self.rows[:, 0].copy(), self.rows[:, 1:].copy()
+
+    def at(self, times_us: NDArray[np.float64]) -> Us:
+        """The time for kernels that take so long: (kernels,) or (kernels, steps)."""
+        return ((self._counts @ times_us).T + self._constant).max(axis=-1)
+
+    def lines(
+        self, us: NDArray[np.float64], per_key: NDArray[np.float64], more_us: float
+    ) -> list[Line]:
+        """Each sum as a line, for kernels that take us + per_key * keys; and `more_us`."""
+        start_us = self._counts @ us + self._constant + more_us
+        return list(zip(start_us.tolist(), (self._counts @ per_key).tolist(), strict=True))
+
+    def also(self, time: Sums | float) -> Sums:
+        """A time as sums over the same kernels: a number is one without any."""
+        return time if isinstance(time, Sums) else Sums(time * np.eye(1, self.rows.shape[1]))
+
+    def __add__(self, other: Sums | float) -> Sums:
+        """Of two such times: every sum of the one and every sum of the other."""
+        rows = self.rows[:, None] + self.also(other).rows
+        return Sums(rows.reshape(-1, self.rows.shape[1]))
 
     __radd__ = __add__
 
-    def __rmul__(self, n: float) -> Highest:
-        return Highest.of((n * us, n * per_key) for us, per_key in self.lines)
+    def __rmul__(self, n: float) -> Sums:
+        return Sums(n * self.rows)
 
     @staticmethod
-    def later(a: Highest | float, b: Highest | float) -> Highest:
-        lines = [x.lines if isinstance(x, Highest) else ((x, 0.0),) for x in (a, b)]
-        return Highest.of([*lines[0], *lines[1]])
-
-    @classmethod
-    def of(cls, lines: Iterable[Line]) -> Highest:
-        return cls(upper_envelope(lines))
+    def later(a: Sums | float, b: Sums | float) -> Sums:
+        one = a if isinstance(a, Sums) else b
+        assert isinstance(one, Sums)
+        return Sums(np.vstack([one.also(a).rows, one.also(b).rows]))
 
 
 def upper_envelope(lines: Iterable[Line]) -> tuple[Line, ...]:
@@ -221,9 +256,3 @@ def upper_envelope(lines: Iterable[Line]) -> tuple[Line, ...]:
 def _cross(flat: Line, steep: Line) -> float:
     """At how many keys the steeper line overtakes the flatter one."""
     return (flat[0] - steep[0]) / (steep[1] - flat[1])
-
-
-def _through(near: float, far: float) -> Us:
-    """The line through a time at `PROBE_KEYS`; a number where it does not depend on the keys."""
-    per_key = (far - near) / (PROBE_KEYS[1] - PROBE_KEYS[0])
-    return Highest(((near - PROBE_KEYS[0] * per_key, per_key),)) if per_key else near

@@ -13,15 +13,7 @@ def test_every_path_and_module_that_the_repository_names_exists() -> None:
 
 
 def test_every_kind_of_file_is_read() -> None:
-    kinds = {
-        "README.md",
-        "Makefile",
-        "pyproject.toml",
-        ".ci/run",
-        "labs/lab18_debug_the_graph/lab.toml",
-    }
-    assert kinds <= set(readable())
-    assert any(file.endswith(".ipynb") for file in readable())
+    assert {"README.md", "Makefile", "labs/lab18_debug_the_graph/lab.toml"} <= set(readable())
     assert not any("labs/mine" in file or ".venv" in file for file in readable())
 
 
@@ -30,23 +22,16 @@ def test_every_kind_of_file_is_read() -> None:
     [
         # as it should be
         ("See `mini_engine/sim/graphs.py` and [it](../mini_engine/sim/graphs.py).", []),
-        ("from mini_engine/sim/graphs.py:GraphRunner.run, or sim/graphs.py:GraphRunner", []),
         ("the labs/*/README.md, the chapters in course/, `labs/lab05_capture_replay/`.", []),
-        ("`graphs.py` captures; mini_engine.sim.graphs.GraphRunner, too; python -m labs.", []),
         ("a lab is labs/labNN_name/lab.toml, your file is in labs/mine/lab05_capture_replay", []),
         ("vLLM's `vllm/config/compilation.py` and torch/cuda/graphs.py are not ours", []),
         # as it should not be
         ("See `mini_engine/graphs.py`.", ["mini_engine/graphs.py"]),
         ("```sh\nless tests/nowhere/test_x.py\n```", ["tests/nowhere/test_x.py"]),
-        ("| x | `cuda/nowhere.py` | y |", ["cuda/nowhere.py"]),
-        ("# nowhere.py does it", ["nowhere.py"]),
         ("[a lab](../labs/lab99_nowhere/README.md)", ["../labs/lab99_nowhere/README.md"]),
         ("mini_engine/sim/no*.py", ["mini_engine/sim/no*.py"]),
         ("`sim/graphs.py:GraphRunner.fly`", ["sim/graphs.py:GraphRunner.fly"]),
-        ('source = "mini_engine/nowhere"', ["mini_engine/nowhere"]),
-        ("python -m mini_engine.nowhere", ["mini_engine.nowhere"]),
         (":mod:`mini_engine.graphs`, of tests.nowhere", ["mini_engine.graphs", "tests.nowhere"]),
-        ("mini_engine.sim.graphs.Nothing", ["mini_engine.sim.graphs.Nothing"]),
     ],
 )
 def test_what_does_not_exist_is_noticed(text: str, gone: list[str]) -> None:

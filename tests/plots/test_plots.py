@@ -16,7 +16,6 @@ from mini_engine import plots
 from mini_engine.dispatch.ladder import CaptureLadder
 from mini_engine.model.config import named_shape
 from mini_engine.plots.canvas import canvas
-from mini_engine.plots.timeline import finding
 from mini_engine.serving.ladder_cost import LadderCosts
 from mini_engine.sim.trace import CPU, GPU, TraceEvent, busy_us
 from mini_engine.step.curves import ItlCurve, itl_curve
@@ -256,11 +255,6 @@ def test_kernel_names_are_written_where_they_fit_and_left_out_where_not(
         assert edge.y0 <= box.y0 <= box.y1 <= edge.y1
 
 
-def test_the_finding_compares_the_first_way_with_the_last() -> None:
-    assert finding(STEPS) == ("Eager: ITL 0.31 ms, the GPU idle 74%. One graph: 0.21 ms, idle 62%")
-    assert finding({"eager": step(5.0)}) == "Eager: ITL 0.31 ms, the GPU idle 74%"
-
-
 # ---------------------------------------------------------------- crossover
 
 
@@ -306,27 +300,6 @@ def test_the_crossover_is_marked_where_it_is_on_the_page_and_told_in_any_case(
     assert (f"crossover: batch {curve.crossover}" in told) is inside
 
 
-def test_the_crossover_caption_names_shape_card_host_engine_and_that_it_is_a_prediction(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    figures = watch(monkeypatch)
-    plots.itl_curve(CURVE, tmp_path / "x.png")
-    told = words(figures[0]).replace("\n", " ")
-    for word in ("not measured", "qwen3-0.6b", "on l4", "host server", "engine vllm", "fused9"):
-        assert word in told
-    assert "1,024 tokens" in told
-    assert "7 rungs" in told
-
-
-def test_the_finding_quotes_the_savings_of_the_curve() -> None:
-    first, last = CURVE.points[0], CURVE.points[-1]
-    told = CURVE.finding()
-    assert f"{first.saved:.0%} of ITL at batch 1" in told
-    assert f"{last.saved:.1%} at {last.batch}" in told
-    beyond = curve(max_batch=40)  # above the top of the ladder there is nothing to save
-    assert beyond.finding() == told
-
-
 # ---------------------------------------------------------------- ladders
 
 
@@ -347,15 +320,6 @@ def test_the_ladder_curve_has_padding_against_time_and_against_memory(
     assert (left.get_xlabel(), right.get_xlabel()) == ("capture time (ms)", "graph memory (MiB)")
 
 
-def test_the_title_of_the_ladder_curve_is_the_smallest_ladder_that_is_as_good(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    figures = watch(monkeypatch)
-    DRAWINGS["ladder_curve"](tmp_path / "x.png")
-    as_good = next(p for p in POINTS if p.waste.wasted_fraction <= OWN.waste.wasted_fraction)
-    assert words(figures[0]).startswith(f"{len(as_good.ladder)} chosen rungs")
-
-
 def test_the_staircase_is_the_rung_of_each_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -370,16 +334,6 @@ def test_the_staircase_is_the_rung_of_each_batch(
     told = words(figures[0])
     assert told.startswith("A batch of 9 runs at 16: 7 rows of padding")
     assert "44%" in told
-
-
-def test_without_a_mark_the_staircase_names_the_worst_batch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    figures = watch(monkeypatch)
-    plots.waste_by_batch(LADDER, tmp_path / "x.png", caption="x")
-    plots.waste_by_batch(CaptureLadder([1, 2, 3]), tmp_path / "y.png", caption="x")
-    assert words(figures[0]).startswith("Padding is worst at batch 9: 44% of its 16 rows")
-    assert words(figures[1]).startswith("Every batch has a rung of its own")
 
 
 # ---------------------------------------------------------------- rungs of a server

@@ -10,13 +10,16 @@ from hypothesis import strategies as st
 
 from mini_engine.sim.op_timeline import op_timeline
 from mini_engine.sim.trace import CPU, GPU, busy_us
+from mini_engine.step.figures import names
 from mini_engine.step.hardware import DeviceSpec, load_spec
 from mini_engine.step.oplists import OpCost
 from mini_engine.step.step_cost import MODES, Mode, step_time
 
 # Engines differ in what they do around a step: vLLM schedules the next one beside the GPU.
-SPECS = [load_spec("h200", engine=name) for name in ("vllm", "sglang", "transformers")]
-H200 = SPECS[0]
+H200 = load_spec("h200")
+SPECS = [load_spec("h200", engine=name) for name in names("engine")]
+# A queue of one launch: the CPU waits for each work, whatever it does beside the last one.
+SPECS += [load_spec("laptop-cpu"), replace(H200, queue_depth=1, stream_gap_us=0.05)]
 OPS = st.lists(
     st.builds(
         OpCost,
@@ -55,17 +58,6 @@ def test_every_op_runs_once_by_its_name_whatever_the_mode(ops: list[OpCost]) -> 
         assert [e.category == "kernel" for e in ran] == live
 
 
-def test_pieces_are_the_runs_between_splitting_ops() -> None:
-    ops = [
-        OpCost(name, 1, 1, name == "attention")
-        for name in ["a", "b", "attention", "c", "attention"]
-    ]
-    calls = [e for e in op_timeline(ops, H200, "piecewise") if e.category in ("graph", "launch")]
-    assert [e.name for e in calls] == [
-        "launch piece 1 (2 nodes)", "attention", "launch piece 2 (1 nodes)", "attention",
-    ]  # fmt: skip
-
-
 def test_an_engine_that_schedules_ahead_hides_its_work_behind_the_gpu() -> None:
     ops = [OpCost("product", 4.26e9, 1.0, kind="product")]  # a millisecond and more
     ahead = replace(H200, host_step_us=0.0, ahead_us=400.0, request_us=0.0)
@@ -76,10 +68,3 @@ def test_an_engine_that_schedules_ahead_hides_its_work_behind_the_gpu() -> None:
     (beside,) = (e for e in events if e.name == "schedule the next step")
     (kernel,) = (e for e in events if e.category == "node")
     assert kernel.start_us < beside.end_us < kernel.end_us
-
-
-def test_no_ops_and_an_unknown_mode_are_refused() -> None:
-    with pytest.raises(ValueError, match="without ops"):
-        op_timeline([], H200, "full")
-    with pytest.raises(ValueError, match="'FULL': expected one of eager"):
-        op_timeline([OpCost("a", 1, 1)], H200, "FULL")  # type: ignore[arg-type]

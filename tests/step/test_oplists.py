@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mini_engine.model.config import SHAPES, ModelConfig, named_shape
+from mini_engine.model.config import ModelConfig, named_shape
 from mini_engine.step.oplists import STYLES, StepShape, step_ops, step_parts
 
 QWEN = named_shape("qwen3-0.6b")
@@ -179,14 +179,6 @@ def test_bytes_grow_evenly_with_context_and_with_batch(
 
     assert moved(1, context) - 2 * moved(2, context) + moved(3, context) == 0
     assert moved(2, context) - 2 * moved(2, context + 1) + moved(2, context + 2) == 0
-
-
-@pytest.mark.parametrize("name", SHAPES)
-@pytest.mark.parametrize("style", STYLES)
-def test_parts_and_list_are_the_same_step(name: str, style: str) -> None:
-    parts = step_parts(SHAPES[name], ONE, style)
-    flat = [*parts.head, *parts.layer * SHAPES[name].num_layers, *parts.tail]
-    assert flat == step_ops(SHAPES[name], ONE, style)
 
 
 # ---- the count of transformers, again

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
-from itertools import groupby
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.model.config import named_shape
-from mini_engine.sim.clocks import Counters
-from mini_engine.sim.device import Device
-from mini_engine.sim.launch import cost_kernel
 from mini_engine.step.figures import names
 from mini_engine.step.hardware import DeviceSpec, load_spec
 from mini_engine.step.launch_model import eager_itl_us, full_itl_us, piecewise_itl_us
@@ -138,53 +130,6 @@ def test_with_a_queue_of_one_cpu_and_device_take_turns() -> None:
     spec = replace(H200, queue_depth=1)
     works = [Work(3.0, 4.0, 4.0, 1)] * 10
     assert run_of(works, spec)[:2] == pytest.approx((9 * (3.0 + 4.0) + 3.0, 10 * (3.0 + 4.0)))
-
-
-def on_the_device(
-    ops: list[OpCost], spec: DeviceSpec, mode: Mode, num_reqs: int
-) -> tuple[float, Counters]:
-    """The same step on the simulated device: its ITL, and what the device counted."""
-    device = Device(spec, compute=False)
-    inputs = device.empty(4, "int32")
-    pieces: list[Callable[[], None]] = []
-    for live, group in groupby(ops, key=lambda op: mode == "eager" or is_live(op, mode)):
-        kernels = [cost_kernel(op.name, op.bytes, op.flops, op.kind) for op in group]
-        if live:
-            pieces += [partial(device.launch, kernel) for kernel in kernels]
-            continue
-        with device.capture() as graph:
-            for kernel in kernels:
-                device.launch(kernel)
-        pieces.append(graph.replay)
-    device.synchronize()
-    began_us, before = device.cpu_us, device.counters.copy()
-    before_us, beside_us = around(spec, num_reqs)
-    device.host_work("schedule", before_us)
-    device.copy_(inputs, np.zeros(4, np.int32))
-    with device.live() if mode == "piecewise" else nullcontext():
-        for piece in pieces:
-            piece()
-    device.host_work("schedule the next step", beside_us)
-    device.synchronize()
-    return device.cpu_us - began_us, device.counters.since(before)
-
-
-def is_live(op: OpCost, mode: Mode) -> bool:
-    return mode == "piecewise" and op.splitting
-
-
-@given(engines, ops_lists, modes, st.booleans(), st.integers(1, 300))
-def test_the_simulated_device_takes_the_same_step(
-    engine: DeviceSpec, ops: list[OpCost], mode: Mode, waits: bool, num_reqs: int
-) -> None:
-    spec = replace(engine, queue_depth=1, stream_gap_us=0.05) if waits else engine
-    time = step_time(ops, spec, mode, num_reqs)
-    took_us, counted = on_the_device(ops, spec, mode, num_reqs)
-    # 1e-9: clocks that have run for a while round differently
-    assert time.itl_us == pytest.approx(took_us, rel=1e-9)
-    assert time.cpu_us == pytest.approx(counted.cpu_us, rel=1e-9)
-    assert time.gpu_busy_us == pytest.approx(counted.gpu_us, rel=1e-9)
-    assert (time.launches, time.kernels) == (counted.launches, counted.kernels)
 
 
 # ---- what is launched

@@ -92,20 +92,6 @@ def test_many_steps_at_once_take_what_each_takes_alone(
     assert [step.itl_us for step in model.steps(mode, shapes)] == pytest.approx(alone, rel=1e-12)
 
 
-@pytest.mark.parametrize("style", STYLES)
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("context", [1, 1000, 8000, 12_000, 60_000])
-def test_at_full_size_on_an_h200_the_model_is_the_recursion(
-    style: str, mode: Mode, context: int
-) -> None:
-    shape = StepShape.decode(1, context)
-    model = StepModel(QWEN, H200, style)
-    exact = exact_us(QWEN, H200, style, mode, shape)
-    assert model.itl_us(mode, shape) == pytest.approx(exact, rel=1e-12)
-    highest = max(us + per_key * shape.kv_tokens for us, per_key in model.lines(mode, 1, 1))
-    assert highest == pytest.approx(exact, rel=1e-12)
-
-
 @given(st.lists(st.tuples(st.floats(0, 1000), st.floats(0, 10)), min_size=1, max_size=12))
 def test_the_lines_that_are_kept_are_all_that_is_ever_the_highest(
     lines: list[tuple[float, float]],

@@ -13,8 +13,7 @@ from mini_engine.model.config import SHAPES, ModelConfig, named_shape
 from mini_engine.step.capacity import kv_bytes_per_token, read_bytes, stored_bytes, weight_bytes
 from mini_engine.step.hardware import load_spec
 from mini_engine.step.oplists import STYLES, StepShape, step_ops
-from mini_engine.step.step_cost import MODES, Mode, step_time, with_pdl
-from mini_engine.step.step_model import StepModel
+from mini_engine.step.step_cost import step_time, with_pdl
 from mini_engine.step.storage import (
     FORMATS,
     MIXES,
@@ -113,18 +112,6 @@ def test_a_file_of_a_given_size_is_spread_evenly() -> None:
 def test_an_unknown_name_is_refused_with_the_known_ones(asked: tuple[str, ...], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         stored_as(named_shape("qwen3-8b"), *asked)
-
-
-@given(shapes, formats, st.sampled_from(MODES), st.integers(1, 40), st.integers(1, 9000))
-def test_many_steps_at_once_cost_what_one_by_one_does(
-    config: ModelConfig, quant: str, mode: Mode, batch: int, context: int
-) -> None:
-    stored, shape = stored_as(config, quant, "fp8"), StepShape.decode(batch, context)
-    exact = step_time(step_ops(config, shape, "fused9", stored), OURS, mode, batch).itl_us
-    model = StepModel(config, OURS, "fused9", stored)
-    assert model.itl_us(mode, shape) == pytest.approx(exact, rel=1e-12)
-    highest = max(us + slope * batch * context for us, slope in model.lines(mode, batch, batch))
-    assert highest == pytest.approx(exact, rel=1e-9)  # a slope is a difference, divided
 
 
 def test_at_int4_the_starts_of_kernels_outweigh_the_bytes_again() -> None:

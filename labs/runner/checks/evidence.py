@@ -23,7 +23,7 @@ import os
 import re
 import traceback
 import types
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
@@ -99,11 +99,21 @@ def same(one: str, other: str) -> bool:
     return os.path.realpath(one) == os.path.realpath(other)
 
 
-def held(frame: types.FrameType, names: list[str]) -> str:
-    """`a=1, b=float32[3] 1.0 2.0 3.0`: the values of these names where a frame stands."""
+def held(frame: types.FrameType, names: Iterable[str] | None = None) -> str:
+    """`a=1, b=float32[3] 1 2 3`: the values of these names where a frame stands, or of its locals.
+
+    Functions, modules, nameless objects and pytest's own names are left out.
+    """
     known = frame.f_globals | frame.f_locals
-    shown = [f"{name}={short(known[name])}" for name in names if name in known]
-    return ", ".join(shown[:MOST_INPUTS])
+    names = frame.f_locals if names is None else names
+    shown = [n for n in names if n in known and not n.startswith("@") and _is_value(known[n])]
+    return ", ".join(f"{name}={short(known[name])}" for name in shown[:MOST_INPUTS])
+
+
+def _is_value(value: object) -> bool:
+    if value is None or isinstance(value, types.ModuleType):
+        return False
+    return is_array(value) or not (callable(value) or short(value) == f"a {type(value).__name__}")
 
 
 # ---------------------------------------------------------------- the failing statement
@@ -157,24 +167,16 @@ def _asserted(step: Step) -> dict[str, Any]:
     if len(around) > 1 and isinstance(block := around[-2], ast.With) and len(block.body) == 1:
         statement = block  # `with pytest.raises(…)` is half of what is asserted
     lines = linecache.getlines(path)[statement.lineno - 1 : statement.end_lineno]
-    names = [name for name, value in frame.f_locals.items() if _can_be_shown(name, value)]
     return {
         "at": number,
         "asserted": _cut(" ".join(line.strip() for line in lines)),
-        "inputs": held(frame, names),
+        "inputs": held(frame),
     }
 
 
 @cache
 def _parsed(path: str) -> ast.Module:
     return ast.parse("".join(linecache.getlines(path)))
-
-
-def _can_be_shown(name: str, value: object) -> bool:
-    """Is it a value, and not a function, a module, a nameless object or one of pytest's names?"""
-    if name.startswith("@") or value is None or isinstance(value, types.ModuleType):
-        return False
-    return is_array(value) or not (callable(value) or short(value) == f"a {type(value).__name__}")
 
 
 # ---------------------------------------------------------------- values as text

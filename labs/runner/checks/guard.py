@@ -76,7 +76,7 @@ class Guard:
                     seconds=computed if computed > self.limit_s else waited,
                     where=f"{path}:{number}",
                     line=linecache.getline(path, number).strip(),
-                    inputs=held(mine, list(mine.f_locals)) if mine else "",
+                    inputs=held(mine) if mine else "",
                 )
                 os.kill(os.getpid(), signal.SIGKILL)
 
