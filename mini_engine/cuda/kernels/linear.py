@@ -41,7 +41,7 @@ from mini_engine.cuda.kernels.gemv_quantized import (
     quantized_plan,
 )
 from mini_engine.cuda.kernels.launch import runs_triton, sm_count
-from mini_engine.cuda.kernels.quantized import QuantizedMatrix, dequantized
+from mini_engine.cuda.quantized_matrix import QuantizedMatrix, dequantized
 
 MAX_QUANTIZED_TOKENS = 4 * MAX_GEMV_TOKENS
 

@@ -18,8 +18,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from mini_engine.cuda.fp8 import FP8
 from mini_engine.cuda.kernels.checks import check_shape, check_table
-from mini_engine.cuda.kernels.fp8 import FP8
 
 LOWEST = tl.constexpr(-1e30)  # below every score; LOWEST - LOWEST is 0 where -inf would be NaN
 

@@ -4,7 +4,7 @@
     draw:          logits (R, V) -> partials (R, P) for pick.py, in place of the head's own
 
 In:  logits in any dtype; of each row what `SeededSampler` keeps; `context_lens`, the counter of the
-     noise. What is computed, and why: gumbel.py, the reference of both.
+     noise. What is computed, and why: cuda/gumbel.py, the reference of both.
 Out: a greedy step ends in two launches (head, pick), a sampled one in four (head, cutoffs, draw,
      pick). A row without filters leaves the second at once.
 
@@ -29,8 +29,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from mini_engine.cuda.gumbel import LARGEST, cutoffs_reference, scores_reference
 from mini_engine.cuda.kernels.checks import check_shape
-from mini_engine.cuda.kernels.gumbel import LARGEST, cutoffs_reference, scores_reference
 from mini_engine.cuda.kernels.launch import launch_options, pdl_release, pdl_wait, runs_triton
 from mini_engine.cuda.kernels.pick import best_of, fill_partials, room_for_partials
 
@@ -42,7 +42,7 @@ INFINITY = tl.constexpr(float("inf"))
 
 @triton.jit
 def mixed(words):
-    """A hash of uint32 words, the same as gumbel.py's."""
+    """A hash of uint32 words, the same as cuda/gumbel.py's."""
     words = (words ^ (words >> 16)) * 0x7FEB352D
     words = (words ^ (words >> 15)) * 0x846CA68B
     return words ^ (words >> 16)

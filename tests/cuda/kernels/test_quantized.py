@@ -1,4 +1,4 @@
-"""quantized.py: what a code stands for, where it lies, how far it is from the weight."""
+"""quantized_matrix.py: what a code stands for, where it lies, how far it is from the weight."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ pytest.importorskip("triton", reason="Triton has no wheel for this platform")
 
 from mini_engine.cuda.kernels import linear
 from mini_engine.cuda.kernels.gemv_quantized import quantized_plan
-from mini_engine.cuda.kernels.quantized import (
+from mini_engine.cuda.quantized_matrix import (
     GROUP,
     WORDS,
     QuantizedMatrix,
@@ -95,7 +95,7 @@ def test_the_bytes_are_those_that_capacity_counts(quant: str) -> None:
 def test_a_large_matrix_is_quantised_in_slabs_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     matrix = torch.randn(7, 130)
     whole = dequantized(quantize(matrix, 4))
-    monkeypatch.setattr("mini_engine.cuda.kernels.quantized.SLAB", 300)
+    monkeypatch.setattr("mini_engine.cuda.quantized_matrix.SLAB", 300)
     assert torch.equal(dequantized(quantize(matrix, 4)), whole)
 
 

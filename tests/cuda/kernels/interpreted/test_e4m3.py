@@ -8,9 +8,9 @@ import torch
 import triton
 import triton.language as tl
 
+from mini_engine.cuda.fp8 import FP8, to_e4m3, widened
 from mini_engine.cuda.kernels import attention, prefill, rope
 from mini_engine.cuda.kernels.e4m3 import cached, numbers
-from mini_engine.cuda.kernels.fp8 import FP8, to_e4m3, widened
 from mini_engine.cuda.kernels.paged import Heads
 from tests.support.attention_cases import FusedBatch
 from tests.support.kernel_cases import NAN, assert_close, in_fp8, paged, rotary
