@@ -47,28 +47,11 @@ MAX_SPLITS = 64  # partials of a head that the combine holds in registers
 
 @triton.jit
 def decode_split_kernel(
-    out,
-    sums,
-    stats,
-    counters,
-    q,
-    k_cache,
-    v_cache,
-    kv_scales,
-    block_table,
-    context_lens,
-    scale,
-    table_stride,
-    KV_HEADS: tl.constexpr,
-    GROUP: tl.constexpr,
-    PADDED_GROUP: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
-    SPLITS: tl.constexpr,
-    PADDED_SPLITS: tl.constexpr,
-    TILE: tl.constexpr,
-    PDL: tl.constexpr,
-):
+    out, sums, stats, counters, q, k_cache, v_cache, kv_scales, block_table, context_lens, scale,
+    table_stride, KV_HEADS: tl.constexpr, GROUP: tl.constexpr, PADDED_GROUP: tl.constexpr,
+    HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr, SPLITS: tl.constexpr,
+    PADDED_SPLITS: tl.constexpr, TILE: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
     """Program (request, KV head, split): the query heads of that KV head, and the tiles split,
     split + SPLITS, split + 2 · SPLITS, ... of TILE keys, as far as the context goes.
 
@@ -124,17 +107,9 @@ def decode_split_kernel(
 
 @torch.library.custom_op("launch_bound::decode_attention", mutates_args=("out", "counters"))
 def decode_attention(
-    out: Tensor,
-    counters: Tensor,
-    q: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    block_table: Tensor,
-    context_lens: Tensor,
-    splits: int,
-    pdl: bool = False,
-    kv_scales: Tensor | None = None,
-) -> None:
+    out: Tensor, counters: Tensor, q: Tensor, k_cache: Tensor, v_cache: Tensor, block_table: Tensor,
+    context_lens: Tensor, splits: int, pdl: bool = False, kv_scales: Tensor | None = None,
+) -> None:  # fmt: skip
     """Shapes as at the top of the file. `splits`: from `num_splits`, a constant of the graph."""
     heads = Heads.of(q, k_cache, v_cache, kv_scales)
     heads.check_tables(len(q), block_table, context_lens)

@@ -298,22 +298,11 @@ def fused_attention_kernel(
     "launch_bound::rope_kv_write_attention", mutates_args=("out", "k_cache", "v_cache", "counters")
 )
 def rope_kv_write_attention(
-    out: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    counters: Tensor,
-    qkv: Tensor,
-    block_table: Tensor,
-    context_lens: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    splits: int,
-    q_norm: Tensor | None = None,
-    k_norm: Tensor | None = None,
-    eps: float = 1e-6,
-    pdl: bool = False,
-    kv_scales: Tensor | None = None,
-) -> None:
+    out: Tensor, k_cache: Tensor, v_cache: Tensor, counters: Tensor, qkv: Tensor,
+    block_table: Tensor, context_lens: Tensor, cos: Tensor, sin: Tensor, splits: int,
+    q_norm: Tensor | None = None, k_norm: Tensor | None = None, eps: float = 1e-6,
+    pdl: bool = False, kv_scales: Tensor | None = None,
+) -> None:  # fmt: skip
     """Shapes as at the top of the file. `splits`: from `num_splits`, a constant of the graph."""
     heads = Heads.of(out, k_cache, v_cache, kv_scales)
     if heads.head_dim < MIN_HEAD_DIM:

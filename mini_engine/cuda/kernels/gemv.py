@@ -168,23 +168,10 @@ def multiply(rows, x, ROWS: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.conste
 
 @triton.jit
 def linear_kernel(
-    out,
-    x,
-    norm_weight,
-    weight,
-    bias,
-    eps,
-    M: tl.constexpr,
-    N: tl.constexpr,
-    K: tl.constexpr,
-    ROWS: tl.constexpr,
-    CHUNK: tl.constexpr,
-    CHUNKS: tl.constexpr,
-    NORM: tl.constexpr,
-    BIAS: tl.constexpr,
-    ADD: tl.constexpr,
-    PDL: tl.constexpr,
-):
+    out, x, norm_weight, weight, bias, eps, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
+    ROWS: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr, NORM: tl.constexpr,
+    BIAS: tl.constexpr, ADD: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
     """Program i: ROWS rows of the weight (the last may lie beyond N), for all M tokens.
 
         out[m, row] = x[m] · weight[row], x[m] normed with NORM (+ bias[row] with BIAS)
@@ -215,19 +202,9 @@ def linear_kernel(
 
 @triton.jit
 def gate_up_kernel(
-    out,
-    x,
-    norm_weight,
-    weight,
-    eps,
-    M: tl.constexpr,
-    N: tl.constexpr,
-    K: tl.constexpr,
-    ROWS: tl.constexpr,
-    CHUNK: tl.constexpr,
-    CHUNKS: tl.constexpr,
-    PDL: tl.constexpr,
-):
+    out, x, norm_weight, weight, eps, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
+    ROWS: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
     """Program i: ROWS rows of gate and the same rows of up. N: I, half of the weight's rows.
 
         out[m, i] = silu(gate) · up
@@ -255,16 +232,9 @@ def gate_up_kernel(
 
 
 def launch_linear(
-    out: Tensor,
-    x: Tensor,
-    norm_weight: Tensor | None,
-    weight: Tensor,
-    bias: Tensor | None,
-    eps: float,
-    add: bool,
-    pdl: bool,
-    plan: GemvPlan,
-) -> None:
+    out: Tensor, x: Tensor, norm_weight: Tensor | None, weight: Tensor, bias: Tensor | None,
+    eps: float, add: bool, pdl: bool, plan: GemvPlan,
+) -> None:  # fmt: skip
     """Shapes as at the top of the file, already checked; M at most MAX_GEMV_TOKENS."""
     num_rows, width = weight.shape
     linear_kernel[(plan.num_programs(num_rows),)](

@@ -300,16 +300,9 @@ def dequantize_kernel(
 
 
 def launch_quantized_linear(
-    out: Tensor,
-    x: Tensor,
-    norm_weight: Tensor | None,
-    weight: QuantizedMatrix,
-    bias: Tensor | None,
-    eps: float,
-    add: bool,
-    pdl: bool,
-    plan: GemvPlan,
-) -> None:
+    out: Tensor, x: Tensor, norm_weight: Tensor | None, weight: QuantizedMatrix,
+    bias: Tensor | None, eps: float, add: bool, pdl: bool, plan: GemvPlan,
+) -> None:  # fmt: skip
     """As `launch_linear` of gemv.py."""
     quantized_linear_kernel[(plan.num_programs(weight.shape[0]),)](
         out, x, norm_weight, weight.packed, weight.scales, weight.zeros, bias, eps, EXPONENT,
@@ -319,14 +312,9 @@ def launch_quantized_linear(
 
 
 def launch_quantized_gate_up(
-    out: Tensor,
-    x: Tensor,
-    norm_weight: Tensor,
-    weight: QuantizedMatrix,
-    eps: float,
-    pdl: bool,
+    out: Tensor, x: Tensor, norm_weight: Tensor, weight: QuantizedMatrix, eps: float, pdl: bool,
     plan: GemvPlan,
-) -> None:
+) -> None:  # fmt: skip
     """As above, with a weight (2I, K), out (M, I) and a plan for pairs."""
     quantized_gate_up_kernel[(plan.num_programs(weight.shape[0] // 2),)](
         out, x, norm_weight, weight.packed, weight.scales, weight.zeros, eps, EXPONENT,

@@ -192,16 +192,9 @@ def combine(sums, stats, head, HEAD_DIM: tl.constexpr, SPLITS: tl.constexpr, PAD
 
 @triton.jit
 def combine_if_last(
-    out,
-    sums,
-    stats,
-    counter,
-    head,
-    GROUP: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    SPLITS: tl.constexpr,
-    PADDED: tl.constexpr,
-):
+    out, sums, stats, counter, head, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr,
+    SPLITS: tl.constexpr, PADDED: tl.constexpr,
+):  # fmt: skip
     """After `store_partial`: the program that arrives last combines GROUP heads from `head` on.
 
     Why that is correct (PTX ISA, "Memory Consistency Model"): the block's barrier orders the stores

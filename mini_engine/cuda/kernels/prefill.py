@@ -43,28 +43,11 @@ REQUESTS = 256  # up to so many, all batches share one compiled kernel
 
 @triton.jit(do_not_specialize=["num_reqs"])
 def prefill_kernel(
-    out,
-    q,
-    k_cache,
-    v_cache,
-    kv_scales,
-    block_table,
-    query_lens,
-    context_lens,
-    scale,
-    table_stride,
-    num_reqs,
-    KV_HEADS: tl.constexpr,
-    GROUP: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
-    REQS: tl.constexpr,
-    ROWS: tl.constexpr,
-    TILE: tl.constexpr,
-    STAGES: tl.constexpr,
-    LAST_STAGES: tl.constexpr,
-    PDL: tl.constexpr,
-):
+    out, q, k_cache, v_cache, kv_scales, block_table, query_lens, context_lens, scale, table_stride,
+    num_reqs, KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, REQS: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
+    STAGES: tl.constexpr, LAST_STAGES: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
     """Program (KV head, tile of rows), the tiles of all requests counted through. REQS: a power of
     two, num_reqs or more."""
     pdl_release(PDL)
@@ -117,24 +100,10 @@ def prefill_kernel(
 
 @triton.jit
 def walk(
-    m,
-    l,
-    acc,
-    queries,
-    position,
-    first,
-    last,
-    k_cache,
-    v_cache,
-    table,
-    scale,
-    KV_HEADS: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
-    TILE: tl.constexpr,
-    DIAGONAL: tl.constexpr,
-    STAGES: tl.constexpr,
-):
+    m, l, acc, queries, position, first, last, k_cache, v_cache, table, scale,
+    KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr,
+    DIAGONAL: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
     """Take in the keys first to last - 1: returns m, l and acc with them, of which m counts in
     powers of two.
 
@@ -193,16 +162,9 @@ def num_tiles(num_tokens: int, num_reqs: int, group_size: int, rows: int) -> int
 
 @torch.library.custom_op("launch_bound::prefill_attention", mutates_args=("out",))
 def prefill_attention(
-    out: Tensor,
-    q: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    block_table: Tensor,
-    query_lens: Tensor,
-    context_lens: Tensor,
-    pdl: bool = False,
-    kv_scales: Tensor | None = None,
-) -> None:
+    out: Tensor, q: Tensor, k_cache: Tensor, v_cache: Tensor, block_table: Tensor,
+    query_lens: Tensor, context_lens: Tensor, pdl: bool = False, kv_scales: Tensor | None = None,
+) -> None:  # fmt: skip
     """Shapes as at the top of the file."""
     heads = Heads.of(q, k_cache, v_cache, kv_scales)
     num_reqs = len(query_lens)
