@@ -26,16 +26,16 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from mini_engine.cuda.fp8 import as_bytes, widened
+from mini_engine.cuda.fp8 import as_bytes
 from mini_engine.cuda.kernels.checks import check_shape
 from mini_engine.cuda.kernels.e4m3 import head_scale, load_numbers
 from mini_engine.cuda.kernels.launch import launch_options, pdl_release, pdl_wait, runs_triton
 from mini_engine.cuda.kernels.paged import (
     LOWEST,
     Heads,
+    attention_reference,
     cache_rows,
     combine_if_last,
-    gather,
     new_partials,
     online_softmax,
     store_partial,
@@ -151,18 +151,8 @@ def decode_reference(
     context_lens: Tensor,
     kv_scales: Tensor | None = None,
 ) -> Tensor:
-    """Request by request, in float32, rounded once at the end."""
-    heads = Heads.of(q, k_cache, v_cache, kv_scales)
-    out = torch.zeros_like(q)
-    for r, context in enumerate(context_lens.tolist()):
-        if context == 0:
-            continue
-        keys, values = (
-            widened(gather(cache, block_table[r], context), kv_scales, which)
-            for which, cache in enumerate((k_cache, v_cache))
-        )
-        query = q[r].float().view(heads.num_kv_heads, heads.group_size, heads.head_dim)
-        scores = torch.einsum("hgd,nhd->hgn", query, keys) * heads.head_dim**-0.5
-        row = torch.einsum("hgn,nhd->hgd", scores.softmax(dim=-1), values)
-        out[r] = row.flatten().to(q.dtype)
+    """`attention_reference` of one token a request."""
+    out, ones = torch.zeros_like(q), torch.ones_like(context_lens)
+    caches = k_cache, v_cache
+    attention_reference(out, q, *caches, block_table, ones, context_lens, kv_scales)
     return out

@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from mini_engine.cuda.fp8 import FP8
+from mini_engine.cuda.fp8 import FP8, widened
 from mini_engine.cuda.kernels.checks import check_shape, check_table
 
 LOWEST = tl.constexpr(-1e30)  # below every score; LOWEST - LOWEST is 0 where -inf would be NaN
@@ -102,6 +102,33 @@ def gather(cache: Tensor, blocks: Tensor, num_tokens: int) -> Tensor:
     """One request's rows of a cache in order, (num_tokens, kv_heads, D). blocks (max_blocks,)."""
     used = -(-num_tokens // cache.shape[1])
     return cache[blocks[:used].long()].flatten(0, 1)[:num_tokens]
+
+
+def attention_reference(
+    out: Tensor, q: Tensor, k_cache: Tensor, v_cache: Tensor, block_table: Tensor,
+    query_lens: Tensor, context_lens: Tensor, kv_scales: Tensor | None = None,
+) -> None:  # fmt: skip
+    """What the attention kernels compute, as prefill.py says it: request by request, in float32,
+    rounded once at the end."""
+    heads = Heads.of(q, k_cache, v_cache, kv_scales)
+    first = 0
+    for r, (chunk, context) in enumerate(
+        zip(query_lens.tolist(), context_lens.tolist(), strict=True)
+    ):
+        if chunk == 0:
+            continue
+        keys, values = (
+            widened(gather(cache, block_table[r], context), kv_scales, which)
+            for which, cache in enumerate((k_cache, v_cache))
+        )
+        query = q[first : first + chunk].float()
+        query = query.view(chunk, heads.num_kv_heads, heads.group_size, heads.head_dim)
+        scores = torch.einsum("thgd,nhd->hgtn", query, keys) * heads.head_dim**-0.5
+        seen = torch.ones(chunk, context, dtype=torch.bool, device=q.device)
+        scores.masked_fill_(~seen.tril(diagonal=context - chunk), -torch.inf)
+        rows = torch.einsum("hgtn,nhd->thgd", scores.softmax(dim=-1), values)
+        out[first : first + chunk] = rows.flatten(1).to(q.dtype)
+        first += chunk
 
 
 def new_partials(
