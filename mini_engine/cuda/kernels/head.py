@@ -137,15 +137,9 @@ def head_kernel(
 
 @torch.library.custom_op("launch_bound::norm_lm_head", mutates_args=("values", "indices", "logits"))
 def norm_lm_head(
-    values: Tensor,
-    indices: Tensor,
-    logits: Tensor,
-    x: Tensor,
-    norm_weight: Tensor,
-    weight: Tensor,
-    eps: float,
-    pdl: bool = False,
-) -> None:
+    values: Tensor, indices: Tensor, logits: Tensor, x: Tensor, norm_weight: Tensor, weight: Tensor,
+    eps: float, pdl: bool = False,
+) -> None:  # fmt: skip
     """Shapes as at the top of the file. ValueError also for more than 4 tokens.
 
     No optional tensor may stand in `mutates_args`: torch 2.11 raises IndexError where it is left

@@ -136,15 +136,9 @@ def rope_kv_write(
 
 
 def rope_reference(
-    heads: Heads,
-    qkv: Tensor,
-    positions: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    q_norm: Tensor | None,
-    k_norm: Tensor | None,
-    eps: float,
-) -> tuple[Tensor, Tensor, Tensor]:
+    heads: Heads, qkv: Tensor, positions: Tensor, cos: Tensor, sin: Tensor, q_norm: Tensor | None,
+    k_norm: Tensor | None, eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """q (T, heads, D), k and v (T, kv_heads, D): in float32, each rounded once at the end."""
     counts = [heads.num_heads, heads.num_kv_heads, heads.num_kv_heads]
     q, k, v = torch.split(qkv.view(len(qkv), -1, heads.head_dim), counts, dim=1)

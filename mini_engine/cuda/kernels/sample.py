@@ -159,14 +159,9 @@ def draw_kernel(
 
 @torch.library.custom_op("launch_bound::find_cutoffs", mutates_args=("cutoffs",))
 def find_cutoffs(
-    cutoffs: Tensor,
-    logits: Tensor,
-    temperatures: Tensor,
-    top_ks: Tensor,
-    top_ps: Tensor,
-    log_min_ps: Tensor,
-    pdl: bool = False,
-) -> None:
+    cutoffs: Tensor, logits: Tensor, temperatures: Tensor, top_ks: Tensor, top_ps: Tensor,
+    log_min_ps: Tensor, pdl: bool = False,
+) -> None:  # fmt: skip
     """cutoffs (R,) float32 of logits (R, V); the others (R,), as in `cutoffs_reference`."""
     check_shape("logits", logits, tuple(logits.shape))
     rows = {"cutoffs": cutoffs, "temperatures": temperatures, "top_ks": top_ks}
@@ -185,15 +180,9 @@ def find_cutoffs(
 
 @torch.library.custom_op("launch_bound::draw", mutates_args=("values", "indices"))
 def draw(
-    values: Tensor,
-    indices: Tensor,
-    logits: Tensor,
-    cutoffs: Tensor,
-    temperatures: Tensor,
-    seeds: Tensor,
-    context_lens: Tensor,
-    pdl: bool = False,
-) -> None:
+    values: Tensor, indices: Tensor, logits: Tensor, cutoffs: Tensor, temperatures: Tensor,
+    seeds: Tensor, context_lens: Tensor, pdl: bool = False,
+) -> None:  # fmt: skip
     """values float32 and indices int32, (R, `num_parts(V)`), of logits (R, V); the others (R,)."""
     count, vocab = logits.shape
     check_shape("logits", logits, (count, vocab))
@@ -213,15 +202,9 @@ def draw(
 
 
 def drawn_partials(
-    logits: Tensor,
-    context_lens: Tensor,
-    temperatures: Tensor,
-    top_ps: Tensor,
-    log_min_ps: Tensor,
-    top_ks: Tensor,
-    seeds: Tensor,
-    pdl: bool,
-) -> tuple[Tensor, Tensor]:
+    logits: Tensor, context_lens: Tensor, temperatures: Tensor, top_ps: Tensor, log_min_ps: Tensor,
+    top_ks: Tensor, seeds: Tensor, pdl: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Both ops: values and indices of a draw from each row, for pick.py."""
     rows, vocab = logits.shape
     cutoffs = logits.new_empty(rows, dtype=torch.float32)
