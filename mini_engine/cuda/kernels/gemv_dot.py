@@ -62,13 +62,6 @@ def dot_plan(plan: GemvPlan, *tensors: Tensor) -> GemvPlan | None:
 
 
 @triton.jit
-def row_number(r, first, N: tl.constexpr, HALVES: tl.constexpr):
-    """Row r of a program's tile: row first + r of a weight (N, K); with two HALVES gate and up in
-    turn, rows first + r // 2 of either half of a weight (2N, K)."""
-    return (r % HALVES) * N + first + r // HALVES
-
-
-@triton.jit
 def dot_rows(
     weight, first, N: tl.constexpr, K: tl.constexpr, HALVES: tl.constexpr, ROWS: tl.constexpr,
     CHUNK: tl.constexpr, CHUNKS: tl.constexpr, SLICES: tl.constexpr,
@@ -84,7 +77,10 @@ def dot_rows(
             # segment four lanes, then eight places of the tile, then the slices.
             line = tl.arange(0, size * groups * SLICES)[:, None]
             place = part * size + line // (8 * SLICES * groups) * 8 + line % 8
-            row = row_number(place % ROWS, first, N, HALVES)
+            # Row r of the tile: row first + r of a weight (N, K). With two HALVES it is gate and up
+            # in turn, rows first + r // 2 of either half of a weight (2N, K).
+            r = place % ROWS
+            row = (r % HALVES) * N + first + r // HALVES
             real = tl.minimum(row, HALVES * N - 1).to(tl.int64)
             segment = line // 8 % (SLICES * groups) * SEGMENTS + place // ROWS
             column = c * CHUNK + segment * 32 + tl.arange(0, 32)[None, :]

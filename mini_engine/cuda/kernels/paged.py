@@ -64,11 +64,6 @@ class Heads:
     ) -> Heads:
         """Raises ValueError unless they fit together, head_dim is a power of two >= 16, and there
         are scales if and only if the cache is in fp8."""
-        if k_cache.dim() != 4:
-            raise ValueError(
-                f"k_cache is {tuple(k_cache.shape)}, expected "
-                "(num_blocks, block_size, kv_heads, head_dim)"
-            )
         check_shape("k_cache", k_cache, tuple(k_cache.shape))
         check_shape("v_cache", v_cache, tuple(k_cache.shape))
         _, block_size, kv_heads, head_dim = k_cache.shape
