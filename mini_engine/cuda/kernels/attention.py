@@ -138,12 +138,16 @@ def num_splits(max_context: int, num_reqs: int, num_kv_heads: int, num_programs:
     return max(1, min(wanted, MAX_SPLITS, -(-max_context // TILE)))
 
 
+def bytes_of_partials(num_reqs: int, heads: Heads, splits: int) -> int:
+    """What splitting adds: the float32 partials, written once and read once (they stay in L2)."""
+    return 2 * num_reqs * heads.num_heads * splits * (heads.head_dim + 2) * 4
+
+
 def decode_reference(
     q: Tensor, k_cache: Tensor, v_cache: Tensor, block_table: Tensor, context_lens: Tensor,
     kv_scales: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """`attention_reference` of one token a request."""
     out, ones = torch.zeros_like(q), torch.ones_like(context_lens)
-    caches = k_cache, v_cache
-    attention_reference(out, q, *caches, block_table, ones, context_lens, kv_scales)
+    attention_reference(out, q, k_cache, v_cache, block_table, ones, context_lens, kv_scales)
     return out

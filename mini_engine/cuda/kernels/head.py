@@ -143,10 +143,9 @@ def norm_lm_head(
     check_shape("x", x, (len(x), width))
     check_shape("norm_weight", norm_weight, (width,))
     check_shape("weight", weight, (vocab, width))
-    check_shape("values", values, (len(x), programs))
-    check_shape("indices", indices, (len(x), programs))
-    wants_logits = logits.numel() > 0
-    if wants_logits:
+    for name, partials in (("values", values), ("indices", indices)):
+        check_shape(name, partials, (len(x), programs))
+    if wants_logits := logits.numel() > 0:
         check_shape("logits", logits, (len(x), vocab))
     if not runs_triton(x):
         scores = product_reference(x, norm_weight, weight, None, eps)
