@@ -27,11 +27,9 @@ from mini_engine.cuda.graphs import capture as graphs  # noqa: E402
 from mini_engine.cuda.graphs import emulator, interrupts  # noqa: E402
 from mini_engine.cuda.graphs.backend import GraphBackend, PoolHandle, graphs_for  # noqa: E402
 from mini_engine.cuda.graphs.capture import GraphRunner, PiecewiseGraphRunner  # noqa: E402
-from mini_engine.cuda.graphs.interrupts import interrupts_wait  # noqa: E402
 from mini_engine.cuda.model import KVCache, Model  # noqa: E402
 from mini_engine.cuda.runner import TorchRunner  # noqa: E402
 from mini_engine.cuda.weights import Weights, random_weights  # noqa: E402
-from mini_engine.dispatch.capture_report import RungReport  # noqa: E402
 from mini_engine.dispatch.dispatcher import GraphDispatcher  # noqa: E402
 from mini_engine.dispatch.modes import CUDAGraphMode  # noqa: E402
 from mini_engine.engine.batch import (  # noqa: E402
@@ -177,31 +175,6 @@ def test_thousands_of_steps_of_joins_and_leaves_write_what_eager_writes(device: 
 @NO_GPU
 def test_four_hundred_steps_in_bf16_stay_as_near_as_rounding_allows() -> None:
     long_run("cuda", torch.bfloat16, PLAIN + FUSED, 400)
-
-
-@pytest.mark.gpu_slow
-@NO_GPU
-def test_ten_thousand_steps_in_bf16_stay_as_near_as_rounding_allows() -> None:
-    long_run("cuda", torch.bfloat16, PLAIN + FUSED, 10_000)
-
-
-def test_the_long_run_notices_a_padded_row_that_keeps_its_old_slot(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Padding that writes K and V where somebody lives, as in nano-vllm's issue 89."""
-    from mini_engine.cuda.inputs import StaticInputs
-
-    fill = StaticInputs.fill
-
-    def careless(self: StaticInputs, batch: ScheduledBatch, *size: int) -> Any:
-        kept = self._whole["slot_mapping"].clone()
-        step = fill(self, batch, *size)
-        step.slot_mapping[batch.num_tokens :] = kept[batch.num_tokens : len(step.slot_mapping)]
-        return step
-
-    monkeypatch.setattr(StaticInputs, "fill", careless)
-    with pytest.raises(AssertionError, match=r"FULL: off by|token \d+, eagerly"):
-        long_run("cpu", torch.float32, PLAIN, 400)
 
 
 # ---------------------------------------------------------------- poison
@@ -414,58 +387,6 @@ def test_ctrl_c_before_any_line_of_a_capture_leaves_no_broken_state(device: str)
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_ctrl_c_inside_a_rung_comes_when_the_rung_is_done(
-    device: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    runner = runner_of("FULL_AND_PIECEWISE", device, rungs=LADDER)
-    pool = runner.pool
-    captured = press_in_capture(runner, monkeypatch, times=1)
-    with pytest.raises(KeyboardInterrupt):
-        runner.capture()
-    assert captured == [12]  # the largest piecewise rung was captured, the next not begun
-    monkeypatch.undo()
-    assert_as_before_a_capture(runner, pool, device)
-
-
-@pytest.mark.parametrize("device", DEVICES)
-def test_ctrl_c_pressed_twice_does_not_wait_and_leaves_no_broken_state_either(
-    device: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    runner = runner_of("FULL_AND_PIECEWISE", device, rungs=LADDER)
-    pool = runner.pool
-    captured = press_in_capture(runner, monkeypatch, times=2)
-    with pytest.raises(KeyboardInterrupt):
-        runner.capture()
-    assert captured == []
-    monkeypatch.undo()
-    assert_as_before_a_capture(runner, pool, device)
-
-
-def press_in_capture(runner: TorchRunner, monkeypatch: pytest.MonkeyPatch, times: int) -> list[int]:
-    """Press Ctrl-C in the middle of each capture of the body, not in its warm-ups.
-
-    Returns a list that will hold the piecewise rungs whose capture came to its end.
-    """
-    body, capture_rung, captured = runner.model.body, runner.piecewise._capture_rung, list[int]()
-
-    def pressed(*args: Any) -> Tensor:
-        hidden = body(*args)
-        if runner.backend.is_current_stream_capturing():
-            for _ in range(times):
-                signal.raise_signal(signal.SIGINT)
-        return hidden
-
-    def noted(rung: int, *args: Any) -> RungReport:
-        report = capture_rung(rung, *args)
-        captured.append(rung)
-        return report
-
-    monkeypatch.setattr(runner.model, "body", pressed)
-    monkeypatch.setattr(runner.piecewise, "_capture_rung", noted)
-    return captured
-
-
-@pytest.mark.parametrize("device", DEVICES)
 def test_an_error_in_the_last_rung_takes_back_the_ones_before_it(
     device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -483,25 +404,6 @@ def test_an_error_in_the_last_rung_takes_back_the_ones_before_it(
         runner.capture()
     monkeypatch.undo()
     assert_as_before_a_capture(runner, pool, device)
-
-
-@pytest.mark.parametrize("device", DEVICES)
-def test_a_ladder_that_fails_leaves_no_graph_behind(device: str) -> None:
-    """Also without an engine around it, as in the variants of the benchmark."""
-    backend = graphs_for(device)
-    x = torch.ones(8, device=backend.device)
-
-    def forward(rung: int) -> Tensor:
-        if rung == 1:
-            raise KeyError("a bug")
-        return x[:rung] * 2
-
-    ladder = GraphRunner(backend, forward, (1, 2, 8), backend.graph_pool_handle())
-    with pytest.raises(KeyError, match="a bug"):
-        ladder.capture()
-    assert not ladder.captured
-    with pytest.raises(KeyError):
-        ladder.replay(8)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -523,32 +425,6 @@ def test_after_a_capture_that_the_device_gave_up_the_engine_goes_on(
     monkeypatch.undo()
     # On a GPU the memory stays with the pool, until PyTorch's pull request 190348 at least.
     assert_as_before_a_capture(runner, pool if device == "cpu" else None, device)
-
-
-def test_before_any_capture_every_batch_runs_eagerly() -> None:
-    runner = runner_of("FULL_AND_PIECEWISE")
-    assert served(runner) == (tokens_served_eagerly("cpu"), {CUDAGraphMode.NONE})
-
-
-def test_who_handles_ctrl_c_himself_goes_on_doing_so() -> None:
-    heard: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _: heard.append(number))
-    try:
-        with interrupts_wait() as check:
-            signal.raise_signal(signal.SIGINT)
-            check()
-        assert heard == [signal.SIGINT]
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def test_the_collector_stays_off_for_whom_it_was_off() -> None:
-    gc.disable()
-    try:
-        runner_of("FULL", rungs=LADDER).capture()
-        assert not gc.isenabled()
-    finally:
-        gc.enable()
 
 
 # ---------------------------------------------------------------- out of memory

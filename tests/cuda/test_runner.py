@@ -136,21 +136,6 @@ def test_layers_plus_one_graphs_for_a_piecewise_rung_and_one_for_a_full_one(devi
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_a_padded_row_never_changes_a_live_one(device: str) -> None:
-    """Everything that a padded row may touch is poison: no NaN reaches a live row."""
-    serving = engine(device, "FULL_DECODE_ONLY", (4,))
-    runner = serving.runner
-    assert isinstance(runner, TorchRunner)
-    cache = runner.model.cache
-    for keys, values in zip(cache.keys, cache.values, strict=True):
-        keys[0].fill_(float("nan"))
-        values[0].fill_(float("nan"))
-    requests = [Request(str(i), (i + 1, 5, 9), 8) for i in range(3)]
-    for completion in serving.run(requests):
-        assert completion.tokens == alone(device, tuple(completion.request.prompt), 8)
-
-
-@pytest.mark.parametrize("device", DEVICES)
 def test_the_largest_first_makes_the_pool_and_the_others_live_in_it(device: str) -> None:
     runner = engine(device, "FULL_DECODE_ONLY", (1, 2, 4), capture=False).runner
     assert isinstance(runner, TorchRunner)
@@ -169,68 +154,3 @@ def test_all_ladders_of_a_runner_share_one_pool_and_one_stream(device: str) -> N
     ladders = (runner.piecewise, runner.mixed, runner.full, runner.several)
     assert all(ladder.stream is runner.full.stream for ladder in ladders)
     assert all(ladder.pool is runner.full.pool for ladder in ladders)
-
-
-class Stop(BaseException):
-    """Ctrl-C, as far as the code can tell."""
-
-
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("mode", ["PIECEWISE", "FULL_DECODE_ONLY"])
-def test_an_interrupt_while_capturing_leaves_no_broken_state(
-    device: str, mode: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    serving = engine(device, mode, capture=False)
-    runner = serving.runner
-    assert isinstance(runner, TorchRunner)
-    head, body, calls = runner.model.head, runner.model.body, 0
-
-    def interrupted(*args: object) -> object:
-        nonlocal calls
-        calls += 1
-        if calls == 4:  # the capture of the second rung
-            raise Stop
-        return body(*args)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(runner.model, "body", interrupted)
-    with pytest.raises(Stop):
-        runner.capture()
-    assert runner.model.head == head
-    assert not runner.backend.is_current_stream_capturing()
-    assert not runner.full.captured
-    assert not runner.piecewise.captured
-    done = serving.run([Request("a", (1, 2, 3), 5)])  # eagerly
-    assert done[0].tokens == alone(device, (1, 2, 3), 5)
-    runner.capture()
-    serving.dispatcher.graphs_captured = True
-    used: list[CUDAGraphMode] = []
-    done = serving.run(
-        [Request("b", (1, 2, 3), 5)], on_step=lambda r: used.append(r.descriptor.mode)
-    )
-    assert done[0].tokens == alone(device, (1, 2, 3), 5)
-    assert set(used) - {CUDAGraphMode.NONE}
-
-
-@pytest.mark.parametrize("mode", ["PIECEWISE", "FULL_DECODE_ONLY"])
-def test_out_of_memory_drops_the_largest_rungs_and_serves_on(
-    mode: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    serving = engine("cpu", mode, capture=False)
-    runner = serving.runner
-    assert isinstance(runner, TorchRunner)
-    body = runner.model.body
-
-    def hungry(inputs: object, attention: object) -> object:
-        if len(inputs.input_ids) == 4:  # type: ignore[attr-defined]
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return body(inputs, attention)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(runner.model, "body", hungry)
-    report = runner.capture()
-    monkeypatch.undo()
-    assert report.dropped == [4]
-    assert "dropped rung 4" in report.lines()[0]
-    assert 4 not in [d.num_tokens for d in serving.dispatcher.descriptors()]
-    done = serving.run([Request(str(i), (i + 1, 2), 5) for i in range(4)])
-    for completion in done:
-        assert completion.tokens == alone("cpu", tuple(completion.request.prompt), 5)
