@@ -154,3 +154,43 @@ def test_all_ladders_of_a_runner_share_one_pool_and_one_stream(device: str) -> N
     ladders = (runner.piecewise, runner.mixed, runner.full, runner.several)
     assert all(ladder.stream is runner.full.stream for ladder in ladders)
     assert all(ladder.pool is runner.full.pool for ladder in ladders)
+
+
+class Stop(BaseException):
+    """Ctrl-C, as far as the code can tell."""
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("mode", ["PIECEWISE", "FULL_DECODE_ONLY"])
+def test_an_interrupt_while_capturing_leaves_no_broken_state(
+    device: str, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serving = engine(device, mode, capture=False)
+    runner = serving.runner
+    assert isinstance(runner, TorchRunner)
+    head, body, calls = runner.model.head, runner.model.body, 0
+
+    def interrupted(*args: object) -> object:
+        nonlocal calls
+        calls += 1
+        if calls == 4:  # the capture of the second rung
+            raise Stop
+        return body(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(runner.model, "body", interrupted)
+    with pytest.raises(Stop):
+        runner.capture()
+    assert runner.model.head == head
+    assert not runner.backend.is_current_stream_capturing()
+    assert not runner.full.captured
+    assert not runner.piecewise.captured
+    done = serving.run([Request("a", (1, 2, 3), 5)])  # eagerly
+    assert done[0].tokens == alone(device, (1, 2, 3), 5)
+    runner.capture()
+    serving.dispatcher.graphs_captured = True
+    used: list[CUDAGraphMode] = []
+    done = serving.run(
+        [Request("b", (1, 2, 3), 5)], on_step=lambda r: used.append(r.descriptor.mode)
+    )
+    assert done[0].tokens == alone(device, (1, 2, 3), 5)
+    assert set(used) - {CUDAGraphMode.NONE}
