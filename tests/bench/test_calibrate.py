@@ -351,7 +351,7 @@ def test_the_chain_has_so_many_norms_and_each_reads_what_the_last_one_wrote(
         calls.append((out.data_ptr(), x.data_ptr()))
 
     monkeypatch.setattr(norm, "rms_norm", recorded)
-    calibrate._NormChain(graphs_for("cpu"), 5, pdl=False)
+    calibrate._norm_chain(graphs_for("cpu"), 5, pdl=False)
     assert len(calls) == 1 + 5  # the first is compiled before any capture
     assert all(now[1] == before[0] for before, now in pairwise(calls[1:]))
 

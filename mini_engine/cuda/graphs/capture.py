@@ -5,9 +5,9 @@ Out: `GraphRunner` (one graph for a whole step) and `PiecewiseGraphRunner` (grap
      between the attentions, which run live), both filled by `capture()` and run by `replay(rung)`.
 
 All that PyTorch asks of a capture is here: a warm-up on a side stream, the capture on that stream,
-one memory pool, static inputs, outputs that are kept alive, no garbage collection meanwhile (it
-could free memory in the middle of a capture), and no Ctrl-C in the middle of a rung. Sources:
-PyTorch, "CUDA semantics: CUDA Graphs"; `capture_model` in vLLM's `gpu_model_runner.py`.
+one memory pool, static inputs, outputs that are kept alive, and no garbage collection meanwhile (it
+could free memory in the middle of a capture). Sources: PyTorch, "CUDA semantics: CUDA Graphs";
+`capture_model` in vLLM's `gpu_model_runner.py`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from torch import Tensor
 
 from mini_engine.cuda.attention import Attend, Attention
 from mini_engine.cuda.graphs.backend import Graph, GraphBackend, PoolHandle, Stream
-from mini_engine.cuda.graphs.interrupts import interrupts_wait
 from mini_engine.cuda.inputs import StepInputs
 from mini_engine.dispatch.capture_report import CaptureReport, RungReport
 
@@ -55,13 +54,13 @@ class GraphRunner:
     def capture(self) -> CaptureReport:
         """Capture every rung, largest first. A rung that finds no memory is dropped.
 
-        After any other error no graph is left. Ctrl-C waits for the end of a rung.
+        After any other error, Ctrl-C among them, no graph is left.
         """
         before = self.backend.current_stream()
         try:
             # `torch.cuda.graph` leaves its stream current when a capture fails: hence `stream`
-            with interrupts_wait() as check, no_garbage_collection(), self.backend.stream(before):
-                return self._capture_ladder(check)
+            with no_garbage_collection(), self.backend.stream(before):
+                return self._capture_ladder()
         except BaseException:
             self.reset()
             raise
@@ -79,16 +78,15 @@ class GraphRunner:
             pieces.reset()
         self.captured.clear()
 
-    def _capture_ladder(self, check: Callable[[], None]) -> CaptureReport:
+    def _capture_ladder(self) -> CaptureReport:
         """`_capture_rung` for each of `rungs`, all on the runner's stream: the small ones then
         find room in what the largest has made the pool take.
 
         A rung that finds no memory (`is_out_of_memory`) is noted in the report as dropped; any
-        other error is raised. Call `check()` before each rung: there Ctrl-C may end the capture.
+        other error is raised.
         """
         report = CaptureReport()
         for rung in reversed(self.rungs):
-            check()
             try:
                 report.rungs.append(self._capture_rung(rung, self.stream))
             except RuntimeError as error:

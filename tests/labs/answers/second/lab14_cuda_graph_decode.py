@@ -4,12 +4,11 @@ from contextlib import ExitStack
 
 
 class GraphRunner:
-    def _capture_ladder(self, check):
+    def _capture_ladder(self):
         report = CaptureReport()
         side = self.stream
         waiting = list(self.rungs)
         while waiting:
-            check()
             rung = waiting.pop()
             failure = None
             try:
