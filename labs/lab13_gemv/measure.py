@@ -20,9 +20,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from labs.measuring.kernel_timing import YOURS, Calls, Case, main
-from mini_engine.cuda.kernels import gemv
+from mini_engine.cuda.kernels import gemv, linear
 from mini_engine.cuda.kernels.interpreter import INTERPRETED
-from mini_engine.cuda.kernels.launch import sm_count
+from mini_engine.cuda.kernels.launch import runs_triton, sm_count
 from mini_engine.model.config import ModelConfig, named_shape
 from mini_engine.step.hardware import DeviceSpec
 from mini_engine.step.oplists import OpCost, StepShape, step_parts
@@ -54,7 +54,10 @@ def _norm_linear(name: str, op: OpCost, rows: int, width: int) -> Case:
         plan = gemv.gemv_plan(rows, width, sm_count=sm_count(device))
 
         def in_triton() -> tuple[Tensor, ...]:
-            gemv.launch_linear(out, x, norm_weight, weight, None, EPS, False, False, plan)
+            if runs_triton(x):
+                gemv.launch_linear(out, x, norm_weight, weight, None, EPS, False, False, plan)
+            else:
+                linear.norm_linear(out, x, norm_weight, weight, EPS)  # its reference
             return (out,)
 
         def in_pytorch() -> tuple[Tensor, ...]:
@@ -72,7 +75,10 @@ def _linear_add(name: str, op: OpCost, rows: int, width: int) -> Case:
         plan = gemv.gemv_plan(rows, width, sm_count=sm_count(device))
 
         def in_triton() -> tuple[Tensor, ...]:
-            gemv.launch_linear(residual, x, None, weight, None, EPS, True, False, plan)
+            if runs_triton(x):
+                gemv.launch_linear(residual, x, None, weight, None, EPS, True, False, plan)
+            else:
+                linear.linear_add(residual, x, weight)
             return (residual,)
 
         def in_pytorch() -> tuple[Tensor, ...]:
@@ -90,7 +96,10 @@ def _gate_up(name: str, op: OpCost, inner: int, width: int) -> Case:
         plan = gemv.gemv_plan(inner, width, pairs=True, sm_count=sm_count(device))
 
         def in_triton() -> tuple[Tensor, ...]:
-            gemv.launch_gate_up(out, x, norm_weight, weight, EPS, False, plan)
+            if runs_triton(x):
+                gemv.launch_gate_up(out, x, norm_weight, weight, EPS, False, plan)
+            else:
+                linear.norm_gate_up_silu_mul(out, x, norm_weight, weight, EPS)
             return (out,)
 
         def in_pytorch() -> tuple[Tensor, ...]:

@@ -14,6 +14,7 @@ saved."""
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -224,8 +225,8 @@ def pdl_figures(backend: GraphBackend, nodes: int, rounds: int) -> dict[str, Fig
     if reason := no_kernels(backend):
         return {key: {"median": None, "reason": reason} for key in (PLAIN, PDL, SAVED)}
     reason = no_pdl(backend)
-    plain = _NormChain(backend, nodes, pdl=False)
-    early = plain if reason else _NormChain(backend, nodes, pdl=True)
+    plain = _norm_chain(backend, nodes, pdl=False)
+    early = plain if reason else _norm_chain(backend, nodes, pdl=True)
     spin(backend, plain.step)
     ones, others = paired_laps(backend, plain, early, steps=nodes, rounds=rounds)
     for chain in {plain, early}:
@@ -238,28 +239,31 @@ def pdl_figures(backend: GraphBackend, nodes: int, rounds: int) -> dict[str, Fig
     return {**figures, PDL: _median([lap.event_us for lap in others]), SAVED: _median(saved)}
 
 
-class _NormChain:
-    """A graph of norms of one row, back and forth between two rows; its nodes are the steps."""
+class Replay:
+    """A graph of so many calls of `work`; for `timing`, each call is a step."""
 
-    def __init__(self, backend: GraphBackend, nodes: int, *, pdl: bool) -> None:
-        from mini_engine.cuda.kernels.norm import rms_norm
-
-        width = 1024  # one program, one pass, nothing that memory would slow down
-        rows = torch.ones((2, 1, width), device=backend.device, dtype=torch.bfloat16)
-        weight = torch.ones(width, device=backend.device, dtype=torch.bfloat16)
-        self.steps_a_call, self.graph = nodes, backend.CUDAGraph()
-        rms_norm(rows[1], rows[0], weight, 1e-6, pdl)  # not to be compiled inside the capture
+    def __init__(self, backend: GraphBackend, work: Dummy, calls: int) -> None:
+        work(0)  # not to be compiled inside the capture
         backend.synchronize()
-        with backend.graph(self.graph, pool=backend.graph_pool_handle()):
-            for node in range(nodes):
-                rms_norm(rows[(node + 1) % 2], rows[node % 2], weight, 1e-6, pdl)
-        self.held = rows, weight
+        self.steps_a_call, self.work = calls, work  # which holds what the graph reads and writes
+        self.graph, _, _ = captured(backend, work, calls, 0)
 
     def rewind(self) -> None:
-        """Nothing to put back: the norm of a norm is the same row."""
+        """Nothing to put back: every call does the same."""
 
     def step(self) -> None:
         self.graph.replay()
+
+
+def _norm_chain(backend: GraphBackend, nodes: int, *, pdl: bool) -> Replay:
+    """Norms of one row, back and forth between two rows: the norm of a norm is the same row."""
+    from mini_engine.cuda.kernels.norm import rms_norm
+
+    width = 1024  # one program, one pass, nothing that memory would slow down
+    rows = torch.ones((2, 1, width), device=backend.device, dtype=torch.bfloat16)
+    weight = torch.ones(width, device=backend.device, dtype=torch.bfloat16)
+    turn = itertools.cycle(((rows[1], rows[0]), (rows[0], rows[1])))
+    return Replay(backend, lambda _: rms_norm(*next(turn), weight, 1e-6, pdl), nodes)
 
 
 def queue_depth(dummy: Dummy) -> int | None:

@@ -8,13 +8,14 @@ In:  the folder of a run. Out: lines, from the files that the stages left, as fa
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from mini_engine.bench.bars import judged
 from mini_engine.bench.evidence import Measurement, read_measurement
 from mini_engine.bench.rows import MEASURED, Row, by_point
-from mini_engine.bench.stages import BENCH, CHAIN, Outcome
+from mini_engine.bench.stages import BENCH, CHAIN, PREFILL, Outcome
 
 MOST_LINES, WIDTH = 40, 118
 EMULATED = "EMULATED ON A CPU: a rehearsal. No time below says anything about a GPU."
@@ -23,12 +24,13 @@ EMULATED = "EMULATED ON A CPU: a rehearsal. No time below says anything about a 
 def report(folder: Path, outcomes: Iterable[Outcome]) -> list[str]:
     """At most MOST_LINES lines of at most WIDTH characters."""
     files = {name: read_measurement(folder / name) if (folder / name).exists() else None
-             for name in ("environment.json", BENCH, CHAIN)}  # fmt: skip
+             for name in ("environment.json", BENCH, CHAIN, PREFILL)}  # fmt: skip
     lines = [
         *_machine(files["environment.json"]),
         *_stages(list(outcomes)),
         *_arms(files[BENCH]),
         *_chain(files[CHAIN]),
+        *_prompts(files[PREFILL]),
         *_tests(folder / "pytest.txt"),
         *_bars(files[BENCH]),
     ]
@@ -83,6 +85,20 @@ def _chain(found: Measurement | None) -> list[str]:
     ]
     head = "each kernel: µs that the step loses without a launch of it; its bytes at a copy's speed"
     return [f"{links[0]['shape']}, {head}", *lines] if links else []
+
+
+def _prompts(found: Measurement | None) -> list[str]:
+    """µs of the attention of a layer; on a GPU also how fast that is."""
+
+    def told(prompt: Mapping[str, Any], who: str) -> str:
+        rate = f" ({prompt[f'{who}_tflops']:,.0f} TFLOP/s)"
+        return f"{prompt[f'{who}_us']['median']:,.1f} µs{'' if found and found.emulated else rate}"
+
+    return [
+        f"{one['shape']}, attention to {one['tokens']} tokens of a prompt: ours "
+        f"{told(one, 'ours')}, SDPA {told(one, 'sdpa')}"
+        for one in (found.figures["prompts"] if found else [])
+    ]
 
 
 def _tests(log: Path) -> list[str]:

@@ -35,7 +35,7 @@ from mini_engine.files import read_object, typed, write_whole
 DONE, FAILED, CUT, WAITING = "done", "failed", "cut", "not run"
 SECONDS = 540.0  # of a whole run on one H200
 LEAST_SECONDS = 5.0  # what is left of a run's time, below which no stage begins
-STATE, BENCH, CHAIN = "run.json", "bench.json", "chain.json"
+STATE, BENCH, CHAIN, PREFILL = "run.json", "bench.json", "chain.json", "prefill.json"
 Words = list[str]
 
 
@@ -117,9 +117,10 @@ def stages_for(device: str) -> list[Stage]:
         Stage("pytest", "what is wrong", 60, 75, (tests("gpu and not gpu_slow"),)),
         Stage("compile", "what torch.compile reaches on the same machine",
               9 + 2 + 2 * 25, 70, (bench("compile-reduce-overhead,hf-reduce-overhead", small),)),
-        Stage("batches", "larger batches, few bits, a profiler's trace",
-              75, 90, (bench(f"{best},ours-graph", small, "8,64,256", 32),
-                       bench(f"{best}-int8,{best}-int4,{best}-kv8", small, gate_steps=32), trace)),
+        Stage("batches", "larger batches, few bits, prompts, a profiler's trace",
+              90, 90, (bench(f"{best},ours-graph", small, "8,64,256", 32),
+                       bench(f"{best}-int8,{best}-int4,{best}-kv8", small, gate_steps=32),
+                       gpu("prefill", PREFILL, "--shape", small), trace)),
     ]  # fmt: skip
     return table
 

@@ -8,17 +8,18 @@
 A run has stages: which machine this is (environment), a step of our one design (design), the step
 without each of its kernels in turn (chain), graphs, eager and transformers (baselines), what each
 idea buys (ideas), what the machine charges (calibrate), the GPU's tests (pytest), torch.compile
-(compile), larger batches and few bits (batches). Each has a deadline, and its result is in a file
-before the next one begins; with --archive everything is then packed into one file. So a run may be
-cut at any moment. A stage that was cut is tried again while time is left, and the same line goes on
-with what is missing. At the end stand forty lines at most: times, kernels, tests, and which of the
-project's bars are reached. What a stage printed is in NAME.txt beside the results.
+(compile), larger batches, few bits, prompts (batches). Each has a deadline, and its result is in a
+file before the next one begins; with --archive everything is then packed into one file. So a run
+may be cut at any moment. A stage that was cut is tried again while time is left, and the same line
+goes on with what is missing. At the end stand forty lines at most: times, kernels, tests, and which
+of the project's bars are reached. What a stage printed is in NAME.txt beside the results.
 
 What has to be on the machine stands in course/measurements/README.md. No network is needed, and
 nothing here touches the card's settings. Every file names the commit. Where the code was copied
 without .git, the variable LAUNCH_BOUND_COMMIT names it; without that it is "unknown". A rehearsal
 puts a tiny model through the same stages on the CPU emulator in a minute or two: it is marked as
-such, and no evidence. `chain` and `environment` are stages by themselves.
+such, and no evidence. `environment`, `chain` and `prefill` (attention to prompts, ours
+and PyTorch's) can be measured by themselves.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from mini_engine.bench.stages import DONE, SECONDS, Stage, read_outcomes, stages
 from mini_engine.bench.stages import run as run_stages
 from mini_engine.cli import CheckFailed, measuring, options
 
-PARTS = ("run", "report", "environment", "chain")
+PARTS = ("run", "report", "environment", "chain", "prefill")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,7 +52,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--archive", type=Path, metavar="FILE.tar.gz", help="everything in one file, stage by stage"
     )
-    add("--shape", metavar="NAME", help="chain: the model (default: qwen3-0.6b, emulated tiny)")
+    add(
+        "--shape",
+        metavar="NAME",
+        help="chain, prefill: the model (default: qwen3-0.6b, emulated tiny)",
+    )
     add("--context", type=options.positive, help="chain: tokens (default: 512, emulated 40)")
 
 
@@ -120,16 +125,27 @@ def _part(args: argparse.Namespace, backend: Any) -> dict[str, Any]:
         figures = environment(backend)
         write_measurement(out, replace(measurement, figures=figures))
         return {"written": str(out), "figures": figures}
-    from mini_engine.bench.calibrate import copy_bandwidth, sizes_for
-    from mini_engine.bench.chain import chain
-    from mini_engine.bench.decode_setup import BLOCK_SIZE, build_setup
-
     word = args.shape or ("tiny" if backend.emulated else "qwen3-0.6b")
     context, steps = (
         args.context or (40 if backend.emulated else 512),
         1 if backend.emulated else 32,
     )
     config = measuring.config_of(word, backend)
+    if args.part == "prefill":
+        from mini_engine.bench.prefill import prompts
+        from mini_engine.bench.variants import no_kernels
+
+        if reason := no_kernels(backend):
+            raise ValueError(reason)
+
+        rounds = 2 if backend.emulated else 8
+        figures = {"prompts": list(prompts(backend, config, rounds=rounds))}
+        write_measurement(out, replace(measurement, figures=figures))
+        return {"written": str(out), "figures": figures}
+    from mini_engine.bench.calibrate import copy_bandwidth, sizes_for
+    from mini_engine.bench.chain import chain
+    from mini_engine.bench.decode_setup import BLOCK_SIZE, build_setup
+
     weights = measuring.weights_of(word, config, backend, measuring.dtype_of(backend))
     setup = build_setup(backend, weights, 1, context, context + steps + BLOCK_SIZE)
     copy = copy_bandwidth(backend, sizes_for(backend, quick=True))

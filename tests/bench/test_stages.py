@@ -194,6 +194,15 @@ def test_the_step_without_each_kernel_is_a_stage_by_itself(tmp_path: Path, capsy
     assert str(out) in capsys.readouterr().out
 
 
+def test_prompts_are_a_part_by_themselves_and_a_rehearsal_tells_no_rates(tmp_path: Path) -> None:
+    out = tmp_path / "prefill.json"
+    assert main(["gpu", "prefill", "--device", "cpu", "-o", str(out)]) == 0
+    (prompt,) = read_measurement(out).figures["prompts"]
+    assert min(prompt[f"{who}_us"]["median"] for who in ("ours", "sdpa")) > 0
+    (line,) = [line for line in report(tmp_path, []) if "32 tokens" in line]
+    assert "FLOP" not in line
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")
 def test_without_a_gpu_a_run_says_how_to_rehearse_and_stops(tmp_path: Path, capsys: Any) -> None:
     assert main(["gpu", "-o", str(tmp_path)]) == 2
