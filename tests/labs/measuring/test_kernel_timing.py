@@ -66,7 +66,7 @@ def test_the_bytes_of_a_case_are_those_of_the_op_list() -> None:
     by_name = {case.name: case for case in lab11.cases(QWEN, (1,))}
     assert by_name["add_rms_norm, 1 token"].bytes == ops["add_rms_norm"].bytes
     assert by_name["silu_mul, 1 token"].bytes == ops["silu_mul"].bytes
-    assert by_name["rope_kv_write, 1 token"].bytes == ops["qk_norm_rope_kv_write"].bytes
+    assert by_name["qk_norm_rope_kv_write, 1 token"].bytes == ops["qk_norm_rope_kv_write"].bytes
     one = lab12.decode_case(QWEN, 1, 4096, 1)  # a single split: one part a head, written and read
     assert one.bytes == ops["attention"].bytes + 2 * 16 * (128 + 2) * 4
 
