@@ -112,16 +112,6 @@ def test_plain_fused_and_the_simulated_device_write_the_same(
     assert [c.tokens for c in done.completions] == plain
 
 
-def test_generate_says_what_its_cache_is_in() -> None:
-    texts = {
-        kind: writing.generate(
-            str(SHIPPED), PROMPTS[:1], "NONE", max_new_tokens=8, kv_dtype=kind, tell=lambda _: None
-        ).texts
-        for kind in ("auto", "fp8")
-    }
-    assert texts["auto"] != texts["fp8"]  # it is in use
-
-
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("per_layer", [9, 5])
 def test_a_decode_step_over_a_cache_in_fp8_equals_the_plain_one(
