@@ -93,7 +93,6 @@ def test_the_cache_of_a_prompt_has_room_for_it_and_no_more(
     ("changes", "says"),
     [
         ({"num_hidden_layers": 10**9}, "1000000000"),
-        ({"layer_types": [{}]}, "layer_types[0] is {}"),
         ({"rms_norm_eps": 10**400}, "rms_norm_eps is 1000"),
         ({"vocab_size": 300}, "expected (300, 160) from config.json"),
     ],
