@@ -26,7 +26,7 @@ from labs.runner import command
 from mini_engine.bench.decode_setup import DecodeSetup, Variant, build_setup
 from mini_engine.bench.intervals import median_interval
 from mini_engine.bench.rows import Interval
-from mini_engine.bench.variants import OURS, PLAIN, OursEager, OursGraph, fused, no_kernels
+from mini_engine.bench.variants import OURS, PLAIN, FusedGraph, OursEager, OursGraph, no_kernels
 from mini_engine.cli.measuring import dtype_of
 from mini_engine.cuda.graphs.backend import GraphBackend, graphs_for, why_no_gpu
 from mini_engine.cuda.graphs.capture import no_garbage_collection
@@ -56,8 +56,14 @@ WAYS = (
     Way("eager", OursEager, "eager"),
     Way(ONE_GRAPH, OursGraph, "full"),
     Way("8 steps a graph", lambda setup: OursGraph(setup, 8), "full", steps=8),
-    Way("5 kernels a layer", fused(5), "full", fused=True),
-    Way("5 a layer, 8 steps", fused(5, steps_a_call=8), "full", fused=True, steps=8),
+    Way("5 kernels a layer", lambda setup: FusedGraph(setup, 5, False, 1), "full", fused=True),
+    Way(
+        "5 a layer, 8 steps",
+        lambda setup: FusedGraph(setup, 5, False, 8),
+        "full",
+        fused=True,
+        steps=8,
+    ),
 )
 
 

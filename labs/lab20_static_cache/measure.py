@@ -28,7 +28,7 @@ from labs.runner import command
 from mini_engine.bench.decode_setup import build_setup
 from mini_engine.bench.intervals import median_interval
 from mini_engine.bench.rows import Interval
-from mini_engine.bench.variants import OURS, PLAIN, fused, no_kernels
+from mini_engine.bench.variants import OURS, PLAIN, FusedGraph, no_kernels
 from mini_engine.cli.measuring import dtype_of
 from mini_engine.cuda.graphs.backend import GraphBackend, graphs_for, why_no_gpu
 from mini_engine.cuda.graphs.capture import no_garbage_collection
@@ -141,7 +141,7 @@ def measured(
         }
         if no_kernels(backend) is None:
             mean = -(-sum(contexts) // batch)
-            paged = fused(5)(build_setup(backend, weights, batch, mean, t_max))
+            paged = FusedGraph(build_setup(backend, weights, batch, mean, t_max), 5, False, 1)
             paged.prepare()
 
             def with_pages() -> None:

@@ -55,12 +55,11 @@ def events_of_profile(rows: Iterable[ProfilerRow]) -> list[TraceEvent]:
     calls = [row for row in thread if row["cat"] in CALLING]
     started = _started(complete, calls, step)
     waits = _ids(row for row in started if row["name"].endswith("-> Pageable)"))
-    graphs = _ids(row for row in calls if _kind_of_call(row, waits) == "graph")
 
     host = [_event(CPU, step, "host", PYTHON)]
     ops = [_event(CPU, row, "host") for row in thread if row["cat"] == "cpu_op"]
     calling = [_event(CPU, row, _kind_of_call(row, waits)) for row in calls]
-    busy = [_event(GPU, row, _kind_on_gpu(row, graphs)) for row in started]
+    busy = [_event(GPU, row, _kind_on_gpu(row)) for row in started]
     lanes = _painted(_painted(host, _outermost(ops)), _outermost(calling)) + _in_turn(busy)
     return [replace(event, start_us=event.start_us - step["ts"]) for event in lanes]
 
@@ -92,11 +91,9 @@ def _kind_of_call(row: ProfilerRow, waits: Container[int | None]) -> str:
     return next((kind for start, kind in CALLS.items() if name.startswith(start)), "host")
 
 
-def _kind_on_gpu(row: ProfilerRow, graphs: Container[int | None]) -> str:
-    """All nodes of a graph have its launch's correlation id; outside a graph, node id is 0."""
-    if row["args"].get("graph node id") or _correlation(row) in graphs:
-        return "node"
-    return ON_GPU[row["cat"]]
+def _kind_on_gpu(row: ProfilerRow) -> str:
+    """Outside a graph, the node id is 0."""
+    return "node" if row["args"].get("graph node id") else ON_GPU[row["cat"]]
 
 
 def _correlation(row: ProfilerRow) -> int | None:

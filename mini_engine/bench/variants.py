@@ -228,17 +228,6 @@ class FusedGraph(OursGraph):
         return step_ops(config, shape, self.style, stored) * self.steps_a_call
 
 
-def fused(
-    kernels_per_layer: Literal[9, 5],
-    *,
-    pdl: bool = False,
-    steps_a_call: int = 1,
-    few_bits: str | None = None,
-) -> Callable[[DecodeSetup], Variant]:
-    """What makes a `FusedGraph` of a setup."""
-    return lambda setup: FusedGraph(setup, kernels_per_layer, pdl, steps_a_call, few_bits)
-
-
 # ---------------------------------------------------------------- which can run here
 
 
@@ -277,29 +266,25 @@ class VariantKind:
     pdl: bool = False  # the nodes of its graph overlap, for the simulator
 
 
-def _inductor(mode: str, fullgraph: bool) -> Compiler:
-    return lambda step: torch.compile(step, mode=mode, fullgraph=fullgraph, dynamic=False)
+def _compiled(
+    make: Callable[[DecodeSetup, Compiler], Variant], torch_mode: str, mode: Mode
+) -> VariantKind:
+    """With torch.compile in one of its modes. Our step is one graph to it, transformers' is not."""
+    ours = make is OursCompiled
+
+    def compiler(step: Any) -> Any:
+        return torch.compile(step, mode=torch_mode, fullgraph=ours, dynamic=False)
+
+    why_not = _no_compiler if ours else _no_hf_compiler
+    return VariantKind(lambda setup: make(setup, compiler), mode, COMPILED, why_not, gated=False)
 
 
-def _compiled(torch_mode: str, mode: Mode) -> VariantKind:
-    compiler = _inductor(torch_mode, fullgraph=True)
+def _ours(
+    kernels: Literal[9, 5], *, pdl: bool = False, steps: int = 1, few_bits: str | None = None
+) -> VariantKind:
     return VariantKind(
-        lambda setup: OursCompiled(setup, compiler), mode, COMPILED, _no_compiler, gated=False
-    )
-
-
-def _hf_compiled(torch_mode: str, mode: Mode) -> VariantKind:
-    compiler = _inductor(torch_mode, fullgraph=False)
-    return VariantKind(
-        lambda setup: HuggingFaceStatic(setup, compiler), mode, COMPILED, _no_hf_compiler,
-        gated=False,
-    )  # fmt: skip
-
-
-def _ours(kernels: Literal[9, 5], *, pdl: bool = False, **more: Any) -> VariantKind:
-    return VariantKind(
-        fused(kernels, pdl=pdl, **more), "full", OURS, no_pdl if pdl else no_kernels,
-        few_bits=more.get("few_bits"), pdl=pdl,
+        lambda setup: FusedGraph(setup, kernels, pdl, steps, few_bits), "full", OURS,
+        no_pdl if pdl else no_kernels, few_bits=few_bits, pdl=pdl,
     )  # fmt: skip
 
 
@@ -309,8 +294,8 @@ VARIANTS: dict[str, VariantKind] = {
     "hf-eager": VariantKind(
         HuggingFaceEager, "eager", "transformers", no_transformers, gated=False
     ),
-    "hf-static-compile": _hf_compiled("default", "eager"),
-    "hf-reduce-overhead": _hf_compiled("reduce-overhead", "full"),
+    "hf-static-compile": _compiled(HuggingFaceStatic, "default", "eager"),
+    "hf-reduce-overhead": _compiled(HuggingFaceStatic, "reduce-overhead", "full"),
     # our plain model: eager, graphs around live attention, one graph, eight steps in one graph
     "ours-eager": VariantKind(OursEager, "eager"),
     "ours-piecewise": VariantKind(OursPiecewise, "piecewise"),
@@ -320,12 +305,12 @@ VARIANTS: dict[str, VariantKind] = {
     "graph-9": _ours(9),
     "graph-5": _ours(5),
     "graph-5-pdl": _ours(5, pdl=True),
-    "graph-5-pdl-k8": _ours(5, pdl=True, steps_a_call=8),
+    "graph-5-pdl-k8": _ours(5, pdl=True, steps=8),
     # the five on weights or a cache in few bits, judged against the same numbers in float32
     **{f"graph-5-{name}": _ours(5, few_bits=name) for name in FORMATS},
     **{f"graph-5-pdl-{name}": _ours(5, pdl=True, few_bits=name) for name in FORMATS},
     # torch.compile of our plain model; the last two modes put CUDA graphs around it
-    "compile-default": _compiled("default", "eager"),
-    "compile-reduce-overhead": _compiled("reduce-overhead", "full"),
-    "compile-max-autotune": _compiled("max-autotune", "full"),
+    "compile-default": _compiled(OursCompiled, "default", "eager"),
+    "compile-reduce-overhead": _compiled(OursCompiled, "reduce-overhead", "full"),
+    "compile-max-autotune": _compiled(OursCompiled, "max-autotune", "full"),
 }

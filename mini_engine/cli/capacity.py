@@ -21,10 +21,10 @@ of a batch wait for the longest answer?
 
   python -m mini_engine capacity --batch 8 --trace
 
-No spec for your card? Say what it has: --vram-gb 12 --bandwidth-gb-s 504. What the driver takes is
-then that of a known card. Sums, not measurements: engines differ in what they keep. Neither the
-host nor the engine changes them; the last line says what a step of that engine, as one graph, is
-predicted to take beside its floor. With weights in few bits such predictions are too short (see
+No spec for your card? Say how much memory it has: --vram-gb 12. What the driver takes is then that
+of a known card. Sums, not measurements: engines differ in what they keep. Neither the host nor the
+engine changes them; the last line says what a step of that engine, as one graph, is predicted to
+take beside its floor. With weights in few bits such predictions are too short (see
 `validate`): widening small numbers is taken to be free.
 """
 
@@ -36,7 +36,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mini_engine.cli import options
-from mini_engine.model.config import SHAPES
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -48,18 +47,9 @@ SHIPPED = Path("the shipped trace")  # where --trace names none
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add, number = parser.add_argument, options.positive
-    cards = f"{options.names('cards')}, or a JSON file (default: {options.CARD})"
-    add("--gpu", "--spec", metavar="NAME", help=cards)
-    options.add_engine(parser)
-    add("--vram-gb", type=options.gigabytes, metavar="GB", help="memory, instead of --gpu")
-    add(
-        "--bandwidth-gb-s",
-        type=options.gigabytes,
-        metavar="N",
-        help="of that memory, for the floor",
-    )
-    shapes = f"{', '.join(SHAPES)}, or a checkpoint folder (default: qwen3-0.6b)"
-    add("--model", "--shape", default="qwen3-0.6b", help=shapes)
+    options.add_shape(parser)
+    options.add_spec(parser)
+    add("--vram-gb", type=options.gigabytes, metavar="GB", help="memory, of a card without a name")
     tokens = "of every request (default: 4096)"
     add("--context", type=number, default=4096, metavar="TOKENS", help=tokens)
     add("--batch", type=options.between(1, 10**9, int), default=1, metavar="N", help="requests")
@@ -75,23 +65,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     from mini_engine.dispatch.default_ladder import default_capture_sizes
-    from mini_engine.step.capacity import capacity, check_context, floor_ms
+    from mini_engine.step.capacity import capacity, check_context
     from mini_engine.step.hardware import load_spec
     from mini_engine.step.oplists import StepShape, step_ops
     from mini_engine.step.step_cost import step_time
     from mini_engine.step.storage import stored_as
 
-    check_card(args)
-    config = options.shape_of(args.model)
+    if args.file_gb and args.quant != "bf16":
+        raise ValueError(
+            f"--file-gb says how large the weights are: leave out --quant {args.quant}"
+        )
+    config = options.shape_of(args.shape)
     check_context(config, args.context)
     file_bytes = round((args.file_gb or 0) * 1e9)
     stored = stored_as(config, args.quant, args.kv_dtype, file_bytes)
     # of the sizes of vLLM's default settings, those of decode batches have a full graph
     sizes = default_capture_sizes(args.max_num_seqs, 8192)
     sizes = [size for size in sizes if size <= args.max_num_seqs]
-    spec = None
-    if not args.vram_gb:
-        spec = load_spec(args.gpu or options.CARD, args.host, args.engine)
+    spec = None if args.vram_gb else load_spec(args.spec, args.host, args.engine)
 
     def at(context: int) -> CapacityReport:
         return capacity(
@@ -106,10 +97,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         )
 
     report = at(args.context)
-    on_paper_ms = report.floor_ms
-    if args.bandwidth_gb_s:
-        on_paper_ms = floor_ms(stored.read + report.kv_bytes, args.bandwidth_gb_s)
-    copy_ms, predicted = report.copy_floor_ms, None
+    on_paper_ms, copy_ms, predicted = report.floor_ms, report.copy_floor_ms, None
     if spec and report.fits:  # one full graph
         ops = step_ops(config, StepShape.decode(args.batch, args.context), spec.ops, stored)
         itl_us = step_time(ops, spec, "full", args.batch).itl_us
@@ -138,27 +126,6 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         "without_pages": _without_pages(args, at) if args.trace else None,
         "predicted": predicted,
     }
-
-
-def check_card(args: argparse.Namespace) -> None:
-    """Raises ValueError unless a card is given by name or by its figures, not by both, and the
-    weights by a format or by the size of their file."""
-    if args.gpu and (args.vram_gb or args.bandwidth_gb_s):
-        raise ValueError("--gpu names a card with all its figures: leave out --vram-gb and others")
-    for option in ("host", "engine"):
-        if args.vram_gb and getattr(args, option):
-            raise ValueError(
-                f"--{option} is for the predicted step, and of a card of --vram-gb none is "
-                "predicted: leave it out, or name a card by --gpu"
-            )
-    if args.bandwidth_gb_s and not args.vram_gb:
-        raise ValueError(
-            "--bandwidth-gb-s describes the card of --vram-gb: give that too, or --gpu"
-        )
-    if args.file_gb and args.quant != "bf16":
-        raise ValueError(
-            f"--file-gb says how large the weights are: leave out --quant {args.quant}"
-        )
 
 
 def _without_pages(args: argparse.Namespace, at: Callable[[int], CapacityReport]) -> dict[str, Any]:
@@ -240,7 +207,7 @@ def _told(rows: dict[str, Any], result: dict[str, Any]) -> str:
 
 def _floor(result: dict[str, Any]) -> str:
     if result["floor_us"] is None:
-        return "floor of ITL: unknown; give --bandwidth-gb-s"
+        return "floor of ITL: unknown, for a card without a name"
     told = f"floor of ITL: {result['floor_us'] / 1e3:.3f} ms at the bandwidth on paper"
     if result["copy_floor_us"] is not None:
         told += f", {result['copy_floor_us'] / 1e3:.3f} ms at what a copy reaches"

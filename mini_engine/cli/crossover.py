@@ -11,8 +11,8 @@ No step can beat the floor, the time to read weights and KV.
 
 How fast the host is decides where the crossover lies: on a desktop of 2025 (--host desktop-2025)
 the same kernels are issued sooner, and the GPU catches up at a smaller batch. Try also --engine
-transformers, which launches many more kernels a step, a slower card (--spec l4), --style fused5,
-or the file that calibrate --host has written.
+transformers, which launches many more kernels a step, a slower card (--spec l4), or the file that
+calibrate --host has written.
 
 With weights in few bits (--quant int4, --kv-dtype fp8) the GPU is done sooner, so eager steps are
 launch-bound up to a larger batch, and a graph is worth more.
@@ -35,22 +35,17 @@ from mini_engine.cli import options
 if TYPE_CHECKING:
     from rich.console import Console
 
-TOKENS = 8192  # of a step: no size above it is captured
+MODES = {"NONE": "eager", "PIECEWISE": "piecewise", "FULL": "full"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_shape(parser)
     options.add_spec(parser)
-    options.add_style(parser)
-    add, number = parser.add_argument, options.positive
-    tokens = "of every request (default: 1024)"
-    add("--context", type=number, default=1024, metavar="TOKENS", help=tokens)
+    add, tokens = parser.add_argument, "of every request (default: 1024)"
+    add("--context", type=options.positive, default=1024, metavar="TOKENS", help=tokens)
     most = "the table ends here, or with the last that fits (default: 256)"
     add("--max-batch", type=options.step_tokens, default=256, metavar="N", help=most)
-    sizes = "capture sizes, in any order (default: vLLM 0.33's for --max-num-seqs 256)"
-    add("--ladder", type=options.whole_numbers, metavar="1,2,4", help=sizes)
     options.add_stored(parser)
-    options.add_host_us(parser)
     options.add_picture(parser, "out/crossover.png")
 
 
@@ -61,44 +56,32 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     from mini_engine.step.capacity import largest_batch
     from mini_engine.step.curves import itl_curve
     from mini_engine.step.payoff import crossover_batch
-    from mini_engine.step.step_cost import around
     from mini_engine.step.storage import stored_as
 
     shape, spec = options.shape_and_spec(args)
     stored = stored_as(shape, args.quant, args.kv_dtype)
-    style = args.style or spec.ops
-    # of a server with vLLM's defaults
-    sizes = default_capture_sizes(max(256, args.max_batch), TOKENS, capture_sizes=args.ladder)
-    left_out = options.left_out(args.ladder, sizes)
-    if not sizes:
-        raise ValueError(options.not_captured(left_out, TOKENS))
-    held = [size for size in sizes if args.ladder or size <= 256]  # as whole graphs, by default
-    room = largest_batch(shape, spec, stored, held, args.context)
-    most = min(args.max_batch, room)
-    with console.status("computing"):
-        curve = itl_curve(
-            shape, spec, CaptureLadder(sizes),
-            style=style, context=args.context, max_batch=most, stored=stored,
-        )  # fmt: skip
-        plots.itl_curve(curve, args.out)
+    sizes = default_capture_sizes(max(256, args.max_batch), 8192)  # of vLLM's default settings
+    decode_sizes = [size for size in sizes if size <= 256]  # those have a whole graph
+    room = largest_batch(shape, spec, stored, decode_sizes, args.context)
+    curve = itl_curve(
+        shape, spec, CaptureLadder(sizes),
+        style=spec.ops, context=args.context, max_batch=min(args.max_batch, room), stored=stored,
+    )  # fmt: skip
+    plots.itl_curve(curve, args.out)
     last = curve.points[-1].batch
     powers = {1 << i for i in range(last.bit_length())}
     # where the crossover would be if issuing a kernel took as much less and more as eager steps
     # were missed by
     hosts = (replace(spec, cpu_op_us=us) for us in spec.interval(spec.cpu_op_us, "NONE"))
-    quick, slow = (crossover_batch(shape, on, style, args.context, stored) for on in hosts)
-    modes = (("NONE", "eager"), ("PIECEWISE", "piecewise"), ("FULL", "full"))
+    quick, slow = (crossover_batch(shape, on, spec.ops, args.context, stored) for on in hosts)
     return {
         "shape": shape.name,
         **options.told(spec),
-        "style": style,
+        "style": spec.ops,
         "context": args.context,
         "quant": stored.quant,
         "kv_dtype": stored.kv_dtype,
-        "engine_us": sum(around(spec, 1)),
-        "predicted": True,
         "capture_sizes": sizes,
-        "left_out_sizes": left_out,
         "max_batch": room,
         "fits": args.max_batch <= room,
         "crossover_batch": curve.crossover,
@@ -106,17 +89,18 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         "crossover_interval": (quick, slow),
         "batch_1": {
             mode: options.interval(spec, getattr(curve.points[0], name).itl_us, mode)
-            for mode, name in modes
+            for mode, name in MODES.items()
         },
         "finding": curve.finding(),
         "rows": [
             {
                 "batch": point.batch,
                 "rung": point.rung,
-                **{f"{name}_us": getattr(point, name).itl_us for _, name in modes},
+                **{f"{name}_us": getattr(point, name).itl_us for name in MODES.values()},
                 "speedup": point.speedup,
                 "floor_us": point.floor_us,
-                **{f"{name}_utilisation": getattr(point, name).utilisation for _, name in modes},
+                "eager_utilisation": point.eager.utilisation,
+                "full_utilisation": point.full.utilisation,
             }
             for point in map(curve.point, sorted(powers | {last, min(curve.crossover, last)}))
         ],
@@ -155,8 +139,6 @@ def show(result: dict[str, Any], console: Console) -> None:
             f"Batches above {result['max_batch']:,} are left out: at {result['context']:,} tokens "
             f"each they do not fit the {result['spec']} (see capacity)."
         )
-    if left_out := result["left_out_sizes"]:
-        console.print(options.not_captured(left_out, TOKENS))
     console.print(f"{result['finding']}.")
     low, high = result["crossover_interval"]
     at = f"at batch {result['crossover_batch']:,} ({low:,} to {high:,})"

@@ -2,7 +2,6 @@
 
   python -m mini_engine demo
   python -m mini_engine demo --prompt "Return the" --prompt "Raise"
-  some-command | python -m mini_engine demo --prompts -
 
 1. A small trained checkpoint writes your prompts on a simulated GPU under NONE, PIECEWISE, FULL and
    FULL_AND_PIECEWISE. The four must agree token for token, or the command fails.
@@ -20,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mini_engine.cli import CheckFailed, options, prompts
+from mini_engine.cli import CheckFailed, options
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -48,60 +47,43 @@ NEXT = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    prompts.add_arguments(parser)
-    parser.add_argument("--model", type=Path, help="checkpoint that writes")
-    tokens = "to write for each prompt (default: 48)"
-    parser.add_argument(
-        "--max-new-tokens", type=options.positive, default=48, metavar="N", help=tokens
-    )
+    options.add_prompts(parser)
     options.add_shape(parser)
     options.add_spec(parser)
     parser.add_argument("--batch", type=options.positive, default=1, help="of the predicted step")
-    options.add_host_us(parser)
     parser.add_argument(
         "--out", type=options.out_folder, default="out", help="folder for the files (default: out)"
     )
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
     from mini_engine.engine.generation import SHIPPED
     from mini_engine.sim.generate import generate, open_checkpoint
     from mini_engine.sim.predict import HF_EAGER, Service, predict
     from mini_engine.step.capacity import check_batch
     from mini_engine.step.hardware import load_spec
 
-    texts = prompts.read(args)
-    checkpoint = open_checkpoint(args.model or SHIPPED)
+    texts, checkpoint = options.prompts_of(args), open_checkpoint(SHIPPED)
     shape, spec = options.shape_and_spec(args)
     check_batch(shape, spec, args.batch, CONTEXT)
-    host = args.host or spec.host
+    host, service = args.host or spec.host, Service()
     transformers, own = (load_spec(args.spec, host, name) for name in ("transformers", OURS))
-    service = Service()
-    columns = (TextColumn("{task.description:<34}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("", total=len(options.MODES) + len(DRAWN) + 2)
-
-        def next_step(what: str) -> None:
-            progress.update(task, advance=1, description=what)
-
+    with console.status("writing") as status:
         written: list[Generation] = []
         for mode in options.MODES:
-            next_step(f"writing under {mode}")
-            tokens = args.max_new_tokens
-            written.append(generate(checkpoint, spec, texts, mode, max_new_tokens=tokens))
+            status.update(f"writing under {mode}")
+            written.append(generate(checkpoint, spec, texts, mode, max_new_tokens=48))
         check_agreement(texts, written)
         predictions: list[Prediction] = []
         for mode in (HF_EAGER, *DRAWN):
-            next_step(f"predicting {shape.name}, {mode}")
+            status.update(f"predicting {shape.name}, {mode}")
             on = transformers if mode == HF_EAGER else spec
             step = predict(shape, on, mode, batch=args.batch, context=CONTEXT, service=service)
             predictions.append(step)
         eager = predictions[1]
         rows = [row_of(p, eager, transformers if p.mode == HF_EAGER else spec) for p in predictions]
-        rows.append(own_row(shape, own, args.batch, CONTEXT))
-        next_step("drawing")
+        rows.append(own_row(shape, own, args.batch))
+        status.update("drawing")
         files = draw(args.out, shape, spec, args.batch, predictions)
     first = written[0]
     return {
@@ -116,7 +98,6 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         **options.told(spec),
         "batch": args.batch,
         "context": CONTEXT,
-        "service": str(service),
         "ops": spec.ops,
         "predictions": rows,
         "measured": nearest(shape, spec, args.batch),
@@ -175,14 +156,13 @@ def check_agreement(texts: Sequence[str], written: Sequence[Generation]) -> None
 # ---------------------------------------------------------------- rows
 
 
-def own_row(shape: ModelConfig, spec: DeviceSpec, batch: int, context: int) -> dict[str, Any]:
+def own_row(shape: ModelConfig, spec: DeviceSpec, batch: int) -> dict[str, Any]:
     """This engine's step: its own list of kernels, in one graph."""
     from mini_engine.step.oplists import StepShape, step_ops
     from mini_engine.step.step_cost import step_time
 
-    ops = step_ops(shape, StepShape.decode(batch, context), spec.ops)
+    ops = step_ops(shape, StepShape.decode(batch, CONTEXT), spec.ops)
     step = step_time(ops, spec, "full", batch)
-    low, high = spec.interval(step.itl_us, "FULL")
     return {
         "mode": OURS,
         "launched": "full",
@@ -190,9 +170,7 @@ def own_row(shape: ModelConfig, spec: DeviceSpec, batch: int, context: int) -> d
         "launches": step.launches,
         "cpu_us": step.cpu_us,
         "gpu_us": step.gpu_busy_us,
-        "itl_us": step.itl_us,
-        "low_us": low,
-        "high_us": high,
+        **options.interval(spec, step.itl_us, "FULL"),
         "gpu_utilisation": step.utilisation,
         "graphs": 0,
         "pays_after_replays": None,
@@ -201,25 +179,16 @@ def own_row(shape: ModelConfig, spec: DeviceSpec, batch: int, context: int) -> d
 
 def row_of(p: Prediction, eager: Prediction, spec: DeviceSpec) -> dict[str, Any]:
     """A step that the simulated device ran."""
-    from mini_engine.dispatch.modes import CUDAGraphMode
-    from mini_engine.sim.predict import HF_EAGER
-    from mini_engine.step.step_cost import LAUNCHED_AS
-
     after = p.break_even(eager)
-    mode = "NONE" if p.mode == HF_EAGER else p.mode
-    low, high = spec.interval(p.itl_us, mode)
+    mode = p.mode if p.mode in DRAWN else "NONE"  # HF eager
     return {
         "mode": p.mode,
-        "launched": LAUNCHED_AS[CUDAGraphMode[mode]],
+        "launched": {"NONE": "eager", "PIECEWISE": "piecewise", "FULL": "full"}[mode],
         "kernels": p.kernels,
         "launches": p.launches,
         "cpu_us": p.cpu_us,
         "gpu_us": p.gpu_us,
-        "itl_us": p.itl_us,
-        "low_us": low,
-        "high_us": high,
-        "itl_p50_us": p.itl_p50_us,
-        "itl_p99_us": p.itl_p99_us,
+        **options.interval(spec, p.itl_us, mode),
         "gpu_utilisation": p.utilisation,
         "graphs": p.graphs,
         "capture_us": p.capture_us,

@@ -31,10 +31,11 @@ programs fewer and larger. Ask for few tokens, and for --mode NONE, which spares
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from mini_engine.cli import options, prompts
+from mini_engine.cli import options
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    prompts.add_arguments(parser)
+    options.add_prompts(parser)
     add = parser.add_argument
     add("--model", help="checkpoint folder, or a hub id (default: the course's own)")
     add("--backend", default="sim", choices=("sim", "cuda"), help="(default: sim)")
@@ -96,66 +97,92 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     from mini_engine.engine.generation import SHIPPED
 
     args.model = args.model or str(SHIPPED)
-    texts = prompts.read(args)
+    texts, notes = options.prompts_of(args), list[str]()
     stream = len(texts) == 1 and not args.json
+
+    def tell(note: str) -> None:
+        """Prints a note, and keeps it for the result."""
+        notes.append(note)
+        console.print(note, soft_wrap=True, markup=False)
+
+    asked = {
+        "max_new_tokens": args.max_new_tokens,
+        "capture_sizes": args.capture_sizes,
+        "kv_dtype": args.kv_dtype,
+        "sampling": sampling_of(args),
+        "tell": tell,
+    }
     write = in_torch if args.backend == "cuda" else on_sim
-    result = write(args, texts, stream, console)
-    formats = {"quant": args.quant, "kv_dtype": args.kv_dtype}
-    return {"backend": args.backend, "streamed": stream, **formats, **result}
+    done, about = write(args, texts, stream, asked, console)
+    return {
+        "backend": args.backend,
+        "streamed": stream,
+        "quant": args.quant,
+        "kv_dtype": args.kv_dtype,
+        "mode": done.mode,
+        "prompts": [
+            {
+                "prompt": prompt,
+                "text": text,
+                "tokens": list(completion.tokens),
+                "finish_reason": completion.finish_reason,
+            }
+            for prompt, text, completion in zip(texts, done.texts, done.completions, strict=True)
+        ],
+        "notes": notes,
+        **about,
+    }
 
 
 def check(args: argparse.Namespace) -> None:
     """Raises ValueError for an option that the backend asked for has no use for."""
     sim = args.backend == "sim"
-    own = "--backend cuda runs on this machine's own card and host: leave it out"
-    for refused, why in (
-        (sim and args.kernels == 0, "--plain is for the real engine: add --backend cuda"),
-        (sim and args.kernels, "--kernels is for the real engine: add --backend cuda"),
-        (sim and args.steps_per_replay > 1, "--steps-per-replay needs --backend cuda"),
-        (sim and args.quant, f"--quant {args.quant} needs --backend cuda"),
-        (not sim and args.spec.lower() != options.CARD, f"--spec {args.spec}: {own}"),
-        (not sim and args.engine, f"--engine {args.engine}: {own}"),
-        (not sim and args.host, f"--host {args.host}: {own}"),
+    for option, given, of_sim in (
+        ("--plain", args.kernels == 0, False),
+        ("--kernels", args.kernels, False),
+        ("--steps-per-replay", args.steps_per_replay > 1, False),
+        (f"--quant {args.quant}", args.quant, False),
+        (f"--spec {args.spec}", args.spec.lower() != options.CARD, True),
+        (f"--engine {args.engine}", args.engine, True),
+        (f"--host {args.host}", args.host, True),
     ):
-        if refused:
-            raise ValueError(why)
+        if given and sim and not of_sim:
+            raise ValueError(f"{option} is for the real engine: add --backend cuda")
+        if given and of_sim and not sim:
+            raise ValueError(f"{option}: --backend cuda runs on this machine's own: leave it out")
 
 
-class Printer:
-    """Prints a prompt with its first token, and then each token as it comes."""
+@contextmanager
+def printing(
+    prompt: str, tokenizer: Tokenizer, stream: bool
+) -> Iterator[Callable[[int, int], None] | None]:
+    """What prints a prompt with its first token, and then each token as it comes; None unless
+    `stream`."""
+    if not stream:
+        yield None
+        return
+    text, before = tokenizer.stream(), [prompt]
 
-    def __init__(self, prompt: str, tokenizer: Tokenizer) -> None:
-        self._before, self._stream = prompt, tokenizer.stream()
+    def on_token(_index: int, token: int) -> None:
+        print((before.pop() if before else "") + text.push(token), end="", flush=True)
 
-    def on_token(self, _index: int, token: int) -> None:
-        print(self._before + self._stream.push(token), end="", flush=True)
-        self._before = ""
-
-    def finish(self) -> None:
-        print(self._stream.finish(), flush=True)
-
-
-def tell_on(console: Console) -> tuple[list[str], Callable[[str], None]]:
-    """The notes of a run, which the result keeps, and what prints and keeps one."""
-    notes: list[str] = []
-
-    def tell(note: str) -> None:
-        notes.append(note)
-        console.print(note, soft_wrap=True, markup=False)
-
-    return notes, tell
+    yield on_token
+    print(text.finish(), flush=True)
 
 
 def on_sim(
-    args: argparse.Namespace, texts: Sequence[str], stream: bool, console: Console
-) -> dict[str, Any]:
-    """With `--backend sim`."""
+    args: argparse.Namespace,
+    texts: Sequence[str],
+    stream: bool,
+    asked: dict[str, Any],
+    console: Console,
+) -> tuple[Any, dict[str, Any]]:
+    """With `--backend sim`: what was written, and what is told of this backend alone."""
     from mini_engine.sim.generate import generate, open_checkpoint
     from mini_engine.step.hardware import load_spec
 
-    checkpoint = open_checkpoint(args.model)
-    printer, (notes, tell) = Printer(texts[0], checkpoint.tokenizer), tell_on(console)
-    spec, begun = load_spec(args.spec, args.host, args.engine), set[str]()
+    checkpoint, begun = open_checkpoint(args.model), set[str]()
+    spec = load_spec(args.spec, args.host, args.engine)
 
     def progress(what: str, _done: int, total: int) -> None:
         """A large model says what it begins with."""
@@ -163,85 +190,53 @@ def on_sim(
             begun.add(what)
             console.print(f"{what}: {total}", soft_wrap=True, markup=False)
 
-    done = generate(
-        checkpoint,
-        spec,
-        texts,
-        args.mode,
-        max_new_tokens=args.max_new_tokens,
-        capture_sizes=args.capture_sizes,
-        kv_dtype=args.kv_dtype,
-        sampling=sampling_of(args),
-        on_token=printer.on_token if stream else None,
-        tell=tell,
-        progress=progress,
-    )
-    if stream:
-        printer.finish()
-    return {
+    with printing(texts[0], checkpoint.tokenizer, stream) as on_token:
+        done = generate(
+            checkpoint, spec, texts, args.mode, on_token=on_token, progress=progress, **asked
+        )
+    return done, {
         "model": checkpoint.config.name,
-        "mode": done.mode,
         **options.told(spec),
-        "prompts": rows(texts, done),
         "launches": done.counters.launches,
-        "notes": notes,
         "kernels": done.counters.kernels,
         "simulated_us": done.simulated_us,
     }
 
 
 def in_torch(
-    args: argparse.Namespace, texts: Sequence[str], stream: bool, console: Console
-) -> dict[str, Any]:
-    """With `--backend cuda`."""
+    args: argparse.Namespace,
+    texts: Sequence[str],
+    stream: bool,
+    asked: dict[str, Any],
+    _console: Console,
+) -> tuple[Any, dict[str, Any]]:
+    """The same with `--backend cuda`."""
     try:
         from mini_engine.cuda.generate import generate, open_tokenizer
     except ImportError as error:
         raise ValueError(
             f"--backend cuda needs PyTorch ({error}): pip install 'torch>=2.11,<2.14'"
         ) from None
-    printer, (notes, tell) = Printer(texts[0], open_tokenizer(args.model)), tell_on(console)
-    done = generate(
-        args.model,
-        texts,
-        args.mode,
-        max_new_tokens=args.max_new_tokens,
-        capture_sizes=args.capture_sizes,
-        quant=args.quant,
-        kernels=5 if args.kernels is None else args.kernels,
-        steps_per_replay=args.steps_per_replay,
-        kv_dtype=args.kv_dtype,
-        sampling=sampling_of(args),
-        on_token=printer.on_token if stream else None,
-        tell=tell,
-    )
-    if stream:
-        printer.finish()
-    return {
+    with printing(texts[0], open_tokenizer(args.model), stream) as on_token:
+        done = generate(
+            args.model,
+            texts,
+            args.mode,
+            quant=args.quant,
+            kernels=5 if args.kernels is None else args.kernels,
+            steps_per_replay=args.steps_per_replay,
+            on_token=on_token,
+            **asked,
+        )
+    return done, {
         "model": done.model,
-        "mode": done.mode,
         "device": done.device,
         "kernels_per_layer": done.kernels_per_layer,
         "pdl": done.pdl,
         "steps_per_replay": done.steps_per_replay,
-        "prompts": rows(texts, done),
-        "notes": notes,
         "graphs": done.report.graphs,
         "capture_us": done.report.time_us,
     }
-
-
-def rows(prompts: Sequence[str], done: Any) -> list[dict[str, Any]]:
-    """Each prompt with what was written, by either wing's `Generation`."""
-    return [
-        {
-            "prompt": prompt,
-            "text": text,
-            "tokens": list(completion.tokens),
-            "finish_reason": completion.finish_reason,
-        }
-        for prompt, text, completion in zip(prompts, done.texts, done.completions, strict=True)
-    ]
 
 
 def show(result: dict[str, Any], console: Console) -> None:

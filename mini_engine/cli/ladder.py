@@ -13,10 +13,10 @@ to 256 once more whole, for steps that only decode. A batch of 33 runs at 40: 32
 33 has none, and 7 of the 40 rows are computed and thrown away.
 
 With the batch sizes that a server really ran, it also finds the ladder that would have padded
-least, and draws how padding falls as rungs are added:
+least, and draws how padding falls as rungs are added. `serve --json` writes such a file, in which
+"steps_by_rows" maps the rows of a batch to the steps that had so many:
 
-  python -m mini_engine ladder --histogram 33:100,5:20 --rungs 2
-  python -m mini_engine ladder --histogram rows_and_steps.json --rungs 16
+  python -m mini_engine ladder --histogram serve.json
 
 Capture time and memory are predicted for --shape and --spec; none of it is measured.
 """
@@ -24,7 +24,7 @@ Capture time and memory are predicted for --shape and --spec; none of it is meas
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,19 +36,14 @@ if TYPE_CHECKING:
     from mini_engine.dispatch.dispatcher import GraphDispatcher
 
 SHOWN = (1, 2, 4, 8, 12, 16, 24, 32, 48)  # rungs of the best ladders that the table lists
-KEY = "steps_by_rows"  # of a histogram's file
-MOST_STEPS = 10**12  # and rows, of one entry of it
+MOST_STEPS = 10**12  # of one entry of a histogram
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     from mini_engine.dispatch.default_ladder import PERFORMANCE_MODES
 
     add, number = parser.add_argument, options.positive
-    seqs = "requests that may run side by side (default: 256)"
-    add("--max-num-seqs", type=options.step_tokens, default=256, metavar="N", help=seqs)
-    tokens = "of a step (default: 8192)"
-    step = options.step_tokens
-    add("--max-num-batched-tokens", type=step, default=8192, metavar="N", help=tokens)
+    options.add_limits(parser)
     words = "speculative tokens a request"
     add("--spec-tokens", type=options.counted, default=0, metavar="N", help=words)
     options.add_mode(parser)
@@ -57,10 +52,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--max-capture-size", type=number, metavar="N", help="another ceiling")
     settings = "vLLM's setting of that name (default: balanced)"
     add("--performance-mode", default="balanced", choices=PERFORMANCE_MODES, help=settings)
-    add("--blackwell", action="store_true", help="a data-centre Blackwell GPU")
     add("--batch", type=number, metavar="N", help="explain this decode batch")
-    add("--histogram", metavar="FILE|33:100,5:20", help="rows:steps that a server ran")
-    add("--rungs", type=number, metavar="K", help="of the best ladder to look for")
+    histogram = "JSON: the steps that a server ran at each number of rows"
+    add("--histogram", type=Path, metavar="FILE", help=histogram)
     options.add_shape(parser)
     options.add_spec(parser)
     options.add_picture(parser, "out/ladder.png")
@@ -76,15 +70,11 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
 
     shape, spec = options.shape_and_spec(args)
     histogram = read_histogram(args.histogram) if args.histogram else None
-    options.check_not_onto(args.out, args.histogram)
-    if args.rungs and histogram is None:
-        raise ValueError("--rungs looks for the best ladder of a histogram: give --histogram too")
-    if histogram is not None and args.spec_tokens:
+    if histogram and (args.spec_tokens or args.mode == "NONE"):
         raise ValueError(
-            "--histogram counts rows and --spec-tokens makes rungs of whole requests: give one"
+            "--histogram counts the rows that a ladder pads: leave out --spec-tokens, whose rungs "
+            "hold whole requests, and --mode NONE, which has no rungs"
         )
-    if histogram is not None and args.mode == "NONE":
-        raise ValueError("--mode NONE captures nothing: leave out --histogram, or give a mode")
     query_len = 1 + args.spec_tokens
     sizes = default_capture_sizes(
         args.max_num_seqs,
@@ -94,7 +84,6 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         num_speculative_tokens=args.spec_tokens,
         mode=args.mode,
         performance_mode=args.performance_mode,
-        data_center_blackwell=args.blackwell,
     )
     costs = LadderCosts(shape, spec, args.mode, args.max_num_seqs, decode_query_len=query_len)
     held = costs.of(sizes)
@@ -102,15 +91,10 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         "mode": args.mode,
         "max_num_seqs": args.max_num_seqs,
         "max_num_batched_tokens": args.max_num_batched_tokens,
-        "num_speculative_tokens": args.spec_tokens,
         "capture_sizes": sizes,
-        "left_out_sizes": options.left_out(args.capture_sizes, sizes)
-        if args.mode != "NONE"
-        else [],
         "shape": shape.name,
         **options.told(spec),
         "layers": shape.num_layers,
-        "predicted": True,
         "piecewise_rungs": held.piecewise_rungs,
         "piecewise_graphs": held.piecewise_graphs,
         "full_graphs": held.full_graphs,
@@ -124,18 +108,16 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         result["batch"] = explain_batch(dispatcher, args.batch)
     if not sizes:
         return result
-    ladder = CaptureLadder(sizes)
-    told = f"{args.mode}, max_num_seqs {args.max_num_seqs}, {shape.name} on {spec.name}, {spec.ops}"
-    if histogram is None:
+    ladder, result["picture"] = CaptureLadder(sizes), str(args.out)
+    about = f"{args.mode}, max_num_seqs {args.max_num_seqs}, {shape.name} on {spec.name}"
+    if not histogram:
         rows = args.batch * query_len if args.batch else None
         mark = rows if rows and rows <= ladder.top else None
-        plots.waste_by_batch(ladder, args.out, caption=f"Ladder of vLLM 0.33: {told}", mark=mark)
-        return result | {"picture": str(args.out)}
-    with console.status("looking for the best ladders"):
-        own = costs.point(ladder, histogram)
-        points = costs.curve(histogram, args.rungs or len(ladder), ladder.top)
+        plots.waste_by_batch(ladder, args.out, caption=f"Ladder of vLLM 0.33: {about}", mark=mark)
+        return result
+    own, points = costs.point(ladder, histogram), costs.curve(histogram, len(ladder), ladder.top)
     steps = sum(histogram.values())
-    caption = f"{plots.PREDICTED}: {told}; {steps:,} steps of the histogram given"
+    caption = f"{plots.PREDICTED}: {about}; {steps:,} steps of the histogram given"
     name = "the ladder given" if args.capture_sizes else "vLLM's ladder"
     plots.ladder_curve(points, args.out, caption=caption, reference=(name, own))
 
@@ -151,8 +133,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         }
 
     curve = [as_json(point) for point in points]
-    found = {"steps": steps, "this_ladder": as_json(own), "curve": curve}
-    return result | {"histogram": found, "picture": str(args.out)}
+    return result | {"histogram": {"steps": steps, "this_ladder": as_json(own), "curve": curve}}
 
 
 def explain_batch(dispatcher: GraphDispatcher, batch: int) -> dict[str, str]:
@@ -190,30 +171,22 @@ def explain_batch(dispatcher: GraphDispatcher, batch: int) -> dict[str, str]:
     }
 
 
-def read_histogram(word: str) -> dict[int, int]:
-    """Rows in a batch -> steps that had them: from "33:100,5:20", or from a JSON file that holds
-    such an object, itself or under "steps_by_rows". ValueError names the bad entry."""
+def read_histogram(path: Path) -> dict[int, int]:
+    """Rows in a batch -> steps that had them: "steps_by_rows" of a JSON file. Raises ValueError,
+    naming the bad entry."""
     from mini_engine.files import read_object
 
-    pairs: Iterable[tuple[object, object]]
-    if ":" in word and not word.endswith(".json"):
-        pairs = [part.partition(":")[::2] for part in word.split(",")]
-    else:
-        data = read_object(Path(word))
-        held = data.get(KEY, data)
-        if not isinstance(held, dict):
-            raise ValueError(f"{word}: {KEY} is {held!r:.40}, expected an object of rows and steps")
-        pairs = held.items()
-    histogram: dict[int, int] = {}
-    for rows, steps in pairs:
-        words = [str(one).strip() for one in (rows, steps)]  # Python would read 3_3 as 33
-        at, count = (int(w) if w.isdecimal() and len(w) <= 15 else 0 for w in words)
-        if not (1 <= at <= MOST_STEPS and 1 <= count <= MOST_STEPS):
-            entry = f"{rows!s:.20}:{steps!s:.20}"
-            raise ValueError(f"{word:.80}: entry {entry}, expected rows:steps, both 1 to 10^12")
-        histogram[at] = histogram.get(at, 0) + count
-    if not histogram:
-        raise ValueError(f"{word}: no entries; give rows:steps, such as 33:100,5:20")
+    held = read_object(path).get("steps_by_rows")
+    if not held or not isinstance(held, dict):
+        raise ValueError(f'{path}: steps_by_rows is {held!r:.40}, expected {{"33": 100, ...}}')
+    histogram = {}
+    for rows, steps in held.items():
+        at = int(rows) if rows.isdecimal() and len(rows) <= 12 else 0
+        if not at or type(steps) is not int or not 1 <= steps <= MOST_STEPS:
+            raise ValueError(
+                f"{path}: steps_by_rows: {rows:.20}: {steps!s:.20}, expected whole numbers above 0"
+            )
+        histogram[at] = steps
     return histogram
 
 
@@ -228,9 +201,6 @@ def show(result: dict[str, Any], console: Console) -> None:
         f"[bold]{len(sizes)} capture sizes[/bold]"
     )
     console.print(f"   {in_runs(sizes)}\n" if sizes else "   no graphs: every step is eager\n")
-    if left_out := result["left_out_sizes"]:
-        told = options.not_captured(left_out, result["max_num_batched_tokens"])
-        console.print(f"[bold]{told}[/bold]\n")
     console.print(f"{result['shape']}, {result['layers']} layers, on {options.on(result)}:")
     if result["piecewise_rungs"]:
         rungs, graphs = result["piecewise_rungs"], result["piecewise_graphs"]

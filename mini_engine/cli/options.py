@@ -7,9 +7,7 @@ In: an argument parser, or parsed words. Out: shapes, specs and sizes; `ValueErr
 from __future__ import annotations
 
 import argparse
-import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +18,7 @@ if TYPE_CHECKING:
     from mini_engine.step.hardware import DeviceSpec
 
 CARD = "h200"  # where --spec names none
+PROMPTS = ("Return True if", "Remove the", "Return a list of", "Return the number of", "Convert a")
 MOST = 10**15  # of a number
 MODES = ("NONE", "PIECEWISE", "FULL", "FULL_AND_PIECEWISE")
 WITHIN = "In brackets: 80% of what others measured, and the fit had not seen, lay so near."
@@ -51,9 +50,7 @@ counted = between(0, MOST, int)
 whole = between(-MOST, MOST, int)
 share = between(0, 1)
 step_tokens = between(1, 1 << 16, int)  # of a step: a ladder up to there has 4,097 rungs
-microseconds = between(0, 60e6)
 number = between(-MOST, MOST)
-gibibytes = between(1e-9, 1e4)
 gigabytes = between(1e-9, 1e9)
 
 
@@ -62,33 +59,21 @@ def whole_numbers(word: str) -> list[int]:
     return [whole(part.strip()) for part in word.split(",") if part.strip()]
 
 
-def picture(word: str) -> Path:
-    """Where a picture can be written."""
-    return _can_be_written(check_out, Path(word), (".png", ".svg", ".pdf"))
+def _written(check: Callable[..., Path], *about: Any) -> Callable[[str], Path]:
+    """A path that `check` of mini_engine/files.py finds can be written."""
+
+    def read(word: str) -> Path:
+        try:
+            return check(Path(word), *about)
+        except (ValueError, OSError) as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return read
 
 
-def json_out(word: str) -> Path:
-    """Where a JSON file can be written."""
-    return _can_be_written(check_out, Path(word), (".json",))
-
-
-def out_folder(word: str) -> Path:
-    """A folder that files can be written into, or that can be made."""
-    return _can_be_written(check_folder, Path(word))
-
-
-def _can_be_written(check: Callable[..., Path], *about: Any) -> Path:
-    try:
-        return check(*about)
-    except (ValueError, OSError) as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def check_not_onto(out: Path, *read: str | Path | None) -> None:
-    """Raises ValueError where a result would be written over what it is made of."""
-    for name in read:
-        if name is not None and os.path.isfile(name) and out.exists() and out.samefile(name):
-            raise ValueError(f"{out}: it is read for this: give another file to write")
+picture = _written(check_out, (".png", ".svg", ".pdf"))
+json_out = _written(check_out, (".json",))
+out_folder = _written(check_folder)  # or one that can be made
 
 
 # ---------------------------------------------------------------- options
@@ -100,32 +85,43 @@ def names(folder: str) -> str:
     return ", ".join(sorted(path.stem for path in files))
 
 
+def add_prompts(parser: argparse.ArgumentParser) -> None:
+    """`--prompt`, of which `prompts_of` makes a list."""
+    words = "a prompt; give it again for more (default: five built-in ones)"
+    parser.add_argument("--prompt", action="append", metavar="TEXT", help=words)
+
+
+def prompts_of(args: argparse.Namespace) -> list[str]:
+    """The prompts given, or the built-in ones where none are."""
+    return args.prompt or list(PROMPTS)
+
+
 def add_shape(parser: argparse.ArgumentParser) -> None:
-    """`--shape`: a named shape, or a checkpoint folder to take the shape from."""
+    """`--shape`, or `--model`: a named shape, or a checkpoint folder to take the shape from."""
     words = f"{', '.join(SHAPES)}, or a folder with a config.json (default: qwen3-0.6b)"
-    parser.add_argument("--shape", default="qwen3-0.6b", help=words)
+    parser.add_argument("--shape", "--model", default="qwen3-0.6b", metavar="NAME", help=words)
 
 
 def add_spec(parser: argparse.ArgumentParser) -> None:
-    """`--spec`: the card that times are predicted for."""
+    """`--spec`, or `--gpu`: the card that times are predicted for; `--engine` and `--host`: what
+    runs on the card, and the CPU that feeds it."""
+    add = parser.add_argument
     words = f"card: {names('cards')}, or a JSON file (default: {CARD})"
-    parser.add_argument("--spec", default=CARD, help=words)
-    add_engine(parser)
-
-
-def add_engine(parser: argparse.ArgumentParser) -> None:
-    """`--engine` and `--host`: what runs on the card, and the CPU that feeds it."""
-    parser.add_argument("--engine", help=f"{names('engines')}, or a JSON file (default: vllm)")
+    add("--spec", "--gpu", default=CARD, metavar="NAME", help=words)
+    words = f"{names('engines')}, or a JSON file (default: vllm)"
+    add("--engine", metavar="NAME", help=words)
     words = f"{names('hosts')}, or a JSON file (default: the engine's usual one)"
-    parser.add_argument("--host", help=words)
+    add("--host", metavar="NAME", help=words)
 
 
-def add_style(parser: argparse.ArgumentParser) -> None:
-    """`--style`: the op list, where it is not to be the engine's own."""
-    from mini_engine.step.oplists import STYLES
-
-    words = "op list: 9 or 5 kernels a layer, or transformers' 56 (default: the engine's own)"
-    parser.add_argument("--style", choices=STYLES, help=words)
+def add_limits(parser: argparse.ArgumentParser) -> None:
+    """`--max-num-seqs` and `--max-num-batched-tokens`, as vLLM names them."""
+    words = "requests that may run side by side (default: 256)"
+    parser.add_argument("--max-num-seqs", type=step_tokens, default=256, metavar="N", help=words)
+    words = "of a step: one of each running request, the rest for prompts (default: 8192)"
+    parser.add_argument(
+        "--max-num-batched-tokens", type=step_tokens, default=8192, metavar="N", help=words
+    )
 
 
 def add_stored(parser: argparse.ArgumentParser, default: str | None = None) -> None:
@@ -137,15 +133,6 @@ def add_stored(parser: argparse.ArgumentParser, default: str | None = None) -> N
     add = parser.add_argument
     add("--quant", default=default, choices=FORMATS, metavar="NAME", help=weights)
     add("--kv-dtype", default=default, choices=KV_DTYPE_BYTES, help=f"of the cache {says}")
-
-
-def add_host_us(
-    parser: argparse.ArgumentParser,
-    help: str = "CPU time of the engine while the GPU waits, between two steps (default: the "
-    "engine's own)",
-) -> None:
-    """`--host-us`: in place of the spec's `host_step_us`."""
-    parser.add_argument("--host-us", type=microseconds, metavar="US", help=help)
 
 
 def add_mode(parser: argparse.ArgumentParser, help: str = "(default: FULL_AND_PIECEWISE)") -> None:
@@ -178,26 +165,10 @@ def shape_of(word: str) -> ModelConfig:
 
 
 def shape_and_spec(args: argparse.Namespace) -> tuple[ModelConfig, DeviceSpec]:
-    """What `--shape`, `--spec`, `--host` and `--engine` name, with the time of `--host-us` where
-    that is given."""
+    """What `--shape`, `--spec`, `--host` and `--engine` name."""
     from mini_engine.step.hardware import load_spec
 
-    shape, spec = shape_of(args.shape), load_spec(args.spec, args.host, args.engine)
-    if getattr(args, "host_us", None) is not None:
-        spec = replace(spec, host_step_us=args.host_us, ahead_us=0.0)
-    return shape, spec
-
-
-def left_out(given: Sequence[int] | None, kept: Sequence[int] | None) -> list[int]:
-    """The capture sizes that were given and are not captured, rising."""
-    return sorted(set(given or ()) - set(kept or ()))
-
-
-def not_captured(sizes: Sequence[int], max_num_batched_tokens: int) -> str:
-    """Why these sizes are not captured, in words."""
-    some = ", ".join(f"{size:,}" for size in sizes[:8]) + (" …" if len(sizes) > 8 else "")
-    most = f"{max_num_batched_tokens:,}"
-    return f"Not captured: {some}. No step has more than max_num_batched_tokens {most}."
+    return shape_of(args.shape), load_spec(args.spec, args.host, args.engine)
 
 
 # ---------------------------------------------------------------- what is printed of them

@@ -17,7 +17,7 @@ no prompt of anybody else was held against the model.
 
 A trace says how long prompts were, not what stood in them: which of them begin alike is assumed
 (--shared-prefix, --share), and the prefix cache is then on. With --preemption swap the K and V of a
-preempted request wait in host memory (--swap-space) and come back over the card's link; steps wait
+preempted request wait in 4 GiB of host memory and come back over the card's link; steps wait
 for these copies, nothing overlaps. "cheaper" asks for each request whether computing again takes
 longer.
 
@@ -40,6 +40,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from mini_engine.cli import options
+from mini_engine.cli.terminal import table
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.engine.batch import PREEMPTIONS
 from mini_engine.serving.ladder_cost import optimal_ladder_saving
@@ -52,34 +53,25 @@ from mini_engine.serving.request_trace import (
     with_shared_prefix,
 )
 from mini_engine.serving.sizing import size_server, without_idle_blocks
-from mini_engine.step.capacity import GIB
 from mini_engine.step.hardware import DeviceSpec
 from mini_engine.step.step_model import StepModel
 from mini_engine.step.storage import stored_as
 from mini_engine.step.swap_cost import SwapCost
+
+HOST_BYTES = 4 << 30  # of host memory, for requests that are swapped out
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add, number = parser.add_argument, options.positive
     formats = "CSV or JSON lines; - is standard input (default: a synthetic one)"
     add("--trace", type=Path, default=SHIPPED_TRACE, metavar="FILE", help=formats)
-    add("--skip-bad-rows", action="store_true", help="count bad rows of the trace and go on")
     options.add_shape(parser)
     options.add_spec(parser)
-    options.add_style(parser)
     options.add_mode(parser)
     options.add_stored(parser)
     sizes = "capture sizes, in any order (default: vLLM's)"
     add("--ladder", type=options.whole_numbers, metavar="1,2,4", help=sizes)
-    seqs = "requests that may run side by side (default: 256)"
-    add("--max-num-seqs", type=options.step_tokens, default=256, metavar="N", help=seqs)
-    tokens = "of a step: one of each running request, the rest for prompts (default: 8192)"
-    step = options.step_tokens
-    add("--max-num-batched-tokens", type=step, default=8192, metavar="N", help=tokens)
-    longest = "of a request, prompt and answer; where it ends, the answer is cut (default: the "
-    add("--max-model-len", type=number, metavar="TOKENS", help=longest + "model's context)")
-    block = "of the KV cache that are taken together (default: 16)"
-    add("--block-size", type=number, default=16, metavar="TOKENS", help=block)
+    options.add_limits(parser)
     add("--kv-blocks", type=number, metavar="N", help="no more than these (default: all that fit)")
     alike = "share the blocks of equal prefixes"
     add("--prefix-caching", action="store_true", help=alike)
@@ -88,9 +80,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--share", type=options.share, metavar="0..1", help="(default: 1)")
     words = "what happens to K and V of a preempted request (default: recompute)"
     add("--preemption", choices=PREEMPTIONS, default="recompute", help=words)
-    words = "host memory for swapped requests (default: 4)"
-    add("--swap-space", type=options.gibibytes, metavar="GIB", help=words)
-    options.add_host_us(parser, help="CPU time between two steps")
     words = "draw the rung histogram: .png, .svg or .pdf"
     add("-o", "--out", type=options.picture, metavar="FILE", help=words)
 
@@ -101,10 +90,6 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     sharing = args.prefix_caching or args.shared_prefix > 0
     if args.share is not None and not args.shared_prefix:
         raise ValueError("--share without --shared-prefix does nothing: say how long the prefix is")
-    if args.swap_space and not swapping:
-        raise ValueError("--swap-space without --preemption swap or cheaper does nothing: add one")
-    if args.out:
-        options.check_not_onto(args.out, args.trace)
     share = 1.0 if args.share is None else args.share
     shape, spec = options.shape_and_spec(args)
     stored = stored_as(shape, args.quant, args.kv_dtype)
@@ -113,30 +98,24 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     )
     server = size_server(
         shape, spec, args.mode, sizes,
-        style=args.style or spec.ops,
+        style=spec.ops,
         max_num_seqs=args.max_num_seqs,
         max_num_batched_tokens=args.max_num_batched_tokens,
-        block_size=args.block_size,
-        max_model_len=args.max_model_len,
         stored=stored,
     )  # fmt: skip
     with console.status("reading the trace"):
-        trace = read_trace(args.trace, skip_bad_rows=args.skip_bad_rows)
+        trace = read_trace(args.trace)
     requests = with_shared_prefix(trace.requests, args.shared_prefix, share)
-    costs = StepModel(shape, spec, args.style or spec.ops, stored)
-    copies = SwapCost(costs, server.dispatcher, args.max_num_batched_tokens, args.block_size)
-    host_blocks = int((args.swap_space or 4) * GIB) // copies.block_bytes if swapping else 0
-    if swapping and not host_blocks:
-        raise ValueError(
-            f"--swap-space {args.swap_space or 4:g} holds no block: one of "
-            f"{args.block_size:,} tokens takes {copies.block_bytes:,} bytes"
-        )
+    costs = StepModel(shape, spec, spec.ops, stored)
+    copies = SwapCost(
+        costs, server.dispatcher, args.max_num_batched_tokens, server.limits.block_size
+    )
     limits = replace(
         server.limits,
         num_blocks=min(server.limits.num_blocks, 1 + (args.kv_blocks or server.limits.num_blocks)),
         prefix_caching=sharing,
         preemption=args.preemption,
-        host_blocks=host_blocks,
+        host_blocks=HOST_BYTES // copies.block_bytes if swapping else 0,
     )
     simulated = without_idle_blocks(limits, trace.requests.lengths)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
@@ -149,7 +128,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         raise ValueError(
             f"{trace_name(args.trace)}: none of {len(trace.requests)} requests fits a context of "
             f"{limits.max_model_len} tokens and a cache of {limits.num_blocks - 1} blocks of "
-            f"{args.block_size}, with room for an answer: raise --max-model-len or --kv-blocks"
+            f"{limits.block_size}, with room for an answer: raise --kv-blocks"
         )
     saving = optimal_ladder_saving(report, costs, server.dispatcher)
     if args.out:
@@ -165,11 +144,9 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         "trace": trace_name(args.trace),
         "shape": shape.name,
         **options.told(spec),
-        "style": args.style or spec.ops,
+        "style": spec.ops,
         "quant": stored.quant,
         "kv_dtype": stored.kv_dtype,
-        "rows_skipped": trace.num_skipped,
-        "first_row_skipped": trace.first_skipped,
         "preemption": args.preemption,
         "host_blocks": limits.host_blocks,
         "prefix_caching": sharing,
@@ -178,8 +155,6 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         **report.to_dict(),
         "kv_blocks": limits.num_blocks - 1,
         "itl_p50_interval": _interval(report, spec),
-        "left_out_sizes": options.left_out(args.ladder, sizes) if args.mode != "NONE" else [],
-        "max_num_batched_tokens": args.max_num_batched_tokens,
         "steps_by_rows": steps_by_rows(report),
         "graphs": server.graph_costs.graphs,
         "graph_memory_bytes": server.graph_costs.memory_bytes,
@@ -204,18 +179,7 @@ def show(result: dict[str, Any], console: Console) -> None:
         f"{result['mode']}, op list {result['style']}, weights {result['quant']}, cache "
         f"{result['kv_dtype']}, predicted"
     )
-    if result["rows_skipped"]:
-        skipped = f"{result['rows_skipped']} bad rows skipped; the first: "
-        console.print(f"[yellow]{skipped}{result['first_row_skipped']}[/yellow]")
-    if result["left_out_sizes"]:
-        left_out = result["left_out_sizes"]
-        console.print(options.not_captured(left_out, result["max_num_batched_tokens"]))
-    table = Table(show_header=False)
-    table.add_column()
-    table.add_column(justify="right")
-    for label, value in _lines(result):
-        table.add_row(label, value)
-    console.print(table)
+    console.print(table(("<", ""), _lines(result), show_header=False))
     console.print(_rungs(result))
     if result["itl_p50_interval"]:
         console.print(f"{options.WITHIN} No prompt was held against a measurement.")
@@ -290,10 +254,11 @@ def _rungs(r: dict[str, Any]) -> Table:
         if mode != "NONE"  # eager steps have no rung
         for rung, steps in by_rung.items()
     ]
-    table = Table("most steps ran at", "rung", "steps", "share")
-    for steps, mode, rung in sorted(counts, reverse=True)[:10]:
-        table.add_row(mode, str(rung), f"{steps:,}", f"{steps / r['steps']:.1%}")
-    return table
+    rows = [
+        (mode, rung, f"{steps:,}", f"{steps / r['steps']:.1%}")
+        for steps, mode, rung in sorted(counts, reverse=True)[:10]
+    ]
+    return table(("<most steps ran at", "rung", "steps", "share"), rows)
 
 
 def _shares(counts: dict[str, int]) -> str:

@@ -27,18 +27,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mini_engine.cli import measuring, options
-from mini_engine.model.config import SHAPES, ModelConfig
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from mini_engine.cuda.graphs.backend import GraphBackend
-    from mini_engine.cuda.weights import Weights
     from mini_engine.sim.trace import TraceEvent
 
     Timelines = Mapping[str, Sequence[TraceEvent]]
 
-OUT = "out/trace.json"
 TRANSFORMERS = "transformers"  # the engine of mode HF eager
 HF_EAGER = "HF eager"
 
@@ -50,33 +46,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--backend", default="sim", choices=("sim", "cuda"), help=words)
     words = "a mode to trace; give it again for more (default: NONE, PIECEWISE and FULL)"
     add("--mode", action="append", choices=[*options.MODES, HF_EAGER], help=words)
-    words = f"{', '.join(SHAPES)}, tiny, or a folder with a config.json (default: qwen3-0.6b; "
-    add("--shape", help=words + "emulated: tiny)")
-    words = f"predict for this card: {options.names('cards')}, or a JSON file (default: h200; "
-    add("--spec", help=words + "measured: by the GPU's name; emulated: laptop-cpu)")
-    add("--host", help="and this host (default: the engine's usual one)")
-    words = "of a prediction alone (default: vllm, and transformers for HF eager); with --backend "
-    add("--engine", help=words + "cuda it is this one, launch-bound, or pytorch-loop with --plain")
+    options.add_shape(parser)
+    options.add_spec(parser)
+    parser.set_defaults(shape=None, spec=None)  # which depend on --backend
     add("--batch", type=number, default=1, metavar="N", help="requests (default: 1)")
     words = "of each request, this step's token included (default: 512; emulated: 40)"
     add("--context", type=number, metavar="TOKENS", help=words)
     words = "with --backend cuda: the plain model, and not the kernels, five a layer"
     add("--plain", action="store_true", help=words)
     measuring.add_device(parser)
-    words = f"where to write the timelines: .json (default: {OUT})"
-    add("-o", "--out", type=options.json_out, default=OUT, metavar="FILE", help=words)
+    words = "where to write the timelines: .json (default: out/trace.json)"
+    add("-o", "--out", type=options.json_out, default="out/trace.json", metavar="FILE", help=words)
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
+    from mini_engine.sim.trace import read_trace, write_trace
+
     if args.read:
-        return {"file": str(args.read), "timelines": _read(args)}
+        summary = _summary(read_trace(args.read))
+        if not summary:
+            raise ValueError(f'{args.read}: no event with a duration ("ph": "X") to sum up')
+        return {"file": str(args.read), "timelines": summary}
     modes = args.mode or ["NONE", "PIECEWISE", "FULL"]
     if args.backend == "cuda":
         timelines, about = _side_by_side(args, modes, console)
     else:
         timelines, about = _predicted(args, modes)
-    from mini_engine.sim.trace import write_trace
-
     write_trace(args.out, timelines)
     return {"file": str(args.out), "timelines": _summary(timelines), **about}
 
@@ -108,24 +103,6 @@ def show(result: dict[str, Any], console: Console) -> None:
 # ---------------------------------------------------------------- parts
 
 
-def _read(args: argparse.Namespace) -> dict[str, dict[str, float]]:
-    """The summary of a file. ValueError where another option asks for something else as well, and
-    for a file with nothing to sum up."""
-    from mini_engine.sim.trace import read_trace
-
-    usual = {"backend": "sim", "batch": 1, "plain": False, "device": "auto", "out": Path(OUT)}
-    for name in ("mode", "shape", "spec", "host", "engine", "context", *usual):
-        if getattr(args, name) != usual.get(name):
-            raise ValueError(f"--read sums up a file and does nothing else: leave out --{name}")
-    summary = _summary(read_trace(args.read))
-    if not summary:
-        raise ValueError(
-            f'{args.read}: no event with a duration ("ph": "X") in it, so nothing to sum up; pairs '
-            "of B and E are not read"
-        )
-    return summary
-
-
 def _predicted(args: argparse.Namespace, modes: Sequence[str]) -> tuple[Timelines, dict[str, Any]]:
     """A step of a full-size model in each mode, on the simulated device."""
     from mini_engine.sim.predict import Service, predict
@@ -137,11 +114,8 @@ def _predicted(args: argparse.Namespace, modes: Sequence[str]) -> tuple[Timeline
     if args.device != "auto":
         raise ValueError(f"--device {args.device}: a prediction runs nowhere; add --backend cuda")
     context = args.context or 512
-    if context < 2:
-        raise ValueError("--context 1: a decode step needs at least one token before it, so 2")
     shape, card = measuring.shape_of(args.shape or "qwen3-0.6b"), args.spec or "h200"
     spec, service = load_spec(card, args.host, args.engine), Service(requests=1, new_tokens=2)
-    options.check_not_onto(args.out, card, args.host, args.engine)
     check_batch(shape, spec, args.batch, context)
     # the ops of transformers are issued by its own Python
     specs = {HF_EAGER: load_spec(card, args.host or spec.host, args.engine or TRANSFORMERS)}
@@ -165,11 +139,14 @@ def _side_by_side(
             "bench --arms hf-eager"
         )
     backend = measuring.backend_of(args.device, "trace --backend cuda", console)
+    import torch
+
     from mini_engine.bench.evidence import gpu_name
     from mini_engine.bench.profile import process_name, profile_step
     from mini_engine.bench.spec_fit import base_name
     from mini_engine.bench.variants import OURS, PLAIN
     from mini_engine.cuda.path import Kernels, why_plain
+    from mini_engine.cuda.weights import no_room
     from mini_engine.sim.op_timeline import op_timeline
 
     gpu = gpu_name(backend.device.type)
@@ -184,7 +161,10 @@ def _side_by_side(
         console.print(f"{reason}: the plain model runs")
         kernels = 0
     spec = measuring.specs_for(args.spec or known or "h200", args.host)(OURS if kernels else PLAIN)
-    weights = _weights(word, config, backend)
+    if reason := no_room(config, backend, "fp32" if backend.emulated else "bf16"):
+        raise ValueError(reason)
+    dtype = torch.float32 if backend.emulated else torch.bfloat16
+    weights = measuring.weights_of(word, config, backend, dtype)
     timelines: dict[str, Sequence[TraceEvent]] = {}
     for mode in modes:
         console.print(f"{config.name} {mode}: running under the profiler")
@@ -200,18 +180,6 @@ def _side_by_side(
         **options.told(spec),
     }
     return timelines, about
-
-
-def _weights(word: str, config: ModelConfig, backend: GraphBackend) -> Weights:
-    """bf16 on a GPU, float32 on a CPU, as in `generate`. ValueError where they do not fit."""
-    import torch
-
-    from mini_engine.cuda.weights import no_room
-
-    if reason := no_room(config, backend, "fp32" if backend.emulated else "bf16"):
-        raise ValueError(reason)
-    dtype = torch.float32 if backend.emulated else torch.bfloat16
-    return measuring.weights_of(word, config, backend, dtype)
 
 
 def _summary(timelines: Timelines) -> dict[str, dict[str, float]]:

@@ -29,6 +29,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +38,7 @@ from mini_engine.cli import options
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from mini_engine.validate.published import Sheets
+    from mini_engine.validate.validate import Row
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,11 +56,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     from mini_engine.plots import validation
     from mini_engine.validate.kept_fit import read_kept
-    from mini_engine.validate.published import SHIPPED_POINTS, Sheets, read_points
+    from mini_engine.validate.published import QUANTISED_POINTS, SHIPPED_POINTS, Sheets, read_points
     from mini_engine.validate.validate import by_class, host_from, pairs, rows_of, summary
 
+    if args.fit and args.points:
+        raise ValueError("--fit uses the shipped points: leave out --points, or judge first")
     if args.fit:
-        _fit(args, console)
+        _fit(console)
     sheets, shipped = Sheets.shipped(), args.points is None
     points, unknown = read_points(args.points or SHIPPED_POINTS, sheets)
     hosts = {}
@@ -69,20 +72,30 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
             raise ValueError(f"--host-from {word}: no such point in {args.points or 'the file'}")
         hosts[point.host] = host_from(point, sheets)
         points.remove(point)
+
+    def judged(rows: list[Row]) -> dict[str, Any]:
+        return {
+            "points": [row.as_json() for row in rows],
+            "classes": [asdict(one) for one in by_class(rows)],
+            "summary": asdict(summary("all", rows)),
+        }
+
     kept = read_kept()
     rows = rows_of(points, sheets, kept["left_out_ms"] if shipped else None, hosts)
     if not rows:
         raise ValueError(f"nothing to judge: {'; '.join(unknown) or 'no point is left'}")
     pictures = args.out / "validate-points.png", args.out / "validate-errors.png"
-    classes = by_class(rows)
     validation.predicted_against_measured(rows, pictures[0])
-    validation.errors_by_class(rows, classes, pictures[1])
+    validation.errors_by_class(rows, by_class(rows), pictures[1])
+    quantised = None
+    if shipped:  # steps with weights in few bits, which no fit has seen
+        few = rows_of(read_points(QUANTISED_POINTS, sheets)[0], sheets)
+        inside = sum(row.low_ms <= row.point.itl_ms <= row.high_ms for row in few)
+        quantised = {**judged(few), "inside": inside}
     return {
-        "points": [row.as_json() for row in rows],
+        **judged(rows),
         "unknown": unknown,
-        "classes": [asdict(one) for one in classes],
-        "summary": asdict(summary("all", rows)),
-        "quantised": _quantised(sheets) if shipped else None,
+        "quantised": quantised,
         "pairs": [
             {
                 "slow": pair.slow.point.id,
@@ -98,40 +111,22 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     }
 
 
-def _quantised(sheets: Sheets) -> dict[str, Any]:
-    """Steps with weights in few bits, which no fit has seen."""
-    from mini_engine.validate.published import QUANTISED_POINTS, read_points
-    from mini_engine.validate.validate import by_class, rows_of, summary
-
-    points, _ = read_points(QUANTISED_POINTS, sheets)
-    rows = rows_of(points, sheets)
-    return {
-        "points": [row.as_json() for row in rows],
-        "classes": [asdict(one) for one in by_class(rows)],
-        "summary": asdict(summary("all", rows)),
-        "inside": sum(row.low_ms <= row.point.itl_ms <= row.high_ms for row in rows),
-    }
-
-
-def _fit(args: argparse.Namespace, console: Console) -> None:
-    from rich.progress import Progress
-
+def _fit(console: Console) -> None:
+    """Fits the figures to the shipped points, each source also left out, and writes them."""
     from mini_engine.validate.fit import fit_points, hosts_to_fit, left_out
     from mini_engine.validate.kept_fit import keep
     from mini_engine.validate.parameters import parameters
     from mini_engine.validate.published import SHIPPED_POINTS, Sheets, read_points
 
-    if args.points:
-        raise ValueError("--fit uses the shipped points: leave out --points, or judge first")
     sheets = Sheets.shipped()
     points, _ = read_points(SHIPPED_POINTS, sheets)
     sheets = hosts_to_fit(points, sheets)
-    with console.status("fitting"):
-        fit = fit_points(points, sheets, parameters(sheets))
-    sources = len({point.source for point in points})
-    with Progress(console=console, transient=True) as bar:
-        task = bar.add_task("each source left out", total=sources)
-        without = left_out(points, fit, lambda: bar.advance(task))
+    with console.status("fitting") as status:
+        fit, done = fit_points(points, sheets, parameters(sheets)), count(1)
+        of = len({point.source for point in points})
+        without = left_out(
+            points, fit, lambda: status.update(f"fitting without source {next(done)} of {of}")
+        )
     keep(fit, points, without)
 
 

@@ -10,15 +10,15 @@ weight = (code - zero) · scale. K are the inputs of a matrix and N its outputs:
     GPTQ   (AutoGPTQ, GPTQModel)   qweight (K / 8, N), qzeros (groups, N / 8), scales (groups, N),
                                    g_idx (K,): the group of each input
 
-`mini_engine/cuda/quantized_checkpoint.py` unpacks them. What is not read is refused by the name of
-its field, since the model would load and write nonsense. Field names: AutoAWQ's and GPTQModel's
-configs, and `AwqConfig` and `GPTQConfig` of transformers.
+`mini_engine/cuda/quantized_checkpoint.py` unpacks them. A format that is not read is refused by the
+name of its field, and other modules than ours by their tensors, which have no place. Field
+names: AutoAWQ's and GPTQModel's configs, and `AwqConfig` and `GPTQConfig` of transformers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from mini_engine.files import typed
@@ -26,7 +26,6 @@ from mini_engine.files import typed
 FIELD = "quantization_config"
 METHODS = ("awq", "gptq")
 SEGMENT = 128  # columns that share a scale in our own layout: groups are whole numbers of it
-PLAIN = ("lm_head", "embed_tokens")  # modules that we take as plain in any case
 FLOATS, WORDS = ("F32", "F16", "BF16"), ("I32",)
 Expected = tuple[tuple[int, ...], tuple[str, ...]]  # shape, dtypes
 
@@ -64,12 +63,7 @@ class _QuantizationJson:
     version: str | None = None  # of AWQ; transformers reads "version", and writes both
     format: str = "gemm"
     zero_point: bool = True
-    modules_to_not_convert: tuple[str, ...] = ()
     checkpoint_format: str = "gptq"
-    pack_dtype: str = "int32"
-    is_marlin_format: bool = False
-    lm_head: bool = False
-    dynamic: dict[str, Any] = field(default_factory=dict)
 
 
 def read_quantization(config: Mapping[str, Any] | None) -> StoredQuantization | None:
@@ -83,16 +77,11 @@ def read_quantization(config: Mapping[str, Any] | None) -> StoredQuantization | 
         ("quant_method", method, METHODS),
         ("bits", j.bits, (4,)),
     ]
-    others = [name for name in j.modules_to_not_convert if name not in PLAIN]
     if method == "awq":
         expected += [("version", (j.version or j.format).lower(), ("gemm",))]
         expected += [("zero_point", j.zero_point, (True,))]
-        expected += [("modules_to_not_convert", others[:3], ([],))]
     else:
         expected += [("checkpoint_format", j.checkpoint_format, ("gptq", "gptq_v2"))]
-        expected += [("pack_dtype", j.pack_dtype, ("int32",)), ("dynamic", j.dynamic, ({},))]
-        expected += [("is_marlin_format", j.is_marlin_format, (False,))]
-        expected += [("lm_head", j.lm_head, (False,))]
     for name, value, allowed in expected:
         if value not in allowed:
             words = " or ".join(map(repr, allowed))

@@ -8,8 +8,8 @@ In:  a file in one of two formats, told apart by their first character.
          {"arrival_s": 0.25, "prompt_tokens": 374, "output_tokens": 44}
 Out: a Trace: the requests in order of arrival, the first of them at time 0.
 
-A row that cannot be read is an error that names file, row and field; with `skip_bad_rows` it is
-counted and left out. Rows are numbered as in an editor: the header is row 1.
+A row that cannot be read is an error that names file, row and field. Rows are numbered as in an
+editor: the header is row 1.
 """
 
 import json
@@ -82,11 +82,9 @@ class PackedRequests(Sequence[TraceRequest]):
 
 @dataclass(frozen=True)
 class Trace:
-    """A file's requests, and what could not be read of it."""
+    """A file's requests."""
 
     requests: PackedRequests
-    num_skipped: int = 0
-    first_skipped: str | None = None  # what was wrong with the first skipped row
 
 
 def trace_name(path: str | Path) -> str:
@@ -94,16 +92,15 @@ def trace_name(path: str | Path) -> str:
     return "standard input" if str(path) == STANDARD_INPUT else str(path)
 
 
-def read_trace(path: str | Path, *, skip_bad_rows: bool = False) -> Trace:
+def read_trace(path: str | Path) -> Trace:
     """Read a trace in either format, from a file, or from standard input if `path` is "-".
 
     Raises:
         OSError: the file cannot be opened.
-        ValueError: a bad row (unless skipped), a bad header, or no request at all.
+        ValueError: a bad row, a bad header, or no request at all.
     """
     requests, name = PackedRequests(), trace_name(path)
     parse: Callable[[str], Parsed] | None = None
-    num_skipped, first_skipped = 0, None
     start_us, before_us = math.nan, -math.inf
     piped = str(path) == STANDARD_INPUT
     # A byte that is not UTF-8 spoils its own row, not the file; utf-8-sig drops Excel's mark.
@@ -125,19 +122,14 @@ def read_trace(path: str | Path, *, skip_bad_rows: bool = False) -> Trace:
                 if arrival_us < before_us:
                     raise ValueError("arrives before the row above it: sort the trace by time")
             except ValueError as error:
-                fault = f"{name} row {number}: {error}"
-                if not skip_bad_rows:
-                    raise ValueError(fault) from None
-                num_skipped += 1
-                first_skipped = first_skipped or fault
-                continue
+                raise ValueError(f"{name} row {number}: {error}") from None
             if not requests:
                 start_us = arrival_us
             requests.append(arrival_us - start_us, prompt_tokens, output_tokens)
             before_us = arrival_us
     if not requests:
         raise ValueError(f"{name}: no request in it; expected {','.join(COLUMNS)} or JSON lines")
-    return Trace(requests, num_skipped, first_skipped)
+    return Trace(requests)
 
 
 def synthetic_trace(

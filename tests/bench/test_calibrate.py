@@ -4,17 +4,13 @@ that makes, and what a machine without a GPU can tell of itself."""
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton", reason="Triton has no wheel for this platform")
@@ -77,21 +73,6 @@ def host_of(figures: dict[str, Any], tmp_path: Path, *, emulated: bool = False) 
 
 
 # ---------------------------------------------------------------- the fit
-
-
-@given(
-    st.floats(0.1, 100),
-    st.floats(1e-3, 10),
-    st.lists(st.integers(1, 4096), min_size=2, unique=True),
-)
-def test_a_straight_line_is_found_again(base: float, slope: float, nodes: list[int]) -> None:
-    counts = tuple(sorted(nodes))
-    fit = line(base, slope, counts)
-    # float64 least squares; close counts make the two unknowns nearly one
-    scale = base + slope * counts[-1]
-    fitted = [fit["base"] + fit["slope"] * n for n in counts]
-    assert np.allclose(fitted, [base + slope * n for n in counts], rtol=1e-6, atol=1e-6 * scale)
-    assert max(abs(r) for r in fit["residuals_us"]) <= 1e-6 * scale
 
 
 def test_each_figure_of_card_and_host_is_what_was_measured(tmp_path: Path) -> None:
@@ -167,14 +148,6 @@ def test_pdl_that_saves_nothing_is_measured_too_and_without_pdl_the_base_stands(
     assert "pdl_saves_us" in spec_fit.kept(spec_fit.card_fits(figures, H200), "card")
 
 
-def test_the_floor_of_a_kernel_stands_in_neither_file(tmp_path: Path) -> None:
-    assert spec_fit.ENGINES_FIGURE in FIGURES["engine"]
-    for kind in ("card", "host"):
-        assert spec_fit.ENGINES_FIGURE not in FIGURES[kind]
-    few, more = on_a_gpu(), {**on_a_gpu(), spec_fit.ENGINES_FIGURE: median(3.0)}
-    assert card_of(few, tmp_path) == card_of(more, tmp_path)
-
-
 def test_emulated_figures_say_in_both_files_that_they_are_no_evidence(tmp_path: Path) -> None:
     for figure in (
         card_of(on_a_gpu(), tmp_path, emulated=True).figures["graph_gap_us"],
@@ -188,31 +161,17 @@ def test_emulated_figures_say_in_both_files_that_they_are_no_evidence(tmp_path: 
     ("gpu", "name"),
     [
         ("NVIDIA H200", "h200"),
-        ("NVIDIA H100 80GB HBM3", "h100"),
         ("NVIDIA H100 PCIe", "h100-pcie"),
         ("NVIDIA H100 NVL", "h100-nvl"),
-        ("NVIDIA H20", "h20"),
         ("NVIDIA H20-3e", None),
-        ("NVIDIA B200", "b200"),
-        ("NVIDIA GH200 480GB", "gh200"),
         ("NVIDIA GH200 144G HBM3e", None),
-        ("NVIDIA A100-SXM4-80GB", "a100"),
         ("NVIDIA A100-SXM4-40GB", "a100-40"),
-        ("NVIDIA A100-PCIE-40GB", "a100-40"),
-        ("NVIDIA L4", "l4"),
         ("NVIDIA L40S", None),
         ("NVIDIA GeForce RTX 4090", "rtx4090"),
         ("NVIDIA GeForce RTX 4090 D", None),
         ("NVIDIA GeForce RTX 4070 Ti SUPER", None),
-        ("NVIDIA GeForce RTX 4070 Laptop GPU", None),
-        ("NVIDIA GeForce RTX 3080 Ti", "rtx3080ti"),
-        ("NVIDIA GeForce RTX 3080", None),
-        ("NVIDIA GeForce RTX 3090 Ti", None),
         ("NVIDIA GeForce RTX 5070 Ti", "rtx5070ti"),
-        ("NVIDIA GeForce RTX 5070", None),
         ("NVIDIA GeForce RTX 5070 Ti Laptop GPU", None),
-        ("NVIDIA GeForce RTX 5090", "rtx5090"),
-        ("NVIDIA RTX 4000 Ada Generation", None),
         ("Tesla T4", "t4"),
         ("unknown", None),
     ],
@@ -423,15 +382,6 @@ def test_where_the_files_go_is_asked_before_anything_is_measured(
     assert path.rpartition("/")[0] in capsys.readouterr().err
 
 
-def test_without_torch_a_host_is_not_guessed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    monkeypatch.setitem(sys.modules, "torch", None)
-    assert main(["calibrate", "--host", "-o", str(tmp_path / "h.json")]) == 2
-    assert "calibrate --host needs PyTorch, which is not installed" in capsys.readouterr().err
-    assert not (tmp_path / "h.json").exists()
-
-
 # ---------------------------------------------------------------- the command
 
 
@@ -461,11 +411,3 @@ def test_a_base_that_does_not_exist_is_refused_before_measuring(
 ) -> None:
     assert main(["calibrate", "--device", "cpu", "--base", "h900"]) == 2
     assert "no card 'h900'" in capsys.readouterr().err
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_asking_for_a_gpu_that_is_not_there_is_one_clear_line(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert main(["calibrate", "--device", "cuda"]) == 2
-    assert "finds no CUDA GPU here; use cpu" in capsys.readouterr().err

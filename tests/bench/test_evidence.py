@@ -11,8 +11,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from mini_engine.bench import evidence
 from mini_engine.bench.evidence import (
@@ -107,18 +105,6 @@ def test_a_run_that_writes_into_a_tracked_file_is_still_of_the_same_commit(tmp_p
     assert evidence._commit(code.parent) == before
     code.write_text("2")
     assert evidence._commit(code.parent) == before + "+"
-
-
-segment = st.text("abcdefghij-_.0123456789", min_size=1, max_size=8).filter(lambda s: s.strip("."))
-
-
-@given(st.lists(segment, min_size=2, max_size=5), st.sampled_from(["", "~", "--out="]))
-def test_of_every_path_only_the_last_part_is_written(parts: list[str], before: str) -> None:
-    path = before + "/" + "/".join(parts)
-    kept = without_paths({"a": [f"{path} and on", 3, None]})
-    assert kept["a"][1:] == [3, None]
-    assert f"/{parts[0]}/" not in kept["a"][0]
-    assert kept["a"][0].endswith(f"{parts[-1]} and on")
 
 
 @pytest.mark.parametrize(

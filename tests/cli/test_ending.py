@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from mini_engine.cli import COMMANDS, NEXT, VERSION, build_parser, capacity, ending, main
+from mini_engine.cli import COMMANDS, NEXT, VERSION, build_parser, ending, main, options
 
 ROOT = Path(__file__).parent.parent.parent
 OutOfMemoryError = type("OutOfMemoryError", (RuntimeError,), {})  # torch's, without torch
@@ -48,7 +48,7 @@ def test_every_error_is_a_code_and_a_line(error: BaseException, code: int, value
 def test_a_fault_of_the_program_is_told_with_its_place(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(capacity, "check_card", lambda _args: {}["gone"])
+    monkeypatch.setattr(options, "shape_of", lambda _word: {}["gone"])
     assert main(["capacity"]) == 1
     line = capsys.readouterr().err
     assert re.fullmatch(rf".*KeyError: 'gone' \(.*test_ending\.py:\d+\): {ending.FAULT}\n", line)

@@ -86,16 +86,6 @@ def test_the_cache_of_a_prompt_has_room_for_it_and_no_more(
 # -- prompts -------------------------------------------------------------------------------------
 
 
-def test_prompts_are_utf8_whatever_the_locale(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stdin_of(monkeypatch, "naïve\n".encode())
-    result = json_of(capsys, "generate", "--max-new-tokens", "1", "--prompts", "-")
-    assert result["prompts"][0]["prompt"] == "naïve"
-    stdin_of(monkeypatch, b"na\xefve\n")
-    assert "standard input: not UTF-8 text" in refused(capsys, "generate", "--prompts", "-")
-
-
 # -- folders -------------------------------------------------------------------------------------
 
 
@@ -103,7 +93,6 @@ def test_prompts_are_utf8_whatever_the_locale(
     ("changes", "says"),
     [
         ({"num_hidden_layers": 10**9}, "1000000000"),
-        ({"layer_types": [{}]}, "layer_types[0] is {}"),
         ({"rms_norm_eps": 10**400}, "rms_norm_eps is 1000"),
         ({"vocab_size": 300}, "expected (300, 160) from config.json"),
     ],

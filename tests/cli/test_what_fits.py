@@ -87,25 +87,3 @@ def test_graphs_that_do_not_fit_are_marked() -> None:
     found, told = both("ladder --shape qwen3-8b --spec rtx4060")
     assert not found["fits"]
     assert "With the weights they do not fit the rtx4060" in told
-
-
-@pytest.mark.parametrize(
-    "command", ["ladder --capture-sizes", "crossover --ladder", "serve --ladder"]
-)
-def test_sizes_are_sorted_and_those_above_the_limit_are_named(command: str) -> None:
-    found, told = both(f"{command} 8,4,99999999,2,4")
-    assert list(found["capture_sizes"]) == [2, 4, 8]
-    assert found["left_out_sizes"] == [99999999]
-    assert "Not captured: 99,999,999. No step has more than max_num_batched_tokens 8,192." in told
-
-
-def test_a_ladder_of_none_but_dropped_sizes_is_no_silence(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    told = shown(capsys, "ladder --capture-sizes 99999999")
-    assert "0 capture sizes no graphs: every step is eager Not captured: 99,999,999." in told
-
-
-def test_a_histogram_in_words_may_be_longer_than_a_path(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ",".join(f"{rows}:5" for rows in range(1, 1500))
-    assert answer(capsys, f"ladder --histogram {words} --rungs 2")["histogram"]["steps"] == 5 * 1499

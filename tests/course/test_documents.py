@@ -6,12 +6,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.support.documents import anchors, fences, missing_lines, symbol_source
+from tests.support.documents import fences, missing_lines, symbol_source
 from tests.support.warm_python import warm_python
 
 TEXT = """# A b: `c` & d
@@ -62,10 +61,6 @@ def test_an_excerpt_is_looked_up_by_symbol() -> None:
         symbol_source("tests/support/documents.py:Fence.nothing")
 
 
-def test_anchors_are_those_of_a_forge() -> None:
-    assert anchors(TEXT) == {"a-b-c--d"}
-
-
 # ---------------------------------------------------------------- tests/support/warm_python.py
 
 SAYS = "import os, sys; print(sys.argv, os.getcwd(), os.environ.get('HERE'), __name__, sys.path[0])"
@@ -76,9 +71,7 @@ SAYS = "import os, sys; print(sys.argv, os.getcwd(), os.environ.get('HERE'), __n
     [
         ["-c", SAYS, "a b", "--c"],
         ["-c", f"{SAYS}; print('no', file=sys.stderr); sys.exit(3)"],
-        ["-c", "raise SystemExit('a reason')"],
         ["-c", "import os; print('before', flush=True); os.kill(os.getpid(), 9)"],
-        ["-c", "import sys; print(sys.stdin.read())"],
         ["-m", "says", "a b"],
         ["says.py", "a b"],
     ],
@@ -95,18 +88,3 @@ def test_the_warm_python_does_what_python_does(words: list[str], tmp_path: Path)
     )  # fmt: skip
     assert (other.returncode, other.stdout) == (one.returncode, one.stdout)
     assert other.stderr == one.stderr
-
-
-def test_a_warm_python_that_is_killed_takes_its_fork_with_it(tmp_path: Path) -> None:
-    begun = tmp_path / "begun"
-    program = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(60)"
-    process = subprocess.Popen([warm_python(), "-c", program, str(begun)])
-    while not (begun.exists() and begun.read_text()):
-        assert process.poll() is None
-        time.sleep(0.01)
-    process.kill()
-    process.wait()
-    ends = time.monotonic() + 10
-    while Path(f"/proc/{begun.read_text()}").exists():
-        assert time.monotonic() < ends
-        time.sleep(0.01)

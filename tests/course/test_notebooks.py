@@ -9,9 +9,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from nbclient.exceptions import CellTimeoutError
 
-from notebooks import running
 from notebooks.running import FOLDER, fresh, spoken
 from tests.support.documents import ROOT
 
@@ -27,18 +25,6 @@ def test_a_notebook_runs_and_says_what_it_is_committed_with(path: Path) -> None:
     kept = dict(spoken(nbformat.read(path, as_version=4)))
     for cell, said in spoken(fresh(path)):
         assert said == kept[cell], f"{path.name}, cell {cell}: run `python -m notebooks` again"
-
-
-def test_a_reply_may_be_late_and_a_cell_without_end_is_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cells = ["import time; time.sleep(1.5); print('late')", "time.sleep(60)"]
-    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code) for code in cells])
-    nbformat.write(book, tmp_path / "slow.ipynb")
-    monkeypatch.setattr(running, "LOOK_S", 1)
-    monkeypatch.setattr(running, "TIME_LIMIT_S", 3)
-    with pytest.raises(CellTimeoutError, match=r"3 seconds(.|\n)*time.sleep\(60\)"):
-        fresh(tmp_path / "slow.ipynb")
 
 
 @each_notebook

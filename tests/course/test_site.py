@@ -17,7 +17,6 @@ import pytest
 
 from course.site.__main__ import build
 from course.site.layout import step_figures
-from course.site.reference import prose
 from mini_engine.step.hardware import load_spec
 from mini_engine.step.launch_model import eager_itl_us, full_itl_us
 from tests.support.documents import ROOT
@@ -124,37 +123,6 @@ def test_the_script_computes_what_the_launch_model_says_without_a_browser(
     assert re.findall(r"'([\d.]+)'", done.stdout) == [f"{ms:.2f}" for ms in expected]
 
 
-@SLIDERS
-def test_the_sliders_say_what_the_launch_model_says(
-    site: Path, browser: Any, kernels: int, launch: float, kernel: float, batch: int
-) -> None:
-    opened, complaints = page(browser, f"file://{site}/timeline.html", viewport=DESKTOP)
-    chosen = {"kernels": kernels, "launch": launch, "kernel": kernel, "batch": batch}
-    for name, value in chosen.items():
-        opened.locator(f"#{name}").fill(str(value))
-    spec = replace(load_spec("h200"), cpu_op_us=launch)
-    kernel_us = kernel + (batch - 1) * step_figures()["request_us"] / kernels
-    eager, graph = eager_itl_us(kernels, kernel_us, spec), full_itl_us(kernels, kernel_us, spec)
-    assert opened.locator("#eager-itl").inner_text() == f"{eager / 1e3:.2f}"
-    assert opened.locator("#graph-itl").inner_text() == f"{graph / 1e3:.2f}"
-    saved = opened.locator("#saved").inner_text()
-    assert int(saved) == pytest.approx(100 * (eager - graph) / eager, abs=0.51)
-    assert opened.locator("#step-lanes svg").count() == 2
-    assert complaints == []
-    opened.context.close()
-
-
-def test_the_keyboard_moves_a_slider(site: Path, browser: Any) -> None:
-    opened, _ = page(browser, f"file://{site}/timeline.html", viewport=DESKTOP)
-    opened.locator("#kernels").focus()
-    before = opened.locator("#eager-itl").inner_text()
-    for _ in range(20):
-        opened.keyboard.press("ArrowRight")
-    assert opened.locator("#kernels-value").inner_text() == "277"
-    assert opened.locator("#eager-itl").inner_text() > before
-    opened.context.close()
-
-
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("viewport", [PHONE, DESKTOP], ids=["phone", "desktop"])
 @pytest.mark.parametrize(
@@ -185,9 +153,3 @@ def test_the_search_finds_without_a_network(site: Path, browser: Any) -> None:
     assert opened.locator("#search-results li").count() >= 3
     assert complaints == []
     opened.context.close()
-
-
-def test_a_docstring_becomes_text_that_means_what_it_says() -> None:
-    page_text = prose("Give a * b of `c_d` <now>.\n\n    code(x)\n\nAfter.")
-    assert "a \\* b of `c_d` \\<now\\>." in page_text
-    assert "\n```text\ncode(x)\n```\n" in page_text

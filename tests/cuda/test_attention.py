@@ -87,18 +87,3 @@ def test_padded_rows_stay_finite_and_write_to_the_null_block_only() -> None:
             assert cache[0, 0].isfinite().all()
             assert cache[0, 1:].isnan().all()
             assert not cache[[b for b in range(1, LIMITS.num_blocks) if b not in table]].any()
-
-
-def test_padded_rows_attend_to_nothing() -> None:
-    full_house = batch_of([(5, 1), (7, 6), (0, 9), (3, 1)])  # no padded request to point to
-    for batch, size, attention in (
-        (batch_of([(5, 1)]), (4, 4), DecodeAttention(MAX_BLOCKS, 4)),
-        (full_house, (20, 4), RaggedAttention(MAX_BLOCKS, 4)),
-        (full_house, (20, 4), HostAttention.of(full_house, 4)),
-    ):
-        cache = warm_model(tiny_weights()).cache
-        inputs = StaticInputs(LIMITS, 24, CPU).fill(batch, *size)
-        attend = attention.begin(inputs)
-        out = attend(torch.ones(size[0], 4, 8), cache.keys[0], cache.values[0], None)
-        assert out[: batch.num_tokens].flatten(1).any(1).all()
-        assert not out[batch.num_tokens :].any()

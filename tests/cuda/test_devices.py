@@ -26,11 +26,9 @@ torch = pytest.importorskip("torch")
 
 from mini_engine.bench import calibrate  # noqa: E402
 from mini_engine.bench.variants import VARIANTS  # noqa: E402
-from mini_engine.cuda import generate as generate_room  # noqa: E402
 from mini_engine.cuda.graphs import backend as backend_room  # noqa: E402
 from mini_engine.cuda.graphs import emulator  # noqa: E402
 from mini_engine.cuda.graphs.backend import GraphBackend, graphs_for  # noqa: E402
-from mini_engine.cuda.model import Model  # noqa: E402
 from mini_engine.cuda.weights import no_room  # noqa: E402
 
 ROOT = Path(__file__).parent.parent.parent
@@ -149,19 +147,6 @@ def test_a_gpu_without_bf16_writes_in_float32_from_graphs(
     assert told["kernels_per_layer"] == 0
 
 
-def test_a_gpu_with_bf16_writes_in_bf16_and_needs_no_word(
-    pretend: PretendGpu, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pretend(*A100)
-    used: list[torch.dtype] = []
-    load = generate_room.load_weights
-    monkeypatch.setattr(
-        generate_room, "load_weights", lambda *args: used.append(args[3]) or load(*args)
-    )
-    assert generated(capsys)["notes"] == []
-    assert used == [torch.bfloat16]
-
-
 def test_weights_that_do_not_fit_are_told_in_bytes_with_a_shape_that_would(
     pretend: PretendGpu, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -196,57 +181,7 @@ def test_a_cache_that_does_not_fit_is_made_smaller_and_told(
     assert "leaves no room for a KV cache: use a smaller model" in one_line(capsys)
 
 
-def test_rungs_that_find_no_memory_are_told_by_generate(
-    written: list[int], pretend: PretendGpu, capsys: pytest.CaptureFixture[str]
-) -> None:
-    backend = pretend(*T4)  # float32: the simulator's tokens
-
-    def no_graphs(*_: Any, **__: Any) -> Any:
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB.")
-
-    pretend.stands_in(replace(backend, graph=no_graphs))
-    told = generated(capsys)
-    assert told["prompts"][0]["tokens"] == written
-    assert told["graphs"] == 0
-    assert "out of memory while capturing: dropped rung" in told["notes"][-1]
-    assert "every batch runs eagerly" in told["notes"][-1]
-
-
-def test_memory_that_ends_while_serving_is_one_line(
-    pretend: PretendGpu, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pretend(*A100)
-
-    def full(*_: Any) -> Any:
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nSee more")
-
-    monkeypatch.setattr(Model, "head", full)
-    assert main([*WORDS, "--mode", "NONE", "--plain"]) == 2
-    said = one_line(capsys)
-    assert (
-        "tiny-qwen3 ran out of memory on cpu (CUDA out of memory. Tried to allocate 2.00 GiB.)"
-        in said
-    )
-    assert "use a smaller model" in said
-
-
 # -- the commands that measure
-
-
-@pytest.mark.parametrize("command", ["bench", "calibrate"])
-def test_measuring_without_bf16_is_refused_and_offered_the_emulator(
-    command: str, pretend: PretendGpu, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pretend(*T4)
-    assert main([command, "--device", "cuda"]) == 2
-    said = one_line(capsys)
-    assert (
-        f"Tesla T4 (sm_75) has no bf16, which came with sm_80, and {command} measures bf16" in said
-    )
-    assert "--device cpu" in said
-    console = Console(stderr=True, width=60)
-    assert backend_of("auto", command, console).emulated
-    assert one_line(capsys).endswith("measures bf16: the CPU emulator runs instead\n")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

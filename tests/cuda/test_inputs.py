@@ -70,23 +70,8 @@ def test_addresses_never_change() -> None:
         assert {n: t.data_ptr() for n, t in vars(view).items()} == pointers
 
 
-def test_a_buffer_of_as_many_tokens_as_requests_is_cut_by_tokens() -> None:
-    view = StaticInputs(LIMITS, LIMITS.max_num_seqs, CPU).view(4, 2)
-    assert len(view.input_ids) == 4
-    assert len(view.context_lens) == len(view.block_table) == 2
-
-
 @pytest.mark.parametrize("size", [(13, 4), (12, 5), (0, 1), (1, 0)])
 def test_a_step_that_the_buffers_cannot_hold_is_refused(size: tuple[int, int]) -> None:
     buffers = StaticInputs(LIMITS, 12, CPU)
     with pytest.raises(ValueError, match="hold 1 to 12 tokens of 1 to 4 requests"):
         buffers.view(*size)
-
-
-def test_a_batch_above_its_rung_is_refused() -> None:
-    batch = batches(LIMITS, [9, 3])[0]
-    assert (batch.num_tokens, batch.num_reqs) == (12, 2)
-    buffers = StaticInputs(LIMITS, 12, CPU)
-    for size in ((11, 2), (12, 1)):
-        with pytest.raises(ValueError, match="12 tokens of 2 requests does not fit a step of"):
-            buffers.fill(batch, *size)

@@ -20,13 +20,11 @@ from mini_engine.cli import main  # noqa: E402
 from mini_engine.cuda import path as path_room  # noqa: E402
 from mini_engine.cuda.generate import Generation, generate  # noqa: E402
 from mini_engine.cuda.graphs.backend import graphs_for  # noqa: E402
-from mini_engine.cuda.model import Model  # noqa: E402
-from mini_engine.cuda.path import decoding_model, why_plain  # noqa: E402
-from mini_engine.cuda.weights import random_weights  # noqa: E402
+from mini_engine.cuda.path import why_plain  # noqa: E402
 from mini_engine.dispatch.modes import CUDAGraphMode  # noqa: E402
 from mini_engine.engine.generation import SHIPPED  # noqa: E402
 from tests.support.checkpoint_helpers import write_smallest  # noqa: E402
-from tests.support.torch_helpers import TINY, torch_model  # noqa: E402
+from tests.support.torch_helpers import TINY  # noqa: E402
 
 ROOT = Path(__file__).parent.parent.parent
 PROMPTS = ["Return the", "def __init__(self", "If the file"]
@@ -51,15 +49,6 @@ def test_the_kernels_write_what_the_plain_model_writes_in_every_mode(
     assert done.texts == plain
     assert (done.mode, done.steps_per_replay) == (mode, steps)
     assert bool(done.report.graphs) == (mode != "NONE")
-
-
-def test_nine_kernels_a_layer_and_graphs_of_the_plain_model_write_it_too(
-    plain: tuple[str, ...],
-) -> None:
-    nine = written("FULL_DECODE_ONLY", kernels=9)
-    ops = written("FULL_DECODE_ONLY", kernels=0, steps_per_replay=3)
-    assert nine.texts == ops.texts == plain
-    assert (nine.kernels_per_layer, ops.kernels_per_layer) == (9, 0)
 
 
 def test_the_kernels_themselves_write_it_in_tritons_interpreter(tmp_path: Path) -> None:
@@ -118,28 +107,6 @@ def test_a_ladder_without_a_decode_rung_says_that_a_replay_runs_one_step() -> No
     )  # fmt: skip
     assert done.steps_per_replay == 1
     assert said[-1] == "no decode rung has a graph of 2 steps: each replay runs one"
-
-
-def test_plain_layers_of_nine_kernels_are_a_contradiction(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert (
-        main(["generate", "--prompt", "x", "--backend", "cuda", "--plain", "--kernels", "9"]) == 2
-    )
-    assert "argument --kernels: not allowed with argument --plain" in capsys.readouterr().err
-
-
-def test_a_head_that_no_kernel_takes_is_told_and_the_plain_model_runs() -> None:
-    backend, said = graphs_for("cpu"), list[str]()
-    weights = random_weights(TINY, backend.device, torch.float32, seed=1)
-    cache = torch_model(weights, 4, 4).cache
-    assert type(decoding_model(weights, cache, backend, 5, said.append)) is Model
-    assert said == [
-        "head_dim 8 is no power of two of 32 or more, which kernels need: the plain model runs"
-    ]
-    for head_dim, takes in ((16, (9,)), (32, (5, 9)), (96, ())):
-        config = replace(TINY, head_dim=head_dim)
-        assert takes == tuple(n for n in (5, 9) if why_plain(config, backend, n) is None)
 
 
 def test_without_triton_the_plain_model_runs(monkeypatch: pytest.MonkeyPatch) -> None:

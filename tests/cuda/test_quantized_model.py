@@ -10,15 +10,14 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-from mini_engine.cli import main  # noqa: E402
 from mini_engine.cuda import weights as weights_file  # noqa: E402
 from mini_engine.cuda.attention import DecodeAttention  # noqa: E402
 from mini_engine.cuda.fused import FusedModel  # noqa: E402
 from mini_engine.cuda.generate import generate, limits_that_fit  # noqa: E402
 from mini_engine.cuda.graphs.backend import graphs_for  # noqa: E402
 from mini_engine.cuda.inputs import StepInputs  # noqa: E402
-from mini_engine.cuda.kernels.quantized import dequantized  # noqa: E402
 from mini_engine.cuda.model import KVCache, Model  # noqa: E402
+from mini_engine.cuda.quantized_matrix import dequantized  # noqa: E402
 from mini_engine.cuda.weights import MATRICES, Weights, load_weights, loaded_bytes, no_room  # noqa: E402
 from mini_engine.engine.generation import SHIPPED, limits_for  # noqa: E402
 from mini_engine.model.config import ModelConfig, named_shape  # noqa: E402
@@ -116,17 +115,6 @@ def test_generate_writes_the_same_text_on_quantised_weights_in_any_batch(quant: 
     two = generate(str(SHIPPED), ["Return the", "If"], "FULL", quant=quant, max_new_tokens=8)
     assert one.texts[0] == two.texts[0]
     assert one.texts[0].strip()
-
-
-def test_the_command_says_what_its_weights_are_in(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["generate", "--backend", "cuda", "--mode", "NONE", "--max-new-tokens", "2"]
-    assert main([*words, "--prompt", "Create a", "--quant", "int8"]) == 0
-    assert "weights in int8" in capsys.readouterr().out
-
-
-def test_the_simulated_gpu_refuses_quant(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["generate", "--prompt", "x", "--quant", "int4"]) == 2
-    assert "--quant int4" in capsys.readouterr().err
 
 
 # ---------------------------------------------------------------- memory

@@ -172,31 +172,6 @@ def test_four_hundred_steps_in_bf16_stay_as_near_as_rounding_allows() -> None:
     long_run("cuda", torch.bfloat16, PLAIN + FUSED, 400)
 
 
-@pytest.mark.gpu_slow
-@NO_GPU
-def test_ten_thousand_steps_in_bf16_stay_as_near_as_rounding_allows() -> None:
-    long_run("cuda", torch.bfloat16, PLAIN + FUSED, 10_000)
-
-
-def test_the_long_run_notices_a_padded_row_that_keeps_its_old_slot(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Padding that writes K and V where somebody lives, as in nano-vllm's issue 89."""
-    from mini_engine.cuda.inputs import StaticInputs
-
-    fill = StaticInputs.fill
-
-    def careless(self: StaticInputs, batch: ScheduledBatch, *size: int) -> Any:
-        kept = self._whole["slot_mapping"].clone()
-        step = fill(self, batch, *size)
-        step.slot_mapping[batch.num_tokens :] = kept[batch.num_tokens : len(step.slot_mapping)]
-        return step
-
-    monkeypatch.setattr(StaticInputs, "fill", careless)
-    with pytest.raises(AssertionError, match=r"FULL: off by|token \d+, eagerly"):
-        long_run("cpu", torch.float32, PLAIN, 400)
-
-
 # ---------------------------------------------------------------- poison
 
 POISON = [float("nan"), float("inf"), -3e38]
@@ -374,25 +349,6 @@ def test_an_error_in_the_last_rung_takes_back_the_ones_before_it(
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_a_ladder_that_fails_leaves_no_graph_behind(device: str) -> None:
-    """Also without an engine around it, as in the variants of the benchmark."""
-    backend = graphs_for(device)
-    x = torch.ones(8, device=backend.device)
-
-    def forward(rung: int) -> Tensor:
-        if rung == 1:
-            raise KeyError("a bug")
-        return x[:rung] * 2
-
-    ladder = GraphRunner(backend, forward, (1, 2, 8), backend.graph_pool_handle())
-    with pytest.raises(KeyError, match="a bug"):
-        ladder.capture()
-    assert not ladder.captured
-    with pytest.raises(KeyError):
-        ladder.replay(8)
-
-
-@pytest.mark.parametrize("device", DEVICES)
 def test_after_a_capture_that_the_device_gave_up_the_engine_goes_on(
     device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -411,20 +367,6 @@ def test_after_a_capture_that_the_device_gave_up_the_engine_goes_on(
     monkeypatch.undo()
     # On a GPU the memory stays with the pool, until PyTorch's pull request 190348 at least.
     assert_as_before_a_capture(runner, pool if device == "cpu" else None, device)
-
-
-def test_before_any_capture_every_batch_runs_eagerly() -> None:
-    runner = runner_of("FULL_AND_PIECEWISE")
-    assert served(runner) == (tokens_served_eagerly("cpu"), {CUDAGraphMode.NONE})
-
-
-def test_the_collector_stays_off_for_whom_it_was_off() -> None:
-    gc.disable()
-    try:
-        runner_of("FULL", rungs=LADDER).capture()
-        assert not gc.isenabled()
-    finally:
-        gc.enable()
 
 
 # ---------------------------------------------------------------- out of memory

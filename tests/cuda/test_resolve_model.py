@@ -72,14 +72,3 @@ def test_what_is_neither_a_folder_nor_an_id_never_reaches_the_hub(
     with pytest.raises(ValueError, match="not a hub id either"):
         resolve_model(name)
     assert hub.asked == []
-
-
-def test_the_hubs_own_error_becomes_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hub = FakeHub(tmp_path, OSError("401: no such repository\nlong story\nlonger story"))
-    monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
-    with pytest.raises(ValueError) as caught:
-        resolve_model("Qwen/Nothing")
-    assert "401: no such repository" in str(caught.value)
-    assert "\n" not in str(caught.value)

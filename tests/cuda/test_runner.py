@@ -136,21 +136,6 @@ def test_layers_plus_one_graphs_for_a_piecewise_rung_and_one_for_a_full_one(devi
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_a_padded_row_never_changes_a_live_one(device: str) -> None:
-    """Everything that a padded row may touch is poison: no NaN reaches a live row."""
-    serving = engine(device, "FULL_DECODE_ONLY", (4,))
-    runner = serving.runner
-    assert isinstance(runner, TorchRunner)
-    cache = runner.model.cache
-    for keys, values in zip(cache.keys, cache.values, strict=True):
-        keys[0].fill_(float("nan"))
-        values[0].fill_(float("nan"))
-    requests = [Request(str(i), (i + 1, 5, 9), 8) for i in range(3)]
-    for completion in serving.run(requests):
-        assert completion.tokens == alone(device, tuple(completion.request.prompt), 8)
-
-
-@pytest.mark.parametrize("device", DEVICES)
 def test_the_largest_first_makes_the_pool_and_the_others_live_in_it(device: str) -> None:
     runner = engine(device, "FULL_DECODE_ONLY", (1, 2, 4), capture=False).runner
     assert isinstance(runner, TorchRunner)
@@ -209,28 +194,3 @@ def test_an_interrupt_while_capturing_leaves_no_broken_state(
     )
     assert done[0].tokens == alone(device, (1, 2, 3), 5)
     assert set(used) - {CUDAGraphMode.NONE}
-
-
-@pytest.mark.parametrize("mode", ["PIECEWISE", "FULL_DECODE_ONLY"])
-def test_out_of_memory_drops_the_largest_rungs_and_serves_on(
-    mode: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    serving = engine("cpu", mode, capture=False)
-    runner = serving.runner
-    assert isinstance(runner, TorchRunner)
-    body = runner.model.body
-
-    def hungry(inputs: object, attention: object) -> object:
-        if len(inputs.input_ids) == 4:  # type: ignore[attr-defined]
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return body(inputs, attention)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(runner.model, "body", hungry)
-    report = runner.capture()
-    monkeypatch.undo()
-    assert report.dropped == [4]
-    assert "dropped rung 4" in report.lines()[0]
-    assert 4 not in [d.num_tokens for d in serving.dispatcher.descriptors()]
-    done = serving.run([Request(str(i), (i + 1, 2), 5) for i in range(4)])
-    for completion in done:
-        assert completion.tokens == alone("cpu", tuple(completion.request.prompt), 5)

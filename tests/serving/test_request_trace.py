@@ -135,7 +135,7 @@ BAD_JSON = [
     [(HEADER, GOOD_CSV, bad, says, 3) for bad, says in BAD_CSV]
     + [("", GOOD_JSON, bad, says, 2) for bad, says in BAD_JSON],
 )
-def test_a_bad_row_is_named_and_the_rest_is_kept_when_asked(
+def test_a_bad_row_is_named(
     start: str, good: str, bad: str, says: str, row: int, tmp_path: Path
 ) -> None:
     path = tmp_path / "t"
@@ -143,10 +143,6 @@ def test_a_bad_row_is_named_and_the_rest_is_kept_when_asked(
     with pytest.raises(ValueError, match=says) as error:
         read_trace(path)
     assert str(error.value).startswith(f"{path} row {row}: ")
-    trace = read_trace(path, skip_bad_rows=True)
-    assert len(trace.requests) == 2
-    assert trace.num_skipped == 1
-    assert trace.first_skipped == str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -157,15 +153,12 @@ def test_a_bad_row_is_named_and_the_rest_is_kept_when_asked(
         (HEADER, "no request in it"),
         ("2023-11-16 18:00:01,5,6\n", "row 1: no column TIMESTAMP, ContextTokens, GeneratedTok"),
         ("TIMESTAMP,ContextTokens\n", "no column GeneratedTokens in the header"),
-        (HEADER + "x,5,6\n", "no request in it"),
         (HEADER + "1" * (1 << 17), "row 2: 65,536 characters"),
     ],
 )
-def test_a_file_without_requests_or_header_is_refused_even_when_skipping(
-    text: str, says: str, tmp_path: Path
-) -> None:
+def test_a_file_without_requests_or_header_is_refused(text: str, says: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=says):
-        read_trace(write(tmp_path, text), skip_bad_rows=True)
+        read_trace(write(tmp_path, text))
 
 
 def test_standard_input_is_a_trace_too(tmp_path: Path) -> None:

@@ -49,16 +49,6 @@ def test_the_log_of_ones_own_server_is_held_against_the_policy(
     assert said.count(": yes") == 2
 
 
-def test_a_server_with_other_limits_is_said_to_be_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    log = str(a_log(tmp_path, limit=20))
-    assert vllm_measure.main(["--log", log]) == 0
-    assert "NO (other limits?" in capsys.readouterr().out
-    assert vllm_measure.main(["--log", log, "--max-num-seqs", "20"]) == 0
-    assert capsys.readouterr().out.count(": yes") == 2
-
-
 @pytest.mark.parametrize(("mode", "launched"), [("FULL_AND_PIECEWISE", "full"), ("NONE", "eager")])
 def test_a_result_stands_beside_the_model_of_the_mode_that_the_log_tells(
     mode: str, launched: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -79,17 +69,6 @@ def test_a_result_alone_is_read_and_one_without_its_batch_is_not_predicted(
     said = capsys.readouterr().out
     assert "No max_concurrency" in said
     assert "Our model" not in said
-
-
-def test_a_file_that_is_none_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "empty.log").write_text("hello\n")
-    assert vllm_measure.main(["--log", str(tmp_path / "empty.log")]) == 2
-    assert "empty.log" in capsys.readouterr().err
-    assert vllm_measure.main(["--result", str(tmp_path / "missing.json")]) == 2
-    assert "missing.json" in capsys.readouterr().err
-    short = a_result(tmp_path, ttfts=[0.03])
-    assert vllm_measure.main(["--result", str(short)]) == 2
-    assert "result.json" in capsys.readouterr().err
 
 
 # ---------------------------------------------------------------- published

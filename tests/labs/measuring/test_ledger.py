@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 
-import numpy as np
 import pytest
-from matplotlib.image import imread
-from rich.console import Console
 
 from labs.measuring import ledger
 from labs.runner.cli import main
-from tests.support.documents import ROOT
 
 H200, COMMAND = "NVIDIA H200", "python -m labs measure 16"
 
@@ -100,34 +95,6 @@ def test_a_line_that_is_none_is_named_and_nothing_is_overwritten(line: str, home
     assert file.read_text() == text
 
 
-def test_the_table_tells_open_ones_leaves_revised_ones_out_and_cuts_no_number() -> None:
-    ledger.predict("first", 7.77, "ms")
-    what = "ITL qwen3-0.6b, batch 1, context 512, one graph, plain (lab 14)"
-    ledger.predict("first", 1234.0, "ms")
-    measure("first", 1500.0, low=1400.0, high=1600.0)
-    ledger.predict(what, 3.25, "ms")
-    console = Console(width=80, record=True, file=io.StringIO())
-    console.print(ledger.table(ledger.entries()))
-    text = console.export_text()
-    for shown in ("1234 ms", "1500 ms (1400 to 1600)", "-17.7%", "3.25 ms", "not yet measured"):
-        assert shown in text
-    assert "7.77" not in text
-
-
-def test_the_picture_shows_every_measured_prediction(tmp_path: Path) -> None:
-    path = tmp_path / "ledger.png"
-    ledger.predict("open", 1.0, "ms")
-    with pytest.raises(ValueError, match="ms"):
-        ledger.plot(ledger.entries(), path)
-    pictures = []
-    for i, (said, found) in enumerate([(2.0, 2.05), (8.0, 7.0)]):
-        ledger.predict(f"variant {i}", said, "ms")
-        measure(f"variant {i}", found, low=0.9 * found, high=1.1 * found)
-        ledger.plot(ledger.entries(), path)
-        pictures.append(imread(path))
-    assert not np.array_equal(*pictures)
-
-
 def test_labs_ledger_tells_it_and_draws_it(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,10 +109,3 @@ def test_labs_ledger_tells_it_and_draws_it(
     assert "-20.0%" in said
     assert str(home / "ledger.png") in said
     assert (home / "ledger.png").exists()
-
-
-def test_it_lies_where_git_does_not_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("LABS_HOME")
-    path = ledger.ledger_file().relative_to(ROOT).as_posix()
-    ignored = (ROOT / ".gitignore").read_text().split()
-    assert any(path.startswith(line) for line in ignored if line.endswith("/"))

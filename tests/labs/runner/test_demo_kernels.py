@@ -52,25 +52,3 @@ def test_the_learners_kernels_write_the_text_in_the_interpreter_where_there_is_n
     assert demo.INTERPRETER in said
     assert f"w3 w7{plain.texts[0]}\n" in re.sub(r"mine: \w+\n", "", said)
     assert "2 tokens" in said, "what the command says itself counts"
-
-
-@pytest.mark.parametrize(
-    ("words", "kernels"),
-    [
-        ("generate --backend cuda", True),
-        ("generate --backend=cuda", True),
-        ("generate", False),
-        ("generate --backend cuda --plain", False),
-    ],
-)
-def test_only_a_command_that_writes_with_kernels_takes_defaults_for_them(
-    words: str, kernels: bool, say: Say, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(demo, "nvidia_gpu", dict)
-    ran: list[list[str]] = []
-    monkeypatch.setattr(demo, "run", lambda _room, words, *_: ran.append([*words]) or 0)
-    solve_loudly(11)
-    code, said = say("demo", *words.split())
-    assert code == 0
-    assert ("--kernels" in ran[0]) == kernels
-    assert (demo.INTERPRETER in said) == kernels

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from labs.runner import commands, doctor, workspace
-from labs.runner.checks.checking import Report, check_files
-from labs.runner.cli import COMMANDS, main
+from labs.runner import doctor, workspace
 from labs.runner.cut.catalogue import Lab, lab_number, read_lab
 from tests.labs.conftest import Say
 from tests.support.documents import ROOT
@@ -88,16 +84,6 @@ def test_a_text_that_passed_and_is_brought_back_has_passed_as_before(say: Say) -
     assert state(say) == "passed"
 
 
-def test_a_text_that_passed_and_fails_now_is_red(say: Say) -> None:
-    """Because the lab has changed: it asks for more."""
-    say()
-    solve()
-    say("check")
-    workspace.note(LAB, progress := workspace.load_progress(), passed=False, in_doubt=0)
-    workspace.save_progress(progress)
-    assert state(say) == "failed"
-
-
 def test_a_failing_test_names_the_misconception_and_where_to_read(say: Say) -> None:
     say()
     mine().write_text(WRONG)
@@ -108,12 +94,6 @@ def test_a_failing_test_names_the_misconception_and_where_to_read(say: Say) -> N
     assert belief.read in said
     assert said.count("the test ") == 1, "one failure in full, the others in a line"
     assert say("check", "--all")[1].count("the test ") > 1
-
-
-def test_a_known_wrong_answer_or_the_reference_can_be_checked_by_name(say: Say) -> None:
-    assert say("check", "1", "--impl", "reference")[0] == 0
-    assert say("check", "1", "--impl", "wrong/graph-is-free")[0] == 1
-    assert say("check", "1", "--impl", "wrong/nothing")[0] == 2
 
 
 # ---------------------------------------------------------------- files that are no answer yet
@@ -149,15 +129,6 @@ def test_what_is_no_text_is_named_and_the_list_goes_on(say: Say, content: bytes)
     assert say("hint")[0] == 0
 
 
-def test_a_name_that_is_gone_is_told_and_not_traced(say: Say) -> None:
-    say()
-    mine().write_text(mine().read_text().replace("def utilisation", "def utilization"))
-    code, said = say("check")
-    assert code == 1
-    assert "utilisation" in said
-    assert "Traceback" not in said
-
-
 def test_unreadable_progress_is_refused_and_left_alone(say: Say) -> None:
     say()
     path = workspace.home() / "progress.json"
@@ -178,14 +149,6 @@ def test_reset_keeps_what_was_written_and_start_never_overwrites(say: Say) -> No
     (backup,) = mine().parent.glob("*.bak")
     assert backup.read_text() == "# hours of work\n"
     assert "TODO(1)" in mine().read_text()
-
-
-def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
-    path = tmp_path / "mine.py"
-    workspace.write(path, "old")
-    with pytest.raises(UnicodeEncodeError):
-        workspace.write(path, "half of it\n" + "\ud800")
-    assert path.read_text() == "old"
 
 
 @pytest.mark.parametrize(
@@ -236,22 +199,6 @@ def test_a_hint_is_for_the_first_open_hole_or_the_one_whose_tests_fail(say: Say)
     assert "utilisation" in say("hint")[1]
 
 
-def test_a_hint_that_is_asked_for_during_a_check_counts(
-    say: Say, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Tests take a while, and somebody may have a second terminal."""
-    say()
-
-    def meanwhile(*args: Any, **options: Any) -> Report:
-        say("hint")
-        return check_files(*args, **options)
-
-    monkeypatch.setattr(commands, "check_files", meanwhile)
-    say("check")
-    found = workspace.load_progress().of(LAB)
-    assert (found.checks, found.hints) == (1, {"1": 1})
-
-
 def test_diff_and_solution_show_the_engines_way_after_green_or_with_yes(say: Say) -> None:
     say()
     for word in ("diff", "solution"):
@@ -268,19 +215,6 @@ def test_diff_and_solution_show_the_engines_way_after_green_or_with_yes(say: Say
     assert "cpu_late" in say("solution")[1]
 
 
-@pytest.mark.skipif(shutil.which("patch") is None, reason="there is no program patch here")
-def test_patch_takes_a_diff_and_changes_the_learners_file_alone(
-    say: Say, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    say()
-    before = (ROOT / LAB.sources["launch_model.py"]).read_text()
-    said = say("diff", "--yes")[1]
-    done = subprocess.run(["patch", "-p0"], input=said, text=True, capture_output=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert mine().read_text() == before == (ROOT / LAB.sources["launch_model.py"]).read_text()
-
-
 def test_a_hard_lab_says_nowhere_what_to_write(say: Say) -> None:
     for words in (["start", "1", "--hard"], ["check", "1"], ["hint", "1"]):
         said = say(*words)[1]
@@ -289,13 +223,6 @@ def test_a_hard_lab_says_nowhere_what_to_write(say: Say) -> None:
     assert say("start", "1", "--hard")[0] == 2
     assert say("reset", "1")[0] == 0
     assert LAB.holes[0].task.split()[0] in mine().read_text()
-
-
-def test_commands_are_printed_on_one_line_however_narrow(
-    say: Say, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "30")
-    assert ".venv/bin/python -m labs check" in say()[1]
 
 
 def test_watch_checks_at_every_save_through_renames_and_deletions_until_it_is_stopped(
@@ -334,14 +261,6 @@ def test_doctor_says_what_is_emulated_here_and_why(say: Say) -> None:
 
 
 # ---------------------------------------------------------------- around it
-
-
-def test_every_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:
-    for name, *_ in COMMANDS:
-        with pytest.raises(SystemExit) as ended:
-            main([name, "--help"])
-        assert ended.value.code == 0
-        assert len(capsys.readouterr().out) > 80
 
 
 def test_a_python_without_the_packages_says_what_to_type() -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +13,9 @@ import pytest
 from labs.runner import workspace
 from labs.runner.cut.catalogue import Hole, Lab, lab_number
 from labs.runner.cut.cutter import body_of, cut
-from labs.runner.cut.migrate import Migrated, broken_imports, migrate, module_of
+from labs.runner.cut.migrate import Migrated, migrate
 from labs.runner.workspace import LabState, Progress
 from tests.labs.conftest import Say
-from tests.support.documents import ROOT
 
 IMPORT = re.compile(r"^from mini_engine\.(?:\w+\.)+(\w+) import", re.MULTILINE)
 
@@ -108,16 +105,6 @@ def test_until_then_every_command_says_what_to_do_and_touches_nothing(
     assert found == written
 
 
-@pytest.mark.usefixtures("home")
-def test_plain_pytest_says_it_too() -> None:
-    lab = lab_number(9)
-    old_home(lab, lab.reference())
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", f"labs/{lab.name}"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 4
-    assert "python -m labs update 9" in done.stderr
-
-
 def test_the_list_names_a_stale_lab_and_counts_it_as_passed(say: Say) -> None:
     lab = lab_number(9)
     old_home(lab, lab.reference(), passed=True)
@@ -128,22 +115,6 @@ def test_the_list_names_a_stale_lab_and_counts_it_as_passed(say: Say) -> None:
     shutil.rmtree(workspace.home() / lab.name)
     assert standing(say, lab)["state"] == "", "a lab whose folder was removed can be started anew"
     assert say("start", "9")[0] == 0
-
-
-def test_the_demo_runs_without_a_stale_lab_and_says_so(say: Say) -> None:
-    old_home(lab_number(9), lab_number(9).reference(), passed=True)
-    code, said = say("demo", "capacity", "--gpu", "h200")
-    assert code == 0
-    assert "Left out: your files of lab 9" in said
-
-
-def test_a_lab_stays_passed_until_its_carried_over_file_fails(say: Say) -> None:
-    lab = lab_number(1)
-    old_home(lab, lab.texts("wrong/graph_is_free"), passed=True)
-    assert say("update")[0] == 0
-    assert standing(say, lab)["state"] == "passed"
-    assert say("check")[0] == 1
-    assert standing(say, lab)["state"] == "failed"
 
 
 def test_a_hole_that_is_new_or_has_a_new_name_is_left_to_write(say: Say) -> None:
@@ -290,44 +261,3 @@ def area(r):
         'square = r * r\n    raise NotImplementedError("TODO(2): Say pi.")' in done.texts["box.py"]
     )
     assert done.holes == ["area"]
-
-
-def test_a_hole_that_nobody_wrote_in_has_the_task_of_today() -> None:
-    old = cut(ENGINE, dict.fromkeys(TASKS, (9, "An old task.")))
-    done = moved(old)
-    assert done.texts == FRESH
-    assert done.holes == []
-    noted = moved(old.replace("    raise", "    # an idea\n    raise"))
-    assert "# an idea" in noted.texts["box.py"], "a remark is the learner's, too"
-
-
-def test_other_parameters_are_pointed_out() -> None:
-    done = moved(ENGINE.replace("exact: bool", "precise: bool"))
-    assert any("(self, exact)" in remark for remark in done.remarks)
-    assert "def half(self, exact: bool)" in done.texts["box.py"]
-
-
-def test_the_last_of_two_definitions_is_the_one_that_counts_as_in_python() -> None:
-    done = moved(ENGINE + "\n\ndef area(r):\n  text = '''a\nb'''\n  return len(text)\n")
-    names: dict[str, Any] = {}
-    exec(done.texts["box.py"], names)
-    assert names["area"](1) == 3
-
-
-@pytest.mark.parametrize(
-    ("line", "gone"),
-    [
-        ("from mini_engine.model.config import ModelConfig", []),
-        ("from mini_engine.model import config", []),
-        ("from mini_engine.config import ModelConfig", ["mini_engine.config.ModelConfig"]),
-        ("from mini_engine.model.config import nothing", ["mini_engine.model.config.nothing"]),
-        ("import mini_engine.config", ["mini_engine.config"]),
-    ],
-)
-def test_imports_that_lead_nowhere_are_found_without_importing(line: str, gone: list[str]) -> None:
-    assert broken_imports(line) == gone
-
-
-def test_a_name_is_looked_up_where_it_is_defined_today() -> None:
-    assert module_of("mini_engine.blocks", "BlockPool") == "mini_engine.engine.blocks"
-    assert module_of("mini_engine.blocks", "NothingOfThatName") is None

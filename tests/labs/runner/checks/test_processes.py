@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import time
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from labs.runner.checks.checking import Outcome, Report, check_files
-from labs.runner.checks.evidence import fingerprint, short
 from labs.runner.cut.catalogue import Lab, all_labs, lab_number
-from tests.support.documents import ROOT
 
 LAB = lab_number(1)
 ENGINE = LAB.reference()["launch_model.py"]
@@ -53,14 +49,6 @@ def test_what_a_check_started_does_not_outlive_it(tmp_path: Path) -> None:
             return
         time.sleep(0.05)
     pytest.fail("it still runs")
-
-
-@needs_fork
-def test_a_fork_in_a_test_does_not_run_the_tests_again(tmp_path: Path) -> None:
-    report = checked(tmp_path, "import os", "os.fork()", RIGHT)
-    assert report.passed
-    names = [outcome.test for outcome in report.outcomes]
-    assert len(names) == len(set(names))
 
 
 @needs_fork
@@ -130,39 +118,3 @@ def test_a_failure_shows_its_statement_its_values_and_what_was_printed(tmp_path:
     assert outcome.asserted == "assert utilisation(300, 2.0, 1200.0) == pytest.approx(0.5)"
     assert "0.25 == 0.5" in outcome.message
     assert outcome.printed == "asked for 300\n"
-
-
-def test_a_breakpoint_in_a_check_says_that_it_needs_a_terminal(tmp_path: Path) -> None:
-    outcome = failed(checked(tmp_path, "breakpoint()", RIGHT))
-    assert outcome.error == "NoTerminal"
-    assert f"pytest labs/{LAB.name}" in outcome.message
-
-
-def test_a_lock_that_a_package_made_is_not_called_leaked(tmp_path: Path) -> None:
-    """tqdm makes one, and `torch.fx.Interpreter` a bar of tqdm."""
-    command = [sys.executable, "-m", "labs"]
-    home = os.environ | {"LABS_HOME": str(tmp_path)}
-    subprocess.run([*command, "start", "1"], cwd=ROOT, env=home, check=True)
-    lock = "\n\nfrom multiprocessing import get_context\n\nLOCK = get_context().RLock()\n"
-    (tmp_path / LAB.name / "launch_model.py").write_text(ENGINE + lock)
-    done = subprocess.run([*command, "check", "1"], cwd=ROOT, env=home, capture_output=True)
-    assert (done.returncode, done.stderr) == (0, b"")
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (np.zeros((2, 4), np.float32), "float32[2, 4] 0 0 0 0 0 0 …"),
-        (np.int64(3), "int64[] 3"),
-        ([1, "two"], "[1, 'two']"),
-        (object(), "a object"),
-    ],
-)
-def test_a_value_is_shown_in_a_few_words_without_its_address(value: object, text: str) -> None:
-    assert short(value) == text
-
-
-def test_two_arrays_that_differ_in_the_middle_are_told_apart() -> None:
-    one, other = np.arange(96.0), np.arange(96.0)
-    other[48] = 0
-    assert fingerprint(one) != fingerprint(other)

@@ -16,7 +16,6 @@ from labs.runner.cut.cutter import (
     definition_of,
     find_source,
     open_holes,
-    parts_of,
     splice,
     without,
 )
@@ -63,21 +62,6 @@ def test_a_cut_keeps_signature_docstring_and_everything_around() -> None:
     assert "LIMIT = 3  # of something" in text
     assert open_holes(text, ["Box.half", "area"]) == ["Box.half", "area"]
     assert open_holes(SOURCE, ["Box.half", "area"]) == []
-
-
-def test_what_is_cut_fails_with_its_task_even_when_that_takes_two_lines() -> None:
-    task = " ".join(["word"] * 40)
-    names: dict[str, object] = {}
-    exec(cut(SOURCE, {"area": (7, task)}), names)
-    with pytest.raises(NotImplementedError) as error:
-        names["area"](1.0)  # type: ignore[operator]
-    assert str(error.value) == f"TODO(7): {task}"
-
-
-@pytest.mark.parametrize("name", ["nothing", "Box.nothing", "Box", "LIMIT", "Box.half.deep"])
-def test_a_hole_that_is_no_function_is_refused_by_name(name: str) -> None:
-    with pytest.raises(CutError, match=name):
-        cut(SOURCE, {name: (1, "x")})
 
 
 def test_a_fragment_replaces_methods_functions_and_constants_and_adds_the_rest() -> None:
@@ -195,14 +179,6 @@ def helper() -> int:
 '''
 
 
-def test_of_a_class_the_public_methods_and_those_it_keeps_are_to_be_written() -> None:
-    write, gone = parts_of(COUNTER, "Counter", ["_hook"])
-    assert write == ["Counter.__init__", "Counter.count", "Counter._hook"]
-    assert gone == ["Counter._more"]
-    assert parts_of(COUNTER, "Counter")[1] == ["Counter._more", "Counter._hook"]
-    assert parts_of(COUNTER, "helper") == (["helper"], [])
-
-
 def test_what_is_taken_out_goes_with_its_decorators_and_the_comments_above_it() -> None:
     text = without(COUNTER, ["Counter._more", "helper"])
     for word in ("_more(n", "staticmethod", "how it is done", "-- parts", "def helper"):
@@ -231,8 +207,3 @@ def test_the_learners_file_of_lab_5_has_nothing_of_the_class_but_its_promises() 
     ] == []
     assert lab.definitions() == [(hole, write)]
     assert lab.covered() == [(hole, [*write, *gone])]
-
-
-def test_another_right_answer_is_put_into_the_cut_file() -> None:
-    lab = lab_number(5)
-    assert "def _capture_rung" not in lab.texts("second")["graphs.py"]
