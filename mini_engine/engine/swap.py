@@ -52,7 +52,7 @@ class SwappingScheduler(Scheduler):
         if limits.preemption == "cheaper" and saves_us is None:
             raise ValueError(
                 "preemption 'cheaper' needs to know what swapping saves: give saves_us "
-                "(predict.swap_cost.SwapCost has one), or choose 'swap' or 'recompute'"
+                "(serving.swap_cost.SwapCost has one), or choose 'swap' or 'recompute'"
             )
         self._saves_us = saves_us if limits.preemption == "cheaper" else None
         self._free_host = list(range(limits.host_blocks - 1, -1, -1))

@@ -30,9 +30,9 @@ from mini_engine.engine.swap import scheduler_for
 from mini_engine.serving.report import Count, Ran, Served, ServeReport
 from mini_engine.serving.request_trace import TraceRequest
 from mini_engine.serving.stride import Stride
+from mini_engine.serving.swap_cost import SwapCost
 from mini_engine.step.step_cost import padded_step
 from mini_engine.step.step_model import Line, StepModel
-from mini_engine.step.swap_cost import SwapCost
 
 OWN_TOKENS = 1 << 32  # token ids that belong to one request alone
 
@@ -66,7 +66,7 @@ def replay(
     if copies is None and limits.preemption != "recompute":
         raise ValueError(
             f"preemption {limits.preemption!r} copies blocks: give `copies`, what that costs "
-            "(predict.swap_cost.SwapCost)"
+            "(serving.swap_cost.SwapCost)"
         )
     server = _Server(requests, costs, limits, dispatcher, copies, on_served, in_strides)
     report = server.report

@@ -18,11 +18,11 @@ from mini_engine.serving.replay import OWN_TOKENS, PromptIds, replay
 from mini_engine.serving.report import Served, ServeReport
 from mini_engine.serving.request_trace import TraceRequest, synthetic_trace, with_shared_prefix
 from mini_engine.serving.sizing import without_idle_blocks
+from mini_engine.serving.swap_cost import SwapCost
 from mini_engine.step.hardware import load_spec
 from mini_engine.step.oplists import StepShape
 from mini_engine.step.step_cost import LAUNCHED_AS, Mode
 from mini_engine.step.step_model import Line, StepModel
-from mini_engine.step.swap_cost import SwapCost
 from tests.support.serve_cases import (
     Case,
     RandomCopies,
