@@ -36,12 +36,20 @@ STEP, VALIDATE = "mini_engine.step", "mini_engine.validate"
 FLOORS = (*GROUND, "mini_engine.engine", STEP, VALIDATE)
 CUDA, KERNELS = "mini_engine.cuda", "mini_engine.cuda.kernels"
 BENCH = "mini_engine.bench"
-PLANS = f"{KERNELS}.plans"
+SHARED = tuple(f"{CUDA}.{file}" for file in ("fp8", "gumbel", "interpreter", "quantized_matrix"))
 TRACE = "mini_engine.sim.trace"
 CUT, CHECKS, MISTAKES = (f"labs.runner.{room}" for room in ("cut", "checks", "mistakes"))
 RESULT_FILES = ("rows", "intervals", "bars", "evidence", "stages", "report")
 RESULTS = tuple(f"{BENCH}.{file}" for file in RESULT_FILES)
-WINGS = ("mini_engine.sim", TRACE, "mini_engine.serving", "mini_engine.plots", CUDA, KERNELS, PLANS)
+WINGS = (
+    "mini_engine.sim",
+    TRACE,
+    "mini_engine.serving",
+    "mini_engine.plots",
+    CUDA,
+    KERNELS,
+    *SHARED,
+)
 ENGINE_ROOMS = (*FLOORS, *WINGS, BENCH, *RESULTS, "mini_engine.cli")
 
 WALLS = (
@@ -59,12 +67,14 @@ WALLS = (
     Wall("mini_engine.plots", (*FLOORS, TRACE, *RESULTS), "a figure is a function of data"),
     Wall("mini_engine.sim", (*FLOORS, TRACE), "the simulated GPU runs on a laptop, in numpy"),
     Wall(TRACE, (FILES,), "a timeline is data, whoever recorded it"),
-    Wall(CUDA, (*FLOORS, KERNELS, PLANS), "the engine serves without what measures it", torch=True),
-    Wall(KERNELS, (PLANS,), "a kernel is read, compiled and tested by itself", torch=True),
-    Wall(PLANS, (), "which alternatives there are is data"),
+    Wall(
+        CUDA, (*FLOORS, KERNELS, *SHARED), "the engine serves without what measures it", torch=True
+    ),
+    Wall(KERNELS, SHARED, "a kernel is read, compiled and tested by itself", torch=True),
+    *(Wall(file, (), "kernels and the plain model share it", torch=True) for file in SHARED),
     Wall(
         BENCH,
-        (*FLOORS, CUDA, KERNELS, PLANS, TRACE, *RESULTS),
+        (*FLOORS, CUDA, KERNELS, *SHARED, TRACE, *RESULTS),
         "it measures the engine, and nothing else",
         torch=True,
     ),

@@ -20,8 +20,8 @@ from labs.support.compared import assert_near, assert_same, fenced, unchanged
 from labs.support.compiled import Kernel, must_compile
 from labs.support.watched import Watch
 from labs.support.watching import shuffled, undefined, watching
+from mini_engine.cuda.fp8 import to_e4m3
 from mini_engine.cuda.kernels import activation, norm, rope
-from mini_engine.cuda.kernels.fp8 import to_e4m3
 from mini_engine.cuda.kernels.paged import Heads
 
 NAN = float("nan")

@@ -21,8 +21,8 @@ from labs.support.compared import assert_near, assert_same, unchanged
 from labs.support.compiled import Kernel, must_compile
 from labs.support.watched import Watch
 from labs.support.watching import shuffled, undefined, watching
+from mini_engine.cuda.fp8 import to_e4m3, widened
 from mini_engine.cuda.kernels import attention
-from mini_engine.cuda.kernels.fp8 import to_e4m3, widened
 from mini_engine.cuda.kernels.paged import LOWEST, Heads, cache_rows, combine, online_softmax
 
 NAN = float("nan")

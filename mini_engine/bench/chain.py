@@ -71,7 +71,7 @@ class LeftOut(TorchDispatchMode):
         """The kernel's name in the op list "fused5"."""
         word = op.removeprefix(OURS).partition(".")[0]
         if word == "linear_add":
-            return "down_proj_add" if args[2].data_ptr() in self.down else "o_proj_add"
+            return "down_proj_add" if args[3].data_ptr() in self.down else "o_proj_add"
         return NAMES.get(word, word)
 
     def fill(self) -> None:

@@ -30,8 +30,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from mini_engine.cuda.fp8 import FP8, as_bytes, widened
 from mini_engine.cuda.inputs import StepInputs
-from mini_engine.cuda.kernels.fp8 import FP8, as_bytes, widened
 from mini_engine.engine.batch import ScheduledBatch
 
 Attend = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]

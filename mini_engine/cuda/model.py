@@ -24,9 +24,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from mini_engine.cuda.attention import Attention, HostAttention, RaggedAttention
+from mini_engine.cuda.fp8 import FP8, as_bytes, cast_like
 from mini_engine.cuda.inputs import StepInputs
-from mini_engine.cuda.kernels.fp8 import FP8, as_bytes, cast_like
-from mini_engine.cuda.kernels.quantized import dequantized
+from mini_engine.cuda.quantized_matrix import dequantized
 from mini_engine.cuda.sampling import Sampler, greedy
 from mini_engine.cuda.weights import LayerWeights, Matrix, Weights
 from mini_engine.engine.batch import ScheduledBatch
@@ -38,7 +38,7 @@ class KVCache:
     """Paged K and V of every layer, each (num_blocks, block_size, kv_heads, D).
 
     With scales, (2, kv_heads) float32 a layer, first of K and then of V, it is in fp8: what is
-    stored is the number over the scale of its head (kernels/fp8.py).
+    stored is the number over the scale of its head (fp8.py).
     """
 
     keys: tuple[Tensor, ...]

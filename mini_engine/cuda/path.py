@@ -85,6 +85,6 @@ def interpreted() -> bool:
     """Whether Triton's interpreter is on in this process: the kernels then run on a CPU."""
     if find_spec("triton") is None:
         return False
-    from mini_engine.cuda.kernels.interpreter import INTERPRETED
+    from mini_engine.cuda.interpreter import INTERPRETED
 
     return INTERPRETED

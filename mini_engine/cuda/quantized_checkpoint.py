@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from mini_engine.cuda.kernels.quantized import GROUP, QuantizedMatrix, quantized
+from mini_engine.cuda.quantized_matrix import GROUP, QuantizedMatrix, quantized
 from mini_engine.model.quantization import StoredQuantization
 
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)  # the output that code i of a word belongs to

@@ -4,7 +4,7 @@ In:  logits (R, V), and the number of tokens that each request has so far (R,).
 Out: tokens (R,) int32.
 
 `greedy` takes the largest logit. `SeededSampler` draws as each request's `SamplingParams` say, by
-the arithmetic of `mini_engine/cuda/kernels/gumbel.py`. A draw depends on the logits, the request's
+the arithmetic of `mini_engine/cuda/gumbel.py`. A draw depends on the logits, the request's
 parameters and the number of its tokens, so a request gets the same text in any batch, in any mode,
 with any number of steps a replay, and again after a preemption.
 """
@@ -18,7 +18,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from mini_engine.cuda.kernels.gumbel import cutoffs_reference, scores_reference
+from mini_engine.cuda.gumbel import cutoffs_reference, scores_reference
 from mini_engine.engine.sampling import GREEDY, SEEDS, SamplingParams
 
 

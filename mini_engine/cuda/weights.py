@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 
 from mini_engine.cuda.graphs.backend import GraphBackend, free_bytes
-from mini_engine.cuda.kernels.quantized import QuantizedMatrix, quantize
 from mini_engine.cuda.quantized_checkpoint import quantized_rows
+from mini_engine.cuda.quantized_matrix import QuantizedMatrix, quantize
 from mini_engine.model.checkpoint import (
     EMBED,
     FINAL_NORM,

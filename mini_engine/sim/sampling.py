@@ -3,7 +3,7 @@
 In: logits (R, V), the requests' context lengths, and their parameters (`param_rows`), all in device
 memory, so that a graph bakes nothing in. Out: a token for each row.
 
-The arithmetic is that of `mini_engine/cuda/kernels/gumbel.py`, which says why it is what it is. The
+The arithmetic is that of `mini_engine/cuda/gumbel.py`, which says why it is what it is. The
 words of the noise are the same bit for bit; its logarithms are another library's, and may differ in
 the last place.
 """

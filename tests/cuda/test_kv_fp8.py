@@ -20,10 +20,10 @@ from hypothesis import strategies as st  # noqa: E402
 
 from mini_engine.cuda import generate as writing  # noqa: E402
 from mini_engine.cuda.attention import DecodeAttention, HostAttention  # noqa: E402
+from mini_engine.cuda.fp8 import FP8, to_e4m3  # noqa: E402
 from mini_engine.cuda.fused import FusedModel  # noqa: E402
 from mini_engine.cuda.graphs.backend import graphs_for  # noqa: E402
 from mini_engine.cuda.kernels import prefill  # noqa: E402
-from mini_engine.cuda.kernels.fp8 import FP8, to_e4m3  # noqa: E402
 from mini_engine.cuda.kv_scales import measured_scales  # noqa: E402
 from mini_engine.cuda.model import KVCache, Model  # noqa: E402
 from mini_engine.cuda.runner import TorchRunner  # noqa: E402

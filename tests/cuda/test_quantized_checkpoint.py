@@ -19,7 +19,7 @@ torch = pytest.importorskip("torch")
 
 from safetensors.numpy import load_file, save_file  # noqa: E402
 
-from mini_engine.cuda.kernels.quantized import QuantizedMatrix, dequantized  # noqa: E402
+from mini_engine.cuda.quantized_matrix import QuantizedMatrix, dequantized  # noqa: E402
 from mini_engine.cuda.weights import load_weights  # noqa: E402
 from mini_engine.model.checkpoint import layer_parts, random_law, tensor_shapes  # noqa: E402
 from mini_engine.model.config import ModelConfig  # noqa: E402

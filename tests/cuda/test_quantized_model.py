@@ -16,8 +16,8 @@ from mini_engine.cuda.fused import FusedModel  # noqa: E402
 from mini_engine.cuda.generate import generate, limits_that_fit  # noqa: E402
 from mini_engine.cuda.graphs.backend import graphs_for  # noqa: E402
 from mini_engine.cuda.inputs import StepInputs  # noqa: E402
-from mini_engine.cuda.kernels.quantized import dequantized  # noqa: E402
 from mini_engine.cuda.model import KVCache, Model  # noqa: E402
+from mini_engine.cuda.quantized_matrix import dequantized  # noqa: E402
 from mini_engine.cuda.weights import MATRICES, Weights, load_weights, loaded_bytes, no_room  # noqa: E402
 from mini_engine.engine.generation import SHIPPED, limits_for  # noqa: E402
 from mini_engine.model.config import ModelConfig, named_shape  # noqa: E402

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from mini_engine.cuda.kernels.gumbel import gumbel, mixed, noise_words  # noqa: E402
+from mini_engine.cuda.gumbel import gumbel, mixed, noise_words  # noqa: E402
 from mini_engine.cuda.sampling import SeededSampler, greedy  # noqa: E402
 from mini_engine.engine.sampling import SamplingParams  # noqa: E402
 

@@ -50,7 +50,7 @@ def test_the_words_of_the_noise_are_those_of_the_other_wing(
     seed: int, context_len: int, vocab: int
 ) -> None:
     torch = pytest.importorskip("torch")
-    from mini_engine.cuda.kernels.gumbel import noise_words
+    from mini_engine.cuda.gumbel import noise_words
 
     signed = torch.tensor([seed - 2**32 * (seed >= 2**31)], dtype=torch.int32)
     theirs = noise_words(signed, torch.tensor([context_len]), vocab)

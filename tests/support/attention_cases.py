@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from mini_engine.cuda.fp8 import cast_like
 from mini_engine.cuda.kernels import attention, fused_attention, rope
-from mini_engine.cuda.kernels.fp8 import cast_like
 from mini_engine.cuda.kernels.paged import Heads
 from tests.support.kernel_cases import NAN, Paged, in_fp8, paged, rotary
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from mini_engine.cuda.kernels.fp8 import to_e4m3
+from mini_engine.cuda.fp8 import to_e4m3
 from tests.support import machine_code
 
 NAN = float("nan")

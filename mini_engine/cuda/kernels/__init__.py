@@ -14,16 +14,17 @@ computes on a CPU, and what its `pdl` switch does.
       gemv_dot.py        its kernels for 1 to 4 tokens in bf16: tensor cores
       gemv.py            the same in any type: registers
       gemv_quantized.py  the same for weights of 8 and 4 bits
-      quantized.py       what these weights are: codes, scales, zeros, and how they are packed
     fused_attention.py   rope_kv_write_attention                            five
     prefill.py           prefill_attention                                  nine, with prompts
     head.py              norm_lm_head                                       the end of a step
     pick.py              pick_tokens, pick_and_advance                      the end of a step
     sample.py            find_cutoffs, draw: between head and pick          a sampled step
-      gumbel.py          the same in PyTorch, without Triton
     paged.py             the pieces of the attention kernels
-    e4m3.py              a cache in fp8 inside kernels; fp8.py is the same in PyTorch
-    interpreter.py       the guard that makes Triton's interpreter honest about bf16
+    e4m3.py              a cache in fp8 inside kernels
+
+Beside this room, for those who have no Triton too: ../quantized_matrix.py (what weights of few bits
+are, and how they are packed), ../gumbel.py and ../fp8.py (sampling and e4m3 in PyTorch), and
+../interpreter.py, the guard that makes Triton's interpreter honest about bf16.
 
 Every kernel computes in float32 and rounds where it stores. Its results differ from an unfused
 model's only because it rounds less often.

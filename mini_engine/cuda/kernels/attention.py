@@ -26,16 +26,16 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from mini_engine.cuda.fp8 import as_bytes
 from mini_engine.cuda.kernels.checks import check_shape
 from mini_engine.cuda.kernels.e4m3 import head_scale, load_numbers
-from mini_engine.cuda.kernels.fp8 import as_bytes, widened
 from mini_engine.cuda.kernels.launch import launch_options, pdl_release, pdl_wait, runs_triton
 from mini_engine.cuda.kernels.paged import (
     LOWEST,
     Heads,
+    attention_reference,
     cache_rows,
     combine_if_last,
-    gather,
     new_partials,
     online_softmax,
     store_partial,
@@ -47,28 +47,11 @@ MAX_SPLITS = 64  # partials of a head that the combine holds in registers
 
 @triton.jit
 def decode_split_kernel(
-    out,
-    sums,
-    stats,
-    counters,
-    q,
-    k_cache,
-    v_cache,
-    kv_scales,
-    block_table,
-    context_lens,
-    scale,
-    table_stride,
-    KV_HEADS: tl.constexpr,
-    GROUP: tl.constexpr,
-    PADDED_GROUP: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
-    SPLITS: tl.constexpr,
-    PADDED_SPLITS: tl.constexpr,
-    TILE: tl.constexpr,
-    PDL: tl.constexpr,
-):
+    out, sums, stats, counters, q, k_cache, v_cache, kv_scales, block_table, context_lens, scale,
+    table_stride, KV_HEADS: tl.constexpr, GROUP: tl.constexpr, PADDED_GROUP: tl.constexpr,
+    HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr, SPLITS: tl.constexpr,
+    PADDED_SPLITS: tl.constexpr, TILE: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
     """Program (request, KV head, split): the query heads of that KV head, and the tiles split,
     split + SPLITS, split + 2 · SPLITS, ... of TILE keys, as far as the context goes.
 
@@ -124,17 +107,9 @@ def decode_split_kernel(
 
 @torch.library.custom_op("launch_bound::decode_attention", mutates_args=("out", "counters"))
 def decode_attention(
-    out: Tensor,
-    counters: Tensor,
-    q: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    block_table: Tensor,
-    context_lens: Tensor,
-    splits: int,
-    pdl: bool = False,
-    kv_scales: Tensor | None = None,
-) -> None:
+    out: Tensor, counters: Tensor, q: Tensor, k_cache: Tensor, v_cache: Tensor, block_table: Tensor,
+    context_lens: Tensor, splits: int, pdl: bool = False, kv_scales: Tensor | None = None,
+) -> None:  # fmt: skip
     """Shapes as at the top of the file. `splits`: from `num_splits`, a constant of the graph."""
     heads = Heads.of(q, k_cache, v_cache, kv_scales)
     heads.check_tables(len(q), block_table, context_lens)
@@ -169,25 +144,10 @@ def bytes_of_partials(num_reqs: int, heads: Heads, splits: int) -> int:
 
 
 def decode_reference(
-    q: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    block_table: Tensor,
-    context_lens: Tensor,
+    q: Tensor, k_cache: Tensor, v_cache: Tensor, block_table: Tensor, context_lens: Tensor,
     kv_scales: Tensor | None = None,
-) -> Tensor:
-    """Request by request, in float32, rounded once at the end."""
-    heads = Heads.of(q, k_cache, v_cache, kv_scales)
-    out = torch.zeros_like(q)
-    for r, context in enumerate(context_lens.tolist()):
-        if context == 0:
-            continue
-        keys, values = (
-            widened(gather(cache, block_table[r], context), kv_scales, which)
-            for which, cache in enumerate((k_cache, v_cache))
-        )
-        query = q[r].float().view(heads.num_kv_heads, heads.group_size, heads.head_dim)
-        scores = torch.einsum("hgd,nhd->hgn", query, keys) * heads.head_dim**-0.5
-        row = torch.einsum("hgn,nhd->hgd", scores.softmax(dim=-1), values)
-        out[r] = row.flatten().to(q.dtype)
+) -> Tensor:  # fmt: skip
+    """`attention_reference` of one token a request."""
+    out, ones = torch.zeros_like(q), torch.ones_like(context_lens)
+    attention_reference(out, q, k_cache, v_cache, block_table, ones, context_lens, kv_scales)
     return out

@@ -1,4 +1,4 @@
-"""e4m3 inside kernels: how a KV cache in fp8 is written and read (fp8.py is the same in PyTorch).
+"""e4m3 inside kernels: how a KV cache in fp8 is written and read (cuda/fp8.py: in PyTorch).
 
 In:  kv_scales (2, kv_heads) float32: those of K, then those of V. Nothing in a step writes them, so
      kernels may read them above `pdl_wait`. None for a cache in the model's own dtype.

@@ -38,10 +38,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from mini_engine.cuda.fp8 import as_bytes, cast_like
 from mini_engine.cuda.kernels.attention import decode_reference
 from mini_engine.cuda.kernels.checks import check_shape
 from mini_engine.cuda.kernels.e4m3 import cached, head_scale, numbers, rows_of_numbers
-from mini_engine.cuda.kernels.fp8 import as_bytes, cast_like
 from mini_engine.cuda.kernels.launch import launch_options, pdl_release, pdl_wait, runs_triton
 from mini_engine.cuda.kernels.paged import (
     LOWEST,
@@ -298,22 +298,11 @@ def fused_attention_kernel(
     "launch_bound::rope_kv_write_attention", mutates_args=("out", "k_cache", "v_cache", "counters")
 )
 def rope_kv_write_attention(
-    out: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    counters: Tensor,
-    qkv: Tensor,
-    block_table: Tensor,
-    context_lens: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    splits: int,
-    q_norm: Tensor | None = None,
-    k_norm: Tensor | None = None,
-    eps: float = 1e-6,
-    pdl: bool = False,
-    kv_scales: Tensor | None = None,
-) -> None:
+    out: Tensor, k_cache: Tensor, v_cache: Tensor, counters: Tensor, qkv: Tensor,
+    block_table: Tensor, context_lens: Tensor, cos: Tensor, sin: Tensor, splits: int,
+    q_norm: Tensor | None = None, k_norm: Tensor | None = None, eps: float = 1e-6,
+    pdl: bool = False, kv_scales: Tensor | None = None,
+) -> None:  # fmt: skip
     """Shapes as at the top of the file. `splits`: from `num_splits`, a constant of the graph."""
     heads = Heads.of(out, k_cache, v_cache, kv_scales)
     if heads.head_dim < MIN_HEAD_DIM:

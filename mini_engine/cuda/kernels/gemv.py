@@ -24,6 +24,7 @@ two barriers.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import triton
 import triton.language as tl
@@ -168,23 +169,10 @@ def multiply(rows, x, ROWS: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.conste
 
 @triton.jit
 def linear_kernel(
-    out,
-    x,
-    norm_weight,
-    weight,
-    bias,
-    eps,
-    M: tl.constexpr,
-    N: tl.constexpr,
-    K: tl.constexpr,
-    ROWS: tl.constexpr,
-    CHUNK: tl.constexpr,
-    CHUNKS: tl.constexpr,
-    NORM: tl.constexpr,
-    BIAS: tl.constexpr,
-    ADD: tl.constexpr,
-    PDL: tl.constexpr,
-):
+    out, x, norm_weight, weight, bias, eps, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
+    ROWS: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr, NORM: tl.constexpr,
+    BIAS: tl.constexpr, ADD: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
     """Program i: ROWS rows of the weight (the last may lie beyond N), for all M tokens.
 
         out[m, row] = x[m] · weight[row], x[m] normed with NORM (+ bias[row] with BIAS)
@@ -215,19 +203,9 @@ def linear_kernel(
 
 @triton.jit
 def gate_up_kernel(
-    out,
-    x,
-    norm_weight,
-    weight,
-    eps,
-    M: tl.constexpr,
-    N: tl.constexpr,
-    K: tl.constexpr,
-    ROWS: tl.constexpr,
-    CHUNK: tl.constexpr,
-    CHUNKS: tl.constexpr,
-    PDL: tl.constexpr,
-):
+    out, x, norm_weight, weight, eps, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
+    ROWS: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
     """Program i: ROWS rows of gate and the same rows of up. N: I, half of the weight's rows.
 
         out[m, i] = silu(gate) · up
@@ -255,39 +233,29 @@ def gate_up_kernel(
 
 
 def launch_linear(
-    out: Tensor,
-    x: Tensor,
-    norm_weight: Tensor | None,
-    weight: Tensor,
-    bias: Tensor | None,
-    eps: float,
-    add: bool,
-    pdl: bool,
-    plan: GemvPlan,
-) -> None:
-    """Shapes as at the top of the file, already checked; M at most MAX_GEMV_TOKENS."""
+    out: Tensor, x: Tensor, norm_weight: Tensor | None, weight: Tensor, bias: Tensor | None,
+    eps: float, add: bool, pdl: bool, plan: GemvPlan, kernel: Any = linear_kernel,
+    **constants: int,
+) -> None:  # fmt: skip
+    """Shapes as at the top of the file, already checked; M at most MAX_GEMV_TOKENS. `kernel`: this
+    or that of gemv_dot.py, which needs one more of the constants."""
     num_rows, width = weight.shape
-    linear_kernel[(plan.num_programs(num_rows),)](
+    kernel[(plan.num_programs(num_rows),)](
         out, x, norm_weight, weight, bias, eps, M=len(x), N=num_rows, K=width,
         ROWS=plan.rows, CHUNK=plan.chunk, CHUNKS=plan.chunks,
-        NORM=norm_weight is not None, BIAS=bias is not None, ADD=add,
+        NORM=norm_weight is not None, BIAS=bias is not None, ADD=add, **constants,
         num_warps=plan.warps, **launch_options(pdl, x.device),
     )  # fmt: skip
 
 
 def launch_gate_up(
-    out: Tensor,
-    x: Tensor,
-    norm_weight: Tensor,
-    weight: Tensor,
-    eps: float,
-    pdl: bool,
-    plan: GemvPlan,
-) -> None:
+    out: Tensor, x: Tensor, norm_weight: Tensor, weight: Tensor, eps: float, pdl: bool,
+    plan: GemvPlan, kernel: Any = gate_up_kernel, **constants: int,
+) -> None:  # fmt: skip
     """As above, with a weight (2I, K), out (M, I) and a plan for pairs."""
     num_pairs, width = weight.shape[0] // 2, weight.shape[1]
-    gate_up_kernel[(plan.num_programs(num_pairs),)](
+    kernel[(plan.num_programs(num_pairs),)](
         out, x, norm_weight, weight, eps, M=len(x), N=num_pairs, K=width,
-        ROWS=plan.rows, CHUNK=plan.chunk, CHUNKS=plan.chunks,
+        ROWS=plan.rows, CHUNK=plan.chunk, CHUNKS=plan.chunks, **constants,
         num_warps=plan.warps, **launch_options(pdl, x.device),
     )  # fmt: skip

@@ -42,7 +42,7 @@ from torch import Tensor
 
 from mini_engine.cuda.kernels.activation import silu
 from mini_engine.cuda.kernels.gemv import GemvPlan, load_vector
-from mini_engine.cuda.kernels.launch import launch_options, pdl_release, pdl_wait
+from mini_engine.cuda.kernels.launch import pdl_release, pdl_wait
 
 SEGMENTS = tl.constexpr(8)
 DOT_COLUMNS = 256  # of a chunk, for each warp
@@ -62,13 +62,6 @@ def dot_plan(plan: GemvPlan, *tensors: Tensor) -> GemvPlan | None:
 
 
 @triton.jit
-def row_number(r, first, N: tl.constexpr, HALVES: tl.constexpr):
-    """Row r of a program's tile: row first + r of a weight (N, K); with two HALVES gate and up in
-    turn, rows first + r // 2 of either half of a weight (2N, K)."""
-    return (r % HALVES) * N + first + r // HALVES
-
-
-@triton.jit
 def dot_rows(
     weight, first, N: tl.constexpr, K: tl.constexpr, HALVES: tl.constexpr, ROWS: tl.constexpr,
     CHUNK: tl.constexpr, CHUNKS: tl.constexpr, SLICES: tl.constexpr,
@@ -84,7 +77,10 @@ def dot_rows(
             # segment four lanes, then eight places of the tile, then the slices.
             line = tl.arange(0, size * groups * SLICES)[:, None]
             place = part * size + line // (8 * SLICES * groups) * 8 + line % 8
-            row = row_number(place % ROWS, first, N, HALVES)
+            # Row r of the tile: row first + r of a weight (N, K). With two HALVES it is gate and up
+            # in turn, rows first + r // 2 of either half of a weight (2N, K).
+            r = place % ROWS
+            row = (r % HALVES) * N + first + r // HALVES
             real = tl.minimum(row, HALVES * N - 1).to(tl.int64)
             segment = line // 8 % (SLICES * groups) * SEGMENTS + place // ROWS
             column = c * CHUNK + segment * 32 + tl.arange(0, 32)[None, :]
@@ -259,45 +255,3 @@ def dot_gate_up_kernel(
         pair = first + tl.arange(0, ROWS)
         result = (silu(gate) * up).to(out.dtype.element_ty)
         tl.store(out + m * N + pair, result, mask=pair < N)
-
-
-# ---------------------------------------------------------------- launches (the ops: linear.py)
-
-
-def launch_dot_linear(
-    out: Tensor,
-    x: Tensor,
-    norm_weight: Tensor | None,
-    weight: Tensor,
-    bias: Tensor | None,
-    eps: float,
-    add: bool,
-    pdl: bool,
-    plan: GemvPlan,
-) -> None:
-    """As `launch_linear` of gemv.py, with a plan from `dot_plan`."""
-    num_rows, width = weight.shape
-    dot_linear_kernel[(plan.num_programs(num_rows),)](
-        out, x, norm_weight, weight, bias, eps, M=len(x), N=num_rows, K=width,
-        ROWS=plan.rows, CHUNK=plan.chunk, CHUNKS=plan.chunks, SLICES=plan.warps,
-        NORM=norm_weight is not None, BIAS=bias is not None, ADD=add,
-        num_warps=plan.warps, **launch_options(pdl, x.device),
-    )  # fmt: skip
-
-
-def launch_dot_gate_up(
-    out: Tensor,
-    x: Tensor,
-    norm_weight: Tensor,
-    weight: Tensor,
-    eps: float,
-    pdl: bool,
-    plan: GemvPlan,
-) -> None:
-    """As `launch_gate_up` of gemv.py, with a plan from `dot_plan`."""
-    num_pairs, width = weight.shape[0] // 2, weight.shape[1]
-    dot_gate_up_kernel[(plan.num_programs(num_pairs),)](
-        out, x, norm_weight, weight, eps, M=len(x), N=num_pairs, K=width,
-        ROWS=plan.rows, CHUNK=plan.chunk, CHUNKS=plan.chunks, SLICES=plan.warps,
-        num_warps=plan.warps, **launch_options(pdl, x.device),
-    )  # fmt: skip

@@ -4,7 +4,7 @@
     quantized_gate_up_kernel:  out = silu(gate) · up,  (gate, up) = RMSNorm(x) Wᵀ
     dequantize_kernel:         W itself, for a library's product
 
-In:  as in gemv.py, with W as a `QuantizedMatrix` (quantized.py): words, scales, zeros.
+In:  as in gemv.py, with W as a `QuantizedMatrix` (cuda/quantized_matrix.py): words, scales, zeros.
 Out: as in gemv.py, up to 4 tokens; dequantize_kernel: W (N, K) in the dtype of x.
 
 A program loads its rows whole, in words of 8 (int4) or 4 (int8) codes, and their scales, above the
@@ -34,13 +34,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from mini_engine.cuda.kernels import quantized
+from mini_engine.cuda import quantized_matrix
 from mini_engine.cuda.kernels.activation import silu
 from mini_engine.cuda.kernels.gemv import GemvPlan, chunk_of, enough_programs
 from mini_engine.cuda.kernels.launch import H200_SM_COUNT, launch_options, pdl_release, pdl_wait
-from mini_engine.cuda.kernels.quantized import QuantizedMatrix
+from mini_engine.cuda.quantized_matrix import QuantizedMatrix
 
-WORDS = tl.constexpr(quantized.WORDS)  # of a segment: 128 codes of 4 bits, 64 of 8
+WORDS = tl.constexpr(quantized_matrix.WORDS)  # of a segment: 128 codes of 4 bits, 64 of 8
 WARP_WORDS = 128  # of a row that a warp loads at once, 16 bytes a thread
 THREAD_LOADS = 8  # of 16 bytes: 32 registers of words
 SHARED_CODES = 128  # floats of a thread that are kept for several tokens: a register each
@@ -65,14 +65,14 @@ def quantized_plan(
     """
     codes = 128 // bits  # of a load
     most = THREAD_LOADS if tokens == 1 else min(THREAD_LOADS, SHARED_CODES // codes)
-    segments = -(-width // (32 // bits * quantized.WORDS))
-    chunk = chunk_of(segments * quantized.WORDS, 4 * WARP_WORDS)
-    chunks, warps = -(-segments * quantized.WORDS // chunk), max(1, chunk // WARP_WORDS)
+    segments = -(-width // (32 // bits * quantized_matrix.WORDS))
+    chunk = chunk_of(segments * quantized_matrix.WORDS, 4 * WARP_WORDS)
+    chunks, warps = -(-segments * quantized_matrix.WORDS // chunk), max(1, chunk // WARP_WORDS)
     halves = 2 if pairs else 1
     rows, enough = 8 // halves, enough_programs(sm_count)
     while rows > 1 and (rows * halves * chunks > most or -(-num_rows // rows) < enough):
         rows //= 2
-    return GemvPlan(rows, warps, chunk // quantized.WORDS, chunks)
+    return GemvPlan(rows, warps, chunk // quantized_matrix.WORDS, chunks)
 
 
 # ---------------------------------------------------------------- the parts
@@ -300,16 +300,9 @@ def dequantize_kernel(
 
 
 def launch_quantized_linear(
-    out: Tensor,
-    x: Tensor,
-    norm_weight: Tensor | None,
-    weight: QuantizedMatrix,
-    bias: Tensor | None,
-    eps: float,
-    add: bool,
-    pdl: bool,
-    plan: GemvPlan,
-) -> None:
+    out: Tensor, x: Tensor, norm_weight: Tensor | None, weight: QuantizedMatrix,
+    bias: Tensor | None, eps: float, add: bool, pdl: bool, plan: GemvPlan,
+) -> None:  # fmt: skip
     """As `launch_linear` of gemv.py."""
     quantized_linear_kernel[(plan.num_programs(weight.shape[0]),)](
         out, x, norm_weight, weight.packed, weight.scales, weight.zeros, bias, eps, EXPONENT,
@@ -319,14 +312,9 @@ def launch_quantized_linear(
 
 
 def launch_quantized_gate_up(
-    out: Tensor,
-    x: Tensor,
-    norm_weight: Tensor,
-    weight: QuantizedMatrix,
-    eps: float,
-    pdl: bool,
+    out: Tensor, x: Tensor, norm_weight: Tensor, weight: QuantizedMatrix, eps: float, pdl: bool,
     plan: GemvPlan,
-) -> None:
+) -> None:  # fmt: skip
     """As above, with a weight (2I, K), out (M, I) and a plan for pairs."""
     quantized_gate_up_kernel[(plan.num_programs(weight.shape[0] // 2),)](
         out, x, norm_weight, weight.packed, weight.scales, weight.zeros, eps, EXPONENT,
@@ -338,7 +326,7 @@ def launch_dequantize(out: Tensor, weight: QuantizedMatrix) -> None:
     """The weight into out (N, K)."""
     rows, width = weight.shape
     chunk = 8  # a warp's 16-byte loads of a row
-    segments = weight.packed.shape[1] // quantized.WORDS
+    segments = weight.packed.shape[1] // quantized_matrix.WORDS
     dequantize_kernel[(triton.cdiv(rows, 4), triton.cdiv(segments, chunk))](
         out, weight.packed, weight.scales, weight.zeros, EXPONENT, N=rows, K=width,
         BITS=weight.bits, ROWS=4, CHUNK=chunk, **_form(weight), num_warps=4,

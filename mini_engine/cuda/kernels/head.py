@@ -69,30 +69,6 @@ def head_rows(
 
 
 @triton.jit
-def head_input(
-    x, gains, eps, K: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr, SLICES: tl.constexpr
-):
-    """(what the rows are multiplied by, what their products are multiplied by)."""
-    if SLICES:
-        raw = dot_row(x, K, CHUNK, CHUNKS)
-        operands, squares = dot_input(raw, gains, CHUNK, CHUNKS, SLICES, True)
-        return operands, tl.rsqrt(tl.sum(tl.sum(squares, axis=1), axis=0) / K + eps)
-    else:
-        return scaled_input(x, gains, eps, K, CHUNK, CHUNKS, True)
-
-
-@triton.jit
-def head_scores(
-    rows, x, ROWS: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr, SLICES: tl.constexpr
-):
-    """(ROWS,) float32."""
-    if SLICES:
-        return fold(tl.sum(dot_partials(rows, x, ROWS, CHUNKS, SLICES, True), axis=1), ROWS)
-    else:
-        return multiply(rows, x, ROWS, CHUNK, CHUNKS)
-
-
-@triton.jit
 def head_kernel(
     values, indices, logits, x, norm_weight, weight, eps, M: tl.constexpr, V: tl.constexpr,
     K: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr,
@@ -111,7 +87,13 @@ def head_kernel(
     inputs = ()
     bests = ()
     for m in tl.static_range(M):
-        inputs = inputs + (head_input(x + m * K, gains, eps, K, CHUNK, CHUNKS, SLICES),)
+        if SLICES:
+            raw = dot_row(x + m * K, K, CHUNK, CHUNKS)
+            operands, squares = dot_input(raw, gains, CHUNK, CHUNKS, SLICES, True)
+            inverse = tl.rsqrt(tl.sum(tl.sum(squares, axis=1), axis=0) / K + eps)
+        else:
+            operands, inverse = scaled_input(x + m * K, gains, eps, K, CHUNK, CHUNKS, True)
+        inputs = inputs + ((operands, inverse),)
         bests = bests + ((float("-inf"), 0),)
     for t in tl.static_range(TILES):
         if t > 0:  # unrolled: these loads leave before the tile in front of them is summed up
@@ -120,7 +102,12 @@ def head_kernel(
         row = first + tl.arange(0, ROWS)
         updated = ()
         for m in tl.static_range(M):
-            scores = head_scores(rows, inputs[m][0], ROWS, CHUNK, CHUNKS, SLICES) * inputs[m][1]
+            operands, inverse = inputs[m]
+            if SLICES:
+                places = dot_partials(rows, operands, ROWS, CHUNKS, SLICES, True)
+                scores = fold(tl.sum(places, axis=1), ROWS) * inverse
+            else:
+                scores = multiply(rows, operands, ROWS, CHUNK, CHUNKS) * inverse
             if LOGITS:
                 tl.store(logits + m * V + row, scores, mask=row < V)
             # of equal scores the first wins, since a program's indices rise
@@ -137,15 +124,9 @@ def head_kernel(
 
 @torch.library.custom_op("launch_bound::norm_lm_head", mutates_args=("values", "indices", "logits"))
 def norm_lm_head(
-    values: Tensor,
-    indices: Tensor,
-    logits: Tensor,
-    x: Tensor,
-    norm_weight: Tensor,
-    weight: Tensor,
-    eps: float,
-    pdl: bool = False,
-) -> None:
+    values: Tensor, indices: Tensor, logits: Tensor, x: Tensor, norm_weight: Tensor, weight: Tensor,
+    eps: float, pdl: bool = False,
+) -> None:  # fmt: skip
     """Shapes as at the top of the file. ValueError also for more than 4 tokens.
 
     No optional tensor may stand in `mutates_args`: torch 2.11 raises IndexError where it is left
@@ -162,10 +143,9 @@ def norm_lm_head(
     check_shape("x", x, (len(x), width))
     check_shape("norm_weight", norm_weight, (width,))
     check_shape("weight", weight, (vocab, width))
-    check_shape("values", values, (len(x), programs))
-    check_shape("indices", indices, (len(x), programs))
-    wants_logits = logits.numel() > 0
-    if wants_logits:
+    for name, partials in (("values", values), ("indices", indices)):
+        check_shape(name, partials, (len(x), programs))
+    if wants_logits := logits.numel() > 0:
         check_shape("logits", logits, (len(x), vocab))
     if not runs_triton(x):
         scores = product_reference(x, norm_weight, weight, None, eps)

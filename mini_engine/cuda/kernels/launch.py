@@ -44,7 +44,7 @@ import torch
 import triton
 import triton.language as tl
 
-from mini_engine.cuda.kernels.interpreter import INTERPRETED, install_bf16_guard
+from mini_engine.cuda.interpreter import INTERPRETED, install_bf16_guard
 
 H200_SM_COUNT = 132
 

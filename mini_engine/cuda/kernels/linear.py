@@ -33,7 +33,7 @@ from torch import Tensor
 from mini_engine.cuda.kernels.activation import silu_mul_reference
 from mini_engine.cuda.kernels.checks import check_shape
 from mini_engine.cuda.kernels.gemv import MAX_GEMV_TOKENS, gemv_plan, launch_gate_up, launch_linear
-from mini_engine.cuda.kernels.gemv_dot import dot_plan, launch_dot_gate_up, launch_dot_linear
+from mini_engine.cuda.kernels.gemv_dot import dot_gate_up_kernel, dot_linear_kernel, dot_plan
 from mini_engine.cuda.kernels.gemv_quantized import (
     launch_dequantize,
     launch_quantized_gate_up,
@@ -41,7 +41,7 @@ from mini_engine.cuda.kernels.gemv_quantized import (
     quantized_plan,
 )
 from mini_engine.cuda.kernels.launch import runs_triton, sm_count
-from mini_engine.cuda.kernels.quantized import QuantizedMatrix, dequantized
+from mini_engine.cuda.quantized_matrix import QuantizedMatrix, dequantized
 
 MAX_QUANTIZED_TOKENS = 4 * MAX_GEMV_TOKENS
 
@@ -55,44 +55,27 @@ def linear(
     out: Tensor, x: Tensor, weight: Matrix, bias: Tensor | None = None, pdl: bool = False
 ) -> None:
     """out = x Wᵀ (+ bias). ValueError also for too many tokens, as in all of these but the last."""
-    if isinstance(weight, Tensor):
-        plain_linear(out, x, weight, bias, pdl)
-    else:
-        quantized_linear(out, x, None, *weight.parts, bias, 0.0, False, pdl)
+    plain_op(out, x, None, *parts_of(weight), bias, 0.0, False, pdl)
 
 
 def norm_linear(
-    out: Tensor,
-    x: Tensor,
-    norm_weight: Tensor,
-    weight: Matrix,
-    eps: float,
-    bias: Tensor | None = None,
-    pdl: bool = False,
-) -> None:
+    out: Tensor, x: Tensor, norm_weight: Tensor, weight: Matrix, eps: float,
+    bias: Tensor | None = None, pdl: bool = False,
+) -> None:  # fmt: skip
     """out = RMSNorm(x) Wᵀ (+ bias)."""
-    if isinstance(weight, Tensor):
-        plain_norm_linear(out, x, norm_weight, weight, eps, bias, pdl)
-    else:
-        quantized_linear(out, x, norm_weight, *weight.parts, bias, eps, False, pdl)
+    norm_op(out, x, norm_weight, *parts_of(weight), bias, eps, False, pdl)
 
 
 def linear_add(residual: Tensor, x: Tensor, weight: Matrix, pdl: bool = False) -> None:
     """residual (M, N) += x Wᵀ, rounded once."""
-    if isinstance(weight, Tensor):
-        plain_linear_add(residual, x, weight, pdl)
-    else:
-        quantized_linear(residual, x, None, *weight.parts, None, 0.0, True, pdl)
+    add_op(residual, x, None, *parts_of(weight), None, 0.0, True, pdl)
 
 
 def norm_gate_up_silu_mul(
     out: Tensor, x: Tensor, norm_weight: Tensor, weight: Matrix, eps: float, pdl: bool = False
 ) -> None:
     """out (M, I); weight (2I, K): the rows of gate, then the rows of up."""
-    if isinstance(weight, Tensor):
-        plain_gate_up(out, x, norm_weight, weight, eps, pdl)
-    else:
-        quantized_gate_up(out, x, norm_weight, *weight.parts, eps, pdl)
+    gated_product(out, x, norm_weight, *parts_of(weight), eps, pdl)
 
 
 def library_linear(
@@ -114,140 +97,69 @@ def library_linear(
         torch.addmm(bias, x, weight.t(), out=out)
 
 
-# ---------------------------------------------------------------- ops: of a plain weight
+# ---------------------------------------------------------------- the ops
 
 
-@torch.library.custom_op("launch_bound::linear", mutates_args=("out",))
-def plain_linear(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, pdl: bool) -> None:
-    _product(out, x, None, weight, bias, 0.0, False, pdl)
+def product(
+    out: Tensor, x: Tensor, norm_weight: Tensor | None,
+    weight: Tensor, scales: Tensor | None, zeros: Tensor | None, bits: int,
+    bias: Tensor | None, eps: float, add: bool, pdl: bool,
+) -> None:  # fmt: skip
+    """out = x Wᵀ or RMSNorm(x) Wᵀ (+ bias) (+ out with `add`). W: as `parts_of` gives it."""
+    matrix = _checked(out, x, norm_weight, weight, scales, zeros, bits, halves=1)
+    num_rows, width = matrix.shape
+    if bias is not None:
+        check_shape("bias", bias, (num_rows,))
+    if not runs_triton(x):
+        result = product_reference(x, norm_weight, matrix, bias, eps)
+        out.copy_(result + out.float() if add else result)
+        return
+    sms = sm_count(x.device)
+    if isinstance(matrix, QuantizedMatrix):
+        for some, its_out in _in_fours(x, out):
+            plan = quantized_plan(num_rows, width, bits, tokens=len(some), sm_count=sms)
+            launch_quantized_linear(its_out, some, norm_weight, matrix, bias, eps, add, pdl, plan)
+        return
+    plan = gemv_plan(num_rows, width, sm_count=sms)
+    given = out, x, norm_weight, weight, bias, eps, add, pdl
+    if dot := dot_plan(plan, x, weight, *([] if norm_weight is None else [norm_weight])):
+        launch_linear(*given, dot, dot_linear_kernel, SLICES=dot.warps)
+    else:
+        launch_linear(*given, plan)
 
 
-@torch.library.custom_op("launch_bound::norm_linear", mutates_args=("out",))
-def plain_norm_linear(
-    out: Tensor,
-    x: Tensor,
-    norm_weight: Tensor,
-    weight: Tensor,
-    eps: float,
-    bias: Tensor | None,
-    pdl: bool,
-) -> None:
-    _product(out, x, norm_weight, weight, bias, eps, False, pdl)
-
-
-@torch.library.custom_op("launch_bound::linear_add", mutates_args=("residual",))
-def plain_linear_add(residual: Tensor, x: Tensor, weight: Tensor, pdl: bool) -> None:
-    _product(residual, x, None, weight, None, 0.0, True, pdl)
+# three names for one op, so that a trace tells the products of a layer apart
+plain_op, norm_op, add_op = (
+    torch.library.custom_op(f"launch_bound::{name}", product, mutates_args=("out",))
+    for name in ("linear", "norm_linear", "linear_add")
+)
 
 
 @torch.library.custom_op("launch_bound::norm_gate_up_silu_mul", mutates_args=("out",))
-def plain_gate_up(
-    out: Tensor, x: Tensor, norm_weight: Tensor, weight: Tensor, eps: float, pdl: bool
-) -> None:
-    if weight.dim() != 2 or weight.shape[0] % 2:
-        raise ValueError(f"weight is {tuple(weight.shape)}, expected (2 · I, K)")
-    num_pairs, width = weight.shape[0] // 2, weight.shape[1]
-    check_shape("weight", weight, tuple(weight.shape))
-    _check(out, x, norm_weight, num_pairs, width, MAX_GEMV_TOKENS)
+def gated_product(
+    out: Tensor, x: Tensor, norm_weight: Tensor,
+    weight: Tensor, scales: Tensor | None, zeros: Tensor | None, bits: int,
+    eps: float, pdl: bool,
+) -> None:  # fmt: skip
+    """out = silu(gate) · up of RMSNorm(x) Wᵀ, W (2I, K), as `parts_of` gives it."""
+    matrix = _checked(out, x, norm_weight, weight, scales, zeros, bits, halves=2)
+    num_pairs, width = matrix.shape[0] // 2, matrix.shape[1]
     if not runs_triton(x):
-        both = product_reference(x.float(), norm_weight, weight, None, eps)
-        out.copy_(silu_mul_reference(both))
-        return
-    plan = gemv_plan(num_pairs, width, pairs=True, sm_count=sm_count(x.device))
-    if on_tensor_cores := dot_plan(plan, x, weight, norm_weight):
-        launch_dot_gate_up(out, x, norm_weight, weight, eps, pdl, on_tensor_cores)
-    else:
-        launch_gate_up(out, x, norm_weight, weight, eps, pdl, plan)
-
-
-def _product(
-    out: Tensor,
-    x: Tensor,
-    norm_weight: Tensor | None,
-    weight: Tensor,
-    bias: Tensor | None,
-    eps: float,
-    add: bool,
-    pdl: bool,
-) -> None:
-    if weight.dim() != 2:
-        raise ValueError(f"weight is {tuple(weight.shape)}, expected (N, K)")
-    num_rows, width = weight.shape
-    check_shape("weight", weight, (num_rows, width))
-    _check(out, x, norm_weight, num_rows, width, MAX_GEMV_TOKENS)
-    if bias is not None:
-        check_shape("bias", bias, (num_rows,))
-    if not runs_triton(x):
-        product = product_reference(x, norm_weight, weight, bias, eps)
-        out.copy_(product + out.float() if add else product)
-        return
-    plan = gemv_plan(num_rows, width, sm_count=sm_count(x.device))
-    given = [x, weight] + ([] if norm_weight is None else [norm_weight])
-    if on_tensor_cores := dot_plan(plan, *given):
-        launch_dot_linear(out, x, norm_weight, weight, bias, eps, add, pdl, on_tensor_cores)
-    else:
-        launch_linear(out, x, norm_weight, weight, bias, eps, add, pdl, plan)
-
-
-# ---------------------------------------------------------------- ops: of a quantised weight
-
-
-@torch.library.custom_op("launch_bound::quantized_linear", mutates_args=("out",))
-def quantized_linear(
-    out: Tensor,
-    x: Tensor,
-    norm_weight: Tensor | None,
-    packed: Tensor,
-    scales: Tensor,
-    zeros: Tensor | None,
-    bits: int,
-    bias: Tensor | None,
-    eps: float,
-    add: bool,
-    pdl: bool,
-) -> None:
-    """out = x Wᵀ or RMSNorm(x) Wᵀ (+ bias) (+ out with `add`)."""
-    weight = QuantizedMatrix(packed, scales, zeros, bits, x.shape[1])
-    num_rows, width = weight.shape
-    check_shape("packed", packed, (num_rows, weight.words_of_row))
-    _check(out, x, norm_weight, num_rows, width, MAX_QUANTIZED_TOKENS)
-    if bias is not None:
-        check_shape("bias", bias, (num_rows,))
-    if not runs_triton(x):
-        product = product_reference(x, norm_weight, dequantized(weight), bias, eps)
-        out.copy_(product + out.float() if add else product)
+        out.copy_(silu_mul_reference(product_reference(x, norm_weight, matrix, None, eps)))
         return
     sms = sm_count(x.device)
-    for some, its_out in _in_fours(x, out):
-        plan = quantized_plan(num_rows, width, bits, tokens=len(some), sm_count=sms)
-        launch_quantized_linear(its_out, some, norm_weight, weight, bias, eps, add, pdl, plan)
-
-
-@torch.library.custom_op("launch_bound::quantized_gate_up", mutates_args=("out",))
-def quantized_gate_up(
-    out: Tensor,
-    x: Tensor,
-    norm_weight: Tensor,
-    packed: Tensor,
-    scales: Tensor,
-    zeros: Tensor | None,
-    bits: int,
-    eps: float,
-    pdl: bool,
-) -> None:
-    """out = silu(gate) · up of RMSNorm(x) Wᵀ, W (2I, K)."""
-    weight = QuantizedMatrix(packed, scales, zeros, bits, x.shape[1])
-    num_pairs, width = len(packed) // 2, x.shape[1]
-    check_shape("packed", packed, (len(packed), weight.words_of_row))
-    _check(out, x, norm_weight, num_pairs, width, MAX_QUANTIZED_TOKENS)
-    if not runs_triton(x):
-        both = product_reference(x, norm_weight, dequantized(weight), None, eps)
-        out.copy_(silu_mul_reference(both))
+    if isinstance(matrix, QuantizedMatrix):
+        for some, its_out in _in_fours(x, out):
+            tokens = len(some)
+            plan = quantized_plan(num_pairs, width, bits, tokens=tokens, pairs=True, sm_count=sms)
+            launch_quantized_gate_up(its_out, some, norm_weight, matrix, eps, pdl, plan)
         return
-    sms = sm_count(x.device)
-    for some, its_out in _in_fours(x, out):
-        plan = quantized_plan(num_pairs, width, bits, tokens=len(some), pairs=True, sm_count=sms)
-        launch_quantized_gate_up(its_out, some, norm_weight, weight, eps, pdl, plan)
+    plan = gemv_plan(num_pairs, width, pairs=True, sm_count=sms)
+    given = out, x, norm_weight, weight, eps, pdl
+    if dot := dot_plan(plan, x, weight, norm_weight):
+        launch_gate_up(*given, dot, dot_gate_up_kernel, SLICES=dot.warps)
+    else:
+        launch_gate_up(*given, plan)
 
 
 @torch.library.custom_op("launch_bound::dequantize", mutates_args=("out",))
@@ -262,31 +174,54 @@ def dequantize(
         out.copy_(dequantized(weight))
 
 
-def _in_fours(x: Tensor, out: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    return zip(torch.split(x, MAX_GEMV_TOKENS), torch.split(out, MAX_GEMV_TOKENS), strict=True)
-
-
-# ---------------------------------------------------------------- of both
+# ---------------------------------------------------------------- the same in PyTorch
 
 
 def product_reference(
-    x: Tensor, norm_weight: Tensor | None, weight: Tensor, bias: Tensor | None, eps: float
+    x: Tensor, norm_weight: Tensor | None, weight: Matrix, bias: Tensor | None, eps: float
 ) -> Tensor:
     """RMSNorm(x) Wᵀ + bias, or x Wᵀ + bias without a norm_weight; in float32, not rounded."""
     row = x.float()
     if norm_weight is not None:
         inverse = torch.rsqrt(row.square().mean(dim=-1, keepdim=True) + eps)
         row = row * inverse * norm_weight.float()
-    product = row @ weight.float().T
-    return product if bias is None else product + bias.float()
+    dense = dequantized(weight) if isinstance(weight, QuantizedMatrix) else weight.float()
+    return row @ dense.T if bias is None else row @ dense.T + bias.float()
 
 
-def _check(
-    out: Tensor, x: Tensor, norm_weight: Tensor | None, columns: int, width: int, most: int
-) -> None:
+# ---------------------------------------------------------------- a weight and its parts
+
+
+def parts_of(weight: Matrix) -> tuple[Tensor, Tensor | None, Tensor | None, int]:
+    """A weight as an op takes it, whose schema knows no dataclass: its numbers, None, None, 0; or
+    the words, scales, zeros and bits of a quantised one."""
+    return (weight, None, None, 0) if isinstance(weight, Tensor) else weight.parts
+
+
+def _checked(
+    out: Tensor, x: Tensor, norm_weight: Tensor | None,
+    weight: Tensor, scales: Tensor | None, zeros: Tensor | None, bits: int, *, halves: int,
+) -> Matrix:  # fmt: skip
+    """The weight of these parts. Raises ValueError unless everything fits it."""
+    if weight.dim() != 2 or len(weight) % halves:
+        expected = "(N, K)" if halves == 1 else "(2 · I, K)"
+        raise ValueError(f"weight is {tuple(weight.shape)}, expected {expected}")
+    if scales is None:
+        matrix: Matrix = weight
+        width, words, most = weight.shape[1], weight.shape[1], MAX_GEMV_TOKENS
+    else:
+        width, most = x.shape[1], MAX_QUANTIZED_TOKENS
+        matrix = QuantizedMatrix(weight, scales, zeros, bits, width)
+        words = matrix.words_of_row
+    check_shape("weight", weight, (len(weight), words))
     check_shape("x", x, (len(x), width))
-    check_shape("out", out, (len(x), columns))
+    check_shape("out", out, (len(x), len(weight) // halves))
     if norm_weight is not None:
         check_shape("norm_weight", norm_weight, (width,))
     if len(x) > most:
         raise ValueError(f"{len(x)} tokens > {most}: use library_linear")
+    return matrix
+
+
+def _in_fours(x: Tensor, out: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    return zip(torch.split(x, MAX_GEMV_TOKENS), torch.split(out, MAX_GEMV_TOKENS), strict=True)

@@ -5,10 +5,9 @@
 
 In:  x, residual (T, H), weight (H,). Out: out (T, H), in the dtype of x; computed in float32.
 
-Bytes: x in and out out, with the addition also the residual in and out; the weight once. The
-arithmetic costs nothing: a norm costs its trips to memory and its
-launch. `add_rms_norm_naive` is the lesson: three passes move 6 T·H elements or more, one fused pass
-moves 4 T·H. A program keeps a whole row in registers, so nothing is read twice.
+Bytes: x in and out out, with the addition also the residual in and out; the weight once. A norm
+costs its trips to memory and its launch: the three passes of `add_rms_norm_naive` move 6 T·H
+elements or more, one fused pass 4 T·H, because a program keeps a whole row in registers.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from mini_engine.cuda.fp8 import FP8, widened
 from mini_engine.cuda.kernels.checks import check_shape, check_table
-from mini_engine.cuda.kernels.fp8 import FP8
 
 LOWEST = tl.constexpr(-1e30)  # below every score; LOWEST - LOWEST is 0 where -inf would be NaN
 
@@ -64,11 +64,6 @@ class Heads:
     ) -> Heads:
         """Raises ValueError unless they fit together, head_dim is a power of two >= 16, and there
         are scales if and only if the cache is in fp8."""
-        if k_cache.dim() != 4:
-            raise ValueError(
-                f"k_cache is {tuple(k_cache.shape)}, expected "
-                "(num_blocks, block_size, kv_heads, head_dim)"
-            )
         check_shape("k_cache", k_cache, tuple(k_cache.shape))
         check_shape("v_cache", v_cache, tuple(k_cache.shape))
         _, block_size, kv_heads, head_dim = k_cache.shape
@@ -102,6 +97,33 @@ def gather(cache: Tensor, blocks: Tensor, num_tokens: int) -> Tensor:
     """One request's rows of a cache in order, (num_tokens, kv_heads, D). blocks (max_blocks,)."""
     used = -(-num_tokens // cache.shape[1])
     return cache[blocks[:used].long()].flatten(0, 1)[:num_tokens]
+
+
+def attention_reference(
+    out: Tensor, q: Tensor, k_cache: Tensor, v_cache: Tensor, block_table: Tensor,
+    query_lens: Tensor, context_lens: Tensor, kv_scales: Tensor | None = None,
+) -> None:  # fmt: skip
+    """What the attention kernels compute, as prefill.py says it: request by request, in float32,
+    rounded once at the end."""
+    heads = Heads.of(q, k_cache, v_cache, kv_scales)
+    first = 0
+    for r, (chunk, context) in enumerate(
+        zip(query_lens.tolist(), context_lens.tolist(), strict=True)
+    ):
+        if chunk == 0:
+            continue
+        keys, values = (
+            widened(gather(cache, block_table[r], context), kv_scales, which)
+            for which, cache in enumerate((k_cache, v_cache))
+        )
+        query = q[first : first + chunk].float()
+        query = query.view(chunk, heads.num_kv_heads, heads.group_size, heads.head_dim)
+        scores = torch.einsum("thgd,nhd->hgtn", query, keys) * heads.head_dim**-0.5
+        seen = torch.ones(chunk, context, dtype=torch.bool, device=q.device)
+        scores.masked_fill_(~seen.tril(diagonal=context - chunk), -torch.inf)
+        rows = torch.einsum("hgtn,nhd->thgd", scores.softmax(dim=-1), values)
+        out[first : first + chunk] = rows.flatten(1).to(q.dtype)
+        first += chunk
 
 
 def new_partials(
@@ -192,16 +214,9 @@ def combine(sums, stats, head, HEAD_DIM: tl.constexpr, SPLITS: tl.constexpr, PAD
 
 @triton.jit
 def combine_if_last(
-    out,
-    sums,
-    stats,
-    counter,
-    head,
-    GROUP: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    SPLITS: tl.constexpr,
-    PADDED: tl.constexpr,
-):
+    out, sums, stats, counter, head, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr,
+    SPLITS: tl.constexpr, PADDED: tl.constexpr,
+):  # fmt: skip
     """After `store_partial`: the program that arrives last combines GROUP heads from `head` on.
 
     Why that is correct (PTX ISA, "Memory Consistency Model"): the block's barrier orders the stores

@@ -36,22 +36,10 @@ def best_of(scores, index, inside):
 
 @triton.jit
 def pick_kernel(
-    tokens,
-    values,
-    indices,
-    input_ids,
-    positions,
-    context_lens,
-    slot_mapping,
-    block_table,
-    table_stride,
-    end,
-    PARTIALS: tl.constexpr,
-    BLOCK: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
-    ADVANCE: tl.constexpr,
-    PDL: tl.constexpr,
-):
+    tokens, values, indices, input_ids, positions, context_lens, slot_mapping, block_table,
+    table_stride, end, PARTIALS: tl.constexpr, BLOCK: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+    ADVANCE: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
     """Program row: the best of its PARTIALS partials; with ADVANCE the next step's metadata."""
     pdl_release(PDL)
     pdl_wait(PDL)
@@ -103,18 +91,10 @@ def pick_tokens(tokens: Tensor, values: Tensor, indices: Tensor, pdl: bool = Fal
     mutates_args=("tokens", "input_ids", "positions", "context_lens", "slot_mapping"),
 )
 def pick_and_advance(
-    tokens: Tensor,
-    input_ids: Tensor,
-    positions: Tensor,
-    context_lens: Tensor,
-    slot_mapping: Tensor,
-    values: Tensor,
-    indices: Tensor,
-    block_table: Tensor,
-    block_size: int,
-    end: int,
-    pdl: bool = False,
-) -> None:
+    tokens: Tensor, input_ids: Tensor, positions: Tensor, context_lens: Tensor,
+    slot_mapping: Tensor, values: Tensor, indices: Tensor, block_table: Tensor, block_size: int,
+    end: int, pdl: bool = False,
+) -> None:  # fmt: skip
     """`pick_tokens`, and each row moves on by its new token: the token is its next input, its
     position becomes the old context length, the context grows by one, and the slot is looked up in
     block_table (M, max_blocks). A padded row (context_len 0) stays as it is, and a row that has

@@ -31,11 +31,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from mini_engine.cuda.fp8 import as_bytes
 from mini_engine.cuda.kernels.checks import check_shape
 from mini_engine.cuda.kernels.e4m3 import head_scale, rows_of_numbers
-from mini_engine.cuda.kernels.fp8 import as_bytes, widened
 from mini_engine.cuda.kernels.launch import launch_options, pdl_release, pdl_wait, runs_triton
-from mini_engine.cuda.kernels.paged import LOWEST, Heads, gather
+from mini_engine.cuda.kernels.paged import LOWEST, Heads, attention_reference
 
 LOG2_E = tl.constexpr(1.4426950408889634)  # exp(x) = 2^(x · log2 e): the card computes powers of 2
 REQUESTS = 256  # up to so many, all batches share one compiled kernel
@@ -43,28 +43,11 @@ REQUESTS = 256  # up to so many, all batches share one compiled kernel
 
 @triton.jit(do_not_specialize=["num_reqs"])
 def prefill_kernel(
-    out,
-    q,
-    k_cache,
-    v_cache,
-    kv_scales,
-    block_table,
-    query_lens,
-    context_lens,
-    scale,
-    table_stride,
-    num_reqs,
-    KV_HEADS: tl.constexpr,
-    GROUP: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
-    REQS: tl.constexpr,
-    ROWS: tl.constexpr,
-    TILE: tl.constexpr,
-    STAGES: tl.constexpr,
-    LAST_STAGES: tl.constexpr,
-    PDL: tl.constexpr,
-):
+    out, q, k_cache, v_cache, kv_scales, block_table, query_lens, context_lens, scale, table_stride,
+    num_reqs, KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, REQS: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
+    STAGES: tl.constexpr, LAST_STAGES: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
     """Program (KV head, tile of rows), the tiles of all requests counted through. REQS: a power of
     two, num_reqs or more."""
     pdl_release(PDL)
@@ -117,24 +100,10 @@ def prefill_kernel(
 
 @triton.jit
 def walk(
-    m,
-    l,
-    acc,
-    queries,
-    position,
-    first,
-    last,
-    k_cache,
-    v_cache,
-    table,
-    scale,
-    KV_HEADS: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
-    TILE: tl.constexpr,
-    DIAGONAL: tl.constexpr,
-    STAGES: tl.constexpr,
-):
+    m, l, acc, queries, position, first, last, k_cache, v_cache, table, scale,
+    KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr,
+    DIAGONAL: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
     """Take in the keys first to last - 1: returns m, l and acc with them, of which m counts in
     powers of two.
 
@@ -193,16 +162,9 @@ def num_tiles(num_tokens: int, num_reqs: int, group_size: int, rows: int) -> int
 
 @torch.library.custom_op("launch_bound::prefill_attention", mutates_args=("out",))
 def prefill_attention(
-    out: Tensor,
-    q: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    block_table: Tensor,
-    query_lens: Tensor,
-    context_lens: Tensor,
-    pdl: bool = False,
-    kv_scales: Tensor | None = None,
-) -> None:
+    out: Tensor, q: Tensor, k_cache: Tensor, v_cache: Tensor, block_table: Tensor,
+    query_lens: Tensor, context_lens: Tensor, pdl: bool = False, kv_scales: Tensor | None = None,
+) -> None:  # fmt: skip
     """Shapes as at the top of the file."""
     heads = Heads.of(q, k_cache, v_cache, kv_scales)
     num_reqs = len(query_lens)
@@ -211,7 +173,7 @@ def prefill_attention(
     check_shape("out", out, tuple(q.shape))
     if not runs_triton(q):
         caches = k_cache, v_cache
-        prefill_reference(out, q, *caches, block_table, query_lens, context_lens, kv_scales)
+        attention_reference(out, q, *caches, block_table, query_lens, context_lens, kv_scales)
         return
     major, minor = torch.cuda.get_device_capability(q.device) if q.is_cuda else (9, 0)
     capability, fp8 = 10 * major + minor, kv_scales is not None
@@ -223,35 +185,3 @@ def prefill_attention(
         **options,
         REQS=max(REQUESTS, triton.next_power_of_2(num_reqs)), **launch_options(pdl, q.device),
     )  # fmt: skip
-
-
-def prefill_reference(
-    out: Tensor,
-    q: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    block_table: Tensor,
-    query_lens: Tensor,
-    context_lens: Tensor,
-    kv_scales: Tensor | None = None,
-) -> None:
-    """Request by request, in float32, rounded once at the end."""
-    heads = Heads.of(q, k_cache, v_cache, kv_scales)
-    first = 0
-    for r, (chunk, context) in enumerate(
-        zip(query_lens.tolist(), context_lens.tolist(), strict=True)
-    ):
-        if chunk == 0:
-            continue
-        keys, values = (
-            widened(gather(cache, block_table[r], context), kv_scales, which)
-            for which, cache in enumerate((k_cache, v_cache))
-        )
-        query = q[first : first + chunk].float()
-        query = query.view(chunk, heads.num_kv_heads, heads.group_size, heads.head_dim)
-        scores = torch.einsum("thgd,nhd->hgtn", query, keys) * heads.head_dim**-0.5
-        seen = torch.ones(chunk, context, dtype=torch.bool, device=q.device)
-        scores.masked_fill_(~seen.tril(diagonal=context - chunk), -torch.inf)
-        rows = torch.einsum("hgtn,nhd->thgd", scores.softmax(dim=-1), values)
-        out[first : first + chunk] = rows.flatten(1).to(q.dtype)
-        first += chunk

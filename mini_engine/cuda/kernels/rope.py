@@ -25,9 +25,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from mini_engine.cuda.fp8 import as_bytes, cast_like
 from mini_engine.cuda.kernels.checks import check_shape
 from mini_engine.cuda.kernels.e4m3 import cached, head_scale
-from mini_engine.cuda.kernels.fp8 import as_bytes, cast_like
 from mini_engine.cuda.kernels.launch import launch_options, pdl_release, pdl_wait, runs_triton
 from mini_engine.cuda.kernels.norm import rms_norm_reference
 from mini_engine.cuda.kernels.paged import Heads
@@ -43,24 +43,10 @@ def head_norm(left, right, weight_left, weight_right, eps, HEAD_DIM: tl.constexp
 
 @triton.jit
 def rope_kv_write_kernel(
-    q,
-    k_cache,
-    v_cache,
-    kv_scales,
-    qkv,
-    positions,
-    slot_mapping,
-    cos,
-    sin,
-    q_norm,
-    k_norm,
-    eps,
-    Q_HEADS: tl.constexpr,
-    KV_HEADS: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    QK_NORM: tl.constexpr,
+    q, k_cache, v_cache, kv_scales, qkv, positions, slot_mapping, cos, sin, q_norm, k_norm, eps,
+    Q_HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, QK_NORM: tl.constexpr,
     PDL: tl.constexpr,
-):
+):  # fmt: skip
     """Program (token, head): heads 0 to Q_HEADS - 1 are those of q, the next KV_HEADS those of k.
 
     The program of a k head also stores its v, not turned. A row of qkv has Q_HEADS heads of q, then
@@ -121,20 +107,11 @@ def rope_kv_write_kernel(
 
 @torch.library.custom_op("launch_bound::rope_kv_write", mutates_args=("q", "k_cache", "v_cache"))
 def rope_kv_write(
-    q: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    qkv: Tensor,
-    positions: Tensor,
-    slot_mapping: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    q_norm: Tensor | None = None,
-    k_norm: Tensor | None = None,
-    eps: float = 1e-6,
-    pdl: bool = False,
+    q: Tensor, k_cache: Tensor, v_cache: Tensor, qkv: Tensor, positions: Tensor,
+    slot_mapping: Tensor, cos: Tensor, sin: Tensor, q_norm: Tensor | None = None,
+    k_norm: Tensor | None = None, eps: float = 1e-6, pdl: bool = False,
     kv_scales: Tensor | None = None,
-) -> None:
+) -> None:  # fmt: skip
     """Shapes as at the top of the file. ValueError also for one of q_norm and k_norm alone."""
     heads = Heads.of(q, k_cache, v_cache, kv_scales)
     check_shape("qkv", qkv, (len(q), heads.qkv_size))
@@ -159,15 +136,9 @@ def rope_kv_write(
 
 
 def rope_reference(
-    heads: Heads,
-    qkv: Tensor,
-    positions: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    q_norm: Tensor | None,
-    k_norm: Tensor | None,
-    eps: float,
-) -> tuple[Tensor, Tensor, Tensor]:
+    heads: Heads, qkv: Tensor, positions: Tensor, cos: Tensor, sin: Tensor, q_norm: Tensor | None,
+    k_norm: Tensor | None, eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """q (T, heads, D), k and v (T, kv_heads, D): in float32, each rounded once at the end."""
     counts = [heads.num_heads, heads.num_kv_heads, heads.num_kv_heads]
     q, k, v = torch.split(qkv.view(len(qkv), -1, heads.head_dim), counts, dim=1)

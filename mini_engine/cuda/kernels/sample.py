@@ -4,7 +4,7 @@
     draw:          logits (R, V) -> partials (R, P) for pick.py, in place of the head's own
 
 In:  logits in any dtype; of each row what `SeededSampler` keeps; `context_lens`, the counter of the
-     noise. What is computed, and why: gumbel.py, the reference of both.
+     noise. What is computed, and why: cuda/gumbel.py, the reference of both.
 Out: a greedy step ends in two launches (head, pick), a sampled one in four (head, cutoffs, draw,
      pick). A row without filters leaves the second at once.
 
@@ -29,8 +29,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from mini_engine.cuda.gumbel import LARGEST, cutoffs_reference, scores_reference
 from mini_engine.cuda.kernels.checks import check_shape
-from mini_engine.cuda.kernels.gumbel import LARGEST, cutoffs_reference, scores_reference
 from mini_engine.cuda.kernels.launch import launch_options, pdl_release, pdl_wait, runs_triton
 from mini_engine.cuda.kernels.pick import best_of, fill_partials, room_for_partials
 
@@ -42,7 +42,7 @@ INFINITY = tl.constexpr(float("inf"))
 
 @triton.jit
 def mixed(words):
-    """A hash of uint32 words, the same as gumbel.py's."""
+    """A hash of uint32 words, the same as cuda/gumbel.py's."""
     words = (words ^ (words >> 16)) * 0x7FEB352D
     words = (words ^ (words >> 15)) * 0x846CA68B
     return words ^ (words >> 16)
@@ -159,14 +159,9 @@ def draw_kernel(
 
 @torch.library.custom_op("launch_bound::find_cutoffs", mutates_args=("cutoffs",))
 def find_cutoffs(
-    cutoffs: Tensor,
-    logits: Tensor,
-    temperatures: Tensor,
-    top_ks: Tensor,
-    top_ps: Tensor,
-    log_min_ps: Tensor,
-    pdl: bool = False,
-) -> None:
+    cutoffs: Tensor, logits: Tensor, temperatures: Tensor, top_ks: Tensor, top_ps: Tensor,
+    log_min_ps: Tensor, pdl: bool = False,
+) -> None:  # fmt: skip
     """cutoffs (R,) float32 of logits (R, V); the others (R,), as in `cutoffs_reference`."""
     check_shape("logits", logits, tuple(logits.shape))
     rows = {"cutoffs": cutoffs, "temperatures": temperatures, "top_ks": top_ks}
@@ -185,15 +180,9 @@ def find_cutoffs(
 
 @torch.library.custom_op("launch_bound::draw", mutates_args=("values", "indices"))
 def draw(
-    values: Tensor,
-    indices: Tensor,
-    logits: Tensor,
-    cutoffs: Tensor,
-    temperatures: Tensor,
-    seeds: Tensor,
-    context_lens: Tensor,
-    pdl: bool = False,
-) -> None:
+    values: Tensor, indices: Tensor, logits: Tensor, cutoffs: Tensor, temperatures: Tensor,
+    seeds: Tensor, context_lens: Tensor, pdl: bool = False,
+) -> None:  # fmt: skip
     """values float32 and indices int32, (R, `num_parts(V)`), of logits (R, V); the others (R,)."""
     count, vocab = logits.shape
     check_shape("logits", logits, (count, vocab))
@@ -213,15 +202,9 @@ def draw(
 
 
 def drawn_partials(
-    logits: Tensor,
-    context_lens: Tensor,
-    temperatures: Tensor,
-    top_ps: Tensor,
-    log_min_ps: Tensor,
-    top_ks: Tensor,
-    seeds: Tensor,
-    pdl: bool,
-) -> tuple[Tensor, Tensor]:
+    logits: Tensor, context_lens: Tensor, temperatures: Tensor, top_ps: Tensor, log_min_ps: Tensor,
+    top_ks: Tensor, seeds: Tensor, pdl: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Both ops: values and indices of a draw from each row, for pick.py."""
     rows, vocab = logits.shape
     cutoffs = logits.new_empty(rows, dtype=torch.float32)

@@ -74,15 +74,26 @@ def every_call() -> dict[str, tuple[Callable[..., None], tuple[object, ...]]]:
             fused_attention.rope_kv_write_attention,
             (q, *cache, counters, qkv, *lens, *turned, 2),
         ),
-        "linear": (linear.plain_linear, (rows(3, 12), rows(3, 32), matrix, None, False)),
         "norm_linear": (
-            linear.plain_norm_linear,
-            (rows(3, 12), rows(3, 32), norm_weight, matrix, EPS, None, False),
+            linear.norm_op,
+            (
+                rows(3, 12),
+                rows(3, 32),
+                norm_weight,
+                *linear.parts_of(matrix),
+                None,
+                EPS,
+                False,
+                False,
+            ),
         ),
-        "linear_add": (linear.plain_linear_add, (rows(3, 12), rows(3, 32), matrix, False)),
+        "linear_add": (
+            linear.add_op,
+            (rows(3, 12), rows(3, 32), None, *linear.parts_of(matrix), None, 0.0, True, False),
+        ),
         "norm_gate_up_silu_mul": (
-            linear.plain_gate_up,
-            (rows(3, 6), rows(3, 32), norm_weight, matrix, EPS, False),
+            linear.gated_product,
+            (rows(3, 6), rows(3, 32), norm_weight, *linear.parts_of(matrix), EPS, False),
         ),
         "norm_lm_head": (
             head.norm_lm_head,

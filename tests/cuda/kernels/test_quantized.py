@@ -1,4 +1,4 @@
-"""quantized.py: what a code stands for, where it lies, how far it is from the weight."""
+"""quantized_matrix.py: what a code stands for, where it lies, how far it is from the weight."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ pytest.importorskip("triton", reason="Triton has no wheel for this platform")
 
 from mini_engine.cuda.kernels import linear
 from mini_engine.cuda.kernels.gemv_quantized import quantized_plan
-from mini_engine.cuda.kernels.quantized import (
+from mini_engine.cuda.quantized_matrix import (
     GROUP,
     WORDS,
     QuantizedMatrix,
@@ -95,7 +95,7 @@ def test_the_bytes_are_those_that_capacity_counts(quant: str) -> None:
 def test_a_large_matrix_is_quantised_in_slabs_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     matrix = torch.randn(7, 130)
     whole = dequantized(quantize(matrix, 4))
-    monkeypatch.setattr("mini_engine.cuda.kernels.quantized.SLAB", 300)
+    monkeypatch.setattr("mini_engine.cuda.quantized_matrix.SLAB", 300)
     assert torch.equal(dequantized(quantize(matrix, 4)), whole)
 
 
@@ -110,7 +110,7 @@ def test_what_does_not_fit_is_refused_in_words() -> None:
     x, out, weight = torch.randn(1, 64), torch.empty(1, 6), int4()
     with pytest.raises(ValueError, match="17 tokens > 16: use library_linear"):
         linear.linear(torch.empty(17, 6), torch.randn(17, 64), weight)
-    with pytest.raises(ValueError, match=r"packed is \(6, 16\), expected \(6, 32\)"):
+    with pytest.raises(ValueError, match=r"weight is \(6, 16\), expected \(6, 32\)"):
         linear.linear(out, torch.randn(1, 200), weight)
     with pytest.raises(ValueError, match=r"out is \(1, 5\), expected \(1, 6\)"):
         linear.linear_add(torch.empty(1, 5), x, weight)

@@ -21,7 +21,7 @@ from labs.lab14_cuda_graph_decode import measure as lab14
 from labs.measuring import ledger
 from labs.measuring.kernel_timing import Case
 from mini_engine.cuda.graphs.backend import graphs_for
-from mini_engine.cuda.kernels.interpreter import INTERPRETED
+from mini_engine.cuda.interpreter import INTERPRETED
 from mini_engine.model.config import named_shape
 from mini_engine.step.hardware import load_spec
 from mini_engine.step.oplists import StepShape, step_parts

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from mini_engine.cuda.kernels.activation import silu_mul_reference
-from mini_engine.cuda.kernels.gemv import GemvPlan
-from mini_engine.cuda.kernels.gemv_dot import dot_plan, launch_dot_gate_up, launch_dot_linear
+from mini_engine.cuda.kernels.gemv import GemvPlan, launch_gate_up, launch_linear
+from mini_engine.cuda.kernels.gemv_dot import dot_gate_up_kernel, dot_linear_kernel, dot_plan
 from mini_engine.cuda.kernels.linear import product_reference
 from tests.cuda.kernels.interpreted.test_linear import EPS, tensors
 from tests.support.kernel_cases import NAN, assert_close
@@ -36,7 +36,8 @@ def test_every_prologue_and_epilogue_equals_the_reference(
         out = residual.float() if add else torch.full((tokens, rows), NAN)
         expected = product_reference(x, norm, weight, offset, EPS)
         expected = expected + residual.float() if add else expected
-        launch_dot_linear(out, x, norm, weight, offset, EPS, add, False, plan)
+        given = out, x, norm, weight, offset, EPS, add, False, plan
+        launch_linear(*given, dot_linear_kernel, SLICES=plan.warps)
         assert_close(out, expected, terms=4)
 
 
@@ -44,7 +45,8 @@ def test_gate_and_up_in_one_product_equal_the_reference() -> None:
     x, norm_weight, weight, _, _ = tensors(2, 14, 500, BF16)
     out = torch.full((2, 7), NAN)
     plan = GemvPlan(rows=2, warps=1, chunk=256, chunks=2)
-    launch_dot_gate_up(out, x, norm_weight, weight, EPS, False, plan)
+    given = out, x, norm_weight, weight, EPS, False, plan
+    launch_gate_up(*given, dot_gate_up_kernel, SLICES=plan.warps)
     expected = silu_mul_reference(product_reference(x, norm_weight, weight, None, EPS))
     assert_close(out, expected, terms=16)
 
@@ -59,7 +61,8 @@ def test_a_number_of_16_bits_is_multiplied_exactly_in_two_halves() -> None:
     weight[torch.arange(8), picks] = 1
     out = torch.full((1, 8), NAN)
     plan = GemvPlan(rows=8, warps=1, chunk=256, chunks=1)
-    launch_dot_linear(out, x, gain, weight, None, 0.0, False, False, plan)
+    given = out, x, gain, weight, None, 0.0, False, False, plan
+    launch_linear(*given, dot_linear_kernel, SLICES=plan.warps)
     exact = (x.double() * gain.double())[0, picks]
     assert (exact.bfloat16().double() != exact).any()  # else one half would do
     rms = x.double().square().mean().sqrt()

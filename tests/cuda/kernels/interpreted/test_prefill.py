@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from mini_engine.cuda.kernels import attention, prefill
+from mini_engine.cuda.kernels import paged as paging
 from mini_engine.cuda.kernels.paged import Heads
 from tests.support.kernel_cases import NAN, Paged, assert_close, paged
 
@@ -25,7 +26,7 @@ def launched(q: Tensor, kv: Paged, query_lens: list[int]) -> tuple[Tensor, Tenso
     lens = torch.tensor(query_lens, dtype=torch.int32)
     inputs = (q, kv.k_cache, kv.v_cache, kv.block_table, lens, kv.context_lens)
     prefill.prefill_attention(outs[0], *inputs)
-    prefill.prefill_reference(outs[1], *inputs)
+    paging.attention_reference(outs[1], *inputs)
     return outs
 
 

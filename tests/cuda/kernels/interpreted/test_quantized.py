@@ -11,7 +11,7 @@ from mini_engine.cuda.kernels import linear
 from mini_engine.cuda.kernels.activation import silu_mul_reference
 from mini_engine.cuda.kernels.gemv import GemvPlan
 from mini_engine.cuda.kernels.linear import product_reference
-from mini_engine.cuda.kernels.quantized import QuantizedMatrix, dequantized, quantize
+from mini_engine.cuda.quantized_matrix import QuantizedMatrix, dequantized, quantize
 from tests.support.kernel_cases import NAN, assert_close
 
 EPS = 1e-6

@@ -10,9 +10,9 @@ import triton
 import triton.language as tl
 
 from mini_engine.cuda.fused import FusedModel
+from mini_engine.cuda.gumbel import cutoffs_reference, gumbel, scores_reference
 from mini_engine.cuda.inputs import StepInputs
 from mini_engine.cuda.kernels import pick, sample
-from mini_engine.cuda.kernels.gumbel import cutoffs_reference, gumbel, scores_reference
 from mini_engine.cuda.model import KVCache, Model
 from mini_engine.cuda.sampling import SeededSampler
 from mini_engine.cuda.weights import random_weights

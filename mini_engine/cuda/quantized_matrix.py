@@ -1,4 +1,4 @@
-"""A weight of 8 or 4 bits a number, as gemv_quantized.py's kernels read it.
+"""A weight of 8 or 4 bits a number, as kernels/gemv_quantized.py reads it.
 
     quantize(matrix, bits, symmetric)  ->  QuantizedMatrix          load time: from a plain weight
     quantized(codes, scales, zeros)    ->  QuantizedMatrix          from another format's numbers
@@ -94,8 +94,8 @@ def dequantized(matrix: QuantizedMatrix) -> Tensor:
     else:
         both = torch.stack([matrix.zeros & 15, matrix.zeros >> 4], -1).flatten(1)
         codes -= both[:, : codes.shape[1], None, None]
-    scales = matrix.scales.float().view(rows, -1, 1, 1)
-    return (codes * scales).view(rows, -1)[:, :width].contiguous()
+    numbers: Tensor = codes * matrix.scales.float().view(rows, -1, 1, 1)
+    return numbers.view(rows, -1)[:, :width].contiguous()
 
 
 # ---------------------------------------------------------------- parts

@@ -68,7 +68,7 @@ def widen_bf16(bits: np.ndarray) -> np.ndarray:
 
 
 def _is_bf16(value: Any) -> bool:
-    return getattr(getattr(value, "dtype", None), "scalar", None) == tl.bfloat16
+    return bool(getattr(getattr(value, "dtype", None), "scalar", None) == tl.bfloat16)
 
 
 def _refuse_bf16(name: str, inner: Callable[..., Any]) -> Callable[..., Any]:

@@ -3,7 +3,7 @@
 In:  scales (2, kv_heads) float32 of a layer, first of K and then of V; None for a cache in the
      model's own dtype. mini_engine/model/kv_fp8.py says how they come about.
 
-The e4m3.py beside it is the same inside kernels, bit for bit.
+kernels/e4m3.py is the same inside kernels, bit for bit.
 """
 
 from __future__ import annotations
