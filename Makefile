@@ -68,7 +68,7 @@ $(VENV)/.core: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "$$($(PYTHON) --version) is too old: Launch Bound needs Python 3.11 or newer, try make PYTHON=python3.12"; exit 2; } >&2
 	@test -e $@ || test -n "$(TORCH)" || ! $(PYTHON) $(SEES_GPU) || { \
-		$(PYTHON) -m venv --system-site-packages $(VENV) && \
+		$(PYTHON) -m venv --system-site-packages --without-pip $(VENV) && \
 		$(PYTHON) -c 'import site; print(*site.getsitepackages(), sep="\n")' > $$(echo $(VENV)/lib/python3*/site-packages)/borrowed.pth && \
 		echo $(PYTHON) > $(VENV)/.borrowed && \
 		echo ".venv borrows the packages of $(PYTHON), whose torch sees a GPU"; }
