@@ -3,8 +3,7 @@
 In:  code that runs eagerly. Out: one `OpCost` for each op that wrote something, in order; for known
      engines `step/oplists.py` has such lists ready.
 
-    recorder = OpRecorder()
-    with recorder:
+    with OpRecorder() as recorder:
         model.body(inputs, attention)
     step_time(recorder.ops, spec, "eager")         # the prediction for exactly this code
 

@@ -143,14 +143,13 @@ def _side_by_side(
 
     from mini_engine.bench.evidence import gpu_name
     from mini_engine.bench.profile import process_name, profile_step
-    from mini_engine.bench.spec_fit import base_name
     from mini_engine.bench.variants import OURS, PLAIN
     from mini_engine.cuda.path import Kernels, why_plain
     from mini_engine.cuda.weights import no_room
     from mini_engine.sim.op_timeline import op_timeline
 
     gpu = gpu_name(backend.device.type)
-    known = "laptop-cpu" if backend.emulated else base_name(gpu)
+    known = measuring.card_of(backend, gpu)
     if args.engine:
         raise ValueError(f"--engine {args.engine}: with --backend cuda it is this engine's own")
     word = args.shape or ("tiny" if backend.emulated else "qwen3-0.6b")

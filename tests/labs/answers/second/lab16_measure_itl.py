@@ -48,7 +48,7 @@ def pooled_interval(groups):
     middle = np.array([np.median(group) for group in groups])
     half = float(middle.std(ddof=1)) / len(laps) ** 0.5 * STUDENT_T[len(laps) - 2]
     mean = float(middle.mean())
-    return Interval(mean, mean - half, mean + half, sum(laps), len(laps))
+    return Interval(mean, mean - half, mean + half, sum(laps))
 
 
 def pooled_ratio(ones, others):
@@ -61,7 +61,7 @@ def pooled_ratio(ones, others):
         logs.append(list(np.log(other) - np.log(one)))
     pooled = pooled_interval(logs)
     low, median, high = (math.e**x for x in (pooled.low, pooled.median, pooled.high))
-    return Interval(median, low, high, pooled.samples, pooled.processes)
+    return Interval(median, low, high, pooled.samples)
 
 
 def line(counts, times_us):
