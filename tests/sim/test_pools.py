@@ -5,7 +5,7 @@ from __future__ import annotations
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.model.config import named_shape
 from mini_engine.sim.pools import pool_bytes
-from mini_engine.step.hardware import load_spec
+from mini_engine.step.cards import load_spec
 
 SHAPE, SPEC = named_shape("qwen3-0.6b"), load_spec("h200")
 
