@@ -20,7 +20,7 @@ from mini_engine.engine.batch import SchedulerLimits
 from mini_engine.model.config import ModelConfig
 from mini_engine.sim.device import Device
 from mini_engine.sim.runner import SimRunner
-from mini_engine.step.hardware import DeviceSpec
+from mini_engine.step.cards import DeviceSpec
 
 
 @dataclass(frozen=True)

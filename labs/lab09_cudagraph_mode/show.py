@@ -8,7 +8,7 @@ from mini_engine.dispatch.modes import AttentionCGSupport, CUDAGraphMode, resolv
 from mini_engine.sim.device import Device
 from mini_engine.sim.kernels import scale
 from mini_engine.sim.launch import Buffer
-from mini_engine.step.hardware import load_spec
+from mini_engine.step.cards import load_spec
 
 SIZES, SEQS = [1, 2, 4, 8, 16], 6
 PAIRS = ("FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE")

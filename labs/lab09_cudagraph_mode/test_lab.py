@@ -22,7 +22,7 @@ from mini_engine.sim.capture import CaptureError
 from mini_engine.sim.device import Device
 from mini_engine.sim.kernels import add, scale
 from mini_engine.sim.launch import Buffer, UseAfterFree
-from mini_engine.step.hardware import load_spec
+from mini_engine.step.cards import load_spec
 
 NONE, PIECEWISE, FULL = CUDAGraphMode.NONE, CUDAGraphMode.PIECEWISE, CUDAGraphMode.FULL
 # What a decode batch and a mixed batch run as: the table of chapter 8.

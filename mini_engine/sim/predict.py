@@ -9,7 +9,7 @@ Out: a `Prediction`: one decode step taken apart, what capturing costs, and a ti
 The runner, the dispatcher and the kernels are those that write real text; only the arithmetic is
 left out. Hugging Face's eager decode (the list `hf56`) has no kernels here, so its ops are launched
 as figures, like those that were recorded from a running model (`op_timeline`).
-`mini_engine.step.step_cost` gives the length of the same steps to the µs, without a timeline.
+`mini_engine.step.run` gives the length of the same steps to the µs, without a timeline.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from mini_engine.sim.device import Device
 from mini_engine.sim.launch import cost_kernel
 from mini_engine.sim.runner import SimRunner
 from mini_engine.sim.trace import TraceEvent
-from mini_engine.step.hardware import DeviceSpec
+from mini_engine.step.cards import DeviceSpec
+from mini_engine.step.kernels import OpCost, StepShape, step_ops
 from mini_engine.step.launch_model import break_even_replays
-from mini_engine.step.oplists import OpCost, StepShape, step_ops
-from mini_engine.step.step_cost import Mode, around
+from mini_engine.step.run import Mode, around
 
 HF_EAGER = "HF eager"
 # vLLM 0.33's defaults on most cards (EngineArgs.get_batch_defaults; 1,024 and 8,192 for a server on

@@ -15,13 +15,12 @@ from mini_engine.sim.device import Device
 from mini_engine.sim.predict import HF_EAGER, LIMITS, op_timeline, predict
 from mini_engine.sim.runner import SimRunner
 from mini_engine.sim.trace import CPU, GPU, busy_us
-from mini_engine.step.figures import names
-from mini_engine.step.hardware import DeviceSpec, load_spec
+from mini_engine.step.cards import DeviceSpec, load_spec, names
+from mini_engine.step.curves import capture_cost
+from mini_engine.step.kernels import OpCost, StepShape, step_ops
 from mini_engine.step.launch_model import break_even_replays
-from mini_engine.step.oplists import OpCost, StepShape, step_ops
-from mini_engine.step.payoff import capture_cost
-from mini_engine.step.step_cost import MODES as LAUNCHED
-from mini_engine.step.step_cost import Mode, step_time
+from mini_engine.step.run import MODES as LAUNCHED
+from mini_engine.step.run import Mode, step_time
 from mini_engine.step.storage import stored_as
 
 SPEC = load_spec("h200")
