@@ -13,12 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from labs.lab16_measure_itl.processes import (
-    MAX_PROCESSES,
-    STUDENT_T,
-    pooled_interval,
-    pooled_ratio,
-)
+from labs.lab16_measure_itl.processes import MAX_PROCESSES, STUDENT_T, pooled_interval, pooled_ratio
 from mini_engine.bench import intervals
 from mini_engine.bench.intervals import LEAST_US, held_out_percent, line, median_interval
 from mini_engine.bench.timing import Lap, balanced_order, lap, paired_laps

@@ -47,9 +47,9 @@ from mini_engine.bench.timing import paired_laps
 from mini_engine.bench.variants import ANCHOR, COMPILED, VARIANTS, OursEager, VariantKind
 from mini_engine.cuda.graphs.backend import GraphBackend
 from mini_engine.cuda.weights import Weights
-from mini_engine.step.hardware import DeviceSpec
-from mini_engine.step.oplists import OpCost, StepShape, step_ops
-from mini_engine.step.step_cost import Mode, step_time, with_pdl
+from mini_engine.step.cards import DeviceSpec
+from mini_engine.step.kernels import OpCost, StepShape, step_ops
+from mini_engine.step.run import Mode, step_time, with_pdl
 
 OVER = "the time of this run was over: go on with --resume"
 LAUNCHES = ("cudaLaunch", "cuLaunch", "cudaGraphLaunch", "cuGraphLaunch", "cudaMemcpyAsync",
@@ -136,9 +136,7 @@ class Bench:
             row = replace(row, gate=verdict.as_dict())
             if kind.gated and not verdict.passed:
                 return replace(row, status=GATE_FAILED, reason=verdict.reason)
-            laps = paired_laps(
-                self.backend, anchor, variant, steps=self.steps, rounds=self.rounds
-            )
+            laps = paired_laps(self.backend, anchor, variant, steps=self.steps, rounds=self.rounds)
             theirs, ours = (tuple(six(lap.event_us) for lap in one) for one in laps)
             variant.rewind()
             itl, moved = median_interval(ours), must_move_bytes(setup, kind)

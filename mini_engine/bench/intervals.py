@@ -51,8 +51,8 @@ def paired_ratio(one: Sequence[float], other: Sequence[float]) -> Interval:
     swapping the two gives the inverse. Raises ValueError unless there are equally many of both.
     """
     found = median_interval([math.log(b / a) for a, b in zip(one, other, strict=True)])
-    ends = (math.exp(us) for us in (found.median, found.low, found.high))
-    return Interval(*ends, found.samples)
+    low, high = math.exp(found.low), math.exp(found.high)
+    return Interval(math.exp(found.median), low, high, found.samples)
 
 
 # ---------------------------------------------------------------- straight lines

@@ -39,8 +39,8 @@ from mini_engine.dispatch.modes import CUDAGraphMode
 from mini_engine.engine.batch import Request
 from mini_engine.engine.engine import Engine, StepRecord
 from mini_engine.sim.trace import CPU, GPU, TraceEvent
-from mini_engine.step.oplists import OpCost, StepShape, step_ops
-from mini_engine.step.step_cost import LAUNCHED_AS, Mode
+from mini_engine.step.kernels import OpCost, StepShape, step_ops
+from mini_engine.step.run import LAUNCHED_AS, Mode
 
 WARM_UP, STEPS = 3, 5  # decode steps before the profiler, and under it
 STEP = "decode step"  # what a step is called in the rows
@@ -159,7 +159,8 @@ def _ops_of(runner: TorchRunner, record: StepRecord, size: int, context: int) ->
     if count := getattr(runner.model, "kernels_of", None):
         style = f"fused{9 if mode is CUDAGraphMode.PIECEWISE else count(size)}"
         return step_ops(runner.model.config, StepShape.decode(size, context), style)
-    with OpRecorder() as recorder:
+    recorder = OpRecorder()
+    with recorder:
         if mode is CUDAGraphMode.FULL:
             runner.full.forward(record.descriptor.num_tokens)
         else:
@@ -195,8 +196,8 @@ def events_of_profile(rows: Iterable[ProfilerRow]) -> list[TraceEvent]:
     place = (step["pid"], step["tid"])
     thread = [row for row in complete if (row["pid"], row["tid"]) == place and inside(row)]
     calls = [row for row in thread if row["cat"] in CALLING]
-    # By correlation id and not by time, since the two clocks agree only to about a µs. Where the
-    # call is unknown, because a library launches in a way that kineto does not follow, time decides.
+    # By correlation id and not by time, since the two clocks agree only to about a µs. Where a
+    # library launches in a way that kineto does not follow, the call is unknown and time decides.
     known = {_correlation(row) for row in complete if row["cat"] in CALLING}
     ours = {_correlation(row) for row in calls}
     started = [
@@ -212,10 +213,14 @@ def events_of_profile(rows: Iterable[ProfilerRow]) -> list[TraceEvent]:
     def of_call(row: ProfilerRow) -> str:
         if row["name"].endswith("Synchronize") or _correlation(row) in waits:
             return "wait"
-        return next((kind for start, kind in CALLS.items() if row["name"].startswith(start)), "host")
+        kinds = [kind for start, kind in CALLS.items() if row["name"].startswith(start)]
+        return kinds[0] if kinds else "host"
 
     boxes = [TraceEvent(CPU, PYTHON, step["ts"], step["dur"], "host")]
-    boxes += [_event(CPU, row, "host") for row in thread if row["cat"] == "cpu_op"]
+    ops = [_event(CPU, row, "host") for row in thread if row["cat"] == "cpu_op"]
+    for op in sorted(ops, key=_outer_first):
+        if op.start_us >= boxes[-1].end_us or len(boxes) == 1:  # an op, not the ops that it calls
+            boxes.append(op)
     boxes += [_event(CPU, row, of_call(row)) for row in calls]
     busy = [  # outside a graph, the node id is 0
         _event(GPU, row, "node" if row["args"].get("graph node id") else ON_GPU[row["cat"]])
@@ -232,7 +237,11 @@ def named(events: Sequence[TraceEvent], ops: Sequence[str]) -> list[TraceEvent]:
     looks up the embedding, the list's first. Where there are not as many, names stay as they are.
     """
     found = list(events)
-    kernels = [i for i, e in enumerate(events) if e.category in ("kernel", "node")]
+    kernels = [
+        i
+        for i, e in enumerate(events)
+        if e.category in ("kernel", "node") and not e.name.startswith(("Memcpy", "Memset"))
+    ]
     emulated = [i for i, e in enumerate(events) if e.name.startswith("launch_bound::")]
     for places, names in ((kernels, ops), (emulated, ops[1:])):
         if len(places) == len(names):
@@ -250,12 +259,16 @@ def _event(lane: str, row: ProfilerRow, category: str) -> TraceEvent:
     return TraceEvent(lane, row["name"], row["ts"], row["dur"], category)
 
 
+def _outer_first(box: TraceEvent) -> tuple[float, float]:
+    return box.start_us, -box.duration_us
+
+
 def _innermost(boxes: Sequence[TraceEvent]) -> Iterator[TraceEvent]:
-    """Nested boxes side by side: at each moment the innermost one, but for ops within an op."""
+    """Nested boxes side by side: at each moment the innermost one."""
     stack: list[TraceEvent] = []
     at = 0.0  # up to here everything is drawn
     ends = TraceEvent(CPU, "", float("inf"), 0.0)
-    for box in [*sorted(boxes, key=lambda b: (b.start_us, -b.duration_us)), ends]:
+    for box in [*sorted(boxes, key=_outer_first), ends]:
         while stack and (at < box.start_us or stack[-1].end_us <= box.start_us):
             top = stack[-1]
             until = min(top.end_us, box.start_us)
@@ -264,10 +277,8 @@ def _innermost(boxes: Sequence[TraceEvent]) -> Iterator[TraceEvent]:
                 at = until
             if top.end_us <= box.start_us:
                 stack.pop()
-        nested = stack and stack[-1].category == box.category == "host" and len(stack) > 1
-        if not nested:
-            stack.append(box)
-            at = box.start_us
+        stack.append(box)
+        at = box.start_us
 
 
 def _in_turn(boxes: Iterable[TraceEvent]) -> Iterator[TraceEvent]:

@@ -34,8 +34,8 @@ from mini_engine.bench.op_record import OpRecorder, WatchedAttention
 from mini_engine.cuda.graphs.backend import GraphBackend, why_no_bf16
 from mini_engine.cuda.graphs.capture import GraphRunner, PiecewiseGraphRunner
 from mini_engine.cuda.path import no_pdl, no_triton
-from mini_engine.step.oplists import OpCost, StepShape, step_ops
-from mini_engine.step.step_cost import Mode
+from mini_engine.step.kernels import OpCost, StepShape, step_ops
+from mini_engine.step.run import Mode
 
 ANCHOR = "ours-graph"  # every variant is timed in turns with this one
 # What predicts a variant: our plain model's ops are PyTorch's own kernels, the fused ones are ours.
@@ -77,7 +77,8 @@ class OursEager:
 
     def ops(self) -> list[OpCost]:
         """What one call runs, for the simulator."""
-        with OpRecorder() as recorder:
+        recorder = OpRecorder()
+        with recorder:
             for _ in range(self.steps_a_call):
                 self._decode()
         return recorder.ops
@@ -153,7 +154,8 @@ class OursPiecewise(_Captured):
         self._logits, self._tokens = [logits], [tokens]
 
     def ops(self) -> list[OpCost]:
-        with OpRecorder() as recorder:
+        recorder = OpRecorder()
+        with recorder:
             hidden = self.model.body(self.inputs, WatchedAttention(self.setup.attention, recorder))
             with recorder.live():
                 self.model.next_step(hidden, self.inputs)

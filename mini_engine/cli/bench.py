@@ -212,9 +212,7 @@ def _engines(args: argparse.Namespace) -> dict[str, str]:
     return where
 
 
-def _others(
-    args: argparse.Namespace, where: dict[str, str], emulated: bool
-) -> Iterator[EngineRow]:
+def _others(args: argparse.Namespace, where: dict[str, str], emulated: bool) -> Iterator[EngineRow]:
     from mini_engine.bench.others.compare import compare, job_for
 
     for word, batch, context in itertools.product(args.shape, args.batch, args.context):

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 
 from mini_engine.cli import options
 from mini_engine.model.config import SHAPES, ModelConfig, named_shape
-from mini_engine.step.figures import load_sheet
-from mini_engine.step.hardware import DeviceSpec, load_spec
+from mini_engine.step.cards import DeviceSpec, load_sheet, load_spec
 
 if TYPE_CHECKING:
     import torch
@@ -92,7 +91,7 @@ def command_line(typed: Sequence[str]) -> str:
 
 def card_of(backend: GraphBackend, gpu: str) -> str | None:
     """The shipped card of the GPU in use; None where there is none."""
-    from mini_engine.bench.calibrate import base_name
+    from mini_engine.bench.spec_fit import base_name
 
     return "laptop-cpu" if backend.emulated else base_name(gpu)
 

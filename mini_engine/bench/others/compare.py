@@ -1,6 +1,7 @@
 """Engines against this one: each in a process of its own, one after the other.
 
-In:  a `Job`, engines and where they are. Out: an `EngineRow` for each engine, yielded as soon as it is known.
+In:  a `Job`, engines and where they are. Out: an `EngineRow` for each engine, yielded as soon as
+     it is known.
 
 This engine always comes first: its tokens are what the others' are compared with, and its times
 what theirs are divided by. Not a `Row`: there the device's clock times decode steps that follow one
@@ -113,7 +114,7 @@ def ask(job: Job, where: str, emulated: bool, seconds: float = SECONDS) -> dict[
     else:  # gpt-fast: `where` is the folder of its scripts
         job, python = replace(job, where=where), sys.executable
     # it finds this package, and what is installed beside its Python (vLLM compiles with `ninja`)
-    told = {**os.environ, "PYTHONUNBUFFERED": "1"} 
+    told = {**os.environ, "PYTHONUNBUFFERED": "1"}
     if emulated:
         told["CUDA_VISIBLE_DEVICES"] = ""
     for name, first in (("PYTHONPATH", ROOT), ("PATH", Path(python).parent)):

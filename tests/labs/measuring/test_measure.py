@@ -28,7 +28,7 @@ from labs.measuring import ledger, step_timing
 from labs.measuring.step_timing import Race, title
 from mini_engine.bench import evidence
 from mini_engine.bench.rows import GATE_FAILED, Interval, Row
-from mini_engine.step.hardware import load_spec
+from mini_engine.step.cards import load_spec
 from tests.support.bench_rows import made_up, made_up_row
 from tests.support.documents import ROOT
 
@@ -118,8 +118,8 @@ def test_on_a_gpu_predictions_are_closed_by_the_medians_of_the_run(
     for entry in entries:
         name, batch = entry.what.rpartition(" ")[2], 1 if "batch 1," in entry.what else 8
         (row,) = (r for r in ROWS if (r["variant"], r["batch"]) == (race.variants[name], batch))
-        assert entry.measured == pytest.approx(row["itl_us"]["median"] / 1e3)
-        assert entry.low == pytest.approx(row["itl_us"]["low"] / 1e3)
+        assert entry.measured == pytest.approx(row["itl"]["median"] / 1e3)
+        assert entry.low == pytest.approx(row["itl"]["low"] / 1e3)
         assert entry.on == "NVIDIA H200"
     said = capsys.readouterr().out
     assert "you said" in said
