@@ -52,26 +52,6 @@ def fill(source: str, bodies: Mapping[str, Lines]) -> str:
     return _replaced(lines, edits)
 
 
-def parts_of(source: str, name: str, keeps: Iterable[str] = ()) -> tuple[list[str], list[str]]:
-    """The functions that a hole consists of, by full name: (to write, to take out).
-
-    A function is its own only part. Of a class, one writes the public methods, those that Python
-    calls (`__init__`) and those that `keeps` names; the other private ones are taken out. Raises
-    `CutError` for a name that the source does not have, or a class with nothing to write.
-    """
-    known = functions(source)
-    if name in known:
-        return [name], []
-    methods = [full.rpartition(".")[2] for full in known if full.startswith(f"{name}.")]
-    keeps = set(keeps)
-    if unknown := keeps - set(methods):
-        raise CutError(f"{name} has no method {', '.join(sorted(unknown))}")
-    stays = [m for m in methods if not m.startswith("_") or m.endswith("__") or m in keeps]
-    if not stays:
-        raise CutError(f"there is no function {name}, and no class with methods to write")
-    return [f"{name}.{m}" for m in stays], [f"{name}.{m}" for m in methods if m not in stays]
-
-
 def without(source: str, names: Iterable[str]) -> str:
     """The source without these functions and methods, and without the comments above them.
 
