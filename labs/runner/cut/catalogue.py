@@ -34,26 +34,25 @@ In: a folder `labs/labNN_name`. Out: a `Lab` with its holes, hints and misconcep
 A hole with `mend = "runner_a.py"` in the place of `name` is not cut: that source is given with a
 fault, and the learner mends it. `[[hole.edit]]` are the edits that mend it.
 
-A second answer (`tests/labs/answers`) for several files says before each part where it belongs: a
-line `# to: runner_a.py`.
+`tests/labs/answers/labNN_name.toml` has another right answer: for each file the bodies of functions
+by their names and, as `also`, what stands beside them.
 """
 
 from __future__ import annotations
 
-import re
 import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from labs.runner.cut.cutter import CutError, changed, cut, find_source, functions, splice, without
+from labs.runner.cut.cutter import CutError, changed, cut, fill, functions, splice, without
 from labs.runner.cut.edits import Edit, edits
 
 LABS = Path(__file__).parent.parent.parent
 ROOT = LABS.parent
 NO_WORDS = "as the docstring and the tests want it."
-ANSWERS = ROOT / "tests" / "labs" / "answers"  # other right ones: second/labNN_name.py
+ANSWERS = ROOT / "tests" / "labs" / "answers"
 
 
 @dataclass(frozen=True)
@@ -202,17 +201,15 @@ class Lab:
         if kind == "wrong" and which.replace("_", "-") in beliefs:
             return self.wrong(which.replace("_", "-"))
         if kind == "second":  # into the cut files: it has nothing of the engine's own way
-            texts, text = self.cut(), (ANSWERS / kind / f"{self.name}.py").read_text()
-            parts = parts_by_file(text) or find_source(text, texts)
-            return texts | {file: splice(texts[file], part) for file, part in parts.items()}
+            texts = self.cut()
+            answer = tomllib.loads((ANSWERS / f"{self.name}.toml").read_text())
+            for file, written in answer.items():
+                also = written.pop("also", "")
+                bodies = {name: body.splitlines() for name, body in written.items()}
+                texts[file] = splice(fill(texts[file], bodies), also)
+            return texts
         known = ["mine", "reference", *(f"wrong/{id}" for id in beliefs)]
         raise ValueError(f"lab {self.number} has no {implementation!r}: {', '.join(known)}")
-
-
-def parts_by_file(fragment: str) -> dict[str, str]:
-    """The parts of a fragment that says to which file each belongs; nothing if it does not say."""
-    _, *rest = re.split(r"^# to: (\S+)\n", fragment, flags=re.MULTILINE)
-    return dict(zip(rest[::2], rest[1::2], strict=True))
 
 
 def all_labs() -> list[Lab]:

@@ -76,8 +76,9 @@ def open_holes(text: str, names: Iterable[str]) -> list[str]:
     return [name for name in names if _raises_todo(_definition(tree, name))]
 
 
-def splice(source: str, fragment: str) -> str:
-    """The source with the definitions of the fragment in place of its own."""
+def splice(source: str, fragment: str, *, known: bool = False) -> str:
+    """The source with the definitions of the fragment in place of its own. `known`: raises CutError
+    if the source has none of them."""
     lines, tree = source.splitlines(), ast.parse(source)
     new_lines, new = fragment.splitlines(), ast.parse(fragment)
     edits: list[tuple[int, int, Lines]] = []
@@ -93,6 +94,8 @@ def splice(source: str, fragment: str) -> str:
             edits.append((_start(old), old.end_lineno or 0, text))
         elif not _is_docstring(node):
             added += ["", "", *text]
+    if known and not edits:
+        raise CutError("replaces nothing: none of its names stands in the source")
     if imports:
         after = max((n.end_lineno or 0 for n in tree.body if _is_import(n)), default=0)
         edits.append((after + 1, after, imports))
@@ -118,29 +121,6 @@ def changed(source: str, mine: str) -> str:
         for member in new:
             out += lines_of(member, lines)
     return "\n".join(out) + "\n"
-
-
-def find_source(fragment: str, sources: Mapping[str, str]) -> dict[str, str]:
-    """Split a fragment by the sources that its parts belong to: file -> fragment.
-
-    Each definition goes to the source that has it. Imports, and definitions that no source has, go
-    with the first one that is known. A fragment that replaces nothing raises `CutError`.
-    """
-    lines, tree = fragment.splitlines(), ast.parse(fragment)
-    trees = {file: ast.parse(text) for file, text in sources.items()}
-    homes = [
-        next((f for f, t in trees.items() if find(t, name_of(node)) is not None), None)
-        for node in tree.body
-    ]
-    first = next((home for home in homes if home), None)
-    if first is None:
-        raise CutError(f"replaces nothing: none of its names stands in {', '.join(sources)}")
-    parts: dict[str, Lines] = {}
-    for node, home in zip(tree.body, homes, strict=True):
-        if not _is_docstring(node):
-            text = lines_of(node, lines)
-            parts.setdefault(home or first, []).extend(text)
-    return {file: "\n".join(text) + "\n" for file, text in parts.items()}
 
 
 def definition_of(source: str, name: str) -> str:
