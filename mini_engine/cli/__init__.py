@@ -12,22 +12,20 @@ help, and it has three functions:
 
 `console` writes to standard error in `run` (progress, notes) and to standard output in `show`, so
 that `--json` output can be piped on. A name in the result ends with its unit: `_us` for a time,
-`_bytes` for memory; what ends in none is a count, a share or a ratio. What only `run` needs is
-imported in it, so that `--help` is there at once.
+`_bytes` for memory; what ends in none is a count, a share or a ratio. What is slow to import
+(matplotlib, torch) is imported in `run`, so that `--help` is there at once.
 """
 
 from __future__ import annotations
 
 import importlib
+import json
 import sys
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING
 
 from mini_engine.cli.ending import CheckFailed, guarded
-
-if TYPE_CHECKING:
-    from mini_engine.cli.terminal import Parser
 
 __all__ = ["COMMANDS", "CheckFailed", "build_parser", "load", "main"]
 
@@ -70,26 +68,20 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(words: list[str]) -> int:
-    from argparse import Namespace
-
     from mini_engine.cli.terminal import Screen
 
     args = build_parser(words).parse_args(words, Namespace(typed=words))
     command = load(args.command)
     result = command.run(args, Screen(stderr=True, quiet=args.json, highlight=False))
     if args.json:
-        import json
-
         print(json.dumps({"command": args.command, **result}, indent=2))
     else:
         command.show(result, Screen(highlight=False, soft_wrap=False))
     return 0
 
 
-def build_parser(words: Sequence[str]) -> Parser:
+def build_parser(words: Sequence[str]) -> ArgumentParser:
     """The parser. Only the command that is asked for is imported, to start fast."""
-    from argparse import RawDescriptionHelpFormatter
-
     from mini_engine.cli.terminal import Parser
 
     parser = Parser(
