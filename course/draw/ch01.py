@@ -20,7 +20,7 @@ from mini_engine.sim.device import Device
 from mini_engine.sim.launch import kernel
 from mini_engine.sim.predict import HF_EAGER, Service, predict
 from mini_engine.sim.trace import CPU, GPU, TraceEvent
-from mini_engine.step.hardware import load_spec
+from mini_engine.step.cards import load_spec
 
 LAUNCHES = 4
 COLOURS = {"launch": ORANGE, "wait": PALE, "kernel": BLUE}

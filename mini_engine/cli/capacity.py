@@ -35,10 +35,10 @@ from mini_engine.cli.terminal import table
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.serving.request_trace import SHIPPED_TRACE, read_trace
 from mini_engine.step.capacity import CapacityReport, capacity, check_context
-from mini_engine.step.hardware import load_spec
+from mini_engine.step.cards import load_spec
+from mini_engine.step.kernels import StepShape, step_ops
 from mini_engine.step.masked_rows import masked_columns
-from mini_engine.step.oplists import StepShape, step_ops
-from mini_engine.step.step_cost import step_time
+from mini_engine.step.run import step_time
 from mini_engine.step.storage import stored_as
 
 FROM_THE_REPORT = ("kv_bytes_per_token", "fits", "left_bytes", "max_context", "model_context")

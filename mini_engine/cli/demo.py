@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from mini_engine.model.config import ModelConfig
     from mini_engine.sim.generate import Generation
     from mini_engine.sim.predict import Prediction
-    from mini_engine.step.hardware import DeviceSpec
+    from mini_engine.step.cards import DeviceSpec
 
 DRAWN = {"NONE": "eager", "PIECEWISE": "piecewise", "FULL": "one graph"}
 SIMULATED = "fused9"  # the op list of the decoder in numpy
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     from mini_engine.sim.generate import generate, open_checkpoint
     from mini_engine.sim.predict import HF_EAGER, Service, predict
     from mini_engine.step.capacity import check_batch
-    from mini_engine.step.hardware import load_spec
+    from mini_engine.step.cards import load_spec
 
     texts, checkpoint = options.prompts_of(args), open_checkpoint(SHIPPED)
     shape, spec = options.shape_and_spec(args)
@@ -158,8 +158,8 @@ def check_agreement(texts: Sequence[str], written: Sequence[Generation]) -> None
 
 def own_row(shape: ModelConfig, spec: DeviceSpec, batch: int) -> dict[str, Any]:
     """This engine's step: its own list of kernels, in one graph."""
-    from mini_engine.step.oplists import StepShape, step_ops
-    from mini_engine.step.step_cost import step_time
+    from mini_engine.step.kernels import StepShape, step_ops
+    from mini_engine.step.run import step_time
 
     ops = step_ops(shape, StepShape.decode(batch, CONTEXT), spec.ops)
     step = step_time(ops, spec, "full", batch)

@@ -13,8 +13,7 @@ from typing import Any
 from mini_engine.dispatch.modes import CUDAGraphMode
 from mini_engine.files import check_folder, check_out, did_you_mean
 from mini_engine.model.config import SHAPES, ModelConfig, named_shape
-from mini_engine.step.figures import names
-from mini_engine.step.hardware import DeviceSpec, load_spec
+from mini_engine.step.cards import DeviceSpec, load_spec, names
 from mini_engine.step.storage import FORMATS, KV_DTYPE_BYTES
 
 CARD = "h200"  # where --spec names none

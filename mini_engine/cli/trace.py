@@ -107,7 +107,7 @@ def _predicted(args: argparse.Namespace, modes: Sequence[str]) -> tuple[Timeline
     """A step of a full-size model in each mode, on the simulated device."""
     from mini_engine.sim.predict import Service, predict
     from mini_engine.step.capacity import check_batch
-    from mini_engine.step.hardware import load_spec
+    from mini_engine.step.cards import load_spec
 
     if args.plain:
         raise ValueError("--plain: a prediction runs no model; add --backend cuda")

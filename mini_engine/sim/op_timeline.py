@@ -1,12 +1,12 @@
 """One decode step of any list of ops on the simulated GPU, as a timeline.
 
-In:  ops (`mini_engine.step.oplists`, or recorded from a running model), a `DeviceSpec`, and how
+In:  ops (`mini_engine.step.kernels`, or recorded from a running model), a `DeviceSpec`, and how
      the step is launched: "eager", "piecewise" or "full".
 Out: what the CPU and the GPU would do, as `TraceEvent`s; time 0 is the start of the step.
 
     events = op_timeline(step_ops(shape, StepShape.decode(1, 512), "fused5"), spec, "full")
 
-The ops are mere figures: nothing is computed. `mini_engine.step.step_cost` gives the length of
+The ops are mere figures: nothing is computed. `mini_engine.step.run` gives the length of
 the same step to the µs, without a timeline.
 """
 
@@ -20,9 +20,9 @@ from itertools import groupby
 from mini_engine.sim.device import Device
 from mini_engine.sim.launch import cost_kernel
 from mini_engine.sim.trace import TraceEvent
-from mini_engine.step.hardware import DeviceSpec
-from mini_engine.step.oplists import OpCost
-from mini_engine.step.step_cost import MODES, Mode, around
+from mini_engine.step.cards import DeviceSpec
+from mini_engine.step.kernels import OpCost
+from mini_engine.step.run import MODES, Mode, around
 
 
 def op_timeline(

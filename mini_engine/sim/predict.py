@@ -32,10 +32,10 @@ from mini_engine.sim.device import Device
 from mini_engine.sim.op_timeline import launch_ops
 from mini_engine.sim.runner import SimRunner
 from mini_engine.sim.trace import TraceEvent
-from mini_engine.step.hardware import DeviceSpec
+from mini_engine.step.cards import DeviceSpec
+from mini_engine.step.kernels import StepShape, step_ops
 from mini_engine.step.launch_model import break_even_replays
-from mini_engine.step.oplists import StepShape, step_ops
-from mini_engine.step.step_cost import around
+from mini_engine.step.run import around
 
 HF_EAGER = "HF eager"
 # vLLM 0.33's defaults on most cards (EngineArgs.get_batch_defaults; 1,024 and 8,192 for a server on

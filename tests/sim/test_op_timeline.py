@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 
 from mini_engine.sim.op_timeline import op_timeline
 from mini_engine.sim.trace import CPU, GPU, busy_us
-from mini_engine.step.figures import names
-from mini_engine.step.hardware import DeviceSpec, load_spec
-from mini_engine.step.oplists import OpCost
-from mini_engine.step.step_cost import MODES, Mode, step_time
+from mini_engine.step.cards import DeviceSpec, load_spec, names
+from mini_engine.step.kernels import OpCost
+from mini_engine.step.run import MODES, Mode, step_time
 
 # Engines differ in what they do around a step: vLLM schedules the next one beside the GPU.
 H200 = load_spec("h200")

@@ -16,11 +16,11 @@ from mini_engine.model.config import named_shape
 from mini_engine.sim.device import Device
 from mini_engine.sim.predict import HF_EAGER, LIMITS, Service, predict
 from mini_engine.sim.runner import SimRunner
-from mini_engine.step.hardware import load_spec
+from mini_engine.step.cards import load_spec
+from mini_engine.step.curves import capture_cost
+from mini_engine.step.kernels import StepShape, step_ops
 from mini_engine.step.launch_model import break_even_replays
-from mini_engine.step.oplists import StepShape, step_ops
-from mini_engine.step.payoff import capture_cost
-from mini_engine.step.step_cost import Mode, step_time
+from mini_engine.step.run import Mode, step_time
 from mini_engine.step.storage import stored_as
 
 SPEC = load_spec("h200")

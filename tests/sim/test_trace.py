@@ -10,7 +10,7 @@ import pytest
 from mini_engine.model.config import named_shape
 from mini_engine.sim.predict import Service, predict
 from mini_engine.sim.trace import CPU, GPU, TraceEvent, busy_us, read_trace, to_chrome, write_trace
-from mini_engine.step.hardware import load_spec
+from mini_engine.step.cards import load_spec
 
 SPEC = load_spec("h200")
 

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mini_engine.step.figures import KINDS, load_sheet, names
-from mini_engine.step.hardware import FIGURE_NAMES, load_spec, spec_names
+from mini_engine.step.cards import FIGURE_NAMES, KINDS, load_sheet, load_spec, names, spec_names
 
 GPUS = (
     "a100", "a100-40", "b200", "gh200", "h100", "h100-pcie", "h20", "h200", "l4", "rtx3080ti",

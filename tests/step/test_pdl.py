@@ -7,10 +7,9 @@ from dataclasses import replace
 import pytest
 
 from mini_engine.model.config import named_shape
-from mini_engine.step.figures import load_sheet
-from mini_engine.step.hardware import load_spec, spec_names
-from mini_engine.step.oplists import StepShape, step_ops
-from mini_engine.step.step_cost import step_time, with_pdl
+from mini_engine.step.cards import load_sheet, load_spec, spec_names
+from mini_engine.step.kernels import StepShape, step_ops
+from mini_engine.step.run import step_time, with_pdl
 from tests.support.sim_helpers import round_spec
 
 H200 = load_spec("h200", engine="launch-bound")

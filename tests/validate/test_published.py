@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from mini_engine.model.config import SHAPES
-from mini_engine.step.oplists import StepShape, step_ops
-from mini_engine.step.step_cost import step_time
+from mini_engine.step.kernels import StepShape, step_ops
+from mini_engine.step.run import step_time
 from mini_engine.validate.published import SHIPPED_POINTS, Point, Sheets, predicted_ms, read_points
 
 SHEETS = Sheets.shipped()
