@@ -7,8 +7,11 @@ A command is a module of this package, imported only when it is asked for. Its d
 help, and it has three functions:
 
     add_arguments(parser)        its options
-    run(args, console) -> dict   does the work and returns what `--json` prints
-    show(result, console)        prints the same for people
+    run(args, console) -> dict   does the work and returns what was found
+    show(result, console)        prints it for people; `--json` prints all fields of it
+
+The result that is shown has the options too: `result["context"]` is `args.context`, unless `run`
+returns a field of that name.
 
 `console` writes to standard error in `run` (progress, notes) and to standard output in `show`, so
 that `--json` output can be piped on. A name in the result ends with its unit: `_us` for a time,
@@ -23,7 +26,9 @@ import json
 import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Sequence
+from dataclasses import fields, is_dataclass
 from types import ModuleType
+from typing import Any
 
 from mini_engine.cli.ending import CheckFailed, guarded
 
@@ -72,12 +77,22 @@ def _run(words: list[str]) -> int:
 
     args = build_parser(words).parse_args(words, Namespace(typed=words))
     command = load(args.command)
-    result = command.run(args, Screen(stderr=True, quiet=args.json, highlight=False))
+    found = command.run(args, Screen(stderr=True, quiet=args.json, highlight=False))
+    result = vars(args) | found
     if args.json:
-        print(json.dumps({"command": args.command, **result}, indent=2))
+        print(json.dumps(result, indent=2, default=as_json))
     else:
-        command.show(result, Screen(highlight=False, soft_wrap=False))
+        command.show(result, Screen(highlight=False))
     return 0
+
+
+def as_json(found: Any) -> Any:
+    """What JSON has no form for: a dataclass is its fields and its properties, a path its name."""
+    if not is_dataclass(found):
+        return str(found)
+    names = [field.name for field in fields(found)]
+    names += [name for name, value in vars(type(found)).items() if isinstance(value, property)]
+    return {name: getattr(found, name) for name in names}
 
 
 def build_parser(words: Sequence[str]) -> ArgumentParser:

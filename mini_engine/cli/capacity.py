@@ -41,8 +41,6 @@ from mini_engine.step.masked_rows import masked_columns
 from mini_engine.step.run import step_time
 from mini_engine.step.storage import stored_as
 
-FROM_THE_REPORT = ("kv_bytes_per_token", "fits", "left_bytes", "max_context", "model_context")
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add, number = parser.add_argument, options.positive
@@ -87,9 +85,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
             kv_dtype=args.kv_dtype, capture_sizes=sizes, weights_file=file_bytes,
         )  # fmt: skip
 
-    report = at(args.context)
-    floors = {"floor_us": report.floor_ms, "copy_floor_us": report.copy_floor_ms}
-    predicted = None
+    report, predicted = at(args.context), None
     if spec and report.fits:  # one full graph
         ops = step_ops(config, StepShape.decode(args.batch, args.context), spec.ops, stored)
         itl_us = step_time(ops, spec, "full", args.batch).itl_us
@@ -100,13 +96,8 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         "engine": spec.engine if spec else None,
         "model": config.name,
         "quant": stored.quant,
-        "kv_dtype": args.kv_dtype,
-        "context": args.context,
-        "batch": args.batch,
         "full_graphs": len(sizes),
-        "rows": [dict(zip(("item", "bytes", "note"), row, strict=True)) for row in report.rows()],
-        **{name: getattr(report, name) for name in (*FROM_THE_REPORT, "max_batch")},
-        **{name: None if ms is None else ms * 1e3 for name, ms in floors.items()},
+        "report": report,
         "without_pages": _without_pages(args, at) if args.trace else None,
         "predicted": predicted,
     }
@@ -123,7 +114,7 @@ def _without_pages(args: argparse.Namespace, at: Callable[[int], CapacityReport]
     read = masked_columns(iter(held), args.batch, args.context)
     mean = at(-(-sum(map(sum, held)) // len(held)))
     return {
-        "trace": str(args.trace),
+        "trace": args.trace,
         "requests": len(held),
         "too_long": len(every) - len(held),
         **{f"{part}_bytes": n * mean.kv_bytes_per_token for part, n in vars(read).items()},
@@ -132,40 +123,36 @@ def _without_pages(args: argparse.Namespace, at: Callable[[int], CapacityReport]
     }
 
 
-# ---------------------------------------------------------------- for people
-
-
 def show(result: dict[str, Any], console: Console) -> None:
+    report, without = result["report"], result["without_pages"]
     console.print(
         f"[bold]{result['model']}[/bold] on {result['gpu']}: weights {result['quant']}, "
-        f"cache {result['kv_dtype']}, batch {result['batch']:,}, context {result['context']:,}, "
+        f"cache {result['kv_dtype']}, batch {report.batch:,}, context {report.context:,}, "
         f"{result['full_graphs']} full graphs"
     )
-    rows = [(row["item"], f"{row['bytes'] / 2**30:,.3f}", row["note"]) for row in result["rows"]]
+    rows = [(item, f"{size / 2**30:,.3f}", note) for item, size, note in report.rows()]
     console.print(table(("<item", "GiB", "<what it is"), rows, bold=[len(rows) - 1]))
-    if not result["fits"]:
+    if not report.fits:
         console.print("[bold]It does not fit.[/bold] No step is predicted.")
-    longest = f"longest context of one request: {result['max_context']:,} tokens"
-    if result["max_context"] > result["model_context"]:
-        longest += f" of memory; the model was made for {result['model_context']:,}"
+    longest = f"longest context of one request: {report.max_context:,} tokens"
+    if report.max_context > report.model_context:
+        longest += f" of memory; the model was made for {report.model_context:,}"
     console.print(longest)
-    console.print(f"largest batch at {result['context']:,} tokens: {result['max_batch']:,}")
-    if result["floor_us"] is None:
-        console.print("floor of ITL: unknown, for a card without a name")
-    else:
-        console.print(
-            f"floor of ITL: {result['floor_us'] / 1e3:.3f} ms at the bandwidth on paper, "
-            f"{result['copy_floor_us'] / 1e3:.3f} ms at what a copy reaches"
-        )
-    if without := result["without_pages"]:
+    console.print(f"largest batch at {report.context:,} tokens: {report.max_batch:,}")
+    floor = "unknown, for a card without a name"
+    if report.floor_ms is not None:
+        floor = f"{report.floor_ms:.3f} ms at the bandwidth on paper, "
+        floor += f"{report.copy_floor_ms:.3f} ms at what a copy reaches"
+    console.print(f"floor of ITL: {floor}")
+    if without:
         parts = [without[f"{part}_bytes"] for part in ("needed", "beyond", "ended")]
         read, shares = sum(parts), [f"{part / max(1, sum(parts)):.0%}" for part in parts]
         size = f"{read / 1e12:,.1f} TB" if read >= 1e12 else f"{read / 1e9:,.1f} GB"
         console.print(
-            f"without pages, {without['requests']:,} requests of {Path(without['trace']).name} in "
-            f"batches of {result['batch']:,}: {size} of keys and values are read, {shares[0]} of "
+            f"without pages, {without['requests']:,} requests of {without['trace'].name} in "
+            f"batches of {report.batch:,}: {size} of keys and values are read, {shares[0]} of "
             f"them for a text, {shares[1]} behind one, {shares[2]} in rows that have ended; "
-            f"{without['too_long']:,} do not fit {result['context']:,} columns\n"
+            f"{without['too_long']:,} do not fit {report.context:,} columns\n"
             f"with pages, at their {without['mean_context']:,} tokens on average, the largest "
             f"batch is {without['max_batch_with_pages']:,}",
             soft_wrap=True,

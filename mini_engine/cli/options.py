@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
 from mini_engine.dispatch.modes import CUDAGraphMode
 from mini_engine.files import check_folder, check_out, did_you_mean
 from mini_engine.model.config import SHAPES, ModelConfig, named_shape
@@ -146,6 +148,15 @@ def shape_of(word: str) -> ModelConfig:
 def shape_and_spec(args: argparse.Namespace) -> tuple[ModelConfig, DeviceSpec]:
     """What `--shape`, `--spec`, `--host` and `--engine` name."""
     return shape_of(args.shape), load_spec(args.spec, args.host, args.engine)
+
+
+def name_dropped(
+    args: argparse.Namespace, asked: list[int] | None, kept: list[int], console: Console
+) -> None:
+    """One line for the capture sizes that were asked for and that no step reaches."""
+    if (dropped := sorted({*(asked or ())} - {*kept})) and args.mode != "NONE":
+        told = f"capture sizes {', '.join(map(str, dropped))} are dropped: a step has at most"
+        console.print(f"{told} {args.max_num_batched_tokens:,} tokens", soft_wrap=True)
 
 
 # ---------------------------------------------------------------- what is printed of them
