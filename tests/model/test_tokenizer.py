@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import shutil
-import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -192,7 +190,7 @@ def test_transformers_loads_the_folder_and_writes_the_same_greedy_text() -> None
     for entry in GREEDY["prompts"]:
         prompt = torch.tensor([auto(entry["prompt"]).input_ids])
         assert prompt[0].tolist() == entry["prompt_ids"]
-        # The library's own loop with its KV cache, where train.py computes each step afresh.
+        # The library's own loop with its KV cache, where `greedy` computes each step afresh.
         out = model.generate(prompt, max_new_tokens=48, eos_token_id=-1, do_sample=False)
         assert out[0, prompt.shape[1] :].tolist() == entry["ids"]
         assert auto.decode(entry["ids"]) == entry["text"]
@@ -211,18 +209,9 @@ def test_train_script_rewrites_the_greedy_record_it_ships(tmp_path: Path) -> Non
 
 
 def load_train_script() -> ModuleType:
-    """train.py is a script in a folder that is no package; it imports its neighbours by name."""
+    """It imports libraries that the engine does without."""
     for library in ("torch", "transformers"):
         pytest.importorskip(library)
-    if "tiny_qwen3_train" not in sys.modules:
-        spec = importlib.util.spec_from_file_location("tiny_qwen3_train", CHECKPOINT / "train.py")
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules["tiny_qwen3_train"] = module
-        sys.path.insert(0, str(CHECKPOINT))
-        try:
-            spec.loader.exec_module(module)
-        finally:
-            sys.path.remove(str(CHECKPOINT))
-    return sys.modules["tiny_qwen3_train"]
+    from course import tiny_qwen3
+
+    return tiny_qwen3

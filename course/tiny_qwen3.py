@@ -1,12 +1,13 @@
 """Train the small Qwen3 that ships with the course, on text that every Python has.
 
-In:  the docstrings of the standard library of the Python that runs this file (docstrings.py).
+In:  the docstrings of the standard library of the Python that runs this file: cleaned, distinct, in
+     path order, about 1.4 MB of English about code.
 Out: a Hugging Face folder: config.json, generation_config.json, model.safetensors (bfloat16,
      under 4 MB), tokenizer.json, tokenizer_config.json, greedy.json, and a record in README.md.
 
-    python train.py                 # the shipped recipe: 70 minutes on two busy cores
-    python train.py --steps 150     # a rough model in a minute or two
-    python train.py --greedy-only   # only rewrite greedy.json, from the weights in --out
+    python -m course.tiny_qwen3                # the shipped recipe: 70 minutes on two busy cores
+    python -m course.tiny_qwen3 --steps 150    # a rough model in a minute or two
+    python -m course.tiny_qwen3 --greedy-only  # only greedy.json again, from the weights in --out
 
 Needs torch, transformers and tokenizers, which the engine itself does not. The same Python,
 libraries, seed and thread count give the same weights.
@@ -15,12 +16,14 @@ libraries, seed and thread count give the same weights.
 from __future__ import annotations
 
 import argparse
+import ast
 import datetime
 import json
 import math
 import os
 import platform
 import random
+import sysconfig
 import tempfile
 import time
 from dataclasses import dataclass
@@ -28,12 +31,15 @@ from pathlib import Path
 
 import torch
 import transformers
-from docstrings import collect_docstrings
-from muon import Muon
 from rich.progress import Progress
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from mini_engine.engine.generation import SHIPPED
+
 END_OF_TEXT = "<|endoftext|>"
+# folders of the standard library whose docstrings teach nothing
+TESTS = {"test", "tests", "idlelib", "idle_test", "lib2to3", "site-packages", "turtledemo"}
+GENERATED = {"encodings", "pydoc_data"}  # the same sentence a hundred times
 PROMPTS = (
     "Return the",
     "This function",
@@ -99,6 +105,37 @@ def train(folder: Path, recipe: Recipe, steps: int, threads: int) -> None:
 
 
 # ---------------------------------------------------------------- text
+
+
+def collect_docstrings() -> list[str]:
+    root = Path(sysconfig.get_paths()["stdlib"])
+    found: dict[str, None] = {}
+    for path in sorted(root.rglob("*.py")):
+        if (TESTS | GENERATED) & set(path.relative_to(root).parts):
+            continue
+        try:
+            tree = ast.parse(path.read_text("utf-8"))
+        except (SyntaxError, UnicodeDecodeError):
+            continue  # files kept broken on purpose
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                text = clean(ast.get_docstring(node) or "")
+                if len(text) >= 30:
+                    found[text] = None
+    return list(found)
+
+
+def clean(docstring: str) -> str:
+    """Prose paragraphs only: wrapped lines joined, doctests, tables and listings dropped."""
+    kept = []
+    for paragraph in docstring.split("\n\n"):
+        text = " ".join(paragraph.split())
+        if not text or ">>>" in text or not text.isascii():
+            continue
+        # Sentences are made of letters; signatures, tables and ASCII art are not.
+        if sum(c.isalpha() or c == " " for c in text) / len(text) >= 0.85:
+            kept.append(text)
+    return "\n\n".join(kept)
 
 
 def train_tokenizer(docs: list[str], vocab_size: int) -> Tokenizer:
@@ -201,6 +238,42 @@ def fit(
     return math.fsum(recent) / len(recent)
 
 
+# ---------------------------------------------------------------- optimizer
+
+
+class Muon(torch.optim.Optimizer):
+    """The optimizer of the matrices: momentum whose step is made orthogonal, so that all directions
+    of a matrix learn at one speed. On this model 0.8 nats better than AdamW after 150 steps.
+
+    K. Jordan, https://kellerjordan.github.io/posts/muon/; the factor that lets it share AdamW's
+    learning rates is from Liu et al., arXiv 2502.16982. torch.optim.Muon computes in bfloat16, many
+    times slower on a CPU without it; this in float32.
+    """
+
+    def __init__(self, params: list[torch.nn.Parameter], lr: float, momentum: float = 0.95) -> None:
+        super().__init__(params, {"lr": lr, "momentum": momentum})
+
+    @torch.no_grad()
+    def step(self) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for p in group["params"]:
+                mean = self.state[p].setdefault("mean", torch.zeros_like(p))
+                mean.lerp_(p.grad, 1 - group["momentum"])
+                direction = orthogonal(p.grad.lerp(mean, group["momentum"]))
+                p.add_(direction, alpha=-group["lr"] * 0.2 * max(p.shape) ** 0.5)
+
+
+def orthogonal(x: torch.Tensor) -> torch.Tensor:
+    """Five Newton-Schulz steps drive all singular values of a matrix to about 1."""
+    if x.shape[0] > x.shape[1]:
+        return orthogonal(x.T).T
+    x = x / (x.norm() + 1e-7)
+    for _ in range(5):
+        gram = x @ x.T
+        x = 3.4445 * x + (-4.7750 * gram + 2.0315 * gram @ gram) @ x
+    return x
+
+
 # ---------------------------------------------------------------- files
 
 
@@ -275,7 +348,7 @@ def write_record(path: Path, rows: dict[str, str]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Train the tiny Qwen3 on Python's docstrings.")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent, help="folder to write")
+    parser.add_argument("--out", type=Path, default=SHIPPED, help="folder to write (%(default)s)")
     parser.add_argument("--steps", type=int, default=2500, help="optimizer steps (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of weights and order (%(default)s)")
     parser.add_argument("--threads", type=int, default=2, help="CPU threads (%(default)s)")
