@@ -105,8 +105,8 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
 
 def _without_pages(args: argparse.Namespace, at: Callable[[int], CapacityReport]) -> dict[str, Any]:
     """What the decode steps of the requests of --trace read of a cache of (--batch, --context)."""
-    every = read_trace(args.trace).requests
-    held = [request for request in every.lengths if sum(request) <= args.context]
+    every = [(request.prompt_tokens, request.output_tokens) for request in read_trace(args.trace)]
+    held = [lengths for lengths in every if sum(lengths) <= args.context]
     if not held:
         raise ValueError(
             f"{args.trace}: none of {len(every)} requests fits --context {args.context}: raise it"

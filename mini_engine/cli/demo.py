@@ -107,23 +107,24 @@ def _row(
     mode: str, step: Prediction | StepTime, spec: DeviceSpec, eager: Prediction | None = None
 ) -> dict[str, Any]:
     """A predicted step; with `eager`, also what its graphs cost, if it has some."""
+    work = step if isinstance(step, StepTime) else step.work
     group = {HF_EAGER: "NONE", OURS: "FULL"}.get(mode, mode)
     row = {
         "mode": mode,
         "launched": DRAWN[group],
-        "kernels": step.kernels,
-        "launches": step.launches,
-        "cpu_us": step.cpu_us,
+        "kernels": work.kernels,
+        "launches": work.launches,
+        "cpu_us": work.cpu_us,
         "gpu_us": step.utilisation * step.itl_us,
         "gpu_utilisation": step.utilisation,
         **options.interval(spec, step.itl_us, group),
     }
-    if eager and isinstance(step, Prediction) and step.graphs:
+    if eager and isinstance(step, Prediction) and step.capture.graphs:
         after = step.break_even(eager)
         row |= {
-            "graphs": step.graphs,
-            "capture_us": step.capture_us,
-            "graph_bytes": step.graph_bytes,
+            "graphs": step.capture.graphs,
+            "capture_us": step.capture.time_us,
+            "graph_bytes": step.capture.bytes,
             "pays_after_replays": int(after) if after < float("inf") else None,
         }
     return row

@@ -161,19 +161,11 @@ def _on_sim(
     args: argparse.Namespace, texts: list[str], console: Console, **asked: Any
 ) -> tuple[Any, dict[str, Any]]:
     """With `--backend sim`: what was written, and what is told of this backend alone."""
-    checkpoint, begun = sim.open_checkpoint(args.model), set[str]()
+    checkpoint = sim.open_checkpoint(args.model)
     spec = load_spec(args.spec or options.CARD, args.host, args.engine)
 
-    def progress(what: str, _done: int, total: int) -> None:
-        """A large model says what it begins with."""
-        if what not in begun:
-            begun.add(what)
-            console.print(f"{what}: {total}", soft_wrap=True, markup=False)
-
     with _printing(args, texts, checkpoint.tokenizer) as on_token:
-        done = sim.generate(
-            checkpoint, spec, texts, args.mode, on_token=on_token, progress=progress, **asked
-        )
+        done = sim.generate(checkpoint, spec, texts, args.mode, on_token=on_token, **asked)
     return done, {
         "model": checkpoint.config.name,
         **options.told(spec),

@@ -30,8 +30,7 @@ from rich.console import Console
 
 from mini_engine.cli import measuring, options
 from mini_engine.cli.terminal import table
-from mini_engine.sim.op_timeline import op_timeline
-from mini_engine.sim.predict import HF_EAGER, Service, predict
+from mini_engine.sim.predict import HF_EAGER, op_timeline, predict
 from mini_engine.sim.trace import CPU, GPU, TraceEvent, busy_us, read_trace, write_trace
 from mini_engine.step.capacity import check_batch
 from mini_engine.step.cards import load_spec
@@ -85,13 +84,13 @@ def _predicted(args: argparse.Namespace, modes: Sequence[str]) -> tuple[Timeline
         raise ValueError(f"{option}: a prediction runs no model; add --backend cuda")
     context, card = args.context or 512, args.spec or options.CARD
     shape = measuring.shape_of(args.shape or "qwen3-0.6b")
-    spec, service = load_spec(card, args.host, args.engine), Service(requests=1, new_tokens=2)
+    spec = load_spec(card, args.host, args.engine)
     check_batch(shape, spec, args.batch, context)
     # the ops of transformers are issued by its own Python
     specs = {HF_EAGER: load_spec(card, args.host or spec.host, args.engine or "transformers")}
     timelines = {
         mode: predict(
-            shape, specs.get(mode, spec), mode, batch=args.batch, context=context, service=service
+            shape, specs.get(mode, spec), mode, batch=args.batch, context=context
         ).timeline
         for mode in modes
     }
