@@ -200,7 +200,8 @@ def show(result: dict[str, Any], console: Console) -> None:
         saved += f"{best.saved_share:.2%} of the busy time"
         lines.append((f"the optimal ladder of {len(best.capture_sizes)} rungs saves", saved))
         lines.append(("  its rungs", ", ".join(map(str, best.capture_sizes))))
-    console.print(table(("<", ""), lines, show_header=False))
+    for name, value in lines:
+        console.print(f"   {name:<37} {value}", soft_wrap=True)
     counts = [  # eager steps have no rung
         (count, mode, rung)
         for mode, by_rung in r["steps_by_rung"].items() if mode != "NONE"

@@ -79,14 +79,13 @@ def table(
     """A table of rows, which hold words and numbers that are formatted already.
 
     A head that begins with "<" stands left, as in a format; the others stand right, as numbers do,
-    and are not broken into lines unless the head is empty. `bold`: the rows that stand out, counted
-    from 0. `how`: what `rich.table.Table` takes.
+    and are not broken into lines. `bold`: the rows that stand out, counted from 0. `how`: what
+    `rich.table.Table` takes.
     """
     found, marked = Table(title=title, title_justify="left", **how), set(bold)
     for head in heads:
         justify: Any = "left" if head.startswith("<") else "right"
-        no_wrap = bool(head) and justify == "right"
-        found.add_column(head.removeprefix("<"), justify=justify, no_wrap=no_wrap)
+        found.add_column(head.removeprefix("<"), justify=justify, no_wrap=justify == "right")
     for i, row in enumerate(rows):
         found.add_row(*map(str, row), style="bold" if i in marked else None)
     return found
