@@ -75,7 +75,7 @@ def one_rung() -> Life:
     device = Device(load_spec("h200"), compute=False, record=True)
     dispatcher = GraphDispatcher("FULL", [1], 1)
     runner = SimRunner(device, named_shape("qwen3-0.6b"), None, LIMITS, dispatcher)
-    device.clocks.timeline = []
+    device.recording = True
     runner.capture()
     assert runner.full
     graph = runner.full.graphs[1]

@@ -107,7 +107,7 @@ class SimRunner:
         return self.device.cpu_us
 
     def wait_until(self, us: float) -> None:
-        self.device.idle_until(us)
+        self.device.wait_until(us)
 
     def execute(self, batch: ScheduledBatch, descriptor: BatchDescriptor) -> list[int]:
         """One step. Returns the sampled tokens, in the order of the entries that sample."""

@@ -39,7 +39,6 @@ class HostBlocks:
 
     def _transfer(self, name: str) -> None:
         """The time of one block."""
-        spec, clocks = self.device.spec, self.device.clocks
-        clocks.submit(name, spec.copy_us, "copy")
-        clocks.gpu(name, spec.stream_gap_us, self.block_bytes / (spec.link_gb_s * 1e3), "copy")
-        clocks.submitted()
+        spec = self.device.spec
+        link_us = self.block_bytes / (spec.link_gb_s * 1e3)
+        self.device.issue(name, spec.copy_us, "copy", [(name, link_us)])
