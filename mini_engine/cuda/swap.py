@@ -46,6 +46,6 @@ class HostBlocks:
             for block, place in batch.swap_in:
                 gathered = self.host[place].to(self.backend.device, non_blocking=True)
                 # one launch for all tensors of the cache
-                parts = list(gathered.split(self.widths))
+                parts = list(torch.split(gathered, self.widths))
                 torch._foreach_copy_([row[block] for row in self.rows], parts)
         compute.wait_stream(self.stream)

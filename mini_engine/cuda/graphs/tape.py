@@ -258,6 +258,6 @@ def _call(func: OpOverload, args: tuple, kwargs: dict, fresh: list[Any]) -> Call
         news = (returned,) if isinstance(returned, Tensor) else tree_leaves(returned)
         for out, new in zip(outs, news, strict=True):
             if isinstance(out, Tensor):
-                out.copy_(new)
+                out.copy_(new, non_blocking=True)  # on a stream: the host waits for nothing
 
     return run_and_copy

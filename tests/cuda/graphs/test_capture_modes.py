@@ -16,8 +16,7 @@ from torch import Tensor
 from labs.support.late_device import late_device
 from mini_engine.cuda.graphs import emulator
 from mini_engine.cuda.graphs.backend import graphs_for
-from mini_engine.cuda.graphs.emulator import CUDAGraph
-from mini_engine.cuda.graphs.streams import queue
+from mini_engine.cuda.graphs.emulator import CUDAGraph, queue
 from mini_engine.cuda.graphs.threads import MODES, CaptureError, underway
 
 GRAPHS = graphs_for("cpu")
