@@ -11,8 +11,8 @@ from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.model.config import named_shape
 from mini_engine.plots.canvas import BLACK, BLUE, GREY, ORANGE, VERMILION, canvas
 from mini_engine.step.capacity import GIB, CapacityReport, capacity
-from mini_engine.step.hardware import DeviceSpec, load_spec
-from mini_engine.step.oplists import StepShape, step_ops
+from mini_engine.step.cards import DeviceSpec, load_spec
+from mini_engine.step.kernels import StepShape, step_ops
 
 CONTEXT = 512
 DECODES, PREFILLS = (1, 8, 64, 512), (32, 128, 512, 2048)

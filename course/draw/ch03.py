@@ -20,9 +20,9 @@ from mini_engine.plots.canvas import (
     canvas,
     doubling_ticks,
 )
-from mini_engine.step.hardware import load_spec
-from mini_engine.step.oplists import OpCost, StepShape, step_ops
-from mini_engine.step.step_cost import step_time
+from mini_engine.step.cards import load_spec
+from mini_engine.step.kernels import OpCost, StepShape, step_ops
+from mini_engine.step.run import step_time
 
 CONTEXTS = [128 << i for i in range(9)]  # 128 to 32,768 tokens, this step's included
 RUNNING = 512  # the course's own step

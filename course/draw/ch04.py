@@ -21,8 +21,8 @@ from mini_engine.plots.canvas import (
     canvas,
     doubling_ticks,
 )
-from mini_engine.step.hardware import load_spec
-from mini_engine.step.oplists import StepShape, step_ops
+from mini_engine.step.cards import load_spec
+from mini_engine.step.kernels import StepShape, step_ops
 
 LENGTHS = [128 << i for i in range(9)]  # 128 to 32,768 tokens
 CONTEXT = 512  # of the course's own step

@@ -38,7 +38,7 @@ from mini_engine.sim.launch import Buffer
 from mini_engine.sim.predict import LIMITS
 from mini_engine.sim.runner import SimRunner
 from mini_engine.sim.trace import CPU, TraceEvent
-from mini_engine.step.hardware import load_spec
+from mini_engine.step.cards import load_spec
 
 CONTEXT = 512
 LABELS = {

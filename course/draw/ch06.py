@@ -21,7 +21,7 @@ from mini_engine.model.config import named_shape
 from mini_engine.plots.canvas import BLUE, GREEN, GREY, ORANGE, VERMILION, canvas
 from mini_engine.sim.device import Device
 from mini_engine.sim.runner import SimRunner
-from mini_engine.step.hardware import load_spec
+from mini_engine.step.cards import load_spec
 
 MIB = 2**20
 SMALL = (64, 128, 256, 512)

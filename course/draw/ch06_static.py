@@ -19,9 +19,9 @@ from mini_engine.plots.canvas import BLACK, BLUE, GREEN, GREY, ORANGE, PREDICTED
 from mini_engine.serving.replay import replay
 from mini_engine.serving.request_trace import SHIPPED_TRACE, TraceRequest, read_trace
 from mini_engine.serving.static_batches import static_batches_us
-from mini_engine.step.hardware import load_spec
+from mini_engine.step.cards import load_spec
 from mini_engine.step.masked_rows import masked_columns
-from mini_engine.step.step_model import StepModel
+from mini_engine.step.run import StepModel
 
 T_MAX, BUDGET, BLOCK = 4096, 8192, 16
 BATCHES = (1, 4, 16, 64, 256)

@@ -24,10 +24,9 @@ from mini_engine.serving.replay import replay
 from mini_engine.serving.report import ServeReport
 from mini_engine.serving.request_trace import SHIPPED_TRACE, read_trace
 from mini_engine.serving.sizing import size_server
-from mini_engine.step.hardware import load_spec
-from mini_engine.step.oplists import StepShape, step_ops
-from mini_engine.step.step_cost import Mode, padded_step, step_time
-from mini_engine.step.step_model import StepModel
+from mini_engine.step.cards import load_spec
+from mini_engine.step.kernels import StepShape, step_ops
+from mini_engine.step.run import Mode, StepModel, padded_step, step_time
 
 MODE, TOP_SEQS, CONTEXT, BATCH = "FULL_AND_PIECEWISE", 256, 512, 33
 SHAPE, SPEC = named_shape("qwen3-0.6b"), load_spec("h200")

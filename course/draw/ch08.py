@@ -1,6 +1,6 @@
 """Figures of chapter 8: one layer on two lanes in each mode, and which graph runs which batch.
 
-`laid_out` puts a step on the two lanes by the rule of `mini_engine.step.step_cost`; chapters 7
+`laid_out` puts a step on the two lanes by the rule of `mini_engine.step.run`; chapters 7
 and 15 draw with it too.
 """
 
@@ -30,17 +30,9 @@ from mini_engine.plots.canvas import (
     VERMILION,
     canvas,
 )
-from mini_engine.step.hardware import DeviceSpec, load_spec
-from mini_engine.step.oplists import OpCost, StepShape, step_ops
-from mini_engine.step.step_cost import (
-    Mode,
-    Work,
-    around,
-    input_copy,
-    kernel_us,
-    launched,
-    step_time,
-)
+from mini_engine.step.cards import DeviceSpec, load_spec
+from mini_engine.step.kernels import OpCost, StepShape, step_ops
+from mini_engine.step.run import Mode, Work, around, input_copy, kernel_us, launched, step_time
 
 COLOURS = {
     "engine": (GREY, "CPU: engine"),

@@ -18,7 +18,7 @@ from mini_engine.engine.scheduler import Scheduler
 from mini_engine.engine.step_arrays import step_arrays
 from mini_engine.model.config import named_shape
 from mini_engine.plots.canvas import BLUE, GREEN, GREY, ORANGE, PALE, PURPLE, SKY, VERMILION, canvas
-from mini_engine.step.oplists import StepParts, StepShape, step_parts
+from mini_engine.step.kernels import StepParts, StepShape, step_parts
 
 LIMITS = SchedulerLimits(
     max_num_seqs=4, max_num_batched_tokens=16, num_blocks=8, block_size=4, max_model_len=8

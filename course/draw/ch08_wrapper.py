@@ -17,7 +17,7 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Patch
 from mini_engine.dispatch.pieces import split_pieces
 from mini_engine.model.config import named_shape
 from mini_engine.plots.canvas import GREEN, GREY, ORANGE, SKY, canvas
-from mini_engine.step.oplists import StepShape, step_ops
+from mini_engine.step.kernels import StepShape, step_ops
 
 OFTEN = {
     "start": (GREY, "once, at the start"),

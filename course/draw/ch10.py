@@ -1,6 +1,6 @@
 """The figures of chapter 10: fewer launches, fewer bytes. `lanes` serves chapters 11 and 12, too.
 
-In:  op lists (`mini_engine.step.oplists`); for each, an engine on an H200 and a usual server.
+In:  op lists (`mini_engine.step.kernels`); for each, an engine on an H200 and a usual server.
 Out: two PNGs, all of it predicted.
 """
 
@@ -17,9 +17,9 @@ from matplotlib.patches import Patch
 
 from mini_engine.model.config import named_shape
 from mini_engine.plots.canvas import BLUE, GREEN, GREY, ORANGE, PALE, SKY, VERMILION, canvas
-from mini_engine.step.hardware import DeviceSpec, load_spec
-from mini_engine.step.oplists import OpCost, StepShape, step_ops, step_parts
-from mini_engine.step.step_cost import Mode, around, input_copy, kernel_us, launched, step_time
+from mini_engine.step.cards import DeviceSpec, load_spec
+from mini_engine.step.kernels import OpCost, StepShape, step_ops, step_parts
+from mini_engine.step.run import Mode, around, input_copy, kernel_us, launched, step_time
 
 CONFIG = named_shape("qwen3-0.6b")
 # whose list of ops it is, on one card and one host: the engine decides what an op costs the CPU
@@ -64,7 +64,7 @@ def kind_of(op: OpCost) -> str:
 
 
 def lanes(ops: Sequence[OpCost], spec: DeviceSpec, mode: Mode) -> list[Box]:
-    """Both lanes of one step, as `step_cost` counts them; checked against `step_time`."""
+    """Both lanes of one step, as `run` counts them; checked against `step_time`."""
     before_us, beside_us = around(spec, 1)
     boxes = [Box("CPU", "host", 0.0, before_us)]
     cpu, end, rest = before_us, -math.inf, list(ops)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from course.draw.ch10 import CONFIG, DECODE, RUNNING, draw_lanes, lanes, legend
 from mini_engine.plots.canvas import canvas
-from mini_engine.step.hardware import load_spec
-from mini_engine.step.oplists import step_ops
-from mini_engine.step.step_cost import Mode
+from mini_engine.step.cards import load_spec
+from mini_engine.step.kernels import step_ops
+from mini_engine.step.run import Mode
 
 WAYS: tuple[tuple[str, str, Mode], ...] = (  # how it is called, whose ops and costs, how launched
     ("neither: transformers, eager", "transformers", "eager"),

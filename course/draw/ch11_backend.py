@@ -13,7 +13,7 @@ from matplotlib.patches import Patch, Rectangle
 
 from course.draw.ch10 import CONFIG, DECODE
 from mini_engine.plots.canvas import BLUE, GREEN, SKY, VERMILION, canvas
-from mini_engine.step.oplists import OpCost, step_parts
+from mini_engine.step.kernels import OpCost, step_parts
 
 ADDS = {"attention_residual": "post_attention_norm", "mlp_residual": "next_norm"}
 NAMES = {"sum": "addition and RMSNorm", "product": "matrix product", "attention": "attention",

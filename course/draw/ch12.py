@@ -17,9 +17,9 @@ from matplotlib.patches import Patch, Rectangle
 from course.draw.ch10 import CONFIG, DECODE, OURS, RUNNING, TRANSFORMERS, VLLM
 from mini_engine.model.config import ModelConfig, named_shape
 from mini_engine.plots.canvas import BLACK, BLUE, GREY, ORANGE, PALE, VERMILION, canvas
-from mini_engine.step.hardware import DeviceSpec
-from mini_engine.step.oplists import step_ops, step_parts
-from mini_engine.step.step_cost import Mode, around, kernel_us, step_time, with_pdl
+from mini_engine.step.cards import DeviceSpec
+from mini_engine.step.kernels import step_ops, step_parts
+from mini_engine.step.run import Mode, around, kernel_us, step_time, with_pdl
 from mini_engine.step.storage import stored_as
 
 SHOWN_MS = 2.15

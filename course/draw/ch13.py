@@ -14,7 +14,7 @@ from mini_engine.plots.canvas import BLACK, BLUE, PREDICTED, VERMILION, canvas
 from mini_engine.plots.validation import errors_by_class, predicted_against_measured
 from mini_engine.serving.metrics import percentile
 from mini_engine.sim.trace import CPU, GPU, TraceEvent
-from mini_engine.validate.kept_fit import read_kept
+from mini_engine.validate.fit import read_kept
 from mini_engine.validate.published import SHIPPED_POINTS, Sheets, read_points
 from mini_engine.validate.validate import Row, by_class, rows_of
 

@@ -26,10 +26,10 @@ from mini_engine.plots.canvas import (
     doubling_ticks,
     percent_ticks,
 )
-from mini_engine.sim.op_timeline import op_timeline
-from mini_engine.step.hardware import load_spec
-from mini_engine.step.oplists import StepShape, step_ops
-from mini_engine.step.step_cost import step_time
+from mini_engine.sim.predict import op_timeline
+from mini_engine.step.cards import load_spec
+from mini_engine.step.kernels import StepShape, step_ops
+from mini_engine.step.run import step_time
 from mini_engine.validate.published import SHIPPED_POINTS, Sheets, read_points
 from mini_engine.validate.validate import pairs, rows_of
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from course.draw.ch08 import draw_lanes, laid_out, lane_legend
 from mini_engine.model.config import named_shape
 from mini_engine.plots.canvas import BLACK, PREDICTED, canvas
-from mini_engine.step.hardware import DeviceSpec, load_spec
-from mini_engine.step.oplists import StepShape, step_ops
-from mini_engine.step.step_cost import Mode
+from mini_engine.step.cards import DeviceSpec, load_spec
+from mini_engine.step.kernels import StepShape, step_ops
+from mini_engine.step.run import Mode
 
 
 def tools(path: Path) -> None:

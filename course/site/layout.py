@@ -17,7 +17,7 @@ from pathlib import Path
 from course.site.reference import module_page
 from mini_engine.model.config import named_shape
 from mini_engine.step.capacity import floor_ms, kv_bytes_per_token
-from mini_engine.step.hardware import load_spec
+from mini_engine.step.cards import load_spec
 
 DOCUMENTS = ("*.md", "course/*.md", "course/deeper/*.md", "course/measurements/*.md")
 DOCUMENTS += ("labs/*.md", "labs/*/README.md")

@@ -1,8 +1,9 @@
 """What your launch model says of one decode step: two clocks, at six sizes of kernel."""
 
 from mini_engine.model.config import named_shape
-from mini_engine.step import step_cost
-from mini_engine.step.hardware import DeviceSpec, load_spec
+from mini_engine.step import run
+from mini_engine.step.cards import DeviceSpec, load_spec
+from mini_engine.step.kernels import StepShape, step_ops
 from mini_engine.step.launch_model import (
     break_even_replays,
     crossover,
@@ -10,7 +11,6 @@ from mini_engine.step.launch_model import (
     full_itl_us,
     utilisation,
 )
-from mini_engine.step.oplists import StepShape, step_ops
 
 WIDTH = 40  # characters of the longest bar
 KERNELS = 257
@@ -45,7 +45,7 @@ def main() -> None:
 def work_us(batch: int, spec: DeviceSpec) -> float:
     """What all kernels of a step of Qwen3-0.6B take together, without their floors and gaps."""
     ops = step_ops(named_shape("qwen3-0.6b"), StepShape.decode(batch, CONTEXT), spec.ops)
-    return sum(step_cost.kernel_us(op, spec) - spec.kernel_floor_us for op in ops)
+    return sum(run.kernel_us(op, spec) - spec.kernel_floor_us for op in ops)
 
 
 if __name__ == "__main__":

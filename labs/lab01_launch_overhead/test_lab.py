@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from mini_engine.step.hardware import DeviceSpec, load_spec
+from mini_engine.step.cards import DeviceSpec, load_spec
 from mini_engine.step.launch_model import (
     break_even_replays,
     crossover,

@@ -4,7 +4,7 @@ from mini_engine.engine.generation import SHIPPED
 from mini_engine.model.checkpoint import EMBED, FINAL_NORM, LM_HEAD, layer_parts, tensor_shapes
 from mini_engine.model.config import ModelConfig, named_shape
 from mini_engine.step.capacity import decode_bytes, fit, floor_ms, tensor_bytes
-from mini_engine.step.hardware import load_spec
+from mini_engine.step.cards import load_spec
 
 WIDTH = 40  # characters of the whole file
 GIB = 2**30

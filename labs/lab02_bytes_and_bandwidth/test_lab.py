@@ -25,7 +25,7 @@ from mini_engine.step.capacity import (
     tensor_bytes,
     weight_bytes,
 )
-from mini_engine.step.hardware import load_spec
+from mini_engine.step.cards import load_spec
 
 TINY = ModelConfig.from_folder(SHIPPED)  # what config.json says: 6 query heads, 2 KV heads of 32
 QWEN = named_shape("qwen3-0.6b")

@@ -12,7 +12,7 @@ from mini_engine.sim.device import Device
 from mini_engine.sim.generate import open_checkpoint
 from mini_engine.sim.kernels import attention_pairs
 from mini_engine.sim.runner import SimRunner
-from mini_engine.step.hardware import load_spec
+from mini_engine.step.cards import load_spec
 
 PROMPTS = ("Return the", "def add(a, b):", "The list has")
 LETTERS, NEW_TOKENS = "abc", 16

@@ -35,7 +35,7 @@ from mini_engine.sim.generate import open_checkpoint
 from mini_engine.sim.model import KVCache, Model, StepInputs
 from mini_engine.sim.runner import SimRunner
 from mini_engine.sim.weights import Weights, random_weights
-from mini_engine.step.hardware import load_spec
+from mini_engine.step.cards import load_spec
 
 F32 = np.float32
 # float32 here, float64 in the oracle; sums of up to a hundred numbers of size 1 to 10.

@@ -18,7 +18,7 @@ from mini_engine.sim.attention import (
     walk,
 )
 from mini_engine.sim.generate import generate, open_checkpoint
-from mini_engine.step.hardware import load_spec
+from mini_engine.step.cards import load_spec
 
 KV_HEADS, GROUP, D = 8, 2, 128  # Qwen3-0.6B
 

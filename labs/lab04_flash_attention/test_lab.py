@@ -29,7 +29,7 @@ from mini_engine.sim.attention import (
 from mini_engine.sim.device import Device
 from mini_engine.sim.generate import open_checkpoint
 from mini_engine.sim.runner import SimRunner
-from mini_engine.step.hardware import load_spec
+from mini_engine.step.cards import load_spec
 
 F32 = np.float32
 # Scores up to 100 in float32 are known to 100 · 2^-24 = 6e-6; a weight e^score carries that as its

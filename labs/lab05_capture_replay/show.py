@@ -11,7 +11,7 @@ from mini_engine.sim.generate import generate, open_checkpoint
 from mini_engine.sim.graphs import GraphRunner, StaticInputs
 from mini_engine.sim.launch import Buffer, kernel
 from mini_engine.sim.trace import CPU, GPU, TraceEvent
-from mini_engine.step.hardware import load_spec
+from mini_engine.step.cards import load_spec
 
 WIDTH = 4
 

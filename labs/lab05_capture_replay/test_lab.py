@@ -21,7 +21,7 @@ from mini_engine.sim.device import Device
 from mini_engine.sim.graphs import GraphRunner, StaticInputs
 from mini_engine.sim.launch import Buffer, kernel
 from mini_engine.sim.memory import BLOCK_BYTES
-from mini_engine.step.hardware import load_spec
+from mini_engine.step.cards import load_spec
 
 WIDTH, SLOTS, TOP, MIB = 6, 40, 16, 2**20
 Batch = dict[str, np.ndarray]

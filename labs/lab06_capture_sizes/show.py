@@ -8,8 +8,8 @@ from mini_engine.model.config import named_shape
 from mini_engine.serving.replay import replay
 from mini_engine.serving.request_trace import SHIPPED_TRACE, read_trace
 from mini_engine.serving.sizing import size_server
-from mini_engine.step.hardware import load_spec
-from mini_engine.step.step_model import StepModel
+from mini_engine.step.cards import load_spec
+from mini_engine.step.run import StepModel
 
 SEQS, TOKENS = 256, 8192
 NONE = "."

@@ -26,7 +26,7 @@ from mini_engine.sim.memory import (
     Memory,
     Segment,
 )
-from mini_engine.step.hardware import load_spec
+from mini_engine.step.cards import load_spec
 
 MIB, BYTES = 2**20, np.dtype(np.uint8)
 

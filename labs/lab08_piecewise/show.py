@@ -8,7 +8,7 @@ from mini_engine.sim import kernels as k
 from mini_engine.sim.capture import Graph
 from mini_engine.sim.device import Device
 from mini_engine.sim.generate import generate, open_checkpoint
-from mini_engine.step.hardware import load_spec
+from mini_engine.step.cards import load_spec
 
 STEP = ["embed", "aten::empty", *["qkv", "kv_write", "aten::empty", "attention", "mlp"] * 2]
 PROMPTS = ["Return the", "Raise an"]

@@ -16,7 +16,7 @@ from mini_engine.sim.device import Device
 from mini_engine.sim.graphs import StaticInputs
 from mini_engine.sim.launch import Buffer, kernel
 from mini_engine.sim.piecewise import PiecewiseGraphRunner
-from mini_engine.step.hardware import load_spec
+from mini_engine.step.cards import load_spec
 
 MIB = 2**20
 SPLIT = frozenset({"attention", "kv_write"})

@@ -2,13 +2,13 @@
 
 import numpy as np
 
+from labs.lab09_cudagraph_mode.wrapper import ForwardContext, GraphWrapper
 from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher, uniform_token_count
 from mini_engine.dispatch.modes import AttentionCGSupport, CUDAGraphMode, resolve_mode
 from mini_engine.sim.device import Device
 from mini_engine.sim.kernels import scale
 from mini_engine.sim.launch import Buffer
-from mini_engine.sim.wrapper import ForwardContext, GraphWrapper
-from mini_engine.step.hardware import load_spec
+from mini_engine.step.cards import load_spec
 
 SIZES, SEQS = [1, 2, 4, 8, 16], 6
 PAIRS = ("FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE")

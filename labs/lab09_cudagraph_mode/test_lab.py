@@ -9,6 +9,7 @@ from itertools import product
 import numpy as np
 import pytest
 
+from labs.lab09_cudagraph_mode.wrapper import Entry, ForwardContext, GraphWrapper, WeakBuffer
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher, uniform_token_count
 from mini_engine.dispatch.modes import (
@@ -21,8 +22,7 @@ from mini_engine.sim.capture import CaptureError
 from mini_engine.sim.device import Device
 from mini_engine.sim.kernels import add, scale
 from mini_engine.sim.launch import Buffer, UseAfterFree
-from mini_engine.sim.wrapper import Entry, ForwardContext, GraphWrapper, WeakBuffer
-from mini_engine.step.hardware import load_spec
+from mini_engine.step.cards import load_spec
 
 NONE, PIECEWISE, FULL = CUDAGraphMode.NONE, CUDAGraphMode.PIECEWISE, CUDAGraphMode.FULL
 # What a decode batch and a mixed batch run as: the table of chapter 8.

@@ -7,7 +7,7 @@ from mini_engine.engine.generation import SHIPPED, requests_for
 from mini_engine.sim.device import Device
 from mini_engine.sim.generate import Checkpoint, open_checkpoint
 from mini_engine.sim.runner import SimRunner
-from mini_engine.step.hardware import load_spec
+from mini_engine.step.cards import load_spec
 
 PROMPTS = ["Return the", "Raise an exception if the given file is not", "If the", "Create a new"]
 MOST_STEPS = 72

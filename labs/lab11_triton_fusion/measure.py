@@ -18,8 +18,8 @@ from labs.measuring.kernel_timing import YOURS, Calls, Case, main
 from mini_engine.cuda.kernels import activation, norm, rope
 from mini_engine.cuda.kernels.paged import Heads
 from mini_engine.model.config import ModelConfig, named_shape
-from mini_engine.step.hardware import DeviceSpec
-from mini_engine.step.oplists import StepShape, step_parts
+from mini_engine.step.cards import DeviceSpec
+from mini_engine.step.kernels import StepShape, step_parts
 
 BLOCK_SIZE, EPS, TYPE = 16, 1e-6, torch.bfloat16
 

@@ -19,8 +19,8 @@ from labs.measuring.kernel_timing import YOURS, Calls, Case, main
 from mini_engine.cuda.kernels import attention
 from mini_engine.cuda.kernels.paged import Heads
 from mini_engine.model.config import ModelConfig, named_shape
-from mini_engine.step.hardware import DeviceSpec
-from mini_engine.step.oplists import OpCost, StepShape, step_parts
+from mini_engine.step.cards import DeviceSpec
+from mini_engine.step.kernels import OpCost, StepShape, step_parts
 
 BLOCK_SIZE, TYPE = 16, torch.bfloat16
 POINTS = ((1, 4096), (1, 512), (16, 4096))  # requests, tokens of context each

@@ -24,8 +24,8 @@ from mini_engine.cuda.interpreter import INTERPRETED
 from mini_engine.cuda.kernels import gemv, linear
 from mini_engine.cuda.kernels.launch import runs_triton, sm_count
 from mini_engine.model.config import ModelConfig, named_shape
-from mini_engine.step.hardware import DeviceSpec
-from mini_engine.step.oplists import OpCost, StepShape, step_parts
+from mini_engine.step.cards import DeviceSpec
+from mini_engine.step.kernels import OpCost, StepShape, step_parts
 from tests.support import kernel_shapes
 
 EPS, TYPE = 1e-6, torch.bfloat16

@@ -32,9 +32,9 @@ from mini_engine.cuda.graphs.backend import GraphBackend, graphs_for, why_no_gpu
 from mini_engine.cuda.graphs.capture import no_garbage_collection
 from mini_engine.cuda.weights import random_weights
 from mini_engine.model.config import ModelConfig, named_shape
-from mini_engine.step.hardware import DeviceSpec, load_spec
-from mini_engine.step.oplists import OpCost, StepShape, step_ops
-from mini_engine.step.step_cost import Mode, step_time
+from mini_engine.step.cards import DeviceSpec, load_spec
+from mini_engine.step.kernels import OpCost, StepShape, step_ops
+from mini_engine.step.run import Mode, step_time
 
 SHAPE, BATCH, CONTEXT, STEPS, ROUNDS = "qwen3-0.6b", 1, 512, 64, 8
 ONE_GRAPH = "one graph"  # what `--predict` is about

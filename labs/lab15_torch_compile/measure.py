@@ -37,7 +37,7 @@ from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.engine.generation import SHIPPED
 from mini_engine.model.config import ModelConfig, named_shape
 from mini_engine.model.tokenizer import Tokenizer
-from mini_engine.step.oplists import StepShape, step_ops
+from mini_engine.step.kernels import StepShape, step_ops
 
 MODES = ("eager", "default", "reduce-overhead")
 LINES = ("A CUDA graph", "The first launch")  # prompts; the second one samples

@@ -48,7 +48,7 @@ from mini_engine.bench.evidence import (
 )
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.files import read_object
-from mini_engine.step.hardware import DeviceSpec, load_spec
+from mini_engine.step.cards import DeviceSpec, load_spec
 
 HERE = Path(__file__).parent
 BATCHES, CONTEXT, TOKENS = (1, 8), 512, 128

@@ -25,9 +25,9 @@ from labs.lab17_vllm.vllm_run import (
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.files import read_object
 from mini_engine.model.config import named_shape
-from mini_engine.step.hardware import DeviceSpec
-from mini_engine.step.oplists import StepShape, step_ops
-from mini_engine.step.step_cost import Mode, step_time
+from mini_engine.step.cards import DeviceSpec
+from mini_engine.step.kernels import StepShape, step_ops
+from mini_engine.step.run import Mode, step_time
 
 
 def show_own(

@@ -16,9 +16,9 @@ from typing import Any
 
 from mini_engine.files import read_object
 from mini_engine.model.config import ModelConfig, named_shape
-from mini_engine.step.hardware import DeviceSpec
-from mini_engine.step.oplists import StepShape, step_ops
-from mini_engine.step.step_cost import step_time
+from mini_engine.step.cards import DeviceSpec
+from mini_engine.step.kernels import StepShape, step_ops
+from mini_engine.step.run import step_time
 
 FILE = Path(__file__).parent / "published.json"
 

@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 
 from mini_engine.model.config import named_shape
-from mini_engine.step.hardware import DeviceSpec
-from mini_engine.step.oplists import StepShape, step_ops
-from mini_engine.step.step_cost import Mode, step_time
+from mini_engine.step.cards import DeviceSpec
+from mini_engine.step.kernels import StepShape, step_ops
+from mini_engine.step.run import Mode, step_time
 
 # What is on: torch.compile and CUDA graphs. Neighbours differ by one switch.
 VARIANTS = {

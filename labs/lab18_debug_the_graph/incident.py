@@ -30,7 +30,7 @@ from mini_engine.sim.capture import CaptureError
 from mini_engine.sim.device import Device
 from mini_engine.sim.launch import Buffer, Node, NodeCost
 from mini_engine.sim.memory import FIRST_ADDRESS
-from mini_engine.step.hardware import load_spec
+from mini_engine.step.cards import load_spec
 
 BELIEFS = {
     "graphs-follow-names": "Wherever an input lies, the graph finds it by its name.",

@@ -44,7 +44,7 @@ from labs.support.inputs import frozen
 from mini_engine.sim.device import Device
 from mini_engine.sim.kernels import scale
 from mini_engine.sim.launch import Buffer, kernel
-from mini_engine.step.hardware import load_spec
+from mini_engine.step.cards import load_spec
 
 SLOTS, WIDTH = 24, 4
 OPS = ["scale", "forget", "remember", "recall", "scale"]  # what a step launches

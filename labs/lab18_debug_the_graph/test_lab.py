@@ -18,7 +18,7 @@ from labs.runner.cut.catalogue import lab_number
 from mini_engine.sim.capture import CaptureError
 from mini_engine.sim.device import Device
 from mini_engine.sim.launch import Buffer
-from mini_engine.step.hardware import load_spec
+from mini_engine.step.cards import load_spec
 
 RUNNERS = {"a": runner_a, "b": runner_b, "c": runner_c, "d": runner_d, "e": runner_e, "f": runner_f}
 IN_PIECES = ("e", "f")

@@ -36,9 +36,9 @@ from mini_engine.cuda.model import Model
 from mini_engine.cuda.weights import Weights, random_weights
 from mini_engine.model.config import ModelConfig, named_shape
 from mini_engine.serving.request_trace import SHIPPED_TRACE, read_trace
-from mini_engine.step.hardware import load_spec
-from mini_engine.step.oplists import StepShape
-from mini_engine.step.step_model import StepModel
+from mini_engine.step.cards import load_spec
+from mini_engine.step.kernels import StepShape
+from mini_engine.step.run import StepModel
 
 SHAPE, T_MAX, BATCHES, STEPS, ROUNDS = "qwen3-0.6b", 4096, (1, 8, 32, 128), 16, 6
 EAGER, GRAPH, PAGES = "static, eager", "static, one graph", "pages, one graph"

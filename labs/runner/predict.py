@@ -8,7 +8,7 @@ A lab asks the questions of its `predict.toml`:
     answer = 10440.0
     near = 0.1                        # right is what lies within 10% of the answer
     compute = '''
-    from mini_engine.step.hardware import load_spec
+    from mini_engine.step.cards import load_spec
     from mini_engine.step.launch_model import eager_itl_us
     eager_itl_us(257, 4.2, load_spec("h200"))
     '''                               # the last line is the answer: a test computes it again

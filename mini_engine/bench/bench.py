@@ -50,9 +50,9 @@ from mini_engine.bench.timing import Lap, paired_laps
 from mini_engine.bench.variants import ANCHOR, COMPILED, VARIANTS, OursEager, VariantKind
 from mini_engine.cuda.graphs.backend import GraphBackend
 from mini_engine.cuda.weights import Weights
-from mini_engine.step.hardware import DeviceSpec
-from mini_engine.step.oplists import OpCost, StepShape, step_ops
-from mini_engine.step.step_cost import Mode, step_time, with_pdl
+from mini_engine.step.cards import DeviceSpec
+from mini_engine.step.kernels import OpCost, StepShape, step_ops
+from mini_engine.step.run import Mode, step_time, with_pdl
 
 SpecFor = Callable[[str], DeviceSpec]  # by an engine's name, on the card and host at hand
 OVER = "the time of this run was over: go on with --resume"

@@ -26,7 +26,7 @@ from mini_engine.cuda.model import KVCache, Model
 from mini_engine.cuda.weights import QUANTS, LayerWeights, Weights
 from mini_engine.model.config import ModelConfig
 from mini_engine.model.kv_fp8 import scale_for
-from mini_engine.step.oplists import OpCost
+from mini_engine.step.kernels import OpCost
 from mini_engine.step.storage import Stored, stored_as
 
 BLOCK_SIZE = 16

@@ -23,7 +23,7 @@ from mini_engine.cuda.graphs.backend import GraphBackend
 from mini_engine.cuda.weights import Weights
 from mini_engine.model.checkpoint import EMBED, FINAL_NORM, LM_HEAD, layer_parts, tensor_shapes
 from mini_engine.model.config import ModelConfig
-from mini_engine.step.oplists import OpCost
+from mini_engine.step.kernels import OpCost
 
 CLASSES = {"qwen2": "Qwen2", "qwen3": "Qwen3", "llama": "Llama"}
 

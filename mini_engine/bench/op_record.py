@@ -1,7 +1,7 @@
 """The op list of anything that runs in PyTorch, recorded as it runs.
 
 In:  code that runs eagerly. Out: one `OpCost` for each op that wrote something, in order; for known
-     engines `step/oplists.py` has such lists ready.
+     engines `step/kernels.py` has such lists ready.
 
     recorder = OpRecorder()
     with recorder:
@@ -26,7 +26,7 @@ from torch.utils._pytree import tree_leaves
 
 from mini_engine.cuda.attention import Attend, Attention
 from mini_engine.cuda.inputs import StepInputs
-from mini_engine.step.oplists import OpCost
+from mini_engine.step.kernels import OpCost
 from mini_engine.step.ops import Kind
 
 LOOKUPS = {"embedding", "index_select", "gather", "index"}  # read as many rows as they write

@@ -23,7 +23,7 @@ from mini_engine.bench.rows import six
 from mini_engine.bench.timing import paired_laps, spin
 from mini_engine.cuda.graphs.backend import GraphBackend
 from mini_engine.model.config import ModelConfig
-from mini_engine.step.oplists import StepShape, step_parts
+from mini_engine.step.kernels import StepShape, step_parts
 
 LENGTHS = {False: (512, 4096), True: (32,)}  # on a GPU, and emulated; whole blocks
 CALLS = 8  # in a graph

@@ -39,8 +39,8 @@ from mini_engine.dispatch.modes import CUDAGraphMode
 from mini_engine.engine.batch import Request, SchedulerLimits
 from mini_engine.engine.engine import Engine, StepRecord
 from mini_engine.sim.trace import GPU, TraceEvent
-from mini_engine.step.oplists import OpCost, StepShape, step_ops
-from mini_engine.step.step_cost import LAUNCHED_AS, Mode
+from mini_engine.step.kernels import OpCost, StepShape, step_ops
+from mini_engine.step.run import LAUNCHED_AS, Mode
 
 BLOCK_SIZE = 16
 WARM_UP, STEPS = 3, 5  # decode steps before the profiler, and under it

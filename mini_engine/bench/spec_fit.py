@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mini_engine.step.figures import FIGURES, Sheet, names
+from mini_engine.step.cards import FIGURES, Sheet, names
 
 ENGINES_FIGURE = "kernel_floor_us"  # of the engines that launch PyTorch's own kernels
 ON_CPU_TENSORS = (

@@ -34,8 +34,8 @@ from mini_engine.bench.op_record import OpRecorder, WatchedAttention
 from mini_engine.cuda.graphs.backend import GraphBackend, why_no_bf16
 from mini_engine.cuda.graphs.capture import GraphRunner, PiecewiseGraphRunner
 from mini_engine.cuda.path import no_pdl, no_triton
-from mini_engine.step.oplists import OpCost, StepShape, step_ops
-from mini_engine.step.step_cost import Mode
+from mini_engine.step.kernels import OpCost, StepShape, step_ops
+from mini_engine.step.run import Mode
 
 ANCHOR = "ours-graph"  # every variant is timed in turns with this one
 # What predicts a variant: our plain model's ops are PyTorch's own kernels, the fused ones are ours.

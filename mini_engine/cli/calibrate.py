@@ -37,8 +37,7 @@ from rich.table import Table
 
 from mini_engine.cli import measuring, options
 from mini_engine.files import write_whole
-from mini_engine.step.figures import FIGURES, load_sheet
-from mini_engine.step.hardware import load_spec, spec_names
+from mini_engine.step.cards import FIGURES, load_sheet, load_spec, spec_names
 
 BASE_HOST = "server"  # where the figures of a host come from that are not measured
 HOST_STEPS = 300  # of --host: a second or less

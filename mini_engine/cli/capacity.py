@@ -66,9 +66,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     from mini_engine.dispatch.default_ladder import default_capture_sizes
     from mini_engine.step.capacity import capacity, check_context
-    from mini_engine.step.hardware import load_spec
-    from mini_engine.step.oplists import StepShape, step_ops
-    from mini_engine.step.step_cost import step_time
+    from mini_engine.step.cards import load_spec
+    from mini_engine.step.kernels import StepShape, step_ops
+    from mini_engine.step.run import step_time
     from mini_engine.step.storage import stored_as
 
     if args.file_gb and args.quant != "bf16":

@@ -54,8 +54,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     from mini_engine.dispatch.default_ladder import default_capture_sizes
     from mini_engine.dispatch.ladder import CaptureLadder
     from mini_engine.step.capacity import largest_batch
-    from mini_engine.step.curves import itl_curve
-    from mini_engine.step.payoff import crossover_batch
+    from mini_engine.step.curves import crossover_batch, itl_curve
     from mini_engine.step.storage import stored_as
 
     shape, spec = options.shape_and_spec(args)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from mini_engine.model.config import ModelConfig
     from mini_engine.sim.generate import Generation
     from mini_engine.sim.predict import Prediction
-    from mini_engine.step.hardware import DeviceSpec
+    from mini_engine.step.cards import DeviceSpec
 
 DRAWN = {"NONE": "eager", "PIECEWISE": "piecewise", "FULL": "one graph"}
 SIMULATED = "fused9"  # the op list of the decoder in numpy
@@ -59,14 +59,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     from mini_engine.engine.generation import SHIPPED
     from mini_engine.sim.generate import generate, open_checkpoint
-    from mini_engine.sim.predict import HF_EAGER, Service, predict
+    from mini_engine.sim.predict import HF_EAGER, predict
     from mini_engine.step.capacity import check_batch
-    from mini_engine.step.hardware import load_spec
+    from mini_engine.step.cards import load_spec
 
     texts, checkpoint = options.prompts_of(args), open_checkpoint(SHIPPED)
     shape, spec = options.shape_and_spec(args)
     check_batch(shape, spec, args.batch, CONTEXT)
-    host, service = args.host or spec.host, Service()
+    host = args.host or spec.host
     transformers, own = (load_spec(args.spec, host, name) for name in ("transformers", OURS))
     with console.status("writing") as status:
         written: list[Generation] = []
@@ -78,7 +78,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         for mode in (HF_EAGER, *DRAWN):
             status.update(f"predicting {shape.name}, {mode}")
             on = transformers if mode == HF_EAGER else spec
-            step = predict(shape, on, mode, batch=args.batch, context=CONTEXT, service=service)
+            step = predict(shape, on, mode, batch=args.batch, context=CONTEXT)
             predictions.append(step)
         eager = predictions[1]
         rows = [row_of(p, eager, transformers if p.mode == HF_EAGER else spec) for p in predictions]
@@ -158,8 +158,8 @@ def check_agreement(texts: Sequence[str], written: Sequence[Generation]) -> None
 
 def own_row(shape: ModelConfig, spec: DeviceSpec, batch: int) -> dict[str, Any]:
     """This engine's step: its own list of kernels, in one graph."""
-    from mini_engine.step.oplists import StepShape, step_ops
-    from mini_engine.step.step_cost import step_time
+    from mini_engine.step.kernels import StepShape, step_ops
+    from mini_engine.step.run import step_time
 
     ops = step_ops(shape, StepShape.decode(batch, CONTEXT), spec.ops)
     step = step_time(ops, spec, "full", batch)
@@ -184,16 +184,16 @@ def row_of(p: Prediction, eager: Prediction, spec: DeviceSpec) -> dict[str, Any]
     return {
         "mode": p.mode,
         "launched": {"NONE": "eager", "PIECEWISE": "piecewise", "FULL": "full"}[mode],
-        "kernels": p.kernels,
-        "launches": p.launches,
-        "cpu_us": p.cpu_us,
-        "gpu_us": p.gpu_us,
+        "kernels": p.work.kernels,
+        "launches": p.work.launches,
+        "cpu_us": p.work.cpu_us,
+        "gpu_us": p.work.gpu_us,
         **options.interval(spec, p.itl_us, mode),
         "gpu_utilisation": p.utilisation,
-        "graphs": p.graphs,
-        "capture_us": p.capture_us,
-        "graph_bytes": p.graph_bytes,
-        "pays_after_replays": int(after) if p.graphs and after < float("inf") else None,
+        "graphs": p.capture.graphs,
+        "capture_us": p.capture.time_us,
+        "graph_bytes": p.capture.bytes,
+        "pays_after_replays": int(after) if p.capture.graphs and after < float("inf") else None,
     }
 
 

@@ -179,7 +179,7 @@ def on_sim(
 ) -> tuple[Any, dict[str, Any]]:
     """With `--backend sim`: what was written, and what is told of this backend alone."""
     from mini_engine.sim.generate import generate, open_checkpoint
-    from mini_engine.step.hardware import load_spec
+    from mini_engine.step.cards import load_spec
 
     checkpoint, begun = open_checkpoint(args.model), set[str]()
     spec = load_spec(args.spec, args.host, args.engine)

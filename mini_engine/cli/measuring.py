@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 
 from mini_engine.cli import options
 from mini_engine.model.config import SHAPES, ModelConfig, named_shape
-from mini_engine.step.figures import load_sheet
-from mini_engine.step.hardware import DeviceSpec, load_spec
+from mini_engine.step.cards import DeviceSpec, load_sheet, load_spec
 
 if TYPE_CHECKING:
     import torch

@@ -15,7 +15,7 @@ from mini_engine.files import check_folder, check_out, did_you_mean
 from mini_engine.model.config import SHAPES, ModelConfig, named_shape
 
 if TYPE_CHECKING:
-    from mini_engine.step.hardware import DeviceSpec
+    from mini_engine.step.cards import DeviceSpec
 
 CARD = "h200"  # where --spec names none
 PROMPTS = ("Return True if", "Remove the", "Return a list of", "Return the number of", "Convert a")
@@ -166,7 +166,7 @@ def shape_of(word: str) -> ModelConfig:
 
 def shape_and_spec(args: argparse.Namespace) -> tuple[ModelConfig, DeviceSpec]:
     """What `--shape`, `--spec`, `--host` and `--engine` name."""
-    from mini_engine.step.hardware import load_spec
+    from mini_engine.step.cards import load_spec
 
     return shape_of(args.shape), load_spec(args.spec, args.host, args.engine)
 

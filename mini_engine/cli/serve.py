@@ -54,8 +54,8 @@ from mini_engine.serving.request_trace import (
 )
 from mini_engine.serving.sizing import size_server, without_idle_blocks
 from mini_engine.serving.swap_cost import SwapCost
-from mini_engine.step.hardware import DeviceSpec
-from mini_engine.step.step_model import StepModel
+from mini_engine.step.cards import DeviceSpec
+from mini_engine.step.run import StepModel
 from mini_engine.step.storage import stored_as
 
 HOST_BYTES = 4 << 30  # of host memory, for requests that are swapped out

@@ -105,9 +105,9 @@ def show(result: dict[str, Any], console: Console) -> None:
 
 def _predicted(args: argparse.Namespace, modes: Sequence[str]) -> tuple[Timelines, dict[str, Any]]:
     """A step of a full-size model in each mode, on the simulated device."""
-    from mini_engine.sim.predict import Service, predict
+    from mini_engine.sim.predict import predict
     from mini_engine.step.capacity import check_batch
-    from mini_engine.step.hardware import load_spec
+    from mini_engine.step.cards import load_spec
 
     if args.plain:
         raise ValueError("--plain: a prediction runs no model; add --backend cuda")
@@ -115,13 +115,13 @@ def _predicted(args: argparse.Namespace, modes: Sequence[str]) -> tuple[Timeline
         raise ValueError(f"--device {args.device}: a prediction runs nowhere; add --backend cuda")
     context = args.context or 512
     shape, card = measuring.shape_of(args.shape or "qwen3-0.6b"), args.spec or "h200"
-    spec, service = load_spec(card, args.host, args.engine), Service(requests=1, new_tokens=2)
+    spec = load_spec(card, args.host, args.engine)
     check_batch(shape, spec, args.batch, context)
     # the ops of transformers are issued by its own Python
     specs = {HF_EAGER: load_spec(card, args.host or spec.host, args.engine or TRANSFORMERS)}
     timelines = {
         mode: predict(
-            shape, specs.get(mode, spec), mode, batch=args.batch, context=context, service=service
+            shape, specs.get(mode, spec), mode, batch=args.batch, context=context
         ).timeline
         for mode in modes
     }
@@ -147,7 +147,7 @@ def _side_by_side(
     from mini_engine.bench.variants import OURS, PLAIN
     from mini_engine.cuda.path import Kernels, why_plain
     from mini_engine.cuda.weights import no_room
-    from mini_engine.sim.op_timeline import op_timeline
+    from mini_engine.sim.predict import op_timeline
 
     gpu = gpu_name(backend.device.type)
     known = "laptop-cpu" if backend.emulated else base_name(gpu)

@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     from mini_engine.plots import validation
-    from mini_engine.validate.kept_fit import read_kept
+    from mini_engine.validate.fit import read_kept
     from mini_engine.validate.published import QUANTISED_POINTS, SHIPPED_POINTS, Sheets, read_points
     from mini_engine.validate.validate import by_class, host_from, pairs, rows_of, summary
 
@@ -113,9 +113,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
 
 def _fit(console: Console) -> None:
     """Fits the figures to the shipped points, each source also left out, and writes them."""
-    from mini_engine.validate.fit import fit_points, hosts_to_fit, left_out
-    from mini_engine.validate.kept_fit import keep
-    from mini_engine.validate.parameters import parameters
+    from mini_engine.validate.fit import fit_points, hosts_to_fit, keep, left_out, parameters
     from mini_engine.validate.published import SHIPPED_POINTS, Sheets, read_points
 
     sheets = Sheets.shipped()

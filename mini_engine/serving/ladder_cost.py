@@ -26,11 +26,10 @@ from mini_engine.dispatch.modes import CUDAGraphMode
 from mini_engine.model.config import ModelConfig
 from mini_engine.serving.report import Ran, ServeReport
 from mini_engine.step.capacity import step_bytes
-from mini_engine.step.hardware import DeviceSpec
-from mini_engine.step.oplists import step_ops
-from mini_engine.step.payoff import CaptureCost, capture_cost
-from mini_engine.step.step_cost import padded_step
-from mini_engine.step.step_model import StepModel
+from mini_engine.step.cards import DeviceSpec
+from mini_engine.step.curves import CaptureCost, capture_cost
+from mini_engine.step.kernels import step_ops
+from mini_engine.step.run import StepModel, padded_step
 from mini_engine.step.storage import Stored
 
 

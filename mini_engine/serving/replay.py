@@ -31,8 +31,7 @@ from mini_engine.serving.report import Count, Ran, Served, ServeReport
 from mini_engine.serving.request_trace import TraceRequest
 from mini_engine.serving.stride import Stride
 from mini_engine.serving.swap_cost import SwapCost
-from mini_engine.step.step_cost import padded_step
-from mini_engine.step.step_model import Line, StepModel
+from mini_engine.step.run import Line, StepModel, padded_step
 
 OWN_TOKENS = 1 << 32  # token ids that belong to one request alone
 

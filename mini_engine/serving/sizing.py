@@ -15,7 +15,7 @@ from mini_engine.engine.batch import SchedulerLimits
 from mini_engine.model.config import ModelConfig
 from mini_engine.serving.ladder_cost import GraphCosts, LadderCosts
 from mini_engine.step.capacity import check_context, step_bytes
-from mini_engine.step.hardware import DeviceSpec
+from mini_engine.step.cards import DeviceSpec
 from mini_engine.step.storage import Stored, as_it_is
 
 MIN_BLOCKS = 2  # the null block, and one for requests

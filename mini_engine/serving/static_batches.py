@@ -13,10 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mini_engine.step.kernels import StepShape
 from mini_engine.step.masked_rows import Lengths, masked_columns
-from mini_engine.step.oplists import StepShape
-from mini_engine.step.step_cost import Mode
-from mini_engine.step.step_model import StepModel
+from mini_engine.step.run import Mode, StepModel
 
 
 def static_batches_us(

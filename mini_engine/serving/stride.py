@@ -1,7 +1,7 @@
 """Many decode steps at once, in closed form.
 
 While the same n requests decode side by side, each step adds n keys to what attention reads. The
-time of a step is the highest of a few lines in the number of keys (`step_model.StepModel.lines`),
+time of a step is the highest of a few lines in the number of keys (`run.StepModel.lines`),
 and so it is the highest of a few lines in the number of steps:
 
     step j (j = 0, 1, …) takes  max over lines of (first_us + j * growth_us)
@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from mini_engine.serving.metrics import LogHistogram
-from mini_engine.step.step_model import Line
+from mini_engine.step.run import Line
 
 
 class Ramp(NamedTuple):

@@ -21,9 +21,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mini_engine.dispatch.dispatcher import GraphDispatcher
-from mini_engine.step.oplists import StepShape
-from mini_engine.step.step_cost import padded_step
-from mini_engine.step.step_model import StepModel
+from mini_engine.step.kernels import StepShape
+from mini_engine.step.run import StepModel, padded_step
 
 
 @dataclass(frozen=True)

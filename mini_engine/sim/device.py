@@ -39,9 +39,9 @@ from mini_engine.sim.clocks import Clocks, Counters
 from mini_engine.sim.launch import Buffer, Kernel, Node, NodeCost, Scalar, check_copy, copy
 from mini_engine.sim.memory import DEFAULT_POOL, IllegalAddress, Memory
 from mini_engine.sim.trace import TraceEvent
-from mini_engine.step.hardware import DeviceSpec
-from mini_engine.step.oplists import OpCost
-from mini_engine.step.step_cost import kernel_us
+from mini_engine.step.cards import DeviceSpec
+from mini_engine.step.kernels import OpCost
+from mini_engine.step.run import kernel_us
 
 
 class Device:

@@ -36,7 +36,7 @@ from mini_engine.sim.device import Device
 from mini_engine.sim.runner import SimRunner
 from mini_engine.sim.weights import Weights, checked_tensors, read_weights
 from mini_engine.step.capacity import weight_bytes
-from mini_engine.step.hardware import DeviceSpec
+from mini_engine.step.cards import DeviceSpec
 
 LARGE = 2**30  # bytes: a smaller model is there at once
 HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+", re.ASCII)

@@ -11,7 +11,7 @@ engine cannot afford this and compares with a tolerance.
 
 Costs follow one rule: each activation and weight is moved once. Index arrays and rotary tables
 (under 0.1% of the bytes) are left out, and of a KV cache only what is read counts. The formulas in
-`mini_engine/step/oplists.py` give the same figures from a model's shape; a test compares them.
+`mini_engine/step/kernels.py` give the same figures from a model's shape; a test compares them.
 
 Shapes: T tokens, R requests, H hidden, D head_dim, q = heads × D, kv = kv_heads × D, V vocabulary.
 """

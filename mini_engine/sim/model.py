@@ -6,7 +6,7 @@ Out: hidden states, then one sampled token for each request.
     hidden = model.body(inputs)        # embed, layers, final norm        (T, H)
     tokens = model.head(hidden, inputs.last_rows)      # greedy, or drawn  (R,)
 
-What a step launches is the list "fused9" of `mini_engine/step/oplists.py`, nine kernels a layer;
+What a step launches is the list "fused9" of `mini_engine/step/kernels.py`, nine kernels a layer;
 `HEAD` and `LAYER` say which numpy kernel computes each of them, and on which buffers. Body
 and head are apart because piecewise graphs hold the body alone, whose shapes depend on nothing but
 the number of tokens. All buffers of a pass come from one `scratch`; a capture takes them from the
@@ -30,8 +30,8 @@ from mini_engine.sim.device import Device
 from mini_engine.sim.launch import Buffer, Kernel
 from mini_engine.sim.sampling import draw
 from mini_engine.sim.weights import Array, LayerWeights, Weights
-from mini_engine.step.hardware import DeviceSpec
-from mini_engine.step.oplists import kernels_of
+from mini_engine.step.cards import DeviceSpec
+from mini_engine.step.kernels import kernels_of
 
 INDEX = "int32"
 

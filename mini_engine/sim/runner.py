@@ -35,7 +35,7 @@ from mini_engine.sim.piecewise import PiecewiseGraphRunner
 from mini_engine.sim.sampling import param_rows
 from mini_engine.sim.swap import HostBlocks
 from mini_engine.sim.weights import Weights
-from mini_engine.step.step_cost import around
+from mini_engine.step.run import around
 
 SPLITTING_OPS = frozenset({"attention"})
 FULL, PIECEWISE = CUDAGraphMode.FULL, CUDAGraphMode.PIECEWISE

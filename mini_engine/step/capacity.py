@@ -20,8 +20,8 @@ from typing import NamedTuple
 
 from mini_engine.model.checkpoint import EMBED, FINAL_NORM, LM_HEAD, tensor_shapes
 from mini_engine.model.config import ModelConfig
-from mini_engine.step.hardware import DeviceSpec, load_spec
-from mini_engine.step.oplists import StepShape, step_ops
+from mini_engine.step.cards import DeviceSpec, load_spec
+from mini_engine.step.kernels import StepShape, step_ops
 from mini_engine.step.storage import KV_DTYPE_BYTES, MIXES, QUANTS, Stored, as_it_is, mix_bytes
 
 GIB = 1 << 30

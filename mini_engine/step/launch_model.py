@@ -12,7 +12,7 @@ CPU and GPU work side by side. The CPU issues kernel after kernel; a kernel star
 been issued *and* the one before it has ended, plus a gap. So a step is as long as the later of
 two chains: the CPU issuing everything, or the GPU running everything.
 
-All kernels are equally long here, which makes every formula exact; `step_cost` does the same for
+All kernels are equally long here, which makes every formula exact; `run` does the same for
 real lists of ops. A step begins with the engine's own work and one copy of its inputs, and ends
 with reading a token back. What each request adds to the engine's work is left out.
 """
@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 
-from mini_engine.step.hardware import DeviceSpec
+from mini_engine.step.cards import DeviceSpec
 
 
 def eager_itl_us(kernels: int, kernel_us: float, spec: DeviceSpec) -> float:

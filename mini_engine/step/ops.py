@@ -9,7 +9,7 @@ weight. `kernels.py` puts ops into kernels; the bytes of a kernel follow from th
 ops read and write, and nothing here or there has a formula of its own for them.
 
 The primitive ops are those that transformers 5.23 dispatches (sdpa, a bf16 model, views left out);
-tests/step/test_oplists.py counts them on the installed version. Index arrays and tables of cos and
+tests/step/test_kernels.py counts them on the installed version. Index arrays and tables of cos and
 sin move no bytes.
 """
 

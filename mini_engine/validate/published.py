@@ -21,11 +21,9 @@ from typing import Any
 
 from mini_engine.files import read_json
 from mini_engine.model.config import SHAPES
-from mini_engine.step.figures import Figure, Sheet, load_sheet, names
-from mini_engine.step.hardware import DeviceSpec, put_together
-from mini_engine.step.oplists import StepShape
-from mini_engine.step.step_cost import Mode
-from mini_engine.step.step_model import StepModel
+from mini_engine.step.cards import DeviceSpec, Figure, Sheet, load_sheet, names, put_together
+from mini_engine.step.kernels import StepShape
+from mini_engine.step.run import Mode, StepModel
 from mini_engine.step.storage import FORMATS, PUBLISHED, stored_as
 
 SHIPPED_POINTS = Path(__file__).parent / "published" / "decode_points.json"

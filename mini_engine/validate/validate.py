@@ -13,8 +13,7 @@ from statistics import median
 
 from mini_engine.model.config import SHAPES, ModelConfig
 from mini_engine.step.capacity import read_bytes
-from mini_engine.step.figures import Sheet
-from mini_engine.step.hardware import DeviceSpec
+from mini_engine.step.cards import DeviceSpec, Sheet
 from mini_engine.validate.published import SHIPPED_POINTS, Point, Sheets, predicted_ms, read_points
 
 WITHIN = 0.10

@@ -20,7 +20,7 @@ from mini_engine.bench.hf_variants import HuggingFaceStatic  # noqa: E402
 from mini_engine.bench.op_record import OpRecorder  # noqa: E402
 from mini_engine.bench.variants import VARIANTS, OursCompiled, OursEager, OursGraph  # noqa: E402
 from mini_engine.cuda.graphs.backend import graphs_for  # noqa: E402
-from mini_engine.step.oplists import StepShape, step_ops  # noqa: E402
+from mini_engine.step.kernels import StepShape, step_ops  # noqa: E402
 from tests.support.gate_helpers import setup_of  # noqa: E402
 from tests.support.torch_helpers import DEVICES, FAMILIES, TOLERANCE  # noqa: E402
 

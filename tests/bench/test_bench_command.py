@@ -27,10 +27,9 @@ from mini_engine.cuda.graphs.backend import graphs_for  # noqa: E402
 from mini_engine.cuda.weights import random_weights  # noqa: E402
 from mini_engine.model.config import named_shape  # noqa: E402
 from mini_engine.step.capacity import kv_bytes_per_token, read_bytes  # noqa: E402
-from mini_engine.step.figures import names  # noqa: E402
-from mini_engine.step.hardware import load_spec  # noqa: E402
-from mini_engine.step.oplists import StepShape, step_ops  # noqa: E402
-from mini_engine.step.step_cost import kernel_us  # noqa: E402
+from mini_engine.step.cards import load_spec, names  # noqa: E402
+from mini_engine.step.kernels import StepShape, step_ops  # noqa: E402
+from mini_engine.step.run import kernel_us  # noqa: E402
 from tests.support.gate_helpers import Spoiled  # noqa: E402
 from tests.support.torch_helpers import CPU  # noqa: E402
 

@@ -22,10 +22,9 @@ from mini_engine.cli import calibrate as command  # noqa: E402
 from mini_engine.cli import main  # noqa: E402
 from mini_engine.cuda.graphs.backend import graphs_for  # noqa: E402
 from mini_engine.cuda.kernels import norm  # noqa: E402
-from mini_engine.step.figures import FIGURES, Sheet, load_sheet, names  # noqa: E402
-from mini_engine.step.hardware import load_spec  # noqa: E402
-from mini_engine.step.oplists import OpCost  # noqa: E402
-from mini_engine.step.step_cost import step_time  # noqa: E402
+from mini_engine.step.cards import FIGURES, Sheet, load_sheet, load_spec, names  # noqa: E402
+from mini_engine.step.kernels import OpCost  # noqa: E402
+from mini_engine.step.run import step_time  # noqa: E402
 from tests.support.torch_helpers import DEVICES  # noqa: E402
 
 H200, SERVER = load_sheet("card", "h200"), load_sheet("host", "server")

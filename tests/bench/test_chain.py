@@ -21,7 +21,7 @@ from mini_engine.bench.variants import FusedGraph  # noqa: E402
 from mini_engine.cli.measuring import tiny_shape  # noqa: E402
 from mini_engine.cuda.graphs.backend import graphs_for  # noqa: E402
 from mini_engine.cuda.weights import random_weights  # noqa: E402
-from mini_engine.step.oplists import StepShape, step_ops  # noqa: E402
+from mini_engine.step.kernels import StepShape, step_ops  # noqa: E402
 
 CONTEXT, LAYERS = 20, 2
 KERNELS = ("norm_qkv_proj", "rope_kv_write_attention", "o_proj_add", "norm_gate_up_silu_mul",

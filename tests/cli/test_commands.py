@@ -14,9 +14,9 @@ from mini_engine.cli import main
 from mini_engine.engine.generation import SHIPPED
 from mini_engine.model.config import named_shape
 from mini_engine.serving.request_trace import SHIPPED_TRACE
-from mini_engine.step.hardware import load_spec
-from mini_engine.step.oplists import StepShape, step_ops
-from mini_engine.step.step_cost import step_time
+from mini_engine.step.cards import load_spec
+from mini_engine.step.kernels import StepShape, step_ops
+from mini_engine.step.run import step_time
 from tests.cli.test_refusals import refused
 from tests.sim.test_trace import check_chrome_schema
 

@@ -11,7 +11,7 @@ import pytest
 
 from mini_engine.cli import main
 from mini_engine.cli.terminal import Screen
-from mini_engine.step.figures import FOLDERS
+from mini_engine.step.cards import FOLDERS
 
 NAMES = ("[/bold]", "[red2]x", "[bold]", ":cat:", "$\\frac$", "a$b_{c$")
 

@@ -17,12 +17,10 @@ from mini_engine.dispatch.ladder import CaptureLadder, optimal_ladder
 from mini_engine.model.config import named_shape
 from mini_engine.serving.ladder_cost import LadderCosts
 from mini_engine.step.capacity import capacity as add_up
-from mini_engine.step.curves import itl_curve
-from mini_engine.step.figures import FOLDERS
-from mini_engine.step.hardware import load_spec
-from mini_engine.step.oplists import StepShape, step_ops
-from mini_engine.step.payoff import crossover_batch
-from mini_engine.step.step_cost import step_time
+from mini_engine.step.cards import FOLDERS, load_spec
+from mini_engine.step.curves import crossover_batch, itl_curve
+from mini_engine.step.kernels import StepShape, step_ops
+from mini_engine.step.run import step_time
 
 
 @pytest.fixture(autouse=True)

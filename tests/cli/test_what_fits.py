@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from mini_engine.cli import build_parser, load, main
-from mini_engine.step.figures import FOLDERS
+from mini_engine.step.cards import FOLDERS
 
 ROOT = Path(__file__).parent.parent.parent
 

@@ -13,9 +13,9 @@ from matplotlib.image import imread
 
 from mini_engine.model.config import named_shape
 from mini_engine.step.capacity import floor_ms, kv_bytes_per_token, read_bytes
-from mini_engine.step.hardware import load_spec
-from mini_engine.step.oplists import StepShape, step_ops, step_parts
-from mini_engine.step.step_cost import MODES, step_time
+from mini_engine.step.cards import load_spec
+from mini_engine.step.kernels import StepShape, step_ops, step_parts
+from mini_engine.step.run import MODES, step_time
 from tests.support.documents import LINK, ROOT, anchors, fences, prose, run, run_command
 
 DOCUMENTS = [

@@ -19,7 +19,7 @@ from mini_engine.sim.graphs import GraphRunner, StaticInputs
 from mini_engine.sim.launch import Buffer
 from mini_engine.sim.runner import ModelInputs, SimRunner
 from tests.sim import test_faults
-from tests.step import test_step_cost
+from tests.step import test_run
 from tests.support.documents import ROOT
 from tests.support.engine_helpers import sim_engine
 
@@ -132,8 +132,8 @@ def a_block_table_of_the_capture(patch: pytest.MonkeyPatch) -> None:
 
 @fault
 def a_graph_of_what_nobody_fused(patch: pytest.MonkeyPatch) -> None:
-    ops = test_step_cost.step_ops
-    patch.setattr(test_step_cost, "step_ops", lambda config, shape, _: ops(config, shape, "hf56"))
+    ops = test_run.step_ops
+    patch.setattr(test_run, "step_ops", lambda config, shape, _: ops(config, shape, "hf56"))
 
 
 @fault

@@ -17,7 +17,7 @@ import pytest
 
 from course.site.__main__ import build
 from course.site.layout import step_figures
-from mini_engine.step.hardware import load_spec
+from mini_engine.step.cards import load_spec
 from mini_engine.step.launch_model import eager_itl_us, full_itl_us
 from tests.support.documents import ROOT
 

@@ -31,7 +31,7 @@ from mini_engine.dispatch.dispatcher import GraphDispatcher  # noqa: E402
 from mini_engine.engine.batch import Request, SchedulerLimits  # noqa: E402
 from mini_engine.engine.engine import Engine  # noqa: E402
 from mini_engine.model.config import ModelConfig  # noqa: E402
-from mini_engine.step.oplists import StepShape, step_ops  # noqa: E402
+from mini_engine.step.kernels import StepShape, step_ops  # noqa: E402
 from tests.support.gate_helpers import setup_of  # noqa: E402
 from tests.support.torch_helpers import DEVICES, FAMILIES, EagerRunner  # noqa: E402
 

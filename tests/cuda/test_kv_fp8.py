@@ -37,7 +37,7 @@ from mini_engine.sim import model as sim_model  # noqa: E402
 from mini_engine.sim.generate import generate as sim_generate  # noqa: E402
 from mini_engine.sim.generate import open_checkpoint  # noqa: E402
 from mini_engine.sim.weights import load_weights as sim_weights  # noqa: E402
-from mini_engine.step.hardware import load_spec  # noqa: E402
+from mini_engine.step.cards import load_spec  # noqa: E402
 from tests.cuda.test_fused import random_step, weights_of  # noqa: E402
 from tests.support.torch_helpers import DEVICES, LIMITS, batch_of, step, tiny_weights  # noqa: E402
 

@@ -20,7 +20,7 @@ from mini_engine.cli.measuring import tiny_shape  # noqa: E402
 from mini_engine.cuda.graphs.backend import graphs_for  # noqa: E402
 from mini_engine.cuda.weights import random_weights  # noqa: E402
 from mini_engine.dispatch.default_ladder import default_capture_sizes  # noqa: E402
-from mini_engine.step.oplists import StepShape, step_ops  # noqa: E402
+from mini_engine.step.kernels import StepShape, step_ops  # noqa: E402
 
 
 def setup_of(layers: int) -> DecodeSetup:

@@ -18,8 +18,8 @@ from mini_engine.model.config import named_shape
 from mini_engine.plots.canvas import canvas
 from mini_engine.serving.ladder_cost import LadderCosts
 from mini_engine.sim.trace import CPU, GPU, TraceEvent, busy_us
+from mini_engine.step.cards import load_spec
 from mini_engine.step.curves import ItlCurve, itl_curve
-from mini_engine.step.hardware import load_spec
 from tests.support.figure_helpers import panels, png_size, step, watch, words
 
 LADDER = CaptureLadder([1, 2, 4, 8, 16, 24, 32])

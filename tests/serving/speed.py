@@ -23,8 +23,8 @@ from mini_engine.serving.replay import replay
 from mini_engine.serving.report import ServeReport
 from mini_engine.serving.request_trace import TraceRequest, read_trace, synthetic_trace
 from mini_engine.serving.sizing import size_server
-from mini_engine.step.hardware import load_spec
-from mini_engine.step.step_model import StepModel
+from mini_engine.step.cards import load_spec
+from mini_engine.step.run import StepModel
 
 
 def timed(what: str, requests: Iterable[TraceRequest], *, in_strides: bool = True) -> ServeReport:

@@ -15,10 +15,9 @@ from mini_engine.serving.ladder_cost import LadderCosts, optimal_ladder_saving
 from mini_engine.serving.replay import replay
 from mini_engine.serving.report import ServeReport
 from mini_engine.serving.request_trace import TraceRequest, synthetic_trace
-from mini_engine.step.hardware import load_spec
-from mini_engine.step.oplists import StepShape
-from mini_engine.step.step_cost import Mode
-from mini_engine.step.step_model import Line, StepModel
+from mini_engine.step.cards import load_spec
+from mini_engine.step.kernels import StepShape
+from mini_engine.step.run import Line, Mode, StepModel
 
 SHAPE, H200 = named_shape("qwen3-0.6b"), load_spec("h200")
 

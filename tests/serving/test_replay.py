@@ -19,10 +19,9 @@ from mini_engine.serving.report import Served, ServeReport
 from mini_engine.serving.request_trace import TraceRequest, synthetic_trace, with_shared_prefix
 from mini_engine.serving.sizing import without_idle_blocks
 from mini_engine.serving.swap_cost import SwapCost
-from mini_engine.step.hardware import load_spec
-from mini_engine.step.oplists import StepShape
-from mini_engine.step.step_cost import LAUNCHED_AS, Mode
-from mini_engine.step.step_model import Line, StepModel
+from mini_engine.step.cards import load_spec
+from mini_engine.step.kernels import StepShape
+from mini_engine.step.run import LAUNCHED_AS, Line, Mode, StepModel
 from tests.support.serve_cases import (
     Case,
     RandomCopies,

@@ -12,7 +12,7 @@ from mini_engine.step.capacity import (
     logit_bytes,
     weight_bytes,
 )
-from mini_engine.step.hardware import load_spec
+from mini_engine.step.cards import load_spec
 
 CONFIG, SPEC = named_shape("qwen3-0.6b"), load_spec("h200")
 

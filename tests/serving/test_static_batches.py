@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mini_engine.serving.static_batches import static_batches_us
-from mini_engine.step.oplists import StepShape
-from mini_engine.step.step_cost import Mode
-from mini_engine.step.step_model import StepModel
+from mini_engine.step.kernels import StepShape
+from mini_engine.step.run import Mode, StepModel
 
 
 class Costs(StepModel):

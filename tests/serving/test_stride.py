@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from mini_engine.serving.metrics import LogHistogram
 from mini_engine.serving.stride import Ramp, Stride
-from mini_engine.step.step_model import Line
+from mini_engine.step.run import Line
 
 lines = st.lists(
     st.tuples(st.floats(1.0, 500.0), st.one_of(st.just(0.0), st.floats(1e-4, 5.0), st.just(0.5))),

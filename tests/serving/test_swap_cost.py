@@ -9,7 +9,7 @@ import pytest
 
 from course.draw.ch09_swap import again_pays, cost
 from mini_engine.step.capacity import kv_bytes_per_token
-from mini_engine.step.oplists import StepShape
+from mini_engine.step.kernels import StepShape
 
 CHAPTER = Path(__file__).parents[2] / "course" / "09-continuous-batching.md"
 SMALL = cost("qwen3-0.6b", "PCIe 5.0")

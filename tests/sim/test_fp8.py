@@ -14,7 +14,7 @@ from mini_engine.sim.fp8 import NUMBERS, to_e4m3
 from mini_engine.sim.generate import generate, open_checkpoint
 from mini_engine.sim.model import KVCache, measured_scales
 from mini_engine.sim.weights import load_weights
-from mini_engine.step.hardware import load_spec
+from mini_engine.step.cards import load_spec
 from tests.support.model_helpers import LoneModel
 
 F32 = np.float32

@@ -13,7 +13,7 @@ import pytest
 
 from mini_engine.sim.device import Device
 from mini_engine.sim.launch import cost_kernel
-from mini_engine.step.hardware import DeviceSpec, load_spec
+from mini_engine.step.cards import DeviceSpec, load_spec
 from mini_engine.validate.published import SHIPPED_POINTS, Sheets, predicted_ms, read_points
 
 CHAIN = 100

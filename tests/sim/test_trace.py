@@ -8,19 +8,17 @@ from pathlib import Path
 import pytest
 
 from mini_engine.model.config import named_shape
-from mini_engine.sim.predict import Service, predict
+from mini_engine.sim.predict import predict
 from mini_engine.sim.trace import CPU, GPU, TraceEvent, busy_us, read_trace, to_chrome, write_trace
-from mini_engine.step.hardware import load_spec
+from mini_engine.step.cards import load_spec
 
 SPEC = load_spec("h200")
 
 
 @pytest.fixture(scope="module")
 def steps() -> dict[str, tuple[TraceEvent, ...]]:
-    service = Service(requests=1, new_tokens=2)
     return {
-        mode: predict(named_shape("qwen3-0.6b"), SPEC, mode, service=service).timeline
-        for mode in ("NONE", "FULL")
+        mode: predict(named_shape("qwen3-0.6b"), SPEC, mode).timeline for mode in ("NONE", "FULL")
     }
 
 

@@ -23,7 +23,7 @@ from mini_engine.step.capacity import (
     read_bytes,
     weight_bytes,
 )
-from mini_engine.step.hardware import load_spec
+from mini_engine.step.cards import load_spec
 
 H200, RTX4070 = load_spec("h200"), load_spec("rtx4070")
 QWEN = named_shape("qwen3-1.7b")

@@ -13,12 +13,10 @@ from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.dispatch.ladder import CaptureLadder
 from mini_engine.model.config import named_shape
 from mini_engine.step.capacity import kv_bytes_per_token, read_bytes
-from mini_engine.step.curves import itl_curve, step_floor_us
-from mini_engine.step.hardware import load_spec
-from mini_engine.step.oplists import STYLES, StepShape, step_ops
-from mini_engine.step.payoff import crossover_batch
-from mini_engine.step.step_cost import MODES, step_time
-from mini_engine.step.step_model import StepModel
+from mini_engine.step.cards import load_spec
+from mini_engine.step.curves import crossover_batch, itl_curve, step_floor_us
+from mini_engine.step.kernels import STYLES, StepShape, step_ops
+from mini_engine.step.run import MODES, StepModel, step_time
 
 SHAPE, H200 = named_shape("qwen3-0.6b"), load_spec("h200")
 LADDER = CaptureLadder(default_capture_sizes(64, 8192))

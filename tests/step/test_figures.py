@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mini_engine.step.figures import FIGURES, FOLDERS, KINDS, load_sheet, names
-from mini_engine.step.hardware import load_spec
+from mini_engine.step.cards import FIGURES, FOLDERS, KINDS, load_sheet, load_spec, names
 
 SAMPLE = {"card": "h200", "host": "server", "engine": "vllm"}
 SHIPPED = [(kind, name) for kind in FOLDERS for name in names(kind)]

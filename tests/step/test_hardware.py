@@ -11,12 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mini_engine.step.figures import KINDS, load_sheet, names
-from mini_engine.step.hardware import FIGURE_NAMES, load_spec, spec_names
+from mini_engine.step.cards import FIGURE_NAMES, KINDS, load_sheet, load_spec, names, spec_names
 
 GPUS = (
-    "a100", "a100-40", "b200", "gh200", "h100", "h100-pcie", "h20", "h200", "l4", "rtx3080ti",
-    "rtx3090", "rtx4060", "rtx4070", "rtx4090", "rtx5070ti", "rtx5090", "t4",
+    "a10", "a100", "a100-40", "a10g", "a6000", "b200", "b300", "gb200", "gh200", "h100",
+    "h100-pcie", "h20", "h200", "l4", "l40s", "mi300x", "rtx3060", "rtx3080ti", "rtx3090",
+    "rtx4060", "rtx4070", "rtx4080", "rtx4090", "rtx5070ti", "rtx5080", "rtx5090", "rtx6000-ada",
+    "rtxpro6000", "t4", "v100",
 )  # fmt: skip
 # An engine may do nothing there; a card may have no PDL.
 MAY_BE_NONE = {"host_step_us", "ahead_us", "request_us", "pdl_saves_us"}

@@ -10,17 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mini_engine.model.config import ModelConfig, named_shape
-from mini_engine.step.hardware import DeviceSpec, load_spec, spec_names
-from mini_engine.step.oplists import STYLES, StepShape, step_ops
-from mini_engine.step.payoff import (
+from mini_engine.step.cards import DeviceSpec, load_spec, spec_names
+from mini_engine.step.curves import (
     break_even,
     capture_cost,
     crossover_batch,
     crossover_closed_form,
     gain_below,
 )
-from mini_engine.step.step_cost import Mode, step_time
-from mini_engine.step.step_model import StepModel
+from mini_engine.step.kernels import STYLES, StepShape, step_ops
+from mini_engine.step.run import Mode, StepModel, step_time
 
 H200 = load_spec("h200")
 QWEN = named_shape("qwen3-0.6b")

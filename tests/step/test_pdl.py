@@ -7,16 +7,15 @@ from dataclasses import replace
 import pytest
 
 from mini_engine.model.config import named_shape
-from mini_engine.step.figures import load_sheet
-from mini_engine.step.hardware import load_spec, spec_names
-from mini_engine.step.oplists import StepShape, step_ops
-from mini_engine.step.step_cost import step_time, with_pdl
+from mini_engine.step.cards import load_sheet, load_spec, spec_names
+from mini_engine.step.kernels import StepShape, step_ops
+from mini_engine.step.run import step_time, with_pdl
 from tests.support.sim_helpers import round_spec
 
 H200 = load_spec("h200", engine="launch-bound")
 OPS = step_ops(named_shape("qwen3-0.6b"), StepShape.decode(1, 512), "fused5")
 SINCE_SM_90 = {"b200", "gh200", "h100", "h100-nvl", "h100-pcie", "h20", "h200"}
-SINCE_SM_90 |= {"rtx5070ti", "rtx5090"}
+SINCE_SM_90 |= {"b300", "gb200", "rtx5070ti", "rtx5080", "rtx5090", "rtxpro6000"}
 
 
 @pytest.mark.parametrize("name", spec_names())

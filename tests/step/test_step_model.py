@@ -12,10 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mini_engine.model.config import ModelConfig, named_shape
-from mini_engine.step.hardware import DeviceSpec, load_spec
-from mini_engine.step.oplists import STYLES, StepShape, step_ops
-from mini_engine.step.step_cost import MODES, Mode, step_time
-from mini_engine.step.step_model import StepModel, upper_envelope
+from mini_engine.step.cards import DeviceSpec, load_spec
+from mini_engine.step.kernels import STYLES, StepShape, step_ops
+from mini_engine.step.run import MODES, Mode, StepModel, step_time, upper_envelope
 
 H200, LAPTOP = load_spec("h200"), load_spec("laptop-cpu")
 QWEN = named_shape("qwen3-0.6b")

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from mini_engine.model.config import SHAPES, ModelConfig, named_shape
 from mini_engine.step.capacity import kv_bytes_per_token, read_bytes, stored_bytes, weight_bytes
-from mini_engine.step.hardware import load_spec
-from mini_engine.step.oplists import STYLES, StepShape, step_ops
-from mini_engine.step.step_cost import step_time, with_pdl
+from mini_engine.step.cards import load_spec
+from mini_engine.step.kernels import STYLES, StepShape, step_ops
+from mini_engine.step.run import step_time, with_pdl
 from mini_engine.step.storage import (
     FORMATS,
     MIXES,

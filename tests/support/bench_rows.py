@@ -12,9 +12,9 @@ from mini_engine.bench.intervals import median_interval
 from mini_engine.bench.rows import MEASURED, Row, six
 from mini_engine.model.config import named_shape
 from mini_engine.step.capacity import kv_bytes_per_token, read_bytes
-from mini_engine.step.hardware import load_spec
-from mini_engine.step.oplists import StepShape, step_ops
-from mini_engine.step.step_cost import step_time
+from mini_engine.step.cards import load_spec
+from mini_engine.step.kernels import StepShape, step_ops
+from mini_engine.step.run import step_time
 
 COPY_GB_S = 4300.0
 InFile = dict[str, Any]  # a row as the file has it

@@ -11,9 +11,8 @@ from mini_engine.dispatch.modes import CUDAGraphMode
 from mini_engine.engine.batch import PREEMPTIONS, SchedulerLimits
 from mini_engine.serving.report import Served, ServeReport
 from mini_engine.serving.request_trace import TraceRequest, with_shared_prefix
-from mini_engine.step.oplists import StepShape
-from mini_engine.step.step_cost import Mode
-from mini_engine.step.step_model import Line, StepModel
+from mini_engine.step.kernels import StepShape
+from mini_engine.step.run import Line, Mode, StepModel
 
 
 class RandomCosts(StepModel):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mini_engine.sim.device import Device
-from mini_engine.step.hardware import DeviceSpec, load_spec
+from mini_engine.step.cards import DeviceSpec, load_spec
 
 
 def round_spec() -> DeviceSpec:

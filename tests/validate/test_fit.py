@@ -9,8 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mini_engine.validate.fit import Parameter, fit_points, hosts_to_fit, left_out
-from mini_engine.validate.parameters import parameters
+from mini_engine.validate.fit import Parameter, fit_points, hosts_to_fit, left_out, parameters
 from mini_engine.validate.published import Point, Sheets, predicted_ms
 
 SHEETS = Sheets.shipped().with_hosts({"attic": 10.6, "cellar": 10.6})

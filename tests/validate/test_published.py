@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from mini_engine.model.config import SHAPES
-from mini_engine.step.oplists import StepShape, step_ops
-from mini_engine.step.step_cost import step_time
+from mini_engine.step.kernels import StepShape, step_ops
+from mini_engine.step.run import step_time
 from mini_engine.validate.published import SHIPPED_POINTS, Point, Sheets, predicted_ms, read_points
 
 SHEETS = Sheets.shipped()
@@ -69,7 +69,7 @@ def test_the_words_of_every_class_name_an_engine() -> None:
 @pytest.mark.parametrize(
     ("field", "word", "says"),
     [
-        ("gpu", "mi300x", "mine-1: no card 'mi300x', known are a100, "),
+        ("gpu", "gaudi3", "mine-1: no card 'gaudi3', known are a10, "),
         ("model", "gpt-5", "mine-1: no model 'gpt-5', known are llama-2-7b, "),
         ("class", "TensorRT graph", "mine-1: no engine 'TensorRT graph', known are SGLang eager, "),
     ],

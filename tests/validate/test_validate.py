@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mini_engine.model.config import SHAPES
-from mini_engine.step.figures import FIGURES, FOLDERS, load_sheet, names
-from mini_engine.step.hardware import load_spec
-from mini_engine.validate.kept_fit import misses, read_kept, rounded
+from mini_engine.step.cards import FIGURES, FOLDERS, load_sheet, load_spec, names
+from mini_engine.validate.fit import misses, read_kept, rounded
 from mini_engine.validate.published import SHIPPED_POINTS, Point, Sheets, predicted_ms, read_points
 from mini_engine.validate.validate import (
     Row,

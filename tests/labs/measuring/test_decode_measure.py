@@ -23,8 +23,8 @@ from labs.measuring.kernel_timing import Case
 from mini_engine.cuda.graphs.backend import graphs_for
 from mini_engine.cuda.interpreter import INTERPRETED
 from mini_engine.model.config import named_shape
-from mini_engine.step.hardware import load_spec
-from mini_engine.step.oplists import StepShape, step_parts
+from mini_engine.step.cards import load_spec
+from mini_engine.step.kernels import StepShape, step_parts
 from tests.support.documents import ROOT
 from tests.support.kernel_cases import interpreting_environment
 

@@ -18,8 +18,8 @@ from labs.measuring import kernel_timing
 from labs.measuring.kernel_timing import YOURS, Case, time_calls
 from mini_engine.cuda.graphs.backend import graphs_for
 from mini_engine.model.config import named_shape
-from mini_engine.step.hardware import load_spec
-from mini_engine.step.oplists import OpCost, StepShape, step_parts
+from mini_engine.step.cards import load_spec
+from mini_engine.step.kernels import OpCost, StepShape, step_parts
 
 CPU, QWEN = torch.device("cpu"), named_shape("qwen3-0.6b")
 H200 = load_spec("h200", engine=kernel_timing.ENGINE)

@@ -14,7 +14,7 @@ from labs.lab17_vllm import measure as vllm_measure
 from labs.lab17_vllm.published import FILE, reconciled, told
 from labs.lab17_vllm.written_logs import bar, start_up
 from mini_engine.dispatch.default_ladder import default_capture_sizes
-from mini_engine.step.hardware import load_spec
+from mini_engine.step.cards import load_spec
 from tests.support.documents import ROOT
 
 

@@ -28,7 +28,7 @@ from labs.measuring import ledger, step_timing
 from labs.measuring.step_timing import Race, title
 from mini_engine.bench import evidence
 from mini_engine.bench.rows import GATE_FAILED, Interval, Row
-from mini_engine.step.hardware import load_spec
+from mini_engine.step.cards import load_spec
 from tests.support.bench_rows import made_up, made_up_row
 from tests.support.documents import ROOT
 

@@ -238,7 +238,7 @@ class Helper:
     assert "return whole / PARTS  # exact" in text
     assert '"""Half of it."""' in text
     assert "import math\n" in text
-    assert "from mini_engine.step.hardware import load_spec" in text
+    assert "from mini_engine.step.cards import load_spec" in text
     assert "import os" not in text
     assert "UNUSED" not in text
     assert "nobody_asks" not in text

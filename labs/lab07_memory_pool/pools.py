@@ -20,7 +20,7 @@ from mini_engine.engine.batch import SchedulerLimits
 from mini_engine.model.config import ModelConfig
 from mini_engine.sim.device import Device
 from mini_engine.sim.runner import SimRunner
-from mini_engine.step.hardware import DeviceSpec
+from mini_engine.step.cards import DeviceSpec
 
 
 @dataclass(frozen=True)
@@ -34,29 +34,17 @@ class PoolBytes:
 
 def pool_bytes(config: ModelConfig, spec: DeviceSpec, sizes: Sequence[int]) -> PoolBytes:
     """Capture the ladder as full graphs in the three ways."""
-    ladder = sorted(sizes)
-    return PoolBytes(
-        largest_first=_captured(config, spec, ladder, ladder[::-1], share_pool=True),
-        ascending=_captured(config, spec, ladder, ladder, share_pool=True),
-        apart=_captured(config, spec, ladder, ladder[::-1], share_pool=False),
-    )
-
-
-def _captured(
-    config: ModelConfig,
-    spec: DeviceSpec,
-    sizes: Sequence[int],
-    order: Sequence[int],
-    *,
-    share_pool: bool,
-) -> int:
-    top = max(sizes)
+    ladder, top = sorted(sizes), max(sizes)
     limits = SchedulerLimits(
         max_num_seqs=top, max_num_batched_tokens=top, num_blocks=2, block_size=16, max_model_len=16
     )
-    dispatcher = GraphDispatcher("FULL", sizes, top)
-    runner = SimRunner(
-        Device(spec, compute=False), config, None, limits, dispatcher, share_pool=share_pool
+
+    def captured(order: Sequence[int], *, share_pool: bool = True) -> int:
+        device, dispatcher = Device(spec, compute=False), GraphDispatcher("FULL", ladder, top)
+        runner = SimRunner(device, config, None, limits, dispatcher, share_pool=share_pool)
+        return sum(rung.pool_growth_bytes for rung in runner.capture(order).rungs)
+
+    largest_first = ladder[::-1]
+    return PoolBytes(
+        captured(largest_first), captured(ladder), captured(largest_first, share_pool=False)
     )
-    report = runner.capture(order)
-    return sum(rung.pool_growth_bytes for rung in report.rungs)

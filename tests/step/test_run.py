@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.model.config import named_shape
-from mini_engine.step.figures import names
-from mini_engine.step.hardware import DeviceSpec, load_spec
+from mini_engine.step.cards import DeviceSpec, load_spec, names
+from mini_engine.step.kernels import STYLES, Kind, OpCost, StepShape, step_ops
 from mini_engine.step.launch_model import eager_itl_us, full_itl_us, piecewise_itl_us
-from mini_engine.step.oplists import STYLES, Kind, OpCost, StepShape, step_ops
-from mini_engine.step.step_cost import (
+from mini_engine.step.run import (
     MODES,
     Mode,
     Work,

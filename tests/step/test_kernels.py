@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mini_engine.model.config import ModelConfig, named_shape
-from mini_engine.step.oplists import STYLES, StepShape, step_ops, step_parts
+from mini_engine.step.kernels import STYLES, StepShape, step_ops, step_parts
 
 QWEN = named_shape("qwen3-0.6b")
 ONE = StepShape.decode(1, 1024)
