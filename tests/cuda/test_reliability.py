@@ -38,6 +38,8 @@ from mini_engine.engine.engine import Engine  # noqa: E402
 from tests.support.lockstep import Lockstep, Traffic, Watched, random_traffic  # noqa: E402
 from tests.support.torch_helpers import DEVICES, NO_GPU, SLOW_DEVICES, TINY, TOLERANCE, memory_limit  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("inference")
+
 ONE_LAYER = replace(TINY, num_layers=1, head_dim=32)  # the least that all kernels take
 # Four rungs for up to six requests: batches of 1, 3 and 5 are padded. 19 blocks of 4 tokens for
 # requests of up to 32: six of them do not fit, so the youngest are preempted.
@@ -47,12 +49,6 @@ LIMITS = SchedulerLimits(
 RUNGS = (2, 4, 6, 12)
 Kernels = Literal[0, 5, 9]  # a layer; 0: the plain model
 SLOW = os.environ.get("HYPOTHESIS_PROFILE") == "slow"
-
-
-@pytest.fixture(autouse=True)
-def inference() -> Iterator[None]:
-    with torch.inference_mode():
-        yield
 
 
 @pytest.fixture(autouse=True, scope="module")

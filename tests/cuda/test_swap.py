@@ -20,14 +20,10 @@ from mini_engine.engine.batch import Request, ScheduledBatch, SchedulerLimits  #
 from mini_engine.engine.engine import Engine  # noqa: E402
 from tests.support.torch_helpers import DEVICES, TINY, tiny_weights, torch_model  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("inference")
+
 TIGHT = SchedulerLimits(4, 12, 14, 2, 32, preemption="swap", host_blocks=40)
 REQUESTS = [Request(str(i), (i + 1, 5, 9, i), 9) for i in range(5)]
-
-
-@pytest.fixture(autouse=True)
-def inference() -> Iterator[None]:
-    with torch.inference_mode():
-        yield
 
 
 def served(

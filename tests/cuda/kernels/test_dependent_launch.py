@@ -9,7 +9,6 @@ from machine code that every kernel waits before it reads.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from typing import Literal
@@ -39,6 +38,8 @@ from tests.support.late_producer import (  # noqa: E402
 from tests.support.machine_code import RELEASE  # noqa: E402
 from tests.support.torch_helpers import FAMILIES  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("inference")
+
 MODELS = ("qwen3-0.6b", "qwen3-1.7b", "llama-3.2-1b")
 BATCHES = (1, 2, 3, 4, 8, 16)
 STEPS, CONTEXT = 6, 512
@@ -52,12 +53,6 @@ def without_dependent_launch() -> bool:
 def on_hopper(test: object) -> object:
     reason = "no NVIDIA GPU of sm_90 or newer"
     return pytest.mark.gpu(pytest.mark.skipif(without_dependent_launch(), reason=reason)(test))
-
-
-@pytest.fixture(autouse=True)
-def inference() -> Iterator[None]:
-    with torch.inference_mode():
-        yield
 
 
 def setup_of(weights: Weights, batch: int, context: int, device: str) -> DecodeSetup:
