@@ -105,32 +105,6 @@ def test_a_mixed_step_equals_the_plain_one(
         torch.testing.assert_close(mine[1:], theirs[1:], atol=TOLERANCE, rtol=0)
 
 
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("poison", [float("nan"), float("inf")])
-def test_padding_and_stale_cache_never_reach_a_live_row_of_a_mixed_step(
-    device: str, poison: float
-) -> None:
-    """As it stands in a full graph: padded rows and requests beside live ones, and everything in
-    the cache that is nobody's context poisoned. Padded rows stay finite."""
-    weights, limits = trained(device), limits_with(4)
-    batch = batch_of([(5, 1), (7, 6), (0, 9)], limits=limits)
-    inputs = StaticInputs(limits, 96, torch.device(device)).fill(batch, 24, 6)
-    clean, poisoned = (
-        FusedModel(weights, warm_cache(weights, limits), kernels_per_layer=5) for _ in range(2)
-    )
-    live = torch.zeros(limits.num_blocks, 4, dtype=torch.bool, device=device)
-    for entry in batch.entries:
-        for p in range(entry.context_len):
-            live[entry.block_table[p // 4], p % 4] = True
-    for one in (*poisoned.cache.keys, *poisoned.cache.values):
-        one[~live] = poison
-    attention = clean.captured_attention(16)
-    wanted, _ = run(clean, attention, batch, inputs)
-    got, _ = run(poisoned, attention, batch, inputs)
-    assert torch.equal(got, wanted)
-    assert poisoned.body(inputs, attention).isfinite().all()
-
-
 def test_a_layer_of_a_mixed_step_is_nine_ops_five_of_them_kernels_of_ours() -> None:
     """The four others are a library's products."""
     weights, limits = trained("cpu"), limits_with(4)
