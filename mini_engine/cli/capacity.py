@@ -134,8 +134,8 @@ def _without_pages(args: argparse.Namespace, at: Callable[[int], CapacityReport]
     from mini_engine.step.masked_rows import masked_columns
 
     trace = SHIPPED_TRACE if args.trace == SHIPPED else args.trace
-    every = read_trace(trace).requests
-    held = [request for request in every.lengths if sum(request) <= args.context]
+    every = [(request.prompt_tokens, request.output_tokens) for request in read_trace(trace)]
+    held = [lengths for lengths in every if sum(lengths) <= args.context]
     if not held:
         raise ValueError(
             f"{trace}: none of {len(every)} requests fits --context {args.context}: raise it"

@@ -181,19 +181,11 @@ def on_sim(
     from mini_engine.sim.generate import generate, open_checkpoint
     from mini_engine.step.cards import load_spec
 
-    checkpoint, begun = open_checkpoint(args.model), set[str]()
+    checkpoint = open_checkpoint(args.model)
     spec = load_spec(args.spec, args.host, args.engine)
 
-    def progress(what: str, _done: int, total: int) -> None:
-        """A large model says what it begins with."""
-        if what not in begun:
-            begun.add(what)
-            console.print(f"{what}: {total}", soft_wrap=True, markup=False)
-
     with printing(texts[0], checkpoint.tokenizer, stream) as on_token:
-        done = generate(
-            checkpoint, spec, texts, args.mode, on_token=on_token, progress=progress, **asked
-        )
+        done = generate(checkpoint, spec, texts, args.mode, on_token=on_token, **asked)
     return done, {
         "model": checkpoint.config.name,
         **options.told(spec),

@@ -52,7 +52,7 @@ from mini_engine.serving.request_trace import (
     trace_name,
     with_shared_prefix,
 )
-from mini_engine.serving.sizing import size_server, without_idle_blocks
+from mini_engine.serving.sizing import size_server
 from mini_engine.serving.swap_cost import SwapCost
 from mini_engine.step.cards import DeviceSpec
 from mini_engine.step.run import StepModel
@@ -105,7 +105,6 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     )  # fmt: skip
     with console.status("reading the trace"):
         trace = read_trace(args.trace)
-    requests = with_shared_prefix(trace.requests, args.shared_prefix, share)
     costs = StepModel(shape, spec, spec.ops, stored)
     copies = SwapCost(
         costs, server.dispatcher, args.max_num_batched_tokens, server.limits.block_size
@@ -117,16 +116,14 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         preemption=args.preemption,
         host_blocks=HOST_BYTES // copies.block_bytes if swapping else 0,
     )
-    simulated = without_idle_blocks(limits, trace.requests.lengths)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("serving", total=len(trace.requests))
-        report = replay(
-            requests, costs, simulated, server.dispatcher, copies=copies,
-            progress=lambda read: progress.update(task, completed=read),
-        )  # fmt: skip
+        requests = with_shared_prefix(
+            progress.track(trace, description="serving"), args.shared_prefix, share
+        )
+        report = replay(requests, costs, limits, server.dispatcher, copies=copies)
     if not report.requests:
         raise ValueError(
-            f"{trace_name(args.trace)}: none of {len(trace.requests)} requests fits a context of "
+            f"{trace_name(args.trace)}: none of {len(trace)} requests fits a context of "
             f"{limits.max_model_len} tokens and a cache of {limits.num_blocks - 1} blocks of "
             f"{limits.block_size}, with room for an answer: raise --kv-blocks"
         )
@@ -153,7 +150,6 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         "shared_prefix": args.shared_prefix,
         "share": share if args.shared_prefix else 0.0,
         **report.to_dict(),
-        "kv_blocks": limits.num_blocks - 1,
         "itl_p50_interval": _interval(report, spec),
         "steps_by_rows": steps_by_rows(report),
         "graphs": server.graph_costs.graphs,

@@ -129,7 +129,10 @@ class ModelConfig:
         """
         folder = Path(folder)
         if not folder.is_dir():
-            raise ValueError(f"{folder}: no such folder; expected a Hugging Face checkpoint folder")
+            raise ValueError(
+                f"{folder}: no such folder; expected a Hugging Face checkpoint folder "
+                "(generate --backend cuda takes hub ids too)"
+            )
         path = folder / "config.json"
         if not path.is_file():
             raise ValueError(f"{path}: missing; a checkpoint folder holds one beside its weights")

@@ -48,7 +48,7 @@ def test_memory_that_runs_out_has_words(
     assert "memory" in refused(capsys, *SHORT)
 
 
-def test_a_large_model_says_what_it_needs_and_how_far_it_is(
+def test_a_large_model_says_what_it_needs(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert main(SHORT) == 0
@@ -58,13 +58,7 @@ def test_a_large_model_says_what_it_needs_and_how_far_it_is(
     assert main(SHORT) == 0
     out, said = capsys.readouterr()
     assert out == small
-    lines = said.splitlines()
-    assert "GB of memory" in lines[0]
-    assert lines[1:] == [
-        "loading layers: 4",
-        "warming up and capturing graphs: 3",
-        "writing tokens: 2",
-    ]
+    assert "GB of memory" in said
 
 
 def test_the_cache_of_a_prompt_has_room_for_it_and_no_more(

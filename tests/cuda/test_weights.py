@@ -20,8 +20,8 @@ from tests.support.torch_helpers import CPU, DEVICES, FAMILIES, TINY, LoneTorchM
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 
 
-def by_name(weights: Weights | sim_weights.Weights) -> dict[str, object]:
-    """Every array of the model; an absent one is None."""
+def by_name(weights: Weights) -> dict[str, torch.Tensor | None]:
+    """Every tensor of the model; an absent one is None."""
     named = {n: getattr(weights, n) for n in ("embed", "final_norm", "lm_head")}
     for i, layer in enumerate(weights.layers):
         named |= {f"{i}.{field.name}": getattr(layer, field.name) for field in fields(layer)}
@@ -36,13 +36,18 @@ def test_both_wings_read_the_same_numbers_from_a_folder(family: str, tmp_path: P
     config = FAMILIES[family]
     folder = random_folder(config, tmp_path)
     ours = by_name(load_weights(config, folder, CPU, torch.float32))
-    theirs = by_name(sim_weights.load_weights(config, folder))
-    assert ours.keys() == theirs.keys()
-    for name, tensor in ours.items():
-        if tensor is None:
-            assert theirs[name] is None
-        else:
-            assert np.array_equal(tensor.numpy(), theirs[name]), name  # type: ignore[attr-defined]
+    numpy = sim_weights.load_weights(config, folder)
+    theirs = {
+        "embed": numpy.read(checkpoint.EMBED),
+        "final_norm": numpy.read(checkpoint.FINAL_NORM),
+        "lm_head": numpy.read(
+            checkpoint.EMBED if config.tie_word_embeddings else checkpoint.LM_HEAD
+        ),
+    }
+    for i, layer in enumerate(numpy.layers):
+        theirs |= {f"{i}.{name}": array for name, array in layer.items()}
+    assert {name for name, tensor in ours.items() if tensor is not None} == theirs.keys()
+    assert all(np.array_equal(ours[name], array) for name, array in theirs.items())
     assert (ours["lm_head"] is ours["embed"]) == config.tie_word_embeddings
 
 

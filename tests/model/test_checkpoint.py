@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
 from mini_engine.model.checkpoint import layer_parts, stored_tensors, tensor_shapes
-from mini_engine.sim.weights import LayerWeights
 from tests.support.checkpoint_helpers import (
     FAMILIES,
     Q0,
@@ -47,7 +46,6 @@ def test_the_parts_of_the_layers_are_all_tensors_but_three(family: str) -> None:
     rest = {"model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"}
     assert len(named) == len(set(named))
     assert set(named) | rest == set(tensor_shapes(config))
-    assert set(parts[0]) <= set(LayerWeights.__dataclass_fields__)
 
 
 def test_writing_to_mapped_bytes_leaves_the_file_alone(tmp_path: Path) -> None:
@@ -88,7 +86,7 @@ def test_any_misshapen_tensor_is_named_with_both_shapes(tmp_path: Path) -> None:
 def test_transposed_tensor_is_refused(tmp_path: Path) -> None:
     tensors = random_tensors(TINY)
     tensors[Q0] = np.ascontiguousarray(tensors[Q0].T)
-    with pytest.raises(ValueError, match=r"has shape \(24, 32\), expected \(32, 24\)"):
+    with pytest.raises(ValueError, match=r"has shape \(16, 32\), expected \(32, 16\)"):
         stored_tensors(TINY, write(tmp_path, tensors))
 
 
@@ -114,7 +112,9 @@ def test_tensor_that_no_layer_reads_is_refused(tmp_path: Path) -> None:
         stored_tensors(fewer_layers, write(tmp_path, random_tensors(TINY)))
     biased = random_tensors(FAMILIES["qwen2"])
     with pytest.raises(ValueError, match=r"_proj\.bias has no place in a llama"):
-        stored_tensors(FAMILIES["llama"], write(tmp_path, biased))
+        stored_tensors(
+            replace(FAMILIES["llama"], tie_word_embeddings=True), write(tmp_path, biased)
+        )
 
 
 def test_untied_model_without_a_head_is_refused(tmp_path: Path) -> None:

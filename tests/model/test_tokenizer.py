@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from tokenizers import decoders, models, pre_tokenizers
 
 from mini_engine.engine.generation import SHIPPED as CHECKPOINT
+from mini_engine.model.checkpoint import EMBED
 from mini_engine.model.config import ModelConfig
 from mini_engine.model.tokenizer import Tokenizer
 from mini_engine.sim.weights import load_weights
@@ -156,10 +157,10 @@ def test_checkpoint_is_a_small_qwen3_whose_q_is_not_as_wide_as_its_hidden_state(
     assert config.q_size != config.hidden_size
     assert (CHECKPOINT / "model.safetensors").stat().st_size <= 4_000_000
     weights = load_weights(config, CHECKPOINT)
-    assert np.isfinite(weights.embed).all()
+    assert np.isfinite(weights.read(EMBED)).all()
     for layer in weights.layers:
-        assert np.isfinite(layer.qkv).all()
-        assert np.isfinite(layer.gate_up).all()
+        assert np.isfinite(layer["qkv"]).all()
+        assert np.isfinite(layer["gate_up"]).all()
 
 
 def test_greedy_record_belongs_to_the_tokenizer(tokenizer: Tokenizer) -> None:
