@@ -117,7 +117,10 @@ class ModelConfig:
         """
         path, generation = Path(folder) / "config.json", Path(folder) / "generation_config.json"
         if not path.is_file():
-            raise ValueError(f"{path}: missing; expected the folder of a Hugging Face checkpoint")
+            raise ValueError(
+                f"{path}: missing; expected a Hugging Face checkpoint folder (generate --backend "
+                "cuda takes hub ids too)"
+            )
         config = cls.from_dict(read_object(path), str(path), Path(folder).resolve().name)
         if not generation.is_file():
             return config

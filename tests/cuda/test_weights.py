@@ -113,58 +113,12 @@ def test_shards_give_what_one_file_gives(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- what is refused
 
 
-def no_folder(folder: Path) -> None:
-    (folder / "model.safetensors").unlink()
-    folder.rmdir()
-
-
-def pickle_only(folder: Path) -> None:
-    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-
-
-def cut_short(folder: Path) -> None:
-    file = folder / "model.safetensors"
-    file.write_bytes(file.read_bytes()[:-1])
-
-
-def more_layers(folder: Path) -> None:
-    random_folder(replace(TINY, num_layers=3), folder)
-
-
-def fewer_layers(folder: Path) -> None:
-    random_folder(replace(TINY, num_layers=1), folder)
-
-
-def wider(folder: Path) -> None:
-    random_folder(replace(TINY, intermediate_size=25), folder)
-
-
-def doubles(folder: Path) -> None:
-    shapes = checkpoint.tensor_shapes(TINY)
-    save_file({n: np.zeros(s) for n, s in shapes.items()}, folder / "model.safetensors")
-
-
-SPOILT = {
-    no_folder: "no such folder",
-    pickle_only: r"no weights; expected model\.safetensors",
-    cut_short: "not a whole safetensors file",
-    more_layers: r"layers\.2\..* has no place in a qwen3 of 2 layers",
-    fewer_layers: r"tensor model\.layers\.1\..* is missing",
-    wider: r"gate_proj\.weight has shape \(25, 16\), expected \(24, 16\)",
-    doubles: "has dtype F64, expected F32, F16, BF16",
-}
-
-
-@pytest.mark.parametrize("spoil", SPOILT, ids=lambda f: f.__name__)
-def test_a_bad_folder_gets_the_same_line_from_both_wings(spoil: object, tmp_path: Path) -> None:
-    folder = tmp_path / "model"
-    folder.mkdir()
-    random_folder(TINY, folder)
-    spoil(folder)  # type: ignore[operator]
-    with pytest.raises(ValueError, match=SPOILT[spoil]) as ours:  # type: ignore[index]
-        load_weights(TINY, folder, CPU, torch.float32)
+def test_a_bad_folder_gets_the_same_line_from_both_wings(tmp_path: Path) -> None:
+    random_folder(replace(TINY, intermediate_size=25), tmp_path)
+    with pytest.raises(ValueError, match=r"gate_proj\.weight .*\(25, 16\)") as ours:
+        load_weights(TINY, tmp_path, CPU, torch.float32)
     with pytest.raises(ValueError) as theirs:
-        sim_weights.load_weights(TINY, folder)
+        sim_weights.load_weights(TINY, tmp_path)
     assert str(ours.value) == str(theirs.value)
 
 
