@@ -229,7 +229,7 @@ class FusedGraph(OursGraph):
 
 def no_kernels(backend: GraphBackend) -> str | None:
     """Why our Triton kernels cannot run here, in one line; None where they can."""
-    return no_triton(backend) or why_no_bf16(backend)
+    return no_triton() or why_no_bf16(backend)
 
 
 # ---------------------------------------------------------------- the table

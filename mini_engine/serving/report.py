@@ -13,8 +13,7 @@ from collections import Counter
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
-from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher
-from mini_engine.engine.batch import SchedulerLimits
+from mini_engine.dispatch.dispatcher import BatchDescriptor
 from mini_engine.engine.prefix_cache import Hits
 from mini_engine.serving.metrics import LogHistogram
 
@@ -70,24 +69,17 @@ class ServeReport:
     first_hits: Hits | None = field(default=None, metadata={"inner": True})
     resumed_hits: Hits = field(default_factory=Hits, metadata={"inner": True})
 
-    @classmethod
-    def of(cls, limits: SchedulerLimits, dispatcher: GraphDispatcher) -> ServeReport:
-        """Of a server that has not run yet."""
-        return cls(dispatcher.mode.name, tuple(dispatcher.sizes), limits.num_blocks - 1)
-
     def count_of(self, ran: Ran) -> Count:
         """Where steps of this kind are counted."""
         return self.ran.setdefault(ran, [0, 0])
 
-    def book_steps(self, count: Count, steps: int, us: float, kv_tokens: int) -> None:
-        """Steps of one kind, which took `us` and read `kv_tokens` in all."""
+    def book_steps(self, count: Count, steps: int, us: float, kv_tokens: int, free: int) -> None:
+        """Steps of one kind, which took `us` and read `kv_tokens` in all; before anybody leaves,
+        `free` blocks are left."""
         self.turns += 1
         count[0] += steps
         count[1] += kv_tokens
         self.busy_us += us
-
-    def book_blocks(self, free: int) -> None:
-        """Before anybody leaves, `free` blocks were left."""
         self.kv_blocks_peak = max(self.kv_blocks_peak, self.kv_blocks - free)
 
     def book_served(self, served: Served, output_tokens: int) -> None:

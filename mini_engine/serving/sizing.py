@@ -6,8 +6,8 @@ Out: a `SizedServer`: the scheduler's limits, the dispatcher, and what its graph
     card = reserved + weights + activations of the largest step + graphs + KV cache
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.dispatch.modes import CUDAGraphMode
@@ -76,22 +76,3 @@ def size_server(
         max_model_len=max_model_len or config.max_position_embeddings,
     )
     return SizedServer(limits, dispatcher, costs)
-
-
-def without_idle_blocks(
-    limits: SchedulerLimits, lengths: Iterable[tuple[int, int]]
-) -> SchedulerLimits:
-    """`limits` with no more blocks, of the cache and of host memory, than requests of these lengths
-    (prompt and output tokens) could ever fill together, sharing none.
-
-    What a scheduler does is the same with them: none of the blocks that are left out would have
-    been handed out before those that nobody has used.
-    """
-    longest, size = limits.max_model_len, limits.block_size
-    ever = sum(-(-min(prompt + output, longest) // size) for prompt, output in lengths)
-    ever = max(ever, MIN_BLOCKS - 1)
-    return replace(
-        limits,
-        num_blocks=min(limits.num_blocks, 1 + ever),
-        host_blocks=min(limits.host_blocks, ever),
-    )

@@ -72,7 +72,7 @@ def main() -> None:
     )
     print(f"{'':>24}  {heads} {'peak MB':>8}")
     if args.trace:
-        timed("the trace", read_trace(args.trace).requests)
+        timed("the trace", read_trace(args.trace))
     requests = 1000
     while requests <= args.most:
         timed("synthetic", synthetic_trace(requests, seed=0))
