@@ -117,7 +117,7 @@ def test_blocks_that_come_back_are_private_even_with_a_prefix_cache() -> None:
     while batch := scheduler.step():
         for block, _ in batch.swap_in:
             returned += 1
-            assert pool.owners(block) == 1
+            assert pool.owners[block] == 1
         scheduler.update(batch, [int(e.request.request_id) for e in batch.entries if e.samples])
     assert returned
     assert pool.num_free == limits.num_blocks - 1
