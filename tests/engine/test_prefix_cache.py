@@ -262,7 +262,7 @@ def test_sharing_is_right_when_nothing_is_broken() -> None:
 def test_a_block_freed_while_it_is_shared_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     def free(self: SharingPool, request_id: str) -> None:
         for block in self.block_table(request_id):
-            self._owners[block] = 0
+            self.owners[block] = 0
         super(SharingPool, self).free(request_id)
 
     monkeypatch.setattr(SharingPool, "free", free)

@@ -192,9 +192,9 @@ def test_a_host_block_given_to_two_requests_is_seen(monkeypatch: pytest.MonkeyPa
     park = SwappingScheduler._park
 
     def careless(self: SwappingScheduler, state):  # type: ignore[no-untyped-def]
-        before = list(self._free_host)
+        before = list(self.free_host)
         parked = park(self, state)
-        self._free_host = before  # they are not marked as used
+        self.free_host = before  # they are not marked as used
         return parked
 
     monkeypatch.setattr(SwappingScheduler, "_park", careless)
