@@ -66,7 +66,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     from mini_engine.dispatch.dispatcher import GraphDispatcher
     from mini_engine.dispatch.ladder import CaptureLadder, LadderPoint
     from mini_engine.serving.ladder_cost import LadderCosts
-    from mini_engine.step.storage import as_it_is
+    from mini_engine.step.storage import stored_as
 
     shape, spec = options.shape_and_spec(args)
     histogram = read_histogram(args.histogram) if args.histogram else None
@@ -101,7 +101,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         "graphs": held.graphs,
         "capture_us": held.capture_us,
         "memory_bytes": held.memory_bytes,
-        "fits": held.memory_bytes + as_it_is(shape).held + spec.reserved_bytes <= spec.vram_bytes,
+        "fits": held.memory_bytes + stored_as(shape).held + spec.reserved_bytes <= spec.vram_bytes,
     }
     if args.batch:
         dispatcher = GraphDispatcher(args.mode, sizes, args.max_num_seqs, query_len)
