@@ -41,7 +41,6 @@ KINDS = {
     "head": "norm + head",
     "norm_lm_head": "norm + head",
     "cutoff": "cutoffs of top-k, top-p, min-p",
-    "find_cutoffs": "cutoffs of top-k, top-p, min-p",
     "draw": "draw",
     "pick": "pick",
 }

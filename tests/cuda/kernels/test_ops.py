@@ -94,11 +94,10 @@ def every_call() -> dict[str, tuple[Callable[..., None], tuple[object, ...]]]:
             head.norm_lm_head,
             (found, where, torch.empty(0), rows(3, 32), norm_weight, matrix, EPS),
         ),
-        "find_cutoffs": (
-            sample.find_cutoffs,
-            (rows(3), rows(3, 12), halves, ones, halves, halves.log()),
+        "draw": (
+            sample.draw,
+            (*drawn, rows(3, 12), kv.context_lens, halves, halves, halves.log(), ones, ints),
         ),
-        "draw": (sample.draw, (*drawn, rows(3, 12), -halves, halves, ints, kv.context_lens)),
         "pick_tokens": (pick.pick_tokens, (tokens, found, where)),
         "pick_and_advance": (
             pick.pick_and_advance,
