@@ -18,11 +18,10 @@ from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from mini_engine.cuda.attention import Attention, DecodeAttention  # noqa: E402
+from mini_engine.cuda.generate import Kernels, decoding_model  # noqa: E402
 from mini_engine.cuda.graphs.backend import graphs_for  # noqa: E402
 from mini_engine.cuda.inputs import StepInputs  # noqa: E402
-from mini_engine.cuda.kv_scales import measured_scales  # noqa: E402
-from mini_engine.cuda.model import KVCache, Model  # noqa: E402
-from mini_engine.cuda.path import Kernels, decoding_model  # noqa: E402
+from mini_engine.cuda.model import KVCache, Model, measured_scales  # noqa: E402
 from mini_engine.cuda.runner import TorchRunner  # noqa: E402
 from mini_engine.cuda.sampling import SeededSampler, greedy  # noqa: E402
 from mini_engine.cuda.weights import Weights, random_weights  # noqa: E402
