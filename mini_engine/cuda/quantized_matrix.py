@@ -59,6 +59,9 @@ class QuantizedMatrix:
         return sum(t.nbytes for t in (self.packed, self.scales, self.zeros) if t is not None)
 
 
+Matrix = Tensor | QuantizedMatrix  # of a layer
+
+
 def quantize(matrix: Tensor, bits: int, *, symmetric: bool = False) -> QuantizedMatrix:
     """Round each number to the nearest code. `symmetric` is for int4; int8 always is.
 

@@ -2,10 +2,9 @@
 
 In: `execute(batch, descriptor)`. Out: one token for each request that reached its last known token.
 
-The dispatcher chooses one of three ways to run a batch, as on the simulated device
-(`mini_engine/sim/runner.py`): NONE runs every op from Python, unpadded; FULL replays one graph of
-body and head; PIECEWISE replays the pieces of the body with live attention between them, then runs
-the head. On a GPU the graphs are real, on a CPU they are emulated: there is no `if` for it here.
+The dispatcher chooses one of three ways to run a batch: NONE runs every op from Python, unpadded;
+FULL replays one graph of body and head; PIECEWISE replays the pieces of the body with live
+attention between them, then runs the head. On a GPU the graphs are real, on a CPU emulated.
 
 A batch of decodes runs in the kernels of a `FusedModel`: from Python in NONE, and in FULL from
 graphs that are for decodes alone. With `limits.steps_per_replay` there is a second graph for each
