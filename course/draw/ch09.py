@@ -62,7 +62,7 @@ def serve() -> tuple[list[StepRecord], list[TraceEvent], float]:
     runner = SimRunner(device, named_shape("qwen3-0.6b"), None, LIMITS, dispatcher)
     runner.capture()
     began_us = device.cpu_us
-    device.clocks.timeline = []
+    device.recording = True
     steps: list[StepRecord] = []
     requests = [
         Request(name, range(prompt), new, began_us + at_ms * 1e3)

@@ -237,7 +237,7 @@ def _anywhere(_: GraphBackend) -> str | None:
 
 def no_kernels(backend: GraphBackend) -> str | None:
     """Why our Triton kernels cannot run here, in one line; None where they can."""
-    return no_triton(backend) or why_no_bf16(backend)
+    return no_triton() or why_no_bf16(backend)
 
 
 def _no_compiler(backend: GraphBackend) -> str | None:

@@ -28,7 +28,6 @@ from mini_engine.cuda.runner import TorchRunner
 from mini_engine.cuda.weights import first_line, load_weights, loaded_bytes, no_room, resolve_model
 from mini_engine.dispatch.capture_report import CaptureReport
 from mini_engine.dispatch.dispatcher import GraphDispatcher
-from mini_engine.dispatch.modes import CUDAGraphMode, parse
 from mini_engine.engine.batch import SchedulerLimits
 from mini_engine.engine.engine import Completion, Engine
 from mini_engine.engine.generation import (
@@ -114,15 +113,13 @@ def generate(
     the first prompt's; `requests_for` says what the seeds of the others are.
 
     It takes the best that this machine has; `tell` is given a line where that is less than a GPU
-    with bf16 and enough memory, or than `kernels` a layer (0: the plain model). kv_dtype: "fp8", or
-    "auto" for that of the weights. `quant` ("int8", "int4"): the layers' matrices are quantised as
-    they are read.
+    with bf16 and enough memory, than `kernels` a layer (0: the plain model), or than so many steps
+    a replay. kv_dtype: "fp8", or "auto" for that of the weights. `quant` ("int8", "int4"): the
+    layers' matrices are quantised as they are read.
 
     Raises `ValueError` for a folder that is not a checkpoint, for an empty prompt or one that is
-    too long for the context, for a model that does not fit the memory, and for several
-    `steps_per_replay` that could never run (`check_steps`).
+    too long for the context, and for a model that does not fit the memory.
     """
-    check_steps(steps_per_replay, mode, max_new_tokens)
     backend = nearest_backend(tell)
     dtype = dtype_for(backend, tell)
     folder = resolve_model(checkpoint)
@@ -171,23 +168,6 @@ def generate(
         tuple(tokenizer.decode(list(c.tokens)) for c in completions),
         report,
     )
-
-
-def check_steps(steps_per_replay: int, mode: str, max_new_tokens: int) -> None:
-    """Raises ValueError for several steps a replay where decode batches have no full graph, and
-    where no request lives long enough for one replay."""
-    if steps_per_replay == 1:
-        return
-    if not parse(CUDAGraphMode, mode).has_full_cudagraphs():
-        raise ValueError(
-            f"{steps_per_replay} steps a replay need a graph of the whole step, and mode {mode} "
-            "has none: use FULL, FULL_DECODE_ONLY or FULL_AND_PIECEWISE"
-        )
-    if steps_per_replay >= max_new_tokens:
-        raise ValueError(
-            f"{steps_per_replay} steps a replay: of {max_new_tokens} new tokens the prompt gives "
-            "the first, so no replay would run: take fewer steps, or ask for more tokens"
-        )
 
 
 def limits_that_fit(

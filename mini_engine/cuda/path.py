@@ -41,7 +41,7 @@ def decoding_model(
 
 def why_plain(config: ModelConfig, backend: GraphBackend, kernels: Literal[5, 9]) -> str | None:
     """Why the kernels cannot run this model here, in one line; None where they can."""
-    if reason := no_triton(backend):
+    if reason := no_triton():
         return reason
     if not backend.emulated and (have := torch.cuda.get_device_capability()) < OLDEST:
         return f"{torch.cuda.get_device_name()} is sm_{have[0]}{have[1]}, and Triton needs sm_80"
@@ -62,7 +62,7 @@ def kernels_of(model: Model, mode: str) -> Kernels:
     return 9 if count and pieces else count
 
 
-def no_triton(backend: GraphBackend) -> str | None:  # noqa: ARG001 (as every `why_not`)
+def no_triton() -> str | None:
     """Why the kernels cannot run here, in one line; None where they can."""
     if find_spec("triton") is None:
         return "the kernels are written in Triton, which is not installed: pip install triton"
@@ -71,7 +71,7 @@ def no_triton(backend: GraphBackend) -> str | None:  # noqa: ARG001 (as every `w
 
 def no_pdl(backend: GraphBackend) -> str | None:
     """Why programmatic dependent launch cannot run here, in one line; None where it can."""
-    if reason := no_triton(backend):
+    if reason := no_triton():
         return reason
     if backend.emulated:
         return "programmatic dependent launch is a GPU's: this variant needs sm_90 or newer"

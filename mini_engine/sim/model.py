@@ -201,9 +201,13 @@ class Model:
             return scratch.keep(tokens)
 
 
-def measured_scales(spec: DeviceSpec, config: ModelConfig, weights: Weights) -> list[np.ndarray]:
+def measured_scales(
+    spec: DeviceSpec, config: ModelConfig, weights: Weights | None
+) -> list[np.ndarray]:
     """Scales for a cache in fp8, (2, kv_heads) a layer: by one prefill of the tokens that
-    model/kv_fp8.py names, on a device of its own."""
+    model/kv_fp8.py names, on a device of its own. Without weights all are 1."""
+    if weights is None:
+        return [np.ones((2, config.num_kv_heads), np.float32)] * config.num_layers
     tokens = measured_tokens(config.vocab_size, config.max_position_embeddings)
     device, count = Device(spec), len(tokens)
     cache = KVCache.allocate(device, config, 1, count, "float32")
@@ -211,11 +215,12 @@ def measured_scales(spec: DeviceSpec, config: ModelConfig, weights: Weights) -> 
     arrays = (tokens, places, places, [count], [count], [[0]], [count - 1])
     inputs = StepInputs(*[device.upload(np.asarray(array, np.int32)) for array in arrays])
     device.free(Model(device, config, weights, cache).body(inputs))
-    largest = [
-        np.abs(np.stack([device.read(keys)[0], device.read(values)[0]])).max(axis=(1, 3))
-        for keys, values in zip(cache.keys, cache.values, strict=True)
-    ]
-    return [np.vectorize(scale_for)(layer).astype(np.float32) for layer in largest]
+    scales = []
+    for keys, values in zip(cache.keys, cache.values, strict=True):
+        both = np.stack([device.read(keys)[0], device.read(values)[0]])  # (2, count, kv_heads, D)
+        largest = np.abs(both).max(axis=(1, 3))
+        scales.append(np.vectorize(scale_for)(largest).astype(np.float32))
+    return scales
 
 
 def rotary_tables(config: ModelConfig) -> tuple[np.ndarray, np.ndarray]:

@@ -109,7 +109,7 @@ def predict(
         descriptor = dispatcher.dispatch(batch, batch, 1)
         step = partial(runner.execute, _decodes(batch, context), descriptor)
     before = device.counters.copy()
-    with device.clocks.recorded() as events:
+    with device.recorded() as events:
         step()
     return Prediction(mode, tuple(events), device.counters.since(before), capture)
 
@@ -135,7 +135,7 @@ def op_timeline(
     """A step of these ops, figures of kernels that compute nothing; time 0 is its start."""
     device = Device(spec, compute=False)
     step = step_of_figures(device, ops, mode, num_reqs)
-    with device.clocks.recorded() as events:
+    with device.recorded() as events:
         step()
     return tuple(events)
 

@@ -42,7 +42,7 @@ def test_a_kernel_reads_as_fast_as_its_kind_does() -> None:
     spec = replace(round_spec(), product_gb_s=0.5, attention_gb_s=0.25)
     device = Device(spec, compute=False)
     for kind, us in (("other", 1.0), ("product", 2.0), ("attention", 4.0)):
-        with device.clocks.recorded() as events:
+        with device.recorded() as events:
             device.launch(cost_kernel("a", bytes=1000, flops=0, kind=kind))  # type: ignore[arg-type]
         (ran,) = (e for e in events if e.lane == GPU)
         assert ran.duration_us == us + spec.kernel_floor_us

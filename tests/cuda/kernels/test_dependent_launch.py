@@ -7,7 +7,6 @@ every kernel waits before it reads.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from typing import Literal
@@ -27,6 +26,8 @@ from mini_engine.cuda.graphs.backend import GraphBackend, graphs_for  # noqa: E4
 from mini_engine.cuda.weights import Weights, random_weights  # noqa: E402
 from mini_engine.model.config import ModelConfig, named_shape  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("inference")
+
 MODELS = ("qwen3-0.6b", "qwen3-1.7b", "llama-3.2-1b")
 BATCHES = (1, 2, 3, 4, 8, 16)
 STEPS, CONTEXT = 6, 512
@@ -40,12 +41,6 @@ def without_dependent_launch() -> bool:
 def on_hopper(test: object) -> object:
     reason = "no NVIDIA GPU of sm_90 or newer"
     return pytest.mark.gpu(pytest.mark.skipif(without_dependent_launch(), reason=reason)(test))
-
-
-@pytest.fixture(autouse=True)
-def inference() -> Iterator[None]:
-    with torch.inference_mode():
-        yield
 
 
 def setup_of(weights: Weights, batch: int) -> DecodeSetup:

@@ -16,7 +16,10 @@ def add_tile(part, q, keys, values):
     own = scores.max(axis=-1, keepdims=True)
     weights = np.exp(scores - own)
     acc = np.einsum("hgn,nhd->hgd", weights, values)
-    return combine([Part(own, weights.sum(axis=-1, keepdims=True), acc), part])
+    m = np.maximum(own, part.m)
+    before, now = np.exp(part.m - m), np.exp(own - m)
+    l = before * part.l + now * weights.sum(axis=-1, keepdims=True)
+    return Part(m, l, before * part.acc + now * acc)
 
 
 def walk(q, keys, values, tiles):
