@@ -13,17 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import FancyArrowPatch, Patch, Rectangle
 
 from mini_engine.model.config import named_shape
-from mini_engine.plots.canvas import (
-    BLACK,
-    BLUE,
-    GREY,
-    ORANGE,
-    PALE,
-    PREDICTED,
-    SKY,
-    VERMILION,
-    canvas,
-)
+from mini_engine.plots.canvas import BLACK, BLUE, GREY, ORANGE, PALE, SKY, VERMILION, canvas
 from mini_engine.step.cards import load_spec
 from mini_engine.step.kernels import StepShape, step_ops
 
