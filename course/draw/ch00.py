@@ -21,7 +21,7 @@ CONFIG = named_shape("qwen3-0.6b")
 WAY_US = 4.5  # from a null launch to its start on an H200: TaxBreak, arXiv 2603.12465
 # SGLang, Qwen3-0.6B, batch 1, an H100 under nsys, YiconRain/profiling@311296ef: what a run of 512
 # tokens took more than one of none, a token. Times in ms.
-KERNELS, CONTEXT = 383, 272  # of the step with a graph; tokens, in the mean
+KERNELS, CONTEXT = 374, 272  # of the eager step; tokens, in the mean
 RECORDED = {
     "eager": {"a kernel runs": 1.32, "idle in launch calls": 1.16, "idle otherwise": 6.17},
     "CUDA graph": {"a kernel runs": 1.32, "idle in launch calls": 0.08, "idle otherwise": 0.14},
@@ -47,11 +47,11 @@ def _bare(axes: Axes, wide: float, tall: float) -> None:
 def launch(path: Path) -> None:
     """`y = x + x` twice, on the lanes of the CPU, of the way to the GPU, and of the GPU."""
     spec = load_spec("h100", engine="transformers")
-    op, driver, run = spec.cpu_op_us, spec.cpu_launch_us, 2.0
+    op, driver, run = spec.cpu_op_us, spec.cpu_launch_us, 2.7
     with canvas(
         path,
         (13, 5.6),
-        title=f"A line of PyTorch takes the CPU {op:.1f} µs. What the GPU has to do takes 2 µs",
+        title=f"A line of PyTorch takes the CPU {op:.1f} µs. What the GPU has to do takes 3 µs",
         caption="y = x + x on 1 MB, then z = y + y, on a usual server. The CPU's share is derived "
         "from published steps of transformers, the way is that of an empty kernel on an H200 "
         "(TaxBreak); the kernel is predicted.",
@@ -128,33 +128,28 @@ def card(path: Path) -> None:
 
 
 def kernel(path: Path) -> None:
-    """The life of an average kernel of the recorded step: a drawing to scale."""
-    whole = RECORDED["CUDA graph"]["a kernel runs"] * 1e3 / KERNELS
+    """The life of an average kernel of the recorded step, to scale."""
+    whole = RECORDED["eager"]["a kernel runs"] * 1e3 / KERNELS
     bytes_us = _bytes_ms() * 1e3 / KERNELS
     edge = (whole - bytes_us) / 2
     with canvas(
         path,
-        (13, 5.2),
+        (13, 3.9),
         title=f"Of the {whole:.1f} µs of an average kernel, bytes need {bytes_us:.1f}. The rest is "
         "beginning and end",
-        caption="A drawing. Its widths are those of the recorded step: 1.32 ms for 383 kernels, "
-        f"of which the bytes take {_bytes_ms():.2f} at the speed of a copy. How the rest divides "
-        "into beginning and end is not known.",
+        caption=f"The recorded step: 1.32 ms for {KERNELS} kernels, of which the bytes take "
+        f"{_bytes_ms():.2f} at the speed of a copy (computed). How the rest divides into beginning "
+        "and end is not known; here it is halved.",
     ) as figure:
         axes = figure.subplots()
-        rises = [0, edge * 0.55, edge * 1.25, edge + bytes_us * 0.75, whole * 0.86, whole]
-        axes.fill_between(rises, [0, 0.04, 1, 1, 0.12, 0], color=BLUE)
-        for begin, end, words in (
-            (0, edge, "blocks are placed,\nthe first bytes\nare on their way"),
-            (edge, edge + bytes_us, "bytes stream"),
-            (edge + bytes_us, whole, "the last blocks\nfinish, all other\nSMs are idle"),
+        for x, wide, words, colour, ink in (
+            (0, edge, "blocks are placed,\nthe first bytes\nare on their way", SKY, BLACK),
+            (edge, bytes_us, "bytes stream", BLUE, "white"),
+            (edge + bytes_us, edge, "the last blocks\nfinish, all other\nSMs are idle", SKY, BLACK),
         ):
-            ink = "white" if words == "bytes stream" else BLACK
-            height = 0.5 if words == "bytes stream" else 1.28
-            axes.text((begin + end) / 2, height, words, ha="center", va="center", color=ink)
-        axes.set(xlim=(0, whole), ylim=(0, 1.55), xlabel="µs since the kernel before ended")
-        axes.set_yticks([0, 1], ["nothing", "full speed"])
-        axes.set_ylabel("memory at work")
+            _box(axes, x, 0, wide, 1, words, colour=colour, ink=ink)
+        axes.set(xlim=(0, whole), ylim=(0, 1), xlabel="µs since the kernel began")
+        axes.set_yticks([])
         axes.grid(visible=False)
 
 
@@ -177,7 +172,7 @@ def step(path: Path) -> None:
         path,
         (13, 5.0),
         title=f"One token reads {total / 1e3:.2f} GB of weights: {c.num_layers} layers of "
-        f"{layer:.0f} MB, and a head of {head:.0f}",
+        f"{layer:.0f} MB, and a head of {head:.0f} MB",
         caption="Qwen3-0.6B in bf16. Both bars are to scale, the lower "
         f"{zoom / scale:.0f} times as large. Between the matrices stand small steps, which read "
         "next to nothing; attention also reads 2 MB of cached keys and values, at 512 tokens.",
@@ -243,7 +238,8 @@ def profile(path: Path) -> None:
     with canvas(
         path,
         (13, 5.4),
-        title="Recorded: the GPU waits for decisions more than for launches. A graph ends both",
+        title="Recorded: the GPU waits for decisions more than for launches. A graph ends nearly "
+        "all of it",
         caption="SGLang, Qwen3-0.6B, one request, an H100 under nsys, which slows the CPU: "
         "https://github.com/YiconRain/profiling at 311296ef. Eager, 374 kernels in as many "
         "launches; with the graph 383 kernels in 17. The share of bytes is computed.",
