@@ -56,7 +56,7 @@ def load_weights(config: ModelConfig, folder: str | Path) -> Weights:
     """
     if config.quantization:
         raise ValueError(
-            f"{folder}: its weights are {config.quantization.method} of 4 bits, which the "
+            f"{folder}: its weights are {config.quantization.quant_method} of 4 bits, which the "
             "simulated GPU does not read: use --backend cuda, or the unquantised checkpoint"
         )
     stored = stored_tensors(config, folder)

@@ -42,20 +42,6 @@ class Row:
     def left_out_error(self) -> float | None:
         return None if self.left_out_ms is None else self.left_out_ms / self.point.itl_ms - 1
 
-    def as_json(self) -> dict[str, object]:
-        return {
-            "id": self.point.id,
-            "class": self.point.cls,
-            "itl_ms": self.point.itl_ms,
-            "predicted_ms": self.predicted_ms,
-            "low_ms": self.low_ms,
-            "high_ms": self.high_ms,
-            "error": self.error,
-            "left_out_ms": self.left_out_ms,
-            "host": self.host,
-            "host_known": self.host_known,
-        }
-
 
 @dataclass(frozen=True)
 class Summary:

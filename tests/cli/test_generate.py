@@ -86,9 +86,8 @@ def test_the_cache_of_a_prompt_has_room_for_it_and_no_more(
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"num_hidden_layers": 10**9}, "1000000000"),
         ({"rms_norm_eps": 10**400}, "rms_norm_eps is 1000"),
-        ({"vocab_size": 300}, "expected (300, 160) from config.json"),
+        ({"vocab_size": 300}, "(300, 160) from config.json"),
     ],
 )
 def test_a_config_that_no_model_has_is_refused_by_its_field(
@@ -97,17 +96,6 @@ def test_a_config_that_no_model_has_is_refused_by_its_field(
     folder = shipped_copy(tmp_path / "model", **changes)
     said = refused(capsys, "generate", "--model", str(folder))
     assert says in said
-
-
-def test_an_index_that_leads_out_of_its_folder_is_told_so(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    folder = shipped_copy(tmp_path / "model")
-    (folder / "model.safetensors").rename(tmp_path / "x")
-    index = {"weight_map": {"model.norm.weight": "../x"}}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    said = refused(capsys, "generate", "--model", str(folder))
-    assert "'../x', the shard of model.norm.weight, is a path: an index must not reach out" in said
 
 
 @pytest.mark.parametrize("backend", ["sim", "cuda"])
