@@ -212,7 +212,8 @@ def test_the_claims_are_counted_as_the_table_has_them_and_name_evidence_that_exi
     assert {verdict: int(count) for count, verdict in lines} == counted
     assert set(counted) <= VERDICTS
     assert len({claim for claim, _, _ in rows}) == len(rows), "a claim appears twice"
-    tests = "".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    files = [path for top in ("tests", "labs") for path in (ROOT / top).rglob("test_*.py")]
+    tests = "".join(path.read_text() for path in files)
     for claim, verdict, why in rows:
         assert not why.lower().startswith(verdict), f"{claim}: say why, not the verdict again"
         for name in re.findall(r"`(test_\w+)`", why):
