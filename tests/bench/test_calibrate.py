@@ -165,7 +165,7 @@ def test_emulated_figures_say_in_both_files_that_they_are_no_evidence(tmp_path: 
         ("NVIDIA H20-3e", None),
         ("NVIDIA GH200 144G HBM3e", None),
         ("NVIDIA A100-SXM4-40GB", "a100-40"),
-        ("NVIDIA L40S", None),
+        ("NVIDIA L40S", "l40s"),
         ("NVIDIA GeForce RTX 4090", "rtx4090"),
         ("NVIDIA GeForce RTX 4090 D", None),
         ("NVIDIA GeForce RTX 4070 Ti SUPER", None),
