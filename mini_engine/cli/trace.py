@@ -11,8 +11,8 @@ of transformers, issued at the speed of its Python. The second also runs the rea
 PyTorch's profiler, and writes two processes for each mode, with the same two tracks: "measured
 FULL", and above it "predicted FULL", the same ops on the simulated device. Look for the launches on
 track CPU (one for each kernel, or one for a graph), for what track GPU does below them, and for the
-gaps in it. Our kernels are named by what they are for: "norm + QKV (linear_kernel)". The third sums
-up any such file.
+gaps in it. Our kernels are named as in the step's list: "norm_qkv_proj (linear_kernel)". The third
+sums up any such file.
 
 A profiler itself takes time: `bench` tells what a step takes without one.
 Weights are random in the true shape unless --shape is a checkpoint folder. Without a GPU, a tiny
@@ -112,7 +112,7 @@ def _side_by_side(
     from mini_engine.bench.profile import process_name, profile_step
     from mini_engine.bench.spec_fit import base_name
     from mini_engine.bench.variants import OURS, PLAIN
-    from mini_engine.cuda.path import Kernels, why_plain
+    from mini_engine.cuda.generate import Kernels, why_plain
     from mini_engine.cuda.weights import no_room
 
     gpu = gpu_name(backend.device.type)
