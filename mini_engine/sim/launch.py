@@ -76,12 +76,6 @@ class Buffer:
         shape = (max(stop - start, 0), *self.shape[1:])
         return self._at(self.address + start * row_bytes, shape)
 
-    def reshape(self, *shape: int) -> Buffer:
-        """The same bytes in another shape."""
-        if math.prod(shape) != self.size:
-            raise ValueError(f"reshape of {self.shape} to {shape}: the sizes differ")
-        return self._at(self.address, shape)
-
     def check_alive(self, use: str) -> None:
         """Raise `UseAfterFree` when the memory was freed since this handle was made."""
         if not self.block.owned_by(self.serial):
@@ -94,9 +88,6 @@ class Buffer:
         buffer = Buffer(self.memory, self.block, address, shape, self.dtype)
         buffer.serial = self.serial
         return buffer
-
-    def __repr__(self) -> str:
-        return f"Buffer({self.address:#x}, {self.shape}, {self.dtype})"
 
 
 Cost = Callable[..., int | float]
