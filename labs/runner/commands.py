@@ -135,7 +135,7 @@ def run_check(args: Namespace, console: Console) -> Done:
         else:
             texts = lab.texts(args.impl)
             report = check_texts(lab, texts)
-            report.diagnosis = diagnose(lab, texts, report)
+            report.causes = diagnose(lab, texts, report)
     show_report(report, console, whose=args.impl, every=args.all, progress=progress)
     if report.passed and args.impl == "mine" and (line := score_line(lab)):
         console.print(line)
@@ -151,7 +151,7 @@ def check_mine(lab: Lab, progress: Progress) -> Report:
     progress.labs = workspace.load_progress().labs  # a hint may have been shown meanwhile
     workspace.note(lab, progress, report.passed, hole_in_doubt(report))
     workspace.save_progress(progress)
-    report.diagnosis = diagnose(lab, texts, report)
+    report.causes = diagnose(lab, texts, report)
     return report
 
 

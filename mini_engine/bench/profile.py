@@ -27,10 +27,10 @@ import torch
 from mini_engine.bench.kernel_names import with_purposes
 from mini_engine.bench.op_record import OpRecorder, WatchedAttention
 from mini_engine.bench.profile_rows import STEP, ProfilerRow, events_of_profile
+from mini_engine.cuda.generate import Kernels, decoding_model
 from mini_engine.cuda.graphs.backend import GraphBackend
 from mini_engine.cuda.graphs.capture import is_out_of_memory, no_garbage_collection
 from mini_engine.cuda.model import KVCache
-from mini_engine.cuda.path import Kernels, decoding_model
 from mini_engine.cuda.runner import TorchRunner
 from mini_engine.cuda.weights import Weights
 from mini_engine.dispatch.default_ladder import default_capture_sizes

@@ -31,9 +31,9 @@ from mini_engine.bench.decode_setup import (
 )
 from mini_engine.bench.hf_variants import HuggingFaceEager, HuggingFaceStatic, no_transformers
 from mini_engine.bench.op_record import OpRecorder, WatchedAttention
+from mini_engine.cuda.generate import no_pdl, no_triton
 from mini_engine.cuda.graphs.backend import GraphBackend, why_no_bf16
 from mini_engine.cuda.graphs.capture import GraphRunner, PiecewiseGraphRunner
-from mini_engine.cuda.path import no_pdl, no_triton
 from mini_engine.step.kernels import OpCost, StepShape, step_ops
 from mini_engine.step.run import Mode
 

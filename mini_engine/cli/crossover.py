@@ -32,7 +32,7 @@ from mini_engine.cli import options
 from mini_engine.cli.terminal import table
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.ladder import CaptureLadder
-from mini_engine.step.capacity import largest_batch
+from mini_engine.step.capacity import check_batch
 from mini_engine.step.curves import crossover_batch, itl_curve
 from mini_engine.step.storage import stored_as
 
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     stored = stored_as(shape, args.quant, args.kv_dtype)
     sizes = default_capture_sizes(max(256, args.max_batch), 8192)  # of vLLM's default settings
     decode_sizes = [size for size in sizes if size <= 256]  # those have a whole graph
-    room = largest_batch(shape, spec, stored, decode_sizes, args.context)
+    room = check_batch(shape, spec, 1, args.context, stored, decode_sizes)
     curve = itl_curve(
         shape, spec, CaptureLadder(sizes),
         style=spec.ops, context=args.context, max_batch=min(args.max_batch, room), stored=stored,

@@ -35,7 +35,7 @@ from mini_engine.dispatch.ladder import CaptureLadder
 from mini_engine.dispatch.modes import CUDAGraphMode
 from mini_engine.files import read_object, typed
 from mini_engine.serving.ladder_cost import LadderCosts
-from mini_engine.step.storage import as_it_is
+from mini_engine.step.storage import stored_as
 
 SHOWN = (1, 2, 4, 8, 12, 16, 24, 32, 48)  # rungs of the best ladders that the table lists
 
@@ -88,7 +88,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         **options.told(spec),
         "layers": shape.num_layers,
         "costs": held,
-        "fits": held.memory_bytes + as_it_is(shape).held + spec.reserved_bytes <= spec.vram_bytes,
+        "fits": held.memory_bytes + stored_as(shape).held + spec.reserved_bytes <= spec.vram_bytes,
     }
     if args.batch:
         dispatcher = GraphDispatcher(args.mode, sizes, args.max_num_seqs, query_len)

@@ -112,7 +112,7 @@ def _side_by_side(
     from mini_engine.bench.profile import process_name, profile_step
     from mini_engine.bench.spec_fit import base_name
     from mini_engine.bench.variants import OURS, PLAIN
-    from mini_engine.cuda.path import Kernels, why_plain
+    from mini_engine.cuda.generate import Kernels, why_plain
     from mini_engine.cuda.weights import no_room
 
     gpu = gpu_name(backend.device.type)

@@ -16,7 +16,7 @@ from mini_engine.model.config import ModelConfig
 from mini_engine.serving.ladder_cost import GraphCosts, LadderCosts
 from mini_engine.step.capacity import check_context, step_bytes
 from mini_engine.step.cards import DeviceSpec
-from mini_engine.step.storage import Stored, as_it_is
+from mini_engine.step.storage import Stored, stored_as
 
 MIN_BLOCKS = 2  # the null block, and one for requests
 
@@ -53,7 +53,7 @@ def size_server(
     """
     check_context(config, max_model_len or 1)
     dispatcher = GraphDispatcher(mode, capture_sizes, max_num_seqs)
-    stored = stored or as_it_is(config)
+    stored = stored or stored_as(config)
     costs = LadderCosts(config, spec, mode, max_num_seqs, style=style, stored=stored).of(
         capture_sizes
     )

@@ -36,7 +36,7 @@ from mini_engine.step.run import (
     run_of,
     step_time,
 )
-from mini_engine.step.storage import Stored, as_it_is
+from mini_engine.step.storage import Stored, stored_as
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ def step_floor_us(
 
     As fast as a copy, or as a matrix product where that is known to read faster.
     """
-    stored = stored or as_it_is(config)
+    stored = stored or stored_as(config)
     kv_bytes = batch * context * stored.kv_bytes_per_token(config)
     fastest_gb_s = max(spec.copy_bandwidth_gb_s, spec.product_gb_s, spec.attention_gb_s)
     return 1e3 * floor_ms(stored.read + kv_bytes, fastest_gb_s)

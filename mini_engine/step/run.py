@@ -49,7 +49,7 @@ from mini_engine.step.cards import DeviceSpec
 from mini_engine.step.kernels import OpCost, StepShape, part_costs
 from mini_engine.step.launch_model import graph_launch_us
 from mini_engine.step.ops import Kind
-from mini_engine.step.storage import Stored, as_it_is
+from mini_engine.step.storage import Stored, stored_as
 
 Mode = Literal["eager", "piecewise", "full"]
 MODES: tuple[Mode, ...] = get_args(Mode)
@@ -309,7 +309,7 @@ class StepModel:
     ) -> None:
         """`style`: the op list, the engine's own where none is given. `stored`: as it is."""
         self.config, self.spec, self.style = config, spec, style or spec.ops
-        self.stored = stored or as_it_is(config)
+        self.stored = stored or stored_as(config)
         parts = part_costs(config, self.style, self.stored)
         gb_s = np.array([gb_s_of(kind, spec) for part in parts for kind in part.kinds])
         # µs for each of `kernels.PER`: (5, 2 * kernels), first all memory, then all compute

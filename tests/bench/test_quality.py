@@ -23,8 +23,7 @@ from mini_engine.bench.decode_setup import FORMATS, KV8, in_format  # noqa: E402
 from mini_engine.bench.variants import VARIANTS, OursEager  # noqa: E402
 from mini_engine.cuda.attention import HostAttention  # noqa: E402
 from mini_engine.cuda.inputs import StepInputs  # noqa: E402
-from mini_engine.cuda.kv_scales import measured_scales  # noqa: E402
-from mini_engine.cuda.model import KVCache, Model  # noqa: E402
+from mini_engine.cuda.model import KVCache, Model, measured_scales  # noqa: E402
 from mini_engine.cuda.weights import load_weights  # noqa: E402
 from mini_engine.engine.generation import SHIPPED  # noqa: E402
 from mini_engine.model.config import ModelConfig  # noqa: E402

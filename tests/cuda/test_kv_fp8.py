@@ -23,8 +23,7 @@ from mini_engine.cuda.fp8 import FP8, to_e4m3  # noqa: E402
 from mini_engine.cuda.fused import FusedModel  # noqa: E402
 from mini_engine.cuda.graphs.backend import graphs_for  # noqa: E402
 from mini_engine.cuda.kernels import prefill  # noqa: E402
-from mini_engine.cuda.kv_scales import measured_scales  # noqa: E402
-from mini_engine.cuda.model import KVCache, Model  # noqa: E402
+from mini_engine.cuda.model import KVCache, Model, measured_scales  # noqa: E402
 from mini_engine.cuda.runner import TorchRunner  # noqa: E402
 from mini_engine.cuda.weights import Weights, load_weights  # noqa: E402
 from mini_engine.dispatch.dispatcher import GraphDispatcher  # noqa: E402

@@ -209,15 +209,12 @@ def draws(make: Make) -> list[Tensor]:
     params.append(SamplingParams(0.8, top_k=40, top_p=0.9, min_p=0.01, seed=2**31))
     sampler, parts = SeededSampler(3, torch.device(make.device)), sample.num_parts(vocab)
     sampler.set_rows(params)
-    temperatures, top_ps, log_min_ps, top_ks, seeds = sampler.rows(3)
-    logits, cutoffs = make.randn(3, vocab), make.there(torch.full((3,), NAN))
-    sample.find_cutoffs(cutoffs, logits, temperatures, top_ks, top_ps, log_min_ps)
     values = make.there(torch.full((3, parts), NAN))
     indices, picked = make.ints([[0] * parts] * 3), make.ints([0] * 3)
     lens = make.ints([8, 3, 0])
-    sample.draw(values, indices, logits, cutoffs, temperatures, seeds, lens)
+    sample.draw(values, indices, make.randn(3, vocab), lens, *sampler.rows(3))
     pick.pick_tokens(picked, values, indices)
-    return [(logits.float() >= cutoffs[:, None]).int(), picked]
+    return [picked]
 
 
 CASES: list[Callable[[Make], list[Tensor]]] = [

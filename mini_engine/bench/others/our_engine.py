@@ -12,9 +12,8 @@ from collections.abc import Sequence
 import torch
 
 from mini_engine.bench.others.protocol import Job, Lap, empty_lap
-from mini_engine.cuda.generate import dtype_for, nearest_backend
+from mini_engine.cuda.generate import decoding_model, dtype_for, nearest_backend
 from mini_engine.cuda.model import KVCache
-from mini_engine.cuda.path import decoding_model
 from mini_engine.cuda.runner import TorchRunner
 from mini_engine.cuda.weights import load_weights
 from mini_engine.dispatch.default_ladder import default_capture_sizes

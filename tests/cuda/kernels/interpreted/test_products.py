@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from mini_engine.cuda.kernels import gemv, linear
-from mini_engine.cuda.kernels import gemv_quantized as few_bits
 from mini_engine.cuda.kernels.activation import silu_mul_reference
 from mini_engine.cuda.kernels.gemv import GemvPlan
 from mini_engine.cuda.kernels.gemv_dot import dot_gate_up_kernel, dot_linear_kernel, dot_plan
+from mini_engine.cuda.kernels.gemv_quantized import launch_quantized as quantized
 from mini_engine.cuda.kernels.linear import Matrix, product_reference
 from mini_engine.cuda.quantized_matrix import QuantizedMatrix, dequantized, quantize
 from tests.support.kernel_cases import NAN, assert_close
@@ -60,7 +60,7 @@ class Product:
     ) -> None:  # fmt: skip
         given = bias, EPS, add, False, self.plan
         if isinstance(weight, QuantizedMatrix):
-            few_bits.launch_quantized_linear(out, x, norm, weight, *given)
+            quantized(out, x, norm, weight, bias, EPS, add, False, False, self.plan)
         elif self.kernels == "registers":
             gemv.launch_linear(out, x, norm, weight, *given)
         else:
@@ -72,7 +72,7 @@ class Product:
         plan = GemvPlan(max(1, self.plan.rows // 2), *list(vars(self.plan).values())[1:])
         given = EPS, False, plan
         if isinstance(weight, QuantizedMatrix):
-            few_bits.launch_quantized_gate_up(out, x, norm, weight, *given)
+            quantized(out, x, norm, weight, None, EPS, False, True, False, plan)
         elif self.kernels == "registers":
             gemv.launch_gate_up(out, x, norm, weight, *given)
         else:
@@ -222,6 +222,6 @@ def test_a_row_beyond_the_last_and_a_column_beyond_the_width_are_never_read() ->
     x = torch.cat([torch.randn(1, width), torch.full((1, width), NAN)])[:1]
     out = torch.full((2, rows), NAN)
     plan = GemvPlan(rows=2, warps=4, chunk=4, chunks=1)
-    few_bits.launch_quantized_linear(out[:1], x, None, guarded, None, EPS, False, False, plan)
+    quantized(out[:1], x, None, guarded, None, EPS, False, False, False, plan)
     assert_close(out[:1], x @ dequantized(weight).T, terms=8)
     assert out[1].isnan().all()

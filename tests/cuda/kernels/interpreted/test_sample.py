@@ -44,9 +44,7 @@ def sampler_of(rows: list[SamplingParams]) -> SeededSampler:
 
 def found_cutoffs(logits: torch.Tensor, sampler: SeededSampler) -> torch.Tensor:
     temperatures, top_ps, log_min_ps, top_ks, _ = sampler.rows(len(logits))
-    cutoffs = torch.full((len(logits),), NAN)
-    sample.find_cutoffs(cutoffs, logits, temperatures, top_ks, top_ps, log_min_ps)
-    return cutoffs
+    return sample.find_cutoffs(logits, temperatures, top_ks, top_ps, log_min_ps)
 
 
 def kept(logits: torch.Tensor, cutoffs: torch.Tensor) -> torch.Tensor:
@@ -114,12 +112,12 @@ def test_the_best_score_of_each_part_is_that_of_the_reference(
     last place, times a temperature of at most 2."""
     torch.manual_seed(vocab)
     logits, sampler = (3 * torch.randn(len(ROWS), vocab)).to(dtype), sampler_of(ROWS)
-    temperatures, *_, seeds = sampler.rows(len(ROWS))
+    rows = temperatures, *_, seeds = sampler.rows(len(ROWS))
     lens = torch.randint(1, 5000, (len(ROWS),), dtype=torch.int32)
     cutoffs = found_cutoffs(logits, sampler)
     parts = sample.num_parts(vocab)
     values, indices = torch.full((len(ROWS), parts), NAN), torch.full((len(ROWS), parts), -1).int()
-    sample.draw(values, indices, logits, cutoffs, temperatures, seeds, lens)
+    sample.draw(values, indices, logits, lens, *rows)
     scores = scores_reference(logits, cutoffs, temperatures, seeds, lens)
     for part, ours in enumerate(scores.split(sample.DRAW_BLOCK, dim=1)):
         torch.testing.assert_close(values[:, part], ours.amax(-1), atol=2e-5, rtol=0)
