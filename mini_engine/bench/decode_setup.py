@@ -20,10 +20,10 @@ from torch import Tensor
 from mini_engine.bench.timing import Runnable
 from mini_engine.cuda.attention import DecodeAttention
 from mini_engine.cuda.fp8 import as_bytes, to_e4m3, widened
+from mini_engine.cuda.generate import Kernels, decoding_model
 from mini_engine.cuda.graphs.backend import GraphBackend
 from mini_engine.cuda.inputs import StepInputs
 from mini_engine.cuda.model import KVCache, Model
-from mini_engine.cuda.path import Kernels, decoding_model
 from mini_engine.cuda.runner import TorchRunner
 from mini_engine.cuda.weights import QUANTS, LayerWeights, Weights
 from mini_engine.dispatch.default_ladder import default_capture_sizes

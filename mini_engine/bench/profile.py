@@ -30,17 +30,9 @@ import torch
 
 from mini_engine.bench.decode_setup import build_engine
 from mini_engine.bench.op_record import OpRecorder, WatchedAttention
-<<<<<<< HEAD
+from mini_engine.cuda.generate import Kernels
 from mini_engine.cuda.graphs.backend import GraphBackend
 from mini_engine.cuda.graphs.capture import is_out_of_memory, no_garbage_collection
-from mini_engine.cuda.path import Kernels
-=======
-from mini_engine.bench.profile_rows import STEP, ProfilerRow, events_of_profile
-from mini_engine.cuda.generate import Kernels, decoding_model
-from mini_engine.cuda.graphs.backend import GraphBackend
-from mini_engine.cuda.graphs.capture import is_out_of_memory, no_garbage_collection
-from mini_engine.cuda.model import KVCache
->>>>>>> main
 from mini_engine.cuda.runner import TorchRunner
 from mini_engine.cuda.weights import Weights
 from mini_engine.dispatch.modes import CUDAGraphMode

@@ -11,16 +11,9 @@ from collections.abc import Sequence
 
 import torch
 
-<<<<<<< HEAD
 from mini_engine.bench.decode_setup import build_engine
 from mini_engine.bench.others.child import Job, Lap, empty_lap
 from mini_engine.cuda.generate import dtype_for, nearest_backend
-=======
-from mini_engine.bench.others.protocol import Job, Lap, empty_lap
-from mini_engine.cuda.generate import decoding_model, dtype_for, nearest_backend
-from mini_engine.cuda.model import KVCache
-from mini_engine.cuda.runner import TorchRunner
->>>>>>> main
 from mini_engine.cuda.weights import load_weights
 from mini_engine.engine.batch import Request
 from mini_engine.engine.engine import Engine
