@@ -76,6 +76,12 @@ class Buffer:
         shape = (max(stop - start, 0), *self.shape[1:])
         return self._at(self.address + start * row_bytes, shape)
 
+    def reshape(self, *shape: int) -> Buffer:
+        """The same bytes in another shape."""
+        if math.prod(shape) != self.size:
+            raise ValueError(f"reshape of {self.shape} to {shape}: the sizes differ")
+        return self._at(self.address, shape)
+
     def check_alive(self, use: str) -> None:
         """Raise `UseAfterFree` when the memory was freed since this handle was made."""
         if not self.block.owned_by(self.serial):
