@@ -11,8 +11,8 @@ of transformers, issued at the speed of its Python. The second also runs the rea
 PyTorch's profiler, and writes two processes for each mode, with the same two tracks: "measured
 FULL", and above it "predicted FULL", the same ops on the simulated device. Look for the launches on
 track CPU (one for each kernel, or one for a graph), for what track GPU does below them, and for the
-gaps in it. Our kernels are named by what they are for: "norm + QKV (linear_kernel)". The third sums
-up any such file.
+gaps in it. Our kernels are named as in the step's list: "norm_qkv_proj (linear_kernel)". The third
+sums up any such file.
 
 A profiler itself takes time: `bench` tells what a step takes without one.
 Weights are random in the true shape unless --shape is a checkpoint folder. Without a GPU, a tiny

@@ -117,7 +117,7 @@ def test_int4_would_not_do_at_the_limits_of_int8() -> None:
 
 def judged(name: str, setup: bench.DecodeSetup, variant: bench.Variant) -> gate.Verdict:
     kind = VARIANTS[f"graph-5-{name}"]
-    return bench._verdict(kind, setup, bench.gate_of(setup), variant, bench.Effort(2, 2))
+    return bench.verdict_on(variant, kind, setup, bench.gate_of(setup), gate.STEPS[1])
 
 
 def test_the_gate_passes_right_kernels_and_stops_wrong_weights(
