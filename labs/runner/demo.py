@@ -23,7 +23,7 @@ from rich.console import Console
 
 from labs.runner import Done, command, workspace
 from labs.runner.commands import chosen_lab, refuse_missing_packages
-from labs.runner.cut.catalogue import ROOT, Lab, all_labs, lab_number
+from labs.runner.cut.catalogue import ROOT, Lab, all_labs
 from labs.runner.cut.cutter import changed, splice
 from labs.runner.cut.source import source
 from labs.runner.cut.substitute import substitute
@@ -82,11 +82,11 @@ def uses_kernels(words: Sequence[str]) -> bool:
 
 def run_measure(args: Namespace, console: Console) -> Done:
     """Run a lab's `measure.py` with the learner's file of that lab in place, if it has passed."""
-    lab = lab_number(args.number)
+    progress = workspace.load_progress()
+    lab = chosen_lab(args, progress)
     refuse_missing_packages(lab)
     if not (lab.folder / "measure.py").exists():
         raise ValueError(f"lab {lab.number} has nothing to measure: its tests are the proof")
-    progress = workspace.load_progress()
     if workspace.stale(lab, progress):
         raise ValueError(workspace.ask_for_update(lab))
     mine = workspace.solved(lab, progress)

@@ -98,19 +98,15 @@ def _shown_by(lab: Lab, texts: Texts) -> str | None:
 
 def _mistakes(lab: Lab, seed: int | None) -> list[tuple[str, str]]:
     """(file, text with one mistake), in random order; hidden ones where there are some."""
-    found: list[tuple[str, str]] = []
-    for file, path in workspace.my_files(lab).items():
-        mine = source(path)
-        known = functions(mine)
-        texts = [
-            mutant.text
-            for hole, names in lab.covered()
-            for name in names
-            if hole.file == file and name in known
-            for mutant in mutants(mine, name)
-        ]
-        clean = [text for text in texts if _hidden(mine, text)]
-        found += [(file, text) for text in clean or texts]
+    texts = {file: source(path) for file, path in workspace.my_files(lab).items()}
+    found = [
+        (hole.file, mutant.text)
+        for hole, names in lab.covered()
+        for name in names
+        if name in functions(texts[hole.file])
+        for mutant in mutants(texts[hole.file], name)
+    ]
+    found = [(file, text) for file, text in found if _hidden(texts[file], text)] or found
     random.Random(seed).shuffle(found)
     return found
 
@@ -122,15 +118,10 @@ def _hidden(mine: str, text: str) -> bool:
 
 
 def _changes(before: str, after: str) -> list[str]:
-    """The lines that differ: `was` and `is`."""
+    """The first lines that differ: `was` and `is`."""
     marks = {"- ": "was  ", "+ ": "is   "}
-    lines = [
-        marks[line[:2]] + line[2:]
-        for line in difflib.ndiff(before.splitlines(), after.splitlines())
-        if line[:2] in marks
-    ]
-    more = len(lines) - MOST_LINES
-    return lines[:MOST_LINES] + ([f"and {more} lines more"] if more > 0 else [])
+    lines = difflib.ndiff(before.splitlines(), after.splitlines())
+    return [marks[line[:2]] + line[2:] for line in lines if line[:2] in marks][:MOST_LINES]
 
 
 def _kept(lab: Lab) -> dict[str, Path]:
