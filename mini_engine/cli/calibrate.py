@@ -34,7 +34,7 @@ from rich.table import Table
 
 from mini_engine.cli import measuring, options
 from mini_engine.files import write_whole
-from mini_engine.step.cards import FIGURES, load_sheet, load_spec, spec_names
+from mini_engine.step.cards import FIGURES, load_sheet, load_spec, names
 
 BASE_HOST = "server"  # where the figures of a host come from that are not measured
 HOST_STEPS = 300  # of --host: a second or less
@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--quick", action="store_true", help="fewer repeats and smaller buffers")
     add("--host", action="store_true", help="measure only what an op costs the host; needs no GPU")
     measuring.add_device(parser)
-    base = f"where to take what is not measured: {', '.join(spec_names())}, or a file (default:"
+    base = f"where to take what is not measured: {', '.join(names('card'))}, or a file (default:"
     add("--base", metavar="CARD", help=f"{base} the card of this GPU, by its name)")
     out = "the card, with the host in NAME-host.json beside it (default: out/card.json), or with "
     out += "--host the host (default: out/my-host.json)"
@@ -94,7 +94,7 @@ def _card_and_host(args: argparse.Namespace, console: Console) -> dict[str, Any]
     measurement = new_measurement("calibration", backend.device.type, command, {})
     emulated, own = measurement.emulated, measuring.card_of(backend, measurement.gpu)
     if not (args.base or own):
-        known = ", ".join(spec_names())
+        known = ", ".join(names("card"))
         raise ValueError(f"no card of {measurement.gpu} ships: give one of {known} with --base")
     base = load_sheet("card", args.base or own or "")
     base_host = load_sheet("host", "laptop" if emulated else BASE_HOST)

@@ -70,7 +70,7 @@ def replay(
     while server.submit_arrived():
         if not (in_strides and server.settled and server.stride()):
             server.step()
-    return server.report
+    return server.report.finish()
 
 
 def prompt_ids(number: int, request: TraceRequest) -> Sequence[int]:

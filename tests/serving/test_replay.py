@@ -1,6 +1,5 @@
 """Claims about the replay of traces, above all: strides and single steps tell the same story."""
 
-import json
 from dataclasses import replace
 from functools import partial
 
@@ -244,11 +243,6 @@ def test_a_trace_may_be_a_generator_and_is_read_as_it_is_served() -> None:
     assert max(ahead) < 20  # those being served, and one
 
 
-def test_to_dict_has_only_plain_values() -> None:
-    report = replay([TraceRequest(0.0, 3, 3)], PlainCosts(), LIMITS, one_rung())
-    assert json.loads(json.dumps(report.to_dict()))["steps_by_rung"]["FULL"] == {"4": 2}
-
-
 ROOMY = SchedulerLimits(256, 8192, 40_000, 16, 40_960)
 TRACE = list(synthetic_trace(200, seed=3, requests_per_s=50.0))
 
@@ -286,14 +280,6 @@ def test_the_declared_share_is_found_and_nothing_else() -> None:
 def test_without_a_prefix_cache_a_share_changes_nothing() -> None:
     shared = list(with_shared_prefix(TRACE, 512, 1.0))
     assert serve(shared, ROOMY) == serve(TRACE, ROOMY)
-
-
-def test_a_cache_that_finds_nothing_serves_as_without_one() -> None:
-    """An independent way to the same numbers: there the scheduler, here the counts."""
-    there, here = serve(TRACE, replace(ROOMY, prefix_caching=True)), serve(TRACE, ROOMY)
-    assert there.steps_by_rung == here.steps_by_rung
-    assert there.busy_us == pytest.approx(here.busy_us, rel=1e-9)
-    assert there.ttft_p99_us == here.ttft_p99_us
 
 
 def tight(preemption: str) -> SchedulerLimits:

@@ -155,13 +155,10 @@ def test_slices_of_a_buffer_are_addresses_into_it() -> None:
     x = device.upload(np.arange(12, dtype=np.float32).reshape(4, 3))
     assert x[1:3].address == x.address + 12
     assert (device.read(x[1:3]) == [[3, 4, 5], [6, 7, 8]]).all()
-    assert x.reshape(3, 4).address == x.address
     with pytest.raises(ValueError, match=r"buffer\[:5\] of a buffer with 4 rows"):
         x[:5]
     with pytest.raises(TypeError, match="only a slice of rows"):
         x[0]  # type: ignore[index]
-    with pytest.raises(ValueError, match="the sizes differ"):
-        x.reshape(5, 2)
 
 
 def test_scratch_is_freed_even_when_the_pass_fails() -> None:

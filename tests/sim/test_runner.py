@@ -16,7 +16,7 @@ from mini_engine.sim.launch import Buffer
 from mini_engine.sim.model import StepInputs
 from mini_engine.sim.runner import SimRunner
 from tests.support.capture_events import capture_events
-from tests.support.engine_helpers import ROOMY, VOCAB, alone, sim_engine, tokens_by_id
+from tests.support.engine_helpers import VOCAB, alone, sim_engine, tokens_by_id
 
 MODES = ["NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"]
 ENDS = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=14).map(tuple)
@@ -206,7 +206,3 @@ def test_the_runner_captures_in_the_order_that_vllm_0_33_does(mode: str) -> None
         if event[0] == "forward":
             planned.append(("record" if len(planned) % 2 else "warmup", event[2]))
     assert ran == planned
-
-
-def test_the_limits_of_the_engine_helpers_are_the_models() -> None:
-    assert ROOMY.max_model_len == 32

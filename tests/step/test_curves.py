@@ -14,7 +14,7 @@ from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.dispatch.ladder import CaptureLadder
 from mini_engine.model.config import ModelConfig, named_shape
 from mini_engine.step.capacity import kv_bytes_per_token, read_bytes
-from mini_engine.step.cards import DeviceSpec, load_spec, spec_names
+from mini_engine.step.cards import DeviceSpec, load_spec, names
 from mini_engine.step.curves import (
     break_even,
     capture_cost,
@@ -143,7 +143,7 @@ def test_bad_numbers_are_named(style: str, context: int, max_batch: int, words: 
 ONE = step_ops(SHAPE, StepShape.decode(1, 1024), "fused9")
 
 shapes = st.sampled_from(["qwen3-0.6b", "qwen2.5-0.5b", "llama-3.2-1b"]).map(named_shape)
-devices = st.sampled_from(spec_names()).map(load_spec)
+devices = st.sampled_from(names("card")).map(load_spec)
 contexts = st.integers(1, 20_000)
 
 
