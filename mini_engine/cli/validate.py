@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
-    from mini_engine.plots import validation
+    from mini_engine import plots
 
     if args.fit and args.points:
         raise ValueError("--fit uses the shipped points: leave out --points, or judge first")
@@ -72,8 +72,8 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     if not rows:
         raise ValueError(f"nothing to judge: {'; '.join(unknown) or 'no point is left'}")
     pictures = [args.out / "validate-points.png", args.out / "validate-errors.png"]
-    validation.predicted_against_measured(rows, pictures[0])
-    validation.errors_by_class(rows, by_class(rows), pictures[1])
+    plots.predicted_against_measured(rows, pictures[0])
+    plots.errors_by_class(rows, by_class(rows), pictures[1])
     few = []  # steps with weights in few bits, which no fit has seen
     if not args.points:
         few = rows_of(read_points(QUANTISED_POINTS, sheets)[0], sheets)
