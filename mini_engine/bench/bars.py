@@ -3,9 +3,8 @@
 In:  the rows of a measurement of kind "bench". Out: for each bar "reached", "missed" or "not
      measured", its value, and why. No torch.
 
-A bar is reached when the whole 95% interval is on its good side; an interval that lies across the
-bar is a miss. Nothing is measured by the emulator, by another GPU, or by a variant that failed the
-gate (baselines included).
+A bar is reached when the whole 95% interval is on its good side. Nothing is measured by the
+emulator, by another GPU, or by a variant that failed the gate (baselines included).
 
 The bars of ITL are what the one design should reach by its own counts. The stretches are what is
 left when an exposed phase costs 1.5 µs at a boundary with PDL (programmatic dependent launch) and

@@ -192,12 +192,6 @@ def test_a_token_that_is_not_the_best_of_the_variants_own_logits_fails() -> None
     assert verdict.reason == "gate: it sampled tokens that are not the best of its own logits"
 
 
-def test_a_best_token_may_have_been_chosen_before_the_logits_were_rounded() -> None:
-    logits = torch.tensor([[[8.0, 8.0 + 2**-5, -1.0], [8.0, 8.0 + 2**-4, -1.0]]])
-    assert gate.are_best(logits, torch.tensor([[0, 1]]))
-    assert not gate.are_best(logits, torch.tensor([[0, 0]]))
-
-
 class Noisy(Model):
     """Logits with noise on them, and the tokens that are best of those."""
 
