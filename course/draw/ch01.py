@@ -18,7 +18,7 @@ from mini_engine.model.config import named_shape
 from mini_engine.plots.canvas import BLUE, ORANGE, PALE, PREDICTED, canvas
 from mini_engine.sim.device import Device
 from mini_engine.sim.launch import kernel
-from mini_engine.sim.predict import HF_EAGER, Service, predict
+from mini_engine.sim.predict import HF_EAGER, predict
 from mini_engine.sim.trace import CPU, GPU, TraceEvent
 from mini_engine.step.cards import load_spec
 
@@ -95,11 +95,8 @@ def two_lanes(path: Path) -> None:
         "in vLLM, 257 launches": ("vllm", "NONE"),
         "in vLLM, the same 257 kernels in one graph": ("vllm", "FULL"),
     }
-    service = Service(requests=1, new_tokens=2)
     steps = {
-        name: predict(
-            config, load_spec("h200", engine=engine), mode, batch=1, context=512, service=service
-        ).timeline
+        name: predict(config, load_spec("h200", engine=engine), mode, batch=1, context=512).timeline
         for name, (engine, mode) in ways.items()
     }
     plots.timeline(

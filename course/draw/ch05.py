@@ -18,6 +18,7 @@ from matplotlib.patches import FancyArrowPatch, Patch, Rectangle
 from PIL import Image
 
 from mini_engine.dispatch.dispatcher import GraphDispatcher
+from mini_engine.dispatch.modes import CUDAGraphMode
 from mini_engine.model.config import named_shape
 from mini_engine.plots.canvas import (
     BLACK,
@@ -75,10 +76,9 @@ def one_rung() -> Life:
     device = Device(load_spec("h200"), compute=False, record=True)
     dispatcher = GraphDispatcher("FULL", [1], 1)
     runner = SimRunner(device, named_shape("qwen3-0.6b"), None, LIMITS, dispatcher)
-    device.clocks.timeline = []
+    device.recording = True
     runner.capture()
-    assert runner.full
-    graph = runner.full.graphs[1]
+    graph = runner.graphs[CUDAGraphMode.FULL].graphs[1]
     assert isinstance(graph, Graph)
     warm_end = next(e.end_us for e in device.timeline if e.name == "synchronize")
     instantiate = next(e for e in device.timeline if e.name.startswith("instantiate"))

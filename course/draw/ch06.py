@@ -16,6 +16,7 @@ from PIL import Image
 
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.dispatcher import GraphDispatcher
+from mini_engine.dispatch.modes import CUDAGraphMode
 from mini_engine.engine.batch import SchedulerLimits
 from mini_engine.model.config import named_shape
 from mini_engine.plots.canvas import BLUE, GREEN, GREY, ORANGE, VERMILION, canvas
@@ -71,12 +72,11 @@ def _map(axes: Axes) -> None:
     rows, y = [], 0
     for name, order in (("largest first", SMALL[::-1]), ("smallest first", SMALL)):
         runner, _ = captured(SMALL, order)
-        assert runner.full
         places = _offsets(runner)
         for rung in order:
             spans = {
                 (places[b.address] / MIB, (places[b.address] + b.nbytes) / MIB)
-                for node in runner.full.graphs[rung].nodes
+                for node in runner.graphs[CUDAGraphMode.FULL].graphs[rung].nodes
                 for b in node.buffers
                 if b.block.pool == runner.pool
             }
@@ -97,8 +97,12 @@ def _offsets(runner: SimRunner) -> dict[int, int]:
     """Address -> place in the pool, its segments laid end to end."""
     offsets: dict[int, int] = {}
     before = 0
-    assert runner.full
-    buffers = [b for g in runner.full.graphs.values() for n in g.nodes for b in n.buffers]
+    buffers = [
+        b
+        for g in runner.graphs[CUDAGraphMode.FULL].graphs.values()
+        for n in g.nodes
+        for b in n.buffers
+    ]
     mine = [b for b in buffers if b.block.pool == runner.pool]
     segments = {b.block.segment.address: b.block.segment for b in mine}
     for _, segment in sorted(segments.items()):

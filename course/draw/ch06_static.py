@@ -11,6 +11,7 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 
+from labs.lab20_static_cache.static_batches import static_batches_us
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.engine.batch import SchedulerLimits
@@ -18,7 +19,6 @@ from mini_engine.model.config import named_shape
 from mini_engine.plots.canvas import BLACK, BLUE, GREEN, GREY, ORANGE, PREDICTED, VERMILION, canvas
 from mini_engine.serving.replay import replay
 from mini_engine.serving.request_trace import SHIPPED_TRACE, TraceRequest, read_trace
-from mini_engine.serving.static_batches import static_batches_us
 from mini_engine.step.cards import load_spec
 from mini_engine.step.masked_rows import masked_columns
 from mini_engine.step.run import StepModel
@@ -33,7 +33,7 @@ PARTS = {"for a text": GREEN, "behind a text": ORANGE, "in rows that have ended"
 @cache
 def requests() -> tuple[TraceRequest, ...]:
     """Those of the shipped trace that fit into a row, all waiting at the start."""
-    every = read_trace(SHIPPED_TRACE).requests
+    every = read_trace(SHIPPED_TRACE)
     fits = [r for r in every if r.prompt_tokens + r.output_tokens <= T_MAX]
     return tuple(TraceRequest(0.0, r.prompt_tokens, r.output_tokens) for r in fits)
 

@@ -46,7 +46,7 @@ def step_shape(rows: int) -> StepShape:
 def served() -> ServeReport:
     """The trace that ships with the engine, on vLLM's default ladder."""
     server = size_server(SHAPE, SPEC, MODE, OWN, max_num_seqs=TOP_SEQS)
-    return replay(read_trace(SHIPPED_TRACE).requests, COSTS, server.limits, server.dispatcher)
+    return replay(read_trace(SHIPPED_TRACE), COSTS, server.limits, server.dispatcher)
 
 
 def histogram(report: ServeReport, top: int) -> dict[int, int]:

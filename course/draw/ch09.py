@@ -62,7 +62,7 @@ def serve() -> tuple[list[StepRecord], list[TraceEvent], float]:
     runner = SimRunner(device, named_shape("qwen3-0.6b"), None, LIMITS, dispatcher)
     runner.capture()
     began_us = device.cpu_us
-    device.clocks.timeline = []
+    device.recording = True
     steps: list[StepRecord] = []
     requests = [
         Request(name, range(prompt), new, began_us + at_ms * 1e3)
@@ -201,7 +201,7 @@ def short_of_memory(blocks: int, *, reserve: bool) -> ServeReport:
     limits = replace(server.limits, num_blocks=blocks + 1, reserve_full_isl=reserve)
     requests = [
         TraceRequest(r.arrival_us / FASTER, r.prompt_tokens, r.output_tokens)
-        for r in read_trace(SHIPPED_TRACE).requests
+        for r in read_trace(SHIPPED_TRACE)
     ]
     return replay(requests, COSTS, limits, server.dispatcher)
 

@@ -26,7 +26,7 @@ from mini_engine.plots.canvas import (
     doubling_ticks,
     percent_ticks,
 )
-from mini_engine.sim.op_timeline import op_timeline
+from mini_engine.sim.predict import op_timeline
 from mini_engine.step.cards import load_spec
 from mini_engine.step.kernels import StepShape, step_ops
 from mini_engine.step.run import step_time

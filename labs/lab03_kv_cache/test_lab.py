@@ -28,6 +28,7 @@ from mini_engine.engine.batch import (
 from mini_engine.engine.engine import Engine
 from mini_engine.engine.generation import SHIPPED
 from mini_engine.engine.step_arrays import request_arrays, step_arrays, token_arrays
+from mini_engine.model.checkpoint import EMBED, FINAL_NORM
 from mini_engine.model.config import ModelConfig
 from mini_engine.sim import kernels as k
 from mini_engine.sim.device import Device
@@ -115,19 +116,19 @@ class Uncached:
 
     def logits(self, ids: Sequence[int]) -> np.ndarray:
         w, n, positions = self.weights, len(ids), np.arange(len(ids))
-        x = w.embed[list(ids)].astype(float)
+        x = w.read(EMBED)[list(ids)].astype(float)
         for layer in w.layers:
-            qkv = norm(x, layer.input_norm) @ layer.qkv.T
+            qkv = norm(x, layer["input_norm"]) @ layer["qkv"].T
             q, keys, values = np.split(qkv, [TINY.q_size, TINY.q_size + TINY.kv_size], axis=1)
-            q = norm(q.reshape(n, TINY.num_heads, -1), layer.q_norm)
-            keys = norm(keys.reshape(n, TINY.num_kv_heads, -1), layer.k_norm)
+            q = norm(q.reshape(n, TINY.num_heads, -1), layer["q_norm"])
+            keys = norm(keys.reshape(n, TINY.num_kv_heads, -1), layer["k_norm"])
             attended = masked_attention(
                 turned(q, positions), turned(keys, positions), values.reshape(keys.shape)
             )
-            x = x + attended.reshape(n, -1) @ layer.o.T
-            gate, up = np.split(norm(x, layer.post_norm) @ layer.gate_up.T, 2, axis=1)
-            x = x + (gate / (1 + np.exp(-gate)) * up) @ layer.down.T
-        return norm(x, w.final_norm) @ w.lm_head.T
+            x = x + attended.reshape(n, -1) @ layer["o"].T
+            gate, up = np.split(norm(x, layer["post_norm"]) @ layer["gate_up"].T, 2, axis=1)
+            x = x + (gate / (1 + np.exp(-gate)) * up) @ layer["down"].T
+        return norm(x, w.read(FINAL_NORM)) @ w.read(EMBED).T  # a tied head
 
 
 def norm(x: np.ndarray, weight: np.ndarray | None, eps: float = TINY.rms_norm_eps) -> np.ndarray:
@@ -264,7 +265,7 @@ class Rows:
             k.rope_kv_write.function(out, *caches, *read)
         else:
             weights = frozen(q_weight), frozen(k_weight)
-            k.qk_norm_rope_kv_write.function(out, *caches, *read, *weights, eps=eps)
+            k.rope_kv_write.function(out, *caches, *read, *weights, eps=eps)
         self.q = out.reshape(rows, -1, TINY.head_dim)
         self.keys, self.values = caches.reshape(2, -1, TINY.num_kv_heads, TINY.head_dim)
 

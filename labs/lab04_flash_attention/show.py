@@ -6,17 +6,9 @@ from functools import partial
 
 import numpy as np
 
+from labs.lab04_flash_attention.other_ways import attend_plain, attend_split, combine
 from mini_engine.engine.generation import SHIPPED
-from mini_engine.sim.attention import (
-    Part,
-    add_tile,
-    attend_plain,
-    attend_split,
-    attend_tiled,
-    combine,
-    tiles_of,
-    walk,
-)
+from mini_engine.sim.attention import Part, add_tile, attend_tiled, tiles_of, walk
 from mini_engine.sim.generate import generate, open_checkpoint
 from mini_engine.step.cards import load_spec
 

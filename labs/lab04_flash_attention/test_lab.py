@@ -10,22 +10,13 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
+from labs.lab04_flash_attention.other_ways import attend_plain, attend_split, combine
 from labs.support.inputs import agree, frozen
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.engine.batch import Request
 from mini_engine.engine.engine import Engine
 from mini_engine.engine.generation import SHIPPED, limits_for
-from mini_engine.sim.attention import (
-    Part,
-    add_tile,
-    attend_plain,
-    attend_split,
-    attend_tiled,
-    combine,
-    scores_of,
-    tiles_of,
-    walk,
-)
+from mini_engine.sim.attention import Part, add_tile, attend_tiled, scores_of, tiles_of, walk
 from mini_engine.sim.device import Device
 from mini_engine.sim.generate import open_checkpoint
 from mini_engine.sim.runner import SimRunner

@@ -44,7 +44,7 @@ def main() -> None:
         x = np.repeat(np.array(slots, np.float32)[:, None], WIDTH, axis=1)
         batch = {"x": x, "slots": np.array(slots, np.int32)}
         before = device.counters.copy()
-        with device.clocks.recorded() as events:
+        with device.recorded() as events:
             out = runner.run(len(slots), batch)
         did = device.counters.since(before)
         print(f"a batch of {len(slots)} at rung {runner.rung_for(len(slots))}: {did.launches} "

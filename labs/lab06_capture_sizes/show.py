@@ -42,7 +42,7 @@ def served(own: CaptureLadder) -> Counter[int]:
     """Rows of a step before padding -> steps, of those that fit the ladder's top."""
     shape, spec = named_shape("qwen3-0.6b"), load_spec("h200")
     server = size_server(shape, spec, "FULL_AND_PIECEWISE", own, max_num_seqs=SEQS)
-    requests = read_trace(SHIPPED_TRACE).requests
+    requests = read_trace(SHIPPED_TRACE)
     report = replay(requests, StepModel(shape, spec), server.limits, server.dispatcher)
     steps: Counter[int] = Counter()
     for ran, (count, _) in report.ran.items():

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mini_engine.dispatch.capture_report import CaptureReport, RungReport
-from mini_engine.sim.capture_ladder import capture_ladder
-from mini_engine.sim.memory import POISON, Memory, Segment
+from mini_engine.sim.memory import POISON, Memory, Segment, capture_ladder
 
 MIB, RUNGS, BYTE = 2**20, (1, 2, 4, 8), np.dtype(np.uint8)
 SIZES = {"w": 3, "x": 1, "y": 2, "z": 2}  # MiB

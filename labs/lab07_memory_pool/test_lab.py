@@ -11,7 +11,6 @@ import pytest
 from mini_engine.dispatch.capture_report import CaptureReport, RungReport
 from mini_engine.sim import kernels as k
 from mini_engine.sim.capture import CaptureError
-from mini_engine.sim.capture_ladder import capture_ladder
 from mini_engine.sim.device import Device
 from mini_engine.sim.graphs import GraphRunner, StaticInputs
 from mini_engine.sim.launch import Buffer
@@ -25,6 +24,7 @@ from mini_engine.sim.memory import (
     IllegalAddress,
     Memory,
     Segment,
+    capture_ladder,
 )
 from mini_engine.step.cards import load_spec
 

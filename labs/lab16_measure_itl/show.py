@@ -12,13 +12,8 @@ from unittest import mock
 
 import numpy as np
 
-from mini_engine.bench.intervals import (
-    held_out_percent,
-    line,
-    median_interval,
-    pooled_interval,
-    pooled_ratio,
-)
+from labs.lab16_measure_itl.processes import pooled_interval, pooled_ratio
+from mini_engine.bench.intervals import held_out_percent, line, median_interval
 from mini_engine.bench.timing import balanced_order, lap, paired_laps
 
 WAKE_US = 12.0

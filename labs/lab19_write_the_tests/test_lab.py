@@ -93,10 +93,7 @@ def holding(error: BaseException) -> str:
     """What the test held at that line, one line; nothing if it held nothing that can be shown."""
     steps = list(traceback.walk_tb(error.__traceback__))
     mine = [frame for frame, _ in steps if frame.f_code.co_filename == suite.__file__]
-    names = (
-        [name for name in mine[-1].f_locals if name not in ("graphs", "service")] if mine else []
-    )
-    shown = held(mine[-1], names) if names else ""
+    shown = held(mine[-1], without=("graphs", "service")) if mine else ""
     return f"\nwith {shown}" if shown else ""
 
 

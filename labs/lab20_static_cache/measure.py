@@ -91,7 +91,7 @@ def why_not() -> str | None:
 
 def contexts_of(batch: int, t_max: int) -> list[int]:
     """Of the first requests that fit into a row, half way through their answers."""
-    every = read_trace(SHIPPED_TRACE).requests
+    every = read_trace(SHIPPED_TRACE)
     fits = [r for r in every if r.prompt_tokens + r.output_tokens + STEPS < t_max]
     return [r.prompt_tokens + (r.output_tokens + 1) // 2 for r in fits[:batch]]
 

@@ -17,8 +17,8 @@ import numpy as np
 
 from labs.support.watched import Event, Program, Watch
 from mini_engine.cuda import generate as cuda
+from mini_engine.cuda.generate import Kernels
 from mini_engine.cuda.graphs.backend import graphs_for
-from mini_engine.cuda.path import Kernels
 from mini_engine.engine.generation import SHIPPED
 
 PROMPT = "Return the"

@@ -11,7 +11,7 @@ import json
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any
 
 from labs.runner import Done
 from mini_engine.cli.ending import guarded
@@ -32,77 +32,70 @@ they no longer fit the engine, `python -m labs update` carries your code over.
 """
 
 
-class Command(NamedTuple):
-    """One row of `COMMANDS`. An argument is its name or flag, and what `add_argument` takes."""
+ARGUMENTS: dict[str, dict[str, Any]] = {  # name or flag -> what `add_argument` takes
+    "number": {"type": int, "nargs": "?", "help": "the lab, else the current one"},
+    "words": {"nargs": argparse.REMAINDER, "help": "passed on as they are"},
+    "--json": {"action": "store_true", "help": "print the result as JSON"},
+    "--hole": {"type": int, "metavar": "K", "help": "of this hole, counted from 1"},
+    "--all": {"action": "store_true", "help": "show every failing test in full"},
+    "--impl": {"default": "mine", "metavar": "WHOSE",
+               "help": "mine, reference, or wrong/NAME for a known wrong answer (default: mine)"},
+    "--hard": {"action": "store_true", "help": "leave out the words of the TODOs"},
+    "--yes": {"action": "store_true", "help": "also while the lab is red"},
+    "--question": {"type": int, "metavar": "K", "help": "answer this question alone"},
+    "--say": {"metavar": "ANSWER", "help": "a number in its unit, or the number of a choice"},
+    "--because": {"default": "", "metavar": "TEXT", "help": "why you expect it"},
+    "--undo": {"action": "store_true", "help": "take the mistake back and show it"},
+    "--seed": {"type": int, "metavar": "S", "help": "the same mistake for the same seed"},
+    "--jobs": {"type": int, "default": 2, "metavar": "J", "help": "runs at a time (default 2)"},
+    "--sample": {"type": int, "metavar": "K", "help": "of K mutants a lab, always the same"},
+}  # fmt: skip
 
-    name: str
-    help: str
-    arguments: tuple[tuple[str, dict[str, Any]], ...]
-    run: str  # MODULE:FUNCTION below labs.runner, imported when the command is typed
-
-
-JSON = ("--json", {"action": "store_true", "help": "print the result as JSON"})
-LAB = ("number", {"type": int, "nargs": "?", "help": "the lab (default: the current one)"})
-THIS_LAB = ("number", {"type": int, "help": "the lab"})
-STALE_LAB = ("number", {"type": int, "nargs": "?", "help": "the lab (default: all that need it)"})
-ONE_LAB = ("number", {"type": int, "nargs": "?", "help": "the lab (default: every lab)"})
-HOLE = ("--hole", {"type": int, "metavar": "K", "help": "of this hole, counted from 1"})
-WORDS = ("words", {"nargs": argparse.REMAINDER, "help": "passed on as they are"})
-EVERY_TEST = ("--all", {"action": "store_true", "help": "show every failing test in full"})
-WHOSE = "mine, reference, or wrong/NAME for a known wrong answer (default: mine)"
-IMPL = ("--impl", {"default": "mine", "metavar": "WHOSE", "help": WHOSE})
-HARD = ("--hard", {"action": "store_true", "help": "leave out the words of the TODOs"})
-YES = ("--yes", {"action": "store_true", "help": "also while the lab is red"})
-QUESTION = ("--question", {"type": int, "metavar": "K", "help": "answer this question alone"})
-SAY = ("--say", {"metavar": "ANSWER", "help": "a number in its unit, or the number of a choice"})
-BECAUSE = ("--because", {"default": "", "metavar": "TEXT", "help": "why you expect it"})
-UNDO = ("--undo", {"action": "store_true", "help": "take the mistake back and show it"})
-SEED = ("--seed", {"type": int, "metavar": "S", "help": "the same mistake for the same seed"})
-JOBS = ("--jobs", {"type": int, "default": 2, "metavar": "J", "help": "runs at a time (default 2)"})
-SAMPLE = ("--sample", {"type": int, "metavar": "K", "help": "of K mutants a lab, always the same"})
-
-COMMANDS = (
-    Command("list", "show every lab, how far you are, and the next step",
-            (JSON,), "commands:run_list"),
-    Command("start", "cut the holes of a lab into a file of your own; a file that exists is kept",
-            (JSON, LAB, HARD), "commands:run_start"),
-    Command("check", "run the tests of a lab on your file",
-            (JSON, LAB, IMPL, EVERY_TEST), "commands:run_check"),
-    Command("hint", "show one more hint",
-            (JSON, LAB, HOLE), "commands:run_hint"),
-    Command("watch", "check again whenever you save, until Ctrl-C",
-            (LAB,), "commands:run_watch"),
-    Command("show", "show on your own code what the lab is about",
-            (LAB, WORDS), "demo:run_show"),
-    Command("demo", "run the demo, or any command of the engine, with your solved files in place",
-            (WORDS,), "demo:run_demo"),
-    Command("measure", "run the measuring step of a GPU lab, or read the captured run",
-            (THIS_LAB, WORDS), "demo:run_measure"),
-    Command("predict", "say what you expect before a lab; after green, see the key",
-            (JSON, LAB, QUESTION, SAY, BECAUSE), "predict:run_predict"),
-    Command("ledger", "show how good your predictions were, and whether they got better",
-            (JSON,), "predict:run_ledger"),
-    Command("diff", "show how your file differs from the engine's",
-            (JSON, LAB, YES), "commands:run_diff"),
-    Command("solution", "show how the engine itself fills the holes",
-            (JSON, LAB, HOLE, YES), "commands:run_solution"),
-    Command("reset", "cut a lab anew and keep what you wrote as a backup",
-            (JSON, LAB, HARD), "commands:run_reset"),
-    Command("update", "carry your code over into files cut from this engine; the old ones are kept",
-            (JSON, STALE_LAB), "commands:run_update"),
-    Command("sabotage", "make one small mistake in your passing file: find it from what it does",
-            (JSON, LAB, UNDO, SEED), "sabotage:run_sabotage"),
-    Command("mutate", "make small mistakes in the engine's way and show which no test notices",
-            (JSON, ONE_LAB, HOLE, SAMPLE, JOBS), "mutate:run_mutate"),
-    Command("doctor", "show versions and the GPU, and what is emulated here and why",
-            (JSON,), "doctor:run_doctor"),
-)  # fmt: skip
+# name -> help, arguments, and MODULE:FUNCTION below labs.runner, imported when the command is typed
+COMMANDS = {
+    "list": ("show every lab, how far you are, and the next step",
+             "--json", "commands:run_list"),
+    "start": ("cut the holes of a lab into a file of your own; a file that exists is kept",
+              "--json number --hard", "commands:run_start"),
+    "check": ("run the tests of a lab on your file",
+              "--json number --impl --all", "commands:run_check"),
+    "hint": ("show one more hint",
+             "--json number --hole", "commands:run_hint"),
+    "watch": ("check again whenever you save, until Ctrl-C",
+              "number", "commands:run_watch"),
+    "show": ("show on your own code what the lab is about",
+             "number words", "demo:run_show"),
+    "demo": ("run the demo, or any command of the engine, with your solved files in place",
+             "words", "demo:run_demo"),
+    "measure": ("run the measuring step of a GPU lab, or read the captured run",
+                "number words", "demo:run_measure"),
+    "predict": ("say what you expect before a lab; after green, see the key",
+                "--json number --question --say --because", "predict:run_predict"),
+    "ledger": ("show how good your predictions were, and whether they got better",
+               "--json", "predict:run_ledger"),
+    "diff": ("show how your file differs from the engine's",
+             "--json number --yes", "commands:run_diff"),
+    "solution": ("show how the engine itself fills the holes",
+                 "--json number --hole --yes", "commands:run_solution"),
+    "reset": ("cut a lab anew and keep what you wrote as a backup",
+              "--json number --hard", "commands:run_reset"),
+    "update": ("carry your code over into files cut from this engine; the old ones are kept. "
+               "Without a lab: of all that need it",
+               "--json number", "commands:run_update"),
+    "sabotage": ("make one small mistake in your passing file: find it from what it does",
+                 "--json number --undo --seed", "sabotage:run_sabotage"),
+    "mutate": ("make small mistakes in the engine's way and show which no test notices. "
+               "Without a lab: in every lab",
+               "--json number --hole --sample --jobs", "mutate:run_mutate"),
+    "doctor": ("show versions and the GPU, and what is emulated here and why",
+               "--json", "doctor:run_doctor"),
+}  # fmt: skip
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command, `list` if none is given. Returns the exit code."""
     words = list(sys.argv[1:] if argv is None else argv) or ["list"]
-    known = [f" {word}" for word in words[:1] if word in {command.name for command in COMMANDS}]
+    known = [f" {word}" for word in words[:1] if word in COMMANDS]
     name = "".join(["labs", *known])
     return guarded(name, lambda: _run(words), as_json="--json" in words)
 
@@ -127,9 +120,9 @@ def build_parser() -> Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for command in COMMANDS:
-        sub = subparsers.add_parser(command.name, help=command.help, description=command.help)
-        for name, options in command.arguments:
-            sub.add_argument(name, **options)
-        sub.set_defaults(run=command.run)
+    for name, (told, arguments, run) in COMMANDS.items():
+        sub = subparsers.add_parser(name, help=told, description=told)
+        for argument in arguments.split():
+            sub.add_argument(argument, **ARGUMENTS[argument])
+        sub.set_defaults(run=run)
     return parser

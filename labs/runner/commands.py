@@ -58,17 +58,13 @@ def run_list(args: Namespace, console: Console) -> Done:
         table.add_row(
             STATES[where["state"]][0] if where["state"] else "",
             f"{'[bold]' if where['current'] else ''}{lab.number:>2} {lab.title}",
-            str(lab.minutes),
-            str(where["checks"] or ""),
-            str(where["hints"] or ""),
-            lab.needs,
-            lab.without,
-        )
-    console.print(table)
+            *(str(n or "") for n in (lab.minutes, where["checks"], where["hints"])),
+            lab.needs, lab.without,
+        )  # fmt: skip
     seen = {where["state"] for where in standings}
-    console.print()
-    console.print("   ".join(" ".join(words) for state, words in STATES.items() if state in seen))
+    signs = "   ".join(" ".join(words) for state, words in STATES.items() if state in seen)
     passed = sum(where["state"] in PASSED for where in standings)
+    console.print(table, f"\n{signs}", sep="\n")
     console.print(f"{passed} of {len(labs)} passed. {workspace.next_step(labs, progress)}")
     if stale := [lab for lab, where in zip(labs, standings, strict=True) if where["stale"]]:
         console.print(f"[yellow]Attention: {workspace.ask_for_update(*stale)}.[/]")
@@ -80,12 +76,12 @@ def run_start(args: Namespace, console: Console) -> Done:
     lab = chosen_lab(args, progress)
     if workspace.stale(lab, progress):
         raise ValueError(workspace.ask_for_update(lab))
+    if args.hard and workspace.started(lab):
+        raise ValueError(
+            f"lab {lab.number} is started already: {command('reset', lab.number, '--hard')} "
+            "cuts it anew and keeps what you wrote as a backup"
+        )
     if args.hard:
-        if workspace.started(lab):
-            raise ValueError(
-                f"lab {lab.number} is started already: {command('reset', lab.number, '--hard')} "
-                "cuts it anew and keeps what you wrote as a backup"
-            )
         progress.of(lab).hard = True
         lab = lab.without_words()
     written = workspace.start(lab, progress)
@@ -135,7 +131,7 @@ def run_check(args: Namespace, console: Console) -> Done:
         else:
             texts = lab.texts(args.impl)
             report = check_texts(lab, texts)
-            report.diagnosis = diagnose(lab, texts, report)
+            report.causes = diagnose(lab, texts, report)
     show_report(report, console, whose=args.impl, every=args.all, progress=progress)
     if report.passed and args.impl == "mine" and (line := score_line(lab)):
         console.print(line)
@@ -151,7 +147,7 @@ def check_mine(lab: Lab, progress: Progress) -> Report:
     progress.labs = workspace.load_progress().labs  # a hint may have been shown meanwhile
     workspace.note(lab, progress, report.passed, hole_in_doubt(report))
     workspace.save_progress(progress)
-    report.diagnosis = diagnose(lab, texts, report)
+    report.causes = diagnose(lab, texts, report)
     return report
 
 
@@ -267,14 +263,12 @@ def _diff(before: str, after: str, path: Path, left: str, right: str) -> list[st
 
 def run_update(args: Namespace, console: Console) -> Done:
     progress = workspace.load_progress()
-    if args.number is None:
-        labs = [lab for lab in all_labs() if workspace.stale(lab, progress)]
-    else:
+    labs = [lab for lab in all_labs() if workspace.stale(lab, progress)]
+    if args.number is not None:
         lab = lab_number(args.number)
-        stale = workspace.stale(lab, progress)
-        if not stale:
+        if lab not in labs:
             workspace.refuse_unready(lab, progress)
-        labs = [lab] if stale or workspace.source_changed(lab, progress) else []
+        labs = [lab] if lab in labs or workspace.source_changed(lab, progress) else []
     if not labs:
         console.print("Nothing to do: your files fit this version of the engine.")
     results, refused = [], []
@@ -379,5 +373,4 @@ def _first_open(lab: Lab, progress: Progress) -> Hole:
     with suppress(SyntaxError, ValueError, OSError):
         if holes := still_open(lab, workspace.my_files(lab)):
             return holes[0]
-    number = progress.of(lab).in_doubt
-    return next((hole for hole in lab.holes if hole.number == number), lab.holes[0])
+    return lab.holes[max(0, progress.of(lab).in_doubt - 1)]

@@ -7,7 +7,6 @@ import importlib.util
 import platform
 import subprocess
 from argparse import Namespace
-from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -25,26 +24,21 @@ def missing(packages: tuple[str, ...]) -> list[str]:
 
 
 def run_doctor(_args: Namespace, console: Console) -> Done:
-    """Versions in a table, then sentences."""
-    found = examine()
-    table = Table(box=None, pad_edge=False, show_header=False)
-    for name, version in found["versions"].items():
-        table.add_row(name, version or "[yellow]not installed[/]")
-    table.add_row("GPU", found["gpu"].get("name", "none"))
-    console.print(table)
-    console.print()
-    for sentence in found["sentences"]:
-        console.print(escape(sentence))
-    return Done(found)
-
-
-def examine() -> dict[str, Any]:
-    """Returns `versions`, `gpu` and `sentences`, which say what is emulated here and why."""
+    """Versions in a table, then sentences that say what is emulated here and why."""
     versions = {"python": platform.python_version(), "system": platform.platform(terse=True)}
     for name in PACKAGES:
         versions[name] = "" if missing((name,)) else importlib.metadata.version(name)
     gpu = nvidia_gpu()
-    return {"versions": versions, "gpu": gpu, "sentences": _sentences(versions, gpu)}
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for name, version in versions.items():
+        table.add_row(name, version or "[yellow]not installed[/]")
+    table.add_row("GPU", gpu.get("name", "none"))
+    console.print(table)
+    console.print()
+    said = sentences(versions, gpu)
+    for sentence in said:
+        console.print(escape(sentence))
+    return Done({"versions": versions, "gpu": gpu, "sentences": said})
 
 
 def nvidia_gpu() -> dict[str, str]:
@@ -59,7 +53,9 @@ def nvidia_gpu() -> dict[str, str]:
     return {field: value.strip() for field, value in zip(fields, values, strict=False)}
 
 
-def _sentences(versions: dict[str, str], gpu: dict[str, str]) -> list[str]:
+def sentences(versions: dict[str, str], gpu: dict[str, str]) -> list[str]:
+    """What these versions and this GPU mean for the labs. bf16 came with compute capability 8.0,
+    dependent launch (PDL) with 9.0."""
     said = []
     if not versions["torch"]:
         said.append(f"Labs 11 to 16, 20 and 21 need torch: {INSTALL}.")
@@ -69,27 +65,19 @@ def _sentences(versions: dict[str, str], gpu: dict[str, str]) -> list[str]:
             "run here. On Windows, use WSL; on a Mac, a Linux container."
         )
     if gpu:
-        said.append(
-            f"{gpu['name']} (driver {gpu['driver_version']}) {_measures(gpu['compute_cap'])} The "
-            "tests of correctness still run in the interpreter and the emulator."
-        )
-    else:
-        said += [
-            "No NVIDIA GPU here. You only miss the measurements:",
-            "  labs 11 to 13 run their Triton kernels in Triton's interpreter, on the CPU;",
-            "  lab 14 captures into the CPU emulator of CUDA graphs: same API, same faults;",
-            "  labs 15 to 17 read captured runs, and say so if there is none yet.",
+        capability = float(gpu["compute_cap"] or 0)
+        measures = f"labs 11 to 16 and 20, with{'' if capability >= 9.0 else 'out'} PDL"
+        if capability < 8.0:
+            measures = "labs 14, 15, 16 and 20 in fp16 without our kernels, for it has no bf16"
+        return [
+            *said,
+            f"{gpu['name']} (driver {gpu['driver_version']}) measures {measures}. The tests of "
+            "correctness still run in the interpreter and the emulator.",
         ]
-    return said
-
-
-def _measures(capability: str) -> str:
-    """Which labs a card can measure: bf16 came with compute capability 8.0, PDL with 9.0."""
-    if float(capability or 0) < 8.0:
-        return (
-            "measures labs 14, 15, 16 and 20 in fp16, their plain PyTorch alone: it has no bf16, "
-            "so the kernels of labs 11 to 13 cannot be measured."
-        )
-    if float(capability) < 9.0:
-        return "measures labs 11 to 16 and 20, without PDL, which came with compute capability 9.0."
-    return "measures labs 11 to 16 and 20, with PDL."
+    return [
+        *said,
+        "No NVIDIA GPU here. You only miss the measurements:",
+        "  labs 11 to 13 run their Triton kernels in Triton's interpreter, on the CPU;",
+        "  lab 14 captures into the CPU emulator of CUDA graphs: same API, same faults;",
+        "  labs 15 to 17 read captured runs, and say so if there is none yet.",
+    ]

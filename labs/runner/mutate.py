@@ -10,7 +10,7 @@ from argparse import Namespace
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import Progress
 
 from labs.runner import Done
 from labs.runner.cut.catalogue import all_labs, lab_number
@@ -21,21 +21,15 @@ def run_mutate(args: Namespace, console: Console) -> Done:
     if args.jobs < 1 or (args.sample is not None and args.sample < 1):
         raise ValueError("--jobs and --sample are at least 1")
     labs = [lab_number(args.number)] if args.number is not None else all_labs()
-    if args.hole is not None and args.number is None:
-        raise ValueError("--hole K is a hole of one lab: labs mutate N --hole K")
+    if args.hole is not None and (args.number is None or not 1 <= args.hole <= len(labs[0].holes)):
+        raise ValueError(f"--hole {args.hole} is no hole of one lab: labs mutate N --hole K")
     scores = []
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
-               TimeElapsedColumn())  # fmt: skip
     for lab in labs:
-        if args.hole is not None and not 1 <= args.hole <= len(lab.holes):
-            raise ValueError(f"lab {lab.number} has holes 1 to {len(lab.holes)}, given {args.hole}")
-        chosen = all_mutants(lab, args.hole)
-        if args.sample is not None:
-            chosen = fixed_sample(lab, args.sample)
-        with Progress(*columns, console=console, transient=True) as progress:
+        chosen = fixed_sample(lab, args.sample) if args.sample else all_mutants(lab, args.hole)
+        with Progress(console=console, transient=True) as progress:
             task = progress.add_task(f"lab {lab.number}", total=len(chosen))
             scores.append(
-                score(lab, chosen, jobs=args.jobs, tick=lambda *_, t=task: progress.advance(t))
+                score(lab, chosen, jobs=args.jobs, tick=lambda t=task: progress.advance(t))  # type: ignore[misc]
             )
         _show(scores[-1], console)
     good = all(score.good for score in scores)

@@ -105,27 +105,20 @@ class Answer:
         return self.question.right(self.value)
 
     @property
-    def factor_off(self) -> float | None:
-        """How many times too large or too small a number was, at least 1; None for a choice."""
-        if self.question.choices:
-            return None
-        if self.value == self.question.answer:
-            return 1.0
-        if self.value * self.question.answer <= 0:
-            return math.inf
-        return math.exp(abs(math.log(self.value / self.question.answer)))
+    def factor_off(self) -> float:
+        """How many times too large or too small a number was, at least 1."""
+        small, large = sorted((self.value, self.question.answer))
+        return 1.0 if small == large else large / small if small > 0 else math.inf
 
 
 # ---------------------------------------------------------------- questions and answers as files
 
 
 def questions(lab: Lab) -> list[Question]:
-    """Those of a lab, in order; none if it has no predict.toml. ValueError names a bad field."""
-    path = lab.folder / "predict.toml"
-    if not path.exists():
-        return []
+    """Those of a lab, in order. ValueError names a bad field."""
     try:
-        entries = tomllib.loads(path.read_text(encoding="utf-8"))["question"]
+        text = (lab.folder / "predict.toml").read_text(encoding="utf-8")
+        entries = tomllib.loads(text)["question"]
         return [_question(lab, i, entry) for i, entry in enumerate(entries, start=1)]
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{lab.name}/predict.toml: {error}") from error
@@ -158,7 +151,7 @@ def answers(asked: Sequence[Question]) -> list[Answer]:
     for number, line in enumerate(lines, start=1):
         try:
             event = json.loads(line)
-            if (question := known.get(event["question"])) and not event.get("late"):
+            if question := known.get(event["question"]):
                 found.pop(question.id, None)  # the order is that of the last answer
                 value, because, date = float(event["said"]), event["because"], event["date"]
                 found[question.id] = Answer(question, value, because, date)
@@ -176,11 +169,8 @@ def unanswered(lab: Lab, progress: Progress) -> int:
 
 
 def score_line(lab: Lab) -> str:
-    """One line for green; empty where nothing was asked."""
-    asked = questions(lab)
-    if not asked:
-        return ""
-    given = answers(asked)
+    """One line for green."""
+    given = answers(questions(lab))
     right = sum(one.right for one in given)
     score = f"{right} of {len(given)} predictions were right" if given else "The key"
     return f"{score}: {command('predict', lab.number)}"
@@ -194,8 +184,6 @@ def run_predict(args: Namespace, console: Console) -> Done:
     progress = workspace.load_progress()
     lab = lab_number(args.number or progress.current or 1)
     asked, passed = questions(lab), bool(progress.of(lab).passed)
-    if not asked:
-        raise ValueError(f"lab {lab.number} asks for no predictions")
     if (args.question is None) != (args.say is None):
         raise ValueError("--question K and --say ANSWER belong together")
     if args.question is not None:
@@ -234,7 +222,7 @@ def _show_question(question: Question, console: Console) -> None:
 
 
 def _show_answers(lab: Lab, asked: list[Question], passed: bool, console: Console) -> Done:
-    given = {one.question.id: one for one in answers(asked)}
+    given, result = {one.question.id: one for one in answers(asked)}, []
     for question in asked:
         one = given.get(question.id)
         _show_question(question, console)
@@ -249,15 +237,14 @@ def _show_answers(lab: Lab, asked: list[Question], passed: bool, console: Consol
             sign = "" if one is None else "[green]✓[/] " if one.right else "[red]✗[/] "
             key = escape(question.in_words(question.answer))
             console.print(f"   {sign}the key: [bold]{key}[/]. {escape(question.because)}")
+        result.append(
+            {"question": question.asks, "number": question.number, "unit": question.unit,
+             "choices": list(question.choices), "said": one and one.value,
+             "answer": question.answer if passed else None,
+             "right": one.right if passed and one else None}
+        )  # fmt: skip
     if not passed:
         console.print(f"\nThe key comes when lab {lab.number} has passed.")
-    result = [
-        {"question": q.asks, "number": q.number, "unit": q.unit, "choices": list(q.choices),
-         "said": given[q.id].value if q.id in given else None,
-         "answer": q.answer if passed else None,
-         "right": given[q.id].right if passed and q.id in given else None}
-        for q in asked
-    ]  # fmt: skip
     return Done(result)
 
 
@@ -270,15 +257,17 @@ def run_ledger(args: Namespace, console: Console) -> Done:
     scored = [lab for lab in labs if progress.of(lab).passed]
     waiting = [one for lab in labs if lab not in scored for one in answers(questions(lab))]
     given = answers([one for lab in scored for one in questions(lab)])
-    halves = better(given)
+    half = len(given) // 2 if len(given) >= 8 else 0  # fewer say nothing about getting better
+    halves = [_share_right(given[:half]), _share_right(given[half:])] if half else [None, None]
     if given:
-        _table(scored, given, console)
+        console.print(_table(scored, given))
+        right = sum(one.right for one in given)
+        console.print(f"\n{right} of {len(given)} predictions were right.")
     else:
-        begin = command("predict", 1)
-        console.print(f"No prediction has been scored yet. Begin with {begin}.")
+        console.print(f"No prediction has been scored yet. Begin with {command('predict', 1)}.")
     if waiting:
         console.print(f"{len(waiting)} more wait for their labs to pass.")
-    if halves:
+    if half:
         console.print(f"Right in the first half: {halves[0]:.0%}, in the second: {halves[1]:.0%}.")
     if not args.json:
         _measured(console)
@@ -290,44 +279,33 @@ def run_ledger(args: Namespace, console: Console) -> Done:
             for one in given
         ],
         "waiting": len(waiting),
-        "right_first_half": halves[0] if halves else None,
-        "right_second_half": halves[1] if halves else None,
-        "median_factor_off": factor(given),
+        "right_first_half": halves[0],
+        "right_second_half": halves[1],
+        "median_factor_off": _median_factor(given),
     }  # fmt: skip
     return Done(result)
 
 
-def _table(scored: list[Lab], given: list[Answer], console: Console) -> None:
+def _table(scored: list[Lab], given: list[Answer]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("lab", "asked", "predicted", "right", "numbers off by"):
         table.add_column(name, justify="left" if name == "lab" else "right")
     for lab in scored:
         mine = [one for one in given if one.question.lab == lab.number]
-        off = factor(mine)
-        table.add_row(
-            f"{lab.number:>2} {lab.title}",
-            str(len(questions(lab))),
-            str(len(mine)),
-            str(sum(one.right for one in mine)),
-            "" if off is None else f"x{off:.2f}",
-        )
-    console.print(table)
-    right = sum(one.right for one in given)
-    console.print(f"\n{right} of {len(given)} predictions were right.")
+        counts = len(questions(lab)), len(mine), sum(one.right for one in mine)
+        off = _median_factor(mine)
+        last = "" if off is None else f"x{off:.2f}"
+        table.add_row(f"{lab.number:>2} {lab.title}", *map(str, counts), last)
+    return table
 
 
-def better(given: Sequence[Answer]) -> tuple[float, float] | None:
-    """Share that was right in the first and in the second half; None below eight answers."""
-    if len(given) < 8:
-        return None
-    half = len(given) // 2
-    first, second = given[:half], given[half:]
-    return sum(s.right for s in first) / len(first), sum(s.right for s in second) / len(second)
+def _share_right(given: Sequence[Answer]) -> float:
+    return sum(one.right for one in given) / len(given)
 
 
-def factor(given: Sequence[Answer]) -> float | None:
+def _median_factor(given: Sequence[Answer]) -> float | None:
     """The median of how many times the numbers were off."""
-    offs = [off for one in given if (off := one.factor_off) is not None]
+    offs = [one.factor_off for one in given if not one.question.choices]
     return median(offs) if offs else None
 
 

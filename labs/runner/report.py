@@ -64,7 +64,7 @@ def show_report(
 
 def as_json(report: Report) -> dict[str, Any]:
     """A report as JSON; `causes` are the misconceptions that explain a failure."""
-    named = report.diagnosis.named
+    named = report.causes
     fields = ("test", "outcome", "catches", "todo", "error", "message", "asserted", "inputs",
               "printed", "where")  # fmt: skip
     return {
@@ -123,7 +123,7 @@ def _failures(report: Report, console: Console, *, every: bool) -> None:
     seen: list[Hashable] = []
     printed = False
     for outcome in (o for o in report.failed if not o.todo):
-        ids = report.diagnosis.named.get(outcome.test, ())
+        ids = report.causes.get(outcome.test, ())
         cause: Hashable = ids or (
             (outcome.where, outcome.error) if outcome.mine else _holes_of(report.lab, outcome)
         )

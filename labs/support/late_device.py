@@ -24,8 +24,8 @@ from typing import Any
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from mini_engine.cuda.graphs.emulator import queue
 from mini_engine.cuda.graphs.host import HostTensor, PinnedTensor, of_the_host
-from mini_engine.cuda.graphs.streams import queue
 
 
 @contextmanager

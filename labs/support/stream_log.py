@@ -34,7 +34,7 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from mini_engine.cuda.graphs.streams import current_stream, observers
+from mini_engine.cuda.graphs.emulator import current_stream, observers
 from mini_engine.cuda.graphs.tape import ALLOCATIONS
 
 Known = dict[Hashable, int]  # stream -> how many of its works are done by then, for certain

@@ -17,7 +17,8 @@ and MPK (https://github.com/mirage-project/mirage).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from mini_engine.bench.evidence import Measurement
 from mini_engine.bench.rows import Row, measured_steps
@@ -78,6 +79,11 @@ class Result:
     status: str
     value: float | None  # ms, or times; None where it was not measured
     why: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """Bar and result as one object of a command's JSON."""
+        about = {**asdict(self.bar), "compared": self.bar.compared}
+        return {**about, "status": self.status, "value": self.value, "why": self.why}
 
 
 def judged(measurement: Measurement) -> list[Result]:

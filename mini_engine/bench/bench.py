@@ -1,19 +1,16 @@
 """The benchmark: how long a decode step takes, variant by variant, and why to believe it.
 
-In:  a model, a batch, a context, variants, and for each engine a `DeviceSpec` to predict with. Out:
-     one row per variant, yielded as soon as it is known, so that an interrupted run keeps what it
-     has measured.
+In:  a `Bench`, weights, a point, variants. Out: one row per variant, yielded as soon as it is
+     known, so that an interrupted run keeps what it has measured.
 
 Each (shape, batch, context) gets one `DecodeSetup`. Then, for each variant: can it run here?
 prepare; the gate; laps in turns with the anchor, AB BA; what the simulator predicts. Only dependent
 decode steps are timed: the sampled token is fed back on the device, and no lap contains a prefill,
 a copy from the host or a read-back. The prediction leaves those out, too.
 
-    point = Point("qwen3-0.6b", batch=1, context=512)
-    for row in bench_point(graphs, weights, point, list(VARIANTS), effort, spec_for, 4300):
-        print(row.variant, row.status)
-    for row in count_launches(graphs, weights, point, rows):    # when every time has been taken
-        print(row.kernels_a_call, row.launches_a_call)
+    bench = Bench(graphs, spec_for, copy_gb_s=4300, rounds=8, steps=32)
+    rows = list(bench.rows(weights, Point("qwen3-0.6b", batch=1, context=512), list(VARIANTS)))
+    rows = list(bench.counted(weights, rows))    # kernels, launches: when every time was taken
 
 The profiler counts kernels and launches, and a process that has loaded it launches more slowly from
 then on. So it counts when nothing is left to time.
@@ -44,9 +41,9 @@ from mini_engine.bench.decode_setup import (
 )
 from mini_engine.bench.evidence import gpu_state
 from mini_engine.bench.gate import Gate, Verdict
-from mini_engine.bench.intervals import median_interval, pooled_ratio
+from mini_engine.bench.intervals import median_interval, paired_ratio
 from mini_engine.bench.rows import GATE_FAILED, MEASURED, NOT_RUN, Point, Row, six
-from mini_engine.bench.timing import Lap, paired_laps
+from mini_engine.bench.timing import paired_laps
 from mini_engine.bench.variants import ANCHOR, COMPILED, VARIANTS, OursEager, VariantKind
 from mini_engine.cuda.graphs.backend import GraphBackend
 from mini_engine.cuda.weights import Weights
@@ -54,7 +51,6 @@ from mini_engine.step.cards import DeviceSpec
 from mini_engine.step.kernels import OpCost, StepShape, step_ops
 from mini_engine.step.run import Mode, step_time, with_pdl
 
-SpecFor = Callable[[str], DeviceSpec]  # by an engine's name, on the card and host at hand
 OVER = "the time of this run was over: go on with --resume"
 LAUNCHES = ("cudaLaunch", "cuLaunch", "cudaGraphLaunch", "cuGraphLaunch", "cudaMemcpyAsync",
             "cudaMemsetAsync")  # fmt: skip
@@ -64,79 +60,111 @@ MOST_LAUNCHES = 16
 
 
 @dataclass(frozen=True)
-class Effort:
-    """How long to measure. `deadline` is a time of `time.monotonic()`, None for no limit."""
+class Bench:
+    """How to measure, and on what. `deadline` is a time of `time.monotonic()`."""
 
+    backend: GraphBackend
+    spec_for: Callable[[str], DeviceSpec]  # by an engine's name, on the card and host at hand
+    copy_gb_s: float
     rounds: int  # laps of each variant; even
     steps: int  # decode steps a lap
-    deadline: float | None = None
+    deadline: float = float("inf")
     gate_steps: int = gate.STEPS[1]  # at most so many are compared with float32 on each path
 
     @property
     def over(self) -> bool:
-        return self.deadline is not None and time.monotonic() > self.deadline
+        return time.monotonic() > self.deadline
 
+    @torch.no_grad()
+    def rows(self, weights: Weights, point: Point, names: Sequence[str]) -> Iterator[Row]:
+        """A row for each variant: measured, or why it was not. ValueError for an unknown variant,
+        and after the row of one that has left this process no device to go on with."""
+        check_names(names)
+        try:
+            if self.over:
+                raise ValueError(OVER)
+            setup = self._setup(weights, point)
+            judge, anchor = gate_of(setup, self.gate_steps), _prepared(ANCHOR, setup)
+        except (torch.OutOfMemoryError, ValueError) as error:
+            yield from (Row(*point, name, NOT_RUN, first_line(error)) for name in names)
+            return
+        for name in names:
+            # the row is in the file before a broken device ends this process
+            yield self._row(setup, judge, anchor, Row(*point, name, NOT_RUN))
+            _clean(self.backend, name)
+            if VARIANTS[name].engine == COMPILED:
+                # torch.compile with CUDA graphs clears cuBLAS's workspaces, which the anchor's
+                # graph may hold (torch/_inductor/cudagraph_trees.py): what it replays then is not
+                # its own.
+                anchor.release()
+                anchor = _prepared(ANCHOR, setup)
+        anchor.release()
 
-def bench_point(
-    backend: GraphBackend,
-    weights: Weights,
-    point: Point,
-    names: Sequence[str],
-    effort: Effort,
-    spec_for: SpecFor,
-    copy_gb_s: float,
-) -> Iterator[Row]:
-    """A row for each variant: measured, or why it was not. ValueError for an unknown variant, and
-    after the row of one that has left this process no device to go on with."""
-    check_names(names)
-    if effort.over:
-        yield from (Row(*point, name, NOT_RUN, OVER) for name in names)
-        return
-    try:
-        with torch.no_grad():
-            setup = _setup(backend, weights, point, effort.steps)
-            judge, anchor = gate_of(setup, effort.gate_steps), _anchor(setup)
-    except (torch.OutOfMemoryError, ValueError) as error:
-        yield from (Row(*point, name, NOT_RUN, first_line(error)) for name in names)
-        return
-    for name in names:
-        with torch.no_grad():
-            row = _bench_variant(setup, judge, anchor, point, name, effort, spec_for, copy_gb_s)
-        yield row  # it is in the file before a broken device ends this process
-        _clean(backend, name)
-        if VARIANTS[name].engine == COMPILED:
-            # torch.compile with CUDA graphs clears cuBLAS's workspaces, which the anchor's graph
-            # may hold (torch/_inductor/cudagraph_trees.py): what it replays then is not its own.
-            anchor.release()
-            with torch.no_grad():
-                anchor = _anchor(setup)
-    anchor.release()
-
-
-def count_launches(
-    backend: GraphBackend, weights: Weights, point: Point, rows: Iterable[Row], effort: Effort
-) -> Iterator[Row]:
-    """The measured rows of a point, with the kernels and launches that the profiler counts in a
-    call. Nothing in this process may be timed afterwards. Without a GPU there is nothing to
-    count."""
-    todo = [row for row in rows if row.status == MEASURED and row.launches_a_call is None]
-    if backend.emulated or not todo:
-        return
-    with torch.no_grad():
-        setup = _setup(backend, weights, point, effort.steps)
+    @torch.no_grad()
+    def counted(self, weights: Weights, rows: Iterable[Row]) -> Iterator[Row]:
+        """Those of a point's rows that were measured, with the kernels and launches of a call by
+        the profiler. Nothing in this process may be timed afterwards."""
+        todo = [row for row in rows if row.status == MEASURED and row.launches_a_call is None]
+        setup = self._setup(weights, todo[0].point) if todo else None
         for row in todo:
-            if effort.over:
+            if self.over or setup is None:
                 return
-            kind = VARIANTS[row.variant]
-            variant = kind.make(setup)
-            try:
-                variant.prepare()
-                kernels, launches = profiled(backend, variant.step)
-            finally:
-                variant.release()
-                _clean(backend, row.variant)
-            without = without_graph(kind.mode, launches)
+            variant = _prepared(row.variant, setup)
+            kernels, launches = profiled(self.backend, variant.step)
+            variant.release()
+            _clean(self.backend, row.variant)
+            without = without_graph(VARIANTS[row.variant].mode, launches)
             yield replace(row, kernels_a_call=kernels, launches_a_call=launches, no_graph=without)
+
+    def _setup(self, weights: Weights, point: Point) -> DecodeSetup:
+        """Room for laps of so many steps, and for the gate."""
+        room = max(point.context + self.steps + BLOCK_SIZE, gate.room_of(point.batch))
+        return build_setup(self.backend, weights, point.batch, point.context, room)
+
+    def _row(self, setup: DecodeSetup, judge: Gate, anchor: Variant, row: Row) -> Row:
+        kind = VARIANTS[row.variant]
+        if reason := OVER if self.over else kind.why_not(self.backend):
+            return replace(row, reason=reason)
+        variant: Variant | None = None
+        try:
+            began = time.perf_counter()
+            variant = kind.make(setup)
+            variant.prepare()
+            self.backend.synchronize()
+            prepare_s = six(time.perf_counter() - began)
+            verdict = verdict_on(variant, kind, setup, judge, self.gate_steps)
+            row = replace(row, gate=verdict.as_dict())
+            if kind.gated and not verdict.passed:
+                return replace(row, status=GATE_FAILED, reason=verdict.reason)
+            laps = paired_laps(self.backend, anchor, variant, steps=self.steps, rounds=self.rounds)
+            theirs, ours = (tuple(six(lap.event_us) for lap in one) for one in laps)
+            variant.rewind()
+            itl, moved = median_interval(ours), must_move_bytes(setup, kind)
+            gb_s = moved / itl.median / 1e3
+            predicted = predicted_of(variant, kind, setup, self.spec_for(kind.engine))
+            return replace(
+                row,
+                status=MEASURED,
+                date=datetime.now(UTC).isoformat(timespec="seconds"),
+                prepare_s=prepare_s,
+                steps_a_call=variant.steps_a_call,
+                bytes_to_move=moved,
+                predicted_us=six(predicted),
+                itl_laps_us=ours,
+                anchor_laps_us=theirs,
+                itl=itl.rounded(),
+                wall=median_interval([lap.wall_us for lap in laps[1]]).rounded(),
+                times_the_anchor=paired_ratio(theirs, ours).rounded(),
+                achieved_gb_s=six(gb_s),
+                percent_of_copy=six(100 * gb_s / self.copy_gb_s),
+                gpu_state={} if self.backend.emulated else gpu_state(),
+            )
+        except Exception as error:  # a variant that breaks must not take the others' with it
+            return replace(row, reason=first_line(error))
+        finally:
+            if variant is not None:
+                with suppress(RuntimeError):  # of a broken device, which `_clean` tells
+                    variant.release()
 
 
 def check_names(names: Iterable[str]) -> None:
@@ -150,6 +178,34 @@ def gate_of(setup: DecodeSetup, most_steps: int = gate.STEPS[1]) -> Gate:
     """The gate for everything that decodes on this setup."""
     wide = float32_setup(setup, gate.CONTEXT, gate.room_of(setup.batch))
     return Gate(setup, OursEager(setup), OursEager(wide), most_steps)
+
+
+def verdict_on(
+    variant: Variant, kind: VariantKind, setup: DecodeSetup, judge: Gate, most_steps: int
+) -> Verdict:
+    """What the gate says. A format of few bits has a gate of its own, whose truth is these very
+    weights, or this cache, in float32: it says whether the kernels are right. Whether the format
+    will do is the business of tests/bench/test_quality.py."""
+    if kind.few_bits is not None:
+        judge = gate_of(in_format(setup, kind.few_bits), most_steps)
+    return judge.judge(variant)
+
+
+def must_move_bytes(setup: DecodeSetup, kind: VariantKind) -> int:
+    """What every decode step has to read: all weights and all keys and values, once."""
+    config = setup.model.config
+    stored = stored_in(config, kind.few_bits)
+    return stored.read + setup.batch * setup.context * stored.kv_bytes_per_token(config)
+
+
+def predicted_of(
+    variant: Variant, kind: VariantKind, setup: DecodeSetup, spec: DeviceSpec
+) -> float:
+    """µs a step: of our own variants by their own ops, of the others by their engine's list."""
+    if isinstance(variant, OursEager) and kind.engine != COMPILED:
+        return predicted_us(variant.ops(), variant.steps_a_call, spec, kind.mode, pdl=kind.pdl)
+    shape = StepShape.decode(setup.batch, setup.context)
+    return predicted_us(step_ops(setup.model.config, shape, spec.ops), 1, spec, kind.mode)
 
 
 def predicted_us(
@@ -169,120 +225,16 @@ def predicted_us(
 
 
 def first_line(error: BaseException) -> str:
-    """An error in one line."""
-    lines = str(error).strip().splitlines()
+    """An error in one line; one that was raised with a reason for the reader, as it is."""
+    line = (str(error).strip().splitlines() or [""])[0][:300]
     kind = "out of memory" if isinstance(error, torch.OutOfMemoryError) else type(error).__name__
-    return f"{kind}: {lines[0]}"[:300] if lines else kind
+    return line if type(error) is ValueError else f"{kind}: {line}"
 
 
-# ---------------------------------------------------------------- one variant
-
-
-def _setup(backend: GraphBackend, weights: Weights, point: Point, steps: int) -> DecodeSetup:
-    """Room for laps of so many steps, and for the gate."""
-    room = max(point.context + steps + BLOCK_SIZE, gate.room_of(point.batch))
-    return build_setup(backend, weights, point.batch, point.context, room)
-
-
-def _anchor(setup: DecodeSetup) -> Variant:
-    anchor = VARIANTS[ANCHOR].make(setup)
-    anchor.prepare()
-    return anchor
-
-
-def _bench_variant(
-    setup: DecodeSetup,
-    judge: Gate,
-    anchor: Variant,
-    point: Point,
-    name: str,
-    effort: Effort,
-    spec_for: SpecFor,
-    copy_gb_s: float,
-) -> Row:
-    kind = VARIANTS[name]
-    reason = OVER if effort.over else kind.why_not(setup.backend)
-    if reason:
-        return Row(*point, name, NOT_RUN, reason)
-    variant: Variant | None = None
-    try:
-        began = time.perf_counter()
-        variant = kind.make(setup)
-        variant.prepare()
-        setup.backend.synchronize()
-        prepare_s = six(time.perf_counter() - began)
-        verdict = _verdict(kind, setup, judge, variant, effort)
-        if kind.gated and not verdict.passed:
-            return Row(*point, name, GATE_FAILED, verdict.reason, gate=verdict.as_dict())
-        laps = paired_laps(setup.backend, anchor, variant, steps=effort.steps, rounds=effort.rounds)
-        variant.rewind()
-        ops, steps = variant.ops(), variant.steps_a_call
-        row = Row(
-            *point,
-            name,
-            MEASURED,
-            date=datetime.now(UTC).isoformat(timespec="seconds"),
-            gate=verdict.as_dict(),
-            prepare_s=prepare_s,
-            steps_a_call=steps,
-            bytes_to_move=must_move_bytes(setup, kind),
-            predicted_us=six(_predicted(kind, setup, ops, steps, spec_for(kind.engine))),
-            gpu_state={} if setup.backend.emulated else gpu_state(),
-        )
-        return _with_laps(row, *laps, copy_gb_s)
-    except Exception as error:  # a variant that breaks must not take the others' figures with it
-        return Row(*point, name, NOT_RUN, first_line(error))
-    finally:
-        if variant is not None:
-            with suppress(RuntimeError):  # of a broken device, which `_clean` tells
-                variant.release()
-
-
-def _verdict(
-    kind: VariantKind, setup: DecodeSetup, judge: Gate, variant: Variant, effort: Effort
-) -> Verdict:
-    """What the gate says. A format of few bits has a gate of its own, whose truth is these very
-    weights, or this cache, in float32: it says whether the kernels are right. Whether the format
-    will do is the business of tests/bench/test_quality.py."""
-    if kind.few_bits is not None:
-        judge = gate_of(in_format(setup, kind.few_bits), effort.gate_steps)
-    return judge.judge(variant)
-
-
-def _with_laps(row: Row, anchors: Sequence[Lap], laps: Sequence[Lap], copy_gb_s: float) -> Row:
-    """The row with the figures that follow from its laps and the anchor's."""
-    ours, theirs = ([six(lap.event_us) for lap in one] for one in (laps, anchors))
-    itl = median_interval(ours)
-    gb_s = row.bytes_to_move / itl.median / 1e3
-    return replace(
-        row,
-        itl_laps_us=tuple(ours),
-        anchor_laps_us=tuple(theirs),
-        itl=itl.rounded(),
-        wall=median_interval([lap.wall_us for lap in laps]).rounded(),
-        times_the_anchor=pooled_ratio([theirs], [ours]).rounded(),
-        achieved_gb_s=six(gb_s),
-        percent_of_copy=six(100 * gb_s / copy_gb_s),
-        predicted_percent_off=six(100 * (row.predicted_us / itl.median - 1)),
-    )
-
-
-def must_move_bytes(setup: DecodeSetup, kind: VariantKind) -> int:
-    """What every decode step has to read: all weights and all keys and values, once."""
-    config = setup.model.config
-    stored = stored_in(config, kind.few_bits)
-    return stored.read + setup.batch * setup.context * stored.kv_bytes_per_token(config)
-
-
-def _predicted(
-    kind: VariantKind, setup: DecodeSetup, ops: Sequence[OpCost], steps: int, spec: DeviceSpec
-) -> float:
-    """From the variant's own ops. A compiler makes others of them: those that its engine's file
-    says."""
-    if kind.engine == COMPILED:
-        shape = StepShape.decode(setup.batch, setup.context)
-        ops, steps = step_ops(setup.model.config, shape, spec.ops), 1
-    return predicted_us(ops, steps, spec, kind.mode, pdl=kind.pdl)
+def _prepared(name: str, setup: DecodeSetup) -> Variant:
+    variant = VARIANTS[name].make(setup)
+    variant.prepare()
+    return variant
 
 
 def _clean(backend: GraphBackend, name: str) -> None:

@@ -27,8 +27,8 @@ from mini_engine.bench.decode_setup import build_setup
 from mini_engine.bench.intervals import line_fit, median_interval
 from mini_engine.bench.timing import device_us, host_us, paired_laps, spin
 from mini_engine.bench.variants import OursEager, no_kernels
+from mini_engine.cuda.generate import no_pdl
 from mini_engine.cuda.graphs.backend import Graph, GraphBackend, free_bytes, graphs_for
-from mini_engine.cuda.path import no_pdl
 from mini_engine.cuda.weights import random_weights
 from mini_engine.model.config import ModelConfig, named_shape
 

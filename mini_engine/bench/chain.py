@@ -25,7 +25,7 @@ from mini_engine.bench.intervals import median_interval
 from mini_engine.bench.rows import Interval
 from mini_engine.bench.timing import paired_laps
 from mini_engine.bench.variants import FusedGraph
-from mini_engine.cuda.path import no_pdl
+from mini_engine.cuda.generate import no_pdl
 from mini_engine.step.kernels import StepShape, step_parts
 
 OURS = "launch_bound::"  # how the ops of `mini_engine/cuda/kernels` begin

@@ -30,8 +30,6 @@ from mini_engine.cuda.graphs.backend import GraphBackend
 
 TOOLS = ("gcc", "nvcc", "ncu", "nsys", "compute-sanitizer")  # compilers and profilers at hand
 PACKAGES = ("numpy", "torch", "triton", "transformers", "safetensors", "tokenizers", "pytest")
-CHAIN = {False: 1024, True: 32}  # nodes of a graph, on a GPU and emulated
-REPEATS = {False: 12, True: 4}
 
 
 def environment(backend: GraphBackend) -> dict[str, Any]:
@@ -48,9 +46,7 @@ def machine(backend: GraphBackend) -> dict[str, Any]:
     found: dict[str, Any] = {
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
-        "cpus": len(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else os.cpu_count(),
+        "cpus": os.cpu_count(),
         "cuda": torch.version.cuda or "none",
         "packages": {name: version(name) for name in PACKAGES},
         "tools": [tool for tool in TOOLS if shutil.which(tool)],
@@ -70,11 +66,8 @@ def machine(backend: GraphBackend) -> dict[str, Any]:
 def null_kernel(backend: GraphBackend) -> dict[str, dict[str, Any]]:
     """µs from the start of one kernel to the start of the next: `stream_us` with the CPU launching
     each, which it may not do fast enough; `graph_us` as nodes of a graph; and those of PDL."""
-    nodes, repeats, dummy = (
-        CHAIN[backend.emulated],
-        REPEATS[backend.emulated],
-        dummy_kernel(backend),
-    )
+    nodes, repeats = (32, 4) if backend.emulated else (1024, 12)
+    dummy = dummy_kernel(backend)
     spin(backend, lambda: dummy(0))
     in_stream = device_us(backend, lambda: dummy(0), min(nodes, 400), repeats)
     graph, _, _ = captured(backend, dummy, nodes, 0)

@@ -18,12 +18,10 @@ import torch
 from torch import Tensor
 
 from mini_engine.bench.decode_setup import DecodeSetup, new_step
-from mini_engine.bench.op_record import OpRecorder
 from mini_engine.cuda.graphs.backend import GraphBackend
 from mini_engine.cuda.weights import Weights
 from mini_engine.model.checkpoint import EMBED, FINAL_NORM, LM_HEAD, layer_parts, tensor_shapes
 from mini_engine.model.config import ModelConfig
-from mini_engine.step.kernels import OpCost
 
 CLASSES = {"qwen2": "Qwen2", "qwen3": "Qwen3", "llama": "Llama"}
 
@@ -78,12 +76,6 @@ class HuggingFaceEager:
 
     def tokens(self) -> Sequence[Tensor]:
         return [logits.argmax(-1).to(torch.int32) for logits in self._logits]
-
-    def ops(self) -> list[OpCost]:
-        recorder = OpRecorder()
-        with recorder:
-            self.step()
-        return recorder.ops
 
     def release(self) -> None:
         self.cache, self.model, self._logits = None, None, []

@@ -1,21 +1,16 @@
 """How sure a figure is: medians with 95% intervals, and straight lines with what they miss.
 
-In:  samples, one list per process where there are several; or numbers of nodes and the µs that they
-     took; they stay as they are. Out: `Interval`; base and slope of a line, and two ways to doubt
-     them. numpy only.
+In:  samples; or numbers of nodes and the µs that they took; they stay as they are.
+Out: `Interval`; base and slope of a line, and two ways to doubt them. numpy only.
 
-    median_interval(laps)                   # laps of one process: bootstrap (Efron 1979)
-    pooled_interval([laps, laps, laps])     # laps of three processes
+    median_interval(laps)                   # bootstrap (Efron 1979)
+    paired_ratio(laps, others)              # how many times as long the others took
     line((1, 64, 1024), [2.6, 2.7, 4.6])    # (2.59…, 0.0019…): µs at all, µs a node
     held_out_percent((1, 64, 1024), [2.6, 2.7, 4.6])      # would the others have told?
 
-Laps of one process share what that process got by chance: addresses, the algorithms that a library
-picked, the clocks of those minutes. If 60 laps of three processes were taken for independent, the
-interval would be far too narrow. So each process counts once, with its median, and the interval is
-Student's t over those medians: their scatter holds both the noise of the laps and the differences
-between processes. A bootstrap over three processes would not do: it cannot reach beyond the
-smallest and the largest of them, and the truth lies between those in only 3 of 4 cases
-(1 - 2 / 2³). `tests/bench/test_intervals.py` counts how often each covers.
+Laps of one process share what that process got by chance (addresses, the algorithms that a library
+picked, the clocks of those minutes), and no interval here holds that: lab 16 builds one that does,
+from several processes.
 
 A residual says how far a line misses a point that it was drawn through; through two points it
 misses none. How well a line *predicts*, only a point that it has not seen can tell.
@@ -24,7 +19,6 @@ misses none. How well a line *predicts*, only a point that it has not seen can t
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Sequence
 from typing import Any
 
@@ -34,17 +28,14 @@ from mini_engine.bench.rows import Interval
 
 LEAST_US = 1e-3  # no clock here sees less
 RESAMPLES = 2000
-# Student's t, 97.5%, for 1, 2, ... degrees of freedom (any table of it; checked in the tests).
-STUDENT_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
-MAX_PROCESSES = len(STUDENT_T) + 1
 
 
 def median_interval(samples: Sequence[float], seed: int = 0) -> Interval:
     """The median and its 95% bootstrap interval. Raises ValueError for no samples.
 
     Draws as many samples as there are, with replacement, RESAMPLES times: the interval goes from
-    the 2.5th to the 97.5th percentile of the medians of these draws. One process. The same samples
-    and `seed` give the same interval; another seed makes other draws.
+    the 2.5th to the 97.5th percentile of the medians of these draws. The same samples and `seed`
+    give the same interval; another seed makes other draws.
     """
     if not len(samples):
         raise ValueError("no samples: nothing was measured")
@@ -54,45 +45,14 @@ def median_interval(samples: Sequence[float], seed: int = 0) -> Interval:
     return Interval(float(np.median(values)), float(low), float(high), len(values))
 
 
-def pooled_interval(groups: Sequence[Sequence[float]]) -> Interval:
-    """The interval over the laps of each process. One process: its median and bootstrap interval.
-
-    Several: each counts once, with the median of its laps. The mean of these n medians stands for
-    all, with the interval mean ± t × s / √n: s is their standard deviation (over n - 1), t is
-    STUDENT_T for n - 1 degrees of freedom. `samples` counts all laps, `processes` is n. Raises
-    ValueError for no processes, more than MAX_PROCESSES, or one without laps.
+def paired_ratio(one: Sequence[float], other: Sequence[float]) -> Interval:
+    """How many times as long the other takes, from pairs of laps: the median of log(other / one)
+    with its interval, turned back into ratios. What slows down both laps of a pair cancels, and
+    swapping the two gives the inverse. Raises ValueError unless there are equally many of both.
     """
-    if len(groups) == 1:
-        return median_interval(groups[0])
-    if not 1 <= len(groups) <= MAX_PROCESSES:
-        raise ValueError(f"{len(groups)} processes: expected 1 to {MAX_PROCESSES}")
-    if not all(len(group) for group in groups):
-        raise ValueError("no samples: one of the processes measured nothing")
-    medians = [statistics.median(group) for group in groups]
-    centre, count = statistics.fmean(medians), len(medians)
-    half = STUDENT_T[count - 2] * statistics.stdev(medians) / math.sqrt(count)
-    return Interval(centre, centre - half, centre + half, sum(map(len, groups)), count)
-
-
-def pooled_ratio(ones: Sequence[Sequence[float]], others: Sequence[Sequence[float]]) -> Interval:
-    """How many times as long the others take, from pairs of laps, process by process.
-
-    log(other / one) of each pair, pooled by `pooled_interval`; exp turns median and interval back
-    into ratios. So what slows down both laps of a pair cancels, and swapping the two gives the
-    inverse. Raises ValueError unless there are equally many of both in each process, and where
-    `pooled_interval` does.
-    """
-    counts = [len(group) for group in ones], [len(group) for group in others]
-    if counts[0] != counts[1]:
-        raise ValueError(f"{counts[0]} and {counts[1]} laps: pairs need equally many")
-    found = pooled_interval(
-        [
-            [math.log(b / a) for a, b in zip(one, other, strict=True)]
-            for one, other in zip(ones, others, strict=True)
-        ]
-    )
+    found = median_interval([math.log(b / a) for a, b in zip(one, other, strict=True)])
     low, high = math.exp(found.low), math.exp(found.high)
-    return Interval(math.exp(found.median), low, high, found.samples, found.processes)
+    return Interval(math.exp(found.median), low, high, found.samples)
 
 
 # ---------------------------------------------------------------- straight lines

@@ -29,8 +29,7 @@ KINDS = {
     "gate_up": "gated",
     "norm_gate_up_silu_mul": "gated",
     "dot_gate_up": "gated",
-    "quantized_linear": "product",
-    "quantized_gate_up": "gated",
+    "quantized_product": "product",
     "dequantize": "weights unpacked",
     "rope_kv_write": "RoPE + KV write",
     "rope_kv_write_attention": "RoPE + KV write + attention",
@@ -42,7 +41,6 @@ KINDS = {
     "head": "norm + head",
     "norm_lm_head": "norm + head",
     "cutoff": "cutoffs of top-k, top-p, min-p",
-    "find_cutoffs": "cutoffs of top-k, top-p, min-p",
     "draw": "draw",
     "pick": "pick",
 }
@@ -86,7 +84,8 @@ def purposes(names: Sequence[str]) -> list[str]:
 
 def _fused(product: str) -> str:
     """A product of the layer of five, with what is fused in."""
-    return f"norm + {product}" if product == "QKV" else f"{product} + residual"
+    fused = {"QKV": "norm + QKV", "gate/up": "norm + gate/up + SiLU·mul"}
+    return fused.get(product, f"{product} + residual")
 
 
 def _kind(name: str) -> str:

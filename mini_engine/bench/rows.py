@@ -12,13 +12,12 @@ The time of a variant that failed the gate is no result, whoever wrote the varia
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
 from mini_engine.files import typed
 
 MEASURED, NOT_RUN, GATE_FAILED = "measured", "not run", "gate failed"
-IN_THE_FILE = {"itl": "itl_us", "wall": "wall_us"}  # fields with another name in the file
 
 
 class Point(NamedTuple):
@@ -28,16 +27,18 @@ class Point(NamedTuple):
     batch: int
     context: int
 
+    def __str__(self) -> str:
+        return f"{self.shape}, batch {self.batch}, context {self.context:,}"
+
 
 @dataclass(frozen=True)
 class Interval:
-    """A median with its 95% interval; for several processes, the mean of their medians."""
+    """A median with its 95% interval."""
 
     median: float
     low: float
     high: float
-    samples: int  # in all
-    processes: int = 1
+    samples: int
 
     def rounded(self) -> Interval:
         return replace(self, median=six(self.median), low=six(self.low), high=six(self.high))
@@ -75,7 +76,6 @@ class Row:
     times_the_anchor: Interval = NOTHING
     achieved_gb_s: float = 0.0
     percent_of_copy: float = 0.0
-    predicted_percent_off: float = 0.0
     gpu_state: Mapping[str, str] = field(default_factory=dict)  # clocks, temperature, power after
 
     @property
@@ -100,24 +100,14 @@ class Row:
         return self.status == MEASURED and not self.failed_gate
 
     def as_json(self) -> dict[str, Any]:
-        """The row as it stands in a file: without the fields that are as they are by default."""
-        given = {f.name: getattr(self, f.name) for f in fields(self)}
-        kept = {f.name for f in fields(self) if f.default is MISSING or given[f.name] != f.default}
-        values = {name: given[name] for name in given if name in kept and given[name] != {}}
-        return {
-            IN_THE_FILE.get(name, name): value.as_dict()
-            if isinstance(value, Interval)
-            else list(value)
-            if isinstance(value, tuple)
-            else value
-            for name, value in values.items()
-        }
+        """The row as it stands in a file."""
+        return {name: list(value) if isinstance(value, tuple) else value
+                for name, value in asdict(self).items()}  # fmt: skip
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], where: str = "a row") -> Row:
         """A row of a file. ValueError, which begins with `where`, for one of another form."""
-        keys = {IN_THE_FILE.get(f.name, f.name): f.name for f in fields(cls)}
-        row = typed(cls, {keys.get(key, key): value for key, value in data.items()}, where)
+        row = typed(cls, data, where)
         if row.status == MEASURED and not (row.itl.median > 0 and "passed" in row.gate):
             raise ValueError(f"{where}: {row.variant}: measured, without a time or a verdict")
         return row
@@ -159,12 +149,3 @@ def curve(steps: Sequence[Row], variant: str) -> list[Row]:
 def six(value: float) -> float:
     """Rounded to six digits: no clock here has more."""
     return float(f"{value:.6g}")
-
-
-def plain(one: Any) -> dict[str, Any]:
-    """A dataclass for JSON: intervals rounded, numbers to six digits."""
-    told = {f.name: getattr(one, f.name) for f in fields(one)}
-    return {
-        name: v.as_dict() if isinstance(v, Interval) else six(v) if isinstance(v, float) else v
-        for name, v in told.items()
-    }

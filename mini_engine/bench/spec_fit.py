@@ -47,36 +47,6 @@ class Fitted:
 Fits = dict[str, Fitted]
 
 
-def card_json(
-    figures: Mapping[str, Any], base: Sheet, name: str, evidence: str, *,
-    own_base: bool, emulated: bool,
-) -> dict[str, Any]:  # fmt: skip
-    """A card's file. `own_base`: the base is this very card; if not, its figures count as borrowed.
-    Emulated figures are "derived", and no evidence."""
-    head = {word: said for word, said in base.words.items() if said} | {"name": name}
-    return head | _stated("card", card_fits(figures, base), base, evidence, own_base, emulated)
-
-
-def host_json(
-    figures: Mapping[str, Any], base: Sheet, name: str, evidence: str, *, emulated: bool
-) -> dict[str, Any]:
-    """A host's file. No shipped host is this very one, so the base's figures are borrowed."""
-    head = {"name": name, "says": "the host of a calibration", "sources": []}
-    return head | _stated("host", host_fits(figures), base, evidence, False, emulated)
-
-
-def host_on_cpu_json(op_us: Mapping[str, Any], base: Sheet, name: str, on: str) -> dict[str, Any]:
-    """A host's file from `calibrate.op_on_cpu_us` alone. `on`: processor, versions, date."""
-    fits = {"op_us": Fitted(op_us["median"], f"{ON_CPU_TENSORS}; {_interval(op_us)}, {on}")}
-    head = {"name": name, "says": f"measured without a GPU: {on}", "sources": []}
-    return head | _stated("host", fits, base, "", False, False)
-
-
-def kept(fits: Fits, kind: str) -> list[str]:
-    """Names of the figures of a card or host that this calibration did not measure."""
-    return [name for name in FIGURES[kind] if not _usable(kind, name, fits.get(name))]
-
-
 def card_fits(figures: Mapping[str, Any], base: Sheet) -> Fits:
     """Every figure of a card that `figures` give. KeyError for a calibration without its lines."""
     device, more = figures["graph_device"], figures["gap_difference_us"]["median"]
@@ -120,6 +90,39 @@ def host_fits(figures: Mapping[str, Any]) -> Fits:
     }
 
 
+def host_on_cpu_fits(op_us: Mapping[str, Any], on: str) -> Fits:
+    """From `calibrate.op_on_cpu_us` alone. `on`: processor, versions, date."""
+    return {"op_us": Fitted(op_us["median"], f"{ON_CPU_TENSORS}; {_interval(op_us)}, {on}")}
+
+
+def sheet_json(
+    kind: str, fits: Fits, base: Sheet, name: str, *,
+    evidence: str = "", own_base: bool = False, emulated: bool = False, says: str = "",
+) -> dict[str, Any]:  # fmt: skip
+    """The file of a card or a host: every figure as it was measured, or the base's. `own_base`: the
+    base is this very card; if not, its figures count as borrowed. Emulated figures are "derived",
+    and no evidence."""
+    found: dict[str, Any] = {word: said for word, said in base.words.items() if said}
+    found |= {"name": name, **({"says": says, "sources": []} if says else {})}
+    before = "CPU emulation, no evidence about any GPU: " if emulated else ""
+    behind = f"; course/measurements/{evidence}" if evidence else ""
+    for figure, rule in FIGURES[kind].items():
+        fit, known = fits.get(figure), base.figures[figure]
+        if fit is not None and _usable(fit.value, rule):
+            whole = rule.endswith(("bytes", "count"))
+            value = max(1, round(fit.value)) if whole else float(f"{fit.value:.5g}")
+            word, source = "derived" if emulated else "measured", f"{before}{fit.how}{behind}"
+        else:
+            value, word, source = known.value, known.kind, known.source
+            if not own_base:
+                word, source = "borrowed", f"of {base.name} ({word}): {source}"
+            if fit is not None:
+                wrong = "not above 0" if fit.value <= 0 else "more than 1"
+                source += f" (our measurement, {fit.value:.3g}, is {wrong}: {fit.how})"
+        found[figure] = {"value": value, "kind": word, "source": source}
+    return found
+
+
 def held_out(figures: Mapping[str, Any]) -> dict[str, float]:
     """How far the worst point of each straight line is from the line through the others, as a share
     of its time. Lines of fewer than three points are left out."""
@@ -131,58 +134,25 @@ def held_out(figures: Mapping[str, Any]) -> dict[str, float]:
 
 
 def base_name(gpu: str) -> str | None:
-    """The shipped card of a GPU by the driver's name for it: "NVIDIA H200" is h200.
-
-    None when there is none, or for a variant that is another card (a laptop's, a "Super", a "Ti"
-    of which no file ships).
-    """
+    """The shipped card of a GPU by the driver's name for it: "NVIDIA H200" is h200, "NVIDIA
+    A100-SXM4-40GB" is a100-40. None when there is none, or for a variant that is another card."""
     words = gpu.lower().replace("-", " ").split()
-    parts = [word for word in words if word not in ("nvidia", "geforce", "tesla")]
-    if "rtx" in parts[:1] and len(parts) > 1:  # "rtx 5070 ti" is rtx5070ti, another than rtx5070
-        more = parts[2:3] if parts[2:3] == ["ti"] else []
-        parts = ["".join(["rtx", parts[1], *more]), *parts[2 + len(more) :]]
-    if not parts or {"laptop", "super", "ti", "d", "mobile", "3e", "hbm3e"} & set(parts):
+    words = [word for word in words if word not in ("nvidia", "geforce", "tesla")]
+    if {"laptop", "super", "d", "mobile", "3e", "hbm3e"} & set(words) or not words:
         return None
-    card, rest = parts[0], set(parts[1:])
-    for variant in ("pcie", "nvl", "40gb"):  # "A100-SXM4-40GB" is a100-40, "H100 NVL" is h100-nvl
-        if variant in rest and f"{card}-{variant.removesuffix('gb')}" in names("card"):
+    card = words[0]
+    if card == "rtx":  # "rtx 5070 ti" is rtx5070ti, another than rtx5070
+        card = "".join(words[: 3 if "ti" in words else 2])
+    for variant in ("pcie", "nvl", "40gb"):
+        if variant in words and f"{card}-{variant.removesuffix('gb')}" in names("card"):
             return f"{card}-{variant.removesuffix('gb')}"
     return card if card in names("card") else None
 
 
-# ---------------------------------------------------------------- parts
-
-
-def _stated(
-    kind: str, fits: Fits, base: Sheet, evidence: str, own_base: bool, emulated: bool
-) -> dict[str, dict[str, Any]]:
-    """Every figure as it stands in a file: what was measured, or the base's."""
-    found = {}
-    before = "CPU emulation, no evidence about any GPU: " if emulated else ""
-    behind = f"; course/measurements/{evidence}" if evidence else ""
-    for name, rule in FIGURES[kind].items():
-        fit, known = fits.get(name), base.figures[name]
-        if fit is not None and _usable(kind, name, fit):
-            whole = rule.endswith(("bytes", "count"))
-            value = max(1, round(fit.value)) if whole else float(f"{fit.value:.5g}")
-            word, source = "derived" if emulated else "measured", f"{before}{fit.how}{behind}"
-        else:
-            value, word, source = known.value, known.kind, known.source
-            if not own_base:
-                word, source = "borrowed", f"of {base.name} ({word}): {source}"
-            if fit is not None:
-                wrong = "not above 0" if fit.value <= 0 else "more than 1"
-                source += f" (our measurement, {fit.value:.3g}, is {wrong}: {fit.how})"
-        found[name] = {"value": value, "kind": word, "source": source}
-    return found
-
-
-def _usable(kind: str, figure: str, fit: Fitted | None) -> bool:
+def _usable(value: float, rule: str) -> bool:
     """Whether a measured value can stand in a file."""
-    rule = FIGURES[kind][figure]
-    if fit is None or fit.value < 0 or (fit.value == 0 and rule.startswith("+")):
-        return False
-    return fit.value <= 1 or not rule.endswith("share")
+    above = value >= 0 and not (value == 0 and rule.startswith("+"))
+    return above and (value <= 1 or not rule.endswith("share"))
 
 
 def _share(figure: Mapping[str, float], most: float, of: str) -> Fitted:

@@ -1,10 +1,8 @@
 """The run on a GPU in stages, most valuable first: each has a deadline, and its result is on disk
 before the next one begins.
 
-In:  a folder, and the kind of device. Out: after every stage `run.json` in the folder, whole;
-beside
-     it what the commands write, and what they print, in NAME.txt; with `archive` one file of it
-     all.
+In:  a folder, and the kind of device. Out: after every stage `run.json` in the folder; beside it
+     what the commands write, and what they print, in NAME.txt; with `archive` one file of it all.
 
     for outcome in run(folder, stages_for("cuda"), machine, seconds=540): ...
 
@@ -18,6 +16,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -35,20 +34,21 @@ from mini_engine.files import read_object, typed, write_whole
 DONE, FAILED, CUT, WAITING = "done", "failed", "cut", "not run"
 SECONDS = 540.0  # of a whole run on one H200
 LEAST_SECONDS = 5.0  # what is left of a run's time, below which no stage begins
-STATE, BENCH, CHAIN, PREFILL = "run.json", "bench.json", "chain.json", "prefill.json"
-Words = list[str]
+STATE, ENVIRONMENT, BENCH = "run.json", "environment.json", "bench.json"
+CHAIN, PREFILL = "chain.json", "prefill.json"
+REHEARSED = "tests/bench/test_intervals.py"
+FOLDER = "{folder}"  # in a word: the folder of the run
 
 
 @dataclass(frozen=True)
 class Stage:
-    """Lists of words behind `python`, run one after the other. `{folder}` in a word is the run's
-    folder."""
+    """Commands behind `python`, run one after the other; in their words {folder} is the run's."""
 
     name: str
     teaches: str  # one line
     estimate_s: float  # on one H200 that starts cold; no GPU has run it yet
     deadline_s: float
-    commands: tuple[Words, ...]
+    commands: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -73,56 +73,51 @@ def stages_for(device: str) -> list[Stage]:
     """The stages on "cuda" or, as a rehearsal, on "cpu"."""
     real = device == "cuda"
     small, large, llama = ("qwen3-0.6b", "qwen3-1.7b", "llama-3.2-1b") if real else ("tiny",) * 3
-    at = ["--device", device]
-    laps = ["--rounds", "8", "--steps", "32"] if real else ["--rounds", "2", "--steps", "2"]
-    context = ["--context", "512" if real else "40"]
-
-    def gpu(part: str, file: str, *more: str) -> Words:
-        return ["-m", "mini_engine", "gpu", part, *at, "-o", f"{{folder}}/{file}", *more]
-
-    def bench(arms: str, shapes: str, batches: str = "1", gate_steps: int = 128) -> Words:
-        steps = str(gate_steps if real else 4)
-        return ["-m", "mini_engine", "bench", *at, "--resume", "--shape", shapes, *context, *laps,
-                "--batch", batches if real else "1", "--arms", arms, "--gate-steps", steps,
-                "-o", f"{{folder}}/{BENCH}"]  # fmt: skip
-
-    def tests(marker: str) -> Words:
-        where = ["tests/cuda", "tests/bench"] if real else ["tests/bench/test_intervals.py"]
-        mark = ["-m", marker] if real else []
-        return ["-m", "pytest", "-p", "no:cacheprovider", "-vv", "--tb=short", *mark, *where]
-
-    calibrate = ["-m", "mini_engine", "calibrate", "--quick", *at, "-o", "{folder}/card.json",
-                 "--evidence", "{folder}/calibration.json"]  # fmt: skip
-    trace = ["-m", "mini_engine", "trace", "--backend", "cuda", *at, "--shape", small, "--mode",
-             "FULL", "-o", "{folder}/step.json"]  # fmt: skip
-    three = ",".join(dict.fromkeys((small, large, llama)))
-    two = ",".join(dict.fromkeys((small, large)))
     best = "graph-5-pdl" if real else "graph-5"
+    how = "--context 512 --rounds 8 --steps 32" if real else "--context 40 --rounds 2 --steps 2"
+
+    def gpu(part: str, more: str = "") -> str:
+        to = f"-o {FOLDER}/{part}.json {more}"
+        return f"-m mini_engine gpu {part} --device {device} {to}".strip()
+
+    def bench(arms: str, shapes: str, batches: str = "1", gate_steps: int = 128) -> str:
+        what = f"--shape {shapes} --arms {arms} --batch {batches if real else 1}"
+        gate = f"--gate-steps {gate_steps if real else 4}"
+        return (f"-m mini_engine bench --device {device} --resume {how} {what} {gate} "
+                f"-o {FOLDER}/{BENCH}")  # fmt: skip
+
+    which = "-m 'gpu and not gpu_slow' tests/cuda tests/bench" if real else REHEARSED
+    tests = f"-m pytest -p no:cacheprovider -vv --tb=short {which}"
+    calibrate = f"-m mini_engine calibrate --quick --device {device} -o {FOLDER}/card.json "
+    calibrate += f"--evidence {FOLDER}/calibration.json"
+    trace = f"-m mini_engine trace --backend cuda --device {device} --shape {small} --mode FULL "
+    trace += f"-o {FOLDER}/step.json"
+    shape = f"--shape {small}"
+    three, two = (f"{small},{large},{llama}", f"{small},{large}") if real else (small, small)
     # The estimates: 9 s until a process has torch and the GPU; 2 s for a model's weights and their
     # copy in float32; 15 s for Triton to compile a model's kernels, once; 4 s for an arm's gate and
     # laps, 7 s for an eager one; a compiler's arm 25 s.
-    table = [
+    return [
         Stage("environment", "which machine this is, its clocks, a kernel that does nothing",
-              20, 30, (gpu("environment", "environment.json"),)),
+              20, 30, (gpu("environment"),)),
         Stage("design", "how long a step of our one design takes, on three models",
               9 + 3 * (2 + 15 + 4), 75, (bench(best, three, gate_steps=32),)),
         Stage("chain", "where the step's time goes: the step without each kernel in turn",
-              9 + 2 + 15 + 7 * 2, 45, (gpu("chain", CHAIN, "--shape", small),)),
+              9 + 2 + 15 + 7 * 2, 45, (gpu("chain", shape),)),
         Stage("baselines", "what a graph takes off the step, and transformers beside it",
               9 + 2 * (2 + 4 + 7 + 7), 55, (bench("ours-graph,ours-eager,hf-eager", two),)),
         Stage("ideas", "what each idea buys: without PDL, nine kernels, eight steps a graph",
               9 + 2 + 15 + 3 * 4, 45, (bench("graph-5,graph-9,graph-5-pdl-k8,null", small),)),
         Stage("calibrate", "what card and host charge: a card and a host to predict with",
               40, 55, (calibrate,)),
-        Stage("pytest", "what is wrong", 60, 75, (tests("gpu and not gpu_slow"),)),
+        Stage("pytest", "what is wrong", 60, 75, (tests,)),
         Stage("compile", "what torch.compile reaches on the same machine",
               9 + 2 + 2 * 25, 70, (bench("compile-reduce-overhead,hf-reduce-overhead", small),)),
         Stage("batches", "larger batches, few bits, prompts, a profiler's trace",
               90, 90, (bench(f"{best},ours-graph", small, "8,64,256", 32),
                        bench(f"{best}-int8,{best}-int4,{best}-kv8", small, gate_steps=32),
-                       gpu("prefill", PREFILL, "--shape", small), trace)),
+                       gpu("prefill", shape), trace)),
     ]  # fmt: skip
-    return table
 
 
 def run(
@@ -184,16 +179,13 @@ def pack(folder: Path, archive: Path) -> None:
     os.replace(beside, archive)
 
 
-# ---------------------------------------------------------------- one stage
-
-
 def _run_stage(folder: Path, stage: Stage, seconds: float) -> tuple[str, str]:
     """(status, note). A command that fails does not keep the next one from running."""
     ends = time.monotonic() + seconds
     log_file, failures = folder / f"{stage.name}.txt", []
     with log_file.open("a", encoding="utf-8") as log:
         for command in stage.commands:
-            words = [word.replace("{folder}", str(folder)) for word in command]
+            words = [word.replace(FOLDER, str(folder)) for word in shlex.split(command)]
             code = _run_command(words, max(0.0, ends - time.monotonic()), log)
             if code is None:
                 return CUT, f"its {seconds:.0f} s were over"
@@ -201,19 +193,18 @@ def _run_stage(folder: Path, stage: Stage, seconds: float) -> tuple[str, str]:
                 failures.append(f"{' '.join(words[:4])} ... ended with code {code}")
     if not failures:
         return DONE, ""
-    lines = [line.strip() for line in log_file.read_text("utf-8", "replace").splitlines()]
-    last = next((line[:200] for line in reversed(lines) if any(map(str.isalnum, line))), "")
+    lines = log_file.read_text("utf-8", "replace").split("\n")
+    last = next((line.strip()[:200] for line in reversed(lines) if line.strip(" │╭╮╰╯─")), "")
     return FAILED, f"{failures[0]}: {last}"
 
 
-def _run_command(words: Words, seconds: float, log: IO[str]) -> int | None:
+def _run_command(words: list[str], seconds: float, log: IO[str]) -> int | None:
     """Its exit code, None when its time was over. It and its children end with this call."""
     log.write(f"$ python {' '.join(words)}\n")
     log.flush()
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1", "COLUMNS": "120"}
     process = subprocess.Popen(
         [sys.executable, *words], stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-        env=environment, start_new_session=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1", "COLUMNS": "120"}, start_new_session=True,
     )  # fmt: skip
     try:
         return process.wait(seconds)

@@ -31,9 +31,9 @@ from mini_engine.bench.decode_setup import (
 )
 from mini_engine.bench.hf_variants import HuggingFaceEager, HuggingFaceStatic, no_transformers
 from mini_engine.bench.op_record import OpRecorder, WatchedAttention
+from mini_engine.cuda.generate import no_pdl, no_triton
 from mini_engine.cuda.graphs.backend import GraphBackend, why_no_bf16
 from mini_engine.cuda.graphs.capture import GraphRunner, PiecewiseGraphRunner
-from mini_engine.cuda.path import no_pdl, no_triton
 from mini_engine.step.kernels import OpCost, StepShape, step_ops
 from mini_engine.step.run import Mode
 
@@ -76,6 +76,7 @@ class OursEager:
         return self._tokens
 
     def ops(self) -> list[OpCost]:
+        """What one call runs, for the simulator."""
         recorder = OpRecorder()
         with recorder:
             for _ in range(self.steps_a_call):
@@ -190,11 +191,6 @@ class OursCompiled(OursEager):
         logits, tokens = self._compiled()
         self._logits, self._tokens = [logits], [tokens]
 
-    def ops(self) -> list[OpCost]:
-        """What a compiler is expected to leave: the usual nine kernels a layer."""
-        shape = StepShape.decode(self.setup.batch, self.setup.context)
-        return step_ops(self.model.config, shape, "fused9")
-
     def release(self) -> None:
         super().release()
         torch.compiler.reset()
@@ -231,23 +227,9 @@ class FusedGraph(OursGraph):
 # ---------------------------------------------------------------- which can run here
 
 
-def _anywhere(_: GraphBackend) -> str | None:
-    return None
-
-
 def no_kernels(backend: GraphBackend) -> str | None:
     """Why our Triton kernels cannot run here, in one line; None where they can."""
-    return no_triton(backend) or why_no_bf16(backend)
-
-
-def _no_compiler(backend: GraphBackend) -> str | None:
-    if backend.emulated:
-        return "torch.compile for a CPU is another thing: this variant needs an NVIDIA GPU"
-    return None
-
-
-def _no_hf_compiler(backend: GraphBackend) -> str | None:
-    return no_transformers(backend) or _no_compiler(backend)
+    return no_triton() or why_no_bf16(backend)
 
 
 # ---------------------------------------------------------------- the table
@@ -260,7 +242,7 @@ class VariantKind:
     make: Callable[[DecodeSetup], Variant]
     mode: Mode  # how its ops are launched, for the simulator
     engine: str = PLAIN  # what predicts it: a file of `mini_engine/step/engines`
-    why_not: Callable[[GraphBackend], str | None] = _anywhere  # one line if it cannot run here
+    why_not: Callable[[GraphBackend], str | None] = lambda _: None  # one line if it cannot run here
     gated: bool = True  # ours: not timed unless it passes the gate. A baseline is only marked.
     few_bits: str | None = None  # the format of its weights or cache, "int8" or "kv8"
     pdl: bool = False  # the nodes of its graph overlap, for the simulator
@@ -275,7 +257,11 @@ def _compiled(
     def compiler(step: Any) -> Any:
         return torch.compile(step, mode=torch_mode, fullgraph=ours, dynamic=False)
 
-    why_not = _no_compiler if ours else _no_hf_compiler
+    def why_not(backend: GraphBackend) -> str | None:
+        if backend.emulated:
+            return "torch.compile for a CPU is another thing: this variant needs an NVIDIA GPU"
+        return None if ours else no_transformers(backend)
+
     return VariantKind(lambda setup: make(setup, compiler), mode, COMPILED, why_not, gated=False)
 
 

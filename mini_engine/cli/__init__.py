@@ -7,27 +7,30 @@ A command is a module of this package, imported only when it is asked for. Its d
 help, and it has three functions:
 
     add_arguments(parser)        its options
-    run(args, console) -> dict   does the work and returns what `--json` prints
-    show(result, console)        prints the same for people
+    run(args, console) -> dict   does the work and returns what was found
+    show(result, console)        prints it for people; `--json` prints all fields of it
+
+The result that is shown has the options too: `result["context"]` is `args.context`, unless `run`
+returns a field of that name.
 
 `console` writes to standard error in `run` (progress, notes) and to standard output in `show`, so
 that `--json` output can be piped on. A name in the result ends with its unit: `_us` for a time,
-`_bytes` for memory; what ends in none is a count, a share or a ratio. What only `run` needs is
-imported in it, so that `--help` is there at once.
+`_bytes` for memory; what ends in none is a count, a share or a ratio. What is slow to import
+(matplotlib, torch) is imported in `run`, so that `--help` is there at once.
 """
 
 from __future__ import annotations
 
 import importlib
+import json
 import sys
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Sequence
+from dataclasses import fields, is_dataclass
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import Any
 
 from mini_engine.cli.ending import CheckFailed, guarded
-
-if TYPE_CHECKING:
-    from mini_engine.cli.terminal import Parser
 
 __all__ = ["COMMANDS", "CheckFailed", "build_parser", "load", "main"]
 
@@ -70,26 +73,30 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(words: list[str]) -> int:
-    from argparse import Namespace
-
     from mini_engine.cli.terminal import Screen
 
     args = build_parser(words).parse_args(words, Namespace(typed=words))
     command = load(args.command)
-    result = command.run(args, Screen(stderr=True, quiet=args.json, highlight=False))
+    found = command.run(args, Screen(stderr=True, quiet=args.json, highlight=False))
+    result = vars(args) | found
     if args.json:
-        import json
-
-        print(json.dumps({"command": args.command, **result}, indent=2))
+        print(json.dumps(result, indent=2, default=as_json))
     else:
-        command.show(result, Screen(highlight=False, soft_wrap=False))
+        command.show(result, Screen(highlight=False))
     return 0
 
 
-def build_parser(words: Sequence[str]) -> Parser:
-    """The parser. Only the command that is asked for is imported, to start fast."""
-    from argparse import RawDescriptionHelpFormatter
+def as_json(found: Any) -> Any:
+    """What JSON has no form for: a dataclass is its fields and its properties, a path its name."""
+    if not is_dataclass(found):
+        return str(found)
+    names = [field.name for field in fields(found)]
+    names += [name for name, value in vars(type(found)).items() if isinstance(value, property)]
+    return {name: getattr(found, name) for name in names}
 
+
+def build_parser(words: Sequence[str]) -> ArgumentParser:
+    """The parser. Only the command that is asked for is imported, to start fast."""
     from mini_engine.cli.terminal import Parser
 
     parser = Parser(

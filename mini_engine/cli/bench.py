@@ -5,33 +5,27 @@
   python -m mini_engine bench --plot FILE.json      # table and pictures again, nothing measured
 
 The variants: transformers eager, and with StaticCache and torch.compile; our plain model eager, in
-pieces, as one graph, eight steps in one graph; our Triton kernels in one graph, nine or five a
-layer, with programmatic dependent launch (pdl), eight steps a replay (k8), on int8 or int4 weights
-or an fp8 cache (kv8); torch.compile of our plain model. The arms of a benchmark are the variants
-that it times.
+pieces, as one graph, eight steps in one graph (k8), with torch.compile; our Triton kernels in one
+graph, nine or five a layer, with programmatic dependent launch (pdl), on int8 or int4 weights or an
+fp8 cache (kv8). The arms of a benchmark are the variants that it times.
 
 A variant passes a gate before it is timed: measured against float32, its logits may be no worse
 than plain bf16's, up to a margin for chance. A variant of ours that fails is not timed; a baseline
-that fails is marked, and nothing is compared with it. Then the variant takes turns with the anchor,
-always the same one; only dependent decode steps are timed. The table gives the median with its
-interval over the laps, its share of a copy's bandwidth, and the simulator's prediction, made for
-the engine that the variant stands for; a card and a host that `calibrate` wrote (--spec, --host)
-predict best. The null variant is the anchor against itself, and shows the noise. "(no graph)"
-stands behind a variant that claims a CUDA graph and launched its kernels one by one. Another
-process is another draw of addresses and clocks: run the line again into another file to see how
-much that is.
+that fails is marked. Then the variant takes turns with the anchor, always the same one; only
+dependent decode steps are timed. The table gives the median with its interval over the laps, its
+share of a copy's bandwidth, and the simulator's prediction; a card and a host that `calibrate`
+wrote (--spec, --host) predict best. The null variant is the anchor against itself, and shows the
+noise. "(no graph)" stands behind a variant that claims a CUDA graph and launched its kernels one by
+one. Beside the JSON file stand two pictures, and at the end which of the project's bars are
+reached.
 
-Beside the JSON file two pictures: ITL and throughput against batch down to the physical floor
-(-itl.png), eager against graph with the crossover, measured and predicted (-crossover.png). Then it
-says which of the project's bars are reached. Weights are random in the true shape unless --shape is
-a checkpoint folder. Each row is written as soon as it is known; --resume measures what is missing.
-A GPU without bf16 (a T4) runs the plain arms in fp16. Without a GPU, a tiny model runs on the CPU
-emulator: file and pictures say so, and nothing reads them as evidence.
-
-With --against, other engines run on the same checkpoint, each in a process of its own. Their rows
-have a table of their own: times between tokens, as a caller sees them, beside this engine's. The
-file names the commit. Where the code was copied without .git, the variable LAUNCH_BOUND_COMMIT
-names it; without that it is "unknown"."""
+Weights are random in the true shape unless --shape is a checkpoint folder. Each row is written as
+soon as it is known; --resume measures what is missing. A GPU without bf16 (a T4) runs the plain
+arms in fp16. Without a GPU, a tiny model runs on the CPU emulator: file and pictures say so, and
+nothing reads them as evidence. Where the code was copied without .git, the variable
+LAUNCH_BOUND_COMMIT names the commit. With --against, other engines run on the same checkpoint, each
+in a process of its own; their times between tokens, as a caller sees them, have a table of their
+own."""
 
 from __future__ import annotations
 
@@ -54,15 +48,14 @@ from mini_engine.bench.evidence import (
     read_measurement,
     write_measurement,
 )
-from mini_engine.bench.rows import MEASURED, NOT_RUN, Point, Row, by_point, measured_steps, plain
+from mini_engine.bench.rows import MEASURED, NOT_RUN, Point, Row, by_point, measured_steps
 from mini_engine.cli import CheckFailed, measuring, options
 
 if TYPE_CHECKING:
+    from mini_engine.bench.bench import Bench
     from mini_engine.bench.others.compare import EngineRow
-    from mini_engine.cuda.graphs.backend import GraphBackend
 
 SHAPES, BATCHES, CONTEXT = ("qwen3-0.6b", "qwen3-1.7b", "llama-3.2-1b"), (1, 8, 64, 256), 512
-LIST = "list"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -75,14 +68,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arms = "variants to time, in this order (default: all; an unknown name lists them)"
     add("--arms", type=measuring.words, metavar="NAME,...", help=arms)
     against = "other engines on the same checkpoint folder: vllm, sglang, nano-vllm, gpt-fast, or "
-    against += "these with -eager; NAME=PYTHON where another Python has it, gpt-fast=FOLDER; list: "
-    against += "which are here, and how the others are installed. Without --arms, only these run"
+    against += "these with -eager; NAME=PYTHON where another Python has it, gpt-fast=FOLDER. A row "
+    against += "says how to install what is missing. Without --arms, only these run"
     add("--against", type=measuring.words, metavar="NAME,...", help=against)
     add("--rounds", type=positive, metavar="N", help="laps, an even number (default: 8, or 20)")
     add("--steps", type=positive, metavar="N", help="decode steps a lap (default: 32)")
-    add(
-        "--gate-steps", type=positive, default=128, metavar="N", help="steps that the gate compares"
-    )
+    gate = "steps that the gate compares (default: %(default)s)"
+    add("--gate-steps", type=positive, default=128, metavar="N", help=gate)
     minutes = "start no variant after so many (default: no limit; with --quick a little over three)"
     add("--minutes", type=options.number, metavar="N", help=minutes)
     add("--spec", help="predict with this card (default: by the GPU's name)")
@@ -97,10 +89,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     if args.plot:
         return _result(args.plot, read_measurement(args.plot))
-    if args.against == [LIST]:
-        return {"engines": _engines()}
-    backend = measuring.backend_of(args.device, "bench", console)
-    out, measurement = _measure(args, backend, console)
+    out, measurement = _measure(args, console)
     rows = [*measurement.figures["rows"], *measurement.figures["others"]]
     if rows and all(row["status"] == NOT_RUN for row in rows):
         raise CheckFailed(
@@ -109,13 +98,11 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     return _result(out, measurement)
 
 
-def _measure(
-    args: argparse.Namespace, backend: GraphBackend, console: Console
-) -> tuple[Path, Measurement]:
+def _measure(args: argparse.Namespace, console: Console) -> tuple[Path, Measurement]:
     """The file, with everything in it that was asked for, and what it holds."""
-    from mini_engine.bench.bench import check_names
+    backend = measuring.backend_of(args.device, "bench", console)
+    from mini_engine.bench.bench import Bench, check_names
     from mini_engine.bench.calibrate import copy_bandwidth, sizes_for
-    from mini_engine.bench.spec_fit import base_name
     from mini_engine.bench.variants import ANCHOR, VARIANTS
 
     small = args.quick or backend.emulated
@@ -127,134 +114,111 @@ def _measure(
     args.steps = args.steps or (4 if backend.emulated else 32)
     if args.rounds % 2:
         raise ValueError(f"--rounds {args.rounds}: expected an even number, to balance the order")
-    if args.minutes is None and args.quick:
-        args.minutes = 3.3  # no variant starts after this, and few take one more
+    # no variant starts after this, and few take one more minute
+    minutes = args.minutes or (3.3 if args.quick else float("inf"))
     check_names(args.arms)
+    where = _engines(args)
     configs = {word: measuring.config_of(word, backend) for word in args.shape}
-    against = _against(args)  # raises before anything is measured
 
     line = measuring.command_line(args.typed)
     measurement = new_measurement("bench", backend.device.type, line, {})
-    known = "laptop-cpu" if backend.emulated else base_name(measurement.gpu)
+    known = measuring.card_of(backend, measurement.gpu)
     spec_for = measuring.specs_for(args.spec or known or "h200", args.host)
-    out: Path = args.out or measuring.measurement_path("bench", known or "gpu", backend.emulated)
-    anchor = spec_for(VARIANTS[ANCHOR].engine)
+    out: Path = args.out or measuring.measurement_path("bench", known, backend.emulated)
+    copy, anchor = copy_bandwidth(backend, sizes_for(backend, quick=True)), VARIANTS[ANCHOR].engine
     figures = {
-        "copy_bandwidth_gb_s": copy_bandwidth(backend, sizes_for(backend, quick=True)),
-        "spec": anchor.name,
-        "host": anchor.host,
+        "copy_bandwidth_gb_s": copy,
+        "spec": spec_for(anchor).name,
+        "host": spec_for(anchor).host,
         "rounds": args.rounds,
         "steps": args.steps,
         "anchor": ANCHOR,
     }
     rows: dict[tuple[Point, str], Row] = {}
-    others: dict[tuple[Point, str], EngineRow] = {}
+    others: list[EngineRow] = []
     if args.resume and out.exists():
         old = read_measurement(out)
         check_same_machine(out, old, measurement)
         rows = {(row.point, row.variant): row for row in measured_steps(old.figures["rows"])}
 
-    def written() -> Measurement:
+    def written(told: str = "") -> Measurement:
         found = {**figures, "rows": [row.as_json() for row in rows.values()],
-                 "others": [plain(row) for row in others.values()]}  # fmt: skip
+                 "others": [asdict(row) for row in others]}  # fmt: skip
         write_measurement(out, replace(measurement, figures=found))
+        if told:
+            console.print(told, soft_wrap=True, markup=False)
         return replace(measurement, figures=found)
 
-    for row in _arms(args, backend, configs, rows, spec_for, figures):
+    deadline = time.monotonic() + 60 * minutes
+    bench = Bench(backend, spec_for, copy["median"], args.rounds, args.steps, deadline,
+                  args.gate_steps)  # fmt: skip
+    for row in _arms(args, bench, configs, rows):
         rows[row.point, row.variant] = row
-        written()
-        console.print(f"{_place(row.point)}: {_told(row)}", soft_wrap=True, markup=False)
-    for one in against(backend.emulated):
-        others[Point(one.shape, one.batch, one.context), one.engine] = one
-        written()
-        told = f"{one.itl.median:,.1f} µs between tokens" if one.status == MEASURED else one.reason
-        console.print(f"{one.engine}: {told}", soft_wrap=True, markup=False)
+        written(f"{row.point}: {_told(row)}")
+    for one in _others(args, where, backend.emulated):
+        others.append(one)
+        us = f"{one.itl.median:,.1f} µs between tokens" if one.status == MEASURED else one.reason
+        written(f"{one.engine}: {us}")
     return out, written()
 
 
 def _arms(
-    args: argparse.Namespace, backend: GraphBackend, configs: Mapping[str, Any],
-    rows: Mapping[tuple[Point, str], Row], spec_for: Any, figures: Mapping[str, Any],
+    args: argparse.Namespace, bench: Bench, configs: Mapping[str, Any],
+    rows: Mapping[tuple[Point, str], Row],
 ) -> Iterator[Row]:  # fmt: skip
     """The rows that are missing; then, when all are timed, these again with counted launches."""
-    from mini_engine.bench.bench import OVER, Effort, bench_point, count_launches
+    from mini_engine.bench.bench import OVER
     from mini_engine.cuda.weights import no_room
 
-    deadline = time.monotonic() + 60 * args.minutes if args.minutes else None
-    effort = Effort(args.rounds, args.steps, deadline, args.gate_steps)
-    copy_gb_s = figures["copy_bandwidth_gb_s"]["median"]
-    for counting in (False, True):
+    places = list(itertools.product(args.batch, args.context))
+    dtype = measuring.dtype_of(bench.backend)
+    for counting in (False, True)[: 1 if bench.backend.emulated else 2]:
         for word, config in configs.items():
-            places = itertools.product(args.batch, args.context)
-            points = [Point(config.name, batch, context) for batch, context in places]
-            missing = {p: [a for a in args.arms if (p, a) not in rows] for p in points}
-            if counting:
-                missing = {p: args.arms for p in points if not backend.emulated}
+            points = [Point(config.name, *place) for place in places]
+            missing = {p: [a for a in args.arms if counting or (p, a) not in rows] for p in points}
             if not any(missing.values()):
                 continue
-            reason = OVER if effort.over else no_room(config, backend, "bf16", "fp32")
-            if reason and not counting:
-                for point, names in missing.items():
+            if reason := OVER if bench.over else no_room(config, bench.backend, "bf16", "fp32"):
+                for point, names in missing.items() if not counting else ():
                     yield from (Row(*point, name, NOT_RUN, reason) for name in names)
-            if reason:
                 continue
-            weights = measuring.weights_of(word, config, backend, measuring.dtype_of(backend))
+            weights = measuring.weights_of(word, config, bench.backend, dtype)
             for point, names in missing.items():
                 if counting:
                     done = [rows[point, name] for name in names if (point, name) in rows]
-                    yield from count_launches(backend, weights, point, done, effort)
+                    yield from bench.counted(weights, done)
                 elif names:
-                    yield from bench_point(
-                        backend, weights, point, names, effort, spec_for, copy_gb_s
-                    )
+                    yield from bench.rows(weights, point, names)
             del weights  # before the next shape's are made
 
 
-# ---------------------------------------------------------------- other engines
+def _engines(args: argparse.Namespace) -> dict[str, str]:
+    """The names of --against, each with its place, "" where none is given. ValueError for what no
+    engine could do, before anything is measured."""
+    from mini_engine.bench.others.child import kind_of
 
-
-def _against(args: argparse.Namespace) -> Any:
-    """What measures the engines of --against on a device, as rows. ValueError for what no engine
-    could do, before anything is measured."""
-    from mini_engine.bench.others import EAGER, kind_of
-    from mini_engine.bench.others.compare import Work, compare
-
-    names, where = [], {}
+    where = {}
     for word in args.against or []:
         name, given, place = word.partition("=")
         kind_of(name)
-        names.append(name)
         if given and not (place and Path(place).expanduser().exists()):
             raise ValueError(f"--against {word}: {place or 'nothing'} is not there")
-        if given:
-            where[name.removesuffix(EAGER)] = str(Path(place).expanduser().absolute())
-    for word in args.shape if names else []:
+        where[name] = str(Path(place).expanduser().absolute()) if given else ""
+    for word in args.shape if where else []:
         if not Path(word).is_dir():
             raise ValueError(
                 f"--against loads a checkpoint: give --shape FOLDER, not the shape {word!r}"
             )
-
-    def measured(emulated: bool) -> Iterator[EngineRow]:
-        for word, batch, context in itertools.product(args.shape, args.batch, args.context):
-            config = measuring.shape_of(word)
-            point, model = Point(config.name, batch, context), str(Path(word).absolute())
-            work = Work(point, model, config.vocab_size, args.steps, args.rounds, where, emulated)
-            yield from compare(work, names) if names else ()
-
-    return measured
+    return where
 
 
-def _engines() -> list[dict[str, str]]:
-    """Every engine of --against: what is here, how it is installed, what -eager switches."""
-    from mini_engine.bench.others import KINDS, OURS
-    from mini_engine.bench.others.child import not_installed, version_of
+def _others(args: argparse.Namespace, where: dict[str, str], emulated: bool) -> Iterator[EngineRow]:
+    from mini_engine.bench.others.compare import compare, job_for
 
-    return [
-        {"engine": name, "install": kind.install, "written_for": kind.written_for,
-         "here": "" if not kind.package or not_installed(name) else version_of(name),
-         "eager": kind.switch}
-        for name, kind in KINDS.items() if name != OURS
-    ]  # fmt: skip
+    for word, batch, context in itertools.product(args.shape, args.batch, args.context):
+        config, folder = measuring.shape_of(word), str(Path(word).absolute())
+        job = job_for(folder, batch, context, args.steps, args.rounds, config.vocab_size)
+        yield from compare(config.name, job, where, emulated=emulated) if where else ()
 
 
 # ---------------------------------------------------------------- what is shown
@@ -268,8 +232,7 @@ def _result(out: Path, measurement: Measurement) -> dict[str, Any]:
         raise ValueError(f"{out}: a {measurement.kind}, expected the file of a bench")
     try:
         steps, pictures = measured_steps(measurement.figures["rows"]), dict[str, str]()
-        bars = [{**asdict(r.bar), "compared": r.bar.compared, "status": r.status, "value": r.value,
-                 "why": r.why} for r in judged(measurement)]  # fmt: skip
+        bars = [result.as_dict() for result in judged(measurement)]
     except ValueError as error:
         raise ValueError(f"{out}: {error}: measure again") from None
     for name, draw in (("itl", plots.itl_against_batch), ("crossover", plots.measured_crossover)):
@@ -282,21 +245,15 @@ def _result(out: Path, measurement: Measurement) -> dict[str, Any]:
             pictures[name] = f"not drawn: {error}"
     figures = measurement.figures
     return {"out": str(out), "emulated": measurement.emulated, "rows": figures["rows"],
-            "others": figures.get("others", []), "bars": bars, "pictures": pictures}  # fmt: skip
+            "others": figures["others"], "bars": bars, "pictures": pictures}  # fmt: skip
 
 
 def show(result: dict[str, Any], console: Console) -> None:
-    for one in result.get("engines", []):
-        here = f"here, version {one['here']}" if one["here"] else f"not here: {one['install']}"
-        told = f"written for {one['written_for']}; {one['engine']}-eager: {one['eager']}"
-        console.print(f"{one['engine']}: {here}\n  {told}", soft_wrap=True, markup=False)
-    if "rows" not in result:
-        return
     real = not result["emulated"]
     if not real:
         console.print("[bold]Emulated on a CPU: no evidence about any GPU.[/bold]")
     for point, rows in by_point(map(Row.from_json, result["rows"])).items():
-        table = Table(box=None, title=_place(point), title_justify="left")
+        table = Table(box=None, title=str(point), title_justify="left")
         for column in ("variant", "ITL µs (95%)", "× anchor", "GB/s", "of a copy", "predicted µs"):
             table.add_column(column, justify="left" if column == "variant" else "right")
         for row in rows:
@@ -318,10 +275,6 @@ def show(result: dict[str, Any], console: Console) -> None:
     console.print(f"measurements: {result['out']}", soft_wrap=True)
     for name, picture in result["pictures"].items():
         console.print(f"{name}: {picture}", soft_wrap=True, markup=False)
-
-
-def _place(point: Point) -> str:
-    return f"{point.shape}, batch {point.batch}, context {point.context:,}"
 
 
 def _cells(row: Row, real: bool) -> list[str]:

@@ -16,10 +16,7 @@ was copied without .git, the variable LAUNCH_BOUND_COMMIT names it; without that
 
 --host measures the host alone, in seconds, on any machine with PyTorch: what an op costs a Python
 program there, on CPU tensors. A launch on a GPU is not in it, and the file says so. Then
-
-  python -m mini_engine crossover --host out/my-host.json
-
-predicts for an H200 that this machine would feed.
+`crossover --host out/my-host.json` predicts for an H200 that this machine would feed.
 """
 
 from __future__ import annotations
@@ -37,7 +34,7 @@ from rich.table import Table
 
 from mini_engine.cli import measuring, options
 from mini_engine.files import write_whole
-from mini_engine.step.cards import FIGURES, load_sheet, load_spec, spec_names
+from mini_engine.step.cards import FIGURES, load_sheet, load_spec, names
 
 BASE_HOST = "server"  # where the figures of a host come from that are not measured
 HOST_STEPS = 300  # of --host: a second or less
@@ -48,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--quick", action="store_true", help="fewer repeats and smaller buffers")
     add("--host", action="store_true", help="measure only what an op costs the host; needs no GPU")
     measuring.add_device(parser)
-    base = f"where to take what is not measured: {', '.join(spec_names())}, or a file (default:"
+    base = f"where to take what is not measured: {', '.join(names('card'))}, or a file (default:"
     add("--base", metavar="CARD", help=f"{base} the card of this GPU, by its name)")
     out = "the card, with the host in NAME-host.json beside it (default: out/card.json), or with "
     out += "--host the host (default: out/my-host.json)"
@@ -76,8 +73,9 @@ def _host_alone(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         op_us = op_on_cpu_us(HOST_STEPS)
     versions = f"Python {platform.python_version()}, PyTorch {torch.__version__}"
     on = f"{_processor()}, {versions}, {datetime.now(UTC):%Y-%m-%d}"
-    base = load_sheet("host", BASE_HOST)
-    _write(out, spec_fit.host_on_cpu_json(op_us, base, out.stem, on))
+    base, says = load_sheet("host", BASE_HOST), f"measured without a GPU: {on}"
+    fits = spec_fit.host_on_cpu_fits(op_us, on)
+    _write(out, spec_fit.sheet_json("host", fits, base, out.stem, says=says))
     return {"emulated": False, "machine": on, "op_us": op_us, "usual_op_us": base["op_us"],
             "files": {"host": str(out)}, "figures": _figures_of({"host": out})}  # fmt: skip
 
@@ -94,12 +92,11 @@ def _card_and_host(args: argparse.Namespace, console: Console) -> dict[str, Any]
 
     command = measuring.command_line(args.typed)
     measurement = new_measurement("calibration", backend.device.type, command, {})
-    emulated = measurement.emulated
-    own = None if emulated else spec_fit.base_name(measurement.gpu)
-    if not (emulated or args.base or own):
-        known = ", ".join(spec_names())
+    emulated, own = measurement.emulated, measuring.card_of(backend, measurement.gpu)
+    if not (args.base or own):
+        known = ", ".join(names("card"))
         raise ValueError(f"no card of {measurement.gpu} ships: give one of {known} with --base")
-    base = load_sheet("card", args.base or own or "laptop-cpu")
+    base = load_sheet("card", args.base or own or "")
     base_host = load_sheet("host", "laptop" if emulated else BASE_HOST)
     figures: dict[str, Any] = {}
     with console.status("measuring") as status:
@@ -110,13 +107,16 @@ def _card_and_host(args: argparse.Namespace, console: Console) -> dict[str, Any]
     device = "emulated" if emulated else own or base.name
     evidence = args.evidence or measuring.measurement_path("calibration", device, emulated)
     write_measurement(evidence, replace(measurement, figures=figures))
-    own_base = own is not None and args.base is None
-    _write(files["card"], spec_fit.card_json(
-        figures, base, f"{device}{CALIBRATED}", evidence.name, own_base=own_base, emulated=emulated
-    ))  # fmt: skip
-    _write(files["host"], spec_fit.host_json(
-        figures, base_host, f"{device}-host{CALIBRATED}", evidence.name, emulated=emulated
-    ))  # fmt: skip
+    for kind, fits, known_sheet, name, says, of_this in (
+        ("card", spec_fit.card_fits(figures, base), base, f"{device}{CALIBRATED}", "",
+         args.base is None and not emulated),
+        ("host", spec_fit.host_fits(figures), base_host, f"{device}-host{CALIBRATED}",
+         "the host of a calibration", False),
+    ):  # fmt: skip
+        _write(files[kind], spec_fit.sheet_json(
+            kind, fits, known_sheet, name, evidence=evidence.name, own_base=of_this,
+            emulated=emulated, says=says,
+        ))  # fmt: skip
     load_spec(files["card"], files["host"])  # raises where the simulator could not read them
     return {
         "machine": measurement.gpu,

@@ -11,14 +11,10 @@ No step can beat the floor, the time to read weights and KV.
 
 How fast the host is decides where the crossover lies: on a desktop of 2025 (--host desktop-2025)
 the same kernels are issued sooner, and the GPU catches up at a smaller batch. Try also --engine
-transformers, which launches many more kernels a step, a slower card (--spec l4), or the file that
-calibrate --host has written.
+transformers, which launches many more kernels a step, a slower card (--spec l4), weights in few
+bits (--quant int4), with which the GPU is done sooner, or the file that calibrate --host wrote.
 
-With weights in few bits (--quant int4, --kv-dtype fp8) the GPU is done sooner, so eager steps are
-launch-bound up to a larger batch, and a graph is worth more.
-
-Batches run at the next rung of the ladder, padded; above its top they run eagerly. The table ends
-with the largest batch that fits the card, as `capacity` counts it. All times are
+Batches run at the next rung of the ladder, padded; above its top they run eagerly. All times are
 predicted from the figures of the card, the host and the engine, none is measured here. In brackets
 stands how far off measurements by others were, and for the crossover, where it would be if eager
 steps took so much less or more.
@@ -28,14 +24,21 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from rich.console import Console
 
 from mini_engine.cli import options
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from mini_engine.cli.terminal import table
+from mini_engine.dispatch.default_ladder import default_capture_sizes
+from mini_engine.dispatch.ladder import CaptureLadder
+from mini_engine.step.capacity import check_batch
+from mini_engine.step.curves import crossover_batch, itl_curve
+from mini_engine.step.storage import stored_as
 
 MODES = {"NONE": "eager", "PIECEWISE": "piecewise", "FULL": "full"}
+HEADS = ("batch", "rung", "eager\nITL ms", "piecewise\nITL ms", "full\nITL ms",
+         "full\nfaster", "floor\nms", "busy\neager", "busy\nfull")  # fmt: skip
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,101 +54,74 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     from mini_engine import plots
-    from mini_engine.dispatch.default_ladder import default_capture_sizes
-    from mini_engine.dispatch.ladder import CaptureLadder
-    from mini_engine.step.capacity import largest_batch
-    from mini_engine.step.curves import crossover_batch, itl_curve
-    from mini_engine.step.storage import stored_as
 
     shape, spec = options.shape_and_spec(args)
     stored = stored_as(shape, args.quant, args.kv_dtype)
     sizes = default_capture_sizes(max(256, args.max_batch), 8192)  # of vLLM's default settings
     decode_sizes = [size for size in sizes if size <= 256]  # those have a whole graph
-    room = largest_batch(shape, spec, stored, decode_sizes, args.context)
+    room = check_batch(shape, spec, 1, args.context, stored, decode_sizes)
     curve = itl_curve(
         shape, spec, CaptureLadder(sizes),
         style=spec.ops, context=args.context, max_batch=min(args.max_batch, room), stored=stored,
     )  # fmt: skip
     plots.itl_curve(curve, args.out)
-    last = curve.points[-1].batch
-    powers = {1 << i for i in range(last.bit_length())}
+    first, last = curve.points[0], curve.points[-1].batch
+    shown = {1 << i for i in range(last.bit_length())} | {last, min(curve.crossover, last)}
     # where the crossover would be if issuing a kernel took as much less and more as eager steps
     # were missed by
     hosts = (replace(spec, cpu_op_us=us) for us in spec.interval(spec.cpu_op_us, "NONE"))
-    quick, slow = (crossover_batch(shape, on, spec.ops, args.context, stored) for on in hosts)
     return {
         "shape": shape.name,
         **options.told(spec),
         "style": spec.ops,
-        "context": args.context,
         "quant": stored.quant,
         "kv_dtype": stored.kv_dtype,
         "capture_sizes": sizes,
         "max_batch": room,
         "fits": args.max_batch <= room,
         "crossover_batch": curve.crossover,
-        "crossover_fits": curve.crossover <= room,
-        "crossover_interval": (quick, slow),
+        "crossover_interval": [
+            crossover_batch(shape, on, spec.ops, args.context, stored) for on in hosts
+        ],
         "batch_1": {
-            mode: options.interval(spec, getattr(curve.points[0], name).itl_us, mode)
+            mode: options.interval(spec, getattr(first, name).itl_us, mode)
             for mode, name in MODES.items()
         },
         "finding": curve.finding(),
-        "rows": [
-            {
-                "batch": point.batch,
-                "rung": point.rung,
-                **{f"{name}_us": getattr(point, name).itl_us for name in MODES.values()},
-                "speedup": point.speedup,
-                "floor_us": point.floor_us,
-                "eager_utilisation": point.eager.utilisation,
-                "full_utilisation": point.full.utilisation,
-            }
-            for point in map(curve.point, sorted(powers | {last, min(curve.crossover, last)}))
-        ],
-        "picture": str(args.out),
+        "points": [curve.point(batch) for batch in sorted(shown)],
     }
 
 
 def show(result: dict[str, Any], console: Console) -> None:
-    from mini_engine.cli.terminal import table
-
     console.print(
         f"[bold]{result['shape']}[/bold] on {options.on(result)}, op list {result['style']}, "
         f"weights {result['quant']}, cache {result['kv_dtype']}, {result['context']:,} tokens of "
         "context each: predicted\n"
     )
-    heads = ("batch", "rung", "eager\nITL ms", "piecewise\nITL ms", "full\nITL ms",
-             "full\nfaster", "floor\nms", "busy\neager", "busy\nfull")  # fmt: skip
+    points, crossover, room = result["points"], result["crossover_batch"], result["max_batch"]
     rows = [
         (
-            f"{row['batch']:,}",
-            "eager" if row["rung"] is None else f"{row['rung']:,}",
-            *(f"{row[name] / 1e3:.3f}" for name in ("eager_us", "piecewise_us", "full_us")),
-            f"× {row['speedup']:.2f}",
-            f"{row['floor_us'] / 1e3:.3f}",
-            f"{row['eager_utilisation']:.0%}",
-            f"{row['full_utilisation']:.0%}",
+            f"{p.batch:,}",
+            "eager" if p.rung is None else f"{p.rung:,}",
+            *(f"{getattr(p, name).itl_us / 1e3:.3f}" for name in MODES.values()),
+            f"× {p.speedup:.2f}",
+            f"{p.floor_us / 1e3:.3f}",
+            f"{p.eager.utilisation:.0%}",
+            f"{p.full.utilisation:.0%}",
         )
-        for row in result["rows"]
+        for p in points
     ]
-    batches = [row["batch"] for row in result["rows"]]
-    crossed = [i for i, batch in enumerate(batches) if batch == result["crossover_batch"]]
-    console.print(table(heads, rows, bold=crossed))
+    bold = [i for i, point in enumerate(points) if point.batch == crossover]
+    console.print(table(HEADS, rows, bold=bold))
     console.print("busy: the share of the step in which the GPU runs a kernel\n")
     if not result["fits"]:
         console.print(
-            f"Batches above {result['max_batch']:,} are left out: at {result['context']:,} tokens "
-            f"each they do not fit the {result['spec']} (see capacity)."
+            f"Batches above {room:,} are left out: at {result['context']:,} tokens each they do "
+            f"not fit the {result['spec']} (see capacity)."
         )
-    console.print(f"{result['finding']}.")
     low, high = result["crossover_interval"]
-    at = f"at batch {result['crossover_batch']:,} ({low:,} to {high:,})"
-    if result["crossover_fits"]:
-        console.print(f"The crossover is {at}.")
-    else:
-        console.print(f"The crossover would be {at}: so many requests do not fit.")
-    told = ", ".join(f"{mode} {options.ms(itl)}" for mode, itl in result["batch_1"].items())
-    console.print(f"Batch 1: {told}.")
-    console.print(options.WITHIN)
-    console.print(f"Picture: {result['picture']}")
+    beyond = ": so many requests do not fit" if crossover > room else ""
+    console.print(f"{result['finding']}.")
+    console.print(f"The crossover is at batch {crossover:,} ({low:,} to {high:,}){beyond}.")
+    modes = ", ".join(f"{mode} {options.ms(itl)}" for mode, itl in result["batch_1"].items())
+    console.print(f"Batch 1: {modes}.\n{options.WITHIN}\nPicture: {result['out']}")

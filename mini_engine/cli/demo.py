@@ -15,27 +15,34 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
 
 from mini_engine.cli import CheckFailed, options
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-
-    from mini_engine.model.config import ModelConfig
-    from mini_engine.sim.generate import Generation
-    from mini_engine.sim.predict import Prediction
-    from mini_engine.step.cards import DeviceSpec
+from mini_engine.cli.terminal import table
+from mini_engine.dispatch.default_ladder import default_capture_sizes
+from mini_engine.dispatch.ladder import CaptureLadder
+from mini_engine.engine.generation import SHIPPED
+from mini_engine.model.config import ModelConfig
+from mini_engine.sim.generate import Generation, generate, open_checkpoint
+from mini_engine.sim.predict import HF_EAGER, LIMITS, Prediction, predict
+from mini_engine.sim.trace import write_trace
+from mini_engine.step.capacity import check_batch
+from mini_engine.step.cards import DeviceSpec, load_spec
+from mini_engine.step.curves import itl_curve
+from mini_engine.step.kernels import StepShape, step_ops
+from mini_engine.step.run import StepTime, step_time
+from mini_engine.validate.validate import Pair, nearest_pair
 
 DRAWN = {"NONE": "eager", "PIECEWISE": "piecewise", "FULL": "one graph"}
-SIMULATED = "fused9"  # the op list of the decoder in numpy
 CONTEXT = 512
 OURS = "launch-bound"  # the row of this engine: five kernels a layer, in one graph
-HOW = {"eager": "eager", "piecewise": "pieces", "full": "one graph"}
-LABELS = {"HF eager": "transformers", OURS: "this engine¹"}
 HEADS = ("<", "<\nas", "ker-\nnels", "laun-\nches", "CPU\nms", "GPU\nms", "ITL\nms", "80%\nwithin",
          "GPU\nbusy", "cap-\nture s", "pays\nafter")  # fmt: skip
 NEXT = {
@@ -50,77 +57,91 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_prompts(parser)
     options.add_shape(parser)
     options.add_spec(parser)
-    parser.add_argument("--batch", type=options.positive, default=1, help="of the predicted step")
-    parser.add_argument(
-        "--out", type=options.out_folder, default="out", help="folder for the files (default: out)"
-    )
+    add, words = parser.add_argument, "folder for the files (default: out)"
+    add("--batch", type=options.positive, default=1, help="of the predicted step")
+    add("--out", type=options.out_folder, default="out", help=words)
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
-    from mini_engine.engine.generation import SHIPPED
-    from mini_engine.sim.generate import generate, open_checkpoint
-    from mini_engine.sim.predict import HF_EAGER, Service, predict
-    from mini_engine.step.capacity import check_batch
-    from mini_engine.step.cards import load_spec
-
-    texts, checkpoint = options.prompts_of(args), open_checkpoint(SHIPPED)
+    texts, checkpoint = args.prompt or list(options.PROMPTS), open_checkpoint(SHIPPED)
     shape, spec = options.shape_and_spec(args)
     check_batch(shape, spec, args.batch, CONTEXT)
-    host, service = args.host or spec.host, Service()
-    transformers, own = (load_spec(args.spec, host, name) for name in ("transformers", OURS))
+    transformers, own = (
+        load_spec(args.spec, args.host or spec.host, name) for name in ("transformers", OURS)
+    )
     with console.status("writing") as status:
-        written: list[Generation] = []
+        written = []
         for mode in options.MODES:
             status.update(f"writing under {mode}")
             written.append(generate(checkpoint, spec, texts, mode, max_new_tokens=48))
         check_agreement(texts, written)
-        predictions: list[Prediction] = []
+        steps = {}
         for mode in (HF_EAGER, *DRAWN):
             status.update(f"predicting {shape.name}, {mode}")
             on = transformers if mode == HF_EAGER else spec
-            step = predict(shape, on, mode, batch=args.batch, context=CONTEXT, service=service)
-            predictions.append(step)
-        eager = predictions[1]
-        rows = [row_of(p, eager, transformers if p.mode == HF_EAGER else spec) for p in predictions]
-        rows.append(own_row(shape, own, args.batch))
+            steps[mode] = predict(shape, on, mode, batch=args.batch, context=CONTEXT)
+        rows = [_row(mode, steps[mode], spec, steps["NONE"]) for mode in DRAWN]
+        ops = step_ops(shape, StepShape.decode(args.batch, CONTEXT), own.ops)
+        own_row = _row(OURS, step_time(ops, own, "full", args.batch), own)
         status.update("drawing")
-        files = draw(args.out, shape, spec, args.batch, predictions)
-    first = written[0]
+        files = draw(args.out, shape, spec, args.batch, steps)
     return {
         "checkpoint": checkpoint.config.name,
         "prompts": [
             {"prompt": prompt, "text": text, "tokens": list(done.tokens)}
-            for prompt, text, done in zip(texts, first.texts, first.completions, strict=True)
+            for prompt, text, done in zip(
+                texts, written[0].texts, written[0].completions, strict=True
+            )
         ],
         "modes": [generation.mode for generation in written],
-        "modes_agree": True,
         "shape": shape.name,
         **options.told(spec),
-        "batch": args.batch,
-        "context": CONTEXT,
         "ops": spec.ops,
-        "predictions": rows,
-        "measured": nearest(shape, spec, args.batch),
+        "predictions": [_row(HF_EAGER, steps[HF_EAGER], transformers), *rows, own_row],
+        "measured": nearest_pair(shape, spec, args.batch),
         "files": files,
     }
 
 
+def _row(
+    mode: str, step: Prediction | StepTime, spec: DeviceSpec, eager: Prediction | None = None
+) -> dict[str, Any]:
+    """A predicted step; with `eager`, also what its graphs cost, if it has some."""
+    work = step if isinstance(step, StepTime) else step.work
+    group = {HF_EAGER: "NONE", OURS: "FULL"}.get(mode, mode)
+    row = {
+        "mode": mode,
+        "launched": DRAWN[group],
+        "kernels": work.kernels,
+        "launches": work.launches,
+        "cpu_us": work.cpu_us,
+        "gpu_us": step.utilisation * step.itl_us,
+        "gpu_utilisation": step.utilisation,
+        **options.interval(spec, step.itl_us, group),
+    }
+    if eager and isinstance(step, Prediction) and step.capture.graphs:
+        after = step.break_even(eager)
+        row |= {
+            "graphs": step.capture.graphs,
+            "capture_us": step.capture.time_us,
+            "graph_bytes": step.capture.bytes,
+            "pays_after_replays": int(after) if after < float("inf") else None,
+        }
+    return row
+
+
 def draw(
-    out: Path, shape: ModelConfig, spec: DeviceSpec, batch: int, predictions: Sequence[Prediction]
+    out: Path, shape: ModelConfig, spec: DeviceSpec, batch: int, steps: Mapping[str, Prediction]
 ) -> dict[str, str]:
     """Write the pictures and the trace into `out`. Returns what each file shows, by path."""
     from mini_engine import plots
-    from mini_engine.dispatch.default_ladder import default_capture_sizes
-    from mini_engine.dispatch.ladder import CaptureLadder
-    from mini_engine.sim.predict import HF_EAGER, LIMITS
-    from mini_engine.sim.trace import write_trace
-    from mini_engine.step.capacity import check_batch
-    from mini_engine.step.curves import itl_curve
 
     out.mkdir(parents=True, exist_ok=True)
-    steps = {p.mode: p.timeline for p in predictions}
+    timelines = {DRAWN.get(mode, mode): step.timeline for mode, step in steps.items()}
+    write_trace(out / "trace.json", timelines)
+    del timelines[HF_EAGER]  # too long to stand above the others
     plots.timeline(
-        {name: steps[mode] for mode, name in DRAWN.items()},
+        timelines,
         out / "timeline.png",
         caption=f"{plots.PREDICTED}: a decode step of {shape.name} on {spec.name}, batch {batch}, "
         f"{CONTEXT} tokens of context, {spec.engine} on the host {spec.host}.",
@@ -130,8 +151,6 @@ def draw(
     top = min(top, check_batch(shape, spec, batch, CONTEXT))
     curve = itl_curve(shape, spec, ladder, style=spec.ops, context=CONTEXT, max_batch=top)
     plots.itl_curve(curve, out / "crossover.png")
-    traced = {name: steps[mode] for mode, name in {HF_EAGER: HF_EAGER, **DRAWN}.items()}
-    write_trace(out / "trace.json", traced)
     return {
         str(out / "timeline.png"): "CPU lane and GPU lane, eager above graph",
         str(out / "crossover.png"): "ITL against batch: where the gain of a graph ends",
@@ -141,115 +160,52 @@ def draw(
 
 def check_agreement(texts: Sequence[str], written: Sequence[Generation]) -> None:
     """Raise `CheckFailed`, with prompt and token, unless all modes wrote the same."""
-    reference = written[0]
+    first = written[0]
     for other in written[1:]:
         for i, prompt in enumerate(texts):
-            ours, theirs = reference.completions[i].tokens, other.completions[i].tokens
+            ours, theirs = first.completions[i].tokens, other.completions[i].tokens
             if ours != theirs:
-                at = next(k for k in range(len(ours) + 1) if ours[:k] != theirs[:k]) - 1
+                at = next(k for k in range(1, len(ours) + 2) if ours[:k] != theirs[:k])
                 raise CheckFailed(
-                    f"{reference.mode} and {other.mode} disagree on prompt {i + 1} ({prompt!r}) "
-                    f"from token {at + 1} on: a graph read or wrote the wrong memory"
+                    f"{first.mode} and {other.mode} disagree on prompt {i + 1} ({prompt!r}) "
+                    f"from token {at} on: a graph read or wrote the wrong memory"
                 )
-
-
-# ---------------------------------------------------------------- rows
-
-
-def own_row(shape: ModelConfig, spec: DeviceSpec, batch: int) -> dict[str, Any]:
-    """This engine's step: its own list of kernels, in one graph."""
-    from mini_engine.step.kernels import StepShape, step_ops
-    from mini_engine.step.run import step_time
-
-    ops = step_ops(shape, StepShape.decode(batch, CONTEXT), spec.ops)
-    step = step_time(ops, spec, "full", batch)
-    return {
-        "mode": OURS,
-        "launched": "full",
-        "kernels": step.kernels,
-        "launches": step.launches,
-        "cpu_us": step.cpu_us,
-        "gpu_us": step.gpu_busy_us,
-        **options.interval(spec, step.itl_us, "FULL"),
-        "gpu_utilisation": step.utilisation,
-        "graphs": 0,
-        "pays_after_replays": None,
-    }
-
-
-def row_of(p: Prediction, eager: Prediction, spec: DeviceSpec) -> dict[str, Any]:
-    """A step that the simulated device ran."""
-    after = p.break_even(eager)
-    mode = p.mode if p.mode in DRAWN else "NONE"  # HF eager
-    return {
-        "mode": p.mode,
-        "launched": {"NONE": "eager", "PIECEWISE": "piecewise", "FULL": "full"}[mode],
-        "kernels": p.kernels,
-        "launches": p.launches,
-        "cpu_us": p.cpu_us,
-        "gpu_us": p.gpu_us,
-        **options.interval(spec, p.itl_us, mode),
-        "gpu_utilisation": p.utilisation,
-        "graphs": p.graphs,
-        "capture_us": p.capture_us,
-        "graph_bytes": p.graph_bytes,
-        "pays_after_replays": int(after) if p.graphs and after < float("inf") else None,
-    }
-
-
-def nearest(shape: ModelConfig, spec: DeviceSpec, batch: int) -> dict[str, Any] | None:
-    """The measured pair, eager and one graph, that is most like this step; None where none is."""
-    from mini_engine.validate.validate import nearest_pair
-
-    found = nearest_pair(shape, spec, batch)
-    if found is None:
-        return None
-    slow, fast = found.slow.point, found.fast.point
-    return {
-        "eager": slow.cls,
-        "graph": fast.cls,
-        "shape": slow.model,
-        "spec": slow.card,
-        "batch": slow.batch,
-        "eager_us": slow.itl_ms * 1e3,
-        "graph_us": fast.itl_ms * 1e3,
-        "times_as_fast": found.measured,
-        "predicted_times_as_fast": found.predicted,
-        "source": slow.source,
-    }
 
 
 # ---------------------------------------------------------------- for people
 
 
 def show(result: dict[str, Any], console: Console) -> None:
-    from rich.padding import Padding
-    from rich.text import Text
-
     def say(text: str = "") -> None:
         console.print(text, soft_wrap=True)
 
     say(f"\n[bold]1. {result['checkpoint']} writes[/bold] (greedy, in numpy, on a simulated GPU)\n")
     for row in result["prompts"]:
-        text = Text(row["prompt"], "bold").append(
-            " ".join(("x" + row["text"]).split())[1:], "not bold"
-        )
-        console.print(Padding(text, (0, 0, 0, 3)))
+        text = " ".join(("x" + row["text"]).split())[1:]  # a space in front stays
+        console.print(Padding(Text.assemble((row["prompt"], "bold"), text), (0, 0, 0, 3)))
     tokens = sum(len(row["tokens"]) for row in result["prompts"])
-    *first, last = result["modes"]
-    say(f"\n   {', '.join(first)} and {last} wrote the same {tokens} tokens.\n")
+    *modes, last = result["modes"]
+    say(f"\n   {', '.join(modes)} and {last} wrote the same {tokens} tokens.\n")
     say(
         f"[bold]2. {result['shape']} on one {result['spec']}, predicted[/bold]: a decode step of "
-        f"batch {result['batch']}, {result['context']} tokens"
+        f"batch {result['batch']}, {CONTEXT} tokens"
     )
-    console.print(as_table(result["predictions"], result["engine"]))
-    say(finding(result["predictions"]))
+    rows = {row["mode"]: row for row in result["predictions"]}
+    labels = {"HF eager": "transformers", OURS: "this engine¹"}
+    cells = [_cells(labels.get(mode, result["engine"]), row) for mode, row in rows.items()]
+    console.print(table(HEADS, cells, box=SIMPLE, padding=0))  # fits 80 columns
+    eager, full = rows["NONE"], rows["FULL"]
+    say(
+        f"   One graph: {full['launches']} launches for {eager['launches']}, the same "
+        f"{full['gpu_us'] / 1e3:.1f} ms of kernels, {eager['itl_us'] / full['itl_us']:.1f} "
+        "times as fast."
+    )
     if result["measured"]:
         say(beside(result["measured"]))
     say(f"   Host: {result['host']}, whose CPU makes the eager times. 80% within: of what others")
     say("   measured, and the fit had not seen, 80% lay so near. Capture: vLLM's ladder;")
     say("   it pays for itself after that many steps.")
-    if result["ops"] != SIMULATED:
+    if result["ops"] != "fused9":
         say(f"   The simulated device runs nine kernels a layer, {result['engine']} others.")
     say("   ¹ Five kernels a layer in one graph; not yet measured.\n")
     say("[bold]3. Look[/bold]")
@@ -260,46 +216,27 @@ def show(result: dict[str, Any], console: Console) -> None:
         say(f"   {command:<18} {why}")
 
 
-def as_table(rows: Sequence[dict[str, Any]], engine: str) -> Table:
-    """Fits 80 columns."""
-    from rich.box import SIMPLE
-
-    from mini_engine.cli.terminal import table
-
-    def cells(row: dict[str, Any]) -> Sequence[object]:
-        after = row["pays_after_replays"]
-        return (
-            LABELS.get(row["mode"], engine),
-            HOW[row["launched"]],
-            f"{row['kernels']:,}",
-            f"{row['launches']:,}",
-            *(f"{row[name] / 1e3:.1f}" for name in ("cpu_us", "gpu_us", "itl_us")),
-            f"{row['low_us'] / 1e3:.1f}–{row['high_us'] / 1e3:.1f}",
-            f"{row['gpu_utilisation']:.0%}",
-            f"{row['capture_us'] / 1e6:.1f}" if row["graphs"] else "–",
-            f"{after:,}" if after else "–",
-        )
-
-    return table(HEADS, map(cells, rows), box=SIMPLE, padding=0)
-
-
-def finding(rows: Sequence[dict[str, Any]]) -> str:
-    """What one graph changes, in a line."""
-    by_mode = {row["mode"]: row for row in rows}
-    eager, full = by_mode["NONE"], by_mode["FULL"]
+def _cells(label: str, row: Mapping[str, Any]) -> Sequence[str]:
+    after = row.get("pays_after_replays")
     return (
-        f"   One graph: {full['launches']} launches for {eager['launches']}, the same "
-        f"{full['gpu_us'] / 1e3:.1f} ms of kernels, {eager['itl_us'] / full['itl_us']:.1f} "
-        "times as fast."
+        label,
+        row["launched"].replace("piecewise", "pieces"),
+        f"{row['kernels']:,}",
+        f"{row['launches']:,}",
+        *(f"{row[name] / 1e3:.1f}" for name in ("cpu_us", "gpu_us", "itl_us")),
+        f"{row['low_us'] / 1e3:.1f}–{row['high_us'] / 1e3:.1f}",
+        f"{row['gpu_utilisation']:.0%}",
+        f"{row['capture_us'] / 1e6:.1f}" if "capture_us" in row else "–",
+        f"{after:,}" if after else "–",
     )
 
 
-def beside(pair: dict[str, Any]) -> str:
+def beside(pair: Pair) -> str:
     """The measured pair, its source in a line of its own."""
-    graph = pair["graph"].partition(" ")[2]  # of the same engine
+    slow, fast = pair.slow.point, pair.fast.point
     return (
-        f"   Measured nearby: {pair['eager']} {pair['eager_us'] / 1e3:.2f} ms, {graph} "
-        f"{pair['graph_us'] / 1e3:.2f} ms, {pair['times_as_fast']:.1f} times as fast\n"
-        f"   (predicted {pair['predicted_times_as_fast']:.1f}): {pair['shape']} on one "
-        f"{pair['spec']}, batch {pair['batch']},\n   {pair['source']}"
+        f"   Measured nearby: {slow.cls} {slow.itl_ms:.2f} ms, {fast.cls.partition(' ')[2]} "
+        f"{fast.itl_ms:.2f} ms, {pair.measured:.1f} times as fast\n"
+        f"   (predicted {pair.predicted:.1f}): {slow.model} on one {slow.card}, "
+        f"batch {slow.batch},\n   {slow.source}"
     )

@@ -18,8 +18,10 @@ Needs the standard library alone: until this is loaded, nobody handles a Ctrl-C.
 from __future__ import annotations
 
 import errno
+import json
 import os
 import sys
+import traceback
 from collections.abc import Callable
 
 TRACEBACK = "LAUNCH_BOUND_TRACEBACK"
@@ -45,21 +47,15 @@ def guarded(name: str, main: Callable[[], int], *, as_json: bool = False) -> int
         raise
     except BaseException as error:
         if os.environ.get(TRACEBACK):
-            import traceback
-
             traceback.print_exc()
         code, words = ending(error)
         if isinstance(error, OSError):
             _discard_output()
-    if words and as_json:
-        import json
-
-        told = {"exit_code": code, "command": name.partition(" ")[2] or None, "message": words}
-        words = json.dumps({"error": told})
-    elif words:
-        words = f"{name}: {visible(words)}"
     if words:
-        print(words, file=sys.stderr, flush=True)
+        command = name.partition(" ")[2] or None
+        error_json = {"error": {"exit_code": code, "command": command, "message": words}}
+        line = json.dumps(error_json) if as_json else f"{name}: {visible(words)}"
+        print(line, file=sys.stderr, flush=True)
     return code
 
 
@@ -75,36 +71,26 @@ def ending(error: BaseException) -> tuple[int, str]:
             return 1, words or "a check failed"
         case MemoryError():
             return 2, words if "memory" in words.lower() else OUT_OF_MEMORY
-        case RuntimeError() if _is_torchs_out_of_memory(error):
+        # torch, which need not be here, has a type for it on a GPU, and only words on a CPU
+        case RuntimeError() if type(error).__name__ == "OutOfMemoryError" or (
+            "can't allocate memory" in words
+        ):
             return 2, f"{OUT_OF_MEMORY} ({words:.160})"
-        case RecursionError():
-            return 2, f"nested too deeply ({words}): give a file with fewer levels"
         case ModuleNotFoundError(name=str(missing)) if missing.partition(".")[0] not in OURS:
             return 2, f"{sys.executable} has no {missing}: use .venv/bin/python, made by `make`"
-        case ArithmeticError():
-            return 2, f"a number is too large or too small to compute with ({words})"
-        case UnicodeError():
-            return 2, f"not UTF-8 text ({words})"
         case OSError(strerror=str(said)) if error.filename or error.errno == errno.ENOSPC:
             # every file is opened by its name: what has none is standard output
             return 2, f"{error.filename or 'standard output'}: {said[:1].lower()}{said[1:]}"
-        case ValueError() | OSError():
+        case ValueError() | OSError() | ArithmeticError():  # a number too large to compute with
             return 2, words or f"bad input ({type(error).__name__})"
-    frame = error.__traceback__
-    while frame and frame.tb_next:
-        frame = frame.tb_next
-    place = f"{frame.tb_frame.f_code.co_filename}:{frame.tb_lineno}" if frame else "unknown line"
-    return 1, f"{type(error).__name__}: {words or 'no words'} ({place}): {FAULT}"
+    frames = traceback.extract_tb(error.__traceback__)[-1:]
+    place = "".join(f" ({frame.filename}:{frame.lineno})" for frame in frames)
+    return 1, f"{type(error).__name__}: {words or 'no words'}{place}: {FAULT}"
 
 
 def visible(text: str) -> str:
     """A text without orders to the terminal: what cannot be printed as Python would write it."""
     return "".join(one if one.isprintable() or one == "\n" else repr(one)[1:-1] for one in text)
-
-
-def _is_torchs_out_of_memory(error: RuntimeError) -> bool:
-    """On a GPU it has a type of its own, on a CPU only words; torch need not be there."""
-    return type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error)
 
 
 def _discard_output() -> None:

@@ -31,23 +31,27 @@ programs fewer and larger. Ask for few tokens, and for --mode NONE, which spares
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
 
 from mini_engine.cli import options
+from mini_engine.engine.generation import SHIPPED
+from mini_engine.engine.sampling import SamplingParams
+from mini_engine.model.tokenizer import Tokenizer
+from mini_engine.sim import generate as sim
+from mini_engine.step.cards import load_spec
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from mini_engine.engine.sampling import SamplingParams
-    from mini_engine.model.tokenizer import Tokenizer
+SAMPLING = ("temperature", "top_k", "top_p", "min_p", "seed")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_prompts(parser)
     add = parser.add_argument
-    add("--model", help="checkpoint folder, or a hub id (default: the course's own)")
+    add("--model", default=str(SHIPPED), help="checkpoint folder, or a hub id (default: our own)")
     add("--backend", default="sim", choices=("sim", "cuda"), help="(default: sim)")
     options.add_mode(parser, help="how steps are launched (default: FULL_AND_PIECEWISE)")
     words = "to write for each prompt (default: 48)"
@@ -56,6 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     words = "fp8: a byte a number (e4m3, a scale a head); auto: as the weights (default)"
     add("--kv-dtype", default="auto", choices=("auto", "fp8"), help=words)
     options.add_spec(parser)
+    parser.set_defaults(spec=None)  # to know whether it was given with --backend cuda
 
     real = parser.add_argument_group("with --backend cuda")
     add, either = real.add_argument, real.add_mutually_exclusive_group()
@@ -67,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     either.add_argument("--kernels", type=int, choices=(5, 9), help=words)
     words = "decode steps in one graph, each fed by the one before. The CPU launches once in K "
     words += "tokens, which then come K at a time, and a new request waits for all K (default: 1)"
-    add("--steps-per-replay", type=options.positive, default=1, metavar="K", help=words)
+    add("--steps-per-replay", type=options.positive, metavar="K", help=words)
 
     add = parser.add_argument_group("drawing tokens").add_argument
     words = "0.8, say; 0 takes the likeliest (default)"
@@ -80,45 +85,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--seed", type=options.whole, metavar="N", help="of the first prompt (default: 0)")
 
 
-def sampling_of(args: argparse.Namespace) -> SamplingParams:
-    """Raises ValueError for a number out of range, and for one without --temperature."""
-    from mini_engine.engine.sampling import SamplingParams
-
-    names = ("temperature", "top_k", "top_p", "min_p", "seed")
-    given = {name: value for name in names if (value := getattr(args, name)) is not None}
-    if given and "temperature" not in given:
-        option = "--" + next(iter(given)).replace("_", "-")
-        raise ValueError(f"{option} without --temperature does nothing: add --temperature 0.8, say")
-    return SamplingParams(**given)
-
-
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
-    check(args)
-    from mini_engine.engine.generation import SHIPPED
-
-    args.model = args.model or str(SHIPPED)
-    texts, notes = options.prompts_of(args), list[str]()
-    stream = len(texts) == 1 and not args.json
+    given = {name: value for name, value in vars(args).items() if value is not None}
+    backend, other, useless = "sim", "cuda", ("quant", "kernels", "steps_per_replay")
+    if args.backend == "cuda":
+        backend, other, useless = "cuda", "sim", ("spec", "host", "engine")
+    for name in useless:
+        if name in given:
+            option = "--plain" if given[name] == 0 else f"--{name.replace('_', '-')} {given[name]}"
+            raise ValueError(
+                f"{option} does nothing with --backend {backend}: take --backend {other}"
+            )
+    drawn = {name: given[name] for name in SAMPLING if name in given}
+    if drawn and "temperature" not in drawn:
+        option = "--" + next(iter(drawn)).replace("_", "-")
+        raise ValueError(f"{option} without --temperature does nothing: add --temperature 0.8, say")
+    texts, notes = args.prompt or list(options.PROMPTS), list[str]()
 
     def tell(note: str) -> None:
         """Prints a note, and keeps it for the result."""
         notes.append(note)
         console.print(note, soft_wrap=True, markup=False)
 
-    asked = {
-        "max_new_tokens": args.max_new_tokens,
-        "capture_sizes": args.capture_sizes,
-        "kv_dtype": args.kv_dtype,
-        "sampling": sampling_of(args),
-        "tell": tell,
-    }
-    write = in_torch if args.backend == "cuda" else on_sim
-    done, about = write(args, texts, stream, asked, console)
+    write = _in_torch if backend == "cuda" else _on_sim
+    done, about = write(
+        args,
+        texts,
+        console,
+        max_new_tokens=args.max_new_tokens,
+        capture_sizes=args.capture_sizes,
+        kv_dtype=args.kv_dtype,
+        sampling=SamplingParams(**drawn),
+        tell=tell,
+    )
     return {
-        "backend": args.backend,
-        "streamed": stream,
-        "quant": args.quant,
-        "kv_dtype": args.kv_dtype,
+        "streamed": _streams(args, texts),
         "mode": done.mode,
         "prompts": [
             {
@@ -134,34 +135,20 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     }
 
 
-def check(args: argparse.Namespace) -> None:
-    """Raises ValueError for an option that the backend asked for has no use for."""
-    sim = args.backend == "sim"
-    for option, given, of_sim in (
-        ("--plain", args.kernels == 0, False),
-        ("--kernels", args.kernels, False),
-        ("--steps-per-replay", args.steps_per_replay > 1, False),
-        (f"--quant {args.quant}", args.quant, False),
-        (f"--spec {args.spec}", args.spec.lower() != options.CARD, True),
-        (f"--engine {args.engine}", args.engine, True),
-        (f"--host {args.host}", args.host, True),
-    ):
-        if given and sim and not of_sim:
-            raise ValueError(f"{option} is for the real engine: add --backend cuda")
-        if given and of_sim and not sim:
-            raise ValueError(f"{option}: --backend cuda runs on this machine's own: leave it out")
+def _streams(args: argparse.Namespace, texts: list[str]) -> bool:
+    return len(texts) == 1 and not args.json
 
 
 @contextmanager
-def printing(
-    prompt: str, tokenizer: Tokenizer, stream: bool
+def _printing(
+    args: argparse.Namespace, texts: list[str], tokenizer: Tokenizer
 ) -> Iterator[Callable[[int, int], None] | None]:
     """What prints a prompt with its first token, and then each token as it comes; None unless
-    `stream`."""
-    if not stream:
+    it streams."""
+    if not _streams(args, texts):
         yield None
         return
-    text, before = tokenizer.stream(), [prompt]
+    text, before = tokenizer.stream(), [texts[0]]
 
     def on_token(_index: int, token: int) -> None:
         print((before.pop() if before else "") + text.push(token), end="", flush=True)
@@ -170,30 +157,15 @@ def printing(
     print(text.finish(), flush=True)
 
 
-def on_sim(
-    args: argparse.Namespace,
-    texts: Sequence[str],
-    stream: bool,
-    asked: dict[str, Any],
-    console: Console,
+def _on_sim(
+    args: argparse.Namespace, texts: list[str], console: Console, **asked: Any
 ) -> tuple[Any, dict[str, Any]]:
     """With `--backend sim`: what was written, and what is told of this backend alone."""
-    from mini_engine.sim.generate import generate, open_checkpoint
-    from mini_engine.step.cards import load_spec
+    checkpoint = sim.open_checkpoint(args.model)
+    spec = load_spec(args.spec or options.CARD, args.host, args.engine)
 
-    checkpoint, begun = open_checkpoint(args.model), set[str]()
-    spec = load_spec(args.spec, args.host, args.engine)
-
-    def progress(what: str, _done: int, total: int) -> None:
-        """A large model says what it begins with."""
-        if what not in begun:
-            begun.add(what)
-            console.print(f"{what}: {total}", soft_wrap=True, markup=False)
-
-    with printing(texts[0], checkpoint.tokenizer, stream) as on_token:
-        done = generate(
-            checkpoint, spec, texts, args.mode, on_token=on_token, progress=progress, **asked
-        )
+    with _printing(args, texts, checkpoint.tokenizer) as on_token:
+        done = sim.generate(checkpoint, spec, texts, args.mode, on_token=on_token, **asked)
     return done, {
         "model": checkpoint.config.name,
         **options.told(spec),
@@ -203,12 +175,8 @@ def on_sim(
     }
 
 
-def in_torch(
-    args: argparse.Namespace,
-    texts: Sequence[str],
-    stream: bool,
-    asked: dict[str, Any],
-    _console: Console,
+def _in_torch(
+    args: argparse.Namespace, texts: list[str], _console: Console, **asked: Any
 ) -> tuple[Any, dict[str, Any]]:
     """The same with `--backend cuda`."""
     try:
@@ -217,14 +185,14 @@ def in_torch(
         raise ValueError(
             f"--backend cuda needs PyTorch ({error}): pip install 'torch>=2.11,<2.14'"
         ) from None
-    with printing(texts[0], open_tokenizer(args.model), stream) as on_token:
+    with _printing(args, texts, open_tokenizer(args.model)) as on_token:
         done = generate(
             args.model,
             texts,
             args.mode,
             quant=args.quant,
             kernels=5 if args.kernels is None else args.kernels,
-            steps_per_replay=args.steps_per_replay,
+            steps_per_replay=args.steps_per_replay or 1,
             on_token=on_token,
             **asked,
         )
@@ -240,8 +208,6 @@ def in_torch(
 
 
 def show(result: dict[str, Any], console: Console) -> None:
-    from rich.text import Text
-
     if not result["streamed"]:
         for row in result["prompts"]:
             console.print(Text.assemble((row["prompt"], "bold"), row["text"]), "")

@@ -25,6 +25,7 @@ and PyTorch's) can be measured by themselves.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -33,8 +34,7 @@ from rich.console import Console
 
 from mini_engine.bench.evidence import new_measurement, write_measurement
 from mini_engine.bench.report import report
-from mini_engine.bench.rows import plain
-from mini_engine.bench.stages import DONE, SECONDS, Stage, read_outcomes, stages_for
+from mini_engine.bench.stages import DONE, SECONDS, Outcome, Stage, read_outcomes, stages_for
 from mini_engine.bench.stages import run as run_stages
 from mini_engine.cli import CheckFailed, measuring, options
 
@@ -49,32 +49,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("-o", "--out", type=Path, metavar="PATH", help=out)
     add("--stages", type=measuring.words, metavar="NAME,...", help="only these (default: all)")
     add("--minutes", type=options.number, default=SECONDS / 60, help="(default: %(default)g)")
-    add(
-        "--archive", type=Path, metavar="FILE.tar.gz", help="everything in one file, stage by stage"
-    )
-    add(
-        "--shape",
-        metavar="NAME",
-        help="chain, prefill: the model (default: qwen3-0.6b, emulated tiny)",
-    )
+    archive = "everything in one file, stage by stage"
+    add("--archive", type=Path, metavar="FILE.tar.gz", help=archive)
+    shape = "chain, prefill: the model (default: qwen3-0.6b, emulated tiny)"
+    add("--shape", metavar="NAME", help=shape)
     add("--context", type=options.positive, help="chain: tokens (default: 512, emulated 40)")
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
-    if args.part == "report":
-        folder: Path = args.out or Path("out/gpu")
-        outcomes = read_outcomes(folder)
-        if not outcomes:
-            raise ValueError(f"{folder}: no run here: `python -m mini_engine gpu` makes one")
-        return {"folder": str(folder), "stages": [asdict(one) for one in outcomes.values()],
-                "summary": report(folder, outcomes.values())}  # fmt: skip
     device = "cpu" if args.device == "cpu" else "cuda"
-    rehearse = "rehearse without a GPU: python -m mini_engine gpu --device cpu"
+    folder: Path = args.out or Path("out/gpu-emulated" if device == "cpu" else "out/gpu")
+    if args.part == "report":
+        if outcomes := read_outcomes(folder):
+            return _summary(folder, outcomes.values())
+        raise ValueError(f"{folder}: no run here: `python -m mini_engine gpu` makes one")
     try:
         backend = measuring.backend_of(device, "gpu", console)
     except ValueError as error:
-        raise ValueError(f"{error}; {rehearse}" if args.device != "cpu" else str(error)) from None
-    return _run(args, device, console) if args.part == "run" else _part(args, backend)
+        rehearse = "rehearse without a GPU: python -m mini_engine gpu --device cpu"
+        raise ValueError(f"{error}; {rehearse}") from None
+    return _run(args, folder, device, console) if args.part == "run" else _part(args, backend)
 
 
 def show(result: dict[str, Any], console: Console) -> None:
@@ -82,75 +76,69 @@ def show(result: dict[str, Any], console: Console) -> None:
         console.print(line, markup=False, soft_wrap=True)
 
 
-def _run(args: argparse.Namespace, device: str, console: Console) -> dict[str, Any]:
+def _summary(folder: Path, outcomes: Iterable[Outcome]) -> dict[str, Any]:
+    stages = [asdict(one) for one in outcomes]
+    return {"folder": str(folder), "stages": stages, "summary": report(folder, outcomes)}
+
+
+def _run(args: argparse.Namespace, folder: Path, device: str, console: Console) -> dict[str, Any]:
     if args.minutes <= 0:
         raise ValueError(f"--minutes {args.minutes:g}: expected more than 0")
-    folder: Path = args.out or Path("out/gpu-emulated" if device == "cpu" else "out/gpu")
-    stages = _chosen(stages_for(device), args.stages)
+    stages = {stage.name: stage for stage in stages_for(device)}
+    for name in args.stages or []:
+        if name not in stages:
+            raise ValueError(f"--stages {name}: expected some of {', '.join(stages)}")
+    chosen = [stage for stage in stages.values() if stage.name in (args.stages or stages)]
     here = new_measurement("run", device, measuring.command_line(args.typed), {})
     machine = {name: getattr(here, name) for name in ("gpu", "torch", "triton", "commit")}
     known = read_outcomes(folder, machine)
-    console.print(f"{len(stages)} stages, {args.minutes:g} minutes at most, results in {folder}")
+    console.print(f"{len(chosen)} stages, {args.minutes:g} minutes at most, results in {folder}")
 
     def begins(stage: Stage, seconds: float) -> None:
         console.print(f"{stage.name}: {stage.teaches} (at most {seconds:.0f} s)", soft_wrap=True)
 
     seconds = args.minutes * 60
-    for outcome in run_stages(folder, stages, machine, seconds, args.archive, begins):
+    for outcome in run_stages(folder, chosen, machine, seconds, args.archive, begins):
         known[outcome.stage] = outcome
         told = f"  {outcome.status} after {outcome.took_s:.0f} s {outcome.note}".rstrip()
         console.print(told, markup=False, soft_wrap=True)
     if not any(one.status == DONE for one in known.values()):
         raise CheckFailed(f"no stage was done: see {folder}")
-    return {"folder": str(folder), "stages": [asdict(one) for one in known.values()],
-            "summary": report(folder, known.values())}  # fmt: skip
-
-
-def _chosen(stages: list[Stage], names: list[str] | None) -> list[Stage]:
-    for name in names or []:
-        if name not in {stage.name for stage in stages}:
-            known = ", ".join(stage.name for stage in stages)
-            raise ValueError(f"--stages {name}: expected some of {known}")
-    return [stage for stage in stages if not names or stage.name in names]
+    return _summary(folder, known.values())
 
 
 def _part(args: argparse.Namespace, backend: Any) -> dict[str, Any]:
     """One measurement into one file."""
-    out: Path = args.out or Path("out") / f"{args.part}.json"
-    line = measuring.command_line(args.typed)
-    measurement = new_measurement(args.part, backend.device.type, line, {})
-    if args.part == "environment":
-        from mini_engine.bench.environment import environment
-
-        figures = environment(backend)
-        write_measurement(out, replace(measurement, figures=figures))
-        return {"written": str(out), "figures": figures}
-    word = args.shape or ("tiny" if backend.emulated else "qwen3-0.6b")
-    context, steps = (
-        args.context or (40 if backend.emulated else 512),
-        1 if backend.emulated else 32,
-    )
-    config = measuring.config_of(word, backend)
-    if args.part == "prefill":
-        from mini_engine.bench.prefill import prompts
-        from mini_engine.bench.variants import no_kernels
-
-        if reason := no_kernels(backend):
-            raise ValueError(reason)
-
-        rounds = 2 if backend.emulated else 8
-        figures = {"prompts": list(prompts(backend, config, rounds=rounds))}
-        write_measurement(out, replace(measurement, figures=figures))
-        return {"written": str(out), "figures": figures}
     from mini_engine.bench.calibrate import copy_bandwidth, sizes_for
     from mini_engine.bench.chain import chain
     from mini_engine.bench.decode_setup import BLOCK_SIZE, build_setup
+    from mini_engine.bench.environment import environment
+    from mini_engine.bench.prefill import prompts
+    from mini_engine.bench.variants import no_kernels
 
+    out: Path = args.out or Path("out") / f"{args.part}.json"
+    line = measuring.command_line(args.typed)
+    measurement = new_measurement(args.part, backend.device.type, line, {})
+
+    def written(figures: dict[str, Any]) -> dict[str, Any]:
+        write_measurement(out, replace(measurement, figures=figures))
+        return {"written": str(out), "figures": figures}
+
+    if args.part == "environment":
+        return written(environment(backend))
+    if reason := no_kernels(backend):
+        raise ValueError(reason)
+    small = backend.emulated
+    word = args.shape or ("tiny" if small else "qwen3-0.6b")
+    config = measuring.config_of(word, backend)
+    if args.part == "prefill":
+        return written({"prompts": list(prompts(backend, config, rounds=2 if small else 8))})
+    context, steps = args.context or (40 if small else 512), 1 if small else 32
     weights = measuring.weights_of(word, config, backend, measuring.dtype_of(backend))
     setup = build_setup(backend, weights, 1, context, context + steps + BLOCK_SIZE)
     copy = copy_bandwidth(backend, sizes_for(backend, quick=True))
-    figures = {"copy_bandwidth_gb_s": copy, "links": []}
-    for link in chain(setup, copy["median"], steps=steps, rounds=2 if backend.emulated else 6):
-        figures["links"].append({"shape": config.name, "context": context, **plain(link)})
-        write_measurement(out, replace(measurement, figures=figures))
-    return {"written": str(out), "figures": figures}
+    figures: dict[str, Any] = {"copy_bandwidth_gb_s": copy, "links": []}
+    for link in chain(setup, copy["median"], steps=steps, rounds=2 if small else 6):
+        figures["links"].append({"shape": config.name, "context": context, **asdict(link)})
+        written(figures)
+    return written(figures)

@@ -89,11 +89,18 @@ def command_line(typed: Sequence[str]) -> str:
     return shlex.join(["python", "-m", "mini_engine", *typed])
 
 
-def measurement_path(kind: str, device: str, emulated: bool) -> Path:
+def card_of(backend: GraphBackend, gpu: str) -> str | None:
+    """The shipped card of the GPU in use; None where there is none."""
+    from mini_engine.bench.spec_fit import base_name
+
+    return "laptop-cpu" if backend.emulated else base_name(gpu)
+
+
+def measurement_path(kind: str, card: str | None, emulated: bool) -> Path:
     """Where a measurement is written by default: what is no evidence stays out of the course."""
     if emulated:
         return Path("out") / f"{kind}-emulated.json"
-    return Path("course/measurements") / f"{kind}-{device}.json"
+    return Path("course/measurements") / f"{kind}-{card or 'gpu'}.json"
 
 
 def shape_of(word: str) -> ModelConfig:

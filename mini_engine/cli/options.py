@@ -1,7 +1,6 @@
 """Options that several commands share, and how their words become objects.
 
 In: an argument parser, or parsed words. Out: shapes, specs and sizes; `ValueError` on bad words.
-`--help` needs no more than the names of files, so what computes is imported where it is used.
 """
 
 from __future__ import annotations
@@ -9,13 +8,15 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from rich.console import Console
+
+from mini_engine.dispatch.modes import CUDAGraphMode
 from mini_engine.files import check_folder, check_out, did_you_mean
 from mini_engine.model.config import SHAPES, ModelConfig, named_shape
-
-if TYPE_CHECKING:
-    from mini_engine.step.cards import DeviceSpec
+from mini_engine.step.cards import DeviceSpec, load_spec, names
+from mini_engine.step.storage import FORMATS, KV_DTYPE_BYTES
 
 CARD = "h200"  # where --spec names none
 PROMPTS = ("Return True if", "Remove the", "Return a list of", "Return the number of", "Convert a")
@@ -79,21 +80,10 @@ out_folder = _written(check_folder)  # or one that can be made
 # ---------------------------------------------------------------- options
 
 
-def names(folder: str) -> str:
-    """The cards ("cards"), "hosts" or "engines" that ship with the project, with commas."""
-    files = (Path(__file__).parents[1] / "step" / folder).glob("*.json")
-    return ", ".join(sorted(path.stem for path in files))
-
-
 def add_prompts(parser: argparse.ArgumentParser) -> None:
-    """`--prompt`, of which `prompts_of` makes a list."""
+    """`--prompt`: a list, or None, which stands for `PROMPTS`."""
     words = "a prompt; give it again for more (default: five built-in ones)"
     parser.add_argument("--prompt", action="append", metavar="TEXT", help=words)
-
-
-def prompts_of(args: argparse.Namespace) -> list[str]:
-    """The prompts given, or the built-in ones where none are."""
-    return args.prompt or list(PROMPTS)
 
 
 def add_shape(parser: argparse.ArgumentParser) -> None:
@@ -105,40 +95,31 @@ def add_shape(parser: argparse.ArgumentParser) -> None:
 def add_spec(parser: argparse.ArgumentParser) -> None:
     """`--spec`, or `--gpu`: the card that times are predicted for; `--engine` and `--host`: what
     runs on the card, and the CPU that feeds it."""
-    add = parser.add_argument
-    words = f"card: {names('cards')}, or a JSON file (default: {CARD})"
-    add("--spec", "--gpu", default=CARD, metavar="NAME", help=words)
-    words = f"{names('engines')}, or a JSON file (default: vllm)"
-    add("--engine", metavar="NAME", help=words)
-    words = f"{names('hosts')}, or a JSON file (default: the engine's usual one)"
-    add("--host", metavar="NAME", help=words)
+    cards, engines, hosts = (", ".join(names(kind)) for kind in ("card", "engine", "host"))
+    add, or_file = parser.add_argument, "or a JSON file (default:"
+    add("--spec", "--gpu", default=CARD, metavar="NAME", help=f"card: {cards}, {or_file} {CARD})")
+    add("--engine", metavar="NAME", help=f"{engines}, {or_file} vllm)")
+    add("--host", metavar="NAME", help=f"{hosts}, {or_file} the engine's usual one)")
 
 
 def add_limits(parser: argparse.ArgumentParser) -> None:
     """`--max-num-seqs` and `--max-num-batched-tokens`, as vLLM names them."""
-    words = "requests that may run side by side (default: 256)"
-    parser.add_argument("--max-num-seqs", type=step_tokens, default=256, metavar="N", help=words)
+    add, words = parser.add_argument, "requests that may run side by side (default: 256)"
+    add("--max-num-seqs", type=step_tokens, default=256, metavar="N", help=words)
     words = "of a step: one of each running request, the rest for prompts (default: 8192)"
-    parser.add_argument(
-        "--max-num-batched-tokens", type=step_tokens, default=8192, metavar="N", help=words
-    )
+    add("--max-num-batched-tokens", type=step_tokens, default=8192, metavar="N", help=words)
 
 
 def add_stored(parser: argparse.ArgumentParser, default: str | None = None) -> None:
     """`--quant` and `--kv-dtype`: how weights and cache are stored."""
-    from mini_engine.step.storage import FORMATS, KV_DTYPE_BYTES
-
-    says = f"(default: {default or 'as the model is'})"
+    add, says = parser.add_argument, f"(default: {default or 'as the model is'})"
     weights = f"of the weights: {', '.join(FORMATS)} {says}"
-    add = parser.add_argument
     add("--quant", default=default, choices=FORMATS, metavar="NAME", help=weights)
     add("--kv-dtype", default=default, choices=KV_DTYPE_BYTES, help=f"of the cache {says}")
 
 
 def add_mode(parser: argparse.ArgumentParser, help: str = "(default: FULL_AND_PIECEWISE)") -> None:
     """`--mode`: any of `CUDAGraphMode`."""
-    from mini_engine.dispatch.modes import CUDAGraphMode
-
     modes = [mode.name for mode in CUDAGraphMode]
     parser.add_argument("--mode", default="FULL_AND_PIECEWISE", choices=modes, help=help)
 
@@ -166,9 +147,16 @@ def shape_of(word: str) -> ModelConfig:
 
 def shape_and_spec(args: argparse.Namespace) -> tuple[ModelConfig, DeviceSpec]:
     """What `--shape`, `--spec`, `--host` and `--engine` name."""
-    from mini_engine.step.cards import load_spec
-
     return shape_of(args.shape), load_spec(args.spec, args.host, args.engine)
+
+
+def name_dropped(
+    args: argparse.Namespace, asked: list[int] | None, kept: list[int], console: Console
+) -> None:
+    """One line for the capture sizes that were asked for and that no step reaches."""
+    if (dropped := sorted({*(asked or ())} - {*kept})) and args.mode != "NONE":
+        told = f"capture sizes {', '.join(map(str, dropped))} are dropped: a step has at most"
+        console.print(f"{told} {args.max_num_batched_tokens:,} tokens", soft_wrap=True)
 
 
 # ---------------------------------------------------------------- what is printed of them

@@ -10,20 +10,18 @@ Traces come as CSV in the format of the Azure LLM inference traces
 lines (arrival_s, prompt_tokens, output_tokens), from a file or a pipe (--trace -). Without --trace
 a small synthetic one runs.
 
-The scheduler's rules are this engine's, token for token; steps are costed by the step-cost model
-for a card, a host and an engine (--spec, --host, --engine). The median ITL shows its interval: how
-far off steps launched in that way were, of sources that the fit had not seen. TTFT shows none, for
-no prompt of anybody else was held against the model.
+The engine's own scheduler chooses every batch; steps are costed by the step-cost model for a card,
+a host and an engine (--spec, --host, --engine). Between two arrivals or endings the batch does not
+change, so all those steps are taken in one stride, in closed form: a trace of 200,000 steps takes
+about a second. The median ITL shows its interval: how far off steps launched in that way were, of
+sources that the fit had not seen. TTFT shows none, for no prompt of anybody else was held against
+the model.
 
 A trace says how long prompts were, not what stood in them: which of them begin alike is assumed
 (--shared-prefix, --share), and the prefix cache is then on. With --preemption swap the K and V of a
 preempted request wait in 4 GiB of host memory and come back over the card's link; steps wait
 for these copies, nothing overlaps. "cheaper" asks for each request whether computing again takes
 longer.
-
-The engine's own scheduler chooses every batch. Between two arrivals or endings the batch does not
-change, so all those steps are taken in one stride, in closed form: a trace of 200,000 steps takes
-about a second. With a prefix cache or with swapping, whose blocks are told apart, it takes longer.
 """
 
 from __future__ import annotations
@@ -31,13 +29,12 @@ from __future__ import annotations
 import argparse
 import time
 from collections import Counter
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
 
 from mini_engine.cli import options
 from mini_engine.cli.terminal import table
@@ -45,16 +42,14 @@ from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.engine.batch import PREEMPTIONS
 from mini_engine.serving.ladder_cost import optimal_ladder_saving
 from mini_engine.serving.replay import replay
-from mini_engine.serving.report import ServeReport
 from mini_engine.serving.request_trace import (
     SHIPPED_TRACE,
     read_trace,
     trace_name,
     with_shared_prefix,
 )
-from mini_engine.serving.sizing import size_server, without_idle_blocks
+from mini_engine.serving.sizing import size_server
 from mini_engine.serving.swap_cost import SwapCost
-from mini_engine.step.cards import DeviceSpec
 from mini_engine.step.run import StepModel
 from mini_engine.step.storage import stored_as
 
@@ -96,6 +91,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     sizes = default_capture_sizes(
         args.max_num_seqs, args.max_num_batched_tokens, capture_sizes=args.ladder, mode=args.mode
     )
+    options.name_dropped(args, args.ladder, sizes, console)
     server = size_server(
         shape, spec, args.mode, sizes,
         style=spec.ops,
@@ -105,7 +101,6 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     )  # fmt: skip
     with console.status("reading the trace"):
         trace = read_trace(args.trace)
-    requests = with_shared_prefix(trace.requests, args.shared_prefix, share)
     costs = StepModel(shape, spec, spec.ops, stored)
     copies = SwapCost(
         costs, server.dispatcher, args.max_num_batched_tokens, server.limits.block_size
@@ -117,16 +112,14 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         preemption=args.preemption,
         host_blocks=HOST_BYTES // copies.block_bytes if swapping else 0,
     )
-    simulated = without_idle_blocks(limits, trace.requests.lengths)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("serving", total=len(trace.requests))
-        report = replay(
-            requests, costs, simulated, server.dispatcher, copies=copies,
-            progress=lambda read: progress.update(task, completed=read),
-        )  # fmt: skip
+        requests = with_shared_prefix(
+            progress.track(trace, description="serving"), args.shared_prefix, share
+        )
+        report = replay(requests, costs, limits, server.dispatcher, copies=copies)
     if not report.requests:
         raise ValueError(
-            f"{trace_name(args.trace)}: none of {len(trace.requests)} requests fits a context of "
+            f"{trace_name(args.trace)}: none of {len(trace)} requests fits a context of "
             f"{limits.max_model_len} tokens and a cache of {limits.num_blocks - 1} blocks of "
             f"{limits.block_size}, with room for an answer: raise --kv-blocks"
         )
@@ -134,11 +127,14 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     if args.out:
         from mini_engine import plots  # importing matplotlib takes as long as running a trace
 
-        caption = (
-            f"{Path(trace_name(args.trace)).name}: {shape.name} on one {spec.name}, {args.mode}"
-        )
-        caption = f"{plots.PREDICTED}: {caption}"
+        name = Path(trace_name(args.trace)).name
+        caption = f"{plots.PREDICTED}: {name}: {shape.name} on one {spec.name}, {args.mode}"
         plots.rung_histogram(report.steps_by_rung, args.out, caption=caption)
+    by_rows, by_mode = Counter[int](), report.steps_by_mode
+    for ran, (steps, _) in report.ran.items():
+        by_rows[ran.rows] += steps
+    # as sure as steps of the mode that most steps ran in
+    p50, mode = report.itl_p50_us, max(by_mode, key=by_mode.__getitem__)
     wall_s = time.perf_counter() - began
     return {
         "trace": trace_name(args.trace),
@@ -147,125 +143,77 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         "style": spec.ops,
         "quant": stored.quant,
         "kv_dtype": stored.kv_dtype,
-        "preemption": args.preemption,
         "host_blocks": limits.host_blocks,
         "prefix_caching": sharing,
-        "shared_prefix": args.shared_prefix,
         "share": share if args.shared_prefix else 0.0,
         **report.to_dict(),
-        "kv_blocks": limits.num_blocks - 1,
-        "itl_p50_interval": _interval(report, spec),
-        "steps_by_rows": steps_by_rows(report),
+        "itl_p50_interval": None if p50 is None else options.interval(spec, p50, mode),
+        "steps_by_rows": dict(sorted(by_rows.items())),  # what `ladder --histogram` takes
         "graphs": server.graph_costs.graphs,
         "graph_memory_bytes": server.graph_costs.memory_bytes,
         "capture_us": server.graph_costs.capture_us,
-        "optimal_ladder": asdict(saving) if saving else None,
+        "optimal_ladder": saving,
         "wall_s": wall_s,
         "simulated_steps_per_s": report.steps / wall_s,
     }
 
 
-def steps_by_rows(report: ServeReport) -> dict[int, int]:
-    """Rows before padding -> steps: what `ladder --histogram` takes."""
-    counts: Counter[int] = Counter()
-    for ran, (steps, _) in report.ran.items():
-        counts[ran.rows] += steps
-    return dict(sorted(counts.items()))
-
-
 def show(result: dict[str, Any], console: Console) -> None:
+    r, steps = result, result["steps"]
     console.print(
-        f"[bold]{result['trace']}[/bold]: {result['shape']} on {options.on(result)}, "
-        f"{result['mode']}, op list {result['style']}, weights {result['quant']}, cache "
-        f"{result['kv_dtype']}, predicted"
-    )
-    console.print(table(("<", ""), _lines(result), show_header=False))
-    console.print(_rungs(result))
-    if result["itl_p50_interval"]:
-        console.print(f"{options.WITHIN} No prompt was held against a measurement.")
-    console.print(
-        f"{result['steps']:,} steps in {result['wall_s']:.2f} s: "
-        f"{result['simulated_steps_per_s']:,.0f} simulated steps a second, reading included"
+        f"[bold]{r['trace']}[/bold]: {r['shape']} on {options.on(r)}, {r['mode']}, op list "
+        f"{r['style']}, weights {r['quant']}, cache {r['kv_dtype']}, predicted"
     )
 
+    def ms(*keys: str) -> str:
+        return " / ".join("–" if r[key] is None else f"{r[key] / 1e3:,.2f} ms" for key in keys)
 
-def _interval(report: ServeReport, spec: DeviceSpec) -> dict[str, float] | None:
-    """Of the median ITL, as sure as steps of the mode that most steps ran in."""
-    if report.itl_p50_us is None:
-        return None
-    mode = max(report.steps_by_mode, key=lambda mode: report.steps_by_mode[mode])
-    return options.interval(spec, report.itl_p50_us, str(mode))
-
-
-def _lines(r: dict[str, Any]) -> list[tuple[str, str]]:
-    def ms(key: str) -> str:
-        return "–" if r[key] is None else f"{r[key] / 1000:,.2f} ms"
-
-    within = r["itl_p50_interval"]
     again = r["recomputed_tokens"] - r["recompute_tokens_saved"]
+    modes = ", ".join(f"{mode} {n / steps:.1%}" for mode, n in r["steps_by_mode"].items() if n)
     lines = [
         ("requests served", f"{r['requests']:,}"),
         ("refused / cut at the context's end", f"{r['refused']:,} / {r['truncated']:,}"),
-        ("TTFT p50 / p99", f"{ms('ttft_p50_us')} / {ms('ttft_p99_us')}"),
-        ("ITL p50 / p99", f"{ms('itl_p50_us')} / {ms('itl_p99_us')}"),
-        ("  p50, with its interval", options.ms(within) if within else "–"),
+        ("TTFT p50 / p99", ms("ttft_p50_us", "ttft_p99_us")),
+        ("ITL p50 / p99", ms("itl_p50_us", "itl_p99_us")),
         ("throughput", f"{r['tokens_per_s']:,.0f} tokens/s, {r['requests_per_s']:.2f} requests/s"),
-        ("steps by run-time mode", _shares(r["steps_by_mode"])),
+        ("steps by run-time mode", modes),
         ("padding waste", f"{r['padding_waste']:.1%} of {r['rows'] + r['padded_rows']:,} rows"),
         ("preemptions", f"{r['preemptions']:,} ({again:,} tokens computed again)"),
-        *_memory(r),
         ("KV blocks, peak of all", f"{r['kv_blocks_peak']:,} of {r['kv_blocks']:,}"),
         ("graphs", f"{r['graphs']:,}, {r['graph_memory_bytes'] / 1e6:,.0f} MB"),
         ("capturing them", ms("capture_us")),
     ]
-    if best := r["optimal_ladder"]:
-        saved = f"{best['saved_rows']:,} padded rows, {best['saved_us'] / 1e6:,.2f} s"
-        lines.append((f"the optimal ladder of {len(best['capture_sizes'])} rungs saves", saved))
-        lines.append(("  that is of the busy time", f"{best['saved_share']:.2%}"))
-        lines.append(("  its rungs", _short(best["capture_sizes"])))
-    return lines
-
-
-def _memory(r: dict[str, Any]) -> list[tuple[str, str]]:
-    """What went over the link and how long steps waited for it; what the prefix cache found."""
-    lines = []
+    if r["itl_p50_interval"]:
+        lines.insert(4, ("  p50, with its interval", options.ms(r["itl_p50_interval"])))
     if r["preemption"] != "recompute":
-        copied = f"{r['swapped_bytes'] / 1e9:,.2f} GB in {r['swap_us'] / 1e3:,.1f} ms"
-        lines = [
-            (f"  of these swapped ({r['preemption']})", f"{r['swaps']:,}, {copied}"),
-            ("  saved against computing again", f"{r['swap_saved_us'] / 1e3:,.1f} ms"),
-        ]
+        copied = f"{r['swapped_bytes'] / 1e9:,.2f} GB in {ms('swap_us')}"
+        lines.append((f"swapped ({r['preemption']})", f"{r['swaps']:,}, {copied}"))
+        lines.append(("  saved against computing again", ms("swap_saved_us")))
     if r["prefix_caching"]:
-        share = f"{r['share']:.0%} of them, {r['shared_prefix']:,} tokens" if r["share"] else "none"
+        alike = f"{r['share']:.0%} of them, {r['shared_prefix']:,} tokens"
         saved = f"{r['prefill_tokens_saved']:,} of {r['prompt_tokens']:,} prompt tokens"
-        lines += [
-            ("prompts alike, as assumed", share),
-            ("prefix cache: hit rate", f"{r['prefix_hit_rate']:.1%}"),
-            ("  prefill saved", saved),
-        ]
-    return lines
-
-
-def _rungs(r: dict[str, Any]) -> Table:
-    """The ten rungs that most steps ran at."""
-    counts = [
-        (steps, mode, rung)
-        for mode, by_rung in r["steps_by_rung"].items()
-        if mode != "NONE"  # eager steps have no rung
-        for rung, steps in by_rung.items()
-    ]
+        lines.append(("prompts alike, as assumed", alike))
+        lines.append(("prefix cache: hit rate", f"{r['prefix_hit_rate']:.1%}"))
+        lines.append(("  prefill saved", saved))
+    if best := r["optimal_ladder"]:
+        saved = f"{best.saved_rows:,} padded rows, {best.saved_us / 1e6:,.2f} s, "
+        saved += f"{best.saved_share:.2%} of the busy time"
+        lines.append((f"the optimal ladder of {len(best.capture_sizes)} rungs saves", saved))
+        lines.append(("  its rungs", ", ".join(map(str, best.capture_sizes))))
+    for name, value in lines:
+        console.print(f"   {name:<37} {value}", soft_wrap=True)
+    counts = [  # eager steps have no rung
+        (count, mode, rung)
+        for mode, by_rung in r["steps_by_rung"].items() if mode != "NONE"
+        for rung, count in by_rung.items()
+    ]  # fmt: skip
     rows = [
-        (mode, rung, f"{steps:,}", f"{steps / r['steps']:.1%}")
-        for steps, mode, rung in sorted(counts, reverse=True)[:10]
+        (mode, rung, f"{count:,}", f"{count / steps:.1%}")
+        for count, mode, rung in sorted(counts, reverse=True)[:10]
     ]
-    return table(("<most steps ran at", "rung", "steps", "share"), rows)
-
-
-def _shares(counts: dict[str, int]) -> str:
-    total = sum(counts.values()) or 1
-    return ", ".join(f"{mode} {count / total:.1%}" for mode, count in counts.items() if count)
-
-
-def _short(sizes: list[int]) -> str:
-    words = [str(size) for size in sizes]
-    return ", ".join(words if len(words) <= 14 else [*words[:7], "…", *words[-6:]])
+    console.print(table(("<most steps ran at", "rung", "steps", "share"), rows))
+    console.print(
+        f"{options.WITHIN} No prompt was held against a measurement.\n"
+        f"{steps:,} steps in {r['wall_s']:.2f} s: {r['simulated_steps_per_s']:,.0f} simulated "
+        "steps a second, reading included"
+    )

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mini_engine.cli.ending import visible
+from mini_engine.files import did_you_mean
 
 # What looks like markup, and is none of ours: a card may be named "[x]", a file "[/t].jsonl".
 _NOT_OURS = re.compile(r"(?<!\\)\[(?!(?:/|/?(?:bold|dim|green|red|yellow))\])(?=[a-z#/@][^[]*?\])")
@@ -37,7 +38,7 @@ class Parser(argparse.ArgumentParser):
         found, left = super().parse_known_args(args, namespace)
         if left:
             known = [word for action in self._actions for word in action.option_strings]
-            near = _did_you_mean(left[0].partition("=")[0], known)
+            near = did_you_mean(left[0].partition("=")[0], known)
             self.error(f"unknown: {' '.join(left)}{near or '; --help lists the options'}")
         return found, left
 
@@ -45,14 +46,8 @@ class Parser(argparse.ArgumentParser):
         try:
             super()._check_value(action, value)
         except argparse.ArgumentError as error:
-            error.message += _did_you_mean(str(value), map(str, action.choices or ()))
+            error.message += did_you_mean(str(value), map(str, action.choices or ()))
             raise
-
-
-def _did_you_mean(word: str, known: Iterable[str]) -> str:
-    from mini_engine.files import did_you_mean
-
-    return did_you_mean(word, known)
 
 
 class Screen(Console):
@@ -84,15 +79,13 @@ def table(
     """A table of rows, which hold words and numbers that are formatted already.
 
     A head that begins with "<" stands left, as in a format; the others stand right, as numbers do,
-    and are not broken into lines unless the head is empty.
-    `bold`: the rows that stand out, counted from 0. `how`: of `rich.table.Table`.
+    and are not broken into lines. `bold`: the rows that stand out, counted from 0. `how`: what
+    `rich.table.Table` takes.
     """
     found, marked = Table(title=title, title_justify="left", **how), set(bold)
     for head in heads:
         justify: Any = "left" if head.startswith("<") else "right"
-        found.add_column(
-            head.removeprefix("<"), justify=justify, no_wrap=bool(head) and justify == "right"
-        )
+        found.add_column(head.removeprefix("<"), justify=justify, no_wrap=justify == "right")
     for i, row in enumerate(rows):
         found.add_row(*map(str, row), style="bold" if i in marked else None)
     return found

@@ -8,16 +8,16 @@
 A predicted step has three factors: a card (its bytes, flops and gaps), the host that feeds it (what
 an op costs the CPU there) and the engine (how many kernels, and how much Python around them).
 `validate` puts every published decode step beside its prediction, and sums up each class of
-engines: how many points and sources, the median and the ninetieth percentile of the error, the
-bias, and the share of points within 10%. The column "left out" is the honest one: there each source
-is predicted by a fit that has not seen it. An interval is wide enough for 80% of such predictions.
-Steps with weights in few bits (published/quantised_points.json) are in no fit: a table of their own
-says by how much the model is too fast, since it takes the widening of small numbers for free.
+engines. `bias` is the median error with its sign. The column "left out" is the honest one: there
+each source is predicted by a fit that has not seen it. An interval is wide enough for 80% of such
+predictions. Steps with weights in few bits are in no fit: a table of their own says by how much the
+model is too fast, since it takes the widening of small numbers for free.
 
---points takes a file of your own. A point with a card, a model or an engine that is not known is
-named in a line of its own, and the rest goes on. A host that nobody has measured is taken for the
-one that the engine usually runs on, and the row says so. --host-from finds the speed of such a host
-from one eager point of the file, which is then no longer judged itself.
+--points takes a file of your own, in the format of validate/published/decode_points.json. A point
+with a card, a model or an engine that is not known is named in a line of its own, and the rest goes
+on. A host that nobody has measured is taken for the one that the engine usually runs on, and the
+row says so. --host-from finds the speed of such a host from one eager point of the file, which is
+then no longer judged itself.
 
 --fit finds the figures that nobody publishes from the shipped points alone, fits again with each
 source left out, and writes what it found, with intervals, into cards/, hosts/ and engines/. It
@@ -28,23 +28,22 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import asdict
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from rich.console import Console
 
 from mini_engine.cli import options
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from mini_engine.validate.validate import Row
+from mini_engine.cli.terminal import table
+from mini_engine.validate.fit import fit_points, hosts_to_fit, keep, left_out, parameters, read_kept
+from mini_engine.validate.published import QUANTISED_POINTS, SHIPPED_POINTS, Sheets, read_points
+from mini_engine.validate.validate import Row, by_class, host_from, pairs, rows_of, summary
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    words = "measured points, in the format of validate/published/decode_points.json (default: "
-    add("--points", type=Path, metavar="FILE", help=words + "that file)")
+    add("--points", type=Path, metavar="FILE", help="measured points (default: the published ones)")
     words = "eager points that tell the speed of their hosts, one for each host"
     add("--host-from", metavar="ID,ID", help=words)
     words = "fit the figures to the shipped points, and write them"
@@ -54,16 +53,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
-    from mini_engine.plots import validation
-    from mini_engine.validate.fit import read_kept
-    from mini_engine.validate.published import QUANTISED_POINTS, SHIPPED_POINTS, Sheets, read_points
-    from mini_engine.validate.validate import by_class, host_from, pairs, rows_of, summary
+    from mini_engine import plots
 
     if args.fit and args.points:
         raise ValueError("--fit uses the shipped points: leave out --points, or judge first")
     if args.fit:
         _fit(console)
-    sheets, shipped = Sheets.shipped(), args.points is None
+    sheets, kept = Sheets.shipped(), read_kept()
     points, unknown = read_points(args.points or SHIPPED_POINTS, sheets)
     hosts = {}
     for word in args.host_from.split(",") if args.host_from else ():
@@ -72,50 +68,32 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
             raise ValueError(f"--host-from {word}: no such point in {args.points or 'the file'}")
         hosts[point.host] = host_from(point, sheets)
         points.remove(point)
-
-    def judged(rows: list[Row]) -> dict[str, Any]:
-        return {
-            "points": [row.as_json() for row in rows],
-            "classes": [asdict(one) for one in by_class(rows)],
-            "summary": asdict(summary("all", rows)),
-        }
-
-    kept = read_kept()
-    rows = rows_of(points, sheets, kept["left_out_ms"] if shipped else None, hosts)
+    rows = rows_of(points, sheets, None if args.points else kept["left_out_ms"], hosts)
     if not rows:
         raise ValueError(f"nothing to judge: {'; '.join(unknown) or 'no point is left'}")
-    pictures = args.out / "validate-points.png", args.out / "validate-errors.png"
-    validation.predicted_against_measured(rows, pictures[0])
-    validation.errors_by_class(rows, by_class(rows), pictures[1])
-    quantised = None
-    if shipped:  # steps with weights in few bits, which no fit has seen
+    pictures = [args.out / "validate-points.png", args.out / "validate-errors.png"]
+    plots.predicted_against_measured(rows, pictures[0])
+    plots.errors_by_class(rows, by_class(rows), pictures[1])
+    few = []  # steps with weights in few bits, which no fit has seen
+    if not args.points:
         few = rows_of(read_points(QUANTISED_POINTS, sheets)[0], sheets)
-        inside = sum(row.low_ms <= row.point.itl_ms <= row.high_ms for row in few)
-        quantised = {**judged(few), "inside": inside}
     return {
-        **judged(rows),
+        **_judged(rows),
         "unknown": unknown,
-        "quantised": quantised,
-        "pairs": [
-            {
-                "slow": pair.slow.point.id,
-                "fast": pair.fast.point.id,
-                "measured_ratio": pair.measured,
-                "predicted_ratio": pair.predicted,
-            }
-            for pair in pairs(rows)
-        ],
+        "quantised": _judged(few) if few else None,
+        "pairs": pairs(rows),
         "parameters": kept["parameters"],
         "inseparable": kept["inseparable"],
-        "pictures": [str(path) for path in pictures],
+        "pictures": pictures,
     }
+
+
+def _judged(rows: list[Row]) -> dict[str, Any]:
+    return {"points": rows, "classes": by_class(rows), "summary": summary("all", rows)}
 
 
 def _fit(console: Console) -> None:
     """Fits the figures to the shipped points, each source also left out, and writes them."""
-    from mini_engine.validate.fit import fit_points, hosts_to_fit, keep, left_out, parameters
-    from mini_engine.validate.published import SHIPPED_POINTS, Sheets, read_points
-
     sheets = Sheets.shipped()
     points, _ = read_points(SHIPPED_POINTS, sheets)
     sheets = hosts_to_fit(points, sheets)
@@ -129,72 +107,68 @@ def _fit(console: Console) -> None:
 
 
 def show(result: dict[str, Any], console: Console) -> None:
-    from mini_engine.cli.terminal import table
-
     for line in result["unknown"]:
         console.print(f"left out: {line}", markup=False)
-    heads = ("<point", "<class", "measured", "predicted", "interval", "error", "<host")
+    heads: Sequence[str] = ("<point", "<class", "measured", "predicted", "interval", "error",
+                            "<host")  # fmt: skip
     points = [
         (
-            row["id"],
-            row["class"],
-            f"{row['itl_ms']:.2f}",
-            f"{row['predicted_ms']:.2f}",
-            f"{row['low_ms']:.2f} to {row['high_ms']:.2f}",
-            f"{row['error']:+.0%}",
-            row["host"] + ("" if row["host_known"] else ", the usual one"),
+            row.point.id,
+            row.point.cls,
+            f"{row.point.itl_ms:.2f}",
+            f"{row.predicted_ms:.2f}",
+            f"{row.low_ms:.2f} to {row.high_ms:.2f}",
+            f"{row.error:+.0%}",
+            row.host + ("" if row.host_known else ", the usual one"),
         )
         for row in result["points"]
     ]
     console.print(table(heads, points, title="Measured by others, predicted here: ITL in ms"))
-    _show_classes("By class", [*result["classes"], result["summary"]], console)
-    if quantised := result["quantised"]:
-        ones = [*quantised["classes"], quantised["summary"]]
-        _show_classes("Weights in few bits, and llama.cpp in 16: in no fit", ones, console)
-        console.print(
-            f"{quantised['inside']} of {quantised['summary']['points']} lie in their interval."
+    _show_classes("By class", result, console)
+    if few := result["quantised"]:
+        _show_classes("Weights in few bits, and llama.cpp in 16: in no fit", few, console)
+        inside = sum(row.low_ms <= row.point.itl_ms <= row.high_ms for row in few["points"])
+        console.print(f"{inside} of {len(few['points'])} lie in their interval.")
+    heads = ("<slow", "<fast", "measured", "predicted")
+    ratios = [
+        (
+            pair.slow.point.id,
+            pair.fast.point.id,
+            f"{pair.measured:.2f} x",
+            f"{pair.predicted:.2f} x",
         )
-    if result["pairs"]:
-        pairs = [
-            (one["slow"], one["fast"], *(f"{one[f'{how}_ratio']:.2f} x" for how in RATIOS))
-            for one in result["pairs"]
-        ]
-        sides = ("<slow", "<fast", *RATIOS)
-        console.print(table(sides, pairs, title="What a graph buys, pair by pair"))
+        for pair in result["pairs"]
+    ]
+    console.print(table(heads, ratios, title="What a graph buys, pair by pair"))
     numbers = ("value", "low", "high", "prior")
     fitted = [
         (one["name"], one["figure"], *(f"{one[name]:g}" for name in numbers),
          f"{one['told_by_data']:.0%}")
         for one in result["parameters"]
     ]  # fmt: skip
-    parameter = ("<parameter", "<figure", *numbers, "told by data")
-    console.print(table(parameter, fitted, title="Fitted, with 90% intervals"))
+    heads = ("<parameter", "<figure", *numbers, "told by data")
+    console.print(table(heads, fitted, title="Fitted, with 90% intervals"))
     for one, other, correlation in result["inseparable"]:
         console.print(
             f"The data cannot separate {one} from {other} (correlation {correlation:+.2f})."
         )
-    console.print(f"Pictures: {', '.join(result['pictures'])}")
+    console.print(f"Pictures: {', '.join(map(str, result['pictures']))}")
 
 
-RATIOS = ("measured", "predicted")
-
-
-def _show_classes(title: str, summaries: Sequence[dict[str, Any]], console: Console) -> None:
-    from mini_engine.cli.terminal import table
-
+def _show_classes(title: str, judged: dict[str, Any], console: Console) -> None:
     heads = ("<class", "points", "sources", "median", "p90", "bias", "within 10%", "left out")
+    summaries = [*judged["classes"], judged["summary"]]
     rows = [
         (
-            one["name"],
-            one["points"],
-            one["sources"],
-            f"{one['median_error']:.1%}",
-            f"{one['p90_error']:.1%}",
-            f"{one['bias']:+.1%}",
-            f"{one['within']:.0%}",
-            "–" if one["left_out_median"] is None else f"{one['left_out_median']:.1%}",
+            one.name,
+            one.points,
+            one.sources,
+            f"{one.median_error:.1%}",
+            f"{one.p90_error:.1%}",
+            f"{one.bias:+.1%}",
+            f"{one.within:.0%}",
+            "–" if one.left_out_median is None else f"{one.left_out_median:.1%}",
         )
         for one in summaries
     ]
-    every = [i for i, one in enumerate(summaries) if one["name"] == "all"]
-    console.print(table(heads, rows, title=title, bold=every))
+    console.print(table(heads, rows, title=title, bold=[len(rows) - 1]))

@@ -180,14 +180,14 @@ class FusedModel(Model):
             rms_norm(normed, hidden, norm_weight, eps, pdl)
             logits = functional.linear(normed, weight)
             if isinstance(sample, SeededSampler):
-                return logits, *drawn_partials(logits, context_lens, *sample.rows(rows), pdl)
+                return logits, *drawn_partials(logits, context_lens, sample.rows(rows), pdl)
             # one partial a row, the argmax of logits in the dtype of the weights
             return logits, self.zeros[:rows], logits.argmax(-1).to(torch.int32)[:, None]
         logits = hidden.new_empty(rows, vocab, dtype=torch.float32)
         values, indices = room_for_partials(rows, num_programs(vocab, width, self.sm_count), hidden)
         norm_lm_head(values, indices, logits, hidden, norm_weight, weight, eps, pdl)
         if isinstance(sample, SeededSampler):
-            values, indices = drawn_partials(logits, context_lens, *sample.rows(rows), pdl)
+            values, indices = drawn_partials(logits, context_lens, sample.rows(rows), pdl)
         return logits, values, indices
 
     def _five(self, residual: Tensor, inputs: StepInputs, table: Tensor, counters: Tensor) -> None:

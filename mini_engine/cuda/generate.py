@@ -3,14 +3,18 @@
 In: a folder or an id, prompts. Out: a `Generation`: what was written, and how long it took.
 
 On a GPU the steps run in bf16, on a CPU in float32 and the same code in emulated graphs. Decode
-steps are our kernels', or the plain model's where they cannot run (path.py). Where something is
-missing (a GPU, bf16, memory), the nearest thing that works is done, and one line says so.
+steps are our kernels': five a layer, with programmatic dependent launch where the card has it; on a
+CPU their PyTorch references, or with TRITON_INTERPRET=1 themselves, in Triton's interpreter. Where
+something is missing (a GPU, bf16, Triton, memory), the nearest thing that works is done, and one
+line says so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from typing import Literal
 
 import torch
 
@@ -21,11 +25,9 @@ from mini_engine.cuda.graphs.backend import (
     why_no_bf16,
     why_no_gpu,
 )
-from mini_engine.cuda.kv_scales import measured_scales
-from mini_engine.cuda.model import KVCache
-from mini_engine.cuda.path import Kernels, decoding_model, interpreted, kernels_of
+from mini_engine.cuda.model import KVCache, Model, measured_scales
 from mini_engine.cuda.runner import TorchRunner
-from mini_engine.cuda.weights import first_line, load_weights, loaded_bytes, no_room, resolve_model
+from mini_engine.cuda.weights import Weights, load_weights, loaded_bytes, no_room, resolve_model
 from mini_engine.dispatch.capture_report import CaptureReport
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.dispatch.modes import CUDAGraphMode, parse
@@ -47,6 +49,8 @@ from mini_engine.model.tokenizer import Tokenizer
 from mini_engine.step.capacity import kv_bytes_per_token
 
 LEFT_FREE = 0.1  # of what is free: for activations, graphs and libraries
+Kernels = Literal[0, 5, 9]  # a layer; 0: the plain model
+OLDEST = (8, 0)  # Triton's oldest GPU that is not a matter of luck; we compile for it, too
 
 
 @dataclass(frozen=True)
@@ -62,29 +66,6 @@ class Generation:
     completions: tuple[Completion, ...]
     texts: tuple[str, ...]
     report: CaptureReport
-
-
-def nearest_backend(tell: Tell) -> GraphBackend:
-    """The GPU; where none can be used the CPU, and a line about it."""
-    if reason := why_no_gpu():
-        where = f"{reason}: running on the CPU, in float32 and emulated graphs"
-        tell(where + (", with the kernels in Triton's interpreter" if interpreted() else ""))
-        return graphs_for("cpu")
-    return graphs_for("cuda")
-
-
-def dtype_for(backend: GraphBackend, tell: Tell) -> torch.dtype:
-    """bf16 on a GPU; float32 on a CPU, and, with a line about it, on a GPU that has no bf16.
-
-    Not float16: models that were trained in bf16 may overflow it, and then write nothing but "!"
-    (QwenLM/Qwen3 issues 670 and 761). Float32 is right, at twice the bytes.
-    """
-    if backend.emulated:
-        return torch.float32
-    if reason := why_no_bf16(backend):
-        tell(f"{reason}: running in float32, which takes twice the bytes")
-        return torch.float32
-    return torch.bfloat16
 
 
 def open_tokenizer(model: str) -> Tokenizer:
@@ -114,15 +95,13 @@ def generate(
     the first prompt's; `requests_for` says what the seeds of the others are.
 
     It takes the best that this machine has; `tell` is given a line where that is less than a GPU
-    with bf16 and enough memory, or than `kernels` a layer (0: the plain model). kv_dtype: "fp8", or
-    "auto" for that of the weights. `quant` ("int8", "int4"): the layers' matrices are quantised as
-    they are read.
+    with bf16 and enough memory, than `kernels` a layer (0: the plain model), or than so many steps
+    a replay. kv_dtype: "fp8", or "auto" for that of the weights. `quant` ("int8", "int4"): the
+    layers' matrices are quantised as they are read.
 
     Raises `ValueError` for a folder that is not a checkpoint, for an empty prompt or one that is
-    too long for the context, for a model that does not fit the memory, and for several
-    `steps_per_replay` that could never run (`check_steps`).
+    too long for the context, and for a model that does not fit the memory.
     """
-    check_steps(steps_per_replay, mode, max_new_tokens)
     backend = nearest_backend(tell)
     dtype = dtype_for(backend, tell)
     folder = resolve_model(checkpoint)
@@ -138,28 +117,22 @@ def generate(
     longest = max(len(request.prompt) + request.max_new_tokens for request in requests)
     longest = min(longest, limits.max_model_len)
     limits = replace(limits, max_model_len=longest, steps_per_replay=steps_per_replay)
-    try:
-        weights = load_weights(config, folder, backend.device, dtype, quant)
-        scales = measured_scales(weights) if kv_dtype == "fp8" else ()
-        cache = KVCache.allocate(
-            config, limits.num_blocks, limits.block_size, backend.device, dtype, scales
-        )
-        sizes = sizes_for(mode, limits, capture_sizes, tell)
-        dispatcher = GraphDispatcher(mode, sizes, limits.max_num_seqs)
-        model = decoding_model(weights, cache, backend, kernels, tell)
-        runner = TorchRunner(model, limits, dispatcher, backend, sampling=sampling.temperature > 0)
-        report = runner.capture()
-        for line in report.lines():
-            tell(line)
-        if steps_per_replay > 1 and not runner.several.captured:
-            tell(f"no decode rung has a graph of {steps_per_replay} steps: each replay runs one")
-            steps_per_replay = 1
-        completions = run_all(Engine(runner, limits, dispatcher), requests, on_token)
-    except torch.OutOfMemoryError as error:
-        raise ValueError(
-            f"{config.name} ran out of memory on {backend.device} ({first_line(error)}): "
-            "ask for fewer prompts at once, or use a smaller model"
-        ) from error
+    weights = load_weights(config, folder, backend.device, dtype, quant)
+    scales = measured_scales(weights) if kv_dtype == "fp8" else ()
+    cache = KVCache.allocate(
+        config, limits.num_blocks, limits.block_size, backend.device, dtype, scales
+    )
+    sizes = sizes_for(mode, limits, capture_sizes, tell)
+    dispatcher = GraphDispatcher(mode, sizes, limits.max_num_seqs)
+    model = decoding_model(weights, cache, backend, kernels, tell)
+    runner = TorchRunner(model, limits, dispatcher, backend, sampling=sampling.temperature > 0)
+    report = runner.capture()
+    for line in report.lines():
+        tell(line)
+    if steps_per_replay > 1 and not runner.several.captured:
+        tell(f"no decode rung has a graph of {steps_per_replay} steps: each replay runs one")
+        steps_per_replay = 1
+    completions = run_all(Engine(runner, limits, dispatcher), requests, on_token)
     return Generation(
         config.name,
         str(backend.device),
@@ -173,21 +146,85 @@ def generate(
     )
 
 
-def check_steps(steps_per_replay: int, mode: str, max_new_tokens: int) -> None:
-    """Raises ValueError for several steps a replay where decode batches have no full graph, and
-    where no request lives long enough for one replay."""
-    if steps_per_replay == 1:
-        return
-    if not parse(CUDAGraphMode, mode).has_full_cudagraphs():
-        raise ValueError(
-            f"{steps_per_replay} steps a replay need a graph of the whole step, and mode {mode} "
-            "has none: use FULL, FULL_DECODE_ONLY or FULL_AND_PIECEWISE"
-        )
-    if steps_per_replay >= max_new_tokens:
-        raise ValueError(
-            f"{steps_per_replay} steps a replay: of {max_new_tokens} new tokens the prompt gives "
-            "the first, so no replay would run: take fewer steps, or ask for more tokens"
-        )
+# ---------------------------------------------------------------- the best that works here
+
+
+def nearest_backend(tell: Tell) -> GraphBackend:
+    """The GPU; where none can be used the CPU, and a line about it."""
+    if reason := why_no_gpu():
+        tell(f"{reason}: running on the CPU, in float32 and emulated graphs")
+        return graphs_for("cpu")
+    return graphs_for("cuda")
+
+
+def dtype_for(backend: GraphBackend, tell: Tell) -> torch.dtype:
+    """bf16 on a GPU; float32 on a CPU, and, with a line about it, on a GPU that has no bf16.
+
+    Not float16: models that were trained in bf16 may overflow it, and then write nothing but "!"
+    (QwenLM/Qwen3 issues 670 and 761). Float32 is right, at twice the bytes.
+    """
+    if backend.emulated:
+        return torch.float32
+    if reason := why_no_bf16(backend):
+        tell(f"{reason}: running in float32, which takes twice the bytes")
+        return torch.float32
+    return torch.bfloat16
+
+
+def decoding_model(
+    weights: Weights, cache: KVCache, backend: GraphBackend, kernels: Kernels, tell: Tell
+) -> Model:
+    """The model with so many kernels a layer, or the plain one and a line why."""
+    if kernels == 0:
+        return Model(weights, cache)
+    if reason := why_plain(weights.config, backend, kernels):
+        tell(f"{reason}: the plain model runs")
+        return Model(weights, cache)
+    from mini_engine.cuda.fused import FusedModel
+
+    return FusedModel(weights, cache, kernels_per_layer=kernels, pdl=no_pdl(backend) is None)
+
+
+def why_plain(config: ModelConfig, backend: GraphBackend, kernels: Literal[5, 9]) -> str | None:
+    """Why the kernels cannot run this model here, in one line; None where they can."""
+    if reason := no_triton():
+        return reason
+    if not backend.emulated and (have := torch.cuda.get_device_capability()) < OLDEST:
+        return f"{torch.cuda.get_device_name()} is sm_{have[0]}{have[1]}, and Triton needs sm_80"
+    # `Heads.of` in kernels/paged.py, and half a head in kernels/fused_attention.py
+    least, head_dim = 32 if kernels == 5 else 16, config.head_dim
+    if head_dim < least or head_dim & (head_dim - 1):
+        return f"head_dim {head_dim} is no power of two of {least} or more, which kernels need"
+    return None
+
+
+def kernels_of(model: Model, mode: str) -> Kernels:
+    """Kernels a layer in a decode step of one request; 0 where plain PyTorch runs it.
+
+    Pieces are cut at attention, in the middle of a fused kernel: there the kernels are nine.
+    """
+    count: Kernels = getattr(model, "kernels_per_layer", 0)
+    pieces = parse(CUDAGraphMode, mode).decode_mode() is CUDAGraphMode.PIECEWISE
+    return 9 if count and pieces else count
+
+
+def no_triton() -> str | None:
+    """Why the kernels cannot run here, in one line; None where they can."""
+    if find_spec("triton") is None:
+        return "the kernels are written in Triton, which is not installed: pip install triton"
+    return None
+
+
+def no_pdl(backend: GraphBackend) -> str | None:
+    """Why programmatic dependent launch cannot run here, in one line; None where it can."""
+    if reason := no_triton():
+        return reason
+    if backend.emulated:
+        return "programmatic dependent launch is a GPU's: this variant needs sm_90 or newer"
+    major, minor = torch.cuda.get_device_capability(backend.device)
+    if major < 9:
+        return f"sm_{major}{minor} has no programmatic dependent launch: this variant needs sm_90"
+    return None
 
 
 def limits_that_fit(

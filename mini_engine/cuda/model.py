@@ -31,6 +31,7 @@ from mini_engine.cuda.sampling import Sampler, greedy
 from mini_engine.cuda.weights import LayerWeights, Matrix, Weights
 from mini_engine.engine.batch import ScheduledBatch
 from mini_engine.model.config import ModelConfig
+from mini_engine.model.kv_fp8 import measured_tokens, scale_for
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +56,7 @@ class KVCache:
         scales: tuple[Tensor, ...] = (),
     ) -> KVCache:
         """Zeros; block 0 is the null block, where padded rows write. With scales, from
-        `kv_scales.measured_scales`, in fp8 in place of dtype."""
+        `measured_scales`, in fp8 in place of dtype."""
         dtype = FP8 if scales else dtype
         shape = (num_blocks, block_size, config.num_kv_heads, config.head_dim)
         keys, values = (
@@ -186,6 +187,37 @@ class Model:
         if layer.q_norm is not None and layer.k_norm is not None:
             q, k = self._norm(q, layer.q_norm), self._norm(k, layer.k_norm)
         return q, k, v
+
+
+def measured_scales(weights: Weights) -> tuple[Tensor, ...]:
+    """The scales of a cache in fp8, (2, kv_heads) float32 for each layer: measured by one prefill
+    of the tokens that `model/kv_fp8.py` names, in a cache of its own. Graphs may hold them."""
+    config, table = weights.config, weights.embed
+    tokens = measured_tokens(config.vocab_size, config.max_position_embeddings)
+    count = len(tokens)
+
+    def row(values: list[int]) -> Tensor:
+        return torch.tensor(values, dtype=torch.int32, device=table.device)
+
+    inputs = StepInputs(
+        input_ids=row(tokens),
+        positions=row(list(range(count))),
+        slot_mapping=row(list(range(count))),
+        query_lens=row([count]),
+        context_lens=row([count]),
+        last_rows=row([count - 1]),
+        block_table=row([0])[None],
+    )
+    cache = KVCache.allocate(config, 1, count, table.device, table.dtype)
+    Model(weights, cache).body(inputs, HostAttention((count,), (count,), count))
+    largest = [
+        torch.stack([keys[0], values[0]]).abs().amax(dim=(1, 3)).tolist()
+        for keys, values in zip(cache.keys, cache.values, strict=True)
+    ]
+    return tuple(
+        torch.tensor([[scale_for(head) for head in heads] for heads in layer], device=table.device)
+        for layer in largest
+    )
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:

@@ -44,7 +44,7 @@ def _unpacked(
     """codes (N, K) uint8; scales and zeros (N, groups of GROUP)."""
     parts = ("qweight", "qzeros", "scales")
     words, zeros, scales = (tensors[base + part].to(device) for part in parts)
-    if kind.method == "awq":
+    if kind.quant_method == "awq":
         codes, zeros = _outputs(words)[..., _AWQ_PLACES], _outputs(zeros)[..., _AWQ_PLACES]
         codes = codes.flatten(1)
     else:
@@ -52,7 +52,7 @@ def _unpacked(
         codes = _codes(words[:, None], dim=1).flatten(0, 1)
         zeros = _outputs(zeros + 0x11111111 * kind.zeros_are_less_by)
     width = len(codes)
-    spread = [_spread(t, kind.group, width) for t in (scales, zeros.flatten(1))]
+    spread = [_spread(t, kind.group_size, width) for t in (scales, zeros.flatten(1))]
     return codes.T, spread[0], spread[1]
 
 
@@ -82,7 +82,7 @@ def _check_order(
     kind: StoredQuantization, tensors: Mapping[str, Tensor], base: str, width: int
 ) -> None:
     groups = tensors.get(f"{base}g_idx")
-    size = width if kind.group < 0 else kind.group
+    size = width if kind.group_size < 0 else kind.group_size
     if groups is not None and not torch.equal(groups.cpu(), torch.arange(width).int() // size):
         raise ValueError(
             f"{base}g_idx is not in order: quantised with desc_act (act-order), whose scattered "

@@ -106,7 +106,8 @@ def load_weights(
         return _assemble(config, device, dtype, fill, quant)
     if quant:
         raise ValueError(
-            f"{folder}: its weights are {kind.method} of 4 bits already: leave out --quant {quant}"
+            f"{folder}: its weights are {kind.quant_method} of 4 bits already: leave out --quant "
+            f"{quant}"
         )
     tensors = {name: as_tensor(tensor) for name, tensor in stored.items()}
 

@@ -15,7 +15,6 @@ costs, and the best ladder for the histogram.
 
 from __future__ import annotations
 
-import operator
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,14 +28,14 @@ PerRung = Callable[[int], float]  # the cost of a step at a rung, for example in
 class CaptureLadder(tuple[int, ...]):
     """A tuple of capture sizes, in rising order, that knows which rung a batch runs at.
 
-    Raises ValueError, naming the size, unless there is at least one, each is a whole number from 1
-    up, and they rise.
+    Raises ValueError, naming the size, unless there is at least one, each is 1 or more, and they
+    rise.
     """
 
     __slots__ = ()
 
     def __new__(cls, sizes: Iterable[int]) -> CaptureLadder:
-        ladder = super().__new__(cls, (_whole_number(size) for size in sizes))
+        ladder = super().__new__(cls, sizes)
         if not ladder:
             raise ValueError("a ladder needs at least one rung: give the sizes to capture")
         for below, size in zip((0, *ladder), ladder, strict=False):
@@ -239,10 +238,3 @@ def _checked_histogram(histogram: Mapping[int, int]) -> dict[int, int]:
         if rows < 0 or steps < 0:
             raise ValueError(f"histogram entry {rows}: {steps}: rows and steps must be 0 or more")
     return {rows: steps for rows, steps in sorted(histogram.items()) if rows and steps}
-
-
-def _whole_number(size: int) -> int:
-    try:
-        return operator.index(size)
-    except TypeError:
-        raise ValueError(f"rung {size!r} is not a whole number") from None

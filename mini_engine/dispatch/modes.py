@@ -57,12 +57,6 @@ class CUDAGraphMode(Enum):
         """The run-time mode of a batch in which some request is still in prefill."""
         return CUDAGraphMode(self.value[1]) if self.separate_routine() else self
 
-    def has_full_cudagraphs(self) -> bool:
-        return self.decode_mode() is CUDAGraphMode.FULL
-
-    def has_piecewise_cudagraphs(self) -> bool:
-        return self.mixed_mode() is CUDAGraphMode.PIECEWISE
-
     def without_piecewise(self) -> CUDAGraphMode:
         """The same mode for a model whose forward pass nothing can cut into pieces."""
         if self is CUDAGraphMode.PIECEWISE:

@@ -105,7 +105,7 @@ class RequestState:
     num_prefill: int = 0  # tokens known at its last admission; it prefills up to here
     num_preemptions: int = 0
     finish_reason: str | None = None  # "stop" | "length", None while it runs
-    block_keys: list[bytes] = field(default_factory=list)  # of prefix_cache
+    block_keys: list[bytes] = field(default_factory=list)  # only prefix_cache.py reads it
 
     @property
     def num_tokens(self) -> int:

@@ -16,8 +16,7 @@ vllm/v1/core/kv_cache_utils.py, with prefix caching off). A pool whose requests 
 equal prefixes is `prefix_cache.SharingPool`.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import Protocol
+from collections.abc import Sequence
 
 NULL_BLOCK = 0
 
@@ -40,20 +39,6 @@ def usable_blocks(num_blocks: int) -> list[int]:
     return list(range(num_blocks - 1, NULL_BLOCK, -1))
 
 
-class FreeBlocks(Protocol):
-    """Blocks that can be handed out; a list is a stack of them."""
-
-    def __len__(self) -> int: ...
-
-    def pop(self) -> int:
-        """The next to be handed out."""
-        ...
-
-    def extend(self, blocks: Iterable[int], /) -> None:
-        """Take back the blocks: the last is handed out next."""
-        ...
-
-
 class BlockPool:
     """Hands out blocks 1 .. num_blocks - 1, and takes back all blocks of a request at once.
 
@@ -68,7 +53,7 @@ class BlockPool:
             )
         self.num_blocks = num_blocks
         self.block_size = block_size
-        self._free: FreeBlocks = usable_blocks(num_blocks)
+        self._free = usable_blocks(num_blocks)
         self._tables: dict[str, tuple[int, ...]] = {}  # of the requests that hold blocks
 
     @property

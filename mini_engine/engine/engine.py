@@ -44,16 +44,9 @@ class Runner(Protocol):
         First come its copies, `swap_out` and `swap_in`. K and V of position p of entry e go to
         slot_of(e.block_table, p, block_size); padded rows write to the null block. Returns a token
         id for each entry that `samples`, in order, step after step. A batch has several steps only
-        where the runner has a `steps_of`, as `StepsRunner` below.
+        where the runner's graphs feed their tokens back: it then has `steps_of(descriptor)`, how
+        many decode steps a batch that is run as this can take at once.
         """
-        ...
-
-
-class StepsRunner(Runner, Protocol):
-    """A runner whose graphs can feed their tokens back."""
-
-    def steps_of(self, descriptor: BatchDescriptor) -> int:
-        """How many decode steps a batch that is run as this can take at once."""
         ...
 
 
@@ -94,10 +87,6 @@ class StepRecord:
     began_us: float
     ended_us: float
     completions: tuple[Completion, ...]  # requests that ended in this step
-
-    @property
-    def tokens(self) -> tuple[int, ...]:
-        return tuple(token for _, token in self.written)
 
 
 class Engine:

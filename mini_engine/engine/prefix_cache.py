@@ -1,6 +1,6 @@
 """Prefix cache: requests that begin with the same tokens share the blocks of that beginning.
 
-In:  a request's id and its tokens (`Text`), and how many of them the cache must hold.
+In:  a request's id and its tokens (`RequestState`), and how many of them the cache must hold.
 Out: how many of its first tokens the cache holds already, and a block table that begins with the
      blocks of these.
 
@@ -23,23 +23,12 @@ vllm/v1/core/kv_cache_manager.py):
 
 from array import array
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Protocol
 
+from mini_engine.engine.batch import RequestState
 from mini_engine.engine.blocks import BlockPool, OutOfBlocks, usable_blocks
-
-
-class Text(Protocol):
-    """The tokens of a request; `scheduler.RequestState` is one. Known tokens never change."""
-
-    block_keys: list[bytes]  # of its first full blocks: only this file reads or extends it
-
-    @property
-    def num_tokens(self) -> int: ...
-
-    def token_ids(self, start: int, stop: int) -> Sequence[int]: ...
 
 
 def block_key(parent: bytes, tokens: Sequence[int]) -> bytes:
@@ -66,13 +55,9 @@ class KeyedBlocks:
     def __len__(self) -> int:
         return len(self._queue)
 
-    def __contains__(self, block: int) -> bool:
-        return block in self._queue
-
-    @property
-    def in_order(self) -> tuple[int, ...]:
+    def __iter__(self) -> Iterator[int]:
         """All free blocks, the next to be handed out first."""
-        return tuple(self._queue)
+        return iter(self._queue)
 
     def find(self, key: bytes) -> int | None:
         """The oldest block with this key, free or not."""
@@ -117,7 +102,7 @@ class KeyedBlocks:
 class Sharer:
     """What the pool knows of a request that was looked up: waiting, or with blocks."""
 
-    text: Text
+    text: RequestState
     found: tuple[int, ...]  # with its first keys, until its table begins with them
     named: int = 0  # how many first blocks of its table have their key
 
@@ -132,15 +117,11 @@ class SharingPool(BlockPool):
     def __init__(self, num_blocks: int, block_size: int) -> None:
         super().__init__(num_blocks, block_size)
         self.blocks = KeyedBlocks(reversed(usable_blocks(num_blocks)))
-        self._free = self.blocks
-        self._owners = [0] * num_blocks  # how many tables list a block
+        self._free = self.blocks  # type: ignore[assignment]  # pops and extends as a list does
+        self.owners = [0] * num_blocks  # how many tables list a block
         self._sharers: dict[str, Sharer] = {}
 
-    def owners(self, block: int) -> int:
-        """How many tables list the block."""
-        return self._owners[block]
-
-    def look_up(self, request_id: str, text: Text) -> int:
+    def look_up(self, request_id: str, text: RequestState) -> int:
         """How many first tokens of a request without blocks the cache holds, in whole blocks.
 
         The last known token is never among them. Nothing changes until `allocate`, which expects
@@ -159,7 +140,7 @@ class SharingPool(BlockPool):
         """As in BlockPool: blocks that were found need not be taken, but cease to be free."""
         found = self._found(request_id)
         held = len(self.block_table(request_id)) + len(found)
-        revived = sum(self._owners[block] == 0 for block in found)
+        revived = sum(self.owners[block] == 0 for block in found)
         return self.blocks_for(num_tokens) - held + revived <= self.num_free
 
     def allocate(self, request_id: str, num_tokens: int) -> tuple[int, ...]:
@@ -176,15 +157,15 @@ class SharingPool(BlockPool):
                     f"{self.num_free} blocks are free: preempt a request first"
                 )
             for block in sharer.found:
-                if self._owners[block] == 0:
+                if self.owners[block] == 0:
                     self.blocks.remove(block)
-                self._owners[block] += 1
+                self.owners[block] += 1
             self._tables[request_id] = sharer.found
             sharer.named, sharer.found = len(sharer.found), ()
         held = len(self.block_table(request_id))
         table = super().allocate(request_id, num_tokens)
         for block in table[held:]:
-            self._owners[block] = 1
+            self.owners[block] = 1
         if sharer:
             full = min(num_tokens, sharer.text.num_tokens) // self.block_size
             for index in range(sharer.named, full):
@@ -196,9 +177,9 @@ class SharingPool(BlockPool):
         """As in BlockPool, but a block that another table lists is not free yet."""
         table = self.block_table(request_id)
         for block in table:
-            self._owners[block] -= 1
+            self.owners[block] -= 1
         if table:
-            self._tables[request_id] = tuple(b for b in table if self._owners[b] == 0)
+            self._tables[request_id] = tuple(b for b in table if self.owners[b] == 0)
         super().free(request_id)
         self._sharers.pop(request_id, None)
 
@@ -206,7 +187,7 @@ class SharingPool(BlockPool):
         sharer = self._sharers.get(request_id)
         return sharer.found if sharer else ()
 
-    def _key(self, text: Text, index: int) -> bytes:
+    def _key(self, text: RequestState, index: int) -> bytes:
         """The key of a full block of the text; each is computed once."""
         keys = text.block_keys
         while len(keys) <= index:

@@ -55,15 +55,10 @@ class SwappingScheduler(Scheduler):
                 "(serving.swap_cost.SwapCost has one), or choose 'swap' or 'recompute'"
             )
         self._saves_us = saves_us if limits.preemption == "cheaper" else None
-        self._free_host = list(range(limits.host_blocks - 1, -1, -1))
+        self.free_host = list(range(limits.host_blocks - 1, -1, -1))  # a stack of host blocks
         self._parked: dict[str, Parked] = {}
         self._outs: list[tuple[int, int]] = []  # of the step that is being scheduled
         self._ins: list[tuple[int, int]] = []
-
-    @property
-    def num_free_host(self) -> int:
-        """Host blocks that hold nothing."""
-        return len(self._free_host)
 
     def step(self) -> ScheduledBatch | None:
         """As in Scheduler, with the copies that the batch needs."""
@@ -84,11 +79,11 @@ class SwappingScheduler(Scheduler):
         """Note the copies of its blocks into free host blocks; False if it is to be recomputed."""
         request_id, computed = state.request.request_id, state.num_computed
         table = self.pool.block_table(request_id)[: self.pool.blocks_for(computed)]
-        if len(table) > len(self._free_host):
+        if len(table) > len(self.free_host):
             return False
         if self._saves_us and self._saves_us(computed) <= 0:
             return False
-        host = tuple(self._free_host.pop() for _ in table)
+        host = tuple(self.free_host.pop() for _ in table)
         self._outs += zip(table, host, strict=True)
         self._parked[request_id] = Parked(host, state.num_prefill)
         return True
@@ -102,7 +97,7 @@ class SwappingScheduler(Scheduler):
         entry = self._try_schedule(state, budget) if self._may_enter(state) else None
         if entry is not None:
             self._ins += zip(entry.block_table, parked.host_blocks, strict=False)
-            self._free_host += parked.host_blocks
+            self.free_host += parked.host_blocks
             del self._parked[state.request.request_id]
         return entry
 

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
-from mini_engine.files import in_short, parse_json, read_object, typed
+from mini_engine.files import parse_json, read_object, typed
 from mini_engine.model.config import ModelConfig
 from mini_engine.model.quantization import Expected
 
@@ -51,26 +51,36 @@ def stored_tensors(config: ModelConfig, folder: str | Path) -> dict[str, StoredT
 
     Raises ValueError, naming the file and the tensor, if the folder, its weights, a shard or a
     tensor is missing, a file is cut short, or a tensor has the wrong shape or dtype. A tensor that
-    the model does not use is an error too, except for `_is_harmless` ones: it suggests that the
-    config belongs to another model.
+    the model does not use is an error too: it suggests that the config belongs to another model.
+    Two are harmless: RoPE frequencies in old Llama files, and a tied head's copy of the embedding.
     """
     folder = Path(folder)
     found = _read_folder(folder)
-    expected = _expected(config)
-    for name, (shape, dtypes) in list(expected.items()):
-        if name in found:
-            _check(found[name], shape, dtypes)
-        elif name.endswith(OPTIONAL):
-            del expected[name]
+    expected: dict[str, Expected] = {}
+    for name, shape in tensor_shapes(config).items():
+        if config.quantization and name.startswith("model.layers.") and len(shape) == 2:
+            expected |= config.quantization.tensors(name, shape)
         else:
+            expected[name] = shape, DTYPES
+    for name, (shape, dtypes) in expected.items():
+        if name not in found:
+            if name.endswith(OPTIONAL):
+                continue
             raise ValueError(f"{folder}: tensor {name} is missing; expected shape {shape}")
+        tensor = found[name]
+        if tensor.shape != shape or tensor.dtype not in dtypes:
+            raise ValueError(
+                f"{tensor.file}: tensor {name} is {tensor.dtype} {tensor.shape}, expected "
+                f"{' or '.join(dtypes)} {shape} from config.json"
+            )
     for name in found.keys() - expected.keys():
-        if not _is_harmless(name, config):
+        tied_copy = config.tie_word_embeddings and name == LM_HEAD
+        if not tied_copy and not name.endswith("rotary_emb.inv_freq"):
             raise ValueError(
                 f"{found[name].file}: tensor {name} has no place in a {config.family} of "
                 f"{config.num_layers} layers: does config.json belong to these weights?"
             )
-    return {name: found[name] for name in expected}
+    return {name: found[name] for name in expected if name in found}
 
 
 def layer_parts(config: ModelConfig, index: int) -> dict[str, dict[str, tuple[int, ...]]]:
@@ -141,40 +151,6 @@ def random_law(name: str, shape: tuple[int, ...]) -> tuple[float, float]:
     return 0.0, strength * float(shape[1]) ** -0.5
 
 
-# ---------------------------------------------------------------- checks
-
-
-def _expected(config: ModelConfig) -> dict[str, Expected]:
-    """Every tensor of the folder: where matrices are stored quantised, their parts instead."""
-    expected: dict[str, Expected] = {}
-    for name, shape in tensor_shapes(config).items():
-        if config.quantization and name.startswith("model.layers.") and len(shape) == 2:
-            expected |= config.quantization.tensors(name, shape)
-        else:
-            expected[name] = shape, DTYPES
-    return expected
-
-
-def _check(tensor: StoredTensor, shape: tuple[int, ...], dtypes: tuple[str, ...]) -> None:
-    if tensor.shape != shape:
-        raise ValueError(
-            f"{tensor.file}: tensor {tensor.name} has shape {tensor.shape}, expected {shape} "
-            "from config.json"
-        )
-    if tensor.dtype not in dtypes:
-        raise ValueError(
-            f"{tensor.file}: tensor {tensor.name} has dtype {tensor.dtype}, expected "
-            f"{', '.join(dtypes)}: use an unquantised checkpoint, or one of AWQ or GPTQ"
-        )
-
-
-def _is_harmless(name: str, config: ModelConfig) -> bool:
-    """Tensors that transformers ignores too: RoPE frequencies, stored in old Llama files although
-    config.json determines them, and a tied head's copy of the embedding."""
-    tied_copy = config.tie_word_embeddings and name == LM_HEAD
-    return tied_copy or name.endswith("rotary_emb.inv_freq")
-
-
 def check_numbers(tensor: StoredTensor, least: float, most: float) -> None:
     """Raises ValueError for a tensor whose least and largest number (NaN is both) would make every
     token NaN."""
@@ -188,20 +164,6 @@ def check_numbers(tensor: StoredTensor, least: float, most: float) -> None:
 # ---------------------------------------------------------------- files
 
 
-def _read_folder(folder: Path) -> dict[str, StoredTensor]:
-    if not folder.is_dir():
-        raise ValueError(f"{folder}: no such folder; expected a Hugging Face checkpoint folder")
-    single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
-    if single.is_file():
-        return _read_header(single)
-    if index.is_file():
-        return _read_shards(index)
-    raise ValueError(
-        f"{folder}: no weights; expected model.safetensors or model.safetensors.index.json "
-        "(.bin files are pickles and are not read)"
-    )
-
-
 @dataclass(frozen=True)
 class _Index:
     """model.safetensors.index.json."""
@@ -209,26 +171,21 @@ class _Index:
     weight_map: dict[str, str]  # tensor name -> file beside the index
 
 
-def _read_shards(index: Path) -> dict[str, StoredTensor]:
-    """The tensors of all shards."""
+def _read_folder(folder: Path) -> dict[str, StoredTensor]:
+    single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+    if single.is_file():
+        return _read_header(single)
+    if not index.is_file():
+        raise ValueError(
+            f"{folder}: no weights; expected model.safetensors or model.safetensors.index.json "
+            "(.bin files are pickles and are not read)"
+        )
     shard_of = typed(_Index, read_object(index), str(index), more=True).weight_map
-    tensors: dict[str, StoredTensor] = {}
-    for shard in sorted(set(shard_of.values())):
-        named = next(name for name, file in shard_of.items() if file == shard)
-        if Path(shard).name != shard:
-            raise ValueError(
-                f"{index}: {in_short(shard)}, the shard of {named}, is a path: an index "
-                "must not reach outside its own folder, expected the name of a file beside it"
-            )
-        if not (index.parent / shard).is_file():
-            raise ValueError(f"{index}: shard {in_short(shard)} is missing; it should hold {named}")
-        for name, tensor in _read_header(index.parent / shard).items():
-            if shard_of.get(name, shard) == shard:  # another shard's is not what the index means
-                tensors[name] = tensor
+    shards = {shard: _read_header(folder / shard) for shard in sorted(set(shard_of.values()))}
     for name, shard in shard_of.items():
-        if name not in tensors:
-            raise ValueError(f"{index.parent / shard}: tensor {name} is missing; the index has it")
-    return tensors
+        if name not in shards[shard]:
+            raise ValueError(f"{folder / shard}: tensor {name} is missing; the index has it")
+    return {name: shards[shard][name] for name, shard in shard_of.items()}
 
 
 def _read_header(path: Path) -> dict[str, StoredTensor]:

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
+
+from mini_engine.files import typed
 
 
 @dataclass(frozen=True)
@@ -21,15 +24,9 @@ class RopeScaling:
     original_max_position_embeddings: int  # tokens of the original context
 
     def __post_init__(self) -> None:
-        if not 0 < self.low_freq_factor < self.high_freq_factor < math.inf:
+        if not 0 < self.low_freq_factor < self.high_freq_factor or self.factor < 1:
             raise ValueError(
-                f"rope_scaling needs 0 < low_freq_factor < high_freq_factor, not "
-                f"{self.low_freq_factor} and {self.high_freq_factor}"
-            )
-        if not 1 <= self.factor < math.inf or self.original_max_position_embeddings < 1:
-            raise ValueError(
-                "rope_scaling needs factor >= 1 and original_max_position_embeddings >= 1, not "
-                f"{self.factor} and {self.original_max_position_embeddings!s:.20}"
+                f"{self}: expected a factor from 1 on, and 0 < low_freq_factor < high_freq_factor"
             )
 
 
@@ -37,34 +34,20 @@ class RopeScaling:
 class RopeJson:
     """rope_scaling or rope_parameters of a config.json."""
 
-    rope_type: str | None = None
-    type: str | None = None  # the older key; transformers reads both
+    rope_type: Literal["default", "llama3"] | None = None
+    type: Literal["default", "llama3"] | None = None  # the older key; transformers reads both
     rope_theta: float | None = None
-    partial_rotary_factor: float = 1.0
+    partial_rotary_factor: Literal[1] = 1  # RoPE turns whole heads here
     factor: float | None = None
     low_freq_factor: float | None = None
     high_freq_factor: float | None = None
     original_max_position_embeddings: int | None = None
 
     def scaling(self) -> RopeScaling | None:
-        """None where nothing is scaled. ValueError for a type that is not computed here."""
-        kind = self.rope_type or self.type
-        if self.partial_rotary_factor != 1.0:
-            raise ValueError("partial_rotary_factor is set: RoPE turns whole heads")
-        if kind == "default" or (kind is None and self.factor is None):
+        """None where nothing is scaled. Raises ValueError where a number is missing."""
+        if "llama3" not in (self.rope_type, self.type) and self.factor is None:
             return None
-        if kind != "llama3":
-            raise ValueError(
-                f"rope_type {kind!r:.60} is not supported: only 'default' and 'llama3'"
-            )
-        names = (
-            "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"
-        )  # fmt: skip
-        values = {name: getattr(self, name) for name in names}
-        for name, value in values.items():
-            if value is None:
-                raise ValueError(f"rope_scaling: {name} is missing")
-        return RopeScaling(**values)
+        return typed(RopeScaling, vars(self), "rope_scaling", more=True)
 
 
 def rope_frequencies(head_dim: int, theta: float, scaling: RopeScaling | None) -> tuple[float, ...]:

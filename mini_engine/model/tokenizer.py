@@ -40,13 +40,10 @@ class Tokenizer:
         """Token ids of a prompt.
 
         Raises ValueError if there are none, because generation needs a first token; for an id that
-        the model has no embedding for; and where the text or the file cannot be used.
+        the model has no embedding for.
         """
-        try:
-            text.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise ValueError(f"the prompt is not Unicode text: {error}") from None
-        ids = list(self._tokenizer.encode(text).ids)
+        whole = text.encode("utf-8", "replace").decode()  # a byte that is no character came as half
+        ids = list(self._tokenizer.encode(whole).ids)
         if not ids:
             raise ValueError("the prompt is empty: give at least one character")
         if self._vocab_size is not None and max(ids) >= self._vocab_size:

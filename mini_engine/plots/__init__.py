@@ -5,7 +5,8 @@
     ladder_curve     denser ladders: padding against capture time and memory
     waste_by_batch   the staircase: the rung that a batch of n runs at
     rung_histogram   the rungs that the steps of a server ran at
-    itl_against_batch, measured_crossover                 what a benchmark measured
+    itl_against_batch, measured_crossover         what a benchmark measured
+    predicted_against_measured, errors_by_class   how far off the predictions are
 
 In:  data that other rooms computed (`trace`, `curves`, `ladder`, `serving.report`, `measured`).
 Out: a file (.png, .svg or .pdf). The title states the finding; the caption says what the
@@ -16,17 +17,25 @@ OSError.
 """
 
 from mini_engine.plots.canvas import PREDICTED
-from mini_engine.plots.figures import itl_curve, rung_histogram
-from mini_engine.plots.ladders import ladder_curve, waste_by_batch
+from mini_engine.plots.figures import (
+    errors_by_class,
+    itl_curve,
+    ladder_curve,
+    predicted_against_measured,
+    rung_histogram,
+    waste_by_batch,
+)
 from mini_engine.plots.measured import itl_against_batch, measured_crossover
 from mini_engine.plots.timeline import timeline
 
 __all__ = [
     "PREDICTED",
+    "errors_by_class",
     "itl_against_batch",
     "itl_curve",
     "ladder_curve",
     "measured_crossover",
+    "predicted_against_measured",
     "rung_histogram",
     "timeline",
     "waste_by_batch",

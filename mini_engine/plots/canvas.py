@@ -62,8 +62,6 @@ STYLE: dict[Any, Any] = {  # keys of matplotlib's rcParams
     "lines.linewidth": 2.5,
     "svg.hashsalt": "launch bound",  # of the names in an SVG, which are random otherwise
 }
-TITLE_POINTS, CAPTION_POINTS = 20, 14
-MOST_LINES = 8  # of a title, and of a caption
 LINE_INCHES = 0.36  # of the title; a line of the caption takes 0.7 of it
 
 
@@ -79,8 +77,8 @@ def canvas(
     """
     path = check_out(Path(path), PICTURES)
     width, height = size_inches
-    head = _lines(title, int(width * 5.9))  # characters an inch at that size
-    foot = _lines(caption, int(width * 9.2))
+    head = textwrap.wrap(title, int(width * 5.9))  # characters an inch at that size
+    foot = textwrap.wrap(caption, int(width * 9.2))
     top = 1 - (len(head) * LINE_INCHES + 0.2) / height
     bottom = (len(foot) * LINE_INCHES * 0.7 + 0.15) / height
     with matplotlib.rc_context():
@@ -93,27 +91,13 @@ def canvas(
             engine.set(rect=(0.005, bottom, 0.985, top - bottom))  # type: ignore[call-arg]
         margin, edge = 0.15 / width, 0.12 / height
         words: dict[str, Any] = {"parse_math": False}  # a name may have dollars
-        figure.text(
-            margin, 1 - edge, "\n".join(head), size=TITLE_POINTS, weight="bold", va="top", **words
-        )  # fmt: skip
-        figure.text(margin, edge, "\n".join(foot), size=CAPTION_POINTS, color="#404040", **words)
+        figure.text(margin, 1 - edge, "\n".join(head), size=20, weight="bold", va="top", **words)
+        figure.text(margin, edge, "\n".join(foot), size=14, color="#404040", **words)
         yield figure
-        write_whole(path, _drawn(figure, path.suffix.lower()))
-
-
-def _lines(words: str, width: int) -> list[str]:
-    """Broken into lines that fit, of which there are not so many that no room is left to draw. A
-    name may have what no font can draw: of a file's bytes that are not UTF-8, say."""
-    drawn = words.encode("utf-8", "backslashreplace").decode("utf-8")
-    return textwrap.wrap(drawn, width, max_lines=MOST_LINES, placeholder=" …")
-
-
-def _drawn(figure: Figure, ending: str) -> bytes:
-    """The bytes of a picture, without a date or a version in them."""
-    file = io.BytesIO()
-    nothing = dict.fromkeys(UNDATED[ending])
-    figure.savefig(file, format=ending.removeprefix("."), metadata=nothing)
-    return file.getvalue()
+        file, ending = io.BytesIO(), path.suffix.lower()
+        undated = dict.fromkeys(UNDATED[ending])
+        figure.savefig(file, format=ending.removeprefix("."), metadata=undated)
+        write_whole(path, file.getvalue())
 
 
 def doubling_ticks(axes: Axes, first: int, last: int) -> None:

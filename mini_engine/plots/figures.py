@@ -1,23 +1,28 @@
-"""Two figures: ITL against batch, and the rungs that the steps of a server ran at.
+"""Figures of steps and ladders: ITL against batch, the rungs that a server ran at, what padding
+wastes and what less of it would cost, and predictions against measurements.
 
-In:  an `ItlCurve`; the steps of a server by rung (`serving.report`).
+In:  an `ItlCurve`; the steps of a server by rung (`serving.report`); a ladder; the best ladders of
+     more and more rungs for a histogram (`LadderCosts.curve`); rows of `validate.validate`.
 Out: a PNG each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
 
+from mini_engine.dispatch.ladder import CaptureLadder, LadderPoint
 from mini_engine.plots.canvas import (
     BLACK,
     BLUE,
     GREEN,
     GREY,
     MODE_COLOURS,
+    ORANGE,
+    PALE,
     PREDICTED,
     VERMILION,
     canvas,
@@ -25,8 +30,15 @@ from mini_engine.plots.canvas import (
     percent_ticks,
 )
 from mini_engine.step.curves import ItlCurve
+from mini_engine.validate.validate import Row, Summary
 
 RUN_TIME_COLOURS = {"NONE": VERMILION, "PIECEWISE": GREEN, "FULL": BLUE}
+SHAPES = "osD^v<>Ph*Xp8dH"  # of the points of a class
+LINES = {  # of an ItlPoint: label and style
+    "eager": ("eager", "-"),
+    "piecewise": ("piecewise graphs", "--"),
+    "full": ("one full graph", "-"),
+}
 
 
 # ---------------------------------------------------------------- ITL against batch
@@ -41,25 +53,21 @@ def itl_curve(curve: ItlCurve, path: Path | str) -> None:
         f"{curve.engine}, op list {curve.style}, {curve.context:,} tokens of context each. Graphs "
         f"run padded, at the next of {len(curve.ladder)} rungs; above {curve.ladder.top}, eager."
     )
+    batches = [point.batch for point in curve.points]
     with canvas(path, (13, 10), title=curve.finding(), caption=caption) as figure:
         above, below = figure.subplots(2, 1, sharex=True, height_ratios=[2.4, 1])
-        _itl(above, curve)
-        _saved(below, curve)
-        batches = [point.batch for point in curve.points]
+        _itl(above, curve, batches)
+        _saved(below, curve, batches)
         below.set_xlim(batches[0] * 0.95, max(batches[-1], 2) * 1.05)
         doubling_ticks(below, 1, batches[-1])
         below.set_xlabel("batch (requests that decode together)")
+        if 1 < curve.crossover <= batches[-1]:
+            below.axvline(curve.crossover, color=BLACK, linewidth=1.5)
 
 
-def _itl(axes: Axes, curve: ItlCurve) -> None:
-    batches = [point.batch for point in curve.points]
-    lines = (
-        ("eager", "eager", "-", [point.eager for point in curve.points]),
-        ("piecewise", "piecewise graphs", "--", [point.piecewise for point in curve.points]),
-        ("full", "one full graph", "-", [point.full for point in curve.points]),
-    )
-    for mode, label, style, steps in lines:
-        itl_ms = [step.itl_us / 1e3 for step in steps]
+def _itl(axes: Axes, curve: ItlCurve, batches: Sequence[int]) -> None:
+    for mode, (label, style) in LINES.items():
+        itl_ms = [getattr(point, mode).itl_us / 1e3 for point in curve.points]
         axes.plot(batches, itl_ms, style, color=MODE_COLOURS[mode], label=label)
     floor = [point.floor_us / 1e3 for point in curve.points]
     axes.plot(batches, floor, ":", color=BLACK, label="floor: weights and KV, read once")
@@ -86,9 +94,8 @@ def _itl(axes: Axes, curve: ItlCurve) -> None:
         )  # fmt: skip
 
 
-def _saved(axes: Axes, curve: ItlCurve) -> None:
+def _saved(axes: Axes, curve: ItlCurve, batches: Sequence[int]) -> None:
     """The share of eager's ITL that graphs save, and the rungs that they run at."""
-    batches = [point.batch for point in curve.points]
     whole = [point.saved for point in curve.points]
     pieces = [1 - point.piecewise.itl_us / point.eager.itl_us for point in curve.points]
     axes.plot(batches, pieces, "--", color=MODE_COLOURS["piecewise"])
@@ -104,8 +111,6 @@ def _saved(axes: Axes, curve: ItlCurve) -> None:
         0.005, 0.17, "ticks below: rungs of the ladder", transform=axes.transAxes,
         ha="left", va="bottom", color="#505050",
     )  # fmt: skip
-    if 1 < curve.crossover <= batches[-1]:
-        axes.axvline(curve.crossover, color=BLACK, linewidth=1.5)
 
 
 # ---------------------------------------------------------------- what a server ran
@@ -123,21 +128,27 @@ def rung_histogram(
     `steps_by_rung`: mode -> padded rows -> steps, as in a serve report. Eager steps may have any
     number of rows, so they are grouped by powers of two.
     """
-    total = sum(sum(rungs.values()) for rungs in steps_by_rung.values())
+    ran = [(n, rows, mode) for mode, by in steps_by_rung.items() for rows, n in by.items()]
+    total = sum(count for count, *_ in ran)
     if not total:
         raise ValueError("no steps: give a report of a server that ran some")
-    with canvas(
-        path, (13, 7), title=title or _steps_finding(steps_by_rung), caption=caption
-    ) as fig:
-        axes = fig.subplots()
-        top = 2
+    count, rows, mode = max(ran)
+    eager = sum(steps_by_rung.get("NONE", {}).values())
+    finding = (
+        f"{1 - eager / total:.0%} of steps ran in graphs; the most common were "
+        f"{mode} at {rows} row{'s' * (rows != 1)} ({count / total:.0%})"
+    )
+    with canvas(path, (13, 7), title=title or finding, caption=caption) as figure:
+        axes, top = figure.subplots(), 2
         for mode, colour in RUN_TIME_COLOURS.items():
-            steps = _by_power_of_two(steps_by_rung, mode)
+            steps: dict[int, int] = {}
+            for rows, count in sorted(steps_by_rung.get(mode, {}).items()):
+                at = 1 << (rows - 1).bit_length() if mode == "NONE" else rows
+                steps[at] = steps.get(at, 0) + count
             if steps:
                 shares = [count / total for count in steps.values()]
-                label = f"{mode}: {sum(shares):.0%} of steps" + (
-                    ", up to each power of two" if mode == "NONE" else ""
-                )
+                label = f"{mode}: {sum(shares):.0%} of steps"
+                label += ", up to each power of two" if mode == "NONE" else ""
                 axes.vlines(list(steps), 0, shares, color=colour, linewidth=4, label=label)
                 top = max(top, *steps)
         axes.set_xscale("log", base=2)
@@ -150,21 +161,180 @@ def rung_histogram(
         axes.legend(loc="upper right")
 
 
-def _by_power_of_two(steps_by_rung: Mapping[str, Mapping[int, int]], mode: str) -> dict[int, int]:
-    """Rung -> steps of one mode; eager sizes are rounded up to a power of two."""
-    steps: dict[int, int] = {}
-    for rows, count in sorted(steps_by_rung.get(mode, {}).items()):
-        at = 1 << (rows - 1).bit_length() if mode == "NONE" else rows
-        steps[at] = steps.get(at, 0) + count
-    return steps
+# ---------------------------------------------------------------- ladders
 
 
-def _steps_finding(steps_by_rung: Mapping[str, Mapping[int, int]]) -> str:
-    total = sum(sum(rungs.values()) for rungs in steps_by_rung.values())
-    eager = sum(steps_by_rung.get("NONE", {}).values())
-    ran = [(count, rows, mode) for mode, r in steps_by_rung.items() for rows, count in r.items()]
-    count, rows, mode = max(ran)
-    return (
-        f"{1 - eager / total:.0%} of steps ran in graphs; the most common were "
-        f"{mode} at {rows} row{'s' * (rows != 1)} ({count / total:.0%})"
+def ladder_curve(
+    points: Sequence[LadderPoint],
+    path: Path | str,
+    *,
+    caption: str,
+    reference: tuple[str, LadderPoint],
+) -> None:
+    """Padding against capture time and against graph memory, for ladders of more and more rungs.
+
+    `reference`: a named ladder to compare with, say vLLM's own; it is drawn as a star. Raises
+    ValueError without points.
+    """
+    if not points:
+        raise ValueError("the curve has no points: give the ladders of 1, 2 ... rungs")
+    name, own = reference
+    wasted = own.waste.wasted_fraction  # the first that wastes no more, or the last
+    best = next((p for p in points if p.waste.wasted_fraction <= wasted), points[-1])
+    title = (
+        f"{len(best.ladder)} chosen rungs: {best.waste.wasted_fraction:.1%} padding; "
+        f"{name} of {len(own.ladder)}: {wasted:.1%}"
     )
+    with canvas(path, (13, 7), title=title, caption=caption) as figure:
+        left, right = figure.subplots(1, 2, sharey=True)
+        _trade(left, points, *reference, lambda point: point.capture_us / 1e3)
+        _trade(right, points, *reference, lambda point: point.memory_bytes / 2**20)
+        left.set_xlabel("capture time (ms)")
+        right.set_xlabel("graph memory (MiB)")
+        left.set_ylabel("padding (of all rows computed)")
+        percent_ticks(left)
+        left.set_ylim(0, 1.08 * max(point.waste.wasted_fraction for point in points) + 1e-9)
+        right.legend(loc="upper right")
+
+
+def _trade(
+    axes: Axes,
+    points: Sequence[LadderPoint],
+    name: str,
+    reference: LadderPoint,
+    price: Callable[[LadderPoint], float],
+) -> None:
+    """One curve, a dot for each ladder, numbered where there is room."""
+    prices = [price(point) for point in points]
+    waste = [point.waste.wasted_fraction for point in points]
+    axes.plot(prices, waste, "o-", color=BLUE, markersize=7, label="best ladder of n rungs")
+    right, high = max(prices) or 1.0, max(waste) or 1.0
+    labelled: list[tuple[float, float]] = []
+    for point, x, y in reversed(list(zip(points, prices, waste, strict=True))):
+        if all(abs(x - u) > 0.06 * right or abs(y - v) > 0.06 * high for u, v in labelled):
+            labelled.append((x, y))
+            axes.annotate(
+                f"{len(point.ladder)}", (x, y), xytext=(4, 7),
+                textcoords="offset points", color=BLUE, weight="bold",
+            )  # fmt: skip
+    label = f"{name}: {len(reference.ladder)} rungs"
+    at = ([price(reference)], [reference.waste.wasted_fraction])
+    axes.plot(*at, "*", color=ORANGE, markersize=22, markeredgecolor="black", label=label)
+    axes.set_xlim(0, None)
+
+
+def waste_by_batch(
+    ladder: CaptureLadder, path: Path | str, *, caption: str, mark: int | None = None
+) -> None:
+    """The staircase: the rung that a batch runs at, and the share of its rows that is padding.
+
+    `mark`: a batch to point at, on 1 ... ladder.top.
+    """
+    batches = list(range(1, ladder.top + 1))
+    rungs = [ladder.rung(batch) or 0 for batch in batches]
+    wasted = [1 - batch / rung for batch, rung in zip(batches, rungs, strict=True)]
+    worst = max(batches, key=lambda batch: (wasted[batch - 1], batch))
+    title = f"Padding is worst at batch {worst}: {wasted[worst - 1]:.0%} of its "
+    title += f"{rungs[worst - 1]} rows"
+    if mark:
+        rung = rungs[mark - 1]
+        title = f"A batch of {mark} runs at {rung}: {rung - mark} rows of padding"
+    with canvas(path, (13, 9), title=title, caption=caption) as figure:
+        above, below = figure.subplots(2, 1, height_ratios=[1.5, 1])
+        shown = min(ladder.top, 2 * (mark or 32))
+        x, y = batches[:shown], rungs[:shown]
+        above.fill_between(x, x, y, step="pre", color=ORANGE, alpha=0.6, label="padding")
+        above.step(x, y, where="pre", color=BLUE, label="rung: rows computed")
+        above.plot(x, x, ":", color=BLACK, label="batch: rows asked for")
+        above.set_xlim(0, shown)
+        above.set_ylim(0, None)
+        above.set_xlabel(f"batch (rows), up to {shown}")
+        above.set_ylabel("rows")
+        above.legend(loc="upper left")
+        below.fill_between(batches, wasted, step="pre", color=ORANGE, alpha=0.6)
+        below.step(batches, wasted, where="pre", color=ORANGE)
+        below.set_xscale("log", base=2)
+        below.set_xlim(1, max(ladder.top, 2))
+        doubling_ticks(below, 1, ladder.top)
+        below.set_ylim(0, None)
+        percent_ticks(below)
+        below.set_xlabel("batch (rows), the whole ladder")
+        below.set_ylabel("padding (of rows)")
+        if mark:
+            bold = {"textcoords": "offset points", "weight": "bold", "color": VERMILION}
+            above.plot([mark, mark], [mark, rung], "o-", color=VERMILION, markersize=8, linewidth=3)
+            above.annotate(
+                f"{mark} runs at {rung}", (mark, rung), xytext=(-10, 10), ha="right", **bold
+            )
+            share = wasted[mark - 1]
+            below.plot([mark], [share], "o", color=VERMILION, markersize=9)
+            below.annotate(f"{share:.0%}", (mark, share), xytext=(6, 6), **bold)
+
+
+# ---------------------------------------------------------------- what others measured
+
+
+def predicted_against_measured(rows: Sequence[Row], path: Path | str) -> None:
+    """Both axes logarithmic; a colour for how a step is launched, a shape for the class."""
+    classes = sorted({row.point.cls for row in rows})
+    sources = len({row.point.source for row in rows})
+    inside = sum(abs(row.error) <= 0.1 for row in rows) / len(rows)
+    with canvas(
+        path,
+        (12.0, 9.0),
+        title=f"{inside:.0%} of {len(rows)} measured decode steps are predicted within 10%",
+        caption=f"Measured by others, {sources} sources; predicted from card, host and engine. "
+        "Bars: what 80% of the points of sources left out of the fit were missed by. "
+        "Grey: within 10%.",
+    ) as figure:
+        axes = figure.subplots()
+        values = [v for row in rows for v in (row.point.itl_ms, row.predicted_ms)]
+        ends = [min(values) / 1.3, max(values) * 1.3]
+        axes.fill_between(ends, [e / 1.1 for e in ends], [e * 1.1 for e in ends], color=PALE, lw=0)
+        axes.plot(ends, ends, color=BLACK, lw=1)
+        for shape, cls in zip(SHAPES, classes, strict=False):
+            of = [row for row in rows if row.point.cls == cls]
+            x, y = [r.point.itl_ms for r in of], [r.predicted_ms for r in of]
+            below = [row.predicted_ms - row.low_ms for row in of]
+            bars = [below, [row.high_ms - row.predicted_ms for row in of]]
+            colour = RUN_TIME_COLOURS[of[0].launched]
+            axes.errorbar(x, y, yerr=bars, fmt="none", ecolor=colour, alpha=0.25, lw=1.5)
+            axes.scatter(
+                x, y, marker=shape, s=90, color=colour, edgecolors="white", label=cls, zorder=3
+            )
+        axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends)
+        plain = FuncFormatter(lambda value, _position: f"{value:g}")
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_formatter(plain)
+        axes.set_xlabel("measured ITL, ms")
+        axes.set_ylabel("predicted ITL, ms")
+        axes.legend(loc="upper left", fontsize=12)
+
+
+def errors_by_class(rows: Sequence[Row], summaries: Sequence[Summary], path: Path | str) -> None:
+    """One line a class: each point's error, the median, and the median with its source left out."""
+    ordered = sorted(summaries, key=lambda s: s.median_error, reverse=True)
+    worst = ordered[0]
+    with canvas(
+        path,
+        (12.0, 9.0),
+        title=f"Farthest off: {worst.name}, {worst.median_error:.0%} in the median",
+        caption="Dots: predicted over measured, less one. Bars: the median of a class. Diamonds: "
+        "each source predicted by a fit that has not seen it.",
+    ) as figure:
+        axes = figure.subplots()
+        axes.axvspan(-0.1, 0.1, color=PALE, lw=0)
+        axes.axvline(0, color=BLACK, lw=1)
+        for y, one in enumerate(ordered):
+            of = [row for row in rows if row.point.cls == one.name]
+            colour = RUN_TIME_COLOURS[of[0].launched]
+            others = [r.left_out_error for r in of if r.left_out_error is not None]
+            axes.scatter(others, [y - 0.22] * len(others), marker="D", s=40, facecolors="none",
+                         edgecolors=GREY)  # fmt: skip
+            axes.scatter([r.error for r in of], [y] * len(of), s=60, color=colour, alpha=0.7)
+            axes.plot([one.bias] * 2, [y - 0.3, y + 0.3], color=colour)
+        axes.set_yticks(range(len(ordered)), [f"{s.name} ({s.points})" for s in ordered])
+        axes.xaxis.set_major_formatter(
+            FuncFormatter(lambda share, _position: f"{100 * share:+.0f}%")
+        )
+        axes.set_xlabel("error of the prediction")

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
@@ -51,27 +52,14 @@ CPU_TALL, GPU_TALL, GPU_ZOOM_TALL = 0.8, 1.0, 3.1  # heights of lanes, in lanes 
 LANE_INCHES = 0.44  # ... of so many inches
 
 
-@dataclass(frozen=True)
-class _Step:
+class _Step(NamedTuple):
     """One timeline, from time 0, with its figures."""
 
-    name: str
-    events: tuple[TraceEvent, ...]
+    name: str  # as the beginning of a sentence
+    events: list[TraceEvent]
     itl_us: float
     idle: float  # share of the step in which the GPU had nothing to do
     begin_us: float  # of the first thing that is not the engine's own work
-
-    def running(self, begin_us: float, end_us: float) -> int:
-        """Kernels that ended on the GPU between the two times."""
-        return sum(
-            e.lane == GPU and e.category != "copy" and begin_us < e.end_us <= end_us
-            for e in self.events
-        )
-
-    def since(self, zero_us: float) -> _Step:
-        """The same, counted from that time on."""
-        moved = tuple(replace(e, start_us=e.start_us - zero_us) for e in self.events)
-        return replace(self, events=moved, begin_us=self.begin_us - zero_us)
 
 
 def timeline(
@@ -82,7 +70,7 @@ def timeline(
     caption: str = PREDICTED,
     zoom_us: float = ZOOM_US,
 ) -> None:
-    """Write the figure to `path`. Without a `title`, the title is the `finding`.
+    """Write the figure to `path`. Without a `title`, the first timeline is held against the last.
 
     The short windows are `zoom_us` wide, from the first call that is not the engine's own work.
     `caption` names model, device and op list, and says whether they are predicted. Raises
@@ -91,38 +79,39 @@ def timeline(
     steps = [_step(name, events) for name, events in timelines.items()]
     if not steps:
         raise ValueError("no timelines: give the events of at least one step")
+    first, last = steps[0], steps[-1]
+    finding = f"{first.name}: ITL {first.itl_us / 1e3:.2f} ms, the GPU idle {first.idle:.0%}"
+    if last is not first:
+        finding += f". {last.name}: {last.itl_us / 1e3:.2f} ms, idle {last.idle:.0%}"
+    # engines that do not work equally long before it are drawn from their first call on
+    together = len({step.begin_us for step in steps}) == 1
+    since = "the step began" if together else "its first call"
     whole_us = max(step.itl_us for step in steps)
-    begins_us = {step.begin_us for step in steps}
-    begin_us, since = begins_us.pop(), "the step began"
-    if begins_us:  # engines that do not work equally long before it: count from there
-        begin_us, since = 0.0, "its first call"
-        zoomed = [step.since(step.begin_us) for step in steps]
-    else:
-        zoomed = steps
     heights = [CPU_TALL + GPU_TALL] * len(steps) + [CPU_TALL + GPU_ZOOM_TALL] * len(steps)
     size = (WIDTH_INCHES, 3.0 + LANE_INCHES * sum(heights) + 0.7 * len(steps))
-    with canvas(path, size, title=title or finding(timelines), caption=caption) as figure:
+    with canvas(path, size, title=title or finding, caption=caption) as figure:
         rows = figure.subplots(2 * len(steps) + 1, 1, height_ratios=[1.2, *heights])
         above, below = rows[1 : len(steps) + 1], rows[len(steps) + 1 :]
         _legend(rows[0], steps)
         for axes, step in zip(above, steps, strict=True):
             _whole(axes, step, whole_us)
         above[-1].set_xlabel("time since the step began (ms): the whole step")
-        for axes, step in zip(below, zoomed, strict=True):
-            _zoom(axes, step, begin_us - 0.02 * zoom_us, zoom_us)
+        for axes, step in zip(below, steps, strict=True):
+            _zoom(axes, step, 0.0 if together else step.begin_us, zoom_us)
         below[-1].set_xlabel(f"time since {since} (µs): the same {zoom_us:g} µs of each")
         for axes in (*above[:-1], *below[:-1]):
             axes.tick_params(axis="x", labelbottom=False)
 
 
-def finding(timelines: Mapping[str, Sequence[TraceEvent]]) -> str:
-    """One sentence: the first timeline against the last."""
-    steps = [_step(name, events) for name, events in timelines.items()]
-    first, last = steps[0], steps[-1]
-    one = f"{_sentence(first.name)}: ITL {first.itl_us / 1e3:.2f} ms, the GPU idle {first.idle:.0%}"
-    if len(steps) == 1:
-        return one
-    return f"{one}. {_sentence(last.name)}: {last.itl_us / 1e3:.2f} ms, idle {last.idle:.0%}"
+def _step(name: str, events: Sequence[TraceEvent]) -> _Step:
+    if not any(event.lane == GPU for event in events):
+        raise ValueError(f"timeline {name!r}: no events on the GPU, so there is no step to draw")
+    zero = min(event.start_us for event in events)
+    moved = [replace(e, start_us=e.start_us - zero) for e in events if e.lane in LANES]
+    itl_us = max(event.end_us for event in moved)
+    begin_us = min(e.start_us for e in moved if e.lane == GPU or e.category not in ("host", "wait"))
+    name = name[:1].upper() + name[1:]
+    return _Step(name, moved, itl_us, 1 - busy_us(moved, GPU) / itl_us, begin_us)
 
 
 # ---------------------------------------------------------------- panels
@@ -150,19 +139,21 @@ def _whole(axes: Axes, step: _Step, whole_us: float) -> None:
         end_ms, (CPU_TALL + GPU_TALL) / 2, f"  ITL\n  {end_ms:.2f} ms",
         va="center", weight="bold", linespacing=1.3,
     )  # fmt: skip
-    axes.set_title(f"{_sentence(step.name)}: GPU idle {step.idle:.0%} of the step", pad=3)
+    axes.set_title(f"{step.name}: GPU idle {step.idle:.0%} of the step", pad=3)
 
 
-def _zoom(axes: Axes, step: _Step, begin_us: float, zoom_us: float) -> None:
-    """A short window, with names in the boxes where they fit."""
+def _zoom(axes: Axes, step: _Step, zero_us: float, zoom_us: float) -> None:
+    """A short window, with names in the boxes where they fit. `zero_us`: the axis's 0."""
+    begin_us = step.begin_us - zero_us - 0.02 * zoom_us
     end_us = begin_us + zoom_us
-    inside = [e for e in step.events if e.end_us > begin_us and e.start_us < end_us]
+    moved = [replace(e, start_us=e.start_us - zero_us) for e in step.events]
+    inside = [e for e in moved if e.end_us > begin_us and e.start_us < end_us]
     _lanes(axes, GPU_ZOOM_TALL)
     _boxes(axes, inside, 1.0, GPU_ZOOM_TALL, edge=0.8)
     axes.set_xlim(begin_us, end_us)
-    kernels = step.running(begin_us, end_us)
+    kernels = sum(e.lane == GPU and e.category != "copy" and e.end_us <= end_us for e in inside)
     axes.set_title(
-        f"{_sentence(step.name)}, from the first kernel on: {kernels} done in {zoom_us:g} µs", pad=3
+        f"{step.name}, from the first kernel on: {kernels} done in {zoom_us:g} µs", pad=3
     )
     for event in inside:
         left, right = max(event.start_us, begin_us), min(event.end_us, end_us)
@@ -215,37 +206,10 @@ def _fit(event: TraceEvent, inches: float) -> tuple[str, bool]:
     if event.lane != GPU:
         return "", False
     tall = int(0.95 * LANE_INCHES * GPU_ZOOM_TALL / letter)  # letters that fit along the lane
-    lines = _broken(event.name, tall)
-    fits = len(lines) * line < inches and max(map(len, lines)) <= tall
-    return ("\n".join(lines), True) if fits else ("", True)
-
-
-def _broken(name: str, tall: int) -> list[str]:
-    """A name in lines of at most `tall` letters, broken after "_", "." or a space."""
-    lines = [""]
-    for part in re.findall(r"[^_. ]*[_. ]?", name):
+    lines = [""]  # broken after "_", "." or a space
+    for part in re.findall(r"[^_. ]*[_. ]?", event.name):
         if lines[-1] and len(lines[-1]) + len(part) > tall:
             lines.append("")
         lines[-1] += part
-    return lines
-
-
-# ---------------------------------------------------------------- figures of a step
-
-
-def _step(name: str, events: Sequence[TraceEvent]) -> _Step:
-    if not any(event.lane == GPU for event in events):
-        raise ValueError(f"timeline {name!r}: no events on the GPU, so there is no step to draw")
-    zero = min(event.start_us for event in events)
-    moved = tuple(
-        TraceEvent(e.lane, e.name, e.start_us - zero, e.duration_us, e.category)
-        for e in events
-        if e.lane in LANES
-    )
-    itl_us = max(event.end_us for event in moved)
-    begin_us = min(e.start_us for e in moved if e.lane == GPU or e.category not in ("host", "wait"))
-    return _Step(name, moved, itl_us, 1 - busy_us(moved, GPU) / itl_us, begin_us)
-
-
-def _sentence(name: str) -> str:
-    return name[:1].upper() + name[1:]
+    fits = len(lines) * line < inches and max(map(len, lines)) <= tall
+    return ("\n".join(lines), True) if fits else ("", True)

@@ -24,7 +24,7 @@ from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher
 from mini_engine.dispatch.ladder import CaptureLadder, LadderPoint, best_ladders, optimal_ladder
 from mini_engine.dispatch.modes import CUDAGraphMode
 from mini_engine.model.config import ModelConfig
-from mini_engine.serving.report import Ran, ServeReport
+from mini_engine.serving.report import ServeReport
 from mini_engine.step.capacity import step_bytes
 from mini_engine.step.cards import DeviceSpec
 from mini_engine.step.curves import CaptureCost, capture_cost
@@ -132,16 +132,12 @@ def optimal_ladder_saving(
     report: ServeReport, costs: StepModel, dispatcher: GraphDispatcher
 ) -> LadderSaving | None:
     """None when no step ran in a graph. `dispatcher` is the one that the run used."""
-    in_graphs = {
-        ran: (steps, kv_tokens)
-        for ran, (steps, kv_tokens) in report.ran.items()
-        if ran.descriptor.mode is not CUDAGraphMode.NONE
-    }
-    if not in_graphs:
-        return None
     histogram: Counter[int] = Counter()
-    for ran, (steps, _) in in_graphs.items():
-        histogram[ran.rows] += steps
+    for ran, (steps, _) in report.ran.items():
+        if ran.descriptor.mode is not CUDAGraphMode.NONE:
+            histogram[ran.rows] += steps
+    if not histogram:
+        return None
     # as many rungs, the same top, the fewest padded rows
     sizes = optimal_ladder(histogram, len(dispatcher.sizes), top=max(dispatcher.sizes))
     better = GraphDispatcher(
@@ -149,26 +145,19 @@ def optimal_ladder_saving(
     )
     padded_rows = saved_rows = 0
     saved_us = 0.0
-    for ran, (steps, kv_tokens) in in_graphs.items():
+    for ran, (steps, kv_tokens) in report.ran.items():
+        if ran.descriptor.mode is CUDAGraphMode.NONE:
+            continue
         # Where a graph takes any mix of requests, how many there were does not matter.
         num_reqs, uniform = (ran.rows, 1) if ran.uniform else (1, None)
         moved = better.dispatch(num_reqs, ran.rows, uniform)
         padded_rows += (moved.num_tokens - ran.rows) * steps
         saved_rows += (ran.descriptor.num_tokens - moved.num_tokens) * steps
-        before, after = (
-            _step_us(costs, ran, descriptor, kv_tokens / steps)
-            for descriptor in (ran.descriptor, moved)
-        )
-        saved_us += (before - after) * steps
+        for descriptor, sign in ((ran.descriptor, 1), (moved, -1)):
+            mode, shape = padded_step(descriptor, num_reqs)
+            lines = costs.lines(mode, shape.num_tokens, shape.num_reqs, shape.served)
+            step_us = max(us + per_key * kv_tokens / steps for us, per_key in lines)
+            saved_us += sign * step_us * steps
     if saved_us < 0:
-        kept = padded_rows + saved_rows
-        return LadderSaving(tuple(dispatcher.sizes), kept, 0, 0.0, 0.0)
-    share = saved_us / report.busy_us
-    return LadderSaving(tuple(sizes), padded_rows, saved_rows, saved_us, share)
-
-
-def _step_us(costs: StepModel, ran: Ran, descriptor: BatchDescriptor, kv_tokens: float) -> float:
-    """Such a step with an average of kv_tokens to read."""
-    mode, shape = padded_step(descriptor, ran.rows if ran.uniform else 1)
-    lines = costs.lines(mode, shape.num_tokens, shape.num_reqs, shape.served)
-    return max(us + per_key * kv_tokens for us, per_key in lines)
+        return LadderSaving(dispatcher.sizes, padded_rows + saved_rows, 0, 0.0, 0.0)
+    return LadderSaving(tuple(sizes), padded_rows, saved_rows, saved_us, saved_us / report.busy_us)

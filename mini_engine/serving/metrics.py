@@ -45,11 +45,6 @@ class LogHistogram:
     max: float = -math.inf
     _counts: list[int] = field(default_factory=lambda: [0] * (len(_EDGES) + 1))
 
-    @property
-    def mean(self) -> float:
-        """Raises ZeroDivisionError while empty."""
-        return self.total / self.count
-
     def add(self, value: float, weight: int = 1) -> None:
         self._counts[bisect_right(_EDGES, value)] += weight
         self._book(weight, value * weight, value, value)

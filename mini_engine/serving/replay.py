@@ -10,7 +10,7 @@ Out: a `ServeReport`: TTFT, ITL, throughput, padding waste, steps by mode and by
 `Scheduler.step` chooses the batch at every event: a chunk of a prompt, an arrival, an ending, a
 preemption, a copy to host memory or back. Between two events the same requests decode side by side,
 one token each a step. All of these steps are taken in one **stride**: every request gets its tokens
-and blocks at once, and the time of all steps is a closed form (`stride.Stride`). That is exact.
+and blocks at once, and the time of all steps is a closed form (`stride.ramps_of`). That is exact.
 During a stride no block is freed and no prompt is looked up in the prefix cache, so a step by step
 run hands out the same blocks.
 
@@ -19,9 +19,10 @@ A step waits for its copies to and from host memory: nothing overlaps.
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
-from typing import overload
 
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.engine.batch import Request, RequestState, ScheduledBatch, SchedulerLimits
@@ -29,7 +30,7 @@ from mini_engine.engine.blocks import BlockPool, OutOfBlocks
 from mini_engine.engine.swap import scheduler_for
 from mini_engine.serving.report import Count, Ran, Served, ServeReport
 from mini_engine.serving.request_trace import TraceRequest
-from mini_engine.serving.stride import Stride
+from mini_engine.serving.stride import begun_before, ramps_of
 from mini_engine.serving.swap_cost import SwapCost
 from mini_engine.step.run import Line, StepModel, padded_step
 
@@ -44,7 +45,6 @@ def replay(
     *,
     copies: SwapCost | None = None,
     on_served: Callable[[Served], None] | None = None,
-    progress: Callable[[int], None] | None = None,
     in_strides: bool = True,
 ) -> ServeReport:
     """Serve the requests, which come in order of arrival; a generator may yield millions.
@@ -56,7 +56,6 @@ def replay(
     Args:
         copies: what preempting by swap costs, if the limits ask for that.
         on_served: called with each request as it ends.
-        progress: called now and then with the number of requests read so far.
         in_strides: False takes every step by itself, which is slow: to check the strides.
 
     Raises:
@@ -67,50 +66,26 @@ def replay(
             f"preemption {limits.preemption!r} copies blocks: give `copies`, what that costs "
             "(serving.swap_cost.SwapCost)"
         )
-    server = _Server(requests, costs, limits, dispatcher, copies, on_served, in_strides)
-    report = server.report
-    while server.take_turn():
-        if progress and report.turns % 1024 == 0:
-            progress(server.read)
-    return report
+    server = _Server(requests, costs, limits, dispatcher, copies, on_served)
+    while server.submit_arrived():
+        if not (in_strides and server.settled and server.stride()):
+            server.step()
+    return server.report.finish()
 
 
-class PromptIds(Sequence[int]):
-    """Token ids of a prompt: those that all sharing prompts begin with, then its own.
-
-    A slice is made when it is asked for: thousands of requests may wait with their prompts.
-    """
-
-    def __init__(self, number: int, request: TraceRequest) -> None:
-        shared = min(request.shared_tokens, request.prompt_tokens)
-        own = (number + 1) * OWN_TOKENS
-        self._shared, self._own = range(shared), range(own, own + request.prompt_tokens - shared)
-
-    def __len__(self) -> int:
-        return len(self._shared) + len(self._own)
-
-    @overload
-    def __getitem__(self, at: int) -> int: ...
-    @overload
-    def __getitem__(self, at: slice) -> list[int]: ...
-    def __getitem__(self, at: int | slice) -> int | list[int]:
-        places, first = range(len(self))[at], len(self._shared)
-        if isinstance(places, int):
-            return self._shared[places] if places < first else self._own[places - first]
-        start, stop = places.start, places.stop
-        return [*self._shared[start:stop], *self._own[max(start - first, 0) : max(stop - first, 0)]]
+def prompt_ids(number: int, request: TraceRequest) -> Sequence[int]:
+    """Token ids of a prompt: those that all sharing prompts begin with, then its own."""
+    shared = min(request.shared_tokens, request.prompt_tokens)
+    own = (number + 1) * OWN_TOKENS
+    return array("q", [*range(shared), *range(own, own + request.prompt_tokens - shared)])
 
 
 class BlockCounts(BlockPool):
-    """A BlockPool that counts the blocks of each request and does not number them.
-
-    Where requests share no blocks and none is copied, nobody asks which block holds what. Tables
-    are empty.
-    """
+    """A BlockPool that counts the blocks of each request and does not number them: where requests
+    share no blocks and none is copied, nobody asks which block holds what. Tables are empty."""
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
-        self.num_blocks, self.block_size = num_blocks, block_size
-        self._left = num_blocks - 1
+        self.num_blocks, self.block_size, self._left = num_blocks, block_size, num_blocks - 1
         self._held: dict[str, int] = {}
 
     @property
@@ -144,36 +119,27 @@ class _Server:
         dispatcher: GraphDispatcher,
         copies: SwapCost | None,
         on_served: Callable[[Served], None] | None,
-        in_strides: bool,
     ) -> None:
-        self.costs, self.limits, self.dispatcher, self.copies = costs, limits, dispatcher, copies
-        self.on_served, self.in_strides = on_served, in_strides
-        self.report = ServeReport.of(limits, dispatcher)
-        self.sharing = limits.prefix_caching
+        self.costs, self.limits, self.dispatcher = costs, limits, dispatcher
+        self.copies, self.on_served, self.sharing = copies, on_served, limits.prefix_caching
         self.scheduler = scheduler_for(limits, copies.saves_us if copies else None)
-        if self.sharing:
-            self.report.first_hits = self.scheduler.first_hits
-            self.report.resumed_hits = self.scheduler.resumed_hits
-        elif limits.preemption == "recompute":
+        if limits.preemption == "recompute" and not self.sharing:
             self.scheduler.pool = BlockCounts(limits.num_blocks, limits.block_size)
+        self.report = ServeReport(
+            dispatcher.mode.name,
+            dispatcher.sizes,
+            limits.num_blocks - 1,
+            first_hits=self.scheduler.first_hits if self.sharing else None,
+            resumed_hits=self.scheduler.resumed_hits,
+        )
         self.now_us = 0.0
-        self.read = 0
         self.arrivals = self._admissible(requests)
         self.next = next(self.arrivals, None)
         self.settled = False  # all running requests decode, and nobody can enter before one ends
         self.first_token_us: dict[str, float] = {}
         # When a request that was preempted got its last token, until it gets the next one.
         self.paused_us: dict[str, float] = {}
-
-        @cache  # one entry for each batch size
-        def decode(num_reqs: int) -> tuple[Count, tuple[Line, ...]]:
-            """Where steps of so many decodes count, and their time as lines over KV tokens."""
-            descriptor = dispatcher.dispatch(num_reqs, num_reqs, uniform_token_count=1)
-            mode, shape = padded_step(descriptor, num_reqs)
-            lines = costs.lines(mode, shape.num_tokens, shape.num_reqs, num_reqs)
-            return self.report.count_of(Ran(descriptor, num_reqs, uniform=True)), lines
-
-        self.decode = decode
+        self.decode = cache(self._decode)  # one entry for each batch size
 
     def _admissible(self, requests: Iterable[TraceRequest]) -> Iterator[Request]:
         """The requests that can be served, each as the scheduler will see it."""
@@ -181,14 +147,13 @@ class _Server:
         usable = (self.limits.num_blocks - 1) * self.limits.block_size
         context = min(self.limits.max_model_len, usable)
         before_us, number = 0.0, 0
-        for r in requests:
+        for at, r in enumerate(requests):
             if r.arrival_us < before_us:
                 raise ValueError(
-                    f"request {self.read} arrives at {r.arrival_us} us, the one before it at "
+                    f"request {at} arrives at {r.arrival_us} us, the one before it at "
                     f"{before_us} us: sort requests by arrival, from 0 on"
                 )
             before_us = r.arrival_us
-            self.read += 1
             room = context - r.prompt_tokens
             if room < 1:
                 report.refused += 1
@@ -197,12 +162,19 @@ class _Server:
                 report.first_arrival_us = r.arrival_us
             report.prompt_tokens += r.prompt_tokens
             report.truncated += room < r.output_tokens
-            prompt = PromptIds(number, r) if self.sharing else range(r.prompt_tokens)
+            prompt = prompt_ids(number, r) if self.sharing else range(r.prompt_tokens)
             yield Request(str(number), prompt, min(r.output_tokens, room), r.arrival_us)
             number += 1
 
-    def take_turn(self) -> bool:
-        """One step, or a stride of decode steps; False when everything is done."""
+    def _decode(self, num_reqs: int) -> tuple[Count, tuple[Line, ...]]:
+        """Where steps of so many decodes count, and their time as lines over KV tokens."""
+        descriptor = self.dispatcher.dispatch(num_reqs, num_reqs, uniform_token_count=1)
+        mode, shape = padded_step(descriptor, num_reqs)
+        lines = self.costs.lines(mode, shape.num_tokens, shape.num_reqs, num_reqs)
+        return self.report.count_of(Ran(descriptor, num_reqs, uniform=True)), lines
+
+    def submit_arrived(self) -> bool:
+        """Hand over who has arrived, or wait for the next; False when everything is done."""
         scheduler = self.scheduler
         if not scheduler.has_unfinished:
             if self.next is None:
@@ -213,13 +185,11 @@ class _Server:
                 self.settled = False
             scheduler.submit(self.next)
             self.next = next(self.arrivals, None)
-        if not (self.settled and self.in_strides and self._stride()):
-            self._step()
         return True
 
     # ---- an event: the scheduler decides who runs
 
-    def _step(self) -> None:
+    def step(self) -> None:
         """One step of whatever the scheduler chooses."""
         scheduler, report = self.scheduler, self.report
         computed = [state.num_computed for state in scheduler.running]
@@ -239,8 +209,7 @@ class _Server:
             decodes += not entry.is_prefill
         uniform = decodes == n
         descriptor = self.dispatcher.dispatch(n, num_tokens, 1 if uniform else None)
-        mode, shape = padded_step(descriptor, n, kv_tokens, qk_pairs)
-        us = self.costs.itl_us(mode, shape)
+        us = self.costs.itl_us(*padded_step(descriptor, n, kv_tokens, qk_pairs))
         if batch.swap_out or batch.swap_in:
             us += self._copies_us(batch)
         self.now_us += us
@@ -248,8 +217,8 @@ class _Server:
             decodes -= self._book_pauses(batch)
         if decodes:
             report.itl.add(us, decodes)
-        report.book_steps(report.count_of(Ran(descriptor, num_tokens, uniform)), 1, us, kv_tokens)
-        report.book_blocks(scheduler.pool.num_free)
+        count = report.count_of(Ran(descriptor, num_tokens, uniform))
+        report.book_steps(count, 1, us, kv_tokens, scheduler.pool.num_free)
         ended = self._sample(batch)
         # Who waits could not enter this step, and can enter no later one before somebody ends.
         stuck = uniform and not batch.preempted and not ended
@@ -307,7 +276,7 @@ class _Server:
 
     # ---- between two events: all running requests decode, and nobody enters
 
-    def _stride(self) -> bool:
+    def stride(self) -> bool:
         """Decode steps until a request ends or arrives, or blocks run out; False if they have."""
         scheduler, report, running = self.scheduler, self.report, self.scheduler.running
         n = len(running)
@@ -317,14 +286,15 @@ class _Server:
             return False
         count, lines = self.decode(n)
         kv_tokens = n + sum([state.num_computed for state in running])
-        stride = Stride([(us + key * kv_tokens, key * n) for us, key in lines], at_most)
+        ramps = ramps_of([(us + key * kv_tokens, key * n) for us, key in lines], at_most)
         if self.next and not scheduler.waiting:
-            stride.cut(self.next.arrival_us - self.now_us)
-        steps = stride.steps
-        self.now_us += stride.total_us
-        stride.add_to(report.itl, n)
-        kv_tokens = kv_tokens * steps + n * (steps * (steps - 1) // 2)
-        report.book_steps(count, steps, stride.total_us, kv_tokens)
+            ramps = begun_before(self.next.arrival_us - self.now_us, ramps)
+        steps, us = 0, 0.0
+        for ramp in ramps:
+            steps += ramp.steps
+            us += ramp.total_us(ramp.steps)
+            report.itl.add_ramp(*ramp, weight=n)
+        self.now_us += us
         # The step in which a request ends is the scheduler's.
         ends = steps == to_end
         if alone := steps - ends:
@@ -334,7 +304,8 @@ class _Server:
                 state.num_computed += alone
                 allocate(state.request.request_id, state.num_computed)
         batch = scheduler.step() if ends else None
-        report.book_blocks(scheduler.pool.num_free)
+        kv_tokens = kv_tokens * steps + n * (steps * (steps - 1) // 2)
+        report.book_steps(count, steps, us, kv_tokens, scheduler.pool.num_free)
         if batch:
             self._sample(batch)
             self.settled = not scheduler.waiting
@@ -351,11 +322,7 @@ class _Server:
             cached = [state.num_computed for state in running]
             return sum(pool.blocks_for(c + steps) - pool.blocks_for(c) for c in cached)
 
-        low, high = 0, most
-        while low < high:
-            middle = (low + high + 1) // 2
-            low, high = (middle, high) if blocks(middle) <= pool.num_free else (low, middle - 1)
-        return low
+        return bisect_right(range(1, most + 1), pool.num_free, key=blocks)
 
     def _token(self, state: RequestState) -> int:
         """What a request writes, again and again. In a prefix cache no other text may have it."""

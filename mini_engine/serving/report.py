@@ -9,12 +9,10 @@ Memory does not grow with steps or requests: latencies go into histograms (perce
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
-from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher
-from mini_engine.engine.batch import SchedulerLimits
+from mini_engine.dispatch.dispatcher import BatchDescriptor
 from mini_engine.engine.prefix_cache import Hits
 from mini_engine.serving.metrics import LogHistogram
 
@@ -61,33 +59,45 @@ class ServeReport:
     swap_saved_us: float = 0.0  # what prefilling again would have cost, less the copies
     turns: int = 0  # strides and single steps: what the simulation had to do
     busy_us: float = 0.0  # while steps were running
-    first_arrival_us: float = field(default=0.0, metadata={"inner": True})
-    last_token_us: float = field(default=0.0, metadata={"inner": True})
-    ttft: LogHistogram = field(default_factory=LogHistogram, metadata={"inner": True})
-    itl: LogHistogram = field(default_factory=LogHistogram, metadata={"inner": True})
-    ran: dict[Ran, Count] = field(default_factory=dict, metadata={"inner": True})
+    # What follows from these and the counts below, when all is served (`finish`).
+    elapsed_us: float = 0.0
+    tokens_per_s: float = 0.0
+    requests_per_s: float = 0.0
+    ttft_p50_us: float | None = None
+    ttft_p99_us: float | None = None
+    itl_p50_us: float | None = None
+    itl_p99_us: float | None = None
+    itl_max_us: float | None = None
+    prefix_hit_rate: float | None = None  # of the tokens of new requests; None without the cache
+    prefill_tokens_saved: int = 0  # of new requests, by the prefix cache
+    recompute_tokens_saved: int = 0  # of preempted requests, by the prefix cache
+    steps: int = 0
+    steps_by_mode: dict[str, int] = field(default_factory=dict)
+    steps_by_rung: dict[str, dict[int, int]] = field(default_factory=dict)  # NONE: by rows
+    rows: int = 0  # tokens computed
+    padded_rows: int = 0  # rows of padding beside them
+    padding_waste: float = 0.0  # padded_rows / (rows + padded_rows)
+    # Counted on the way, and not part of `to_dict`.
+    first_arrival_us: float = 0.0
+    last_token_us: float = 0.0
+    ttft: LogHistogram = field(default_factory=LogHistogram)
+    itl: LogHistogram = field(default_factory=LogHistogram)
+    ran: dict[Ran, Count] = field(default_factory=dict)
     # What the prefix cache found of new requests, and of preempted ones; None without one.
-    first_hits: Hits | None = field(default=None, metadata={"inner": True})
-    resumed_hits: Hits = field(default_factory=Hits, metadata={"inner": True})
-
-    @classmethod
-    def of(cls, limits: SchedulerLimits, dispatcher: GraphDispatcher) -> ServeReport:
-        """Of a server that has not run yet."""
-        return cls(dispatcher.mode.name, tuple(dispatcher.sizes), limits.num_blocks - 1)
+    first_hits: Hits | None = None
+    resumed_hits: Hits = field(default_factory=Hits)
 
     def count_of(self, ran: Ran) -> Count:
         """Where steps of this kind are counted."""
         return self.ran.setdefault(ran, [0, 0])
 
-    def book_steps(self, count: Count, steps: int, us: float, kv_tokens: int) -> None:
-        """Steps of one kind, which took `us` and read `kv_tokens` in all."""
+    def book_steps(self, count: Count, steps: int, us: float, kv_tokens: int, free: int) -> None:
+        """Steps of one kind, which took `us` and read `kv_tokens` in all; before anybody leaves,
+        `free` blocks are left."""
         self.turns += 1
         count[0] += steps
         count[1] += kv_tokens
         self.busy_us += us
-
-    def book_blocks(self, free: int) -> None:
-        """Before anybody leaves, `free` blocks were left."""
         self.kv_blocks_peak = max(self.kv_blocks_peak, self.kv_blocks - free)
 
     def book_served(self, served: Served, output_tokens: int) -> None:
@@ -96,90 +106,33 @@ class ServeReport:
         self.ttft.add(served.first_token_us - served.arrival_us)
         self.last_token_us = served.finished_us
 
-    @property
-    def elapsed_us(self) -> float:
-        return self.last_token_us - self.first_arrival_us
-
-    @property
-    def tokens_per_s(self) -> float:
-        return self.output_tokens / self.elapsed_us * 1e6 if self.requests else 0.0
-
-    @property
-    def requests_per_s(self) -> float:
-        return self.requests / self.elapsed_us * 1e6 if self.requests else 0.0
-
-    @property
-    def ttft_p50_us(self) -> float | None:
-        return self.ttft.percentile(50) if self.ttft.count else None
-
-    @property
-    def ttft_p99_us(self) -> float | None:
-        return self.ttft.percentile(99) if self.ttft.count else None
-
-    @property
-    def itl_p50_us(self) -> float | None:
-        return self.itl.percentile(50) if self.itl.count else None
-
-    @property
-    def itl_p99_us(self) -> float | None:
-        return self.itl.percentile(99) if self.itl.count else None
-
-    @property
-    def itl_max_us(self) -> float | None:
-        return self.itl.max if self.itl.count else None
-
-    @property
-    def prefix_hit_rate(self) -> float | None:
-        """Of the tokens of new requests; None without a prefix cache."""
-        return self.first_hits.hit / max(1, self.first_hits.asked) if self.first_hits else None
-
-    @property
-    def prefill_tokens_saved(self) -> int:
-        """Tokens of new requests that the prefix cache held."""
-        return self.first_hits.hit if self.first_hits else 0
-
-    @property
-    def recompute_tokens_saved(self) -> int:
-        """Tokens of preempted requests that the prefix cache held."""
-        return self.resumed_hits.hit
-
-    @property
-    def steps(self) -> int:
-        return sum(steps for steps, _ in self.ran.values())
-
-    @property
-    def steps_by_mode(self) -> dict[str, int]:
-        counts: Counter[str] = Counter()
+    def finish(self) -> ServeReport:
+        """The report of a server that has served all."""
+        if self.requests:
+            self.elapsed_us = self.last_token_us - self.first_arrival_us
+            self.tokens_per_s = self.output_tokens / self.elapsed_us * 1e6
+            self.requests_per_s = self.requests / self.elapsed_us * 1e6
+            self.ttft_p50_us, self.ttft_p99_us = map(self.ttft.percentile, (50, 99))
+        if self.itl.count:
+            self.itl_p50_us, self.itl_p99_us = map(self.itl.percentile, (50, 99))
+            self.itl_max_us = self.itl.max
+        if self.first_hits:
+            self.prefill_tokens_saved = self.first_hits.hit
+            self.prefix_hit_rate = self.first_hits.hit / max(1, self.first_hits.asked)
+        self.recompute_tokens_saved = self.resumed_hits.hit
         for ran, (steps, _) in self.ran.items():
-            counts[ran.descriptor.mode.name] += steps
-        return dict(counts)
-
-    @property
-    def steps_by_rung(self) -> dict[str, dict[int, int]]:
-        """Mode -> padded rows (NONE: rows) -> steps."""
-        modes: dict[str, Counter[int]] = {}
-        for ran, (steps, _) in self.ran.items():
-            counts = modes.setdefault(ran.descriptor.mode.name, Counter())
-            counts[ran.descriptor.num_tokens] += steps
-        return {mode: dict(sorted(rungs.items())) for mode, rungs in modes.items()}
-
-    @property
-    def rows(self) -> int:
-        """Tokens computed."""
-        return sum(ran.rows * steps for ran, (steps, _) in self.ran.items())
-
-    @property
-    def padded_rows(self) -> int:
-        """Rows of padding beside the tokens computed."""
-        return sum((r.descriptor.num_tokens - r.rows) * steps for r, (steps, _) in self.ran.items())
-
-    @property
-    def padding_waste(self) -> float:
-        """padded_rows / (rows + padded_rows); 0 when nothing was computed."""
-        return self.padded_rows / (self.rows + self.padded_rows) if self.ran else 0.0
+            mode, padded = ran.descriptor.mode.name, ran.descriptor.num_tokens
+            self.steps += steps
+            self.rows += ran.rows * steps
+            self.padded_rows += (padded - ran.rows) * steps
+            self.steps_by_mode[mode] = self.steps_by_mode.get(mode, 0) + steps
+            by_rung = self.steps_by_rung.setdefault(mode, {})
+            by_rung[padded] = by_rung.get(padded, 0) + steps
+        self.steps_by_rung = {m: dict(sorted(r.items())) for m, r in self.steps_by_rung.items()}
+        self.padding_waste = self.padded_rows / max(1, self.rows + self.padded_rows)
+        return self
 
     def to_dict(self) -> dict[str, Any]:
         """For json.dumps, which writes rungs as strings."""
-        names = [f.name for f in fields(self) if "inner" not in f.metadata]
-        names += [name for name, value in vars(type(self)).items() if isinstance(value, property)]
-        return {name: getattr(self, name) for name in names}
+        names = [one.name for one in fields(self)]
+        return {name: getattr(self, name) for name in names[: names.index("first_arrival_us")]}

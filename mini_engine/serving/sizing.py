@@ -6,8 +6,8 @@ Out: a `SizedServer`: the scheduler's limits, the dispatcher, and what its graph
     card = reserved + weights + activations of the largest step + graphs + KV cache
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.dispatch.modes import CUDAGraphMode
@@ -16,7 +16,7 @@ from mini_engine.model.config import ModelConfig
 from mini_engine.serving.ladder_cost import GraphCosts, LadderCosts
 from mini_engine.step.capacity import check_context, step_bytes
 from mini_engine.step.cards import DeviceSpec
-from mini_engine.step.storage import Stored, as_it_is
+from mini_engine.step.storage import Stored, stored_as
 
 MIN_BLOCKS = 2  # the null block, and one for requests
 
@@ -53,7 +53,7 @@ def size_server(
     """
     check_context(config, max_model_len or 1)
     dispatcher = GraphDispatcher(mode, capture_sizes, max_num_seqs)
-    stored = stored or as_it_is(config)
+    stored = stored or stored_as(config)
     costs = LadderCosts(config, spec, mode, max_num_seqs, style=style, stored=stored).of(
         capture_sizes
     )
@@ -76,22 +76,3 @@ def size_server(
         max_model_len=max_model_len or config.max_position_embeddings,
     )
     return SizedServer(limits, dispatcher, costs)
-
-
-def without_idle_blocks(
-    limits: SchedulerLimits, lengths: Iterable[tuple[int, int]]
-) -> SchedulerLimits:
-    """`limits` with no more blocks, of the cache and of host memory, than requests of these lengths
-    (prompt and output tokens) could ever fill together, sharing none.
-
-    What a scheduler does is the same with them: none of the blocks that are left out would have
-    been handed out before those that nobody has used.
-    """
-    longest, size = limits.max_model_len, limits.block_size
-    ever = sum(-(-min(prompt + output, longest) // size) for prompt, output in lengths)
-    ever = max(ever, MIN_BLOCKS - 1)
-    return replace(
-        limits,
-        num_blocks=min(limits.num_blocks, 1 + ever),
-        host_blocks=min(limits.host_blocks, ever),
-    )

@@ -11,20 +11,19 @@ one, and a ramp once the GPU is. A ramp has a known sum, so the time of a thousa
 little to compute as the time of one.
 
 In:  the lines, and how many steps there are at most.
-Out: the time that they take, how many of them begin before a given moment, and all the step times,
-     added to a histogram.
+Out: the steps as `Ramp`s, and those of them that begin before a given moment.
 """
 
 import math
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from mini_engine.serving.metrics import LogHistogram
 from mini_engine.step.run import Line
 
 
 class Ramp(NamedTuple):
-    """Steps of first_us, first_us + growth_us, …, `steps` of them."""
+    """Steps of first_us, first_us + growth_us, …, `steps` of them: at least one."""
 
     first_us: float
     growth_us: float
@@ -34,61 +33,14 @@ class Ramp(NamedTuple):
         """Time of the first `steps` steps."""
         return steps * self.first_us + self.growth_us * (steps * (steps - 1) // 2)
 
-    def steps_until(self, us: float) -> int:
-        """The least number of steps, 1 or more, that take `us` or longer; may exceed `steps`."""
-        if us <= self.first_us:
-            return 1
-        # k * first + growth * k * (k - 1) / 2 = us, solved for k without cancellation.
-        b = self.first_us - self.growth_us / 2
-        k = 2 * us / (b + math.sqrt(b * b + 2 * self.growth_us * us))
-        steps = max(1, math.ceil(k))
-        # The root is rounded: let the sums themselves decide.
-        while self.total_us(steps) < us:
-            steps += 1
-        while steps > 1 and self.total_us(steps - 1) >= us:
-            steps -= 1
-        return steps
 
+def ramps_of(lines: Sequence[Line], steps: int) -> list[Ramp]:
+    """The highest line of each of `steps` steps (1 or more), as ramps one after another.
 
-class Stride:
-    """`steps` decode steps; a line is (us of the first step, growth per step), both 0 or more.
-
-    Raises ValueError unless there is a step and it takes time.
+    A line is (us of the first step, growth per step), both 0 or more.
     """
-
-    def __init__(self, lines: Iterable[Line], steps: int) -> None:
-        self.steps = steps
-        self.ramps = _ramps(list(lines), steps)
-        if not self.ramps or self.ramps[0].first_us <= 0:
-            raise ValueError(f"{steps} steps of {list(lines)}: give a step that takes time")
-        self.total_us = sum([ramp.total_us(ramp.steps) for ramp in self.ramps])
-
-    def cut(self, us: float) -> None:
-        """Keep only the steps that begin before `us` has passed: one at least."""
-        if us >= self.total_us:
-            return
-        kept: list[Ramp] = []
-        left_us = us
-        for ramp in self.ramps:
-            steps = min(ramp.steps, ramp.steps_until(left_us))
-            kept.append(Ramp(ramp.first_us, ramp.growth_us, steps))
-            left_us -= ramp.total_us(steps)
-            if left_us <= 0:
-                break
-        self.ramps = kept
-        self.steps = sum([ramp.steps for ramp in kept])
-        self.total_us = sum([ramp.total_us(ramp.steps) for ramp in kept])
-
-    def add_to(self, histogram: LogHistogram, weight: int) -> None:
-        """Count every step's time `weight` times: once for each request that got a token."""
-        for ramp in self.ramps:
-            histogram.add_ramp(ramp.first_us, ramp.growth_us, ramp.steps, weight)
-
-
-def _ramps(lines: list[Line], steps: int) -> list[Ramp]:
-    """The highest line of each step, as ramps one after another."""
     if len(lines) == 1:
-        return [Ramp(*lines[0], steps)] if steps else []
+        return [Ramp(*lines[0], steps)]
     ramps: list[Ramp] = []
     done = 0
     while done < steps:
@@ -102,3 +54,16 @@ def _ramps(lines: list[Line], steps: int) -> list[Ramp]:
         ramps.append(Ramp(first, growth, until - done))
         done = until
     return ramps
+
+
+def begun_before(us: float, ramps: Iterable[Ramp]) -> list[Ramp]:
+    """The steps that begin before `us` has passed: one at least."""
+    begun: list[Ramp] = []
+    for ramp in ramps:
+        if begun and us <= 0:
+            break
+        # the step in which the moment lies, and all before it
+        steps = 1 + bisect_left(range(1, ramp.steps), us, key=ramp.total_us)
+        begun.append(Ramp(ramp.first_us, ramp.growth_us, steps))
+        us -= ramp.total_us(steps)
+    return begun

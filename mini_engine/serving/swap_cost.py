@@ -7,13 +7,11 @@ Out: for a request with n tokens in the cache, the time to copy its blocks out a
     swap    = 2 x blocks x max(bytes of a block / link, CPU time of starting a copy)
     again   = for each chunk of the budget: a step with the chunk - the decode step in its place
 
-Swapping is linear in n. Computing again has three parts: a prompt's step cannot run in a full graph
-of decodes, which costs the CPU something however short the prompt is; its products are linear in n;
-its attention is quadratic.
+Swapping is linear in n. Computing again costs the CPU something however short the prompt is, since
+it cannot run in a full graph of decodes; its products are linear in n, its attention is quadratic.
 
-A block is one copy, as in the CUDA wing (`cuda/swap.py`), and the step waits until all copies are
-done: nothing overlaps. That is the worst case for swapping. Left out: gathering the blocks of all
-layers on the card, which moves the same bytes within its own, far faster memory.
+A block is one copy, as in the CUDA wing (`cuda/swap.py`), and the step waits for all copies, which
+is the worst case for swapping. Left out: gathering the blocks of all layers within the card.
 """
 
 from __future__ import annotations

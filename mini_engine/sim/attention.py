@@ -1,23 +1,18 @@
-"""Attention of one query over its keys, three ways with one result: plain, in tiles, split.
+"""Attention of one query over its keys, one tile after another: FlashAttention's order.
 
 In:  q (kv_heads, group, D), the query heads of one token, `group` of them for each KV head;
      keys and values (n, kv_heads, D), float32, n at least 1.
 Out: softmax(q kᵀ / √D) v, (kv_heads, group, D), each query head over all n keys.
 
-    attend_plain    all n scores at once, then their weights, then the sum of values
-    attend_tiled    one tile of keys at a time; a `Part` is all that is kept between tiles
-    attend_split    several walkers, each over tiles of its own; their parts are combined at the end
-
-The three differ in the last bits, because each sums in another order. The kernel `attention` takes
-`attend_tiled`, whose order depends on n alone and never on the batch: it is FlashAttention's
-(Dao et al. 2022, arXiv 2205.14135). The split is flash-decoding's (Dao et al. 2023,
-https://pytorch.org/blog/flash-decoding/). Both rest on the online softmax of Milakov and
-Gimelshein 2018, arXiv 1805.02867. numpy has one memory, so nothing is faster here for it.
+A `Part` is all that is kept between tiles (Dao et al. 2022, arXiv 2205.14135), by the online
+softmax of Milakov and Gimelshein 2018, arXiv 1805.02867. In which order a query's sums run depends
+on n alone and never on the batch. numpy has one memory, so nothing is faster here for it.
+`labs/lab04_flash_attention/other_ways.py` computes the same at once, and split among walkers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -37,36 +32,11 @@ class Part(NamedTuple):
     acc: np.ndarray  # (kv_heads, group, D)  Σ e^(score - m) · value, not yet divided by l
 
 
-def attend_plain(q: np.ndarray, keys: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """softmax(q kᵀ / √D) v with the whole row of scores in memory.
-
-    Subtracting the largest score changes nothing, but keeps the exponential from overflowing: e^89
-    is more than a float32 holds.
-    """
-    scores = scores_of(q, keys)
-    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    weights /= weights.sum(axis=-1, keepdims=True, dtype=F32)
-    attended: np.ndarray = np.matmul(weights, values.transpose(1, 0, 2))
-    return attended
-
-
 def attend_tiled(
     q: np.ndarray, keys: np.ndarray, values: np.ndarray, tile: int = TILE
 ) -> np.ndarray:
-    """The same, one tile of keys after another: never more than `tile` scores at once."""
+    """softmax(q kᵀ / √D) v, a tile of keys at a time: never more than `tile` scores at once."""
     return finished(walk(q, keys, values, tiles_of(len(keys), tile)))
-
-
-def attend_split(
-    q: np.ndarray, keys: np.ndarray, values: np.ndarray, splits: int, tile: int = TILE
-) -> np.ndarray:
-    """The same by `splits` walkers that need nothing of each other until the end.
-
-    On a GPU each is one program of the grid. There may be more of them than tiles, because a graph
-    has frozen their number at capture.
-    """
-    shares = [tiles_of(len(keys), tile, split, splits) for split in range(splits)]
-    return finished(combine([walk(q, keys, values, share) for share in shares]))
 
 
 # -- parts ---------------------------------------------------------------------------------------
@@ -119,19 +89,6 @@ def tiles_of(n: int, tile: int, split: int = 0, splits: int = 1) -> list[slice]:
     """
     starts = range(split * tile, n, splits * tile)
     return [slice(start, min(start + tile, n)) for start in starts]
-
-
-def combine(parts: Sequence[Part]) -> Part:
-    """The part of all keys that any of `parts` has seen, each key by one of them.
-
-    They come in any order. Some of them, perhaps the first, may have seen no key, but at least one
-    has. The correction is the one between tiles, since each part was summed under an m of its own.
-    """
-    m = np.maximum.reduce([part.m for part in parts])
-    keeps = [np.exp(part.m - m) for part in parts]
-    l = sum(part.l * keep for part, keep in zip(parts, keeps, strict=True))
-    acc = sum(part.acc * keep for part, keep in zip(parts, keeps, strict=True))
-    return Part(m, np.asarray(l), np.asarray(acc))
 
 
 def finished(part: Part) -> np.ndarray:

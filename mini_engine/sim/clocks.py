@@ -1,6 +1,6 @@
 """The two clocks of a device, and the queue between them.
 
-In: CPU work and GPU work as they are submitted. Out: when each began and ended.
+In: CPU work and GPU work as they are issued. Out: when each began and ended.
 
 The CPU runs ahead of the GPU. A kernel starts once it has arrived, and once the kernel before it
 has ended and the gap between kernels is over:
@@ -13,11 +13,12 @@ While `queue_depth` submissions have not ended, the CPU waits with the next one.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from mini_engine.sim.trace import CPU, GPU, TraceEvent
+from mini_engine.step.cards import DeviceSpec
 
 
 @dataclass
@@ -42,20 +43,23 @@ class Counters:
 class Clocks:
     """The time on the CPU's and on the GPU's clock, in µs since the device was made."""
 
-    def __init__(self, queue_depth: int, *, record: bool) -> None:
-        self.cpu_us = self.gpu_us = 0.0
+    def __init__(self, spec: DeviceSpec, *, record: bool) -> None:
+        self.spec = spec
+        self.cpu_us = 0.0  # now, on the CPU's clock
+        self.gpu_us = 0.0  # when the GPU will have done all that was issued
         self.counters = Counters()
-        self.timeline: list[TraceEvent] | None = [] if record else None
-        self._queue_depth = queue_depth
+        self.recording = record
+        self.timeline: list[TraceEvent] = []  # every event so far, while recording
         self._ends: deque[float] = deque()  # when each submission will have run
 
     @contextmanager
     def recorded(self) -> Iterator[list[TraceEvent]]:
         """The events of the body, complete at its end; time 0 is its beginning."""
         events: list[TraceEvent] = []
-        before, began_us, self.timeline = self.timeline, self.cpu_us, events
+        before, began_us = (self.timeline, self.recording), self.cpu_us
+        self.timeline, self.recording = events, True
         yield events
-        self.timeline = before
+        self.timeline, self.recording = before
         events[:] = [replace(event, start_us=event.start_us - began_us) for event in events]
 
     def cpu(self, name: str, duration_us: float, category: str) -> None:
@@ -65,39 +69,51 @@ class Clocks:
         if category != "wait":
             self.counters.cpu_us += duration_us
 
-    def submit(self, name: str, duration_us: float, category: str) -> None:
-        """The CPU submits work, for `duration_us`, once the queue has room."""
+    def host_work(self, name: str, duration_us: float) -> None:
+        """CPU time that is not a launch: scheduling, preparing inputs, capturing."""
+        if duration_us > 0:
+            self.cpu(name, duration_us, "host")
+
+    def issue(
+        self, name: str, cpu_us: float, kind: str, works: Iterable[tuple[str, float]]
+    ) -> None:
+        """The CPU issues one submission, once the queue has room: a launch, a graph or a copy.
+
+        `works` are what the GPU does for it, in order: a name, and how long it takes. `kind` says
+        what they are: "kernel", "node" (of a graph) or "copy".
+        """
         ends = self._ends
         while ends and ends[0] <= self.cpu_us:
             ends.popleft()
-        if len(ends) >= self._queue_depth:
+        if len(ends) >= self.spec.queue_depth:
             self.wait_until(ends.popleft(), "queue full")
         self.counters.launches += 1
-        self.cpu(name, duration_us, category)
+        self.cpu(name, cpu_us, {"kernel": "launch", "node": "graph", "copy": "copy"}[kind])
+        gap_us = self.spec.stream_gap_us
+        for work, duration_us in works:
+            self.gpu(work, gap_us, duration_us, kind)
+            gap_us = self.spec.graph_gap_us
+        ends.append(self.gpu_us)
 
     def gpu(self, name: str, gap_us: float, duration_us: float, category: str) -> None:
-        """The GPU works for `duration_us` on what was submitted last."""
+        """The GPU works for `duration_us` on what was issued last."""
         start = max(self.cpu_us, self.gpu_us + gap_us)
         self._event(GPU, name, start, duration_us, category)
         self.gpu_us = start + duration_us
         self.counters.gpu_us += duration_us
         self.counters.kernels += category != "copy"
 
-    def submitted(self) -> None:
-        """The submission ends when the GPU has done its last work."""
-        self._ends.append(self.gpu_us)
-
-    def wait_until(self, at_us: float, why: str) -> None:
+    def wait_until(self, at_us: float, why: str = "idle") -> None:
         """The CPU waits, unless that time has passed already."""
         if at_us > self.cpu_us:
             self.cpu(why, at_us - self.cpu_us, "wait")
 
-    def drain(self, sync_us: float) -> None:
+    def drain(self) -> None:
         """The CPU waits until the GPU has done everything, and pays for noticing."""
         self.wait_until(self.gpu_us, "wait for the GPU")
-        self.cpu("synchronize", sync_us, "wait")
+        self.cpu("synchronize", self.spec.sync_us, "wait")
         self._ends.clear()
 
     def _event(self, lane: str, name: str, start: float, duration: float, category: str) -> None:
-        if self.timeline is not None:
+        if self.recording:
             self.timeline.append(TraceEvent(lane, name, start, duration, category))

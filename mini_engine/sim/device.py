@@ -35,17 +35,16 @@ from mini_engine.sim.capture import (
     capturing,
     recording,
 )
-from mini_engine.sim.clocks import Clocks, Counters
+from mini_engine.sim.clocks import Clocks
 from mini_engine.sim.launch import Buffer, Kernel, Node, NodeCost, Scalar, check_copy, copy
 from mini_engine.sim.memory import DEFAULT_POOL, IllegalAddress, Memory
-from mini_engine.sim.trace import TraceEvent
 from mini_engine.step.cards import DeviceSpec
 from mini_engine.step.kernels import OpCost
 from mini_engine.step.run import kernel_us
 
 
-class Device:
-    """One simulated GPU and the CPU thread that feeds it."""
+class Device(Clocks):
+    """One simulated GPU and the CPU thread that feeds it, each with its clock."""
 
     def __init__(
         self,
@@ -56,32 +55,13 @@ class Device:
         record: bool = False,
     ) -> None:
         """`memory_bytes` replaces the card's own; `record` keeps every event in `timeline`."""
-        self.spec, self.compute = spec, compute
+        super().__init__(spec, record=record)
+        self.compute = compute
         size = spec.vram_bytes if memory_bytes is None else memory_bytes
         self.memory = Memory(size, poison=compute)
-        self.clocks = Clocks(spec.queue_depth, record=record)
         self._live = False
         self.recorder: Recorder | None = None  # set while capturing or tracing
         self._pool = DEFAULT_POOL
-
-    @property
-    def cpu_us(self) -> float:
-        """The time on the CPU's clock."""
-        return self.clocks.cpu_us
-
-    @property
-    def gpu_us(self) -> float:
-        """When the GPU will have done all that was submitted."""
-        return self.clocks.gpu_us
-
-    @property
-    def counters(self) -> Counters:
-        return self.clocks.counters
-
-    @property
-    def timeline(self) -> list[TraceEvent]:
-        """Every event so far. Empty unless the device records."""
-        return self.clocks.timeline or []
 
     # -- memory --------------------------------------------------------------------------------
 
@@ -152,11 +132,9 @@ class Device:
         if self.recorder:
             self.recorder.record(node)
             return
-        cost = self.cost(node)
-        launch_us = self.spec.live_op_us if self._live else self.spec.cpu_op_us
-        self.clocks.submit(node.label, launch_us, "launch")
-        self.clocks.gpu(node.label, self.spec.stream_gap_us, cost.duration_us, "kernel")
-        self.clocks.submitted()
+        spec, cost = self.spec, self.cost(node)
+        launch_us = spec.live_op_us if self._live else spec.cpu_op_us
+        self.issue(node.label, launch_us, "kernel", [(node.label, cost.duration_us)])
         self._execute(node, cost)
 
     def copy_(self, target: Buffer, source: Buffer | np.ndarray) -> None:
@@ -178,10 +156,8 @@ class Device:
         for target, source in copies:
             target.check_alive("copy_")
             check_copy(target, np.shape(source))
-        spec = self.spec
-        self.clocks.submit("copy to device", spec.copy_us, "copy")
-        self.clocks.gpu("copy to device", spec.stream_gap_us, spec.kernel_floor_us, "copy")
-        self.clocks.submitted()
+        name, spec = "copy to device", self.spec
+        self.issue(name, spec.copy_us, "copy", [(name, spec.kernel_floor_us)])
         for target, source in copies:
             if self.compute or target.dtype.kind in "iu":
                 target.array[...] = source
@@ -189,15 +165,13 @@ class Device:
     def run_graph(self, nodes: Sequence[Node], costs: Sequence[NodeCost], name: str) -> None:
         """Replay recorded nodes with one CPU call: `graph_launch_us + graph_node_ns × nodes`."""
         self.refuse_in_capture("launching a graph")
-        launch_us = self.spec.graph_launch_us + self.spec.graph_node_ns * len(nodes) / 1000
-        self.clocks.submit(f"launch {name} ({len(nodes)} nodes)", launch_us, "graph")
+        spec = self.spec
+        launch_us = spec.graph_launch_us + spec.graph_node_ns * len(nodes) / 1000
+        works = [(n.label, c.duration_us) for n, c in zip(nodes, costs, strict=True)]
+        self.issue(f"launch {name} ({len(nodes)} nodes)", launch_us, "node", works)
         self.counters.graphs += 1
-        gap = self.spec.stream_gap_us
         for node, cost in zip(nodes, costs, strict=True):
-            self.clocks.gpu(node.label, gap, cost.duration_us, "node")
-            gap = self.spec.graph_gap_us
             self._execute(node, cost)
-        self.clocks.submitted()
 
     # -- capture -------------------------------------------------------------------------------
 
@@ -237,7 +211,7 @@ class Device:
     def synchronize(self) -> None:
         """Wait until the GPU has done all its work."""
         self.refuse_in_capture("synchronize")
-        self.clocks.drain(self.spec.sync_us)
+        self.drain()
 
     def read(self, buffer: Buffer) -> np.ndarray:
         """Wait for the GPU and copy the buffer to the host: the only way out."""
@@ -245,15 +219,6 @@ class Device:
         buffer.check_alive("read")
         self.synchronize()
         return buffer.array.copy()
-
-    def host_work(self, name: str, duration_us: float) -> None:
-        """CPU time that is not a launch: scheduling, preparing inputs, capturing."""
-        if duration_us > 0:
-            self.clocks.cpu(name, duration_us, "host")
-
-    def idle_until(self, at_us: float) -> None:
-        """Nothing to do before `at_us`."""
-        self.clocks.wait_until(at_us, "idle")
 
     # -- parts ---------------------------------------------------------------------------------
 

@@ -16,7 +16,6 @@ import numpy as np
 
 from mini_engine.model.kv_fp8 import LARGEST
 from mini_engine.sim import kernels as k
-from mini_engine.sim.launch import Buffer, Kernel, Scalar
 
 F32 = np.float32
 
@@ -46,27 +45,17 @@ def to_e4m3(x: np.ndarray) -> np.ndarray:
     return signed
 
 
-def _store(inner: Kernel) -> Kernel:
-    """A kernel that rotates and stores, with scales as its last buffer."""
-
-    def function(
-        q: np.ndarray, k_cache: np.ndarray, v_cache: np.ndarray, qkv: np.ndarray,
-        positions: np.ndarray, slot_mapping: np.ndarray, *rest: np.ndarray, **scalars: Scalar,
-    ) -> None:  # fmt: skip
-        *others, scales = rest
-        rows = np.arange(len(qkv), dtype=np.int32)  # as if each token had a block of its own
-        new = np.empty((2, len(qkv), 1, *k_cache.shape[2:]), F32)
-        inner.function(q, *new, qkv, positions, rows, *others, **scalars)
-        for cache, x, scale in zip((k_cache, v_cache), new[:, :, 0], scales, strict=True):
-            cache.reshape(-1, *x.shape[1:])[slot_mapping] = to_e4m3(x / scale[:, None])
-
-    def cost(q: Buffer, k_cache: Buffer, v_cache: Buffer, qkv: Buffer, *rest: Buffer, **s: Scalar
-    ) -> float:  # fmt: skip
-        stored = 2 * len(qkv) * k_cache.shape[2] * k_cache.shape[3]
-        plain = inner.bytes(q, k_cache, v_cache, qkv, *rest[:-1], **s)
-        return plain - stored * (qkv.dtype.itemsize - k_cache.dtype.itemsize)
-
-    return replace(inner, function=function, bytes=cost)
+def _store(
+    q: np.ndarray, k_cache: np.ndarray, v_cache: np.ndarray, qkv: np.ndarray,
+    positions: np.ndarray, slot_mapping: np.ndarray, *rest: np.ndarray, **eps: float,
+) -> None:  # fmt: skip
+    """`kernels.rope_kv_write` with scales as its last buffer."""
+    *others, scales = rest
+    rows = np.arange(len(qkv), dtype=np.int32)  # as if each token had a block of its own
+    new = np.empty((2, len(qkv), 1, *k_cache.shape[2:]), F32)
+    k.rope_kv_write.function(q, *new, qkv, positions, rows, *others, **eps)
+    for cache, x, scale in zip((k_cache, v_cache), new[:, :, 0], scales, strict=True):
+        cache.reshape(-1, *x.shape[1:])[slot_mapping] = to_e4m3(x / scale[:, None])
 
 
 def _attend(
@@ -81,5 +70,7 @@ def _attend(
     k.attention.function(out, q, keys, values, table, query_lens, context_lens)
 
 
-rope_kv_write, qk_norm_rope_kv_write = _store(k.rope_kv_write), _store(k.qk_norm_rope_kv_write)
-attention = replace(k.attention, function=_attend)
+IN_FP8 = {
+    "rope_kv_write": replace(k.rope_kv_write, function=_store),
+    "attention": replace(k.attention, function=_attend),
+}

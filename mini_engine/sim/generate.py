@@ -6,12 +6,8 @@ took.
 
 from __future__ import annotations
 
-import gc
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from itertools import count
 from pathlib import Path
 
 from mini_engine.dispatch.capture_report import CaptureReport
@@ -28,19 +24,16 @@ from mini_engine.engine.generation import (
     with_blocks_for,
 )
 from mini_engine.engine.sampling import GREEDY, SamplingParams
-from mini_engine.model.checkpoint import StoredTensor
 from mini_engine.model.config import ModelConfig
 from mini_engine.model.tokenizer import Tokenizer
 from mini_engine.sim.clocks import Counters
 from mini_engine.sim.device import Device
 from mini_engine.sim.runner import SimRunner
-from mini_engine.sim.weights import Weights, checked_tensors, read_weights
+from mini_engine.sim.weights import Weights, load_weights
 from mini_engine.step.capacity import weight_bytes
 from mini_engine.step.cards import DeviceSpec
 
 LARGE = 2**30  # bytes: a smaller model is there at once
-HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+", re.ASCII)
-Progress = Callable[[str, int, int], None]  # (what is done, how much of it, of how much)
 
 
 @dataclass(frozen=True)
@@ -48,12 +41,8 @@ class Checkpoint:
     """A Hugging Face folder, whose tensors were found and checked, and are read when needed."""
 
     config: ModelConfig
-    stored: Mapping[str, StoredTensor]
+    weights: Weights
     tokenizer: Tokenizer
-
-    @cached_property
-    def weights(self) -> Weights:
-        return read_weights(self.config, self.stored)
 
 
 @dataclass(frozen=True)
@@ -71,15 +60,9 @@ class Generation:
 def open_checkpoint(folder: Path | str) -> Checkpoint:
     """Read config and tokenizer, and find the weights. Raises `ValueError` naming the file that is
     wrong."""
-    word, folder = str(folder), Path(folder)
-    if HUB_ID.fullmatch(word) and not folder.exists():
-        raise ValueError(
-            f"{word}: no such folder. If it is a hub id: the simulated GPU reads folders, and "
-            "generate --backend cuda, with PyTorch, takes hub ids and downloads them"
-        )
     config = ModelConfig.from_folder(folder)
-    stored = checked_tensors(config, folder)
-    return Checkpoint(config, stored, Tokenizer(folder, config.eos_token_ids, config.vocab_size))
+    tokenizer = Tokenizer(Path(folder), config.eos_token_ids, config.vocab_size)
+    return Checkpoint(config, load_weights(config, folder), tokenizer)
 
 
 def generate(
@@ -94,14 +77,12 @@ def generate(
     sampling: SamplingParams = GREEDY,
     on_token: OnToken | None = None,
     tell: Tell = lambda line: None,
-    progress: Progress = lambda what, done, total: None,
 ) -> Generation:
     """Run all prompts side by side; `on_token(prompt index, token id)` for each token. `sampling`
     is the first prompt's; `requests_for` says what the seeds of the others are.
 
     kv_dtype: "fp8", or "auto" for float32, as everything else here is. `tell` is given a line for
-    what was left out, and for a model whose weights take more than `LARGE` bytes what that is; of
-    such a model `progress` hears too.
+    what was left out, and for a model whose weights take more than `LARGE` bytes what that is.
 
     Raises `ValueError` for an empty prompt, for one that does not fit the context, and for weights
     that are not finite; `MemoryError` for a model that fits neither the card nor this machine.
@@ -111,30 +92,20 @@ def generate(
     limits = with_blocks_for(limits, requests)
     # Tables of RoPE for no more positions than can occur.
     config = replace(checkpoint.config, max_position_embeddings=limits.max_model_len)
-    held = weight_bytes(replace(config, dtype="float32"), "fp32")
-    if held < LARGE:
-        progress = lambda what, done, total: None  # noqa: E731
-    else:
-        gc.collect()  # the device of an earlier run, whose blocks and segments know one another
+    if (held := weight_bytes(replace(config, dtype="float32"), "fp32")) >= LARGE:
         tell(f"{config.name} takes {held / 1e9:,.1f} GB of memory for its weights in float32")
     sizes = sizes_for(mode, limits, capture_sizes, tell)
     dispatcher = GraphDispatcher(mode, sizes, limits.max_num_seqs)
     device = Device(spec)
-    weights = read_weights(
-        config, checkpoint.stored, lambda i: progress("loading layers", i, config.num_layers)
-    )
     runner = SimRunner(
-        device, config, weights, limits, dispatcher,
+        device, config, checkpoint.weights, limits, dispatcher,
         kv_dtype=kv_dtype, sampling=sampling.temperature > 0,
     )  # fmt: skip
-    del weights  # the device has them now
-    progress("warming up and capturing graphs", 0, len(dispatcher.descriptors()))
     report = runner.capture()
     for line in report.lines():
         tell(line)
     before, began = device.counters.copy(), device.cpu_us
-    on_each = _counting(on_token, progress, len(requests) * max_new_tokens)
-    completions = run_all(Engine(runner, limits, dispatcher), requests, on_each)
+    completions = run_all(Engine(runner, limits, dispatcher), requests, on_token)
     return Generation(
         mode_of(dispatcher),
         completions,
@@ -143,16 +114,3 @@ def generate(
         device.cpu_us - began,
         report,
     )
-
-
-def _counting(on_token: OnToken | None, progress: Progress, total: int) -> OnToken:
-    """`on_token`, and the progress of writing."""
-    done = count(1)
-    progress("writing tokens", 0, total)
-
-    def on_each(index: int, token: int) -> None:
-        progress("writing tokens", next(done), total)
-        if on_token:
-            on_token(index, token)
-
-    return on_each

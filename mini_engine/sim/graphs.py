@@ -20,9 +20,9 @@ import numpy as np
 from mini_engine.dispatch.capture_report import CaptureReport, RungReport
 from mini_engine.dispatch.ladder import CaptureLadder
 from mini_engine.sim.capture import CaptureError, Graph, PiecewiseGraph
-from mini_engine.sim.capture_ladder import capture_ladder
 from mini_engine.sim.device import Device
 from mini_engine.sim.launch import Buffer
+from mini_engine.sim.memory import capture_ladder
 
 Forward = Callable[[int], Buffer]
 

@@ -45,10 +45,7 @@ def _normalised(x: np.ndarray, weight: np.ndarray, eps: float) -> np.ndarray:
     return normalised
 
 
-@kernel(
-    bytes=lambda out, x, weight, **_: 2 * out.nbytes + weight.nbytes,
-    flops=lambda out, *_, **__: 4 * out.size,
-)
+@kernel(flops=lambda out, *_, **__: 4 * out.size)
 def rms_norm(out: np.ndarray, x: np.ndarray, weight: np.ndarray, *, eps: float) -> None:
     """out = RMSNorm(x) × weight. out, x (T, H), weight (H,)."""
     out[...] = _normalised(x, weight, eps)
@@ -66,26 +63,21 @@ def add_rms_norm(
     out[...] = _normalised(residual, weight, eps)
 
 
-def _multiply_rows(out: np.ndarray, x: np.ndarray, weight: np.ndarray) -> None:
-    """out = x @ weightᵀ, row by row over one block of outputs after another: a block stays in the
-    cache of a core while all T rows pass over it. Which blocks there are depends on `weight`."""
+@kernel(flops=lambda out, x, weight, *_: 2 * out.size * weight.shape[1], kind="product")
+def linear(
+    out: np.ndarray, x: np.ndarray, weight: np.ndarray, bias: np.ndarray | None = None
+) -> None:
+    """out = x @ weightᵀ + bias. out (T, N), x (T, K), weight (N, K), bias (N,) or none.
+
+    Row by row over one block of outputs after another: a block stays in the cache of a core while
+    all T rows pass over it. Which blocks there are depends on `weight`.
+    """
     size = max(BLOCK // weight.shape[1], 1)
     for first in range(0, len(weight), size):
         block = slice(first, first + size)
         np.matmul(x[:, None, :], weight[block].T, out=out[:, None, block])
-
-
-@kernel(flops=lambda out, x, weight: 2 * out.size * weight.shape[1], kind="product")
-def linear(out: np.ndarray, x: np.ndarray, weight: np.ndarray) -> None:
-    """out = x @ weightᵀ. out (T, N), x (T, K), weight (N, K)."""
-    _multiply_rows(out, x, weight)
-
-
-@kernel(flops=lambda out, x, weight, bias: 2 * out.size * weight.shape[1], kind="product")
-def linear_bias(out: np.ndarray, x: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> None:
-    """out = x @ weightᵀ + bias. Shapes as `linear`, bias (N,)."""
-    _multiply_rows(out, x, weight)
-    out += bias
+    if bias is not None:
+        out += bias
 
 
 def _rotated(x: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
@@ -94,14 +86,21 @@ def _rotated(x: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
     return np.concatenate([left * cos - right * sin, right * cos + left * sin], axis=-1)
 
 
-def _rope_flops(q: Buffer, k_cache: Buffer, *_: Buffer, **__: object) -> float:
-    tokens, kv_size = q.shape[0], k_cache.shape[2] * k_cache.shape[3]
-    return 7 * tokens * (q.shape[1] + kv_size) / 2
+def _rope_bytes(
+    q: Buffer, k_cache: Buffer, v_cache: Buffer, qkv: Buffer, *_: Buffer, eps: float = 0
+) -> int:
+    kv_heads, head_dim = k_cache.shape[2:]
+    stored = 2 * len(qkv) * kv_heads * head_dim * k_cache.dtype.itemsize
+    norms = 2 * head_dim * qkv.dtype.itemsize if eps else 0
+    return qkv.nbytes + q.nbytes + stored + norms
 
 
-@kernel(
-    bytes=lambda q, k_cache, v_cache, qkv, *_: 2 * qkv.nbytes, flops=_rope_flops, indices=(4, 5)
-)
+def _rope_flops(q: Buffer, k_cache: Buffer, *_: Buffer, eps: float = 0) -> float:
+    numbers = len(q) * (q.shape[1] + k_cache.shape[2] * k_cache.shape[3])
+    return (15 if eps else 7) * numbers / 2
+
+
+@kernel(bytes=_rope_bytes, flops=_rope_flops, indices=(4, 5))
 def rope_kv_write(
     q: np.ndarray,
     k_cache: np.ndarray,
@@ -111,38 +110,17 @@ def rope_kv_write(
     slot_mapping: np.ndarray,
     cos: np.ndarray,
     sin: np.ndarray,
+    *norms: np.ndarray,
+    eps: float = 0,
 ) -> None:
     """Rotate q and k to their positions; put k and v into the cache slots of their tokens.
 
     q (T, q), caches (blocks, block_size, kv_heads, D), qkv (T, q + 2kv), positions and
-    slot_mapping (T,) int32, cos and sin (max_position, D/2).
+    slot_mapping (T,) int32, cos and sin (max_position, D/2). `norms` are none, or the weights
+    (D,) of an RMSNorm over each head of q and of one over each head of k before RoPE (Qwen3).
     """
-    _rope_and_store(q, k_cache, v_cache, qkv, positions, slot_mapping, cos, sin, None)
-
-
-@kernel(
-    bytes=lambda q, k_cache, v, qkv, *rest, **_: 2 * qkv.nbytes + rest[-1].nbytes + rest[-2].nbytes,
-    flops=lambda q, k_cache, *rest, **_: _rope_flops(q, k_cache) / 7 * 15,
-    indices=(4, 5),
-)
-def qk_norm_rope_kv_write(
-    q: np.ndarray,
-    k_cache: np.ndarray,
-    v_cache: np.ndarray,
-    qkv: np.ndarray,
-    positions: np.ndarray,
-    slot_mapping: np.ndarray,
-    cos: np.ndarray,
-    sin: np.ndarray,
-    q_weight: np.ndarray,
-    k_weight: np.ndarray,
-    *,
-    eps: float,
-) -> None:
-    """The same with RMSNorm over each head of q and k before RoPE (Qwen3). Norm weights (D,)."""
-    _rope_and_store(
-        q, k_cache, v_cache, qkv, positions, slot_mapping, cos, sin, (q_weight, k_weight, eps)
-    )
+    qk_norm = (*norms, eps) if norms else None
+    _rope_and_store(q, k_cache, v_cache, qkv, positions, slot_mapping, cos, sin, qk_norm)  # type: ignore[arg-type]
 
 
 def _rope_and_store(

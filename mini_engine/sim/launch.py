@@ -95,9 +95,6 @@ class Buffer:
         buffer.serial = self.serial
         return buffer
 
-    def __repr__(self) -> str:
-        return f"Buffer({self.address:#x}, {self.shape}, {self.dtype})"
-
 
 Cost = Callable[..., int | float]
 

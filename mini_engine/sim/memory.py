@@ -21,9 +21,12 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+
+from mini_engine.dispatch.capture_report import CaptureReport, RungReport
 
 # PyTorch's sizes (CUDACachingAllocator: kMinBlockSize, kSmallBuffer, kRoundLarge)
 BLOCK_BYTES = 512  # allocations are rounded up to this
@@ -285,3 +288,31 @@ def size_order(block: Block) -> tuple[int, int]:
 def round_up(n: int, multiple: int) -> int:
     """The smallest multiple of `multiple` that is not below `n`."""
     return -(-n // multiple) * multiple
+
+
+# -- in which order the rungs of a ladder find room -----------------------------------------------
+
+
+def capture_ladder(
+    rungs: Sequence[int],
+    capture_rung: Callable[[int], RungReport],
+    order: Sequence[int] | None = None,
+) -> CaptureReport:
+    """Capture every rung once, in the order in which the small ones find room, and report.
+
+    `rungs` are all rungs, in any order. `order`, if it is given, is the order to keep to, for a
+    lesson; rungs that it leaves out are not captured, and an empty one leaves out all.
+    `capture_rung(rung)` captures one into the pool that all share and says what that took. A rung
+    for which it raises `DeviceOutOfMemory` is dropped, and the others are still tried; any other
+    error is passed on.
+
+    Returns the reports of the captured rungs and the numbers of the dropped ones, each in the order
+    in which they were tried.
+    """
+    report = CaptureReport()
+    for rung in sorted(rungs, reverse=True) if order is None else order:
+        try:
+            report.rungs.append(capture_rung(rung))
+        except DeviceOutOfMemory:
+            report.dropped.append(rung)
+    return report

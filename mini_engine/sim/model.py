@@ -17,40 +17,43 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
 from typing import Any
 
 import numpy as np
 
+from mini_engine.model.checkpoint import EMBED, FINAL_NORM, LM_HEAD, layer_parts
 from mini_engine.model.config import ModelConfig
 from mini_engine.model.kv_fp8 import measured_tokens, scale_for
-from mini_engine.sim import fp8
 from mini_engine.sim import kernels as k
 from mini_engine.sim.device import Device
-from mini_engine.sim.launch import Buffer, Kernel
+from mini_engine.sim.fp8 import IN_FP8
+from mini_engine.sim.launch import Buffer
 from mini_engine.sim.sampling import draw
-from mini_engine.sim.weights import Array, LayerWeights, Weights
+from mini_engine.sim.weights import Weights
 from mini_engine.step.cards import DeviceSpec
 from mini_engine.step.kernels import kernels_of
 
 INDEX = "int32"
 
 # One row for each kernel of the list: what computes it, then what it writes and reads, by name.
+# What a model or its cache lacks (a bias, norms of q and k, scales of fp8) its rows leave out.
 HEAD = (
     (k.embed, "residual", "input_ids", "embed"),
-    (k.rms_norm, "normed", "residual", "input_norm"),
+    (k.rms_norm, "normed", "residual", "next_norm"),
 )
 LAYER = (
-    (k.linear, "qkv", "normed", "qkv_weight"),
-    (k.rope_kv_write, "q", "keys", "values", "qkv", "positions", "slot_mapping", "cos", "sin"),
-    (k.attention, "attended", "q", "keys", "values", "block_table", "query_lens", "context_lens"),
+    (k.linear, "qkv_out", "normed", "qkv", "qkv_bias"),
+    (k.rope_kv_write, "q", "keys", "values", "qkv_out", "positions", "slot_mapping", "cos", "sin",
+     "q_norm", "k_norm", "scales"),
+    (k.attention, "attended", "q", "keys", "values", "block_table", "query_lens", "context_lens",
+     "scales"),
     (k.linear, "block_out", "attended", "o"),
     (k.add_rms_norm, "normed", "residual", "block_out", "post_norm"),
     (k.linear, "gate_up_out", "normed", "gate_up"),
     (k.silu_mul, "activated", "gate_up_out"),
     (k.linear, "block_out", "activated", "down"),
     (k.add_rms_norm, "normed", "residual", "block_out", "next_norm"),
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -67,15 +70,12 @@ class StepInputs:
 
     def rows(self, num_tokens: int, num_reqs: int) -> StepInputs:
         """The same addresses, cut to a step of this size."""
+        tokens, reqs = slice(0, num_tokens), slice(0, num_reqs)
         return StepInputs(
-            input_ids=self.input_ids[:num_tokens],
-            positions=self.positions[:num_tokens],
-            slot_mapping=self.slot_mapping[:num_tokens],
-            query_lens=self.query_lens[:num_reqs],
-            context_lens=self.context_lens[:num_reqs],
-            block_table=self.block_table[:num_reqs],
-            last_rows=self.last_rows[:num_reqs],
-        )
+            self.input_ids[tokens], self.positions[tokens], self.slot_mapping[tokens],
+            self.query_lens[reqs], self.context_lens[reqs], self.block_table[reqs],
+            self.last_rows[reqs],
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -108,34 +108,6 @@ class KVCache:
         )
 
 
-Launch = tuple[str, Kernel, tuple[str, ...], dict[str, float]]  # label, kernel, buffers, scalars
-
-
-@cache
-def program(config: ModelConfig, *, fp8_cache: bool) -> tuple[list[Launch], list[Launch]]:
-    """Head and layer of this model: the rows above, with the norms, biases and scales it has."""
-    head, layer, _ = kernels_of(config, "fused9")
-    parts = [zip(head, HEAD, strict=True), zip(layer, LAYER, strict=True)]
-    before, repeated = (
-        [_launch(config, row, listed.name, fp8_cache) for listed, row in part] for part in parts
-    )
-    return before, repeated
-
-
-def _launch(c: ModelConfig, row: tuple[Any, ...], label: str, fp8_cache: bool) -> Launch:
-    kernel, *names = row
-    scalars: dict[str, float] = {}
-    if label == "qkv_proj" and c.qkv_bias:
-        kernel, names = k.linear_bias, [*names, "qkv_bias"]
-    if label == "qk_norm_rope_kv_write":
-        kernel, names = k.qk_norm_rope_kv_write, [*names, "q_norm", "k_norm"]
-    if fp8_cache and "keys" in names:
-        kernel, names = getattr(fp8, kernel.name), [*names, "scales"]
-    if "norm" in label:
-        scalars["eps"] = c.rms_norm_eps
-    return label, kernel, tuple(names), scalars
-
-
 class Model:
     """Weights on a device, and the launches of a forward pass over them."""
 
@@ -145,46 +117,63 @@ class Model:
         """Without `weights` (a device that only counts costs) they are allocated, not filled, and
         have 2 bytes an element, as in a real engine.
         """
-        self.device, self.config, self.cache = device, config, cache
         if weights is None and device.compute:
             raise ValueError("a device that computes needs weights: load_weights(folder)")
+        self.device, self.config, self.cache = device, config, cache
         self.dtype = "float32" if weights else "float16"
-        tables = rotary_tables(config) if weights else None
         half = (config.max_position_embeddings, config.head_dim // 2)
+        tables = rotary_tables(config) if weights else None
         self.cos = device.upload(tables[0]) if tables else device.empty(half)
         self.sin = device.upload(tables[1]) if tables else device.empty(half)
-        vocab, hidden = config.vocab_size, config.hidden_size
-        self.embed = self._put(weights, "embed", vocab, hidden)
-        self.final_norm = self._put(weights, "final_norm", hidden)
-        tied = config.tie_word_embeddings
-        self.lm_head = self.embed if tied else self._put(weights, "lm_head", vocab, hidden)
-        layers = weights.layers if weights else [None] * config.num_layers
-        self.layers = [self._put_layer(layer) for layer in layers]
+
+        def put(tensors: Mapping[str, tuple[int, ...]]) -> Buffer:
+            """These tensors on the device, row under row: read, or only allocated."""
+            if weights:
+                return device.upload(weights.stacked(tensors))
+            (_, *width), rows = next(iter(tensors.values())), sum(s[0] for s in tensors.values())
+            return device.empty((rows, *width), self.dtype)
+
+        table, tied = (config.vocab_size, config.hidden_size), config.tie_word_embeddings
+        self.embed = put({EMBED: table})
+        self.final_norm = put({FINAL_NORM: (config.hidden_size,)})
+        self.lm_head = self.embed if tied else put({LM_HEAD: table})
+        self.layers = [
+            {name: put(tensors) for name, tensors in layer_parts(config, index).items()}
+            for index in range(config.num_layers)
+        ]
+        before, layer, _ = kernels_of(config, "fused9")
+        self.labels = [kernel.name for kernel in before], [kernel.name for kernel in layer]
 
     def body(self, inputs: StepInputs) -> Buffer:
         """Hidden states after the final norm, (T, H). The caller frees them."""
         c, tokens = self.config, len(inputs.input_ids)
         widths = {
             "residual": c.hidden_size, "normed": c.hidden_size, "block_out": c.hidden_size,
-            "qkv": c.q_size + 2 * c.kv_size, "q": c.q_size, "attended": c.q_size,
+            "qkv_out": c.q_size + 2 * c.kv_size, "q": c.q_size, "attended": c.q_size,
             "gate_up_out": 2 * c.intermediate_size, "activated": c.intermediate_size,
         }  # fmt: skip
-        head, repeated = program(c, fp8_cache=bool(self.cache.scales))
-        norms = [*(layer.input_norm for layer in self.layers), self.final_norm]
+        in_head, in_layer = self.labels
+        norms = [*(layer["input_norm"] for layer in self.layers), self.final_norm]
         with self.device.scratch() as scratch:
             values = {n: scratch.empty(tokens, w, dtype=self.dtype) for n, w in widths.items()}
             values |= vars(inputs)
             values |= {"embed": self.embed, "cos": self.cos, "sin": self.sin}
-            self._run(head, values | {"input_norm": norms[0]})
+            self._run(HEAD, in_head, values | {"next_norm": norms[0]})
             for i, layer in enumerate(self.layers):
-                values |= weights_of(layer) | self.cache.layer(i) | {"next_norm": norms[i + 1]}
-                self._run(repeated, values)
+                values |= layer | self.cache.layer(i) | {"next_norm": norms[i + 1]}
+                self._run(LAYER, in_layer, values)
             return scratch.keep(values["normed"])
 
-    def _run(self, rows: Sequence[Launch], values: Mapping[str, Buffer]) -> None:
+    def _run(
+        self, rows: Sequence[tuple[Any, ...]], labels: Sequence[str], values: Mapping[str, Buffer]
+    ) -> None:
         """Launch the kernels of one part of the list."""
-        for label, kernel, names, scalars in rows:
-            self.device.launch(kernel, *map(values.__getitem__, names), label=label, **scalars)
+        for (kernel, *names), label in zip(rows, labels, strict=True):
+            buffers = [values[name] for name in names if name in values]
+            if "scales" in names and self.cache.scales:
+                kernel = IN_FP8[kernel.name]
+            eps = {"eps": self.config.rms_norm_eps} if "norm" in label else {}
+            self.device.launch(kernel, *buffers, label=label, **eps)
 
     def head(
         self,
@@ -211,40 +200,14 @@ class Model:
                 self.device.launch(k.argmax, tokens, logits)
             return scratch.keep(tokens)
 
-    # -- parts ---------------------------------------------------------------------------------
 
-    def _put(self, source: Weights | LayerWeights[Array] | None, name: str, *shape: int) -> Buffer:
-        """A weight on the device: uploaded from `source`, or only allocated."""
-        if source is None:
-            return self.device.empty(shape, self.dtype)
-        return self.device.upload(getattr(source, name))
-
-    def _put_layer(self, layer: LayerWeights[Array] | None) -> LayerWeights[Buffer]:
-        c = self.config
-        hidden, inter, qkv_rows = c.hidden_size, c.intermediate_size, c.q_size + 2 * c.kv_size
-        put = partial(self._put, layer)
-        return LayerWeights(
-            input_norm=put("input_norm", hidden),
-            qkv=put("qkv", qkv_rows, hidden),
-            qkv_bias=put("qkv_bias", qkv_rows) if c.qkv_bias else None,
-            q_norm=put("q_norm", c.head_dim) if c.qk_norm else None,
-            k_norm=put("k_norm", c.head_dim) if c.qk_norm else None,
-            o=put("o", hidden, c.q_size),
-            post_norm=put("post_norm", hidden),
-            gate_up=put("gate_up", 2 * inter, hidden),
-            down=put("down", hidden, inter),
-        )
-
-
-def weights_of(layer: LayerWeights[Buffer]) -> dict[str, Buffer]:
-    """A layer's weights by name; `qkv_weight`, as `qkv` is what it is multiplied to."""
-    held = {name: weight for name, weight in vars(layer).items() if weight is not None}
-    return held | {"qkv_weight": held.pop("qkv")}
-
-
-def measured_scales(spec: DeviceSpec, config: ModelConfig, weights: Weights) -> list[np.ndarray]:
+def measured_scales(
+    spec: DeviceSpec, config: ModelConfig, weights: Weights | None
+) -> list[np.ndarray]:
     """Scales for a cache in fp8, (2, kv_heads) a layer: by one prefill of the tokens that
-    model/kv_fp8.py names, on a device of its own."""
+    model/kv_fp8.py names, on a device of its own. Without weights all are 1."""
+    if weights is None:
+        return [np.ones((2, config.num_kv_heads), np.float32)] * config.num_layers
     tokens = measured_tokens(config.vocab_size, config.max_position_embeddings)
     device, count = Device(spec), len(tokens)
     cache = KVCache.allocate(device, config, 1, count, "float32")
@@ -252,11 +215,12 @@ def measured_scales(spec: DeviceSpec, config: ModelConfig, weights: Weights) -> 
     arrays = (tokens, places, places, [count], [count], [[0]], [count - 1])
     inputs = StepInputs(*[device.upload(np.asarray(array, np.int32)) for array in arrays])
     device.free(Model(device, config, weights, cache).body(inputs))
-    largest = [
-        np.abs(np.stack([device.read(keys)[0], device.read(values)[0]])).max(axis=(1, 3))
-        for keys, values in zip(cache.keys, cache.values, strict=True)
-    ]
-    return [np.vectorize(scale_for)(layer).astype(np.float32) for layer in largest]
+    scales = []
+    for keys, values in zip(cache.keys, cache.values, strict=True):
+        both = np.stack([device.read(keys)[0], device.read(values)[0]])  # (2, count, kv_heads, D)
+        largest = np.abs(both).max(axis=(1, 3))
+        scales.append(np.vectorize(scale_for)(largest).astype(np.float32))
+    return scales
 
 
 def rotary_tables(config: ModelConfig) -> tuple[np.ndarray, np.ndarray]:

@@ -18,8 +18,6 @@ from __future__ import annotations
 import gc
 from collections.abc import Sequence
 
-import numpy as np
-
 from mini_engine.dispatch.capture_report import CaptureReport
 from mini_engine.dispatch.dispatcher import BatchDescriptor, GraphDispatcher
 from mini_engine.dispatch.modes import CUDAGraphMode
@@ -33,7 +31,6 @@ from mini_engine.sim.launch import Buffer
 from mini_engine.sim.model import KVCache, Model, StepInputs, measured_scales
 from mini_engine.sim.piecewise import PiecewiseGraphRunner
 from mini_engine.sim.sampling import param_rows
-from mini_engine.sim.swap import HostBlocks
 from mini_engine.sim.weights import Weights
 from mini_engine.step.run import around
 
@@ -77,28 +74,28 @@ class SimRunner:
 
         kv_dtype: "fp8", or "auto" for that of the weights (with none, 2 bytes a number). With
         `sampling` each request is drawn as its `SamplingParams` say; without, all are greedy.
+        Raises ValueError for limits with `host_blocks`: only the CUDA wing copies K and V out.
         """
+        if limits.host_blocks:
+            raise ValueError(
+                f"host_blocks {limits.host_blocks}: the simulated GPU swaps nothing out; "
+                "preempt by 'recompute', or run on the CUDA wing"
+            )
         self.device, self.limits, self.dispatcher = device, limits, dispatcher
         cache_dtype = "float32" if weights else "float16"
-        scales: Sequence[np.ndarray] = ()
-        if kv_dtype == "fp8":
-            unmeasured = [np.ones((2, config.num_kv_heads), np.float32)] * config.num_layers
-            scales = measured_scales(device.spec, config, weights) if weights else unmeasured
-            gc.collect()  # its device, whose blocks and segments know one another
+        scales = measured_scales(device.spec, config, weights) if kv_dtype == "fp8" else ()
+        gc.collect()  # the device that measured them: its blocks and segments know one another
         cache = KVCache.allocate(
             device, config, limits.num_blocks, limits.block_size, cache_dtype, scales
         )
         self.model = Model(device, config, weights, cache)
-        self.host_blocks = HostBlocks(device, cache)
         rungs = [descriptor.num_tokens for descriptor in dispatcher.descriptors()]
         self.inputs = ModelInputs(device, limits, max([limits.max_num_batched_tokens, *rungs]))
         self.params: Buffer | None = None  # of each row, where rows are drawn
         if sampling:
             self.params = device.upload(param_rows([GREEDY] * limits.max_num_seqs))
-        self.pool = device.memory.new_pool()
-        self.share_pool = share_pool
-        self.full: GraphRunner | None = None
-        self.piecewise: PiecewiseGraphRunner | None = None
+        self.pool, self.share_pool = device.memory.new_pool(), share_pool
+        self.graphs: dict[CUDAGraphMode, GraphRunner] = {}  # what is captured, by run-time mode
 
     # -- the engine's protocol -----------------------------------------------------------------
 
@@ -107,18 +104,17 @@ class SimRunner:
         return self.device.cpu_us
 
     def wait_until(self, us: float) -> None:
-        self.device.idle_until(us)
+        self.device.wait_until(us)
 
     def execute(self, batch: ScheduledBatch, descriptor: BatchDescriptor) -> list[int]:
         """One step. Returns the sampled tokens, in the order of the entries that sample."""
         device = self.device
         before_us, beside_us = around(device.spec, batch.num_reqs)
         device.host_work("schedule and prepare", before_us)
-        self.host_blocks.copy(batch)
         tokens = self._launch(batch, descriptor)
         device.host_work("schedule the next step", beside_us)
         sampled = device.read(tokens)
-        if descriptor.mode is not FULL or not self.full:  # a graph keeps its output
+        if descriptor.mode is not FULL or FULL not in self.graphs:  # a graph keeps its output
             device.free(tokens)
         return [int(sampled[i]) for i, entry in enumerate(batch.entries) if entry.samples]
 
@@ -130,34 +126,30 @@ class SimRunner:
         Rungs that find no memory are dropped, here and in the dispatcher. `order` captures the
         rungs in another order, to show in a lesson what that costs.
         """
-        report = CaptureReport()
-        if rungs := self._rungs(PIECEWISE):
-            self.piecewise = PiecewiseGraphRunner(
-                self.device, self._piecewise_forward, self.inputs, rungs, SPLITTING_OPS,
-                share_pool=self.share_pool, pool=self.pool,
-            )  # fmt: skip
-            captured = self.piecewise.capture(order)
-            self.dispatcher.drop(PIECEWISE, captured.dropped)
-            report.add(captured)
-        if rungs := self._rungs(FULL):
-            self.full = GraphRunner(
-                self.device, self._full_forward, self.inputs, rungs,
-                share_pool=self.share_pool, pool=self.pool,
-            )  # fmt: skip
-            captured = self.full.capture(order)
-            self.dispatcher.drop(FULL, captured.dropped)
+        report, descriptors = CaptureReport(), self.dispatcher.descriptors()
+        for mode in (PIECEWISE, FULL):
+            rungs = sorted(d.num_tokens for d in descriptors if d.mode is mode)
+            if not rungs:
+                continue
+            if mode is PIECEWISE:
+                self.graphs[mode] = PiecewiseGraphRunner(
+                    self.device, lambda rung: self.model.body(self._at(rung)), self.inputs, rungs,
+                    SPLITTING_OPS, share_pool=self.share_pool, pool=self.pool,
+                )  # fmt: skip
+            else:
+                self.graphs[mode] = GraphRunner(
+                    self.device, lambda rung: self._whole(self._at(rung)), self.inputs, rungs,
+                    share_pool=self.share_pool, pool=self.pool,
+                )  # fmt: skip
+            captured = self.graphs[mode].capture(order)
+            self.dispatcher.drop(mode, captured.dropped)
             report.add(captured)
         return report
-
-    def _rungs(self, mode: CUDAGraphMode) -> list[int]:
-        """What to capture in a mode, smallest first."""
-        return sorted(d.num_tokens for d in self.dispatcher.descriptors() if d.mode is mode)
 
     # -- one step ------------------------------------------------------------------------------
 
     def _launch(self, batch: ScheduledBatch, descriptor: BatchDescriptor) -> Buffer:
         """Launch a step. Its sampled tokens, (R,) int32, once the GPU is done."""
-        mode, rung, num_tokens = descriptor.mode, descriptor.num_tokens, batch.num_tokens
         arrays = step_arrays(batch, self.limits)
         params = [entry.request.sampling for entry in batch.entries]
         if self.params:
@@ -165,23 +157,23 @@ class SimRunner:
             self.device.copy_batch([(self.params, param_rows([*params, *padding]))])
         else:
             check_greedy(params)
-        if mode is FULL and self.full:
-            return self.full.run_at(rung, num_tokens, arrays)
-        step = self.inputs.step(num_tokens, batch.num_reqs)
-        if mode is PIECEWISE and self.piecewise:
+        graphs, rung = self.graphs.get(descriptor.mode), descriptor.num_tokens
+        if graphs and descriptor.mode is FULL:
+            return graphs.run_at(rung, batch.num_tokens, arrays)
+        step = self.inputs.step(batch.num_tokens, batch.num_reqs)
+        if graphs:
             with self.device.live():
-                hidden = self.piecewise.run_at(rung, num_tokens, arrays)
-                return self._head(hidden, step)
+                return self._head(graphs.run_at(rung, batch.num_tokens, arrays), step)
         self.device.copy_batch([(buffer, arrays[name]) for name, buffer in vars(step).items()])
+        return self._whole(step)
+
+    def _at(self, rung: int) -> StepInputs:
+        return StepInputs(**self.inputs.view(rung))
+
+    def _whole(self, step: StepInputs) -> Buffer:
+        """Body and head."""
         hidden = self.model.body(step)
         tokens = self._head(hidden, step)
-        self.device.free(hidden)
-        return tokens
-
-    def _full_forward(self, rung: int) -> Buffer:
-        inputs = StepInputs(**self.inputs.view(rung))
-        hidden = self.model.body(inputs)
-        tokens = self._head(hidden, inputs)
         self.device.free(hidden)
         return tokens
 
@@ -190,6 +182,3 @@ class SimRunner:
             return self.model.head(hidden, step.last_rows)
         sampling = step.context_lens, self.params[: len(step.last_rows)]
         return self.model.head(hidden, step.last_rows, sampling=sampling)
-
-    def _piecewise_forward(self, rung: int) -> Buffer:
-        return self.model.body(StepInputs(**self.inputs.view(rung)))

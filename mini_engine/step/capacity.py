@@ -22,7 +22,7 @@ from mini_engine.model.checkpoint import EMBED, FINAL_NORM, LM_HEAD, tensor_shap
 from mini_engine.model.config import ModelConfig
 from mini_engine.step.cards import DeviceSpec, load_spec
 from mini_engine.step.kernels import StepShape, step_ops
-from mini_engine.step.storage import KV_DTYPE_BYTES, MIXES, QUANTS, Stored, as_it_is, mix_bytes
+from mini_engine.step.storage import KV_DTYPE_BYTES, MIXES, QUANTS, Stored, stored_as
 
 GIB = 1 << 30
 EAGER_TOKENS = 2048  # of the largest step: vLLM 0.33's max_num_batched_tokens on most cards
@@ -104,13 +104,15 @@ def capacity(
     for name, number in (("context", context), ("batch", batch)):
         if number < 1:
             raise ValueError(f"{name} is {number}, expected 1 or more")
-    if not isinstance(device, DeviceSpec) and not 0 < device < 1e6:
-        raise ValueError(f"{device} GiB of memory: expected more than 0")
-    known = device if isinstance(device, DeviceSpec) else None
-    spec = known or load_spec("h200")
-    vram = known.vram_bytes if known else int(device * GIB)  # type: ignore[operator]
-
-    weights, read = stored_bytes(config, quant, weights_file)
+    if isinstance(device, DeviceSpec):
+        known, vram, spec = device, device.vram_bytes, device
+    else:
+        known, vram, spec = None, int(device * GIB), load_spec("h200")
+    if weights_file or quant in MIXES:
+        stored = stored_as(config, quant, file_bytes=weights_file)
+        weights, read = stored.held, stored.read
+    else:
+        weights, read = weight_bytes(config, quant), read_bytes(config, quant)
     per_token = kv_bytes_per_token(config, kv_dtype)
     top = max(capture_sizes, default=0)
     nodes = len(step_ops(config, StepShape.decode(1, 1), "fused9")) * len(capture_sizes)
@@ -140,21 +142,6 @@ def capacity(
 
 
 # ---------------------------------------------------------------- parts
-
-
-def stored_bytes(config: ModelConfig, quant: str, weights_file: int = 0) -> tuple[int, int]:
-    """Bytes of weights that are held, and those of them that a step reads.
-
-    A file is taken to hold all weights in equally many bits. ValueError for an unknown quant.
-    """
-    if weights_file:
-        table = 0 if config.tie_word_embeddings else config.vocab_size * config.hidden_size
-        return weights_file, round(weights_file * (1 - table / config.num_parameters))
-    if quant in MIXES:
-        return mix_bytes(config, quant)
-    if quant not in QUANTS:
-        raise ValueError(f"quant {quant!r}: expected one of {', '.join([*QUANTS, *MIXES])}")
-    return weight_bytes(config, quant), read_bytes(config, quant)
 
 
 def tensor_bytes(config: ModelConfig, quant: str = "bf16") -> dict[str, float]:
@@ -275,39 +262,26 @@ def check_context(config: ModelConfig, context: int) -> None:
         )
 
 
-def largest_batch(
+def check_batch(
     config: ModelConfig,
     spec: DeviceSpec,
-    stored: Stored,
-    capture_sizes: Sequence[int],
+    batch: int,
     context: int,
+    stored: Stored | None = None,
+    capture_sizes: Sequence[int] = (),
 ) -> int:
-    """Requests of `context` tokens each that fit beside weights and full graphs of these sizes.
-
-    Raises ValueError as `check_context`, and where not even one of them fits.
-    """
+    """The largest batch of requests of `context` tokens beside weights and full graphs of these
+    sizes. Raises ValueError as `check_context`, and where it is smaller than `batch`."""
     check_context(config, context)
+    stored = stored or stored_as(config)
     report = capacity(
         config, spec, context=context, capture_sizes=capture_sizes, quant=stored.quant,
         kv_dtype=stored.kv_dtype,
     )  # fmt: skip
-    if not report.fits:
+    if report.max_batch < batch:
         raise ValueError(
-            f"{config.name} with weights in {stored.quant} and one request of {context:,} tokens "
-            f"takes {(report.vram_bytes - report.left_bytes) / GIB:,.1f} GiB, and {spec.name} has "
-            f"{report.vram_bytes / GIB:,.1f}: give a larger card, a smaller model or context, or "
-            "fewer bits"
+            f"batch {batch:,}: {report.max_batch:,} requests of {context:,} tokens fit the "
+            f"{spec.name} beside {config.name} with weights in {stored.quant}: give a smaller "
+            "batch, model or context, a larger card, or fewer bits (see capacity)"
         )
     return report.max_batch
-
-
-def check_batch(config: ModelConfig, spec: DeviceSpec, batch: int, context: int) -> int:
-    """The largest batch of the model as it is, without graphs. Raises ValueError as
-    `largest_batch`, and for a larger one."""
-    room = largest_batch(config, spec, as_it_is(config), (), context)
-    if batch > room:
-        raise ValueError(
-            f"batch {batch:,}: {room:,} requests of {context:,} tokens fit the {spec.name}: give "
-            "that or less (see capacity)"
-        )
-    return room

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -36,7 +36,6 @@ from mini_engine.files import did_you_mean, read_object, typed
 
 Kind = Literal["datasheet", "measured", "quoted", "borrowed", "derived", "assumed", "fitted"]
 Launched = Literal["NONE", "PIECEWISE", "FULL"]
-LONGEST_NAME = 255  # as of a file
 KINDS: tuple[Kind, ...] = get_args(Kind)
 FOLDERS = {kind: Path(__file__).parent / f"{kind}s" for kind in ("card", "host", "engine")}
 
@@ -75,7 +74,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class CardWords:
-    """What the file of a card says beside its figures."""
+    """What the file of a card says beside its figures; those below, of a host and of an engine."""
 
     name: str
     family: str  # cards of one family are fitted together
@@ -84,8 +83,6 @@ class CardWords:
 
 @dataclass(frozen=True)
 class HostWords:
-    """What the file of a host says beside its figures."""
-
     name: str
     says: str
     sources: list[str] = field(default_factory=list)  # of published points measured on it
@@ -93,8 +90,6 @@ class HostWords:
 
 @dataclass(frozen=True)
 class EngineWords:
-    """What the file of an engine says beside its figures."""
-
     name: str
     says: str
     host: str  # what it usually runs on
@@ -139,40 +134,19 @@ def load_sheet(kind: str, name_or_path: str | Path) -> Sheet:
 
 def read_sheet(kind: str, path: Path) -> Sheet:
     """Read and check one file."""
-    data = read_object(path)
-    for home, figures in FIGURES.items():
-        for name in figures if home != kind else ():
-            if name in data:
-                raise ValueError(f"{path}: {name} is no figure of a {kind}: it belongs to a {home}")
-    missing = [name for name in FIGURES[kind] if name not in data]
-    if missing:
-        raise ValueError(f"{path}: {missing[0]} is missing: a file gives every figure")
-    rules = FIGURES[kind].items()
-    found = {name: _figure(data.pop(name), name, rule, path) for name, rule in rules}
-    words = typed(WORDS[kind], data, str(path))
-    if not words.name.strip() or not words.name.isprintable() or len(words.name) > LONGEST_NAME:
-        raise ValueError(
-            f"{path}: name is {words.name!r:.60}, expected up to {LONGEST_NAME} letters that print"
-        )
-    return Sheet(words.name, found, vars(words))
-
-
-def _figure(data: object, name: str, rule: str, path: Path) -> Figure:
-    where = f"{path}: {name}"
-    figure = typed(Figure, data, where)
-    value = figure.value
-    if value < 0 or (value == 0 and rule.startswith("+")):
-        raise ValueError(f"{where} is {value:g}, expected a number above 0")
-    if rule.endswith("share") and value > 1:
-        raise ValueError(f"{where} is {value:g}, expected a share, at most 1")
-    if rule.endswith(("bytes", "count")):
-        if value != int(value):
+    data, found = read_object(path), {}
+    for name, rule in FIGURES[kind].items():
+        where, figure = f"{path}: {name}", typed(Figure, data.pop(name, None), f"{path}: {name}")
+        value, whole = figure.value, rule.endswith(("bytes", "count"))
+        if value < 0 or (value == 0 and rule.startswith("+")):
+            raise ValueError(f"{where} is {value:g}, expected a number above 0")
+        if rule.endswith("share") and value > 1:
+            raise ValueError(f"{where} is {value:g}, expected a share, at most 1")
+        if whole and value != int(value):
             raise ValueError(f"{where} is {value:g}, expected a whole number")
-        return Figure(int(value), figure.kind, figure.source)
-    return figure
-
-
-DEFAULT_ENGINE = "vllm"
+        found[name] = replace(figure, value=int(value) if whole else value)
+    words = vars(typed(WORDS[kind], data, str(path)))
+    return Sheet(words["name"], found, words)
 
 
 @dataclass(frozen=True)
@@ -232,21 +206,40 @@ class DeviceSpec:
 
         Raises ValueError for a name that is not a figure.
         """
-        if figure not in FIGURE_NAMES:
-            raise ValueError(f"no figure {figure!r}: use one of {', '.join(FIGURE_NAMES)}")
-        known = source_of(figure, self.sheets) if self.sheets else None
-        if known is None or known.value != getattr(self, figure):
+        if figure not in FACTORS:
+            raise ValueError(f"no figure {figure!r}: use one of {', '.join(FACTORS)}")
+        factors = [(self.sheets[kind], name) for kind, name in FACTORS[figure] if self.sheets]
+        figures = [sheet.figures[name] for sheet, name in factors]
+        if not figures or math.prod(one.value for one in figures) != getattr(self, figure):
             return "set by the program: not from a file"
-        return f"{known.kind}: {known.source}"
+        if len(figures) == 1:
+            return f"{figures[0].kind}: {figures[0].source}"
+        said = (
+            f"{name} of {sheet.name}, {one.value:g} ({one.kind}: {one.source})"
+            for (sheet, name), one in zip(factors, figures, strict=True)
+        )
+        return f"derived: {' x '.join(said)}"
 
 
-TEXTS = ("name", "host", "engine", "ops", "missed", "sheets")
-FIGURE_NAMES = tuple(f.name for f in fields(DeviceSpec) if f.name not in TEXTS)
-
-
-def spec_names() -> list[str]:
-    """Names of the cards that ship with the project."""
-    return names("card")
+_OP = ("host", "op_us")
+# Each figure of a spec, and the figures of the files that it is, or whose product it is.
+FACTORS: Mapping[str, tuple[tuple[str, str], ...]] = {
+    **{
+        name: ((kind, name),)
+        for kind, rules in FIGURES.items()
+        for name in rules
+        if name in DeviceSpec.__annotations__
+    },
+    "cpu_launch_us": (("host", "launch_us"),),
+    "product_gb_s": (("card", "bandwidth_gb_s"), ("card", "product_share")),
+    "attention_gb_s": (("card", "bandwidth_gb_s"), ("engine", "attention_share")),
+    "product_tflops": (("card", "peak_tflops"), ("card", "peak_share")),
+    "cpu_op_us": (("engine", "kernel_ops"), _OP),
+    "live_op_us": (("engine", "live_ops"), _OP),
+    "host_step_us": (("engine", "step_ops"), _OP),
+    "ahead_us": (("engine", "ahead_ops"), _OP),
+    "request_us": (("engine", "request_ops"), _OP),
+}
 
 
 def load_spec(
@@ -259,7 +252,7 @@ def load_spec(
     figure), OSError where a file cannot be read.
     """
     feeds = load_sheet("card", card)
-    runs = load_sheet("engine", engine or feeds.words["engine"] or DEFAULT_ENGINE)
+    runs = load_sheet("engine", engine or feeds.words["engine"] or "vllm")
     return put_together(feeds, load_sheet("host", host or runs.words["host"]), runs)
 
 
@@ -268,48 +261,8 @@ def put_together(card: Sheet, host: Sheet, engine: Sheet) -> DeviceSpec:
     sheets = {"card": card, "host": host, "engine": engine}
     values: dict[str, Any] = {
         name: math.prod(sheets[kind][figure] for kind, figure in factors)
-        for name, factors in _FACTORS.items()
+        for name, factors in FACTORS.items()
     }
     texts = (card.name, host.name, engine.name, engine.words["ops"])
     missed = {mode: one.value for mode, one in engine.words["missed"].items()}
     return DeviceSpec(*texts, **values, missed=missed, sheets=sheets)
-
-
-def source_of(name: str, sheets: Mapping[str, Sheet]) -> Figure:
-    """A figure of a spec as its files have it; a product says both its factors."""
-    factors = [(sheets[kind], figure) for kind, figure in _FACTORS[name]]
-    figures = [sheet.figures[figure] for sheet, figure in factors]
-    if len(figures) == 1:
-        return figures[0]
-    said = (
-        f"{figure} of {sheet.name}, {f.value:g} ({f.kind}: {f.source})"
-        for (sheet, figure), f in zip(factors, figures, strict=True)
-    )
-    return Figure(math.prod(f.value for f in figures), "derived", " x ".join(said))
-
-
-_OF_CARD = (
-    "vram_bytes", "bandwidth_gb_s", "copy_bandwidth_gb_s", "link_gb_s", "peak_tflops", "sm_count",
-    "stream_gap_us", "graph_gap_us", "pdl_saves_us", "queue_depth", "graph_node_bytes",
-    "reserved_bytes",
-)  # fmt: skip
-_OF_HOST = (
-    "graph_launch_us", "graph_node_ns", "copy_us", "sync_us",
-    "capture_node_us", "instantiate_node_us",
-)  # fmt: skip
-_OP = ("host", "op_us")
-# Each figure of a spec, and the figures of the files that it is, or whose product it is.
-_FACTORS: Mapping[str, tuple[tuple[str, str], ...]] = {
-    **{name: (("card", name),) for name in _OF_CARD},
-    **{name: (("host", name),) for name in _OF_HOST},
-    "kernel_floor_us": (("engine", "kernel_floor_us"),),
-    "cpu_launch_us": (("host", "launch_us"),),
-    "product_gb_s": (("card", "bandwidth_gb_s"), ("card", "product_share")),
-    "attention_gb_s": (("card", "bandwidth_gb_s"), ("engine", "attention_share")),
-    "product_tflops": (("card", "peak_tflops"), ("card", "peak_share")),
-    "cpu_op_us": (("engine", "kernel_ops"), _OP),
-    "live_op_us": (("engine", "live_ops"), _OP),
-    "host_step_us": (("engine", "step_ops"), _OP),
-    "ahead_us": (("engine", "ahead_ops"), _OP),
-    "request_us": (("engine", "request_ops"), _OP),
-}

@@ -1,7 +1,9 @@
-"""ITL against batch, launched in three ways: the data behind the course's main figure.
+"""ITL against batch, launched in three ways: where launching sets the pace, and what graphs cost.
 
 In:  a model, a device, a capture ladder, an op list, a context.
-Out: for each decode batch the rung it runs at, the step launched each way, and the floor.
+Out: for each decode batch the rung it runs at, the step launched each way, and the floor; the
+     crossover, that is the batch at which eager stops being launch-bound; what a capture costs, and
+     after how many replays it has paid.
 
     curve = itl_curve(named_shape("qwen3-0.6b"), load_spec("h200"), ladder,
                       style="fused9", context=1024, max_batch=256)
@@ -14,26 +16,27 @@ inside the graphs. Padding rows have no keys to read. Above the ladder every ste
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from mini_engine.dispatch.ladder import CaptureLadder
 from mini_engine.model.config import ModelConfig
 from mini_engine.step.capacity import floor_ms
 from mini_engine.step.cards import DeviceSpec
-from mini_engine.step.kernels import OpCost, StepShape, step_ops
-from mini_engine.step.launch_model import break_even_replays, crossover
+from mini_engine.step.kernels import OpCost, StepShape
+from mini_engine.step.launch_model import break_even_replays
 from mini_engine.step.run import (
     Mode,
     StepModel,
     StepTime,
     input_copy,
     launched,
-    rates,
+    pieces,
     run_of,
     step_time,
 )
-from mini_engine.step.storage import Stored, as_it_is
+from mini_engine.step.storage import Stored, stored_as
 
 
 @dataclass(frozen=True)
@@ -73,11 +76,8 @@ class ItlCurve:
     points: tuple[ItlPoint, ...]  # batch rising
 
     def point(self, batch: int) -> ItlPoint:
-        """The point of one batch. Raises ValueError where the curve has none."""
-        for point in self.points:
-            if point.batch == batch:
-                return point
-        raise ValueError(f"no point at batch {batch}: the curve ends at {self.points[-1].batch}")
+        """The point of one batch, which the curve must have."""
+        return next(point for point in self.points if point.batch == batch)
 
     def finding(self) -> str:
         """One sentence: where eager is launch-bound, and what one full graph saves of ITL."""
@@ -107,8 +107,6 @@ def itl_curve(
 
     Raises ValueError for a context or a batch below 1, and for an unknown style.
     """
-    if max_batch < 1:
-        raise ValueError(f"max_batch is {max_batch}, expected 1 or more")
     costs = StepModel(config, spec, style, stored)
     crossover = crossover_batch(config, spec, style, context, stored)
     batches = _batches(max_batch, [*ladder, crossover])
@@ -124,21 +122,34 @@ def itl_curve(
         padded = {b: StepShape(rung, b, keys[b], keys[b]) for b, rung in rungs.items()}
         whole = {b: StepShape(rung, rung, keys[b], keys[b], b) for b, rung in rungs.items()}
         piecewise, full = eager | steps("piecewise", padded), eager | steps("full", whole)
-    floors_us = {b: step_floor_us(config, spec, b, context, stored) for b in batches}
+    points = (
+        ItlPoint(b, rungs.get(b), eager[b], piecewise[b], full[b],
+                 step_floor_us(config, spec, b, context, stored))
+        for b in batches
+    )  # fmt: skip
     return ItlCurve(
-        shape=config.name,
-        spec=spec.name,
-        style=style,
-        context=context,
-        host=spec.host,
-        engine=spec.engine,
-        ladder=ladder,
-        crossover=crossover,
-        points=tuple(
-            ItlPoint(b, rungs.get(b), eager[b], piecewise[b], full[b], floors_us[b])
-            for b in batches
-        ),
-    )
+        config.name, spec.name, style, context, spec.host, spec.engine, ladder, crossover,
+        tuple(points),
+    )  # fmt: skip
+
+
+def crossover_batch(
+    config: ModelConfig, spec: DeviceSpec, style: str, context: int, stored: Stored | None = None
+) -> int:
+    """The smallest decode batch at which eager launching is no longer launch-bound.
+
+    Below it a larger batch costs no time; above it a graph saves only the wider gaps. Every request
+    has `context` tokens.
+    """
+    costs = StepModel(config, spec, style, stored)
+
+    def hidden(batch: int) -> bool:
+        return not costs.launch_bound(StepShape.decode(batch, context))
+
+    top = 1
+    while not hidden(top):
+        top *= 2
+    return 1 + bisect_left(range(1, top), True, key=hidden)
 
 
 def step_floor_us(
@@ -148,17 +159,16 @@ def step_floor_us(
 
     As fast as a copy, or as a matrix product where that is known to read faster.
     """
-    stored = stored or as_it_is(config)
+    stored = stored or stored_as(config)
     kv_bytes = batch * context * stored.kv_bytes_per_token(config)
     fastest_gb_s = max(spec.copy_bandwidth_gb_s, spec.product_gb_s, spec.attention_gb_s)
     return 1e3 * floor_ms(stored.read + kv_bytes, fastest_gb_s)
 
 
-# ---------------------------------------------------------------- parts
-
-
 def _batches(max_batch: int, corners: Iterable[int]) -> list[int]:
     """Every batch up to 512, some of those above, and both sides of each corner."""
+    if max_batch < 1:
+        raise ValueError(f"max_batch is {max_batch}, expected 1 or more")
     sides = {side for corner in corners for side in (corner, corner + 1) if side <= max_batch}
     doublings = {2**k for k in range(max_batch.bit_length())}
     return sorted({*range(1, max_batch + 1, 1 + max_batch // 513), max_batch, *sides, *doublings})
@@ -166,6 +176,9 @@ def _batches(max_batch: int, corners: Iterable[int]) -> list[int]:
 
 def _percent(share: float) -> str:
     return f"{share:.0%}" if abs(share) >= 0.1 else f"{share:.1%}"
+
+
+# ---------------------------------------------------------------- does a graph pay
 
 
 @dataclass(frozen=True)
@@ -195,17 +208,15 @@ def capture_cost(ops: Sequence[OpCost], spec: DeviceSpec, mode: Mode) -> Capture
     if mode == "piecewise":
         while ops[-1].splitting:
             ops = ops[:-1]
-    works = launched(ops, spec, mode)
-    live = sum(op.splitting for op in ops) if mode == "piecewise" else 0
-    nodes = len(ops) - live
+    graphs = [nodes for nodes, graph in pieces([op.splitting for op in ops], mode) if graph]
     warm_us = run_of([input_copy(spec), *launched(ops, spec, "eager")], spec).both
     return CaptureCost(
         warmup_us=warm_us + spec.sync_us,
-        capture_us=nodes * (spec.cpu_op_us + spec.capture_node_us),
-        instantiate_us=nodes * spec.instantiate_node_us,
-        graphs=len(works) - live,
-        nodes=nodes,
-        node_bytes=nodes * spec.graph_node_bytes,
+        capture_us=sum(graphs) * (spec.cpu_op_us + spec.capture_node_us),
+        instantiate_us=sum(graphs) * spec.instantiate_node_us,
+        graphs=len(graphs),
+        nodes=sum(graphs),
+        node_bytes=sum(graphs) * spec.graph_node_bytes,
     )
 
 
@@ -213,60 +224,3 @@ def break_even(ops: Sequence[OpCost], spec: DeviceSpec, mode: Mode) -> float:
     """The number of replays after which the graphs have paid for themselves, or infinity."""
     eager_us, graph_us = (step_time(ops, spec, m).itl_us for m in ("eager", mode))
     return break_even_replays(capture_cost(ops, spec, mode).total_us, eager_us, graph_us)
-
-
-# ---------------------------------------------------------------- where graphs stop mattering
-
-
-def crossover_batch(
-    config: ModelConfig, spec: DeviceSpec, style: str, context: int, stored: Stored | None = None
-) -> int:
-    """The smallest decode batch at which eager launching is no longer launch-bound.
-
-    Below it a larger batch costs no time; above it a graph saves only the wider gaps. Every request
-    has `context` tokens.
-    """
-    costs = StepModel(config, spec, style, stored)
-    return _smallest(lambda batch: not costs.launch_bound(StepShape.decode(batch, context)))
-
-
-def crossover_closed_form(config: ModelConfig, spec: DeviceSpec, style: str, context: int) -> int:
-    """The same from two numbers: the bytes of a batch of one, and those that each request adds.
-
-    Equal to `crossover_batch` where no op is bound by arithmetic, and above it otherwise.
-    """
-    one, two = (step_ops(config, StepShape.decode(b, context), style) for b in (1, 2))
-    one_us, two_us = (
-        sum(op.bytes / (rates(op, spec)[0] * 1e3) for op in ops) for ops in (one, two)
-    )
-    return crossover(len(one), 2 * one_us - two_us, two_us - one_us, spec)
-
-
-def gain_below(
-    config: ModelConfig, spec: DeviceSpec, style: str, context: int, fraction: float
-) -> int:
-    """The smallest decode batch at which a full graph saves less than `fraction` of eager's ITL.
-
-    Raises ValueError unless 0 < fraction < 1.
-    """
-    if not 0 < fraction < 1:
-        raise ValueError(f"fraction is {fraction}, expected more than 0 and less than 1")
-    costs = StepModel(config, spec, style)
-
-    def saved(batch: int) -> float:
-        shape = StepShape.decode(batch, context)
-        return 1 - costs.itl_us("full", shape) / costs.itl_us("eager", shape)
-
-    return _smallest(lambda batch: saved(batch) < fraction)
-
-
-def _smallest(holds: Callable[[int], bool]) -> int:
-    """The smallest batch for which `holds`, given that it holds for every larger one."""
-    top = 1
-    while not holds(top):
-        top *= 2
-    bottom = top // 2  # does not hold here, or is 0
-    while top - bottom > 1:
-        middle = (bottom + top) // 2
-        bottom, top = (bottom, middle) if holds(middle) else (middle, top)
-    return top

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from mini_engine.model.config import ModelConfig
 from mini_engine.step import ops
 from mini_engine.step.ops import Kind, Op, Value
-from mini_engine.step.storage import Stored, as_it_is
+from mini_engine.step.storage import Stored, stored_as
 
 PER = ("", "token", "request", "key", "pair")  # costs are counted once, or for each of these
 
@@ -277,7 +277,7 @@ def part_costs(
             tuple(kernel.name for kernel in kernels),
             tuple(kernel.splitting for kernel in kernels),
             tuple(kernel.kind for kernel in kernels),
-            np.array([kernel.bytes(config, stored or as_it_is(config)) for kernel in kernels]),
+            np.array([kernel.bytes(config, stored or stored_as(config)) for kernel in kernels]),
             np.array([kernel.flops() for kernel in kernels]),
         )
         for kernels in kernels_of(config, style)

@@ -1,8 +1,8 @@
 """How long a decode step takes, on the back of an envelope: the arithmetic of launch overhead.
 
 In:  how many kernels a step launches, how long one of them runs, and the figures of a device.
-Out: ITL when they are launched one by one, in pieces, or as one graph; how busy the GPU is; the
-     batch up to which launching sets the pace; the replays after which a graph has paid.
+Out: ITL when they are launched one by one or as one graph; how busy the GPU is; the batch up to
+     which launching sets the pace; the replays after which a graph has paid.
 
     h200 = load_spec("h200")
     eager_itl_us(257, 2.2, h200)      # the CPU is late for every kernel: 257 x cpu_op_us and a bit
@@ -47,28 +47,6 @@ def full_itl_us(kernels: int, kernel_us: float, spec: DeviceSpec) -> float:
     launch = graph_launch_us(kernels, spec)
     end = _first_start_us(launch, spec) + graph_us(kernels, kernel_us, spec)
     return _step_us(launch, end, spec)
-
-
-def piecewise_itl_us(kernels: int, live: int, kernel_us: float, spec: DeviceSpec) -> float:
-    """`live` of the kernels are launched one by one, with equal graphs before, between and after.
-
-    The GPU may wait for the CPU at the first or the last piece, or at the first or the last live
-    kernel. In between, every layer adds the same lead or the same delay.
-    """
-    _check(kernels, kernel_us)
-    if not 1 <= live < kernels:
-        raise ValueError(f"live is {live}, expected 1 to {kernels - 1}: fewer than all kernels")
-    nodes = (kernels - live) / (live + 1)
-    launch, issue, gap = graph_launch_us(nodes, spec), spec.live_op_us, spec.stream_gap_us
-    piece_us = graph_us(nodes, kernel_us, spec)
-    layer_cpu, layer_gpu = launch + issue, kernel_us + piece_us + 2 * gap
-    chains = (
-        _first_start_us(launch, spec) + piece_us + live * layer_gpu,
-        layer_cpu + live * layer_gpu - gap,
-        live * layer_cpu + layer_gpu - gap,
-        live * layer_cpu + launch + piece_us,
-    )
-    return _step_us(live * layer_cpu + launch, max(chains), spec)
 
 
 def utilisation(kernels: int, kernel_us: float, itl_us: float) -> float:

@@ -4,7 +4,9 @@ In:  kernels (`mini_engine.step.kernels`), a `DeviceSpec`, and how the step is l
      "eager"      every kernel is a launch of its own
      "piecewise"  kernels between splitting ones are graphs, the splitting ones are live launches
      "full"       one graph
-Out: `StepTime`; `StepModel` gives the same for many steps of a model at once.
+Out: `StepTime`. `StepModel` gives the same for many steps of a model.
+
+    step_time(step_ops(config, StepShape.decode(8, 1000), "fused9"), load_spec("h200"), "eager")
 
 A step runs exactly as on the simulated device. There are two clocks, and every piece of work moves
 both:
@@ -13,16 +15,15 @@ both:
     start = max(cpu, end of the work before + stream_gap_us)
     end   = start + its GPU time
 
-So a run of launches is three numbers, and 28 layers are a power of one (`Run`).
+So a run of launches is three numbers (`Run`), and 28 layers are a power of one.
 
 The CPU spends `host_step_us` in the engine, then issues one packed copy of the inputs and the
 model's work. An engine that schedules ahead then prepares the next step while the GPU runs
 (`ahead_us`). At the end the CPU waits for the GPU and reads a token back (`sync_us`).
 
 The GPU time of a kernel is max(bytes / bandwidth, flops / peak) + floor, at the bandwidth and the
-peak that its kind of kernel reaches. An empty kernel takes no time of its own, only the gap to the
-next. A graph is one piece of work: its nodes, with `graph_gap_us` between them. Where they are
-launched with PDL (programmatic dependent launch), `with_pdl(spec)` has what a boundary then costs.
+peak that its kind of kernel reaches. A graph is one piece of work: its nodes, with `graph_gap_us`
+between them.
 
 A queue of one launch makes the CPU wait for each work before it issues the next. A longer queue is
 taken to have room for everything: it is full only while the GPU is far behind, and then the GPU is
@@ -31,11 +32,12 @@ what takes long.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import groupby
 from operator import itemgetter
-from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,7 +49,7 @@ from mini_engine.step.cards import DeviceSpec
 from mini_engine.step.kernels import OpCost, StepShape, part_costs
 from mini_engine.step.launch_model import graph_launch_us
 from mini_engine.step.ops import Kind
-from mini_engine.step.storage import Stored, as_it_is
+from mini_engine.step.storage import Stored, stored_as
 
 Mode = Literal["eager", "piecewise", "full"]
 MODES: tuple[Mode, ...] = get_args(Mode)
@@ -56,32 +58,26 @@ LAUNCHED_AS: dict[CUDAGraphMode, Mode] = {  # of a batch's run-time mode
     CUDAGraphMode.PIECEWISE: "piecewise",
     CUDAGraphMode.FULL: "full",
 }
-Us: TypeAlias = Any  # µs: a float, an array of them, or whatever can be added and has `later`
-
-
-def later(a: Us, b: Us) -> Us:
-    """The later of two times."""
-    if isinstance(a, float | int) and isinstance(b, float | int):
-        return a if a > b else b
-    of = getattr(a, "later", None) or getattr(b, "later", None)
-    return of(a, b) if of else np.maximum(a, b)
+Line = tuple[float, float]  # us without keys, and us for each key that attention reads
+# Where a line is read: at one key, since a copy of no keys is no kernel, and far from it.
+PROBE_KEYS = (1, 1 << 20)
 
 
 class Run(NamedTuple):
-    """A run of launches, as three numbers. With `issue` larger than `gpu` it is launch-bound."""
+    """A run of launches, as three numbers (µs). With `issue` above `gpu` it is launch-bound."""
 
-    issue: Us  # how long the CPU issues it
-    both: Us  # from a standing start until the GPU has ended it
-    gpu: Us  # how long it keeps a GPU busy that never waits, the gap before it included
+    issue: float  # how long the CPU issues it
+    both: float  # from a standing start until the GPU has ended it
+    gpu: float  # how long it keeps a GPU busy that never waits, the gap before it included
 
     def then(self, after: Run) -> Run:
         """One run and then another: both have been issued, and the later chain ends last."""
-        both = later(self.both + after.gpu, self.issue + after.both)
+        both = max(self.both + after.gpu, self.issue + after.both)
         return Run(self.issue + after.issue, both, self.gpu + after.gpu)
 
     def times(self, n: int) -> Run:
         """The same run n times: each time after the first, the slower of the two sets the pace."""
-        pace = (n - 1) * later(self.issue, self.gpu)
+        pace = (n - 1) * max(self.issue, self.gpu)
         return Run(n * self.issue, self.both + pace, n * self.gpu)
 
 
@@ -89,8 +85,8 @@ class Work(NamedTuple):
     """One piece of work in the stream: a kernel, a graph or the copy of the inputs."""
 
     cpu_us: float  # to issue it
-    gpu_us: Us  # from its start to its end
-    busy_us: Us  # of that, with a kernel running
+    gpu_us: float  # from its start to its end
+    busy_us: float  # of that, with a kernel running
     kernels: int
 
     def alone(self, spec: DeviceSpec, *, last: bool = False) -> Run:
@@ -128,8 +124,15 @@ def step_time(ops: Sequence[OpCost], spec: DeviceSpec, mode: Mode, num_reqs: int
     )
 
 
-def around(spec: DeviceSpec, num_reqs: Us) -> tuple[Us, Us]:
-    """The engine's CPU time around a step: before it, while the GPU waits, and beside it (µs).
+def itl_us(works: Sequence[Work], spec: DeviceSpec, num_reqs: int) -> float:
+    """From the start of one step to the start of the next."""
+    run, (before_us, beside_us) = run_of(works, spec), around(spec, num_reqs)
+    return float(before_us + max(run.both, run.issue + beside_us) + spec.sync_us)
+
+
+def around(spec: DeviceSpec, num_reqs: Any) -> tuple[Any, Any]:
+    """The engine's CPU time around a step: before it, while the GPU waits, and beside it (µs; an
+    array for an array of requests).
 
     What each request costs goes with the larger of the two.
     """
@@ -137,17 +140,6 @@ def around(spec: DeviceSpec, num_reqs: Us) -> tuple[Us, Us]:
     if spec.ahead_us > spec.host_step_us:
         return spec.host_step_us, spec.ahead_us + requests_us
     return spec.host_step_us + requests_us, spec.ahead_us
-
-
-def itl_us(works: Sequence[Work], spec: DeviceSpec, num_reqs: int) -> float:
-    """From the start of one step to the start of the next."""
-    return float(step_us(run_of(works, spec), spec, num_reqs))
-
-
-def step_us(run: Run, spec: DeviceSpec, num_reqs: Us) -> Us:
-    """The same for the run of all works of a step."""
-    before_us, beside_us = around(spec, num_reqs)
-    return before_us + later(run.both, run.issue + beside_us) + spec.sync_us
 
 
 def run_of(works: Sequence[Work], spec: DeviceSpec) -> Run:
@@ -187,19 +179,14 @@ def kernel_us(op: OpCost, spec: DeviceSpec) -> float:
     """
     if not op.bytes and not op.flops:
         return 0.0
-    bandwidth, tflops = rates(op, spec)
-    memory_us = op.bytes / (bandwidth * 1e3)  # 1 GB/s is 1e3 bytes a µs
-    compute_us = op.flops / (tflops * 1e6)  # 1 TFLOP/s is 1e6 a µs
+    memory_us = op.bytes / (gb_s_of(op.kind, spec) * 1e3)  # 1 GB/s is 1e3 bytes a µs
+    compute_us = op.flops / (spec.product_tflops * 1e6)  # 1 TFLOP/s is 1e6 a µs
     slower_us = memory_us if memory_us > compute_us else compute_us  # max() would be slower
     return slower_us + spec.kernel_floor_us
 
 
-def rates(op: OpCost, spec: DeviceSpec) -> tuple[float, float]:
-    """GB/s and TFLOP/s that this kind of kernel reaches."""
-    return gb_s_of(op.kind, spec), spec.product_tflops
-
-
 def gb_s_of(kind: Kind, spec: DeviceSpec) -> float:
+    """The bandwidth that kernels of this kind reach."""
     if kind == "product":
         return spec.product_gb_s
     return spec.attention_gb_s if kind == "attention" else spec.copy_bandwidth_gb_s
@@ -207,28 +194,32 @@ def gb_s_of(kind: Kind, spec: DeviceSpec) -> float:
 
 def launched(ops: Sequence[OpCost], spec: DeviceSpec, mode: Mode) -> list[Work]:
     """The kernels as pieces of work. Raises ValueError for no kernels or an unknown mode."""
-    if not ops:
-        raise ValueError("a step without ops: give at least one")
     times_us = [kernel_us(op, spec) for op in ops]
-    return list(works_of(times_us, [op.splitting for op in ops], spec, mode))
+    live_us, works, first = _live_us(spec, mode), [], 0
+    for kernels, graph in pieces([op.splitting for op in ops], mode):
+        inside, first = times_us[first : first + kernels], first + kernels
+        works.append(
+            graph_work(inside, spec) if graph else Work(live_us, inside[0], inside[0], kernels)
+        )
+    return works
 
 
-def works_of(
-    times_us: Sequence[Us], splitting: Sequence[bool], spec: DeviceSpec, mode: Mode
-) -> Iterator[Work]:
-    """Kernels as pieces of work, from their GPU times. Raises ValueError for an unknown mode."""
+def pieces(splitting: Sequence[bool], mode: Mode) -> list[tuple[int, bool]]:
+    """Kernels as they are launched: how many there are in each work, and whether it is a graph.
+
+    Raises ValueError for no kernels or an unknown mode.
+    """
+    if not splitting:
+        raise ValueError("a step without ops: give at least one")
     if mode not in MODES:
         raise ValueError(f"mode {mode!r}: expected one of {', '.join(MODES)}")
     if mode == "full":
-        yield graph_work(times_us, spec)
-        return
-    for live, group in groupby(zip(splitting, times_us, strict=True), key=lambda pair: pair[0]):
-        times = [us for _, us in group]
-        if mode == "eager" or live:
-            cpu_us = spec.cpu_op_us if mode == "eager" else spec.live_op_us
-            yield from (Work(cpu_us, us, us, 1) for us in times)
-        else:
-            yield graph_work(times, spec)
+        return [(len(splitting), True)]
+    found: list[tuple[int, bool]] = []
+    for live, group in groupby(splitting):
+        kernels = len(list(group))
+        found += [(1, False)] * kernels if mode == "eager" or live else [(kernels, True)]
+    return found
 
 
 def input_copy(spec: DeviceSpec) -> Work:
@@ -236,20 +227,22 @@ def input_copy(spec: DeviceSpec) -> Work:
     return Work(spec.copy_us, spec.kernel_floor_us, spec.kernel_floor_us, 0)
 
 
-def graph_work(times_us: Sequence[Us], spec: DeviceSpec) -> Work:
+def graph_work(times_us: Sequence[float], spec: DeviceSpec) -> Work:
     """One graph, from the GPU time of each of its kernels."""
-    return graph_of(len(times_us), sum(times_us), spec)
-
-
-def graph_of(nodes: int, busy_us: Us, spec: DeviceSpec) -> Work:
-    """One graph, from the GPU time of all its kernels together."""
+    nodes, busy_us = len(times_us), sum(times_us)
     gpu_us = busy_us + (nodes - 1) * spec.graph_gap_us
     return Work(graph_launch_us(nodes, spec), gpu_us, busy_us, nodes)
 
 
+def _live_us(spec: DeviceSpec, mode: Mode) -> float:
+    """CPU time to launch one kernel outside of a graph."""
+    return spec.cpu_op_us if mode == "eager" else spec.live_op_us
+
+
 def with_pdl(spec: DeviceSpec) -> DeviceSpec:
-    """The same device where every node of a graph is launched with PDL: it starts while the node
-    before it drains, loads its weights, and waits. On a card without PDL nothing changes.
+    """The same device where every node of a graph is launched with PDL (programmatic dependent
+    launch): it starts while the node before it drains, loads its weights, and waits. On a card
+    without PDL nothing changes.
 
     `pdl_saves_us` comes off the gap between two nodes; what it is more than that comes off the
     ramp-up and drain of a kernel. Neither falls below zero.
@@ -268,14 +261,44 @@ def with_pdl(spec: DeviceSpec) -> DeviceSpec:
     )
 
 
-Line = tuple[float, float]  # us without keys, and us for each key that attention reads
-# Where a line is read: at one key, since a copy of no keys is no kernel, and far from it.
-PROBE_KEYS = (1, 1 << 20)
-ALONE = 200  # steps of a model that are computed one by one before their sums are found
+# ---------------------------------------------------------------- many steps of one model
+
+
+class Launches(NamedTuple):
+    """What a step of a model launches, without its times."""
+
+    nodes: Any  # of each work: how many kernels it has; an array of int64
+    graphs: NDArray[np.bool_]  # of each work: is it a graph
+    kernels: NDArray[np.float64]  # (works, kernels): of each kernel, how many a work runs
+
+
+@cache
+def launches_of(config: ModelConfig, style: str, mode: Mode) -> Launches:
+    """The works of a step in this mode, and the different kernels of head, layer and tail in them.
+    Raises ValueError for an unknown mode or style."""
+    parts = part_costs(config, style)
+    splitting = np.array([live for part in parts for live in part.splitting])
+    ends = np.cumsum([len(part.names) for part in parts])
+    head, layer, tail = np.split(np.arange(ends[-1]), ends[:-1])
+    order = np.concatenate([head, np.tile(layer, config.num_layers), tail])
+    nodes, graphs = map(np.array, zip(*pieces(splitting[order].tolist(), mode), strict=True))
+    each = np.eye(ends[-1])[order]
+    return Launches(nodes, graphs, np.add.reduceat(each, nodes.cumsum() - nodes))
 
 
 class StepModel:
-    """Costs of the steps of one model on one device. Remembers the lines that it was asked for."""
+    """Costs of the steps of one model on one device: what `step_time` says, for many steps.
+
+        costs = StepModel(named_shape("qwen3-0.6b"), load_spec("h200"))
+        costs.itl_us("full", StepShape.decode(batch=8, context=1000))
+        costs.lines("full", num_tokens=8, num_reqs=8)      # ((us, us for each key), ...)
+
+    A kernel's costs are affine in how much the step computes (`StepShape.sizes`), so the times of
+    all kernels are one product. And joined from the first to the last, the runs of a step take as
+    long as the longest of its chains: for each work, the CPU issues everything up to it, and from
+    there on the GPU never waits. A chain is a sum of kernels' times, so all chains are one more
+    product. In decode, a chain is a straight line in the number of keys.
+    """
 
     def __init__(
         self,
@@ -286,60 +309,40 @@ class StepModel:
     ) -> None:
         """`style`: the op list, the engine's own where none is given. `stored`: as it is."""
         self.config, self.spec, self.style = config, spec, style or spec.ops
-        self.stored = stored or as_it_is(config)
-        self._parts = part_costs(config, self.style, self.stored)
-        gb_s = np.array([gb_s_of(kind, spec) for part in self._parts for kind in part.kinds])
-        # µs for each of `kernels.PER`: (2 * kernels, 5), as 1 GB/s is 1e3 bytes a µs
-        memory_us = np.vstack([part.bytes for part in self._parts]) / (gb_s[:, None] * 1e3)
-        compute_us = np.vstack([p.flops for p in self._parts]) / (spec.product_tflops * 1e6)
-        self._rates_us = np.vstack([memory_us, compute_us])  # first all memory, then all compute
-        self._alone = 0  # steps that were asked for one by one
-        self._sums: dict[Mode, tuple[Sums, Sums]] = {}
-        self._lines: dict[tuple[Mode, int, int, int], tuple[Line, ...]] = {}
+        self.stored = stored or stored_as(config)
+        parts = part_costs(config, self.style, self.stored)
+        gb_s = np.array([gb_s_of(kind, spec) for part in parts for kind in part.kinds])
+        # µs for each of `kernels.PER`: (5, 2 * kernels), first all memory, then all compute
+        memory_us = np.vstack([part.bytes for part in parts]) / (gb_s[:, None] * 1e3)
+        compute_us = np.vstack([p.flops for p in parts]) / (spec.product_tflops * 1e6)
+        self._rates_us = np.vstack([memory_us, compute_us]).T
+        self._chains: dict[Mode, tuple[NDArray[np.float64], NDArray[np.float64]]] = {}
 
     def itl_us(self, mode: Mode, shape: StepShape) -> float:
         """What `step_time` says. Raises ValueError for an unknown mode."""
-        times_us = self._times_us(np.array(shape.sizes))
-        if mode not in self._sums and self._alone < ALONE:
-            self._alone += 1  # one step by itself: its run is found sooner than the sums
-            run = self._run(mode, self._in_parts(times_us.tolist()))
-            return float(step_us(run, self.spec, shape.served))
-        return float(self._step_us(mode, times_us, shape.served))
-
-    def itls_us(
-        self, mode: Mode, sizes: NDArray[np.float64], served: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
-        """Many steps at once: a row of `sizes` (`StepShape.sizes`) and the requests that are no
-        padding, for each."""
-        itls: NDArray[np.float64] = self._step_us(mode, self._times_us(sizes), served)
-        return itls
+        before_us, beside_us = around(self.spec, shape.served)
+        chains_us = self._chains_us(mode, self._times_us(shape.sizes), beside_us)
+        return float(before_us + chains_us.max() + self.spec.sync_us)
 
     def steps(self, mode: Mode, shapes: Sequence[StepShape]) -> list[StepTime]:
         """What `step_time` says of each of these steps."""
-        sizes = np.array([shape.sizes for shape in shapes], dtype=float)
-        served = np.array([shape.served for shape in shapes], dtype=float)
-        times = self._in_parts(list(self._times_us(sizes)))
-        busy_us: Us = sum(times[0]) + self.config.num_layers * sum(times[1]) + sum(times[2])
-        launches = self._launches(mode)
-        issued_us = sum(work.cpu_us for work in launches)
-        kernels = sum(work.kernels for work in launches)
-        around_us: Us = sum(around(self.spec, served))
-        itl_us = step_us(self._run(mode, times), self.spec, served)
-        cpu_us = around_us + issued_us
-        rows = zip(itl_us, cpu_us, busy_us + self.spec.kernel_floor_us, strict=True)
-        return [
-            StepTime(float(itl), float(cpu), float(busy), len(launches), kernels)
-            for itl, cpu, busy in rows
-        ]
+        spec, launches = self.spec, launches_of(self.config, self.style, mode)
+        times_us = self._times_us([shape.sizes for shape in shapes])
+        before_us, beside_us = around(spec, np.array([shape.served for shape in shapes]))
+        itl_us = before_us + self._chains_us(mode, times_us, beside_us).max(axis=-1) + spec.sync_us
+        cpu_us = before_us + beside_us + spec.copy_us + self._issue_us(mode).sum()
+        busy_us = times_us @ launches.kernels.sum(axis=0) + spec.kernel_floor_us
+        counts = 1 + len(launches.nodes), int(launches.nodes.sum())
+        rows = zip(itl_us.tolist(), cpu_us.tolist(), busy_us.tolist(), strict=True)
+        return [StepTime(*row, *counts) for row in rows]
 
     def launch_bound(self, shape: StepShape) -> bool:
         """Launched eagerly, does the CPU take longer to issue the kernels than the GPU takes to
         run them, gaps included?"""
-        head, layer, tail = self._in_parts(self._times_us(np.array(shape.sizes)).tolist())
-        layers, spec = self.config.num_layers, self.spec
-        kernels = len(head) + layers * len(layer) + len(tail)
-        gpu_us: float = sum(head) + layers * sum(layer) + sum(tail)
-        return gpu_us + kernels * spec.stream_gap_us < kernels * spec.cpu_op_us
+        launches = launches_of(self.config, self.style, "eager")
+        gpu_us = float((launches.kernels @ self._times_us(shape.sizes)).sum())
+        kernels = len(launches.nodes)
+        return gpu_us + kernels * self.spec.stream_gap_us < kernels * self.spec.cpu_op_us
 
     def lines(
         self, mode: Mode, num_tokens: int, num_reqs: int, served: int | None = None
@@ -349,128 +352,65 @@ class StepModel:
         From the flattest to the steepest, and none that is nowhere the highest. `served`: the
         requests among num_reqs that are no padding; all where it is None.
         """
-        asked = mode, num_tokens, num_reqs, num_reqs if served is None else served
-        if asked not in self._lines:
-            sizes = [StepShape(num_tokens, num_reqs, keys, keys).sizes for keys in PROBE_KEYS]
-            near, far = self._times_us(np.array(sizes, dtype=float)).T
-            per_key = (far - near) / (PROBE_KEYS[1] - PROBE_KEYS[0])
-            both, issue = self._sums_of(mode)
-            before_us, beside_us = around(self.spec, asked[3])
-            us = before_us + self.spec.sync_us
-            lines = both.lines(near - PROBE_KEYS[0] * per_key, per_key, us)
-            lines += issue.lines(near - PROBE_KEYS[0] * per_key, per_key, us + beside_us)
-            self._lines[asked] = upper_envelope(lines)
-        return self._lines[asked]
+        before_us, beside_us = around(self.spec, num_reqs if served is None else served)
+        sizes = [StepShape(num_tokens, num_reqs, keys, keys).sizes for keys in PROBE_KEYS]
+        near, far = self._chains_us(mode, self._times_us(sizes), beside_us)
+        per_key = (far - near) / (PROBE_KEYS[1] - PROBE_KEYS[0])
+        us = before_us + near - PROBE_KEYS[0] * per_key + self.spec.sync_us
+        return upper_envelope(zip(us.tolist(), per_key.tolist(), strict=True))
 
     # ------------------------------------------------------------ parts
 
-    def _times_us(self, sizes: NDArray[np.float64]) -> NDArray[np.float64]:
-        """`kernel_us` of each kernel of head, layer and tail: (kernels, steps)."""
-        us, kernels = self._rates_us @ sizes.T, len(self._rates_us) // 2
-        slower_us = np.maximum(us[:kernels], us[kernels:])
-        times: NDArray[np.float64] = slower_us + self.spec.kernel_floor_us * (slower_us > 0)
-        return times
+    def _times_us(self, sizes: Any) -> NDArray[np.float64]:
+        """`kernel_us` of the kernels of head, layer and tail: (..., kernels) for (..., 5) sizes."""
+        us, kernels = np.array(sizes, dtype=float) @ self._rates_us, self._rates_us.shape[1] // 2
+        slower_us = np.maximum(us[..., :kernels], us[..., kernels:])
+        times_us: NDArray[np.float64] = slower_us + self.spec.kernel_floor_us * (slower_us > 0)
+        return times_us
 
-    def _step_us(self, mode: Mode, times_us: NDArray[np.float64], served: Us) -> Us:
-        """`step_us`, from the times of the kernels: (kernels,) or (kernels, steps)."""
-        both, issue = self._sums_of(mode)
-        before_us, beside_us = around(self.spec, served)
-        ready_us = np.maximum(both.at(times_us), issue.at(times_us) + beside_us)
-        return before_us + ready_us + self.spec.sync_us
-
-    def _sums_of(self, mode: Mode) -> tuple[Sums, Sums]:
-        """When the GPU has ended a step's work, and when the CPU has issued it."""
-        if mode not in self._sums:
-            kernels = len(self._rates_us) // 2
-            unknown = [Sums(row[None]) for row in np.eye(1 + kernels)[1:]]
-            run = self._run(mode, self._in_parts(unknown))
-            self._sums[mode] = unknown[0].also(run.both), unknown[0].also(run.issue)
-        return self._sums[mode]
-
-    def _in_parts(self, times: list[Us]) -> list[list[Us]]:
-        """Of all kernels: those of head, layer and tail."""
-        head, layer, _ = (len(part.names) for part in self._parts)
-        return [times[:head], times[head : head + layer], times[head + layer :]]
-
-    def _run(self, mode: Mode, times_us: Sequence[Sequence[Us]]) -> Run:
-        """A whole step, from the GPU times of the kernels of head, layer and tail."""
-        spec, layers = self.spec, self.config.num_layers
-        before, turned, after = self._turned(mode, times_us)
-        begin = joined(work.alone(spec) for work in (input_copy(spec), *before))
-        if layers > 1 and turned:
-            begin = begin.then(joined(work.alone(spec) for work in turned).times(layers - 1))
-        return begin.then(run_of(after, spec))
-
-    def _launches(self, mode: Mode) -> list[Work]:
-        """The works of a step, without their times on the GPU."""
-        nothing = [[0.0] * len(part.names) for part in self._parts]
-        before, turned, after = self._turned(mode, nothing)
-        return [input_copy(self.spec), *before, *turned * (self.config.num_layers - 1), *after]
-
-    def _turned(self, mode: Mode, times_us: Sequence[Sequence[Us]]) -> tuple[list[Work], ...]:
-        """The works of a step in three: up to the first attention, from one attention to the next,
-        and from the last one on. Cut there, a graph that spans two layers stays whole."""
-        head, layer, tail = times_us
-        cuts = [part.splitting for part in self._parts]
-        if mode == "full":
-            layers = self.config.num_layers
-            nodes = len(head) + len(layer) * layers + len(tail)
-            return [], [], [graph_of(nodes, sum(head) + layers * sum(layer) + sum(tail), self.spec)]
-        at = cuts[1].index(True)
-
-        def works(times: Sequence[Us], cut: Sequence[bool]) -> list[Work]:
-            return list(works_of(times, cut, self.spec, mode))
-
-        return (
-            works([*head, *layer[:at]], [*cuts[0], *cuts[1][:at]]),
-            works([*layer[at:], *layer[:at]], [*cuts[1][at:], *cuts[1][:at]]),
-            works([*layer[at:], *tail], [*cuts[1][at:], *cuts[2]]),
+    def _issue_us(self, mode: Mode) -> NDArray[np.float64]:
+        """CPU time of each launch but the copy: (works,)."""
+        launches = launches_of(self.config, self.style, mode)
+        in_graphs_us = graph_launch_us(launches.nodes, self.spec)
+        issue_us: NDArray[np.float64] = np.where(
+            launches.graphs, in_graphs_us, _live_us(self.spec, mode)
         )
+        return issue_us
 
+    def _chains_us(
+        self, mode: Mode, times_us: NDArray[np.float64], beside_us: Any
+    ) -> NDArray[np.float64]:
+        """How long each chain takes, from the copy to the end of the last work: (..., works + 1)
+        for (..., kernels) times. The last one is the CPU's own, with what it does beside the GPU.
+        """
+        if mode not in self._chains:
+            self._chains[mode] = self._new_chains(mode)
+        constant_us, counts = self._chains[mode]
+        chains_us: NDArray[np.float64] = times_us @ counts + constant_us
+        chains_us[..., -1] += beside_us
+        return chains_us
 
-# ---------------------------------------------------------------- times that are sums
-
-
-class Sums:
-    """A time that is the highest of some sums of kernels' times, which are not known yet.
-
-    `rows`: (sums, 1 + kernels), the constant of each sum and how often it counts each kernel.
-    """
-
-    def __init__(self, rows: NDArray[np.float64]) -> None:
-        self.rows = np.unique(rows, axis=0)
-        self._constant, self._counts = self.rows[:, 0].copy(), self.rows[:, 1:].copy()
-
-    def at(self, times_us: NDArray[np.float64]) -> Us:
-        """The time for kernels that take so long: (kernels,) or (kernels, steps)."""
-        return ((self._counts @ times_us).T + self._constant).max(axis=-1)
-
-    def lines(
-        self, us: NDArray[np.float64], per_key: NDArray[np.float64], more_us: float
-    ) -> list[Line]:
-        """Each sum as a line, for kernels that take us + per_key * keys; and `more_us`."""
-        start_us = self._counts @ us + self._constant + more_us
-        return list(zip(start_us.tolist(), (self._counts @ per_key).tolist(), strict=True))
-
-    def also(self, time: Sums | float) -> Sums:
-        """A time as sums over the same kernels: a number is one without any."""
-        return time if isinstance(time, Sums) else Sums(time * np.eye(1, self.rows.shape[1]))
-
-    def __add__(self, other: Sums | float) -> Sums:
-        """Of two such times: every sum of the one and every sum of the other."""
-        rows = self.rows[:, None] + self.also(other).rows
-        return Sums(rows.reshape(-1, self.rows.shape[1]))
-
-    __radd__ = __add__
-
-    def __rmul__(self, n: float) -> Sums:
-        return Sums(n * self.rows)
-
-    @staticmethod
-    def later(a: Sums | float, b: Sums | float) -> Sums:
-        one = a if isinstance(a, Sums) else b
-        assert isinstance(one, Sums)
-        return Sums(np.vstack([one.also(a).rows, one.also(b).rows]))
+    def _new_chains(self, mode: Mode) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Of each chain: what it takes without its kernels, and how often it runs each of them,
+        (kernels, works + 1)."""
+        spec, launches = self.spec, launches_of(self.config, self.style, mode)
+        issue_us, in_turn = self._issue_us(mode), spec.queue_depth == 1
+        gap_us = np.full_like(issue_us, spec.stream_gap_us)  # of the GPU, before each work
+        if in_turn:  # nothing is issued before the work ahead of it has ended
+            gap_us = np.maximum(gap_us, issue_us)
+        issued_us = spec.copy_us + issue_us.cumsum()
+        own_us, own = issued_us[-1], np.zeros(launches.kernels.shape[1])
+        # the first work waits until the copy has ended, too
+        issued_us[0] = max(issued_us[0], spec.copy_us + spec.kernel_floor_us + gap_us[0])
+        # each work, and what follows it on a GPU that never waits
+        gpu_us = (launches.nodes - 1) * spec.graph_gap_us
+        rest_us = (gpu_us + gap_us)[::-1].cumsum()[::-1] - gap_us
+        rest = launches.kernels[::-1].cumsum(axis=0)[::-1]
+        constant_us = issued_us + rest_us
+        if in_turn:  # the CPU's own chain has all works but the last
+            own_us = constant_us[0] - gpu_us[-1] - gap_us[-1] + issue_us[-1]
+            own = rest[0] - rest[-1]
+        return np.append(constant_us, own_us), np.vstack([rest, own]).T
 
 
 def upper_envelope(lines: Iterable[Line]) -> tuple[Line, ...]:

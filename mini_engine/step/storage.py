@@ -11,7 +11,7 @@ again is taken to be free: it hides behind the bytes while a step waits for memo
 Two kinds of formats. `QUANTS` store the layers' matrices in one way and leave embedding and head
 alone. A GGUF file is a mix: each tensor has a type of its own, and llama.cpp's rule chooses it.
 
-    mix_bytes(named_shape("qwen3-8b"), "q4_k_m")[0] / 1e9      # 5.02: the 5.03 GB that people load
+    stored_as(named_shape("qwen3-8b"), "q4_k_m").held / 1e9    # 5.02: the 5.03 GB that people load
 
 A type packs a block of numbers with their scales, so bits a weight are exact: q4_k keeps 256 in
 144 bytes, 4.5 bits each (`ggml-common.h` of https://github.com/ggml-org/ggml). A mix is mostly one
@@ -25,13 +25,15 @@ Names, tokens and merges are left out: 6 MB in a file of Qwen, whatever its size
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 from mini_engine.model.config import ModelConfig
 
 STORED_AS = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}  # names of `QUANTS`
+PLACES = ("q", "k", "v", "o", "gate_up", "down")  # the matrices of a layer
 
 
 @dataclass(frozen=True)
@@ -98,11 +100,7 @@ class Stored:
     head: float
     kv_number: int  # one number of the KV cache
     held: int  # all weights
-    read: int  # those that a step reads
-
-    @property
-    def qkv(self) -> float:
-        return self.q + self.k + self.v
+    read: int  # those that a step reads: not an embedding that is not the head
 
     def kv_bytes_per_token(self, config: ModelConfig) -> int:
         """A key and a value, of all KV heads, in every layer."""
@@ -110,53 +108,58 @@ class Stored:
 
 
 @cache
-def as_it_is(c: ModelConfig) -> Stored:
-    """Everything in the model's own dtype."""
-    return _everywhere(c, STORED_AS[c.dtype], c.dtype_bytes)
-
-
-@cache
 def stored_as(
     config: ModelConfig, quant: str | None = None, kv_dtype: str | None = None, file_bytes: int = 0
 ) -> Stored:
-    """The model in these formats; as it is where none is given.
+    """The model in these formats; in its own dtype where none is given.
 
     `file_bytes`: the weights are a file of this size, all of them in equally many bits. Raises
     ValueError for an unknown name.
     """
-    c, stored = config, as_it_is(config)
-    if kv_dtype and kv_dtype not in KV_DTYPE_BYTES:
+    c, own = config, STORED_AS[config.dtype]
+    name, kv_dtype = quant or own, kv_dtype or own
+    kind = (QUANTS | PUBLISHED).get(name)
+    if kind is None and name not in MIXES:
+        raise ValueError(f"quant {quant!r}: expected one of {', '.join(FORMATS)}")
+    if kv_dtype not in KV_DTYPE_BYTES:
         raise ValueError(f"kv_dtype {kv_dtype!r}: expected one of {', '.join(KV_DTYPE_BYTES)}")
-    known = QUANTS | PUBLISHED
-    if file_bytes:
-        plain, factor = stored, file_bytes / stored.held
-        stored = _with_matrices(
-            stored,
-            f"a file of {file_bytes / 1e9:g} GB",
-            lambda place: getattr(plain, place) * factor,
-        )
-        stored = replace(stored, held=file_bytes, read=round(plain.read * factor))
-    elif quant in MIXES:
-        held, read = mix_bytes(c, quant)
-        stored = _with_matrices(stored, quant, lambda place: layer_bytes(c, quant, place))
-        stored = replace(stored, held=held, read=read)
-    elif quant and quant not in known:
-        raise ValueError(f"quant {quant!r}: expected one of {', '.join([*QUANTS, *MIXES])}")
-    elif quant and known[quant].bits >= 16:  # what has 16 bits or more is stored so everywhere
-        stored = replace(_everywhere(c, quant, known[quant].bits // 8), kv_number=stored.kv_number,
-                         kv_dtype=stored.kv_dtype)  # fmt: skip
-    elif quant:
-        kind, plain = known[quant], stored
-        stored = _with_matrices(
-            plain, quant,
-            lambda place: kind.matrix_bytes(*matrix_shape(c, place))
-            if place != "head" or kind.head else plain.head,
-        )  # fmt: skip
-        saved = round(_matrices(c, plain) - _matrices(c, stored))
-        stored = replace(stored, held=plain.held - saved, read=plain.read - saved)
-    if kv_dtype:
-        stored = replace(stored, kv_dtype=kv_dtype, kv_number=KV_DTYPE_BYTES[kv_dtype])
-    return stored
+    # A quant of 16 bits or more is how everything is stored, others leave the rest as it is.
+    plain = 4 if kind is None else kind.bits // 8 if kind.bits >= 16 else c.dtype_bytes
+
+    def matrix(place: str, layer: int = 0) -> float:
+        outputs, inputs = matrix_shape(c, place)
+        if kind is None:
+            return block_bytes(outputs, inputs, tensor_type(c, name, place, layer))
+        if place == "table" or (place == "head" and not kind.head):
+            return outputs * inputs * plain
+        return kind.matrix_bytes(outputs, inputs)
+
+    mean = {p: sum(matrix(p, n) for n in range(c.num_layers)) / c.num_layers for p in PLACES}
+    head, table = matrix("head"), 0 if c.tie_word_embeddings else int(matrix("table"))
+    in_matrices = c.num_layers * sum(math.prod(matrix_shape(c, place)) for place in PLACES)
+    tables = c.vocab_size * c.hidden_size * (1 if c.tie_word_embeddings else 2)
+    vectors = c.num_parameters - in_matrices - tables
+    read = round(c.num_layers * sum(mean.values()) + head + vectors * plain)
+    stored = Stored(name, kv_dtype, **mean, head=head, kv_number=KV_DTYPE_BYTES[kv_dtype],
+                    held=read + table, read=read)  # fmt: skip
+    if not file_bytes:
+        return stored
+    factor = file_bytes / stored.held
+    spread: dict[str, Any] = {
+        place: size * factor for place, size in (mean | {"head": head}).items()
+    }
+    name = f"a file of {file_bytes / 1e9:g} GB"
+    return replace(stored, quant=name, held=file_bytes, read=round(read * factor), **spread)
+
+
+def matrix_shape(c: ModelConfig, place: str) -> tuple[int, int]:
+    """(outputs, inputs) of a layer's matrix, of the head, or of the table of embeddings."""
+    h, i = c.hidden_size, c.intermediate_size
+    return {
+        "q": (c.q_size, h), "k": (c.kv_size, h), "v": (c.kv_size, h), "o": (h, c.q_size),
+        "gate_up": (2 * i, h), "down": (h, i),
+        "head": (c.vocab_size, h), "table": (c.vocab_size, h),
+    }[place]  # fmt: skip
 
 
 # ---------------------------------------------------------------- a GGUF file
@@ -185,63 +188,3 @@ def block_bytes(outputs: int, inputs: int, kind: str) -> int:
         kind = "f16"
     numbers, size = BLOCKS[kind]
     return outputs * inputs // numbers * size
-
-
-def layer_bytes(config: ModelConfig, mix: str, place: str) -> float:
-    """Bytes of the matrix at this place, the mean over the layers."""
-    kinds = [tensor_type(config, mix, place, layer) for layer in range(config.num_layers)]
-    return sum(block_bytes(*matrix_shape(config, place), kind) for kind in kinds) / len(kinds)
-
-
-def mix_bytes(config: ModelConfig, mix: str) -> tuple[int, int]:
-    """Bytes of all tensors of such a file, and those that a step reads: not an embedding that is
-    not the head."""
-    c = config
-    vectors = c.hidden_size * (2 * c.num_layers + 1)
-    vectors += c.num_layers * 2 * c.head_dim if c.qk_norm else 0
-    vectors += c.num_layers * (c.q_size + 2 * c.kv_size) if c.qkv_bias else 0
-    a_layer = sum(layer_bytes(c, mix, place) for place in ("q", "k", "v", "o", "gate_up", "down"))
-    read = round(c.num_layers * a_layer) + int(layer_bytes(c, mix, "head")) + 4 * vectors
-    unread = 0 if c.tie_word_embeddings else int(layer_bytes(c, mix, "table"))
-    return read + unread, read
-
-
-# ---------------------------------------------------------------- parts
-
-
-def matrix_shape(c: ModelConfig, place: str) -> tuple[int, int]:
-    """(outputs, inputs) of a layer's matrix, of the head, or of the table of embeddings."""
-    h, i = c.hidden_size, c.intermediate_size
-    return {
-        "q": (c.q_size, h), "k": (c.kv_size, h), "v": (c.kv_size, h), "o": (h, c.q_size),
-        "gate_up": (2 * i, h), "down": (h, i),
-        "head": (c.vocab_size, h), "table": (c.vocab_size, h),
-    }[place]  # fmt: skip
-
-
-def _everywhere(c: ModelConfig, name: str, size: int) -> Stored:
-    """Every number of the model in `size` bytes."""
-
-    def of(place: str) -> int:
-        outputs, inputs = matrix_shape(c, place)
-        return outputs * inputs * size
-
-    held = c.num_parameters * size
-    return Stored(
-        name, name, of("q"), of("k"), of("v"), of("o"), of("gate_up"), of("down"), of("head"),
-        kv_number=size, held=held, read=held if c.tie_word_embeddings else held - of("head"),
-    )  # fmt: skip
-
-
-def _with_matrices(stored: Stored, quant: str, of: Callable[[str], float]) -> Stored:
-    """The same model with other bytes for every matrix."""
-    return replace(
-        stored, quant=quant, q=of("q"), k=of("k"), v=of("v"), o=of("o"), gate_up=of("gate_up"),
-        down=of("down"), head=of("head"),
-    )  # fmt: skip
-
-
-def _matrices(c: ModelConfig, stored: Stored) -> float:
-    """Bytes of the matrices of all layers, and of the head."""
-    one = stored
-    return c.num_layers * (one.qkv + one.o + one.gate_up + one.down) + one.head

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +33,7 @@ from numpy.typing import NDArray
 from mini_engine.files import write_whole
 from mini_engine.step.cards import FOLDERS
 from mini_engine.validate.published import KEPT, USUAL_HOST, Point, Sheets, predicted_ms
-from mini_engine.validate.validate import GROUPS, quantile
+from mini_engine.validate.validate import GROUPS
 
 SIGMA = {"high": 0.04, "medium": 0.08, "low": 0.20}
 HUBER = 1.5  # beyond so many sigmas a point pulls with constant force
@@ -159,22 +160,18 @@ class _Problem:
         self, points: Sequence[Point], sheets: Sheets, parameters: tuple[Parameter, ...]
     ) -> None:
         self.points, self.sheets, self.parameters = list(points), sheets, parameters
-        per_source: dict[str, int] = {}
-        for point in points:
-            per_source[point.source] = per_source.get(point.source, 0) + 1
+        per_source = Counter(point.source for point in points)
         self.counts = np.array([1 / math.sqrt(per_source[point.source]) for point in points])
         self.sigma = np.array([SIGMA.get(point.confidence, 0.06) for point in points])
-        self.moved = [self._moved_by(parameter) for parameter in parameters]
-
-    def _moved_by(self, parameter: Parameter) -> list[int]:
-        moved = []
-        for index, point in enumerate(self.points):
-            engine, _ = self.sheets.engine_of[point.cls]
-            host = self.sheets.host_of.get(point.host) or self.sheets.usual_host(point)
-            uses = {("card", point.card), ("host", host.name), ("engine", engine.name)}
-            if uses & set(parameter.where):
-                moved.append(index)
-        return moved
+        uses = [
+            {("card", p.card), ("host", feeds.name), ("engine", sheets.engine_of[p.cls][0].name)}
+            for p in points
+            for feeds in [sheets.host_of.get(p.host) or sheets.usual_host(p)]
+        ]
+        self.moved = [
+            [index for index, used in enumerate(uses) if used & set(parameter.where)]
+            for parameter in parameters
+        ]
 
     def sheets_at(self, theta: NDArray[np.float64]) -> Sheets:
         sheets = self.sheets
@@ -277,43 +274,32 @@ COMMAND = "python -m mini_engine validate --fit"
 
 def keep(fit: Fit, points: Sequence[Point], left_out_ms: Mapping[str, float]) -> dict[str, Any]:
     """Write the files. Returns what `KEPT` holds."""
-    for index, parameter in enumerate(fit.parameters):
-        low, high = fit.interval(index)
+    parameters, hosts = [], {}
+    for index, p in enumerate(fit.parameters):
+        value, low, high = map(rounded, (fit.value(index), *fit.interval(index)))
         said = (
             f"{COMMAND}: {len(points)} points of {len({p.source for p in points})} sources, 90% "
-            f"interval {rounded(low)} to {rounded(high)}, "
-            f"prior {parameter.prior:g} ({parameter.why})"
+            f"interval {low} to {high}, prior {p.prior:g} ({p.why})"
         )
-        figure = {"value": rounded(fit.value(index)), "kind": "fitted", "source": said}
-        for kind, name in parameter.where:
-            if (FOLDERS[kind] / f"{name}.json").exists():  # other hosts stand in `KEPT` alone
-                _change(kind, name, {parameter.figure: figure})
+        for kind, name in p.where:
+            if (FOLDERS[kind] / f"{name}.json").exists():
+                _change(kind, name, {p.figure: {"value": value, "kind": "fitted", "source": said}})
+            else:  # the hosts that stand in `KEPT` alone
+                hosts[name] = value
+        parameters.append({
+            "name": p.name, "figure": p.figure,
+            "files": [f"{kind} {name}" for kind, name in p.where],
+            "value": value, "low": low, "high": high, "prior": p.prior, "prior_from": p.why,
+            "told_by_data": round(fit.told_by_data(index), 2),
+        })  # fmt: skip
     widths = misses(points, fit.sheets, left_out_ms)
-    for name, engine in fit.sheets.engines.items():
-        modes = {*engine.words["classes"].values(), "NONE", "PIECEWISE", "FULL"}
-        _change("engine", name, {"missed": {m: widths[m] for m in sorted(modes) if m in widths}})
+    for name in fit.sheets.engines:
+        _change("engine", name, {"missed": dict(sorted(widths.items()))})
     kept = {
         "command": COMMAND,
-        "parameters": [
-            {
-                "name": p.name,
-                "figure": p.figure,
-                "files": [f"{kind} {name}" for kind, name in p.where],
-                "value": rounded(fit.value(i)),
-                "low": rounded(fit.interval(i)[0]),
-                "high": rounded(fit.interval(i)[1]),
-                "prior": p.prior,
-                "prior_from": p.why,
-                "told_by_data": round(fit.told_by_data(i), 2),
-            }
-            for i, p in enumerate(fit.parameters)
-        ],
-        "hosts": {
-            p.where[0][1]: rounded(fit.value(i))
-            for i, p in enumerate(fit.parameters)
-            if p.figure == "op_us" and not (FOLDERS["host"] / f"{p.where[0][1]}.json").exists()
-        },
-        "inseparable": [list(pair) for pair in fit.inseparable()],
+        "parameters": parameters,
+        "hosts": hosts,
+        "inseparable": fit.inseparable(),
         "left_out_ms": {id: round(ms, 4) for id, ms in sorted(left_out_ms.items())},
     }
     write_whole(KEPT, json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
@@ -333,14 +319,14 @@ def misses(
     source is left out of the fit: half its width, as a log."""
     widths = {}
     for group in GROUPS.values():
-        logs = sorted(
+        logs = [
             abs(math.log(left_out_ms[p.id] / p.itl_ms))
             for p in points
             if p.id in left_out_ms and GROUPS[sheets.engine_of[p.cls][1]] == group
-        )
+        ]
         if logs:
             said = f"{COMMAND}: 80% of {len(logs)} points, each source left out in turn"
-            value = rounded(quantile(logs, 0.8))
+            value = rounded(float(np.quantile(logs, 0.8)))
             widths[group] = {"value": value, "kind": "fitted", "source": said}
     return widths
 

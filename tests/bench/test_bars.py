@@ -32,19 +32,19 @@ def test_an_itl_is_held_against_bar_and_stretch(us: float, status: str, stretch:
 
 def test_an_interval_across_the_bar_is_a_miss() -> None:
     across = row("graph-5", 1000.0)
-    across["itl_us"] |= {"median": 999.0, "low": 990.0, "high": 1001.0}
+    across["itl"] |= {"median": 999.0, "low": 990.0, "high": 1001.0}
     assert results([across])["itl-1.7b"].status == "missed"
-    across["itl_us"] |= {"high": 1000.0}
+    across["itl"] |= {"high": 1000.0}
     assert results([across])["itl-1.7b"].status == "reached"
 
 
 def test_a_ratio_is_taken_at_the_worse_ends_of_both_intervals() -> None:
     ours, theirs = (row(name, us, shape="qwen3-0.6b") for name, us in
                     (("graph-5-pdl", 400.0), ("hf-eager", 3200.0)))  # fmt: skip
-    ours["itl_us"] |= {"median": 400.0, "low": 390.0, "high": 400.0}
-    theirs["itl_us"] |= {"median": 3210.0, "low": 3199.0, "high": 3300.0}
+    ours["itl"] |= {"median": 400.0, "low": 390.0, "high": 400.0}
+    theirs["itl"] |= {"median": 3210.0, "low": 3199.0, "high": 3300.0}
     assert results([ours, theirs])["times-transformers"].status == "missed"
-    theirs["itl_us"] |= {"low": 3200.0}
+    theirs["itl"] |= {"low": 3200.0}
     assert results([ours, theirs])["times-transformers"].status == "reached"
     theirs["no_graph"] = "259 launches"
     assert "259 launches" in results([ours, theirs])["times-transformers"].why

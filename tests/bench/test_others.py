@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import importlib
-import json
-import os
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -23,10 +20,10 @@ pytest.importorskip("torch")
 
 
 from mini_engine.bench.evidence import read_measurement
-from mini_engine.bench.others import KINDS, NAMES, OURS, child, compare, sglang_engine
-from mini_engine.bench.others.compare import Work
-from mini_engine.bench.others.protocol import Job, gaps, leading, prompts
-from mini_engine.bench.rows import MEASURED, NOT_RUN, Point
+from mini_engine.bench.others import child, compare, sglang_engine
+from mini_engine.bench.others.child import KINDS, NAMES, OURS, Job, gaps, prompts
+from mini_engine.bench.others.compare import leading
+from mini_engine.bench.rows import MEASURED, NOT_RUN
 from mini_engine.cli import main
 from mini_engine.engine.generation import SHIPPED
 from tests.support.checkpoint_helpers import write_smallest
@@ -90,10 +87,10 @@ def test_an_engines_times_between_tokens_are_those_of_its_decode_steps(
     slower = 2.0 if engine.endswith("-eager") else 1.0
     if engine.startswith("gpt-fast"):
         slower /= 2  # `compiled` halves what the stand-in takes without it
-    for lap in answer["laps"]:
-        assert set(map(round, lap["gaps_us"])) == {DECODE_US * slower, EVERY_TENTH_US * slower}
-        assert statistics.median(lap["gaps_us"]) == pytest.approx(DECODE_US * slower)
-        assert lap["tokens_a_piece"] == 1.0
+    for gaps_us, tokens_a_piece in answer["laps"]:
+        assert set(map(round, gaps_us)) == {DECODE_US * slower, EVERY_TENTH_US * slower}
+        assert statistics.median(gaps_us) == pytest.approx(DECODE_US * slower)
+        assert tokens_a_piece == 1.0
 
 
 @pytest.mark.parametrize("engine", FOREIGN)
@@ -127,9 +124,9 @@ def test_sglang_may_send_all_tokens_or_the_new_ones_and_several_in_one_piece(
     answer = child.answer(asked)
     assert len(answer["tokens"][0]) == TOKENS
     assert answer["tokens"][0][1] == next_token(prompts(asked, 1)[0] + answer["tokens"][0][:1])
-    lap = answer["laps"][0]
-    assert lap["tokens_a_piece"] == (2.0 if together else 1.0)
-    assert statistics.median(lap["gaps_us"]) == pytest.approx(DECODE_US * (1 + together))
+    gaps_us, tokens_a_piece = answer["laps"][0]
+    assert tokens_a_piece == (2.0 if together else 1.0)
+    assert statistics.median(gaps_us) == pytest.approx(DECODE_US * (1 + together))
 
 
 @pytest.mark.parametrize("name", sglang_engine.LARGEST_GRAPH)
@@ -174,11 +171,10 @@ def test_a_gap_counts_while_every_request_is_decoding(times: list[list[int]]) ->
 
 def test_the_same_tokens_are_counted_up_to_the_first_difference() -> None:
     ours = [[1, 2, 3, 4], [5, 6, 7, 8]]
-    assert leading(ours, ours, 4) == 1.0
-    assert leading(ours, [[1, 2, 9, 4], [5, 6, 7, 8]], 4) == 6 / 8
-    assert leading(ours, [[1, 2, 9, 4], [5, 6, 7, 8]], 2) == 1.0
-    assert leading(ours, [[9, 2, 3, 4]], 4) == 0.0
-    assert leading([], ours, 4) == 0.0
+    assert leading(ours, ours) == 1.0
+    assert leading(ours, [[1, 2, 9, 4], [5, 6, 7, 8]]) == 6 / 8
+    assert leading(ours, [[9, 2, 3, 4]]) == 0.0
+    assert leading([], ours) == 0.0
 
 
 # ---------------------------------------------------------------- what goes wrong
@@ -214,7 +210,7 @@ def test_another_interface_is_told_with_what_was_looked_for(
         monkeypatch.syspath_prepend(GPT_FAST)
     monkeypatch.delattr(importlib.import_module(module), gone)
     reason = child.answer(job(engine, stand_ins))["not_run"]
-    assert f"has another interface than {KINDS[engine].written_for}" in reason
+    assert KINDS[engine].written_for in reason
     assert gone in reason
 
 
@@ -243,10 +239,9 @@ def test_a_request_that_ends_too_early_is_no_comparison(
 def test_the_first_request_still_decodes_when_the_last_prompt_is_done() -> None:
     """An engine that computes 2,048 tokens of prompts a step, and decodes beside it."""
     for batch, context, steps in ((1, 512, 32), (8, 512, 32), (256, 512, 32)):
-        prompt_steps = -(-batch * context // 2048)
-        last_first_token = prompt_steps - 1
-        first_last_token = compare.new_tokens(batch, context, steps) - 1
-        assert first_last_token - last_first_token >= steps
+        last_first_token = -(-batch * context // 2048) - 1
+        tokens = compare.job_for("here", batch, context, steps, 1, 256).tokens
+        assert tokens - 1 - last_first_token >= steps
 
 
 @pytest.mark.parametrize(
@@ -261,7 +256,7 @@ def test_a_process_that_fails_is_a_row_with_the_reason(
     mode: str, seconds: float, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_children(monkeypatch, mode)
-    assert reason in compare.ask(work(seconds=seconds), "vllm")["not_run"]
+    assert reason in compare.ask(job("vllm", "here"), "", True, seconds)["not_run"]
 
 
 def test_what_an_engine_started_ends_with_it(
@@ -270,30 +265,8 @@ def test_what_an_engine_started_ends_with_it(
     """Its own processes hold the GPU's memory, and the next engine needs that."""
     in_children(monkeypatch, "spawns")
     monkeypatch.setenv("STAND_IN_PID", str(tmp_path / "pid"))
-    assert compare.ask(work(), "vllm")["version"] == "unknown"
+    assert compare.ask(job("vllm", "here"), "", True)["version"] == "unknown"
     assert_ends(int((tmp_path / "pid").read_text()))
-
-
-def test_an_engine_ends_when_who_asked_is_killed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As by a closed terminal, or by a time limit: nobody is left to end it."""
-    in_children(monkeypatch, "hangs")
-    (tmp_path / "job").write_text(json.dumps(vars(job("vllm", ""))))
-    asks = (
-        "import subprocess, sys; child = subprocess.Popen([sys.executable, '-m',"
-        "'mini_engine.bench.others.child', 'answer'], stdin=open('job'), process_group=0);"
-        "print(child.pid, flush=True); child.wait()"
-    )
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(compare.ROOT), str(STAND_INS)]))
-    with subprocess.Popen(
-        [sys.executable, "-c", asks], cwd=tmp_path, stdout=subprocess.PIPE, text=True
-    ) as asker:
-        assert asker.stdout is not None
-        engine = int(asker.stdout.readline())
-        time.sleep(1.0)  # its thread knows who asked
-        asker.kill()
-    assert_ends(engine)
 
 
 def test_what_an_engine_printed_is_kept_where_it_did_not_run(
@@ -302,18 +275,12 @@ def test_what_an_engine_printed_is_kept_where_it_did_not_run(
     """A caller sees "initialization failed, see above"; the cause is printed by its process."""
     in_children(monkeypatch, "dies")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    _, _, log = compare.ask(work(), "vllm")["not_run"].partition("; what it printed is in ")
+    asked = job("vllm", "here")
+    _, _, log = compare.ask(asked, "", True)["not_run"].partition("; what it printed is in ")
     assert "CUDA error: out of memory" in Path(log).read_text()
     in_children(monkeypatch, "clock")
-    assert "not_run" not in compare.ask(work(), "vllm")
+    assert "not_run" not in compare.ask(asked, "", True)
     assert list(tmp_path.iterdir()) == [Path(log)]
-
-
-def test_a_child_finds_what_is_installed_beside_its_python() -> None:
-    found = compare._environment("/venvs/vllm/bin/python", emulated=False)
-    assert found["PATH"].split(os.pathsep)[0] == "/venvs/vllm/bin"
-    assert found["PYTHONPATH"].split(os.pathsep)[0] == str(compare.ROOT)
-    assert compare._environment("python", emulated=True)["CUDA_VISIBLE_DEVICES"] == ""
 
 
 def assert_ends(process: int) -> None:
@@ -331,12 +298,6 @@ def in_children(monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
     monkeypatch.setenv("STAND_IN", mode)
 
 
-def work(**other: Any) -> Work:
-    point = Point("tiny", BATCH, CONTEXT)
-    given = {"where": {}, "emulated": True, **other}
-    return Work(point, "folder", vocab=256, steps=TOKENS - 1, laps=LAPS, **given)
-
-
 # ---------------------------------------------------------------- rows
 
 
@@ -345,16 +306,17 @@ def test_one_engine_runs_at_a_time_ours_first_and_each_row_comes_at_once(
 ) -> None:
     asked: list[str] = []
 
-    def ask(_work: Work, engine: str) -> dict[str, Any]:
+    def ask(job: Job, *_: Any) -> dict[str, Any]:
         """Without a process: an engine's gaps are ten times the letters of its name."""
-        asked.append(engine)
-        if engine == "nano-vllm":
+        asked.append(job.engine)
+        if job.engine == "nano-vllm":
             return {"not_run": "no room"}
-        lap = {"gaps_us": [10.0 * len(engine)] * 9 + [500.0], "tokens_a_piece": 1.0}
+        lap = [10.0 * len(job.engine)] * 9 + [500.0], 1.0
         return {"version": "1", "start_s": 2.0, "laps": [lap] * LAPS, "tokens": [[1, 2]] * BATCH}
 
     monkeypatch.setattr(compare, "ask", ask)
-    rows = compare.compare(work(), ["vllm", "nano-vllm"])
+    where = {"vllm": "", "nano-vllm": ""}
+    rows = compare.compare("tiny", job(OURS, "here"), where, emulated=True)
     assert (next(rows).engine, asked) == (OURS, [OURS])
     vllm, nano = rows
     assert asked == [OURS, "vllm", "nano-vllm"]
@@ -377,9 +339,9 @@ def test_the_command_measures_engines_beside_this_one_into_the_same_file(
     write_smallest(checkpoint)
     asked = compare.ask
 
-    def on_its_clock(work: Work, engine: str) -> dict[str, Any]:
-        monkeypatch.setenv("STAND_IN", "" if engine == OURS else "clock")
-        return asked(work, engine)
+    def on_its_clock(job: Job, *more: Any) -> dict[str, Any]:
+        monkeypatch.setenv("STAND_IN", "" if job.engine == OURS else "clock")
+        return asked(job, *more)
 
     monkeypatch.setattr(compare, "ask", on_its_clock)
     words = ["bench", "--device", "cpu", "--shape", str(checkpoint), "--batch", "2", "--context",
@@ -397,7 +359,7 @@ def test_the_command_measures_engines_beside_this_one_into_the_same_file(
 def test_with_none_of_the_engines_installed_the_command_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    monkeypatch.setattr(compare, "ask", lambda _work, engine: {"not_run": f"{engine} is gone"})
+    monkeypatch.setattr(compare, "ask", lambda job, *_: {"not_run": f"{job.engine} is gone"})
     words = ["bench", "--device", "cpu", "--shape", str(SHIPPED), "--against", "vllm"]
     assert main([*words, "-o", str(tmp_path / "bench.json")]) == 1
     assert "vllm is gone" in capsys.readouterr().err
@@ -415,11 +377,3 @@ def test_with_none_of_the_engines_installed_the_command_fails(
 def test_bad_input_names_the_value(words: list[str], value: str, capsys: Any) -> None:
     assert main(["bench", "--device", "cpu", *words]) == 2
     assert value in capsys.readouterr().err
-
-
-def test_the_list_names_every_engine_and_how_to_get_it(capsys: Any) -> None:
-    assert main(["bench", "--against", "list"]) == 0
-    told = capsys.readouterr().out
-    for name, kind in KINDS.items():
-        assert (f"{name}: " in told) is (name != OURS)
-        assert name == OURS or kind.switch in told

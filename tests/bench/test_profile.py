@@ -15,11 +15,18 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 from mini_engine.bench import profile as profile_room  # noqa: E402
-from mini_engine.bench.profile import Profile, process_name, profile_step  # noqa: E402
-from mini_engine.bench.profile_rows import STEP, events_of_profile  # noqa: E402
+from mini_engine.bench.profile import (  # noqa: E402
+    STEP,
+    Profile,
+    events_of_profile,
+    named,
+    process_name,
+    profile_step,
+)
 from mini_engine.cli import main  # noqa: E402
 from mini_engine.cli.measuring import tiny_shape  # noqa: E402
 from mini_engine.cuda.graphs.backend import graphs_for  # noqa: E402
+from mini_engine.cuda.model import KVCache  # noqa: E402
 from mini_engine.cuda.weights import Weights, random_weights  # noqa: E402
 from mini_engine.model.config import named_shape  # noqa: E402
 from mini_engine.sim.trace import CPU, GPU, TraceEvent, busy_us  # noqa: E402
@@ -230,6 +237,31 @@ def test_rows_without_a_step_are_refused() -> None:
         events_of_profile([*NOISE, op("mm", 0, 1)])
 
 
+FIVE = ["norm_qkv_proj", "rope_kv_write_attention", "o_proj_add", "norm_gate_up_silu_mul",
+        "down_proj_add"]  # fmt: skip
+LIST = ["embed", *FIVE, *FIVE, "norm_lm_head", "argmax"]
+
+
+def test_the_nodes_of_a_graph_are_called_by_the_steps_own_list() -> None:
+    """Four nodes of a layer have two functions: their order tells what each is for."""
+    functions = ["gather", *(["linear_kernel", "fused_attention_kernel"] * 5), "head", "pick"]
+    rows = [step_row(0, 100), call("cudaGraphLaunch", 1, 5, 13)]
+    rows.append(copied("Memset (Device)", 6, 1, 13, node=20))
+    rows += [kernel(name, 8 + 2 * i, 1, 13, node=21 + i) for i, name in enumerate(functions)]
+    events = events_of_profile(rows)
+    told = [e.name for e in named(events, LIST) if e.lane == GPU]
+    pairs = zip(LIST, functions, strict=True)
+    assert told == ["Memset (Device)", *(f"{what} ({name})" for what, name in pairs)]
+    assert named(events, LIST[1:]) == events  # as many kernels as names, or none is named
+
+
+def test_an_emulated_step_tells_its_kernels_in_order() -> None:
+    weights = random_weights(tiny_shape(), torch.device("cpu"), torch.float32, seed=0)
+    step = profile_step(graphs_for("cpu"), weights, "FULL", batch=2, context=40, kernels=5)
+    told = [e.name.partition(" (")[0] for e in step.timeline if "launch_bound::" in e.name]
+    assert told == LIST[1:] == [op.name for op in step.ops][1:]
+
+
 # ---------------------------------------------------------------- the engine, emulated
 
 
@@ -293,7 +325,7 @@ def test_out_of_memory_is_told_in_one_line(
     def full(*_: Any) -> Any:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB\nmore")
 
-    monkeypatch.setattr(profile_room.KVCache, "allocate", full)
+    monkeypatch.setattr(KVCache, "allocate", full)
     with pytest.raises(ValueError, match=r"batch 2 and context 40: give smaller ones .*9 GiB"):
         profile_step(graphs_for("cpu"), weights, "FULL", batch=2, context=40)
 

@@ -23,8 +23,7 @@ from mini_engine.bench.decode_setup import FORMATS, KV8, in_format  # noqa: E402
 from mini_engine.bench.variants import VARIANTS, OursEager  # noqa: E402
 from mini_engine.cuda.attention import HostAttention  # noqa: E402
 from mini_engine.cuda.inputs import StepInputs  # noqa: E402
-from mini_engine.cuda.kv_scales import measured_scales  # noqa: E402
-from mini_engine.cuda.model import KVCache, Model  # noqa: E402
+from mini_engine.cuda.model import KVCache, Model, measured_scales  # noqa: E402
 from mini_engine.cuda.weights import load_weights  # noqa: E402
 from mini_engine.engine.generation import SHIPPED  # noqa: E402
 from mini_engine.model.config import ModelConfig  # noqa: E402
@@ -118,7 +117,7 @@ def test_int4_would_not_do_at_the_limits_of_int8() -> None:
 
 def judged(name: str, setup: bench.DecodeSetup, variant: bench.Variant) -> gate.Verdict:
     kind = VARIANTS[f"graph-5-{name}"]
-    return bench._verdict(kind, setup, bench.gate_of(setup), variant, bench.Effort(2, 2))
+    return bench.verdict_on(variant, kind, setup, bench.gate_of(setup), gate.STEPS[1])
 
 
 def test_the_gate_passes_right_kernels_and_stops_wrong_weights(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import tarfile
 import threading
@@ -38,7 +39,9 @@ NAMES = [stage.name for stage in stages_for("cuda")]
 
 
 def stage(name: str, *scripts: str, seconds: float = 60) -> Stage:
-    return Stage(name, "a lesson", seconds, seconds, tuple(["-c", script] for script in scripts))
+    return Stage(
+        name, "a lesson", seconds, seconds, tuple(f"-c {shlex.quote(script)}" for script in scripts)
+    )
 
 
 def noting(name: str, log: Path) -> Stage:
@@ -68,7 +71,7 @@ def test_stages_stand_in_the_order_of_their_worth_and_a_rehearsal_has_them_all()
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
 def test_every_command_of_a_stage_can_be_parsed_and_names_arms_that_exist(device: str) -> None:
     for one in stages_for(device):
-        for words in one.commands:
+        for words in map(shlex.split, one.commands):
             if words[1] == "mini_engine":
                 args = build_parser(words[2:]).parse_args(words[2:])
                 assert set(getattr(args, "arms", None) or []) <= set(VARIANTS)

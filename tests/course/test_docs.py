@@ -80,7 +80,7 @@ def test_the_readme_says_how_far_the_predictions_are_off(tmp_path: Path) -> None
     row = f"| {near:.1%} | {far:.1%} | {one['within']:.0%} | {unseen:.1%} |"
     assert f"| {one['points']} | {one['sources']} {row}" in text
     assert f"{one['points']} decode steps of {one['sources']} sources" in text
-    close = [abs(pair["predicted_ratio"] / pair["measured_ratio"] - 1) <= 0.25 for pair in pairs]
+    close = [abs(pair["predicted"] / pair["measured"] - 1) <= 0.25 for pair in pairs]
     assert f"within 25% for {sum(close)} of the {len(pairs)} pairs" in text
     assert len(found["classes"]) == 15  # "fifteen classes"
     (hf,) = (c for c in found["classes"] if c["name"] == "transformers eager")

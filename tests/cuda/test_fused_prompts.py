@@ -6,7 +6,6 @@ holds the attention kernel against its own, and test_layer.py runs a whole mixed
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cache
 
 import pytest
@@ -25,22 +24,17 @@ from mini_engine.cuda.model import KVCache, Model  # noqa: E402
 from mini_engine.cuda.runner import TorchRunner  # noqa: E402
 from mini_engine.cuda.weights import Weights, load_weights  # noqa: E402
 from mini_engine.dispatch.dispatcher import GraphDispatcher  # noqa: E402
-from mini_engine.engine.batch import Request, ScheduledBatch, SchedulerLimits  # noqa: E402
-from mini_engine.engine.engine import Engine  # noqa: E402
+from mini_engine.engine.batch import ScheduledBatch, SchedulerLimits  # noqa: E402
 from mini_engine.engine.generation import SHIPPED  # noqa: E402
 from mini_engine.model.config import ModelConfig  # noqa: E402
-from tests.support.torch_helpers import DEVICES, EagerRunner, batch_of  # noqa: E402
+from tests.support.torch_helpers import DEVICES, batch_of  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("inference")
 
 # float32 on both sides, other orders of summation over four layers; trained logits reach 20
 TOLERANCE = 1e-3
 CHUNKS = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 20)), min_size=1, max_size=4)
 PROMPTS = ((3, 14, 15, 92, 65, 35, 89, 79, 32, 38, 46), (26, 43), (38, 32, 79, 50, 28, 84, 19))
-
-
-@pytest.fixture(autouse=True)
-def inference() -> Iterator[None]:
-    with torch.inference_mode():
-        yield
 
 
 @cache
@@ -109,51 +103,6 @@ def test_a_mixed_step_equals_the_plain_one(
         strict=True,
     ):  # fmt: skip
         torch.testing.assert_close(mine[1:], theirs[1:], atol=TOLERANCE, rtol=0)
-
-
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("poison", [float("nan"), float("inf")])
-def test_padding_and_stale_cache_never_reach_a_live_row_of_a_mixed_step(
-    device: str, poison: float
-) -> None:
-    """As it stands in a full graph: padded rows and requests beside live ones, and everything in
-    the cache that is nobody's context poisoned. Padded rows stay finite."""
-    weights, limits = trained(device), limits_with(4)
-    batch = batch_of([(5, 1), (7, 6), (0, 9)], limits=limits)
-    inputs = StaticInputs(limits, 96, torch.device(device)).fill(batch, 24, 6)
-    clean, poisoned = (
-        FusedModel(weights, warm_cache(weights, limits), kernels_per_layer=5) for _ in range(2)
-    )
-    live = torch.zeros(limits.num_blocks, 4, dtype=torch.bool, device=device)
-    for entry in batch.entries:
-        for p in range(entry.context_len):
-            live[entry.block_table[p // 4], p % 4] = True
-    for one in (*poisoned.cache.keys, *poisoned.cache.values):
-        one[~live] = poison
-    attention = clean.captured_attention(16)
-    wanted, _ = run(clean, attention, batch, inputs)
-    got, _ = run(poisoned, attention, batch, inputs)
-    assert torch.equal(got, wanted)
-    assert poisoned.body(inputs, attention).isfinite().all()
-
-
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("mode", ["NONE", "PIECEWISE", "FULL", "FULL_AND_PIECEWISE"])
-def test_the_engine_writes_the_plain_models_text_when_prompts_run_in_kernels(
-    mode: str, device: str
-) -> None:
-    """Prompts in chunks beside decodes, eagerly, between pieces, and inside full graphs."""
-    weights, limits = trained(device), limits_with(4)
-    requests = [Request(str(i), prompt, 6) for i, prompt in enumerate(PROMPTS)]
-    narrow = SchedulerLimits(**{**vars(limits), "max_num_batched_tokens": 8})
-    none = GraphDispatcher("NONE", [], narrow.max_num_seqs)
-    plain = Engine(EagerRunner(weights, narrow), narrow, none).run(requests)
-    dispatcher = GraphDispatcher(mode, [1, 2, 4, 8], narrow.max_num_seqs)
-    model = FusedModel(weights, warm_cache(weights, narrow), kernels_per_layer=5)
-    runner = TorchRunner(model, narrow, dispatcher, graphs_for(device))
-    runner.capture()
-    written = Engine(runner, narrow, dispatcher).run(requests)
-    assert {c.request_id: c.tokens for c in written} == {c.request_id: c.tokens for c in plain}
 
 
 def test_a_layer_of_a_mixed_step_is_nine_ops_five_of_them_kernels_of_ours() -> None:

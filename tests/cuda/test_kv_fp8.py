@@ -5,7 +5,6 @@ On a CPU the kernels' references run; tests/cuda/kernels/interpreted/test_e4m3.p
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Literal
 from unittest.mock import patch
@@ -24,8 +23,7 @@ from mini_engine.cuda.fp8 import FP8, to_e4m3  # noqa: E402
 from mini_engine.cuda.fused import FusedModel  # noqa: E402
 from mini_engine.cuda.graphs.backend import graphs_for  # noqa: E402
 from mini_engine.cuda.kernels import prefill  # noqa: E402
-from mini_engine.cuda.kv_scales import measured_scales  # noqa: E402
-from mini_engine.cuda.model import KVCache, Model  # noqa: E402
+from mini_engine.cuda.model import KVCache, Model, measured_scales  # noqa: E402
 from mini_engine.cuda.runner import TorchRunner  # noqa: E402
 from mini_engine.cuda.weights import Weights, load_weights  # noqa: E402
 from mini_engine.dispatch.dispatcher import GraphDispatcher  # noqa: E402
@@ -41,15 +39,11 @@ from mini_engine.step.cards import load_spec  # noqa: E402
 from tests.cuda.test_fused import random_step, weights_of  # noqa: E402
 from tests.support.torch_helpers import DEVICES, LIMITS, batch_of, step, tiny_weights  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("inference")
+
 CPU = torch.device("cpu")
 PROMPTS = ["Return the", "Raises an exception if", "This class"]
 POISON = 0x7F  # the code of NaN
-
-
-@pytest.fixture(autouse=True)
-def inference() -> Iterator[None]:
-    with torch.inference_mode():
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -179,7 +179,7 @@ def test_what_does_not_fit_the_config_is_named(tmp_path: Path) -> None:
         sim_weights.load_weights(config, folder)
     name = "model.layers.0.self_attn.q_proj.qzeros"
     changed(folder, name, np.zeros((1, 8), np.int32))
-    with pytest.raises(ValueError, match=rf"{name} has shape \(1, 8\), expected \(1, 16\)"):
+    with pytest.raises(ValueError, match=rf"{name} is I32 \(1, 8\), expected I32 \(1, 16\)"):
         load_weights(config, folder, CPU, torch.float32)
     changed(folder, name, None)
     with pytest.raises(ValueError, match=rf"{name} is missing"):
@@ -187,5 +187,5 @@ def test_what_does_not_fit_the_config_is_named(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     folder, _ = made(FORMATS["awq"], tmp_path / "other")
     changed(folder, "model.norm.weight", np.zeros(128, np.int32))
-    with pytest.raises(ValueError, match=r"norm\.weight has dtype I32, expected F32, F16, BF16"):
+    with pytest.raises(ValueError, match=r"norm\.weight is I32"):
         load_weights(config, folder, CPU, torch.float32)

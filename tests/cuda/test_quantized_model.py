@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -24,15 +23,11 @@ from mini_engine.model.config import ModelConfig, named_shape  # noqa: E402
 from tests.cuda.test_fused import random_step  # noqa: E402
 from tests.support.torch_helpers import DEVICES  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("inference")
+
 TINY = ModelConfig.from_folder(SHIPPED)
 QUANTS = ("int8", "int4")
 each_quant = pytest.mark.parametrize("quant", QUANTS)
-
-
-@pytest.fixture(autouse=True)
-def inference() -> Iterator[None]:
-    with torch.inference_mode():
-        yield
 
 
 def tiny(quant: str | None, device: str = "cpu") -> Weights:

@@ -38,6 +38,8 @@ from mini_engine.engine.engine import Engine  # noqa: E402
 from tests.support.lockstep import Lockstep, Traffic, Watched, random_traffic  # noqa: E402
 from tests.support.torch_helpers import DEVICES, NO_GPU, SLOW_DEVICES, TINY, TOLERANCE, memory_limit  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("inference")
+
 ONE_LAYER = replace(TINY, num_layers=1, head_dim=32)  # the least that all kernels take
 # Four rungs for up to six requests: batches of 1, 3 and 5 are padded. 19 blocks of 4 tokens for
 # requests of up to 32: six of them do not fit, so the youngest are preempted.
@@ -47,12 +49,6 @@ LIMITS = SchedulerLimits(
 RUNGS = (2, 4, 6, 12)
 Kernels = Literal[0, 5, 9]  # a layer; 0: the plain model
 SLOW = os.environ.get("HYPOTHESIS_PROFILE") == "slow"
-
-
-@pytest.fixture(autouse=True)
-def inference() -> Iterator[None]:
-    with torch.inference_mode():
-        yield
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -248,6 +244,8 @@ WAYS: dict[str, tuple[str, Kernels, list[list[tuple[int, int]]]]] = {
     "piecewise": ("PIECEWISE", 0, DECODES + MIXED),
     "five kernels": ("FULL_DECODE_ONLY", 5, DECODES),
     "nine kernels": ("FULL_DECODE_ONLY", 9, DECODES),
+    "kernels around prompts": ("FULL", 5, DECODES + MIXED),
+    "kernels in pieces": ("PIECEWISE", 5, DECODES + MIXED),
 }
 
 
@@ -329,8 +327,9 @@ LADDER = (4, 12)  # of the captures that fail: short, and every batch has its ru
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_an_error_in_the_last_rung_takes_back_the_ones_before_it(
-    device: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("error", [KeyError, KeyboardInterrupt])
+def test_an_error_or_ctrl_c_in_the_last_rung_takes_back_the_ones_before_it(
+    error: type[BaseException], device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pieces that were captured before a full graph failed are no state to serve from."""
     runner = runner_of("FULL_AND_PIECEWISE", device, rungs=LADDER)
@@ -338,11 +337,11 @@ def test_an_error_in_the_last_rung_takes_back_the_ones_before_it(
 
     def failing(*args: Any) -> tuple[Tensor, Tensor]:
         if runner.backend.is_current_stream_capturing():  # the head is in full graphs only
-            raise KeyError("a bug")
+            raise error
         return head(*args)
 
     monkeypatch.setattr(runner.model, "head", failing)
-    with pytest.raises(KeyError, match="a bug"):
+    with pytest.raises(error):
         runner.capture()
     monkeypatch.undo()
     assert_as_before_a_capture(runner, pool, device)

@@ -56,19 +56,6 @@ def test_batches_are_dispatched_as_in_vllm_0_33(vector):
         assert as_in_vector(dispatcher.dispatch(**case["inputs"])) == case["expect"], case
 
 
-def test_nothing_runs_in_a_graph_until_the_graphs_are_captured():
-    dispatcher = GraphDispatcher("FULL", [1, 2, 4], max_num_seqs=4)
-    dispatcher.graphs_captured = False
-    assert dispatcher.dispatch(3, 3, 1) == BatchDescriptor(NONE, 3, 3)
-    dispatcher.graphs_captured = True
-    assert dispatcher.dispatch(3, 3, 1) == BatchDescriptor(FULL, 4, 4)
-
-
-def test_a_step_without_tokens_replays_nothing():
-    dispatcher = GraphDispatcher("FULL_AND_PIECEWISE", [1, 2], max_num_seqs=2)
-    assert dispatcher.dispatch(0, 0, None).mode is NONE
-
-
 def test_decode_batches_between_the_last_whole_rung_and_max_num_seqs_fall_off_a_cliff():
     """vLLM PR 57355: with max_num_seqs 6 off the ladder, batches of 5 and 6 lose their graph."""
     off_ladder = GraphDispatcher("FULL_DECODE_ONLY", [1, 2, 4, 8, 16], max_num_seqs=6)
@@ -143,19 +130,6 @@ def test_a_rung_that_is_not_on_the_ladder_cannot_be_dropped():
     for mode in (PIECEWISE, NONE):
         with pytest.raises(ValueError, match="has no rung 4: drop one of descriptors"):
             dispatcher.drop(mode, [4])
-
-
-@pytest.mark.parametrize(
-    ("sizes", "words"),
-    [
-        ([1, 2, 2], "rung 2 appears twice"),
-        ([0, 1], "rung 0 is not positive"),
-        ([4, -3], "rung -3 is not positive"),
-    ],
-)
-def test_a_dispatcher_refuses_sizes_that_cannot_be_captured(sizes, words):
-    with pytest.raises(ValueError, match=words):
-        GraphDispatcher("FULL", sizes, max_num_seqs=4)
 
 
 def test_a_dispatcher_refuses_limits_below_one():

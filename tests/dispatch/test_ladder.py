@@ -63,10 +63,6 @@ def test_no_ladder_where_nothing_is_captured():
     assert default_capture_sizes(256, 8192, mode="none", capture_sizes=[1, 2]) == []
 
 
-def test_sizes_that_can_never_occur_leave_an_empty_ladder():
-    assert default_capture_sizes(8, 8, capture_sizes=[9, 16]) == []
-
-
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
@@ -103,11 +99,6 @@ ladders = st.sets(st.integers(1, 20), min_size=1, max_size=8).map(
 )
 
 
-@given(ladder=ladders, n=st.integers(1, 25))
-def test_the_rung_is_the_smallest_size_that_holds_the_batch(ladder, n):
-    assert ladder.rung(n) == min((size for size in ladder if size >= n), default=None)
-
-
 @pytest.mark.parametrize(
     ("sizes", "words"),
     [
@@ -117,17 +108,11 @@ def test_the_rung_is_the_smallest_size_that_holds_the_batch(ladder, n):
         ([-1, 2], "rung -1 is not positive"),
         ([0, 2], "rung 0 is not positive"),
         ([1, -4], "rung -4 is not positive"),
-        ([1, 2.5], "rung 2.5 is not a whole number"),
     ],
 )
 def test_a_ladder_refuses_rungs_that_are_none(sizes, words):
     with pytest.raises(ValueError, match=words):
         CaptureLadder(sizes)
-
-
-def test_a_batch_has_no_fewer_than_zero_rows():
-    with pytest.raises(ValueError, match="batch of -1 rows"):
-        CaptureLadder([1]).rung(-1)
 
 
 @pytest.mark.parametrize(
@@ -146,10 +131,6 @@ def test_the_ladder_explains_why_a_batch_runs_where_it_does(n, words):
         assert word in sentence
 
 
-def test_a_batch_below_the_lowest_rung_is_explained_too():
-    assert "there is no smaller rung" in CaptureLadder([8]).explain(3)
-
-
 # ── waste ────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -164,19 +145,6 @@ def test_waste_is_what_counting_every_step_gives(ladder, histogram):
     assert (waste.eager_rows, waste.eager_steps) == (sum(eager), len(eager))
     computed = sum(ladder.rung(rows) for rows in in_graph) + sum(eager)
     assert waste.wasted_fraction == (waste.padded_rows / computed if computed else 0.0)
-
-
-def test_waste_of_a_worked_example():
-    waste = CaptureLadder([8, 32, 40]).waste({33: 2, 8: 5, 41: 1, 0: 9})
-    assert (waste.padded_rows, waste.real_rows) == (2 * 7, 2 * 33 + 5 * 8 + 41)
-    assert (waste.eager_rows, waste.eager_steps) == (41, 1)
-    assert waste.wasted_fraction == 14 / (14 + 147)
-
-
-@pytest.mark.parametrize("histogram", [{-1: 3}, {4: -1}])
-def test_a_histogram_counts_real_things(histogram):
-    with pytest.raises(ValueError, match=r"histogram entry .* must be 0 or more"):
-        CaptureLadder([8]).waste(histogram)
 
 
 # ── the best ladder for a workload ───────────────────────────────────────────────────────────

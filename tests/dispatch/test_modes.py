@@ -24,8 +24,7 @@ def test_a_mode_answers_as_in_vllm_0_33(vector):
     mode = CUDAGraphMode[vector["mode"]]
     for name in ("decode_mode", "mixed_mode", "without_piecewise"):
         assert getattr(mode, name)().name == vector[name]
-    for name in ("separate_routine", "has_full_cudagraphs", "has_piecewise_cudagraphs"):
-        assert getattr(mode, name)() is vector[name]
+    assert mode.separate_routine() is vector["separate_routine"]
     answers = {mode.decode_mode(), mode.mixed_mode()}
     for other, expected in vector["has_mode"].items():
         assert (CUDAGraphMode[other] in answers) is expected
@@ -101,7 +100,7 @@ def test_a_resolved_mode_asks_nothing_that_is_not_there(
     if resolved.decode_mode() is FULL:
         needed = AttentionCGSupport.UNIFORM_BATCH if query_len > 1 else 1
         assert support >= needed
-    if resolved.has_piecewise_cudagraphs():
+    if resolved.mixed_mode() is PIECEWISE:
         assert available
     assert resolve_mode(resolved, support, **settings) is resolved, "resolving twice differs"
 

@@ -76,7 +76,7 @@ def steps_of(
             told["running"] = [state.request.request_id for state in s.running]
             told["waiting"] = [state.request.request_id for state in s.waiting]
             if s.prefix_cache:
-                told["free_queue"] = list(s.prefix_cache.blocks.in_order)
+                told["free_queue"] = list(s.prefix_cache.blocks)
             yield told
         step += 1
 

@@ -9,13 +9,6 @@ from hypothesis import strategies as st
 from mini_engine.engine.blocks import NULL_BLOCK, BlockPool, OutOfBlocks, slot_of
 
 
-def test_null_block_is_never_handed_out() -> None:
-    pool = BlockPool(num_blocks=5, block_size=2)
-    table = pool.allocate("a", 8)
-    assert sorted(table) == [1, 2, 3, 4]
-    assert pool.num_free == 0
-
-
 def test_slot_follows_the_block_table() -> None:
     pool = BlockPool(num_blocks=9, block_size=4)
     pool.allocate("a", 3)
@@ -39,24 +32,6 @@ def test_there_is_room_exactly_where_allocate_would_find_blocks() -> None:
     pool.allocate("a", 3)
     assert [n for n in range(1, 12) if pool.has_room("a", n)] == list(range(1, 9))
     assert [n for n in range(1, 12) if pool.has_room("b", n)] == list(range(1, 5))
-
-
-def test_growing_inside_the_last_block_takes_nothing() -> None:
-    pool = BlockPool(num_blocks=4, block_size=4)
-    table = pool.allocate("a", 1)
-    assert pool.allocate("a", 4) is table
-    assert pool.num_free == 2
-    assert len(pool.allocate("a", 5)) == 2
-
-
-def test_out_of_blocks_changes_nothing() -> None:
-    pool = BlockPool(num_blocks=4, block_size=2)
-    table = pool.allocate("a", 2)
-    with pytest.raises(OutOfBlocks, match=r"'a': 9 tokens need 4 more blocks of 2, 2 are free"):
-        pool.allocate("a", 9)
-    assert pool.block_table("a") == table
-    assert pool.num_free == 2
-    pool.allocate("a", 6)
 
 
 def test_double_and_foreign_free_are_refused() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.dispatch.modes import CUDAGraphMode
-from mini_engine.engine.batch import PREEMPTIONS, Request, ScheduledBatch, SchedulerLimits
+from mini_engine.engine.batch import PREEMPTIONS, Request, SchedulerLimits
 from mini_engine.engine.blocks import BlockPool
 from mini_engine.engine.engine import Engine, StepRecord
 from mini_engine.engine.scheduler import Scheduler
@@ -81,7 +81,7 @@ def test_every_request_gets_the_tokens_it_gets_alone(workload: Workload) -> None
     preemptions = sum(c.num_preemptions for c in done)
     event("preempted" if preemptions else "never preempted")
     if isinstance(engine.scheduler, SwappingScheduler):
-        assert engine.scheduler.num_free_host == workload.limits.host_blocks
+        assert len(engine.scheduler.free_host) == workload.limits.host_blocks
     assert {c.request_id: c.tokens for c in done} == {
         r.request_id: tokens_alone(r) for r in workload.requests
     }
@@ -157,11 +157,8 @@ def test_submit_and_step_drive_the_engine_by_hand() -> None:
     first, second = engine.step(), engine.step()
     assert first is not None
     assert second is not None
-    assert (first.completions, first.tokens + second.tokens) == (
-        (),
-        tokens_alone(Request("a", [3, 1], 2)),
-    )
-    assert second.completions[0].tokens == first.tokens + second.tokens
+    assert first.completions == ()
+    assert second.completions[0].tokens == tokens_alone(Request("a", [3, 1], 2))
     assert engine.step() is None
 
 
@@ -208,19 +205,6 @@ def test_a_padded_row_that_writes_a_block_in_use_is_seen() -> None:
     assert not are_right(served(engine))
 
 
-def test_a_preempted_request_that_keeps_its_progress_is_seen() -> None:
-    class Forgetful(Scheduler):
-        def _preempt_youngest(self) -> Request:
-            done = self.running[-1].num_computed
-            request = super()._preempt_youngest()
-            self.waiting[0].num_computed = done  # its K and V are gone, and it says they are not
-            return request
-
-    engine, _ = small_engine(blocks=13)
-    engine.scheduler = Forgetful(engine.scheduler.limits)
-    assert not are_right(served(engine))
-
-
 def test_a_preempted_request_that_loses_its_tokens_is_seen() -> None:
     class Careless(Scheduler):
         def _preempt_youngest(self) -> Request:
@@ -233,16 +217,3 @@ def test_a_preempted_request_that_loses_its_tokens_is_seen() -> None:
     done = served(engine)
     assert done
     assert any(len(c.token_times_us) != len(c.tokens) for c in done)
-
-
-def test_a_chunk_left_out_is_seen() -> None:
-    class Hasty(Scheduler):
-        def update(self, batch: ScheduledBatch, tokens):  # type: ignore[no-untyped-def]
-            for entry in batch.entries:
-                if not entry.samples:
-                    entry.state.num_computed += 1
-            return super().update(batch, tokens)
-
-    engine, _ = small_engine(budget=4)
-    engine.scheduler = Hasty(engine.scheduler.limits)
-    assert not are_right(served(engine))

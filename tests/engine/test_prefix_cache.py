@@ -50,7 +50,7 @@ def test_an_equal_prefix_is_found_in_whole_blocks_and_computed_once() -> None:
     ran = run_step(s)
     assert ran["b"] == (8, 1, (1, 2, 4))
     assert ran["c"] == (4, 4, (1, 5))
-    assert [pool_of(s).owners(block) for block in (1, 2, 3)] == [3, 2, 1]
+    assert [pool_of(s).owners[block] for block in (1, 2, 3)] == [3, 2, 1]
     assert (s.first_hits.asked, s.first_hits.hit) == (9 + 9 + 8, 8 + 4)
 
 
@@ -139,10 +139,10 @@ def test_a_freed_request_gives_back_its_last_block_first_and_keyless_ones_are_ne
     s = scheduler(blocks=8)
     s.submit(Request("a", range(10), 1))  # two full blocks and a part of one
     run_step(s)
-    assert pool_of(s).blocks.in_order == (3, 4, 5, 6, 7, 2, 1)
+    assert tuple(pool_of(s).blocks) == (3, 4, 5, 6, 7, 2, 1)
     s.submit(Request("b", range(90, 110), 1))
     assert run_step(s)["b"][2] == (3, 4, 5, 6, 7)
-    assert pool_of(s).blocks.in_order == (2, 1, 7, 6, 5, 4, 3)
+    assert tuple(pool_of(s).blocks) == (2, 1, 7, 6, 5, 4, 3)
 
 
 def test_a_block_that_is_handed_out_again_is_not_found_any_more() -> None:
@@ -163,12 +163,12 @@ def test_a_hit_takes_free_blocks_out_of_the_queue_and_counts_them_as_taken() -> 
     pool.free("a")
     again = RequestState(Request("b", [1, 2, 3, 4, 9, 9, 9, 9, 9], 1))
     assert pool.look_up("b", again) == 4
-    before = pool.blocks.in_order
+    before = tuple(pool.blocks)
     assert pool.has_room("b", 8)
     assert not pool.has_room("b", 9)  # 2 found ones are free, 3 more are needed, 4 are free
     with pytest.raises(OutOfBlocks, match=r"'b': 9 tokens, of which 2 blocks of 2 are cached"):
         pool.allocate("b", 9)
-    assert (pool.blocks.in_order, pool.block_table("b")) == (before, ())
+    assert (tuple(pool.blocks), pool.block_table("b")) == (before, ())
     assert pool.allocate("b", 8)[:2] == (1, 2)
     assert pool.num_free == 0
 
@@ -188,7 +188,7 @@ def tables_agree(s: Scheduler) -> None:
         assert set(listed.values()) <= {1}
         return
     for block in range(1, limits.num_blocks):
-        assert s.prefix_cache.owners(block) == listed[block]
+        assert s.prefix_cache.owners[block] == listed[block]
         assert (block in s.prefix_cache.blocks) == (listed[block] == 0)
 
 
@@ -262,7 +262,7 @@ def test_sharing_is_right_when_nothing_is_broken() -> None:
 def test_a_block_freed_while_it_is_shared_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     def free(self: SharingPool, request_id: str) -> None:
         for block in self.block_table(request_id):
-            self._owners[block] = 0
+            self.owners[block] = 0
         super(SharingPool, self).free(request_id)
 
     monkeypatch.setattr(SharingPool, "free", free)

@@ -25,33 +25,6 @@ def run_step(s: Scheduler) -> ScheduledBatch:
     return batch
 
 
-def shape(batch: ScheduledBatch) -> list[tuple[str, int, int]]:
-    return [(e.request.request_id, e.start, e.query_len) for e in batch.entries]
-
-
-def test_prompts_share_a_step_until_the_budget_is_spent() -> None:
-    s = scheduler(budget=16)
-    for name, prompt in (("a", 10), ("b", 10), ("c", 3)):
-        s.submit(request(name, prompt, 2))
-    first = run_step(s)
-    assert shape(first) == [("a", 0, 10), ("b", 0, 6)]
-    assert [e.samples for e in first.entries] == [True, False]
-    assert (first.num_reqs, first.num_tokens) == (2, 16)
-    second = run_step(s)  # a decodes first, b's next chunk follows, c comes in
-    assert shape(second) == [("a", 10, 1), ("b", 6, 4), ("c", 0, 3)]
-    assert second.query_lens == (1, 4, 3)
-    assert second.context_lens == (11, 10, 3)
-
-
-def test_a_long_prompt_is_chunked_and_samples_once_at_its_end() -> None:
-    s = scheduler(budget=5)
-    s.submit(request("a", 12, 1))
-    batches = [run_step(s) for _ in range(3)]
-    assert [shape(b)[0] for b in batches] == [("a", 0, 5), ("a", 5, 5), ("a", 10, 2)]
-    assert [b.entries[0].samples for b in batches] == [False, False, True]
-    assert not s.has_unfinished
-
-
 def test_a_chunk_of_one_token_is_still_prefill() -> None:
     s = scheduler(budget=4)
     s.submit(request("a", 5, 3))
@@ -60,42 +33,6 @@ def test_a_chunk_of_one_token_is_still_prefill() -> None:
     assert tail.query_lens == (1,)
     assert tail.has_prefill
     assert not run_step(s).has_prefill
-
-
-def test_out_of_blocks_preempts_the_youngest_and_puts_it_first_in_line() -> None:
-    # 4 blocks of 2. a and b hold two blocks each; a's fifth token needs one more.
-    s = scheduler(blocks=5, block_size=2)
-    s.submit(request("a", 3, 4))
-    s.submit(request("b", 3, 4))
-    s.submit(request("c", 1, 1))
-    run_step(s)
-    run_step(s)
-    third = run_step(s)
-    assert shape(third) == [("a", 4, 1)]
-    assert [r.request_id for r in third.preempted] == ["b"]
-    assert [state.request.request_id for state in s.waiting] == ["b", "c"]
-    state = s.waiting[0]
-    assert (state.num_computed, state.num_preemptions, len(state.output)) == (0, 1, 2)
-    # b comes back when a is done, and prefills its prompt and its two tokens again.
-    assert shape(run_step(s)) == [("a", 5, 1)]
-    resumed = run_step(s)
-    assert shape(resumed) == [("b", 0, 5), ("c", 0, 1)]
-    assert resumed.entries[0].is_prefill
-    run_step(s)
-    assert not s.has_unfinished
-    assert s.pool.num_free == 4
-
-
-@pytest.mark.parametrize(("reserve", "in_second_step"), [(True, ["a"]), (False, ["a", "b"])])
-def test_a_request_enters_when_all_its_known_tokens_have_room_or_a_chunk_of_them(
-    reserve: bool, in_second_step: list[str]
-) -> None:
-    """6 blocks of 4. a has two; b knows 20 tokens, which need five."""
-    s = Scheduler(SchedulerLimits(4, 8, 7, 4, 400, reserve_full_isl=reserve))
-    s.submit(request("a", 8, 5))
-    s.submit(request("b", 20, 1))
-    run_step(s)
-    assert [name for name, *_ in shape(run_step(s))] == in_second_step
 
 
 def test_a_text_ends_where_the_context_does() -> None:

@@ -117,7 +117,7 @@ def test_blocks_that_come_back_are_private_even_with_a_prefix_cache() -> None:
     while batch := scheduler.step():
         for block, _ in batch.swap_in:
             returned += 1
-            assert pool.owners(block) == 1
+            assert pool.owners[block] == 1
         scheduler.update(batch, [int(e.request.request_id) for e in batch.entries if e.samples])
     assert returned
     assert pool.num_free == limits.num_blocks - 1
@@ -192,9 +192,9 @@ def test_a_host_block_given_to_two_requests_is_seen(monkeypatch: pytest.MonkeyPa
     park = SwappingScheduler._park
 
     def careless(self: SwappingScheduler, state):  # type: ignore[no-untyped-def]
-        before = list(self._free_host)
+        before = list(self.free_host)
         parked = park(self, state)
-        self._free_host = before  # they are not marked as used
+        self.free_host = before  # they are not marked as used
         return parked
 
     monkeypatch.setattr(SwappingScheduler, "_park", careless)

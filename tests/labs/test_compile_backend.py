@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,18 +13,14 @@ pytest.importorskip("triton")
 
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
-from torch.fx import symbolic_trace  # noqa: E402
-from torch.nn import functional  # noqa: E402
 
 from labs.lab21_compile_backend import backend as backend_room  # noqa: E402
 from labs.lab21_compile_backend import measure  # noqa: E402
 from labs.lab21_compile_backend.backend import CompiledModel  # noqa: E402
 from labs.lab21_compile_backend.cache import Cache  # noqa: E402
-from labs.lab21_compile_backend.split import is_attention  # noqa: E402
-from labs.lab21_compile_backend.written import read, written  # noqa: E402
+from labs.lab21_compile_backend.written import read  # noqa: E402
 from mini_engine.cuda.attention import HostAttention  # noqa: E402
 from mini_engine.cuda.graphs.backend import graphs_for  # noqa: E402
-from mini_engine.cuda.inputs import StaticInputs  # noqa: E402
 from mini_engine.cuda.model import KVCache, Model  # noqa: E402
 from mini_engine.cuda.runner import TorchRunner  # noqa: E402
 from mini_engine.cuda.weights import Weights, load_weights, random_weights  # noqa: E402
@@ -137,20 +131,6 @@ def test_another_family_compiles_too_and_without_the_pass() -> None:
     assert (model.starts[0].matches, model.starts[0].distinct) == (0, 3)
 
 
-def test_a_second_size_does_not_trace_again_and_another_dtype_does(kept: Path) -> None:
-    model = compiled(tiny_weights(), kept)
-    for chunks in ([(0, 2)], [(0, 7)], [(1, 1), (2, 1), (3, 1)]):
-        assert same_step(model, chunks)
-    assert len(model.starts) == 1
-    batch = batch_of([(1, 1), (0, 3)])
-    attention = HostAttention.of(batch, LIMITS.block_size)
-    inputs = StaticInputs(LIMITS, 8, CPU).fill(batch, batch.num_tokens, batch.num_reqs)
-    model.store = None
-    wide = replace(inputs, slot_mapping=inputs.slot_mapping.long())
-    assert torch.equal(model.body(inputs, attention), model.body(wide, attention))
-    assert [start.from_cache for start in model.starts] == [True, False]
-
-
 def test_a_model_that_asks_how_many_tokens_there_are_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -162,24 +142,6 @@ def test_a_model_that_asks_how_many_tokens_there_are_is_refused(
     monkeypatch.setattr(Model, "product", asking)
     with pytest.raises(ValueError, match="asks for its number of tokens"):
         same_step(compiled(tiny_weights()), [(0, 5)])
-
-
-def test_what_a_trace_depends_on_is_in_its_key(kept: Path) -> None:
-    weights = tiny_weights()
-    model = compiled(weights, kept)
-    kind = backend_room.signature(
-        {name: torch.ones(3, dtype=torch.int32) for name in backend_room.STEP}
-    )
-    keys = {model.key(kind), compiled(weights, kept, passes=False).key(kind)}
-    other = random_weights(replace(weights.config, hidden_size=24), CPU, torch.float32, seed=2)
-    keys.add(compiled(other, kept).key(kind))
-    eps = replace(weights, config=replace(weights.config, rms_norm_eps=1e-5))
-    keys.add(compiled(eps, kept).key(kind))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(backend_room, "versions", lambda: ("another torch",))
-        keys.add(model.key(kind))
-    assert len(keys) == 5
-    assert compiled(weights, kept).key(kind) in keys
 
 
 def test_the_trained_checkpoint_writes_the_same_text_through_piecewise_graphs() -> None:
@@ -212,44 +174,7 @@ def test_the_trained_checkpoint_writes_the_same_text_through_piecewise_graphs() 
     assert (start.matches, start.pieces, start.distinct) == (2 * config.num_layers - 1, 5, 3)
 
 
-def test_attention_is_alone_in_its_part_and_pieces_are_named_by_what_they_do(kept: Path) -> None:
-    model = compiled(tiny_weights(), kept)
-    assert same_step(model, [(0, 3)])
-    content = model.store.read(model.key(*model._steps)) if model.store else None
-    assert content
-    found = json.loads(content)
-    computing = {
-        name: [node[1] for node in nodes if node[0] != "placeholder" and node[0] != "output"]
-        for name, nodes in found["parts"].items()
-    }
-    attentions = [calls for name, calls in computing.items() if name not in found["keys"]]
-    assert attentions == [["launch_bound::attend"]] * 2
-    assert [calls.count("launch_bound::add_rms_norm") for calls in computing.values()] == [
-        0, 0, 2, 0, 1,
-    ]  # fmt: skip
-    assert not any(is_attention(node) for part in model._steps.values()
-                   for node in part.graph.graph.nodes)  # fmt: skip
-
-
 # ---------------------------------------------------------------- a graph as JSON
-
-
-def program(x: torch.Tensor, weight: torch.Tensor, count: int) -> tuple[torch.Tensor, ...]:
-    """What decoders are made of: slices, tuples, lists, dtypes, keywords, numbers."""
-    left, right = torch.functional.split(functional.linear(x, weight), [3, 5], dim=1)
-    wide = right.to(torch.float64)[:, None, 1:].square().mean(-1, keepdim=True) + 1e-6
-    return torch.cat((left, left * 0.5), dim=-1).view(count, -1), wide.float().flatten(1)
-
-
-def test_a_graph_that_was_written_and_read_does_the_same() -> None:
-    graph = symbolic_trace(program)
-    nodes = json.loads(json.dumps(written(graph)))
-    again = read(nodes)
-    generator = torch.Generator().manual_seed(1)
-    x, weight = (torch.randn(shape, generator=generator) for shape in ((4, 6), (8, 6)))
-    for one, other in zip(graph(x, weight, 4), again(x, weight, 4), strict=True):
-        assert torch.equal(one, other)
-    assert json.loads(json.dumps(written(again))) == nodes
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from labs.runner.checks.checking import check_texts
+from labs.runner.checks.checking import Report, check_texts
 from labs.runner.checks.warm import context
 from labs.runner.cut.catalogue import Hole, Lab, all_labs
 from labs.runner.cut.cutter import definition_of, open_holes
@@ -103,11 +103,17 @@ def test_a_wrong_answer_is_killed_by_a_test_that_names_its_misconception_and_no_
     assert killed, report.stopped or f"no test that catches {id} fails"
     if not named_too:
         return
-    named = diagnose(lab, texts, report, context=context()).ids
-    if named != [id]:  # the tests that catch it do not suffice to tell it from another
+    named = told(lab, texts, report)
+    if named != {id}:  # the tests that catch it do not suffice to tell it from another
         report = check_texts(lab, texts, context=context())
-        named = diagnose(lab, texts, report, context=context()).ids
-    assert named == [id]
+        named = told(lab, texts, report)
+    assert named == {id}
+
+
+def told(lab: Lab, texts: dict[str, str], report: Report) -> set[str]:
+    """The misconceptions that a diagnosis names."""
+    causes = diagnose(lab, texts, report, context=context())
+    return {id for ids in causes.values() for id in ids}
 
 
 @each_lab_twice

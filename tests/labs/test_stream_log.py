@@ -96,7 +96,8 @@ def test_a_capture_is_no_work_and_a_replay_is_work_of_the_stream_it_is_given_to(
         x.fill_(3)
         with emulator.stream(side):
             graph.replay()
-    assert [work.op for work in log.works] == ["fill_", "mul", "sin"]
+    # a replay copies each result to where the graph keeps it
+    assert [work.op for work in log.works] == ["fill_", "mul", "copy_", "sin", "copy_"]
     assert log.races() == ["stream 1: mul reads what stream 0: fill_ writes"]
     assert log.works[-1].writes_to(y)
     assert not log.works[-1].reads_from(x)
@@ -131,26 +132,3 @@ def test_order_is_what_can_be_reached_from_wait_to_wait(seed: int) -> None:
             at for at, old in enumerate(log.works) if work.after.get(old.stream, 0) >= old.number
         }
         assert done == before[later], f"work {later}"
-
-
-def test_waiting_in_a_capture_for_an_event_outside_it_is_refused() -> None:
-    x, outside = torch.ones(4), emulator.current_stream().record_event()
-    with pytest.raises(RuntimeError), emulator.graph(emulator.CUDAGraph()):
-        emulator.current_stream().wait_event(outside)
-        x * 2
-
-
-def test_a_fork_by_events_is_captured_and_must_be_joined() -> None:
-    x, side, graph = torch.ones(4), emulator.Stream(), emulator.CUDAGraph()
-    with emulator.graph(graph):
-        y = x * 2
-        side.wait_event(emulator.current_stream().record_event())
-        with emulator.stream(side):
-            z = y + 1
-        emulator.current_stream().wait_event(side.record_event())
-    graph.replay()
-    assert z.tolist() == [3] * 4
-    with pytest.raises(RuntimeError), emulator.graph(emulator.CUDAGraph()):
-        side.wait_event(emulator.current_stream().record_event())
-        with emulator.stream(side):
-            x * 2

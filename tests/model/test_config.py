@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from mini_engine.model.config import SHAPES, ModelConfig, named_shape
-from mini_engine.model.rope import RopeScaling, rope_frequencies
+from mini_engine.model.rope import RopeScaling
 
 LLAMA3 = {
     "rope_type": "llama3",
@@ -26,27 +24,14 @@ LLAMA3 = {
 def config_json(**changes: Any) -> dict[str, Any]:
     """A valid config.json of a small Qwen3, as transformers 4 writes it; None removes a field."""
     fields: dict[str, Any] = {
-        "architectures": ["Qwen3ForCausalLM"],
-        "attention_bias": False,
-        "eos_token_id": 7,
-        "head_dim": 16,
-        "hidden_act": "silu",
-        "hidden_size": 48,
-        "intermediate_size": 80,
-        "max_position_embeddings": 64,
-        "model_type": "qwen3",
-        "num_attention_heads": 4,
-        "num_hidden_layers": 2,
-        "num_key_value_heads": 2,
-        "rms_norm_eps": 1e-6,
-        "rope_scaling": None,
-        "rope_theta": 1000000,
-        "sliding_window": None,
-        "tie_word_embeddings": True,
-        "torch_dtype": "bfloat16",
-        "use_sliding_window": False,
+        "architectures": ["Qwen3ForCausalLM"], "attention_bias": False, "eos_token_id": 7,
+        "head_dim": 16, "hidden_act": "silu", "hidden_size": 48, "intermediate_size": 80,
+        "max_position_embeddings": 64, "model_type": "qwen3", "num_attention_heads": 4,
+        "num_hidden_layers": 2, "num_key_value_heads": 2, "rms_norm_eps": 1e-6,
+        "rope_scaling": None, "rope_theta": 1000000, "sliding_window": None,
+        "tie_word_embeddings": True, "torch_dtype": "bfloat16", "use_sliding_window": False,
         "vocab_size": 100,
-    }
+    }  # fmt: skip
     fields.update(changes)
     return {name: value for name, value in fields.items() if value is not None}
 
@@ -64,25 +49,11 @@ def write(folder: Path, name: str, value: object) -> None:
 
 def test_every_field_comes_from_the_file() -> None:
     assert read() == ModelConfig(
-        name="config.json",
-        family="qwen3",
-        hidden_size=48,
-        intermediate_size=80,
-        num_layers=2,
-        num_heads=4,
-        num_kv_heads=2,
-        head_dim=16,
-        vocab_size=100,
-        max_position_embeddings=64,
-        rope_theta=1e6,
-        rope_scaling=None,
-        rms_norm_eps=1e-6,
-        qkv_bias=False,
-        qk_norm=True,
-        tie_word_embeddings=True,
-        dtype="bfloat16",
-        eos_token_ids=(7,),
-    )
+        name="config.json", family="qwen3", hidden_size=48, intermediate_size=80, num_layers=2,
+        num_heads=4, num_kv_heads=2, head_dim=16, vocab_size=100, max_position_embeddings=64,
+        rope_theta=1e6, rope_scaling=None, rms_norm_eps=1e-6, qkv_bias=False, qk_norm=True,
+        tie_word_embeddings=True, dtype="bfloat16", eos_token_ids=(7,),
+    )  # fmt: skip
 
 
 def test_attention_width_is_not_the_hidden_size() -> None:
@@ -107,21 +78,10 @@ def test_rope_parameters_of_transformers_5_are_read() -> None:
     assert llama.rope_scaling == RopeScaling(32.0, 1.0, 4.0, 8192)
 
 
-def test_old_key_of_the_rope_type_is_read() -> None:
-    assert read(rope_scaling={"type": "default"}).rope_scaling is None
-    with pytest.raises(ValueError, match="linear"):
-        read(rope_scaling={"type": "linear", "factor": 2.0})
-
-
 def test_dtype_is_read_under_its_new_and_its_old_name() -> None:
     assert read(torch_dtype="float16").dtype == "float16"
     assert read(torch_dtype=None, dtype="float16").dtype == "float16"
     assert read(torch_dtype=None).dtype == "float32"
-    assert [read(torch_dtype=t).dtype_bytes for t in ("float32", "float16", "bfloat16")] == [
-        4,
-        2,
-        2,
-    ]
 
 
 def test_several_end_of_text_ids_are_kept() -> None:
@@ -142,12 +102,6 @@ def test_qwen3_without_head_dim_means_128_and_qwen2_shares_the_hidden_size() -> 
 def test_sliding_window_that_is_not_in_use_is_ignored() -> None:
     # Qwen2.5's released files carry a window and switch it off.
     assert read(sliding_window=32768, use_sliding_window=False) == read()
-    assert read(sliding_window=32768, use_sliding_window=None) == read()
-
-
-def test_sliding_window_of_a_llama_needs_no_switch_to_be_in_use() -> None:
-    with pytest.raises(ValueError, match="sliding_window is in use"):
-        read(model_type="llama", sliding_window=32, use_sliding_window=None)
 
 
 def test_folder_gives_name_and_generation_config_gives_the_ends(tmp_path: Path) -> None:
@@ -165,17 +119,9 @@ def test_folder_gives_name_and_generation_config_gives_the_ends(tmp_path: Path) 
 # ---------------------------------------------------------------- what is refused
 
 REQUIRED = [
-    "model_type",
-    "hidden_size",
-    "intermediate_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "vocab_size",
-    "max_position_embeddings",
-    "rms_norm_eps",
-    "rope_theta",
-]
+    "model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+    "num_key_value_heads", "vocab_size", "max_position_embeddings", "rms_norm_eps", "rope_theta",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("field", REQUIRED)
@@ -185,33 +131,17 @@ def test_missing_field_is_named_with_its_file(field: str) -> None:
 
 
 @pytest.mark.parametrize("field", REQUIRED)
-@pytest.mark.parametrize("value", ["8", True, [8]])
-def test_wrong_type_is_named_with_its_value(field: str, value: object) -> None:
-    with pytest.raises(ValueError, match=f"^config.json: {field} ") as error:
-        read(**{field: value})
-    assert str(value) in str(error.value)
+def test_wrong_type_is_named_with_its_value(field: str) -> None:
+    with pytest.raises(ValueError, match=rf"^config.json: {field} is \[8\]"):
+        read(**{field: [8]})
 
 
-SIZES = {
-    "hidden_size": "hidden_size", "intermediate_size": "intermediate_size",
-    "num_hidden_layers": "num_(hidden_)?layers", "num_attention_heads": "num_(attention_)?heads",
-    "num_key_value_heads": "num_", "head_dim": "head_dim", "vocab_size": "vocab_size",
-    "max_position_embeddings": "max_position_embeddings",
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("field", SIZES)
-@pytest.mark.parametrize("value", [0, -3, 48.0, 10**9, 10**400], ids=range(5))
-def test_a_size_that_no_model_has_is_refused(field: str, value: float) -> None:
-    with pytest.raises(ValueError, match=f"^config.json: .*{SIZES[field]}"):
-        read(**{field: value})
-
-
-@pytest.mark.parametrize("field", ["rope_theta", "rms_norm_eps"])
-@pytest.mark.parametrize("value", [-1, 1e-300, 1e300, math.nan, math.inf])
-def test_a_number_that_would_drown_the_model_is_refused(field: str, value: float) -> None:
-    with pytest.raises(ValueError, match=f"{field} is {value:g}".replace("+", r"\+")):
-        read(**{field: value})
+@pytest.mark.parametrize("value", [0, -3, 48.0, 10**400], ids=range(4))
+def test_a_size_that_no_model_has_is_refused(value: float) -> None:
+    for field in REQUIRED[1:8]:
+        name = field.replace("hidden_layers", "layers").replace("attention_heads", "heads")
+        with pytest.raises(ValueError, match="^config.json: num_|" + name):
+            read(**{field: value})
 
 
 @pytest.mark.parametrize(
@@ -222,20 +152,20 @@ def test_a_number_that_would_drown_the_model_is_refused(field: str, value: float
         ({"torch_dtype": "float8_e4m3fn"}, "float8_e4m3fn"),
         ({"eos_token_id": 100}, "eos_token_id 100"),
         ({"eos_token_id": ["</s>"]}, "</s>"),
+        ({"rope_theta": -1.0}, "rope_theta is -1"),
+        ({"rms_norm_eps": math.nan}, "rms_norm_eps is nan"),
         ({"sliding_window": 32, "use_sliding_window": True}, "sliding_window"),
         ({"quantization_config": {"quant_method": "awq"}}, "quantization_config: bits"),
         ({"hidden_act": "gelu"}, "gelu"),
         ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "yarn"),
+        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "linear"),
         ({"rope_scaling": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
         ({"rope_scaling": LLAMA3 | {"factor": "8"}}, "factor is '8'"),
-        ({"rope_scaling": LLAMA3 | {"factor": math.nan}}, "factor is nan"),
         ({"rope_scaling": LLAMA3 | {"factor": 0.5}}, "0.5"),
         ({"rope_scaling": LLAMA3 | {"high_freq_factor": 1.0}}, "1.0"),
         ({"rope_scaling": {"rope_type": "llama3"}}, "factor is missing"),
-        ({"rope_scaling": {"factor": 4.0}}, "rope_type"),
+        ({"rope_scaling": {"factor": 4.0}}, "low_freq_factor"),
         ({"rope_scaling": "llama3"}, "rope_scaling is 'llama3'"),
-        ({"tie_word_embeddings": "no"}, "tie_word_embeddings is 'no'"),
-        ({"model_type": "qwen2", "head_dim": None, "hidden_size": 50}, "50"),
         *(({"model_type": family}, family) for family in ("gpt2", "qwen3_moe", "mistral")),
     ],
     ids=str,
@@ -283,12 +213,6 @@ def test_known_shapes_weigh_what_their_files_weigh(
     assert kv_bytes == kv_kib_per_token * 1024
 
 
-def test_larger_known_shapes_have_the_published_number_of_parameters() -> None:
-    # Qwen3 model cards: 4.0B and 8.2B.
-    assert round(named_shape("qwen3-4b").num_parameters / 1e9, 1) == 4.0
-    assert round(named_shape("qwen3-8b").num_parameters / 1e9, 1) == 8.2
-
-
 def test_names_of_shapes_ignore_case_and_unknown_ones_list_the_known() -> None:
     assert named_shape("Qwen3-0.6B") is SHAPES["qwen3-0.6b"]
     assert all(shape.name == name for name, shape in SHAPES.items())
@@ -305,23 +229,6 @@ def test_transformers_counts_the_same_parameters(family: str, tied: bool) -> Non
     model = transformers.AutoModelForCausalLM.from_config(theirs)
     ours = ModelConfig.from_dict(fields, "config.json")
     assert ours.num_parameters == model.num_parameters()
-
-
-@given(
-    head_dim=st.integers(1, 64).map(lambda half: 2 * half),
-    theta=st.floats(100, 1e7),
-    factor=st.floats(1, 64),
-)
-def test_llama3_frequencies_lie_between_the_stretched_and_the_plain(
-    head_dim: int, theta: float, factor: float
-) -> None:
-    plain = rope_frequencies(head_dim, theta, None)
-    scaled = rope_frequencies(head_dim, theta, RopeScaling(factor, 1.0, 4.0, 8192))
-    assert plain[0] == 1.0
-    assert len(plain) == len(scaled) == head_dim // 2
-    rounding = 1e-12  # one multiplication and one division apart
-    for one, other in zip(plain, scaled, strict=True):
-        assert one / factor * (1 - rounding) <= other <= one * (1 + rounding)
 
 
 @pytest.mark.parametrize("name", ["qwen3-0.6b", "qwen2.5-0.5b", "llama-3.2-1b"])

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from mini_engine.model.quantization import FIELD, StoredQuantization, read_quantization
+from mini_engine.files import typed
+from mini_engine.model.quantization import StoredQuantization
 
 AWQ: dict[str, Any] = {
     "quant_method": "awq", "bits": 4, "group_size": 128, "version": "gemm", "zero_point": True,
@@ -18,26 +19,28 @@ GPTQ: dict[str, Any] = {
 }  # fmt: skip
 
 
-def read(config: dict[str, Any]) -> StoredQuantization | None:
-    return read_quantization(config)
+def read(config: dict[str, Any]) -> StoredQuantization:
+    return typed(StoredQuantization, config, "c.json", more=True)
 
 
 def test_the_usual_files_are_read() -> None:
-    assert read_quantization(None) is None
-    assert read(AWQ) == StoredQuantization("awq", 128)
-    assert read(AWQ | {"version": "GEMM", "modules_to_not_convert": ["lm_head"]}) == read(AWQ)
-    assert read(GPTQ) == StoredQuantization("gptq", 128, zeros_are_less_by=1)
-    assert read(GPTQ | {"checkpoint_format": "gptq_v2"}) == StoredQuantization("gptq", 128)
-    assert read(GPTQ | {"group_size": -1, "checkpoint_format": None}) == StoredQuantization(
-        "gptq", -1, zeros_are_less_by=1
-    )
+    assert read(AWQ) == StoredQuantization(quant_method="awq", bits=4, group_size=128)
+    assert read(AWQ | {"modules_to_not_convert": ["lm_head"]}) == read(AWQ)
+    assert read(GPTQ | {"group_size": -1}).group_size == -1
+
+
+def test_only_the_first_format_of_gptq_stores_zeros_less_by_one() -> None:
+    assert read(GPTQ).zeros_are_less_by == 1
+    assert read(GPTQ | {"checkpoint_format": None}).zeros_are_less_by == 1
+    assert read(GPTQ | {"checkpoint_format": "gptq_v2"}).zeros_are_less_by == 0
+    assert read(AWQ).zeros_are_less_by == 0
 
 
 @pytest.mark.parametrize(
     ("changed", "value"),
     [
         (AWQ | {"quant_method": "bitsandbytes"}, "quant_method is 'bitsandbytes'"),
-        ({"bits": 4, "group_size": 128}, "quant_method is ''"),
+        ({"bits": 4, "group_size": 128}, "quant_method is missing"),
         (AWQ | {"bits": 3}, "bits is 3"),
         (GPTQ | {"bits": "4"}, "bits is '4'"),
         (AWQ | {"group_size": 32}, "group_size is 32"),
@@ -50,5 +53,5 @@ def test_the_usual_files_are_read() -> None:
 def test_what_is_not_read_is_refused_by_the_name_of_its_field(
     changed: dict[str, Any], value: str
 ) -> None:
-    with pytest.raises(ValueError, match=f"^{FIELD}: .*{value}"):
+    with pytest.raises(ValueError, match=f"^c.json: {value}"):
         read(changed)

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from tokenizers import decoders, models, pre_tokenizers
 
 from mini_engine.engine.generation import SHIPPED as CHECKPOINT
+from mini_engine.model.checkpoint import EMBED
 from mini_engine.model.config import ModelConfig
 from mini_engine.model.tokenizer import Tokenizer
 from mini_engine.sim.weights import load_weights
@@ -115,12 +116,6 @@ def test_missing_or_broken_tokenizer_is_refused(tmp_path: Path) -> None:
         Tokenizer(tmp_path, ())
 
 
-def test_a_tokenizer_nested_without_end_is_refused_by_its_file(tmp_path: Path) -> None:
-    (tmp_path / "tokenizer.json").write_text('{"version": ' * 10**5)
-    with pytest.raises(ValueError, match=r"tokenizer\.json: not a tokenizer"):
-        Tokenizer(tmp_path, ())
-
-
 def test_a_file_that_asks_to_cut_and_to_fill_up_does_neither(
     tokenizer: Tokenizer, tmp_path: Path
 ) -> None:
@@ -137,9 +132,8 @@ def test_a_token_beyond_the_models_vocabulary_is_refused(tokenizer: Tokenizer) -
         Tokenizer(CHECKPOINT, (), max(ids)).encode("Return the")
 
 
-def test_half_a_character_is_no_text(tokenizer: Tokenizer) -> None:
-    with pytest.raises(ValueError, match=r"the prompt is not Unicode text: .*surrogates"):
-        tokenizer.encode("na\udcc3ve")
+def test_half_a_character_is_a_question_mark(tokenizer: Tokenizer) -> None:
+    assert tokenizer.encode("na\udcc3ve") == tokenizer.encode("na?ve")
 
 
 def saved(library: tokenizers.Tokenizer, folder: Path) -> Tokenizer:
@@ -156,10 +150,10 @@ def test_checkpoint_is_a_small_qwen3_whose_q_is_not_as_wide_as_its_hidden_state(
     assert config.q_size != config.hidden_size
     assert (CHECKPOINT / "model.safetensors").stat().st_size <= 4_000_000
     weights = load_weights(config, CHECKPOINT)
-    assert np.isfinite(weights.embed).all()
+    assert np.isfinite(weights.read(EMBED)).all()
     for layer in weights.layers:
-        assert np.isfinite(layer.qkv).all()
-        assert np.isfinite(layer.gate_up).all()
+        assert np.isfinite(layer["qkv"]).all()
+        assert np.isfinite(layer["gate_up"]).all()
 
 
 def test_greedy_record_belongs_to_the_tokenizer(tokenizer: Tokenizer) -> None:
@@ -173,13 +167,6 @@ def test_greedy_record_belongs_to_the_tokenizer(tokenizer: Tokenizer) -> None:
 def test_greedy_text_has_margins_that_float32_rounding_cannot_bridge() -> None:
     # Two float32 implementations of this model differ by about 1e-5 in a logit.
     assert min(entry["smallest_margin"] for entry in GREEDY["prompts"]) > 1e-3
-
-
-def test_greedy_text_reads_like_text() -> None:
-    for entry in GREEDY["prompts"]:
-        words = entry["text"].replace("<|endoftext|>", " ").split()
-        assert len(words) >= 20  # 48 tokens of broken weights give few, long words
-        assert len(set(words)) >= len(words) / 3  # and a stuck model gives the same ones
 
 
 def test_transformers_loads_the_folder_and_writes_the_same_greedy_text() -> None:

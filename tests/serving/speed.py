@@ -1,4 +1,4 @@
-"""How fast the replay of a trace is, how its cost grows, and whether strides are exact.
+"""How fast the replay of a trace is, and how its cost grows.
 
     python -m tests.serving.speed                      # 10^3 to 10^6 requests; over a minute
     python -m tests.serving.speed --most 100000        # a few seconds
@@ -6,7 +6,7 @@
 
 In:  random requests (`request_trace.synthetic_trace`, seed 0), Qwen3-0.6B on an H200.
 Out: a line for each run. Everything runs on one core. Peak memory is that of the whole process so
-     far. At the end the same requests run in strides and step by step: equal but for rounding.
+     far.
 """
 
 from __future__ import annotations
@@ -20,39 +20,24 @@ from collections.abc import Iterable
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.model.config import named_shape
 from mini_engine.serving.replay import replay
-from mini_engine.serving.report import ServeReport
 from mini_engine.serving.request_trace import TraceRequest, read_trace, synthetic_trace
 from mini_engine.serving.sizing import size_server
 from mini_engine.step.cards import load_spec
 from mini_engine.step.run import StepModel
 
 
-def timed(what: str, requests: Iterable[TraceRequest], *, in_strides: bool = True) -> ServeReport:
+def timed(what: str, requests: Iterable[TraceRequest]) -> None:
     """Serve the requests, and print what it took."""
     config, spec = named_shape("qwen3-0.6b"), load_spec("h200")
     server = size_server(config, spec, "FULL_AND_PIECEWISE", default_capture_sizes(256, 8192))
     began = time.perf_counter()
-    report = replay(
-        requests, StepModel(config, spec), server.limits, server.dispatcher, in_strides=in_strides
-    )
+    report = replay(requests, StepModel(config, spec), server.limits, server.dispatcher)
     wall_s = time.perf_counter() - began
     print(
         f"{what:>24}  {report.requests:>9,} {report.steps:>11,} {report.turns:>10,} {wall_s:7.2f} "
         f"{wall_s / report.requests * 1e6:7.0f} {report.steps / wall_s:>10,.0f} {peak_mb():8.0f}",
         flush=True,
     )
-    return report
-
-
-def differences(one: ServeReport, other: ServeReport) -> tuple[list[str], float]:
-    """Names of the counts that differ, and the largest relative difference of times and rates."""
-    counts, largest, others = [], 0.0, other.to_dict()
-    for name, value in one.to_dict().items():
-        if isinstance(value, float) and value:
-            largest = max(largest, abs(others[name] - value) / abs(value))
-        elif value != others[name] and name != "turns":
-            counts.append(name)
-    return counts, largest
 
 
 def peak_mb() -> float:
@@ -72,15 +57,11 @@ def main() -> None:
     )
     print(f"{'':>24}  {heads} {'peak MB':>8}")
     if args.trace:
-        timed("the trace", read_trace(args.trace).requests)
+        timed("the trace", read_trace(args.trace))
     requests = 1000
     while requests <= args.most:
         timed("synthetic", synthetic_trace(requests, seed=0))
         requests *= 10
-    fast = timed("in strides", synthetic_trace(400, seed=0))
-    slow = timed("step by step", synthetic_trace(400, seed=0), in_strides=False)
-    counts, largest = differences(fast, slow)
-    print(f"counts that differ: {', '.join(counts) or 'none'}; of times at most {largest:.0e}")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.dispatcher import GraphDispatcher
-from mini_engine.dispatch.ladder import CaptureLadder, optimal_ladder
+from mini_engine.dispatch.ladder import optimal_ladder
 from mini_engine.engine.batch import SchedulerLimits
 from mini_engine.model.config import named_shape
 from mini_engine.serving.ladder_cost import LadderCosts, optimal_ladder_saving
@@ -16,8 +16,7 @@ from mini_engine.serving.replay import replay
 from mini_engine.serving.report import ServeReport
 from mini_engine.serving.request_trace import TraceRequest, synthetic_trace
 from mini_engine.step.cards import load_spec
-from mini_engine.step.kernels import StepShape
-from mini_engine.step.run import Line, Mode, StepModel
+from mini_engine.step.run import StepModel
 
 SHAPE, H200 = named_shape("qwen3-0.6b"), load_spec("h200")
 
@@ -27,12 +26,6 @@ def test_vllm_with_256_requests_and_28_layers_holds_51_times_29_pieces_and_35_gr
     assert cost.piecewise_rungs == 51
     assert cost.piecewise_graphs == 51 * 29
     assert (cost.full_graphs, cost.graphs) == (35, 51 * 29 + 35)
-
-
-def test_speculation_makes_full_graphs_of_whole_requests() -> None:
-    costs = LadderCosts(SHAPE, H200, "FULL_DECODE_ONLY", 8, decode_query_len=3)
-    dispatcher = GraphDispatcher("FULL_DECODE_ONLY", [4, 8, 24], 8, 3)
-    assert costs.of([4, 8, 24]).full_graphs == len(dispatcher.descriptors()) == 3
 
 
 def test_nodes_add_up_and_the_pool_is_shared() -> None:
@@ -60,13 +53,6 @@ def test_each_point_of_the_curve_is_the_best_ladder_of_its_rungs_with_its_own_co
     padded = [point.waste.padded_rows for point in points]
     assert padded == sorted(padded, reverse=True)
     assert [p.capture_us for p in points] == sorted(p.capture_us for p in points)
-
-
-def test_a_ladder_out_of_order_costs_the_same_and_a_rung_twice_is_refused() -> None:
-    costs = LadderCosts(SHAPE, H200, "FULL", 64)
-    assert costs.of([8, 2]) == costs.of(CaptureLadder([2, 8]))
-    with pytest.raises(ValueError, match="appears twice"):
-        costs.of([2, 2])
 
 
 # ---------------------------------------------------------------- what a better ladder saves
@@ -121,40 +107,6 @@ def test_a_ladder_of_fewer_rows_that_takes_longer_saves_nothing(mode: str) -> No
     if not saving.saved_rows:
         assert (saving.capture_sizes, saving.saved_us) == (tuple(sizes), 0)
         assert saving.padded_rows <= report.padded_rows
-
-
-class CrossingCosts(StepModel):
-    """Rows count up to 100 keys, and keys alone from there on."""
-
-    def __init__(self) -> None:
-        pass
-
-    def itl_us(self, mode: Mode, shape: StepShape) -> float:
-        return self.of(mode, shape.num_tokens, shape.kv_tokens)
-
-    def lines(
-        self,
-        mode: Mode,
-        num_tokens: int,
-        num_reqs: int,
-        served: int | None = None,  # noqa: ARG002
-    ) -> tuple[Line, ...]:
-        assert num_reqs <= num_tokens
-        return (self.of(mode, num_tokens, 0), 0.0), (0.0, 1.0)
-
-    def of(self, mode: Mode, num_tokens: int, kv_tokens: int) -> float:
-        return max({"full": 100.0}.get(mode, 200.0) + num_tokens, kv_tokens)
-
-
-@pytest.mark.parametrize(("prompt", "saved_us"), [(5, 2 * 19), (500, 0)])
-def test_rows_that_hide_behind_the_keys_save_no_time(prompt: int, saved_us: float) -> None:
-    dispatcher = GraphDispatcher("FULL_DECODE_ONLY", [3, 4], 4)
-    limits = SchedulerLimits(4, 2000, 500, 4, 2000)
-    report = replay([TraceRequest(0.0, prompt, 20)], CrossingCosts(), limits, dispatcher)
-    saving = optimal_ladder_saving(report, CrossingCosts(), dispatcher)
-    assert saving is not None
-    assert (saving.capture_sizes, saving.saved_rows) == ((1, 4), 2 * 19)
-    assert saving.saved_us == saved_us
 
 
 def test_without_graphs_there_is_no_ladder_to_better() -> None:

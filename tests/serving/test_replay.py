@@ -1,6 +1,5 @@
 """Claims about the replay of traces, above all: strides and single steps tell the same story."""
 
-import json
 from dataclasses import replace
 from functools import partial
 
@@ -14,10 +13,9 @@ from mini_engine.engine.batch import Request, ScheduledBatch, SchedulerLimits
 from mini_engine.engine.engine import Engine
 from mini_engine.model.config import named_shape
 from mini_engine.serving.metrics import percentile
-from mini_engine.serving.replay import OWN_TOKENS, PromptIds, replay
+from mini_engine.serving.replay import prompt_ids, replay
 from mini_engine.serving.report import Served, ServeReport
 from mini_engine.serving.request_trace import TraceRequest, synthetic_trace, with_shared_prefix
-from mini_engine.serving.sizing import without_idle_blocks
 from mini_engine.serving.swap_cost import SwapCost
 from mini_engine.step.cards import load_spec
 from mini_engine.step.kernels import StepShape
@@ -115,7 +113,7 @@ def test_the_report_is_what_the_engine_measures(case: Case) -> None:
     engine = Engine(runner, limits, dispatcher, saves_us=case.copies.saves_us)
     done = engine.run(
         [
-            Request(str(i), PromptIds(i, r), r.output_tokens, r.arrival_us)
+            Request(str(i), prompt_ids(i, r), r.output_tokens, r.arrival_us)
             for i, r in enumerate(trace)
         ]
     )
@@ -230,21 +228,6 @@ def test_nothing_to_serve_is_an_empty_report() -> None:
         assert (report.ttft_p50_us, report.itl_p99_us, report.tokens_per_s) == (None, None, 0.0)
 
 
-def test_progress_counts_up_to_the_whole_trace() -> None:
-    seen: list[int] = []
-    trace = list(synthetic_trace(3000, seed=2))
-    report = replay(
-        trace,
-        PlainCosts(),
-        SchedulerLimits(64, 512, 9000, 16, 9999),
-        one_rung(),
-        progress=seen.append,
-    )
-    assert seen == sorted(seen)
-    assert len(seen) == report.turns // 1024
-    assert 0 < seen[0] < seen[-1] <= 3000
-
-
 def test_a_trace_may_be_a_generator_and_is_read_as_it_is_served() -> None:
     ahead: list[int] = []
     served: list[Served] = []
@@ -260,13 +243,7 @@ def test_a_trace_may_be_a_generator_and_is_read_as_it_is_served() -> None:
     assert max(ahead) < 20  # those being served, and one
 
 
-def test_to_dict_has_only_plain_values() -> None:
-    report = replay([TraceRequest(0.0, 3, 3)], PlainCosts(), LIMITS, one_rung())
-    assert json.loads(json.dumps(report.to_dict()))["steps_by_rung"]["FULL"] == {"4": 2}
-
-
 ROOMY = SchedulerLimits(256, 8192, 40_000, 16, 40_960)
-COPIES = cost("qwen3-0.6b", "PCIe 5.0")
 TRACE = list(synthetic_trace(200, seed=3, requests_per_s=50.0))
 
 
@@ -279,29 +256,10 @@ def serve(
 
 def test_prompts_are_alike_where_it_is_declared_and_nowhere_else() -> None:
     one, other = TraceRequest(0.0, 20, 1, shared_tokens=12), TraceRequest(0.0, 9, 1, 12)
-    assert PromptIds(3, one)[:12] == list(range(12))
-    assert [*PromptIds(4, other)] == list(range(9))
-    assert not set(PromptIds(3, one)[12:]) & set(PromptIds(5, one)[12:])
-    assert len(PromptIds(3, one)) == 20
-
-
-@given(
-    number=st.integers(0, 9),
-    tokens=st.integers(1, 30),
-    shared=st.integers(0, 40),
-    start=st.integers(0, 35),
-    stop=st.integers(0, 35),
-)
-def test_a_prompt_is_sliced_as_the_list_of_its_tokens(
-    number: int, tokens: int, shared: int, start: int, stop: int
-) -> None:
-    prompt = PromptIds(number, TraceRequest(0.0, tokens, 1, shared))
-    own = (number + 1) * OWN_TOKENS
-    ids = [*range(min(shared, tokens)), *range(own, own + max(0, tokens - shared))]
-    assert [prompt[at] for at in range(-tokens, tokens)] == ids + ids
-    assert prompt[start:stop] == ids[start:stop]
-    with pytest.raises(IndexError):
-        prompt[tokens]
+    assert [*prompt_ids(3, one)[:12]] == list(range(12))
+    assert [*prompt_ids(4, other)] == list(range(9))
+    assert not set(prompt_ids(3, one)[12:]) & set(prompt_ids(5, one)[12:])
+    assert len(prompt_ids(3, one)) == 20
 
 
 def test_the_declared_share_is_found_and_nothing_else() -> None:
@@ -322,52 +280,6 @@ def test_the_declared_share_is_found_and_nothing_else() -> None:
 def test_without_a_prefix_cache_a_share_changes_nothing() -> None:
     shared = list(with_shared_prefix(TRACE, 512, 1.0))
     assert serve(shared, ROOMY) == serve(TRACE, ROOMY)
-
-
-def test_a_cache_that_finds_nothing_serves_as_without_one() -> None:
-    """An independent way to the same numbers: there the scheduler, here the counts."""
-    there, here = serve(TRACE, replace(ROOMY, prefix_caching=True)), serve(TRACE, ROOMY)
-    assert there.steps_by_rung == here.steps_by_rung
-    assert there.busy_us == pytest.approx(here.busy_us, rel=1e-9)
-    assert there.ttft_p99_us == here.ttft_p99_us
-
-
-@given(
-    seed=st.integers(0, 10_000),
-    num_blocks=st.integers(60, 100_000),
-    block_size=st.sampled_from([1, 4, 16]),
-    prefix_caching=st.booleans(),
-    preemption=st.sampled_from(["recompute", "swap"]),
-    max_model_len=st.integers(50, 3000),
-)
-def test_blocks_that_no_request_could_fill_change_nothing(
-    seed: int,
-    num_blocks: int,
-    block_size: int,
-    prefix_caching: bool,
-    preemption: str,
-    max_model_len: int,
-) -> None:
-    trace = list(with_shared_prefix(synthetic_trace(12, seed=seed), 128, 0.5, seed=seed))
-    limits = SchedulerLimits(
-        8, 512, num_blocks, block_size, max_model_len, prefix_caching=prefix_caching,
-        preemption=preemption, host_blocks=0 if preemption == "recompute" else 50_000,
-    )  # fmt: skip
-    fewer = without_idle_blocks(limits, [(r.prompt_tokens, r.output_tokens) for r in trace])
-    assert fewer.num_blocks <= limits.num_blocks
-    assert fewer.host_blocks <= limits.host_blocks
-    here, there = (
-        replay(trace, COPIES.steps, held, COPIES.dispatcher, copies=COPIES)
-        for held in (fewer, limits)
-    )
-    assert replace(here, kv_blocks=num_blocks - 1) == there
-
-
-def test_a_roomy_cache_is_simulated_with_the_blocks_of_its_requests() -> None:
-    fewer = without_idle_blocks(replace(ROOMY, num_blocks=10**8), [(17, 16), (32, 1), (50_000, 9)])
-    assert fewer.num_blocks == 1 + 3 + 3 + 40_960 // 16  # the last one ends with the context
-    assert without_idle_blocks(ROOMY, [(40_000, 1)] * 100) == ROOMY
-    assert without_idle_blocks(ROOMY, []).num_blocks == 2  # what a pool has at least
 
 
 def tight(preemption: str) -> SchedulerLimits:

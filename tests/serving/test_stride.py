@@ -1,13 +1,11 @@
 """Claims about the closed form of many decode steps: it equals the steps one by one."""
 
-import math
-
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mini_engine.serving.metrics import LogHistogram
-from mini_engine.serving.stride import Ramp, Stride
+from mini_engine.serving.stride import Ramp, begun_before, ramps_of
 from mini_engine.step.run import Line
 
 lines = st.lists(
@@ -21,29 +19,29 @@ def one_by_one(lines: list[Line], steps: int) -> list[float]:
     return [max(us + j * rise for us, rise in lines) for j in range(steps)]
 
 
+def total(ramps: list[Ramp]) -> tuple[int, float]:
+    """Steps, and the time that they take."""
+    return sum(ramp.steps for ramp in ramps), sum(ramp.total_us(ramp.steps) for ramp in ramps)
+
+
 @given(lines=lines, steps=st.integers(1, 600))
 def test_the_time_of_k_steps_is_the_sum_of_the_steps(lines: list[Line], steps: int) -> None:
-    stride = Stride(lines, steps)
+    ramps = ramps_of(lines, steps)
     # 600 additions in another order: at most 600 roundings of 1e-16 each
-    assert stride.total_us == pytest.approx(sum(one_by_one(lines, steps)), rel=1e-12)
-    assert sum(ramp.steps for ramp in stride.ramps) == stride.steps == steps
-    assert len(stride.ramps) <= len(lines)
+    assert total(ramps) == (steps, pytest.approx(sum(one_by_one(lines, steps)), rel=1e-12))
+    assert len(ramps) <= len(lines)
 
 
 @given(lines=lines, steps=st.integers(1, 600), us=st.floats(0.0, 200_000.0))
 @example(lines=[(1.0, 2.0)], steps=1, us=0.0)  # a growth of twice the first step, and no time
-def test_a_cut_keeps_the_steps_that_begin_before_the_moment(
-    lines: list[Line], steps: int, us: float
-) -> None:
-    stride = Stride(lines, steps)
-    stride.cut(us)
+def test_the_steps_that_begin_before_a_moment(lines: list[Line], steps: int, us: float) -> None:
     begins, now = 0, 0.0
     for step_us in one_by_one(lines, steps):
         if begins and now >= us:
             break
         begins, now = begins + 1, now + step_us
-    assert stride.steps == begins
-    assert stride.total_us == pytest.approx(now, rel=1e-12)
+    found = total(begun_before(us, ramps_of(lines, steps)))
+    assert found == (begins, pytest.approx(now, rel=1e-12))
 
 
 @pytest.mark.parametrize(
@@ -51,29 +49,13 @@ def test_a_cut_keeps_the_steps_that_begin_before_the_moment(
     [(0.0, 1), (10.0, 1), (10.1, 2), (20.0, 2), (30.0, 3), (42.0, 4), (42.1, 5), (56.0, 5)],
 )
 def test_a_moment_on_the_border_belongs_to_the_step_that_ends_there(us: float, steps: int) -> None:
-    stride = Stride([(10.0, 0.0), (6.0, 2.0)], 100)  # 10, 10, 10, 12, 14, …
-    stride.cut(us)
-    assert stride.steps == steps
-
-
-@given(
-    first_us=st.floats(1.0, 500.0),
-    growth_us=st.one_of(st.just(0.0), st.floats(1e-4, 5.0)),
-    steps=st.integers(1, 5000),
-)
-def test_not_even_the_last_digit_moves_the_border(
-    first_us: float, growth_us: float, steps: int
-) -> None:
-    ramp = Ramp(first_us, growth_us, steps)
-    exactly = ramp.total_us(steps)
-    assert ramp.steps_until(exactly) == steps
-    assert ramp.steps_until(math.nextafter(exactly, math.inf)) == steps + 1
+    ramps = ramps_of([(10.0, 0.0), (6.0, 2.0)], 100)  # 10, 10, 10, 12, 14, …
+    assert total(begun_before(us, ramps))[0] == steps
 
 
 def test_three_lines_take_turns() -> None:
     # The one of growth 1 is the slowest from step 3 (10 = 10) to 9, that of growth 4 after it.
-    stride = Stride([(10.0, 0.0), (7.0, 1.0), (-20.0, 4.0)], 12)
-    assert [(r.first_us, r.growth_us, r.steps) for r in stride.ramps] == [
+    assert ramps_of([(10.0, 0.0), (7.0, 1.0), (-20.0, 4.0)], 12) == [
         (10.0, 0.0, 4),
         (11.0, 1.0, 6),
         (20.0, 4.0, 2),
@@ -85,7 +67,8 @@ def test_the_histogram_of_a_stride_is_that_of_its_steps(
     lines: list[Line], steps: int, weight: int
 ) -> None:
     closed, stepped = LogHistogram(), LogHistogram()
-    Stride(lines, steps).add_to(closed, weight)
+    for ramp in ramps_of(lines, steps):
+        closed.add_ramp(*ramp, weight=weight)
     for us in one_by_one(lines, steps):
         stepped.add(us, weight)
     assert closed.count == stepped.count
@@ -96,9 +79,3 @@ def test_the_histogram_of_a_stride_is_that_of_its_steps(
     for percent in (1, 50, 99):
         # … and so a value on the very edge of a bin may land in its neighbour, 0.5% away
         assert closed.percentile(percent) == pytest.approx(stepped.percentile(percent), rel=0.0051)
-
-
-@pytest.mark.parametrize(("lines", "steps"), [([(1.0, 0.0)], 0), ([(0.0, 1.0)], 5)])
-def test_steps_that_take_no_time_are_refused(lines: list[Line], steps: int) -> None:
-    with pytest.raises(ValueError, match="give a step that takes time"):
-        Stride(lines, steps)

@@ -8,10 +8,10 @@ from contextlib import suppress
 import numpy as np
 import pytest
 
-from mini_engine.sim import fp8
 from mini_engine.sim import kernels as k
 from mini_engine.sim.capture import CaptureError, Graph
 from mini_engine.sim.device import Device
+from mini_engine.sim.fp8 import IN_FP8
 from mini_engine.sim.launch import Buffer, Kernel
 from mini_engine.sim.memory import DeviceOutOfMemory, IllegalAddress
 from tests.support.sim_helpers import small_device
@@ -192,9 +192,9 @@ SCALES = ones(2, 1)
     [
         (k.select_rows, (ROW, ones(2, 8), INDEX), 1),
         (k.rope_kv_write, (ROW, CACHE, CACHE, *ROPE), 2),
-        (fp8.rope_kv_write, (ROW, CODES, CODES, *ROPE, SCALES), 2),
+        (IN_FP8["rope_kv_write"], (ROW, CODES, CODES, *ROPE, SCALES), 2),
         (k.attention, (ROW, ROW, CACHE, CACHE, *SEEN), 1),
-        (fp8.attention, (ROW, ROW, CODES, CODES, *SEEN, SCALES), 1),
+        (IN_FP8["attention"], (ROW, ROW, CODES, CODES, *SEEN, SCALES), 1),
     ],
     ids=["select_rows", "rope", "rope in fp8", "attention", "attention in fp8"],
 )

@@ -42,7 +42,7 @@ def test_a_kernel_reads_as_fast_as_its_kind_does() -> None:
     spec = replace(round_spec(), product_gb_s=0.5, attention_gb_s=0.25)
     device = Device(spec, compute=False)
     for kind, us in (("other", 1.0), ("product", 2.0), ("attention", 4.0)):
-        with device.clocks.recorded() as events:
+        with device.recorded() as events:
             device.launch(cost_kernel("a", bytes=1000, flops=0, kind=kind))  # type: ignore[arg-type]
         (ran,) = (e for e in events if e.lane == GPU)
         assert ran.duration_us == us + spec.kernel_floor_us
@@ -155,13 +155,10 @@ def test_slices_of_a_buffer_are_addresses_into_it() -> None:
     x = device.upload(np.arange(12, dtype=np.float32).reshape(4, 3))
     assert x[1:3].address == x.address + 12
     assert (device.read(x[1:3]) == [[3, 4, 5], [6, 7, 8]]).all()
-    assert x.reshape(3, 4).address == x.address
     with pytest.raises(ValueError, match=r"buffer\[:5\] of a buffer with 4 rows"):
         x[:5]
     with pytest.raises(TypeError, match="only a slice of rows"):
         x[0]  # type: ignore[index]
-    with pytest.raises(ValueError, match="the sizes differ"):
-        x.reshape(5, 2)
 
 
 def test_scratch_is_freed_even_when_the_pass_fails() -> None:

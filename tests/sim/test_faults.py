@@ -131,9 +131,8 @@ def test_a_ladder_with_a_gap_drops_batches_out_of_the_graphs() -> None:
     assert (3, CUDAGraphMode.NONE) in modes
     runner = engine.runner
     assert isinstance(runner, SimRunner)
-    assert runner.full
     with pytest.raises(CaptureError, match=r"a batch of 3 fits no captured rung of \[1, 2\]"):
-        runner.full.run(3, {})
+        runner.graphs[CUDAGraphMode.FULL].run(3, {})
 
 
 def accumulating(device: Device, warm_up_on_null: bool) -> tuple[GraphRunner, Buffer]:

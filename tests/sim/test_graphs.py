@@ -201,18 +201,6 @@ def test_padding_rows_are_zeros_not_the_last_batch() -> None:
     assert (device.read(runner.outputs[4])[3] == 0).all()
 
 
-def test_the_forward_runs_twice_a_rung_and_never_again() -> None:
-    device = small_device()
-    runner = doubling_runner(device)
-    calls: list[int] = []
-    forward = runner.forward
-    runner.forward = lambda n: (calls.append(n), forward(n))[1]
-    runner.capture()
-    assert calls == [8, 8, 4, 4, 2, 2, 1, 1]  # warm-up and capture, largest first
-    runner.run(5, rows(5))
-    assert len(calls) == 8
-
-
 def test_a_kept_output_is_overwritten_by_the_next_replay() -> None:
     device = small_device()
     runner = doubling_runner(device)
@@ -220,31 +208,6 @@ def test_a_kept_output_is_overwritten_by_the_next_replay() -> None:
     kept = runner.run(4, rows(4, 1.0))
     runner.run(4, rows(4, 50.0))
     assert (device.read(kept) == 100).all()
-
-
-def test_a_batch_above_the_top_rung_is_refused() -> None:
-    device = small_device()
-    runner = doubling_runner(device)
-    runner.capture()
-    with pytest.raises(CaptureError, match=r"a batch of 9 fits no captured rung of \[1, 2, 4, 8\]"):
-        runner.run(9, rows(9))
-
-
-def test_replay_before_capture_is_refused() -> None:
-    with pytest.raises(CaptureError, match="capture"):
-        doubling_runner(small_device()).run(1, rows(1))
-
-
-@pytest.mark.parametrize(
-    "sizes",
-    [[], [4, 2], [1, -2], [0, 1], [2, 2]],
-    ids=["empty", "unsorted", "negative", "0", "twice"],
-)
-def test_a_bad_ladder_is_refused(sizes: list[int]) -> None:
-    device = small_device()
-    inputs = StaticInputs(device, {"x": ((8, 3), "float32")})
-    with pytest.raises(ValueError, match=r"size|ladder"):
-        GraphRunner(device, lambda n: inputs.view(n)["x"], inputs, sizes)
 
 
 # -- memory --------------------------------------------------------------------------------------
@@ -276,11 +239,6 @@ def test_captured_largest_first_the_small_rungs_cost_nothing() -> None:
     assert [r.pool_growth_bytes for r in report.rungs[1:]] == [0, 0, 0]
 
 
-def test_an_order_is_kept_to_and_an_empty_one_captures_nothing() -> None:
-    for order in ([2, 8], []):
-        assert [r.rung for r in wide_runner(SIZES).capture(order=order).rungs] == order
-
-
 def test_ascending_order_and_private_pools_both_pay_for_every_rung() -> None:
     descending = graph_bytes(wide_runner(SIZES))
     ascending = sum(r.pool_growth_bytes for r in wide_runner(SIZES).capture(order=SIZES).rungs)
@@ -301,11 +259,6 @@ def test_out_of_memory_while_capturing_drops_the_largest_rungs_says_so_and_goes_
     runner.run(3, rows(3))
     with pytest.raises(CaptureError, match="fits no captured rung"):
         runner.run(5, rows(5))
-
-
-def test_no_rung_at_all_is_said_too() -> None:
-    report = wide_runner([8], megabytes=3).capture()
-    assert report.lines()[0].endswith("every batch runs eagerly")
 
 
 # -- pieces --------------------------------------------------------------------------------------

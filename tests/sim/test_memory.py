@@ -66,16 +66,6 @@ def test_a_freed_block_is_handed_out_again_at_the_same_address() -> None:
     assert not second.owned_by(serial)
 
 
-def test_pools_do_not_draw_from_each_other() -> None:
-    memory = Memory(MEGABYTE * 16)
-    pool = memory.new_pool()
-    memory.free(memory.allocate(MEGABYTE))
-    block = memory.allocate(MEGABYTE, pool)
-    assert memory.reserved_bytes(pool) == SEGMENT_BYTES
-    assert memory.reserved_bytes() == 2 * SEGMENT_BYTES
-    assert memory.allocated_bytes(pool) == block.nbytes
-
-
 def test_a_released_address_is_illegal_to_touch() -> None:
     memory = Memory(MEGABYTE * 4)
     block = memory.allocate(4096)
@@ -92,16 +82,6 @@ def test_an_overrun_past_the_segment_is_illegal() -> None:
         memory.view(block.address, (SEGMENT_BYTES + 1,), U8)
 
 
-def test_a_pool_that_a_graph_uses_stays_mapped() -> None:
-    memory = Memory(MEGABYTE * 4)
-    pool = memory.new_pool()
-    memory.pin(pool)
-    memory.free(memory.allocate(4096, pool))
-    assert memory.release_cached() == 0
-    memory.pin(pool, -1)
-    assert memory.release_cached() == SEGMENT_BYTES
-
-
 def test_out_of_memory_says_what_was_asked_and_what_is_left() -> None:
     memory = Memory(MEGABYTE * 4)
     memory.allocate(3 * MEGABYTE)
@@ -109,13 +89,6 @@ def test_out_of_memory_says_what_was_asked_and_what_is_left() -> None:
         DeviceOutOfMemory, match=r"asked for 2,097,152 bytes.*4,194,304 of 4,194,304"
     ):
         memory.allocate(2 * MEGABYTE)
-
-
-def test_out_of_memory_first_gives_back_what_is_only_cached() -> None:
-    memory = Memory(MEGABYTE * 4)
-    memory.free(memory.allocate(3 * MEGABYTE))
-    other = memory.new_pool()
-    assert memory.allocate(3 * MEGABYTE, other).nbytes == 3 * MEGABYTE
 
 
 def test_bad_requests_are_refused() -> None:

@@ -10,16 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mini_engine.dispatch.dispatcher import GraphDispatcher
-from mini_engine.engine.batch import Request
-from mini_engine.engine.engine import Engine
-from mini_engine.model.config import named_shape
+from mini_engine.model.config import ModelConfig, named_shape
 from mini_engine.sim.device import Device
-from mini_engine.sim.predict import HF_EAGER, LIMITS, Service, predict
+from mini_engine.sim.predict import HF_EAGER, LIMITS, op_timeline, predict
 from mini_engine.sim.runner import SimRunner
-from mini_engine.step.cards import load_spec
+from mini_engine.sim.trace import CPU, GPU, busy_us
+from mini_engine.step.cards import DeviceSpec, load_spec, names
 from mini_engine.step.curves import capture_cost
-from mini_engine.step.kernels import StepShape, step_ops
+from mini_engine.step.kernels import OpCost, StepShape, step_ops
 from mini_engine.step.launch_model import break_even_replays
+from mini_engine.step.run import MODES as LAUNCHED
 from mini_engine.step.run import Mode, step_time
 from mini_engine.step.storage import stored_as
 
@@ -27,37 +27,30 @@ SPEC = load_spec("h200")
 SHAPE = replace(named_shape("qwen3-0.6b"), num_layers=3)
 MODES: dict[str, Mode] = {"NONE": "eager", "PIECEWISE": "piecewise", "FULL": "full"}
 
+# Engines differ in what they do around a step: vLLM schedules the next one beside the GPU.
+SPECS = [load_spec("h200", engine=name) for name in names("engine")]
+# A queue of one launch: the CPU waits for each work, whatever it does beside the last one.
+SPECS += [load_spec("laptop-cpu"), replace(SPEC, queue_depth=1, stream_gap_us=0.05)]
+OPS = st.lists(
+    st.builds(
+        OpCost,
+        name=st.sampled_from(["norm", "gemv", "attention"]),
+        bytes=st.floats(0, 1e8),
+        flops=st.floats(0, 1e10),
+        splitting=st.booleans(),
+        kind=st.sampled_from(["product", "attention", "other"]),
+    ),
+    min_size=1,
+    max_size=30,
+)
 
-def cost_only_engine(
-    mode: str,
-    shape: object = SHAPE,
-    sizes: Sequence[int] = (1, 2, 4, 8, 16),
-    kv_dtype: str = "auto",
-) -> tuple[Engine, SimRunner]:
+
+def cost_only_runner(
+    mode: str, shape: ModelConfig = SHAPE, sizes: Sequence[int] = (1, 8), kv_dtype: str = "auto"
+) -> SimRunner:
     dispatcher = GraphDispatcher(mode, sizes, LIMITS.max_num_seqs)
     device = Device(SPEC, compute=False)
-    runner = SimRunner(device, shape, None, LIMITS, dispatcher, kv_dtype=kv_dtype)  # type: ignore[arg-type]
-    runner.capture()
-    return Engine(runner, LIMITS, dispatcher), runner
-
-
-@given(st.sampled_from(list(MODES)), st.integers(1, 16), st.integers(2, 900))
-def test_a_decode_step_takes_on_the_device_what_the_model_says(
-    mode: str, batch: int, context: int
-) -> None:
-    # on a rung, so that nothing is padded: the model is asked for exactly this step
-    batch = {1: 1, 2: 2, 3: 4, 4: 8, 5: 16}[batch.bit_length()]
-    engine, _ = cost_only_engine(mode)
-    for i in range(batch):
-        engine.submit(Request(str(i), range(context - 1), batch + 2))  # all alive at the end
-    record = None
-    while record is None or record.batch.has_prefill or record.batch.num_reqs < batch:
-        record = engine.step()
-        assert record
-    took = record.ended_us - record.began_us
-    ops = step_ops(SHAPE, StepShape.mixed([1] * batch, record.batch.context_lens), "fused9")
-    # the same sums of floats in another order
-    assert took == pytest.approx(step_time(ops, SPEC, MODES[mode], batch).itl_us, rel=1e-9)
+    return SimRunner(device, shape, None, LIMITS, dispatcher, kv_dtype=kv_dtype)
 
 
 @pytest.mark.parametrize("kv_dtype", [None, "fp8"])
@@ -67,7 +60,7 @@ def test_the_models_launches_are_the_op_list_name_by_name_and_byte_by_byte(
     name: str, kv_dtype: str | None, requests: list[tuple[int, int]]
 ) -> None:
     shape = replace(named_shape(name), num_layers=2)
-    _, runner = cost_only_engine("NONE", shape, kv_dtype=kv_dtype or "auto")
+    runner = cost_only_runner("NONE", shape, kv_dtype=kv_dtype or "auto")
     lens = [query for query, _ in requests]
     contexts = [query + before for query, before in requests]
     device, step = runner.device, runner.inputs.step(sum(lens), len(lens))
@@ -85,37 +78,30 @@ def test_the_models_launches_are_the_op_list_name_by_name_and_byte_by_byte(
 
 def test_a_prediction_counts_what_the_step_launches() -> None:
     eager, pieces, full = (predict(SHAPE, SPEC, mode) for mode in MODES)
-    assert (eager.kernels, eager.launches, eager.graphs) == (1 + 27 + 1 + 3, 33, 0)
-    assert (full.kernels, full.launches) == (32, 2)
-    assert (pieces.kernels, pieces.launches) == (32, 1 + 4 + 3 + 3)
+    assert (eager.work.kernels, eager.work.launches) == (1 + 27 + 1 + 3, 33)
+    assert (full.work.kernels, full.work.launches) == (32, 2)
+    assert (pieces.work.kernels, pieces.work.launches) == (32, 1 + 4 + 3 + 3)
     assert full.itl_us < pieces.itl_us < eager.itl_us
-    assert eager.graph_bytes == eager.capture_us == 0
-    assert full.break_even(eager) == break_even_replays(full.capture_us, eager.itl_us, full.itl_us)
+    assert eager.capture.bytes == eager.capture.time_us == 0
+    capture_us = full.capture.time_us
+    assert full.break_even(eager) == break_even_replays(capture_us, eager.itl_us, full.itl_us)
     assert eager.break_even(eager) == float("inf")
-    for prediction in (eager, pieces, full):
-        assert prediction.itl_p50_us <= prediction.itl_p99_us
-        assert 0 < prediction.utilisation < 1
-        assert prediction.timeline[0].start_us == 0
-        ends = max(e.end_us for e in prediction.timeline)
-        assert ends == pytest.approx(prediction.itl_us)
+    assert all(0 < p.utilisation < 1 for p in (eager, pieces, full))
 
 
 @given(
     st.sampled_from(list(MODES)), st.sampled_from([1, 2, 4, 8, 16, 64, 256]), st.integers(2, 900)
 )
 def test_a_predicted_step_is_the_models_at_any_batch(mode: str, batch: int, context: int) -> None:
-    service = Service(requests=1, new_tokens=2)
     sizes = [1, 2, 4, 8, 16, 64, 256]
-    prediction = predict(
-        SHAPE, SPEC, mode, batch=batch, context=context, service=service, capture_sizes=sizes
-    )
+    prediction = predict(SHAPE, SPEC, mode, batch=batch, context=context, capture_sizes=sizes)
     ops = step_ops(SHAPE, StepShape.decode(batch, context), "fused9")
     model = step_time(ops, SPEC, MODES[mode], batch)
     assert prediction.itl_us == pytest.approx(model.itl_us, rel=1e-9)
-    assert prediction.gpu_us - SPEC.kernel_floor_us == pytest.approx(
+    assert prediction.work.gpu_us - SPEC.kernel_floor_us == pytest.approx(
         model.gpu_busy_us - SPEC.kernel_floor_us, rel=1e-9
     )
-    assert prediction.cpu_us == pytest.approx(model.cpu_us, rel=1e-9)
+    assert prediction.work.cpu_us == pytest.approx(model.cpu_us, rel=1e-9)
 
 
 @pytest.mark.parametrize(("batch", "context"), [(0, 8), (257, 8), (1, 1), (1, 5000)])
@@ -127,7 +113,7 @@ def test_a_step_that_the_engine_cannot_hold_is_refused(batch: int, context: int)
 @pytest.mark.parametrize("mode", ["PIECEWISE", "FULL"])
 def test_capturing_takes_on_the_device_what_the_formula_says(mode: str) -> None:
     sizes = [1, 8, 64]
-    _, runner = cost_only_engine(mode, sizes=sizes)
+    runner = cost_only_runner(mode, sizes=sizes)
     device_us = {r.rung: r.time_us for r in runner.capture().rungs}
     for size in sizes:
         ops = step_ops(SHAPE, StepShape(size, size, 0, 0), "fused9")
@@ -137,9 +123,47 @@ def test_capturing_takes_on_the_device_what_the_formula_says(mode: str) -> None:
 
 def test_hugging_face_eager_launches_its_own_op_list() -> None:
     shape = named_shape("qwen3-0.6b")
-    service = Service(requests=1, new_tokens=2)
-    prediction = predict(shape, SPEC, HF_EAGER, service=service)
-    assert prediction.kernels == 1591
+    prediction = predict(shape, SPEC, HF_EAGER)
+    assert prediction.work.kernels == 1591
     ops = step_ops(shape, StepShape.decode(1, 512), "hf56")
     model = step_time(ops, SPEC, "eager")
     assert prediction.itl_us == pytest.approx(model.itl_us, rel=1e-9)
+
+
+# ---------------------------------------------------------------- steps of mere figures
+
+
+@given(OPS, st.sampled_from(LAUNCHED), st.sampled_from(SPECS), st.integers(1, 64))
+def test_a_timeline_is_as_long_and_as_busy_as_the_step_cost_model_says(
+    ops: list[OpCost], mode: Mode, spec: DeviceSpec, num_reqs: int
+) -> None:
+    events = op_timeline(ops, spec, mode, num_reqs)
+    cost = step_time(ops, spec, mode, num_reqs)
+    # the same sums of floats in another order
+    assert max(e.end_us for e in events) == pytest.approx(cost.itl_us, rel=1e-9)
+    assert busy_us(events, GPU) == pytest.approx(cost.gpu_busy_us, rel=1e-9)
+    assert busy_us(events, CPU) == pytest.approx(cost.cpu_us, rel=1e-9)
+    assert min(e.start_us for e in events) == 0
+
+
+@given(OPS)
+def test_every_op_runs_once_by_its_name_whatever_the_mode(ops: list[OpCost]) -> None:
+    for mode in LAUNCHED:
+        ran = [e for e in op_timeline(ops, SPEC, mode) if e.lane == GPU and e.category != "copy"]
+        assert [e.name for e in ran] == [op.name for op in ops]
+        live = [True] * len(ops) if mode == "eager" else [op.splitting for op in ops]
+        if mode == "full":
+            live = [False] * len(ops)
+        assert [e.category == "kernel" for e in ran] == live
+
+
+def test_an_engine_that_schedules_ahead_hides_its_work_behind_the_gpu() -> None:
+    ops = [OpCost("product", 4.26e9, 1.0, kind="product")]  # a millisecond and more
+    ahead = replace(SPEC, host_step_us=0.0, ahead_us=400.0, request_us=0.0)
+    waits = replace(ahead, host_step_us=400.0, ahead_us=0.0)
+    hidden, waited = (step_time(ops, spec, "full").itl_us for spec in (ahead, waits))
+    assert waited - hidden == pytest.approx(400.0)
+    events = op_timeline(ops, ahead, "full")
+    (beside,) = (e for e in events if e.name == "schedule the next step")
+    (kernel,) = (e for e in events if e.category == "node")
+    assert kernel.start_us < beside.end_us < kernel.end_us

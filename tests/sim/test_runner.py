@@ -16,7 +16,7 @@ from mini_engine.sim.launch import Buffer
 from mini_engine.sim.model import StepInputs
 from mini_engine.sim.runner import SimRunner
 from tests.support.capture_events import capture_events
-from tests.support.engine_helpers import ROOMY, VOCAB, alone, sim_engine, tokens_by_id
+from tests.support.engine_helpers import VOCAB, alone, sim_engine, tokens_by_id
 
 MODES = ["NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"]
 ENDS = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=14).map(tuple)
@@ -35,7 +35,6 @@ def workloads(draw: st.DrawFn) -> tuple[list[Request], SchedulerLimits]:
     longest = max(len(r.prompt) + r.max_new_tokens - 1 for r in requests)
     enough = 1 + -(-longest // block_size)
     budget = draw(st.integers(1, 20))
-    preemption = draw(st.sampled_from(["recompute", "swap"]))
     limits = SchedulerLimits(
         max_num_seqs=draw(st.integers(1, min(6, budget))),
         max_num_batched_tokens=budget,
@@ -43,8 +42,6 @@ def workloads(draw: st.DrawFn) -> tuple[list[Request], SchedulerLimits]:
         block_size=block_size,
         max_model_len=32,
         prefix_caching=draw(st.booleans()),
-        preemption=preemption,
-        host_blocks=0 if preemption == "recompute" else draw(st.sampled_from([3, 99])),
     )
     return requests, limits
 
@@ -123,7 +120,7 @@ def test_a_batch_runs_at_the_rung_it_was_ordered_to(mode: str) -> None:
     assert batch
     expected = runner.execute(batch, BatchDescriptor(CUDAGraphMode.NONE, 3, 3))
     order = next(d for d in engine.dispatcher.descriptors() if d.num_tokens == 8)
-    runner.device.clocks.timeline = []
+    runner.device.recording = True
     assert runner.execute(batch, order) == expected
     replays = [e.name.split(" (")[0] for e in runner.device.timeline if e.category == "graph"]
     assert replays
@@ -209,7 +206,3 @@ def test_the_runner_captures_in_the_order_that_vllm_0_33_does(mode: str) -> None
         if event[0] == "forward":
             planned.append(("record" if len(planned) % 2 else "warmup", event[2]))
     assert ran == planned
-
-
-def test_the_limits_of_the_engine_helpers_are_the_models() -> None:
-    assert ROOMY.max_model_len == 32

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import astuple, replace
 
 import pytest
@@ -11,12 +12,18 @@ from hypothesis import strategies as st
 from mini_engine.dispatch.default_ladder import default_capture_sizes
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.dispatch.ladder import CaptureLadder
-from mini_engine.model.config import named_shape
+from mini_engine.model.config import ModelConfig, named_shape
 from mini_engine.step.capacity import kv_bytes_per_token, read_bytes
-from mini_engine.step.cards import load_spec
-from mini_engine.step.curves import crossover_batch, itl_curve, step_floor_us
+from mini_engine.step.cards import DeviceSpec, load_spec, names
+from mini_engine.step.curves import (
+    break_even,
+    capture_cost,
+    crossover_batch,
+    itl_curve,
+    step_floor_us,
+)
 from mini_engine.step.kernels import STYLES, StepShape, step_ops
-from mini_engine.step.run import MODES, StepModel, step_time
+from mini_engine.step.run import MODES, Mode, StepModel, step_time
 
 SHAPE, H200 = named_shape("qwen3-0.6b"), load_spec("h200")
 LADDER = CaptureLadder(default_capture_sizes(64, 8192))
@@ -124,12 +131,6 @@ def test_the_curve_rises_from_one_to_the_last_batch_past_both_sides_of_every_cor
         assert len(batches) <= 600
 
 
-def test_a_batch_off_the_curve_is_an_error_that_says_where_it_ends() -> None:
-    curve = itl_curve(SHAPE, H200, LADDER, style="fused5", context=9, max_batch=4)
-    with pytest.raises(ValueError, match="no point at batch 5: the curve ends at 4"):
-        curve.point(5)
-
-
 @pytest.mark.parametrize(
     ("style", "context", "max_batch", "words"),
     [("fused9", 1, 0, "max_batch"), ("fused9", 0, 1, "context"), ("fused7", 1, 1, "fused7")],
@@ -137,3 +138,80 @@ def test_a_batch_off_the_curve_is_an_error_that_says_where_it_ends() -> None:
 def test_bad_numbers_are_named(style: str, context: int, max_batch: int, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         itl_curve(SHAPE, H200, LADDER, style=style, context=context, max_batch=max_batch)
+
+
+ONE = step_ops(SHAPE, StepShape.decode(1, 1024), "fused9")
+
+shapes = st.sampled_from(["qwen3-0.6b", "qwen2.5-0.5b", "llama-3.2-1b"]).map(named_shape)
+devices = st.sampled_from(names("card")).map(load_spec)
+contexts = st.integers(1, 20_000)
+
+
+# ---- capture
+
+
+def test_a_full_graph_is_warmed_up_recorded_and_instantiated_node_by_node() -> None:
+    cost = capture_cost(ONE, H200, "full")
+    assert (cost.graphs, cost.nodes) == (1, 257)
+    bare = replace(H200, host_step_us=0.0, ahead_us=0.0)  # nothing is scheduled for a warm-up
+    assert cost.warmup_us == pytest.approx(step_time(ONE, bare, "eager", 0).itl_us)
+    assert cost.capture_us == pytest.approx(257 * (H200.cpu_op_us + H200.capture_node_us))
+    assert cost.instantiate_us == pytest.approx(257 * H200.instantiate_node_us)
+    assert cost.node_bytes == 257 * H200.graph_node_bytes
+    assert cost.total_us == cost.warmup_us + cost.capture_us + cost.instantiate_us
+
+
+def test_piecewise_records_what_lies_between_the_splitting_ops() -> None:
+    cost = capture_cost(ONE, H200, "piecewise")
+    attention, tail = 28, 3
+    assert (cost.graphs, cost.nodes) == (29, 257 - attention - tail)
+    each_us = H200.cpu_op_us + H200.capture_node_us
+    assert cost.capture_us == pytest.approx(cost.nodes * each_us)
+
+
+def test_eager_has_nothing_to_capture() -> None:
+    cost = capture_cost(ONE, H200, "eager")
+    assert (cost.total_us, cost.graphs, cost.nodes, cost.node_bytes) == (0.0, 0, 0, 0)
+    assert break_even(ONE, H200, "eager") == math.inf  # and nothing to save
+
+
+@pytest.mark.parametrize("mode", ["piecewise", "full"])
+def test_break_even_is_where_all_steps_together_are_as_long(mode: Mode) -> None:
+    replays = break_even(ONE, H200, mode)
+    eager, graph = (step_time(ONE, H200, m).itl_us for m in ("eager", mode))
+    spent = capture_cost(ONE, H200, mode).total_us
+    assert spent + replays * graph <= replays * eager
+    assert spent + (replays - 1) * graph > (replays - 1) * eager
+
+
+# ---- crossover
+
+
+@given(shapes, devices, st.sampled_from(STYLES), contexts)
+def test_eager_is_launch_bound_up_to_the_crossover_and_never_again(
+    config: ModelConfig, spec: DeviceSpec, style: str, context: int
+) -> None:
+    batch = crossover_batch(config, spec, style, context)
+
+    def bound(b: int) -> bool:
+        return StepModel(config, spec, style).launch_bound(StepShape.decode(b, context))
+
+    assert not bound(batch)
+    assert not bound(batch + 1)
+    assert not bound(2 * batch)
+    if batch > 1:
+        assert bound(batch - 1)
+        assert bound(1)
+
+
+def test_on_an_h200_one_token_of_qwen3_0_6b_is_launch_bound_and_fusing_ends_that() -> None:
+    hf56, nine, five = (crossover_batch(SHAPE, H200, s, 1024) for s in STYLES)
+    assert hf56 > nine > five
+    assert nine > 1
+
+
+def test_longer_contexts_and_slower_cards_end_it_sooner() -> None:
+    batches = [crossover_batch(SHAPE, H200, "fused9", c) for c in (64, 1024, 16_384)]
+    assert batches == sorted(batches, reverse=True)
+    assert batches[0] > batches[-1]
+    assert crossover_batch(SHAPE, load_spec("l4"), "fused9", 1024) < batches[1] / 20

@@ -16,7 +16,6 @@ from mini_engine.step.launch_model import (
     eager_itl_us,
     full_itl_us,
     graph_us,
-    piecewise_itl_us,
     utilisation,
 )
 
@@ -67,28 +66,6 @@ def test_eager_is_the_later_of_two_chains(spec: DeviceSpec, kernels: int, us: fl
 def test_full_is_one_launch(spec: DeviceSpec, kernels: int, us: float) -> None:
     counted = clock([graph(kernels, us, spec)], spec)
     assert full_itl_us(kernels, us, spec) == pytest.approx(counted, rel=1e-9)
-
-
-@given(specs, st.integers(1, 40), st.integers(1, 12), times)
-def test_piecewise_is_late_at_its_ends_or_not_at_all(
-    spec: DeviceSpec, live: int, nodes: int, us: float
-) -> None:
-    """`live` kernels between live + 1 equal graphs."""
-    works = [graph(nodes, us, spec), *[(spec.live_op_us, us), graph(nodes, us, spec)] * live]
-    kernels = live + nodes * (live + 1)
-    counted = clock(works, spec)
-    assert piecewise_itl_us(kernels, live, us, spec) == pytest.approx(counted, rel=1e-9)
-
-
-def test_a_first_or_a_last_live_kernel_can_be_what_one_waits_for() -> None:
-    """Short pieces and slow issuing: the GPU waits for live kernels, not for graphs."""
-    for issue_us, gap_us in ((30.0, 1.0), (9.0, 9.0), (32.0, 9.0), (20.0, 0.1)):
-        spec = replace(
-            H200, live_op_us=issue_us, graph_launch_us=0.5, stream_gap_us=gap_us, ahead_us=0.0
-        )
-        for us in (0.1, 1.0, 10.0):
-            works = [graph(1, us, spec), *[(issue_us, us), graph(1, us, spec)] * 6]
-            assert piecewise_itl_us(13, 6, us, spec) == pytest.approx(clock(works, spec))
 
 
 def test_the_gpu_is_idle_most_of_an_eager_step_and_busy_in_a_graph() -> None:
@@ -145,9 +122,3 @@ def test_break_even_is_the_first_replay_that_leaves_one_better_off(
 def test_no_kernels_and_no_time_are_refused(f: object, kernels: int, us: float) -> None:
     with pytest.raises(ValueError, match=f"{kernels} kernels of {us} us"):
         f(kernels, us, H200)  # type: ignore[operator]
-
-
-@pytest.mark.parametrize("live", [0, 10, 11])
-def test_all_or_none_live_is_not_piecewise(live: int) -> None:
-    with pytest.raises(ValueError, match=f"live is {live}, expected 1 to 9"):
-        piecewise_itl_us(10, live, 1.0, H200)

@@ -1,33 +1,37 @@
-"""The step-cost recursion: what it must agree with, and what it must obey."""
+"""How long a step takes: what recursion and matrices must agree with, and what they must obey."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import astuple, replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mini_engine.dispatch.dispatcher import GraphDispatcher
-from mini_engine.model.config import named_shape
+from mini_engine.model.config import ModelConfig, named_shape
 from mini_engine.step.cards import DeviceSpec, load_spec, names
 from mini_engine.step.kernels import STYLES, Kind, OpCost, StepShape, step_ops
-from mini_engine.step.launch_model import eager_itl_us, full_itl_us, piecewise_itl_us
+from mini_engine.step.launch_model import eager_itl_us, full_itl_us
 from mini_engine.step.run import (
     MODES,
     Mode,
+    StepModel,
     Work,
     around,
-    input_copy,
     itl_us,
     kernel_us,
     launched,
     padded_step,
     run_of,
     step_time,
+    upper_envelope,
+    with_pdl,
 )
+from tests.support.sim_helpers import round_spec
 
-H200 = load_spec("h200")
+H200, LAPTOP = load_spec("h200"), load_spec("laptop-cpu")
 QWEN = named_shape("qwen3-0.6b")
 ONE = step_ops(QWEN, StepShape.decode(1, 1024), "fused9")
 
@@ -67,26 +71,13 @@ def test_an_engine_that_schedules_ahead_works_beside_the_gpu_and_any_other_befor
     assert waits - hides == pytest.approx(340.0)
 
 
-def test_a_step_that_is_shorter_than_the_work_beside_it_waits_for_that() -> None:
-    spec = replace(H200, ahead_us=5000.0, request_us=0.0)
-    works = [input_copy(spec), *launched([of_us(20.0, spec)], spec, "full")]
-    issued_us = sum(work.cpu_us for work in works)
-    assert itl_us(works, spec, 1) == pytest.approx(issued_us + 5000.0 + spec.sync_us)
-
-
 @given(engines, st.sampled_from([4.0, 10.0, 40.0, 90.0]))  # on both sides of cpu_op_us
 def test_equal_kernels_take_what_the_closed_forms_say(spec: DeviceSpec, us: float) -> None:
     """Without what each request adds: the closed forms know of kernels only."""
     us += spec.kernel_floor_us
     same = [of_us(us, spec)] * 40
-    live = of_us(us, spec, splitting=True)
-    pieces = [*same[:7], *[live, *same[:7]] * 5]
-    for ops, mode, expected in (
-        (same, "eager", eager_itl_us(40, us, spec)),
-        (same, "full", full_itl_us(40, us, spec)),
-        (pieces, "piecewise", piecewise_itl_us(len(pieces), 5, us, spec)),
-    ):
-        assert step_time(ops, spec, mode, 0).itl_us == pytest.approx(expected)
+    assert step_time(same, spec, "eager", 0).itl_us == pytest.approx(eager_itl_us(40, us, spec))
+    assert step_time(same, spec, "full", 0).itl_us == pytest.approx(full_itl_us(40, us, spec))
 
 
 def test_a_kernel_takes_the_slower_of_memory_and_arithmetic_and_its_floor() -> None:
@@ -163,28 +154,11 @@ def test_a_full_graph_pads_the_rows_that_get_logits_and_pieces_do_not() -> None:
     assert padded_step(above, 5, 70, 90) == ("eager", StepShape(9, 5, 70, 90, 5))
 
 
-def test_piecewise_without_splitting_ops_is_one_graph() -> None:
-    ops = [of_us(2, H200)] * 5
-    assert launched(ops, H200, "piecewise") == launched(ops, H200, "full")
-
-
 @given(ops_lists, modes)
 def test_the_gpu_is_never_busier_than_the_step_is_long(ops: list[OpCost], mode: Mode) -> None:
     time = step_time(ops, H200, mode)
     assert 0 < time.utilisation < 1
     assert time.itl_us >= time.cpu_us
-
-
-@given(ops_lists, modes, st.floats(1.0, 4.0))
-def test_a_faster_card_or_cpu_never_makes_a_step_slower(
-    ops: list[OpCost], mode: Mode, times: float
-) -> None:
-    before = step_time(ops, H200, mode).itl_us
-    rates = ("copy_bandwidth_gb_s", "product_gb_s", "attention_gb_s", "product_tflops")
-    card = replace(H200, **{rate: times * getattr(H200, rate) for rate in rates})
-    cpu = replace(H200, cpu_op_us=H200.cpu_op_us / times)
-    assert step_time(ops, card, mode).itl_us <= before * (1 + 1e-12)
-    assert step_time(ops, cpu, mode).itl_us <= before * (1 + 1e-12)
 
 
 def test_more_bandwidth_does_not_help_a_step_that_waits_for_the_cpu() -> None:
@@ -218,3 +192,122 @@ def test_an_unknown_mode_and_an_empty_step_are_refused() -> None:
         step_time(ONE, H200, "compiled")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="a step without ops"):
         step_time([], H200, "full")
+
+
+# ---- many steps of a model, from matrices
+
+figures = st.floats(0.05, 40.0)
+specs = st.builds(
+    lambda base, **given: replace(base, **given),
+    base=st.sampled_from([H200, LAPTOP, load_spec("l4")]),
+    cpu_op_us=figures,
+    live_op_us=figures,
+    host_step_us=figures,
+    ahead_us=figures,
+    request_us=figures,
+    stream_gap_us=figures,
+    graph_gap_us=figures,
+    kernel_floor_us=figures,
+    graph_launch_us=figures,
+    copy_us=figures,
+    sync_us=figures,
+    queue_depth=st.sampled_from([1, 1024]),
+).map(  # where CPU and device take turns, no gap is longer than a launch
+    lambda spec: spec if spec.queue_depth > 1 else replace(spec, stream_gap_us=0.05)
+)
+configs = st.builds(
+    lambda **sizes: replace(QWEN, **sizes),
+    num_layers=st.integers(1, 6),
+    hidden_size=st.sampled_from([64, 896, 4096]),
+    intermediate_size=st.sampled_from([128, 4864]),
+    qk_norm=st.booleans(),
+    qkv_bias=st.booleans(),
+)
+decodes = st.builds(  # small ones too, which wait for the CPU
+    StepShape.decode,
+    st.sampled_from([1, 2, 9, 64, 300]),
+    st.integers(1, 64) | st.integers(1, 40_000),
+)
+chunks = st.lists(st.tuples(st.integers(1, 600), st.integers(0, 4000)), min_size=1, max_size=5)
+mixed = chunks.map(lambda c: StepShape.mixed([q for q, _ in c], [q + past for q, past in c]))
+
+
+def exact_us(
+    config: ModelConfig, spec: DeviceSpec, style: str, mode: Mode, shape: StepShape
+) -> float:
+    return step_time(step_ops(config, shape, style), spec, mode, shape.num_reqs).itl_us
+
+
+@given(configs, specs, st.sampled_from(STYLES), modes, decodes | mixed)
+def test_every_step_costs_what_the_recursion_says(
+    config: ModelConfig, spec: DeviceSpec, style: str, mode: Mode, shape: StepShape
+) -> None:
+    fast = StepModel(config, spec, style).itl_us(mode, shape)
+    assert fast == pytest.approx(exact_us(config, spec, style, mode, shape), rel=1e-12)
+
+
+@given(configs, specs, st.sampled_from(STYLES), modes, decodes)
+def test_the_highest_line_is_the_itl(
+    config: ModelConfig, spec: DeviceSpec, style: str, mode: Mode, shape: StepShape
+) -> None:
+    lines = StepModel(config, spec, style).lines(mode, shape.num_tokens, shape.num_reqs)
+    highest = max(us + per_key * shape.kv_tokens for us, per_key in lines)
+    # 1e-9: the slope is a difference, divided and multiplied again
+    assert highest == pytest.approx(exact_us(config, spec, style, mode, shape), rel=1e-9)
+    assert all(a[0] > b[0] and a[1] < b[1] for a, b in pairwise(lines))
+
+
+@given(configs, specs, st.sampled_from(STYLES), modes, st.lists(decodes | mixed, min_size=1))
+def test_many_steps_of_a_model_at_once_are_what_each_is_alone(
+    config: ModelConfig, spec: DeviceSpec, style: str, mode: Mode, shapes: list[StepShape]
+) -> None:
+    many = StepModel(config, spec, style).steps(mode, shapes)
+    for shape, step in zip(shapes, many, strict=True):
+        alone = step_time(step_ops(config, shape, style), spec, mode, shape.num_reqs)
+        assert astuple(step) == pytest.approx(astuple(alone), rel=1e-12)
+
+
+def test_a_line_that_is_the_highest_only_in_between_is_kept() -> None:
+    assert upper_envelope([(0.0, 2.0), (8.0, 1.0), (10.0, 0.0), (7.0, 0.9)]) == (
+        (10.0, 0.0), (8.0, 1.0), (0.0, 2.0),
+    )  # fmt: skip
+
+
+def test_padded_requests_cost_the_engine_nothing() -> None:
+    """A graph of 256 rows for nine requests: the GPU computes 256, Python serves nine."""
+    model, keys = StepModel(QWEN, H200), 9 * 512
+    padded = StepShape(256, 256, keys, keys, real_reqs=9)
+    took_us = model.itl_us("full", padded)
+    assert took_us < model.itl_us("full", StepShape(256, 256, keys, keys)) / 2
+    highest = max(us + per_key * keys for us, per_key in model.lines("full", 256, 256, 9))
+    assert highest == pytest.approx(took_us)
+
+
+# ---- nodes that overlap (PDL)
+
+OURS = load_spec("h200", engine="launch-bound")
+FIVE = step_ops(QWEN, StepShape.decode(1, 512), "fused5")
+
+
+def test_each_boundary_between_two_nodes_is_shorter_and_the_rest_of_the_step_is_not() -> None:
+    before, after = (step_time(FIVE, spec, "full") for spec in (OURS, with_pdl(OURS)))
+    assert before.itl_us - after.itl_us == pytest.approx(142 * 0.96)
+    assert before.gpu_busy_us == pytest.approx(after.gpu_busy_us)  # every byte is still moved
+    assert before.cpu_us == after.cpu_us
+    assert step_time(FIVE, with_pdl(OURS), "eager") == step_time(FIVE, OURS, "eager")
+
+
+def test_a_card_without_pdl_takes_as_long_with_it() -> None:
+    a100 = load_spec("a100", engine="launch-bound")
+    assert with_pdl(a100) == a100
+
+
+@pytest.mark.parametrize(
+    ("saves", "gap", "floor"), [(0.4, 0.6, 0.5), (1.0, 0.0, 0.5), (1.2, 0.0, 0.3), (9.0, 0.0, 0.0)]
+)
+def test_the_gap_goes_first_then_the_floor_and_neither_below_zero(
+    saves: float, gap: float, floor: float
+) -> None:
+    found = with_pdl(replace(round_spec(), pdl_saves_us=saves))  # gap 1.0, floor 0.5
+    assert (found.graph_gap_us, found.kernel_floor_us) == pytest.approx((gap, floor))
+    assert found.stream_gap_us == round_spec().stream_gap_us

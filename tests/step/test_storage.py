@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mini_engine.model.config import SHAPES, ModelConfig, named_shape
-from mini_engine.step.capacity import kv_bytes_per_token, read_bytes, stored_bytes, weight_bytes
+from mini_engine.step.capacity import kv_bytes_per_token, read_bytes, weight_bytes
 from mini_engine.step.cards import load_spec
 from mini_engine.step.kernels import STYLES, StepShape, step_ops
 from mini_engine.step.run import step_time, with_pdl
@@ -20,10 +20,7 @@ from mini_engine.step.storage import (
     PUBLISHED,
     QUANTS,
     Stored,
-    as_it_is,
     block_bytes,
-    layer_bytes,
-    mix_bytes,
     stored_as,
     tensor_type,
 )
@@ -47,7 +44,7 @@ def test_a_step_moves_as_many_bytes_less_as_fewer_are_read(
 ) -> None:
     """In every op list: the vectors between kernels, and the number of kernels, stay."""
     config = named_shape(name)
-    plain, few = as_it_is(config), stored_as(config, quant)
+    plain, few = stored_as(config), stored_as(config, quant)
     saved = moved(None, style, name) - moved(few, style, name)
     # a GGUF file keeps its norms and biases in float32; our ops read them as the model has them
     assert saved == pytest.approx(plain.read - few.read, abs=2e-3 * plain.read)
@@ -63,7 +60,7 @@ def test_what_is_held_and_read_is_what_capacity_says(config: ModelConfig, quant:
 
 def test_the_head_stays_in_16_bits_in_a_quant_and_not_in_a_file_or_in_gpt_fast() -> None:
     config = named_shape("qwen3-8b")
-    plain = as_it_is(config).head
+    plain = stored_as(config).head
     heads = {q: stored_as(config, q).head / plain for q in ("int4", "q4_k_m", "gpt-fast-int8")}
     assert heads == {
         "int4": 1,
@@ -94,15 +91,15 @@ def test_an_8_bit_cache_halves_the_bytes_of_keys_and_of_nothing_else(style: str)
         for stored in (None, eight)
     ]
     assert kv[1] == kv[0] / 2
-    assert eight.read == as_it_is(config).read
+    assert eight.read == stored_as(config).read
 
 
 def test_a_file_of_a_given_size_is_spread_evenly() -> None:
     config = named_shape("qwen3-8b")
     stored = stored_as(config, file_bytes=5_500_000_000)
     assert stored.held == 5_500_000_000
-    assert (stored.held, stored.read) == stored_bytes(config, "bf16", 5_500_000_000)
-    assert stored.down / as_it_is(config).down == pytest.approx(5.5e9 / as_it_is(config).held)
+    assert stored.read == pytest.approx(5.5e9 * stored_as(config).read / stored_as(config).held)
+    assert stored.down / stored_as(config).down == pytest.approx(5.5e9 / stored_as(config).held)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +141,7 @@ def test_llama_31_8b_takes_the_bits_a_weight_of_llama_cpps_own_table(mix: str, b
     """llama.cpp's README of quantize, commit 311c2c9f; its four decimals are the tolerance.
     Llama 3.1 8B has the shape of Llama 3 8B."""
     config = named_shape("llama-3-8b")
-    assert mix_bytes(config, mix)[0] * 8 / config.num_parameters == pytest.approx(bits, abs=5e-5)
+    assert stored_as(config, mix).held * 8 / config.num_parameters == pytest.approx(bits, abs=5e-5)
 
 
 @pytest.mark.parametrize(
@@ -155,7 +152,7 @@ def test_three_files_of_one_model_differ_from_ours_by_the_same_names_and_tokens(
 ) -> None:
     """huggingface.co/ThomasBaruzier/Qwen2.5-0.5B-Instruct-GGUF, bytes of the LFS pointers. Rows of
     896 numbers are no multiple of 256, so the types that take the place of others are tried too."""
-    assert published - mix_bytes(named_shape("qwen2.5-0.5b"), mix)[0] == 5_948_448
+    assert published - stored_as(named_shape("qwen2.5-0.5b"), mix).held == 5_948_448
 
 
 @pytest.mark.parametrize(
@@ -174,7 +171,7 @@ def test_three_files_of_one_model_differ_from_ours_by_the_same_names_and_tokens(
 def test_files_that_people_load_have_the_size_that_we_say(shape: str, mix: str, gb: float) -> None:
     """1%: up to 8 MB of names, tokens and merges, two decimals, and, in the iq4_xs file, an
     importance matrix, with which llama.cpp makes no exception for the first down matrices."""
-    assert mix_bytes(named_shape(shape), mix)[0] / 1e9 == pytest.approx(gb, rel=0.01)
+    assert stored_as(named_shape(shape), mix).held / 1e9 == pytest.approx(gb, rel=0.01)
 
 
 def test_half_of_the_v_and_down_matrices_of_a_4_k_m_file_have_six_bits() -> None:
@@ -189,22 +186,9 @@ def test_half_of_the_v_and_down_matrices_of_a_4_k_m_file_have_six_bits() -> None
 def test_a_tied_table_is_stored_once_and_as_the_head() -> None:
     tied = replace(QWEN_8B, tie_word_embeddings=True)
     for mix in MIXES:
-        assert layer_bytes(tied, mix, "table") == layer_bytes(tied, mix, "head")
-        assert mix_bytes(tied, mix)[0] == mix_bytes(tied, mix)[1] == mix_bytes(QWEN_8B, mix)[1]
-        assert mix_bytes(QWEN_8B, mix)[0] - mix_bytes(tied, mix)[0] == layer_bytes(
-            QWEN_8B, mix, "table"
-        )
-
-
-@given(st.sampled_from(sorted(SHAPES)).map(named_shape), st.sampled_from(sorted(MIXES)))
-def test_every_file_is_smaller_than_half_of_16_bits_and_a_bit_and_its_parts_add_up(
-    config: ModelConfig, mix: str
-) -> None:
-    places = ("q", "k", "v", "o", "gate_up", "down")
-    matrices = config.num_layers * sum(layer_bytes(config, mix, place) for place in places)
-    head = layer_bytes(config, mix, "head")
-    assert 0 < mix_bytes(config, mix)[1] - matrices - head < 0.01 * mix_bytes(config, mix)[0]
-    assert mix_bytes(config, mix)[0] < 8.6 / 16 * 2 * config.num_parameters
+        one, two = stored_as(tied, mix), stored_as(QWEN_8B, mix)
+        assert one.held == one.read == two.read < two.held
+        assert tensor_type(tied, mix, "table") == tensor_type(tied, mix, "head")
 
 
 def test_rows_that_no_block_divides_stay_in_16_bits() -> None:

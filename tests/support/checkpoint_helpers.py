@@ -1,4 +1,4 @@
-"""Checkpoint folders of tiny models, written as Hugging Face writes them."""
+"""Tiny models, and checkpoint folders of them, written as Hugging Face writes them."""
 
 from __future__ import annotations
 
@@ -12,35 +12,38 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from mini_engine.engine.generation import SHIPPED
-from mini_engine.model.checkpoint import tensor_shapes
+from mini_engine.model.checkpoint import random_law, tensor_shapes
 from mini_engine.model.config import ModelConfig, named_shape
 
 TINY = replace(
     named_shape("qwen3-0.6b"),
     name="tiny",
-    hidden_size=24,
-    intermediate_size=40,
+    hidden_size=16,
+    intermediate_size=24,
     num_layers=2,
     num_heads=4,
     num_kv_heads=2,
     head_dim=8,
-    vocab_size=50,
+    vocab_size=37,
+    max_position_embeddings=32,
     eos_token_ids=(),
 )
 FAMILIES = {
     "qwen3": TINY,
     "qwen2": replace(TINY, family="qwen2", qkv_bias=True, qk_norm=False),
-    "llama": replace(TINY, family="llama", qk_norm=False),
+    "llama": replace(TINY, family="llama", qk_norm=False, tie_word_embeddings=False),
 }
 Q0 = "model.layers.0.self_attn.q_proj.weight"
 Tensors = dict[str, NDArray[np.float32]]
 
 
 def random_tensors(config: ModelConfig, seed: int = 0) -> Tensors:
-    """Tensors under Hugging Face's names."""
+    """Tensors of plausible sizes under Hugging Face's names."""
     rng = np.random.default_rng(seed)
-    shapes = tensor_shapes(config).items()
-    return {name: rng.standard_normal(shape, dtype=np.float32) for name, shape in shapes}
+    return {
+        name: rng.normal(*random_law(name, shape), shape).astype(np.float32)
+        for name, shape in tensor_shapes(config).items()
+    }
 
 
 def write(folder: Path, tensors: Tensors) -> Path:

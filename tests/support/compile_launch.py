@@ -7,8 +7,7 @@ to machine code takes 0.4 s. The front end does not depend on the architecture.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from collections.abc import Sequence
 from typing import Any
 
 from triton._C.libtriton import ir
@@ -69,11 +68,13 @@ def _root(error: BaseException) -> str:
 def each_value_once(launches: Sequence[Launch]) -> list[Launch]:
     """A part of them in which every kernel meets each value of each constant, each type of each
     argument and each number of warps that it meets in all of them, though not every combination.
-    Sizes above 64 are alike if both or none are powers of two: no rule of the front end tells
-    hidden sizes apart."""
-    kept, seen = [], set()
+    """
+    kept, seen = [], set[tuple[str, str, str]]()
     for launch in launches:
-        facts = set(_facts(launch))
+        values = {name: _alike(value) for name, value in launch.named_constants.items()}
+        values |= {name: kind for name, kind in launch.signature.items() if kind != "constexpr"}
+        values["warps"] = launch.num_warps
+        facts = {(launch.name, name, repr(value)) for name, value in values.items()}
         if not facts <= seen:
             seen |= facts
             kept.append(launch)
@@ -81,16 +82,8 @@ def each_value_once(launches: Sequence[Launch]) -> list[Launch]:
 
 
 def _alike(value: object) -> object:
+    """Sizes above 64 are alike if both or none are powers of two: no rule of the front end tells
+    hidden sizes apart."""
     if type(value) is not int or value <= 64:
         return value
     return "a power of two" if value & (value - 1) == 0 else "no power of two"
-
-
-def _facts(launch: Launch) -> Iterable[tuple[Any, ...]]:
-    def with_kernel() -> Iterator[tuple[str, object]]:
-        types = {name: kind for name, kind in launch.signature.items() if kind != "constexpr"}
-        constants = ((name, _alike(value)) for name, value in launch.named_constants.items())
-        yield from chain(constants, types.items())
-        yield "warps", launch.num_warps
-
-    return ((launch.name, name, repr(value)) for name, value in with_kernel())

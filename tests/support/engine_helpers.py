@@ -10,34 +10,16 @@ from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.engine.batch import Request, SchedulerLimits
 from mini_engine.engine.engine import Completion, Engine
 from mini_engine.engine.sampling import GREEDY, SamplingParams
-from mini_engine.model.config import ModelConfig, named_shape
 from mini_engine.sim.runner import SimRunner
-from mini_engine.sim.weights import Weights, random_weights
+from mini_engine.sim.weights import random_weights
+from tests.support.checkpoint_helpers import TINY
 from tests.support.sim_helpers import small_device
 
-VOCAB = 37
+VOCAB = TINY.vocab_size
+WEIGHTS = random_weights(TINY, seed=11)
 ROOMY = SchedulerLimits(
     max_num_seqs=4, max_num_batched_tokens=16, num_blocks=64, block_size=4, max_model_len=32
 )
-
-
-@cache
-def tiny_model() -> tuple[ModelConfig, Weights]:
-    """Two layers, width 16, vocabulary of 37; the shape of a Qwen3, random weights."""
-    config = replace(
-        named_shape("qwen3-0.6b"),
-        name="tiny",
-        hidden_size=16,
-        intermediate_size=24,
-        num_layers=2,
-        num_heads=4,
-        num_kv_heads=2,
-        head_dim=8,
-        vocab_size=VOCAB,
-        max_position_embeddings=32,
-        eos_token_ids=(),
-    )
-    return config, random_weights(config, seed=11)
 
 
 def sim_engine(
@@ -50,10 +32,9 @@ def sim_engine(
     sampling: bool = False,
 ) -> Engine:
     """An engine whose runner has captured what it may use."""
-    config, weights = tiny_model()
     dispatcher = GraphDispatcher(mode, sizes, limits.max_num_seqs)
     device = small_device(megabytes=megabytes)
-    runner = SimRunner(device, config, weights, limits, dispatcher, sampling=sampling)
+    runner = SimRunner(device, TINY, WEIGHTS, limits, dispatcher, sampling=sampling)
     if capture:
         runner.capture()
     return Engine(runner, limits, dispatcher)

@@ -140,7 +140,7 @@ class FakeRunner:
 
 
 class SteppingRunner(FakeRunner):
-    """One whose full graphs run several decode steps. A `mini_engine.engine.engine.StepsRunner`."""
+    """One whose full graphs run several decode steps."""
 
     def __init__(self, limits: SchedulerLimits) -> None:
         super().__init__(limits)

@@ -14,12 +14,10 @@ The report: what was recorded, what was compiled how far, and what the compiler 
 
 from __future__ import annotations
 
-import ast
 import gc
 import json
 import os
 import random
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -27,6 +25,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from tests.conftest import GPU_WORDS
 from tests.support.compile_launch import each_value_once, refused
 from tests.support.pretend_gpu import CPU, META, Launch, Moved, pretended
 
@@ -36,13 +35,7 @@ SLOW = os.environ.get("HYPOTHESIS_PROFILE") == "slow"
 PATIENCE = (20_000, 100_000) if SLOW else (4_000, 4_000)
 WHOLE_SAMPLE = 3  # launches that the default profile compiles to machine code, a target
 ROOT = Path(__file__).parent.parent.parent
-KERNELS = "mini_engine.cuda.kernels."
-IN_SHORT = (
-    "support/launch_walk.py",
-    "cuda/kernels/test_dependent_launch.py",
-    "bench/test_environment.py",
-)
-WITHOUT_KERNELS = tuple(KERNELS + name for name in ("fp8", "gumbel", "quantized"))
+IN_SHORT = ("cuda/kernels/test_dependent_launch.py", "bench/test_environment.py")
 
 
 class Recorder:
@@ -133,43 +126,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def files_to_record() -> list[Path]:
-    """Test files from which a kernel can be reached: their imports, the imports of these, and names
-    of modules in strings (for `importorskip` and `patch`).
-
-    Without `SLOW`, the walk through arms and labs at their true size, and the files that have what
-    it has not: other kernels, launches with PDL."""
+    """The walk through arms and labs at their true size, and test files for the GPU: all of them,
+    or without `SLOW` those that have what the walk has not, other kernels and launches with PDL."""
+    walk = ROOT / "tests/support/launch_walk.py"
     if not SLOW:
-        return [ROOT / "tests" / file for file in IN_SHORT]
-    found = [path for path in sorted(ROOT.glob("tests/**/test_*.py")) if _reaches_kernels(path)]
-    return [*found, ROOT / "tests/support/launch_walk.py"]
-
-
-def _reaches_kernels(path: Path) -> bool:
-    todo, seen = [path], {path}
-    while todo:
-        for name in _modules_named_in(todo.pop()):
-            if name.startswith(KERNELS) and not name.startswith(WITHOUT_KERNELS):
-                return True
-            file = _file_of(name)
-            if file and file not in seen:
-                seen.add(file)
-                todo.append(file)
-    return False
-
-
-def _modules_named_in(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-        elif isinstance(node, ast.Constant) and str(node.value).startswith("mini_engine."):
-            yield str(node.value)
-
-
-def _file_of(module: str) -> Path | None:
-    if not module.startswith(("mini_engine.", "tests.", "labs.")):
-        return None
-    path = ROOT.joinpath(*module.split("."))
-    return next((p for p in (path.with_suffix(".py"), path / "__init__.py") if p.is_file()), None)
+        return [walk, *(ROOT / "tests" / file for file in IN_SHORT)]
+    files = sorted(ROOT.glob("tests/**/test_*.py"))
+    return [walk, *(path for path in files if GPU_WORDS.search(path.read_text()))]

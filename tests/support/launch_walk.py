@@ -105,4 +105,4 @@ def test_lab_14() -> None:
 def test_the_cases_for_the_sanitizer() -> None:
     for dtype in (torch.float32, torch.bfloat16):
         for case in sanitizer_cases.CASES:
-            case(sanitizer_cases.Make("cuda", dtype, kernels=True))
+            case(sanitizer_cases.Make("cuda", dtype))

@@ -27,12 +27,11 @@ def quantized(c: ModelConfig, product: str, form: str, tokens: int = 1) -> Case:
     constants: dict[str, Any] = {"M": tokens, "N": rows, "K": width, "BITS": bits}
     constants |= {"ROWS": plan.rows, "CHUNK": plan.chunk, "CHUNKS": plan.chunks}
     constants |= {"GROUPED": bits == 4, "ZEROS": zeros} | ({} if zeros else {"zeros": None})
-    if not pairs:
-        constants |= {"NORM": normed, "BIAS": False, "ADD": not normed, "bias": None}
-        constants |= {} if normed else {"norm_weight": None}
+    constants |= {"GATED": pairs, "NORM": normed, "BIAS": False, "bias": None}
+    constants |= {"ADD": not normed} | ({} if normed else {"norm_weight": None})
     return case(
         f"{product}_m{tokens}_{form}",
-        kernels.quantized_gate_up_kernel if pairs else kernels.quantized_linear_kernel,
+        kernels.quantized_product_kernel,
         plan.warps,
         constants,
         pointers=(("packed", I32), ("scales", "*fp16" if bits == 4 else F32), ("zeros", "*u8")),

@@ -19,9 +19,8 @@ import tokenize
 from functools import cache
 from pathlib import Path
 
-from labs.runner.cut.catalogue import all_labs
-from labs.runner.cut.migrate import broken_imports, names_in
-from tests.support.documents import ROOT, fences, symbol_source
+from labs.runner.cut.migrate import names_in
+from tests.support.documents import ROOT, symbol_source
 
 TOPS = "mini_engine|labs|tests|course|notebooks"
 PATH = re.compile(
@@ -53,45 +52,31 @@ READ = (".md", ".py", ".toml", ".ipynb", ".html", "Makefile", ".ci/run")
 
 
 @cache
-def repository() -> tuple[str, ...]:
-    """Every file of the repository, written from its root."""
+def repository() -> str:
+    """Every file of the repository, written from its root, a line each."""
     found = []
     for folder, folders, files in os.walk(ROOT):
         folders[:] = [
             f for f in folders if f == ".ci" or not (f[0] == "." or f in NO_FILES_OF_OURS)
         ]
         found += [(Path(folder) / file).relative_to(ROOT).as_posix() for file in files]
-    return tuple(sorted(found))
+    return "\n".join(sorted(found))
 
 
 def readable() -> list[str]:
     """The files whose references are checked. The changelog tells of files that are gone."""
-    return [file for file in repository() if file.endswith(READ) and file != "CHANGELOG.md"]
+    files = repository().splitlines()
+    return [file for file in files if file.endswith(READ) and file != "CHANGELOG.md"]
 
 
 def stale_in(file: str) -> list[str]:
-    """What a file of the repository names, or imports, and what is not there."""
+    """What a file of the repository names and what is not there."""
     text = (ROOT / file).read_text()
     if file.endswith(".ipynb"):
-        cells = json.loads(text)["cells"]
-        text = "\n".join("".join(cell["source"]) for cell in cells)
-        code = ["".join(c["source"]) for c in cells if c["cell_type"] == "code"]
-    elif file.endswith(".md"):
-        code = [f.body for f in fences(text) if f.info.startswith("python")]
-    else:
-        code = [text] if file.endswith(".py") else []
-    imports = [name for source in code for name in _imports(source) if not _is_defined(name)]
-    if file.startswith("tests/"):
+        text = "\n".join("".join(cell["source"]) for cell in json.loads(text)["cells"])
+    elif file.startswith("tests/") and file.endswith(".py"):
         text = said_in(text)  # the strings of a test are invented
-    return imports + stale(text)
-
-
-def _imports(source: str) -> list[str]:
-    """Imports of ours that lead nowhere. An excerpt, or a cell with `%`, may not be Python."""
-    try:
-        return broken_imports(source)
-    except SyntaxError:
-        return []
+    return stale(text)
 
 
 def said_in(source: str) -> str:
@@ -109,36 +94,18 @@ def stale(text: str) -> list[str]:
     return paths + [m[0] for m in MODULE.finditer(text) if not _is_defined(m[0])]
 
 
+@cache
 def _leads(path: str, symbol: str | None) -> bool:
     known = path in FILES_OF_OTHER_PROJECTS | WRITTEN_BY_A_RUN or path.startswith(OTHER_PROJECTS)
     if known or NOT_THERE.search(path):
         return True
-    files = _files(path.rstrip("/"))
+    end = re.escape(path.rstrip("/")).replace(r"\*", "[^/\n]*")
+    # a page of the site is named without its ending, and a folder is the beginning of its files
+    file = rf"^(?:.*/)?{end}(?:\.md|\.ipynb)?(?:/.*)?$"
+    files = re.findall(file, repository(), re.MULTILINE)
     return bool(files) and (symbol is None or any(_has(file, symbol) for file in files))
 
 
-@cache
-def _ends() -> dict[str, tuple[str, ...]]:
-    """`device.py`, `sim/device.py`, …, and folders likewise -> the files that they may mean."""
-    found: dict[str, list[str]] = {}
-    for file in repository():
-        parts = file.split("/")
-        for stop in range(1, len(parts) + 1):
-            for start in range(stop):
-                found.setdefault("/".join(parts[start:stop]), []).append(file)
-    return {end: tuple(files) for end, files in found.items()}
-
-
-@cache
-def _files(path: str) -> tuple[str, ...]:
-    pattern = re.compile(re.escape(path).replace(r"\*", "[^/]*") + r"(\.md|\.ipynb)?")
-    if "*" in path:
-        return tuple(f for end, files in _ends().items() if pattern.fullmatch(end) for f in files)
-    endings = ("", ".md", ".ipynb")  # a page of the site is named without its ending
-    return next((_ends()[path + end] for end in endings if path + end in _ends()), ())
-
-
-@cache
 def _has(file: str, symbol: str) -> bool:
     try:
         return file.endswith(".py") and bool(symbol_source(f"{file}:{symbol}"))
@@ -148,8 +115,6 @@ def _has(file: str, symbol: str) -> bool:
 
 @cache
 def _is_defined(name: str) -> bool:
-    if name in _modules_of_the_labs():
-        return True
     parts = name.split(".")
     for end in range(len(parts), 0, -1):
         place = ROOT.joinpath(*parts[:end])
@@ -160,9 +125,3 @@ def _is_defined(name: str) -> bool:
         if file.exists():
             return end == len(parts) or parts[end] in names_in(file)
     return False
-
-
-@cache
-def _modules_of_the_labs() -> set[str]:
-    """Modules that exist while a lab is tested: the learner's file stands for them."""
-    return {lab.module(file) for lab in all_labs() for file in lab.sources}

@@ -31,9 +31,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from mini_engine.cuda.attention import DecodeAttention
-from mini_engine.cuda.fused import FusedModel
-from mini_engine.cuda.inputs import StepInputs
 from mini_engine.cuda.kernels import (
     activation,
     attention,
@@ -47,17 +44,13 @@ from mini_engine.cuda.kernels import (
     sample,
 )
 from mini_engine.cuda.kernels.paged import Heads
-from mini_engine.cuda.model import KVCache, Model
 from mini_engine.cuda.sampling import SeededSampler
-from mini_engine.cuda.weights import random_weights
 from mini_engine.engine.sampling import SamplingParams
 from tests.support.kernel_cases import NAN, Paged, assert_close, paged, rotary
-from tests.support.torch_helpers import TINY
 
 ROOMS = (activation, attention, fused_attention, head, linear, norm, pick, prefill, rope, sample)
 EPS = 1e-6
 CRIED = 9  # compute-sanitizer's exit code when it found something, as we ask it to
-TOOLKITS = Path("/usr/local")  # where CUDA toolkits install themselves
 INSTALL = (
     "compute-sanitizer is not in PATH, CUDA_HOME, /usr/local/cuda* or this environment: "
     "pip install nvidia-cuda-sanitizer-api (CUDA 13), or install the CUDA toolkit"
@@ -67,8 +60,8 @@ INSTALL = (
 class Make:
     """Makes the inputs of a case: the same random numbers on every device."""
 
-    def __init__(self, device: str, dtype: torch.dtype, *, kernels: bool) -> None:
-        self.device, self.dtype, self.kernels = device, dtype, kernels
+    def __init__(self, device: str, dtype: torch.dtype) -> None:
+        self.device, self.dtype = device, dtype
         torch.manual_seed(0)
 
     def randn(self, *shape: int) -> Tensor:
@@ -216,65 +209,16 @@ def draws(make: Make) -> list[Tensor]:
     params.append(SamplingParams(0.8, top_k=40, top_p=0.9, min_p=0.01, seed=2**31))
     sampler, parts = SeededSampler(3, torch.device(make.device)), sample.num_parts(vocab)
     sampler.set_rows(params)
-    temperatures, top_ps, log_min_ps, top_ks, seeds = sampler.rows(3)
-    logits, cutoffs = make.randn(3, vocab), make.there(torch.full((3,), NAN))
-    sample.find_cutoffs(cutoffs, logits, temperatures, top_ks, top_ps, log_min_ps)
     values = make.there(torch.full((3, parts), NAN))
     indices, picked = make.ints([[0] * parts] * 3), make.ints([0] * 3)
     lens = make.ints([8, 3, 0])
-    sample.draw(values, indices, logits, cutoffs, temperatures, seeds, lens)
+    sample.draw(values, indices, make.randn(3, vocab), lens, *sampler.rows(3))
     pick.pick_tokens(picked, values, indices)
-    return [(logits.float() >= cutoffs[:, None]).int(), picked]
-
-
-def whole_steps(make: Make) -> list[Tensor]:
-    """Decode steps of a model at nine kernels a layer and at five; with PDL where there is some."""
-    config = replace(TINY, num_layers=2, head_dim=32)
-    weights = random_weights(config, torch.device("cpu"), torch.float32, seed=3)
-    weights = replace(
-        weights,
-        **{name: make.there(getattr(weights, name)) for name in ("embed", "final_norm", "lm_head")},
-        layers=tuple(
-            replace(layer, **{k: make.there(v) for k, v in vars(layer).items() if v is not None})
-            for layer in weights.layers
-        ),
-    )
-    hopper = make.device == "cuda" and torch.cuda.get_device_capability() >= (9, 0)
-    outputs = []
-    for rows in (1, 3, 5):
-        for kernels_per_layer, pdl in ((9, False), (5, False), (9, hopper), (5, hopper)):
-            shape = (1 + 3 * rows, 4, config.num_kv_heads, config.head_dim)
-            keys, values = (tuple(torch.randn(shape) for _ in range(2)) for _ in range(2))
-            cache = KVCache(tuple(map(make.there, keys)), tuple(map(make.there, values)))
-            step = step_of(make, rows)
-            model = (
-                FusedModel(weights, cache, kernels_per_layer=kernels_per_layer, pdl=pdl)
-                if make.kernels
-                else Model(weights, cache)
-            )
-            live = max(rows - 1, 1)  # what a padded row samples is nobody's
-            outputs.append(model.decode(step, DecodeAttention(3, 4), 2)[:, :live])
-            outputs += [one[1:] for one in (*cache.keys, *cache.values)]
-    return outputs
-
-
-def step_of(make: Make, rows: int) -> StepInputs:
-    """Contexts of several lengths, the last row of more than one padded."""
-    contexts = torch.randint(1, 10, (rows,))
-    table = 1 + torch.randperm(3 * rows).view(rows, 3)
-    if rows > 1:
-        contexts[-1], table[-1] = 0, 0
-    positions = (contexts - 1).clamp(min=0)
-    slots = table.gather(1, (positions // 4)[:, None])[:, 0] * 4 + positions % 4
-    slots = torch.where(contexts > 0, slots, 0)
-    ids = torch.randint(TINY.vocab_size, (rows,))
-    arrays = (ids, positions, slots, contexts.clamp(max=1), contexts, torch.arange(rows), table)
-    return StepInputs(*[make.there(array.int()) for array in arrays])
+    return [picked]
 
 
 CASES: list[Callable[[Make], list[Tensor]]] = [
     norms, activations, products, rope_and_write, decode, fused_decode, prompts, tokens, draws,
-    whole_steps,
 ]  # fmt: skip
 
 
@@ -292,35 +236,25 @@ def references_only() -> Iterator[None]:
 
 def run(device: str) -> int:
     """How many cases there are. AssertionError for one that is not its reference."""
-    single = [case for case in CASES if case is not whole_steps]
-    todo = [(case, torch.float32) for case in (CASES if device == "cuda" else single)]
-    if device == "cuda":  # in bf16 plain PyTorch rounds more often than the kernels of a whole step
-        todo += [(case, torch.bfloat16) for case in single]
-    for case, dtype in todo:
-        check(case, device, dtype)
-    return len(todo)
+    dtypes = (torch.float32, torch.bfloat16) if device == "cuda" else (torch.float32,)
+    for dtype in dtypes:
+        for case in CASES:
+            check(case, device, dtype)
+    return len(dtypes) * len(CASES)
 
 
 def check(case: Callable[[Make], list[Tensor]], device: str, dtype: torch.dtype) -> None:
     """One case on the device, against the references on the CPU."""
-    got = case(Make(device, dtype, kernels=True))
+    got = case(Make(device, dtype))
     with references_only():
-        expected = case(Make("cpu", dtype, kernels=False))
+        expected = case(Make("cpu", dtype))
     for ours, theirs in zip(got, expected, strict=True):
+        ours = ours.cpu()
         if ours.is_floating_point():
-            agree(ours.cpu(), theirs, whole=case is whole_steps)
+            assert ours.isnan().equal(theirs.isnan())  # nothing was written that should not be
+            assert_close(ours.nan_to_num(), theirs.nan_to_num(), terms=100)
         else:
             assert ours.tolist() == theirs.tolist()
-
-
-def agree(got: Tensor, expected: Tensor, *, whole: bool) -> None:
-    """`whole`: float32 sums in another order, over the layers of a model."""
-    assert got.isnan().equal(expected.isnan())  # nothing was written that should not be
-    got, expected = got.nan_to_num(), expected.nan_to_num()
-    if whole:
-        torch.testing.assert_close(got, expected, atol=2e-4, rtol=0)
-    else:
-        assert_close(got, expected, terms=100)
 
 
 @triton.jit
@@ -338,14 +272,11 @@ def overrun() -> None:
 
 def find_sanitizer() -> str | None:
     """The program: in PATH, in a CUDA toolkit, or in this environment's wheels."""
-    if found := shutil.which("compute-sanitizer"):
-        return found
-    toolkits = [os.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH")]
-    places = [Path(toolkit) / "bin" for toolkit in toolkits if toolkit]
-    places += sorted(TOOLKITS.glob("cuda*/bin"), reverse=True)
-    places += Path(sysconfig.get_path("purelib")).glob("nvidia/*/bin")
-    programs = (place / "compute-sanitizer" for place in places)
-    return next((str(program) for program in programs if os.access(program, os.X_OK)), None)
+    toolkits = sorted(Path("/usr/local").glob("cuda*/bin"), reverse=True)
+    wheels = Path(sysconfig.get_path("purelib")).glob("nvidia/*/bin")
+    places = [os.environ.get("PATH", ""), f"{os.environ.get('CUDA_HOME', '')}/bin"]
+    path = os.pathsep.join([*places, *map(str, [*toolkits, *wheels])])
+    return shutil.which("compute-sanitizer", path=path)
 
 
 def under(sanitizer: str) -> list[str]:

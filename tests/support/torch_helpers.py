@@ -6,15 +6,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
-
-from safetensors.numpy import save_file  # noqa: E402
 
 from mini_engine.cuda.attention import Attention, HostAttention  # noqa: E402
 from mini_engine.cuda.graphs.emulator import host_memory  # noqa: E402
@@ -31,30 +28,14 @@ from mini_engine.engine.batch import (  # noqa: E402
     SchedulerLimits,
 )
 from mini_engine.engine.blocks import BlockPool  # noqa: E402
-from mini_engine.model.checkpoint import random_law, tensor_shapes  # noqa: E402
-from mini_engine.model.config import ModelConfig, named_shape  # noqa: E402
+from mini_engine.model.config import ModelConfig  # noqa: E402
+from tests.support.checkpoint_helpers import FAMILIES as FAMILIES  # noqa: E402
+from tests.support.checkpoint_helpers import TINY as TINY  # noqa: E402
+from tests.support.checkpoint_helpers import random_tensors, write  # noqa: E402
 
 NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU")
 DEVICES = ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, NO_GPU])]
 SLOW_DEVICES = ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu_slow, NO_GPU])]
-TINY = replace(
-    named_shape("qwen3-0.6b"),
-    name="tiny",
-    hidden_size=16,
-    intermediate_size=24,
-    num_layers=2,
-    num_heads=4,
-    num_kv_heads=2,
-    head_dim=8,
-    vocab_size=37,
-    max_position_embeddings=32,
-    eos_token_ids=(),
-)
-FAMILIES = {
-    "qwen3": TINY,
-    "qwen2": replace(TINY, family="qwen2", qkv_bias=True, qk_norm=False),
-    "llama": replace(TINY, family="llama", qk_norm=False, tie_word_embeddings=False),
-}
 CPU = torch.device("cpu")
 # float32 on both sides, but other orders of summation: a few units in the last place of logits
 # whose size is about 1, over at most four layers.
@@ -67,13 +48,7 @@ MAX_BLOCKS = 8
 
 def random_folder(config: ModelConfig, folder: Path, seed: int = 0) -> Path:
     """A folder with random float32 weights under Hugging Face's names."""
-    rng = np.random.default_rng(seed)
-    tensors = {}
-    for name, shape in tensor_shapes(config).items():
-        mean, deviation = random_law(name, shape)
-        tensors[name] = rng.normal(mean, deviation, shape).astype(np.float32)
-    save_file(tensors, folder / "model.safetensors")
-    return folder
+    return write(folder, random_tensors(config, seed))
 
 
 def torch_model(weights: Weights, num_blocks: int, block_size: int) -> Model:

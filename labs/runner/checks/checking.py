@@ -59,21 +59,9 @@ class Outcome:
         return sentence(self.test)
 
 
-@dataclass(frozen=True)
-class Diagnosis:
-    """Failing test -> ids of the misconceptions that explain it, none if no known one does.
-
-    A test that is not a key was not looked into: its error says itself what is wrong. `tried` of
-    `known` wrong answers were compared in the time there was.
-    """
-
-    named: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    tried: int = 0
-    known: int = 0
-
-    @property
-    def ids(self) -> list[str]:
-        return list(dict.fromkeys(id for ids in self.named.values() for id in ids))
+# Failing test -> ids of the misconceptions that explain it, none if no known one does. A test that
+# is no key was not looked into: its error says itself what is wrong.
+Causes = dict[str, tuple[str, ...]]
 
 
 @dataclass
@@ -88,7 +76,7 @@ class Report:
     line: str = ""
     inputs: str = ""  # what the learner's function held there
     seconds: float = 0.0
-    diagnosis: Diagnosis = field(default_factory=Diagnosis)
+    causes: Causes = field(default_factory=dict)
     open: list[Hole] = field(default_factory=list)  # holes that are not filled yet
 
     @property
@@ -114,31 +102,22 @@ def check_files(
     for path in files.values():
         if stopped := syntax_error(path):
             return Report(lab, stopped=stopped)
-    report = _run(lab, files, context=context)
+    report = _run(lab, files, context)
     report.open = still_open(lab, files)
     return report
 
 
 def check_texts(
-    lab: Lab,
-    texts: Mapping[str, str],
-    *,
-    only: str = "",
-    first: bool = False,
-    expected: Mapping[str, Mapping[str, Any]] | None = None,
-    context: BaseContext | None = None,
+    lab: Lab, texts: Mapping[str, str], *, context: BaseContext | None = None, **which: Any
 ) -> Report:
-    """Run the lab's tests on these texts, file name -> text; `context` starts the process.
-
-    `only` keeps the tests that catch this misconception, `first` ends with the first that fails,
-    `expected`, test -> fields of its outcome, keeps these and ends at one that comes out otherwise.
-    """
+    """Run the lab's tests on these texts, file name -> text; `context` starts the process. `which`
+    tests, and how far: `only`, `first` and `expected` of a `Job`."""
     with tempfile.TemporaryDirectory(prefix="lab-") as folder:
         files = {}
         for file, text in texts.items():
             files[file] = Path(folder) / file
             files[file].write_text(text, encoding="utf-8")
-        return _run(lab, files, only=only, first=first, expected=expected, context=context)
+        return _run(lab, files, context, **which)
 
 
 def still_open(lab: Lab, files: Mapping[str, Path]) -> list[Hole]:
@@ -155,30 +134,14 @@ def still_open(lab: Lab, files: Mapping[str, Path]) -> list[Hole]:
 # ---------------------------------------------------------------- parts
 
 
-def _run(
-    lab: Lab,
-    files: Mapping[str, Path],
-    *,
-    only: str = "",
-    first: bool = False,
-    expected: Mapping[str, Mapping[str, Any]] | None = None,
-    context: BaseContext | None = None,
-) -> Report:
+def _run(lab: Lab, files: Mapping[str, Path], context: BaseContext | None, **which: Any) -> Report:
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="lab-") as folder:
         events = Path(folder) / "events.jsonl"
         events.touch()
-        job = Job(
-            str(lab.test_file),
-            {lab.module(file): str(path) for file, path in files.items()},
-            str(events),
-            lab.memory_gb,
-            lab.test_s,
-            lab.environment,
-            only,
-            first,
-            expected or {},
-        )
+        modules = {lab.module(file): str(path) for file, path in files.items()}
+        limits = lab.memory_gb, lab.test_s, lab.environment
+        job = Job(str(lab.test_file), modules, str(events), *limits, **which)
         process = (context or fresh()).Process(target=run_job, args=(job,))  # type: ignore[attr-defined]
         process.start()
         try:

@@ -7,8 +7,8 @@ In:  the exception of a failing test. Out: a dictionary for the event that ends 
     where, line       the learner's last line if the learner's code raised, else the test's
     mine, refused     was it raised in the learner's file? on purpose, by the engine or the lab?
     todo              the open hole that was met
-    inputs            "kernels=257, spec=h200": the values that `asserted` names
-    state             what the test held when it failed: two answers with one mistake agree on it
+    inputs            "kernels=257, spec=h200": what the test held there
+    state             the same in more detail: two answers with one mistake agree on it
 
 Nothing here imports numpy or torch: their arrays are known by their methods.
 """
@@ -16,15 +16,12 @@ Nothing here imports numpy or torch: their arrays are known by their methods.
 from __future__ import annotations
 
 import ast
-import dataclasses
-import enum
 import linecache
 import os
 import re
 import traceback
 import types
 from collections.abc import Iterable, Mapping
-from functools import cache
 from typing import Any
 
 from _pytest._io.saferepr import saferepr
@@ -46,34 +43,44 @@ def explained(error: BaseException, files: list[str], test_file: str) -> dict[st
 
     Follows errors back to those they were raised from, because Triton's interpreter wraps them.
     """
-    chain = _chain(error)
+    chain: list[BaseException] = []
+    link: BaseException | None = error
+    while link is not None and link not in chain:
+        chain.append(link)
+        link = link.__cause__ or link.__context__
     unwritten = [e for e in chain if isinstance(e, NotImplementedError)]
     todo = next((m for m in (TODO.search(str(e)) for e in (*unwritten, *chain)) if m), None)
     steps = [step for e in chain for step in traceback.walk_tb(e.__traceback__)]
     mine = [step for step in steps if any(same(step[0].f_code.co_filename, f) for f in files)]
     tests = [step for step in steps if same(step[0].f_code.co_filename, test_file)]
-    asked = _asked(tests)
-    frame, number = mine[-1] if mine else (asked or steps[-1])
+    # A helper that compares for several tests is called `assert_…`; its own lines say nothing about
+    # the case, so the line that calls it is taken.
+    own = [step for step in tests if not step[0].f_code.co_name.startswith("assert_")] or tests
+    frame, number = (mine or own or steps)[-1]
     inner = error
     while inner.__cause__ is not None and type(inner).__module__.startswith(WRAPS):
         inner = inner.__cause__
+    lines = [line.rstrip() for line in str(inner).splitlines() if line.strip()]
+    lines = [line for line in lines if "Use -v to get" not in line]
     path = frame.f_code.co_filename
     found: dict[str, Any] = {
         "todo": todo[0].removesuffix("')") if todo else "",  # Dynamo quotes the error that it met
         "error": type(inner).__name__,
-        "message": _message(inner),
+        "message": "\n".join(_cut(line) for line in lines[:MOST_LINES]),
         "where": f"{path}:{number}",
         "line": linecache.getline(path, number).strip(),
         "mine": bool(mine),
         "refused": _refused(inner, files),
     }
-    if asked and not todo and asked[0].f_code.co_name != "<module>":
-        found |= _asserted(asked)
+    if own and not todo and own[-1][0].f_code.co_name != "<module>":
+        frame, number = own[-1]
+        found["asserted"] = _statement(frame.f_code.co_filename, number)
+        found |= {"at": number, "inputs": held(frame)}
         found["state"] = {
-            f"{depth}.{name}": fingerprint(value)
+            f"{depth}.{name}": text
             for depth, (frame, _) in enumerate(tests)
             for name, value in frame.f_locals.items()
-            if plain(value) and not name.startswith("@")
+            if not name.startswith("@") and not _is_nameless(text := fingerprint(value))
         }
     return found
 
@@ -88,9 +95,9 @@ def same_outcome(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> bool:
     one, other = wanted.get("state") or {}, found.get("state") or {}
     return (
         (wanted.get("error"), wanted.get("at")) == (found.get("error"), found.get("at"))
-        and alike(wanted.get("message", ""), found.get("message", ""))
+        and _rounded(wanted.get("message", "")) == _rounded(found.get("message", ""))
         and one.keys() == other.keys()
-        and all(alike(text, other[name]) for name, text in one.items())
+        and all(_rounded(text) == _rounded(other[name]) for name, text in one.items())
     )
 
 
@@ -99,46 +106,20 @@ def same(one: str, other: str) -> bool:
     return os.path.realpath(one) == os.path.realpath(other)
 
 
-def held(frame: types.FrameType, names: Iterable[str] | None = None) -> str:
-    """`a=1, b=float32[3] 1 2 3`: the values of these names where a frame stands, or of its locals.
-
-    Functions, modules, nameless objects and pytest's own names are left out.
-    """
-    known = frame.f_globals | frame.f_locals
-    names = frame.f_locals if names is None else names
-    shown = [n for n in names if n in known and not n.startswith("@") and _is_value(known[n])]
-    return ", ".join(f"{name}={short(known[name])}" for name in shown[:MOST_INPUTS])
-
-
-def _is_value(value: object) -> bool:
-    if value is None or isinstance(value, types.ModuleType):
-        return False
-    return is_array(value) or not (callable(value) or short(value) == f"a {type(value).__name__}")
+def held(frame: types.FrameType, without: Iterable[str] = ()) -> str:
+    """`a=1, b=float32[3] 1 2 3`: the values of the locals of a frame, less some by name, functions,
+    modules, nameless objects and pytest's own."""
+    shown = [
+        f"{name}={text}"
+        for name, value in frame.f_locals.items()
+        if not (name.startswith("@") or name in without or value is None)
+        and (is_array(value) or not callable(value))
+        and not _is_nameless(text := short(value))
+    ]
+    return ", ".join(shown[:MOST_INPUTS])
 
 
 # ---------------------------------------------------------------- the failing statement
-
-
-def _chain(error: BaseException) -> list[BaseException]:
-    chain: list[BaseException] = []
-    link: BaseException | None = error
-    while link is not None and link not in chain:
-        chain.append(link)
-        link = link.__cause__ or link.__context__
-    return chain
-
-
-def _asked(tests: list[Step]) -> Step | None:
-    """The line of the test that failed. A helper that compares for several tests is called
-    `assert_…`; its own lines say nothing about the case, so the line that calls it is taken."""
-    own = [step for step in tests if not step[0].f_code.co_name.startswith("assert_")] or tests
-    return own[-1] if own else None
-
-
-def _message(error: BaseException) -> str:
-    lines = [line.rstrip() for line in str(error).splitlines() if line.strip()]
-    kept = [line for line in lines if "Use -v to get" not in line]
-    return "\n".join(_cut(line) for line in kept[:MOST_LINES])
 
 
 def _cut(text: str) -> str:
@@ -156,33 +137,22 @@ def _refused(error: BaseException, files: list[str]) -> bool:
     )
 
 
-def _asserted(step: Step) -> dict[str, Any]:
-    """The statement of the test that failed, and what the test held there."""
-    frame, number = step
-    path = frame.f_code.co_filename
-    around = [n for n in ast.walk(_parsed(path)) if isinstance(n, ast.stmt)
+def _statement(path: str, number: int) -> str:
+    """The statement of a file that stands on this line, in one line."""
+    lines = linecache.getlines(path)
+    around = [n for n in ast.walk(ast.parse("".join(lines))) if isinstance(n, ast.stmt)
               and n.lineno <= number <= (n.end_lineno or n.lineno)]  # fmt: skip
     around.sort(key=lambda node: node.lineno)
     statement = around[-1]
     if len(around) > 1 and isinstance(block := around[-2], ast.With) and len(block.body) == 1:
         statement = block  # `with pytest.raises(…)` is half of what is asserted
-    lines = linecache.getlines(path)[statement.lineno - 1 : statement.end_lineno]
-    return {
-        "at": number,
-        "asserted": _cut(" ".join(line.strip() for line in lines)),
-        "inputs": held(frame),
-    }
-
-
-@cache
-def _parsed(path: str) -> ast.Module:
-    return ast.parse("".join(linecache.getlines(path)))
+    return _cut(" ".join(s.strip() for s in lines[statement.lineno - 1 : statement.end_lineno]))
 
 
 # ---------------------------------------------------------------- values as text
 
 WIDE = 100  # characters of one value
-FEW = 6  # elements of an array
+FEW, MANY = 6, 48  # elements of an array that are shown, and that are compared
 ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
 DECIMAL = re.compile(r"(?<![\w.])-?\d+(?:\.\d*(?:[eE][-+]?\d+)?|[eE][-+]?\d+)(?!\w)")  # no count
 
@@ -192,19 +162,29 @@ def short(value: object) -> str:
     if is_array(value):
         flat, kind = _flat(value), str(getattr(value, "dtype", "")).removeprefix("torch.")
         first = " ".join(f"{x:.6g}" if isinstance(x, float) else str(x) for x in flat[:FEW])
-        return f"{kind}{_shape(value)} {first}{' …' if len(flat) > FEW else ''}".rstrip()
+        more = " …" if len(flat) > FEW else ""
+        return f"{kind}{list(getattr(value, 'shape', ()))} {first}{more}".rstrip()
     text = " ".join(saferepr(value, maxsize=WIDE).split())
     return f"a {type(value).__name__}" if ADDRESS.search(text) else text
+
+
+def fingerprint(value: object) -> str:
+    """Longer than `short`: what tells the values of two runs apart."""
+    if is_array(value):
+        flat = _flat(value)
+        shape = list(getattr(value, "shape", ()))
+        return f"{shape} {fingerprint(flat[:: max(1, len(flat) // MANY)])}"
+    if isinstance(value, Mapping):
+        value = [part for pair in value.items() for part in pair]
+    if isinstance(value, list | tuple):
+        return f"{len(value)}: " + "; ".join(fingerprint(part) for part in value[: 2 * MANY])
+    return short(value)
 
 
 def is_array(value: object) -> bool:
     """Is it an array or a tensor, with numbers that can be read?"""
     names = ("shape", "dtype", "tolist", "reshape")
     return not isinstance(value, type) and all(hasattr(value, name) for name in names)
-
-
-def _shape(value: Any) -> list[int]:
-    return list(value.shape)
 
 
 def _flat(value: Any) -> list[Any]:
@@ -215,36 +195,12 @@ def _flat(value: Any) -> list[Any]:
     return flat if isinstance(flat, list) else [flat]
 
 
-def plain(value: object) -> bool:
-    """Can two runs be compared by it: is it a number, a text, an array, a list of them?"""
-    if value is None or isinstance(value, str | bool | int | float | enum.Enum):
-        return True
-    if is_array(value) or dataclasses.is_dataclass(value):
-        return True
-    if isinstance(value, Mapping):
-        return all(plain(part) for pair in list(value.items())[:FEW] for part in pair)
-    if isinstance(value, list | tuple | set | frozenset):
-        return all(plain(part) for part in list(value)[:FEW])
-    return False
-
-
-def fingerprint(value: object) -> str:
-    """Longer than `short`: what tells the values of two runs apart, 48 parts of it."""
-    if is_array(value):
-        flat = _flat(value)
-        return f"{_shape(value)} {fingerprint(flat[:: max(1, len(flat) // 48)])}"
-    if isinstance(value, Mapping):
-        value = [part for pair in value.items() for part in pair]
-    if isinstance(value, list | tuple):
-        return f"{len(value)}: " + "; ".join(fingerprint(part) for part in value[:96])
-    return short(value)
-
-
-def alike(one: str, other: str) -> bool:
-    """Do two texts say the same, decimals to four digits, addresses and folders apart?"""
-    return _rounded(one) == _rounded(other)
+def _is_nameless(text: str) -> bool:
+    """Does it only say what type an object has, or as `<…>` what two runs need not share?"""
+    return text.startswith("<") or re.fullmatch(r"a \w+", text) is not None
 
 
 def _rounded(text: str) -> str:
+    """The text with decimals to four digits and without addresses and folders."""
     text = re.sub(r"(/[\w.\-]+)+/", "/", ADDRESS.sub("0x", text))
     return DECIMAL.sub(lambda found: f"{round(float(found[0]), 7):.4g}", text)

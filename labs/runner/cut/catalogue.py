@@ -18,7 +18,7 @@ In: a folder `labs/labNN_name`. Out: a `Lab` with its holes, hints and misconcep
     proves = "One sentence: what passing shows."
     [[hole]]
     name = "GraphRunner.run_at"       # with several sources, `source` says in which
-    keeps = ["_record"]               # of a class: private methods that others call or replace
+    writes = ["run_at", "_record"]    # where `name` is a class: the methods to be written
     removes = ["StaticInputs.stage"]  # what only this hole uses and the learner is not shown
     task = "Pad to the rung, copy the batch in, replay, slice."
     hints = ["a question", "a pointer", "nearly the code"]
@@ -31,41 +31,28 @@ In: a folder `labs/labNN_name`. Out: a `Lab` with its holes, hints and misconcep
     old = "buffer.copy_(rows)"
     new = "buffer = rows"
 
-A hole that is a class is written anew: its public methods and those that it `keeps` stay as
-signatures with docstrings, its other private methods are taken out of the learner's file.
-
 A hole with `mend = "runner_a.py"` in the place of `name` is not cut: that source is given with a
 fault, and the learner mends it. `[[hole.edit]]` are the edits that mend it.
 
-A second answer (`tests/labs/answers`) for several files says before each part where it belongs: a
-line `# to: runner_a.py`.
+`tests/labs/answers/labNN_name.toml` has another right answer: for each file the bodies of functions
+by their names and, as `also`, what stands beside them.
 """
 
 from __future__ import annotations
 
-import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from labs.runner.cut.cutter import (
-    CutError,
-    changed,
-    cut,
-    find_source,
-    functions,
-    parts_of,
-    splice,
-    without,
-)
+from labs.runner.cut.cutter import CutError, changed, cut, fill, functions, splice, without
 from labs.runner.cut.edits import Edit, edits
 
 LABS = Path(__file__).parent.parent.parent
 ROOT = LABS.parent
 NO_WORDS = "as the docstring and the tests want it."
-ANSWERS = ROOT / "tests" / "labs" / "answers"  # other right ones: second/labNN_name.py
+ANSWERS = ROOT / "tests" / "labs" / "answers"
 
 
 @dataclass(frozen=True)
@@ -78,14 +65,13 @@ class Hole:
     hints: tuple[str, ...]
     file: str  # the learner's file, without its folder: "graphs.py"
     broken: bool = False  # the file is given with a fault: the learner mends instead of writing
-    keeps: tuple[str, ...] = ()  # of a class: private methods that stay, to be written
+    writes: tuple[str, ...] = ()  # full names of the functions to be written
     removes: tuple[str, ...] = ()  # functions that are taken out of the learner's file
     mends: tuple[Edit, ...] = ()  # of a broken file: what makes it right
 
-    def parts(self, text: str) -> tuple[list[str], list[str]]:
-        """Full names of the functions of the engine's text: (to be written, to be taken out)."""
-        write, gone = parts_of(text, self.name, self.keeps)
-        return write, [*gone, *self.removes]
+    @property
+    def todo(self) -> tuple[int, str]:
+        return self.number, self.task
 
 
 @dataclass(frozen=True)
@@ -162,45 +148,30 @@ class Lab:
                 if hole.broken:
                     texts[hole.file] = given[hole.file]
                 else:
-                    text = texts[hole.file]
-                    write, gone = hole.parts(text)
-                    todo = (hole.number, hole.task)
-                    texts[hole.file] = cut(without(text, gone), dict.fromkeys(write, todo))
+                    text = without(texts[hole.file], hole.removes)
+                    texts[hole.file] = cut(text, dict.fromkeys(hole.writes, hole.todo))
             except CutError as error:
                 raise CutError(f"{self.name}/lab.toml: hole {hole.number}: {error}") from error
         return texts
 
     def definitions(self) -> list[tuple[Hole, list[str]]]:
-        """Each hole with the functions to be written or mended: itself, or a class's methods, or
-        those of its mend."""
+        """Each hole with the functions to be written, or those that its mend changes."""
         given, reference = self._sources(), self.reference()
         return [
             (hole, list(functions(changed(given[hole.file], reference[hole.file]))))
             if hole.broken
-            else (hole, hole.parts(reference[hole.file])[0])
+            else (hole, list(hole.writes))
             for hole in self.holes
         ]
 
     def covered(self) -> list[tuple[Hole, list[str]]]:
         """As `definitions`, with the functions that the cut takes out: all that a hole tests."""
-        reference = self.reference()
-        return [
-            (hole, names if hole.broken else [*names, *hole.parts(reference[hole.file])[1]])
-            for hole, names in self.definitions()
-        ]
+        return [(hole, [*names, *hole.removes]) for hole, names in self.definitions()]
 
     def to_mend(self) -> dict[str, str]:
         """The files that the learner is given broken: file name -> text."""
         given = self._sources()
         return {hole.file: given[hole.file] for hole in self.holes if hole.broken}
-
-    def filled(self, fragment: Path, onto: Mapping[str, str] | None = None) -> dict[str, str]:
-        """The reference, or other texts, with a fragment spliced in: a second answer, for example.
-
-        Raises CutError if the fragment replaces nothing there.
-        """
-        texts, text = dict(onto or self.reference()), fragment.read_text()
-        return _spliced(texts, parts_by_file(text) or find_source(text, texts))
 
     def wrong(self, id: str) -> dict[str, str]:
         """The reference with the edits of a misconception."""
@@ -230,22 +201,15 @@ class Lab:
         if kind == "wrong" and which.replace("_", "-") in beliefs:
             return self.wrong(which.replace("_", "-"))
         if kind == "second":  # into the cut files: it has nothing of the engine's own way
-            return self.filled(ANSWERS / kind / f"{self.name}.py", self.cut())
+            texts = self.cut()
+            answer = tomllib.loads((ANSWERS / f"{self.name}.toml").read_text())
+            for file, written in answer.items():
+                also = written.pop("also", "")
+                bodies = {name: body.splitlines() for name, body in written.items()}
+                texts[file] = splice(fill(texts[file], bodies), also)
+            return texts
         known = ["mine", "reference", *(f"wrong/{id}" for id in beliefs)]
         raise ValueError(f"lab {self.number} has no {implementation!r}: {', '.join(known)}")
-
-
-def parts_by_file(fragment: str) -> dict[str, str]:
-    """The parts of a fragment that says to which file each belongs; nothing if it does not say."""
-    _, *rest = re.split(r"^# to: (\S+)\n", fragment, flags=re.MULTILINE)
-    return dict(zip(rest[::2], rest[1::2], strict=True))
-
-
-def _spliced(texts: dict[str, str], parts: Mapping[str, str]) -> dict[str, str]:
-    unknown = sorted(set(parts) - set(texts))
-    if unknown:
-        raise CutError(f"a part for {', '.join(unknown)}: the files are {', '.join(texts)}")
-    return texts | {file: splice(texts[file], part) for file, part in parts.items()}
 
 
 def all_labs() -> list[Lab]:
@@ -255,13 +219,10 @@ def all_labs() -> list[Lab]:
 
 def lab_number(number: int) -> Lab:
     """Raises ValueError if there is no such lab."""
-    labs = all_labs()
-    for lab in labs:
-        if lab.number == number:
-            return lab
-    raise ValueError(
-        f"there is no lab {number}: labs go from {labs[0].number} to {labs[-1].number}"
-    )
+    labs = {lab.number: lab for lab in all_labs()}
+    if number not in labs:
+        raise ValueError(f"there is no lab {number}: labs go from {min(labs)} to {max(labs)}")
+    return labs[number]
 
 
 def read_lab(folder: Path) -> Lab:
@@ -288,18 +249,16 @@ def _lab(folder: Path, data: dict[str, Any]) -> Lab:
         folder=folder,
         sources=files,
         holes=tuple(_hole(i, hole, files) for i, hole in enumerate(holes, start=1)),
-        misconceptions=tuple(_misconception(**item) for item in misconceptions),
+        misconceptions=tuple(
+            Misconception(edits=edits(item.pop("edit")), **item) for item in misconceptions
+        ),
         packages=tuple(data.pop("packages", ())),
         **data,
     )
 
 
-def _misconception(id: str, says: str, read: str, edit: list[dict[str, str]]) -> Misconception:
-    return Misconception(id, says, read, edits(edit))
-
-
 def _hole(number: int, data: dict[str, Any], files: dict[str, str]) -> Hole:
-    unknown = set(data) - {"name", "mend", "task", "hints", "source", "keeps", "removes", "edit"}
+    unknown = set(data) - {"name", "mend", "task", "hints", "source", "writes", "removes", "edit"}
     if unknown:
         raise CutError(f"hole {data.get('name')}: unknown field {', '.join(sorted(unknown))}")
     broken = "mend" in data
@@ -308,7 +267,9 @@ def _hole(number: int, data: dict[str, Any], files: dict[str, str]) -> Hole:
     file = Path(source).name
     if file not in files:
         raise CutError(f"hole {name}: {source} is not a source of this lab")
-    keeps, removes = tuple(data.get("keeps", ())), tuple(data.get("removes", ()))
-    hints = tuple(data["hints"])
-    mends = edits(data.get("edit", ()))
-    return Hole(number, name, data["task"], hints, file, broken, keeps, removes, mends)
+    methods = tuple(f"{name}.{method}" for method in data.get("writes", ()))
+    return Hole(
+        number, name, data["task"], tuple(data["hints"]), file, broken,
+        methods or (() if broken else (name,)), tuple(data.get("removes", ())),
+        edits(data.get("edit", ())),
+    )  # fmt: skip

@@ -52,26 +52,6 @@ def fill(source: str, bodies: Mapping[str, Lines]) -> str:
     return _replaced(lines, edits)
 
 
-def parts_of(source: str, name: str, keeps: Iterable[str] = ()) -> tuple[list[str], list[str]]:
-    """The functions that a hole consists of, by full name: (to write, to take out).
-
-    A function is its own only part. Of a class, one writes the public methods, those that Python
-    calls (`__init__`) and those that `keeps` names; the other private ones are taken out. Raises
-    `CutError` for a name that the source does not have, or a class with nothing to write.
-    """
-    known = functions(source)
-    if name in known:
-        return [name], []
-    methods = [full.rpartition(".")[2] for full in known if full.startswith(f"{name}.")]
-    keeps = set(keeps)
-    if unknown := keeps - set(methods):
-        raise CutError(f"{name} has no method {', '.join(sorted(unknown))}")
-    stays = [m for m in methods if not m.startswith("_") or m.endswith("__") or m in keeps]
-    if not stays:
-        raise CutError(f"there is no function {name}, and no class with methods to write")
-    return [f"{name}.{m}" for m in stays], [f"{name}.{m}" for m in methods if m not in stays]
-
-
 def without(source: str, names: Iterable[str]) -> str:
     """The source without these functions and methods, and without the comments above them.
 
@@ -96,8 +76,9 @@ def open_holes(text: str, names: Iterable[str]) -> list[str]:
     return [name for name in names if _raises_todo(_definition(tree, name))]
 
 
-def splice(source: str, fragment: str) -> str:
-    """The source with the definitions of the fragment in place of its own."""
+def splice(source: str, fragment: str, *, known: bool = False) -> str:
+    """The source with the definitions of the fragment in place of its own. `known`: raises CutError
+    if the source has none of them."""
     lines, tree = source.splitlines(), ast.parse(source)
     new_lines, new = fragment.splitlines(), ast.parse(fragment)
     edits: list[tuple[int, int, Lines]] = []
@@ -113,6 +94,8 @@ def splice(source: str, fragment: str) -> str:
             edits.append((_start(old), old.end_lineno or 0, text))
         elif not _is_docstring(node):
             added += ["", "", *text]
+    if known and not edits:
+        raise CutError("replaces nothing: none of its names stands in the source")
     if imports:
         after = max((n.end_lineno or 0 for n in tree.body if _is_import(n)), default=0)
         edits.append((after + 1, after, imports))
@@ -138,29 +121,6 @@ def changed(source: str, mine: str) -> str:
         for member in new:
             out += lines_of(member, lines)
     return "\n".join(out) + "\n"
-
-
-def find_source(fragment: str, sources: Mapping[str, str]) -> dict[str, str]:
-    """Split a fragment by the sources that its parts belong to: file -> fragment.
-
-    Each definition goes to the source that has it. Imports, and definitions that no source has, go
-    with the first one that is known. A fragment that replaces nothing raises `CutError`.
-    """
-    lines, tree = fragment.splitlines(), ast.parse(fragment)
-    trees = {file: ast.parse(text) for file, text in sources.items()}
-    homes = [
-        next((f for f, t in trees.items() if find(t, name_of(node)) is not None), None)
-        for node in tree.body
-    ]
-    first = next((home for home in homes if home), None)
-    if first is None:
-        raise CutError(f"replaces nothing: none of its names stands in {', '.join(sources)}")
-    parts: dict[str, Lines] = {}
-    for node, home in zip(tree.body, homes, strict=True):
-        if not _is_docstring(node):
-            text = lines_of(node, lines)
-            parts.setdefault(home or first, []).extend(text)
-    return {file: "\n".join(text) + "\n" for file, text in parts.items()}
 
 
 def definition_of(source: str, name: str) -> str:

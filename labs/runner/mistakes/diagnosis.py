@@ -1,7 +1,7 @@
 """Why do these tests fail? Tries the known wrong answers and names those that explain it.
 
-In:  a lab, the learner's texts and the `Report` of their failures. Out: a `Diagnosis`: for each
-failing test the misconceptions that it comes from, if it is a known one.
+In:  a lab, the learner's texts and the `Report` of their failures. Out: for each failing test
+the misconceptions that it comes from, if it is a known one.
 
 A failing test alone says little: many mistakes fail it. So each wrong answer that the failing tests
 can catch is put in the place of the learner's own definitions, and the same tests run on it. It is
@@ -26,11 +26,11 @@ from multiprocessing.context import BaseContext
 from threading import Lock
 from typing import Any
 
-from labs.runner.checks.checking import Diagnosis, Outcome, Report, check_texts
+from labs.runner.checks.checking import Causes, Outcome, Report, check_texts
 from labs.runner.checks.evidence import ANY, PASSED, same_outcome
 from labs.runner.checks.warm import forks
 from labs.runner.cut.catalogue import Lab, Misconception
-from labs.runner.cut.cutter import CutError, changed, find_source, splice
+from labs.runner.cut.cutter import CutError, changed, splice
 
 SLIPS = {  # errors that come from a slip of the pen, or say themselves what is wrong
     "TypeError", "NameError", "UnboundLocalError", "AttributeError", "ImportError",
@@ -43,23 +43,22 @@ TIME_S = 12.0  # for all the wrong answers together; what has not begun by then 
 
 def diagnose(
     lab: Lab, texts: Mapping[str, str], report: Report, *, context: BaseContext | None = None
-) -> Diagnosis:
+) -> Causes:
     """Look for the misconceptions behind the failures of this report on these texts."""
     failing = {o.test: o for o in report.failed if not o.todo and not is_slip(o)}
     named: dict[str, tuple[str, ...]] = dict.fromkeys(failing, ())
     known = [m for m in lab.misconceptions if any(m.id in o.catches for o in failing.values())]
     rivals = sorted(known, key=lambda rival: _passed(report, rival))  # the likeliest first
     if not rivals:
-        return Diagnosis(named)
+        return named
     heavy = "torch" in lab.packages
     trial = _Trial(lab, dict(texts), report, failing, context or forks(heavy=heavy))
     with ThreadPoolExecutor(min(len(rivals), max(2, (os.cpu_count() or 2) // 2))) as workers:
         verdicts = list(workers.map(trial.explains, rivals))
     for rival, explained in zip(rivals, verdicts, strict=True):
-        for test in explained or ():
+        for test in explained:
             named[test] += (rival.id,)
-    tried = sum(verdict is not None for verdict in verdicts)
-    return Diagnosis(named, tried, len(rivals))
+    return named
 
 
 def is_slip(outcome: Outcome) -> bool:
@@ -81,10 +80,10 @@ class _Trial:
     context: BaseContext
     begun: float = field(default_factory=time.monotonic)
 
-    def explains(self, rival: Misconception) -> tuple[str, ...] | None:
-        """The failing tests that this misconception explains; None if there was no time to see."""
+    def explains(self, rival: Misconception) -> tuple[str, ...]:
+        """The failing tests that this misconception explains; none if there is no time to see."""
         if time.monotonic() - self.begun > TIME_S:
-            return None
+            return ()
         with PARSING:
             try:
                 wrong, cured = self._wrong_and_cured(rival)
@@ -107,7 +106,7 @@ class _Trial:
         wrong, cured = dict(self.texts), dict(self.texts)
         for file in (file for file in engine if answer[file] != engine[file]):
             believed = changed(engine[file], answer[file])
-            wrong |= {file: splice(wrong[file], find_source(believed, {file: wrong[file]})[file])}
+            wrong |= {file: splice(wrong[file], believed, known=True)}
             cured |= {file: splice(cured[file], changed(answer[file], engine[file]))}
         return wrong, cured
 

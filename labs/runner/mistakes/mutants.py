@@ -38,7 +38,6 @@ PAIRS = [("min", "max"), ("minimum", "maximum"), ("any", "all"), ("floor", "ceil
 OTHER_NAMES = dict(PAIRS) | {right: left for left, right in PAIRS}
 SYMMETRIC = {"min", "max", "minimum", "maximum", "lcm", "gcd", "allclose", "array_equal", "equal"}
 HEADED = (ast.If, ast.For, ast.While, ast.With)  # statements with others below them
-Replacement = ast.AST | None  # None: nothing can stand there, so the node is dropped from its list
 
 
 @dataclass(frozen=True)
@@ -78,14 +77,14 @@ def _rewritten(lines: list[str], old: ast.FunctionDef, new: ast.FunctionDef) -> 
 
 
 def _in_place(
-    lines: list[str], function: ast.FunctionDef, before: ast.stmt, after: Replacement, wanted: str
+    lines: list[str], function: ast.FunctionDef, before: ast.stmt, after: ast.AST, wanted: str
 ) -> str | None:
     """The file with one statement changed where it stands, if the function is then as wanted."""
     first, last = before.lineno, before.end_lineno or before.lineno
     headed = isinstance(before, HEADED) and isinstance(after, type(before))
     if headed:
         last = before.body[0].lineno - 1  # type: ignore[attr-defined]
-    new = " " * before.col_offset + ("pass" if after is None else _headline(after))
+    new = " " * before.col_offset + _headline(after)
     if headed and lines[first - 1].lstrip().startswith("elif "):
         new = new.replace("if ", "elif ", 1)
     end = function.end_lineno or 0
@@ -107,9 +106,7 @@ def _program(text: str) -> str:
     return ast.dump(tree)
 
 
-def _changes(
-    function: ast.FunctionDef,
-) -> Iterator[tuple[str, ast.FunctionDef, ast.stmt, Replacement]]:
+def _changes(function: ast.FunctionDef) -> Iterator[tuple[str, ast.FunctionDef, ast.stmt, ast.AST]]:
     """Each change: its name, the function that has it, and the statement before and after."""
     nodes = list(ast.walk(function))
     order = {id(node): place for place, node in enumerate(nodes)}
@@ -144,10 +141,8 @@ def _walk(node: ast.AST) -> Iterator[ast.AST]:
                 yield from _walk(part)
 
 
-def _headline(node: ast.AST | None) -> str:
+def _headline(node: ast.AST) -> str:
     """A statement on one line, without what stands below it."""
-    if node is None:
-        return "nothing"
     shown = copy.deepcopy(node)
     if isinstance(shown, ast.stmt) and hasattr(shown, "body"):
         shown.body = [ast.Expr(ast.Constant(...))]
@@ -162,18 +157,15 @@ def _headline(node: ast.AST | None) -> str:
     return " ".join(line.strip() for line in lines)
 
 
-def _replace(parent: ast.AST, old: ast.AST, new: Replacement) -> None:
+def _replace(parent: ast.AST, old: ast.AST, new: ast.AST) -> None:
     for name, value in ast.iter_fields(parent):
         if value is old:
             setattr(parent, name, new)
-        elif isinstance(value, list) and any(part is old for part in value):
-            place = next(i for i, part in enumerate(value) if part is old)
-            value[place : place + 1] = [] if new is None else [new]
-            if not value and name in ("body", "handlers"):
-                value.append(ast.Pass())
+        elif isinstance(value, list):
+            value[:] = [new if part is old else part for part in value]
 
 
-def _variants(node: ast.AST, parent: ast.AST) -> list[Replacement]:
+def _variants(node: ast.AST, parent: ast.AST) -> list[ast.AST]:
     """What could stand in the place of a node by mistake."""
     if isinstance(node, ast.stmt):
         return _statements(node)
@@ -203,9 +195,9 @@ def _variants(node: ast.AST, parent: ast.AST) -> list[Replacement]:
     return _calls(node) if isinstance(node, ast.Call) else []
 
 
-def _statements(node: ast.stmt) -> list[Replacement]:
+def _statements(node: ast.stmt) -> list[ast.AST]:
     """A statement left out, where what is left can still run."""
-    kept: list[Replacement] = [ast.Pass()]
+    kept: list[ast.AST] = [ast.Pass()]
     if isinstance(node, ast.If):
         return [*kept, _with(node, test=ast.Constant(True))]
     if isinstance(node, ast.Expr):
@@ -219,15 +211,16 @@ def _statements(node: ast.stmt) -> list[Replacement]:
     if isinstance(node, ast.Return):
         return kept if node.value is None else []
     if isinstance(node, ast.With):
-        return [ast.If(ast.Constant(True), node.body, [])] if not _names(node) else []
+        named = any(item.optional_vars for item in node.items)
+        return [] if named else [ast.If(ast.Constant(True), node.body, [])]
     if isinstance(node, ast.Break):
         return [ast.Continue()]
     return [ast.Pass()] if isinstance(node, ast.Continue | ast.Assert | ast.Delete) else []
 
 
-def _calls(node: ast.Call) -> list[Replacement]:
+def _calls(node: ast.Call) -> list[ast.AST]:
     """Two neighbouring arguments swapped, or a keyword left out."""
-    found: list[Replacement] = []
+    found: list[ast.AST] = []
     name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
     args = node.args
     for i in range(len(args) - 1):
@@ -240,7 +233,7 @@ def _calls(node: ast.Call) -> list[Replacement]:
     return found
 
 
-def _other_name(node: ast.Name | ast.Attribute, parent: ast.AST) -> list[Replacement]:
+def _other_name(node: ast.Name | ast.Attribute, parent: ast.AST) -> list[ast.AST]:
     """`max` for `min`, where it is called or handed on."""
     if isinstance(node, ast.Name):
         other = OTHER_NAMES.get(node.id)
@@ -260,7 +253,7 @@ def _constants(value: object) -> list[bool | int | float]:
     return []
 
 
-def _one_less(node: ast.BoolOp) -> list[Replacement]:
+def _one_less(node: ast.BoolOp) -> list[ast.AST]:
     """The same without one of its conditions."""
     if len(node.values) == 2:
         return [*node.values]
@@ -274,10 +267,6 @@ def _with(node: ast.AST, **fields: object) -> ast.AST:
     for name, value in fields.items():
         setattr(changed, name, value)
     return changed
-
-
-def _names(node: ast.With) -> bool:
-    return any(item.optional_vars for item in node.items)
 
 
 def _is_text(node: ast.AST) -> bool:

@@ -19,14 +19,14 @@ from __future__ import annotations
 import random
 import time
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from labs.runner.checks.checking import Report, check_texts
 from labs.runner.checks.warm import context
 from labs.runner.cut.catalogue import Lab
-from labs.runner.mistakes.mutants import Mutant, mutants
+from labs.runner.mistakes.mutants import mutants
 
 BAR = 0.97  # of the mutants that are not equivalent must die
 LEAST_S = 20.0  # for all tests on one mutant; an endless loop is a mistake that is noticed
@@ -34,15 +34,12 @@ LEAST_S = 20.0  # for all tests on one mutant; an endless loop is a mistake that
 
 @dataclass(frozen=True)
 class LabMutant:
-    """A mutant of a hole, and the learner's file that it is in."""
+    """A mistake in a function of a hole: the learner's file that it is in, and its text."""
 
     hole: str
     file: str
-    mutant: Mutant
-
-    @property
-    def change(self) -> str:
-        return self.mutant.change
+    change: str
+    text: str
 
 
 @dataclass
@@ -83,7 +80,7 @@ def all_mutants(lab: Lab, hole: int | None = None) -> list[LabMutant]:
     """The mutants of every hole, or of the one with this number."""
     texts = lab.reference()
     return [
-        LabMutant(name, one.file, mutant)
+        LabMutant(name, one.file, mutant.change, mutant.text)
         for one, names in lab.covered()
         if hole in (None, one.number)
         for name in names
@@ -97,31 +94,27 @@ def fixed_sample(lab: Lab, count: int) -> list[LabMutant]:
     return random.Random(lab.number).sample(found, min(count, len(found)))
 
 
-def equivalents(lab: Lab) -> dict[tuple[str, str], str]:
-    """(function, change) -> reason. Raises ValueError for an entry without one of the fields."""
+def equivalents(lab: Lab) -> set[tuple[str, str]]:
+    """(function, change) of each entry. Raises ValueError for one without one of the fields."""
     path = lab.folder / "equivalent.toml"
-    if not path.exists():
-        return {}
-    found = {}
-    for entry in tomllib.loads(path.read_text()).get("equivalent", []):
+    entries = tomllib.loads(path.read_text())["equivalent"] if path.exists() else []
+    for entry in entries:
         if set(entry) != {"hole", "change", "reason"} or len(entry["reason"]) < 20:
             raise ValueError(
                 f"{lab.name}/equivalent.toml: an entry has hole, change and a reason, given {entry}"
             )
-        found[entry["hole"], entry["change"]] = entry["reason"]
-    return found
+    return {(entry["hole"], entry["change"]) for entry in entries}
 
 
 def stale_entries(lab: Lab, every: list[LabMutant]) -> list[str]:
     """Entries of equivalent.toml whose mutant is not (any more) among all those of the lab."""
-    known = {(m.hole, m.change) for m in every}
-    return [f"no such mutant: {hole}: {change}" for hole, change in equivalents(lab)
-            if (hole, change) not in known]  # fmt: skip
+    gone = equivalents(lab) - {(m.hole, m.change) for m in every}
+    return [f"no such mutant: {hole}: {change}" for hole, change in sorted(gone)]
 
 
 def run_mutant(lab: Lab, mutant: LabMutant, limit_s: float | None = None) -> Report:
     """The lab's tests on one mutant, until the first fails."""
-    texts = lab.reference() | {mutant.file: mutant.mutant.text}
+    texts = lab.reference() | {mutant.file: mutant.text}
     limited = replace(lab, limit_s=min(lab.limit_s, limit_s or lab.limit_s))
     return check_texts(limited, texts, first=True, context=context())
 
@@ -131,9 +124,9 @@ def score(
     chosen: list[LabMutant] | None = None,
     *,
     jobs: int = 2,
-    tick: Callable[[LabMutant, bool], None] = lambda *_: None,
+    tick: Callable[[], None] = lambda: None,
 ) -> Score:
-    """Run the chosen mutants (all by default), `jobs` at a time. `tick(mutant, killed)` after each.
+    """Run the chosen mutants (all by default), `jobs` at a time. `tick()` after each.
 
     Raises ValueError if the reference itself fails: then nothing would be shown.
     """
@@ -142,23 +135,17 @@ def score(
     if not whole.passed:
         raise ValueError(f"lab {lab.number}: the reference fails: {whole.stopped or whole.failed}")
     limit_s = max(LEAST_S, 6 * (time.monotonic() - begun))
-    listed = equivalents(lab)
-    every = all_mutants(lab)
+    listed, every = equivalents(lab), all_mutants(lab)
+    chosen = every if chosen is None else chosen
     result = Score(lab, wrong=stale_entries(lab, every))
-    for mutant, killed in _outcomes(lab, chosen or every, limit_s, jobs):
-        tick(mutant, killed)
-        entry = (mutant.hole, mutant.change) in listed
-        if killed and entry:
-            result.wrong.append(f"dies, so it is not equivalent: {mutant.hole}: {mutant.change}")
-        place = result.killed if killed else result.equivalent if entry else result.alive
-        place.append(mutant)
-    result.seconds = time.monotonic() - begun
-    return result
-
-
-def _outcomes(
-    lab: Lab, chosen: list[LabMutant], limit_s: float, jobs: int
-) -> Iterator[tuple[LabMutant, bool]]:
     with ThreadPoolExecutor(jobs) as workers:
         runs = workers.map(lambda m: run_mutant(lab, m, limit_s), chosen)
-        yield from ((mutant, not run.passed) for mutant, run in zip(chosen, runs, strict=True))
+        for mutant, run in zip(chosen, runs, strict=True):
+            tick()
+            entry = (mutant.hole, mutant.change) in listed
+            if entry and not run.passed:
+                result.wrong.append(f"dies, so not equivalent: {mutant.hole}: {mutant.change}")
+            alive = result.equivalent if entry else result.alive
+            (alive if run.passed else result.killed).append(mutant)
+    result.seconds = time.monotonic() - begun
+    return result

@@ -2,9 +2,10 @@
 
     python -m mini_engine.bench.others.child ANSWER.json < job.json
 
-The answer is an object: {"not_run": why}, or version, seconds to start, and the laps. Standard
-output belongs to the engine, which prints what it likes. Afterwards the process leaves at once:
-whoever started it ends the engine's own processes.
+The answer is an object: {"not_run": why}, or version, seconds to start, the tokens of the first
+lap, and of each lap the gaps between tokens. A token's time is `time.perf_counter()` when the
+interface has handed it over: the caller could use it then and not before. Standard output belongs
+to the engine. Standard library only, for this runs under the other engine's Python.
 """
 
 from __future__ import annotations
@@ -15,90 +16,159 @@ import importlib.metadata
 import importlib.util
 import json
 import os
-import signal
+import random
 import sys
-import threading
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from mini_engine.bench.others import EAGER, kind_of
-from mini_engine.bench.others.protocol import Job, Session, gaps, prompts
-
-OTHER_INTERFACE = (TypeError, AttributeError, ImportError, KeyError)
-
-
-def main() -> None:
-    """Answer, whatever happens; the exit code is 0 where there is an answer."""
-    threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
-    Path(sys.argv[1]).write_text(json.dumps(answer(Job(**json.load(sys.stdin)))), "utf-8")
-    sys.stdout.flush()
-    os._exit(0)  # not through the engine's own clean-up, which may hang
+OURS = "launch-bound"
+EAGER = "-eager"  # behind a name: the same engine with its graphs switched off
+KEPT_BACK = 8  # tokens of a request that some schedulers keep for themselves
 
 
-def end_with(asker: int) -> None:
-    """End this process group when the process that asked is gone: killed, or its terminal closed.
-    Otherwise the engine would go on holding the GPU's memory."""
-    while os.getppid() == asker:
-        time.sleep(1)
-    os.killpg(0, signal.SIGKILL)
+@dataclass(frozen=True)
+class Kind:
+    """An engine: where its adapter is, and what somebody needs who does not have it."""
+
+    adapter: str  # a module of this package
+    package: str  # what `import` looks for, "" for a folder of scripts
+    install: str  # one line
+    written_for: str  # the versions whose interface the adapter was written to
+
+
+KINDS = {
+    OURS: Kind("our_engine", "torch", "pip install 'torch>=2.11,<2.14'", "this one"),
+    "nano-vllm": Kind("nano_engine", "nanovllm",
+                      "pip install git+https://github.com/GeeeekExplorer/nano-vllm.git", "0.2"),
+    "gpt-fast": Kind("gpt_fast_engine", "",
+                     "git clone https://github.com/meta-pytorch/gpt-fast, pip install "
+                     "sentencepiece tiktoken, then --against gpt-fast=FOLDER", "6ecad9b"),
+    "vllm": Kind("vllm_engine", "vllm", "pip install vllm", "0.8 to 0.33"),
+    "sglang": Kind("sglang_engine", "sglang", "pip install 'sglang[all]'",
+                   "commits 18bfdd1 (2025) to 001067f (2026)"),
+}  # fmt: skip
+NAMES = tuple(name + end for name in KINDS for end in ("", EAGER))
+
+
+def kind_of(name: str) -> Kind:
+    """By the name of an arm: "vllm", "vllm-eager". Raises ValueError for another name."""
+    if name not in NAMES:
+        raise ValueError(f"--against {name}: expected some of {', '.join(NAMES)}")
+    return KINDS[name.removesuffix(EAGER)]
+
+
+@dataclass(frozen=True)
+class Job:
+    """The same work for every engine: `batch` prompts of `context` tokens at a time."""
+
+    engine: str  # "vllm", "vllm-eager"
+    model: str  # a checkpoint folder
+    batch: int
+    context: int
+    tokens: int  # new tokens of each request, the prompt's own among them
+    laps: int  # batches that count, after one that does not
+    vocab: int
+    memory: float  # of the GPU, for weights and cache
+    where: str = ""  # gpt-fast: the folder of its scripts
+
+    @property
+    def eager(self) -> bool:
+        return self.engine.endswith(EAGER)
+
+    @property
+    def room(self) -> int:
+        """Tokens that a request may grow to."""
+        return self.context + self.tokens + KEPT_BACK
+
+
+class Lap(NamedTuple):
+    """One batch: for each request, its new tokens and when each arrived (s). An engine that gives
+    all requests one prompt answers with that one request."""
+
+    times: list[list[float]]
+    tokens: list[list[int]]
+
+
+def empty_lap(requests: int) -> Lap:
+    """For an adapter to fill."""
+    return Lap([[] for _ in range(requests)], [[] for _ in range(requests)])
+
+
+def prompts(job: Job, lap: int) -> list[list[int]]:
+    """Random prompts, other ones each lap: none is answered out of a prefix cache. The same for
+    every engine, on every Python."""
+    drawn = random.Random(f"{job.context} tokens, lap {lap}")
+    return [[drawn.randrange(job.vocab) for _ in range(job.context)] for _ in range(job.batch)]
+
+
+def gaps(times: Sequence[Sequence[float]]) -> tuple[list[float], float]:
+    """(µs between two pieces that one request got, tokens a piece), while all requests decode.
+
+    All of them decode from the last first token to the first last one: before, some prompts are
+    still computed; after, the batch is smaller. A gap counts where both its ends lie in between.
+    Tokens that arrive at the same time are one piece. Raises ValueError where there is no gap.
+    """
+    began, ended = max(each[0] for each in times), min(each[-1] for each in times)
+    found: list[float] = []
+    tokens = 0
+    for each in times:
+        inside = [time for time in each if began <= time <= ended]
+        pieces = sorted(set(inside))
+        found += [1e6 * (after - before) for before, after in zip(pieces, pieces[1:])]  # noqa: B905, RUF007
+        tokens += sum(time > pieces[0] for time in inside) if pieces else 0
+    if not found:
+        raise ValueError(
+            f"there was no time at which all {len(times)} requests were decoding: take a smaller "
+            "batch, or more --steps"
+        )
+    return found, tokens / len(found)
+
+
+def version_of(engine: str) -> str:
+    """Of the distribution, "unknown" where a folder is imported that pip has not seen."""
+    try:
+        return importlib.metadata.version(engine.removesuffix(EAGER))
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
 
 
 def answer(job: Job) -> dict[str, Any]:
     """Load, warm up, measure. What cannot be measured is told in one line."""
     kind = kind_of(job.engine)
-    if not_installed(job.engine):
+    if kind.package and importlib.util.find_spec(kind.package) is None:
         return {"not_run": f"{kind.package} is not installed: {kind.install}"}
     try:
         began = time.perf_counter()
-        adapter = importlib.import_module(f"mini_engine.bench.others.{kind.adapter}")
-        session: Session = adapter.start(job)
+        session = importlib.import_module(f"mini_engine.bench.others.{kind.adapter}").start(job)
         started = time.perf_counter() - began
         session.lap(prompts(job, 0))  # warms up: what is compiled, captured or allocated late
-        laps: list[dict[str, Any]] = []
-        first: list[list[int]] = []
         gc.collect()
         gc.disable()
-        for number in range(1, job.laps + 1):
-            lap = session.lap(prompts(job, number))
-            counts = {len(each) for each in lap.tokens}
-            if counts != {job.tokens}:
-                raise ValueError(f"requests got {sorted(counts)} tokens, asked for {job.tokens}")
-            gaps_us, tokens_a_piece = gaps(lap.times)
-            laps.append({"gaps_us": gaps_us, "tokens_a_piece": tokens_a_piece})
-            first = first or lap.tokens
-        return {"version": session.version, "start_s": started, "laps": laps, "tokens": first}
+        laps = [session.lap(prompts(job, number)) for number in range(1, job.laps + 1)]
+        counts = {len(each) for lap in laps for each in lap.tokens}
+        if counts != {job.tokens}:
+            raise ValueError(f"requests got {sorted(counts)} tokens, asked for {job.tokens}")
+        return {
+            "version": getattr(session, "version", version_of(job.engine)),
+            "start_s": started,
+            "tokens": laps[0].tokens,
+            "laps": [gaps(lap.times) for lap in laps],
+        }
     except Exception as error:
-        return {"not_run": told(job.engine, error)}
+        line = (str(error).strip().splitlines() or [""])[0][:300]
+        if type(error) is ValueError:
+            return {"not_run": line}
+        told = f"{type(error).__name__}: {line}; the adapter was written for {kind.written_for}"
+        return {"not_run": told}
     finally:
         gc.enable()
 
 
-def not_installed(name: str) -> bool:
-    """Whether the engine cannot even be imported."""
-    package = kind_of(name).package
-    return bool(package) and importlib.util.find_spec(package) is None
-
-
-def version_of(name: str) -> str:
-    """Of the distribution, "unknown" where a folder is imported that pip has not seen."""
-    try:
-        return importlib.metadata.version(name.removesuffix(EAGER))
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"
-
-
-def told(name: str, error: Exception) -> str:
-    """An error in one line; where the interface may be another one, with the versions it fits."""
-    lines = str(error).strip().splitlines() or [""]
-    line = f"{'' if type(error) is ValueError else f'{type(error).__name__}: '}{lines[0]}"[:300]
-    if not isinstance(error, OTHER_INTERFACE):
-        return line
-    return (
-        f"{name} {version_of(name)} has another interface than {kind_of(name).written_for}, "
-        f"for which this was written, or is not whole ({line})"
-    )
-
-
 if __name__ == "__main__":
-    main()
+    asked = Job(**json.load(sys.stdin))
+    Path(sys.argv[1]).write_text(json.dumps(answer(asked)), "utf-8")
+    sys.stdout.flush()
+    os._exit(0)  # not through the engine's own clean-up, which may hang

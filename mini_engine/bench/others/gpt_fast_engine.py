@@ -19,8 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mini_engine.bench.others import KINDS
-from mini_engine.bench.others.protocol import Job, Lap
+from mini_engine.bench.others.child import KINDS, Job, Lap
 
 
 def start(job: Job) -> GptFastSession:

@@ -17,8 +17,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from mini_engine.bench.others.child import version_of
-from mini_engine.bench.others.protocol import Job, Lap
+from mini_engine.bench.others.child import Job, Lap
 
 NEARLY_GREEDY = 1e-5
 RUNG = 16  # of its graphs: a batch above the largest multiple of it that it may run has none
@@ -43,8 +42,6 @@ def start(job: Job) -> NanoSession:
 
 class NanoSession:
     """A loop around `LLM.step`."""
-
-    version = version_of("nano-vllm")
 
     def __init__(self, llm: Any, params: Any) -> None:
         self.llm, self.params = llm, params

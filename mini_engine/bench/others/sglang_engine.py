@@ -19,8 +19,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from mini_engine.bench.others.child import version_of
-from mini_engine.bench.others.protocol import Job, Lap, empty_lap
+from mini_engine.bench.others.child import Job, Lap, empty_lap
 
 LARGEST_GRAPH = ("cuda_graph_max_bs_decode", "cuda_graph_max_bs")  # of 2026, of 2025
 
@@ -45,8 +44,6 @@ def start(job: Job) -> SglangSession:
 
 class SglangSession:
     """A loop around what `Engine.generate` streams."""
-
-    version = version_of("sglang")
 
     def __init__(self, engine: Any, params: dict[str, Any]) -> None:
         self.engine, self.params = engine, params

@@ -17,8 +17,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from mini_engine.bench.others.child import version_of
-from mini_engine.bench.others.protocol import Job, Lap, empty_lap
+from mini_engine.bench.others.child import Job, Lap, empty_lap
 
 
 def start(job: Job) -> VllmSession:
@@ -47,8 +46,6 @@ def start(job: Job) -> VllmSession:
 
 class VllmSession:
     """A loop around `LLMEngine.step`."""
-
-    version = version_of("vllm")
 
     def __init__(self, engine: Any, params: Any) -> None:
         self.engine, self.params, self.laps = engine, params, 0

@@ -41,13 +41,6 @@ HOST_DATA = aten.lift_fresh.default  # what torch.tensor([1.0]), from_numpy and 
 UNDECLARED_VIEWS = {aten._unsafe_view.default}  # views by nature, not by their schema
 _NEW = ("empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided")
 ALLOCATIONS = {aten.empty.memory_format, *(getattr(aten, name).default for name in _NEW)}
-COPIES = {aten.clone.default, aten._to_copy.default}  # recorded as out.copy_(source)
-# With a reduction, the out= forms of these resize what they are given to the unreduced shape first.
-OUT_RESIZES = {aten.mse_loss.default, aten.smooth_l1_loss.default, aten.huber_loss.default}
-TENSOR_OPTIONS = {"dtype", "layout", "device", "pin_memory"}  # an out= tensor has them already
-# torch.mul(a, b, out=o) reads its arguments in half the time that aten.mul.out takes for it.
-USUAL = ("_softmax", "add", "addmm", "bmm", "cat", "index_select", "mean", "mm", "mul", "rsqrt")
-FAST = {getattr(aten, name).out: getattr(torch, name) for name in USUAL}
 _READS = ("cpu", "numpy", "tolist", "__array__", "__repr__", "__format__")
 HOST_READS = {getattr(Tensor, name) for name in _READS}  # a CPU tensor answers without an op
 
@@ -256,39 +249,15 @@ def _call(func: OpOverload, args: tuple, kwargs: dict, fresh: list[Any]) -> Call
 
     `_op` is the op itself, one Python call less than the `OpOverload` around it.
     """
-    if all(out is None for out in fresh):
+    outs = tree_leaves(fresh)
+    if all(out is None for out in outs):
         return partial(func._op, *args, **kwargs)
-    if func in COPIES:
-        return partial(fresh[0].copy_, args[0])
-    variant = None if func in OUT_RESIZES else _out_variant(func)
-    if variant:
-        overload, inputs, outs = variant
-        options = {name: value for name, value in kwargs.items() if name in inputs}
-        call = FAST.get(overload, overload._op)
-        return partial(call, *args, **options, **dict(zip(outs, fresh, strict=True)))
-    return partial(_run_and_copy, func, args, kwargs, fresh)
 
-
-@cache
-def _out_variant(func: OpOverload) -> tuple[OpOverload, list[str], list[str]] | None:
-    """The form of `func` that writes into given tensors, and the names of inputs and outputs."""
-    wanted = [(a.name, str(a.type)) for a in func._schema.arguments]
-    for name in func.overloadpacket.overloads():
-        overload = getattr(func.overloadpacket, name)
-        arguments = overload._schema.arguments
-        outs = [a.name for a in arguments if a.is_out]
-        inputs = [(a.name, str(a.type)) for a in arguments if not a.is_out]
-        expected = [w for w in wanted if w in inputs or w[0] not in TENSOR_OPTIONS]
-        if outs and len(outs) == len(func._schema.returns) and inputs == expected:
-            return overload, [name for name, _ in inputs], outs
-    return None
-
-
-def _run_and_copy(func: OpOverload, args: tuple, kwargs: dict, fresh: list[Any]) -> None:
-    """For an op without an out= form: run it, then put its new results where they belong."""
-    returned = func._op(*args, **kwargs)
-    returned = [returned] if len(fresh) == 1 else returned
-    for outs, news in zip(fresh, returned, strict=True):
-        for out, new in zip(tree_leaves(outs), tree_leaves(news), strict=True):
+    def run_and_copy() -> None:
+        returned = func._op(*args, **kwargs)
+        news = (returned,) if isinstance(returned, Tensor) else tree_leaves(returned)
+        for out, new in zip(outs, news, strict=True):
             if isinstance(out, Tensor):
-                out.copy_(new)
+                out.copy_(new, non_blocking=True)  # on a stream: the host waits for nothing
+
+    return run_and_copy

@@ -27,7 +27,8 @@ in memory, already are the operands: which number of K meets which does not matt
 as both sides agree. Of the product only s == s' is wanted, an eighth; the matrix units have that to
 spare. Then the lanes of a row and the warps are added up, together with the squares.
 
-test_gemv_dot.py holds the machine code to it: no weight goes through shared memory or a shuffle.
+tests/cuda/kernels/test_gemv_dot.py holds the machine code to it: no weight goes through shared
+memory or a shuffle.
 """
 
 # ruff: noqa: RUF005 (Triton has no (*tuple, item))

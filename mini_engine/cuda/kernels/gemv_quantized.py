@@ -1,7 +1,7 @@
 """Matrix-vector products of quantised weights: gemv.py's kernels, dequantisation in front.
 
-    quantized_linear_kernel:   out = x Wᵀ or RMSNorm(x) Wᵀ (+ bias) (+ out)
-    quantized_gate_up_kernel:  out = silu(gate) · up,  (gate, up) = RMSNorm(x) Wᵀ
+    quantized_product_kernel:  out = x Wᵀ or RMSNorm(x) Wᵀ (+ bias) (+ out)
+                               or silu(gate) · up,  (gate, up) = RMSNorm(x) Wᵀ
     dequantize_kernel:         W itself, for a library's product
 
 In:  as in gemv.py, with W as a `QuantizedMatrix` (cuda/quantized_matrix.py): words, scales, zeros.
@@ -27,8 +27,6 @@ to, so it costs one more a word; a scale of the whole row (int8) waits until the
 # ruff: noqa: RUF005 (Triton has no (*tuple, item))
 
 from __future__ import annotations
-
-from typing import Any
 
 import triton
 import triton.language as tl
@@ -208,65 +206,46 @@ def packed_multiply(
 
 
 @triton.jit
-def quantized_linear_kernel(
+def quantized_product_kernel(
     out, x, norm_weight, packed, scales, zeros, bias, eps, exponent, M: tl.constexpr,
     N: tl.constexpr, K: tl.constexpr, BITS: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr,
-    CHUNKS: tl.constexpr, NORM: tl.constexpr, BIAS: tl.constexpr, ADD: tl.constexpr,
-    GROUPED: tl.constexpr, ZEROS: tl.constexpr, PDL: tl.constexpr,
+    CHUNKS: tl.constexpr, GATED: tl.constexpr, NORM: tl.constexpr, BIAS: tl.constexpr,
+    ADD: tl.constexpr, GROUPED: tl.constexpr, ZEROS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """`linear_kernel` of gemv.py. GROUPED: scales (N, segments) float16, else (N,) float32."""
+    """`linear_kernel` of gemv.py, or with GATED its `gate_up_kernel`: N rows of either half of the
+    weight. GROUPED: scales (N, segments) float16, else (N,) float32."""
     segments: tl.constexpr = (K + 32 // BITS * WORDS - 1) // (32 // BITS * WORDS)
+    halves: tl.constexpr = 2 if GATED else 1
     pdl_release(PDL)
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    real = row < N
+    # The rows of the tile: gate, up, gate, up, ... where there are two halves.
+    each = tl.arange(0, halves * ROWS)
+    row = (each % halves) * N + tl.minimum(tl.program_id(0) * ROWS + each // halves, N - 1)
+    own = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    real = own < N
     # Above the wait, as in gemv.py: words, which stay packed in registers, scales and zeros, gains.
-    words = load_words(packed, row, N, segments, CHUNK, CHUNKS)
-    groups = load_scales(scales, row, N, segments, CHUNK, CHUNKS) if GROUPED else ()
-    points = load_zeros(zeros, row, N, segments, CHUNK, CHUNKS) if ZEROS else ()
-    whole = 1.0 if GROUPED else tl.load(scales + row, mask=real, other=0.0)
+    words = load_words(packed, row, halves * N, segments, CHUNK, CHUNKS)
+    groups = load_scales(scales, row, halves * N, segments, CHUNK, CHUNKS) if GROUPED else ()
+    points = load_zeros(zeros, row, halves * N, segments, CHUNK, CHUNKS) if ZEROS else ()
+    whole = 1.0 if GROUPED else tl.load(scales + row)
     gains = load_columns(norm_weight, K, BITS, CHUNK, CHUNKS, "") if NORM else ()
-    offset = tl.load(bias + row, mask=real, other=0.0).to(tl.float32) if BIAS else 0.0
+    offset = tl.load(bias + own, mask=real, other=0.0).to(tl.float32) if BIAS else 0.0
     pdl_wait(PDL)
     for m in tl.static_range(M):
-        at = out + m * N + row
+        at = out + m * N + own
         before = (
             tl.load(at, mask=real, other=0.0, cache_modifier=".cg").to(tl.float32) if ADD else 0.0
         )
         xs, inverse = packed_input(x + m * K, gains, eps, K, BITS, CHUNK, CHUNKS, NORM)
         result = packed_multiply(
-            words, groups, points, xs, exponent, ROWS, BITS, CHUNK, CHUNKS, GROUPED, ZEROS
+            words, groups, points, xs, exponent, halves * ROWS, BITS, CHUNK, CHUNKS, GROUPED, ZEROS
         )
         # what is a factor of the whole row, once a row: an int8 scale, and the norm
-        result = result * whole * inverse + offset + before
+        result = result * whole * inverse
+        if GATED:
+            gate, up = tl.split(tl.reshape(result, (ROWS, 2)))
+            result = silu(gate) * up
+        result = result + offset + before
         tl.store(at, result.to(out.dtype.element_ty), mask=real)
-
-
-@triton.jit
-def quantized_gate_up_kernel(
-    out, x, norm_weight, packed, scales, zeros, eps, exponent, M: tl.constexpr, N: tl.constexpr,
-    K: tl.constexpr, BITS: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr,
-    CHUNKS: tl.constexpr, GROUPED: tl.constexpr, ZEROS: tl.constexpr, PDL: tl.constexpr,
-):  # fmt: skip
-    """`gate_up_kernel` of gemv.py: gate, up, gate, up, ... in the tile."""
-    segments: tl.constexpr = (K + 32 // BITS * WORDS - 1) // (32 // BITS * WORDS)
-    pdl_release(PDL)
-    each = tl.arange(0, 2 * ROWS)
-    row = (each % 2) * N + tl.minimum(tl.program_id(0) * ROWS + each // 2, N - 1)
-    words = load_words(packed, row, 2 * N, segments, CHUNK, CHUNKS)
-    groups = load_scales(scales, row, 2 * N, segments, CHUNK, CHUNKS) if GROUPED else ()
-    points = load_zeros(zeros, row, 2 * N, segments, CHUNK, CHUNKS) if ZEROS else ()
-    whole = 1.0 if GROUPED else tl.load(scales + row)
-    gains = load_columns(norm_weight, K, BITS, CHUNK, CHUNKS, "")
-    pdl_wait(PDL)
-    for m in tl.static_range(M):
-        xs, inverse = packed_input(x + m * K, gains, eps, K, BITS, CHUNK, CHUNKS, True)
-        both = packed_multiply(
-            words, groups, points, xs, exponent, 2 * ROWS, BITS, CHUNK, CHUNKS, GROUPED, ZEROS
-        )
-        gate, up = tl.split(tl.reshape(both * whole * inverse, (ROWS, 2)))
-        pair = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-        result = (silu(gate) * up).to(out.dtype.element_ty)
-        tl.store(out + m * N + pair, result, mask=pair < N)
 
 
 @triton.jit
@@ -299,26 +278,17 @@ def dequantize_kernel(
 # ---------------------------------------------------------------- launches (the ops: linear.py)
 
 
-def launch_quantized_linear(
+def launch_quantized(
     out: Tensor, x: Tensor, norm_weight: Tensor | None, weight: QuantizedMatrix,
-    bias: Tensor | None, eps: float, add: bool, pdl: bool, plan: GemvPlan,
+    bias: Tensor | None, eps: float, add: bool, gated: bool, pdl: bool, plan: GemvPlan,
 ) -> None:  # fmt: skip
-    """As `launch_linear` of gemv.py."""
-    quantized_linear_kernel[(plan.num_programs(weight.shape[0]),)](
+    """As `launch_linear` of gemv.py; gated: as `launch_gate_up`, by a plan for pairs."""
+    rows, width = weight.shape[0] // (2 if gated else 1), weight.shape[1]
+    quantized_product_kernel[(plan.num_programs(rows),)](
         out, x, norm_weight, weight.packed, weight.scales, weight.zeros, bias, eps, EXPONENT,
-        NORM=norm_weight is not None, BIAS=bias is not None, ADD=add,
-        **_constants(x, weight, plan, 1), num_warps=plan.warps, **launch_options(pdl, x.device),
-    )  # fmt: skip
-
-
-def launch_quantized_gate_up(
-    out: Tensor, x: Tensor, norm_weight: Tensor, weight: QuantizedMatrix, eps: float, pdl: bool,
-    plan: GemvPlan,
-) -> None:  # fmt: skip
-    """As above, with a weight (2I, K), out (M, I) and a plan for pairs."""
-    quantized_gate_up_kernel[(plan.num_programs(weight.shape[0] // 2),)](
-        out, x, norm_weight, weight.packed, weight.scales, weight.zeros, eps, EXPONENT,
-        **_constants(x, weight, plan, 2), num_warps=plan.warps, **launch_options(pdl, x.device),
+        M=len(x), N=rows, K=width, BITS=weight.bits, ROWS=plan.rows, CHUNK=plan.chunk,
+        CHUNKS=plan.chunks, GATED=gated, NORM=norm_weight is not None, BIAS=bias is not None,
+        ADD=add, **_form(weight), num_warps=plan.warps, **launch_options(pdl, x.device),
     )  # fmt: skip
 
 
@@ -331,14 +301,6 @@ def launch_dequantize(out: Tensor, weight: QuantizedMatrix) -> None:
         out, weight.packed, weight.scales, weight.zeros, EXPONENT, N=rows, K=width,
         BITS=weight.bits, ROWS=4, CHUNK=chunk, **_form(weight), num_warps=4,
     )  # fmt: skip
-
-
-def _constants(x: Tensor, weight: QuantizedMatrix, plan: GemvPlan, halves: int) -> dict[str, Any]:
-    rows, width = weight.shape
-    return {
-        "M": len(x), "N": rows // halves, "K": width, "BITS": weight.bits, "ROWS": plan.rows,
-        "CHUNK": plan.chunk, "CHUNKS": plan.chunks, **_form(weight),
-    }  # fmt: skip
 
 
 def _form(weight: QuantizedMatrix) -> dict[str, bool]:

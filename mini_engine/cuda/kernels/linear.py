@@ -25,19 +25,23 @@ with a tolerance.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 from torch import Tensor
 
 from mini_engine.cuda.kernels.activation import silu_mul_reference
 from mini_engine.cuda.kernels.checks import check_shape
-from mini_engine.cuda.kernels.gemv import MAX_GEMV_TOKENS, gemv_plan, launch_gate_up, launch_linear
+from mini_engine.cuda.kernels.gemv import (
+    MAX_GEMV_TOKENS,
+    gate_up_kernel,
+    gemv_plan,
+    launch_gate_up,
+    launch_linear,
+    linear_kernel,
+)
 from mini_engine.cuda.kernels.gemv_dot import dot_gate_up_kernel, dot_linear_kernel, dot_plan
 from mini_engine.cuda.kernels.gemv_quantized import (
     launch_dequantize,
-    launch_quantized_gate_up,
-    launch_quantized_linear,
+    launch_quantized,
     quantized_plan,
 )
 from mini_engine.cuda.kernels.launch import runs_triton, sm_count
@@ -55,7 +59,7 @@ def linear(
     out: Tensor, x: Tensor, weight: Matrix, bias: Tensor | None = None, pdl: bool = False
 ) -> None:
     """out = x Wᵀ (+ bias). ValueError also for too many tokens, as in all of these but the last."""
-    plain_op(out, x, None, *parts_of(weight), bias, 0.0, False, pdl)
+    plain_op(out, x, None, *parts_of(weight), bias, 0.0, False, False, pdl)
 
 
 def norm_linear(
@@ -63,19 +67,19 @@ def norm_linear(
     bias: Tensor | None = None, pdl: bool = False,
 ) -> None:  # fmt: skip
     """out = RMSNorm(x) Wᵀ (+ bias)."""
-    norm_op(out, x, norm_weight, *parts_of(weight), bias, eps, False, pdl)
+    norm_op(out, x, norm_weight, *parts_of(weight), bias, eps, False, False, pdl)
 
 
 def linear_add(residual: Tensor, x: Tensor, weight: Matrix, pdl: bool = False) -> None:
     """residual (M, N) += x Wᵀ, rounded once."""
-    add_op(residual, x, None, *parts_of(weight), None, 0.0, True, pdl)
+    add_op(residual, x, None, *parts_of(weight), None, 0.0, True, False, pdl)
 
 
 def norm_gate_up_silu_mul(
     out: Tensor, x: Tensor, norm_weight: Tensor, weight: Matrix, eps: float, pdl: bool = False
 ) -> None:
     """out (M, I); weight (2I, K): the rows of gate, then the rows of up."""
-    gated_product(out, x, norm_weight, *parts_of(weight), eps, pdl)
+    gated_op(out, x, norm_weight, *parts_of(weight), None, eps, False, True, pdl)
 
 
 def library_linear(
@@ -103,63 +107,48 @@ def library_linear(
 def product(
     out: Tensor, x: Tensor, norm_weight: Tensor | None,
     weight: Tensor, scales: Tensor | None, zeros: Tensor | None, bits: int,
-    bias: Tensor | None, eps: float, add: bool, pdl: bool,
+    bias: Tensor | None, eps: float, add: bool, gated: bool, pdl: bool,
 ) -> None:  # fmt: skip
-    """out = x Wᵀ or RMSNorm(x) Wᵀ (+ bias) (+ out with `add`). W: as `parts_of` gives it."""
-    matrix = _checked(out, x, norm_weight, weight, scales, zeros, bits, halves=1)
-    num_rows, width = matrix.shape
+    """out = x Wᵀ or RMSNorm(x) Wᵀ (+ bias) (+ out with `add`). W: as `parts_of` gives it.
+    gated: out = silu(gate) · up of RMSNorm(x) Wᵀ."""
+    halves = 2 if gated else 1
+    matrix = _checked(out, x, norm_weight, weight, scales, zeros, bits, halves)
+    num_rows, width = matrix.shape[0] // halves, matrix.shape[1]
     if bias is not None:
         check_shape("bias", bias, (num_rows,))
     if not runs_triton(x):
         result = product_reference(x, norm_weight, matrix, bias, eps)
+        result = silu_mul_reference(result) if gated else result
         out.copy_(result + out.float() if add else result)
         return
     sms = sm_count(x.device)
     if isinstance(matrix, QuantizedMatrix):
-        for some, its_out in _in_fours(x, out):
-            plan = quantized_plan(num_rows, width, bits, tokens=len(some), sm_count=sms)
-            launch_quantized_linear(its_out, some, norm_weight, matrix, bias, eps, add, pdl, plan)
+        fours = torch.split(x, MAX_GEMV_TOKENS), torch.split(out, MAX_GEMV_TOKENS)
+        for some, its_out in zip(*fours, strict=True):
+            plan = quantized_plan(
+                num_rows, width, bits, tokens=len(some), pairs=gated, sm_count=sms
+            )
+            launch_quantized(its_out, some, norm_weight, matrix, bias, eps, add, gated, pdl, plan)
         return
-    plan = gemv_plan(num_rows, width, sm_count=sms)
-    given = out, x, norm_weight, weight, bias, eps, add, pdl
-    if dot := dot_plan(plan, x, weight, *([] if norm_weight is None else [norm_weight])):
-        launch_linear(*given, dot, dot_linear_kernel, SLICES=dot.warps)
+    plan = gemv_plan(num_rows, width, pairs=gated, sm_count=sms)
+    dot = dot_plan(plan, x, weight, *([] if norm_weight is None else [norm_weight]))
+    slices = {"SLICES": dot.warps} if dot else {}
+    if gated:
+        assert norm_weight is not None
+        kernel = dot_gate_up_kernel if dot else gate_up_kernel
+        launch_gate_up(out, x, norm_weight, weight, eps, pdl, dot or plan, kernel, **slices)
     else:
-        launch_linear(*given, plan)
+        kernel = dot_linear_kernel if dot else linear_kernel
+        launch_linear(
+            out, x, norm_weight, weight, bias, eps, add, pdl, dot or plan, kernel, **slices
+        )
 
 
-# three names for one op, so that a trace tells the products of a layer apart
-plain_op, norm_op, add_op = (
+# four names for one op, so that a trace tells the products of a layer apart
+plain_op, norm_op, add_op, gated_op = (
     torch.library.custom_op(f"launch_bound::{name}", product, mutates_args=("out",))
-    for name in ("linear", "norm_linear", "linear_add")
+    for name in ("linear", "norm_linear", "linear_add", "norm_gate_up_silu_mul")
 )
-
-
-@torch.library.custom_op("launch_bound::norm_gate_up_silu_mul", mutates_args=("out",))
-def gated_product(
-    out: Tensor, x: Tensor, norm_weight: Tensor,
-    weight: Tensor, scales: Tensor | None, zeros: Tensor | None, bits: int,
-    eps: float, pdl: bool,
-) -> None:  # fmt: skip
-    """out = silu(gate) · up of RMSNorm(x) Wᵀ, W (2I, K), as `parts_of` gives it."""
-    matrix = _checked(out, x, norm_weight, weight, scales, zeros, bits, halves=2)
-    num_pairs, width = matrix.shape[0] // 2, matrix.shape[1]
-    if not runs_triton(x):
-        out.copy_(silu_mul_reference(product_reference(x, norm_weight, matrix, None, eps)))
-        return
-    sms = sm_count(x.device)
-    if isinstance(matrix, QuantizedMatrix):
-        for some, its_out in _in_fours(x, out):
-            tokens = len(some)
-            plan = quantized_plan(num_pairs, width, bits, tokens=tokens, pairs=True, sm_count=sms)
-            launch_quantized_gate_up(its_out, some, norm_weight, matrix, eps, pdl, plan)
-        return
-    plan = gemv_plan(num_pairs, width, pairs=True, sm_count=sms)
-    given = out, x, norm_weight, weight, eps, pdl
-    if dot := dot_plan(plan, x, weight, norm_weight):
-        launch_gate_up(*given, dot, dot_gate_up_kernel, SLICES=dot.warps)
-    else:
-        launch_gate_up(*given, plan)
 
 
 @torch.library.custom_op("launch_bound::dequantize", mutates_args=("out",))
@@ -200,7 +189,7 @@ def parts_of(weight: Matrix) -> tuple[Tensor, Tensor | None, Tensor | None, int]
 
 def _checked(
     out: Tensor, x: Tensor, norm_weight: Tensor | None,
-    weight: Tensor, scales: Tensor | None, zeros: Tensor | None, bits: int, *, halves: int,
+    weight: Tensor, scales: Tensor | None, zeros: Tensor | None, bits: int, halves: int,
 ) -> Matrix:  # fmt: skip
     """The weight of these parts. Raises ValueError unless everything fits it."""
     if weight.dim() != 2 or len(weight) % halves:
@@ -221,7 +210,3 @@ def _checked(
     if len(x) > most:
         raise ValueError(f"{len(x)} tokens > {most}: use library_linear")
     return matrix
-
-
-def _in_fours(x: Tensor, out: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    return zip(torch.split(x, MAX_GEMV_TOKENS), torch.split(out, MAX_GEMV_TOKENS), strict=True)

@@ -1,10 +1,10 @@
 """From logits to the partials of a draw: temperature, top-k, top-p and min-p without a sort.
 
-    find_cutoffs:  logits (R, V) -> of each row the smallest logit that may be drawn (R,)
-    draw:          logits (R, V) -> partials (R, P) for pick.py, in place of the head's own
+    draw:  logits (R, V) -> partials (R, P) for pick.py, in place of the head's own; its first
+           kernel finds the smallest logit of each row that may be drawn, its second one draws
 
 In:  logits in any dtype; of each row what `SeededSampler` keeps; `context_lens`, the counter of the
-     noise. What is computed, and why: cuda/gumbel.py, the reference of both.
+     noise. What is computed, and why: cuda/gumbel.py, its reference.
 Out: a greedy step ends in two launches (head, pick), a sampled one in four (head, cutoffs, draw,
      pick). A row without filters leaves the second at once.
 
@@ -23,6 +23,8 @@ Bytes: the logits, once for each pass, and once for the draw.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 import triton
@@ -157,44 +159,40 @@ def draw_kernel(
 # ---------------------------------------------------------------- what the model calls
 
 
-@torch.library.custom_op("launch_bound::find_cutoffs", mutates_args=("cutoffs",))
 def find_cutoffs(
-    cutoffs: Tensor, logits: Tensor, temperatures: Tensor, top_ks: Tensor, top_ps: Tensor,
-    log_min_ps: Tensor, pdl: bool = False,
-) -> None:  # fmt: skip
-    """cutoffs (R,) float32 of logits (R, V); the others (R,), as in `cutoffs_reference`."""
-    check_shape("logits", logits, tuple(logits.shape))
-    rows = {"cutoffs": cutoffs, "temperatures": temperatures, "top_ks": top_ks}
-    for name, vector in (rows | {"top_ps": top_ps, "log_min_ps": log_min_ps}).items():
-        check_shape(name, vector, (len(logits),))
-    if not runs_triton(logits):
-        found = cutoffs_reference(logits, temperatures, top_ks, top_ps, log_min_ps)
-        cutoffs.copy_(found)
-        return
+    logits: Tensor, temperatures: Tensor, top_ks: Tensor, top_ps: Tensor, log_min_ps: Tensor,
+    pdl: bool = False,
+) -> Tensor:  # fmt: skip
+    """The first kernel: cutoffs (R,) float32 of logits (R, V); the others (R,)."""
+    cutoffs = logits.new_empty(len(logits), dtype=torch.float32)
     cutoff_kernel[(len(logits),)](
         cutoffs, logits, temperatures, top_ks, top_ps, log_min_ps, V=logits.shape[1],
         BLOCK=min(CUTOFF_BLOCK, triton.next_power_of_2(logits.shape[1])),
         num_warps=CUTOFF_WARPS, **launch_options(pdl, logits.device),
     )  # fmt: skip
+    return cutoffs
 
 
 @torch.library.custom_op("launch_bound::draw", mutates_args=("values", "indices"))
 def draw(
-    values: Tensor, indices: Tensor, logits: Tensor, cutoffs: Tensor, temperatures: Tensor,
-    seeds: Tensor, context_lens: Tensor, pdl: bool = False,
+    values: Tensor, indices: Tensor, logits: Tensor, context_lens: Tensor, temperatures: Tensor,
+    top_ps: Tensor, log_min_ps: Tensor, top_ks: Tensor, seeds: Tensor, pdl: bool = False,
 ) -> None:  # fmt: skip
     """values float32 and indices int32, (R, `num_parts(V)`), of logits (R, V); the others (R,)."""
     count, vocab = logits.shape
     check_shape("logits", logits, (count, vocab))
     check_shape("values", values, (count, num_parts(vocab)))
     check_shape("indices", indices, (count, num_parts(vocab)))
-    rows = {"cutoffs": cutoffs, "temperatures": temperatures, "seeds": seeds}
-    for name, vector in (rows | {"context_lens": context_lens}).items():
+    rows = {"temperatures": temperatures, "top_ps": top_ps, "log_min_ps": log_min_ps}
+    rows |= {"top_ks": top_ks, "seeds": seeds, "context_lens": context_lens}
+    for name, vector in rows.items():
         check_shape(name, vector, (count,))
     if not runs_triton(logits):
+        cutoffs = cutoffs_reference(logits, temperatures, top_ks, top_ps, log_min_ps)
         scores = scores_reference(logits, cutoffs, temperatures, seeds, context_lens)
         fill_partials(values, indices, scores)
         return
+    cutoffs = find_cutoffs(logits, temperatures, top_ks, top_ps, log_min_ps, pdl)
     draw_kernel[(count, num_parts(vocab))](
         values, indices, logits, cutoffs, temperatures, seeds, context_lens, V=vocab,
         BLOCK=DRAW_BLOCK, num_warps=DRAW_WARPS, **launch_options(pdl, logits.device),
@@ -202,15 +200,11 @@ def draw(
 
 
 def drawn_partials(
-    logits: Tensor, context_lens: Tensor, temperatures: Tensor, top_ps: Tensor, log_min_ps: Tensor,
-    top_ks: Tensor, seeds: Tensor, pdl: bool,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Both ops: values and indices of a draw from each row, for pick.py."""
-    rows, vocab = logits.shape
-    cutoffs = logits.new_empty(rows, dtype=torch.float32)
-    find_cutoffs(cutoffs, logits, temperatures, top_ks, top_ps, log_min_ps, pdl)
-    values, indices = room_for_partials(rows, num_parts(vocab), logits)
-    draw(values, indices, logits, cutoffs, temperatures, seeds, context_lens, pdl)
+    logits: Tensor, context_lens: Tensor, rows: Sequence[Tensor], pdl: bool
+) -> tuple[Tensor, Tensor]:
+    """values and indices of a draw from each row, for pick.py; rows: `SeededSampler.rows`."""
+    values, indices = room_for_partials(len(logits), num_parts(logits.shape[1]), logits)
+    draw(values, indices, logits, context_lens, *rows, pdl)
     return values, indices
 
 

@@ -16,8 +16,7 @@ from torch import Tensor
 from labs.support.late_device import late_device
 from mini_engine.cuda.graphs import emulator
 from mini_engine.cuda.graphs.backend import graphs_for
-from mini_engine.cuda.graphs.emulator import CUDAGraph
-from mini_engine.cuda.graphs.streams import queue
+from mini_engine.cuda.graphs.emulator import CUDAGraph, queue
 from mini_engine.cuda.graphs.threads import MODES, CaptureError, underway
 
 GRAPHS = graphs_for("cpu")
@@ -79,9 +78,7 @@ def test_no_mode_permits_another_thread_to_wait_for_the_whole_device(mode: str) 
         pytest.raises(CaptureError, match="by thread 'loader'"),
         emulator.graph(CUDAGraph(), capture_error_mode=mode),
     ):
-        told = in_a_thread(emulator.synchronize)
-    assert told
-    assert "No capture_error_mode permits it" in told
+        assert in_a_thread(emulator.synchronize)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -148,17 +145,4 @@ def test_an_event_waits_for_what_came_before_it_and_no_more() -> None:
         assert event.query()
         assert queue.given - queue.done == 1
         DEVICE.sum()  # an op of the device runs after all that was given before it
-        assert queue.given == queue.done
-
-
-@pytest.mark.parametrize("wait", [emulator.synchronize, emulator.current_stream().synchronize])
-def test_waiting_for_the_device_or_a_stream_finishes_what_was_given(
-    wait: Callable[[], None],
-) -> None:
-    with emulator.graph(graph := CUDAGraph()):
-        DEVICE.add_(0)
-    with late_device():
-        graph.replay()
-        assert queue.given > queue.done
-        wait()
         assert queue.given == queue.done

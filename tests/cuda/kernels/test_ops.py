@@ -51,7 +51,7 @@ def every_call() -> dict[str, tuple[Callable[..., None], tuple[object, ...]]]:
     q, counters = rows(3, HEADS.num_heads * HEADS.head_dim), torch.zeros(3, 2, dtype=torch.int32)
     ints = torch.zeros(3, dtype=torch.int32)
     ones, matrix, norm_weight = torch.ones(3, dtype=torch.int32), rows(12, 32), rows(32)
-    programs = head.num_programs(12, 32)
+    parts, programs = linear.parts_of(matrix), head.num_programs(12, 32)
     found, where = rows(3, programs), torch.zeros(3, programs, dtype=torch.int32)
     tokens = torch.zeros(3, dtype=torch.int64)
     advanced = (ints.clone(), ints.clone(), ones.clone(), ints.clone())
@@ -76,24 +76,15 @@ def every_call() -> dict[str, tuple[Callable[..., None], tuple[object, ...]]]:
         ),
         "norm_linear": (
             linear.norm_op,
-            (
-                rows(3, 12),
-                rows(3, 32),
-                norm_weight,
-                *linear.parts_of(matrix),
-                None,
-                EPS,
-                False,
-                False,
-            ),
+            (rows(3, 12), rows(3, 32), norm_weight, *parts, None, EPS, False, False, False),
         ),
         "linear_add": (
             linear.add_op,
-            (rows(3, 12), rows(3, 32), None, *linear.parts_of(matrix), None, 0.0, True, False),
+            (rows(3, 12), rows(3, 32), None, *parts, None, 0.0, True, False, False),
         ),
         "norm_gate_up_silu_mul": (
-            linear.gated_product,
-            (rows(3, 6), rows(3, 32), norm_weight, *linear.parts_of(matrix), EPS, False),
+            linear.gated_op,
+            (rows(3, 6), rows(3, 32), norm_weight, *parts, None, EPS, False, True, False),
         ),
         "norm_lm_head": (
             head.norm_lm_head,
@@ -103,11 +94,10 @@ def every_call() -> dict[str, tuple[Callable[..., None], tuple[object, ...]]]:
             head.norm_lm_head,
             (found, where, torch.empty(0), rows(3, 32), norm_weight, matrix, EPS),
         ),
-        "find_cutoffs": (
-            sample.find_cutoffs,
-            (rows(3), rows(3, 12), halves, ones, halves, halves.log()),
+        "draw": (
+            sample.draw,
+            (*drawn, rows(3, 12), kv.context_lens, halves, halves, halves.log(), ones, ints),
         ),
-        "draw": (sample.draw, (*drawn, rows(3, 12), -halves, halves, ints, kv.context_lens)),
         "pick_tokens": (pick.pick_tokens, (tokens, found, where)),
         "pick_and_advance": (
             pick.pick_and_advance,

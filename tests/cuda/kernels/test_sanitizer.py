@@ -29,35 +29,6 @@ def test_the_cases_for_the_sanitizer_agree_in_the_interpreter() -> None:
     assert done.stdout == "9 cases agree with their references\n", done.stderr[-2000:]
 
 
-@torch.inference_mode()
-def test_whole_steps_for_the_sanitizer_are_wired_up() -> None:
-    with sanitizer_cases.references_only():
-        sanitizer_cases.check(sanitizer_cases.whole_steps, "cpu", torch.float32)
-
-
-def test_the_sanitizer_is_looked_for_where_it_may_be(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wheels, toolkit = tmp_path / "nvidia/cu13/bin", tmp_path / "cuda/bin"
-    monkeypatch.setattr(sanitizer_cases.shutil, "which", lambda _: None)
-    monkeypatch.setattr(sanitizer_cases.sysconfig, "get_path", lambda _: str(tmp_path))
-    monkeypatch.setattr(sanitizer_cases, "TOOLKITS", tmp_path / "nowhere")
-    monkeypatch.delenv("CUDA_HOME", raising=False)
-    monkeypatch.delenv("CUDA_PATH", raising=False)
-    assert sanitizer_cases.find_sanitizer() is None
-    for place in (wheels, toolkit):
-        place.mkdir(parents=True)
-        (place / "compute-sanitizer").touch()
-    assert sanitizer_cases.find_sanitizer() is None  # no program
-    (wheels / "compute-sanitizer").chmod(0o755)
-    assert sanitizer_cases.find_sanitizer() == str(wheels / "compute-sanitizer")
-    monkeypatch.setenv("CUDA_HOME", str(toolkit.parent))
-    (toolkit / "compute-sanitizer").chmod(0o755)
-    assert sanitizer_cases.find_sanitizer() == str(toolkit / "compute-sanitizer")
-    monkeypatch.setattr(sanitizer_cases.shutil, "which", lambda _: "/bin/compute-sanitizer")
-    assert sanitizer_cases.find_sanitizer() == "/bin/compute-sanitizer"
-
-
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
@@ -68,8 +39,6 @@ def test_on_a_gpu_every_kernel_agrees_with_its_reference(
 ) -> None:
     """The first thing to know of a GPU: the compiled kernels compute what the interpreted ones do,
     unwatched, in seconds."""
-    if (case, dtype) == (sanitizer_cases.whole_steps, torch.bfloat16):
-        pytest.skip("plain PyTorch rounds a whole step more often than the kernels do")
     sanitizer_cases.check(case, "cuda", dtype)
 
 
@@ -90,5 +59,5 @@ def test_every_kernel_is_clean_under_memcheck() -> None:
     assert "Invalid __global__ read" in done.stdout
     done = watched()
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
-    assert "17 cases agree with their references" in done.stdout
+    assert "18 cases agree with their references" in done.stdout
     assert "ERROR SUMMARY: 0 errors" in done.stdout

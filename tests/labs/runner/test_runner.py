@@ -321,4 +321,6 @@ def test_a_lab_that_is_described_wrongly_says_which_field(
     [("7.5", "labs 14, 15, 16 and 20"), ("8.9", "without PDL"), ("9.0", "with PDL")],
 )
 def test_doctor_names_the_labs_that_a_card_can_measure(capability: str, labs: str) -> None:
-    assert labs in doctor._measures(capability)
+    gpu = {"name": "a card", "driver_version": "580", "compute_cap": capability}
+    (sentence,) = doctor.sentences({"torch": "2", "triton": "3"}, gpu)
+    assert labs in sentence

@@ -18,7 +18,6 @@ from mini_engine.cuda.sampling import SeededSampler
 from mini_engine.cuda.weights import random_weights
 from mini_engine.engine.sampling import SamplingParams
 from tests.support.kernel_cases import NAN
-from tests.support.sanitizer_cases import Make, step_of
 from tests.support.torch_helpers import TINY
 
 CPU = torch.device("cpu")
@@ -45,9 +44,7 @@ def sampler_of(rows: list[SamplingParams]) -> SeededSampler:
 
 def found_cutoffs(logits: torch.Tensor, sampler: SeededSampler) -> torch.Tensor:
     temperatures, top_ps, log_min_ps, top_ks, _ = sampler.rows(len(logits))
-    cutoffs = torch.full((len(logits),), NAN)
-    sample.find_cutoffs(cutoffs, logits, temperatures, top_ks, top_ps, log_min_ps)
-    return cutoffs
+    return sample.find_cutoffs(logits, temperatures, top_ks, top_ps, log_min_ps)
 
 
 def kept(logits: torch.Tensor, cutoffs: torch.Tensor) -> torch.Tensor:
@@ -115,12 +112,12 @@ def test_the_best_score_of_each_part_is_that_of_the_reference(
     last place, times a temperature of at most 2."""
     torch.manual_seed(vocab)
     logits, sampler = (3 * torch.randn(len(ROWS), vocab)).to(dtype), sampler_of(ROWS)
-    temperatures, *_, seeds = sampler.rows(len(ROWS))
+    rows = temperatures, *_, seeds = sampler.rows(len(ROWS))
     lens = torch.randint(1, 5000, (len(ROWS),), dtype=torch.int32)
     cutoffs = found_cutoffs(logits, sampler)
     parts = sample.num_parts(vocab)
     values, indices = torch.full((len(ROWS), parts), NAN), torch.full((len(ROWS), parts), -1).int()
-    sample.draw(values, indices, logits, cutoffs, temperatures, seeds, lens)
+    sample.draw(values, indices, logits, lens, *rows)
     scores = scores_reference(logits, cutoffs, temperatures, seeds, lens)
     for part, ours in enumerate(scores.split(sample.DRAW_BLOCK, dim=1)):
         torch.testing.assert_close(values[:, part], ours.amax(-1), atol=2e-5, rtol=0)
@@ -134,6 +131,20 @@ def test_the_best_score_of_each_part_is_that_of_the_reference(
     assert tokens[0] == logits[0].argmax()
 
 
+def step_of(rows: int) -> StepInputs:
+    """Contexts of several lengths, the last row of more than one padded."""
+    contexts = torch.randint(1, 10, (rows,))
+    table = 1 + torch.randperm(3 * rows).view(rows, 3)
+    if rows > 1:
+        contexts[-1], table[-1] = 0, 0
+    positions = (contexts - 1).clamp(min=0)
+    slots = table.gather(1, (positions // 4)[:, None])[:, 0] * 4 + positions % 4
+    slots = torch.where(contexts > 0, slots, 0)
+    ids = torch.randint(TINY.vocab_size, (rows,))
+    arrays = (ids, positions, slots, contexts.clamp(max=1), contexts, torch.arange(rows), table)
+    return StepInputs(*[array.int() for array in arrays])
+
+
 @pytest.mark.parametrize("rows", [3, 5])
 def test_a_fused_step_draws_what_the_plain_one_draws_and_moves_its_counter_on(rows: int) -> None:
     """Up to 4 rows from the logits of our head, then from a library's. The last row is padding."""
@@ -143,7 +154,7 @@ def test_a_fused_step_draws_what_the_plain_one_draws_and_moves_its_counter_on(ro
     cache = KVCache.allocate(weights.config, 3 * rows + 1, 4, CPU, torch.float32)
     fused, plain = FusedModel(weights, cache, kernels_per_layer=5), Model(weights, cache)
     torch.manual_seed(rows)
-    ours = step_of(Make("cpu", torch.float32, kernels=True), rows)
+    ours = step_of(rows)
     ours.input_ids[-1] = 0
     theirs = StepInputs(**{name: tensor.clone() for name, tensor in vars(ours).items()})
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""A lab whose files are given with a fault, and fragments that are meant for several files."""
+"""A lab whose files are given with a fault, and edits that make an answer of a text."""
 
 from __future__ import annotations
 
@@ -6,17 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from labs.runner.cut.catalogue import lab_number, parts_by_file
+from labs.runner.cut.catalogue import lab_number
 from labs.runner.cut.cutter import CutError
 from labs.runner.cut.edits import Edit
 
 LAB = lab_number(18)
-
-
-def test_a_fragment_says_before_each_part_to_which_file_it_belongs() -> None:
-    fragment = '"""what it is"""\n# to: one.py\nx = 1\n\n# to: two.py\ny = 2\n'
-    assert parts_by_file(fragment) == {"one.py": "x = 1\n\n", "two.py": "y = 2\n"}
-    assert parts_by_file("x = 1  # to: nobody\n") == {}
 
 
 def test_a_file_to_mend_is_given_as_it_stands_and_the_reference_is_mended() -> None:

@@ -86,7 +86,7 @@ def test_two_mistakes_never_share_a_name_and_entries_name_some_that_exist(lab: L
     assert len(set(named)) == len(named)
     assert len(named) >= 20, f"{lab.name} has hardly anything to mistake"
     for mutant in found[::10]:
-        compile(mutant.mutant.text, mutant.file, "exec")
+        compile(mutant.text, mutant.file, "exec")
     assert not stale_entries(lab, found)
 
 

@@ -1,0 +1,241 @@
+"""A spec is card x host x engine: what their files must say, and where each figure comes from."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mini_engine.step.cards import FACTORS, FIGURES, FOLDERS, KINDS, load_sheet, load_spec, names
+
+SAMPLE = {"card": "h200", "host": "server", "engine": "vllm"}
+SHIPPED = [(kind, name) for kind in FOLDERS for name in names(kind)]
+
+
+def raw(kind: str, name: str | None = None) -> dict[str, Any]:
+    return json.loads((FOLDERS[kind] / f"{name or SAMPLE[kind]}.json").read_text(encoding="utf-8"))
+
+
+def write(folder: Path, data: object) -> Path:
+    path = folder / "mine.json"
+    path.write_text(json.dumps(data))
+    return path
+
+
+# ---- what ships
+
+
+@pytest.mark.parametrize(("kind", "name"), SHIPPED)
+def test_every_shipped_figure_has_a_kind_and_a_checkable_source(kind: str, name: str) -> None:
+    sheet = load_sheet(kind, name)
+    assert sheet.name == name
+    assert set(sheet.figures) == set(FIGURES[kind])
+    for figure, one in sheet.figures.items():
+        where = f"{name}: {figure}"
+        assert one.kind in KINDS
+        # A number that somebody else found is worth its address, or the name of the document; our
+        # own has its file (tests/bench/test_measured_figures.py).
+        if one.kind in ("datasheet", "quoted"):
+            assert re.search("https://|NVIDIA", one.source), where
+        if one.kind == "fitted":
+            assert "validate --fit" in one.source, where
+
+
+def test_no_figure_has_two_homes() -> None:
+    every = [name for kind in FIGURES for name in FIGURES[kind]]
+    assert len(every) == len(set(every))
+
+
+# ---- what is refused
+
+
+@pytest.mark.parametrize("kind", FIGURES)
+def test_a_file_with_a_missing_figure_is_refused_by_file_and_figure(
+    tmp_path: Path, kind: str
+) -> None:
+    data, figure = raw(kind), list(FIGURES[kind])[-1]
+    del data[figure]
+    path = write(tmp_path, data)
+    with pytest.raises(ValueError, match=re.escape(f"{path}: {figure} ")):
+        load_sheet(kind, path)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"value": 1.0, "kind": "measured"},
+        {"value": 1.0, "kind": "measured", "source": " "},
+        {"value": 1.0, "kind": "guessed", "source": "x"},
+        {"value": 0, "kind": "measured", "source": "x"},
+        {"value": -3.5, "kind": "measured", "source": "x"},
+        {"value": "5", "kind": "measured", "source": "x"},
+        {"value": float("nan"), "kind": "measured", "source": "x"},
+        5.1,
+    ],
+)
+def test_a_bad_figure_is_refused_by_file_and_name(tmp_path: Path, changed: object) -> None:
+    path = write(tmp_path, {**raw("card"), "vram_bytes": changed})
+    with pytest.raises(ValueError, match=re.escape(f"{path}: vram_bytes")):
+        load_sheet("card", path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "figure", "value"),
+    [
+        ("card", "queue_depth", 1.5),
+        ("card", "vram_bytes", 0.5),
+        ("card", "product_share", 1.01),
+        ("engine", "attention_share", 2),
+    ],
+)
+def test_bytes_and_counts_are_whole_and_a_share_is_at_most_one(
+    tmp_path: Path, kind: str, figure: str, value: float
+) -> None:
+    one = {"value": value, "kind": "measured", "source": "x"}
+    with pytest.raises(ValueError, match=f"{figure} is {value}"):
+        load_sheet(kind, write(tmp_path, {**raw(kind), figure: one}))
+
+
+def test_an_engine_may_do_nothing_around_a_step(tmp_path: Path) -> None:
+    nothing = {"value": 0, "kind": "measured", "source": "x"}
+    path = write(tmp_path, {**raw("engine"), "ahead_ops": nothing, "request_ops": nothing})
+    assert load_spec("h200", engine=path).ahead_us == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "changed", "field"),
+    [
+        ("card", {"vram_bites": 5}, "vram_bites"),
+        ("card", {"name": None}, "name"),
+        ("card", {"family": ["x"]}, "family"),
+        ("card", {"engine": 5}, "engine"),
+        ("host", {"sources": "a"}, "sources"),
+        ("host", {"sources": [1]}, "sources"),
+        ("engine", {"classes": {"a": "HALF"}}, "classes"),
+        ("engine", {"missed": {"FULL": 0.3}}, "missed"),
+    ],
+)
+def test_what_else_a_file_says_is_checked_too(
+    tmp_path: Path, kind: str, changed: dict[str, object], field: str
+) -> None:
+    path = write(tmp_path, {**raw(kind), **changed})
+    with pytest.raises(ValueError, match=f"{re.escape(str(path))}: .*{field}"):
+        load_sheet(kind, path)
+
+
+# ---- put together
+
+# An engine may do nothing there; a card may have no PDL.
+MAY_BE_NONE = {"host_step_us", "ahead_us", "request_us", "pdl_saves_us"}
+
+cards, hosts, engines = (st.sampled_from(names(kind)) for kind in ("card", "host", "engine"))
+
+
+@given(cards, hosts, engines)
+def test_any_engine_runs_on_any_host_and_card(card: str, host: str, engine: str) -> None:
+    spec = load_spec(card, host, engine)
+    assert (spec.name, spec.host, spec.engine) == (card, host, engine)
+    for figure in FACTORS:
+        value = getattr(spec, figure)
+        assert value > 0 or (value == 0 and figure in MAY_BE_NONE)
+        kind, source = spec.source(figure).split(": ", 1)
+        assert kind in KINDS
+        assert source
+
+
+def test_an_engines_work_is_counted_in_ops_of_the_host() -> None:
+    """Twice as slow a host makes every figure of the CPU's own work twice as long."""
+    op_us = load_sheet("host", "server")["op_us"]
+    engine = load_sheet("engine", "vllm")
+    spec = load_spec("h200", "server", "vllm")
+    assert spec.cpu_op_us == engine["kernel_ops"] * op_us
+    assert spec.live_op_us == engine["live_ops"] * op_us
+    assert (spec.host_step_us, spec.ahead_us) == (0, engine["ahead_ops"] * op_us)
+    assert spec.request_us == engine["request_ops"] * op_us
+    assert load_spec("h200", "desktop-2025").cpu_op_us < spec.cpu_op_us
+
+
+def test_what_kernels_reach_is_a_share_of_what_the_card_has() -> None:
+    card, engine = load_sheet("card", "h200"), load_sheet("engine", "vllm")
+    spec = load_spec("h200")
+    assert spec.product_gb_s == card["bandwidth_gb_s"] * card["product_share"]
+    assert spec.attention_gb_s == card["bandwidth_gb_s"] * engine["attention_share"]
+    assert spec.product_tflops == card["peak_tflops"] * card["peak_share"]
+
+
+def test_a_product_of_two_files_names_both() -> None:
+    said = load_spec("h200").source("cpu_op_us")
+    assert said.startswith("derived: kernel_ops of vllm, 3.803 (fitted: ")
+    assert " x op_us of server, 10.6 (derived: " in said
+
+
+def test_without_a_choice_it_is_vllm_on_its_usual_host_and_numpy_on_the_laptop() -> None:
+    assert load_spec("H200") == load_spec("h200", "Server", "vLLM")
+    laptop = load_spec("laptop-cpu")
+    assert (laptop.host, laptop.engine) == ("laptop", "numpy")
+    assert load_spec("h200", engine="transformers").ops == "hf56"
+    assert load_spec("h200", engine="launch-bound").ops == "fused5"
+
+
+@pytest.mark.parametrize("name", names("card"))
+def test_a_copy_is_slower_than_the_datasheet_and_a_graph_node_closer_than_a_launch(
+    name: str,
+) -> None:
+    spec = load_spec(name)
+    assert spec.link_gb_s < spec.copy_bandwidth_gb_s < spec.bandwidth_gb_s
+    assert spec.product_gb_s < spec.bandwidth_gb_s
+    assert spec.cpu_launch_us < spec.cpu_op_us
+    assert spec.reserved_bytes < spec.vram_bytes
+    if name != "laptop-cpu":  # where nothing is queued, a replayed list has the wider gaps
+        assert spec.graph_gap_us < spec.stream_gap_us
+
+
+# ---- what an interval is
+
+
+def test_an_interval_is_a_factor_to_both_sides_and_wider_for_eager() -> None:
+    spec = load_spec("h200")
+    for mode in ("NONE", "PIECEWISE", "FULL"):
+        low, high = spec.interval(10.0, mode)
+        assert low < 10 < high
+        assert low * high == pytest.approx(100)
+        assert math.log(high / 10) == pytest.approx(spec.missed[mode])
+    widths = {mode: spec.interval(1.0, mode)[1] for mode in ("NONE", "FULL")}
+    assert widths["NONE"] > widths["FULL"]
+
+
+# ---- names and sources
+
+
+@pytest.mark.parametrize(
+    ("chosen", "says"),
+    [
+        ({"card": "h2000"}, "no card 'h2000': use .*h100, .*h200"),
+        ({"card": "h200", "host": "mainframe"}, "no host 'mainframe': use desktop-2025, "),
+        ({"card": "h200", "engine": "vlm"}, "no engine 'vlm': use .*nano-vllm, .*vllm"),
+    ],
+)
+def test_an_unknown_name_is_answered_with_the_known_ones(chosen: dict[str, str], says: str) -> None:
+    with pytest.raises(ValueError, match=says) as error:
+        load_spec(**chosen)
+    assert "\n" not in str(error.value)
+
+
+def test_a_missing_file_is_an_os_error(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="nowhere"):
+        load_spec(tmp_path / "nowhere.json")
+
+
+def test_a_changed_figure_does_not_keep_its_source() -> None:
+    spec = replace(load_spec("h200"), cpu_op_us=1.0)
+    assert spec.source("cpu_op_us") == "set by the program: not from a file"
+    assert spec.source("sync_us") == load_spec("h200").source("sync_us")
+    with pytest.raises(ValueError, match=re.escape("no figure 'name'")):
+        spec.source("name")
