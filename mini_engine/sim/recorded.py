@@ -54,6 +54,7 @@ class Recording:
     what: str  # engine, model, GPU, and what the step did
     source: str
     events: tuple[TraceEvent, ...]
+    like: Mapping[str, Any] | None = None  # the shape, card, ... of a step to predict beside it
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ def load_recording(name_or_path: str | Path) -> Recording:
         data = json.loads((RECORDINGS / f"{word}.json").read_text(encoding="utf-8"))
         what = f"{data['engine']}, {data['model']}, {data['gpu']}: {data['step']}"
         rows = [(lane, data["names"][name], *rest) for lane, name, *rest in data["events"]]
-        return Recording(word, what, data["source"], _on_two_lanes(rows))
+        return Recording(word, what, data["source"], _on_two_lanes(rows), data.get("as"))
     path = Path(word)
     if not path.name.endswith((".json", ".json.gz")):
         near, known = did_you_mean(word, recording_names()), ", ".join(recording_names())
