@@ -54,7 +54,7 @@ def test_a_card_may_have_any_printable_name(
         assert name in "".join(out.split("\n"))
 
 
-@pytest.mark.parametrize("name", ["", "  ", "a\x1b[2Jb", "a\nb", "\ud800", "x" * 256])
+@pytest.mark.parametrize("name", ["", "  ", "a\x1b[2Jb", "a\nb", "\ud800"])
 def test_a_name_that_cannot_be_printed_is_refused(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
