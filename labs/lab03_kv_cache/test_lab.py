@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from labs.support.inputs import agree, frozen
+from labs.support.inputs import agree, frozen, random_weights
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.engine.batch import (
     Request,
@@ -35,7 +35,7 @@ from mini_engine.sim.device import Device
 from mini_engine.sim.generate import open_checkpoint
 from mini_engine.sim.model import KVCache, Model, StepInputs
 from mini_engine.sim.runner import SimRunner
-from mini_engine.sim.weights import Weights, random_weights
+from mini_engine.sim.weights import Weights
 from mini_engine.step.cards import load_spec
 
 F32 = np.float32

@@ -28,7 +28,7 @@ from labs.runner import workspace
 from labs.runner.cut.catalogue import lab_number
 from mini_engine.sim.capture import CaptureError
 from mini_engine.sim.device import Device
-from mini_engine.sim.launch import Buffer, Node, NodeCost
+from mini_engine.sim.launch import Buffer, Node
 from mini_engine.sim.memory import FIRST_ADDRESS
 from mini_engine.step.cards import load_spec
 
@@ -78,16 +78,16 @@ class LoggedDevice(Device):
             self.recorded.append(node.label)
         super().submit(node)
 
-    def run_graph(self, nodes: Sequence[Node], costs: Sequence[NodeCost], name: str) -> None:
+    def run_graph(self, nodes: Sequence[Node], name: str) -> None:
         self.note("replay", f"{name}")
         self.category = "node"
-        super().run_graph(nodes, costs, name)
+        super().run_graph(nodes, name)
         self.category = "kernel"
 
-    def _execute(self, node: Node, cost: NodeCost) -> None:
+    def _execute(self, node: Node) -> None:
         touched = [place(b) + contents(b) for b in node.buffers]
         self.note(self.category, f"{node.label}({', '.join(touched)})")
-        super()._execute(node, cost)
+        super()._execute(node)
 
     def capture(self, pool: int | None = None, name: str = "graph") -> Any:
         return self._noted(super().capture(pool, name), name, pool)

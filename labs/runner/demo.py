@@ -48,12 +48,13 @@ def run_demo(args: Namespace, console: Console) -> Done:
     words, progress = args.words or ["demo"], workspace.load_progress()
     solved = []
     for lab in [lab for lab in all_labs() if lab.of_the_engine]:
-        if workspace.stale(lab, progress):
+        state = workspace.state(lab, progress)
+        if state == "stale":
             console.print(f"Left out: {workspace.ask_for_update(lab)}")
-        elif workspace.started(lab) and workspace.red(lab, progress):
+        elif state == "failed":
             check = command("check", lab.number)
             console.print(f"Left out: lab {lab.number}, whose last check failed ({check})")
-        elif workspace.solved(lab, progress):
+        elif state in workspace.PASSED:
             solved.append(lab)
     texts = merged(solved)
     if texts:
@@ -85,14 +86,11 @@ def run_measure(args: Namespace, console: Console) -> Done:
     progress = workspace.load_progress()
     lab = chosen_lab(args, progress)
     refuse_missing_packages(lab)
-    if not (lab.folder / "measure.py").exists():
-        raise ValueError(f"lab {lab.number} has nothing to measure: its tests are the proof")
-    if workspace.stale(lab, progress):
-        raise ValueError(workspace.ask_for_update(lab))
+    module = program_of(lab, "measure", progress)
     mine = workspace.solved(lab, progress)
     if not mine:
         console.print("You have not passed this lab yet, so the engine's own code is measured.\n")
-    return Done(code=run(f"labs.{lab.name}.measure", args.words, merged([lab] if mine else [])))
+    return Done(code=run(module, args.words, merged([lab] if mine else [])))
 
 
 def run_show(args: Namespace, console: Console) -> Done:
@@ -101,9 +99,7 @@ def run_show(args: Namespace, console: Console) -> Done:
 
     progress = workspace.load_progress()
     lab = chosen_lab(args, progress)
-    module = show_of(lab)
-    if workspace.stale(lab, progress):
-        raise ValueError(workspace.ask_for_update(lab))
+    module = program_of(lab, "show", progress)
     sabotaged = is_sabotaged(lab, progress)
     mine = workspace.solved(lab, progress) or sabotaged
     whose = "your own code" if mine else "the engine's code, for this lab has not passed"
@@ -112,11 +108,14 @@ def run_show(args: Namespace, console: Console) -> Done:
     return Done(code=run(module, args.words, merged([lab]) if mine else {}, lab.environment))
 
 
-def show_of(lab: Lab) -> str:
-    """The module that prints what the learner's code of a lab does, the same at every run."""
-    if not (lab.folder / "show.py").exists():
-        raise ValueError(f"lab {lab.number} has nothing to show: its tests are the proof")
-    return f"labs.{lab.name}.show"
+def program_of(lab: Lab, name: str, progress: workspace.Progress) -> str:
+    """The module of a lab's show.py or measure.py. ValueError if it has none, or if the learner's
+    files no longer fit the engine."""
+    if not (lab.folder / f"{name}.py").exists():
+        raise ValueError(f"lab {lab.number} has nothing to {name}: its tests are the proof")
+    if workspace.stale(lab, progress):
+        raise ValueError(workspace.ask_for_update(lab))
+    return f"labs.{lab.name}.{name}"
 
 
 def merged(labs: Sequence[Lab], instead: Texts | None = None) -> dict[str, str]:

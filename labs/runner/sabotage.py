@@ -22,7 +22,7 @@ from labs.runner.commands import chosen_lab
 from labs.runner.cut.catalogue import Lab
 from labs.runner.cut.cutter import functions
 from labs.runner.cut.source import shown, source
-from labs.runner.demo import Texts, completed, merged, show_of
+from labs.runner.demo import Texts, completed, merged, program_of
 from labs.runner.mistakes.mutants import mutants
 
 KEPT = ".before-sabotage"  # the ending of the copy that --undo brings back
@@ -38,16 +38,16 @@ def run_sabotage(args: Namespace, console: Console) -> Done:
     lab = chosen_lab(args, progress)
     if args.undo:
         return _undo(lab, progress, console)
-    show_of(lab)
+    show = program_of(lab, "show", progress)
     if is_sabotaged(lab, progress):
         raise ValueError(f"lab {lab.number} is sabotaged: {command('sabotage', lab.number)} --undo")
-    if not workspace.solved(lab, progress) or workspace.edited(lab, progress):
+    if workspace.state(lab, progress) != "passed":
         raise ValueError(f"lab {lab.number} is not green: {command('check', lab.number)}")
     with console.status("looking for a mistake that shows"):
-        before = _shown_by(lab, merged([lab]))
+        before = _shown_by(lab, show, merged([lab]))
         if before is None:
             raise ValueError(f"{command('show', lab.number)} ends in an error")
-        file, text, after = _mistake_that_shows(lab, before, args.seed)
+        file, text, after = _mistake_that_shows(lab, show, before, args.seed)
     path = workspace.my_files(lab)[file]
     workspace.write(_kept(lab)[file], source(path))
     workspace.write(path, text)
@@ -65,32 +65,30 @@ def run_sabotage(args: Namespace, console: Console) -> Done:
 
 def is_sabotaged(lab: Lab, progress: workspace.Progress) -> bool:
     """Is there a mistake of ours in it? Not once it is green: then it has been found and mended."""
-    green = workspace.solved(lab, progress) and not workspace.edited(lab, progress)
+    green = workspace.state(lab, progress) == "passed"
     return not green and any(kept.exists() for kept in _kept(lab).values())
 
 
 # ---------------------------------------------------------------- parts
 
 
-def _mistake_that_shows(lab: Lab, before: str, seed: int | None) -> tuple[str, str, str]:
+def _mistake_that_shows(lab: Lab, show: str, before: str, seed: int | None) -> tuple[str, str, str]:
     """(file, its text with a mistake, what the show prints then). A mistake that ends the show in
     an error leaves little to find, so it is passed over."""
     texts = {name: source(path) for name, path in workspace.my_files(lab).items()}
     for file, text in _mistakes(lab, seed)[:MOST_TRIES]:
         if check_texts(lab, texts | {file: text}, first=True).passed:
             continue
-        after = _shown_by(lab, merged([lab], {file: text}))
+        after = _shown_by(lab, show, merged([lab], {file: text}))
         if after is not None and after != before:
             return file, text, after
     raise ValueError(f"no mistake of {MOST_TRIES} changed what lab {lab.number} shows: try again")
 
 
-def _shown_by(lab: Lab, texts: Texts) -> str | None:
+def _shown_by(lab: Lab, show: str, texts: Texts) -> str | None:
     """What the lab's show prints with these texts in place; None if it fails or does not end."""
     try:
-        done = completed(
-            show_of(lab), [], texts, lab.environment, capture_output=True, timeout=LIMIT_S
-        )
+        done = completed(show, [], texts, lab.environment, capture_output=True, timeout=LIMIT_S)
     except subprocess.TimeoutExpired:
         return None
     return None if done.returncode else done.stdout

@@ -110,10 +110,10 @@ def start(lab: Lab, progress: Progress) -> bool:
         if not path.exists():
             write(path, texts[file])
             written = True
-    state = progress.of(lab)
     if written:
-        state.started = state.started or now()
-        state.source_hash = digest(lab.reference())
+        mine = progress.of(lab)
+        mine.started = mine.started or now()
+        mine.source_hash = digest(lab.reference())
     progress.current = lab.number
     return written
 
@@ -121,8 +121,8 @@ def start(lab: Lab, progress: Progress) -> bool:
 def reset(lab: Lab, progress: Progress) -> list[Path]:
     """Cut anew and keep what was there as a backup beside it. Returns the backups."""
     backups = [back_up(path) for path in my_files(lab).values() if path.exists()]
-    state = progress.of(lab)
-    state.passed = state.passed_hash = state.failed = ""
+    mine = progress.of(lab)
+    mine.passed = mine.passed_hash = mine.failed = ""
     start(lab, progress)
     return backups
 
@@ -191,35 +191,36 @@ def source_changed(lab: Lab, progress: Progress) -> bool:
 
 def note(lab: Lab, progress: Progress, passed: bool, in_doubt: int) -> None:
     """Write down what came of a check. A lab that has passed stays so until a check fails."""
-    state = progress.of(lab)
-    state.checks += 1
-    state.in_doubt = in_doubt
-    state.failed = "" if passed or not state.passed else now()
-    if state.failed and my_digest(lab) == state.passed_hash:
-        state.passed_hash = ""  # the same text, and the lab has changed
+    mine = progress.of(lab)
+    mine.checks += 1
+    mine.in_doubt = in_doubt
+    mine.failed = "" if passed or not mine.passed else now()
+    if mine.failed and my_digest(lab) == mine.passed_hash:
+        mine.passed_hash = ""  # the same text, and the lab has changed
     if passed:
-        state.took = state.took if state.passed else state.checks
-        state.passed = state.passed or now()
-        state.passed_hash = my_digest(lab)
+        mine.took = mine.took if mine.passed else mine.checks
+        mine.passed = mine.passed or now()
+        mine.passed_hash = my_digest(lab)
     progress.current = lab.number
+
+
+def state(lab: Lab, progress: Progress) -> str:
+    """Empty before its start; stale if its files no longer fit the engine; then started, passed,
+    edited (changed since it passed) or failed (at the last check, though it had passed before)."""
+    mine = progress.of(lab)
+    if stale(lab, progress):
+        return "stale"
+    if not (started(lab) and mine.passed):
+        return "started" if started(lab) else ""
+    changed = my_digest(lab) != mine.passed_hash
+    if mine.failed and (changed or not mine.passed_hash):
+        return "failed"  # until the text that passed before is brought back
+    return "edited" if changed else "passed"
 
 
 def solved(lab: Lab, progress: Progress) -> bool:
     """Has it passed, with no failing check since, and do its files fit the engine?"""
-    state = progress.of(lab)
-    green = bool(state.passed) and not red(lab, progress)
-    return green and started(lab) and not stale(lab, progress)
-
-
-def red(lab: Lab, progress: Progress) -> bool:
-    """Has its last check failed, and has the text that passed before it not been brought back?"""
-    state = progress.of(lab)
-    return bool(state.failed) and (not state.passed_hash or edited(lab, progress))
-
-
-def edited(lab: Lab, progress: Progress) -> bool:
-    """Have the files of a lab that has passed changed since the last check?"""
-    return bool(progress.of(lab).passed) and my_digest(lab) != progress.of(lab).passed_hash
+    return state(lab, progress) in PASSED
 
 
 def standing(lab: Lab, progress: Progress) -> dict[str, Any]:
@@ -227,20 +228,16 @@ def standing(lab: Lab, progress: Progress) -> dict[str, Any]:
 
     A stale lab that had passed counts as passed until its carried-over files fail.
     """
-    is_stale, where, state = stale(lab, progress), "", progress.of(lab)
-    if is_stale or started(lab):
-        where = "started"
-        if state.passed:
-            changed = not is_stale and edited(lab, progress)
-            where = "failed" if red(lab, progress) else "edited" if changed else "passed"
+    where, mine = state(lab, progress), progress.of(lab)
+    before = "started" if not mine.passed else "failed" if mine.failed else "passed"
     return {
         "lab": lab.name,
         "title": lab.title,
-        "state": where,  # "", started, passed, edited or failed
-        "stale": is_stale,
+        "state": before if where == "stale" else where,
+        "stale": where == "stale",
         "minutes": lab.minutes,
-        "checks": state.took or state.checks,
-        "hints": sum(state.hints.values()),
+        "checks": mine.took or mine.checks,
+        "hints": sum(mine.hints.values()),
         "needs": lab.needs,
         "without": lab.without,
         "current": lab.number == progress.current,
@@ -251,10 +248,9 @@ def next_step(labs: Sequence[Lab], progress: Progress) -> str:
     """The one command to run now."""
     standings = {lab.number: standing(lab, progress) for lab in labs}
     current = standings.get(progress.current)
-    if current and current["stale"]:
-        return f"You are in lab {progress.current}: [bold]{command('update', progress.current)}[/]"
-    if current and current["state"] not in PASSED:
-        return f"You are in lab {progress.current}: [bold]{command('check')}[/]"
+    if current and (current["stale"] or current["state"] not in PASSED):
+        what = command("update", progress.current) if current["stale"] else command("check")
+        return f"You are in lab {progress.current}: [bold]{what}[/]"
     open_labs = [lab for lab in labs if standings[lab.number]["state"] not in PASSED]
     if not open_labs:
         return f"That is all. Now run your own engine: [bold]{command('demo')}[/]"

@@ -7,6 +7,10 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from mini_engine.model.checkpoint import random_law, tensor_shapes
+from mini_engine.model.config import ModelConfig
+from mini_engine.sim.weights import Weights
+
 Array = TypeVar("Array", bound=npt.NDArray[np.generic])
 
 
@@ -32,3 +36,14 @@ def agree(
         at = f"at {list(place)} of {list(a.shape)} " if place else ""
         many = f"{len(wrong)} of {a.size} numbers are wrong: " if a.size > 1 else ""
         raise AssertionError(f"{what}: {many}{at}it is {a[place]:g}, expected {b[place]:g}")
+
+
+def random_weights(config: ModelConfig, seed: int) -> Weights:
+    """Weights of the right shapes that keep activations near 1, for tests."""
+    rng = np.random.default_rng(seed)
+    tensors: dict[str, npt.NDArray[np.float32]] = {}
+    for name, shape in tensor_shapes(config).items():
+        mean, deviation = random_law(name, shape)
+        values = rng.standard_normal(shape, dtype=np.float32)
+        tensors[name] = np.float32(mean) + np.float32(deviation) * values
+    return Weights(config, tensors.__getitem__)

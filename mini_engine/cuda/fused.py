@@ -7,17 +7,13 @@
            down+residual
 
 A step of up to 4 requests that all decode runs in these kernels. From 5 requests on (17, where the
-weights are quantised: kernels/linear.py) both run nine, with the four products of a library
-(`library_linear`: cuBLAS on a GPU) between kernels of ours, which read the cache where it lies; the
-plain `Model` gathers it first. From 5 requests on the head is a library's product and argmax, too.
-Prompts and mixed batches run the same nine with `PagedAttention`, or with whatever attention they
-are given. On a CPU each kernel's PyTorch reference runs in its place, so the wiring is tested
-without a GPU.
+weights are quantised: kernels/linear.py) both run nine, with a library's products (cuBLAS on a GPU)
+between kernels of ours, and its product and argmax at the head. Prompts and mixed batches run the
+same nine with `PagedAttention`, or with whatever attention they are given.
 
 With `pdl` each kernel starts while the one before it drains (programmatic dependent launch, sm_90
-and newer): `mini_engine/cuda/kernels/launch.py` says what that requires, and what a library's
-product between two of ours means for it. The embedding lookup, the first op of a step, is PyTorch's
-and waits as usual: the full boundary that the kernels rely on.
+and newer: kernels/launch.py). The embedding lookup, the first op of a step, is PyTorch's and waits
+as usual: the full boundary that the kernels rely on.
 """
 
 from __future__ import annotations
@@ -98,8 +94,6 @@ class FusedModel(Model):
         pdl: bool = False,
     ) -> None:
         super().__init__(weights, cache)
-        if kernels_per_layer not in (9, 5):
-            raise ValueError(f"kernels_per_layer is {kernels_per_layer}, expected 9 or 5")
         device = weights.embed.device
         self.pdl, self.sm_count = pdl, sm_count(device)
         most = MAX_QUANTIZED_TOKENS if weights.quantized else MAX_GEMV_TOKENS

@@ -26,9 +26,9 @@ from torch.nn import functional
 from mini_engine.cuda.attention import Attention, HostAttention, RaggedAttention
 from mini_engine.cuda.fp8 import FP8, as_bytes, cast_like
 from mini_engine.cuda.inputs import StepInputs
-from mini_engine.cuda.quantized_matrix import dequantized
+from mini_engine.cuda.quantized_matrix import Matrix, dequantized
 from mini_engine.cuda.sampling import Sampler, greedy
-from mini_engine.cuda.weights import LayerWeights, Matrix, Weights
+from mini_engine.cuda.weights import LayerWeights, Weights
 from mini_engine.engine.batch import ScheduledBatch
 from mini_engine.model.config import ModelConfig
 from mini_engine.model.kv_fp8 import measured_tokens, scale_for
@@ -193,23 +193,14 @@ def measured_scales(weights: Weights) -> tuple[Tensor, ...]:
     """The scales of a cache in fp8, (2, kv_heads) float32 for each layer: measured by one prefill
     of the tokens that `model/kv_fp8.py` names, in a cache of its own. Graphs may hold them."""
     config, table = weights.config, weights.embed
-    tokens = measured_tokens(config.vocab_size, config.max_position_embeddings)
-    count = len(tokens)
-
-    def row(values: list[int]) -> Tensor:
-        return torch.tensor(values, dtype=torch.int32, device=table.device)
-
-    inputs = StepInputs(
-        input_ids=row(tokens),
-        positions=row(list(range(count))),
-        slot_mapping=row(list(range(count))),
-        query_lens=row([count]),
-        context_lens=row([count]),
-        last_rows=row([count - 1]),
-        block_table=row([0])[None],
-    )
-    cache = KVCache.allocate(config, 1, count, table.device, table.dtype)
-    Model(weights, cache).body(inputs, HostAttention((count,), (count,), count))
+    chosen = measured_tokens(config.vocab_size, config.max_position_embeddings)
+    tokens = torch.tensor(chosen, dtype=torch.int32, device=table.device)
+    places = torch.arange(len(tokens), dtype=torch.int32, device=table.device)
+    length, first = places[-1:] + 1, places[:1]
+    inputs = StepInputs(tokens, places, places, length, length, places[-1:], first[None])
+    cache = KVCache.allocate(config, 1, len(tokens), table.device, table.dtype)
+    count = (len(tokens),)
+    Model(weights, cache).body(inputs, HostAttention(count, count, len(tokens)))
     largest = [
         torch.stack([keys[0], values[0]]).abs().amax(dim=(1, 3)).tolist()
         for keys, values in zip(cache.keys, cache.values, strict=True)

@@ -28,7 +28,6 @@ from torch import Tensor
 WORDS = 16  # of a segment
 GROUP = 128  # columns of an int4 scale: a segment
 SLAB = 1 << 24  # numbers that `quantize` holds in float32 at a time
-BITS = (8, 4)
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,14 +59,15 @@ class QuantizedMatrix:
         return sum(t.nbytes for t in (self.packed, self.scales, self.zeros) if t is not None)
 
 
+Matrix = Tensor | QuantizedMatrix  # of a layer
+
+
 def quantize(matrix: Tensor, bits: int, *, symmetric: bool = False) -> QuantizedMatrix:
     """Round each number to the nearest code. `symmetric` is for int4; int8 always is.
 
     int8: scale = max|row| / 127. int4: max|group| / 7.5, or (max - min) / 15 of the group and zero,
     so that 0 stays 0. An error is at most half a scale, a whole one where a zero was rounded.
     """
-    if bits not in BITS:
-        raise ValueError(f"{bits} bits: expected one of {', '.join(map(str, BITS))}")
     slabs = torch.split(matrix, max(1, SLAB // matrix.shape[1]))
     parts = [_quantize_8(slab) if bits == 8 else _quantize_4(slab, symmetric) for slab in slabs]
     packed, scales, zeros = (torch.cat([part[i] for part in parts]) for i in range(3))

@@ -2,10 +2,9 @@
 
 In: `execute(batch, descriptor)`. Out: one token for each request that reached its last known token.
 
-The dispatcher chooses one of three ways to run a batch, as on the simulated device
-(`mini_engine/sim/runner.py`): NONE runs every op from Python, unpadded; FULL replays one graph of
-body and head; PIECEWISE replays the pieces of the body with live attention between them, then runs
-the head. On a GPU the graphs are real, on a CPU they are emulated: there is no `if` for it here.
+The dispatcher chooses one of three ways to run a batch: NONE runs every op from Python, unpadded;
+FULL replays one graph of body and head; PIECEWISE replays the pieces of the body with live
+attention between them, then runs the head. On a GPU the graphs are real, on a CPU emulated.
 
 A batch of decodes runs in the kernels of a `FusedModel`: from Python in NONE, and in FULL from
 graphs that are for decodes alone. With `limits.steps_per_replay` there is a second graph for each
@@ -115,8 +114,10 @@ class TorchRunner:
             attend = self.model.live_attention(batch).begin(step)
             _, tokens = self.model.head(self.piecewise.run(rung, attend), step, self.sample)
         else:
-            attention = eager_attention(self.model, batch, max_blocks(self.limits))
-            _, tokens = self.model.head(self.model.body(step, attention), step, self.sample)
+            attention = self.model.live_attention(batch)
+            if self.model.static_decodes and not batch.has_prefill:
+                attention = DecodeAttention(max_blocks(self.limits), self.limits.block_size)
+            tokens = self._tokens(step, attention)
         sampling = [row for row, entry in enumerate(batch.entries) if entry.samples]
         sampled = tokens.view(batch.steps, -1).tolist()  # waits for the device, once
         return [now[row] for now in sampled for row in sampling]
@@ -169,10 +170,8 @@ class TorchRunner:
 
     def _mixed_forward(self, rung: int) -> Tensor:
         """A step of any mix of prompts and decodes, with an attention whose shapes are fixed."""
-        step = self._inputs_of(rung)
         attention = self.model.captured_attention(max_blocks(self.limits))
-        _, tokens = self.model.head(self.model.body(step, attention), step, self.sample)
-        return tokens
+        return self._tokens(self._inputs_of(rung), attention)
 
     def _decode_forward(self, steps: int, rung: int) -> Tensor:
         """So many decode steps, each fed by the one before: tokens (R,), or (steps, R)."""
@@ -180,6 +179,10 @@ class TorchRunner:
         attention = DecodeAttention(max_blocks(self.limits), self.limits.block_size)
         if steps > 1:
             return self.model.decode(step, attention, steps, self.sample)
+        return self._tokens(step, attention)
+
+    def _tokens(self, step: StepInputs, attention: Attention) -> Tensor:
+        """Body and head: the tokens of one step, (R,)."""
         _, tokens = self.model.head(self.model.body(step, attention), step, self.sample)
         return tokens
 
@@ -189,10 +192,3 @@ class TorchRunner:
 
     def _rungs(self, mode: CUDAGraphMode) -> list[int]:
         return [d.num_tokens for d in self.dispatcher.descriptors() if d.mode is mode]
-
-
-def eager_attention(model: Model, batch: ScheduledBatch, blocks: int) -> Attention:
-    """What a batch attends with outside graphs. `blocks`: the width of the block table."""
-    if model.static_decodes and not batch.has_prefill:
-        return DecodeAttention(blocks, model.cache.block_size)
-    return model.live_attention(batch)

@@ -84,6 +84,6 @@ class SeededSampler:
 
     def rows(self, count: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """Of the first rows: temperatures, top_ps, log_min_ps (float32), top_ks, seeds (int32)."""
-        every = (self.temperatures, self.top_ps, self.log_min_ps, self.top_ks, self.seeds)
-        temperatures, top_ps, log_min_ps, top_ks, seeds = (one[:count] for one in every)
-        return temperatures, top_ps, log_min_ps, top_ks, seeds
+        first = slice(count)
+        floats = self.temperatures[first], self.top_ps[first], self.log_min_ps[first]
+        return *floats, self.top_ks[first], self.seeds[first]

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from mini_engine.cuda.graphs.backend import GraphBackend, free_bytes
 from mini_engine.cuda.quantized_checkpoint import quantized_rows
-from mini_engine.cuda.quantized_matrix import QuantizedMatrix, quantize
+from mini_engine.cuda.quantized_matrix import Matrix, QuantizedMatrix, quantize
 from mini_engine.model.checkpoint import (
     EMBED,
     FINAL_NORM,
@@ -40,7 +40,6 @@ from mini_engine.model.config import SHAPES, ModelConfig
 from mini_engine.step.capacity import weight_bytes
 
 Fill = Callable[[str, Tensor], None]  # puts the tensor of this name into these rows
-Matrix = Tensor | QuantizedMatrix
 MATRICES = ("qkv", "o", "gate_up", "down")
 QUANTS = {"int8": 8, "int4": 4}  # int4 is asymmetric, in groups of 128
 

@@ -54,18 +54,12 @@ def replay(
     both.
 
     Args:
-        copies: what preempting by swap costs, if the limits ask for that.
+        copies: what preempting by swap costs; the limits may ask for it only with that.
         on_served: called with each request as it ends.
         in_strides: False takes every step by itself, which is slow: to check the strides.
 
-    Raises:
-        ValueError: the requests are not in order of arrival, or `copies` are missing.
+    Raises ValueError where the requests are not in order of arrival.
     """
-    if copies is None and limits.preemption != "recompute":
-        raise ValueError(
-            f"preemption {limits.preemption!r} copies blocks: give `copies`, what that costs "
-            "(serving.swap_cost.SwapCost)"
-        )
     server = _Server(requests, costs, limits, dispatcher, copies, on_served)
     while server.submit_arrived():
         if not (in_strides and server.settled and server.stride()):

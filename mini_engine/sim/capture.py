@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
-from mini_engine.sim.launch import Node, NodeCost
+from mini_engine.sim.launch import Node
 from mini_engine.sim.memory import Block
 
 if TYPE_CHECKING:
@@ -41,7 +41,6 @@ class Graph:
         self.pool = device.memory.new_pool() if pool is None else pool
         self.nodes: list[Node] = []
         self.state = "capturing"  # then "ready" or "invalid"
-        self._costs: list[NodeCost | None] = []  # of each node; None where contents decide it
 
     def append(self, node: Node) -> None:
         self.nodes.append(node)
@@ -50,19 +49,12 @@ class Graph:
         """One launch for all nodes. Raises `CaptureError` unless the capture ended well."""
         if self.state != "ready":
             raise CaptureError(f"replay of {self.name}, which is {self.state}: capture it first")
-        costs = [
-            known or self.device.cost(node)
-            for node, known in zip(self.nodes, self._costs, strict=True)
-        ]
-        self.device.run_graph(self.nodes, costs, self.name)
+        self.device.run_graph(self.nodes, self.name)
 
     def instantiate(self) -> None:
         """Make it ready to launch: costs the CPU `instantiate_node_us` a node."""
         cost = self.device.spec.instantiate_node_us * len(self.nodes)
         self.device.host_work(f"instantiate {self.name}", cost)
-        self._costs = [
-            None if node.kernel.dynamic else self.device.cost(node) for node in self.nodes
-        ]
         self.device.memory.pin(self.pool)
         self.state = "ready"
 

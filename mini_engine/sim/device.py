@@ -36,7 +36,7 @@ from mini_engine.sim.capture import (
     recording,
 )
 from mini_engine.sim.clocks import Clocks
-from mini_engine.sim.launch import Buffer, Kernel, Node, NodeCost, Scalar, check_copy, copy
+from mini_engine.sim.launch import Buffer, Kernel, Node, Scalar, check_copy, copy
 from mini_engine.sim.memory import DEFAULT_POOL, IllegalAddress, Memory
 from mini_engine.step.cards import DeviceSpec
 from mini_engine.step.kernels import OpCost
@@ -132,10 +132,9 @@ class Device(Clocks):
         if self.recorder:
             self.recorder.record(node)
             return
-        spec, cost = self.spec, self.cost(node)
-        launch_us = spec.live_op_us if self._live else spec.cpu_op_us
-        self.issue(node.label, launch_us, "kernel", [(node.label, cost.duration_us)])
-        self._execute(node, cost)
+        launch_us = self.spec.live_op_us if self._live else self.spec.cpu_op_us
+        self.issue(node.label, launch_us, "kernel", [(node.label, self.cost_us(node))])
+        self._execute(node)
 
     def copy_(self, target: Buffer, source: Buffer | np.ndarray) -> None:
         """Copy into `target`: from another buffer (a kernel) or from the host."""
@@ -162,16 +161,15 @@ class Device(Clocks):
             if self.compute or target.dtype.kind in "iu":
                 target.array[...] = source
 
-    def run_graph(self, nodes: Sequence[Node], costs: Sequence[NodeCost], name: str) -> None:
+    def run_graph(self, nodes: Sequence[Node], name: str) -> None:
         """Replay recorded nodes with one CPU call: `graph_launch_us + graph_node_ns × nodes`."""
         self.refuse_in_capture("launching a graph")
-        spec = self.spec
-        launch_us = spec.graph_launch_us + spec.graph_node_ns * len(nodes) / 1000
-        works = [(n.label, c.duration_us) for n, c in zip(nodes, costs, strict=True)]
+        launch_us = self.spec.graph_launch_us + self.spec.graph_node_ns * len(nodes) / 1000
+        works = [(node.label, self.cost_us(node)) for node in nodes]
         self.issue(f"launch {name} ({len(nodes)} nodes)", launch_us, "node", works)
         self.counters.graphs += 1
-        for node, cost in zip(nodes, costs, strict=True):
-            self._execute(node, cost)
+        for node in nodes:
+            self._execute(node)
 
     # -- capture -------------------------------------------------------------------------------
 
@@ -222,13 +220,13 @@ class Device(Clocks):
 
     # -- parts ---------------------------------------------------------------------------------
 
-    def cost(self, node: Node) -> NodeCost:
+    def cost_us(self, node: Node) -> float:
         """What a node takes on the GPU now, the gap before it left out."""
         op = OpCost(node.label, float(node.bytes), float(node.flops), kind=node.kernel.kind)
-        return NodeCost(kernel_us(op, self.spec), op.bytes)
+        return kernel_us(op, self.spec)
 
-    def _execute(self, node: Node, cost: NodeCost) -> None:
-        self.counters.bytes += cost.bytes
+    def _execute(self, node: Node) -> None:
+        self.counters.bytes += node.bytes
         if self.compute:
             try:
                 with np.errstate(all="ignore"):  # padded rows hold garbage, and nobody reads them

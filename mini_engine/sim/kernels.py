@@ -187,9 +187,7 @@ def attention_pairs(query_lens: np.ndarray, context_lens: np.ndarray) -> int:
     return int((queries * (2 * context_lens - queries + 1) // 2).sum())
 
 
-@kernel(
-    bytes=_attention_bytes, flops=_attention_flops, dynamic=True, kind="attention", indices=(4,)
-)
+@kernel(bytes=_attention_bytes, flops=_attention_flops, kind="attention", indices=(4,))
 def attention(
     out: np.ndarray,
     q: np.ndarray,

@@ -11,8 +11,8 @@ In: numpy functions and device memory. Out: `Node`s, which a device runs now or 
 A kernel is a numpy function that writes its out-parameters, plus its cost. The function is called
 with arrays; `bytes` and `flops` are called with the buffers and the same scalars, so that a device
 that only counts costs needs no arrays. Where the cost depends on the *contents* of a buffer
-(attention reads as much KV as the context is long), the kernel is marked `dynamic` and its cost
-reads `buffer.array`: metadata that the host wrote, which every device has.
+(attention reads as much KV as the context is long), it reads `buffer.array`: metadata that the host
+wrote, which every device has.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
@@ -111,7 +110,6 @@ class Kernel:
     function: Callable[..., None]
     bytes: Cost  # bytes moved through device memory
     flops: Cost
-    dynamic: bool = False  # does the cost depend on the contents of a buffer?
     kind: Kind = "other"  # which bandwidth it reaches
     indices: tuple[int, ...] = ()  # which of its buffers hold indices into others
 
@@ -120,14 +118,11 @@ def kernel(
     *,
     bytes: Cost = _each_buffer_once,
     flops: Cost = lambda *_, **__: 0,
-    dynamic: bool = False,
     kind: Kind = "other",
     indices: tuple[int, ...] = (),
 ) -> Callable[[Callable[..., None]], Kernel]:
     """Make a kernel of a numpy function. Default cost: each buffer moved once, no arithmetic."""
-    return lambda function: Kernel(
-        function.__name__, function, bytes, flops, dynamic, kind, indices
-    )
+    return lambda function: Kernel(function.__name__, function, bytes, flops, kind, indices)
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,13 +150,6 @@ class Node:
     @property
     def flops(self) -> float:
         return self.kernel.flops(*self.buffers, **self.scalars)
-
-
-class NodeCost(NamedTuple):
-    """What one run of a node takes on a device."""
-
-    duration_us: float
-    bytes: float
 
 
 def cost_kernel(name: str, bytes: float, flops: float, kind: Kind = "other") -> Kernel:

@@ -1,4 +1,4 @@
-"""The weights of a model as float32 numpy arrays: read from a Hugging Face folder, or random.
+"""The weights of a model as float32 numpy arrays, read from a Hugging Face folder.
 
 In:  a `ModelConfig`, and a folder that `mini_engine/model/checkpoint.py` can read: F32, F16 and
      BF16 tensors; no torch, and never a pickle.
@@ -16,14 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from mini_engine.model.checkpoint import (
-    StoredTensor,
-    check_numbers,
-    layer_parts,
-    random_law,
-    stored_tensors,
-    tensor_shapes,
-)
+from mini_engine.model.checkpoint import StoredTensor, check_numbers, layer_parts, stored_tensors
 from mini_engine.model.config import ModelConfig
 
 Array = NDArray[np.float32]
@@ -61,17 +54,6 @@ def load_weights(config: ModelConfig, folder: str | Path) -> Weights:
         )
     stored = stored_tensors(config, folder)
     return Weights(config, lambda name: _read(stored[name]))
-
-
-def random_weights(config: ModelConfig, seed: int) -> Weights:
-    """Weights of the right shapes that keep activations near 1, for tests."""
-    rng = np.random.default_rng(seed)
-    tensors: dict[str, Array] = {}
-    for name, shape in tensor_shapes(config).items():
-        mean, deviation = random_law(name, shape)
-        values = rng.standard_normal(shape, dtype=np.float32)
-        tensors[name] = np.float32(mean) + np.float32(deviation) * values
-    return Weights(config, tensors.__getitem__)
 
 
 def _read(stored: StoredTensor) -> Array:

@@ -17,9 +17,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
-from mini_engine.files import read_json
+from mini_engine.files import read_json, typed
 from mini_engine.model.config import SHAPES
 from mini_engine.step.cards import DeviceSpec, Figure, Sheet, load_sheet, names, put_together
 from mini_engine.step.kernels import StepShape
@@ -30,7 +29,6 @@ SHIPPED_POINTS = Path(__file__).parent / "published" / "decode_points.json"
 QUANTISED_POINTS = SHIPPED_POINTS.with_name("quantised_points.json")  # in no fit
 KEPT = SHIPPED_POINTS.with_name("fit.json")  # what `validate --fit` found
 USUAL_HOST = "server"
-LEAST_MS = 1e-6  # of a step: a nanosecond
 LAUNCHES: dict[str, Mode] = {"NONE": "eager", "PIECEWISE": "piecewise", "FULL": "full"}
 
 
@@ -48,7 +46,13 @@ class Point:
     host: str  # whose machine: the source's name, where nothing better is known
     source: str
     confidence: str = "high"
-    quant: str | None = None  # a name of `formats`; None: as the model is
+    quant: str | None = None  # a name of `storage`'s formats; None: as the model is
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "context", "itl_ms"):
+            value = getattr(self, name)
+            if not 0 < value < 1e9:
+                raise ValueError(f"{name} is {value}, expected a number above 0 and below 10^9")
 
 
 @dataclass(frozen=True)
@@ -110,15 +114,13 @@ class Sheets:
     def complaint(self, point: Point) -> str | None:
         """One line that names what is not known of a point, or None."""
         for what, word, known in (
-            ("card", point.card, self.cards),
-            ("model", point.model, SHAPES),
-            ("engine", point.cls, self.engine_of),
+            ("card", point.card, sorted(self.cards)),
+            ("model", point.model, sorted(SHAPES)),
+            ("engine", point.cls, sorted(self.engine_of)),
+            ("quant", point.quant or FORMATS[0], [*FORMATS, *PUBLISHED]),
         ):
             if word not in known:
-                return f"{point.id}: no {what} {word!r}, known are {', '.join(sorted(known))}"
-        if point.quant and point.quant not in (*FORMATS, *PUBLISHED):
-            names = ", ".join([*FORMATS, *PUBLISHED])
-            return f"{point.id}: no quant {point.quant!r}, known are {names}"
+                return f"{point.id}: no {what} {word!r}, known are {', '.join(known)}"
         return None
 
     def with_figure(self, kind: str, name: str, figure: str, value: float) -> Sheets:
@@ -148,37 +150,22 @@ def read_points(path: Path, sheets: Sheets) -> tuple[list[Point], list[str]]:
     if not isinstance(data, list) or not data:
         raise ValueError(f"{path}: expected a list of points")
     points = [_point(item, f"{path}: point {n}") for n, item in enumerate(data, start=1)]
-    numbers: dict[str, int] = {}
-    for n, point in enumerate(points, start=1):
-        first = numbers.setdefault(point.id, n)
-        if first != n:
-            raise ValueError(f"{path}: points {first} and {n} have one id, {point.id!r:.40}")
+    ids = [point.id for point in points]
+    if twice := next((id for id in ids if ids.count(id) > 1), None):
+        raise ValueError(f"{path}: two points have one id, {twice!r:.40}")
     complaints = [sheets.complaint(point) for point in points]
     known = [p for p, complaint in zip(points, complaints, strict=True) if complaint is None]
     return known, [complaint for complaint in complaints if complaint]
 
 
-def _point(item: Any, where: str) -> Point:
-    if not isinstance(item, dict):
-        raise ValueError(f"{where} is {item!r}, expected an object")
-    texts: dict[str, Any] = {}
-    for name in ("id", "class", "model", "gpu", "source"):
-        texts[name] = item.get(name)
-        if not isinstance(texts[name], str) or not texts[name]:
-            raise ValueError(f"{where}: {name} is {texts[name]!r}, expected words")
-    numbers: dict[str, Any] = {}
-    for name, whole in (("batch", True), ("context", True), ("itl_ms", False)):
-        value: Any = item.get(name)
-        fits = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
-        kind, least = ("a whole number", 0) if whole else ("a number", LEAST_MS)
-        if not fits or not least < value < 1e9:
-            raise ValueError(
-                f"{where} ({texts['id']}): {name} is {value!r:.40}, expected {kind} above "
-                f"{least:g} and below 10^9"
-            )
-        numbers[name] = value
-    return Point(
-        texts["id"], texts["class"], texts["model"].lower(), texts["gpu"].lower(),
-        **numbers, host=str(item.get("host") or texts["source"]), source=texts["source"],
-        confidence=str(item.get("confidence") or "high"), quant=item.get("quant"),
-    )  # fmt: skip
+def _point(item: object, where: str) -> Point:
+    """A point with the names of our fields. Models and cards are known in any case."""
+    if isinstance(item, dict):
+        host = item.get("host") or item.get("source")
+        item = {**item, "cls": item.get("class"), "card": item.get("gpu"), "host": str(host)}
+    try:
+        point = typed(Point, item, where, more=True)
+    except ValueError as error:
+        said = str(error).replace(": cls ", ": class ").replace(": card ", ": gpu ")
+        raise ValueError(said) from None
+    return replace(point, model=point.model.lower(), card=point.card.lower())

@@ -11,13 +11,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
+import numpy as np
+
 from mini_engine.model.config import SHAPES, ModelConfig
 from mini_engine.step.capacity import read_bytes
 from mini_engine.step.cards import DeviceSpec, Sheet
-from mini_engine.validate.published import SHIPPED_POINTS, Point, Sheets, predicted_ms, read_points
+from mini_engine.validate.published import (
+    LAUNCHES,
+    SHIPPED_POINTS,
+    Point,
+    Sheets,
+    predicted_ms,
+    read_points,
+)
 
 WITHIN = 0.10
-GROUPS = {"eager": "NONE", "piecewise": "PIECEWISE", "full": "FULL"}
+GROUPS = {mode: name for name, mode in LAUNCHES.items()}
 
 
 @dataclass(frozen=True)
@@ -32,6 +41,12 @@ class Row:
     host_known: bool  # else it is the one that the engine usually runs on
     launched: str  # NONE, PIECEWISE or FULL
     left_out_ms: float | None = None  # predicted by a fit that had not seen the point's source
+
+    @property
+    def step(self) -> tuple[object, ...]:
+        """What was measured, however it was launched: the maker of the engine, host, model, ..."""
+        p = self.point
+        return p.cls.split()[0], p.host, p.model, p.card, p.batch, p.context, p.quant
 
     @property
     def error(self) -> float:
@@ -96,14 +111,14 @@ def summary(name: str, rows: Sequence[Row]) -> Summary:
     """Raises ValueError for no rows."""
     if not rows:
         raise ValueError(f"{name}: no points to sum up")
-    errors = sorted(abs(row.error) for row in rows)
+    errors = [abs(row.error) for row in rows]
     others = [abs(row.left_out_error) for row in rows if row.left_out_error is not None]
     return Summary(
         name,
         len(rows),
         len({row.point.source for row in rows}),
         median(errors),
-        quantile(errors, 0.9),
+        float(np.quantile(errors, 0.9)),
         median(row.error for row in rows),
         sum(error <= WITHIN for error in errors) / len(errors),
         median(others) if others else None,
@@ -119,24 +134,16 @@ def by_class(rows: Sequence[Row]) -> list[Summary]:
     return [summary(name, kinds[name]) for name in sorted(kinds)]
 
 
-def quantile(ordered: Sequence[float], share: float) -> float:
-    """Of sorted numbers, with linear interpolation."""
-    place = share * (len(ordered) - 1)
-    low = math.floor(place)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
-
-
 def pairs(rows: Sequence[Row]) -> list[Pair]:
     """What a graph bought somebody: one step launched eagerly and in pieces or as one graph, or in
     pieces and as one graph, by the same maker of engines, on the same host and card."""
-    order = ["NONE", "PIECEWISE", "FULL"]
-    found = []
-    for slow in rows:
-        for fast in rows:
-            if order.index(slow.launched) < order.index(fast.launched) and _alike(slow, fast):
-                found.append(Pair(slow, fast))
-    return found
+    order = list(LAUNCHES)
+    return [
+        Pair(slow, fast)
+        for slow in rows
+        for fast in rows
+        if order.index(slow.launched) < order.index(fast.launched) and slow.step == fast.step
+    ]
 
 
 def nearest_pair(config: ModelConfig, spec: DeviceSpec, batch: int) -> Pair | None:
@@ -164,14 +171,6 @@ def nearest_pair(config: ModelConfig, spec: DeviceSpec, batch: int) -> Pair | No
         return sum(abs(math.log(a / b)) for a, b in ratios)
 
     return min(found, key=apart, default=None)
-
-
-def _alike(one: Row, other: Row) -> bool:
-    a, b = one.point, other.point
-    keys = [
-        (p.cls.split()[0], p.host, p.model, p.card, p.batch, p.context, p.quant) for p in (a, b)
-    ]
-    return keys[0] == keys[1]
 
 
 def host_from(point: Point, sheets: Sheets) -> Sheet:

@@ -24,7 +24,7 @@ from mini_engine.cuda.weights import load_weights  # noqa: E402
 from mini_engine.model.checkpoint import layer_parts, random_law, tensor_shapes  # noqa: E402
 from mini_engine.model.config import ModelConfig  # noqa: E402
 from mini_engine.sim import weights as sim_weights  # noqa: E402
-from tests.support.torch_helpers import CPU, TINY, LoneTorchModel  # noqa: E402
+from tests.support.torch_helpers import CPU, TINY  # noqa: E402
 
 SHAPE = replace(
     TINY, hidden_size=128, intermediate_size=256, num_heads=4, num_kv_heads=2, head_dim=32
@@ -115,24 +115,6 @@ def test_a_quantised_folder_is_the_weights_that_it_stands_for(name: str, tmp_pat
                 got = dequantized(got)
             wanted = np.concatenate([plain[one] for one in names])
             assert np.array_equal(got.numpy(), wanted.astype(np.float32)), field
-
-
-@pytest.mark.parametrize("name", ["awq", "gptq"])
-def test_its_logits_are_those_of_the_dequantised_model(name: str, tmp_path: Path) -> None:
-    """To the bit, in bf16 and in float32: what the codes stand for is rounded to the dtype, as the
-    plain folder's numbers are, and then the plain model multiplies."""
-    folder, plain = made(FORMATS[name], tmp_path)
-    config = ModelConfig.from_folder(folder)
-    (tmp_path / "plain").mkdir()
-    save_file(
-        {n: t.astype(np.float32) for n, t in plain.items()},
-        tmp_path / "plain" / "model.safetensors",
-    )
-    for dtype in (torch.bfloat16, torch.float32):
-        dense = load_weights(replace(config, quantization=None), tmp_path / "plain", CPU, dtype)
-        packed = load_weights(config, folder, CPU, dtype)
-        ours, theirs = (LoneTorchModel(one).logits([3, 1, 4, 1, 5]) for one in (packed, dense))
-        assert np.array_equal(ours, theirs)
 
 
 def changed(folder: Path, name: str, array: np.ndarray | None) -> None:

@@ -202,7 +202,7 @@ def test_points_are_measured_and_lines_predicted(
     assert at is not None
     marked = [line for line in above.get_lines() if list(line.get_xdata()) == [at, at]]
     assert len(marked) == 1
-    assert f"crossover: measured at batch {at:.0f}, predicted " in words(figures[0])
+    assert f"measured at batch {at:.0f}, predicted " in words(figures[0]).replace("\n", " ")
     assert f"A graph pays up to a batch of about {at:.0f}" in words(figures[0])
 
 

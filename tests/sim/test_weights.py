@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
 from mini_engine.model.checkpoint import EMBED, tensor_shapes
-from mini_engine.sim.weights import Weights, load_weights, random_weights
+from mini_engine.sim.weights import Weights, load_weights
 from tests.support.checkpoint_helpers import FAMILIES, Q0, TINY, random_tensors, write, write_shards
 
 
@@ -114,11 +114,3 @@ def test_a_number_whose_square_is_none_is_refused_it_would_write_nonsense_withou
     tensors[Q0][1, 2] = sign * 3e38
     with pytest.raises(ValueError, match=rf"{Q0} .*3e\+38"):
         load_weights(TINY, write(tmp_path, tensors)).read(Q0)
-
-
-# ---------------------------------------------------------------- random weights
-
-
-def test_random_weights_depend_on_the_seed_only() -> None:
-    assert same(random_weights(TINY, 3), random_weights(TINY, 3))
-    assert not same(random_weights(TINY, 3), random_weights(TINY, 4))

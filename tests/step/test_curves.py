@@ -77,7 +77,7 @@ def test_the_rungs_are_those_that_the_dispatcher_chooses_for_decode() -> None:
 @given(
     spec=st.sampled_from(["h200", "a100", "l4", "rtx4070"]),
     shape=st.sampled_from(["qwen3-0.6b", "qwen3-8b", "qwen2.5-0.5b", "llama-3.2-1b"]),
-    style=st.sampled_from(STYLES),
+    style=st.sampled_from(list(STYLES)),
     batch=st.integers(1, 300),
     context=st.integers(1, 40_000),
 )
@@ -187,7 +187,7 @@ def test_break_even_is_where_all_steps_together_are_as_long(mode: Mode) -> None:
 # ---- crossover
 
 
-@given(shapes, devices, st.sampled_from(STYLES), contexts)
+@given(shapes, devices, st.sampled_from(list(STYLES)), contexts)
 def test_eager_is_launch_bound_up_to_the_crossover_and_never_again(
     config: ModelConfig, spec: DeviceSpec, style: str, context: int
 ) -> None:

@@ -238,7 +238,7 @@ def exact_us(
     return step_time(step_ops(config, shape, style), spec, mode, shape.num_reqs).itl_us
 
 
-@given(configs, specs, st.sampled_from(STYLES), modes, decodes | mixed)
+@given(configs, specs, st.sampled_from(list(STYLES)), modes, decodes | mixed)
 def test_every_step_costs_what_the_recursion_says(
     config: ModelConfig, spec: DeviceSpec, style: str, mode: Mode, shape: StepShape
 ) -> None:
@@ -246,7 +246,7 @@ def test_every_step_costs_what_the_recursion_says(
     assert fast == pytest.approx(exact_us(config, spec, style, mode, shape), rel=1e-12)
 
 
-@given(configs, specs, st.sampled_from(STYLES), modes, decodes)
+@given(configs, specs, st.sampled_from(list(STYLES)), modes, decodes)
 def test_the_highest_line_is_the_itl(
     config: ModelConfig, spec: DeviceSpec, style: str, mode: Mode, shape: StepShape
 ) -> None:
@@ -257,7 +257,7 @@ def test_the_highest_line_is_the_itl(
     assert all(a[0] > b[0] and a[1] < b[1] for a, b in pairwise(lines))
 
 
-@given(configs, specs, st.sampled_from(STYLES), modes, st.lists(decodes | mixed, min_size=1))
+@given(configs, specs, st.sampled_from(list(STYLES)), modes, st.lists(decodes | mixed, min_size=1))
 def test_many_steps_of_a_model_at_once_are_what_each_is_alone(
     config: ModelConfig, spec: DeviceSpec, style: str, mode: Mode, shapes: list[StepShape]
 ) -> None:

@@ -38,7 +38,7 @@ def moved(stored: Stored | None, style: str, name: str = "qwen3-1.7b") -> float:
     return sum(op.bytes for op in step_ops(named_shape(name), ONE, style, stored))
 
 
-@given(st.sampled_from(sorted(SHAPES)), formats, st.sampled_from(STYLES))
+@given(st.sampled_from(sorted(SHAPES)), formats, st.sampled_from(list(STYLES)))
 def test_a_step_moves_as_many_bytes_less_as_fewer_are_read(
     name: str, quant: str, style: str
 ) -> None:

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
+from labs.support.inputs import random_weights
 from mini_engine.dispatch.dispatcher import GraphDispatcher
 from mini_engine.engine.batch import Request, SchedulerLimits
 from mini_engine.engine.engine import Completion, Engine
 from mini_engine.engine.sampling import GREEDY, SamplingParams
 from mini_engine.sim.runner import SimRunner
-from mini_engine.sim.weights import random_weights
 from tests.support.checkpoint_helpers import TINY
 from tests.support.sim_helpers import small_device
 

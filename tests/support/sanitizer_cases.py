@@ -180,7 +180,7 @@ def prompts(make: Make) -> list[Tensor]:
 
 def tokens(make: Make) -> list[Tensor]:
     """The head, and both ways from its partials to a token."""
-    rows, vocab, width = 3, 21, 100
+    rows, vocab, width = 3, 21, 600
     programs = head.num_programs(vocab, width)
     values = torch.full((rows, programs), NAN, device=make.device)
     indices, logits = make.ints([[0] * programs] * rows), torch.full((rows, vocab), NAN)

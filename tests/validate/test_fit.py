@@ -98,11 +98,6 @@ def test_a_host_and_an_engine_that_only_meet_each_other_cannot_be_separated() ->
     assert fit_points(POINTS, SHEETS, TABLE).inseparable() == []
 
 
-def test_a_share_is_never_more_than_all() -> None:
-    fast = [replace(p, itl_ms=p.itl_ms / 3) for p in POINTS if p.cls == "vLLM V1 graph full"]
-    assert found(fast)["share"] <= 1
-
-
 def test_nothing_to_fit_is_refused() -> None:
     with pytest.raises(ValueError, match="nothing to fit"):
         fit_points([], SHEETS, TABLE)

@@ -19,7 +19,6 @@ from mini_engine.validate.validate import (
     host_from,
     nearest_pair,
     pairs,
-    quantile,
     rows_of,
     summary,
 )
@@ -73,12 +72,6 @@ def test_a_summary_counts_points_sources_and_errors() -> None:
 def test_every_class_has_its_summary() -> None:
     rows = [row(0.1), row(0.2, cls="SGLang eager"), row(0.3)]
     assert [(s.name, s.points) for s in by_class(rows)] == [("SGLang eager", 1), ("vLLM eager", 2)]
-
-
-@given(st.lists(st.floats(-1, 1), min_size=1, max_size=30).map(sorted))
-def test_the_middle_quantile_is_the_median(ordered: list[float]) -> None:
-    assert quantile(ordered, 0.5) == pytest.approx(median(ordered), abs=1e-12)
-    assert (quantile(ordered, 0), quantile(ordered, 1)) == (ordered[0], ordered[-1])
 
 
 # ---- pairs

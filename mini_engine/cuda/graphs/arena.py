@@ -38,18 +38,13 @@ BLOCK_BYTES = 512
 POISON = 0xFF
 
 
-def machine_bytes() -> int:
-    """The machine's memory; 16 GiB where Python cannot say, as on native Windows."""
-    if not hasattr(os, "sysconf"):
-        return 16 << 30
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
 class HostMemory:
-    """What all pools together may take: `capacity_bytes`, by default the machine's memory."""
+    """What all pools together may take: as much as the machine has."""
 
-    def __init__(self, capacity_bytes: int | None = None) -> None:
-        self.capacity_bytes = capacity_bytes or machine_bytes()
+    def __init__(self) -> None:
+        self.capacity_bytes = 16 << 30  # where Python cannot say, as on native Windows
+        if hasattr(os, "sysconf"):
+            self.capacity_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         self.pools: WeakSet[GraphPool] = WeakSet()
 
     @property
@@ -120,7 +115,8 @@ class GraphPool:
         """A poisoned tensor for work on `stream`. It owns a block. Raises `OutOfMemoryError`."""
         span = 1 + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
         nbytes = span * dtype.itemsize if prod(size) else 0
-        block = self._allocate(max(round_up(nbytes, BLOCK_BYTES), BLOCK_BYTES), stream)
+        blocks = max(1, -(-nbytes // BLOCK_BYTES))
+        block = self._allocate(blocks * BLOCK_BYTES, stream)
         window = block.segment.storage[block.offset : block.offset + block.nbytes]
         # The storage made from `window` keeps it alive, and dies with the last tensor on it.
         finalize(window, self._returned.append, block).atexit = False
@@ -183,8 +179,3 @@ class GraphPool:
             block.nbytes += blocks.pop(index + 1).nbytes
         if index > 0 and blocks[index - 1].free:
             blocks[index - 1].nbytes += blocks.pop(index).nbytes
-
-
-def round_up(n: int, multiple: int) -> int:
-    """The smallest multiple of `multiple` that is not below `n`."""
-    return -(-n // multiple) * multiple

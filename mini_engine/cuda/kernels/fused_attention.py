@@ -41,14 +41,13 @@ from torch import Tensor
 from mini_engine.cuda.fp8 import as_bytes, cast_like
 from mini_engine.cuda.kernels.attention import decode_reference
 from mini_engine.cuda.kernels.checks import check_shape
-from mini_engine.cuda.kernels.e4m3 import cached, head_scale, numbers, rows_of_numbers
+from mini_engine.cuda.kernels.e4m3 import cached, head_scale, load_numbers, numbers
 from mini_engine.cuda.kernels.launch import launch_options, pdl_release, pdl_wait, runs_triton
 from mini_engine.cuda.kernels.paged import (
     LOWEST,
     Heads,
     cache_rows,
     combine_if_last,
-    load_keys,
     new_partials,
     online_softmax,
     store_partial,
@@ -145,10 +144,17 @@ def load_tile(
     k_cache, v_cache, row, past, kv_head, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr,
     wide: tl.constexpr,
 ):  # fmt: skip
-    """(left, right, values) of a tile of past keys, as numbers of type `wide`."""
-    left, right, values = load_keys(k_cache, v_cache, row, past, kv_head, KV_HEADS, HEAD_DIM)
-    left, right = rows_of_numbers(left, past, wide), rows_of_numbers(right, past, wide)
-    return left, right, rows_of_numbers(values, past, wide)
+    """Both halves of K (tile, D/2) and V (tile, D) of some rows of the cache, as numbers of type
+    `wide`; zeros where not past."""
+    half: tl.constexpr = HEAD_DIM // 2
+    at = ((row * KV_HEADS + kv_head) * HEAD_DIM)[:, None]
+    pair, d = tl.arange(0, half)[None, :], tl.arange(0, HEAD_DIM)[None, :]
+    left, right = k_cache + at + pair, k_cache + at + half + pair
+    return (
+        load_numbers(left, past, wide),
+        load_numbers(right, past, wide),
+        load_numbers(v_cache + at + d, past, wide),
+    )
 
 
 @triton.jit

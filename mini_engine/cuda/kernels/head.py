@@ -12,9 +12,9 @@ Logits in bf16 would often tie: they have 8 bits of precision for 151,936 values
 float32.
 
 A program takes TILES tiles of rows, spread over the vocabulary, so that the norm and the exit are
-paid once for all of them; the first tile is loaded above `pdl_wait`. bf16 is multiplied by tensor
-cores as in gemv_dot.py, anything else in registers as in gemv.py. Above 4 tokens, take the argmax
-of logits that a library's GEMM computes.
+paid once for all of them; the first tile is loaded above `pdl_wait`. Tensor cores multiply, as in
+gemv_dot.py; other types than bf16, and widths too short for them, are PyTorch's. Above 4 tokens,
+take the argmax of logits that a library's GEMM computes.
 """
 
 # ruff: noqa: RUF005 (Triton has no (*tuple, item))
@@ -26,14 +26,7 @@ import triton.language as tl
 from torch import Tensor
 
 from mini_engine.cuda.kernels.checks import check_shape
-from mini_engine.cuda.kernels.gemv import (
-    MAX_GEMV_TOKENS,
-    gemv_plan,
-    load_rows,
-    load_vector,
-    multiply,
-    scaled_input,
-)
+from mini_engine.cuda.kernels.gemv import MAX_GEMV_TOKENS, gemv_plan, load_vector
 from mini_engine.cuda.kernels.gemv_dot import (
     dot_input,
     dot_partials,
@@ -57,57 +50,36 @@ TILES = 4  # tiles of rows a program
 
 
 @triton.jit
-def head_rows(
-    weight, first, V: tl.constexpr, K: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr,
-    CHUNKS: tl.constexpr, SLICES: tl.constexpr,
-):  # fmt: skip
-    """A tile of rows of the weight, as the product wants them."""
-    if SLICES:
-        return dot_rows(weight, first, V, K, 1, ROWS, CHUNK, CHUNKS, SLICES)
-    else:
-        return load_rows(weight, first + tl.arange(0, ROWS), V, K, CHUNK, CHUNKS)
-
-
-@triton.jit
 def head_kernel(
     values, indices, logits, x, norm_weight, weight, eps, M: tl.constexpr, V: tl.constexpr,
     K: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr,
     TILES: tl.constexpr, SLICES: tl.constexpr, LOGITS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Program p of P takes the tiles p, p + P, p + 2P, ...: their indices rise.
-
-    SLICES: as in gemv_dot.py, 0 for products in registers.
-    """
+    """Program p of P takes the tiles p, p + P, p + 2P, ...: their indices rise."""
     pdl_release(PDL)
     first = tl.program_id(0) * ROWS
-    rows = head_rows(weight, first, V, K, ROWS, CHUNK, CHUNKS, SLICES)
+    rows = dot_rows(weight, first, V, K, 1, ROWS, CHUNK, CHUNKS, SLICES)
     gains = load_vector(norm_weight, K, CHUNK, CHUNKS)
     pdl_wait(PDL)
     # x of every token is normed once and then held, for all tiles; beside it each token's best.
     inputs = ()
     bests = ()
     for m in tl.static_range(M):
-        if SLICES:
-            raw = dot_row(x + m * K, K, CHUNK, CHUNKS)
-            operands, squares = dot_input(raw, gains, CHUNK, CHUNKS, SLICES, True)
-            inverse = tl.rsqrt(tl.sum(tl.sum(squares, axis=1), axis=0) / K + eps)
-        else:
-            operands, inverse = scaled_input(x + m * K, gains, eps, K, CHUNK, CHUNKS, True)
+        raw = dot_row(x + m * K, K, CHUNK, CHUNKS)
+        operands, squares = dot_input(raw, gains, CHUNK, CHUNKS, SLICES, True)
+        inverse = tl.rsqrt(tl.sum(tl.sum(squares, axis=1), axis=0) / K + eps)
         inputs = inputs + ((operands, inverse),)
         bests = bests + ((float("-inf"), 0),)
     for t in tl.static_range(TILES):
         if t > 0:  # unrolled: these loads leave before the tile in front of them is summed up
             first = (t * tl.num_programs(0) + tl.program_id(0)) * ROWS
-            rows = head_rows(weight, first, V, K, ROWS, CHUNK, CHUNKS, SLICES)
+            rows = dot_rows(weight, first, V, K, 1, ROWS, CHUNK, CHUNKS, SLICES)
         row = first + tl.arange(0, ROWS)
         updated = ()
         for m in tl.static_range(M):
             operands, inverse = inputs[m]
-            if SLICES:
-                places = dot_partials(rows, operands, ROWS, CHUNKS, SLICES, True)
-                scores = fold(tl.sum(places, axis=1), ROWS) * inverse
-            else:
-                scores = multiply(rows, operands, ROWS, CHUNK, CHUNKS) * inverse
+            places = dot_partials(rows, operands, ROWS, CHUNKS, SLICES, True)
+            scores = fold(tl.sum(places, axis=1), ROWS) * inverse
             if LOGITS:
                 tl.store(logits + m * V + row, scores, mask=row < V)
             # of equal scores the first wins, since a program's indices rise
@@ -147,19 +119,18 @@ def norm_lm_head(
         check_shape(name, partials, (len(x), programs))
     if wants_logits := logits.numel() > 0:
         check_shape("logits", logits, (len(x), vocab))
-    if not runs_triton(x):
+    plan = dot_plan(gemv_plan(vocab, width, sm_count=sms), x, norm_weight, weight)
+    if plan is None or not runs_triton(x):
         scores = product_reference(x, norm_weight, weight, None, eps)
         if wants_logits:
             logits.copy_(scores)
         fill_partials(values, indices, scores)
         return
-    plan = gemv_plan(vocab, width, sm_count=sms)
-    on_tensor_cores = dot_plan(plan, x, norm_weight, weight)
     head_kernel[(programs,)](
         values, indices, logits, x, norm_weight, weight, eps, M=len(x), V=vocab, K=width,
         ROWS=plan.rows, CHUNK=plan.chunk, CHUNKS=plan.chunks, TILES=TILES,
-        SLICES=on_tensor_cores.warps if on_tensor_cores else 0, LOGITS=wants_logits,
-        num_warps=(on_tensor_cores or plan).warps, **launch_options(pdl, x.device),
+        SLICES=plan.warps, LOGITS=wants_logits, num_warps=plan.warps,
+        **launch_options(pdl, x.device),
     )  # fmt: skip
 
 

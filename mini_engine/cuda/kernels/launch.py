@@ -23,12 +23,10 @@ kernel before still runs. Three rules make that both fast and correct:
 chain whole. A launch without the attribute starts when the kernel before has ended, so an early
 release is without effect and nothing can overtake. A library that sets the attribute itself has to
 wait before it reads its inputs, and cannot end before that. Either way its end means the end of all
-before it, and that is what the next kernel of ours waits for. But little is left to win. Of the
-nine boundaries of a layer only that from RoPE to attention lies between two of ours and is crossed
-early. At the four after a product a kernel of ours may be launched ahead, where it can load a
-norm's weights and nothing more; the four before a product are full. So `pdl` stays what the caller
-asks for, because it is safe; whether it saves anything there is not yet measured (the arms
-`graph-5` and `graph-5-pdl` differ in nothing else at batch 8 and more).
+before it, and that is what the next kernel of ours waits for. But little is left to win: of the
+nine boundaries of a layer only that from RoPE to attention lies between two of ours. Whether `pdl`
+saves anything there is not yet measured (the arms `graph-5` and `graph-5-pdl` differ in nothing
+else at batch 8 and more).
 
 See the CUDA C++ Programming Guide, "Programmatic Dependent Launch and Synchronization", and PTX
 ISA, `griddepcontrol`. Triton has both calls in `triton.language.extra.cuda`, but its assembly does

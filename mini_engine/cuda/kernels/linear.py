@@ -45,11 +45,9 @@ from mini_engine.cuda.kernels.gemv_quantized import (
     quantized_plan,
 )
 from mini_engine.cuda.kernels.launch import runs_triton, sm_count
-from mini_engine.cuda.quantized_matrix import QuantizedMatrix, dequantized
+from mini_engine.cuda.quantized_matrix import Matrix, QuantizedMatrix, dequantized
 
 MAX_QUANTIZED_TOKENS = 4 * MAX_GEMV_TOKENS
-
-Matrix = Tensor | QuantizedMatrix
 
 
 # ---------------------------------------------------------------- what the model calls

@@ -148,20 +148,6 @@ def cache_rows(table, token, inside, BLOCK_SIZE: tl.constexpr):
 
 
 @triton.jit
-def load_keys(
-    k_cache, v_cache, row, inside, kv_head, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr
-):
-    """Both halves of K (tile, D/2) and V (tile, D) of some rows of the cache, zeros outside, as
-    they are stored (`e4m3.numbers`)."""
-    half: tl.constexpr = HEAD_DIM // 2
-    at = ((row * KV_HEADS + kv_head) * HEAD_DIM)[:, None]
-    pair, d = tl.arange(0, half)[None, :], tl.arange(0, HEAD_DIM)[None, :]
-    left = tl.load(k_cache + at + pair, mask=inside[:, None], other=0.0)
-    right = tl.load(k_cache + at + half + pair, mask=inside[:, None], other=0.0)
-    return left, right, tl.load(v_cache + at + d, mask=inside[:, None], other=0.0)
-
-
-@triton.jit
 def online_softmax(scores, valid, values, m, l, acc):
     """Take in one more tile: returns m, l and acc with it.
 

@@ -112,7 +112,7 @@ def rope_kv_write(
     k_norm: Tensor | None = None, eps: float = 1e-6, pdl: bool = False,
     kv_scales: Tensor | None = None,
 ) -> None:  # fmt: skip
-    """Shapes as at the top of the file. ValueError also for one of q_norm and k_norm alone."""
+    """Shapes as at the top of the file."""
     heads = Heads.of(q, k_cache, v_cache, kv_scales)
     check_shape("qkv", qkv, (len(q), heads.qkv_size))
     check_shape("positions", positions, (len(q),))
@@ -155,14 +155,11 @@ def rope_reference(
 
 
 def has_qk_norm(heads: Heads, q_norm: Tensor | None, k_norm: Tensor | None) -> bool:
-    """Whether q and k are normed. Raises ValueError if only one of them has a weight."""
-    if q_norm is None and k_norm is None:
-        return False
-    if q_norm is None or k_norm is None:
-        raise ValueError("one of q_norm and k_norm is None: give both (Qwen3) or neither")
-    check_shape("q_norm", q_norm, (heads.head_dim,))
-    check_shape("k_norm", k_norm, (heads.head_dim,))
-    return True
+    """Whether q and k are normed. Raises ValueError unless each weight is (D,)."""
+    for name, weight in (("q_norm", q_norm), ("k_norm", k_norm)):
+        if weight is not None:
+            check_shape(name, weight, (heads.head_dim,))
+    return q_norm is not None
 
 
 def check_rotary(heads: Heads, cos: Tensor, sin: Tensor) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from labs.lab12_flash_decoding.naive import decode_attention_naive
 from mini_engine.cuda.kernels import attention
 from mini_engine.cuda.kernels.paged import Heads
 from tests.support.kernel_cases import NAN, Paged, assert_close, paged
@@ -52,14 +51,6 @@ def test_split_decode_equals_its_reference(
         q, kv.k_cache, kv.v_cache, kv.block_table, kv.context_lens
     )
     assert_close(decode(q, kv, splits), expected, terms=64)
-
-
-def test_the_naive_kernel_gives_the_same_answer() -> None:
-    heads, contexts, splits = CASES[0]
-    q, kv = batch(heads, contexts, torch.float32)
-    out = torch.full_like(q, NAN)
-    decode_attention_naive(out, q, kv.k_cache, kv.v_cache, kv.block_table, kv.context_lens)
-    assert_close(out, decode(q, kv, splits), terms=64)
 
 
 def test_a_padded_row_gets_zeros_and_changes_no_other() -> None:

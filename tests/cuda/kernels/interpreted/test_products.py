@@ -18,8 +18,8 @@ from mini_engine.cuda.kernels.activation import silu_mul_reference
 from mini_engine.cuda.kernels.gemv import GemvPlan
 from mini_engine.cuda.kernels.gemv_dot import dot_gate_up_kernel, dot_linear_kernel, dot_plan
 from mini_engine.cuda.kernels.gemv_quantized import launch_quantized as quantized
-from mini_engine.cuda.kernels.linear import Matrix, product_reference
-from mini_engine.cuda.quantized_matrix import QuantizedMatrix, dequantized, quantize
+from mini_engine.cuda.kernels.linear import product_reference
+from mini_engine.cuda.quantized_matrix import Matrix, QuantizedMatrix, dequantized, quantize
 from tests.support.kernel_cases import NAN, assert_close
 
 EPS = 1e-6
