@@ -86,7 +86,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     options.name_dropped(args, args.ladder, sizes, console)
     server = size_server(
         shape, spec, args.mode, sizes,
-        style=spec.ops, stored=stored,
+        stored=stored,
         max_num_seqs=args.max_num_seqs, max_num_batched_tokens=args.max_num_batched_tokens,
     )  # fmt: skip
     with console.status("reading the trace"):
