@@ -23,7 +23,7 @@ from mini_engine.step.curves import (
     step_floor_us,
 )
 from mini_engine.step.kernels import STYLES, StepShape, step_ops
-from mini_engine.step.run import MODES, Mode, StepModel, step_time
+from mini_engine.step.run import MODES, Mode, StepModel, joined, launched, step_time
 
 SHAPE, H200 = named_shape("qwen3-0.6b"), load_spec("h200")
 LADDER = CaptureLadder(default_capture_sizes(64, 8192))
@@ -191,17 +191,16 @@ def test_break_even_is_where_all_steps_together_are_as_long(mode: Mode) -> None:
 def test_eager_is_launch_bound_up_to_the_crossover_and_never_again(
     config: ModelConfig, spec: DeviceSpec, style: str, context: int
 ) -> None:
-    batch = crossover_batch(config, spec, style, context)
+    crossover = crossover_batch(config, spec, style, context)
 
-    def bound(b: int) -> bool:
-        return StepModel(config, spec, style).launch_bound(StepShape.decode(b, context))
+    def bound(batch: int) -> bool:
+        ops = step_ops(config, StepShape.decode(batch, context), style)
+        run = joined(work.alone(spec) for work in launched(ops, spec, "eager"))
+        return run.issue > run.gpu
 
-    assert not bound(batch)
-    assert not bound(batch + 1)
-    assert not bound(2 * batch)
-    if batch > 1:
-        assert bound(batch - 1)
-        assert bound(1)
+    spec = replace(spec, queue_depth=1024)
+    assert not any(map(bound, (crossover, crossover + 1, 2 * crossover)))
+    assert crossover == 1 or (bound(crossover - 1) and bound(1))
 
 
 def test_on_an_h200_one_token_of_qwen3_0_6b_is_launch_bound_and_fusing_ends_that() -> None:
