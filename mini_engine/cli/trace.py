@@ -4,23 +4,23 @@
   python -m mini_engine trace --backend cuda --mode FULL -o out/step.json
   python -m mini_engine trace --recorded sglang-qwen3-8b-graph
 
-The first predicts a decode step of a full-size model in each mode, for a card, a host and an engine
-(--spec, --host, --engine), and writes a file that https://ui.perfetto.dev and chrome://tracing
-open. The simulated device runs nine kernels a layer, whatever the engine; "HF eager" runs the ops
-of transformers, issued at the speed of its Python. The second also runs the real engine under
-PyTorch's profiler, and writes two processes for each mode, with the same two tracks: "measured
-FULL", and above it "predicted FULL", the same ops on the simulated device. Look for the launches on
-track CPU (one for each kernel, or one for a graph), for what track GPU does below them, and for the
-gaps in it. Our kernels are named as in the step's list: "norm_qkv_proj (linear_kernel)".
+The first predicts a decode step of a full-size model in each mode and writes a file that
+https://ui.perfetto.dev and chrome://tracing open. The simulated device runs nine kernels a layer,
+whatever the engine; "HF eager" runs the ops of transformers, issued at the speed of its Python. The
+second also runs the real engine under PyTorch's profiler, and writes two processes for each mode
+with the same two tracks: "measured FULL", and above it "predicted FULL", the same ops on the
+simulated device. Look for the launches on track CPU (one for each kernel, or one for a graph), for
+what track GPU does below them, and for the gaps in it.
 
 The third takes a step apart that somebody has recorded with PyTorch's profiler: how many launches,
 which kernels, how busy the GPU was, and what it waited for. It draws the step, beside a prediction
 where the model is one of ours. Give it a file of your own (torch.profiler's export_chrome_trace,
-.json or .json.gz): its last "ProfilerStep" is taken, or all of it.
+.json or .json.gz): its last "ProfilerStep" is taken, or all of it; with --shape, --mode and the rest
+the step that you recorded is predicted beside it.
 
-A profiler itself takes time: `bench` tells what a step takes without one.
-Weights are random in the true shape unless --shape is a checkpoint folder. Without a GPU, a tiny
-model runs on the CPU emulator: its kernels are on track CPU, and track GPU stays empty.
+A profiler itself takes time: `bench` tells what a step takes without one. Weights are random unless
+--shape is a checkpoint folder. Without a GPU, a tiny model runs on the CPU emulator: its kernels
+are on track CPU, and track GPU stays empty.
 """
 
 from __future__ import annotations
@@ -85,12 +85,15 @@ def _recorded(args: argparse.Namespace) -> dict[str, Any]:
 
     recording = load_recording(args.recorded)
     out, about = args.out or Path("out/recorded.json"), dict[str, Any]()
+    if out.resolve() == Path(args.recorded).resolve():
+        raise ValueError(f"-o {out}: the recording is read from there: give another name")
     timelines: dict[str, Sequence[TraceEvent]] = {"recorded": recording.events}
-    if like := recording.like:
-        for name in ("shape", "spec", "engine", "batch", "context"):
-            setattr(args, name, like[name])
-        predicted, about = _predicted(args, [like["mode"]])
-        timelines["predicted"] = predicted[like["mode"]]
+    for name, value in (recording.like or {}).items():  # the step that was recorded, as we have it
+        setattr(args, name, getattr(args, name) if name == "mode" and args.mode else value)
+    if args.shape:  # so it is for a profile of one's own, with --shape and --mode
+        mode = args.mode[0] if args.mode else "NONE"
+        predicted, about = _predicted(args, [mode])
+        timelines["predicted"] = predicted[mode]
     write_trace(out, timelines)
     picture = out.with_suffix(".png")
     short = [replace(e, name=_short_name(e)) for e in recording.events]
@@ -203,23 +206,23 @@ def show(result: dict[str, Any], console: Console) -> None:
         _show_anatomy(result, console)
         if "predicted" not in result["timelines"]:
             return
-    rows, remarks = [], {}
-    for name, row in result["timelines"].items():
-        short, _, remark = name.partition(" (")
-        remarks[remark.removesuffix(")")] = (short.split() or [name])[0]
-        times = (f"{row[what]:,.1f}" for what in ("length_us", "cpu_us", "gpu_us"))
-        rows.append((short, f"{row['events']:,}", *times, f"{row['utilisation']:.0%}"))
+    rows = [
+        (
+            name,
+            f"{row['events']:,}",
+            *(f"{row[what]:,.1f}" for what in ("length_us", "cpu_us", "gpu_us")),
+            f"{row['utilisation']:.0%}",
+        )
+        for name, row in result["timelines"].items()
+    ]
     heads = ("<timeline", "events", "length µs", "CPU at work µs", "GPU at work µs", "GPU busy")
     console.print(table(heads, rows))
-    for remark, whose in remarks.items():
-        if remark:
-            console.print(f"{whose}: {remark}")
     if "measured_on" in result:
         console.print(
             f"{result['shape']}. Measured on: {result['measured_on']}, slowed down by the "
             f"profiler. Predicted: the same ops on {options.on(result)}."
         )
-    elif result.get("engine"):
+    else:
         console.print(f"{result['shape']}, predicted on {options.on(result)}.")
     console.print(f"{result['file']}: open it at https://ui.perfetto.dev or chrome://tracing")
 
